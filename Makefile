@@ -1,0 +1,67 @@
+# Everything one does with this repository. `make` lists the targets.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+export GOFLAGS := -trimpath -buildvcs=false
+VERSION ?= $(shell git describe --tags --dirty --match 'v*' 2>/dev/null || echo v0.0.0-dev)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+DATE    ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
+BUILD   := github.com/gpu-fault/kubectl-gpu-fault/pkg/build
+LDFLAGS := -s -w -X $(BUILD).version=$(VERSION) -X $(BUILD).commit=$(COMMIT) -X $(BUILD).date=$(DATE)
+
+HELPERS := debugpod/helper/gpu-fault-node-linux-amd64.gz debugpod/helper/gpu-fault-node-linux-arm64.gz
+HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/node pkg/build -name '*.go' ! -name '*_test.go') go.mod
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: bin/kubectl-gpu_fault ## Build bin/kubectl-gpu_fault, with the helpers for both architectures inside
+
+.PHONY: bin/kubectl-gpu_fault
+bin/kubectl-gpu_fault: $(HELPERS)
+	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/kubectl-gpu_fault
+
+# kubectl from its module, of the release that the plugin is built with, for tests and the benchmark.
+KUBECTL_VERSION = $(subst v0.,v1.,$(shell go list -m -f '{{.Version}}' k8s.io/kubectl))
+bin/kubectl: go.mod $(wildcard test/kubectl/*.go)
+	CGO_ENABLED=0 go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ ./test/kubectl
+
+# The same sources give the same bytes: no build ID, no path, no time.
+debugpod/helper/gpu-fault-node-linux-%.gz: $(HELPER_SOURCES)
+	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -ldflags '-s -w -buildid=' -o $(@:.gz=) ./cmd/gpu-fault-node
+	gzip -n -9 -f $(@:.gz=)
+
+.PHONY: cluster-up
+cluster-up: ## Start the local cluster (NODES=2); needs root on Linux
+	@test/cluster/up
+
+.PHONY: cluster-down
+cluster-down: ## Take it down and prove that nothing is left
+	@test/cluster/down
+
+.PHONY: demo
+demo: build cluster-up ## Inject XID 79 on a real node, see it read back and detected, clean up
+	@hack/demo.sh
+
+.PHONY: test
+test: build bin/kubectl ## All tests: unit tests with the race detector, then end to end on the real cluster
+	@hack/test.sh
+
+.PHONY: unit
+unit: $(HELPERS) ## Only the unit tests
+	go test -race ./...
+
+.PHONY: lint
+lint: $(HELPERS) ## gofmt, go vet, staticcheck, shellcheck where it is installed
+	@hack/lint.sh
+
+.PHONY: bench-inject
+bench-inject: build bin/kubectl cluster-up ## Our command against the floor and against kubectl debug
+	@go run ./hack/bench
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin dist $(HELPERS) $(HELPERS:.gz=)

@@ -1,0 +1,67 @@
+// Command kubectl-gpu_fault is the kubectl plugin `kubectl gpu-fault`: it breaks GPU nodes on purpose, proves that the fault
+// landed, and puts everything back.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // cloud providers' credentials, as in kubectl
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin"
+)
+
+func main() {
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	os.Exit(run(streams, os.Args))
+}
+
+// run executes the command line and returns the exit code.
+func run(streams genericiooptions.IOStreams, args []string) int {
+	ctx, stop := withSignals(context.Background(), streams)
+	defer stop()
+
+	cmd := plugin.NewCommand(streams)
+	cmd.SetArgs(arguments(args))
+	err := cmd.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintln(streams.ErrOut, plugin.ErrorMessage(err))
+	}
+	return plugin.ExitCode(ctx, err)
+}
+
+// arguments are the words after the program's name. kubectl completes a plugin's command line by running
+// kubectl_complete-NAME with the words typed so far; a link of that name to this program is all that it takes.
+func arguments(args []string) []string {
+	if strings.HasPrefix(filepath.Base(args[0]), "kubectl_complete-") {
+		return append([]string{"__complete"}, args[1:]...)
+	}
+	return args[1:]
+}
+
+// withSignals returns a context that the first SIGINT or SIGTERM cancels, so that whatever runs cleans up. The second one ends
+// the program at once.
+func withSignals(parent context.Context, streams genericiooptions.IOStreams) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+		}
+		fmt.Fprintln(streams.ErrOut, "\ninterrupted: cleaning up (once more to quit at once)")
+		cancel(plugin.ErrInterrupted)
+		<-signals
+		fmt.Fprintln(streams.ErrOut, "quit without cleaning up; see what is left: kubectl gpu-fault list; undo it: kubectl gpu-fault revert --all")
+		os.Exit(plugin.ExitInterrupted)
+	}()
+	return ctx, func() { signal.Stop(signals); cancel(nil) }
+}

@@ -1,0 +1,119 @@
+package debugpod
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+)
+
+// maxLine is how long one answer may be, in bytes.
+const maxLine = 16 << 20
+
+// answers takes the helper's standard output, and hands on each answer as soon as its line is whole.
+type answers struct {
+	each func(node.Answer)
+
+	mu     sync.Mutex
+	line   []byte
+	final  *node.Answer // the last one, with Done or Error
+	broken error        // what was not an answer
+	closed bool
+}
+
+// Write never fails: an error would only stop the copying, and lose what comes after.
+func (a *answers) Write(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for rest := p; len(rest) > 0 && !a.closed && a.broken == nil; {
+		end := bytes.IndexByte(rest, '\n')
+		if end < 0 {
+			a.line = append(a.line, rest...)
+			if len(a.line) > maxLine {
+				a.broken = fmt.Errorf("an answer is longer than %d bytes", maxLine)
+			}
+			break
+		}
+		a.take(append(a.line, rest[:end]...))
+		a.line, rest = a.line[:0], rest[end+1:]
+	}
+	return len(p), nil
+}
+
+func (a *answers) take(line []byte) {
+	if a.final != nil {
+		a.broken = fmt.Errorf("the helper went on after its last answer: %s", excerpt(line))
+		return
+	}
+	var version struct {
+		Protocol int `json:"protocol"`
+	}
+	if err := json.Unmarshal(line, &version); err != nil {
+		a.broken = fmt.Errorf("this is not an answer of the helper: %s", excerpt(line))
+		return
+	}
+	if version.Protocol != node.Protocol {
+		a.broken = fmt.Errorf("the helper speaks protocol %d, this client %d", version.Protocol, node.Protocol)
+		return
+	}
+	var answer node.Answer
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&answer); err != nil {
+		a.broken = fmt.Errorf("an answer of the helper is not understood: %w: %s", err, excerpt(line))
+		return
+	}
+	if answer.Done || answer.Error != nil {
+		a.final = &answer
+	}
+	if a.each != nil {
+		a.each(answer)
+	}
+}
+
+// close ends the handing on, also when somebody still writes, and returns how it ended.
+func (a *answers) close() (final *node.Answer, broken error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	if a.broken == nil && len(a.line) > 0 {
+		a.broken = fmt.Errorf("the last answer is cut: %s", excerpt(a.line))
+	}
+	return a.final, a.broken
+}
+
+func excerpt(line []byte) string {
+	const most = 200
+	text := strings.TrimSpace(string(line))
+	if len(text) > most {
+		text = text[:most] + "..."
+	}
+	return fmt.Sprintf("%q", text)
+}
+
+// tail keeps the last bytes of a stream.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const maxTail = 2 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if over := len(t.text) - maxTail; over > 0 {
+		t.text = append(t.text[:0], t.text[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.text))
+}

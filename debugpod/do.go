@@ -1,0 +1,133 @@
+package debugpod
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+)
+
+// farewell is how long the helper may take to say how far it got, when it is told to stop.
+const farewell = 3 * time.Second
+
+// ErrOutputLost is in the error when the helper's last answer did not arrive: nobody knows whether it did what it was asked.
+var ErrOutputLost = errors.New("the helper's last answer did not arrive")
+
+// Do has the helper do one request. It hands each answer to each, which may be nil, as it arrives, and returns the last one. Its
+// error is nil only when the helper said that it is done. A *node.Error in it is what the helper refused or could not do;
+// ErrOutputLost means that the outcome is not known.
+//
+// When ctx ends, the helper is told to stop, and what it still says is handed on. The first call brings the helper to
+// the pod.
+func (s *Session) Do(ctx context.Context, req node.Request, each func(node.Answer)) (node.Answer, error) {
+	s.doing.Lock()
+	defer s.doing.Unlock()
+	answer, err := s.do(ctx, req, each)
+	if err != nil {
+		return answer, fmt.Errorf("node %s: %w", s.node, err)
+	}
+	return answer, nil
+}
+
+func (s *Session) do(ctx context.Context, req node.Request, each func(node.Answer)) (node.Answer, error) {
+	if ctx.Err() != nil {
+		return node.Answer{}, context.Cause(ctx)
+	}
+	command, input, err := s.prepare(req)
+	if err != nil {
+		return node.Answer{}, err
+	}
+	out, said := &answers{each: each}, &tail{}
+	held := holdInput(bytes.NewReader(input))
+	ended := s.exec(ctx, command, held, Streams{In: held, Out: out, Err: said})
+	final, broken := out.close()
+	switch {
+	case broken != nil:
+		return node.Answer{}, fmt.Errorf("%w: %w", ErrOutputLost, broken)
+	case final == nil && ctx.Err() != nil:
+		return node.Answer{}, fmt.Errorf("%w, as it was stopped: %w", ErrOutputLost, context.Cause(ctx))
+	case final == nil:
+		return node.Answer{}, s.explainSilence(ctx, ended, said.String())
+	}
+	// The helper has answered, so it is there, whole; but for the answers that the shell gives in its place.
+	s.uploaded = final.Error == nil || final.Error.Code != node.CodeTruncated && final.Error.Code != node.CodeNoPlace
+	if final.Error != nil && ctx.Err() != nil {
+		return *final, fmt.Errorf("%w: %w", context.Cause(ctx), final.Error)
+	}
+	if final.Error != nil {
+		return *final, final.Error
+	}
+	return *final, nil
+}
+
+// prepare returns the command that brings the request to the helper, and its standard input.
+func (s *Session) prepare(req node.Request) (command []string, input []byte, err error) {
+	req.Protocol, req.Run = node.Protocol, s.pod.Labels[LabelRun]
+	if s.uploaded {
+		input, err = req.Encode()
+		return runCommand(directories), input, err
+	}
+	input, err = node.Attach(s.helper, req)
+	return uploadCommand(directories, len(input)), input, err
+}
+
+// exec runs the command. When ctx ends, it first only ends the command's input, which tells the helper to stop and to say how far
+// it got, and leaves it a little later.
+func (s *Session) exec(ctx context.Context, command []string, held *heldInput, streams Streams) error {
+	execing, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer held.release()
+	stop := context.AfterFunc(ctx, func() {
+		held.release()
+		_ = pause(execing, farewell)
+		cancel()
+	})
+	defer stop()
+	return s.runner.Execer.Exec(execing, s.pod, containerName, command, streams)
+}
+
+// explainSilence says why no last answer came.
+func (s *Session) explainSilence(ctx context.Context, ended error, stderr string) error {
+	if stderr != "" {
+		stderr = ": " + stderr
+	}
+	var exit interface{ ExitStatus() int }
+	switch {
+	case ended == nil:
+		return fmt.Errorf("%w%s", ErrOutputLost, stderr)
+	case errors.As(ended, &exit) && (exit.ExitStatus() == 126 || exit.ExitStatus() == 2):
+		return fmt.Errorf("%w: it could not be started (exit code %d), or is not for this node's architecture%s", ErrOutputLost, exit.ExitStatus(), stderr)
+	case errors.As(ended, &exit):
+		return fmt.Errorf("%w: it ended with exit code %d%s", ErrOutputLost, exit.ExitStatus(), stderr)
+	case apierrors.IsForbidden(ended), strings.Contains(ended.Error(), "cannot create resource \"pods/exec\""):
+		return fmt.Errorf("you need the permission to create pods/exec in namespace %s: %w", s.pod.Namespace, ended)
+	}
+	if gone := s.whyGone(ctx); gone != nil {
+		return fmt.Errorf("%w: %w: %w%s", ErrOutputLost, gone, ended, stderr)
+	}
+	return fmt.Errorf("%w: %w%s", ErrOutputLost, ended, stderr)
+}
+
+// whyGone says what happened to the pod, or nil when it still runs or that is not known.
+func (s *Session) whyGone(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
+	defer cancel()
+	pod, err := s.runner.Client.CoreV1().Pods(s.pod.Namespace).Get(ctx, s.pod.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && pod.UID != s.pod.UID {
+		return errors.New("the debug pod was deleted")
+	}
+	if err != nil {
+		return nil
+	}
+	if v := judge(pod); v.failure != nil {
+		return v.failure
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package debugpod
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+)
+
+// evidenceTimeout is how long gathering the reasons of a failure may take.
+const evidenceTimeout = 3 * time.Second
+
+// nodeFailure says why nothing can be started on a node, or nil when that is not known. Who may not read nodes does not learn it.
+func (r *Runner) nodeFailure(ctx context.Context, name string) *StartError {
+	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
+	defer cancel()
+	node, err := r.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return &StartError{Reason: ReasonNodeMissing, Message: fmt.Sprintf("there is no node %s", name), Hint: "see kubectl get nodes", Err: err}
+	}
+	if err != nil {
+		return nil
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return &StartError{
+				Reason:  ReasonNodeNotReady,
+				Message: fmt.Sprintf("node %s is not Ready: %s", name, cmp.Or(c.Message, c.Reason)),
+				Hint:    "its kubelet does not start pods; see kubectl describe node " + name,
+			}
+		}
+	}
+	return nil
+}
+
+// withEvents adds the pod's warnings to a failure, as far as they say more than it does.
+func (r *Runner) withEvents(ctx context.Context, failure *StartError, pod *corev1.Pod) *StartError {
+	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
+	defer cancel()
+	selector := fields.Set{"involvedObject.kind": "Pod", "involvedObject.name": pod.Name, "involvedObject.uid": string(pod.UID)}
+	list, err := r.Client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector.AsSelector().String()})
+	if err != nil {
+		return failure // events help, but who may not read them has the reason all the same
+	}
+	var said []string
+	for _, e := range list.Items {
+		message := strings.TrimSpace(e.Message)
+		text := e.Reason + ": " + message
+		// "Error: ErrImagePull" is how the kubelet sums up what another event says in full.
+		known := strings.Contains(failure.Message, message) || strings.Contains(message, failure.Message) ||
+			strings.HasPrefix(message, "Error: ") || slices.Contains(said, text)
+		if e.Type == corev1.EventTypeWarning && e.InvolvedObject.UID == pod.UID && !known {
+			said = append(said, text)
+		}
+	}
+	const most = 3
+	said = said[max(0, len(said)-most):]
+	if len(said) > 0 {
+		failure.Message += " (events: " + strings.Join(said, "; ") + ")"
+	}
+	return failure
+}

@@ -1,0 +1,86 @@
+// Package helper carries the program that works on a node, built for each architecture, inside the client.
+//
+// `make build` builds it; the files are not in git. A client that was built without them compiles, and says what it misses when
+// a node needs it.
+package helper
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+)
+
+// built has the README too, as a pattern that matches nothing does not compile.
+//
+//go:embed [Rg]*.[mg][dz]
+var built embed.FS
+
+const prefix, suffix = "gpu-fault-node-linux-", ".gz"
+
+// For returns the program for Linux on an architecture as Go and Kubernetes call it: amd64, arm64.
+func For(arch string) ([]byte, error) { return load(built, arch) }
+
+// Digests returns the SHA-256 of each program that this build carries, in hexadecimal, by architecture.
+func Digests() (map[string]string, error) { return digests(built) }
+
+func load(files fs.FS, arch string) ([]byte, error) {
+	packed, err := fs.ReadFile(files, prefix+arch+suffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, missing(files, arch)
+	}
+	if err != nil {
+		return nil, err
+	}
+	program, err := unpack(packed)
+	if err != nil {
+		return nil, fmt.Errorf("unpack the node helper for linux/%s, which this build carries: %w", arch, err)
+	}
+	return program, nil
+}
+
+func unpack(packed []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+func missing(files fs.FS, arch string) error {
+	has := architectures(files)
+	if len(has) == 0 {
+		return errors.New("this build carries no node helper: build it with `make build`, not with `go build` or `go install`")
+	}
+	return fmt.Errorf("this build carries no node helper for linux/%s, only for %s: that architecture is not supported", arch, strings.Join(has, " and "))
+}
+
+func architectures(files fs.FS) []string {
+	names, err := fs.Glob(files, prefix+"*"+suffix)
+	if err != nil {
+		return nil
+	}
+	for i, name := range names {
+		names[i] = strings.TrimSuffix(strings.TrimPrefix(name, prefix), suffix)
+	}
+	return names
+}
+
+func digests(files fs.FS) (map[string]string, error) {
+	sums := map[string]string{}
+	for _, arch := range architectures(files) {
+		program, err := load(files, arch)
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(program)
+		sums[arch] = hex.EncodeToString(sum[:])
+	}
+	return sums, nil
+}

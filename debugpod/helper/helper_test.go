@@ -1,0 +1,83 @@
+package helper
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func packed(t *testing.T, text string) *fstest.MapFile {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &fstest.MapFile{Data: b.Bytes()}
+}
+
+func TestLoad(t *testing.T) {
+	files := fstest.MapFS{
+		"README.md":                     {Data: []byte("x")},
+		"gpu-fault-node-linux-amd64.gz": packed(t, "amd64's"),
+		"gpu-fault-node-linux-arm64.gz": {Data: []byte("no gzip")},
+	}
+	if got, err := load(files, "amd64"); err != nil || string(got) != "amd64's" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for arch, want := range map[string]string{"arm64": "unpack the node helper for linux/arm64", "s390x": "only for amd64 and arm64", "../x": "no node helper"} {
+		if _, err := load(files, arch); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", arch, err, want)
+		}
+	}
+	if _, err := load(fstest.MapFS{"README.md": {}}, "amd64"); err == nil || !strings.Contains(err.Error(), "make build") {
+		t.Errorf("without helpers: %v", err)
+	}
+	if _, err := digests(files); err == nil {
+		t.Error("a damaged helper has a digest")
+	}
+	delete(files, "gpu-fault-node-linux-arm64.gz")
+	sum := sha256.Sum256([]byte("amd64's"))
+	if got, err := digests(files); err != nil || len(got) != 1 || got["amd64"] != hex.EncodeToString(sum[:]) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// TestBuilt looks at the helpers that this build carries.
+func TestBuilt(t *testing.T) {
+	sums, err := Digests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sums) == 0 {
+		t.Skip("no helper was built: make build")
+	}
+	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+	for arch := range sums {
+		program, err := For(arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, err := elf.NewFile(bytes.NewReader(program))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file.Machine != machines[arch] {
+			t.Errorf("the helper for %s is for %v", arch, file.Machine)
+		}
+		if libraries, err := file.ImportedLibraries(); err != nil || len(libraries) > 0 {
+			t.Errorf("the helper for %s is not static: %v, %v", arch, libraries, err)
+		}
+		if len(program) > 4<<20 {
+			t.Errorf("the helper for %s has %d bytes", arch, len(program))
+		}
+	}
+}

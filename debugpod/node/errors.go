@@ -1,0 +1,36 @@
+package node
+
+import "fmt"
+
+// Code says for programs why a request failed. Codes are stable.
+type Code string
+
+// The codes of Error.
+const (
+	// CodeBadRequest: the request is not JSON, has an unknown field, not exactly one operation, or values out of range.
+	CodeBadRequest Code = "bad-request"
+	// CodeProtocol: client and helper do not speak the same version.
+	CodeProtocol Code = "protocol-mismatch"
+	// CodeTruncated: the helper or its request did not arrive whole.
+	CodeTruncated Code = "truncated"
+	// CodeNoPlace: no directory of the container takes a file and lets it be executed.
+	CodeNoPlace Code = "no-place-to-execute"
+	// CodeDevkmsgOff: the node's kernel.printk_devkmsg is off, so nobody may write to the kernel log.
+	CodeDevkmsgOff Code = "printk-devkmsg-off"
+	// CodeKmsg: /dev/kmsg could not be opened, read or written.
+	CodeKmsg Code = "kmsg-failed"
+	// CodeNotProven: a record was written and did not appear in the kernel log in time.
+	CodeNotProven Code = "not-proven"
+	// CodeOverrun: a record was written, and the kernel log overflowed before it was read back.
+	CodeOverrun Code = "kmsg-overrun"
+	// CodeInterrupted: the client went away, or the helper was told to end. What was written before has been answered.
+	CodeInterrupted Code = "interrupted"
+	// CodeUnsupported: this build of the helper cannot do that, as it is not for Linux.
+	CodeUnsupported Code = "unsupported"
+	// CodeInternal: a bug in the helper.
+	CodeInternal Code = "internal"
+)
+
+func errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,163 @@
+package node
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// readGPUs lists the GPUs that the driver knows, in the order of their PCI addresses: NVML and nvidia-smi number them so.
+func readGPUs(root fs.FS, warn func(string, ...any)) []GPU {
+	const dir = "proc/driver/nvidia/gpus"
+	entries, err := fs.ReadDir(root, dir)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			warn("list the GPUs: %v", err)
+		}
+		return nil
+	}
+	type found struct {
+		GPU
+		at pciAddress
+	}
+	var all []found
+	for _, e := range entries {
+		raw, err := fs.ReadFile(root, dir+"/"+e.Name()+"/information")
+		if err != nil {
+			warn("read what the driver says of GPU %s: %v", e.Name(), err)
+		}
+		gpu, excluded := parseGPU(string(raw))
+		if excluded {
+			warn("GPU %s is excluded (NVreg_ExcludedGpus), and so has no number", e.Name())
+			continue
+		}
+		if gpu.PCI == "" {
+			gpu.PCI = e.Name() // the directory is named for it
+		}
+		at, err := parsePCI(gpu.PCI)
+		if err != nil {
+			warn("GPU %s is left out: %v", e.Name(), err)
+			continue
+		}
+		gpu.PCI = at.String()
+		all = append(all, found{gpu, at})
+	}
+	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.at, b.at) })
+	gpus := make([]GPU, len(all))
+	for i, f := range all {
+		gpus[i] = f.GPU
+		gpus[i].Index = i
+	}
+	return gpus
+}
+
+// parseGPU reads /proc/driver/nvidia/gpus/*/information: lines of "Name:  value". A GPU that was not used since boot has
+// question marks for a UUID.
+func parseGPU(text string) (gpu GPU, excluded bool) {
+	gpu.Minor = -1
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch strings.TrimSpace(name) {
+		case "Model":
+			gpu.Model = value
+		case "GPU UUID":
+			if !strings.Contains(value, "?") {
+				gpu.UUID = value
+			}
+		case "Bus Location":
+			gpu.PCI = value
+		case "Device Minor":
+			if n, err := strconv.ParseUint(value, 10, 20); err == nil {
+				gpu.Minor = int(n)
+			}
+		case "GPU Excluded":
+			excluded = value == "Yes"
+		}
+	}
+	return gpu, excluded
+}
+
+// driverVersion finds the number in both drivers' first lines:
+//
+//	NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
+//	NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (...)
+func parseDriverVersion(text string) string {
+	m := regexp.MustCompile(`(?m)^NVRM version:.*Kernel Module(?: +for \S+)? +(\d+(?:\.\d+)+)`).FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+// completeUUIDs asks nvidia-smi for the UUIDs that the driver's files do not tell.
+func completeUUIDs(gpus []GPU, smi func() (string, error), warn func(string, ...any)) {
+	if !slices.ContainsFunc(gpus, func(g GPU) bool { return g.UUID == "" }) {
+		return
+	}
+	out, err := smi()
+	if err != nil {
+		warn("the driver does not tell every GPU's UUID before its first use, and nvidia-smi was of no help: %v", err)
+		return
+	}
+	known := parseSMI(out)
+	for i := range gpus {
+		if gpus[i].UUID != "" {
+			continue
+		}
+		if gpus[i].UUID = known[gpus[i].PCI]; gpus[i].UUID == "" {
+			warn("neither the driver nor nvidia-smi tells the UUID of the GPU at %s", gpus[i].PCI)
+		}
+	}
+}
+
+// parseSMI reads `nvidia-smi --query-gpu=pci.bus_id,uuid --format=csv,noheader`: PCI address to UUID.
+func parseSMI(out string) map[string]string {
+	known := map[string]string{}
+	for line := range strings.Lines(out) {
+		bus, uuid, _ := strings.Cut(line, ",")
+		at, err := parsePCI(strings.TrimSpace(bus))
+		if uuid = strings.TrimSpace(uuid); err == nil && strings.HasPrefix(uuid, "GPU-") {
+			known[at.String()] = uuid
+		}
+	}
+	return known
+}
+
+// pciAddress orders as the addresses do: domain, bus, device, function.
+type pciAddress uint64
+
+func (a pciAddress) String() string {
+	return fmt.Sprintf("%04x:%02x:%02x.%x", uint64(a>>16), uint8(a>>8), uint8(a>>3)&0x1f, uint8(a)&7)
+}
+
+// parsePCI reads 0000:17:00.0, and 00000000:17:00.0 as nvidia-smi prints it.
+func parsePCI(s string) (pciAddress, error) {
+	fail := fmt.Errorf("%q is not a PCI address", s)
+	s, function, _ := strings.Cut(s, ".")
+	parts := strings.Split(s, ":")
+	if len(parts) != 3 {
+		return 0, fail
+	}
+	var a pciAddress
+	for i, p := range []struct {
+		text string
+		bits int
+	}{{parts[0], 32}, {parts[1], 8}, {parts[2], 5}, {cmp.Or(function, "0"), 3}} {
+		n, err := strconv.ParseUint(p.text, 16, p.bits)
+		if err != nil {
+			return 0, fail
+		}
+		if i == 0 {
+			a = pciAddress(n)
+		} else {
+			a = a<<p.bits | pciAddress(n)
+		}
+	}
+	return a, nil
+}

@@ -1,0 +1,81 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+)
+
+// MaxRequest is how large a request may be, in bytes. It holds over ten thousand records of the kernel log.
+const MaxRequest = 8 << 20
+
+// Encode returns the request as the one line that the helper reads.
+func (r Request) Encode() ([]byte, error) {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) >= MaxRequest {
+		return nil, errorf(CodeBadRequest, "the request is larger than %d bytes: split it", MaxRequest)
+	}
+	return append(raw, '\n'), nil
+}
+
+// readRequest reads the line that is the request. The end of the input ends it too.
+func readRequest(in *bufio.Reader) ([]byte, *Error) {
+	var raw []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		raw = append(raw, part...)
+		switch {
+		case len(raw) > MaxRequest:
+			return nil, errorf(CodeBadRequest, "the request is larger than %d bytes", MaxRequest)
+		case err == nil, errors.Is(err, io.EOF):
+			return raw, nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, errorf(CodeTruncated, "read the request: %v", err)
+		}
+	}
+}
+
+// decodeRequest takes exactly what Request describes, and nothing else.
+func decodeRequest(raw []byte) (Request, *Error) {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 {
+		return Request{}, errorf(CodeTruncated, "no request arrived")
+	}
+	// The version comes first: with another one, unknown fields are to be expected.
+	var version struct {
+		Protocol int `json:"protocol"`
+	}
+	if err := json.Unmarshal(raw, &version); err != nil {
+		return Request{}, errorf(CodeBadRequest, "the request is not one JSON object: %v", err)
+	}
+	if version.Protocol != Protocol {
+		return Request{}, errorf(CodeProtocol, "the client speaks protocol %d, the helper %d: use the helper that came with the client", version.Protocol, Protocol)
+	}
+	var req Request
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&req); err != nil {
+		return Request{}, errorf(CodeBadRequest, "the request is not understood: %v", err)
+	}
+	operations := 0
+	if req.Inspect != nil {
+		operations++
+	}
+	if req.WriteKmsg != nil {
+		operations++
+	}
+	if operations != 1 {
+		return Request{}, errorf(CodeBadRequest, "the request has %d operations, not one", operations)
+	}
+	if req.WriteKmsg != nil {
+		if err := req.WriteKmsg.Validate(); err != nil {
+			return Request{}, errorf(CodeBadRequest, "%v", err)
+		}
+	}
+	return req, nil
+}

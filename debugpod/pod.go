@@ -1,0 +1,145 @@
+// Package debugpod brings the helper to a node in a privileged pod, lets it work there, and always deletes the pod.
+//
+//	session, err := runner.Start(ctx, spec)
+//	defer session.Close(ctx)
+//	info, err := session.Inspect(ctx, node.Inspect{})
+package debugpod
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// DefaultImage has what a debug pod needs, a shell with head, wc and chmod, and lies on a registry without pull limits.
+const DefaultImage = "registry.k8s.io/e2e-test-images/busybox:1.29-4"
+
+// Labels of every debug pod, by which leftovers are found.
+const (
+	LabelName      = "app.kubernetes.io/name"
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	LabelRun       = "gpufault.dev/run"
+	// Name is the value of LabelName and LabelManagedBy.
+	Name = "kubectl-gpu-fault"
+)
+
+const (
+	containerName = "helper"
+	// defaultDeadline is how long a debug pod may live when its Spec does not say.
+	defaultDeadline = 10 * time.Minute
+)
+
+// Spec says which debug pod is wanted. Run, Node and Namespace are required.
+type Spec struct {
+	Run       string // the run's ID; also the value of LabelRun
+	Node      string
+	Namespace string
+	// Arch is the node's, as its status says: amd64, arm64. It chooses the helper.
+	Arch string
+
+	Image       string            // DefaultImage when empty
+	PullPolicy  corev1.PullPolicy // IfNotPresent when empty
+	PullSecrets []string
+	// Deadline is how long the pod lives at most, though nobody deletes it: 10 minutes when zero. Counted in whole seconds.
+	Deadline time.Duration
+	// Owner, the run's record, takes the pod with it when it is deleted. It must be in the same namespace.
+	Owner *metav1.OwnerReference
+}
+
+// PodName is the name of a run's debug pod on a node.
+func PodName(run, node string) string {
+	sum := sha256.Sum256([]byte(node))
+	return "gpu-fault-" + strings.ToLower(run) + "-" + hex.EncodeToString(sum[:4])
+}
+
+// Pod returns the pod of a Spec.
+//
+// It is on the node by name, past the scheduler, tainted or cordoned as it may be. It shares the PID namespace of the node and is
+// privileged: through /proc/1/root the helper sees the node's files, so no volume is mounted (which would also make it start
+// later), and /dev/kmsg is there. It does not share the network: nothing on the node is reached over it, and a
+// privileged pod should have no more than it uses. It has no credentials of the cluster.
+func Pod(s Spec) *corev1.Pod {
+	deadline := int64(s.deadline() / time.Second)
+	pod := &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      PodName(s.Run, s.Node),
+			Namespace: s.Namespace,
+			Labels:    map[string]string{LabelName: Name, LabelManagedBy: Name, LabelRun: s.Run},
+		},
+		Spec: corev1.PodSpec{
+			NodeName:                     s.Node,
+			OS:                           &corev1.PodOS{Name: corev1.Linux}, // a Windows node refuses it, with that as the reason
+			Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			HostPID:                      true,
+			RestartPolicy:                corev1.RestartPolicyNever,
+			ActiveDeadlineSeconds:        &deadline,
+			AutomountServiceAccountToken: new(false),
+			EnableServiceLinks:           new(false),
+			// The main process ends at once when it is told to; this is for a node that is too busy to tell it.
+			TerminationGracePeriodSeconds: new(int64(1)),
+			Containers:                    []corev1.Container{s.container(deadline)},
+		},
+	}
+	for _, secret := range s.PullSecrets {
+		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: secret})
+	}
+	if s.Owner != nil {
+		pod.OwnerReferences = []metav1.OwnerReference{*s.Owner}
+	}
+	return pod
+}
+
+func (s Spec) container(deadline int64) corev1.Container {
+	return corev1.Container{
+		Name:            containerName,
+		Image:           s.image(),
+		ImagePullPolicy: s.pullPolicy(),
+		// It only keeps the container alive: all work is done by exec. `wait` can be interrupted by a signal, sleep cannot
+		// when it has PID 1.
+		Command: []string{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", deadline)},
+		SecurityContext: &corev1.SecurityContext{
+			Privileged: new(true),
+			RunAsUser:  new(int64(0)), // whatever the image says
+			RunAsGroup: new(int64(0)),
+		},
+		// Small enough for a full node, and all of them given, for quotas that ask for it. The helper uses about 10 MB; less
+		// CPU would make it wait for most of every 100 ms.
+		Resources: corev1.ResourceRequirements{
+			Requests: resources("10m", "16Mi"),
+			Limits:   resources("500m", "64Mi"),
+		},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+}
+
+func resources(cpu, memory string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+}
+
+func (s Spec) image() string {
+	if s.Image == "" {
+		return DefaultImage
+	}
+	return s.Image
+}
+
+func (s Spec) pullPolicy() corev1.PullPolicy {
+	if s.PullPolicy == "" {
+		return corev1.PullIfNotPresent
+	}
+	return s.PullPolicy
+}
+
+func (s Spec) deadline() time.Duration {
+	if s.Deadline <= 0 {
+		return defaultDeadline
+	}
+	return max(s.Deadline.Round(time.Second), time.Second)
+}

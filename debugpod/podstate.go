@@ -1,0 +1,130 @@
+package debugpod
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// verdict is what a pod's state means for whoever waits for it to run.
+type verdict struct {
+	running bool
+	// failure says why it never will.
+	failure *StartError
+	// waiting is what it waits for, while it is neither.
+	waiting string
+}
+
+// judge is pure: the pod's own state decides.
+func judge(pod *corev1.Pod) verdict {
+	if pod.DeletionTimestamp != nil {
+		return verdict{failure: &StartError{Reason: ReasonDeleted, Message: "somebody deleted the debug pod"}}
+	}
+	status := containerStatus(pod)
+	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		return verdict{failure: ended(pod, status)}
+	}
+	switch {
+	case status == nil && pod.Status.StartTime == nil:
+		return verdict{waiting: "the kubelet has not seen it yet"}
+	case status == nil:
+		return verdict{waiting: cmp.Or(pod.Status.Reason, "the kubelet prepares it")}
+	case status.State.Running != nil:
+		return verdict{running: true}
+	case status.State.Terminated != nil:
+		return verdict{failure: ended(pod, status)}
+	case status.State.Waiting == nil:
+		return verdict{waiting: "the kubelet prepares it"}
+	}
+	waiting := status.State.Waiting
+	if hint, fatal := fatalReasons()[waiting.Reason]; fatal {
+		return verdict{failure: &StartError{
+			Reason:  waiting.Reason,
+			Message: cmp.Or(waiting.Message, "image "+pod.Spec.Containers[0].Image),
+			Hint:    hint,
+		}}
+	}
+	text := waiting.Reason
+	if waiting.Message != "" {
+		text += ": " + waiting.Message
+	}
+	return verdict{waiting: text}
+}
+
+// fatalReasons are the kubelet's reasons to wait that do not pass by themselves in the time that a user waits, with what to do
+// (pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go and pkg/kubelet/container/sync_result.go in
+// Kubernetes).
+func fatalReasons() map[string]string {
+	const pull = "choose an image that the node can pull with --image, and name its secret with --image-pull-secret"
+	const broken = "see what the runtime says with kubectl describe pod, and on the node in the kubelet's and the runtime's log"
+	return map[string]string{
+		"ErrImagePull":               pull,
+		"ImagePullBackOff":           pull,
+		"RegistryUnavailable":        pull,
+		"SignatureValidationFailed":  pull,
+		"ImageInspectError":          pull,
+		"InvalidImageName":           "the image's name is not valid: correct --image",
+		"ErrImageNeverPull":          "the image is not on the node and may not be pulled: put it there, or choose another --image or --image-pull-policy",
+		"CreateContainerConfigError": "an object that the container needs is missing",
+		"CreateContainerError":       broken,
+		"RunContainerError":          broken,
+		"PreStartHookError":          broken,
+		"StartError":                 broken,
+		"CrashLoopBackOff":           broken,
+	}
+}
+
+// ended says why a pod's life is over.
+func ended(pod *corev1.Pod, status *corev1.ContainerStatus) *StartError {
+	var state *corev1.ContainerStateTerminated
+	if status != nil {
+		state = status.State.Terminated
+	}
+	if pod.Status.Reason == "DeadlineExceeded" {
+		return &StartError{Reason: pod.Status.Reason, Message: cmp.Or(pod.Status.Message, "the debug pod was there for longer than its deadline"), Hint: "allow more with --timeout"}
+	}
+	if pod.Status.Reason != "" || state == nil { // the kubelet did not admit it, or evicted it
+		return &StartError{
+			Reason:  cmp.Or(pod.Status.Reason, string(pod.Status.Phase)),
+			Message: cmp.Or(pod.Status.Message, "the debug pod ended before its container started"),
+			Hint:    admissionHint(pod),
+		}
+	}
+	message := strings.TrimSpace(state.Message)
+	e := &StartError{
+		Reason:  cmp.Or(state.Reason, ReasonExited),
+		Message: strings.TrimSpace(fmt.Sprintf("the debug pod's container ended with exit code %d: %s", state.ExitCode, cmp.Or(message, "it said nothing"))),
+	}
+	switch {
+	case strings.Contains(message, "exec format error"):
+		e.Hint = fmt.Sprintf("image %s is for another architecture than the node: choose another with --image", pod.Spec.Containers[0].Image)
+	case strings.Contains(message, `"sh"`):
+		e.Hint = fmt.Sprintf("image %s has no shell: choose one that has, with --image", pod.Spec.Containers[0].Image)
+	}
+	return e
+}
+
+func admissionHint(pod *corev1.Pod) string {
+	switch reason := pod.Status.Reason; {
+	case strings.HasPrefix(reason, "OutOf"):
+		return fmt.Sprintf("node %s is full: make room on it", pod.Spec.NodeName)
+	case reason == "Evicted", reason == "Preempting":
+		return fmt.Sprintf("node %s is under pressure: see kubectl describe node %s", pod.Spec.NodeName, pod.Spec.NodeName)
+	case reason == "PodOSNotSupported":
+		return "only Linux nodes are supported"
+	case reason == "NodeShutdown", reason == "Terminated", reason == "NodeLost":
+		return fmt.Sprintf("node %s shuts down", pod.Spec.NodeName)
+	}
+	return ""
+}
+
+func containerStatus(pod *corev1.Pod) *corev1.ContainerStatus {
+	for i := range pod.Status.ContainerStatuses {
+		if s := &pod.Status.ContainerStatuses[i]; s.Name == containerName {
+			return s
+		}
+	}
+	return nil
+}

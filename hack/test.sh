@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# All tests: the unit tests with the race detector, then those that need a cluster, on the local one. Uses the cluster that runs, or
+# starts one and takes it down again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/steps.sh
+
+end_to_end() { CGO_ENABLED=1 go test -race -tags e2e -count=1 -timeout 30m ./test/... ./debugpod/... ./pkg/...; }
+
+mine=
+[ -s .cluster/kubeconfig ] || mine=1
+step 'unit tests (-race)' env CGO_ENABLED=1 go test -race ./...
+step 'cluster up' test/cluster/up
+step 'end-to-end tests (-race)' end_to_end
+[ -z "$mine" ] || step 'cluster down, nothing left' test/cluster/down
+steps_report

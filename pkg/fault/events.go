@@ -1,0 +1,93 @@
+package fault
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// The reasons of the Events on targets, so that whoever is on call sees that the trouble is made on purpose.
+const (
+	ReasonInjected = "GPUFaultInjected"
+	ReasonReverted = "GPUFaultReverted"
+)
+
+const (
+	kindNode = "Node"
+	// nodeEvents is the namespace that the API server requires for Events about objects without one.
+	nodeEvents = "default"
+	// eventTimeout is short: an Event is best effort.
+	eventTimeout = 5 * time.Second
+	// maxEventMessage is the API server's limit, in bytes.
+	maxEventMessage = 1024
+)
+
+// injected tells on the target that a step was made. failure is why it is not proven.
+func (s *Session) injected(ctx context.Context, run ledger.Run, id string, failure error) {
+	step := *run.Step(id)
+	message := fmt.Sprintf("%s: %s, by kubectl gpu-fault run %s%s", run.Summary, step.Action, run.ID, of(run.By))
+	if failure != nil {
+		message += "; it is not proven that it landed: " + failure.Error()
+	}
+	s.event(ctx, run, step, ReasonInjected, corev1.EventTypeWarning, message)
+}
+
+// reverted tells on the target that a step was undone.
+func (s *Session) reverted(ctx context.Context, run ledger.Run, step ledger.Step, by string) {
+	message := fmt.Sprintf("%s: %s, by kubectl gpu-fault run %s%s", run.Summary, step.State, run.ID, of(run.By))
+	if by != "" && by != run.By {
+		message += ", reverted by " + by
+	}
+	if step.Message != "" {
+		message += ": " + step.Message
+	}
+	s.event(ctx, run, step, ReasonReverted, corev1.EventTypeNormal, message)
+}
+
+// event writes an Event. `kubectl describe` finds it by kind, name, namespace and UID of the object: for nodes it asks for the
+// node's UID, as its controllers write it, and for the name, as the kubelet does. The UID is right on every version, and does not
+// show a node the Events of its predecessor.
+func (s *Session) event(ctx context.Context, run ledger.Run, step ledger.Step, reason, kind, message string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), eventTimeout)
+	defer cancel()
+	namespace := step.Target.Namespace
+	if namespace == "" {
+		namespace = nodeEvents
+	}
+	now := metav1.NewTime(s.Ledger.Now())
+	_, err := s.Client.CoreV1().Events(namespace).Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			// The same for the same thing, so that a revert that is repeated does not tell it twice.
+			Name:      fmt.Sprintf("%s.%s.%s", run.ID, step.ID, map[string]string{ReasonInjected: "injected", ReasonReverted: "reverted"}[reason]),
+			Namespace: namespace,
+			Labels:    map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: run.ID},
+		},
+		InvolvedObject: corev1.ObjectReference{
+			Kind: step.Target.Kind, Namespace: step.Target.Namespace, Name: step.Target.Name, UID: types.UID(step.Target.UID),
+			APIVersion: apiVersion(step.Target.Kind),
+		},
+		Reason: reason, Type: kind, Message: shorten(message, maxEventMessage), Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Source:              corev1.EventSource{Component: ledger.ManagedBy, Host: run.From},
+		ReportingController: "gpufault.dev/" + ledger.ManagedBy, ReportingInstance: run.ID,
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		s.warn("no Event on %s: %v", step.Target, err)
+	}
+}
+
+func apiVersion(kind string) string {
+	switch kind {
+	case kindNode, "Pod", "ConfigMap", "Namespace":
+		return "v1"
+	case "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet":
+		return "apps/v1"
+	}
+	return ""
+}

@@ -1,0 +1,47 @@
+package fault
+
+import (
+	"fmt"
+	"slices"
+)
+
+// checkNamespaces refuses targets in namespaces whose workloads keep the cluster, or the GPUs, or this tool alive. There is no
+// flag to allow them.
+func checkNamespaces(plan Plan, ledgerNamespace string) []error {
+	var seen []string
+	var problems []error
+	for _, change := range plan.Changes {
+		namespace := change.Target.Namespace
+		if change.Target.Kind == "Namespace" {
+			namespace = change.Target.Name
+		}
+		why, ok := protectedBecause(namespace, ledgerNamespace)
+		if !ok || slices.Contains(seen, namespace) {
+			continue
+		}
+		seen = append(seen, namespace)
+		problems = append(problems, fmt.Errorf("%s: namespace %s is protected, because %s", change.Target, namespace, why))
+	}
+	return problems
+}
+
+// protectedBecause says why a namespace is protected.
+func protectedBecause(namespace, ledgerNamespace string) (why string, protected bool) {
+	switch namespace {
+	case "":
+		return "", false
+	case ledgerNamespace:
+		return "it holds the records that undo faults", true
+	case "kube-system":
+		return "the cluster's DNS, network and control plane run there", true
+	case "kube-public":
+		return "clients find the cluster by it", true
+	case "kube-node-lease":
+		return "nodes report there that they are alive", true
+	case "gpu-operator", "nvidia-gpu-operator":
+		return "GPU drivers and device plugins of all nodes run there", true
+	case "nvsentinel":
+		return "its reaction to faults is what is to be seen", true
+	}
+	return "", false
+}

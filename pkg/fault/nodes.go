@@ -1,0 +1,145 @@
+package fault
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// nodes lists all nodes of the cluster: for the targets among them, and to know how many GPU nodes there are.
+func (s *Session) nodes(ctx context.Context) ([]corev1.Node, error) {
+	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return s.Client.CoreV1().Nodes().List(ctx, options)
+	})
+	var nodes []corev1.Node
+	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		if node, ok := object.(*corev1.Node); ok {
+			nodes = append(nodes, *node)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes: %w", err)
+	}
+	return nodes, nil
+}
+
+func nodeTargets(plan Plan) []ledger.Target {
+	var targets []ledger.Target
+	for _, change := range plan.Changes {
+		if change.Target.Kind == kindNode && !slices.ContainsFunc(targets, change.Target.Same) {
+			targets = append(targets, change.Target)
+		}
+	}
+	return targets
+}
+
+// checkNodes checks that each target node exists, can run our pod, and is no control-plane node.
+func checkNodes(plan Plan, nodes []corev1.Node) []error {
+	var problems []error
+	for _, target := range nodeTargets(plan) {
+		i := slices.IndexFunc(nodes, func(node corev1.Node) bool { return node.Name == target.Name })
+		if i < 0 {
+			problems = append(problems, unknownNode(target.Name, nodes))
+			continue
+		}
+		node := nodes[i]
+		if target.UID != "" && target.UID != string(node.UID) {
+			problems = append(problems, fmt.Errorf("node %s is not the one that was meant: it was registered anew meanwhile; try again", node.Name))
+		}
+		if os := operatingSystem(node); os != "linux" {
+			problems = append(problems, fmt.Errorf("node %s runs %s: faults work on linux nodes only", node.Name, os))
+		}
+		if ready, why := isReady(node); !ready {
+			problems = append(problems, fmt.Errorf("node %s is not Ready (%s), so that nothing could be proven or undone there", node.Name, why))
+		}
+		if role, ok := controlPlaneRole(node); ok && !plan.Allow.ControlPlane {
+			problems = append(problems, fmt.Errorf("node %s belongs to the control plane (label %s); to break it anyway: --allow-control-plane", node.Name, role))
+		}
+	}
+	return problems
+}
+
+func isReady(node corev1.Node) (bool, string) {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue, condition.Reason
+		}
+	}
+	return false, "it has not reported yet"
+}
+
+func operatingSystem(node corev1.Node) string {
+	for _, os := range []string{node.Labels[corev1.LabelOSStable], node.Status.NodeInfo.OperatingSystem} {
+		if os != "" {
+			return os
+		}
+	}
+	return "linux" // a node without a kubelet's report: kwok and tests
+}
+
+// controlPlaneRole returns the label that makes a node one of the control plane. kubeadm's are control-plane and, before 1.24,
+// master; RKE's are controlplane and etcd.
+func controlPlaneRole(node corev1.Node) (string, bool) {
+	for _, role := range []string{"control-plane", "master", "controlplane", "etcd"} {
+		label := "node-role.kubernetes.io/" + role
+		if value, ok := node.Labels[label]; ok && value != "false" {
+			return label, true
+		}
+	}
+	return "", false
+}
+
+// unknownNode names the nodes with the most similar names.
+func unknownNode(name string, nodes []corev1.Node) error {
+	type candidate struct {
+		name     string
+		distance int
+	}
+	var near []candidate
+	for _, node := range nodes {
+		distance := editDistance(name, node.Name)
+		// A short or cut name is meant as often as a mistyped one: "gpu-1" for "gpu-1.example.com".
+		if distance <= max(2, len(name)/4) || strings.HasPrefix(node.Name, name) {
+			near = append(near, candidate{node.Name, distance})
+		}
+	}
+	if len(near) == 0 {
+		return fmt.Errorf("there is no node %q; see: kubectl get nodes", name)
+	}
+	slices.SortStableFunc(near, func(a, b candidate) int { return a.distance - b.distance })
+	var names []string
+	for _, c := range near[:min(3, len(near))] {
+		names = append(names, c.name)
+	}
+	return fmt.Errorf("there is no node %q; did you mean %s?", name, strings.Join(names, ", "))
+}
+
+// editDistance is how many letters have to be put in, taken out or replaced to make b of a (Levenshtein).
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replace := diagonal
+			if a[i] != b[j] {
+				replace++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replace, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

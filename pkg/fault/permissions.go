@@ -1,0 +1,64 @@
+package fault
+
+import (
+	"cmp"
+	"slices"
+)
+
+// BasePermissions are what a Session itself needs, whatever the fault.
+func BasePermissions(ledgerNamespace string) []Permission {
+	base := []Permission{
+		{Verb: "get", Resource: "nodes"},
+		{Verb: "list", Resource: "nodes"},
+		{Verb: "get", Resource: "namespaces"},
+		{Verb: "list", Resource: "pods", Namespace: ledgerNamespace}, // to delete what a dead client left
+		{Verb: "delete", Resource: "pods", Namespace: ledgerNamespace},
+		{Verb: "delete", Resource: "configmaps", Namespace: ledgerNamespace, Optional: true}, // to forget old records
+		{Verb: "create", Resource: "events", Namespace: nodeEvents, Optional: true},
+	}
+	for _, verb := range []string{"create", "get", "list", "update"} {
+		base = append(base, Permission{Verb: verb, Resource: "configmaps", Namespace: ledgerNamespace})
+	}
+	for _, verb := range []string{"create", "get", "list", "update", "delete"} {
+		base = append(base, Permission{Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Namespace: ledgerNamespace})
+	}
+	return Permissions(base, namespaceCreation(ledgerNamespace))
+}
+
+// namespaceCreation is what the very first run in a cluster needs.
+func namespaceCreation(ledgerNamespace string) []Permission {
+	return []Permission{
+		{Verb: "create", Resource: "namespaces"},
+		{Verb: "get", Resource: "serviceaccounts", Namespace: ledgerNamespace},
+	}
+}
+
+// PlanPermissions are what a plan needs in all.
+func PlanPermissions(plan Plan, ledgerNamespace string) []Permission {
+	var events []Permission
+	for _, change := range plan.Changes {
+		if namespace := change.Target.Namespace; namespace != "" {
+			events = append(events, Permission{Verb: "create", Resource: "events", Namespace: namespace, Optional: true})
+		}
+	}
+	return Permissions(BasePermissions(ledgerNamespace), plan.Needs, events)
+}
+
+// Permissions joins lists into one that is sorted and has no duplicates. What one list requires is not optional.
+func Permissions(lists ...[]Permission) []Permission {
+	required := map[Permission]bool{}
+	for _, p := range slices.Concat(lists...) {
+		key := p
+		key.Optional = false
+		required[key] = required[key] || !p.Optional
+	}
+	var all []Permission
+	for p, isRequired := range required {
+		p.Optional = !isRequired
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b Permission) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Verb, b.Verb))
+	})
+	return all
+}

@@ -1,0 +1,169 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// PreflightError is everything that stands in the way of a plan.
+type PreflightError struct{ Problems []error }
+
+func (e *PreflightError) Error() string {
+	if len(e.Problems) == 1 {
+		return e.Problems[0].Error()
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d things stand in the way:", len(e.Problems))
+	for _, problem := range e.Problems {
+		fmt.Fprintf(&text, "\n  - %s", strings.ReplaceAll(problem.Error(), "\n", "\n    "))
+	}
+	return text.String()
+}
+
+// Unwrap returns the problems.
+func (e *PreflightError) Unwrap() []error { return e.Problems }
+
+// clearance is a preflight that found nothing, and what Run needs of what it saw.
+type clearance struct {
+	at   time.Time
+	uids map[string]string // of nodes, by name
+}
+
+// clearanceLife is how long Run trusts a preflight. A user who thinks longer before saying yes gets another one.
+const clearanceLife = 30 * time.Second
+
+// Preflight checks all that can be checked before anything is changed, and changes nothing. The error is a *PreflightError
+// with every problem, or ctx's.
+func (s *Session) Preflight(ctx context.Context, plan Plan) error {
+	clear, err := s.preflight(ctx, plan)
+	if err != nil {
+		return err
+	}
+	s.clearing.Lock()
+	defer s.clearing.Unlock()
+	if s.cleared == nil {
+		s.cleared = map[string]clearance{}
+	}
+	s.cleared[fingerprint(plan)] = clear
+	return nil
+}
+
+// clear returns the plan's clearance. It is good for one run: afterwards the cluster is another one.
+func (s *Session) clear(ctx context.Context, plan Plan) (clearance, error) {
+	s.clearing.Lock()
+	key := fingerprint(plan)
+	clear, ok := s.cleared[key]
+	delete(s.cleared, key)
+	s.clearing.Unlock()
+	if ok && s.Ledger.Now().Sub(clear.at) < clearanceLife {
+		return clear, nil
+	}
+	return s.preflight(ctx, plan)
+}
+
+func fingerprint(plan Plan) string {
+	var targets []string
+	for _, change := range plan.Changes {
+		targets = append(targets, fmt.Sprintf("%+v %q %q", change.Target, change.Action, change.Undo.Kind))
+	}
+	return fmt.Sprintf("%q %q %q %+v %+v %d", plan.Fault, plan.Summary, targets, plan.Needs, plan.Allow, len(plan.Checks))
+}
+
+func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
+	clear := clearance{at: s.Ledger.Now(), uids: map[string]string{}}
+	if err := s.validate(plan); err != nil {
+		return clear, &PreflightError{[]error{err}}
+	}
+	var (
+		nodes              []corev1.Node
+		refusals           []*ledger.LockedError
+		nodesErr, locksErr error
+		accessErr          error
+		checkErrs          = make([]error, len(plan.Checks))
+		group              errgroup.Group
+	)
+	group.SetLimit(s.parallel())
+	if len(nodeTargets(plan)) > 0 {
+		group.Go(func() error { nodes, nodesErr = s.nodes(ctx); return nil })
+	}
+	group.Go(func() error { refusals, locksErr = s.Ledger.Refusals(ctx); return nil })
+	group.Go(func() error { accessErr = s.checkAccess(ctx, plan); return nil })
+	for i, check := range plan.Checks {
+		group.Go(func() error { checkErrs[i] = guard(func() error { return check(ctx) }); return nil })
+	}
+	_ = group.Wait()
+	if ctx.Err() != nil {
+		return clear, fmt.Errorf("preflight: %w", context.Cause(ctx))
+	}
+
+	problems := checkNamespaces(plan, s.Ledger.Namespace)
+	if nodesErr == nil {
+		problems = append(problems, checkNodes(plan, nodes)...)
+		problems = append(problems, checkBlastRadius(plan, nodes, refusals)...)
+	}
+	for _, refusal := range refusals {
+		if hasTarget(plan, refusal.Target) {
+			problems = append(problems, refusal)
+		}
+	}
+	problems = append(problems, accessErr)
+	for _, err := range append([]error{nodesErr, locksErr}, checkErrs...) {
+		// What is forbidden is said by accessErr already, and better.
+		if accessErr == nil || !apierrors.IsForbidden(err) {
+			problems = append(problems, err)
+		}
+	}
+	if problems = compact(problems); len(problems) > 0 {
+		return clear, &PreflightError{problems}
+	}
+	for _, node := range nodes {
+		clear.uids[node.Name] = string(node.UID)
+	}
+	return clear, nil
+}
+
+// validate refuses plans that could not be undone. They are mistakes in a fault's code.
+func (s *Session) validate(plan Plan) error {
+	if plan.Fault == "" || len(plan.Changes) == 0 {
+		return errors.New("the plan changes nothing")
+	}
+	for _, change := range plan.Changes {
+		_, known := s.Undoers[change.Undo.Kind]
+		switch {
+		case change.Apply == nil || change.Target.Kind == "" || change.Target.Name == "":
+			return fmt.Errorf("the plan for %s is not complete", change.Target)
+		case !known && change.Undo.Kind != ledger.UndoNone:
+			return fmt.Errorf("the plan for %s says to undo it by %q, which nobody knows", change.Target, change.Undo.Kind)
+		}
+	}
+	return nil
+}
+
+func hasTarget(plan Plan, target ledger.Target) bool {
+	for _, change := range plan.Changes {
+		if change.Target.Same(target) {
+			return true
+		}
+	}
+	return false
+}
+
+// compact drops nil errors.
+func compact(errs []error) []error {
+	var real []error
+	for _, err := range errs {
+		if err != nil {
+			real = append(real, err)
+		}
+	}
+	return real
+}

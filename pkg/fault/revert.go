@@ -1,0 +1,141 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// RunningError says that a run's client is probably still at work.
+type RunningError struct {
+	Run ledger.Run
+	Now time.Time
+}
+
+func (e *RunningError) Error() string {
+	who := "somebody"
+	if e.Run.By != "" {
+		who = e.Run.By
+	}
+	if e.Run.From != "" {
+		who += " on host " + e.Run.From
+	}
+	return fmt.Sprintf("run %s is still being made by %s, until %s (in %s) at the latest: stop it there, wait, or revert with --force",
+		e.Run.ID, who, e.Run.Deadline.Format(time.RFC3339), e.Run.Deadline.Add(ledger.ClockSkew).Sub(e.Now).Round(time.Second))
+}
+
+// Revert undoes a run, whoever made it and however far it got, and closes its record. It may be repeated: it goes on where an
+// earlier one stopped, and changes nothing of a run that is closed. With force it also reverts a run that its client may still be
+// making; that client is stopped at its next step.
+//
+// The returned run is the record afterwards; the State and the Message of its steps say what became of them: reverted, superseded,
+// permanent, skipped, or as they were when they could not be undone. It is nil when nothing was tried. The error is a *RunningError when the run's client may be at
+// work, a *ledger.NotFoundError when there is no such run, wraps ledger.ErrNewer when this version cannot read it, and
+// otherwise joins a *StepError for each step that could not be undone; the run then stays open.
+func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Run, error) {
+	w, err := s.Ledger.Open(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("revert: %w", err)
+	}
+	if run := w.Run(); run.IsClosed() {
+		return s.revertClosed(ctx, run)
+	} else if now := s.Ledger.Now(); run.InItsWay(now) && !force {
+		return nil, &RunningError{run, now}
+	}
+	by := s.whoami(ctx)
+	if err := s.takeOver(ctx, w, by); err != nil {
+		return nil, fmt.Errorf("revert: %w", err)
+	}
+	// First, so that no helper goes on to change what is being undone.
+	if err := s.deletePods(ctx, id); err != nil {
+		s.warn("%v", err)
+	}
+
+	var begun []ledger.Step
+	for _, step := range w.Run().Steps {
+		if step.InPlace() {
+			begun = append(begun, step)
+		}
+	}
+	var errs []error
+	for _, outcome := range s.undoAll(ctx, w, begun, by) {
+		if outcome.err != nil {
+			errs = append(errs, &StepError{outcome.step, outcome.err})
+		}
+	}
+	errs = append(errs, s.close(ctx, w, by))
+	run := w.Run()
+	s.runChanged(run)
+	return &run, errors.Join(errs...)
+}
+
+// takeOver takes the run away from a client that may be alive: from now on it cannot record, and so not make, a change.
+func (s *Session) takeOver(ctx context.Context, w *ledger.Writer, by string) error {
+	return w.Save(ctx, func(run *ledger.Run) error {
+		if inItsWay(*run) {
+			run.Phase, run.Message = ledger.Interrupted, "taken over by a revert"+of(by)
+		}
+		return nil
+	})
+}
+
+// close closes the record if nothing is left to undo, and frees the locks of targets where that is so.
+func (s *Session) close(ctx context.Context, w *ledger.Writer, by string) error {
+	ctx, cancel := s.cleanup(ctx)
+	defer cancel()
+	saved := s.saveSurely(ctx, w, func(run *ledger.Run) error {
+		for i := range run.Steps {
+			if step := &run.Steps[i]; step.State == ledger.StatePlanned {
+				step.State = ledger.StateSkipped
+			}
+		}
+		if n := len(run.Pending()); n > 0 {
+			run.Message = fmt.Sprintf("%d of %d steps could not be undone", n, len(run.Steps))
+			return nil
+		}
+		run.Phase, run.Message, run.Closed = ledger.Reverted, "reverted"+of(by), s.Ledger.Now()
+		return nil
+	})
+	if errors.Is(saved, ledger.ErrClosed) { // by another revert, or by ours when only the answer was lost
+		saved = nil
+	}
+	if saved != nil {
+		saved = fmt.Errorf("the ledger does not say how the revert ended; repeat it: %w", saved)
+	}
+	return errors.Join(saved, s.unlock(ctx, w.Run()))
+}
+
+func (s *Session) unlock(ctx context.Context, run ledger.Run) error {
+	locks, err := s.Ledger.LocksOf(ctx, run.ID)
+	if err != nil {
+		return err
+	}
+	return s.Ledger.Unlock(ctx, freed(locks, run.Pending()))
+}
+
+// revertClosed removes what a client left behind that died between closing its run and tidying up, and tells again what there is
+// to say about changes that cannot be undone. The record stays as it is.
+func (s *Session) revertClosed(ctx context.Context, run ledger.Run) (*ledger.Run, error) {
+	if err := s.deletePods(ctx, run.ID); err != nil {
+		s.warn("%v", err)
+	}
+	for i, step := range run.Steps {
+		// The Undoer of a permanent change changes nothing; it knows what to say.
+		if step.InPlace() && step.Undo.IsPermanent() {
+			if state, said, err := s.undo(ctx, run, step); err == nil {
+				run.Steps[i].State, run.Steps[i].Message = state, said
+			}
+		}
+	}
+	return &run, s.unlock(ctx, run)
+}
+
+func of(by string) string {
+	if by == "" {
+		return ""
+	}
+	return " of " + by
+}

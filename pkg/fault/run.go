@@ -1,0 +1,231 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// StepError says what went wrong with one step.
+type StepError struct {
+	Step ledger.Step
+	Err  error
+}
+
+func (e *StepError) Error() string { return e.Step.Target.String() + ": " + e.Err.Error() }
+
+// Unwrap returns what went wrong.
+func (e *StepError) Unwrap() error { return e.Err }
+
+// Run makes the changes of a plan: it preflights, writes the record, locks the targets, applies and proves.
+//
+// When a step fails, it is undone, later steps on its target are skipped, and the steps on other targets go on: what lands there is
+// what the user asked for, and one Revert undoes it. The error joins a *StepError for each.
+//
+// When ctx ends, everything is undone that can be, and the error wraps ctx's cause. Undoing and recording go on for
+// CleanupTimeout.
+//
+// The returned run is the record as last stored; nil when there is none. Locks stay with the targets where something has to be
+// undone. A run that is proven stays open until Revert, also one that cannot be undone; others are closed when nothing is
+// left to undo.
+func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
+	clear, err := s.clear(ctx, plan)
+	if err != nil {
+		return nil, err
+	}
+	w, err := s.record(ctx, s.draft(ctx, plan, clear))
+	if err != nil {
+		return nil, fmt.Errorf("nothing was changed: %w", err)
+	}
+	run := w.Run()
+	s.runChanged(run)
+
+	locks, err := s.Ledger.Lock(ctx, run, run.Targets())
+	if err != nil {
+		err = fmt.Errorf("nothing was changed: %w", err)
+		return s.finish(ctx, w, nil, &results{}, err)
+	}
+	limited, cancel := context.WithDeadlineCause(ctx, run.Deadline, fmt.Errorf("not done within %s", s.timeout()))
+	defer cancel()
+	results := s.applyAll(limited, w, plan.Changes)
+	if ctx.Err() != nil {
+		s.undoInterrupted(ctx, w, results)
+	}
+	return s.finish(ctx, w, locks, results, nil)
+}
+
+// draft is the record of a plan before anything happens.
+func (s *Session) draft(ctx context.Context, plan Plan, clear clearance) ledger.Run {
+	now := s.Ledger.Now()
+	run := ledger.Run{
+		Fault: plan.Fault, Summary: plan.Summary, Command: plan.Command, By: s.whoami(ctx), From: s.From, Client: s.Version,
+		Created: now, Deadline: now.Add(s.timeout()), Phase: ledger.Planned,
+	}
+	for i, change := range plan.Changes {
+		if change.Target.UID == "" && change.Target.Kind == kindNode {
+			change.Target.UID = clear.uids[change.Target.Name]
+		}
+		run.Steps = append(run.Steps, ledger.Step{
+			ID: fmt.Sprint(i + 1), Target: change.Target, Action: change.Action, State: ledger.StatePlanned, Undo: change.Undo,
+		})
+	}
+	return run
+}
+
+// record writes the record, in a namespace that is created when it does not exist.
+func (s *Session) record(ctx context.Context, run ledger.Run) (*ledger.Writer, error) {
+	w, err := s.Ledger.Create(ctx, run)
+	if !apierrors.IsNotFound(err) {
+		return w, err
+	}
+	if _, err := s.Ledger.EnsureNamespace(ctx); err != nil {
+		return nil, err
+	}
+	return s.Ledger.Create(ctx, run)
+}
+
+// results collects what the steps of a run came to, by step ID.
+type results struct {
+	mu     sync.Mutex
+	begun  map[string]bool
+	failed map[string]error
+	events sync.WaitGroup
+}
+
+func (r *results) begin(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.begun == nil {
+		r.begun = map[string]bool{}
+	}
+	r.begun[id] = true
+}
+
+func (r *results) fail(id string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed == nil {
+		r.failed = map[string]error{}
+	}
+	r.failed[id] = errors.Join(r.failed[id], err)
+}
+
+// applyAll makes the changes: in their order on each target, on many targets at the same time.
+func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, changes []Change) *results {
+	results := &results{}
+	steps := w.Run().Steps
+	var group errgroup.Group
+	group.SetLimit(s.parallel())
+	for _, target := range w.Run().Targets() {
+		group.Go(func() error {
+			for i, step := range steps {
+				if !step.Target.Same(target) {
+					continue
+				}
+				if err := s.applyStep(ctx, w, changes[i], step.ID, results); err != nil {
+					results.fail(step.ID, err)
+					break // what comes after it on this target was meant to follow it
+				}
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are in results, by step
+	return results
+}
+
+// undoInterrupted undoes all steps of a run that the user stopped.
+func (s *Session) undoInterrupted(ctx context.Context, w *ledger.Writer, results *results) {
+	cleanup, cancel := s.cleanup(ctx)
+	defer cancel()
+	err := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
+		run.Phase, run.Message = ledger.Interrupted, "stopped by the user"
+		return nil
+	})
+	if err != nil {
+		s.warn("the record does not say that run %s was stopped: %v", w.Run().ID, err)
+	} else {
+		s.runChanged(w.Run())
+	}
+	for _, outcome := range s.undoAll(cleanup, w, w.Run().Pending(), "") {
+		if outcome.err != nil {
+			results.fail(outcome.step.ID, outcome.err)
+		}
+	}
+}
+
+// finish writes how the run ended, frees the locks of targets where nothing is left to undo, and says what went wrong. early is why
+// no step was begun.
+func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.Lock, results *results, early error) (*ledger.Run, error) {
+	cleanup, cancel := s.cleanup(ctx)
+	defer cancel()
+	stopped := ctx.Err() != nil
+	saveErr := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
+		for i := range run.Steps {
+			// One whose beginning could not be recorded was not begun, whatever the record says.
+			if step := &run.Steps[i]; !results.begun[step.ID] {
+				step.State, step.Message = ledger.StateSkipped, text(results.failed[step.ID])
+			}
+		}
+		switch {
+		case run.Phase == ledger.Interrupted && !stopped: // by a revert from elsewhere, which has the say now
+		case stopped:
+			run.Phase, run.Message = ledger.Interrupted, "stopped by the user"
+		case early != nil:
+			run.Phase, run.Message = ledger.Failed, text(early)
+		case len(results.failed) > 0:
+			run.Phase, run.Message = ledger.Failed, fmt.Sprintf("%d of %d steps failed", len(results.failed), len(run.Steps))
+		default:
+			run.Phase, run.Message = ledger.Proven, ""
+		}
+		if run.Phase != ledger.Proven && len(run.Pending()) == 0 {
+			run.Closed = s.Ledger.Now()
+		}
+		return nil
+	})
+	run := w.Run()
+	s.runChanged(run)
+	pending := run.Pending()
+	if err := s.Ledger.Unlock(cleanup, freed(locks, pending)); err != nil {
+		s.warn("%v", err) // a lock of a finished run is taken over by the next
+	}
+	if _, err := s.Ledger.Prune(cleanup, ledger.HistoryLimit); err != nil {
+		s.warn("old records are kept: %v", err)
+	}
+	results.events.Wait()
+
+	var errs []error
+	if stopped {
+		errs = append(errs, fmt.Errorf("run %s was stopped: %w", run.ID, context.Cause(ctx)))
+	}
+	errs = append(errs, early)
+	for _, step := range run.Steps {
+		if err := results.failed[step.ID]; err != nil {
+			errs = append(errs, &StepError{step, err})
+		}
+	}
+	switch {
+	case run.Phase == ledger.Reverted || run.Phase == ledger.Interrupted && !stopped:
+		errs = append(errs, fmt.Errorf("run %s was reverted by somebody else meanwhile: %s", run.ID, run.Message))
+	case saveErr != nil && !errors.Is(saveErr, ledger.ErrClosed): // closed is a close whose answer was lost
+		errs = append(errs, fmt.Errorf("the ledger does not say how the run ended: %w", saveErr))
+	}
+	if len(pending) > 0 && errors.Join(errs...) != nil {
+		errs = append(errs, fmt.Errorf("changes of run %s may be in place; undo them with: kubectl gpu-fault revert %s", run.ID, run.ID))
+	}
+	return &run, errors.Join(errs...)
+}
+
+// freed are the locks of targets where nothing is left to undo.
+func freed(locks []ledger.Lock, pending []ledger.Step) []ledger.Lock {
+	return slices.DeleteFunc(slices.Clone(locks), func(lock ledger.Lock) bool {
+		return slices.ContainsFunc(pending, func(step ledger.Step) bool { return step.Target.Same(lock.Target) })
+	})
+}

@@ -1,0 +1,176 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// errTakenOver and errTooLate keep a client from changing anything when others may already be undoing its run.
+var (
+	errTakenOver = errors.New("somebody reverts this run, so nothing more is changed")
+	errTooLate   = errors.New("the run's deadline has passed, so nothing more is changed (was the computer asleep?)")
+)
+
+// applyStep makes one change, proves it and records it; when that fails, it undoes it. It returns what went wrong.
+func (s *Session) applyStep(ctx context.Context, w *ledger.Writer, change Change, id string, results *results) error {
+	err := s.saveStep(ctx, w, id, func(run *ledger.Run, step *ledger.Step) error {
+		run.Phase, step.State, step.Started = ledger.Applying, ledger.StateApplying, s.Ledger.Now()
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	results.begin(id)
+
+	var evidence []ledger.Evidence
+	err = guard(func() (err error) {
+		evidence, err = change.Apply(ctx, &recorder{s, w, id})
+		return err
+	})
+	if err == nil && len(evidence) == 0 {
+		err = errors.New("nothing proves that the change landed")
+	}
+	cleanup, cancel := s.cleanup(ctx)
+	defer cancel()
+	run := w.Run()
+	evidence = ledger.Condense(evidence, ledger.MaxSize/2/len(run.Steps))
+	if err == nil {
+		saved := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
+			if !inItsWay(*run) {
+				return errTakenOver
+			}
+			step := run.Step(id)
+			step.State, step.Evidence, step.Ended, step.Message = ledger.StateProven, evidence, s.Ledger.Now(), ""
+			return nil
+		})
+		if saved == nil {
+			run = w.Run()
+			s.stepChanged(run, id)
+			results.events.Go(func() { s.injected(ctx, run, id, nil) })
+			return nil
+		}
+		err = fmt.Errorf("the change was made and proven, but the ledger does not have it: %w", saved)
+	}
+	return s.giveUp(cleanup, w, id, evidence, err, errors.Is(ctx.Err(), context.Canceled), results)
+}
+
+// giveUp undoes a step that failed, and records both.
+func (s *Session) giveUp(ctx context.Context, w *ledger.Writer, id string, evidence []ledger.Evidence, reason error, stopped bool, results *results) error {
+	run := w.Run()
+	step := *run.Step(id)
+	state, said, undoErr := s.undo(ctx, run, step)
+	saved := s.saveSurely(ctx, w, func(run *ledger.Run) error {
+		step := run.Step(id)
+		step.State, step.Evidence, step.Ended, step.Message = ledger.StateFailed, evidence, s.Ledger.Now(), text(reason)
+		switch {
+		case undoErr != nil:
+			step.Message = text(errors.Join(reason, undoErr))
+		case state == ledger.StateReverted || state == ledger.StateSuperseded:
+			step.Undone = s.Ledger.Now()
+			if stopped { // by the user, so that it did not fail
+				step.State, step.Message = state, said
+			}
+		}
+		return nil
+	})
+	if saved == nil {
+		run = w.Run()
+		s.stepChanged(run, id)
+		if run.Step(id).InPlace() {
+			results.events.Go(func() { s.injected(ctx, run, id, reason) })
+		}
+	} else if !errors.Is(reason, saved) {
+		reason = errors.Join(reason, fmt.Errorf("the ledger does not say so: %w", saved))
+	}
+	return errors.Join(reason, undoErr)
+}
+
+// saveStep records what is about to be done. An error means that it must not be done.
+func (s *Session) saveStep(ctx context.Context, w *ledger.Writer, id string, change func(*ledger.Run, *ledger.Step) error) error {
+	err := w.Save(ctx, func(run *ledger.Run) error {
+		if !inItsWay(*run) {
+			return errTakenOver
+		}
+		// By the wall clock: ctx's timer stands still while a computer sleeps.
+		if !s.Ledger.Now().Before(run.Deadline) {
+			return errTooLate
+		}
+		return change(run, run.Step(id))
+	})
+	if err != nil {
+		return err
+	}
+	s.stepChanged(w.Run(), id)
+	return nil
+}
+
+// inItsWay is whether nobody took the run away from its client.
+func inItsWay(run ledger.Run) bool {
+	return run.Phase == ledger.Planned || run.Phase == ledger.Applying
+}
+
+// saveSurely records what has been done: it tries again when the API server fails.
+func (s *Session) saveSurely(ctx context.Context, w *ledger.Writer, change func(*ledger.Run) error) error {
+	err := fmt.Errorf("write the record of run %s: there was no time left", w.Run().ID)
+	_ = wait.ExponentialBackoffWithContext(ctx, s.retry(), func(ctx context.Context) (bool, error) {
+		err = w.Save(ctx, change)
+		return err == nil || isFinal(err), nil
+	})
+	return err
+}
+
+// isFinal is whether to try again is useless.
+func isFinal(err error) bool {
+	return errors.Is(err, ledger.ErrClosed) || errors.Is(err, ledger.ErrNewer) || errors.Is(err, errTakenOver) ||
+		errors.As(err, new(*ledger.NotFoundError)) || errors.As(err, new(*ledger.TooLargeError)) ||
+		apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
+}
+
+// recorder is the Recorder of one step.
+type recorder struct {
+	session *Session
+	writer  *ledger.Writer
+	id      string
+}
+
+func (r *recorder) Run() ledger.Run { return r.writer.Run() }
+
+func (r *recorder) Save(ctx context.Context, change func(*ledger.Step)) error {
+	return r.session.saveStep(ctx, r.writer, r.id, func(_ *ledger.Run, step *ledger.Step) error {
+		id, target := step.ID, step.Target // these are the lock's and the user's
+		change(step)
+		step.ID, step.Target = id, target
+		return nil
+	})
+}
+
+func (r *recorder) Progress(text string) {
+	run := r.writer.Run()
+	r.session.progress(*run.Step(r.id), text)
+}
+
+// maxMessage bounds a message in the ledger, in bytes, so that many failed steps fit into a record.
+const maxMessage = 1000
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return shorten(err.Error(), maxMessage)
+}
+
+// shorten cuts a text to at most limit bytes.
+func shorten(text string, limit int) string {
+	const dots = "..."
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit-len(dots)], "") + dots
+}

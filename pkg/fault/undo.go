@@ -1,0 +1,106 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// outcome is what became of one step in a revert.
+type outcome struct {
+	// step is the step as recorded afterwards. Its state is reverted, superseded or permanent; when err is set, what it was before.
+	step ledger.Step
+	err  error
+}
+
+// undo undoes one step. It records nothing.
+func (s *Session) undo(ctx context.Context, run ledger.Run, step ledger.Step) (state ledger.State, said string, err error) {
+	undoer, ok := s.Undoers[step.Undo.Kind]
+	switch {
+	case !ok && step.Undo.IsPermanent():
+		return ledger.StatePermanent, "this cannot be undone", nil
+	case !ok:
+		return "", "", fmt.Errorf("undo %s: its kind %q is unknown: it was made by a newer kubectl gpu-fault; upgrade this one", step.Target, step.Undo.Kind)
+	}
+	err = guard(func() (err error) {
+		state, said, err = undoer.Undo(ctx, run, step)
+		return err
+	})
+	if err != nil {
+		return "", "", fmt.Errorf("undo %s: %w", step.Target, err)
+	}
+	switch state {
+	case ledger.StateReverted, ledger.StateSuperseded, ledger.StatePermanent:
+		return state, said, nil
+	}
+	return "", "", fmt.Errorf("undo %s: it ended in state %q", step.Target, state)
+}
+
+// undoAll undoes steps, on each target the last first, and records each.
+func (s *Session) undoAll(ctx context.Context, w *ledger.Writer, steps []ledger.Step, by string) []outcome {
+	outcomes := make([]outcome, len(steps))
+	run := w.Run()
+	var group errgroup.Group
+	group.SetLimit(s.parallel())
+	var events sync.WaitGroup
+	for _, target := range (ledger.Run{Steps: steps}).Targets() {
+		group.Go(func() error {
+			for i, step := range slices.Backward(steps) {
+				if !step.Target.Same(target) {
+					continue
+				}
+				outcomes[i] = s.undoStep(ctx, w, run, step)
+				if outcomes[i].err != nil {
+					continue
+				}
+				if done := outcomes[i].step; done.State != ledger.StatePermanent {
+					events.Go(func() { s.reverted(ctx, run, done, by) })
+				}
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are in outcomes, by step
+	events.Wait()
+	return outcomes
+}
+
+func (s *Session) undoStep(ctx context.Context, w *ledger.Writer, run ledger.Run, step ledger.Step) outcome {
+	if err := ctx.Err(); err != nil {
+		return outcome{step: step, err: fmt.Errorf("undo %s: %w", step.Target, context.Cause(ctx))}
+	}
+	state, said, undoErr := s.undo(ctx, run, step)
+	// What is undone is recorded also when the user stops the revert now.
+	cleanup, cancel := s.cleanup(ctx)
+	defer cancel()
+	err := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
+		step := run.Step(step.ID)
+		if undoErr != nil {
+			step.Message = text(undoErr)
+			return nil
+		}
+		step.State, step.Message = state, shorten(said, maxSaid(len(run.Steps)))
+		if state != ledger.StatePermanent {
+			step.Undone = s.Ledger.Now()
+		}
+		return nil
+	})
+	if errors.Is(err, ledger.ErrClosed) { // by another revert, which came to the same
+		err = nil
+	}
+	if undoErr == nil && err != nil {
+		undoErr = fmt.Errorf("%s was undone (%s), but the ledger does not say so: %w", step.Target, state, err)
+	}
+	now := w.Run()
+	s.stepChanged(now, step.ID)
+	return outcome{*now.Step(step.ID), undoErr}
+}
+
+// maxSaid bounds what an Undoer says, in bytes, so that it fits into the record for every step.
+func maxSaid(steps int) int { return min(4096, max(200, ledger.MaxSize/4/steps)) }

@@ -1,0 +1,129 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Labels and annotations of everything that this tool puts into a cluster.
+const (
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	ManagedBy      = "kubectl-gpu-fault"
+
+	LabelRun   = "gpufault.dev/run"   // the ID of the run that a lock or a debug pod belongs to
+	LabelFault = "gpufault.dev/fault" // of records
+	LabelPhase = "gpufault.dev/phase" // of records
+	// LabelClosed is "true" or "false". A selector for open records asks for != true, so that one without the label counts as open.
+	LabelClosed = "gpufault.dev/closed"
+
+	AnnotationSummary = "gpufault.dev/summary"
+	AnnotationTarget  = "gpufault.dev/target" // of locks
+
+	dataKey = "run.json"
+)
+
+// MaxSize is how many bytes of JSON a record may have: what the API server accepts in a ConfigMap (1 MiB of data, its
+// MaxSecretSize).
+const MaxSize = 1 << 20
+
+// roomToEnd is kept free when a record is created: it must still be possible to write how every step ended.
+const roomToEnd = 128 << 10
+
+// ErrNewer says that a record was written by a version whose records this one does not understand.
+var ErrNewer = errors.New("the record was made by a newer kubectl gpu-fault: upgrade this one to work with it")
+
+// TooLargeError says that a record does not fit into a ConfigMap. Nothing was written.
+type TooLargeError struct {
+	ID          string
+	Size, Limit int // bytes
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the record of run %s would have %d KiB and at most %d KiB fit: take fewer targets or shorter evidence", e.ID,
+		e.Size>>10, e.Limit>>10)
+}
+
+// encode puts the run into a ConfigMap. What others have put into base's metadata stays.
+func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, error) {
+	run.APIVersion, run.Kind = APIVersion, KindRun
+	text, err := json.Marshal(run)
+	if err != nil {
+		return nil, fmt.Errorf("encode the record of run %s: %w", run.ID, err)
+	}
+	if len(text) > limit {
+		return nil, &TooLargeError{ID: run.ID, Size: len(text), Limit: limit}
+	}
+	cm := &corev1.ConfigMap{}
+	if base != nil {
+		cm = base.DeepCopy()
+	}
+	cm.Name = run.ID
+	cm.Labels = with(cm.Labels, map[string]string{
+		LabelManagedBy: ManagedBy,
+		LabelFault:     run.Fault,
+		LabelPhase:     string(run.Phase),
+		LabelClosed:    fmt.Sprint(run.IsClosed()),
+	})
+	cm.Annotations = with(cm.Annotations, map[string]string{AnnotationSummary: describe(run)})
+	cm.Data = map[string]string{dataKey: string(text)}
+	return cm, nil
+}
+
+// decode reads the run of a ConfigMap. It refuses what it does not know: to write back a record without a field of a newer
+// version could lose an undo.
+func decode(cm *corev1.ConfigMap) (Run, error) {
+	text, ok := cm.Data[dataKey]
+	if !ok {
+		return Run{}, fmt.Errorf("configmap %s has no key %s", cm.Name, dataKey)
+	}
+	var kind metav1.TypeMeta
+	if err := json.Unmarshal([]byte(text), &kind); err != nil {
+		return Run{}, fmt.Errorf("read %s of configmap %s: %w", dataKey, cm.Name, err)
+	}
+	if kind.APIVersion != APIVersion || kind.Kind != KindRun {
+		return Run{}, fmt.Errorf("record %s is a %s %s: %w", cm.Name, kind.APIVersion, kind.Kind, ErrNewer)
+	}
+	var run Run
+	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&run); err != nil {
+		// encoding/json has no type for it; a test holds the wording.
+		if strings.Contains(err.Error(), "unknown field") {
+			return Run{}, fmt.Errorf("record %s has an %s: %w", cm.Name, strings.TrimPrefix(err.Error(), "json: "), ErrNewer)
+		}
+		return Run{}, fmt.Errorf("read %s of configmap %s: %w", dataKey, cm.Name, err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return Run{}, fmt.Errorf("read %s of configmap %s: something follows the record", dataKey, cm.Name)
+	}
+	if run.ID != cm.Name {
+		return Run{}, fmt.Errorf("configmap %s holds the record of run %q", cm.Name, run.ID)
+	}
+	return run, nil
+}
+
+// describe is the line that a person sees who reads the ConfigMap with kubectl.
+func describe(run Run) string {
+	text := fmt.Sprintf("%s, %d steps, %s", run.Summary, len(run.Steps), run.Phase)
+	if run.By != "" {
+		text += ", by " + run.By
+	}
+	return text
+}
+
+func with(base, more map[string]string) map[string]string {
+	merged := maps.Clone(base)
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	maps.Copy(merged, more)
+	return merged
+}

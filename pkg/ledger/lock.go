@@ -1,0 +1,288 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+)
+
+// Lock is a target that a run holds, as a Lease in the ledger's namespace.
+type Lock struct {
+	Target Target
+	Holder string // the ID of a run
+	Since  time.Time
+
+	name            string
+	uid             types.UID
+	resourceVersion string
+	expires         time.Time
+}
+
+// LockedError says that another run holds a target.
+type LockedError struct {
+	Target Target
+	Holder string // the run's ID
+	Since  time.Time
+	// Run is the holder's record; nil when it could not be read.
+	Run *Run
+	Now time.Time
+}
+
+func (e *LockedError) Error() string {
+	text := fmt.Sprintf("%s is locked by run %s", e.Target, e.Holder)
+	if e.Run != nil {
+		text += fmt.Sprintf(" (%s)", e.Run.Summary)
+		if e.Run.By != "" {
+			text += " of " + e.Run.By
+		}
+		if e.Run.From != "" {
+			text += " on host " + e.Run.From
+		}
+	}
+	text += fmt.Sprintf(" since %s (%s ago)", e.Since.Format(time.RFC3339), max(0, e.Now.Sub(e.Since)).Round(time.Second))
+	if e.Run != nil && e.Run.InItsWay(e.Now) {
+		return text + fmt.Sprintf("; it may be at work until %s; wait for it, or afterwards free it with: kubectl gpu-fault revert %s",
+			e.Run.Deadline.Format(time.RFC3339), e.Holder)
+	}
+	return text + "; free it with: kubectl gpu-fault revert " + e.Holder
+}
+
+// lockAttempts is how often a lock is tried that changes hands while we look at it.
+const lockAttempts = 5
+
+// Lock takes the locks of all the targets for the run, or none. It does not wait: the error is a *LockedError when another run
+// holds one. A lock is taken over from a run that is closed or gone, and from one whose deadline has passed and that has nothing
+// to undo on the target: a change that stands is never built upon.
+func (s *Store) Lock(ctx context.Context, run Run, targets []Target) ([]Lock, error) {
+	// In one order for everybody: of two runs that want the same targets, one gets them all.
+	targets = slices.CompactFunc(slices.SortedFunc(slices.Values(targets), func(a, b Target) int {
+		return cmp.Compare(lockName(a), lockName(b))
+	}), Target.Same)
+	var locks []Lock
+	for _, target := range targets {
+		lock, err := s.lock(ctx, run, target)
+		if err != nil {
+			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+			defer cancel()
+			if !errors.As(err, new(*LockedError)) {
+				// Whether the last one was taken is not known.
+				lost, _ := s.held(cleanup, target)
+				if lost != nil && lost.Holder == run.ID {
+					locks = append(locks, *lost)
+				}
+			}
+			return nil, errors.Join(err, s.Unlock(cleanup, locks))
+		}
+		locks = append(locks, *lock)
+	}
+	return locks, nil
+}
+
+func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error) {
+	for range lockAttempts {
+		created, err := s.leases().Create(ctx, s.lease(run, target, nil), metav1.CreateOptions{})
+		if err == nil {
+			return lockOf(created), nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("lock %s: %w", target, err)
+		}
+		lease, err := s.leases().Get(ctx, lockName(target), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue // freed just now
+		}
+		if err != nil {
+			return nil, fmt.Errorf("lock %s: %w", target, err)
+		}
+		held := lockOf(lease)
+		held.Target = target // the annotation is for people, who may have edited it
+		if held.Holder == run.ID {
+			return held, nil
+		}
+		if err := s.mayTakeOver(ctx, *held); err != nil {
+			return nil, err
+		}
+		taken, err := s.leases().Update(ctx, s.lease(run, target, lease), metav1.UpdateOptions{}) // its resourceVersion is the precondition
+		if err == nil {
+			return lockOf(taken), nil
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("take over the lock of %s: %w", target, err)
+		}
+	}
+	return nil, fmt.Errorf("lock %s: it changed hands %d times meanwhile: try again", target, lockAttempts)
+}
+
+// mayTakeOver returns nil when the holder needs the lock no more, and otherwise says who holds it.
+func (s *Store) mayTakeOver(ctx context.Context, lock Lock) error {
+	locked := &LockedError{Target: lock.Target, Holder: lock.Holder, Since: lock.Since, Now: s.Now()}
+	run, err := s.Get(ctx, lock.Holder)
+	switch {
+	case lock.Holder == "" || errors.As(err, new(*NotFoundError)):
+		return nil
+	case errors.Is(err, ErrNewer):
+		return fmt.Errorf("%w; %w", locked, err)
+	case err != nil:
+		return fmt.Errorf("see who locks %s: %w", lock.Target, err)
+	}
+	locked.Run = &run
+	if run.IsClosed() {
+		return nil
+	}
+	for _, step := range run.Pending() {
+		if step.Target.Same(lock.Target) {
+			return locked
+		}
+	}
+	if s.Now().After(lock.expires.Add(ClockSkew)) {
+		return nil
+	}
+	return locked
+}
+
+// Unlock gives back locks, each only if it is still the same: one that another run has taken over stays.
+func (s *Store) Unlock(ctx context.Context, locks []Lock) error {
+	var failed []error
+	for _, lock := range locks {
+		for {
+			err := s.leases().Delete(ctx, lock.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
+				UID: &lock.uid, ResourceVersion: &lock.resourceVersion,
+			}})
+			if apierrors.IsConflict(err) { // somebody changed it; is it still ours?
+				now, getErr := s.held(ctx, lock.Target)
+				if getErr == nil && now != nil && now.Holder == lock.Holder {
+					lock = *now
+					continue
+				}
+				err = getErr
+			}
+			if err != nil && !apierrors.IsNotFound(err) {
+				failed = append(failed, fmt.Errorf("free the lock of %s: %w", lock.Target, err))
+			}
+			break
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// LocksOf returns the locks that a run holds.
+func (s *Store) LocksOf(ctx context.Context, id string) ([]Lock, error) {
+	return s.list(ctx, LabelRun+"="+id, func(lock Lock) bool { return lock.Holder == id })
+}
+
+// Refusals returns, for every lock in the ledger that could not be taken now, why. Its errors say who holds it.
+func (s *Store) Refusals(ctx context.Context) ([]*LockedError, error) {
+	locks, err := s.list(ctx, LabelManagedBy+"="+ManagedBy, func(Lock) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	var refusals []*LockedError
+	for _, lock := range locks {
+		var locked *LockedError
+		switch err := s.mayTakeOver(ctx, lock); {
+		case errors.As(err, &locked):
+			refusals = append(refusals, locked)
+		case err != nil:
+			return nil, err
+		}
+	}
+	return refusals, nil
+}
+
+func (s *Store) list(ctx context.Context, selector string, keep func(Lock) bool) ([]Lock, error) {
+	leases, err := s.leases().List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, fmt.Errorf("list the locks in namespace %s: %w", s.Namespace, err)
+	}
+	var locks []Lock
+	for i := range leases.Items {
+		if lock := lockOf(&leases.Items[i]); keep(*lock) {
+			locks = append(locks, *lock)
+		}
+	}
+	return locks, nil
+}
+
+// held reads the lock of a target; nil when there is none.
+func (s *Store) held(ctx context.Context, target Target) (*Lock, error) {
+	lease, err := s.leases().Get(ctx, lockName(target), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return lockOf(lease), nil
+}
+
+func (s *Store) leases() typedcoordinationv1.LeaseInterface {
+	return s.Client.CoordinationV1().Leases(s.Namespace)
+}
+
+// lease is the Lease with which the run holds the target: a new one, or a former holder's.
+func (s *Store) lease(run Run, target Target, former *coordinationv1.Lease) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{}
+	if former != nil {
+		lease = former.DeepCopy()
+		transitions := int32(1)
+		if n := lease.Spec.LeaseTransitions; n != nil {
+			transitions += *n
+		}
+		lease.Spec.LeaseTransitions = &transitions
+	}
+	lease.Name = lockName(target)
+	lease.Labels = with(lease.Labels, map[string]string{LabelManagedBy: ManagedBy, LabelRun: run.ID})
+	lease.Annotations = with(lease.Annotations, map[string]string{AnnotationTarget: path(target)})
+	now := metav1.NewMicroTime(s.Now())
+	seconds := int32(min(max(1, math.Ceil(run.Deadline.Sub(now.Time).Seconds())), math.MaxInt32))
+	lease.Spec.HolderIdentity = &run.ID
+	lease.Spec.LeaseDurationSeconds = &seconds
+	lease.Spec.AcquireTime, lease.Spec.RenewTime = &now, &now
+	return lease
+}
+
+func lockOf(lease *coordinationv1.Lease) *Lock {
+	lock := &Lock{
+		Target: targetOf(lease.Annotations[AnnotationTarget]),
+		name:   lease.Name, uid: lease.UID, resourceVersion: lease.ResourceVersion,
+	}
+	if lease.Spec.HolderIdentity != nil {
+		lock.Holder = *lease.Spec.HolderIdentity
+	}
+	if lease.Spec.AcquireTime != nil {
+		lock.Since = lease.Spec.AcquireTime.UTC()
+	}
+	if lease.Spec.RenewTime != nil && lease.Spec.LeaseDurationSeconds != nil {
+		lock.expires = lease.Spec.RenewTime.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second)
+	}
+	return lock
+}
+
+// path and targetOf write a target as one string, and read it: node/gpu-1, or Deployment/prod/web.
+func path(t Target) string {
+	if t.Namespace == "" {
+		return t.Kind + "/" + t.Name
+	}
+	return t.Kind + "/" + t.Namespace + "/" + t.Name
+}
+
+func targetOf(path string) Target {
+	switch parts := strings.Split(path, "/"); len(parts) {
+	case 2:
+		return Target{Kind: parts[0], Name: parts[1]}
+	case 3:
+		return Target{Kind: parts[0], Namespace: parts[1], Name: parts[2]}
+	}
+	return Target{Name: path}
+}

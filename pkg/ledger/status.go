@@ -1,0 +1,100 @@
+package ledger
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// ClockSkew is how far the clocks of two clients are trusted to differ. A deadline counts as passed for others only this much
+// later than for the run's own client.
+const ClockSkew = time.Minute
+
+// IsPermanent is whether there is nothing to undo.
+func (u Undo) IsPermanent() bool { return u.Permanent || u.Kind == UndoNone }
+
+// InPlace is whether the step's change may be in place: it was begun, and not undone.
+func (s Step) InPlace() bool {
+	switch s.State {
+	case StatePlanned, StateSkipped, StateReverted, StateSuperseded:
+		return false
+	}
+	return s.Undone.IsZero()
+}
+
+// Pending is whether the step still has to be undone.
+func (s Step) Pending() bool {
+	return s.InPlace() && s.State != StatePermanent && !s.Undo.IsPermanent()
+}
+
+// Pending are the steps that still have to be undone.
+func (r Run) Pending() []Step {
+	var pending []Step
+	for _, step := range r.Steps {
+		if step.Pending() {
+			pending = append(pending, step)
+		}
+	}
+	return pending
+}
+
+// IsClosed is whether the run is over for good.
+func (r Run) IsClosed() bool { return !r.Closed.IsZero() }
+
+// InItsWay is whether the run's client may still be making changes at that time: it has not said that it finished, and
+// its deadline has not passed.
+func (r Run) InItsWay(now time.Time) bool {
+	return !r.IsClosed() && (r.Phase == Planned || r.Phase == Applying) && now.Before(r.Deadline.Add(ClockSkew))
+}
+
+// Settled is whether nobody has to do anything about the run any more: it is closed, or it stands proven and nothing of it can be
+// undone.
+func (r Run) Settled() bool { return r.IsClosed() || r.Phase == Proven && len(r.Pending()) == 0 }
+
+// Step returns the step with the ID; nil when there is none.
+func (r *Run) Step(id string) *Step {
+	for i := range r.Steps {
+		if r.Steps[i].ID == id {
+			return &r.Steps[i]
+		}
+	}
+	return nil
+}
+
+// Targets are the distinct targets of the run's steps, in the order of the steps.
+func (r Run) Targets() []Target {
+	var targets []Target
+	for _, step := range r.Steps {
+		if !slices.ContainsFunc(targets, step.Target.Same) {
+			targets = append(targets, step.Target)
+		}
+	}
+	return targets
+}
+
+// Same is whether both are the same place in the cluster. UIDs are not compared: a node that registers anew is the same node.
+func (t Target) Same(other Target) bool {
+	return t.Kind == other.Kind && t.Namespace == other.Namespace && t.Name == other.Name
+}
+
+// String names the target as kubectl does: node/gpu-1, or deployment/web in namespace prod.
+func (t Target) String() string {
+	text := strings.ToLower(t.Kind) + "/" + t.Name
+	if t.Namespace != "" {
+		text += " in namespace " + t.Namespace
+	}
+	return text
+}
+
+// Clone returns a copy that shares nothing with the run.
+func (r Run) Clone() Run {
+	r.Command = slices.Clone(r.Command)
+	r.Steps = slices.Clone(r.Steps)
+	for i := range r.Steps {
+		step := &r.Steps[i]
+		step.Undo.Data = slices.Clone(step.Undo.Data)
+		step.Detail = slices.Clone(step.Detail)
+		step.Evidence = slices.Clone(step.Evidence)
+	}
+	return r
+}

@@ -1,0 +1,171 @@
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// DefaultNamespace is where records, locks and debug pods are, unless the user says otherwise.
+const DefaultNamespace = "gpu-fault"
+
+// Store keeps the records and the locks in one namespace of a cluster.
+type Store struct {
+	Client    kubernetes.Interface
+	Namespace string
+	// Clock is time.Now when nil.
+	Clock func() time.Time
+	// Random is where the IDs of runs come from; crypto/rand when nil.
+	Random io.Reader
+}
+
+// New returns a store with the real clock.
+func New(client kubernetes.Interface, namespace string) *Store {
+	return &Store{Client: client, Namespace: namespace}
+}
+
+// withdrawTimeout is short, because the API server has just failed and the user waits.
+const withdrawTimeout = 5 * time.Second
+
+// ErrClosed says that a run is closed, and so was not changed.
+var ErrClosed = errors.New("the run is closed")
+
+// NotFoundError says that the ledger has no such run.
+type NotFoundError struct{ ID, Namespace string }
+
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("there is no run %s in the ledger (namespace %s); see: kubectl gpu-fault list --all", e.ID, e.Namespace)
+}
+
+// NewID returns an ID for a new run.
+func (s *Store) NewID(fault string) (string, error) {
+	random := s.Random
+	if random == nil {
+		random = rand.Reader
+	}
+	return NewID(fault, random)
+}
+
+// idAttempts is how many IDs Create tries; that two are taken in a row does not happen by chance.
+const idAttempts = 3
+
+// Create writes a new record and returns a Writer for it. A run without an ID gets one. After an error no record is left, as
+// far as the cluster can be reached. apierrors.IsNotFound tells of an error that the namespace does not exist: see
+// EnsureNamespace.
+func (s *Store) Create(ctx context.Context, run Run) (*Writer, error) {
+	if run.Created.IsZero() {
+		run.Created = s.Now()
+	}
+	given := run.ID != ""
+	for attempt := 1; ; attempt++ {
+		if !given {
+			id, err := s.NewID(run.Fault)
+			if err != nil {
+				return nil, err
+			}
+			run.ID = id
+		}
+		cm, err := encode(run, nil, MaxSize-roomToEnd)
+		if err != nil {
+			return nil, err
+		}
+		sent := cm
+		cm, err = s.configMaps().Create(ctx, sent, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) && !given && attempt < idAttempts {
+			continue
+		}
+		if err != nil {
+			s.withdraw(ctx, sent)
+			return nil, fmt.Errorf("write the record of run %s: %w", run.ID, err)
+		}
+		return s.writer(cm)
+	}
+}
+
+// withdraw deletes a record whose creation failed, in case that only the answer was lost. It is best effort: a record that
+// plans and never began harms nobody.
+func (s *Store) withdraw(ctx context.Context, sent *corev1.ConfigMap) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	cm, err := s.configMaps().Get(ctx, sent.Name, metav1.GetOptions{})
+	if err == nil && cm.Data[dataKey] == sent.Data[dataKey] { // ours, not one that had the name before
+		_ = s.configMaps().Delete(ctx, cm.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}})
+	}
+}
+
+// Get reads a run. The error is a *NotFoundError when there is none, and wraps ErrNewer when a newer version made it.
+func (s *Store) Get(ctx context.Context, id string) (Run, error) {
+	cm, err := s.read(ctx, id)
+	if err != nil {
+		return Run{}, err
+	}
+	return decode(cm)
+}
+
+// Open reads a run in order to change it.
+func (s *Store) Open(ctx context.Context, id string) (*Writer, error) {
+	cm, err := s.read(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return s.writer(cm)
+}
+
+// Update changes a run and returns it as stored. The change is applied again, to the newer record, when somebody else
+// changed it meanwhile: it must set what it is about and nothing else. ErrClosed when the run is closed.
+func (s *Store) Update(ctx context.Context, id string, change func(*Run) error) (Run, error) {
+	w, err := s.Open(ctx, id)
+	if err != nil {
+		return Run{}, err
+	}
+	if err := w.Save(ctx, change); err != nil {
+		return Run{}, err
+	}
+	return w.Run(), nil
+}
+
+// Close ends a run for good, in this phase and with this message. To close a closed run again does nothing.
+func (s *Store) Close(ctx context.Context, id string, phase Phase, message string) error {
+	_, err := s.Update(ctx, id, func(run *Run) error {
+		run.Phase, run.Message, run.Closed = phase, message, s.Now()
+		return nil
+	})
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (s *Store) read(ctx context.Context, id string) (*corev1.ConfigMap, error) {
+	cm, err := s.configMaps().Get(ctx, id, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, &NotFoundError{ID: id, Namespace: s.Namespace}
+	case err != nil:
+		return nil, fmt.Errorf("read the record of run %s: %w", id, err)
+	}
+	return cm, nil
+}
+
+func (s *Store) configMaps() typedcorev1.ConfigMapInterface {
+	return s.Client.CoreV1().ConfigMaps(s.Namespace)
+}
+
+// Now is the wall clock as it is written into records. It lacks the monotonic clock, which stands still while a laptop
+// sleeps: deadlines must not.
+func (s *Store) Now() time.Time {
+	clock := s.Clock
+	if clock == nil {
+		clock = time.Now
+	}
+	return clock().UTC().Truncate(time.Millisecond)
+}

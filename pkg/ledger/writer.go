@@ -1,0 +1,233 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+)
+
+// writeTimeout bounds one write to the ledger, conflicts included. The write goes on when the caller's context ends: whoever asked
+// for it wants to know whether it is there.
+const writeTimeout = 15 * time.Second
+
+// Writer changes one run. Its methods may be called from many goroutines: what they save while an update is under way goes
+// into the next one together, so that a run over many nodes needs few requests.
+type Writer struct {
+	store *Store
+
+	mu      sync.Mutex
+	stored  stored // as the API server is known to have it
+	queue   []*save
+	writing bool
+}
+
+type stored struct {
+	cm  *corev1.ConfigMap
+	run Run
+}
+
+type save struct {
+	ctx    context.Context //nolint:containedctx // a request in a queue carries its context
+	change func(*Run) error
+	done   chan error
+}
+
+func (s *Store) writer(cm *corev1.ConfigMap) (*Writer, error) {
+	run, err := decode(cm)
+	if err != nil {
+		return nil, err
+	}
+	return &Writer{store: s, stored: stored{cm, run}}, nil
+}
+
+// Run is the run as it was last stored.
+func (w *Writer) Run() Run {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stored.run.Clone()
+}
+
+// Save changes the run and returns once the ledger has it. An error means that the ledger is not known to have it. The change may
+// be applied several times, each time to a newer record; when it fails, only its own Save fails. ErrClosed when the run
+// was closed, perhaps by somebody else.
+func (w *Writer) Save(ctx context.Context, change func(*Run) error) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("write the record of run %s: %w", w.id(), context.Cause(ctx))
+	}
+	s := &save{ctx: ctx, change: change, done: make(chan error, 1)}
+	w.mu.Lock()
+	w.queue = append(w.queue, s)
+	if !w.writing {
+		w.writing = true
+		go w.write()
+	}
+	w.mu.Unlock()
+
+	select {
+	case err := <-s.done:
+		return err
+	case <-ctx.Done():
+	}
+	if w.withdraw(s) {
+		return fmt.Errorf("write the record of run %s: %w", w.id(), context.Cause(ctx))
+	}
+	return <-s.done // under way; writeTimeout bounds it
+}
+
+// withdraw takes a save out of the queue. It returns false when that is too late.
+func (w *Writer) withdraw(s *save) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.Index(w.queue, s)
+	if i < 0 {
+		return false
+	}
+	w.queue = slices.Delete(w.queue, i, i+1)
+	return true
+}
+
+// write writes what is in the queue until it is empty.
+func (w *Writer) write() {
+	for {
+		w.mu.Lock()
+		batch := w.queue
+		w.queue = nil
+		if len(batch) == 0 {
+			w.writing = false
+			w.mu.Unlock()
+			return
+		}
+		w.mu.Unlock()
+
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), writeTimeout)
+		w.commit(ctx, batch)
+		cancel()
+	}
+}
+
+// commit stores the changes of a batch with one update, and tells each save how it went.
+func (w *Writer) commit(ctx context.Context, batch []*save) {
+	// Many writers on one record: client-go's DefaultBackoff gives up after four attempts.
+	backoff := wait.Backoff{Steps: 12, Duration: 5 * time.Millisecond, Factor: 1.7, Jitter: 0.5, Cap: time.Second}
+	var refused map[*save]error
+	reread := false
+	err := retry.RetryOnConflict(backoff, func() error {
+		current, err := w.current(ctx, reread)
+		if err != nil {
+			return err
+		}
+		reread = true
+		var next Run
+		next, refused = apply(current.run, batch)
+		if len(refused) == len(batch) {
+			return nil
+		}
+		cm, err := encode(next, current.cm, MaxSize)
+		if err != nil {
+			return err
+		}
+		cm, err = w.store.configMaps().Update(ctx, cm, metav1.UpdateOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return &NotFoundError{ID: next.ID, Namespace: w.store.Namespace}
+		case apierrors.IsConflict(err):
+			return err
+		case err != nil:
+			return fmt.Errorf("write the record of run %s: %w", next.ID, err)
+		}
+		w.mu.Lock()
+		w.stored = stored{cm, next}
+		w.mu.Unlock()
+		return nil
+	})
+	if apierrors.IsConflict(err) {
+		err = fmt.Errorf("write the record of run %s: others change it all the time: %w", w.id(), err)
+	}
+	var tooLarge *TooLargeError
+	if errors.As(err, &tooLarge) && len(batch) > 1 {
+		for _, one := range batch { // one of them is too much: let the others through
+			w.commit(ctx, []*save{one})
+		}
+		return
+	}
+	for _, s := range batch {
+		if reason, ok := refused[s]; ok {
+			s.done <- reason
+		} else {
+			s.done <- err
+		}
+	}
+}
+
+// current is the record to change: the one known, or after a conflict the one that is stored now.
+func (w *Writer) current(ctx context.Context, reread bool) (stored, error) {
+	if !reread {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.stored, nil
+	}
+	cm, err := w.store.read(ctx, w.id())
+	if err != nil {
+		return stored{}, err
+	}
+	run, err := decode(cm)
+	if err != nil {
+		return stored{}, err
+	}
+	now := stored{cm, run}
+	w.mu.Lock()
+	w.stored = now
+	w.mu.Unlock()
+	return now, nil
+}
+
+// apply returns the run with all changes, and the errors of those that failed, which left no trace.
+func apply(run Run, batch []*save) (Run, map[*save]error) {
+	refused := map[*save]error{}
+	for {
+		next := run.Clone()
+		failed := false
+		for _, s := range batch {
+			if refused[s] != nil {
+				continue
+			}
+			if err := applyOne(run, &next, s.change); err != nil {
+				refused[s] = fmt.Errorf("write the record of run %s: %w", run.ID, err)
+				failed = true
+				break
+			}
+		}
+		if !failed {
+			return next, refused
+		}
+	}
+}
+
+// applyOne makes one change. A panic must not take down a goroutine on which other savers wait.
+func applyOne(run Run, next *Run, change func(*Run) error) (err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("panic: %v\n%s", reason, debug.Stack())
+		}
+	}()
+	if run.IsClosed() {
+		return ErrClosed
+	}
+	return change(next)
+}
+
+func (w *Writer) id() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stored.run.ID
+}

@@ -1,0 +1,81 @@
+package xid
+
+import "strings"
+
+func gpud() []Detector {
+	return []Detector{{
+		ID:    IDGpud,
+		Name:  "gpud",
+		Reads: "/dev/kmsg, from the start of the ring buffer, whatever the facility",
+		Notes: []string{
+			"the same line within a minute counts once",
+			"it runs its GPU checks only where NVML works and tells a product name",
+			"after two reboots that did not help it asks for an inspection of the hardware",
+		},
+		Forget: "gpud set-healthy for the component accelerator-nvidia-error-xid (or -sxid); as it reads the whole ring buffer, " +
+			"a restart of gpud before the next reboot finds the old lines again",
+		judge: judgeGpud,
+	}}
+}
+
+func judgeGpud(e Event, k Kmsg) Verdict {
+	switch {
+	case find("gpud lost", k) != nil, find("gpud fallen-off", k) != nil:
+		return gpudVerdict(Event{Kind: KindXID, Code: 79}) // it records both as 79
+	case find("gpud sxid", k) != nil && find("gpud sxid pci", k) != nil:
+		return gpudSXidVerdict(e)
+	case find("gpud xid", k) != nil:
+		return gpudXIDVerdict(e, k)
+	case e.Kind == KindXID && e.MIG.On:
+		return miss("its pattern has no place for a MIG instance")
+	case e.Kind == KindXID && e.Address == AddressFunction:
+		return miss("its pattern has no place for the function of the address: write it without .0")
+	case e.Kind == KindXID:
+		return miss("its pattern needs a comma behind the code")
+	default:
+		return miss("its XID checks do not look for such a line")
+	}
+}
+
+func gpudXIDVerdict(e Event, k Kmsg) Verdict {
+	r, known := reaction(IDGpud, e)
+	if !known || r.Severity == "" {
+		return miss("the code is not in its table: the line is dropped")
+	}
+	if isNVLink5(e.Code) && find("gpud nvlink5", k) != nil {
+		return Verdict{
+			Seen: Yes, Action: r.Action, Fatal: true,
+			Reaction: "by its rule for the unit and the registers: an event, or unhealthy with the suggestion " + r.Action,
+		}
+	}
+	v := gpudVerdict(e)
+	if e.Code == 63 || e.Code == 64 {
+		v.Seen, v.Why = Depends, r.Note
+	}
+	return v
+}
+
+func gpudVerdict(e Event) Verdict {
+	r, _ := reaction(IDGpud, e)
+	v := Verdict{Seen: Yes, Action: r.Action, Fatal: r.Fatal && !isNVLink5(e.Code)}
+	v.Reaction = r.Severity + " event"
+	if v.Fatal {
+		v.Reaction += ", unhealthy"
+	}
+	if r.Action != "" {
+		v.Reaction += ", suggests " + strings.ReplaceAll(r.Action, ",", " and ")
+	}
+	return v
+}
+
+func gpudSXidVerdict(e Event) Verdict {
+	s, ok := LookupSXid(e.Code)
+	switch {
+	case ok && s.Gpud == "yes":
+		return Verdict{Seen: Yes, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event, health by its table"}
+	case ok && s.Gpud == "no":
+		return miss("the code is not in its table: the line is dropped")
+	default:
+		return Verdict{Seen: Depends, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event, health by its table", Why: "only if its table has the code"}
+	}
+}

@@ -1,0 +1,204 @@
+package xid
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+var (
+	//go:embed catalogue.tsv
+	catalogueTSV string
+	//go:embed bodies.tsv
+	bodiesTSV string
+	//go:embed sxids.tsv
+	sxidsTSV string
+)
+
+type data struct {
+	codes []Code // by number
+	sxids []SXid // by number
+}
+
+// tables loads the embedded tables once. A broken table is a mistake of ours, so it fails a test; still nothing panics.
+var tables = sync.OnceValues(func() (*data, error) { return load(catalogueTSV, bodiesTSV, sxidsTSV) })
+
+func load(catalogue, bodies, sxids string) (*data, error) {
+	d := &data{}
+	err := eachRow("catalogue.tsv", catalogue, catalogueColumns, func(r row) error {
+		c, err := codeOf(r)
+		d.codes = append(d.codes, c)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(d.codes, func(a, b Code) int { return a.Number - b.Number })
+	at := make(map[int]int, len(d.codes))
+	for i, c := range d.codes {
+		if _, twice := at[c.Number]; twice {
+			return nil, fmt.Errorf("catalogue.tsv: code %d is there twice", c.Number)
+		}
+		at[c.Number] = i
+	}
+	err = eachRow("bodies.tsv", bodies, bodyColumns, func(r row) error {
+		n, t, err := templateOf(r)
+		if err != nil {
+			return err
+		}
+		i, ok := at[n]
+		if !ok {
+			return fmt.Errorf("code %d is not in the catalogue", n)
+		}
+		d.codes[i].Variants = append(d.codes[i].Variants, t)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range d.codes {
+		if len(c.Variants) == 0 {
+			return nil, fmt.Errorf("bodies.tsv: code %d has no body", c.Number)
+		}
+		d.codes[i].Template = c.Variants[0]
+	}
+	err = eachRow("sxids.tsv", sxids, sxidColumns, func(r row) error {
+		s, err := sxidOf(r)
+		d.sxids = append(d.sxids, s)
+		return err
+	})
+	slices.SortFunc(d.sxids, func(a, b SXid) int { return a.Number - b.Number })
+	return d, err
+}
+
+const (
+	catalogueColumns = "number name aliases description class families nvidia_immediate nvidia_investigatory recovery_since " +
+		"nvsentinel_action nvsentinel_fatal nvsentinel_note gpud_type gpud_unhealthy gpud_actions eks device_plugin"
+	bodyColumns = "code variant drivers evidence process body source"
+	sxidColumns = "code severity link evidence gpud body source"
+)
+
+// row is one line of a table: cells by column, "" for "-".
+type row map[string]string
+
+func eachRow(file, text, columns string, do func(row) error) error {
+	want := strings.Fields(columns)
+	header := false
+	for i, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		cells := strings.Split(line, "\t")
+		if !header {
+			if !slices.Equal(cells, want) {
+				return fmt.Errorf("%s:%d: the columns are %q, want %q", file, i+1, cells, want)
+			}
+			header = true
+			continue
+		}
+		if len(cells) != len(want) {
+			return fmt.Errorf("%s:%d: %d cells, want %d", file, i+1, len(cells), len(want))
+		}
+		r := make(row, len(cells))
+		for j, c := range cells {
+			if c == "" || c != strings.TrimSpace(c) {
+				return fmt.Errorf("%s:%d: cell %s is empty or padded; write - for an empty one", file, i+1, want[j])
+			}
+			if c != "-" {
+				r[want[j]] = c
+			}
+		}
+		if err := do(r); err != nil {
+			return fmt.Errorf("%s:%d: %w", file, i+1, err)
+		}
+	}
+	return nil
+}
+
+func (r row) list(column string) []string {
+	if r[column] == "" || r[column] == "?" {
+		return nil
+	}
+	return strings.Split(r[column], ",")
+}
+
+// oneOf returns the cell if it is one of words (separated by blanks), which holds typing mistakes off.
+func (r row) oneOf(column, words string) (string, error) {
+	if v := r[column]; slices.Contains(strings.Fields(words), v) {
+		return v, nil
+	}
+	return "", fmt.Errorf("%s is %q, want one of %s", column, r[column], words)
+}
+
+func codeOf(r row) (Code, error) {
+	n, err := strconv.Atoi(r["number"])
+	if err != nil || n < 1 {
+		return Code{}, fmt.Errorf("number is %q", r["number"])
+	}
+	c := Code{
+		Number: n, Name: r["name"], Aliases: r.list("aliases"), Description: r["description"], Families: r.list("families"),
+		NVIDIA: NVIDIAAction{r["nvidia_immediate"], r["nvidia_investigatory"], r["recovery_since"]},
+	}
+	if c.Name == "" || c.Description == "" {
+		return Code{}, fmt.Errorf("code %d lacks its name or description", n)
+	}
+	if c.Class, err = r.oneOf("class", "app driver_fw memory link gpu_fatal info unused"); err != nil {
+		return Code{}, err
+	}
+	fatal, err := r.oneOf("nvsentinel_fatal", "yes no message")
+	if err != nil {
+		return Code{}, err
+	}
+	unhealthy, err := r.oneOf("gpud_unhealthy", "yes no rule unless-remapping")
+	if err != nil {
+		return Code{}, err
+	}
+	eks, err := r.oneOf("eks", "condition event")
+	if err != nil {
+		return Code{}, err
+	}
+	plugin, err := r.oneOf("device_plugin", "unhealthy ignored")
+	if err != nil {
+		return Code{}, err
+	}
+	gpud := Reaction{Action: r["gpud_actions"], Severity: r["gpud_type"], Fatal: unhealthy != "no"}
+	switch {
+	case gpud.Severity == "":
+		gpud.Note = "not in its table: the line is dropped"
+	case unhealthy == "rule":
+		gpud.Note = "severity by its NVLink rule for the unit and the registers of the line"
+	case unhealthy == "unless-remapping":
+		gpud.Note = "dropped on GPUs that remap rows (A100 and later)"
+	}
+	c.Detectors = map[string]Reaction{
+		IDNVSentinel:   {Action: r["nvsentinel_action"], Fatal: fatal != "no", Note: r["nvsentinel_note"]},
+		IDGpud:         gpud,
+		IDEKS:          {Action: eks, Fatal: eks == "condition"},
+		IDDevicePlugin: {Action: plugin, Fatal: plugin == "unhealthy"},
+	}
+	return c, nil
+}
+
+func sxidOf(r row) (SXid, error) {
+	n, err := strconv.Atoi(r["code"])
+	if err != nil {
+		return SXid{}, fmt.Errorf("code is %q", r["code"])
+	}
+	link, err := strconv.Atoi(r["link"])
+	if err != nil {
+		return SXid{}, fmt.Errorf("link is %q", r["link"])
+	}
+	severity, err := r.oneOf("severity", "Fatal Non-fatal")
+	if err != nil {
+		return SXid{}, err
+	}
+	gpud, err := r.oneOf("gpud", "yes no ?")
+	if err != nil {
+		return SXid{}, err
+	}
+	e, err := r.oneOf("evidence", "real rendered generic")
+	return SXid{n, Severity(severity), link, r["body"], Evidence(e), r["source"], gpud}, err
+}

@@ -1,0 +1,150 @@
+package xid
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Options say what an event is to look like. The zero Options are a GPU at 0000:00:00 and the text of the catalogue.
+type Options struct {
+	PCI     PCI
+	MIG     MIG
+	Process Process // zero: the template's, mostly that of the real line
+	Driver  Generation
+	// Seed varies the numbers of the text (channels, addresses, links). The same seed gives the same text; 0 gives that of the
+	// line in the catalogue.
+	Seed uint64
+	// Message replaces the text behind code and process. It may begin with "pid=..., name=..., " as the driver's lines do.
+	Message string
+	// Variant is the name of another template of the code ([Code].Variants); "" is the default.
+	Variant string
+
+	UUID   string // of the GPU: [Cascade] then begins with the line that tells it, as the driver's first XID of a GPU
+	Serial string // of the board: follows the line of the UUID
+	// Peers are other GPUs of the machine, for cascades that strike both ends of an NVLink.
+	Peers    []PCI
+	Switch   int    // number of the NVSwitch of an SXid
+	DeviceID string // vendor and device for fallen-off-bus; "" is an L40S, 10de:26b5
+}
+
+// New makes an XID. A code that the catalogue does not have needs Options.Message.
+func New(code int, o Options) (Event, error) {
+	return newXID(code, o, newValues(o.Seed))
+}
+
+func newXID(code int, o Options, v *values) (Event, error) {
+	if err := checkNumber(code); err != nil {
+		return Event{}, err
+	}
+	e := Event{Kind: KindXID, Code: code, PCI: o.PCI, MIG: o.MIG, Process: o.Process}
+	e.PCI.Function = 0 // the driver does not print it, so it would not survive
+	known, ok := lookup(code)
+	if !ok && o.Message == "" {
+		return Event{}, fmt.Errorf("XID %d is not in the catalogue (it ends at %d), so its text is not known: give it with --message",
+			code, lastCode())
+	}
+	if ok {
+		t, err := known.template(o.Variant, o.Driver.orDefault())
+		if err != nil {
+			return Event{}, err
+		}
+		if t.NoProcess && e.Process != (Process{}) {
+			return Event{}, fmt.Errorf("the driver prints no process for XID %d: leave out --process", code)
+		}
+		if o.Message == "" {
+			if e.Body, err = v.fill(t.Body, o.Driver.orDefault()); err != nil {
+				return Event{}, fmt.Errorf("text of XID %d: %w", code, err)
+			}
+		}
+		switch {
+		case t.NoProcess || e.Process != (Process{}):
+		case t.Process != (Process{}) && o.Message == "":
+			e.Process = t.Process
+		case o.Driver == R535:
+			e.Process = UnknownProcess()
+		}
+	}
+	if o.Message != "" {
+		if err := checkText("message", o.Message); err != nil {
+			return Event{}, err
+		}
+		message := strings.TrimSpace(o.Message)
+		if message == "" {
+			return Event{}, fmt.Errorf("the message is blank: write what the driver prints behind %q", strconv.Itoa(code)+", ")
+		}
+		if p, rest := cutProcess(message); p != (Process{}) {
+			if o.Process != (Process{}) && p != o.Process {
+				return Event{}, fmt.Errorf("the message names the process %q, --process another: leave one out", p)
+			}
+			if ok && known.Template.NoProcess {
+				return Event{}, fmt.Errorf("the driver prints no process for XID %d: leave it out of the message", code)
+			}
+			e.Process, message = p, rest
+		}
+		e.Body = message
+		e.cutCause()
+	}
+	return e, e.Check()
+}
+
+// NewSXid makes an error of NVSwitch o.Switch at o.PCI. A code that [LookupSXid] does not know needs Options.Message, which
+// then begins with the severity: "Fatal, Link 30 LTSSM Fault Up".
+func NewSXid(code int, o Options) (Event, error) {
+	if err := checkNumber(code); err != nil {
+		return Event{}, err
+	}
+	if o.Switch < 0 || o.Switch > 999 {
+		return Event{}, fmt.Errorf("NVSwitch %d does not exist: switches are numbered from 0", o.Switch)
+	}
+	if o.Process != (Process{}) || o.MIG.On {
+		return Event{}, fmt.Errorf("SXid %d is an error of an NVSwitch: it has no process and no MIG instance", code)
+	}
+	e := Event{Kind: KindSXid, Code: code, PCI: o.PCI, Switch: o.Switch}
+	if o.Message != "" {
+		if err := checkText("message", o.Message); err != nil {
+			return Event{}, err
+		}
+		if e.cutSeverity(strings.TrimSpace(o.Message)); e.Severity == "" {
+			return Event{}, fmt.Errorf("the message of an SXid begins with its severity: write it like %q", "Fatal, Link 30 LTSSM Fault Up")
+		}
+		return e, e.Check()
+	}
+	s, ok := LookupSXid(code)
+	if !ok {
+		var known []string
+		for _, s := range SXids() {
+			known = append(known, strconv.Itoa(s.Number))
+		}
+		return Event{}, fmt.Errorf("the text of SXid %d is not known: give it with --message, like %q, or use one of %s",
+			code, "Fatal, Link 30 LTSSM Fault Up", strings.Join(known, ", "))
+	}
+	e.Severity, e.HasLink, e.Link, e.Body = s.Severity, true, s.Link, s.Body
+	return e, e.Check()
+}
+
+// defaultDevice is the device of the known record of a GPU that fell off the bus (an L40S).
+const defaultDevice = "10de:26b5"
+
+// NewFallenOff makes the record that the driver prints when it probes a GPU that does not answer. It is no XID.
+func NewFallenOff(o Options) (Event, error) {
+	if o.Message != "" || o.Process != (Process{}) || o.MIG.On {
+		return Event{}, fmt.Errorf("the record %s is always the same: leave out message, process and MIG instance", KindFallenOff)
+	}
+	e := Event{Kind: KindFallenOff, PCI: o.PCI, DeviceID: strings.ToLower(o.DeviceID)}
+	if e.DeviceID == "" {
+		e.DeviceID = defaultDevice
+	}
+	if !deviceID.MatchString(e.DeviceID) {
+		return Event{}, fmt.Errorf("%q is no device ID: write vendor and device like 10de:2330 (lspci -n shows it)", o.DeviceID)
+	}
+	return e, e.Check()
+}
+
+func lastCode() int {
+	t, err := tables()
+	if err != nil || len(t.codes) == 0 {
+		return 0
+	}
+	return t.codes[len(t.codes)-1].Number
+}

@@ -1,0 +1,124 @@
+package xid
+
+import (
+	"fmt"
+	"strings"
+)
+
+// viaDriver are the detectors that ask the driver, so that no text in a log reaches them.
+func viaDriver() []Detector {
+	blind := func(id, source string, describe func(Reaction, Event) string) func(Event, Kmsg) Verdict {
+		return func(e Event, _ Kmsg) Verdict {
+			why := "it does not read the log: " + source
+			if r, ok := reaction(id, e); ok && describe != nil {
+				why += "; it would " + describe(r, e)
+			}
+			return miss(why)
+		}
+	}
+	return []Detector{{
+		ID:     IDEKS,
+		Name:   "EKS node monitoring agent",
+		Reads:  "DCGM's policy for XIDs; /dev/kmsg only for crashes of NCCL and bugs of the kernel",
+		Notes:  []string{"its own test uses DCGM: dcgmi test --inject --gpuid 0 -f 319 -v 1"},
+		Forget: "nothing to forget from the log; what clears its condition after an injection by DCGM, is not established",
+		judge: blind(IDEKS, "it asks DCGM (dcgmi test --inject reaches it)", func(r Reaction, e Event) string {
+			if r.Fatal {
+				return fmt.Sprintf("set AcceleratedHardwareReady=False, reason NvidiaXID%dError, which node auto repair acts on", e.Code)
+			}
+			return fmt.Sprintf("write the event NvidiaXID%dWarning", e.Code)
+		}),
+	}, {
+		ID:     IDDevicePlugin,
+		Name:   "NVIDIA k8s-device-plugin",
+		Reads:  "NVML events (XidCriticalError)",
+		Notes:  []string{"DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS change which codes it heeds", "nvml-mock of NVIDIA's k8s-test-infra can send it events"},
+		Forget: "nothing to forget from the log; a device that it marked unhealthy recovers only when the plugin restarts",
+		judge: blind(IDDevicePlugin, "it waits for NVML events", func(r Reaction, _ Event) string {
+			if r.Fatal {
+				return "mark the GPU unhealthy, so that the node's nvidia.com/gpu falls by one"
+			}
+			return "ignore the code, which is on its list"
+		}),
+	}, {
+		ID:     IDDCGM,
+		Name:   "DCGM and dcgm-exporter",
+		Reads:  "NVML events, in nv-hostengine",
+		Notes:  []string{"dcgmi test --inject --gpuid 0 -f 230 -v 79 sets the metric (no log line), if the exporter uses the same hostengine"},
+		Forget: "nothing to forget from the log; the metric DCGM_FI_DEV_XID_ERRORS keeps the last XID",
+		judge: blind(IDDCGM, "it gets NVML events (dcgmi test --inject -f 230 sets its metric)", func(_ Reaction, e Event) string {
+			return fmt.Sprintf("show DCGM_FI_DEV_XID_ERRORS=%d", e.Code)
+		}),
+	}, {
+		ID:     IDTracepoint,
+		Name:   "tracepoint readers (eBPF)",
+		Reads:  "the tracepoint nvidia:nvidia_dev_xid of the driver",
+		Forget: "nothing to forget",
+		judge:  blind(IDTracepoint, "only the driver itself fires its tracepoint", nil),
+	}}
+}
+
+// logFiles are the detectors of clouds that read files or consoles into which the kernel log may flow. Their rules are not
+// public, so no verdict is better than "depends".
+func logFiles() []Detector {
+	return []Detector{{
+		ID:     IDAKS,
+		Name:   "AKS node-problem-detector",
+		Reads:  "the system log, by scripts of the node image that are not public",
+		Notes:  []string{"it does not run on node pools with --gpu-driver none"},
+		Forget: "not public; watch the node condition GPUXIDErrors",
+		judge: onlyErrors("condition GPUXIDErrors and an event", func(Kmsg) string {
+			return "its scripts are not public; it needs a driver that AKS has installed"
+		}),
+	}, {
+		ID:     IDACK,
+		Name:   "ACK node-problem-detector",
+		Reads:  "/var/log/messages or /var/log/syslog",
+		Notes:  []string{"it remembers which XIDs it has handled"},
+		Forget: "not established; it isolates the GPU by a file that the device plugin reads: see Alibaba's documentation",
+		judge:  onlyErrors("event or condition, and it isolates the GPU", syslogFile),
+	}, {
+		ID:     IDHyperPod,
+		Name:   "SageMaker HyperPod health monitoring agent",
+		Reads:  "/var/log/messages, DCGM policies, nvidia-smi",
+		Notes:  []string{"its own workshop appends a line with the current date to /var/log/messages"},
+		Forget: "not established; it reboots or replaces the node by itself",
+		judge: func(e Event, k Kmsg) Verdict {
+			v := onlyErrors("XidHardwareFailure: labels the node, and reboots or replaces it", syslogFile)(e, k)
+			v.MayReboot = v.Seen != No
+			return v
+		},
+	}, {
+		ID:     IDGKE,
+		Name:   "GKE node-problem-detector and Cloud Logging",
+		Reads:  "the kernel log and the serial console, with the filter NVRM: Xid; its configuration is not public",
+		Forget: "not public; entries of Cloud Logging stay until their retention ends",
+		judge: func(e Event, k Kmsg) Verdict {
+			if !strings.Contains(k.Text, "NVRM: Xid") {
+				return miss("its filter is NVRM: Xid")
+			}
+			return Verdict{
+				Seen: Depends, Fatal: true, Reaction: "log entry, and what is built on it",
+				Why: fmt.Sprintf("its configuration is not public; the serial console gets the line only if the console's log level is above %d", k.Level),
+			}
+		},
+	}}
+}
+
+// onlyErrors judges what is documented for XIDs and SXids only.
+func onlyErrors(reaction string, why func(Kmsg) string) func(Event, Kmsg) Verdict {
+	return func(e Event, k Kmsg) Verdict {
+		if e.Kind != KindXID && e.Kind != KindSXid {
+			return miss("only XIDs and SXids are documented")
+		}
+		return Verdict{Seen: Depends, Fatal: true, Reaction: reaction, Why: why(k)}
+	}
+}
+
+// syslogFile says when a record reaches a file of syslog. imklog leaves out what user space wrote unless told otherwise.
+func syslogFile(k Kmsg) string {
+	if k.Facility == facilityKern {
+		return "only if rsyslog writes the kernel's log to that file"
+	}
+	return "only if rsyslog reads the journal (imjournal), or imklog has PermitNonKernelFacility on, as on Ubuntu; by default it drops what user space writes"
+}

@@ -1,0 +1,99 @@
+// Package completion completes node names, XIDs and run IDs, and sets kubectl up to ask for them.
+package completion
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// linkName is what kubectl runs to complete `kubectl gpu-fault`; see KEP-2379. krew cannot install a second name for a plugin.
+const linkName = "kubectl_complete-gpu_fault"
+
+// NewCommand returns `completion`.
+func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	var install bool
+	cmd := &cobra.Command{
+		Use:   "completion [bash|zsh|fish|powershell]",
+		Short: "Set up shell completion",
+		Long: `Set up shell completion.
+
+With --install, a link named ` + linkName + ` is made beside this program; kubectl's own completion then asks it.
+With a shell's name, a script for the program called directly is printed.`,
+		Example: `  # Let kubectl complete this plugin
+  kubectl gpu-fault completion --install`,
+		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if install {
+				return installLink(streams)
+			}
+			if len(args) == 0 {
+				return errors.New("give --install, or a shell: bash, zsh, fish or powershell")
+			}
+			root := cmd.Root()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(streams.Out, true)
+			case "zsh":
+				return root.GenZshCompletion(streams.Out)
+			case "fish":
+				return root.GenFishCompletion(streams.Out, true)
+			default:
+				return root.GenPowerShellCompletionWithDesc(streams.Out)
+			}
+		},
+	}
+	cmd.Flags().BoolVar(&install, "install", false, "Make the link that kubectl's completion looks for")
+	return cmd
+}
+
+// installLink makes the link beside the name that the user's shell finds, which with krew is a link in krew's bin folder.
+func installLink(streams genericiooptions.IOStreams) error {
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program's file: %w", err)
+	}
+	dir, err := pathFolder(program)
+	if err != nil {
+		return err
+	}
+	link := filepath.Join(dir, linkName)
+	old, err := os.Readlink(link)
+	switch {
+	case err == nil && old == program:
+		fmt.Fprintf(streams.ErrOut, "%s is there already\n", link)
+		return nil
+	case err == nil:
+		if err := os.Remove(link); err != nil {
+			return fmt.Errorf("replace the link: %w", err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s exists and is not a link: remove it first", link)
+	}
+	if err := os.Symlink(program, link); err != nil {
+		return fmt.Errorf("make the link: %w", err)
+	}
+	fmt.Fprintf(streams.ErrOut, "%s made; kubectl's completion now knows gpu-fault (remove it when you uninstall the plugin)\n", link)
+	return nil
+}
+
+// pathFolder is the folder of PATH in which kubectl finds this program.
+func pathFolder(program string) (string, error) {
+	want, err := os.Stat(program)
+	if err != nil {
+		return "", fmt.Errorf("find this program's file: %w", err)
+	}
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		got, err := os.Stat(filepath.Join(dir, "kubectl-gpu_fault"))
+		if err == nil && os.SameFile(got, want) {
+			return dir, nil
+		}
+	}
+	return "", errors.New("kubectl-gpu_fault is in no folder of PATH: install it there first, so that kubectl finds it")
+}

@@ -1,0 +1,168 @@
+package completion
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+)
+
+// patience is how long a user waits for a completion. Errors complete to nothing.
+const patience = 3 * time.Second
+
+const noFiles = cobra.ShellCompDirectiveNoFileComp
+
+// Nodes completes node names, with the GPU's model as description.
+func Nodes(connection *kube.Connection) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		cluster, ctx, cancel, ok := connect(cmd, connection)
+		if !ok {
+			return nil, noFiles
+		}
+		defer cancel()
+		nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, noFiles
+		}
+		var words []cobra.Completion
+		for _, node := range nodes.Items {
+			if strings.HasPrefix(node.Name, prefix) && !contains(args, node.Name) {
+				words = append(words, cobra.CompletionWithDesc(node.Name, gpus(node)))
+			}
+		}
+		return words, noFiles
+	}
+}
+
+func gpus(node corev1.Node) string {
+	count := node.Status.Allocatable["nvidia.com/gpu"]
+	model := node.Labels["nvidia.com/gpu.product"]
+	if count.IsZero() && model == "" {
+		return "no GPU"
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %s", count.String(), model))
+}
+
+// Pods completes the names of running pods in the namespace.
+func Pods(connection *kube.Connection) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		cluster, ctx, cancel, ok := connect(cmd, connection)
+		if !ok {
+			return nil, noFiles
+		}
+		defer cancel()
+		pods, err := cluster.Client.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, noFiles
+		}
+		var words []cobra.Completion
+		for _, pod := range pods.Items {
+			if strings.HasPrefix(pod.Name, prefix) {
+				words = append(words, cobra.CompletionWithDesc(pod.Name, "on "+pod.Spec.NodeName))
+			}
+		}
+		return words, noFiles
+	}
+}
+
+// Codes completes XIDs with their names; prefix may hold several, separated by commas.
+func Codes(prefix string) []cobra.Completion {
+	before, last := "", prefix
+	if i := strings.LastIndex(prefix, ","); i >= 0 {
+		before, last = prefix[:i+1], prefix[i+1:]
+	}
+	var words []cobra.Completion
+	for _, code := range xid.All() {
+		if number := fmt.Sprint(code.Number); strings.HasPrefix(number, last) {
+			words = append(words, cobra.CompletionWithDesc(before+number, code.Description))
+		}
+	}
+	return words
+}
+
+// Runs completes the IDs of runs that are not closed.
+func Runs(connection *kube.Connection) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		cluster, ctx, cancel, ok := connect(cmd, connection)
+		if !ok {
+			return nil, noFiles
+		}
+		defer cancel()
+		runs, err := ledger.New(cluster.Client, connection.LedgerNamespace).List(ctx, ledger.Active)
+		if err != nil {
+			return nil, noFiles
+		}
+		var words []cobra.Completion
+		for _, run := range runs.Runs {
+			if strings.HasPrefix(run.ID, prefix) && !contains(args, run.ID) {
+				words = append(words, cobra.CompletionWithDesc(run.ID, run.Summary))
+			}
+		}
+		return words, noFiles
+	}
+}
+
+// Register completes kubectl's own connection flags that name things of the cluster.
+func Register(root *cobra.Command, connection *kube.Connection) {
+	_ = root.RegisterFlagCompletionFunc("namespace", func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		cluster, ctx, cancel, ok := connect(cmd, connection)
+		if !ok {
+			return nil, noFiles
+		}
+		defer cancel()
+		list, err := cluster.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, noFiles
+		}
+		var words []cobra.Completion
+		for _, ns := range list.Items {
+			if strings.HasPrefix(ns.Name, prefix) {
+				words = append(words, ns.Name)
+			}
+		}
+		return words, noFiles
+	})
+	_ = root.RegisterFlagCompletionFunc("context", func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		config, err := connection.ToRawKubeConfigLoader().RawConfig()
+		if err != nil {
+			return nil, noFiles
+		}
+		var words []cobra.Completion
+		for name := range config.Contexts {
+			if strings.HasPrefix(name, prefix) {
+				words = append(words, name)
+			}
+		}
+		return words, noFiles
+	})
+}
+
+func connect(cmd *cobra.Command, connection *kube.Connection) (*kube.Cluster, context.Context, context.CancelFunc, bool) {
+	cluster, err := connection.Cluster()
+	if err != nil {
+		return nil, nil, nil, false
+	}
+	parent := cmd.Context()
+	if parent == nil { // cobra completes without ExecuteContext's in some paths
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(parent, patience)
+	return cluster, ctx, cancel, true
+}
+
+func contains(all []string, one string) bool {
+	for _, s := range all {
+		if s == one {
+			return true
+		}
+	}
+	return false
+}

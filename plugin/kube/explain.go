@@ -1,0 +1,47 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Explain turns what client-go says into what the user can do. An error that it does not know comes back as it is.
+func Explain(err error) error {
+	var (
+		dial   *net.OpError
+		reqErr *url.Error
+	)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled):
+		return err
+	case clientcmd.IsEmptyConfig(err), strings.Contains(err.Error(), "invalid configuration: no configuration has been provided"):
+		return errors.New("no kubeconfig found: set KUBECONFIG, or give --kubeconfig FILE")
+	case clientcmd.IsContextNotFound(err):
+		return fmt.Errorf("%w: list the contexts with `kubectl config get-contexts`", err)
+	case apierrors.IsUnauthorized(err):
+		return errors.New("the API server does not accept these credentials: log in again, or choose another --context")
+	case errors.As(err, &reqErr) && errors.As(err, &dial):
+		return fmt.Errorf("the API server at %s cannot be reached (%w): check --context, and that the cluster runs", host(reqErr.URL), dial.Err)
+	case errors.As(err, &reqErr) && reqErr.Timeout():
+		return fmt.Errorf("the API server at %s did not answer in time: check the network, or raise --request-timeout", host(reqErr.URL))
+	default:
+		return err
+	}
+}
+
+func host(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return raw
+	}
+	return u.Host
+}

@@ -1,0 +1,75 @@
+// Package kube turns the connection flags of the command line into clients, and the clients' errors into words for people.
+package kube
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// Connection is how to reach the cluster: kubectl's own connection flags, and the namespace of our records.
+type Connection struct {
+	*genericclioptions.ConfigFlags
+	LedgerNamespace string
+}
+
+// NewConnection returns the defaults, which the flags then change.
+func NewConnection(streams genericiooptions.IOStreams) *Connection {
+	flags := genericclioptions.NewConfigFlags(true).
+		WithDiscoveryQPS(50).WithDiscoveryBurst(300).
+		WithWarningPrinter(streams)
+	return &Connection{ConfigFlags: flags, LedgerNamespace: ledger.DefaultNamespace}
+}
+
+// AddFlags registers the flags.
+func (c *Connection) AddFlags(flags *pflag.FlagSet) {
+	c.ConfigFlags.AddFlags(flags)
+	flags.StringVar(&c.LedgerNamespace, "ledger-namespace", c.LedgerNamespace, "Namespace of the run records and of the debug pods")
+}
+
+// Cluster is a cluster that can be talked to.
+type Cluster struct {
+	Client kubernetes.Interface
+	Config *rest.Config
+	// Namespace is the one of -n, or the context's.
+	Namespace string
+	// Context is the kubeconfig's context in use, for questions before a change.
+	Context string
+}
+
+// Cluster connects. It sends no request yet.
+func (c *Connection) Cluster() (*Cluster, error) {
+	config, err := c.ToRESTConfig()
+	if err != nil {
+		return nil, Explain(err)
+	}
+	// client-go's defaults, 5 and 10 requests a second, would make ten nodes at once wait for each other.
+	config.QPS, config.Burst = 100, 200
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", config.Host, err)
+	}
+	loader := c.ToRawKubeConfigLoader()
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, Explain(err)
+	}
+	return &Cluster{Client: client, Config: config, Namespace: namespace, Context: c.contextName()}, nil
+}
+
+func (c *Connection) contextName() string {
+	if c.ConfigFlags.Context != nil && *c.ConfigFlags.Context != "" {
+		return *c.ConfigFlags.Context
+	}
+	raw, err := c.ToRawKubeConfigLoader().RawConfig()
+	if err != nil || raw.CurrentContext == "" {
+		return "<none>"
+	}
+	return raw.CurrentContext
+}

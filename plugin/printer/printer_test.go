@@ -1,0 +1,93 @@
+package printer
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v (make it with: go test ./plugin/printer -update)", err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", file, diff)
+	}
+}
+
+// Tables must look like kubectl's: no lines, left-aligned, no trailing blanks.
+func TestTableLooksLikeKubectls(t *testing.T) {
+	t.Parallel()
+	table := Table{Header: []string{"NODE", "GPU", "XID", "LINE"}}
+	table.Add("node-b", "0000:2f:00", "79", "NVRM: Xid (PCI:0000:2f:00): 79, GPU has fallen off the bus.")
+	table.Add("a-node-with-a-longer-name", "", "154", "x")
+	var out bytes.Buffer
+	if err := table.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "table.golden", out.String())
+	for line := range strings.Lines(out.String()) {
+		if strings.TrimRight(line, " \n")+"\n" != line {
+			t.Errorf("trailing blanks: %q", line)
+		}
+	}
+}
+
+// A kernel log line must not be able to move the cursor of the terminal that shows it.
+func TestTableEscapesTerminalSequences(t *testing.T) {
+	t.Parallel()
+	table := Table{Header: []string{"LINE"}}
+	table.Add("\x1b[2Jgone")
+	var out bytes.Buffer
+	if err := table.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out.String(), "\x1b") {
+		t.Errorf("an escape sequence reached the terminal: %q", out.String())
+	}
+}
+
+func TestObjectFormats(t *testing.T) {
+	t.Parallel()
+	object := map[string]any{"apiVersion": "gpufault.dev/v1alpha1", "kind": "Run", "id": "xid-abc", "steps": []map[string]any{{"id": "1"}}}
+	for format, want := range map[string]string{
+		"json":                      "\"id\": \"xid-abc\"",
+		"yaml":                      "id: xid-abc\n",
+		"name":                      "run/xid-abc\n",
+		"jsonpath={.steps[0].id}":   "1\n",
+		"jsonpath={.kind}-{.id}.go": "Run-xid-abc.go\n",
+	} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			f := Format{Output: format}
+			if err := f.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			if err := f.Object(&out, object, "run/xid-abc"); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("printed %q, which lacks %q", out.String(), want)
+			}
+		})
+	}
+	if err := (Format{Output: "xml"}).Validate(); err == nil || !strings.Contains(err.Error(), "choose json") {
+		t.Errorf("-o xml: %v", err)
+	}
+}

@@ -1,0 +1,96 @@
+// Package progress shows long work on stderr: a line per step on a pipe, one live line per target on a terminal.
+package progress
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// Reporter collects what happens to several targets at once. Its methods may be called from any goroutine.
+type Reporter struct {
+	out   io.Writer
+	live  bool
+	width int
+	start time.Time
+
+	mu    sync.Mutex
+	order []string
+	last  map[string]string
+	drawn int // lines on the screen that the next drawing replaces
+}
+
+// New starts the clock.
+func New(out io.Writer) *Reporter {
+	width, live := terminal(out)
+	return &Reporter{out: out, live: live, width: width, start: time.Now(), last: map[string]string{}}
+}
+
+// Step says what is going on with target.
+func (r *Reporter) Step(target, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	line := fmt.Sprintf("%s: %s (%.1fs)", target, text, time.Since(r.start).Seconds())
+	if !r.live {
+		fmt.Fprintln(r.out, printer.Escape(line))
+		return
+	}
+	if _, known := r.last[target]; !known {
+		r.order = append(r.order, target)
+	}
+	r.last[target] = line
+	r.draw()
+}
+
+// Note prints a line that stays.
+func (r *Reporter) Note(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.erase()
+	fmt.Fprintln(r.out, printer.Escape(text))
+	r.draw()
+}
+
+func (r *Reporter) draw() {
+	if !r.live {
+		return
+	}
+	r.erase()
+	for _, target := range r.order {
+		// A line that wraps would break the count of lines to go up.
+		fmt.Fprintln(r.out, cut(printer.Escape(r.last[target]), r.width))
+	}
+	r.drawn = len(r.order)
+}
+
+func (r *Reporter) erase() {
+	if r.drawn > 0 {
+		fmt.Fprintf(r.out, "\x1b[%dA\x1b[J", r.drawn)
+		r.drawn = 0
+	}
+}
+
+func cut(line string, width int) string {
+	runes := []rune(line)
+	if width <= 1 || len(runes) < width {
+		return line
+	}
+	return string(runes[:width-2]) + "…"
+}
+
+// terminal says whether out can be redrawn: a real terminal that is not dumb. NO_COLOR is about colour only.
+func terminal(out io.Writer) (width int, live bool) {
+	f, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) || strings.EqualFold(os.Getenv("TERM"), "dumb") {
+		return 0, false
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	return width, err == nil && width > 0
+}

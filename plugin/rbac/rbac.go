@@ -1,0 +1,66 @@
+// Package rbac is `kubectl gpu-fault rbac`: the roles that a fault needs, ready to apply.
+package rbac
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
+)
+
+// list is what kubectl apply takes.
+type list struct {
+	APIVersion string           `json:"apiVersion"`
+	Kind       string           `json:"kind"`
+	Items      []runtime.Object `json:"items"`
+}
+
+// NewCommand returns `rbac`.
+func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
+	var (
+		users, groups []string
+		format        = printer.Format{Output: "yaml"}
+	)
+	cmd := &cobra.Command{
+		Use:   "rbac FAULT",
+		Short: "Print the roles that a fault needs",
+		Long: `Print the ClusterRole and the Roles that a fault needs, with bindings for --user and --group, to apply with kubectl.
+
+Whoever may create privileged pods in the ledger namespace is root on every node: give these roles to few.`,
+		Example: `  # Let the group gpu-sre inject XIDs
+  kubectl gpu-fault rbac xid --group gpu-sre | kubectl apply -f -`,
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"xid"},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if format.IsTable() || format.Output == "name" {
+				return fmt.Errorf("-o %s: roles are printed as yaml or json", format.Output)
+			}
+			if err := format.Validate(); err != nil {
+				return err
+			}
+			var subjects []rbacv1.Subject
+			for _, user := range users {
+				subjects = append(subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
+			}
+			for _, group := range groups {
+				subjects = append(subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group})
+			}
+			needs := fault.Permissions(fault.BasePermissions(connection.LedgerNamespace), xid.Permissions(connection.LedgerNamespace))
+			items := append([]runtime.Object{ledger.NamespaceObject(connection.LedgerNamespace)}, // Roles need it
+				fault.Roles("gpu-fault-"+args[0], needs, subjects)...)
+			return format.Object(streams.Out, list{APIVersion: "v1", Kind: "List", Items: items})
+		},
+	}
+	cmd.Flags().StringSliceVar(&users, "user", nil, "Bind the roles to this user")
+	cmd.Flags().StringSliceVar(&groups, "group", nil, "Bind the roles to this group")
+	format.AddFlags(cmd)
+	return cmd
+}

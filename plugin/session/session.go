@@ -1,0 +1,87 @@
+// Package session puts a fault.Session together: the ledger, who undoes what, and where progress is shown.
+package session
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+)
+
+// Undoers knows for every kind of undo in a ledger who does it. A fault that is missing here could not be reverted.
+func Undoers() map[string]fault.Undoer {
+	return map[string]fault.Undoer{
+		kernellog.UndoKind: kernellog.Undoer{Forget: forget},
+	}
+}
+
+// forget says what each detector needs to forget an XID.
+func forget([]string) []string {
+	var lines []string
+	for _, d := range xid.Detectors() {
+		if d.Forget != "" {
+			lines = append(lines, fmt.Sprintf("%s: %s", d.Name, d.Forget))
+		}
+	}
+	return lines
+}
+
+// New returns a session on the cluster that shows its progress on report.
+func New(cluster *kube.Cluster, ledgerNamespace string, parallel int, report *progress.Reporter) *fault.Session {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return &fault.Session{
+		Client:   cluster.Client,
+		Ledger:   ledger.New(cluster.Client, ledgerNamespace),
+		Undoers:  Undoers(),
+		Parallel: parallel,
+		From:     host,
+		Version:  build.Get().Version,
+		Observer: fault.Observer{
+			StepChanged: func(_ ledger.Run, step ledger.Step) { stepChanged(report, step) },
+			Progress:    func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+			Warning:     func(text string) { report.Note("Warning: " + text) },
+		},
+	}
+}
+
+func stepChanged(report *progress.Reporter, step ledger.Step) {
+	switch step.State {
+	case ledger.StatePlanned, ledger.StateApplying, ledger.StateApplied:
+		return // progress tells more
+	}
+	report.Step(step.Target.Name, string(step.State))
+}
+
+// secret are the flags whose values do not belong into a record that others read.
+var secret = []string{"--token", "--password"}
+
+// CommandLine is what the user typed, for the record, without credentials.
+func CommandLine(args []string) []string {
+	shown := slices.Clone(args)
+	if len(shown) > 0 {
+		shown[0] = filepath.Base(shown[0])
+	}
+	for i, arg := range shown {
+		for _, flag := range secret {
+			if strings.HasPrefix(arg, flag+"=") {
+				shown[i] = flag + "=..."
+			}
+			if arg == flag && i+1 < len(shown) {
+				shown[i+1] = "..."
+			}
+		}
+	}
+	return shown
+}

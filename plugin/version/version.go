@@ -1,0 +1,101 @@
+// Package version is `kubectl gpu-fault version`.
+package version
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// report is what the command prints.
+type report struct {
+	APIVersion string     `json:"apiVersion"`
+	Kind       string     `json:"kind"`
+	Client     build.Info `json:"client"`
+	// DebugImage is the image of the debug pod unless --image says otherwise.
+	DebugImage string `json:"debugImage"`
+	// Helpers are the SHA-256 of the embedded helpers, by architecture.
+	Helpers map[string]string `json:"helpers"`
+	Server  string            `json:"server,omitempty"`
+}
+
+// NewCommand returns the command.
+func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
+	var (
+		clientOnly bool
+		format     printer.Format
+	)
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of the plugin and of the cluster",
+		Example: `  # Print both
+  kubectl gpu-fault version
+
+  # Print the plugin's without asking the cluster
+  kubectl gpu-fault version --client`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := format.Validate(); err != nil {
+				return err
+			}
+			helpers, err := helper.Digests()
+			if err != nil {
+				return err
+			}
+			r := report{
+				APIVersion: ledger.APIVersion, Kind: "Version",
+				Client: build.Get(), DebugImage: debugpod.DefaultImage, Helpers: helpers,
+			}
+			if !clientOnly {
+				server, err := serverVersion(connection)
+				if err != nil {
+					return fmt.Errorf("%w (--client does not ask the cluster)", err)
+				}
+				r.Server = server
+			}
+			if !format.IsTable() {
+				return format.Object(streams.Out, r, r.Client.Version)
+			}
+			return r.write(streams)
+		},
+	}
+	cmd.Flags().BoolVar(&clientOnly, "client", false, "Do not ask the cluster")
+	format.AddFlags(cmd)
+	return cmd
+}
+
+func serverVersion(connection *kube.Connection) (string, error) {
+	cluster, err := connection.Cluster()
+	if err != nil {
+		return "", err
+	}
+	v, err := cluster.Client.Discovery().ServerVersion()
+	if err != nil {
+		return "", kube.Explain(err)
+	}
+	return v.GitVersion, nil
+}
+
+func (r report) write(streams genericiooptions.IOStreams) error {
+	fmt.Fprintf(streams.Out, "Client:       %s (commit %s, %s, %s)\n", r.Client.Version, r.Client.Commit, r.Client.Go, r.Client.Platform)
+	fmt.Fprintf(streams.Out, "Debug image:  %s\n", r.DebugImage)
+	for _, arch := range []string{"amd64", "arm64"} {
+		digest := r.Helpers[arch]
+		if digest == "" {
+			digest = "not in this build"
+		}
+		fmt.Fprintf(streams.Out, "Helper %s: %s\n", arch, digest)
+	}
+	if r.Server != "" {
+		fmt.Fprintf(streams.Out, "Server:       %s\n", r.Server)
+	}
+	return nil
+}

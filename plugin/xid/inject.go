@@ -1,0 +1,261 @@
+package xid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
+)
+
+const defaultImage = debugpod.DefaultImage
+
+// writing is one run that writes to kernel logs: what xid and xid replay have in common.
+type writing struct {
+	inject
+	connection *kube.Connection
+	streams    genericiooptions.IOStreams
+	nodes      target.Nodes
+
+	summary string // "XID 79 on GPU 0"
+	action  string // "write 1 record to the kernel log"
+	events  []xid.Event
+	form    xid.Form
+	lasts   time.Duration // how long the records take by themselves
+	compose func(nodeName string, info node.Info, podUID string) ([]kernellog.Record, error)
+}
+
+// run is `xid CODE NODE`.
+func (o *options) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
+	sample, err := o.compose(o.sample())
+	if err != nil {
+		return err
+	}
+	events, err := o.sampleEvents()
+	if err != nil {
+		return err
+	}
+	w := &writing{
+		inject: o.inject, connection: connection, streams: streams, nodes: o.nodes,
+		summary: o.summary(), action: fmt.Sprintf("write %s per GPU to the kernel log", count(len(sample), "record")),
+		events: events, form: o.form, lasts: duration(sample) * time.Duration(max(1, maxGPUs(o.gpus))),
+		compose: func(nodeName string, info node.Info, podUID string) ([]kernellog.Record, error) {
+			places, err := o.places(nodeName, info, podUID)
+			if err != nil {
+				return nil, err
+			}
+			return o.compose(places)
+		},
+	}
+	return w.run(ctx)
+}
+
+// maxGPUs is how many GPUs of a node a choice may mean.
+func maxGPUs(c gpuChoice) int {
+	if c.all {
+		return 16
+	}
+	return 1
+}
+
+func (o *options) sampleEvents() ([]xid.Event, error) {
+	var events []xid.Event
+	for _, s := range o.selectors {
+		steps, err := o.events(s, o.sample()[0])
+		if err != nil {
+			return nil, o.blame(err)
+		}
+		for _, step := range steps {
+			events = append(events, step.Event)
+		}
+	}
+	return events, nil
+}
+
+func (o *options) summary() string {
+	words := make([]string, len(o.selectors))
+	for i, s := range o.selectors {
+		words[i] = s.String()
+	}
+	text := "XID " + strings.Join(words, ",")
+	switch o.selectors[0].Kind {
+	case xid.KindSXid:
+		text = "SXid " + strings.TrimPrefix(words[0], "sxid:")
+	case xid.KindFallenOff:
+		text = "record " + words[0]
+	}
+	if o.cascade {
+		text += " with its cascade"
+	}
+	text += " on GPU " + o.gpus.String()
+	if o.count > 1 {
+		text += fmt.Sprintf(", %d times", o.count)
+	}
+	return text
+}
+
+func (w *writing) run(ctx context.Context) error {
+	cluster, err := w.connection.Cluster()
+	if err != nil {
+		return err
+	}
+	names, pod, err := w.nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
+	if err != nil {
+		return err
+	}
+	podUID := ""
+	if pod != nil {
+		podUID = string(pod.UID)
+	}
+	if w.dryRun == "client" {
+		return w.printPods(names)
+	}
+
+	report := progress.New(w.streams.ErrOut)
+	injection, s := w.assemble(cluster, names, podUID, report)
+	plan := w.plan(cluster, injection, names)
+	if err := s.Preflight(ctx, plan); err != nil {
+		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
+	}
+	if w.dryRun == "server" {
+		fmt.Fprintf(w.streams.ErrOut, "the API server would admit the debug pods; what is written on the nodes cannot be tried without writing it\n")
+		return w.printPods(names)
+	}
+	if err := w.before(cluster, names); err != nil {
+		return err
+	}
+	if err := confirm.Ask(ctx, w.streams, "Go ahead?", w.yes); err != nil {
+		return err
+	}
+	run, runErr := s.Run(ctx, plan)
+	return errors.Join(w.print(run, injection, names), runErr)
+}
+
+// assemble wires the fault to the cluster.
+func (w *writing) assemble(cluster *kube.Cluster, names []string, podUID string, report *progress.Reporter) (*kernellog.Injection, *fault.Session) {
+	injection := &kernellog.Injection{
+		Start: func(ctx context.Context, run ledger.Run, nodeName string, say func(string)) (kernellog.Pod, error) {
+			spec, err := w.specFor(ctx, cluster, nodeName)
+			if err != nil {
+				return nil, err
+			}
+			spec.Run = run.ID
+			runner := debugpod.NewRunner(cluster.Client, cluster.Config, helper.For)
+			runner.StartTimeout, runner.Progress = w.timeout, say
+			return runner.Start(ctx, spec)
+		},
+		Compose: func(nodeName string, info node.Info) ([]kernellog.Record, error) {
+			return w.compose(nodeName, info, podUID)
+		},
+	}
+	if podUID != "" {
+		injection.PodUIDs = []string{podUID}
+	}
+	s := session.New(cluster, w.connection.LedgerNamespace, w.parallel, report)
+	rounds := (len(names) + w.parallel - 1) / w.parallel
+	s.Timeout = time.Duration(rounds) * w.deadline()
+	return injection, s
+}
+
+// spec is a node's debug pod, before the run has an ID.
+func (w *writing) spec(nodeName string) debugpod.Spec {
+	return debugpod.Spec{
+		Run: "preflight", Node: nodeName, Namespace: w.connection.LedgerNamespace,
+		Image: w.image, PullPolicy: corev1.PullPolicy(w.pull), PullSecrets: w.secrets,
+		Deadline: w.deadline(),
+	}
+}
+
+// specFor is the same with the node's architecture, which chooses the helper.
+func (w *writing) specFor(ctx context.Context, cluster *kube.Cluster, nodeName string) (debugpod.Spec, error) {
+	spec := w.spec(nodeName)
+	n, err := cluster.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+	if err != nil {
+		return spec, fmt.Errorf("get node %s: %w", nodeName, err)
+	}
+	spec.Arch = n.Status.NodeInfo.Architecture
+	return spec, nil
+}
+
+// tryPod asks the API server whether it would admit a debug pod: permissions, Pod Security, quota, policies.
+func (w *writing) tryPod(ctx context.Context, cluster *kube.Cluster, nodeName string) error {
+	spec, err := w.specFor(ctx, cluster, nodeName)
+	if err != nil {
+		return nil // the session's own checks say what is wrong with the node, or with our rights
+	}
+	if spec.Arch == "" {
+		return nil // a node that never reported itself; likewise
+	}
+	_, err = cluster.Client.CoreV1().Namespaces().Get(ctx, spec.Namespace, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil // the run makes it, with the label that privileged pods need
+	}
+	return debugpod.NewRunner(cluster.Client, cluster.Config, helper.For).DryRun(ctx, spec)
+}
+
+// deadline is how long one node may take.
+func (w *writing) deadline() time.Duration { return w.timeout + w.lasts }
+
+func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, names []string) fault.Plan {
+	plan := fault.Plan{
+		Fault: "xid", Summary: w.summary, Command: session.CommandLine(os.Args),
+		Allow: fault.Allowances{ControlPlane: w.allow.controlPlane, LastGPUNode: w.allow.lastGPUNode, Majority: w.allow.majority},
+		Needs: Permissions(w.connection.LedgerNamespace),
+	}
+	for _, name := range names {
+		plan.Changes = append(plan.Changes, injection.Change(ledger.Target{Kind: "Node", Name: name}, w.action))
+	}
+	plan.Checks = append(plan.Checks, func(ctx context.Context) error { return w.tryPod(ctx, cluster, names[0]) })
+	return plan
+}
+
+// Permissions are what writing to a kernel log needs beyond what every fault needs.
+func Permissions(ledgerNamespace string) []fault.Permission {
+	return kernellog.Permissions(ledgerNamespace)
+}
+
+func (w *writing) printPods(names []string) error {
+	list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+	var objects []string
+	for _, name := range names {
+		p := debugpod.Pod(w.spec(name))
+		list.Items = append(list.Items, *p)
+		objects = append(objects, "pod/"+p.Name)
+	}
+	if w.format.IsTable() {
+		for _, o := range objects {
+			fmt.Fprintf(w.streams.Out, "%s created (%s dry run)\n", o, w.dryRun)
+		}
+		return nil
+	}
+	if len(list.Items) == 1 {
+		return w.inject.format.Object(w.streams.Out, list.Items[0], objects...)
+	}
+	return w.inject.format.Object(w.streams.Out, list, objects...)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

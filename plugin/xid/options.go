@@ -1,0 +1,269 @@
+package xid
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
+)
+
+// options is a validated command line of `xid CODE NODE`.
+type options struct {
+	inject
+	nodes     target.Nodes
+	selectors []xid.Selector
+	gpus      gpuChoice
+	form      xid.Form
+	text      xid.Options // but for PCI, UUID and driver, which are the node's
+	driver    string
+	noProcess bool
+	hasLink   bool
+	link      int
+	cascade   bool
+	count     int
+	interval  time.Duration
+}
+
+// maxRecords bounds a burst: the kernel's buffer holds a few thousand records, and readers lose what it overwrites.
+const maxRecords = 10000
+
+// toOptions checks everything that needs no cluster.
+func (f *flags) toOptions(args []string) (*options, error) {
+	if err := f.inject.validate(); err != nil {
+		return nil, err
+	}
+	o := &options{
+		inject: f.inject, driver: f.driver, cascade: f.cascade, count: f.count, interval: f.interval,
+		nodes:   target.Nodes{Names: args[1:], Selector: f.selector, Pod: f.pod},
+		text:    xid.Options{Seed: f.seed, Message: f.message, Switch: f.swtch},
+		hasLink: f.link >= 0, link: f.link,
+	}
+	var err error
+	for word := range strings.SplitSeq(args[0], ",") {
+		selector, err := xid.ParseSelector(word)
+		if err != nil {
+			return nil, err
+		}
+		o.selectors = append(o.selectors, selector)
+	}
+	if o.form, err = xid.ParseForm(f.inject.form); err != nil {
+		return nil, fmt.Errorf("--form: %w", err)
+	}
+	if o.gpus, err = parseGPU(f.gpu); err != nil {
+		return nil, err
+	}
+	if _, err := xid.ParseGeneration(f.driver); err != nil {
+		return nil, fmt.Errorf("--driver: %w", err)
+	}
+	if o.noProcess = f.process == "none"; !o.noProcess && f.process != "" {
+		if o.text.Process, err = xid.ParseProcess(f.process); err != nil {
+			return nil, fmt.Errorf("--process PID,NAME: %w", err)
+		}
+	}
+	if f.count < 1 || f.count > maxRecords {
+		return nil, fmt.Errorf("--count %d: give 1 to %d", f.count, maxRecords)
+	}
+	if f.interval < 0 {
+		return nil, fmt.Errorf("--interval %s: give zero or more", f.interval)
+	}
+	if err := o.nodes.Validate(); err != nil {
+		return nil, err
+	}
+	if err := o.checkSwitches(); err != nil {
+		return nil, err
+	}
+	_, err = o.compose(o.sample()) // what a message makes of the line shows now, not on the node
+	return o, err
+}
+
+// checkSwitches: an SXid is an error of an NVSwitch, which is no GPU and has an address of its own.
+func (o *options) checkSwitches() error {
+	for _, s := range o.selectors {
+		if s.Kind != xid.KindSXid {
+			continue
+		}
+		if o.gpus.pci == nil {
+			return fmt.Errorf("%s is an error of an NVSwitch: give the switch's PCI address, such as --gpu 0000:05:00 (`lspci | grep -i nvswitch` on the node)", s)
+		}
+		if len(o.selectors) > 1 || o.cascade {
+			return fmt.Errorf("%s stands alone: leave out other codes and --cascade", s)
+		}
+	}
+	return nil
+}
+
+func (o *options) isSwitch() bool { return o.selectors[0].Kind == xid.KindSXid }
+
+// place is a GPU (or NVSwitch) and what is known about the node's driver and process.
+type place struct {
+	gpu     gpu
+	peers   []gpu
+	driver  string
+	process xid.Process
+}
+
+// sample is where lines are tried out before the node is known.
+func (o *options) sample() []place {
+	p := place{gpu: gpu{pci: xid.PCI{Bus: 0x17}}, driver: o.driver}
+	if o.gpus.pci != nil {
+		p.gpu.pci = *o.gpus.pci
+	}
+	return []place{p}
+}
+
+// places are the GPUs of a node that the lines are for.
+func (o *options) places(nodeName string, info node.Info, podUID string) ([]place, error) {
+	driver := o.driver
+	if driver == "" {
+		driver = info.DriverVersion
+	}
+	if o.isSwitch() {
+		return []place{{gpu: gpu{pci: *o.gpus.pci}, driver: driver}}, nil
+	}
+	chosen, err := o.gpus.pick(nodeName, info, podUID)
+	if err != nil {
+		return nil, err
+	}
+	all, err := gpusOf(info)
+	if err != nil {
+		return nil, err
+	}
+	places := make([]place, len(chosen))
+	for i, g := range chosen {
+		places[i] = place{gpu: g, driver: driver, process: processOf(info.Pods[podUID])}
+		for _, other := range all {
+			if other.pci != g.pci {
+				places[i].peers = append(places[i].peers, other)
+			}
+		}
+	}
+	return places, nil
+}
+
+// maxComm is the length that the kernel, and so the driver, cuts names of processes to.
+const maxComm = 15
+
+func processOf(use node.PodUse) xid.Process {
+	name := strings.ReplaceAll(use.Process, ",", "_") // a comma ends the name for every parser
+	if len(name) > maxComm {
+		name = name[:maxComm]
+	}
+	if use.PID == 0 || name == "" {
+		return xid.Process{}
+	}
+	return xid.Process{PID: use.PID, Name: name}
+}
+
+// compose makes the records for the places, in the order in which they are written.
+func (o *options) compose(places []place) ([]kernellog.Record, error) {
+	var once []kernellog.Record
+	for _, p := range places {
+		for _, s := range o.selectors {
+			steps, err := o.events(s, p)
+			if err != nil {
+				return nil, o.blame(err)
+			}
+			for i, step := range steps {
+				gap := step.After
+				if i > 0 {
+					gap -= steps[i-1].After
+				}
+				record, err := xid.Record(step.Event, o.form)
+				if err != nil {
+					return nil, o.blame(err)
+				}
+				once = append(once, kernellog.Record{
+					KmsgRecord: node.KmsgRecord{Data: string(record.Bytes()), Delay: gap},
+					XID:        label(step.Event),
+					GPU:        p.gpu.pci.String(),
+				})
+			}
+		}
+	}
+	if total := len(once) * o.count; total > maxRecords {
+		return nil, fmt.Errorf("that would be %d records for one node: write at most %d at a time", total, maxRecords)
+	}
+	all := make([]kernellog.Record, 0, len(once)*o.count)
+	for i := range o.count {
+		for j, record := range once {
+			if i > 0 && j == 0 {
+				record.Delay += o.interval
+			}
+			all = append(all, record)
+		}
+	}
+	return all, nil
+}
+
+// duration is how long the delays of the records add up to.
+func duration(records []kernellog.Record) time.Duration {
+	var sum time.Duration
+	for _, r := range records {
+		sum += r.Delay
+	}
+	return sum
+}
+
+// events is the XID alone, or with what comes with it.
+func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
+	text := o.text
+	text.PCI = p.gpu.pci
+	generation, err := xid.ParseGeneration(p.driver)
+	if err != nil {
+		generation = xid.DefaultGeneration // the node's driver calls itself something new
+	}
+	text.Driver = generation
+	if text.Process == (xid.Process{}) && !o.noProcess {
+		text.Process = o.processFor(s, p)
+	}
+	if o.cascade {
+		text.UUID = p.gpu.uuid
+		for _, peer := range p.peers {
+			text.Peers = append(text.Peers, peer.pci)
+		}
+		return xid.Cascade(s.Code, text)
+	}
+	event, err := s.Event(text)
+	if err != nil {
+		return nil, err
+	}
+	if o.noProcess {
+		event.Process = xid.Process{}
+	}
+	if o.hasLink && s.Kind == xid.KindSXid {
+		event.HasLink, event.Link = true, o.link
+	}
+	return []xid.Step{{Event: event}}, nil
+}
+
+// processFor is the pod's own process, where the driver prints one at all.
+func (o *options) processFor(s xid.Selector, p place) xid.Process {
+	if code, ok := xid.Lookup(s.Code); s.Kind != xid.KindXID || ok && code.Template.NoProcess {
+		return xid.Process{}
+	}
+	return p.process
+}
+
+// blame names the flag that an error of the text comes from.
+func (o *options) blame(err error) error {
+	if o.text.Message != "" && !strings.Contains(err.Error(), "--") {
+		return fmt.Errorf("--message: %w", err)
+	}
+	return err
+}
+
+// label is what a record reports, for tables: an XID's number, or the kind of a companion line.
+func label(e xid.Event) string {
+	switch e.Kind {
+	case xid.KindXID:
+		return fmt.Sprint(e.Code)
+	case xid.KindSXid:
+		return fmt.Sprintf("sxid:%d", e.Code)
+	default:
+		return string(e.Kind)
+	}
+}

@@ -1,0 +1,199 @@
+package xid
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+var regexpProcess = regexp.MustCompile(`pid=\S+ name=[^,]+, `)
+
+// twoGPUs is a node whose device minors differ from nvidia-smi's order, as on many real machines.
+func twoGPUs() node.Info {
+	return node.Info{
+		DriverVersion: "590.48.01",
+		GPUs: []node.GPU{
+			{Index: 0, Minor: 1, UUID: "GPU-11111111-1111-1111-1111-111111111111", PCI: "0000:17:00.0"},
+			{Index: 1, Minor: 0, UUID: "GPU-22222222-2222-2222-2222-222222222222", PCI: "0000:1f:00.0"},
+		},
+		Pods: map[string]node.PodUse{"pod-uid": {GPUs: []string{"GPU-22222222-2222-2222-2222-222222222222"}, PID: 4711, Process: "python3"}},
+	}
+}
+
+func parse(t *testing.T, change func(*flags), args ...string) (*options, error) {
+	t.Helper()
+	f := newFlags()
+	if change != nil {
+		change(f)
+	}
+	return f.toOptions(args)
+}
+
+// What can be known to be wrong without a cluster is refused without a cluster.
+func TestBadCommandLines(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*flags)
+		args   []string
+		want   string
+	}{
+		"code 0":              {nil, []string{"0", "n"}, "0"},
+		"code that is a word": {nil, []string{"bus", "n"}, "bus"},
+		"code unknown":        {nil, []string{"79,999", "n"}, "--message"},
+		"no node":             {nil, []string{"79"}, "no target"},
+		"gpu":                 {func(f *flags) { f.gpu = "0000:17" }, []string{"79", "n"}, "0000:17"},
+		"mig":                 {func(f *flags) { f.gpu = "MIG-11111111-1111-1111-1111-111111111111" }, []string{"79", "n"}, "MIG"},
+		"message":             {func(f *flags) { f.message = "a\nb" }, []string{"79", "n"}, "--message"},
+		"long message":        {func(f *flags) { f.message = strings.Repeat("x", 990) }, []string{"79", "n"}, "976"},
+		"process":             {func(f *flags) { f.process = "1,a,b" }, []string{"79", "n"}, "--process"},
+		"count":               {func(f *flags) { f.count = 1e6 }, []string{"79", "n"}, "--count"},
+		"interval":            {func(f *flags) { f.interval = -1 }, []string{"79", "n"}, "--interval"},
+		"cascade of nothing":  {func(f *flags) { f.cascade = true }, []string{"16", "n"}, "cascade"},
+		"switch without one":  {nil, []string{"sxid:20034", "n"}, "--gpu 0000:05:00"},
+		"driver":              {func(f *flags) { f.driver = "new" }, []string{"79", "n"}, "--driver"},
+		"kmod":                {func(f *flags) { f.via = "kmod" }, []string{"79", "n"}, "--via kmsg"},
+		"parallel":            {func(f *flags) { f.parallel = 0 }, []string{"79", "n"}, "--parallel"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := parse(t, test.change, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, wanted one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func lines(records []kernellog.Record) []string {
+	var all []string
+	for _, r := range records {
+		all = append(all, strings.TrimSuffix(r.Data, "\n"))
+	}
+	return all
+}
+
+func TestLinesForANode(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*flags)
+		code   string
+		podUID string
+		want   []string
+	}{
+		"the first GPU": {nil, "79", "", []string{"<4>kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus."}},
+		"all GPUs, no process": {
+			func(f *flags) { f.gpu, f.process = "all", "none" }, "79", "",
+			[]string{
+				"<4>kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
+				"<4>kernel: NVRM: Xid (PCI:0000:1f:00): 79, GPU has fallen off the bus.",
+			},
+		},
+		"the pod's GPU and process": {
+			nil, "79", "pod-uid",
+			[]string{"<4>kernel: NVRM: Xid (PCI:0000:1f:00): 79, pid=4711, name=python3, GPU has fallen off the bus."},
+		},
+		"our own message": {
+			func(f *flags) { f.message, f.form = "something new", "plain" }, "999", "",
+			[]string{"<4>NVRM: Xid (PCI:0000:17:00): 999, something new"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, err := parse(t, test.change, test.code, "n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			places, err := o.places("n", twoGPUs(), test.podUID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			records, err := o.compose(places)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := lines(records)
+			if name == "the first GPU" { // the catalogue may blame a process
+				got[0] = regexpProcess.ReplaceAllString(got[0], "")
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestCountAndInterval(t *testing.T) {
+	t.Parallel()
+	o, err := parse(t, func(f *flags) { f.count, f.interval = 3, time.Second }, "63,64", "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := o.compose(o.sample())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(records) != 6 {
+		t.Fatalf("%d records, wanted 3 times 2", len(records))
+	}
+	if duration(records) != 2*time.Second || records[0].Delay != 0 || records[2].Delay != time.Second || records[3].Delay != 0 {
+		t.Errorf("delays %v: wanted a second before the second and the third pair", records)
+	}
+}
+
+func TestGPUsThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	for choice, want := range map[string]string{
+		"2": "1  0000:1f:00  GPU-2222", "0000:c7:00": "0  0000:17:00  GPU-1111", "GPU-33333333-3333-3333-3333-333333333333": "node n has no GPU GPU-3333",
+	} {
+		c, err := parseGPU(choice)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.pick("n", twoGPUs(), ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--gpu %s: error %v, wanted one that lists %q", choice, err, want)
+		}
+		_, err = c.pick("n", node.Info{}, "")
+		if byAddress := c.pci != nil; (err == nil) != byAddress {
+			t.Errorf("--gpu %s on a node without a driver: %v; only an address can be used there", choice, err)
+		}
+	}
+}
+
+func TestReplayMapsAddressesAndKeepsGaps(t *testing.T) {
+	t.Parallel()
+	log, err := xid.ParseLog(strings.NewReader(`[  100.0] NVRM: GPU at PCI:0000:c7:00: GPU-455e672a-0000-1111-2222-333344445555
+[  101.0] NVRM: Xid (PCI:0000:c7:00): 79, GPU has fallen off the bus.
+[  701.0] NVRM: Xid (PCI:0000:c8:00): 45, pid=1, name=x, Ch 00000008
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, _ := parseGPU("all")
+	r := &replay{entries: log.Entries, gpus: all, form: xid.FormPlain, speed: 2, maxGap: time.Minute}
+	records, err := r.compose("n", twoGPUs(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"<4>NVRM: GPU at PCI:0000:17:00: GPU-11111111-1111-1111-1111-111111111111",
+		"<4>NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
+		"<4>NVRM: Xid (PCI:0000:1f:00): 45, pid=1, name=x, Ch 00000008",
+	}
+	if diff := cmp.Diff(want, lines(records)); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+	if records[1].Delay != 500*time.Millisecond || records[2].Delay != time.Minute {
+		t.Errorf("delays %s and %s: wanted half a second (twice as fast) and a minute (the longest gap)", records[1].Delay, records[2].Delay)
+	}
+	first, _ := parseGPU("0")
+	r.gpus = first
+	if _, err := r.compose("n", twoGPUs(), ""); err == nil || !strings.Contains(err.Error(), "--map 0000:c8:00=") {
+		t.Errorf("two GPUs onto one: %v", err)
+	}
+}

@@ -1,0 +1,243 @@
+package xid
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
+)
+
+// replayFlags mirrors the command line of `xid replay`.
+type replayFlags struct {
+	inject
+	speed  float64
+	maxGap time.Duration
+	maps   []string
+}
+
+func newReplayCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
+	f := &replayFlags{inject: newInject(), speed: 1, maxGap: 10 * time.Second}
+	cmd := &cobra.Command{
+		Use:   "replay FILE (NODE... | -l SELECTOR | --pod POD)",
+		Short: "Write the driver's lines of a real log into the kernel logs of nodes",
+		Long: `Write the NVIDIA driver's lines of a real log (dmesg, journalctl -k, /var/log/messages) into the kernel logs of nodes, in
+order and with the time that lay between them. Other lines are left out. "-" reads the log from standard input.
+
+PCI addresses are mapped to the node's GPUs: the log's first GPU to the first that --gpu chooses, and so on; --map sets it by hand.`,
+		Example: `  # An incident again, on node gpu-1
+  kubectl gpu-fault xid replay dmesg.txt gpu-1 --gpu all
+
+  # As fast as it can be written
+  kubectl gpu-fault xid replay dmesg.txt gpu-1 --max-gap 0s`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := f.writing(args, streams)
+			if err != nil {
+				return err
+			}
+			w.connection, w.streams = connection, streams
+			return w.run(cmd.Context())
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return completion.Nodes(connection)(cmd, args[1:], prefix)
+		},
+	}
+	f.gpu = "all"
+	f.inject.add(cmd, connection)
+	flags := cmd.Flags()
+	flags.Float64Var(&f.speed, "speed", f.speed, "How many times faster than in the log")
+	flags.DurationVar(&f.maxGap, "max-gap", f.maxGap, "Shorten longer gaps between two lines to this")
+	flags.StringSliceVar(&f.maps, "map", nil, "FROM=TO: the log's PCI address and that of the node's GPU; may be given several times")
+	return cmd
+}
+
+// writing checks everything that needs no cluster.
+func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams) (*writing, error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	nodes := target.Nodes{Names: args[1:], Selector: f.selector, Pod: f.pod}
+	if err := nodes.Validate(); err != nil {
+		return nil, err
+	}
+	if f.speed <= 0 {
+		return nil, fmt.Errorf("--speed %g: give more than zero", f.speed)
+	}
+	if f.maxGap < 0 {
+		return nil, fmt.Errorf("--max-gap %s: give zero or more", f.maxGap)
+	}
+	gpus, err := parseGPU(f.gpu)
+	if err != nil {
+		return nil, err
+	}
+	form, err := xid.ParseForm(f.form)
+	if err != nil {
+		return nil, fmt.Errorf("--form: %w", err)
+	}
+	byHand, err := parseMaps(f.maps)
+	if err != nil {
+		return nil, err
+	}
+	log, err := readLog(args[0], streams)
+	if err != nil {
+		return nil, err
+	}
+	r := &replay{entries: log.Entries, form: form, gpus: gpus, byHand: byHand, speed: f.speed, maxGap: f.maxGap}
+	sample, err := r.records(nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", args[0], err)
+	}
+	return &writing{
+		inject: f.inject, nodes: nodes, form: form, events: r.events(), lasts: duration(sample),
+		summary: fmt.Sprintf("replay of %s from %s", count(len(log.Entries), "record"), args[0]),
+		action:  fmt.Sprintf("write %s to the kernel log", count(len(log.Entries), "record")),
+		compose: r.compose,
+	}, nil
+}
+
+func readLog(file string, streams genericiooptions.IOStreams) (*xid.Log, error) {
+	in := streams.In
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, fmt.Errorf("read the log: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	log, err := xid.ParseLog(in)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if len(log.Entries) == 0 {
+		return nil, fmt.Errorf("%s has no line of the NVIDIA driver among its %d (they hold \"NVRM:\" or \"nvidia-nvswitch\")", file, log.Lines)
+	}
+	fmt.Fprintf(streams.ErrOut, "%s: %s of the NVIDIA driver, %s of others left out\n", file, count(len(log.Entries), "record"), count(log.Skipped, "line"))
+	for _, r := range log.Refused {
+		fmt.Fprintf(streams.ErrOut, "Warning: line %d is left out: %v\n", r.Line, r.Err)
+	}
+	if len(log.Entries) > maxRecords {
+		return nil, fmt.Errorf("%s has %d records of the driver: cut it to at most %d", file, len(log.Entries), maxRecords)
+	}
+	return &log, nil
+}
+
+func parseMaps(texts []string) (map[xid.PCI]xid.PCI, error) {
+	all := map[xid.PCI]xid.PCI{}
+	for _, text := range texts {
+		from, to, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, fmt.Errorf("--map %s: write FROM=TO, such as 0000:c7:00=0000:17:00", text)
+		}
+		a, err := xid.ParsePCI(from)
+		if err != nil {
+			return nil, fmt.Errorf("--map %s: %w", text, err)
+		}
+		b, err := xid.ParsePCI(to)
+		if err != nil {
+			return nil, fmt.Errorf("--map %s: %w", text, err)
+		}
+		a.Function, b.Function = 0, 0
+		all[a] = b
+	}
+	return all, nil
+}
+
+// replay turns the entries of a log into records for a node.
+type replay struct {
+	entries []xid.Entry
+	form    xid.Form
+	gpus    gpuChoice
+	byHand  map[xid.PCI]xid.PCI
+	speed   float64
+	maxGap  time.Duration
+}
+
+func (r *replay) events() []xid.Event {
+	var all []xid.Event
+	for _, e := range r.entries {
+		switch e.Event.Kind {
+		case xid.KindXID, xid.KindSXid, xid.KindFallenOff:
+			all = append(all, e.Event)
+		}
+	}
+	return all
+}
+
+// addresses are the GPUs of the log, in the order in which they first appear. NVSwitches keep theirs unless they are mapped by hand.
+func (r *replay) addresses() []xid.PCI {
+	var all []xid.PCI
+	for _, e := range r.entries {
+		if e.Event.Kind == xid.KindSXid || e.Event.Kind == xid.KindSwitchNote {
+			continue
+		}
+		for _, p := range e.PCIs() {
+			if !slices.Contains(all, p) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+func (r *replay) compose(nodeName string, info node.Info, podUID string) ([]kernellog.Record, error) {
+	chosen, err := r.gpus.pick(nodeName, info, podUID)
+	if err != nil && (len(info.GPUs) > 0 || len(r.byHand) == 0) { // on a node without a driver all addresses may be the user's
+		return nil, err
+	}
+	to, uuids := maps.Clone(r.byHand), map[xid.PCI]xid.UUID{}
+	for _, p := range r.addresses() {
+		if _, mapped := to[p]; mapped {
+			continue
+		}
+		if len(chosen) == 0 {
+			return nil, fmt.Errorf("the log tells of more GPUs than node %s has chosen ones: give --gpu all, or --map %s=ADDRESS", nodeName, p)
+		}
+		to[p], uuids[chosen[0].pci] = chosen[0].pci, xid.UUID(chosen[0].uuid)
+		chosen = chosen[1:]
+	}
+	return r.records(to, uuids)
+}
+
+// records are the entries with their addresses changed, and with the UUIDs of the GPUs that they then tell of.
+func (r *replay) records(to map[xid.PCI]xid.PCI, uuids map[xid.PCI]xid.UUID) ([]kernellog.Record, error) {
+	var (
+		all  []kernellog.Record
+		last time.Duration
+		errs []error
+	)
+	for _, e := range r.entries {
+		gap := e.Offset - last
+		last = e.Offset
+		e = e.Remap(to)
+		if uuid := uuids[e.Event.PCI]; uuid != "" {
+			e = e.WithUUID(uuid)
+		}
+		line, err := e.Record(r.form)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		all = append(all, kernellog.Record{
+			KmsgRecord: node.KmsgRecord{Data: string(line.Bytes()), Delay: min(time.Duration(float64(gap)/r.speed), r.maxGap)},
+			XID:        label(e.Event), GPU: e.Event.PCI.String(),
+		})
+	}
+	return all, errors.Join(errs...)
+}

@@ -1,0 +1,124 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
+)
+
+// started is a command that goes on in the background.
+type started struct {
+	*exec.Cmd
+	stdout, stderr bytes.Buffer
+}
+
+// start begins a burst that takes half a minute.
+func (e *env) start() *started {
+	e.t.Helper()
+	s := &started{Cmd: e.command("xid", "63", e.worker.Name, "--yes", "--count", "300", "--interval", "100ms")}
+	s.Stdout, s.Stderr = &s.stdout, &s.stderr
+	if err := s.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = s.Process.Kill(); _, _ = s.Process.Wait() })
+	return s
+}
+
+// phase waits until the ledger's only run is in the phase.
+func (e *env) phase(want ledger.Phase) ledger.Run {
+	e.t.Helper()
+	var run ledger.Run
+	cluster.Eventually(e.t, patience, "the run is "+string(want), func() (bool, string) {
+		runs := e.runs("--all")
+		if len(runs) != 1 {
+			return false, fmt.Sprintf("%d runs", len(runs))
+		}
+		run = runs[0]
+		return run.Phase == want, string(run.Phase)
+	})
+	return run
+}
+
+func TestCtrlCCleansUp(t *testing.T) {
+	t.Parallel()
+	e := setup(t)
+	s := e.start()
+	e.phase(ledger.Applying)
+	if err := s.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Wait()
+	if code := s.ProcessState.ExitCode(); code != 130 {
+		t.Errorf("exit %d after Ctrl-C, wanted 130; stderr:\n%s", code, s.stderr.String())
+	}
+	e.phase(ledger.Interrupted)
+	e.noPods()
+	e.inject("43", e.worker.Name) // the lock is free
+}
+
+// Whatever the moment, an interrupted client leaves no pod and a closed record.
+func TestCtrlCAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	e := setup(t)
+	for delay := 20 * time.Millisecond; delay < 1500*time.Millisecond; delay = delay * 3 / 2 {
+		s := e.start()
+		timer := time.AfterFunc(delay, func() { _ = s.Process.Signal(syscall.SIGINT) })
+		_ = s.Wait()
+		timer.Stop()
+		e.noPods()
+	}
+	for _, run := range e.runs("--all") {
+		if run.Closed.IsZero() || run.Phase == ledger.Applying || run.Phase == ledger.Planned {
+			t.Errorf("run %s was left %s", run.ID, run.Phase)
+		}
+	}
+	e.inject("43", e.worker.Name)
+}
+
+// A killed client leaves a record, and anybody with the kubeconfig can clean up behind it.
+func TestRevertAfterTheClientWasKilled(t *testing.T) {
+	t.Parallel()
+	e := setup(t)
+	s := e.start()
+	run := e.phase(ledger.Applying)
+	_ = s.Process.Kill()
+	_ = s.Wait()
+
+	r := e.plugin("xid", "43", e.worker.Name, "--yes")
+	e.mustSay(r, 1, run.ID, "kubectl gpu-fault revert")
+	e.ok("revert", run.ID, "--yes", "--force")
+	e.noPods()
+	if runs := e.runs(); len(runs) != 0 {
+		t.Errorf("after revert the ledger still has %+v", runs)
+	}
+	e.inject("43", e.worker.Name)
+}
+
+func TestASecondRunOnALockedNodeIsRefused(t *testing.T) {
+	t.Parallel()
+	e := setup(t)
+	e.start()
+	run := e.phase(ledger.Applying)
+	e.mustSay(e.plugin("xid", "79", e.worker.Name, "--yes"), 1, e.worker.Name, run.ID, run.By)
+}
+
+func (e *env) mustSay(r result, code int, parts ...string) {
+	e.t.Helper()
+	if r.code != code {
+		e.t.Errorf("exit %d, wanted %d\n%s%s", r.code, code, r.stdout, r.stderr)
+	}
+	for _, part := range parts {
+		if !strings.Contains(r.stderr, part) {
+			e.t.Errorf("the message does not say %q:\n%s", part, r.stderr)
+		}
+	}
+}
