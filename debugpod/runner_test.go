@@ -180,6 +180,14 @@ func TestCloseAfterCancel(t *testing.T) {
 			t.Fatal(err)
 		}
 		cancel()
+		failed := false // once: the second try must have time, too
+		s.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if failed {
+				return false, nil, nil
+			}
+			failed = true
+			return true, nil, apierrors.NewServerTimeout(schema.GroupResource{Resource: "pods"}, "delete", 1)
+		})
 		if err := session.Close(ctx); err != nil || s.left(t) != 0 {
 			t.Errorf("%v, %d pods left", err, s.left(t))
 		}

@@ -3,11 +3,12 @@
 # node's condition, say how it is undone, clean up. Ends with "demo: ok".
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export KUBECONFIG=$PWD/.cluster/kubeconfig PATH=$PWD/bin:$PATH
+export KUBECONFIG=$PWD/.cluster/kubeconfig PATH=$PWD/bin:$PWD/.cluster/bin:$PATH
 NODE=${NODE:-node-b}
 
-say() { printf '\n\033[1m# %s\033[0m\n' "$*"; }
-[ -t 1 ] && [ -z "${NO_COLOR:-}" ] || say() { printf '\n# %s\n' "$*"; }
+bold='' plain=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+say() { printf '\n%s# %s%s\n' "$bold" "$*" "$plain"; }
 show() { printf '$ %s\n' "$*"; "$@"; }
 condition() { kubectl get node "$NODE" -o 'jsonpath={.status.conditions[?(@.type=="GPUXid")].'"$1"'}'; }
 # await WHAT STATUS: until the detector's condition has the status.
@@ -43,8 +44,7 @@ run=$(kubectl gpu-fault list -o name)
 for r in $run; do show kubectl gpu-fault revert "$r" --yes; done
 test/cluster/node sh "$NODE" systemctl restart node-problem-detector
 await 'the return to the healthy state' False
-left=$(kubectl get pods -n gpu-fault -o name)
-if [ -n "$left" ]; then kubectl wait --for=delete -n gpu-fault --timeout=30s $left; fi
+kubectl wait pods --all --for=delete -n gpu-fault --timeout=30s >/dev/null
 show kubectl get pods -n gpu-fault
 
 printf '\ndemo: ok\n'

@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // cloud providers' credentials, as in kubectl
+	"k8s.io/klog/v2"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin"
 )
@@ -22,8 +24,16 @@ func main() {
 	os.Exit(run(streams, os.Args))
 }
 
-// run executes the command line and returns the exit code.
-func run(streams genericiooptions.IOStreams, args []string) int {
+// run executes the command line and returns the exit code. A bug shows as one line that says where to report it; -v 1 or more shows the
+// trace.
+func run(streams genericiooptions.IOStreams, args []string) (code int) {
+	defer func() {
+		if bug := recover(); bug != nil {
+			fmt.Fprintf(streams.ErrOut, "error: this is a bug in kubectl gpu-fault: %v\nsee what was begun with `kubectl gpu-fault list`, undo it with `kubectl gpu-fault revert`, and please report it with the output of -v 1\n", bug)
+			klog.V(1).Infof("%s", debug.Stack())
+			code = plugin.ExitError
+		}
+	}()
 	ctx, stop := withSignals(context.Background(), streams)
 	defer stop()
 

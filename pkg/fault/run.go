@@ -52,7 +52,7 @@ func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 		err = fmt.Errorf("nothing was changed: %w", err)
 		return s.finish(ctx, w, nil, &results{}, err)
 	}
-	limited, cancel := context.WithDeadlineCause(ctx, run.Deadline, fmt.Errorf("not done within %s", s.timeout()))
+	limited, cancel := context.WithTimeoutCause(ctx, run.Deadline.Sub(s.Ledger.Now()), fmt.Errorf("not done within %s", s.timeout()))
 	defer cancel()
 	results := s.applyAll(limited, w, plan.Changes)
 	if ctx.Err() != nil {

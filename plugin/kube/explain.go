@@ -12,6 +12,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
+// ErrNoKubeconfig says that there is no cluster to talk to.
+var ErrNoKubeconfig = errors.New("no kubeconfig found: set KUBECONFIG, or give --kubeconfig FILE")
+
 // Explain turns what client-go says into what the user can do. An error that it does not know comes back as it is.
 func Explain(err error) error {
 	var (
@@ -24,8 +27,8 @@ func Explain(err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	case clientcmd.IsEmptyConfig(err), strings.Contains(err.Error(), "invalid configuration: no configuration has been provided"):
-		return errors.New("no kubeconfig found: set KUBECONFIG, or give --kubeconfig FILE")
-	case clientcmd.IsContextNotFound(err):
+		return ErrNoKubeconfig
+	case clientcmd.IsContextNotFound(err), isContextMissing(err):
 		return fmt.Errorf("%w: list the contexts with `kubectl config get-contexts`", err)
 	case apierrors.IsUnauthorized(err):
 		return errors.New("the API server does not accept these credentials: log in again, or choose another --context")
@@ -36,6 +39,12 @@ func Explain(err error) error {
 	default:
 		return err
 	}
+}
+
+// isContextMissing knows the error that clientcmd has for a --context that the kubeconfig lacks; it has no type.
+func isContextMissing(err error) bool {
+	text := err.Error()
+	return strings.HasPrefix(text, "context ") && strings.HasSuffix(text, "does not exist")
 }
 
 func host(raw string) string {

@@ -3,6 +3,7 @@ package kube
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -49,6 +50,9 @@ func (c *Connection) Cluster() (*Cluster, error) {
 	if err != nil {
 		return nil, Explain(err)
 	}
+	if c.isNowhere(config) {
+		return nil, ErrNoKubeconfig
+	}
 	// client-go's defaults, 5 and 10 requests a second, would make ten nodes at once wait for each other.
 	config.QPS, config.Burst = 100, 200
 	client, err := kubernetes.NewForConfig(config)
@@ -61,6 +65,15 @@ func (c *Connection) Cluster() (*Cluster, error) {
 		return nil, Explain(err)
 	}
 	return &Cluster{Client: client, Config: config, Namespace: namespace, Context: c.contextName()}, nil
+}
+
+// isNowhere is whether client-go found no cluster at all and fell back to the port that API servers had long ago.
+func (c *Connection) isNowhere(config *rest.Config) bool {
+	if c.APIServer != nil && *c.APIServer != "" {
+		return false
+	}
+	raw, err := c.ToRawKubeConfigLoader().RawConfig()
+	return err == nil && len(raw.Clusters) == 0 && strings.HasSuffix(config.Host, "localhost:8080")
 }
 
 func (c *Connection) contextName() string {

@@ -24,11 +24,24 @@ func Undoers() map[string]fault.Undoer {
 	}
 }
 
-// forget says what each detector needs to forget an XID.
-func forget([]string) []string {
+// forget says, for the XIDs that were written, what each detector that may have seen one needs to forget it.
+func forget(xids []string) []string {
+	var events []xid.Event
+	for _, text := range xids {
+		selector, err := xid.ParseSelector(text)
+		if err != nil {
+			continue // a companion line, which no detector takes for an XID
+		}
+		event, err := selector.Event(xid.Options{})
+		if err != nil {
+			event = xid.Event{Kind: selector.Kind, Code: selector.Code, Body: "-"} // a code of the user's own
+		}
+		events = append(events, event)
+	}
 	var lines []string
 	for _, d := range xid.Detectors() {
-		if d.Forget != "" {
+		saw := slices.ContainsFunc(events, func(e xid.Event) bool { return d.Judge(e, xid.FormAuto).Seen != xid.No })
+		if (saw || len(events) == 0) && d.Forget != "" {
 			lines = append(lines, fmt.Sprintf("%s: %s", d.Name, d.Forget))
 		}
 	}

@@ -1,8 +1,12 @@
 package xid
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -10,13 +14,13 @@ import (
 )
 
 // before tells, on stderr, what is going to be written where, what cannot be undone, and which detector will do what.
-func (w *writing) before(cluster *kube.Cluster, names []string) error {
+func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []string) error {
 	out := w.streams.ErrOut
 	fmt.Fprintf(out, "%s: %s, in context %q\n", w.summary, listNodes(names), cluster.Context)
 	fmt.Fprintf(out, "How: a privileged pod in namespace %q writes the lines to /dev/kmsg, reads them back and deletes itself.\n", w.connection.LedgerNamespace)
 	fmt.Fprintf(out, "Undo: none, a kernel log cannot be unwritten; `kubectl gpu-fault revert` says what each detector needs to forget the lines.\n\n")
 
-	seen, blind, reboots := verdicts(w.events, w.form)
+	seen, blind, reboots := verdicts(detectorsOf(w.provider(ctx, cluster, names[0])), w.events, w.form)
 	if err := seen.Write(out); err != nil {
 		return err
 	}
@@ -27,11 +31,37 @@ func (w *writing) before(cluster *kube.Cluster, names []string) error {
 	return nil
 }
 
+// clouds are the detectors that run on the nodes of one cloud only, with what the node's providerID then begins with.
+var clouds = map[string]string{
+	xid.IDEKS:      "aws:",
+	xid.IDHyperPod: "aws:",
+	xid.IDAKS:      "azure:",
+	xid.IDGKE:      "gce:",
+	xid.IDACK:      "cn-", // REGION.INSTANCE
+}
+
+// provider is the node's providerID; empty on one's own machines, or when it cannot be read.
+func (w *writing) provider(ctx context.Context, cluster *kube.Cluster, nodeName string) string {
+	n, err := cluster.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+	if err != nil {
+		return ""
+	}
+	return n.Spec.ProviderID
+}
+
+// detectorsOf leaves out the detectors of other clouds.
+func detectorsOf(providerID string) []xid.Detector {
+	return slices.DeleteFunc(xid.Detectors(), func(d xid.Detector) bool {
+		prefix, isCloud := clouds[d.ID]
+		return isCloud && !strings.HasPrefix(providerID, prefix)
+	})
+}
+
 // verdicts is a row for each detector that may see the events, with what it does about the one that it takes the most seriously;
 // the names of those that see none of them; and of those that may reboot a node.
-func verdicts(events []xid.Event, form xid.Form) (seen *printer.Table, blind, reboots []string) {
+func verdicts(detectors []xid.Detector, events []xid.Event, form xid.Form) (seen *printer.Table, blind, reboots []string) {
 	seen = &printer.Table{Header: []string{"DETECTOR", "SEES", "XID", "REACTION"}}
-	for _, d := range xid.Detectors() {
+	for _, d := range detectors {
 		v, of := worst(d, events, form)
 		switch {
 		case v.Seen == xid.No:

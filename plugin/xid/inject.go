@@ -140,7 +140,7 @@ func (w *writing) run(ctx context.Context) error {
 		fmt.Fprintf(w.streams.ErrOut, "the API server would admit the debug pods; what is written on the nodes cannot be tried without writing it\n")
 		return w.printPods(names)
 	}
-	if err := w.before(cluster, names); err != nil {
+	if err := w.before(ctx, cluster, names); err != nil {
 		return err
 	}
 	if err := confirm.Ask(ctx, w.streams, "Go ahead?", w.yes); err != nil {

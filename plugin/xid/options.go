@@ -218,7 +218,10 @@ func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 	}
 	text.Driver = generation
 	if text.Process == (xid.Process{}) && !o.noProcess {
-		text.Process = o.processFor(s, p)
+		text.Process = p.process
+	}
+	if !takesProcess(s) && (text.Process == p.process || len(o.selectors) > 1) {
+		text.Process = xid.Process{} // only where it was asked for, and for nothing else, is it an error
 	}
 	if o.cascade {
 		text.UUID = p.gpu.uuid
@@ -240,12 +243,10 @@ func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 	return []xid.Step{{Event: event}}, nil
 }
 
-// processFor is the pod's own process, where the driver prints one at all.
-func (o *options) processFor(s xid.Selector, p place) xid.Process {
-	if code, ok := xid.Lookup(s.Code); s.Kind != xid.KindXID || ok && code.Template.NoProcess {
-		return xid.Process{}
-	}
-	return p.process
+// takesProcess is whether the driver ever prints a process with s.
+func takesProcess(s xid.Selector) bool {
+	code, known := xid.Lookup(s.Code)
+	return s.Kind == xid.KindXID && !(known && code.Template.NoProcess)
 }
 
 // blame names the flag that an error of the text comes from.

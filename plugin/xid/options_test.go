@@ -167,9 +167,9 @@ func TestGPUsThatAreNotThere(t *testing.T) {
 
 func TestReplayMapsAddressesAndKeepsGaps(t *testing.T) {
 	t.Parallel()
-	log, err := xid.ParseLog(strings.NewReader(`[  100.0] NVRM: GPU at PCI:0000:c7:00: GPU-455e672a-0000-1111-2222-333344445555
-[  101.0] NVRM: Xid (PCI:0000:c7:00): 79, GPU has fallen off the bus.
-[  701.0] NVRM: Xid (PCI:0000:c8:00): 45, pid=1, name=x, Ch 00000008
+	log, err := xid.ParseLog(strings.NewReader(`[  100.000000] NVRM: GPU at PCI:0000:c7:00: GPU-455e672a-0000-1111-2222-333344445555
+[  101.000000] NVRM: Xid (PCI:0000:c7:00): 79, GPU has fallen off the bus.
+[  701.000000] NVRM: Xid (PCI:0000:c8:00): 45, pid=1, name=x, Ch 00000008
 `))
 	if err != nil {
 		t.Fatal(err)

@@ -201,7 +201,8 @@ func (r *replay) compose(nodeName string, info node.Info, podUID string) ([]kern
 	if err != nil && (len(info.GPUs) > 0 || len(r.byHand) == 0) { // on a node without a driver all addresses may be the user's
 		return nil, err
 	}
-	to, uuids := maps.Clone(r.byHand), map[xid.PCI]xid.UUID{}
+	to, uuids := map[xid.PCI]xid.PCI{}, map[xid.PCI]xid.UUID{}
+	maps.Copy(to, r.byHand)
 	for _, p := range r.addresses() {
 		if _, mapped := to[p]; mapped {
 			continue

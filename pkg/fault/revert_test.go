@@ -1,0 +1,175 @@
+package fault_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger/ledgertest"
+)
+
+func TestRevertLeavesWhatOthersChanged(t *testing.T) {
+	w := newWorld()
+	c := w.client(ledgertest.Hooks{})
+	run, err := c.Run(t.Context(), c.plan("gpu-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set("gpu-1", "repaired by an operator")
+	run, err = c.Revert(t.Context(), run.ID, false)
+	if err != nil || states(run) != "superseded" || !run.IsClosed() || w.file("gpu-1") != "repaired by an operator" {
+		t.Errorf("%v, %s", err, states(run))
+	}
+}
+
+func TestRevertStaysOpenUntilAllIsUndone(t *testing.T) {
+	w := newWorld()
+	c := w.client(ledgertest.Hooks{})
+	run, err := c.Run(t.Context(), c.plan("gpu-1", "gpu-2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	undo := c.Undoers["file"]
+	for name, bad := range map[string]map[string]fault.Undoer{
+		`node/gpu-2: undo node/gpu-2: its kind "file" is unknown: it was made by a newer kubectl gpu-fault`: {},
+		"node/gpu-2: undo node/gpu-2: the node is lost":                                                     {"file": undoing(func() (ledger.State, error) { return "", errors.New("the node is lost") })},
+		"node/gpu-2: undo node/gpu-2: panic: a bug":                                                         {"file": undoing(func() (ledger.State, error) { panic("a bug") })},
+		`node/gpu-2: undo node/gpu-2: it ended in state`:                                                    {"file": undoing(func() (ledger.State, error) { return ledger.StateProven, nil })},
+	} {
+		c.Undoers = bad
+		after, err := c.Revert(t.Context(), run.ID, false)
+		wantText(t, err, name)
+		if after.IsClosed() || states(after) != "proven proven" || after.Steps[1].Message == "" || len(w.state(t).leases) != 2 {
+			t.Errorf("%+v", after)
+		}
+	}
+	c.Undoers = map[string]fault.Undoer{"file": undo}
+	after, err := c.Revert(t.Context(), run.ID, false)
+	if err != nil || states(after) != "reverted reverted" || !after.IsClosed() || len(w.broken())+len(w.state(t).leases) > 0 {
+		t.Errorf("%v, %+v", err, after)
+	}
+}
+
+func TestTheLastChangeOfATargetIsUndoneFirst(t *testing.T) {
+	w := newWorld()
+	c := w.client(ledgertest.Hooks{})
+	var order []string
+	c.Undoers["file"] = recording{&order, c}
+	run, err := c.Run(t.Context(), c.plan("gpu-1", "gpu-1", "gpu-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Revert(t.Context(), run.ID, false); err != nil || strings.Join(order, "") != "321" {
+		t.Errorf("%v, undone in the order %v", err, order)
+	}
+}
+
+type recording struct {
+	order *[]string
+	fault.Undoer
+}
+
+func (r recording) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	*r.order = append(*r.order, step.ID)
+	return r.Undoer.Undo(ctx, run, step)
+}
+
+type undoing func() (ledger.State, error)
+
+func (undoing) Describe(ledger.Step) string { return "" }
+func (u undoing) Undo(context.Context, ledger.Run, ledger.Step) (ledger.State, string, error) {
+	state, err := u()
+	return state, "", err
+}
+
+func TestARunThatIsBeingMadeIsRevertedOnlyByForce(t *testing.T) {
+	w := newWorld()
+	c := w.client(ledgertest.Hooks{})
+	other := w.client(ledgertest.Hooks{})
+	plan := c.plan("gpu-1")
+	apply := plan.Changes[0].Apply
+	plan.Changes[0].Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+		_, err := other.Revert(ctx, r.Run().ID, false)
+		var running *fault.RunningError
+		if !errors.As(err, &running) {
+			t.Errorf("without force: %v", err)
+		}
+		wantText(t, err, "is still being made by alice on host laptop, until 2026-05-04T12:10:00Z (in 11m0s)", "--force")
+		if after, err := other.Revert(ctx, r.Run().ID, true); err != nil || after.Phase != ledger.Reverted {
+			t.Errorf("by force: %v", err)
+		}
+		return apply(ctx, r) // its Save must fail
+	}
+	run, err := c.Run(t.Context(), plan)
+	wantText(t, err, "the run is closed", "was reverted by somebody else meanwhile: reverted of alice")
+	if run.Phase != ledger.Reverted || len(w.broken())+len(w.state(t).leases) > 0 {
+		t.Errorf("%s, broken %v, locks %v", run.Phase, w.broken(), w.state(t).leases)
+	}
+}
+
+func TestAStepThatLandsDuringARevertIsUndone(t *testing.T) {
+	w := newWorld()
+	c, other := w.client(ledgertest.Hooks{}), w.client(ledgertest.Hooks{})
+	plan := c.plan("gpu-1")
+	plan.Changes[0].Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+		if _, err := other.Revert(ctx, r.Run().ID, true); err != nil {
+			t.Error(err)
+		}
+		w.set("gpu-1", r.Run().ID) // it had saved long before, and writes only now
+		return []ledger.Evidence{{Text: "landed"}}, nil
+	}
+	if _, err := c.Run(t.Context(), plan); err == nil || len(w.broken()) > 0 {
+		t.Errorf("%v, broken %v", err, w.broken())
+	}
+}
+
+func TestRevertOfADeadClient(t *testing.T) {
+	w := newWorld()
+	c := w.client(ledgertest.Hooks{})
+	if _, err := c.Ledger.EnsureNamespace(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, label := range []string{"runtime-dead22", "runtime-other2"} {
+		_, err := c.Client.CoreV1().Pods(ledger.DefaultNamespace).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name: "debug-" + label, Labels: map[string]string{ledger.LabelRun: label},
+		}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := ledger.Run{ID: "runtime-dead22", Fault: "runtime", Phase: ledger.Applying, Deadline: start.Add(10 * time.Minute)}
+	for i, state := range []ledger.State{ledger.StateApplying, ledger.StateApplied, ledger.StateProven, ledger.StatePlanned} {
+		node := fmt.Sprintf("gpu-%d", i+1)
+		run.Steps = append(run.Steps, ledger.Step{
+			ID: fmt.Sprint(i + 1), Target: ledger.Target{Kind: "Node", Name: node}, State: state, Undo: ledger.Undo{Kind: "file"},
+		})
+		if state != ledger.StateApplying && state != ledger.StatePlanned {
+			w.set(node, run.ID)
+		}
+	}
+	if _, err := c.Ledger.Create(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+	after, err := c.later(12*time.Minute).Revert(t.Context(), run.ID, false)
+	if err != nil || states(after) != "reverted reverted reverted skipped" || !after.IsClosed() || len(w.broken()) > 0 {
+		t.Errorf("%v, %+v", err, after)
+	}
+	pods, err := c.Client.CoreV1().Pods(ledger.DefaultNamespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(pods.Items) != 1 || pods.Items[0].Labels[ledger.LabelRun] != "runtime-other2" {
+		t.Errorf("pods %v, %v", pods.Items, err)
+	}
+}
+
+func TestRevertOfWhatIsNotThere(t *testing.T) {
+	c := newWorld().client(ledgertest.Hooks{})
+	_, err := c.Revert(t.Context(), "xid-nope22", false)
+	wantText(t, err, "there is no run xid-nope22", "list --all")
+}

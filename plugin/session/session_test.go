@@ -1,0 +1,30 @@
+package session
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The ledger can be read by others: it must not hold credentials.
+func TestTheRecordedCommandHasNoCredentials(t *testing.T) {
+	t.Parallel()
+	got := CommandLine([]string{"/usr/bin/kubectl-gpu_fault", "xid", "79", "n", "--token", "secret", "--token=secret", "--password=secret"})
+	want := []string{"kubectl-gpu_fault", "xid", "79", "n", "--token", "...", "--token=...", "--password=..."}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What a detector needs to forget is told only of those that can have seen the line.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	text := strings.Join(forget([]string{"79", "gpu-note"}), "\n")
+	if !strings.Contains(text, "NVSentinel") || !strings.Contains(text, "node-problem-detector") || strings.Contains(text, "tracepoint") {
+		t.Errorf("for 79:\n%s", text)
+	}
+	if len(forget([]string{"9999"})) == 0 {
+		t.Error("nothing is told for a code of the user's own")
+	}
+}
