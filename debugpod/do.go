@@ -102,12 +102,10 @@ func (s *Session) explainSilence(ctx context.Context, ended error, stderr string
 	switch {
 	case ended == nil:
 		return fmt.Errorf("%w%s", ErrOutputLost, stderr)
-	case errors.As(ended, &exit) && (exit.ExitStatus() == 126 || exit.ExitStatus() == 2):
-		return fmt.Errorf("%w: it could not be started (exit code %d), or is not for this node's architecture%s", ErrOutputLost, exit.ExitStatus(), stderr)
-	case errors.As(ended, &exit):
-		return fmt.Errorf("%w: it ended with exit code %d%s", ErrOutputLost, exit.ExitStatus(), stderr)
 	case apierrors.IsForbidden(ended), strings.Contains(ended.Error(), "cannot create resource \"pods/exec\""):
 		return fmt.Errorf("you need the permission to create pods/exec in namespace %s: %w", s.pod.Namespace, ended)
+	case errors.As(ended, &exit) && (exit.ExitStatus() == 126 || exit.ExitStatus() == 2):
+		return fmt.Errorf("%w: it could not be started (exit code %d), or is not for this node's architecture%s", ErrOutputLost, exit.ExitStatus(), stderr)
 	}
 	if gone := s.whyGone(ctx); gone != nil {
 		return fmt.Errorf("%w: %w: %w%s", ErrOutputLost, gone, ended, stderr)

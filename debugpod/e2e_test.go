@@ -3,7 +3,6 @@
 package debugpod_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +11,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
-	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -73,6 +69,18 @@ func connectThrough(t *testing.T, change func(*rest.Config)) *cluster {
 			chosen = &nodes.Items[i]
 		}
 	}
+	c := &cluster{client, debugpod.NewRunner(client, config, helper.For), chosen, os.Getenv(victimNamespace)}
+	if c.namespace == "" {
+		c.namespace = ownNamespace(t, client)
+	}
+	return c
+}
+
+// victimNamespace is the environment variable that gives TestVictim its namespace: the client is killed, and would leave its own.
+const victimNamespace = "GPU_FAULT_E2E_VICTIM"
+
+func ownNamespace(t *testing.T, client kubernetes.Interface) string {
+	t.Helper()
 	ns, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: "dbg-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
 	}}, metav1.CreateOptions{})
@@ -84,7 +92,7 @@ func connectThrough(t *testing.T, change func(*rest.Config)) *cluster {
 			t.Error(err)
 		}
 	})
-	return &cluster{client, debugpod.NewRunner(client, config, helper.For), chosen, ns.Name}
+	return ns.Name
 }
 
 func (c *cluster) spec(run string) debugpod.Spec {
@@ -228,170 +236,5 @@ func cancelStops(t *testing.T, c *cluster) {
 			t.Errorf("uploaded %v: %d records are proven, after 3 were heard of", uploaded, len(written))
 		}
 		cancel()
-	}
-}
-
-// TestKilledClient holds what is left when the client is killed: nothing is written any more, and the pod ends at its deadline.
-func TestKilledClient(t *testing.T) {
-	c := connect(t)
-	spec := c.spec("killed")
-	if os.Getenv("GPU_FAULT_E2E_VICTIM") != "" {
-		t.Skip("this is the victim")
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=TestVictim", "-test.v")
-	cmd.Env = append(os.Environ(), "GPU_FAULT_E2E_VICTIM="+c.namespace)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	for lines.Scan() && !strings.Contains(lines.Text(), "WRITTEN 3") {
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
-	time.Sleep(time.Second)
-	before := count(t, "victim")
-	time.Sleep(2 * time.Second)
-	if after := count(t, "victim"); after != before || before == 0 {
-		t.Errorf("the helper goes on without its client: %d records, then %d", before, after)
-	}
-	name := debugpod.PodName(spec.Run, spec.Node)
-	for start := time.Now(); ; time.Sleep(200 * time.Millisecond) {
-		pod, err := c.client.CoreV1().Pods(c.namespace).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if pod.Status.Phase != corev1.PodRunning {
-			t.Logf("pod %s %s after %v", pod.Status.Phase, pod.Status.Reason, time.Since(start))
-			return
-		}
-		if time.Since(start) > 20*time.Second {
-			t.Fatal("the pod outlives its deadline")
-		}
-	}
-}
-
-// TestVictim is the client that TestKilledClient kills.
-func TestVictim(t *testing.T) {
-	namespace := os.Getenv("GPU_FAULT_E2E_VICTIM")
-	if namespace == "" {
-		t.Skip("only TestKilledClient runs it")
-	}
-	c := connect(t)
-	c.namespace = namespace
-	spec := c.spec("killed")
-	spec.Deadline = 8 * time.Second
-	session, err := c.runner.Start(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := records(1000, "victim")
-	for i := range all {
-		all[i].Delay = 250 * time.Millisecond
-	}
-	n := 0
-	_, err = session.WriteKmsg(t.Context(), node.WriteKmsg{Records: all}, func(w []node.WrittenKmsg) {
-		n += len(w)
-		fmt.Println("WRITTEN", n)
-	})
-	t.Fatal(err)
-}
-
-// count is how many records of this machine's kernel log have the text: the nodes of the test cluster share it.
-func count(t *testing.T, text string) int {
-	t.Helper()
-	if runtime.GOOS != "linux" {
-		t.Skip("the kernel log is read on this machine")
-	}
-	out, err := exec.Command("dmesg").Output()
-	if err != nil {
-		t.Skipf("dmesg: %v", err)
-	}
-	return strings.Count(string(out), "gpu-fault-e2e: "+text)
-}
-
-func TestStartFailures(t *testing.T) {
-	c := connect(t)
-	for name, tc := range map[string]struct {
-		change func(*debugpod.Spec)
-		want   string
-	}{
-		"image not there": {func(s *debugpod.Spec) { s.Image, s.PullPolicy = "example.invalid/none:1", corev1.PullNever }, "ErrImageNeverPull"},
-		"image not valid": {func(s *debugpod.Spec) { s.Image = "a:b:c" }, "InvalidImageName"},
-		"pull fails":      {func(s *debugpod.Spec) { s.Image = "127.0.0.1:1/none:1" }, "ErrImagePull"},
-		"no namespace":    {func(s *debugpod.Spec) { s.Namespace = "dbg-none" }, debugpod.ReasonNamespaceMissing},
-		"no node":         {func(s *debugpod.Spec) { s.Node = "none" }, debugpod.ReasonNodeMissing},
-	} {
-		t.Run(name, func(t *testing.T) {
-			spec := c.spec("fails" + strings.ReplaceAll(name, " ", ""))
-			tc.change(&spec)
-			start := time.Now()
-			_, err := c.runner.Start(t.Context(), spec)
-			var failure *debugpod.StartError
-			if !errors.As(err, &failure) || failure.Reason != tc.want && (tc.want != debugpod.ReasonNodeMissing || failure.Reason != debugpod.ReasonDeleted) {
-				t.Errorf("got %v, want reason %s", err, tc.want)
-			}
-			t.Logf("%v: %v", time.Since(start), err)
-		})
-	}
-}
-
-func TestPodSecurityRefuses(t *testing.T) {
-	c := connect(t)
-	_, err := c.client.CoreV1().Namespaces().Patch(t.Context(), c.namespace, "application/merge-patch+json",
-		[]byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"baseline"}}}`), metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var failure *debugpod.StartError
-	if err := c.runner.DryRun(t.Context(), c.spec("psa")); !errors.As(err, &failure) || failure.Reason != debugpod.ReasonPodSecurity {
-		t.Errorf("dry run: %v", err)
-	}
-	if _, err := c.runner.Start(t.Context(), c.spec("psa")); !errors.As(err, &failure) || failure.Reason != debugpod.ReasonPodSecurity {
-		t.Errorf("start: %v", err)
-	}
-}
-
-// TestMedians measures; it fails only when something does not work.
-func TestMedians(t *testing.T) {
-	c := connect(t)
-	const rounds = 10
-	times := map[string][]time.Duration{}
-	measure := func(what string, f func() error) {
-		t.Helper()
-		start := time.Now()
-		if err := f(); err != nil {
-			t.Fatal(err)
-		}
-		times[what] = append(times[what], time.Since(start))
-	}
-	for i := range rounds {
-		var session *debugpod.Session
-		measure("1 create to Running", func() (err error) {
-			session, err = c.runner.Start(t.Context(), c.spec(fmt.Sprint("median", i)))
-			return err
-		})
-		inspect := func() error { _, err := session.Inspect(t.Context(), node.Inspect{}); return err }
-		write := func(n int) func() error {
-			return func() error {
-				_, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: records(n, "median")}, nil)
-				return err
-			}
-		}
-		measure("2 first Do: upload and inspect", inspect)
-		measure("3 second Do: inspect", inspect)
-		measure("4 write 1 record", write(1))
-		measure("5 write 1,000 records", write(1000))
-		measure("6 Close", func() error { return session.Close(t.Context()) })
-		times["7 Close to gone"] = append(times["7 Close to gone"], c.untilGone(t, session.Pod().Name))
-	}
-	for what, all := range times {
-		slices.Sort(all)
-		t.Logf("%-32s median %v, %v to %v", what, all[rounds/2], all[0], all[rounds-1])
 	}
 }

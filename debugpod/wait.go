@@ -35,9 +35,6 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 			return last, nil
 		case verdict.failure != nil:
 			return nil, r.withEvents(ctx, verdict.failure, last)
-		case verdict.waiting != seen:
-			seen = verdict.waiting
-			r.progress("debug pod on node %s: %s", last.Spec.NodeName, seen)
 		}
 		select {
 		case <-ctx.Done():
@@ -70,6 +67,11 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 				return nil, err
 			}
 			last = next
+			// A pod that takes long is worth words; most run before the first tick.
+			if now := judge(last).waiting; now != seen && now != "" {
+				seen = now
+				r.progress("debug pod on node %s: %s", last.Spec.NodeName, seen)
+			}
 			if last.Status.StartTime == nil {
 				if failure := r.nodeFailure(ctx, last.Spec.NodeName); failure != nil {
 					return nil, failure

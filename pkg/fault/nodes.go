@@ -62,7 +62,8 @@ func checkNodes(plan Plan, nodes []corev1.Node) []error {
 			problems = append(problems, fmt.Errorf("node %s is not Ready (%s), so that nothing could be proven or undone there", node.Name, why))
 		}
 		if role, ok := controlPlaneRole(node); ok && !plan.Allow.ControlPlane {
-			problems = append(problems, fmt.Errorf("node %s belongs to the control plane (label %s); to break it anyway: --allow-control-plane", node.Name, role))
+			problems = append(problems, fmt.Errorf("node %s belongs to the control plane (label %s); to break it anyway: --allow-control-plane",
+				node.Name, role))
 		}
 	}
 	return problems

@@ -58,7 +58,9 @@ func Permissions(lists ...[]Permission) []Permission {
 		all = append(all, p)
 	}
 	slices.SortFunc(all, func(a, b Permission) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Verb, b.Verb))
+		return cmp.Or(
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Verb, b.Verb),
+		)
 	})
 	return all
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,7 @@ const clearanceLife = 30 * time.Second
 // Preflight checks all that can be checked before anything is changed, and changes nothing. The error is a *PreflightError
 // with every problem, or ctx's.
 func (s *Session) Preflight(ctx context.Context, plan Plan) error {
-	clear, err := s.preflight(ctx, plan)
+	seen, err := s.preflight(ctx, plan)
 	if err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func (s *Session) Preflight(ctx context.Context, plan Plan) error {
 	if s.cleared == nil {
 		s.cleared = map[string]clearance{}
 	}
-	s.cleared[fingerprint(plan)] = clear
+	s.cleared[fingerprint(plan)] = seen
 	return nil
 }
 
@@ -61,11 +62,11 @@ func (s *Session) Preflight(ctx context.Context, plan Plan) error {
 func (s *Session) clear(ctx context.Context, plan Plan) (clearance, error) {
 	s.clearing.Lock()
 	key := fingerprint(plan)
-	clear, ok := s.cleared[key]
+	seen, ok := s.cleared[key]
 	delete(s.cleared, key)
 	s.clearing.Unlock()
-	if ok && s.Ledger.Now().Sub(clear.at) < clearanceLife {
-		return clear, nil
+	if ok && s.Ledger.Now().Sub(seen.at) < clearanceLife {
+		return seen, nil
 	}
 	return s.preflight(ctx, plan)
 }
@@ -79,9 +80,9 @@ func fingerprint(plan Plan) string {
 }
 
 func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
-	clear := clearance{at: s.Ledger.Now(), uids: map[string]string{}}
+	seen := clearance{at: s.Ledger.Now(), uids: map[string]string{}}
 	if err := s.validate(plan); err != nil {
-		return clear, &PreflightError{[]error{err}}
+		return seen, &PreflightError{[]error{err}}
 	}
 	var (
 		nodes              []corev1.Node
@@ -102,7 +103,7 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 	}
 	_ = group.Wait()
 	if ctx.Err() != nil {
-		return clear, fmt.Errorf("preflight: %w", context.Cause(ctx))
+		return seen, fmt.Errorf("preflight: %w", context.Cause(ctx))
 	}
 
 	problems := checkNamespaces(plan, s.Ledger.Namespace)
@@ -123,12 +124,12 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 		}
 	}
 	if problems = compact(problems); len(problems) > 0 {
-		return clear, &PreflightError{problems}
+		return seen, &PreflightError{problems}
 	}
 	for _, node := range nodes {
-		clear.uids[node.Name] = string(node.UID)
+		seen.uids[node.Name] = string(node.UID)
 	}
-	return clear, nil
+	return seen, nil
 }
 
 // validate refuses plans that could not be undone. They are mistakes in a fault's code.
@@ -159,11 +160,5 @@ func hasTarget(plan Plan, target ledger.Target) bool {
 
 // compact drops nil errors.
 func compact(errs []error) []error {
-	var real []error
-	for _, err := range errs {
-		if err != nil {
-			real = append(real, err)
-		}
-	}
-	return real
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }

@@ -74,6 +74,9 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 
 // takeOver takes the run away from a client that may be alive: from now on it cannot record, and so not make, a change.
 func (s *Session) takeOver(ctx context.Context, w *ledger.Writer, by string) error {
+	if !inItsWay(w.Run()) { // and it never is again
+		return nil
+	}
 	return w.Save(ctx, func(run *ledger.Run) error {
 		if inItsWay(*run) {
 			run.Phase, run.Message = ledger.Interrupted, "taken over by a revert"+of(by)

@@ -36,11 +36,11 @@ func (e *StepError) Unwrap() error { return e.Err }
 // undone. A run that is proven stays open until Revert, also one that cannot be undone; others are closed when nothing is
 // left to undo.
 func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
-	clear, err := s.clear(ctx, plan)
+	seen, err := s.clear(ctx, plan)
 	if err != nil {
 		return nil, err
 	}
-	w, err := s.record(ctx, s.draft(ctx, plan, clear))
+	w, err := s.record(ctx, s.draft(ctx, plan, seen))
 	if err != nil {
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
@@ -54,15 +54,11 @@ func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, run.Deadline.Sub(s.Ledger.Now()), fmt.Errorf("not done within %s", s.timeout()))
 	defer cancel()
-	results := s.applyAll(limited, w, plan.Changes)
-	if ctx.Err() != nil {
-		s.undoInterrupted(ctx, w, results)
-	}
-	return s.finish(ctx, w, locks, results, nil)
+	return s.finish(ctx, w, locks, s.applyAll(limited, w, plan.Changes), nil)
 }
 
 // draft is the record of a plan before anything happens.
-func (s *Session) draft(ctx context.Context, plan Plan, clear clearance) ledger.Run {
+func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.Run {
 	now := s.Ledger.Now()
 	run := ledger.Run{
 		Fault: plan.Fault, Summary: plan.Summary, Command: plan.Command, By: s.whoami(ctx), From: s.From, Client: s.Version,
@@ -70,7 +66,7 @@ func (s *Session) draft(ctx context.Context, plan Plan, clear clearance) ledger.
 	}
 	for i, change := range plan.Changes {
 		if change.Target.UID == "" && change.Target.Kind == kindNode {
-			change.Target.UID = clear.uids[change.Target.Name]
+			change.Target.UID = seen.uids[change.Target.Name]
 		}
 		run.Steps = append(run.Steps, ledger.Step{
 			ID: fmt.Sprint(i + 1), Target: change.Target, Action: change.Action, State: ledger.StatePlanned, Undo: change.Undo,
@@ -161,12 +157,15 @@ func (s *Session) undoInterrupted(ctx context.Context, w *ledger.Writer, results
 	}
 }
 
-// finish writes how the run ended, frees the locks of targets where nothing is left to undo, and says what went wrong. early is why
-// no step was begun.
+// finish undoes a run that the user stopped, writes how the run ended, frees the locks of targets where nothing is left to undo,
+// and says what went wrong. early is why no step was begun.
 func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.Lock, results *results, early error) (*ledger.Run, error) {
+	stopped := ctx.Err() != nil // asked once: a Ctrl-C from now on comes too late
+	if stopped && early == nil {
+		s.undoInterrupted(ctx, w, results)
+	}
 	cleanup, cancel := s.cleanup(ctx)
 	defer cancel()
-	stopped := ctx.Err() != nil
 	saveErr := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
 		for i := range run.Steps {
 			// One whose beginning could not be recorded was not begun, whatever the record says.
@@ -191,6 +190,11 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 		return nil
 	})
 	run := w.Run()
+	for _, step := range run.Steps {
+		if step.State == ledger.StateSkipped {
+			s.stepChanged(run, step.ID)
+		}
+	}
 	s.runChanged(run)
 	pending := run.Pending()
 	if err := s.Ledger.Unlock(cleanup, freed(locks, pending)); err != nil {

@@ -29,9 +29,11 @@ func (s *Session) applyStep(ctx context.Context, w *ledger.Writer, change Change
 	}
 	results.begin(id)
 
+	run := w.Run()
+	step := *run.Step(id)
 	var evidence []ledger.Evidence
 	err = guard(func() (err error) {
-		evidence, err = change.Apply(ctx, &recorder{s, w, id})
+		evidence, err = change.Apply(ctx, &recorder{s, w, step})
 		return err
 	})
 	if err == nil && len(evidence) == 0 {
@@ -39,7 +41,6 @@ func (s *Session) applyStep(ctx context.Context, w *ledger.Writer, change Change
 	}
 	cleanup, cancel := s.cleanup(ctx)
 	defer cancel()
-	run := w.Run()
 	evidence = ledger.Condense(evidence, ledger.MaxSize/2/len(run.Steps))
 	if err == nil {
 		saved := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
@@ -62,7 +63,9 @@ func (s *Session) applyStep(ctx context.Context, w *ledger.Writer, change Change
 }
 
 // giveUp undoes a step that failed, and records both.
-func (s *Session) giveUp(ctx context.Context, w *ledger.Writer, id string, evidence []ledger.Evidence, reason error, stopped bool, results *results) error {
+func (s *Session) giveUp(
+	ctx context.Context, w *ledger.Writer, id string, evidence []ledger.Evidence, reason error, stopped bool, results *results,
+) error {
 	run := w.Run()
 	step := *run.Step(id)
 	state, said, undoErr := s.undo(ctx, run, step)
@@ -137,24 +140,20 @@ func isFinal(err error) bool {
 type recorder struct {
 	session *Session
 	writer  *ledger.Writer
-	id      string
+	step    ledger.Step // as it was begun
 }
 
 func (r *recorder) Run() ledger.Run { return r.writer.Run() }
 
 func (r *recorder) Save(ctx context.Context, change func(*ledger.Step)) error {
-	return r.session.saveStep(ctx, r.writer, r.id, func(_ *ledger.Run, step *ledger.Step) error {
-		id, target := step.ID, step.Target // these are the lock's and the user's
+	return r.session.saveStep(ctx, r.writer, r.step.ID, func(_ *ledger.Run, step *ledger.Step) error {
 		change(step)
-		step.ID, step.Target = id, target
+		step.ID, step.Target = r.step.ID, r.step.Target // the lock is on that target
 		return nil
 	})
 }
 
-func (r *recorder) Progress(text string) {
-	run := r.writer.Run()
-	r.session.progress(*run.Step(r.id), text)
-}
+func (r *recorder) Progress(text string) { r.session.progress(r.step, text) }
 
 // maxMessage bounds a message in the ledger, in bytes, so that many failed steps fit into a record.
 const maxMessage = 1000

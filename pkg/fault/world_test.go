@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -208,4 +209,9 @@ func wantText(t *testing.T, err error, parts ...string) {
 			t.Errorf("%q lacks %q", err, part)
 		}
 	}
+}
+
+func sorted(words []string) []string {
+	slices.Sort(words)
+	return words
 }

@@ -132,7 +132,7 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVar(&f.gpu, "gpu", f.gpu, "GPU: its index as nvidia-smi counts, its UUID (GPU-...), its PCI address (0000:17:00), or all; with --pod among the pod's")
 	flags.StringVar(&f.via, "via", f.via, "How the line gets into the log: kmsg writes to /dev/kmsg")
 	flags.StringVar(&f.form, "form", f.form, "Form of the line: kernel (\"kernel: NVRM: ...\", seen by the most detectors), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\"), auto")
-	flags.StringVar(&f.image, "image", f.image, "Image of the debug pod; needs sh, cat and chmod")
+	flags.StringVar(&f.image, "image", f.image, "Image of the debug pod; needs sh, head, wc, printf and chmod")
 	flags.StringVar(&f.pull, "image-pull-policy", f.pull, "Pull policy of the image: Always, IfNotPresent or Never")
 	flags.StringSliceVar(&f.secrets, "image-pull-secret", f.secrets, "Secrets of the ledger namespace to pull the image with")
 	flags.IntVar(&f.parallel, "parallel", f.parallel, "How many nodes at a time")

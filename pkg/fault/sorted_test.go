@@ -1,8 +1,0 @@
-package fault_test
-
-import "slices"
-
-func sorted(words []string) []string {
-	slices.Sort(words)
-	return words
-}

@@ -1,0 +1,58 @@
+package cluster
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Eventually waits until done, and fails the test after the timeout with what was waited for and the state last seen.
+func Eventually(t testing.TB, timeout time.Duration, what string, poll func() (done bool, state string)) {
+	t.Helper()
+	for deadline, pause := time.Now().Add(timeout), 20*time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		done, state := poll()
+		if done {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not so after %s: %s; last seen: %s", timeout, what, state)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// Namespace makes a namespace for this test, in which pods can start, and deletes it when the test ends.
+func (c *Cluster) Namespace(t testing.TB) string {
+	t.Helper()
+	name := strings.Trim(strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(t.Name())), "-")
+	name = strings.TrimRight(name[:min(len(name), 50)], "-")
+	ns, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("make a namespace: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := c.Client.CoreV1().Namespaces().Delete(context.Background(), ns.Name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("delete namespace %s: %v", ns.Name, err)
+		}
+	})
+	// Both come a moment after the namespace. Without the account pods are refused; without the ConfigMap they wait to start.
+	Eventually(t, patience, "service account and CA certificate of namespace "+ns.Name, func() (bool, string) {
+		if _, err := c.Client.CoreV1().ServiceAccounts(ns.Name).Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+			return false, err.Error()
+		}
+		if _, err := c.Client.CoreV1().ConfigMaps(ns.Name).Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{}); err != nil {
+			return false, err.Error()
+		}
+		return true, ""
+	})
+	return ns.Name
+}

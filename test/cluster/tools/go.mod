@@ -1,0 +1,3 @@
+module github.com/gpu-fault/kubectl-gpu-fault/test/cluster/tools
+
+go 1.26.0
