@@ -36,7 +36,7 @@ type Runner struct {
 	Helper func(arch string) ([]byte, error)
 	// StartTimeout is how long a pod may take to run: a minute when zero.
 	StartTimeout time.Duration
-	// Progress, if set, hears what is going on, in a few words. Calls come one at a time for each pod.
+	// Progress, if set, hears what is going on with a pod, in a few words. Calls come one at a time for each pod.
 	Progress func(text string)
 }
 
@@ -79,13 +79,13 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 		return fail(err)
 	}
 	session.pod = created
-	r.progress("debug pod %s/%s created on node %s", created.Namespace, created.Name, spec.Node)
+	r.progress("debug pod %s/%s created", created.Namespace, created.Name)
 	running, err := r.untilRunning(limited, created)
 	if err != nil {
 		return fail(err)
 	}
 	session.pod = running
-	r.progress("debug pod running on node %s", spec.Node)
+	r.progress("debug pod running")
 	return session, nil
 }
 

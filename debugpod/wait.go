@@ -70,7 +70,7 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 			// A pod that takes long is worth words; most run before the first tick.
 			if now := judge(last).waiting; now != seen && now != "" {
 				seen = now
-				r.progress("debug pod on node %s: %s", last.Spec.NodeName, seen)
+				r.progress("debug pod: %s", seen)
 			}
 			if last.Status.StartTime == nil {
 				if failure := r.nodeFailure(ctx, last.Spec.NodeName); failure != nil {

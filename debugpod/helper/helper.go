@@ -72,6 +72,9 @@ func architectures(files fs.FS) []string {
 	return names
 }
 
+// Architectures returns those for which this build carries the program.
+func Architectures() []string { return architectures(built) }
+
 func digests(files fs.FS) (map[string]string, error) {
 	sums := map[string]string{}
 	for _, arch := range architectures(files) {

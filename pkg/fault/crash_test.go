@@ -79,7 +79,7 @@ func TestAClientMayDieAfterEveryWrite(t *testing.T) {
 
 func survives(t *testing.T, name, stop string, k *killed) (finished bool) {
 	t.Helper()
-	w := newWorld()
+	w := newWorld(t)
 	victim := w.client(k.hooks())
 	victim.Parallel = 1 // the same order every time
 	victim.dead = k.dead

@@ -24,7 +24,7 @@ func TestPreflightOfNodes(t *testing.T) {
 		return func(n *corev1.Node) { n.Labels["node-role.kubernetes.io/"+label] = "" }
 	}
 	noGPU := func(n *corev1.Node) { n.Status.Capacity = nil }
-	w := newWorld(
+	w := newWorld(t,
 		gpuNode("control", noGPU, labelled("control-plane")), gpuNode("old-control", noGPU, labelled("master")),
 		gpuNode("windows", noGPU, func(n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" }),
 		gpuNode("lost", func(n *corev1.Node) {
@@ -97,7 +97,7 @@ func TestPreflightOfTheBlastRadius(t *testing.T) {
 		"one remains with other runs":         {plain: 2, held: "a", targets: "b", want: []string{last}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{server: ledgertest.New(), files: map[string]string{}}
+			w := &world{server: ledgertest.New(t), files: map[string]string{}}
 			add := w.client(ledgertest.Hooks{}).Client.CoreV1().Nodes()
 			for i := range test.plain {
 				_, _ = add.Create(t.Context(), gpuNode(string(rune('a'+i))), metav1.CreateOptions{})
@@ -124,7 +124,7 @@ func TestPreflightOfTheBlastRadius(t *testing.T) {
 }
 
 func TestPreflightNamesAllProblemsAtOnce(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	holder := w.client(ledgertest.Hooks{})
 	held, err := holder.Run(t.Context(), holder.plan("gpu-1"))
 	if err != nil {
@@ -153,7 +153,7 @@ func TestPreflightNamesAllProblemsAtOnce(t *testing.T) {
 }
 
 func TestPreflightOfPermissions(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	w.server.Denied = func(a authorizationv1.ResourceAttributes) bool {
 		return a.Resource == "pods" && a.Subresource == "exec" || a.Resource == "leases" && a.Verb == "update" || a.Resource == "events"
 	}
@@ -200,7 +200,7 @@ func newNamespace(t *testing.T, w *world) (bool, error) {
 
 func TestAPreflightIsTrustedOnceAndNotForLong(t *testing.T) {
 	checks := 0
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	plan := func(node string) fault.Plan {
 		plan := c.plan(node)
@@ -228,7 +228,7 @@ func TestAPreflightIsTrustedOnceAndNotForLong(t *testing.T) {
 }
 
 func TestPlansThatCouldNotBeUndoneAreRefused(t *testing.T) {
-	c := newWorld().client(ledgertest.Hooks{})
+	c := newWorld(t).client(ledgertest.Hooks{})
 	for i, change := range []func(*fault.Plan){
 		func(p *fault.Plan) { p.Changes = nil },
 		func(p *fault.Plan) { p.Changes[0].Undo = ledger.Undo{} },
@@ -246,7 +246,7 @@ func TestPlansThatCouldNotBeUndoneAreRefused(t *testing.T) {
 
 func TestPreflightStopsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	c := newWorld().client(ledgertest.Hooks{Before: func(ledgertest.Call) error {
+	c := newWorld(t).client(ledgertest.Hooks{Before: func(ledgertest.Call) error {
 		cancel()
 		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("whatever"))
 	}})

@@ -17,7 +17,7 @@ import (
 )
 
 func TestRevertLeavesWhatOthersChanged(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	run, err := c.Run(t.Context(), c.plan("gpu-1"))
 	if err != nil {
@@ -31,7 +31,7 @@ func TestRevertLeavesWhatOthersChanged(t *testing.T) {
 }
 
 func TestRevertStaysOpenUntilAllIsUndone(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	run, err := c.Run(t.Context(), c.plan("gpu-1", "gpu-2"))
 	if err != nil {
@@ -59,7 +59,7 @@ func TestRevertStaysOpenUntilAllIsUndone(t *testing.T) {
 }
 
 func TestTheLastChangeOfATargetIsUndoneFirst(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	var order []string
 	c.Undoers["file"] = recording{&order, c}
@@ -91,7 +91,7 @@ func (u undoing) Undo(context.Context, ledger.Run, ledger.Step) (ledger.State, s
 }
 
 func TestARunThatIsBeingMadeIsRevertedOnlyByForce(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	other := w.client(ledgertest.Hooks{})
 	plan := c.plan("gpu-1")
@@ -116,7 +116,7 @@ func TestARunThatIsBeingMadeIsRevertedOnlyByForce(t *testing.T) {
 }
 
 func TestAStepThatLandsDuringARevertIsUndone(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	c, other := w.client(ledgertest.Hooks{}), w.client(ledgertest.Hooks{})
 	plan := c.plan("gpu-1")
 	plan.Changes[0].Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
@@ -132,7 +132,7 @@ func TestAStepThatLandsDuringARevertIsUndone(t *testing.T) {
 }
 
 func TestRevertOfADeadClient(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	if _, err := c.Ledger.EnsureNamespace(t.Context()); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestRevertOfADeadClient(t *testing.T) {
 }
 
 func TestRevertOfWhatIsNotThere(t *testing.T) {
-	c := newWorld().client(ledgertest.Hooks{})
+	c := newWorld(t).client(ledgertest.Hooks{})
 	_, err := c.Revert(t.Context(), "xid-nope22", false)
 	wantText(t, err, "there is no run xid-nope22", "list --all")
 }

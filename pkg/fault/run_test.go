@@ -16,7 +16,7 @@ import (
 )
 
 func TestARunIsRecordedLockedProvenAndReverted(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	run, err := c.Run(t.Context(), c.plan("gpu-1"))
 	if err != nil {
@@ -59,7 +59,7 @@ func TestARunIsRecordedLockedProvenAndReverted(t *testing.T) {
 }
 
 func TestWhatCannotBeUndoneFreesItsLockAndStaysOpen(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	plan := c.plan("gpu-1")
 	plan.Changes[0].Undo = ledger.Undo{Kind: ledger.UndoNone}
@@ -75,7 +75,7 @@ func TestWhatCannotBeUndoneFreesItsLockAndStaysOpen(t *testing.T) {
 
 func TestARunOnOneNodeTakesFewCalls(t *testing.T) {
 	var calls []string
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{Before: func(call ledgertest.Call) error { calls = append(calls, call.String()); return nil }})
 	if _, err := c.Ledger.EnsureNamespace(t.Context()); err != nil { // as after the first run
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestOneFailureDoesNotStopTheOthers(t *testing.T) {
 		}, "half of it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld()
+			w := newWorld(t)
 			c := w.client(ledgertest.Hooks{})
 			plan := c.plan("gpu-1", "gpu-2", "gpu-3", "gpu-2")
 			plan.Allow = fault.Allowances{Majority: true}
@@ -139,7 +139,7 @@ func TestOneFailureDoesNotStopTheOthers(t *testing.T) {
 }
 
 func TestCtrlCUndoesEverything(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	ctx, cancel := context.WithCancel(t.Context())
 	plan := c.plan("gpu-1", "gpu-2", "gpu-3")
@@ -175,7 +175,7 @@ func TestCtrlCUndoesEverything(t *testing.T) {
 }
 
 func TestCtrlCWhileTheRecordIsWritten(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	c := w.client(ledgertest.Hooks{After: func(call ledgertest.Call) error {
 		if call.Verb == "create" && call.Resource == "configmaps" {
@@ -199,7 +199,7 @@ func TestNothingIsChangedBeforeTheLedgerHasIt(t *testing.T) {
 		"update": func(c ledgertest.Call) bool { return c.Verb == "update" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld()
+			w := newWorld(t)
 			c := w.client(ledgertest.Hooks{Before: func(call ledgertest.Call) error {
 				if fails(call) {
 					return errors.New("etcd is down")
@@ -222,7 +222,7 @@ func TestNothingIsChangedBeforeTheLedgerHasIt(t *testing.T) {
 
 func TestAChangeThatTheLedgerMissesIsUndoneLoudly(t *testing.T) {
 	var down atomic.Bool
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{Before: func(call ledgertest.Call) error {
 		if down.Load() && call.Verb == "update" {
 			return errors.New("etcd is down")
@@ -251,7 +251,7 @@ func TestAChangeThatTheLedgerMissesIsUndoneLoudly(t *testing.T) {
 }
 
 func TestAComputerThatSleptChangesNothing(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	now := start
 	slept := w.client(ledgertest.Hooks{Before: func(call ledgertest.Call) error {
 		if call.Verb == "update" {
@@ -269,7 +269,7 @@ func TestAComputerThatSleptChangesNothing(t *testing.T) {
 }
 
 func TestEventsThatAreForbiddenAreAWarning(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{Before: func(call ledgertest.Call) error {
 		if call.Resource == "events" {
 			return errors.New("forbidden")

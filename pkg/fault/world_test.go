@@ -33,11 +33,12 @@ type world struct {
 	files map[string]string
 }
 
-func newWorld(objects ...runtime.Object) *world {
+func newWorld(t testing.TB, objects ...runtime.Object) *world {
+	t.Helper()
 	for i := range 4 {
 		objects = append(objects, gpuNode(fmt.Sprintf("gpu-%d", i+1)))
 	}
-	return &world{server: ledgertest.New(objects...), files: map[string]string{}}
+	return &world{server: ledgertest.New(t, objects...), files: map[string]string{}}
 }
 
 func (w *world) file(node string) string {

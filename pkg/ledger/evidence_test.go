@@ -14,7 +14,7 @@ import (
 
 func TestARecordThatIsTooLargeIsRefusedBeforeTheServerSeesIt(t *testing.T) {
 	calls := 0
-	store := newStore(t, ledgertest.New().Client(ledgertest.Hooks{Before: func(c ledgertest.Call) error {
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{Before: func(c ledgertest.Call) error {
 		if c.Write() && c.Resource == "configmaps" {
 			calls++
 		}

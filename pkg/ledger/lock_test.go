@@ -27,7 +27,7 @@ func leases(t *testing.T, store *ledger.Store) (names []string) {
 }
 
 func TestALockedTargetIsRefusedAndNamesTheHolder(t *testing.T) {
-	store := newStore(t, ledgertest.New().Client(ledgertest.Hooks{}))
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
 	first, second := create(t, store, newRun("b")).Run(), create(t, store, newRun("a", "b", "c")).Run()
 	locks, err := store.Lock(t.Context(), first, first.Targets())
 	if err != nil {
@@ -78,7 +78,7 @@ func TestWhenALockIsTakenOver(t *testing.T) {
 		}, taken: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := newStore(t, ledgertest.New().Client(ledgertest.Hooks{}))
+			store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
 			run := newRun("a")
 			if test.holder != nil {
 				test.holder(&run)
@@ -117,7 +117,7 @@ func TestWhenALockIsTakenOver(t *testing.T) {
 }
 
 func TestOfManyRunsOneGetsAllLocks(t *testing.T) {
-	server := ledgertest.New()
+	server := ledgertest.New(t)
 	store := newStore(t, server.Client(ledgertest.Hooks{}))
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -146,7 +146,7 @@ func TestOfManyRunsOneGetsAllLocks(t *testing.T) {
 }
 
 func TestALockWhoseAnswerWasLostIsGivenBack(t *testing.T) {
-	store := newStore(t, ledgertest.New().Client(ledgertest.Hooks{After: func(c ledgertest.Call) error {
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{After: func(c ledgertest.Call) error {
 		if c.Verb == "create" && c.Resource == "leases" && strings.HasPrefix(c.Name, "node-b") {
 			return errors.New("connection reset")
 		}
@@ -162,7 +162,7 @@ func TestALockWhoseAnswerWasLostIsGivenBack(t *testing.T) {
 }
 
 func TestLockNamesAreValidAndDistinct(t *testing.T) {
-	store := newStore(t, ledgertest.New().Client(ledgertest.Hooks{}))
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
 	run := newRun()
 	long := strings.Repeat("a", 250)
 	targets := []ledger.Target{

@@ -55,7 +55,7 @@ func create(t *testing.T, store *ledger.Store, run ledger.Run) *ledger.Writer {
 }
 
 func TestARecordIsReadBackAsWritten(t *testing.T) {
-	client := ledgertest.New().Client(ledgertest.Hooks{})
+	client := ledgertest.New(t).Client(ledgertest.Hooks{})
 	store := newStore(t, client)
 	w := create(t, store, newRun("gpu-1", "gpu-2"))
 	got, err := store.Get(t.Context(), w.Run().ID)
@@ -82,7 +82,7 @@ func TestARecordIsReadBackAsWritten(t *testing.T) {
 }
 
 func TestAnIDThatIsTakenIsReplaced(t *testing.T) {
-	store := newStore(t, ledgertest.New().Client(ledgertest.Hooks{}))
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
 	random := func() *rand.ChaCha8 { return rand.NewChaCha8([32]byte{7}) }
 	store.Random = random()
 	first := create(t, store, newRun("gpu-1")).Run().ID
@@ -112,7 +112,7 @@ func TestIDsAreUnambiguous(t *testing.T) {
 }
 
 func TestClosedRunsDoNotChange(t *testing.T) {
-	store := newStore(t, ledgertest.New().Client(ledgertest.Hooks{}))
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
 	w := create(t, store, newRun("gpu-1"))
 	id := w.Run().ID
 	for range 2 { // the second does nothing
@@ -131,7 +131,7 @@ func TestClosedRunsDoNotChange(t *testing.T) {
 }
 
 func TestRecordsThatCannotBeRead(t *testing.T) {
-	client := ledgertest.New().Client(ledgertest.Hooks{})
+	client := ledgertest.New(t).Client(ledgertest.Hooks{})
 	store := newStore(t, client)
 	good := create(t, store, newRun("gpu-1")).Run().ID
 	for name, test := range map[string]struct {
@@ -183,7 +183,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 }
 
 func TestListAndPrune(t *testing.T) {
-	store := newStore(t, ledgertest.New().Client(ledgertest.Hooks{}))
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
 	var ids []string
 	for i := range 6 {
 		run := newRun("gpu-1")
@@ -217,7 +217,7 @@ func TestListAndPrune(t *testing.T) {
 }
 
 func TestPruneAlsoForgetsWhatStandsForEver(t *testing.T) {
-	store := newStore(t, ledgertest.New().Client(ledgertest.Hooks{}))
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
 	for range 3 {
 		run := newRun("gpu-1")
 		run.Phase, run.Steps[0].State, run.Steps[0].Undo.Permanent = ledger.Proven, ledger.StateProven, true
@@ -233,7 +233,7 @@ func TestPruneAlsoForgetsWhatStandsForEver(t *testing.T) {
 }
 
 func TestEnsureNamespace(t *testing.T) {
-	server := ledgertest.New()
+	server := ledgertest.New(t)
 	store := ledger.New(server.Client(ledgertest.Hooks{}), "faults")
 	if _, err := store.Create(t.Context(), newRun("gpu-1")); !apierrors.IsNotFound(err) {
 		t.Errorf("create without the namespace: %v", err)

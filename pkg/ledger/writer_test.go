@@ -27,7 +27,7 @@ func updates(n *atomic.Int32, each func() error) ledgertest.Hooks {
 func TestConcurrentSavesShareUpdates(t *testing.T) {
 	const n = 200
 	var count atomic.Int32
-	server := ledgertest.New()
+	server := ledgertest.New(t)
 	store := newStore(t, server.Client(updates(&count, func() error { time.Sleep(5 * time.Millisecond); return nil })))
 	nodes := make([]string, n)
 	for i := range nodes {
@@ -68,7 +68,7 @@ func TestConcurrentSavesShareUpdates(t *testing.T) {
 func TestAFailedUpdateFailsItsSavesOnly(t *testing.T) {
 	var count atomic.Int32
 	gate := make(chan struct{})
-	store := newStore(t, ledgertest.New().Client(updates(&count, func() error {
+	store := newStore(t, ledgertest.New(t).Client(updates(&count, func() error {
 		switch count.Load() {
 		case 1:
 			<-gate // the second batch gathers meanwhile
@@ -110,7 +110,7 @@ func TestAFailedUpdateFailsItsSavesOnly(t *testing.T) {
 func TestOneBadChangeDoesNotSpoilItsBatch(t *testing.T) {
 	var count atomic.Int32
 	gate := make(chan struct{})
-	store := newStore(t, ledgertest.New().Client(updates(&count, func() error {
+	store := newStore(t, ledgertest.New(t).Client(updates(&count, func() error {
 		if count.Load() == 1 {
 			<-gate
 		}
@@ -145,7 +145,7 @@ func TestOneBadChangeDoesNotSpoilItsBatch(t *testing.T) {
 }
 
 func TestSavesOfTwoClientsMerge(t *testing.T) {
-	server := ledgertest.New()
+	server := ledgertest.New(t)
 	store := newStore(t, server.Client(ledgertest.Hooks{}))
 	a := create(t, store, newRun("a", "b"))
 	b, err := ledger.New(server.Client(ledgertest.Hooks{}), store.Namespace).Open(t.Context(), a.Run().ID)
@@ -172,7 +172,7 @@ func TestSavesOfTwoClientsMerge(t *testing.T) {
 func TestSaveTellsTheTruthWhenItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var count atomic.Int32
-	store := newStore(t, ledgertest.New().Client(updates(&count, func() error { cancel(); time.Sleep(10 * time.Millisecond); return nil })))
+	store := newStore(t, ledgertest.New(t).Client(updates(&count, func() error { cancel(); time.Sleep(10 * time.Millisecond); return nil })))
 	w := create(t, store, newRun("a"))
 	set := func(run *ledger.Run) error { run.Phase = ledger.Applying; return nil }
 	if err := w.Save(ctx, set); err != nil {

@@ -3,6 +3,7 @@ package version
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -23,7 +24,7 @@ type report struct {
 	// DebugImage is the image of the debug pod unless --image says otherwise.
 	DebugImage string `json:"debugImage"`
 	// Helpers are the SHA-256 of the embedded helpers, by architecture.
-	Helpers map[string]string `json:"helpers"`
+	Helpers map[string]string `json:"helpers,omitempty"`
 	Server  string            `json:"server,omitempty"`
 }
 
@@ -46,14 +47,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 			if err := format.Validate(); err != nil {
 				return err
 			}
-			helpers, err := helper.Digests()
-			if err != nil {
-				return err
-			}
-			r := report{
-				APIVersion: ledger.APIVersion, Kind: "Version",
-				Client: build.Get(), DebugImage: debugpod.DefaultImage, Helpers: helpers,
-			}
+			r := report{APIVersion: ledger.APIVersion, Kind: "Version", Client: build.Get(), DebugImage: debugpod.DefaultImage}
 			if !clientOnly {
 				server, err := serverVersion(connection)
 				if err != nil {
@@ -61,10 +55,16 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 				}
 				r.Server = server
 			}
-			if !format.IsTable() {
-				return format.Object(streams.Out, r, r.Client.Version)
+			if format.IsTable() {
+				return r.write(streams)
 			}
-			return r.write(streams)
+			// Only here, because it takes as long as all the rest.
+			helpers, err := helper.Digests()
+			if err != nil {
+				return err
+			}
+			r.Helpers = helpers
+			return format.Object(streams.Out, r, r.Client.Version)
 		},
 	}
 	cmd.Flags().BoolVar(&clientOnly, "client", false, "Do not ask the cluster")
@@ -87,13 +87,11 @@ func serverVersion(connection *kube.Connection) (string, error) {
 func (r report) write(streams genericiooptions.IOStreams) error {
 	fmt.Fprintf(streams.Out, "Client:       %s (commit %s, %s, %s)\n", r.Client.Version, r.Client.Commit, r.Client.Go, r.Client.Platform)
 	fmt.Fprintf(streams.Out, "Debug image:  %s\n", r.DebugImage)
-	for _, arch := range []string{"amd64", "arm64"} {
-		digest := r.Helpers[arch]
-		if digest == "" {
-			digest = "not in this build"
-		}
-		fmt.Fprintf(streams.Out, "Helper %s: %s\n", arch, digest)
+	helpers := strings.Join(helper.Architectures(), ", ")
+	if helpers == "" {
+		helpers = "none: build with `make build`"
 	}
+	fmt.Fprintf(streams.Out, "Node helpers: %s\n", helpers)
 	if r.Server != "" {
 		fmt.Fprintf(streams.Out, "Server:       %s\n", r.Server)
 	}

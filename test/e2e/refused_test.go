@@ -124,8 +124,8 @@ func TestNodesThatCannotRunIt(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = nodes.Delete(context.Background(), name, metav1.DeleteOptions{}) })
 	}
-	e.refused(e.plugin("xid", "79", "e2e-windows", "--yes", "--gpu", "0000:17:00"), "e2e-windows", "Windows")
-	e.refused(e.plugin("xid", "79", "e2e-dead", "--yes", "--gpu", "0000:17:00"), "e2e-dead", "Ready")
+	e.refused(e.plugin("xid", "79", "e2e-windows", "--yes", "--gpu", "0000:17:00"), "e2e-windows runs windows")
+	e.refused(e.plugin("xid", "79", "e2e-dead", "--yes", "--gpu", "0000:17:00"), "e2e-dead is not Ready")
 	e.untouched()
 }
 
@@ -181,7 +181,7 @@ func TestPodSecurityRefusal(t *testing.T) {
 	e := setup(t)
 	e.makeLedger(map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	e.refused(e.plugin("xid", "79", e.worker.Name, "--yes"),
-		"kubectl label namespace "+e.ledger, "pod-security.kubernetes.io/enforce=privileged")
+		"kubectl label --overwrite namespace "+e.ledger, "pod-security.kubernetes.io/enforce=privileged")
 	e.untouched()
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"testing"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -69,7 +70,8 @@ type Hooks struct {
 }
 
 // New returns a server with the namespaces default and kube-system, and these objects.
-func New(objects ...runtime.Object) *Server {
+func New(t testing.TB, objects ...runtime.Object) *Server {
+	t.Helper()
 	s := &Server{tracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())}
 	for _, name := range []string{"default", "kube-system"} {
 		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -77,7 +79,7 @@ func New(objects ...runtime.Object) *Server {
 	for _, object := range objects {
 		s.stamp(object, true)
 		if err := s.tracker.Add(object); err != nil {
-			panic(err) // a mistake in a test
+			t.Fatal(err)
 		}
 	}
 	return s
