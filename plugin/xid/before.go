@@ -24,7 +24,7 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	if err := seen.Write(out); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "It does not reach: %s (`kubectl gpu-fault xid explain CODE` says why).\n\n", strings.Join(blind, ", "))
+	fmt.Fprintf(out, "Not reached: %s; `kubectl gpu-fault xid explain CODE` says why.\n\n", strings.Join(blind, ", "))
 	if len(reboots) > 0 {
 		fmt.Fprintf(out, "Warning: where it is installed, %s may cordon, drain and reboot the node.\n\n", strings.Join(reboots, " and "))
 	}
