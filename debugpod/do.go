@@ -29,11 +29,7 @@ var ErrOutputLost = errors.New("the helper's last answer did not arrive")
 func (s *Session) Do(ctx context.Context, req node.Request, each func(node.Answer)) (node.Answer, error) {
 	s.doing.Lock()
 	defer s.doing.Unlock()
-	answer, err := s.do(ctx, req, each)
-	if err != nil {
-		return answer, fmt.Errorf("node %s: %w", s.node, err)
-	}
-	return answer, nil
+	return s.do(ctx, req, each)
 }
 
 func (s *Session) do(ctx context.Context, req node.Request, each func(node.Answer)) (node.Answer, error) {

@@ -102,7 +102,7 @@ func TestDoUploadsAgainAfterTruncation(t *testing.T) {
 	})
 	_, err := session.Inspect(t.Context(), node.Inspect{})
 	var failure *node.Error
-	if !errors.As(err, &failure) || failure.Code != node.CodeTruncated || !strings.Contains(err.Error(), "node gpu-1: 5 of 6 bytes") {
+	if !errors.As(err, &failure) || failure.Code != node.CodeTruncated || !strings.Contains(err.Error(), "5 of 6 bytes") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := session.Inspect(t.Context(), node.Inspect{}); err != nil || !strings.Contains(commands[0], "attached") {

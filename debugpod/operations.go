@@ -14,7 +14,7 @@ func (s *Session) Inspect(ctx context.Context, what node.Inspect) (*node.Info, e
 		return nil, err
 	}
 	if answer.Info == nil {
-		return nil, fmt.Errorf("node %s: %w: it said that it is done, and told nothing", s.node, ErrOutputLost)
+		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
 	}
 	return answer.Info, nil
 }
@@ -28,7 +28,7 @@ func (s *Session) WriteKmsg(ctx context.Context, what node.WriteKmsg, each func(
 	_, err := s.Do(ctx, node.Request{WriteKmsg: &what}, func(a node.Answer) {
 		for _, w := range a.Written {
 			if last := len(proven) - 1; w.Record != len(proven) || last >= 0 && w.Sequence <= proven[last].Sequence {
-				wrong = fmt.Errorf("node %s: the helper's proofs are out of order: record %d with sequence %d after %d records", s.node, w.Record, w.Sequence, len(proven))
+				wrong = fmt.Errorf("the helper's proofs are out of order: record %d with sequence %d after %d records", w.Record, w.Sequence, len(proven))
 				return
 			}
 			proven = append(proven, w)
@@ -43,7 +43,7 @@ func (s *Session) WriteKmsg(ctx context.Context, what node.WriteKmsg, each func(
 	case wrong != nil:
 		return proven, wrong
 	case len(proven) != len(what.Records):
-		return proven, fmt.Errorf("node %s: %w: only %d of %d records are proven", s.node, ErrOutputLost, len(proven), len(what.Records))
+		return proven, fmt.Errorf("%w: only %d of %d records are proven", ErrOutputLost, len(proven), len(what.Records))
 	}
 	return proven, nil
 }

@@ -50,7 +50,7 @@ func NewRunner(client kubernetes.Interface, config *rest.Config, helper func(arc
 func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 	program, err := r.Helper(spec.Arch) // before anything is created
 	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", spec.Node, err)
+		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -65,14 +65,14 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errStartTimeout)
 	defer cancel()
 	fail := func(err error) (*Session, error) {
-		err = fmt.Errorf("start the debug pod on node %s: %w", spec.Node, err)
+		err = fmt.Errorf("start the debug pod: %w", err)
 		return nil, errors.Join(err, session.Close(ctx))
 	}
 
 	created, err := r.create(limited, pod, metav1.CreateOptions{})
 	if err != nil {
 		if isRefusal(err) {
-			return nil, fmt.Errorf("start the debug pod on node %s: %w", spec.Node, err)
+			return nil, fmt.Errorf("start the debug pod: %w", err)
 		}
 		// Nobody knows whether it was made: the answer, or only the wait for it, was lost.
 		session.uncertain = true
@@ -92,10 +92,10 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 // DryRun asks the API server whether it would take the pod: permissions, Pod Security, quota, policies. Its errors are Start's.
 func (r *Runner) DryRun(ctx context.Context, spec Spec) error {
 	if _, err := r.Helper(spec.Arch); err != nil {
-		return fmt.Errorf("node %s: %w", spec.Node, err)
+		return err
 	}
 	if _, err := r.create(ctx, Pod(spec), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
-		return fmt.Errorf("try the debug pod for node %s: %w", spec.Node, err)
+		return fmt.Errorf("the debug pod would not be admitted: %w", err)
 	}
 	return nil
 }

@@ -13,16 +13,40 @@ import (
 
 // PermissionError says what the user may not do.
 type PermissionError struct {
-	Fault   string
 	Missing []Permission
+	// Command prints the roles that allow it.
+	Command string
 }
 
 func (e *PermissionError) Error() string {
-	var missing []string
-	for _, p := range e.Missing {
-		missing = append(missing, p.String())
+	if len(e.Missing) == 1 {
+		return fmt.Sprintf("you may not %s; whoever administers the cluster can allow it: %s | kubectl apply -f -", e.Missing[0], e.Command)
 	}
-	return fmt.Sprintf("you may not %s; print the role that allows it with: kubectl gpu-fault rbac %s", strings.Join(missing, ", "), e.Fault)
+	var text strings.Builder
+	text.WriteString("you lack rights:")
+	for _, line := range grouped(e.Missing) {
+		text.WriteString("\n  " + line)
+	}
+	fmt.Fprintf(&text, "\nwhoever administers the cluster can allow them: %s | kubectl apply -f -", e.Command)
+	return text.String()
+}
+
+// grouped is a line for each resource, with the verbs: create,get pods in namespace gpu-fault.
+func grouped(missing []Permission) []string {
+	verbs := map[Permission][]string{}
+	var order []Permission
+	for _, p := range missing {
+		key := Permission{Group: p.Group, Resource: p.Resource, Namespace: p.Namespace}
+		if _, known := verbs[key]; !known {
+			order = append(order, key)
+		}
+		verbs[key] = append(verbs[key], p.Verb)
+	}
+	lines := make([]string, len(order))
+	for i, key := range order {
+		lines[i] = Permission{Verb: strings.Join(verbs[key], ","), Group: key.Group, Resource: key.Resource, Namespace: key.Namespace}.String()
+	}
+	return lines
 }
 
 // String says the permission in words: create pods/exec in namespace gpu-fault.
@@ -70,7 +94,7 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return &PermissionError{Fault: plan.Fault, Missing: missing}
+	return &PermissionError{Missing: missing, Command: s.Ledger.Command("rbac", plan.Fault)}
 }
 
 // withoutNamespaceCreation drops what is needed only to create the ledger's namespace, if that exists.

@@ -164,8 +164,8 @@ func TestPreflightOfPermissions(t *testing.T) {
 		{Verb: "create", Resource: "pods/exec", Namespace: "gpu-fault"},
 	}
 	err := c.Preflight(t.Context(), plan)
-	wantText(t, err, "you may not create pods/exec in namespace gpu-fault, update leases.coordination.k8s.io in namespace gpu-fault; ")
-	if !strings.HasSuffix(err.Error(), "kubectl gpu-fault rbac runtime") {
+	wantText(t, err, "you lack rights:\n  create pods/exec in namespace gpu-fault\n  update leases.coordination.k8s.io in namespace gpu-fault\n")
+	if !strings.HasSuffix(err.Error(), "kubectl gpu-fault rbac runtime | kubectl apply -f -") {
 		t.Errorf("no next step: %v", err)
 	}
 	if got := c.warnings(); len(got) != 1 || got[0] != "warning: you may not create events in namespace default; the run goes on without" {
@@ -178,7 +178,7 @@ func TestPreflightOfPermissions(t *testing.T) {
 	if errors.As(err, &forbidden) {
 		t.Errorf("%v", err)
 	}
-	wantText(t, err, "you may not get nodes, list nodes")
+	wantText(t, err, "get,list nodes")
 	// The namespace needs no creating where it exists.
 	w.server.Denied = func(a authorizationv1.ResourceAttributes) bool {
 		return a.Verb == "create" && a.Resource == "namespaces" || a.Resource == "serviceaccounts"

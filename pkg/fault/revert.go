@@ -23,8 +23,9 @@ func (e *RunningError) Error() string {
 	if e.Run.From != "" {
 		who += " on host " + e.Run.From
 	}
+	until := e.Run.Deadline.Add(ledger.ClockSkew)
 	return fmt.Sprintf("run %s is still being made by %s, until %s (in %s) at the latest: stop it there, wait, or revert with --force",
-		e.Run.ID, who, e.Run.Deadline.Format(time.RFC3339), e.Run.Deadline.Add(ledger.ClockSkew).Sub(e.Now).Round(time.Second))
+		e.Run.ID, who, until.Format(time.RFC3339), until.Sub(e.Now).Round(time.Second))
 }
 
 // Revert undoes a run, whoever made it and however far it got, and closes its record. It may be repeated: it goes on where an
@@ -99,7 +100,7 @@ func (s *Session) close(ctx context.Context, w *ledger.Writer, by string) error 
 			run.Message = fmt.Sprintf("%d of %d steps could not be undone", n, len(run.Steps))
 			return nil
 		}
-		run.Phase, run.Message, run.Closed = ledger.Reverted, "reverted"+of(by), s.Ledger.Now()
+		run.Phase, run.Message, run.Closed = ledger.Reverted, reverted(by), s.Ledger.Now()
 		return nil
 	})
 	if errors.Is(saved, ledger.ErrClosed) { // by another revert, or by ours when only the answer was lost
@@ -134,6 +135,13 @@ func (s *Session) revertClosed(ctx context.Context, run ledger.Run) (*ledger.Run
 		}
 	}
 	return &run, s.unlock(ctx, run)
+}
+
+func reverted(by string) string {
+	if by == "" {
+		return "reverted"
+	}
+	return "reverted by " + by
 }
 
 func of(by string) string {

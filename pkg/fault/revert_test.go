@@ -102,14 +102,14 @@ func TestARunThatIsBeingMadeIsRevertedOnlyByForce(t *testing.T) {
 		if !errors.As(err, &running) {
 			t.Errorf("without force: %v", err)
 		}
-		wantText(t, err, "is still being made by alice on host laptop, until 2026-05-04T12:10:00Z (in 11m0s)", "--force")
+		wantText(t, err, "is still being made by alice on host laptop, until 2026-05-04T12:11:00Z (in 11m0s)", "--force")
 		if after, err := other.Revert(ctx, r.Run().ID, true); err != nil || after.Phase != ledger.Reverted {
 			t.Errorf("by force: %v", err)
 		}
 		return apply(ctx, r) // its Save must fail
 	}
 	run, err := c.Run(t.Context(), plan)
-	wantText(t, err, "the run is closed", "was reverted by somebody else meanwhile: reverted of alice")
+	wantText(t, err, "the run is closed", "was reverted by somebody else meanwhile: reverted by alice")
 	if run.Phase != ledger.Reverted || len(w.broken())+len(w.state(t).leases) > 0 {
 		t.Errorf("%s, broken %v, locks %v", run.Phase, w.broken(), w.state(t).leases)
 	}

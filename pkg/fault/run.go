@@ -34,7 +34,7 @@ func (e *StepError) Unwrap() error { return e.Err }
 //
 // The returned run is the record as last stored; nil when there is none. Locks stay with the targets where something has to be
 // undone. A run that is proven stays open until Revert, also one that cannot be undone; others are closed when nothing is
-// left to undo.
+// left in place.
 func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	seen, err := s.clear(ctx, plan)
 	if err != nil {
@@ -184,7 +184,8 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 		default:
 			run.Phase, run.Message = ledger.Proven, ""
 		}
-		if run.Phase != ledger.Proven && len(run.Pending()) == 0 {
+		// A run that left something in place stays in everybody's sight, also when nothing of it can be undone.
+		if run.Phase != ledger.Proven && !slices.ContainsFunc(run.Steps, ledger.Step.InPlace) {
 			run.Closed = s.Ledger.Now()
 		}
 		return nil
@@ -222,12 +223,12 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 		errs = append(errs, fmt.Errorf("the ledger does not say how the run ended: %w", saveErr))
 	}
 	if len(pending) > 0 && errors.Join(errs...) != nil {
-		errs = append(errs, fmt.Errorf("changes of run %s may be in place; undo them with: kubectl gpu-fault revert %s", run.ID, run.ID))
+		errs = append(errs, fmt.Errorf("changes of run %s may be in place; undo them with: %s", run.ID, s.Ledger.Command("revert", run.ID)))
 	}
 	return &run, errors.Join(errs...)
 }
 
-// freed are the locks of targets where nothing is left to undo.
+// freed are the locks of targets where nothing is left in place.
 func freed(locks []ledger.Lock, pending []ledger.Step) []ledger.Lock {
 	return slices.DeleteFunc(slices.Clone(locks), func(lock ledger.Lock) bool {
 		return slices.ContainsFunc(pending, func(step ledger.Step) bool { return step.Target.Same(lock.Target) })

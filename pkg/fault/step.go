@@ -68,6 +68,7 @@ func (s *Session) giveUp(
 ) error {
 	run := w.Run()
 	step := *run.Step(id)
+	step.Evidence = evidence
 	state, said, undoErr := s.undo(ctx, run, step)
 	saved := s.saveSurely(ctx, w, func(run *ledger.Run) error {
 		step := run.Step(id)

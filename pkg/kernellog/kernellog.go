@@ -134,6 +134,10 @@ func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorde
 
 	r.Progress(fmt.Sprintf("writing %s", plural(len(records), "record")))
 	err = in.write(ctx, pod, r, result)
+	if nothingWritten(err) {
+		// Best effort: without it the record says that lines may be in the log, which is the safe side.
+		_ = r.Save(ctx, func(s *ledger.Step) { s.Detail = nil })
+	}
 	return result.evidence(), err
 }
 
@@ -150,6 +154,8 @@ func (in *Injection) write(ctx context.Context, pod Pod, r fault.Recorder, resul
 	})
 	result.Written = written
 	switch {
+	case err != nil && errors.Is(ctx.Err(), context.Canceled):
+		return fmt.Errorf("stopped when %d of %s were written", len(written), plural(len(result.Records), "record"))
 	case err != nil && len(written) > 0:
 		return fmt.Errorf("%d of %d records were written and read back: %w", len(written), len(result.Records), err)
 	case err != nil:
@@ -158,6 +164,12 @@ func (in *Injection) write(ctx context.Context, pod Pod, r fault.Recorder, resul
 		return fmt.Errorf("only %d of %d records were read back from the kernel log", len(written), len(result.Records))
 	}
 	return nil
+}
+
+// nothingWritten is whether the helper refused before its first write.
+func nothingWritten(err error) bool {
+	var refused *node.Error
+	return errors.As(err, &refused) && (refused.Code == node.CodeDevkmsgOff || refused.Code == node.CodeBadRequest)
 }
 
 func (in *Injection) keep(result *Result) {

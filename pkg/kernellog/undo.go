@@ -19,7 +19,7 @@ type Undoer struct {
 
 // Describe implements fault.Undoer.
 func (u Undoer) Describe(ledger.Step) string {
-	return "closes the record; lines in a kernel log cannot be unwritten"
+	return "none (kernel log)"
 }
 
 // Undo implements fault.Undoer.

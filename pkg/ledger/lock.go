@@ -37,6 +37,8 @@ type LockedError struct {
 	// Run is the holder's record; nil when it could not be read.
 	Run *Run
 	Now time.Time
+
+	namespace string // of the ledger
 }
 
 func (e *LockedError) Error() string {
@@ -52,10 +54,10 @@ func (e *LockedError) Error() string {
 	}
 	text += fmt.Sprintf(" since %s (%s ago)", e.Since.Format(time.RFC3339), max(0, e.Now.Sub(e.Since)).Round(time.Second))
 	if e.Run != nil && e.Run.InItsWay(e.Now) {
-		return text + fmt.Sprintf("; it may be at work until %s; wait for it, or afterwards free it with: kubectl gpu-fault revert %s",
-			e.Run.Deadline.Format(time.RFC3339), e.Holder)
+		return text + fmt.Sprintf("; it may be at work until %s; wait for it, or afterwards free it with: %s",
+			e.Run.Deadline.Format(time.RFC3339), command(e.namespace, "revert", e.Holder))
 	}
-	return text + "; free it with: kubectl gpu-fault revert " + e.Holder
+	return text + "; free it with: " + command(e.namespace, "revert", e.Holder)
 }
 
 // lockAttempts is how often a lock is tried that changes hands while we look at it.
@@ -126,7 +128,7 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 
 // mayTakeOver returns nil when the holder needs the lock no more, and otherwise says who holds it.
 func (s *Store) mayTakeOver(ctx context.Context, lock Lock) error {
-	locked := &LockedError{Target: lock.Target, Holder: lock.Holder, Since: lock.Since, Now: s.Now()}
+	locked := &LockedError{Target: lock.Target, Holder: lock.Holder, Since: lock.Since, Now: s.Now(), namespace: s.Namespace}
 	run, err := s.Get(ctx, lock.Holder)
 	switch {
 	case lock.Holder == "" || errors.As(err, new(*NotFoundError)):

@@ -47,9 +47,11 @@ func (r Run) InItsWay(now time.Time) bool {
 	return !r.IsClosed() && (r.Phase == Planned || r.Phase == Applying) && now.Before(r.Deadline.Add(ClockSkew))
 }
 
-// Settled is whether nobody has to do anything about the run any more: it is closed, or it stands proven and nothing of it can be
-// undone.
-func (r Run) Settled() bool { return r.IsClosed() || r.Phase == Proven && len(r.Pending()) == 0 }
+// Settled is whether nobody has to do anything about the run any more: it is closed, or its client has finished and nothing of it
+// can be undone.
+func (r Run) Settled() bool {
+	return r.IsClosed() || r.Phase != Planned && r.Phase != Applying && len(r.Pending()) == 0
+}
 
 // Step returns the step with the ID; nil when there is none.
 func (r *Run) Step(id string) *Step {

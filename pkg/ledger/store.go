@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,7 +44,18 @@ var ErrClosed = errors.New("the run is closed")
 type NotFoundError struct{ ID, Namespace string }
 
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("there is no run %s in the ledger (namespace %s); see: kubectl gpu-fault list --all", e.ID, e.Namespace)
+	return fmt.Sprintf("there is no run %s in the ledger (namespace %s); see: %s", e.ID, e.Namespace, command(e.Namespace, "list", "--all"))
+}
+
+// Command is a command line of this tool that works on this ledger, for messages.
+func (s *Store) Command(words ...string) string { return command(s.Namespace, words...) }
+
+func command(namespace string, words ...string) string {
+	text := "kubectl gpu-fault " + strings.Join(words, " ")
+	if namespace != DefaultNamespace {
+		text += " --ledger-namespace " + namespace
+	}
+	return text
 }
 
 // NewID returns an ID for a new run.

@@ -34,7 +34,7 @@ func Ask(ctx context.Context, streams genericiooptions.IOStreams, question strin
 	}()
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return fmt.Errorf("nothing was changed: %w", context.Cause(ctx))
 	case line := <-answer:
 		switch strings.ToLower(strings.TrimSpace(line)) {
 		case "y", "yes":

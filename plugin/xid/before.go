@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -17,7 +18,10 @@ import (
 func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []string) error {
 	out := w.streams.ErrOut
 	fmt.Fprintf(out, "%s: %s, in context %q\n", w.summary, listNodes(names), cluster.Context)
-	fmt.Fprintf(out, "How: a privileged pod in namespace %q writes the lines to /dev/kmsg, reads them back and deletes itself.\n", w.connection.LedgerNamespace)
+	if labels := w.labels(); len(labels) > 1 {
+		fmt.Fprintf(out, "Records, in order: %s\n", strings.Join(labels, ", "))
+	}
+	fmt.Fprintf(out, "How: a privileged pod in namespace %q writes to /dev/kmsg, reads back what it wrote and deletes itself.\n", w.connection.LedgerNamespace)
 	fmt.Fprintf(out, "Undo: none, a kernel log cannot be unwritten; `kubectl gpu-fault revert` says what each detector needs to forget the lines.\n\n")
 
 	seen, blind, reboots := verdicts(detectorsOf(w.provider(ctx, cluster, names[0])), w.events, w.form)
@@ -29,6 +33,19 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 		fmt.Fprintf(out, "Warning: where it is installed, %s may cordon, drain and reboot the node.\n\n", strings.Join(reboots, " and "))
 	}
 	return nil
+}
+
+// labels are what the records report, in order, as far as they fit a line.
+func (w *writing) labels() []string {
+	const most = 12
+	var all []string
+	for i, r := range w.sample {
+		if i == most {
+			return append(all, fmt.Sprintf("... (%d)", len(w.sample)))
+		}
+		all = append(all, r.XID)
+	}
+	return all
 }
 
 // clouds are the detectors that run on the nodes of one cloud only, with what the node's providerID then begins with.
@@ -57,49 +74,83 @@ func detectorsOf(providerID string) []xid.Detector {
 	})
 }
 
-// verdicts is a row for each detector that may see the events, with what it does about the one that it takes the most seriously;
-// the names of those that see none of them; and of those that may reboot a node.
+// verdicts is a row for each detector that may see the events: the XIDs that it sees, and what it does about the worst of them; the
+// names of those that see none; and of those that may reboot a node.
 func verdicts(detectors []xid.Detector, events []xid.Event, form xid.Form) (seen *printer.Table, blind, reboots []string) {
+	events = worstFirst(events, form)
 	seen = &printer.Table{Header: []string{"DETECTOR", "SEES", "XID", "REACTION"}}
 	for _, d := range detectors {
-		v, of := worst(d, events, form)
-		switch {
-		case v.Seen == xid.No:
+		var (
+			worst  xid.Verdict
+			labels []string
+		)
+		for _, e := range events {
+			v := d.Judge(e, form)
+			if rank(v) > rank(worst) {
+				worst = v
+			}
+			if v.Seen != xid.No && !slices.Contains(labels, label(e)) {
+				labels = append(labels, label(e))
+			}
+		}
+		if len(labels) == 0 {
 			blind = append(blind, d.Name)
 			continue
-		case v.Seen == xid.Depends && v.Why != "":
-			seen.Add(d.Name, string(v.Seen), label(of), v.Why)
-		default:
-			seen.Add(d.Name, string(v.Seen), label(of), v.Reaction)
 		}
-		if v.MayReboot {
+		text := worst.Reaction
+		if worst.Seen == xid.Depends && worst.Why != "" {
+			text = worst.Why
+		}
+		seen.Add(d.Name, string(worst.Seen), strings.Join(labels, ","), text)
+		if worst.MayReboot {
 			reboots = append(reboots, d.Name)
 		}
 	}
 	return seen, blind, reboots
 }
 
-func worst(d xid.Detector, events []xid.Event, form xid.Form) (xid.Verdict, xid.Event) {
-	rank := func(v xid.Verdict) int {
-		n := map[xid.Sight]int{xid.Yes: 20, xid.Depends: 10}[v.Seen]
-		if v.Fatal {
-			n += 4
-		}
-		if v.MayReboot {
-			n += 2
-		}
-		return n
+// rank orders verdicts by how much they mean to the node.
+func rank(v xid.Verdict) int {
+	n := map[xid.Sight]int{xid.Yes: 20, xid.Depends: 10, xid.No: 1}[v.Seen]
+	if v.Fatal {
+		n += 4
 	}
-	var (
-		best xid.Verdict
-		of   xid.Event
-	)
-	for i, e := range events {
-		if v := d.Judge(e, form); i == 0 || rank(v) > rank(best) {
-			best, of = v, e
-		}
+	if v.MayReboot {
+		n += 2
 	}
-	return best, of
+	return n
+}
+
+// worstFirst orders events by the worst that any detector makes of them.
+func worstFirst(events []xid.Event, form xid.Form) []xid.Event {
+	worst := func(e xid.Event) int {
+		most := 0
+		for _, v := range xid.JudgeAll(e, form) {
+			most = max(most, rank(v))
+		}
+		return most
+	}
+	sorted := slices.Clone(events)
+	slices.SortStableFunc(sorted, func(a, b xid.Event) int { return worst(b) - worst(a) })
+	return sorted
+}
+
+// previewLines is how many lines a dry run shows.
+const previewLines = 24
+
+// preview shows the lines of a dry run.
+func (w *writing) preview(names []string) {
+	out := w.streams.ErrOut
+	fmt.Fprintf(out, "%s: %s. Would write, on each node and with its own GPU's address:\n", w.summary, listNodes(names))
+	at := time.Duration(0)
+	for i, r := range w.sample {
+		at += r.Delay
+		if i == previewLines {
+			fmt.Fprintf(out, "  ... and %d more\n", len(w.sample)-i)
+			break
+		}
+		fmt.Fprintf(out, "  +%-8s %s\n", at.Round(time.Millisecond), printer.Escape(strings.ReplaceAll(strings.TrimSuffix(r.Data, "\n"), "\n", `\n`)))
+	}
 }
 
 func listNodes(names []string) string {

@@ -3,6 +3,7 @@ package xid
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// gpuChoice is what --gpu asks for: exactly one of its fields is set.
+// gpuChoice is one word of --gpu: exactly one of its fields is set.
 type gpuChoice struct {
 	all   bool
 	index int // -1: not by index
@@ -18,10 +19,26 @@ type gpuChoice struct {
 	pci   *xid.PCI
 }
 
+// gpuChoices is what --gpu asks for: words separated by commas.
+type gpuChoices []gpuChoice
+
 // gpu is one GPU to report an XID for.
 type gpu struct {
 	pci  xid.PCI
 	uuid string // empty when the node has no driver
+}
+
+// parseGPUs understands 0,GPU-...,0000:17:00 and "all".
+func parseGPUs(text string) (gpuChoices, error) {
+	var all gpuChoices
+	for word := range strings.SplitSeq(text, ",") {
+		choice, err := parseGPU(strings.TrimSpace(word))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, choice)
+	}
+	return all, nil
 }
 
 // parseGPU understands an index, a UUID, a PCI address and "all".
@@ -54,22 +71,43 @@ func parseGPU(text string) (gpuChoice, error) {
 	return choice, nil
 }
 
-// pick returns the GPUs that the choice means on a node. podUID, if any, limits it to the GPUs that this pod holds.
-func (c gpuChoice) pick(nodeName string, info node.Info, podUID string) ([]gpu, error) {
+// podOnNode is the pod of --pod; the zero value is none.
+type podOnNode struct{ namespace, name, uid string }
+
+func (p podOnNode) String() string { return "pod " + p.namespace + "/" + p.name }
+
+// pick returns the GPUs that the choices mean, each once: of the node, or of those that the pod holds.
+func (cs gpuChoices) pick(info node.Info, pod podOnNode) ([]gpu, error) {
 	known, err := gpusOf(info)
 	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", nodeName, err)
+		return nil, err
 	}
-	if podUID != "" {
-		if known, err = heldBy(known, info.Pods[podUID]); err != nil {
-			return nil, fmt.Errorf("node %s: %w", nodeName, err)
+	if pod.uid != "" {
+		if known, err = pod.held(known, info.Pods[pod.uid]); err != nil {
+			return nil, err
 		}
 	}
+	var picked []gpu
+	for _, c := range cs {
+		some, err := c.among(known, pod)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range some {
+			if !slices.Contains(picked, g) {
+				picked = append(picked, g)
+			}
+		}
+	}
+	return picked, nil
+}
+
+func (c gpuChoice) among(known []gpu, pod podOnNode) ([]gpu, error) {
 	if len(known) == 0 {
 		if c.pci != nil {
 			return []gpu{{pci: *c.pci}}, nil // no driver: the user says where the GPU would sit
 		}
-		return nil, fmt.Errorf("node %s has no GPU that the NVIDIA driver knows: to write for one that is not there, give its PCI address: --gpu 0000:17:00", nodeName)
+		return nil, errors.New("there is no GPU that the NVIDIA driver knows: to write for one that is not there, give its PCI address: --gpu 0000:17:00")
 	}
 	if c.all {
 		return known, nil
@@ -80,7 +118,43 @@ func (c gpuChoice) pick(nodeName string, info node.Info, podUID string) ([]gpu, 
 			return []gpu{g}, nil
 		}
 	}
-	return nil, fmt.Errorf("node %s has no GPU %s; it has:\n%s", nodeName, c, describe(known))
+	if pod.uid != "" {
+		return nil, fmt.Errorf("%s holds no GPU %s; it holds:\n%s", pod, c, describe(known))
+	}
+	return nil, fmt.Errorf("there is no GPU %s; there are:\n%s", c, describe(known))
+}
+
+// address is the one PCI address that was given; nil when it was something else.
+func (cs gpuChoices) address() *xid.PCI {
+	if len(cs) != 1 {
+		return nil
+	}
+	return cs[0].pci
+}
+
+// atMost is how many GPUs of a node the choices can mean.
+func (cs gpuChoices) atMost() int {
+	n := len(cs)
+	for _, c := range cs {
+		if c.all {
+			n = 16 // the largest machines have as many
+		}
+	}
+	return n
+}
+
+func (cs gpuChoices) String() string {
+	words := make([]string, len(cs))
+	for i, c := range cs {
+		if c.all {
+			return "every GPU"
+		}
+		words[i] = c.String()
+	}
+	if len(words) == 1 {
+		return "GPU " + words[0]
+	}
+	return "GPUs " + strings.Join(words, ", ")
 }
 
 func (c gpuChoice) String() string {
@@ -109,20 +183,19 @@ func gpusOf(info node.Info) ([]gpu, error) {
 	return known, nil
 }
 
-func heldBy(known []gpu, use node.PodUse) ([]gpu, error) {
+// held are the GPUs that the pod holds.
+func (p podOnNode) held(known []gpu, use node.PodUse) ([]gpu, error) {
 	if len(use.GPUs) == 0 {
-		return nil, errors.New("the pod holds no GPU: the kubelet's device checkpoint has no nvidia.com device for it")
+		return nil, fmt.Errorf("%s holds no GPU: the kubelet's device checkpoint has no nvidia.com device for it", p)
 	}
 	var held []gpu
 	for _, g := range known {
-		for _, uuid := range use.GPUs {
-			if strings.EqualFold(uuid, g.uuid) {
-				held = append(held, g)
-			}
+		if slices.ContainsFunc(use.GPUs, func(uuid string) bool { return strings.EqualFold(uuid, g.uuid) }) {
+			held = append(held, g)
 		}
 	}
 	if len(held) == 0 {
-		return nil, fmt.Errorf("the pod holds %s, which the driver does not list as a GPU (a MIG device?): name the GPU with --gpu and the node instead", strings.Join(use.GPUs, ", "))
+		return nil, fmt.Errorf("%s holds %s, which the driver does not list as a GPU (a MIG device?): name the GPU with --gpu and the node instead", p, strings.Join(use.GPUs, ", "))
 	}
 	return held, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,8 +41,9 @@ type writing struct {
 	action  string // "write 1 record to the kernel log"
 	events  []xid.Event
 	form    xid.Form
-	lasts   time.Duration // how long the records take by themselves
-	compose func(nodeName string, info node.Info, podUID string) ([]kernellog.Record, error)
+	lasts   time.Duration      // how long the records take by themselves
+	sample  []kernellog.Record // as far as it can be told before the node was asked
+	compose func(info node.Info, pod podOnNode) ([]kernellog.Record, error)
 }
 
 // run is `xid CODE NODE`.
@@ -57,9 +59,9 @@ func (o *options) run(ctx context.Context, connection *kube.Connection, streams 
 	w := &writing{
 		inject: o.inject, connection: connection, streams: streams, nodes: o.nodes,
 		summary: o.summary(), action: fmt.Sprintf("write %s per GPU to the kernel log", count(len(sample), "record")),
-		events: events, form: o.form, lasts: duration(sample) * time.Duration(max(1, maxGPUs(o.gpus))),
-		compose: func(nodeName string, info node.Info, podUID string) ([]kernellog.Record, error) {
-			places, err := o.places(nodeName, info, podUID)
+		events: events, form: o.form, sample: sample, lasts: duration(sample) * time.Duration(o.gpus.atMost()),
+		compose: func(info node.Info, pod podOnNode) ([]kernellog.Record, error) {
+			places, err := o.places(info, pod)
 			if err != nil {
 				return nil, err
 			}
@@ -67,14 +69,6 @@ func (o *options) run(ctx context.Context, connection *kube.Connection, streams 
 		},
 	}
 	return w.run(ctx)
-}
-
-// maxGPUs is how many GPUs of a node a choice may mean.
-func maxGPUs(c gpuChoice) int {
-	if c.all {
-		return 16
-	}
-	return 1
 }
 
 func (o *options) sampleEvents() ([]xid.Event, error) {
@@ -96,21 +90,26 @@ func (o *options) summary() string {
 	for i, s := range o.selectors {
 		words[i] = s.String()
 	}
-	text := "XID " + strings.Join(words, ",")
-	switch o.selectors[0].Kind {
-	case xid.KindSXid:
-		text = "SXid " + strings.TrimPrefix(words[0], "sxid:")
-	case xid.KindFallenOff:
-		text = "record " + words[0]
+	text := "XID " + words[0]
+	switch {
+	case len(words) > 1:
+		text = "XIDs " + strings.Join(words, ", ")
+	case o.isSwitch():
+		return fmt.Sprintf("SXid %d on NVSwitch %s", o.selectors[0].Code, o.gpus.address()) + times(o.count)
+	case o.selectors[0].Kind == xid.KindFallenOff:
+		text = "Record " + words[0]
 	}
 	if o.cascade {
-		text += " with its cascade"
+		text += " with what comes with it"
 	}
-	text += " on GPU " + o.gpus.String()
-	if o.count > 1 {
-		text += fmt.Sprintf(", %d times", o.count)
+	return text + " on " + o.gpus.String() + times(o.count)
+}
+
+func times(n int) string {
+	if n == 1 {
+		return ""
 	}
-	return text
+	return fmt.Sprintf(", %d times", n)
 }
 
 func (w *writing) run(ctx context.Context) error {
@@ -122,28 +121,34 @@ func (w *writing) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	podUID := ""
+	var holder podOnNode
 	if pod != nil {
-		podUID = string(pod.UID)
+		if !asksForGPU(pod) {
+			return fmt.Errorf("nothing was changed: pod %s/%s asks for no nvidia.com device: choose one that does, or name the node and --gpu", pod.Namespace, pod.Name)
+		}
+		holder = podOnNode{pod.Namespace, pod.Name, string(pod.UID)}
+		w.summary += " of " + holder.String()
 	}
 	if w.dryRun == "client" {
+		w.preview(names)
 		return w.printPods(names)
 	}
 
 	report := progress.New(w.streams.ErrOut)
-	injection, s := w.assemble(cluster, names, podUID, report)
+	injection, s := w.assemble(cluster, names, holder, report)
 	plan := w.plan(cluster, injection, names)
 	if err := s.Preflight(ctx, plan); err != nil {
 		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
 	}
 	if w.dryRun == "server" {
+		w.preview(names)
 		fmt.Fprintf(w.streams.ErrOut, "the API server would admit the debug pods; what is written on the nodes cannot be tried without writing it\n")
 		return w.printPods(names)
 	}
 	if err := w.before(ctx, cluster, names); err != nil {
 		return err
 	}
-	if err := confirm.Ask(ctx, w.streams, "Go ahead?", w.yes); err != nil {
+	if err := confirm.Ask(ctx, w.streams, fmt.Sprintf("Write to the kernel log of %s in context %q?", listNodes(names), cluster.Context), w.yes); err != nil {
 		return err
 	}
 	run, runErr := s.Run(ctx, plan)
@@ -151,7 +156,7 @@ func (w *writing) run(ctx context.Context) error {
 }
 
 // assemble wires the fault to the cluster.
-func (w *writing) assemble(cluster *kube.Cluster, names []string, podUID string, report *progress.Reporter) (*kernellog.Injection, *fault.Session) {
+func (w *writing) assemble(cluster *kube.Cluster, names []string, pod podOnNode, report *progress.Reporter) (*kernellog.Injection, *fault.Session) {
 	injection := &kernellog.Injection{
 		Start: func(ctx context.Context, run ledger.Run, nodeName string, say func(string)) (kernellog.Pod, error) {
 			spec, err := w.specFor(ctx, cluster, nodeName)
@@ -163,17 +168,30 @@ func (w *writing) assemble(cluster *kube.Cluster, names []string, podUID string,
 			runner.StartTimeout, runner.Progress = w.timeout, say
 			return runner.Start(ctx, spec)
 		},
-		Compose: func(nodeName string, info node.Info) ([]kernellog.Record, error) {
-			return w.compose(nodeName, info, podUID)
-		},
+		Compose: func(_ string, info node.Info) ([]kernellog.Record, error) { return w.compose(info, pod) },
 	}
-	if podUID != "" {
-		injection.PodUIDs = []string{podUID}
+	if pod.uid != "" {
+		injection.PodUIDs = []string{pod.uid}
 	}
 	s := session.New(cluster, w.connection.LedgerNamespace, w.parallel, report)
 	rounds := (len(names) + w.parallel - 1) / w.parallel
 	s.Timeout = time.Duration(rounds) * w.deadline()
 	return injection, s
+}
+
+// asksForGPU is whether the pod's spec asks for a device of NVIDIA's, by a device plugin's resource or by a claim.
+func asksForGPU(pod *corev1.Pod) bool {
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return true
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for name := range c.Resources.Limits {
+			if strings.HasPrefix(string(name), "nvidia.com/") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // spec is a node's debug pod, before the run has an ID.

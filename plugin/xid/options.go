@@ -16,7 +16,7 @@ type options struct {
 	inject
 	nodes     target.Nodes
 	selectors []xid.Selector
-	gpus      gpuChoice
+	gpus      gpuChoices
 	form      xid.Form
 	text      xid.Options // but for PCI, UUID and driver, which are the node's
 	driver    string
@@ -46,14 +46,14 @@ func (f *flags) toOptions(args []string) (*options, error) {
 	for word := range strings.SplitSeq(args[0], ",") {
 		selector, err := xid.ParseSelector(word)
 		if err != nil {
-			return nil, err
+			return nil, swapped(err, args)
 		}
 		o.selectors = append(o.selectors, selector)
 	}
 	if o.form, err = xid.ParseForm(f.inject.form); err != nil {
 		return nil, fmt.Errorf("--form: %w", err)
 	}
-	if o.gpus, err = parseGPU(f.gpu); err != nil {
+	if o.gpus, err = parseGPUs(f.gpu); err != nil {
 		return nil, err
 	}
 	if _, err := xid.ParseGeneration(f.driver); err != nil {
@@ -80,13 +80,26 @@ func (f *flags) toOptions(args []string) (*options, error) {
 	return o, err
 }
 
+// swapped tells who wrote the node first.
+func swapped(err error, args []string) error {
+	if len(args) == 2 {
+		if _, notCode := xid.ParseSelector(args[1]); notCode == nil {
+			return fmt.Errorf("the code comes first: xid %s %s", args[1], args[0])
+		}
+	}
+	return err
+}
+
 // checkSwitches: an SXid is an error of an NVSwitch, which is no GPU and has an address of its own.
 func (o *options) checkSwitches() error {
+	if o.hasLink && !o.isSwitch() {
+		return fmt.Errorf("--link is for the errors of NVSwitches (sxid codes); %s is none", o.selectors[0])
+	}
 	for _, s := range o.selectors {
 		if s.Kind != xid.KindSXid {
 			continue
 		}
-		if o.gpus.pci == nil {
+		if o.gpus.address() == nil {
 			return fmt.Errorf("%s is an error of an NVSwitch: give the switch's PCI address, such as --gpu 0000:05:00 (`lspci | grep -i nvswitch` on the node)", s)
 		}
 		if len(o.selectors) > 1 || o.cascade {
@@ -109,22 +122,22 @@ type place struct {
 // sample is where lines are tried out before the node is known.
 func (o *options) sample() []place {
 	p := place{gpu: gpu{pci: xid.PCI{Bus: 0x17}}, driver: o.driver}
-	if o.gpus.pci != nil {
-		p.gpu.pci = *o.gpus.pci
+	if address := o.gpus.address(); address != nil {
+		p.gpu.pci = *address
 	}
 	return []place{p}
 }
 
 // places are the GPUs of a node that the lines are for.
-func (o *options) places(nodeName string, info node.Info, podUID string) ([]place, error) {
+func (o *options) places(info node.Info, pod podOnNode) ([]place, error) {
 	driver := o.driver
 	if driver == "" {
 		driver = info.DriverVersion
 	}
 	if o.isSwitch() {
-		return []place{{gpu: gpu{pci: *o.gpus.pci}, driver: driver}}, nil
+		return []place{{gpu: gpu{pci: *o.gpus.address()}, driver: driver}}, nil
 	}
-	chosen, err := o.gpus.pick(nodeName, info, podUID)
+	chosen, err := o.gpus.pick(info, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +147,7 @@ func (o *options) places(nodeName string, info node.Info, podUID string) ([]plac
 	}
 	places := make([]place, len(chosen))
 	for i, g := range chosen {
-		places[i] = place{gpu: g, driver: driver, process: processOf(info.Pods[podUID])}
+		places[i] = place{gpu: g, driver: driver, process: processOf(info.Pods[pod.uid])}
 		for _, other := range all {
 			if other.pci != g.pci {
 				places[i].peers = append(places[i].peers, other)

@@ -57,6 +57,8 @@ func TestBadCommandLines(t *testing.T) {
 		"interval":            {func(f *flags) { f.interval = -1 }, []string{"79", "n"}, "--interval"},
 		"cascade of nothing":  {func(f *flags) { f.cascade = true }, []string{"16", "n"}, "cascade"},
 		"switch without one":  {nil, []string{"sxid:20034", "n"}, "--gpu 0000:05:00"},
+		"node before code":    {nil, []string{"n", "79"}, "the code comes first: xid 79 n"},
+		"link of no switch":   {func(f *flags) { f.link = 3 }, []string{"79", "n"}, "--link is for"},
 		"driver":              {func(f *flags) { f.driver = "new" }, []string{"79", "n"}, "--driver"},
 		"kmod":                {func(f *flags) { f.via = "kmod" }, []string{"79", "n"}, "--via kmsg"},
 		"parallel":            {func(f *flags) { f.parallel = 0 }, []string{"79", "n"}, "--parallel"},
@@ -94,6 +96,13 @@ func TestLinesForANode(t *testing.T) {
 				"<4>kernel: NVRM: Xid (PCI:0000:1f:00): 79, GPU has fallen off the bus.",
 			},
 		},
+		"two GPUs by name, each once": {
+			func(f *flags) { f.gpu, f.process = "1,0000:17:00,1", "none" }, "79", "",
+			[]string{
+				"<4>kernel: NVRM: Xid (PCI:0000:1f:00): 79, GPU has fallen off the bus.",
+				"<4>kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
+			},
+		},
 		"the pod's GPU and process": {
 			nil, "79", "pod-uid",
 			[]string{"<4>kernel: NVRM: Xid (PCI:0000:1f:00): 79, pid=4711, name=python3, GPU has fallen off the bus."},
@@ -109,7 +118,7 @@ func TestLinesForANode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			places, err := o.places("n", twoGPUs(), test.podUID)
+			places, err := o.places(twoGPUs(), podOnNode{"ns", "p", test.podUID})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -149,17 +158,17 @@ func TestCountAndInterval(t *testing.T) {
 func TestGPUsThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	for choice, want := range map[string]string{
-		"2": "1  0000:1f:00  GPU-2222", "0000:c7:00": "0  0000:17:00  GPU-1111", "GPU-33333333-3333-3333-3333-333333333333": "node n has no GPU GPU-3333",
+		"2": "1  0000:1f:00  GPU-2222", "0000:c7:00": "0  0000:17:00  GPU-1111", "GPU-33333333-3333-3333-3333-333333333333": "there is no GPU GPU-3333",
 	} {
-		c, err := parseGPU(choice)
+		c, err := parseGPUs(choice)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.pick("n", twoGPUs(), ""); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.pick(twoGPUs(), podOnNode{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--gpu %s: error %v, wanted one that lists %q", choice, err, want)
 		}
-		_, err = c.pick("n", node.Info{}, "")
-		if byAddress := c.pci != nil; (err == nil) != byAddress {
+		_, err = c.pick(node.Info{}, podOnNode{})
+		if byAddress := c.address() != nil; (err == nil) != byAddress {
 			t.Errorf("--gpu %s on a node without a driver: %v; only an address can be used there", choice, err)
 		}
 	}
@@ -174,9 +183,9 @@ func TestReplayMapsAddressesAndKeepsGaps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, _ := parseGPU("all")
+	all, _ := parseGPUs("all")
 	r := &replay{entries: log.Entries, gpus: all, form: xid.FormPlain, speed: 2, maxGap: time.Minute}
-	records, err := r.compose("n", twoGPUs(), "")
+	records, err := r.compose(twoGPUs(), podOnNode{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,9 +200,28 @@ func TestReplayMapsAddressesAndKeepsGaps(t *testing.T) {
 	if records[1].Delay != 500*time.Millisecond || records[2].Delay != time.Minute {
 		t.Errorf("delays %s and %s: wanted half a second (twice as fast) and a minute (the longest gap)", records[1].Delay, records[2].Delay)
 	}
-	first, _ := parseGPU("0")
+	first, _ := parseGPUs("0")
 	r.gpus = first
-	if _, err := r.compose("n", twoGPUs(), ""); err == nil || !strings.Contains(err.Error(), "--map 0000:c8:00=") {
+	if _, err := r.compose(twoGPUs(), podOnNode{}); err == nil || !strings.Contains(err.Error(), "--map 0000:c8:00=") {
 		t.Errorf("two GPUs onto one: %v", err)
 	}
+}
+
+// Whatever is typed behind --gpu and --map, it is understood or refused with a reason, and never crashes.
+func FuzzParseGPU(f *testing.F) {
+	for _, seed := range []string{"0", "all", "-1", "0000:17:00", "GPU-11111111-1111-1111-1111-111111111111", "MIG-x", "17:00.0", "a=b", "0000:c7:00=0000:17:00"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		choice, err := parseGPUs(text)
+		if err == nil && choice.String() == "" {
+			t.Errorf("%q was understood as nothing", text)
+		}
+		if err != nil && err.Error() == "" {
+			t.Errorf("%q was refused without a reason", text)
+		}
+		if maps, err := parseMaps([]string{text}); err == nil && len(maps) != 1 {
+			t.Errorf("--map %q was taken for %v", text, maps)
+		}
+	})
 }

@@ -82,7 +82,7 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 	if f.maxGap < 0 {
 		return nil, fmt.Errorf("--max-gap %s: give zero or more", f.maxGap)
 	}
-	gpus, err := parseGPU(f.gpu)
+	gpus, err := parseGPUs(f.gpu)
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +104,8 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 		return nil, fmt.Errorf("%s: %w", args[0], err)
 	}
 	return &writing{
-		inject: f.inject, nodes: nodes, form: form, events: r.events(), lasts: duration(sample),
-		summary: fmt.Sprintf("replay of %s from %s", count(len(log.Entries), "record"), args[0]),
+		inject: f.inject, nodes: nodes, form: form, events: r.events(), sample: sample, lasts: duration(sample),
+		summary: fmt.Sprintf("Replay of %s from %s, %s long%s", count(len(sample), "record"), source(args[0]), duration(sample).Round(time.Millisecond), r.shortened()),
 		action:  fmt.Sprintf("write %s to the kernel log", count(len(log.Entries), "record")),
 		compose: r.compose,
 	}, nil
@@ -138,6 +138,28 @@ func readLog(file string, streams genericiooptions.IOStreams) (*xid.Log, error) 
 	return &log, nil
 }
 
+func source(file string) string {
+	if file == "-" {
+		return "standard input"
+	}
+	return file
+}
+
+// shortened says how many gaps --max-gap cuts.
+func (r *replay) shortened() string {
+	n, last := 0, time.Duration(0)
+	for _, e := range r.entries {
+		if float64(e.Offset-last)/r.speed > float64(r.maxGap) {
+			n++
+		}
+		last = e.Offset
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%s cut to %s)", count(n, "gap"), r.maxGap)
+}
+
 func parseMaps(texts []string) (map[xid.PCI]xid.PCI, error) {
 	all := map[xid.PCI]xid.PCI{}
 	for _, text := range texts {
@@ -163,7 +185,7 @@ func parseMaps(texts []string) (map[xid.PCI]xid.PCI, error) {
 type replay struct {
 	entries []xid.Entry
 	form    xid.Form
-	gpus    gpuChoice
+	gpus    gpuChoices
 	byHand  map[xid.PCI]xid.PCI
 	speed   float64
 	maxGap  time.Duration
@@ -196,8 +218,8 @@ func (r *replay) addresses() []xid.PCI {
 	return all
 }
 
-func (r *replay) compose(nodeName string, info node.Info, podUID string) ([]kernellog.Record, error) {
-	chosen, err := r.gpus.pick(nodeName, info, podUID)
+func (r *replay) compose(info node.Info, pod podOnNode) ([]kernellog.Record, error) {
+	chosen, err := r.gpus.pick(info, pod)
 	if err != nil && (len(info.GPUs) > 0 || len(r.byHand) == 0) { // on a node without a driver all addresses may be the user's
 		return nil, err
 	}
@@ -208,7 +230,7 @@ func (r *replay) compose(nodeName string, info node.Info, podUID string) ([]kern
 			continue
 		}
 		if len(chosen) == 0 {
-			return nil, fmt.Errorf("the log tells of more GPUs than node %s has chosen ones: give --gpu all, or --map %s=ADDRESS", nodeName, p)
+			return nil, fmt.Errorf("the log tells of more GPUs than --gpu chooses here: give --gpu all, or --map %s=ADDRESS", p)
 		}
 		to[p], uuids[chosen[0].pci] = chosen[0].pci, xid.UUID(chosen[0].uuid)
 		chosen = chosen[1:]
