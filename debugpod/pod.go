@@ -113,7 +113,7 @@ func (s Spec) container(deadline int64) corev1.Container {
 		// CPU would make it wait for most of every 100 ms.
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
-			Limits:   resources("500m", "64Mi"),
+			Limits:   resources("500m", "128Mi"),
 		},
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}

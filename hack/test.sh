@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 . hack/steps.sh
 
 # One package after the other: some kill nodes, and all share one kernel log.
-end_to_end() { CGO_ENABLED=1 go test -race -tags e2e -count=1 -timeout 30m -p 1 ./test/... ./debugpod/... ./pkg/...; }
+end_to_end() { KUBECONFIG=$PWD/.cluster/kubeconfig CGO_ENABLED=1 go test -race -tags e2e -count=1 -timeout 30m -p 1 ./test/... ./debugpod/... ./pkg/...; }
 
 mine=
 [ -s .cluster/kubeconfig ] || mine=1

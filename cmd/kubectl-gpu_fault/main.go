@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -29,7 +30,7 @@ func main() {
 func run(streams genericiooptions.IOStreams, args []string) (code int) {
 	defer func() {
 		if bug := recover(); bug != nil {
-			fmt.Fprintf(streams.ErrOut, "error: this is a bug in kubectl gpu-fault: %v\nsee what was begun with `kubectl gpu-fault list`, undo it with `kubectl gpu-fault revert`, and please report it with the output of -v 1\n", bug)
+			fmt.Fprintf(streams.ErrOut, "error: this is a bug in kubectl gpu-fault: %v\nsee what was begun with `kubectl gpu-fault list`, undo it with `kubectl gpu-fault revert RUN --force`, and please report it with the output of -v 1\n", bug)
 			klog.V(1).Infof("%s", debug.Stack())
 			code = plugin.ExitError
 		}
@@ -40,7 +41,7 @@ func run(streams genericiooptions.IOStreams, args []string) (code int) {
 	cmd := plugin.NewCommand(streams)
 	cmd.SetArgs(arguments(args))
 	err := cmd.ExecuteContext(ctx)
-	if err != nil {
+	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		fmt.Fprintln(streams.ErrOut, plugin.ErrorMessage(err))
 	}
 	return plugin.ExitCode(ctx, err)
@@ -55,12 +56,14 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
-// withSignals returns a context that the first SIGINT or SIGTERM cancels, so that whatever runs cleans up. The second one ends
-// the program at once.
+// withSignals returns a context that the first signal to end cancels (Ctrl-C, a closed terminal, a lost ssh connection), so that whatever
+// runs cleans up. The second one ends the program at once. A reader that goes away (`| head`) only makes writes fail: a run
+// must not die half-way because nobody looks at it any more.
 func withSignals(parent context.Context, streams genericiooptions.IOStreams) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go func() {
 		select {
 		case <-ctx.Done():
@@ -70,7 +73,7 @@ func withSignals(parent context.Context, streams genericiooptions.IOStreams) (co
 		fmt.Fprintln(streams.ErrOut, "\ninterrupted: cleaning up (once more to quit at once)")
 		cancel(plugin.ErrInterrupted)
 		<-signals
-		fmt.Fprintln(streams.ErrOut, "quit without cleaning up; see what is left: kubectl gpu-fault list; undo it: kubectl gpu-fault revert --all")
+		fmt.Fprintln(streams.ErrOut, "quit without cleaning up; see what is left: kubectl gpu-fault list; undo it: kubectl gpu-fault revert RUN --force")
 		os.Exit(plugin.ExitInterrupted)
 	}()
 	return ctx, func() { signal.Stop(signals); cancel(nil) }

@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// MaxRequest is how large a request may be, in bytes. It holds over ten thousand records of the kernel log.
-const MaxRequest = 8 << 20
+// MaxRequest is how large a request may be, in bytes. It holds MaxKmsgRecords of the longest records.
+const MaxRequest = 16 << 20
 
 // Encode returns the request as the one line that the helper reads.
 func (r Request) Encode() ([]byte, error) {

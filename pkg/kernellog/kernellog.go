@@ -146,9 +146,11 @@ func (in *Injection) write(ctx context.Context, pod Pod, r fault.Recorder, resul
 	for _, record := range result.Records {
 		request.Records = append(request.Records, record.KmsgRecord)
 	}
-	proven := 0
+	proven, told := 0, time.Now()
 	written, err := pod.WriteKmsg(ctx, request, func(some []node.WrittenKmsg) {
-		if proven += len(some); len(result.Records) > 1 {
+		proven += len(some)
+		if len(result.Records) > 1 && (time.Since(told) > time.Second || proven == len(result.Records)) {
+			told = time.Now()
 			r.Progress(fmt.Sprintf("%d of %d records proven", proven, len(result.Records)))
 		}
 	})

@@ -77,9 +77,22 @@ func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, erro
 	return cm, nil
 }
 
+// unreadableError says that there is a record, and that it cannot be understood. It wraps ErrNewer when a newer version made it.
+type unreadableError struct{ error }
+
+func (e *unreadableError) Unwrap() error { return e.error }
+
 // decode reads the run of a ConfigMap. It refuses what it does not know: to write back a record without a field of a newer
-// version could lose an undo.
+// version could lose an undo. Its error is an *unreadableError.
 func decode(cm *corev1.ConfigMap) (Run, error) {
+	run, err := decodeRun(cm)
+	if err != nil {
+		return Run{}, &unreadableError{err}
+	}
+	return run, nil
+}
+
+func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 	text, ok := cm.Data[dataKey]
 	if !ok {
 		return Run{}, fmt.Errorf("configmap %s has no key %s", cm.Name, dataKey)
@@ -87,6 +100,9 @@ func decode(cm *corev1.ConfigMap) (Run, error) {
 	var kind metav1.TypeMeta
 	if err := json.Unmarshal([]byte(text), &kind); err != nil {
 		return Run{}, fmt.Errorf("read %s of configmap %s: %w", dataKey, cm.Name, err)
+	}
+	if group, _, _ := strings.Cut(APIVersion, "/"); !strings.HasPrefix(kind.APIVersion, group+"/") {
+		return Run{}, fmt.Errorf("configmap %s holds no record of ours: its apiVersion is %q", cm.Name, kind.APIVersion)
 	}
 	if kind.APIVersion != APIVersion || kind.Kind != KindRun {
 		return Run{}, fmt.Errorf("record %s is a %s %s: %w", cm.Name, kind.APIVersion, kind.Kind, ErrNewer)

@@ -38,10 +38,21 @@ type LockedError struct {
 	Run *Run
 	Now time.Time
 
+	// Err is why the holder cannot be told; nil when it can.
+	Err error
+
 	namespace string // of the ledger
+	lease     string
 }
 
+// Unwrap returns why the holder cannot be told.
+func (e *LockedError) Unwrap() error { return e.Err }
+
 func (e *LockedError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("%s is locked by run %s, whose record cannot be read: %v; if nothing of it is in place any more: kubectl delete lease %s -n %s",
+			e.Target, e.Holder, e.Err, e.lease, e.namespace)
+	}
 	text := fmt.Sprintf("%s is locked by run %s", e.Target, e.Holder)
 	if e.Run != nil {
 		text += fmt.Sprintf(" (%s)", e.Run.Summary)
@@ -52,7 +63,9 @@ func (e *LockedError) Error() string {
 			text += " on host " + e.Run.From
 		}
 	}
-	text += fmt.Sprintf(" since %s (%s ago)", e.Since.Format(time.RFC3339), max(0, e.Now.Sub(e.Since)).Round(time.Second))
+	if !e.Since.IsZero() {
+		text += fmt.Sprintf(" since %s (%s ago)", e.Since.Format(time.RFC3339), max(0, e.Now.Sub(e.Since)).Round(time.Second))
+	}
 	if e.Run != nil && e.Run.InItsWay(e.Now) {
 		return text + fmt.Sprintf("; it may be at work until %s; wait for it, or afterwards free it with: %s",
 			e.Run.Deadline.Format(time.RFC3339), command(e.namespace, "revert", e.Holder))
@@ -128,13 +141,14 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 
 // mayTakeOver returns nil when the holder needs the lock no more, and otherwise says who holds it.
 func (s *Store) mayTakeOver(ctx context.Context, lock Lock) error {
-	locked := &LockedError{Target: lock.Target, Holder: lock.Holder, Since: lock.Since, Now: s.Now(), namespace: s.Namespace}
+	locked := &LockedError{Target: lock.Target, Holder: lock.Holder, Since: lock.Since, Now: s.Now(), namespace: s.Namespace, lease: lock.name}
 	run, err := s.Get(ctx, lock.Holder)
 	switch {
 	case lock.Holder == "" || errors.As(err, new(*NotFoundError)):
 		return nil
-	case errors.Is(err, ErrNewer):
-		return fmt.Errorf("%w; %w", locked, err)
+	case errors.As(err, new(*unreadableError)):
+		locked.Err = err
+		return locked
 	case err != nil:
 		return fmt.Errorf("see who locks %s: %w", lock.Target, err)
 	}

@@ -182,3 +182,36 @@ func TestLockNamesAreValidAndDistinct(t *testing.T) {
 		}
 	}
 }
+
+// A record that somebody damaged must cost its own target, not all runs on all targets.
+func TestADamagedHolderLocksOnlyItsTarget(t *testing.T) {
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
+	holder := create(t, store, newRun("b")).Run()
+	if _, err := store.Lock(t.Context(), holder, holder.Targets()); err != nil {
+		t.Fatal(err)
+	}
+	configMaps := store.Client.CoreV1().ConfigMaps(store.Namespace)
+	cm, err := configMaps.Get(t.Context(), holder.ID, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range cm.Data {
+		cm.Data[key] = "{damaged"
+	}
+	if _, err := configMaps.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	refusals, err := store.Refusals(t.Context())
+	if err != nil || len(refusals) != 1 || refusals[0].Target.Name != "b" {
+		t.Fatalf("refusals %v, error %v: wanted one, of node b", refusals, err)
+	}
+	for _, want := range []string{"node/b is locked by run " + holder.ID, "cannot be read", "kubectl delete lease "} {
+		if !strings.Contains(refusals[0].Error(), want) {
+			t.Errorf("%v lacks %q", refusals[0], want)
+		}
+	}
+	other := create(t, store, newRun("a")).Run()
+	if _, err := store.Lock(t.Context(), other, other.Targets()); err != nil {
+		t.Errorf("a run on another node: %v", err)
+	}
+}

@@ -28,8 +28,12 @@ func Explain(err error) error {
 		return err
 	case clientcmd.IsEmptyConfig(err), strings.Contains(err.Error(), "invalid configuration: no configuration has been provided"):
 		return ErrNoKubeconfig
-	case clientcmd.IsContextNotFound(err), isContextMissing(err):
+	case clientcmd.IsContextNotFound(err), isMissing(err, "context"):
 		return fmt.Errorf("%w: list the contexts with `kubectl config get-contexts`", err)
+	case isMissing(err, "cluster"), isMissing(err, "auth info"):
+		return fmt.Errorf("%w in the kubeconfig: see `kubectl config view` for --cluster and --user", err)
+	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "gpu-fault rbac"):
+		return fmt.Errorf("%w; whoever administers the cluster can allow it: kubectl gpu-fault rbac xid | kubectl apply -f -", err)
 	case apierrors.IsUnauthorized(err):
 		return errors.New("the API server does not accept these credentials: log in again, or choose another --context")
 	case errors.As(err, &reqErr) && errors.As(err, &dial):
@@ -41,10 +45,10 @@ func Explain(err error) error {
 	}
 }
 
-// isContextMissing knows the error that clientcmd has for a --context that the kubeconfig lacks; it has no type.
-func isContextMissing(err error) bool {
+// isMissing knows the error that clientcmd has for a name that the kubeconfig lacks; it has no type.
+func isMissing(err error, what string) bool {
 	text := err.Error()
-	return strings.HasPrefix(text, "context ") && strings.HasSuffix(text, "does not exist")
+	return strings.HasPrefix(text, what+" ") && strings.HasSuffix(text, "does not exist")
 }
 
 func host(raw string) string {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
@@ -31,7 +32,7 @@ func NewConnection(streams genericiooptions.IOStreams) *Connection {
 // AddFlags registers the flags.
 func (c *Connection) AddFlags(flags *pflag.FlagSet) {
 	c.ConfigFlags.AddFlags(flags)
-	flags.StringVar(&c.LedgerNamespace, "ledger-namespace", c.LedgerNamespace, "Namespace of the run records and of the debug pods")
+	flags.StringVar(&c.LedgerNamespace, "ledger-namespace", c.LedgerNamespace, "Namespace of the run records, the locks and the debug pods; who uses another one does not see your locks")
 }
 
 // Cluster is a cluster that can be talked to.
@@ -46,6 +47,9 @@ type Cluster struct {
 
 // Cluster connects. It sends no request yet.
 func (c *Connection) Cluster() (*Cluster, error) {
+	if err := checkLedgerNamespace(c.LedgerNamespace); err != nil {
+		return nil, err
+	}
 	config, err := c.ToRESTConfig()
 	if err != nil {
 		return nil, Explain(err)
@@ -65,6 +69,17 @@ func (c *Connection) Cluster() (*Cluster, error) {
 		return nil, Explain(err)
 	}
 	return &Cluster{Client: client, Config: config, Namespace: namespace, Context: c.contextName()}, nil
+}
+
+// checkLedgerNamespace refuses names that no namespace can have, and namespaces where privileged pods and records of ours have no place.
+func checkLedgerNamespace(name string) error {
+	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+		return fmt.Errorf("--ledger-namespace %q cannot be a namespace: write lower-case letters, digits and '-', such as %s", name, ledger.DefaultNamespace)
+	}
+	if name == "default" || strings.HasPrefix(name, "kube-") {
+		return fmt.Errorf("--ledger-namespace %s: records and privileged pods need a namespace of their own, such as %s", name, ledger.DefaultNamespace)
+	}
+	return nil
 }
 
 // isNowhere is whether client-go found no cluster at all and fell back to the port that API servers had long ago.

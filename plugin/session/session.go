@@ -3,6 +3,7 @@ package session
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,8 +78,8 @@ func stepChanged(report *progress.Reporter, step ledger.Step) {
 	report.Step(step.Target.Name, string(step.State))
 }
 
-// secret are the flags whose values do not belong into a record that others read.
-var secret = []string{"--token", "--password"}
+// secret is the flag whose value does not belong into a record that others read.
+const secret = "--token"
 
 // CommandLine is what the user typed, for the record, without credentials.
 func CommandLine(args []string) []string {
@@ -87,14 +88,31 @@ func CommandLine(args []string) []string {
 		shown[0] = filepath.Base(shown[0])
 	}
 	for i, arg := range shown {
-		for _, flag := range secret {
-			if strings.HasPrefix(arg, flag+"=") {
-				shown[i] = flag + "=..."
-			}
-			if arg == flag && i+1 < len(shown) {
-				shown[i+1] = "..."
-			}
+		switch {
+		case strings.HasPrefix(arg, secret+"="):
+			shown[i] = secret + "=..."
+		case i > 0 && args[i-1] == secret:
+			shown[i] = "..."
+		default:
+			shown[i] = withoutUserinfo(shown[i])
 		}
 	}
 	return shown
+}
+
+// withoutUserinfo takes name and password out of a URL, alone or behind a flag: --server=https://name:password@host.
+func withoutUserinfo(arg string) string {
+	flag, value, found := strings.Cut(arg, "=")
+	if !found || !strings.HasPrefix(flag, "-") {
+		flag, value = "", arg
+	}
+	u, err := url.Parse(value)
+	if err != nil || u.User == nil {
+		return arg
+	}
+	u.User = url.User("...")
+	if flag != "" {
+		flag += "="
+	}
+	return flag + u.String()
 }

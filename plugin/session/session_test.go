@@ -10,8 +10,8 @@ import (
 // The ledger can be read by others: it must not hold credentials.
 func TestTheRecordedCommandHasNoCredentials(t *testing.T) {
 	t.Parallel()
-	got := CommandLine([]string{"/usr/bin/kubectl-gpu_fault", "xid", "79", "n", "--token", "secret", "--token=secret", "--password=secret"})
-	want := []string{"kubectl-gpu_fault", "xid", "79", "n", "--token", "...", "--token=...", "--password=..."}
+	got := CommandLine([]string{"/usr/bin/kubectl-gpu_fault", "xid", "79", "n", "--token", "secret", "--token=secret", "--server=https://u:secret@h:1", "https://u:secret@h/x", "--message=a=b"})
+	want := []string{"kubectl-gpu_fault", "xid", "79", "n", "--token", "...", "--token=...", "--server=https://...@h:1", "https://...@h/x", "--message=a=b"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

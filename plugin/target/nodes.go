@@ -31,6 +31,14 @@ func (n Nodes) Validate() error {
 			ways++
 		}
 	}
+	for _, name := range n.Names {
+		switch strings.TrimSpace(name) {
+		case "":
+			return errors.New("the name of a node is empty: is a variable unset?")
+		case "none", "client", "server":
+			return fmt.Errorf("%q was read as the name of a node: write --dry-run=%s", name, name)
+		}
+	}
 	switch {
 	case ways == 0:
 		return errors.New("no target: give node names, or -l SELECTOR, or --pod POD (completion lists the nodes; `kubectl get nodes` too)")

@@ -18,6 +18,8 @@ func TestExactlyOneWayToPickNodes(t *testing.T) {
 	}{
 		{Nodes{}, false},
 		{Nodes{Names: []string{"a"}}, true},
+		{Nodes{Names: []string{""}}, false},            // an unset variable
+		{Nodes{Names: []string{"a", "client"}}, false}, // --dry-run client
 		{Nodes{Selector: "x=y"}, true},
 		{Nodes{Pod: "p"}, true},
 		{Nodes{Names: []string{"a"}, Selector: "x=y"}, false},

@@ -21,7 +21,7 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	if labels := w.labels(); len(labels) > 1 {
 		fmt.Fprintf(out, "Records, in order: %s\n", strings.Join(labels, ", "))
 	}
-	fmt.Fprintf(out, "How: a privileged pod in namespace %q writes to /dev/kmsg, reads back what it wrote and deletes itself.\n", w.connection.LedgerNamespace)
+	fmt.Fprintf(out, "How: a privileged pod in namespace %q writes to /dev/kmsg, reads back what it wrote and is deleted again.\n", w.connection.LedgerNamespace)
 	fmt.Fprintf(out, "Undo: none, a kernel log cannot be unwritten; `kubectl gpu-fault revert` says what each detector needs to forget the lines.\n\n")
 
 	seen, blind, reboots := verdicts(detectorsOf(w.provider(ctx, cluster, names[0])), w.events, w.form)

@@ -25,7 +25,7 @@ CODE is an XID (79), a switch error (sxid:20034), or fallen-off-bus for the reco
 the driver starts. Detectors on the node take the line for real: a node may be cordoned, drained and rebooted. Which detector does
 what is shown before anything is written.
 
-A privileged pod writes the line and deletes itself. The line itself stays: a kernel log cannot be unwritten.`,
+A privileged pod writes the line and is deleted again. The line itself stays: a kernel log cannot be unwritten.`,
 		Example: `  # GPU 0 of node gpu-1 falls off the bus
   kubectl gpu-fault xid 79 gpu-1
 
@@ -156,6 +156,12 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
 }
 
+// What a run may take on a node: less is over before the pod runs, and more is no test any more.
+const (
+	shortest = 5 * time.Second
+	longest  = 24 * time.Hour
+)
+
 // validate checks everything that needs no cluster.
 func (f *inject) validate() error {
 	if err := f.format.Validate(); err != nil {
@@ -181,8 +187,8 @@ func (f *inject) validate() error {
 	if f.parallel < 1 {
 		return fmt.Errorf("--parallel %d: give 1 or more", f.parallel)
 	}
-	if f.timeout <= 0 {
-		return fmt.Errorf("--timeout %s: give a time above zero, such as 2m", f.timeout)
+	if f.timeout < shortest || f.timeout > longest {
+		return fmt.Errorf("--timeout %s: give %s to %s", f.timeout, shortest, longest)
 	}
 	return nil
 }

@@ -58,8 +58,8 @@ func (o *options) run(ctx context.Context, connection *kube.Connection, streams 
 	}
 	w := &writing{
 		inject: o.inject, connection: connection, streams: streams, nodes: o.nodes,
-		summary: o.summary(), action: fmt.Sprintf("write %s per GPU to the kernel log", count(len(sample), "record")),
-		events: events, form: o.form, sample: sample, lasts: duration(sample) * time.Duration(o.gpus.atMost()),
+		summary: o.summary(), action: "write " + lowerFirst(o.summary()) + " to the kernel log",
+		events: events, form: o.form, sample: sample, lasts: o.lasts(sample),
 		compose: func(info node.Info, pod podOnNode) ([]kernellog.Record, error) {
 			places, err := o.places(info, pod)
 			if err != nil {
@@ -103,6 +103,11 @@ func (o *options) summary() string {
 		text += " with what comes with it"
 	}
 	return text + " on " + o.gpus.String() + times(o.count)
+}
+
+// lowerFirst makes a summary fit into a sentence; XID stays as it is.
+func lowerFirst(text string) string {
+	return strings.Replace(text, "Record", "record", 1)
 }
 
 func times(n int) string {

@@ -67,8 +67,11 @@ func (f *flags) toOptions(args []string) (*options, error) {
 	if f.count < 1 || f.count > maxRecords {
 		return nil, fmt.Errorf("--count %d: give 1 to %d", f.count, maxRecords)
 	}
-	if f.interval < 0 {
-		return nil, fmt.Errorf("--interval %s: give zero or more", f.interval)
+	if f.interval < 0 || f.interval > longest {
+		return nil, fmt.Errorf("--interval %s: give 0s to %s", f.interval, longest)
+	}
+	if f.interval > 0 && f.count == 1 {
+		return nil, fmt.Errorf("--interval %s: it is the time between the writes of a --count, which is 1", f.interval)
 	}
 	if err := o.nodes.Validate(); err != nil {
 		return nil, err
@@ -76,8 +79,32 @@ func (f *flags) toOptions(args []string) (*options, error) {
 	if err := o.checkSwitches(); err != nil {
 		return nil, err
 	}
-	_, err = o.compose(o.sample()) // what a message makes of the line shows now, not on the node
-	return o, err
+	sample, err := o.compose(o.sample()) // what a message makes of the line shows now, not on the node
+	if err != nil {
+		return nil, err
+	}
+	return o, checkRecords(sample, o.lasts(sample))
+}
+
+// lasts is how long the writes to one node take by their delays: the cascades of all GPUs, and the pauses between the rounds.
+func (o *options) lasts(sample []kernellog.Record) time.Duration {
+	pauses := time.Duration(o.count-1) * o.interval
+	return (duration(sample)-pauses)*time.Duration(o.gpus.atMost()) + pauses
+}
+
+// checkRecords refuses what the helper would refuse, before there is a pod.
+func checkRecords(records []kernellog.Record, lasts time.Duration) error {
+	if lasts < 0 || lasts > longest {
+		return fmt.Errorf("the writes would take longer than %s: lower --count or --interval", longest)
+	}
+	request := node.WriteKmsg{}
+	for _, r := range records {
+		request.Records = append(request.Records, r.KmsgRecord)
+	}
+	if err := request.Validate(); err != nil {
+		return fmt.Errorf("the kernel log would not take it: %w", err)
+	}
+	return nil
 }
 
 // swapped tells who wrote the node first.
@@ -92,6 +119,15 @@ func swapped(err error, args []string) error {
 
 // checkSwitches: an SXid is an error of an NVSwitch, which is no GPU and has an address of its own.
 func (o *options) checkSwitches() error {
+	if o.link > 999 {
+		return fmt.Errorf("--link %d: NVLinks are numbered from 0 to 999 at most", o.link)
+	}
+	if o.text.Switch != 0 && !o.isSwitch() {
+		return fmt.Errorf("--switch is for the errors of NVSwitches (sxid codes); %s is none", o.selectors[0])
+	}
+	if o.cascade && o.selectors[0].Kind == xid.KindFallenOff {
+		return fmt.Errorf("no other records are known to come with %s: leave out --cascade", o.selectors[0])
+	}
 	if o.hasLink && !o.isSwitch() {
 		return fmt.Errorf("--link is for the errors of NVSwitches (sxid codes); %s is none", o.selectors[0])
 	}

@@ -1,12 +1,14 @@
 package xid
 
 import (
+	"math"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
@@ -55,6 +57,13 @@ func TestBadCommandLines(t *testing.T) {
 		"process":             {func(f *flags) { f.process = "1,a,b" }, []string{"79", "n"}, "--process"},
 		"count":               {func(f *flags) { f.count = 1e6 }, []string{"79", "n"}, "--count"},
 		"interval":            {func(f *flags) { f.interval = -1 }, []string{"79", "n"}, "--interval"},
+		"interval for one":    {func(f *flags) { f.interval = 1 }, []string{"79", "n"}, "--count"},
+		"days of writing":     {func(f *flags) { f.count, f.interval = 10000, time.Hour }, []string{"79", "n"}, "longer than"},
+		"timeout":             {func(f *flags) { f.timeout = time.Millisecond }, []string{"79", "n"}, "--timeout"},
+		"escapes too long":    {func(f *flags) { f.message = strings.Repeat("é", 450) }, []string{"79", "n"}, "1900"},
+		"switch of no switch": {func(f *flags) { f.swtch = 1 }, []string{"79", "n"}, "--switch is for"},
+		"cascade of a record": {func(f *flags) { f.cascade = true }, []string{"fallen-off-bus", "n"}, "--cascade"},
+		"unset variable":      {nil, []string{"79", ""}, "variable unset"},
 		"cascade of nothing":  {func(f *flags) { f.cascade = true }, []string{"16", "n"}, "cascade"},
 		"switch without one":  {nil, []string{"sxid:20034", "n"}, "--gpu 0000:05:00"},
 		"node before code":    {nil, []string{"n", "79"}, "the code comes first: xid 79 n"},
@@ -224,4 +233,18 @@ func FuzzParseGPU(f *testing.F) {
 			t.Errorf("--map %q was taken for %v", text, maps)
 		}
 	})
+}
+
+func TestReplaySpeedsThatMakeNoSense(t *testing.T) {
+	t.Parallel()
+	r := &replay{speed: 0.001, maxGap: time.Minute}
+	if got := r.delay(1 << 62); got != time.Minute {
+		t.Errorf("a slow replay of a long gap waits %s, wanted the longest gap", got)
+	}
+	for _, speed := range []float64{0, -1, math.NaN(), math.Inf(1)} {
+		f := &replayFlags{inject: newInject(), speed: speed}
+		if _, err := f.writing([]string{"-", "n"}, genericiooptions.NewTestIOStreamsDiscard()); err == nil || !strings.Contains(err.Error(), "--speed") {
+			t.Errorf("--speed %g: %v", speed, err)
+		}
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
 )
 
@@ -76,11 +77,11 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 	if err := nodes.Validate(); err != nil {
 		return nil, err
 	}
-	if f.speed <= 0 {
-		return nil, fmt.Errorf("--speed %g: give more than zero", f.speed)
+	if !(f.speed >= 0.001 && f.speed <= 1e6) { // also what is no number
+		return nil, fmt.Errorf("--speed %g: give 0.001 to 1000000", f.speed)
 	}
-	if f.maxGap < 0 {
-		return nil, fmt.Errorf("--max-gap %s: give zero or more", f.maxGap)
+	if f.maxGap < 0 || f.maxGap > longest {
+		return nil, fmt.Errorf("--max-gap %s: give 0s to %s", f.maxGap, longest)
 	}
 	gpus, err := parseGPUs(f.gpu)
 	if err != nil {
@@ -101,6 +102,9 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 	r := &replay{entries: log.Entries, form: form, gpus: gpus, byHand: byHand, speed: f.speed, maxGap: f.maxGap}
 	sample, err := r.records(nil, nil)
 	if err != nil {
+		return nil, fmt.Errorf("%s: %w", args[0], err)
+	}
+	if err := checkRecords(sample, duration(sample)); err != nil {
 		return nil, fmt.Errorf("%s: %w", args[0], err)
 	}
 	return &writing{
@@ -125,13 +129,13 @@ func readLog(file string, streams genericiooptions.IOStreams) (*xid.Log, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	if len(log.Entries) == 0 {
-		return nil, fmt.Errorf("%s has no line of the NVIDIA driver among its %d (they hold \"NVRM:\" or \"nvidia-nvswitch\")", file, log.Lines)
-	}
-	fmt.Fprintf(streams.ErrOut, "%s: %s of the NVIDIA driver, %s of others left out\n", file, count(len(log.Entries), "record"), count(log.Skipped, "line"))
 	for _, r := range log.Refused {
 		fmt.Fprintf(streams.ErrOut, "Warning: line %d is left out: %v\n", r.Line, r.Err)
 	}
+	if len(log.Entries) == 0 {
+		return nil, fmt.Errorf("%s has no line of the NVIDIA driver that can be replayed, among %d (they hold \"NVRM:\" or \"nvidia-nvswitch\")", source(file), log.Lines)
+	}
+	fmt.Fprintf(streams.ErrOut, "%s: %s of the NVIDIA driver, %s of others left out\n", printer.Escape(source(file)), count(len(log.Entries), "record"), count(log.Skipped, "line"))
 	if len(log.Entries) > maxRecords {
 		return nil, fmt.Errorf("%s has %d records of the driver: cut it to at most %d", file, len(log.Entries), maxRecords)
 	}
@@ -238,6 +242,14 @@ func (r *replay) compose(info node.Info, pod podOnNode) ([]kernellog.Record, err
 	return r.records(to, uuids)
 }
 
+// delay is the gap at the speed asked for; compared as a number, because a slow replay of a long gap overflows a Duration.
+func (r *replay) delay(gap time.Duration) time.Duration {
+	if slowed := float64(gap) / r.speed; slowed < float64(r.maxGap) {
+		return time.Duration(slowed)
+	}
+	return r.maxGap
+}
+
 // records are the entries with their addresses changed, and with the UUIDs of the GPUs that they then tell of.
 func (r *replay) records(to map[xid.PCI]xid.PCI, uuids map[xid.PCI]xid.UUID) ([]kernellog.Record, error) {
 	var (
@@ -258,7 +270,7 @@ func (r *replay) records(to map[xid.PCI]xid.PCI, uuids map[xid.PCI]xid.UUID) ([]
 			continue
 		}
 		all = append(all, kernellog.Record{
-			KmsgRecord: node.KmsgRecord{Data: string(line.Bytes()), Delay: min(time.Duration(float64(gap)/r.speed), r.maxGap)},
+			KmsgRecord: node.KmsgRecord{Data: string(line.Bytes()), Delay: r.delay(gap)},
 			XID:        label(e.Event), GPU: e.Event.PCI.String(),
 		})
 	}
