@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,7 +17,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/faults"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/rbac"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/version"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
@@ -39,8 +43,16 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Long: `Break GPU nodes and GPU workloads on purpose, prove that the fault landed, show what the cluster did about it, and put
 everything back.
 
-Nothing has to be installed in the cluster: what a fault needs on a node comes in a privileged pod that deletes itself.`,
-		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu-fault"},
+Nothing has to be installed in the cluster: what a fault needs on a node comes in a privileged pod that is deleted again.`,
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu-fault"},
+		Args:        cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage.UnknownCommand(cmd, args[:1])
+			}
+			return cmd.Help()
+		},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd) },
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true, DisableDefaultCmd: true},
@@ -59,7 +71,8 @@ Nothing has to be installed in the cluster: what a fault needs on a node comes i
 		version.NewCommand(connection, streams),
 		completion.NewCommand(streams),
 	)
-	fromEnvironment(cmd)
+	setHelp(cmd)
+	cmd.SetFlagErrorFunc(usage.FlagError)
 	completion.Register(cmd, connection)
 	return cmd
 }
@@ -68,12 +81,20 @@ Nothing has to be installed in the cluster: what a fault needs on a node comes i
 func addVerbosity(cmd *cobra.Command) {
 	all := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(all)
-	cmd.PersistentFlags().AddGoFlag(all.Lookup("v"))
+	v := all.Lookup("v")
+	v.Usage = "How much to tell about what happens inside, from 0 to 9: 6 shows the requests to the API server"
+	cmd.PersistentFlags().AddGoFlag(v)
 }
 
 // ErrorMessage is what the user reads on stderr.
 func ErrorMessage(err error) string {
-	return "error: " + strings.TrimPrefix(kube.Explain(err).Error(), "error: ")
+	text := kube.Explain(err).Error()
+	var file *fs.PathError
+	if errors.As(err, &file) && file.Op == "stat" && errors.Is(file, fs.ErrNotExist) { // so clientcmd says it, and nothing of the flag
+		text = strings.Replace(text, file.Error(), fmt.Sprintf("there is no kubeconfig %s", file.Path), 1)
+	}
+	// Much of an error comes from elsewhere: file names, kubelets, webhooks.
+	return "error: " + printer.Escape(strings.TrimPrefix(text, "error: "))
 }
 
 // ExitCode maps the outcome to the exit code.

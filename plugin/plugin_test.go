@@ -21,20 +21,80 @@ func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return out.String(), errOut.String(), err
 }
 
-// Help must name the program as the user calls it, on stdout and with kubectl's flags.
+// Help must name the program as the user calls it, on stdout, with the command's own flags only and no line that is too long.
 func TestHelpSpeaksKubectl(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"--help"}, {"xid", "--help"}, {"revert", "--help"}, {"xid", "replay", "--help"}} {
-		out, _, err := execute(t, args...)
+	for _, test := range []struct {
+		args []string
+		has  []string
+	}{
+		{[]string{"--help"}, []string{"\n  kubectl gpu-fault COMMAND", "\n  xid "}},
+		{nil, []string{"\n  kubectl gpu-fault COMMAND"}},
+		{[]string{"help", "xid"}, []string{"\n  kubectl gpu-fault xid CODE", "--count", "\n  replay "}},
+		{[]string{"xid", "--help"}, []string{"\n  kubectl gpu-fault xid CODE", "--count", "\n  replay "}},
+		{[]string{"revert", "--help"}, []string{"\n  kubectl gpu-fault revert (RUN...", "--node"}},
+		{[]string{"xid", "replay", "--help"}, []string{"\n  kubectl gpu-fault xid replay FILE", "--speed"}},
+		{[]string{"rbac", "--help"}, []string{"--user strings", "here not the kubeconfig's user", "name all of them each time", "-n NAMESPACE"}},
+	} {
+		out, _, err := execute(t, test.args...)
 		if err != nil {
-			t.Fatalf("%v: %v", args, err)
+			t.Fatalf("%v: %v", test.args, err)
 		}
-		for _, part := range []string{"kubectl gpu-fault", "--context", "--kubeconfig", "--namespace"} {
+		for _, part := range append(test.has, `Use "kubectl gpu-fault options" for the flags that all commands have.`) {
 			if !strings.Contains(out, part) {
-				t.Errorf("help of %v lacks %q", args, part)
+				t.Errorf("help of %v lacks %q:\n%s", test.args, part, out)
 			}
 		}
+		for _, part := range []string{"--context", "--kubeconfig", "--ledger-namespace", "--help  "} {
+			if strings.Contains(out, part) {
+				t.Errorf("help of %v has %q, which is for `options`", test.args, part)
+			}
+		}
+		fits(t, out)
 	}
+}
+
+// fits holds that no line of help is wider than 100 columns.
+func fits(t *testing.T, help string) {
+	t.Helper()
+	for line := range strings.Lines(help) {
+		if len([]rune(strings.TrimSuffix(line, "\n"))) > widthOfHelp {
+			t.Errorf("wider than %d columns: %s", widthOfHelp, line)
+		}
+	}
+}
+
+func TestEveryHelpFits(t *testing.T) {
+	t.Parallel()
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		out, _, err := execute(t, append(strings.Fields(cmd.CommandPath())[2:], "--help")...)
+		if err != nil {
+			t.Errorf("%s: %v", cmd.CommandPath(), err)
+		}
+		fits(t, out)
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+	}
+	visit(NewCommand(genericiooptions.NewTestIOStreamsDiscard()))
+}
+
+func TestOptionsHasWhatHelpLeavesOut(t *testing.T) {
+	t.Parallel()
+	out, _, err := execute(t, "options")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{
+		"--context", "--kubeconfig", "-n, --namespace", "--ledger-namespace", "-v, --v",
+		"KUBECTL_GPU_FAULT_LEDGER_NAMESPACE", "There are such variables for",
+	} {
+		if !strings.Contains(out, part) {
+			t.Errorf("options lacks %q:\n%s", part, out)
+		}
+	}
+	fits(t, out)
 }
 
 // Every command says what it does in kubectl's style, and has an example where it takes arguments.
@@ -93,20 +153,51 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// Usage errors say what to do and go to stderr only.
+// A command's own flag may have the name of a connection flag: rbac's --user names whom to bind, not the kubeconfig's user.
+func TestEnvironmentDoesNotBindUsers(t *testing.T) {
+	t.Setenv("KUBECTL_GPU_FAULT_USER", "admin")
+	t.Setenv("KUBECTL_GPU_FAULT_GROUP", "everybody")
+	out, _, err := execute(t, "rbac", "xid")
+	if err != nil || strings.Contains(out, "Binding") {
+		t.Errorf("a variable bound roles (%v):\n%s", err, out)
+	}
+}
+
+// Usage errors say what to do, in one line on stderr, without the words of cobra, pflag or Go.
 func TestUsageErrors(t *testing.T) {
-	t.Parallel()
-	for _, args := range [][]string{{"nosuch"}, {"xid"}, {"revert"}, {"xid", "79", "n", "--nosuch"}, {"rbac", "nosuch"}} {
-		out, _, err := execute(t, args...)
+	t.Setenv("KUBECTL_GPU_FAULT_KUBECONFIG", "")
+	for line, want := range map[string]string{
+		"nosuch":                            `there is no command "nosuch"; see: kubectl gpu-fault --help`,
+		"nosuch --flag":                     `there is no command "nosuch"; see: kubectl gpu-fault --help`,
+		"lsit":                              `there is no command "lsit"; did you mean list?`,
+		"help nosuch":                       `there is no command "nosuch"; see: kubectl gpu-fault --help`,
+		"help xid explian":                  `there is no command "explian"; did you mean explain?`,
+		"options x":                         "options takes no arguments",
+		"list xid-foo":                      "list takes no arguments",
+		"version 1":                         "version takes no arguments",
+		"revert":                            "give run IDs",
+		"xid 79 n --nosuch":                 "there is no flag --nosuch; see: kubectl gpu-fault xid --help",
+		"xid 79 n --count x":                `--count "x": give a whole number`,
+		"xid list a b":                      "xid list takes one word and no more, as in: kubectl gpu-fault xid list nvlink",
+		"xid explain":                       "xid explain needs a code, as in: kubectl gpu-fault xid explain 79",
+		"rbac":                              "rbac needs one fault, as in: kubectl gpu-fault rbac xid",
+		"rbac foo":                          `no roles for "foo"; there are: xid`,
+		"completion tcsh":                   `no completion for "tcsh"; there are: bash, zsh, fish, powershell`,
+		"list --kubeconfig /nope":           "there is no kubeconfig /nope",
+		"version --kubeconfig /nope":        "there is no kubeconfig /nope (--client does not ask the cluster)",
+		"xid list -o jsonpath={.items":      "-o jsonpath: template {.items: unclosed action",
+		"xid list -o jsonpath={.items[9e9]": "-o jsonpath: template {.items[9e9]: ",
+	} {
+		out, _, err := execute(t, strings.Fields(line)...)
 		if err == nil {
-			t.Errorf("%v: no error", args)
+			t.Errorf("%s: no error", line)
 			continue
 		}
 		if out != "" {
-			t.Errorf("%v: stdout %q", args, out)
+			t.Errorf("%s: stdout %q", line, out)
 		}
-		if message := ErrorMessage(err); !strings.HasPrefix(message, "error: ") {
-			t.Errorf("%v: %q", args, message)
+		if message := ErrorMessage(err); !strings.HasPrefix(message, "error: "+want) || strings.Contains(message, "\n") {
+			t.Errorf("%s:\n%s, wanted\nerror: %s", line, message, want)
 		}
 	}
 }

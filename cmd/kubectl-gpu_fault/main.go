@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 func main() {
@@ -42,7 +43,7 @@ func run(streams genericiooptions.IOStreams, args []string) (code int) {
 	cmd.SetArgs(arguments(args))
 	err := cmd.ExecuteContext(ctx)
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
-		fmt.Fprintln(streams.ErrOut, plugin.ErrorMessage(err))
+		printer.Talk(streams.ErrOut, "%s", plugin.ErrorMessage(err))
 	}
 	return plugin.ExitCode(ctx, err)
 }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
 // linkName is what kubectl runs to complete `kubectl gpu-fault`; see KEP-2379. krew cannot install a second name for a plugin.
@@ -27,7 +30,7 @@ With --install, a link named ` + linkName + ` is made beside this program; kubec
 With a shell's name, a script for the program called directly is printed.`,
 		Example: `  # Let kubectl complete this plugin
   kubectl gpu-fault completion --install`,
-		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		Args:      cobra.MatchAll(usage.MaxArgs(1, "one shell", "kubectl gpu-fault completion bash"), usage.Known("completion")),
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if install {
@@ -67,7 +70,7 @@ func installLink(streams genericiooptions.IOStreams) error {
 	old, err := os.Readlink(link)
 	switch {
 	case err == nil && old == program:
-		fmt.Fprintf(streams.ErrOut, "%s is there already\n", link)
+		printer.Talk(streams.ErrOut, "%s is there already", link)
 		return nil
 	case err == nil:
 		if err := os.Remove(link); err != nil {
@@ -79,7 +82,7 @@ func installLink(streams genericiooptions.IOStreams) error {
 	if err := os.Symlink(program, link); err != nil {
 		return fmt.Errorf("make the link: %w", err)
 	}
-	fmt.Fprintf(streams.ErrOut, "%s made; kubectl's completion now knows gpu-fault (remove it when you uninstall the plugin)\n", link)
+	printer.Talk(streams.ErrOut, "%s made; kubectl's completion now knows gpu-fault (remove it when you uninstall the plugin)", link)
 	return nil
 }
 

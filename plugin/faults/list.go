@@ -2,9 +2,7 @@
 package faults
 
 import (
-	"fmt"
-	"slices"
-	"strings"
+	"cmp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
 // runList is what `list -o json` prints.
@@ -38,7 +37,7 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 
   # With what was reverted, what undo would do, and the commands
   kubectl gpu-fault list --all -o wide`,
-		Args: cobra.NoArgs,
+		Args: usage.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := format.Validate(); err != nil {
 				return err
@@ -47,22 +46,22 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 			if err != nil {
 				return err
 			}
-			scope := ledger.Active
+			scope, none := ledger.Active, "no open runs in namespace %q; --all shows closed ones too"
 			if all {
-				scope = ledger.All
+				scope, none = ledger.All, "no runs in namespace %q"
 			}
 			found, err := ledger.New(cluster.Client, connection.LedgerNamespace).List(cmd.Context(), scope)
 			if err != nil {
 				return kube.Explain(err)
 			}
 			for _, bad := range found.Unreadable {
-				fmt.Fprintf(streams.ErrOut, "Warning: record %s is left out: %v\n", bad.Name, bad.Err)
+				printer.Talk(streams.ErrOut, "Warning: record %s is left out: %v", bad.Name, bad.Err)
 			}
 			if !format.IsTable() {
 				return printRuns(streams, format, found.Runs)
 			}
 			if len(found.Runs) == 0 {
-				fmt.Fprintf(streams.ErrOut, "no runs in namespace %q\n", connection.LedgerNamespace)
+				printer.Talk(streams.ErrOut, none, connection.LedgerNamespace)
 				return nil
 			}
 			return table(found.Runs, format).Write(streams.Out)
@@ -93,41 +92,9 @@ func table(runs []ledger.Run, format printer.Format) *printer.Table {
 	for _, run := range runs {
 		row := []string{run.ID, string(run.Phase), run.Summary, targets(run), run.By, duration.HumanDuration(time.Since(run.Created))}
 		if format.IsWide() {
-			row = append(row, undo(undoers, run), oneLine(run.Message), strings.Join(run.Command, " "))
+			row = append(row, undo(undoers, run), cmp.Or(message(run), printer.Blank), commandLine(run.Command))
 		}
 		t.Add(row...)
 	}
 	return t
-}
-
-// targets names up to three.
-func targets(run ledger.Run) string {
-	var names []string
-	for _, t := range run.Targets() {
-		names = append(names, t.String())
-	}
-	if len(names) > 3 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ","), len(names)-3)
-	}
-	return strings.Join(names, ",")
-}
-
-func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run ledger.Run) string {
-	var all []string
-	for _, step := range run.Steps {
-		u, ok := undoers[step.Undo.Kind]
-		if !ok {
-			all = append(all, "unknown to this version: "+step.Undo.Kind)
-			continue
-		}
-		if text := u.Describe(step); !slices.Contains(all, text) {
-			all = append(all, text)
-		}
-	}
-	return strings.Join(all, "; ")
-}
-
-func oneLine(text string) string {
-	first, _, _ := strings.Cut(text, "\n")
-	return first
 }

@@ -1,9 +1,11 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -29,6 +31,9 @@ type revertFlags struct {
 	dryRun string
 	format printer.Format
 }
+
+// validID is the form of IDs: the kind of fault and a few letters or digits.
+var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+$`)
 
 // NewRevertCommand returns `revert`.
 func NewRevertCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
@@ -84,7 +89,12 @@ func (f *revertFlags) validate() error {
 	}
 	for i, id := range f.ids { // as `-o name` prints them
 		f.ids[i] = strings.TrimPrefix(id, "run/")
+		if !validID.MatchString(f.ids[i]) {
+			return fmt.Errorf("%q is no run ID: they look like xid-7k3f9q (`kubectl gpu-fault list` shows them)", id)
+		}
 	}
+	slices.Sort(f.ids)
+	f.ids = slices.Compact(f.ids)
 	return f.format.Validate()
 }
 
@@ -93,19 +103,30 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 	if err != nil {
 		return err
 	}
-	runs, err := f.find(ctx, ledger.New(cluster.Client, connection.LedgerNamespace))
+	runs, unreadable, err := f.find(ctx, ledger.New(cluster.Client, connection.LedgerNamespace))
 	if err != nil {
-		return kube.Explain(err)
+		return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
 	}
-	if len(runs) == 0 {
+	if len(runs) == 0 && unreadable == nil {
 		fmt.Fprintln(streams.ErrOut, "nothing to revert")
 		return nil
 	}
+	if len(runs) == 0 {
+		return unreadable
+	}
+	// What can be read is reverted first: in an emergency one damaged record must not stop the rest.
+	return errors.Join(f.revertAll(ctx, cluster, connection, streams, runs), unreadable)
+}
+
+func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, streams genericiooptions.IOStreams, runs []ledger.Run) error {
 	undoers := session.Undoers()
 	for _, run := range runs {
-		fmt.Fprintf(streams.ErrOut, "%s: %s on %s, by %s: %s\n", run.ID, run.Summary, targets(run), run.By, undo(undoers, run))
+		printer.Talk(streams.ErrOut, "%s: %s on %s, by %s; undo: %s", run.ID, run.Summary, targets(run), cmp.Or(run.By, "somebody"), undo(undoers, run))
 	}
 	if f.dryRun == "client" {
+		if !f.format.IsTable() {
+			return printRuns(streams, f.format, runs)
+		}
 		for _, run := range runs {
 			fmt.Fprintf(streams.Out, "run/%s reverted (client dry run)\n", run.ID)
 		}
@@ -114,35 +135,36 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 	if err := confirm.Ask(ctx, streams, fmt.Sprintf("Revert in context %q?", cluster.Context), f.yes); err != nil {
 		return err
 	}
-	return f.revert(ctx, session.New(cluster, connection.LedgerNamespace, len(runs), progress.New(streams.ErrOut)), streams, runs)
+	return f.revert(ctx, session.New(cluster, connection.LedgerNamespace, fault.DefaultParallel, progress.New(streams.ErrOut)), streams, runs)
 }
 
 // find returns the runs that are meant. A run that was named is returned also when it is closed: reverting twice is no error.
-func (f *revertFlags) find(ctx context.Context, store *ledger.Store) ([]ledger.Run, error) {
+// unreadable says which records nobody knows what they mean.
+func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []ledger.Run, unreadable, err error) {
 	if len(f.ids) > 0 {
-		var runs []ledger.Run
 		for _, id := range f.ids {
 			run, err := store.Get(ctx, id)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			runs = append(runs, run)
 		}
-		return runs, nil
+		return runs, nil, nil
 	}
 	found, err := store.List(ctx, ledger.Active)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, bad := range found.Unreadable {
-		return nil, fmt.Errorf("record %s cannot be read, so not all runs are known: %w (name the runs to revert)", bad.Name, bad.Err)
+		unreadable = errors.Join(unreadable, fmt.Errorf("record %s was left alone, since it cannot be read: %w; see: kubectl get configmap %s -n %s -o yaml",
+			bad.Name, bad.Err, bad.Name, store.Namespace))
 	}
-	if f.node == "" {
-		return found.Runs, nil
+	if f.node != "" {
+		found.Runs = slices.DeleteFunc(found.Runs, func(run ledger.Run) bool {
+			return !slices.ContainsFunc(run.Targets(), func(t ledger.Target) bool { return t.Kind == "Node" && t.Name == f.node })
+		})
 	}
-	return slices.DeleteFunc(found.Runs, func(run ledger.Run) bool {
-		return !slices.ContainsFunc(run.Targets(), func(t ledger.Target) bool { return t.Kind == "Node" && t.Name == f.node })
-	}), nil
+	return found.Runs, unreadable, nil
 }
 
 func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams genericiooptions.IOStreams, runs []ledger.Run) error {
@@ -153,7 +175,7 @@ func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams gene
 	for _, run := range runs {
 		after, err := s.Revert(ctx, run.ID, f.force)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", run.ID, kube.Explain(err)))
+			errs = append(errs, kube.Explain(err))
 		}
 		if after != nil {
 			done = append(done, *after)
@@ -162,15 +184,13 @@ func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams gene
 	if !f.format.IsTable() {
 		return errors.Join(append([]error{printRuns(streams, f.format, done)}, errs...)...)
 	}
-	told := map[string]bool{}
 	for _, run := range done {
 		for _, step := range run.Steps {
-			fmt.Fprintf(streams.Out, "%s %s: %s\n", run.ID, step.Target, step.State)
-			if step.Message != "" && !told[step.Message] {
-				told[step.Message] = true // the same for every node
-				fmt.Fprintf(streams.ErrOut, "%s\n", printer.Escape(step.Message))
-			}
+			fmt.Fprintf(streams.Out, "%s %s: %s\n", run.ID, targetName(step.Target), outcome(step))
 		}
+	}
+	if text := remarks(done); text != "" {
+		printer.Talk(streams.ErrOut, "%s", text)
 	}
 	return errors.Join(errs...)
 }

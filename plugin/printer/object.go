@@ -1,6 +1,7 @@
 package printer
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/cli-runtime/pkg/printers"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 )
 
@@ -19,7 +20,7 @@ type Format struct {
 	NoHeader bool
 }
 
-var formats = []string{"json", "yaml", "name", "wide", "jsonpath="}
+var formats = []string{"json", "yaml", "name", "wide", jsonPathPrefix}
 
 // AddFlags registers -o and --no-headers.
 func (f *Format) AddFlags(cmd *cobra.Command) {
@@ -28,9 +29,15 @@ func (f *Format) AddFlags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 }
 
+const jsonPathPrefix = "jsonpath="
+
 // Validate refuses a format that Object does not know.
 func (f Format) Validate() error {
-	if f.IsTable() || strings.HasPrefix(f.Output, "jsonpath=") || slices.Contains(formats, f.Output) {
+	if strings.HasPrefix(f.Output, jsonPathPrefix) {
+		_, err := f.template()
+		return err
+	}
+	if f.IsTable() || slices.Contains(formats, f.Output) {
 		return nil
 	}
 	return fmt.Errorf("unknown output format %q: choose json, yaml, name, wide or jsonpath=TEMPLATE", f.Output)
@@ -62,7 +69,7 @@ func (f Format) Object(w io.Writer, object any, names ...string) error {
 			}
 		}
 	default:
-		err = jsonPath(w, strings.TrimPrefix(f.Output, "jsonpath="), raw)
+		return f.jsonPath(w, raw)
 	}
 	if err != nil {
 		return fmt.Errorf("print as %s: %w", f.Output, err)
@@ -70,18 +77,34 @@ func (f Format) Object(w io.Writer, object any, names ...string) error {
 	return nil
 }
 
-func jsonPath(w io.Writer, template string, raw []byte) error {
-	printer, err := printers.NewJSONPathPrinter(template)
+// template parses the one of jsonpath=TEMPLATE.
+func (f Format) template() (*jsonpath.JSONPath, error) {
+	text := strings.TrimPrefix(f.Output, jsonPathPrefix)
+	template := jsonpath.New("out").AllowMissingKeys(true) // as `kubectl get` has it: a key that is not there prints nothing
+	if err := template.Parse(text); err != nil {
+		return nil, fmt.Errorf("-o jsonpath: template %s: %w", text, err)
+	}
+	return template, nil
+}
+
+func (f Format) jsonPath(w io.Writer, raw []byte) error {
+	template, err := f.template()
 	if err != nil {
 		return err
 	}
-	object := &unstructured.Unstructured{}
-	if err := json.Unmarshal(raw, &object.Object); err != nil {
-		return err
+	var (
+		object any
+		out    bytes.Buffer
+	)
+	if err := kjson.Unmarshal(raw, &object); err != nil { // which keeps whole numbers whole
+		return fmt.Errorf("print as jsonpath: %w", err)
 	}
-	if err := printer.PrintObj(object, w); err != nil {
-		return err
+	if err := template.Execute(&out, object); err != nil {
+		return fmt.Errorf("-o jsonpath: template %s: %w", strings.TrimPrefix(f.Output, jsonPathPrefix), err)
 	}
-	_, err = fmt.Fprintln(w)
+	if out.Len() == 0 {
+		return nil
+	}
+	_, err = fmt.Fprintln(w, out.String())
 	return err
 }

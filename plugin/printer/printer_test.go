@@ -64,13 +64,14 @@ func TestTableEscapesTerminalSequences(t *testing.T) {
 
 func TestObjectFormats(t *testing.T) {
 	t.Parallel()
-	object := map[string]any{"apiVersion": "gpufault.dev/v1alpha1", "kind": "Run", "id": "xid-abc", "steps": []map[string]any{{"id": "1"}}}
+	object := map[string]any{"apiVersion": "gpufault.dev/v1alpha1", "kind": "Run", "id": "xid-abc", "steps": []map[string]any{{"id": "1"}}, "count": 1234567}
 	for format, want := range map[string]string{
 		"json":                      "\"id\": \"xid-abc\"",
 		"yaml":                      "id: xid-abc\n",
 		"name":                      "run/xid-abc\n",
 		"jsonpath={.steps[0].id}":   "1\n",
 		"jsonpath={.kind}-{.id}.go": "Run-xid-abc.go\n",
+		"jsonpath={.count}":         "1234567\n",
 	} {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
@@ -89,5 +90,35 @@ func TestObjectFormats(t *testing.T) {
 	}
 	if err := (Format{Output: "xml"}).Validate(); err == nil || !strings.Contains(err.Error(), "choose json") {
 		t.Errorf("-o xml: %v", err)
+	}
+}
+
+// A key that is not there prints nothing, as with `kubectl get`; what is wrong with a template is said without the whole object.
+func TestJSONPathThatFindsNothing(t *testing.T) {
+	t.Parallel()
+	object := map[string]any{"steps": []string{"secret-step"}}
+	for template, want := range map[string]string{
+		"{.code}":        "",
+		"{.code.deeper}": "",
+		"{.items[*].id}": "",
+		"{.steps[5]}":    "-o jsonpath: template {.steps[5]}: array index out of bounds: index 5, length 1",
+		"{.id":           "-o jsonpath: template {.id: unclosed action",
+	} {
+		t.Run(template, func(t *testing.T) {
+			t.Parallel()
+			f := Format{Output: "jsonpath=" + template}
+			var out bytes.Buffer
+			err := f.Validate()
+			if err == nil {
+				err = f.Object(&out, object)
+			}
+			got := ""
+			if err != nil {
+				got = err.Error()
+			}
+			if got != want || out.Len() > 0 {
+				t.Errorf("error %q, wanted %q; printed %q", got, want, out.String())
+			}
+		})
 	}
 }

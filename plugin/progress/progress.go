@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/term"
-
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
@@ -54,7 +52,7 @@ func (r *Reporter) Note(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.erase()
-	fmt.Fprintln(r.out, printer.Escape(text))
+	printer.Talk(r.out, "%s", text)
 	r.draw()
 }
 
@@ -87,10 +85,6 @@ func cut(line string, width int) string {
 
 // terminal says whether out can be redrawn: a real terminal that is not dumb. NO_COLOR is about colour only.
 func terminal(out io.Writer) (width int, live bool) {
-	f, ok := out.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) || strings.EqualFold(os.Getenv("TERM"), "dumb") {
-		return 0, false
-	}
-	width, _, err := term.GetSize(int(f.Fd()))
-	return width, err == nil && width > 0
+	width = printer.Width(out)
+	return width, width > 0 && !strings.EqualFold(os.Getenv("TERM"), "dumb")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
 
@@ -34,10 +35,16 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 		Short: "Print the roles that a fault needs",
 		Long: `Print the ClusterRole and the Roles that a fault needs, with bindings for --user and --group, to apply with kubectl.
 
+The bindings hold exactly the users and groups given: name all of them each time. With -n NAMESPACE there is also a Role to read that
+namespace's pods, which --pod needs.
+
 Whoever may create privileged pods in the ledger namespace is root on every node: give these roles to few.`,
 		Example: `  # Let the group gpu-sre inject XIDs
-  kubectl gpu-fault rbac xid --group gpu-sre | kubectl apply -f -`,
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+  kubectl gpu-fault rbac xid --group gpu-sre | kubectl apply -f -
+
+  # Also at the GPUs of pods in namespace research
+  kubectl gpu-fault rbac xid --group gpu-sre -n research | kubectl apply -f -`,
+		Args:      cobra.MatchAll(usage.ExactArgs(1, "one fault", "kubectl gpu-fault rbac xid"), usage.Known("roles")),
 		ValidArgs: []string{"xid"},
 		RunE: func(_ *cobra.Command, args []string) error {
 			if format.IsTable() || format.Output == "name" {
@@ -46,21 +53,35 @@ Whoever may create privileged pods in the ledger namespace is root on every node
 			if err := format.Validate(); err != nil {
 				return err
 			}
-			var subjects []rbacv1.Subject
-			for _, user := range users {
-				subjects = append(subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
-			}
-			for _, group := range groups {
-				subjects = append(subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group})
-			}
-			needs := fault.Permissions(fault.BasePermissions(connection.LedgerNamespace), xid.Permissions(connection.LedgerNamespace))
+			needs := fault.Permissions(
+				fault.BasePermissions(connection.LedgerNamespace), xid.Permissions(connection.LedgerNamespace), podsOf(connection),
+			)
 			items := append([]runtime.Object{ledger.NamespaceObject(connection.LedgerNamespace)}, // Roles need it
-				fault.Roles("gpu-fault-"+args[0], needs, subjects)...)
+				fault.Roles("gpu-fault-"+args[0], needs, subjects(users, groups))...)
 			return format.Object(streams.Out, list{APIVersion: "v1", Kind: "List", Items: items})
 		},
 	}
-	cmd.Flags().StringSliceVar(&users, "user", nil, "Bind the roles to this user")
+	cmd.Flags().StringSliceVar(&users, "user", nil, "Bind the roles to this user (here not the kubeconfig's user)")
 	cmd.Flags().StringSliceVar(&groups, "group", nil, "Bind the roles to this group")
 	format.AddFlags(cmd)
 	return cmd
+}
+
+func subjects(users, groups []string) []rbacv1.Subject {
+	var all []rbacv1.Subject
+	for _, user := range users {
+		all = append(all, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
+	}
+	for _, group := range groups {
+		all = append(all, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group})
+	}
+	return all
+}
+
+// podsOf is what --pod needs in the namespace of -n, if that is given: a context's namespace is not meant.
+func podsOf(connection *kube.Connection) []fault.Permission {
+	if connection.Namespace == nil || *connection.Namespace == "" {
+		return nil
+	}
+	return []fault.Permission{{Verb: "get", Resource: "pods", Namespace: *connection.Namespace}}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
 // report is what the command prints.
@@ -42,7 +43,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 
   # Print the plugin's without asking the cluster
   kubectl gpu-fault version --client`,
-		Args: cobra.NoArgs,
+		Args: usage.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := format.Validate(); err != nil {
 				return err

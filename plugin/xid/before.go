@@ -16,21 +16,24 @@ import (
 
 // before tells, on stderr, what is going to be written where, what cannot be undone, and which detector will do what.
 func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []string) error {
-	out := w.streams.ErrOut
-	fmt.Fprintf(out, "%s: %s, in context %q\n", w.summary, listNodes(names), cluster.Context)
+	say := func(format string, args ...any) { printer.Talk(w.streams.ErrOut, format, args...) }
+	say("%s: %s, in context %q", w.summary, listNodes(names), cluster.Context)
 	if labels := w.labels(); len(labels) > 1 {
-		fmt.Fprintf(out, "Records, in order: %s\n", strings.Join(labels, ", "))
+		say("Records, in order: %s", strings.Join(labels, ", "))
 	}
-	fmt.Fprintf(out, "How: a privileged pod in namespace %q writes to /dev/kmsg, reads back what it wrote and is deleted again.\n", w.connection.LedgerNamespace)
-	fmt.Fprintf(out, "Undo: none, a kernel log cannot be unwritten; `kubectl gpu-fault revert` says what each detector needs to forget the lines.\n\n")
+	say("How: a privileged pod in namespace %q writes to /dev/kmsg, reads back what it wrote and is deleted again.", w.connection.LedgerNamespace)
+	say("Undo: none, a kernel log cannot be unwritten; `kubectl gpu-fault revert` says what each detector needs to forget the lines.")
+	say("")
 
-	seen, blind, reboots := verdicts(detectorsOf(w.provider(ctx, cluster, names[0])), w.events, w.form)
-	if err := seen.Write(out); err != nil {
+	seen, blind, reboots := verdicts(detectorsOf(w.providers(ctx, cluster, names)), w.events, w.form)
+	if err := seen.Write(w.streams.ErrOut); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Not reached: %s; `kubectl gpu-fault xid explain CODE` says why.\n\n", strings.Join(blind, ", "))
+	say("Not reached: %s; `kubectl gpu-fault xid explain CODE` says why.", strings.Join(blind, ", "))
+	say("")
 	if len(reboots) > 0 {
-		fmt.Fprintf(out, "Warning: where it is installed, %s may cordon, drain and reboot the node.\n\n", strings.Join(reboots, " and "))
+		say("Warning: where it is installed, %s may cordon, drain and reboot the node.", strings.Join(reboots, " and "))
+		say("")
 	}
 	return nil
 }
@@ -57,20 +60,27 @@ var clouds = map[string]string{
 	xid.IDACK:      "cn-", // REGION.INSTANCE
 }
 
-// provider is the node's providerID; empty on one's own machines, or when it cannot be read.
-func (w *writing) provider(ctx context.Context, cluster *kube.Cluster, nodeName string) string {
-	n, err := cluster.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+// providers are the distinct providerIDs of the nodes; none on one's own machines, or when they cannot be read.
+func (w *writing) providers(ctx context.Context, cluster *kube.Cluster, names []string) []string {
+	// From the API server's cache: this is only about what is shown.
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return ""
+		return nil
 	}
-	return n.Spec.ProviderID
+	var ids []string
+	for _, n := range nodes.Items {
+		if slices.Contains(names, n.Name) && n.Spec.ProviderID != "" {
+			ids = append(ids, n.Spec.ProviderID)
+		}
+	}
+	return ids
 }
 
-// detectorsOf leaves out the detectors of other clouds.
-func detectorsOf(providerID string) []xid.Detector {
+// detectorsOf leaves out the detectors of clouds that none of the nodes is on.
+func detectorsOf(providerIDs []string) []xid.Detector {
 	return slices.DeleteFunc(xid.Detectors(), func(d xid.Detector) bool {
 		prefix, isCloud := clouds[d.ID]
-		return isCloud && !strings.HasPrefix(providerID, prefix)
+		return isCloud && !slices.ContainsFunc(providerIDs, func(id string) bool { return strings.HasPrefix(id, prefix) })
 	})
 }
 
@@ -140,16 +150,16 @@ const previewLines = 24
 
 // preview shows the lines of a dry run.
 func (w *writing) preview(names []string) {
-	out := w.streams.ErrOut
-	fmt.Fprintf(out, "%s: %s. Would write, on each node and with its own GPU's address:\n", w.summary, listNodes(names))
+	say := func(format string, args ...any) { printer.Talk(w.streams.ErrOut, format, args...) }
+	say("%s: %s. Would write, on each node and with its own GPU's address:", w.summary, listNodes(names))
 	at := time.Duration(0)
 	for i, r := range w.sample {
 		at += r.Delay
 		if i == previewLines {
-			fmt.Fprintf(out, "  ... and %d more\n", len(w.sample)-i)
+			say("  ... and %d more", len(w.sample)-i)
 			break
 		}
-		fmt.Fprintf(out, "  +%-8s %s\n", at.Round(time.Millisecond), printer.Escape(strings.ReplaceAll(strings.TrimSuffix(r.Data, "\n"), "\n", `\n`)))
+		say("  +%-8s %s", at.Round(time.Millisecond), strings.ReplaceAll(strings.TrimSuffix(r.Data, "\n"), "\n", `\n`))
 	}
 }
 

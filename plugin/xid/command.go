@@ -11,6 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
 // NewCommand returns `xid` with its subcommands.
@@ -43,7 +44,7 @@ A privileged pod writes the line and is deleted again. The line itself stays: a 
 
   # What would be created
   kubectl gpu-fault xid 79 gpu-1 --dry-run=client`,
-		Args: cobra.MinimumNArgs(1),
+		Args: usage.MinArgs(1, "a code, and where to write it", "kubectl gpu-fault xid 79 gpu-1"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := f.toOptions(args)
 			if err != nil {
@@ -93,7 +94,7 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVar(&f.driver, "driver", f.driver, "Wording of this driver branch, such as 535 or 580 (default: the node's driver, else 580)")
 	flags.IntVar(&f.swtch, "switch", f.swtch, "Number of the NVSwitch, for sxid codes")
 	flags.IntVar(&f.link, "link", f.link, "NVLink, for sxid codes (default: the known line's)")
-	flags.Lookup("link").DefValue = "" // -1 stands for "not given"
+	flags.Lookup("link").DefValue = "0" // which pflag does not show; -1 stands for "not given"
 	flags.Uint64Var(&f.seed, "seed", f.seed, "Chooses the made-up numbers in the line (channel, address); the same seed gives the same line")
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
 // replayFlags mirrors the command line of `xid replay`.
@@ -43,7 +44,7 @@ PCI addresses are mapped to the node's GPUs: the log's first GPU to the first th
 
   # As fast as it can be written
   kubectl gpu-fault xid replay dmesg.txt gpu-1 --max-gap 0s`,
-		Args: cobra.MinimumNArgs(1),
+		Args: usage.MinArgs(1, "a file, and where to write it", "kubectl gpu-fault xid replay dmesg.txt gpu-1"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w, err := f.writing(args, streams)
 			if err != nil {

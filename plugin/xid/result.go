@@ -1,7 +1,6 @@
 package xid
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -55,18 +54,22 @@ func (w *writing) print(run *ledger.Run, from *kernellog.Injection, names []stri
 		total += len(node.Records)
 		out.Nodes = append(out.Nodes, node)
 	}
-	if total == 0 {
-		return nil
-	}
 	if !w.format.IsTable() {
 		return w.inject.format.Object(w.streams.Out, out, "run/"+out.ID)
 	}
-	return errors.Join(w.table(out), w.closing(out, total))
+	if total == 0 {
+		return nil
+	}
+	if err := out.table(w.format).Write(w.streams.Out); err != nil {
+		return err
+	}
+	printer.Talk(w.streams.ErrOut, "%s", out.closing(total, ledger.New(nil, w.connection.LedgerNamespace).Command("revert", out.ID)))
+	return nil
 }
 
 func records(result *kernellog.Result) []record {
 	if result == nil {
-		return nil
+		return []record{}
 	}
 	all := make([]record, len(result.Written))
 	for i, proof := range result.Written {
@@ -78,33 +81,92 @@ func records(result *kernellog.Result) []record {
 	return all
 }
 
-// rowsPerNode bounds the table; -o wide has all rows.
-const rowsPerNode = 20
+// A node's part of the table is bounded: so many rows at each end. -o wide has all.
+const endRows = 3
 
-func (w *writing) table(out injection) error {
-	table := printer.Table{Header: []string{"NODE", "GPU", "XID", "SEQUENCE", "TIME", "LINE"}, NoHeader: w.format.NoHeader}
-	for _, node := range out.Nodes {
-		for i, r := range node.Records {
-			if left := len(node.Records) - rowsPerNode; left > 0 && !w.format.IsWide() && i >= rowsPerNode/2 && i < len(node.Records)-rowsPerNode/2 {
-				if i == rowsPerNode/2 {
-					table.Add(node.Node, "...", "...", "...", "...", fmt.Sprintf("(%d more rows: -o wide)", left))
+// row is a line of the table: one record, or several that say the same.
+type row struct {
+	record // the first
+	count  int
+	last   uint64 // sequence
+}
+
+func (r row) sequence() string {
+	if r.count == 1 {
+		return fmt.Sprint(r.Sequence)
+	}
+	return fmt.Sprintf("%d-%d", r.Sequence, r.last)
+}
+
+// fold makes one row of the records that report the same in the same words, in the order of the first of each.
+func fold(records []record) []row {
+	type same struct{ xid, gpu, text string }
+	var rows []row
+	at := map[same]int{}
+	for _, r := range records {
+		key := same{r.XID, r.GPU, r.Text}
+		i, known := at[key]
+		if !known {
+			i = len(rows)
+			at[key] = i
+			rows = append(rows, row{record: r})
+		}
+		rows[i].count++
+		rows[i].last = r.Sequence
+	}
+	return rows
+}
+
+func unfolded(records []record) []row {
+	rows := make([]row, len(records))
+	for i, r := range records {
+		rows[i] = row{record: r, count: 1}
+	}
+	return rows
+}
+
+func (out injection) table(format printer.Format) *printer.Table {
+	rows := make([][]row, len(out.Nodes))
+	counted := false
+	for i, node := range out.Nodes {
+		if format.IsWide() {
+			rows[i] = unfolded(node.Records)
+			continue
+		}
+		rows[i] = fold(node.Records)
+		counted = counted || len(rows[i]) < len(node.Records)
+	}
+	table := &printer.Table{Header: cells(counted, "NODE", "GPU", "XID", "COUNT", "SEQUENCE", "TIME", "LINE"), NoHeader: format.NoHeader}
+	for i, node := range out.Nodes {
+		left := len(rows[i]) - 2*endRows
+		for j, r := range rows[i] {
+			if left > 1 && !format.IsWide() && j >= endRows && j < len(rows[i])-endRows {
+				if j == endRows {
+					table.Add(cells(counted, node.Node, "...", "...", "...", "...", "...", fmt.Sprintf("(%d more rows: -o wide)", left))...)
 				}
 				continue
 			}
-			table.Add(node.Node, r.GPU, r.XID, fmt.Sprint(r.Sequence), r.Time.Local().Format("15:04:05.000"), r.Text)
+			table.Add(cells(counted, node.Node, r.GPU, r.XID, fmt.Sprint(r.count), r.sequence(), r.Time.Local().Format("15:04:05.000"), r.Text)...)
 		}
 	}
-	return table.Write(w.streams.Out)
+	return table
 }
 
-// closing says on stderr that it is proven, and how the run is closed.
-func (w *writing) closing(out injection, total int) error {
+// cells are those of a row, with the COUNT only where it tells something.
+func cells(counted bool, node, gpu, xid, count, sequence, time, line string) []string {
+	if counted {
+		return []string{node, gpu, xid, count, sequence, time, line}
+	}
+	return []string{node, gpu, xid, sequence, time, line}
+}
+
+// closing says that it is proven, and what comes next.
+func (out injection) closing(records int, revert string) string {
 	nodes := 0
 	for _, n := range out.Nodes {
 		if len(n.Records) > 0 {
 			nodes++
 		}
 	}
-	_, err := fmt.Fprintf(w.streams.ErrOut, "%s written and read back on %s; run %s\n", count(total, "record"), count(nodes, "node"), out.ID)
-	return err
+	return fmt.Sprintf("%s written and read back on %s; close the run with: %s", count(records, "record"), count(nodes, "node"), revert)
 }

@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -65,23 +66,59 @@ func TestCtrlCCleansUp(t *testing.T) {
 	e.inject("43", e.worker.Name) // the lock is free
 }
 
-// Whatever the moment, an interrupted client leaves no pod and a closed record.
-func TestCtrlCAtAnyMoment(t *testing.T) {
+// Whatever the moment, and whether by Ctrl-C, kill, or a terminal that was closed: an interrupted client leaves no pod and no lock, and
+// its record says how it ended.
+func TestInterruptedAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
+	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 	for delay := 20 * time.Millisecond; delay < 1500*time.Millisecond; delay = delay * 3 / 2 {
 		s := e.start()
-		timer := time.AfterFunc(delay, func() { _ = s.Process.Signal(syscall.SIGINT) })
+		signal := signals[0]
+		signals = append(signals[1:], signal)
+		timer := time.AfterFunc(delay, func() { _ = s.Process.Signal(signal) })
 		_ = s.Wait()
 		timer.Stop()
+		if code := s.ProcessState.ExitCode(); code != 130 {
+			t.Errorf("exit %d after signal %s at %s, wanted 130; stderr:\n%s", code, signal, delay, s.stderr.String())
+		}
 		e.noPods()
 	}
 	for _, run := range e.runs("--all") {
-		if run.Closed.IsZero() || run.Phase == ledger.Applying || run.Phase == ledger.Planned {
+		if run.Phase != ledger.Interrupted {
 			t.Errorf("run %s was left %s", run.ID, run.Phase)
+		}
+		if wrote := len(run.Steps[0].Evidence) > 0; wrote == !run.Closed.IsZero() {
+			t.Errorf("run %s wrote %d records, and is closed since %s: what left lines stays in sight, what left none does not", run.ID, len(run.Steps[0].Evidence), run.Closed)
 		}
 	}
 	e.inject("43", e.worker.Name)
+}
+
+// `2>&1 | head` must not kill a run half-way.
+func TestAReaderThatGoesAwayDoesNotKillTheRun(t *testing.T) {
+	t.Parallel()
+	e := setup(t)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := e.command("xid", "63", e.worker.Name, "--yes", "--count", "20", "--interval", "50ms")
+	cmd.Stdout, cmd.Stderr = write, write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = write.Close()
+	if _, err := read.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	_ = read.Close()
+	_ = cmd.Wait()
+	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+		t.Errorf("the plugin was killed by %s", status.Signal())
+	}
+	e.phase(ledger.Proven)
+	e.noPods()
 }
 
 // A killed client leaves a record, and anybody with the kubeconfig can clean up behind it.

@@ -1,0 +1,123 @@
+package faults
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// targets names up to three.
+func targets(run ledger.Run) string {
+	var names []string
+	for _, t := range run.Targets() {
+		names = append(names, targetName(t))
+	}
+	if len(names) > 3 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ","), len(names)-3)
+	}
+	return strings.Join(names, ",")
+}
+
+// targetName is a node's name alone, since most targets are nodes.
+func targetName(t ledger.Target) string {
+	if t.Kind == "Node" {
+		return t.Name
+	}
+	return t.String()
+}
+
+func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run ledger.Run) string {
+	var all []string
+	for _, step := range run.Steps {
+		u, ok := undoers[step.Undo.Kind]
+		if !ok {
+			all = append(all, "unknown to this version: "+step.Undo.Kind)
+			continue
+		}
+		if text := u.Describe(step); !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// message says in a line how the run ended. Of a failed one the reason is worth more than the number of steps.
+func message(run ledger.Run) string {
+	text := run.Message
+	if i := slices.IndexFunc(run.Steps, func(s ledger.Step) bool { return s.State == ledger.StateFailed && s.Message != "" }); i >= 0 && run.Phase == ledger.Failed {
+		text = run.Steps[i].Message
+		if len(run.Steps) > 1 {
+			text = targetName(run.Steps[i].Target) + ": " + text
+		}
+	}
+	first, _, _ := strings.Cut(text, "\n")
+	return first
+}
+
+// plain are words that no shell changes.
+var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+// commandLine is what the user typed, to be typed again.
+func commandLine(words []string) string {
+	if len(words) == 0 {
+		return ""
+	}
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		if quoted[i] = word; !plain.MatchString(word) {
+			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	if strings.HasPrefix(filepath.Base(words[0]), "kubectl-gpu_fault") { // the file's name; on Windows it ends with .exe
+		quoted[0] = "kubectl gpu-fault"
+	}
+	return strings.Join(quoted, " ")
+}
+
+// outcome says what became of a step in a revert.
+func outcome(step ledger.Step) string {
+	switch {
+	case step.State == ledger.StatePlanned, step.State == ledger.StateSkipped, // never begun
+		step.State == ledger.StateFailed && !step.InPlace(),
+		step.State == ledger.StateReverted && step.Undo.IsPermanent(): // what cannot be undone was not there
+		return "nothing to undo"
+	case step.Pending(), step.State == ledger.StateFailed:
+		return "not undone"
+	default:
+		return string(step.State)
+	}
+}
+
+// remarks joins what steps say about themselves into one text that says nothing twice. What they say is a heading, or a heading and
+// indented lines below it; lines below the same heading come together.
+func remarks(runs []ledger.Run) string {
+	var order []string
+	below := map[string][]string{}
+	for _, run := range runs {
+		for _, step := range run.Steps {
+			if step.Message == "" || outcome(step) == "nothing to undo" || outcome(step) == "not undone" {
+				continue // the outcome, or the error, says it
+			}
+			lines := strings.Split(step.Message, "\n")
+			heading := lines[0]
+			if !slices.Contains(order, heading) {
+				order = append(order, heading)
+			}
+			for _, line := range lines[1:] {
+				if !slices.Contains(below[heading], line) {
+					below[heading] = append(below[heading], line)
+				}
+			}
+		}
+	}
+	var all []string
+	for _, heading := range order {
+		all = append(all, heading)
+		all = append(all, below[heading]...)
+	}
+	return strings.Join(all, "\n")
+}

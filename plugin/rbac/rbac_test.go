@@ -1,0 +1,49 @@
+package rbac
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+)
+
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	const inResearch = "name: gpu-fault-xid\n    namespace: research\n"
+	for name, test := range map[string]struct {
+		namespace string
+		args      []string
+		has, not  []string
+	}{
+		"roles alone":       {"", []string{"xid"}, []string{"kind: ClusterRole\n", "kind: Role\n"}, []string{"Binding", "research"}},
+		"for people":        {"", []string{"xid", "--user", "alice", "--group", "sre,ops"}, []string{"kind: User\n    name: alice", "name: sre", "name: ops"}, []string{"research"}},
+		"for pods":          {"research", []string{"xid"}, []string{inResearch}, []string{"Binding"}},
+		"for people's pods": {"research", []string{"xid", "--group", "sre"}, []string{inResearch, "kind: RoleBinding\n"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}
+			connection := kube.NewConnection(streams)
+			*connection.Namespace = test.namespace
+			cmd := NewCommand(connection, streams)
+			cmd.SetArgs(test.args)
+			if err := cmd.Execute(); err != nil {
+				t.Fatal(err)
+			}
+			for _, part := range test.has {
+				if !strings.Contains(out.String(), part) {
+					t.Errorf("lacks %q:\n%s", part, out.String())
+				}
+			}
+			for _, part := range test.not {
+				if strings.Contains(out.String(), part) {
+					t.Errorf("has %q:\n%s", part, out.String())
+				}
+			}
+		})
+	}
+}
