@@ -1,20 +1,16 @@
 package debugpod
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
-)
 
-var update = flag.Bool("update", false, "write the golden files anew")
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
+)
 
 func TestPod(t *testing.T) {
 	for name, spec := range map[string]Spec{
@@ -30,19 +26,7 @@ func TestPod(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden := filepath.Join("testdata", "pod-"+name+".yaml")
-			if *update {
-				if err := os.WriteFile(golden, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("%s (-update writes it anew): %s", golden, diff)
-			}
+			golden.Compare(t, "pod-"+name+".yaml", string(got))
 		})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
 // TestCascades shows every group in one file, and reads every line back.
@@ -53,7 +55,7 @@ func TestCascades(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "cascades.golden", b.String())
+	golden.Compare(t, "cascades.golden", b.String())
 }
 
 func TestCascadeOptions(t *testing.T) {

@@ -1,13 +1,10 @@
 package xid
 
 import (
-	"flag"
 	"os"
 	"strings"
 	"testing"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
 // readLines returns the lines of a file of testdata without comments and empty ones.
 func readLines(t testing.TB, file string) []string {
@@ -23,24 +20,6 @@ func readLines(t testing.TB, file string) []string {
 		}
 	}
 	return out
-}
-
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	file = "testdata/" + file
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs; run go test -update and look at the diff. Got:\n%s", file, got)
-	}
 }
 
 var gpu17 = PCI{Bus: 0x17}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
 // dressing is one way to write the line of every code.
@@ -64,7 +66,7 @@ func TestPatterns(t *testing.T) {
 			return ranges(matched)
 		})
 	}
-	golden(t, "patterns.golden", b.String())
+	golden.Compare(t, "patterns.golden", b.String())
 }
 
 // TestVerdicts has the verdict of every detector for every such line.
@@ -90,7 +92,7 @@ func TestVerdicts(t *testing.T) {
 			return strings.Join(out, ", ")
 		})
 	}
-	golden(t, "verdicts.golden", b.String())
+	golden.Compare(t, "verdicts.golden", b.String())
 }
 
 // writeMatrix writes a line per result, with the dressings and forms that have it.

@@ -2,9 +2,6 @@ package faults
 
 import (
 	"bytes"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,26 +11,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v (make it with: go test ./plugin/faults -update)", err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got):\n%s", file, diff)
-	}
-}
 
 func step(node string, state ledger.State, message string) ledger.Step {
 	return ledger.Step{
@@ -64,7 +44,7 @@ func TestListIsReadByPeople(t *testing.T) {
 		if err := table(runs, printer.Format{Output: format}).Write(&out); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, file, out.String())
+		golden.Compare(t, file, out.String())
 	}
 }
 

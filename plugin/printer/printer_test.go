@@ -2,33 +2,11 @@ package printer
 
 import (
 	"bytes"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v (make it with: go test ./plugin/printer -update)", err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got):\n%s", file, diff)
-	}
-}
 
 // Tables must look like kubectl's: no lines, left-aligned, no trailing blanks.
 func TestTableLooksLikeKubectls(t *testing.T) {
@@ -40,7 +18,7 @@ func TestTableLooksLikeKubectls(t *testing.T) {
 	if err := table.Write(&out); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "table.golden", out.String())
+	golden.Compare(t, "table.golden", out.String())
 	for line := range strings.Lines(out.String()) {
 		if strings.TrimRight(line, " \n")+"\n" != line {
 			t.Errorf("trailing blanks: %q", line)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
 func TestWrap(t *testing.T) {
@@ -71,7 +73,7 @@ func TestTableFitsTheTerminal(t *testing.T) {
 		if err := long.write(&out, width); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, file, out.String())
+		golden.Compare(t, file, out.String())
 	}
 	bare := long
 	bare.NoHeader = true
@@ -79,7 +81,7 @@ func TestTableFitsTheTerminal(t *testing.T) {
 	if err := bare.write(&out, 46); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "table-46-no-header.golden", out.String())
+	golden.Compare(t, "table-46-no-header.golden", out.String())
 }
 
 // Where the longest text is not in the last column, that one is wrapped.
@@ -91,7 +93,7 @@ func TestTableWrapsTheWidestColumn(t *testing.T) {
 	if err := table.write(&out, 80); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "table-80-middle.golden", out.String())
+	golden.Compare(t, "table-80-middle.golden", out.String())
 }
 
 // However wide the terminal is, each row is there, and nothing is lost.

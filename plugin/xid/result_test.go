@@ -2,37 +2,15 @@ package xid
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v (make it with: go test ./plugin/xid -update)", err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got):\n%s", file, diff)
-	}
-}
 
 // burst is n records, which say the same in turns of `distinct`.
 func burst(n, distinct int) []record {
@@ -70,7 +48,7 @@ func TestManyRecordsAreFewRows(t *testing.T) {
 			if err := (injection{Nodes: test.nodes}).table(format).Write(&out); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "result-"+name+".golden", out.String())
+			golden.Compare(t, "result-"+name+".golden", out.String())
 		})
 	}
 }
@@ -125,7 +103,7 @@ func TestExplain(t *testing.T) {
 			}
 			// What the detectors do is tested where it is known.
 			about, _, _ := strings.Cut(out.String(), "\nWritten to ")
-			golden(t, "explain-"+strings.ReplaceAll(code, ":", "-")+".golden", about)
+			golden.Compare(t, "explain-"+strings.ReplaceAll(code, ":", "-")+".golden", about)
 		})
 	}
 }
