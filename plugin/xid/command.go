@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -74,6 +75,7 @@ type flags struct {
 	process  string
 	message  string
 	driver   string
+	mig      string
 	swtch    int
 	link     int
 	seed     uint64
@@ -92,6 +94,7 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVar(&f.process, "process", f.process, "PID,NAME of the process in the line; \"none\" for none (default: a pod's own with --pod)")
 	flags.StringVar(&f.message, "message", f.message, "Text after the code, in place of the driver's; needed for codes that the catalogue lacks")
 	flags.StringVar(&f.driver, "driver", f.driver, "Wording of this driver branch, such as 535 or 580 (default: the node's driver, else 580)")
+	flags.StringVar(&f.mig, "mig", f.mig, "MIG instance in the line: GPU instance, or GPU instance/compute instance, such as 5 or 5/0")
 	flags.IntVar(&f.swtch, "switch", f.swtch, "Number of the NVSwitch, for sxid codes")
 	flags.IntVar(&f.link, "link", f.link, "NVLink, for sxid codes (default: the known line's)")
 	flags.Lookup("link").DefValue = "0" // which pflag does not show; -1 stands for "not given"
@@ -130,9 +133,9 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.selector, "selector", "l", f.selector, "Nodes with these labels")
 	flags.StringVar(&f.pod, "pod", f.pod, "The node and the GPU of this pod, in the namespace of -n")
-	flags.StringVar(&f.gpu, "gpu", f.gpu, "GPU: its index as nvidia-smi counts, its UUID (GPU-...), its PCI address (0000:17:00), or all; with --pod among the pod's")
+	flags.StringVar(&f.gpu, "gpu", f.gpu, "GPU: its index as nvidia-smi counts, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod among the pod's")
 	flags.StringVar(&f.via, "via", f.via, "How the line gets into the log: kmsg writes to /dev/kmsg")
-	flags.StringVar(&f.form, "form", f.form, "Form of the line: kernel (\"kernel: NVRM: ...\", seen by the most detectors), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\"), auto")
+	flags.StringVar(&f.form, "form", f.form, "Form of the line: kernel (\"kernel: NVRM: ...\", seen by the most detectors), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\"); auto chooses kernel")
 	flags.StringVar(&f.image, "image", f.image, "Image of the debug pod; needs sh, head, wc, printf and chmod")
 	flags.StringVar(&f.pull, "image-pull-policy", f.pull, "Pull policy of the image: Always, IfNotPresent or Never")
 	flags.StringSliceVar(&f.secrets, "image-pull-secret", f.secrets, "Secrets of the ledger namespace to pull the image with")
@@ -178,12 +181,11 @@ func (f *inject) validate() error {
 	default:
 		return fmt.Errorf("--image-pull-policy=%s: choose Always, IfNotPresent or Never", f.pull)
 	}
-	switch f.via {
-	case "kmsg":
-	case "kmod":
-		return fmt.Errorf("--via kmod: this build has no kernel module; use --via kmsg")
-	default:
-		return fmt.Errorf("--via %s: choose kmsg", f.via)
+	switch via, err := xid.ParseVia(f.via); {
+	case err != nil:
+		return fmt.Errorf("--via: %w", err)
+	case via != xid.ViaKmsg:
+		return fmt.Errorf("--via %s: there is no kernel module in this version; use --via kmsg", f.via)
 	}
 	if f.parallel < 1 {
 		return fmt.Errorf("--parallel %d: give 1 or more", f.parallel)

@@ -64,6 +64,9 @@ func (f *flags) toOptions(args []string) (*options, error) {
 			return nil, fmt.Errorf("--process PID,NAME: %w", err)
 		}
 	}
+	if o.text.MIG, err = xid.ParseMIG(f.mig); err != nil {
+		return nil, fmt.Errorf("--mig: %w", err)
+	}
 	if f.count < 1 || f.count > maxRecords {
 		return nil, fmt.Errorf("--count %d: give 1 to %d", f.count, maxRecords)
 	}

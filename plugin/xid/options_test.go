@@ -68,6 +68,7 @@ func TestBadCommandLines(t *testing.T) {
 		"switch without one":  {nil, []string{"sxid:20034", "n"}, "--gpu 0000:05:00"},
 		"node before code":    {nil, []string{"n", "79"}, "the code comes first: xid 79 n"},
 		"link of no switch":   {func(f *flags) { f.link = 3 }, []string{"79", "n"}, "--link is for"},
+		"mig instance":        {func(f *flags) { f.mig = "five" }, []string{"79", "n"}, "--mig"},
 		"driver":              {func(f *flags) { f.driver = "new" }, []string{"79", "n"}, "--driver"},
 		"kmod":                {func(f *flags) { f.via = "kmod" }, []string{"79", "n"}, "--via kmsg"},
 		"parallel":            {func(f *flags) { f.parallel = 0 }, []string{"79", "n"}, "--parallel"},
@@ -115,6 +116,10 @@ func TestLinesForANode(t *testing.T) {
 		"the pod's GPU and process": {
 			nil, "79", "pod-uid",
 			[]string{"<4>kernel: NVRM: Xid (PCI:0000:1f:00): 79, pid=4711, name=python3, GPU has fallen off the bus."},
+		},
+		"a MIG instance": {
+			func(f *flags) { f.mig, f.process = "5/0", "none" }, "79", "",
+			[]string{"<4>kernel: NVRM: Xid (PCI:0000:17:00 GPU-I:05 GPU-CI:00): 79, GPU has fallen off the bus."},
 		},
 		"our own message": {
 			func(f *flags) { f.message, f.form = "something new", "plain" }, "999", "",
