@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"os"
@@ -109,8 +110,10 @@ func TestAReaderThatGoesAwayDoesNotKillTheRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = write.Close()
-	if _, err := read.Read(make([]byte, 10)); err != nil {
-		t.Fatal(err)
+	for lines := bufio.NewScanner(read); lines.Scan(); {
+		if strings.Contains(lines.Text(), "debug pod running") {
+			break
+		}
 	}
 	_ = read.Close()
 	_ = cmd.Wait()
