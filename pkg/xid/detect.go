@@ -1,6 +1,9 @@
 package xid
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // IDs of the detectors, also the keys of [Code].Detectors.
 const (
@@ -47,6 +50,8 @@ type Detector struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
 	Reads string `json:"reads"` // where it gets its knowledge from
+	// Provider is what the providerID of its nodes begins with, when it runs on the nodes of one cloud only.
+	Provider string `json:"provider,omitempty"`
 	// Notes are what can surprise those who inject.
 	Notes []string `json:"notes,omitempty"`
 	// Forget is what it takes to make it forget what it saw. The kernel log itself cannot be unwritten.
@@ -75,6 +80,13 @@ func (d Detector) Judge(e Event, f Form) Verdict {
 // Detectors returns all detectors that are known.
 func Detectors() []Detector {
 	return slices.Concat(nvsentinel(), gpud(), nodeProblemDetector(), viaDriver(), logFiles())
+}
+
+// DetectorsOn returns the detectors that can run on nodes with these providerIDs (Node.spec.providerID), which one's own machines lack.
+func DetectorsOn(providerIDs []string) []Detector {
+	return slices.DeleteFunc(Detectors(), func(d Detector) bool {
+		return d.Provider != "" && !slices.ContainsFunc(providerIDs, func(id string) bool { return strings.HasPrefix(id, d.Provider) })
+	})
 }
 
 // LookupDetector returns the detector with an ID.

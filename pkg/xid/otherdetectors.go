@@ -17,7 +17,7 @@ func viaDriver() []Detector {
 		}
 	}
 	return []Detector{{
-		ID:     IDEKS,
+		ID: IDEKS, Provider: "aws:",
 		Name:   "EKS node monitoring agent",
 		Reads:  "DCGM's policy for XIDs; /dev/kmsg only for crashes of NCCL and bugs of the kernel",
 		Notes:  []string{"its own test uses DCGM: dcgmi test --inject --gpuid 0 -f 319 -v 1"},
@@ -62,7 +62,7 @@ func viaDriver() []Detector {
 // public, so no verdict is better than "depends".
 func logFiles() []Detector {
 	return []Detector{{
-		ID:     IDAKS,
+		ID: IDAKS, Provider: "azure:",
 		Name:   "AKS node-problem-detector",
 		Reads:  "the system log, by scripts of the node image that are not public",
 		Notes:  []string{"it does not run on node pools with --gpu-driver none"},
@@ -71,14 +71,14 @@ func logFiles() []Detector {
 			return "its scripts are not public; it needs a driver that AKS has installed"
 		}),
 	}, {
-		ID:     IDACK,
+		ID: IDACK, Provider: "cn-",
 		Name:   "ACK node-problem-detector",
 		Reads:  "/var/log/messages or /var/log/syslog",
 		Notes:  []string{"it remembers which XIDs it has handled"},
 		Forget: "not established; it isolates the GPU by a file that the device plugin reads: see Alibaba's documentation",
 		judge:  onlyErrors("event or condition, and it isolates the GPU", syslogFile),
 	}, {
-		ID:     IDHyperPod,
+		ID: IDHyperPod, Provider: "aws:",
 		Name:   "SageMaker HyperPod health monitoring agent",
 		Reads:  "/var/log/messages, DCGM policies, nvidia-smi",
 		Notes:  []string{"its own workshop appends a line with the current date to /var/log/messages"},
@@ -89,7 +89,7 @@ func logFiles() []Detector {
 			return v
 		},
 	}, {
-		ID:     IDGKE,
+		ID: IDGKE, Provider: "gce:",
 		Name:   "GKE node-problem-detector and Cloud Logging",
 		Reads:  "the kernel log and the serial console, with the filter NVRM: Xid; its configuration is not public",
 		Forget: "not public; entries of Cloud Logging stay until their retention ends",

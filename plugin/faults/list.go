@@ -10,6 +10,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
@@ -88,7 +89,7 @@ func table(runs []ledger.Run, format printer.Format) *printer.Table {
 	if format.IsWide() {
 		t.Header = append(t.Header, "UNDO", "MESSAGE", "COMMAND")
 	}
-	undoers := session.Undoers()
+	undoers := session.Undoers(xid.Detectors)
 	for _, run := range runs {
 		row := []string{run.ID, string(run.Phase), run.Summary, targets(run), run.By, duration.HumanDuration(time.Since(run.Created))}
 		if format.IsWide() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -119,7 +120,7 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 }
 
 func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, streams genericiooptions.IOStreams, runs []ledger.Run) error {
-	undoers := session.Undoers()
+	undoers := session.Undoers(xid.Detectors)
 	for _, run := range runs {
 		printer.Talk(streams.ErrOut, "%s: %s on %s, by %s; undo: %s", run.ID, run.Summary, targets(run), cmp.Or(run.By, "somebody"), undo(undoers, run))
 	}
@@ -135,7 +136,7 @@ func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, conn
 	if err := confirm.Ask(ctx, streams, fmt.Sprintf("Revert in context %q?", cluster.Context), f.yes); err != nil {
 		return err
 	}
-	return f.revert(ctx, session.New(cluster, connection.LedgerNamespace, fault.DefaultParallel, progress.New(streams.ErrOut)), streams, runs)
+	return f.revert(ctx, session.New(ctx, cluster, connection.LedgerNamespace, fault.DefaultParallel, progress.New(streams.ErrOut)), streams, runs)
 }
 
 // find returns the runs that are meant. A run that was named is returned also when it is closed: reverting twice is no error.

@@ -2,10 +2,13 @@
 package kube
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -69,6 +72,23 @@ func (c *Connection) Cluster() (*Cluster, error) {
 		return nil, Explain(err)
 	}
 	return &Cluster{Client: client, Config: config, Namespace: namespace, Context: c.contextName()}, nil
+}
+
+// Providers are the providerIDs of nodes: of the clouds that they are on. None for one's own machines, and when they cannot be read. No
+// names mean all nodes.
+func (c *Cluster) Providers(ctx context.Context, names []string) []string {
+	// From the API server's cache: this is only about what is shown.
+	nodes, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil
+	}
+	var ids []string
+	for _, n := range nodes.Items {
+		if (len(names) == 0 || slices.Contains(names, n.Name)) && n.Spec.ProviderID != "" {
+			ids = append(ids, n.Spec.ProviderID)
+		}
+	}
+	return ids
 }
 
 // checkLedgerNamespace refuses names that no namespace can have, and namespaces where privileged pods and records of ours have no place.

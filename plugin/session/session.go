@@ -2,6 +2,7 @@
 package session
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"os"
@@ -18,15 +19,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
-// Undoers knows for every kind of undo in a ledger who does it. A fault that is missing here could not be reverted.
-func Undoers() map[string]fault.Undoer {
+// Undoers knows for every kind of undo in a ledger who does it. A fault that is missing here could not be reverted. The detectors are
+// those of the cluster, for what cannot be undone.
+func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 	return map[string]fault.Undoer{
-		kernellog.UndoKind: kernellog.Undoer{Forget: forget},
+		kernellog.UndoKind: kernellog.Undoer{Forget: func(xids []string) []string { return forget(detectors(), xids) }},
 	}
 }
 
 // forget says, for the XIDs that were written, what each detector that may have seen one needs to forget it.
-func forget(xids []string) []string {
+func forget(detectors []xid.Detector, xids []string) []string {
 	var events []xid.Event
 	for _, text := range xids {
 		selector, err := xid.ParseSelector(text)
@@ -40,7 +42,7 @@ func forget(xids []string) []string {
 		events = append(events, event)
 	}
 	var lines []string
-	for _, d := range xid.Detectors() {
+	for _, d := range detectors {
 		saw := slices.ContainsFunc(events, func(e xid.Event) bool { return d.Judge(e, xid.FormAuto).Seen != xid.No })
 		if (saw || len(events) == 0) && d.Forget != "" {
 			lines = append(lines, fmt.Sprintf("%s: %s", d.Name, d.Forget))
@@ -50,7 +52,7 @@ func forget(xids []string) []string {
 }
 
 // New returns a session on the cluster that shows its progress on report.
-func New(cluster *kube.Cluster, ledgerNamespace string, parallel int, report *progress.Reporter) *fault.Session {
+func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, parallel int, report *progress.Reporter) *fault.Session {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -58,24 +60,27 @@ func New(cluster *kube.Cluster, ledgerNamespace string, parallel int, report *pr
 	return &fault.Session{
 		Client:   cluster.Client,
 		Ledger:   ledger.New(cluster.Client, ledgerNamespace),
-		Undoers:  Undoers(),
+		Undoers:  Undoers(func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) }),
 		Parallel: parallel,
 		From:     host,
 		Version:  build.Get().Version,
 		Observer: fault.Observer{
-			StepChanged: func(_ ledger.Run, step ledger.Step) { stepChanged(report, step) },
+			StepChanged: func(run ledger.Run, step ledger.Step) { stepChanged(report, run, step) },
 			Progress:    func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 			Warning:     func(text string) { report.Note("Warning: " + text) },
 		},
 	}
 }
 
-func stepChanged(report *progress.Reporter, step ledger.Step) {
+func stepChanged(report *progress.Reporter, run ledger.Run, step ledger.Step) {
 	switch step.State {
 	case ledger.StatePlanned, ledger.StateApplying, ledger.StateApplied:
 		return // progress tells more
+	case ledger.StateReverted, ledger.StateSuperseded, ledger.StatePermanent:
+		report.Step(run.ID+" "+step.Target.Name, string(step.State)) // of several runs, maybe on the same node
+	default:
+		report.Step(step.Target.Name, string(step.State))
 	}
-	report.Step(step.Target.Name, string(step.State))
 }
 
 // secret is the flag whose value does not belong into a record that others read.

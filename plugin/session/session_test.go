@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
 // The ledger can be read by others: it must not hold credentials.
@@ -20,11 +22,11 @@ func TestTheRecordedCommandHasNoCredentials(t *testing.T) {
 // What a detector needs to forget is told only of those that can have seen the line.
 func TestForget(t *testing.T) {
 	t.Parallel()
-	text := strings.Join(forget([]string{"79", "gpu-note"}), "\n")
-	if !strings.Contains(text, "NVSentinel") || !strings.Contains(text, "node-problem-detector") || strings.Contains(text, "tracepoint") {
+	text := strings.Join(forget(xid.DetectorsOn(nil), []string{"79", "gpu-note"}), "\n")
+	if !strings.Contains(text, "NVSentinel") || !strings.Contains(text, "node-problem-detector") || strings.Contains(text, "tracepoint") || strings.Contains(text, "GKE") {
 		t.Errorf("for 79:\n%s", text)
 	}
-	if len(forget([]string{"9999"})) == 0 {
+	if len(forget(xid.Detectors(), []string{"9999"})) == 0 {
 		t.Error("nothing is told for a code of the user's own")
 	}
 }

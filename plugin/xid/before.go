@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -25,7 +23,7 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	say("Undo: none, a kernel log cannot be unwritten; `kubectl gpu-fault revert` says what each detector needs to forget the lines.")
 	say("")
 
-	seen, blind, reboots := verdicts(detectorsOf(w.providers(ctx, cluster, names)), w.events, w.form)
+	seen, blind, reboots := verdicts(xid.DetectorsOn(cluster.Providers(ctx, names)), w.events, w.form)
 	if err := seen.Write(w.streams.ErrOut); err != nil {
 		return err
 	}
@@ -49,39 +47,6 @@ func (w *writing) labels() []string {
 		all = append(all, r.XID)
 	}
 	return all
-}
-
-// clouds are the detectors that run on the nodes of one cloud only, with what the node's providerID then begins with.
-var clouds = map[string]string{
-	xid.IDEKS:      "aws:",
-	xid.IDHyperPod: "aws:",
-	xid.IDAKS:      "azure:",
-	xid.IDGKE:      "gce:",
-	xid.IDACK:      "cn-", // REGION.INSTANCE
-}
-
-// providers are the distinct providerIDs of the nodes; none on one's own machines, or when they cannot be read.
-func (w *writing) providers(ctx context.Context, cluster *kube.Cluster, names []string) []string {
-	// From the API server's cache: this is only about what is shown.
-	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return nil
-	}
-	var ids []string
-	for _, n := range nodes.Items {
-		if slices.Contains(names, n.Name) && n.Spec.ProviderID != "" {
-			ids = append(ids, n.Spec.ProviderID)
-		}
-	}
-	return ids
-}
-
-// detectorsOf leaves out the detectors of clouds that none of the nodes is on.
-func detectorsOf(providerIDs []string) []xid.Detector {
-	return slices.DeleteFunc(xid.Detectors(), func(d xid.Detector) bool {
-		prefix, isCloud := clouds[d.ID]
-		return isCloud && !slices.ContainsFunc(providerIDs, func(id string) bool { return strings.HasPrefix(id, prefix) })
-	})
 }
 
 // verdicts is a row for each detector that may see the events: the XIDs that it sees, and what it does about the worst of them; the

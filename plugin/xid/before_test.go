@@ -14,7 +14,7 @@ func TestVerdictsBeforeTheQuestion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen, blind, reboots := verdicts(detectorsOf(nil), []xid.Event{event}, xid.FormAuto)
+	seen, blind, reboots := verdicts(xid.DetectorsOn(nil), []xid.Event{event}, xid.FormAuto)
 	var names []string
 	for _, row := range seen.Rows {
 		names = append(names, row[0])
@@ -29,11 +29,11 @@ func TestVerdictsBeforeTheQuestion(t *testing.T) {
 	if !strings.Contains(strings.Join(blind, ","), "device-plugin") {
 		t.Errorf("the device plugin does not read the log: %v", blind)
 	}
-	if _, _, reboots := verdicts(detectorsOf([]string{"kind://x", "aws:///eu-west-1a/i-0"}), []xid.Event{event}, xid.FormAuto); len(reboots) != 2 {
+	if _, _, reboots := verdicts(xid.DetectorsOn([]string{"kind://x", "aws:///eu-west-1a/i-0"}), []xid.Event{event}, xid.FormAuto); len(reboots) != 2 {
 		t.Errorf("on AWS HyperPod may reboot nodes too: %v", reboots)
 	}
 	// In the plain form journald cuts the prefix off, and NVSentinel sees nothing.
-	_, blind, reboots = verdicts(detectorsOf(nil), []xid.Event{event}, xid.FormPlain)
+	_, blind, reboots = verdicts(xid.DetectorsOn(nil), []xid.Event{event}, xid.FormPlain)
 	if len(reboots) != 0 || !strings.Contains(strings.Join(blind, ","), "NVSentinel") {
 		t.Errorf("plain form: blind %v, reboots %v", blind, reboots)
 	}

@@ -140,7 +140,7 @@ func (w *writing) run(ctx context.Context) error {
 	}
 
 	report := progress.New(w.streams.ErrOut)
-	injection, s := w.assemble(cluster, names, holder, report)
+	injection, s := w.assemble(ctx, cluster, names, holder, report)
 	plan := w.plan(cluster, injection, names)
 	if err := s.Preflight(ctx, plan); err != nil {
 		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
@@ -161,7 +161,7 @@ func (w *writing) run(ctx context.Context) error {
 }
 
 // assemble wires the fault to the cluster.
-func (w *writing) assemble(cluster *kube.Cluster, names []string, pod podOnNode, report *progress.Reporter) (*kernellog.Injection, *fault.Session) {
+func (w *writing) assemble(ctx context.Context, cluster *kube.Cluster, names []string, pod podOnNode, report *progress.Reporter) (*kernellog.Injection, *fault.Session) {
 	injection := &kernellog.Injection{
 		Start: func(ctx context.Context, run ledger.Run, nodeName string, say func(string)) (kernellog.Pod, error) {
 			spec, err := w.specFor(ctx, cluster, nodeName)
@@ -178,7 +178,7 @@ func (w *writing) assemble(cluster *kube.Cluster, names []string, pod podOnNode,
 	if pod.uid != "" {
 		injection.PodUIDs = []string{pod.uid}
 	}
-	s := session.New(cluster, w.connection.LedgerNamespace, w.parallel, report)
+	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.parallel, report)
 	rounds := (len(names) + w.parallel - 1) / w.parallel
 	s.Timeout = time.Duration(rounds) * w.deadline()
 	return injection, s
