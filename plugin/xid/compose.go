@@ -1,0 +1,182 @@
+package xid
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+// place is a GPU (or NVSwitch) and what is known about the node's driver and process.
+type place struct {
+	gpu     gpu
+	peers   []gpu
+	driver  string
+	process xid.Process
+}
+
+// sample is where lines are tried out before the node is known.
+func (o *options) sample() []place {
+	p := place{gpu: gpu{pci: xid.PCI{Bus: 0x17}}, driver: o.driver}
+	if address := o.gpus.address(); address != nil {
+		p.gpu.pci = *address
+	}
+	return []place{p}
+}
+
+// places are the GPUs of a node that the lines are for.
+func (o *options) places(info node.Info, pod podOnNode) ([]place, error) {
+	driver := o.driver
+	if driver == "" {
+		driver = info.DriverVersion
+	}
+	if o.isSwitch() {
+		return []place{{gpu: gpu{pci: *o.gpus.address()}, driver: driver}}, nil
+	}
+	chosen, err := o.gpus.pick(info, pod)
+	if err != nil {
+		return nil, err
+	}
+	all, err := gpusOf(info)
+	if err != nil {
+		return nil, err
+	}
+	places := make([]place, len(chosen))
+	for i, g := range chosen {
+		places[i] = place{gpu: g, driver: driver, process: processOf(info.Pods[pod.uid])}
+		for _, other := range all {
+			if other.pci != g.pci {
+				places[i].peers = append(places[i].peers, other)
+			}
+		}
+	}
+	return places, nil
+}
+
+// maxComm is the length that the kernel, and so the driver, cuts names of processes to.
+const maxComm = 15
+
+func processOf(use node.PodUse) xid.Process {
+	name := strings.ReplaceAll(use.Process, ",", "_") // a comma ends the name for every parser
+	if len(name) > maxComm {
+		name = name[:maxComm]
+	}
+	if use.PID == 0 || name == "" {
+		return xid.Process{}
+	}
+	return xid.Process{PID: use.PID, Name: name}
+}
+
+// compose makes the records for the places, in the order in which they are written.
+func (o *options) compose(places []place) ([]kernellog.Record, error) {
+	var once []kernellog.Record
+	for _, p := range places {
+		for _, s := range o.selectors {
+			steps, err := o.events(s, p)
+			if err != nil {
+				return nil, o.blame(err)
+			}
+			for i, step := range steps {
+				gap := step.After
+				if i > 0 {
+					gap -= steps[i-1].After
+				}
+				record, err := xid.Record(step.Event, o.form)
+				if err != nil {
+					return nil, o.blame(err)
+				}
+				once = append(once, kernellog.Record{
+					KmsgRecord: node.KmsgRecord{Data: string(record.Bytes()), Delay: gap},
+					XID:        label(step.Event),
+					GPU:        p.gpu.pci.String(),
+				})
+			}
+		}
+	}
+	if total := len(once) * o.count; total > maxRecords {
+		return nil, fmt.Errorf("that would be %d records for one node: write at most %d at a time", total, maxRecords)
+	}
+	all := make([]kernellog.Record, 0, len(once)*o.count)
+	for i := range o.count {
+		for j, record := range once {
+			if i > 0 && j == 0 {
+				record.Delay += o.interval
+			}
+			all = append(all, record)
+		}
+	}
+	return all, nil
+}
+
+// duration is how long the delays of the records add up to.
+func duration(records []kernellog.Record) time.Duration {
+	var sum time.Duration
+	for _, r := range records {
+		sum += r.Delay
+	}
+	return sum
+}
+
+// events is the XID alone, or with what comes with it.
+func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
+	text := o.text
+	text.PCI = p.gpu.pci
+	generation, err := xid.ParseGeneration(p.driver)
+	if err != nil {
+		generation = xid.DefaultGeneration // the node's driver calls itself something new
+	}
+	text.Driver = generation
+	if text.Process == (xid.Process{}) && !o.noProcess {
+		text.Process = p.process
+	}
+	if !takesProcess(s) && (text.Process == p.process || len(o.selectors) > 1) {
+		text.Process = xid.Process{} // only where it was asked for, and for nothing else, is it an error
+	}
+	if o.cascade {
+		text.UUID = p.gpu.uuid
+		for _, peer := range p.peers {
+			text.Peers = append(text.Peers, peer.pci)
+		}
+		return xid.Cascade(s.Code, text)
+	}
+	event, err := s.Event(text)
+	if err != nil {
+		return nil, err
+	}
+	if o.noProcess {
+		event.Process = xid.Process{}
+	}
+	if o.hasLink && s.Kind == xid.KindSXid {
+		event.HasLink, event.Link = true, o.link
+	}
+	return []xid.Step{{Event: event}}, nil
+}
+
+// takesProcess is whether the driver ever prints a process with s.
+func takesProcess(s xid.Selector) bool {
+	code, known := xid.Lookup(s.Code)
+	return s.Kind == xid.KindXID && !(known && code.Template.NoProcess)
+}
+
+// blame names the flag that an error of the text comes from.
+func (o *options) blame(err error) error {
+	if o.text.Message != "" && !strings.Contains(err.Error(), "--") {
+		return fmt.Errorf("--message: %w", err)
+	}
+	return err
+}
+
+// label is what a record reports, for tables: an XID's number, or the kind of a companion line.
+func label(e xid.Event) string {
+	switch e.Kind {
+	case xid.KindXID:
+		return fmt.Sprint(e.Code)
+	case xid.KindSXid:
+		return fmt.Sprintf("sxid:%d", e.Code)
+	default:
+		return string(e.Kind)
+	}
+}
