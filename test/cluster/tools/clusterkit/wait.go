@@ -121,6 +121,7 @@ func holds(c *http.Client, server, condition string) (state string, err error) {
 
 func nodeState(c *http.Client, server, name string, want []string) string {
 	var n struct {
+		Spec   struct{ Taints []struct{ Key string } }
 		Status struct {
 			Allocatable map[string]string
 			Conditions  []struct{ Type, Status, Reason, Message string }
@@ -135,6 +136,12 @@ func nodeState(c *http.Client, server, name string, want []string) string {
 	}
 	if !strings.HasPrefix(conditions["Ready"], "Ready=True") {
 		return conditions["Ready"]
+	}
+	// The controller takes the taint of a node that was not ready away in its own time, and evicts pods until then.
+	for _, taint := range n.Spec.Taints {
+		if strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
+			return "Ready, but still tainted " + taint.Key
+		}
 	}
 	for _, w := range want {
 		switch w {
