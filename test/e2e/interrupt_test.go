@@ -80,7 +80,9 @@ func TestInterruptedAtAnyMoment(t *testing.T) {
 		timer := time.AfterFunc(delay, func() { _ = s.Process.Signal(signal) })
 		_ = s.Wait()
 		timer.Stop()
-		if code := s.ProcessState.ExitCode(); code != 130 {
+		// On a busy machine the first signals come before the program has begun; it then just dies, and has done nothing.
+		notBegun := s.ProcessState.ExitCode() == -1 && delay < 300*time.Millisecond
+		if code := s.ProcessState.ExitCode(); code != 130 && !notBegun {
 			t.Errorf("exit %d after signal %s at %s, wanted 130; stderr:\n%s", code, signal, delay, s.stderr.String())
 		}
 		e.noPods()

@@ -98,8 +98,9 @@ func TestTenNodesCostAtMostTwiceOne(t *testing.T) {
 	}
 	slices.Sort(one)
 	slices.Sort(ten)
-	ratio := ten[2].Seconds() / one[2].Seconds()
-	t.Logf("medians of 5: one node %s, ten nodes %s, ratio %.2f", one[2], ten[2], ratio)
+	// The fastest of each: what else the machine does only ever adds.
+	ratio := ten[0].Seconds() / one[0].Seconds()
+	t.Logf("one node %s, ten nodes %s (sorted); ratio of the fastest %.2f, of the medians %.2f", one, ten, ratio, ten[2].Seconds()/one[2].Seconds())
 	if ratio > 2 {
 		t.Errorf("ten nodes at once take %.2f times as long as one (%s, %s), wanted at most twice", ratio, ten, one)
 	}
