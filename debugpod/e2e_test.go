@@ -47,7 +47,7 @@ func connect(t *testing.T) *cluster {
 func connectThrough(t *testing.T, change func(*rest.Config)) *cluster {
 	t.Helper()
 	if os.Getenv("KUBECONFIG") == "" {
-		t.Skip("KUBECONFIG is not set: there is no cluster to test on")
+		t.Fatal("KUBECONFIG is not set: there is no cluster to test on (make test sets it)")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {

@@ -3,6 +3,7 @@ package completion
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,7 +35,7 @@ func Nodes(connection *kube.Connection) cobra.CompletionFunc {
 		}
 		var words []cobra.Completion
 		for _, node := range nodes.Items {
-			if strings.HasPrefix(node.Name, prefix) && !contains(args, node.Name) {
+			if strings.HasPrefix(node.Name, prefix) && !slices.Contains(args, node.Name) {
 				words = append(words, cobra.CompletionWithDesc(node.Name, gpus(node)))
 			}
 		}
@@ -102,7 +103,7 @@ func Runs(connection *kube.Connection) cobra.CompletionFunc {
 		}
 		var words []cobra.Completion
 		for _, run := range runs.Runs {
-			if strings.HasPrefix(run.ID, prefix) && !contains(args, run.ID) {
+			if strings.HasPrefix(run.ID, prefix) && !slices.Contains(args, run.ID) {
 				words = append(words, cobra.CompletionWithDesc(run.ID, run.Summary))
 			}
 		}
@@ -156,13 +157,4 @@ func connect(cmd *cobra.Command, connection *kube.Connection) (*kube.Cluster, co
 	}
 	ctx, cancel := context.WithTimeout(parent, patience)
 	return cluster, ctx, cancel, true
-}
-
-func contains(all []string, one string) bool {
-	for _, s := range all {
-		if s == one {
-			return true
-		}
-	}
-	return false
 }

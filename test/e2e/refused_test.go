@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -135,6 +134,10 @@ func TestConnectionTroubleIsExplained(t *testing.T) {
 	e.refused(e.pluginWith([]string{"KUBECONFIG=/nonexistent"}, "xid", "79", "x", "--yes"), "no kubeconfig found")
 	e.refused(e.plugin("xid", "79", "x", "--yes", "--server", "https://127.0.0.1:1"), "127.0.0.1:1", "cannot be reached")
 	e.refused(e.plugin("xid", "79", "x", "--yes", "--context", "nowhere"), "nowhere", "get-contexts")
+	for _, namespace := range []string{"", "kube-system", "Bad_Name"} {
+		e.refused(e.plugin("list", "--ledger-namespace", namespace), "--ledger-namespace")
+	}
+	e.refused(e.plugin("list", "--as", "nobody"), "configmaps", "kubectl gpu-fault rbac xid")
 }
 
 // Whoever lacks rights learns which, and the printed role is enough.
@@ -161,7 +164,6 @@ func TestRolesArePrintedAndEnough(t *testing.T) {
 		t.Errorf("run %s: the ledger says %+v, wanted it by %s", out.ID, runs, user)
 	}
 	e.ok("revert", out.ID, "--yes", "--as", user)
-	_ = rbacv1.GroupName
 }
 
 func (e *env) makeLedger(labels map[string]string) {
