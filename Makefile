@@ -11,7 +11,7 @@ BUILD   := github.com/gpu-fault/kubectl-gpu-fault/pkg/build
 LDFLAGS := -s -w -X $(BUILD).version=$(VERSION) -X $(BUILD).commit=$(COMMIT) -X $(BUILD).date=$(DATE)
 
 HELPERS := debugpod/helper/gpu-fault-node-linux-amd64.gz debugpod/helper/gpu-fault-node-linux-arm64.gz
-HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/node pkg/build -name '*.go' ! -name '*_test.go') go.mod
+HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/node debugpod/cri debugpod/deadman pkg/build pkg/containerd pkg/patch -name '*.go' ! -name '*_test.go') go.mod
 
 .PHONY: help
 help: ## List the targets
@@ -53,6 +53,18 @@ test: build bin/kubectl ## All tests: unit tests with the race detector, then en
 .PHONY: unit
 unit: $(HELPERS) ## Only the unit tests
 	go test -race ./...
+
+.PHONY: bench-runtime
+bench-runtime: build bin/kubectl cluster-up ## Measure runtime break against the bare restart of containerd
+	CGO_ENABLED=0 go run ./hack/bench -what runtime -n 5
+
+.PHONY: test-crash
+test-crash: build ## Only the crash matrix: kill the client at every step, and everything else, and see the node heal
+	@hack/test-crash.sh
+
+.PHONY: test-containerd
+test-containerd: ## Break and restore every handler of real containerd configurations, byte for byte (and of CONFIGS=folder)
+	@hack/test-containerd.sh
 
 .PHONY: lint
 lint: $(HELPERS) ## gofmt, go vet, staticcheck, shellcheck where it is installed

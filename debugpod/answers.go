@@ -20,6 +20,7 @@ type answers struct {
 	mu     sync.Mutex
 	line   []byte
 	final  *node.Answer // the last one, with Done or Error
+	some   bool         // there was one without Error
 	broken error        // what was not an answer
 	closed bool
 }
@@ -66,12 +67,20 @@ func (a *answers) take(line []byte) {
 		a.broken = fmt.Errorf("an answer of the helper is not understood: %w: %s", err, excerpt(line))
 		return
 	}
+	a.some = a.some || answer.Error == nil
 	if answer.Done || answer.Error != nil {
 		a.final = &answer
 	}
 	if a.each != nil {
 		a.each(answer)
 	}
+}
+
+// heard is whether an answer came that was one of the helper's own: the shell in its place knows only errors.
+func (a *answers) heard() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.some
 }
 
 // close ends the handing on, also when somebody still writes, and returns how it ended.

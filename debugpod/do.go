@@ -20,6 +20,9 @@ const farewell = 3 * time.Second
 // ErrOutputLost is in the error when the helper's last answer did not arrive: nobody knows whether it did what it was asked.
 var ErrOutputLost = errors.New("the helper's last answer did not arrive")
 
+// errPodGone is in the error when there is no pod any more in which a helper could run.
+var errPodGone = errors.New("the debug pod is gone")
+
 // Do has the helper do one request. It hands each answer to each, which may be nil, as it arrives, and returns the last one. Its
 // error is nil only when the helper said that it is done. A *node.Error in it is what the helper refused or could not do;
 // ErrOutputLost means that the outcome is not known.
@@ -44,6 +47,8 @@ func (s *Session) do(ctx context.Context, req node.Request, each func(node.Answe
 	held := holdInput(bytes.NewReader(input))
 	ended := s.exec(ctx, command, held, Streams{In: held, Out: out, Err: said})
 	final, broken := out.close()
+	// One whole answer proves that the helper is there, whole, also when the last one is lost.
+	s.uploaded = s.uploaded || out.heard()
 	switch {
 	case broken != nil:
 		return node.Answer{}, fmt.Errorf("%w: %w", ErrOutputLost, broken)
@@ -104,7 +109,7 @@ func (s *Session) explainSilence(ctx context.Context, ended error, stderr string
 		return fmt.Errorf("%w: it could not be started (exit code %d), or is not for this node's architecture%s", ErrOutputLost, exit.ExitStatus(), stderr)
 	}
 	if gone := s.whyGone(ctx); gone != nil {
-		return fmt.Errorf("%w: %w: %w%s", ErrOutputLost, gone, ended, stderr)
+		return fmt.Errorf("%w: %w: %w: %w%s", ErrOutputLost, errPodGone, gone, ended, stderr)
 	}
 	return fmt.Errorf("%w: %w%s", ErrOutputLost, ended, stderr)
 }

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -48,6 +49,8 @@ type Spec struct {
 	PullSecrets []string
 	// Deadline is how long the pod lives at most, though nobody deletes it: 10 minutes when zero. Counted in whole seconds.
 	Deadline time.Duration
+	// Stays is for a pod whose end ends a fault: it has no deadline, and lives until it is deleted.
+	Stays bool
 	// Owner, the run's record, takes the pod with it when it is deleted. It must be in the same namespace.
 	Owner *metav1.OwnerReference
 }
@@ -66,6 +69,10 @@ func PodName(run, node string) string {
 // privileged pod should have no more than it uses. It has no credentials of the cluster.
 func Pod(s Spec) *corev1.Pod {
 	deadline := int64(s.deadline() / time.Second)
+	limit := &deadline
+	if s.Stays {
+		limit, deadline = nil, math.MaxInt32 // 68 years
+	}
 	pod := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -79,7 +86,7 @@ func Pod(s Spec) *corev1.Pod {
 			Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			HostPID:                      true,
 			RestartPolicy:                corev1.RestartPolicyNever,
-			ActiveDeadlineSeconds:        &deadline,
+			ActiveDeadlineSeconds:        limit,
 			AutomountServiceAccountToken: new(false),
 			EnableServiceLinks:           new(false),
 			// The main process ends at once when it is told to; this is for a node that is too busy to tell it.

@@ -39,7 +39,7 @@ func judge(pod *corev1.Pod) verdict {
 		return verdict{waiting: "the kubelet prepares it"}
 	}
 	waiting := status.State.Waiting
-	if hint, fatal := fatalReasons()[waiting.Reason]; fatal {
+	if hint, fatal := fatalReasons()[waiting.Reason]; fatal && !runtimeAway(waiting.Message) {
 		return verdict{failure: &StartError{
 			Reason:  waiting.Reason,
 			Message: cmp.Or(waiting.Message, "image "+pod.Spec.Containers[0].Image),
@@ -51,6 +51,20 @@ func judge(pod *corev1.Pod) verdict {
 		text += ": " + waiting.Message
 	}
 	return verdict{waiting: text}
+}
+
+// runtimeAway is whether a reason to wait only comes from a container runtime that is being restarted, as a dead man does: gRPC's own
+// words for a socket that nobody serves, not the runtime's about an image.
+func runtimeAway(message string) bool {
+	if !strings.Contains(message, "code = Unavailable") {
+		return false
+	}
+	for _, words := range []string{"connection error", "error reading from server", "transport is closing"} {
+		if strings.Contains(message, words) {
+			return true
+		}
+	}
+	return false
 }
 
 // fatalReasons are the kubelet's reasons to wait that do not pass by themselves in the time that a user waits, with what to do

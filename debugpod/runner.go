@@ -103,6 +103,7 @@ func (r *Runner) DryRun(ctx context.Context, spec Spec) error {
 // create posts the pod. It tries again for a while what passes by itself.
 func (r *Runner) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (*corev1.Pod, error) {
 	pods := r.Client.CoreV1().Pods(pod.Namespace)
+	told := false
 	for giveUp := time.Now().Add(settle); ; {
 		created, err := pods.Create(ctx, pod, options)
 		switch {
@@ -115,6 +116,18 @@ func (r *Runner) create(ctx context.Context, pod *corev1.Pod, options metav1.Cre
 			}
 			if ours {
 				return pod, nil
+			}
+			if existing != nil && existing.DeletionTimestamp != nil && existing.Labels[LabelRun] == pod.Labels[LabelRun] {
+				// The run's former one: its kubelet may take as long as ctx allows, as after an outage of the API server.
+				if giveUp.Before(time.Now()) && !told {
+					told = true
+					r.progress("waiting until the node has ended the former debug pod")
+				}
+				if stopped := pause(ctx, retryEvery); stopped != nil {
+					return nil, &StartError{Reason: ReasonNameTaken, Err: stopped, Message: fmt.Sprintf("the node's kubelet has not ended the former debug pod %s/%s yet",
+						pod.Namespace, pod.Name), Hint: "wait, and try again"}
+				}
+				continue
 			}
 			if existing != nil && existing.DeletionTimestamp == nil {
 				return nil, &StartError{Reason: ReasonNameTaken, Message: fmt.Sprintf("pod %s/%s exists, and is not this run's", pod.Namespace, pod.Name), Err: err}

@@ -87,6 +87,8 @@ func TestJudge(t *testing.T) {
 		"creating":          {waiting("ContainerCreating", ""), false, "", "", "ContainerCreating", ""},
 		"running":           {running(), true, "", "", "", ""},
 		"pull":              {waiting("ErrImagePull", "not found"), false, "ErrImagePull", "--image", "", "not found"},
+		"runtime restarts":  {waiting("ImageInspectError", `rpc error: code = Unavailable desc = connection error: desc = "transport: Error while dialing: dial unix /run/containerd/containerd.sock"`), false, "", "", "ImageInspectError", ""},
+		"registry is away":  {waiting("ErrImagePull", "rpc error: code = Unavailable desc = failed to pull: 503"), false, "ErrImagePull", "--image", "", "503"},
 		"pull, later":       {waiting("ImagePullBackOff", "Back-off"), false, "ImagePullBackOff", "--image-pull-secret", "", ""},
 		"name":              {waiting("InvalidImageName", ""), false, "InvalidImageName", "correct", "", ""},
 		"never":             {waiting("ErrImageNeverPull", ""), false, "ErrImageNeverPull", "put it there", "", ""},

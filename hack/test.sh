@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests: the unit tests with the race detector, then those that need a cluster, on the local one. Uses the cluster that runs, or
-# starts one and takes it down again.
+# All tests: the unit tests with the race detector, real containerd configurations, then what needs a cluster, on the local one: it uses
+# the cluster that runs, or starts one and takes it down again. The crash matrix has a cluster of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/steps.sh
@@ -11,7 +11,9 @@ end_to_end() { KUBECONFIG=$PWD/.cluster/kubeconfig CGO_ENABLED=1 go test -race -
 mine=
 [ -s .cluster/kubeconfig ] || mine=1
 step 'unit tests (-race)' env CGO_ENABLED=1 go test -race ./...
+step 'containerd configurations' hack/test-containerd.sh
 step 'cluster up' test/cluster/up
 step 'end-to-end tests (-race)' end_to_end
 [ -z "$mine" ] || step 'cluster down, nothing left' test/cluster/down
+step 'crash matrix' hack/test-crash.sh
 steps_report

@@ -19,6 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/rbac"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/version"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
@@ -28,6 +29,7 @@ import (
 const (
 	ExitDone        = 0
 	ExitError       = 1   // could not
+	ExitNo          = 2   // worked, and the answer is no
 	ExitInterrupted = 130 // 128 + SIGINT, as shells have it
 )
 
@@ -65,12 +67,15 @@ Nothing has to be installed in the cluster: what a fault needs on a node comes i
 
 	cmd.AddCommand(
 		xid.NewCommand(connection, streams),
+		runtime.NewCommand(connection, streams),
 		faults.NewListCommand(connection, streams),
 		faults.NewRevertCommand(connection, streams),
+		faults.NewLeftoversCommand(connection, streams),
 		rbac.NewCommand(connection, streams),
 		version.NewCommand(connection, streams),
 		completion.NewCommand(streams),
 	)
+	warnOfExpired(cmd, connection, streams)
 	setHelp(cmd)
 	cmd.SetFlagErrorFunc(usage.FlagError)
 	completion.Register(cmd, connection)
@@ -86,8 +91,11 @@ func addVerbosity(cmd *cobra.Command) {
 	cmd.PersistentFlags().AddGoFlag(v)
 }
 
-// ErrorMessage is what the user reads on stderr.
+// ErrorMessage is what the user reads on stderr; empty when all is said.
 func ErrorMessage(err error) string {
+	if no := (*usage.Verdict)(nil); errors.As(err, &no) {
+		return printer.Escape(no.Message)
+	}
 	text := kube.Explain(err).Error()
 	var file *fs.PathError
 	if errors.As(err, &file) && file.Op == "stat" && errors.Is(file, fs.ErrNotExist) { // so clientcmd says it, and nothing of the flag
@@ -100,11 +108,13 @@ func ErrorMessage(err error) string {
 // ExitCode maps the outcome to the exit code.
 func ExitCode(ctx context.Context, err error) int {
 	switch {
+	case err == nil: // also when a signal came too late to stop anything
+		return ExitDone
 	case errors.Is(context.Cause(ctx), ErrInterrupted):
 		return ExitInterrupted
-	case err != nil:
-		return ExitError
+	case errors.As(err, new(*usage.Verdict)):
+		return ExitNo
 	default:
-		return ExitDone
+		return ExitError
 	}
 }

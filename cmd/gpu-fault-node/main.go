@@ -1,18 +1,30 @@
 // Command gpu-fault-node is the helper that kubectl gpu-fault brings to a node in a privileged pod. It does what one request asks,
 // writes the answers as JSON to standard output, and exits with 0 when it was done, else with 1. See debugpod/node.
+//
+// It starts itself again for two purposes: "entered FD" is the same helper in the node's own namespaces, with its request in a file,
+// and "guard RUN" is a dead man. See debugpod/deadman/guard.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == "guard" {
+		if err := guardRun(context.Background(), os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	err := run(ctx, os.Args[1:])
 	stop()
@@ -21,8 +33,8 @@ func main() {
 	}
 }
 
-// run reads the request from where the only argument says: "stdin", or "attached" to this executable. Errors are on standard
-// output already.
+// run reads the request from where the argument says: "stdin", "attached" to this executable, or an open file after it "entered" the
+// node. Errors are on standard output already.
 func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "stdin":
@@ -38,6 +50,14 @@ func run(ctx context.Context, args []string) error {
 			return refuse(node.CodeTruncated, "read the helper's own file: "+err.Error())
 		}
 		return node.ServeAttached(ctx, exe, info.Size(), os.Stdin, os.Stdout, node.DebugPod())
+	case len(args) == 2 && args[0] == "entered":
+		fd, err := strconv.Atoi(args[1])
+		if err != nil || fd < 3 {
+			return refuse(node.CodeBadRequest, "this is a part of the helper, which runs it")
+		}
+		request := os.NewFile(uintptr(fd), "request")
+		defer func() { _ = request.Close() }()
+		return node.ServeEntered(ctx, request, os.Stdin, os.Stdout, node.Entered())
 	default:
 		return refuse(node.CodeBadRequest, "this is a part of kubectl gpu-fault, which runs it: usage: gpu-fault-node stdin|attached")
 	}

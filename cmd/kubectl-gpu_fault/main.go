@@ -43,7 +43,9 @@ func run(streams genericiooptions.IOStreams, args []string) (code int) {
 	cmd.SetArgs(arguments(args))
 	err := cmd.ExecuteContext(ctx)
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
-		printer.Talk(streams.ErrOut, "%s", plugin.ErrorMessage(err))
+		if message := plugin.ErrorMessage(err); message != "" {
+			printer.Talk(streams.ErrOut, "%s", message)
+		}
 	}
 	return plugin.ExitCode(ctx, err)
 }

@@ -76,7 +76,8 @@ func TestBuilt(t *testing.T) {
 		if libraries, err := file.ImportedLibraries(); err != nil || len(libraries) > 0 {
 			t.Errorf("the helper for %s is not static: %v, %v", arch, libraries, err)
 		}
-		if len(program) > 4<<20 {
+		// It is streamed to every node. HTTP/2 for CRI is 1.4 MB of it (packed), see debugpod/cri.
+		if len(program) > 8<<20 {
 			t.Errorf("the helper for %s has %d bytes", arch, len(program))
 		}
 	}

@@ -23,6 +23,26 @@ const (
 	CodeNotProven Code = "not-proven"
 	// CodeOverrun: a record was written, and the kernel log overflowed before it was read back.
 	CodeOverrun Code = "kmsg-overrun"
+	// CodeEnter: the node's own namespaces could not be entered, so no file can be changed.
+	CodeEnter Code = "enter-failed"
+	// CodeChanged: a file is not as the request says: config changed between read and write.
+	CodeChanged Code = "changed"
+	// CodeExists: the node has a record of the run already.
+	CodeExists Code = "record-exists"
+	// CodeNoRecord: the node has no record of the run.
+	CodeNoRecord Code = "no-record"
+	// CodeMismatch: the node's record and the client's ledger disagree about what was changed. Nothing was touched.
+	CodeMismatch Code = "record-mismatch"
+	// CodeNotArmed: the dead man could not be started. Nothing was changed.
+	CodeNotArmed Code = "not-armed"
+	// CodeGone: the dead man ended before the change was whole.
+	CodeGone Code = "dead-man-gone"
+	// CodeBusy: somebody else works on the record for too long.
+	CodeBusy Code = "busy"
+	// CodeFile: a file could not be read, prepared or written.
+	CodeFile Code = "file-failed"
+	// CodeService: the files are put back, and the service does not come back.
+	CodeService Code = "service-failed"
 	// CodeInterrupted: the client went away, or the helper was told to end. What was written before has been answered.
 	CodeInterrupted Code = "interrupted"
 	// CodeUnsupported: this build of the helper cannot do that, as it is not for Linux.

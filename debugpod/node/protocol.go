@@ -7,7 +7,11 @@
 // standard input after it is ignored, but its end means that the client is gone, and the helper stops.
 package node
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+)
 
 // Protocol is the version of Request and Answer. It changes whenever a field changes its meaning.
 const Protocol = 1
@@ -17,8 +21,24 @@ type Request struct {
 	Protocol int    `json:"protocol"`
 	Run      string `json:"run"` // the run's ID, for messages
 
-	Inspect   *Inspect   `json:"inspect,omitempty"`
-	WriteKmsg *WriteKmsg `json:"writeKmsg,omitempty"`
+	Inspect        *Inspect         `json:"inspect,omitempty"`
+	WriteKmsg      *WriteKmsg       `json:"writeKmsg,omitempty"`
+	InspectRuntime *InspectRuntime  `json:"inspectRuntime,omitempty"`
+	Change         *deadman.Change  `json:"change,omitempty"`
+	Await          *Await           `json:"await,omitempty"`
+	Restore        *deadman.Restore `json:"restore,omitempty"`
+	Leftovers      *Leftovers       `json:"leftovers,omitempty"`
+}
+
+// Await asks for the run's dead man to be waited for, until it has applied its change, or failed. The client asks again after a restart
+// of the container runtime has cut its connection.
+type Await struct{}
+
+// Leftovers asks for what we and other fault injectors left on the node. With Clean it is removed, but for the records of the runs
+// in Keep, and those whose files are not as they were.
+type Leftovers struct {
+	Clean bool     `json:"clean,omitempty"`
+	Keep  []string `json:"keep,omitempty"` // IDs of runs
 }
 
 // Inspect asks what the node is: its GPUs, its kernel log's settings, its journald. It changes nothing.
@@ -46,6 +66,11 @@ type Answer struct {
 
 	Info    *Info         `json:"info,omitempty"`    // to Inspect
 	Written []WrittenKmsg `json:"written,omitempty"` // to WriteKmsg; several answers while it goes on
+	Runtime *Runtime      `json:"runtime,omitempty"` // to InspectRuntime
+
+	DeadMan   *deadman.Status    `json:"deadMan,omitempty"`   // to Change and Await; several answers while it goes on
+	Restored  *deadman.Restored  `json:"restored,omitempty"`  // to Restore
+	Leftovers []deadman.Leftover `json:"leftovers,omitempty"` // to Leftovers
 
 	Done  bool   `json:"done,omitempty"`
 	Error *Error `json:"error,omitempty"`

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
 // MaxRequest is how large a request may be, in bytes. It holds MaxKmsgRecords of the longest records.
@@ -62,20 +64,45 @@ func decodeRequest(raw []byte) (Request, *Error) {
 	if err := dec.Decode(&req); err != nil {
 		return Request{}, errorf(CodeBadRequest, "the request is not understood: %v", err)
 	}
-	operations := 0
-	if req.Inspect != nil {
-		operations++
+	if n := req.operations(); n != 1 {
+		return Request{}, errorf(CodeBadRequest, "the request has %d operations, not one", n)
 	}
-	if req.WriteKmsg != nil {
-		operations++
-	}
-	if operations != 1 {
-		return Request{}, errorf(CodeBadRequest, "the request has %d operations, not one", operations)
-	}
-	if req.WriteKmsg != nil {
-		if err := req.WriteKmsg.Validate(); err != nil {
-			return Request{}, errorf(CodeBadRequest, "%v", err)
-		}
+	if err := req.validate(); err != nil {
+		return Request{}, errorf(CodeBadRequest, "%v", err)
 	}
 	return req, nil
+}
+
+func (r Request) operations() int {
+	n := 0
+	for _, asked := range []bool{
+		r.Inspect != nil, r.WriteKmsg != nil, r.InspectRuntime != nil, r.Change != nil, r.Await != nil, r.Restore != nil, r.Leftovers != nil,
+	} {
+		if asked {
+			n++
+		}
+	}
+	return n
+}
+
+// changesFiles is whether the request is about a dead man, and so is done in the node's own namespaces.
+func (r Request) changesFiles() bool {
+	return r.Change != nil || r.Await != nil || r.Restore != nil || r.Leftovers != nil
+}
+
+func (r Request) validate() error {
+	if r.Change != nil || r.Await != nil || r.Restore != nil {
+		if err := deadman.ValidRun(r.Run); err != nil {
+			return err
+		}
+	}
+	switch {
+	case r.WriteKmsg != nil:
+		return r.WriteKmsg.Validate()
+	case r.Change != nil:
+		return r.Change.Validate()
+	case r.Restore != nil:
+		return r.Restore.Validate()
+	}
+	return nil
 }

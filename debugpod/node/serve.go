@@ -19,10 +19,23 @@ type Host struct {
 	Proc string
 	// Kmsg is the kernel log's device.
 	Kmsg string
+	// Enter continues with a request in the node's own namespaces, in which files are changed. It returns only when that fails. Nil:
+	// this process is there already.
+	Enter func(request []byte) error
 }
 
 // DebugPod is the Host as a privileged container with hostPID sees it.
-func DebugPod() Host { return Host{Root: "/proc/1/root", Proc: "/proc", Kmsg: "/dev/kmsg"} }
+func DebugPod() Host {
+	return Host{Root: "/proc/1/root", Proc: "/proc", Kmsg: "/dev/kmsg", Enter: func(request []byte) error { return enterNode("/proc", request) }}
+}
+
+// Entered is the Host as a process in the node's own namespaces sees it.
+func Entered() Host { return Host{Root: "/", Proc: "/proc", Kmsg: "/dev/kmsg"} }
+
+// ServeEntered is Serve for a process that has entered the node: its request comes from another file than the input.
+func ServeEntered(ctx context.Context, request, in io.Reader, out io.Writer, host Host) error {
+	return serve(ctx, func() ([]byte, *Error) { return readRequest(bufio.NewReader(request)) }, in, out, host)
+}
 
 // Serve reads one request from in, does it, and writes the answers to out. It stops when ctx ends or when in ends, which
 // means that nobody waits for the answers any more. The error says that the request was not done; out has it too.
@@ -58,6 +71,10 @@ func serve(ctx context.Context, read func() ([]byte, *Error), in io.Reader, out 
 	if failure != nil {
 		return answers.fail(failure)
 	}
+	if req.changesFiles() && host.Enter != nil {
+		// Before anything reads the input: it is the other program's.
+		return answers.fail(errorf(CodeEnter, "%v", host.Enter(raw)))
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
@@ -65,9 +82,15 @@ func serve(ctx context.Context, read func() ([]byte, *Error), in io.Reader, out 
 		cancel(errors.New("the client told the helper to stop, or is gone"))
 	}()
 
-	if req.Inspect != nil {
+	switch {
+	case req.Inspect != nil:
 		info := inspect(ctx, *req.Inspect, host)
 		return answers.done(Answer{Info: &info})
+	case req.InspectRuntime != nil:
+		found := inspectRuntime(ctx, host)
+		return answers.done(Answer{Runtime: &found})
+	case req.changesFiles():
+		return deadMan(ctx, req, answers)
 	}
 	if failure := writeKmsg(ctx, req.WriteKmsg.Records, host, answers.send); failure != nil {
 		return answers.fail(failure)

@@ -40,6 +40,11 @@ func TestServeRefuses(t *testing.T) {
 		"unknown field":         {`{"protocol":1,"inspect":{},"force":true}` + "\n", CodeBadRequest},
 		"unknown nested field":  {`{"protocol":1,"inspect":{"deep":true}}` + "\n", CodeBadRequest},
 		"something behind it":   {`{"protocol":1,"inspect":{}}{}` + "\n", CodeBadRequest},
+		"change of nothing":     {`{"protocol":1,"run":"x","change":{"files":[]}}` + "\n", CodeBadRequest},
+		"change above the root": {`{"protocol":1,"run":"x","change":{"files":[{"path":"/etc/../x","before":"","after":"","edits":null}]}}` + "\n", CodeBadRequest},
+		"await of no run":       {`{"protocol":1,"run":"../x","await":{}}` + "\n", CodeBadRequest},
+		"restore of no run":     {`{"protocol":1,"restore":{"files":[]}}` + "\n", CodeBadRequest},
+		"change and restore":    {`{"protocol":1,"run":"x","await":{},"restore":{"files":[]}}` + "\n", CodeBadRequest},
 		"no records":            {`{"protocol":1,"writeKmsg":{}}` + "\n", CodeBadRequest},
 		"a record not ended":    {`{"protocol":1,"writeKmsg":{"records":[{"data":"<4>x"}]}}` + "\n", CodeBadRequest},
 		"larger than allowed":   {strings.Repeat(" ", MaxRequest) + "{}\n", CodeBadRequest},
@@ -85,6 +90,30 @@ func TestServeSaysWhenItCrashes(t *testing.T) {
 	}
 }
 
+// TestServeEntersTheNode: what changes files goes on in the node's own namespaces, with the very same request, and nothing is done here.
+func TestServeEntersTheNode(t *testing.T) {
+	for name, request := range map[string]string{
+		"await":     `{"protocol":1,"run":"x","await":{}}`,
+		"restore":   `{"protocol":1,"run":"x","restore":{"files":[]}}`,
+		"leftovers": `{"protocol":1,"run":"","leftovers":{}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			var got string
+			host := Host{Root: t.TempDir(), Proc: t.TempDir(), Enter: func(request []byte) error {
+				got = strings.TrimSpace(string(request))
+				return errors.New("not permitted")
+			}}
+			err := Serve(t.Context(), strings.NewReader(request+"\n"), &out, host)
+			var failure *Error
+			if !errors.As(err, &failure) || failure.Code != CodeEnter || got != request {
+				t.Errorf("%v; entered with %q", err, got)
+			}
+			only(t, &out)
+		})
+	}
+}
+
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
@@ -104,7 +133,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if failure != nil {
 			return
 		}
-		if (req.Inspect == nil) == (req.WriteKmsg == nil) {
+		if req.operations() != 1 {
 			t.Errorf("%q is taken with none or two operations", raw)
 		}
 		line, err := req.Encode()

@@ -1,10 +1,17 @@
-// Command bench measures, in one run on one cluster, how long it takes to get one proven XID line into a node's kernel log:
+// Command bench measures our commands against the least that their work takes, in one run on one cluster.
+//
+// bench -what xid: how long it takes to get one proven XID line into a node's kernel log:
 //
 //	inject         our command, from its start to its end; the line is proven and the pod's deletion accepted by then
 //	floor          a pod whose image is on the node: create it, wait until it has succeeded, read its log
 //	kubectl-debug  the same write by hand: kubectl debug node/..., wait, read the line in its log
 //
-// The three take turns, so that what else the machine does falls on all of them. Medians; the last line has the ratios.
+// bench -what runtime: how long it takes until a broken containerd configuration is proven:
+//
+//	break          our command, from its start to its end (and a revert, not measured)
+//	floor          a debug pod like ours: create it, wait until it runs, restart containerd from it, wait until containerd answers
+//
+// The ways take turns, so that what else the machine does falls on all of them. Medians; the last line has the ratios.
 package main
 
 import (
@@ -37,6 +44,7 @@ type bench struct {
 func main() {
 	b := bench{}
 	rounds := flag.Int("n", 10, "rounds")
+	what := flag.String("what", "xid", "xid or runtime")
 	flag.StringVar(&b.plugin, "plugin", "bin/kubectl-gpu_fault", "our program")
 	flag.StringVar(&b.kubectl, "kubectl", "bin/kubectl", "kubectl")
 	flag.StringVar(&b.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "the cluster")
@@ -44,13 +52,24 @@ func main() {
 	flag.StringVar(&b.gpu, "gpu", "0", "the GPU, as for --gpu")
 	flag.StringVar(&b.image, "image", "registry.k8s.io/e2e-test-images/busybox:1.29-4", "an image that is on the node")
 	flag.Parse()
-	if err := b.run(context.Background(), *rounds, os.Stdout); err != nil {
+	ways := map[string][]way{
+		"xid":     {{"inject", b.inject, nil}, {"floor", b.floor, nil}, {"kubectl-debug", b.debug, nil}},
+		"runtime": {{"break", b.breakRuntime, b.revert}, {"floor", b.restart, b.settle}},
+	}[*what]
+	if err := b.run(context.Background(), ways, *rounds, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func (b *bench) run(ctx context.Context, rounds int, out io.Writer) error {
+// way is one way to do the same.
+type way struct {
+	name  string
+	do    func(context.Context, int) error
+	after func(context.Context, int) error // not measured; may be nil
+}
+
+func (b *bench) run(ctx context.Context, ways []way, rounds int, out io.Writer) error {
 	config, err := clientcmd.BuildConfigFromFlags("", b.kubeconfig)
 	if err != nil {
 		return err
@@ -69,10 +88,6 @@ func (b *bench) run(ctx context.Context, rounds int, out io.Writer) error {
 		return err
 	}
 
-	ways := []struct {
-		name string
-		do   func(context.Context, int) error
-	}{{"inject", b.inject}, {"floor", b.floor}, {"kubectl-debug", b.debug}}
 	times := map[string][]time.Duration{}
 	for i := range rounds + 1 {
 		for _, way := range ways {
@@ -80,8 +95,13 @@ func (b *bench) run(ctx context.Context, rounds int, out io.Writer) error {
 			if err := way.do(ctx, i); err != nil {
 				return fmt.Errorf("%s: %w", way.name, err)
 			}
-			if i > 0 { // the first round warms caches for all three
+			if i > 0 { // the first round warms caches for all
 				times[way.name] = append(times[way.name], time.Since(start))
+			}
+			if way.after != nil {
+				if err := way.after(ctx, i); err != nil {
+					return fmt.Errorf("after %s: %w", way.name, err)
+				}
 			}
 		}
 	}
@@ -91,8 +111,12 @@ func (b *bench) run(ctx context.Context, rounds int, out io.Writer) error {
 		all := times[way.name]
 		fmt.Fprintf(out, "%-14s %8.3f %8.3f %8.3f\n", way.name, median(all).Seconds(), slices.Min(all).Seconds(), slices.Max(all).Seconds())
 	}
-	ours := median(times["inject"]).Seconds()
-	fmt.Fprintf(out, "inject/floor %.2f inject/kubectl-debug %.2f\n", ours/median(times["floor"]).Seconds(), ours/median(times["kubectl-debug"]).Seconds())
+	ours := median(times[ways[0].name]).Seconds()
+	var ratios []string
+	for _, way := range ways[1:] {
+		ratios = append(ratios, fmt.Sprintf("%s/%s %.2f", ways[0].name, way.name, ours/median(times[way.name]).Seconds()))
+	}
+	fmt.Fprintln(out, strings.Join(ratios, " "))
 	return nil
 }
 

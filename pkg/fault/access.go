@@ -80,21 +80,28 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	var missing []Permission
+	var missing, optional []Permission
 	for i, need := range needs {
 		switch {
 		case allowed[i]:
 		case need.Optional:
-			s.warn("you may not %s; the run goes on without", need)
+			optional = append(optional, need)
 		default:
 			missing = append(missing, need)
 		}
 	}
 	missing = s.withoutNamespaceCreation(ctx, missing)
 	if len(missing) == 0 {
+		for _, need := range optional {
+			s.warn("you may not %s; the run goes on without", need)
+		}
 		return nil
 	}
-	return &PermissionError{Missing: missing, Command: s.Ledger.Command("rbac", plan.Fault)}
+	command := []string{"rbac", plan.Fault}
+	if user := s.whoami(ctx); user != "" {
+		command = append(command, "--user", user)
+	}
+	return &PermissionError{Missing: missing, Command: s.Ledger.Command(command...)}
 }
 
 // withoutNamespaceCreation drops what is needed only to create the ledger's namespace, if that exists.

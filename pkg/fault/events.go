@@ -3,6 +3,7 @@ package fault
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,8 +46,8 @@ func (s *Session) reverted(ctx context.Context, run ledger.Run, step ledger.Step
 	if by != "" && by != run.By {
 		message += ", reverted by " + by
 	}
-	if step.Message != "" {
-		message += ": " + step.Message
+	if first, _, _ := strings.Cut(step.Message, "\n"); first != "" { // the rest may quote files, and many may read Events
+		message += ": " + first
 	}
 	s.event(ctx, run, step, ReasonReverted, corev1.EventTypeNormal, message)
 }

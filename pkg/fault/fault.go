@@ -7,6 +7,7 @@ package fault
 
 import (
 	"context"
+	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
@@ -20,6 +21,10 @@ type Plan struct {
 	Changes []Change
 	// Needs are the permissions without which the run could not finish; preflight asks the API server for each.
 	Needs []Permission
+	// TTL is how long the fault stays; what belongs to the run goes away then by itself. Zero: until it is reverted, for the Reason that
+	// the user gave.
+	TTL    time.Duration
+	Reason string
 	// Allow lifts limits of the blast radius.
 	Allow Allowances
 	// Checks are the fault's own preflight checks. They change nothing and may run at the same time.

@@ -16,6 +16,9 @@ func BasePermissions(ledgerNamespace string) []Permission {
 		{Verb: "delete", Resource: "configmaps", Namespace: ledgerNamespace, Optional: true}, // to forget old records
 		{Verb: "create", Resource: "events", Namespace: nodeEvents, Optional: true},
 	}
+	for _, verb := range []string{"create", "delete", "patch"} { // so that what belongs to the run goes away when its time is up
+		base = append(base, Permission{Verb: verb, Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true})
+	}
 	for _, verb := range []string{"create", "get", "list", "update"} {
 		base = append(base, Permission{Verb: verb, Resource: "configmaps", Namespace: ledgerNamespace})
 	}
@@ -23,6 +26,18 @@ func BasePermissions(ledgerNamespace string) []Permission {
 		base = append(base, Permission{Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Namespace: ledgerNamespace})
 	}
 	return Permissions(base, namespaceCreation(ledgerNamespace))
+}
+
+// DebugPodPermissions are what a fault needs that works on nodes through debug pods. Exec over WebSockets is a GET.
+func DebugPodPermissions(namespace string) []Permission {
+	all := []Permission{{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}} // tell why a pod does not start
+	for _, verb := range []string{"create", "get", "list", "watch", "delete"} {
+		all = append(all, Permission{Verb: verb, Resource: "pods", Namespace: namespace})
+	}
+	for _, verb := range []string{"create", "get"} {
+		all = append(all, Permission{Verb: verb, Resource: "pods/exec", Namespace: namespace})
+	}
+	return all
 }
 
 // namespaceCreation is what the very first run in a cluster needs.

@@ -76,7 +76,7 @@ func fingerprint(plan Plan) string {
 	for _, change := range plan.Changes {
 		targets = append(targets, fmt.Sprintf("%+v %q %q", change.Target, change.Action, change.Undo.Kind))
 	}
-	return fmt.Sprintf("%q %q %q %+v %+v %d", plan.Fault, plan.Summary, targets, plan.Needs, plan.Allow, len(plan.Checks))
+	return fmt.Sprintf("%q %q %q %+v %+v %s %q %d", plan.Fault, plan.Summary, targets, plan.Needs, plan.Allow, plan.TTL, plan.Reason, len(plan.Checks))
 }
 
 func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {

@@ -165,8 +165,15 @@ func TestPreflightOfPermissions(t *testing.T) {
 	}
 	err := c.Preflight(t.Context(), plan)
 	wantText(t, err, "you lack rights:\n  create pods/exec in namespace gpu-fault\n  update leases.coordination.k8s.io in namespace gpu-fault\n")
-	if !strings.HasSuffix(err.Error(), "kubectl gpu-fault rbac runtime | kubectl apply -f -") {
+	if !strings.HasSuffix(err.Error(), "kubectl gpu-fault rbac runtime --user alice | kubectl apply -f -") {
 		t.Errorf("no next step: %v", err)
+	}
+	if got := c.warnings(); len(got) != 0 { // the run does not go on
+		t.Errorf("%q", got)
+	}
+	w.server.Denied = func(a authorizationv1.ResourceAttributes) bool { return a.Resource == "events" }
+	if err := c.Preflight(t.Context(), plan); err != nil {
+		t.Error(err)
 	}
 	if got := c.warnings(); len(got) != 1 || got[0] != "warning: you may not create events in namespace default; the run goes on without" {
 		t.Errorf("%q", got)

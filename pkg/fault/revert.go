@@ -29,8 +29,8 @@ func (e *RunningError) Error() string {
 }
 
 // Revert undoes a run, whoever made it and however far it got, and closes its record. It may be repeated: it goes on where an
-// earlier one stopped, and changes nothing of a run that is closed. With force it also reverts a run that its client may still be
-// making; that client is stopped at its next step.
+// earlier one stopped, and changes nothing of a run that is closed. A run whose client has not finished is reverted once the client
+// has given no sign of life for some heartbeats; with force at once. A client that lives nevertheless is stopped at its next step.
 //
 // The returned run is the record afterwards; the State and the Message of its steps say what became of them: reverted, superseded,
 // permanent, skipped, or as they were when they could not be undone. It is nil when nothing was tried. The error is a *RunningError when the run's client may be at
@@ -44,11 +44,24 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 	if run := w.Run(); run.IsClosed() {
 		return s.revertClosed(ctx, run)
 	} else if now := s.Ledger.Now(); run.InItsWay(now) && !force {
-		return nil, &RunningError{run, now}
+		for _, step := range run.Pending() {
+			s.progress(step, "waiting for a sign of life of the run's client")
+		}
+		lives, err := s.Ledger.Lives(ctx, id, s.heartbeat())
+		if err != nil {
+			return nil, fmt.Errorf("revert: %w", err)
+		}
+		if lives {
+			return nil, &RunningError{run, now}
+		}
+		s.warn("the client of run %s gives no sign of life: its run is taken over", id)
 	}
 	by := s.whoami(ctx)
 	if err := s.takeOver(ctx, w, by); err != nil {
 		return nil, fmt.Errorf("revert: %w", err)
+	}
+	for _, step := range w.Run().Pending() {
+		s.progress(step, "deleting its debug pod")
 	}
 	// First, so that no helper goes on to change what is being undone.
 	if err := s.deletePods(ctx, id); err != nil {
@@ -90,6 +103,13 @@ func (s *Session) takeOver(ctx context.Context, w *ledger.Writer, by string) err
 func (s *Session) close(ctx context.Context, w *ledger.Writer, by string) error {
 	ctx, cancel := s.cleanup(ctx)
 	defer cancel()
+	// A record is closed last: who dies before leaves an open run, which the next revert tidies up.
+	unlocked := s.unlock(ctx, w.Run())
+	if run := w.Run(); len(run.Pending()) == 0 {
+		if err := s.Ledger.EndExpiry(ctx, run); err != nil {
+			s.warn("%v", err)
+		}
+	}
 	saved := s.saveSurely(ctx, w, func(run *ledger.Run) error {
 		for i := range run.Steps {
 			if step := &run.Steps[i]; step.State == ledger.StatePlanned {
@@ -109,7 +129,7 @@ func (s *Session) close(ctx context.Context, w *ledger.Writer, by string) error 
 	if saved != nil {
 		saved = fmt.Errorf("the ledger does not say how the revert ended; repeat it: %w", saved)
 	}
-	return errors.Join(saved, s.unlock(ctx, w.Run()))
+	return errors.Join(saved, unlocked)
 }
 
 func (s *Session) unlock(ctx context.Context, run ledger.Run) error {
@@ -124,6 +144,9 @@ func (s *Session) unlock(ctx context.Context, run ledger.Run) error {
 // to say about changes that cannot be undone. The record stays as it is.
 func (s *Session) revertClosed(ctx context.Context, run ledger.Run) (*ledger.Run, error) {
 	if err := s.deletePods(ctx, run.ID); err != nil {
+		s.warn("%v", err)
+	}
+	if err := s.Ledger.EndExpiry(ctx, run); err != nil {
 		s.warn("%v", err)
 	}
 	for i, step := range run.Steps {

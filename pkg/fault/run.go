@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,14 +48,52 @@ func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	run := w.Run()
 	s.runChanged(run)
 
+	run.Owner = s.expire(ctx, run)
 	locks, err := s.Ledger.Lock(ctx, run, run.Targets())
 	if err != nil {
 		err = fmt.Errorf("nothing was changed: %w", err)
 		return s.finish(ctx, w, nil, &results{}, err)
 	}
+	stop := s.beat(ctx, locks)
+	defer stop()
 	limited, cancel := context.WithTimeoutCause(ctx, run.Deadline.Sub(s.Ledger.Now()), fmt.Errorf("not done within %s", s.timeout()))
 	defer cancel()
-	return s.finish(ctx, w, locks, s.applyAll(limited, w, plan.Changes), nil)
+	results := s.applyAll(limited, w, plan.Changes, run.Owner)
+	return s.finish(ctx, w, locks, results, nil)
+}
+
+// expire arranges that what belongs to the run goes away when its time is up.
+func (s *Session) expire(ctx context.Context, run ledger.Run) *ledger.Owner {
+	if run.Until.IsZero() {
+		return nil
+	}
+	owner, err := s.Ledger.Expire(ctx, run)
+	if err != nil {
+		s.warn("locks and debug pods of run %s go away only when it is reverted: %v", run.ID, err)
+	}
+	return owner
+}
+
+// beat renews a lock until it is stopped, so that others see that this client lives. Stopping it waits for a renewal under way.
+func (s *Session) beat(ctx context.Context, locks []ledger.Lock) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a client that is stopped still undoes
+	var beating sync.WaitGroup
+	if len(locks) > 0 {
+		beating.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(s.heartbeat()):
+				}
+				// Best effort: who cannot renew can be taken over, and then finds that it may not write.
+				once, done := context.WithTimeout(ctx, 2*s.heartbeat())
+				_, _ = s.Ledger.Heartbeat(once, locks[0])
+				done()
+			}
+		})
+	}
+	return func() { cancel(); beating.Wait() }
 }
 
 // draft is the record of a plan before anything happens.
@@ -62,7 +101,10 @@ func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.R
 	now := s.Ledger.Now()
 	run := ledger.Run{
 		Fault: plan.Fault, Summary: plan.Summary, Command: plan.Command, By: s.whoami(ctx), From: s.From, Client: s.Version,
-		Created: now, Deadline: now.Add(s.timeout()), Phase: ledger.Planned,
+		Created: now, Deadline: now.Add(s.timeout()), Reason: plan.Reason, Phase: ledger.Planned,
+	}
+	if plan.TTL > 0 {
+		run.Until = now.Add(plan.TTL)
 	}
 	for i, change := range plan.Changes {
 		if change.Target.UID == "" && change.Target.Kind == kindNode {
@@ -114,7 +156,7 @@ func (r *results) fail(id string, err error) {
 }
 
 // applyAll makes the changes: in their order on each target, on many targets at the same time.
-func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, changes []Change) *results {
+func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, changes []Change, owner *ledger.Owner) *results {
 	results := &results{}
 	steps := w.Run().Steps
 	var group errgroup.Group
@@ -125,7 +167,7 @@ func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, changes []Chan
 				if !step.Target.Same(target) {
 					continue
 				}
-				if err := s.applyStep(ctx, w, changes[i], step.ID, results); err != nil {
+				if err := s.applyStep(ctx, w, changes[i], step.ID, owner, results); err != nil {
 					results.fail(step.ID, err)
 					break // what comes after it on this target was meant to follow it
 				}
@@ -166,7 +208,7 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 	}
 	cleanup, cancel := s.cleanup(ctx)
 	defer cancel()
-	saveErr := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
+	end := func(run *ledger.Run) error {
 		for i := range run.Steps {
 			// One whose beginning could not be recorded was not begun, whatever the record says.
 			if step := &run.Steps[i]; !results.begun[step.ID] {
@@ -189,7 +231,13 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 			run.Closed = s.Ledger.Now()
 		}
 		return nil
-	})
+	}
+	// A record is closed last: a client that dies before leaves an open run, which the next revert tidies up.
+	ahead := w.Run()
+	if _ = end(&ahead); ahead.IsClosed() {
+		s.tidy(cleanup, ahead, locks)
+	}
+	saveErr := s.saveSurely(cleanup, w, end)
 	run := w.Run()
 	for _, step := range run.Steps {
 		if step.State == ledger.StateSkipped {
@@ -198,8 +246,8 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 	}
 	s.runChanged(run)
 	pending := run.Pending()
-	if err := s.Ledger.Unlock(cleanup, freed(locks, pending)); err != nil {
-		s.warn("%v", err) // a lock of a finished run is taken over by the next
+	if !ahead.IsClosed() {
+		s.tidy(cleanup, run, locks)
 	}
 	if _, err := s.Ledger.Prune(cleanup, ledger.HistoryLimit); err != nil {
 		s.warn("old records are kept: %v", err)
@@ -226,6 +274,20 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 		errs = append(errs, fmt.Errorf("changes of run %s may be in place; undo them with: %s", run.ID, s.Ledger.Command("revert", run.ID)))
 	}
 	return &run, errors.Join(errs...)
+}
+
+// tidy frees the locks of targets where nothing is left in place, and lets the run's Job end when it is of no use any more.
+func (s *Session) tidy(ctx context.Context, run ledger.Run, locks []ledger.Lock) {
+	if err := s.Ledger.Unlock(ctx, freed(locks, run.Pending())); err != nil {
+		s.warn("%v", err) // a lock of a finished run is taken over by the next
+	}
+	ended := s.Ledger.ExpireOnTime
+	if run.IsClosed() {
+		ended = s.Ledger.EndExpiry
+	}
+	if err := ended(ctx, run); err != nil {
+		s.warn("%v", err)
+	}
 }
 
 // freed are the locks of targets where nothing is left in place.

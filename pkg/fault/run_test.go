@@ -89,13 +89,13 @@ func TestARunOnOneNodeTakesFewCalls(t *testing.T) {
 	if err := c.Preflight(t.Context(), plan); err != nil {
 		t.Fatal(err)
 	}
-	if len(calls) > 3 {
+	if len(calls) > 4 {
 		t.Errorf("preflight: %v", calls)
 	}
 	if _, err := c.Run(t.Context(), plan); err != nil {
 		t.Fatal(err)
 	}
-	if len(calls) > 12 {
+	if len(calls) > 13 {
 		t.Errorf("%d calls:\n%s", len(calls), strings.Join(calls, "\n"))
 	}
 }

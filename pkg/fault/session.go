@@ -41,6 +41,9 @@ type Session struct {
 	// six times within eight seconds.
 	Retry wait.Backoff
 
+	// Heartbeat is how often a run's client shows that it lives; 0 means ledger.HeartbeatEvery.
+	Heartbeat time.Duration
+
 	From    string // the host name, for the record
 	Version string // of the client, for the record
 
@@ -115,6 +118,13 @@ func (s *Session) cleanup(ctx context.Context) (context.Context, context.CancelF
 		timeout = DefaultCleanupTimeout
 	}
 	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
+}
+
+func (s *Session) heartbeat() time.Duration {
+	if s.Heartbeat > 0 {
+		return s.Heartbeat
+	}
+	return ledger.HeartbeatEvery
 }
 
 func (s *Session) retry() wait.Backoff {

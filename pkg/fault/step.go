@@ -19,9 +19,12 @@ var (
 )
 
 // applyStep makes one change, proves it and records it; when that fails, it undoes it. It returns what went wrong.
-func (s *Session) applyStep(ctx context.Context, w *ledger.Writer, change Change, id string, results *results) error {
+func (s *Session) applyStep(
+	ctx context.Context, w *ledger.Writer, change Change, id string, owner *ledger.Owner, results *results,
+) error {
 	err := s.saveStep(ctx, w, id, func(run *ledger.Run, step *ledger.Step) error {
 		run.Phase, step.State, step.Started = ledger.Applying, ledger.StateApplying, s.Ledger.Now()
+		run.Owner = owner
 		return nil
 	})
 	if err != nil {

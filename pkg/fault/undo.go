@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
@@ -28,6 +30,9 @@ func (s *Session) undo(ctx context.Context, run ledger.Run, step ledger.Step) (s
 	case !ok:
 		return "", "", fmt.Errorf("undo %s: its kind %q is unknown: it was made by a newer kubectl gpu-fault; upgrade this one", step.Target, step.Undo.Kind)
 	}
+	if gone, err := s.replaced(ctx, step); err != nil || gone != "" {
+		return ledger.StateSuperseded, gone, err
+	}
 	err = guard(func() (err error) {
 		state, said, err = undoer.Undo(ctx, run, step)
 		return err
@@ -40,6 +45,24 @@ func (s *Session) undo(ctx context.Context, run ledger.Run, step ledger.Step) (s
 		return state, said, nil
 	}
 	return "", "", fmt.Errorf("undo %s: it ended in state %q", step.Target, state)
+}
+
+// replaced says that a node is not the one that was changed, and so is left alone; empty when it is the same.
+func (s *Session) replaced(ctx context.Context, step ledger.Step) (string, error) {
+	if step.Target.Kind != kindNode || step.Target.UID == "" || step.Undo.IsPermanent() {
+		return "", nil
+	}
+	node, err := s.Client.CoreV1().Nodes().Get(ctx, step.Target.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("node %s is not in the cluster any more; if its machine lives, its dead man heals it", step.Target.Name), nil
+	case err != nil:
+		return "", fmt.Errorf("undo %s: see whether it is still the same node: %w", step.Target, err)
+	case string(node.UID) != step.Target.UID:
+		return fmt.Sprintf("node %s is another one than was changed (UID %s, not %s), and was left alone; if it is the same machine, its dead man heals it",
+			step.Target.Name, node.UID, step.Target.UID), nil
+	}
+	return "", nil
 }
 
 // undoAll undoes steps, on each target the last first, and records each.

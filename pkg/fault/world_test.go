@@ -80,7 +80,8 @@ func (w *world) client(hooks ledgertest.Hooks) *client {
 	store.Clock = func() time.Time { return start }
 	c.Session = &fault.Session{
 		Client: api, Ledger: store, Undoers: map[string]fault.Undoer{"file": c},
-		Retry: wait.Backoff{Steps: 3, Duration: time.Millisecond}, From: "laptop",
+		Heartbeat: 10 * time.Millisecond,
+		Retry:     wait.Backoff{Steps: 3, Duration: time.Millisecond}, From: "laptop",
 		Observer: fault.Observer{
 			RunChanged:  func(run ledger.Run) { c.seen = append(c.seen, "run "+string(run.Phase)) },
 			StepChanged: func(_ ledger.Run, step ledger.Step) { c.seen = append(c.seen, step.Target.Name+" "+string(step.State)) },

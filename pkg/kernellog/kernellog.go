@@ -97,18 +97,6 @@ const (
 	evidenceBudget = 4 << 10 // bytes
 )
 
-// Permissions are what the debug pods need, beyond what every run needs. Exec over WebSockets is a GET.
-func Permissions(namespace string) []fault.Permission {
-	all := []fault.Permission{{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}} // tell why a pod does not start
-	for _, verb := range []string{"create", "get", "list", "watch", "delete"} {
-		all = append(all, fault.Permission{Verb: verb, Resource: "pods", Namespace: namespace})
-	}
-	for _, verb := range []string{"create", "get"} {
-		all = append(all, fault.Permission{Verb: verb, Resource: "pods/exec", Namespace: namespace})
-	}
-	return all
-}
-
 func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorder) (evidence []ledger.Evidence, err error) {
 	r.Progress("starting the debug pod")
 	pod, err := in.Start(ctx, r.Run(), nodeName, r.Progress)

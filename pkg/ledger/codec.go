@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
 // Labels and annotations of everything that this tool puts into a cluster.
@@ -26,6 +29,8 @@ const (
 
 	AnnotationSummary = "gpufault.dev/summary"
 	AnnotationTarget  = "gpufault.dev/target" // of locks
+	// AnnotationSum is the SHA-256 of a record, in hexadecimal. It finds what was edited by hand or cut off; it is no signature.
+	AnnotationSum = "gpufault.dev/sha256"
 
 	dataKey = "run.json"
 )
@@ -40,6 +45,10 @@ const roomToEnd = 128 << 10
 // ErrNewer says that a record was written by a version whose records this one does not understand.
 var ErrNewer = errors.New("the record was made by a newer kubectl gpu-fault: upgrade this one to work with it")
 
+// ErrTampered says that a record is not as this tool wrote it. What it says could make a revert write anything anywhere, so nothing
+// follows it.
+var ErrTampered = errors.New("the record was changed by somebody else, so nothing of it is believed")
+
 // TooLargeError says that a record does not fit into a ConfigMap. Nothing was written.
 type TooLargeError struct {
 	ID          string
@@ -53,7 +62,7 @@ func (e *TooLargeError) Error() string {
 
 // encode puts the run into a ConfigMap. What others have put into base's metadata stays.
 func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, error) {
-	run.APIVersion, run.Kind = APIVersion, KindRun
+	run.APIVersion, run.Kind, run.Namespace = APIVersion, KindRun, ""
 	text, err := json.Marshal(run)
 	if err != nil {
 		return nil, fmt.Errorf("encode the record of run %s: %w", run.ID, err)
@@ -72,7 +81,7 @@ func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, erro
 		LabelPhase:     string(run.Phase),
 		LabelClosed:    fmt.Sprint(run.IsClosed()),
 	})
-	cm.Annotations = with(cm.Annotations, map[string]string{AnnotationSummary: describe(run)})
+	cm.Annotations = with(cm.Annotations, map[string]string{AnnotationSummary: describe(run), AnnotationSum: patch.Sum(text)})
 	cm.Data = map[string]string{dataKey: string(text)}
 	return cm, nil
 }
@@ -107,6 +116,9 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 	if kind.APIVersion != APIVersion || kind.Kind != KindRun {
 		return Run{}, fmt.Errorf("record %s is a %s %s: %w", cm.Name, kind.APIVersion, kind.Kind, ErrNewer)
 	}
+	if sum := cm.Annotations[AnnotationSum]; sum != patch.Sum([]byte(text)) {
+		return Run{}, fmt.Errorf("%w: its SHA-256 is %.12s and should be %.12s", ErrTampered, patch.Sum([]byte(text)), cmp.Or(sum, "missing"))
+	}
 	var run Run
 	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
 	decoder.DisallowUnknownFields()
@@ -123,6 +135,7 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 	if run.ID != cm.Name {
 		return Run{}, fmt.Errorf("configmap %s holds the record of run %q", cm.Name, run.ID)
 	}
+	run.Namespace = cm.Namespace
 	return run, nil
 }
 

@@ -31,8 +31,9 @@ type Listing struct {
 
 // Unreadable is a record that could not be read.
 type Unreadable struct {
-	Name string // of the ConfigMap
-	Err  error  // wraps ErrNewer when a newer version made it
+	Name      string // of the ConfigMap
+	Namespace string
+	Err       error // wraps ErrNewer when a newer version made it, ErrTampered when somebody edited it
 }
 
 // pageSize keeps a page of records below what an API server likes to send at once: a record has up to 1 MiB.
@@ -40,6 +41,10 @@ const pageSize = 50
 
 // List reads the runs of a scope. A record that cannot be read does not make it fail.
 func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
+	where := "in namespace " + s.Namespace
+	if s.Namespace == metav1.NamespaceAll {
+		where = "in all namespaces"
+	}
 	selector := LabelManagedBy + "=" + ManagedBy + "," + LabelFault
 	if scope == Active {
 		selector += "," + LabelClosed + "!=true"
@@ -57,14 +62,14 @@ func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 		}
 		switch run, err := decode(cm); {
 		case err != nil:
-			found.Unreadable = append(found.Unreadable, Unreadable{cm.Name, err})
+			found.Unreadable = append(found.Unreadable, Unreadable{cm.Name, cm.Namespace, err})
 		case scope == All || !run.IsClosed():
 			found.Runs = append(found.Runs, run)
 		}
 		return nil
 	})
 	if err != nil {
-		return Listing{}, fmt.Errorf("list the runs in namespace %s: %w", s.Namespace, err)
+		return Listing{}, fmt.Errorf("list the runs %s: %w", where, err)
 	}
 	slices.SortStableFunc(found.Runs, func(a, b Run) int { return b.Created.Compare(a.Created) })
 	return found, nil

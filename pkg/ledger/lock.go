@@ -70,6 +70,9 @@ func (e *LockedError) Error() string {
 		return text + fmt.Sprintf("; it may be at work until %s; wait for it, or afterwards free it with: %s",
 			e.Run.Deadline.Format(time.RFC3339), command(e.namespace, "revert", e.Holder))
 	}
+	if e.Run != nil && e.Run.Expired(e.Now) {
+		text += fmt.Sprintf("; its time was up at %s, but nobody has confirmed that it is undone", e.Run.Until.Format(time.RFC3339))
+	}
 	return text + "; free it with: " + command(e.namespace, "revert", e.Holder)
 }
 
@@ -197,7 +200,8 @@ func (s *Store) LocksOf(ctx context.Context, id string) ([]Lock, error) {
 	return s.list(ctx, LabelRun+"="+id, func(lock Lock) bool { return lock.Holder == id })
 }
 
-// Refusals returns, for every lock in the ledger that could not be taken now, why. Its errors say who holds it.
+// Refusals returns, for every target in the ledger that could not be locked now, why. Its errors say who holds it. A target counts
+// also when its lock is gone, as after a TTL, while the change of a run may still be in place there.
 func (s *Store) Refusals(ctx context.Context) ([]*LockedError, error) {
 	locks, err := s.list(ctx, LabelManagedBy+"="+ManagedBy, func(Lock) bool { return true })
 	if err != nil {
@@ -211,6 +215,19 @@ func (s *Store) Refusals(ctx context.Context) ([]*LockedError, error) {
 			refusals = append(refusals, locked)
 		case err != nil:
 			return nil, err
+		}
+	}
+	open, err := s.List(ctx, Active)
+	if err != nil {
+		return nil, err
+	}
+	for _, run := range open.Runs {
+		for _, step := range run.Pending() {
+			if !slices.ContainsFunc(refusals, func(r *LockedError) bool { return r.Target.Same(step.Target) }) {
+				refusals = append(refusals, &LockedError{
+					Target: step.Target, Holder: run.ID, Since: run.Created, Run: &run, Now: s.Now(), namespace: s.Namespace, lease: lockName(step.Target),
+				})
+			}
 		}
 	}
 	return refusals, nil
@@ -260,6 +277,10 @@ func (s *Store) lease(run Run, target Target, former *coordinationv1.Lease) *coo
 	lease.Name = lockName(target)
 	lease.Labels = with(lease.Labels, map[string]string{LabelManagedBy: ManagedBy, LabelRun: run.ID})
 	lease.Annotations = with(lease.Annotations, map[string]string{AnnotationTarget: path(target)})
+	lease.OwnerReferences = nil
+	if owner := run.OwnerReference(); owner != nil {
+		lease.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
 	now := metav1.NewMicroTime(s.Now())
 	seconds := int32(min(max(1, math.Ceil(run.Deadline.Sub(now.Time).Seconds())), math.MaxInt32))
 	lease.Spec.HolderIdentity = &run.ID

@@ -20,6 +20,9 @@ type Run struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
+	// Namespace is the ledger that the record was read from. It is not stored.
+	Namespace string `json:"namespace,omitempty"`
+
 	ID string `json:"id"` // as in `revert ID`: the fault's kind and six letters or digits
 	// Fault is the kind of fault: xid, cuda, runtime, workload.
 	Fault   string   `json:"fault"`
@@ -32,6 +35,11 @@ type Run struct {
 	Created time.Time `json:"created"`
 	// Deadline is when the client must have finished; after it the run's locks may be taken over.
 	Deadline time.Time `json:"deadline"`
+	// Until is when the fault is to be gone: its TTL. Zero when it stays until it is reverted, for the Reason that the user gave.
+	Until  time.Time `json:"until,omitzero"`
+	Reason string    `json:"reason,omitempty"`
+	// Owner is what the cluster deletes when the time is up, and with it the run's locks and debug pods; nil without a TTL.
+	Owner *Owner `json:"owner,omitempty"`
 	// Closed is zero while the run is in its way, or its fault is in place. A closed run never changes again.
 	Closed time.Time `json:"closed,omitzero"`
 
@@ -39,6 +47,12 @@ type Run struct {
 	Steps []Step `json:"steps"`
 	// Message says in a sentence how the run ended, or what stopped it.
 	Message string `json:"message,omitempty"`
+}
+
+// Owner names the Job that owns a run's locks and debug pods: see Store.Expire.
+type Owner struct {
+	Name string `json:"name"`
+	UID  string `json:"uid"`
 }
 
 // Phase is how far a run is.

@@ -47,6 +47,11 @@ func (r Run) InItsWay(now time.Time) bool {
 	return !r.IsClosed() && (r.Phase == Planned || r.Phase == Applying) && now.Before(r.Deadline.Add(ClockSkew))
 }
 
+// Expired is whether the run's time is up and it is still open.
+func (r Run) Expired(now time.Time) bool {
+	return !r.IsClosed() && !r.Until.IsZero() && !now.Before(r.Until)
+}
+
 // Settled is whether nobody has to do anything about the run any more: it is closed, or its client has finished and nothing of it
 // can be undone.
 func (r Run) Settled() bool {

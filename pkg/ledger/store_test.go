@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger/ledgertest"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
 var start = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
@@ -137,13 +138,15 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	for name, test := range map[string]struct {
 		edit  func(string) string
 		newer bool
+		hand  bool // edited by hand: the sum in the annotation is not the text's
 	}{
-		"newer version":      {func(s string) string { return strings.Replace(s, "v1alpha1", "v1", 1) }, true},
-		"unknown field":      {func(s string) string { return strings.Replace(s, `"phase"`, `"reaper":"x","phase"`, 1) }, true},
-		"not JSON":           {func(s string) string { return s[:20] }, false},
-		"two records":        {func(s string) string { return s + s }, false},
-		"another run's":      {func(s string) string { return strings.Replace(s, `"id":"runtime-`, `"id":"cuda-`, 1) }, false},
-		"no record in there": {nil, false},
+		"newer version":      {func(s string) string { return strings.Replace(s, "v1alpha1", "v1", 1) }, true, false},
+		"unknown field":      {func(s string) string { return strings.Replace(s, `"phase"`, `"reaper":"x","phase"`, 1) }, true, false},
+		"not JSON":           {func(s string) string { return s[:20] }, false, false},
+		"two records":        {func(s string) string { return s + s }, false, false},
+		"another run's":      {func(s string) string { return strings.Replace(s, `"id":"runtime-`, `"id":"cuda-`, 1) }, false, false},
+		"another target":     {func(s string) string { return strings.Replace(s, `"name":"gpu-1"`, `"name":"gpu-2"`, 1) }, false, true},
+		"no record in there": {nil, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := create(t, store, newRun("gpu-1")).Run().ID
@@ -157,12 +160,18 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 			} else {
 				cm.Data = nil
 			}
+			if !test.hand {
+				cm.Annotations[ledger.AnnotationSum] = patch.Sum([]byte(cm.Data["run.json"]))
+			}
 			if _, err := maps.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			_, err = store.Get(t.Context(), id)
 			if err == nil || errors.Is(err, ledger.ErrNewer) != test.newer {
 				t.Errorf("Get: %v", err)
+			}
+			if errors.Is(err, ledger.ErrTampered) != test.hand {
+				t.Errorf("Get does not tell who changed it: %v", err)
 			}
 			if _, err := store.Update(t.Context(), id, func(*ledger.Run) error { return nil }); err == nil {
 				t.Error("Update changed it")

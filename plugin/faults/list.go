@@ -3,9 +3,12 @@ package faults
 
 import (
 	"cmp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -27,16 +30,19 @@ type runList struct {
 // NewListCommand returns `list`.
 func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	var (
-		all    bool
-		format printer.Format
+		all, everywhere bool
+		format          printer.Format
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the runs that are not closed: what is broken on purpose, where, by whom",
+		Short: "List the runs that are not closed: what is broken on purpose, where, by whom, until when",
 		Example: `  # What is in place now
   kubectl gpu-fault list
 
-  # With what was reverted, what undo would do, and the commands
+  # In the ledgers of all namespaces
+  kubectl gpu-fault list -A
+
+  # With what was reverted, the reasons and the commands
   kubectl gpu-fault list --all -o wide`,
 		Args: usage.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,24 +57,33 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 			if all {
 				scope, none = ledger.All, "no runs in namespace %q"
 			}
-			found, err := ledger.New(cluster.Client, connection.LedgerNamespace).List(cmd.Context(), scope)
+			store := ledger.New(cluster.Client, connection.LedgerNamespace)
+			if everywhere {
+				store.Namespace = metav1.NamespaceAll
+			}
+			found, err := store.List(cmd.Context(), scope)
 			if err != nil {
 				return kube.Explain(err)
 			}
 			for _, bad := range found.Unreadable {
-				printer.Talk(streams.ErrOut, "Warning: record %s is left out: %v", bad.Name, bad.Err)
+				printer.Talk(streams.ErrOut, "Warning: record %s in namespace %s is left out: %v", bad.Name, bad.Namespace, bad.Err)
 			}
 			if !format.IsTable() {
 				return printRuns(streams, format, found.Runs)
 			}
-			if len(found.Runs) == 0 {
+			switch {
+			case len(found.Runs) == 0 && everywhere:
+				printer.Talk(streams.ErrOut, "%s", strings.Replace(none, " in namespace %q", " in any namespace", 1))
+				return nil
+			case len(found.Runs) == 0:
 				printer.Talk(streams.ErrOut, none, connection.LedgerNamespace)
 				return nil
 			}
-			return table(found.Runs, format).Write(streams.Out)
+			return table(found.Runs, format, everywhere, store.Now()).Write(streams.Out)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "Closed runs too")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "The ledgers of all namespaces")
 	format.AddFlags(cmd)
 	return cmd
 }
@@ -84,18 +99,47 @@ func printRuns(streams genericiooptions.IOStreams, format printer.Format, runs [
 	return format.Object(streams.Out, runList{APIVersion: ledger.APIVersion, Kind: "RunList", Items: runs}, names...)
 }
 
-func table(runs []ledger.Run, format printer.Format) *printer.Table {
-	t := &printer.Table{Header: []string{"RUN", "PHASE", "FAULT", "TARGETS", "BY", "AGE"}, NoHeader: format.NoHeader}
+func table(runs []ledger.Run, format printer.Format, everywhere bool, now time.Time) *printer.Table {
+	t := &printer.Table{Header: []string{"RUN", "STATUS", "FAULT", "TARGETS", "BY", "AGE", "UNTIL", "UNDO"}, NoHeader: format.NoHeader}
+	if everywhere {
+		t.Header = slices.Insert(t.Header, 0, "LEDGER")
+	}
 	if format.IsWide() {
-		t.Header = append(t.Header, "UNDO", "MESSAGE", "COMMAND")
+		t.Header = append(t.Header, "REASON", "MESSAGE", "COMMAND")
 	}
 	undoers := session.Undoers(xid.Detectors)
 	for _, run := range runs {
-		row := []string{run.ID, string(run.Phase), run.Summary, targets(run), run.By, duration.HumanDuration(time.Since(run.Created))}
+		age := duration.HumanDuration(now.Sub(run.Created))
+		row := []string{run.ID, status(run, now), run.Summary, targets(run), run.By, age, until(run, now), undo(undoers, run)}
+		if everywhere {
+			row = slices.Insert(row, 0, run.Namespace)
+		}
 		if format.IsWide() {
-			row = append(row, undo(undoers, run), cmp.Or(message(run), printer.Blank), commandLine(run.Command))
+			row = append(row, cmp.Or(run.Reason, printer.Blank), cmp.Or(message(run), printer.Blank), commandLine(run.Command))
 		}
 		t.Add(row...)
 	}
 	return t
+}
+
+// status is the phase, but for a run whose time is up.
+func status(run ledger.Run, now time.Time) string {
+	if run.Expired(now) {
+		return "Expired"
+	}
+	return string(run.Phase)
+}
+
+// until says when the run ends, or that it has.
+func until(run ledger.Run, now time.Time) string {
+	switch {
+	case run.IsClosed():
+		return "closed " + duration.HumanDuration(now.Sub(run.Closed)) + " ago"
+	case run.Until.IsZero():
+		return "never"
+	case run.Expired(now):
+		return duration.HumanDuration(now.Sub(run.Until)) + " ago"
+	default:
+		return "in " + duration.HumanDuration(run.Until.Sub(now))
+	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -21,16 +23,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
 type revertFlags struct {
-	ids    []string
-	all    bool
-	node   string
-	force  bool
-	yes    bool
-	dryRun string
-	format printer.Format
+	ids     []string
+	all     bool
+	expired bool
+	node    string
+	force   bool
+	yes     bool
+	dryRun  string
+	format  printer.Format
 }
 
 // validID is the form of IDs: the kind of fault and a few letters or digits.
@@ -40,7 +44,7 @@ var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+$`)
 func NewRevertCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	f := &revertFlags{dryRun: "none"}
 	cmd := &cobra.Command{
-		Use:   "revert (RUN... | --all | --node NODE)",
+		Use:   "revert (RUN... | --all | --expired | --node NODE)",
 		Short: "Undo runs, from any machine, also after their client died",
 		Long: `Undo runs: put back what is still as the run left it, delete debug pods that were left, free the locks and close the record.
 
@@ -48,6 +52,9 @@ What somebody else changed meanwhile is left alone and reported as superseded. W
 is reported as permanent, with what it takes to get over it. Reverting twice does no harm.`,
 		Example: `  # One run
   kubectl gpu-fault revert xid-7k3f9q
+
+  # All whose time is up: confirm that they are undone
+  kubectl gpu-fault revert --expired --yes
 
   # All that is not closed
   kubectl gpu-fault revert --all --yes`,
@@ -62,8 +69,9 @@ is reported as permanent, with what it takes to get over it. Reverting twice doe
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&f.all, "all", false, "All runs that are not closed")
+	flags.BoolVar(&f.expired, "expired", false, "All runs whose time is up and that are not closed")
 	flags.StringVar(&f.node, "node", "", "All runs that are not closed and touch this node")
-	flags.BoolVar(&f.force, "force", false, "Also runs whose client may still be working")
+	flags.BoolVar(&f.force, "force", false, "Do not wait for a sign of life of the run's client: take the run away from it at once")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
 	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (say what would be undone; change nothing)")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
@@ -75,14 +83,14 @@ is reported as permanent, with what it takes to get over it. Reverting twice doe
 
 func (f *revertFlags) validate() error {
 	ways := 0
-	for _, given := range []bool{len(f.ids) > 0, f.all, f.node != ""} {
+	for _, given := range []bool{len(f.ids) > 0, f.all, f.expired, f.node != ""} {
 		if given {
 			ways++
 		}
 	}
 	switch {
 	case ways != 1:
-		return errors.New("give run IDs (`kubectl gpu-fault list` shows them), or --all, or --node NODE, and only one of these")
+		return errors.New("give run IDs (`kubectl gpu-fault list` shows them), or --all, or --expired, or --node NODE, and only one of these")
 	case f.dryRun == "server":
 		return errors.New("--dry-run=server: most of what revert does happens on nodes, which the API server cannot try; use --dry-run=client")
 	case f.dryRun != "none" && f.dryRun != "client":
@@ -109,7 +117,12 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 		return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
 	}
 	if len(runs) == 0 && unreadable == nil {
-		fmt.Fprintln(streams.ErrOut, "nothing to revert")
+		if f.node != "" {
+			if _, err := cluster.Client.CoreV1().Nodes().Get(ctx, f.node, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+				return fmt.Errorf("nothing was reverted: there is no node %s, and no run that touched it; see kubectl get nodes", f.node)
+			}
+		}
+		printer.Talk(streams.ErrOut, "nothing to revert in namespace %q", connection.LedgerNamespace)
 		return nil
 	}
 	if len(runs) == 0 {
@@ -160,12 +173,19 @@ func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []led
 		unreadable = errors.Join(unreadable, fmt.Errorf("record %s was left alone, since it cannot be read: %w; see: kubectl get configmap %s -n %s -o yaml",
 			bad.Name, bad.Err, bad.Name, store.Namespace))
 	}
+	if f.expired {
+		found.Runs = slices.DeleteFunc(found.Runs, func(run ledger.Run) bool { return !run.Expired(store.Now()) })
+	}
 	if f.node != "" {
 		found.Runs = slices.DeleteFunc(found.Runs, func(run ledger.Run) bool {
 			return !slices.ContainsFunc(run.Targets(), func(t ledger.Target) bool { return t.Kind == "Node" && t.Name == f.node })
 		})
 	}
 	return found.Runs, unreadable, nil
+}
+
+func isSuperseded(run ledger.Run) bool {
+	return slices.ContainsFunc(run.Steps, func(s ledger.Step) bool { return s.State == ledger.StateSuperseded })
 }
 
 func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams genericiooptions.IOStreams, runs []ledger.Run) error {
@@ -192,6 +212,9 @@ func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams gene
 	}
 	if text := remarks(done); text != "" {
 		printer.Talk(streams.ErrOut, "%s", text)
+	}
+	if len(errs) == 0 && slices.ContainsFunc(done, isSuperseded) {
+		return &usage.Verdict{Message: "somebody changed meanwhile what was to be undone, and theirs was left: see whether parts of the fault are still in it"}
 	}
 	return errors.Join(errs...)
 }

@@ -24,13 +24,14 @@ func step(node string, state ledger.State, message string) ledger.Step {
 
 func TestListIsReadByPeople(t *testing.T) {
 	t.Parallel()
-	created := time.Now().Add(-3 * time.Minute)
+	now := time.Now()
+	created := now.Add(-3 * time.Minute)
 	runs := []ledger.Run{{
-		ID: "xid-2hb5gn", Phase: ledger.Proven, Summary: "XID 79 on GPU 0", By: "alice", Created: created,
+		ID: "xid-2hb5gn", Phase: ledger.Proven, Summary: "XID 79 on GPU 0", By: "alice", Created: created, Until: now.Add(27 * time.Minute),
 		Command: []string{"kubectl-gpu_fault", "xid", "79", "node-a", "node-b", "--message", "it's gone"},
 		Steps:   []ledger.Step{step("node-a", ledger.StateProven, ""), step("node-b", ledger.StateProven, "")},
 	}, {
-		ID: "xid-chgqth", Phase: ledger.Failed, Summary: "XID 63 on GPU 1", Created: created, Message: "1 of 1 steps failed",
+		ID: "xid-chgqth", Phase: ledger.Failed, Summary: "XID 63 on GPU 1", Created: created, Until: now.Add(-time.Minute), Message: "1 of 1 steps failed",
 		Command: []string{"/opt/bin/kubectl-gpu_fault.exe", "xid", "63", "node-b"},
 		Steps:   []ledger.Step{step("node-b", ledger.StateFailed, "node node-b has no GPU 1\n0  0000:17:00")},
 	}, {
@@ -41,7 +42,7 @@ func TestListIsReadByPeople(t *testing.T) {
 	}}
 	for format, file := range map[string]string{"": "list.golden", "wide": "list-wide.golden"} {
 		var out bytes.Buffer
-		if err := table(runs, printer.Format{Output: format}).Write(&out); err != nil {
+		if err := table(runs, printer.Format{Output: format}, false, now).Write(&out); err != nil {
 			t.Fatal(err)
 		}
 		golden.Compare(t, file, out.String())

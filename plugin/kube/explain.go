@@ -33,7 +33,7 @@ func Explain(err error) error {
 	case isMissing(err, "cluster"), isMissing(err, "auth info"):
 		return fmt.Errorf("%w in the kubeconfig: see `kubectl config view` for --cluster and --user", err)
 	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "gpu-fault rbac"):
-		return fmt.Errorf("%w; whoever administers the cluster can allow it: kubectl gpu-fault rbac xid | kubectl apply -f -", err)
+		return fmt.Errorf("%w; whoever administers the cluster can allow it: kubectl gpu-fault rbac FAULT | kubectl apply -f -", err)
 	case apierrors.IsUnauthorized(err):
 		return errors.New("the API server does not accept these credentials: log in again, or choose another --context")
 	case errors.As(err, &reqErr) && errors.As(err, &dial):

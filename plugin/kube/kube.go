@@ -22,7 +22,12 @@ import (
 type Connection struct {
 	*genericclioptions.ConfigFlags
 	LedgerNamespace string
+
+	connected *Cluster
 }
+
+// Connected is the cluster that a command has connected to; nil when it did not.
+func (c *Connection) Connected() *Cluster { return c.connected }
 
 // NewConnection returns the defaults, which the flags then change.
 func NewConnection(streams genericiooptions.IOStreams) *Connection {
@@ -71,7 +76,8 @@ func (c *Connection) Cluster() (*Cluster, error) {
 	if err != nil {
 		return nil, Explain(err)
 	}
-	return &Cluster{Client: client, Config: config, Namespace: namespace, Context: c.contextName()}, nil
+	c.connected = &Cluster{Client: client, Config: config, Namespace: namespace, Context: c.contextName()}
+	return c.connected, nil
 }
 
 // Providers are the providerIDs of nodes: of the clouds that they are on. None for one's own machines, and when they cannot be read. No

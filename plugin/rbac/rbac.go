@@ -13,6 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	runtimefault "github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
@@ -45,7 +46,7 @@ Whoever may create privileged pods in the ledger namespace is root on every node
   # Also at the GPUs of pods in namespace research
   kubectl gpu-fault rbac xid --group gpu-sre -n research | kubectl apply -f -`,
 		Args:      cobra.MatchAll(usage.ExactArgs(1, "one fault", "kubectl gpu-fault rbac xid"), usage.Known("roles")),
-		ValidArgs: []string{"xid"},
+		ValidArgs: []string{"xid", "runtime"},
 		RunE: func(_ *cobra.Command, args []string) error {
 			if format.IsTable() || format.Output == "name" {
 				return fmt.Errorf("-o %s: roles are printed as yaml or json", format.Output)
@@ -53,9 +54,8 @@ Whoever may create privileged pods in the ledger namespace is root on every node
 			if err := format.Validate(); err != nil {
 				return err
 			}
-			needs := fault.Permissions(
-				fault.BasePermissions(connection.LedgerNamespace), xid.Permissions(connection.LedgerNamespace), podsOf(connection),
-			)
+			of := map[string]func(string) []fault.Permission{"xid": xid.Permissions, "runtime": runtimefault.Permissions}[args[0]]
+			needs := fault.Permissions(fault.BasePermissions(connection.LedgerNamespace), of(connection.LedgerNamespace), podsOf(connection))
 			items := append([]runtime.Object{ledger.NamespaceObject(connection.LedgerNamespace)}, // Roles need it
 				fault.Roles("gpu-fault-"+args[0], needs, subjects(users, groups))...)
 			return format.Object(streams.Out, list{APIVersion: "v1", Kind: "List", Items: items})

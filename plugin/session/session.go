@@ -2,6 +2,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -9,20 +10,24 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
 // Undoers knows for every kind of undo in a ledger who does it. A fault that is missing here could not be reverted. The detectors are
-// those of the cluster, for what cannot be undone.
+// those of the cluster, for what cannot be undone. What works through debug pods only describes what it would do: New's can do it.
 func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 	return map[string]fault.Undoer{
+		nodefiles.UndoKind: nodefiles.Undoer{},
 		kernellog.UndoKind: kernellog.Undoer{Forget: func(xids []string) []string { return forget(detectors(), xids) }},
 	}
 }
@@ -57,10 +62,16 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 	if err != nil {
 		host = "unknown"
 	}
+	undoers := Undoers(func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) })
+	undoers[nodefiles.UndoKind] = nodefiles.Undoer{
+		Start:    unowned(StartPod(cluster, ledgerNamespace, 0)),
+		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+		Show:     report.Note,
+	}
 	return &fault.Session{
 		Client:   cluster.Client,
 		Ledger:   ledger.New(cluster.Client, ledgerNamespace),
-		Undoers:  Undoers(func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) }),
+		Undoers:  undoers,
 		Parallel: parallel,
 		From:     host,
 		Version:  build.Get().Version,
@@ -69,6 +80,32 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 			Progress:    func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 			Warning:     func(text string) { report.Note("Warning: " + text) },
 		},
+	}
+}
+
+// StartPod starts debug pods for faults that change files, each within timeout; zero means the usual one.
+func StartPod(cluster *kube.Cluster, ledgerNamespace string, timeout time.Duration) nodefiles.Start {
+	return func(
+		ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, lives time.Duration, progress func(string),
+	) (nodefiles.Pod, error) {
+		flags := podflags.New()
+		flags.Image, flags.Secrets = settings.Image, settings.PullSecrets
+		flags.Pull = cmp.Or(settings.PullPolicy, flags.Pull)
+		flags.Timeout = cmp.Or(timeout, flags.Timeout)
+		spec := flags.Spec(run.ID, nodeName, ledgerNamespace)
+		spec.Deadline, spec.Stays, spec.Owner = lives, lives == 0, run.OwnerReference()
+		return flags.Start(ctx, cluster, spec, progress)
+	}
+}
+
+// unowned starts pods that belong to no Job: after a run's time is up its Job is gone, and the garbage collector would delete at once
+// what it owns.
+func unowned(start nodefiles.Start) nodefiles.Start {
+	return func(
+		ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, lives time.Duration, progress func(string),
+	) (nodefiles.Pod, error) {
+		run.Owner = nil
+		return start(ctx, run, nodeName, settings, lives, progress)
 	}
 }
 

@@ -21,6 +21,8 @@ type Nodes struct {
 	Names    []string
 	Selector string
 	Pod      string // in Namespace
+	// NoPod is for commands that do not have --pod.
+	NoPod bool
 }
 
 // Validate refuses none and several ways at once, before the cluster is asked.
@@ -40,6 +42,10 @@ func (n Nodes) Validate() error {
 		}
 	}
 	switch {
+	case ways == 0 && n.NoPod:
+		return errors.New("no target: give node names, or -l SELECTOR (completion lists the nodes; `kubectl get nodes` too)")
+	case ways > 1 && n.NoPod:
+		return errors.New("give node names, or -l SELECTOR, not both")
 	case ways == 0:
 		return errors.New("no target: give node names, or -l SELECTOR, or --pod POD (completion lists the nodes; `kubectl get nodes` too)")
 	case ways > 1:

@@ -11,7 +11,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/ttl"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
@@ -107,11 +109,9 @@ type inject struct {
 	gpu      string
 	via      string
 	form     string
-	image    string
-	pull     string
-	secrets  []string
+	pods     podflags.Flags
 	parallel int
-	timeout  time.Duration
+	ttl      ttl.Flags
 	dryRun   string
 	yes      bool
 	allow    allowFlags
@@ -124,8 +124,7 @@ type allowFlags struct{ controlPlane, lastGPUNode, majority bool }
 
 func newInject() inject {
 	return inject{
-		gpu: "0", via: "kmsg", form: "auto", image: defaultImage, pull: "IfNotPresent",
-		parallel: 10, timeout: 2 * time.Minute, dryRun: "none",
+		gpu: "0", via: "kmsg", form: "auto", pods: podflags.New(), parallel: 10, ttl: ttl.New(), dryRun: "none",
 	}
 }
 
@@ -136,11 +135,11 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVar(&f.gpu, "gpu", f.gpu, "GPU: its index as nvidia-smi counts, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod among the pod's")
 	flags.StringVar(&f.via, "via", f.via, "How the line gets into the log: kmsg writes to /dev/kmsg")
 	flags.StringVar(&f.form, "form", f.form, "Form of the line: kernel (\"kernel: NVRM: ...\", seen by the most detectors), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\"); auto chooses kernel")
-	flags.StringVar(&f.image, "image", f.image, "Image of the debug pod; needs sh, head, wc, printf and chmod")
-	flags.StringVar(&f.pull, "image-pull-policy", f.pull, "Pull policy of the image: Always, IfNotPresent or Never")
-	flags.StringSliceVar(&f.secrets, "image-pull-secret", f.secrets, "Secrets of the ledger namespace to pull the image with")
+	f.pods.AddFlags(cmd)
+	flags.Lookup("timeout").Usage = "Time for one node, from the debug pod's creation to the proven line; a long --count adds its own"
 	flags.IntVar(&f.parallel, "parallel", f.parallel, "How many nodes at a time")
-	flags.DurationVar(&f.timeout, "timeout", f.timeout, "Time for one node, from the debug pod's creation to the proven line; a long --count adds its own")
+	f.ttl.AddFlags(flags)
+	flags.Lookup("ttl").Usage = "How long the run stays open if nobody reverts it before, 10s to 24h; the line stays in the log whatever you give; 0 for no end, which needs a --reason"
 	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none, client (print the debug pods) or server (ask the API server whether it would admit them); change nothing")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&f.yes, "yes", "y", f.yes, "Do not ask")
@@ -155,16 +154,12 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	fixed("via", "kmsg")
 	fixed("form", "auto", "kernel", "plain", "bracket")
 	fixed("dry-run", "none", "client", "server")
-	fixed("image-pull-policy", "Always", "IfNotPresent", "Never")
 	fixed("gpu", "all", "0")
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
 }
 
-// What a run may take on a node: less is over before the pod runs, and more is no test any more.
-const (
-	shortest = 5 * time.Second
-	longest  = 24 * time.Hour
-)
+// longest is what the writes to a node may take: more is no test any more.
+const longest = 24 * time.Hour
 
 // validate checks everything that needs no cluster.
 func (f *inject) validate() error {
@@ -176,11 +171,6 @@ func (f *inject) validate() error {
 	default:
 		return fmt.Errorf("--dry-run=%s: choose none, client or server", f.dryRun)
 	}
-	switch f.pull {
-	case "Always", "IfNotPresent", "Never":
-	default:
-		return fmt.Errorf("--image-pull-policy=%s: choose Always, IfNotPresent or Never", f.pull)
-	}
 	switch via, err := xid.ParseVia(f.via); {
 	case err != nil:
 		return fmt.Errorf("--via: %w", err)
@@ -190,8 +180,8 @@ func (f *inject) validate() error {
 	if f.parallel < 1 {
 		return fmt.Errorf("--parallel %d: give 1 or more", f.parallel)
 	}
-	if f.timeout < shortest || f.timeout > longest {
-		return fmt.Errorf("--timeout %s: give %s to %s", f.timeout, shortest, longest)
+	if err := f.pods.Validate(); err != nil {
+		return err
 	}
-	return nil
+	return f.ttl.Validate()
 }

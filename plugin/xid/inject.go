@@ -10,12 +10,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
@@ -28,7 +26,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
 )
 
-const defaultImage = debugpod.DefaultImage
+// beforeRun stands for the run's ID before there is one.
+const beforeRun = "preflight"
 
 // writing is one run that writes to kernel logs: what xid and xid replay have in common.
 type writing struct {
@@ -164,14 +163,9 @@ func (w *writing) run(ctx context.Context) error {
 func (w *writing) assemble(ctx context.Context, cluster *kube.Cluster, names []string, pod podOnNode, report *progress.Reporter) (*kernellog.Injection, *fault.Session) {
 	injection := &kernellog.Injection{
 		Start: func(ctx context.Context, run ledger.Run, nodeName string, say func(string)) (kernellog.Pod, error) {
-			spec, err := w.specFor(ctx, cluster, nodeName)
-			if err != nil {
-				return nil, err
-			}
-			spec.Run = run.ID
-			runner := debugpod.NewRunner(cluster.Client, cluster.Config, helper.For)
-			runner.StartTimeout, runner.Progress = w.timeout, say
-			return runner.Start(ctx, spec)
+			spec := w.spec(run.ID, nodeName)
+			spec.Owner = run.OwnerReference()
+			return w.pods.Start(ctx, cluster, spec, say)
 		},
 		Compose: func(_ string, info node.Info) ([]kernellog.Record, error) { return w.compose(info, pod) },
 	}
@@ -199,44 +193,15 @@ func asksForGPU(pod *corev1.Pod) bool {
 	return false
 }
 
-// spec is a node's debug pod, before the run has an ID.
-func (w *writing) spec(nodeName string) debugpod.Spec {
-	return debugpod.Spec{
-		Run: "preflight", Node: nodeName, Namespace: w.connection.LedgerNamespace,
-		Image: w.image, PullPolicy: corev1.PullPolicy(w.pull), PullSecrets: w.secrets,
-		Deadline: w.deadline(),
-	}
-}
-
-// specFor is the same with the node's architecture, which chooses the helper.
-func (w *writing) specFor(ctx context.Context, cluster *kube.Cluster, nodeName string) (debugpod.Spec, error) {
-	spec := w.spec(nodeName)
-	n, err := cluster.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
-	if err != nil {
-		return spec, fmt.Errorf("get node %s: %w", nodeName, err)
-	}
-	spec.Arch = n.Status.NodeInfo.Architecture
-	return spec, nil
-}
-
-// tryPod asks the API server whether it would admit a debug pod: permissions, Pod Security, quota, policies.
-func (w *writing) tryPod(ctx context.Context, cluster *kube.Cluster, nodeName string) error {
-	spec, err := w.specFor(ctx, cluster, nodeName)
-	if err != nil {
-		return nil // the session's own checks say what is wrong with the node, or with our rights
-	}
-	if spec.Arch == "" {
-		return nil // a node that never reported itself; likewise
-	}
-	_, err = cluster.Client.CoreV1().Namespaces().Get(ctx, spec.Namespace, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil // the run makes it, with the label that privileged pods need
-	}
-	return debugpod.NewRunner(cluster.Client, cluster.Config, helper.For).DryRun(ctx, spec)
+// spec is a node's debug pod.
+func (w *writing) spec(run, nodeName string) debugpod.Spec {
+	spec := w.pods.Spec(run, nodeName, w.connection.LedgerNamespace)
+	spec.Deadline = w.deadline()
+	return spec
 }
 
 // deadline is how long one node may take.
-func (w *writing) deadline() time.Duration { return w.timeout + w.lasts }
+func (w *writing) deadline() time.Duration { return w.pods.Timeout + w.lasts }
 
 func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, names []string) fault.Plan {
 	plan := fault.Plan{
@@ -244,23 +209,24 @@ func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, na
 		Allow: fault.Allowances{ControlPlane: w.allow.controlPlane, LastGPUNode: w.allow.lastGPUNode, Majority: w.allow.majority},
 		Needs: Permissions(w.connection.LedgerNamespace),
 	}
+	w.ttl.Apply(&plan)
 	for _, name := range names {
 		plan.Changes = append(plan.Changes, injection.Change(ledger.Target{Kind: "Node", Name: name}, w.action))
 	}
-	plan.Checks = append(plan.Checks, func(ctx context.Context) error { return w.tryPod(ctx, cluster, names[0]) })
+	plan.Checks = append(plan.Checks, func(ctx context.Context) error { return w.pods.Try(ctx, cluster, w.spec(beforeRun, names[0])) })
 	return plan
 }
 
 // Permissions are what writing to a kernel log needs beyond what every fault needs.
 func Permissions(ledgerNamespace string) []fault.Permission {
-	return kernellog.Permissions(ledgerNamespace)
+	return fault.DebugPodPermissions(ledgerNamespace)
 }
 
 func (w *writing) printPods(names []string) error {
 	list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
 	var objects []string
 	for _, name := range names {
-		p := debugpod.Pod(w.spec(name))
+		p := debugpod.Pod(w.spec(beforeRun, name))
 		list.Items = append(list.Items, *p)
 		objects = append(objects, "pod/"+p.Name)
 	}

@@ -59,7 +59,7 @@ func TestBadCommandLines(t *testing.T) {
 		"interval":            {func(f *flags) { f.interval = -1 }, []string{"79", "n"}, "--interval"},
 		"interval for one":    {func(f *flags) { f.interval = 1 }, []string{"79", "n"}, "--count"},
 		"days of writing":     {func(f *flags) { f.count, f.interval = 10000, time.Hour }, []string{"79", "n"}, "longer than"},
-		"timeout":             {func(f *flags) { f.timeout = time.Millisecond }, []string{"79", "n"}, "--timeout"},
+		"timeout":             {func(f *flags) { f.pods.Timeout = time.Millisecond }, []string{"79", "n"}, "--timeout"},
 		"escapes too long":    {func(f *flags) { f.message = strings.Repeat("é", 450) }, []string{"79", "n"}, "1900"},
 		"switch of no switch": {func(f *flags) { f.swtch = 1 }, []string{"79", "n"}, "--switch is for"},
 		"cascade of a record": {func(f *flags) { f.cascade = true }, []string{"fallen-off-bus", "n"}, "--cascade"},

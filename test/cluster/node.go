@@ -124,9 +124,20 @@ func condition(node *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCond
 	return corev1.NodeCondition{}
 }
 
-func (n Node) run(ctx context.Context, args ...string) (string, error) {
+// Command is a command on the node, not started yet, for those that need more than TrySh: a stdin, or time. Killing it does not end what
+// it has started on the node; the end of its stdin may.
+func (n Node) Command(ctx context.Context, args ...string) *exec.Cmd {
+	return n.command(ctx, append([]string{"sh", n.Name}, args...)...)
+}
+
+func (n Node) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, n.script, args...)
 	cmd.Env = append(os.Environ(), "STATE="+n.state)
+	return cmd
+}
+
+func (n Node) run(ctx context.Context, args ...string) (string, error) {
+	cmd := n.command(ctx, args...)
 	// A service that the command starts may keep its streams open.
 	cmd.WaitDelay = time.Second
 	var stdout, stderr bytes.Buffer

@@ -137,7 +137,7 @@ func TestConnectionTroubleIsExplained(t *testing.T) {
 	for _, namespace := range []string{"", "kube-system", "Bad_Name"} {
 		e.refused(e.plugin("list", "--ledger-namespace", namespace), "--ledger-namespace")
 	}
-	e.refused(e.plugin("list", "--as", "nobody"), "configmaps", "kubectl gpu-fault rbac xid")
+	e.refused(e.plugin("list", "--as", "nobody"), "configmaps", "kubectl gpu-fault rbac FAULT")
 }
 
 // Whoever lacks rights learns which, and the printed role is enough.

@@ -76,7 +76,7 @@ func TestTenNodesCostAtMostTwiceOne(t *testing.T) {
 				return []kernellog.Record{{KmsgRecord: node.KmsgRecord{Data: "<4>kernel: NVRM: Xid (PCI:0000:17:00): 63, test\n"}, XID: "63"}}, nil
 			},
 		}
-		plan := fault.Plan{Fault: "xid", Summary: "scale", Needs: kernellog.Permissions(ledgerNamespace), Allow: fault.Allowances{Majority: true, LastGPUNode: true}}
+		plan := fault.Plan{Fault: "xid", Summary: "scale", Needs: fault.DebugPodPermissions(ledgerNamespace), Allow: fault.Allowances{Majority: true, LastGPUNode: true}}
 		for i := range nodes {
 			plan.Changes = append(plan.Changes, injection.Change(ledger.Target{Kind: "Node", Name: fmt.Sprintf("fake-%05d", i)}, "write 1 record"))
 		}

@@ -76,6 +76,10 @@ mknod -m 666 "$R/dev/nvidia-uvm" c 511 0       # the driver takes a free major; 
 mknod -m 666 "$R/dev/nvidia-uvm-tools" c 511 1
 rm -f "$R/usr/bin/nvidia-smi"
 cp "$BUNDLE/bin/nvidia-smi" "$R/usr/bin/nvidia-smi"
+# Where the GPU operator's toolkit container installs it.
+rm -rf "$R/usr/local/nvidia"
+mkdir -p "$R/usr/local/nvidia/toolkit"
+install -m 755 "$HERE/lib/nvidia-container-runtime" "$R/usr/local/nvidia/toolkit/"
 
 # --- configuration --------------------------------------------------------------
 buses=$("$BUNDLE/bin/clusterkit" inventory -bus-pattern "$NODE") # 0000:17:00|0000:1f:00
@@ -88,6 +92,11 @@ rm -rf "$etc/containerd" "$etc/cni" "$etc/kubernetes"
 rm -f "$etc/resolv.conf" "$etc/hosts" "$etc/machine-id" # may be links that lead nowhere here
 mkdir -p "$etc/containerd/conf.d" "$etc/cni/net.d" "$etc/kubernetes/pki"
 fill containerd.toml >"$etc/containerd/config.toml"
+fill containerd-10-debug.toml >"$etc/containerd/conf.d/10-debug.toml"
+# Workers have the traces of another containerd too.
+other=$R/var/lib/k8s-containerd/k8s-containerd/etc/containerd
+rm -rf "$R/var/lib/k8s-containerd"
+[ "$ROLE" = control-plane ] || { mkdir -p "$other/conf.d"; fill containerd-other.toml >"$other/config.toml"; }
 fill cni.conflist >"$etc/cni/net.d/10-bridge.conflist"
 fill kubelet.yaml >"$R/var/lib/kubelet/config.yaml"
 fill kube-proxy.yaml >"$etc/kubernetes/kube-proxy.yaml"

@@ -1,0 +1,111 @@
+//go:build linux
+
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// leaveCgroups takes this process out of the cgroups of its pod, and into those of PID 1, in every hierarchy: whoever ends the pod
+// kills what is in its cgroups. It has left when it is in the same ones as PID 1.
+func leaveCgroups(proc string) error {
+	want, err := cgroupsOf(filepath.Join(proc, "1/cgroup"))
+	if err != nil {
+		return err
+	}
+	has, err := cgroupsOf(filepath.Join(proc, "self/cgroup"))
+	if err != nil {
+		return err
+	}
+	raw, err := os.ReadFile(filepath.Join(proc, "self/mountinfo"))
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for hierarchy, group := range want {
+		if has[hierarchy] == group {
+			continue
+		}
+		dir, ok := cgroupDir(string(raw), hierarchy, group)
+		if !ok {
+			failed = append(failed, fmt.Errorf("hierarchy %q is not mounted where %s could be seen", hierarchy, group))
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
+			failed = append(failed, err)
+		}
+	}
+	if has, err = cgroupsOf(filepath.Join(proc, "self/cgroup")); err != nil {
+		return err
+	}
+	for hierarchy, group := range want {
+		if has[hierarchy] != group {
+			return errors.Join(append(failed, fmt.Errorf("it is still in %s of hierarchy %q, and PID 1 in %s", has[hierarchy], hierarchy, group))...)
+		}
+	}
+	return nil
+}
+
+// cgroupsOf reads a file /proc/PID/cgroup: the path by the hierarchy's controllers; empty for cgroup v2.
+func cgroupsOf(file string) (map[string]string, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for line := range strings.Lines(string(raw)) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) == 3 {
+			all[parts[1]] = parts[2]
+		}
+	}
+	return all, nil
+}
+
+// cgroupDir is where a cgroup is seen, by the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+func cgroupDir(mountinfo, hierarchy, group string) (string, bool) {
+	for line := range strings.Lines(mountinfo) {
+		left, right, found := strings.Cut(strings.TrimSpace(line), " - ")
+		mount, file := strings.Fields(left), strings.Fields(right)
+		if !found || len(mount) < 5 || len(file) < 3 {
+			continue
+		}
+		root, at := mount[3], mount[4]
+		switch {
+		case hierarchy == "" && file[0] != "cgroup2", hierarchy != "" && file[0] != "cgroup":
+			continue
+		case hierarchy != "" && !hasControllers(file[2], hierarchy):
+			continue
+		}
+		if rest, ok := below(group, root); ok {
+			return path.Join(at, rest), true
+		}
+	}
+	return "", false
+}
+
+func hasControllers(options, hierarchy string) bool {
+	for _, wanted := range strings.Split(hierarchy, ",") {
+		found := false
+		for _, option := range strings.Split(options, ",") {
+			found = found || option == wanted
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+func below(group, root string) (string, bool) {
+	if root == "/" {
+		return group, !strings.HasPrefix(group, "/..")
+	}
+	rest, found := strings.CutPrefix(group, root)
+	return rest, found && (rest == "" || rest[0] == '/')
+}

@@ -1,0 +1,149 @@
+//go:build linux
+
+package guard
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+)
+
+// Change records a change, starts the dead man that makes it, and hands on what that says until it is applied, or has failed. When
+// ctx ends before the dead man is started, nothing is changed; later, the dead man finishes, and only nobody hears of it.
+func Change(ctx context.Context, h Host, run string, change deadman.Change, each func(deadman.Status) error) (*deadman.Status, error) {
+	if err := deadman.ValidRun(run); err != nil {
+		return nil, errorf(CodeFile, "%v", err)
+	}
+	pod := podProcess(h.Proc)
+	if pod.PID == 0 && change.TTL == 0 {
+		return nil, errorf(CodeNotArmed, "the pod has no main process that could be watched: nothing would ever put the change back; give it a time to live")
+	}
+	r, err := h.prepare(run, change, pod)
+	if err != nil {
+		return nil, err
+	}
+	if err := each(deadman.Status{Run: run, Phase: deadman.PhaseRecorded, Files: r.Change.Files, Time: time.Now().UTC()}); err != nil {
+		return nil, h.undo(r, errorf(CodeNotArmed, "nothing was changed: %v", err))
+	}
+	if ctx.Err() != nil {
+		return nil, h.undo(r, errorf(CodeNotArmed, "nothing was changed: %v", context.Cause(ctx)))
+	}
+	ended, err := h.start(run)
+	if err != nil {
+		return nil, h.undo(r, errorf(CodeNotArmed, "nothing was changed, as the dead man did not start: %v", err))
+	}
+	last, err := h.follow(context.WithoutCancel(ctx), run, ended, each)
+	if last != nil && last.Phase == deadman.PhaseFailed && last.PID == 0 || err != nil && last != nil && last.Phase == deadman.PhaseRecorded {
+		message := "it ended before it was armed"
+		if last.Message != "" {
+			message = last.Message
+		}
+		return nil, h.undo(r, errorf(CodeNotArmed, "nothing was changed: %s%s", message, h.logged(run)))
+	}
+	return last, err
+}
+
+// undo removes the record of a change that was never made.
+func (h Host) undo(r *record, why *Error) error {
+	if err := h.erase(r.Run, r); err != nil {
+		return errorf(why.Code, "%v; and its record could not be removed: %v", why, err)
+	}
+	return why
+}
+
+// start starts the dead man, in a session of its own and with none of our streams. The channel is closed when it has ended.
+func (h Host) start(run string) (<-chan struct{}, error) {
+	log, err := os.OpenFile(filepath.Join(h.dir(run), logFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := &exec.Cmd{
+		Path: h.Program, Args: []string{argv0(run), "guard", run}, Dir: "/",
+		Env:         append([]string{searchPath, "LC_ALL=C"}, h.Env...),
+		Stderr:      log,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // else it would look alive after its end
+		close(ended)
+	}()
+	return ended, nil
+}
+
+func (h Host) logged(run string) string {
+	raw, err := os.ReadFile(filepath.Join(h.dir(run), logFile))
+	if err != nil || len(raw) == 0 {
+		return ""
+	}
+	return ": " + cut(string(raw))
+}
+
+// Await hands on what the run's dead man says until its change is applied, or has failed.
+func Await(ctx context.Context, h Host, run string, each func(deadman.Status) error) (*deadman.Status, error) {
+	if err := deadman.ValidRun(run); err != nil {
+		return nil, errorf(CodeFile, "%v", err)
+	}
+	return h.follow(ctx, run, nil, each)
+}
+
+// follow looks at the status until it is final. Ended, if not nil, is closed when the dead man ends.
+func (h Host) follow(ctx context.Context, run string, ended <-chan struct{}, each func(deadman.Status) error) (*deadman.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.times.follow)
+	defer cancel()
+	var told deadman.Phase
+	seen := time.Now()
+	for {
+		// In this order: what it said before its end is there after it.
+		gone := h.gone(run, ended)
+		s, err := h.status(run)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, errorf(CodeNoRecord, "the node has no record of run %s: it was not changed, or put back already", run)
+		case err != nil:
+			return nil, asError(CodeFile, err)
+		}
+		if s.Phase != told && s.Phase != deadman.PhaseRecorded && each != nil {
+			told = s.Phase
+			_ = each(s.Status) // who does not hear it asks again
+		}
+		switch s.Phase {
+		case deadman.PhaseRecorded, deadman.PhaseArmed, deadman.PhaseWritten, deadman.PhaseRestoring:
+		default:
+			return &s.Status, nil
+		}
+		if !gone {
+			seen = time.Now()
+		}
+		// Who asks again may come before the dead man is started.
+		if gone && (ended != nil || time.Since(seen) > h.times.start) {
+			return &s.Status, errorf(CodeGone, "the dead man ended when the change was %s: put it back%s", s.Phase, h.logged(run))
+		}
+		if pause(ctx, 20*time.Millisecond) != nil {
+			return &s.Status, errorf(CodeBusy, "the change is only %s after %v", s.Phase, h.times.follow)
+		}
+	}
+}
+
+func (h Host) gone(run string, ended <-chan struct{}) bool {
+	if ended == nil {
+		return len(h.guards(run)) == 0
+	}
+	select {
+	case <-ended:
+		return true
+	default:
+		return false
+	}
+}

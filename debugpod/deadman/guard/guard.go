@@ -1,0 +1,282 @@
+//go:build linux
+
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+)
+
+// dead is a dead man. It has read the record, and needs it no more.
+type dead struct {
+	Host
+	record *record
+	saved  saved
+	// armedAt is when its time began, by a clock that counts suspended time and that nobody sets.
+	armedAt time.Duration
+	ended   chan os.Signal
+	// unhealed: the change failed, and so did putting it back.
+	unhealed bool
+}
+
+// Guard is a dead man's life: it makes the change of the run's record, waits, and puts everything back. It runs as a process of
+// its own, which Change starts. Its error is for the log.
+func Guard(ctx context.Context, h Host, run string) error {
+	if err := deadman.ValidRun(run); err != nil {
+		return err
+	}
+	d := &dead{Host: h, ended: make(chan os.Signal, 1)}
+	signal.Notify(d.ended, syscall.SIGTERM)
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	_ = os.Chdir("/")
+	// Not the first to go when memory runs out. Where that is refused, so be it.
+	_ = os.WriteFile(h.Proc+"/self/oom_score_adj", []byte("-900"), 0)
+
+	if err := d.change(ctx, run); err != nil {
+		return err
+	}
+	d.passed("waiting")
+	cause := causeFailed
+	if !d.unhealed {
+		cause = d.wait(ctx)
+	}
+	return d.heal(ctx, cause)
+}
+
+// change arms the dead man, and makes the change. With an error nothing is changed, and the dead man is not needed.
+func (d *dead) change(ctx context.Context, run string) error {
+	unlock, err := d.lock(ctx, run)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if d.record, err = d.load(run); err != nil {
+		return err
+	}
+	if d.saved, err = d.status(run); err != nil {
+		return err
+	}
+	if d.saved.Phase != deadman.PhaseRecorded {
+		return fmt.Errorf("the change of run %s was begun before", run)
+	}
+	if err := d.LeaveCgroup(); err != nil {
+		d.fail("not armed, nothing was changed: leave the pod's cgroup: " + err.Error())
+		return err
+	}
+	d.armedAt = uptime()
+	d.saved.PID = os.Getpid()
+	if ttl := d.record.Change.TTL; ttl > 0 {
+		d.saved.Until = time.Now().Add(ttl).UTC()
+	}
+	if err := d.phase(deadman.PhaseArmed); err != nil {
+		return err
+	}
+	d.passed("armed")
+	if err := d.write(); err != nil {
+		d.takeBack(ctx, "the change was taken back: "+err.Error())
+		return nil
+	}
+	if err := d.phase(deadman.PhaseWritten); err != nil {
+		d.takeBack(ctx, "the change was taken back: "+err.Error())
+		return nil
+	}
+	d.passed("written")
+	if d.record.Change.Service != nil && !d.record.Change.NoRestart {
+		// The restart cuts the connection of who listens: this is the moment in which he can still hear how far it is.
+		_ = pause(ctx, d.times.hear)
+		if err := d.takeUp(ctx, d.record.Change, &d.saved.Status); err != nil && !d.record.Change.MayFail {
+			d.takeBack(ctx, "the change was taken back, as with it "+d.record.Change.Service.Unit+" does not serve: "+err.Error())
+			return nil
+		}
+	}
+	_ = d.phase(deadman.PhaseApplied)
+	d.passed("applied")
+	return nil
+}
+
+func (d *dead) write() error {
+	for i, f := range d.record.Change.Files {
+		if err := apply(f, d.record.Places[i]); err != nil {
+			return err
+		}
+		d.passed(fmt.Sprint("wrote ", i))
+	}
+	return nil
+}
+
+// takeBack puts back a change that failed, at once. The status tells it until somebody has read it, or the time is up.
+func (d *dead) takeBack(ctx context.Context, why string) {
+	restored := &deadman.Restored{}
+	if err := d.putAllBack(ctx, d.record, &d.saved, restored); err != nil {
+		d.unhealed = true
+		why += "; and that failed too, and is tried again: " + err.Error()
+	}
+	d.fail(why)
+}
+
+func (d *dead) fail(message string) {
+	d.saved.Message = message
+	_ = d.phase(deadman.PhaseFailed)
+}
+
+func (d *dead) phase(p deadman.Phase) error {
+	d.saved.Phase = p
+	run := ""
+	if d.record != nil {
+		run = d.record.Run
+	}
+	if err := d.save(run, &d.saved); err != nil {
+		return fmt.Errorf("write the status: %w", err)
+	}
+	return nil
+}
+
+// The causes of a dead man's restore, for Status.
+const (
+	causeTTL    = "TTL"
+	causeFailed = "the change failed"
+	causePod    = "the pod ended"
+	causeTerm   = "the node shuts down, or the dead man was told to end"
+	causeTest   = "the dead man's own end"
+)
+
+// wait returns when it is time to put back, and why.
+func (d *dead) wait(ctx context.Context) string {
+	tick := time.NewTicker(d.times.tick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-d.ended:
+			return causeTerm
+		case <-ctx.Done():
+			return causeTest
+		case <-tick.C:
+		}
+		// Both clocks: the wall clock may be set back, and the other one may be frozen with a virtual machine.
+		if ttl := d.record.Change.TTL; ttl > 0 && (uptime()-d.armedAt >= ttl || !time.Now().Round(0).Before(d.saved.Until)) {
+			return causeTTL
+		}
+		if d.record.Pod.PID != 0 && !d.record.Pod.lives(d.Proc) {
+			return causePod
+		}
+	}
+}
+
+// heal puts back, and tries again for a while when that fails. Without a record, which somebody may have removed, it does so all
+// the same.
+func (d *dead) heal(ctx context.Context, cause string) error {
+	ctx = context.WithoutCancel(ctx)
+	run := d.record.Run
+	pauses := d.times.retry
+	for until := time.Now().Add(d.times.patience); ; {
+		last, err := d.healOnce(ctx, cause)
+		if err == nil || time.Now().After(until) {
+			return err
+		}
+		_, _ = fmt.Fprintf(d.log(), "%s: put back run %s: %v\n", time.Now().UTC().Format(time.RFC3339), run, err)
+		if last {
+			return err
+		}
+		_ = pause(ctx, pauses)
+		pauses = min(2*pauses, time.Minute)
+	}
+}
+
+func (d *dead) healOnce(ctx context.Context, cause string) (last bool, err error) {
+	run := d.record.Run
+	unlock, err := d.lock(ctx, run)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // somebody removed the record; we know all that is needed
+		unlock = func() {}
+	case err != nil:
+		return false, err
+	default:
+		// A restore that was asked for, and broke off, may have gone further than we know.
+		if now, err := d.status(run); err == nil {
+			if now.Result != nil {
+				unlock()
+				return true, nil
+			}
+			d.saved.Plan, d.saved.Phase = now.Plan, now.Phase
+		}
+	}
+	defer unlock()
+	failedBefore := d.saved.Phase == deadman.PhaseFailed
+	d.saved.Cause = cause
+	record := *d.record
+	if cause == causeTerm && d.shutsDown(ctx) {
+		record.Change.Service = nil // it is stopped already, and starts with the files as they were
+	}
+	restored := &deadman.Restored{}
+	if err := d.putAllBack(ctx, &record, &d.saved, restored); err != nil {
+		if !failedBefore {
+			d.saved.Message = ""
+		}
+		d.fail(strings.TrimPrefix(d.saved.Message+"; ", "; ") + "not put back yet: " + err.Error())
+		return false, err
+	}
+	d.passed("healed")
+	if phase := phaseOf(restored); phase != deadman.PhaseRestored {
+		d.saved.Message = "somebody changed meanwhile, and it was left: " + superseded(restored)
+		_ = d.phase(phase)
+		return true, nil
+	}
+	if err := d.erase(run, d.record); err != nil {
+		_ = d.phase(deadman.PhaseRestored)
+		return false, err
+	}
+	return true, nil
+}
+
+func (h Host) log() io.Writer {
+	if h.Log == nil {
+		return io.Discard
+	}
+	return h.Log
+}
+
+func superseded(r *deadman.Restored) string {
+	var paths []string
+	for _, f := range r.Files {
+		if f.Outcome == deadman.OutcomeSuperseded {
+			paths = append(paths, f.Path)
+		}
+	}
+	return strings.Join(paths, ", ")
+}
+
+// shutsDown is whether systemd stops the node.
+func (d *dead) shutsDown(ctx context.Context) bool {
+	if _, err := os.Stat(d.Systemd); err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	said, _ := d.Run(ctx, "systemctl", "is-system-running") // its exit code is not 0 then
+	switch strings.TrimSpace(said) {
+	case "initializing", "starting", "running", "degraded", "maintenance":
+		return false
+	}
+	return true // also when nobody answers any more
+}
+
+// uptime is the time since boot, with the time in which the node was suspended.
+func uptime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}

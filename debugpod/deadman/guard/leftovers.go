@@ -1,0 +1,195 @@
+//go:build linux
+
+package guard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+)
+
+// Leftovers finds what we and other fault injectors left on the node. With clean it removes it, but for what belongs to the runs in keep,
+// and to records whose files are not as they were.
+func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadman.Leftover, error) {
+	found := []deadman.Leftover{}
+	busy := map[string]bool{} // runs whose other leftovers must stay
+	for _, run := range keep {
+		busy[run] = true
+	}
+	entries, err := os.ReadDir(h.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, asError(CodeFile, err)
+	}
+	known := map[string]bool{}
+	for _, e := range entries {
+		l, prepared := h.leftRecord(e.Name())
+		if clean && !busy[e.Name()] {
+			h.cleanRecord(ctx, e.Name(), &l)
+		}
+		if !l.Removed {
+			busy[e.Name()] = true
+		}
+		found = append(found, l)
+		for _, path := range prepared {
+			known[path] = true // they go with their record
+		}
+	}
+	for pid, run := range h.guards("") {
+		l := deadman.Leftover{Kind: deadman.LeftoverDeadMan, Path: fmt.Sprint("pid ", pid), Run: run}
+		if clean && !busy[run] {
+			// Without a record it still knows how everything was: let it put that back.
+			l.Problem = "it has no record, and puts back what it knows when its time is up; to have that now: kill " + fmt.Sprint(pid)
+		}
+		found = append(found, l)
+	}
+	found = append(found, h.leftFiles(clean, busy, known)...)
+	for _, path := range h.Foreign {
+		if _, err := os.Lstat(path); err != nil {
+			continue
+		}
+		l := deadman.Leftover{Kind: deadman.LeftoverForeign, Path: path}
+		if clean {
+			removed(&l, os.RemoveAll(path))
+		}
+		found = append(found, l)
+	}
+	if clean {
+		_ = os.Remove(h.Dir) // only when it is empty
+	}
+	slices.SortStableFunc(found, func(a, b deadman.Leftover) int { return cmp.Compare(a.Path, b.Path) })
+	return found, nil
+}
+
+func removed(l *deadman.Leftover, err error) {
+	l.Removed = err == nil
+	if err != nil {
+		l.Problem = err.Error()
+	}
+}
+
+// leftRecord is what lies in Dir under this name, and the files that were prepared for it.
+func (h Host) leftRecord(run string) (deadman.Leftover, []string) {
+	l := deadman.Leftover{Kind: deadman.LeftoverRecord, Path: h.dir(run), Run: run}
+	if s, err := h.status(run); err == nil {
+		l.Status = &s.Status
+	}
+	r, err := h.load(run)
+	if err != nil {
+		return l, nil
+	}
+	var prepared []string
+	for _, p := range r.Places {
+		prepared = append(prepared, p.Before, p.After)
+	}
+	return l, prepared
+}
+
+// cleanRecord removes a record whose files are as they were before.
+func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) {
+	if deadman.ValidRun(run) != nil {
+		l.Problem = "it is not ours: no run is called like that"
+		return
+	}
+	unlock, err := h.lock(ctx, run)
+	if err != nil {
+		l.Problem = err.Error()
+		return
+	}
+	defer unlock()
+	r, err := h.load(run)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // a restore that had none: only its result lies here
+		r = nil
+	case err != nil:
+		l.Problem = err.Error()
+		return
+	}
+	if r != nil {
+		if why := changed(r); why != "" {
+			l.Problem = why + ": put it back with revert, or on the node with: sh " + filepath.Join(h.dir(run), scriptFile)
+			if l.Status != nil {
+				l.Status.Message = strings.TrimPrefix(l.Status.Message+"; "+l.Problem, "; ")
+			}
+			return
+		}
+	}
+	if err := h.endGuards(ctx, run); err != nil {
+		l.Problem = err.Error()
+		return
+	}
+	removed(l, h.erase(run, r))
+}
+
+// changed says which file of a record is not as it was before, and is empty when all are.
+func changed(r *record) string {
+	for i, f := range r.Change.Files {
+		now, err := read(r.Places[i].Real)
+		switch {
+		case err != nil:
+			return err.Error()
+		case now.sum == f.After:
+			return f.Path + " is still changed"
+		case now.sum != f.Before:
+			return f.Path + " is neither as it was nor as it was changed"
+		}
+	}
+	return ""
+}
+
+// leftFiles are boot units and prepared files.
+func (h Host) leftFiles(clean bool, busy, known map[string]bool) []deadman.Leftover {
+	var found []deadman.Leftover
+	units, _ := filepath.Glob(filepath.Join(h.Units, "gpu-fault-*.service"))
+	for _, path := range units {
+		run := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "gpu-fault-"), ".service")
+		l := deadman.Leftover{Kind: deadman.LeftoverBootUnit, Path: path, Run: run}
+		if clean && !busy[run] {
+			removed(&l, h.disarmBoot(run))
+		}
+		found = append(found, l)
+	}
+	for _, dir := range h.configDirs() {
+		files, _ := filepath.Glob(filepath.Join(dir, ".*"+preparedSuffix))
+		for _, path := range files {
+			run := preparedRun(filepath.Base(path))
+			if known[path] && busy[run] {
+				continue
+			}
+			l := deadman.Leftover{Kind: deadman.LeftoverPrepared, Path: path, Run: run}
+			if clean && !busy[run] {
+				removed(&l, remove(path))
+			}
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// preparedRun is whose prepared file this is: ".RUN-before-0.gpu-fault".
+func preparedRun(name string) string {
+	name = strings.TrimSuffix(strings.TrimPrefix(name, "."), preparedSuffix)
+	for _, what := range []string{"-before-", "-after-"} {
+		if i := strings.LastIndex(name, what); i >= 0 {
+			return name[:i]
+		}
+	}
+	return ""
+}
+
+// configDirs are where container runtimes have their configuration, and where prepared files may have been left beside it.
+func (h Host) configDirs() []string {
+	var all []string
+	for _, pattern := range h.Configs {
+		dirs, _ := filepath.Glob(pattern)
+		all = append(all, dirs...)
+	}
+	return all
+}

@@ -1,0 +1,119 @@
+//go:build linux
+
+package guard
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+)
+
+// meta is what a file has beside its content, and how many names it has.
+func meta(path string) (deadman.Meta, uint64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return deadman.Meta{}, 0, err
+	}
+	defer func() { _ = f.Close() }()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return deadman.Meta{}, 0, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	m := deadman.Meta{Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix()).UTC()}
+	if m.Xattrs, err = xattrs(f); err != nil {
+		return deadman.Meta{}, 0, fmt.Errorf("extended attributes of %s: %w", path, err)
+	}
+	return m, uint64(st.Nlink), nil
+}
+
+// hasMeta is whether a file has just these attributes.
+func hasMeta(path string, m *deadman.Meta) bool {
+	now, _, err := meta(path)
+	return err == nil && m != nil && now.Mode == m.Mode && now.UID == m.UID && now.GID == m.GID && now.ModTime.Equal(m.ModTime) &&
+		maps.EqualFunc(now.Xattrs, m.Xattrs, bytes.Equal)
+}
+
+func xattrs(f *os.File) (map[string][]byte, error) {
+	names := make([]byte, 64<<10) // XATTR_LIST_MAX
+	n, err := unix.Flistxattr(int(f.Fd()), names)
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][]byte{}
+	value := make([]byte, 64<<10) // XATTR_SIZE_MAX
+	for _, name := range strings.Split(string(names[:n]), "\x00") {
+		if name == "" {
+			continue
+		}
+		size, err := unix.Fgetxattr(int(f.Fd()), name, value)
+		switch {
+		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP): // gone meanwhile, or not readable by anyone
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all[name] = bytes.Clone(value[:size])
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	return all, nil
+}
+
+// setMeta gives a file these attributes. The owner comes first, as a change of it clears setuid, and the times last.
+func setMeta(f *os.File, m deadman.Meta) error {
+	fd := int(f.Fd())
+	if err := unix.Fchown(fd, m.UID, m.GID); err != nil {
+		return fmt.Errorf("give %s its owner: %w", f.Name(), err)
+	}
+	if err := unix.Fchmod(fd, m.Mode&0o7777); err != nil {
+		return fmt.Errorf("give %s its mode: %w", f.Name(), err)
+	}
+	has, err := xattrs(f)
+	if err != nil {
+		return fmt.Errorf("extended attributes of %s: %w", f.Name(), err)
+	}
+	for name, value := range m.Xattrs {
+		if now, ok := has[name]; ok && bytes.Equal(now, value) {
+			continue
+		}
+		if err := unix.Fsetxattr(fd, name, value, 0); err != nil {
+			return fmt.Errorf("give %s its extended attribute %s: %w", f.Name(), name, err)
+		}
+	}
+	omit := unix.Timespec{Nsec: unix.UTIME_OMIT}
+	mtime, err := unix.TimeToTimespec(m.ModTime)
+	if err != nil {
+		return err
+	}
+	// By the descriptor's own name: there is no futimens(2).
+	path := fmt.Sprintf("/proc/self/fd/%d", fd)
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{omit, mtime}, 0); err != nil {
+		return fmt.Errorf("give %s its time: %w", f.Name(), err)
+	}
+	return nil
+}
+
+// setMetaOf is setMeta for a path.
+func setMetaOf(path string, m deadman.Meta) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if err := setMeta(f, m); err != nil {
+		return err
+	}
+	return f.Sync()
+}

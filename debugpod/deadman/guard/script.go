@@ -1,0 +1,195 @@
+//go:build linux
+
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+)
+
+// script is restore.sh. It is for the day on which neither the client nor the dead man is there, so it needs only what every node
+// has. It may be run again, and by several at once: what it finds as it was, it leaves.
+func (h Host) script(r *record) string {
+	var files strings.Builder
+	for i, f := range r.Change.Files {
+		p := r.Places[i]
+		way := "rename"
+		switch {
+		case f.Before == deadman.Absent:
+			way = "remove"
+		case p.InPlace:
+			way = "overwrite"
+		}
+		fmt.Fprintf(&files, "put_back %s %s %s %s %s\n", way, quote(p.Real), quote(p.Before), or(f.Before, "absent"), or(f.After, "absent"))
+	}
+	var prepared []string
+	for _, p := range r.Places {
+		for _, path := range []string{p.Before, p.After} {
+			if path != "" && filepath.Dir(path) != h.dir(r.Run) {
+				prepared = append(prepared, quote(path))
+			}
+		}
+	}
+	unit := ""
+	if r.Change.Service != nil {
+		unit = r.Change.Service.Unit
+	}
+	boot := h.bootUnit(r.Run)
+	return strings.NewReplacer(
+		"@RUN@", r.Run, "@DIR@", quote(h.dir(r.Run)), "@PARENT@", quote(h.Dir), "@UNIT@", quote(unit), "@FILES@", files.String(),
+		"@REST@", strings.Join(append(prepared, quote(boot.path), quote(boot.link)), " "), "@PROC@", quote(h.Proc),
+	).Replace(scriptText)
+}
+
+const scriptText = `#!/bin/sh
+# Puts back what kubectl gpu-fault changed on this node in run @RUN@, and removes this record.
+#   sh restore.sh        by hand: restarts the service too
+#   sh restore.sh boot   before the service starts
+set -u
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+run=@RUN@ dir=@DIR@ unit=@UNIT@ done=0 left=0
+say() { echo "gpu-fault $run: $*"; }
+if ! command -v sha256sum >/dev/null 2>&1; then
+  say "sha256sum is not there, so nothing can be told apart; what was before lies in $dir" >&2
+  exit 1
+fi
+sum() {
+  if [ -e "$1" ]; then sha256sum <"$1" | cut -d' ' -f1; else echo absent; fi
+}
+# put_back WAY PATH PREPARED BEFORE AFTER
+put_back() {
+  now=$(sum "$2")
+  if [ "$now" = "$4" ]; then
+    say "$2 is as it was"
+    done=1 # maybe by a run of this script that was interrupted
+    return
+  fi
+  if [ "$now" != "$5" ]; then
+    say "$2 was changed by somebody else since (sum $now): left as it is" >&2
+    left=1
+    return
+  fi
+  case $1 in
+  remove) rm -f "$2" ;;
+  rename)
+    if [ "$(sum "$3")" = "$4" ]; then mv -f "$3" "$2"; fi
+    ;;
+  overwrite)
+    if [ "$(sum "$3")" = "$4" ]; then
+      cat "$3" >"$2" && chown "$(stat -c %u:%g "$3")" "$2" && chmod "$(stat -c %a "$3")" "$2" && touch -r "$3" "$2"
+    fi
+    ;;
+  esac
+  if [ "$(sum "$2")" = "$4" ]; then
+    say "$2 put back"
+    done=1
+  else
+    say "$2 could not be put back; $3 is how it was" >&2
+    left=1
+  fi
+}
+# The process that waits to do the same.
+for p in @PROC@/[0-9]*; do
+  line=$(tr '\000' ' ' <"$p/cmdline" 2>/dev/null) || continue
+  case $line in
+  "gpu-fault-deadman $run guard $run "*) kill -9 "${p##*/}" 2>/dev/null ;;
+  esac
+done
+@FILES@sync
+if [ "${1:-}" != boot ] && [ -n "$unit" ] && [ $done = 1 ]; then
+  if command -v systemctl >/dev/null 2>&1; then
+    systemctl reset-failed "$unit" 2>/dev/null
+    if systemctl restart "$unit"; then say "$unit restarted"; else say "$unit does not start: see systemctl status $unit" >&2; left=1; fi
+  else
+    say "restart $unit, so that it takes this up" >&2
+  fi
+fi
+if [ $left != 0 ]; then
+  say "the record stays in $dir" >&2
+  exit 1
+fi
+rm -f @REST@
+rm -rf "$dir"
+rmdir @PARENT@ 2>/dev/null
+say "all is as it was"
+`
+
+// quote makes a word of the shell.
+func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+
+func or(word, instead string) string {
+	if word == "" {
+		return instead
+	}
+	return word
+}
+
+// bootUnit is where the unit lies that puts back at boot, and the link that makes systemd start it.
+func (h Host) bootUnit(run string) struct{ path, link string } {
+	name := "gpu-fault-" + run + ".service"
+	return struct{ path, link string }{filepath.Join(h.Units, name), filepath.Join(h.Units, "multi-user.target.wants", name)}
+}
+
+const unitText = `# Made by kubectl gpu-fault, and removed by it. See %[1]s.
+[Unit]
+Description=Put back what gpu-fault changed in run %[2]s
+Before=%[3]s
+RequiresMountsFor=%[4]s
+ConditionPathExists=%[1]s
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh %[1]s boot
+
+[Install]
+WantedBy=multi-user.target
+`
+
+// armBoot has systemd put the files back when the node boots, before the service starts. It does nothing where there is no systemd.
+func (h Host) armBoot(r *record) error {
+	if info, err := os.Stat(h.Systemd); err != nil || !info.IsDir() {
+		return nil
+	}
+	unit := h.bootUnit(r.Run)
+	needs := []string{unitQuote(h.dir(r.Run))}
+	for _, p := range r.Places {
+		needs = append(needs, unitQuote(p.Real))
+	}
+	before := "containerd.service kubelet.service" // of a change that restarts nothing; a unit that is not there is no error
+	if service := r.Change.Service; service != nil {
+		before = service.Unit
+	}
+	text := fmt.Sprintf(unitText, filepath.Join(h.dir(r.Run), scriptFile), r.Run, before, strings.Join(needs, " "))
+	if err := writeWhole(unit.path, []byte(text), 0o644); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(unit.link), 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink(unit.path, unit.link); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(unit.link))
+}
+
+// unitQuote writes a path for a unit file, where % begins a specifier.
+func unitQuote(path string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%").Replace(path) + `"`
+}
+
+func (h Host) disarmBoot(run string) error {
+	unit := h.bootUnit(run)
+	var failed []error
+	for _, path := range []string{unit.link, unit.path} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}

@@ -1,0 +1,152 @@
+//go:build linux
+
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+)
+
+// askTimeout is how long CRI may take to answer one question.
+const askTimeout = 5 * time.Second
+
+func (h Host) ask(ctx context.Context, s *deadman.Service) (*cri.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return h.Ask(ctx, s.Socket)
+}
+
+// restart restarts a service, and returns when it has, or has failed to.
+func (h Host) restart(ctx context.Context, s *deadman.Service) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, h.times.restart, fmt.Errorf("it takes longer than %v", h.times.restart))
+	defer cancel()
+	// Starts that failed count: systemd refuses the next one when there were many.
+	_, _ = h.Run(ctx, "systemctl", "reset-failed", s.Unit)
+	_, err := h.Run(ctx, "systemctl", "restart", s.Unit)
+	return err
+}
+
+// serves waits until the service's CRI answers, for the time given, and returns what it says. With a verdict that it does not serve
+// it returns at once when hopeless says so of the error.
+func (h Host) serves(ctx context.Context, s *deadman.Service, within time.Duration, hopeless func(error) bool) (*cri.Info, error) {
+	until := time.Now().Add(within)
+	for {
+		info, err := h.ask(ctx, s)
+		if err == nil && (info.Ready || time.Now().After(until)) {
+			return info, nil
+		}
+		if err == nil {
+			err = errors.New("it answers, and says that it is not ready")
+		}
+		if time.Now().After(until) || hopeless(err) {
+			return nil, err
+		}
+		if stopped := pause(ctx, h.times.poll); stopped != nil {
+			return nil, stopped
+		}
+	}
+}
+
+// takeUp restarts the service so that it takes up the changed files, and says in the status what became of it.
+func (h Host) takeUp(ctx context.Context, change deadman.Change, s *deadman.Status) error {
+	service := change.Service
+	s.Restarted = true
+	failed := h.restart(ctx, service)
+	h.passed("restarted")
+	within, hopeless := h.times.serve, func(error) bool { return false }
+	if change.MayFail {
+		within, hopeless = h.times.verdict, isUnknownService
+	}
+	if failed != nil {
+		within = 0 // one question: it may serve all the same
+	}
+	info, err := h.serves(ctx, service, within, hopeless)
+	if err == nil {
+		s.CRI = info
+		return nil
+	}
+	s.ServiceError = fmt.Sprintf("CRI does not answer on %s: %v", service.Socket, err)
+	if failed != nil {
+		s.ServiceError = failed.Error()
+	}
+	if lines := h.lastLines(ctx, service); lines != "" {
+		s.ServiceError += "\nits log ends:\n" + lines
+	}
+	return errors.New(s.ServiceError)
+}
+
+// isUnknownService is whether the daemon lives, and its CRI plugin did not load: that does not change any more.
+func isUnknownService(err error) bool {
+	return strings.Contains(err.Error(), "unknown service")
+}
+
+const lastLines = 5
+
+// lastLines is the end of the service's log, from the journal or a file; empty where neither knows it.
+func (h Host) lastLines(ctx context.Context, s *deadman.Service) string {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	said, err := h.Run(ctx, "journalctl", "-u", s.Unit, "-n", fmt.Sprint(lastLines), "--no-pager", "-q", "-o", "cat")
+	if err == nil && said != "" && !strings.HasPrefix(said, "-- No entries") {
+		return cut(said)
+	}
+	raw, err := os.ReadFile(filepath.Join(h.Logs, strings.TrimSuffix(s.Unit, ".service")+".log"))
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	return cut(strings.Join(lines[max(0, len(lines)-lastLines):], "\n"))
+}
+
+func cut(text string) string {
+	const most = 4 << 10
+	return text[max(0, len(text)-most):]
+}
+
+// bringBack has the service take up the files that were put back, if it needs to: when CRI does not serve, or shows another
+// configuration than before. Touched is whether we put a file back just now.
+func (h Host) bringBack(ctx context.Context, s *deadman.Service, touched bool, r *deadman.Restored) error {
+	info, err := h.ask(ctx, s)
+	needed := err != nil || h.sameConfig(s, info) == no || touched && h.sameConfig(s, info) == unknown
+	if needed {
+		r.Restarted = true
+		failed := h.restart(ctx, s)
+		h.passed("restarted back")
+		within := h.times.serve
+		if failed != nil {
+			within /= 2 // systemd tries again by itself
+		}
+		if info, err = h.serves(ctx, s, within, func(error) bool { return false }); err != nil {
+			r.CRI, r.SameConfig = nil, false
+			return errors.Join(fmt.Errorf("%s does not serve again: %w", s.Unit, err), failed)
+		}
+	}
+	r.CRI, r.SameConfig = info, h.sameConfig(s, info) != no
+	return nil
+}
+
+type answer int
+
+const (
+	no answer = iota
+	yes
+	unknown
+)
+
+func (h Host) sameConfig(s *deadman.Service, info *cri.Info) answer {
+	switch {
+	case s.Config == "" || len(info.Config) == 0:
+		return unknown
+	case h.ConfigSum(info.Config) == s.Config:
+		return yes
+	}
+	return no
+}

@@ -1,0 +1,119 @@
+package deadman
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+)
+
+const (
+	// MaxFile is the largest file that is changed, in bytes.
+	MaxFile  = 4 << 20
+	maxFiles = 100
+	// minTTL leaves the service time to restart before it is put back.
+	minTTL = time.Second
+)
+
+// runNames are the runs that may name a directory, a unit and a process.
+var runNames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+
+// units are the names that systemctl takes for a service, and nothing that it would take for an option.
+var units = regexp.MustCompile(`^[A-Za-z0-9@_][A-Za-z0-9@_:.\\-]*\.service$`)
+
+// ValidRun says whether a run's ID may be used on a node.
+func ValidRun(run string) error {
+	if !runNames.MatchString(run) {
+		return fmt.Errorf("%q is not the ID of a run", run)
+	}
+	return nil
+}
+
+// Validate says what of a change is not well formed, whatever the node is like.
+func (c Change) Validate() error {
+	if len(c.Files) == 0 {
+		return errors.New("there is no file to change")
+	}
+	if err := validateFiles(c.Files); err != nil {
+		return err
+	}
+	switch {
+	case c.TTL != 0 && c.TTL < minTTL:
+		return fmt.Errorf("the time to live %v is shorter than %v", c.TTL, minTTL)
+	case c.MayFail && c.TTL == 0:
+		// Without its runtime the kubelet can neither run a command in a pod nor end one: nobody could ask for the restore.
+		return errors.New("a change with which the service may not serve needs a time to live")
+	case c.MayFail && (c.Service == nil || c.NoRestart):
+		return errors.New("there is no service that could fail")
+	}
+	return c.Service.validate()
+}
+
+// Validate says what of a request to restore is not well formed.
+func (r Restore) Validate() error {
+	if err := validateFiles(r.Files); err != nil {
+		return err
+	}
+	return r.Service.validate()
+}
+
+func validateFiles(files []File) error {
+	if len(files) > maxFiles {
+		return fmt.Errorf("%d files are more than %d", len(files), maxFiles)
+	}
+	seen := map[string]bool{}
+	for _, f := range files {
+		if seen[f.Path] {
+			return fmt.Errorf("%s: it is named twice", f.Path)
+		}
+		seen[f.Path] = true
+		if err := f.validate(); err != nil {
+			return fmt.Errorf("%s: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+func (f File) validate() error {
+	switch {
+	case !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "/" || strings.ContainsAny(f.Path, "\x00\n"):
+		return fmt.Errorf("%q is not an absolute, clean path", f.Path)
+	case !isSum(f.Before) || !isSum(f.After):
+		return errors.New("a sum is not a SHA-256 in hexadecimal")
+	case f.Before == f.After:
+		return errors.New("it would not change")
+	case f.Before == Absent && f.Meta != nil:
+		return errors.New("it has attributes, though it was absent")
+	}
+	at := 0
+	for _, e := range f.Edits {
+		if e.Offset < at || e.Offset > MaxFile {
+			return errors.New("its edits are not in ascending order")
+		}
+		at = e.Offset + len(e.Old)
+	}
+	return nil
+}
+
+func isSum(sum string) bool {
+	if sum == Absent {
+		return true
+	}
+	raw, err := hex.DecodeString(sum)
+	return err == nil && len(raw) == 32 && sum == strings.ToLower(sum)
+}
+
+func (s *Service) validate() error {
+	switch {
+	case s == nil:
+		return nil
+	case !units.MatchString(s.Unit):
+		return fmt.Errorf("%q is not the name of a service's unit", s.Unit)
+	case !path.IsAbs(s.Socket) || path.Clean(s.Socket) != s.Socket:
+		return fmt.Errorf("the socket %q is not an absolute, clean path", s.Socket)
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
+)
+
+// decoyPatience is how long a runtime that nobody depends on may take to answer.
+const decoyPatience = 2 * time.Second
+
+// inspection is one InspectRuntime at work. The functions are what cannot be had from files.
+type inspection struct {
+	host     Host
+	programs []program
+	result   *Runtime
+	// decoyBytes is how much of other containerds' files was taken.
+	decoyBytes int
+
+	ask  func(ctx context.Context, socket string) (*cri.Info, error)
+	peer func(socket string) (pid int, err error)
+	// run runs a program with a root directory, under the name args[0], and returns its standard output.
+	run func(ctx context.Context, root rootFS, program string, args ...string) (string, error)
+	// isExit is whether an error of run is the program's own exit code.
+	isExit func(error) bool
+}
+
+// inspectRuntime finds out which container runtime the kubelet uses, with which configuration. What cannot be read becomes a warning.
+func inspectRuntime(ctx context.Context, host Host) Runtime {
+	in := newInspection(host)
+	in.inspect(ctx)
+	if ctx.Err() != nil { // the calls that were cut short look like a runtime that is down
+		in.result.Instance, in.result.Problem = nil, fmt.Sprintf("it was stopped before the end: %v", context.Cause(ctx))
+	}
+	return *in.result
+}
+
+func newInspection(host Host) *inspection {
+	return &inspection{
+		host: host, programs: programs(host.Proc), result: &Runtime{},
+		ask: cri.Ask, peer: peerOf, run: runWithRoot, isExit: isExitError,
+	}
+}
+
+func (in *inspection) inspect(ctx context.Context) {
+	r := in.result
+	defer in.decoys(ctx) // also where there is no kubelet: they may tell why
+	kubelet, problem := findKubelet(in.programs, in.host)
+	r.Kubelet = kubelet.Kubelet
+	if problem != "" {
+		r.Problem = problem
+		return
+	}
+	socket, err := socketPath(kubelet.Endpoint)
+	if err != nil {
+		r.Problem = err.Error()
+		return
+	}
+	full, err := findSocket(socket, rootFS(in.host.Root), kubelet.root(in.host))
+	if err != nil {
+		in.absent(ctx, socket, "there is no such socket")
+		return
+	}
+	owner, err := in.owner(full, []string{socket, "/" + relativeTo(in.host.Root, full)})
+	if err != nil {
+		in.absent(ctx, socket, err.Error())
+		return
+	}
+	instance := in.instance(ctx, owner, socket, full)
+	r.Instance = &instance
+	in.checkRelease(&instance)
+	switch {
+	case instance.CRI != nil && instance.CRI.Name != "containerd":
+		r.Problem = fmt.Sprintf("the kubelet of this node uses %s %s; runtime faults work with containerd", runtimeName(instance.CRI.Name), instance.CRI.Version)
+	case instance.CRI == nil && !owner.is("containerd"):
+		r.Problem = fmt.Sprintf("%s (process %d) listens at the kubelet's socket %s, does not answer, and does not seem to be containerd: %s", owner.exe, owner.pid, socket, instance.CRIError)
+	}
+}
+
+func runtimeName(name string) string {
+	if name == "cri-o" {
+		return "CRI-O"
+	}
+	return name
+}
+
+// instance describes a runtime that runs. full is where its socket can be reached.
+func (in *inspection) instance(ctx context.Context, p program, socket, full string) Instance {
+	i := Instance{PID: p.pid, Exe: p.exe, Args: p.args, Socket: socket, Unit: in.unit(ctx, p)}
+	info, err := in.ask(ctx, full)
+	switch {
+	case err != nil:
+		i.CRIError = err.Error()
+		i.Release, _ = in.version(ctx, p)
+	default:
+		i.CRI, i.Release = info, info.Version
+		if info.Name != "containerd" {
+			return i // its configuration is of another kind
+		}
+	}
+	in.configure(&i, p.root(in.host), p.configPath())
+	in.executables(&i, p)
+	return i
+}
+
+// absent is for a kubelet whose runtime does not listen: a broken one. What would listen is known where the socket's path is that of a
+// well-known one, or where a containerd was told to listen there.
+func (in *inspection) absent(ctx context.Context, socket, why string) {
+	r := in.result
+	r.Problem = fmt.Sprintf("no container runtime listens at %s, which the kubelet uses: %s", socket, why)
+	for _, p := range in.programs {
+		if p.is("containerd") && p.socket() == socket {
+			i := in.instance(ctx, p, socket, rootFS(in.host.Root).below(socket))
+			r.Instance = &i
+			in.checkRelease(&i)
+			r.Problem += fmt.Sprintf("; containerd (process %d) does not serve it", p.pid)
+			return
+		}
+	}
+	root := rootFS(in.host.Root)
+	place, known := placeOf(socket, root)
+	if !known {
+		return
+	}
+	i := Instance{Socket: socket, CRIError: why}
+	i.Release, _ = in.versionOf(ctx, root, place.exe, "containerd")
+	in.configure(&i, root, place.root)
+	r.Instance = &i
+	in.checkRelease(&i)
+	r.Problem += fmt.Sprintf("; by convention it would be the containerd of %s, with %s", place.unit, i.ConfigPath)
+}
+
+// checkRelease says when the rules by which files are merged are a guess.
+func (in *inspection) checkRelease(i *Instance) {
+	if i.Release == "" && (i.CRI == nil || i.CRI.Name == "containerd") {
+		in.warn("the version of this containerd is unknown: its files are read as %s would", newest)
+	}
+}
+
+func (in *inspection) warn(format string, args ...any) {
+	in.result.Warnings = append(in.result.Warnings, fmt.Sprintf(format, args...))
+}
+
+func (in *inspection) warnOnce(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(in.result.Warnings, text) {
+		in.result.Warnings = append(in.result.Warnings, text)
+	}
+}

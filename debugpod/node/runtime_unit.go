@@ -1,0 +1,77 @@
+package node
+
+import (
+	"context"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// runtimeUnits are the systemd units that containerd runs in, where its cgroup does not tell.
+var runtimeUnits = []string{
+	"containerd.service", "snap.k8s.containerd.service", "snap.microk8s.daemon-containerd.service",
+	"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "k0scontroller.service", "k0sworker.service",
+}
+
+// unit is the systemd unit that restarts the process: one whose main process it is, or comes from. Empty when there is none.
+func (in *inspection) unit(ctx context.Context, p program) string {
+	raw, _ := os.ReadFile(p.proc + "/cgroup")
+	candidates := unitsOf(string(raw))
+	if len(candidates) == 0 {
+		candidates = runtimeUnits
+	}
+	family := in.ancestry(p)
+	for _, unit := range candidates {
+		main, err := in.mainPID(ctx, unit)
+		if err != nil {
+			in.warnOnce("systemd's units are unknown: %v", err)
+			return ""
+		}
+		if main > 1 && slices.Contains(family, main) {
+			return unit
+		}
+	}
+	return ""
+}
+
+// unitsOf are the units in a /proc/PID/cgroup, the innermost first: /system.slice/containerd.service.
+func unitsOf(cgroup string) []string {
+	var units []string
+	for line := range strings.Lines(cgroup) {
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		_, where, _ := strings.Cut(rest, ":")
+		for dir := where; dir != "/" && dir != "." && dir != ""; dir = path.Dir(dir) {
+			if name := path.Base(dir); strings.HasSuffix(name, ".service") && !slices.Contains(units, name) {
+				units = append(units, name)
+			}
+		}
+	}
+	return units
+}
+
+// ancestry is the process and those that it comes from.
+func (in *inspection) ancestry(p program) []int {
+	parents := map[int]int{}
+	for _, other := range in.programs {
+		parents[other.pid] = other.parent
+	}
+	family := []int{p.pid}
+	for parent := p.parent; parent > 1 && !slices.Contains(family, parent); parent = parents[parent] {
+		family = append(family, parent)
+	}
+	return family
+}
+
+// mainPID asks the node's systemd for a unit's main process; 0 when it does not run, or there is no such unit.
+func (in *inspection) mainPID(ctx context.Context, unit string) (int, error) {
+	out, err := in.run(ctx, rootFS(in.host.Root), "systemctl", "systemctl", "show", "-p", "MainPID", "--value", unit)
+	if pid, failed := strconv.Atoi(strings.TrimSpace(out)); failed == nil {
+		return pid, nil
+	}
+	if in.isExit(err) { // it knows no such unit
+		return 0, nil
+	}
+	return 0, err
+}

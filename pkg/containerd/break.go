@@ -1,0 +1,249 @@
+package containerd
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
+)
+
+// Request asks for one fault.
+type Request struct {
+	Mode    Mode
+	Handler string // not used by default-missing and unparsable
+	// Decoy is the file that the handler moves into with wrong-instance: one of another containerd. Without Data it is created.
+	Decoy File
+}
+
+// Broken is a fault that is computed, and not yet applied.
+type Broken struct {
+	Summary string // one sentence: what changes, where
+	Files   []Edited
+	// NodeLoss: CRI or the daemon will not come back with these files. It is more than ModeInfo.NodeLoss: without its default handler CRI
+	// does not load either.
+	NodeLoss bool
+
+	landed func(*Merged) error
+}
+
+// Edited is one file of a fault.
+type Edited struct {
+	Path   string
+	Before []byte // nil: the file is not there
+	After  []byte
+	Edits  []patch.Edit // from Before to After
+}
+
+// Break computes a fault. The error is a *RefusedError where a file must not or cannot be edited; for a handler that does not exist it names
+// those that do.
+func (c *Config) Break(r Request) (*Broken, error) {
+	if _, err := ParseMode(string(r.Mode)); err != nil {
+		return nil, err
+	}
+	if len(c.Files) == 0 {
+		return nil, fmt.Errorf("containerd has no configuration file, it runs on its defaults: there is nothing to break")
+	}
+	for _, f := range c.Files {
+		if isTemplate(f) {
+			return nil, Refuse(f) // a template rarely parses; say what it is rather than where it does not
+		}
+	}
+	before, err := c.effective()
+	if err != nil {
+		return nil, c.refuse(0, "it does not load as it is: "+err.Error(), "repair the configuration first")
+	}
+	if err := before.loads(c.Release); err != nil {
+		return nil, c.refuse(0, "CRI does not load with it as it is: "+err.Error(), "repair the configuration first")
+	}
+	p := &plan{c: c, before: before, handler: r.Handler, changes: map[int][]change{}}
+	for _, f := range c.Files {
+		doc, tree, err := c.parse(f)
+		if err != nil {
+			return nil, fmt.Errorf("containerd cannot load %s: %w", f.Path, err)
+		}
+		p.docs, p.trees = append(p.docs, doc), append(p.trees, tree)
+	}
+	if r.Mode != ModeDefaultMissing && r.Mode != ModeUnparsable {
+		if _, ok := before.runtimes()[r.Handler]; !ok {
+			return nil, p.noHandler()
+		}
+	}
+	switch r.Mode {
+	case ModeMissingHandler:
+		err = p.missingHandler()
+	case ModeWrongInstance:
+		err = p.wrongInstance(r.Decoy)
+	case ModeBinaryMissing:
+		err = p.binaryMissing()
+	case ModeWrongRuntimeType:
+		err = p.wrongRuntimeType()
+	case ModeCgroupDriver:
+		err = p.cgroupDriver()
+	case ModeOptionMisplaced:
+		err = p.optionMisplaced()
+	case ModeDropinShadow:
+		err = p.dropinShadow()
+	case ModeDefaultMissing:
+		err = p.defaultMissing()
+	case ModeUnparsable:
+		return p.unparsable()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.finish()
+}
+
+func (p *plan) noHandler() error {
+	names := sortedKeys(p.before.runtimes())
+	if len(names) == 0 {
+		return fmt.Errorf("containerd's configuration has no runtime handler %q, and declares no other", p.handler)
+	}
+	return fmt.Errorf("containerd's configuration has no runtime handler %q; it has %s", p.handler, strings.Join(names, ", "))
+}
+
+func (c *Config) refuse(i int, reason, way string) *RefusedError {
+	return &RefusedError{Path: c.Files[i].Path, Reason: reason, Way: way}
+}
+
+// plan is a fault in the making.
+type plan struct {
+	c       *Config
+	before  *effective
+	docs    []*document
+	trees   []map[string]any
+	handler string
+
+	changes map[int][]change // by the file's index
+	fresh   *fresh
+	imports []any // of the root file, where they change
+	targets []target
+	summary string
+	landed  func(*Merged) error
+}
+
+// fresh is a file that is not loaded now: a decoy, or a drop-in.
+type fresh struct {
+	file   Edited
+	loadAt int // where it comes among the loaded files; -1: it is not loaded
+}
+
+// target is a path whose value a fault changes. Nothing else may change.
+type target struct {
+	path []string
+	want any // in the merged configuration; nil: absent
+}
+
+// target adds the same target under each plugin ID.
+func (p *plan) target(want any, below ...string) {
+	for _, plugin := range plugins {
+		p.targets = append(p.targets, target{handlerPath(plugin, p.handler, below...), want})
+	}
+}
+
+// finish applies the changes and proves that they are the fault and nothing else.
+func (p *plan) finish() (*Broken, error) {
+	b := &Broken{Summary: p.summary, landed: p.landed}
+	after := &Config{Release: p.c.Release, Files: slices.Clone(p.c.Files)}
+	for i, f := range p.c.Files {
+		changes := p.changes[i]
+		if len(changes) == 0 {
+			continue
+		}
+		if refused := Refuse(f); refused != nil {
+			return nil, refused
+		}
+		edits := p.docs[i].edits(changes)
+		data, err := applied(f.Data, edits)
+		if err != nil {
+			return nil, p.c.refuse(i, "this way of writing it cannot be edited safely: "+err.Error(), wayByHand)
+		}
+		after.Files[i].Data = data
+		b.Files = append(b.Files, Edited{Path: f.Path, Before: f.Data, After: data, Edits: edits})
+		tree, err := p.c.decode(data)
+		if err != nil || !same(without(p.trees[i], p.targets), without(tree, p.targets)) || i == 0 && p.imports != nil && !same(tree["imports"], p.imports) {
+			return nil, p.c.refuse(i, "this way of writing it cannot be edited safely: more than the fault would change", wayByHand)
+		}
+	}
+	if p.fresh != nil {
+		b.Files = append(b.Files, p.fresh.file)
+		if at := p.fresh.loadAt; at >= 0 {
+			after.Files = slices.Insert(after.Files, at, File{Path: p.fresh.file.Path, Data: p.fresh.file.After})
+		}
+	}
+	if len(b.Files) == 0 {
+		return nil, p.c.refuse(0, "no loaded file has a place for this change", wayByHand)
+	}
+	if err := p.verifyMerged(after, b); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+const wayByHand = "edit the file by hand, or choose another mode"
+
+// verifyMerged holds what the daemon would have in memory against what it has now and the fault.
+func (p *plan) verifyMerged(after *Config, b *Broken) error {
+	now, err := after.effective()
+	if err != nil {
+		return p.c.refuse(0, "with the change the daemon would not start: "+err.Error(), wayByHand)
+	}
+	if p.fresh == nil || p.fresh.loadAt < 0 { // a drop-in that shadows changes much, and checks that itself
+		if !same(without(p.before.tree, p.targets), without(now.tree, p.targets)) {
+			return p.c.refuse(0, "the files hide parts of each other, and more than the fault would change", wayByHand)
+		}
+	}
+	for _, t := range p.targets {
+		if len(t.path) < 2 || t.path[1] != now.plugin {
+			continue
+		}
+		if got, ok := dig(now.tree, t.path...); ok != (t.want != nil) || !same(got, t.want) {
+			return p.c.refuse(0, fmt.Sprintf("the change of %s would not take effect", dottedKey(t.path)), wayByHand)
+		}
+	}
+	if err := now.loads(p.c.Release); err != nil {
+		b.NodeLoss = true
+		b.Summary += "; CRI will not load: " + err.Error()
+	}
+	return nil
+}
+
+// applied makes the edits, and checks that their inverse gives the data back.
+func applied(data []byte, edits []patch.Edit) ([]byte, error) {
+	out, err := patch.Apply(data, edits)
+	if err != nil {
+		return nil, err
+	}
+	back, err := patch.Apply(out, patch.Invert(edits))
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Equal(back, data) {
+		return nil, fmt.Errorf("the change cannot be taken back exactly")
+	}
+	return out, nil
+}
+
+// without is the tree without the targets.
+func without(tree map[string]any, targets []target) map[string]any {
+	tree = cloneTable(tree)
+	for _, t := range targets {
+		cut(tree, t.path)
+	}
+	return tree
+}
+
+// where names the edited files.
+func where(c *Config, changes map[int][]change) string {
+	var names []string
+	for i, f := range c.Files {
+		if len(changes[i]) > 0 {
+			names = append(names, f.Path)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func sameFile(a, b string) bool { return path.Clean(a) == path.Clean(b) }

@@ -1,0 +1,187 @@
+package containerd
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// A document is a file with the places of all that it says, for edits that keep every other byte.
+type document struct {
+	data  []byte
+	bom   int
+	exprs []*expr
+}
+
+// span is a range of bytes.
+type span struct{ from, to int }
+
+// expr is a table's header, a key with its value, or a member of an inline table.
+type expr struct {
+	path   []string // from the top of the file, unquoted
+	keys   []span   // the parts of the key as written
+	all    span     // key to value; of a header, its key
+	table  *expr    // the header above it; nil at the top of the file
+	header bool
+	value  span
+	inline bool    // the value is an inline table
+	inside []*expr // its members
+	of     *expr   // the expr whose inline table this is a member of
+}
+
+// arrayElement stands in a path for any element of an array of tables; no key of a handler is so named.
+const arrayElement = "\x00[]"
+
+// parse reads a file both ways: the places, and what it says.
+func (c *Config) parse(f File) (*document, map[string]any, error) {
+	tree, err := c.decode(f.Data)
+	if err != nil {
+		return nil, nil, err
+	}
+	d := &document{data: f.Data, bom: c.bom(f.Data)}
+	p := &unstable.Parser{}
+	p.Reset(f.Data[d.bom:])
+	var table *expr
+	for p.NextExpression() {
+		node := p.Expression()
+		switch node.Kind {
+		case unstable.Table, unstable.ArrayTable:
+			table = &expr{header: true}
+			d.keys(table, node, nil)
+			table.all = span{table.keys[0].from, table.keys[len(table.keys)-1].to}
+			if node.Kind == unstable.ArrayTable {
+				table.path = append(table.path, arrayElement)
+			}
+			d.exprs = append(d.exprs, table)
+		case unstable.KeyValue:
+			d.exprs = append(d.exprs, d.keyValue(node, table, nil))
+		}
+	}
+	return d, tree, p.Error()
+}
+
+func (d *document) keys(e *expr, node *unstable.Node, above []string) {
+	e.path = slices.Clone(above)
+	for it := node.Key(); it.Next(); {
+		key := it.Node()
+		e.path = append(e.path, string(key.Data))
+		e.keys = append(e.keys, d.span(key.Raw))
+	}
+}
+
+func (d *document) keyValue(node *unstable.Node, table, of *expr) *expr {
+	e := &expr{table: table, of: of, all: d.span(node.Raw)}
+	var above []string
+	if of != nil {
+		above = of.path
+	} else if table != nil {
+		above = table.path
+	}
+	d.keys(e, node, above)
+	e.value = span{e.keys[len(e.keys)-1].to, e.all.to}
+	e.value.from += bytes.IndexByte(d.data[e.value.from:e.value.to], '=') + 1
+	for e.value.from < e.value.to && (d.data[e.value.from] == ' ' || d.data[e.value.from] == '\t') {
+		e.value.from++
+	}
+	if value := node.Value(); value.Kind == unstable.InlineTable {
+		e.inline = true
+		for it := value.Children(); it.Next(); {
+			if member := it.Node(); member.Kind == unstable.KeyValue {
+				e.inside = append(e.inside, d.keyValue(member, table, e))
+			}
+		}
+	}
+	return e
+}
+
+func (d *document) span(r unstable.Range) span {
+	return span{d.bom + int(r.Offset), d.bom + int(r.Offset) + int(r.Length)}
+}
+
+func (d *document) text(s span) string { return string(d.data[s.from:s.to]) }
+
+// lines are the whole lines of e, with the newline; of a header, those down to the last line of its table.
+func (d *document) lines(e *expr) span {
+	last := e
+	if e.header {
+		for _, other := range d.exprs {
+			if other.table == e {
+				last = other
+			}
+		}
+	}
+	return span{d.lineStart(e.all.from), d.lineEnd(last.all.to)}
+}
+
+func (d *document) lineStart(at int) int {
+	return max(bytes.LastIndexByte(d.data[:at], '\n')+1, d.bom)
+}
+
+func (d *document) lineEnd(at int) int {
+	if n := bytes.IndexByte(d.data[at:], '\n'); n >= 0 {
+		return at + n + 1
+	}
+	return len(d.data)
+}
+
+// indent is the white space before e's line.
+func (d *document) indent(e *expr) string {
+	start := d.lineStart(e.all.from)
+	end := start
+	for end < len(d.data) && (d.data[end] == ' ' || d.data[end] == '\t') {
+		end++
+	}
+	return string(d.data[start:end])
+}
+
+// newline is what ends the file's lines.
+func (d *document) newline() string {
+	if n := bytes.IndexByte(d.data, '\n'); n > 0 && d.data[n-1] == '\r' {
+		return "\r\n"
+	}
+	return "\n"
+}
+
+// lineOf is the number of the first line that defines what is at path, or something in it; 0 when there is none.
+func (d *document) lineOf(path []string) int {
+	if found := d.at(path); len(found) > 0 {
+		return 1 + bytes.Count(d.data[:found[0].all.from], []byte{'\n'})
+	}
+	return 0
+}
+
+// at are the expressions that define what is at path, or something in it, in the order of the file. What lies in another of them as an inline
+// table is not listed apart.
+func (d *document) at(path []string) []*expr {
+	var found []*expr
+	var look func(e *expr)
+	look = func(e *expr) {
+		switch {
+		case hasPrefix(e.path, path):
+			found = append(found, e)
+		case e.inline && hasPrefix(path, e.path):
+			for _, member := range e.inside {
+				look(member)
+			}
+		}
+	}
+	for _, e := range d.exprs {
+		look(e)
+	}
+	return found
+}
+
+// exactly returns the expression whose key is path, a header or not.
+func (d *document) exactly(path []string) *expr {
+	for _, e := range d.at(path) {
+		if len(e.path) == len(path) {
+			return e
+		}
+	}
+	return nil
+}
+
+func hasPrefix(path, prefix []string) bool {
+	return len(path) >= len(prefix) && slices.Equal(path[:len(prefix)], prefix)
+}

@@ -1,0 +1,233 @@
+package containerd
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
+	"github.com/pelletier/go-toml/v2"
+)
+
+// defaultMissing names a default handler that does not exist.
+func (p *plan) defaultMissing() error {
+	value := quoted(missingRuntime, "")
+	for i, doc := range p.docs {
+		for _, plugin := range plugins {
+			if e := doc.exactly([]string{"plugins", plugin, "containerd", "default_runtime_name"}); e != nil && !e.header {
+				p.changes[i] = append(p.changes[i], change{e.value, quoted(missingRuntime, doc.text(e.value))})
+			}
+		}
+	}
+	for _, plugin := range plugins {
+		p.targets = append(p.targets, target{[]string{"plugins", plugin, "containerd", "default_runtime_name"}, missingRuntime})
+	}
+	if p.before.defaultRuntime() == "" {
+		if err := p.addDefault(value); err != nil {
+			return err
+		}
+	}
+	p.summary = "makes " + missingRuntime + " the default handler, which does not exist, in " + where(p.c, p.changes)
+	p.landed = func(*Merged) error { return nil }
+	return nil
+}
+
+// addDefault writes default_runtime_name where no file has it: into the last file that CRI reads, else at the end of the root file.
+func (p *plan) addDefault(value string) error {
+	for i := len(p.docs) - 1; i >= 0; i-- {
+		for _, plugin := range []string{pluginRuntime, pluginGRPC, pluginShort} {
+			if digTable(p.trees[i], "plugins", plugin, "containerd") == nil || p.c.unread(p.before, plugin, p.trees[i]) != "" {
+				continue
+			}
+			path := []string{"plugins", plugin, "containerd", "default_runtime_name"}
+			if changes := p.docs[i].put(path, value, containerdDepth); changes != nil {
+				p.changes[i] = append(p.changes[i], changes...)
+				return nil
+			}
+		}
+	}
+	plugin := p.before.plugin
+	switch version := fileVersion(p.trees[0]); {
+	case version == 1:
+		plugin = pluginShort
+	case version == 2:
+		plugin = pluginGRPC
+	}
+	for _, id := range plugins {
+		if digTable(p.trees[0], "plugins", id) != nil && p.c.unread(p.before, id, p.trees[0]) == "" {
+			plugin = id
+		}
+	}
+	eol := p.docs[0].newline()
+	text := "[" + dottedKey([]string{"plugins", plugin, "containerd"}) + "]" + eol + "default_runtime_name = " + value + eol
+	p.changes[0] = append(p.changes[0], p.docs[0].appended(text))
+	return nil
+}
+
+// unparsable adds a line that is not TOML at the end of the root file, where no string or table can swallow it.
+func (p *plan) unparsable() (*Broken, error) {
+	f := p.c.Files[0]
+	if refused := Refuse(f); refused != nil {
+		return nil, refused
+	}
+	line := "gpu-fault-unparsable = = # put here by kubectl gpu-fault, to be taken away by it: remove this line to repair the file"
+	edits := edit(p.docs[0].appended(line + p.docs[0].newline()))
+	after, err := applied(f.Data, edits)
+	if err != nil {
+		return nil, p.c.refuse(0, err.Error(), wayByHand)
+	}
+	if _, err := p.c.decode(after); err == nil {
+		return nil, p.c.refuse(0, "the added line would not break it", wayByHand)
+	}
+	return &Broken{
+		Summary:  "adds a line that is not TOML to " + f.Path + "; containerd will not start",
+		Files:    []Edited{{f.Path, f.Data, after, edits}},
+		NodeLoss: true,
+		landed:   func(*Merged) error { return nil },
+	}, nil
+}
+
+// dropinShadow adds a drop-in with nothing but the handler.
+func (p *plan) dropinShadow() error {
+	if p.c.Release.AtLeast(2, 0) {
+		return p.c.refuse(0, fmt.Sprintf("containerd %s merges drop-ins: one does not hide what other files say", p.c.Release), "use missing-handler, or default-missing to take CRI down")
+	}
+	if p.handler == "runc" {
+		return p.c.refuse(0, "a drop-in with only runc has the default handler, and CRI loads", "name another handler")
+	}
+	for _, tree := range p.trees[1:] {
+		if list, _ := tree["imports"].([]any); len(list) > 0 {
+			return p.c.refuse(0, "an imported file imports others, so that a drop-in would not come last", wayByHand)
+		}
+	}
+	from := p.last()
+	name, err := p.importDropin()
+	if err != nil {
+		return err
+	}
+	doc := p.docs[from.file]
+	version := fileVersion(p.before.tree)
+	eol := doc.newline()
+	table := p.before.runtimes()[p.handler]
+	text := written(handlerPath(p.before.plugin, p.handler), table, eol)
+	if version > 1 {
+		text = fmt.Sprintf("version = %d", version) + eol + eol + text
+	}
+	p.fresh = &fresh{Edited{Path: name, After: []byte(text), Edits: edit(change{text: text})}, len(p.c.Files)}
+	p.targets = []target{{[]string{"imports"}, nil}}
+	p.summary = fmt.Sprintf("adds the drop-in %s with nothing but the handler %s, which hides all that other files say about CRI", name, p.handler)
+	p.landed = func(*Merged) error { return nil }
+	return p.checkShadow(table)
+}
+
+// checkShadow proves that with the drop-in CRI's table is the handler and nothing else, and all other tables are as before.
+func (p *plan) checkShadow(handler any) error {
+	after := &Config{Release: p.c.Release, Files: append(slices.Clone(p.c.Files), File{p.fresh.file.Path, p.fresh.file.After})}
+	now, err := after.effective()
+	if err != nil {
+		return p.c.refuse(0, "with the drop-in the daemon would not start: "+err.Error(), wayByHand)
+	}
+	alone := map[string]any{"containerd": map[string]any{"runtimes": map[string]any{p.handler: handler}}}
+	cri := []string{"plugins", p.before.plugin}
+	rest := []target{{path: cri}, {path: []string{"version"}}}
+	if !same(digTable(now.tree, cri...), alone) || !same(without(p.before.tree, rest), without(now.tree, rest)) || now.loads(p.c.Release) == nil {
+		return p.c.refuse(0, "the drop-in would not hide the rest", wayByHand)
+	}
+	return nil
+}
+
+const dropinName = "zz-gpu-fault.toml"
+
+// importDropin returns the path of a drop-in that is loaded last: in the folder of other drop-ins when the root file's last import is such a
+// folder, else beside the root file, with an import of its own.
+func (p *plan) importDropin() (string, error) {
+	root := p.c.Files[0].Path
+	list, _ := p.trees[0]["imports"].([]any)
+	if len(list) > 0 {
+		last, _ := list[len(list)-1].(string)
+		folder := path.Dir(last)
+		name := path.Join(folder, dropinName)
+		matches, err := path.Match(last, name)
+		inUse := err == nil && matches && path.IsAbs(last) && len(p.c.Files) > 1
+		for _, f := range p.c.Files[1:] {
+			inUse = inUse && (path.Dir(f.Path) != folder || f.Path < name)
+		}
+		if inUse && path.Dir(p.c.Files[len(p.c.Files)-1].Path) == folder {
+			return name, nil
+		}
+	}
+	// A glob: when the file is gone, the daemon starts all the same.
+	own := quoted(path.Join(path.Dir(root), "zz-gpu-fault*.toml"), "")
+	doc := p.docs[0]
+	p.imports = append(slices.Clone(list), path.Join(path.Dir(root), "zz-gpu-fault*.toml"))
+	e := doc.exactly([]string{"imports"})
+	switch {
+	case e == nil:
+		// Top-level keys stand before the first table.
+		line, eol := "imports = ["+own+"]", doc.newline()
+		at := doc.bom
+		for _, other := range doc.exprs {
+			if other.table != nil || other.header {
+				break
+			}
+			at = doc.lineEnd(other.all.to)
+		}
+		if at > 0 && at > doc.bom && doc.data[at-1] != '\n' {
+			line = eol + line
+		} else {
+			line += eol
+		}
+		p.changes[0] = append(p.changes[0], change{span{at, at}, line})
+	default:
+		end := e.value.to - 1 // the closing bracket
+		before := strings.TrimRight(doc.text(span{e.value.from, end}), " \t\r\n")
+		if strings.Contains(doc.text(e.value), "#") {
+			return "", p.c.refuse(0, "its imports hold comments", "add \""+path.Join(path.Dir(root), "zz-gpu-fault*.toml")+"\" to imports by hand")
+		}
+		at := e.value.from + len(before)
+		text := ", " + own
+		if strings.HasSuffix(before, "[") || strings.HasSuffix(before, ",") {
+			text = own
+		}
+		p.changes[0] = append(p.changes[0], change{span{at, at}, text})
+	}
+	return path.Join(path.Dir(root), dropinName), nil
+}
+
+// written is a table as TOML under one header.
+func written(path []string, table any, eol string) string {
+	var b strings.Builder
+	encoder := toml.NewEncoder(&b)
+	encoder.SetTablesInline(true)
+	if err := encoder.Encode(table); err != nil {
+		return "" // what was decoded can be encoded; if not, the checks after it say so
+	}
+	return "[" + dottedKey(path) + "]" + eol + strings.ReplaceAll(b.String(), "\n", eol)
+}
+
+func edit(c change) []patch.Edit {
+	return (&document{data: make([]byte, c.at.from)}).edits([]change{c})
+}
+
+// Landed says whether the running configuration, CRI's info["config"], shows the fault. With NodeLoss CRI does not answer: nil is the proof.
+func (b *Broken) Landed(criConfig []byte) error {
+	if b.NodeLoss {
+		if len(criConfig) == 0 {
+			return nil
+		}
+		return errors.New("CRI still answers: containerd runs with what it had in memory, or does not load these files")
+	}
+	if len(criConfig) == 0 {
+		return errors.New("CRI does not answer, so that the fault cannot be seen")
+	}
+	m, err := Running(criConfig)
+	if err != nil {
+		return err
+	}
+	if b.landed == nil {
+		return errors.New("this fault was not computed here, and cannot be checked")
+	}
+	return b.landed(m)
+}

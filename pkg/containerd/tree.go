@@ -1,0 +1,112 @@
+package containerd
+
+import (
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+)
+
+// A tree is a decoded file: tables are map[string]any.
+
+// dig returns what lies at path, and whether there is something.
+func dig(tree map[string]any, path ...string) (any, bool) {
+	var v any = tree
+	for _, key := range path {
+		table, ok := v.(map[string]any)
+		if !ok {
+			return nil, false
+		}
+		if v, ok = table[key]; !ok {
+			return nil, false
+		}
+	}
+	return v, true
+}
+
+// digTable returns the table at path; nil where there is none.
+func digTable(tree map[string]any, path ...string) map[string]any {
+	v, _ := dig(tree, path...)
+	table, _ := v.(map[string]any)
+	return table
+}
+
+// digText returns the text at path; empty where there is none.
+func digText(tree map[string]any, path ...string) string {
+	v, _ := dig(tree, path...)
+	text, _ := v.(string)
+	return text
+}
+
+// cut removes what lies at path, and then the tables of path that are empty: whether an empty table is written down is all the same
+// to containerd.
+func cut(tree map[string]any, path []string) {
+	if len(path) == 0 {
+		return
+	}
+	if len(path) == 1 {
+		delete(tree, path[0])
+		return
+	}
+	if below, ok := tree[path[0]].(map[string]any); ok {
+		if cut(below, path[1:]); len(below) == 0 {
+			delete(tree, path[0])
+		}
+	}
+}
+
+// clone copies the tables, so that one tree can be changed and the other kept.
+func clone(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		return cloneTable(v)
+	case []any:
+		list := make([]any, len(v))
+		for i := range v {
+			list[i] = clone(v[i])
+		}
+		return list
+	}
+	return v
+}
+
+func cloneTable(tree map[string]any) map[string]any {
+	if tree == nil {
+		return nil
+	}
+	all := make(map[string]any, len(tree))
+	for k, v := range tree {
+		all[k] = clone(v)
+	}
+	return all
+}
+
+// overlay merges from into to as containerd 2 does: tables key by key, all else is replaced.
+func overlay(to, from map[string]any) {
+	for k, v := range from {
+		if below, ok := v.(map[string]any); ok {
+			if old, ok := to[k].(map[string]any); ok {
+				overlay(old, below)
+				continue
+			}
+		}
+		to[k] = clone(v)
+	}
+}
+
+// same compares trees. Unlike reflect.DeepEqual it takes nan for equal to nan.
+func same(a, b any) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		return ok && maps.EqualFunc(a, b, same)
+	case []any:
+		b, ok := b.([]any)
+		return ok && slices.EqualFunc(a, b, same)
+	case float64:
+		if b, ok := b.(float64); ok && math.IsNaN(a) && math.IsNaN(b) {
+			return true
+		}
+	}
+	return reflect.DeepEqual(a, b)
+}

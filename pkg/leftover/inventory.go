@@ -1,0 +1,248 @@
+package leftover
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// inventory is what the lists of workloads and pods gave. Of objects without anything to find it keeps only who they are.
+type inventory struct {
+	byUID  map[types.UID]*identity
+	byName map[string]*identity
+	marked []marked
+	ours   []Leftover // with our label
+	// services are the namespaces in which Dynamo's fault-injection service is, or was.
+	services []string
+}
+
+// identity is who an object is, and who owns it.
+type identity struct {
+	apiVersion, kind, namespace, name string
+	owner                             *metav1.OwnerReference // its controller
+	graph                             string                 // the DynamoGraphDeployment that it says it is of
+}
+
+// marked is an object with something to find.
+type marked struct {
+	kind   kind
+	object *unstructured.Unstructured
+	// dynamo and ours are what would be taken out.
+	dynamo, ours change
+	managed      bool // it has fields of ours
+}
+
+func newInventory() *inventory {
+	return &inventory{byUID: map[types.UID]*identity{}, byName: map[string]*identity{}, services: []string{serviceNamespace}}
+}
+
+func nameKey(kind, namespace, name string) string { return kind + "/" + namespace + "/" + name }
+
+// labelGraph is on what a DynamoGraphDeployment makes.
+const labelGraph = "nvidia.com/dynamo-graph-deployment-name"
+
+func (s *search) workloads() []task {
+	var tasks []task
+	for _, k := range workloads() {
+		tasks = append(tasks, func(ctx context.Context) error {
+			_, err := s.objects(ctx, k.resource, metav1.ListOptions{}, func(o *unstructured.Unstructured) { s.take(k, o) })
+			return err
+		})
+	}
+	return tasks
+}
+
+// take looks at a workload or a pod.
+func (s *search) take(k kind, o *unstructured.Unstructured) {
+	if k.name != kindPod {
+		who := &identity{o.GetAPIVersion(), k.name, o.GetNamespace(), o.GetName(), metav1.GetControllerOf(o), o.GetLabels()[labelGraph]}
+		s.byUID[o.GetUID()], s.byName[nameKey(k.name, o.GetNamespace(), o.GetName())] = who, who
+	}
+	switch {
+	case isOurs(o) && k.name == kindPod:
+		if left, busy := ourPod(k.resource, o, s.now()); !busy {
+			s.ours = append(s.ours, left)
+		}
+		return
+	case isOurs(o):
+		s.ours = append(s.ours, labelledObject(k.resource, k.name, o))
+		return
+	case s.isService(k, o):
+		return
+	case isOver(k, o): // it runs no more, and nobody runs it again
+		return
+	}
+	m := marked{kind: k, object: o}
+	copied := o // what is looked for is taken out of it
+	if mayHave(k, o) {
+		copied = o.DeepCopy()
+		for _, p := range k.places(copied) {
+			m.dynamo.merge(withoutDynamo(p))
+			m.ours.merge(withoutOurs(p))
+		}
+	}
+	_, m.managed = fields(o)
+	if len(m.dynamo.gone) > 0 || len(m.ours.gone) > 0 || m.managed {
+		s.marked = append(s.marked, m)
+	}
+}
+
+// mayHave is whether it is worth to copy the object: most have nothing of the kind.
+func mayHave(k kind, o *unstructured.Unstructured) bool {
+	for _, p := range k.places(o) {
+		for _, c := range p.containers() {
+			for _, variable := range elements(c.fields, c.env) {
+				name := text(variable, "name")
+				if name == preload || name == "CUDA_XID_TYPE" || strings.HasPrefix(name, dynamoVariablePrefix) || strings.HasPrefix(name, ourVariablePrefix) {
+					return true
+				}
+			}
+			for _, mount := range elements(c.fields, "volumeMounts") {
+				if named, _ := dynamoVolume(mount); named {
+					return true
+				}
+			}
+			if slices.Contains(dynamoContainers, text(c.fields, "name")) {
+				return true
+			}
+		}
+		for _, volume := range elements(p.spec, "volumes") {
+			if named, _ := dynamoVolume(volume); named {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isOver is whether a pod or a job has ended.
+func isOver(k kind, o *unstructured.Unstructured) bool {
+	status, _ := field(o.Object, "status")
+	switch k.name {
+	case kindPod:
+		return text(status, "phase") == "Succeeded" || text(status, "phase") == "Failed"
+	case kindJob:
+		for _, condition := range elements(status, "conditions") {
+			if kind := text(condition, "type"); (kind == "Complete" || kind == "Failed") && text(condition, "status") == "True" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// top is the topmost object that owns this one, as far as it can be told without further requests. ok is false when nobody does.
+func (in *inventory) top(o *unstructured.Unstructured) (top identity, ok bool) {
+	who := identity{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName(), metav1.GetControllerOf(o), o.GetLabels()[labelGraph]}
+	for range 8 { // a loop of owners would not end
+		next := in.owner(who, o.GetLabels()["pod-template-hash"])
+		if next == nil {
+			break
+		}
+		who, ok = *next, true
+	}
+	return who, ok
+}
+
+func (in *inventory) owner(who identity, templateHash string) *identity {
+	if graph := in.byName[nameKey(kindGraph, who.namespace, who.graph)]; graph != nil && who.kind != kindGraph {
+		return graph
+	}
+	if who.owner == nil {
+		return nil
+	}
+	if known := in.byUID[who.owner.UID]; known != nil {
+		return known
+	}
+	// A ReplicaSet is its Deployment's name and the hash that its pods have as a label.
+	if name, cut := strings.CutSuffix(who.owner.Name, "-"+templateHash); cut && who.owner.Kind == kindReplicaSet && templateHash != "" {
+		if known := in.byName[nameKey(kindDeployment, who.namespace, name)]; known != nil {
+			return known
+		}
+	}
+	return &identity{apiVersion: who.owner.APIVersion, kind: who.owner.Kind, namespace: who.namespace, name: who.owner.Name}
+}
+
+// assemble makes leftovers of what was found in objects.
+func (s *search) assemble() {
+	for _, left := range s.ours {
+		s.ofOurs(left)
+	}
+	// Owners come before what they own, so that this can go to theirs.
+	slices.SortStableFunc(s.marked, func(a, b marked) int { return s.depth(a) - s.depth(b) })
+	for _, m := range s.marked {
+		if len(m.ours.gone) > 0 || m.managed {
+			s.ourChanges(m)
+		}
+		if len(m.dynamo.gone) > 0 {
+			s.dynamoChanges(m)
+		}
+	}
+}
+
+func (s *search) depth(m marked) int {
+	_, owned := s.top(m.object)
+	switch {
+	case m.kind.name == kindPod:
+		return 2
+	case owned:
+		return 1
+	}
+	return 0
+}
+
+// place puts a leftover where it belongs: to its owner's, which is to be changed in its place, or into the list.
+func (s *search) place(m marked, left Leftover) {
+	top, owned := s.top(m.object)
+	if owned {
+		if i := slices.IndexFunc(s.items, func(other Leftover) bool {
+			return other.Of == left.Of && other.Kind == top.kind && other.Namespace == top.namespace && other.Name == top.name && other.edit != nil
+		}); i >= 0 {
+			s.items[i].With = append(s.items[i].With, ref(left.APIVersion, left.Kind, left.Name))
+			return
+		}
+	}
+	if left.Remedy == Edit {
+		s.fixed(m, &left, top, owned)
+	}
+	s.items = append(s.items, left)
+}
+
+// fixed is for what cannot, or shall not, be changed itself.
+func (s *search) fixed(m marked, left *Leftover, top identity, owned bool) {
+	switch {
+	case owned:
+		owner := ref(top.apiVersion, top.kind, top.name)
+		left.What = append(left.What, "owned by "+owner)
+		left.Remedy, left.Todo = Nobody, fmt.Sprintf("its owner would put it back; see: kubectl edit %s -n %s", owner, left.Namespace)
+		if m.kind.name == kindPod && s.byName[nameKey(top.kind, top.namespace, top.name)] != nil {
+			left.Todo = fmt.Sprintf("its owner makes it anew without: kubectl delete pod %s -n %s", left.Name, left.Namespace)
+		}
+	case m.kind.fixed != "":
+		left.Remedy, left.Todo = Nobody, fmt.Sprintf("%s: kubectl delete %s -n %s, and make it again without", m.kind.fixed, ref(left.APIVersion, left.Kind, left.Name), left.Namespace)
+	}
+}
+
+// changedAt is when somebody put one of the names into the object, by its managed fields; zero when they do not tell.
+func changedAt(o metav1.Object, names []string) time.Time {
+	var last time.Time
+	for _, entry := range o.GetManagedFields() {
+		if entry.FieldsV1 == nil || entry.Time == nil {
+			continue
+		}
+		raw := entry.FieldsV1.String()
+		isIn := func(name string) bool {
+			return strings.Contains(raw, `\"`+name+`\"`) || strings.Contains(raw, `"f:`+name+`"`)
+		}
+		if slices.ContainsFunc(names, isIn) && entry.Time.After(last) {
+			last = entry.Time.UTC()
+		}
+	}
+	return last
+}

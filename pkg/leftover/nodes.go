@@ -1,0 +1,89 @@
+package leftover
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+)
+
+// dynamoMarker is the directory of a node with which Dynamo's library is switched on and off.
+const dynamoMarker = "cuda-fault-test"
+
+// OnNode judges what the helper found on a node by the ledger. What belongs to runs that may be in place is no leftover; what belongs to
+// an overdue one goes with its fault.
+func (f *Found) OnNode(node string, things []deadman.Leftover) []Leftover {
+	var items []Leftover
+	for _, thing := range things {
+		l := Leftover{Kind: thing.Kind, Name: thing.Path, Node: node, Of: Ours, Run: thing.Run, Remedy: OnNode}
+		if thing.Kind == deadman.LeftoverForeign {
+			l.Of, l.What = Foreign, []string{"left by another fault injector"}
+			if path.Base(thing.Path) == dynamoMarker {
+				l.Of, l.What = Dynamo, []string{"switch of the CUDA library"}
+			}
+			items = append(items, l)
+			continue
+		}
+		l.What = []string{describe(thing)}
+		if thing.Problem != "" {
+			l.What = append(l.What, thing.Problem)
+		}
+		if thing.Status != nil {
+			l.Since = thing.Status.Time.UTC()
+		}
+		known := f.runs.of(thing.Run)
+		if thing.Run == "" {
+			known = knownRun{standing: closed} // of no run: a file that was prepared, and never used
+		}
+		switch known.standing {
+		case inUse:
+			f.InUse++
+			continue
+		case overdue:
+			continue
+		}
+		l.judge(known)
+		items = append(items, l)
+	}
+	return items
+}
+
+func describe(thing deadman.Leftover) string {
+	switch thing.Kind {
+	case deadman.LeftoverRecord:
+		if thing.Status != nil && thing.Status.Phase != "" {
+			text := fmt.Sprintf("record of changed files, %s", thing.Status.Phase)
+			if !thing.Status.Until.IsZero() {
+				text += ", until " + thing.Status.Until.UTC().Format(time.RFC3339)
+			}
+			return text
+		}
+		return "record of changed files"
+	case deadman.LeftoverBootUnit:
+		return "unit that restores files when the node boots"
+	case deadman.LeftoverDeadMan:
+		return "process that restores files"
+	case deadman.LeftoverPrepared:
+		return "file that was prepared, and is not used"
+	}
+	return thing.Kind
+}
+
+// Keep are the runs of which the helper must leave everything on the node: all but those that certainly are over.
+func (f *Found) Keep(things []deadman.Leftover) []string {
+	var ids []string
+	for id, known := range f.runs.byID {
+		if known.standing != closed {
+			ids = append(ids, id)
+		}
+	}
+	for _, thing := range things {
+		if thing.Run != "" && f.runs.of(thing.Run).standing == untold {
+			ids = append(ids, thing.Run)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}

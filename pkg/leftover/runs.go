@@ -1,0 +1,186 @@
+package leftover
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// standing is what the ledger says about a run, and so about what belongs to it.
+type standing int
+
+const (
+	untold     standing = iota // its record may lie where we may not read
+	missing                    // there is no record of it in the whole cluster
+	closed                     // it is over for good
+	ended                      // nobody works on it any more and nothing is to be undone, but its record is open
+	overdue                    // its time is up, or its client died, and there is something to undo
+	inUse                      // its client may be at work, or its fault is in place as it shall be
+	unreadable                 // nobody knows: a newer version's, or a damaged one
+)
+
+// knownRun is a run of some ledger.
+type knownRun struct {
+	standing standing
+	run      ledger.Run // zero unless it was read
+	store    *ledger.Store
+	why      error // it is unreadable
+}
+
+// runs are the runs of all ledgers in the cluster that may be read.
+type runs struct {
+	byID map[string]knownRun
+	// complete is whether the records of all namespaces were seen. Otherwise nobody can say that a run has none.
+	complete bool
+	now      time.Time
+}
+
+// loadRuns reads the ledgers of the namespaces where records are. It comes after the objects were listed: the record of a run is
+// written before anything else of it, so an object without a record has lost it.
+func (f *Finder) loadRuns(ctx context.Context, records []metav1.PartialObjectMetadata, complete bool) (*runs, error) {
+	known := &runs{byID: map[string]knownRun{}, complete: complete, now: f.now()}
+	scopes := map[string]ledger.Scope{}
+	for _, record := range records {
+		isClosed := record.Labels[ledger.LabelClosed] == "true"
+		known.learn(record.Name, knownRun{standing: closed})
+		switch {
+		case isClosed && record.Labels[ledger.LabelFault] == nodeFault:
+			scopes[record.Namespace] = ledger.All // to know how it ended
+		case !isClosed && scopes[record.Namespace] == "":
+			scopes[record.Namespace] = ledger.Active
+		}
+	}
+	for namespace, scope := range scopes {
+		store := ledger.New(f.Client, namespace)
+		found, err := store.List(ctx, scope)
+		if apierrors.IsForbidden(err) {
+			known.complete = false
+			for _, record := range records {
+				if record.Namespace == namespace && record.Labels[ledger.LabelClosed] != "true" {
+					known.learn(record.Name, knownRun{standing: unreadable, store: store, why: err})
+				}
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, run := range found.Runs {
+			known.learn(run.ID, knownRun{standing: judge(run, known.now), run: run, store: store})
+		}
+		for _, bad := range found.Unreadable {
+			known.learn(bad.Name, knownRun{standing: unreadable, store: store, why: bad.Err})
+		}
+	}
+	return known, nil
+}
+
+// learn keeps the more careful of two opinions.
+func (r *runs) learn(id string, known knownRun) {
+	if old, ok := r.byID[id]; !ok || known.standing >= old.standing {
+		r.byID[id] = known
+	}
+}
+
+// of is the run with the ID.
+func (r *runs) of(id string) knownRun {
+	known, ok := r.byID[id]
+	switch {
+	case ok:
+		return known
+	case r.complete:
+		return knownRun{standing: missing}
+	default:
+		return knownRun{standing: untold}
+	}
+}
+
+// aiming returns a run that is not over and changes the object.
+func (r *runs) aiming(kind, namespace, name string) (string, knownRun) {
+	for id, known := range r.byID {
+		if known.standing < ended {
+			continue
+		}
+		if slices.ContainsFunc(known.run.Targets(), (ledger.Target{Kind: kind, Namespace: namespace, Name: name}).Same) {
+			return id, known
+		}
+	}
+	return "", knownRun{standing: missing}
+}
+
+// judge says what a record that was read means for what belongs to its run.
+func judge(run ledger.Run, now time.Time) standing {
+	finished := run.Phase != ledger.Planned && run.Phase != ledger.Applying
+	switch {
+	case run.IsClosed():
+		return closed
+	case run.InItsWay(now):
+		return inUse
+	case len(run.Pending()) > 0 && (run.Expired(now) || !finished):
+		return overdue
+	case len(run.Pending()) > 0:
+		return inUse
+	case finished && now.Before(run.Deadline.Add(ledger.ClockSkew)):
+		return inUse // its client may be tidying up
+	default:
+		return ended
+	}
+}
+
+// faults are the leftovers of kind fault.
+func (r *runs) faults() []Leftover {
+	var all []Leftover
+	for id, known := range r.byID {
+		if known.standing != overdue {
+			continue
+		}
+		why := "its client died"
+		if known.run.Expired(r.now) {
+			why = fmt.Sprintf("its time was up at %s", known.run.Until.Format(time.RFC3339))
+		}
+		what := fmt.Sprintf("%s on %s: %s, and nobody confirmed that it is undone", known.run.Summary, targets(known.run.Pending()), why)
+		all = append(all, Leftover{
+			Kind: KindFault, Namespace: known.store.Namespace, Name: id, Of: Ours, Run: id, Since: known.run.Created,
+			What: []string{what}, Remedy: Nobody, Todo: known.store.Command("revert", id),
+		})
+	}
+	return all
+}
+
+func targets(steps []ledger.Step) string {
+	var names []string
+	for _, step := range steps {
+		if name := step.Target.String(); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// nodeFault is the fault that changes files of nodes.
+const nodeFault = "runtime"
+
+// nodes are those where a run that changes nodes may have left something: it did not end with everything put back.
+func (r *runs) nodes() []string {
+	var names []string
+	for _, known := range r.byID {
+		if known.run.Fault != nodeFault || known.standing == inUse {
+			continue
+		}
+		for _, step := range known.run.Steps {
+			left := step.InPlace() || step.State == ledger.StateSuperseded
+			if left && step.Target.Kind == "Node" && !slices.Contains(names, step.Target.Name) {
+				names = append(names, step.Target.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,65 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// expiredTimeout is short: nobody waits for a warning.
+const expiredTimeout = 2 * time.Second
+
+// warnOfExpired makes every command that talked to a cluster end with a line about faults whose time is up there. Commands that say
+// more about them themselves are left out.
+func warnOfExpired(cmd *cobra.Command, connection *kube.Connection, streams genericiooptions.IOStreams) {
+	for _, sub := range cmd.Commands() {
+		warnOfExpired(sub, connection, streams)
+	}
+	run := cmd.RunE
+	if run == nil || slices.Contains([]string{"list", "revert", "leftovers"}, cmd.Name()) && cmd.Parent().Parent() == nil {
+		return
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		if cluster := connection.Connected(); cluster != nil && cmd.Context().Err() == nil {
+			if line := expired(cmd.Context(), ledger.New(cluster.Client, connection.LedgerNamespace)); line != "" {
+				printer.Talk(streams.ErrOut, "Warning: %s", line)
+			}
+		}
+		return err
+	}
+}
+
+// expired is a line about runs whose time is up, and of which nobody knows that they are undone; empty when there are none.
+// Who may not read the ledger is not warned.
+func expired(ctx context.Context, store *ledger.Store) string {
+	ctx, cancel := context.WithTimeout(ctx, expiredTimeout)
+	defer cancel()
+	open, err := store.List(ctx, ledger.Active)
+	if err != nil {
+		return ""
+	}
+	var over []string
+	for _, run := range open.Runs {
+		if pending := run.Pending(); run.Expired(store.Now()) && len(pending) > 0 {
+			over = append(over, fmt.Sprintf("%s on %s", run.ID, pending[0].Target))
+		}
+	}
+	switch len(over) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("the time of %s is up, and nobody has confirmed that it is undone: %s", over[0], store.Command("revert", "--expired"))
+	}
+	return fmt.Sprintf("the time of %d runs is up (%s), and nobody has confirmed that they are undone: %s",
+		len(over), strings.Join(over[:min(3, len(over))], ", "), store.Command("revert", "--expired"))
+}

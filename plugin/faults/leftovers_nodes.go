@@ -1,0 +1,206 @@
+package faults
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+)
+
+// nodePods looks at nodes with a debug pod on each.
+type nodePods struct {
+	*leftoversFlags
+	cluster         *kube.Cluster
+	ledgerNamespace string
+	streams         genericiooptions.IOStreams
+
+	names  []string
+	unseen []leftover.Skipped
+	things map[string][]deadman.Leftover // what the helper found on each
+}
+
+// choose finds out which nodes are meant, says what it takes to look at them, and asks before it does so on all of them.
+func (p *nodePods) choose(ctx context.Context) error {
+	if len(p.nodes) == 0 && !p.allNodes {
+		return nil
+	}
+	var all, gpus []string
+	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return p.cluster.Client.CoreV1().Nodes().List(ctx, options)
+	})
+	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		if n, ok := object.(*corev1.Node); ok {
+			all = append(all, n.Name)
+			if fault.IsGPUNode(*n) {
+				gpus = append(gpus, n.Name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list the nodes: %w", err)
+	}
+	if p.allNodes {
+		if p.names = gpus; len(gpus) == 0 {
+			printer.Talk(p.streams.ErrOut, "no node has GPUs; name others with --node")
+			return nil
+		}
+	} else {
+		for _, name := range p.nodes {
+			if !slices.Contains(all, name) {
+				return fmt.Errorf("there is no node %q; see: kubectl get nodes", name)
+			}
+		}
+		p.names = p.nodes
+	}
+	slices.Sort(p.names)
+	printer.Talk(p.streams.ErrOut, "looking at files on %s takes a privileged debug pod on each, in namespace %s; they are deleted again",
+		listed(p.names), p.ledgerNamespace)
+	if !p.allNodes {
+		return nil
+	}
+	return confirm.Ask(ctx, p.streams, fmt.Sprintf("Start %s in context %q?", count(len(p.names), "debug pod"), p.cluster.Context), p.yes)
+}
+
+// listed names up to five nodes.
+func listed(names []string) string {
+	if len(names) <= 5 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more nodes", strings.Join(names[:5], ", "), len(names)-5)
+}
+
+// look asks the chosen nodes. One that does not answer is in unseen.
+func (p *nodePods) look(ctx context.Context, found *leftover.Found) ([]leftover.Leftover, error) {
+	if len(p.names) == 0 {
+		return nil, nil
+	}
+	answers, failed, err := p.ask(ctx, p.names, func(string) node.Leftovers { return node.Leftovers{} })
+	if err != nil {
+		return nil, err
+	}
+	p.things = answers
+	var items []leftover.Leftover
+	for _, name := range p.names {
+		if why := failed[name]; why != nil {
+			p.unseen = append(p.unseen, leftover.Skipped{What: "files on node " + name, Why: why.Error()})
+			continue
+		}
+		items = append(items, found.OnNode(name, answers[name])...)
+	}
+	return items, nil
+}
+
+// clean removes what is on nodes. The ledger is read again right before, so that nothing of a run that began meanwhile is touched.
+func (p *nodePods) clean(ctx context.Context, finder *leftover.Finder, report *leftoversReport) {
+	var items []leftover.Leftover
+	var names []string
+	for _, l := range report.items {
+		if l.Remedy == leftover.OnNode {
+			items = append(items, l)
+			if !slices.Contains(names, l.Node) {
+				names = append(names, l.Node)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	var answers map[string][]deadman.Leftover
+	var failed map[string]error
+	now, err := finder.Find(ctx)
+	if err == nil {
+		answers, failed, err = p.ask(ctx, names, func(name string) node.Leftovers {
+			return node.Leftovers{Clean: true, Keep: now.Keep(p.things[name])}
+		})
+	}
+	for _, l := range items {
+		result := leftover.Result{Leftover: l, Err: cmp.Or(err, failed[l.Node])}
+		if result.Err == nil {
+			result.Did, result.Err = became(l, answers[l.Node])
+		}
+		report.done(result)
+	}
+}
+
+// became is what the helper made of a leftover.
+func became(l leftover.Leftover, answer []deadman.Leftover) (string, error) {
+	i := slices.IndexFunc(answer, func(thing deadman.Leftover) bool { return thing.Kind == l.Kind && thing.Path == l.Name })
+	switch {
+	case i < 0:
+		return leftover.DidGo, nil
+	case answer[i].Removed:
+		return didRemove, nil
+	case answer[i].Problem != "":
+		return "", errors.New(answer[i].Problem)
+	default:
+		return "", errors.New("the helper left it, since a run may need it: look again")
+	}
+}
+
+// ask has the helper look for leftovers on several nodes. failed says which did not answer, and why.
+func (p *nodePods) ask(ctx context.Context, names []string, what func(name string) node.Leftovers) (answers map[string][]deadman.Leftover, failed map[string]error, err error) {
+	store := ledger.New(p.cluster.Client, p.ledgerNamespace)
+	if _, err := store.EnsureNamespace(ctx); err != nil {
+		return nil, nil, err
+	}
+	id, err := store.NewID("leftovers") // no run: it changes nothing that would have to be undone
+	if err != nil {
+		return nil, nil, err
+	}
+	report := progress.New(p.streams.ErrOut)
+	found, errs := make([][]deadman.Leftover, len(names)), make([]error, len(names))
+	var group errgroup.Group
+	group.SetLimit(p.parallel)
+	for i, name := range names {
+		group.Go(func() error {
+			found[i], errs[i] = p.askOne(ctx, id, name, what(name), func(text string) { report.Step(name, text) })
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	answers, failed = map[string][]deadman.Leftover{}, map[string]error{}
+	for i, name := range names {
+		if answers[name] = found[i]; errs[i] != nil {
+			failed[name] = errs[i]
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	return answers, failed, nil
+}
+
+func (p *nodePods) askOne(ctx context.Context, id, name string, what node.Leftovers, say func(string)) (found []deadman.Leftover, err error) {
+	session, err := p.pods.Start(ctx, p.cluster, p.pods.Spec(id, name, p.ledgerNamespace), say)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if closing := session.Close(ctx); closing != nil {
+			say(closing.Error())
+		}
+	}()
+	return session.Leftovers(ctx, what)
+}

@@ -1,0 +1,90 @@
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// before tells, on stderr, what is going to be done where, what users will see, and how it ends.
+func (b *breaking) before(say func(string, ...any), names []string, context string) {
+	say("%s: %s, in context %q", b.summary(), list(names), context)
+	say("What: %s. Nothing else in the files is touched.", b.info.Summary)
+	if b.noRestart {
+		say("containerd is not restarted: pods start as before until somebody restarts it.")
+	} else {
+		say("containerd is restarted; containers that run go on. What users see then: %s", strings.ReplaceAll(b.info.Symptom, "nvidia", b.handler))
+	}
+	by := "; when the time is up the node does it by itself"
+	if b.ttl.TTL == 0 {
+		by = ""
+	}
+	say("It stays %s. Undo: `kubectl gpu-fault revert RUN`, or delete the debug pod%s.", b.ttl.String(), by)
+	if b.info.NodeLoss && !b.noRestart {
+		say("Warning: the node will be NotReady meanwhile, and nothing can be started on it, also no revert: its dead man ends it.")
+		say("If you must be faster, on the node: %s", restoreByHand("RUN"))
+	}
+	say("")
+}
+
+func (b *breaking) printDryRun(streams genericiooptions.IOStreams, names []string) error {
+	for _, name := range names {
+		fmt.Fprintf(streams.Out, "node/%s broken (%s dry run)\n", name, b.dryRun)
+	}
+	return nil
+}
+
+// print shows the proofs. The whole record is what -o json prints.
+func (b *breaking) print(streams genericiooptions.IOStreams, connection *kube.Connection, run *ledger.Run) error {
+	if run == nil {
+		return nil
+	}
+	if !b.format.IsTable() {
+		return b.format.Object(streams.Out, run, "run/"+run.ID)
+	}
+	table := &printer.Table{Header: []string{"NODE", "SOURCE", "PROOF"}, NoHeader: b.format.NoHeader}
+	proven := 0
+	for _, step := range run.Steps {
+		if step.State != ledger.StateProven {
+			continue
+		}
+		proven++
+		for _, e := range step.Evidence {
+			table.Add(step.Target.Name, e.Source, e.Text)
+		}
+	}
+	if proven == 0 {
+		return nil
+	}
+	if err := table.Write(streams.Out); err != nil {
+		return err
+	}
+	end := "no end"
+	if !run.Until.IsZero() {
+		end = "until " + run.Until.Local().Format("15:04:05")
+	}
+	printer.Talk(streams.ErrOut, "broken on %s, %s; undo it with: %s", list(nodesOf(*run)), end,
+		ledger.New(nil, connection.LedgerNamespace).Command("revert", run.ID))
+	return nil
+}
+
+func nodesOf(run ledger.Run) []string {
+	var names []string
+	for _, step := range run.Steps {
+		if step.State == ledger.StateProven {
+			names = append(names, step.Target.Name)
+		}
+	}
+	return names
+}
+
+func sorted(words []string) []string {
+	slices.Sort(words)
+	return words
+}

@@ -1,0 +1,340 @@
+package runtime
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// write shows the view to people: what is one, as `kubectl describe` does, and tables of what is many.
+func (v *view) write(w io.Writer, format printer.Format) error {
+	out := &sections{w: w, format: format}
+	out.lines("", v.summary(format.IsWide()))
+	if v.Runtime != nil {
+		out.table("Configuration files, in the order in which they are loaded:", v.files(format.IsWide()))
+		out.table("Runtime handlers:", v.handlers(format.IsWide()))
+	}
+	out.lines("RuntimeClasses whose handler this node does not have:", v.homeless())
+	out.table("Other containerds and their files, which the kubelet does not use:", v.decoys(format.IsWide()))
+	for _, t := range v.Toolkits {
+		out.lines(fmt.Sprintf("The NVIDIA container toolkit, DaemonSet %s/%s, was told:", t.Namespace, t.Name), t.lines())
+	}
+	var findings []string
+	for _, f := range v.Findings {
+		findings = append(findings, "  "+f.ID+": "+f.Message)
+		if f.Fix != "" {
+			findings = append(findings, "      Fix: "+f.Fix)
+		}
+	}
+	out.lines("Findings:", findings)
+	var warnings []string
+	for _, text := range v.allWarnings() {
+		warnings = append(warnings, "  "+text)
+	}
+	out.lines("Warnings:", warnings)
+	return out.err
+}
+
+// sections writes paragraphs with an empty line between them. It remembers the first error.
+type sections struct {
+	w       io.Writer
+	format  printer.Format
+	started bool
+	err     error
+}
+
+func (s *sections) title(text string) {
+	if s.started {
+		s.print("\n")
+	}
+	s.started = true
+	if text != "" {
+		s.print(text + "\n")
+	}
+}
+
+func (s *sections) print(text string) {
+	if s.err == nil {
+		_, s.err = io.WriteString(s.w, text)
+	}
+}
+
+func (s *sections) lines(title string, lines []string) {
+	if len(lines) == 0 {
+		return
+	}
+	s.title(title)
+	for _, line := range lines {
+		s.print(printer.Wrap(printer.Escape(line), printer.Width(s.w)) + "\n")
+	}
+}
+
+func (s *sections) table(title string, t *printer.Table) {
+	if len(t.Rows) == 0 {
+		return
+	}
+	s.title(title)
+	t.NoHeader = s.format.NoHeader
+	if s.err == nil {
+		s.err = t.Write(s.w)
+	}
+}
+
+// summary are the pairs of name and value at the top.
+func (v *view) summary(wide bool) []string {
+	var pairs [][2]string
+	add := func(name, value string) {
+		if value != "" {
+			pairs = append(pairs, [2]string{name + ":", value})
+		}
+	}
+	add("Node", v.Node)
+	if v.Kubelet.PID != 0 {
+		add("Kubelet", "process "+process(v.Kubelet.PID, v.Kubelet.Exe)+with(", cgroup driver ", v.Kubelet.CgroupDriver))
+		add("Endpoint", fmt.Sprintf("%s (from %s)", v.Kubelet.Endpoint, from(v.Kubelet.EndpointFrom)))
+	}
+	if i := v.Runtime; i != nil {
+		add("Runtime", strings.TrimSpace(i.Name+" "+strings.TrimPrefix(i.Release, "v"))+", "+i.state())
+		add("Process", process(i.PID, i.Exe))
+		if wide {
+			add("Command", strings.Join(i.Args, " "))
+		}
+		add("Unit", cmp.Or(i.Unit, "none of systemd's"))
+		add("Socket", i.Socket)
+		if i.ConfigPath != "" && len(i.Files) == 0 {
+			add("Configuration", i.ConfigPath+" is not there: containerd has its defaults")
+		}
+	}
+	add("Problem", v.Problem)
+	width := 0
+	for _, p := range pairs {
+		width = max(width, len(p[0]))
+	}
+	lines := make([]string, len(pairs))
+	for n, p := range pairs {
+		lines[n] = fmt.Sprintf("%-*s   %s", width, p[0], p[1])
+	}
+	return lines
+}
+
+func process(pid int, exe string) string {
+	if pid == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d (%s)", pid, exe)
+}
+
+func with(before, text string) string {
+	if text == "" {
+		return ""
+	}
+	return before + text
+}
+
+func from(who string) string {
+	if who == "default" {
+		return "the kubelet's default"
+	}
+	return who
+}
+
+func (i *instance) state() string {
+	switch {
+	case i.Ready:
+		return "ready"
+	case i.PID == 0:
+		return "does not run"
+	default:
+		return with("not ready: ", i.Error)
+	}
+}
+
+func (v *view) files(wide bool) *printer.Table {
+	t := &printer.Table{Header: []string{"FILE", "VERSION", "LINES", "MODIFIED", "NOTE"}}
+	if wide {
+		t.Header = []string{"FILE", "VERSION", "LINES", "MODIFIED", "MODE", "OWNER", "SHA256", "NOTE"}
+	}
+	for _, f := range v.Runtime.Files {
+		version := printer.Blank
+		if f.Version > 0 {
+			version = strconv.Itoa(f.Version)
+		}
+		note := with("link to ", f.Link)
+		if f.NotEdited != "" {
+			note = strings.TrimPrefix(note+"; "+f.NotEdited, "; ")
+		}
+		cells := []string{f.Path, version, strconv.Itoa(f.Lines), f.Modified.In(v.local).Format(time.DateTime)}
+		if wide {
+			cells = append(cells, f.Mode, fmt.Sprintf("%d:%d", f.UID, f.GID), f.SHA256[:12])
+		}
+		t.Add(append(cells, cmp.Or(note, printer.Blank))...)
+	}
+	return withoutBlanks(t)
+}
+
+// handlers has a row for each handler, and two where disk and memory differ.
+func (v *view) handlers(wide bool) *printer.Table {
+	t := &printer.Table{Header: []string{"HANDLER", "WHERE", "BINARY", "SYSTEMD-CGROUP", "TYPE", "RUNTIMECLASS", "DEFINED-IN", "NOTE"}}
+	memory := v.Runtime.showsMemory()
+	for _, h := range v.Runtime.Handlers {
+		add := func(where string, s *settings, note string) {
+			programs := handler{OnDisk: s}.programs()
+			binary := s.BinaryName
+			if binary == "" {
+				binary = programs[0]
+			}
+			for _, p := range programs {
+				if v.Runtime.Executables[p] != "" {
+					note = strings.TrimPrefix(note+"; "+trouble(p, v.Runtime.Executables[p]), "; ")
+				}
+			}
+			systemd := printer.Blank
+			if h.usesRunc() {
+				systemd = strconv.FormatBool(s.systemd())
+			}
+			kind := s.Type
+			if kind == "" || kind == "io.containerd.runc.v2" && !wide {
+				kind = printer.Blank
+			}
+			name := h.Name
+			if h.Default {
+				name += " (default)"
+			}
+			defined := printer.Blank
+			if s == h.OnDisk || where == "disk, memory" {
+				defined = cmp.Or(strings.Join(h.Places, " "), printer.Blank)
+			}
+			t.Add(name, where, cmp.Or(binary, printer.Blank), systemd, kind, cmp.Or(strings.Join(h.RuntimeClasses, ","), printer.Blank), defined, cmp.Or(note, printer.Blank))
+		}
+		switch {
+		case h.OnDisk != nil && h.InMemory != nil && !h.Stale:
+			add("disk, memory", h.InMemory, "")
+		case h.OnDisk == nil && h.Stale:
+			add("memory", h.InMemory, "gone after a restart")
+		case h.OnDisk == nil:
+			add("memory", h.InMemory, "")
+		default:
+			if h.InMemory != nil {
+				add("memory", h.InMemory, "")
+			}
+			note := ""
+			if memory {
+				note = "not loaded: restart"
+			}
+			add("disk", h.OnDisk, note)
+		}
+	}
+	return withoutBlanks(t)
+}
+
+// trouble is what is wrong with a program in a few words; the findings have all of them.
+func trouble(program, problem string) string {
+	what := "binary"
+	if isShim(program) {
+		what = "shim"
+	}
+	if problem == "not executable" || problem == "empty" {
+		return what + " " + problem + "!"
+	}
+	return what + " missing!"
+}
+
+// homeless are the RuntimeClasses whose handler the node lacks.
+func (v *view) homeless() []string {
+	var lines []string
+	for _, class := range v.RuntimeClasses {
+		if class.Known != nil && !*class.Known {
+			lines = append(lines, fmt.Sprintf("  %s (handler %s): pods with it do not start here", class.Name, class.Handler))
+		}
+	}
+	return lines
+}
+
+func (v *view) decoys(wide bool) *printer.Table {
+	t := &printer.Table{Header: []string{"CONFIGURATION", "LOADED-BY", "SOCKET", "GPU-HANDLERS", "HANDLERS"}}
+	for _, d := range v.Decoys {
+		by, socket := "nobody", printer.Blank
+		if d.PID != 0 {
+			by, socket = fmt.Sprintf("process %d", d.PID), d.Socket
+			if d.Unit != "" {
+				by += " (" + d.Unit + ")"
+			}
+		}
+		if wide && d.Exe != "" {
+			by += " " + d.Exe
+		}
+		gpu, rest := []string{}, []string{}
+		for _, h := range d.Handlers {
+			if h.isGPU() {
+				gpu = append(gpu, h.Name)
+			} else {
+				rest = append(rest, h.Name)
+			}
+		}
+		path := d.ConfigPath
+		if len(d.Files) > 1 {
+			path += fmt.Sprintf(" and %d more", len(d.Files)-1)
+		}
+		if d.PID != 0 && len(d.Files) == 0 {
+			path += " (not there)"
+		}
+		t.Add(path, by, socket, cmp.Or(strings.Join(gpu, ","), printer.None), cmp.Or(strings.Join(rest, ","), printer.Blank))
+	}
+	return withoutBlanks(t)
+}
+
+func (t toolkit) lines() []string {
+	if len(t.Settings) == 0 {
+		return []string{"  nothing about the runtime: it edits /etc/containerd/config.toml and what that imports"}
+	}
+	var lines []string
+	for _, s := range t.Settings {
+		line := "  " + s.Name + "=" + s.Value
+		if s.OnNode != "" {
+			line += " (on the node: " + s.OnNode + ")"
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func (v *view) allWarnings() []string {
+	all := slices.Clone(v.Warnings)
+	if v.Runtime != nil {
+		all = append(all, v.Runtime.Warnings...)
+	}
+	for _, d := range v.Decoys {
+		if d.ConfigError != "" {
+			all = append(all, d.ConfigPath+": "+d.ConfigError)
+		}
+	}
+	return all
+}
+
+// withoutBlanks leaves out the columns in which no row has anything.
+func withoutBlanks(t *printer.Table) *printer.Table {
+	var kept []int
+	for column := range t.Header {
+		if slices.ContainsFunc(t.Rows, func(row []string) bool { return row[column] != printer.Blank }) {
+			kept = append(kept, column)
+		}
+	}
+	pick := func(row []string) []string {
+		cells := make([]string, len(kept))
+		for i, column := range kept {
+			cells[i] = row[column]
+		}
+		return cells
+	}
+	t.Header = pick(t.Header)
+	for i, row := range t.Rows {
+		t.Rows[i] = pick(row)
+	}
+	return t
+}

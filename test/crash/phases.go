@@ -1,0 +1,62 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// phase is a moment while the node is at work: the client says something, or something can be seen on the node.
+type phase struct {
+	name  string
+	says  string
+	holds func(n *node) bool
+}
+
+// says is when the client says this.
+func says(text string) phase { return phase{name: "says: " + text, says: text} }
+
+// What can be seen on the node while it is broken and put back.
+var (
+	recorded = phase{name: "the record is on the node", holds: func(n *node) bool {
+		found, _ := filepath.Glob(n.root + "/var/lib/gpu-fault/*")
+		return len(found) > 0
+	}}
+	changed = phase{name: "the files are changed", holds: func(n *node) bool { return !n.configured() }}
+	putBack = phase{name: "the files are put back", holds: (*node).configured}
+	stopped = phase{name: "containerd is stopped", holds: func(n *node) bool {
+		found, _ := filepath.Glob(n.root + "/run/service/containerd/pid")
+		return len(found) == 0
+	}}
+)
+
+// configured is whether the runtime's configuration has the content of before.
+func (n *node) configured() bool {
+	now, err := readTree(n.root)
+	if err != nil {
+		return false
+	}
+	for path, f := range n.was {
+		if now[path].Data != f.Data {
+			return false
+		}
+	}
+	return true
+}
+
+func (p phase) said(line string) bool { return p.says != "" && strings.Contains(line, p.says) }
+
+// await calls do as soon as the phase is reached, unless the client has ended before.
+func (p phase) await(n *node, exited <-chan struct{}, do func()) {
+	for {
+		select {
+		case <-exited:
+			return
+		case <-time.After(time.Millisecond):
+		}
+		if p.holds(n) {
+			do()
+			return
+		}
+	}
+}

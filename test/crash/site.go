@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// patience is for what the cluster does by itself on a busy machine.
+const patience = 30 * time.Second
+
+// site is where one trial takes place: a node that it has alone, and a ledger of its own.
+type site struct {
+	ctx    context.Context
+	world  *world
+	node   *node
+	ledger string // namespace
+	dir    string // for files of the trial
+
+	mu   sync.Mutex
+	said strings.Builder
+}
+
+// settledNode waits until the node is Ready, and stays so: a kubelet that was restarted says for some seconds that it is not, and may not
+// have said so yet.
+func (s *site) settledNode() error {
+	since := time.Time{}
+	return eventually(s.ctx, time.Now().Add(2*time.Minute), func() error {
+		n, err := s.world.client.CoreV1().Nodes().Get(s.ctx, s.node.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+				since = time.Time{}
+				return fmt.Errorf("node %s is not Ready: %s", s.node.name, c.Message)
+			}
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		if time.Since(since) < 1500*time.Millisecond {
+			return fmt.Errorf("node %s is Ready only since %s", s.node.name, since)
+		}
+		return nil
+	})
+}
+
+// say keeps text for the report of a trial that fails.
+func (s *site) say(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintf(&s.said, format+"\n", args...)
+}
+
+// leave lets other trials work on the node meanwhile.
+func (s *site) leave(wait func() error) error {
+	s.node.Unlock()
+	defer s.node.Lock()
+	return wait()
+}
+
+// broken breaks the node's runtime in the way that all trials use, and returns the run.
+func (s *site) broken(flags ...string) (ledger.Run, error) {
+	if _, err := s.must(append([]string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--yes"}, flags...)...); err != nil {
+		return ledger.Run{}, err
+	}
+	if s.node.changes() == nil {
+		return ledger.Run{}, errors.New("the break changed nothing, so this proves nothing")
+	}
+	return s.run()
+}
+
+// run is the only open run in the ledger.
+func (s *site) run() (ledger.Run, error) {
+	runs, err := s.runs()
+	if err != nil || len(runs) == 1 {
+		return append(runs, ledger.Run{})[0], err
+	}
+	return ledger.Run{}, fmt.Errorf("the ledger has %d open runs, wanted 1", len(runs))
+}
+
+// runs are the open runs in the ledger.
+func (s *site) runs() ([]ledger.Run, error) {
+	stdout, err := s.must("list", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Items []ledger.Run `json:"items"`
+	}
+	if err := json.Unmarshal([]byte(stdout), &list); err != nil {
+		return nil, fmt.Errorf("what `list -o json` prints: %w", err)
+	}
+	return list.Items, nil
+}
+
+// revert is what an operator does who finds a mess: a fresh process, and no --force.
+func (s *site) revert() error {
+	_, err := s.must("revert", "--all", "--yes")
+	return err
+}
+
+// reverted reverts, and checks that everything is as it was before.
+func (s *site) reverted() error {
+	if err := s.revert(); err != nil {
+		return errors.Join(err, s.clean())
+	}
+	return s.clean()
+}
+
+// clean checks that everything is as it was before. Only what the cluster itself deletes may take a while.
+func (s *site) clean() error {
+	until := time.Now().Add(patience)
+	return errors.Join(
+		s.node.changes(),
+		s.settled(until),
+		s.closed(),
+	)
+}
+
+// settled waits until no process, pod, lock or job of ours is left, and the node's runtime serves.
+func (s *site) settled(until time.Time) error {
+	return errors.Join(
+		eventually(s.ctx, until, func() error {
+			if found := s.node.processes(); len(found) > 0 {
+				return fmt.Errorf("processes are left on %s: %v", s.node.name, found)
+			}
+			return nil
+		}),
+		eventually(s.ctx, until, s.nothingLeft),
+		eventually(s.ctx, until, func() error { return s.node.serves(s.ctx) }),
+	)
+}
+
+// nothingLeft checks that nothing of ours but records is in the cluster.
+func (s *site) nothingLeft() error {
+	options := metav1.ListOptions{LabelSelector: ledger.LabelManagedBy + "=" + ledger.ManagedBy}
+	var left []string
+	pods, err := s.world.client.CoreV1().Pods(s.ledger).List(s.ctx, options)
+	if err != nil {
+		return err
+	}
+	for _, o := range pods.Items {
+		left = append(left, fmt.Sprintf("pod %s (%s)", o.Name, o.Status.Phase))
+	}
+	leases, err := s.world.client.CoordinationV1().Leases(s.ledger).List(s.ctx, options)
+	if err != nil {
+		return err
+	}
+	for _, o := range leases.Items {
+		left = append(left, "lock "+o.Name)
+	}
+	jobs, err := s.world.client.BatchV1().Jobs(s.ledger).List(s.ctx, options)
+	if err != nil {
+		return err
+	}
+	for _, o := range jobs.Items {
+		left = append(left, "job "+o.Name)
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("left in the cluster: %s", strings.Join(left, ", "))
+	}
+	return nil
+}
+
+// closed checks that no run is open.
+func (s *site) closed() error {
+	open, err := s.runs()
+	if err != nil {
+		return err
+	}
+	for _, run := range open {
+		err = errors.Join(err, fmt.Errorf("run %s is open: %s, step %s: %s", run.ID, run.Phase, run.Steps[0].State, run.Message))
+	}
+	return err
+}
+
+// autopsy adds to the report what is there after a failure.
+func (s *site) autopsy() {
+	records, err := s.world.client.CoreV1().ConfigMaps(s.ledger).List(s.ctx, metav1.ListOptions{LabelSelector: ledger.LabelManagedBy + "=" + ledger.ManagedBy})
+	if err == nil {
+		for _, cm := range records.Items {
+			text := cm.Data["run.json"]
+			s.say("record %s: %s", cm.Name, text[:min(len(text), 3000)])
+		}
+	}
+	node, err := s.node.sh(s.ctx, "ls -laR /var/lib/gpu-fault /etc/containerd; cat /var/lib/gpu-fault/*/status.json /var/lib/gpu-fault/*/*.log; systemctl status containerd; tail -n 5 /var/log/services/containerd.log; true")
+	s.say("node %s: %v\n%s%v", s.node.name, err, node, s.node.processes())
+}
