@@ -24,7 +24,7 @@ func disturbances() []disturbance {
 		{name: "debug pod deleted", do: deletePods(1), columns: []string{during, after}},
 		{name: "debug pod deleted by force", do: deletePods(0), columns: []string{during, after}},
 		{name: "containerd killed", do: onNode(killContainerd), columns: []string{during, after, alone}},
-		{name: "kubelet restarted", do: onNode("systemctl restart kubelet"), columns: []string{during, after, alone}},
+		{name: "kubelet restarted", do: onNode(restartKubelet), columns: []string{during, after, alone}},
 		{name: "dead man killed", do: killDeadMan, columns: []string{during, after}},
 		{name: "record on the node deleted", do: onNode("rm -rf /var/lib/gpu-fault/*"), columns: []string{after, alone}},
 		{name: "record and dead man gone", do: both(onNode("rm -rf /var/lib/gpu-fault/*"), killDeadMan), columns: []string{after}},
@@ -96,6 +96,13 @@ const killContainerd = `for i in $(seq 100); do
   pid=$(systemctl show -p MainPID --value containerd)
   [ "$pid" -gt 1 ] && exec kill -9 "$pid"
   sleep 0.05
+done
+exit 1`
+
+// restartKubelet tries again, as systemd does: a kubelet that finds no container runtime ends, and containerd may be about to start.
+const restartKubelet = `for i in $(seq 40); do
+  systemctl restart kubelet && exit 0
+  sleep 0.25
 done
 exit 1`
 

@@ -70,6 +70,11 @@ func crash(ctx context.Context, state, plugin, group, only string) error {
 	stage.perform(slices.DeleteFunc(usable(w.workers), func(t trial) bool { return !wanted(t) }))
 	stage.tidy()
 	restored := printMatrix(os.Stdout, stage.results)
+	for _, r := range stage.results {
+		if r.err != nil {
+			fmt.Printf("\nFAIL %s: %v\n", r.trial, r.err)
+		}
+	}
 	fmt.Printf("\nrestored %d of %d\n", restored, len(stage.results))
 	if restored < len(stage.results) {
 		return errors.New("not everything came back")
