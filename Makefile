@@ -66,6 +66,26 @@ test-crash: build ## Only the crash matrix: kill the client at every step, and e
 test-containerd: ## Break and restore every handler of real containerd configurations, byte for byte (and of CONFIGS=folder)
 	@hack/test-containerd.sh
 
+.PHONY: test-shim
+test-shim: ## The CUDA shim on the fake driver: every way to the driver, every effect
+	@hack/test-shim.sh
+
+.PHONY: bench-shim
+bench-shim: ## Measure what a call through the shim costs
+	@hack/bench-shim.sh
+
+.PHONY: shim verify-shim
+shim: ## Build the shim for both architectures into cudafault/lib; needs gcc and gcc-aarch64-linux-gnu
+	@hack/shim.sh build
+verify-shim: ## Build it again and compare with the committed files, byte for byte
+	@hack/shim.sh check
+	@hack/shim.sh test
+	@hack/shim.sh verify
+
+.PHONY: bench-cuda
+bench-cuda: build bin/kubectl cluster-up ## Measure cuda inject against a plain rollout restart
+	CGO_ENABLED=0 go run ./hack/bench -what cuda -n 5
+
 .PHONY: lint
 lint: $(HELPERS) ## gofmt, go vet, staticcheck, shellcheck where it is installed
 	@hack/lint.sh

@@ -12,6 +12,7 @@ mine=
 [ -s .cluster/kubeconfig ] || mine=1
 step 'unit tests (-race)' env CGO_ENABLED=1 go test -race ./...
 step 'containerd configurations' hack/test-containerd.sh
+step 'CUDA shim' hack/test-shim.sh
 step 'cluster up' test/cluster/up
 step 'end-to-end tests (-race)' end_to_end
 [ -z "$mine" ] || step 'cluster down, nothing left' test/cluster/down

@@ -1,0 +1,79 @@
+package cudafault
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+// Class is a set of kinds of driver calls; a call may be of several (cuMemcpyPeer is COPY and PEER).
+type Class uint32
+
+// The kinds of calls, as in GF_CLASS_* of shim/state.h.
+const (
+	ClassInit    Class = 1 << iota // cuInit
+	ClassDevice                    // enumeration: cuDeviceGet, cuDeviceGetCount
+	ClassContext                   // cuCtxCreate, cuDevicePrimaryCtxRetain
+	ClassModule                    // loading code
+	ClassAlloc                     // memory: cuMemAlloc, cuMemCreate
+	ClassFree
+	ClassCopy    // cuMemcpy...
+	ClassSet     // cuMemset...
+	ClassLaunch  // kernels and graphs
+	ClassSync    // calls that wait for the GPU
+	ClassQuery   // calls that ask it without waiting: cuStreamQuery, cuEventQuery
+	ClassEvent   // cuEventRecord, cuStreamWaitEvent
+	ClassStream  // making streams
+	ClassPeer    // between GPUs
+	ClassIPC     // between processes
+	ClassCapture // stream capture
+
+	allClasses = 1<<16 - 1
+)
+
+// classNames are the names by bit.
+const classNames = "init device context module alloc free copy set launch sync query event stream peer ipc capture"
+
+// String lists the kinds by name: "copy,launch"; "none" for no kind.
+func (c Class) String() string {
+	if c == 0 {
+		return "none"
+	}
+	return strings.Join(c.Names(), ",")
+}
+
+// Names lists the kinds by name.
+func (c Class) Names() []string {
+	names := strings.Fields(classNames)
+	var out []string
+	for rest := uint32(c); rest != 0; rest &= rest - 1 {
+		bit := bits.TrailingZeros32(rest)
+		if bit < len(names) {
+			out = append(out, names[bit])
+		} else {
+			out = append(out, fmt.Sprintf("bit%d", bit))
+		}
+	}
+	return out
+}
+
+// MarshalText writes the names, for JSON.
+func (c Class) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// parseClass reads names separated by commas, in any order.
+func parseClass(text string) (Class, error) {
+	if text == "none" {
+		return 0, nil
+	}
+	names := strings.Fields(classNames)
+	var c Class
+	for word := range strings.SplitSeq(text, ",") {
+		i := slices.Index(names, strings.ToLower(word))
+		if i < 0 {
+			return 0, fmt.Errorf("no class of calls is named %q; there are: %s", word, strings.Join(names, ", "))
+		}
+		c |= 1 << i
+	}
+	return c, nil
+}

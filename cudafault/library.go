@@ -1,0 +1,61 @@
+package cudafault
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+)
+
+// libraries are the shims as `make shim` builds them, byte for byte the same everywhere.
+//
+//go:embed lib/x86_64/libgpufault.so lib/x86_64/libgpufault-cudart.so
+//go:embed lib/aarch64/libgpufault.so lib/aarch64/libgpufault-cudart.so
+var libraries embed.FS
+
+// LibraryName is the name under which the shim lies in a pod, whatever its layer.
+const LibraryName = "libgpufault.so"
+
+// Library is the shim for an architecture, as Go and Kubernetes name them (amd64, arm64), and a layer.
+func Library(arch string, layer Layer) ([]byte, error) {
+	platform, err := Platform(arch)
+	if err != nil {
+		return nil, err
+	}
+	file := LibraryName
+	switch layer {
+	case LayerDriver, "":
+	case LayerRuntime:
+		file = "libgpufault-cudart.so"
+	default:
+		return nil, fmt.Errorf("there is no shim for a layer %q: there are driver and runtime", layer)
+	}
+	data, err := libraries.ReadFile("lib/" + platform + "/" + file)
+	if err != nil {
+		return nil, fmt.Errorf("the shim for %s is not in this program: %w", arch, err)
+	}
+	return data, nil
+}
+
+// Platform is what the dynamic linker puts for $PLATFORM on an architecture, as a rule: x86_64 for amd64, aarch64 for arm64. glibc 2.26
+// to 2.36 says haswell or xeon_phi on some x86_64 machines.
+func Platform(arch string) (string, error) {
+	switch arch {
+	case "amd64":
+		return "x86_64", nil
+	case "arm64":
+		return "aarch64", nil
+	default:
+		return "", fmt.Errorf("there is no shim for nodes of architecture %q: there are amd64 and arm64", arch)
+	}
+}
+
+// LibrarySHA256 is the hash of what Library returns, in hexadecimal digits.
+func LibrarySHA256(arch string, layer Layer) (string, error) {
+	data, err := Library(arch, layer)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), nil
+}

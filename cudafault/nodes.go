@@ -1,0 +1,36 @@
+package cudafault
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+)
+
+// NodeHash is how a decoded state names a node: "#" and the FNV-1a hash of its name, which Encode takes as well as the name.
+func NodeHash(node string) string { return fmt.Sprintf("#%016x", nodeHash(node)) }
+
+// HasNode is whether the fault acts on the node.
+func (s State) HasNode(node string) bool {
+	if len(s.Nodes) == 0 {
+		return true
+	}
+	for _, n := range s.Nodes {
+		if nodeHash(n) == nodeHash(node) {
+			return true
+		}
+	}
+	return false
+}
+
+// nodeHash takes a name or what NodeHash made of one; "#" is in no name.
+func nodeHash(node string) uint64 {
+	if digits, is := strings.CutPrefix(node, "#"); is && len(digits) == 16 {
+		var hash uint64
+		if _, err := fmt.Sscanf(digits, "%016x", &hash); err == nil {
+			return hash
+		}
+	}
+	h := fnv.New64a()
+	h.Write([]byte(node))
+	return h.Sum64()
+}

@@ -1,0 +1,191 @@
+package cudafault
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Processes is what the shims of a pod report in the file that they share.
+type Processes struct {
+	// TrippedGeneration is the arming under which the fault tripped last in the pod, 0 if it never did.
+	TrippedGeneration uint64    `json:"trippedGeneration,omitempty"`
+	TrippedAt         time.Time `json:"trippedAt,omitzero"`
+	// Trips counts those of all processes.
+	Trips uint64    `json:"trips"`
+	List  []Process `json:"processes"`
+}
+
+// Process is one that has the shim loaded, or had it: ended processes stay until another needs their place.
+type Process struct {
+	PID int `json:"pid"` // as the process itself sees it
+	// Namespace is the inode of its PID namespace: the containers of a pod share the file, and not their PIDs.
+	Namespace uint64    `json:"pidNamespace,omitempty"`
+	Name      string    `json:"name"`
+	Driver    int       `json:"driver,omitempty"` // cuDriverGetVersion, 12080 for CUDA 12.8; 0 is not known yet
+	Started   time.Time `json:"started,omitzero"`
+	// Looked is when the process looked at the state last: it does so when it calls the driver and a second went by.
+	Looked     time.Time `json:"looked,omitzero"`
+	Generation uint64    `json:"generation,omitempty"` // of the state that it has read
+	Status     Status    `json:"status"`
+	Paths      Paths     `json:"paths"`
+	Hooks      int       `json:"hooks"`               // how many functions it took over
+	LastError  int       `json:"lastError,omitempty"` // CUresult
+	Calls      uint64    `json:"calls"`               // counted ones, approximately
+	Trips      uint64    `json:"trips"`
+	TrippedAt  time.Time `json:"trippedAt,omitzero"`
+	Function   string    `json:"function,omitempty"` // that tripped last
+}
+
+// Status is what a process does about the fault.
+type Status int
+
+// The statuses, as in struct gf_slot of shim/state.h.
+const (
+	StatusPassing      Status = iota + 1 // disarmed
+	StatusArmed                          // nothing tripped yet
+	StatusTripped                        // it did, and calls pass again
+	StatusPoisoned                       // its context is lost: all calls fail
+	StatusExpired                        // passes through for good
+	StatusOtherNode                      // not on this node
+	StatusOtherProcess                   // not this process or rank
+	StatusNoState                        // there is no state that it can read
+	statusWords        = "unknown passing armed tripped poisoned expired other-node other-process no-state"
+)
+
+// String is one word: armed, tripped, poisoned, ...
+func (s Status) String() string {
+	words := strings.Fields(statusWords)
+	if s < 0 || int(s) >= len(words) {
+		s = 0
+	}
+	return words[s]
+}
+
+// MarshalText writes the word, for JSON.
+func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Paths are the ways by which the process came to the driver's functions.
+type Paths uint32
+
+// The ways, as bits.
+const (
+	PathLinked      Paths = 1 << iota // linked with the library
+	PathDlsym                         // dlsym
+	PathProcAddress                   // cuGetProcAddress
+	PathAudit                         // the dynamic linker's audit interface
+	PathNVML                          // NVML
+	PathRuntime                       // the CUDA runtime's own functions
+	pathWords       = "linked dlsym cuGetProcAddress audit nvml runtime"
+)
+
+// String lists the ways: "dlsym,cuGetProcAddress"; "none" for none.
+func (p Paths) String() string {
+	var words []string
+	for i, word := range strings.Fields(pathWords) {
+		if p&(1<<i) != 0 {
+			words = append(words, word)
+		}
+	}
+	if len(words) == 0 {
+		return "none"
+	}
+	return strings.Join(words, ",")
+}
+
+// MarshalText writes what String does, for JSON.
+func (p Paths) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// The file of processes: a header and places for processes, as in struct gf_run of shim/state.h.
+const (
+	ProcessesSize    = headerSize + slots*slotSize // bytes
+	processesMagic   = "GPUFRUN1"
+	processesVersion = 1
+	headerSize       = 128
+	slotSize         = 256
+	slots            = 63
+)
+
+// DecodeProcesses reads the file of processes. A file of zeros is one that was just made: nobody reported yet. Processes write to it
+// while it is read, so that a field may be newer than the one before it.
+func DecodeProcesses(data []byte) (Processes, error) {
+	if len(data) != ProcessesSize {
+		return Processes{}, fmt.Errorf("file of processes: %d bytes, want %d", len(data), ProcessesSize)
+	}
+	r := reader{buf: data}
+	magic := string(data[:8])
+	if magic == strings.Repeat("\x00", 8) {
+		return Processes{}, nil
+	}
+	if magic != processesMagic {
+		return Processes{}, errors.New("file of processes: it does not begin with " + processesMagic)
+	}
+	if v, n := r.u32(span{8, 4}), r.u32(span{12, 4}); v != processesVersion || n != slots {
+		return Processes{}, fmt.Errorf("file of processes: version %d with %d places, this program knows version %d with %d", v, n, processesVersion, slots)
+	}
+	all := Processes{TrippedGeneration: r.u64(span{16, 8}), TrippedAt: r.time(span{24, 8}), Trips: r.u64(span{32, 8})}
+	for i := range slots {
+		at := headerSize + i*slotSize
+		if p := process(reader{buf: data[at : at+slotSize]}); p.PID > 0 {
+			all.List = append(all.List, p)
+		}
+	}
+	return all, nil
+}
+
+func process(r reader) Process {
+	return Process{
+		PID: int(int32(r.u32(span{0, 4}))), Driver: r.code(span{4, 4}), Started: r.time(span{8, 8}), Looked: r.time(span{16, 8}),
+		Generation: r.u64(span{24, 8}), Status: Status(r.code(span{32, 4})), Paths: Paths(r.u32(span{36, 4})),
+		Namespace: r.u64(span{72, 8}), Hooks: r.code(span{40, 4}), LastError: r.code(span{44, 4}), Calls: r.u64(span{48, 8}), Trips: r.u64(span{56, 8}),
+		TrippedAt: r.time(span{64, 8}), Name: r.text(span{80, 48}), Function: r.text(span{128, 64}),
+	}
+}
+
+// DecodeReport reads what the shim prints when it is run as a program: the state file and the file of processes, each after its
+// length. A file that is not there is nil. What can be read of the one comes also with an error about the other.
+func DecodeReport(stdout []byte) (*State, *Processes, error) {
+	stateFile, rest, err := cutFile(stdout)
+	if err != nil {
+		return nil, nil, fmt.Errorf("report of the shim, state file: %w", err)
+	}
+	processesFile, rest, err := cutFile(rest)
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("%d bytes too many", len(rest))
+	}
+	var faults []error
+	if err != nil {
+		faults, processesFile = append(faults, fmt.Errorf("report of the shim, file of processes: %w", err)), nil
+	}
+	var state *State
+	if len(stateFile) > 0 {
+		if s, err := DecodeState(stateFile); err != nil {
+			faults = append(faults, err)
+		} else {
+			state = &s
+		}
+	}
+	var processes *Processes
+	if len(processesFile) > 0 {
+		if p, err := DecodeProcesses(processesFile); err != nil {
+			faults = append(faults, err)
+		} else {
+			processes = &p
+		}
+	}
+	return state, processes, errors.Join(faults...)
+}
+
+// cutFile takes the first file off a report.
+func cutFile(report []byte) (file, rest []byte, err error) {
+	if len(report) < 4 {
+		return nil, nil, fmt.Errorf("it ends after %d bytes, before the length", len(report))
+	}
+	length, report := uint64(binary.LittleEndian.Uint32(report)), report[4:]
+	if length > uint64(len(report)) {
+		return nil, nil, fmt.Errorf("it ends after %d of %d bytes", len(report), length)
+	}
+	return report[:length], report[length:], nil
+}

@@ -1,0 +1,199 @@
+package cudafault
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Profile is what programs see when the driver reports an XID, or of a fault that has a name and no XID.
+type Profile struct {
+	XID         int    // 0 for a fault without one
+	Name        string // the XID's number, or a name such as fabric-not-ready
+	Description string
+
+	// Running is the CUresult that processes get which run already; 0 is none.
+	Running      int
+	RunningBasis Basis
+	// Fallback stands for Running where cuDriverGetVersion is below MinDriver (12080 is CUDA 12.8), because the driver has no such
+	// code; 0 is none.
+	Fallback, MinDriver int
+	// Sticky says that all calls of the process fail after the first.
+	Sticky  bool
+	Surface Surface
+	Classes Class // the calls that count for the trigger
+
+	// New is the CUresult of cuInit in a process that starts afterwards; 0 is none.
+	New      int
+	NewBasis Basis // also of what NVML returns
+	// NVML is what NVML returns about the device, and NVMLInit what nvmlInit does; 0 is none.
+	NVML, NVMLInit int
+
+	// Latency is how long calls of LatencyClasses wait before anything else.
+	Latency        time.Duration
+	LatencyClasses Class
+	// HangClasses are calls that do not return any more.
+	HangClasses Class
+
+	// Evidence says where it was seen or documented: owner/repository#number on GitHub, a URL or a title.
+	Evidence []string
+	// Note says what else there is to know; of a profile that fails nothing, why.
+	Note string
+}
+
+// Basis says how sure it is that programs see an error.
+type Basis string
+
+// How sure it is.
+const (
+	Documented Basis = "documented" // a report or documentation shows it
+	Assumed    Basis = "assumed"    // it follows from what the XID means
+)
+
+const profileColumns = "name description running running_basis fallback min_driver new new_basis nvml nvml_init surface sticky classes " +
+	"latency latency_classes hang evidence note"
+
+// The names of the profiles without an XID.
+const (
+	driverMismatch = "driver-mismatch"
+	fabricNotReady = "fabric-not-ready"
+)
+
+// Profiles returns all profiles: those of XIDs by number, then the others.
+func Profiles() []Profile {
+	all := slices.Clone(loaded().profiles)
+	for i := range all {
+		all[i].Evidence = slices.Clone(all[i].Evidence)
+	}
+	return all
+}
+
+// FindProfile returns the profile of an XID.
+func FindProfile(xid int) (Profile, bool) { return NamedProfile(strconv.Itoa(xid)) }
+
+// NamedProfile returns the profile with a name: the number of an XID, or fabric-not-ready, driver-mismatch.
+func NamedProfile(name string) (Profile, bool) {
+	all := Profiles()
+	i := slices.IndexFunc(all, func(p Profile) bool { return p.Name == name })
+	if i < 0 {
+		return Profile{}, false
+	}
+	return all[i], true
+}
+
+// None is whether programs see nothing of the XID, so that there is nothing to inject; Note says why.
+func (p Profile) None() bool {
+	return p.Running == 0 && p.New == 0 && p.NVML == 0 && p.NVMLInit == 0 && p.Latency == 0 && p.HangClasses == 0
+}
+
+// onGitHub matches an issue or a pull request.
+var onGitHub = regexp.MustCompile(`^([\w.-]+/[\w.-]+)#(\d+)$`)
+
+// EvidenceURL is where the source can be read, "" for a title.
+func EvidenceURL(source string) string {
+	if m := onGitHub.FindStringSubmatch(source); m != nil {
+		return "https://github.com/" + m[1] + "/issues/" + m[2] // GitHub leads on to a pull request
+	}
+	if strings.HasPrefix(source, "https://") {
+		return source
+	}
+	return ""
+}
+
+// profileOf reads a line of the table.
+func profileOf(r row) (Profile, error) {
+	p := Profile{Name: r["name"], Description: r["description"], Note: r["note"]}
+	if p.Name == "" || p.Description == "" {
+		return p, errors.New("the name or the description is missing")
+	}
+	p.XID, _ = strconv.Atoi(p.Name) // stays 0 for a name
+	if r["evidence"] != "" {
+		p.Evidence = strings.Split(r["evidence"], ",")
+	}
+	var faults []error
+	number := func(column string) (n int) {
+		if r[column] == "" {
+			return 0
+		}
+		n, err := strconv.Atoi(r[column])
+		if err != nil || n < 1 {
+			faults = append(faults, fmt.Errorf("%s is %q", column, r[column]))
+		}
+		return n
+	}
+	classes := func(column string) (c Class) {
+		if r[column] == "" {
+			return 0
+		}
+		c, err := parseClass(r[column])
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", column, err))
+		}
+		return c
+	}
+	word := func(column, words string) string {
+		if r[column] == "" {
+			return ""
+		}
+		w, err := r.oneOf(column, words)
+		if err != nil {
+			faults = append(faults, err)
+		}
+		return w
+	}
+	p.Running, p.Fallback, p.MinDriver = number("running"), number("fallback"), number("min_driver")
+	p.New, p.NVML, p.NVMLInit = number("new"), number("nvml"), number("nvml_init")
+	p.RunningBasis, p.NewBasis = Basis(word("running_basis", "documented assumed")), Basis(word("new_basis", "documented assumed"))
+	p.Sticky = word("sticky", "yes no") == "yes"
+	if word("surface", "call sync") == "sync" {
+		p.Surface = SurfaceSync
+	}
+	p.Classes, p.LatencyClasses, p.HangClasses = classes("classes"), classes("latency_classes"), classes("hang")
+	if r["latency"] != "" {
+		d, err := time.ParseDuration(r["latency"])
+		if err != nil || d <= 0 {
+			faults = append(faults, fmt.Errorf("latency is %q", r["latency"]))
+		}
+		p.Latency = d
+	}
+	return p, errors.Join(faults...)
+}
+
+// check says what is wrong with a profile in itself, and with its codes.
+func (p Profile) check(d *data) error {
+	known := func(code int) bool {
+		return code == 0 || slices.ContainsFunc(d.errors, func(e cudaError) bool { return e.code == code })
+	}
+	sticky := func(code int) bool {
+		return slices.ContainsFunc(d.errors, func(e cudaError) bool { return e.code == code && e.sticky })
+	}
+	nvml := func(code int, init bool) bool {
+		return code == 0 || slices.ContainsFunc(d.nvml, func(e nvmlError) bool { return e.code == code && e.init == init })
+	}
+	for _, rule := range []struct {
+		holds bool
+		text  string
+	}{
+		{known(p.Running) && known(p.New) && known(p.Fallback), "a code that CUDA does not have"},
+		{nvml(p.NVML, false) && nvml(p.NVMLInit, true), "a code that NVML does not have at this place"},
+		{len(p.Evidence) > 0, "no evidence"},
+		{!p.None() || p.Note != "", "no error, and no note that says why"},
+		{(p.Running == 0) == (p.RunningBasis == ""), "an error of running processes without a basis, or the reverse"},
+		{(p.New == 0) == (p.NewBasis == ""), "an error of new processes without a basis, or the reverse"},
+		{(p.Running == 0) == (p.Classes == 0), "an error of running processes without classes, or the reverse"},
+		{(p.Fallback == 0) == (p.MinDriver == 0), "a fallback without the driver from which on it is not needed, or the reverse"},
+		{!p.Sticky || sticky(p.Running) && (p.Fallback == 0 || sticky(p.Fallback)), "it is sticky, and its error is not"},
+		{p.Surface == SurfaceCall || p.Running != 0, "a surface, and nothing that surfaces"},
+		{(p.Latency == 0) == (p.LatencyClasses == 0), "latency without classes, or the reverse"},
+		{p.LatencyClasses&^p.Classes == 0, "latency of calls that do not count"},
+	} {
+		if !rule.holds {
+			return fmt.Errorf("profile %s has %s", p.Name, rule.text)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,261 @@
+/* Looking at the state file, at most once a second by one thread of the process; the gate; and from both the weights of all hooks. */
+#include "shim.h"
+
+const struct gf_state *gf_state;
+uint32_t gf_epoch, gf_status = GF_NO_STATE;
+char gf_comm[48];
+
+static struct gf_state kept[4];         /* the last good files: who sleeps may still hold an older one */
+static unsigned newest;
+static int have;
+static int32_t looking;
+static uint64_t looked, grace;          /* coarse ns; until grace every call comes to gf_enter */
+static uint64_t expired;                /* generation that has expired: over for good, also if the clock is set back */
+static int64_t rank = -1;
+static uint64_t node;
+static char exe[256], arguments[2][64];
+static int known, off;
+
+/* ---- who we are ---- */
+
+extern char **environ __attribute__((weak, visibility("default")));
+
+/* The variable's value or NULL. In an audit module there is no environ, so the environment that the process was started with is read. */
+const char *gf_env(const char *name)
+{
+	static char block[131072];
+	static long size;
+	size_t n = gf_length(name);
+
+	if (&environ && environ) {
+		for (char **e = environ; *e; e++)
+			if (gf_prefix(*e, name) && (*e)[n] == '=')
+				return *e + n + 1;
+		return 0;
+	}
+	if (!size)
+		size = gf_read_file("/proc/self/environ", block, sizeof block - 1);
+	for (long i = 0; i < size; i += (long)gf_length(block + i) + 1)
+		if (gf_prefix(block + i, name) && block[i + (long)n] == '=')
+			return block + i + n + 1;
+	return 0;
+}
+
+static void know(void)
+{
+	static const char *const ranks[] = { "RANK", "OMPI_COMM_WORLD_RANK", "JOB_COMPLETION_INDEX", "LOCAL_RANK" };
+	char line[512];
+	long n = gf_sys(GF_READLINKAT, GF_AT_FDCWD, (long)"/proc/self/exe", (long)line, sizeof line - 1, 0, 0);
+	const char *e = gf_env("GPU_FAULT_DISABLE");
+
+	off = e && e[0] == '1' && !e[1];
+	line[n > 0 ? n : 0] = 0;
+	gf_text(exe, sizeof exe, gf_basename(line));
+	n = gf_read_file("/proc/self/comm", line, sizeof line - 1);
+	line[n > 0 ? n - 1 : 0] = 0; /* without the newline */
+	gf_text(gf_comm, sizeof gf_comm, line);
+	n = gf_read_file("/proc/self/cmdline", line, sizeof line - 1);
+	line[n > 0 ? n : 0] = 0;
+	gf_text(arguments[0], sizeof arguments[0], gf_basename(line));
+	gf_text(arguments[1], sizeof arguments[1], (long)gf_length(line) + 1 < n ? gf_basename(line + gf_length(line) + 1) : "");
+	node = (e = gf_env("GPU_FAULT_NODE")) ? gf_fnv(e, gf_length(e), GF_FNV_START) : 0;
+	rank = -1;
+	for (unsigned i = 0; i < sizeof ranks / sizeof *ranks; i++)
+		if ((e = gf_env(ranks[i]))) {
+			const char *end = e;
+
+			rank = gf_number(&end);
+			rank = end != e && !*end ? rank : -1;
+			break;
+		}
+	gf_store(&known, 1);
+}
+
+int gf_off(void)
+{
+	if (!gf_load(&known))
+		know();
+	return off;
+}
+
+/* ---- the gate ---- */
+
+static int on_node(const struct gf_state *s)
+{
+	for (uint32_t i = 0; i < s->node_count; i++)
+		if (s->nodes[i] == node)
+			return 1;
+	return !s->node_count;
+}
+
+static int in_process(const struct gf_state *s)
+{
+	const char *g = s->process;
+
+	if (s->rank >= 0 && s->rank != rank)
+		return 0;
+	return !*g || gf_glob(g, exe) || gf_glob(g, gf_comm) || gf_glob(g, arguments[0]) || (arguments[1][0] && gf_glob(g, arguments[1]));
+}
+
+static uint32_t status(const struct gf_state *s)
+{
+	if (s->armed_at == 0)
+		return GF_PASSING;
+	if (expired == s->generation || (s->expires && gf_unix_ms() >= s->expires)) {
+		expired = s->generation;
+		return GF_EXPIRED;
+	}
+	if (!on_node(s))
+		return GF_OTHER_NODE;
+	return in_process(s) ? GF_ARMED : GF_OTHER_PROCESS;
+}
+
+/* ---- weights ---- */
+
+static int counted(const struct gf_state *s, unsigned n)
+{
+	uint32_t c = gf_info[n].classes;
+
+	if (gf_layer(n) == GF_NVML || !c)
+		return 0;
+	return s->function[0] ? gf_function(s->function, gf_hook_name(n)) : (c & (s->classes | s->latency_classes | s->hang_classes)) != 0;
+}
+
+/* Poisoned contexts fail these: all that touches a context, but not the enumeration of devices. */
+int gf_touches(unsigned n)
+{
+	return (gf_info[n].flags & GF_TOUCHES) || ((gf_info[n].classes & ~(GF_INIT | GF_DEVICE | GF_CONTEXT)) && !(gf_info[n].classes & GF_DEVICE));
+}
+
+static int32_t weight(const struct gf_state *s, unsigned n, int counting)
+{
+	const struct gf_info *i = &gf_info[n];
+	/* Who waits or asks would notice an arming too late after a burst of launches, so it takes more from the budget. */
+	int32_t idle = i->classes & (GF_SYNC | GF_QUERY) ? 64 : 4;
+
+	if (gf_off())
+		return gf_real(n) ? 0 : GF_LOOK;
+	if (!gf_real(n) || (i->flags & GF_ALWAYS) || grace)
+		return GF_LOOK;
+	if (!s)
+		return idle;
+	if (gf_layer(n) == GF_NVML || gf_special_needed(s, n))
+		return GF_LOOK;
+	if (GF_FILE_IS_RUNTIME && s->error_init && !gf_initialised) /* there is no cuInit to fail: every function does */
+		return GF_LOOK;
+	if ((gf_poison && gf_touches(n)) || (gf_pending && (i->flags & GF_BLOCKS)) || (gf_hanging && (i->classes & s->hang_classes)))
+		return GF_LOOK;
+	if (gf_table[n].counted)
+		return gf_owed ? GF_LOOK : GF_UNIT;
+	return counting ? 0 : idle; /* a budget of counted calls is not used up by others */
+}
+
+static uint32_t version;
+
+static void weights(void)
+{
+	uint32_t v;
+
+	/* The last thread that writes weights has seen the last change: whoever changes something raises the version first. */
+	do {
+		const struct gf_state *s = gf_load(&gf_state);
+		int counting = 0;
+
+		v = gf_load(&version);
+		if (s)
+			for (unsigned n = 0; n < GF_HOOK_COUNT; n++) {
+				uint8_t c = (uint8_t)counted(s, n);
+
+				gf_poke(&gf_table[n].counted, c);
+				counting |= c;
+			}
+		for (unsigned n = 0; n < GF_HOOK_COUNT; n++) {
+			int32_t w = weight(s, n, counting);
+
+			if (gf_peek(&gf_table[n].weight) != w)
+				gf_store(&gf_table[n].weight, w);
+		}
+	} while (gf_load(&version) != v);
+}
+
+/* Something that the weights depend on has changed. */
+void gf_changed(void)
+{
+	gf_add(&version, 1);
+	weights();
+}
+
+/* ---- looking ---- */
+
+/* Reads the file; 1 if it is good and differs from the last good one. */
+static int take(void)
+{
+	static struct { struct gf_state s; char more; } in;
+	const char *path = gf_env("GPU_FAULT_STATE");
+	long n = gf_read_file(path && *path ? path : GF_STATE_PATH, &in, sizeof in.s + 1);
+	unsigned next = (newest + 1) % 4;
+
+	if (n < 0 || !gf_valid(&in.s, (size_t)n))
+		return 0;
+	if (have && in.s.checksum == kept[newest].checksum && in.s.generation == kept[newest].generation)
+		return 0;
+	kept[next] = in.s;
+	newest = next;
+	have = 1;
+	return 1;
+}
+
+static void judge(int fresh, uint64_t now, int first)
+{
+	static uint64_t generation;
+	const struct gf_state *s = have ? &kept[newest] : 0;
+	uint32_t st = s ? status(s) : GF_NO_STATE;
+	const struct gf_state *open = st == GF_ARMED && (GF_FILE_IS_RUNTIME || !(s->flags & GF_RUNTIME)) ? s : 0;
+
+	if (!s || s->generation != generation || !open) {
+		if (gf_peek(&gf_state) || (s && s->generation != generation))
+			gf_heal();
+		generation = s ? s->generation : 0;
+	}
+	if (fresh || open != gf_peek(&gf_state)) {
+		gf_store(&gf_state, open);
+		gf_add(&gf_epoch, 1);
+		grace = first ? 0 : now + 1200000000;
+		gf_changed();
+	} else if (grace && now >= grace) {
+		grace = 0;
+		gf_changed();
+	}
+	gf_poke(&gf_status, open ? gf_poison ? GF_POISONED : gf_trip_count ? GF_TRIPPED : GF_ARMED : st == GF_ARMED ? GF_PASSING : st);
+	gf_run_update(s ? s->generation : 0);
+}
+
+/* Called on every way through gf_enter, with the coarse clock. */
+void gf_look(uint64_t now)
+{
+	uint64_t last = gf_peek(&looked);
+	const struct gf_state *s = gf_peek(&gf_state);
+	int due = !last || now - last >= 1000000000;
+
+	if (gf_off() || (!due && !(grace && now >= grace) && !(s && s->expires && gf_peek(&gf_poison) && gf_unix_ms() >= s->expires)))
+		return;
+	if (!gf_cas(&looking, 0, 1))
+		return;
+	if (due)
+		gf_poke(&looked, now);
+	if (!last)
+		gf_run_open();
+	judge(due && take(), now, !last);
+	gf_store(&looking, 0);
+}
+
+/* In the child of a fork: it looks again, as a process of its own. */
+void gf_look_forked(void)
+{
+	known = have = 0;
+	looking = 0;
+	looked = grace = expired = 0;
+	gf_state = 0;
+	gf_status = GF_NO_STATE;
+	gf_epoch++;
+}

@@ -1,0 +1,354 @@
+/*
+ * Which function is which: finds the real libraries, fills the table of hooks, and turns what dlsym and cuGetProcAddress return into our stubs.
+ * No locks: two threads that do the same work write the same values.
+ */
+#include "shim.h"
+
+struct gf_row gf_table[GF_HOOK_COUNT] __attribute__((aligned(64)));
+__thread struct gf_thread gf_thread __attribute__((tls_model("initial-exec"))) = { .budget = -1 };
+
+uint32_t gf_audit;
+static uint32_t names[GF_HOOK_COUNT];   /* of the hooks, as offsets into our own string table */
+static struct gf_elf self;
+static uintptr_t bases[GF_LAYERS];      /* load base of the library that the table speaks of; 0: none */
+static struct gf_elf libraries[GF_LAYERS];
+static int tabled[GF_LAYERS];            /* every row of the layer has an address to jump to */
+
+/* Objects of the program as an audit module sees them; in a preloaded file the list stays empty and dl_iterate_phdr is asked. */
+struct object { uintptr_t base; const void *dynamic; const char *name; };
+static struct object audited[64];
+
+struct dl_info { uintptr_t base; const char *name; const void *headers; uint16_t count; };
+struct header { uint32_t type, flags; uint64_t offset, vaddr, paddr, filesz, memsz, align; };
+extern int dl_iterate_phdr(int (*)(struct dl_info *, size_t, void *), void *) __attribute__((weak, visibility("default")));
+extern const char _DYNAMIC[] __attribute__((visibility("hidden")));
+
+struct visit { int (*f)(const struct object *, struct gf_elf *, void *); void *arg; };
+
+static int visit(struct dl_info *i, size_t size, void *arg)
+{
+	const struct visit *v = arg;
+	const struct header *h = i->headers;
+	struct object o = { i->base, 0, i->name ? i->name : "" };
+	struct gf_elf e;
+
+	(void)size;
+	for (int k = 0; k < i->count; k++)
+		if (h[k].type == 2)
+			o.dynamic = (const void *)(i->base + h[k].vaddr);
+	if (!o.dynamic || o.dynamic == (const void *)_DYNAMIC || !gf_elf_open(&e, o.base, o.dynamic))
+		return 0;
+	return v->f(&o, &e, v->arg);
+}
+
+/* Calls f for each loaded object but ourselves, in the order of loading, until it returns not 0. */
+static void each_object(int (*f)(const struct object *, struct gf_elf *, void *), void *arg)
+{
+	struct visit v = { f, arg };
+	struct gf_elf e;
+
+	for (unsigned i = 0; i < 64; i++) {
+		struct object o = audited[i];
+
+		if (gf_load(&audited[i].base) && gf_elf_open(&e, o.base, o.dynamic) && f(&o, &e, arg))
+			return;
+	}
+	if (!gf_load(&gf_audit) && dl_iterate_phdr)
+		dl_iterate_phdr(visit, &v);
+}
+
+/* ---- ourselves ---- */
+
+static void own(const char *name, uintptr_t value, void *arg)
+{
+	uintptr_t at = value - (uintptr_t)gf_stubs;
+
+	(void)arg;
+	if (at < (uintptr_t)(gf_stubs_end - gf_stubs) && at / GF_STUB < GF_HOOK_COUNT)
+		names[at / GF_STUB] = (uint32_t)(name - self.str);
+}
+
+static void know_self(void)
+{
+	struct gf_elf e;
+
+	if (self.sym)
+		return;
+	if (!gf_elf_open(&e, (uintptr_t)gf_ehdr, _DYNAMIC) || !e.gnu)
+		return;
+	self.str = e.str;
+	gf_elf_each(&e, own, 0);
+	self = e;
+}
+
+const char *gf_hook_name(unsigned n)
+{
+	know_self();
+	return self.str + names[n];
+}
+
+/* Number of the hook with this exported name, or -1. */
+int gf_hook_of_name(const char *name)
+{
+	uintptr_t at;
+
+	know_self();
+	at = (uintptr_t)gf_elf_find(&self, name) - (uintptr_t)gf_stubs;
+	return at < (uintptr_t)(gf_stubs_end - gf_stubs) && at / GF_STUB < GF_HOOK_COUNT ? (int)(at / GF_STUB) : -1;
+}
+
+static void *stub(unsigned n) { return gf_stubs + n * GF_STUB; }
+
+/* ---- the real libraries ---- */
+
+static const char *const file_names[GF_LAYERS] = { GF_FILE_IS_RUNTIME ? "libcudart" : "libcuda.so", "libnvidia-ml.so" };
+static const char *const proofs[GF_LAYERS] = { GF_FILE_IS_RUNTIME ? "cudaMalloc" : "cuInit", "nvmlDeviceGetCount_v2" };
+
+struct search { int layer; struct gf_elf *into; };
+
+static int is_library(const struct object *o, struct gf_elf *e, void *arg)
+{
+	struct search *s = arg;
+
+	if (!gf_prefix(gf_basename(o->name), file_names[s->layer]) && !(e->soname && gf_prefix(e->soname, file_names[s->layer])))
+		return 0;
+	if (!gf_elf_find(e, proofs[s->layer]))
+		return 0;
+	*s->into = *e;
+	return 1;
+}
+
+/* What a row points to while there is no such function: the stub must never jump to nothing. */
+static uint64_t no_driver(void) { return 3; } /* CUDA_ERROR_NOT_INITIALIZED */
+static uint64_t no_nvml(void) { return 1; }   /* NVML_ERROR_UNINITIALIZED */
+static void *missing(int layer) { return (void *)(layer == GF_NVML ? no_nvml : no_driver); }
+
+void *gf_real(unsigned n)
+{
+	void *p = gf_peek(&gf_table[n].real);
+
+	return p == missing(gf_layer(n)) ? 0 : p;
+}
+
+/*
+ * Makes the table of a layer speak of the library that is loaded now. 1: it does; 0: no such library. A library that was closed and opened again
+ * may lie elsewhere. Rows of a library that has gone keep no address and always come to gf_enter.
+ */
+int gf_resolve(int layer)
+{
+	struct gf_elf e = { 0 };
+	struct search s = { layer, &e };
+
+	know_self();
+	each_object(is_library, &s);
+	if (tabled[layer] && e.base == gf_load(&bases[layer]))
+		return e.base != 0;
+	libraries[layer] = e;
+	for (unsigned n = 0; n < GF_HOOK_COUNT; n++)
+		if (gf_layer(n) == layer) {
+			void *real = e.base ? gf_elf_find(&e, gf_hook_name(n)) : 0;
+
+			gf_store(&gf_table[n].real, real ? real : missing(layer));
+		}
+	tabled[layer] = 1;
+	gf_store(&bases[layer], e.base);
+	gf_changed();
+	return e.base != 0;
+}
+
+int gf_ready(int layer) { return gf_load(&bases[layer]) || gf_resolve(layer); }
+
+/* After a dlclose: forget a library that is no longer there. */
+void gf_unloaded(void)
+{
+	for (int layer = 0; layer < GF_LAYERS; layer++)
+		if (gf_load(&bases[layer]))
+			gf_resolve(layer);
+}
+
+/* Every row has an address, before any thread gets a budget. */
+void gf_tables(void)
+{
+	for (int layer = 0; layer < GF_LAYERS; layer++)
+		if (!tabled[layer])
+			gf_resolve(layer);
+}
+
+unsigned gf_hooks_resolved(void)
+{
+	unsigned count = 0;
+
+	for (unsigned n = 0; n < GF_HOOK_COUNT; n++)
+		count += gf_real(n) != 0;
+	return count;
+}
+
+void *gf_driver_function(const char *name) { return gf_ready(GF_DRIVER) ? gf_elf_find(&libraries[GF_DRIVER], name) : 0; }
+void *gf_nvml_function(const char *name) { return gf_ready(GF_NVML) ? gf_elf_find(&libraries[GF_NVML], name) : 0; }
+
+/* ---- what the audit module tells ---- */
+
+void gf_audit_object(uintptr_t base, const void *dynamic, const char *name)
+{
+	for (unsigned i = 0; i < 64; i++)
+		if (!audited[i].base) {
+			audited[i].dynamic = dynamic;
+			audited[i].name = name;
+			gf_store(&audited[i].base, base);
+			return;
+		}
+}
+
+void gf_audit_gone(uintptr_t base)
+{
+	for (unsigned i = 0; i < 64; i++)
+		if (audited[i].base == base)
+			gf_store(&audited[i].base, 0);
+	gf_unloaded();
+}
+
+/* The stub, if this is the function that the table has for it. */
+void *gf_audit_bind(unsigned n, void *real)
+{
+	int layer = gf_layer(n);
+
+	if (gf_off() || ((!gf_ready(layer) || gf_peek(&gf_table[n].real) != real) && (!gf_resolve(layer) || gf_peek(&gf_table[n].real) != real)))
+		return real;
+	gf_poke(&gf_table[n].handed, 1);
+	__atomic_fetch_or(&gf_paths, GF_BY_AUDIT, __ATOMIC_RELAXED);
+	return stub(n);
+}
+
+/* ---- libc ---- */
+
+struct wanted { const char *name; void *found; };
+
+static int is_libc(const struct object *o, struct gf_elf *e, void *arg)
+{
+	struct wanted *w = arg;
+
+	(void)o;
+	/* What has dlclose has the real dlsym: libc, before glibc 2.34 libdl, on musl the loader. Other preloaded shims have a dlsym only. */
+	if (gf_elf_find(e, "dlclose") && gf_elf_find(e, "dlerror"))
+		w->found = gf_elf_find(e, w->name);
+	else if (gf_elf_find(e, "malloc") && gf_elf_find(e, "fopen"))
+		w->found = gf_elf_find(e, w->name);
+	return w->found != 0;
+}
+
+void *gf_elf_libc(const char *name)
+{
+	struct wanted w = { name, 0 };
+
+	each_object(is_libc, &w);
+	return w.found;
+}
+
+/* ---- routing ---- */
+
+#ifndef GF_EXPORT_ONLY
+/* The hook whose real function this is. The name asked for must begin the hook's name: drivers may share one address between functions. */
+static int hook_of_address(int layer, const void *p, const char *name)
+{
+	size_t base = gf_base(name);
+
+	for (unsigned n = 0; n < GF_HOOK_COUNT; n++)
+		if (gf_peek(&gf_table[n].real) == p && gf_layer(n) == layer) {
+			const char *hook = gf_hook_name(n);
+			size_t i = 0;
+
+			while (i < base && hook[i] == name[i])
+				i++;
+			if (i == base && (!hook[i] || hook[i] == '_'))
+				return (int)n;
+		}
+	return -1;
+}
+
+static void *route(int layer, void *p, const char *name, uint32_t path)
+{
+	int n = gf_ready(layer) ? hook_of_address(layer, p, name) : -1;
+
+	/* Unknown address for a name that we know: the library may have been opened anew. */
+	if (n < 0 && gf_hook_of_name(name) >= 0 && gf_resolve(layer))
+		n = hook_of_address(layer, p, name);
+	if (n < 0)
+		return p;
+	gf_poke(&gf_table[n].handed, 1);
+	__atomic_fetch_or(&gf_paths, path, __ATOMIC_RELAXED);
+	return stub((unsigned)n);
+}
+
+void *(*gf_real_dlsym)(void *, const char *);
+
+void *gf_find_dlsym(void)
+{
+	void *p = gf_elf_libc("dlsym");
+
+	gf_store(&gf_real_dlsym, (void *(*)(void *, const char *))p);
+	return p;
+}
+
+/* Asked by the stub of dlsym before anything else. */
+int gf_routed_name(const char *name) { return name && gf_ours(name, GF_FILE_IS_RUNTIME) && !gf_thread.inside; }
+
+void *gf_dlsym(void *handle, const char *name)
+{
+	void *(*real)(void *, const char *) = gf_real_dlsym ? gf_real_dlsym : (void *(*)(void *, const char *))gf_find_dlsym();
+	int layer = *name == 'n' ? GF_NVML : GF_DRIVER;
+	void *p = real ? real(handle, name) : 0;
+
+	if (!p)
+		return p;
+	if ((char *)p >= gf_stubs && (char *)p < gf_stubs_end) {
+		unsigned n = (unsigned)(((char *)p - gf_stubs) / GF_STUB);
+
+		/* The program's own scope, where our stub comes first. It counts only if the driver has such a function; if not, fail as without us. */
+		if (gf_ready(layer) && gf_real(n)) {
+			gf_poke(&gf_table[n].handed, 1);
+			__atomic_fetch_or(&gf_paths, GF_BY_DLSYM, __ATOMIC_RELAXED);
+			return p;
+		}
+		p = real((void *)-1, name);
+		__asm__ volatile("" : "+r"(p)); /* no tail call: "next" means after us */
+		return p;
+	}
+	return gf_off() ? p : route(layer, p, name, GF_BY_DLSYM);
+}
+
+/* dlclose(handle): afterwards the driver may be gone. */
+int dlclose(void *handle) __attribute__((visibility("default")));
+int dlclose(void *handle)
+{
+	static int (*real)(void *);
+	int rc;
+
+	if (!real)
+		real = (int (*)(void *))gf_elf_libc("dlclose");
+	if (!real)
+		return 1;
+	rc = real(handle);
+	if (gf_load(&bases[GF_DRIVER]) || gf_load(&bases[GF_NVML]))
+		gf_unloaded();
+	return rc;
+}
+
+/*
+ * cuGetProcAddress(name, p, version, flags) and _v2 with a fifth argument. The driver may leave *p alone although it returns 0, so it gets a
+ * variable of ours whose first value is no function's.
+ */
+uint32_t gf_route_call(unsigned n, uint64_t *a)
+{
+	void *nothing = gf_stubs, *got = nothing, **p = (void **)a[1];
+	uint64_t b[6] = { a[0], p ? (uint64_t)&got : 0, a[2], a[3], a[4], a[5] };
+	uint32_t rc = gf_call(gf_table[n].real, b);
+	const char *name = (const char *)a[0];
+
+	if (!p || got == nothing)
+		return rc;
+	*p = rc == 0 && got && name && *name && !gf_off() ? route(GF_DRIVER, got, name, GF_BY_PROC_ADDRESS) : got;
+	return rc;
+}
+#else
+uint32_t gf_route_call(unsigned n, uint64_t *a) { return gf_call(gf_table[n].real, a); }
+#endif

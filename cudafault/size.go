@@ -1,0 +1,74 @@
+package cudafault
+
+import (
+	"fmt"
+	"math/big"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// sizeUnits are the units of sizes, as Kubernetes writes them, largest first.
+var sizeUnits = []struct { // Go has no constants of a struct type; nothing writes to it
+	name  string
+	bytes uint64
+}{
+	{"Ti", 1 << 40}, {"T", 1e12}, {"Gi", 1 << 30}, {"G", 1e9}, {"Mi", 1 << 20}, {"M", 1e6}, {"Ki", 1 << 10}, {"k", 1e3},
+}
+
+// sizeForm is a number, and a unit or none.
+var sizeForm = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)$`)
+
+// ParseSize reads a number of bytes as Kubernetes writes it: 4Gi, 512Mi, 8G, 1.5Gi, 1073741824. It must be whole bytes, above 0.
+func ParseSize(text string) (uint64, error) {
+	m := sizeForm.FindStringSubmatch(text)
+	if m == nil {
+		return 0, fmt.Errorf("%q is no size: give bytes with a unit, such as 8Gi or 512Mi", text)
+	}
+	unit := uint64(1)
+	if m[2] != "" {
+		unit = 0
+		for _, u := range sizeUnits {
+			if m[2] == u.name {
+				unit = u.bytes
+			}
+		}
+		if unit == 0 {
+			return 0, fmt.Errorf("%q: there is no unit %q%s; units are Ki, Mi, Gi, Ti (of 1024) and k, M, G, T (of 1000)", text, m[2], meant(m[1], m[2]))
+		}
+	}
+	number, ok := new(big.Rat).SetString(m[1])
+	if !ok {
+		return 0, fmt.Errorf("%q is no size: %q is no number", text, m[1])
+	}
+	number.Mul(number, new(big.Rat).SetInt(new(big.Int).SetUint64(unit)))
+	switch {
+	case number.Sign() == 0:
+		return 0, fmt.Errorf("%q is nothing: give a size above 0", text)
+	case !number.IsInt():
+		return 0, fmt.Errorf("%q is no whole number of bytes", text)
+	case !number.Num().IsUint64():
+		return 0, fmt.Errorf("%q is larger than any memory", text)
+	}
+	return number.Num().Uint64(), nil
+}
+
+// meant is a unit that differs in its case, or by a B behind it.
+func meant(number, unit string) string {
+	for _, u := range sizeUnits {
+		if strings.EqualFold(unit, u.name) || strings.EqualFold(unit, u.name+"B") {
+			return "; did you mean " + number + u.name + "?"
+		}
+	}
+	return ""
+}
+
+// FormatSize writes bytes in the largest unit that comes out even.
+func FormatSize(bytes uint64) string {
+	for _, u := range sizeUnits {
+		if bytes > 0 && bytes%u.bytes == 0 {
+			return strconv.FormatUint(bytes/u.bytes, 10) + u.name
+		}
+	}
+	return strconv.FormatUint(bytes, 10)
+}

@@ -1,0 +1,119 @@
+package cudafault
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+var (
+	//go:embed errors.tsv
+	errorsTSV string
+	//go:embed nvml.tsv
+	nvmlTSV string
+	//go:embed profiles.tsv
+	profilesTSV string
+)
+
+type data struct {
+	errors   []cudaError // by code
+	nvml     []nvmlError // by code
+	profiles []Profile   // those of XIDs by number, then the others
+}
+
+// tables loads the embedded tables once. A broken table is a mistake of ours, so it fails a test; still nothing panics.
+var tables = sync.OnceValues(func() (*data, error) { return load(errorsTSV, nvmlTSV, profilesTSV) })
+
+// loaded are the tables; a test proves that they load.
+func loaded() *data {
+	d, err := tables()
+	if err != nil {
+		return &data{}
+	}
+	return d
+}
+
+func load(errors, nvml, profiles string) (*data, error) {
+	d := &data{}
+	err := eachRow("errors.tsv", errors, errorColumns, func(r row) error {
+		e, err := errorOf(r)
+		if err == nil && len(d.errors) > 0 && d.errors[len(d.errors)-1].code >= e.code {
+			err = fmt.Errorf("code %d is not above the one before", e.code)
+		}
+		d.errors = append(d.errors, e)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = eachRow("nvml.tsv", nvml, nvmlColumns, func(r row) error {
+		e, err := nvmlOf(r)
+		d.nvml = append(d.nvml, e)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = eachRow("profiles.tsv", profiles, profileColumns, func(r row) error {
+		p, err := profileOf(r)
+		if err == nil {
+			err = p.check(d)
+		}
+		if err == nil && slices.ContainsFunc(d.profiles, func(q Profile) bool { return q.Name == p.Name }) {
+			err = fmt.Errorf("profile %s is there twice", p.Name)
+		}
+		d.profiles = append(d.profiles, p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// row is one line of a table: cells by column, "" for "-".
+type row map[string]string
+
+func eachRow(file, text, columns string, do func(row) error) error {
+	want := strings.Fields(columns)
+	header := false
+	for i, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		cells := strings.Split(line, "\t")
+		if !header {
+			if !slices.Equal(cells, want) {
+				return fmt.Errorf("%s:%d: the columns are %q, want %q", file, i+1, cells, want)
+			}
+			header = true
+			continue
+		}
+		if len(cells) != len(want) {
+			return fmt.Errorf("%s:%d: %d cells, want %d", file, i+1, len(cells), len(want))
+		}
+		r := make(row, len(cells))
+		for j, c := range cells {
+			if c == "" || c != strings.TrimSpace(c) {
+				return fmt.Errorf("%s:%d: cell %s is empty or padded; write - for an empty one", file, i+1, want[j])
+			}
+			if c != "-" {
+				r[want[j]] = c
+			}
+		}
+		if err := do(r); err != nil {
+			return fmt.Errorf("%s:%d: %w", file, i+1, err)
+		}
+	}
+	return nil
+}
+
+// oneOf returns the cell if it is one of words (separated by blanks), which holds typing mistakes off.
+func (r row) oneOf(column, words string) (string, error) {
+	if v := r[column]; slices.Contains(strings.Fields(words), v) {
+		return v, nil
+	}
+	return "", fmt.Errorf("%s is %q, want one of %s", column, r[column], words)
+}

@@ -1,0 +1,213 @@
+package cudafault
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Validate says what is wrong with the fault as it is asked for, and what to do instead. It needs no cluster.
+func (f Fault) Validate() error {
+	for _, check := range []func(Fault) error{
+		Fault.checkWhat, Fault.checkProfile, Fault.checkNew, Fault.checkHang, Fault.checkLatency, Fault.checkDevices, Fault.checkLayer,
+		Fault.checkTrigger, Fault.checkSticky, Fault.checkGlobs, Fault.checkNothing,
+	} {
+		if err := check(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkWhat: there is one thing at most that sets the errors.
+func (f Fault) checkWhat() error {
+	var given []string
+	for _, source := range []struct {
+		is   bool
+		flag string
+	}{
+		{f.XID != 0, "--xid"}, {f.Error != 0, "--error"}, {f.DriverMismatch, "--driver-mismatch"}, {f.FabricNotReady, "--fabric-not-ready"},
+	} {
+		if source.is {
+			given = append(given, source.flag)
+		}
+	}
+	both := f.Error != 0 && (f.DriverMismatch != f.FabricNotReady) && f.XID == 0 // for running processes, and for new ones
+	if len(given) > 1 && !both {
+		return fmt.Errorf("%s each say which error programs get: give one", and(given))
+	}
+	if _, known := findError(f.Error); f.Error != 0 && !known {
+		return fmt.Errorf("--error %d: there is no such CUDA error", f.Error)
+	}
+	return nil
+}
+
+// checkProfile: the XID is one that programs notice.
+func (f Fault) checkProfile() error {
+	if f.XID == 0 {
+		return nil
+	}
+	p, ok := FindProfile(f.XID)
+	if !ok {
+		var known []string
+		for _, p := range Profiles() {
+			if p.XID != 0 && !p.None() {
+				known = append(known, p.Name)
+			}
+		}
+		return fmt.Errorf("--xid %d: what programs see of it is not known; known are %s. Say yourself what they get, as in --error launch-failed",
+			f.XID, strings.Join(known, ", "))
+	}
+	if p.None() {
+		return fmt.Errorf("--xid %d gives programs no CUDA error: %s. Its line in the kernel log is written by: kubectl gpu-fault xid %d NODE",
+			f.XID, p.Note, f.XID)
+	}
+	return nil
+}
+
+// checkNew: what new processes get follows from something that happens to those that run.
+func (f Fault) checkNew() error {
+	if f.PhaseNew != nil {
+		code := *f.PhaseNew
+		if _, known := findError(code); code != 0 && !known {
+			return fmt.Errorf("--phase-new %d: there is no such CUDA error", code)
+		}
+		switch {
+		case f.DriverMismatch || f.FabricNotReady:
+			return fmt.Errorf("--phase-new and --%s each say what new processes get: give one", f.named())
+		case f.XID == 0 && f.Error == 0 && !f.Hang:
+			return fmt.Errorf("--phase-new is for processes that start after the fault has hit one: give --xid, --error or --hang too. "+
+				"If all shall fail from their start, give: --error %d --function cuInit", cmp.Or(code, codeNoDevice))
+		}
+	}
+	if f.NVML != nil {
+		code := *f.NVML
+		if _, known := findNVML(code); code != 0 && !known {
+			return fmt.Errorf("--nvml %d: there is no such NVML error", code)
+		}
+		if f.DriverMismatch {
+			return errors.New("--nvml and --driver-mismatch each say what NVML returns: give one")
+		}
+		if !f.trips() && f.profileName() == "" && f.Trigger.set() != "" {
+			return fmt.Errorf("%s: nothing would trip, and so NVML never fail: leave it out, or give --error", f.Trigger.set())
+		}
+	}
+	return nil
+}
+
+// checkHang: a call that does not return gives no error.
+func (f Fault) checkHang() error {
+	switch {
+	case !f.Hang:
+		return nil
+	case f.Error != 0:
+		return errors.New("--hang with --error: a call that hangs returns nothing. Give one; --latency with --error makes calls slow before they fail")
+	case f.Latency != 0:
+		return errors.New("--hang with --latency: a call that hangs does not return at all. Give one")
+	case f.CorruptD2H != 0:
+		return errors.New("--hang with --corrupt-d2h: copies hang, and so nothing is copied. Give one")
+	case f.Sticky != nil && *f.Sticky:
+		return errors.New("--hang with --sticky: it is about errors, and a call that hangs returns none. Leave it out")
+	}
+	return nil
+}
+
+func (f Fault) checkLatency() error {
+	switch {
+	case f.Latency < 0:
+		return fmt.Errorf("--latency %s: give a time above 0", f.Latency)
+	case f.Latency > math.MaxUint32*time.Microsecond:
+		return fmt.Errorf("--latency %s: that is longer than %s; give --hang for calls that do not return",
+			f.Latency, (math.MaxUint32 * time.Microsecond).Truncate(time.Minute))
+	case f.Jitter < 0 || f.Jitter > math.MaxUint32*time.Microsecond:
+		return fmt.Errorf("--jitter %s: give 0s to an hour", f.Jitter)
+	case f.Jitter > 0 && f.Latency == 0:
+		return fmt.Errorf("--jitter %s: it is added to a --latency, which is missing; --latency 1us --jitter %s is nearly jitter alone", f.Jitter, f.Jitter)
+	case !(f.CorruptD2H >= 0 && f.CorruptD2H <= 1):
+		return fmt.Errorf("--corrupt-d2h %g: it is a rate, from above 0 to 1 (each copy)", f.CorruptD2H)
+	case f.MemLimit > 0 && f.MemLimit < 1<<20:
+		return fmt.Errorf("--mem-limit: %d bytes is less than any program needs; give a unit, such as %dGi", f.MemLimit, f.MemLimit)
+	}
+	return nil
+}
+
+func (f Fault) checkDevices() error {
+	for _, list := range []struct {
+		flag    string
+		devices []int
+	}{{"--device", f.Devices}, {"--hide-devices", f.HideDevices}} {
+		for _, d := range list.devices {
+			if d < 0 || d >= maxDevices {
+				return fmt.Errorf("%s %d: CUDA counts devices from 0, and %d is the last that can be named", list.flag, d, maxDevices-1)
+			}
+		}
+	}
+	if len(f.HideDevices) == maxDevices && (f.trips() || f.MemLimit > 0 || len(f.Devices) > 0) {
+		return errors.New("--hide-devices all leaves no device on which anything else could fail: give it alone")
+	}
+	for _, d := range f.Devices {
+		if slices.Contains(f.HideDevices, d) {
+			return fmt.Errorf("device %d is in --device and in --hide-devices: a device that is hidden is never called", d)
+		}
+	}
+	if len(f.Nodes) > maxNodes {
+		return fmt.Errorf("%d nodes are more than the %d that can be named; give fewer, or none for all", len(f.Nodes), maxNodes)
+	}
+	if f.Rank != nil && (*f.Rank < 0 || *f.Rank > math.MaxInt32) {
+		return fmt.Errorf("--rank %d: ranks count from 0", *f.Rank)
+	}
+	return nil
+}
+
+// checkNothing: something fails.
+func (f Fault) checkNothing() error {
+	if f.profileName() == "" && !f.trips() && f.NVML == nil && f.MemLimit == 0 && len(f.HideDevices) == 0 {
+		return errors.New("nothing to inject: give --xid 79, --error launch-failed, --mem-limit 8Gi, --latency 5ms, --hang or another effect")
+	}
+	return nil
+}
+
+// trips is whether the trigger has something to trip.
+func (f Fault) trips() bool {
+	if p, ok := NamedProfile(f.profileName()); ok && p.Classes != 0 {
+		return true
+	}
+	return f.Error != 0 || f.Hang || f.Latency != 0 || f.CorruptD2H != 0
+}
+
+// named is the flag of the profile without an XID.
+func (f Fault) named() string {
+	if f.DriverMismatch {
+		return driverMismatch
+	}
+	return fabricNotReady
+}
+
+// set names the flags of the trigger that were given, "" for none.
+func (t Trigger) set() string {
+	var flags []string
+	for _, flag := range []struct {
+		is   bool
+		name string
+	}{
+		{t.Function != "", "--function"}, {t.AfterCalls != 0, "--after-calls"}, {t.After != 0, "--after"}, {t.Every != 0, "--every"},
+		{t.Probability != 0, "--probability"}, {t.WindowFrom != 0 || t.WindowTo != 0, "--window"}, {t.Max != 0, "--max"},
+	} {
+		if flag.is {
+			flags = append(flags, flag.name)
+		}
+	}
+	return and(flags)
+}
+
+// and lists words: "a, b and c".
+func and(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}

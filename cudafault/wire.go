@@ -1,0 +1,173 @@
+package cudafault
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"strings"
+	"time"
+)
+
+// probabilityBits is a probability in 2^-32: 0 stands for always, so a tiny one is the least that there is.
+func probabilityBits(p float64) uint32 {
+	if p <= 0 || p >= 1 {
+		return 0
+	}
+	return max(1, shareBits(p))
+}
+
+// shareBits is a share in 2^-32, at most one less than all; a tiny one is the least that there is.
+func shareBits(p float64) uint32 {
+	switch {
+	case p <= 0:
+		return 0
+	case p >= 1:
+		return math.MaxUint32
+	}
+	return uint32(min(max(1, math.Round(p*(1<<32))), math.MaxUint32))
+}
+
+// writer fills a file and keeps the first thing that does not fit.
+type writer struct {
+	buf []byte
+	err error
+}
+
+func (w *writer) fail(format string, args ...any) {
+	if w.err == nil {
+		w.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (w *writer) u32(f span, v uint32) { binary.LittleEndian.PutUint32(w.buf[f.at:], v) }
+func (w *writer) u64(f span, v uint64) { binary.LittleEndian.PutUint64(w.buf[f.at:], v) }
+
+// text leaves room for a closing NUL.
+func (w *writer) text(f span, what, text string) {
+	switch {
+	case len(text) >= f.size:
+		w.fail("%s %q has %d bytes, more than %d", what, text, len(text), f.size-1)
+	case strings.ContainsRune(text, 0):
+		w.fail("%s %q holds a NUL", what, text)
+	default:
+		copy(w.buf[f.at:], text)
+	}
+}
+
+func (w *writer) time(f span, what string, t time.Time) {
+	if t.IsZero() {
+		return
+	}
+	if t.UnixMilli() <= 0 {
+		w.fail("%s: %s is before 1970", what, t)
+	}
+	w.u64(f, uint64(t.UnixMilli()))
+}
+
+// count is a time in units, which must come out even.
+func (w *writer) count(what string, d, unit time.Duration, most int64) uint64 {
+	switch {
+	case d < 0:
+		w.fail("%s %s is negative", what, d)
+	case d%unit != 0:
+		w.fail("%s %s is finer than %s", what, d, unit)
+	case int64(d/unit) > most:
+		w.fail("%s %s is longer than %s", what, d, time.Duration(most)*unit)
+	}
+	return uint64(d / unit)
+}
+
+func (w *writer) code(f span, what string, code int) {
+	if code < 0 || code > math.MaxInt32 {
+		w.fail("%s %d is not 0 to %d", what, code, math.MaxInt32)
+	}
+	w.u32(f, uint32(code))
+}
+
+func (w *writer) classes(f span, c Class) {
+	if c > allClasses {
+		w.fail("classes %#x are not known", uint32(c))
+	}
+	w.u32(f, uint32(c))
+}
+
+// share refuses what is no share of a whole; NaN compares false.
+func (w *writer) share(what string, p float64) {
+	if !(p >= 0 && p <= 1) {
+		w.fail("%s %g is not 0 to 1", what, p)
+	}
+}
+
+func (w *writer) mask(what string, list []int) uint64 {
+	var mask uint64
+	for _, d := range list {
+		if d < 0 || d >= maxDevices {
+			w.fail("%s %d is not 0 to %d", what, d, maxDevices-1)
+			continue
+		}
+		mask |= 1 << d
+	}
+	return mask
+}
+
+func (w *writer) nodes(names []string) {
+	if len(names) > maxNodes {
+		w.fail("%d nodes, more than %d", len(names), maxNodes)
+		return
+	}
+	w.u32(atNodeCount, uint32(len(names)))
+	for i, name := range names {
+		if name == "" {
+			w.fail("the name of a node is empty")
+		}
+		w.u64(span{atNodes.at + 8*i, 8}, nodeHash(name))
+	}
+}
+
+// reader takes fields out of a file that is long enough.
+type reader struct{ buf []byte }
+
+func (r reader) u32(f span) uint32 { return binary.LittleEndian.Uint32(r.buf[f.at:]) }
+func (r reader) u64(f span) uint64 { return binary.LittleEndian.Uint64(r.buf[f.at:]) }
+
+// text ends at the first NUL.
+func (r reader) text(f span) string {
+	text, _, _ := bytes.Cut(r.buf[f.at:f.at+f.size], []byte{0})
+	return string(text)
+}
+
+// time is the zero time also for what is out of range.
+func (r reader) time(f span) time.Time {
+	ms := r.u64(f)
+	if ms == 0 || ms > math.MaxInt64 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(ms)).UTC()
+}
+
+// duration is the longest for what is out of range.
+func (r reader) duration(f span, unit time.Duration) time.Duration {
+	n := uint64(0)
+	if f.size == 4 {
+		n = uint64(r.u32(f))
+	} else {
+		n = r.u64(f)
+	}
+	if n > uint64(math.MaxInt64/unit) {
+		return math.MaxInt64 / unit * unit
+	}
+	return time.Duration(n) * unit
+}
+
+// code is the largest for what is out of range.
+func (r reader) code(f span) int { return int(min(r.u32(f), math.MaxInt32)) }
+
+func (r reader) mask(f span) []int {
+	var list []int
+	for rest := r.u64(f); rest != 0; rest &= rest - 1 {
+		list = append(list, bits.TrailingZeros64(rest))
+	}
+	return list
+}
