@@ -70,6 +70,11 @@ test-containerd: ## Break and restore every handler of real containerd configura
 test-shim: ## The CUDA shim on the fake driver: every way to the driver, every effect
 	@hack/test-shim.sh
 
+.PHONY: test-real-libraries
+test-real-libraries: ## By hand: the shim with NVIDIA's own libraries, which it downloads from Debian's non-free, and on many C libraries
+	@hack/test-real-libraries.sh
+	@test/realcuda/libc.sh
+
 .PHONY: bench-shim
 bench-shim: ## Measure what a call through the shim costs
 	@hack/bench-shim.sh

@@ -34,7 +34,7 @@ static void flip_later(void *arg)
 	gf_store(&f->used, 0);
 }
 
-/* Whether dst is host memory and src device memory, as the driver knows them (memory type 1 host, 2 device). Unknown addresses are plain host memory. */
+/* Whether dst is host memory and src device memory, as the driver knows them (memory type 1 host, 2 device). What it does not know is host memory. */
 static int to_host(uint64_t dst, uint64_t src)
 {
 	uint32_t (*attribute)(void *, int, uint64_t) = (uint32_t (*)(void *, int, uint64_t))gf_driver_function("cuPointerGetAttribute");
@@ -48,7 +48,8 @@ static int to_host(uint64_t dst, uint64_t src)
 
 static int stream_captures(uint64_t stream, int ptsz)
 {
-	uint32_t (*capturing)(uint64_t, int *) = (uint32_t (*)(uint64_t, int *))gf_driver_function(ptsz ? "cuStreamIsCapturing_ptsz" : "cuStreamIsCapturing");
+	uint32_t (*capturing)(uint64_t, int *) =
+		(uint32_t (*)(uint64_t, int *))gf_driver_function(ptsz ? "cuStreamIsCapturing_ptsz" : "cuStreamIsCapturing");
 	int status = 0;
 
 	return capturing && (capturing(stream, &status) || status);

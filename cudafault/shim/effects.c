@@ -68,10 +68,10 @@ int gf_device_matches(const struct gf_state *s)
 	if (!s->devices)
 		return 1;
 	device = (uint32_t (*)(int *))gf_driver_function(GF_FILE_IS_RUNTIME ? "cudaGetDevice" : "cuCtxGetDevice");
-	if (!device || device(&d) || d < 0 || hidden(s, d))
+	if (!device || device(&d))
 		return 0;
-	d = visible(s, d);
-	return d < 64 && (s->devices >> d & 1);
+	/* Numbers as the process counts without the fault, so hidden devices keep theirs. */
+	return d >= 0 && d < 64 && (s->devices >> d & 1);
 }
 
 static int count(const struct gf_state *s)
@@ -143,6 +143,8 @@ int gf_init_fails(const struct gf_state *s, unsigned n, uint32_t *code)
 	if (gf_peek(&gf_initialised))
 		return 0;
 	if (s && s->error_init && gf_init_condition(s)) {
+		if ((s->latency_us || s->jitter_us) && (gf_info[n].classes & s->latency_classes))
+			gf_delay(s, 0); /* slow first: a GSP that times out */
 		gf_tripped(s, GF_BY_INIT, gf_hook_name(n), "CUDA error", 0, s->error_init);
 		*code = s->error_init;
 		return 1;
@@ -186,8 +188,8 @@ int gf_special_needed(const struct gf_state *s, unsigned n)
 	switch (gf_info[n].special) {
 	case GF_COUNT: case GF_DEVICE_GET: case GF_BY_PCI: case GF_RT_COUNT: case GF_RT_SET: case GF_RT_GET:
 		return s->hide != 0;
-	case GF_MEM_TOTAL: case GF_MEM_INFO: case GF_MEM_SIZE: case GF_MEM_PITCH: case GF_MEM_MANAGED: case GF_MEM_POOL: case GF_MEM_CREATE: case GF_MEM_ARRAY:
-	case GF_MEM_ARRAY3D:
+	case GF_MEM_TOTAL: case GF_MEM_INFO: case GF_MEM_SIZE: case GF_MEM_PITCH: case GF_MEM_MANAGED: case GF_MEM_POOL: case GF_MEM_CREATE:
+	case GF_MEM_ARRAY: case GF_MEM_ARRAY3D:
 		return s->mem_limit != 0;
 	case GF_COPY_ANY: case GF_COPY_ANY_ASYNC: case GF_COPY_D2H: case GF_COPY_D2H_ASYNC: case GF_RT_COPY:
 		return s->corrupt != 0;

@@ -7,7 +7,8 @@
 struct dyn { int64_t tag; uint64_t value; };
 struct sym { uint32_t name; uint8_t info, other; uint16_t section; uint64_t value, size; };
 struct phdr { uint32_t type, flags; uint64_t offset, vaddr, paddr, filesz, memsz, align; };
-struct ehdr { uint8_t ident[16]; uint16_t type, machine; uint32_t version; uint64_t entry, phoff, shoff; uint32_t flags; uint16_t ehsize, phentsize, phnum; };
+struct ehdr { uint8_t ident[16]; uint16_t type, machine; uint32_t version; uint64_t entry, phoff, shoff; uint32_t flags;
+              uint16_t ehsize, phentsize, phnum; };
 
 enum { DT_HASH = 4, DT_STRTAB = 5, DT_SYMTAB = 6, DT_SONAME = 14, DT_GNU_HASH = 0x6ffffef5, DT_VERSYM = 0x6ffffff0, PT_LOAD = 1, PT_DYNAMIC = 2 };
 

@@ -8,7 +8,7 @@ char gf_comm[48];
 static struct gf_state kept[4];         /* the last good files: who sleeps may still hold an older one */
 static unsigned newest;
 static int have;
-static int32_t looking;
+static int32_t looking, begun;          /* begun: the first look has ended */
 static uint64_t looked, grace;          /* coarse ns; until grace every call comes to gf_enter */
 static uint64_t expired;                /* generation that has expired: over for good, also if the clock is set back */
 static int64_t rank = -1;
@@ -237,15 +237,20 @@ void gf_look(uint64_t now)
 	const struct gf_state *s = gf_peek(&gf_state);
 	int due = !last || now - last >= 1000000000;
 
-	if (gf_off() || (!due && !(grace && now >= grace) && !(s && s->expires && gf_peek(&gf_poison) && gf_unix_ms() >= s->expires)))
+	if (gf_off() || (!due && gf_peek(&begun) && !(grace && now >= grace) && !(s && s->expires && gf_peek(&gf_poison) && gf_unix_ms() >= s->expires)))
 		return;
-	if (!gf_cas(&looking, 0, 1))
+	if (!gf_cas(&looking, 0, 1)) {
+		/* Threads that start together: none shall pass before the first look has ended. Not for ever: who looks may have been stopped. */
+		for (int i = 0; i < 200 && !gf_load(&begun); i++)
+			gf_sleep(100);
 		return;
+	}
 	if (due)
 		gf_poke(&looked, now);
 	if (!last)
 		gf_run_open();
 	judge(due && take(), now, !last);
+	gf_store(&begun, 1);
 	gf_store(&looking, 0);
 }
 
@@ -254,6 +259,7 @@ void gf_look_forked(void)
 {
 	known = have = 0;
 	looking = 0;
+	begun = 0;
 	looked = grace = expired = 0;
 	gf_state = 0;
 	gf_status = GF_NO_STATE;

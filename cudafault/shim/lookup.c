@@ -7,55 +7,12 @@
 struct gf_row gf_table[GF_HOOK_COUNT] __attribute__((aligned(64)));
 __thread struct gf_thread gf_thread __attribute__((tls_model("initial-exec"))) = { .budget = -1 };
 
-uint32_t gf_audit;
 static uint32_t names[GF_HOOK_COUNT];   /* of the hooks, as offsets into our own string table */
 static struct gf_elf self;
 static uintptr_t bases[GF_LAYERS];      /* load base of the library that the table speaks of; 0: none */
 static struct gf_elf libraries[GF_LAYERS];
+static void *driver_address[GF_HOOK_COUNT]; /* of the hooks' functions in the driver itself */
 static int tabled[GF_LAYERS];            /* every row of the layer has an address to jump to */
-
-/* Objects of the program as an audit module sees them; in a preloaded file the list stays empty and dl_iterate_phdr is asked. */
-struct object { uintptr_t base; const void *dynamic; const char *name; };
-static struct object audited[64];
-
-struct dl_info { uintptr_t base; const char *name; const void *headers; uint16_t count; };
-struct header { uint32_t type, flags; uint64_t offset, vaddr, paddr, filesz, memsz, align; };
-extern int dl_iterate_phdr(int (*)(struct dl_info *, size_t, void *), void *) __attribute__((weak, visibility("default")));
-extern const char _DYNAMIC[] __attribute__((visibility("hidden")));
-
-struct visit { int (*f)(const struct object *, struct gf_elf *, void *); void *arg; };
-
-static int visit(struct dl_info *i, size_t size, void *arg)
-{
-	const struct visit *v = arg;
-	const struct header *h = i->headers;
-	struct object o = { i->base, 0, i->name ? i->name : "" };
-	struct gf_elf e;
-
-	(void)size;
-	for (int k = 0; k < i->count; k++)
-		if (h[k].type == 2)
-			o.dynamic = (const void *)(i->base + h[k].vaddr);
-	if (!o.dynamic || o.dynamic == (const void *)_DYNAMIC || !gf_elf_open(&e, o.base, o.dynamic))
-		return 0;
-	return v->f(&o, &e, v->arg);
-}
-
-/* Calls f for each loaded object but ourselves, in the order of loading, until it returns not 0. */
-static void each_object(int (*f)(const struct object *, struct gf_elf *, void *), void *arg)
-{
-	struct visit v = { f, arg };
-	struct gf_elf e;
-
-	for (unsigned i = 0; i < 64; i++) {
-		struct object o = audited[i];
-
-		if (gf_load(&audited[i].base) && gf_elf_open(&e, o.base, o.dynamic) && f(&o, &e, arg))
-			return;
-	}
-	if (!gf_load(&gf_audit) && dl_iterate_phdr)
-		dl_iterate_phdr(visit, &v);
-}
 
 /* ---- ourselves ---- */
 
@@ -106,7 +63,7 @@ static const char *const proofs[GF_LAYERS] = { GF_FILE_IS_RUNTIME ? "cudaMalloc"
 
 struct search { int layer; struct gf_elf *into; };
 
-static int is_library(const struct object *o, struct gf_elf *e, void *arg)
+static int is_library(const struct gf_object *o, struct gf_elf *e, void *arg)
 {
 	struct search *s = arg;
 
@@ -117,6 +74,8 @@ static int is_library(const struct object *o, struct gf_elf *e, void *arg)
 	*s->into = *e;
 	return 1;
 }
+
+/* ---- the table ---- */
 
 /* What a row points to while there is no such function: the stub must never jump to nothing. */
 static uint64_t no_driver(void) { return 3; } /* CUDA_ERROR_NOT_INITIALIZED */
@@ -140,14 +99,17 @@ int gf_resolve(int layer)
 	struct search s = { layer, &e };
 
 	know_self();
-	each_object(is_library, &s);
+	gf_each_object(is_library, &s);
 	if (tabled[layer] && e.base == gf_load(&bases[layer]))
 		return e.base != 0;
 	libraries[layer] = e;
+	gf_find_neighbours();
 	for (unsigned n = 0; n < GF_HOOK_COUNT; n++)
 		if (gf_layer(n) == layer) {
 			void *real = e.base ? gf_elf_find(&e, gf_hook_name(n)) : 0;
 
+			gf_store(&driver_address[n], real);
+			real = gf_behind(real, gf_hook_name(n));
 			gf_store(&gf_table[n].real, real ? real : missing(layer));
 		}
 	tabled[layer] = 1;
@@ -188,60 +150,16 @@ void *gf_nvml_function(const char *name) { return gf_ready(GF_NVML) ? gf_elf_fin
 
 /* ---- what the audit module tells ---- */
 
-void gf_audit_object(uintptr_t base, const void *dynamic, const char *name)
-{
-	for (unsigned i = 0; i < 64; i++)
-		if (!audited[i].base) {
-			audited[i].dynamic = dynamic;
-			audited[i].name = name;
-			gf_store(&audited[i].base, base);
-			return;
-		}
-}
-
-void gf_audit_gone(uintptr_t base)
-{
-	for (unsigned i = 0; i < 64; i++)
-		if (audited[i].base == base)
-			gf_store(&audited[i].base, 0);
-	gf_unloaded();
-}
-
 /* The stub, if this is the function that the table has for it. */
 void *gf_audit_bind(unsigned n, void *real)
 {
 	int layer = gf_layer(n);
 
-	if (gf_off() || ((!gf_ready(layer) || gf_peek(&gf_table[n].real) != real) && (!gf_resolve(layer) || gf_peek(&gf_table[n].real) != real)))
+	if (gf_off() || ((!gf_ready(layer) || gf_peek(&driver_address[n]) != real) && (!gf_resolve(layer) || gf_peek(&driver_address[n]) != real)))
 		return real;
 	gf_poke(&gf_table[n].handed, 1);
-	__atomic_fetch_or(&gf_paths, GF_BY_AUDIT, __ATOMIC_RELAXED);
+	gf_path(GF_BY_AUDIT);
 	return stub(n);
-}
-
-/* ---- libc ---- */
-
-struct wanted { const char *name; void *found; };
-
-static int is_libc(const struct object *o, struct gf_elf *e, void *arg)
-{
-	struct wanted *w = arg;
-
-	(void)o;
-	/* What has dlclose has the real dlsym: libc, before glibc 2.34 libdl, on musl the loader. Other preloaded shims have a dlsym only. */
-	if (gf_elf_find(e, "dlclose") && gf_elf_find(e, "dlerror"))
-		w->found = gf_elf_find(e, w->name);
-	else if (gf_elf_find(e, "malloc") && gf_elf_find(e, "fopen"))
-		w->found = gf_elf_find(e, w->name);
-	return w->found != 0;
-}
-
-void *gf_elf_libc(const char *name)
-{
-	struct wanted w = { name, 0 };
-
-	each_object(is_libc, &w);
-	return w.found;
 }
 
 /* ---- routing ---- */
@@ -253,7 +171,7 @@ static int hook_of_address(int layer, const void *p, const char *name)
 	size_t base = gf_base(name);
 
 	for (unsigned n = 0; n < GF_HOOK_COUNT; n++)
-		if (gf_peek(&gf_table[n].real) == p && gf_layer(n) == layer) {
+		if (gf_peek(&driver_address[n]) == p && gf_layer(n) == layer) {
 			const char *hook = gf_hook_name(n);
 			size_t i = 0;
 
@@ -275,7 +193,7 @@ static void *route(int layer, void *p, const char *name, uint32_t path)
 	if (n < 0)
 		return p;
 	gf_poke(&gf_table[n].handed, 1);
-	__atomic_fetch_or(&gf_paths, path, __ATOMIC_RELAXED);
+	gf_path(path);
 	return stub((unsigned)n);
 }
 
@@ -289,8 +207,24 @@ void *gf_find_dlsym(void)
 	return p;
 }
 
-/* Asked by the stub of dlsym before anything else. */
-int gf_routed_name(const char *name) { return name && gf_ours(name, GF_FILE_IS_RUNTIME) && !gf_thread.inside; }
+/* Whether the driver that is loaded has what our stub of this name stands for. */
+static int stands(const char *name)
+{
+	int n = gf_hook_of_name(name);
+
+	return n >= 0 && gf_ready(gf_layer((unsigned)n)) && gf_real((unsigned)n);
+}
+
+/*
+ * Asked by the stub of dlsym before anything else; 0: the real one answers, with the caller's address in place. RTLD_NEXT is its matter too, but
+ * must not find a stub that stands for nothing.
+ */
+int gf_routed(void *handle, const char *name, uintptr_t caller)
+{
+	if (!name || !gf_ours(name, GF_FILE_IS_RUNTIME) || gf_thread.inside || gf_by_neighbour(caller))
+		return 0;
+	return handle != (void *)-1 || (gf_hook_of_name(name) >= 0 && !stands(name));
+}
 
 void *gf_dlsym(void *handle, const char *name)
 {
@@ -298,19 +232,18 @@ void *gf_dlsym(void *handle, const char *name)
 	int layer = *name == 'n' ? GF_NVML : GF_DRIVER;
 	void *p = real ? real(handle, name) : 0;
 
-	if (!p)
+	__asm__ volatile("" : "+r"(p)); /* no tail call: "next" must mean after us */
+	if (!p || handle == (void *)-1)
 		return p;
 	if ((char *)p >= gf_stubs && (char *)p < gf_stubs_end) {
-		unsigned n = (unsigned)(((char *)p - gf_stubs) / GF_STUB);
-
 		/* The program's own scope, where our stub comes first. It counts only if the driver has such a function; if not, fail as without us. */
-		if (gf_ready(layer) && gf_real(n)) {
-			gf_poke(&gf_table[n].handed, 1);
-			__atomic_fetch_or(&gf_paths, GF_BY_DLSYM, __ATOMIC_RELAXED);
+		if (stands(name)) {
+			gf_poke(&gf_table[((char *)p - gf_stubs) / GF_STUB].handed, 1);
+			gf_path(GF_BY_DLSYM);
 			return p;
 		}
 		p = real((void *)-1, name);
-		__asm__ volatile("" : "+r"(p)); /* no tail call: "next" means after us */
+		__asm__ volatile("" : "+r"(p));
 		return p;
 	}
 	return gf_off() ? p : route(layer, p, name, GF_BY_DLSYM);

@@ -9,7 +9,8 @@ enum { OUT_OF_MEMORY = 2 };
 /* Bytes in use on the current device; -1 if the driver does not say (no context). */
 static int64_t used(void)
 {
-	uint32_t (*info)(size_t *, size_t *) = (uint32_t (*)(size_t *, size_t *))gf_driver_function(GF_FILE_IS_RUNTIME ? "cudaMemGetInfo" : "cuMemGetInfo_v2");
+	uint32_t (*info)(size_t *, size_t *) =
+		(uint32_t (*)(size_t *, size_t *))gf_driver_function(GF_FILE_IS_RUNTIME ? "cudaMemGetInfo" : "cuMemGetInfo_v2");
 	size_t available = 0, total = 0;
 
 	return info && info(&available, &total) == 0 && total >= available ? (int64_t)(total - available) : -1;
@@ -19,7 +20,7 @@ static int64_t used(void)
 static uint64_t array_size(uint64_t width, uint64_t height, uint64_t depth, uint32_t format, uint32_t channels)
 {
 	/* CU_AD_FORMAT: 0x01/0x08 8 bit, 0x02/0x09/0x10 16 bit, 0x03/0x0a/0x20 32 bit; block formats are rarer and smaller. */
-	uint64_t bytes = format == 0x01 || format == 0x08 ? 1 : format == 0x02 || format == 0x09 || format == 0x10 ? 2 : format == 0x03 || format == 0x0a || format == 0x20 ? 4 : 1;
+	uint64_t bytes = format == 0x02 || format == 0x09 || format == 0x10 ? 2 : format == 0x03 || format == 0x0a || format == 0x20 ? 4 : 1;
 
 	return width * (height ? height : 1) * (depth ? depth : 1) * bytes * (channels ? channels : 1);
 }
@@ -37,7 +38,27 @@ static uint64_t asked(unsigned n, const uint64_t *a)
 	return a[1];
 }
 
-/* From a pool: the pool may have the memory already, so it is allocated first and given back if the device is then above the limit. */
+/* Bytes that a pool (0: the current device's) holds and does not use: an allocation takes these first. */
+static uint64_t in_pool(uint64_t pool)
+{
+	uint32_t (*current)(uint64_t *, int) = (uint32_t (*)(uint64_t *, int))gf_driver_function("cuDeviceGetMemPool");
+	uint32_t (*device)(int *) = (uint32_t (*)(int *))gf_driver_function("cuCtxGetDevice");
+	uint32_t (*attribute)(uint64_t, int, uint64_t *) = (uint32_t (*)(uint64_t, int, uint64_t *))gf_driver_function("cuMemPoolGetAttribute");
+	uint64_t reserved = 0, taken = 0;
+	int d = 0;
+
+	if (!pool && (!current || !device || device(&d) || current(&pool, d)))
+		return 0;
+	/* CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT and _USED_MEM_CURRENT */
+	if (!attribute || attribute(pool, 5, &reserved) || attribute(pool, 7, &taken) || reserved < taken)
+		return 0;
+	return reserved - taken;
+}
+
+/*
+ * From a pool: what the pool must grow by counts. How it will grow is the driver's matter, so afterwards the use is looked at again, and the
+ * memory given back if the device is above the limit.
+ */
 static uint32_t from_pool(const struct gf_state *s, unsigned n, uint64_t *a)
 {
 	const char *name = gf_hook_name(n);
@@ -45,9 +66,14 @@ static uint32_t from_pool(const struct gf_state *s, unsigned n, uint64_t *a)
 	uint32_t (*release)(uint64_t, uint64_t);
 	uint64_t *p = (uint64_t *)a[0];
 	uint32_t code;
+	int64_t use;
 
-	if (p && a[1] > s->mem_limit)
-		return OUT_OF_MEMORY;
+	if (p && !gf_captures() && (use = used()) >= 0) {
+		uint64_t spare = in_pool(pool ? a[2] : 0), grows = a[1] > spare ? a[1] - spare : 0;
+
+		if (a[1] > s->mem_limit || (uint64_t)use + grows > s->mem_limit)
+			return OUT_OF_MEMORY;
+	}
 	code = gf_call(gf_table[n].real, a);
 	if (code || !p || gf_captures() || used() <= (int64_t)s->mem_limit)
 		return code;

@@ -56,7 +56,8 @@ static void globs(void)
 		{ "", "", 1 }, { "", "a", 0 }, { "*", "", 1 }, { "*", "cuInit", 1 }, { "cu*", "cuInit", 1 }, { "cu*t", "cuInit", 1 }, { "cu?nit", "cuInit", 1 },
 		{ "cu*Async", "cuMemcpyAsync", 1 }, { "cu*Async", "cuMemcpyAsync_ptsz", 0 }, { "*Mem*Async*", "cuMemcpyHtoDAsync_v2", 1 }, { "[a-c]x", "bx", 1 },
 		{ "[!a-c]x", "bx", 0 }, { "[^a-c]x", "dx", 1 }, { "[]]x", "]x", 1 }, { "[a", "[a", 1 }, { "[", "[", 1 }, { "[", "a", 0 }, { "[a-", "[a-", 1 },
-		{ "python3*", "python3.11", 1 }, { "a*b*c", "aXbYbZc", 1 }, { "a*b*c", "aXbYbZ", 0 }, { "**", "x", 1 }, { "?", "", 0 }, { "[a]", "", 0 }, { "a[", "a", 0 },
+		{ "python3*", "python3.11", 1 }, { "a*b*c", "aXbYbZc", 1 }, { "a*b*c", "aXbYbZ", 0 }, { "**", "x", 1 }, { "?", "", 0 },
+		{ "[a]", "", 0 }, { "a[", "a", 0 },
 	};
 
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -75,10 +76,12 @@ static void names(void)
 {
 	CHECK(gf_ours("cuInit", 0) && gf_ours("nvmlInit_v2", 0));
 	/* The bare prefix of another tool swallowed these, and the first convolution recursed until it crashed. */
-	CHECK(!gf_ours("cudnnCreate", 0) && !gf_ours("cublasCreate_v2", 0) && !gf_ours("cufftExec", 0) && !gf_ours("cuserid", 0) && !gf_ours("cudaMalloc", 0));
+	CHECK(!gf_ours("cudnnCreate", 0) && !gf_ours("cublasCreate_v2", 0) && !gf_ours("cufftExec", 0));
+	CHECK(!gf_ours("cuserid", 0) && !gf_ours("cudaMalloc", 0));
 	CHECK(!gf_ours("cu", 0) && !gf_ours("c", 0) && !gf_ours("", 0) && !gf_ours("nvml", 0) && !gf_ours("nvmlinit", 0) && !gf_ours("n", 0));
 	CHECK(gf_ours("cudaMalloc", 1) && !gf_ours("cuInit", 1) && !gf_ours("cudaa", 1) && !gf_ours("nvmlInit_v2", 1));
-	CHECK(gf_base("cuMemAlloc_v2") == 10 && gf_base("cuMemcpy_ptds") == 8 && gf_base("cuMemcpyHtoD_v2_ptds") == 12 && gf_base("cuInit") == 6 && gf_base("") == 0);
+	CHECK(gf_base("cuMemAlloc_v2") == 10 && gf_base("cuMemcpy_ptds") == 8 && gf_base("cuMemcpyHtoD_v2_ptds") == 12);
+	CHECK(gf_base("cuInit") == 6 && gf_base("") == 0);
 	CHECK(!strcmp(gf_basename("/usr/bin/python3"), "python3") && !strcmp(gf_basename("x"), "x") && !strcmp(gf_basename("/"), ""));
 }
 

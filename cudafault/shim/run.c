@@ -101,6 +101,16 @@ void gf_run_open(void)
 	gf_store(&gf_slot, s);
 }
 
+/* A way that leads to us. */
+void gf_path(uint32_t bit)
+{
+	if (gf_peek(&gf_paths) & bit)
+		return;
+	bit |= __atomic_fetch_or(&gf_paths, bit, __ATOMIC_RELAXED);
+	if (gf_slot)
+		gf_poke(&gf_slot->paths, bit);
+}
+
 /* After a look. */
 void gf_run_update(uint64_t generation)
 {
@@ -145,8 +155,4 @@ void gf_run_trip(const struct gf_state *st, uint32_t code, const char *function,
 /* Whether this generation has tripped in this pod. */
 int gf_run_marked(uint64_t generation) { return run && gf_load(&run->tripped_generation) == generation; }
 
-void gf_run_forked(void)
-{
-	gf_slot = 0;
-	gf_paths = 0;
-}
+void gf_run_forked(void) { gf_slot = 0; }

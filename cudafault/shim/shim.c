@@ -71,12 +71,6 @@ static void lease(struct gf_thread *t, uint64_t now)
 	t->tick = now;
 }
 
-static void path(uint32_t bit)
-{
-	if (!(gf_peek(&gf_paths) & bit))
-		__atomic_fetch_or(&gf_paths, bit, __ATOMIC_RELAXED);
-}
-
 static int enter(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 {
 	const struct gf_info *info = &gf_info[n];
@@ -85,11 +79,11 @@ static int enter(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 
 	gf_look(now);
 	if (!gf_table[n].handed)
-		path(GF_BY_LINK);
+		gf_path(GF_BY_LINK);
 	if (gf_layer(n) == GF_NVML)
-		path(GF_BY_NVML);
+		gf_path(GF_BY_NVML);
 	else if (GF_FILE_IS_RUNTIME)
-		path(GF_BY_RUNTIME);
+		gf_path(GF_BY_RUNTIME);
 	s = gf_off() ? 0 : gf_load(&gf_state);
 	if (!s)
 		idle_budget(t, now);

@@ -26,7 +26,8 @@ enum { GF_BLOCKS = 1, GF_TOUCHES = 2, GF_ALWAYS = 4 };
 
 /* What a hook needs beyond counting. */
 enum gf_special {
-	GF_NONE, GF_ROUTE, GF_INIT_CALL, GF_COUNT, GF_DEVICE_GET, GF_BY_PCI, GF_MEM_TOTAL, GF_MEM_INFO, GF_MEM_SIZE, GF_MEM_PITCH, GF_MEM_MANAGED, GF_MEM_POOL,
+	GF_NONE, GF_ROUTE, GF_INIT_CALL, GF_COUNT, GF_DEVICE_GET, GF_BY_PCI, GF_MEM_TOTAL, GF_MEM_INFO, GF_MEM_SIZE, GF_MEM_PITCH,
+	GF_MEM_MANAGED, GF_MEM_POOL,
 	GF_MEM_CREATE, GF_MEM_ARRAY, GF_MEM_ARRAY3D, GF_COPY_ANY, GF_COPY_ANY_ASYNC, GF_COPY_D2H, GF_COPY_D2H_ASYNC, GF_CAPTURE_BEGIN, GF_CAPTURE_END,
 	GF_NV_INIT, GF_NV_COUNT, GF_NV_INDEX, GF_NV_HANDLE, GF_NV_MEM, GF_NV_MEM2, GF_NV_EVENT, GF_NV_GET,
 	GF_RT_COUNT, GF_RT_SET, GF_RT_GET, GF_RT_COPY, GF_RT_LAST, GF_RT_PEEK,
@@ -74,6 +75,14 @@ int gf_elf_open(struct gf_elf *e, uintptr_t base, const void *dynamic);
 void *gf_elf_find(const struct gf_elf *e, const char *name);
 void gf_elf_each(const struct gf_elf *e, void (*f)(const char *name, uintptr_t value, void *arg), void *arg);
 int gf_elf_vdso(struct gf_elf *e, uintptr_t header);
+
+/* objects.c */
+struct gf_object { uintptr_t base; const void *dynamic; const char *name; uintptr_t end; int behind; }; /* behind: us in the order of loading */
+extern const char _DYNAMIC[];
+void gf_each_object(int (*f)(const struct gf_object *, struct gf_elf *, void *), void *arg);
+void gf_find_neighbours(void);
+void *gf_behind(void *real, const char *name);
+int gf_by_neighbour(uintptr_t caller);
 void *gf_elf_libc(const char *name);
 
 /* lookup.c */
@@ -90,7 +99,7 @@ uint32_t gf_route_call(unsigned n, uint64_t *a);
 unsigned gf_hooks_resolved(void);
 static inline int gf_layer(unsigned n) { return gf_info[n].special >= GF_NV_INIT && gf_info[n].special <= GF_NV_GET ? GF_NVML : GF_DRIVER; }
 
-/* lookup.c for audit.c */
+/* objects.c and lookup.c for audit.c */
 extern uint32_t gf_audit;           /* we run as an audit module */
 void gf_audit_object(uintptr_t base, const void *dynamic, const char *name);
 void gf_audit_gone(uintptr_t base);
@@ -118,6 +127,7 @@ const char *gf_env(const char *name);
 /* run.c: the processes file */
 extern struct gf_slot *gf_slot;
 extern uint32_t gf_paths;
+void gf_path(uint32_t bit);
 void gf_run_open(void);
 void gf_run_update(uint64_t generation);
 void gf_run_trip(const struct gf_state *s, uint32_t code, const char *function, int mark);
@@ -171,7 +181,7 @@ enum { GF_STUB = 36 };
 #endif
 /* called by the stub of dlsym */
 void *gf_find_dlsym(void);
-int gf_routed_name(const char *name);
+int gf_routed(void *handle, const char *name, uintptr_t caller);
 void *gf_dlsym(void *handle, const char *name);
 
 extern const char gf_ehdr[] __asm__("__ehdr_start");

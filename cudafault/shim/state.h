@@ -39,7 +39,8 @@ struct gf_state {
 	uint8_t zero[156];
 };
 _Static_assert(sizeof(struct gf_state) == 1024 && offsetof(struct gf_state, process) == 80 && offsetof(struct gf_state, nodes) == 160, "layout");
-_Static_assert(offsetof(struct gf_state, function) == 672 && offsetof(struct gf_state, seed) == 768 && offsetof(struct gf_state, error) == 808, "layout");
+_Static_assert(offsetof(struct gf_state, function) == 672 && offsetof(struct gf_state, seed) == 768, "layout");
+_Static_assert(offsetof(struct gf_state, error) == 808, "layout");
 _Static_assert(offsetof(struct gf_state, mem_limit) == 840 && offsetof(struct gf_state, nvml_init_error) == 864, "layout");
 
 /* What one process tells the client. A slot is claimed by compare-and-swap on pid. */

@@ -1,6 +1,6 @@
 /*
- * aarch64: one stub of 36 bytes per hook (all lies within 1 MiB, so one instruction forms an address). Free at a function's entry are x9 to x17; x8 (address of a returned struct) and the arguments go on as
- * they came, and so does the stack.
+ * aarch64: one stub of 36 bytes per hook (all lies within 1 MiB, so one instruction forms an address). Free at a function's
+ * entry are x9 to x17; x8 (address of a returned struct) and the arguments go on as they came, and so does the stack.
  */
 #include "hooks-asm.h"
 	.text
@@ -73,18 +73,16 @@ gf_slow:
 	.type dlsym, %function
 	.p2align 4
 dlsym:
-	cmn x0, #1
-	b.eq 2f
 	stp x29, x30, [sp, #-32]!
 	mov x29, sp
 	stp x0, x1, [sp, #16]
-	mov x0, x1
-	bl gf_routed_name
+	mov x2, x30
+	bl gf_routed
 	mov w9, w0
 	ldp x0, x1, [sp, #16]
 	ldp x29, x30, [sp], #32
 	cbnz w9, gf_dlsym
-2:	adrp x16, gf_real_dlsym
+	adrp x16, gf_real_dlsym
 	ldr x16, [x16, :lo12:gf_real_dlsym]
 	cbz x16, 3f
 	br x16

@@ -83,25 +83,23 @@ gf_slow:
 #ifndef GF_EXPORT_ONLY
 /*
  * dlsym(handle, name): names that cannot be ours jump on to the real one, with the caller's address where it was: RTLD_NEXT means "after the
- * caller". So does every lookup with RTLD_NEXT.
+ * caller". gf_routed says which.
  */
 	.globl dlsym
 	.type dlsym, @function
 	.p2align 4
 dlsym:
-	cmpq $-1, %rdi
-	je 2f
 	pushq %rdi
 	pushq %rsi
 	subq $8, %rsp
-	movq %rsi, %rdi
-	call gf_routed_name
+	movq 24(%rsp), %rdx             /* the caller */
+	call gf_routed
 	addq $8, %rsp
 	popq %rsi
 	popq %rdi
 	testl %eax, %eax
 	jnz gf_dlsym
-2:	movq gf_real_dlsym(%rip), %r11
+	movq gf_real_dlsym(%rip), %r11
 	testq %r11, %r11
 	jz 3f
 	jmp *%r11

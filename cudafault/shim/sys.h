@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #if defined __x86_64__
-enum { GF_READ = 0, GF_WRITE = 1, GF_CLOSE = 3, GF_FSTAT = 5, GF_MMAP = 9, GF_NANOSLEEP = 35, GF_GETPID = 39, GF_KILL = 62, GF_FTRUNCATE = 77, GF_FCHMOD = 91,
-       GF_CLOCK_GETTIME = 228, GF_EXIT_GROUP = 231, GF_OPENAT = 257, GF_READLINKAT = 267, GF_FALLOCATE = 285 };
+enum { GF_READ = 0, GF_WRITE = 1, GF_CLOSE = 3, GF_FSTAT = 5, GF_MMAP = 9, GF_NANOSLEEP = 35, GF_GETPID = 39, GF_KILL = 62, GF_FTRUNCATE = 77,
+       GF_FCHMOD = 91, GF_CLOCK_GETTIME = 228, GF_EXIT_GROUP = 231, GF_OPENAT = 257, GF_READLINKAT = 267, GF_FALLOCATE = 285 };
 #define GF_STAT_SIZE 6 /* st_size as an index of 64-bit words */
 static inline long gf_sys(long n, long a, long b, long c, long d, long e, long f)
 {
@@ -20,8 +20,9 @@ static inline long gf_sys(long n, long a, long b, long c, long d, long e, long f
 	return r;
 }
 #elif defined __aarch64__
-enum { GF_READ = 63, GF_WRITE = 64, GF_CLOSE = 57, GF_FSTAT = 80, GF_MMAP = 222, GF_NANOSLEEP = 101, GF_GETPID = 172, GF_KILL = 129, GF_FTRUNCATE = 46, GF_FCHMOD = 52,
-       GF_CLOCK_GETTIME = 113, GF_EXIT_GROUP = 94, GF_OPENAT = 56, GF_READLINKAT = 78, GF_FALLOCATE = 47 };
+enum { GF_READ = 63, GF_WRITE = 64, GF_CLOSE = 57, GF_FSTAT = 80, GF_MMAP = 222, GF_NANOSLEEP = 101, GF_GETPID = 172, GF_KILL = 129,
+       GF_FTRUNCATE = 46,
+       GF_FCHMOD = 52, GF_CLOCK_GETTIME = 113, GF_EXIT_GROUP = 94, GF_OPENAT = 56, GF_READLINKAT = 78, GF_FALLOCATE = 47 };
 #define GF_STAT_SIZE 6
 static inline long gf_sys(long n, long a, long b, long c, long d, long e, long f)
 {
@@ -40,7 +41,8 @@ static inline long gf_sys(long n, long a, long b, long c, long d, long e, long f
 #error "no system calls for this machine"
 #endif
 
-enum { GF_EINTR = 4, GF_ESRCH = 3, GF_ENOSYS = 38, GF_EOPNOTSUPP = 95, GF_AT_FDCWD = -100, GF_O_CLOEXEC = 02000000, GF_O_NONBLOCK = 04000, GF_O_CREAT = 0100, GF_O_RDWR = 2 };
+enum { GF_EINTR = 4, GF_ESRCH = 3, GF_ENOSYS = 38, GF_EOPNOTSUPP = 95 };
+enum { GF_AT_FDCWD = -100, GF_O_CLOEXEC = 02000000, GF_O_NONBLOCK = 04000, GF_O_CREAT = 0100, GF_O_RDWR = 2 };
 
 static inline int gf_open(const char *path, int flags) { return (int)gf_sys(GF_OPENAT, GF_AT_FDCWD, (long)path, flags | GF_O_CLOEXEC, 0666, 0, 0); }
 static inline void gf_close(int fd) { gf_sys(GF_CLOSE, fd, 0, 0, 0, 0, 0); }
@@ -73,7 +75,10 @@ static inline long gf_read_file(const char *path, void *into, size_t n)
 #define gf_add(p, v) __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL)
 #define gf_swap(p, v) __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL)
 
-static inline int gf_cas(int32_t *p, int32_t old, int32_t new_) { return __atomic_compare_exchange_n(p, &old, new_, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED); }
+static inline int gf_cas(int32_t *p, int32_t old, int32_t new_)
+{
+	return __atomic_compare_exchange_n(p, &old, new_, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
 
 static inline size_t gf_length(const char *s)
 {

@@ -199,6 +199,8 @@ int gf_armed(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 		return 0;
 	shut = gf_closed(s);
 	i = number(s, t, shut);
+	if (gf_peek(&gf_pending)) /* the error is on its way already */
+		return 0;
 	if (shut || !(gf_trips(s, i) || gf_peek(&gf_owed)))
 		return 0;
 	if (gf_captures()) { /* an error now would only spoil the capture: the first call after it trips instead */

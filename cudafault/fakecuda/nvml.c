@@ -1,0 +1,278 @@
+// A libnvidia-ml.so.1 for own clients, coherent with the fake driver: the same devices, memory, UUIDs and PCI addresses. Real NVML knows nothing
+// of CUDA_VISIBLE_DEVICES, nor does this. nvidia-smi refuses it (it asks for a private table), and that is left so.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+typedef int nvmlReturn;
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10,
+	VERSION_MISMATCH = 25, MAX_DEVICES = 16 };
+
+struct gpu { int index; };
+static struct gpu gpus[MAX_DEVICES];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int users, count;
+
+static uint64_t number(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+	return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+EXPORT nvmlReturn nvmlInitWithFlags(unsigned flags)
+{
+	(void)flags;
+	pthread_mutex_lock(&mutex);
+	count = (int)number("FAKECUDA_DEVICES", 1);
+	if (count > MAX_DEVICES) count = MAX_DEVICES;
+	for (int i = 0; i < count; i++) gpus[i].index = i;
+	if (count) users++;
+	pthread_mutex_unlock(&mutex);
+	return count ? OK : DRIVER_NOT_LOADED;
+}
+EXPORT nvmlReturn nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+EXPORT nvmlReturn nvmlInit(void) { return nvmlInitWithFlags(0); }
+
+EXPORT nvmlReturn nvmlShutdown(void)
+{
+	pthread_mutex_lock(&mutex);
+	nvmlReturn result = users ? OK : UNINITIALIZED;
+	if (users) users--;
+	pthread_mutex_unlock(&mutex);
+	return result;
+}
+
+EXPORT const char *nvmlErrorString(nvmlReturn code)
+{
+	static const struct { int code; const char *text; } texts[] = {
+		{0, "Success"}, {1, "Uninitialized"}, {2, "Invalid Argument"}, {3, "Not Supported"}, {4, "Insufficient Permissions"}, {6, "Not Found"},
+		{7, "Insufficient Size"}, {9, "Driver Not Loaded"}, {10, "Timeout"}, {14, "Corrupted infoROM"}, {15, "GPU is lost"},
+		{16, "GPU requires restart"}, {18, "Driver/library version mismatch"}, {28, "The requested GPU could not be found"},
+	};
+	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+		if (texts[i].code == code) return texts[i].text;
+	return "Unknown Error";
+}
+
+static nvmlReturn text(char *to, unsigned size, const char *from)
+{
+	if (!users) return UNINITIALIZED;
+	if (!to) return INVALID_ARGUMENT;
+	if (strlen(from) >= size) return INSUFFICIENT_SIZE;
+	strcpy(to, from);
+	return OK;
+}
+
+EXPORT nvmlReturn nvmlSystemGetDriverVersion(char *version, unsigned size) { return text(version, size, "550.163.01"); }
+EXPORT nvmlReturn nvmlSystemGetNVMLVersion(char *version, unsigned size) { return text(version, size, "12.550.163.01"); }
+EXPORT nvmlReturn nvmlSystemGetCudaDriverVersion(int *version)
+{
+	if (!version) return INVALID_ARGUMENT;
+	*version = (int)number("FAKECUDA_DRIVER_VERSION", 12040);
+	return OK;
+}
+EXPORT nvmlReturn nvmlSystemGetCudaDriverVersion_v2(int *version) { return nvmlSystemGetCudaDriverVersion(version); }
+
+EXPORT nvmlReturn nvmlDeviceGetCount_v2(unsigned *n)
+{
+	if (!users) return UNINITIALIZED;
+	if (!n) return INVALID_ARGUMENT;
+	*n = (unsigned)count;
+	return OK;
+}
+EXPORT nvmlReturn nvmlDeviceGetCount(unsigned *n) { return nvmlDeviceGetCount_v2(n); }
+
+EXPORT nvmlReturn nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **gpu)
+{
+	if (!users) return UNINITIALIZED;
+	if (!gpu || index >= (unsigned)count) return INVALID_ARGUMENT;
+	*gpu = &gpus[index];
+	return OK;
+}
+EXPORT nvmlReturn nvmlDeviceGetHandleByIndex(unsigned index, struct gpu **gpu) { return nvmlDeviceGetHandleByIndex_v2(index, gpu); }
+
+static nvmlReturn check(const struct gpu *gpu, const void *out)
+{
+	if (!users) return UNINITIALIZED;
+	return gpu < gpus || gpu >= gpus + count || !out ? INVALID_ARGUMENT : OK;
+}
+
+static void uuid_of(const struct gpu *gpu, char to[41]) { snprintf(to, 41, "GPU-66616b65-6375-6461-0000-0000000000%02x", gpu->index); }
+
+EXPORT nvmlReturn nvmlDeviceGetHandleByUUID(const char *uuid, struct gpu **gpu)
+{
+	if (!users) return UNINITIALIZED;
+	if (!uuid || !gpu) return INVALID_ARGUMENT;
+	for (int i = 0; i < count; i++) {
+		char own[41];
+		uuid_of(&gpus[i], own);
+		if (!strcmp(own, uuid)) { *gpu = &gpus[i]; return OK; }
+	}
+	return NOT_FOUND;
+}
+
+EXPORT nvmlReturn nvmlDeviceGetHandleByPciBusId_v2(const char *id, struct gpu **gpu)
+{
+	unsigned domain, bus;
+	if (!users) return UNINITIALIZED;
+	if (!id || !gpu || sscanf(id, "%x:%x:", &domain, &bus) != 2) return INVALID_ARGUMENT;
+	if (domain || bus < 0x17 || bus >= 0x17 + (unsigned)count) return NOT_FOUND;
+	*gpu = &gpus[bus - 0x17];
+	return OK;
+}
+EXPORT nvmlReturn nvmlDeviceGetHandleByPciBusId(const char *id, struct gpu **gpu) { return nvmlDeviceGetHandleByPciBusId_v2(id, gpu); }
+
+EXPORT nvmlReturn nvmlDeviceGetUUID(struct gpu *gpu, char *uuid, unsigned size)
+{
+	nvmlReturn result = check(gpu, uuid);
+	char own[41];
+	if (result) return result;
+	uuid_of(gpu, own);
+	return text(uuid, size, own);
+}
+
+EXPORT nvmlReturn nvmlDeviceGetName(struct gpu *gpu, char *name, unsigned size)
+{
+	nvmlReturn result = check(gpu, name);
+	return result ? result : text(name, size, "Fake CUDA Device");
+}
+
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+
+EXPORT nvmlReturn nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci *pci)
+{
+	nvmlReturn result = check(gpu, pci);
+	if (result) return result;
+	memset(pci, 0, sizeof *pci);
+	pci->bus = 0x17 + (unsigned)gpu->index;
+	pci->id = 0x20b010de;
+	snprintf(pci->legacy, sizeof pci->legacy, "0000:%02X:00.0", pci->bus);
+	snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
+	return OK;
+}
+
+// The fake driver's own count of this process's memory, if it is loaded here: NVML is another library and may not link to it.
+static uint64_t used(int index)
+{
+	void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	uint64_t (*ask)(int) = driver ? (uint64_t (*)(int))dlsym(driver, "fakecuda_used") : NULL;
+	uint64_t bytes = ask ? ask(index) : 0;
+	if (driver) dlclose(driver);
+	return bytes;
+}
+
+struct memory { uint64_t total, available, used; };
+struct memory_v2 { unsigned version; uint64_t total, reserved, available, used; };
+
+EXPORT nvmlReturn nvmlDeviceGetMemoryInfo(struct gpu *gpu, struct memory *memory)
+{
+	nvmlReturn result = check(gpu, memory);
+	if (result) return result;
+	memory->total = number("FAKECUDA_MEMORY", 16ull << 30);
+	memory->used = used(gpu->index);
+	memory->available = memory->total - memory->used;
+	return OK;
+}
+
+EXPORT nvmlReturn nvmlDeviceGetMemoryInfo_v2(struct gpu *gpu, struct memory_v2 *memory)
+{
+	struct memory first;
+	nvmlReturn result = check(gpu, memory);
+	if (result) return result;
+	if (memory->version != (sizeof *memory | 2u << 24)) return VERSION_MISMATCH;
+	nvmlDeviceGetMemoryInfo(gpu, &first);
+	*memory = (struct memory_v2){memory->version, first.total, 0, first.available, first.used};
+	return OK;
+}
+
+// Getters whose answer is one number.
+#define NUMBER(name, value) EXPORT nvmlReturn name(struct gpu *gpu, unsigned *out) \
+	{ nvmlReturn result = check(gpu, out); if (!result) *out = (unsigned)(value); return result; }
+NUMBER(nvmlDeviceGetIndex, gpu->index)
+NUMBER(nvmlDeviceGetMinorNumber, gpu->index)
+NUMBER(nvmlDeviceGetPowerUsage, 62000)     // mW
+NUMBER(nvmlDeviceGetPerformanceState, 0)   // P0
+NUMBER(nvmlDeviceGetPersistenceMode, 1)
+NUMBER(nvmlDeviceGetComputeMode, 0)
+NUMBER(nvmlDeviceGetFanSpeed, 0)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, 4)
+
+#define NUMBER_OF(name, value) EXPORT nvmlReturn name(struct gpu *gpu, unsigned which, unsigned *out) \
+	{ (void)which; nvmlReturn result = check(gpu, out); if (!result) *out = (unsigned)(value); return result; }
+NUMBER_OF(nvmlDeviceGetTemperature, 34)    // degrees Celsius
+NUMBER_OF(nvmlDeviceGetClockInfo, 1410)    // MHz
+NUMBER_OF(nvmlDeviceGetMaxClockInfo, 1410)
+NUMBER_OF(nvmlDeviceGetNvLinkState, 1)
+
+struct utilization { unsigned gpu, memory; };
+EXPORT nvmlReturn nvmlDeviceGetUtilizationRates(struct gpu *gpu, struct utilization *rates)
+{
+	nvmlReturn result = check(gpu, rates);
+	if (!result) *rates = (struct utilization){used(gpu->index) ? 97 : 0, used(gpu->index) ? 40 : 0};
+	return result;
+}
+
+EXPORT nvmlReturn nvmlDeviceGetTotalEccErrors(struct gpu *gpu, int type, int counter, unsigned long long *errors)
+{
+	(void)type, (void)counter;
+	nvmlReturn result = check(gpu, errors);
+	if (!result) *errors = 0;
+	return result;
+}
+
+EXPORT nvmlReturn nvmlDeviceGetMemoryErrorCounter(struct gpu *gpu, int type, int counter, int place, unsigned long long *errors)
+{
+	(void)place;
+	return nvmlDeviceGetTotalEccErrors(gpu, type, counter, errors);
+}
+
+EXPORT nvmlReturn nvmlDeviceGetNvLinkErrorCounter(struct gpu *gpu, unsigned link, int counter, unsigned long long *errors)
+{
+	(void)link;
+	return nvmlDeviceGetTotalEccErrors(gpu, 0, counter, errors);
+}
+
+EXPORT nvmlReturn nvmlDeviceGetRemappedRows(struct gpu *gpu, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
+{
+	nvmlReturn result = check(gpu, corrected);
+	if (result || !uncorrected || !pending || !failed) return result ? result : INVALID_ARGUMENT;
+	*corrected = *uncorrected = *pending = *failed = 0;
+	return OK;
+}
+
+EXPORT nvmlReturn nvmlDeviceGetCudaComputeCapability(struct gpu *gpu, int *major, int *minor)
+{
+	nvmlReturn result = check(gpu, major);
+	if (result || !minor) return result ? result : INVALID_ARGUMENT;
+	*major = 8, *minor = 0;
+	return OK;
+}
+
+// Events never come.
+struct events { int unused; };
+EXPORT nvmlReturn nvmlEventSetCreate(struct events **set)
+{
+	if (!users || !set) return users ? INVALID_ARGUMENT : UNINITIALIZED;
+	*set = calloc(1, sizeof **set);
+	return OK;
+}
+EXPORT nvmlReturn nvmlEventSetFree(struct events *set)
+{
+	free(set);
+	return OK;
+}
+EXPORT nvmlReturn nvmlDeviceRegisterEvents(struct gpu *gpu, unsigned long long types, struct events *set)
+{
+	(void)types;
+	return check(gpu, set);
+}
+EXPORT nvmlReturn nvmlEventSetWait_v2(struct events *set, void *event, unsigned milliseconds)
+{
+	(void)event, (void)milliseconds;
+	return set ? TIMEOUT : INVALID_ARGUMENT;
+}

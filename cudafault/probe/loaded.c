@@ -1,0 +1,176 @@
+// A program that finds the driver at run time: loaded WAY. The ways are listed in main.
+#define _GNU_SOURCE
+#include "work.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+static void *library;
+
+static void *by_dlsym(const char *name) { return dlsym(library, name); }
+static void *by_default(const char *name) { return dlsym(RTLD_DEFAULT, name); }
+
+// As a binary that was linked with an old glibc: the reference is to the oldest version of dlsym there is.
+#ifdef __x86_64__
+void *old_dlsym(void *, const char *);
+__asm__(".symver old_dlsym, dlsym@GLIBC_2.2.5");
+static void *by_old_dlsym(const char *name) { return old_dlsym(library, name); }
+#endif
+
+static int (*lookup_v1)(const char *, void **, int, uint64_t);
+static int (*lookup_v2)(const char *, void **, int, uint64_t, int *);
+static void *by_v1(const char *name, int version, uint64_t flags)
+{
+	void *address = NULL;
+	return lookup_v1(name, &address, version, flags) ? NULL : address;
+}
+static void *by_v2(const char *name, int version, uint64_t flags)
+{
+	void *address = NULL;
+	int status;
+	return lookup_v2(name, &address, version, flags, &status) ? NULL : address;
+}
+
+static void open_driver(int mode)
+{
+	library = dlopen("libcuda.so.1", mode);
+	if (!library) {
+		fprintf(stderr, "loaded: %s\n", dlerror());
+		exit(2);
+	}
+	lookup_v1 = (int (*)(const char *, void **, int, uint64_t))dlsym(library, "cuGetProcAddress");
+	lookup_v2 = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(library, "cuGetProcAddress_v2");
+}
+
+static void work_symbols(void *(*find)(const char *), const char *prefix)
+{
+	struct driver d;
+	find_symbols(&d, find, 0);
+	work(&d, stdout, prefix);
+}
+
+// cudaGetDriverEntryPoint, as NCCL uses it: each function is asked for when it is needed, of a cuGetProcAddress that was itself asked of
+// cuGetProcAddress; the status is not wanted.
+static void *by_entry_point(const char *name, int version, uint64_t flags)
+{
+	void *self = NULL, *address = NULL;
+	if (lookup_v2("cuGetProcAddress", &self, 12000, 0, NULL)) return NULL;
+	int (*again)(const char *, void **, int, uint64_t, int *) = (int (*)(const char *, void **, int, uint64_t, int *))self;
+	return again(name, &address, version, flags, NULL) ? NULL : address;
+}
+
+// After a dlclose the driver may come back at another address: its old place is taken here.
+static void reopen(void)
+{
+	Dl_info info;
+	open_driver(RTLD_NOW);
+	void *former = dlsym(library, "cuInit");
+	work_symbols(by_dlsym, "");
+	if (!dladdr(former, &info)) return;
+	dlclose(library);
+	void *gone = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	if (gone) dlclose(gone);
+	else mmap(info.dli_fbase, 4 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+	open_driver(RTLD_NOW);
+	work_symbols(by_dlsym, "again ");
+}
+
+static void plugin(const char *file, int mode)
+{
+	void *handle = dlopen(file, mode);
+	if (!handle) {
+		fprintf(stderr, "loaded: %s\n", dlerror());
+		exit(2);
+	}
+	((int (*)(void))dlsym(handle, "plugin_work"))();
+}
+
+static void child(const char *prefix)
+{
+	open_driver(RTLD_NOW);
+	work_symbols(by_dlsym, prefix);
+	fflush(stdout);
+}
+
+static void forked(void)
+{
+	fflush(stdout);
+	pid_t pid = fork();
+	if (pid == 0) {
+		child("child ");
+		_exit(0);
+	}
+	waitpid(pid, NULL, 0);
+	child("parent ");
+}
+
+enum { THREADS = 64, ROUNDS = 20 };
+static struct driver shared;
+static pthread_barrier_t barrier;
+
+static void *one_thread(void *codes)
+{
+	pthread_barrier_wait(&barrier);
+	for (int i = 0; i < ROUNDS; i++) ((int *)codes)[i] = work(&shared, NULL, "");
+	return NULL;
+}
+
+static void threads(void)
+{
+	static int codes[THREADS][ROUNDS];
+	pthread_t ids[THREADS];
+	pthread_barrier_init(&barrier, NULL, THREADS);
+	open_driver(RTLD_NOW);
+	find_symbols(&shared, by_dlsym, 0);
+	for (int i = 0; i < THREADS; i++) pthread_create(&ids[i], NULL, one_thread, codes[i]);
+	for (int i = 0; i < THREADS; i++) pthread_join(ids[i], NULL);
+	for (int i = 0; i < THREADS; i++)
+		for (int j = 0; j < ROUNDS; j++)
+			if (codes[i][j] != codes[0][0]) printf("NOTE thread-%d-round-%d %d\n", i, j, codes[i][j]);
+	printf("CALL threads %d\n", codes[0][0]);
+}
+
+int main(int argc, char **argv)
+{
+	const char *way = argc > 1 ? argv[1] : "";
+	struct driver d;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+#define WAY(name) else if (!strcmp(way, name))
+	if (!*way) return fprintf(stderr, "usage: loaded WAY [PLUGIN]\n"), 2;
+	WAY("dlsym") { open_driver(RTLD_NOW); work_symbols(by_dlsym, ""); }
+	WAY("lazy") { open_driver(RTLD_LAZY | RTLD_LOCAL); work_symbols(by_dlsym, ""); }
+	WAY("default") { open_driver(RTLD_NOW | RTLD_GLOBAL); work_symbols(by_default, ""); }
+#ifdef __x86_64__
+	WAY("old-dlsym") { open_driver(RTLD_NOW); work_symbols(by_old_dlsym, ""); }
+#endif
+	WAY("v1") { open_driver(RTLD_NOW); find_entries(&d, by_v1, 0); work(&d, stdout, ""); }
+	WAY("v2") { open_driver(RTLD_NOW); find_entries(&d, by_v2, 0); work(&d, stdout, ""); }
+	WAY("v1-twins") { open_driver(RTLD_NOW); find_entries(&d, by_v1, 1); work(&d, stdout, ""); }
+	WAY("v2-twins") { open_driver(RTLD_NOW); find_entries(&d, by_v2, 1); work(&d, stdout, ""); }
+	WAY("dlsym-twins") { open_driver(RTLD_NOW); find_symbols(&d, by_dlsym, 1); work(&d, stdout, ""); }
+	WAY("entry-point") { open_driver(RTLD_NOW); find_entries(&d, by_entry_point, 0); work(&d, stdout, ""); }
+	WAY("graph") { open_driver(RTLD_NOW); find_entries(&d, by_v2, 0); work_graph(&d, stdout); }
+	WAY("reopen") reopen();
+	WAY("fork") forked();
+	WAY("threads") threads();
+	WAY("plugin") plugin(argv[2], RTLD_NOW | RTLD_LOCAL);
+	WAY("deepbind") plugin(argv[2], RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+	WAY("spawn") {
+		char *arguments[] = {argv[0], "dlsym", NULL};
+		pid_t pid;
+		if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, arguments, environ)) return 2;
+		waitpid(pid, NULL, 0);
+	}
+	WAY("exec") {
+		char *arguments[] = {argv[0], "dlsym", NULL};
+		execv("/proc/self/exe", arguments);
+		return 2;
+	}
+	else return fprintf(stderr, "loaded: unknown way %s\n", way), 2;
+	return 0;
+}

@@ -1,0 +1,23 @@
+// A library with names that begin like the driver's and are not: cuDNN, cuBLAS and the like, and others that a careless match would take. It also
+// has a cuCtxSynchronize of its own, which is not the driver's because it does not come from the driver.
+#define OWN(name, number) int name(void) { return number; }
+OWN(cudnnConvolutionForward, 1)
+OWN(cudnnCreate, 2)
+OWN(cublasSgemm_v2, 3)
+OWN(cublasCreate_v2, 4)
+OWN(cufftExecC2C, 5)
+OWN(curandGenerate, 6)
+OWN(cusparseCreate, 7)
+OWN(cusolverDnCreate, 8)
+OWN(custom, 9)
+OWN(cu, 10)
+OWN(cuda, 11)
+OWN(cuMemAlloc_v2_of_ours, 12)
+OWN(cuMemAlloc_v22, 13)
+OWN(cuInitialise, 14)
+OWN(nvmlInit_v2000, 15)
+OWN(nvml, 16)
+OWN(nvmlite, 17)
+OWN(dlsym_of_ours, 18)
+OWN(cuCtxSynchronize, 19)
+OWN(nvmlInit_v2, 20)
