@@ -10,6 +10,7 @@ end_to_end() { KUBECONFIG=$PWD/.cluster/kubeconfig CGO_ENABLED=1 go test -race -
 
 mine=
 [ -s .cluster/kubeconfig ] || mine=1
+step 'tools' hack/install-tools.sh
 step 'unit tests (-race)' env CGO_ENABLED=1 go test -race ./...
 step 'containerd configurations' hack/test-containerd.sh
 step 'CUDA shim' hack/test-shim.sh

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/faults"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -67,6 +68,7 @@ Nothing has to be installed in the cluster: what a fault needs on a node comes i
 
 	cmd.AddCommand(
 		xid.NewCommand(connection, streams),
+		cuda.NewCommand(connection, streams),
 		runtime.NewCommand(connection, streams),
 		faults.NewListCommand(connection, streams),
 		faults.NewRevertCommand(connection, streams),

@@ -101,6 +101,12 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 	if user := s.whoami(ctx); user != "" {
 		command = append(command, "--user", user)
 	}
+	for _, change := range plan.Changes { // all are in one namespace: a run has one workload
+		if change.Target.Namespace != "" {
+			command = append(command, "-n", change.Target.Namespace)
+			break
+		}
+	}
 	return &PermissionError{Missing: missing, Command: s.Ledger.Command(command...)}
 }
 

@@ -18,6 +18,9 @@ import (
 const (
 	ReasonInjected = "GPUFaultInjected"
 	ReasonReverted = "GPUFaultReverted"
+	// A fault that stays in place may begin and end while its run goes on.
+	ReasonArmed    = "GPUFaultArmed"
+	ReasonDisarmed = "GPUFaultDisarmed"
 )
 
 const (
@@ -52,6 +55,19 @@ func (s *Session) reverted(ctx context.Context, run ledger.Run, step ledger.Step
 	s.event(ctx, run, step, ReasonReverted, corev1.EventTypeNormal, message)
 }
 
+// Announce tells on a step's target that its fault was armed or disarmed.
+func (s *Session) Announce(ctx context.Context, run ledger.Run, id, reason string) {
+	step := run.Step(id)
+	if step == nil {
+		return
+	}
+	kind := corev1.EventTypeWarning
+	if reason == ReasonDisarmed {
+		kind = corev1.EventTypeNormal
+	}
+	s.event(ctx, run, *step, reason, kind, fmt.Sprintf("%s: by kubectl gpu-fault run %s%s", run.Summary, run.ID, of(s.whoami(ctx))))
+}
+
 // event writes an Event. `kubectl describe` finds it by kind, name, namespace and UID of the object: for nodes it asks for the
 // node's UID, as its controllers write it, and for the name, as the kubelet does. The UID is right on every version, and does not
 // show a node the Events of its predecessor.
@@ -65,8 +81,7 @@ func (s *Session) event(ctx context.Context, run ledger.Run, step ledger.Step, r
 	now := metav1.NewTime(s.Ledger.Now())
 	_, err := s.Client.CoreV1().Events(namespace).Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			// The same for the same thing, so that a revert that is repeated does not tell it twice.
-			Name:      fmt.Sprintf("%s.%s.%s", run.ID, step.ID, map[string]string{ReasonInjected: "injected", ReasonReverted: "reverted"}[reason]),
+			Name:      eventName(run, step, reason, now.Time),
 			Namespace: namespace,
 			Labels:    map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: run.ID},
 		},
@@ -91,4 +106,20 @@ func apiVersion(kind string) string {
 		return "apps/v1"
 	}
 	return ""
+}
+
+// eventName is the same for the same thing, so that a revert that is repeated does not tell it twice. Arming happens many times.
+func eventName(run ledger.Run, step ledger.Step, reason string, now time.Time) string {
+	what := ""
+	switch reason {
+	case ReasonInjected:
+		what = "injected"
+	case ReasonReverted:
+		what = "reverted"
+	case ReasonArmed:
+		what = fmt.Sprintf("armed-%x", now.UnixMilli())
+	case ReasonDisarmed:
+		what = fmt.Sprintf("disarmed-%x", now.UnixMilli())
+	}
+	return fmt.Sprintf("%s.%s.%s", run.ID, step.ID, what)
 }

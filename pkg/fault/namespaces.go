@@ -3,6 +3,8 @@ package fault
 import (
 	"fmt"
 	"slices"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
 // checkNamespaces refuses targets in namespaces whose workloads keep the cluster, or the GPUs, or this tool alive. There is no
@@ -15,14 +17,22 @@ func checkNamespaces(plan Plan, ledgerNamespace string) []error {
 		if change.Target.Kind == "Namespace" {
 			namespace = change.Target.Name
 		}
-		why, ok := protectedBecause(namespace, ledgerNamespace)
-		if !ok || slices.Contains(seen, namespace) {
+		err := CheckNamespace(change.Target, namespace, ledgerNamespace)
+		if err == nil || slices.Contains(seen, namespace) {
 			continue
 		}
 		seen = append(seen, namespace)
-		problems = append(problems, fmt.Errorf("%s: namespace %s is protected, because %s", change.Target, namespace, why))
+		problems = append(problems, err)
 	}
 	return problems
+}
+
+// CheckNamespace refuses a target in a protected namespace. Preflight does; it is for faults that ask much about a target before.
+func CheckNamespace(target ledger.Target, namespace, ledgerNamespace string) error {
+	if why, protected := protectedBecause(namespace, ledgerNamespace); protected {
+		return fmt.Errorf("%s: namespace %s is protected, because %s", target, namespace, why)
+	}
+	return nil
 }
 
 // protectedBecause says why a namespace is protected.

@@ -61,7 +61,9 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 		return nil, fmt.Errorf("revert: %w", err)
 	}
 	for _, step := range w.Run().Pending() {
-		s.progress(step, "deleting its debug pod")
+		if step.Target.Kind == kindNode {
+			s.progress(step, "deleting its debug pod")
+		}
 	}
 	// First, so that no helper goes on to change what is being undone.
 	if err := s.deletePods(ctx, id); err != nil {

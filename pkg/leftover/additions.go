@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
 // change is what was taken out of a pod spec, or would be, in words.
@@ -59,6 +61,32 @@ const (
 	dynamoSource         = "cuda-fault-lib-source" // the volume of that ConfigMap
 	ourVariablePrefix    = "GPUFAULT_"
 )
+
+// What CUDA faults of this tool add (pkg/workload): a library, a variable, two volumes. The ConfigMap of the first is named after the run.
+const (
+	ourLibrary      = workload.LibraryName
+	ourConfigPrefix = "gpu-fault-"
+	ourLibVolume    = "gpu-fault-lib"
+	ourRunVolume    = "gpu-fault-run"
+)
+
+// ourVolume is whether a volume has one of our names, and whether it is what we make by that name.
+func ourVolume(volume map[string]any) (named, genuine bool) {
+	switch text(volume, "name") {
+	case ourLibVolume:
+		source, _ := field(volume, "configMap")
+		return true, strings.HasPrefix(text(source, "name"), ourConfigPrefix)
+	case ourRunVolume:
+		_, genuine = volume["emptyDir"]
+		return true, genuine
+	}
+	return false, false
+}
+
+// ourVariable is whether an environment variable is one that only we set.
+func ourVariable(name string) bool {
+	return name == workload.NodeVar || strings.HasPrefix(name, ourVariablePrefix)
+}
 
 // dynamoVolume is whether a volume has one of the tool's names, and whether it is what the tool makes by that name.
 func dynamoVolume(volume map[string]any) (named, genuine bool) {
@@ -121,12 +149,31 @@ func withoutDynamo(p place) change {
 	return c
 }
 
-// withoutOurs takes out the variables of ours.
+// withoutOurs takes out the variables, the library, the mounts and the volumes of ours.
 func withoutOurs(p place) change {
 	var c change
-	for _, container := range p.containers() {
-		withoutVariables(container, &c, func(name string) bool { return strings.HasPrefix(name, ourVariablePrefix) }, nil)
+	kept := map[string]bool{} // volumes of the user's by such a name
+	for _, volume := range elements(p.spec, "volumes") {
+		if named, genuine := ourVolume(volume); named && !genuine {
+			kept[text(volume, "name")] = true
+		}
 	}
+	gone := func(what string) func(map[string]any) bool {
+		return func(named map[string]any) bool {
+			name := text(named, "name")
+			is, _ := ourVolume(named)
+			if !is || kept[name] {
+				return false
+			}
+			c.add(name, "%s %s", what, name)
+			return true
+		}
+	}
+	for _, container := range p.containers() {
+		withoutVariables(container, &c, ourVariable, []string{ourLibrary})
+		remove(container.fields, "volumeMounts", gone("volume"))
+	}
+	remove(p.spec, "volumes", gone("volume"))
 	return c
 }
 

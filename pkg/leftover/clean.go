@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
 // cleanManager is who the API server says has edited. It is not fieldManager: what a clean-up writes is no leftover.
@@ -156,9 +158,22 @@ func takeOut(l Leftover, object *unstructured.Unstructured) bool {
 			for _, p := range k.places(object) {
 				all.merge(l.edit(p))
 			}
+			if l.Of == Ours {
+				withoutLabel(k, object, l.Run)
+			}
 		}
 	}
 	return len(all.gone) > 0
+}
+
+// withoutLabel takes the label of a run off the pod templates of an object.
+func withoutLabel(k kind, object *unstructured.Unstructured, run string) {
+	for _, spec := range k.specs {
+		metadata, _ := field(object.Object, append(slices.Clone(spec[:len(spec)-1]), "metadata")...)
+		if labels, ok := field(metadata, "labels"); ok && run != "" && text(labels, ledger.LabelRun) == run {
+			delete(labels, ledger.LabelRun)
+		}
+	}
 }
 
 // unlabel takes the labels of Dynamo's tests off a node. Whether it is cordoned is not its business.

@@ -227,3 +227,63 @@ func TestChangesOfOurs(t *testing.T) {
 		}
 	})
 }
+
+// shimmed is a Deployment into which pkg/workload has put the CUDA shim, before a library of the user's own.
+const shimmed = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: dynamo, generation: 4}
+spec:
+  template:
+    metadata: {labels: {app: web, gpufault.dev/run: cuda-22}}
+    spec:
+      containers:
+      - name: web
+        env:
+        - {name: LD_PRELOAD, value: "/gpu-fault/lib/libgpufault.so:/usr/lib/libjemalloc.so"}
+        - {name: GPU_FAULT_NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+        volumeMounts: [{name: gpu-fault-lib, mountPath: /gpu-fault/lib}, {name: gpu-fault-run, mountPath: /gpu-fault/run}, {name: data, mountPath: /data}]
+      volumes:
+      - {name: gpu-fault-lib, configMap: {name: gpu-fault-cuda-22, optional: true}}
+      - {name: gpu-fault-run, emptyDir: {}}
+      - {name: data, emptyDir: {}}
+`
+
+// A shim whose record is lost goes with all that belongs to it, and nothing of the user's.
+func TestAShimWithoutARecord(t *testing.T) {
+	t.Parallel()
+	deployments := workloads()[1].resource
+	for name, text := range map[string]string{"labelled": shimmed, "told by the ConfigMap": strings.Replace(shimmed, ", gpufault.dev/run: cuda-22", "", 1)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, text)
+			found := w.find()
+			if len(found.Items) != 1 || found.Items[0].Run != "cuda-22" || found.Items[0].Remedy != Edit {
+				t.Fatalf("found %v", lines(found.Items))
+			}
+			if diff := cmp.Diff([]string{"deployment.apps/web edited"}, w.clean()); diff != "" {
+				t.Errorf("it said (-want +got):\n%s", diff)
+			}
+			after := fmt.Sprint(w.get(deployments, "web").Object["spec"])
+			if strings.Contains(after, "gpu-fault") || strings.Contains(after, "GPU_FAULT") || strings.Contains(after, "gpufault") {
+				t.Errorf("ours is left: %s", after)
+			}
+			for _, theirs := range []string{"value:/usr/lib/libjemalloc.so", "mountPath:/data", "app:web"} {
+				if !strings.Contains(after, theirs) {
+					t.Errorf("%s is gone: %s", theirs, after)
+				}
+			}
+			if again := w.find(); len(again.Items) != 0 {
+				t.Errorf("then: %v", lines(again.Items))
+			}
+		})
+		t.Run(name+", in place", func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, text)
+			w.record(run("cuda-22", ledger.Proven, ledger.StateProven, nil))
+			if found := w.find(); len(found.Items) != 0 || found.InUse != 1 {
+				t.Errorf("found %v, %d in use", lines(found.Items), found.InUse)
+			}
+		})
+	}
+}

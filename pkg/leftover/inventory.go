@@ -99,7 +99,7 @@ func mayHave(k kind, o *unstructured.Unstructured) bool {
 		for _, c := range p.containers() {
 			for _, variable := range elements(c.fields, c.env) {
 				name := text(variable, "name")
-				if name == preload || name == "CUDA_XID_TYPE" || strings.HasPrefix(name, dynamoVariablePrefix) || strings.HasPrefix(name, ourVariablePrefix) {
+				if name == preload || name == "CUDA_XID_TYPE" || strings.HasPrefix(name, dynamoVariablePrefix) || ourVariable(name) {
 					return true
 				}
 			}
@@ -113,7 +113,9 @@ func mayHave(k kind, o *unstructured.Unstructured) bool {
 			}
 		}
 		for _, volume := range elements(p.spec, "volumes") {
-			if named, _ := dynamoVolume(volume); named {
+			named, _ := dynamoVolume(volume)
+			ours, _ := ourVolume(volume)
+			if named || ours {
 				return true
 			}
 		}

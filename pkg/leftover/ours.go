@@ -148,6 +148,9 @@ func (s *search) ourChanges(m marked) {
 	case overdue:
 		return
 	}
+	if _, owned := s.top(m.object); owned && m.kind.name == kindPod && known.standing == closed {
+		return // its owner's template is as before, and its shim idle until the owner replaces it
+	}
 	left.Remedy, left.edit = Edit, withoutOurs
 	left.judge(known)
 	since, managed := fields(m.object)
@@ -169,6 +172,13 @@ func runOf(m marked) string {
 	for _, path := range [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "template", "metadata", "labels"}, {"spec", "template", "metadata", "annotations"}} {
 		if words, ok := field(m.object.Object, path...); ok && text(words, ledger.LabelRun) != "" {
 			return text(words, ledger.LabelRun)
+		}
+	}
+	for _, p := range m.kind.places(m.object) { // kinds that drop labels of pods still name the ConfigMap
+		for _, volume := range elements(p.spec, "volumes") {
+			if source, ok := field(volume, "configMap"); ok && text(volume, "name") == ourLibVolume {
+				return strings.TrimPrefix(text(source, "name"), ourConfigPrefix)
+			}
 		}
 	}
 	return ""

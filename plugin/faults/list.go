@@ -110,7 +110,7 @@ func table(runs []ledger.Run, format printer.Format, everywhere bool, now time.T
 	undoers := session.Undoers(xid.Detectors)
 	for _, run := range runs {
 		age := duration.HumanDuration(now.Sub(run.Created))
-		row := []string{run.ID, status(run, now), run.Summary, targets(run), run.By, age, until(run, now), undo(undoers, run)}
+		row := []string{run.ID, status(run, now), run.Summary, targets(run), run.By, age, until(run, now), undo(undoers, run, now)}
 		if everywhere {
 			row = slices.Insert(row, 0, run.Namespace)
 		}

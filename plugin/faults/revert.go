@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,9 +33,11 @@ type revertFlags struct {
 	expired bool
 	node    string
 	force   bool
-	yes     bool
-	dryRun  string
-	format  printer.Format
+	// noRestart refuses what would replace pods.
+	noRestart bool
+	yes       bool
+	dryRun    string
+	format    printer.Format
 }
 
 // validID is the form of IDs: the kind of fault and a few letters or digits.
@@ -72,6 +75,7 @@ is reported as permanent, with what it takes to get over it. Reverting twice doe
 	flags.BoolVar(&f.expired, "expired", false, "All runs whose time is up and that are not closed")
 	flags.StringVar(&f.node, "node", "", "All runs that are not closed and touch this node")
 	flags.BoolVar(&f.force, "force", false, "Do not wait for a sign of life of the run's client: take the run away from it at once")
+	flags.BoolVar(&f.noRestart, "without-restart", false, "Only where no pod is replaced by it: of workloads whose pods somebody has to delete, and those whose next job is meant")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
 	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (say what would be undone; change nothing)")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
@@ -133,9 +137,14 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 }
 
 func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, streams genericiooptions.IOStreams, runs []ledger.Run) error {
+	if f.noRestart {
+		if err := withoutRestart(runs); err != nil {
+			return fmt.Errorf("nothing was reverted: %w", err)
+		}
+	}
 	undoers := session.Undoers(xid.Detectors)
 	for _, run := range runs {
-		printer.Talk(streams.ErrOut, "%s: %s on %s, by %s; undo: %s", run.ID, run.Summary, targets(run), cmp.Or(run.By, "somebody"), undo(undoers, run))
+		printer.Talk(streams.ErrOut, "%s: %s on %s, by %s; undo: %s", run.ID, run.Summary, targets(run), cmp.Or(run.By, "somebody"), undo(undoers, run, time.Now()))
 	}
 	if f.dryRun == "client" {
 		if !f.format.IsTable() {

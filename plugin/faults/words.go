@@ -6,8 +6,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
 // targets names up to three.
@@ -30,8 +32,13 @@ func targetName(t ledger.Target) string {
 	return t.String()
 }
 
-func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run ledger.Run) string {
+// undo says what a revert does.
+func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run ledger.Run, now time.Time) string {
 	var all []string
+	inWorkload := func(step ledger.Step) bool { return step.Undo.Kind == workload.UndoKind && step.InPlace() }
+	if run.Expired(now) && slices.ContainsFunc(run.Steps, inWorkload) {
+		all = append(all, fmt.Sprintf("its processes are healthy since %s, and the pod template still has the shim", run.Until.Local().Format("15:04")))
+	}
 	for _, step := range run.Steps {
 		u, ok := undoers[step.Undo.Kind]
 		if !ok {

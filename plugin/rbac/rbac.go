@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	runtimefault "github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
@@ -37,16 +38,20 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 		Long: `Print the ClusterRole and the Roles that a fault needs, with bindings for --user and --group, to apply with kubectl.
 
 The bindings hold exactly the users and groups given: name all of them each time. With -n NAMESPACE there is also a Role to read that
-namespace's pods, which --pod needs.
+namespace's pods, which --pod needs. The roles of cuda are for the workloads of that namespace; without -n NAMESPACE for those of all.
 
-Whoever may create privileged pods in the ledger namespace is root on every node: give these roles to few.`,
+Whoever may create privileged pods in the ledger namespace is root on every node: give these roles to few. Those of cuda let nobody do that, but
+to change workloads and exec into their pods.`,
 		Example: `  # Let the group gpu-sre inject XIDs
   kubectl gpu-fault rbac xid --group gpu-sre | kubectl apply -f -
 
   # Also at the GPUs of pods in namespace research
-  kubectl gpu-fault rbac xid --group gpu-sre -n research | kubectl apply -f -`,
+  kubectl gpu-fault rbac xid --group gpu-sre -n research | kubectl apply -f -
+
+  # Let bob make CUDA calls fail in namespace staging, and nowhere else
+  kubectl gpu-fault rbac cuda --user bob -n staging | kubectl apply -f -`,
 		Args:      cobra.MatchAll(usage.ExactArgs(1, "one fault", "kubectl gpu-fault rbac xid"), usage.Known("roles")),
-		ValidArgs: []string{"xid", "runtime"},
+		ValidArgs: []string{"xid", "cuda", "runtime"},
 		RunE: func(_ *cobra.Command, args []string) error {
 			if format.IsTable() || format.Output == "name" {
 				return fmt.Errorf("-o %s: roles are printed as yaml or json", format.Output)
@@ -54,7 +59,10 @@ Whoever may create privileged pods in the ledger namespace is root on every node
 			if err := format.Validate(); err != nil {
 				return err
 			}
-			of := map[string]func(string) []fault.Permission{"xid": xid.Permissions, "runtime": runtimefault.Permissions}[args[0]]
+			of := map[string]func(string) []fault.Permission{
+				"xid": xid.Permissions, "runtime": runtimefault.Permissions,
+				"cuda": func(string) []fault.Permission { return cuda.Permissions(namespaceOf(connection)) },
+			}[args[0]]
 			needs := fault.Permissions(fault.BasePermissions(connection.LedgerNamespace), of(connection.LedgerNamespace), podsOf(connection))
 			items := append([]runtime.Object{ledger.NamespaceObject(connection.LedgerNamespace)}, // Roles need it
 				fault.Roles("gpu-fault-"+args[0], needs, subjects(users, groups))...)
@@ -78,10 +86,18 @@ func subjects(users, groups []string) []rbacv1.Subject {
 	return all
 }
 
-// podsOf is what --pod needs in the namespace of -n, if that is given: a context's namespace is not meant.
+// podsOf is what --pod needs in the namespace of -n.
 func podsOf(connection *kube.Connection) []fault.Permission {
-	if connection.Namespace == nil || *connection.Namespace == "" {
+	if namespaceOf(connection) == "" {
 		return nil
 	}
-	return []fault.Permission{{Verb: "get", Resource: "pods", Namespace: *connection.Namespace}}
+	return []fault.Permission{{Verb: "get", Resource: "pods", Namespace: namespaceOf(connection)}}
+}
+
+// namespaceOf is the namespace of -n, if that is given: a context's is not meant.
+func namespaceOf(connection *kube.Connection) string {
+	if connection.Namespace == nil {
+		return ""
+	}
+	return *connection.Namespace
 }

@@ -22,6 +22,10 @@ func TestRoles(t *testing.T) {
 		"for people":        {"", []string{"xid", "--user", "alice", "--group", "sre,ops"}, []string{"kind: User\n    name: alice", "name: sre", "name: ops"}, []string{"research"}},
 		"for pods":          {"research", []string{"xid"}, []string{inResearch}, []string{"Binding"}},
 		"for people's pods": {"research", []string{"xid", "--group", "sre"}, []string{inResearch, "kind: RoleBinding\n"}, nil},
+		"workloads of a namespace": {"research", []string{"cuda", "--user", "bob"}, []string{
+			"name: gpu-fault-cuda\n    namespace: research\n", "- deployments\n", "- pods/exec\n", "- dynamographdeployments\n", "kind: RoleBinding\n",
+		}, []string{"secrets"}},
+		"workloads everywhere": {"", []string{"cuda"}, []string{"- deployments\n", "kind: ClusterRole\n"}, []string{"research", "secrets"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

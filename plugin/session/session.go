@@ -12,11 +12,14 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/client-go/dynamic"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
@@ -28,6 +31,7 @@ import (
 func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 	return map[string]fault.Undoer{
 		nodefiles.UndoKind: nodefiles.Undoer{},
+		workload.UndoKind:  workload.Undoer{},
 		kernellog.UndoKind: kernellog.Undoer{Forget: func(xids []string) []string { return forget(detectors(), xids) }},
 	}
 }
@@ -68,6 +72,10 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 		Show:     report.Note,
 	}
+	undoers[workload.UndoKind] = workload.Undoer{
+		Cluster:  workloads(cluster),
+		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+	}
 	return &fault.Session{
 		Client:   cluster.Client,
 		Ledger:   ledger.New(cluster.Client, ledgerNamespace),
@@ -81,6 +89,15 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 			Warning:     func(text string) { report.Note("Warning: " + text) },
 		},
 	}
+}
+
+// workloads is where workloads are put back. It needs no mapper: records name resources.
+func workloads(cluster *kube.Cluster) *workload.Cluster {
+	objects, err := dynamic.NewForConfig(cluster.Config)
+	if err != nil { // it checks the configuration, which has served for the other client already
+		return nil
+	}
+	return &workload.Cluster{Client: cluster.Client, Dynamic: objects}
 }
 
 // StartPod starts debug pods for faults that change files, each within timeout; zero means the usual one.

@@ -124,6 +124,9 @@ class Child:
             raise RuntimeError(f"the child said {first!r}: {self.process.stderr.read()[-500:]}")
         self.bench.write(content)
         time.sleep(1.1)  # the shim looks once a second: this is about what happens after
+        self.go()
+
+    def go(self):
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
@@ -176,24 +179,17 @@ def once():
     torch.cuda.synchronize(); t = time.perf_counter()
     for _ in range(20000): a.add_(1)
     torch.cuda.synchronize(); return time.perf_counter() - t
-once(); ready()
-for _ in range(7): print(once(), flush=True); sys.stdin.readline()
+once()
+for _ in range(7): ready(); print(once(), flush=True)
 say(text="ok")
 """
     with_shim, without = Child(b, code), Child(b, code, preload=False)
     times = {with_shim: [], without: []}
-    for c in times:
-        c.line()
-        c.process.stdin.write("\n")
-        c.process.stdin.flush()
-    for _ in range(7):
+    for _ in range(7):  # in turns: they share the GPU
         for c in times:
+            c.line()
+            c.go()
             times[c].append(float(c.line()))
-            if len(times[c]) < 7:
-                pass
-        for c in times:
-            c.process.stdin.write("\n")
-            c.process.stdin.flush()
     for c in times:
         c.answer()
     median = lambda v: sorted(v)[len(v) // 2]

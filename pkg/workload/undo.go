@@ -1,0 +1,218 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// Undoer takes the shim out of workloads. Cluster is nil where it is only to describe.
+type Undoer struct {
+	Cluster *Cluster
+	// Progress tells the user what goes on with a step; nil: nobody.
+	Progress func(step ledger.Step, text string)
+	// Settle is how long processes that go on have to see that they are disarmed before the file goes away; 0 means three seconds. They
+	// look once a second, and their kubelets are told.
+	Settle time.Duration
+}
+
+// Describe implements fault.Undoer.
+func (u Undoer) Describe(step ledger.Step) string {
+	d, err := ReadData(step)
+	switch {
+	case err != nil || d == nil:
+		return "put the pod template back"
+	case d.Recreated != nil:
+		return fmt.Sprintf("delete %s and create it again as it was; delete configmap %s", d.Ref(), d.ConfigMap)
+	}
+	text := fmt.Sprintf("take %d additions out of the pod templates of %s; delete configmap %s", len(d.Edits), d.Ref(), d.ConfigMap)
+	if d.Replaced == Rolling {
+		text += "; its pods are replaced"
+	}
+	return text
+}
+
+// Undo implements fault.Undoer.
+func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	d, err := ReadData(step)
+	switch {
+	case err != nil:
+		return "", "", err
+	case d == nil:
+		return ledger.StateReverted, "nothing had been changed", nil
+	case d.ConfigMap != Name(run.ID):
+		return "", "", fmt.Errorf("the record's undo is not believed: %s is not the configmap of run %s", d.ConfigMap, run.ID)
+	case u.Cluster == nil:
+		return "", "", errors.New("no cluster to undo it in")
+	}
+	w := d.workload()
+	disarmed := u.disarm(ctx, run, step, d)
+	u.say(step, "restoring "+d.Ref())
+	var state ledger.State
+	var said string
+	var needed bool
+	if d.Recreated != nil {
+		state, said, err = u.restore(ctx, run, w, d)
+	} else {
+		state, said, needed, err = u.takeBack(ctx, run, w, d)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	if needed {
+		return state, said + fmt.Sprintf("\nconfigmap %s was left, since it is still mounted", d.ConfigMap), nil
+	}
+	if disarmed > 0 {
+		u.say(step, "waiting until running processes see that they are disarmed")
+		select {
+		case <-ctx.Done():
+			return "", "", context.Cause(ctx)
+		case <-time.After(u.settle()):
+		}
+	}
+	return state, said, deleteConfigMap(ctx, u.Cluster.Client, d.Namespace, run.ID)
+}
+
+func (u Undoer) settle() time.Duration {
+	if u.Settle > 0 {
+		return u.Settle
+	}
+	return 3 * time.Second
+}
+
+func (u Undoer) say(step ledger.Step, text string) {
+	if u.Progress != nil {
+		u.Progress(step, text)
+	}
+}
+
+// workload is what the data is about, without its content.
+func (d *Data) workload() *Workload {
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion(schema.GroupVersion{Group: d.Group, Version: d.Version}.String())
+	o.SetKind(d.Kind)
+	o.SetNamespace(d.Namespace)
+	o.SetName(d.Name)
+	o.SetUID(types.UID(d.UID))
+	return &Workload{Object: o, Resource: d.gvr()}
+}
+
+// disarm tells processes that go on, and returns how many pods have such. It is best effort: where it fails the shim's expiry ends the
+// fault, and the end of the process at the latest.
+func (u Undoer) disarm(ctx context.Context, run ledger.Run, step ledger.Step, d *Data) int {
+	if len(d.Disarmed) == 0 {
+		return 0
+	}
+	err := UpdateState(ctx, u.Cluster.Client, d.Namespace, run.ID, d.Disarmed)
+	if apierrors.IsNotFound(err) {
+		return 0
+	}
+	var pods []corev1.Pod
+	if err == nil {
+		pods, err = u.Cluster.Pods(ctx, d.Namespace, run.ID)
+	}
+	var up []corev1.Pod
+	for _, pod := range pods {
+		if pod.Status.Phase == corev1.PodRunning {
+			up = append(up, pod)
+		}
+	}
+	if err == nil {
+		err = Refresh(ctx, u.Cluster.Client, up, "undo-"+now().Format(time.RFC3339Nano))
+	}
+	if err != nil {
+		u.say(step, "running processes are disarmed late: "+err.Error())
+	}
+	return len(up)
+}
+
+// takeBack undoes the edits in the object.
+func (u Undoer) takeBack(ctx context.Context, run ledger.Run, w *Workload, d *Data) (state ledger.State, said string, needed bool, err error) {
+	var r *removal
+	var after *unstructured.Unstructured
+	err = retry(ctx, u.Cluster.conflicts(), d.Ref(), func() error {
+		r = nil
+		now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			said = fmt.Sprintf("%s is not there any more, and nothing of ours is in its place", d.Ref())
+			return nil
+		case err != nil:
+			return fmt.Errorf("get %s: %w", d.Ref(), err)
+		case string(now.GetUID()) != d.UID:
+			said = fmt.Sprintf("%s is another one than was changed (UID %s, not %s), and was left alone", d.Ref(), now.GetUID(), d.UID)
+			return nil
+		case now.GetDeletionTimestamp() != nil:
+			said = fmt.Sprintf("%s is being deleted, and was left alone", d.Ref())
+			return nil
+		}
+		removed, err := d.takeOut(now, run.ID)
+		if err != nil {
+			return err
+		}
+		after = now
+		if len(removed.ops) > 0 {
+			after, err = u.Cluster.patch(ctx, &Workload{Object: now, Resource: w.Resource}, removed.ops, false)
+			if err != nil {
+				return explain(err, "restore "+d.Ref(), d.Namespace)
+			}
+		}
+		r = removed
+		return nil
+	})
+	if err != nil {
+		return "", "", false, err
+	}
+	if r == nil {
+		return ledger.StateSuperseded, said, false, nil
+	}
+	err = u.Cluster.own(ctx, w, types.UID(d.UID), func(now []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, bool) {
+		return giveBack(now, d.Owned)
+	})
+	if err != nil {
+		return "", "", false, err
+	}
+	state, said = d.verdict(r, after)
+	return state, said, r.mountsConfigMap(), nil
+}
+
+// verdict says what became of the object, for people.
+func (d *Data) verdict(r *removal, after *unstructured.Unstructured) (ledger.State, string) {
+	said := fmt.Sprintf("%s: its pod templates are as before", d.Ref())
+	switch same := d.Before == "" || sum(after) == d.Before; {
+	case len(r.kept) > 0:
+		return ledger.StateSuperseded, fmt.Sprintf("%s: what is ours was taken out of its pod templates, and what others changed meanwhile was left:\n  %s",
+			d.Ref(), strings.Join(r.kept, "\n  "))
+	case len(r.ops) == 0 && same:
+		said += "; they were already"
+	case len(r.ops) == 0:
+		said = d.Ref() + ": nothing of ours is in its pod templates; others changed them meanwhile"
+	case !same:
+		said = d.Ref() + ": all that is ours was taken out of its pod templates; what others changed in them meanwhile was left"
+	}
+	switch d.Replaced {
+	case OnDelete:
+		said += "; pods keep the idle shim until somebody deletes them"
+	case NextJob:
+		said += "; jobs that run keep the idle shim"
+	case Paused:
+		said += "; pods keep the idle shim until somebody resumes the rollout"
+	case Unknown:
+		said += "; its controller decides when pods are replaced, and until then they keep the idle shim"
+	}
+	return ledger.StateReverted, said
+}
+
+var _ fault.Undoer = Undoer{}

@@ -1,0 +1,144 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// arming is a command line of `cuda arm` or `cuda disarm`.
+type arming struct {
+	verb    string // arm, disarm
+	id      string
+	fault   *cudafault.Fault // in place of the former one; nil: the same again
+	onlyOn  []string
+	nodes   bool // whether --only-on-node was given
+	dryRun  string
+	yes     bool
+	timeout time.Duration
+	format  printer.Format
+}
+
+// noticeTimeout is the default for how long processes may take to notice: those that call the driver look once a second.
+const noticeTimeout = 30 * time.Second
+
+func newArmCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
+	a := &arming{verb: "arm", dryRun: "none", timeout: noticeTimeout}
+	faults := newFaultFlags()
+	cmd := &cobra.Command{
+		Use:   "arm RUN [--xid CODE | --error CODE | ...]",
+		Short: "Begin the fault of a run, again or another one, without a restart",
+		Long: `Begin the fault of a run whose shim is loaded, without a restart: the one that it was injected with, or another one that the flags say.
+Processes notice at a call to the driver, at most one second later. What tripped before is forgotten.`,
+		Example: `  # Begin what was injected with --disarmed, or begin it anew
+  kubectl gpu-fault cuda arm cuda-7k3f9q
+
+  # Something else: every copy waits 50 ms
+  kubectl gpu-fault cuda arm cuda-7k3f9q --latency 50ms --function 'cuMemcpy*'
+
+  # The same on another node
+  kubectl gpu-fault cuda arm cuda-7k3f9q --only-on-node gpu-2`,
+		Args: usage.ExactArgs(1, "one run", "kubectl gpu-fault cuda arm cuda-7k3f9q"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.id, a.nodes = args[0], cmd.Flags().Changed("only-on-node")
+			if faults.given(cmd) {
+				what, err := faults.fault(cmd)
+				if err != nil {
+					return err
+				}
+				a.fault = &what
+			}
+			return a.execute(cmd.Context(), connection, streams)
+		},
+		ValidArgsFunction: completeRuns(connection),
+	}
+	faults.addFlags(cmd)
+	cmd.Flags().StringSliceVar(&a.onlyOn, "only-on-node", nil, "The bad nodes; an empty value for all (default: as before)")
+	_ = cmd.RegisterFlagCompletionFunc("only-on-node", completion.Nodes(connection))
+	a.addFlags(cmd)
+	return cmd
+}
+
+func newDisarmCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
+	a := &arming{verb: "disarm", dryRun: "none", timeout: noticeTimeout}
+	cmd := &cobra.Command{
+		Use:   "disarm RUN",
+		Short: "End the fault of a run without a restart; the shim stays loaded, and can be armed again",
+		Long: `End the fault of a run without a restart: all calls pass through again. Processes notice at a call to the driver, at most one second
+later; calls that hang return. What a program made of the error, it keeps: most end at it, and their pods start them anew.
+
+The shim stays loaded, to be armed again, until the run is reverted.`,
+		Example: `  kubectl gpu-fault cuda disarm cuda-7k3f9q`,
+		Args:    usage.ExactArgs(1, "one run", "kubectl gpu-fault cuda disarm cuda-7k3f9q"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.id = args[0]
+			return a.execute(cmd.Context(), connection, streams)
+		},
+		ValidArgsFunction: completeRuns(connection),
+	}
+	a.addFlags(cmd)
+	return cmd
+}
+
+func (a *arming) addFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&a.dryRun, "dry-run", a.dryRun, "none, client (say what would be done) or server (with all checks); change nothing")
+	flags.Lookup("dry-run").NoOptDefVal = "client"
+	flags.BoolVarP(&a.yes, "yes", "y", false, "Do not ask")
+	flags.DurationVar(&a.timeout, "timeout", a.timeout, "How long to wait until the processes have noticed")
+	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
+	a.format.AddFlags(cmd)
+}
+
+// validate checks everything that needs no cluster.
+func (a *arming) validate() (err error) {
+	if a.id, err = parseRun(a.id); err != nil {
+		return err
+	}
+	if len(a.onlyOn) == 1 && a.onlyOn[0] == "" { // all
+		a.onlyOn = nil
+	}
+	if err := tidyNames("--only-on-node", &a.onlyOn); err != nil {
+		return err
+	}
+	switch {
+	case a.timeout <= 0:
+		return fmt.Errorf("--timeout %s: give a time above 0, such as %s", a.timeout, noticeTimeout)
+	case a.dryRun != "none" && a.dryRun != "client" && a.dryRun != "server":
+		return fmt.Errorf("--dry-run=%s: choose none, client or server", a.dryRun)
+	}
+	return a.format.Validate()
+}
+
+func (a *arming) execute(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
+	if err := a.validate(); err != nil {
+		return err
+	}
+	cluster, err := connection.Cluster()
+	if err != nil {
+		return err
+	}
+	found, err := workloads(connection, cluster)
+	if err != nil {
+		return err
+	}
+	report := progress.New(streams.ErrOut)
+	s := session.New(ctx, cluster, connection.LedgerNamespace, 1, report)
+	switching := &switching{
+		arming: a, cluster: found, session: s, witness: newWitness(cluster.Client, debugpod.NewExecer(cluster.Config)), streams: streams,
+		note: func(text string) { report.Step(a.id, text) },
+	}
+	return explain(switching.run(ctx, cluster.Context), cluster.Namespace)
+}

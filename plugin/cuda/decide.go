@@ -1,0 +1,217 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+)
+
+// decided is what the cluster says about what the user asked for.
+type decided struct {
+	workload  *workload.Workload
+	chosen    []workload.Chosen
+	libraries map[string][]byte // by architecture
+	without   []string          // architectures of its nodes for which there is no library
+	budgets   []string          // names of PodDisruptionBudgets, with what they want
+	// preload is what images set as LD_PRELOAD, and unread why others could not be looked at.
+	preload  map[string]string
+	unread   []string
+	notes    []string // of what the user should know before
+	replaced workload.Replacement
+	changes  []string // of the object, in words; only when the API server was asked
+}
+
+// decide finds the workload, its containers and the libraries for its nodes, and refuses what cannot work.
+func (in *injecting) decide(ctx context.Context, cluster *workload.Cluster, namespace, ledgerNamespace string) (*decided, error) {
+	found, err := cluster.Find(ctx, namespace, in.name)
+	if err != nil {
+		return nil, err
+	}
+	if err := fault.CheckNamespace(found.Target(), found.Target().Namespace, ledgerNamespace); err != nil {
+		return nil, err
+	}
+	d := &decided{workload: found}
+	if d.chosen, err = found.Select(in.selection); err != nil {
+		return nil, err
+	}
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"}) // from the API server's cache
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	if err := checkNodes("--only-on-node", in.onlyOn, nodes.Items); err != nil {
+		return nil, err
+	}
+	if err := checkNodes("--pin-node", in.pinTo, nodes.Items); err != nil {
+		return nil, err
+	}
+	if err := checkMemory(in.fault.MemLimit, nodes.Items); err != nil {
+		return nil, err
+	}
+	archs, err := cluster.Architectures(ctx, found, d.chosen)
+	if err != nil {
+		return nil, err
+	}
+	if d.libraries, d.without, err = libraries(archs, in.fault.Layer); err != nil {
+		return nil, err
+	}
+	d.budgets, d.notes, d.replaced = budgets(ctx, cluster, found), cluster.Notes(ctx, found), found.Replacement()
+	return d, nil
+}
+
+// libraries are the shims for nodes of these architectures, and without those for which there is none: ld.so warns there, and goes on.
+func libraries(archs []string, layer cudafault.Layer) (found map[string][]byte, without []string, err error) {
+	found = map[string][]byte{}
+	var errs []error
+	for _, arch := range archs {
+		library, err := cudafault.Library(arch, layer)
+		if err != nil {
+			without, errs = append(without, arch), append(errs, err)
+			continue
+		}
+		found[arch] = library
+	}
+	if len(found) == 0 {
+		return nil, nil, errors.Join(errs...)
+	}
+	return found, without, nil
+}
+
+// checkNodes refuses names that no node has.
+func checkNodes(flag string, names []string, nodes []corev1.Node) error {
+	for _, name := range names {
+		if !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == name }) {
+			return fmt.Errorf("%s: there is no node %s; see kubectl get nodes", flag, name)
+		}
+	}
+	return nil
+}
+
+// memoryLabel is the memory of a node's GPUs in MiB, by NVIDIA's GPU feature discovery.
+const memoryLabel = "nvidia.com/gpu.memory"
+
+// checkMemory refuses a limit that no GPU of the cluster would notice. Where no node tells its GPUs' memory nothing is refused.
+func checkMemory(limit uint64, nodes []corev1.Node) error {
+	var largest uint64
+	for _, n := range nodes {
+		if mib, err := strconv.ParseUint(n.Labels[memoryLabel], 10, 32); err == nil {
+			largest = max(largest, mib<<20)
+		}
+	}
+	if limit > largest && largest > 0 {
+		return fmt.Errorf("--mem-limit %s: the largest GPU of the cluster has %s (label %s), so that no process would notice",
+			cudafault.FormatSize(limit), cudafault.FormatSize(largest), memoryLabel)
+	}
+	return nil
+}
+
+// budgets are the PodDisruptionBudgets over a workload's pods. They are told where they can be read: nothing depends on them.
+func budgets(ctx context.Context, cluster *workload.Cluster, w *workload.Workload) []string {
+	set, _, err := unstructured.NestedStringMap(w.Object.Object, "spec", "template", "metadata", "labels")
+	if err != nil || len(set) == 0 {
+		return nil // other kinds' pods get labels by their controllers
+	}
+	list, err := cluster.Client.PolicyV1().PodDisruptionBudgets(w.Object.GetNamespace()).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, budget := range list.Items {
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err != nil || selector.Empty() || !selector.Matches(labels.Set(set)) {
+			continue
+		}
+		names = append(names, fmt.Sprintf("%s (%d of %d pods must be healthy)", budget.Name, budget.Status.DesiredHealthy, budget.Status.ExpectedPods))
+	}
+	return names
+}
+
+// needs are the permissions of the run beyond what every fault needs.
+func (d *decided) needs(ofWorkload []fault.Permission) []fault.Permission {
+	namespace := d.workload.Target().Namespace
+	return fault.Permissions(ofWorkload, askPermissions(namespace))
+}
+
+// askPermissions are what it takes to ask pods what the shim in them does. Exec over WebSockets is a GET.
+func askPermissions(namespace string) []fault.Permission {
+	return []fault.Permission{
+		{Verb: "list", Resource: "pods", Namespace: namespace},
+		{Verb: "create", Resource: "pods/exec", Namespace: namespace},
+		{Verb: "get", Resource: "pods/exec", Namespace: namespace},
+		{Verb: "get", Resource: "pods/log", Namespace: namespace, Optional: true}, // of pods that crash and cannot be asked
+	}
+}
+
+// containers names what gets the shim: "container main", or with several templates "containers decode/main, prefill/main".
+func (d *decided) containers() string {
+	var names []string
+	for _, c := range d.chosen {
+		for _, container := range c.Containers {
+			name := container.Name
+			if len(d.workload.Templates) > 1 && c.Template.Name != "" {
+				name = c.Template.Name + "/" + name
+			}
+			names = append(names, name)
+		}
+	}
+	if len(names) == 1 {
+		return "container " + names[0]
+	}
+	return "containers " + strings.Join(names, ", ")
+}
+
+// onGPUs is whether one of the chosen containers requests GPUs.
+func (d *decided) onGPUs() bool {
+	return slices.ContainsFunc(d.chosen, func(c workload.Chosen) bool {
+		return slices.ContainsFunc(c.Containers, func(container workload.Container) bool { return container.GPU })
+	})
+}
+
+// needsRoom is whether a rolling update of a Deployment starts a new pod before it ends an old one, as that of one replica does by
+// default: with GPUs it goes on only where one is free.
+func needsRoom(w *workload.Workload) bool {
+	if kind := w.Object.GroupVersionKind(); kind.Group != "apps" || kind.Kind != "Deployment" {
+		return false
+	}
+	var d appsv1.Deployment
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(w.Object.Object, &d); err != nil || d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+		return false
+	}
+	replicas, most := 1, intstr.FromString("25%") // the API server's defaults
+	if d.Spec.Replicas != nil {
+		replicas = int(*d.Spec.Replicas)
+	}
+	if rolling := d.Spec.Strategy.RollingUpdate; rolling != nil && rolling.MaxUnavailable != nil {
+		most = *rolling.MaxUnavailable
+	}
+	unavailable, err := intstr.GetScaledValueFromIntOrPercent(&most, replicas, false)
+	return err == nil && unavailable == 0 && replicas > 0
+}
+
+// images are those of the chosen containers, each once.
+func images(chosen []workload.Chosen) []string {
+	set := map[string]bool{}
+	for _, c := range chosen {
+		for _, container := range c.Containers {
+			if container.Image != "" {
+				set[container.Image] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}

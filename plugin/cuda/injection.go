@@ -1,0 +1,226 @@
+package cuda
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+)
+
+// injection puts the shim into a workload, and arms it. Unless the fault is to be there from the start, the shim comes disarmed, and is
+// armed when the pods are up: so a rolling update goes through though the fault would keep new pods from getting ready, and processes that
+// run see what running processes see on hardware.
+type injection struct {
+	*workload.Injection
+	fault             cudafault.Fault
+	disarmed, atStart bool
+	witness           *witness
+	timeout           time.Duration
+	grace, patience   time.Duration
+
+	armed bool // whether prove has done it
+}
+
+// detail is what the ledger keeps of a step: what was asked for, so that it can be armed again.
+type detail struct {
+	Fault cudafault.Fault `json:"fault"`
+}
+
+func (in *injecting) injection(cluster *workload.Cluster, d *decided, w *witness) *injection {
+	i := &injection{
+		fault: in.fault, disarmed: in.disarmed, atStart: in.atStart, witness: w, timeout: in.timeout, grace: grace, patience: patience,
+		Injection: &workload.Injection{
+			Cluster: cluster, Workload: d.workload, Selection: in.selection, Preloads: d.preload, Libraries: d.libraries,
+			Recreate: in.recreate, Wait: in.timeout,
+		},
+	}
+	if len(in.pinTo) > 0 {
+		i.Pin = &workload.Pin{Nodes: in.pinTo, Hard: in.pin == "hard"}
+	}
+	i.State = func(run ledger.Run) ([]byte, error) { return i.state(run, i.atStart) }
+	i.Disarmed = func(run ledger.Run) ([]byte, error) { return i.state(run, false) }
+	i.Prove = i.prove
+	return i
+}
+
+// The generations of a run: as it was created, and from when on it is armed. A later arming has the time as its generation.
+func firstGeneration(run ledger.Run) uint64 { return uint64(run.Created.UnixNano()) }
+
+// state is the state file of a run's beginning.
+func (i *injection) state(run ledger.Run, armed bool) ([]byte, error) {
+	at := time.Time{}
+	if armed {
+		at = run.Created
+	}
+	s, err := i.fault.State(run.ID, firstGeneration(run), at, run.Until)
+	if err != nil {
+		return nil, err
+	}
+	return s.Encode()
+}
+
+// change is the change for a fault.Plan.
+func (i *injection) change(action string) fault.Change {
+	change := i.Change(action)
+	apply := change.Apply
+	change.Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+		text, err := json.Marshal(detail{i.fault})
+		if err != nil {
+			return nil, fmt.Errorf("encode the fault: %w", err)
+		}
+		evidence, err := apply(ctx, detailing{r, text})
+		if err != nil || i.disarmed || i.atStart || i.armed {
+			return evidence, err
+		}
+		_, err = i.arm(ctx, r) // pods that come later find it armed
+		return evidence, err
+	}
+	return change
+}
+
+// detailing saves the detail of a step with whatever is saved.
+type detailing struct {
+	fault.Recorder
+	detail json.RawMessage
+}
+
+// Save implements fault.Recorder.
+func (d detailing) Save(ctx context.Context, change func(*ledger.Step)) error {
+	return d.Recorder.Save(ctx, func(s *ledger.Step) {
+		change(s)
+		s.Detail = d.detail
+	})
+}
+
+// prove shows that the shim is in the pods, arms it, and shows that it is armed.
+func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod) ([]ledger.Evidence, error) {
+	run := r.Run()
+	p := &proof{witness: i.witness, pods: i.pods(run), run: run.ID, generation: firstGeneration(run), grace: i.grace, patience: i.patience}
+	if !i.atStart {
+		r.Progress("waiting until its pods are ready")
+		i.awaitReady(ctx, run)
+	}
+	r.Progress("asking the shim in its pods")
+	evidence, err := i.gather(ctx, r, p)
+	if err != nil || i.disarmed || i.atStart {
+		return evidence, err
+	}
+	r.Progress("arming")
+	if p.generation, err = i.arm(ctx, r); err != nil {
+		return evidence, err
+	}
+	p.grace, p.known = armedGrace, true
+	r.Progress("waiting until its processes take notice")
+	after, err := i.gather(ctx, r, p)
+	return merge(evidence, after), err
+}
+
+// armedGrace is how long processes may take to notice that they are armed: those that call the driver look once a second.
+const armedGrace = 3 * time.Second
+
+func (i *injection) gather(ctx context.Context, r fault.Recorder, p *proof) ([]ledger.Evidence, error) {
+	evidence, notes, err := p.gather(ctx)
+	for _, note := range notes {
+		r.Progress(note)
+	}
+	if len(evidence) == 0 && err == nil { // a workload without pods
+		target := i.Workload.Target()
+		evidence = append(evidence, ofTemplate(&workload.Data{Group: i.Workload.Resource.Group, Version: i.Workload.Resource.Version, Kind: target.Kind, Name: target.Name}))
+	}
+	return evidence, err
+}
+
+func (i *injection) pods(run ledger.Run) func(context.Context) ([]corev1.Pod, error) {
+	return func(ctx context.Context) ([]corev1.Pod, error) {
+		return i.Cluster.Pods(ctx, i.Workload.Target().Namespace, run.ID)
+	}
+}
+
+// arm begins the fault, and returns its generation. Pods learn of it as soon as their kubelets look.
+func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
+	run, now := r.Run(), time.Now()
+	s, err := i.fault.State(run.ID, uint64(now.UnixNano()), now, run.Until)
+	if err != nil {
+		return 0, err
+	}
+	list, err := i.pods(run)(ctx)
+	if err != nil {
+		return 0, err
+	}
+	late, err := setState(ctx, i.Cluster, i.Workload.Target().Namespace, s, list)
+	if late != nil {
+		r.Progress("its pods learn of it within a minute: " + late.Error())
+	}
+	i.armed = err == nil
+	return s.Generation, err
+}
+
+// setState replaces the state file of a run, and makes the kubelets of its pods look at it now. late is why they look later.
+func setState(ctx context.Context, cluster *workload.Cluster, namespace string, s cudafault.State, pods []corev1.Pod) (late, err error) {
+	file, err := s.Encode()
+	if err != nil {
+		return nil, err
+	}
+	if err := workload.UpdateState(ctx, cluster.Client, namespace, s.Run, file); err != nil {
+		return nil, err
+	}
+	living := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
+		return p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	})
+	return workload.Refresh(ctx, cluster.Client, living, stamp()), nil
+}
+
+// awaitReady waits until the pods with the shim are ready, as far as they get it within the time of the rollout.
+func (i *injection) awaitReady(ctx context.Context, run ledger.Run) {
+	_ = wait.PollUntilContextTimeout(ctx, pause, i.timeout, true, func(ctx context.Context) (bool, error) {
+		pods, err := i.pods(run)(ctx)
+		if err != nil {
+			return false, nil // it is asked again
+		}
+		return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !readyOrOver(p) }), nil
+	})
+}
+
+// readyOrOver is whether waiting for the pod is of no use: it is ready, has ended, or crashes by itself.
+func readyOrOver(pod corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.State.Waiting != nil && status.State.Waiting.Reason == "CrashLoopBackOff" {
+			return true
+		}
+	}
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// merge puts what is known later in place of what was known of the same source.
+func merge(before, after []ledger.Evidence) []ledger.Evidence {
+	merged := slices.Clone(after)
+	for _, e := range before {
+		if !slices.ContainsFunc(after, func(later ledger.Evidence) bool { return later.Source == e.Source }) {
+			merged = append(merged, e)
+		}
+	}
+	slices.SortStableFunc(merged, func(a, b ledger.Evidence) int {
+		switch {
+		case a.Source < b.Source:
+			return -1
+		case a.Source > b.Source:
+			return 1
+		}
+		return 0
+	})
+	return merged
+}

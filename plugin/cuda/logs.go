@@ -1,0 +1,80 @@
+package cuda
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+)
+
+// How much of a log is read: the shim's line comes shortly before the end of a process that crashes.
+const (
+	logLines   = 1000
+	logBytes   = 1 << 20
+	logTimeout = 10 * time.Second
+	// mostLines is how many of them are shown.
+	mostLines = 3
+)
+
+// shimPrefix begins the lines that the shim writes to stderr: "gpu-fault: run RUN: injected CUDA error 999 into ...".
+const shimPrefix = "gpu-fault: run "
+
+// listen looks for lines of the shim and about it in the logs of a pod: of its containers, and of their former lives.
+func (w *witness) listen(ctx context.Context, r *report, run string) {
+	for _, container := range r.containers {
+		for _, previous := range []bool{true, false} {
+			if previous && !hasFormerLife(r.pod, container) {
+				continue
+			}
+			text, err := w.logs(ctx, r.pod, container, previous)
+			if err != nil {
+				continue // a container that never started has none
+			}
+			said, refused := findLines(string(text), run)
+			r.said = append(r.said, said...)
+			r.refused = append(r.refused, refused...)
+		}
+	}
+	r.said, r.refused = last(r.said), last(r.refused)
+}
+
+// findLines picks the lines of the shim of a run, and those of a dynamic linker that did not load it: glibc's "object '...' from
+// LD_PRELOAD cannot be preloaded", musl's "Error relocating ..." and "Error loading shared library ...".
+func findLines(log, run string) (said, refused []string) {
+	for line := range strings.Lines(log) {
+		line = strings.TrimSpace(line)
+		if i := strings.Index(line, shimPrefix+run+":"); i >= 0 {
+			said = append(said, line[i:])
+			continue
+		}
+		ofLinker := strings.Contains(line, "cannot be preloaded") || strings.Contains(line, "Error relocating") || strings.Contains(line, "Error loading shared library")
+		if ofLinker && strings.Contains(line, workload.LibraryDir+"/") && !slices.Contains(refused, line) {
+			refused = append(refused, line)
+		}
+	}
+	return said, refused
+}
+
+func last(lines []string) []string { return lines[max(0, len(lines)-mostLines):] }
+
+func hasFormerLife(pod *corev1.Pod, container string) bool {
+	for _, status := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
+		if status.Name == container {
+			return status.RestartCount > 0
+		}
+	}
+	return false
+}
+
+// readLog is witness.logs.
+func (w *witness) readLog(ctx context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, logTimeout)
+	defer cancel()
+	lines, bytes := int64(logLines), int64(logBytes)
+	options := &corev1.PodLogOptions{Container: container, Previous: previous, TailLines: &lines, LimitBytes: &bytes}
+	return w.client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
+}

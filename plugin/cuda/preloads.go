@@ -1,0 +1,91 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+)
+
+// registryTimeout bounds the look at all images: it is a courtesy, and many clusters' registries cannot be reached from a laptop.
+const registryTimeout = 5 * time.Second
+
+// readEnvironment returns the environment variables that an image sets, each NAME=VALUE.
+type readEnvironment func(ctx context.Context, image string) ([]string, error)
+
+// preloads looks up which images set LD_PRELOAD: ld.so takes only one value, so that it must be chained. unread says of which images
+// that could not be found out.
+func preloads(ctx context.Context, chosen []workload.Chosen, read readEnvironment) (found map[string]string, unread []string) {
+	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
+	defer cancel()
+	found = map[string]string{}
+	var (
+		mu    sync.Mutex
+		group errgroup.Group
+	)
+	all := images(chosen)
+	whys := make([]string, len(all))
+	for i, image := range all {
+		group.Go(func() error {
+			variables, err := read(ctx, image)
+			if err != nil {
+				whys[i] = fmt.Sprintf("%s (%s)", image, brief(err))
+				return nil
+			}
+			for _, variable := range variables {
+				if value, ok := strings.CutPrefix(variable, workload.PreloadVar+"="); ok && value != "" {
+					mu.Lock()
+					found[image] = value
+					mu.Unlock()
+				}
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // errors are in whys
+	for _, why := range whys {
+		if why != "" {
+			unread = append(unread, why)
+		}
+	}
+	return found, unread
+}
+
+// readImage reads an image's configuration from its registry, with the credentials of docker login where there are any. An image for
+// several platforms is looked at for linux/amd64: they are built from one recipe.
+func readImage(ctx context.Context, image string) ([]string, error) {
+	reference, err := name.ParseReference(image)
+	if err != nil {
+		return nil, err
+	}
+	found, err := remote.Image(reference, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
+	if err != nil {
+		return nil, err
+	}
+	config, err := found.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	return config.Config.Env, nil
+}
+
+// brief is the core of a registry's error.
+func brief(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "its registry does not answer"
+	}
+	text, _, _ := strings.Cut(err.Error(), "\n")
+	if i := strings.LastIndex(text, ": "); i >= 0 && len(text) > 80 {
+		text = text[i+2:]
+	}
+	return text
+}

@@ -1,0 +1,225 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// profileList is what `cuda profiles -o json` prints.
+type profileList struct {
+	APIVersion string        `json:"apiVersion"`
+	Kind       string        `json:"kind"`
+	Items      []profileView `json:"items"`
+}
+
+// profileView is a profile with the names of its codes.
+type profileView struct {
+	XID         int            `json:"xid,omitempty"`
+	Name        string         `json:"name"`
+	Description string         `json:"description"`
+	Injectable  bool           `json:"injectable"`        // false: programs see nothing of it, note says why
+	Running     *runningView   `json:"running,omitempty"` // what processes see that run
+	New         *codeView      `json:"new,omitempty"`     // what cuInit gives to those that start afterwards
+	NVML        *codeView      `json:"nvml,omitempty"`    // of calls about the device
+	NVMLInit    *codeView      `json:"nvmlInit,omitempty"`
+	Evidence    []evidenceView `json:"evidence"`
+	Note        string         `json:"note,omitempty"`
+}
+
+type codeView struct {
+	Code  int             `json:"code"`
+	Name  string          `json:"name"`
+	Basis cudafault.Basis `json:"basis,omitempty"`
+}
+
+type runningView struct {
+	codeView
+	RuntimeName    string            `json:"runtimeName,omitempty"`
+	Sticky         bool              `json:"sticky"`
+	Surface        cudafault.Surface `json:"surface"`
+	Classes        []string          `json:"classes"`
+	Fallback       *fallbackView     `json:"fallback,omitempty"`
+	Latency        string            `json:"latency,omitempty"`
+	LatencyClasses []string          `json:"latencyClasses,omitempty"`
+	HangClasses    []string          `json:"hangClasses,omitempty"`
+}
+
+// fallbackView is the code where the driver is older than the first one.
+type fallbackView struct {
+	codeView
+	BelowDriver int `json:"belowDriver"` // cuDriverGetVersion
+}
+
+type evidenceView struct {
+	Source string `json:"source"`
+	URL    string `json:"url,omitempty"`
+}
+
+func newProfilesCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	var format printer.Format
+	cmd := &cobra.Command{
+		Use:   "profiles [XID...]",
+		Short: "List what programs see of each XID, and how that is known",
+		Long: `List what programs see when the driver reports an XID: the CUDA error of processes that run, of those that start afterwards, and what
+NVML returns. "inject --xid" takes its errors from here.
+
+(assumed) stands behind what follows from the meaning of the XID; everything else was seen in a report or is documented, among the sources
+that -o wide, json and yaml name.`,
+		Example: `  # All
+  kubectl gpu-fault cuda profiles
+
+  # Two of them, with the calls that fail, the sources and what else to know
+  kubectl gpu-fault cuda profiles 79 94 -o wide`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := format.Validate(); err != nil {
+				return err
+			}
+			profiles, err := selectProfiles(args)
+			if err != nil {
+				return err
+			}
+			if format.IsTable() {
+				return profileTable(profiles, format).Write(streams.Out)
+			}
+			list := profileList{APIVersion: ledger.APIVersion, Kind: "CUDAProfileList"}
+			var names []string
+			for _, p := range profiles {
+				list.Items = append(list.Items, viewOf(p))
+				names = append(names, "cudaprofile/"+p.Name)
+			}
+			return format.Object(streams.Out, list, names...)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			var words []cobra.Completion
+			for _, p := range cudafault.Profiles() {
+				if strings.HasPrefix(p.Name, prefix) && !slices.Contains(args, p.Name) {
+					words = append(words, cobra.CompletionWithDesc(p.Name, p.Description))
+				}
+			}
+			return words, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	format.AddFlags(cmd)
+	return cmd
+}
+
+// selectProfiles are those named, in this order; all for no names.
+func selectProfiles(names []string) ([]cudafault.Profile, error) {
+	if len(names) == 0 {
+		return cudafault.Profiles(), nil
+	}
+	var profiles []cudafault.Profile
+	for name := range strings.SplitSeq(strings.Join(names, ","), ",") {
+		p, ok := cudafault.NamedProfile(name)
+		if !ok {
+			if _, err := strconv.Atoi(name); err == nil {
+				return nil, fmt.Errorf("there is no profile of XID %s: what programs see of it is not known; `kubectl gpu-fault cuda profiles` lists those that are", name)
+			}
+			return nil, fmt.Errorf("there is no profile %q: give XIDs, fabric-not-ready or driver-mismatch", name)
+		}
+		profiles = append(profiles, p)
+	}
+	return profiles, nil
+}
+
+func profileTable(profiles []cudafault.Profile, format printer.Format) *printer.Table {
+	table := &printer.Table{Header: []string{"XID", "RUNNING PROCESS", "NEW PROCESS", "NVML", "SURFACES", "EVIDENCE", "DESCRIPTION"}, NoHeader: format.NoHeader}
+	if format.IsWide() {
+		table.Header = []string{"XID", "RUNNING PROCESS", "NEW PROCESS", "NVML", "SURFACES", "STICKY", "CLASSES", "DESCRIPTION", "SOURCES", "NOTE"}
+	}
+	for _, p := range profiles {
+		surfaces, sticky, classes := "", "", ""
+		if p.Running != 0 {
+			surfaces, sticky, classes = p.Surface.String(), "no", p.Classes.String()
+			if p.Sticky {
+				sticky = "yes"
+			}
+		}
+		cells := []string{p.Name, runningCell(p), assumed(cudaCell(p.New), p.NewBasis), assumed(nvmlCell(p), p.NewBasis), surfaces}
+		if format.IsWide() {
+			cells = append(cells, sticky, classes, p.Description, strings.Join(p.Evidence, ", "), p.Note)
+		} else {
+			cells = append(cells, strconv.Itoa(len(p.Evidence)), p.Description)
+		}
+		table.Add(cells...)
+	}
+	return table
+}
+
+// runningCell is the error of running processes, such as "226 contained, 214 before CUDA 12.8 (assumed)".
+func runningCell(p cudafault.Profile) string {
+	text := cudaCell(p.Running)
+	if p.Latency > 0 {
+		text += " after " + p.Latency.String()
+	}
+	if p.Fallback != 0 {
+		text += fmt.Sprintf(", %d before CUDA %d.%d", p.Fallback, p.MinDriver/1000, p.MinDriver%1000/10)
+	}
+	if p.HangClasses != 0 {
+		text += ", then hang"
+	}
+	return assumed(text, p.RunningBasis)
+}
+
+func cudaCell(code int) string {
+	if code == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d %s", code, typed(cudafault.ErrorName(code), "CUDA_ERROR_"))
+}
+
+func nvmlCell(p cudafault.Profile) string {
+	switch {
+	case p.NVMLInit != 0:
+		return fmt.Sprintf("%d %s (nvmlInit)", p.NVMLInit, typed(cudafault.NVMLErrorName(p.NVMLInit), "NVML_ERROR_"))
+	case p.NVML != 0:
+		return fmt.Sprintf("%d %s", p.NVML, typed(cudafault.NVMLErrorName(p.NVML), "NVML_ERROR_"))
+	default:
+		return ""
+	}
+}
+
+func assumed(text string, basis cudafault.Basis) string {
+	if basis == cudafault.Assumed {
+		return text + " (assumed)"
+	}
+	return text
+}
+
+func viewOf(p cudafault.Profile) profileView {
+	v := profileView{XID: p.XID, Name: p.Name, Description: p.Description, Injectable: !p.None(), Note: p.Note}
+	if p.Running != 0 {
+		v.Running = &runningView{
+			codeView: codeView{p.Running, cudafault.ErrorName(p.Running), p.RunningBasis}, RuntimeName: cudafault.RuntimeErrorName(p.Running),
+			Sticky: p.Sticky, Surface: p.Surface, Classes: p.Classes.Names(), LatencyClasses: p.LatencyClasses.Names(), HangClasses: p.HangClasses.Names(),
+		}
+		if p.Fallback != 0 {
+			v.Running.Fallback = &fallbackView{codeView{Code: p.Fallback, Name: cudafault.ErrorName(p.Fallback)}, p.MinDriver}
+		}
+		if p.Latency > 0 {
+			v.Running.Latency = p.Latency.String()
+		}
+	}
+	if p.New != 0 {
+		v.New = &codeView{p.New, cudafault.ErrorName(p.New), p.NewBasis}
+	}
+	if p.NVML != 0 {
+		v.NVML = &codeView{p.NVML, cudafault.NVMLErrorName(p.NVML), p.NewBasis}
+	}
+	if p.NVMLInit != 0 {
+		v.NVMLInit = &codeView{p.NVMLInit, cudafault.NVMLErrorName(p.NVMLInit), p.NewBasis}
+	}
+	for _, source := range p.Evidence {
+		v.Evidence = append(v.Evidence, evidenceView{source, cudafault.EvidenceURL(source)})
+	}
+	return v
+}

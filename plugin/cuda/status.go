@@ -1,0 +1,166 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+func newStatusCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
+	var format printer.Format
+	cmd := &cobra.Command{
+		Use:   "status [RUN | TYPE/NAME]",
+		Short: "Show which processes have the shim loaded, and what happened to them",
+		Long: `Show which processes have the shim loaded, by which paths they come to the driver, whether the fault is armed in them, and what it did
+so far. Without a name, all CUDA faults that are in place are shown.
+
+The shim's file in each pod is asked, by an exec of it: nothing else is needed in the image. A process is shown from its first call to the
+driver on; one that ended is shown until another takes its place, or its pod goes. Of pods that cannot be asked, because they crash or do not run,
+what the shim wrote to their logs is shown.`,
+		Example: `  # One run
+  kubectl gpu-fault cuda status cuda-7k3f9q
+
+  # The run that is in a workload, with all columns
+  kubectl gpu-fault cuda status deployment/vllm -o wide
+
+  # How often it tripped, for a script
+  kubectl gpu-fault cuda status cuda-7k3f9q -o jsonpath='{.items[*].pods[*].processes[*].trips}'`,
+		Args: usage.MaxArgs(1, "one run or one workload", "kubectl gpu-fault cuda status deployment/vllm"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := format.Validate(); err != nil {
+				return err
+			}
+			name := strings.Join(args, "")
+			if err := checkStatusOf(name, len(args) > 0); err != nil {
+				return err
+			}
+			return showStatus(cmd.Context(), connection, streams, name, format)
+		},
+		ValidArgsFunction: completeRunsAndWorkloads(connection),
+	}
+	format.AddFlags(cmd)
+	return cmd
+}
+
+// checkStatusOf refuses what is neither a run nor a workload.
+func checkStatusOf(name string, given bool) error {
+	if !given {
+		return nil
+	}
+	_, err := parseRun(name)
+	if err == nil {
+		return nil
+	}
+	if strings.Contains(name, "/") || strings.TrimSpace(name) == "" {
+		return checkReference(name)
+	}
+	return fmt.Errorf("%q is neither a run, such as cuda-7k3f9q, nor a workload, such as deployment/web", name)
+}
+
+func showStatus(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams, name string, format printer.Format) error {
+	cluster, err := connection.Cluster()
+	if err != nil {
+		return err
+	}
+	found, err := workloads(connection, cluster)
+	if err != nil {
+		return err
+	}
+	store := ledger.New(cluster.Client, connection.LedgerNamespace)
+	places, err := placesOf(ctx, found, store, cluster.Namespace, name, func(text string) { printer.Talk(streams.ErrOut, "Warning: %s", text) })
+	if err != nil {
+		return explain(err, cluster.Namespace)
+	}
+	witness := newWitness(cluster.Client, debugpod.NewExecer(cluster.Config))
+	list := statusList{Items: []runStatus{}}
+	for _, p := range places {
+		pods, err := p.pods(found)(ctx)
+		if err != nil {
+			return explain(err, cluster.Namespace)
+		}
+		reports := witness.ask(ctx, pods)
+		for i := range reports {
+			if r := &reports[i]; !r.asked || len(r.living()) == 0 {
+				witness.listen(ctx, r, p.run.ID)
+			}
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("status: %w", context.Cause(ctx))
+		}
+		list.Items = append(list.Items, statusOf(p, reports, time.Now()))
+	}
+	if len(places) == 0 && name == "" {
+		printer.Talk(streams.ErrOut, "no CUDA fault is in place by the ledger in namespace %q", connection.LedgerNamespace)
+	}
+	return list.print(streams, format)
+}
+
+// placesOf are the runs that are meant: one by its ID, that of a workload, or all that are in place.
+func placesOf(ctx context.Context, cluster *workload.Cluster, store *ledger.Store, namespace, name string, warn func(string)) ([]*inPlace, error) {
+	id, err := parseRun(name)
+	if name != "" && err != nil {
+		w, err := cluster.Find(ctx, namespace, name)
+		if err != nil {
+			return nil, err
+		}
+		if id = w.Run(); id == "" {
+			return nil, fmt.Errorf("no CUDA fault is in %s of namespace %s; `kubectl gpu-fault cuda status` shows where there are some", w.Ref(), namespace)
+		}
+	}
+	if name != "" {
+		run, err := store.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if run.IsClosed() {
+			warn(fmt.Sprintf("run %s is closed since %s (%s): its shim is not in place any more", run.ID, run.Closed.Local().Format(time.DateTime), run.Phase))
+			return nil, nil
+		}
+		p, err := placeOf(store, run)
+		if err == nil {
+			err = p.read(ctx, cluster)
+		}
+		if errors.Is(err, errNoState) {
+			warn(err.Error())
+			err = nil
+		}
+		return []*inPlace{p}, err
+	}
+	listing, err := store.List(ctx, ledger.Active)
+	if err != nil {
+		return nil, err
+	}
+	var places []*inPlace
+	for _, run := range slices.Backward(listing.Runs) { // the oldest first
+		step := ofRun(run, workload.UndoKind)
+		if step == nil || !step.InPlace() {
+			continue
+		}
+		p, err := placeOf(store, run)
+		if err == nil {
+			if err = p.read(ctx, cluster); errors.Is(err, errNoState) {
+				warn(err.Error())
+				err = nil
+			}
+		}
+		if err != nil {
+			warn(err.Error())
+			continue
+		}
+		places = append(places, p)
+	}
+	return places, nil
+}

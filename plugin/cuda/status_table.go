@@ -1,0 +1,106 @@
+package cuda
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// table has the columns that answer: is it loaded, is it armed, what did it do.
+func (l statusList) table(format printer.Format) *printer.Table {
+	t := &printer.Table{Header: []string{"POD", "NODE", "CONTAINER", "PID", "PROCESS", "LOADED", "STATE", "CALLS", "TRIPS", "LAST FUNCTION", "ERROR"}, NoHeader: format.NoHeader}
+	if format.IsWide() {
+		t.Header = append(t.Header, "DRIVER", "HOOKS", "STARTED", "LOOKED", "TRIPPED", "LOG")
+	}
+	if len(l.Items) > 1 {
+		t.Header = append([]string{"RUN"}, t.Header...)
+	}
+	add := func(run string, cells, wide []string) {
+		if format.IsWide() {
+			cells = append(cells, wide...)
+		}
+		if len(l.Items) > 1 {
+			cells = append([]string{run}, cells...)
+		}
+		t.Add(cells...)
+	}
+	for _, run := range l.Items {
+		for _, pod := range run.Pods {
+			place := []string{pod.Name, pod.Node, strings.Join(pod.Containers, ",")}
+			log := cmp.Or(strings.Join(pod.Log, "; "), printer.Blank)
+			if len(pod.Processes) == 0 {
+				add(run.Run, append(place, printer.Blank, printer.Blank, pod.loaded(), pod.state(), printer.Blank, printer.Blank, printer.Blank, pod.trouble()),
+					[]string{printer.Blank, printer.Blank, printer.Blank, printer.Blank, printer.Blank, log})
+			}
+			for _, p := range pod.Processes {
+				add(run.Run, append(place[:len(place):len(place)], p.cells()...), append(p.wideCells(l.now), log))
+			}
+		}
+	}
+	return t
+}
+
+// loaded is the cell of a pod without processes: those that crash are told by the log.
+func (p podStatus) loaded() string {
+	switch {
+	case len(p.Log) > 0:
+		return "by the log"
+	case p.Generation != 0:
+		return "no process yet"
+	default:
+		return printer.Blank
+	}
+}
+
+// state is the cell of a pod without processes.
+func (p podStatus) state() string {
+	if p.State == "" {
+		return "unknown"
+	}
+	return p.State
+}
+
+// trouble is the last cell of a pod without processes: what is wrong, or the shim's last word.
+func (p podStatus) trouble() string {
+	switch {
+	case p.Problem != "":
+		return p.Problem
+	case len(p.Log) > 0:
+		return p.Log[len(p.Log)-1]
+	default:
+		return printer.Blank
+	}
+}
+
+func (p processStatus) cells() []string {
+	state := p.State
+	if p.Former {
+		state += " (ended)"
+	}
+	failed := printer.Blank
+	if p.LastError != 0 {
+		failed = fmt.Sprintf("%d %s", p.LastError, strings.TrimPrefix(p.ErrorName, "CUDA_ERROR_"))
+	}
+	return []string{
+		fmt.Sprint(p.PID), p.Name, p.Paths.String(), state, fmt.Sprint(p.Calls), fmt.Sprint(p.Trips), cmp.Or(p.Function, printer.Blank), failed,
+	}
+}
+
+func (p processStatus) wideCells(now time.Time) []string {
+	ago := func(t time.Time) string {
+		if t.IsZero() {
+			return printer.Blank
+		}
+		return duration.HumanDuration(max(0, now.Sub(t))) + " ago"
+	}
+	driver := printer.Blank
+	if p.Driver > 0 {
+		driver = driverVersion(p.Driver)
+	}
+	return []string{driver, fmt.Sprint(p.Hooks), ago(p.Started), ago(p.Looked), ago(p.TrippedAt)}
+}

@@ -1,0 +1,34 @@
+package cuda
+
+import (
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+)
+
+// seenAtStart is whether only processes that start with it see a fault: those that run have called cuInit, and counted their devices.
+func seenAtStart(s cudafault.State) bool {
+	running := s.Error != 0 && s.Classes&^cudafault.ClassInit != 0 || s.Latency > 0 || s.HangClasses != 0 || s.Corrupt > 0 || s.MemLimit > 0
+	return !running
+}
+
+// disarmedSuffix marks the summary of a run that is not armed.
+const disarmedSuffix = " [disarmed]"
+
+// summary is what lists of runs show.
+func summary(f cudafault.Fault, disarmed bool) string {
+	text := f.Summary()
+	switch {
+	case strings.HasPrefix(text, "XID "):
+		text = "CUDA " + text
+	case !strings.HasPrefix(text, "CUDA"):
+		text = "CUDA: " + text
+	}
+	if disarmed {
+		text += disarmedSuffix
+	}
+	return text
+}
+
+// without takes a suffix that is not of the fault off a summary.
+func without(summary string) string { return strings.TrimSuffix(summary, disarmedSuffix) }

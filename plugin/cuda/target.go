@@ -1,0 +1,134 @@
+package cuda
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+)
+
+// validID is the form of the IDs of runs; others than cuda's are told of when they are looked up.
+var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+$`)
+
+// parseRun reads a run's ID, also as `-o name` prints it.
+func parseRun(text string) (string, error) {
+	id := strings.TrimPrefix(text, "run/")
+	if !validID.MatchString(id) {
+		return "", fmt.Errorf("%q is no run ID: they look like cuda-7k3f9q (`kubectl gpu-fault list` shows them)", text)
+	}
+	return id, nil
+}
+
+// inPlace is a cuda run whose shim is in a workload.
+type inPlace struct {
+	run   ledger.Run
+	step  *ledger.Step
+	data  *workload.Data
+	state cudafault.State // as the run's ConfigMap has it
+	// asked is the fault as it was asked for; nil where a version without it made the record.
+	asked *cudafault.Fault
+}
+
+// find reads a run and its state. The errors say what to do instead where nothing of the run is in place.
+func find(ctx context.Context, cluster *workload.Cluster, store *ledger.Store, id string) (*inPlace, error) {
+	run, err := store.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	p, err := placeOf(store, run)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.read(ctx, cluster)
+}
+
+// placeOf is what the ledger knows of a run's place.
+func placeOf(store *ledger.Store, run ledger.Run) (*inPlace, error) {
+	step := ofRun(run, workload.UndoKind)
+	switch {
+	case run.Fault != "cuda" && step == nil:
+		return nil, fmt.Errorf("run %s is no CUDA fault (%s): see %s", run.ID, run.Summary, store.Command("list"))
+	case run.IsClosed():
+		return nil, fmt.Errorf("run %s is closed since %s (%s): its shim is not in place any more; inject it anew", run.ID, run.Closed.Local().Format(time.DateTime), run.Phase)
+	case step == nil || !step.InPlace():
+		return nil, fmt.Errorf("run %s has nothing in place: it came as far as %s", run.ID, run.Phase)
+	}
+	data, err := workload.ReadData(*step)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("run %s: %w", run.ID, err)
+	case data == nil:
+		return nil, fmt.Errorf("run %s has not changed its workload yet", run.ID)
+	}
+	p := &inPlace{run: run, step: step, data: data}
+	var kept detail
+	if len(step.Detail) > 0 && json.Unmarshal(step.Detail, &kept) == nil {
+		p.asked = &kept.Fault
+	}
+	return p, nil
+}
+
+// errNoState says that a run's ConfigMap is gone.
+var errNoState = errors.New("its ConfigMap is gone: somebody deleted it, or the workload")
+
+// read reads the state in the run's ConfigMap.
+func (p *inPlace) read(ctx context.Context, cluster *workload.Cluster) error {
+	file, err := workload.ReadState(ctx, cluster.Client, p.data.Namespace, p.run.ID)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("run %s: %w", p.run.ID, errNoState)
+	}
+	if err == nil {
+		p.state, err = cudafault.DecodeState(file)
+	}
+	if err != nil {
+		return fmt.Errorf("run %s: %w", p.run.ID, err)
+	}
+	return nil
+}
+
+// pods lists those that have the shim now.
+func (p *inPlace) pods(cluster *workload.Cluster) func(context.Context) ([]corev1.Pod, error) {
+	return func(ctx context.Context) ([]corev1.Pod, error) { return cluster.Pods(ctx, p.data.Namespace, p.run.ID) }
+}
+
+// phase says whether the fault is on: "armed since 14:00:05", "disarmed", "over since 14:30:00".
+func (p *inPlace) phase(now time.Time) string {
+	at := func(t time.Time) string { return t.Local().Format("15:04:05") }
+	switch {
+	case p.state.Run == "":
+		return "its ConfigMap is gone, so that it cannot be armed or disarmed"
+	case !p.state.Expires.IsZero() && !now.Before(p.state.Expires):
+		return fmt.Sprintf("its time is up since %s: all calls pass through, and the pod template has the idle shim until it is reverted", at(p.state.Expires))
+	case p.state.ArmedAt.IsZero():
+		return "disarmed"
+	default:
+		return "armed since " + at(p.state.ArmedAt)
+	}
+}
+
+// tryState asks the API server whether it would take a state file.
+func tryState(ctx context.Context, cluster *workload.Cluster, namespace string, s cudafault.State) error {
+	file, err := s.Encode()
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(map[string]any{"binaryData": map[string][]byte{workload.StateKey: file}})
+	if err != nil {
+		return fmt.Errorf("encode the state: %w", err)
+	}
+	_, err = cluster.Client.CoreV1().ConfigMaps(namespace).Patch(ctx, workload.Name(s.Run), types.MergePatchType, body,
+		metav1.PatchOptions{FieldManager: workload.FieldManager, DryRun: []string{metav1.DryRunAll}})
+	return err
+}
