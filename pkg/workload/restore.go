@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,6 +58,9 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	}
 	with := recreatable(&unstructured.Unstructured{Object: r.object})
 	with.SetManagedFields(original.GetManagedFields())
+	if len(original.GetLabels()) == 0 && maps.Equal(with.GetLabels(), templateLabels(with)) { // it gets those of its template again
+		unstructured.RemoveNestedField(with.Object, "metadata", "labels")
+	}
 	if err := u.announce(ctx, run, d); err != nil {
 		return "", "", err
 	}
