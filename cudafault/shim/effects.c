@@ -82,6 +82,13 @@ static int count(const struct gf_state *s)
 	return real && real(&n) == 0 ? visible(s, n) : -1;
 }
 
+/* Tells, once, that a process has been lied to about its devices; that is no trip of the trigger. */
+static void tell_hidden(const struct gf_state *s, unsigned n, uint32_t code)
+{
+	if (!gf_peek(&gf_trip_count))
+		gf_tripped(s, GF_BY_LIMIT, gf_hook_name(n), code ? "CUDA error" : "hidden devices", 0, code);
+}
+
 /* Enumeration with hidden devices: the ones behind move up. */
 int gf_enumerate(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code)
 {
@@ -94,8 +101,12 @@ int gf_enumerate(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *co
 	case GF_COUNT:
 	case GF_RT_COUNT:
 		*code = gf_call(gf_table[n].real, a);
-		if (*code == 0 && a[0])
-			*(int *)a[0] = visible(s, *(int *)a[0]);
+		if (*code == 0 && a[0]) {
+			at = visible(s, *(int *)a[0]);
+			if (at < *(int *)a[0])
+				tell_hidden(s, n, 0);
+			*(int *)a[0] = at;
+		}
 		if (gf_info[n].special == GF_RT_COUNT && *code == 0 && a[0] && *(int *)a[0] == 0)
 			*code = 100;
 		return 1;
@@ -160,8 +171,10 @@ uint32_t gf_init_call(const struct gf_state *s, unsigned n, uint64_t *a, struct 
 	if (gf_init_fails(s, n, &code) || (s && gf_armed(n, a, t, &code)))
 		return code;
 	code = gf_call(gf_table[n].real, a);
-	if (code == 0 && s && s->hide && count(s) == 0)
+	if (code == 0 && s && s->hide && count(s) == 0) {
+		tell_hidden(s, n, 100);
 		return 100; /* CUDA_ERROR_NO_DEVICE: what a real driver says at cuInit when it has none */
+	}
 	if (code == 0)
 		gf_store(&gf_initialised, 1);
 	return code;

@@ -187,7 +187,27 @@ void gf_changed(void)
 
 /* ---- looking ---- */
 
-/* Reads the file; 1 if it is good and differs from the last good one. */
+/*
+ * The file is gone, and was so at the last look too (once may be the kubelet, which is just replacing it): its ConfigMap was deleted, so the fault
+ * is over. 1: that is new. Should the same file come back it counts as a new one.
+ */
+static int gone(int is)
+{
+	static int before;
+	int over = is && before && have && kept[newest].armed_at;
+	unsigned next = (newest + 1) % 4;
+
+	before = is;
+	if (!over)
+		return 0;
+	kept[next] = kept[newest];
+	kept[next].armed_at = 0;
+	kept[next].checksum = 0;
+	newest = next;
+	return 1;
+}
+
+/* Reads the file; 1 if it is good and differs from the last good one, or is gone. */
 static int take(void)
 {
 	static struct { struct gf_state s; char more; } in;
@@ -195,6 +215,8 @@ static int take(void)
 	long n = gf_read_file(path && *path ? path : GF_STATE_PATH, &in, sizeof in.s + 1);
 	unsigned next = (newest + 1) % 4;
 
+	if (gone(n == -GF_ENOENT))
+		return 1;
 	if (n < 0 || !gf_valid(&in.s, (size_t)n))
 		return 0;
 	if (have && in.s.checksum == kept[newest].checksum && in.s.generation == kept[newest].generation)

@@ -119,6 +119,12 @@ void gf_run_update(uint64_t generation)
 	if (!s)
 		return;
 	s->looked = gf_unix_ms();
+	if (s->generation != generation) { /* what tripped before belongs to another fault */
+		s->trips = 0;
+		s->tripped_at = 0;
+		s->last_error = 0;
+		gf_text(s->function, sizeof s->function, "");
+	}
 	s->generation = generation;
 	s->status = gf_peek(&gf_status);
 	s->paths = gf_peek(&gf_paths);

@@ -41,20 +41,20 @@ static inline long gf_sys(long n, long a, long b, long c, long d, long e, long f
 #error "no system calls for this machine"
 #endif
 
-enum { GF_EINTR = 4, GF_ESRCH = 3, GF_ENOSYS = 38, GF_EOPNOTSUPP = 95 };
+enum { GF_ENOENT = 2, GF_EINTR = 4, GF_ESRCH = 3, GF_ENOSYS = 38, GF_EOPNOTSUPP = 95 };
 enum { GF_AT_FDCWD = -100, GF_O_CLOEXEC = 02000000, GF_O_NONBLOCK = 04000, GF_O_CREAT = 0100, GF_O_RDWR = 2 };
 
 static inline int gf_open(const char *path, int flags) { return (int)gf_sys(GF_OPENAT, GF_AT_FDCWD, (long)path, flags | GF_O_CLOEXEC, 0666, 0, 0); }
 static inline void gf_close(int fd) { gf_sys(GF_CLOSE, fd, 0, 0, 0, 0, 0); }
 
-/* Reads up to n bytes; the count, or -1 if the file cannot be read. */
+/* Reads up to n bytes; the count, or what opening it failed with: -ENOENT. */
 static inline long gf_read_file(const char *path, void *into, size_t n)
 {
 	int fd = gf_open(path, GF_O_NONBLOCK);
 	size_t have = 0;
 
 	if (fd < 0)
-		return -1;
+		return fd;
 	while (have < n) {
 		long r = gf_sys(GF_READ, fd, (long)((char *)into + have), (long)(n - have), 0, 0, 0);
 

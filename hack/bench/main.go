@@ -11,6 +11,11 @@
 //	break          our command, from its start to its end (and a revert, not measured)
 //	floor          a debug pod like ours: create it, wait until it runs, restart containerd from it, wait until containerd answers
 //
+// bench -what cuda: how long it takes until the pods of a Deployment run with the shim, and it has been seen in their processes:
+//
+//	inject         our command, from its start to its end: it ends when the heartbeat of each new pod was read (and a revert, not measured)
+//	restart        kubectl rollout restart of the same Deployment, and kubectl rollout status
+//
 // The ways take turns, so that what else the machine does falls on all of them. Medians; the last line has the ratios.
 package main
 
@@ -39,12 +44,13 @@ type bench struct {
 	plugin, kubectl, kubeconfig string
 	node, gpu, image            string
 	client                      kubernetes.Interface
+	prepare                     func(context.Context) error // in the namespace, before the first round; may be nil
 }
 
 func main() {
 	b := bench{}
 	rounds := flag.Int("n", 10, "rounds")
-	what := flag.String("what", "xid", "xid or runtime")
+	what := flag.String("what", "xid", "xid, runtime or cuda")
 	flag.StringVar(&b.plugin, "plugin", "bin/kubectl-gpu_fault", "our program")
 	flag.StringVar(&b.kubectl, "kubectl", "bin/kubectl", "kubectl")
 	flag.StringVar(&b.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "the cluster")
@@ -55,7 +61,15 @@ func main() {
 	ways := map[string][]way{
 		"xid":     {{"inject", b.inject, nil}, {"floor", b.floor, nil}, {"kubectl-debug", b.debug, nil}},
 		"runtime": {{"break", b.breakRuntime, b.revert}, {"floor", b.restart, b.settle}},
+		"cuda":    {{"inject", b.injectCUDA, b.revertCUDA}, {"restart", b.rollout, b.still}},
 	}[*what]
+	if ways == nil {
+		fmt.Fprintf(os.Stderr, "bench: -what %s: choose xid, runtime or cuda\n", *what)
+		os.Exit(2)
+	}
+	if *what == "cuda" {
+		b.prepare = b.deploy
+	}
 	if err := b.run(context.Background(), ways, *rounds, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -86,6 +100,12 @@ func (b *bench) run(ctx context.Context, ways []way, rounds int, out io.Writer) 
 	defer func() { _ = b.client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}) }()
 	if err := b.serviceAccount(ctx); err != nil {
 		return err
+	}
+
+	if b.prepare != nil {
+		if err := b.prepare(ctx); err != nil {
+			return err
+		}
 	}
 
 	times := map[string][]time.Duration{}

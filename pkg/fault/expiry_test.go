@@ -67,6 +67,26 @@ func TestWithoutTheJobTheRunGoesOn(t *testing.T) {
 	}
 }
 
+// Who may create Jobs where debug pods run is root on the nodes: a fault without debug pods must not need it.
+func TestAPlanWithoutPodsMakesNoJob(t *testing.T) {
+	w := newWorld(t)
+	c := w.client(ledgertest.Hooks{Before: func(call ledgertest.Call) error {
+		if call.Resource == "jobs" && call.Verb != "delete" {
+			t.Errorf("it asks for jobs: %+v", call)
+		}
+		return nil
+	}})
+	plan := c.plan("gpu-1")
+	plan.TTL, plan.NoPods = time.Minute, true
+	run, err := c.Run(t.Context(), plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Revert(t.Context(), run.ID, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // After the TTL the lock is gone. The target is still not free: nobody has confirmed that it is as it was.
 func TestAnExpiredRunKeepsItsTarget(t *testing.T) {
 	w := newWorld(t)

@@ -25,6 +25,9 @@ type Plan struct {
 	// the user gave.
 	TTL    time.Duration
 	Reason string
+	// NoPods says that the fault starts no debug pods: then no Job has to end them, and nobody needs the right to create one, which makes root
+	// on the nodes. The run's locks stay until it is reverted.
+	NoPods bool
 	// Allow lifts limits of the blast radius.
 	Allow Allowances
 	// Checks are the fault's own preflight checks. They change nothing and may run at the same time.

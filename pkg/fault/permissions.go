@@ -16,9 +16,6 @@ func BasePermissions(ledgerNamespace string) []Permission {
 		{Verb: "delete", Resource: "configmaps", Namespace: ledgerNamespace, Optional: true}, // to forget old records
 		{Verb: "create", Resource: "events", Namespace: nodeEvents, Optional: true},
 	}
-	for _, verb := range []string{"create", "delete", "patch"} { // so that what belongs to the run goes away when its time is up
-		base = append(base, Permission{Verb: verb, Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true})
-	}
 	for _, verb := range []string{"create", "get", "list", "update"} {
 		base = append(base, Permission{Verb: verb, Resource: "configmaps", Namespace: ledgerNamespace})
 	}
@@ -28,7 +25,8 @@ func BasePermissions(ledgerNamespace string) []Permission {
 	return Permissions(base, namespaceCreation(ledgerNamespace))
 }
 
-// DebugPodPermissions are what a fault needs that works on nodes through debug pods. Exec over WebSockets is a GET.
+// DebugPodPermissions are what a fault needs that works on nodes through debug pods. Exec over WebSockets is a GET. Who has them is root on
+// the nodes, by such a pod or by the Job that owns it.
 func DebugPodPermissions(namespace string) []Permission {
 	all := []Permission{{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}} // tell why a pod does not start
 	for _, verb := range []string{"create", "get", "list", "watch", "delete"} {
@@ -36,6 +34,9 @@ func DebugPodPermissions(namespace string) []Permission {
 	}
 	for _, verb := range []string{"create", "get"} {
 		all = append(all, Permission{Verb: verb, Resource: "pods/exec", Namespace: namespace})
+	}
+	for _, verb := range []string{"create", "delete", "patch"} { // so that what belongs to the run goes away when its time is up
+		all = append(all, Permission{Verb: verb, Group: "batch", Resource: "jobs", Namespace: namespace, Optional: true})
 	}
 	return all
 }

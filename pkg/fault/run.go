@@ -48,7 +48,9 @@ func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	run := w.Run()
 	s.runChanged(run)
 
-	run.Owner = s.expire(ctx, run)
+	if !plan.NoPods {
+		run.Owner = s.expire(ctx, run)
+	}
 	locks, err := s.Ledger.Lock(ctx, run, run.Targets())
 	if err != nil {
 		err = fmt.Errorf("nothing was changed: %w", err)

@@ -40,8 +40,8 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 The bindings hold exactly the users and groups given: name all of them each time. With -n NAMESPACE there is also a Role to read that
 namespace's pods, which --pod needs. The roles of cuda are for the workloads of that namespace; without -n NAMESPACE for those of all.
 
-Whoever may create privileged pods in the ledger namespace is root on every node: give these roles to few. Those of cuda let nobody do that, but
-to change workloads and exec into their pods.`,
+Whoever may create privileged pods in the ledger namespace is root on every node: give these roles to few. Those of cuda give no rights on pods there; they
+let one change workloads and exec into their pods, which is root on nodes only where a namespace's Pod Security admits privileged workloads.`,
 		Example: `  # Let the group gpu-sre inject XIDs
   kubectl gpu-fault rbac xid --group gpu-sre | kubectl apply -f -
 

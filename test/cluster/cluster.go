@@ -31,7 +31,8 @@ type Cluster struct {
 	RESTConfig *rest.Config
 	Client     kubernetes.Interface
 
-	nodes []Node
+	nodes   []Node
+	trainer func() (string, error)
 }
 
 // GPU is one simulated GPU of a node.
@@ -107,7 +108,10 @@ func open(kubeconfig, scripts string) (*Cluster, error) {
 		return nil, fmt.Errorf("client: %w", err)
 	}
 	state := filepath.Dir(kubeconfig)
-	c := &Cluster{Kubeconfig: kubeconfig, RESTConfig: config, Client: client}
+	c := &Cluster{
+		Kubeconfig: kubeconfig, RESTConfig: config, Client: client,
+		trainer: sync.OnceValues(func() (string, error) { return loadTrainer(scripts, state) }),
+	}
 	text, err := os.ReadFile(filepath.Join(state, "inventory.json"))
 	if err != nil {
 		return nil, fmt.Errorf("not a cluster of test/cluster: %w", err)

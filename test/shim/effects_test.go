@@ -283,7 +283,7 @@ func TestTrainer(t *testing.T) {
 				"RuntimeError: CUDA error: uncorrectable ECC error encountered (214)"},
 			{"at the next wait", &cudafault.State{Rank: -1, Error: 700, Classes: launches, AfterCalls: 20, Surface: cudafault.SurfaceSync}, nil, 1,
 				"RuntimeError: CUDA error: an illegal memory access was encountered (700)\n  in cuEventSynchronize"},
-			{"no device", &cudafault.State{Rank: -1, Hide: []int{0}}, nil, 1, "RuntimeError: CUDA error: no CUDA-capable device is detected (100)"},
+			{"no device", &cudafault.State{Rank: -1, Hide: []int{0}}, nil, 1, "injected CUDA error 100 into cuInit, call 0, pid"},
 			{"memory", &cudafault.State{Rank: -1, MemLimit: 1 << 30}, []string{"-bytes", "2147483648"}, 1, "RuntimeError: CUDA error: out of memory (2)"},
 			{"wrong data", &cudafault.State{Rank: -1, Corrupt: 0.5, Seed: 1, Classes: cudafault.ClassCopy}, nil, 1, "AssertionError: step "},
 		} {

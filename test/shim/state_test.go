@@ -116,6 +116,55 @@ func TestExpiryOfPoison(t *testing.T) {
 	a.want("launch 10", "0*10")
 }
 
+// TestArmedAnewForgets holds that a process does not report the trips of a former fault as those of the one that holds now.
+func TestArmedAnewForgets(t *testing.T) {
+	p := newPod(t)
+	a := p.actor()
+	a.want("start", "0")
+	p.arm(sticky999())
+	a.until("launch", 999)
+	if got := p.process(a.pid); got.Trips != 1 {
+		t.Fatalf("the first fault is not told: %+v", got)
+	}
+	quiet := sticky999()
+	quiet.AfterCalls = 1 << 40
+	want := p.arm(quiet).Generation
+	eventually(t, "the new state is read", 5*time.Second, func() bool {
+		a.ask("launch")
+		return p.process(a.pid).Generation == want
+	})
+	if got := p.process(a.pid); got.Trips != 0 || got.LastError != 0 || got.Function != "" || !got.TrippedAt.IsZero() {
+		t.Errorf("trips of the former fault are told as the new one's: %+v", got)
+	}
+}
+
+// TestGoneState holds that a fault ends with its ConfigMap: when the file is gone, a process is healthy within two looks; and the same fault
+// begins again when the file comes back.
+func TestGoneState(t *testing.T) {
+	for _, on := range []platform{x86, arm} {
+		t.Run(on.name, func(t *testing.T) {
+			p := newPodOn(t, on)
+			a := p.actor()
+			a.want("start", "0")
+			p.arm(sticky999())
+			a.until("launch", 999)
+			data, err := os.ReadFile(p.state)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(p.state); err != nil {
+				t.Fatal(err)
+			}
+			if took := a.until("sync", 0); took > 2500*time.Millisecond {
+				t.Errorf("the file is gone: it took %v", took)
+			}
+			a.want("launch 1000", "0*1000")
+			p.write(data)
+			a.until("launch", 999)
+		})
+	}
+}
+
 // TestBadStates holds that a file that is not a good state changes nothing: what held, holds; where nothing did, calls pass.
 func TestBadStates(t *testing.T) {
 	seal := func(data []byte) []byte {
