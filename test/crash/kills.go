@@ -27,7 +27,7 @@ func kinds() []kind {
 			return append([]string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "10m", "--yes"}, flags...)
 		}
 	}
-	return []kind{
+	return append([]kind{
 		{
 			name:    "xid 79",
 			command: func(s *site) []string { return []string{"xid", "79", s.node.name, "--yes"} },
@@ -53,7 +53,7 @@ func kinds() []kind {
 			phases:  []phase{putBack, stopped, says("debug pod running"), says("putting the files back")},
 			execs:   3,
 		},
-	}
+	}, cudaKinds()...)
 }
 
 // isStep is whether the client's step is one of the matrix.
@@ -62,7 +62,7 @@ func (k kind) isStep(name string) bool {
 	if _, err := fmt.Sscanf(name, "exec %d", &n); err == nil {
 		return n <= k.execs
 	}
-	return true
+	return !strings.HasPrefix(name, nudge+" ") // it is repeated until the kubelet has done it
 }
 
 // learn runs the command without killing it, and returns its steps.

@@ -1,7 +1,8 @@
 // Command crash proves that everything comes back, whatever dies. On a running test cluster it kills the client of the built plugin
 // with SIGKILL on both sides of every request that changes something, and while the node is at work; and it kills, fills and deletes
 // what a fault depends on. After each, a fresh process reverts, or the time is up, and the node must be as it was: content, mode, owner,
-// extended attributes and times of the files, no process, no pod, no lock, no open run.
+// extended attributes and times of the files, no process, no pod, no lock, no open run; and so must a Deployment: its spec, and who owns
+// its fields.
 //
 // It prints the matrix, and as its last line how many of how many were restored.
 package main
@@ -164,6 +165,7 @@ func (st *stage) perform(trials []trial) {
 func (st *stage) try(n *node, t trial) {
 	s, cancel, err := st.site(n)
 	defer cancel()
+	defer s.remove()
 	if err == nil {
 		err = s.settledNode()
 	}
@@ -209,13 +211,4 @@ func (st *stage) tidy() {
 	for _, name := range st.ledgers {
 		_ = st.world.client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 	}
-}
-
-// parallel does all at once, and waits.
-func parallel[T any](all []T, do func(T)) {
-	var group sync.WaitGroup
-	for _, one := range all {
-		group.Go(func() { do(one) })
-	}
-	group.Wait()
 }

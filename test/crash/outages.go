@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -150,4 +151,13 @@ func (st *stage) apiServer(verb string) error {
 		}
 		return nil
 	})
+}
+
+// parallel does all at once, and waits.
+func parallel[T any](all []T, do func(T)) {
+	var group sync.WaitGroup
+	for _, one := range all {
+		group.Go(func() { do(one) })
+	}
+	group.Wait()
 }

@@ -89,6 +89,8 @@ func newProxy(config *rest.Config, dir string, reached func(moment) (killed bool
 			}
 			r = r.WithContext(context.WithValue(r.Context(), stepKey{}, name))
 		}
+		// Else net/http closes the request's body when the answer begins, and a large one breaks off.
+		_ = http.NewResponseController(w).EnableFullDuplex()
 		forward.ServeHTTP(w, r)
 	}))
 	p.server.Config.ErrorLog = log.New(io.Discard, "", 0)

@@ -25,6 +25,8 @@ type site struct {
 	node   *node
 	ledger string // namespace
 	dir    string // for files of the trial
+	// app is the trial's Deployment; nil: the fault is one of the node.
+	app *deployment
 
 	mu   sync.Mutex
 	said strings.Builder
@@ -110,8 +112,11 @@ func (s *site) revert() error {
 	return err
 }
 
-// reverted reverts, and checks that everything is as it was before.
+// reverted reverts, and checks that everything is as it was before. A fault of a Deployment leaves the node to others.
 func (s *site) reverted() error {
+	if s.app != nil {
+		return s.leave(func() error { return errors.Join(s.revert(), s.clean()) })
+	}
 	if err := s.revert(); err != nil {
 		return errors.Join(err, s.clean())
 	}
@@ -121,6 +126,9 @@ func (s *site) reverted() error {
 // clean checks that everything is as it was before. Only what the cluster itself deletes may take a while.
 func (s *site) clean() error {
 	until := time.Now().Add(patience)
+	if s.app != nil {
+		return errors.Join(s.app.restored(s), eventually(s.ctx, until, s.nothingLeft), s.closed())
+	}
 	return errors.Join(
 		s.node.changes(),
 		s.settled(until),

@@ -7,16 +7,22 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
 // words are what a request is about, in the words of the tool.
 var words = map[string]string{
 	"configmaps": "record", "leases": "lock", "jobs": "expiry job", "pods": "debug pod", "namespaces": "namespace", "events": "event",
+	"deployments": "deployment",
 }
 
 var verbs = map[string]string{
 	http.MethodPost: "create", http.MethodPut: "save", http.MethodPatch: "patch", http.MethodDelete: "delete",
 }
+
+// nudge is the patch that makes a kubelet look at a pod of the workload. Nobody patches debug pods.
+const nudge = "patch pod"
 
 // runPhase finds how far a run is in the body of a request that saves its record: JSON within JSON, or within protobuf.
 var runPhase = regexp.MustCompile(`\\?"phase\\?":\s*\\?"(\w+)`)
@@ -36,6 +42,12 @@ func step(r *http.Request) (string, error) {
 	if word, known := words[resource]; known {
 		name = verbs[r.Method] + " " + word
 	}
+	switch {
+	case resource == "pods" && r.Method == http.MethodPatch:
+		return nudge, nil
+	case strings.Contains(r.URL.Path, "/configmaps/"+workload.Name("")):
+		return verbs[r.Method] + " configmap", nil // the shim and its state
+	}
 	if resource == "configmaps" && r.Method != http.MethodDelete {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -44,6 +56,8 @@ func step(r *http.Request) (string, error) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		if found := runPhase.FindSubmatch(body); found != nil {
 			name += " (" + string(found[1]) + ")"
+		} else if r.Method == http.MethodPost {
+			name = "create configmap"
 		}
 	}
 	return name, nil

@@ -12,6 +12,7 @@ import (
 func TestStepsAreTheRequestsThatChangeSomething(t *testing.T) {
 	t.Parallel()
 	const record = `{"kind":"ConfigMap","data":{"run.json":"{\"id\":\"xid-1\",\"phase\":\"Applying\",\"steps\":[]}"}}`
+	const shim = `{"kind":"ConfigMap","metadata":{"name":"gpu-fault-cuda-1"},"binaryData":{"state":"R1BVRkFVTFQ="}}`
 	for _, c := range []struct{ method, path, body, want string }{
 		{http.MethodGet, "/api/v1/namespaces/gpu-fault/pods/p", "", ""},
 		{http.MethodGet, "/api/v1/namespaces/gpu-fault/pods/p/exec?command=sh", "", "exec"},
@@ -27,6 +28,13 @@ func TestStepsAreTheRequestsThatChangeSomething(t *testing.T) {
 		{http.MethodPost, "/api/v1/namespaces/default/events", "{}", "create event"},
 		{http.MethodPut, "/api/v1/namespaces/gpu-fault/configmaps/xid-1", record, "save record (Applying)"},
 		{http.MethodPut, "/api/v1/namespaces/gpu-fault/configmaps/xid-1", "k8s\x00\x0arun.json\x12" + `{"id":"xid-1","phase":"Proven"}`, "save record (Proven)"}, // protobuf
+		{http.MethodDelete, "/api/v1/namespaces/gpu-fault/configmaps/xid-1", "{}", "delete record"},
+		{http.MethodPost, "/api/v1/namespaces/app/configmaps", shim, "create configmap"},
+		{http.MethodPut, "/api/v1/namespaces/app/configmaps/gpu-fault-cuda-1", shim, "save configmap"},
+		{http.MethodDelete, "/api/v1/namespaces/app/configmaps/gpu-fault-cuda-1", "{}", "delete configmap"},
+		{http.MethodPatch, "/apis/apps/v1/namespaces/app/deployments/train", "[]", "patch deployment"},
+		{http.MethodPatch, "/apis/apps/v1/namespaces/app/deployments/train?dryRun=All", "[]", ""},
+		{http.MethodPatch, "/api/v1/namespaces/app/pods/train-1", "{}", "patch pod"},
 		{http.MethodPatch, "/api/v1/nodes/n/status", "{}", "patch nodes"},
 		{http.MethodGet, "/version", "", ""},
 	} {

@@ -27,7 +27,7 @@ func expiries() []trial {
 	cell := func(row string, phase phase, command func(*site) []string) trial {
 		return trial{"the time is up, nobody reverts", row, alone, func(s *site) error { return s.expires(phase, command(s)...) }}
 	}
-	return []trial{
+	return append(cudaExpiries(),
 		cell("killed when the debug pod runs", says("debug pod running"), handler),
 		cell("killed when the node has the record", recorded, handler),
 		cell("killed when the files are changed", changed, handler),
@@ -35,7 +35,7 @@ func expiries() []trial {
 		cell("client finished", phase{}, handler),
 		cell("node lost, killed when the files are changed", changed, loss),
 		cell("node lost, client finished", phase{}, loss),
-	}
+	)
 }
 
 // expires kills a client when it says something, or lets it finish, and waits until the node has healed and the cluster has tidied up.

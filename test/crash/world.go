@@ -26,6 +26,7 @@ type world struct {
 	kubeconfig string
 	config     *rest.Config
 	client     kubernetes.Interface
+	trainer    string // image of the sample CUDA workload
 	control    *node
 	workers    []*node
 }
@@ -52,6 +53,9 @@ func openWorld(state, plugin string) (*world, error) {
 	}
 	w.config.QPS, w.config.Burst = 200, 400 // it polls
 	if w.client, err = kubernetes.NewForConfig(w.config); err != nil {
+		return nil, err
+	}
+	if w.trainer, err = loadTrainer(scripts, state); err != nil {
 		return nil, err
 	}
 	text, err := os.ReadFile(filepath.Join(state, "inventory.json"))
@@ -84,6 +88,18 @@ func openWorld(state, plugin string) (*world, error) {
 		w.workers = append(w.workers, node)
 	}
 	return w, nil
+}
+
+// loadTrainer sees to it that all nodes have the image of the sample CUDA workload, and returns its name.
+func loadTrainer(scripts, state string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(filepath.Join(scripts, "trainer"))
+	cmd.Env = append(os.Environ(), "STATE="+state)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("the image of the sample CUDA workload: %w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSpace(stdout.String()), nil
 }
 
 // sh runs a shell script on the node, as root in its namespaces.

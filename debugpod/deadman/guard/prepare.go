@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,12 +100,19 @@ func (h Host) claimant(run, real string) string {
 			continue
 		}
 		for _, p := range other.Places {
-			if p.Real == real {
+			if p.Real == real && !h.abandoned(other.Run) {
 				return other.Run
 			}
 		}
 	}
 	return ""
+}
+
+// abandoned is whether a run was recorded and never begun: its helper died before the dead man was armed, so that it changed nothing, and
+// nobody is left who will.
+func (h Host) abandoned(run string) bool {
+	s, err := h.status(run)
+	return err == nil && s.Phase == deadman.PhaseRecorded && time.Since(s.Time) > 10*h.times.start && len(h.guards(run)) == 0
 }
 
 func (h Host) prepareFile(run string, i int, f *deadman.File, p *place) error {

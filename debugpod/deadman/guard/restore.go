@@ -52,6 +52,9 @@ func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*dea
 			return nil, asError(CodeFile, err)
 		}
 		for i, p := range r.Places {
+			if now, err := read(p.Real); err == nil && now.sum == r.Change.Files[i].Before {
+				continue // nothing of this run is in it
+			}
 			if other := h.claimant(run, p.Real); other != "" {
 				_ = os.Remove(h.dir(run)) // made for the lock
 				return nil, errorf(CodeExists, "run %s has changed %s since, and will put it back: revert that one", other, r.Change.Files[i].Path)
