@@ -70,7 +70,7 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 		return nil, err
 	}
 	r.Progress("creating configmap " + p.data.ConfigMap)
-	if err := in.createConfigMap(ctx, run, p.data.Recreated == nil); err != nil {
+	if err := in.createConfigMap(ctx, run, p.data.Recreated); err != nil {
 		return nil, err
 	}
 	r.Progress("changing " + in.Workload.Ref())
@@ -171,7 +171,7 @@ func (in *Injection) stored(ctx context.Context, r fault.Recorder, p *plan, stor
 // recreate deletes the object and creates it again with the additions.
 func (in *Injection) recreate(ctx context.Context, r fault.Recorder, p *plan) error {
 	r.Progress("deleting " + in.Workload.Ref() + " and its pods, to create it again")
-	created, err := in.Cluster.replace(ctx, in.Workload, p.changed)
+	created, err := in.Cluster.replace(ctx, &Workload{Object: p.object, Resource: in.Workload.Resource}, p.changed, mayRecreate)
 	if err != nil {
 		return err
 	}
@@ -180,8 +180,9 @@ func (in *Injection) recreate(ctx context.Context, r fault.Recorder, p *plan) er
 		return err
 	}
 	owner := ownerReference(created.GetAPIVersion(), created.GetKind(), created.GetName(), created.GetUID())
-	return changeConfigMap(ctx, in.Cluster.Client, created.GetNamespace(), r.Run().ID, func(cm *corev1.ConfigMap) {
+	return changeConfigMap(ctx, in.Cluster.Client, created.GetNamespace(), r.Run().ID, func(cm *corev1.ConfigMap) error {
 		cm.OwnerReferences = []metav1.OwnerReference{owner}
+		return nil
 	})
 }
 

@@ -174,7 +174,7 @@ func TestConfigMap(t *testing.T) {
 		t.Errorf("too large: %v", err)
 	}
 	in.Libraries["amd64"] = []byte("so")
-	if err := in.createConfigMap(t.Context(), ledger.Run{ID: run}, true); err != nil {
+	if err := in.createConfigMap(t.Context(), ledger.Run{ID: run}, nil); err != nil {
 		t.Fatal(err)
 	}
 	conflicts := 3

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -69,7 +70,7 @@ func (in *Injection) tryConfigMap(ctx context.Context, run string) error {
 }
 
 // createConfigMap creates a run's ConfigMap. One that a repeated apply finds is the run's own.
-func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, owned bool) error {
+func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, recreated *Recreated) error {
 	state, err := in.State(run)
 	if err != nil {
 		return fmt.Errorf("make the state file: %w", err)
@@ -78,21 +79,30 @@ func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, owned 
 	if err := cm.fits(); err != nil {
 		return err
 	}
-	if !owned { // its owner is yet to come, and the old one is about to be deleted
-		cm.OwnerReferences = nil
+	original := ""
+	if recreated != nil { // its owner is yet to come, and the old one is about to be deleted
+		cm.OwnerReferences, original = nil, recreated.sumOriginal()
+		cm.Annotations = map[string]string{originalSum: original}
 	}
 	client := in.Cluster.Client.CoreV1().ConfigMaps(cm.Namespace)
 	_, err = client.Create(ctx, cm.ConfigMap, metav1.CreateOptions{FieldManager: FieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		return changeConfigMap(ctx, in.Cluster.Client, cm.Namespace, run.ID, func(old *corev1.ConfigMap) {
+		return changeConfigMap(ctx, in.Cluster.Client, cm.Namespace, run.ID, func(old *corev1.ConfigMap) error {
+			if _, ends := old.Annotations[reverting]; ends {
+				return ErrReverting
+			}
 			old.BinaryData, old.OwnerReferences = cm.BinaryData, cm.OwnerReferences
+			if original != "" {
+				metav1.SetMetaDataAnnotation(&old.ObjectMeta, originalSum, original)
+			}
+			return nil
 		})
 	}
 	return explain(err, "create configmap "+cm.Name, cm.Namespace)
 }
 
 // changeConfigMap changes a run's ConfigMap, whoever else does as well.
-func changeConfigMap(ctx context.Context, client kubernetes.Interface, namespace, run string, change func(*corev1.ConfigMap)) error {
+func changeConfigMap(ctx context.Context, client kubernetes.Interface, namespace, run string, change func(*corev1.ConfigMap) error) error {
 	configMaps, what := client.CoreV1().ConfigMaps(namespace), "configmap "+Name(run)
 	return retry(ctx, conflicts(), what, func() error {
 		cm, err := configMaps.Get(ctx, Name(run), metav1.GetOptions{})
@@ -102,7 +112,9 @@ func changeConfigMap(ctx context.Context, client kubernetes.Interface, namespace
 		if !isOfRun(cm, run) {
 			return fmt.Errorf("%s/%s is not of run %s, and was left alone", namespace, what, run)
 		}
-		change(cm)
+		if err := change(cm); err != nil {
+			return err
+		}
 		_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{FieldManager: FieldManager}) // its resourceVersion is the precondition
 		return explain(err, "change "+what, namespace)
 	})
@@ -112,16 +124,39 @@ func isOfRun(cm *corev1.ConfigMap, run string) bool {
 	return cm.Labels[ledger.LabelManagedBy] == ledger.ManagedBy && cm.Labels[ledger.LabelRun] == run
 }
 
-// UpdateState replaces a run's state file. Pods see it when their kubelet looks: see Refresh. apierrors.IsNotFound tells of the error
-// that the run has no ConfigMap there any more.
+// originalSum is the annotation with the SHA-256 of the object that the undo may create again: whoever writes the ledger cannot write it.
+const originalSum = "gpufault.dev/original"
+
+// ErrReverting says that a run's fault is being taken away, so that it must not begin again.
+var ErrReverting = errors.New("the run is being reverted by somebody")
+
+// UpdateState replaces a run's state file by a disarmed one. Pods see it when their kubelet looks: see Refresh. apierrors.IsNotFound tells
+// of the error that the run has no ConfigMap there any more.
 func UpdateState(ctx context.Context, client kubernetes.Interface, namespace, run string, state []byte) error {
-	return changeConfigMap(ctx, client, namespace, run, func(cm *corev1.ConfigMap) {
-		cm.BinaryData = maps.Clone(cm.BinaryData)
-		if cm.BinaryData == nil {
-			cm.BinaryData = map[string][]byte{}
-		}
-		cm.BinaryData[StateKey] = state
+	return changeConfigMap(ctx, client, namespace, run, func(cm *corev1.ConfigMap) error {
+		setState(cm, state)
+		return nil
 	})
+}
+
+// Arm is UpdateState for an armed state. It is ErrReverting when an undo has disarmed the run: the ConfigMap's resourceVersion decides who
+// was first.
+func Arm(ctx context.Context, client kubernetes.Interface, namespace, run string, state []byte) error {
+	return changeConfigMap(ctx, client, namespace, run, func(cm *corev1.ConfigMap) error {
+		if _, ends := cm.Annotations[reverting]; ends {
+			return ErrReverting
+		}
+		setState(cm, state)
+		return nil
+	})
+}
+
+func setState(cm *corev1.ConfigMap, state []byte) {
+	cm.BinaryData = maps.Clone(cm.BinaryData)
+	if cm.BinaryData == nil {
+		cm.BinaryData = map[string][]byte{}
+	}
+	cm.BinaryData[StateKey] = state
 }
 
 // ReadState reads a run's state file.

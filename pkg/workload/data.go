@@ -51,7 +51,7 @@ type Recreated struct {
 // maxOriginal bounds an object that is kept as a whole, in bytes: the record has room for 1 MiB.
 const maxOriginal = 400 << 10
 
-// ReadData reads the undo of a step. It is nil, without an error, when the step had changed nothing yet.
+// ReadData reads the undo of a step, which must be about the step's target. It is nil, without an error, when the step had changed nothing yet.
 func ReadData(step ledger.Step) (*Data, error) {
 	if len(step.Undo.Data) == 0 {
 		return nil, nil
@@ -61,6 +61,9 @@ func ReadData(step ledger.Step) (*Data, error) {
 		return nil, fmt.Errorf("the record's undo cannot be read: %w", err)
 	}
 	if err := d.validate(); err != nil {
+		return nil, fmt.Errorf("the record's undo is not believed: %w", err)
+	}
+	if err := d.checkTarget(step.Target); err != nil {
 		return nil, fmt.Errorf("the record's undo is not believed: %w", err)
 	}
 	return &d, nil
@@ -76,6 +79,9 @@ func (d *Data) validate() error {
 	case d.Recreated != nil && len(d.Recreated.Original) > maxOriginal:
 		return errors.New("the object is too large")
 	}
+	if err := d.checkShim(); err != nil {
+		return err
+	}
 	for _, e := range d.Edits {
 		if len(e.Path) < 2 || e.Path[0] != field("spec") {
 			return fmt.Errorf("%s is no place of a pod template", e.Path)
@@ -85,6 +91,9 @@ func (d *Data) validate() error {
 		}
 		if len(e.Ours) == 0 || !json.Valid(e.Ours) || len(e.Was) > 0 && !json.Valid(e.Was) {
 			return fmt.Errorf("%s: its values make no sense", e.Path)
+		}
+		if err := d.checkEdit(e); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -190,6 +190,11 @@ func (r *recorder) Save(_ context.Context, change func(*ledger.Step)) error {
 	r.world.note("save")
 	if r.err == nil {
 		change(&r.step)
+		var d Data
+		if err := json.Unmarshal(r.step.Undo.Data, &d); err != nil {
+			r.world.Fatal(err)
+		}
+		r.step.Target = targetOf(&d)
 	}
 	return r.err
 }
@@ -211,4 +216,14 @@ func started(name string) *corev1.Pod {
 		}}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}},
 	}
+}
+
+// targetOf is the target of the step that has the data.
+func targetOf(d *Data) ledger.Target {
+	return ledger.Target{Kind: d.Kind, Namespace: d.Namespace, Name: d.Name, UID: d.UID}
+}
+
+// stepOf is a step with the data, as the ledger keeps it.
+func stepOf(d *Data) ledger.Step {
+	return ledger.Step{Target: targetOf(d), Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}}
 }

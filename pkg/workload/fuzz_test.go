@@ -83,10 +83,13 @@ func hasNull(value any) bool {
 
 // Whatever a record says, it is refused or followed without a panic.
 func FuzzUndoData(f *testing.F) {
-	f.Add([]byte(`{"version":"v1","resource":"x","kind":"X","namespace":"n","name":"n","uid":"u","configMap":"c","variable":"LD_PRELOAD","preload":"p","edits":[{"path":["spec","template",{"name":"a"},0,"volumes",{"name":"gpu-fault-lib"}],"ours":{"a":1},"made":3}]}`))
-	f.Add([]byte(`{"version":"v1","resource":"x","kind":"X","namespace":"n","name":"n","uid":"u","configMap":"c","variable":"LD_PRELOAD","preload":"p","pin":null,"edits":[{"path":["spec","template"],"ours":null,"was":"x","element":true}],"owned":[{"fields":{"f:a":{".":{}}}}]}`))
+	f.Add([]byte(`{"version":"v1","resource":"x","kind":"X","namespace":"n","name":"n","uid":"u","configMap":"c","variable":"LD_PRELOAD","preload":"/gpu-fault/lib/libgpufault.so","edits":[{"path":["spec","template","spec","volumes",{"name":"gpu-fault-lib"}],"ours":{"a":1},"made":3}]}`))
+	f.Add([]byte(`{"version":"v1","resource":"x","kind":"X","namespace":"n","name":"n","uid":"u","configMap":"c","variable":"LD_PRELOAD","preload":"/gpu-fault/lib/libgpufault.so","pin":null,"edits":[{"path":["spec","template"],"ours":null,"was":"x","element":true}],"owned":[{"fields":{"f:a":{".":{}}}}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		d, err := ReadData(ledger.Step{Undo: ledger.Undo{Kind: UndoKind, Data: raw}})
+		var read Data
+		_ = json.Unmarshal(raw, &read)
+		step := ledger.Step{Target: targetOf(&read), Undo: ledger.Undo{Kind: UndoKind, Data: raw}}
+		d, err := ReadData(step)
 		if err != nil || d == nil {
 			return
 		}
@@ -96,6 +99,6 @@ func FuzzUndoData(f *testing.F) {
 			_ = removed.mountsConfigMap()
 		}
 		giveBack(nil, d.Owned)
-		_ = Undoer{}.Describe(ledger.Step{Undo: ledger.Undo{Kind: UndoKind, Data: raw}})
+		_ = Undoer{}.Describe(step)
 	})
 }

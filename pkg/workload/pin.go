@@ -58,33 +58,37 @@ func (a additions) pin(p *patcher, t Template) ([]Edit, error) {
 		return []Edit{edit}, err
 	}
 	at := requiredTerms(t.spec)
-	terms := getList(p.object, at)
-	if len(terms) == 0 {
-		edit, err := p.set(at, []any{term})
-		return []Edit{edit}, err
+	terms, changed := pinned(getList(p.object, at), a.expr)
+	if !changed {
+		return nil, nil
 	}
-	pinned, changed := make([]any, len(terms)), false
+	edit, err := p.set(at, terms)
+	return []Edit{edit}, err
+}
+
+// pinned are the terms with our requirement in each.
+func pinned(terms []any, expr any) (result []any, changed bool) {
+	if len(terms) == 0 {
+		return []any{map[string]any{"matchExpressions": []any{expr}}}, true
+	}
+	result = make([]any, len(terms))
 	for i, e := range terms {
 		users, _ := e.(map[string]any)
 		expressions, _ := users["matchExpressions"].([]any)
 		fields, _ := users["matchFields"].([]any)
-		pinned[i] = e
+		result[i] = e
 		// A term without any condition matches no node, and must not begin to match ours.
-		if len(expressions)+len(fields) == 0 || indexOf(expressions, encode(a.expr)) >= 0 {
+		if len(expressions)+len(fields) == 0 || indexOf(expressions, encode(expr)) >= 0 {
 			continue
 		}
 		both := map[string]any{}
 		for name, value := range users {
 			both[name] = value
 		}
-		both["matchExpressions"] = append(append(make([]any, 0, len(expressions)+1), expressions...), a.expr)
-		pinned[i], changed = both, true
+		both["matchExpressions"] = append(append(make([]any, 0, len(expressions)+1), expressions...), expr)
+		result[i], changed = both, true
 	}
-	if !changed {
-		return nil, nil
-	}
-	edit, err := p.set(at, pinned)
-	return []Edit{edit}, err
+	return result, changed
 }
 
 // unpin takes our expression out of terms that somebody changed after us, and returns what is left and whether it was in there. A term

@@ -4,21 +4,32 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// Pods are those that mount a run's ConfigMap, whatever they are called and labelled, sorted by name.
+// Pods are those that mount a run's ConfigMap, sorted by name. They are found by the run's label, or, where none has it, by their volume.
 func (c *Cluster) Pods(ctx context.Context, namespace, run string) ([]corev1.Pod, error) {
-	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	pods, err := c.carriers(ctx, namespace, metav1.ListOptions{LabelSelector: ledger.LabelRun + "=" + run}, run)
+	if err == nil && len(pods) == 0 {
+		pods, err = c.carriers(ctx, namespace, metav1.ListOptions{}, run)
+	}
+	return pods, err
+}
+
+// carriers are those of the listed pods that mount a run's ConfigMap.
+func (c *Cluster) carriers(ctx context.Context, namespace string, options metav1.ListOptions, run string) ([]corev1.Pod, error) {
+	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("list pods in namespace %s: %w", namespace, err)
 	}
@@ -45,8 +56,10 @@ func Carriers(pod *corev1.Pod) []string {
 	return names
 }
 
-// ExecPath is the shim in a pod on a node of that architecture (amd64, arm64), to be run as a program; empty when the pod has none.
+// ExecPath is the shim in a pod on a node of that architecture (amd64, arm64), to be run as a program. Where the architecture is not known,
+// or not among the pod's, it is the first that there is; empty when the pod has none.
 func ExecPath(pod *corev1.Pod, arch string) string {
+	first := ""
 	for _, v := range pod.Spec.Volumes {
 		if v.Name != volumeLib || v.ConfigMap == nil {
 			continue
@@ -55,9 +68,12 @@ func ExecPath(pod *corev1.Pod, arch string) string {
 			if item.Key == libraryKey(arch) {
 				return LibraryDir + "/" + item.Path
 			}
+			if item.Key != StateKey && first == "" {
+				first = LibraryDir + "/" + item.Path
+			}
 		}
 	}
-	return ""
+	return first
 }
 
 // refreshManager is who annotates pods. It is not FieldManager: a pod that was told to look is no leftover.
@@ -66,18 +82,46 @@ const refreshManager = FieldManager + "-refresh"
 // Refresh makes the kubelets refresh the volumes of pods at once: a change of an annotation makes them look at the pod (0.1 s instead of
 // 51, measured). The stamp is new each time. Pods that are gone are no error.
 func Refresh(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod, stamp string) error {
+	_, err := refresh(ctx, client, pods, stamp)
+	return err
+}
+
+// refreshAtOnce is how many pods are annotated at the same time.
+const refreshAtOnce = 10
+
+// refresh returns the pods that were annotated, or are gone.
+func refresh(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod, stamp string) ([]corev1.Pod, error) {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{refreshedAt: stamp}}})
 	if err != nil {
-		return fmt.Errorf("encode the annotation: %w", err)
+		return nil, fmt.Errorf("encode the annotation: %w", err)
 	}
-	var errs []error
-	for _, pod := range pods {
-		_, err := client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: refreshManager})
-		if err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("annotate pod %s, so that its kubelet looks at it now and not within a minute: %w", pod.Name, err))
+	errs := make([]error, len(pods))
+	var wait sync.WaitGroup
+	places := make(chan struct{}, refreshAtOnce)
+	for i, pod := range pods {
+		places <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-places }()
+			_, err := client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: refreshManager})
+			if err != nil && !apierrors.IsNotFound(err) {
+				errs[i] = fmt.Errorf("annotate pod %s, so that its kubelet looks at it now and not within a minute: %w", pod.Name, err)
+			}
+		})
+	}
+	wait.Wait()
+	var told []corev1.Pod
+	var first error
+	for i, pod := range pods {
+		if errs[i] == nil {
+			told = append(told, pod)
+		} else if first == nil {
+			first = errs[i]
 		}
 	}
-	return errors.Join(errs...)
+	if failed := len(pods) - len(told); failed > 1 {
+		return told, fmt.Errorf("%d pods: %w", failed, first)
+	}
+	return told, first
 }
 
 // PodState says a pod's state as kubectl does, with the reason where it does not run: Running, CrashLoopBackOff, Pending: Unschedulable: ...

@@ -33,6 +33,10 @@ func TestRollout(t *testing.T) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner, UID: types.UID("uid-" + owner)}}
 		return p
 	}
+	refused := started("refused") // by its kubelet
+	refused.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "no GPU"}
+	evicted := started("evicted")
+	evicted.Status.Phase, evicted.Status.Reason = corev1.PodFailed, "Evicted"
 	over := old("over", "web-1")
 	over.Status.Phase = corev1.PodSucceeded
 	for name, test := range map[string]struct {
@@ -49,7 +53,9 @@ func TestRollout(t *testing.T) {
 		"somebody else's":     {[]*corev1.Pod{started("a"), started("b"), old("c", "other-1")}, true, "0 without", ""},
 		"nobody's":            {[]*corev1.Pod{started("a"), started("b"), old("c", "gone")}, true, "0 without", ""},
 		"one without a place": {[]*corev1.Pod{started("a"), pending("b")}, false, "1 of them started", "pod b: Pending: Unschedulable: 0/2 nodes"},
-		"none":                {nil, false, "0 pods", ""},
+		"one not admitted": {[]*corev1.Pod{started("a"), started("b"), refused, evicted}, true, "2 pods with the shim, 2 of them started",
+			"pod evicted is over (Evicted), and does not count;pod refused is over (UnexpectedAdmissionError: no GPU), and does not count"},
+		"none": {nil, false, "0 pods", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +116,7 @@ func TestPodsOfARun(t *testing.T) {
 	if err != nil || len(pods) != 2 || pods[0].Name != "a" || pods[1].Name != "b" {
 		t.Fatalf("%v, %v", pods, err)
 	}
-	if got := fmt.Sprintf("%v %s %q", Carriers(&pods[1]), ExecPath(&pods[1], "arm64"), ExecPath(&pods[1], "riscv64")); got != `[main] /gpu-fault/lib/aarch64/libgpufault.so ""` {
+	if got := fmt.Sprintf("%v %s %q", Carriers(&pods[1]), ExecPath(&pods[1], "arm64"), ExecPath(&pods[1], "riscv64")); got != `[main] /gpu-fault/lib/aarch64/libgpufault.so "/gpu-fault/lib/x86_64/libgpufault.so"` {
 		t.Errorf("carriers and program: %s", got)
 	}
 	gone := pods[0]
@@ -170,5 +176,39 @@ func TestArchitectures(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s: %s, not %s", spec, got, want)
 		}
+	}
+}
+
+// A Job's pods that are over have had the shim; those that never began have not.
+func TestRolloutOfAJob(t *testing.T) {
+	t.Parallel()
+	failed, refused := started("failed"), started("refused")
+	failed.Status.Phase = corev1.PodFailed
+	refused.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfgpu"}
+	for want, pods := range map[bool][]*corev1.Pod{true: {failed, refused}, false: {refused}} {
+		w := newWorld(t, job(""))
+		for _, p := range pods {
+			if err := w.client.Tracker().Add(p.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, d := injected(t, w.find("job/train"), Selection{}, false)
+		d.Name = "train"
+		if r, err := w.cluster.Rollout(t.Context(), d); err != nil || r.Done != want || len(r.Problems) != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+}
+
+func TestExecPathOfAnUnknownArchitecture(t *testing.T) {
+	t.Parallel()
+	p := started("a")
+	p.Spec.Volumes[0].ConfigMap.Items = []corev1.KeyToPath{{Key: StateKey, Path: StateKey}, {Key: libraryKey("arm64"), Path: LibraryName}}
+	if got := ExecPath(p, ""); got != Executable {
+		t.Errorf("%q", got)
+	}
+	p.Spec.Volumes[0].ConfigMap.Items = p.Spec.Volumes[0].ConfigMap.Items[:1]
+	if got := ExecPath(p, ""); got != "" {
+		t.Errorf("without a library %q", got)
 	}
 }

@@ -93,21 +93,45 @@ func templateLabels(job *unstructured.Unstructured) map[string]string {
 // deletionTimeout is how long pods may take to end, with some time for their grace period.
 const deletionTimeout = 3 * time.Minute
 
-// replace deletes an object with its pods, waits until they are gone, and creates another in its place.
-func (c *Cluster) replace(ctx context.Context, w *Workload, with *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	if err := c.deleteFully(ctx, w); err != nil {
+// replace deletes an object with its pods, if may says nothing against it as it is then, waits until they are gone, and creates another in
+// its place.
+func (c *Cluster) replace(
+	ctx context.Context, w *Workload, with *unstructured.Unstructured, may func(*Workload) error,
+) (*unstructured.Unstructured, error) {
+	if err := c.deleteFully(ctx, w, may); err != nil {
 		return nil, err
 	}
 	return c.create(ctx, w, with)
 }
 
-func (c *Cluster) deleteFully(ctx context.Context, w *Workload) error {
+// deleteFully deletes an object as it was read, in the version that may has seen: work that ends meanwhile is not lost.
+func (c *Cluster) deleteFully(ctx context.Context, w *Workload, may func(*Workload) error) error {
 	foreground, uid := metav1.DeletePropagationForeground, w.Object.GetUID()
-	err := c.resource(w).Delete(ctx, w.Object.GetName(), metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &foreground,
-	})
-	if err != nil && !apierrors.IsNotFound(err) {
+	err := retry(ctx, c.conflicts(), w.Ref(), func() error {
+		now, err := c.resource(w).Get(ctx, w.Object.GetName(), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err), err == nil && now.GetUID() != uid:
+			return nil
+		case err != nil:
+			return fmt.Errorf("get %s: %w", w.Ref(), err)
+		case now.GetDeletionTimestamp() == nil && now.GetGeneration() != w.Object.GetGeneration():
+			return fmt.Errorf("%s was changed by others meanwhile, and was not deleted: try again", w.Ref())
+		}
+		if err := may(&Workload{Object: now, Resource: w.Resource}); err != nil {
+			return err
+		}
+		preconditions := &metav1.Preconditions{UID: &uid}
+		if version := now.GetResourceVersion(); version != "" {
+			preconditions.ResourceVersion = &version
+		}
+		err = c.resource(w).Delete(ctx, w.Object.GetName(), metav1.DeleteOptions{Preconditions: preconditions, PropagationPolicy: &foreground})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
 		return explain(err, "delete "+w.Ref(), w.Object.GetNamespace())
+	})
+	if err != nil {
+		return err
 	}
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, deletionTimeout, true, func(ctx context.Context) (bool, error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -169,12 +170,42 @@ func TestUndoAfterACrash(t *testing.T) {
 		w := newWorld(t, web)
 		_, d := injected(t, w.find("deployment/web"), Selection{}, false)
 		d.Name = "web" // whose UID is not u1
-		if state, said, err := w.undo(ledger.Step{Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}}); err != nil || state != ledger.StateSuperseded || !strings.Contains(said, "another one than was changed") {
+		if state, said, err := w.undo(stepOf(d)); err != nil || state != ledger.StateSuperseded || !strings.Contains(said, "another one than was changed") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 		d.Name = "gone"
-		if state, said, err := w.undo(ledger.Step{Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}}); err != nil || state != ledger.StateSuperseded || !strings.Contains(said, "not there any more") {
+		if state, said, err := w.undo(stepOf(d)); err != nil || state != ledger.StateSuperseded || !strings.Contains(said, "not there any more") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 	})
+}
+
+// Work that ends between the look at a Job and its deletion is not lost: the version that was looked at is deleted, or none.
+func TestJobThatEndsBeforeItIsDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, strings.Replace(job(""), "labels:", "resourceVersion: '7', labels:", 1))
+	found := w.find("job/train")
+	conflicts, seen := 0, ""
+	w.dynamic.PrependReactor("delete", "jobs", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		conflicts++
+		if p := a.(clienttesting.DeleteActionImpl).DeleteOptions.Preconditions; p != nil && p.ResourceVersion != nil {
+			seen = *p.ResourceVersion
+		}
+		stored, err := w.dynamic.Tracker().Get(found.Resource, "team", "train")
+		if err != nil {
+			return true, nil, err
+		}
+		now := stored.(*unstructured.Unstructured).DeepCopy()
+		now.Object["status"] = map[string]any{"succeeded": int64(1)}
+		if err := w.dynamic.Tracker().Update(found.Resource, now, "team"); err != nil {
+			t.Error(err)
+		}
+		return true, nil, apierrors.NewConflict(found.Resource.GroupResource(), "train", errors.New("newer"))
+	})
+	in := w.injection(found)
+	in.Recreate = true
+	_, err := in.Change("").Apply(t.Context(), &recorder{world: w})
+	if err == nil || !strings.Contains(err.Error(), "has completed 1 pods") || conflicts != 1 || seen != "7" {
+		t.Errorf("%v after %d conflicts, version %q", err, conflicts, seen)
+	}
 }

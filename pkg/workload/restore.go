@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -19,9 +20,6 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	if err := original.UnmarshalJSON(d.Recreated.Original); err != nil {
 		return "", "", fmt.Errorf("the record's undo cannot be read: %w", err)
 	}
-	if refOf(original) != d.Ref() || original.GetNamespace() != d.Namespace {
-		return "", "", fmt.Errorf("the record's undo is not believed: it holds %s", refOf(original))
-	}
 	now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
 	gone := apierrors.IsNotFound(err)
 	switch {
@@ -29,17 +27,26 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 		return "", "", fmt.Errorf("get %s: %w", d.Ref(), err)
 	case gone && d.Recreated.UID != "" && !u.deletedByUs(ctx, run, d):
 		return ledger.StateSuperseded, fmt.Sprintf("somebody deleted %s meanwhile: it was not created again", d.Ref()), nil
+	case gone && !u.vouched(ctx, run, d):
+		return ledger.StateSuperseded, fmt.Sprintf("%s is not there, and neither is a configmap %s that vouches for what the record says it was: it was "+
+			"not created again", d.Ref(), d.ConfigMap), nil
 	case gone: // a client died between the two
 		if _, err := u.Cluster.create(ctx, w, original); err != nil {
 			return "", "", err
 		}
 		return ledger.StateReverted, d.Ref() + " was created again as it was", nil
+	case !d.is(now):
+		return "", "", fmt.Errorf("the record's undo is not believed: %s is a %s", d.Ref(), now.GroupVersionKind())
 	case string(now.GetUID()) == d.UID && now.GetDeletionTimestamp() == nil:
 		return ledger.StateReverted, d.Ref() + " had not been changed", nil
 	}
 	there := &Workload{Object: now, Resource: w.Resource}
+	if string(now.GetUID()) == d.UID && !u.vouched(ctx, run, d) {
+		return ledger.StateSuperseded, fmt.Sprintf("%s is being deleted, and was left alone: no configmap %s vouches for what the record says it was",
+			d.Ref(), d.ConfigMap), nil
+	}
 	if string(now.GetUID()) == d.UID { // it is still going away
-		if _, err := u.Cluster.replace(ctx, there, original); err != nil {
+		if _, err := u.Cluster.replace(ctx, there, original, func(*Workload) error { return nil }); err != nil {
 			return "", "", err
 		}
 		return ledger.StateReverted, d.Ref() + " was created again as it was", nil
@@ -49,8 +56,7 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	case there.Run() != run.ID:
 		return ledger.StateSuperseded, fmt.Sprintf("%s is another one than was changed (UID %s), and was left alone", d.Ref(), now.GetUID()), nil
 	case finished(now) != "":
-		return ledger.StateSuperseded, fmt.Sprintf("%s has finished (%s) with the fault in its template, and was left: created again it would do "+
-			"its work again", d.Ref(), finished(now)), nil
+		return ledger.StateSuperseded, finishedText(d, finished(now)), nil
 	}
 	r, err := d.takeOut(now, run.ID)
 	if err != nil {
@@ -64,7 +70,16 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	if err := u.announce(ctx, run, d); err != nil {
 		return "", "", err
 	}
-	created, err := u.Cluster.replace(ctx, there, with)
+	over := ""
+	created, err := u.Cluster.replace(ctx, there, with, func(now *Workload) error {
+		if over = finished(now.Object); over != "" {
+			return errFinished
+		}
+		return nil
+	})
+	if errors.Is(err, errFinished) {
+		return ledger.StateSuperseded, finishedText(d, over), nil
+	}
 	if err != nil {
 		return "", "", err
 	}
@@ -72,14 +87,22 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	return state, said + "; it was created again, and its work begins anew", nil
 }
 
+// errFinished says that an object's work ended before it was deleted.
+var errFinished = errors.New("it has finished")
+
+func finishedText(d *Data, how string) string {
+	return fmt.Sprintf("%s has finished (%s) with the fault in its template, and was left: created again it would do its work again", d.Ref(), how)
+}
+
 // announcement is the annotation that the ConfigMap has while its owner is deleted to be created again. An undo that is repeated after
 // its client died must tell that from a user's deletion.
 const announcement = "gpufault.dev/restoring"
 
 func (u Undoer) announce(ctx context.Context, run ledger.Run, d *Data) error {
-	err := changeConfigMap(ctx, u.Cluster.Client, d.Namespace, run.ID, func(cm *corev1.ConfigMap) {
+	err := changeConfigMap(ctx, u.Cluster.Client, d.Namespace, run.ID, func(cm *corev1.ConfigMap) error {
 		cm.OwnerReferences = nil // it must outlive its owner
 		metav1.SetMetaDataAnnotation(&cm.ObjectMeta, announcement, d.Name)
+		return nil
 	})
 	if apierrors.IsNotFound(err) { // somebody deleted it: then there is only less that is certain after a crash
 		return nil
@@ -90,4 +113,10 @@ func (u Undoer) announce(ctx context.Context, run ledger.Run, d *Data) error {
 func (u Undoer) deletedByUs(ctx context.Context, run ledger.Run, d *Data) bool {
 	cm, err := u.Cluster.Client.CoreV1().ConfigMaps(d.Namespace).Get(ctx, d.ConfigMap, metav1.GetOptions{})
 	return err == nil && isOfRun(cm, run.ID) && cm.Annotations[announcement] == d.Name
+}
+
+// vouched is whether the run's ConfigMap, which whoever writes the ledger cannot make, knows the object that the record wants to be created.
+func (u Undoer) vouched(ctx context.Context, run ledger.Run, d *Data) bool {
+	cm, err := u.Cluster.Client.CoreV1().ConfigMaps(d.Namespace).Get(ctx, d.ConfigMap, metav1.GetOptions{})
+	return err == nil && isOfRun(cm, run.ID) && cm.Annotations[originalSum] != "" && cm.Annotations[originalSum] == d.Recreated.sumOriginal()
 }

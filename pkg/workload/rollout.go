@@ -51,6 +51,10 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 			continue
 		}
 		if carries(&pod, d.ConfigMap) {
+			if lingers(&pod, r.Want >= 0 || d.Replaced == Rolling) {
+				r.Problems = append(r.Problems, fmt.Sprintf("pod %s is over (%s), and does not count", pod.Name, PodState(&pod)))
+				continue
+			}
 			r.New++
 			r.Pods = append(r.Pods, pod)
 			if isUp(&pod) {
@@ -67,6 +71,18 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 	}
 	r.judge(now, d)
 	return r, nil
+}
+
+// lingers is whether a pod is over and another takes its place: one that never began, as a kubelet that does not admit it leaves, and where
+// pods are kept up, any. Elsewhere, as of Jobs, pods that are over have done their work.
+func lingers(pod *corev1.Pod, keptUp bool) bool {
+	switch pod.Status.Phase {
+	case corev1.PodFailed:
+		return keptUp || len(pod.Status.ContainerStatuses) == 0
+	case corev1.PodSucceeded:
+		return keptUp
+	}
+	return false
 }
 
 func (r *Rollout) judge(w *Workload, d *Data) {

@@ -20,28 +20,39 @@ type removal struct {
 // takeOut makes the patch that undoes the edits: what still is ours is taken back, what somebody changed meanwhile stays and is told.
 func (d *Data) takeOut(object *unstructured.Unstructured, run string) (*removal, error) {
 	r := &removal{patcher: &patcher{object: object.DeepCopy().Object}, data: d, run: run}
-	for i := len(d.Edits) - 1; i >= 0; i-- {
-		if !isVolume(d.Edits[i]) {
-			if err := r.undo(d.Edits[i]); err != nil {
+	templates := Templates(&unstructured.Unstructured{Object: r.object})
+	var edits []Edit
+	for _, e := range d.Edits {
+		if e.within(templates) {
+			edits = append(edits, e)
+		} else if _, there := get(r.object, e.Path); there {
+			r.keep("%s: it is in no pod template any more; it was left", e.Path)
+		} else if len(e.Was) > 0 {
+			r.keep("%s: somebody removed it meanwhile; it was %s before us", e.Path, e.Was)
+		}
+	}
+	for i := len(edits) - 1; i >= 0; i-- {
+		if !isVolume(edits[i]) {
+			if err := r.undo(edits[i]); err != nil {
 				return nil, err
 			}
 		}
 	}
 	// What moved with a container or a service that somebody renamed is still ours.
-	for _, t := range Templates(&unstructured.Unstructured{Object: r.object}) {
+	for _, t := range templates {
 		if err := r.sweep(t); err != nil {
 			return nil, err
 		}
 	}
-	for i := len(d.Edits) - 1; i >= 0; i-- { // which nothing may mount any more
-		if e := d.Edits[i]; isVolume(e) && !r.isMounted(e) {
+	for i := len(edits) - 1; i >= 0; i-- { // which nothing may mount any more
+		if e := edits[i]; isVolume(e) && !r.isMounted(e) {
 			if err := r.undo(e); err != nil {
 				return nil, err
 			}
 		}
 	}
-	for i := len(d.Edits) - 1; i >= 0; i-- {
-		if err := r.prune(d.Edits[i]); err != nil {
+	for i := len(edits) - 1; i >= 0; i-- {
+		if err := r.prune(edits[i]); err != nil {
 			return nil, err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,6 +25,8 @@ type Undoer struct {
 	// Settle is how long processes that go on have to see that they are disarmed before the file goes away; 0 means three seconds. They
 	// look once a second, and their kubelets are told.
 	Settle time.Duration
+	// LedgerNamespace is where records are, in which nothing is ever changed by one; empty means ledger.DefaultNamespace.
+	LedgerNamespace string
 }
 
 // Describe implements fault.Undoer.
@@ -35,9 +36,10 @@ func (u Undoer) Describe(step ledger.Step) string {
 	case err != nil || d == nil:
 		return "put the pod template back"
 	case d.Recreated != nil:
-		return fmt.Sprintf("delete %s and create it again as it was; delete configmap %s", d.Ref(), d.ConfigMap)
+		return fmt.Sprintf("delete %s in namespace %s and create it again as it was; delete configmap %s", d.Ref(), d.Namespace, d.ConfigMap)
 	}
-	text := fmt.Sprintf("take %d additions out of the pod templates of %s; delete configmap %s", len(d.Edits), d.Ref(), d.ConfigMap)
+	text := fmt.Sprintf("take %d additions out of the pod templates of %s in namespace %s; delete configmap %s", len(d.Edits), d.Ref(), d.Namespace,
+		d.ConfigMap)
 	if d.Replaced == Rolling {
 		text += "; its pods are replaced"
 	}
@@ -57,8 +59,11 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	case u.Cluster == nil:
 		return "", "", errors.New("no cluster to undo it in")
 	}
+	if err := d.checkUndo(step.Target, u.LedgerNamespace); err != nil {
+		return "", "", fmt.Errorf("the record's undo is not believed: %w", err)
+	}
 	w := d.workload()
-	disarmed := u.disarm(ctx, run, step, d)
+	end := u.disarm(ctx, run, step, d)
 	u.say(step, "restoring "+d.Ref())
 	var state ledger.State
 	var said string
@@ -68,21 +73,23 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	} else {
 		state, said, needed, err = u.takeBack(ctx, run, w, d)
 	}
+	if err == nil {
+		err = end.settle(ctx, step)
+	}
 	if err != nil {
 		return "", "", err
+	}
+	if state == ledger.StateReverted {
+		said += end.pods(d)
 	}
 	if needed {
 		return state, said + fmt.Sprintf("\nconfigmap %s was left, since it is still mounted", d.ConfigMap), nil
 	}
-	if disarmed > 0 {
-		u.say(step, "waiting until running processes see that they are disarmed")
-		select {
-		case <-ctx.Done():
-			return "", "", context.Cause(ctx)
-		case <-time.After(u.settle()):
-		}
+	left, err := end.close(ctx, d)
+	if err != nil {
+		return "", "", err
 	}
-	return state, said, deleteConfigMap(ctx, u.Cluster.Client, d.Namespace, run.ID)
+	return state, said + left, nil
 }
 
 func (u Undoer) settle() time.Duration {
@@ -109,35 +116,6 @@ func (d *Data) workload() *Workload {
 	return &Workload{Object: o, Resource: d.gvr()}
 }
 
-// disarm tells processes that go on, and returns how many pods have such. It is best effort: where it fails the shim's expiry ends the
-// fault, and the end of the process at the latest.
-func (u Undoer) disarm(ctx context.Context, run ledger.Run, step ledger.Step, d *Data) int {
-	if len(d.Disarmed) == 0 {
-		return 0
-	}
-	err := UpdateState(ctx, u.Cluster.Client, d.Namespace, run.ID, d.Disarmed)
-	if apierrors.IsNotFound(err) {
-		return 0
-	}
-	var pods []corev1.Pod
-	if err == nil {
-		pods, err = u.Cluster.Pods(ctx, d.Namespace, run.ID)
-	}
-	var up []corev1.Pod
-	for _, pod := range pods {
-		if pod.Status.Phase == corev1.PodRunning {
-			up = append(up, pod)
-		}
-	}
-	if err == nil {
-		err = Refresh(ctx, u.Cluster.Client, up, "undo-"+now().Format(time.RFC3339Nano))
-	}
-	if err != nil {
-		u.say(step, "running processes are disarmed late: "+err.Error())
-	}
-	return len(up)
-}
-
 // takeBack undoes the edits in the object.
 func (u Undoer) takeBack(ctx context.Context, run ledger.Run, w *Workload, d *Data) (state ledger.State, said string, needed bool, err error) {
 	var r *removal
@@ -151,6 +129,8 @@ func (u Undoer) takeBack(ctx context.Context, run ledger.Run, w *Workload, d *Da
 			return nil
 		case err != nil:
 			return fmt.Errorf("get %s: %w", d.Ref(), err)
+		case !d.is(now):
+			return fmt.Errorf("the record's undo is not believed: %s is a %s", d.Ref(), now.GroupVersionKind())
 		case string(now.GetUID()) != d.UID:
 			said = fmt.Sprintf("%s is another one than was changed (UID %s, not %s), and was left alone", d.Ref(), now.GetUID(), d.UID)
 			return nil
@@ -201,16 +181,6 @@ func (d *Data) verdict(r *removal, after *unstructured.Unstructured) (ledger.Sta
 		said = d.Ref() + ": nothing of ours is in its pod templates; others changed them meanwhile"
 	case !same:
 		said = d.Ref() + ": all that is ours was taken out of its pod templates; what others changed in them meanwhile was left"
-	}
-	switch d.Replaced {
-	case OnDelete:
-		said += "; pods keep the idle shim until somebody deletes them"
-	case NextJob:
-		said += "; jobs that run keep the idle shim"
-	case Paused:
-		said += "; pods keep the idle shim until somebody resumes the rollout"
-	case Unknown:
-		said += "; its controller decides when pods are replaced, and until then they keep the idle shim"
 	}
 	return ledger.StateReverted, said
 }

@@ -79,7 +79,8 @@ func newDisarmCommand(connection *kube.Connection, streams genericiooptions.IOSt
 		Long: `End the fault of a run without a restart: all calls pass through again. Processes notice at a call to the driver, at most one second
 later; calls that hang return. What a program made of the error, it keeps: most end at it, and their pods start them anew.
 
-The shim stays loaded, to be armed again, until the run is reverted.`,
+It is the emergency brake: it does not ask, and also stops a run that is still being made, or whose client died. The shim stays loaded,
+to be armed again, until the run is reverted.`,
 		Example: `  kubectl gpu-fault cuda disarm cuda-7k3f9q`,
 		Args:    usage.ExactArgs(1, "one run", "kubectl gpu-fault cuda disarm cuda-7k3f9q"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -96,7 +97,7 @@ func (a *arming) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&a.dryRun, "dry-run", a.dryRun, "none, client (say what would be done) or server (with all checks); change nothing")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
-	flags.BoolVarP(&a.yes, "yes", "y", false, "Do not ask")
+	flags.BoolVarP(&a.yes, "yes", "y", false, map[string]string{"arm": "Do not ask", "disarm": "Taken as well, for scripts: it does not ask anyway"}[a.verb])
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "How long to wait until the processes have noticed")
 	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 	a.format.AddFlags(cmd)

@@ -17,8 +17,9 @@ func (in *injecting) before(say func(string, ...any), d *decided, kubeContext st
 	if len(in.pinTo) > 0 {
 		say("The pods are kept on %s%s.", strings.Join(in.pinTo, ", "), map[string]string{"hard": " and stay Pending where there is no room", "soft": " as far as there is room"}[in.pin])
 	}
-	say("It stays %s%s. Undo: `kubectl gpu-fault revert RUN`, which replaces the pods once more; `cuda disarm RUN` ends the fault without a restart.",
-		in.ttl.String(), map[bool]string{true: "", false: "; then all calls pass through, and the pod template has the idle shim until it is reverted"}[in.ttl.TTL == 0])
+	say("It stays %s%s. Undo: `kubectl gpu-fault revert RUN`, %s; `cuda disarm RUN` ends the fault without a restart.",
+		in.ttl.String(), map[bool]string{true: "", false: "; then all calls pass through, and the pod template has the idle shim until it is reverted"}[in.ttl.TTL == 0],
+		reverting(d.replaced))
 	say("Not seen by: whatever reads kernel logs (NVSentinel, node-problem-detector, gpud), and DCGM: no line is written, no GPU is touched. For them add `kubectl gpu-fault xid %s`.",
 		in.alsoXID())
 	for _, note := range in.notes(d) {
@@ -33,6 +34,24 @@ func (in *injecting) replaced(d *decided) string {
 		return "What becomes of its pods is among the notes below."
 	}
 	return "Its controller replaces the pods by a rolling update, as after `kubectl rollout restart`."
+}
+
+// reverting says what becomes of pods when the shim is taken out of their template.
+func reverting(how workload.Replacement) string {
+	switch how {
+	case workload.OnDelete:
+		return "after which pods keep the idle shim until somebody deletes them"
+	case workload.Paused:
+		return "after which pods that have the shim keep it, idle, until somebody resumes the rollout"
+	case workload.NextJob:
+		return "after which jobs that run keep the idle shim, and the next one is without it"
+	case workload.Recreate:
+		return "which deletes it and creates it again, so that its work begins anew once more"
+	case workload.Unknown:
+		return "after which its controller decides when the pods are replaced; until then they keep the idle shim"
+	default:
+		return "which replaces the pods once more"
+	}
 }
 
 // begins says when the fault is there.
@@ -64,6 +83,10 @@ func (in *injecting) alsoXID() string {
 // notes are what may surprise the user.
 func (in *injecting) notes(d *decided) []string {
 	notes := slices.Clone(d.notes)
+	if in.ttl.TTL > 0 && in.ttl.TTL < in.timeout {
+		notes = append(notes, fmt.Sprintf("the rollout may take %s (--timeout), and the time of the fault is up after %s (--ttl), counted from now: "+
+			"where the rollout takes longer nothing is armed", in.timeout, in.ttl.TTL))
+	}
 	if !d.onGPUs() {
 		notes = append(notes, "none of these containers requests GPUs: the fault is seen only where a process calls the CUDA driver")
 	}

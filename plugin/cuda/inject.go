@@ -68,7 +68,8 @@ template gets its volume and LD_PRELOAD, and the workload's controller replaces 
 their processes have called the driver, the fault begins: so running processes see it as they do on hardware, and those that start afterwards
 as such do. With --at-start it is there from the first call on.
 
-When the time is up, all calls pass through. The pod template has the shim until the run is reverted, which replaces the pods once more.`,
+When the time is up, all calls pass through. The pod template has the shim until the run is reverted. That replaces the
+pods once more, where the workload's controller replaces them by itself.`,
 		Example: `  # A GPU falls off the bus: running processes get error 999 until they end, new ones 100, and NVML says that it is lost
   kubectl gpu-fault cuda inject deployment/vllm --xid 79
 
@@ -250,7 +251,7 @@ func (in *injecting) unlessLocked(ctx context.Context, s *fault.Session, err err
 func (in *injecting) plan(d *decided, injection *injection) fault.Plan {
 	plan := fault.Plan{
 		Fault: "cuda", Summary: summary(in.fault, in.disarmed), Command: session.CommandLine(os.Args), Needs: d.needs(injection.Permissions()),
-		Changes: []fault.Change{injection.change("load the CUDA shim into " + d.workload.Ref())},
+		Changes: []fault.Change{injection.change("load the CUDA shim into " + d.workload.Ref())}, NoPods: true,
 	}
 	in.ttl.Apply(&plan)
 	return plan

@@ -3,11 +3,14 @@ package cuda
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
@@ -145,9 +148,16 @@ func (i *injection) pods(run ledger.Run) func(context.Context) ([]corev1.Pod, er
 	}
 }
 
-// arm begins the fault, and returns its generation. Pods learn of it as soon as their kubelets look.
+// arm begins the fault, and returns its generation. Pods learn of it as soon as their kubelets look. When it fails, the undo of the run
+// disarms whatever was armed.
 func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
+	if err := mayGoOn(ctx, r); err != nil {
+		return 0, fmt.Errorf("nothing was armed: %w", err)
+	}
 	run, now := r.Run(), time.Now()
+	if !run.Until.IsZero() && !now.Before(run.Until) {
+		return 0, errTooSlow
+	}
 	s, err := i.fault.State(run.ID, uint64(now.UnixNano()), now, run.Until)
 	if err != nil {
 		return 0, err
@@ -156,21 +166,55 @@ func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	late, err := setState(ctx, i.Cluster, i.Workload.Target().Namespace, s, list)
+	late, err := setState(ctx, i.Cluster, i.Workload.Target().Namespace, run.ID, s, list)
+	if err != nil {
+		return 0, err
+	}
 	if late != nil {
 		r.Progress("its pods learn of it within a minute: " + late.Error())
 	}
-	i.armed = err == nil
-	return s.Generation, err
+	if err := mayGoOn(ctx, r); err != nil { // a disarm that came in between was overwritten
+		return 0, err
+	}
+	i.armed = true
+	return s.Generation, nil
+}
+
+// errTooSlow is why a fault does not begin whose time is up.
+var errTooSlow = errors.New("the rollout took longer than --ttl: give a longer one")
+
+// mayGoOn asks the ledger, which says no to who was taken over or is too late, and knows whether somebody disarmed the run meanwhile.
+func mayGoOn(ctx context.Context, r fault.Recorder) error {
+	if err := r.Save(ctx, func(*ledger.Step) {}); err != nil {
+		return err
+	}
+	if run := r.Run(); strings.HasSuffix(run.Summary, disarmedSuffix) {
+		return fmt.Errorf("somebody disarmed run %s while it was being made", run.ID)
+	}
+	return nil
 }
 
 // setState replaces the state file of a run, and makes the kubelets of its pods look at it now. late is why they look later.
-func setState(ctx context.Context, cluster *workload.Cluster, namespace string, s cudafault.State, pods []corev1.Pod) (late, err error) {
+func setState(ctx context.Context, cluster *workload.Cluster, namespace, run string, s cudafault.State, pods []corev1.Pod) (late, err error) {
+	write := workload.UpdateState
+	if !s.ArmedAt.IsZero() {
+		if write = workload.Arm; !s.Expires.IsZero() && !time.Now().Before(s.Expires) {
+			return nil, fmt.Errorf("the time of run %s is up since %s: nothing was armed", run, s.Expires.Local().Format("15:04:05"))
+		}
+	}
+	s.Run = run
 	file, err := s.Encode()
 	if err != nil {
 		return nil, err
 	}
-	if err := workload.UpdateState(ctx, cluster.Client, namespace, s.Run, file); err != nil {
+	switch err := write(ctx, cluster.Client, namespace, run, file); {
+	case errors.Is(err, workload.ErrReverting):
+		return nil, fmt.Errorf("run %s is being reverted by somebody: nothing was armed", run)
+	case apierrors.IsNotFound(err) && !s.ArmedAt.IsZero():
+		return nil, fmt.Errorf("run %s was reverted by somebody, or its ConfigMap was deleted: nothing was armed", run)
+	case apierrors.IsNotFound(err):
+		return nil, errNoState
+	case err != nil:
 		return nil, err
 	}
 	living := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
@@ -18,6 +19,9 @@ const (
 	logTimeout = 10 * time.Second
 	// mostLines is how many of them are shown.
 	mostLines = 3
+	// mostOfLine is how much of each, in bytes.
+	mostOfLine   = 500
+	parallelLogs = 10
 )
 
 // shimPrefix begins the lines that the shim writes to stderr: "gpu-fault: run RUN: injected CUDA error 999 into ...".
@@ -42,21 +46,45 @@ func (w *witness) listen(ctx context.Context, r *report, run string) {
 	r.said, r.refused = last(r.said), last(r.refused)
 }
 
+// listenWhere listens to the pods that are meant, several at a time.
+func (w *witness) listenWhere(ctx context.Context, reports []report, run string, where func(*report) bool) {
+	var group errgroup.Group
+	group.SetLimit(parallelLogs)
+	for i := range reports {
+		if r := &reports[i]; where(r) {
+			group.Go(func() error {
+				w.listen(ctx, r, run)
+				return nil
+			})
+		}
+	}
+	_ = group.Wait() // a log that cannot be read is none
+}
+
 // findLines picks the lines of the shim of a run, and those of a dynamic linker that did not load it: glibc's "object '...' from
 // LD_PRELOAD cannot be preloaded", musl's "Error relocating ..." and "Error loading shared library ...".
 func findLines(log, run string) (said, refused []string) {
 	for line := range strings.Lines(log) {
 		line = strings.TrimSpace(line)
 		if i := strings.Index(line, shimPrefix+run+":"); i >= 0 {
-			said = append(said, line[i:])
+			said = append(said, cut(line[i:]))
 			continue
 		}
 		ofLinker := strings.Contains(line, "cannot be preloaded") || strings.Contains(line, "Error relocating") || strings.Contains(line, "Error loading shared library")
-		if ofLinker && strings.Contains(line, workload.LibraryDir+"/") && !slices.Contains(refused, line) {
-			refused = append(refused, line)
+		if ofLinker && strings.Contains(line, workload.LibraryDir+"/") && !slices.Contains(refused, cut(line)) {
+			refused = append(refused, cut(line))
 		}
 	}
 	return said, refused
+}
+
+// cut bounds a line: whatever a container logs is shown, and kept as evidence.
+func cut(line string) string {
+	const dots = "..."
+	if len(line) <= mostOfLine {
+		return line
+	}
+	return strings.ToValidUTF8(line[:mostOfLine-len(dots)], "") + dots
 }
 
 func last(lines []string) []string { return lines[max(0, len(lines)-mostLines):] }

@@ -56,6 +56,9 @@ func (r *report) judge(run string, generation uint64) (verdict, string) {
 	case r.file.Generation != generation:
 		return waiting, "the kubelet has not refreshed its state file yet"
 	}
+	if text := r.over(generation); text != "" {
+		return failed, text
+	}
 	living := r.living()
 	for _, p := range slices.Backward(living) {
 		if p.Generation == generation {
@@ -67,6 +70,20 @@ func (r *report) judge(run string, generation uint64) (verdict, string) {
 		return delivered, fmt.Sprintf("process %d (%s) has the shim loaded; it takes notice at its next driver call", p.PID, p.Name)
 	}
 	return delivered, "shim and state are in the container; no process has called the driver yet"
+}
+
+// over says why a process of the pod holds the time of a generation to be up; empty when none does. Its clock is that of its node.
+func (r *report) over(generation uint64) string {
+	for _, p := range r.living() {
+		if p.Generation != generation || p.Status != cudafault.StatusExpired {
+			continue
+		}
+		if r.file != nil && !r.file.Expires.IsZero() && !time.Now().Before(r.file.Expires) {
+			return fmt.Sprintf("process %d (%s) passes all calls through, since the time is up: %v", p.PID, p.Name, errTooSlow)
+		}
+		return fmt.Sprintf("process %d (%s) passes all calls through: its node's clock is ahead of yours by more than the TTL", p.PID, p.Name)
+	}
+	return ""
 }
 
 // describeProcess says how a process has the shim loaded: the heartbeat.
@@ -89,6 +106,8 @@ type watching struct {
 	current func(cudafault.State) bool
 	// done is whether what was heard is enough.
 	done func([]report) bool
+	// settled is whether a pod that answered is not to be asked again.
+	settled func(*report) bool
 }
 
 // refreshEvery is how often a kubelet is made to look again. It looks at a pod when that changes, but reads ConfigMaps from a cache, which
@@ -101,17 +120,19 @@ func (w *witness) watch(ctx context.Context, what watching) ([]report, error) {
 		last      []report
 		none      = errors.New("there was no time to ask its pods")
 		refreshed = time.Now()
+		settled   = map[podKey]report{}
 	)
 	for {
 		list, err := what.pods(ctx)
 		if err == nil {
-			reports := w.ask(ctx, list)
+			reports := w.askUnless(ctx, list, settled)
+			w.listenWhere(ctx, reports, what.run, func(r *report) bool { return !r.asked && !r.missing })
 			var stale []corev1.Pod
 			for i := range reports {
 				r := &reports[i]
 				switch {
-				case !r.asked && !r.missing:
-					w.listen(ctx, r, what.run)
+				case r.asked && what.settled(r):
+					settled[keyOf(r.pod)] = *r
 				case r.file != nil && r.file.Run == what.run && !what.current(*r.file):
 					stale = append(stale, *r.pod)
 				}
@@ -179,6 +200,10 @@ func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes [
 	}
 	reports, err := p.witness.watch(limited, watching{
 		run: p.run, pods: p.pods, done: done, current: func(file cudafault.State) bool { return file.Generation == p.generation },
+		settled: func(r *report) bool {
+			v, _ := r.judge(p.run, p.generation)
+			return v == loaded
+		},
 	})
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
@@ -186,12 +211,13 @@ func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes [
 	if err != nil {
 		return nil, nil, err
 	}
+	p.witness.listenWhere(ctx, reports, p.run, func(r *report) bool { // a linker that refused it says so there
+		v, _ := r.judge(p.run, p.generation)
+		return v == delivered && len(r.living()) == 0
+	})
 	var wrong []error
 	for i := range reports {
 		r := &reports[i]
-		if v, _ := r.judge(p.run, p.generation); v == delivered && len(r.living()) == 0 {
-			p.witness.listen(ctx, r, p.run) // a linker that refused it says so there
-		}
 		switch v, text := r.judge(p.run, p.generation); v {
 		case loaded, delivered:
 			evidence = append(evidence, ledger.Evidence{Source: r.source(), Time: r.seen(), Text: text})

@@ -92,11 +92,7 @@ func showStatus(ctx context.Context, connection *kube.Connection, streams generi
 			return explain(err, cluster.Namespace)
 		}
 		reports := witness.ask(ctx, pods)
-		for i := range reports {
-			if r := &reports[i]; !r.asked || len(r.living()) == 0 {
-				witness.listen(ctx, r, p.run.ID)
-			}
-		}
+		witness.listenWhere(ctx, reports, p.run.ID, func(r *report) bool { return !r.asked || len(r.living()) == 0 })
 		if ctx.Err() != nil {
 			return fmt.Errorf("status: %w", context.Cause(ctx))
 		}

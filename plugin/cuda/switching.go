@@ -4,9 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,54 +30,123 @@ type switching struct {
 }
 
 func (s *switching) run(ctx context.Context, kubeContext string) error {
-	p, err := find(ctx, s.cluster, s.session.Ledger, s.id)
+	p, next, asked, err := s.find(ctx)
 	if err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
-	now := time.Now()
-	if s.verb == "disarm" && p.run.Expired(now) {
-		printer.Talk(s.streams.ErrOut, "%s: %s; take it out with: %s", s.id, p.phase(now), s.session.Ledger.Command("revert", s.id))
-		return nil
-	}
-	next, asked, err := s.next(ctx, p, now)
-	if err != nil {
-		return fmt.Errorf("nothing was changed: %w", err)
-	}
-	s.before(p, asked, now, kubeContext)
-	if s.dryRun != "none" {
+	s.before(p, asked, time.Now(), kubeContext)
+	switch {
+	case s.dryRun != "none":
 		return s.tryOut(ctx, p, next)
+	case s.verb == "disarm": // it only heals, and so is not asked about
+		return s.disarm(ctx, p, next)
 	}
-	if err := confirm.Ask(ctx, s.streams, fmt.Sprintf("%s run %s on %s in context %q?", strings.ToUpper(s.verb[:1])+s.verb[1:], s.id, p.data.Ref(), kubeContext), s.yes); err != nil {
+	if err := confirm.Ask(ctx, s.streams, fmt.Sprintf("Arm run %s on %s in context %q?", s.id, p.data.Ref(), kubeContext), s.yes); err != nil {
 		return err
 	}
+	if p, next, asked, err = s.find(ctx); err != nil { // the answer may have taken its time
+		return fmt.Errorf("nothing was armed: %w", err)
+	}
+	return s.arm(ctx, p, next, asked)
+}
+
+// find reads the run, and says which state to write and which fault that stands for. What cannot be armed now is refused; only what has
+// nothing in place cannot be disarmed.
+func (s *switching) find(ctx context.Context) (*inPlace, cudafault.State, *cudafault.Fault, error) {
+	p, err := find(ctx, s.cluster, s.session.Ledger, s.id)
+	if p == nil {
+		return nil, cudafault.State{}, nil, err
+	}
+	if s.verb == "disarm" && !errors.Is(err, errNoState) {
+		if err != nil {
+			s.note(err.Error() + "; it is replaced by a new one")
+		}
+		return p, p.healthy(), p.asked, nil
+	}
+	if err != nil {
+		return nil, cudafault.State{}, nil, err
+	}
+	next, asked, err := s.next(ctx, p, time.Now())
+	return p, next, asked, err
+}
+
+// arm writes the record and then the state: what may be armed says the record, in which a revert leaves its mark before it undoes anything.
+func (s *switching) arm(ctx context.Context, p *inPlace, next cudafault.State, asked *cudafault.Fault) error {
 	pods, err := p.pods(s.cluster)(ctx)
 	if err != nil {
-		return fmt.Errorf("nothing was changed: %w", err)
+		return fmt.Errorf("nothing was armed: %w", err)
 	}
-	late, err := setState(ctx, s.cluster, p.data.Namespace, next, pods)
+	former, formerStep := p.run, p.step.ID
+	run, err := s.record(ctx, p, asked)
+	if errors.Is(err, ledger.ErrClosed) {
+		return fmt.Errorf("run %s was reverted by somebody meanwhile: nothing was armed", s.id)
+	}
 	if err != nil {
-		return fmt.Errorf("run %s was not %sed: %w", s.id, s.verb, err)
+		return fmt.Errorf("nothing was armed: %w", err)
 	}
+	late, err := setState(ctx, s.cluster, p.data.Namespace, s.id, next, pods)
+	if err != nil {
+		s.unrecord(ctx, former, formerStep)
+		return err
+	}
+	p.run = run
+	return s.finish(ctx, p, next, late)
+}
+
+// disarm writes the state and then the record. A client that is still making the run looks into the record before and after it arms; for
+// what it wrote in between the state is written once more.
+func (s *switching) disarm(ctx context.Context, p *inPlace, next cudafault.State) error {
+	pods, unlisted := p.pods(s.cluster)(ctx)
+	late, err := setState(ctx, s.cluster, p.data.Namespace, s.id, next, pods)
+	if err != nil {
+		return fmt.Errorf("run %s was not disarmed: %w", s.id, err)
+	}
+	if run, err := s.record(ctx, p, p.asked); err == nil {
+		p.run = run
+	} else {
+		printer.Talk(s.streams.ErrOut, "Warning: the list of runs does not say so: %v", err)
+	}
+	if p.run.InItsWay(time.Now()) {
+		if late, err = setState(ctx, s.cluster, p.data.Namespace, s.id, next, pods); err != nil {
+			return fmt.Errorf("run %s was disarmed, but its client is at work and may arm it again: %w", s.id, err)
+		}
+	}
+	return s.finish(ctx, p, next, errors.Join(late, unlisted))
+}
+
+// finish tells what was done and waits for the pods.
+func (s *switching) finish(ctx context.Context, p *inPlace, next cudafault.State, late error) error {
 	if late != nil {
 		s.note("its pods learn of it within a minute: " + late.Error())
 	}
-	s.record(ctx, p, asked)
+	s.session.Announce(ctx, p.run, p.step.ID, map[string]string{"arm": fault.ReasonArmed, "disarm": fault.ReasonDisarmed}[s.verb])
 	return s.await(ctx, p, next)
 }
 
-// next is the state to write, and the fault that it stands for.
+// mayArm refuses runs whose fault must not begin: those of which others say that they are over, or are to be.
+func (s *switching) mayArm(run ledger.Run, step string, now time.Time) error {
+	of := run.Step(step)
+	revert := s.session.Ledger.Command("revert", s.id)
+	switch {
+	case run.IsClosed():
+		return fmt.Errorf("run %s is closed since %s (%s): inject it anew", s.id, run.Closed.Local().Format(time.DateTime), run.Phase)
+	case run.InItsWay(now):
+		return fmt.Errorf("run %s is still being made: wait for it", s.id)
+	case run.Phase == ledger.Interrupted, run.Phase == ledger.Failed:
+		return fmt.Errorf("run %s was stopped or is being reverted by somebody (%s): take it out with %s, and inject anew", s.id, run.Phase, revert)
+	case of == nil || !of.InPlace():
+		return fmt.Errorf("run %s was undone by somebody: inject it anew", s.id)
+	case run.Expired(now):
+		return fmt.Errorf("the time of run %s was up at %s, and its processes pass all calls through for good: revert it (%s), and inject anew",
+			s.id, run.Until.Local().Format("15:04:05"), revert)
+	}
+	return nil
+}
+
+// next is the state to arm with, and the fault that it stands for.
 func (s *switching) next(ctx context.Context, p *inPlace, now time.Time) (cudafault.State, *cudafault.Fault, error) {
-	if p.run.InItsWay(now) {
-		return p.state, nil, fmt.Errorf("run %s is still being made: wait for it", s.id)
-	}
-	if s.verb == "disarm" {
-		next := p.state
-		next.ArmedAt = time.Time{}
-		return next, p.asked, nil
-	}
-	if p.run.Expired(now) {
-		return p.state, nil, fmt.Errorf("the time of run %s was up at %s, and its processes pass all calls through for good: revert it (%s), and inject anew",
-			s.id, p.run.Until.Local().Format("15:04:05"), s.session.Ledger.Command("revert", s.id))
+	if err := s.mayArm(p.run, p.step.ID, now); err != nil {
+		return p.state, nil, err
 	}
 	if s.nodes {
 		nodes, err := s.cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
@@ -132,110 +200,56 @@ func (s *switching) before(p *inPlace, asked *cudafault.Fault, now time.Time, ku
 	say("")
 }
 
-// record tells the ledger, and those who look at the workload. The undo in the record covers it already.
-func (s *switching) record(ctx context.Context, p *inPlace, asked *cudafault.Fault) {
-	text := without(p.run.Summary)
+// record tells the ledger, which refuses to arm what must not be. The undo in the record covers it already.
+func (s *switching) record(ctx context.Context, p *inPlace, asked *cudafault.Fault) (ledger.Run, error) {
+	var kept []byte
 	if asked != nil {
-		text = summary(*asked, false)
+		var err error
+		if kept, err = json.Marshal(detail{*asked}); err != nil {
+			return p.run, fmt.Errorf("encode the fault: %w", err)
+		}
 	}
-	if s.verb == "disarm" {
-		text += disarmedSuffix
-	}
+	var refused error
 	run, err := s.session.Ledger.Update(ctx, s.id, func(run *ledger.Run) error {
-		run.Summary = text
-		if step := run.Step(p.step.ID); step != nil && asked != nil {
-			kept, err := json.Marshal(detail{*asked})
-			if err != nil {
-				return err
-			}
-			step.Detail = kept
+		if s.verb == "disarm" {
+			run.Summary = without(run.Summary) + disarmedSuffix
+			return nil
+		}
+		if refused = s.mayArm(*run, p.step.ID, time.Now()); refused != nil {
+			return refused
+		}
+		run.Summary = without(run.Summary)
+		if asked != nil {
+			run.Summary, run.Step(p.step.ID).Detail = summary(*asked, false), kept
 		}
 		return nil
 	})
-	if err != nil {
-		printer.Talk(s.streams.ErrOut, "Warning: the list of runs does not say so: %v", err)
-		run = p.run
+	if refused != nil {
+		err = refused
 	}
-	p.run = run
-	s.session.Announce(ctx, run, p.step.ID, map[string]string{"arm": fault.ReasonArmed, "disarm": fault.ReasonDisarmed}[s.verb])
+	return run, err
 }
 
-// await waits until the processes have noticed, and shows them.
-func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State) error {
-	s.note(s.verb + "ed; waiting until its processes take notice")
-	limited, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	reports, err := s.witness.watch(limited, watching{
-		run: s.id, pods: p.pods(s.cluster), current: func(file cudafault.State) bool { return sameArming(file, next) },
-		done: func(reports []report) bool {
-			return !slices.ContainsFunc(reports, func(r report) bool { return !r.noticed(next) })
-		},
-	})
-	if ctx.Err() != nil {
-		return fmt.Errorf("run %s is %sed, but nobody waits for its processes any more: %w", s.id, s.verb, context.Cause(ctx))
-	}
-	if err != nil {
-		return fmt.Errorf("run %s is %sed, but its pods cannot be asked: %w", s.id, s.verb, err)
-	}
-	p.state = next
-	view := statusList{Items: []runStatus{statusOf(p, reports, time.Now())}}
-	if err := view.print(s.streams, s.format); err != nil {
-		return err
-	}
-	var late []string
-	pending := 0
-	for i := range reports {
-		r := &reports[i]
-		if r.asked && r.file != nil && r.file.Run == s.id && !sameArming(*r.file, next) {
-			late = append(late, r.pod.Name)
+// unrecord takes back what record wrote of a fault that did not begin after all. It is best effort: the state file is what counts.
+func (s *switching) unrecord(ctx context.Context, former ledger.Run, step string) {
+	_, err := s.session.Ledger.Update(ctx, s.id, func(run *ledger.Run) error {
+		run.Summary = former.Summary
+		if now, was := run.Step(step), former.Step(step); now != nil && was != nil {
+			now.Detail = was.Detail
 		}
-		pending += r.unaware(next)
+		return nil
+	})
+	if err != nil && !errors.Is(err, ledger.ErrClosed) {
+		printer.Talk(s.streams.ErrOut, "Warning: the list of runs shows it as armed: %v", err)
 	}
-	if len(late) > 0 {
-		return fmt.Errorf("run %s is %sed, but after %s the state file is not new in pods %v: their kubelets do so within a minute or two", s.id, s.verb, s.timeout, late)
-	}
-	if pending > 0 {
-		printer.Talk(s.streams.ErrOut, "%s did not call the driver since, and will notice when they do, if they still live", count(pending, "process"))
-	}
-	printer.Talk(s.streams.ErrOut, "run %s is %sed, %s", s.id, s.verb, end(p.run))
-	return nil
 }
 
 func layerOf(f cudafault.Fault) cudafault.Layer { return cmp.Or(f.Layer, cudafault.LayerDriver) }
 
-func isExcluded(s cudafault.Status) bool {
-	return s == cudafault.StatusOtherNode || s == cudafault.StatusOtherProcess
-}
-
-// sameArming is whether a state file is of an arming, or disarmed as that is.
-func sameArming(file, want cudafault.State) bool {
-	return file.Generation == want.Generation && file.ArmedAt.IsZero() == want.ArmedAt.IsZero()
-}
-
-// unaware is how many processes that may be alive have not noticed.
-func (r *report) unaware(next cudafault.State) int {
-	n := 0
-	for _, p := range r.living() {
-		acts := p.Status == cudafault.StatusArmed || p.Status == cudafault.StatusTripped || p.Status == cudafault.StatusPoisoned
-		if p.Generation != next.Generation || next.ArmedAt.IsZero() == acts && !isExcluded(p.Status) {
-			n++
-		}
-	}
-	return n
-}
-
-// noticed is whether nothing is to be waited for in a pod: all its processes have noticed, or it does not run.
-func (r *report) noticed(next cudafault.State) bool {
-	if !r.asked {
-		return true
-	}
-	return r.file != nil && sameArming(*r.file, next) && r.unaware(next) == 0
-}
-
 // tryOut ends a dry run; server asks the API server whether it would take the state.
 func (s *switching) tryOut(ctx context.Context, p *inPlace, next cudafault.State) error {
 	if s.dryRun == "server" {
-		if err := tryState(ctx, s.cluster, p.data.Namespace, next); err != nil {
+		if err := tryState(ctx, s.cluster, p.data.Namespace, s.id, next); err != nil {
 			return fmt.Errorf("run %s would not be %sed: %w", s.id, s.verb, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 	"time"
@@ -12,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
@@ -37,6 +37,8 @@ type inPlace struct {
 	step  *ledger.Step
 	data  *workload.Data
 	state cudafault.State // as the run's ConfigMap has it
+	// unread is whether that could not be read.
+	unread bool
 	// asked is the fault as it was asked for; nil where a version without it made the record.
 	asked *cudafault.Fault
 }
@@ -89,13 +91,39 @@ func (p *inPlace) read(ctx context.Context, cluster *workload.Cluster) error {
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("run %s: %w", p.run.ID, errNoState)
 	}
+	var state cudafault.State
 	if err == nil {
-		p.state, err = cudafault.DecodeState(file)
+		state, err = cudafault.DecodeState(file)
+	}
+	if err == nil && state.Run != p.run.ID {
+		err = fmt.Errorf("the state in its ConfigMap is of run %q", state.Run)
 	}
 	if err != nil {
+		p.unread = true
 		return fmt.Errorf("run %s: %w", p.run.ID, err)
 	}
+	p.state = state
 	return nil
+}
+
+// healthy is the state file in which the run is disarmed: what is there, or what the record knows where that cannot be read.
+func (p *inPlace) healthy() cudafault.State {
+	now := uint64(time.Now().UnixNano())
+	if !p.unread {
+		state := p.state
+		state.ArmedAt = time.Time{}
+		return state
+	}
+	if state, err := cudafault.DecodeState(p.data.Disarmed); err == nil && state.Run == p.run.ID {
+		state.ArmedAt, state.Generation = time.Time{}, now
+		return state
+	}
+	if p.asked != nil {
+		if state, err := p.asked.State(p.run.ID, now, time.Time{}, p.run.Until); err == nil {
+			return state
+		}
+	}
+	return cudafault.State{Run: p.run.ID, Generation: now, Expires: p.run.Until, Rank: cudafault.AllRanks}
 }
 
 // pods lists those that have the shim now.
@@ -107,6 +135,8 @@ func (p *inPlace) pods(cluster *workload.Cluster) func(context.Context) ([]corev
 func (p *inPlace) phase(now time.Time) string {
 	at := func(t time.Time) string { return t.Local().Format("15:04:05") }
 	switch {
+	case p.unread:
+		return "its state cannot be read"
 	case p.state.Run == "":
 		return "its ConfigMap is gone, so that it cannot be armed or disarmed"
 	case !p.state.Expires.IsZero() && !now.Before(p.state.Expires):
@@ -118,17 +148,26 @@ func (p *inPlace) phase(now time.Time) string {
 	}
 }
 
-// tryState asks the API server whether it would take a state file.
-func tryState(ctx context.Context, cluster *workload.Cluster, namespace string, s cudafault.State) error {
+// tryState asks the API server whether it would take a state file: with the verbs that the roles allow.
+func tryState(ctx context.Context, cluster *workload.Cluster, namespace, run string, s cudafault.State) error {
+	s.Run = run
 	file, err := s.Encode()
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(map[string]any{"binaryData": map[string][]byte{workload.StateKey: file}})
+	configMaps := cluster.Client.CoreV1().ConfigMaps(namespace)
+	cm, err := configMaps.Get(ctx, workload.Name(run), metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("encode the state: %w", err)
+		return fmt.Errorf("get configmap %s: %w", workload.Name(run), err)
 	}
-	_, err = cluster.Client.CoreV1().ConfigMaps(namespace).Patch(ctx, workload.Name(s.Run), types.MergePatchType, body,
-		metav1.PatchOptions{FieldManager: workload.FieldManager, DryRun: []string{metav1.DryRunAll}})
+	if cm.Labels[ledger.LabelManagedBy] != ledger.ManagedBy || cm.Labels[ledger.LabelRun] != run {
+		return fmt.Errorf("configmap %s/%s is not of run %s", namespace, cm.Name, run)
+	}
+	cm.BinaryData = maps.Clone(cm.BinaryData)
+	if cm.BinaryData == nil {
+		cm.BinaryData = map[string][]byte{}
+	}
+	cm.BinaryData[workload.StateKey] = file
+	_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{FieldManager: workload.FieldManager, DryRun: []string{metav1.DryRunAll}})
 	return err
 }

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
@@ -66,12 +66,29 @@ func newWitness(client kubernetes.Interface, execer debugpod.Execer) *witness {
 
 // ask asks all pods, several at a time. Those that are being deleted are left out.
 func (w *witness) ask(ctx context.Context, pods []corev1.Pod) []report {
+	return w.askUnless(ctx, pods, nil)
+}
+
+// podKey tells pods apart, also those of the same name one after the other.
+type podKey struct {
+	name string
+	uid  types.UID
+}
+
+func keyOf(pod *corev1.Pod) podKey { return podKey{pod.Name, pod.UID} }
+
+// askUnless is ask, without the pods of which everything is known.
+func (w *witness) askUnless(ctx context.Context, pods []corev1.Pod, known map[podKey]report) []report {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	reports := make([]report, len(pods))
 	var group errgroup.Group
 	group.SetLimit(parallelExecs)
 	for i := range pods {
+		if r, ok := known[keyOf(&pods[i])]; ok {
+			reports[i] = r
+			continue
+		}
 		group.Go(func() error {
 			reports[i] = w.askPod(ctx, &pods[i])
 			return nil
@@ -132,13 +149,28 @@ func (r *report) answer(out []byte) {
 func (w *witness) exec(ctx context.Context, pod *corev1.Pod, container string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, execTimeout)
 	defer cancel()
-	var out, said bytes.Buffer
-	command := []string{workload.ExecPath(pod, w.architecture(ctx, pod.Spec.NodeName))}
-	err := w.execer.Exec(ctx, pod, container, command, debugpod.Streams{In: strings.NewReader(""), Out: &out, Err: &said})
-	if text := strings.TrimSpace(said.String()); err != nil && text != "" {
+	arch := w.architecture(ctx, pod.Spec.NodeName)
+	path := workload.ExecPath(pod, arch)
+	if path == "" || arch != "" && !hasShim(arch) {
+		return nil, errNoShim
+	}
+	out, said := &bounded{most: mostOutput, full: cancel}, &bounded{most: mostErrors, full: cancel}
+	err := w.execer.Exec(ctx, pod, container, []string{path}, debugpod.Streams{In: strings.NewReader(""), Out: out, Err: said})
+	if out.over || said.over { // client-go goes on reading after a failed write, and does not tell of it
+		return nil, errTooMuch
+	}
+	if text := strings.TrimSpace(said.text.String()); err != nil && text != "" {
 		err = fmt.Errorf("%w: %s", err, text)
 	}
-	return out.Bytes(), err
+	return out.text.Bytes(), err
+}
+
+var errNoShim = errors.New("no shim for this node's architecture is known")
+
+// hasShim is whether there is a shim for an architecture, so that a pod on such a node may have it.
+func hasShim(arch string) bool {
+	_, err := cudafault.Library(arch, cudafault.LayerDriver)
+	return err == nil
 }
 
 // architecture is that of a node; empty when it cannot be told, which matters only on clusters of several.

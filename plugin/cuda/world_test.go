@@ -38,6 +38,7 @@ func pod(name, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 			NodeName: node,
 			Volumes: []corev1.Volume{{Name: "gpu-fault-lib", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 				LocalObjectReference: corev1.LocalObjectReference{Name: workload.Name(runID)},
+				Items:                []corev1.KeyToPath{{Key: "libgpufault-amd64.so", Path: workload.LibraryName}, {Key: workload.StateKey, Path: workload.StateKey}},
 			}}}},
 			Containers: []corev1.Container{{Name: "main", VolumeMounts: []corev1.VolumeMount{{Name: "gpu-fault-lib", MountPath: workload.LibraryDir}}}},
 		},

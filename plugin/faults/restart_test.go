@@ -2,9 +2,17 @@ package faults
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
@@ -23,30 +31,70 @@ func shimmed(t *testing.T, how workload.Replacement, recreated *workload.Recreat
 		t.Fatal(err)
 	}
 	return ledger.Run{ID: "cuda-222222", Phase: ledger.Proven, Fault: "cuda", Steps: []ledger.Step{{
-		ID: "1", Target: ledger.Target{Kind: "Deployment", Namespace: "prod", Name: "web"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: workload.UndoKind, Data: data},
+		ID: "1", Target: ledger.Target{Kind: "Deployment", Namespace: "prod", Name: "web", UID: "u"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: workload.UndoKind, Data: data},
 	}}}
 }
 
-// Where a controller replaces pods by itself, --without-restart cannot be had; who asks for it hears of what can.
+// live is the workload of that run as it is now in the cluster.
+func live(change func(spec map[string]any)) *unstructured.Unstructured {
+	spec := map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "main"}}}}}
+	change(spec)
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"namespace": "prod", "name": "web", "uid": "u"}, "spec": spec,
+	}}
+}
+
+// Where a controller replaces pods by itself, --without-restart cannot be had; who asks for it hears of what can. The workload as it is
+// now says so, not as it was when the run was made.
 func TestRevertWithoutRestart(t *testing.T) {
 	t.Parallel()
 	node := ledger.Run{ID: "runtime-222222", Phase: ledger.Proven, Steps: []ledger.Step{{
 		Target: ledger.Target{Kind: "Node", Name: "a"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: "node-files"},
 	}}}
+	rolls := live(func(map[string]any) {})
+	paused := live(func(spec map[string]any) { spec["paused"] = true })
+	another := rolls.DeepCopy()
+	another.SetUID("v")
+	unknown := rolls.DeepCopy()
+	unknown.SetKind("Custom")
 	for name, test := range map[string]struct {
 		run  ledger.Run
+		now  *unstructured.Unstructured
 		want string
 	}{
-		"rolling":   {shimmed(t, workload.Rolling, nil), "kubectl gpu-fault cuda disarm cuda-222222"},
-		"on delete": {shimmed(t, workload.OnDelete, nil), ""},
-		"next job":  {shimmed(t, workload.NextJob, nil), ""},
-		"recreated": {shimmed(t, workload.Recreate, &workload.Recreated{Original: json.RawMessage(`{}`)}), "deleted and created again"},
-		"node":      {node, "is for faults in workloads"},
+		"rolling":                   {shimmed(t, workload.Rolling, nil), rolls, "replaces its pods as soon as their template changes; to end the fault of run cuda-222222 and let them go on: kubectl gpu-fault cuda disarm cuda-222222"},
+		"resumed since":             {shimmed(t, workload.Paused, nil), rolls, "replaces its pods as soon as"},
+		"paused since":              {shimmed(t, workload.Rolling, nil), paused, ""},
+		"nobody knows":              {shimmed(t, workload.OnDelete, nil), unknown, "nobody knows whether"},
+		"gone":                      {shimmed(t, workload.Rolling, nil), nil, ""},
+		"another of that name":      {shimmed(t, workload.Rolling, nil), another, ""},
+		"recreated":                 {shimmed(t, workload.Recreate, &workload.Recreated{Original: json.RawMessage(`{}`)}), rolls, "deleted and created again"},
+		"a fault that is in a node": {node, rolls, "is for faults in workloads"},
 	} {
-		err := withoutRestart([]ledger.Run{test.run})
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-			t.Errorf("%s: %v, want %q", name, err, test.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+			if test.now != nil {
+				deployments := client.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}).Namespace("prod")
+				if _, err := deployments.Create(t.Context(), test.now, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := withoutRestart(t.Context(), client, []ledger.Run{test.run})
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// Who may not read the workload does not hear that nothing is restarted.
+func TestRevertWithoutRestartMustKnow(t *testing.T) {
+	t.Parallel()
+	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+	client.PrependReactor("get", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("refused") })
+	if err := withoutRestart(t.Context(), client, []ledger.Run{shimmed(t, workload.OnDelete, nil)}); err == nil || !strings.Contains(err.Error(), "cannot be told") {
+		t.Errorf("%v", err)
 	}
 }
 

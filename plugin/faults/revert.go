@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
@@ -138,8 +139,12 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 
 func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, streams genericiooptions.IOStreams, runs []ledger.Run) error {
 	if f.noRestart {
-		if err := withoutRestart(runs); err != nil {
-			return fmt.Errorf("nothing was reverted: %w", err)
+		objects, err := dynamic.NewForConfig(cluster.Config)
+		if err != nil {
+			return fmt.Errorf("connect to %s: %w", cluster.Config.Host, err)
+		}
+		if err := withoutRestart(ctx, objects, runs); err != nil {
+			return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
 		}
 	}
 	undoers := session.Undoers(xid.Detectors)

@@ -73,7 +73,7 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 		Show:     report.Note,
 	}
 	undoers[workload.UndoKind] = workload.Undoer{
-		Cluster:  workloads(cluster),
+		Cluster: workloads(cluster), LedgerNamespace: ledgerNamespace,
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
 	return &fault.Session{
