@@ -130,7 +130,7 @@ func (f Fault) checkLatency() error {
 	case !(f.CorruptD2H >= 0 && f.CorruptD2H <= 1):
 		return fmt.Errorf("--corrupt-d2h %g: it is a rate, from above 0 to 1 (each copy)", f.CorruptD2H)
 	case f.MemLimit > 0 && f.MemLimit < 1<<20:
-		return fmt.Errorf("--mem-limit: %d bytes is less than any program needs; give a unit, such as %dGi", f.MemLimit, f.MemLimit)
+		return fmt.Errorf("--mem-limit %s is less than any program needs: give 1Mi or more, such as 8Gi", FormatSize(f.MemLimit))
 	}
 	return nil
 }

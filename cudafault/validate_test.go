@@ -43,7 +43,7 @@ func TestValidateRefuses(t *testing.T) {
 		"jitter negative":      {Fault{Latency: 1e6, Jitter: -1}, "--jitter"},
 		"corruption":           {Fault{CorruptD2H: 1.5}, "--corrupt-d2h 1.5"},
 		"corruption NaN":       {Fault{CorruptD2H: math.NaN()}, "--corrupt-d2h NaN"},
-		"memory":               {Fault{MemLimit: 80}, "such as 80Gi"},
+		"memory":               {Fault{MemLimit: 80}, "give 1Mi or more"},
 		"device":               {Fault{XID: 79, Scope: Scope{Devices: []int{64}}}, "--device 64"},
 		"hidden":               {Fault{HideDevices: []int{-1}}, "--hide-devices -1"},
 		"hidden and meant":     {Fault{XID: 79, HideDevices: []int{0, 1}, Scope: Scope{Devices: []int{1}}}, "device 1 is in --device and in --hide-devices"},

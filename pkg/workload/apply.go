@@ -35,6 +35,8 @@ type Injection struct {
 	Disarmed func(run ledger.Run) ([]byte, error)
 	// Recreate is the user's consent to delete and create again what cannot be changed: Jobs, JobSets.
 	Recreate bool
+	// MayCrash is whether the fault is there from the start, so that new pods may crash and never get ready.
+	MayCrash bool
 	// Prove says how it shows that the shim is loaded, after the rollout. Nil: the rollout is the proof.
 	Prove func(ctx context.Context, r fault.Recorder, pods []corev1.Pod) ([]ledger.Evidence, error)
 	// Wait is how long a rollout may take; 0 means as long as the context.
@@ -80,7 +82,7 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 	evidence := []ledger.Evidence{{
 		Source: in.Workload.Ref(), Time: now(), Text: fmt.Sprintf("%d additions and changes are in its pod templates", len(p.data.Edits)),
 	}}
-	rollout, err := in.Cluster.Wait(ctx, &p.data, in.Wait, r.Progress)
+	rollout, err := in.Cluster.Wait(ctx, &p.data, in.Wait, in.MayCrash, r.Progress)
 	if err != nil {
 		return evidence, err
 	}

@@ -149,6 +149,17 @@ func PodState(pod *corev1.Pod) string {
 }
 
 // isUp is whether a pod's containers have begun, so that whatever they load is loaded: also when they have crashed since, which is what
+// hasCrashed is whether a container of a pod has ended with an error.
+func hasCrashed(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		ended := s.State.Terminated
+		if ended == nil {
+			ended = s.LastTerminationState.Terminated
+		}
+		return ended != nil && ended.ExitCode != 0
+	})
+}
+
 // faults are for.
 func isUp(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {

@@ -47,6 +47,7 @@ func TestRollout(t *testing.T) {
 	}{
 		"all new":             {[]*corev1.Pod{started("a"), started("b")}, true, "2 pods with the shim, 2 of them started, 0 without", ""},
 		"crashed":             {[]*corev1.Pod{started("a"), crashed("b")}, true, "2 of them started", ""},
+		"crashed, an old one": {[]*corev1.Pod{started("a"), crashed("b"), old("c", "web-1")}, false, "1 without", ""},
 		"too few":             {[]*corev1.Pod{started("a")}, false, "1 pods with the shim", ""},
 		"an old one":          {[]*corev1.Pod{started("a"), started("b"), old("c", "web-1")}, false, "1 without", ""},
 		"an old one, over":    {[]*corev1.Pod{started("a"), started("b"), over}, true, "0 without", ""},
@@ -75,8 +76,14 @@ func TestRollout(t *testing.T) {
 			if err != nil || r.Done != test.done || r.Later || !strings.Contains(r.Text, test.text) || strings.Join(r.Problems, ";") != test.problems {
 				t.Errorf("%+v, %v", r, err)
 			}
+			if held, err := w.cluster.Wait(t.Context(), d, time.Millisecond, true, nil); r.Held && (err != nil || !test.done && !strings.Contains(held.Text, "new ones crash")) {
+				t.Errorf("waiting for a fault that makes pods crash: %+v, %v", held, err)
+			}
+			if r.Held != strings.Contains(name, "crashed") {
+				t.Errorf("held: %v", r.Held)
+			}
 			if !test.done {
-				_, err := w.cluster.Wait(t.Context(), d, time.Millisecond, nil)
+				_, err := w.cluster.Wait(t.Context(), d, time.Millisecond, false, nil)
 				if err == nil || !strings.Contains(err.Error(), test.text) || !strings.Contains(err.Error(), test.problems) {
 					t.Errorf("waiting: %v", err)
 				}

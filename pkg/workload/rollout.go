@@ -21,6 +21,9 @@ type Rollout struct {
 	Done bool
 	// Later is whether there is nothing to wait for: pods get the shim when the next job begins, or when somebody deletes or resumes.
 	Later bool
+	// Held is whether new pods crash, so that the workload's controller keeps pods of before: as far as it goes with a fault that new pods
+	// meet at once.
+	Held  bool
 	Want  int // how many pods there are to be; -1 where the kind does not tell
 	New   int // with the shim
 	Ready int // of those, begun
@@ -45,6 +48,7 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 		return nil, fmt.Errorf("list pods in namespace %s: %w", d.Namespace, err)
 	}
 	r := &Rollout{Want: wanted(object)}
+	crashes := false
 	owners := &owners{cluster: c, namespace: d.Namespace, seen: map[types.UID]bool{object.GetUID(): true}}
 	for _, pod := range list.Items {
 		if pod.DeletionTimestamp != nil {
@@ -57,6 +61,7 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 			}
 			r.New++
 			r.Pods = append(r.Pods, pod)
+			crashes = crashes || hasCrashed(&pod)
 			if isUp(&pod) {
 				r.Ready++
 			} else if state := PodState(&pod); state != string(corev1.PodPending) && state != string(corev1.PodRunning) {
@@ -69,6 +74,7 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 			r.Old++
 		}
 	}
+	r.Held = crashes && r.New == r.Ready
 	r.judge(now, d)
 	return r, nil
 }
@@ -191,8 +197,9 @@ func (o *owners) lead(ctx context.Context, references []metav1.OwnerReference) b
 // pollRollout is how often a rollout is looked at.
 const pollRollout = 300 * time.Millisecond
 
-// Wait waits until the pods of a workload have followed. The error says what holds them up; 0 waits as long as ctx.
-func (c *Cluster) Wait(ctx context.Context, d *Data, most time.Duration, progress func(string)) (*Rollout, error) {
+// Wait waits until the pods of a workload have followed, or, where the fault may make new ones crash, until it does. The error says what
+// holds them up; 0 waits as long as ctx.
+func (c *Cluster) Wait(ctx context.Context, d *Data, most time.Duration, mayCrash bool, progress func(string)) (*Rollout, error) {
 	if most > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, most, fmt.Errorf("not done within %s", most))
@@ -204,6 +211,9 @@ func (c *Cluster) Wait(ctx context.Context, d *Data, most time.Duration, progres
 		r, err := c.Rollout(ctx, d)
 		switch {
 		case err == nil && (r.Done || r.Later):
+			return r, nil
+		case err == nil && r.Held && mayCrash:
+			r.Text += "; those stay until new ones are ready, and new ones crash"
 			return r, nil
 		case err == nil:
 			last = r

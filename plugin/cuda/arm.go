@@ -140,6 +140,13 @@ func (a *arming) execute(ctx context.Context, connection *kube.Connection, strea
 	switching := &switching{
 		arming: a, cluster: found, session: s, witness: newWitness(cluster.Client, debugpod.NewExecer(cluster.Config)), streams: streams,
 		note: func(text string) { report.Step(a.id, text) },
+		injected: func(ctx context.Context, p *inPlace) (string, error) {
+			now, err := found.Find(ctx, p.data.Namespace, p.data.Ref())
+			if err != nil {
+				return "", err
+			}
+			return now.Run(), nil
+		},
 	}
 	return explain(switching.run(ctx, cluster.Context), cluster.Namespace)
 }

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -27,11 +28,25 @@ func (w *world) switching(t *testing.T, verb string, change func(*arming)) (out,
 	var stdout, stderr bytes.Buffer
 	s := &switching{
 		arming: a, cluster: w.cluster(), witness: w.witness(), note: func(string) {},
-		session: &fault.Session{Client: w.client, Ledger: w.store()},
-		streams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: &stdout, ErrOut: &stderr},
+		injected: func(context.Context, *inPlace) (string, error) { return w.injected, nil },
+		session:  &fault.Session{Client: w.client, Ledger: w.store()},
+		streams:  genericiooptions.IOStreams{In: strings.NewReader(""), Out: &stdout, ErrOut: &stderr},
 	}
 	err = s.run(t.Context(), "staging")
 	return stdout.String(), stderr.String(), err
+}
+
+// What no new pod would have is not armed; it can be disarmed, since former pods may have it.
+func TestArmWithoutTheShim(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, pod("web-1", "gpu-1"))
+	w.injected = ""
+	if _, errOut, err := w.switching(t, "arm", nil); err == nil || !strings.Contains(err.Error(), "somebody took the shim of run "+runID+" out of") {
+		t.Errorf("%v\n%s", err, errOut)
+	}
+	if _, _, err := w.switching(t, "disarm", nil); err != nil {
+		t.Error(err)
+	}
 }
 
 // Without a restart the fault ends and begins again; the list of runs and the workload's Events say so.

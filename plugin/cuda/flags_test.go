@@ -112,7 +112,7 @@ func TestBadFaultFlags(t *testing.T) {
 		"--error 2 --device=":            "as CUDA counts them",
 		"--hide-devices some":            "or give all",
 		"--mem-limit 8GB":                "did you mean 8G?",
-		"--mem-limit 80":                 "80Gi",
+		"--mem-limit 80":                 "1Mi or more",
 		"--latency 0s":                   "--latency 0s",
 		"--corrupt-d2h 0":                "--corrupt-d2h 0",
 		"--corrupt-d2h x":                "x",

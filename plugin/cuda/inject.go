@@ -38,6 +38,7 @@ type injecting struct {
 	atStart   bool
 	onlyNew   bool // whether only processes that start see the fault
 	recreate  bool
+	audit     bool
 	dryRun    string
 	yes       bool
 	timeout   time.Duration
@@ -92,6 +93,9 @@ pods once more, where the workload's controller replaces them by itself.`,
 				return err
 			}
 			in.fault = what
+			if cmd.Flags().Changed("pin") && len(in.pinTo) == 0 {
+				return errors.New("--pin says how --pin-node keeps the pods on nodes, and that is missing")
+			}
 			if err := in.validate(); err != nil {
 				return err
 			}
@@ -115,6 +119,7 @@ func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.Lookup("disarmed").Usage = "Load the shim, and leave it to cuda arm to begin the fault"
 	flags.BoolVar(&in.atStart, "at-start", false, "Begin with the first call of the new pods, not once they are ready")
 	flags.BoolVar(&in.recreate, "recreate", false, "Allow to delete and create again what cannot be changed, such as Jobs: their work begins anew")
+	flags.BoolVar(&in.audit, "audit", false, "Load the shim by LD_AUDIT in place of LD_PRELOAD: it then also hits plugins opened with RTLD_DEEPBIND; glibc only")
 	in.ttl.AddFlags(flags)
 	flags.StringVar(&in.dryRun, "dry-run", in.dryRun, "none, client (say what would be done) or server (with all checks); change nothing")
 	flags.Lookup("dry-run").NoOptDefVal = "client"

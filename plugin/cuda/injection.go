@@ -43,8 +43,11 @@ func (in *injecting) injection(cluster *workload.Cluster, d *decided, w *witness
 		fault: in.fault, disarmed: in.disarmed, atStart: in.atStart, witness: w, timeout: in.timeout, grace: grace, patience: patience,
 		Injection: &workload.Injection{
 			Cluster: cluster, Workload: d.workload, Selection: in.selection, Preloads: d.preload, Libraries: d.libraries,
-			Recreate: in.recreate, Wait: in.timeout,
+			Recreate: in.recreate, Wait: in.timeout, MayCrash: in.atStart,
 		},
+	}
+	if in.audit {
+		i.Variable = workload.AuditVar
 	}
 	if len(in.pinTo) > 0 {
 		i.Pin = &workload.Pin{Nodes: in.pinTo, Hard: in.pin == "hard"}

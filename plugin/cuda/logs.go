@@ -2,13 +2,17 @@ package cuda
 
 import (
 	"context"
+	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
@@ -76,6 +80,28 @@ func findLines(log, run string) (said, refused []string) {
 		}
 	}
 	return said, refused
+}
+
+// trip is what the shim's line says of a process: "... injected CUDA error 100 into cuInit, call 0, pid 1 (trainer)".
+type trip struct{ what, function, pid, process string }
+
+var tripLine = regexp.MustCompile(`: injected (.+) into (\w+), call \d+, pid (\d+) \((.*)\)$`)
+
+func parseTrip(line string) (trip, bool) {
+	m := tripLine.FindStringSubmatch(line)
+	if m == nil {
+		return trip{}, false
+	}
+	what := m[1]
+	if code, err := strconv.Atoi(strings.TrimPrefix(what, "CUDA error ")); err == nil {
+		what = errorCell(code)
+	}
+	return trip{what, m[2], m[3], m[4]}, true
+}
+
+// errorCell is how tables show a CUDA error: 100 NO_DEVICE.
+func errorCell(code int) string {
+	return fmt.Sprintf("%d %s", code, strings.TrimPrefix(cudafault.ErrorName(code), "CUDA_ERROR_"))
 }
 
 // cut bounds a line: whatever a container logs is shown, and kept as evidence.

@@ -33,8 +33,8 @@ func (l statusList) table(format printer.Format) *printer.Table {
 		for _, pod := range run.Pods {
 			place := []string{pod.Name, pod.Node, strings.Join(pod.Containers, ",")}
 			log := cmp.Or(strings.Join(pod.Log, "; "), printer.Blank)
-			if len(pod.Processes) == 0 {
-				add(run.Run, append(place, printer.Blank, printer.Blank, pod.loaded(), pod.state(), printer.Blank, printer.Blank, printer.Blank, pod.trouble()),
+			for _, cells := range pod.untold() {
+				add(run.Run, append(place[:len(place):len(place)], cells...),
 					[]string{printer.Blank, printer.Blank, printer.Blank, printer.Blank, printer.Blank, log})
 			}
 			for _, p := range pod.Processes {
@@ -43,6 +43,25 @@ func (l statusList) table(format printer.Format) *printer.Table {
 		}
 	}
 	return t
+}
+
+// untold are the cells of a pod that could not be asked for its processes: what its log tells of each, or one row for the pod itself.
+func (p podStatus) untold() [][]string {
+	if len(p.Processes) > 0 {
+		return nil
+	}
+	var rows [][]string
+	told := map[trip]bool{}
+	for _, line := range p.Log {
+		if t, ok := parseTrip(line); ok && p.Problem == "" && !told[t] {
+			told[t] = true
+			rows = append(rows, []string{t.pid, t.process, p.loaded(), p.state(), printer.Blank, printer.Blank, t.function, t.what})
+		}
+	}
+	if len(rows) == 0 {
+		rows = [][]string{{printer.Blank, printer.Blank, p.loaded(), p.state(), printer.Blank, printer.Blank, printer.Blank, p.trouble()}}
+	}
+	return rows
 }
 
 // loaded is the cell of a pod without processes: those that crash are told by the log.
@@ -84,7 +103,7 @@ func (p processStatus) cells() []string {
 	}
 	failed := printer.Blank
 	if p.LastError != 0 {
-		failed = fmt.Sprintf("%d %s", p.LastError, strings.TrimPrefix(p.ErrorName, "CUDA_ERROR_"))
+		failed = errorCell(p.LastError)
 	}
 	return []string{
 		fmt.Sprint(p.PID), p.Name, p.Paths.String(), state, fmt.Sprint(p.Calls), fmt.Sprint(p.Trips), cmp.Or(p.Function, printer.Blank), failed,

@@ -132,7 +132,7 @@ func (l statusList) print(streams genericiooptions.IOStreams, format printer.For
 	for _, run := range l.Items {
 		printer.Talk(streams.ErrOut, "%s: %s on %s in namespace %s; %s%s", run.Run, without(run.Summary), run.Workload, run.Namespace, run.Phase, untilOf(run, l.now))
 		if len(run.Pods) == 0 {
-			printer.Talk(streams.ErrOut, "No pod has it: its controller has not made one yet, or it has no replicas.")
+			printer.Talk(streams.ErrOut, "No pod has it: its controller has not made one yet, it has no replicas, or somebody took the shim out of the workload.")
 		}
 	}
 	table := l.table(format)

@@ -27,6 +27,8 @@ type switching struct {
 	witness *witness
 	streams genericiooptions.IOStreams
 	note    func(text string)
+	// injected says of which run the workload's pod template has the shim now.
+	injected func(ctx context.Context, p *inPlace) (run string, err error)
 }
 
 func (s *switching) run(ctx context.Context, kubeContext string) error {
@@ -66,8 +68,23 @@ func (s *switching) find(ctx context.Context) (*inPlace, cudafault.State, *cudaf
 	if err != nil {
 		return nil, cudafault.State{}, nil, err
 	}
+	if err := s.carries(ctx, p); err != nil {
+		return nil, cudafault.State{}, nil, err
+	}
 	next, asked, err := s.next(ctx, p, time.Now())
 	return p, next, asked, err
+}
+
+// carries refuses to arm what no new pod would have: somebody took the shim out of the workload, as by `kubectl rollout undo`.
+func (s *switching) carries(ctx context.Context, p *inPlace) error {
+	now, err := s.injected(ctx, p)
+	if err != nil {
+		return err
+	}
+	if now != p.run.ID {
+		return fmt.Errorf("somebody took the shim of run %s out of %s: close the run with %s, and inject anew", s.id, p.data.Ref(), s.session.Ledger.Command("revert", s.id))
+	}
+	return nil
 }
 
 // arm writes the record and then the state: what may be armed says the record, in which a revert leaves its mark before it undoes anything.

@@ -181,6 +181,8 @@ type world struct {
 	server *ledgertest.Server
 	run    ledger.Run
 	state  cudafault.State
+	// injected is the run of which the workload's template has the shim.
+	injected string
 }
 
 var lostGPU = cudafault.Fault{XID: 79}
@@ -217,7 +219,7 @@ func newWorld(t *testing.T, change func(*ledger.Run), pods ...*corev1.Pod) *worl
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{run: run, state: state, server: ledgertest.New(t,
+	w := &world{injected: runID, run: run, state: state, server: ledgertest.New(t,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ledger.DefaultNamespace}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-2"}},
 		&corev1.ConfigMap{

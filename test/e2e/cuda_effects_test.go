@@ -48,6 +48,24 @@ func TestE2ECudaHideDevices(t *testing.T) {
 	c.reverted(run, before, train)
 }
 
+// New pods crash at once, so that the rolling update keeps the one of before: that is as far as it goes, and no reason to take all back.
+func TestE2ECudaAtStartUnderARollingUpdate(t *testing.T) {
+	t.Parallel()
+	c := setupCUDA(t)
+	d := c.deployment("train")
+	d.Spec.MinReadySeconds = 5
+	train := c.create(d)
+	c.healthy("train", 1)
+	before := asUserSees(t, train())
+	seen := c.watchCrashes("train")
+	run := c.inject("deployment/train", "--fabric-not-ready")
+	if said := seen.has(802, 1); !strings.Contains(said, "injected CUDA error 802 into cuInit") {
+		t.Errorf("the program said:\n%s", said)
+	}
+	c.reverted(run, before, train)
+	c.healthy("train", 1)
+}
+
 var stepLine = regexp.MustCompile(`(?m)^step \d+ `)
 
 func TestE2ECudaLatency(t *testing.T) {
