@@ -13,6 +13,7 @@ qemu-aarch64 qemu-user
 musl-gcc musl-tools
 strace strace
 shellcheck shellcheck
+busybox busybox
 TOOLS
 [ ${#missing[@]} -gt 0 ] || exit 0
 read -ra packages <<<"${missing[*]}"

@@ -110,9 +110,14 @@ func (c *Cleaner) delete(ctx context.Context, l Leftover) (string, error) {
 	}
 	background := metav1.DeletePropagationBackground
 	err := c.resource(l).Delete(ctx, l.Name, metav1.DeleteOptions{Preconditions: preconditions, PropagationPolicy: &background})
+	return outcome(DidDelete, err)
+}
+
+// outcome is what became of a request to do something to a leftover.
+func outcome(did string, err error) (string, error) {
 	switch {
 	case err == nil:
-		return DidDelete, nil
+		return did, nil
 	case apierrors.IsNotFound(err):
 		return DidGo, nil
 	case apierrors.IsConflict(err):
@@ -185,16 +190,7 @@ func (c *Cleaner) unlabel(ctx context.Context, l Leftover) (string, error) {
 		return "", err
 	}
 	_, err = c.resource(l).Patch(ctx, l.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: cleanManager})
-	switch {
-	case err == nil:
-		return DidEdit, nil
-	case apierrors.IsNotFound(err):
-		return DidGo, nil
-	case apierrors.IsConflict(err):
-		return "", ErrChanged
-	default:
-		return "", err
-	}
+	return outcome(DidEdit, err)
 }
 
 func (c *Cleaner) resource(l Leftover) dynamic.ResourceInterface {

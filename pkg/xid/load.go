@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/tsv"
 )
 
 var (
@@ -85,37 +87,7 @@ const (
 type row map[string]string
 
 func eachRow(file, text, columns string, do func(row) error) error {
-	want := strings.Fields(columns)
-	header := false
-	for i, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		cells := strings.Split(line, "\t")
-		if !header {
-			if !slices.Equal(cells, want) {
-				return fmt.Errorf("%s:%d: the columns are %q, want %q", file, i+1, cells, want)
-			}
-			header = true
-			continue
-		}
-		if len(cells) != len(want) {
-			return fmt.Errorf("%s:%d: %d cells, want %d", file, i+1, len(cells), len(want))
-		}
-		r := make(row, len(cells))
-		for j, c := range cells {
-			if c == "" || c != strings.TrimSpace(c) {
-				return fmt.Errorf("%s:%d: cell %s is empty or padded; write - for an empty one", file, i+1, want[j])
-			}
-			if c != "-" {
-				r[want[j]] = c
-			}
-		}
-		if err := do(r); err != nil {
-			return fmt.Errorf("%s:%d: %w", file, i+1, err)
-		}
-	}
-	return nil
+	return tsv.Each(file, text, columns, func(cells map[string]string) error { return do(cells) })
 }
 
 func (r row) list(column string) []string {
