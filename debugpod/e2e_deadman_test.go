@@ -82,11 +82,18 @@ func (w *worker) attributes(t *testing.T) string {
 
 func (w *worker) start(t *testing.T, run string) *debugpod.Session {
 	t.Helper()
-	image := "docker.io/library/busybox:1.35"
-	session, err := w.runner.Start(t.Context(), debugpod.Spec{Run: run, Node: w.Name, Namespace: w.namespace, Arch: "amd64", Image: image, Stays: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := debugpod.Spec{Run: run, Node: w.Name, Namespace: w.namespace, Arch: "amd64", Image: "docker.io/library/busybox:1.35", Stays: true}
+	var session *debugpod.Session
+	// The test before may have had containerd down for a while: the kubelet says so later than it comes back.
+	testcluster.Eventually(t, time.Minute, "the debug pod starts", func() (bool, string) {
+		started, err := w.runner.Start(t.Context(), spec)
+		var failed *debugpod.StartError
+		if err != nil && (!errors.As(err, &failed) || failed.Reason != debugpod.ReasonNodeNotReady) {
+			t.Fatal(err)
+		}
+		session = started
+		return err == nil, fmt.Sprint(err)
+	})
 	t.Cleanup(func() {
 		if err := session.Close(context.Background()); err != nil {
 			t.Error(err)

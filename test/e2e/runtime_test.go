@@ -54,6 +54,18 @@ func (e *env) gpuPod(name string) {
 	})
 }
 
+// podRan waits until a pod of gpuPod has run.
+func (e *env) podRan(name string) {
+	e.t.Helper()
+	cluster.Eventually(e.t, patience, "pod "+name+" runs", func() (bool, string) {
+		pod, err := e.cluster.Client.CoreV1().Pods("default").Get(e.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return pod.Status.Phase == corev1.PodSucceeded, string(pod.Status.Phase)
+	})
+}
+
 // This is seed 002 from its fault to its cure: the event that users see, and the same pod running after the revert.
 func TestAMissingHandlerIsSeenAndHeals(t *testing.T) {
 	e := setup(t)
@@ -93,13 +105,7 @@ func TestAMissingHandlerIsSeenAndHeals(t *testing.T) {
 	if after := e.files(); after != before {
 		t.Errorf("the node is not as it was.\nbefore:\n%s\nafter:\n%s", before, after)
 	}
-	cluster.Eventually(t, patience, "the pod that could not start runs", func() (bool, string) {
-		pod, err := e.cluster.Client.CoreV1().Pods("default").Get(t.Context(), "gpu-broken", metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		return pod.Status.Phase == corev1.PodSucceeded, string(pod.Status.Phase)
-	})
+	e.podRan("gpu-broken")
 	e.noPods()
 }
 
@@ -156,6 +162,13 @@ func TestANodeThatIsLostComesBack(t *testing.T) {
 	if after := e.files(); after != before {
 		t.Errorf("the node is not as it was.\nbefore:\n%s\nafter:\n%s", before, after)
 	}
+	// A kubelet that starts pods says NotReady no more, but may not yet have said Ready: tests that come after need both.
+	e.gpuPod("gpu-again")
+	e.podRan("gpu-again")
+	cluster.Eventually(t, patience, e.worker.Name+" is Ready", func() (bool, string) {
+		ready := e.worker.Condition(t, corev1.NodeReady)
+		return ready.Status == corev1.ConditionTrue, ready.Message
+	})
 }
 
 // What somebody else changed meanwhile is theirs.
