@@ -1,0 +1,115 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+)
+
+// Need is a kind of evidence without which a check cannot tell anything.
+type Need string
+
+// The kinds of evidence.
+const (
+	NeedAPI    Need = "api"    // objects, which need no privilege but to read
+	NeedLogs   Need = "logs"   // logs of pods
+	NeedNode   Need = "node"   // what a privileged pod reads on the node
+	NeedImages Need = "images" // what registries say
+)
+
+// Check looks for one thing that goes wrong.
+type Check struct {
+	ID    string
+	Layer Layer
+	// Title says what it looks for: "the toolkit configures a containerd that the kubelet does not use".
+	Title string
+	Needs []Need
+	// Reads says in detail what it reads, Why says how it concludes, and what it takes for healthy; both for `doctor explain`.
+	Reads, Why string
+	// Explains are IDs of findings, or patterns such as "dp.*", that follow from this one where both concern the same node or pod.
+	Explains []string
+	Doc      string   // a link
+	Sources  []string // threads and documents that show the failure: gpu-operator#1323
+	Run      func(*Facts, *Result)
+}
+
+// Result takes what one check finds.
+type Result struct {
+	check    Check
+	findings []Finding
+	unknown  []Unknown
+	passed   int // objects that were looked at and are fine
+}
+
+// Unknown is something that a check could not tell.
+type Unknown struct {
+	Check  string `json:"check"`
+	Layer  Layer  `json:"layer"`
+	Object Object `json:"object,omitzero"`
+	Why    string `json:"why"`
+}
+
+// Add adds a finding. ID, layer and link are the check's where they are empty, and a finding without confidence is certain.
+func (r *Result) Add(f Finding) {
+	if f.ID == "" {
+		f.ID = r.check.ID
+	}
+	if f.Layer == "" {
+		f.Layer = r.check.Layer
+	}
+	if f.Severity == "" {
+		f.Severity = Error
+	}
+	if f.Confidence == "" {
+		f.Confidence = Certain
+	}
+	if f.Doc == "" {
+		f.Doc = r.check.Doc
+	}
+	if f.Object.Kind == "Node" && len(f.Nodes) == 0 {
+		f.Nodes = []string{f.Object.Name}
+	}
+	if f.Object.Kind == "Pod" && len(f.pods) == 0 {
+		f.pods = []string{f.Object.Namespace + "/" + f.Object.Name}
+	}
+	r.findings = append(r.findings, f)
+}
+
+// Unknown says that something could not be told, and why. The zero Object is the whole cluster.
+func (r *Result) Unknown(object Object, format string, args ...any) {
+	r.unknown = append(r.unknown, Unknown{Check: r.check.ID, Layer: r.check.Layer, Object: object, Why: fmt.Sprintf(format, args...)})
+}
+
+// Pass says that an object was looked at, and is fine.
+func (r *Result) Pass(Object) { r.passed++ }
+
+// Lacks says whether any evidence with this prefix is missing ("api/events"), and then records the check as unknown.
+func (r *Result) Lacks(f *Facts, prefix string) bool {
+	why := f.Missing(prefix)
+	if why == "" {
+		return false
+	}
+	r.Unknown(Object{Kind: "Cluster"}, "%s: %s", prefix, why)
+	return true
+}
+
+// EachHost calls do for each GPU node that was read by the helper, and records the others as unknown.
+func (r *Result) EachHost(f *Facts, do func(n *Node, host *node.Diagnosis)) {
+	for _, n := range f.GPUNodes {
+		if n.Host == nil {
+			r.Unknown(Object{Kind: "Node", Name: n.Name}, "%s", f.WhyNoHost(n.Name))
+			continue
+		}
+		do(n, n.Host)
+	}
+}
+
+// explains is whether the check's findings explain those with the ID.
+func (c Check) explains(id string) bool {
+	return slices.ContainsFunc(c.Explains, func(pattern string) bool {
+		prefix, wild := strings.CutSuffix(pattern, "*")
+		return id == pattern || wild && strings.HasPrefix(id, prefix)
+	})
+}

@@ -1,0 +1,3 @@
+package doctor
+
+func accessChecks() []Check { return nil }

@@ -1,0 +1,3 @@
+package doctor
+
+func clusterChecks() []Check { return nil }

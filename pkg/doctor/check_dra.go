@@ -1,0 +1,3 @@
+package doctor
+
+func draChecks() []Check { return nil }

@@ -1,0 +1,3 @@
+package doctor
+
+func hardwareChecks() []Check { return nil }

@@ -1,0 +1,3 @@
+package doctor
+
+func injectedChecks() []Check { return nil }

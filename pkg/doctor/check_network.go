@@ -1,0 +1,3 @@
+package doctor
+
+func networkChecks() []Check { return nil }

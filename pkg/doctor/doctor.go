@@ -1,0 +1,231 @@
+// Package doctor concludes from a snapshot why GPU workloads do not run: findings, and which of them are the roots of the others.
+//
+// It is pure: a snapshot goes in, a report comes out, on any machine. A check is a value (check.go) in the file of its layer (check_*.go);
+// what its findings explain is written in the check, and graph.go folds the consequences below their roots. A check that cannot see its
+// evidence says unknown, with the reason, and never pass.
+package doctor
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// Options say what to look for.
+type Options struct {
+	// Checks are IDs, or patterns such as "rt.*"; none means all.
+	Checks []string
+	// IgnoreInjected looks at the cluster as if nobody knew which faults this tool injected.
+	IgnoreInjected bool
+	// Ignore are findings that the user does not want to see.
+	Ignore []Ignore
+}
+
+// Ignore names findings that are known and accepted.
+type Ignore struct {
+	ID     string `json:"id"`               // or a pattern: "hw.*"
+	Object string `json:"object,omitempty"` // "Node gpu-*", as Object.String prints it, with * for anything; empty means all
+	Reason string `json:"reason,omitempty"`
+}
+
+// Report is what doctor says.
+type Report struct {
+	APIVersion string        `json:"apiVersion"`
+	Kind       string        `json:"kind"`
+	Snapshot   snapshot.Meta `json:"snapshot"`
+	Created    time.Time     `json:"created"`
+	Summary    Summary       `json:"summary"`
+	// Items are the findings: roots first, by severity, then what they explain.
+	Items   []Finding `json:"items"`
+	Unknown []Unknown `json:"unknown,omitempty"`
+	// Edges are the cause graph, over Items.
+	Edges  []Edge        `json:"edges,omitempty"`
+	Layers []LayerResult `json:"layers"`
+	Nodes  []NodeResult  `json:"nodes"` // GPU nodes
+	// Ignored counts findings that Options.Ignore hid.
+	Ignored int `json:"ignored,omitempty"`
+}
+
+// The kind of Report.
+const Kind = "DoctorReport"
+
+// Summary counts.
+type Summary struct {
+	Nodes    int `json:"nodes"`
+	GPUNodes int `json:"gpuNodes"`
+	// NodesRead are GPU nodes that the helper read.
+	NodesRead int `json:"nodesRead"`
+	GPUPods   int `json:"gpuPods"`
+	Checks    int `json:"checks"`
+	Errors    int `json:"errors"`   // roots
+	Warnings  int `json:"warnings"` // roots
+	Unknown   int `json:"unknown"`
+}
+
+// LayerResult is the state of one layer.
+type LayerResult struct {
+	Layer    Layer `json:"layer"`
+	Checks   int   `json:"checks"`
+	Passed   int   `json:"passed"` // checks that found nothing and could see all
+	Errors   int   `json:"errors"`
+	Warnings int   `json:"warnings"`
+	Unknown  int   `json:"unknown"` // checks that could not see all that they need
+}
+
+// State is the state of one layer of one node.
+type State string
+
+// The states, from good to bad.
+const (
+	Good       State = "good"
+	NotSeen    State = "unknown"
+	Warned     State = "warning"
+	Broken     State = "error"
+	Consequent State = "consequence" // broken, because another layer is
+)
+
+// NodeResult is the state of each layer on a GPU node.
+type NodeResult struct {
+	Node   string          `json:"node"`
+	Layers map[Layer]State `json:"layers"`
+}
+
+// Examine runs the checks over a snapshot.
+func Examine(s *snapshot.Snapshot, o Options) Report {
+	facts := NewFacts(s)
+	if o.IgnoreInjected {
+		hidden := *s
+		hidden.Runs = nil
+		facts = NewFacts(&hidden)
+	}
+	report := Report{APIVersion: snapshot.APIVersion, Kind: Kind, Snapshot: s.Meta, Created: facts.Now, Items: []Finding{}}
+	report.Summary = Summary{Nodes: len(facts.Nodes), GPUNodes: len(facts.GPUNodes), GPUPods: len(facts.GPUPods)}
+	for _, n := range facts.GPUNodes {
+		if n.Host != nil {
+			report.Summary.NodesRead++
+		}
+	}
+	var checks []Check
+	var results []*Result
+	for _, c := range Checks() {
+		if len(o.Checks) > 0 && !slices.ContainsFunc(o.Checks, func(pattern string) bool { return matches(pattern, c.ID) }) {
+			continue
+		}
+		r := &Result{check: c}
+		c.Run(facts, r)
+		checks, results = append(checks, c), append(results, r)
+		report.Unknown = append(report.Unknown, r.unknown...)
+	}
+	found, ignored := gather(results, o.Ignore, checks)
+	report.Ignored = ignored
+	report.Items, report.Edges = fold(found)
+	report.Summary.Checks, report.Summary.Unknown = len(checks), len(report.Unknown)
+	for _, f := range report.Items {
+		switch {
+		case f.Root && f.Severity == Error:
+			report.Summary.Errors++
+		case f.Root && f.Severity == Warning:
+			report.Summary.Warnings++
+		}
+	}
+	report.Layers = layers(results, report.Items)
+	report.Nodes = nodeResults(facts, results, report.Items)
+	return report
+}
+
+// Worst is the highest severity of a root; empty when nothing was found above Info.
+func (r Report) Worst() Severity {
+	switch {
+	case r.Summary.Errors > 0:
+		return Error
+	case r.Summary.Warnings > 0:
+		return Warning
+	}
+	return ""
+}
+
+// Roots are the findings that no other explains.
+func (r Report) Roots() []Finding {
+	return slices.DeleteFunc(slices.Clone(r.Items), func(f Finding) bool { return !f.Root })
+}
+
+// Checks returns all checks, by layer and ID.
+func Checks() []Check {
+	all := slices.Concat(
+		injectedChecks(), hardwareChecks(), driverChecks(), runtimeChecks(), operatorChecks(), devicePluginChecks(), draChecks(), clusterChecks(),
+		networkChecks(), schedulingChecks(), accessChecks(), workloadChecks(), observabilityChecks(),
+	)
+	order := map[Layer]int{}
+	for i, l := range Layers() {
+		order[l] = i
+	}
+	slices.SortStableFunc(all, func(a, b Check) int {
+		return cmp.Or(cmp.Compare(order[a.Layer], order[b.Layer]), cmp.Compare(a.ID, b.ID))
+	})
+	return all
+}
+
+func layers(results []*Result, items []Finding) []LayerResult {
+	all := make([]LayerResult, len(Layers()))
+	at := map[Layer]*LayerResult{}
+	for i, l := range Layers() {
+		all[i].Layer = l
+		at[l] = &all[i]
+	}
+	for _, r := range results {
+		l := at[r.check.Layer]
+		l.Checks++
+		if len(r.unknown) > 0 {
+			l.Unknown++
+		} else if len(r.findings) == 0 {
+			l.Passed++
+		}
+	}
+	for _, f := range items {
+		switch {
+		case f.Severity == Error:
+			at[f.Layer].Errors++
+		case f.Severity == Warning:
+			at[f.Layer].Warnings++
+		}
+	}
+	return slices.DeleteFunc(all, func(l LayerResult) bool { return l.Checks == 0 })
+}
+
+func nodeResults(f *Facts, results []*Result, items []Finding) []NodeResult {
+	all := []NodeResult{}
+	for _, n := range f.GPUNodes {
+		states := map[Layer]State{}
+		worse := func(l Layer, s State) {
+			rank := []State{"", Good, NotSeen, Consequent, Warned, Broken}
+			if slices.Index(rank, s) > slices.Index(rank, states[l]) {
+				states[l] = s
+			}
+		}
+		for _, r := range results {
+			worse(r.check.Layer, Good)
+			for _, u := range r.unknown {
+				if u.Object == n.Object() {
+					worse(r.check.Layer, NotSeen)
+				}
+			}
+		}
+		for _, item := range items {
+			if !slices.Contains(item.Nodes, n.Name) {
+				continue
+			}
+			switch {
+			case !item.Root:
+				worse(item.Layer, Consequent)
+			case item.Severity == Error:
+				worse(item.Layer, Broken)
+			case item.Severity == Warning:
+				worse(item.Layer, Warned)
+			}
+		}
+		all = append(all, NodeResult{n.Name, states})
+	}
+	return all
+}

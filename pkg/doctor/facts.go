@@ -1,0 +1,325 @@
+package doctor
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// Facts is a snapshot with the indexes that checks ask for. Nothing in it is changed.
+type Facts struct {
+	*snapshot.Snapshot
+	Nodes    []*Node
+	GPUNodes []*Node // those that have GPUs of NVIDIA, or should have
+	// GPUPods are the pods that ask for GPUs, by a resource or by a claim, and have not ended.
+	GPUPods []*corev1.Pod
+	Now     time.Time // when the snapshot was made
+
+	nodes  map[string]*Node
+	events map[objectKey][]*corev1.Event
+	pods   map[string]*corev1.Pod // by namespace/name
+	logs   map[string][]*snapshot.Log
+}
+
+// Node is a node, with all that belongs to it.
+type Node struct {
+	*corev1.Node
+	Pods []*corev1.Pod
+	// Host is what the helper read there; nil when it did not.
+	Host         *node.Diagnosis
+	Distribution Distribution
+}
+
+type objectKey struct{ kind, namespace, name string }
+
+// NewFacts indexes a snapshot.
+func NewFacts(s *snapshot.Snapshot) *Facts {
+	f := &Facts{
+		Snapshot: s, Now: s.Meta.Created,
+		nodes: map[string]*Node{}, events: map[objectKey][]*corev1.Event{}, pods: map[string]*corev1.Pod{}, logs: map[string][]*snapshot.Log{},
+	}
+	for i := range s.Nodes {
+		n := &Node{Node: &s.Nodes[i], Host: s.Hosts[s.Nodes[i].Name]}
+		n.Distribution = distribution(n)
+		f.Nodes = append(f.Nodes, n)
+		f.nodes[n.Name] = n
+	}
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		f.pods[pod.Namespace+"/"+pod.Name] = pod
+		if n := f.nodes[pod.Spec.NodeName]; n != nil {
+			n.Pods = append(n.Pods, pod)
+		}
+		if !Ended(pod) && WantsGPU(pod) {
+			f.GPUPods = append(f.GPUPods, pod)
+		}
+	}
+	for _, n := range f.Nodes {
+		if hasGPUs(n) {
+			f.GPUNodes = append(f.GPUNodes, n)
+		}
+	}
+	for i := range s.Events {
+		e := &s.Events[i]
+		key := objectKey{e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name}
+		f.events[key] = append(f.events[key], e)
+	}
+	for _, of := range f.events {
+		slices.SortStableFunc(of, func(a, b *corev1.Event) int { return EventTime(b).Compare(EventTime(a)) })
+	}
+	for i := range s.Logs {
+		l := &s.Logs[i]
+		f.logs[l.Namespace+"/"+l.Pod] = append(f.logs[l.Namespace+"/"+l.Pod], l)
+	}
+	return f
+}
+
+// Node returns the node of that name, or nil.
+func (f *Facts) Node(name string) *Node { return f.nodes[name] }
+
+// Pod returns the pod, or nil when it is not in the snapshot.
+func (f *Facts) Pod(namespace, name string) *corev1.Pod { return f.pods[namespace+"/"+name] }
+
+// EventsOf returns the events about an object, the newest first.
+func (f *Facts) EventsOf(kind, namespace, name string) []*corev1.Event {
+	return f.events[objectKey{kind, namespace, name}]
+}
+
+// LogsOf returns the logs of a pod's containers.
+func (f *Facts) LogsOf(pod *corev1.Pod) []*snapshot.Log { return f.logs[pod.Namespace+"/"+pod.Name] }
+
+// Missing returns why evidence with that prefix is not there; empty when nothing of it is missing.
+func (f *Facts) Missing(prefix string) string {
+	for _, m := range f.Snapshot.Missing {
+		if m.What == prefix || strings.HasPrefix(m.What, strings.TrimSuffix(prefix, "/")+"/") {
+			return m.Why
+		}
+	}
+	return ""
+}
+
+// WhyNoHost returns why the helper did not read a node.
+func (f *Facts) WhyNoHost(name string) string {
+	why := "not read: no pod of ours ran there"
+	if f.Meta.APIOnly {
+		why = "not read: --api-only"
+	}
+	return cmp.Or(f.Missing("nodes/"+name), why)
+}
+
+// EventTime is when an event happened last.
+func EventTime(e *corev1.Event) time.Time {
+	if e.Series != nil && !e.Series.LastObservedTime.IsZero() {
+		return e.Series.LastObservedTime.Time
+	}
+	for _, t := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time, e.FirstTimestamp.Time} {
+		if !t.IsZero() {
+			return t
+		}
+	}
+	return e.CreationTimestamp.Time
+}
+
+// Quote makes evidence of an event.
+func Quote(e *corev1.Event) Evidence {
+	object := Object{Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name}
+	return Evidence{Source: "event " + e.Reason + " of " + object.String(), Time: EventTime(e), Text: e.Message}
+}
+
+// GrepLogs returns the first line of the pod's logs that contains one of the texts, as evidence; newest containers first, then those before.
+func (f *Facts) GrepLogs(pod *corev1.Pod, texts ...string) (Evidence, bool) {
+	for _, l := range f.LogsOf(pod) {
+		for line := range strings.Lines(l.Text) {
+			for _, text := range texts {
+				if strings.Contains(line, text) {
+					source := "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container
+					if l.Previous {
+						source += ", its run before"
+					}
+					return Evidence{Source: source, Text: strings.TrimRight(line, "\r\n")}, true
+				}
+			}
+		}
+	}
+	return Evidence{}, false
+}
+
+// Ended is whether the pod has ended, so that it holds nothing.
+func Ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// IsGPUResource is whether it is a resource by which NVIDIA GPUs are asked for: nvidia.com/gpu, nvidia.com/gpu.shared, nvidia.com/mig-1g.5gb.
+func IsGPUResource(name corev1.ResourceName) bool {
+	rest, ours := strings.CutPrefix(string(name), "nvidia.com/")
+	return ours && (rest == "gpu" || rest == "gpu.shared" || strings.HasPrefix(rest, "mig-"))
+}
+
+// GPURequests returns how many of each GPU resource a pod asks for, as the scheduler counts: containers together, or the most that an init
+// container needs.
+func GPURequests(pod *corev1.Pod) map[corev1.ResourceName]int64 {
+	return requests(pod, IsGPUResource)
+}
+
+func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1.ResourceName]int64 {
+	sum := map[corev1.ResourceName]int64{}
+	for _, c := range pod.Spec.Containers {
+		for name, n := range asked(c.Resources) {
+			if counts(name) {
+				sum[name] += n
+			}
+		}
+	}
+	sidecars := map[corev1.ResourceName]int64{}
+	for _, c := range pod.Spec.InitContainers {
+		always := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		for name, n := range asked(c.Resources) {
+			switch {
+			case !counts(name):
+			case always:
+				sidecars[name] += n
+				sum[name] += n
+			default:
+				sum[name] = max(sum[name], sidecars[name]+n)
+			}
+		}
+	}
+	for name, n := range sum {
+		if n == 0 {
+			delete(sum, name)
+		}
+	}
+	return sum
+}
+
+// asked are a container's requests; extended resources may stand in the limits only.
+func asked(r corev1.ResourceRequirements) map[corev1.ResourceName]int64 {
+	all := map[corev1.ResourceName]int64{}
+	for name, q := range r.Limits {
+		all[name] = q.Value()
+	}
+	for name, q := range r.Requests {
+		all[name] = q.Value()
+	}
+	return all
+}
+
+// WantsGPU is whether the pod asks for GPUs, by a resource or by a resource claim.
+func WantsGPU(pod *corev1.Pod) bool {
+	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0
+}
+
+// GPULabels are labels by which nodes with NVIDIA GPUs are known: feature discovery's, clouds'.
+func gpuLabels() []string {
+	return []string{
+		"nvidia.com/gpu.present", "nvidia.com/gpu.product", "nvidia.com/gpu.count", "nvidia.com/gpu",
+		"feature.node.kubernetes.io/pci-10de.present", "feature.node.kubernetes.io/pci-0300_10de.present", "feature.node.kubernetes.io/pci-0302_10de.present",
+		"cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator", "karpenter.k8s.aws/instance-gpu-name", "kubernetes.azure.com/accelerator",
+		"accelerator",
+	}
+}
+
+func hasGPUs(n *Node) bool {
+	for _, label := range gpuLabels() {
+		if value, ok := n.Labels[label]; ok && value != "false" && value != "0" && value != "none" {
+			return true
+		}
+	}
+	for name := range n.Status.Capacity { // also a capacity of 0: there was a device plugin
+		if IsGPUResource(name) {
+			return true
+		}
+	}
+	return n.Host != nil && (len(n.Host.Info.GPUs) > 0 || slices.ContainsFunc(n.Host.Probe.PCI, IsGPUDevice))
+}
+
+// IsGPUDevice is whether a PCI device is a GPU: a display controller, and not an NVSwitch.
+func IsGPUDevice(d node.PCIDevice) bool {
+	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "03")
+}
+
+// Ready is the node's Ready condition; the zero value when it has none.
+func (n *Node) Ready() corev1.NodeCondition { return n.Condition(corev1.NodeReady) }
+
+// Condition returns the node's condition of a type; the zero value when it has none.
+func (n *Node) Condition(kind corev1.NodeConditionType) corev1.NodeCondition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+// Object names the node in findings.
+func (n *Node) Object() Object { return Object{Kind: "Node", Name: n.Name} }
+
+// PodObject names a pod in findings.
+func PodObject(pod *corev1.Pod) Object {
+	return Object{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// Component is a part of the software that makes GPUs usable, which a pod may be.
+type Component string
+
+// The components.
+const (
+	Driver           Component = "driver"
+	Toolkit          Component = "toolkit"
+	DevicePlugin     Component = "device plugin"
+	FeatureDiscovery Component = "GPU feature discovery"
+	DCGMExporter     Component = "dcgm-exporter"
+	DCGM             Component = "dcgm"
+	MIGManager       Component = "MIG manager"
+	MPS              Component = "MPS control daemon"
+	Validator        Component = "operator validator"
+	Operator         Component = "GPU operator"
+	NFD              Component = "node feature discovery"
+	DRADriver        Component = "DRA driver"
+)
+
+// ComponentOf returns which component a pod or a DaemonSet is, by its labels and images; empty when it is none.
+func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
+	names := []string{labels["app"], labels["app.kubernetes.io/component"], labels["app.kubernetes.io/name"], labels["k8s-app"], labels["name"]}
+	for _, c := range spec.Containers {
+		image, _, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
+		names = append(names, image)
+	}
+	for _, known := range []struct {
+		part string
+		is   Component
+	}{
+		{"mps-control-daemon", MPS}, {"dra-driver", DRADriver}, {"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit},
+		{"gpu-feature-discovery", FeatureDiscovery}, {"dcgm-exporter", DCGMExporter}, {"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
+		{"operator-validator", Validator}, {"nvidia-driver", Driver}, {"nvidia-vgpu-manager", Driver},
+		{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
+	} {
+		for _, name := range names {
+			if strings.Contains(name, known.part) && (known.is != DevicePlugin || nvidias(name, spec)) {
+				return known.is
+			}
+		}
+	}
+	for _, c := range spec.Containers {
+		if strings.Contains(c.Image, "nvidia/driver:") || strings.Contains(c.Image, "nvidia/vgpu-manager:") {
+			return Driver
+		}
+	}
+	return ""
+}
+
+// nvidias is whether a device plugin is for NVIDIA's GPUs, and not for those of others.
+func nvidias(name string, spec corev1.PodSpec) bool {
+	if strings.Contains(name, "nvidia") || strings.Contains(name, "gpu") {
+		return true
+	}
+	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {
+		return strings.Contains(c.Image, "nvidia") || strings.Contains(c.Name, "nvidia")
+	})
+}

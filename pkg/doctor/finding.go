@@ -1,0 +1,124 @@
+package doctor
+
+import (
+	"fmt"
+	"time"
+)
+
+// Severity says how bad a finding is.
+type Severity string
+
+// The severities.
+const (
+	Error   Severity = "error"   // GPU workloads do not run, or not as they should
+	Warning Severity = "warning" // it will fail, or is worse than it should be
+	Info    Severity = "info"    // worth knowing; also what a root explains
+)
+
+// Confidence says how sure a finding is.
+type Confidence string
+
+// The confidences.
+const (
+	Certain  Confidence = "certain"  // the evidence says so itself
+	Likely   Confidence = "likely"   // the evidence has hardly another explanation
+	Possible Confidence = "possible" // the evidence fits
+)
+
+// Layer is the part of the system that a check looks at. Layers are reported in the order of Layers.
+type Layer string
+
+// The layers, from the metal to the workload.
+const (
+	LayerHardware      Layer = "hardware"
+	LayerDriver        Layer = "driver"
+	LayerRuntime       Layer = "runtime"
+	LayerOperator      Layer = "operator"
+	LayerDevicePlugin  Layer = "device plugin"
+	LayerDRA           Layer = "DRA"
+	LayerCluster       Layer = "cluster"
+	LayerNetwork       Layer = "network"
+	LayerScheduling    Layer = "scheduling"
+	LayerAccess        Layer = "access" // RBAC, quota, Pod Security
+	LayerWorkload      Layer = "workload"
+	LayerObservability Layer = "observability"
+)
+
+// Layers returns all layers in their order.
+func Layers() []Layer {
+	return []Layer{
+		LayerHardware, LayerDriver, LayerRuntime, LayerOperator, LayerDevicePlugin, LayerDRA, LayerCluster, LayerNetwork, LayerScheduling,
+		LayerAccess, LayerWorkload, LayerObservability,
+	}
+}
+
+// Object is what a finding is about.
+type Object struct {
+	Kind      string `json:"kind"` // Node, Pod, DaemonSet, RuntimeClass, GPU, ...; Cluster for all of it
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
+
+func (o Object) String() string {
+	switch {
+	case o.Name == "":
+		return o.Kind
+	case o.Namespace == "":
+		return o.Kind + " " + o.Name
+	}
+	return fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)
+}
+
+// Evidence is a quotation, never a paraphrase, and the place where it stands.
+type Evidence struct {
+	// Source is where to look: "event of Pod default/train-0", "nodes/gpu-1/kernel.log sequence 812", "Node gpu-1 .status.allocatable".
+	Source string    `json:"source"`
+	Time   time.Time `json:"time,omitzero"`
+	Text   string    `json:"text"`
+}
+
+// Fix is what to do, written for this instance: with its names, paths, units and values.
+type Fix struct {
+	Text string `json:"text"`
+	// Commands can be pasted into a shell, in this order.
+	Commands []string `json:"commands,omitempty"`
+	// Values is YAML for the chart that Text names.
+	Values string `json:"values,omitempty"`
+}
+
+// Finding is one conclusion.
+type Finding struct {
+	ID         string     `json:"id"` // rt.wrong-instance
+	Layer      Layer      `json:"layer"`
+	Severity   Severity   `json:"severity"`
+	Confidence Confidence `json:"confidence"`
+	// Title is one sentence, without the object's name, so that the same finding on many objects is told once.
+	Title string `json:"title"`
+	// Object is the first of Objects.
+	Object  Object   `json:"object"`
+	Objects []Object `json:"objects,omitempty"` // all, when there are several
+	// Nodes are those that it concerns; none means the whole cluster. Findings that share a node can explain each other.
+	Nodes    []string   `json:"nodes,omitempty"`
+	Evidence []Evidence `json:"evidence"`
+	Fix      Fix        `json:"fix"`
+	Doc      string     `json:"doc,omitempty"` // a link
+
+	// Root says that no other finding explains this one. What a root explains has its severity lowered to Info.
+	Root bool `json:"root"`
+	// CausedBy are the IDs of the findings that explain it directly.
+	CausedBy []string `json:"causedBy,omitempty"`
+	// pods are those that it concerns; see Finding.ForPods.
+	pods []string
+}
+
+// Edge says that one finding is the cause of another: indexes of Report.Items.
+type Edge struct {
+	From int `json:"from"`
+	To   int `json:"to"`
+}
+
+// ForPods narrows what the finding can explain, or be explained by, to these pods ("namespace/name").
+func (f Finding) ForPods(pods ...string) Finding {
+	f.pods = append(f.pods, pods...)
+	return f
+}
