@@ -108,15 +108,31 @@ func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.R
 	if plan.TTL > 0 {
 		run.Until = now.Add(plan.TTL)
 	}
-	for i, change := range plan.Changes {
-		if change.Target.UID == "" && change.Target.Kind == kindNode {
-			change.Target.UID = seen.uids[change.Target.Name]
+	run.Steps = plan.steps()
+	for i := range run.Steps {
+		if target := &run.Steps[i].Target; target.UID == "" && target.Kind == kindNode {
+			target.UID = seen.uids[target.Name]
 		}
-		run.Steps = append(run.Steps, ledger.Step{
+	}
+	return run
+}
+
+// Planned is the record as a run of the plan would begin, for dry runs: without ID, owner and times.
+func (p Plan) Planned() ledger.Run {
+	return ledger.Run{
+		APIVersion: ledger.APIVersion, Kind: ledger.KindRun,
+		Fault: p.Fault, Summary: p.Summary, Command: p.Command, Reason: p.Reason, Phase: ledger.Planned, Steps: p.steps(),
+	}
+}
+
+func (p Plan) steps() []ledger.Step {
+	var steps []ledger.Step
+	for i, change := range p.Changes {
+		steps = append(steps, ledger.Step{
 			ID: fmt.Sprint(i + 1), Target: change.Target, Action: change.Action, State: ledger.StatePlanned, Undo: change.Undo,
 		})
 	}
-	return run
+	return steps
 }
 
 // record writes the record, in a namespace that is created when it does not exist.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -89,6 +90,23 @@ func TestDisarmAndArm(t *testing.T) {
 	}
 	if got := strings.Join(reasons, " "); !strings.Contains(got, fault.ReasonArmed) || !strings.Contains(got, fault.ReasonDisarmed) {
 		t.Errorf("Events: %s", got)
+	}
+}
+
+// Disarming does not shorten the kubelet's patience with crashed containers, which users would take for a fault that stays.
+func TestDisarmSaysWhoIsStillDown(t *testing.T) {
+	t.Parallel()
+	down := pod("web-2", "gpu-2")
+	down.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+	}}
+	w := newWorld(t, nil, pod("web-1", "gpu-1"), down)
+	_, errOut, err := w.switching(t, "disarm", nil)
+	if err != nil || !strings.Contains(errOut, "kubectl delete pod -n "+namespace+" web-2\n") {
+		t.Errorf("%v\n%s", err, errOut)
+	}
+	if _, errOut, err = w.switching(t, "arm", nil); err != nil || strings.Contains(errOut, "CrashLoopBackOff") {
+		t.Errorf("arming: %v\n%s", err, errOut)
 	}
 }
 

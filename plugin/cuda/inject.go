@@ -208,7 +208,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 	say := func(format string, args ...any) { printer.Talk(streams.ErrOut, format, args...) }
 	if in.dryRun == "client" {
 		in.before(say, d, cluster.Context)
-		return in.printDryRun(streams, d)
+		return in.printDryRun(streams, d, in.plan(d, in.injection(found, d, nil)))
 	}
 	d.preload, d.unread = preloads(ctx, d.chosen, readImage)
 	s := session.New(ctx, cluster, connection.LedgerNamespace, 1, progress.New(streams.ErrOut))
@@ -231,7 +231,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 		for _, change := range d.changes {
 			say("  %s", change)
 		}
-		return in.printDryRun(streams, d)
+		return in.printDryRun(streams, d, plan)
 	}
 	question := fmt.Sprintf("Inject into %s in namespace %s in context %q?", d.workload.Ref(), d.workload.Target().Namespace, cluster.Context)
 	if err := confirm.Ask(ctx, streams, question, in.yes); err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
@@ -56,7 +58,25 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 		printer.Talk(s.streams.ErrOut, "%s did not call the driver since, and will notice when they do, if they still live", count(pending, "process"))
 	}
 	printer.Talk(s.streams.ErrOut, "run %s is %sed, %s", s.id, s.verb, end(p.run))
+	if waiting := backingOff(reports); s.verb == "disarm" && len(waiting) > 0 {
+		printer.Talk(s.streams.ErrOut, "Still down: the kubelet waits up to 5 minutes before it starts crashed containers again (CrashLoopBackOff); to go on at once: kubectl delete pod -n %s %s",
+			p.data.Namespace, strings.Join(waiting, " "))
+	}
 	return nil
+}
+
+// backingOff are the pods whose containers crashed so often that the kubelet lets them wait: disarming does not shorten that.
+func backingOff(reports []report) []string {
+	var names []string
+	for i := range reports {
+		waits := func(c corev1.ContainerStatus) bool {
+			return c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff"
+		}
+		if slices.ContainsFunc(reports[i].pod.Status.ContainerStatuses, waits) {
+			names = append(names, reports[i].pod.Name)
+		}
+	}
+	return names
 }
 
 func isExcluded(s cudafault.Status) bool {

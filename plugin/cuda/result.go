@@ -7,11 +7,15 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-func (in *injecting) printDryRun(streams genericiooptions.IOStreams, d *decided) error {
+func (in *injecting) printDryRun(streams genericiooptions.IOStreams, d *decided, plan fault.Plan) error {
+	if !in.format.IsTable() {
+		return in.format.Object(streams.Out, plan.Planned(), d.workload.Ref())
+	}
 	_, err := fmt.Fprintf(streams.Out, "%s injected (%s dry run)\n", d.workload.Ref(), in.dryRun)
 	return err
 }

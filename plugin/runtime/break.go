@@ -183,10 +183,6 @@ func (b *breaking) run(ctx context.Context, connection *kube.Connection, streams
 		return err
 	}
 	say := func(format string, args ...any) { printer.Talk(streams.ErrOut, format, args...) }
-	if b.dryRun == "client" {
-		b.before(say, names, cluster.Context)
-		return b.printDryRun(streams, names)
-	}
 	s := session.New(ctx, cluster, connection.LedgerNamespace, b.parallel, progress.New(streams.ErrOut))
 	rounds := (len(names) + b.parallel - 1) / b.parallel
 	s.Timeout = time.Duration(rounds) * b.pods.Timeout
@@ -195,12 +191,16 @@ func (b *breaking) run(ctx context.Context, connection *kube.Connection, streams
 	if err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
+	if b.dryRun == "client" {
+		b.before(say, names, cluster.Context)
+		return b.printDryRun(streams, names, plan)
+	}
 	if err := s.Preflight(ctx, plan); err != nil {
 		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
 	}
 	b.before(say, names, cluster.Context)
 	if b.dryRun == "server" {
-		return b.printDryRun(streams, names)
+		return b.printDryRun(streams, names, plan)
 	}
 	if err := confirm.Ask(ctx, streams, fmt.Sprintf("Break containerd's configuration on %s in context %q?", list(names), cluster.Context), b.yes); err != nil {
 		return err

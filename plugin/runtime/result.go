@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -33,7 +34,14 @@ func (b *breaking) before(say func(string, ...any), names []string, context stri
 	say("")
 }
 
-func (b *breaking) printDryRun(streams genericiooptions.IOStreams, names []string) error {
+func (b *breaking) printDryRun(streams genericiooptions.IOStreams, names []string, plan fault.Plan) error {
+	if !b.format.IsTable() {
+		var objects []string
+		for _, name := range names {
+			objects = append(objects, "node/"+name)
+		}
+		return b.format.Object(streams.Out, plan.Planned(), objects...)
+	}
 	for _, name := range names {
 		fmt.Fprintf(streams.Out, "node/%s broken (%s dry run)\n", name, b.dryRun)
 	}

@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
@@ -57,6 +58,11 @@ func TestE2ECudaDryRun(t *testing.T) {
 	pods := c.healthy("train", 1)
 	before, version := asUserSees(t, get()), get().GetGeneration()
 	for _, how := range []string{"client", "server"} {
+		var planned ledger.Run
+		c.decode(c.ok("cuda", "inject", "deployment/train", "-n", c.namespace, "--xid", "79", "--dry-run="+how, "-o", "json").stdout, &planned)
+		if planned.Phase != ledger.Planned || len(planned.Steps) != 1 || planned.Steps[0].Target.Name != "train" || planned.ID != "" {
+			t.Errorf("--dry-run=%s -o json: %+v", how, planned)
+		}
 		r := c.ok("cuda", "inject", "deployment/train", "-n", c.namespace, "--xid", "79", "--dry-run="+how)
 		done, fault := "deployment.apps/train injected ("+how+" dry run)", "XID 79: running processes 999 (sticky), new ones 100 and NVML 15"
 		if !strings.Contains(r.stdout, done) || !strings.Contains(r.stderr, fault) {

@@ -126,6 +126,26 @@ func TestE2ECudaArmAndDisarm(t *testing.T) {
 	c.healthy("train", 2)
 }
 
+// By LD_AUDIT the same happens, in programs that nothing preloads into: the variable is the audit one, the fault lands, and goes.
+func TestE2ECudaAudit(t *testing.T) {
+	t.Parallel()
+	c := setupCUDA(t)
+	train := c.create(c.deployment("train"))
+	c.healthy("train", 1)
+	before := asUserSees(t, train())
+
+	seen := c.watchCrashes("train")
+	run := c.inject("deployment/train", "--xid", "79", "--audit")
+	seen.has(999, 1)
+	if template := asUserSees(t, train()); !strings.Contains(template, `"LD_AUDIT"`) || strings.Contains(template, `"LD_PRELOAD"`) {
+		t.Errorf("the template does not load the shim by LD_AUDIT alone:\n%s", template)
+	}
+	c.ok("cuda", "disarm", run, "-n", c.namespace, "--yes")
+	c.healthy("train", 1)
+	c.reverted(run, before, train)
+	c.healthy("train", 1)
+}
+
 // A bad node breaks what runs on it. The pod that is made in its place elsewhere is healthy, with the fault still in the template.
 func TestE2ECudaBadNode(t *testing.T) {
 	t.Parallel()
