@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -17,6 +18,8 @@ import (
 type Options struct {
 	// Checks are IDs, or patterns such as "rt.*"; none means all.
 	Checks []string
+	// Since leaves out of kernel logs what is older, by each node's own clock; zero means all since boot.
+	Since time.Duration
 	// IgnoreInjected looks at the cluster as if nobody knew which faults this tool injected.
 	IgnoreInjected bool
 	// Ignore are findings that the user does not want to see.
@@ -94,12 +97,7 @@ type NodeResult struct {
 
 // Examine runs the checks over a snapshot.
 func Examine(s *snapshot.Snapshot, o Options) Report {
-	facts := NewFacts(s)
-	if o.IgnoreInjected {
-		hidden := *s
-		hidden.Runs = nil
-		facts = NewFacts(&hidden)
-	}
+	facts := NewFacts(narrowed(s, o))
 	report := Report{APIVersion: snapshot.APIVersion, Kind: Kind, Snapshot: s.Meta, Created: facts.Now, Items: []Finding{}}
 	report.Summary = Summary{Nodes: len(facts.Nodes), GPUNodes: len(facts.GPUNodes), GPUPods: len(facts.GPUPods)}
 	for _, n := range facts.GPUNodes {
@@ -133,6 +131,34 @@ func Examine(s *snapshot.Snapshot, o Options) Report {
 	report.Layers = layers(results, report.Items)
 	report.Nodes = nodeResults(facts, results, report.Items)
 	return report
+}
+
+// narrowed is the part of a snapshot that is to be looked at. The snapshot itself stays as it is.
+func narrowed(s *snapshot.Snapshot, o Options) *snapshot.Snapshot {
+	part := *s
+	if o.IgnoreInjected {
+		part.Runs = nil
+	}
+	if o.Since > 0 {
+		part.Hosts = map[string]*node.Diagnosis{}
+		for name, host := range s.Hosts {
+			recent := *host
+			from := clock(host, s).Add(-o.Since)
+			recent.KernelLog = slices.DeleteFunc(slices.Clone(host.KernelLog), func(r node.KernelRecord) bool {
+				return !r.Time.IsZero() && r.Time.Before(from)
+			})
+			part.Hosts[name] = &recent
+		}
+	}
+	return &part
+}
+
+// clock is a node's own time when it was read, so that a clock that is wrong does not matter.
+func clock(host *node.Diagnosis, s *snapshot.Snapshot) time.Time {
+	if host.Probe.Time.IsZero() {
+		return s.Meta.Created
+	}
+	return host.Probe.Time
 }
 
 // Worst is the highest severity of a root; empty when nothing was found above Info.
