@@ -11,7 +11,7 @@ import (
 )
 
 // maxLine is how long one answer may be, in bytes.
-const maxLine = 16 << 20
+const maxLine = node.MaxAnswer
 
 // answers takes the helper's standard output, and hands on each answer as soon as its line is whole.
 type answers struct {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/faults"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -70,6 +71,7 @@ Nothing has to be installed in the cluster: what a fault needs on a node comes i
 		xid.NewCommand(connection, streams),
 		cuda.NewCommand(connection, streams),
 		runtime.NewCommand(connection, streams),
+		doctor.NewCommand(connection, streams),
 		faults.NewListCommand(connection, streams),
 		faults.NewRevertCommand(connection, streams),
 		faults.NewLeftoversCommand(connection, streams),

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 
@@ -25,6 +26,8 @@ func main() {
 		}
 		return
 	}
+	// The debug pod has 128 MiB, for the programs that we run on the node, too.
+	debug.SetMemoryLimit(80 << 20)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	err := run(ctx, os.Args[1:])
 	stop()

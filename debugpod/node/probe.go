@@ -14,11 +14,13 @@ type Diagnosis struct {
 	Info    Info    `json:"info"`
 	Runtime Runtime `json:"runtime"`
 	Probe   Probe   `json:"probe"`
-	// SMI is the output of `nvidia-smi -q -x`; empty when it did not run, and Probe.SMIError says why.
+	// SMI is the output of `nvidia-smi -q -x`; empty when it did not run, and Probe.SMIError says why. Where one of several GPUs is broken
+	// both may be there, and the XML may be cut.
 	SMI string `json:"smi,omitempty"`
-	// KernelLog are the records since boot that say something about GPUs, PCI, NVLink, modules, memory or blocked packets.
+	// KernelLog are the records since boot that say something about GPUs, PCI, NVLink, modules, memory or blocked packets: the newest 1,500,
+	// and the newest 500 of those that can come in thousands (blocked packets, AER, mlx5).
 	KernelLog []KernelRecord `json:"kernelLog,omitempty"`
-	// Journals are the last lines of units, by unit, as `journalctl -o short-iso` prints them.
+	// Journals are the last 200 lines of units, by unit, as `journalctl -o short-iso` prints them; long lines are cut with "…".
 	Journals map[string]string `json:"journals,omitempty"`
 }
 
@@ -37,7 +39,7 @@ type KernelRecord struct {
 type Probe struct {
 	Time   time.Time     `json:"time,omitzero"` // the node's clock when it was asked
 	Uptime time.Duration `json:"uptime,omitempty"`
-	// OS is /etc/os-release: ID, VERSION_ID, PRETTY_NAME, VARIANT_ID.
+	// OS is /etc/os-release: ID, ID_LIKE, VERSION_ID, VERSION_CODENAME, PRETTY_NAME, VARIANT_ID.
 	OS      map[string]string `json:"os,omitempty"`
 	Cmdline string            `json:"cmdline,omitempty"` // of the kernel
 
@@ -48,7 +50,7 @@ type Probe struct {
 	DevChar map[string]bool `json:"devChar,omitempty"` // /dev/char/195:0 -> whether the link is there, for each of Devices
 
 	// Processes are those that matter to GPUs, by what they are: nvidia-persistenced, nv-fabricmanager, nvidia-imex,
-	// nvidia-cuda-mps-control, and the PIDs of each.
+	// nvidia-cuda-mps-control, nvidia-cuda-mps-server, nv-hostengine, nvlsm, and the PIDs of each.
 	Processes map[string][]int `json:"processes,omitempty"`
 	// FabricManager is the version that the installed nv-fabricmanager says; empty when there is none.
 	FabricManager string `json:"fabricManager,omitempty"`
@@ -63,7 +65,7 @@ type Probe struct {
 	// ToolkitVersion is what nvidia-container-runtime or nvidia-ctk --version say.
 	ToolkitVersion string `json:"toolkitVersion,omitempty"`
 
-	KubeletConfig map[string]string `json:"kubeletConfig,omitempty"` // cgroupDriver, cpuManagerPolicy, topologyManagerPolicy, memoryManagerPolicy
+	KubeletConfig map[string]string `json:"kubeletConfig,omitempty"` // cgroupDriver, cpuManagerPolicy, topologyManagerPolicy, topologyManagerScope, memoryManagerPolicy, where it does not leave them to their defaults
 	CgroupVersion int               `json:"cgroupVersion,omitempty"` // 1 or 2; 0 unknown
 	Sysctls       map[string]string `json:"sysctls,omitempty"`       // fs.inotify.max_user_instances, fs.inotify.max_user_watches
 	SecureBoot    string            `json:"secureBoot,omitempty"`    // enabled, disabled; empty unknown
@@ -71,10 +73,11 @@ type Probe struct {
 	Filesystems   []Filesystem      `json:"filesystems,omitempty"`   // those of the root, the kubelet and the runtime
 
 	SMIError string `json:"smiError,omitempty"` // nvidia-smi's own words, or why it was not run
-	// Units are systemd units that matter, as far as they can be told without asking systemd: restarts, when they started.
+	// Units are systemd units that matter, those of the kubelet, its runtime and Processes, as far as they can be told by cgroups.
 	Units []Unit `json:"units,omitempty"`
 
-	// Unread is what could not be read, by the name of the field, and why.
+	// Unread is what could not be read, wholly or in part, by the name of the field in JSON, and why: "pci", "journals", "kernelLog", "runtime".
+	// processes stands for units, too, and os for cmdline. A field that is neither here nor has anything is empty on the node.
 	Unread map[string]string `json:"unread,omitempty"`
 }
 
@@ -90,7 +93,8 @@ type PCIDevice struct {
 	MaxLinkWidth int    `json:"maxLinkWidth,omitempty"`
 	LinkSpeed    string `json:"linkSpeed,omitempty"`
 	MaxLinkSpeed string `json:"maxLinkSpeed,omitempty"`
-	// ConfigReadable is false when the device's configuration space reads as all ones: `rev ff` in lspci, it fell off the bus.
+	// ConfigReadable is false when the device's configuration space reads as all ones: `rev ff` in lspci, it fell off the bus. It is true
+	// where it could not be read, and Unread["pci"] says so.
 	ConfigReadable bool `json:"configReadable"`
 	// ACSRedirect is whether a bridge above it has ACS P2P request redirect on; nil unknown.
 	ACSRedirect *bool `json:"acsRedirect,omitempty"`
@@ -112,15 +116,16 @@ type DriverFiles struct {
 	Kernel string `json:"kernel,omitempty"`
 	// Open is whether the loaded module is the open one.
 	Open bool `json:"open,omitempty"`
-	// Libraries are paths of libnvidia-ml.so.* and libcuda.so.*; the version is at their end.
+	// Libraries are paths of libnvidia-ml.so.* and libcuda.so.*; the version is at their end. Those that libnvidia-ml.so.1 and libcuda.so.1
+	// lead to, and programs so get, come first.
 	Libraries []string `json:"libraries,omitempty"`
-	// Built are paths of nvidia.ko* below /lib/modules, for whichever kernels.
+	// Built are paths of nvidia*.ko* below /lib/modules, and that of /run/nvidia/driver, for whichever kernels.
 	Built []string `json:"built,omitempty"`
 	// Kernels are the kernels that have a folder in /lib/modules.
 	Kernels []string `json:"kernels,omitempty"`
 }
 
-// DeviceNode is one device node.
+// DeviceNode is one device node. Major and Minor are zero where another file lies in its place.
 type DeviceNode struct {
 	Path  string `json:"path"`
 	Major int    `json:"major"`

@@ -28,6 +28,7 @@ type Request struct {
 	Await          *Await           `json:"await,omitempty"`
 	Restore        *deadman.Restore `json:"restore,omitempty"`
 	Leftovers      *Leftovers       `json:"leftovers,omitempty"`
+	Diagnose       *Diagnose        `json:"diagnose,omitempty"`
 }
 
 // Await asks for the run's dead man to be waited for, until it has applied its change, or failed. The client asks again after a restart
@@ -71,6 +72,7 @@ type Answer struct {
 	DeadMan   *deadman.Status    `json:"deadMan,omitempty"`   // to Change and Await; several answers while it goes on
 	Restored  *deadman.Restored  `json:"restored,omitempty"`  // to Restore
 	Leftovers []deadman.Leftover `json:"leftovers,omitempty"` // to Leftovers
+	Diagnosis *Diagnosis         `json:"diagnosis,omitempty"` // to Diagnose
 
 	Done  bool   `json:"done,omitempty"`
 	Error *Error `json:"error,omitempty"`

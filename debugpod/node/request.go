@@ -77,6 +77,7 @@ func (r Request) operations() int {
 	n := 0
 	for _, asked := range []bool{
 		r.Inspect != nil, r.WriteKmsg != nil, r.InspectRuntime != nil, r.Change != nil, r.Await != nil, r.Restore != nil, r.Leftovers != nil,
+		r.Diagnose != nil,
 	} {
 		if asked {
 			n++
@@ -103,6 +104,8 @@ func (r Request) validate() error {
 		return r.Change.Validate()
 	case r.Restore != nil:
 		return r.Restore.Validate()
+	case r.Diagnose != nil:
+		return r.Diagnose.Validate()
 	}
 	return nil
 }

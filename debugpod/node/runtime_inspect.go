@@ -32,10 +32,15 @@ type inspection struct {
 func inspectRuntime(ctx context.Context, host Host) Runtime {
 	in := newInspection(host)
 	in.inspect(ctx)
-	if ctx.Err() != nil { // the calls that were cut short look like a runtime that is down
+	in.stopped(ctx)
+	return *in.result
+}
+
+// stopped takes back what was found if ctx has ended meanwhile: calls that were cut short look like a runtime that is down.
+func (in *inspection) stopped(ctx context.Context) {
+	if ctx.Err() != nil {
 		in.result.Instance, in.result.Problem = nil, fmt.Sprintf("it was stopped before the end: %v", context.Cause(ctx))
 	}
-	return *in.result
 }
 
 func newInspection(host Host) *inspection {

@@ -135,11 +135,7 @@ func (p program) override(args []string, file string, k *Kubelet) {
 
 // kubeletConfigs are the files of --config and --config-dir, in the order in which they are read.
 func (p program) kubeletConfigs(root rootFS) []string {
-	args := slices.Clone(p.args)
-	for _, file := range p.argsFiles() {
-		raw, _ := root.readFile(file)
-		args = append(args, strings.Fields(p.expand(string(raw)))...)
-	}
+	args := p.allArgs(root)
 	var files []string
 	if file, ok := flagOf(args, "config"); ok && !p.is("k3s") && !p.is("rke2") { // theirs is not the kubelet's
 		files = append(files, p.abs(file))
@@ -156,6 +152,16 @@ func (p program) kubeletConfigs(root rootFS) []string {
 		return nil
 	})
 	return files
+}
+
+// allArgs are the command line, and the flags in files.
+func (p program) allArgs(root rootFS) []string {
+	args := slices.Clone(p.args)
+	for _, file := range p.argsFiles() {
+		raw, _ := root.readFile(file)
+		args = append(args, strings.Fields(p.expand(string(raw)))...)
+	}
+	return args
 }
 
 // argsFiles are where snaps keep a kubelet's flags.

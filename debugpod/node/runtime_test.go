@@ -84,7 +84,14 @@ func (n *fakeNode) listen(pid int, socket string, info *cri.Info) {
 
 func (n *fakeNode) inspect() Runtime {
 	n.t.Helper()
-	in := newInspection(n.host)
+	in := n.inspection(n.host)
+	in.inspect(n.t.Context())
+	return *in.result
+}
+
+func (n *fakeNode) inspection(host Host) *inspection {
+	n.t.Helper()
+	in := newInspection(host)
 	in.ask = func(_ context.Context, full string) (*cri.Info, error) {
 		if info := n.cri["/"+relativeTo(n.host.Root, full)]; info != nil {
 			return info, nil
@@ -103,8 +110,7 @@ func (n *fakeNode) inspect() Runtime {
 		}
 		return fmt.Sprintf("%s github.com/containerd/containerd v1.7.28 abc\n", args[0]), nil
 	}
-	in.inspect(n.t.Context())
-	return *in.result
+	return in
 }
 
 func containerdInfo(handlers ...string) *cri.Info {

@@ -56,7 +56,7 @@ func ServeAttached(ctx context.Context, exe io.ReaderAt, size int64, in io.Reade
 }
 
 func serve(ctx context.Context, read func() ([]byte, *Error), in io.Reader, out io.Writer, host Host) (err error) {
-	answers := &answers{to: json.NewEncoder(out)}
+	answers := newAnswers(out)
 	defer func() {
 		// Standard output belongs to answers, and silence would look like a lost connection.
 		if r := recover(); r != nil {
@@ -89,6 +89,10 @@ func serve(ctx context.Context, read func() ([]byte, *Error), in io.Reader, out 
 	case req.InspectRuntime != nil:
 		found := inspectRuntime(ctx, host)
 		return answers.done(Answer{Runtime: &found})
+	case req.Diagnose != nil:
+		found := diagnose(ctx, *req.Diagnose, host)
+		found.fit(MaxAnswer)
+		return answers.done(Answer{Diagnosis: &found})
 	case req.changesFiles():
 		return deadMan(ctx, req, answers)
 	}
@@ -100,6 +104,12 @@ func serve(ctx context.Context, read func() ([]byte, *Error), in io.Reader, out 
 
 // answers writes the answers' lines.
 type answers struct{ to *json.Encoder }
+
+func newAnswers(out io.Writer) *answers {
+	to := json.NewEncoder(out)
+	to.SetEscapeHTML(false) // nobody takes it for HTML, and XML would become six times as long
+	return &answers{to}
+}
 
 func (a *answers) send(answer Answer) error {
 	answer.Protocol = Protocol

@@ -32,6 +32,38 @@ type Merged struct {
 	Handlers map[string]Handler
 	// Warnings are what the daemon ignores, and what it will not start with.
 	Warnings []string
+	// Problems are the same for programs.
+	Problems []Problem
+}
+
+// ProblemKind is what a Problem is about.
+type ProblemKind string
+
+// The kinds of problems.
+const (
+	ProblemUnread     ProblemKind = "unread"      // handlers under the ID of a plugin that this release does not read in this file
+	ProblemReplaces   ProblemKind = "replaces"    // a file replaces CRI's whole table, as releases before 2.0 do
+	ProblemUnknownKey ProblemKind = "unknown-key" // a setting at the level of the handler that is none there
+	ProblemNoDefault  ProblemKind = "no-default"  // the default handler does not exist: CRI does not load
+	ProblemDisabled   ProblemKind = "disabled"    // disabled_plugins has CRI
+)
+
+// Problem is something in the files that the daemon ignores, or that keeps CRI from loading.
+type Problem struct {
+	Kind ProblemKind
+	Text string // the warning
+	File string // empty where no single file has it
+	Line int    // from 1
+	// Handlers are those that are concerned: not read, lost because this file replaces another's table, or with the unknown key.
+	Handlers []string
+	// Key and Value are those of an unknown key.
+	Key, Value string
+	// Default is the handler that does not exist.
+	Default string
+}
+
+func (m *Merged) add(p Problem) {
+	m.Warnings, m.Problems = append(m.Warnings, p.Text), append(m.Problems, p)
 }
 
 // Merged returns what the daemon would have in memory from these files, without its built-in defaults. The error is why it would not start.
@@ -61,40 +93,60 @@ func (c *Config) Merged() (*Merged, error) {
 					m.Handlers[name] = h
 				}
 			}
-			m.Warnings = append(m.Warnings, c.ignored(e, i, doc, tree, plugin, names)...)
+			for _, problem := range c.ignored(e, i, doc, tree, plugin, names) {
+				m.add(problem)
+			}
 		}
 	}
 	if err := e.loads(c.Release); err != nil {
-		m.Warnings = append(m.Warnings, "CRI does not load: "+err.Error())
+		name := e.defaultRuntime()
+		if name == "" {
+			name = "runc"
+		}
+		m.add(Problem{Kind: ProblemNoDefault, Text: "CRI does not load: " + err.Error(), Default: name})
 	}
 	if list, ok := e.tree["disabled_plugins"].([]any); ok {
 		for _, id := range slices.Concat(plugins, []string{"io.containerd.cri.v1.images"}) {
 			if slices.Contains(list, any(id)) {
-				m.Warnings = append(m.Warnings, "CRI does not load: disabled_plugins has "+id)
+				m.add(Problem{Kind: ProblemDisabled, Text: "CRI does not load: disabled_plugins has " + id, Value: id})
 			}
 		}
 	}
 	return m, nil
 }
 
-// ignored are the warnings about one plugin table of the i-th file.
-func (c *Config) ignored(e *effective, i int, doc *document, tree map[string]any, plugin string, handlers []string) []string {
-	var all []string
-	at := func(path []string) string { return fmt.Sprintf("%s:%d: ", c.Files[i].Path, doc.lineOf(path)) }
+// ignored are the problems of one plugin table of the i-th file.
+func (c *Config) ignored(e *effective, i int, doc *document, tree map[string]any, plugin string, handlers []string) []Problem {
+	var all []Problem
+	found := func(kind ProblemKind, path []string, format string, args ...any) *Problem {
+		file, line := c.Files[i].Path, doc.lineOf(path)
+		all = append(all, Problem{Kind: kind, File: file, Line: line, Text: fmt.Sprintf("%s:%d: ", file, line) + fmt.Sprintf(format, args...)})
+		return &all[len(all)-1]
+	}
 	if why := c.unread(e, plugin, tree); why != "" && len(handlers) > 0 {
-		all = append(all, at(runtimesPath(plugin))+fmt.Sprintf("containerd %s ignores the handlers %s under %q: %s", c.Release, strings.Join(handlers, ", "), plugin, why))
+		p := found(ProblemUnread, runtimesPath(plugin), "containerd %s ignores the handlers %s under %q: %s", c.Release, strings.Join(handlers, ", "), plugin, why)
+		p.Handlers = handlers
 	}
 	if i > 0 && !c.Release.AtLeast(2, 0) && plugin == e.plugin && digTable(tree, "plugins", plugin) != nil {
 		for _, earlier := range c.Files[:i] {
 			if before, err := c.decode(earlier.Data); err == nil && digTable(before, "plugins", plugin) != nil {
-				all = append(all, at([]string{"plugins", plugin})+fmt.Sprintf("this file replaces the whole table of CRI in %s: containerd merges such tables only since 2.0", earlier.Path))
+				p := found(ProblemReplaces, []string{"plugins", plugin},
+					"this file replaces the whole table of CRI in %s: containerd merges such tables only since 2.0", earlier.Path)
+				for _, name := range sortedKeys(digTable(before, runtimesPath(plugin)...)) {
+					if !slices.Contains(handlers, name) {
+						p.Handlers = append(p.Handlers, name)
+					}
+				}
 			}
 		}
 	}
 	for _, name := range handlers {
-		for _, key := range sortedKeys(digTable(tree, handlerPath(plugin, name)...)) {
+		table := digTable(tree, handlerPath(plugin, name)...)
+		for _, key := range sortedKeys(table) {
 			if !slices.Contains(handlerKeys, key) {
-				all = append(all, at(handlerPath(plugin, name, key))+fmt.Sprintf("containerd ignores %s at the level of the handler %s: it belongs under options, or is unknown", key, name))
+				p := found(ProblemUnknownKey, handlerPath(plugin, name, key),
+					"containerd ignores %s at the level of the handler %s: it belongs under options, or is unknown", key, name)
+				p.Handlers, p.Key, p.Value = []string{name}, key, fmt.Sprint(table[key])
 			}
 		}
 	}

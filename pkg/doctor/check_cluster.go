@@ -1,3 +1,350 @@
 package doctor
 
-func clusterChecks() []Check { return nil }
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func clusterChecks() []Check {
+	return []Check{
+		{
+			ID: "node.not-ready", Layer: LayerCluster, Title: "the kubelet of a GPU node is not ready, or is silent",
+			Needs: []Need{NeedAPI},
+			Reads: "Node .status.conditions[Ready], and the problem conditions beside it",
+			Why:   "Nothing starts on a node that is not Ready. What stopped its kubelet or runtime is for other checks to find; the condition's message is the first hint. A node younger than 5 minutes that is still starting is Info.",
+			Explains: []string{
+				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu", "sched.insufficient-other",
+				"sched.nodes-unavailable", "sched.unschedulable", "sched.node-state", "node.pressure", "wl.pod-failing", "wl.probe-failing",
+				"wl.volume", "wl.evicted", "dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.*", "alloc.*", "rt.sandbox-failed", "obs.*", "gfd.*",
+				"nfd.*", "dra.*", "mig.manager-failed", "img.pull-network", "net.dns",
+			},
+			Doc:     "https://kubernetes.io/docs/reference/node/node-status/#condition",
+			Sources: []string{"METR/hawk#273", "kubernetes#100992"},
+			Run:     checkNotReady,
+		},
+		{
+			ID: "node.condition", Layer: LayerCluster, Title: "an agent on a GPU node reports a problem as a node condition",
+			Needs: []Need{NeedAPI},
+			Reads: "Node .status.conditions of node-problem-detector, NVSentinel, the EKS node monitoring agent, AKS and others",
+			Why: "Conditions such as GPUXid, SysLogsXIDError, GPUMissing or KernelDeadlock that are True, and those such as AcceleratedHardwareReady that are False. " +
+				"An XID in the message counts as the catalogue says: a program's own fault is Info, one that costs a GPU is an error. Conditions of unknown meaning are left alone.",
+			Explains: []string{"wl.cuda-error", "dp.unhealthy", "alloc.unexpected-admission", "sched.node-state"},
+			Sources:  []string{"NVSentinel", "node-problem-detector", "eks-node-monitoring-agent"},
+			Run:      checkConditions,
+		},
+		{
+			ID: "node.pressure", Layer: LayerCluster, Title: "a GPU node runs out of disk, memory or process IDs",
+			Needs:    []Need{NeedAPI},
+			Reads:    "Node .status.conditions DiskPressure, MemoryPressure, PIDPressure",
+			Why:      "The kubelet evicts pods and takes no new ones. GPU images are big, often 10 to 20 GB.",
+			Explains: []string{"sched.nodes-unavailable", "wl.evicted", "img.pull-network"},
+			Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/",
+			Run:      checkPressure,
+		},
+		{
+			ID: "sched.node-state", Layer: LayerCluster, Title: "a GPU node is cordoned, or its kubelet does not fit the API server",
+			Needs:    []Need{NeedAPI},
+			Reads:    "Node .spec.unschedulable, .spec.taints, annotations, .status.nodeInfo.kubeletVersion; the version of the API server",
+			Why:      "A cordon is somebody's decision: Info, and an error when GPU pods wait because all nodes that they could use are cordoned. A kubelet may be up to three minor versions older than the API server, and not newer.",
+			Explains: []string{"sched.nodes-unavailable"},
+			Doc:      "https://kubernetes.io/docs/concepts/nodes/node/#manual-node-administration",
+			Run:      checkNodeState,
+		},
+	}
+}
+
+// joinTime is how long a new node may take until its network, driver and plugins are there.
+const joinTime = 5 * time.Minute
+
+func checkNotReady(f *Facts, r *Result) {
+	if r.Lacks(f, "api/nodes") {
+		return
+	}
+	for _, n := range f.GPUNodes {
+		ready := n.Ready()
+		if n.DeletionTimestamp != nil {
+			continue
+		}
+		if ready.Type == "" {
+			r.Unknown(n.Object(), "the node has no Ready condition")
+			continue
+		}
+		if ready.Status == corev1.ConditionTrue {
+			r.Pass(n.Object())
+			continue
+		}
+		finding := Finding{
+			Object: n.Object(), Nodes: []string{n.Name},
+			Evidence: []Evidence{{
+				Source: n.Object().String() + " .status.conditions[Ready]", Time: ready.LastTransitionTime.Time,
+				Text: cut(strings.TrimSpace(ready.Reason + ": " + ready.Message)),
+			}},
+		}
+		finding.Title, finding.Fix = notReady(n, ready)
+		for _, c := range n.Status.Conditions {
+			if problem(c) && !aboutGPU(c) && len(finding.Evidence) < few {
+				finding.Evidence = append(finding.Evidence, quoteCondition(n, c))
+			}
+		}
+		if !n.CreationTimestamp.IsZero() && f.Now.Sub(n.CreationTimestamp.Time) < joinTime && ready.Status == corev1.ConditionFalse {
+			finding.Severity = Info
+		}
+		r.Add(finding)
+	}
+}
+
+// notReady says what the message of a Ready condition means, and what to do on that node.
+func notReady(n *Node, ready corev1.NodeCondition) (string, Fix) {
+	text := ready.Message
+	runtime := n.runtimeUnit()
+	logs := []string{"kubectl describe node " + n.Name, "# on the node:", "sudo systemctl status " + n.kubeletUnit() + " " + runtime, "sudo journalctl -u " + runtime + " -n 100 --no-pager"}
+	switch {
+	case containsAny(text, []string{"container runtime is down", "runtime.v1.RuntimeService", "RuntimeReady=false", "container runtime not ready", "container runtime status check"}) &&
+		!strings.Contains(text, "NetworkReady=false"):
+		return "the node is not Ready: its kubelet gets no answer from the container runtime",
+			Fix{Text: "see why the container runtime does not serve the kubelet: its journal names a bad configuration file", Commands: logs}
+	case strings.Contains(text, "PLEG is not healthy"):
+		return "the node is not Ready: the container runtime answers too slowly (PLEG)",
+			Fix{Text: "look for hung containers, a full or slow disk, and processes in state D on the node; GPU drivers that hang cause this, too", Commands: logs}
+	case ready.Status == corev1.ConditionUnknown, strings.Contains(text, "stopped posting"), strings.Contains(text, "never posted"):
+		return "the node is not Ready: its kubelet has stopped reporting",
+			Fix{Text: "see whether the machine is up and reaches the API server, then its kubelet", Commands: []string{
+				"kubectl describe node " + n.Name, "# on the node:", "sudo systemctl status " + n.kubeletUnit(), "sudo journalctl -u " + n.kubeletUnit() + " -n 100 --no-pager",
+			}}
+	case containsAny(text, []string{"cni plugin not initialized", "cni config uninitialized", "NetworkReady=false", "NetworkPluginNotReady", "network plugin is not ready"}):
+		return "the node is not Ready: its network (CNI) is not set up",
+			Fix{Text: "look at the network plugin's pod on this node; it writes the file in /etc/cni/net.d that the runtime waits for", Commands: []string{
+				"kubectl get pods -A -o wide --field-selector spec.nodeName=" + n.Name,
+			}}
+	}
+	return "the node is not Ready", Fix{Text: "see the condition's message, and the kubelet's journal on the node", Commands: logs}
+}
+
+// kubeletUnit and runtimeUnit are systemd units of the node's distribution; what the helper saw there is better.
+func (n *Node) kubeletUnit() string {
+	if n.Distribution == CanonicalK8s {
+		return "snap.k8s.kubelet"
+	}
+	if unit, embedded := embeddedUnits()[n.Distribution]; embedded {
+		return unit
+	}
+	return "kubelet"
+}
+
+func (n *Node) runtimeUnit() string {
+	unit, embedded := embeddedUnits()[n.Distribution]
+	switch {
+	case n.Distribution == MicroK8s:
+		return "snap.microk8s.daemon-containerd"
+	case n.Distribution == CanonicalK8s:
+		return "snap.k8s.containerd"
+	case n.IsCRIO():
+		return "crio"
+	case embedded:
+		return unit
+	}
+	return "containerd"
+}
+
+// embeddedUnits are those of distributions whose kubelet is part of another program.
+func embeddedUnits() map[Distribution]string {
+	return map[Distribution]string{K3s: "k3s-agent", RKE2: "rke2-agent", K0s: "k0sworker", MicroK8s: "snap.microk8s.daemon-kubelite"}
+}
+
+// core are the kubelet's own conditions, which other checks read.
+func isKubelets(t corev1.NodeConditionType) bool {
+	return slices.Contains([]corev1.NodeConditionType{
+		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable,
+	}, t)
+}
+
+// problem is whether a condition says that something is wrong. Those of which nobody knows which status is the good one are none.
+func problem(c corev1.NodeCondition) bool {
+	kind := string(c.Type)
+	if isKubelets(c.Type) {
+		return false
+	}
+	switch c.Status {
+	case corev1.ConditionFalse: // of the EKS agent, and of others that are named for what is good
+		good := (strings.HasSuffix(kind, "Ready") || strings.HasSuffix(kind, "Healthy")) && !strings.HasSuffix(kind, "Unhealthy")
+		return good && (aboutGPU(c) || slices.Contains([]string{"AcceleratedHardwareReady", "KernelReady", "StorageReady", "NetworkingReady", "ContainerRuntimeReady"}, kind))
+	case corev1.ConditionTrue:
+		if strings.HasSuffix(c.Reason, "IsNotHealthy") { // NVSentinel's
+			return true
+		}
+		return !strings.HasSuffix(kind, "Ready") && !strings.HasSuffix(c.Reason, "IsHealthy") && containsAny(strings.ToLower(kind), []string{
+			"xid", "deadlock", "readonly", "unhealthy", "problem", "error", "fail", "fault", "missing", "lost", "fallen", "degraded", "inactive",
+			"frequent", "unregister", "corrupt", "overheat", "throttl", "hang", "hung",
+		})
+	}
+	return false
+}
+
+// aboutGPU is whether a condition is about a GPU or its links.
+func aboutGPU(c corev1.NodeCondition) bool {
+	return containsAny(strings.ToLower(string(c.Type)+" "+c.Reason), []string{"gpu", "xid", "nvidia", "nvlink", "nvswitch", "acceleratedhardware", "accelerator", "dcgm", "cuda"})
+}
+
+func quoteCondition(n *Node, c corev1.NodeCondition) Evidence {
+	return Evidence{
+		Source: fmt.Sprintf("%s .status.conditions[%s]=%s", n.Object(), c.Type, c.Status), Time: c.LastTransitionTime.Time,
+		Text: cut(strings.TrimSpace(c.Reason + ": " + c.Message)),
+	}
+}
+
+func checkConditions(f *Facts, r *Result) {
+	if r.Lacks(f, "api/nodes") {
+		return
+	}
+	for _, n := range f.GPUNodes {
+		notReady := n.Ready().Status != corev1.ConditionTrue
+		for _, c := range n.Status.Conditions {
+			if !problem(c) || notReady && !aboutGPU(c) { // node.not-ready quotes those
+				continue
+			}
+			severity, meaning := conditionMeaning(c)
+			r.Add(Finding{
+				Title:  fmt.Sprintf("an agent on the node reports the condition %s%s", c.Type, meaning),
+				Object: n.Object(), Severity: severity, Confidence: Likely, Evidence: []Evidence{quoteCondition(n, c)},
+				Fix: Fix{
+					Text: "do what the message asks for; the condition stays until its agent takes it back (node-problem-detector: only when it restarts)",
+					Commands: []string{
+						"kubectl gpu-fault doctor --node " + n.Name + " # reads the kernel log and nvidia-smi there",
+						"kubectl describe node " + n.Name,
+					},
+				},
+			})
+		}
+	}
+}
+
+// conditionMeaning weighs a condition: by the worst XID that it names, else by what it is about.
+func conditionMeaning(c corev1.NodeCondition) (Severity, string) {
+	if !aboutGPU(c) {
+		return Warning, ""
+	}
+	severity := Severity("")
+	var worst int
+	for _, code := range xidsIn(c.Reason + " " + c.Message) {
+		s := xidSeverity(code)
+		if s != "" && (severity == "" || rank(s) < rank(severity)) {
+			severity, worst = s, code
+		}
+	}
+	if severity == "" {
+		return Warning, ""
+	}
+	return severity, fmt.Sprintf(" for XID %d", worst)
+}
+
+// minorsApart is how many minor versions a kubelet is older than the API server; false when one of them cannot be read.
+func minorsApart(server, kubelet string) (int, bool) {
+	minor := func(version string) (int, bool) {
+		parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+		if len(parts) < 2 || parts[0] != "1" {
+			return 0, false
+		}
+		n, err := strconv.Atoi(strings.TrimRight(parts[1], "+"))
+		return n, err == nil
+	}
+	s, okServer := minor(server)
+	k, okKubelet := minor(kubelet)
+	return s - k, okServer && okKubelet
+}
+
+// waitFor is how many pods wait because nodes like this one are not available.
+func (f *Facts) waitFor(n *Node) []pendingPod {
+	return slices.DeleteFunc(slices.Clone(f.pending()), func(p pendingPod) bool {
+		return p.id != "sched.nodes-unavailable" || p.severity == Info || !slices.Contains(p.nodes, n.Name)
+	})
+}
+
+func checkNodeState(f *Facts, r *Result) {
+	if r.Lacks(f, "api/nodes") {
+		return
+	}
+	for _, n := range f.GPUNodes {
+		version := n.Status.NodeInfo.KubeletVersion
+		if apart, known := minorsApart(f.Meta.Server, version); known && (apart < 0 || apart > 3) {
+			r.Add(Finding{
+				Title: "the node's kubelet is of a version that the API server does not support", Object: n.Object(), Severity: Warning,
+				Evidence: []Evidence{
+					{Source: n.Object().String() + " .status.nodeInfo.kubeletVersion", Text: version}, {Source: "version of the API server", Text: f.Meta.Server},
+				},
+				Fix: Fix{Text: "bring the kubelet to the API server's version, or at most three minor versions below it"},
+			})
+		}
+		if !n.Spec.Unschedulable {
+			continue
+		}
+		finding := Finding{
+			Title: "the GPU node is cordoned", Object: n.Object(), Severity: Info,
+			Evidence: []Evidence{{Source: n.Object().String() + " .spec.unschedulable", Text: "true"}},
+			Fix:      Fix{Text: "find out who cordoned it and why, then let it take pods again", Commands: []string{"kubectl uncordon " + n.Name}},
+		}
+		for _, t := range n.Spec.Taints {
+			if t.Key == corev1.TaintNodeUnschedulable && t.TimeAdded != nil {
+				finding.Evidence[0].Time = t.TimeAdded.Time
+			}
+		}
+		for _, label := range []string{"nvidia.com/gpu-driver-upgrade-state", "quarantineHealthEventIsCordoned", "dgxc.nvidia.com/nvsentinel-state"} {
+			for _, from := range []map[string]string{n.Labels, n.Annotations} {
+				if value := from[label]; value != "" && value != "upgrade-done" {
+					finding.Evidence = append(finding.Evidence, Evidence{Source: n.Object().String() + " .metadata", Text: label + "=" + value})
+				}
+			}
+		}
+		if waits := f.waitFor(n); len(waits) > 0 {
+			finding.Severity = Error
+			finding.Title = "the GPU node is cordoned, and GPU pods wait for it"
+		}
+		r.Add(finding)
+	}
+}
+
+func checkPressure(f *Facts, r *Result) {
+	if r.Lacks(f, "api/nodes") {
+		return
+	}
+	for _, n := range f.GPUNodes {
+		for _, kind := range []corev1.NodeConditionType{corev1.NodeDiskPressure, corev1.NodeMemoryPressure, corev1.NodePIDPressure} {
+			c := n.Condition(kind)
+			if c.Status != corev1.ConditionTrue {
+				continue
+			}
+			finding := Finding{
+				Title: fmt.Sprintf("the node is under %s: its kubelet evicts pods and takes no new ones", kind), Object: n.Object(), Severity: Warning,
+				Evidence: []Evidence{quoteCondition(n, c)},
+				Fix:      pressureFix(n, kind),
+			}
+			if len(f.waitFor(n)) > 0 {
+				finding.Severity = Error
+			}
+			if kind == corev1.NodeDiskPressure && n.Host != nil {
+				for _, fs := range n.Host.Probe.Filesystems {
+					finding.Evidence = append(finding.Evidence, Evidence{
+						Source: "file systems of Node " + n.Name, Text: fmt.Sprintf("%s: %d of %d MiB free", fs.Path, fs.FreeBytes>>20, fs.Bytes>>20),
+					})
+				}
+			}
+			r.Add(finding)
+		}
+	}
+}
+
+func pressureFix(n *Node, kind corev1.NodeConditionType) Fix {
+	switch kind {
+	case corev1.NodeDiskPressure:
+		return Fix{Text: "free space: unused images, logs, emptyDir volumes; or give the node a bigger disk, because GPU images take 10 to 20 GB each", Commands: []string{
+			"# on the node:", "sudo crictl rmi --prune", "df -h",
+		}}
+	case corev1.NodeMemoryPressure:
+		return Fix{Text: "find what takes the node's memory; give GPU pods memory limits", Commands: []string{"kubectl top pods -A --sort-by=memory", "kubectl describe node " + n.Name}}
+	}
+	return Fix{Text: "find what starts so many processes on the node", Commands: []string{"# on the node:", "ps -eLf | wc -l"}}
+}

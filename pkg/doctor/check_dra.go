@@ -1,3 +1,326 @@
 package doctor
 
-func draChecks() []Check { return nil }
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+)
+
+// The names of NVIDIA's DRA drivers.
+const (
+	draGPU    = "gpu.nvidia.com"
+	draDomain = "compute-domain.nvidia.com"
+)
+
+// draChecks are those of dynamic resource allocation: GPUs that pods get by claims, and compute domains.
+func draChecks() []Check {
+	return []Check{unallocatableCheck(), prepareCheck(), imexCheck(), staleSliceCheck(), doubleCheck()}
+}
+
+// draDevicesOn counts the devices of NVIDIA's GPU driver that slices offer on a node.
+func draDevicesOn(f *Facts, node string) int {
+	sum := 0
+	for i := range f.ResourceSlices {
+		s := &f.ResourceSlices[i].Spec
+		if s.Driver == draGPU && s.NodeName != nil && *s.NodeName == node {
+			sum += len(s.Devices)
+		}
+	}
+	return sum
+}
+
+func unallocatableCheck() Check {
+	return Check{
+		ID: "dra.unallocatable", Layer: LayerDRA,
+		Title: "a pod's claim for GPUs gets no device",
+		Needs: []Need{NeedAPI},
+		Reads: "Pending pods with resource claims, their claims, DeviceClasses, ResourceSlices of NVIDIA's drivers, and what the scheduler says",
+		Why: "A claim needs a DeviceClass that is there, a driver that offers devices in ResourceSlices, and a free device that fits. The chart of NVIDIA's driver leaves GPUs out unless " +
+			"resources.gpus.enabled is set. Devices that are all in use are no fault of the cluster, but the pod waits.",
+		Explains: []string{"sched.insufficient-gpu", "sched.unschedulable", "sched.none-advertised", "sched.all-in-use", "sched.waiting"},
+		Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/",
+		Sources:  []string{"dra-driver-nvidia-gpu#33", "dra-driver-nvidia-gpu#35", "dra-driver-nvidia-gpu#46", "dra-driver-nvidia-gpu#150", "HAMi k8s-dra-driver#5", "kubernetes#126320"},
+		Run: func(f *Facts, r *Result) {
+			if !usesClaims(f) {
+				return
+			}
+			for _, what := range []string{"api/resourceclaims", "api/resourceslices", "api/deviceclasses"} {
+				if r.Lacks(f, what) {
+					return
+				}
+			}
+			for _, pod := range f.GPUPods {
+				if pod.Spec.NodeName == "" && len(pod.Spec.ResourceClaims) > 0 && f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace {
+					checkClaims(f, r, pod)
+				}
+			}
+		},
+	}
+}
+
+func usesClaims(f *Facts) bool {
+	return slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return len(pod.Spec.ResourceClaims) > 0 })
+}
+
+func checkClaims(f *Facts, r *Result, pod *corev1.Pod) {
+	said := schedulerSays(f, pod)
+	for _, wanted := range pod.Spec.ResourceClaims {
+		claim := claimOf(f, pod, wanted)
+		if claim == nil {
+			if e, ok := mentions(said, "resourceclaim", "resource claim"); ok {
+				r.Add(claimFinding(pod, []Evidence{e}, "the pod's resource claim has not been made", Fix{
+					Text:     "See whether its template is there, and what the events of the pod say.",
+					Commands: []string{fmt.Sprintf("kubectl get resourceclaims,resourceclaimtemplates -n %s", pod.Namespace), fmt.Sprintf("kubectl describe pod %s -n %s", shellQuote(pod.Name), pod.Namespace)},
+				}))
+			}
+			continue
+		}
+		if claim.Status.Allocation != nil {
+			continue
+		}
+		for _, class := range classesOf(claim) {
+			if found, ok := checkClass(f, pod, claim, class, said); ok {
+				r.Add(found)
+				return
+			}
+		}
+	}
+}
+
+// checkClass tells why nothing of a class can be allocated to a claim.
+func checkClass(f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, class string, said []Evidence) (Finding, bool) {
+	object := Object{Kind: "ResourceClaim", Namespace: claim.Namespace, Name: claim.Name}
+	evidence := append([]Evidence{fieldEvidence(object, ".spec.devices.requests[].exactly.deviceClassName", "%s", class)}, said...)
+	at := slices.IndexFunc(f.DeviceClasses, func(d resourcev1.DeviceClass) bool { return d.Name == class })
+	ours := strings.HasSuffix(class, "nvidia.com") || strings.Contains(class, "gpu")
+	driver := draGPU
+	if at >= 0 {
+		for _, s := range f.DeviceClasses[at].Spec.Selectors {
+			if s.CEL != nil && strings.Contains(s.CEL.Expression, "nvidia.com") {
+				ours = true
+			}
+			if s.CEL != nil && strings.Contains(s.CEL.Expression, draDomain) {
+				driver = draDomain
+			}
+		}
+	}
+	if strings.HasPrefix(class, "compute-domain") {
+		driver = draDomain
+	}
+	if !ours {
+		return Finding{}, false // another vendor's
+	}
+	install := []string{"helm install " + chartDRA + " " + chartDRA + " --repo " + chartRepository(chartDRA) + " -n " + chartDRA + " --create-namespace --set resources.gpus.enabled=true"}
+	if h, ok := releaseOf(f, chartDRA); ok {
+		install = []string{helmUpgrade(h, "resources.gpus.enabled=true", "gpuResourcesEnabledOverride=true")}
+	}
+	total, free := devices(f, driver)
+	switch {
+	case at < 0:
+		var has []string
+		for _, d := range f.DeviceClasses {
+			has = append(has, d.Name)
+		}
+		evidence = append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "DeviceClasses", "%s", orNone(joined(has))))
+		return claimFinding(pod, evidence, "the claim names a DeviceClass that does not exist", Fix{Text: "Name one that is there, or let the DRA driver's chart make it.", Commands: install}), true
+	case total == 0:
+		evidence = append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "none of the driver %s has a device", driver))
+		fix := Fix{Text: "Let NVIDIA's DRA driver run on the GPU nodes and offer GPUs, which its chart leaves out unless it is told.", Commands: install}
+		if driver == draDomain {
+			fix = Fix{Text: "Let the compute domain plugin of NVIDIA's DRA driver run on the GPU nodes.", Commands: []string{"kubectl get pods -A | grep dra-driver"}}
+		}
+		return claimFinding(pod, evidence, "no ResourceSlice offers a device for the claim", fix), true
+	case free == 0:
+		evidence = append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "%d devices of %s, all allocated", total, driver))
+		found := claimFinding(pod, evidence, "the claim waits: all devices are in use", Fix{Text: "Free a GPU, or add nodes.", Commands: []string{"kubectl get resourceclaims -A"}})
+		found.Severity = Warning
+		return found, true
+	}
+	if len(said) == 0 {
+		return Finding{}, false
+	}
+	found := claimFinding(pod, append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "%d devices of %s, %d not allocated", total, driver, free)),
+		"devices are free, and none fits the claim", Fix{
+			Text:     "Compare the claim's selectors, count and constraints with the attributes of the devices, and the pod's node selector with where they are.",
+			Commands: []string{fmt.Sprintf("kubectl get resourceclaim %s -n %s -o yaml", claim.Name, claim.Namespace), "kubectl get resourceslices -o yaml"},
+		})
+	found.Confidence = Possible
+	if _, ok := mentions(said, "cannot allocate all claims"); ok {
+		found.Confidence = Likely
+	} else {
+		found.Severity = Warning // something else may keep the pod
+	}
+	return found, true
+}
+
+func claimFinding(pod *corev1.Pod, evidence []Evidence, title string, fix Fix) Finding {
+	return Finding{Object: PodObject(pod), Confidence: Certain, Title: title, Evidence: evidence, Fix: fix}
+}
+
+// claimOf returns the claim by which a pod wants something; nil when it is not there.
+func claimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourcev1.ResourceClaim {
+	name := ""
+	if wanted.ResourceClaimName != nil {
+		name = *wanted.ResourceClaimName
+	}
+	for _, s := range pod.Status.ResourceClaimStatuses {
+		if s.Name == wanted.Name && s.ResourceClaimName != nil {
+			name = *s.ResourceClaimName
+		}
+	}
+	for i := range f.ResourceClaims {
+		if c := &f.ResourceClaims[i]; c.Namespace == pod.Namespace && c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// classesOf are the DeviceClasses that a claim names.
+func classesOf(claim *resourcev1.ResourceClaim) []string {
+	var all []string
+	for _, request := range claim.Spec.Devices.Requests {
+		if request.Exactly != nil {
+			all = append(all, request.Exactly.DeviceClassName)
+		}
+		if len(request.FirstAvailable) == 1 { // of several one may still do
+			all = append(all, request.FirstAvailable[0].DeviceClassName)
+		}
+	}
+	return all
+}
+
+// devices counts a driver's devices, and those that no claim has.
+func devices(f *Facts, driver string) (total, free int) {
+	taken := map[[2]string]bool{}
+	for i := range f.ResourceClaims {
+		if a := f.ResourceClaims[i].Status.Allocation; a != nil {
+			for _, d := range a.Devices.Results {
+				if d.Driver == driver {
+					taken[[2]string{d.Pool, d.Device}] = true
+				}
+			}
+		}
+	}
+	for i := range f.ResourceSlices {
+		s := &f.ResourceSlices[i].Spec
+		if s.Driver != driver {
+			continue
+		}
+		total += len(s.Devices)
+		for _, d := range s.Devices {
+			if !taken[[2]string{s.Pool.Name, d.Name}] {
+				free++
+			}
+		}
+	}
+	return total, free
+}
+
+// schedulerSays quotes why a pod is on no node.
+func schedulerSays(f *Facts, pod *corev1.Pod) []Evidence {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return []Evidence{{Source: PodObject(pod).String() + " .status.conditions[PodScheduled]", Time: c.LastTransitionTime.Time, Text: clip(c.Message)}}
+		}
+	}
+	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+		if e.Reason == "FailedScheduling" {
+			return []Evidence{clipped(Quote(e))}
+		}
+	}
+	return nil
+}
+
+func mentions(said []Evidence, texts ...string) (Evidence, bool) {
+	for _, e := range said {
+		for _, text := range texts {
+			if strings.Contains(e.Text, text) {
+				return e, true
+			}
+		}
+	}
+	return Evidence{}, false
+}
+
+func prepareCheck() Check {
+	return Check{
+		ID: "dra.prepare", Layer: LayerDRA,
+		Title:    "the DRA driver cannot prepare a pod's claim on its node",
+		Needs:    []Need{NeedAPI, NeedLogs},
+		Reads:    "events FailedPrepareDynamicResources of pods that are not ready, DRA driver pods on their nodes, sockets in the kubelet's plugins_registry",
+		Why:      "A claim that is allocated must be prepared by the driver's plugin on the node before the pod starts. An event about a pod that runs now, or is gone, is history.",
+		Explains: []string{"wl.pod-failing", "rt.sandbox-failed"},
+		Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/",
+		Sources: []string{"dra-driver-nvidia-gpu#4", "dra-driver-nvidia-gpu#99", "dra-driver-nvidia-gpu#222", "dra-driver-nvidia-gpu#736", "dra-driver-nvidia-gpu#814",
+			"dra-driver-nvidia-gpu#1380"},
+		Run: func(f *Facts, r *Result) {
+			if !usesClaims(f) || r.Lacks(f, "api/events") || r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, pod := range f.GPUPods {
+				if pod.Spec.NodeName != "" && len(pod.Spec.ResourceClaims) > 0 && !podReady(pod) && pod.DeletionTimestamp == nil {
+					checkPrepare(f, r, pod)
+				}
+			}
+		},
+	}
+}
+
+func checkPrepare(f *Facts, r *Result, pod *corev1.Pod) {
+	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+		if e.Reason != "FailedPrepareDynamicResources" || !strings.Contains(e.Message, "nvidia.com") && !nvidiaClaims(f, pod) {
+			continue
+		}
+		found := Finding{
+			Object: PodObject(pod), Nodes: []string{pod.Spec.NodeName}, Title: "the DRA driver does not prepare the pod's claim", Evidence: []Evidence{clipped(Quote(e))},
+			Fix: Fix{Text: "Restart the driver's plugin on the node. If the message stays, delete pod and claim, so that another device is allocated."},
+		}
+		if strings.Contains(e.Message, "is not registered") {
+			found.Title = "the DRA driver is not registered with the kubelet of the pod's node"
+			found.Fix.Text = "Restart the driver's plugin on the node, so that it registers; if it has no pod there, see why its DaemonSet leaves the node out."
+		}
+		if n := f.Node(pod.Spec.NodeName); n != nil {
+			for _, plugin := range current(n, DRADriver) {
+				found.Evidence = append(found.Evidence, lastLines(f, plugin, plugin.Spec.Containers[0].Name, 1)...)
+				found.Fix.Commands = append(found.Fix.Commands, restartPod(plugin.Namespace, plugin.Name))
+			}
+			if len(current(n, DRADriver)) == 0 {
+				found.Evidence = append(found.Evidence, fieldEvidence(n.Object(), "pods", "none of the DRA driver"))
+				found.Fix.Commands = append(found.Fix.Commands, "kubectl get daemonsets -A | grep dra-driver")
+			}
+			if n.Host != nil {
+				for _, s := range n.Host.Probe.DevicePlugins {
+					if strings.Contains(s.Path, "plugins_registry") && strings.Contains(s.Path, "nvidia") {
+						found.Evidence = append(found.Evidence, fieldEvidence(n.Object(), s.Path, "made %s", s.Modified.UTC().Format("2006-01-02T15:04:05Z")))
+					}
+				}
+			}
+		}
+		r.Add(found)
+		return
+	}
+	r.Pass(PodObject(pod))
+}
+
+// nvidiaClaims is whether one of a pod's claims is for NVIDIA's driver.
+func nvidiaClaims(f *Facts, pod *corev1.Pod) bool {
+	for _, wanted := range pod.Spec.ResourceClaims {
+		claim := claimOf(f, pod, wanted)
+		if claim == nil {
+			continue
+		}
+		if slices.ContainsFunc(classesOf(claim), func(class string) bool { return strings.HasSuffix(class, "nvidia.com") }) {
+			return true
+		}
+		if a := claim.Status.Allocation; a != nil && slices.ContainsFunc(a.Devices.Results, func(d resourcev1.DeviceRequestAllocationResult) bool {
+			return strings.HasSuffix(d.Driver, "nvidia.com")
+		}) {
+			return true
+		}
+	}
+	return false
+}

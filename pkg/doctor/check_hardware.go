@@ -1,3 +1,168 @@
 package doctor
 
-func hardwareChecks() []Check { return nil }
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+// notBuilt, of the catalogue's hardware and driver layers:
+//   - hw.nvlink does not read `nvidia-smi nvlink -s`: the XML has no links, and the helper starts nvidia-smi once. It judges by XIDs and SXids.
+//   - hw.acs-iommu does not run `nvidia-smi topo -p2p r`, for the same reason, and cannot tell whether GPUs have NVLink between them.
+//   - wl.cuda-oom's part on the node (which process holds which memory) is of the workload layer.
+func hardwareChecks() []Check {
+	return []Check{
+		gpuLostCheck(), gpuCountCheck(), rowRemapCheck(), eccCheck(), nvlinkCheck(), xidCheck(), recoveryCheck(), throttleCheck(), pcieCheck(), acsCheck(),
+	}
+}
+
+// xidDoc is NVIDIA's description of XIDs, and debugDoc its guide to what to do about broken GPUs.
+const (
+	xidDoc   = "https://docs.nvidia.com/deploy/xid-errors/"
+	debugDoc = "https://docs.nvidia.com/deploy/gpu-debug-guidelines/"
+	remapDoc = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
+)
+
+// gpuSymptoms are the findings of other layers that follow from a GPU that does not work.
+func gpuSymptoms(more ...string) []string {
+	return append(gpuLost(more...),
+		"hw.recovery-action", "node.condition", "node.not-ready", "sched.node-state", "sched.taint", "dp.unhealthy", "dp.unhealthy-xid", "dp.not-running",
+		"dp.capacity-zero", "dp.none", "dp.nvml-missing", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "mig.manager-failed", "gfd.labels",
+		"obs.dcgm-crash", "dra.unallocatable", "dra.prepare", "rt.sandbox-failed", "wl.pod-failing",
+	)
+}
+
+// drain are the commands that take a node out of use before its GPU is reset.
+func drain(n *Node, more ...string) []string {
+	return append([]string{
+		"kubectl cordon " + shellQuote(n.Name), "kubectl drain " + shellQuote(n.Name) + " --ignore-daemonsets --delete-emptydir-data",
+	}, more...)
+}
+
+// resetGPU says how to reset one GPU.
+func resetGPU(p xid.PCI) string {
+	if p == (xid.PCI{}) {
+		return "nvidia-smi --gpu-reset   # on the node, as root, when nothing uses its GPUs; or reboot it"
+	}
+	return fmt.Sprintf("nvidia-smi --gpu-reset -i %s   # on the node, as root, when nothing uses the GPU; or reboot it", p.WithFunction())
+}
+
+// incidentFinding is what all findings about incidents have in common.
+func (v *gpuView) incidentFinding(g sameKind, severity Severity, title string, fix Fix) Finding {
+	f := Finding{
+		Severity: severity, Title: title, Object: gpuObject(v.node, g.event.PCI), Nodes: []string{v.node.Name}, Evidence: v.evidence(g), Fix: fix,
+	}
+	if g.event.Kind == xid.KindSXid {
+		f.Object = Object{Kind: "NVSwitch", Name: v.node.Name + "/" + g.event.PCI.String()}
+	}
+	switch {
+	case v.over(g):
+		f.Severity, f.Confidence = Info, Possible
+		f.Title += ", before the driver was loaded last; the GPU answers since"
+	case g.fromUserSpace():
+		f.Confidence = Possible
+		f.Title += ": a program wrote that line to the kernel log, not the driver, and detectors act on it all the same"
+		f.Fix.Text = "Find out who writes it: a test of fault detection, or this tool (kubectl gpu-fault status). If nobody does, treat it as real. " + f.Fix.Text
+	case g.incidents[0].primary.condition != "":
+		f.Confidence = Likely
+	}
+	if n := g.count(); n > 1 {
+		f.Evidence[0].Source += fmt.Sprintf(" (the newest of %d)", n)
+	}
+	return f
+}
+
+// codeName names a code: "XID 79 (GPU has fallen off the bus)".
+func codeName(e xid.Event) string {
+	switch e.Kind {
+	case xid.KindSXid:
+		return fmt.Sprintf("SXid %d", e.Code)
+	case xid.KindFallenOff:
+		return "a GPU that has fallen off the bus"
+	}
+	if code, known := xid.Lookup(e.Code); known {
+		return fmt.Sprintf("XID %d (%s)", e.Code, strings.TrimSuffix(code.Description, "."))
+	}
+	return fmt.Sprintf("XID %d", e.Code)
+}
+
+// recovery turns the driver's words for what a GPU needs into ours; empty when it needs nothing. Sources: XID 154, nvidia-smi -q.
+func recovery(action string) (need string, severity Severity) {
+	action = strings.ToLower(action)
+	switch {
+	case action == "" || action == "none":
+		return "", ""
+	case strings.Contains(action, "reboot"):
+		return "a reboot of the node", Error
+	case strings.Contains(action, "drain and reset"):
+		return "a reset, once its workloads are gone", Warning
+	case strings.Contains(action, "reset"), strings.Contains(action, "flr"):
+		return "a reset", Error
+	case strings.Contains(action, "drain p2p"):
+		return "its peer-to-peer traffic drained", Warning
+	case strings.Contains(action, "imex"):
+		return "its IMEX domain recovered", Warning
+	}
+	return "", ""
+}
+
+func recoveryCheck() Check {
+	return Check{
+		ID: "hw.recovery-action", Layer: LayerHardware,
+		Title: "the driver says that a GPU needs a reset or a reboot",
+		Needs: []Need{NeedNode},
+		Reads: "nvidia-smi -q -x: gpu_recovery_action; gpu_reset_status of drivers before R555",
+		Why: "The driver remembers what a GPU needs after an error. Until that is done, workloads fail on the GPU, or run without the memory or links that the error took. " +
+			"The XID that led to it, where it is still in the kernel log, is told as the cause.",
+		Explains: gpuSymptoms(),
+		Doc:      debugDoc, Sources: []string{"open-gpu-kernel-modules#1080", "NVIDIA XID catalogue: 154"},
+		Run: func(f *Facts, r *Result) {
+			eachSMI(f, r, func(n *Node, v *gpuView) {
+				for _, g := range v.smi.GPUs {
+					checkRecovery(r, n, g)
+				}
+			})
+		},
+	}
+}
+
+func checkRecovery(r *Result, n *Node, g nvidiasmi.GPU) {
+	need, severity := recovery(g.RecoveryAction)
+	evidence := []Evidence{smiEvidence(n, g, "gpu_recovery_action", g.RecoveryAction)}
+	switch {
+	case need != "":
+	case yes(g.ResetRequired):
+		need, severity, evidence = "a reset", Error, []Evidence{smiEvidence(n, g, "reset_required", "Yes")}
+	case yes(g.DrainAndReset):
+		need, severity, evidence = "a reset, once its workloads are gone", Warning, []Evidence{smiEvidence(n, g, "drain_and_reset_recommended", "Yes")}
+	default:
+		r.Pass(smiObject(n, g))
+		return
+	}
+	var at xid.PCI
+	if g.PCI != nil {
+		at = *g.PCI
+	}
+	last := resetGPU(at)
+	if strings.Contains(need, "reboot") {
+		last = "systemctl reboot   # on the node"
+	}
+	r.Add(Finding{
+		Severity: severity, Title: "the driver says that the GPU needs " + need, Object: smiObject(n, g), Nodes: []string{n.Name}, Evidence: evidence,
+		Fix: Fix{Text: "Drain the node, do what the driver asks for, and uncordon it.", Commands: drain(n, last, "kubectl uncordon "+shellQuote(n.Name))},
+	})
+}
+
+// gpuAddresses are those of the node's GPUs that the NVIDIA driver should have, by the PCI bus: not those given to virtual machines.
+func gpuAddresses(n *Node) []xid.PCI {
+	var all []xid.PCI
+	for _, d := range n.Host.Probe.PCI {
+		if p, err := xid.ParsePCI(d.Address); err == nil && IsGPUDevice(d) && d.Driver != "vfio-pci" && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}

@@ -1,3 +1,310 @@
 package doctor
 
-func injectedChecks() []Check { return nil }
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// injectedChecks are about faults that somebody made on purpose.
+func injectedChecks() []Check {
+	return []Check{
+		{
+			ID: "fault.injected", Layer: LayerWorkload, Needs: []Need{NeedAPI},
+			Title: "a fault that this tool injected is in place",
+			Reads: "the records of this tool's runs, what they changed, the lines that they wrote to kernel logs, the pods that carry them",
+			Why: "a run is open, its time is not up, and nothing says that its change is gone. All that is wrong on its nodes, or with its pods, is explained by it; --ignore-injected looks at the " +
+				"cluster as if nobody knew",
+			Explains: []string{"*"}, Sources: []string{"pkg/ledger"}, Run: checkInjected,
+		},
+		{
+			ID: "fault.recorded", Layer: LayerWorkload, Needs: []Need{NeedAPI},
+			Title:   "a run of this tool is open, and its fault is not in place",
+			Reads:   "the records of this tool's runs",
+			Why:     "the run was planned and nothing was changed, its time is up, or its lines are no longer in the node's kernel log: it explains nothing, and should be closed",
+			Sources: []string{"pkg/ledger"}, Run: checkRecorded,
+		},
+		{
+			ID: "wl.cuda-preload", Layer: LayerWorkload, Needs: []Need{NeedAPI},
+			Title: "a library that makes CUDA fail is preloaded into a pod",
+			Reads: "LD_PRELOAD, variables, volumes and init containers of pods",
+			Why: "the pod loads the library of this tool's CUDA faults, or that of Dynamo's fault injection, and no open run of this tool explains it. It is an error where the pod fails: the library " +
+				"may be the reason",
+			Explains: []string{"wl.pod-failing", "wl.cuda*", "wl.cpu-mode"}, Sources: []string{"ai-dynamo/dynamo tests/fault_tolerance/hardware"},
+			Run: checkPreloaded,
+		},
+	}
+}
+
+// fixRun is the fault of runs that record what `doctor --fix` made: they are no faults (pkg/mend).
+const fixRun = "fix"
+
+// runState says whether a run's fault is in place; why says why not.
+func (f *Facts) runState(run snapshot.Run) (stands bool, why string) {
+	switch {
+	case run.Phase == "Planned":
+		return false, "it was planned, and nothing was changed yet"
+	case run.Phase == "Reverted" || len(run.Targets) == 0:
+		return false, "nothing of it is in place any more"
+	case !run.Until.IsZero() && !f.Now.Before(run.Until):
+		return false, "its time was up at " + untilClock(run.Until)
+	}
+	lines, gone := 0, 0
+	for _, t := range run.Targets {
+		n := f.Node(t.Name)
+		if t.Kind != "Node" || !t.Permanent || n == nil || n.Host == nil || len(t.Evidence) == 0 {
+			lines++ // nobody knows better
+			continue
+		}
+		for _, e := range t.Evidence {
+			lines++
+			if _, there := kernelRecord(n.Host, e); !there {
+				gone++
+			}
+		}
+	}
+	if gone == lines {
+		return false, "its lines are no longer in the kernel log: the node was started anew, or the log has wrapped"
+	}
+	return true, ""
+}
+
+// kernelRecord finds the record of the node's kernel log that a run wrote: the same sequence number, or else the same text.
+func kernelRecord(host *node.Diagnosis, e snapshot.RunEvidence) (node.KernelRecord, bool) {
+	_, after, known := strings.Cut(e.Source, "sequence ")
+	digits := strings.TrimRight(after[:min(len(after), 20)], " .,:;)")
+	if n := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); n >= 0 {
+		digits = digits[:n]
+	}
+	sequence, err := strconv.ParseUint(digits, 10, 64)
+	for _, r := range host.KernelLog {
+		if known && err == nil && r.Sequence != 0 {
+			if r.Sequence == sequence && strings.Contains(e.Text, strings.TrimSpace(r.Text)) {
+				return r, true
+			}
+			continue
+		}
+		if r.Text != "" && strings.Contains(e.Text, r.Text) {
+			return r, true
+		}
+	}
+	return node.KernelRecord{}, false
+}
+
+func untilClock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
+
+func checkInjected(f *Facts, r *Result) {
+	r.Lacks(f, "runs")
+	for _, run := range f.Runs {
+		if stands, _ := f.runState(run); stands && run.Fault != fixRun {
+			r.Add(f.injected(run))
+		}
+	}
+}
+
+func checkRecorded(f *Facts, r *Result) {
+	for _, run := range f.Runs {
+		stands, why := f.runState(run)
+		if stands || run.Fault == fixRun {
+			continue
+		}
+		r.Add(Finding{
+			Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: Info, Title: "a run of this tool is open, and its fault is not in place",
+			Evidence: []Evidence{runEvidence(run), {Source: "run " + run.ID, Text: why}},
+			Fix:      Fix{Text: "close it by reverting it", Commands: []string{run.Revert}},
+		})
+	}
+}
+
+func layerOfRun(run snapshot.Run) Layer {
+	switch run.Fault {
+	case "xid":
+		return LayerHardware
+	case "runtime":
+		return LayerRuntime
+	}
+	return LayerWorkload
+}
+
+func runEvidence(run snapshot.Run) Evidence {
+	text := fmt.Sprintf("%s: %s (%s)", run.Fault, run.Summary, run.Phase)
+	if run.By != "" {
+		text += ", by " + run.By
+	}
+	if !run.Until.IsZero() {
+		text += ", until " + untilClock(run.Until)
+	}
+	return clipped(Evidence{Source: "record of run " + run.ID, Time: run.Created, Text: text})
+}
+
+// injected is the finding of a run whose fault is in place. It concerns the nodes and the pods that the run changed, and no others.
+func (f *Facts) injected(run snapshot.Run) Finding {
+	finding := Finding{
+		Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Title: "a fault was injected on purpose: " + clip(run.Summary), Evidence: []Evidence{runEvidence(run)},
+		Fix: Fix{Text: "it is no fault of the cluster's: revert it", Commands: []string{run.Revert}},
+	}
+	if !run.Until.IsZero() {
+		finding.Fix.Text += ", or wait until " + untilClock(run.Until)
+	}
+	var pods []string
+	for _, t := range run.Targets {
+		if t.Kind == "Node" {
+			finding.Nodes = append(finding.Nodes, t.Name)
+			finding.Evidence = append(finding.Evidence, f.targetEvidence(t)...)
+			continue
+		}
+		found := f.carriers(run, t)
+		if len(found) == 0 {
+			found = []string{t.Namespace + "/" + t.Name} // no pod of it is there; it does not concern the whole cluster
+		}
+		pods = append(pods, found...)
+		finding.Evidence = append(finding.Evidence, fieldEvidence(Object{Kind: t.Kind, Namespace: t.Namespace, Name: t.Name}, "pods that carry it", "%s", strings.Join(found, ", ")))
+	}
+	finding.Evidence = finding.Evidence[:min(len(finding.Evidence), 6)]
+	return finding.ForPods(pods...)
+}
+
+// targetEvidence are the lines that a run wrote on a node, as the node's kernel log has them; else what the run itself says.
+func (f *Facts) targetEvidence(t snapshot.Target) []Evidence {
+	var all []Evidence
+	n := f.Node(t.Name)
+	for _, e := range t.Evidence {
+		if n != nil && n.Host != nil {
+			if r, there := kernelRecord(n.Host, e); there {
+				all = append(all, clipped(Evidence{Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", t.Name, r.Sequence), Time: r.Time, Text: r.Text}))
+				continue
+			}
+		}
+		all = append(all, clipped(Evidence{Source: "node " + t.Name + ", " + e.Source, Time: e.Time, Text: e.Text}))
+	}
+	return all
+}
+
+// What CUDA faults of this tool add to pods (pkg/workload, pkg/leftover; they need a client, and this package must not).
+const (
+	labelRun      = "gpufault.dev/run"
+	ourLibVolume  = "gpu-fault-lib"
+	ourConfigMap  = "gpu-fault-" // and the run's ID
+	ourLibrary    = "libgpufault.so"
+	ourLibraryDir = "/gpu-fault/lib"
+)
+
+// runOf is the run whose fault a pod carries; carried is whether it carries one.
+func runOf(pod *corev1.Pod) (run string, carried bool) {
+	for _, v := range pod.Spec.Volumes {
+		if v.Name == ourLibVolume {
+			if v.ConfigMap != nil {
+				run = strings.TrimPrefix(v.ConfigMap.Name, ourConfigMap)
+			}
+			return run, true
+		}
+	}
+	return pod.Labels[labelRun], pod.Labels[labelRun] != ""
+}
+
+// carriers are the pods that carry a run's fault, or belong to a target of it.
+func (f *Facts) carriers(run snapshot.Run, t snapshot.Target) []string {
+	var all []string
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if pod.Namespace != t.Namespace {
+			continue
+		}
+		id, _ := runOf(pod)
+		if id == run.ID || t.Kind == "Pod" && pod.Name == t.Name || t.Kind != "Pod" && ownedBy(pod, t) {
+			all = append(all, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	return all
+}
+
+// ownedBy is whether a pod was made for a workload: directly, or by a ReplicaSet or a Job that has its name.
+func ownedBy(pod *corev1.Pod, t snapshot.Target) bool {
+	for _, o := range pod.OwnerReferences {
+		parent := o.Name[:max(strings.LastIndexByte(o.Name, '-'), 0)]
+		if o.Kind == t.Kind && o.Name == t.Name || (t.Kind == "Deployment" && o.Kind == "ReplicaSet" || t.Kind == "CronJob" && o.Kind == "Job") && parent == t.Name {
+			return true
+		}
+	}
+	return false
+}
+
+func checkPreloaded(f *Facts, r *Result) {
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		evidence, ours := preloaded(pod)
+		if len(evidence) == 0 || pod.Status.Phase == corev1.PodSucceeded {
+			continue
+		}
+		finding := Finding{
+			Object: PodObject(pod), Severity: Warning, Title: "a library that makes CUDA fail is preloaded", Evidence: evidence[:min(len(evidence), 4)],
+			Fix: Fix{
+				Text:     "a fault injection left it: `cleanup` finds what this tool and others left in workloads, and takes it out; without --yes it asks first",
+				Commands: []string{"kubectl gpu-fault cleanup --others"},
+			},
+		}
+		if ours {
+			finding.Fix = Fix{Text: "a CUDA fault of this tool put it there, and no open run of it is known: look for what is left, and take it out", Commands: []string{"kubectl gpu-fault cleanup"}}
+		}
+		if run, _ := runOf(pod); run != "" {
+			finding.Fix.Text, finding.Fix.Commands = "run "+run+" put it there: revert that", []string{"kubectl gpu-fault revert " + shellQuote(run)}
+		}
+		if pod.Spec.NodeName != "" {
+			finding.Nodes = []string{pod.Spec.NodeName}
+		}
+		if podFails(pod) {
+			finding.Severity, finding.Confidence = Error, Likely
+		}
+		r.Add(finding)
+	}
+}
+
+// podFails is whether a container of the pod has ended with an error, or cannot start.
+func podFails(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	return !podReady(pod) && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
+		return s.State.Terminated != nil && s.State.Terminated.ExitCode != 0 || s.LastTerminationState.Terminated != nil && s.LastTerminationState.Terminated.ExitCode != 0 ||
+			s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff"
+	})
+}
+
+// preloaded is what of fault injections a pod has; ours is whether it is this tool's.
+func preloaded(pod *corev1.Pod) (evidence []Evidence, ours bool) {
+	object := PodObject(pod)
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.Name == ourLibVolume && v.ConfigMap != nil:
+			ours = true
+			evidence = append(evidence, fieldEvidence(object, ".spec.volumes", "%s (ConfigMap %s)", v.Name, v.ConfigMap.Name))
+		case v.Name == "cuda-fault-lib-source" && v.ConfigMap != nil: // Dynamo's inject_into_pods.py
+			evidence = append(evidence, fieldEvidence(object, ".spec.volumes", "%s (ConfigMap %s)", v.Name, v.ConfigMap.Name))
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, e := range c.Env {
+			switch {
+			case e.Name == "LD_PRELOAD" || e.Name == "LD_AUDIT":
+				for _, file := range strings.FieldsFunc(e.Value, func(r rune) bool { return r == ':' || r == ' ' }) {
+					mine := path.Base(file) == ourLibrary || strings.HasPrefix(file, ourLibraryDir+"/")
+					if mine || slices.Contains([]string{"cuda_intercept.so", "fake_cuda_xid79.so"}, path.Base(file)) {
+						ours = ours || mine
+						evidence = append(evidence, fieldEvidence(object, "container "+c.Name+" .env", "%s=%s", e.Name, e.Value))
+					}
+				}
+			case e.Name == "CUDA_XID_TYPE" || e.Name == "CUDA_FAULT_INJECTION_ENABLED":
+				evidence = append(evidence, fieldEvidence(object, "container "+c.Name+" .env", "%s=%s", e.Name, e.Value))
+			}
+		}
+	}
+	return evidence, ours
+}

@@ -1,3 +1,461 @@
 package doctor
 
-func networkChecks() []Check { return nil }
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+)
+
+// NetworkPolicies are not part of a snapshot: where pods fail on the network and no firewall is the cause, they are reported as unknown.
+
+func networkChecks() []Check {
+	pulls := func(id, title, why string, sources ...string) Check {
+		return Check{
+			ID: id, Layer: LayerNetwork, Title: title, Needs: []Need{NeedAPI}, Why: why, Sources: sources,
+			Reads: "waiting reason and message of containers, events Failed and FailedCreatePodSandBox",
+			Explains: []string{
+				"op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "wl.pod-failing", "rt.sandbox-failed", "obs.*", "gfd.*", "nfd.*",
+			},
+			Doc: "https://kubernetes.io/docs/concepts/containers/images/",
+			Run: func(f *Facts, r *Result) { checkPulls(f, r, id) },
+		}
+	}
+	return []Check{
+		pulls("img.pull-network", "an image cannot be pulled because its registry cannot be reached",
+			"The runtime's own words tell a time-out, a name that does not resolve, TLS, a refused connection and a proxy apart. The node pulls, not the pod: NetworkPolicies do not matter, the node's firewall, proxy and DNS do.",
+			"gpu-operator#199", "gpu-operator#332", "NFD#1229", "seed 001, scenario 7"),
+		pulls("img.pull-auth", "a registry refuses to hand out an image",
+			"401, 403, insufficient_scope, a missing pull secret and a rate limit: the registry answers, and says no.", "nim-deploy#42", "nvidia-docker#535"),
+		pulls("img.not-found", "an image does not exist in its registry",
+			"The registry answers that it has no such repository or tag, or the reference is not one.", "gpu-operator#170", "gpu-operator#690"),
+		{
+			ID: "net.dns", Layer: LayerNetwork, Title: "names do not resolve inside GPU pods",
+			Needs: []Need{NeedAPI, NeedLogs},
+			Reads: "logs of GPU pods and of the GPU components that fail, messages of their containers",
+			Why:   "\"Temporary failure in name resolution\" and its kin mean that no DNS server answered. An answer that the name does not exist is told only by the program, and not here.",
+			Explains: []string{
+				"wl.pod-failing", "wl.probe-failing", "op.init-chain", "op.operand-failing", "dp.not-running", "drv.headers", "drv.build-fail", "img.pull-network",
+			},
+			Sources: []string{"seed 002"},
+			Run:     checkDNS,
+		},
+		{
+			ID: "net.egress-blocked", Layer: LayerNetwork, Title: "the node's firewall drops what its pods send",
+			Needs: []Need{NeedNode},
+			Reads: "the node's kernel log: lines of UFW, firewalld and iptables with IN=, OUT=, SRC=, DST=",
+			Why:   "UFW denies routed packets by default, and those of pods are routed. Packets that come from outside to the node itself are the internet's noise and no fault. An error when pods of the node fail on the network at the same time, else a warning.",
+			Explains: []string{
+				"img.pull-network", "net.dns", "wl.pod-failing", "wl.probe-failing", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running",
+				"drv.headers", "drv.build-fail", "nfd.labels", "node.not-ready",
+			},
+			Sources: []string{"seed 002"},
+			Run:     checkEgress,
+		},
+	}
+}
+
+// pullFailure is why an image could not be pulled.
+type pullFailure struct{ id, kind string }
+
+// classifyPull tells it from the runtime's words; false when they do not say.
+func classifyPull(message string) (pullFailure, bool) {
+	lower := strings.ToLower(message)
+	for _, known := range []struct {
+		texts []string
+		is    pullFailure
+	}{
+		// A wrong platform is wl.exec-format's, though containerd adds "not found" to it.
+		{[]string{"no match for platform", "no matching manifest for"}, pullFailure{"", "platform"}},
+		{[]string{"invalidimagename", "invalid reference format", "couldn't parse image"}, pullFailure{"img.not-found", "name"}},
+		{[]string{"toomanyrequests", "429 too many requests", "pull rate limit"}, pullFailure{"img.pull-auth", "limit"}},
+		{[]string{"proxyconnect", "proxy error", "407 proxy authentication"}, pullFailure{"img.pull-network", "proxy"}},
+		{[]string{"no such host", "server misbehaving", "temporary failure in name resolution", "name resolution"}, pullFailure{"img.pull-network", "dns"}},
+		{[]string{"x509:", "certificate", "tls handshake timeout", "tls: ", "server gave http response to https client"}, pullFailure{"img.pull-network", "tls"}},
+		{[]string{"i/o timeout", "client.timeout exceeded", "context deadline exceeded", "timeout awaiting", "connection timed out", "no route to host", "network is unreachable"}, pullFailure{"img.pull-network", "timeout"}},
+		{[]string{"connection refused", "connection reset", "unexpected eof", "broken pipe", "502 bad gateway", "503 service unavailable", "504 gateway"}, pullFailure{"img.pull-network", "refused"}},
+		{[]string{"401 unauthorized", "403 forbidden", "insufficient_scope", "authorization failed", "unauthorized:", "unauthorized", "no basic auth credentials", "pull access denied", "denied:", "authentication required"}, pullFailure{"img.pull-auth", "auth"}},
+		{[]string{"manifest unknown", "not found", "name unknown", "repository does not exist", "does not exist"}, pullFailure{"img.not-found", "tag"}},
+	} {
+		if containsAny(lower, known.texts) {
+			return known.is, true
+		}
+	}
+	return pullFailure{}, false
+}
+
+// pulling is an image that a pod waits for in vain.
+type pulling struct {
+	image    string
+	failure  pullFailure
+	known    bool
+	evidence Evidence
+}
+
+// failedPulls are the images that a pod cannot get, now.
+func (f *Facts) failedPulls(pod *corev1.Pod) []pulling {
+	if pod.DeletionTimestamp != nil || Ended(pod) {
+		return nil
+	}
+	var all []pulling
+	for _, c := range statuses(pod) {
+		w := c.State.Waiting
+		if w == nil || !slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "RegistryUnavailable", "ErrImageInspect"}, w.Reason) {
+			continue
+		}
+		p := pulling{image: cmp.Or(imageOf(pod, c.Name), c.Image)}
+		p.evidence = Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .state.waiting", Text: cut(w.Reason + ": " + w.Message)}
+		p.failure, p.known = classifyPull(w.Reason + " " + w.Message)
+		for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+			if p.known || e.Reason != "Failed" || !strings.Contains(e.Message, "pull image") || !strings.Contains(e.Message, p.image) {
+				continue
+			}
+			if p.failure, p.known = classifyPull(e.Message); p.known {
+				p.evidence = Quote(e)
+				p.evidence.Text = cut(p.evidence.Text)
+			}
+		}
+		all = append(all, p)
+	}
+	if len(all) > 0 || pod.Status.Phase != corev1.PodPending {
+		return all
+	}
+	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) { // the pause image
+		if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, "sandbox image") && strings.Contains(e.Message, "pull") {
+			p := pulling{image: quotedWord(e.Message), evidence: Quote(e)}
+			p.evidence.Text = cut(p.evidence.Text)
+			p.failure, p.known = classifyPull(e.Message)
+			return append(all, p)
+		}
+	}
+	return all
+}
+
+// quotedWord is the first text in double quotes.
+func quotedWord(text string) string {
+	_, rest, _ := strings.Cut(text, `"`)
+	word, _, found := strings.Cut(rest, `"`)
+	if !found || len(word) > 512 {
+		return ""
+	}
+	return word
+}
+
+// imageOf is the image that a pod's container asks for.
+func imageOf(pod *corev1.Pod, container string) string {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Name == container {
+			return c.Image
+		}
+	}
+	return ""
+}
+
+// registryOf is the host that an image is pulled from.
+func registryOf(image string) string {
+	host, _, found := strings.Cut(image, "/")
+	if found && (strings.ContainsAny(host, ".:") || host == "localhost") {
+		return host
+	}
+	return "docker.io"
+}
+
+// concerns is how bad it is when a pod does not run: GPU pods and the components that make GPUs usable are what doctor is about.
+func concerns(pod *corev1.Pod) Severity {
+	if WantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" {
+		return Error
+	}
+	return Info
+}
+
+func checkPulls(f *Facts, r *Result, id string) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		for _, p := range f.failedPulls(pod) {
+			if !p.known && id == "img.pull-network" {
+				why := "neither the pod's status nor an event says why " + p.image + " cannot be pulled"
+				if missing := f.Missing("api/events"); missing != "" {
+					why += "; api/events: " + missing
+				}
+				r.Unknown(PodObject(pod), "%s", why)
+			}
+			if p.failure.id != id {
+				continue
+			}
+			severity := concerns(pod)
+			if severity == Info && id != "img.pull-network" {
+				continue // an app of somebody, which has nothing to do with GPUs
+			}
+			title, fix := pullFix(pod, p)
+			r.Add(Finding{Title: title, Object: PodObject(pod), Nodes: onNode(pod), Severity: severity, Evidence: []Evidence{p.evidence}, Fix: fix})
+		}
+	}
+}
+
+func pullFix(pod *corev1.Pod, p pulling) (string, Fix) {
+	registry := registryOf(p.image)
+	try := []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "sudo crictl pull " + p.image}
+	curl := []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "curl -sSI https://" + registry + "/v2/"}
+	switch p.failure.kind {
+	case "dns":
+		return "the node cannot resolve the name of the image's registry", Fix{
+			Text:     "repair the DNS of the nodes (/etc/resolv.conf, systemd-resolved) for " + registry + ", or use a mirror that they can resolve",
+			Commands: []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "getent hosts " + registry, "resolvectl status"},
+		}
+	case "tls":
+		return "the TLS connection to the image's registry fails", Fix{
+			Text:     "trust the certificate authority of " + registry + " on the nodes (a proxy that opens TLS has its own), and check their clocks and MTU",
+			Commands: curl,
+		}
+	case "proxy":
+		return "the proxy between the node and the image's registry fails", Fix{
+			Text: "correct HTTPS_PROXY and NO_PROXY of the container runtime's unit on the nodes, then restart it", Commands: curl,
+		}
+	case "timeout":
+		return "the node does not reach the image's registry: the connection times out", Fix{
+			Text: "let the nodes reach " + registry + " on TCP 443: firewall rule, NAT gateway, security group, or HTTPS_PROXY in the container runtime's " +
+				"unit; or use a mirror inside. The node pulls images, so that NetworkPolicies do not matter",
+			Commands: curl,
+		}
+	case "refused":
+		return "the image's registry refuses or breaks off the connection", Fix{Text: "see whether " + registry + " is up and reachable on its port from the nodes", Commands: curl}
+	case "limit":
+		return "the image's registry has limited how often it may be asked", Fix{
+			Text: "log in with a pull secret, or pull through a mirror of " + registry, Commands: secretCommands(pod, registry),
+		}
+	case "auth":
+		return "the image's registry refuses: no valid credentials for this image", Fix{
+			Text:     "give the pod's service account a pull secret for " + registry + "; some registries say the same when the image does not exist",
+			Commands: secretCommands(pod, registry),
+		}
+	case "name":
+		return "the image reference is not valid", Fix{Text: "correct the image's name: " + p.image, Commands: editCommands(pod)}
+	}
+	return "the image does not exist in its registry", Fix{
+		Text: "correct name or tag of the image: " + p.image, Commands: append(try, editCommands(pod)...),
+	}
+}
+
+func spaced(name string) string {
+	if name == "" {
+		return ""
+	}
+	return " " + name
+}
+
+func secretCommands(pod *corev1.Pod, registry string) []string {
+	user := "USER"
+	if registry == "nvcr.io" {
+		user = "'$oauthtoken'"
+	}
+	account := cmp.Or(pod.Spec.ServiceAccountName, "default")
+	return []string{
+		fmt.Sprintf("kubectl -n %s create secret docker-registry regcred --docker-server=%s --docker-username=%s --docker-password=TOKEN", pod.Namespace, registry, user),
+		fmt.Sprintf("kubectl -n %s patch serviceaccount %s -p '{\"imagePullSecrets\":[{\"name\":\"regcred\"}]}'", pod.Namespace, account),
+	}
+}
+
+// dnsTexts are what programs say when no DNS server answers.
+func dnsTexts() []string {
+	return []string{
+		"Temporary failure in name resolution", "Temporary failure resolving", "server misbehaving", "Could not resolve host", "Name or service not known",
+		"EAI_AGAIN", "no such host", "[Errno -3]",
+	}
+}
+
+// onNetwork are the pods that the network checks look at: GPU pods and components that fail.
+func (f *Facts) onNetwork() []*corev1.Pod {
+	var all []*corev1.Pod
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if concerns(pod) == Error && len(f.troubles(pod)) > 0 {
+			all = append(all, pod)
+		}
+	}
+	return all
+}
+
+func checkDNS(f *Facts, r *Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.onNetwork() {
+		if len(f.failedPulls(pod)) > 0 {
+			continue // the node's DNS, which img.pull-network tells
+		}
+		troubles := f.troubles(pod)
+		e, found := f.said(pod, troubles, dnsTexts()...)
+		if !found {
+			if why := f.unread(pod, troubles); why != "" {
+				r.Unknown(PodObject(pod), "%s", why)
+			}
+			continue
+		}
+		r.Unknown(Object{Kind: "Namespace", Name: pod.Namespace}, "NetworkPolicies are not part of a snapshot: one may keep the pods from their DNS server")
+		r.Add(Finding{
+			Title: "names do not resolve inside the pod", Object: PodObject(pod), Nodes: onNode(pod), Confidence: Likely, Evidence: []Evidence{e},
+			Fix: Fix{
+				Text: "see whether CoreDNS is up and can be reached from this node: its pods, NetworkPolicies with egress rules (UDP and TCP 53), the node's firewall for routed packets",
+				Commands: []string{
+					"kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide", "kubectl -n " + pod.Namespace + " get networkpolicies",
+					"# on the node" + spaced(pod.Spec.NodeName) + ":", "sudo ufw status verbose; sudo dmesg | grep 'UFW BLOCK' | tail",
+				},
+			},
+		})
+	}
+}
+
+// blocked is a packet that a firewall dropped, as netfilter's LOG target prints it.
+type blocked struct {
+	ufw      bool
+	in, out  string
+	src, dst netip.Addr
+	proto    string
+	port     string // destination
+}
+
+// parseBlocked reads one line of the kernel log; false when it tells of no dropped packet.
+func parseBlocked(text string) (blocked, bool) {
+	var b blocked
+	prefix, _, found := strings.Cut(text, "IN=")
+	if !found || len(text) > 4<<10 {
+		return b, false
+	}
+	b.ufw = strings.Contains(prefix, "[UFW BLOCK]")
+	if !b.ufw && !containsAny(strings.ToUpper(prefix), []string{"BLOCK", "DROP", "REJECT", "DENY", "DENIED"}) {
+		return b, false
+	}
+	for word := range strings.FieldsSeq(text[len(prefix):]) {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "IN":
+			b.in = value
+		case "OUT":
+			b.out = value
+		case "SRC":
+			b.src, _ = netip.ParseAddr(value)
+		case "DST":
+			b.dst, _ = netip.ParseAddr(value)
+		case "PROTO":
+			b.proto = value
+		case "DPT":
+			b.port = value
+		}
+	}
+	return b, b.src.IsValid() && b.dst.IsValid()
+}
+
+// ofPods is whether an interface is one of those that pods hang on.
+func ofPods(name string) bool {
+	return regexp.MustCompile(`^(lxc|cali|veth|cni|cilium|flannel|cbr|tunl|vxlan|eni[0-9a-f]|azv|gke[0-9a-f]|weave|antrea|ovn|kube-bridge)`).MatchString(name)
+}
+
+// pattern is the interface as a firewall's rule matches all of its kind: lxc+ for lxc1a2b.
+func pattern(name string) string {
+	kind := regexp.MustCompile(`^(lxc|cali|veth|eni|azv|gke)`).FindString(name)
+	if kind == "" {
+		return name
+	}
+	return kind + "+"
+}
+
+func checkEgress(f *Facts, r *Result) {
+	r.EachHost(f, func(n *Node, host *node.Diagnosis) {
+		if why := host.Probe.Unread["kernelLog"]; why != "" {
+			r.Unknown(n.Object(), "kernel log: %s", why)
+			return
+		}
+		var lines []node.KernelRecord
+		var last blocked
+		for _, record := range host.KernelLog {
+			b, ok := parseBlocked(record.Text)
+			old := !record.Time.IsZero() && f.Now.Sub(record.Time) > time.Hour
+			if !ok || old || !ofPods(b.in) || b.dst.IsMulticast() || b.dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+				continue
+			}
+			lines, last = append(lines, record), b
+		}
+		if len(lines) == 0 {
+			r.Pass(n.Object())
+			return
+		}
+		finding := Finding{
+			Title:  "the node's firewall drops what its pods send",
+			Object: n.Object(), Severity: Warning, Confidence: Likely, Fix: firewallFix(n, last),
+		}
+		for _, record := range lines[max(0, len(lines)-3):] {
+			finding.Evidence = append(finding.Evidence, Evidence{
+				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time, Text: cut(record.Text),
+			})
+		}
+		if f.failsOnNetwork(n) {
+			finding.Severity, finding.Confidence = Error, Certain
+		}
+		r.Add(finding)
+	})
+}
+
+// failsOnNetwork is whether pods of the node fail with the network's own words.
+func (f *Facts) failsOnNetwork(n *Node) bool {
+	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+		troubles := f.troubles(pod)
+		if len(troubles) == 0 {
+			return false
+		}
+		if _, dns := f.said(pod, troubles, append(dnsTexts(), "i/o timeout", "Connection timed out", "connection timed out", "Network is unreachable")...); dns {
+			return true
+		}
+		return slices.ContainsFunc(f.failedPulls(pod), func(p pulling) bool { return p.failure.id == "img.pull-network" })
+	})
+}
+
+func firewallFix(n *Node, b blocked) Fix {
+	if !b.ufw {
+		return Fix{
+			Text: "let the node forward the packets of its pods: allow them in the firewall that wrote these lines (firewalld: put the pods' interfaces into the zone trusted)",
+			Commands: []string{
+				"# on the node " + n.Name + ":", "sudo firewall-cmd --permanent --zone=trusted --add-interface=" + b.in + " && sudo firewall-cmd --reload", "sudo iptables -S FORWARD",
+			},
+		}
+	}
+	fix := Fix{
+		Text:     "UFW denies routed packets by default, and those of pods are routed: allow them both ways, for this node and each other one that runs UFW",
+		Commands: []string{"# on the node " + n.Name + ":"},
+	}
+	if b.out != "" {
+		fix.Commands = append(fix.Commands,
+			fmt.Sprintf("sudo ufw route allow in on %s out on %s", pattern(b.in), b.out), fmt.Sprintf("sudo ufw route allow in on %s out on %s", b.out, pattern(b.in)))
+	} else {
+		fix.Commands = append(fix.Commands, "sudo ufw allow in on "+pattern(b.in))
+	}
+	if network := podNetwork(n, b.src); network != "" {
+		fix.Commands = append(fix.Commands, "sudo ufw route allow from "+network, "sudo ufw route allow to "+network)
+	}
+	fix.Commands = append(fix.Commands, "sudo ufw reload")
+	return fix
+}
+
+// podNetwork is the network that an address of a pod belongs to: the node's, else the private block around it.
+func podNetwork(n *Node, src netip.Addr) string {
+	for _, cidr := range append(slices.Clone(n.Spec.PodCIDRs), n.Spec.PodCIDR) {
+		if p, err := netip.ParsePrefix(cidr); err == nil && p.Contains(src) {
+			return p.Masked().String()
+		}
+	}
+	for _, cidr := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"} {
+		if p, err := netip.ParsePrefix(cidr); err == nil && p.Contains(src) {
+			return cidr
+		}
+	}
+	return ""
+}

@@ -1,3 +1,126 @@
 package doctor
 
-func runtimeChecks() []Check { return nil }
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
+)
+
+// runtimeChecks are about the node's container runtime, from the runtime class of a pod to the program that starts it. What is wrong with a
+// containerd's configuration is found by pkg/runtimeview, whose findings `runtime show` prints, too; the checks say for whom it matters.
+func runtimeChecks() []Check {
+	return slices.Concat(handlerChecks(), configurationChecks(), startChecks(), toolkitChecks(), cdiChecks(), nodeRuntimeChecks())
+}
+
+// noPods is what follows where pods do not start, or start without their GPUs.
+func noPods(more ...string) []string {
+	return gpuLost(append(more,
+		"rt.sandbox-failed", "wl.pod-failing", "dp.not-running", "dp.capacity-zero", "dp.nvml-missing", "dp.unhealthy", "dp.none", "op.*",
+		"gfd.labels", "obs.*", "dra.*", "mig.*", "share.*",
+	)...)
+}
+
+// noRuntime is what follows where the kubelet has no runtime at all.
+func noRuntime(more ...string) []string {
+	return noPods(append(more, "rt.not-ready", "rt.handler-missing", "rt.restart-loop", "node.not-ready", "node.condition", "sched.node-state", "dp.*")...)
+}
+
+// viewRuntimes makes of what the helper read on nodes what `runtime show` would say there.
+func (f *Facts) viewRuntimes() {
+	for _, n := range f.Nodes {
+		if n.Host == nil {
+			continue
+		}
+		var classes []runtimeview.RuntimeClass
+		for _, c := range f.RuntimeClasses {
+			classes = append(classes, runtimeview.RuntimeClass{Name: c.Name, Handler: c.Handler})
+		}
+		var toolkits []runtimeview.Toolkit
+		for _, set := range f.DaemonSets {
+			toolkits = append(toolkits, runtimeview.ToolkitsOf(set, n.Labels)...)
+		}
+		v := runtimeview.New(n.Name, n.Host.Runtime, classes, toolkits)
+		n.View = &v
+	}
+}
+
+// runtimeFindings are those of an ID that the runtime view of a node has.
+func (n *Node) runtimeFindings(id string) []runtimeview.Finding {
+	if n.View == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(n.View.Findings), func(f runtimeview.Finding) bool { return f.ID != id })
+}
+
+// instance is the runtime that the node's kubelet uses; nil when that is not known.
+func (n *Node) instance() *runtimeview.Instance {
+	if n.View == nil {
+		return nil
+	}
+	return n.View.Runtime
+}
+
+// eachRuntime calls do for every node whose runtime was read, and records the GPU nodes that were not as unknown.
+func (r *Result) eachRuntime(f *Facts, do func(n *Node)) {
+	for _, n := range f.Nodes {
+		switch {
+		case n.View != nil && n.View.Runtime != nil:
+			do(n)
+		case !slices.Contains(f.GPUNodes, n):
+		case n.View != nil:
+			r.Unknown(n.Object(), "the container runtime cannot be told: %s", cmp.Or(n.View.Problem, "no kubelet was found"))
+		default:
+			r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+		}
+	}
+}
+
+// quoted are a view's quotations as evidence.
+func quoted(n *Node, quotes []runtimeview.Quote) []Evidence {
+	var all []Evidence
+	for _, q := range quotes[:min(len(quotes), 5)] {
+		all = append(all, clipped(Evidence{Source: "nodes/" + n.Name + ": " + q.Source, Text: q.Text}))
+	}
+	return all
+}
+
+// hostCommand is a command that runs a program on a node as its root would.
+func hostCommand(n *Node, command string) string {
+	return fmt.Sprintf("kubectl debug node/%s -it --profile=sysadmin --image=busybox:1.37 -- chroot /host %s", n.Name, command)
+}
+
+// restartUnit is the command that restarts the runtime of a node: the unit that was found there, and not the one of the textbook.
+func restartUnit(n *Node) string {
+	unit := "containerd.service"
+	if i := n.instance(); i != nil && i.Unit != "" {
+		unit = i.Unit
+	} else if known, ok := n.Distribution.runtime(); ok && known.unit != "" {
+		unit = known.unit
+	} else if n.IsCRIO() {
+		unit = "crio.service"
+	}
+	return hostCommand(n, "systemctl restart "+unit)
+}
+
+// lookAt is the command that reads the node, where that was not done.
+func lookAt(n *Node) string { return "kubectl gpu-fault doctor --node " + n.Name }
+
+// runtimePlace is where a distribution keeps its containerd.
+type runtimePlace struct{ config, socket, unit string }
+
+// runtime is the containerd of a distribution whose kubelet does not use the one of /etc/containerd; Canonical's may lie elsewhere.
+func (d Distribution) runtime() (runtimePlace, bool) {
+	switch d {
+	case K3s:
+		return runtimePlace{"/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock", "k3s-agent.service"}, true
+	case RKE2:
+		return runtimePlace{"/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock", "rke2-agent.service"}, true
+	case MicroK8s:
+		return runtimePlace{"/var/snap/microk8s/current/args/containerd-template.toml", "/var/snap/microk8s/common/run/containerd.sock", "snap.microk8s.daemon-containerd.service"}, true
+	case K0s:
+		return runtimePlace{"/etc/k0s/containerd.d/nvidia.toml", "/run/k0s/containerd.sock", "k0sworker.service"}, true
+	}
+	return runtimePlace{}, false
+}

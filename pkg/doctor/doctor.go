@@ -47,6 +47,8 @@ type Report struct {
 	Edges  []Edge        `json:"edges,omitempty"`
 	Layers []LayerResult `json:"layers"`
 	Nodes  []NodeResult  `json:"nodes"` // GPU nodes
+	// Allocation is who has which GPUs, and who waits for some.
+	Allocation *AllocationView `json:"allocation,omitempty"`
 	// Ignored counts findings that Options.Ignore hid.
 	Ignored int `json:"ignored,omitempty"`
 }
@@ -130,6 +132,8 @@ func Examine(s *snapshot.Snapshot, o Options) Report {
 	}
 	report.Layers = layers(results, report.Items)
 	report.Nodes = nodeResults(facts, results, report.Items)
+	allocation := Allocation(facts)
+	report.Allocation = &allocation
 	return report
 }
 

@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -24,7 +27,16 @@ type Facts struct {
 	nodes  map[string]*Node
 	events map[objectKey][]*corev1.Event
 	pods   map[string]*corev1.Pod // by namespace/name
-	logs   map[string][]*snapshot.Log
+	// parts are the pods that belong to a component, and have not ended.
+	parts map[Component][]*corev1.Pod
+	logs  map[string][]*snapshot.Log
+
+	// unscheduled is why the scheduler does not place pods, worked out once: see Facts.pending.
+	unscheduled func() []pendingPod
+	// siblings are pods by their owner, found once.
+	siblings func() map[string][]*corev1.Pod
+	// startErrors is why container runtimes do not start pods, worked out once.
+	startErrors func() []startError
 }
 
 // Node is a node, with all that belongs to it.
@@ -34,6 +46,12 @@ type Node struct {
 	// Host is what the helper read there; nil when it did not.
 	Host         *node.Diagnosis
 	Distribution Distribution
+	// View is what the helper found of the container runtime, and what is wrong with it; nil where Host is.
+	View *runtimeview.View
+
+	parts map[Component][]*corev1.Pod
+	// gpus is what nvidia-smi and the kernel log say of its GPUs, worked out once: see gpuView.
+	gpus func() *gpuView
 }
 
 type objectKey struct{ kind, namespace, name string }
@@ -42,19 +60,29 @@ type objectKey struct{ kind, namespace, name string }
 func NewFacts(s *snapshot.Snapshot) *Facts {
 	f := &Facts{
 		Snapshot: s, Now: s.Meta.Created,
+		parts: map[Component][]*corev1.Pod{},
 		nodes: map[string]*Node{}, events: map[objectKey][]*corev1.Event{}, pods: map[string]*corev1.Pod{}, logs: map[string][]*snapshot.Log{},
 	}
 	for i := range s.Nodes {
-		n := &Node{Node: &s.Nodes[i], Host: s.Hosts[s.Nodes[i].Name]}
+		n := &Node{Node: &s.Nodes[i], Host: s.Hosts[s.Nodes[i].Name], parts: map[Component][]*corev1.Pod{}}
 		n.Distribution = distribution(n)
+		n.gpus = sync.OnceValue(func() *gpuView { return viewGPUs(n) })
 		f.Nodes = append(f.Nodes, n)
 		f.nodes[n.Name] = n
 	}
+	f.viewRuntimes()
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		f.pods[pod.Namespace+"/"+pod.Name] = pod
-		if n := f.nodes[pod.Spec.NodeName]; n != nil {
+		n := f.nodes[pod.Spec.NodeName]
+		if n != nil {
 			n.Pods = append(n.Pods, pod)
+		}
+		if is := ComponentOf(pod.Labels, pod.Spec); is != "" && !Ended(pod) {
+			f.parts[is] = append(f.parts[is], pod)
+			if n != nil {
+				n.parts[is] = append(n.parts[is], pod)
+			}
 		}
 		if !Ended(pod) && WantsGPU(pod) {
 			f.GPUPods = append(f.GPUPods, pod)
@@ -73,6 +101,8 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 	for _, of := range f.events {
 		slices.SortStableFunc(of, func(a, b *corev1.Event) int { return EventTime(b).Compare(EventTime(a)) })
 	}
+	f.siblings = sync.OnceValue(f.findSiblings)
+	f.unscheduled, f.startErrors = sync.OnceValue(f.findPending), sync.OnceValue(f.findStartErrors)
 	for i := range s.Logs {
 		l := &s.Logs[i]
 		f.logs[l.Namespace+"/"+l.Pod] = append(f.logs[l.Namespace+"/"+l.Pod], l)
@@ -85,6 +115,12 @@ func (f *Facts) Node(name string) *Node { return f.nodes[name] }
 
 // Pod returns the pod, or nil when it is not in the snapshot.
 func (f *Facts) Pod(namespace, name string) *corev1.Pod { return f.pods[namespace+"/"+name] }
+
+// Component returns the cluster's pods of a component that have not ended.
+func (f *Facts) Component(c Component) []*corev1.Pod { return f.parts[c] }
+
+// Component returns the node's pods of a component that have not ended.
+func (n *Node) Component(c Component) []*corev1.Pod { return n.parts[c] }
 
 // EventsOf returns the events about an object, the newest first.
 func (f *Facts) EventsOf(kind, namespace, name string) []*corev1.Event {
@@ -176,7 +212,8 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1
 			}
 		}
 	}
-	sidecars := map[corev1.ResourceName]int64{}
+	// Sidecars run beside the containers and beside the init containers after them, which run alone and before the containers.
+	sidecars, before := map[corev1.ResourceName]int64{}, map[corev1.ResourceName]int64{}
 	for _, c := range pod.Spec.InitContainers {
 		always := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 		for name, n := range asked(c.Resources) {
@@ -186,9 +223,12 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1
 				sidecars[name] += n
 				sum[name] += n
 			default:
-				sum[name] = max(sum[name], sidecars[name]+n)
+				before[name] = max(before[name], sidecars[name]+n)
 			}
 		}
+	}
+	for name, n := range before {
+		sum[name] = max(sum[name], n)
 	}
 	for name, n := range sum {
 		if n == 0 {
@@ -198,16 +238,24 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1
 	return sum
 }
 
-// asked are a container's requests; extended resources may stand in the limits only.
+// asked are a container's requests, as amount counts; extended resources may stand in the limits only.
 func asked(r corev1.ResourceRequirements) map[corev1.ResourceName]int64 {
 	all := map[corev1.ResourceName]int64{}
 	for name, q := range r.Limits {
-		all[name] = q.Value()
+		all[name] = amount(name, q)
 	}
 	for name, q := range r.Requests {
-		all[name] = q.Value()
+		all[name] = amount(name, q)
 	}
 	return all
+}
+
+// amount is a quantity as a whole number: thousandths of a CPU, bytes, pieces.
+func amount(name corev1.ResourceName, q resource.Quantity) int64 {
+	if name == corev1.ResourceCPU {
+		return q.MilliValue()
+	}
+	return q.Value()
 }
 
 // WantsGPU is whether the pod asks for GPUs, by a resource or by a resource claim.
@@ -295,7 +343,7 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 		part string
 		is   Component
 	}{
-		{"mps-control-daemon", MPS}, {"dra-driver", DRADriver}, {"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit},
+		{"device-plugin-validator", Validator}, {"cuda-validator", Validator}, {"mps-control-daemon", MPS}, {"dra-driver", DRADriver}, {"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit},
 		{"gpu-feature-discovery", FeatureDiscovery}, {"dcgm-exporter", DCGMExporter}, {"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
 		{"operator-validator", Validator}, {"nvidia-driver", Driver}, {"nvidia-vgpu-manager", Driver},
 		{"node-feature-discovery", NFD}, {"gpu-operator", Operator},

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"cmp"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -22,20 +23,17 @@ func gather(results []*Result, ignore []Ignore, checks []Check) (all []Finding, 
 	explain(single, checks)
 	type key struct{ id, title, fix, causes string }
 	at := map[key]int{}
+	var merged []*merging
 	for _, f := range single {
 		k := key{f.ID, f.Title, f.Fix.Text, strings.Join(f.CausedBy, " ")}
-		if i, known := at[k]; known {
-			all[i] = merge(all[i], f)
-			continue
+		if _, known := at[k]; !known {
+			at[k] = len(merged)
+			merged = append(merged, &merging{Finding: f, objects: map[Object]bool{}, nodes: map[string]bool{}, pods: map[string]bool{}, everywhere: len(f.Nodes) == 0})
 		}
-		f.Objects = []Object{f.Object}
-		at[k] = len(all)
-		all = append(all, f)
+		merged[at[k]].add(f)
 	}
-	for i := range all {
-		if len(all[i].Objects) == 1 {
-			all[i].Objects = nil
-		}
+	for _, m := range merged {
+		all = append(all, m.finish())
 	}
 	return all, ignored
 }
@@ -43,32 +41,52 @@ func gather(results []*Result, ignore []Ignore, checks []Check) (all []Finding, 
 // most is how many quotations and commands a finding about many objects keeps.
 const most = 8
 
-func merge(f, other Finding) Finding {
-	if !slices.Contains(f.Objects, other.Object) {
-		f.Objects = append(f.Objects, other.Object)
+// merging is a finding that others are added to. A cluster may have it on thousands of nodes, so that what is there already is asked of sets.
+type merging struct {
+	Finding
+	objects    map[Object]bool
+	nodes      map[string]bool
+	pods       map[string]bool
+	everywhere bool // one of them names no node
+}
+
+func (m *merging) add(f Finding) {
+	if !m.objects[f.Object] {
+		m.objects[f.Object] = true
+		m.Objects = append(m.Objects, f.Object)
 	}
-	if len(f.Nodes) > 0 && len(other.Nodes) > 0 {
-		for _, n := range other.Nodes {
-			if !slices.Contains(f.Nodes, n) {
-				f.Nodes = append(f.Nodes, n)
-			}
-		}
-	} else {
-		f.Nodes = nil
-	}
-	for _, e := range other.Evidence {
-		if len(f.Evidence) < most && !slices.Contains(f.Evidence, e) {
-			f.Evidence = append(f.Evidence, e)
-		}
-	}
-	for _, c := range other.Fix.Commands {
-		if len(f.Fix.Commands) < most && !slices.Contains(f.Fix.Commands, c) {
-			f.Fix.Commands = append(f.Fix.Commands, c)
+	m.everywhere = m.everywhere || len(f.Nodes) == 0
+	if !slices.Equal(f.Nodes, m.Nodes) || len(m.nodes) == 0 {
+		for _, n := range f.Nodes {
+			m.nodes[n] = true
 		}
 	}
-	f.pods = append(f.pods, other.pods...)
-	if rank(other.Severity) < rank(f.Severity) {
-		f.Severity = other.Severity
+	for _, p := range f.pods {
+		m.pods[p] = true
+	}
+	for _, e := range f.Evidence {
+		if len(m.Evidence) < most && !slices.Contains(m.Evidence, e) {
+			m.Evidence = append(m.Evidence, e)
+		}
+	}
+	for _, c := range f.Fix.Commands {
+		if len(m.Fix.Commands) < most && !slices.Contains(m.Fix.Commands, c) {
+			m.Fix.Commands = append(m.Fix.Commands, c)
+		}
+	}
+	if rank(f.Severity) < rank(m.Severity) {
+		m.Severity = f.Severity
+	}
+}
+
+func (m *merging) finish() Finding {
+	f := m.Finding
+	f.Nodes, f.pods = nil, slices.Sorted(maps.Keys(m.pods))
+	if !m.everywhere {
+		f.Nodes = slices.Sorted(maps.Keys(m.nodes))
+	}
+	if len(f.Objects) == 1 {
+		f.Objects = nil
 	}
 	return f
 }

@@ -26,6 +26,10 @@ func TestRoles(t *testing.T) {
 			"name: gpu-fault-cuda\n    namespace: research\n", "- deployments\n", "- pods/exec\n", "- dynamographdeployments\n", "kind: RoleBinding\n",
 		}, []string{"secrets"}},
 		"workloads everywhere": {"", []string{"cuda"}, []string{"- deployments\n", "kind: ClusterRole\n"}, []string{"research", "secrets"}},
+		"doctor": {"", []string{"doctor", "--user", "eve"}, []string{
+			"kind: ClusterRole\n", "- runtimeclasses\n", "- clusterpolicies\n", "- resourceslices\n", "- pods/log\n", "- pods/exec\n", "- create\n",
+		}, []string{"secrets", "leases", "update", "jobs"}},
+		"doctor without pods": {"", []string{"doctor", "--api-only"}, []string{"- events\n", "- list\n"}, []string{"secrets", "create", "delete", "exec", "update"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
@@ -23,7 +24,7 @@ func (v *view) write(w io.Writer, format printer.Format) error {
 	out.lines("RuntimeClasses whose handler this node does not have:", v.homeless())
 	out.table("Other containerds and their files, which the kubelet does not use:", v.decoys(format.IsWide()))
 	for _, t := range v.Toolkits {
-		out.lines(fmt.Sprintf("The NVIDIA container toolkit, DaemonSet %s/%s, was told:", t.Namespace, t.Name), t.lines())
+		out.lines(fmt.Sprintf("The NVIDIA container toolkit, DaemonSet %s/%s, was told:", t.Namespace, t.Name), toolkitLines(t))
 	}
 	var findings []string
 	for _, f := range v.Findings {
@@ -100,7 +101,7 @@ func (v *view) summary(wide bool) []string {
 		add("Endpoint", fmt.Sprintf("%s (from %s)", v.Kubelet.Endpoint, from(v.Kubelet.EndpointFrom)))
 	}
 	if i := v.Runtime; i != nil {
-		add("Runtime", strings.TrimSpace(i.Name+" "+strings.TrimPrefix(i.Release, "v"))+", "+i.state())
+		add("Runtime", strings.TrimSpace(i.Name+" "+strings.TrimPrefix(i.Release, "v"))+", "+state(i))
 		add("Process", process(i.PID, i.Exe))
 		if wide {
 			add("Command", strings.Join(i.Args, " "))
@@ -144,7 +145,7 @@ func from(who string) string {
 	return who
 }
 
-func (i *instance) state() string {
+func state(i *runtimeview.Instance) string {
 	switch {
 	case i.Ready:
 		return "ready"
@@ -181,10 +182,10 @@ func (v *view) files(wide bool) *printer.Table {
 // handlers has a row for each handler, and two where disk and memory differ.
 func (v *view) handlers(wide bool) *printer.Table {
 	t := &printer.Table{Header: []string{"HANDLER", "WHERE", "BINARY", "SYSTEMD-CGROUP", "TYPE", "RUNTIMECLASS", "DEFINED-IN", "NOTE"}}
-	memory := v.Runtime.showsMemory()
+	memory := v.Runtime.ShowsMemory()
 	for _, h := range v.Runtime.Handlers {
 		add := func(where string, s *settings, note string) {
-			programs := handler{OnDisk: s}.programs()
+			programs := runtimeview.Handler{OnDisk: s}.Programs()
 			binary := s.BinaryName
 			if binary == "" {
 				binary = programs[0]
@@ -195,8 +196,8 @@ func (v *view) handlers(wide bool) *printer.Table {
 				}
 			}
 			systemd := printer.Blank
-			if h.usesRunc() {
-				systemd = strconv.FormatBool(s.systemd())
+			if h.UsesRunc() {
+				systemd = strconv.FormatBool(s.Systemd())
 			}
 			kind := s.Type
 			if kind == "" || kind == "io.containerd.runc.v2" && !wide {
@@ -236,7 +237,7 @@ func (v *view) handlers(wide bool) *printer.Table {
 // trouble is what is wrong with a program in a few words; the findings have all of them.
 func trouble(program, problem string) string {
 	what := "binary"
-	if isShim(program) {
+	if runtimeview.IsShim(program) {
 		what = "shim"
 	}
 	if problem == "not executable" || problem == "empty" {
@@ -271,7 +272,7 @@ func (v *view) decoys(wide bool) *printer.Table {
 		}
 		gpu, rest := []string{}, []string{}
 		for _, h := range d.Handlers {
-			if h.isGPU() {
+			if h.IsGPU() {
 				gpu = append(gpu, h.Name)
 			} else {
 				rest = append(rest, h.Name)
@@ -289,7 +290,7 @@ func (v *view) decoys(wide bool) *printer.Table {
 	return withoutBlanks(t)
 }
 
-func (t toolkit) lines() []string {
+func toolkitLines(t toolkit) []string {
 	if len(t.Settings) == 0 {
 		return []string{"  nothing about the runtime: it edits /etc/containerd/config.toml and what that imports"}
 	}

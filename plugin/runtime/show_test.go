@@ -120,7 +120,7 @@ func TestView(t *testing.T) {
 	t.Parallel()
 	classes := []runtimeClass{{Name: "nvidia", Handler: "nvidia"}, {Name: "kata", Handler: "kata"}}
 	toolkits := []toolkit{{Namespace: "gpu-operator", Name: "nvidia-container-toolkit-daemonset", Container: "ctr", MatchesNode: true, Settings: []setting{
-		{"CONTAINERD_CONFIG", "/runtime/config-dir/config.toml", "/etc/containerd/config.toml"}, {"RUNTIME_RESTART_MODE", "signal", ""},
+		{Name: "CONTAINERD_CONFIG", Value: "/runtime/config-dir/config.toml", OnNode: "/etc/containerd/config.toml"}, {Name: "RUNTIME_RESTART_MODE", Value: "signal"},
 	}}}
 	for name, found := range map[string]node.Runtime{
 		"healthy": healthy(), "wrong-instance": wrongInstance(), "edited": edited(), "crio": crio(), "unparsable": unparsable(),

@@ -18,6 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
@@ -32,6 +33,7 @@ func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 	return map[string]fault.Undoer{
 		nodefiles.UndoKind: nodefiles.Undoer{},
 		workload.UndoKind:  workload.Undoer{},
+		mend.UndoKind:      mend.Undoer{},
 		kernellog.UndoKind: kernellog.Undoer{Forget: func(xids []string) []string { return forget(detectors(), xids) }},
 	}
 }
@@ -76,6 +78,7 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 		Cluster: workloads(cluster), LedgerNamespace: ledgerNamespace,
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
+	undoers[mend.UndoKind] = mend.Undoer{Client: cluster.Client}
 	return &fault.Session{
 		Client:   cluster.Client,
 		Ledger:   ledger.New(cluster.Client, ledgerNamespace),

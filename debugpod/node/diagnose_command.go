@@ -1,0 +1,215 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+)
+
+const (
+	// diagnoseSMILimit is how long `nvidia-smi -q -x` may take: without persistence mode it loads every GPU first, and it hangs where
+	// one is broken.
+	diagnoseSMILimit = 20 * time.Second
+	maxSMI           = 8 << 20 // bytes; eight GPUs with MIG have 500 kB
+	// showLimit is for programs that only say their version.
+	showLimit = 5 * time.Second
+	maxShow   = 64 << 10
+
+	// journalLimit is how long journalctl may take: it looks through all files of the journal.
+	journalLimit   = 10 * time.Second
+	journalLines   = 200
+	maxJournal     = 128 << 10 // bytes of each unit
+	maxJournalRead = 4 << 20   // bytes, before long lines are cut
+)
+
+// command is a program of the node that is run within limits.
+type command struct {
+	root      rootFS // its root directory
+	program   string // where it lies there
+	args      []string
+	libraries string // LD_LIBRARY_PATH; empty for the usual ones
+	limit     time.Duration
+	most      int  // bytes of its output that are kept
+	last      bool // the last bytes, not the first
+}
+
+// exitError is how a program failed by itself, with what it wrote.
+type exitError struct {
+	program string
+	err     error
+	said    string
+}
+
+func (e *exitError) Error() string {
+	if e.said == "" {
+		return fmt.Sprintf("%s: %v", e.program, e.err)
+	}
+	return fmt.Sprintf("%s: %v: %s", e.program, e.err, e.said)
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// driverPlaces are where the driver's programs lie: as root directory, folder in there, and folder of its libraries.
+var driverPlaces = []struct{ root, folder, libraries string }{
+	{"/", "/usr/bin", ""},
+	{"/run/nvidia/driver", "/usr/bin", ""}, // GPU operator: the driver's container
+	{"/", "/home/kubernetes/bin/nvidia/bin", "/home/kubernetes/bin/nvidia/lib64"}, // GKE
+	{"/", "/usr/local/nvidia/bin", "/usr/local/nvidia/lib64"},
+	{"/", "/opt/nvidia/bin", "/opt/nvidia/lib64"},
+	{"/", "/usr/local/bin", ""}, // Talos
+	{"/", "/opt/bin", ""},
+}
+
+// driverProgram finds a program of the driver; ok is whether it is there.
+func driverProgram(node rootFS, name string) (c command, ok bool) {
+	for _, place := range driverPlaces {
+		if executable(node, path.Join(place.root, place.folder, name)) == "" {
+			return command{root: rootFS(node.below(place.root)), program: path.Join(place.folder, name), libraries: place.libraries}, true
+		}
+	}
+	return command{}, false
+}
+
+// smi asks nvidia-smi for all that it knows. Where one of several GPUs is broken it fails, and may have written of the others.
+func (d *diagnosing) smi(ctx context.Context) (func(*Diagnosis), error) {
+	c, ok := driverProgram(d.root, "nvidia-smi")
+	if !ok {
+		return func(found *Diagnosis) { found.Probe.SMIError = "nvidia-smi is in none of the places where it could be" }, nil
+	}
+	c.args, c.limit, c.most = []string{"-q", "-x"}, diagnoseSMILimit, maxSMI+1
+	out, err := d.run(ctx, c)
+	var words string
+	var exit *exitError
+	switch {
+	case errors.As(err, &exit):
+		words = exit.said
+		if !strings.Contains(out, "<nvidia_smi_log") { // it complains there, too
+			words = strings.TrimSpace(strings.TrimSpace(out) + "\n" + words)
+		}
+		words = strings.TrimSpace(words + "\n(" + exit.program + ": " + exit.err.Error() + ")")
+	case err != nil:
+		words = err.Error()
+	}
+	if len(out) > maxSMI {
+		out, words = "", fmt.Sprintf("nvidia-smi wrote more than %d bytes", maxSMI)
+	}
+	if !strings.Contains(out, "<nvidia_smi_log") {
+		if words == "" {
+			words = "nvidia-smi -q -x wrote no XML: " + strings.TrimSpace(out)
+		}
+		out = ""
+	}
+	return func(found *Diagnosis) {
+		found.SMI, found.Probe.SMIError = printable(strings.ToValidUTF8(out, "\uFFFD")), shorten(words, 2<<10)
+	}, nil
+}
+
+// fabricManager asks the program that is installed: "Fabric Manager version is : 535.104.05".
+func (d *diagnosing) fabricManager(ctx context.Context) (func(*Diagnosis), error) {
+	c, ok := driverProgram(d.root, "nv-fabricmanager")
+	if !ok {
+		return nil, nil
+	}
+	c.args, c.limit, c.most = []string{"--version"}, showLimit, maxShow
+	out, err := d.run(ctx, c)
+	version := dottedNumber.FindString(out)
+	if version == "" && err == nil {
+		err = fmt.Errorf("%s --version says %q", c.program, shorten(strings.TrimSpace(out), 200))
+	}
+	return func(found *Diagnosis) { found.Probe.FabricManager = version }, err
+}
+
+// toolkitPrograms tell the version of NVIDIA's container toolkit, those of the GPU operator first: it brings its own.
+var toolkitPrograms = []string{
+	"/usr/local/nvidia/toolkit/nvidia-ctk", "/usr/bin/nvidia-ctk", "/usr/local/bin/nvidia-ctk",
+	"/usr/local/nvidia/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime", "/usr/local/bin/nvidia-container-runtime",
+}
+
+// toolkitVersion asks them; the first that answers counts: "NVIDIA Container Toolkit CLI version 1.17.4".
+func (d *diagnosing) toolkitVersion(ctx context.Context) (func(*Diagnosis), error) {
+	var wrong problems
+	asked := 0
+	for _, program := range toolkitPrograms {
+		if executable(d.root, program) != "" {
+			continue
+		}
+		if asked++; asked > 4 {
+			break
+		}
+		out, err := d.run(ctx, command{root: d.root, program: program, args: []string{"--version"}, limit: showLimit, most: maxShow})
+		line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
+		// Of a script in its place, runc itself may answer.
+		if line = strings.ToValidUTF8(line, "\uFFFD"); dottedNumber.MatchString(line) && strings.Contains(line, "NVIDIA") {
+			return func(found *Diagnosis) { found.Probe.ToolkitVersion = shorten(line, 200) }, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%s --version says %q", program, shorten(line, 200))
+		}
+		wrong.add("%w", err)
+	}
+	return nil, wrong.err()
+}
+
+// journalUnits are the kubelet's, the runtime's, and those asked for.
+func journalUnits(units []Unit, kubelet int, runtime Runtime, asked []string) []string {
+	var names []string
+	for _, u := range units {
+		if u.PID != 0 && (u.PID == kubelet || runtime.Instance != nil && u.PID == runtime.Instance.PID) {
+			names = append(names, u.Name)
+		}
+	}
+	if runtime.Instance != nil && runtime.Instance.Unit != "" {
+		names = append(names, runtime.Instance.Unit)
+	}
+	return unique(append(names, asked...))
+}
+
+// journals asks journalctl for the last lines of units.
+func (d *diagnosing) journals(ctx context.Context, units []string) (func(*Diagnosis), error) {
+	program := ""
+	for _, dir := range strings.Split(usualPath, ":") {
+		if executable(d.root, path.Join(dir, "journalctl")) == "" {
+			program = path.Join(dir, "journalctl")
+			break
+		}
+	}
+	switch {
+	case program == "":
+		return nil, fmt.Errorf("journalctl is in no folder of %s", usualPath)
+	case len(units) == 0:
+		return nil, errors.New("neither the kubelet nor its container runtime runs in a systemd unit, as far as can be told")
+	}
+	journals, wrong := map[string]string{}, problems{}
+	ctx, cancel := context.WithTimeout(ctx, journalLimit) // of all together
+	defer cancel()
+	for _, unit := range units {
+		out, err := d.run(ctx, command{
+			root: d.root, program: program, limit: journalLimit, most: maxJournalRead, last: true,
+			args: []string{"-q", "-u", unit, "-n", fmt.Sprint(journalLines), "--no-pager", "-o", "short-iso"},
+		})
+		if text := lastLines(out, journalLines, maxJournal); text != "" {
+			journals[unit] = text
+		} else if err == nil {
+			err = errors.New("the journal has no line of it")
+		}
+		if err != nil {
+			wrong.add("%s: %w", unit, err)
+		}
+	}
+	return func(found *Diagnosis) { found.Journals = journals }, wrong.err()
+}
+
+func unique(names []string) []string {
+	var once []string
+	seen := map[string]bool{}
+	for _, name := range names {
+		if name != "" && !seen[name] {
+			once = append(once, name)
+		}
+		seen[name] = true
+	}
+	return once
+}

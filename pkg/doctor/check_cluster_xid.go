@@ -1,0 +1,37 @@
+package doctor
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+// xidsIn are the XIDs that agents name in conditions: "Xid (PCI:0000:17:00): 79,", "NvidiaXID79Error", "ErrorCode:79".
+func xidsIn(text string) []int {
+	var all []int
+	for _, pattern := range []string{`(?i)Xid \([^)]*\): (\d{1,4})`, `(?i)Xid[ =:]{0,3}(\d{1,4})`, `ErrorCode:(\d{1,4})\b`} {
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, 64) {
+			if code, err := strconv.Atoi(m[1]); err == nil && !slices.Contains(all, code) {
+				all = append(all, code)
+			}
+		}
+	}
+	return all
+}
+
+// xidSeverity is how bad a code is for the node's other users; empty when the code is not known.
+func xidSeverity(code int) Severity {
+	known, ok := xid.Lookup(code)
+	if !ok {
+		return ""
+	}
+	switch known.Class {
+	case "gpu_fatal":
+		return Error
+	case "app", "info", "unused":
+		return Info
+	}
+	return Warning
+}

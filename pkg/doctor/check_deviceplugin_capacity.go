@@ -1,0 +1,327 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func joined(all []string) string { return strings.Join(all, ", ") }
+
+// isOtherGPU is whether it is a GPU by another name: those of KubeVirt (nvidia.com/GA102GL_A10), HAMi, Volcano, run:ai.
+func isOtherGPU(name corev1.ResourceName) bool {
+	text := string(name)
+	vendor, rest, _ := strings.Cut(text, "/")
+	switch {
+	case IsGPUResource(name), strings.HasPrefix(text, "nvidia.com/gpumem"), strings.HasPrefix(text, "nvidia.com/gpucores"):
+		return false
+	case vendor == "nvidia.com", strings.HasPrefix(rest, "vgpu"), strings.HasPrefix(rest, "gpu"):
+		return true
+	}
+	return false
+}
+
+func pluginPodCheck() Check {
+	return Check{
+		ID: "dp.not-running", Layer: LayerDevicePlugin,
+		Title:    "a device plugin's pod does not become ready",
+		Needs:    []Need{NeedAPI, NeedLogs},
+		Reads:    "state, last state and restarts of the containers of device plugin pods, their newest warning, and the end of their logs",
+		Why:      "A symptom: it is told so that nothing stays unseen whose cause no other check knows. Pods that start for less than 2 minutes, or are being deleted, are not counted.",
+		Explains: gpuLost("dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
+		Doc:      "https://github.com/NVIDIA/k8s-device-plugin#troubleshooting",
+		Sources:  []string{"k8s-device-plugin#240", "k8s-device-plugin#1228"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, pod := range f.Component(DevicePlugin) {
+				if n := f.Node(pod.Spec.NodeName); n != nil && !alive(n) {
+					r.Unknown(PodObject(pod), "node %s is not Ready: what the API says of the pod is old", n.Name)
+					continue
+				}
+				t, bad := operandTrouble(f, pod)
+				if !bad {
+					r.Pass(PodObject(pod))
+					continue
+				}
+				found := troubleFinding(t)
+				found.Title = "the device plugin's pod " + troubleWords(t)
+				if n := f.Node(pod.Spec.NodeName); n != nil && (!slices.Contains(f.GPUNodes, n) || gpusOf(n.Status.Allocatable) > 0) {
+					found.Severity = Warning // no GPU is missing: a node without any, or advertised by somebody else
+				}
+				r.Add(found)
+			}
+		},
+	}
+}
+
+func capacityCheck() Check {
+	return Check{
+		ID: "dp.capacity-zero", Layer: LayerDevicePlugin,
+		Title: "a node with GPUs advertises none, although it has a device plugin",
+		Needs: []Need{NeedAPI, NeedNode},
+		Reads: "status.capacity of GPU nodes, device plugin pods there, and the sockets in the kubelet's device-plugins folder with their times",
+		Why: "A device plugin that is there must have told the kubelet of at least one GPU. When the kubelet restarts it forgets its plugins, and a plugin that does not notice stays unknown; a kubelet " +
+			"whose folder is elsewhere never hears of it. Nodes whose GPUs come by DRA or by another resource, and pods that are younger than 2 minutes, are healthy.",
+		Explains: gpuLost("op.operand-failing", "op.clusterpolicy"),
+		Doc:      "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#device-plugin-implementation",
+		Sources:  []string{"k8s-device-plugin#240", "k8s-device-plugin#1228", "kubernetes#60176"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/pods") || r.Lacks(f, "api/nodes") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkCapacity(f, r, n)
+			}
+		},
+	}
+}
+
+func checkCapacity(f *Facts, r *Result, n *Node) {
+	plugins := current(n, DevicePlugin)
+	switch {
+	case !alive(n):
+		r.Unknown(n.Object(), "the node is not Ready: what the API says of it is old")
+		return
+	case advertises(f, n):
+		r.Pass(n.Object())
+		return
+	case len(plugins) == 0:
+		return // dp.none
+	case starting(f, plugins):
+		return
+	}
+	pod := plugins[0]
+	found := Finding{
+		Object: n.Object(), Confidence: Likely,
+		Title: "the node advertises no GPU, although a device plugin is on it",
+		Evidence: []Evidence{
+			fieldEvidence(n.Object(), ".status.capacity", "%s", gpuText(n.Status.Capacity)),
+			fieldEvidence(PodObject(pod), ".status.phase", "%s, ready: %t", pod.Status.Phase, podReady(pod)),
+		},
+		Fix: Fix{Text: "Let the plugin register again, and look at what it says then.", Commands: []string{
+			restartPod(pod.Namespace, pod.Name), fmt.Sprintf("kubectl get node %s -o jsonpath='{.status.capacity}'", n.Name)}},
+	}
+	if e, ok := logEvidence(f, pod, "Registered device plugin for 'nvidia.com/", "ListAndWatch ended unexpectedly", "Could not register device plugin", "No devices found"); ok {
+		found.Evidence = append(found.Evidence, e)
+	}
+	if n.Host != nil {
+		found.Evidence = append(found.Evidence, sockets(n)...)
+	}
+	if dir := pluginFolder(pod); dir != "" && elsewhere(n, dir) {
+		found.Confidence = Likely
+		found.Title = "the device plugin registers in a folder that the node's kubelet does not use"
+		found.Evidence = append(found.Evidence, fieldEvidence(PodObject(pod), ".spec.volumes[].hostPath", "%s", dir))
+		found.Fix = Fix{Text: "Give the plugin the kubelet's folder " + kubeletRoot(n) + "/device-plugins.", Commands: []string{"kubectl edit " + ownerOf(pod) + " -n " + pod.Namespace}}
+		if h, ok := releaseOf(f, chartOperator); ok {
+			found.Fix.Commands = []string{helmUpgrade(h, "hostPaths.kubeletRootDir="+kubeletRoot(n))}
+		}
+	}
+	r.Add(found)
+}
+
+// starting is whether all these pods are too young to say anything.
+func starting(f *Facts, pods []*corev1.Pod) bool {
+	return !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace })
+}
+
+// sockets quotes the sockets in the kubelet's folder for device plugins.
+func sockets(n *Node) []Evidence {
+	if why := n.Host.Probe.Unread["devicePlugins"]; why != "" {
+		return nil
+	}
+	var all []Evidence
+	for _, s := range n.Host.Probe.DevicePlugins {
+		if strings.Contains(s.Path, "/device-plugins/") && len(all) < 3 {
+			text := "made " + s.Modified.UTC().Format(time.RFC3339)
+			if s.Listening != nil && !*s.Listening {
+				text += ", nobody listens"
+			}
+			all = append(all, Evidence{Source: "nodes/" + n.Name + " " + s.Path, Text: text})
+		}
+	}
+	if len(all) == 0 {
+		all = []Evidence{{Source: "nodes/" + n.Name + " /var/lib/kubelet/device-plugins", Text: "(no socket)"}}
+	}
+	return all
+}
+
+// pluginFolder is the host's folder in which a plugin makes its socket; empty when its pod mounts none.
+func pluginFolder(pod *corev1.Pod) string {
+	for _, v := range pod.Spec.Volumes {
+		if v.HostPath != nil && strings.HasSuffix(strings.TrimSuffix(v.HostPath.Path, "/"), "device-plugins") {
+			return strings.TrimSuffix(v.HostPath.Path, "/")
+		}
+	}
+	return ""
+}
+
+// elsewhere is whether the node's kubelet surely uses another folder for device plugins.
+func elsewhere(n *Node, dir string) bool {
+	return kubeletRoot(n) != "/var/lib/kubelet" && dir != kubeletRoot(n)+"/device-plugins"
+}
+
+// kubeletRoot is where the kubelet of a distribution keeps its files. MicroK8s has a link at the usual place.
+func kubeletRoot(n *Node) string {
+	if n.Distribution == K0s {
+		return "/var/lib/k0s/kubelet"
+	}
+	return "/var/lib/kubelet"
+}
+
+func noPluginCheck() Check {
+	return Check{
+		ID: "dp.none", Layer: LayerDevicePlugin,
+		Title: "a node has GPUs, and nothing advertises them",
+		Needs: []Need{NeedAPI},
+		Reads: "status.capacity and pods of GPU nodes, ResourceSlices",
+		Why: "Something must tell the kubelet of GPUs: NVIDIA's device plugin, a cloud's, or a DRA driver. A node without, whose labels or hardware say that it has GPUs of NVIDIA, can give none to pods. " +
+			"It is an error only where pods wait for GPUs, because a GPU may be there for other use.",
+		Explains: gpuLost("op.clusterpolicy"),
+		Doc:      "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
+		Sources:  []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/pods") || r.Lacks(f, "api/resourceslices") {
+				return
+			}
+			waiting := slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" })
+			for _, n := range f.GPUNodes {
+				checkNoPlugin(f, r, n, waiting)
+			}
+		},
+	}
+}
+
+func checkNoPlugin(f *Facts, r *Result, n *Node, waiting bool) {
+	var deleted []*corev1.Pod
+	for _, pod := range n.Component(DevicePlugin) {
+		if pod.DeletionTimestamp != nil {
+			deleted = append(deleted, pod)
+		}
+	}
+	switch {
+	case !alive(n):
+		r.Unknown(n.Object(), "the node is not Ready: what the API says of its pods is old")
+		return
+	case advertises(f, n), len(current(n, DevicePlugin)) > 0, len(deleted) > 0:
+		r.Pass(n.Object())
+		return
+	case f.Now.Sub(n.CreationTimestamp.Time) < 5*time.Minute:
+		return // its DaemonSets are still coming
+	}
+	found := Finding{
+		Object: n.Object(), Confidence: Certain, Severity: Warning,
+		Title:    "the node has GPUs, and neither a device plugin nor a DRA driver advertises them",
+		Evidence: append([]Evidence{fieldEvidence(n.Object(), ".status.capacity", "%s", gpuText(n.Status.Capacity))}, labelEvidence(n, gpuLabels()...)...),
+		Fix:      noPluginFix(f, n),
+	}
+	if waiting {
+		found.Severity = Error
+	}
+	r.Add(found)
+}
+
+// noPluginFix says why a device plugin's DaemonSet leaves the node out, or how to install one.
+func noPluginFix(f *Facts, n *Node) Fix {
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		if ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) != DevicePlugin || strings.Contains(d.Name, "mps") {
+			continue
+		}
+		taint, kept := keptAway(n, d)
+		text := "A device plugin is installed and does not run on the node: its DaemonSet's node selector, affinity or tolerations leave it out."
+		if kept {
+			text = "The device plugin's DaemonSet does not tolerate the taint " + taint.ToString() + " of the node: add the toleration."
+		}
+		return Fix{Text: text, Commands: []string{fmt.Sprintf("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace), "kubectl get node " + n.Name + " --show-labels"}}
+	}
+	if _, ok := clusterPolicy(f); ok {
+		if policyOff(f, "devicePlugin") {
+			return Fix{Text: "The operator's device plugin is switched off: switch it on, or use a DRA driver.", Commands: changeOperator(f, "devicePlugin.enabled", true)}
+		}
+		return Fix{Text: "The operator has not placed its device plugin on the node: see its labels nvidia.com/gpu.deploy.* and what the operator says.",
+			Commands: []string{"kubectl get node " + n.Name + " --show-labels", fmt.Sprintf("kubectl logs -n %s -l app=gpu-operator --tail 50", operatorNamespace(f))}}
+	}
+	return Fix{
+		Text:     "Install the GPU operator, or the device plugin alone where driver and toolkit are on the node already.",
+		Commands: []string{"helm install gpu-operator gpu-operator --repo " + chartRepository(chartOperator) + " -n gpu-operator --create-namespace"},
+	}
+}
+
+func duplicateCheck() Check {
+	return Check{
+		ID: "dp.duplicate", Layer: LayerDevicePlugin,
+		Title: "two device plugins advertise the same GPUs on one node",
+		Needs: []Need{NeedAPI},
+		Reads: "device plugin pods on each node and what made them",
+		Why: "The kubelet knows one endpoint per resource: the plugin that registered last wins, and when it goes the capacity drops to 0 although the other still runs. Pods of the same DaemonSet during " +
+			"an update, plugins for virtual machines, and the MPS daemon are no duplicates.",
+		Explains: []string{"dp.capacity-zero", "dp.unhealthy", "share.timeslicing", "alloc.unexpected-admission"},
+		Doc:      "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/",
+		Sources:  []string{"k8s-device-plugin#255", "k8s-device-plugin#455", "k8s-device-plugin#1435", "HAMi#2076"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkDuplicate(r, n)
+			}
+		},
+	}
+}
+
+func checkDuplicate(r *Result, n *Node) {
+	owners := map[string]*corev1.Pod{}
+	for _, pod := range n.Pods {
+		if !Ended(pod) && pod.DeletionTimestamp == nil && podReady(pod) && advertisesGPUs(pod) {
+			owners[pod.Namespace+" "+ownerOf(pod)] = pod
+		}
+	}
+	if len(owners) < 2 {
+		r.Pass(n.Object())
+		return
+	}
+	found := Finding{
+		Severity: Warning, Object: n.Object(), Title: "two device plugins of different owners advertise GPUs on the node",
+		Fix: Fix{Text: "Keep one: delete the DaemonSet of the other, or keep it off GPU nodes. If the operator's is not the one to keep, switch that off (devicePlugin.enabled=false)."},
+	}
+	for _, owner := range sortedKeys(owners) {
+		pod := owners[owner]
+		found.Evidence = append(found.Evidence, fieldEvidence(PodObject(pod), ".spec.containers[].image", "%s, made by %s", images(pod), ownerOf(pod)))
+		found.Fix.Commands = append(found.Fix.Commands, fmt.Sprintf("# one of them: kubectl delete %s -n %s", ownerOf(pod), pod.Namespace))
+	}
+	r.Add(found)
+}
+
+// advertisesGPUs is whether a pod is a device plugin for nvidia.com/gpu: NVIDIA's, a cloud's, HAMi's or Volcano's.
+func advertisesGPUs(pod *corev1.Pod) bool {
+	name := strings.ToLower(pod.Name)
+	if strings.Contains(name, "sandbox") || strings.Contains(name, "kubevirt") {
+		return false
+	}
+	if ComponentOf(pod.Labels, pod.Spec) == DevicePlugin {
+		return true
+	}
+	return strings.Contains(name, "hami-device-plugin") && pluginFolder(pod) != ""
+}
+
+func images(pod *corev1.Pod) string {
+	var all []string
+	for _, c := range pod.Spec.Containers {
+		all = append(all, c.Image)
+	}
+	return joined(all)
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,149 @@
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+func unhealthyCheck() Check {
+	return Check{
+		ID: "dp.unhealthy", Layer: LayerDevicePlugin,
+		Title: "a node offers fewer GPUs than it has",
+		Needs: []Need{NeedAPI},
+		Reads: "status.capacity and status.allocatable of GPU nodes",
+		Why: "The kubelet takes a device that its plugin calls unhealthy out of allocatable, and leaves it in capacity. All of them are out for the moments in which a plugin restarts, which is no fault " +
+			"while its pod is younger than 2 minutes.",
+		Explains: gpuLost("op.operand-failing", "op.clusterpolicy"),
+		Doc:      "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#device-plugin-implementation",
+		Sources:  []string{"k8s-device-plugin#189", "k8s-device-plugin#231", "k8s-device-plugin#2038"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/nodes") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkUnhealthy(f, r, n)
+			}
+		},
+	}
+}
+
+func checkUnhealthy(f *Facts, r *Result, n *Node) {
+	lost := lostGPUs(n)
+	plugins := n.Component(DevicePlugin)
+	switch {
+	case !alive(n):
+		r.Unknown(n.Object(), "the node is not Ready: what the API says of it is old")
+		return
+	case len(lost) == 0:
+		r.Pass(n.Object())
+		return
+	case gpusOf(n.Status.Allocatable) == 0 && slices.ContainsFunc(plugins, func(pod *corev1.Pod) bool {
+		return pod.DeletionTimestamp != nil || starting(f, []*corev1.Pod{pod})
+	}):
+		return // the plugin restarts
+	}
+	r.Add(Finding{
+		Object: n.Object(), Title: "the node has GPUs that it does not offer, because its device plugin calls them unhealthy or is gone",
+		Evidence: lost,
+		Fix: Fix{
+			Text:     "Find out what is wrong with the GPU (nvidia-smi, kernel log), repair or reset it, and restart the device plugin's pod there: a device stays unhealthy until then.",
+			Commands: restartPlugins(n),
+		},
+	})
+}
+
+// restartPlugins are the commands that restart the node's device plugins.
+func restartPlugins(n *Node) []string {
+	var all []string
+	for _, pod := range current(n, DevicePlugin) {
+		all = append(all, restartPod(pod.Namespace, pod.Name))
+	}
+	return all
+}
+
+// lostGPUs quotes the resources of which a node offers fewer than it has.
+func lostGPUs(n *Node) []Evidence {
+	var all []Evidence
+	for _, name := range sortedKeys(resourceNames(n.Status.Capacity)) {
+		has, offers := n.Status.Capacity[corev1.ResourceName(name)], n.Status.Allocatable[corev1.ResourceName(name)]
+		if has.Cmp(offers) > 0 {
+			all = append(all, fieldEvidence(n.Object(), ".status", "capacity %s: %s, allocatable %s: %s", name, has.String(), name, offers.String()))
+		}
+	}
+	return all
+}
+
+func resourceNames(resources corev1.ResourceList) map[string]bool {
+	names := map[string]bool{}
+	for name := range resources {
+		if IsGPUResource(name) {
+			names[string(name)] = true
+		}
+	}
+	return names
+}
+
+func unhealthyXIDCheck() Check {
+	return Check{
+		ID: "dp.unhealthy-xid", Layer: LayerDevicePlugin,
+		Title: "the device plugin took a GPU away after an XID",
+		Needs: []Need{NeedAPI, NeedLogs},
+		Reads: "logs of device plugin pods on nodes that offer fewer GPUs than they have",
+		Why: "The plugin listens for XIDs and marks the GPU unhealthy, except for those that applications cause (13, 31, 43, 45, 68, 109). It never marks it healthy again: that takes a restart of its pod. " +
+			"A line in the log of a node that offers all its GPUs is history.",
+		Explains: gpuLost("dp.unhealthy", "op.operand-failing", "op.clusterpolicy"),
+		Doc:      "https://docs.nvidia.com/deploy/xid-errors/index.html",
+		Sources:  []string{"k8s-device-plugin#189", "k8s-device-plugin#231", "k8s-device-plugin#234", "k8s-device-plugin#1974", "k8s-device-plugin#2038", "container-engine-accelerators#188"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/nodes") || r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				lost := lostGPUs(n)
+				if len(lost) == 0 || !alive(n) {
+					continue
+				}
+				for _, pod := range current(n, DevicePlugin) {
+					e, ok := logEvidence(f, pod, "XidCriticalError:", "XidCriticalError", "device marked unhealthy", "got unhealthy", "marking device as unhealthy")
+					if !ok {
+						if podReady(pod) {
+							lacksLog(f, r, pod)
+						}
+						continue
+					}
+					r.Add(xidFinding(n, e, lost))
+					break
+				}
+			}
+		},
+	}
+}
+
+func xidFinding(n *Node, e Evidence, lost []Evidence) Finding {
+	found := Finding{
+		Object: n.Object(), Title: "the device plugin marked a GPU unhealthy", Evidence: append([]Evidence{e}, lost...),
+		Fix: Fix{
+			Text:     "Repair or reset the GPU, then restart the device plugin's pod: it does not take the GPU back by itself.",
+			Commands: restartPlugins(n),
+		},
+	}
+	m := regexp.MustCompile(`Xid=(\d+)`).FindStringSubmatch(e.Text)
+	if m == nil {
+		return found
+	}
+	code, err := strconv.Atoi(m[1])
+	if err != nil {
+		return found // longer than a number can be
+	}
+	found.Title = fmt.Sprintf("the device plugin marked a GPU unhealthy after XID %d", code)
+	if known, ok := xid.Lookup(code); ok {
+		found.Title += " (" + known.Name + ")"
+	}
+	return found
+}

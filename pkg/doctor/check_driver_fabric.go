@@ -1,0 +1,192 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
+)
+
+func fabricManagerCheck() Check {
+	return Check{
+		ID: "fab.fabricmanager", Layer: LayerDriver,
+		Title: "GPUs behind NVSwitches have no working Fabric Manager",
+		Needs: []Need{NeedNode, NeedLogs},
+		Reads: "NVSwitches on the PCI bus, the process nv-fabricmanager and its version, the fabric's state in nvidia-smi -q -x, the journal of nvidia-fabricmanager, and pods that fail with error 802",
+		Why: "Where GPUs are linked by NVSwitches, CUDA waits for the Fabric Manager to set the switches up: until then each program fails with \"system not yet initialized\" (802). It must be of exactly the driver's " +
+			"version. Nodes without NVSwitches need none, and GPUs in virtual machines have theirs on the host.",
+		Explains: gpuSymptoms(),
+		Doc:      "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
+		Sources: []string{"gpu-operator#375", "gpu-operator#1043", "gpu-operator#2781", "pytorch#35710", "jax#34113", "huggingface_hub#4128", "huggingface_hub#4134", "gpu-burn#133",
+			"gpustack#4154"},
+		Run: func(f *Facts, r *Result) {
+			for _, n := range f.GPUNodes {
+				checkFabric(f, r, n)
+			}
+		},
+	}
+}
+
+func notInitialized() []string {
+	return []string{"system not yet initialized", "CUDA_ERROR_SYSTEM_NOT_READY", "Error 802"}
+}
+
+func checkFabric(f *Facts, r *Result, n *Node) {
+	said, says := podTexts(f, n, notInitialized()...)
+	if n.Host == nil {
+		if !says {
+			r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+			return
+		}
+		r.Add(Finding{
+			Title: "CUDA waits for the fabric of NVSwitches to be set up", Confidence: Likely, Object: n.Object(), Evidence: []Evidence{said}, Fix: fabricFix(f, n, ""),
+		})
+		return
+	}
+	host, v := n.Host, n.gpus()
+	var switches []node.PCIDevice
+	for _, d := range host.Probe.PCI {
+		if isNVSwitch(d) {
+			switches = append(switches, d)
+		}
+	}
+	waiting, done := fabricStates(v.smi)
+	driver, manager := driverVersion(host), host.Probe.FabricManager
+	running := len(host.Probe.Processes["nv-fabricmanager"]) > 0 || len(host.Probe.Processes["nvidia-fabricmanager"]) > 0
+	finding := Finding{Object: n.Object()}
+	switch {
+	case len(switches) > 0 && running && manager != "" && driver != "" && manager != driver:
+		finding.Title = "the Fabric Manager is of another version than the driver"
+		finding.Evidence = []Evidence{
+			{Source: "nv-fabricmanager --version on node " + n.Name, Text: manager}, {Source: "/proc/driver/nvidia/version on node " + n.Name, Text: driver},
+		}
+	case len(switches) > 0 && !running && done == 0 && driver != "":
+		finding.Title = "the Fabric Manager does not run, and the GPUs are linked by NVSwitches"
+		finding.Evidence = []Evidence{{Source: "processes and PCI devices on node " + n.Name, Text: fmt.Sprintf("%d NVSwitches (%s), no process nv-fabricmanager", len(switches), switches[0].Address)}}
+		if manager != "" && manager != driver {
+			finding.Evidence = append(finding.Evidence, Evidence{Source: "nv-fabricmanager --version on node " + n.Name, Text: manager + ", and the driver is " + driver})
+		}
+		if host.Probe.Unread["processes"] != "" {
+			finding.Confidence = Possible
+		}
+	case len(waiting) > 0:
+		finding.Title, finding.Confidence = "the fabric that links the GPUs is not set up", Likely
+	case says:
+		finding.Title, finding.Confidence = "CUDA waits for the fabric of NVSwitches to be set up", Likely
+	default:
+		r.Pass(n.Object())
+		return
+	}
+	for _, g := range waiting[:min(len(waiting), 2)] {
+		finding.Evidence = append(finding.Evidence, smiEvidence(n, g, "state", g.Fabric.State), smiEvidence(n, g, "status", g.Fabric.Status))
+	}
+	if says {
+		finding.Evidence = append(finding.Evidence, said)
+	}
+	finding.Evidence = append(finding.Evidence, journalErrors(n, "nvidia-fabricmanager", 2)...)
+	finding.Fix = fabricFix(f, n, driver)
+	r.Add(finding)
+}
+
+// isNVSwitch is whether a PCI device is an NVSwitch: a bridge of class "other".
+func isNVSwitch(d node.PCIDevice) bool {
+	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "0680")
+}
+
+// fabricStates are the GPUs whose fabric is not set up, and how many have it. Boards without NVSwitches tell no state.
+func fabricStates(log *nvidiasmi.Log) (waiting []nvidiasmi.GPU, done int) {
+	if log == nil {
+		return nil, 0
+	}
+	for _, g := range log.GPUs {
+		switch state := strings.ToLower(g.Fabric.State); {
+		case state == "completed" && (g.Fabric.Status == "" || strings.EqualFold(g.Fabric.Status, "Success")):
+			done++
+		case state == "completed", state == "in progress", state == "not started":
+			waiting = append(waiting, g)
+		}
+	}
+	return waiting, done
+}
+
+// journalErrors quotes the last lines of a unit that tell of an error.
+func journalErrors(n *Node, unit string, most int) []Evidence {
+	var all []Evidence
+	for name, text := range n.Host.Journals {
+		if strings.TrimSuffix(name, ".service") != unit {
+			continue
+		}
+		lines := strings.Split(strings.TrimSpace(text), "\n")
+		for _, line := range slices.Backward(lines) {
+			if lower := strings.ToLower(line); len(all) < most && (strings.Contains(lower, "error") || strings.Contains(lower, "failed")) {
+				all = append(all, Evidence{Source: "journal of " + unit + " on node " + n.Name, Text: clip(line)})
+			}
+		}
+	}
+	return all
+}
+
+func fabricFix(f *Facts, n *Node, driver string) Fix {
+	branch, _, _ := strings.Cut(driver, ".")
+	fix := Fix{
+		Text: "Install the Fabric Manager of exactly the driver's version, and start it. Where GPUs are of the generation of B200 and later, its InfiniBand modules must be loaded first (ib_umad, mlx5_ib). In a virtual " +
+			"machine, look on the host.",
+		Commands: []string{"systemctl enable --now nvidia-fabricmanager   # on the node", "journalctl -u nvidia-fabricmanager -n 50   # on the node"},
+	}
+	if driver != "" {
+		switch packager(n) {
+		case "apt":
+			fix.Commands = append([]string{fmt.Sprintf("apt-get install -y nvidia-fabricmanager-%s='%s-*'   # on the node", branch, driver)}, fix.Commands...)
+		case "dnf":
+			fix.Commands = append([]string{fmt.Sprintf("dnf install -y nvidia-fabric-manager-%s   # on the node", driver)}, fix.Commands...)
+		}
+	}
+	if containerDriver(f, n) {
+		fix.Text = "The GPU operator's driver container starts the Fabric Manager where it finds NVSwitches: look at its pod's log on the node, and restart the pod when no GPU is in use."
+		fix.Commands = nil
+		for _, pod := range n.Component(Driver) {
+			fix.Commands = append(fix.Commands, fmt.Sprintf("kubectl logs -n %s %s -c nvidia-driver-ctr --tail=100", pod.Namespace, pod.Name), restartPod(pod.Namespace, pod.Name))
+		}
+	}
+	return fix
+}
+
+func licenseCheck() Check {
+	return Check{
+		ID: "vgpu.license", Layer: LayerDriver,
+		Title:    "a virtual GPU has no license",
+		Needs:    []Need{NeedNode},
+		Reads:    "nvidia-smi -q -x: vgpu_software_licensed_product",
+		Why:      "A vGPU without a license is slowed down after some minutes, and then refuses CUDA. GPUs that are no vGPU tell no license.",
+		Explains: []string{"wl.pod-failing", "op.init-chain", "op.operand-failing"},
+		Doc:      "https://docs.nvidia.com/license-system/latest/", Sources: []string{"gpu-operator#220", "gpu-operator#628", "gpu-operator#663", "AKS#4870", "aks-gpu#90"},
+		Run: func(f *Facts, r *Result) {
+			eachSMI(f, r, func(n *Node, v *gpuView) {
+				for _, g := range v.smi.GPUs {
+					if !strings.HasPrefix(strings.ToLower(g.License.Status), "unlicensed") || strings.EqualFold(g.Virtualization, "Pass-Through") {
+						r.Pass(smiObject(n, g))
+						continue
+					}
+					finding := Finding{
+						Severity: Warning, Title: "the virtual GPU has no license, so that it will be slowed down", Object: smiObject(n, g), Nodes: []string{n.Name},
+						Evidence: []Evidence{smiEvidence(n, g, "license_status", g.License.Status)},
+						Fix: Fix{
+							Text:     "Give the driver a client token of NVIDIA's license system, and look whether the node reaches the license server: /etc/nvidia/ClientConfigToken, nvidia-gridd.",
+							Commands: []string{"journalctl -u nvidia-gridd -n 50   # on the node"},
+						},
+					}
+					if strings.Contains(strings.ToLower(g.License.Status), "(restricted)") {
+						finding.Severity, finding.Title = Error, "the virtual GPU has no license, and is restricted for that"
+					}
+					if containerDriver(f, n) {
+						finding.Fix.Text = "Give the GPU operator a Secret (or ConfigMap) with gridd.conf and client_configuration_token.tok, as driver.licensingConfig.secretName, and look whether the node reaches the license server."
+						finding.Fix.Commands = changeOperator(f, "driver.licensingConfig.secretName", "SECRET")
+					}
+					r.Add(finding)
+				}
+			})
+		},
+	}
+}

@@ -1,0 +1,409 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+)
+
+func driverNotLoadedCheck() Check {
+	return Check{
+		ID: "drv.not-loaded", Layer: LayerDriver,
+		Title: "no NVIDIA driver is loaded on a node with GPUs",
+		Needs: []Need{NeedNode},
+		Reads: "the loaded modules, the GPUs on the PCI bus and the module that has each, nvidia.ko below /lib/modules, what nvidia-smi says",
+		Why: "A module is built for one kernel: after an update of the kernel there may be none for it. GPUs that are given to virtual machines (vfio-pci) need none. Where a container brings the driver, " +
+			"it may take 20 minutes to build it.",
+		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"),
+		Doc:      installDoc,
+		Sources:  []string{"nvidia-docker#365", "nvidia-docker#804", "nvidia-docker#988", "compute-gpu-installation#18", "compute-gpu-installation#25", "compute-gpu-installation#33"},
+		Run: func(f *Facts, r *Result) {
+			r.EachHost(f, func(n *Node, host *node.Diagnosis) { checkLoaded(f, r, n, host) })
+		},
+	}
+}
+
+func checkLoaded(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
+	loaded, known := moduleLoaded(host, "nvidia")
+	var own []node.PCIDevice
+	for _, d := range host.Probe.PCI {
+		if IsGPUDevice(d) && d.Driver != "vfio-pci" && d.Driver != "nouveau" {
+			own = append(own, d)
+		}
+	}
+	switch {
+	case loaded || driverVersion(host) != "" || n.gpus().smi != nil:
+		r.Pass(n.Object())
+		return
+	case !known:
+		r.Unknown(n.Object(), "loaded modules: %s", host.Probe.Unread["modules"])
+		return
+	case len(own) == 0:
+		r.Pass(n.Object())
+		return
+	}
+	kernel := kernelOf(n)
+	finding := Finding{
+		Title: "no NVIDIA driver is loaded", Object: n.Object(), Fix: installDriver(f, n),
+		Evidence: []Evidence{{Source: "/proc/modules and /sys/bus/pci/devices on node " + n.Name, Text: fmt.Sprintf("module nvidia is not loaded; GPU %s has driver %q", own[0].Address, own[0].Driver)}},
+	}
+	if containsAny(host.Probe.SMIError, []string{"couldn't communicate with the NVIDIA driver", "not found", "No such file"}) {
+		finding.Evidence = append(finding.Evidence, Evidence{Source: "nvidia-smi on node " + n.Name, Text: firstLine(host.Probe.SMIError)})
+	}
+	if built := builtFor(host); len(built) > 0 && !slices.Contains(built, kernel) {
+		finding.Title = "the NVIDIA driver is built for another kernel than the one that runs, so it is not loaded"
+		finding.Evidence = append(finding.Evidence, Evidence{Source: "/lib/modules on node " + n.Name, Text: fmt.Sprintf("nvidia.ko for %s; running kernel %s", strings.Join(built, ", "), kernel)})
+	}
+	if e, ok := grepKernel(n, "Module nvidia not found", "nvidia: probe of", "NVRM: No NVIDIA GPU found", "NVRM: None of the NVIDIA devices were initialized"); ok {
+		finding.Evidence = append(finding.Evidence, e)
+	}
+	for _, pod := range n.Component(Driver) {
+		if age := f.Now.Sub(pod.CreationTimestamp.Time); !podReady(pod) && age < driverGrace && restarts(pod) == 0 {
+			finding.Severity, finding.Title = Info, "the NVIDIA driver is being installed"
+			finding.Evidence = append(finding.Evidence, fieldEvidence(PodObject(pod), ".metadata.creationTimestamp", "%s", pod.CreationTimestamp.UTC().Format(time.RFC3339)))
+		}
+	}
+	r.Add(finding)
+}
+
+// builtFor are the kernels that nvidia.ko was built for.
+func builtFor(host *node.Diagnosis) []string {
+	var kernels []string
+	for _, p := range host.Probe.Driver.Built {
+		_, rest, ok := strings.Cut(p, "/lib/modules/")
+		kernel, _, _ := strings.Cut(rest, "/")
+		if name := path.Base(p); ok && strings.HasPrefix(name, "nvidia.ko") && !slices.Contains(kernels, kernel) {
+			kernels = append(kernels, kernel)
+		}
+	}
+	return kernels
+}
+
+func nouveauCheck() Check {
+	return Check{
+		ID: "drv.nouveau", Layer: LayerDriver,
+		Title:    "the module nouveau has the GPUs, so that NVIDIA's driver cannot",
+		Needs:    []Need{NeedNode, NeedLogs},
+		Reads:    "which module has each GPU (/sys/bus/pci/devices), the loaded modules, the kernel log, the logs of driver pods",
+		Why:      "Nouveau comes with the kernel and takes GPUs when it is loaded first. It does no harm where it is loaded and has no GPU.",
+		Explains: driverSymptoms("drv.not-loaded", "drv.build-fail", "drv.devnodes", "drv.uvm-missing"),
+		Doc:      operatorDoc, Sources: []string{"gpu-operator#332", "bigdata#133", "oneflow#3106"},
+		Run: func(f *Facts, r *Result) {
+			for _, n := range f.GPUNodes {
+				checkNouveau(f, r, n)
+			}
+		},
+	}
+}
+
+func checkNouveau(f *Facts, r *Result, n *Node) {
+	finding := Finding{Title: "the module nouveau has the node's GPUs, so that NVIDIA's driver cannot have them", Object: n.Object(), Fix: nouveauFix(n)}
+	if e, ok := driverPodSays(f, n, nouveauTexts()...); ok {
+		finding.Evidence = append(finding.Evidence, e)
+	}
+	if n.Host != nil {
+		for _, d := range n.Host.Probe.PCI {
+			if IsGPUDevice(d) && d.Driver == "nouveau" {
+				finding.Evidence = append(finding.Evidence, Evidence{Source: "/sys/bus/pci/devices/" + d.Address + "/driver on node " + n.Name, Text: "nouveau"})
+				break
+			}
+		}
+		if loaded, _ := moduleLoaded(n.Host, "nouveau"); loaded && len(finding.Evidence) > 0 {
+			if e, ok := grepKernel(n, "The NVIDIA probe routine was not called for"); ok {
+				finding.Evidence = append(finding.Evidence, e)
+			}
+		}
+	}
+	switch {
+	case len(finding.Evidence) > 0:
+		r.Add(finding)
+	case n.Host == nil:
+		r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+	default:
+		r.Pass(n.Object())
+	}
+}
+
+func nouveauTexts() []string {
+	return []string{"The Nouveau kernel driver is currently in use", "nouveau kernel module is loaded", "Could not unload nouveau"}
+}
+
+func nouveauFix(n *Node) Fix {
+	rebuild := map[string]string{"apt": "update-initramfs -u   # on the node", "dnf": "dracut --force   # on the node", "zypper": "dracut --force   # on the node"}[packager(n)]
+	commands := []string{`printf 'blacklist nouveau\noptions nouveau modeset=0\n' > /etc/modprobe.d/blacklist-nouveau.conf   # on the node`}
+	if rebuild != "" {
+		commands = append(commands, rebuild)
+	}
+	return Fix{Text: "Keep nouveau from being loaded, and reboot the node: " + osOf(n) + ".", Commands: append(commands, drain(n, "systemctl reboot   # on the node", "kubectl uncordon "+shellQuote(n.Name))...)}
+}
+
+func uvmCheck() Check {
+	return Check{
+		ID: "drv.uvm-missing", Layer: LayerDriver,
+		Title: "the module nvidia_uvm, or its device, is missing, which CUDA needs",
+		Needs: []Need{NeedNode},
+		Reads: "the loaded modules, /dev/nvidia-uvm (also below /run/nvidia/driver), and what pods that fail say of it",
+		Why: "nvidia-smi works without nvidia_uvm, and CUDA does not (unknown error, 999). On a node where nothing has used CUDA since boot the device may not be there yet: that is a warning, and an " +
+			"error when a pod fails for it.",
+		Explains: driverSymptoms(),
+		Doc:      installDoc,
+		Sources:  []string{"nvidia-docker#106", "nvidia-docker#139", "nvidia-docker#319", "nvidia-docker#396", "nvidia-docker#512", "gpu-operator#1923", "dra#1380"},
+		Run: func(f *Facts, r *Result) {
+			r.EachHost(f, func(n *Node, host *node.Diagnosis) { checkUVM(f, r, n, host) })
+		},
+	}
+}
+
+func checkUVM(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
+	driver, known := moduleLoaded(host, "nvidia")
+	if !known {
+		r.Unknown(n.Object(), "loaded modules: %s", host.Probe.Unread["modules"])
+		return
+	}
+	said, says := podTexts(f, n, "Could not load UVM kernel module", "/dev/nvidia-uvm: no such file")
+	if !driver || len(host.Probe.Modules) == 0 {
+		r.Pass(n.Object()) // drv.not-loaded tells
+		return
+	}
+	uvm, _ := moduleLoaded(host, "nvidia_uvm")
+	device := hasDevice(host, "nvidia-uvm")
+	if uvm && (device || len(host.Probe.Devices) == 0) {
+		r.Pass(n.Object())
+		return
+	}
+	finding := Finding{
+		Severity: Warning, Confidence: Likely, Title: "the device /dev/nvidia-uvm is missing, which CUDA needs", Object: n.Object(),
+		Evidence: []Evidence{{Source: "/proc/modules and /dev on node " + n.Name, Text: fmt.Sprintf("module nvidia_uvm loaded: %t; device nvidia-uvm: %t", uvm, device)}},
+		Fix: Fix{
+			Text:     "Load the module and make its device; nvidia-persistenced, or a udev rule of the driver's packages, does it at each start of the node.",
+			Commands: []string{"nvidia-modprobe -u -c=0   # on the node", "ls -l /dev/nvidia-uvm   # on the node"},
+		},
+	}
+	if !uvm {
+		finding.Title = "the module nvidia_uvm is not loaded, which CUDA needs"
+	}
+	if says {
+		finding.Severity, finding.Confidence, finding.Evidence = Error, Certain, append(finding.Evidence, said)
+	}
+	if containerDriver(f, n) {
+		finding.Fix.Text = "The GPU operator's driver container loads it: restart its pod on the node when no GPU is in use."
+		for _, pod := range n.Component(Driver) {
+			finding.Fix.Commands = []string{restartPod(pod.Namespace, pod.Name)}
+		}
+	}
+	r.Add(finding)
+}
+
+// hasDevice is whether a device node of that name is there, in /dev or in that of a driver container.
+func hasDevice(host *node.Diagnosis, name string) bool {
+	return slices.ContainsFunc(host.Probe.Devices, func(d node.DeviceNode) bool { return path.Base(d.Path) == name })
+}
+
+func deviceNodesCheck() Check {
+	return Check{
+		ID: "drv.devnodes", Layer: LayerDriver,
+		Title: "device nodes of GPUs are missing in /dev",
+		Needs: []Need{NeedNode},
+		Reads: "/dev/nvidiactl and /dev/nvidiaN (also below /run/nvidia/driver), and the GPUs that the driver has",
+		Why: "The driver does not make its device nodes itself: nvidia-modprobe, nvidia-persistenced or udev does. Without them neither CDI specifications nor containers can be made. It is an error when a pod " +
+			"fails for it.",
+		Explains: driverSymptoms("drv.uvm-missing"),
+		Doc:      installDoc, Sources: []string{"gpu-operator#377", "dra#1380", "dra#1458"},
+		Run: func(f *Facts, r *Result) {
+			r.EachHost(f, func(n *Node, host *node.Diagnosis) { checkDevices(f, r, n, host) })
+		},
+	}
+}
+
+func checkDevices(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
+	driver, _ := moduleLoaded(host, "nvidia")
+	if why := host.Probe.Unread["devices"]; why != "" {
+		r.Unknown(n.Object(), "/dev: %s", why)
+		return
+	}
+	if !driver || driverVersion(host) == "" {
+		r.Pass(n.Object()) // drv.not-loaded tells
+		return
+	}
+	gpus := map[string]bool{}
+	for _, d := range host.Probe.Devices {
+		if name := path.Base(d.Path); strings.HasPrefix(name, "nvidia") && strings.Trim(name[len("nvidia"):], "0123456789") == "" && name != "nvidia" {
+			gpus[name] = true
+		}
+	}
+	want := 0
+	for _, d := range host.Probe.PCI {
+		if IsGPUDevice(d) && d.Driver == "nvidia" {
+			want++
+		}
+	}
+	control := hasDevice(host, "nvidiactl")
+	if control && len(gpus) >= want {
+		r.Pass(n.Object())
+		return
+	}
+	finding := Finding{
+		Severity: Warning, Confidence: Likely, Title: "device nodes of GPUs are missing in /dev", Object: n.Object(),
+		Evidence: []Evidence{{Source: "/dev on node " + n.Name, Text: fmt.Sprintf("nvidiactl: %t; GPUs with a device node: %d of %d (%s)", control, len(gpus), want,
+			cmp.Or(strings.Join(slices.Sorted(maps.Keys(gpus)), " "), "none"))}},
+		Fix: Fix{
+			Text: "Make them now, and let nvidia-persistenced run, or install the driver's udev rules, so that they are there after the next start.",
+			Commands: []string{
+				"nvidia-modprobe -c 0 -u   # on the node, once with -c N for each GPU", "nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules   # on the node",
+			},
+		},
+	}
+	if e, ok := podTexts(f, n, "/dev/nvidiactl: no such file", "/dev/nvidia0: no such file", "driver/dev/nvidia"); ok {
+		finding.Severity, finding.Confidence, finding.Evidence = Error, Certain, append(finding.Evidence, e)
+	}
+	r.Add(finding)
+}
+
+func libraryMismatchCheck() Check {
+	return Check{
+		ID: "drv.lib-mismatch", Layer: LayerDriver,
+		Title: "the driver's libraries are of another version than its loaded module",
+		Needs: []Need{NeedNode, NeedLogs},
+		Reads: "/proc/driver/nvidia/version, the versions in the names of libnvidia-ml.so and libcuda.so, what nvidia-smi, the kernel log and pods that fail say",
+		Why: "After an update of the driver's packages the old module stays loaded until the node is rebooted: no new process can use the GPUs. Libraries of other versions besides the right one are leftovers, and " +
+			"do no harm.",
+		Explains: driverSymptoms("fab.fabricmanager"),
+		Doc:      installDoc,
+		Sources:  []string{"nvidia-container-toolkit#394", "nvidia-container-toolkit#171", "nvidia-docker#1168", "nvidia-docker#1451", "k8s-device-plugin#1431"},
+		Run: func(f *Facts, r *Result) {
+			for _, n := range f.GPUNodes {
+				checkLibraries(f, r, n)
+			}
+		},
+	}
+}
+
+func mismatchTexts() []string {
+	return []string{"Driver/library version mismatch", "driver/library version mismatch"}
+}
+
+func checkLibraries(f *Facts, r *Result, n *Node) {
+	finding := Finding{
+		Title: "the driver's libraries are of another version than the module that is loaded", Object: n.Object(),
+		Fix: Fix{
+			Text: "The driver was updated while its old module was loaded. Drain the node, and load the new module or reboot. Keep it from happening again: hold the driver's packages, or leave " +
+				"them out of unattended upgrades.",
+			Commands: reloadDriver(n),
+		},
+	}
+	if by := packager(n); by == "apt" {
+		finding.Fix.Commands = append(finding.Fix.Commands, "apt-mark hold 'nvidia-*' 'libnvidia-*'   # on the node")
+	}
+	said, says := podTexts(f, n, mismatchTexts()...)
+	if n.Host == nil {
+		if !says {
+			r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+			return
+		}
+		finding.Evidence = []Evidence{said}
+		r.Add(finding)
+		return
+	}
+	host := n.Host
+	module, versions := driverVersion(host), libraryVersions(host)
+	if line := firstLine(host.Probe.SMIError); containsAny(line, mismatchTexts()) {
+		finding.Evidence = append(finding.Evidence, Evidence{Source: "nvidia-smi on node " + n.Name, Text: line})
+	}
+	if module != "" && len(versions) > 0 && versions[module] == nil {
+		newest := slices.Max(slices.Collect(maps.Keys(versions)))
+		finding.Evidence = append(finding.Evidence,
+			Evidence{Source: "/proc/driver/nvidia/version on node " + n.Name, Text: module},
+			Evidence{Source: "driver's libraries on node " + n.Name, Text: strings.Join(versions[newest], ", ")},
+		)
+	}
+	if len(finding.Evidence) == 0 {
+		r.Pass(n.Object())
+		return
+	}
+	if e, ok := grepKernel(n, "NVRM: API mismatch"); ok {
+		finding.Evidence = append(finding.Evidence, e)
+	}
+	if says {
+		finding.Evidence = append(finding.Evidence, said)
+	}
+	r.Add(finding)
+}
+
+func gspCheck() Check {
+	return Check{
+		ID: "drv.gsp", Layer: LayerDriver,
+		Title: "the firmware on a GPU's system processor (GSP) does not answer",
+		Needs: []Need{NeedNode},
+		Reads: "XIDs 119 and 120, and lost heartbeats, in the kernel log since boot; the firmware's version in nvidia-smi",
+		Why: "Since Turing much of the driver runs on the GPU itself. When that firmware hangs or crashes, each call takes 45 seconds and fails, until the GPU is reset. Together with an XID 79 of the same GPU it is a " +
+			"consequence of that.",
+		Explains: gpuSymptoms("fab.fabricmanager"),
+		Doc:      xidDoc, Sources: []string{"open-gpu-kernel-modules#446", "open-gpu-kernel-modules#1080", "open-gpu-kernel-modules#1230", "gpud#500"},
+		Run: func(f *Facts, r *Result) {
+			for _, n := range f.GPUNodes {
+				v := n.gpus()
+				groups := groupIncidents(v.of("drv.gsp"))
+				for _, g := range groups {
+					title := "the firmware on the GPU's system processor (GSP) does not answer"
+					if g.event.Code == 120 {
+						title = "the firmware on the GPU's system processor (GSP) crashed"
+					}
+					fix := Fix{
+						Text:     "Drain the node, and reset the GPU or reboot. If it comes back, update the driver" + versionNote(n) + ".",
+						Commands: drain(n, resetGPU(g.event.PCI), "kubectl uncordon "+shellQuote(n.Name)),
+					}
+					if n.Host != nil && !n.Host.Probe.Driver.Open && driverVersion(n.Host) != "" {
+						fix.Text += " With the proprietary module, on GPUs before Hopper, the firmware can be switched off: NVreg_EnableGpuFirmware=0."
+					}
+					r.Add(v.incidentFinding(g, Error, title, fix))
+				}
+				switch {
+				case n.Host == nil:
+					r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+				case len(groups) == 0:
+					r.Pass(n.Object())
+				}
+			}
+		},
+	}
+}
+
+// versionNote names the driver's version where it is known.
+func versionNote(n *Node) string {
+	if n.Host == nil || driverVersion(n.Host) == "" {
+		return ""
+	}
+	return " (it is " + driverVersion(n.Host) + ")"
+}
+
+func persistenceCheck() Check {
+	return Check{
+		ID: "drv.persistence", Layer: LayerDriver,
+		Title: "the driver unloads its state whenever no process uses a GPU",
+		Needs: []Need{NeedNode},
+		Reads: "nvidia-smi -q -x: persistence_mode; the process nvidia-persistenced",
+		Why:   "Without persistence the first CUDA call after a pause takes seconds, and settings such as clocks and power limits are lost. It is no fault, so it is information only.",
+		Doc:   "https://docs.nvidia.com/deploy/driver-persistence/", Sources: []string{"gpud: persistence-mode"},
+		Run: func(f *Facts, r *Result) {
+			eachSMI(f, r, func(n *Node, v *gpuView) {
+				for _, g := range v.smi.GPUs {
+					if g.Persistence == nil || *g.Persistence || len(n.Host.Probe.Processes["nvidia-persistenced"]) > 0 {
+						r.Pass(smiObject(n, g))
+						continue
+					}
+					r.Add(Finding{
+						Severity: Info, Title: "the driver unloads its state whenever no process uses the GPU (persistence mode is off)", Object: smiObject(n, g), Nodes: []string{n.Name},
+						Evidence: []Evidence{smiEvidence(n, g, "persistence_mode", "Disabled")},
+						Fix:      Fix{Text: "Run nvidia-persistenced on the node.", Commands: []string{"systemctl enable --now nvidia-persistenced   # on the node"}},
+					})
+				}
+			})
+		},
+	}
+}

@@ -1,0 +1,198 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+// linkNonfatal is whether the line of an NVLink 5 error says so of itself: "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (...)".
+func linkNonfatal(body string) bool {
+	fields := strings.Fields(body)
+	return len(fields) > 1 && strings.EqualFold(fields[1], "nonfatal")
+}
+
+func xidCheck() Check {
+	return Check{
+		ID: "hw.xid-recent", Layer: LayerHardware,
+		Title: "the driver reported an error of a GPU since the node was started",
+		Needs: []Need{NeedNode},
+		Reads: "XIDs in the kernel log since boot, one finding for each code and GPU, the newest first; where the node was not read, codes that its conditions name",
+		Why: "What an XID means, and what is to be done, is from NVIDIA's catalogue. Codes that applications cause (13, 31, 43, 45 and others) are about the workload, not the GPU: they are " +
+			"information, or a warning when they repeat. Codes that only go along with another of the same GPU in the same minute (45, 154 and others) are told with it. Lost GPUs, memory, links and the " +
+			"GSP have checks of their own.",
+		Explains: gpuSymptoms(),
+		Doc:      xidDoc, Sources: []string{"NVIDIA XID catalogue (October 2025)", "gpud: xid", "k8s-device-plugin#1974"},
+		Run: func(f *Facts, r *Result) {
+			for _, n := range f.GPUNodes {
+				checkXIDs(f, r, n)
+			}
+		},
+	}
+}
+
+func checkXIDs(f *Facts, r *Result, n *Node) {
+	v := n.gpus()
+	groups := groupIncidents(v.of("hw.xid-recent"))
+	for _, g := range groups {
+		severity, meaning, fix := judge(n, g)
+		if g.count() >= repeated && severity == Info && slices.Contains([]string{"app"}, classOf(g.event.Code)) {
+			severity = Warning
+		}
+		r.Add(v.incidentFinding(g, severity, meaning, fix))
+	}
+	if len(v.strangers) > 0 {
+		newest := v.strangers[len(v.strangers)-1]
+		r.Add(Finding{
+			Severity: Info, Confidence: Possible, Title: "the kernel log has XIDs of GPUs that the node does not have", Object: n.Object(),
+			Evidence: []Evidence{v.quote(newest)},
+			Fix:      Fix{Text: "They tell nothing about the node's GPUs: a test wrote them, or the GPU was removed since the node was started."},
+		})
+	}
+	switch {
+	case n.Host == nil:
+		r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+	case len(groups) == 0:
+		if why := n.Host.Probe.Unread["kernelLog"]; why != "" && len(n.Host.KernelLog) == 0 {
+			r.Unknown(n.Object(), "the kernel log: %s", why)
+			return
+		}
+		r.Pass(n.Object())
+	}
+}
+
+// repeated is how many XIDs of an application on one GPU are more than an accident of one run.
+const repeated = 10
+
+func classOf(code int) string {
+	c, _ := xid.Lookup(code)
+	return c.Class
+}
+
+// judge says what a code means, from NVIDIA's catalogue.
+func judge(n *Node, g sameKind) (Severity, string, Fix) {
+	name := codeName(g.event)
+	if g.event.Code == 154 {
+		return judgeRecovery(n, g)
+	}
+	code, known := xid.Lookup(g.event.Code)
+	if !known {
+		return Warning, "the driver reports " + name + ", which no catalogue has", Fix{Text: "Look at the lines around it, and ask the vendor of the GPU."}
+	}
+	switch code.NVIDIA.Immediate {
+	case "RESET_GPU":
+		return Error, "the driver reports " + name + ": the GPU needs a reset", Fix{
+			Text: "Drain the node, and reset the GPU or reboot." + afterwards(code), Commands: drain(n, resetGPU(g.event.PCI), "kubectl uncordon "+shellQuote(n.Name)),
+		}
+	case "RESTART_BM", "RESTART_VM":
+		return Error, "the driver reports " + name + ": the node needs a reboot", Fix{Text: "Drain the node and reboot it." + afterwards(code), Commands: drain(n)}
+	case "CHECK_MECHANICALS":
+		return Error, "the driver reports " + name + ": power or cooling of the GPU is at fault", Fix{
+			Text: "Drain the node, and check the GPU's power connectors, its seat and its cooling." + afterwards(code), Commands: drain(n),
+		}
+	case "UPDATE_SWFW":
+		return Warning, "the driver reports " + name + ": driver and firmware do not fit", Fix{Text: "Update the driver, or the vGPU software of the host, so that both are of one release."}
+	case "RESTART_APP", "WORKFLOW_XID_45", "CHECK_UVM":
+		return Info, "a workload on the GPU failed with " + name, Fix{Text: "Look at the workload: its log has the CUDA error, and a fault in its code is the usual cause. Its pod must be restarted, as its CUDA context is lost." +
+			" If different workloads fail like this on one GPU only, run dcgmi diag on it."}
+	case "IGNORE":
+		return Info, "the driver reports " + name, Fix{Text: "By itself it needs nothing." + afterwards(code)}
+	}
+	switch code.Class {
+	case "gpu_fatal", "memory":
+		return Error, "the driver reports " + name, Fix{Text: "Drain the node, reset the GPU, and ask the vendor of the GPU if it comes back." + afterwards(code), Commands: drain(n, resetGPU(g.event.PCI))}
+	case "app":
+		return Info, "a workload on the GPU failed with " + name, Fix{Text: "Look at the workload's log."}
+	case "info":
+		return Info, "the driver reports " + name, Fix{Text: "By itself it needs nothing."}
+	}
+	return Warning, "the driver reports " + name, Fix{Text: "Look at the lines around it, and ask the vendor of the GPU if it comes back." + afterwards(code)}
+}
+
+// judgeRecovery reads an XID 154, which comes with another code that may be gone from the log.
+func judgeRecovery(n *Node, g sameKind) (Severity, string, Fix) {
+	body := g.incidents[0].primary.event.Body
+	_, to, _ := strings.Cut(body, " to ")
+	need, severity := recovery(to)
+	if need == "" {
+		return Info, "the driver says that the GPU needs nothing any more (XID 154)", Fix{Text: "Nothing is to be done."}
+	}
+	last := resetGPU(g.event.PCI)
+	if strings.Contains(need, "reboot") {
+		last = "systemctl reboot   # on the node"
+	}
+	return severity, "the driver says that the GPU needs " + need + " (XID 154)", Fix{
+		Text: "Drain the node, do what the driver asks for, and uncordon it.", Commands: drain(n, last, "kubectl uncordon "+shellQuote(n.Name)),
+	}
+}
+
+// afterwards is what NVIDIA says to look into.
+func afterwards(c xid.Code) string {
+	text := map[string]string{
+		"CONTACT_SUPPORT":     "If it comes back, ask the vendor of the GPU.",
+		"INVESTIGATE_SW":      "If it comes back, look for a newer driver.",
+		"INVESTIGATE_LINK_SI": "If it comes back, have the links' cables and connectors checked.",
+		"XID_137_FLOW":        "Look for an XID 48, 94 or 95 on the GPUs that it is linked with.",
+		"CHECK_APP/CUDA":      "Look at the workload.",
+	}[c.NVIDIA.Investigatory]
+	if text == "" {
+		return ""
+	}
+	return " " + text
+}
+
+func throttleCheck() Check {
+	return Check{
+		ID: "hw.throttle", Layer: LayerHardware,
+		Title: "a GPU is slowed down by heat or by its power supply",
+		Needs: []Need{NeedNode},
+		Reads: "nvidia-smi -q -x: clocks_event_reasons (clocks_throttle_reasons of older drivers), temperature and its thresholds",
+		Why: "Slowdowns by hardware are always worth a look: too hot, or the power supply pulled the brake. An idle GPU has low clocks, and one under load may reach its power limit; both are " +
+			"normal and not told.",
+		Explains: []string{"node.condition"},
+		Doc:      debugDoc, Sources: []string{"NVSentinel#890", "open_clip#703", "azurehpc#595", "hardware-observer#307"},
+		Run: func(f *Facts, r *Result) {
+			eachSMI(f, r, func(n *Node, v *gpuView) {
+				prefix := "clocks_event_reason_"
+				if strings.Contains(n.Host.SMI, "<clocks_throttle_reason_") {
+					prefix = "clocks_throttle_reason_"
+				}
+				for _, g := range v.smi.GPUs {
+					finding := Finding{Severity: Warning, Object: smiObject(n, g), Nodes: []string{n.Name}}
+					reason := ""
+					switch s := g.Slowdown; {
+					case yes(s.PowerBrake):
+						reason, finding.Title = "hw_power_brake_slowdown", "the power supply slows the GPU down (power brake)"
+						finding.Fix.Text = "Check the node's power supplies and their cables, and the power budget of its rack. A lower power limit of the GPUs (nvidia-smi -pl) helps until then."
+					case yes(s.HardwareThermal):
+						reason, finding.Title = "hw_thermal_slowdown", "the GPU is so hot that its hardware slows it down"
+					case yes(s.Hardware):
+						reason, finding.Title = "hw_slowdown", "the GPU's hardware slows it down"
+					case yes(s.SoftwareThermal):
+						reason, finding.Title = "sw_thermal_slowdown", "the driver slows the GPU down, so that it does not get too hot"
+					default:
+						r.Pass(smiObject(n, g))
+						continue
+					}
+					finding.Fix.Text = cmp.Or(finding.Fix.Text, "Check the node's fans, air flow and inlet temperature, and that the GPU's heat sink sits well.")
+					finding.Evidence = []Evidence{smiEvidence(n, g, prefix+reason, "Active")}
+					for _, t := range []struct {
+						element string
+						value   *int64
+					}{
+						{"gpu_temp", g.Temperature.GPU}, {"gpu_temp_slow_threshold", g.Temperature.Slowdown}, {"gpu_temp_tlimit", g.Temperature.Margin},
+						{"gpu_temp_slow_tlimit_threshold", g.Temperature.SlowdownMargin},
+					} {
+						if t.value != nil {
+							finding.Evidence = append(finding.Evidence, smiEvidence(n, g, t.element, fmt.Sprintf("%d C", *t.value)))
+						}
+					}
+					r.Add(finding)
+				}
+			})
+		},
+	}
+}

@@ -1,0 +1,138 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// The charts that install what doctor looks at, and the repository that has each.
+const (
+	chartOperator     = "gpu-operator"
+	chartDevicePlugin = "nvidia-device-plugin"
+	chartDRA          = "nvidia-dra-driver-gpu"
+	chartDCGM         = "dcgm-exporter"
+	chartNFD          = "node-feature-discovery"
+)
+
+// chartRepository is where NVIDIA and others publish a chart.
+func chartRepository(chart string) string {
+	switch chart {
+	case chartDevicePlugin:
+		return "https://nvidia.github.io/k8s-device-plugin"
+	case chartDCGM:
+		return "https://nvidia.github.io/dcgm-exporter/helm-charts"
+	case chartNFD:
+		return "https://kubernetes-sigs.github.io/node-feature-discovery/charts"
+	}
+	return "https://helm.ngc.nvidia.com/nvidia"
+}
+
+// releaseOf returns the Helm release of a chart.
+func releaseOf(f *Facts, chart string) (snapshot.HelmRelease, bool) {
+	for _, h := range f.HelmReleases {
+		if h.Chart == chart {
+			return h, true
+		}
+	}
+	return snapshot.HelmRelease{}, false
+}
+
+// helmUpgrade changes values of an installed release and nothing else: the same chart, its version, and all values that it has.
+func helmUpgrade(h snapshot.HelmRelease, set ...string) string {
+	line := fmt.Sprintf("helm upgrade %s %s --repo %s -n %s --version %s --reuse-values", h.Name, h.Chart, chartRepository(h.Chart), h.Namespace, h.ChartVersion)
+	for _, s := range set {
+		line += " --set " + shellQuote(s)
+	}
+	return line
+}
+
+// changeOperator is the command that sets values of the operator: by Helm where Helm installed it, because the next upgrade would undo
+// anything else, or on the ClusterPolicy. A path is the same for both: "toolkit.enabled".
+func changeOperator(f *Facts, path string, value any) []string {
+	if h, ok := releaseOf(f, chartOperator); ok {
+		return []string{helmUpgrade(h, fmt.Sprintf("%s=%v", path, value))}
+	}
+	policy, ok := clusterPolicy(f)
+	if !ok {
+		return nil
+	}
+	spec := value
+	for _, key := range slices.Backward(strings.Split(path, ".")) {
+		spec = map[string]any{key: spec}
+	}
+	patch, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return nil // a value of ours that JSON does not know
+	}
+	return []string{fmt.Sprintf("kubectl patch clusterpolicy %s --type merge -p '%s'", policy.GetName(), patch)}
+}
+
+// clusterPolicy is the one that the operator obeys: the first that is not ignored.
+func clusterPolicy(f *Facts) (unstructured.Unstructured, bool) {
+	for _, p := range f.ClusterPolicies {
+		if state, _, _ := unstructured.NestedString(p.Object, "status", "state"); state != "ignored" {
+			return p, true
+		}
+	}
+	return unstructured.Unstructured{}, false
+}
+
+// policyString returns a field of the ClusterPolicy; empty when there is none.
+func policyString(f *Facts, fields ...string) string {
+	p, ok := clusterPolicy(f)
+	if !ok {
+		return ""
+	}
+	text, _, _ := unstructured.NestedString(p.Object, fields...)
+	return text
+}
+
+// policyOff is whether the ClusterPolicy switches a part off.
+func policyOff(f *Facts, part string) bool {
+	p, ok := clusterPolicy(f)
+	if !ok {
+		return false
+	}
+	on, found, _ := unstructured.NestedBool(p.Object, "spec", part, "enabled")
+	return found && !on
+}
+
+// operatorNamespace is where the operator's operands run.
+func operatorNamespace(f *Facts) string {
+	for _, c := range []Component{Operator, Validator, Toolkit, Driver} {
+		for _, pod := range f.Component(c) {
+			return pod.Namespace
+		}
+	}
+	if h, ok := releaseOf(f, chartOperator); ok {
+		return h.Namespace
+	}
+	return "gpu-operator"
+}
+
+// shellQuote makes one word of a shell of a text.
+func shellQuote(text string) string {
+	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=.,:/@") == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+// restartPods are the commands that delete pods, so that their DaemonSets make new ones.
+func restartPod(namespace, name string) string {
+	return fmt.Sprintf("kubectl delete pod %s -n %s", shellQuote(name), shellQuote(namespace))
+}
+
+// gpuLost are the findings of the scheduling layer that follow where GPUs are not advertised, or fewer than there are.
+func gpuLost(more ...string) []string {
+	return append(more,
+		"sched.insufficient-gpu", "sched.none-advertised", "sched.all-in-use", "sched.bigger-than-any-node", "sched.fragmented",
+		"sched.wrong-resource-name", "sched.node-selector", "sched.waiting", "alloc.unexpected-admission",
+	)
+}

@@ -1,0 +1,205 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func migManagerCheck() Check {
+	return Check{
+		ID: "mig.manager-failed", Layer: LayerOperator,
+		Title: "the MIG manager could not divide a node's GPUs as wanted",
+		Needs: []Need{NeedAPI, NeedLogs},
+		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the MIG manager there",
+		Why: "The MIG manager says in a label of the node what became of the wanted configuration. It fails where a process uses a GPU, where the configuration does not fit the GPU, and where a " +
+			"reboot is needed that nobody does. A configuration that is being applied is no fault.",
+		Explains: gpuLost("mig.strategy-mismatch", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html",
+		Sources:  []string{"mig-parted#157", "mig-parted#357", "gpu-operator#322", "gpu-operator#603", "gpu-operator#646", "gpu-operator#1310", "gpu-operator#2376"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/nodes") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkMIGManager(f, r, n)
+			}
+		},
+	}
+}
+
+func checkMIGManager(f *Facts, r *Result, n *Node) {
+	const state, config = "nvidia.com/mig.config.state", "nvidia.com/mig.config"
+	pods := current(n, MIGManager)
+	found := Finding{Object: n.Object(), Evidence: labelEvidence(n, config, state)}
+	switch {
+	case n.Labels[state] == "failed":
+		found.Title = "the MIG manager failed to apply the wanted MIG configuration"
+		if gpusOf(n.Status.Allocatable) > 0 {
+			found.Severity = Warning // what was there before is still advertised
+		}
+	case (n.Labels[state] == "pending" || n.Labels[state] == "rebooting") && len(pods) == 0 && !r.Lacks(f, "api/pods"):
+		found.Title, found.Severity, found.Confidence = "a MIG configuration is wanted, and no MIG manager runs on the node to apply it", Warning, Likely
+	default:
+		r.Pass(n.Object())
+		return
+	}
+	for _, pod := range pods {
+		if e, ok := logEvidence(f, pod, "error setting MIGConfig", "in use by another client", "Error applying MIG configuration", "error:", "level=error", "level=fatal"); ok {
+			found.Evidence = append(found.Evidence, e)
+		}
+		lacksLog(f, r, pod)
+	}
+	found.Fix = Fix{
+		Text: "Stop what uses the GPUs of the node, then ask again for the configuration: the manager acts when the label changes. Services of the host that hold GPUs belong into its " +
+			"gpu-clients ConfigMap; where a GPU needs a reboot, set WITH_REBOOT=true in migManager.env.",
+		Commands: []string{fmt.Sprintf("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name)},
+	}
+	if want := n.Labels[config]; want != "" {
+		found.Fix.Commands = append(found.Fix.Commands,
+			fmt.Sprintf("kubectl label node %s %s-", n.Name, config), fmt.Sprintf("kubectl label node %s %s=%s", n.Name, config, want), "kubectl uncordon "+n.Name)
+	}
+	if len(pods) == 0 {
+		found.Fix = Fix{Text: "Enable the MIG manager, or divide the GPUs by hand and remove the label.", Commands: append(changeOperator(f, "migManager.enabled", true),
+			fmt.Sprintf("kubectl label node %s %s-", n.Name, config))}
+	}
+	r.Add(found)
+}
+
+func gfdCheck() Check {
+	return Check{
+		ID: "gfd.labels", Layer: LayerOperator,
+		Title: "GPU feature discovery runs and its labels are missing",
+		Needs: []Need{NeedAPI, NeedLogs},
+		Reads: "label nvidia.com/gpu.product of nodes on which GPU feature discovery runs, its log, and that of NFD's master",
+		Why: "GPU feature discovery writes its labels where NFD finds them. It finds no GPU when it was started before the driver was there, and NFD refuses labels of namespaces that it was not told of. " +
+			"Workloads that select nodes by model then find none. A cluster without feature discovery needs no labels.",
+		Explains: []string{"sched.node-selector"},
+		Doc:      "https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md",
+		Sources:  []string{"gpu-feature-discovery#5", "gpu-feature-discovery#36", "gpu-feature-discovery#71", "gpu-feature-discovery#75", "k8s-device-plugin#733"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkGFD(f, r, n)
+			}
+		},
+	}
+}
+
+func checkGFD(f *Facts, r *Result, n *Node) {
+	pods := slices.DeleteFunc(current(n, FeatureDiscovery), func(pod *corev1.Pod) bool { return upFor(f, pod) < operandGrace })
+	if n.Labels["nvidia.com/gpu.product"] != "" {
+		r.Pass(n.Object())
+		return
+	}
+	if len(pods) == 0 || !alive(n) {
+		return // it does not run here, or a symptom check says why it does not work
+	}
+	pod := pods[0]
+	found := Finding{
+		Severity: Warning, Confidence: Likely, Object: n.Object(),
+		Title:    "GPU feature discovery runs on the node, and the node has no label nvidia.com/gpu.product",
+		Evidence: []Evidence{fieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/gpu.product")},
+		Fix: Fix{
+			Text:     "Let it look again: it may have been started before the driver was there.",
+			Commands: []string{restartPod(pod.Namespace, pod.Name)},
+		},
+	}
+	for _, master := range f.Component(NFD) {
+		if e, ok := logEvidence(f, master, "Namespace 'nvidia.com' is not allowed", `Namespace "nvidia.com" is not allowed`, "namespace is not allowed"); ok {
+			found.Confidence, found.Title = Certain, "node feature discovery refuses the labels of GPU feature discovery"
+			found.Evidence = append(found.Evidence, e)
+			found.Fix = Fix{
+				Text:     "Allow the namespace nvidia.com in NFD's master.",
+				Commands: []string{fmt.Sprintf("kubectl edit configmap -n %s # nfd-master.conf: extraLabelNs: [nvidia.com]; then restart %s", master.Namespace, ownerOf(master))},
+				Values:   "node-feature-discovery:\n  master:\n    config:\n      extraLabelNs: [\"nvidia.com\"]\n",
+			}
+			r.Add(found)
+			return
+		}
+	}
+	if e, ok := logEvidence(f, pod, "could not load NVML library", "failed to initialize NVML", "Incompatible strategy detected", "no labels generated", "No labels generated"); ok {
+		found.Confidence = Certain
+		found.Evidence = append(found.Evidence, e)
+	} else {
+		lacksLog(f, r, pod)
+		found.Evidence = append(found.Evidence, lastLines(f, pod, cmp.Or(pod.Spec.Containers[0].Name), 2)...)
+	}
+	r.Add(found)
+}
+
+func peermemCheck() Check {
+	return Check{
+		ID: "rdma.peermem", Layer: LayerNetwork,
+		Title: "the module nvidia_peermem, by which network cards read GPU memory, cannot be loaded",
+		Needs: []Need{NeedAPI, NeedLogs, NeedNode},
+		Reads: "the container nvidia-peermem-ctr of driver pods, logs of GPU pods, loaded modules and the kernel log of GPU nodes",
+		Why: "The module must be built against the network driver (MOFED) that is loaded, so that it fails where that one came later. On open kernel modules and Linux 5.12 and later DMA-BUF does " +
+			"the same without it. Only a failure that somebody saw is told; a node without the module is healthy.",
+		Explains: []string{"op.operand-failing", "op.clusterpolicy"},
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
+		Sources:  []string{"gpu-operator#251", "gpu-operator#588", "gpu-operator#2868", "nccl#1537", "nccl#1939"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkPeermem(f, r, n)
+			}
+		},
+	}
+}
+
+func checkPeermem(f *Facts, r *Result, n *Node) {
+	if n.Host != nil {
+		for _, m := range n.Host.Probe.Modules {
+			if m.Name == "nvidia_peermem" {
+				r.Pass(n.Object())
+				return
+			}
+		}
+	}
+	var evidence []Evidence
+	ready := false
+	for _, pod := range current(n, Driver) {
+		for _, s := range pod.Status.ContainerStatuses {
+			if s.Name != "nvidia-peermem-ctr" {
+				continue
+			}
+			if ready = s.Ready; ready {
+				break
+			}
+			if e, ok := logEvidence(f, pod, "could not insert 'nvidia_peermem'", "could not insert 'nvidia-peermem'", "Module nvidia-peermem not found", "Module nvidia_peermem not found"); ok {
+				evidence = append(append(evidence, podEvidence(f, pod, s)...), e)
+			}
+		}
+	}
+	if ready {
+		r.Pass(n.Object())
+		return
+	}
+	for _, pod := range n.Pods {
+		if !Ended(pod) && WantsGPU(pod) {
+			if e, ok := logEvidence(f, pod, "GPU Direct RDMA Disabled for HCA"); ok && len(evidence) < 3 {
+				evidence = append(evidence, e)
+			}
+		}
+	}
+	if len(evidence) == 0 {
+		r.Pass(n.Object())
+		return
+	}
+	fix := Fix{
+		Text: "Build the driver again now that the network driver is loaded: delete its pod. If the host has its own MOFED, say so (driver.rdma.useHostMofed); on open kernel modules and Linux 5.12 " +
+			"or later leave it out and let DMA-BUF do it.",
+		Commands: changeOperator(f, "driver.rdma.enabled", true),
+	}
+	if pods := current(n, Driver); len(pods) > 0 {
+		fix.Commands = []string{restartPod(pods[0].Namespace, pods[0].Name)}
+	}
+	r.Add(Finding{Severity: Warning, Confidence: Likely, Object: n.Object(), Title: "network cards cannot read GPU memory directly: nvidia_peermem is not loaded", Evidence: evidence, Fix: fix})
+}

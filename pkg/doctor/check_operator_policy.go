@@ -1,0 +1,279 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// condition is a condition of a custom resource.
+type condition struct {
+	kind, status, reason, message string
+	at                            time.Time
+}
+
+// conditions are those of a custom resource; what is not of the usual shape is left out.
+func conditions(u unstructured.Unstructured) []condition {
+	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	var all []condition
+	for _, item := range list {
+		m, ok := item.(map[string]any)
+		if !ok {
+			continue
+		}
+		text := func(key string) string { s, _ := m[key].(string); return s }
+		at, _ := time.Parse(time.RFC3339, text("lastTransitionTime")) // zero when it is none
+		all = append(all, condition{text("type"), text("status"), text("reason"), text("message"), at})
+	}
+	return all
+}
+
+func (c condition) evidence(u unstructured.Unstructured) Evidence {
+	return Evidence{
+		Source: fmt.Sprintf("%s %s .status.conditions[%s]", u.GetKind(), u.GetName(), c.kind), Time: c.at,
+		Text: clip(strings.TrimSuffix(fmt.Sprintf("%s, reason %s: %s", c.status, c.reason, c.message), ": ")),
+	}
+}
+
+func policyCheck() Check {
+	return Check{
+		ID: "op.clusterpolicy", Layer: LayerOperator,
+		Title: "the GPU operator does not reach what its ClusterPolicy or NVIDIADriver wants",
+		Needs: []Need{NeedAPI},
+		Reads: "status.state and status.conditions of ClusterPolicies and NVIDIADrivers, and their number",
+		Why: "The operator obeys one ClusterPolicy, and says of others that they are ignored. That it is not ready is a consequence in most cases; it is told so that nothing stays unseen. " +
+			"A state that is younger than 2 minutes, or a driver upgrade that is going on, is no finding.",
+		Explains: []string{"dp.none"},
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
+		Sources:  []string{"gpu-operator#331", "gpu-operator#368", "gpu-operator#377", "gpu-operator#667", "gpu-operator#723", "gpu-operator#1310"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/clusterpolicies") || r.Lacks(f, "api/nvidiadrivers") {
+				return
+			}
+			for _, u := range slices.Concat(f.ClusterPolicies, f.NVIDIADrivers) {
+				checkPolicy(f, r, u)
+			}
+		},
+	}
+}
+
+func checkPolicy(f *Facts, r *Result, u unstructured.Unstructured) {
+	state, _, _ := unstructured.NestedString(u.Object, "status", "state")
+	kind := strings.ToLower(u.GetKind())
+	object := Object{Kind: u.GetKind(), Name: u.GetName()}
+	found := Finding{
+		Severity: Warning, Object: object, Confidence: Certain,
+		Evidence: []Evidence{fieldEvidence(object, ".status.state", "%s", state)},
+		Title:    "the GPU operator says that it is not ready",
+		Fix: Fix{
+			Text:     "Look at the operands that it names, and at the operator's own log.",
+			Commands: []string{fmt.Sprintf("kubectl describe %s %s", kind, u.GetName()), fmt.Sprintf("kubectl logs -n %s -l app=gpu-operator --tail 50", operatorNamespace(f))},
+		},
+	}
+	young := true
+	for _, c := range conditions(u) {
+		if (c.kind == "Error" && c.status == "True" || c.kind == "Ready" && c.status == "False") && c.reason != "Ready" {
+			found.Evidence = append(found.Evidence, c.evidence(u))
+			young = young && !c.at.IsZero() && f.Now.Sub(c.at) < operandGrace
+			switch c.reason {
+			case "ReconcileFailed", "PrerequisiteNotMet":
+				found.Severity, found.Title = Error, "the GPU operator cannot do what is wanted of it"
+			case "ConflictingNodeSelector":
+				found.Severity, found.Title = Error, "two NVIDIADriver resources want the same nodes"
+				found.Fix = Fix{Text: "Make their node selectors disjoint.", Commands: []string{"kubectl get nvidiadrivers -o wide"}}
+			}
+		} else if c.kind == "Ready" {
+			young = young && f.Now.Sub(c.at) < operandGrace
+		}
+	}
+	switch state {
+	case "ready", "":
+		if found.Title == "the GPU operator says that it is not ready" || len(found.Evidence) == 1 {
+			r.Pass(object)
+			return
+		}
+	case "ignored":
+		found.Title = "a second ClusterPolicy is ignored: the operator obeys only one"
+		found.Fix = Fix{Text: "Delete the one that is ignored, after what it says is in the other.", Commands: []string{"kubectl delete clusterpolicy " + u.GetName()}}
+		r.Add(found)
+		return
+	}
+	if young && len(conditions(u)) > 0 {
+		r.Pass(object)
+		return
+	}
+	if slices.ContainsFunc(f.GPUNodes, upgrading) {
+		found.Severity, found.Confidence = Info, Likely
+		found.Title = "the GPU operator is not ready while it upgrades drivers"
+	}
+	r.Add(found)
+}
+
+// upgrading is whether the operator is upgrading the node's driver, and has not failed.
+func upgrading(n *Node) bool {
+	state := n.Labels["nvidia.com/gpu-driver-upgrade-state"]
+	return state != "" && state != "upgrade-done" && state != "upgrade-failed" && state != "unknown"
+}
+
+func deployLabelCheck() Check {
+	return Check{
+		ID: "op.deploy-label-off", Layer: LayerOperator,
+		Title: "labels keep the GPU operator's pods off a node",
+		Needs: []Need{NeedAPI},
+		Reads: "labels nvidia.com/gpu.deploy.* and nvidia.com/gpu.workload.config of GPU nodes",
+		Why: "nvidia.com/gpu.deploy.operands=false, or the label of one part, keeps that part off the node, and a workload configuration for virtual machines keeps containers' GPUs off it. This is how " +
+			"it is done on purpose, so that it is no fault, unless no node is left while pods wait for GPUs.",
+		Explains: gpuLost("dp.none", "dp.capacity-zero", "gfd.labels"),
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
+		Sources:  []string{"gpu-operator controllers/state_manager.go"},
+		Run: func(f *Facts, r *Result) {
+			if r.Lacks(f, "api/nodes") {
+				return
+			}
+			severity := Info
+			left := slices.ContainsFunc(f.GPUNodes, func(n *Node) bool { return len(switchedOff(n)) == 0 || advertises(f, n) })
+			if !left && slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }) {
+				severity = Error
+			}
+			for _, n := range f.GPUNodes {
+				off := switchedOff(n)
+				if len(off) == 0 || advertises(f, n) && len(off) == 1 && off[0] == "nvidia.com/gpu.deploy.operands" {
+					r.Pass(n.Object())
+					continue
+				}
+				fix := Fix{Text: "If it is not meant so, remove the labels."}
+				for _, label := range off {
+					fix.Commands = append(fix.Commands, fmt.Sprintf("kubectl label node %s %s-", n.Name, label))
+				}
+				r.Add(Finding{Severity: severity, Object: n.Object(), Title: "labels of the node keep parts of the GPU operator off it", Evidence: labelEvidence(n, off...), Fix: fix})
+			}
+		},
+	}
+}
+
+// switchedOff are the labels that keep operands off the node: false, or a workload configuration that is not for containers. What the
+// operator pauses while it works says "paused-for-...", and comes back.
+func switchedOff(n *Node) []string {
+	var off []string
+	for label, value := range n.Labels {
+		switch {
+		case label == "nvidia.com/gpu.workload.config":
+			if value != "container" {
+				off = append(off, label)
+			}
+		case strings.HasPrefix(label, "nvidia.com/gpu.deploy.") && value == "false":
+			off = append(off, label)
+		}
+	}
+	slices.Sort(off)
+	return off
+}
+
+func versionsCheck() Check {
+	return Check{
+		ID: "op.versions", Layer: LayerOperator,
+		Title: "versions of the GPU operator's parts do not fit each other",
+		Needs: []Need{NeedAPI, NeedLogs},
+		Reads: "the state of the Helm releases, image tags of the operator and its validator, the names of the CRDs, and the operator's log",
+		Why: "Helm does not upgrade CRDs by itself, so that a new operator may not find a kind or a field that it needs, which its log says; and a release whose upgrade failed may be half of " +
+			"both versions. Tags that merely differ are only worth knowing.",
+		Explains: []string{"op.operand-failing", "op.clusterpolicy", "dp.none"},
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/upgrade.html",
+		Sources:  []string{"gpu-operator deployments/gpu-operator/values.yaml (operator.upgradeCRD)"},
+		Run: func(f *Facts, r *Result) {
+			if !r.Lacks(f, "helm") {
+				checkReleases(f, r)
+			}
+			checkOperatorLog(f, r)
+			checkTags(f, r)
+		},
+	}
+}
+
+func checkReleases(f *Facts, r *Result) {
+	for _, h := range f.HelmReleases {
+		object := Object{Kind: "HelmRelease", Namespace: h.Namespace, Name: h.Name}
+		if !slices.Contains([]string{chartOperator, chartDevicePlugin, chartDRA}, h.Chart) || h.Status != "failed" && !strings.HasPrefix(h.Status, "pending-") {
+			r.Pass(object)
+			continue
+		}
+		fix := Fix{Text: "See its history. Go back to the last revision that was deployed, or upgrade again.", Commands: []string{fmt.Sprintf("helm history %s -n %s", h.Name, h.Namespace)}}
+		if strings.HasPrefix(h.Status, "pending-") {
+			fix.Text = "See its history. If nobody is upgrading it now, the upgrade was cut off: roll back to the last revision that was deployed, or Helm refuses every later upgrade."
+		}
+		if h.Revision > 1 {
+			fix.Commands = append(fix.Commands, fmt.Sprintf("helm rollback %s %d -n %s", h.Name, h.Revision-1, h.Namespace))
+		}
+		severity := Warning
+		if strings.HasPrefix(h.Status, "pending-") {
+			severity = Info // somebody may be at it
+		}
+		r.Add(Finding{
+			Severity: severity, Object: object, Title: "the Helm release is not deployed as a whole",
+			Evidence: []Evidence{fieldEvidence(object, "status", "%s, chart %s-%s, revision %d", h.Status, h.Chart, h.ChartVersion, h.Revision)}, Fix: fix,
+		})
+	}
+}
+
+// checkOperatorLog looks for kinds and fields that the operator wants and the API server does not have.
+func checkOperatorLog(f *Facts, r *Result) {
+	for _, pod := range f.Component(Operator) {
+		e, ok := logEvidence(f, pod, `no matches for kind "NVIDIADriver"`, `no matches for kind "ClusterPolicy"`, `unknown field "spec.`, `no kind is registered for the type v1.ClusterPolicy`)
+		if !ok {
+			continue
+		}
+		severity := Warning
+		if _, bad := operandTrouble(f, pod); bad {
+			severity = Error
+		}
+		fix := Fix{Text: "Upgrade the CRDs to those of the operator's version, which Helm does only when told to."}
+		if h, ok := releaseOf(f, chartOperator); ok {
+			fix.Commands = []string{helmUpgrade(h, "operator.upgradeCRD=true")}
+		}
+		r.Add(Finding{
+			Severity: severity, Confidence: Likely, Object: PodObject(pod), Title: "the operator wants a kind or a field that the cluster's CRDs do not have",
+			Evidence: []Evidence{e, fieldEvidence(Object{Kind: "Cluster"}, "CRDs", "%s", strings.Join(f.CRDs, ", "))}, Fix: fix,
+		}.ForPods(pod.Namespace + "/" + pod.Name))
+		return
+	}
+}
+
+// checkTags compares the operator's image with that of its validator, which are released together.
+func checkTags(f *Facts, r *Result) {
+	for _, operator := range f.Component(Operator) {
+		want, image := releaseTag(operator)
+		for _, validator := range f.Component(Validator) {
+			got, other := releaseTag(validator)
+			if want == "" || got == "" || want == got || f.Now.Sub(operator.CreationTimestamp.Time) < time.Hour {
+				continue // right after an upgrade the operands follow one by one
+			}
+			r.Add(Finding{
+				Severity: Info, Confidence: Possible, Object: PodObject(validator), Title: "the operator and its validator are of different releases",
+				Evidence: []Evidence{
+					fieldEvidence(PodObject(operator), ".spec.containers[].image", "%s", image), fieldEvidence(PodObject(validator), ".spec.containers[].image", "%s", other),
+				},
+				Fix: Fix{Text: "After an upgrade of the operator its operands follow; if they do not, the ClusterPolicy pins old versions (spec.validator.version).",
+					Commands: []string{"kubectl get clusterpolicies -o yaml"}},
+			})
+			return
+		}
+	}
+}
+
+// releaseTag is the release that a pod's image is of: v25.3.0 of gpu-operator:v25.3.0-ubi9; empty when its tag does not say.
+func releaseTag(pod *corev1.Pod) (version, image string) {
+	for _, c := range pod.Spec.Containers {
+		name, _, _ := strings.Cut(c.Image, "@")
+		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
+			version, _, _ = strings.Cut(name[at+1:], "-")
+			if strings.Count(version, ".") == 2 && strings.HasPrefix(version, "v") {
+				return version, c.Image
+			}
+		}
+	}
+	return "", ""
+}

@@ -1,0 +1,250 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
+)
+
+// configurationChecks are about the files that containerd loads, and what it has in memory.
+func configurationChecks() []Check {
+	const files = "the files that the kubelet's containerd loads, by the rules of its release, and what it has in memory (CRI Status)"
+	return []Check{
+		{
+			ID: "rt.unparsable", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
+			Title:    "containerd cannot load its configuration",
+			Why:      "a file is not TOML, an import is missing, or the version is newer than the release reads. While containerd still runs with what it has in memory, rt.edited-not-restarted is the finding, and this its reason",
+			Explains: noRuntime(), Sources: []string{"containerd config.go", "rke2#3385"},
+			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.unparsable") },
+		},
+		{
+			ID: "rt.dropin-shadow", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
+			Title:    "a drop-in replaces containerd's whole CRI configuration",
+			Why:      "before containerd 2.0 a plugin's table in an imported file replaces the one of the file before, and so a drop-in with only the nvidia handler takes runc away: CRI does not load",
+			Explains: noRuntime("rt.default-missing"), Sources: []string{"METR/hawk#273", "k8s-snap#1991", "k8s-device-plugin#1145", "gpu-operator#1323", "kubernetes#100992"},
+			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.dropin-shadow") },
+		},
+		{
+			ID: "rt.default-missing", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
+			Title:    "the default runtime handler does not exist",
+			Why:      "default_runtime_name names a handler that no file defines: CRI does not load, and the kubelet has no runtime",
+			Explains: noRuntime(), Sources: []string{"containerd pkg/cri/config"},
+			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.default-missing") },
+		},
+		{
+			ID: "rt.cri-disabled", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
+			Title:    "containerd's configuration disables CRI",
+			Why:      "disabled_plugins names CRI, as in the file that Docker's packages of containerd bring",
+			Explains: noRuntime("rt.default-missing"), Sources: []string{"kubernetes#111591", "containerd#4581", "containerd#6964", "gpu-operator#1323"},
+			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.cri-disabled") },
+		},
+		{
+			ID: "rt.not-ready", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: "the answer of the runtime at the kubelet's endpoint",
+			Title:    "the container runtime does not serve the kubelet",
+			Why:      "nothing listens at the socket, it has no CRI, or CRI says that it is not ready",
+			Explains: noRuntime(), Sources: []string{"kubernetes#111591"}, Run: checkRuntimeNotReady,
+		},
+		{
+			ID: "rt.edited-not-restarted", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
+			Title: "containerd's configuration was edited, and containerd was not restarted",
+			Why: "what the files come to is not what containerd has in memory: it does not load files again by itself. It is an error where pods ask for a handler that only the files " +
+				"have. Where the files are wrong, a restart would break the node, and the fix says so",
+			Explains: noPods("rt.handler-missing", "rt.binary-missing", "rt.runtime-type", "rt.cgroup-driver", "rt.option-misplaced", "rt.dropin-shadow", "rt.default-missing",
+				"rt.unparsable", "rt.cri-disabled", "rt.config-not-loaded", "rt.cdi-off"),
+			Sources: []string{"containerd has no reload: cmd/containerd/command/main_unix.go"}, Run: checkEdited,
+		},
+		{
+			ID: "rt.config-not-loaded", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: "when containerd's process started, and when its files were written",
+			Title:   "configuration files are younger than the containerd that runs",
+			Why:     "with the same handlers in files and memory it may be that the same was written again; what else was changed is not in effect before the next restart",
+			Sources: []string{"containerd has no reload"}, Run: checkNotLoaded,
+		},
+		{
+			ID: "rt.option-misplaced", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
+			Title:    "an option of a runtime handler stands one level too high",
+			Why:      "containerd ignores BinaryName beside runtime_type, where it belongs under options: pods start with plain runc and see no GPU",
+			Explains: noPods("wl.cpu-mode", "wl.cuda-error"), Sources: []string{"containerd: Ignoring unknown key in TOML for plugin"},
+			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.option-misplaced") },
+		},
+		{
+			ID: "rt.generated-file", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedNode, NeedLogs},
+			Title:    "the toolkit was told to edit a file that something else writes anew, or a template",
+			Reads:    "what the toolkit's DaemonSet was told, the first lines of that file, the toolkit's log",
+			Why:      "k3s, rke2, k0s, microk8s and others write their containerd's configuration at each start; a template is not TOML, and the toolkit fails with it",
+			Explains: noPods("rt.handler-missing"), Sources: []string{"rke2#3385", "gpu-operator#473", "gpu-operator#992", "k0s#3272"}, Run: checkGenerated,
+		},
+		{
+			ID: "rt.gke-config-source", Layer: LayerRuntime, Needs: []Need{NeedAPI},
+			Title:    "toolkit 1.18.0 reads the wrong configuration on GKE",
+			Reads:    "the toolkit's image and variables on nodes of GKE",
+			Why:      "toolkit 1.18.0 reads the configuration by `containerd config dump`, which on GKE 1.33 and later is not the one of the kubelet's containerd, unless RUNTIME_CONFIG_SOURCE=file",
+			Explains: noPods("rt.handler-missing"), Sources: []string{"cloud-native-docs#312"}, Run: checkGKESource,
+		},
+	}
+}
+
+func checkRuntimeNotReady(f *Facts, r *Result) {
+	r.eachRuntime(f, func(n *Node) {
+		for _, found := range n.runtimeFindings("rt.not-ready") {
+			unit := n.instance().UnitName()
+			r.Add(Finding{
+				Object: n.Object(), Title: found.Title, Evidence: quoted(n, found.Quotes),
+				Fix: Fix{
+					Text:     fmt.Sprintf("on the node: look why %s does not serve, and start it; no pod can be started there before", unit),
+					Commands: []string{"journalctl -u " + unit + " -n 50 --no-pager", "systemctl restart " + unit},
+				},
+			})
+		}
+	})
+}
+
+// checkEdited tells of files that are not in effect: handlers that differ, and files with which containerd, or a handler, would not work.
+func checkEdited(f *Facts, r *Result) {
+	r.eachRuntime(f, func(n *Node) {
+		i := n.instance()
+		if !i.Ready {
+			return // it has nothing in memory that works
+		}
+		var latent []runtimeview.Finding
+		for _, found := range n.View.Findings {
+			if found.Latent {
+				latent = append(latent, found)
+			}
+		}
+		edited := n.runtimeFindings("rt.edited-not-restarted")
+		if len(edited) == 0 && len(latent) == 0 {
+			return
+		}
+		finding := Finding{
+			Object: n.Object(), Severity: Warning, Title: "containerd's configuration was edited after containerd read it, and is not in effect",
+			Fix: Fix{Text: fmt.Sprintf("restart %s, so that it loads %s", i.UnitName(), i.ConfigPath), Commands: []string{restartUnit(n)}},
+		}
+		lacking := f.lacking(n)
+		for _, found := range edited {
+			finding.Evidence = append(finding.Evidence, quoted(n, found.Quotes)...)
+			for _, handler := range found.Handlers {
+				if h, _ := i.Handler(handler); h.InMemory == nil && lacking[handler] != nil {
+					finding.Severity = Error
+				}
+				if h, _ := i.Handler(handler); h.OnDisk == nil && f.matters(n, []string{handler}) {
+					finding.Fix = Fix{Text: fmt.Sprintf("the files no longer have the handler %s, which pods ask for: put it back into %s before anything restarts %s", handler, i.ConfigPath, i.UnitName())}
+				}
+			}
+		}
+		for _, found := range latent {
+			finding.Evidence = append(finding.Evidence, quoted(n, found.Quotes)...)
+			finding.Fix = Fix{Text: fmt.Sprintf("do not restart %s before the files are mended: with them it would break (%s). %s", i.UnitName(), found.ID, found.Fix)}
+		}
+		r.Add(finding)
+	})
+}
+
+// loadMargin is how much younger than its process a file must be: a clock of the node's, and the time between fork and reading.
+const loadMargin = 5 * time.Second
+
+func checkNotLoaded(f *Facts, r *Result) {
+	r.eachRuntime(f, func(n *Node) {
+		i := n.instance()
+		var started time.Time
+		for _, u := range n.Host.Probe.Units {
+			if u.PID != 0 && u.PID == i.PID || u.Name == i.Unit && i.Unit != "" {
+				started = u.Started
+			}
+		}
+		if started.IsZero() || i.Name != "containerd" || len(n.runtimeFindings("rt.edited-not-restarted")) > 0 {
+			return
+		}
+		var young []Evidence
+		for _, file := range i.Files {
+			if file.Modified.After(started.Add(loadMargin)) {
+				young = append(young, Evidence{Source: "nodes/" + n.Name + ": " + file.Path, Time: file.Modified, Text: "modified " + file.Modified.UTC().Format(time.RFC3339)})
+			}
+		}
+		if len(young) == 0 {
+			return
+		}
+		r.Add(Finding{
+			Object: n.Object(), Severity: Info, Confidence: Possible, Title: "configuration files are younger than the containerd that runs",
+			Evidence: append(young[:min(len(young), 3)], Evidence{Source: "nodes/" + n.Name + ": process of " + i.UnitName(), Time: started, Text: "started " + started.UTC().Format(time.RFC3339)}),
+			Fix:      Fix{Text: "if somebody changed more than handlers, restart " + i.UnitName() + " when it suits"},
+		})
+	})
+}
+
+func checkGenerated(f *Facts, r *Result) {
+	for _, n := range f.GPUNodes {
+		for _, pod := range current(n, Toolkit) {
+			if e, ok := f.grepAll(pod, "keys cannot contain {"); ok {
+				r.Add(Finding{
+					Object: n.Object(), Title: "the toolkit was told to edit a template, which is not TOML", Evidence: []Evidence{e}, Fix: f.toolkitFix(n),
+				})
+			}
+		}
+		if n.View == nil {
+			continue
+		}
+		for _, t := range n.View.Toolkits {
+			told := t.Config()
+			if !t.MatchesNode || len(current(n, Toolkit)) == 0 {
+				continue
+			}
+			i := n.instance()
+			if i == nil || n.runtimeFindings("rt.wrong-instance") != nil {
+				continue
+			}
+			for _, file := range i.Files {
+				if file.Path != told || !strings.Contains(file.NotEdited, "anew") || i.HasGPUHandler() {
+					continue
+				}
+				r.Add(Finding{
+					Object: n.Object(), Severity: Warning, Title: "the toolkit edits a file that is written anew at each start, so that its handlers go away",
+					Evidence: []Evidence{
+						fieldEvidence(Object{Kind: "DaemonSet", Namespace: t.Namespace, Name: t.Name}, "the configuration that it edits", "%s", told),
+						{Source: "nodes/" + n.Name + ": " + file.Path, Text: file.NotEdited},
+					},
+					Fix: f.toolkitFix(n),
+				})
+			}
+		}
+	}
+}
+
+func checkGKESource(f *Facts, r *Result) {
+	for _, n := range f.GPUNodes {
+		if n.Distribution != GKE || !versionAtLeast(n.Status.NodeInfo.KubeletVersion, 1, 33) {
+			continue
+		}
+		for _, pod := range current(n, Toolkit) {
+			for _, c := range pod.Spec.Containers {
+				if !strings.Contains(c.Image, "container-toolkit:v1.18.0") || podReady(pod) {
+					continue
+				}
+				told := slices.ContainsFunc(envOf(c.Env, "RUNTIME_CONFIG_SOURCE"), func(value string) bool { return strings.HasPrefix(value, "file") })
+				if told {
+					continue
+				}
+				r.Add(Finding{
+					Object: n.Object(), Confidence: Likely, Title: "toolkit 1.18.0 reads another configuration than that of the kubelet's containerd on GKE",
+					Evidence: []Evidence{
+						fieldEvidence(PodObject(pod), "container "+c.Name+" .image", "%s", c.Image),
+						fieldEvidence(n.Object(), ".status.nodeInfo.kubeletVersion", "%s", n.Status.NodeInfo.KubeletVersion),
+					},
+					Fix: f.toolkitEnvFix([]runtimeview.Setting{{Name: "RUNTIME_CONFIG_SOURCE", Value: "file"}}, "tell the toolkit to read the file"),
+				})
+			}
+		}
+	}
+}
+
+// versionAtLeast is whether a version like v1.33.2-gke.100 is major.minor or later; false for what is none.
+func versionAtLeast(version string, major, minor int) bool {
+	var x, y int
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &x, &y); n != 2 {
+		return false
+	}
+	return cmp.Or(cmp.Compare(x, major), cmp.Compare(y, minor)) >= 0
+}

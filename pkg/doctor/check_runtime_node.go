@@ -1,0 +1,359 @@
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// nodeRuntimeChecks are about what the runtime's surroundings do to containers that run.
+func nodeRuntimeChecks() []Check {
+	return []Check{
+		{
+			ID: "rt.nvml-unknown-error", Layer: LayerRuntime, Needs: []Need{NeedLogs},
+			Title: "containers lose their GPUs while they run",
+			Reads: "logs of pods on GPU nodes; the links in /dev/char, the kubelet's cgroup driver",
+			Why: "`Failed to initialize NVML: Unknown Error` in a container, while the node's driver works: systemd has set the container's devices anew, at a daemon-reload, and the GPUs were not " +
+				"among those that it knew",
+			Explains: []string{"wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
+			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
+			Sources:  []string{"nvidia-container-toolkit#48", "nvidia-container-toolkit#251", "nvidia-docker#1671", "nvidia-docker#1730", "gpu-operator#485"},
+			Run:      checkUnknownError,
+		},
+		{
+			ID: "rt.cpumanager", Layer: LayerRuntime, Needs: []Need{NeedNode},
+			Title: "the static CPU manager takes GPUs away from containers",
+			Reads: "the kubelet's cpuManagerPolicy, PASS_DEVICE_SPECS and the strategy of the device plugin",
+			Why: "with the static policy the kubelet updates containers' cgroups all the time, and runc forgets devices that are not in the container's specification: the device plugin must pass them " +
+				"(PASS_DEVICE_SPECS), or hand them out by CDI",
+			Explains: []string{"rt.nvml-unknown-error"}, Sources: []string{"nvidia-docker#966", "k8s-device-plugin#145", "kubernetes#77073"},
+			Run: checkCPUManager,
+		},
+		{
+			ID: "sec.all-gpus-visible", Layer: LayerRuntime, Needs: []Need{NeedAPI},
+			Title: "a pod that asked for no GPU sees all of them",
+			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification",
+			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES itself, and the runtime obeys: its GPUs are those of others, and the scheduler knows nothing of it. Without other GPU pods on the node " +
+				"it is only told",
+			Sources: []string{"gpu-operator#28", "gpu-operator#421", "gpu-operator#700", "k8s-device-plugin#87", "bottlerocket#3718"},
+			Run:     checkAllVisible,
+		},
+		{
+			ID: "sec.selinux", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedLogs},
+			Title:    "containers may not open the GPU's device files",
+			Reads:    "states of containers and logs; SELinux, the modes of /dev/nvidia*, no-cgroups of the toolkit's configuration",
+			Why:      "NVML says `Insufficient Permissions`: SELinux, the mode of the device files, or no-cgroups keep the container from them",
+			Explains: []string{"wl.pod-failing", "wl.cuda-error", "dp.*", "op.*", "obs.dcgm-crash"}, Sources: []string{"nvidia-docker#1608", "nvidia-container-toolkit#33", "nvidia-container-toolkit#210", "containerd#6042"},
+			Run: checkPermissions,
+		},
+		{
+			ID: "rt.restart-loop", Layer: LayerRuntime, Needs: []Need{NeedNode},
+			Title:    "the container runtime is restarted again and again",
+			Reads:    "the journal of the runtime's unit",
+			Why:      "systemd scheduled three restarts or more within the last ten minutes of the journal",
+			Explains: noRuntime(), Sources: []string{"gpu-operator#399", "gpu-operator#456", "gpu-operator#712", "gpu-operator#991", "containerd#10437"},
+			Run: checkRestartLoop,
+		},
+		{
+			ID: "node.inotify", Layer: LayerRuntime, Needs: []Need{NeedLogs},
+			Title:    "the node has no inotify watches left",
+			Reads:    "logs of the GPU components; fs.inotify.max_user_instances and max_user_watches",
+			Why:      "a component says `too many open files` about a watcher of files: the node's limit for all its containers is reached. Low limits alone are no finding",
+			Explains: []string{"dp.*", "op.*", "gfd.labels", "mig.*", "wl.pod-failing"}, Sources: []string{"gpu-operator#441", "kubernetes#64614"},
+			Run: checkInotify,
+		},
+	}
+}
+
+const unknownError = "Failed to initialize NVML: Unknown Error"
+
+func checkUnknownError(f *Facts, r *Result) {
+	for _, n := range f.GPUNodes {
+		for _, pod := range n.Pods {
+			e, ok := f.GrepLogs(pod, unknownError)
+			if !ok || Ended(pod) || strings.Contains(e.Source, "its run before") {
+				continue
+			}
+			finding := Finding{
+				Object: PodObject(pod), Nodes: []string{n.Name}, Confidence: Likely, Title: "the container has lost its GPUs while it runs", Evidence: []Evidence{clipped(e)},
+				Fix: Fix{
+					Text:     "start the pod anew; so that it does not come again, make the links in /dev/char on the node (and a rule of udev that does), or hand out GPUs by CDI",
+					Commands: []string{restartPod(pod.Namespace, pod.Name), hostCommand(n, "nvidia-ctk system create-dev-char-symlinks --create-all")},
+				},
+			}
+			if n.Host != nil {
+				var missing []string
+				for link, there := range n.Host.Probe.DevChar {
+					if !there {
+						missing = append(missing, link)
+					}
+				}
+				if slices.Sort(missing); len(missing) > 0 {
+					finding.Evidence = append(finding.Evidence, Evidence{Source: "nodes/" + n.Name + ": links that are not there", Text: clip(strings.Join(missing, " "))})
+				}
+				if driver := n.Host.Runtime.Kubelet.CgroupDriver; driver != "" {
+					finding.Evidence = append(finding.Evidence, Evidence{Source: "nodes/" + n.Name + ": the kubelet's cgroupDriver", Text: driver})
+				}
+			}
+			r.Add(finding)
+		}
+	}
+}
+
+func checkCPUManager(f *Facts, r *Result) {
+	for _, n := range f.GPUNodes {
+		if n.Host == nil {
+			r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+			continue
+		}
+		if n.Host.Probe.KubeletConfig["cpuManagerPolicy"] != "static" {
+			continue
+		}
+		strategy, source, known := f.deviceStrategy(n)
+		if !known || strings.Contains(strategy, "cdi") || passesDevices(n) {
+			continue
+		}
+		finding := Finding{
+			Object: n.Object(), Severity: Warning, Confidence: Likely, Title: "the static CPU manager takes GPUs away from running containers, because the device plugin does not pass device specs",
+			Evidence: []Evidence{{Source: "nodes/" + n.Name + ": the kubelet's cpuManagerPolicy", Text: "static"}, source},
+			Fix: Fix{
+				Text: "set PASS_DEVICE_SPECS=true for the device plugin (compatWithCPUManager=true in its own chart, devicePlugin.env in the GPU operator's), or hand out GPUs by CDI",
+			},
+		}
+		for _, pod := range n.Pods {
+			if e, ok := f.GrepLogs(pod, unknownError); ok && !Ended(pod) {
+				finding.Severity, finding.Evidence = Error, append(finding.Evidence, clipped(e))
+				break
+			}
+		}
+		r.Add(finding)
+	}
+}
+
+// passesDevices is whether the node's device plugin passes device specs.
+func passesDevices(n *Node) bool {
+	for _, pod := range current(n, DevicePlugin) {
+		for _, c := range pod.Spec.Containers {
+			if slices.Contains(envOf(c.Env, "PASS_DEVICE_SPECS"), "true") || slices.Contains(c.Args, "--pass-device-specs") || slices.Contains(c.Args, "--pass-device-specs=true") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func checkAllVisible(f *Facts, r *Result) {
+	for _, n := range f.GPUNodes {
+		shared := slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == n.Name })
+		for _, pod := range n.Pods {
+			if Ended(pod) || WantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" || !f.hasNVIDIARuntime(n, pod) {
+				continue
+			}
+			for _, c := range pod.Spec.Containers {
+				value := strings.Join(envOf(c.Env, "NVIDIA_VISIBLE_DEVICES"), "")
+				privileged := c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+				if value == "" || value == "void" || value == "none" || privileged {
+					continue
+				}
+				finding := Finding{
+					Object: PodObject(pod), Nodes: []string{n.Name}, Severity: Info, Confidence: Likely, Title: "the pod asks for no GPU and sees those of others, by NVIDIA_VISIBLE_DEVICES",
+					Evidence: []Evidence{fieldEvidence(PodObject(pod), "container "+c.Name+" .env", "NVIDIA_VISIBLE_DEVICES=%s", value)},
+					Fix: Fix{
+						Text: "let the pod ask for nvidia.com/gpu and leave the variable out; to forbid it to all, hand out GPUs by volume-mounts or CDI, and set " +
+							"ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
+					},
+				}
+				if shared {
+					finding.Severity = Warning
+				}
+				r.Add(finding)
+				break
+			}
+		}
+	}
+}
+
+// hasNVIDIARuntime is whether a pod runs with the NVIDIA runtime, by its runtime class or because it is the node's default, and the runtime
+// obeys the variable.
+func (f *Facts) hasNVIDIARuntime(n *Node, pod *corev1.Pod) bool {
+	if n.Host != nil && toolkitSetting(n.Host.Probe.ToolkitConfig, "accept-nvidia-visible-devices-envvar-when-unprivileged") == "false" {
+		return false
+	}
+	if name := pod.Spec.RuntimeClassName; name != nil {
+		class := f.runtimeClass(*name)
+		return class != nil && strings.Contains(class.Handler, "nvidia")
+	}
+	i := n.instance()
+	if i == nil {
+		return false
+	}
+	h, known := i.Handler(i.DefaultHandler)
+	return known && h.IsGPU()
+}
+
+// toolkitSetting is a top-level setting of the toolkit's config.toml as it stands there; empty when it is not set, or commented out.
+func toolkitSetting(config, key string) string {
+	for line := range strings.Lines(config) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if ok && strings.TrimSpace(name) == key {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func checkPermissions(f *Facts, r *Result) {
+	for _, n := range f.Nodes {
+		evidence := f.errorsOn("sec.selinux", n).evidence()
+		var pods []string
+		for _, e := range f.errorsOn("sec.selinux", n).errors {
+			pods = append(pods, e.pod.Namespace+"/"+e.pod.Name)
+		}
+		for _, pod := range n.Pods {
+			if Ended(pod) || podReady(pod) {
+				continue
+			}
+			if e, ok := logEvidence(f, pod, "Failed to initialize NVML: Insufficient Permissions", "nvml error: insufficient permissions"); ok {
+				evidence, pods = append(evidence, e), append(pods, pod.Namespace+"/"+pod.Name)
+			}
+		}
+		if len(evidence) == 0 {
+			continue
+		}
+		finding := Finding{
+			Object: n.Object(), Confidence: Possible, Title: "containers may not open the GPU's device files", Evidence: evidence[:min(len(evidence), 3)],
+			Fix: Fix{Text: "look at SELinux, the modes of /dev/nvidia* (0666) and no-cgroups (false) on the node", Commands: []string{lookAt(n)}},
+		}
+		if n.Host != nil {
+			finding = f.whyNotAllowed(n, finding)
+		}
+		r.Add(finding.ForPods(pods...))
+	}
+}
+
+// whyNotAllowed says which of the node's settings keeps containers from device files.
+func (f *Facts) whyNotAllowed(n *Node, finding Finding) Finding {
+	p := n.Host.Probe
+	quote := func(source, text string) {
+		finding.Evidence, finding.Confidence = append(finding.Evidence, Evidence{Source: "nodes/" + n.Name + ": " + source, Text: text}), Likely
+	}
+	for _, d := range p.Devices {
+		if d.Mode != "" && !strings.HasSuffix(d.Mode, "666") && strings.HasPrefix(d.Path, "/dev/nvidia") && !strings.HasPrefix(d.Path, "/dev/nvidia-caps") {
+			quote(d.Path, "mode "+d.Mode)
+			finding.Fix = Fix{Text: "let the driver make its device files with mode 0666: NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and load it anew"}
+			return finding
+		}
+	}
+	switch {
+	case toolkitSetting(p.ToolkitConfig, "no-cgroups") == "true":
+		quote(p.ToolkitConfigPath, "no-cgroups = true")
+		finding.Fix = Fix{Text: "set no-cgroups = false in " + p.ToolkitConfigPath + ": true is for containers without root only"}
+	case p.SELinux == "enforcing":
+		quote("SELinux", "enforcing")
+		finding.Fix = Fix{
+			Text:     "allow containers the devices: the boolean container_use_devices, or a policy of your own",
+			Commands: []string{hostCommand(n, "setsebool -P container_use_devices on")},
+		}
+	}
+	return finding
+}
+
+var (
+	restartCounter = regexp.MustCompile(`Scheduled restart job, restart counter is at (\d+)`)
+	tooQuickly     = "Start request repeated too quickly"
+)
+
+func checkRestartLoop(f *Facts, r *Result) {
+	r.eachRuntime(f, func(n *Node) {
+		i := n.instance()
+		unit := unitOf(n)
+		journal, known := n.Host.Journals[unit]
+		if !known {
+			journal, known = n.Host.Journals[strings.TrimSuffix(unit, ".service")]
+		}
+		if !known || journal == "" {
+			r.Unknown(n.Object(), "the journal of %s was not read", unit)
+			return
+		}
+		var times []time.Time
+		var last Evidence
+		for line := range strings.Lines(journal) {
+			at, _ := journalTime(line)
+			if m := restartCounter.FindStringSubmatch(line); m != nil {
+				if count, _ := strconv.Atoi(m[1]); count > 0 {
+					times = append(times, at)
+				}
+			} else if !strings.Contains(line, tooQuickly) {
+				continue
+			}
+			last = clipped(Evidence{Source: "nodes/" + n.Name + "/journal/" + unit, Time: at, Text: strings.TrimSpace(line)})
+		}
+		now := n.Host.Probe.Time
+		if now.IsZero() {
+			now = f.Now
+		}
+		times = slices.DeleteFunc(times, func(t time.Time) bool { return now.Sub(t) > 10*time.Minute })
+		if len(times) < 3 {
+			r.Pass(n.Object())
+			return
+		}
+		severity := Warning
+		if !i.Ready {
+			severity = Error
+		}
+		r.Add(Finding{
+			Object: n.Object(), Severity: severity, Title: "the container runtime is restarted again and again",
+			Evidence: []Evidence{last, {Source: "nodes/" + n.Name + "/journal/" + unit, Text: fmt.Sprintf("%d restarts in ten minutes", len(times))}},
+			Fix: Fix{
+				Text:     fmt.Sprintf("look into the journal of %s for why it ends; if the NVIDIA container toolkit or another tool restarts it, let only one of them edit its configuration", unit),
+				Commands: []string{hostCommand(n, "journalctl -u "+unit+" -n 100 --no-pager")},
+			},
+		})
+	})
+}
+
+// journalTime is the time at the head of a line of `journalctl -o short-iso`.
+func journalTime(line string) (time.Time, bool) {
+	head, _, _ := strings.Cut(line, " ")
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05-0700"} {
+		if t, err := time.Parse(layout, head); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+func checkInotify(f *Facts, r *Result) {
+	for _, n := range f.GPUNodes {
+		for _, pod := range n.Pods {
+			if ComponentOf(pod.Labels, pod.Spec) == "" || Ended(pod) || podReady(pod) {
+				continue
+			}
+			e, ok := f.grepAll(pod, "watcher", "too many open files")
+			if !ok {
+				continue
+			}
+			finding := Finding{
+				Object: n.Object(), Title: "the node has no inotify watches left", Evidence: []Evidence{e},
+				Fix: Fix{
+					Text:     "raise the limits on the node, and in /etc/sysctl.d so that they stay; then the pods start",
+					Commands: []string{hostCommand(n, "sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")},
+				},
+			}
+			if n.Host != nil {
+				for _, key := range []string{"fs.inotify.max_user_instances", "fs.inotify.max_user_watches"} {
+					if value := n.Host.Probe.Sysctls[key]; value != "" {
+						finding.Evidence = append(finding.Evidence, Evidence{Source: "nodes/" + n.Name + ": " + key, Text: value})
+					}
+				}
+			}
+			r.Add(finding)
+			break
+		}
+	}
+}

@@ -1,0 +1,301 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// words is a kind of thing that programs say when they fail on a GPU.
+type words int
+
+// The kinds. A log often has several, because one leads to the next: the first in this order counts.
+const (
+	wordsSharedMemory words = iota
+	wordsTooNew
+	wordsOutOfMemory
+	wordsNoGPU
+	wordsCUDAError
+	kindsOfWords
+)
+
+func (w words) texts() []string {
+	switch w {
+	case wordsSharedMemory:
+		return []string{
+			"posix_fallocate failed : No space left on device", "failed to extend /dev/shm/", "Error while creating shared memory segment", "insufficient shared memory (shm)",
+			"unable to allocate shared memory(shm)", "No space left on device: '/dev/shm",
+		}
+	case wordsTooNew:
+		return []string{
+			"CUDA driver version is insufficient for CUDA runtime version", "unsatisfied condition: cuda", "unsatisfied condition: driver", "The NVIDIA driver on your system is too old",
+			"cudaErrorInsufficientDriver", "forward compatibility was attempted on non supported HW", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+			"PTX was compiled with an unsupported toolchain", "cudaErrorUnsupportedPtxVersion", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+		}
+	case wordsOutOfMemory:
+		return []string{
+			"CUDA out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA error: out of memory", "cudaErrorMemoryAllocation", "No available memory for the cache blocks",
+			"less than desired GPU memory utilization", "CUBLAS_STATUS_ALLOC_FAILED",
+		}
+	case wordsNoGPU:
+		return []string{
+			"No CUDA GPUs are available", "Found no NVIDIA driver on your system", "no CUDA-capable device is detected", "CUDA_ERROR_NO_DEVICE", "cudaErrorNoDevice",
+			"torch.cuda.is_available(): False", "torch.cuda.is_available() False", "torch.cuda.is_available() = False", "torch.cuda.is_available() is False",
+			"torch.cuda.is_available() returned False", "torch.cuda.is_available() returns False", "CUDA available: False", "cuda available: False",
+			"Torch not compiled with CUDA enabled", "Failed to infer device type", "GPU will not be used", "Could not find cuda drivers", "falling back to CPU",
+			"Falling back to cpu", "CUDA is not available",
+		}
+	case wordsCUDAError:
+		return []string{
+			"uncorrectable ECC", "GPU is lost", "has fallen off the bus", "an illegal memory access", "unspecified launch failure", "device-side assert triggered",
+			"no kernel image is available", "system not yet initialized", "CUDA error:", "CUDA_ERROR_", "cudaError", "unhandled cuda error", "CUDNN_STATUS_", "CUBLAS_STATUS_",
+			"Failed to initialize NVML", "misaligned address", "CUDA driver error",
+		}
+	}
+	return nil
+}
+
+// wordsOf is the first kind of words that a failing pod says, and the quotation.
+func (f *Facts) wordsOf(pod *corev1.Pod, troubles []trouble) (words, Evidence, bool) {
+	for w := range kindsOfWords {
+		if e, found := f.said(pod, troubles, w.texts()...); found {
+			return w, e, true
+		}
+	}
+	return 0, Evidence{}, false
+}
+
+// says makes a check of one kind of words.
+func says(kind words) func(*Facts, *Result) {
+	return func(f *Facts, r *Result) {
+		if r.Lacks(f, "api/pods") {
+			return
+		}
+		for _, pod := range f.workloads() {
+			troubles := f.troubles(pod)
+			if len(troubles) == 0 {
+				continue
+			}
+			w, e, found := f.wordsOf(pod, troubles)
+			if !found {
+				if why := f.unread(pod, troubles); why != "" {
+					r.Unknown(PodObject(pod), "%s", why)
+				}
+				continue
+			}
+			if w != kind {
+				continue
+			}
+			n := f.Node(pod.Spec.NodeName)
+			finding := Finding{Object: PodObject(pod), Nodes: onNode(pod), Confidence: Likely, Evidence: []Evidence{e}}
+			kind.tell(pod, n, &finding)
+			r.Add(finding)
+		}
+	}
+}
+
+// tell writes title, fix and what else is known. The node may be nil.
+func (w words) tell(pod *corev1.Pod, n *Node, finding *Finding) {
+	switch w {
+	case wordsSharedMemory:
+		tellShared(pod, finding)
+	case wordsTooNew:
+		finding.Title = "the image's CUDA needs a newer driver than the node has"
+		finding.Fix = Fix{Text: "use an image with an older CUDA, or a newer driver on the node (chart of the GPU operator: driver.version); on data-centre GPUs the package cuda-compat may do", Commands: editCommands(pod)}
+		finding.Evidence = append(finding.Evidence, quoteLabels(n, "nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
+		finding.Evidence = append(finding.Evidence, quoteEnv(pod, "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION")...)
+	case wordsOutOfMemory:
+		finding.Title = "the GPU's memory is too small for what the pod puts into it"
+		finding.Fix = Fix{
+			Text:     "use a GPU or MIG profile with more memory, more GPUs, or a smaller batch or model (or a lower share of memory: vLLM's --gpu-memory-utilization); with time-slicing all pods of a GPU share its memory, and nothing keeps them apart",
+			Commands: editCommands(pod),
+		}
+		finding.Evidence = append(finding.Evidence, quoteLabels(n, "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas")...)
+	case wordsCUDAError:
+		tellCUDA(n, finding)
+	}
+}
+
+func tellShared(pod *corev1.Pod, finding *Finding) {
+	finding.Title = "/dev/shm of the pod is too small"
+	finding.Fix = Fix{
+		Text:   "mount a memory volume at /dev/shm: its size counts against the container's memory limit",
+		Values: "volumes:\n- name: shm\n  emptyDir: {medium: Memory, sizeLimit: 16Gi}\n# in the container:\nvolumeMounts:\n- {name: shm, mountPath: /dev/shm}\n", Commands: editCommands(pod),
+	}
+	text := "no volume is mounted at /dev/shm, so that it has 64 MiB"
+	for _, c := range pod.Spec.Containers {
+		for _, m := range c.VolumeMounts {
+			if strings.TrimRight(m.MountPath, "/") == "/dev/shm" {
+				text = "volume " + m.Name + " is mounted at /dev/shm"
+				for _, v := range pod.Spec.Volumes {
+					if v.Name == m.Name && v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil {
+						text += ", sizeLimit " + v.EmptyDir.SizeLimit.String()
+					}
+				}
+			}
+		}
+	}
+	finding.Evidence = append(finding.Evidence, Evidence{Source: PodObject(pod).String() + " .spec.containers[].volumeMounts", Text: text})
+}
+
+func tellCUDA(n *Node, finding *Finding) {
+	said := finding.Evidence[0].Text
+	finding.Title = "a CUDA call of the program failed"
+	finding.Fix = Fix{Text: "see whether the kernel log of the node has an XID at that time: if so the GPU's own finding counts, if not it is the program's fault (run it with CUDA_LAUNCH_BLOCKING=1)"}
+	switch {
+	case containsAny(said, []string{"uncorrectable ECC", "GPU is lost", "fallen off the bus"}):
+		finding.Title = "the program lost its GPU to a hardware error"
+		finding.Fix.Text = "take the node out, reset the GPU or reboot, and replace the GPU when it comes back"
+	case strings.Contains(said, "system not yet initialized"):
+		finding.Title = "CUDA cannot start: the GPUs' NVLink fabric is not initialised"
+		finding.Fix.Text = "start the fabric manager of the driver's own version on the node"
+	case strings.Contains(said, "no kernel image is available"):
+		finding.Title = "the image's CUDA code is not built for the node's GPU"
+		finding.Fix.Text = "use a build of the program that has the GPU's compute capability (newer PyTorch, TORCH_CUDA_ARCH_LIST)"
+	case containsAny(said, []string{"an illegal memory access", "device-side assert triggered", "misaligned address"}):
+		finding.Title = "the program's own CUDA code failed"
+		finding.Fix.Text = "run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer; XID 13 or 31 in the kernel log belongs to it, and any other XID speaks against the GPU"
+	}
+	if n == nil {
+		return
+	}
+	finding.Fix.Commands = []string{"kubectl gpu-fault doctor --node " + n.Name}
+	finding.Evidence = append(finding.Evidence, quoteLabels(n, "nvidia.com/gpu.product")...)
+	if n.Host == nil {
+		return
+	}
+	for _, record := range slices.Backward(n.Host.KernelLog) {
+		if strings.Contains(record.Text, "Xid (") && len(finding.Evidence) < few+1 {
+			finding.Evidence = append(finding.Evidence, Evidence{
+				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time, Text: cut(record.Text),
+			})
+		}
+	}
+}
+
+func quoteLabels(n *Node, labels ...string) []Evidence {
+	var all []Evidence
+	for _, label := range labels {
+		if n != nil && n.Labels[label] != "" {
+			all = append(all, Evidence{Source: n.Object().String() + " .metadata.labels", Text: label + "=" + n.Labels[label]})
+		}
+	}
+	return all
+}
+
+// quoteEnv quotes variables that a pod's containers set.
+func quoteEnv(pod *corev1.Pod, want ...string) []Evidence {
+	var all []Evidence
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, e := range c.Env {
+			if slices.Contains(want, e.Name) && e.ValueFrom == nil {
+				all = append(all, Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .env", Text: cut(fmt.Sprintf("%s=%q", e.Name, e.Value))})
+			}
+		}
+	}
+	return all
+}
+
+// hides is whether a value of a variable hides all GPUs from the program.
+func hides(name, value string) bool {
+	value = strings.TrimSpace(value)
+	switch name {
+	case "CUDA_VISIBLE_DEVICES": // an invalid index hides itself and all after it
+		return value == "" || strings.HasPrefix(value, "-1") || strings.EqualFold(value, "NoDevFiles") || strings.EqualFold(value, "none")
+	case "NVIDIA_VISIBLE_DEVICES":
+		return value == "" || value == "void" || value == "none"
+	}
+	return false
+}
+
+func checkCPUMode(f *Facts, r *Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.workloads() {
+		if pod.Status.Phase == corev1.PodFailed && f.history(pod) {
+			continue
+		}
+		troubles := f.troubles(pod)
+		if evidence := hidden(pod); len(evidence) > 0 {
+			severity := Warning
+			if len(troubles) > 0 {
+				severity = Error
+			}
+			r.Add(Finding{
+				Title: "a variable of the pod hides its GPUs from the program", Object: PodObject(pod), Nodes: onNode(pod), Severity: severity, Evidence: evidence,
+				Fix: Fix{Text: "remove the variable: the device plugin or the runtime sets it for the GPUs that the pod was given", Commands: editCommands(pod)},
+			})
+			continue
+		}
+		if len(troubles) > 0 {
+			if w, e, found := f.wordsOf(pod, troubles); found && w == wordsNoGPU {
+				r.Add(blind(pod, e, Error))
+			} else if why := f.unread(pod, troubles); !found && why != "" {
+				r.Unknown(PodObject(pod), "%s", why)
+			}
+			continue
+		}
+		if e, found := f.GrepLogs(pod, wordsNoGPU.texts()...); found && pod.Status.Phase == corev1.PodRunning {
+			e.Text = cut(e.Text)
+			r.Add(blind(pod, e, Warning))
+		}
+	}
+	f.withoutGPU(r)
+}
+
+// hidden are the variables by which the containers that hold a pod's GPUs hide them.
+func hidden(pod *corev1.Pod) []Evidence {
+	var all []Evidence
+	for _, c := range pod.Spec.Containers {
+		holds := len(pod.Spec.ResourceClaims) > 0
+		for name := range c.Resources.Limits {
+			holds = holds || IsGPUResource(name)
+		}
+		for _, e := range c.Env {
+			if holds && e.ValueFrom == nil && hides(e.Name, e.Value) && (e.Name != "NVIDIA_VISIBLE_DEVICES" || len(pod.Spec.ResourceClaims) == 0) {
+				all = append(all, Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .env", Text: fmt.Sprintf("%s=%q", e.Name, e.Value)})
+			}
+		}
+	}
+	return all
+}
+
+func blind(pod *corev1.Pod, e Evidence, severity Severity) Finding {
+	finding := Finding{
+		Title: "the program finds no GPU in a pod that has one", Object: PodObject(pod), Nodes: onNode(pod), Severity: severity, Confidence: Likely, Evidence: []Evidence{e},
+		Fix: Fix{
+			Text:     "see whether the container was given the GPU (nvidia-smi inside): if not, the runtime did not inject it (RuntimeClass nvidia, CDI); if so, the program is a build for CPUs, or hides the GPUs itself",
+			Commands: []string{fmt.Sprintf("kubectl -n %s exec %s -- nvidia-smi -L", pod.Namespace, pod.Name)},
+		},
+	}
+	if strings.Contains(e.Text, "Torch not compiled with CUDA enabled") {
+		finding.Title = "the program is a build for CPUs"
+		finding.Fix = Fix{Text: "install the CUDA build of PyTorch in the image", Commands: editCommands(pod)}
+	}
+	return finding
+}
+
+// withoutGPU reports failing pods that look for a GPU and ask for none.
+func (f *Facts) withoutGPU(r *Result) {
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if WantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" || len(f.LogsOf(pod)) == 0 {
+			continue
+		}
+		troubles := f.troubles(pod)
+		if len(troubles) == 0 {
+			continue
+		}
+		w, e, found := f.wordsOf(pod, troubles)
+		if !found || w != wordsNoGPU {
+			continue
+		}
+		r.Add(Finding{
+			Title: "the program looks for a GPU, and the pod asks for none", Object: PodObject(pod), Nodes: onNode(pod), Severity: Warning, Confidence: Likely, Evidence: []Evidence{e},
+			Fix: Fix{Text: "ask for a GPU in the container's limits", Values: "resources:\n  limits:\n    nvidia.com/gpu: 1\n", Commands: editCommands(pod)},
+		})
+	}
+}

@@ -1,0 +1,165 @@
+package doctor
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// corpusReport is where hack/test-doctor.sh wants the summary.
+const corpusReport = "DOCTOR_REPORT"
+
+// sample is one snapshot of testdata/{positive,negative}: a cluster as it was told of in public, and what is wrong with it.
+type sample struct {
+	name     string
+	roots    []string // of a positive sample, sorted
+	snapshot *snapshot.Snapshot
+}
+
+// TestCorpus protects what the whole of doctor is for: of each cluster that is broken it names exactly the cause, with the symptoms folded
+// below it, and of each that is healthy it says nothing.
+func TestCorpus(t *testing.T) {
+	positive, negative := readCorpus(t, "positive"), readCorpus(t, "negative")
+	right, alarms := 0, 0
+	for _, s := range positive {
+		t.Run("positive/"+s.name, func(t *testing.T) {
+			report := Examine(s.snapshot, Options{})
+			if got := rootIDs(report); !slices.Equal(got, s.roots) {
+				t.Errorf("%s: the roots are %v, want %v\n%s", s.name, got, s.roots, describe(report))
+				return
+			}
+			right++
+		})
+	}
+	for _, s := range negative {
+		t.Run("negative/"+s.name, func(t *testing.T) {
+			report := Examine(s.snapshot, Options{})
+			if got := rootIDs(report); len(got) > 0 {
+				alarms++
+				t.Errorf("%s is healthy, and doctor warns of %v\n%s", s.name, got, describe(report))
+			}
+		})
+	}
+	summary := fmt.Sprintf("roots right %d of %d, false alarms %d of %d", right, len(positive), alarms, len(negative))
+	t.Log(summary)
+	if path := os.Getenv(corpusReport); path != "" {
+		if err := os.WriteFile(path, []byte(summary+"\n"), 0o644); err != nil {
+			t.Errorf("write the summary: %v", err)
+		}
+	}
+}
+
+// TestCorpusOffline protects what a bundle promises: without what was read on nodes doctor never finds a healthy cluster broken.
+func TestCorpusOffline(t *testing.T) {
+	for _, s := range readCorpus(t, "negative") {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			apiOnly := *s.snapshot
+			apiOnly.Hosts, apiOnly.Meta.APIOnly = nil, true
+			if report := Examine(&apiOnly, Options{}); len(rootIDs(report)) > 0 {
+				t.Errorf("%s is healthy, and doctor warns of it from the API alone\n%s", s.name, describe(report))
+			}
+		})
+	}
+}
+
+// rootIDs are the IDs of the roots at warning or above, sorted, each once.
+func rootIDs(r Report) []string {
+	ids := []string{}
+	for _, f := range r.Roots() {
+		if f.Severity == Error || f.Severity == Warning {
+			ids = append(ids, f.ID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// describe tells all findings above Info with their evidence, and what they explain, for the message of a failed test.
+func describe(r Report) string {
+	var b strings.Builder
+	for _, f := range r.Items {
+		if !f.Root {
+			fmt.Fprintf(&b, "  . %s of %s, because of %s\n", f.ID, f.Object, strings.Join(f.CausedBy, ", "))
+			continue
+		}
+		if f.Severity == Info {
+			continue
+		}
+		fmt.Fprintf(&b, "  %s %s (%s) of %s: %s\n", f.Severity, f.ID, f.Confidence, f.Object, f.Title)
+		for _, e := range f.Evidence {
+			fmt.Fprintf(&b, "      %s: %.300q\n", e.Source, e.Text)
+		}
+	}
+	return b.String()
+}
+
+func readCorpus(t *testing.T, kind string) []sample {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join("testdata", kind, "*.txtar"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("testdata/%s has no snapshots: %v", kind, err)
+	}
+	all := make([]sample, 0, len(paths))
+	for _, path := range paths {
+		s, err := readSample(path)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if (kind == "positive") != (len(s.roots) > 0) {
+			t.Fatalf("%s: a positive snapshot names its root, a negative one none; it has %v", path, s.roots)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// readSample reads a snapshot and the comment at its head: source, root, reconstructed.
+func readSample(path string) (sample, error) {
+	archive, err := txtar.ParseFile(path)
+	if err != nil {
+		return sample{}, err
+	}
+	s := sample{name: strings.TrimSuffix(filepath.Base(path), ".txtar")}
+	source, reconstructed := false, false
+	for line := range strings.Lines(string(archive.Comment)) {
+		switch key, value, _ := strings.Cut(line, ":"); key {
+		case "source":
+			source = true
+		case "reconstructed":
+			reconstructed = true
+		case "root":
+			s.roots = strings.Fields(value)
+		}
+	}
+	if !source || !reconstructed {
+		return sample{}, fmt.Errorf("the comment at its head must say source and reconstructed")
+	}
+	slices.Sort(s.roots)
+	tree, err := txtar.FS(archive)
+	if err != nil {
+		return sample{}, err
+	}
+	s.snapshot, err = snapshot.Read(tree)
+	if err != nil {
+		return sample{}, fmt.Errorf("read the snapshot: %w", err)
+	}
+	for _, file := range archive.Files {
+		if _, err := fs.Stat(tree, file.Name); err != nil {
+			return sample{}, err
+		}
+	}
+	if s.snapshot.Meta.Created.IsZero() {
+		s.snapshot.Meta.Created = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	}
+	return s, nil
+}

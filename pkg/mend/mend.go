@@ -1,0 +1,178 @@
+// Package mend makes the few repairs that doctor offers to make: those that are safe, and that can be undone or undo themselves. They go
+// through a fault.Session as faults do: with a preflight, a record before the change, a proof after it, and an undo where there is
+// something to undo.
+package mend
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// Fault is the kind of the runs of repairs: they are in the ledger, and are no faults.
+const Fault = "fix"
+
+// UndoKind is the ledger.Undo.Kind of objects that a repair created.
+const UndoKind = "created-runtimeclass"
+
+// annotationRun is on what a repair created, so that its undo knows it for ours.
+const annotationRun = "gpufault.dev/run"
+
+// Data is what the ledger keeps of a created RuntimeClass.
+type Data struct {
+	Name    string `json:"name"`
+	Handler string `json:"handler"`
+}
+
+// RuntimeClass is the object that CreateRuntimeClass makes.
+func RuntimeClass(name, handler string) *nodev1.RuntimeClass {
+	return &nodev1.RuntimeClass{
+		TypeMeta:   metav1.TypeMeta{APIVersion: nodev1.SchemeGroupVersion.String(), Kind: "RuntimeClass"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy}},
+		Handler:    handler,
+	}
+}
+
+// CreateRuntimeClass is the change that makes a RuntimeClass. Its undo deletes it, if it is still as it was made.
+func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (fault.Change, error) {
+	data, err := json.Marshal(Data{Name: name, Handler: handler})
+	if err != nil {
+		return fault.Change{}, fmt.Errorf("write down the undo: %w", err)
+	}
+	return fault.Change{
+		Target: ledger.Target{Kind: "RuntimeClass", Name: name},
+		Action: fmt.Sprintf("create RuntimeClass %s with handler %s", name, handler),
+		Undo:   ledger.Undo{Kind: UndoKind, Data: data},
+		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+			class := RuntimeClass(name, handler)
+			class.Annotations = map[string]string{annotationRun: r.Run().ID}
+			made, err := client.NodeV1().RuntimeClasses().Create(ctx, class, metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) {
+				return nil, fmt.Errorf("there is a RuntimeClass %s meanwhile: run doctor again", name)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("create RuntimeClass %s: %w", name, err)
+			}
+			return []ledger.Evidence{{
+				Source: "RuntimeClass " + name, Time: time.Now(), Text: fmt.Sprintf("uid %s, handler %s", made.UID, made.Handler),
+			}}, nil
+		},
+	}, nil
+}
+
+// Undoer deletes what a repair created. Client is nil where it is only to describe.
+type Undoer struct{ Client kubernetes.Interface }
+
+var _ fault.Undoer = Undoer{}
+
+// Describe implements fault.Undoer.
+func (u Undoer) Describe(step ledger.Step) string {
+	return "delete RuntimeClass " + step.Target.Name + ", if it is still as it was made"
+}
+
+// Undo implements fault.Undoer.
+func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	var data Data
+	if err := json.Unmarshal(step.Undo.Data, &data); err != nil {
+		return "", "", fmt.Errorf("the record's undo cannot be read: %w", err)
+	}
+	switch {
+	case data.Name != step.Target.Name || step.Target.Kind != "RuntimeClass":
+		return "", "", fmt.Errorf("the record's undo is not believed: it is about RuntimeClass %s, and the target is %s", data.Name, step.Target)
+	case u.Client == nil:
+		return "", "", errors.New("no cluster to undo it in")
+	}
+	now, err := u.Client.NodeV1().RuntimeClasses().Get(ctx, data.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return ledger.StateReverted, fmt.Sprintf("RuntimeClass %s is not there", data.Name), nil
+	case err != nil:
+		return "", "", fmt.Errorf("get RuntimeClass %s: %w", data.Name, err)
+	case now.Annotations[annotationRun] != run.ID:
+		return ledger.StateSuperseded, fmt.Sprintf("RuntimeClass %s is not the one that this run made, and was left alone", data.Name), nil
+	case now.Handler != data.Handler || now.Overhead != nil || now.Scheduling != nil:
+		return ledger.StateSuperseded, fmt.Sprintf("RuntimeClass %s was changed meanwhile, and was left alone", data.Name), nil
+	}
+	err = u.Client.NodeV1().RuntimeClasses().Delete(ctx, data.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &now.UID, ResourceVersion: &now.ResourceVersion},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", "", fmt.Errorf("delete RuntimeClass %s: %w", data.Name, err)
+	}
+	return ledger.StateReverted, fmt.Sprintf("RuntimeClass %s is deleted", data.Name), nil
+}
+
+// RestartPod is the change that deletes a pod of a DaemonSet, so that its controller makes a new one on the same node. It cannot be undone.
+// It is proven when a new pod runs there; every is how often that is looked for.
+func RestartPod(client kubernetes.Interface, pod *corev1.Pod, every time.Duration) (fault.Change, error) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != "DaemonSet" {
+		return fault.Change{}, fmt.Errorf("pod %s/%s belongs to no DaemonSet, which would make it anew: restart it by hand", pod.Namespace, pod.Name)
+	}
+	return fault.Change{
+		Target: ledger.Target{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
+		Action: fmt.Sprintf("delete the pod, so that DaemonSet %s makes it anew on node %s", owner.Name, pod.Spec.NodeName),
+		Undo:   ledger.Undo{Kind: ledger.UndoNone, Permanent: true},
+		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+			err := client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return nil, fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
+			}
+			r.Progress("deleted; waiting for the new pod")
+			return successor(ctx, client, pod, owner, every)
+		},
+	}, nil
+}
+
+// successor waits until the owner's new pod runs on the node of the one that was deleted.
+func successor(ctx context.Context, client kubernetes.Interface, was *corev1.Pod, owner *metav1.OwnerReference, every time.Duration) ([]ledger.Evidence, error) {
+	var proof []ledger.Evidence
+	err := wait.PollUntilContextCancel(ctx, every, true, func(ctx context.Context) (bool, error) {
+		pods, err := client.CoreV1().Pods(was.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, fmt.Errorf("look for the new pod: %w", err)
+		}
+		for i := range pods.Items {
+			p := &pods.Items[i]
+			by := metav1.GetControllerOf(p)
+			if by == nil || by.UID != owner.UID || p.UID == was.UID || p.Spec.NodeName != was.Spec.NodeName || p.Status.Phase != corev1.PodRunning {
+				continue
+			}
+			proof = []ledger.Evidence{{
+				Source: fmt.Sprintf("Pod %s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName), Time: time.Now(),
+				Text: fmt.Sprintf("%s, uid %s, made by DaemonSet %s in the place of %s", p.Status.Phase, p.UID, owner.Name, was.Name),
+			}}
+			return true, nil
+		}
+		return false, nil
+	})
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("the pod is deleted, and no new one runs on node %s yet: %w", was.Spec.NodeName, context.Cause(ctx))
+	}
+	return proof, err
+}
+
+// Permissions are what the repairs need beyond what every run needs: for a pod of the namespace, or for RuntimeClasses where it is empty.
+func Permissions(namespace string) []fault.Permission {
+	if namespace != "" {
+		return []fault.Permission{{Verb: "delete", Resource: "pods", Namespace: namespace}, {Verb: "list", Resource: "pods", Namespace: namespace}}
+	}
+	const group = "node.k8s.io"
+	return []fault.Permission{
+		{Verb: "create", Group: group, Resource: "runtimeclasses"},
+		{Verb: "get", Group: group, Resource: "runtimeclasses"},
+		{Verb: "delete", Group: group, Resource: "runtimeclasses"},
+	}
+}

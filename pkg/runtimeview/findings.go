@@ -1,0 +1,511 @@
+package runtimeview
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
+)
+
+// Finding is something that is wrong, or will be after the next restart.
+type Finding struct {
+	ID      string `json:"id"` // rt.wrong-instance
+	Message string `json:"message"`
+	Fix     string `json:"fix,omitempty"`
+
+	// Title says the same in a sentence without names, for many nodes at once.
+	Title string `json:"-"`
+	// Handlers are the handlers that it concerns; none when it is all of them.
+	Handlers []string `json:"-"`
+	// Quotes are what the files say, and where.
+	Quotes []Quote `json:"-"`
+	// Latent says that only the files have it: what runs has not loaded them yet.
+	Latent bool `json:"-"`
+	// Mild says that nothing fails by it alone.
+	Mild bool `json:"-"`
+}
+
+// Quote is what a file, a process or the runtime says.
+type Quote struct{ Source, Text string }
+
+// find looks for what is often wrong with the runtime of GPU nodes.
+func (v *View) find() []Finding {
+	all := []Finding{}
+	if v.Runtime == nil || v.Runtime.Name != "containerd" {
+		return all
+	}
+	all = append(all, v.notServing()...)
+	all = append(all, v.notLoaded()...)
+	wrong := v.wrongInstance()
+	if len(wrong) == 0 { // else its fix says the same
+		wrong = v.wronglyTold()
+	}
+	all = append(all, wrong...)
+	all = append(all, v.stale()...)
+	all = append(all, v.missing()...)
+	all = append(all, v.ignored()...)
+	return append(all, v.cgroups()...)
+}
+
+func (v *View) notServing() []Finding {
+	i, all := v.Runtime, []Finding(nil)
+	if i.ConfigError != "" {
+		message := "containerd would not start with its files: " + i.ConfigError
+		if i.Ready {
+			message += "; it still runs with what it has in memory, until its next restart"
+		}
+		all = append(all, Finding{
+			ID: "rt.unparsable", Message: message, Fix: "mend " + i.ConfigPath + " before anything restarts " + i.UnitName(),
+			Title: "containerd would not start with its configuration files", Latent: i.Ready, Quotes: []Quote{{"containerd's configuration", i.ConfigError}},
+		})
+	}
+	if !i.Ready {
+		all = append(all, Finding{
+			ID: "rt.not-ready", Message: i.UnitName() + " does not serve the kubelet: " + i.Error,
+			Title: "the container runtime does not serve the kubelet", Quotes: []Quote{{"the runtime at " + cmp.Or(i.Socket, "its socket"), i.Error}},
+		})
+	}
+	return all
+}
+
+// notLoaded finds files with which containerd starts, and its CRI does not, so that the node becomes NotReady.
+func (v *View) notLoaded() []Finding {
+	i, all := v.Runtime, []Finding(nil)
+	later := ""
+	if i.Ready {
+		later = "; it still runs with what it has in memory, until its next restart"
+	}
+	for _, p := range i.Problems {
+		f := Finding{Latent: i.Ready, Handlers: p.Handlers, Quotes: i.quotes(p)}
+		switch p.Kind {
+		case containerd.ProblemDisabled:
+			f.ID, f.Title = "rt.cri-disabled", "containerd's configuration disables CRI, without which the kubelet has no runtime"
+			f.Message = p.Text + later
+			f.Fix = fmt.Sprintf("take %q out of disabled_plugins in %s, and restart %s", p.Value, i.ConfigPath, i.UnitName())
+		case containerd.ProblemNoDefault:
+			if shadow := i.shadow(p.Default); shadow != nil {
+				f.ID, f.Title = "rt.dropin-shadow", "a drop-in replaces the whole configuration of CRI, so that CRI does not load"
+				f.Quotes, f.Handlers = append(i.quotes(*shadow), f.Quotes...), shadow.Handlers
+				f.Message = shadow.Text + "; " + p.Text + later
+				f.Fix = fmt.Sprintf("move %s away, or write the whole table of CRI into it; then restart %s. containerd 2.0 merges such files", shadow.File, i.UnitName())
+				break
+			}
+			f.ID, f.Title, f.Handlers = "rt.default-missing", "the default runtime handler does not exist, so that CRI does not load", []string{p.Default}
+			f.Message = p.Text + later
+			f.Fix = fmt.Sprintf("set default_runtime_name in %s to a handler that is defined, or define %s; then restart %s", i.ConfigPath, p.Default, i.UnitName())
+		case containerd.ProblemReplaces:
+			if len(p.Handlers) == 0 || i.has(containerd.ProblemNoDefault) {
+				continue
+			}
+			f.ID, f.Mild, f.Title = "rt.dropin-shadow", true, "a drop-in replaces the whole configuration of CRI, and with it handlers"
+			f.Message = p.Text + "; lost: " + strings.Join(p.Handlers, ", ") + later
+			f.Fix = fmt.Sprintf("write the whole table of CRI into %s; containerd 2.0 merges such files", p.File)
+		default:
+			continue
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// shadow is the drop-in that hides the default handler; nil when none does.
+func (i *Instance) shadow(handler string) *containerd.Problem {
+	for n, p := range i.Problems {
+		if p.Kind == containerd.ProblemReplaces && slices.Contains(p.Handlers, handler) {
+			return &i.Problems[n]
+		}
+	}
+	return nil
+}
+
+func (i *Instance) has(kind containerd.ProblemKind) bool {
+	return slices.ContainsFunc(i.Problems, func(p containerd.Problem) bool { return p.Kind == kind })
+}
+
+// quotes are the line that has the problem, and what containerd makes of it.
+func (i *Instance) quotes(p containerd.Problem) []Quote {
+	var all []Quote
+	if line := i.Line(p.File, p.Line); line != "" {
+		all = append(all, Quote{fmt.Sprintf("%s:%d", p.File, p.Line), line})
+	}
+	return append(all, Quote{"containerd " + i.Release + ", read as it does", p.Text})
+}
+
+// ignored finds what containerd passes over without an error: pods start, and have no GPU, or the handler is not there.
+func (v *View) ignored() []Finding {
+	i, all := v.Runtime, []Finding(nil)
+	for _, p := range i.Problems {
+		f := Finding{Handlers: p.Handlers, Quotes: i.quotes(p), Message: p.Text}
+		switch p.Kind {
+		case containerd.ProblemUnknownKey:
+			if !isRuncOption(p.Key) {
+				continue
+			}
+			h, known := i.Handler(p.Handlers[0])
+			f.ID, f.Title = "rt.option-misplaced", "an option of a runtime handler is one level too high, where containerd ignores it"
+			f.Message += ": pods with it run with plain runc, and see no GPU"
+			f.Latent = known && h.InMemory != nil && h.InMemory.BinaryName != "" && p.Key == binaryName
+			f.Mild = p.Key != binaryName || known && h.OnDisk != nil && h.OnDisk.BinaryName != ""
+			if f.Mild {
+				f.Message = p.Text
+			}
+			f.Fix = fmt.Sprintf("move %s into the table [….runtimes.%s.options] of %s, and restart %s", p.Key, p.Handlers[0], p.File, i.UnitName())
+		case containerd.ProblemUnread:
+			f.Handlers = slices.DeleteFunc(slices.Clone(p.Handlers), func(name string) bool { return !isGPUName(name) || i.knows(name) })
+			if len(f.Handlers) == 0 {
+				continue
+			}
+			f.ID, f.Title = "rt.version-skew-ids", "handlers stand under the ID of a plugin that this release of containerd does not read there"
+			f.Fix = fmt.Sprintf("%s -c %s config migrate writes the ID that this release reads; put it in place, and restart %s", cmp.Or(i.Exe, "containerd"), p.File, i.UnitName())
+		default:
+			continue
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+const binaryName = "BinaryName"
+
+// isRuncOption is whether a key is one of runc's options (core/runtime/v2 options.proto in containerd), which belong under options.
+func isRuncOption(key string) bool {
+	return slices.Contains([]string{
+		binaryName, "SystemdCgroup", "Root", "NoPivotRoot", "NoNewKeyring", "ShimCgroup", "IoUid", "IoGid", "CriuPath", "CriuImagePath", "CriuWorkPath",
+	}, key)
+}
+
+// wrongInstance finds GPU handlers in a configuration that the kubelet's containerd does not load.
+func (v *View) wrongInstance() []Finding {
+	var all []Finding
+	for _, d := range v.Decoys {
+		var lost, places []string
+		for _, h := range d.Handlers {
+			if h.IsGPU() && !v.Runtime.knows(h.Name) {
+				lost = append(lost, h.Name)
+				places = append(places, h.Places...)
+			}
+		}
+		if len(lost) == 0 {
+			continue
+		}
+		where := d.ConfigPath
+		if len(places) > 0 {
+			where = places[0]
+		}
+		message := fmt.Sprintf("%s defined in %s, which %s; the kubelet uses %s, which does not have %s: pods that ask for one fail with `no runtime for %q is configured`",
+			isAre("handler", lost), where, d.loadedBy(), v.Runtime.describe(), itThem(lost), lost[0])
+		quotes := []Quote{
+			{"the kubelet, from " + cmp.Or(v.Kubelet.EndpointFrom, "its settings"), v.Kubelet.Endpoint},
+			{"handlers of " + v.Runtime.describe(), strings.Join(v.Runtime.names(), ", ")},
+		}
+		if file, line, ok := cutPlace(where); ok {
+			quotes = append([]Quote{{where, d.Line(file, line)}}, quotes...)
+		}
+		all = append(all, Finding{
+			ID: "rt.wrong-instance", Message: message, Fix: v.toolkitFix(), Handlers: lost, Quotes: quotes,
+			Title: "the GPU handler is in the configuration of a containerd that the kubelet does not use",
+		})
+	}
+	return all
+}
+
+// cutPlace takes FILE:LINE apart.
+func cutPlace(place string) (file string, line int, ok bool) {
+	n := strings.LastIndexByte(place, ':')
+	if n < 0 {
+		return "", 0, false
+	}
+	_, err := fmt.Sscanf(place[n+1:], "%d", &line)
+	return place[:n], line, err == nil
+}
+
+// wronglyTold finds a toolkit that runs on the node, and edits a configuration that the kubelet's containerd does not load.
+func (v *View) wronglyTold() []Finding {
+	var all []Finding
+	for _, t := range v.Toolkits {
+		told := t.Config()
+		if !t.MatchesNode || told == v.Runtime.ConfigPath || v.Runtime.loads(told) || v.Runtime.HasGPUHandler() {
+			continue
+		}
+		said := "nothing about the runtime, so that it edits the default"
+		if s := t.Setting("RUNTIME_CONFIG", "CONTAINERD_CONFIG"); s != nil {
+			said = s.Name + "=" + s.Value
+		}
+		all = append(all, Finding{
+			ID:      "rt.wrong-instance",
+			Message: fmt.Sprintf("DaemonSet %s/%s edits %s, which %s does not load", t.Namespace, t.Name, told, v.Runtime.describe()), Fix: v.toolkitFix(),
+			Title: "the NVIDIA container toolkit edits the configuration of a containerd that the kubelet does not use",
+			Quotes: []Quote{
+				{fmt.Sprintf("DaemonSet %s/%s, container %s", t.Namespace, t.Name, t.Container), said},
+				{"the kubelet, from " + cmp.Or(v.Kubelet.EndpointFrom, "its settings"), v.Kubelet.Endpoint},
+				{"configuration of " + v.Runtime.describe(), strings.Join(v.Runtime.paths(), ", ")},
+			},
+		})
+	}
+	return all
+}
+
+func (i *Instance) loads(file string) bool { return slices.Contains(i.paths(), file) }
+
+func (i *Instance) paths() []string {
+	var all []string
+	for _, f := range i.Files {
+		all = append(all, f.Path)
+	}
+	return all
+}
+
+// names are the handlers that it has in memory, else on disk.
+func (i *Instance) names() []string {
+	var all []string
+	memory := i.ShowsMemory()
+	for _, h := range i.Handlers {
+		if !memory || h.InMemory != nil {
+			all = append(all, h.Name)
+		}
+	}
+	return all
+}
+
+// HasGPUHandler is whether it has a handler for GPUs, whoever defined it.
+func (i *Instance) HasGPUHandler() bool { return slices.ContainsFunc(i.Handlers, Handler.IsGPU) }
+
+// ToolkitEnv is what the NVIDIA container toolkit has to be told to edit the right containerd; none when that is not known. All four are
+// needed: since v1.18 the toolkit writes a drop-in, and reads the configuration by `containerd config dump`, whichever containerd is the
+// first in the node's PATH.
+func (v *View) ToolkitEnv() []Setting {
+	i := v.Runtime
+	if i == nil || i.ConfigPath == "" {
+		return nil
+	}
+	return []Setting{
+		{Name: "CONTAINERD_CONFIG", Value: i.ConfigPath}, {Name: "CONTAINERD_SOCKET", Value: i.Socket},
+		{Name: "RUNTIME_DROP_IN_CONFIG", Value: i.dropIn()}, {Name: "RUNTIME_CONFIG_SOURCE", Value: "file=" + i.ConfigPath},
+	}
+}
+
+// dropIn is where the toolkit's drop-in is loaded: in a folder that the root file imports. Where it imports none, the toolkit adds the import.
+func (i *Instance) dropIn() string {
+	for _, pattern := range i.Imports {
+		if path.Base(pattern) != "*.toml" && path.Base(pattern) != "*" {
+			continue
+		}
+		if !path.IsAbs(pattern) {
+			pattern = path.Join(path.Dir(i.ConfigPath), pattern)
+		}
+		return path.Join(path.Dir(pattern), "99-nvidia.toml")
+	}
+	return path.Join(path.Dir(i.ConfigPath), "conf.d", "99-nvidia.toml")
+}
+
+func (v *View) toolkitFix() string {
+	var values []string
+	for _, s := range v.ToolkitEnv() {
+		values = append(values, s.Name+"="+s.Value)
+	}
+	return "tell the NVIDIA container toolkit which containerd it is (toolkit.env of the GPU operator's chart): " + strings.Join(values, ", ")
+}
+
+func (v *View) stale() []Finding {
+	var edited, added, removed, all []string
+	var quotes []Quote
+	for _, h := range v.Runtime.Handlers {
+		switch {
+		case !h.Stale:
+			continue
+		case h.OnDisk == nil:
+			removed = append(removed, h.Name)
+		case h.InMemory == nil:
+			added = append(added, h.Name)
+		default:
+			edited = append(edited, h.Name)
+		}
+		all = append(all, h.Name)
+		quotes = append(quotes, Quote{"handler " + h.Name + " in memory", said(h.InMemory)})
+		place := "on disk"
+		if len(h.Places) > 0 {
+			place = h.Places[len(h.Places)-1]
+		}
+		quotes = append(quotes, Quote{"handler " + h.Name + ", " + place, said(h.OnDisk)})
+	}
+	var words []string
+	for _, group := range []struct {
+		what  string
+		names []string
+	}{{"added", added}, {"changed", edited}, {"removed", removed}} {
+		if len(group.names) > 0 {
+			words = append(words, group.what+" "+strings.Join(group.names, ", "))
+		}
+	}
+	if len(words) == 0 {
+		return nil
+	}
+	fix := "restart containerd"
+	if v.Runtime.Unit != "" {
+		fix = "systemctl restart " + v.Runtime.Unit
+	}
+	return []Finding{{
+		ID: "rt.edited-not-restarted", Fix: fix, Handlers: all, Quotes: quotes, Mild: len(added) == 0,
+		Message: "the files were edited after containerd read them (" + strings.Join(words, "; ") + "): containerd has the old handlers in memory until it is restarted",
+		Title:   "the configuration was edited after containerd read it, and is not in effect",
+	}}
+}
+
+// said is a handler's settings in a line.
+func said(s *Settings) string {
+	if s == nil {
+		return "none"
+	}
+	return fmt.Sprintf("runtime_type = %q, BinaryName = %q, SystemdCgroup = %t", s.Type, s.BinaryName, s.Systemd())
+}
+
+// missing finds executables that are not there. What several handlers execute is told once.
+func (v *View) missing() []Finding {
+	users := map[string][]string{}
+	for _, h := range v.Runtime.Handlers {
+		for _, program := range h.Programs() {
+			if v.Runtime.Executables[program] != "" && !slices.Contains(users[program], h.Name) {
+				users[program] = append(users[program], h.Name)
+			}
+		}
+	}
+	var all []Finding
+	for program, handlers := range users {
+		f := Finding{
+			ID: "rt.binary-missing", Handlers: handlers, Latent: true, Title: "what a runtime handler executes is not there",
+			Message: fmt.Sprintf("%s of %s: %s; pods with it do not start", program, plainly("handler", handlers), v.Runtime.Executables[program]),
+			Quotes:  []Quote{{program, v.Runtime.Executables[program]}},
+		}
+		if IsShim(program) {
+			f.ID, f.Title = "rt.runtime-type", "a runtime handler has a type for which there is no shim"
+		}
+		for _, name := range handlers {
+			h, _ := v.Runtime.Handler(name)
+			f.Latent = f.Latent && h.InMemory != nil && !slices.Contains((&Handler{InMemory: h.InMemory}).Programs(), program)
+			if h.InMemory == nil && v.Runtime.ShowsMemory() {
+				continue // nobody can use it yet
+			}
+			f.Quotes = append(f.Quotes, Quote{"handler " + name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective()))})
+		}
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b Finding) int { return cmp.Compare(a.Message, b.Message) })
+	return all
+}
+
+// Programs are what the handler executes, on disk and in memory, as Executables has them.
+func (h Handler) Programs() []string {
+	var all []string
+	for _, s := range []*Settings{h.OnDisk, h.InMemory} {
+		if s != nil {
+			from := node.Handler{Type: s.Type, BinaryName: s.BinaryName}
+			all = append(all, from.Binary(), from.Shim())
+		}
+	}
+	return all
+}
+
+// cgroups finds handlers whose cgroup driver is not that of the others: then their pods alone fail.
+func (v *View) cgroups() []Finding {
+	var expected *bool
+	who := ""
+	for _, h := range v.Runtime.Handlers {
+		if h.Default && h.UsesRunc() {
+			systemd := h.Effective().Systemd()
+			expected, who = &systemd, "the default handler "+h.Name
+		}
+	}
+	if expected == nil {
+		return nil
+	}
+	var other []string
+	quotes := []Quote{{"the kubelet's cgroupDriver", cmp.Or(v.Kubelet.CgroupDriver, "not configured")}}
+	for _, h := range v.Runtime.Handlers {
+		builtIn := h.Name == "runc" && h.OnDisk == nil && !h.Default // nobody configured it, and nobody asks for it
+		if h.UsesRunc() && !builtIn && h.Effective().Systemd() != *expected {
+			other = append(other, h.Name)
+			quotes = append(quotes, Quote{"handler " + h.Name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective()))})
+		}
+	}
+	if len(other) == 0 {
+		return nil
+	}
+	return []Finding{{
+		ID: "rt.cgroup-driver", Handlers: other, Quotes: quotes, Title: "a runtime handler has another cgroup driver than the default handler",
+		Message: fmt.Sprintf("SystemdCgroup of %s is not that of %s (%t): its pods do not start, or their limits do not hold", plainly("handler", other), who, *expected),
+		Fix:     fmt.Sprintf("set SystemdCgroup = %t in the handler's options", *expected),
+	}}
+}
+
+// IsShim is whether the program is a shim of containerd, and not what a shim executes.
+func IsShim(program string) bool { return strings.HasPrefix(path.Base(program), "containerd-shim-") }
+
+// UsesRunc is whether runc, or what stands for it, runs the handler's pods.
+func (h Handler) UsesRunc() bool {
+	kind := h.Effective().Type
+	return kind == "" || strings.HasPrefix(kind, "io.containerd.runc.")
+}
+
+// IsGPU is whether the handler is for GPUs, by its name or by what it executes.
+func (h Handler) IsGPU() bool {
+	return isGPUName(h.Name) || isGPUName(h.Effective().BinaryName)
+}
+
+func isGPUName(name string) bool { return strings.Contains(name, "nvidia") }
+
+// Handler is the instance's handler of that name.
+func (i *Instance) Handler(name string) (Handler, bool) {
+	n := slices.IndexFunc(i.Handlers, func(h Handler) bool { return h.Name == name })
+	if n < 0 {
+		return Handler{}, false
+	}
+	return i.Handlers[n], true
+}
+
+// knows is whether the instance knows a handler, or will after a restart.
+func (i *Instance) knows(name string) bool {
+	_, ok := i.Handler(name)
+	return ok
+}
+
+// UnitName is what to restart.
+func (i *Instance) UnitName() string { return cmp.Or(i.Unit, "containerd") }
+
+func (i *Instance) describe() string {
+	if i.PID == 0 {
+		return "the containerd of " + i.ConfigPath
+	}
+	return fmt.Sprintf("containerd process %d with %s", i.PID, i.ConfigPath)
+}
+
+func (i *Instance) loadedBy() string {
+	if i.PID == 0 {
+		return "no process loads"
+	}
+	return fmt.Sprintf("only containerd process %d loads", i.PID)
+}
+
+func plainly(what string, names []string) string {
+	if len(names) > 1 {
+		what += "s"
+	}
+	return what + " " + strings.Join(names, ", ")
+}
+
+func isAre(what string, names []string) string {
+	if len(names) > 1 {
+		return plainly(what, names) + " are"
+	}
+	return plainly(what, names) + " is"
+}
+
+func itThem(names []string) string {
+	if len(names) > 1 {
+		return "them"
+	}
+	return "it"
+}

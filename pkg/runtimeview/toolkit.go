@@ -1,0 +1,111 @@
+package runtimeview
+
+import (
+	"cmp"
+	"path"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// RuntimeClass is a RuntimeClass of the cluster.
+type RuntimeClass struct {
+	Name    string `json:"name"`
+	Handler string `json:"handler"`
+	// Known is whether the kubelet's runtime has the handler in memory; not given when that is not known.
+	Known *bool `json:"known,omitempty"`
+}
+
+// Toolkit is a DaemonSet of the NVIDIA container toolkit, which edits a containerd's configuration and restarts it.
+type Toolkit struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Container string `json:"container"`
+	// MatchesNode is whether its node selector lets it run on the node.
+	MatchesNode bool      `json:"matchesNode"`
+	Settings    []Setting `json:"settings"`
+}
+
+// Setting is what the toolkit was told about the runtime.
+type Setting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	// OnNode is the path on the node, where Value is one in the container.
+	OnNode string `json:"onNode,omitempty"`
+}
+
+// toolkitSettings are the toolkit's variables that say which runtime it edits (cmd/nvidia-ctk-installer in nvidia-container-toolkit).
+var toolkitSettings = []string{
+	"RUNTIME", "RUNTIME_CONFIG", "CONTAINERD_CONFIG", "RUNTIME_CONFIG_SOURCE", "RUNTIME_DROP_IN_CONFIG", "RUNTIME_DROP_IN_CONFIG_HOST_PATH",
+	"RUNTIME_SOCKET", "CONTAINERD_SOCKET", "RUNTIME_RESTART_MODE", "CONTAINERD_RUNTIME_CLASS", "NVIDIA_RUNTIME_NAME",
+}
+
+// ToolkitsOf are the containers of a DaemonSet that are the toolkit; none when it is another one.
+func ToolkitsOf(set appsv1.DaemonSet, nodeLabels labels.Set) []Toolkit {
+	var all []Toolkit
+	pod := set.Spec.Template.Spec
+	for _, c := range pod.Containers {
+		if !strings.Contains(c.Image, "container-toolkit") && !strings.Contains(set.Name, "container-toolkit") {
+			continue
+		}
+		t := Toolkit{Namespace: set.Namespace, Name: set.Name, Container: c.Name, Settings: []Setting{}, MatchesNode: labels.SelectorFromSet(pod.NodeSelector).Matches(nodeLabels)}
+		for _, env := range c.Env {
+			if slices.Contains(toolkitSettings, env.Name) {
+				t.Settings = append(t.Settings, Setting{env.Name, env.Value, hostPathOf(env.Value, c, pod.Volumes)})
+			}
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// hostPathOf follows a path in a container to the node, through its mounts.
+func hostPathOf(value string, c corev1.Container, volumes []corev1.Volume) string {
+	_, file, found := strings.Cut(value, "file=") // RUNTIME_CONFIG_SOURCE=file=/path
+	if !found {
+		file = value
+	}
+	if !path.IsAbs(file) {
+		return ""
+	}
+	best, result := 0, ""
+	for _, m := range c.VolumeMounts {
+		inside, below := strings.CutPrefix(file, strings.TrimSuffix(m.MountPath, "/"))
+		if !below || inside != "" && inside[0] != '/' || len(m.MountPath) <= best {
+			continue
+		}
+		for _, v := range volumes {
+			if v.Name == m.Name && v.HostPath != nil {
+				best, result = len(m.MountPath), path.Join(v.HostPath.Path, m.SubPath, inside)
+			}
+		}
+	}
+	if result == file {
+		return ""
+	}
+	return result
+}
+
+// Setting is the first of these variables that the toolkit has; nil when it has none of them.
+func (t Toolkit) Setting(names ...string) *Setting {
+	for _, name := range names {
+		for i, s := range t.Settings {
+			if s.Name == name {
+				return &t.Settings[i]
+			}
+		}
+	}
+	return nil
+}
+
+// Config is the file that the toolkit edits, as a path on the node.
+func (t Toolkit) Config() string {
+	s := t.Setting("RUNTIME_CONFIG", "CONTAINERD_CONFIG")
+	if s == nil {
+		return "/etc/containerd/config.toml"
+	}
+	return cmp.Or(s.OnNode, s.Value, "/etc/containerd/config.toml")
+}

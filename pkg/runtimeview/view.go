@@ -1,0 +1,293 @@
+// Package runtimeview says what a node's container runtime is, as the kubelet sees it, and what is wrong with it. It is pure: what the node
+// and the cluster said goes in. `runtime show` prints a view, and `doctor` concludes from its findings, so that both say the same.
+package runtimeview
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
+)
+
+// View is what `runtime show -o json` prints. The files' contents are not in it: they may hold a registry's credentials.
+type View struct {
+	APIVersion string       `json:"apiVersion"`
+	Kind       string       `json:"kind"`
+	Node       string       `json:"node"`
+	Kubelet    node.Kubelet `json:"kubelet"`
+	// Problem is why the runtime cannot be told, or cannot be worked with.
+	Problem        string         `json:"problem,omitempty"`
+	Runtime        *Instance      `json:"runtime,omitempty"`
+	Findings       []Finding      `json:"findings"`
+	RuntimeClasses []RuntimeClass `json:"runtimeClasses"`
+	Decoys         []Instance     `json:"decoys"`
+	Toolkits       []Toolkit      `json:"toolkits"`
+	Warnings       []string       `json:"warnings,omitempty"`
+}
+
+// Instance is one runtime, or a configuration that none loads.
+type Instance struct {
+	Name        string   `json:"name,omitempty"` // containerd, cri-o; empty for a configuration
+	Release     string   `json:"release,omitempty"`
+	Ready       bool     `json:"ready"`
+	Error       string   `json:"error,omitempty"` // why it is not ready, or does not answer
+	PID         int      `json:"pid,omitempty"`
+	Exe         string   `json:"exe,omitempty"`
+	Args        []string `json:"args,omitempty"`
+	Unit        string   `json:"unit,omitempty"`
+	Socket      string   `json:"socket,omitempty"`
+	ConfigPath  string   `json:"configPath,omitempty"`
+	ConfigError string   `json:"configError,omitempty"` // why containerd would not start with the files
+	Files       []File   `json:"files"`
+	// DefaultHandler is that of memory, else of the disk.
+	DefaultHandler string            `json:"defaultHandler,omitempty"`
+	Handlers       []Handler         `json:"handlers"`
+	Executables    map[string]string `json:"executables,omitempty"` // what is wrong with each; empty when nothing is
+	Warnings       []string          `json:"warnings,omitempty"`    // of the configuration
+
+	// Problems are what the daemon ignores in the files, or does not load with.
+	Problems []containerd.Problem `json:"-"`
+	// CDI is enable_cdi in memory; nil when that is not known.
+	CDI *bool `json:"-"`
+	// Imports are those of the root file, as they stand there.
+	Imports []string `json:"-"`
+
+	data map[string][]byte // of files, by path
+}
+
+// File is one configuration file.
+type File struct {
+	Path     string    `json:"path"`
+	Version  int       `json:"version,omitempty"` // of the configuration's format; only of the first File
+	Lines    int       `json:"lines"`
+	SHA256   string    `json:"sha256"`
+	Mode     string    `json:"mode"` // 0644
+	UID      int       `json:"uid"`
+	GID      int       `json:"gid"`
+	Modified time.Time `json:"modified"`
+	Link     string    `json:"link,omitempty"`
+	// NotEdited is why `runtime break` would not touch it; empty when it would.
+	NotEdited string `json:"notEdited,omitempty"`
+}
+
+// Handler is one runtime handler, as it is on disk and in memory.
+type Handler struct {
+	Name           string    `json:"name"`
+	Default        bool      `json:"default,omitempty"`
+	OnDisk         *Settings `json:"onDisk,omitempty"`
+	InMemory       *Settings `json:"inMemory,omitempty"`
+	Places         []string  `json:"places,omitempty"` // FILE:LINE
+	RuntimeClasses []string  `json:"runtimeClasses,omitempty"`
+	// Stale is whether containerd has not loaded what is on disk.
+	Stale bool `json:"stale,omitempty"`
+}
+
+// Settings are a handler's.
+type Settings struct {
+	Type          string `json:"type,omitempty"`
+	BinaryName    string `json:"binaryName,omitempty"`
+	SystemdCgroup *bool  `json:"systemdCgroup,omitempty"`
+}
+
+// New puts together what the node and the cluster said.
+func New(nodeName string, found node.Runtime, classes []RuntimeClass, toolkits []Toolkit) View {
+	v := View{
+		APIVersion: "gpufault.dev/v1alpha1", Kind: "RuntimeView", Node: nodeName,
+		Kubelet: found.Kubelet, Problem: found.Problem, Warnings: found.Warnings,
+		RuntimeClasses: append([]RuntimeClass{}, classes...), Toolkits: append([]Toolkit{}, toolkits...), Decoys: []Instance{},
+	}
+	if found.Instance != nil {
+		i := newInstance(*found.Instance)
+		v.Runtime = &i
+		v.join()
+	}
+	for _, d := range found.Decoys {
+		v.Decoys = append(v.Decoys, newInstance(d))
+	}
+	v.Findings = v.find()
+	return v
+}
+
+// join tells which RuntimeClass leads to which handler.
+func (v *View) join() {
+	for i, class := range v.RuntimeClasses {
+		known := false
+		for j, h := range v.Runtime.Handlers {
+			if h.Name == class.Handler {
+				v.Runtime.Handlers[j].RuntimeClasses = append(h.RuntimeClasses, class.Name)
+				known = h.InMemory != nil
+			}
+		}
+		if v.Runtime.ShowsMemory() {
+			v.RuntimeClasses[i].Known = &known
+		}
+	}
+}
+
+// ShowsMemory is whether the runtime told what it has in memory. It always has a handler.
+func (i *Instance) ShowsMemory() bool {
+	return slices.ContainsFunc(i.Handlers, func(h Handler) bool { return h.InMemory != nil })
+}
+
+func newInstance(from node.Instance) Instance {
+	i := Instance{
+		Release: from.Release, PID: from.PID, Exe: from.Exe, Args: from.Args, Unit: from.Unit, Socket: from.Socket,
+		ConfigPath: from.ConfigPath, ConfigError: from.ConfigError, Executables: from.Executables, Error: from.CRIError,
+		Files: []File{}, Handlers: []Handler{}, data: map[string][]byte{},
+	}
+	if from.PID != 0 || from.Socket != "" {
+		i.Name = "containerd"
+	}
+	if from.CRI != nil {
+		i.Name, i.Ready, i.Error = from.CRI.Name, from.CRI.Ready, from.CRI.NotReady
+	}
+	disk, err := from.OnDisk()
+	if err != nil && i.ConfigError == "" {
+		i.ConfigError = err.Error()
+	}
+	if disk == nil {
+		disk = &containerd.Merged{}
+	}
+	for n, f := range from.Files {
+		i.Files, i.data[f.Path] = append(i.Files, newFile(f)), f.Data
+		if n == 0 {
+			i.Files[0].Version = disk.Version
+		}
+	}
+	i.Warnings, i.Problems = disk.Warnings, disk.Problems
+	i.CDI, i.Imports = enabledCDI(from.CRI), imports(from.Files)
+	memory, err := from.InMemory()
+	if err != nil && from.CRI != nil && from.CRI.Name == "containerd" {
+		i.Warnings = append(i.Warnings, "what is in memory is unknown: "+err.Error())
+	}
+	i.Handlers = append(i.Handlers, compare(disk, memory, i.ConfigError == "")...)
+	i.markDefault(disk, memory)
+	return i
+}
+
+func newFile(f node.ConfigFile) File {
+	out := File{
+		Path: f.Path, Lines: bytes.Count(f.Data, []byte("\n")), SHA256: patch.Sum(f.Data), Mode: fmt.Sprintf("%04o", f.Meta.Mode),
+		UID: f.Meta.UID, GID: f.Meta.GID, Modified: f.Meta.ModTime.UTC(), Link: f.Meta.Link, NotEdited: f.ReadOnly,
+	}
+	if len(f.Data) > 0 && f.Data[len(f.Data)-1] != '\n' {
+		out.Lines++
+	}
+	if refused := containerd.Refuse(containerd.File{Path: f.Path, Data: f.Data}); refused != nil && out.NotEdited == "" {
+		out.NotEdited = refused.Reason
+	}
+	return out
+}
+
+// compare lists the handlers of disk and memory; memory is nil when it is not known. Without trust in the disk, which does not load,
+// nothing on it is called stale.
+func compare(disk, memory *containerd.Merged, trust bool) []Handler {
+	names := map[string]bool{}
+	for name := range disk.Handlers {
+		names[name] = true
+	}
+	if memory != nil {
+		for name := range memory.Handlers {
+			names[name] = true
+		}
+	}
+	var all []Handler
+	for name := range names {
+		h := Handler{Name: name}
+		if d, ok := disk.Handlers[name]; ok {
+			h.OnDisk = &Settings{d.Type, d.BinaryName, d.SystemdCgroup}
+			for _, place := range d.Places {
+				h.Places = append(h.Places, fmt.Sprintf("%s:%d", place.File, place.Line))
+			}
+		}
+		if memory != nil {
+			if m, ok := memory.Handlers[name]; ok {
+				h.InMemory = &Settings{m.Type, m.BinaryName, m.SystemdCgroup}
+			}
+			h.Stale = trust && h.differs()
+		}
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b Handler) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// differs is whether a restart would change the handler.
+func (h Handler) differs() bool {
+	switch {
+	case h.OnDisk == nil: // runc is built in, with its defaults
+		return h.Name != "runc" || h.InMemory.BinaryName != ""
+	case h.InMemory == nil:
+		return true
+	}
+	disk, memory := *h.OnDisk, *h.InMemory
+	return disk.Type != "" && disk.Type != memory.Type || disk.BinaryName != memory.BinaryName || disk.Systemd() != memory.Systemd()
+}
+
+// Systemd is SystemdCgroup, which is false where it is not given.
+func (s Settings) Systemd() bool { return s.SystemdCgroup != nil && *s.SystemdCgroup }
+
+func (i *Instance) markDefault(disk, memory *containerd.Merged) {
+	i.DefaultHandler = disk.DefaultRuntime
+	if memory != nil && memory.DefaultRuntime != "" {
+		i.DefaultHandler = memory.DefaultRuntime
+	}
+	for n := range i.Handlers {
+		i.Handlers[n].Default = i.Handlers[n].Name == i.DefaultHandler
+	}
+}
+
+// Effective are a handler's settings in memory, else on disk.
+func (h Handler) Effective() Settings {
+	if h.InMemory != nil {
+		return *h.InMemory
+	}
+	return *h.OnDisk
+}
+
+// enabledCDI reads enable_cdi from what CRI says of its configuration.
+func enabledCDI(said *cri.Info) *bool {
+	if said == nil {
+		return nil
+	}
+	raw := []byte(said.Config)
+	if text := ""; json.Unmarshal(raw, &text) == nil { // CRI's info is a map of strings that hold JSON
+		raw = []byte(text)
+	}
+	var config struct{ EnableCDI *bool }
+	if json.Unmarshal(raw, &config) != nil {
+		return nil
+	}
+	return config.EnableCDI
+}
+
+// imports are those of the root file; none when it cannot be read.
+func imports(files []node.ConfigFile) []string {
+	var root struct{ Imports []string }
+	if len(files) == 0 || toml.Unmarshal(files[0].Data, &root) != nil {
+		return nil
+	}
+	return root.Imports
+}
+
+// Line is a line of a configuration file, from 1; empty when there is none.
+func (i *Instance) Line(file string, number int) string {
+	lines := bytes.Split(i.data[file], []byte("\n"))
+	if number < 1 || number > len(lines) {
+		return ""
+	}
+	return string(bytes.TrimSpace(lines[number-1]))
+}

@@ -1,0 +1,177 @@
+package collect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+)
+
+// served is what the API server serves.
+type served struct {
+	// groups has the versions of each group, the preferred first; nil when they could not be asked for.
+	groups map[string][]string
+	// versions has the version of each resource of the groups that matter, as "clusterpolicies.nvidia.com".
+	versions map[string]string
+}
+
+// mattersForGPUs is whether a group of the API has to do with GPUs, or with watching them.
+func mattersForGPUs(group string) bool {
+	return group == "nvidia.com" || strings.HasSuffix(group, ".nvidia.com") ||
+		slices.Contains([]string{"monitoring.coreos.com", "nfd.k8s-sigs.io", "nfd.openshift.io", "mellanox.com", "kueue.x-k8s.io", "nvsentinel.dgxc.nvidia.com"}, group)
+}
+
+// discover asks for versions and for the resources that CustomResourceDefinitions added. Everybody may ask for these; not everybody may
+// list CustomResourceDefinitions, which are also a hundred times as long.
+func (c *collector) discover(ctx context.Context) {
+	ask := discovery.ToDiscoveryInterfaceWithContext(c.Client.Discovery())
+	if version, err := ask.ServerVersionWithContext(ctx); err == nil {
+		c.s.Meta.Server = version.GitVersion
+	}
+	groups, err := ask.ServerGroupsWithContext(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.missing("api/crds", reason(err))
+		}
+		return
+	}
+	c.served = served{groups: map[string][]string{}, versions: map[string]string{}}
+	for _, group := range groups.Groups {
+		versions := []string{group.PreferredVersion.Version}
+		for _, v := range group.Versions {
+			if v.Version != "" && !slices.Contains(versions, v.Version) {
+				versions = append(versions, v.Version)
+			}
+		}
+		versions = slices.DeleteFunc(versions, func(v string) bool { return v == "" })
+		c.served.groups[group.Name] = versions
+		if mattersForGPUs(group.Name) {
+			c.discoverGroup(ctx, ask, group.Name, versions)
+		}
+	}
+}
+
+func (c *collector) discoverGroup(ctx context.Context, ask discovery.DiscoveryInterfaceWithContext, group string, versions []string) {
+	for _, version := range versions {
+		resources, err := ask.ServerResourcesForGroupVersionWithContext(ctx, group+"/"+version)
+		if err != nil {
+			if ctx.Err() == nil && !apierrors.IsNotFound(err) {
+				c.missing("api/crds/"+group, reason(err))
+			}
+			continue
+		}
+		for _, r := range resources.APIResources {
+			name := r.Name + "." + group
+			if strings.Contains(r.Name, "/") || c.served.versions[name] != "" {
+				continue
+			}
+			c.served.versions[name] = version
+			c.s.CRDs = append(c.s.CRDs, name)
+		}
+	}
+}
+
+// custom lists the custom resources.
+func (c *collector) custom(ctx context.Context) {
+	for _, kind := range []struct {
+		what, group, version, resource string
+		into                           *[]unstructured.Unstructured
+	}{
+		{"api/clusterpolicies", "nvidia.com", "v1", "clusterpolicies", &c.s.ClusterPolicies},
+		{"api/nvidiadrivers", "nvidia.com", "v1alpha1", "nvidiadrivers", &c.s.NVIDIADrivers},
+		{"api/computedomains", "resource.nvidia.com", "v1beta1", "computedomains", &c.s.ComputeDomains},
+		{"api/servicemonitors", "monitoring.coreos.com", "v1", "servicemonitors", &c.s.ServiceMonitors},
+		{"api/prometheuses", "monitoring.coreos.com", "v1", "prometheuses", &c.s.Prometheuses},
+	} {
+		version := kind.version
+		if c.served.groups != nil {
+			if version = c.served.versions[kind.resource+"."+kind.group]; version == "" && !c.unknown(kind.group) {
+				continue // it is not installed
+			}
+			if version == "" {
+				version = kind.version
+			}
+		}
+		resource := c.Dynamic.Resource(schema.GroupVersionResource{Group: kind.group, Version: version, Resource: kind.resource})
+		list := paged(resource.List, func(l *unstructured.UnstructuredList) []unstructured.Unstructured { return l.Items })
+		kept, err := all(ctx, metav1.ListOptions{Limit: pageSize}, list, trimCustom)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case apierrors.IsNotFound(err): // nor here
+		case err != nil:
+			c.missing(kind.what, reason(err))
+		default:
+			*kind.into = kept
+		}
+	}
+}
+
+// unknown is whether the group is served and its resources could not be asked for.
+func (c *collector) unknown(group string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.s.Missing {
+		if m.What == "api/crds/"+group {
+			return true
+		}
+	}
+	return false
+}
+
+func trimCustom(object *unstructured.Unstructured) bool {
+	unstructured.RemoveNestedField(object.Object, "metadata", "managedFields")
+	return true
+}
+
+// draGroup is the API of dynamic resource allocation.
+const draGroup = "resource.k8s.io"
+
+// dra lists what NVIDIA's drivers for dynamic resource allocation publish, and who claims it.
+func (c *collector) dra(ctx context.Context) {
+	if c.served.groups != nil {
+		versions := c.served.groups[draGroup]
+		if len(versions) == 0 {
+			return
+		}
+		if !slices.Contains(versions, "v1") {
+			for _, what := range []string{"api/resourceslices", "api/resourceclaims", "api/deviceclasses"} {
+				c.missing(what, fmt.Sprintf("the API server serves %s only as %s, and this tool reads v1 (Kubernetes 1.34 and later)", draGroup, strings.Join(versions, ", ")))
+			}
+			return
+		}
+	}
+	api := c.Client.ResourceV1()
+	c.s.DeviceClasses = draListed(ctx, c, "api/deviceclasses", paged(api.DeviceClasses().List, func(l *resourcev1.DeviceClassList) []resourcev1.DeviceClass { return l.Items }), trim)
+	c.s.ResourceSlices = draListed(ctx, c, "api/resourceslices", paged(api.ResourceSlices().List, func(l *resourcev1.ResourceSliceList) []resourcev1.ResourceSlice { return l.Items }),
+		func(slice *resourcev1.ResourceSlice) bool {
+			slice.ManagedFields = nil
+			return isNVIDIAs(slice.Spec.Driver)
+		})
+	c.s.ResourceClaims = draListed(ctx, c, "api/resourceclaims", paged(api.ResourceClaims("").List, func(l *resourcev1.ResourceClaimList) []resourcev1.ResourceClaim { return l.Items }),
+		func(claim *resourcev1.ResourceClaim) bool {
+			claim.ManagedFields = nil
+			// Who waits for other devices may wait for GPUs in the same claim.
+			return claim.Status.Allocation == nil || slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool { return isNVIDIAs(r.Driver) })
+		})
+}
+
+// draListed is listed, but a resource that is not served is none.
+func draListed[T any](ctx context.Context, c *collector, what string, list lister[T], keep func(*T) bool) []T {
+	return listed(ctx, c, what, func(ctx context.Context, options metav1.ListOptions) ([]T, string, error) {
+		items, next, err := list(ctx, options)
+		if apierrors.IsNotFound(err) {
+			return nil, "", nil
+		}
+		return items, next, err
+	}, keep)
+}
+
+func isNVIDIAs(driver string) bool { return strings.Contains(driver, "nvidia.com") }

@@ -1,0 +1,358 @@
+package collect
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// keeper decides what is kept of which object. Of 50,000 pods of a cluster most are copies of each other: what their templates say is kept
+// once.
+type keeper struct {
+	now  time.Time
+	also func(*corev1.Pod) bool
+
+	gpuNodes map[string]bool
+	// operands are namespaces of the software that makes GPUs usable, in which everything matters.
+	operands map[string]bool
+	// left are pods that are not kept, and unwell those that are and are not well: of the events of others few are kept.
+	left, unwell map[types.NamespacedName]bool
+
+	texts       map[string]string
+	labels      map[string]map[string]string
+	containers  pool[corev1.Container]
+	volumes     pool[corev1.Volume]
+	tolerations pool[corev1.Toleration]
+}
+
+func newKeeper(now time.Time, also func(*corev1.Pod) bool) *keeper {
+	return &keeper{
+		now: now, also: also, gpuNodes: map[string]bool{}, operands: map[string]bool{},
+		left: map[types.NamespacedName]bool{}, unwell: map[types.NamespacedName]bool{},
+		texts: map[string]string{}, labels: map[string]map[string]string{},
+		containers: pool[corev1.Container]{}, volumes: pool[corev1.Volume]{}, tolerations: pool[corev1.Toleration]{},
+	}
+}
+
+// node keeps all nodes, without the list of images that lie on them.
+func (k *keeper) node(n *corev1.Node) bool {
+	n.ManagedFields = nil
+	n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
+	shortAnnotations(&n.ObjectMeta, longAnnotation)
+	return true
+}
+
+func (k *keeper) daemonSet(ds *appsv1.DaemonSet) bool {
+	ds.ManagedFields = nil
+	shortAnnotations(&ds.ObjectMeta, longAnnotation)
+	return true
+}
+
+// ready learns from nodes and DaemonSets which pods matter.
+func (k *keeper) ready(nodes []corev1.Node, daemonSets []appsv1.DaemonSet) {
+	for _, n := range doctor.NewFacts(&snapshot.Snapshot{Nodes: nodes}).GPUNodes {
+		k.gpuNodes[n.Name] = true
+	}
+	for i := range daemonSets {
+		ds := &daemonSets[i]
+		if doctor.ComponentOf(ds.Spec.Template.Labels, ds.Spec.Template.Spec) != "" && !isShared(ds.Namespace) {
+			k.operands[ds.Namespace] = true
+		}
+	}
+}
+
+// isShared is whether a namespace holds more than one piece of software.
+func isShared(namespace string) bool { return namespace == "default" || namespace == "kube-system" }
+
+// recently is how long pods that failed are remembered.
+const recently = 24 * time.Hour
+
+// pod keeps a pod if it matters, and of it what matters.
+func (k *keeper) pod(pod *corev1.Pod) bool {
+	well := isWell(pod)
+	matters := k.matters(pod, well)
+	onGPU := k.gpuNodes[pod.Spec.NodeName] && !doctor.Ended(pod) // it takes processors and memory there
+	if !matters && !onGPU {
+		k.left[types.NamespacedName{Namespace: k.text(pod.Namespace), Name: pod.Name}] = true
+		return false
+	}
+	if matters {
+		k.slim(pod, well)
+	} else {
+		skeleton(pod)
+	}
+	k.share(pod)
+	return true
+}
+
+func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
+	if k.also != nil && k.also(pod) {
+		return true
+	}
+	if pod.Status.Phase == corev1.PodSucceeded && !k.operands[pod.Namespace] {
+		return false
+	}
+	if pod.Status.Phase == corev1.PodFailed && k.now.Sub(lastChange(pod)) > recently {
+		return false
+	}
+	switch {
+	case k.operands[pod.Namespace], pod.Spec.RuntimeClassName != nil, wantsSome(pod):
+		return true
+	case doctor.ComponentOf(pod.Labels, pod.Spec) != "":
+		return true
+	case well:
+		return false
+	}
+	return k.gpuNodes[pod.Spec.NodeName] || isSystem(pod.Namespace)
+}
+
+// wantsSome also knows pods that ask for GPUs by a wrong name, or for those of others.
+func wantsSome(pod *corev1.Pod) bool {
+	if doctor.WantsGPU(pod) {
+		return true
+	}
+	for _, all := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range all {
+			for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+				for name := range list {
+					if strings.HasPrefix(string(name), "nvidia.com/") || strings.Contains(string(name), "gpu") {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
+}
+
+// isSystem is whether pods of a namespace may be the network, the names or the proxies of the cluster.
+func isSystem(namespace string) bool {
+	return slices.ContainsFunc([]string{"kube-", "calico", "tigera", "cilium", "openshift-", "metallb", "istio-system"}, func(prefix string) bool { return strings.HasPrefix(namespace, prefix) })
+}
+
+// isWell is whether there is nothing to see: the pod runs, is ready, and did not restart; or it has done its work.
+func isWell(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded {
+		return true
+	}
+	if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
+		return false
+	}
+	for _, all := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for _, c := range all {
+			if c.RestartCount > 0 {
+				return false
+			}
+		}
+	}
+	return slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+		return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
+	})
+}
+
+func lastChange(pod *corev1.Pod) time.Time {
+	last := pod.CreationTimestamp.Time
+	for _, condition := range pod.Status.Conditions {
+		if t := condition.LastTransitionTime.Time; t.After(last) {
+			last = t
+		}
+	}
+	return last
+}
+
+// How long annotations may be, in bytes: of objects in general, and of pods that are well.
+const (
+	longAnnotation  = 4 << 10
+	shortAnnotation = 256
+)
+
+func shortAnnotations(meta *metav1.ObjectMeta, longest int) {
+	for name, value := range meta.Annotations {
+		if len(value) > longest || name == corev1.LastAppliedConfigAnnotation {
+			delete(meta.Annotations, name)
+		}
+	}
+}
+
+// serviceAccountVolume is what every pod has, by a name of its own.
+const serviceAccountVolume = "kube-api-access-"
+
+// slim leaves out what no check reads. Pods that are not well keep more.
+func (k *keeper) slim(pod *corev1.Pod, well bool) {
+	pod.ManagedFields = nil
+	shortAnnotations(&pod.ObjectMeta, longAnnotation)
+	spec := &pod.Spec
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, serviceAccountVolume) })
+	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range all {
+			all[i].VolumeMounts = slices.DeleteFunc(all[i].VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, serviceAccountVolume) })
+		}
+	}
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && spec.NodeName != "" {
+		spec.Affinity = nil // the DaemonSet's own says more
+	}
+	for _, all := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range all {
+			all[i].AllocatedResources, all[i].Resources, all[i].VolumeMounts, all[i].User = nil, nil, nil, nil
+		}
+	}
+	if !well {
+		return
+	}
+	shortAnnotations(&pod.ObjectMeta, shortAnnotation)
+	pod.Status.PodIPs, pod.Status.HostIPs = nil, nil
+	pod.Status.Conditions = clip(slices.DeleteFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+		return condition.Type != corev1.PodReady && condition.Type != corev1.PodScheduled
+	}))
+	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range all {
+			all[i].LivenessProbe, all[i].ReadinessProbe, all[i].StartupProbe, all[i].Lifecycle = nil, nil, nil, nil
+		}
+	}
+	for _, all := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range all {
+			all[i].ContainerID = ""
+		}
+	}
+}
+
+// skeleton leaves what counts for the scheduler.
+func skeleton(pod *corev1.Pod) {
+	containers := func(all []corev1.Container) []corev1.Container {
+		left := make([]corev1.Container, len(all))
+		for i, c := range all {
+			left[i] = corev1.Container{Name: c.Name, Image: c.Image, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
+		}
+		return left
+	}
+	meta := metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences, CreationTimestamp: pod.CreationTimestamp,
+	}
+	ready := slices.DeleteFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool { return condition.Type != corev1.PodReady })
+	*pod = corev1.Pod{
+		ObjectMeta: meta,
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, Containers: containers(pod.Spec.Containers), InitContainers: containers(pod.Spec.InitContainers),
+			Overhead: pod.Spec.Overhead, PriorityClassName: pod.Spec.PriorityClassName, Priority: pod.Spec.Priority,
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, Conditions: clip(ready)},
+	}
+}
+
+// clip frees what a slice no longer holds.
+func clip[T any](all []T) []T { return append([]T(nil), all...) }
+
+// share lets pods of the same template have the same memory.
+func (k *keeper) share(pod *corev1.Pod) {
+	pod.Spec.Containers = share(k.containers, pod.Spec.Containers)
+	pod.Spec.InitContainers = share(k.containers, pod.Spec.InitContainers)
+	pod.Spec.Volumes = share(k.volumes, pod.Spec.Volumes)
+	pod.Spec.Tolerations = share(k.tolerations, pod.Spec.Tolerations)
+	pod.Labels = k.sharedLabels(pod.Labels)
+	for _, text := range []*string{&pod.Namespace, &pod.Spec.NodeName, &pod.Spec.ServiceAccountName, &pod.Spec.DeprecatedServiceAccount, &pod.Spec.SchedulerName, &pod.GenerateName} {
+		*text = k.text(*text)
+	}
+	for _, all := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range all {
+			all[i].Name, all[i].Image, all[i].ImageID = k.text(all[i].Name), k.text(all[i].Image), k.text(all[i].ImageID)
+		}
+	}
+	for i := range pod.OwnerReferences {
+		owner := &pod.OwnerReferences[i]
+		owner.Name, owner.UID, owner.Kind, owner.APIVersion = k.text(owner.Name), types.UID(k.text(string(owner.UID))), k.text(owner.Kind), k.text(owner.APIVersion)
+	}
+}
+
+func (k *keeper) text(s string) string {
+	if shared, known := k.texts[s]; known {
+		return shared
+	}
+	k.texts[s] = s
+	return s
+}
+
+// pool has lists by the hash of what they say.
+type pool[T any] map[[sha256.Size]byte][]T
+
+// share returns the list that is already known, if there is one that says the same.
+func share[T any, P interface {
+	*T
+	Marshal() ([]byte, error)
+}](known pool[T], all []T) []T {
+	if len(all) == 0 {
+		return nil
+	}
+	hash := sha256.New()
+	for i := range all {
+		data, err := P(&all[i]).Marshal()
+		if err != nil {
+			return all
+		}
+		_, _ = hash.Write(binary.BigEndian.AppendUint32(nil, uint32(len(data)))) // a hash never fails
+		_, _ = hash.Write(data)
+	}
+	key := [sha256.Size]byte(hash.Sum(nil))
+	if shared, ok := known[key]; ok {
+		return shared
+	}
+	known[key] = clip(all)
+	return known[key]
+}
+
+func (k *keeper) sharedLabels(all map[string]string) map[string]string {
+	names := make([]string, 0, len(all))
+	for name, value := range all {
+		names = append(names, name+"="+value)
+	}
+	slices.Sort(names)
+	key := strings.Join(names, ",")
+	if shared, known := k.labels[key]; known {
+		return shared
+	}
+	k.labels[key] = all
+	return all
+}
+
+// pods learns whose events matter.
+func (k *keeper) pods(all []corev1.Pod) {
+	for i := range all {
+		if !isWell(&all[i]) {
+			k.unwell[types.NamespacedName{Namespace: all[i].Namespace, Name: all[i].Name}] = true
+		}
+	}
+}
+
+// longestMessage is how much of an event is kept, in bytes.
+const longestMessage = 4 << 10
+
+// event keeps warnings, but for those about pods that do not matter, and what else happened to objects that are kept and not well.
+func (k *keeper) event(e *corev1.Event) bool {
+	about := e.InvolvedObject
+	name := types.NamespacedName{Namespace: about.Namespace, Name: about.Name}
+	isPod := about.Kind == "Pod"
+	if isPod && k.left[name] {
+		return false
+	}
+	if e.Type != corev1.EventTypeWarning {
+		ofNode := about.Kind == "Node" && k.gpuNodes[about.Name]
+		ofOperand := !isPod && k.operands[about.Namespace]
+		if !ofNode && !ofOperand && !(isPod && k.unwell[name]) {
+			return false
+		}
+	}
+	e.ManagedFields = nil
+	if len(e.Message) > longestMessage {
+		e.Message = strings.ToValidUTF8(e.Message[:longestMessage], "") + "…"
+	}
+	return true
+}

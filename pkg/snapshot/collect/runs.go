@@ -1,0 +1,53 @@
+package collect
+
+import (
+	"context"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// fixes is the kind of runs by which doctor mends; they are no faults.
+const fixes = "fix"
+
+// runs reads this tool's own open faults from the ledger.
+func (c *collector) runs(ctx context.Context) {
+	if c.Ledger == nil {
+		return
+	}
+	open, err := c.Ledger.List(ctx, ledger.Active)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.missing("runs", reason(err))
+		}
+		return
+	}
+	for _, run := range open.Runs {
+		if found, inPlace := converted(run, c.Ledger.Command); inPlace && run.Fault != fixes {
+			c.s.Runs = append(c.s.Runs, found)
+		}
+	}
+	for _, damaged := range open.Unreadable {
+		c.missing("runs/"+damaged.Name, reason(damaged.Err))
+	}
+}
+
+// converted is the run as snapshots have it, and whether any of its changes may be in place. A line in a kernel log is, for ever.
+func converted(run ledger.Run, command func(...string) string) (snapshot.Run, bool) {
+	found := snapshot.Run{
+		ID: run.ID, Fault: run.Fault, Summary: run.Summary, By: run.By, Phase: string(run.Phase), Created: run.Created, Until: run.Until,
+		Revert: command("revert", run.ID),
+	}
+	for _, step := range run.Steps {
+		if !step.InPlace() {
+			continue
+		}
+		target := snapshot.Target{Kind: step.Target.Kind, Namespace: step.Target.Namespace, Name: step.Target.Name, Permanent: step.Undo.IsPermanent()}
+		for _, e := range step.Evidence {
+			target.Evidence = append(target.Evidence, snapshot.RunEvidence{Source: strings.TrimSpace(e.Source), Time: e.Time, Text: e.Text})
+		}
+		found.Targets = append(found.Targets, target)
+	}
+	return found, len(found.Targets) > 0
+}

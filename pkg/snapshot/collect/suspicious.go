@@ -1,0 +1,79 @@
+package collect
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// Suspicious returns the GPU nodes that look wrong from outside, sorted: those are worth a look from inside.
+func Suspicious(s *snapshot.Snapshot) []string {
+	facts := doctor.NewFacts(s)
+	suspects := map[string]bool{}
+	dra := map[string]bool{}
+	for _, slice := range s.ResourceSlices {
+		if slice.Spec.NodeName != nil && isNVIDIAs(slice.Spec.Driver) {
+			dra[*slice.Spec.NodeName] = true
+		}
+	}
+	for _, run := range s.Runs {
+		for _, target := range run.Targets {
+			if target.Kind == "Node" {
+				suspects[target.Name] = true
+			}
+		}
+	}
+	for _, n := range facts.GPUNodes {
+		if hasProblem(n) || lacksGPUs(n, dra[n.Name]) || slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool { return fails(facts, pod) }) {
+			suspects[n.Name] = true
+		}
+	}
+	known := map[string]bool{}
+	for _, n := range facts.GPUNodes {
+		known[n.Name] = true
+	}
+	maps.DeleteFunc(suspects, func(name string, _ bool) bool { return !known[name] })
+	return slices.Sorted(maps.Keys(suspects))
+}
+
+// hasProblem is whether a condition says that something is wrong: Ready or KernelReady that are not true, or any other that is.
+func hasProblem(n *doctor.Node) bool {
+	return n.Ready().Status != corev1.ConditionTrue || slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		good := corev1.ConditionFalse
+		for _, suffix := range []string{"Ready", "Healthy", "Available", "Synced"} {
+			if strings.HasSuffix(string(c.Type), suffix) {
+				good = corev1.ConditionTrue
+			}
+		}
+		return c.Status != good && (c.Status != corev1.ConditionUnknown || c.Type == corev1.NodeReady)
+	})
+}
+
+// lacksGPUs is whether the node offers fewer GPUs than it has, or none. A node whose GPUs are claimed (DRA) offers none in this way.
+func lacksGPUs(n *doctor.Node, claimed bool) bool {
+	offered := false
+	for name, capacity := range n.Status.Capacity {
+		if !doctor.IsGPUResource(name) {
+			continue
+		}
+		allocatable := n.Status.Allocatable[name]
+		if allocatable.Cmp(capacity) < 0 {
+			return true
+		}
+		offered = offered || !capacity.IsZero()
+	}
+	return !offered && !claimed
+}
+
+// fails is whether a pod that has to do with GPUs does not run as it should.
+func fails(facts *doctor.Facts, pod *corev1.Pod) bool {
+	if doctor.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil || doctor.ComponentOf(pod.Labels, pod.Spec) != "" {
+		return !isWell(pod)
+	}
+	return !isWell(pod) && slices.ContainsFunc(facts.EventsOf("Pod", pod.Namespace, pod.Name), func(e *corev1.Event) bool { return e.Reason == "FailedCreatePodSandBox" })
+}

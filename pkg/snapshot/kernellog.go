@@ -1,0 +1,113 @@
+package snapshot
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+)
+
+// dmesgPriority is what a line without a priority gets: a warning of the kernel, as the driver's are.
+const dmesgPriority = 4
+
+// ParseKernelLog reads kernel.log: a record a line as SEQUENCE;PRIORITY;UPTIME;TEXT, or what dmesg prints, with or without -T, -x and -r.
+// Lines that are neither become records, too, with the time of the line before: the driver writes some messages over several lines. Lines of
+// dmesg are numbered from 1.
+func ParseKernelLog(text string) []node.KernelRecord {
+	var all []node.KernelRecord
+	var last node.KernelRecord
+	for line := range strings.SplitSeq(text, "\n") {
+		line = strings.TrimSuffix(line, "\r")
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		record, ok := parseRecord(line)
+		if !ok {
+			record = parseDmesg(line, last)
+		}
+		all = append(all, record)
+		last = record
+	}
+	return all
+}
+
+func parseRecord(line string) (node.KernelRecord, bool) {
+	parts := strings.SplitN(line, ";", 4)
+	if len(parts) < 4 {
+		return node.KernelRecord{}, false
+	}
+	sequence, err1 := strconv.ParseUint(parts[0], 10, 64)
+	priority, err2 := strconv.ParseUint(parts[1], 10, 16)
+	uptime, ok := microseconds(parts[2])
+	if err1 != nil || err2 != nil || !ok {
+		return node.KernelRecord{}, false
+	}
+	return node.KernelRecord{Sequence: sequence, Priority: int(priority), Uptime: uptime, Text: unescape(parts[3])}, true
+}
+
+// microseconds refuses more than what a duration holds, 292 years.
+func microseconds(text string) (time.Duration, bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n > int64((1<<63-1)/time.Microsecond) {
+		return 0, false
+	}
+	return time.Duration(n) * time.Microsecond, true
+}
+
+// dmesgLine has the priority of `dmesg -r`, the facility and level of `dmesg -x`, the time, the thread that some kernels name, and the text.
+var dmesgLine = regexp.MustCompile(`^(?:<(\d{1,4})>)?(?:[a-z0-9]+ *:[a-z]+ *: *)?\[ *([^\[\]]+)\](?:\[ *[TC]\d+\])? ?(.*)$`)
+
+func parseDmesg(line string, last node.KernelRecord) node.KernelRecord {
+	record := node.KernelRecord{Sequence: last.Sequence + 1, Priority: dmesgPriority, Uptime: last.Uptime, Time: last.Time, Text: unescape(line)}
+	match := dmesgLine.FindStringSubmatch(line)
+	if match == nil {
+		return record
+	}
+	if seconds, micro, ok := strings.Cut(match[2], "."); ok && len(micro) == 6 {
+		uptime, ok := microseconds(seconds + micro)
+		if !ok {
+			return record
+		}
+		record.Uptime, record.Time = uptime, time.Time{}
+	} else if t, err := time.Parse(time.ANSIC, match[2]); err == nil { // dmesg -T
+		record.Time = t
+	} else {
+		return record
+	}
+	if priority, err := strconv.Atoi(match[1]); err == nil {
+		record.Priority = priority
+	}
+	record.Text = unescape(match[3])
+	return record
+}
+
+// formatKernelLog writes records as ParseKernelLog reads them.
+func formatKernelLog(records []node.KernelRecord) string {
+	var b strings.Builder
+	for _, r := range records {
+		b.WriteString(strconv.FormatUint(r.Sequence, 10) + ";" + strconv.Itoa(max(r.Priority, 0)) + ";" + strconv.FormatInt(max(r.Uptime, 0).Microseconds(), 10) + ";")
+		b.WriteString(escape(r.Text) + "\n")
+	}
+	return b.String()
+}
+
+// escaped is what the kernel makes of bytes that do not print: \x0a. https://docs.kernel.org/admin-guide/abi-testing.html, dev-kmsg
+var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
+
+func unescape(text string) string {
+	return escaped.ReplaceAllStringFunc(text, func(code string) string {
+		n, err := strconv.ParseUint(code[2:], 16, 8)
+		if err != nil {
+			return code
+		}
+		return string([]byte{byte(n)})
+	})
+}
+
+// escape writes what ends a line, and a backslash that would be taken for an escape.
+func escape(text string) string {
+	text = escaped.ReplaceAllStringFunc(text, func(code string) string { return `\x5c` + code[1:] })
+	return strings.NewReplacer("\n", `\x0a`, "\r", `\x0d`).Replace(text)
+}

@@ -1,0 +1,288 @@
+package snapshot
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// errNewer says that a newer version of this tool made the snapshot.
+var errNewer = errors.New("use a newer version of this tool")
+
+// apiParsers are the files of JSON or YAML outside nodes/.
+func (r *reader) apiParsers() map[string]func(file) error {
+	s := &r.s
+	return map[string]func(file) error{
+		"snapshot":            func(f file) error { return r.decodeMeta(f, &s.Meta) },
+		"missing":             func(f file) error { return r.decode(f, &s.Missing) },
+		"helm":                func(f file) error { return r.decode(f, &s.HelmReleases) },
+		"images":              func(f file) error { return r.decode(f, &s.Images) },
+		"runs":                func(f file) error { return r.decode(f, &s.Runs) },
+		"api/crds":            r.decodeNames,
+		"api/nodes":           func(f file) error { return objects[corev1.Node](r, f, "Node", &s.Nodes) },
+		"api/namespaces":      func(f file) error { return objects[corev1.Namespace](r, f, "Namespace", &s.Namespaces) },
+		"api/pods":            func(f file) error { return objects[corev1.Pod](r, f, "Pod", &s.Pods) },
+		"api/events":          func(f file) error { return objects[corev1.Event](r, f, "Event", &s.Events) },
+		"api/daemonsets":      func(f file) error { return objects[appsv1.DaemonSet](r, f, "DaemonSet", &s.DaemonSets) },
+		"api/runtimeclasses":  func(f file) error { return objects[nodev1.RuntimeClass](r, f, "RuntimeClass", &s.RuntimeClasses) },
+		"api/resourcequotas":  func(f file) error { return objects[corev1.ResourceQuota](r, f, "ResourceQuota", &s.ResourceQuotas) },
+		"api/limitranges":     func(f file) error { return objects[corev1.LimitRange](r, f, "LimitRange", &s.LimitRanges) },
+		"api/configmaps":      func(f file) error { return objects[corev1.ConfigMap](r, f, "ConfigMap", &s.ConfigMaps) },
+		"api/resourceslices":  func(f file) error { return objects[resourcev1.ResourceSlice](r, f, "ResourceSlice", &s.ResourceSlices) },
+		"api/resourceclaims":  func(f file) error { return objects[resourcev1.ResourceClaim](r, f, "ResourceClaim", &s.ResourceClaims) },
+		"api/deviceclasses":   func(f file) error { return objects[resourcev1.DeviceClass](r, f, "DeviceClass", &s.DeviceClasses) },
+		"api/clusterpolicies": func(f file) error { return r.customObjects(f, &s.ClusterPolicies) },
+		"api/nvidiadrivers":   func(f file) error { return r.customObjects(f, &s.NVIDIADrivers) },
+		"api/computedomains":  func(f file) error { return r.customObjects(f, &s.ComputeDomains) },
+		"api/servicemonitors": func(f file) error { return r.customObjects(f, &s.ServiceMonitors) },
+		"api/prometheuses":    func(f file) error { return r.customObjects(f, &s.Prometheuses) },
+	}
+}
+
+// typed is a pointer to a type of the API.
+type typed[T any] interface {
+	*T
+	metav1.Object
+	runtime.Object
+}
+
+// objects decodes all objects of a file.
+func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error {
+	return r.each(f, func(raw []byte) error {
+		var object T
+		if err := json.Unmarshal(raw, &object); err != nil {
+			return err
+		}
+		of := P(&object).GetObjectKind()
+		if got := of.GroupVersionKind().Kind; got != "" && got != kind {
+			return fmt.Errorf("it has a %s where a %s is expected", got, kind)
+		}
+		of.SetGroupVersionKind(schema.GroupVersionKind{}) // as client-go has it, which leaves it out
+		*into = append(*into, object)
+		return nil
+	})
+}
+
+func (r *reader) customObjects(f file, into *[]unstructured.Unstructured) error {
+	return r.each(f, func(raw []byte) error {
+		var content map[string]any
+		if err := utiljson.Unmarshal(raw, &content); err != nil {
+			return err
+		}
+		*into = append(*into, unstructured.Unstructured{Object: content})
+		return nil
+	})
+}
+
+// each calls do with each object of a file, out of its lists.
+func (r *reader) each(f file, do func(raw []byte) error) error {
+	return r.eachDocument(f, func(document []byte) error {
+		var list struct {
+			Items *json.RawMessage `json:"items"`
+		}
+		if err := json.Unmarshal(document, &list); err != nil {
+			return err
+		}
+		if list.Items == nil {
+			return do(document)
+		}
+		items := json.NewDecoder(bytes.NewReader(*list.Items))
+		if token, err := items.Token(); err != nil || token != json.Delim('[') {
+			return errors.New("its items are no list")
+		}
+		for i := 0; items.More(); i++ {
+			var item json.RawMessage
+			err := items.Decode(&item)
+			if err == nil {
+				err = do(item)
+			}
+			if err != nil {
+				return fmt.Errorf("items[%d]: %w", i, err)
+			}
+		}
+		return nil
+	})
+}
+
+// eachDocument calls do with each document of a file as JSON: YAML may have several, and so may JSON, one after the other.
+func (r *reader) eachDocument(f file, do func([]byte) error) error {
+	if f.yaml {
+		return r.eachYAML(f.data, do)
+	}
+	data := bytes.TrimPrefix(f.data, []byte("\ufeff"))
+	if err := r.count(data); err != nil {
+		return err
+	}
+	documents := json.NewDecoder(bytes.NewReader(data))
+	for {
+		var document json.RawMessage
+		switch err := documents.Decode(&document); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("no JSON: %w", err)
+		}
+		if string(document) == "null" {
+			continue
+		}
+		if err := do(document); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *reader) eachYAML(data []byte, do func([]byte) error) error {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("no YAML: %w", err)
+		}
+		asJSON, err := yaml.YAMLToJSON(document)
+		if err != nil {
+			return fmt.Errorf("no YAML: %w", err)
+		}
+		if string(bytes.TrimSpace(asJSON)) == "null" { // nothing but a comment
+			continue
+		}
+		if err := r.count(asJSON); err != nil {
+			return err
+		}
+		if err := do(asJSON); err != nil {
+			return err
+		}
+	}
+}
+
+// count limits how much memory a small file can ask for.
+func (r *reader) count(data []byte) error {
+	r.objects += bytes.Count(data, []byte("{")) + bytes.Count(data, []byte("null"))
+	if r.objects > maxObjects {
+		return fmt.Errorf("with it there are more than %d objects, which no snapshot needs", maxObjects)
+	}
+	return nil
+}
+
+// decode decodes the only document of a file.
+func (r *reader) decode(f file, into any) error {
+	found := false
+	return r.eachDocument(f, func(document []byte) error {
+		if found {
+			return errors.New("it has more than one document")
+		}
+		found = true
+		return utiljson.Unmarshal(document, into) // it keeps whole numbers whole, in Helm values
+	})
+}
+
+func (r *reader) decodeMeta(f file, meta *Meta) error {
+	if err := r.decode(f, meta); err != nil {
+		return err
+	}
+	switch group, _, _ := strings.Cut(meta.APIVersion, "/"); {
+	case meta.Kind != "" && meta.Kind != Kind:
+		return fmt.Errorf("it is a %s and no %s", meta.Kind, Kind)
+	case meta.APIVersion == "" || meta.APIVersion == APIVersion:
+		return nil
+	case group == strings.Split(APIVersion, "/")[0]:
+		return fmt.Errorf("the snapshot is in the form %s, and this version reads %s: %w", meta.APIVersion, APIVersion, errNewer)
+	}
+	return fmt.Errorf("it is in the form %s, which is not this tool's (%s)", meta.APIVersion, APIVersion)
+}
+
+// decodeNames takes a list of names, or the objects that bear them.
+func (r *reader) decodeNames(f file) error {
+	return r.eachDocument(f, func(document []byte) error {
+		var names []string
+		if json.Unmarshal(document, &names) == nil {
+			r.s.CRDs = append(r.s.CRDs, names...)
+			return nil
+		}
+		return r.each(file{f.name, false, document}, func(raw []byte) error {
+			var object struct {
+				Metadata metav1.ObjectMeta `json:"metadata"`
+			}
+			if err := json.Unmarshal(raw, &object); err != nil {
+				return err
+			}
+			r.s.CRDs = append(r.s.CRDs, object.Metadata.Name)
+			return nil
+		})
+	})
+}
+
+// sortObjects sorts all objects, and drops those that are there twice.
+func (r *reader) sortObjects() { r.s.Sort() }
+
+// Sort brings everything into the order that a snapshot has: by namespace and name. Of objects with the same name the first stays.
+func (s *Snapshot) Sort() {
+	s.Nodes = sorted(s.Nodes)
+	s.Namespaces = sorted(s.Namespaces)
+	s.Pods = sorted(s.Pods)
+	s.Events = sorted(s.Events)
+	s.DaemonSets = sorted(s.DaemonSets)
+	s.RuntimeClasses = sorted(s.RuntimeClasses)
+	s.ResourceQuotas = sorted(s.ResourceQuotas)
+	s.LimitRanges = sorted(s.LimitRanges)
+	s.ConfigMaps = sorted(s.ConfigMaps)
+	s.ResourceSlices = sorted(s.ResourceSlices)
+	s.ResourceClaims = sorted(s.ResourceClaims)
+	s.DeviceClasses = sorted(s.DeviceClasses)
+	s.ClusterPolicies = sorted(s.ClusterPolicies)
+	s.NVIDIADrivers = sorted(s.NVIDIADrivers)
+	s.ComputeDomains = sorted(s.ComputeDomains)
+	s.ServiceMonitors = sorted(s.ServiceMonitors)
+	s.Prometheuses = sorted(s.Prometheuses)
+	slices.Sort(s.CRDs)
+	s.CRDs = slices.Compact(s.CRDs)
+	slices.SortStableFunc(s.HelmReleases, func(a, b HelmRelease) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Revision, b.Revision))
+	})
+	sortLogs(s.Logs)
+}
+
+func sorted[T any, P interface {
+	*T
+	metav1.Object
+}](all []T) []T {
+	name := func(o *T) (namespace, name string) { return P(o).GetNamespace(), P(o).GetName() }
+	slices.SortStableFunc(all, func(a, b T) int {
+		aNamespace, aName := name(&a)
+		bNamespace, bName := name(&b)
+		return cmp.Or(cmp.Compare(aNamespace, bNamespace), cmp.Compare(aName, bName))
+	})
+	return slices.CompactFunc(all, func(a, b T) bool {
+		aNamespace, aName := name(&a)
+		bNamespace, bName := name(&b)
+		return aName != "" && aName == bName && aNamespace == bNamespace
+	})
+}
+
+func sortLogs(logs []Log) {
+	slices.SortStableFunc(logs, func(a, b Log) int {
+		previous := map[bool]int{true: 1}
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container),
+			cmp.Compare(previous[a.Previous], previous[b.Previous]))
+	})
+}

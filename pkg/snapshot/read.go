@@ -1,0 +1,308 @@
+package snapshot
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+)
+
+// Limits of what is read. A real snapshot of 5,000 nodes has less than a fifth of each.
+const (
+	maxFile    = 256 << 20 // bytes of one file
+	maxTotal   = 1 << 30   // bytes of all files
+	maxYAML    = 32 << 20  // bytes of one YAML file; its parser needs many times that
+	maxEntries = 200_000   // files, also those that are not read
+	maxObjects = 4_000_000 // JSON objects of all files: each may become a kilobyte in memory
+)
+
+// Read reads the layout of README.md from a tree. A file that is not there means that there is nothing of that kind, also snapshot.json:
+// then Meta is zero. Files of other names are left alone. An error names the file.
+func Read(fsys fs.FS) (*Snapshot, error) {
+	r := newReader()
+	for _, top := range topLevel() {
+		err := fs.WalkDir(fsys, top, func(name string, entry fs.DirEntry, err error) error {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil
+			case err != nil:
+				return err
+			case entry.IsDir():
+				return nil
+			}
+			return r.addFile(fsys, name)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r.finish()
+}
+
+// topLevel are the names at the top of the layout, in which others do not lie.
+func topLevel() []string {
+	names := []string{"api", "logs", "nodes"}
+	for _, base := range []string{"snapshot", "missing", "helm", "images", "runs"} {
+		for _, extension := range []string{".json", ".yaml", ".yml"} {
+			names = append(names, base+extension)
+		}
+	}
+	return names
+}
+
+// reader takes files one by one, in any order, so that an archive needs not be unpacked.
+type reader struct {
+	s       Snapshot
+	parsers map[string]func(file) error // of whole files, by their path without extension
+	seen    map[string]bool
+	total   int64
+	objects int
+	// files are contents of files on nodes, by node and path, for runtimes that may come later.
+	files map[string]map[string][]byte
+}
+
+// file is one file of the tree.
+type file struct {
+	name string // without its extension
+	yaml bool
+	data []byte
+}
+
+func newReader() *reader {
+	r := &reader{seen: map[string]bool{}, files: map[string]map[string][]byte{}}
+	r.parsers = r.apiParsers()
+	return r
+}
+
+func (r *reader) addFile(fsys fs.FS, name string) error {
+	if !r.wants(name) {
+		return nil
+	}
+	// Asked before it is opened: to open a named pipe waits for ever.
+	info, err := fs.Stat(fsys, name)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	defer func() { _ = f.Close() }() // read only
+	return r.add(name, info.Size(), f)
+}
+
+// wants is whether the layout has a file of that name.
+func (r *reader) wants(name string) bool {
+	parts := strings.Split(name, "/")
+	switch parts[0] {
+	case "logs":
+		return len(parts) == 4 && strings.HasSuffix(name, ".log")
+	case "nodes":
+		return len(parts) >= 3
+	}
+	base, _, structured := cutExtension(name)
+	return structured && r.parsers[base] != nil
+}
+
+// add reads one file. Of several with the same name the first counts.
+func (r *reader) add(name string, size int64, content io.Reader) error {
+	if !r.wants(name) || r.seen[name] {
+		return nil
+	}
+	r.seen[name] = true
+	data, err := r.readAll(name, size, content)
+	if err != nil {
+		return err
+	}
+	switch first, rest, _ := strings.Cut(name, "/"); first {
+	case "logs":
+		r.addLog(rest, data)
+	case "nodes":
+		return r.addHost(name, data)
+	default:
+		base, isYAML, _ := cutExtension(name)
+		if err := r.parsers[base](file{base, isYAML, data}); err != nil {
+			return damaged(name, err)
+		}
+	}
+	return nil
+}
+
+func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, error) {
+	limit := int64(maxFile)
+	if strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") {
+		limit = maxYAML
+	}
+	tooLarge := fmt.Errorf("%s has more than %d MiB, which no snapshot needs: take what concerns GPUs only, as JSON", name, limit>>20)
+	if size > limit {
+		return nil, tooLarge
+	}
+	data, err := io.ReadAll(io.LimitReader(content, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if int64(len(data)) > limit {
+		return nil, tooLarge
+	}
+	if r.total += int64(len(data)); r.total > maxTotal {
+		return nil, errTooMuch()
+	}
+	return data, nil
+}
+
+func errTooMuch() error {
+	return fmt.Errorf("there is more than %d MiB in it, which no snapshot needs: take what concerns GPUs only", maxTotal>>20)
+}
+
+// damaged says which file is at fault.
+func damaged(name string, err error) error {
+	if errors.Is(err, errNewer) {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	// Not wrapped: JSON that ends in the middle is another matter than an archive that does.
+	return fmt.Errorf("%s cannot be read (%v): mend that file, or take it out of the snapshot", name, err)
+}
+
+// cutExtension is whether a file is JSON or YAML, and its name without that.
+func cutExtension(name string) (base string, yaml, structured bool) {
+	switch extension := path.Ext(name); extension {
+	case ".json":
+		return strings.TrimSuffix(name, extension), false, true
+	case ".yaml", ".yml":
+		return strings.TrimSuffix(name, extension), true, true
+	}
+	return name, false, false
+}
+
+// addLog takes NAMESPACE/POD/CONTAINER.log.
+func (r *reader) addLog(name string, data []byte) {
+	parts := strings.Split(strings.TrimSuffix(name, ".log"), "/")
+	container, previous := strings.CutSuffix(parts[2], ".previous")
+	r.s.Logs = append(r.s.Logs, Log{Namespace: parts[0], Pod: parts[1], Container: container, Previous: previous, Text: string(data)})
+}
+
+func (r *reader) host(name string) *node.Diagnosis {
+	if r.s.Hosts == nil {
+		r.s.Hosts = map[string]*node.Diagnosis{}
+	}
+	if r.s.Hosts[name] == nil {
+		r.s.Hosts[name] = &node.Diagnosis{}
+	}
+	return r.s.Hosts[name]
+}
+
+// addHost takes nodes/NODE/...
+func (r *reader) addHost(name string, data []byte) error {
+	parts := strings.SplitN(name, "/", 4)
+	nodeName, what := parts[1], parts[2]
+	var rest string
+	if len(parts) == 4 {
+		rest = parts[3]
+	}
+	base, isYAML, structured := cutExtension(what)
+	switch {
+	case what == "files" && rest != "":
+		if r.files[nodeName] == nil {
+			r.files[nodeName] = map[string][]byte{}
+		}
+		r.files[nodeName]["/"+rest] = data
+	case what == "journal" && strings.HasSuffix(rest, ".log"):
+		host := r.host(nodeName)
+		if host.Journals == nil {
+			host.Journals = map[string]string{}
+		}
+		host.Journals[strings.TrimSuffix(rest, ".log")] = string(data)
+	case rest != "": // none of ours
+	case what == "nvidia-smi.xml":
+		r.host(nodeName).SMI = string(data)
+	case what == "kernel.log":
+		host := r.host(nodeName)
+		host.KernelLog = ParseKernelLog(string(data))
+	case structured:
+		return r.addHostPart(name, nodeName, file{base, isYAML, data})
+	}
+	return nil
+}
+
+func (r *reader) addHostPart(name, nodeName string, f file) error {
+	var into any
+	switch f.name {
+	case "info":
+		into = &r.host(nodeName).Info
+	case "runtime":
+		into = &r.host(nodeName).Runtime
+	case "probe":
+		into = &r.host(nodeName).Probe
+	default:
+		return nil
+	}
+	if err := r.decode(f, into); err != nil {
+		return damaged(name, err)
+	}
+	return nil
+}
+
+// finish puts together what came apart, and sorts.
+func (r *reader) finish() (*Snapshot, error) {
+	for name, host := range r.s.Hosts {
+		r.putBack(&host.Runtime, r.files[name])
+		fillTimes(host)
+	}
+	s := &r.s
+	sortLogs(s.Logs)
+	r.sortObjects()
+	return s, nil
+}
+
+// putBack gives the runtime's files their contents. Contents that stand in runtime.json itself stay: two runtimes may see different files
+// below the same path.
+func (r *reader) putBack(runtime *node.Runtime, contents map[string][]byte) {
+	put := func(instance *node.Instance) {
+		if instance.CRI != nil {
+			instance.CRI.Config = compact(instance.CRI.Config)
+		}
+		for i := range instance.Files {
+			f := &instance.Files[i]
+			if data, ok := contents[path.Clean("/"+f.Path)]; ok && f.Data == nil {
+				f.Data = data
+			}
+		}
+	}
+	if runtime.Instance != nil {
+		put(runtime.Instance)
+	}
+	for i := range runtime.Decoys {
+		put(&runtime.Decoys[i])
+	}
+}
+
+// compact takes out the white space by which runtime.json is easy to read.
+func compact(raw json.RawMessage) json.RawMessage {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return raw
+	}
+	return b.Bytes()
+}
+
+// fillTimes computes when records were written on the node's clock, for logs that have only the time since boot.
+func fillTimes(host *node.Diagnosis) {
+	if host.Probe.Time.IsZero() || host.Probe.Uptime == 0 {
+		return
+	}
+	boot := host.Probe.Time.Add(-host.Probe.Uptime)
+	for i := range host.KernelLog {
+		if record := &host.KernelLog[i]; record.Time.IsZero() {
+			record.Time = boot.Add(record.Uptime)
+		}
+	}
+}

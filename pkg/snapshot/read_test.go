@@ -1,0 +1,107 @@
+package snapshot
+
+import (
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+)
+
+func tree(files map[string]string) fstest.MapFS {
+	fsys := fstest.MapFS{}
+	for name, content := range files {
+		fsys[name] = &fstest.MapFile{Data: []byte(content)}
+	}
+	return fsys
+}
+
+// A folder that somebody filled by hand, with kubectl and dmesg, is read as a bundle is.
+func TestReadTakesWhatKubectlPrints(t *testing.T) {
+	t.Parallel()
+	s, err := Read(tree(map[string]string{
+		"api/nodes.yaml": "# by hand\n---\nkind: Node\nmetadata: {name: b}\n---\nkind: Node\nmetadata: {name: a}\n",
+		"api/pods.json": `{"kind":"List","apiVersion":"v1","items":[{"kind":"Pod","metadata":{"namespace":"x","name":"two"}},` +
+			`{"kind":"Pod","metadata":{"namespace":"x","name":"one"}}]}`,
+		"api/pods.yaml":            "kind: Pod\nmetadata: {namespace: x, name: one, uid: another}\n",
+		"api/clusterpolicies.yaml": "metadata: {name: cp}\nspec: {count: 3}\n",
+		"api/crds.json":            `["b","a","b"]`,
+		"helm.json":                `[{"name":"gpu-operator","namespace":"g","values":{"n":3}}]`,
+		"logs/g/p/c.log":           "now\n",
+		"logs/g/p/c.previous.log":  "before\n",
+		"nodes/a/runtime.json":     `{"instance":{"configPath":"/etc/c.toml","files":[{"path":"/etc/c.toml"},{"path":"/etc/empty"},{"path":"/gone"}]}}`,
+		"nodes/a/files/etc/c.toml": "version = 2\n",
+		"nodes/a/files/etc/empty":  "",
+		"nodes/a/probe.json":       `{"time":"2026-01-01T00:00:10Z","uptime":10000000000}`,
+		"nodes/a/kernel.log":       "[    2.500000] NVRM: hello\n",
+		"nodes/a/journal/k.log":    "line\n",
+		"nodes/a/nvidia-smi.xml":   "<x/>",
+		"notes.txt":                "left alone",
+		"api/unknown.json":         "{",
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Nodes) != 2 || s.Nodes[0].Name != "a" || s.Nodes[0].Kind != "" {
+		t.Errorf("nodes are not sorted, or keep their kind: %+v", s.Nodes)
+	}
+	if len(s.Pods) != 2 || s.Pods[0].Name != "one" || s.Pods[0].UID != "" {
+		t.Errorf("of two pods with one name the first must stay: %+v", s.Pods)
+	}
+	if n := s.ClusterPolicies[0].Object["spec"].(map[string]any)["count"]; n != int64(3) {
+		t.Errorf("a whole number became %T", n)
+	}
+	if n := s.HelmReleases[0].Values["n"]; n != int64(3) {
+		t.Errorf("a whole number in Helm's values became %T", n)
+	}
+	if len(s.CRDs) != 2 || s.CRDs[0] != "a" {
+		t.Errorf("CRDs are %q", s.CRDs)
+	}
+	if len(s.Logs) != 2 || s.Logs[0].Previous || !s.Logs[1].Previous || s.Logs[1].Container != "c" {
+		t.Errorf("logs are %+v", s.Logs)
+	}
+	host := s.Hosts["a"]
+	files := host.Runtime.Instance.Files
+	if string(files[0].Data) != "version = 2\n" || files[1].Data == nil || files[2].Data != nil {
+		t.Errorf("the runtime's files did not get their contents: %+v", files)
+	}
+	if want := time.Date(2026, 1, 1, 0, 0, 2, 5e8, time.UTC); len(host.KernelLog) != 1 || !host.KernelLog[0].Time.Equal(want) {
+		t.Errorf("the kernel log is %+v, wanted its time to be %s", host.KernelLog, want)
+	}
+	if host.Journals["k"] != "line\n" || host.SMI != "<x/>" {
+		t.Errorf("journal or nvidia-smi are missing: %+v", host)
+	}
+}
+
+// Nothing at all is a snapshot of nothing.
+func TestReadOfNothing(t *testing.T) {
+	t.Parallel()
+	if s, err := Read(fstest.MapFS{}); err != nil || s == nil {
+		t.Fatal(err)
+	}
+}
+
+// Whoever edits a snapshot, or sends a damaged one, must learn which file to mend.
+func TestReadNamesTheFileAtFault(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ file, content, want string }{
+		"garbage":           {"api/pods.json", "{", "api/pods.json cannot be read"},
+		"an item":           {"api/pods.json", `{"items":[{},{"metadata":3}]}`, "items[1]"},
+		"another kind":      {"api/pods.json", `{"kind":"Node"}`, "it has a Node where a Pod is expected"},
+		"no list":           {"api/pods.json", `{"items":{}}`, "its items are no list"},
+		"YAML":              {"api/pods.yaml", "a: [", "api/pods.yaml cannot be read"},
+		"a node":            {"nodes/a/probe.json", "[]", "nodes/a/probe.json cannot be read"},
+		"two metas":         {"snapshot.json", "{}{}", "more than one document"},
+		"newer":             {"snapshot.json", `{"apiVersion":"gpufault.dev/v2","kind":"Snapshot"}`, "use a newer version of this tool"},
+		"somebody else's":   {"snapshot.json", `{"apiVersion":"example.com/v1","kind":"Snapshot"}`, "not this tool's"},
+		"another kind's":    {"snapshot.json", `{"kind":"Run"}`, "it is a Run"},
+		"many small things": {"api/pods.json", `{"items":[` + strings.Repeat("{},", maxObjects) + `{}]}`, "more than 4000000 objects"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Read(tree(map[string]string{test.file: test.content}))
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), test.file) {
+				t.Fatalf("%v, wanted it to begin with %s and to say %q", err, test.file, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,184 @@
+package snapshot
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// words splits a name: NGC_API_KEY, ngc-api-key, ngcAPIKey and ngc.api.key are all ngc, api, key.
+func words(name string) []string {
+	var b strings.Builder
+	runes := []rune(name)
+	for i, c := range runes {
+		if unicode.IsUpper(c) && i > 0 && (!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])) {
+			b.WriteByte(' ')
+		}
+		if !unicode.IsLetter(c) && !unicode.IsDigit(c) {
+			c = ' '
+		}
+		b.WriteRune(unicode.ToLower(c))
+	}
+	return strings.Fields(b.String())
+}
+
+// secretWords are words that alone make a name that of a secret.
+func secretWords() []string {
+	return []string{"token", "password", "passwd", "passphrase", "pwd", "secret", "credential", "apikey", "authorization", "privatekey", "accesskey"}
+}
+
+// isSecretVariable is whether an environment variable or a flag holds a secret, by its name. It errs on the safe side: what matters for GPUs
+// has none of these words.
+func isSecretVariable(name string) bool {
+	all := words(name)
+	if len(all) == 0 || slices.Contains([]string{"file", "path", "dir", "name"}, all[len(all)-1]) { // where it is, not what it is
+		return false
+	}
+	return slices.ContainsFunc(all, func(word string) bool {
+		word = strings.TrimSuffix(word, "s")
+		return word == "key" || slices.ContainsFunc(secretWords(), func(secret string) bool { return strings.HasSuffix(word, secret) })
+	})
+}
+
+// isSecretSetting is whether a key of a configuration holds a secret, by its name. It lets pass what doctor must see: the key of a toleration,
+// topologyKey, imagePullSecrets, existingSecret.
+func isSecretSetting(name string) bool {
+	all := words(name)
+	if len(all) == 0 {
+		return false
+	}
+	last, before := all[len(all)-1], ""
+	if len(all) > 1 {
+		before = all[len(all)-2]
+	}
+	switch {
+	case last == "secret" && slices.Contains([]string{"existing", "pull", "tls", "config"}, before): // the name of a Secret
+		return false
+	case last == "key":
+		return slices.Contains([]string{"api", "access", "private", "secret", "encryption", "license", "signing", "auth", "ssh"}, before)
+	}
+	return slices.Contains(secretWords(), last) || last == "credentials"
+}
+
+func redactVariable(name, value string) string {
+	if value != "" && isSecretVariable(name) {
+		return Redacted
+	}
+	return redactText(value)
+}
+
+func redactSetting(name, value string) string {
+	if value != "" && isSecretSetting(name) {
+		return Redacted
+	}
+	return redactText(value)
+}
+
+// credential is what looks like one wherever it stands.
+type credential struct {
+	// marks are texts of which one must be there; most texts have none, and are not searched further.
+	marks   []string
+	pattern *regexp.Regexp
+	with    string
+}
+
+// credentials are those of many systems: of registries, clouds, model hubs and forges.
+var credentials = []credential{
+	{[]string{"PRIVATE KEY-----"}, regexp.MustCompile(`-----BEGIN ([A-Z ]*)PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`), Redacted},
+	{[]string{"@"}, regexp.MustCompile(`://[^/\s@"']*:[^/\s@"']*@`), "://" + Redacted + "@"},
+	{[]string{"earer ", "EARER ", "asic ", "ASIC "}, regexp.MustCompile(`(?i)\b(bearer|basic) +[A-Za-z0-9._~+/=-]{16,}`), "$1 " + Redacted},
+	{[]string{"eyJ"}, regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`), Redacted},
+	{[]string{"AKIA", "ASIA"}, regexp.MustCompile(`\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`), Redacted},
+	{[]string{"nvapi-", "hf_", "gh", "sk-", "xox", "glpat-", "AIza"}, regexp.MustCompile(
+		`\b(?:nvapi-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|` +
+			`sk-[A-Za-z0-9_-]{20,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|glpat-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,})`), Redacted},
+	{[]string{"="}, regexp.MustCompile(`(?i)((?:token|passw(?:or)?d|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|x-amz-signature)=)(?:"[^"\n]*"|'[^'\n]*'|[^\s"'&;,)]+)`), "${1}" + Redacted},
+}
+
+// redactText takes credentials out of a text of any kind.
+func redactText(text string) string {
+	for _, c := range credentials {
+		if slices.ContainsFunc(c.marks, func(mark string) bool { return strings.Contains(text, mark) }) {
+			text = c.pattern.ReplaceAllString(text, c.with)
+		}
+	}
+	return text
+}
+
+// registryKey is a key of a configuration that has a credential for a registry, in TOML, YAML or JSON, with its value.
+// https://github.com/containerd/containerd/blob/main/docs/cri/registry.md
+var registryKey = regexp.MustCompile(`(?im)((?:^|[\s{,."'])["']?(?:[a-z0-9_-]*(?:password|passwd|token|secret|credential|api_?key|private_?key)|auth|username|authorization)["']?[ \t]*[=:][ \t]*)` +
+	`("""(?s:.*?)"""|'''(?s:.*?)'''|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\[[^\]{]*\]|[^\s{\["'#,}][^\s#,}]*)`)
+
+// redactConfig takes credentials out of a configuration file, and leaves its lines where they are.
+func redactConfig(text string) string {
+	text = registryKey.ReplaceAllStringFunc(text, func(setting string) string {
+		parts := registryKey.FindStringSubmatch(setting)
+		key, value := parts[1], parts[2]
+		if value == "true" || value == "false" || value == `""` || value == "''" || value == "[]" || value == "null" {
+			return setting
+		}
+		with := `"` + Redacted + `"`
+		if value[0] == '[' {
+			with = "[" + with + "]"
+		}
+		return key + with + strings.Repeat("\n", strings.Count(value, "\n"))
+	})
+	return redactText(text)
+}
+
+// redactJSON takes credentials for registries out of the configuration that containerd has in memory. What is no JSON goes altogether.
+func redactJSON(raw json.RawMessage) json.RawMessage {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	var config any
+	if decoder.Decode(&config) != nil {
+		return nil
+	}
+	if !redactRegistries(config) {
+		return raw
+	}
+	redacted, err := json.Marshal(config)
+	if err != nil {
+		return nil
+	}
+	return redacted
+}
+
+// redactRegistries changes the tree, and is whether it did.
+func redactRegistries(tree any) (changed bool) {
+	switch v := tree.(type) {
+	case []any:
+		for _, inner := range v {
+			changed = redactRegistries(inner) || changed
+		}
+	case map[string]any:
+		for key, inner := range v {
+			switch strings.ToLower(key) {
+			case "auth", "password", "identitytoken", "identity_token", "registrytoken", "username", "authorization":
+				if !isEmpty(inner) {
+					if _, nested := inner.(map[string]any); !nested {
+						v[key], changed = Redacted, changed || inner != Redacted
+						continue
+					}
+				}
+			}
+			if text, ok := inner.(string); ok {
+				if redacted := redactText(text); redacted != text {
+					v[key], changed = redacted, true
+				}
+				continue
+			}
+			changed = redactRegistries(inner) || changed
+		}
+	}
+	return changed
+}
+
+func isEmpty(value any) bool {
+	list, isList := value.([]any)
+	return value == nil || value == "" || isList && len(list) == 0
+}

@@ -1,0 +1,203 @@
+package snapshot
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+)
+
+// Write writes the snapshot as a bundle: a tar.gz in the layout of README.md, without secrets (see Redact). The same snapshot makes the same
+// bytes. What Open makes of it equals the snapshot, but for secrets.
+func Write(w io.Writer, s *Snapshot) error {
+	zipped := gzip.NewWriter(w)
+	b := &bundle{tar: tar.NewWriter(zipped), time: s.Meta.Created}
+	b.all(s)
+	if b.err != nil {
+		return fmt.Errorf("write the snapshot: %w", b.err)
+	}
+	if err := b.tar.Close(); err != nil {
+		return fmt.Errorf("write the snapshot: %w", err)
+	}
+	if err := zipped.Close(); err != nil {
+		return fmt.Errorf("write the snapshot: %w", err)
+	}
+	return nil
+}
+
+// bundle writes files until one fails.
+type bundle struct {
+	tar  *tar.Writer
+	time time.Time
+	err  error
+}
+
+func (b *bundle) all(s *Snapshot) {
+	meta := s.Meta
+	meta.APIVersion, meta.Kind = APIVersion, Kind
+	b.json("snapshot.json", meta)
+	b.some("missing.json", len(s.Missing), func() any { return redactMissing(s.Missing) })
+	list(b, "nodes", "v1", "Node", s.Nodes, redactMeta)
+	list(b, "namespaces", "v1", "Namespace", s.Namespaces, redactMeta)
+	list(b, "pods", "v1", "Pod", s.Pods, redactPod)
+	list(b, "events", "v1", "Event", s.Events, redactEvent)
+	list(b, "daemonsets", "apps/v1", "DaemonSet", s.DaemonSets, redactDaemonSet)
+	list(b, "runtimeclasses", "node.k8s.io/v1", "RuntimeClass", s.RuntimeClasses, redactMeta)
+	list(b, "resourcequotas", "v1", "ResourceQuota", s.ResourceQuotas, redactMeta)
+	list(b, "limitranges", "v1", "LimitRange", s.LimitRanges, redactMeta)
+	list(b, "configmaps", "v1", "ConfigMap", s.ConfigMaps, redactConfigMap)
+	list(b, "resourceslices", "resource.k8s.io/v1", "ResourceSlice", s.ResourceSlices, redactMeta)
+	list(b, "resourceclaims", "resource.k8s.io/v1", "ResourceClaim", s.ResourceClaims, redactClaim)
+	list(b, "deviceclasses", "resource.k8s.io/v1", "DeviceClass", s.DeviceClasses, redactMeta)
+	b.custom("clusterpolicies", s.ClusterPolicies)
+	b.custom("nvidiadrivers", s.NVIDIADrivers)
+	b.custom("computedomains", s.ComputeDomains)
+	b.custom("servicemonitors", s.ServiceMonitors)
+	b.custom("prometheuses", s.Prometheuses)
+	b.some("api/crds.json", len(s.CRDs), func() any { return s.CRDs })
+	b.some("helm.json", len(s.HelmReleases), func() any { return redactHelm(s.HelmReleases) })
+	b.some("images.json", len(s.Images), func() any { return redactImages(s.Images) })
+	b.some("runs.json", len(s.Runs), func() any { return s.Runs })
+	for _, l := range s.Logs {
+		name := l.Container + ".log"
+		if l.Previous {
+			name = l.Container + ".previous.log"
+		}
+		b.file(path.Join("logs", l.Namespace, l.Pod, name), []byte(redactText(l.Text)))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
+		if s.Hosts[name] != nil {
+			b.host("nodes/"+name, RedactHost(s.Hosts[name]))
+		}
+	}
+}
+
+// host writes what the helper read on a node; it may change host.
+func (b *bundle) host(folder string, host *node.Diagnosis) {
+	b.json(folder+"/info.json", host.Info)
+	files := takeFiles(&host.Runtime)
+	b.json(folder+"/runtime.json", host.Runtime)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		b.file(folder+"/files"+name, files[name])
+	}
+	b.json(folder+"/probe.json", host.Probe)
+	if host.SMI != "" {
+		b.file(folder+"/nvidia-smi.xml", []byte(host.SMI))
+	}
+	if len(host.KernelLog) > 0 {
+		b.file(folder+"/kernel.log", []byte(formatKernelLog(host.KernelLog)))
+	}
+	for _, unit := range slices.Sorted(maps.Keys(host.Journals)) {
+		name := strings.ReplaceAll(strings.ToValidUTF8(unit, "_"), "/", "_") // the node calls its units what it likes
+		b.file(folder+"/journal/"+name+".log", []byte(host.Journals[unit]))
+	}
+}
+
+// takeFiles takes the contents of files out of the runtime, by path. Those that cannot be files of the bundle stay: two runtimes may see
+// different files below the same path, and a path may be no name.
+func takeFiles(runtime *node.Runtime) map[string][]byte {
+	files := map[string][]byte{}
+	take := func(instance *node.Instance) {
+		for i := range instance.Files {
+			f := &instance.Files[i]
+			if f.Data == nil || !strings.HasPrefix(f.Path, "/") || f.Path != path.Clean(f.Path) || !fs.ValidPath(f.Path[1:]) || f.Path == "/" {
+				continue
+			}
+			if other, taken := files[f.Path]; taken && !bytes.Equal(other, f.Data) {
+				continue
+			}
+			files[f.Path] = f.Data
+			f.Data = nil
+		}
+	}
+	if runtime.Instance != nil {
+		take(runtime.Instance)
+	}
+	for i := range runtime.Decoys {
+		take(&runtime.Decoys[i])
+	}
+	return files
+}
+
+// list writes objects as `kubectl get --raw` prints them, each on a line.
+func list[T any, P interface {
+	typed[T]
+	DeepCopy() *T
+}](b *bundle, resource, apiVersion, kind string, all []T, redact func(P)) {
+	b.list(resource, metav1.TypeMeta{APIVersion: apiVersion, Kind: kind + "List"}, len(all), func(i int) any {
+		object := P(P(&all[i]).DeepCopy())
+		redact(object)
+		return object
+	})
+}
+
+func (b *bundle) custom(resource string, all []unstructured.Unstructured) {
+	b.list(resource, metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, len(all), func(i int) any {
+		object := all[i].DeepCopy()
+		redactCustom(object)
+		return object.Object
+	})
+}
+
+func (b *bundle) list(resource string, kind metav1.TypeMeta, n int, item func(int) any) {
+	if n == 0 || b.err != nil {
+		return
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "{\"apiVersion\":%q,\"kind\":%q,\"items\":[\n", kind.APIVersion, kind.Kind)
+	for i := range n {
+		data, err := json.Marshal(item(i))
+		if err != nil {
+			b.err = err
+			return
+		}
+		if i > 0 {
+			out.WriteString(",\n")
+		}
+		out.Write(data)
+	}
+	out.WriteString("\n]}\n")
+	b.file("api/"+resource+".json", out.Bytes())
+}
+
+// some writes a file only if there is something to write.
+func (b *bundle) some(name string, n int, content func() any) {
+	if n > 0 {
+		b.json(name, content())
+	}
+}
+
+func (b *bundle) json(name string, content any) {
+	data, err := json.MarshalIndent(content, "", "  ")
+	if err != nil && b.err == nil {
+		b.err = fmt.Errorf("%s: %w", name, err)
+	}
+	b.file(name, append(data, '\n'))
+}
+
+func (b *bundle) file(name string, data []byte) {
+	if b.err != nil {
+		return
+	}
+	if !fs.ValidPath(name) {
+		b.err = fmt.Errorf("%q cannot be the name of a file", cut(name))
+		return
+	}
+	header := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)), ModTime: b.time, Format: tar.FormatPAX}
+	if b.err = b.tar.WriteHeader(header); b.err == nil {
+		_, b.err = b.tar.Write(data)
+	}
+}

@@ -1,0 +1,198 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// newExplainCommand returns `doctor explain`.
+func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain CHECK",
+		Short: "Explain what a check reads, how it concludes, and what follows from what it finds",
+		Example: `  kubectl gpu-fault doctor explain rt.wrong-instance
+
+  # Which checks are there?
+  kubectl gpu-fault doctor checks`,
+		Args: usage.ExactArgs(1, "the ID of a check", "kubectl gpu-fault doctor explain rt.wrong-instance"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			id := strings.TrimPrefix(args[0], "finding/")
+			for _, c := range doctor.Checks() {
+				if c.ID == id {
+					explain(streams, c, doctor.Checks())
+					return nil
+				}
+			}
+			if err := known("explain", []string{id}); err != nil {
+				return err
+			}
+			return fmt.Errorf("explain: give one check, not a pattern; see: kubectl gpu-fault doctor checks")
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			var words []cobra.Completion
+			for _, c := range doctor.Checks() {
+				if len(args) == 0 && strings.HasPrefix(c.ID, prefix) {
+					words = append(words, cobra.CompletionWithDesc(c.ID, c.Title))
+				}
+			}
+			return words, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+}
+
+func explain(streams genericiooptions.IOStreams, c doctor.Check, all []doctor.Check) {
+	width := report.WidthFor(printer.Width(streams.Out))
+	section := func(name, text string) {
+		if text == "" {
+			return
+		}
+		fmt.Fprintf(streams.Out, "\n%s:\n", name)
+		for line := range strings.Lines(text) {
+			for _, part := range printer.WrapHanging("  "+strings.TrimRight(line, "\n"), width, "  ") {
+				fmt.Fprintln(streams.Out, part)
+			}
+		}
+	}
+	for _, part := range printer.WrapHanging(c.ID+": "+c.Title, width, "  ") {
+		fmt.Fprintln(streams.Out, part)
+	}
+	section("Layer", string(c.Layer))
+	section("Needs", needs(c))
+	section("Reads", c.Reads)
+	section("How it concludes", c.Why)
+	section("Explains, where both concern the same node or pod", described(expand(c.Explains, all), all))
+	section("Is explained by", described(causes(c, all), all))
+	section("Seen in", strings.Join(c.Sources, "\n"))
+	section("See", c.Doc)
+}
+
+func needs(c doctor.Check) string {
+	says := map[doctor.Need]string{
+		doctor.NeedAPI: "objects of the API", doctor.NeedLogs: "logs of pods", doctor.NeedNode: "a privileged pod that reads the node",
+		doctor.NeedImages: "what registries say of images",
+	}
+	var all []string
+	for _, n := range c.Needs {
+		all = append(all, fmt.Sprintf("%s: %s", n, says[n]))
+	}
+	return strings.Join(all, "\n")
+}
+
+// described are IDs with what they look for, a line each.
+func described(ids []string, all []doctor.Check) string {
+	var lines []string
+	for _, id := range ids {
+		line := id
+		if i := slices.IndexFunc(all, func(c doctor.Check) bool { return c.ID == id }); i >= 0 {
+			line += ": " + all[i].Title
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// expand turns patterns into the IDs that they mean.
+func expand(patterns []string, all []doctor.Check) []string {
+	var ids []string
+	for _, pattern := range patterns {
+		found := false
+		for _, c := range all {
+			if report.Match(pattern, c.ID) {
+				found = true
+				if !slices.Contains(ids, c.ID) {
+					ids = append(ids, c.ID)
+				}
+			}
+		}
+		if !found && !slices.Contains(ids, pattern) {
+			ids = append(ids, pattern)
+		}
+	}
+	return ids
+}
+
+// causes are the IDs of the checks that say that they explain this one.
+func causes(c doctor.Check, all []doctor.Check) []string {
+	var ids []string
+	for _, other := range all {
+		if other.ID != c.ID && slices.ContainsFunc(other.Explains, func(pattern string) bool { return report.Match(pattern, c.ID) }) {
+			ids = append(ids, other.ID)
+		}
+	}
+	return ids
+}
+
+// checkList is `doctor checks` as an object.
+type checkList struct {
+	APIVersion string      `json:"apiVersion"`
+	Kind       string      `json:"kind"`
+	Items      []checkItem `json:"items"`
+}
+
+type checkItem struct {
+	ID          string        `json:"id"`
+	Layer       doctor.Layer  `json:"layer"`
+	Title       string        `json:"title"`
+	Needs       []doctor.Need `json:"needs"`
+	Reads       string        `json:"reads,omitempty"`
+	Why         string        `json:"why,omitempty"`
+	Explains    []string      `json:"explains,omitempty"`
+	ExplainedBy []string      `json:"explainedBy,omitempty"`
+	Sources     []string      `json:"sources,omitempty"`
+	Doc         string        `json:"doc,omitempty"`
+}
+
+// newChecksCommand returns `doctor checks`.
+func newChecksCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	var format printer.Format
+	cmd := &cobra.Command{
+		Use:   "checks",
+		Short: "List the checks: what each looks for, and what it needs for that",
+		Example: `  kubectl gpu-fault doctor checks
+
+  # With all that is known of them
+  kubectl gpu-fault doctor checks -o json`,
+		Args: usage.NoArgs,
+		RunE: func(_ *cobra.Command, _ []string) error {
+			if err := format.Validate(); err != nil {
+				return err
+			}
+			return printChecks(streams, format, doctor.Checks())
+		},
+	}
+	format.AddFlags(cmd)
+	return cmd
+}
+
+func printChecks(streams genericiooptions.IOStreams, format printer.Format, all []doctor.Check) error {
+	if format.IsTable() {
+		table := printer.Table{Header: []string{"ID", "LAYER", "NEEDS", "LOOKS FOR"}, NoHeader: format.NoHeader}
+		for _, c := range all {
+			var words []string
+			for _, n := range c.Needs {
+				words = append(words, string(n))
+			}
+			table.Add(c.ID, string(c.Layer), strings.Join(words, ","), c.Title)
+		}
+		return table.Write(streams.Out)
+	}
+	list := checkList{APIVersion: snapshot.APIVersion, Kind: "DoctorCheckList", Items: []checkItem{}}
+	var names []string
+	for _, c := range all {
+		list.Items = append(list.Items, checkItem{
+			c.ID, c.Layer, c.Title, c.Needs, c.Reads, c.Why, expand(c.Explains, all), causes(c, all), c.Sources, c.Doc,
+		})
+		names = append(names, c.ID)
+	}
+	return format.Object(streams.Out, list, names...)
+}

@@ -1,0 +1,289 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
+)
+
+// The roots that can be mended.
+const (
+	fixCapacity = "dp.capacity-zero"
+	fixHandler  = "rc.handler-mismatch"
+	fixInjected = "fault.injected"
+)
+
+func fixable() []string { return []string{fixCapacity, fixHandler, fixInjected} }
+
+// repair is what --fix is going to do: a plan for a session, or runs to revert.
+type repair struct {
+	plan fault.Plan
+	// says is a line for each change, diff shows objects that are created, done what is printed after it.
+	says, done []string
+	diff       string
+	revert     []string // IDs of runs
+}
+
+// everyPod is how often --fix looks for the new pod.
+const everyPod = 500 * time.Millisecond
+
+// mend examines a snapshot and repairs the root that --fix names.
+func (e *examination) mend(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot) error {
+	r := doctor.Examine(s, doctor.Options{Since: e.since})
+	if err := e.writeBundle(s); err != nil {
+		return err
+	}
+	root, err := rootToFix(r, e.fix)
+	if err != nil {
+		return err
+	}
+	fix, err := e.repair(ctx, cluster, s, root)
+	if err != nil {
+		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
+	}
+	say := func(format string, args ...any) { printer.Talk(e.streams.ErrOut, format, args...) }
+	say("%s: %s", root.ID, root.Title)
+	for _, line := range fix.says {
+		say("%s", line)
+	}
+	if fix.diff != "" {
+		say("%s", fix.diff)
+	}
+	if e.dryRun == "client" {
+		return e.printDone(fix, " (client dry run)")
+	}
+	engine := session.New(ctx, cluster, e.connection.LedgerNamespace, e.parallel, progress.New(e.streams.ErrOut))
+	if len(fix.revert) > 0 {
+		return e.revert(ctx, cluster, engine, fix)
+	}
+	if err := engine.Preflight(ctx, fix.plan); err != nil {
+		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
+	}
+	if e.dryRun == "server" {
+		return e.printDone(fix, " (server dry run)")
+	}
+	if err := confirm.Ask(ctx, e.streams, fmt.Sprintf("Do this in context %q?", cluster.Context), e.yes); err != nil {
+		return err
+	}
+	run, err := engine.Run(ctx, fix.plan)
+	if err != nil {
+		return kube.Explain(err)
+	}
+	if len(run.Pending()) > 0 {
+		say("take it back with: %s", engine.Ledger.Command("revert", run.ID))
+	}
+	return e.printDone(fix, "")
+}
+
+func (e *examination) printDone(fix repair, suffix string) error {
+	for _, line := range fix.done {
+		if _, err := fmt.Fprintln(e.streams.Out, printer.Escape(line)+suffix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rootToFix finds the root with an ID; the error of one that is mended by hand says how.
+func rootToFix(r doctor.Report, id string) (doctor.Finding, error) {
+	var roots []string
+	for _, f := range r.Items {
+		switch {
+		case f.ID != id && f.Root:
+			roots = append(roots, f.ID)
+		case f.ID != id:
+		case !f.Root:
+			return f, fmt.Errorf("--fix %s: it is no root: it follows from %s; see: kubectl gpu-fault doctor", id, strings.Join(f.CausedBy, ", "))
+		case !slices.Contains(fixable(), id):
+			return f, byHand(f)
+		default:
+			return f, nil
+		}
+	}
+	slices.Sort(roots)
+	if roots = slices.Compact(roots); len(roots) == 0 {
+		return doctor.Finding{}, fmt.Errorf("--fix %s: it was not found, and nothing else either: there is nothing to fix", id)
+	}
+	return doctor.Finding{}, fmt.Errorf("--fix %s: it was not found; the roots are: %s", id, strings.Join(roots, ", "))
+}
+
+// byHand says how a finding is mended that doctor does not mend itself.
+func byHand(f doctor.Finding) error {
+	text := fmt.Sprintf("--fix %s: nothing was changed: this is mended by hand, since it is not safe to do it for you.\n%s", f.ID, f.Fix.Text)
+	for _, line := range slices.Concat(strings.Split(strings.TrimRight(f.Fix.Values, "\n"), "\n"), f.Fix.Commands) {
+		if line != "" {
+			text += "\n  " + line
+		}
+	}
+	return errors.New(text)
+}
+
+// repair makes the plan for a root.
+func (e *examination) repair(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
+	switch root.ID {
+	case fixInjected:
+		return reverting(s, root)
+	case fixHandler:
+		return e.createClasses(ctx, cluster, s, root)
+	default:
+		return e.restartPlugin(ctx, cluster, s, root)
+	}
+}
+
+func objectsOf(f doctor.Finding) []doctor.Object {
+	if len(f.Objects) > 0 {
+		return f.Objects
+	}
+	return []doctor.Object{f.Object}
+}
+
+// reverting undoes runs that are named by the finding, or that touch what it is about.
+func reverting(s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
+	var fix repair
+	about := func(run snapshot.Run) bool {
+		words := strings.Join(append(slices.Clone(root.Fix.Commands), root.Fix.Text), "\n")
+		return slices.ContainsFunc(objectsOf(root), func(o doctor.Object) bool { return o.Kind == "Run" && o.Name == run.ID }) ||
+			slices.Contains(strings.Fields(words), run.ID)
+	}
+	for _, run := range s.Runs {
+		if about(run) {
+			fix.revert = append(fix.revert, run.ID)
+			fix.says = append(fix.says, fmt.Sprintf("revert run %s: %s, by %s", run.ID, run.Summary, run.By))
+			fix.done = append(fix.done, "run/"+run.ID+" reverted")
+		}
+	}
+	if len(fix.revert) == 0 {
+		return fix, errors.New("it is not known which run made it: see kubectl gpu-fault list, and kubectl gpu-fault revert RUN")
+	}
+	return fix, nil
+}
+
+func (e *examination) revert(ctx context.Context, cluster *kube.Cluster, engine *fault.Session, fix repair) error {
+	if e.dryRun == "server" {
+		return errors.New("--dry-run=server: most of what revert does happens on nodes, which the API server cannot try; use --dry-run=client")
+	}
+	if err := confirm.Ask(ctx, e.streams, fmt.Sprintf("Revert in context %q?", cluster.Context), e.yes); err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range fix.revert {
+		if _, err := engine.Revert(ctx, id, false); err != nil {
+			errs = append(errs, kube.Explain(err))
+		} else {
+			errs = append(errs, e.printDone(repair{done: []string{"run/" + id + " reverted"}}, ""))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// createClasses makes the RuntimeClasses that pods ask for and that are missing, where a node has a handler of that name in memory.
+func (e *examination) createClasses(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
+	fix := repair{plan: e.newPlan("create missing RuntimeClasses", mend.Permissions(""))}
+	for _, o := range objectsOf(root) {
+		if o.Kind != "RuntimeClass" {
+			continue
+		}
+		_, err := cluster.Client.NodeV1().RuntimeClasses().Get(ctx, o.Name, metav1.GetOptions{})
+		if err == nil {
+			return fix, fmt.Errorf("RuntimeClass %s is there: it names a handler that the nodes do not have, or have by another name, and which of the two is meant nobody knows but you.\n%s", o.Name, root.Fix.Text)
+		}
+		if !apierrors.IsNotFound(err) {
+			return fix, fmt.Errorf("get RuntimeClass %s: %w", o.Name, err)
+		}
+		nodes := withHandler(s, o.Name)
+		if len(nodes) == 0 {
+			return fix, fmt.Errorf("no node is known to have a handler %s, so that a RuntimeClass of that name would help nobody; read the GPU nodes with --all-gpu-nodes.\n%s", o.Name, root.Fix.Text)
+		}
+		change, err := mend.CreateRuntimeClass(cluster.Client, o.Name, o.Name)
+		if err != nil {
+			return fix, err
+		}
+		raw, err := yaml.Marshal(mend.RuntimeClass(o.Name, o.Name))
+		if err != nil {
+			return fix, fmt.Errorf("show RuntimeClass %s: %w", o.Name, err)
+		}
+		fix.plan.Changes = append(fix.plan.Changes, change)
+		fix.says = append(fix.says, fmt.Sprintf("create RuntimeClass %s; its handler is in memory on %s", o.Name, strings.Join(nodes[:min(3, len(nodes))], ", ")))
+		fix.diff += "+ " + strings.ReplaceAll(strings.TrimSpace(string(raw)), "\n", "\n+ ") + "\n"
+		fix.done = append(fix.done, "runtimeclass.node.k8s.io/"+o.Name+" created")
+	}
+	if len(fix.plan.Changes) == 0 {
+		return fix, byHand(root)
+	}
+	return fix, nil
+}
+
+// withHandler are the nodes that have a runtime handler, by what they say of themselves.
+func withHandler(s *snapshot.Snapshot, handler string) []string {
+	var names []string
+	for _, n := range s.Nodes {
+		if slices.ContainsFunc(n.Status.RuntimeHandlers, func(h corev1.NodeRuntimeHandler) bool { return h.Name == handler }) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// restartPlugin deletes the device plugin's pod on the nodes of the finding: the one that runs, is Ready, and still advertises nothing.
+func (e *examination) restartPlugin(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
+	fix := repair{}
+	for _, o := range objectsOf(root) {
+		if o.Kind != "Node" {
+			continue
+		}
+		for i := range s.Pods {
+			p := &s.Pods[i]
+			if p.Spec.NodeName != o.Name || doctor.ComponentOf(p.Labels, p.Spec) != doctor.DevicePlugin {
+				continue
+			}
+			if p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil {
+				return fix, fmt.Errorf("pod %s/%s does not run (%s), so that a restart is no remedy.\n%s", p.Namespace, p.Name, p.Status.Phase, root.Fix.Text)
+			}
+			now, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+			if err != nil {
+				return fix, fmt.Errorf("get pod %s/%s: %w", p.Namespace, p.Name, err)
+			}
+			change, err := mend.RestartPod(cluster.Client, now, everyPod)
+			if err != nil {
+				return fix, err
+			}
+			if fix.plan.Fault == "" {
+				fix.plan = e.newPlan("restart the device plugin", mend.Permissions(p.Namespace))
+			}
+			fix.plan.Needs = fault.Permissions(fix.plan.Needs, mend.Permissions(p.Namespace))
+			fix.plan.Changes = append(fix.plan.Changes, change)
+			fix.says = append(fix.says, fmt.Sprintf("delete pod %s/%s on node %s; its DaemonSet makes it anew. GPU pods go on; this cannot be undone, and need not be", p.Namespace, p.Name, o.Name))
+			fix.done = append(fix.done, fmt.Sprintf("pod/%s deleted", p.Name))
+		}
+	}
+	if len(fix.plan.Changes) == 0 {
+		return fix, errors.New("no pod of the device plugin runs there that could be restarted.\n" + root.Fix.Text)
+	}
+	return fix, nil
+}
+
+func (e *examination) newPlan(summary string, needs []fault.Permission) fault.Plan {
+	return fault.Plan{
+		Fault: mend.Fault, Summary: summary, Command: session.CommandLine(os.Args), Reason: "kubectl gpu-fault doctor --fix " + e.fix,
+		Needs: needs, NoPods: true,
+	}
+}

@@ -1,0 +1,237 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// options is a command line of `doctor`.
+type options struct {
+	nodes                          []string
+	selector                       string
+	allGPUNodes, apiOnly, noImages bool
+	bundle, fromBundle             string
+
+	checks              []string
+	minSeverity, failOn string
+	ignoreFile          string
+	ignoreInjected      bool
+	since               time.Duration
+	namespace           string // of -n, if that is given
+	output, html        string
+
+	fix, dryRun string
+	yes         bool
+	parallel    int
+	pods        podflags.Flags
+
+	ignore []doctor.Ignore // of ignoreFile
+}
+
+// never is what --fail-on takes besides severities.
+const never = "never"
+
+// defaultParallel hides the start of pods behind each other, and floods no registry.
+const defaultParallel = 10
+
+func newOptions() *options {
+	return &options{
+		minSeverity: string(doctor.Info), failOn: string(doctor.Error), dryRun: "none", parallel: defaultParallel, pods: podflags.New(),
+	}
+}
+
+const jsonPath = "jsonpath="
+
+func formats() []string { return []string{"json", "yaml", "name", "wide", "junit", "sarif", jsonPath} }
+
+// complete checks all that needs no cluster, before anything is done, and reads the ignore file. changed is whether a flag was given.
+func (o *options) complete(changed func(flag string) bool) error {
+	o.fix = strings.TrimPrefix(o.fix, "finding/") // as -o name prints it
+	err := errors.Join(o.checkSource(changed), o.checkFix(changed), o.checkChoices(), o.checkFiles(), o.pods.Validate())
+	if err != nil {
+		return err
+	}
+	o.ignore, err = readIgnore(o.ignoreFile)
+	return err
+}
+
+// checkSource refuses ways to choose evidence that exclude each other.
+func (o *options) checkSource(changed func(string) bool) error {
+	ways := 0
+	for _, given := range []bool{len(o.nodes) > 0, o.selector != "", o.allGPUNodes, o.apiOnly} {
+		if given {
+			ways++
+		}
+	}
+	for _, name := range o.nodes {
+		if strings.TrimSpace(name) == "" {
+			return errors.New("the name of a node is empty: is a variable unset?")
+		}
+	}
+	switch {
+	case o.bundle != "" && o.fromBundle != "":
+		return errors.New("give --bundle FILE to write the evidence, or --from-bundle FILE to read it, not both")
+	case o.fromBundle != "" && ways > 0:
+		return errors.New("--from-bundle: the evidence is all there; leave out nodes, -l, --all-gpu-nodes and --api-only")
+	case o.fromBundle != "" && o.noImages:
+		return errors.New("--from-bundle: no registry is asked anyway; leave out --no-images")
+	case ways > 1:
+		return errors.New("give node names, or -l SELECTOR, or --all-gpu-nodes, or --api-only, not several of them")
+	case o.selector == "" && changed("selector"):
+		return errors.New("-l: the selector is empty: is a variable unset?")
+	case o.parallel < 1:
+		return fmt.Errorf("--parallel %d: give 1 or more", o.parallel)
+	case o.since < 0:
+		return fmt.Errorf("--since %s: give how long ago, such as 2h", o.since)
+	}
+	return nil
+}
+
+func (o *options) checkFix(changed func(string) bool) error {
+	switch {
+	case o.fix == "" && changed("fix"):
+		return errors.New("--fix: give the ID of a root, such as " + fixable()[0])
+	case o.fix == "" && changed("dry-run"):
+		return errors.New("--dry-run is for --fix: without it nothing is changed anyway")
+	case o.fix == "" && o.yes:
+		return errors.New("--yes is for --fix: without it nothing is asked")
+	case o.fix == "":
+		return nil
+	case o.fromBundle != "":
+		return errors.New("--fix needs the cluster: leave out --from-bundle")
+	case o.html != "" || o.output != "":
+		return errors.New("--fix prints what it changes: leave out --html and -o")
+	case !slices.Contains([]string{"none", "client", "server"}, o.dryRun):
+		return fmt.Errorf("--dry-run=%s: choose none, client or server", o.dryRun)
+	case len(o.checks) > 0 || o.ignoreFile != "":
+		return errors.New("--fix looks at everything: leave out --checks and --ignore-file")
+	}
+	return known("--fix", []string{o.fix})
+}
+
+func (o *options) checkChoices() error {
+	severities := []string{string(doctor.Info), string(doctor.Warning), string(doctor.Error)}
+	switch {
+	case !slices.Contains(severities, o.minSeverity):
+		return fmt.Errorf("--min-severity=%s: choose info, warning or error", o.minSeverity)
+	case !slices.Contains([]string{string(doctor.Error), string(doctor.Warning), never}, o.failOn):
+		return fmt.Errorf("--fail-on=%s: choose error, warning or never", o.failOn)
+	case o.minSeverity == string(doctor.Error) && o.failOn == string(doctor.Warning):
+		return errors.New("--fail-on warning: with --min-severity error no warning is shown that it could fail on")
+	case slices.Contains([]string{"junit", "sarif"}, o.output):
+		return known("--checks", o.checks)
+	}
+	return errors.Join(known("--checks", o.checks), o.checkFormat())
+}
+
+func (o *options) checkFormat() error {
+	if err := o.format().Validate(); err != nil {
+		if strings.HasPrefix(o.output, jsonPath) {
+			return err
+		}
+		return fmt.Errorf("unknown output format %q: choose json, yaml, name, wide, junit, sarif or jsonpath=TEMPLATE", o.output)
+	}
+	return nil
+}
+
+func (o *options) format() printer.Format { return printer.Format{Output: o.output} }
+
+// checkFiles finds out before the work whether its results can be written.
+func (o *options) checkFiles() error {
+	for flag, file := range map[string]string{"--bundle": o.bundle, "--html": o.html} {
+		if file == "" {
+			continue
+		}
+		dir := filepath.Dir(file)
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return fmt.Errorf("%s %s: there is no folder %s", flag, file, dir)
+		}
+		if info, err := os.Stat(file); err == nil && info.IsDir() {
+			return fmt.Errorf("%s %s: this is a folder; give the name of a file in it", flag, file)
+		}
+	}
+	if o.bundle != "" && filepath.Clean(o.bundle) == filepath.Clean(o.html) {
+		return errors.New("--bundle and --html name the same file")
+	}
+	return nil
+}
+
+// needsNodes is whether one of the chosen checks reads nodes.
+func (o *options) needsNodes() bool {
+	return slices.ContainsFunc(o.chosen(), func(c doctor.Check) bool { return slices.Contains(c.Needs, doctor.NeedNode) })
+}
+
+// chosen are the checks that run.
+func (o *options) chosen() []doctor.Check {
+	all := doctor.Checks()
+	if len(o.checks) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(all, func(c doctor.Check) bool {
+		return !slices.ContainsFunc(o.checks, func(pattern string) bool { return report.Match(pattern, c.ID) })
+	})
+}
+
+// known refuses patterns that fit no check, and says what may have been meant.
+func known(flag string, patterns []string) error {
+	var ids []string
+	for _, c := range doctor.Checks() {
+		ids = append(ids, c.ID)
+	}
+	for _, pattern := range patterns {
+		if slices.ContainsFunc(ids, func(id string) bool { return report.Match(pattern, id) }) {
+			continue
+		}
+		if strings.TrimSpace(pattern) == "" {
+			return fmt.Errorf("%s: an ID is empty: is a variable unset?", flag)
+		}
+		if like := nearest(pattern, ids); like != "" {
+			return fmt.Errorf("%s: there is no check %q; did you mean %s?", flag, pattern, like)
+		}
+		return fmt.Errorf("%s: there is no check %q; see: kubectl gpu-fault doctor checks", flag, pattern)
+	}
+	return nil
+}
+
+// nearest is the word that is most like another, if it is like it at all.
+func nearest(word string, all []string) string {
+	best, least := "", len(word)/2+1
+	for _, candidate := range all {
+		_, bare, _ := strings.Cut(candidate, ".") // who forgets the family, or has another
+		if d := min(distance(word, candidate), distance(word, bare)+1); d < least {
+			best, least = candidate, d
+		}
+	}
+	return best
+}
+
+// distance counts the letters to add, drop or change from one word to the other (Levenshtein's distance).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := before
+			if a[i] != b[j] {
+				cost++
+			}
+			before = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,39 @@
+package doctor
+
+import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+
+// Permissions are what doctor needs to see all: to list, and to read logs; and unless apiOnly to have pods read nodes. Without some of them it
+// says what it could not see. The right to read secrets, in which Helm keeps its releases, is left out on purpose.
+func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
+	var all []fault.Permission
+	for group, resources := range map[string][]string{
+		"": {
+			"nodes", "namespaces", "pods", "events", "configmaps", "resourcequotas", "limitranges",
+		},
+		"apps":                  {"daemonsets"},
+		"node.k8s.io":           {"runtimeclasses"},
+		"resource.k8s.io":       {"resourceslices", "resourceclaims", "deviceclasses"},
+		"nvidia.com":            {"clusterpolicies", "nvidiadrivers"},
+		"resource.nvidia.com":   {"computedomains"},
+		"monitoring.coreos.com": {"servicemonitors", "prometheuses"},
+		"apiextensions.k8s.io":  {"customresourcedefinitions"},
+	} {
+		for _, resource := range resources {
+			all = append(all, fault.Permission{Verb: "list", Group: group, Resource: resource})
+		}
+	}
+	all = append(all, fault.Permission{Verb: "get", Resource: "pods/log"})
+	if apiOnly {
+		return all
+	}
+	pods := []fault.Permission{
+		{Verb: "get", Resource: "nodes"}, {Verb: "get", Resource: "namespaces"}, {Verb: "create", Resource: "namespaces"},
+		{Verb: "get", Resource: "serviceaccounts", Namespace: ledgerNamespace},
+	}
+	for _, p := range fault.DebugPodPermissions(ledgerNamespace) {
+		if p.Group != "batch" { // doctor's pods belong to no run
+			pods = append(pods, p)
+		}
+	}
+	return fault.Permissions(all, pods)
+}

@@ -1,0 +1,113 @@
+package report
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// someHolders are named for each resource of a node.
+const someHolders = 4
+
+// allocation is the table of GPU nodes: what they have, what is used and by whom.
+func (p *page) allocation() error {
+	if len(p.Allocation.Nodes) == 0 {
+		return nil
+	}
+	table := printer.Table{Header: []string{"NODE", "RESOURCE", "CAPACITY", "HEALTHY", "USED", "FREE", "HOLDERS"}}
+	for _, n := range p.Allocation.Nodes {
+		name := n.Node
+		if !n.Schedulable {
+			name += " (not schedulable)"
+		}
+		for _, c := range n.Resources {
+			table.Add(clean(name), clean(c.Resource), fmt.Sprint(c.Capacity), fmt.Sprint(c.Allocatable), fmt.Sprint(c.Used), fmt.Sprint(c.Free), holders(n, c.Resource))
+		}
+		if len(n.Resources) == 0 {
+			table.Add(clean(name), printer.None, "0", "0", "0", "0", printer.None)
+		}
+	}
+	var out bytes.Buffer
+	if err := table.Write(&out); err != nil {
+		return err
+	}
+	p.gap()
+	p.b.Write(out.Bytes())
+	return nil
+}
+
+// holders names those who hold a resource of a node: ml/train-9 (2), ml/serve-0 (1).
+func holders(n doctor.NodeAllocation, resource string) string {
+	var names []string
+	for _, h := range n.Holders {
+		if h.Resource == resource {
+			text := fmt.Sprintf("%s/%s (%d)", h.Namespace, h.Pod, h.GPUs)
+			if h.Idle != nil && *h.Idle {
+				text += " idle"
+			}
+			names = append(names, clean(text))
+		}
+	}
+	if rest := len(names) - someHolders; rest > 1 {
+		names = append(names[:someHolders], fmt.Sprintf("and %d more", rest))
+	}
+	return strings.Join(names, ", ")
+}
+
+type htmlAllocation struct {
+	Rows []htmlShare
+	Left string
+}
+
+type htmlShare struct {
+	Node, Model, Resource, Label, Used, Free, Holders string
+	// In percent of what the node has.
+	UsedWidth, LostX, LostWidth int64
+}
+
+func newHTMLAllocation(v *doctor.AllocationView) *htmlAllocation {
+	if v == nil || len(v.Nodes) == 0 {
+		return nil
+	}
+	a, left := &htmlAllocation{}, 0
+	for _, n := range v.Nodes {
+		for _, c := range n.Resources {
+			if len(a.Rows) >= maxRows {
+				left++
+				continue
+			}
+			a.Rows = append(a.Rows, shareOf(n, c))
+		}
+	}
+	if left > 0 {
+		a.Left = count(left, "more row") + " left out."
+	}
+	if len(a.Rows) == 0 {
+		return nil
+	}
+	return a
+}
+
+func shareOf(n doctor.NodeAllocation, c doctor.ResourceCounts) htmlShare {
+	model := n.Product
+	if !n.Schedulable {
+		model = strings.TrimPrefix(model+", not schedulable", ", ")
+	}
+	lost := max(0, c.Capacity-c.Allocatable)
+	all := max(c.Capacity, c.Allocatable, c.Used, 1)
+	percent := func(n int64) int64 { return min(100, max(0, n*100/all)) }
+	s := htmlShare{
+		Node: clean(n.Node), Model: clean(model), Resource: clean(c.Resource), Holders: cmp.Or(holders(n, c.Resource), "nobody"),
+		Used: fmt.Sprintf("%d of %d", c.Used, c.Capacity), Free: fmt.Sprint(c.Free),
+		UsedWidth: percent(c.Used), LostWidth: percent(lost), Label: fmt.Sprintf("%d of %d in use", c.Used, c.Capacity),
+	}
+	s.LostX = 100 - s.LostWidth
+	if lost > 0 {
+		s.Label += fmt.Sprintf(", %d not healthy", lost)
+	}
+	return s
+}

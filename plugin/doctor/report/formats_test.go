@@ -1,0 +1,204 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
+)
+
+// someChecks are the checks of twoContainerds, and one that passed.
+func someChecks() []doctor.Check {
+	var all []doctor.Check
+	seen := map[string]bool{}
+	for _, f := range twoContainerds().Items {
+		if !seen[f.ID] {
+			all = append(all, doctor.Check{ID: f.ID, Layer: f.Layer, Title: f.Title, Reads: "what it reads", Why: "why it is so", Doc: f.Doc, Sources: []string{"gpu-operator#1323"}})
+		}
+		seen[f.ID] = true
+	}
+	return append(all,
+		doctor.Check{ID: "rt.unparsable", Layer: doctor.LayerRuntime, Title: "containerd's configuration does not parse"},
+		doctor.Check{ID: "rt.binary-missing", Layer: doctor.LayerRuntime, Title: "the runtime's binary is not there"})
+}
+
+// CI systems count failures and skipped tests: a root is a failure, a consequence is none, and what was not seen is skipped, never passed.
+func TestJUnit(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := JUnit(&out, twoContainerds(), someChecks(), doctor.Error); err != nil {
+		t.Fatal(err)
+	}
+	golden.Compare(t, "junit.golden", out.String())
+	for failOn, want := range map[doctor.Severity]int{doctor.Error: 2, doctor.Warning: 3} {
+		out.Reset()
+		if err := JUnit(&out, twoContainerds(), someChecks(), failOn); err != nil {
+			t.Fatal(err)
+		}
+		var all junitSuites
+		if err := xml.Unmarshal(out.Bytes(), &all); err != nil {
+			t.Fatal(err)
+		}
+		if all.Failures != want || all.Skipped != 1 || all.Tests != len(someChecks()) {
+			t.Errorf("from %s on: %d failures, %d skipped of %d; wanted %d, 1 of %d", failOn, all.Failures, all.Skipped, all.Tests, want, len(someChecks()))
+		}
+	}
+}
+
+// SARIF's rules that readers rely on: results point at their rules, levels are SARIF's words, and locations are there.
+func TestSARIF(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := SARIF(&out, twoContainerds(), someChecks(), "v0.3.0"); err != nil {
+		t.Fatal(err)
+	}
+	golden.Compare(t, "sarif.golden.json", out.String())
+	var log sarifLog
+	d := json.NewDecoder(&out)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&log); err != nil {
+		t.Fatal(err)
+	}
+	run := log.Runs[0]
+	if log.Version != "2.1.0" || len(run.Results) != 4 || len(run.Invocations[0].Notifications) != 2 {
+		t.Errorf("version %s with %d results and %d notifications; wanted 2.1.0, the 4 roots and 2 reasons", log.Version, len(run.Results), len(run.Invocations[0].Notifications))
+	}
+	for _, r := range run.Results {
+		if run.Tool.Driver.Rules[r.RuleIndex].ID != r.RuleID {
+			t.Errorf("result %s points at rule %s", r.RuleID, run.Tool.Driver.Rules[r.RuleIndex].ID)
+		}
+		if !strings.Contains("error warning note", r.Level) || len(r.Locations) == 0 || r.Message.Text == "" {
+			t.Errorf("result %s: level %q, %d locations, message %q", r.RuleID, r.Level, len(r.Locations), r.Message.Text)
+		}
+	}
+}
+
+func page1(t *testing.T, r doctor.Report, shares *doctor.AllocationView) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := HTML(&out, r, shares, "v0.3.0"); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// The page's body; its style and script are files of their own.
+func TestHTML(t *testing.T) {
+	t.Parallel()
+	_, body, _ := strings.Cut(page1(t, twoContainerds(), shares()), "<body>")
+	body, _, _ = strings.Cut(body, "<script>")
+	golden.Compare(t, "page.golden.html", body)
+}
+
+// The page loads nothing from elsewhere, and its policy would not let it; its links within the page lead somewhere; all its elements are
+// closed.
+func TestPageIsSelfContained(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"problems": page1(t, twoContainerds(), shares()), "healthy": page1(t, healthy(), nil), "hostile": page1(t, hostileReport(), shares()),
+		"nothing": page1(t, doctor.Report{}, nil),
+	} {
+		if !strings.Contains(text, `<meta http-equiv="Content-Security-Policy" content="default-src 'none';`) {
+			t.Errorf("%s: no policy", name)
+		}
+		ids, links := map[string]bool{}, []string{}
+		d := xml.NewDecoder(strings.NewReader(text)) // it fails where an element is not closed
+		d.Strict, d.AutoClose, d.Entity = false, []string{"meta", "br"}, xml.HTMLEntity
+		for {
+			token, err := d.Token()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			start, ok := token.(xml.StartElement)
+			if !ok {
+				continue
+			}
+			if strings.Contains(" link img iframe object embed base form ", " "+start.Name.Local+" ") {
+				t.Errorf("%s: an element %s", name, start.Name.Local)
+			}
+			for _, a := range start.Attr {
+				switch key := a.Name.Local; {
+				case key == "id":
+					if ids[a.Value] {
+						t.Errorf("%s: the id %s is there twice", name, a.Value)
+					}
+					ids[a.Value] = true
+				case key == "href" && strings.HasPrefix(a.Value, "#"):
+					links = append(links, a.Value[1:])
+				case key == "src" || key == "style" || strings.HasPrefix(key, "on"):
+					t.Errorf("%s: an attribute %s=%q", name, key, a.Value)
+				}
+			}
+		}
+		for _, link := range links {
+			if !ids[link] {
+				t.Errorf("%s: a link to #%s, which is not there", name, link)
+			}
+		}
+	}
+}
+
+// Of thousands of nodes only those have a row that are not fine, and the others are counted.
+func TestMatrixOfManyNodes(t *testing.T) {
+	t.Parallel()
+	r := healthy()
+	r.Nodes = nil
+	for i := range 5000 {
+		n := doctor.NodeResult{Node: fmt.Sprintf("gpu-%d", i), Layers: map[doctor.Layer]doctor.State{doctor.LayerDriver: doctor.Good}}
+		if i%1000 == 7 {
+			n.Layers[doctor.LayerDriver] = doctor.Broken
+		}
+		r.Nodes = append(r.Nodes, n)
+	}
+	m := newMatrix(r)
+	if len(m.Rows) != 5 || m.Left != "4995 more nodes with nothing wrong have no row." {
+		t.Errorf("%d rows, and: %s", len(m.Rows), m.Left)
+	}
+	for i := range r.Nodes {
+		r.Nodes[i].Layers[doctor.LayerDriver] = doctor.Broken
+	}
+	if m := newMatrix(r); len(m.Rows) != maxRows || m.Left != "4800 more nodes have no row." {
+		t.Errorf("%d rows, and: %s", len(m.Rows), m.Left)
+	}
+}
+
+// Every cause is to the left of what follows from it, nothing overlaps, and an arrow that repeats a longer way is left out.
+func TestGraphIsLayered(t *testing.T) {
+	t.Parallel()
+	g := newGraph(twoContainerds())
+	for _, d := range []htmlDrawing{g.Wide, g.Tree} {
+		if len(d.Boxes) != 8 {
+			t.Errorf("%s: %d boxes, wanted 8: the root and its 7 consequences", d.Class, len(d.Boxes))
+		}
+		for i, a := range d.Boxes {
+			if a.X < 0 || a.Y < 0 || a.X+d.BoxWidth > d.Width || a.Y+d.BoxHeight > d.Height {
+				t.Errorf("%s: box %s is outside", d.Class, a.ID)
+			}
+			for _, b := range d.Boxes[:i] {
+				if a.X < b.X+d.BoxWidth && b.X < a.X+d.BoxWidth && a.Y < b.Y+d.BoxHeight && b.Y < a.Y+d.BoxHeight {
+					t.Errorf("%s: boxes %s and %s overlap", d.Class, a.ID, b.ID)
+				}
+			}
+		}
+	}
+	if len(g.Wide.Edges) != 7 {
+		t.Errorf("%d arrows, wanted 7: two of the nine repeat longer ways", len(g.Wide.Edges))
+	}
+	if g.Wide.Width > pageWidth || g.Tree.Width > 390 {
+		t.Errorf("the graph is %d wide, and as a tree %d", g.Wide.Width, g.Tree.Width)
+	}
+	ring := twoContainerds()
+	ring.Edges = append(ring.Edges, doctor.Edge{From: 8, To: 4})
+	if newGraph(ring) == nil || newGraph(healthy()) != nil {
+		t.Error("a ring is drawn, and nothing is drawn where nothing follows from anything")
+	}
+}

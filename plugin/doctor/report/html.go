@@ -1,0 +1,154 @@
+package report
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed" // the page's parts
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+)
+
+//go:embed page.html
+var pageHTML string
+
+//go:embed page.css
+var pageCSS string
+
+//go:embed page.js
+var pageJS string
+
+// How much a page shows, so that one about thousands of nodes still opens.
+const (
+	maxRows    = 200
+	maxObjects = 12
+)
+
+// htmlPage is what page.html is filled with. All of it is clean text; html/template escapes it for its place.
+type htmlPage struct {
+	StyleHash, ScriptHash string
+	Style                 template.CSS
+	Script                template.JS
+
+	Headline, LookedAt, Foot string
+	State                    string // error, warning, good
+	Errors, Warnings, Infos  []htmlFinding
+	Graph                    *htmlGraph
+	Matrix                   *htmlMatrix
+	Allocation               *htmlAllocation
+	Blinds                   []htmlBlind
+	Layers                   []doctor.LayerResult
+}
+
+type htmlFinding struct {
+	Anchor, ID, Title, Objects, Word, Confidence, Doc string
+	Severity                                          doctor.Severity
+	Layer                                             doctor.Layer
+	More                                              int // objects that are not named
+	Fix                                               []string
+	Values, Commands                                  string
+	Evidence                                          []htmlEvidence
+	Open                                              bool // the evidence is unfolded
+	Consequences                                      []htmlFinding
+}
+
+type htmlEvidence struct{ Place, Text string }
+
+type htmlBlind struct{ Why, Count, Checks, Objects string }
+
+// HTML writes the report as one page that needs nothing else: no network, and a browser that runs no script shows it too.
+//
+// allocation is who holds the GPUs; nil leaves it out.
+func HTML(w io.Writer, r doctor.Report, allocation *doctor.AllocationView, version string) error {
+	t, err := template.New("page").Parse(pageHTML)
+	if err != nil {
+		return fmt.Errorf("the page's template: %w", err)
+	}
+	p := htmlPage{
+		Style: template.CSS(pageCSS), Script: template.JS(pageJS), StyleHash: hash(pageCSS), ScriptHash: hash(pageJS), // #nosec: our own files
+		Headline: Headline(r), LookedAt: LookedAt(r), State: "good", Layers: r.Layers,
+		Graph: newGraph(r), Matrix: newMatrix(r), Allocation: newHTMLAllocation(allocation),
+		Foot: fmt.Sprintf("Made by kubectl gpu-fault %s from a snapshot of %s.", version, r.Created.UTC().Format("2006-01-02 15:04:05 UTC")),
+	}
+	if worst := Roots(r, doctor.Error); len(worst) > 0 {
+		p.State = "error"
+	} else if len(Roots(r, doctor.Warning)) > 0 {
+		p.State = "warning"
+	}
+	for _, i := range Roots(r, doctor.Error) {
+		p.Errors = append(p.Errors, htmlRoot(r, i))
+	}
+	for _, i := range Roots(r, doctor.Warning) {
+		p.Warnings = append(p.Warnings, htmlRoot(r, i))
+	}
+	for _, i := range Roots(r, doctor.Info) {
+		p.Infos = append(p.Infos, htmlFindingOf(r, i))
+	}
+	if len(p.Errors) == 1 && len(p.Errors[0].Evidence) <= 3 {
+		p.Errors[0].Open = true
+	}
+	for _, b := range Blinds(r) {
+		one := htmlBlind{Why: cut(clean(b.Why)), Count: count(len(b.Checks), "check"), Checks: strings.Join(b.Checks, ", ")}
+		if len(b.Objects) > 0 {
+			one.Objects = some(b.Objects, maxObjects)
+		}
+		p.Blinds = append(p.Blinds, one)
+	}
+	var out bytes.Buffer
+	if err := t.Execute(&out, p); err != nil {
+		return fmt.Errorf("write the page: %w", err)
+	}
+	_, err = w.Write(out.Bytes())
+	return err
+}
+
+// hash is how a Content-Security-Policy names the one style or script that may be there.
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+func anchor(i int) string { return fmt.Sprintf("f%d", i) }
+
+func htmlFindingOf(r doctor.Report, i int) htmlFinding {
+	f := r.Items[i]
+	all := objects(f)
+	shown := all[:min(len(all), maxObjects)]
+	one := htmlFinding{
+		Anchor: anchor(i), ID: f.ID, Title: full(f.Title), Objects: some(shown, 0), More: len(all) - len(shown),
+		Word: strings.ToUpper(string(f.Severity)), Severity: f.Severity, Layer: f.Layer,
+	}
+	if f.Confidence != doctor.Certain {
+		one.Confidence = string(f.Confidence)
+	}
+	return one
+}
+
+func htmlRoot(r doctor.Report, i int) htmlFinding {
+	f := r.Items[i]
+	one := htmlFindingOf(r, i)
+	one.Fix, one.Values = quoted(f.Fix.Text), strings.Join(verbatim(f.Fix.Values), "\n")
+	if strings.HasPrefix(f.Doc, "https://") {
+		one.Doc = f.Doc
+	}
+	var commands []string
+	for _, c := range f.Fix.Commands {
+		commands = append(commands, verbatim(c)...)
+	}
+	one.Commands = strings.Join(commands, "\n")
+	for _, e := range f.Evidence {
+		place := clean(e.Source)
+		if !e.Time.IsZero() {
+			place += " (" + age(r.Created, e.Time) + ", " + e.Time.UTC().Format("2006-01-02 15:04:05 UTC") + ")"
+		}
+		one.Evidence = append(one.Evidence, htmlEvidence{place, strings.Join(quoted(e.Text), "\n")})
+	}
+	for _, c := range Consequences(r, i) {
+		one.Consequences = append(one.Consequences, htmlFindingOf(r, c))
+	}
+	return one
+}

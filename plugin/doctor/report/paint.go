@@ -1,0 +1,35 @@
+package report
+
+import (
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+)
+
+// paint colours text for terminals; the zero value leaves it as it is.
+type paint struct{ on bool }
+
+// The codes of ECMA-48 that are used: the sixteen colours that every terminal has, in the shades of its own theme.
+const (
+	bold   = "1"
+	faint  = "2"
+	red    = "1;31"
+	green  = "32"
+	yellow = "1;33"
+	blue   = "34"
+)
+
+func (p paint) in(code, text string) string {
+	if !p.on || text == "" {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+func (p paint) severity(s doctor.Severity, text string) string {
+	switch s {
+	case doctor.Error:
+		return p.in(red, text)
+	case doctor.Warning:
+		return p.in(yellow, text)
+	}
+	return p.in(blue, text)
+}

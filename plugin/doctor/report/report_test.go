@@ -1,0 +1,289 @@
+package report
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
+)
+
+var now = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+func node(name string) doctor.Object { return doctor.Object{Kind: "Node", Name: name} }
+
+func pod(namespace, name string) doctor.Object {
+	return doctor.Object{Kind: "Pod", Namespace: namespace, Name: name}
+}
+
+// twoContainerds is a cluster whose toolkit configures a containerd that the kubelet does not use, and on whose other node a driver has too
+// new a library.
+func twoContainerds() doctor.Report {
+	root := doctor.Finding{
+		ID: "rt.wrong-instance", Layer: doctor.LayerRuntime, Severity: doctor.Error, Confidence: doctor.Certain, Root: true,
+		Title:  "the NVIDIA toolkit configures a containerd that the kubelet does not use",
+		Object: node("gpu-1"), Nodes: []string{"gpu-1"},
+		Evidence: []doctor.Evidence{
+			{Source: "Node gpu-1, kubelet's command line", Text: "--container-runtime-endpoint=unix:///var/lib/k8s-containerd/run/containerd/containerd.sock"},
+			{Source: "event FailedCreatePodSandBox of Pod ml/train-0", Time: now.Add(-3 * time.Minute), Text: `Failed to create pod sandbox: rpc error: code = Unknown desc = unable to get OCI runtime for sandbox "0f3c": no runtime for "nvidia" is configured`},
+			{Source: "Node gpu-1, /etc/containerd/conf.d/99-nvidia.toml", Text: "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.nvidia]\n  runtime_type = \"io.containerd.runc.v2\""},
+		},
+		Fix: doctor.Fix{
+			Text:     "Point the toolkit at the containerd that the kubelet uses, with these values for the chart gpu-operator, and restart its pods.",
+			Values:   "toolkit:\n  env:\n  - name: CONTAINERD_CONFIG\n    value: /var/snap/k8s/common/etc/containerd/config.toml\n  - name: CONTAINERD_SOCKET\n    value: /var/lib/k8s-containerd/run/containerd/containerd.sock\n",
+			Commands: []string{"helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values -f toolkit-values.yaml", "kubectl rollout restart daemonset/nvidia-container-toolkit-daemonset -n gpu-operator"},
+		},
+		Doc: "https://github.com/canonical/k8s-snap/issues/1991",
+	}
+	follows := func(id string, layer doctor.Layer, title string, all ...doctor.Object) doctor.Finding {
+		f := doctor.Finding{
+			ID: id, Layer: layer, Severity: doctor.Info, Confidence: doctor.Certain, Title: title, Object: all[0], Nodes: []string{"gpu-1"},
+			CausedBy: []string{"rt.wrong-instance"}, Evidence: []doctor.Evidence{{Source: all[0].String(), Text: "it says so"}},
+		}
+		if len(all) > 1 {
+			f.Objects = all
+		}
+		return f
+	}
+	driver := doctor.Finding{
+		ID: "drv.lib-mismatch", Layer: doctor.LayerDriver, Severity: doctor.Error, Confidence: doctor.Likely, Root: true,
+		Title: "the driver's library is newer than its kernel module", Object: node("gpu-2"), Nodes: []string{"gpu-2"},
+		Evidence: []doctor.Evidence{{Source: "nodes/gpu-2/kernel.log sequence 812", Time: now.Add(-26 * time.Hour), Text: "NVRM: API mismatch: the client has the version 580.82, but this kernel module has the version 580.65."}},
+		Fix:      doctor.Fix{Text: "Drain the node and reboot it.", Commands: []string{"kubectl drain gpu-2 --ignore-daemonsets"}},
+	}
+	warning := doctor.Finding{
+		ID: "drv.persistence", Layer: doctor.LayerDriver, Severity: doctor.Warning, Confidence: doctor.Certain, Root: true,
+		Title: "persistence mode is off, so that the driver is loaded anew for each job", Object: node("gpu-1"), Objects: []doctor.Object{node("gpu-1"), node("gpu-2")},
+		Nodes:    []string{"gpu-1", "gpu-2"},
+		Evidence: []doctor.Evidence{{Source: "nvidia-smi on Node gpu-1", Text: "<persistence_mode>Disabled</persistence_mode>"}},
+		Fix:      doctor.Fix{Text: "Start nvidia-persistenced on the nodes.", Commands: []string{"systemctl enable --now nvidia-persistenced"}},
+	}
+	info := doctor.Finding{
+		ID: "wl.idle-holder", Layer: doctor.LayerWorkload, Severity: doctor.Info, Confidence: doctor.Possible, Root: true,
+		Title: "the pod holds GPUs and does not use them", Object: pod("research", "notebook-7"),
+	}
+	items := []doctor.Finding{
+		driver, root, warning, info,
+		follows("rt.handler-missing", doctor.LayerRuntime, "the runtime does not know the handler nvidia", node("gpu-1")),
+		follows("op.init-chain", doctor.LayerOperator, "the operator's pods wait for one another", pod("gpu-operator", "nvidia-operator-validator-x"), pod("gpu-operator", "gpu-feature-discovery-x")),
+		follows("dp.not-running", doctor.LayerDevicePlugin, "the device plugin does not run", pod("gpu-operator", "nvidia-device-plugin-x")),
+		follows("dp.capacity-zero", doctor.LayerDevicePlugin, "the node advertises no GPU", node("gpu-1")),
+		follows("sched.insufficient-gpu", doctor.LayerScheduling, "no node has enough free GPUs", pod("ml", "train-0"), pod("ml", "train-1"), pod("ml", "train-2"), pod("ml", "train-3"), pod("ml", "train-4")),
+		follows("obs.dcgm-crash", doctor.LayerObservability, "dcgm-exporter crashes", pod("gpu-operator", "nvidia-dcgm-exporter-x")),
+		follows("wl.pod-failing", doctor.LayerWorkload, "the pod waits or crashes", pod("ml", "serve-0")),
+	}
+	states := func(n string) doctor.NodeResult {
+		all := doctor.NodeResult{Node: n, Layers: map[doctor.Layer]doctor.State{}}
+		for _, l := range doctor.Layers() {
+			all.Layers[l] = doctor.Good
+		}
+		return all
+	}
+	nodes := []doctor.NodeResult{states("gpu-1"), states("gpu-2"), states("gpu-3")}
+	nodes[0].Layers[doctor.LayerRuntime], nodes[0].Layers[doctor.LayerDriver] = doctor.Broken, doctor.Warned
+	for _, l := range []doctor.Layer{doctor.LayerOperator, doctor.LayerDevicePlugin, doctor.LayerScheduling, doctor.LayerWorkload, doctor.LayerObservability} {
+		nodes[0].Layers[l] = doctor.Consequent
+	}
+	nodes[1].Layers[doctor.LayerDriver] = doctor.Broken
+	for _, l := range []doctor.Layer{doctor.LayerHardware, doctor.LayerDriver, doctor.LayerRuntime} {
+		nodes[2].Layers[l] = doctor.NotSeen
+	}
+	var layers []doctor.LayerResult
+	for _, l := range doctor.Layers() {
+		layers = append(layers, doctor.LayerResult{Layer: l, Checks: 7, Passed: 7})
+	}
+	layers[0] = doctor.LayerResult{Layer: doctor.LayerHardware, Checks: 9, Unknown: 9}
+	layers[1] = doctor.LayerResult{Layer: doctor.LayerDriver, Checks: 12, Passed: 0, Errors: 1, Warnings: 1, Unknown: 12}
+	layers[2] = doctor.LayerResult{Layer: doctor.LayerRuntime, Checks: 18, Passed: 2, Errors: 1, Unknown: 14}
+	return doctor.Report{
+		APIVersion: snapshot.APIVersion, Kind: doctor.Kind, Created: now, Snapshot: snapshot.Meta{Created: now, Context: "prod"},
+		Summary: doctor.Summary{Nodes: 5, GPUNodes: 3, NodesRead: 2, GPUPods: 7, Checks: 85, Errors: 2, Warnings: 1, Unknown: 3},
+		Items:   items, Layers: layers, Nodes: nodes,
+		Edges: []doctor.Edge{{From: 1, To: 4}, {From: 1, To: 5}, {From: 4, To: 5}, {From: 4, To: 6}, {From: 6, To: 7}, {From: 7, To: 8}, {From: 5, To: 9}, {From: 4, To: 10}, {From: 1, To: 8}},
+		Unknown: []doctor.Unknown{
+			{Check: "rt.unparsable", Layer: doctor.LayerRuntime, Object: node("gpu-3"), Why: "not read: not asked for, it looks healthy"},
+			{Check: "drv.nouveau", Layer: doctor.LayerDriver, Object: node("gpu-3"), Why: "not read: not asked for, it looks healthy"},
+			{Check: "drv.persistence", Layer: doctor.LayerDriver, Object: node("gpu-3"), Why: "not read: not asked for, it looks healthy"},
+			{Check: "op.versions", Layer: doctor.LayerOperator, Object: doctor.Object{Kind: "Cluster"}, Why: "helm: secrets is forbidden: User \"sre\" cannot list resource \"secrets\""},
+		},
+	}
+}
+
+func healthy() doctor.Report {
+	r := twoContainerds()
+	r.Items, r.Edges, r.Unknown = []doctor.Finding{}, nil, nil
+	r.Summary = doctor.Summary{Nodes: 5, GPUNodes: 3, NodesRead: 3, GPUPods: 7, Checks: 85}
+	for i := range r.Layers {
+		r.Layers[i] = doctor.LayerResult{Layer: r.Layers[i].Layer, Checks: 7, Passed: 7}
+	}
+	for i := range r.Nodes {
+		for _, l := range doctor.Layers() {
+			r.Nodes[i].Layers[l] = doctor.Good
+		}
+	}
+	return r
+}
+
+func written(t *testing.T, text Text, r doctor.Report) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := text.Write(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// What people read: roots first, with what follows from them folded; then warnings, what was not seen, and the layers.
+func TestTextReport(t *testing.T) {
+	t.Parallel()
+	golden.Compare(t, "report.golden", written(t, Text{Width: 100}, twoContainerds()))
+	golden.Compare(t, "report-80.golden", written(t, Text{Width: 80}, twoContainerds()))
+	golden.Compare(t, "report-wide.golden", written(t, Text{Width: 100, Wide: true, Allocation: shares()}, twoContainerds()))
+	golden.Compare(t, "report-colour.golden", written(t, Text{Width: 100, Colour: true}, twoContainerds()))
+	golden.Compare(t, "healthy.golden", written(t, Text{Width: 100}, healthy()))
+}
+
+// At every width all lines but quotations and commands, which stay in one piece, fit.
+func TestTextFitsItsWidth(t *testing.T) {
+	t.Parallel()
+	for line := range strings.Lines(written(t, Text{Width: 80}, twoContainerds())) {
+		line = strings.TrimSuffix(line, "\n")
+		if len([]rune(line)) > 80 && !strings.HasPrefix(line, "      ") && strings.Contains(strings.TrimSpace(line), " ") {
+			t.Errorf("wider than 80 columns: %q", line)
+		}
+		if strings.TrimRight(line, " ") != line {
+			t.Errorf("blanks at the end: %q", line)
+		}
+	}
+}
+
+// A command is there exactly as it is to be pasted, whatever the width.
+func TestCommandsAreInOnePiece(t *testing.T) {
+	t.Parallel()
+	for width := range 120 {
+		text := written(t, Text{Width: width}, twoContainerds())
+		for _, command := range twoContainerds().Items[1].Fix.Commands {
+			if !strings.Contains(text, command+"\n") {
+				t.Fatalf("at width %d this command is broken: %s", width, command)
+			}
+		}
+	}
+}
+
+func TestHeadlines(t *testing.T) {
+	t.Parallel()
+	one := twoContainerds()
+	one.Items = one.Items[1:2]
+	onlyWarning := twoContainerds()
+	onlyWarning.Items = onlyWarning.Items[2:3]
+	blind := healthy()
+	blind.Summary.Unknown = 4
+	none := healthy()
+	none.Summary.GPUNodes, none.Summary.GPUPods = 0, 0
+	for want, r := range map[string]doctor.Report{
+		"1 problem: the NVIDIA toolkit configures a containerd that the kubelet does not use": one,
+		"2 problems and 1 warning": twoContainerds(),
+		"1 warning: persistence mode is off, so that the driver is loaded anew for each job": onlyWarning,
+		"no problem found":                                          healthy(),
+		"no problem found in what could be seen":                    blind,
+		"no GPUs: no node has NVIDIA GPUs, and no pod asks for one": none,
+	} {
+		if got := Headline(r); got != want {
+			t.Errorf("headline %q, wanted %q", got, want)
+		}
+	}
+}
+
+// hostile is text that wants to command the terminal, or to look like something else.
+const hostile = "a\x1b[2Jb\x07\u009b31mc\u202ed\x7f\r\nnext <script>alert(1)</script> \xff"
+
+func hostileReport() doctor.Report {
+	r := twoContainerds()
+	for i := range r.Items {
+		f := &r.Items[i]
+		f.Title, f.Object.Name, f.Fix.Text, f.Fix.Values = f.Title+hostile, hostile, hostile, hostile
+		f.Objects, f.Fix.Commands = nil, []string{"kubectl get " + hostile}
+		f.Evidence = []doctor.Evidence{{Source: hostile, Text: hostile + strings.Repeat("x", 1<<20)}}
+		f.Doc = "javascript:alert(1)"
+	}
+	for i := range r.Unknown {
+		r.Unknown[i].Why, r.Unknown[i].Object.Name = hostile, hostile
+	}
+	r.Nodes[0].Node, r.Snapshot.Context = hostile, hostile
+	return r
+}
+
+// Nothing of the cluster's own words can reach the terminal raw, or act in a page, in any format.
+func TestHostileTextIsHarmless(t *testing.T) {
+	t.Parallel()
+	r := hostileReport()
+	checks := []doctor.Check{{ID: "rt.wrong-instance", Layer: doctor.LayerRuntime, Title: "x"}}
+	outputs := map[string]func(*bytes.Buffer) error{
+		"text":  func(b *bytes.Buffer) error { return Text{Width: 80}.Write(b, r) },
+		"wide":  func(b *bytes.Buffer) error { return Text{Wide: true, Allocation: shares()}.Write(b, r) },
+		"junit": func(b *bytes.Buffer) error { return JUnit(b, r, checks, doctor.Error) },
+		"sarif": func(b *bytes.Buffer) error { return SARIF(b, r, checks, "v1") },
+		"html":  func(b *bytes.Buffer) error { return HTML(b, r, shares(), "v1") },
+	}
+	for format, write := range outputs {
+		var out bytes.Buffer
+		if err := write(&out); err != nil {
+			t.Fatalf("%s: %v", format, err)
+		}
+		for i, c := range out.String() {
+			if isDangerous(c) && c != '\n' && c != '\t' {
+				t.Errorf("%s has a raw %U at %d: %q", format, c, i, out.String()[max(0, i-40):i+4])
+				break
+			}
+		}
+		if format == "html" && (strings.Contains(out.String(), "<script>alert") || strings.Contains(out.String(), `href="javascript`)) {
+			t.Error("a script of the cluster's got into the page")
+		}
+		if format != "sarif" && out.Len() > 400_000 {
+			t.Errorf("%s has %d bytes: long lines are not cut", format, out.Len())
+		}
+	}
+}
+
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	r := Filter{Min: doctor.Error}.Apply(twoContainerds())
+	if len(Roots(r, doctor.Error)) != 2 || len(Roots(r, doctor.Warning)) != 0 || len(Roots(r, doctor.Info)) != 0 {
+		t.Errorf("roots at error and above are wanted, and got %v", Names(r))
+	}
+	if got := len(Consequences(r, 1)); got != 7 {
+		t.Errorf("a root that is shown has its %d consequences, not 7", got)
+	}
+	for _, e := range r.Edges {
+		if e.From >= len(r.Items) || e.To >= len(r.Items) || r.Items[e.To].Root {
+			t.Errorf("edge %v does not fit the items", e)
+		}
+	}
+	if r.Summary.Errors != 2 || r.Summary.Warnings != 0 {
+		t.Errorf("summary counts %+v", r.Summary)
+	}
+	r = Filter{Namespace: "ml"}.Apply(twoContainerds())
+	if names := strings.Join(Names(r), " "); strings.Contains(names, "wl.idle-holder") || !strings.Contains(names, "rt.wrong-instance") {
+		t.Errorf("-n ml hides workloads of other namespaces and nothing else, and shows %s", names)
+	}
+}
+
+// shares is who holds the GPUs of three nodes.
+func shares() *doctor.AllocationView {
+	holder := func(namespace, pod string, n int64) doctor.Holder {
+		return doctor.Holder{Namespace: namespace, Pod: pod, Resource: "nvidia.com/gpu", GPUs: n, Phase: "Running", Age: "3h"}
+	}
+	gpus := func(capacity, healthy, used int64) []doctor.ResourceCounts {
+		return []doctor.ResourceCounts{{Resource: "nvidia.com/gpu", Capacity: capacity, Allocatable: healthy, Used: used, Free: max(0, healthy-used)}}
+	}
+	return &doctor.AllocationView{Nodes: []doctor.NodeAllocation{
+		{Node: "gpu-1", Product: "NVIDIA-H100-80GB-HBM3", Schedulable: true, Resources: gpus(0, 0, 0)},
+		{Node: "gpu-2", Product: "NVIDIA-H100-80GB-HBM3", Schedulable: false, Resources: gpus(8, 6, 4), Holders: []doctor.Holder{holder("research", "notebook-7", 4)}},
+		{Node: "gpu-3", Schedulable: true, Resources: gpus(4, 4, 4), Holders: []doctor.Holder{holder("ml", "train-9", 2), holder("ml", "serve-0", 1), holder("ml", "serve-1"+hostileName, 1)}},
+	}}
+}
+
+const hostileName = "\x1b[31m"

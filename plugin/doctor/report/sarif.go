@@ -1,0 +1,166 @@
+package report
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+)
+
+// The parts of SARIF 2.1.0 (OASIS standard, 27 March 2020) that are used.
+type (
+	sarifLog struct {
+		Schema  string     `json:"$schema"`
+		Version string     `json:"version"`
+		Runs    []sarifRun `json:"runs"`
+	}
+	sarifRun struct {
+		Tool struct {
+			Driver sarifDriver `json:"driver"`
+		} `json:"tool"`
+		Invocations []sarifInvocation `json:"invocations"`
+		ColumnKind  string            `json:"columnKind"`
+		Results     []sarifResult     `json:"results"`
+	}
+	sarifDriver struct {
+		Name           string      `json:"name"`
+		Version        string      `json:"version"`
+		InformationURI string      `json:"informationUri"`
+		Rules          []sarifRule `json:"rules"`
+	}
+	sarifRule struct {
+		ID               string         `json:"id"`
+		ShortDescription sarifText      `json:"shortDescription"`
+		FullDescription  sarifText      `json:"fullDescription"`
+		Help             sarifText      `json:"help"`
+		HelpURI          string         `json:"helpUri,omitempty"`
+		Properties       map[string]any `json:"properties"`
+	}
+	sarifText struct {
+		Text     string `json:"text"`
+		Markdown string `json:"markdown,omitempty"`
+	}
+	sarifInvocation struct {
+		ExecutionSuccessful bool                `json:"executionSuccessful"`
+		EndTimeUTC          string              `json:"endTimeUtc"`
+		Notifications       []sarifNotification `json:"toolExecutionNotifications"`
+	}
+	sarifNotification struct {
+		Level          string         `json:"level"`
+		Message        sarifText      `json:"message"`
+		AssociatedRule *sarifRuleRef  `json:"associatedRule,omitempty"`
+		Properties     map[string]any `json:"properties,omitempty"`
+	}
+	sarifRuleRef struct {
+		ID string `json:"id"`
+	}
+	sarifResult struct {
+		RuleID       string            `json:"ruleId"`
+		RuleIndex    int               `json:"ruleIndex"`
+		Level        string            `json:"level"`
+		Message      sarifText         `json:"message"`
+		Locations    []sarifLocation   `json:"locations"`
+		Fingerprints map[string]string `json:"partialFingerprints"`
+		Properties   map[string]any    `json:"properties"`
+	}
+	sarifLocation struct {
+		Logical []sarifLogical `json:"logicalLocations"`
+	}
+	sarifLogical struct {
+		Name string `json:"name"`
+		Full string `json:"fullyQualifiedName"`
+		Kind string `json:"kind"`
+	}
+)
+
+// SARIF's schema, and where this tool lives.
+const (
+	sarifSchema = "https://json.schemastore.org/sarif-2.1.0.json"
+	home        = "https://github.com/gpu-fault/kubectl-gpu-fault"
+)
+
+// maxLocations bounds the objects of one result: readers of SARIF refuse more than a thousand.
+const maxLocations = 1000
+
+// SARIF writes the roots as results, the checks as rules, and what could not be seen as notifications.
+func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, version string) error {
+	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
+	run.Tool.Driver = sarifDriver{Name: "kubectl-gpu-fault", Version: version, InformationURI: home, Rules: []sarifRule{}}
+	index := map[string]int{}
+	for _, c := range checks {
+		index[c.ID] = len(run.Tool.Driver.Rules)
+		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRuleOf(c))
+	}
+	for i, f := range r.Items {
+		if !f.Root {
+			continue
+		}
+		if _, known := index[f.ID]; !known { // a finding that goes by another name than its check
+			index[f.ID] = len(run.Tool.Driver.Rules)
+			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRuleOf(doctor.Check{ID: f.ID, Layer: f.Layer, Title: f.Title, Doc: f.Doc}))
+		}
+		run.Results = append(run.Results, sarifResultOf(r, i, index[f.ID]))
+	}
+	invocation := sarifInvocation{ExecutionSuccessful: true, EndTimeUTC: r.Created.UTC().Format("2006-01-02T15:04:05Z"), Notifications: []sarifNotification{}}
+	for _, b := range Blinds(r) {
+		n := sarifNotification{Level: "note", Message: sarifText{Text: "could not be seen: " + b.Why}, Properties: map[string]any{"checks": b.Checks}}
+		if len(b.Objects) > 0 {
+			n.Message.Text += " (" + some(b.Objects, someObjects) + ")"
+		}
+		if len(b.Checks) == 1 {
+			n.AssociatedRule = &sarifRuleRef{b.Checks[0]}
+		}
+		invocation.Notifications = append(invocation.Notifications, n)
+	}
+	run.Invocations = []sarifInvocation{invocation}
+	raw, err := json.MarshalIndent(sarifLog{Schema: sarifSchema, Version: "2.1.0", Runs: []sarifRun{run}}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("print as sarif: %w", err)
+	}
+	_, err = fmt.Fprintf(Escaping(w), "%s\n", raw)
+	return err
+}
+
+func sarifRuleOf(c doctor.Check) sarifRule {
+	why := cmp.Or(c.Why, c.Title)
+	help := fmt.Sprintf("Reads: %s\n\nWhy: %s", cmp.Or(c.Reads, "the snapshot"), why)
+	markdown := fmt.Sprintf("**Reads:** %s\n\n**Why:** %s", cmp.Or(c.Reads, "the snapshot"), why)
+	if len(c.Sources) > 0 {
+		help += "\n\nSeen in: " + strings.Join(c.Sources, ", ")
+		markdown += "\n\n**Seen in:** " + strings.Join(c.Sources, ", ")
+	}
+	return sarifRule{
+		ID: c.ID, ShortDescription: sarifText{Text: full(c.Title)}, FullDescription: sarifText{Text: full(why)},
+		Help: sarifText{Text: help, Markdown: markdown}, HelpURI: c.Doc,
+		Properties: map[string]any{"tags": []string{"gpu", string(c.Layer)}},
+	}
+}
+
+func sarifResultOf(r doctor.Report, i, rule int) sarifResult {
+	f := r.Items[i]
+	all := objects(f)
+	result := sarifResult{
+		RuleID: f.ID, RuleIndex: rule, Level: map[doctor.Severity]string{doctor.Error: "error", doctor.Warning: "warning"}[f.Severity],
+		Message:      sarifText{Text: plain(r, i)},
+		Locations:    []sarifLocation{},
+		Fingerprints: map[string]string{"object/v1": f.ID + " " + f.Object.String()},
+	}
+	result.Level = cmp.Or(result.Level, "note")
+	for _, o := range all[:min(len(all), maxLocations)] {
+		result.Locations = append(result.Locations, sarifLocation{[]sarifLogical{{Name: cmp.Or(o.Name, o.Kind), Full: o.String(), Kind: "resource"}}})
+	}
+	consequences := []string{}
+	for _, c := range Consequences(r, i) {
+		if id := r.Items[c].ID; !slices.Contains(consequences, id) {
+			consequences = append(consequences, id)
+		}
+	}
+	result.Properties = map[string]any{
+		"layer": f.Layer, "confidence": f.Confidence, "evidence": f.Evidence, "fix": f.Fix, "consequences": consequences, "objects": len(all),
+	}
+	return result
+}

@@ -1,0 +1,356 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// Text is how the report for people looks.
+type Text struct {
+	Width  int // in columns; 0 means as long as lines are
+	Colour bool
+	// Wide shows all objects, consequences and evidence.
+	Wide bool
+	// Allocation is who holds the GPUs; nil leaves it out.
+	Allocation *doctor.AllocationView
+}
+
+// The widest that text is made where the terminal is wider, or there is none: what can be read well.
+const widest = 100
+
+// WidthFor is the width for a terminal of so many columns; 0 is none.
+func WidthFor(columns int) int {
+	if columns <= 0 {
+		return widest
+	}
+	return min(columns, widest)
+}
+
+// How much is shown without Wide.
+const (
+	someConsequences = 5
+	someObjects      = 3
+	someEvidence     = 5
+	someBlinds       = 6
+	someInfos        = 10
+)
+
+// Write prints the report.
+func (t Text) Write(w io.Writer, r doctor.Report) error {
+	p := &page{Text: t, report: r, paint: paint{t.Colour}}
+	p.head()
+	for _, i := range Roots(r, doctor.Error) {
+		p.root(i)
+	}
+	p.warnings()
+	p.infos()
+	p.blinds()
+	p.layers()
+	if t.Allocation != nil {
+		if err := p.allocation(); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, p.b.String())
+	return err
+}
+
+// page is a report that is being written.
+type page struct {
+	Text
+	report doctor.Report
+	paint  paint
+	b      strings.Builder
+}
+
+// put writes a line, wrapped; what follows a break is indented by hanging.
+func (p *page) put(indent, hanging, text string) {
+	for _, line := range printer.WrapHanging(indent+text, p.Width, hanging) {
+		p.b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+}
+
+func (p *page) gap() { p.b.WriteByte('\n') }
+
+func (p *page) title(text string) {
+	p.gap()
+	p.b.WriteString(p.paint.in(bold, text) + "\n")
+}
+
+func (p *page) head() {
+	line := Headline(p.report)
+	for _, part := range printer.WrapHanging(line, p.Width, "  ") {
+		switch {
+		case p.report.Summary.Errors > 0:
+			part = p.paint.in(red, part)
+		case p.report.Summary.Warnings > 0:
+			part = p.paint.in(yellow, part)
+		default:
+			part = p.paint.in(green, part)
+		}
+		p.b.WriteString(part + "\n")
+	}
+	p.put("", "", LookedAt(p.report))
+}
+
+// mark is the line that a finding begins with.
+func (p *page) mark(f doctor.Finding) string {
+	word := fmt.Sprintf("%-7s", strings.ToUpper(string(f.Severity)))
+	text := p.paint.severity(f.Severity, word) + "  " + p.paint.in(bold, f.ID)
+	if f.Confidence != doctor.Certain && f.Confidence != "" {
+		text += p.paint.in(faint, "  ("+string(f.Confidence)+")")
+	}
+	return text
+}
+
+func (p *page) objects(f doctor.Finding) string {
+	n := someObjects
+	if p.Wide {
+		n = 0
+	}
+	return some(objects(f), n)
+}
+
+func (p *page) root(i int) {
+	f := p.report.Items[i]
+	p.gap()
+	p.b.WriteString(p.mark(f) + "\n")
+	p.put("  ", "  ", full(f.Title))
+	p.put("  on ", "     ", p.objects(f))
+	p.evidence(f)
+	p.consequences(i)
+	p.fix(f)
+	if f.Doc != "" {
+		p.gap()
+		p.b.WriteString("  " + p.paint.in(faint, "See "+clean(f.Doc)) + "\n")
+	}
+}
+
+// full is a title as a sentence of its own.
+func full(title string) string {
+	text := clean(title)
+	for i, r := range text {
+		if i == 0 && r >= 'a' && r <= 'z' && !strings.Contains(strings.Fields(text)[0], "-") {
+			text = strings.ToUpper(string(r)) + text[1:]
+		}
+		break
+	}
+	if strings.HasSuffix(text, ".") || text == "" {
+		return text
+	}
+	return text + "."
+}
+
+func (p *page) evidence(f doctor.Finding) {
+	shown := f.Evidence
+	if !p.Wide && len(shown) > someEvidence+1 {
+		shown = shown[:someEvidence]
+	}
+	for i, e := range shown {
+		if i == 0 {
+			p.gap()
+			p.b.WriteString("  Evidence:\n")
+		}
+		p.quote(e)
+	}
+	if rest := len(f.Evidence) - len(shown); rest > 0 {
+		p.put("    ", "    ", fmt.Sprintf("and %d more", rest))
+	}
+}
+
+func (p *page) quote(e doctor.Evidence) {
+	place := clean(e.Source)
+	if !e.Time.IsZero() {
+		place += " (" + age(p.report.Created, e.Time) + ")"
+	}
+	p.put("    ", "    ", place+":")
+	const bar = "      | "
+	for _, line := range quoted(e.Text) {
+		width := 0
+		if p.Width > 0 {
+			width = max(p.Width-len(bar), 1)
+		}
+		for part := range strings.SplitSeq(printer.Wrap(line, width), "\n") {
+			p.b.WriteString(strings.TrimRight(bar+part, " ") + "\n")
+		}
+	}
+}
+
+// age is how long before the snapshot something was: 3m ago.
+func age(now, then time.Time) string {
+	switch d := now.Sub(then); {
+	case d < -time.Minute: // the node's clock is not the client's
+		return "in " + duration.HumanDuration(-d)
+	case d < time.Second:
+		return "just now"
+	default:
+		return duration.HumanDuration(d) + " ago"
+	}
+}
+
+func (p *page) consequences(root int) {
+	all := Consequences(p.report, root)
+	if len(all) == 0 {
+		return
+	}
+	p.gap()
+	p.b.WriteString("  Because of this:\n")
+	shown := all
+	if !p.Wide && len(all) > someConsequences+1 {
+		shown = all[:someConsequences]
+	}
+	for _, i := range shown {
+		f := p.report.Items[i]
+		p.put("    ", "      ", fmt.Sprintf("%s: %s (%s)", f.ID, sentence(f.Title), some(objects(f), 1)))
+	}
+	if rest := len(all) - len(shown); rest > 0 {
+		p.put("    ", "    ", fmt.Sprintf("and %d more (-o wide shows all)", rest))
+	}
+}
+
+func (p *page) fix(f doctor.Finding) {
+	if f.Fix.Text == "" && len(f.Fix.Commands) == 0 && f.Fix.Values == "" {
+		return
+	}
+	p.gap()
+	p.b.WriteString("  Fix:\n")
+	for _, line := range quoted(f.Fix.Text) {
+		p.put("    ", "    ", line)
+	}
+	if f.Fix.Values != "" {
+		for _, line := range verbatim(f.Fix.Values) {
+			p.b.WriteString(strings.TrimRight("      "+line, " ") + "\n")
+		}
+	}
+	for _, command := range f.Fix.Commands { // in one piece, so that it can be copied
+		for _, line := range verbatim(command) {
+			p.b.WriteString("      " + p.paint.in(bold, line) + "\n")
+		}
+	}
+}
+
+// verbatim are lines to copy: clean, and never cut.
+func verbatim(text string) []string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		lines = append(lines, clean(strings.TrimRight(line, "\r\n")))
+	}
+	return lines
+}
+
+// warnings are told in short: what, where, the first quotation and the fix.
+func (p *page) warnings() {
+	for _, i := range Roots(p.report, doctor.Warning) {
+		if p.Wide {
+			p.root(i)
+			continue
+		}
+		f := p.report.Items[i]
+		p.gap()
+		p.b.WriteString(p.mark(f) + "\n")
+		p.put("  ", "  ", full(f.Title))
+		p.put("  on ", "     ", p.objects(f))
+		if len(f.Evidence) > 0 {
+			p.quote(f.Evidence[0])
+		}
+		if lines := quoted(f.Fix.Text); len(lines) > 0 {
+			p.put("  Fix: ", "       ", lines[0])
+		}
+		for _, command := range f.Fix.Commands {
+			for _, line := range verbatim(command) {
+				p.b.WriteString("      " + p.paint.in(bold, line) + "\n")
+			}
+		}
+		if n := len(Consequences(p.report, i)); n > 0 {
+			p.put("  ", "  ", fmt.Sprintf("It explains %s.", count(n, "other finding")))
+		}
+	}
+}
+
+func (p *page) infos() {
+	all := Roots(p.report, doctor.Info)
+	if len(all) == 0 {
+		return
+	}
+	p.title("Worth knowing:")
+	shown := all
+	if !p.Wide && len(all) > someInfos+1 {
+		shown = all[:someInfos]
+	}
+	for _, i := range shown {
+		f := p.report.Items[i]
+		p.put("  ", "    ", fmt.Sprintf("%s: %s (%s)", f.ID, sentence(f.Title), p.objects(f)))
+	}
+	if rest := len(all) - len(shown); rest > 0 {
+		p.put("  ", "  ", fmt.Sprintf("and %d more (-o wide shows all)", rest))
+	}
+}
+
+func (p *page) blinds() {
+	all := Blinds(p.report)
+	if len(all) == 0 {
+		return
+	}
+	p.title("Could not be seen:")
+	shown := all
+	if !p.Wide && len(all) > someBlinds+1 {
+		shown = all[:someBlinds]
+	}
+	for _, b := range shown {
+		what := count(len(b.Checks), "check")
+		if len(b.Checks) <= 2 || p.Wide {
+			what = strings.Join(b.Checks, ", ")
+		}
+		if len(b.Objects) > 0 {
+			what += " on " + some(b.Objects, someObjects)
+		}
+		p.put("  ", "    ", cut(clean(b.Why))+": "+what)
+	}
+	if rest := len(all) - len(shown); rest > 0 {
+		p.put("  ", "  ", fmt.Sprintf("and %d more reasons (-o wide shows all)", rest))
+	}
+}
+
+func (p *page) layers() {
+	if len(p.report.Layers) == 0 {
+		return
+	}
+	p.gap()
+	name, checks, passed := 0, 0, 0
+	for _, l := range p.report.Layers {
+		name = max(name, len(l.Layer))
+		checks, passed = max(checks, len(count(l.Checks, "check"))), max(passed, len(fmt.Sprint(l.Passed)))
+	}
+	for _, l := range p.report.Layers {
+		parts := []string{fmt.Sprintf("%-*s  %-*s  %*d passed", name, l.Layer, checks, count(l.Checks, "check"), passed, l.Passed)}
+		if l.Errors > 0 {
+			parts = append(parts, p.paint.in(red, count(l.Errors, "error")))
+		}
+		if l.Warnings > 0 {
+			parts = append(parts, p.paint.in(yellow, count(l.Warnings, "warning")))
+		}
+		if l.Unknown > 0 {
+			parts = append(parts, fmt.Sprintf("%d unknown", l.Unknown))
+		}
+		p.b.WriteString(strings.Join(parts, "  ") + "\n")
+	}
+}
+
+// Names are what -o name prints: each root once, by its check's ID.
+func Names(r doctor.Report) []string {
+	var names []string
+	for _, f := range r.Items {
+		if name := "finding/" + f.ID; f.Root && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}

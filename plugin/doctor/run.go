@@ -1,0 +1,130 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/printers"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// examination is one run of doctor.
+type examination struct {
+	*options
+	streams    genericiooptions.IOStreams
+	connection *kube.Connection
+}
+
+func (e *examination) run(ctx context.Context) error {
+	if e.fromBundle != "" {
+		s, err := snapshot.Open(e.fromBundle)
+		if err != nil {
+			return fmt.Errorf("--from-bundle %s: %w", e.fromBundle, err)
+		}
+		return e.conclude(s)
+	}
+	cluster, err := e.connection.Cluster()
+	if err != nil {
+		return err
+	}
+	show := progress.New(e.streams.ErrOut)
+	g := &gathering{
+		options: e.options, source: &clusterSource{e.options, cluster, e.connection.LedgerNamespace, show}, reader: newPodReader(cluster, e.connection, e.pods), show: show,
+		namespace: e.connection.LedgerNamespace,
+	}
+	s, err := g.gather(ctx)
+	if err != nil {
+		return kube.Explain(err)
+	}
+	if e.fix != "" {
+		return e.mend(ctx, cluster, s)
+	}
+	return errors.Join(e.writeBundle(s), e.conclude(s))
+}
+
+// conclude examines a snapshot and prints what was found.
+func (e *examination) conclude(s *snapshot.Snapshot) error {
+	r := e.examine(s)
+	err := e.print(r, s)
+	if e.html != "" {
+		err = errors.Join(err, e.writeFile("--html", e.html, 0o644, func(w io.Writer) error {
+			return report.HTML(w, r, allocation(s), build.Get().Version)
+		}))
+	}
+	if err == nil && e.failOn != never && report.AtLeast(r, doctor.Severity(e.failOn)) {
+		return &usage.Verdict{} // the report has said it
+	}
+	return err
+}
+
+func (e *examination) examine(s *snapshot.Snapshot) doctor.Report {
+	r := doctor.Examine(s, doctor.Options{Checks: e.checks, IgnoreInjected: e.ignoreInjected, Ignore: e.ignore, Since: e.since})
+	return report.Filter{Min: doctor.Severity(e.minSeverity), Namespace: e.namespace}.Apply(r)
+}
+
+// print writes the report to stdout in the format that is wanted.
+func (e *examination) print(r doctor.Report, s *snapshot.Snapshot) error {
+	out := e.streams.Out
+	switch e.output {
+	case "", "wide":
+		text := report.Text{Width: report.WidthFor(printer.Width(out)), Colour: printers.AllowsColorOutput(out), Wide: e.output == "wide"}
+		if text.Wide {
+			text.Allocation = allocation(s)
+		}
+		return text.Write(out, r)
+	case "junit":
+		failOn := doctor.Severity(e.failOn)
+		if e.failOn == never {
+			failOn = doctor.Error
+		}
+		return report.JUnit(out, r, e.chosen(), failOn)
+	case "sarif":
+		return report.SARIF(out, r, e.chosen(), build.Get().Version)
+	case "json":
+		return e.format().Object(report.Escaping(out), r)
+	}
+	return e.format().Object(out, r, report.Names(r)...)
+}
+
+func allocation(s *snapshot.Snapshot) *doctor.AllocationView {
+	view := doctor.Allocation(doctor.NewFacts(s))
+	return &view
+}
+
+func (e *examination) writeBundle(s *snapshot.Snapshot) error {
+	if e.bundle == "" {
+		return nil
+	}
+	// 0600: secrets are taken out, and it still says much about the cluster.
+	return e.writeFile("--bundle", e.bundle, 0o600, func(w io.Writer) error { return snapshot.Write(w, s) })
+}
+
+// writeFile writes a file as a whole or not at all, and says so.
+func (e *examination) writeFile(flag, file string, mode os.FileMode, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(file), ".gpu-fault-doctor-*")
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	err = errors.Join(write(f), f.Chmod(mode), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("%s %s was not written: %w", flag, file, err), os.Remove(f.Name()))
+	}
+	printer.Talk(e.streams.ErrOut, "%s written", file)
+	return nil
+}

@@ -1,0 +1,88 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot/collect"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+)
+
+// clusterSource is a source on a real cluster.
+type clusterSource struct {
+	*options
+	cluster   *kube.Cluster
+	namespace string // of the ledger
+	show      *progress.Reporter
+}
+
+// API implements source.
+func (c *clusterSource) API(ctx context.Context) (*snapshot.Snapshot, error) {
+	from, err := collect.Connect(c.cluster.Config, c.namespace)
+	if err != nil {
+		return nil, err
+	}
+	s, err := collect.Collect(ctx, from, collect.Options{
+		Client: build.Get().Version, Context: c.cluster.Context, APIOnly: c.apiOnly, NoImages: c.noImages,
+	}, func(text string) { c.show.Step("cluster", text) })
+	if err != nil {
+		return nil, err
+	}
+	c.show.Step("cluster", fmt.Sprintf("read: %d nodes, %d pods", len(s.Nodes), s.Meta.PodsSeen))
+	return s, nil
+}
+
+// The most nodes that are read without being asked for: of those that look wrong in the same way a few tell what there is to tell.
+const (
+	mostSuspicious = 20
+	mostAlike      = 3
+)
+
+// Suspicious implements source.
+func (c *clusterSource) Suspicious(s *snapshot.Snapshot) []string {
+	return suspicious(doctor.Examine(s, doctor.Options{}))
+}
+
+// suspicious are the GPU nodes about which something was found, at most so many that look alike. When something is wrong and no GPU node is
+// named by it, the first few are.
+func suspicious(r doctor.Report) []string {
+	looks := map[string][]string{} // the IDs of what was found, by node
+	wrong := false
+	for _, f := range r.Items {
+		if f.Root && f.Severity == doctor.Info {
+			continue
+		}
+		wrong = true
+		for _, name := range f.Nodes {
+			looks[name] = append(looks[name], f.ID)
+		}
+	}
+	var named, others []string
+	for _, n := range r.Nodes {
+		if len(looks[n.Node]) > 0 {
+			named = append(named, n.Node)
+		} else {
+			others = append(others, n.Node)
+		}
+	}
+	if len(named) == 0 && wrong {
+		return others[:min(mostAlike, len(others))]
+	}
+	slices.SortStableFunc(named, func(a, b string) int { return cmp.Compare(len(looks[b]), len(looks[a])) }) // the worst first
+	alike := map[string]int{}
+	var chosen []string
+	for _, name := range named {
+		look := strings.Join(looks[name], " ")
+		if alike[look]++; alike[look] <= mostAlike && len(chosen) < mostSuspicious {
+			chosen = append(chosen, name)
+		}
+	}
+	return chosen
+}

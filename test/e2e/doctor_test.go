@@ -1,0 +1,206 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
+)
+
+// The nodes share the machine's kernel log, in which older tests have left XIDs: doctor is asked about the time since a test began.
+type patient struct {
+	*env
+	began time.Time
+}
+
+func newPatient(t *testing.T) *patient {
+	t.Helper()
+	p := &patient{env: setup(t), began: time.Now()}
+	p.worker.RestartNPD(t) // forgets the XIDs of older tests
+	return p
+}
+
+// ask runs doctor on the worker and returns its report. Finding something is no failure.
+func (p *patient) ask(args ...string) doctor.Report {
+	p.t.Helper()
+	since := time.Since(p.began).Round(time.Second) + time.Second
+	r := p.plugin(append([]string{"doctor", "--node", p.worker.Name, "--since", since.String(), "-o", "json"}, args...)...)
+	if r.code != 0 && r.code != 2 {
+		p.t.Fatalf("doctor: exit %d\n%s", r.code, r.stderr)
+	}
+	var report doctor.Report
+	p.decode(r.stdout, &report)
+	if wanted := map[bool]int{true: 2, false: 0}[report.Summary.Errors > 0]; r.code != wanted {
+		p.t.Errorf("doctor: exit %d with %d errors", r.code, report.Summary.Errors)
+	}
+	return report
+}
+
+// roots are the IDs of what is at error level, and whatever else is wrong with the report.
+func roots(report doctor.Report) string {
+	var ids []string
+	for _, f := range report.Items {
+		switch {
+		case f.Severity == doctor.Error && !f.Root:
+			ids = append(ids, f.ID+" (no root)")
+		case f.Severity == doctor.Error, f.Severity == doctor.Warning:
+			ids = append(ids, f.ID)
+			if len(f.Evidence) == 0 || f.Fix.Text == "" {
+				ids = append(ids, "(without evidence or fix)")
+			}
+		}
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " ")
+}
+
+func describe(report doctor.Report) string {
+	var lines []string
+	for _, f := range report.Items {
+		lines = append(lines, fmt.Sprintf("%s %s root=%t %s on %s: %+v", f.Severity, f.ID, f.Root, f.Title, f.Object, f.Evidence))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// A healthy cluster has no finding, and nothing is left of the look at it.
+func TestDoctorOnAHealthyCluster(t *testing.T) {
+	p := newPatient(t)
+	report := p.ask("--all-gpu-nodes=false")
+	if got := roots(report); got != "" {
+		t.Errorf("doctor finds %s on a healthy cluster:\n%s", got, describe(report))
+	}
+	if report.Summary.GPUNodes != 2 || report.Summary.NodesRead != 1 || report.Summary.Checks < 60 {
+		t.Errorf("%+v", report.Summary)
+	}
+	p.noPods()
+}
+
+// For every fault that this tool can make doctor has exactly one root: the run while it is known, and what is really wrong for those who must not
+// know of it.
+func TestDoctorFindsEveryFault(t *testing.T) {
+	type row struct {
+		fault string
+		args  []string
+		pod   bool // a GPU pod is made, so that there are symptoms
+		root  string
+	}
+	rows := []row{
+		{fault: "runtime missing-handler", args: []string{"--mode", "missing-handler"}, pod: true, root: "rt.handler-missing"},
+		{fault: "runtime wrong-instance", args: []string{"--mode", "wrong-instance"}, pod: true, root: "rt.wrong-instance"},
+		{fault: "runtime binary-missing", args: []string{"--mode", "binary-missing"}, pod: true, root: "rt.binary-missing"},
+		{fault: "runtime wrong-runtime-type", args: []string{"--mode", "wrong-runtime-type"}, pod: true, root: "rt.runtime-type"},
+		{fault: "runtime cgroup-driver", args: []string{"--mode", "cgroup-driver"}, pod: true, root: "rt.cgroup-driver"},
+		{fault: "runtime option-misplaced", args: []string{"--mode", "option-misplaced"}, root: "rt.option-misplaced"},
+		{fault: "runtime missing-handler, not restarted", args: []string{"--mode", "missing-handler", "--no-restart"}, root: "rt.edited-not-restarted"},
+		{fault: "runtime unparsable, not restarted", args: []string{"--mode", "unparsable", "--no-restart"}, root: "rt.unparsable"},
+	}
+	matrix := []string{fmt.Sprintf("%-40s %-26s %s", "FAULT", "ROOT, UNKNOWN RUN", "ROOT, KNOWN RUN")}
+	for i, row := range rows {
+		ok := t.Run(row.fault, func(t *testing.T) {
+			p := newPatient(t)
+			run := p.breaks(row.args...)
+			if row.pod {
+				name := fmt.Sprintf("gpu-doctor-%d", i)
+				p.gpuPod(name)
+				p.hasWarning(name)
+			}
+			blind, knowing := p.ask("--ignore-injected"), p.ask()
+			if got := roots(blind); got != row.root {
+				t.Errorf("without knowledge of the run the roots are %q, wanted %q:\n%s", got, row.root, describe(blind))
+			}
+			if got := roots(knowing); got != "fault.injected" {
+				t.Errorf("the roots are %q:\n%s", got, describe(knowing))
+			} else if fix := fmt.Sprint(knowing.Items[0].Fix); !strings.Contains(fix, "revert "+run.ID) {
+				t.Errorf("the fix does not revert %s: %s", run.ID, fix)
+			}
+			matrix = append(matrix, fmt.Sprintf("%-40s %-26s %s", row.fault, roots(blind), roots(knowing)))
+			p.ok("revert", run.ID, "--yes")
+			if row.pod {
+				p.podRan(fmt.Sprintf("gpu-doctor-%d", i))
+			}
+			healed := p.ask()
+			if got := roots(healed); got != "" {
+				t.Errorf("after the revert the roots are %q:\n%s", got, describe(healed))
+			}
+		})
+		if !ok {
+			matrix = append(matrix, row.fault+" FAILED")
+		}
+	}
+	t.Log("\n" + strings.Join(matrix, "\n"))
+}
+
+// hasWarning waits until the kubelet has said what is wrong with a pod.
+func (e *env) hasWarning(pod string) {
+	e.t.Helper()
+	cluster.Eventually(e.t, patience, "the kubelet says what is wrong with pod "+pod, func() (bool, string) {
+		events, err := e.cluster.Client.CoreV1().Events("default").List(e.t.Context(), metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("involvedObject.name", pod).String(),
+		})
+		if err != nil {
+			return false, err.Error()
+		}
+		said := ""
+		for _, event := range events.Items {
+			said += event.Reason + ": " + event.Message + "\n"
+		}
+		return strings.Contains(said, "Failed"), said
+	})
+}
+
+// Each XID is found, whether by the run that wrote it or, by those who do not know that, for what it says.
+func TestDoctorFindsXIDs(t *testing.T) {
+	matrix := []string{fmt.Sprintf("%-10s %-26s %s", "XID", "ROOT, UNKNOWN RUN", "ROOT, KNOWN RUN")}
+	for _, row := range []struct{ code, root string }{
+		{"79", "hw.gpu-lost"}, {"48", "hw.ecc"}, {"64", "hw.row-remap"}, {"74", "hw.nvlink"}, {"119", "drv.gsp"}, {"62", "hw.xid-recent"},
+	} {
+		ok := t.Run(row.code, func(t *testing.T) {
+			p := newPatient(t)
+			p.ok("xid", row.code, p.worker.Name, "--allow-majority", "--yes")
+			blind, knowing := p.ask("--ignore-injected"), p.ask()
+			if got := roots(blind); got != row.root {
+				t.Errorf("without knowledge of the run the roots are %q, wanted %q:\n%s", got, row.root, describe(blind))
+			}
+			if got := roots(knowing); got != "fault.injected" {
+				t.Errorf("the roots are %q:\n%s", got, describe(knowing))
+			}
+			matrix = append(matrix, fmt.Sprintf("%-10s %-26s %s", row.code, roots(blind), roots(knowing)))
+			p.ok("revert", "--all", "--yes")
+		})
+		if !ok {
+			matrix = append(matrix, row.code+" FAILED")
+		}
+	}
+	t.Log("\n" + strings.Join(matrix, "\n"))
+}
+
+// A bundle says offline what doctor says online, and has no secrets in it.
+func TestDoctorFromABundle(t *testing.T) {
+	p := newPatient(t)
+	p.breaks("--mode", "binary-missing")
+	p.gpuPod("gpu-bundle")
+	p.hasWarning("gpu-bundle")
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	online := p.ask("--bundle", file, "--ignore-injected")
+	r := p.pluginWith([]string{"KUBECONFIG=/nonexistent"}, "doctor", "--from-bundle", file, "--ignore-injected", "-o", "json",
+		"--since", (time.Since(p.began).Round(time.Second) + time.Minute).String())
+	var offline doctor.Report
+	p.decode(r.stdout, &offline)
+	if got, want := roots(offline), roots(online); got != want || got != "rt.binary-missing" || r.code != 2 {
+		t.Errorf("offline %q, online %q, exit %d\n%s", got, want, r.code, r.stderr)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("the bundle is readable by others: %v, %v", info, err)
+	}
+}
