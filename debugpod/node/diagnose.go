@@ -61,8 +61,17 @@ type diagnosing struct {
 	run           func(context.Context, command) (string, error)
 	kernelLog     func(path string) (kernelBacklog, error)
 
-	// known is the inspection of the runtime when that is done; nil while it is not, or when it hangs.
-	known *inspection
+	// node is what the parts of the kubelet need to know.
+	node knowledge
+}
+
+// knowledge is what is known of the node's processes.
+type knowledge struct {
+	programs   []program
+	kubelet    kubelet
+	problem    string // why there is no kubelet
+	kubeletDir string // --root-dir
+	units      []Unit
 }
 
 func diagnose(ctx context.Context, req Diagnose, host Host) Diagnosis {
@@ -78,6 +87,7 @@ func (d *diagnosing) diagnose(ctx context.Context, req Diagnose) Diagnosis {
 	ctx, cancel := context.WithTimeoutCause(ctx, diagnosePatience, fmt.Errorf("the whole took more than %v", diagnosePatience))
 	defer cancel()
 	found := &Diagnosis{Probe: Probe{Time: d.clock.now, Uptime: d.clock.uptime}}
+	d.node = knowledge{problem: "the processes could not be read", kubeletDir: defaultKubeletDir}
 	var rest []*pending
 	inspected := d.inspectRuntime().start(ctx)
 	for _, p := range d.parts() {
@@ -121,35 +131,25 @@ func (d *diagnosing) parts() []part {
 
 // partsOfKubelet are those that need to know the kubelet and its runtime.
 func (d *diagnosing) partsOfKubelet(req Diagnose, runtime Runtime) []part {
-	var programs []program
-	if d.known != nil {
-		programs = d.known.programs
-	}
-	kubelet, problem := findKubelet(programs, d.host)
-	if d.known == nil {
-		problem = "the processes could not be read"
-	}
-	units := d.units(programs, kubelet, runtime)
+	here := d.node
 	parts := []part{
 		{"processes", filePatience, func(context.Context) (func(*Diagnosis), error) {
-			if d.known == nil {
-				return nil, errors.New(problem)
+			if here.programs == nil {
+				return nil, errors.New(here.problem)
 			}
-			byName := gpuProcesses(programs)
-			return func(found *Diagnosis) { found.Probe.Processes, found.Probe.Units = byName, units }, nil
+			byName := gpuProcesses(here.programs)
+			return func(found *Diagnosis) { found.Probe.Processes, found.Probe.Units = byName, here.units }, nil
 		}},
-		{"kubeletConfig", filePatience, func(context.Context) (func(*Diagnosis), error) { return d.kubeletConfig(kubelet, problem) }},
-		{"devicePlugins", filePatience, func(context.Context) (func(*Diagnosis), error) { return d.devicePlugins(kubelet) }},
+		{"kubeletConfig", filePatience, func(context.Context) (func(*Diagnosis), error) { return d.kubeletConfig(here.kubelet, here.problem) }},
+		{"devicePlugins", filePatience, func(context.Context) (func(*Diagnosis), error) { return d.devicePlugins(here.kubeletDir) }},
 		{"toolkitConfig", filePatience, func(context.Context) (func(*Diagnosis), error) { return d.toolkitConfig(runtime) }},
 		{"journals", journalLimit + overtime, func(ctx context.Context) (func(*Diagnosis), error) {
-			return d.journals(ctx, journalUnits(units, kubelet.PID, runtime, req.Units))
+			return d.journals(ctx, journalUnits(here.units, here.kubelet.PID, runtime, req.Units))
 		}},
 	}
 	// One hung file system must not hide how full the others are.
-	for _, dir := range []string{"/", d.kubeletDir(kubelet), runtimeDir(runtime)} {
-		if dir != "" {
-			parts = append(parts, d.filesystem(dir))
-		}
+	for _, dir := range unique([]string{"/", here.kubeletDir, runtimeDir(runtime)}) {
+		parts = append(parts, d.filesystem(dir))
 	}
 	return parts
 }
@@ -160,7 +160,11 @@ func (d *diagnosing) inspectRuntime() part {
 		in := d.newInspection(d.host)
 		in.inspect(ctx)
 		in.stopped(ctx)
-		return func(found *Diagnosis) { found.Runtime, d.known = *in.result, in }, nil
+		here := knowledge{programs: in.programs}
+		here.kubelet, here.problem = findKubelet(in.programs, d.host)
+		here.kubeletDir = d.kubeletDir(here.kubelet)
+		here.units = d.units(in.programs, here.kubelet, *in.result)
+		return func(found *Diagnosis) { found.Runtime, d.node = *in.result, here }, nil
 	}}
 }
 

@@ -66,8 +66,10 @@ var driverPlaces = []struct{ root, folder, libraries string }{
 // driverProgram finds a program of the driver; ok is whether it is there.
 func driverProgram(node rootFS, name string) (c command, ok bool) {
 	for _, place := range driverPlaces {
-		if executable(node, path.Join(place.root, place.folder, name)) == "" {
-			return command{root: rootFS(node.below(place.root)), program: path.Join(place.folder, name), libraries: place.libraries}, true
+		root, err := node.resolve(relative(place.root))
+		program := path.Join(place.folder, name)
+		if err == nil && executable(rootFS(root), program) == "" { // with its links as it will see them itself
+			return command{root: rootFS(root), program: program, libraries: place.libraries}, true
 		}
 	}
 	return command{}, false

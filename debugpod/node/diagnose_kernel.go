@@ -133,7 +133,7 @@ var chatterWords = []string{"pcieport", "aer:", "dpc:", "pcie bus error", "mlx5"
 func concernsGPUs(text string) (concerned, many bool) {
 	lower := strings.ToLower(text)
 	// Firewalls have prefixes of their own ("[UFW BLOCK]", or what somebody gave iptables or nftables), but the fields are the kernel's.
-	if strings.Contains(lower, "[ufw block]") || strings.Contains(text, " DPT=") && strings.Contains(text, "IN=") {
+	if strings.Contains(lower, "[ufw block]") || strings.Contains(text, "IN=") && (strings.Contains(text, " DPT=") || strings.Contains(text, " OUT=") && strings.Contains(text, " SRC=")) {
 		return true, true
 	}
 	for _, word := range gpuWords {

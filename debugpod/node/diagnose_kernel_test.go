@@ -33,6 +33,7 @@ func TestConcernsGPUs(t *testing.T) {
 		"mlx5_core 0000:a1:00.0 eth0: Link down":                                                      "many",
 		"[UFW BLOCK] IN=eth0 OUT= MAC= SRC=10.0.0.2 DST=10.0.0.1 LEN=60 PROTO=TCP SPT=1 DPT=10250":    "many",
 		"nft-drop: IN=eth0 OUT= SRC=10.0.0.2 DST=10.0.0.1 LEN=60 PROTO=TCP SPT=1 DPT=50051 WINDOW=1":  "many",
+		"drop: IN=eth0 OUT=cni0 MAC= SRC=10.0.0.2 DST=10.0.0.1 LEN=84 PROTO=ICMP":                     "many",
 		"EXT4-fs (sda1): mounted filesystem":                                                          "",
 		"systemd[1]: Started kubelet.service":                                                         "",
 		"":                                                                                            "",
@@ -50,8 +51,9 @@ func TestBacklogBounds(t *testing.T) {
 	t.Parallel()
 	log := backlogOf{record(1, "NVRM: Xid (PCI:0000:17:00): 79, the first"), "EPIPE", "garbage", "1,2;x"}
 	for i := range 100_000 {
-		log = append(log, record(10+i, "[UFW BLOCK] IN=eth0 DPT=22"), record(200_000+i, "EXT4-fs: nothing"))
+		log = append(log, record(10+i, "[UFW BLOCK] IN=eth0 DPT=22"))
 	}
+	log = append(log, record(200_000, "EXT4-fs: nothing"))
 	records, err := readBacklog(t.Context(), &log, testClock())
 	if err != nil || len(records) != maxChatter+1 {
 		t.Fatalf("%d records, %v", len(records), err)
@@ -60,7 +62,7 @@ func TestBacklogBounds(t *testing.T) {
 		t.Errorf("from %+v to %+v", records[0], records[len(records)-1])
 	}
 	log = nil
-	for i := range 100_000 {
+	for i := range 10_000 {
 		log = append(log, record(i, "NVRM: Xid "+strings.Repeat("x", 900)+"\xff"))
 	}
 	records, err = readBacklog(t.Context(), &log, testClock())
@@ -71,7 +73,7 @@ func TestBacklogBounds(t *testing.T) {
 			t.Fatalf("not UTF-8: %q", r.Text)
 		}
 	}
-	if err != nil || size > maxKernelText || len(records) < 1000 || records[len(records)-1].Sequence != 99_999 {
+	if err != nil || size > maxKernelText || len(records) < 1000 || records[len(records)-1].Sequence != 9_999 {
 		t.Errorf("%d records of %d bytes, %v", len(records), size, err)
 	}
 	if !slices.IsSortedFunc(records, func(a, b KernelRecord) int { return int(a.Sequence) - int(b.Sequence) }) {

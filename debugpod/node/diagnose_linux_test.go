@@ -195,7 +195,7 @@ func TestDevicePlugins(t *testing.T) {
 	if problem != "" {
 		t.Fatal(problem)
 	}
-	put, err := n.diagnosis(noProgram).devicePlugins(kubelet)
+	put, err := n.diagnosis(noProgram).devicePlugins(n.diagnosis(noProgram).kubeletDir(kubelet))
 	var found Diagnosis
 	put(&found)
 	sockets := found.Probe.DevicePlugins

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // readGPUs lists the GPUs that the driver knows, in the order of their PCI addresses: NVML and nvidia-smi number them so.
@@ -93,6 +95,19 @@ func parseDriverVersion(text string) string {
 		return ""
 	}
 	return m[1]
+}
+
+// smiTimeout is how long nvidia-smi may take. It needs seconds without persistence mode, and hangs where a GPU is broken.
+const smiTimeout = 8 * time.Second
+
+// nvidiaSMI asks the node's nvidia-smi for every GPU's PCI address and UUID.
+func nvidiaSMI(ctx context.Context, root string) (string, error) {
+	c, ok := driverProgram(rootFS(root), "nvidia-smi")
+	if !ok {
+		return "", errors.New("it is in none of the places where it could be")
+	}
+	c.args, c.limit, c.most = []string{"--query-gpu=pci.bus_id,uuid", "--format=csv,noheader"}, smiTimeout, 1<<20
+	return runCommand(ctx, c)
 }
 
 // completeUUIDs asks nvidia-smi for the UUIDs that the driver's files do not tell.

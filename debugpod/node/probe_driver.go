@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -191,7 +190,7 @@ func (d *diagnosing) devices(context.Context) (func(*Diagnosis), error) {
 			names = append(names, glob(d.root, path.Join(dir, sub), "*", maxListed)...)
 		}
 		for _, name := range names {
-			info, err := os.Lstat(d.root.below(name))
+			info, err := d.root.lstat(name)
 			switch {
 			case err != nil:
 				wrong.add("%w", err)
@@ -213,7 +212,7 @@ func (d *diagnosing) devices(context.Context) (func(*Diagnosis), error) {
 			continue
 		}
 		link := fmt.Sprintf("/dev/char/%d:%d", n.Major, n.Minor)
-		_, err := os.Lstat(d.root.below(link))
+		_, err := d.root.lstat(link)
 		links[link] = err == nil
 	}
 	return func(found *Diagnosis) { found.Probe.Devices, found.Probe.DevChar = nodes, links }, wrong.err()

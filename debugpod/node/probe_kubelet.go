@@ -114,9 +114,8 @@ func (d *diagnosing) kubeletDir(kubelet kubelet) string {
 	return kubelet.abs(cmp.Or(dir, defaultKubeletDir))
 }
 
-// devicePlugins are the sockets by which the kubelet and device plugins, and DRA drivers, talk.
-func (d *diagnosing) devicePlugins(kubelet kubelet) (func(*Diagnosis), error) {
-	base := d.kubeletDir(kubelet)
+// devicePlugins are the sockets by which the kubelet and device plugins, and DRA drivers, talk; base is the kubelet's --root-dir.
+func (d *diagnosing) devicePlugins(base string) (func(*Diagnosis), error) {
 	var wrong problems
 	var sockets []Socket
 	if _, err := d.root.stat(base); err != nil {
@@ -174,9 +173,3 @@ func runtimeDir(runtime Runtime) string {
 	}
 	return "/var/lib/containerd"
 }
-
-func sortEntries(entries []fs.DirEntry) {
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-}
-
-func containsWord(words []string, word string) bool { return slices.Contains(words, word) }

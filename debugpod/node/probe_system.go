@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -49,7 +51,7 @@ func parseOSRelease(text string) map[string]string {
 	values := map[string]string{}
 	for line := range strings.Lines(text) {
 		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
-		if !ok || !containsWord(osKeys, key) {
+		if !ok || !slices.Contains(osKeys, key) {
 			continue
 		}
 		value = strings.TrimSpace(value)
@@ -153,11 +155,10 @@ func readEntries(root rootFS, dir string, most int) ([]fs.DirEntry, error) {
 	}
 	defer func() { _ = folder.Close() }()
 	entries, err := folder.ReadDir(most)
-	if len(entries) == 0 { // the end of the folder is an error, too
-		return nil, nil
+	if len(entries) == 0 && !errors.Is(err, io.EOF) {
+		return nil, err
 	}
-	sortEntries(entries)
-	_ = err // a part of it is more than nothing
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -34,7 +35,7 @@ func FuzzParseOSRelease(f *testing.F) {
 	f.Add("ID=\"x\"\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		for key, value := range parseOSRelease(text) {
-			if !containsWord(osKeys, key) || len(value) > 260 {
+			if !slices.Contains(osKeys, key) || len(value) > 260 {
 				t.Errorf("%q: %q", key, value)
 			}
 		}
@@ -251,7 +252,7 @@ func FuzzParseCDI(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if paths := spec.hostPaths(); len(paths) > maxCDIPaths || containsWord(paths, "") {
+		if paths := spec.hostPaths(); len(paths) > maxCDIPaths || slices.Contains(paths, "") {
 			t.Errorf("%q", paths)
 		}
 	})

@@ -57,4 +57,13 @@ func (r rootFS) resolve(name string) (string, error) {
 	return r.below(done), nil
 }
 
+// lstat looks at a file itself also where it is a link, and follows those on the way to it.
+func (r rootFS) lstat(name string) (fs.FileInfo, error) {
+	dir, err := r.resolve(relative(path.Dir(name)))
+	if err != nil {
+		return nil, err
+	}
+	return os.Lstat(filepath.Join(dir, path.Base(name)))
+}
+
 func (r rootFS) below(name string) string { return filepath.Join(string(r), filepath.FromSlash(name)) }

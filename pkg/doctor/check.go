@@ -30,9 +30,11 @@ type Check struct {
 	Reads, Why string
 	// Explains are IDs of findings, or patterns such as "dp.*", that follow from this one where both concern the same node or pod.
 	Explains []string
-	Doc      string   // a link
-	Sources  []string // threads and documents that show the failure: gpu-operator#1323
-	Run      func(*Facts, *Result)
+	// InfoExplains says that findings at Info explain as well: what is so on purpose, or only for a while. Else an Info hides no error.
+	InfoExplains bool
+	Doc          string   // a link
+	Sources      []string // threads and documents that show the failure: gpu-operator#1323
+	Run          func(*Facts, *Result)
 }
 
 // Result takes what one check finds.

@@ -119,11 +119,14 @@ func (f *Facts) refusal(owner Object, e *corev1.Event) refusal {
 	return x
 }
 
-// severity: what is known to concern GPUs is an error; in a namespace that has GPU pods it may.
+// severity: what is known to concern GPUs is an error; in a namespace that has GPU pods it may, and a missing role is rare enough to be told
+// in any.
 func (x refusal) severity(f *Facts) (Severity, Confidence) {
 	switch {
 	case x.gpu || x.component != "":
 		return Error, Certain
+	case strings.Contains(x.event.Message, "is forbidden: User "):
+		return Warning, Possible
 	case slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Namespace == x.owner.Namespace }):
 		return Warning, Possible
 	}
@@ -136,7 +139,9 @@ func (x refusal) finding(f *Facts) Finding {
 	q.Text = cut(q.Text)
 	finding := Finding{Object: x.owner, Severity: severity, Confidence: confidence, Evidence: []Evidence{q}}
 	if x.component != "" {
-		finding.Nodes = names(f.GPUNodes)
+		for _, n := range f.GPUNodes {
+			finding.Nodes = append(finding.Nodes, n.Name)
+		}
 		return finding
 	}
 	return finding.ForPods(x.owner.String()) // no pod exists: the owner stands for those that should
@@ -165,7 +170,7 @@ func checkQuota(f *Facts, r *Result) {
 			}
 			finding := x.finding(f)
 			finding.Title = "a quota or limit of the namespace refuses the pods"
-			finding.Fix = Fix{Text: "raise the quota, or end what uses it up", Commands: []string{
+			finding.Fix = Fix{Text: "Raise the quota, or end what uses it up.", Commands: []string{
 				"kubectl -n " + x.owner.Namespace + " describe resourcequota,limitrange",
 			}}
 			for i := range f.ResourceQuotas {
@@ -194,7 +199,7 @@ func checkQuota(f *Facts, r *Result) {
 				Severity: Warning, Nodes: nil,
 				Evidence: []Evidence{{Source: fmt.Sprintf("ResourceQuota %s/%s .spec.hard", q.Namespace, q.Name), Text: fmt.Sprintf("%s: %s", name, hard.String())}},
 				Fix: Fix{
-					Text: "rename the key to requests." + string(name),
+					Text: "Rename the key to requests." + string(name) + ".",
 					Commands: []string{fmt.Sprintf(`kubectl -n %s patch resourcequota %s --type=json -p '[{"op":"remove","path":"/spec/hard/%s"},{"op":"add","path":"/spec/hard/requests.%s","value":"%s"}]'`,
 						q.Namespace, q.Name, pointer(name), pointer(name), hard.String())},
 				},
@@ -232,13 +237,13 @@ func checkPodSecurity(f *Facts, r *Result) {
 		finding := x.finding(f)
 		finding.Title = "Pod Security of the namespace refuses the pods"
 		finding.Fix = Fix{
-			Text:     "make the pods meet the level that the namespace enforces: no privilege, no host namespaces, no hostPath; a GPU by itself needs none of these",
+			Text:     "Make the pods meet the level that the namespace enforces: no privilege, no host namespaces, no hostPath; a GPU by itself needs none of these.",
 			Commands: []string{"kubectl get namespace " + x.owner.Namespace + " --show-labels"},
 		}
 		if x.component != "" {
 			finding.Title = "Pod Security of the namespace refuses the pods of a GPU component, which need privilege"
 			finding.Fix = Fix{
-				Text:     "let the namespace of the GPU components run privileged pods (chart of the GPU operator: psa.enabled=true does it)",
+				Text:     "Let the namespace of the GPU components run privileged pods (chart of the GPU operator: psa.enabled=true does it).",
 				Commands: []string{"kubectl label namespace " + x.owner.Namespace + " pod-security.kubernetes.io/enforce=privileged --overwrite"},
 			}
 		}
@@ -281,7 +286,7 @@ func checkForbidden(f *Facts, r *Result) {
 			Title: "the pod's service account may not do what the program asks of the API server", Object: PodObject(pod), Nodes: onNode(pod),
 			Confidence: Likely, Evidence: []Evidence{e},
 			Fix: Fix{
-				Text: "bind a role that allows it to the service account; the role of a binding cannot be changed: delete the wrong binding and create it again",
+				Text: "Bind a role that allows it to the service account; the role of a binding cannot be changed: delete the wrong binding and create it again.",
 				Commands: []string{
 					fmt.Sprintf("kubectl auth can-i --list -n %s --as=system:serviceaccount:%s:%s", pod.Namespace, pod.Namespace, account),
 					fmt.Sprintf("kubectl -n %s create rolebinding %s-edit --clusterrole=edit --serviceaccount=%s:%s", pod.Namespace, account, pod.Namespace, account),
@@ -297,21 +302,21 @@ func forbiddenFix(x refusal) (string, Fix) {
 	switch {
 	case strings.Contains(message, "serviceaccount") && strings.Contains(message, "not found"):
 		return "the pods cannot be created: their service account does not exist",
-			Fix{Text: "create the service account, or name one that exists", Commands: []string{describe, "kubectl -n " + x.owner.Namespace + " get serviceaccounts"}}
+			Fix{Text: "Create the service account, or name one that exists.", Commands: []string{describe, "kubectl -n " + x.owner.Namespace + " get serviceaccounts"}}
 	case strings.Contains(message, "webhook"):
 		return "an admission webhook refuses the pods, or does not answer",
-			Fix{Text: "see the webhook's message; when it does not answer, look at its service and pods", Commands: []string{
+			Fix{Text: "See the webhook's message; when it does not answer, look at its service and pods.", Commands: []string{
 				describe, "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
 			}}
 	case strings.Contains(message, "is forbidden: User "):
 		return "the pods cannot be created: a role is missing", Fix{
-			Text: "bind a role that may create pods to the user that the message names; the role of a binding cannot be changed: delete and create it", Commands: []string{
+			Text: "Bind a role that may create pods to the user that the message names; the role of a binding cannot be changed: delete and create it.", Commands: []string{
 				describe, "kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F " + x.owner.Namespace,
 			},
 		}
 	case strings.Contains(message, "RuntimeClass") && strings.Contains(message, "not found"):
 		return "the pods cannot be created: their RuntimeClass does not exist",
-			Fix{Text: "create the RuntimeClass, or take runtimeClassName out of the pods", Commands: []string{"kubectl get runtimeclasses", describe}}
+			Fix{Text: "Create the RuntimeClass, or take runtimeClassName out of the pods.", Commands: []string{"kubectl get runtimeclasses", describe}}
 	}
-	return "the API server refuses the pods", Fix{Text: "see the message of the API server", Commands: []string{describe}}
+	return "the API server refuses the pods", Fix{Text: "See the message of the API server.", Commands: []string{describe}}
 }

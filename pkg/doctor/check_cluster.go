@@ -107,22 +107,22 @@ func notReady(n *Node, ready corev1.NodeCondition) (string, Fix) {
 	case containsAny(text, []string{"container runtime is down", "runtime.v1.RuntimeService", "RuntimeReady=false", "container runtime not ready", "container runtime status check"}) &&
 		!strings.Contains(text, "NetworkReady=false"):
 		return "the node is not Ready: its kubelet gets no answer from the container runtime",
-			Fix{Text: "see why the container runtime does not serve the kubelet: its journal names a bad configuration file", Commands: logs}
+			Fix{Text: "See why the container runtime does not serve the kubelet: its journal names a bad configuration file.", Commands: logs}
 	case strings.Contains(text, "PLEG is not healthy"):
 		return "the node is not Ready: the container runtime answers too slowly (PLEG)",
-			Fix{Text: "look for hung containers, a full or slow disk, and processes in state D on the node; GPU drivers that hang cause this, too", Commands: logs}
+			Fix{Text: "Look for hung containers, a full or slow disk, and processes in state D on the node; GPU drivers that hang cause this, too.", Commands: logs}
 	case ready.Status == corev1.ConditionUnknown, strings.Contains(text, "stopped posting"), strings.Contains(text, "never posted"):
 		return "the node is not Ready: its kubelet has stopped reporting",
-			Fix{Text: "see whether the machine is up and reaches the API server, then its kubelet", Commands: []string{
+			Fix{Text: "See whether the machine is up and reaches the API server, then its kubelet.", Commands: []string{
 				"kubectl describe node " + n.Name, "# on the node:", "sudo systemctl status " + n.kubeletUnit(), "sudo journalctl -u " + n.kubeletUnit() + " -n 100 --no-pager",
 			}}
 	case containsAny(text, []string{"cni plugin not initialized", "cni config uninitialized", "NetworkReady=false", "NetworkPluginNotReady", "network plugin is not ready"}):
 		return "the node is not Ready: its network (CNI) is not set up",
-			Fix{Text: "look at the network plugin's pod on this node; it writes the file in /etc/cni/net.d that the runtime waits for", Commands: []string{
+			Fix{Text: "Look at the network plugin's pod on this node; it writes the file in /etc/cni/net.d that the runtime waits for.", Commands: []string{
 				"kubectl get pods -A -o wide --field-selector spec.nodeName=" + n.Name,
 			}}
 	}
-	return "the node is not Ready", Fix{Text: "see the condition's message, and the kubelet's journal on the node", Commands: logs}
+	return "the node is not Ready", Fix{Text: "See the condition's message, and the kubelet's journal on the node.", Commands: logs}
 }
 
 // kubeletUnit and runtimeUnit are systemd units of the node's distribution; what the helper saw there is better.
@@ -212,7 +212,7 @@ func checkConditions(f *Facts, r *Result) {
 				Title:  fmt.Sprintf("an agent on the node reports the condition %s%s", c.Type, meaning),
 				Object: n.Object(), Severity: severity, Confidence: Likely, Evidence: []Evidence{quoteCondition(n, c)},
 				Fix: Fix{
-					Text: "do what the message asks for; the condition stays until its agent takes it back (node-problem-detector: only when it restarts)",
+					Text: "Do what the message asks for; the condition stays until its agent takes it back (node-problem-detector: only when it restarts).",
 					Commands: []string{
 						"kubectl gpu-fault doctor --node " + n.Name + " # reads the kernel log and nvidia-smi there",
 						"kubectl describe node " + n.Name,
@@ -276,7 +276,7 @@ func checkNodeState(f *Facts, r *Result) {
 				Evidence: []Evidence{
 					{Source: n.Object().String() + " .status.nodeInfo.kubeletVersion", Text: version}, {Source: "version of the API server", Text: f.Meta.Server},
 				},
-				Fix: Fix{Text: "bring the kubelet to the API server's version, or at most three minor versions below it"},
+				Fix: Fix{Text: "Bring the kubelet to the API server's version, or at most three minor versions below it."},
 			})
 		}
 		if !n.Spec.Unschedulable {
@@ -285,7 +285,7 @@ func checkNodeState(f *Facts, r *Result) {
 		finding := Finding{
 			Title: "the GPU node is cordoned", Object: n.Object(), Severity: Info,
 			Evidence: []Evidence{{Source: n.Object().String() + " .spec.unschedulable", Text: "true"}},
-			Fix:      Fix{Text: "find out who cordoned it and why, then let it take pods again", Commands: []string{"kubectl uncordon " + n.Name}},
+			Fix:      Fix{Text: "Find out who cordoned it and why, then let it take pods again.", Commands: []string{"kubectl uncordon " + n.Name}},
 		}
 		for _, t := range n.Spec.Taints {
 			if t.Key == corev1.TaintNodeUnschedulable && t.TimeAdded != nil {
@@ -340,11 +340,11 @@ func checkPressure(f *Facts, r *Result) {
 func pressureFix(n *Node, kind corev1.NodeConditionType) Fix {
 	switch kind {
 	case corev1.NodeDiskPressure:
-		return Fix{Text: "free space: unused images, logs, emptyDir volumes; or give the node a bigger disk, because GPU images take 10 to 20 GB each", Commands: []string{
+		return Fix{Text: "Free space: unused images, logs, emptyDir volumes; or give the node a bigger disk, because GPU images take 10 to 20 GB each.", Commands: []string{
 			"# on the node:", "sudo crictl rmi --prune", "df -h",
 		}}
 	case corev1.NodeMemoryPressure:
-		return Fix{Text: "find what takes the node's memory; give GPU pods memory limits", Commands: []string{"kubectl top pods -A --sort-by=memory", "kubectl describe node " + n.Name}}
+		return Fix{Text: "Find what takes the node's memory; give GPU pods memory limits.", Commands: []string{"kubectl top pods -A --sort-by=memory", "kubectl describe node " + n.Name}}
 	}
-	return Fix{Text: "find what starts so many processes on the node", Commands: []string{"# on the node:", "ps -eLf | wc -l"}}
+	return Fix{Text: "Find what starts so many processes on the node.", Commands: []string{"# on the node:", "ps -eLf | wc -l"}}
 }

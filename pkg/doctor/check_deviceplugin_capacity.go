@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -180,12 +181,13 @@ func noPluginCheck() Check {
 		Needs: []Need{NeedAPI},
 		Reads: "status.capacity and pods of GPU nodes, ResourceSlices",
 		Why: "Something must tell the kubelet of GPUs: NVIDIA's device plugin, a cloud's, or a DRA driver. A node without, whose labels or hardware say that it has GPUs of NVIDIA, can give none to pods. " +
-			"It is an error only where pods wait for GPUs, because a GPU may be there for other use.",
+			"It is an error only where pods wait for GPUs, and worth knowing only where the cluster has no software for GPUs at all: a GPU may be there for other use. What a DRA driver that is there offers is told where a claim waits.",
 		Explains: gpuLost("op.clusterpolicy"),
 		Doc:      "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 		Sources:  []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934"},
 		Run: func(f *Facts, r *Result) {
-			if r.Lacks(f, "api/pods") || r.Lacks(f, "api/resourceslices") {
+			// Slices tell only where a DRA driver is.
+			if r.Lacks(f, "api/pods") || len(f.Component(DRADriver)) > 0 && r.Lacks(f, "api/resourceslices") {
 				return
 			}
 			waiting := slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" })
@@ -207,22 +209,33 @@ func checkNoPlugin(f *Facts, r *Result, n *Node, waiting bool) {
 	case !alive(n):
 		r.Unknown(n.Object(), "the node is not Ready: what the API says of its pods is old")
 		return
-	case advertises(f, n), len(current(n, DevicePlugin)) > 0, len(deleted) > 0:
+	case advertises(f, n), len(current(n, DevicePlugin)) > 0, len(deleted) > 0, len(current(n, DRADriver)) > 0:
 		r.Pass(n.Object())
 		return
 	case f.Now.Sub(n.CreationTimestamp.Time) < 5*time.Minute:
 		return // its DaemonSets are still coming
 	}
 	found := Finding{
-		Object: n.Object(), Confidence: Certain, Severity: Warning,
+		Object: n.Object(), Confidence: Certain, Severity: Info,
 		Title:    "the node has GPUs, and neither a device plugin nor a DRA driver advertises them",
 		Evidence: append([]Evidence{fieldEvidence(n.Object(), ".status.capacity", "%s", gpuText(n.Status.Capacity))}, labelEvidence(n, gpuLabels()...)...),
 		Fix:      noPluginFix(f, n),
+	}
+	if wantsPlugins(f) {
+		found.Severity = Warning
 	}
 	if waiting {
 		found.Severity = Error
 	}
 	r.Add(found)
+}
+
+// wantsPlugins is whether the cluster is meant to give GPUs to pods: it has the software for it.
+func wantsPlugins(f *Facts) bool {
+	_, operator := clusterPolicy(f)
+	return operator || len(f.Component(DevicePlugin)) > 0 || slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
+		return ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == DevicePlugin
+	})
 }
 
 // noPluginFix says why a device plugin's DaemonSet leaves the node out, or how to install one.
@@ -306,7 +319,7 @@ func advertisesGPUs(pod *corev1.Pod) bool {
 	if ComponentOf(pod.Labels, pod.Spec) == DevicePlugin {
 		return true
 	}
-	return strings.Contains(name, "hami-device-plugin") && pluginFolder(pod) != ""
+	return strings.Contains(name, "hami-device-plugin")
 }
 
 func images(pod *corev1.Pod) string {

@@ -129,7 +129,7 @@ func xidFinding(n *Node, e Evidence, lost []Evidence) Finding {
 	found := Finding{
 		Object: n.Object(), Title: "the device plugin marked a GPU unhealthy", Evidence: append([]Evidence{e}, lost...),
 		Fix: Fix{
-			Text:     "Repair or reset the GPU, then restart the device plugin's pod: it does not take the GPU back by itself.",
+			Text:     "Repair or reset the GPU, then restart the device plugin's pod: it does not take the GPU back by itself. If an application causes the XID, let the plugin ignore it (DP_DISABLE_HEALTHCHECKS=CODE).",
 			Commands: restartPlugins(n),
 		},
 	}

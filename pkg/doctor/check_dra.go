@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // The names of NVIDIA's DRA drivers.
@@ -16,6 +17,10 @@ const (
 )
 
 // draChecks are those of dynamic resource allocation: GPUs that pods get by claims, and compute domains.
+//
+// Not built: of dra.unallocatable which device a CEL selector leaves out, because that takes the API server's CEL environment, and a wrong
+// answer would send people to the wrong selector; of dra.prepare claims that are prepared and have no device nodes, which the driver layer
+// tells by the nodes themselves (drv.devnodes).
 func draChecks() []Check {
 	return []Check{unallocatableCheck(), prepareCheck(), imexCheck(), staleSliceCheck(), doubleCheck()}
 }
@@ -116,6 +121,8 @@ func checkClass(f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, clas
 	install := []string{"helm install " + chartDRA + " " + chartDRA + " --repo " + chartRepository(chartDRA) + " -n " + chartDRA + " --create-namespace --set resources.gpus.enabled=true"}
 	if h, ok := releaseOf(f, chartDRA); ok {
 		install = []string{helmUpgrade(h, "resources.gpus.enabled=true", "gpuResourcesEnabledOverride=true")}
+	} else if len(f.Component(DRADriver)) > 0 { // installed, and its release is not known
+		install = []string{"helm list -A --filter dra # then upgrade that release to the same version with --reuse-values --set resources.gpus.enabled=true"}
 	}
 	total, free := devices(f, driver)
 	switch {
@@ -171,8 +178,19 @@ func claimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourc
 			name = *s.ResourceClaimName
 		}
 	}
+	var owned []*resourcev1.ResourceClaim
 	for i := range f.ResourceClaims {
-		if c := &f.ResourceClaims[i]; c.Namespace == pod.Namespace && c.Name == name {
+		c := &f.ResourceClaims[i]
+		switch {
+		case c.Namespace != pod.Namespace:
+		case c.Name == name:
+			return c
+		case name == "" && slices.ContainsFunc(c.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.Name == pod.Name }):
+			owned = append(owned, c)
+		}
+	}
+	for _, c := range owned { // made from a template, and the pod's status does not name it yet
+		if len(owned) == 1 || c.Annotations["resource.kubernetes.io/pod-claim-name"] == wanted.Name {
 			return c
 		}
 	}
@@ -285,7 +303,7 @@ func checkPrepare(f *Facts, r *Result, pod *corev1.Pod) {
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			for _, plugin := range current(n, DRADriver) {
-				found.Evidence = append(found.Evidence, lastLines(f, plugin, plugin.Spec.Containers[0].Name, 1)...)
+				found.Evidence = append(found.Evidence, lastLines(f, plugin, mainContainer(plugin), 1)...)
 				found.Fix.Commands = append(found.Fix.Commands, restartPod(plugin.Namespace, plugin.Name))
 			}
 			if len(current(n, DRADriver)) == 0 {

@@ -182,18 +182,19 @@ func imexCheck() Check {
 			if r.Lacks(f, "api/computedomains") || r.Lacks(f, "api/pods") {
 				return
 			}
-			checkHostIMEX(f, r)
+			told := checkHostIMEX(f, r)
 			for _, u := range f.ComputeDomains {
-				checkDomain(f, r, u)
+				checkDomain(f, r, u, told)
 			}
 		},
 	}
 }
 
-// checkHostIMEX looks for an IMEX daemon of the host on nodes that are to have one of the DRA driver.
-func checkHostIMEX(f *Facts, r *Result) {
+// checkHostIMEX looks for an IMEX daemon of the host on nodes that are to have one of the DRA driver, and returns the nodes that have.
+func checkHostIMEX(f *Facts, r *Result) (told map[string]bool) {
+	told = map[string]bool{}
 	if len(f.ComputeDomains) == 0 {
-		return
+		return told
 	}
 	for _, n := range f.GPUNodes {
 		if n.Host == nil {
@@ -219,40 +220,92 @@ func checkHostIMEX(f *Facts, r *Result) {
 			r.Pass(n.Object())
 			continue
 		}
+		told[n.Name] = true
 		r.Add(Finding{
 			Severity: severity, Confidence: Likely, Object: n.Object(), Title: "the host runs an IMEX daemon of its own, which is in the way of those of compute domains", Evidence: evidence,
-			Fix: Fix{Text: "Disable it on the node, and restart the DRA driver's pods there.", Commands: []string{
-				fmt.Sprintf("kubectl debug node/%s -it --profile=sysadmin --image=busybox -- chroot /host sh -c 'systemctl disable --now nvidia-imex && systemctl mask nvidia-imex'", n.Name)}},
+			Fix: Fix{Text: "Disable it on the node, and restart the DRA driver's pods there.", Commands: []string{disableIMEX(n)}},
 		})
 	}
+	return told
 }
 
-func checkDomain(f *Facts, r *Result, u unstructured.Unstructured) {
+// checkDomain looks at one domain. On the nodes of told the host's own daemon is what stops it.
+func checkDomain(f *Facts, r *Result, u unstructured.Unstructured, told map[string]bool) {
 	object := Object{Kind: "ComputeDomain", Namespace: u.GetNamespace(), Name: u.GetName()}
 	status, _, _ := unstructured.NestedString(u.Object, "status", "status")
-	waiting := slices.IndexFunc(f.GPUPods, func(pod *corev1.Pod) bool {
-		return pod.Namespace == u.GetNamespace() && !podReady(pod) && pod.Spec.NodeName != "" && f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace && usesDomain(u, pod)
-	})
-	if status == "Ready" || waiting < 0 {
+	var waiting []*corev1.Pod
+	for _, pod := range f.GPUPods {
+		if pod.Namespace == u.GetNamespace() && !podReady(pod) && pod.Spec.NodeName != "" && f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace && usesDomain(u, pod) {
+			waiting = append(waiting, pod)
+		}
+	}
+	if status == "Ready" || len(waiting) == 0 {
 		r.Pass(object)
 		return
 	}
-	pod := f.GPUPods[waiting]
 	found := Finding{
-		Object: object, Confidence: Likely, Nodes: []string{pod.Spec.NodeName}, Title: "the compute domain is not ready, and a pod waits for it",
-		Evidence: []Evidence{fieldEvidence(object, ".status.status", "%s", orNone(status)), fieldEvidence(PodObject(pod), ".status.phase", "%s", pod.Status.Phase)},
+		Object: object, Confidence: Likely, Title: "the compute domain is not ready, and a pod waits for it",
+		Evidence: []Evidence{fieldEvidence(object, ".status.status", "%s", orNone(status)), fieldEvidence(PodObject(waiting[0]), ".status.phase", "%s", waiting[0].Status.Phase)},
 		Fix: Fix{
 			Text:     "See which of its daemons is not ready: an IMEX daemon of the host (nvidia-imex.service), another NVLink clique, and blocked ports between the nodes are what stops them.",
 			Commands: []string{fmt.Sprintf("kubectl describe computedomain %s -n %s", u.GetName(), u.GetNamespace()), "kubectl get pods -A -o wide | grep " + u.GetName(), "kubectl get nodes -L nvidia.com/gpu.clique"},
 		},
 	}
-	nodes, _, _ := unstructured.NestedSlice(u.Object, "status", "nodes")
-	for _, item := range nodes {
-		if m, ok := item.(map[string]any); ok && m["status"] != "Ready" && len(found.Evidence) < 5 {
+	for _, pod := range waiting {
+		found.Nodes = append(found.Nodes, pod.Spec.NodeName)
+	}
+	members, _, _ := unstructured.NestedSlice(u.Object, "status", "nodes")
+	for _, item := range members {
+		m, ok := item.(map[string]any)
+		if !ok {
+			continue
+		}
+		if name, _ := m["name"].(string); f.Node(name) != nil {
+			found.Nodes = append(found.Nodes, name)
+		}
+		if m["status"] != "Ready" && len(found.Evidence) < 4 {
 			found.Evidence = append(found.Evidence, fieldEvidence(object, ".status.nodes", "%v: %v", m["name"], m["status"]))
 		}
 	}
+	slices.Sort(found.Nodes)
+	found.Nodes = slices.Compact(found.Nodes)
+	if slices.ContainsFunc(found.Nodes, func(name string) bool { return told[name] }) {
+		return
+	}
+	for _, name := range found.Nodes {
+		n := f.Node(name)
+		if n == nil {
+			continue
+		}
+		e, ok := sessionInUse(f, n)
+		if !ok {
+			continue
+		}
+		if found.Title = "the compute domain is not ready, because something else on its nodes owns the IMEX session"; len(found.Evidence) < 6 {
+			found.Evidence = append(found.Evidence, e)
+		}
+		if n.Host != nil && len(n.Host.Probe.Processes["nvidia-imex"]) > 0 && len(found.Evidence) < 7 {
+			found.Evidence = append(found.Evidence, Evidence{Source: "nodes/" + n.Name + " processes", Text: fmt.Sprintf("nvidia-imex %v", n.Host.Probe.Processes["nvidia-imex"])})
+		}
+		found.Fix.Text = "Disable the IMEX daemon of the host on the domain's nodes, then delete the domain's daemon pods there, so that they start again."
+		found.Fix.Commands = append([]string{disableIMEX(n)}, found.Fix.Commands...)
+	}
 	r.Add(found)
+}
+
+// sessionInUse finds what a domain's daemon on a node says when another one owns the session.
+func sessionInUse(f *Facts, n *Node) (Evidence, bool) {
+	for _, pod := range current(n, DRADriver) {
+		if e, ok := logEvidence(f, pod, "Failed to allocate Imex session", "NV_ERR_IN_USE"); ok {
+			return e, true
+		}
+	}
+	return Evidence{}, false
+}
+
+// disableIMEX is the command that stops the host's IMEX daemon for good.
+func disableIMEX(n *Node) string {
+	return fmt.Sprintf("kubectl debug node/%s -it --profile=sysadmin --image=busybox -- chroot /host sh -c 'systemctl disable --now nvidia-imex && systemctl mask nvidia-imex'", n.Name)
 }
 
 // usesDomain is whether a pod claims a channel of a compute domain, by the template that the domain makes.

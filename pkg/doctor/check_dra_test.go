@@ -70,6 +70,11 @@ func TestDRA(t *testing.T) {
 	domainPod := preparing()
 	template := "d-channel"
 	domainPod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "channel", ResourceClaimTemplateName: &template}}
+	templatePod := func(template string) corev1.Pod {
+		pod := claimPod("")
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &template}}
+		return pod
+	}
 	runOperandCases(t, map[string]operandCase{
 		"no DeviceClass": {
 			s:    snapshot.Snapshot{Nodes: []corev1.Node{draNode}, Pods: []corev1.Pod{draPod(), claimPod("c")}, ResourceClaims: []resourcev1.ResourceClaim{claimFor("c", draGPU)}, ResourceSlices: oneSlice},
@@ -88,6 +93,15 @@ func TestDRA(t *testing.T) {
 		"a free device does not fit": {
 			s:    snapshot.Snapshot{Nodes: []corev1.Node{draNode}, Pods: []corev1.Pod{draPod(), claimPod("c")}, DeviceClasses: classes, ResourceSlices: oneSlice, ResourceClaims: []resourcev1.ResourceClaim{claimFor("c", draGPU)}},
 			want: []string{"root dra.unallocatable error Pod default/train"}, fix: []string{"kubectl get resourceclaim c -n default -o yaml"},
+		},
+		"the claim is made from a template, and the pod does not name it": {
+			s: snapshot.Snapshot{Nodes: []corev1.Node{draNode}, Pods: []corev1.Pod{draPod(), templatePod("single-gpu")}, ResourceSlices: oneSlice, ResourceClaims: []resourcev1.ResourceClaim{claimFor("train-gpu-x", draGPU, func(c *resourcev1.ResourceClaim) {
+				c.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "train"}}
+			})}},
+			want: []string{"root dra.unallocatable error Pod default/train"},
+		},
+		"a DRA driver that offers nothing, and nobody asks": {
+			s: snapshot.Snapshot{Nodes: []corev1.Node{draNode}, Pods: []corev1.Pod{draPod()}},
 		},
 		"the claim is allocated": {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{draNode}, Pods: []corev1.Pod{draPod(), claimPod("c")}, DeviceClasses: classes, ResourceSlices: oneSlice, ResourceClaims: []resourcev1.ResourceClaim{claimFor("c", draGPU, allocated("gpu-0"))}},
@@ -135,6 +149,10 @@ func TestDRA(t *testing.T) {
 		},
 		"slices cannot be read": {
 			s:    snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()}, Pods: []corev1.Pod{standalonePlugin()}, Missing: []snapshot.Missing{{What: "api/resourceslices", Why: "forbidden"}}},
+			want: []string{"unknown dra.double-advertise Cluster", "unknown dra.slice-stale Cluster"},
+		},
+		"slices cannot be read, and a DRA driver is there": {
+			s:    snapshot.Snapshot{Nodes: []corev1.Node{draNode}, Pods: []corev1.Pod{draPod()}, Missing: []snapshot.Missing{{What: "api/resourceslices", Why: "forbidden"}}},
 			want: []string{"unknown dp.none Cluster", "unknown dra.double-advertise Cluster", "unknown dra.slice-stale Cluster"},
 		},
 		"GPUs are given away twice": {
@@ -145,7 +163,17 @@ func TestDRA(t *testing.T) {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()}, Pods: []corev1.Pod{standalonePlugin(), draPod(), domainPod}, ComputeDomains: []unstructured.Unstructured{domain},
 				Hosts: map[string]*node.Diagnosis{"gpu-1": {Probe: node.Probe{Units: []node.Unit{{Name: "nvidia-imex.service", PID: 42}}},
 					KernelLog: []node.KernelRecord{{Sequence: 7, Text: "NVRM: Failed to allocate Imex session: NV_ERR_IN_USE"}}}}},
-			want: []string{"root imex.domain error ComputeDomain default/d", "root imex.domain error Node gpu-1"}, fix: []string{"systemctl disable --now nvidia-imex"}, evidence: []string{"PID 42", "sequence 7"},
+			want: []string{"root imex.domain error Node gpu-1"}, fix: []string{"systemctl disable --now nvidia-imex"}, evidence: []string{"PID 42", "sequence 7"},
+		},
+		"a domain is not ready for an unknown reason": {
+			s:    snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()}, Pods: []corev1.Pod{standalonePlugin(), draPod(), domainPod}, ComputeDomains: []unstructured.Unstructured{domain}},
+			want: []string{"root imex.domain error ComputeDomain default/d"}, evidence: []string{"gpu-1: NotReady"},
+		},
+		"a domain's daemon says that the session is taken": {
+			s: snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()}, Pods: []corev1.Pod{standalonePlugin(), draPod(), domainPod}, ComputeDomains: []unstructured.Unstructured{domain},
+				Logs:  []snapshot.Log{logOf(draPod(), "[ERROR] [tid 19] Failed to allocate Imex session: NV_ERR_IN_USE\n")},
+				Hosts: map[string]*node.Diagnosis{"gpu-1": {Probe: node.Probe{Processes: map[string][]int{"nvidia-imex": {2201}}}}}},
+			want: []string{"root imex.domain error ComputeDomain default/d"}, evidence: []string{"NV_ERR_IN_USE", "2201"}, fix: []string{"systemctl disable --now nvidia-imex"},
 		},
 		"domains cannot be read": {
 			s:    snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()}, Pods: []corev1.Pod{standalonePlugin()}, Missing: []snapshot.Missing{{What: "api/computedomains", Why: "forbidden"}}},

@@ -135,6 +135,15 @@ func moduleLoaded(host *node.Diagnosis, name string) (loaded, known bool) {
 	return name == "nvidia" && (host.Probe.Driver.Kernel != "" || host.Info.DriverVersion != ""), true
 }
 
+// lacksPCI records that the node's PCI devices were not read, when they were not.
+func lacksPCI(r *Result, n *Node) bool {
+	if n.Host == nil || len(n.Host.Probe.PCI) > 0 || n.Host.Probe.Unread["pci"] == "" {
+		return false
+	}
+	r.Unknown(n.Object(), "its PCI devices: %s", n.Host.Probe.Unread["pci"])
+	return true
+}
+
 // driverVersion is that of the loaded module; empty when there is none.
 func driverVersion(host *node.Diagnosis) string {
 	return cmp.Or(host.Probe.Driver.Kernel, host.Info.DriverVersion)

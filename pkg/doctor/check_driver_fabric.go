@@ -75,12 +75,17 @@ func checkFabric(f *Facts, r *Result, n *Node) {
 		finding.Title, finding.Confidence = "the fabric that links the GPUs is not set up", Likely
 	case says:
 		finding.Title, finding.Confidence = "CUDA waits for the fabric of NVSwitches to be set up", Likely
+	case lacksPCI(r, n):
+		return
 	default:
 		r.Pass(n.Object())
 		return
 	}
 	for _, g := range waiting[:min(len(waiting), 2)] {
-		finding.Evidence = append(finding.Evidence, smiEvidence(n, g, "state", g.Fabric.State), smiEvidence(n, g, "status", g.Fabric.Status))
+		finding.Evidence = append(finding.Evidence, smiEvidence(n, g, "state", g.Fabric.State))
+		if g.Fabric.Status != "" {
+			finding.Evidence = append(finding.Evidence, smiEvidence(n, g, "status", g.Fabric.Status))
+		}
 	}
 	if says {
 		finding.Evidence = append(finding.Evidence, said)

@@ -20,9 +20,9 @@ func driverNotLoadedCheck() Check {
 		Reads: "the loaded modules, the GPUs on the PCI bus and the module that has each, nvidia.ko below /lib/modules, what nvidia-smi says",
 		Why: "A module is built for one kernel: after an update of the kernel there may be none for it. GPUs that are given to virtual machines (vfio-pci) need none. Where a container brings the driver, " +
 			"it may take 20 minutes to build it.",
-		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"),
-		Doc:      installDoc,
-		Sources:  []string{"nvidia-docker#365", "nvidia-docker#804", "nvidia-docker#988", "compute-gpu-installation#18", "compute-gpu-installation#25", "compute-gpu-installation#33"},
+		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"), InfoExplains: true, // while it is being installed
+		Doc:     installDoc,
+		Sources: []string{"nvidia-docker#365", "nvidia-docker#804", "nvidia-docker#988", "compute-gpu-installation#18", "compute-gpu-installation#25", "compute-gpu-installation#33"},
 		Run: func(f *Facts, r *Result) {
 			r.EachHost(f, func(n *Node, host *node.Diagnosis) { checkLoaded(f, r, n, host) })
 		},
@@ -33,7 +33,7 @@ func checkLoaded(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 	loaded, known := moduleLoaded(host, "nvidia")
 	var own []node.PCIDevice
 	for _, d := range host.Probe.PCI {
-		if IsGPUDevice(d) && d.Driver != "vfio-pci" && d.Driver != "nouveau" {
+		if IsGPUDevice(d) && d.Driver != "vfio-pci" && kernelsOwn(d) == "" {
 			own = append(own, d)
 		}
 	}
@@ -43,6 +43,8 @@ func checkLoaded(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 		return
 	case !known:
 		r.Unknown(n.Object(), "loaded modules: %s", host.Probe.Unread["modules"])
+		return
+	case lacksPCI(r, n):
 		return
 	case len(own) == 0:
 		r.Pass(n.Object())
@@ -88,10 +90,10 @@ func builtFor(host *node.Diagnosis) []string {
 func nouveauCheck() Check {
 	return Check{
 		ID: "drv.nouveau", Layer: LayerDriver,
-		Title:    "the module nouveau has the GPUs, so that NVIDIA's driver cannot",
+		Title:    "a module of the kernel's own, nouveau or nova, has the GPUs, so that NVIDIA's driver cannot",
 		Needs:    []Need{NeedNode, NeedLogs},
 		Reads:    "which module has each GPU (/sys/bus/pci/devices), the loaded modules, the kernel log, the logs of driver pods",
-		Why:      "Nouveau comes with the kernel and takes GPUs when it is loaded first. It does no harm where it is loaded and has no GPU.",
+		Why:      "Nouveau, and its successor nova, come with the kernel and take GPUs when they are loaded first. They do no harm where they are loaded and have no GPU.",
 		Explains: driverSymptoms("drv.not-loaded", "drv.build-fail", "drv.devnodes", "drv.uvm-missing"),
 		Doc:      operatorDoc, Sources: []string{"gpu-operator#332", "bigdata#133", "oneflow#3106"},
 		Run: func(f *Facts, r *Result) {
@@ -103,29 +105,31 @@ func nouveauCheck() Check {
 }
 
 func checkNouveau(f *Facts, r *Result, n *Node) {
-	finding := Finding{Title: "the module nouveau has the node's GPUs, so that NVIDIA's driver cannot have them", Object: n.Object(), Fix: nouveauFix(n)}
+	finding, module := Finding{Object: n.Object()}, "nouveau"
 	if e, ok := driverPodSays(f, n, nouveauTexts()...); ok {
 		finding.Evidence = append(finding.Evidence, e)
 	}
 	if n.Host != nil {
 		for _, d := range n.Host.Probe.PCI {
-			if IsGPUDevice(d) && d.Driver == "nouveau" {
-				finding.Evidence = append(finding.Evidence, Evidence{Source: "/sys/bus/pci/devices/" + d.Address + "/driver on node " + n.Name, Text: "nouveau"})
+			if own := kernelsOwn(d); IsGPUDevice(d) && own != "" {
+				module = own
+				finding.Evidence = append(finding.Evidence, Evidence{Source: "/sys/bus/pci/devices/" + d.Address + "/driver on node " + n.Name, Text: d.Driver})
 				break
 			}
 		}
-		if loaded, _ := moduleLoaded(n.Host, "nouveau"); loaded && len(finding.Evidence) > 0 {
+		if len(finding.Evidence) > 0 {
 			if e, ok := grepKernel(n, "The NVIDIA probe routine was not called for"); ok {
 				finding.Evidence = append(finding.Evidence, e)
 			}
 		}
 	}
+	finding.Title, finding.Fix = "the module "+module+" has the node's GPUs, so that NVIDIA's driver cannot have them", blacklist(n, module)
 	switch {
 	case len(finding.Evidence) > 0:
 		r.Add(finding)
 	case n.Host == nil:
 		r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
-	default:
+	case !lacksPCI(r, n):
 		r.Pass(n.Object())
 	}
 }
@@ -134,13 +138,29 @@ func nouveauTexts() []string {
 	return []string{"The Nouveau kernel driver is currently in use", "nouveau kernel module is loaded", "Could not unload nouveau"}
 }
 
-func nouveauFix(n *Node) Fix {
+// kernelsOwn is the kernel's own module that has a device, in the place of NVIDIA's; empty when none has. A driver may be named otherwise
+// than its module: that of nova_core is NovaCore.
+func kernelsOwn(d node.PCIDevice) string {
+	switch strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(d.Driver)) {
+	case "nouveau":
+		return "nouveau"
+	case "novacore", "nova":
+		return "nova_core"
+	}
+	return ""
+}
+
+func blacklist(n *Node, module string) Fix {
 	rebuild := map[string]string{"apt": "update-initramfs -u   # on the node", "dnf": "dracut --force   # on the node", "zypper": "dracut --force   # on the node"}[packager(n)]
-	commands := []string{`printf 'blacklist nouveau\noptions nouveau modeset=0\n' > /etc/modprobe.d/blacklist-nouveau.conf   # on the node`}
+	lines := "blacklist " + module + `\n`
+	if module == "nouveau" {
+		lines += `options nouveau modeset=0\n`
+	}
+	commands := []string{"printf '" + lines + "' > /etc/modprobe.d/blacklist-" + module + ".conf   # on the node"}
 	if rebuild != "" {
 		commands = append(commands, rebuild)
 	}
-	return Fix{Text: "Keep nouveau from being loaded, and reboot the node: " + osOf(n) + ".", Commands: append(commands, drain(n, "systemctl reboot   # on the node", "kubectl uncordon "+shellQuote(n.Name))...)}
+	return Fix{Text: "Keep " + module + " from being loaded on " + osOf(n) + ", and reboot the node.", Commands: append(commands, drain(n, "systemctl reboot   # on the node", "kubectl uncordon "+shellQuote(n.Name))...)}
 }
 
 func uvmCheck() Check {
@@ -340,7 +360,7 @@ func gspCheck() Check {
 		ID: "drv.gsp", Layer: LayerDriver,
 		Title: "the firmware on a GPU's system processor (GSP) does not answer",
 		Needs: []Need{NeedNode},
-		Reads: "XIDs 119 and 120, and lost heartbeats, in the kernel log since boot; the firmware's version in nvidia-smi",
+		Reads: "XIDs 119 and 120, and lost heartbeats, in the kernel log since boot; whether nvidia-smi comes back",
 		Why: "Since Turing much of the driver runs on the GPU itself. When that firmware hangs or crashes, each call takes 45 seconds and fails, until the GPU is reset. Together with an XID 79 of the same GPU it is a " +
 			"consequence of that.",
 		Explains: gpuSymptoms("fab.fabricmanager"),
@@ -366,6 +386,12 @@ func gspCheck() Check {
 				switch {
 				case n.Host == nil:
 					r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+				case len(v.incidents) == 0 && strings.Contains(v.smiError, hangs):
+					r.Add(Finding{
+						Severity: Warning, Confidence: Possible, Title: "nvidia-smi does not come back: the driver, or the firmware of a GPU, hangs", Object: n.Object(),
+						Evidence: []Evidence{{Source: "nvidia-smi on node " + n.Name, Text: firstLine(v.smiError)}},
+						Fix:      Fix{Text: "Run nvidia-smi on the node, and look at the kernel log meanwhile. When it hangs there, too, drain the node and reboot it.", Commands: drain(n, "systemctl reboot   # on the node")},
+					})
 				case len(groups) == 0:
 					r.Pass(n.Object())
 				}
@@ -373,6 +399,9 @@ func gspCheck() Check {
 		},
 	}
 }
+
+// hangs is what the helper says of an nvidia-smi that does not come back.
+const hangs = "did not answer within"
 
 // versionNote names the driver's version where it is known.
 func versionNote(n *Node) string {

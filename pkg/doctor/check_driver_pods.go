@@ -210,7 +210,7 @@ func driverImageCheck() Check {
 		Reads: "what containers of driver pods wait for, their events, and the node's system and kernel",
 		Why: "The operator puts the node's system into the image's tag (580.95.05-ubuntu24.04), or its kernel with precompiled drivers. NVIDIA publishes images for some of these only. A registry that cannot be reached is " +
 			"another fault, and not told here.",
-		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "img.*", "net.*"),
+		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "img.not-found"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/platform-support.html",
 		Sources: []string{"gpu-operator#170", "gpu-operator#273", "gpu-operator#308", "gpu-operator#418", "gpu-operator#560", "gpu-operator#647", "gpu-operator#690", "gpu-operator#1212", "gpu-operator#1623",
 			"gpu-operator#2016"},

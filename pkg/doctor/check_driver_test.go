@@ -65,6 +65,7 @@ func TestDriverFaults(t *testing.T) {
 			d.Probe.PCI[0].Driver, d.Probe.PCI[1].Driver = "nouveau", "nouveau"
 			d.Probe.Modules = append(d.Probe.Modules, node.Module{Name: "nouveau"})
 		}, []string{"drv.nouveau error"}, "", "update-initramfs -u"},
+		{"nova has them", hwNoDriver(), func(d *node.Diagnosis) { d.Probe.PCI[0].Driver = "NovaCore" }, []string{"drv.nouveau error"}, "nova_core", "blacklist nova_core"},
 		{"nouveau is loaded and has nothing", hwHost(), func(d *node.Diagnosis) { d.Probe.Modules = append(d.Probe.Modules, node.Module{Name: "nouveau"}) }, nil, "", ""},
 		{"Secure Boot", hwNoDriver(), func(d *node.Diagnosis) {
 			d.Probe.SecureBoot = "enabled"
@@ -101,6 +102,9 @@ func TestDriverFaults(t *testing.T) {
 			d.Probe.Processes["nv-fabricmanager"], d.Probe.FabricManager = []int{99}, hwDriver
 			d.SMI = hwXML(hwGPU("17", "state=In Progress", "status=N/A"), hwGPU("3d", "state=In Progress"))
 		}, []string{"fab.fabricmanager error"}, "not set up", ""},
+		{"nvidia-smi hangs", hwHost(), func(d *node.Diagnosis) {
+			d.SMI, d.Probe.SMIError = "", "nvidia-smi did not answer within 20s, and was ended"
+		}, []string{"drv.gsp warning"}, "does not come back", ""},
 		{"GPU too new", hwNoDriver(), func(d *node.Diagnosis) {
 			d.KernelLog = []node.KernelRecord{hwLine(1, "NVRM: The NVIDIA GPU 0000:17:00.0 (PCI ID: 10de:2901)\nNVRM: installed in this system requires use of the NVIDIA open kernel modules.")}
 		}, []string{"drv.unsupported-gpu error"}, "open kernel modules only", "kernelModuleType=open"},
@@ -224,4 +228,49 @@ func TestDriverBeingInstalled(t *testing.T) {
 	if got := hwRoots(Examine(s, Options{Checks: hwChecks()})); len(got) > 0 {
 		t.Errorf("a driver that is being installed gives %v", got)
 	}
+}
+
+// What could not be read of a node is unknown to each check that needs it, and none takes its absence for health.
+func TestDriverUnread(t *testing.T) {
+	t.Parallel()
+	host := hwNoDriver()
+	host.Probe.PCI, host.Probe.Modules, host.Probe.SMIError = nil, nil, "nvidia-smi is in none of the places where it could be"
+	host.Probe.Unread = map[string]string{"pci": "permission denied", "modules": "permission denied", "devices": "permission denied"}
+	report := Examine(hwSnapshot(host), Options{Checks: hwChecks()})
+	if got := hwRoots(report); len(got) > 0 {
+		t.Errorf("nothing was read, and there are %v", got)
+	}
+	unknown := map[string]bool{}
+	for _, u := range report.Unknown {
+		unknown[u.Check] = true
+	}
+	for _, id := range []string{"drv.not-loaded", "drv.nouveau", "drv.uvm-missing", "drv.devnodes", "fab.fabricmanager", "hw.count", "hw.acs-iommu", "hw.pcie-degraded", "hw.throttle", "hw.ecc"} {
+		if !unknown[id] {
+			t.Errorf("%s does not say that it could not look", id)
+		}
+	}
+}
+
+// FuzzKernelLog protects that nothing in a kernel log, or in a condition of a node, can make the checks fail, or quote without bounds.
+func FuzzKernelLog(f *testing.F) {
+	f.Add("NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.", 4)
+	f.Add("kernel: NVRM: Xid (PCI:0000:17:00 GPU-I:05): 94, pid=1, name=x, Contained: SM (0x1). RST: No, D-RST: No", 12)
+	f.Add("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", 3)
+	f.Add("NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", 4)
+	f.Fuzz(func(t *testing.T, text string, priority int) {
+		host := hwHost()
+		host.KernelLog = append(host.KernelLog, node.KernelRecord{Sequence: 2, Uptime: time.Hour, Priority: priority, Text: text})
+		read := hwSnapshot(host)
+		api := hwSnapshot(nil)
+		api.Nodes[0].Status.Conditions = append(api.Nodes[0].Status.Conditions, corev1.NodeCondition{Type: "XID", Status: corev1.ConditionTrue, Message: text})
+		for _, s := range []*snapshot.Snapshot{read, api} {
+			for _, found := range Examine(s, Options{Checks: hwChecks()}).Items {
+				for _, e := range found.Evidence {
+					if len(e.Text) > evidenceLimit+8 {
+						t.Fatalf("%s quotes %d bytes", found.ID, len(e.Text))
+					}
+				}
+			}
+		}
+	})
 }

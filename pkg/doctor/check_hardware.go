@@ -29,9 +29,10 @@ const (
 // gpuSymptoms are the findings of other layers that follow from a GPU that does not work.
 func gpuSymptoms(more ...string) []string {
 	return append(gpuLost(more...),
-		"hw.recovery-action", "node.condition", "node.not-ready", "sched.node-state", "sched.taint", "dp.unhealthy", "dp.unhealthy-xid", "dp.not-running",
+		"node.condition", "node.not-ready", "sched.node-state", "sched.taint", "dp.unhealthy", "dp.unhealthy-xid", "dp.not-running",
 		"dp.capacity-zero", "dp.none", "dp.nvml-missing", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "mig.manager-failed", "gfd.labels",
-		"obs.dcgm-crash", "dra.unallocatable", "dra.prepare", "rt.sandbox-failed", "wl.pod-failing",
+		"obs.dcgm-crash", "dra.unallocatable", "dra.prepare", "rt.sandbox-failed", "wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "wl.probe-failing",
+		"sched.unschedulable", "sched.nodes-unavailable", "sched.unbalanced",
 	)
 }
 
@@ -64,8 +65,11 @@ func (v *gpuView) incidentFinding(g sameKind, severity Severity, title string, f
 		f.Title += ", before the driver was loaded last; the GPU answers since"
 	case g.fromUserSpace():
 		f.Confidence = Possible
-		f.Title += ": a program wrote that line to the kernel log, not the driver, and detectors act on it all the same"
-		f.Fix.Text = "Find out who writes it: a test of fault detection, or this tool (kubectl gpu-fault status). If nobody does, treat it as real. " + f.Fix.Text
+		f.Title += "; a program wrote that line to the kernel log, not the driver"
+		f.Fix = Fix{
+			Text:     "Find out who writes it: this tool, or another that tests how faults are found. Detectors that read the log act on it as on a real one. A driver writes with the facility kern, programs with user.",
+			Commands: []string{"dmesg -x | grep -e NVRM -e nvswitch   # on the node"},
+		}
 	case g.incidents[0].primary.condition != "":
 		f.Confidence = Likely
 	}
@@ -116,17 +120,51 @@ func recoveryCheck() Check {
 		Needs: []Need{NeedNode},
 		Reads: "nvidia-smi -q -x: gpu_recovery_action; gpu_reset_status of drivers before R555",
 		Why: "The driver remembers what a GPU needs after an error. Until that is done, workloads fail on the GPU, or run without the memory or links that the error took. " +
-			"The XID that led to it, where it is still in the kernel log, is told as the cause.",
+			"Where the XID that led to it is still in the kernel log, that is told instead.",
 		Explains: gpuSymptoms(),
 		Doc:      debugDoc, Sources: []string{"open-gpu-kernel-modules#1080", "NVIDIA XID catalogue: 154"},
 		Run: func(f *Facts, r *Result) {
 			eachSMI(f, r, func(n *Node, v *gpuView) {
 				for _, g := range v.smi.GPUs {
+					if v.troubled(g) {
+						r.Pass(smiObject(n, g))
+						continue
+					}
 					checkRecovery(r, n, g)
 				}
 			})
 		},
 	}
+}
+
+// troubled is whether another check of this layer tells why a GPU needs a reset.
+func (v *gpuView) troubled(g nvidiasmi.GPU) bool {
+	if _, found := remapFinding(v.node, g); found {
+		return true
+	}
+	if f, found := eccFinding(v.node, g); found && f.Severity != Info {
+		return true
+	}
+	for _, group := range groupIncidents(v.incidents) {
+		if g.PCI == nil || group.event.PCI.String() != g.PCI.String() || v.over(group) {
+			continue
+		}
+		severity := Error
+		switch ownerOfCode(group.event) {
+		case "hw.xid-recent":
+			severity, _, _ = judge(v.node, group)
+		case "hw.nvlink":
+			severity, _ = linkError(group.event)
+		case "hw.row-remap":
+			if group.event.Code == 63 {
+				severity = Info
+			}
+		}
+		if severity != Info {
+			return true
+		}
+	}
+	return false
 }
 
 func checkRecovery(r *Result, n *Node, g nvidiasmi.GPU) {

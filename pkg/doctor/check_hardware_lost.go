@@ -22,7 +22,7 @@ func gpuLostCheck() Check {
 			"GPU, and, where the node was not read, its conditions and the logs of the device plugin",
 		Why: "A GPU that fell off the bus is gone until the node is power-cycled, and the device plugin may then fail for all GPUs of the node. Other XIDs of the same GPU in the same " +
 			"minute follow from it. An XID 79 whose GPU answers nvidia-smi now is told as a warning, and not at all as a problem when the driver was loaded since.",
-		Explains: gpuSymptoms("hw.count", "hw.pcie-degraded", "drv.devnodes", "fab.fabricmanager"),
+		Explains: gpuSymptoms("hw.count", "drv.devnodes", "fab.fabricmanager"),
 		Doc:      xidDoc,
 		Sources: []string{"open-gpu-kernel-modules#461", "open-gpu-kernel-modules#507", "open-gpu-kernel-modules#888", "gpud#1209", "NVSentinel#155", "k8s-device-plugin#2038",
 			"akash#209"},
@@ -221,6 +221,9 @@ func checkCount(f *Facts, r *Result, n *Node) {
 	}
 	if n.Host == nil {
 		r.Unknown(n.Object(), "GPUs on the PCI bus: %s", f.WhyNoHost(n.Name))
+		return
+	}
+	if lacksPCI(r, n) {
 		return
 	}
 	r.Pass(n.Object())

@@ -33,13 +33,19 @@ func checkRemap(f *Facts, r *Result, n *Node) {
 	told := map[xid.PCI]bool{}
 	if v.smi != nil {
 		for _, g := range v.smi.GPUs {
-			if finding, found := remapFinding(n, g); found {
-				if g.PCI != nil {
-					told[*g.PCI] = true
-					finding.Evidence = append(finding.Evidence, v.linesAbout(*g.PCI, "hw.row-remap")...)
-				}
-				r.Add(finding)
+			finding, found := remapFinding(n, g)
+			if !found {
+				continue
 			}
+			if g.PCI != nil {
+				told[*g.PCI] = true
+				lines := v.linesAbout(*g.PCI, "hw.ecc")
+				if len(lines) > 0 && !remapFailed(g) {
+					continue // the error that led to it is told, and needs the same reset
+				}
+				finding.Evidence = slices.Concat(finding.Evidence, v.linesAbout(*g.PCI, "hw.row-remap"), lines)
+			}
+			r.Add(finding)
 		}
 	}
 	for _, g := range groupIncidents(v.of("hw.row-remap")) {
@@ -89,6 +95,9 @@ func remapFinding(n *Node, g nvidiasmi.GPU) (Finding, bool) {
 	return finding, true
 }
 
+// remapFailed is whether no spare row was left for an error.
+func remapFailed(g nvidiasmi.GPU) bool { return g.Remapped != nil && yes(g.Remapped.Failure) }
+
 func countEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) Evidence {
 	if count == nil {
 		return smiEvidence(n, g, element, "N/A")
@@ -110,11 +119,11 @@ func replaceFix(n *Node) Fix {
 	}
 }
 
-// linesAbout quotes the newest line of each kind that the kernel log has about a GPU, of those that a check tells of.
+// linesAbout quotes the newest line of each kind that the kernel log has about a GPU, of those that a check tells of and that are not over.
 func (v *gpuView) linesAbout(p xid.PCI, check string) []Evidence {
 	var all []Evidence
 	for _, g := range groupIncidents(v.of(check)) {
-		if g.event.PCI == p && len(all) < 2 {
+		if g.event.PCI == p && len(all) < 2 && !v.over(g) {
 			all = append(all, v.quote(g.incidents[0].primary))
 		}
 	}
@@ -128,8 +137,8 @@ func eccCheck() Check {
 		Needs: []Need{NeedNode},
 		Reads: "nvidia-smi -q -x: ecc_mode, ecc_errors; XIDs 48, 94 and 95 in the kernel log since boot",
 		Why: "An uncorrectable error ends the workloads that it hits (contained, 94) or all of the GPU (uncontained, 95; a double bit error, 48). The row of memory is then marked to be " +
-			"remapped, which hw.row-remap tells. Errors of the past (aggregate), and correctable ones, say nothing about now. Counters that a pending or failed remapping explains are left to hw.row-remap.",
-		Explains: gpuSymptoms("hw.row-remap"),
+			"remapped. Errors of the past (aggregate), and correctable ones, say nothing about now. Where remapping failed, or is pending and no line of the log tells why, hw.row-remap tells it all.",
+		Explains: gpuSymptoms(),
 		Doc:      remapDoc, Sources: []string{"gpud: ecc", "NVIDIA XID catalogue: 48, 94, 95", "k8s-device-plugin#243"},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
@@ -148,8 +157,14 @@ func checkECC(f *Facts, r *Result, n *Node) {
 			severity, title = Warning, "the GPU had a memory error that could not be corrected; only the workload that it hit ended"
 		}
 		finding := v.incidentFinding(g, severity, title, eccFix(n, g.event.PCI))
-		if known := v.gpuAt(g.event.PCI); known != nil && known.Remapped != nil && yes(known.Remapped.Failure) {
-			finding.Fix = replaceFix(n)
+		known := v.gpuAt(g.event.PCI)
+		if known != nil && remapFailed(*known) {
+			told[g.event.PCI] = true // hw.row-remap tells, and quotes these lines
+		}
+		if known != nil && !told[g.event.PCI] {
+			if pending, found := remapFinding(n, *known); found {
+				finding.Evidence = append(finding.Evidence, pending.Evidence...)
+			}
 		}
 		if !told[g.event.PCI] {
 			r.Add(finding)

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,7 +20,7 @@ func pcieCheck() Check {
 		Title: "a GPU's PCIe link is narrower or slower than it can be",
 		Needs: []Need{NeedNode},
 		Reads: "nvidia-smi -q -x: pci_gpu_link_info and utilization; current_link_width and max_link_width in /sys/bus/pci/devices where nvidia-smi does not say",
-		Why: "A link with fewer lanes than GPU and slot have is always at fault. Its generation falls while a GPU is idle, which is normal: it is told only of a GPU that works. What the slot can do counts, and " +
+		Why: "A link with fewer lanes than GPU and slot have is at fault; in a virtual machine it may be how its host is built, so that it is information there. Its generation falls while a GPU is idle, which is normal: it is told only of a GPU that works. What the slot can do counts, and " +
 			"not what the GPU could do elsewhere.",
 		Doc: debugDoc, Sources: []string{"NVSentinel#890", "nvtop#6", "tinygrad-ogkm#6"},
 		Run: func(f *Facts, r *Result) {
@@ -31,7 +32,7 @@ func pcieCheck() Check {
 					}
 					return
 				}
-				if len(host.Probe.PCI) == 0 {
+				if len(host.Probe.PCI) == 0 && !lacksPCI(r, n) {
 					r.Unknown(n.Object(), "neither nvidia-smi nor /sys/bus/pci/devices say anything about its GPUs")
 				}
 				for _, d := range host.Probe.PCI {
@@ -70,6 +71,11 @@ func checkLink(r *Result, n *Node, g nvidiasmi.GPU) {
 		finding.Evidence = []Evidence{
 			smiEvidence(n, g, "current_link_width", fmt.Sprintf("%dx", *link.Width)), smiEvidence(n, g, "max_link_width", fmt.Sprintf("%dx", *link.MaxWidth)),
 		}
+		// Clouds give whole GPUs to virtual machines with as many lanes as the host has for them: 8 of 16 for T4 and A10G at AWS.
+		if strings.EqualFold(g.Virtualization, "Pass-Through") {
+			finding.Severity, finding.Confidence = Info, Possible
+			finding.Evidence = append(finding.Evidence, smiEvidence(n, g, "virtualization_mode", g.Virtualization))
+		}
 	case link.Generation != nil && fastest != nil && *link.Generation < *fastest && g.Utilization != nil && moreThan(g.Utilization.GPU, busy):
 		finding.Title, finding.Confidence = fmt.Sprintf("the PCIe link of the GPU runs at generation %d of %d under load", *link.Generation, *fastest), Likely
 		finding.Evidence = []Evidence{
@@ -100,12 +106,15 @@ func acsCheck() Check {
 		Needs: []Need{NeedNode, NeedLogs},
 		Reads: "ACS of the bridges above each GPU, the kernel's command line, and the logs of GPU pods for collectives that time out",
 		Why: "With ACS request redirection on, GPUs that talk over PCIe go through the root complex, and collectives are slow or hang. That is how many servers are shipped, and right where virtual " +
-			"machines get GPUs, so it is a warning only where NCCL complains in a pod of the node.",
+			"machines get GPUs, so it is a warning only where the kernel's command line switches the IOMMU's translation on for all devices and there are no NVSwitches, or where NCCL complains in a pod of the node.",
 		Explains: []string{"wl.pod-failing"},
 		Doc:      "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs",
 		Sources:  []string{"nccl#603", "nccl#606", "nccl#629", "nccl#1086", "nccl#2079"},
 		Run: func(f *Facts, r *Result) {
 			r.EachHost(f, func(n *Node, host *node.Diagnosis) {
+				if lacksPCI(r, n) {
+					return
+				}
 				var redirected []string
 				gpus := 0
 				for _, d := range host.Probe.PCI {
@@ -128,6 +137,9 @@ func acsCheck() Check {
 					}},
 					Fix: Fix{Text: "Where GPUs talk over PCIe, and no virtual machine gets them, switch ACS off in the firmware or on the bridges, and give the kernel iommu=pt."},
 				}
+				if translates(host.Probe.Cmdline) && !slices.ContainsFunc(host.Probe.PCI, isNVSwitch) {
+					finding.Severity, finding.Title = Warning, "PCIe bridges redirect traffic between GPUs through the IOMMU, which translates it (ACS)"
+				}
 				for _, pod := range n.Pods {
 					if !WantsGPU(pod) {
 						continue
@@ -141,4 +153,11 @@ func acsCheck() Check {
 			})
 		},
 	}
+}
+
+// translates is whether a kernel's command line switches an IOMMU on, and not to pass-through.
+func translates(cmdline string) bool {
+	words := strings.Fields(cmdline)
+	on := slices.Contains(words, "intel_iommu=on") || slices.Contains(words, "amd_iommu=on") || slices.Contains(words, "iommu.passthrough=0")
+	return on && !slices.Contains(words, "iommu=pt") && !slices.Contains(words, "iommu.passthrough=1")
 }

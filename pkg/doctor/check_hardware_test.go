@@ -170,6 +170,7 @@ func TestHardwareFaults(t *testing.T) {
 			gpu+"154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", gpu+"94, pid=1, name=python, Contained: SM (0x1). RST: No, D-RST: No",
 			gpu+"45, pid=1, name=python, channel 0x00000002",
 		)), []string{"hw.ecc error"}},
+		{"double bit error, and remapping failed", all(second("remapped_row_failure=Yes"), says(gpu+"48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer")), []string{"hw.row-remap error"}},
 		{"contained", says(gpu + "94, pid=1, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No"), []string{"hw.ecc warning"}},
 		{"remapping failed", says(gpu+"62, 223b6a66 00002100 00000000", gpu+"48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer",
 			gpu+"64, Row Remapper Error: (0x0000000000000001) - All reserved rows for bank are remapped"), []string{"hw.row-remap error"}},
@@ -216,6 +217,7 @@ func TestHardwareFaults(t *testing.T) {
 		{"too hot", second("clocks_event_reason_hw_slowdown=Active", "clocks_event_reason_hw_thermal_slowdown=Active", "gpu_temp=93 C"), []string{"hw.throttle warning"}},
 		{"power brake", second("clocks_event_reason_hw_slowdown=Active", "clocks_event_reason_hw_power_brake_slowdown=Active"), []string{"hw.throttle warning"}},
 		{"8 lanes", second("current_link_width=8x"), []string{"hw.pcie-degraded warning"}},
+		{"8 lanes, in a virtual machine", second("current_link_width=8x", "virtualization_mode=Pass-Through"), nil},
 		{"slow link under load", second("gpu_util=95 %", "current_link_gen=1"), []string{"hw.pcie-degraded warning"}},
 		{"fast link under load, of a slower host", second("gpu_util=95 %", "current_link_gen=4", "max_host_link_gen=4"), nil},
 		{"unlicensed", second("license_status=Unlicensed (Unrestricted)", "virtualization_mode=VGPU"), []string{"vgpu.license warning"}},
@@ -225,6 +227,10 @@ func TestHardwareFaults(t *testing.T) {
 			on := true
 			d.Probe.PCI[0].ACSRedirect, d.Probe.PCI[1].ACSRedirect = &on, &on
 		}, nil},
+		{"ACS and an IOMMU that translates", func(d *node.Diagnosis) {
+			on := true
+			d.Probe.PCI[0].ACSRedirect, d.Probe.PCI[1].ACSRedirect, d.Probe.Cmdline = &on, &on, "ro intel_iommu=on"
+		}, []string{"hw.acs-iommu warning"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -243,6 +249,20 @@ func TestHardwareFaults(t *testing.T) {
 	}
 }
 
+// Faults of two GPUs are two roots: neither hides the other because it is on the same node.
+func TestFaultsOfTwoGPUs(t *testing.T) {
+	t.Parallel()
+	host := hwHost()
+	host.SMI = hwXML(hwGPU("17", "gpu_recovery_action=Reset"), hwGPU("3d", "remapped_row_pending=Yes", "current_link_width=8x"))
+	host.KernelLog = append(host.KernelLog,
+		hwLine(60, "NVRM: Xid (PCI:0000:17:00): 48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer"),
+		hwLine(60.1, "NVRM: Xid (PCI:0000:3d:00): 119, pid=1, name=python, Timeout after 45s of waiting for RPC response from GPU1 GSP! Expected function 76 (GSP_RM_CONTROL) (0x20801702 0x4)."))
+	want := []string{"drv.gsp error", "hw.ecc error", "hw.pcie-degraded warning", "hw.row-remap warning"}
+	if got := hwRoots(Examine(hwSnapshot(host), Options{Checks: hwChecks()})); !slices.Equal(got, want) {
+		t.Errorf("roots %v, want %v", got, want)
+	}
+}
+
 // What a program wrote into the kernel log is told as that, with low confidence, under the same ID.
 func TestInjectedLine(t *testing.T) {
 	t.Parallel()
@@ -251,7 +271,7 @@ func TestInjectedLine(t *testing.T) {
 		Sequence: 812, Uptime: time.Hour, Priority: 12, Text: "kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
 	})
 	f := hwFinding(t, Examine(hwSnapshot(host), Options{Checks: hwChecks()}), "hw.gpu-lost")
-	if f.Confidence != Possible || !strings.Contains(f.Title, "a program wrote") || !strings.Contains(f.Evidence[0].Source, "user space") || !strings.Contains(f.Evidence[0].Source, "sequence 812") {
+	if f.Confidence != Possible || !strings.Contains(f.Title, "a program wrote that line") || !strings.Contains(f.Evidence[0].Source, "user space") || !strings.Contains(f.Evidence[0].Source, "sequence 812") {
 		t.Errorf("it is told as if the driver had written it: %+v", f)
 	}
 }
@@ -266,6 +286,21 @@ func TestRepeatedXIDs(t *testing.T) {
 	f := hwFinding(t, Examine(hwSnapshot(host), Options{Checks: hwChecks()}), "hw.xid-recent")
 	if f.Severity != Warning || !strings.Contains(f.Evidence[0].Source, "newest of 12") || !strings.Contains(f.Evidence[0].Text, "pid=12,") {
 		t.Errorf("12 lines of one code: %+v", f)
+	}
+}
+
+// An application's code that the device plugin withdraws the GPU for is a warning where it did so: the GPU is missing until its pod is restarted.
+func TestXIDThatThePluginActsOn(t *testing.T) {
+	t.Parallel()
+	host := hwHost()
+	host.KernelLog = append(host.KernelLog, hwLine(60, "NVRM: Xid (PCI:0000:17:00): 69, pid=1310987, name=train.3, Class Error: ChId 0008, Class 0000cbc0, Offset 00000184, Data ffffffff, ErrorCode 00000004"))
+	s := hwSnapshot(host)
+	if got := hwRoots(Examine(s, Options{Checks: hwChecks()})); len(got) > 0 {
+		t.Errorf("the GPU is in use, and 69 gives %v", got)
+	}
+	s.Nodes[0].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("1")
+	if got := hwRoots(Examine(s, Options{Checks: hwChecks()})); !slices.Equal(got, []string{"hw.xid-recent warning"}) {
+		t.Errorf("the plugin withdrew the GPU, and 69 gives %v", got)
 	}
 }
 

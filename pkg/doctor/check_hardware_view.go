@@ -182,13 +182,18 @@ func tellsProblem(c corev1.NodeCondition) bool {
 // window is how far apart records of one incident are: real cascades take a few seconds, and a GSP timeout is told again after 45.
 const window = time.Minute
 
+// mostRecords is how many of the driver's records of one node are looked at: the newest.
+const mostRecords = 4000
+
 // incidents groups records: those that say most come first, and take what goes along with them on the same GPU.
 func incidents(records []driverRecord) []incident {
-	order := make([]int, len(records))
+	records = slices.Clone(records[max(0, len(records)-mostRecords):])
+	slices.SortStableFunc(records, func(a, b driverRecord) int { return cmp.Compare(a.Uptime, b.Uptime) })
+	order, weights := make([]int, len(records)), make([]int, len(records))
 	for i := range order {
-		order[i] = i
+		order[i], weights[i] = i, weight(records[i].event)
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(weight(records[a].event), weight(records[b].event)) })
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(weights[a], weights[b]) })
 	taken := make([]bool, len(records))
 	var all []incident
 	for _, i := range order {
@@ -197,7 +202,8 @@ func incidents(records []driverRecord) []incident {
 		}
 		taken[i] = true
 		in := incident{primary: records[i]}
-		for j := range records {
+		first, _ := slices.BinarySearchFunc(records, in.primary.Uptime-window, func(r driverRecord, at time.Duration) int { return cmp.Compare(r.Uptime, at) })
+		for j := first; j < len(records) && records[j].Uptime <= in.primary.Uptime+window; j++ {
 			if !taken[j] && in.primary.takes(records[j]) {
 				taken[j] = true
 				in.along = append(in.along, records[j])
@@ -211,14 +217,12 @@ func incidents(records []driverRecord) []incident {
 	return all
 }
 
-// takes is whether another record belongs to the incident of this one.
+// takes is whether another record, of the same minute, belongs to the incident of this one. Conditions do not tell of which minute a code is,
+// nor always of which GPU.
 func (r driverRecord) takes(other driverRecord) bool {
-	apart := (r.Uptime - other.Uptime).Abs()
-	if r.condition != "" || other.condition != "" {
-		apart = 0 // conditions are not told when each code was
-	}
-	sameDevice := r.event.PCI.String() == other.event.PCI.String() || r.event.PCI == (xid.PCI{}) || other.event.PCI == (xid.PCI{})
-	return apart <= window && sameDevice && follows(r.event, other.event)
+	a, b := r.event.PCI, other.event.PCI
+	a.Function, b.Function = 0, 0
+	return (a == b || a == (xid.PCI{}) || b == (xid.PCI{})) && follows(r.event, other.event)
 }
 
 // weight orders events by how much they tell; the least is told first.
@@ -398,7 +402,7 @@ func (v *gpuView) gpuAt(p xid.PCI) *nvidiasmi.GPU {
 // answers is whether nvidia-smi shows the GPU, and it answers.
 func (v *gpuView) answers(p xid.PCI) bool {
 	g := v.gpuAt(p)
-	return g != nil && !g.Lost() && len(g.Errors) == 0 && g.MemoryTotal != nil
+	return g != nil && !g.Lost() && g.MemoryTotal != nil
 }
 
 // over is whether it happened before the driver was loaded last, and the GPU answers since.

@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
@@ -39,8 +38,15 @@ func checkXIDs(f *Facts, r *Result, n *Node) {
 	groups := groupIncidents(v.of("hw.xid-recent"))
 	for _, g := range groups {
 		severity, meaning, fix := judge(n, g)
-		if g.count() >= repeated && severity == Info && slices.Contains([]string{"app"}, classOf(g.event.Code)) {
-			severity = Warning
+		if code, _ := xid.Lookup(g.event.Code); code.Class == "app" && severity == Info {
+			switch {
+			case code.Detectors[xid.IDDevicePlugin].Fatal && withdrawn(n):
+				severity = Warning
+				meaning += ", for which the device plugin withdraws the GPU"
+				fix.Text += " The device plugin withdraws the GPU for that code until its pod is restarted; DP_DISABLE_HEALTHCHECKS makes it leave codes out."
+			case g.count() >= repeated:
+				severity = Warning
+			}
 		}
 		r.Add(v.incidentFinding(g, severity, meaning, fix))
 	}
@@ -67,9 +73,14 @@ func checkXIDs(f *Facts, r *Result, n *Node) {
 // repeated is how many XIDs of an application on one GPU are more than an accident of one run.
 const repeated = 10
 
-func classOf(code int) string {
-	c, _ := xid.Lookup(code)
-	return c.Class
+// withdrawn is whether the device plugin calls some of the node's GPUs unhealthy.
+func withdrawn(n *Node) bool {
+	for name, have := range n.Status.Capacity {
+		if can, ok := n.Status.Allocatable[name]; IsGPUResource(name) && ok && can.Cmp(have) < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // judge says what a code means, from NVIDIA's catalogue.

@@ -16,32 +16,33 @@ import (
 
 // injectedChecks are about faults that somebody made on purpose.
 func injectedChecks() []Check {
-	return []Check{
+	return inSentences([]Check{
 		{
 			ID: "fault.injected", Layer: LayerWorkload, Needs: []Need{NeedAPI},
 			Title: "a fault that this tool injected is in place",
 			Reads: "the records of this tool's runs, what they changed, the lines that they wrote to kernel logs, the pods that carry them",
-			Why: "a run is open, its time is not up, and nothing says that its change is gone. All that is wrong on its nodes, or with its pods, is explained by it; --ignore-injected looks at the " +
-				"cluster as if nobody knew",
+			Why: "a run is open, its time is not up, and nothing says that its change is gone. All that is wrong on its nodes, or with its pods, " +
+				"is explained by it; --ignore-injected looks at the cluster as if nobody knew",
 			Explains: []string{"*"}, Sources: []string{"pkg/ledger"}, Run: checkInjected,
 		},
 		{
 			ID: "fault.recorded", Layer: LayerWorkload, Needs: []Need{NeedAPI},
-			Title:   "a run of this tool is open, and its fault is not in place",
-			Reads:   "the records of this tool's runs",
-			Why:     "the run was planned and nothing was changed, its time is up, or its lines are no longer in the node's kernel log: it explains nothing, and should be closed",
+			Title: "a run of this tool is open, and its fault is not in place",
+			Reads: "the records of this tool's runs",
+			Why: "the run was planned and nothing was changed, its time is up, or its lines are no longer in the node's kernel log: it explains " +
+				"nothing, and should be closed",
 			Sources: []string{"pkg/ledger"}, Run: checkRecorded,
 		},
 		{
 			ID: "wl.cuda-preload", Layer: LayerWorkload, Needs: []Need{NeedAPI},
 			Title: "a library that makes CUDA fail is preloaded into a pod",
 			Reads: "LD_PRELOAD, variables, volumes and init containers of pods",
-			Why: "the pod loads the library of this tool's CUDA faults, or that of Dynamo's fault injection, and no open run of this tool explains it. It is an error where the pod fails: the library " +
-				"may be the reason",
+			Why: "the pod loads the library of this tool's CUDA faults, or that of Dynamo's fault injection, and no open run of this tool " +
+				"explains it. It is an error where the pod fails: the library may be the reason",
 			Explains: []string{"wl.pod-failing", "wl.cuda*", "wl.cpu-mode"}, Sources: []string{"ai-dynamo/dynamo tests/fault_tolerance/hardware"},
 			Run: checkPreloaded,
 		},
-	}
+	})
 }
 
 // fixRun is the fault of runs that record what `doctor --fix` made: they are no faults (pkg/mend).
@@ -117,7 +118,8 @@ func checkRecorded(f *Facts, r *Result) {
 			continue
 		}
 		r.Add(Finding{
-			Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: Info, Title: "a run of this tool is open, and its fault is not in place",
+			Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: Info, Title: "a run of this tool is open, and its fault " +
+				"is not in place",
 			Evidence: []Evidence{runEvidence(run), {Source: "run " + run.ID, Text: why}},
 			Fix:      Fix{Text: "close it by reverting it", Commands: []string{run.Revert}},
 		})
@@ -148,7 +150,8 @@ func runEvidence(run snapshot.Run) Evidence {
 // injected is the finding of a run whose fault is in place. It concerns the nodes and the pods that the run changed, and no others.
 func (f *Facts) injected(run snapshot.Run) Finding {
 	finding := Finding{
-		Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Title: "a fault was injected on purpose: " + clip(run.Summary), Evidence: []Evidence{runEvidence(run)},
+		Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Title: "a fault was injected on purpose: " +
+			"" + clip(run.Summary), Evidence: []Evidence{runEvidence(run)},
 		Fix: Fix{Text: "it is no fault of the cluster's: revert it", Commands: []string{run.Revert}},
 	}
 	if !run.Until.IsZero() {
@@ -179,7 +182,8 @@ func (f *Facts) targetEvidence(t snapshot.Target) []Evidence {
 	for _, e := range t.Evidence {
 		if n != nil && n.Host != nil {
 			if r, there := kernelRecord(n.Host, e); there {
-				all = append(all, clipped(Evidence{Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", t.Name, r.Sequence), Time: r.Time, Text: r.Text}))
+				all = append(all, clipped(Evidence{Source: fmt.Sprintf("nodes/%s/kernel.log sequence "+
+					"%d", t.Name, r.Sequence), Time: r.Time, Text: r.Text}))
 				continue
 			}
 		}
@@ -245,14 +249,16 @@ func checkPreloaded(f *Facts, r *Result) {
 			continue
 		}
 		finding := Finding{
-			Object: PodObject(pod), Severity: Warning, Title: "a library that makes CUDA fail is preloaded", Evidence: evidence[:min(len(evidence), 4)],
+			Object: PodObject(pod), Severity: Warning, Title: "a library that makes CUDA fail is " +
+				"preloaded", Evidence: evidence[:min(len(evidence), 4)],
 			Fix: Fix{
-				Text:     "a fault injection left it: `cleanup` finds what this tool and others left in workloads, and takes it out; without --yes it asks first",
-				Commands: []string{"kubectl gpu-fault cleanup --others"},
+				Text:     "a fault injection left it: look at what is left, and take it out with --clean, which asks first",
+				Commands: []string{"kubectl gpu-fault leftovers"},
 			},
 		}
 		if ours {
-			finding.Fix = Fix{Text: "a CUDA fault of this tool put it there, and no open run of it is known: look for what is left, and take it out", Commands: []string{"kubectl gpu-fault cleanup"}}
+			finding.Fix = Fix{Text: "a CUDA fault of this tool put it there, and no open run of it is known: look for what is left, and take it " +
+				"out with --clean", Commands: []string{"kubectl gpu-fault leftovers"}}
 		}
 		if run, _ := runOf(pod); run != "" {
 			finding.Fix.Text, finding.Fix.Commands = "run "+run+" put it there: revert that", []string{"kubectl gpu-fault revert " + shellQuote(run)}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -113,8 +114,10 @@ func (f *Facts) failedPulls(pod *corev1.Pod) []pulling {
 		p := pulling{image: cmp.Or(imageOf(pod, c.Name), c.Image)}
 		p.evidence = Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .state.waiting", Text: cut(w.Reason + ": " + w.Message)}
 		p.failure, p.known = classifyPull(w.Reason + " " + w.Message)
+		named := cmp.Or(quotedWord(w.Message), p.image) // the template may have changed since
 		for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
-			if p.known || e.Reason != "Failed" || !strings.Contains(e.Message, "pull image") || !strings.Contains(e.Message, p.image) {
+			about := strings.Contains(e.Message, p.image) || strings.Contains(e.Message, named)
+			if p.known || e.Reason != "Failed" || !strings.Contains(e.Message, "pull image") || !about {
 				continue
 			}
 			if p.failure, p.known = classifyPull(e.Message); p.known {
@@ -204,45 +207,45 @@ func checkPulls(f *Facts, r *Result, id string) {
 
 func pullFix(pod *corev1.Pod, p pulling) (string, Fix) {
 	registry := registryOf(p.image)
-	try := []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "sudo crictl pull " + p.image}
-	curl := []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "curl -sSI https://" + registry + "/v2/"}
+	try := []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "sudo crictl pull " + shellQuote(p.image)}
+	curl := []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "curl -sSI " + shellQuote("https://"+registry+"/v2/")}
 	switch p.failure.kind {
 	case "dns":
 		return "the node cannot resolve the name of the image's registry", Fix{
-			Text:     "repair the DNS of the nodes (/etc/resolv.conf, systemd-resolved) for " + registry + ", or use a mirror that they can resolve",
-			Commands: []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "getent hosts " + registry, "resolvectl status"},
+			Text:     "Repair the DNS of the nodes (/etc/resolv.conf, systemd-resolved) for " + registry + ", or use a mirror that they can resolve.",
+			Commands: []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "getent hosts " + shellQuote(registry), "resolvectl status"},
 		}
 	case "tls":
 		return "the TLS connection to the image's registry fails", Fix{
-			Text:     "trust the certificate authority of " + registry + " on the nodes (a proxy that opens TLS has its own), and check their clocks and MTU",
+			Text:     "Trust the certificate authority of " + registry + " on the nodes (a proxy that opens TLS has its own), and check their clocks and MTU.",
 			Commands: curl,
 		}
 	case "proxy":
 		return "the proxy between the node and the image's registry fails", Fix{
-			Text: "correct HTTPS_PROXY and NO_PROXY of the container runtime's unit on the nodes, then restart it", Commands: curl,
+			Text: "Correct HTTPS_PROXY and NO_PROXY of the container runtime's unit on the nodes, then restart it.", Commands: curl,
 		}
 	case "timeout":
 		return "the node does not reach the image's registry: the connection times out", Fix{
-			Text: "let the nodes reach " + registry + " on TCP 443: firewall rule, NAT gateway, security group, or HTTPS_PROXY in the container runtime's " +
-				"unit; or use a mirror inside. The node pulls images, so that NetworkPolicies do not matter",
+			Text: "Let the nodes reach " + registry + " on TCP 443: firewall rule, NAT gateway, security group, or HTTPS_PROXY in the container runtime's " +
+				"unit; or use a mirror inside. The node pulls images, so that NetworkPolicies do not matter.",
 			Commands: curl,
 		}
 	case "refused":
-		return "the image's registry refuses or breaks off the connection", Fix{Text: "see whether " + registry + " is up and reachable on its port from the nodes", Commands: curl}
+		return "the image's registry refuses or breaks off the connection", Fix{Text: "See whether " + registry + " is up and reachable on its port from the nodes.", Commands: curl}
 	case "limit":
 		return "the image's registry has limited how often it may be asked", Fix{
-			Text: "log in with a pull secret, or pull through a mirror of " + registry, Commands: secretCommands(pod, registry),
+			Text: "Log in with a pull secret, or pull through a mirror of " + registry + ".", Commands: secretCommands(pod, registry),
 		}
 	case "auth":
 		return "the image's registry refuses: no valid credentials for this image", Fix{
-			Text:     "give the pod's service account a pull secret for " + registry + "; some registries say the same when the image does not exist",
+			Text:     "Give the pod's service account a pull secret for " + registry + "; some registries say the same when the image does not exist.",
 			Commands: secretCommands(pod, registry),
 		}
 	case "name":
-		return "the image reference is not valid", Fix{Text: "correct the image's name: " + p.image, Commands: editCommands(pod)}
+		return "the image reference is not valid", Fix{Text: "Correct the image's name: " + p.image + ".", Commands: editCommands(pod)}
 	}
 	return "the image does not exist in its registry", Fix{
-		Text: "correct name or tag of the image: " + p.image, Commands: append(try, editCommands(pod)...),
+		Text: "Correct name or tag of the image: " + p.image + ".", Commands: append(try, editCommands(pod)...),
 	}
 }
 
@@ -260,7 +263,7 @@ func secretCommands(pod *corev1.Pod, registry string) []string {
 	}
 	account := cmp.Or(pod.Spec.ServiceAccountName, "default")
 	return []string{
-		fmt.Sprintf("kubectl -n %s create secret docker-registry regcred --docker-server=%s --docker-username=%s --docker-password=TOKEN", pod.Namespace, registry, user),
+		fmt.Sprintf("kubectl -n %s create secret docker-registry regcred --docker-server=%s --docker-username=%s --docker-password=TOKEN", pod.Namespace, shellQuote(registry), user),
 		fmt.Sprintf("kubectl -n %s patch serviceaccount %s -p '{\"imagePullSecrets\":[{\"name\":\"regcred\"}]}'", pod.Namespace, account),
 	}
 }
@@ -278,7 +281,7 @@ func (f *Facts) onNetwork() []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if concerns(pod) == Error && len(f.troubles(pod)) > 0 {
+		if len(f.troubles(pod)) > 0 && concerns(pod) == Error {
 			all = append(all, pod)
 		}
 	}
@@ -305,7 +308,7 @@ func checkDNS(f *Facts, r *Result) {
 		r.Add(Finding{
 			Title: "names do not resolve inside the pod", Object: PodObject(pod), Nodes: onNode(pod), Confidence: Likely, Evidence: []Evidence{e},
 			Fix: Fix{
-				Text: "see whether CoreDNS is up and can be reached from this node: its pods, NetworkPolicies with egress rules (UDP and TCP 53), the node's firewall for routed packets",
+				Text: "See whether CoreDNS is up and can be reached from this node: its pods, NetworkPolicies with egress rules (UDP and TCP 53), the node's firewall for routed packets.",
 				Commands: []string{
 					"kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide", "kubectl -n " + pod.Namespace + " get networkpolicies",
 					"# on the node" + spaced(pod.Spec.NodeName) + ":", "sudo ufw status verbose; sudo dmesg | grep 'UFW BLOCK' | tail",
@@ -339,9 +342,9 @@ func parseBlocked(text string) (blocked, bool) {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
 		case "IN":
-			b.in = value
+			b.in = interfaceName(value)
 		case "OUT":
-			b.out = value
+			b.out = interfaceName(value)
 		case "SRC":
 			b.src, _ = netip.ParseAddr(value)
 		case "DST":
@@ -349,7 +352,9 @@ func parseBlocked(text string) (blocked, bool) {
 		case "PROTO":
 			b.proto = value
 		case "DPT":
-			b.port = value
+			if _, err := strconv.ParseUint(value, 10, 16); err == nil {
+				b.port = value
+			}
 		}
 	}
 	return b, b.src.IsValid() && b.dst.IsValid()
@@ -358,6 +363,25 @@ func parseBlocked(text string) (blocked, bool) {
 // ofPods is whether an interface is one of those that pods hang on.
 func ofPods(name string) bool {
 	return regexp.MustCompile(`^(lxc|cali|veth|cni|cilium|flannel|cbr|tunl|vxlan|eni[0-9a-f]|azv|gke[0-9a-f]|weave|antrea|ovn|kube-bridge)`).MatchString(name)
+}
+
+// egress is whether a packet came from a pod of the node, or from the node itself to where images and names come from.
+func (b blocked) egress() bool {
+	if b.dst.IsMulticast() || b.dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return false
+	}
+	return ofPods(b.in) || b.own() && slices.Contains([]string{"53", "80", "443", "3128", "5000", "6443", "8080"}, b.port)
+}
+
+// own is whether the node itself sent it.
+func (b blocked) own() bool { return b.in == "" && b.out != "" }
+
+// interfaceName is a name that may stand in a command; empty when it is none: anybody with privilege can write to the kernel log.
+func interfaceName(name string) string {
+	if regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$`).MatchString(name) {
+		return name
+	}
+	return ""
 }
 
 // pattern is the interface as a firewall's rule matches all of its kind: lxc+ for lxc1a2b.
@@ -379,18 +403,24 @@ func checkEgress(f *Facts, r *Result) {
 		var last blocked
 		for _, record := range host.KernelLog {
 			b, ok := parseBlocked(record.Text)
-			old := !record.Time.IsZero() && f.Now.Sub(record.Time) > time.Hour
-			if !ok || old || !ofPods(b.in) || b.dst.IsMulticast() || b.dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+			if !ok || !b.egress() {
 				continue
 			}
 			lines, last = append(lines, record), b
 		}
-		if len(lines) == 0 {
+		// Firewalls limit how often they log, so that old lines count, too, where pods fail for want of a network.
+		suffering := len(lines) > 0 && f.failsOnNetwork(n)
+		old := len(lines) > 0 && !lines[len(lines)-1].Time.IsZero() && f.Now.Sub(lines[len(lines)-1].Time) > time.Hour
+		if len(lines) == 0 || old && !suffering {
 			r.Pass(n.Object())
 			return
 		}
+		title := "the node's firewall drops what its pods send"
+		if last.own() {
+			title = "the node's firewall drops what the node itself sends"
+		}
 		finding := Finding{
-			Title:  "the node's firewall drops what its pods send",
+			Title:  title,
 			Object: n.Object(), Severity: Warning, Confidence: Likely, Fix: firewallFix(n, last),
 		}
 		for _, record := range lines[max(0, len(lines)-3):] {
@@ -398,8 +428,11 @@ func checkEgress(f *Facts, r *Result) {
 				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time, Text: cut(record.Text),
 			})
 		}
-		if f.failsOnNetwork(n) {
-			finding.Severity, finding.Confidence = Error, Certain
+		if suffering {
+			finding.Severity = Error
+			if !old {
+				finding.Confidence = Certain
+			}
 		}
 		r.Add(finding)
 	})
@@ -422,14 +455,22 @@ func (f *Facts) failsOnNetwork(n *Node) bool {
 func firewallFix(n *Node, b blocked) Fix {
 	if !b.ufw {
 		return Fix{
-			Text: "let the node forward the packets of its pods: allow them in the firewall that wrote these lines (firewalld: put the pods' interfaces into the zone trusted)",
+			Text: "Let the node forward the packets of its pods: allow them in the firewall that wrote these lines (firewalld: put the pods' interfaces into the zone trusted).",
 			Commands: []string{
 				"# on the node " + n.Name + ":", "sudo firewall-cmd --permanent --zone=trusted --add-interface=" + b.in + " && sudo firewall-cmd --reload", "sudo iptables -S FORWARD",
 			},
 		}
 	}
+	if b.own() {
+		return Fix{
+			Text: "UFW denies what the node sends: allow DNS and the registries' port, for this node and each other one that runs UFW.",
+			Commands: []string{
+				"# on the node " + n.Name + ":", fmt.Sprintf("sudo ufw allow out on %s to any port %s proto %s", b.out, b.port, cmp.Or(protocol(b.proto), "tcp")), "sudo ufw reload",
+			},
+		}
+	}
 	fix := Fix{
-		Text:     "UFW denies routed packets by default, and those of pods are routed: allow them both ways, for this node and each other one that runs UFW",
+		Text:     "UFW denies routed packets by default, and those of pods are routed: allow them both ways, for this node and each other one that runs UFW.",
 		Commands: []string{"# on the node " + n.Name + ":"},
 	}
 	if b.out != "" {
@@ -443,6 +484,14 @@ func firewallFix(n *Node, b blocked) Fix {
 	}
 	fix.Commands = append(fix.Commands, "sudo ufw reload")
 	return fix
+}
+
+// protocol is a protocol as UFW takes it.
+func protocol(name string) string {
+	if lower := strings.ToLower(name); lower == "tcp" || lower == "udp" {
+		return lower
+	}
+	return ""
 }
 
 // podNetwork is the network that an address of a pod belongs to: the node's, else the private block around it.

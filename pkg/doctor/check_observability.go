@@ -115,7 +115,7 @@ func checkMonitors(f *Facts, r *Result, exporter *corev1.Pod) {
 		fix := Fix{Text: "Give the ServiceMonitor the labels that the Prometheus selects."}
 		if wants, _, _ := unstructured.NestedStringMap(f.Prometheuses[0].Object, "spec", "serviceMonitorSelector", "matchLabels"); len(wants) > 0 {
 			for _, key := range sortedKeys(wants) {
-				fix.Commands = append(fix.Commands, fmt.Sprintf("kubectl label servicemonitor %s -n %s %s=%s", m.GetName(), m.GetNamespace(), key, wants[key]))
+				fix.Commands = append(fix.Commands, fmt.Sprintf("kubectl label servicemonitor %s -n %s %s", m.GetName(), m.GetNamespace(), shellQuote(key+"="+wants[key])))
 				fix.Values += fmt.Sprintf("        %s: %s\n", key, wants[key])
 			}
 			fix.Values = "dcgmExporter:\n  serviceMonitor:\n    enabled: true\n    additionalLabels:\n" + strings.ReplaceAll(fix.Values, "        ", "      ")
@@ -208,7 +208,7 @@ func checkDCGM(f *Facts, r *Result, pod *corev1.Pod, t podTrouble) {
 		found.Evidence = append(found.Evidence, fieldEvidence(PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", orNone(limit)))
 		found.Fix = Fix{
 			Text:     "Raise the limit, in the values of what installs it.",
-			Commands: []string{fmt.Sprintf("kubectl set resources %s -n %s -c %s --limits=memory=1Gi", ownerOf(pod), pod.Namespace, pod.Spec.Containers[0].Name)},
+			Commands: []string{fmt.Sprintf("kubectl set resources %s -n %s -c %s --limits=memory=1Gi", ownerOf(pod), pod.Namespace, mainContainer(pod))},
 		}
 		if clusterChange := changeOperator(f, "dcgmExporter.resources.limits.memory", "1Gi"); clusterChange != nil {
 			found.Fix.Commands = clusterChange

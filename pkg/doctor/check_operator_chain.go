@@ -43,7 +43,7 @@ func initChainCheck() Check {
 	return Check{
 		ID: "op.init-chain", Layer: LayerOperator,
 		Title: "the chain in which the GPU operator's pods wait for each other stops",
-		Needs: []Need{NeedAPI, NeedLogs, NeedNode},
+		Needs: []Need{NeedAPI, NeedLogs, NeedNode}, InfoExplains: true, // a driver that is still being built
 		Reads: "the init containers driver-validation, toolkit-validation, cuda-validation and plugin-validation of the operator's pods on each GPU node, the containers of the " +
 			"driver's and the toolkit's pods, their last log lines, and the files in /run/nvidia/validations",
 		Why: "Each part of the operator waits in an init container until the part before it has written its file: driver, container toolkit, CUDA, device plugin. So one broken part " +

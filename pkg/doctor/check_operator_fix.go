@@ -45,7 +45,7 @@ func releaseOf(f *Facts, chart string) (snapshot.HelmRelease, bool) {
 
 // helmUpgrade changes values of an installed release and nothing else: the same chart, its version, and all values that it has.
 func helmUpgrade(h snapshot.HelmRelease, set ...string) string {
-	line := fmt.Sprintf("helm upgrade %s %s --repo %s -n %s --version %s --reuse-values", h.Name, h.Chart, chartRepository(h.Chart), h.Namespace, h.ChartVersion)
+	line := fmt.Sprintf("helm upgrade %s %s --repo %s -n %s --version %s --reuse-values", shellQuote(h.Name), shellQuote(h.Chart), chartRepository(h.Chart), shellQuote(h.Namespace), shellQuote(h.ChartVersion))
 	for _, s := range set {
 		line += " --set " + shellQuote(s)
 	}
@@ -70,7 +70,7 @@ func changeOperator(f *Facts, path string, value any) []string {
 	if err != nil {
 		return nil // a value of ours that JSON does not know
 	}
-	return []string{fmt.Sprintf("kubectl patch clusterpolicy %s --type merge -p '%s'", policy.GetName(), patch)}
+	return []string{fmt.Sprintf("kubectl patch clusterpolicy %s --type merge -p %s", shellQuote(policy.GetName()), shellQuote(string(patch)))}
 }
 
 // clusterPolicy is the one that the operator obeys: the first that is not ignored.
@@ -124,7 +124,7 @@ func shellQuote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// restartPods are the commands that delete pods, so that their DaemonSets make new ones.
+// restartPod is the command that deletes a pod, so that its DaemonSet makes a new one.
 func restartPod(namespace, name string) string {
 	return fmt.Sprintf("kubectl delete pod %s -n %s", shellQuote(name), shellQuote(namespace))
 }

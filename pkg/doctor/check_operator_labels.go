@@ -1,9 +1,9 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -16,7 +16,7 @@ func migManagerCheck() Check {
 		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the MIG manager there",
 		Why: "The MIG manager says in a label of the node what became of the wanted configuration. It fails where a process uses a GPU, where the configuration does not fit the GPU, and where a " +
 			"reboot is needed that nobody does. A configuration that is being applied is no fault.",
-		Explains: gpuLost("mig.strategy-mismatch", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
+		Explains: gpuLost("mig.strategy-mismatch", "dp.none", "dp.not-running", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html",
 		Sources:  []string{"mig-parted#157", "mig-parted#357", "gpu-operator#322", "gpu-operator#603", "gpu-operator#646", "gpu-operator#1310", "gpu-operator#2376"},
 		Run: func(f *Facts, r *Result) {
@@ -42,12 +42,23 @@ func checkMIGManager(f *Facts, r *Result, n *Node) {
 		}
 	case (n.Labels[state] == "pending" || n.Labels[state] == "rebooting") && len(pods) == 0 && !r.Lacks(f, "api/pods"):
 		found.Title, found.Severity, found.Confidence = "a MIG configuration is wanted, and no MIG manager runs on the node to apply it", Warning, Likely
+	case n.Labels[state] == "pending":
+		e, gaveUp := gaveUpMIG(f, pods)
+		if !gaveUp {
+			r.Pass(n.Object()) // it is at it
+			return
+		}
+		found.Title, found.Confidence = "the MIG manager gave up applying the wanted MIG configuration", Likely
+		found.Evidence = append(found.Evidence, e)
+		if gpusOf(n.Status.Allocatable) > 0 {
+			found.Severity = Warning
+		}
 	default:
 		r.Pass(n.Object())
 		return
 	}
 	for _, pod := range pods {
-		if e, ok := logEvidence(f, pod, "error setting MIGConfig", "in use by another client", "Error applying MIG configuration", "error:", "level=error", "level=fatal"); ok {
+		if e, ok := logEvidence(f, pod, "error setting MIGConfig", "in use by another client", "Error applying MIG configuration", "error:", "level=error", "level=fatal"); ok && !slices.Contains(found.Evidence, e) {
 			found.Evidence = append(found.Evidence, e)
 		}
 		lacksLog(f, r, pod)
@@ -66,6 +77,32 @@ func checkMIGManager(f *Facts, r *Result, n *Node) {
 			fmt.Sprintf("kubectl label node %s %s-", n.Name, config))}
 	}
 	r.Add(found)
+}
+
+// gaveUpMIG returns the error after which a MIG manager waits for another label, though it has set no state for the last one.
+func gaveUpMIG(f *Facts, pods []*corev1.Pod) (Evidence, bool) {
+	for _, pod := range pods {
+		for _, l := range f.LogsOf(pod) {
+			if l.Previous {
+				continue
+			}
+			failed, waits := "", false
+			for line := range strings.Lines(l.Text) {
+				switch {
+				case strings.Contains(line, "Updating to MIG config"):
+					failed, waits = "", false
+				case strings.Contains(line, "level=error"), strings.Contains(line, "Failed to apply MIG config"), strings.Contains(line, "error setting MIGConfig"):
+					failed = strings.TrimRight(line, "\r\n")
+				case strings.Contains(line, "Waiting for change to"):
+					waits = true
+				}
+			}
+			if failed != "" && waits {
+				return Evidence{Source: "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container, Text: clip(failed)}, true
+			}
+		}
+	}
+	return Evidence{}, false
 }
 
 func gfdCheck() Check {
@@ -99,6 +136,9 @@ func checkGFD(f *Facts, r *Result, n *Node) {
 	if len(pods) == 0 || !alive(n) {
 		return // it does not run here, or a symptom check says why it does not work
 	}
+	if slices.ContainsFunc(f.Component(NFD), func(pod *corev1.Pod) bool { _, bad := operandTrouble(f, pod); return bad }) {
+		return // it writes the labels, and a symptom check says why it does not work
+	}
 	pod := pods[0]
 	found := Finding{
 		Severity: Warning, Confidence: Likely, Object: n.Object(),
@@ -127,7 +167,7 @@ func checkGFD(f *Facts, r *Result, n *Node) {
 		found.Evidence = append(found.Evidence, e)
 	} else {
 		lacksLog(f, r, pod)
-		found.Evidence = append(found.Evidence, lastLines(f, pod, cmp.Or(pod.Spec.Containers[0].Name), 2)...)
+		found.Evidence = append(found.Evidence, lastLines(f, pod, mainContainer(pod), 2)...)
 	}
 	r.Add(found)
 }

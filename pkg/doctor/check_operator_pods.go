@@ -227,6 +227,14 @@ func lacksLog(f *Facts, r *Result, pod *corev1.Pod) {
 	}
 }
 
+// mainContainer is the name of a pod's first container; empty when it has none, which only a damaged snapshot says.
+func mainContainer(pod *corev1.Pod) string {
+	if len(pod.Spec.Containers) == 0 {
+		return ""
+	}
+	return pod.Spec.Containers[0].Name
+}
+
 // ownerOf is the name of what made a pod, as kubectl takes it: daemonset/nvidia-device-plugin-daemonset.
 func ownerOf(pod *corev1.Pod) string {
 	for _, o := range pod.OwnerReferences {

@@ -123,10 +123,10 @@ func deployLabelCheck() Check {
 	return Check{
 		ID: "op.deploy-label-off", Layer: LayerOperator,
 		Title: "labels keep the GPU operator's pods off a node",
-		Needs: []Need{NeedAPI},
+		Needs: []Need{NeedAPI}, InfoExplains: true, // it is so on purpose, and so is what follows
 		Reads: "labels nvidia.com/gpu.deploy.* and nvidia.com/gpu.workload.config of GPU nodes",
 		Why: "nvidia.com/gpu.deploy.operands=false, or the label of one part, keeps that part off the node, and a workload configuration for virtual machines keeps containers' GPUs off it. This is how " +
-			"it is done on purpose, so that it is no fault, unless no node is left while pods wait for GPUs.",
+			"it is done on purpose, so that it is no fault, unless pods wait for GPUs meanwhile, and an error when no node is left for them.",
 		Explains: gpuLost("dp.none", "dp.capacity-zero", "gfd.labels"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
 		Sources:  []string{"gpu-operator controllers/state_manager.go"},
@@ -136,8 +136,11 @@ func deployLabelCheck() Check {
 			}
 			severity := Info
 			left := slices.ContainsFunc(f.GPUNodes, func(n *Node) bool { return len(switchedOff(n)) == 0 || advertises(f, n) })
-			if !left && slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }) {
-				severity = Error
+			if slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }) {
+				severity = Warning // it may be what they wait for
+				if !left {
+					severity = Error
+				}
 			}
 			for _, n := range f.GPUNodes {
 				off := switchedOff(n)
@@ -145,10 +148,7 @@ func deployLabelCheck() Check {
 					r.Pass(n.Object())
 					continue
 				}
-				fix := Fix{Text: "If it is not meant so, remove the labels."}
-				for _, label := range off {
-					fix.Commands = append(fix.Commands, fmt.Sprintf("kubectl label node %s %s-", n.Name, label))
-				}
+				fix := Fix{Text: "If it is not meant so, remove the labels.", Commands: []string{fmt.Sprintf("kubectl label node %s %s-", n.Name, strings.Join(off, "- "))}}
 				r.Add(Finding{Severity: severity, Object: n.Object(), Title: "labels of the node keep parts of the GPU operator off it", Evidence: labelEvidence(n, off...), Fix: fix})
 			}
 		},

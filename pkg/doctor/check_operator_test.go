@@ -110,7 +110,9 @@ func validatorPod(edits ...podEdit) corev1.Pod {
 }
 
 func discoveryPod(edits ...podEdit) corev1.Pod {
-	return operandPod("gpu-feature-discovery", "gpu-feature-discovery", []string{"toolkit-validation"}, edits...)
+	return operandPod("gpu-feature-discovery", "gpu-feature-discovery", []string{"toolkit-validation"}, append([]podEdit{func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Image = "nvcr.io/nvidia/k8s-device-plugin:v0.17.1-ubi9" // it is in the same image
+	}}, edits...)...)
 }
 
 func exporterPod(edits ...podEdit) corev1.Pod {
@@ -239,6 +241,9 @@ func operatorTold(t *testing.T, s snapshot.Snapshot) ([]string, []Finding) {
 		if len(f.Evidence) == 0 || f.Fix.Text == "" || f.Title == "" {
 			t.Errorf("%s about %s has no evidence, no fix or no title: %+v", f.ID, f.Object, f)
 		}
+		if !strings.HasSuffix(f.Fix.Text, ".") || strings.ToLower(f.Fix.Text[:1]) == f.Fix.Text[:1] {
+			t.Errorf("%s about %s: the fix is no sentence: %q", f.ID, f.Object, f.Fix.Text)
+		}
 		for _, e := range f.Evidence {
 			if e.Text == "" || e.Source == "" {
 				t.Errorf("%s about %s has empty evidence: %+v", f.ID, f.Object, f.Evidence)
@@ -285,5 +290,32 @@ func runOperandCases(t *testing.T, cases map[string]operandCase) {
 				}
 			}
 		})
+	}
+}
+
+// A pod or a custom resource of a damaged or hostile bundle makes no check fail.
+func TestOperatorDamaged(t *testing.T) {
+	t.Parallel()
+	var pods []corev1.Pod
+	for _, pod := range []corev1.Pod{driverPod(unready), toolkitPod(crashes("x")), pluginPod(unready), validatorPod(unready), discoveryPod(), exporterPod(crashes("x"))} {
+		pod.Spec.Containers, pod.Status.InitContainerStatuses = nil, nil
+		pods = append(pods, pod)
+	}
+	odd := custom("ClusterPolicy", "", "odd", nil, nil)
+	odd.Object["spec"], odd.Object["status"] = "text", []any{"text"}
+	long := pluginPod(crashes(strings.Repeat("x", 1<<20)))
+	s := snapshot.Snapshot{
+		Nodes: []corev1.Node{gpuNode(withoutGPUs, nodeLabel("nvidia.com/gpu.product", "nvidia.com/mig.config.state=failed")), {}}, Pods: append(pods, long, corev1.Pod{}),
+		Logs: []snapshot.Log{logOf(long, strings.Repeat("\xff", 1<<20)+"\n")},
+	}
+	s.ClusterPolicies = append(s.ClusterPolicies, odd)
+	s.ServiceMonitors, s.Prometheuses, s.ComputeDomains, s.NVIDIADrivers = s.ClusterPolicies, s.ClusterPolicies, s.ClusterPolicies, s.ClusterPolicies
+	_, items := operatorTold(t, s)
+	for _, f := range items {
+		for _, e := range f.Evidence {
+			if len(e.Text) > 3<<10 {
+				t.Errorf("%s quotes %d bytes", f.ID, len(e.Text))
+			}
+		}
 	}
 }

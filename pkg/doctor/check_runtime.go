@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
@@ -11,7 +12,37 @@ import (
 // runtimeChecks are about the node's container runtime, from the runtime class of a pod to the program that starts it. What is wrong with a
 // containerd's configuration is found by pkg/runtimeview, whose findings `runtime show` prints, too; the checks say for whom it matters.
 func runtimeChecks() []Check {
-	return slices.Concat(handlerChecks(), configurationChecks(), startChecks(), toolkitChecks(), cdiChecks(), nodeRuntimeChecks())
+	return inSentences(slices.Concat(handlerChecks(), configurationChecks(), startChecks(), toolkitChecks(), cdiChecks(), nodeRuntimeChecks()))
+}
+
+// What the catalogue asks for and no snapshot has the evidence of:
+//   - rt.restart-loop does not see containers that stay in the state Created: that is in the runtime's own list of containers;
+//   - a dead man's record on a node without a run in the cluster is told by `leftovers --nodes`: the helper does not read /var/lib/gpu-fault.
+
+// inSentences lets the fixes of checks be whole sentences, however they are put together.
+func inSentences(checks []Check) []Check {
+	for i := range checks {
+		run := checks[i].Run
+		checks[i].Run = func(f *Facts, r *Result) {
+			run(f, r)
+			for j := range r.findings {
+				r.findings[j].Fix.Text = sentence(r.findings[j].Fix.Text)
+			}
+		}
+	}
+	return checks
+}
+
+// sentence begins with a capital letter and ends with a full stop, but for a path or a setting at its end, which would be copied with it.
+func sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	last := text[strings.LastIndexByte(text, ' ')+1:]
+	if !strings.ContainsAny(last, "=/") && !strings.HasSuffix(text, ".") {
+		text += "."
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
 }
 
 // noPods is what follows where pods do not start, or start without their GPUs.
@@ -20,6 +51,11 @@ func noPods(more ...string) []string {
 		"rt.sandbox-failed", "wl.pod-failing", "dp.not-running", "dp.capacity-zero", "dp.nvml-missing", "dp.unhealthy", "dp.none", "op.*",
 		"gfd.labels", "obs.*", "dra.*", "mig.*", "share.*",
 	)...)
+}
+
+// noGPUs is what follows where pods start, and have no GPU.
+func noGPUs(more ...string) []string {
+	return noPods(append(more, "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver")...)
 }
 
 // noRuntime is what follows where the kubelet has no runtime at all.
@@ -88,24 +124,26 @@ func quoted(n *Node, quotes []runtimeview.Quote) []Evidence {
 
 // hostCommand is a command that runs a program on a node as its root would.
 func hostCommand(n *Node, command string) string {
-	return fmt.Sprintf("kubectl debug node/%s -it --profile=sysadmin --image=busybox:1.37 -- chroot /host %s", n.Name, command)
+	return fmt.Sprintf("kubectl debug node/%s -it --profile=sysadmin --image=busybox:1.37 -- chroot /host %s", shellQuote(n.Name), command)
 }
 
-// restartUnit is the command that restarts the runtime of a node: the unit that was found there, and not the one of the textbook.
-func restartUnit(n *Node) string {
-	unit := "containerd.service"
+// unitOf is the systemd unit of a node's runtime: the one that was found there, and not the one of the textbook.
+func unitOf(n *Node) string {
 	if i := n.instance(); i != nil && i.Unit != "" {
-		unit = i.Unit
-	} else if known, ok := n.Distribution.runtime(); ok && known.unit != "" {
-		unit = known.unit
-	} else if n.IsCRIO() {
-		unit = "crio.service"
+		return i.Unit
 	}
-	return hostCommand(n, "systemctl restart "+unit)
+	if n.IsCRIO() {
+		return "crio.service"
+	}
+	place, _ := n.Distribution.runtime()
+	return cmp.Or(place.unit, "containerd.service")
 }
+
+// restartUnit is the command that restarts the runtime of a node.
+func restartUnit(n *Node) string { return hostCommand(n, "systemctl restart "+shellQuote(unitOf(n))) }
 
 // lookAt is the command that reads the node, where that was not done.
-func lookAt(n *Node) string { return "kubectl gpu-fault doctor --node " + n.Name }
+func lookAt(n *Node) string { return "kubectl gpu-fault doctor --node " + shellQuote(n.Name) }
 
 // runtimePlace is where a distribution keeps its containerd.
 type runtimePlace struct{ config, socket, unit string }

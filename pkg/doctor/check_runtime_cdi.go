@@ -14,8 +14,9 @@ func cdiChecks() []Check {
 	return []Check{
 		{
 			ID: "cdi.unresolvable", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedNode},
-			Title:    "CDI devices that pods were given cannot be resolved",
-			Reads:    "events and states of containers; the CDI specifications in /etc/cdi and /var/run/cdi, the host paths and the driver version in them, the loaded driver",
+			Title: "CDI devices that pods were given cannot be resolved",
+			Reads: "events and states of containers; the CDI specifications in /etc/cdi and /var/run/cdi, the host paths and the driver version " +
+				"in them, the loaded driver",
 			Why:      "the runtime says `unresolvable CDI devices`; or a specification names files that are not there, or libraries of another driver than the loaded one",
 			Explains: noPods(), Doc: "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
 			Sources: []string{"nvidia-container-toolkit#146", "nvidia-container-toolkit#434", "nvidia-container-toolkit#885", "nvidia-container-toolkit#1239", "dra-driver#736"},
@@ -23,18 +24,20 @@ func cdiChecks() []Check {
 		},
 		{
 			ID: "rt.cdi-off", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedNode},
-			Title:    "containerd has CDI off, and GPUs come by CDI",
-			Reads:    "enable_cdi in memory, how the device plugin hands out devices, whether the DRA driver runs",
-			Why:      "with enable_cdi = false, the default of 1.7, containerd passes over CDI devices without an error; it matters where GPUs come in no other way",
-			Explains: noPods("wl.cpu-mode", "wl.cuda-error", "cdi.unresolvable"), Sources: []string{"containerd docs/cri/config.md", "k8s-snap#2388"},
+			Title: "containerd has CDI off, and GPUs come by CDI",
+			Reads: "enable_cdi in memory, how the device plugin hands out devices, whether the DRA driver runs",
+			Why: "with enable_cdi = false, the default of 1.7, containerd passes over CDI devices without an error; it matters where GPUs come in " +
+				"no other way",
+			Explains: noGPUs("cdi.unresolvable"), Sources: []string{"containerd docs/cri/config.md", "k8s-snap#2388"},
 			Run: checkCDIOff,
 		},
 		{
 			ID: "cdi.runtime-too-old", Layer: LayerRuntime, Needs: []Need{NeedAPI},
-			Title:    "containerd is too old for CDI, by which GPUs are handed out",
-			Reads:    ".status.nodeInfo.containerRuntimeVersion, how the device plugin hands out devices, cdi.enabled of the ClusterPolicy and the operator's version",
+			Title: "containerd is too old for CDI, by which GPUs are handed out",
+			Reads: ".status.nodeInfo.containerRuntimeVersion, how the device plugin hands out devices, cdi.enabled of the ClusterPolicy and the " +
+				"operator's version",
 			Why:      "containerd before 1.7 knows no CDI; the GPU operator uses it by default since 25.10",
-			Explains: noPods("wl.cpu-mode", "wl.cuda-error", "cdi.unresolvable"), Sources: []string{"k8s-snap#2388", "gpud containerd component"},
+			Explains: noGPUs("cdi.unresolvable"), Sources: []string{"k8s-snap#2388", "gpud containerd component"},
 			Run: checkRuntimeTooOld,
 		},
 	}
@@ -92,7 +95,8 @@ func wrongSpec(n *Node, spec node.CDISpec) []Evidence {
 func cdiFix(f *Facts, n *Node, devices string) Fix {
 	switch {
 	case strings.Contains(devices, "k8s.gpu.nvidia.com") || strings.Contains(devices, "gpu.nvidia.com/"):
-		fix := Fix{Text: "the DRA driver writes the specification of a claim when it prepares it: start its pod on the node anew, and then the pod that has the claim"}
+		fix := Fix{Text: "the DRA driver writes the specification of a claim when it prepares it: start its pod on the node anew, and then the " +
+			"pod that has the claim"}
 		for _, pod := range current(n, DRADriver) {
 			fix.Commands = append(fix.Commands, restartPod(pod.Namespace, pod.Name))
 		}
@@ -100,12 +104,14 @@ func cdiFix(f *Facts, n *Node, devices string) Fix {
 	case len(current(n, Toolkit)) > 0:
 		pod := current(n, Toolkit)[0]
 		return Fix{
-			Text:     "the toolkit's pod writes the specifications when it starts, for the driver that is loaded then: start it anew, and then the device plugin's",
+			Text: "the toolkit's pod writes the specifications when it starts, for the driver that is loaded then: start it anew, and then the " +
+				"device plugin's",
 			Commands: []string{restartPod(pod.Namespace, pod.Name)},
 		}
 	}
 	return Fix{
-		Text:     "write the specification anew, as after each change of the driver; and do not give pods that get devices by CDI the runtime class nvidia-cdi",
+		Text: "write the specification anew, as after each change of the driver; and do not give pods that get devices by CDI the runtime class " +
+			"nvidia-cdi",
 		Commands: []string{hostCommand(n, "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml")},
 	}
 }
@@ -127,9 +133,11 @@ func checkCDIOff(f *Facts, r *Result) {
 		}
 		r.Add(Finding{
 			Object: n.Object(), Title: "containerd has CDI off, and GPUs are handed out by CDI only",
-			Evidence: []Evidence{{Source: "nodes/" + n.Name + ": containerd's configuration in memory (CRI Status)", Text: "enableCDI: false"}, source},
+			Evidence: []Evidence{{Source: "nodes/" + n.Name + ": containerd's configuration in memory (CRI Status)", Text: "enableCDI: " +
+				"false"}, source},
 			Fix: Fix{
-				Text:     fmt.Sprintf("set enable_cdi = true in the table of CRI in %s, or RUNTIME_ENABLE_CDI=true for the toolkit, and restart %s", i.ConfigPath, i.UnitName()),
+				Text: fmt.Sprintf("set enable_cdi = true in the table of CRI in %s, or RUNTIME_ENABLE_CDI=true for the toolkit, and restart "+
+					"%s", i.ConfigPath, i.UnitName()),
 				Commands: []string{restartUnit(n)},
 			},
 		})
@@ -138,8 +146,8 @@ func checkCDIOff(f *Facts, r *Result) {
 
 func checkRuntimeTooOld(f *Facts, r *Result) {
 	for _, n := range f.GPUNodes {
-		release := containerdRelease(n)
-		if !n.IsContainerd() || versionAtLeast(release, 1, 7) || release == "" || f.usesNRI() {
+		release, known := containerdRelease(n)
+		if !known || release.AtLeast(1, 7) || f.usesNRI() {
 			continue
 		}
 		source, only := f.onlyCDI(n)
@@ -153,7 +161,8 @@ func checkRuntimeTooOld(f *Facts, r *Result) {
 		r.Add(Finding{
 			Object: n.Object(), Confidence: Likely, Title: "containerd is too old for CDI, by which GPUs are handed out",
 			Evidence: []Evidence{fieldEvidence(n.Object(), ".status.nodeInfo.containerRuntimeVersion", "%s", n.Status.NodeInfo.ContainerRuntimeVersion), source},
-			Fix:      Fix{Text: "upgrade containerd to 1.7 or later with enable_cdi = true; until then set cdi.enabled=false, so that GPUs come by the NVIDIA runtime", Commands: changeOperator(f, "cdi.enabled", false)},
+			Fix: Fix{Text: "upgrade containerd to 1.7 or later with enable_cdi = true; until then set cdi.enabled=false, so that GPUs come by the " +
+				"NVIDIA runtime", Commands: changeOperator(f, "cdi.enabled", false)},
 		})
 	}
 }

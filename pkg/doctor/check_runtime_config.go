@@ -16,17 +16,20 @@ func configurationChecks() []Check {
 	return []Check{
 		{
 			ID: "rt.unparsable", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
-			Title:    "containerd cannot load its configuration",
-			Why:      "a file is not TOML, an import is missing, or the version is newer than the release reads. While containerd still runs with what it has in memory, rt.edited-not-restarted is the finding, and this its reason",
+			Title: "containerd cannot load its configuration",
+			Why: "a file is not TOML, an import is missing, or the version is newer than the release reads. While containerd still runs with what " +
+				"it has in memory, rt.edited-not-restarted is the finding, and this its reason",
 			Explains: noRuntime(), Sources: []string{"containerd config.go", "rke2#3385"},
 			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.unparsable") },
 		},
 		{
 			ID: "rt.dropin-shadow", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
-			Title:    "a drop-in replaces containerd's whole CRI configuration",
-			Why:      "before containerd 2.0 a plugin's table in an imported file replaces the one of the file before, and so a drop-in with only the nvidia handler takes runc away: CRI does not load",
-			Explains: noRuntime("rt.default-missing"), Sources: []string{"METR/hawk#273", "k8s-snap#1991", "k8s-device-plugin#1145", "gpu-operator#1323", "kubernetes#100992"},
-			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.dropin-shadow") },
+			Title: "a drop-in replaces containerd's whole CRI configuration",
+			Why: "before containerd 2.0 a plugin's table in an imported file replaces the one of the file before, and so a drop-in with only the " +
+				"nvidia handler takes runc away: CRI does not load",
+			Explains: noRuntime("rt.default-missing"),
+			Sources:  []string{"METR/hawk#273", "k8s-snap#1991", "k8s-device-plugin#1145", "gpu-operator#1323", "kubernetes#100992"},
+			Run:      func(f *Facts, r *Result) { viewFindings(f, r, "rt.dropin-shadow") },
 		},
 		{
 			ID: "rt.default-missing", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
@@ -39,8 +42,9 @@ func configurationChecks() []Check {
 			ID: "rt.cri-disabled", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
 			Title:    "containerd's configuration disables CRI",
 			Why:      "disabled_plugins names CRI, as in the file that Docker's packages of containerd bring",
-			Explains: noRuntime("rt.default-missing"), Sources: []string{"kubernetes#111591", "containerd#4581", "containerd#6964", "gpu-operator#1323"},
-			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.cri-disabled") },
+			Explains: noRuntime("rt.default-missing"),
+			Sources:  []string{"kubernetes#111591", "containerd#4581", "containerd#6964", "gpu-operator#1323"},
+			Run:      func(f *Facts, r *Result) { viewFindings(f, r, "rt.cri-disabled") },
 		},
 		{
 			ID: "rt.not-ready", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: "the answer of the runtime at the kubelet's endpoint",
@@ -51,31 +55,35 @@ func configurationChecks() []Check {
 		{
 			ID: "rt.edited-not-restarted", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
 			Title: "containerd's configuration was edited, and containerd was not restarted",
-			Why: "what the files come to is not what containerd has in memory: it does not load files again by itself. It is an error where pods ask for a handler that only the files " +
-				"have. Where the files are wrong, a restart would break the node, and the fix says so",
+			Why: "what the files come to is not what containerd has in memory: it does not load files again by itself. It is an error where pods " +
+				"ask for a handler that only the files have. Where the files are wrong, a restart would break the node, and the fix says so",
 			Explains: noPods("rt.handler-missing", "rt.binary-missing", "rt.runtime-type", "rt.cgroup-driver", "rt.option-misplaced", "rt.dropin-shadow", "rt.default-missing",
 				"rt.unparsable", "rt.cri-disabled", "rt.config-not-loaded", "rt.cdi-off"),
 			Sources: []string{"containerd has no reload: cmd/containerd/command/main_unix.go"}, Run: checkEdited,
 		},
 		{
-			ID: "rt.config-not-loaded", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: "when containerd's process started, and when its files were written",
-			Title:   "configuration files are younger than the containerd that runs",
-			Why:     "with the same handlers in files and memory it may be that the same was written again; what else was changed is not in effect before the next restart",
+			ID: "rt.config-not-loaded", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: "when containerd's process started, and when its " +
+				"files were written",
+			Title: "configuration files are younger than the containerd that runs",
+			Why: "with the same handlers in files and memory it may be that the same was written again; what else was changed is not in effect " +
+				"before the next restart",
 			Sources: []string{"containerd has no reload"}, Run: checkNotLoaded,
 		},
 		{
 			ID: "rt.option-misplaced", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
 			Title:    "an option of a runtime handler stands one level too high",
 			Why:      "containerd ignores BinaryName beside runtime_type, where it belongs under options: pods start with plain runc and see no GPU",
-			Explains: noPods("wl.cpu-mode", "wl.cuda-error"), Sources: []string{"containerd: Ignoring unknown key in TOML for plugin"},
+			Explains: noGPUs(), Sources: []string{"containerd: Ignoring unknown key in TOML for plugin"},
 			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.option-misplaced") },
 		},
 		{
 			ID: "rt.generated-file", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedNode, NeedLogs},
-			Title:    "the toolkit was told to edit a file that something else writes anew, or a template",
-			Reads:    "what the toolkit's DaemonSet was told, the first lines of that file, the toolkit's log",
-			Why:      "k3s, rke2, k0s, microk8s and others write their containerd's configuration at each start; a template is not TOML, and the toolkit fails with it",
-			Explains: noPods("rt.handler-missing"), Sources: []string{"rke2#3385", "gpu-operator#473", "gpu-operator#992", "k0s#3272"}, Run: checkGenerated,
+			Title: "the toolkit was told to edit a file that something else writes anew, or a template",
+			Reads: "what the toolkit's DaemonSet was told, the first lines of that file, the toolkit's log",
+			Why: "k3s, rke2, k0s, microk8s and others write their containerd's configuration at each start; a template is not TOML, and the " +
+				"toolkit fails with it",
+			Explains: noPods("rt.handler-missing"),
+			Sources:  []string{"rke2#3385", "gpu-operator#473", "gpu-operator#992", "k0s#3272"}, Run: checkGenerated,
 		},
 		{
 			ID: "rt.gke-config-source", Layer: LayerRuntime, Needs: []Need{NeedAPI},
@@ -131,13 +139,15 @@ func checkEdited(f *Facts, r *Result) {
 					finding.Severity = Error
 				}
 				if h, _ := i.Handler(handler); h.OnDisk == nil && f.matters(n, []string{handler}) {
-					finding.Fix = Fix{Text: fmt.Sprintf("the files no longer have the handler %s, which pods ask for: put it back into %s before anything restarts %s", handler, i.ConfigPath, i.UnitName())}
+					finding.Fix = Fix{Text: fmt.Sprintf("the files no longer have the handler %s, which pods ask for: put it back into %s before "+
+						"anything restarts %s", handler, i.ConfigPath, i.UnitName())}
 				}
 			}
 		}
 		for _, found := range latent {
 			finding.Evidence = append(finding.Evidence, quoted(n, found.Quotes)...)
-			finding.Fix = Fix{Text: fmt.Sprintf("do not restart %s before the files are mended: with them it would break (%s). %s", i.UnitName(), found.ID, found.Fix)}
+			finding.Fix = Fix{Text: fmt.Sprintf("do not restart %s before the files are mended: with them it would break (%s). "+
+				"%s", i.UnitName(), found.ID, found.Fix)}
 		}
 		r.Add(finding)
 	})
@@ -180,7 +190,8 @@ func checkGenerated(f *Facts, r *Result) {
 		for _, pod := range current(n, Toolkit) {
 			if e, ok := f.grepAll(pod, "keys cannot contain {"); ok {
 				r.Add(Finding{
-					Object: n.Object(), Title: "the toolkit was told to edit a template, which is not TOML", Evidence: []Evidence{e}, Fix: f.toolkitFix(n),
+					Object: n.Object(), Title: "the toolkit was told to edit a template, which is not " +
+						"TOML", Evidence: []Evidence{e}, Fix: f.toolkitFix(n),
 				})
 			}
 		}
@@ -193,7 +204,7 @@ func checkGenerated(f *Facts, r *Result) {
 				continue
 			}
 			i := n.instance()
-			if i == nil || n.runtimeFindings("rt.wrong-instance") != nil {
+			if i == nil || len(n.runtimeFindings("rt.wrong-instance")) > 0 {
 				continue
 			}
 			for _, file := range i.Files {
@@ -201,7 +212,8 @@ func checkGenerated(f *Facts, r *Result) {
 					continue
 				}
 				r.Add(Finding{
-					Object: n.Object(), Severity: Warning, Title: "the toolkit edits a file that is written anew at each start, so that its handlers go away",
+					Object: n.Object(), Severity: Warning, Title: "the toolkit edits a file that is written anew at each start, so that its " +
+						"handlers go away",
 					Evidence: []Evidence{
 						fieldEvidence(Object{Kind: "DaemonSet", Namespace: t.Namespace, Name: t.Name}, "the configuration that it edits", "%s", told),
 						{Source: "nodes/" + n.Name + ": " + file.Path, Text: file.NotEdited},
@@ -228,7 +240,8 @@ func checkGKESource(f *Facts, r *Result) {
 					continue
 				}
 				r.Add(Finding{
-					Object: n.Object(), Confidence: Likely, Title: "toolkit 1.18.0 reads another configuration than that of the kubelet's containerd on GKE",
+					Object: n.Object(), Confidence: Likely, Title: "toolkit 1.18.0 reads another configuration than that of the kubelet's " +
+						"containerd on GKE",
 					Evidence: []Evidence{
 						fieldEvidence(PodObject(pod), "container "+c.Name+" .image", "%s", c.Image),
 						fieldEvidence(n.Object(), ".status.nodeInfo.kubeletVersion", "%s", n.Status.NodeInfo.KubeletVersion),

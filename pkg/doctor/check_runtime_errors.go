@@ -56,9 +56,9 @@ func recognise(text string) (id, name string) {
 
 const failedSandbox = "FailedCreatePodSandBox"
 
-// findStartErrors reads what the runtimes say about pods that do not start. A pod that has started since is no evidence.
-func (f *Facts) findStartErrors() []startError {
-	var all []startError
+// findStartErrors reads what the runtimes say about pods that do not start, by node. A pod that has started since is no evidence.
+func (f *Facts) findStartErrors() map[*Node][]startError {
+	all := map[*Node][]startError{}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
 		n := f.nodes[pod.Spec.NodeName]
@@ -68,7 +68,7 @@ func (f *Facts) findStartErrors() []startError {
 		for _, e := range f.runtimeSaid(pod) {
 			e.pod, e.node, e.evidence = pod, n, clipped(e.evidence)
 			e.id, e.name = recognise(e.evidence.Text)
-			all = append(all, e)
+			all[n] = append(all[n], e)
 		}
 	}
 	return all
@@ -120,20 +120,16 @@ func hasSandbox(pod *corev1.Pod) bool {
 	})
 }
 
-// errorsOf are the start errors of an ID, by node and what they name, in order.
-func (f *Facts) errorsOf(id string) []errorGroup {
+// errorsOf are the start errors of an ID on a node, by what they name.
+func (f *Facts) errorsOf(id string, n *Node) []errorGroup {
 	var all []errorGroup
-	at := map[string]int{}
-	for _, e := range f.startErrors() {
+	for _, e := range f.startErrors()[n] {
 		if e.id != id {
 			continue
 		}
-		key := e.node.Name + "\x00" + e.name
-		i, known := at[key]
-		if !known {
-			i = len(all)
-			at[key] = i
-			all = append(all, errorGroup{node: e.node, name: e.name})
+		i := slices.IndexFunc(all, func(g errorGroup) bool { return g.name == e.name })
+		if i < 0 {
+			i, all = len(all), append(all, errorGroup{name: e.name})
 		}
 		all[i].errors = append(all[i].errors, e)
 	}
@@ -142,7 +138,6 @@ func (f *Facts) errorsOf(id string) []errorGroup {
 
 // errorGroup is what the runtime of a node says of one thing, about whichever pods.
 type errorGroup struct {
-	node   *Node
 	name   string
 	errors []startError
 }
@@ -156,13 +151,11 @@ func (g errorGroup) evidence() []Evidence {
 	return all
 }
 
-// group returns the errors of an ID on a node, whatever they name; nil errors when there are none.
+// errorsOn are the errors of an ID on a node, whatever they name; without errors when there are none.
 func (f *Facts) errorsOn(id string, n *Node) errorGroup {
-	all := errorGroup{node: n}
-	for _, g := range f.errorsOf(id) {
-		if g.node == n {
-			all.name, all.errors = g.name, append(all.errors, g.errors...)
-		}
+	var all errorGroup
+	for _, g := range f.errorsOf(id, n) {
+		all.name, all.errors = g.name, append(all.errors, g.errors...)
 	}
 	return all
 }

@@ -17,9 +17,11 @@ func handlerChecks() []Check {
 		{
 			ID: "rt.wrong-instance", Layer: LayerRuntime, Needs: []Need{NeedNode, NeedLogs},
 			Title: "the NVIDIA runtime is configured in a containerd that the kubelet does not use",
-			Reads: "the kubelet's endpoint, the process that listens there, the configuration that this process loads, all other containerds and their files, what the toolkit's DaemonSet was told, its log",
-			Why: "a GPU handler is in files that the kubelet's containerd does not load, and this containerd lacks it; or the toolkit edits such files. It is an error where " +
-				"pods ask for a handler that is not there; clusters whose pods get their GPUs by CDI, by a hook or by NRI need none",
+			Reads: "the kubelet's endpoint, the process that listens there, the configuration that this process loads, all other containerds and " +
+				"their files, what the toolkit's DaemonSet was told, its log",
+			Why: "a GPU handler is in files that the kubelet's containerd does not load, and this containerd lacks it; or the toolkit edits such " +
+				"files. It is an error where pods ask for a handler that is not there; clusters whose pods get their GPUs by CDI, by a hook or by " +
+				"NRI need none",
 			Explains: noPods("rt.handler-missing", "rt.restart-loop"),
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#specifying-configuration-options-for-containerd",
 			Sources:  []string{"gpu-operator#1109", "gpu-operator#1323", "gpu-operator#176", "gpu-operator#992", "nvidia-container-toolkit#982", "k8s-snap#1991", "rke2#3385"},
@@ -28,9 +30,11 @@ func handlerChecks() []Check {
 		{
 			ID: "rt.handler-missing", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedNode},
 			Title: "pods ask for a runtime handler that the node's runtime does not have",
-			Reads: "events FailedCreatePodSandBox, runtime classes of the pods of each node, .status.runtimeHandlers, and the handlers that containerd has in memory (CRI Status)",
-			Why: "the runtime says so itself, or a runtime class that a pod of the node uses names a handler that is not in memory. A handler that nobody asks for may be missing: " +
-				"GKE, CRI-O with a hook, CDI, NRI and Talos have none; .status.runtimeHandlers is empty before containerd 2.0, and then says nothing",
+			Reads: "events FailedCreatePodSandBox, runtime classes of the pods of each node, .status.runtimeHandlers, and the handlers that " +
+				"containerd has in memory (CRI Status)",
+			Why: "the runtime says so itself, or a runtime class that a pod of the node uses names a handler that is not in memory. A handler " +
+				"that nobody asks for may be missing: GKE, CRI-O with a hook, CDI, NRI and Talos have none; .status.runtimeHandlers is empty " +
+				"before containerd 2.0, and then says nothing",
 			Explains: noPods(),
 			Sources:  []string{"gpu-operator#413", "gpu-operator#432", "gpu-operator#549", "gpu-operator#730", "gpu-operator#1298", "NVSentinel#442"},
 			Run:      checkHandlerMissing,
@@ -39,16 +43,17 @@ func handlerChecks() []Check {
 			ID: "rc.handler-mismatch", Layer: LayerCluster, Needs: []Need{NeedAPI},
 			Title: "pods use a RuntimeClass that does not exist, or that names another handler than the nodes have",
 			Reads: "RuntimeClasses, the runtime classes of pods and DaemonSets, events FailedCreate, the handlers of nodes",
-			Why: "a RuntimeClass that is used is not there; or its handler is nvidia where the nodes have nvidia-container-runtime, as AKS and microk8s call it, or the other way " +
-				"round",
+			Why: "a RuntimeClass that is used is not there; or its handler is nvidia where the nodes have nvidia-container-runtime, as AKS and " +
+				"microk8s call it, or the other way round",
 			Explains: noPods("rt.handler-missing"), Sources: []string{"AgentBaker", "microk8s", "kubernetes pkg/kubelet/runtimeclass"},
 			Run: checkRuntimeClasses,
 		},
 		{
 			ID: "rt.version-skew-ids", Layer: LayerRuntime, Needs: []Need{NeedNode},
-			Title:    "GPU handlers stand under the ID of a plugin that this release of containerd does not read",
-			Reads:    "containerd's files and release",
-			Why:      "containerd 1.x reads handlers under io.containerd.grpc.v1.cri only, 2.x those of version 3 under io.containerd.cri.v1.runtime; what lies elsewhere is ignored without an error",
+			Title: "GPU handlers stand under the ID of a plugin that this release of containerd does not read",
+			Reads: "containerd's files and release",
+			Why: "containerd 1.x reads handlers under io.containerd.grpc.v1.cri only, 2.x those of version 3 under io.containerd.cri.v1.runtime; " +
+				"what lies elsewhere is ignored without an error",
 			Explains: noPods("rt.handler-missing"), Sources: []string{"containerd config.go", "AgentBaker containerd_v2.toml.gtpl"},
 			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.version-skew-ids") },
 		},
@@ -56,10 +61,11 @@ func handlerChecks() []Check {
 			ID: "wl.runtimeclass-unset", Layer: LayerWorkload, Needs: []Need{NeedAPI, NeedNode},
 			Title: "a GPU pod has no runtime class, and the node's default runtime gives no GPUs",
 			Reads: "pods that ask for GPUs, the default handler in memory, how the device plugin hands out devices (DEVICE_LIST_STRATEGY), logs",
-			Why: "with the strategy envvar only the NVIDIA runtime gives a container its GPUs, and a pod without a runtime class gets the default runtime. Not looked at where devices come by " +
-				"CDI or a hook",
-			Explains: []string{"wl.pod-failing", "wl.cpu-mode"}, Sources: []string{"nvidia-container-runtime#147", "k0s#1769", "k8s-device-plugin#406", "gpu-feature-discovery#36"},
-			Run: checkRuntimeClassUnset,
+			Why: "with the strategy envvar only the NVIDIA runtime gives a container its GPUs, and a pod without a runtime class gets the default " +
+				"runtime. Not looked at where devices come by CDI or a hook",
+			Explains: []string{"wl.pod-failing", "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver"},
+			Sources:  []string{"nvidia-container-runtime#147", "k0s#1769", "k8s-device-plugin#406", "gpu-feature-discovery#36"},
+			Run:      checkRuntimeClassUnset,
 		},
 	}
 }
@@ -112,8 +118,8 @@ func (f *Facts) lacking(n *Node) map[string][]*corev1.Pod {
 			}
 		}
 	}
-	for _, g := range f.errorsOf("rt.handler-missing") {
-		if g.node == n && all[g.name] == nil {
+	for _, g := range f.errorsOf("rt.handler-missing", n) {
+		if all[g.name] == nil {
 			for _, e := range g.errors {
 				all[g.name] = append(all[g.name], e.pod)
 			}
@@ -148,8 +154,8 @@ func (f *Facts) handlerMissing(n *Node, handler string, pods []*corev1.Pod) Find
 		Object: n.Object(), Fix: f.handlerFix(n, handler),
 		Title: fmt.Sprintf("pods ask for the runtime handler %q, which the node's runtime does not have", handler),
 	}
-	for _, g := range f.errorsOf("rt.handler-missing") {
-		if g.node == n && g.name == handler {
+	for _, g := range f.errorsOf("rt.handler-missing", n) {
+		if g.name == handler {
 			finding.Evidence = g.evidence()
 		}
 	}
@@ -171,12 +177,13 @@ func (f *Facts) handlerFix(n *Node, handler string) Fix {
 	switch i := n.instance(); {
 	case n.IsCRIO():
 		return Fix{
-			Text: "with CRI-O the toolkit installs a hook, and pods need no runtime class: take runtimeClassName out of them, or set CRIO_CONFIG_MODE=config in toolkit.env " +
-				"of the operator's chart, so that it writes the handler",
+			Text: "with CRI-O the toolkit installs a hook, and pods need no runtime class: take runtimeClassName out of them, or set " +
+				"CRIO_CONFIG_MODE=config in toolkit.env of the operator's chart, so that it writes the handler",
 		}
 	case i == nil:
 		fix := Fix{
-			Text:     "this node was not read, so it is not known whether the handler was never configured, or in another containerd than the kubelet's: read it, and doctor will say",
+			Text: "this node was not read, so it is not known whether the handler was never configured, or in another containerd than the " +
+				"kubelet's: read it, and doctor will say",
 			Commands: []string{lookAt(n)},
 		}
 		if place, ok := n.Distribution.runtime(); ok {
@@ -186,8 +193,8 @@ func (f *Facts) handlerFix(n *Node, handler string) Fix {
 	default:
 		if pods := current(n, Toolkit); len(pods) > 0 {
 			return Fix{
-				Text: "the NVIDIA container toolkit writes the handler when its pod starts, and takes it away when the pod ends: start it anew, and look into its log if the handler does " +
-					"not come",
+				Text: "the NVIDIA container toolkit writes the handler when its pod starts, and takes it away when the pod ends: start it anew, " +
+					"and look into its log if the handler does not come",
 				Commands: []string{restartPod(pods[0].Namespace, pods[0].Name), "kubectl logs -n " + pods[0].Namespace + " -l app=nvidia-container-toolkit-daemonset --tail=50"},
 			}
 		}
@@ -200,7 +207,8 @@ func configureByHand(n *Node, handler string) Fix {
 	i := n.instance()
 	if place, ok := n.Distribution.runtime(); ok && (n.Distribution == K3s || n.Distribution == RKE2) {
 		return Fix{
-			Text: fmt.Sprintf("%s makes the handler itself at each start when it finds nvidia-container-runtime on the node: install the NVIDIA container toolkit there, and restart %s",
+			Text: fmt.Sprintf("%s makes the handler itself at each start when it finds nvidia-container-runtime on the node: install the NVIDIA "+
+				"container toolkit there, and restart %s",
 				n.Distribution, cmp.Or(i.Unit, place.unit)),
 			Commands: []string{restartUnit(n)},
 		}
@@ -209,9 +217,11 @@ func configureByHand(n *Node, handler string) Fix {
 	if len(env) == 0 {
 		return Fix{Text: "add the handler to the runtime's configuration", Commands: []string{lookAt(n)}}
 	}
-	command := fmt.Sprintf("nvidia-ctk runtime configure --runtime=containerd --nvidia-runtime-name=%s --config=%s --drop-in-config=%s --config-source=file", shellQuote(handler), shellQuote(env[0].Value), shellQuote(env[2].Value))
+	command := fmt.Sprintf("nvidia-ctk runtime configure --runtime=containerd --nvidia-runtime-name=%s --config=%s --drop-in-config=%s "+
+		"--config-source=file", shellQuote(handler), shellQuote(env[0].Value), shellQuote(env[2].Value))
 	return Fix{
-		Text:     fmt.Sprintf("add the handler to the configuration that the kubelet's containerd loads, %s, and restart %s", env[0].Value, i.UnitName()),
+		Text: fmt.Sprintf("add the handler to the configuration that the kubelet's containerd loads, %s, and restart "+
+			"%s", env[0].Value, i.UnitName()),
 		Commands: []string{hostCommand(n, command), restartUnit(n)},
 	}
 }
@@ -319,17 +329,20 @@ func checkRuntimeClasses(f *Facts, r *Result) {
 		reported[class+object.String()] = true
 		finding := Finding{
 			Object: object, Nodes: nodes, Evidence: evidence, Title: fmt.Sprintf("it uses the RuntimeClass %q, which does not exist", class),
-			Fix: Fix{Text: fmt.Sprintf("create the RuntimeClass with the handler that the nodes have, or take runtimeClassName out of what uses it; the GPU operator makes %s when its toolkit is enabled", class)},
+			Fix: Fix{Text: fmt.Sprintf("create the RuntimeClass with the handler that the nodes have, or take runtimeClassName out of what uses "+
+				"it; the GPU operator makes %s when its toolkit is enabled", class)},
 		}
 		if handler := f.gpuHandler(nodes); handler != "" {
-			finding.Fix.Commands = []string{fmt.Sprintf("printf 'apiVersion: node.k8s.io/v1\\nkind: RuntimeClass\\nmetadata:\\n  name: %s\\nhandler: %s\\n' | kubectl create -f -", class, handler)}
+			finding.Fix.Commands = []string{createClass(class, handler)}
 		}
 		r.Add(finding)
 	}
 	seen := f.Missing("api/runtimeclasses") == ""
-	for _, g := range f.errorsOf("rc.handler-mismatch") {
-		if f.runtimeClass(g.name) == nil {
-			add(g.name, PodObject(g.errors[0].pod), []string{g.node.Name}, g.evidence()...)
+	for _, n := range f.Nodes {
+		for _, g := range f.errorsOf("rc.handler-mismatch", n) {
+			if f.runtimeClass(g.name) == nil {
+				add(g.name, PodObject(g.errors[0].pod), []string{n.Name}, g.evidence()...)
+			}
 		}
 	}
 	for i := range f.Snapshot.Events {
@@ -350,6 +363,11 @@ func checkRuntimeClasses(f *Facts, r *Result) {
 		object := Object{Kind: "DaemonSet", Namespace: set.Namespace, Name: set.Name}
 		add(*class, object, f.labelled(set.Spec.Template.Spec.NodeSelector), fieldEvidence(object, ".spec.template.spec.runtimeClassName", "%s", *class))
 	}
+}
+
+// createClass is the command that makes a RuntimeClass.
+func createClass(name, handler string) string {
+	return "printf " + shellQuote(fmt.Sprintf(`apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata:\n  name: %s\nhandler: %s\n`, name, handler)) + " | kubectl create -f -"
 }
 
 // nodesOf are the nodes for which a DaemonSet makes pods; none, which means all, for other owners.
@@ -412,7 +430,7 @@ func (f *Facts) handlersOfOtherNames(r *Result) {
 						Text: "a RuntimeClass cannot be changed: delete it, and create it with the handler that the nodes have",
 						Commands: []string{
 							"kubectl delete runtimeclass " + shellQuote(class),
-							fmt.Sprintf("printf 'apiVersion: node.k8s.io/v1\\nkind: RuntimeClass\\nmetadata:\\n  name: %s\\nhandler: %s\\n' | kubectl create -f -", class, other),
+							createClass(class, other),
 						},
 					},
 				})
@@ -459,7 +477,8 @@ func checkRuntimeClassUnset(f *Facts, r *Result) {
 				Object: PodObject(pod), Nodes: []string{n.Name}, Severity: Warning, Confidence: Likely,
 				Title: "the pod asks for a GPU and has no runtime class, and the node's default runtime gives it none",
 				Evidence: []Evidence{
-					{Source: "nodes/" + n.Name + ": containerd's configuration in memory (CRI Status)", Text: fmt.Sprintf("default handler %s, handlers %s", i.DefaultHandler, strings.Join(handlerNames(n), ", "))},
+					{Source: "nodes/" + n.Name + ": containerd's configuration in memory (CRI Status)", Text: fmt.Sprintf("default handler %s, "+
+						"handlers %s", i.DefaultHandler, strings.Join(handlerNames(n), ", "))},
 					source,
 				},
 				Fix: Fix{Text: fmt.Sprintf("set runtimeClassName: %s in the pod's template, or make %s the default handler", class, gpu)},

@@ -29,17 +29,18 @@ func nodeRuntimeChecks() []Check {
 			ID: "rt.cpumanager", Layer: LayerRuntime, Needs: []Need{NeedNode},
 			Title: "the static CPU manager takes GPUs away from containers",
 			Reads: "the kubelet's cpuManagerPolicy, PASS_DEVICE_SPECS and the strategy of the device plugin",
-			Why: "with the static policy the kubelet updates containers' cgroups all the time, and runc forgets devices that are not in the container's specification: the device plugin must pass them " +
-				"(PASS_DEVICE_SPECS), or hand them out by CDI",
-			Explains: []string{"rt.nvml-unknown-error"}, Sources: []string{"nvidia-docker#966", "k8s-device-plugin#145", "kubernetes#77073"},
-			Run: checkCPUManager,
+			Why: "with the static policy the kubelet updates containers' cgroups all the time, and runc forgets devices that are not in the " +
+				"container's specification: the device plugin must pass them (PASS_DEVICE_SPECS), or hand them out by CDI",
+			Explains: []string{"rt.nvml-unknown-error", "wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
+			Sources:  []string{"nvidia-docker#966", "k8s-device-plugin#145", "kubernetes#77073"},
+			Run:      checkCPUManager,
 		},
 		{
 			ID: "sec.all-gpus-visible", Layer: LayerRuntime, Needs: []Need{NeedAPI},
 			Title: "a pod that asked for no GPU sees all of them",
 			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification",
-			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES itself, and the runtime obeys: its GPUs are those of others, and the scheduler knows nothing of it. Without other GPU pods on the node " +
-				"it is only told",
+			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES itself, and the runtime obeys: its GPUs are those of others, and the scheduler " +
+				"knows nothing of it. Without other GPU pods on the node it is only told",
 			Sources: []string{"gpu-operator#28", "gpu-operator#421", "gpu-operator#700", "k8s-device-plugin#87", "bottlerocket#3718"},
 			Run:     checkAllVisible,
 		},
@@ -48,16 +49,18 @@ func nodeRuntimeChecks() []Check {
 			Title:    "containers may not open the GPU's device files",
 			Reads:    "states of containers and logs; SELinux, the modes of /dev/nvidia*, no-cgroups of the toolkit's configuration",
 			Why:      "NVML says `Insufficient Permissions`: SELinux, the mode of the device files, or no-cgroups keep the container from them",
-			Explains: []string{"wl.pod-failing", "wl.cuda-error", "dp.*", "op.*", "obs.dcgm-crash"}, Sources: []string{"nvidia-docker#1608", "nvidia-container-toolkit#33", "nvidia-container-toolkit#210", "containerd#6042"},
-			Run: checkPermissions,
+			Explains: []string{"wl.pod-failing", "wl.cuda-error", "dp.*", "op.*", "obs.dcgm-crash"},
+			Sources:  []string{"nvidia-docker#1608", "nvidia-container-toolkit#33", "nvidia-container-toolkit#210", "containerd#6042"},
+			Run:      checkPermissions,
 		},
 		{
 			ID: "rt.restart-loop", Layer: LayerRuntime, Needs: []Need{NeedNode},
 			Title:    "the container runtime is restarted again and again",
 			Reads:    "the journal of the runtime's unit",
 			Why:      "systemd scheduled three restarts or more within the last ten minutes of the journal",
-			Explains: noRuntime(), Sources: []string{"gpu-operator#399", "gpu-operator#456", "gpu-operator#712", "gpu-operator#991", "containerd#10437"},
-			Run: checkRestartLoop,
+			Explains: noRuntime(),
+			Sources:  []string{"gpu-operator#399", "gpu-operator#456", "gpu-operator#712", "gpu-operator#991", "containerd#10437"},
+			Run:      checkRestartLoop,
 		},
 		{
 			ID: "node.inotify", Layer: LayerRuntime, Needs: []Need{NeedLogs},
@@ -80,10 +83,13 @@ func checkUnknownError(f *Facts, r *Result) {
 				continue
 			}
 			finding := Finding{
-				Object: PodObject(pod), Nodes: []string{n.Name}, Confidence: Likely, Title: "the container has lost its GPUs while it runs", Evidence: []Evidence{clipped(e)},
+				Object: PodObject(pod), Nodes: []string{n.Name}, Confidence: Likely, Title: "the container has lost its GPUs while it " +
+					"runs", Evidence: []Evidence{clipped(e)},
 				Fix: Fix{
-					Text:     "start the pod anew; so that it does not come again, make the links in /dev/char on the node (and a rule of udev that does), or hand out GPUs by CDI",
-					Commands: []string{restartPod(pod.Namespace, pod.Name), hostCommand(n, "nvidia-ctk system create-dev-char-symlinks --create-all")},
+					Text: "start the pod anew; so that it does not come again, make the links in /dev/char on the node (and a rule of udev that " +
+						"does), or hand out GPUs by CDI",
+					Commands: []string{restartPod(pod.Namespace, pod.Name), hostCommand(n, "nvidia-ctk system create-dev-char-symlinks "+
+						"--create-all")},
 				},
 			}
 			if n.Host != nil {
@@ -119,10 +125,12 @@ func checkCPUManager(f *Facts, r *Result) {
 			continue
 		}
 		finding := Finding{
-			Object: n.Object(), Severity: Warning, Confidence: Likely, Title: "the static CPU manager takes GPUs away from running containers, because the device plugin does not pass device specs",
+			Object: n.Object(), Severity: Warning, Confidence: Likely, Title: "the static CPU manager takes GPUs away from running containers, " +
+				"because the device plugin does not pass device specs",
 			Evidence: []Evidence{{Source: "nodes/" + n.Name + ": the kubelet's cpuManagerPolicy", Text: "static"}, source},
 			Fix: Fix{
-				Text: "set PASS_DEVICE_SPECS=true for the device plugin (compatWithCPUManager=true in its own chart, devicePlugin.env in the GPU operator's), or hand out GPUs by CDI",
+				Text: "set PASS_DEVICE_SPECS=true for the device plugin (compatWithCPUManager=true in its own chart, devicePlugin.env in the GPU " +
+					"operator's), or hand out GPUs by CDI",
 			},
 		}
 		for _, pod := range n.Pods {
@@ -161,11 +169,12 @@ func checkAllVisible(f *Facts, r *Result) {
 					continue
 				}
 				finding := Finding{
-					Object: PodObject(pod), Nodes: []string{n.Name}, Severity: Info, Confidence: Likely, Title: "the pod asks for no GPU and sees those of others, by NVIDIA_VISIBLE_DEVICES",
+					Object: PodObject(pod), Nodes: []string{n.Name}, Severity: Info, Confidence: Likely, Title: "the pod asks for no GPU and sees " +
+						"those of others, by NVIDIA_VISIBLE_DEVICES",
 					Evidence: []Evidence{fieldEvidence(PodObject(pod), "container "+c.Name+" .env", "NVIDIA_VISIBLE_DEVICES=%s", value)},
 					Fix: Fix{
-						Text: "let the pod ask for nvidia.com/gpu and leave the variable out; to forbid it to all, hand out GPUs by volume-mounts or CDI, and set " +
-							"ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
+						Text: "let the pod ask for nvidia.com/gpu and leave the variable out; to forbid it to all, hand out GPUs by volume-mounts " +
+							"or CDI, and set ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
 					},
 				}
 				if shared {
@@ -226,7 +235,8 @@ func checkPermissions(f *Facts, r *Result) {
 			continue
 		}
 		finding := Finding{
-			Object: n.Object(), Confidence: Possible, Title: "containers may not open the GPU's device files", Evidence: evidence[:min(len(evidence), 3)],
+			Object: n.Object(), Confidence: Possible, Title: "containers may not open the GPU's device " +
+				"files", Evidence: evidence[:min(len(evidence), 3)],
 			Fix: Fix{Text: "look at SELinux, the modes of /dev/nvidia* (0666) and no-cgroups (false) on the node", Commands: []string{lookAt(n)}},
 		}
 		if n.Host != nil {
@@ -245,7 +255,8 @@ func (f *Facts) whyNotAllowed(n *Node, finding Finding) Finding {
 	for _, d := range p.Devices {
 		if d.Mode != "" && !strings.HasSuffix(d.Mode, "666") && strings.HasPrefix(d.Path, "/dev/nvidia") && !strings.HasPrefix(d.Path, "/dev/nvidia-caps") {
 			quote(d.Path, "mode "+d.Mode)
-			finding.Fix = Fix{Text: "let the driver make its device files with mode 0666: NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and load it anew"}
+			finding.Fix = Fix{Text: "let the driver make its device files with mode 0666: NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and load " +
+				"it anew"}
 			return finding
 		}
 	}
@@ -269,6 +280,9 @@ var (
 )
 
 func checkRestartLoop(f *Facts, r *Result) {
+	for _, pod := range f.Component(Toolkit) {
+		checkToolkitLoop(f, r, pod)
+	}
 	r.eachRuntime(f, func(n *Node) {
 		i := n.instance()
 		unit := unitOf(n)
@@ -310,11 +324,41 @@ func checkRestartLoop(f *Facts, r *Result) {
 			Object: n.Object(), Severity: severity, Title: "the container runtime is restarted again and again",
 			Evidence: []Evidence{last, {Source: "nodes/" + n.Name + "/journal/" + unit, Text: fmt.Sprintf("%d restarts in ten minutes", len(times))}},
 			Fix: Fix{
-				Text:     fmt.Sprintf("look into the journal of %s for why it ends; if the NVIDIA container toolkit or another tool restarts it, let only one of them edit its configuration", unit),
+				Text: fmt.Sprintf("look into the journal of %s for why it ends; if the NVIDIA container toolkit or another tool restarts it, "+
+					"let only one of them edit its configuration", unit),
 				Commands: []string{hostCommand(n, "journalctl -u "+unit+" -n 100 --no-pager")},
 			},
 		})
 	})
+}
+
+// checkToolkitLoop knows a toolkit that restarts the runtime and is ended by that: its container ends without an error, again and again.
+func checkToolkitLoop(f *Facts, r *Result, pod *corev1.Pod) {
+	for _, s := range pod.Status.ContainerStatuses {
+		last, n := s.LastTerminationState.Terminated, f.Node(pod.Spec.NodeName)
+		waits := s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff"
+		if n == nil || last == nil || last.ExitCode != 0 || !waits || s.RestartCount < 3 {
+			continue
+		}
+		finding := Finding{
+			Object: n.Object(), Confidence: Likely, Title: "the container runtime and the NVIDIA container toolkit restart each other",
+			Evidence: []Evidence{
+				fieldEvidence(PodObject(pod), "container "+s.Name+" .state.waiting", "%s: %s", s.State.Waiting.Reason, s.State.Waiting.Message),
+				fieldEvidence(PodObject(pod), "container "+s.Name+" .lastState.terminated", "%s, exit code %d, %d restarts", last.Reason, last.ExitCode, s.RestartCount),
+			},
+			Fix: Fix{
+				Text: "something ends the toolkit's container as soon as it has restarted the runtime: look which other tool writes the runtime's " +
+					"configuration or restarts it; containerd before 1.6.9 ends containers when it is restarted so. RUNTIME_RESTART_MODE=none for " +
+					"the toolkit, and a restart by hand, break the loop",
+				Commands: []string{restartUnit(n), restartPod(pod.Namespace, pod.Name)},
+			},
+		}
+		if e, ok := logEvidence(f, pod, "Cleaning up Runtime", "Shutting Down", "Starting 'cleanup'"); ok {
+			finding.Evidence = append(finding.Evidence, e)
+		}
+		r.Add(finding)
+		return
+	}
 }
 
 // journalTime is the time at the head of a line of `journalctl -o short-iso`.

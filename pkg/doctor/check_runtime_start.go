@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
@@ -13,19 +14,22 @@ func startChecks() []Check {
 	return []Check{
 		{
 			ID: "rt.binary-missing", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedNode},
-			Title:    "what a runtime handler executes is not there",
-			Reads:    "events FailedCreatePodSandBox; the file of each handler's BinaryName, as containerd sees it",
-			Why:      "the runtime says fork/exec …: no such file, or the file is missing, empty or not executable on the node. A handler that nobody asks for is only told of",
-			Explains: noPods("wl.cuda-error"), Sources: []string{"nvidia-docker#686", "nvidia-container-toolkit#230", "nvidia-container-toolkit#252"},
+			Title: "what a runtime handler executes is not there",
+			Reads: "events FailedCreatePodSandBox; the file of each handler's BinaryName, as containerd sees it",
+			Why: "the runtime says fork/exec …: no such file, or the file is missing, empty or not executable on the node. A handler that nobody " +
+				"asks for is only told of",
+			Explains: noGPUs(), Sources: []string{"nvidia-docker#686", "nvidia-container-toolkit#230", "nvidia-container-toolkit#252"},
 			Run: func(f *Facts, r *Result) {
 				viewAndEvents(f, r, "rt.binary-missing", "what a runtime handler executes is not there", func(n *Node, name string) Fix {
 					if pods := current(n, Toolkit); len(pods) > 0 {
 						return Fix{
-							Text:     "the toolkit's pod puts its programs into /usr/local/nvidia/toolkit when it starts: start it anew; if the path is another one, correct BinaryName in the handler's options",
+							Text: "the toolkit's pod puts its programs into /usr/local/nvidia/toolkit when it starts: start it anew; if the path " +
+								"is another one, correct BinaryName in the handler's options",
 							Commands: []string{restartPod(pods[0].Namespace, pods[0].Name)},
 						}
 					}
-					return Fix{Text: "install the NVIDIA container toolkit on the node, or correct BinaryName in the handler's options, and restart the runtime", Commands: []string{restartUnit(n)}}
+					return Fix{Text: "install the NVIDIA container toolkit on the node, or correct BinaryName in the handler's options, and " +
+						"restart the runtime", Commands: []string{restartUnit(n)}}
 				})
 			},
 		},
@@ -47,22 +51,25 @@ func startChecks() []Check {
 			Reads: "events FailedCreatePodSandBox; SystemdCgroup of each handler that runc runs, the kubelet's cgroupDriver",
 			Why: "SystemdCgroup of a handler that pods ask for is not that of the default handler: its pods fail with `expected cgroupsPath to be of format \"slice:prefix:name\"`, or run where " +
 				"systemd takes their limits and their devices away",
-			Explains: noPods("rt.nvml-unknown-error", "wl.cuda-error"), Sources: []string{"nvidia-docker#1788", "containerd docs/cri/config.md"},
+			Explains: noGPUs("rt.nvml-unknown-error"), Sources: []string{"nvidia-docker#1788", "containerd docs/cri/config.md"},
 			Run: func(f *Facts, r *Result) {
 				viewAndEvents(f, r, "rt.cgroup-driver", "a runtime handler has another cgroup driver than the kubelet", func(n *Node, _ string) Fix {
-					return Fix{Text: "set SystemdCgroup in the handler's options as runc has it, true with cgroupDriver: systemd, and restart the runtime", Commands: []string{restartUnit(n)}}
+					return Fix{Text: "set SystemdCgroup in the handler's options as runc has it, true with cgroupDriver: systemd, and restart the " +
+						"runtime", Commands: []string{restartUnit(n)}}
 				})
 			},
 		},
 		{
 			ID: "rt.shim-skew", Layer: LayerRuntime, Needs: []Need{NeedAPI},
-			Title:    "containerd and its shim are of different releases",
-			Reads:    "events FailedCreatePodSandBox",
-			Why:      "containerd cannot speak to the shim that it started: two installations of containerd share a PATH, or one was upgraded and not restarted",
+			Title: "containerd and its shim are of different releases",
+			Reads: "events FailedCreatePodSandBox",
+			Why: "containerd cannot speak to the shim that it started: two installations of containerd share a PATH, or one was upgraded and not " +
+				"restarted",
 			Explains: noPods(), Sources: []string{"containerd 1.7.28 with the shim of 2.3"},
 			Run: func(f *Facts, r *Result) {
 				viewAndEvents(f, r, "rt.shim-skew", "containerd cannot speak to the shim that it starts", func(n *Node, _ string) Fix {
-					return Fix{Text: "install containerd and containerd-shim-runc-v2 of the same release, the shim beside the daemon that runs, and restart it", Commands: []string{restartUnit(n)}}
+					return Fix{Text: "install containerd and containerd-shim-runc-v2 of the same release, the shim beside the daemon that runs, " +
+						"and restart it", Commands: []string{restartUnit(n)}}
 				})
 			},
 		},
@@ -75,8 +82,9 @@ func startChecks() []Check {
 			Run: func(f *Facts, r *Result) {
 				viewAndEvents(f, r, "docker.no-gpu-driver", "Docker has no driver for GPUs", func(n *Node, _ string) Fix {
 					return Fix{
-						Text:     "install the NVIDIA container toolkit on the node and configure Docker with it; Docker's snap is not supported",
-						Commands: []string{hostCommand(n, "nvidia-ctk runtime configure --runtime=docker"), hostCommand(n, "systemctl restart docker")},
+						Text: "install the NVIDIA container toolkit on the node and configure Docker with it; Docker's snap is not supported",
+						Commands: []string{hostCommand(n, "nvidia-ctk runtime configure "+
+							"--runtime=docker"), hostCommand(n, "systemctl restart docker")},
 					}
 				})
 			},
@@ -135,21 +143,21 @@ func isOfGPUs(e startError) bool {
 
 func checkSandboxFailed(f *Facts, r *Result) {
 	r.Lacks(f, "api/events")
-	for _, e := range f.startErrors() {
-		if !e.sandbox || e.id != "" || !isOfGPUs(e) {
-			continue
+	for _, n := range f.Nodes {
+		for _, e := range f.startErrors()[n] {
+			if !e.sandbox || e.id != "" || !isOfGPUs(e) {
+				continue
+			}
+			r.Add(Finding{
+				Object: PodObject(e.pod), Nodes: []string{n.Name}, Title: "the container runtime does not make the pod's " +
+					"sandbox", Evidence: []Evidence{e.evidence},
+				Fix: Fix{
+					Text:     "the runtime's own words say why; if they do not help, look into its journal on the node",
+					Commands: []string{hostCommand(n, "journalctl -u "+shellQuote(unitOf(n))+" -n 50 --no-pager")},
+				},
+			})
 		}
-		r.Add(Finding{
-			Object: PodObject(e.pod), Nodes: []string{e.node.Name}, Title: "the container runtime does not make the pod's sandbox", Evidence: []Evidence{e.evidence},
-			Fix: Fix{Text: "the runtime's own words say why; if they do not help, look into its journal on the node", Commands: []string{hostCommand(e.node, "journalctl -u "+unitOf(e.node)+" -n 50 --no-pager")}},
-		})
 	}
-}
-
-// unitOf is the systemd unit of the node's runtime.
-func unitOf(n *Node) string {
-	words := strings.Fields(restartUnit(n))
-	return words[len(words)-1]
 }
 
 // deviceStrategy is how the node's device plugin hands out GPUs: envvar, volume-mounts, cdi-annotations, cdi-cri; several, separated by
@@ -157,7 +165,8 @@ func unitOf(n *Node) string {
 func (f *Facts) deviceStrategy(n *Node) (strategy string, source Evidence, known bool) {
 	for _, pod := range current(n, DevicePlugin) {
 		for _, c := range pod.Spec.Containers {
-			if !strings.Contains(c.Image, "device-plugin") || strings.Contains(c.Image, "gke") {
+			// The image of the plugin has feature discovery in it, too.
+			if !strings.Contains(c.Image, "device-plugin") || strings.Contains(c.Image, "gke") || strings.Contains(pod.Labels["app"]+pod.Name+c.Name, "feature-discovery") {
 				continue
 			}
 			place := "container " + c.Name
@@ -207,11 +216,18 @@ func (f *Facts) operatorVersion() string {
 	return ""
 }
 
-// containerdRelease is the release of the node's containerd, as the kubelet tells it; empty when it runs another runtime.
-func containerdRelease(n *Node) string {
+// containerdRelease is the release of the node's containerd, as it says itself, else as the kubelet tells it; known is false where it runs
+// another runtime, or does not answer: then the kubelet says containerd://Unknown.
+func containerdRelease(n *Node) (release containerd.Release, known bool) {
+	if i := n.instance(); i != nil && i.Name == "containerd" {
+		if release, err := containerd.ParseRelease(i.Release); err == nil {
+			return release, true
+		}
+	}
 	version, ours := strings.CutPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://")
 	if !ours {
-		return ""
+		return release, false
 	}
-	return version
+	release, err := containerd.ParseRelease(version)
+	return release, err == nil
 }

@@ -24,7 +24,8 @@ func (f *Facts) toolkitFix(n *Node) Fix {
 		unit = i.UnitName()
 	}
 	if n.Distribution == K3s || n.Distribution == RKE2 {
-		text = fmt.Sprintf("%s writes its containerd's configuration itself, with the NVIDIA handlers when it finds the toolkit's programs on the node: leave the file alone, tell the toolkit "+
+		text = fmt.Sprintf("%s writes its containerd's configuration itself, with the NVIDIA handlers when it finds the toolkit's programs on the "+
+			"node: leave the file alone, tell the toolkit "+
 			"only the socket, and restart %s once the toolkit is installed", n.Distribution, unit)
 		fix := f.toolkitEnvFix(env[1:2], text)
 		fix.Commands = append(fix.Commands, restartUnit(n))
@@ -73,7 +74,8 @@ func (f *Facts) toolkitEnvFix(env []runtimeview.Setting, text string) Fix {
 			values = nil
 		}
 		return Fix{
-			Text:     text + fmt.Sprintf(": save the values as values.yaml, and upgrade the Helm release %s to its own version, %s", h.Name, h.ChartVersion),
+			Text: text + fmt.Sprintf(": save the values as values.yaml, and upgrade the Helm release %s to its own version, "+
+				"%s", h.Name, h.ChartVersion),
 			Commands: []string{helmUpgrade(h) + " -f values.yaml"}, Values: string(values),
 		}
 	}
@@ -84,8 +86,9 @@ func (f *Facts) toolkitEnvFix(env []runtimeview.Setting, text string) Fix {
 			patch = nil
 		}
 		return Fix{
-			Text:     text + ": save the values as patch.yaml, and patch the ClusterPolicy " + p.GetName(),
-			Commands: []string{fmt.Sprintf("kubectl patch clusterpolicy %s --type merge --patch-file patch.yaml", shellQuote(p.GetName()))}, Values: string(patch),
+			Text: text + ": save the values as patch.yaml, and patch the ClusterPolicy " + p.GetName(),
+			Commands: []string{fmt.Sprintf("kubectl patch clusterpolicy %s --type merge --patch-file "+
+				"patch.yaml", shellQuote(p.GetName()))}, Values: string(patch),
 		}
 	}
 	var words []string

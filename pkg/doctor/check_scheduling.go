@@ -115,8 +115,8 @@ func checkTopology(f *Facts, r *Result) {
 			Title:  "the kubelet's topology manager could not give the pod GPUs and CPUs of one NUMA node",
 			Object: PodObject(pod), Nodes: onNode(pod), Evidence: evidence,
 			Fix: Fix{
-				Text: "ask for no more CPUs and GPUs than one NUMA node has, or relax topologyManagerPolicy (best-effort) in the kubelet's " +
-					"configuration; a refused pod is not tried again: its owner must make a new one",
+				Text: "Ask for no more CPUs and GPUs than one NUMA node has, or relax topologyManagerPolicy (best-effort) in the kubelet's " +
+					"configuration; a refused pod is not tried again: its owner must make a new one.",
 				Commands: []string{fmt.Sprintf("kubectl -n %s delete pod %s", pod.Namespace, pod.Name)},
 			},
 		})
@@ -148,8 +148,8 @@ func checkAdmission(f *Facts, r *Result) {
 			Object: PodObject(pod), Nodes: onNode(pod),
 			Evidence: []Evidence{{Source: PodObject(pod).String() + " .status.message", Text: pod.Status.Reason + ": " + cut(pod.Status.Message)}},
 			Fix: Fix{
-				Text: "delete the failed pod; where the node's GPUs are healthy and new pods fail, too, restart its device plugin pod, then its " +
-					"kubelet, which may hold stale allocations (kubernetes#130145)",
+				Text: "Delete the failed pod; where the node's GPUs are healthy and new pods fail, too, restart its device plugin pod, then its " +
+					"kubelet, which may hold stale allocations (kubernetes#130145).",
 				Commands: []string{
 					fmt.Sprintf("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
 					fmt.Sprintf("kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'", pod.Spec.NodeName),
@@ -159,10 +159,10 @@ func checkAdmission(f *Facts, r *Result) {
 		switch {
 		case outOf:
 			finding.Title = "the pod was put on a node that has no GPUs left, past the scheduler"
-			finding.Fix.Text = "do not set spec.nodeName: let the scheduler choose, and delete the failed pod"
+			finding.Fix.Text = "Do not set spec.nodeName: let the scheduler choose, and delete the failed pod."
 		case strings.Contains(pod.Status.Message, "no healthy devices present"), strings.Contains(pod.Status.Message, "unhealthy devices"):
 			finding.Title = "the kubelet has no healthy GPU for a pod that was placed on its node"
-			finding.Fix.Text = "repair the GPUs that the device plugin took out (its log names them), restart its pod, then delete the failed pod"
+			finding.Fix.Text = "Repair the GPUs that the device plugin took out (its log names them), restart its pod, then delete the failed pod."
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			finding.Evidence = append(finding.Evidence, quoteAllocatable([]*Node{n})...)

@@ -37,7 +37,7 @@ func (s *scheduler) unbalanced(full, idle *Node, tied []*corev1.Pod, waits []*co
 		Object:   full.Object(),
 		Severity: Info, Confidence: Likely,
 		Fix: Fix{
-			Text:   "take the host name out of the node selector or affinity, and spread the pods over the nodes instead",
+			Text:   "Take the host name out of the node selector or affinity, and spread the pods over the nodes instead.",
 			Values: "topologySpreadConstraints:\n- maxSkew: 1\n  topologyKey: kubernetes.io/hostname\n  whenUnsatisfiable: ScheduleAnyway\n  labelSelector: {matchLabels: {}} # the labels of your pods\n",
 		},
 	}

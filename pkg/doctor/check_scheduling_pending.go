@@ -36,6 +36,7 @@ const (
 	youngPending = 30 * time.Second
 	scaleUpTime  = 15 * time.Minute
 	noScheduler  = 2 * time.Minute
+	skew         = 10 * time.Second // between the clocks of the client and of the API server
 )
 
 func (f *Facts) findPending() []pendingPod {
@@ -72,12 +73,14 @@ func (f *Facts) findPending() []pendingPod {
 	return all
 }
 
-// age is how old a pod was when the snapshot was made; a pod without a time counts as old.
+// age is how old a pod was when the snapshot was made. One without a time counts as old, and so does one from the future: then the clock of
+// the client is wrong, and its word must not excuse the pod.
 func (f *Facts) age(pod *corev1.Pod) time.Duration {
-	if pod.CreationTimestamp.IsZero() {
+	age := f.Now.Sub(pod.CreationTimestamp.Time)
+	if pod.CreationTimestamp.IsZero() || age < -skew {
 		return 24 * time.Hour
 	}
-	return f.Now.Sub(pod.CreationTimestamp.Time)
+	return age
 }
 
 // likeness is equal for pods that the scheduler treats alike.
@@ -132,10 +135,11 @@ type scheduler struct {
 	f     *Facts
 	nodes []*Node // with GPUs, of any maker
 	used  map[*Node]map[corev1.ResourceName]int64
+	known map[*Node]bool // see poor
 }
 
 func newScheduler(f *Facts) *scheduler {
-	s := &scheduler{f: f, used: map[*Node]map[corev1.ResourceName]int64{}}
+	s := &scheduler{f: f, used: map[*Node]map[corev1.ResourceName]int64{}, known: map[*Node]bool{}}
 	ours := map[*Node]bool{}
 	for _, n := range f.GPUNodes {
 		ours[n] = true
@@ -181,13 +185,13 @@ func (s *scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 	case len(pod.Spec.SchedulingGates) > 0:
 		v.title = "a scheduling gate holds the pod back: whoever set it has not yet released it"
 		v.evidence = []Evidence{{Source: object.String() + " .spec.schedulingGates", Text: pod.Spec.SchedulingGates[0].Name}}
-		v.fix = Fix{Text: "wait for the owner of the gate (Kueue: the workload's queue has no room yet), and look at its own objects"}
+		v.fix = Fix{Text: "Wait for the owner of the gate (Kueue: the workload's queue has no room yet), and look at its own objects."}
 		return v, true
 	case pod.Status.NominatedNodeName != "":
 		v.title = "the scheduler makes room for the pod by preempting others"
 		v.evidence = []Evidence{{Source: object.String() + " .status.nominatedNodeName", Text: pod.Status.NominatedNodeName}}
 		v.nodes = []string{pod.Status.NominatedNodeName}
-		v.fix = Fix{Text: "wait until the preempted pods have ended"}
+		v.fix = Fix{Text: "Wait until the preempted pods have ended."}
 		return v, true
 	}
 	for _, e := range s.f.EventsOf("Pod", pod.Namespace, pod.Name) {
@@ -195,7 +199,7 @@ func (s *scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		if scaling && s.f.Now.Sub(EventTime(e)) < scaleUpTime {
 			v.title = "the autoscaler is adding a node for the pod"
 			v.evidence = []Evidence{Quote(e)}
-			v.fix = Fix{Text: "wait for the node; a GPU node takes several minutes until its driver and device plugin are ready"}
+			v.fix = Fix{Text: "Wait for the node; a GPU node takes several minutes until its driver and device plugin are ready."}
 			return v, true
 		}
 	}
@@ -238,7 +242,7 @@ func (s *scheduler) judge(pod *corev1.Pod, message string) verdict {
 		return covers(want, func(name corev1.ResourceName) int64 { return s.free(n, name) })
 	})
 	if len(roomy) == 0 {
-		return s.full(pod, want, open, big)
+		return s.full(pod, want, open, big, selected)
 	}
 	return s.otherwise(pod, message, roomy)
 }
@@ -275,13 +279,38 @@ func aboutClaims(message string) bool {
 	}, func(text string) bool { return strings.Contains(strings.ToLower(message), text) })
 }
 
-// names are the nodes' names. The slice is clipped: findings that share it may append to it.
-func names(nodes []*Node) []string {
+// manyNodes is how many nodes a finding about a pod names. More say no more, and cost time in a cluster of thousands.
+const manyNodes = 256
+
+// names are the nodes' names. Of very many, those come first that do not give all that they could: causes are on them. The slice is clipped:
+// findings that share it may append to it.
+func (s *scheduler) names(nodes []*Node) []string {
+	if len(nodes) > manyNodes {
+		poor := keep(nodes, s.poor)
+		well := keep(nodes, func(n *Node) bool { return !s.poor(n) })
+		nodes = append(poor, well...)[:manyNodes]
+	}
 	all := make([]string, 0, len(nodes))
 	for _, n := range nodes {
 		all = append(all, n.Name)
 	}
 	return slices.Clip(all)
+}
+
+// poor is whether a node does not give all that it could, worked out once for each.
+func (s *scheduler) poor(n *Node) bool {
+	is, known := s.known[n]
+	if !known {
+		is = !available(n) || lacking(n)
+		s.known[n] = is
+	}
+	return is
+}
+
+// lacking is whether a node advertises no GPUs, or fewer than it has.
+func lacking(n *Node) bool {
+	ours := advertised(n)
+	return len(ours) == 0 || slices.ContainsFunc(ours, func(r corev1.ResourceName) bool { return n.allocatable(r) < n.capacity(r) })
 }
 
 // few is how many nodes or pods are quoted.

@@ -24,13 +24,13 @@ func benchNow() time.Time                  { return time.Date(2026, 1, 1, 12, 0,
 func benchAgo(d time.Duration) metav1.Time { return metav1.NewTime(benchNow().Add(-d)) }
 func pieces(n int64) resource.Quantity     { return *resource.NewQuantity(n, resource.DecimalSI) }
 func gpus(n int64) corev1.ResourceList     { return corev1.ResourceList{"nvidia.com/gpu": pieces(n)} }
-func needs(list corev1.ResourceList) podEdit2 {
+func needs(list corev1.ResourceList) podChange {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Limits = list }
 }
 
 type (
-	podEdit2  = func(*corev1.Pod)
-	nodeEdit2 = func(*corev1.Node)
+	podChange  = func(*corev1.Pod)
+	nodeChange = func(*corev1.Node)
 )
 
 func newBench() *bench {
@@ -41,7 +41,7 @@ func newBench() *bench {
 }
 
 // node adds a Ready amd64 node of 8 CPUs with a label that tells of GPUs, and that many of them.
-func (b *bench) node(name string, count int64, edits ...nodeEdit2) *bench {
+func (b *bench) node(name string, count int64, edits ...nodeChange) *bench {
 	n := corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: benchAgo(240 * time.Hour), Labels: map[string]string{
 			"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "Tesla-T4",
@@ -61,7 +61,7 @@ func (b *bench) node(name string, count int64, edits ...nodeEdit2) *bench {
 }
 
 // pod adds a pod that asks for that many GPUs: it runs on the node, or waits for one when the node is "".
-func (b *bench) pod(name, on string, count int64, edits ...podEdit2) *bench {
+func (b *bench) pod(name, on string, count int64, edits ...podChange) *bench {
 	p := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, CreationTimestamp: benchAgo(time.Hour)},
 		Spec:       corev1.PodSpec{NodeName: on, Containers: []corev1.Container{{Name: "main", Image: "train:1"}}},
@@ -109,56 +109,56 @@ func (b *bench) missing(what string) *bench {
 	return b
 }
 
-func message(text string) podEdit2 {
+func toldByScheduler(text string) podChange {
 	return func(p *corev1.Pod) { p.Status.Conditions[0].Message = text }
 }
 
-func owned(kind, name string) podEdit2 {
+func owned(kind, name string) podChange {
 	return func(p *corev1.Pod) {
 		yes := true
 		p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: name, UID: "u-" + "1", Controller: &yes}}
 	}
 }
 
-func created(ago time.Duration) podEdit2 {
+func created(ago time.Duration) podChange {
 	return func(p *corev1.Pod) { p.CreationTimestamp = benchAgo(ago); p.Status.StartTime = &p.CreationTimestamp }
 }
 
-func state(s corev1.ContainerState, last corev1.ContainerState) podEdit2 {
+func inState(s corev1.ContainerState, last corev1.ContainerState) podChange {
 	return func(p *corev1.Pod) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: s, LastTerminationState: last, RestartCount: 5}}
 		p.Status.Conditions = nil
 	}
 }
 
-func exit(code int32, reason string) corev1.ContainerState {
+func exitedWith(code int32, reason string) corev1.ContainerState {
 	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, FinishedAt: benchAgo(time.Minute)}}
 }
 
-func waits(reason, message string) corev1.ContainerState {
+func inWaiting(reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
 // crashing is a container in CrashLoopBackOff.
-func crashing(code int32, reason string) podEdit2 {
-	return state(waits("CrashLoopBackOff", "back-off 5m0s restarting failed container"), exit(code, reason))
+func crashing(code int32, reason string) podChange {
+	return inState(inWaiting("CrashLoopBackOff", "back-off 5m0s restarting failed container"), exitedWith(code, reason))
 }
 
 // failed is a pod that ended badly and is not restarted.
-func failed(reason string) podEdit2 {
+func endedBadly(reason string) podChange {
 	return func(p *corev1.Pod) {
 		p.Status.Phase, p.Status.Reason, p.Status.Conditions, p.Status.ContainerStatuses = corev1.PodFailed, reason, nil, nil
 	}
 }
 
-func pulls(reason, message string) podEdit2 {
+func cannotPull(reason, message string) podChange {
 	return func(p *corev1.Pod) {
 		p.Status.Phase = corev1.PodPending
-		state(waits(reason, message), corev1.ContainerState{})(p)
+		inState(inWaiting(reason, message), corev1.ContainerState{})(p)
 	}
 }
 
-func tainted(key, value string) nodeEdit2 {
+func tainted(key, value string) nodeChange {
 	return func(n *corev1.Node) {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffectNoSchedule})
 	}
@@ -166,25 +166,25 @@ func tainted(key, value string) nodeEdit2 {
 
 func cordoned(n *corev1.Node) { n.Spec.Unschedulable = true }
 
-func readiness(status corev1.ConditionStatus, reason, message string) nodeEdit2 {
+func readiness(status corev1.ConditionStatus, reason, message string) nodeChange {
 	return func(n *corev1.Node) {
 		n.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: status, Reason: reason, Message: message}
 	}
 }
 
-func reports(kind, reason, message string, status corev1.ConditionStatus) nodeEdit2 {
+func reports(kind, reason, message string, status corev1.ConditionStatus) nodeChange {
 	return func(n *corev1.Node) {
 		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(kind), Status: status, Reason: reason, Message: message})
 	}
 }
 
-func offers2(name string, capacity, allocatable int64) nodeEdit2 {
+func gives(name string, capacity, allocatable int64) nodeChange {
 	return func(n *corev1.Node) {
 		n.Status.Capacity[corev1.ResourceName(name)], n.Status.Allocatable[corev1.ResourceName(name)] = pieces(capacity), pieces(allocatable)
 	}
 }
 
-func selector(key, value string) podEdit2 {
+func selector(key, value string) podChange {
 	return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: value} }
 }
 
@@ -246,7 +246,7 @@ func TestPending(t *testing.T) {
 	gated := func(p *corev1.Pod) {
 		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/admission"}}
 	}
-	requests := func(cpu string) podEdit2 {
+	requests := func(cpu string) podChange {
 		return func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse(cpu)}
 		}
@@ -257,23 +257,23 @@ func TestPending(t *testing.T) {
 		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
 	}
 	runBench(t, map[string]benchCase{
-		"healthy":                  {newBench().node("a", 2).pod("p", "a", 2), "", ""},
-		"no GPU node":              {newBench().pod("p", "", 1), "sched.none-advertised error", "no node of the cluster"},
-		"nothing advertised":       {newBench().node("a", 0).pod("p", "", 1), "sched.none-advertised error", "nvidia.com/gpu: 0"},
-		"plugin of one node dead":  {newBench().node("a", 0).pod("p", "", 1).pod("q", "a", 0), "sched.none-advertised error", "Node a"},
-		"all in use":               {newBench().node("a", 2).pod("h", "a", 2, owned("Job", "train")).pod("p", "", 1), "sched.all-in-use warning", "owner Job train, age 1h0m"},
-		"in use by a claimed init": {newBench().node("a", 2).pod("h", "a", 2).pod("done", "a", 1, failed("")).pod("p", "", 1), "sched.all-in-use warning, wl.pod-failing error", ""},
-		"ended pods hold nothing": {newBench().node("a", 2).pod("h", "a", 2, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }).pod("p", "", 1, message("")),
+		"healthy":                 {newBench().node("a", 2).pod("p", "a", 2), "", ""},
+		"no GPU node":             {newBench().pod("p", "", 1), "sched.none-advertised error", "no node of the cluster"},
+		"nothing advertised":      {newBench().node("a", 0).pod("p", "", 1), "sched.none-advertised error", "nvidia.com/gpu: 0"},
+		"plugin of one node dead": {newBench().node("a", 0).pod("p", "", 1).pod("q", "a", 0), "sched.none-advertised error", "Node a"},
+		"all in use":              {newBench().node("a", 2).pod("h", "a", 2, owned("Job", "train")).pod("p", "", 1), "sched.all-in-use warning", "owner Job train, age 1h0m"},
+		"a failed pod holds none": {newBench().node("a", 2).pod("h", "a", 2).pod("done", "a", 1, endedBadly("")).pod("p", "", 1), "sched.all-in-use warning, wl.pod-failing error", ""},
+		"ended pods hold nothing": {newBench().node("a", 2).pod("h", "a", 2, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }).pod("p", "", 1, toldByScheduler("")),
 			"sched.waiting info", ""},
 		"bigger than any":    {newBench().node("a", 2).node("b", 2).pod("p", "", 4), "sched.bigger-than-any-node error", "at most 2 of nvidia.com/gpu"},
-		"fewer healthy":      {newBench().node("a", 0, offers2("nvidia.com/gpu", 4, 3)).pod("p", "", 4), "sched.insufficient-gpu error", "nvidia.com/gpu: 4"},
+		"fewer healthy":      {newBench().node("a", 0, gives("nvidia.com/gpu", 4, 3)).pod("p", "", 4), "sched.insufficient-gpu error", "nvidia.com/gpu: 4"},
 		"fragmented":         {newBench().node("a", 2).node("b", 2).pod("h", "a", 1).pod("i", "b", 1).pod("p", "", 2), "sched.fragmented warning", "1 of 2 free"},
-		"wrong name: MIG":    {newBench().node("a", 0, offers2("nvidia.com/mig-1g.10gb", 7, 7)).pod("p", "", 1), "sched.wrong-resource-name error", "mig-1g.10gb instead of nvidia.com/gpu"},
+		"wrong name: MIG":    {newBench().node("a", 0, gives("nvidia.com/mig-1g.10gb", 7, 7)).pod("p", "", 1), "sched.wrong-resource-name error", "mig-1g.10gb instead of nvidia.com/gpu"},
 		"wrong name: shared": {newBench().node("a", 4).pod("p", "", 0, needs(corev1.ResourceList{"nvidia.com/gpu.shared": pieces(1)})), "sched.wrong-resource-name error", "renameByDefault"},
 		"wrong name: AMD":    {newBench().node("a", 4).pod("p", "", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(1)})), "sched.wrong-resource-name error", "nvidia.com/gpu instead of amd.com/gpu"},
-		"AMD's own nodes":    {newBench().node("a", 4).node("x", 0, offers2("amd.com/gpu", 8, 8)).pod("h", "x", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(4)})), "", ""},
+		"AMD's own nodes":    {newBench().node("a", 4).node("x", 0, gives("amd.com/gpu", 8, 8)).pod("h", "x", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(4)})), "", ""},
 		"taint":              {newBench().node("a", 2, tainted("nvidia.com/gpu", "present")).pod("p", "", 1), "sched.taint error", "operator: Equal"},
-		"taint tolerated": {newBench().node("a", 2, tainted("nvidia.com/gpu", "present")).pod("p", "", 1, message(""), func(p *corev1.Pod) {
+		"taint tolerated": {newBench().node("a", 2, tainted("nvidia.com/gpu", "present")).pod("p", "", 1, toldByScheduler(""), func(p *corev1.Pod) {
 			p.Spec.Tolerations = []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists}}
 		}), "sched.waiting info", ""},
 		"selector": {newBench().node("a", 2).pod("p", "", 1, selector("nvidia.com/gpu.product", "H100")), "sched.node-selector error", "nvidia.com/gpu.product=Tesla-T4"},
@@ -286,24 +286,25 @@ func TestPending(t *testing.T) {
 		"cordoned beside full":  {newBench().node("a", 2, cordoned).node("b", 2).pod("h", "b", 2).pod("p", "", 1), "sched.all-in-use warning, sched.node-state info", "uncordon a"},
 		"node not ready":        {newBench().node("a", 2, readiness(corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.")).pod("p", "", 1), "node.not-ready error, sched.nodes-unavailable error", ""},
 		"CPU":                   {newBench().node("a", 2).pod("p", "", 1, requests("12")), "sched.insufficient-other error", "cpu: 8000m free, the pod asks for 12000m"},
-		"CPU, by the message":   {newBench().node("a", 2).pod("p", "", 1, message("0/1 nodes are available: 1 Insufficient cpu.")), "sched.insufficient-other error", ""},
-		"volume":                {newBench().node("a", 2).pod("p", "", 1, message("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.")), "sched.volume error", ""},
-		"anti-affinity":         {newBench().node("a", 2).pod("p", "", 1, message("0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules.")), "sched.unschedulable error", ""},
+		"CPU, by the message":   {newBench().node("a", 2).pod("p", "", 1, toldByScheduler("0/1 nodes are available: 1 Insufficient cpu.")), "sched.insufficient-other error", ""},
+		"volume":                {newBench().node("a", 2).pod("p", "", 1, toldByScheduler("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.")), "sched.volume error", ""},
+		"anti-affinity":         {newBench().node("a", 2).pod("p", "", 1, toldByScheduler("0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules.")), "sched.unschedulable error", ""},
 		"the scheduler differs": {newBench().node("a", 2).pod("p", "", 1), "sched.insufficient-gpu error", ""},
-		"claim":                 {newBench().node("a", 2).pod("p", "", 1, claims, message("0/1 nodes are available: 1 cannot allocate all claims.")), "", ""},
+		"claim":                 {newBench().node("a", 2).pod("p", "", 1, claims, toldByScheduler("0/1 nodes are available: 1 cannot allocate all claims.")), "", ""},
 		"gate":                  {newBench().node("a", 0).pod("p", "", 1, gated), "sched.waiting info", "kueue"},
 		"nominated":             {newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, func(p *corev1.Pod) { p.Status.NominatedNodeName = "a" }), "sched.waiting info", ""},
 		"scale-up":              {newBench().pod("p", "", 1).event("Pod", "p", "TriggeredScaleUp", "pod triggered scale-up"), "sched.waiting info", ""},
 		"young":                 {newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, created(10*time.Second)), "sched.all-in-use info", ""},
+		"the clock is wrong":    {newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, created(-time.Hour)), "sched.all-in-use warning", ""},
 		"no scheduler":          {newBench().node("a", 2).pod("p", "", 1, silent), "sched.no-scheduler error", "volcano"},
 		"deleted":               {newBench().node("a", 0).pod("p", "", 1, func(p *corev1.Pod) { at := benchAgo(time.Second); p.DeletionTimestamp = &at }), "", ""},
-		"topology":              {newBench().node("a", 2).pod("p", "a", 1, failed("TopologyAffinityError")), "sched.topology error", ""},
-		"admission": {newBench().node("a", 2).pod("p", "a", 1, failed("UnexpectedAdmissionError"), func(p *corev1.Pod) {
+		"topology":              {newBench().node("a", 2).pod("p", "a", 1, endedBadly("TopologyAffinityError")), "sched.topology error", ""},
+		"admission": {newBench().node("a", 2).pod("p", "a", 1, endedBadly("UnexpectedAdmissionError"), func(p *corev1.Pod) {
 			p.Status.Message = "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 1, Available: 0, which is unexpected"
 		}), "alloc.unexpected-admission error", "Requested: 1"},
-		"admission, replaced": {newBench().node("a", 2).pod("p", "a", 1, owned("ReplicaSet", "r"), created(2*time.Hour), failed("UnexpectedAdmissionError")).pod("q", "a", 1, owned("ReplicaSet", "r")),
+		"admission, replaced": {newBench().node("a", 2).pod("p", "a", 1, owned("ReplicaSet", "r"), created(2*time.Hour), endedBadly("UnexpectedAdmissionError")).pod("q", "a", 1, owned("ReplicaSet", "r")),
 			"alloc.unexpected-admission info", ""},
-		"past the scheduler": {newBench().node("a", 2).pod("p", "a", 1, failed("OutOfnvidia.com/gpu")), "alloc.unexpected-admission error", "spec.nodeName"},
+		"past the scheduler": {newBench().node("a", 2).pod("p", "a", 1, endedBadly("OutOfnvidia.com/gpu")), "alloc.unexpected-admission error", "spec.nodeName"},
 		"unbalanced":         {newBench().node("a", 2).node("b", 2).pod("h", "a", 2).pod("p", "", 1, selector("kubernetes.io/hostname", "a")), "sched.all-in-use warning, sched.unbalanced warning", "kubernetes.io/hostname=a"},
 		"packed, not tied":   {newBench().node("a", 2).node("b", 2).pod("h", "a", 2), "", ""},
 		"tied, nobody waits": {newBench().node("a", 2).node("b", 2).pod("h", "a", 2, selector("kubernetes.io/hostname", "a")), "sched.unbalanced info", ""},
@@ -335,7 +336,7 @@ func TestSchedulingRoots(t *testing.T) {
 		"cordoned":   {newBench().node("a", 2, cordoned).pod("p", "", 1), "sched.node-state"},
 		"unbalanced": {newBench().node("a", 2).node("b", 2).pod("h", "a", 2).pod("p", "", 1, selector("kubernetes.io/hostname", "a")), "sched.unbalanced"},
 		"format":     {newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error")).log("p", "exec /usr/bin/python3: exec format error"), "wl.exec-format"},
-		"pull":       {newBench().node("a", 2).pod("p", "a", 1, pulls("ErrImagePull", `failed to pull: dial tcp 1.2.3.4:443: i/o timeout`)), "img.pull-network"},
+		"pull":       {newBench().node("a", 2).pod("p", "a", 1, cannotPull("ErrImagePull", `failed to pull: dial tcp 1.2.3.4:443: i/o timeout`)), "img.pull-network"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

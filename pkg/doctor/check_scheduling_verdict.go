@@ -21,29 +21,29 @@ func (s *scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 	v := verdict{id: "sched.none-advertised", severity: Error, confidence: Certain}
 	switch {
 	case len(had) > 0:
-		v.nodes, v.evidence = names(had), quoteAllocatable(had)
+		v.nodes, v.evidence = s.names(had), quoteAllocatable(had)
 		v.title = "the nodes that had the GPUs which the pod asks for advertise none of them now"
 	case name == "nvidia.com/gpu" && len(blank) > 0:
-		v.nodes, v.evidence = names(blank), quoteAllocatable(blank)
+		v.nodes, v.evidence = s.names(blank), quoteAllocatable(blank)
 		v.title = "no GPU node that the pod may run on advertises nvidia.com/gpu"
 	case len(other) > 0:
-		return wrongName(pod, name, other)
+		return s.wrongName(pod, name, other)
 	case !IsGPUResource(name):
 		return verdict{} // somebody else's devices
 	case len(among) == 0:
 		v.title = "the pod asks for NVIDIA GPUs, and no node of the cluster is known to have one"
 		v.evidence = []Evidence{quoteDemand(pod, want)}
 		v.fix = Fix{
-			Text:     "add a GPU node; where there is one, its driver and device plugin (or node feature discovery) have not told Kubernetes yet",
+			Text:     "Add a GPU node; where there is one, its driver and device plugin (or node feature discovery) have not told Kubernetes yet.",
 			Commands: []string{"kubectl get nodes -L nvidia.com/gpu.present,feature.node.kubernetes.io/pci-10de.present"},
 		}
 		return v
 	default:
-		v.nodes, v.evidence = names(among), quoteAllocatable(among)
+		v.nodes, v.evidence = s.names(among), quoteAllocatable(among)
 		v.title = "no GPU node that the pod may run on advertises " + string(name)
 	}
 	v.fix = Fix{
-		Text: "make the device plugin advertise the GPUs: look at its pods on these nodes",
+		Text: "Make the device plugin advertise the GPUs: look at its pods on these nodes.",
 		Commands: []string{
 			"kubectl get pods -A -o wide --field-selector spec.nodeName=" + v.nodes[0],
 			fmt.Sprintf("kubectl get node %s -o jsonpath='{.status.allocatable}'", v.nodes[0]),
@@ -52,7 +52,7 @@ func (s *scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 	return v
 }
 
-func wrongName(pod *corev1.Pod, name corev1.ResourceName, other []*Node) verdict {
+func (s *scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other []*Node) verdict {
 	offered := map[corev1.ResourceName]bool{}
 	for _, n := range other {
 		for _, r := range advertised(n) {
@@ -64,10 +64,10 @@ func wrongName(pod *corev1.Pod, name corev1.ResourceName, other []*Node) verdict
 		list = append(list, string(r))
 	}
 	v := verdict{
-		id: "sched.wrong-resource-name", severity: Error, confidence: Certain, nodes: names(other),
+		id: "sched.wrong-resource-name", severity: Error, confidence: Certain, nodes: s.names(other),
 		title:    fmt.Sprintf("the pod asks for %s, and the nodes offer their GPUs by another name", name),
 		evidence: append([]Evidence{quoteDemand(pod, gpuDemand(pod))}, quoteAllocatable(other)...),
-		fix:      Fix{Text: fmt.Sprintf("ask for what the nodes advertise: %s instead of %s", strings.Join(list[:min(len(list), 6)], ", "), name)},
+		fix:      Fix{Text: fmt.Sprintf("Ask for what the nodes advertise: %s instead of %s", strings.Join(list[:min(len(list), 6)], ", "), name)},
 	}
 	switch {
 	case strings.HasPrefix(string(name), "nvidia.com/mig-"):
@@ -75,6 +75,7 @@ func wrongName(pod *corev1.Pod, name corev1.ResourceName, other []*Node) verdict
 	case name == "nvidia.com/gpu.shared":
 		v.fix.Text += "; nvidia.com/gpu.shared exists only with time-slicing and renameByDefault: true below sharing.timeSlicing"
 	}
+	v.fix.Text += "."
 	v.fix.Commands = editCommands(pod)
 	return v
 }
@@ -87,6 +88,8 @@ func editCommands(pod *corev1.Pod) []string {
 	}
 	kind, name := strings.ToLower(owner.Kind), owner.Name
 	switch kind {
+	case "node":
+		return []string{"# on the node " + pod.Spec.NodeName + ": change the manifest of the static pod, usually in /etc/kubernetes/manifests"}
 	case "replicaset":
 		return []string{fmt.Sprintf("kubectl -n %s edit deployment %s", pod.Namespace, deploymentName(pod, name))}
 	case "job":
@@ -106,7 +109,7 @@ func (s *scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		return covers(want, func(r corev1.ResourceName) int64 { return min(n.allocatable(r), 1) * want[r] })
 	})
 	v := verdict{
-		id: "sched.node-selector", severity: Error, confidence: Certain, nodes: names(able),
+		id: "sched.node-selector", severity: Error, confidence: Certain, nodes: s.names(able),
 		title:    "no GPU node has the labels that the pod's node selector or affinity demands",
 		evidence: []Evidence{{Source: PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity", Text: selectorText(pod)}},
 	}
@@ -122,7 +125,7 @@ func (s *scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		}
 	}
 	v.evidence = v.evidence[:min(len(v.evidence), few+1)]
-	v.fix = Fix{Text: "change the selector to labels that the GPU nodes have, or label the nodes that are meant", Commands: editCommands(pod)}
+	v.fix = Fix{Text: "Change the selector to labels that the GPU nodes have, or label the nodes that are meant.", Commands: editCommands(pod)}
 	if plain := keep(s.f.Nodes, func(n *Node) bool { return selects(pod, n) }); len(plain) > 0 {
 		v.title = "the pod's node selector or affinity lets it only onto nodes that have no GPUs"
 		v.evidence = append(v.evidence, Evidence{Source: plain[0].Object().String() + " .status.allocatable", Text: "no GPU resource"})
@@ -150,11 +153,11 @@ func keysOf(pod *corev1.Pod) []string {
 // tooBig: the nodes advertise the resource, and none as many as the pod asks for.
 func (s *scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, among []*Node) verdict {
 	v := verdict{
-		severity: Error, confidence: Certain, nodes: names(among),
+		severity: Error, confidence: Certain, nodes: s.names(among),
 		evidence: append([]Evidence{quoteDemand(pod, want)}, quoteAllocatable(biggest(among, want))...),
 	}
 	if lost := keep(among, func(n *Node) bool { return covers(want, n.capacity) }); len(lost) > 0 {
-		v.id, v.nodes = "sched.insufficient-gpu", names(lost)
+		v.id, v.nodes = "sched.insufficient-gpu", s.names(lost)
 		v.title = "a node has as many GPUs as the pod asks for, and fewer of them are healthy"
 		n := lost[0]
 		for name := range want {
@@ -163,7 +166,7 @@ func (s *scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 			})
 		}
 		v.fix = Fix{
-			Text:     "repair the GPUs that the device plugin took out, then restart its pod on the node; until then ask for fewer",
+			Text:     "Repair the GPUs that the device plugin took out, then restart its pod on the node; until then ask for fewer.",
 			Commands: []string{"kubectl get pods -A -o wide --field-selector spec.nodeName=" + n.Name},
 		}
 		return v
@@ -175,7 +178,7 @@ func (s *scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 		most = max(most, n.allocatable(first))
 	}
 	v.fix = Fix{
-		Text: fmt.Sprintf("ask for at most %d of %s in a pod, or spread the work over several pods (MPIJob, PyTorchJob, JobSet, LeaderWorkerSet), or add bigger nodes",
+		Text: fmt.Sprintf("Ask for at most %d of %s in a pod, or spread the work over several pods (MPIJob, PyTorchJob, JobSet, LeaderWorkerSet), or add bigger nodes.",
 			most, first),
 		Commands: editCommands(pod),
 	}
@@ -202,18 +205,18 @@ func (s *scheduler) closed(pod *corev1.Pod, big []*Node) verdict {
 	sick := keep(big, func(n *Node) bool { return foreignTaint(pod, n) == nil })
 	v := verdict{severity: Error, confidence: Certain}
 	if len(sick) > 0 {
-		v.id, v.nodes = "sched.nodes-unavailable", names(sick)
+		v.id, v.nodes = "sched.nodes-unavailable", s.names(sick)
 		v.title = "all nodes with the GPUs that the pod asks for are cordoned, not ready or under pressure"
 		for _, n := range sick[:min(few, len(sick))] {
 			v.evidence = append(v.evidence, quoteState(pod, n))
 		}
 		v.fix = Fix{
-			Text:     "make the nodes ready, and uncordon those that nobody works on",
+			Text:     "Make the nodes ready, and uncordon those that nobody works on.",
 			Commands: []string{"kubectl describe node " + sick[0].Name},
 		}
 		return v
 	}
-	v.id, v.nodes = "sched.taint", names(tainted)
+	v.id, v.nodes = "sched.taint", s.names(tainted)
 	v.title = "the pod does not tolerate the taint of the GPU nodes"
 	var t *corev1.Taint
 	for _, n := range tainted[:min(few, len(tainted))] {
@@ -222,7 +225,7 @@ func (s *scheduler) closed(pod *corev1.Pod, big []*Node) verdict {
 	}
 	t = foreignTaint(pod, tainted[0])
 	v.fix = Fix{
-		Text:   "add the toleration to the pod, or remove the taint when nothing needs it",
+		Text:   "Add the toleration to the pod, or remove the taint when nothing needs it.",
 		Values: tolerationYAML(t),
 		Commands: append(editCommands(pod),
 			fmt.Sprintf("kubectl taint node %s %s- # only when the taint is not wanted", tainted[0].Name, taintText(t))),
@@ -239,6 +242,9 @@ func tolerationYAML(t *corev1.Taint) string {
 
 // foreignTaint is the first taint of a node that the pod does not tolerate, and that is not about the node's state.
 func foreignTaint(pod *corev1.Pod, n *Node) *corev1.Taint {
+	if len(n.Spec.Taints) == 0 {
+		return nil
+	}
 	without := *n.Node
 	without.Spec.Unschedulable = false
 	without.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool { return ofNodeState(&t) })
@@ -262,15 +268,18 @@ func quoteState(pod *corev1.Pod, n *Node) Evidence {
 }
 
 // full: the nodes have the GPUs, and other pods have them.
-func (s *scheduler) full(pod *corev1.Pod, want map[corev1.ResourceName]int64, open, big []*Node) verdict {
-	v := verdict{id: "sched.all-in-use", severity: Warning, confidence: Certain, nodes: names(big)}
+//
+// Its nodes are also those whose GPUs nobody advertises, or not all of them: were they well, the pod might run there.
+func (s *scheduler) full(pod *corev1.Pod, want map[corev1.ResourceName]int64, open, big, selected []*Node) verdict {
+	v := verdict{id: "sched.all-in-use", severity: Warning, confidence: Certain}
+	v.nodes = s.names(keep(selected, func(n *Node) bool { return len(advertised(n)) == 0 || covers(want, n.capacity) }))
 	v.title = "all GPUs that the pod could have are in use"
 	short := slices.Sorted(maps.Keys(want))
 	var free int64
 	for _, n := range open {
 		free += s.free(n, short[0])
 	}
-	v.fix = Fix{Text: "wait, end what is not needed, or add nodes: `kubectl gpu-fault doctor` lists who holds the GPUs, and since when"}
+	v.fix = Fix{Text: "Wait, end what is not needed, or add nodes: `kubectl gpu-fault doctor` lists who holds the GPUs, and since when."}
 	if want[short[0]] > 1 && free >= want[short[0]] {
 		v.id = "sched.fragmented"
 		v.title = "enough GPUs are free in the cluster, and no single node has enough free ones"
@@ -282,14 +291,11 @@ func (s *scheduler) full(pod *corev1.Pod, want map[corev1.ResourceName]int64, op
 				})
 			}
 		}
-		v.fix.Text = "let small pods share nodes (scheduler score MostAllocated for " + string(short[0]) +
-			"), move the holders below to one node, or split the work over several pods"
+		v.fix.Text = "Let small pods share nodes (scheduler score MostAllocated for " + string(short[0]) +
+			"), move the holders below to one node, or split the work over several pods."
 	}
-	holders := 0
-	for _, h := range s.holders(open, want) {
-		if holders++; holders > few {
-			break
-		}
+	holders := s.holders(open[:min(len(open), manyNodes)], want)
+	for _, h := range holders[:min(len(holders), few)] {
 		v.evidence = append(v.evidence, Evidence{
 			Source: fmt.Sprintf("Pod %s/%s on Node %s", h.Namespace, h.Pod, h.node),
 			Text:   fmt.Sprintf("%s: %d, owner %s, age %s", h.Resource, h.GPUs, h.owner(), h.Age),
@@ -297,7 +303,7 @@ func (s *scheduler) full(pod *corev1.Pod, want map[corev1.ResourceName]int64, op
 		v.fix.Commands = append(v.fix.Commands, fmt.Sprintf("kubectl -n %s get pod %s -o wide", h.Namespace, h.Pod))
 	}
 	for _, n := range big {
-		if n.Spec.Unschedulable && len(v.fix.Commands) < most {
+		if len(v.fix.Commands) < most && n.Spec.Unschedulable {
 			v.fix.Commands = append(v.fix.Commands, "kubectl uncordon "+n.Name+" # it has GPUs, and is cordoned")
 		}
 	}
@@ -331,20 +337,20 @@ func (s *scheduler) otherwise(pod *corev1.Pod, message string, roomy []*Node) ve
 		}
 		return false
 	})
-	v := verdict{severity: Error, confidence: Certain, nodes: names(roomy)}
+	v := verdict{severity: Error, confidence: Certain, nodes: s.names(roomy)}
 	insufficient := insufficientInMessage(message)
 	switch {
 	case len(blocked) == len(roomy), len(insufficient) > 0 && !slices.ContainsFunc(insufficient, isOurs):
 		v.id, v.title = "sched.insufficient-other", "GPUs are free, and their nodes lack CPU, memory or another resource that the pod asks for"
 		v.evidence = lacking[:min(few, len(lacking))]
-		v.fix = Fix{Text: "lower the pod's other requests, or move pods that need no GPU off the GPU nodes (a taint keeps them away)", Commands: editCommands(pod)}
+		v.fix = Fix{Text: "Lower the pod's other requests, or move pods that need no GPU off the GPU nodes (a taint keeps them away).", Commands: editCommands(pod)}
 	case strings.Contains(strings.ToLower(message), "volume"):
 		return s.volume(pod, message)
 	case slices.ContainsFunc(insufficient, isOurs):
 		v.id, v.confidence = "sched.insufficient-gpu", Possible
 		v.title = "the scheduler finds too few free GPUs, though the pods that the snapshot holds leave enough"
 		v.evidence = quoteAllocatable(roomy)
-		v.fix = Fix{Text: "look again: the pod may be placed now; else find pods that the snapshot does not hold", Commands: []string{
+		v.fix = Fix{Text: "Look again: the pod may be placed now; else find pods that the snapshot does not hold.", Commands: []string{
 			"kubectl get pods -A -o wide --field-selector spec.nodeName=" + roomy[0].Name,
 		}}
 	case message == "" && neverLookedAt(pod) && s.f.age(pod) >= noScheduler:
@@ -355,15 +361,16 @@ func (s *scheduler) otherwise(pod *corev1.Pod, message string, roomy []*Node) ve
 		}
 		v.title = fmt.Sprintf("no scheduler has looked at the pod: it waits for one named %q", name)
 		v.evidence = []Evidence{{Source: PodObject(pod).String() + " .spec.schedulerName", Text: name}}
-		v.fix = Fix{Text: "start that scheduler, or take schedulerName out of the pod", Commands: []string{"kubectl get pods -A | grep -i scheduler"}}
+		v.fix = Fix{Text: "Start that scheduler, or take schedulerName out of the pod.", Commands: []string{"kubectl get pods -A | grep -i scheduler"}}
 	case message == "":
 		v.id, v.severity, v.confidence = "sched.waiting", Info, Possible
 		v.title = "a node has room for the pod, and the scheduler has said nothing against it yet"
-		v.fix = Fix{Text: "look again in a moment"}
+		v.evidence = quoteAllocatable(roomy)
+		v.fix = Fix{Text: "Look again in a moment."}
 	default:
 		v.id, v.confidence = "sched.unschedulable", Likely
 		v.title = "GPUs are free, and the scheduler keeps the pod off their nodes for another reason"
-		v.fix = Fix{Text: "see the scheduler's message: pod affinity, anti-affinity, topology spread and host ports are in the pod's own spec", Commands: editCommands(pod)}
+		v.fix = Fix{Text: "See the scheduler's message: pod affinity, anti-affinity, topology spread and host ports are in the pod's own spec.", Commands: editCommands(pod)}
 	}
 	return v
 }
@@ -416,7 +423,7 @@ func (s *scheduler) volume(pod *corev1.Pod, message string) verdict {
 			v.fix.Commands = append(v.fix.Commands, fmt.Sprintf("kubectl -n %s describe pvc %s", pod.Namespace, claim.ClaimName))
 		}
 	}
-	v.fix.Text = "bind the claim: its storage class must exist and have a provisioner, and a volume that exists must be reachable from a GPU node's zone"
+	v.fix.Text = "Bind the claim: its storage class must exist and have a provisioner, and a volume that exists must be reachable from a GPU node's zone."
 	return v
 }
 

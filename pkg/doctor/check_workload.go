@@ -8,6 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// What the catalogue has and these checks do not: the variables that an image itself sets (NVIDIA_REQUIRE_CUDA, NVIDIA_VISIBLE_DEVICES) are not in
+// a snapshot, so that wl.cuda-vs-driver and wl.cpu-mode know only those of the pod; and use over time is not either, so that wl.idle-holder
+// goes by one look, and wl.cpu-mode does not compare DCGM's numbers.
+
 func workloadChecks() []Check {
 	const logs = "logs of GPU pods that fail, messages of their containers, events"
 	failing := []string{"wl.pod-failing"}
@@ -130,7 +134,7 @@ func checkFailing(f *Facts, r *Result) {
 func reportFailing(f *Facts, r *Result, pod *corev1.Pod, troubles []trouble) {
 	finding := Finding{
 		Title: "the GPU pod crashes", Object: PodObject(pod), Nodes: onNode(pod),
-		Fix: Fix{Text: "see what the container says, and its events", Commands: []string{
+		Fix: Fix{Text: "See what the container says, and its events.", Commands: []string{
 			fmt.Sprintf("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
 			fmt.Sprintf("kubectl -n %s logs %s --all-containers --previous --tail=50", pod.Namespace, pod.Name),
 		}},
@@ -203,7 +207,7 @@ func checkStarting(f *Facts, r *Result, pod *corev1.Pod) {
 	state := Evidence{Source: PodObject(pod).String() + " .status", Text: cut(text) + ", for " + ageText(since)}
 	finding := Finding{
 		Title: "the GPU pod does not start", Object: PodObject(pod), Nodes: onNode(pod), Evidence: append([]Evidence{state}, warnings...),
-		Fix: Fix{Text: "see the pod's events", Commands: []string{fmt.Sprintf("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)}},
+		Fix: Fix{Text: "See the pod's events.", Commands: []string{fmt.Sprintf("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)}},
 	}
 	running := len(pod.Status.InitContainerStatuses) > 0 && pod.Status.InitContainerStatuses[0].State.Running != nil // a long download, perhaps
 	switch {
@@ -249,7 +253,7 @@ func checkOOMKilled(f *Facts, r *Result) {
 					{Source: PodObject(pod).String() + ", container " + c.Name + " .status", Time: killed.FinishedAt.Time, Text: fmt.Sprintf("OOMKilled, exit code %d, %d restarts", killed.ExitCode, c.RestartCount)},
 					{Source: PodObject(pod).String() + ", container " + c.Name + " .resources.limits.memory", Text: limit},
 				},
-				Fix: Fix{Text: "raise the container's memory limit, or load less into the host's memory (data loader workers, weights that are loaded whole)", Commands: editCommands(pod)},
+				Fix: Fix{Text: "Raise the container's memory limit, or load less into the host's memory (data loader workers, weights that are loaded whole).", Commands: editCommands(pod)},
 			})
 		}
 	}
@@ -267,7 +271,7 @@ func checkConfigError(f *Facts, r *Result) {
 			r.Add(Finding{
 				Title: "a container cannot be created: what its configuration refers to is not there", Object: PodObject(pod), Nodes: onNode(pod),
 				Evidence: []Evidence{quoteTrouble(pod, t)},
-				Fix: Fix{Text: "create the ConfigMap, Secret or key that the message names, or correct its name in the pod", Commands: []string{
+				Fix: Fix{Text: "Create the ConfigMap, Secret or key that the message names, or correct its name in the pod.", Commands: []string{
 					fmt.Sprintf("kubectl -n %s get configmaps,secrets", pod.Namespace),
 				}},
 			})
@@ -291,7 +295,7 @@ func checkVolumes(f *Facts, r *Result) {
 			q.Text = cut(q.Text)
 			r.Add(Finding{
 				Title: "a volume of the pod cannot be attached or mounted", Object: PodObject(pod), Nodes: onNode(pod), Evidence: []Evidence{q},
-				Fix: Fix{Text: "see the message: the ConfigMap, Secret or claim must exist, and a volume that one node may have must be detached from the node before", Commands: []string{
+				Fix: Fix{Text: "See the message: the ConfigMap, Secret or claim must exist, and a volume that one node may have must be detached from the node before.", Commands: []string{
 					fmt.Sprintf("kubectl -n %s describe pod %s", pod.Namespace, pod.Name), fmt.Sprintf("kubectl -n %s get pvc,configmaps,secrets", pod.Namespace), "kubectl get volumeattachments",
 				}},
 			})
@@ -308,10 +312,14 @@ func checkEvicted(f *Facts, r *Result) {
 		if pod.Status.Reason != "Evicted" || f.history(pod) {
 			continue
 		}
+		severity := Warning
+		if last := lastChange(pod); !last.IsZero() && f.Now.Sub(last) > evictedSince {
+			severity = Info
+		}
 		r.Add(Finding{
-			Title: "the kubelet evicted the GPU pod", Object: PodObject(pod), Nodes: onNode(pod), Severity: Warning,
+			Title: "the kubelet evicted the GPU pod", Object: PodObject(pod), Nodes: onNode(pod), Severity: severity,
 			Evidence: []Evidence{{Source: PodObject(pod).String() + " .status.message", Text: cut(cmp.Or(pod.Status.Message, pod.Status.Reason))}},
-			Fix: Fix{Text: "give the pod requests for what the node ran short of (ephemeral-storage, memory), and the node more of it; then delete the evicted pod", Commands: []string{
+			Fix: Fix{Text: "Give the pod requests for what the node ran short of (ephemeral-storage, memory), and the node more of it; then delete the evicted pod.", Commands: []string{
 				fmt.Sprintf("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
 			}},
 		})
@@ -343,11 +351,11 @@ func checkProbes(f *Facts, r *Result) {
 		switch {
 		case killed.Text != "":
 			finding.Title = "the container's probe fails, and the kubelet kills it for that"
-			finding.Fix = Fix{Text: "give the container a startup probe that waits as long as the model takes to load (failureThreshold times periodSeconds)", Commands: editCommands(pod)}
+			finding.Fix = Fix{Text: "Give the container a startup probe that waits as long as the model takes to load (failureThreshold times periodSeconds).", Commands: editCommands(pod)}
 			finding.Evidence = []Evidence{killed}
 		case unhealthy.Text != "" && f.age(pod) > slowStart:
 			finding.Title, finding.Severity = "the pod runs, and does not become ready: its probe fails", Warning
-			finding.Fix = Fix{Text: "see why the program does not answer its probe", Commands: []string{fmt.Sprintf("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name)}}
+			finding.Fix = Fix{Text: "See why the program does not answer its probe.", Commands: []string{fmt.Sprintf("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name)}}
 		default:
 			continue
 		}

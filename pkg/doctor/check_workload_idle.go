@@ -65,7 +65,7 @@ func checkIdle(f *Facts, r *Result) {
 					quoteDemand(pod, gpuDemand(pod)),
 					{Source: PodObject(pod).String() + " .status.startTime", Time: pod.Status.StartTime.Time, Text: "running for " + ageText(held)},
 				},
-				Fix: Fix{Text: "ask its owner whether it is still needed, and end it", Commands: []string{fmt.Sprintf("kubectl -n %s get pod %s -o wide", pod.Namespace, pod.Name)}},
+				Fix: Fix{Text: "Ask its owner whether it is still needed, and end it.", Commands: []string{fmt.Sprintf("kubectl -n %s get pod %s -o wide", pod.Namespace, pod.Name)}},
 			}
 			if wanted {
 				finding.Severity = Warning

@@ -63,8 +63,8 @@ func (f *Facts) formatFinding(pod *corev1.Pod, image string) Finding {
 	finding := Finding{
 		Title: "the image is for another processor than the node has", Object: PodObject(pod), Nodes: onNode(pod),
 		Fix: Fix{
-			Text:     "use an image that has the node's platform, or send the pod to nodes of the image's (nodeSelector kubernetes.io/arch)",
-			Commands: append([]string{"crane manifest " + image + " | jq '.manifests[].platform // .architecture'"}, editCommands(pod)...),
+			Text:     "Use an image that has the node's platform, or send the pod to nodes of the image's (nodeSelector kubernetes.io/arch).",
+			Commands: append([]string{"crane manifest " + shellQuote(image) + " | jq '.manifests[].platform // .architecture'"}, editCommands(pod)...),
 		},
 	}
 	n := f.Node(pod.Spec.NodeName)
@@ -73,7 +73,7 @@ func (f *Facts) formatFinding(pod *corev1.Pod, image string) Finding {
 		finding.Severity = Warning
 	}
 	if n != nil && n.Status.NodeInfo.Architecture != "" {
-		finding.Fix.Text = fmt.Sprintf("use an image that has linux/%s, or send the pod to nodes of the image's processor (nodeSelector kubernetes.io/arch)", n.Status.NodeInfo.Architecture)
+		finding.Fix.Text = fmt.Sprintf("Use an image that has linux/%s, or send the pod to nodes of the image's processor (nodeSelector kubernetes.io/arch).", n.Status.NodeInfo.Architecture)
 	}
 	return finding
 }
@@ -110,7 +110,8 @@ func serves(platforms []string, architecture string) bool {
 
 // checkCandidates looks at a GPU pod that is on no node yet: will its images run where it may go?
 func (f *Facts) checkCandidates(r *Result, pod *corev1.Pod) {
-	if !WantsGPU(pod) {
+	told := func(c corev1.Container) bool { _, known := f.Images[c.Image]; return known }
+	if !WantsGPU(pod) || !slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), told) {
 		return
 	}
 	var may []*Node

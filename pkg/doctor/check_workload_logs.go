@@ -103,13 +103,13 @@ func (w words) tell(pod *corev1.Pod, n *Node, finding *Finding) {
 		tellShared(pod, finding)
 	case wordsTooNew:
 		finding.Title = "the image's CUDA needs a newer driver than the node has"
-		finding.Fix = Fix{Text: "use an image with an older CUDA, or a newer driver on the node (chart of the GPU operator: driver.version); on data-centre GPUs the package cuda-compat may do", Commands: editCommands(pod)}
+		finding.Fix = Fix{Text: "Use an image with an older CUDA, or a newer driver on the node (chart of the GPU operator: driver.version); on data-centre GPUs the package cuda-compat may do.", Commands: editCommands(pod)}
 		finding.Evidence = append(finding.Evidence, quoteLabels(n, "nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
 		finding.Evidence = append(finding.Evidence, quoteEnv(pod, "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION")...)
 	case wordsOutOfMemory:
 		finding.Title = "the GPU's memory is too small for what the pod puts into it"
 		finding.Fix = Fix{
-			Text:     "use a GPU or MIG profile with more memory, more GPUs, or a smaller batch or model (or a lower share of memory: vLLM's --gpu-memory-utilization); with time-slicing all pods of a GPU share its memory, and nothing keeps them apart",
+			Text:     "Use a GPU or MIG profile with more memory, more GPUs, or a smaller batch or model (or a lower share of memory: vLLM's --gpu-memory-utilization); with time-slicing all pods of a GPU share its memory, and nothing keeps them apart.",
 			Commands: editCommands(pod),
 		}
 		finding.Evidence = append(finding.Evidence, quoteLabels(n, "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas")...)
@@ -121,7 +121,7 @@ func (w words) tell(pod *corev1.Pod, n *Node, finding *Finding) {
 func tellShared(pod *corev1.Pod, finding *Finding) {
 	finding.Title = "/dev/shm of the pod is too small"
 	finding.Fix = Fix{
-		Text:   "mount a memory volume at /dev/shm: its size counts against the container's memory limit",
+		Text:   "Mount a memory volume at /dev/shm: its size counts against the container's memory limit.",
 		Values: "volumes:\n- name: shm\n  emptyDir: {medium: Memory, sizeLimit: 16Gi}\n# in the container:\nvolumeMounts:\n- {name: shm, mountPath: /dev/shm}\n", Commands: editCommands(pod),
 	}
 	text := "no volume is mounted at /dev/shm, so that it has 64 MiB"
@@ -143,20 +143,20 @@ func tellShared(pod *corev1.Pod, finding *Finding) {
 func tellCUDA(n *Node, finding *Finding) {
 	said := finding.Evidence[0].Text
 	finding.Title = "a CUDA call of the program failed"
-	finding.Fix = Fix{Text: "see whether the kernel log of the node has an XID at that time: if so the GPU's own finding counts, if not it is the program's fault (run it with CUDA_LAUNCH_BLOCKING=1)"}
+	finding.Fix = Fix{Text: "See whether the kernel log of the node has an XID at that time: if so the GPU's own finding counts, if not it is the program's fault (run it with CUDA_LAUNCH_BLOCKING=1)."}
 	switch {
 	case containsAny(said, []string{"uncorrectable ECC", "GPU is lost", "fallen off the bus"}):
 		finding.Title = "the program lost its GPU to a hardware error"
-		finding.Fix.Text = "take the node out, reset the GPU or reboot, and replace the GPU when it comes back"
+		finding.Fix.Text = "Take the node out, reset the GPU or reboot, and replace the GPU when it comes back."
 	case strings.Contains(said, "system not yet initialized"):
 		finding.Title = "CUDA cannot start: the GPUs' NVLink fabric is not initialised"
-		finding.Fix.Text = "start the fabric manager of the driver's own version on the node"
+		finding.Fix.Text = "Start the fabric manager of the driver's own version on the node."
 	case strings.Contains(said, "no kernel image is available"):
 		finding.Title = "the image's CUDA code is not built for the node's GPU"
-		finding.Fix.Text = "use a build of the program that has the GPU's compute capability (newer PyTorch, TORCH_CUDA_ARCH_LIST)"
+		finding.Fix.Text = "Use a build of the program that has the GPU's compute capability (newer PyTorch, TORCH_CUDA_ARCH_LIST)."
 	case containsAny(said, []string{"an illegal memory access", "device-side assert triggered", "misaligned address"}):
 		finding.Title = "the program's own CUDA code failed"
-		finding.Fix.Text = "run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer; XID 13 or 31 in the kernel log belongs to it, and any other XID speaks against the GPU"
+		finding.Fix.Text = "Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer; XID 13 or 31 in the kernel log belongs to it, and any other XID speaks against the GPU."
 	}
 	if n == nil {
 		return
@@ -226,7 +226,7 @@ func checkCPUMode(f *Facts, r *Result) {
 			}
 			r.Add(Finding{
 				Title: "a variable of the pod hides its GPUs from the program", Object: PodObject(pod), Nodes: onNode(pod), Severity: severity, Evidence: evidence,
-				Fix: Fix{Text: "remove the variable: the device plugin or the runtime sets it for the GPUs that the pod was given", Commands: editCommands(pod)},
+				Fix: Fix{Text: "Remove the variable: the device plugin or the runtime sets it for the GPUs that the pod was given.", Commands: editCommands(pod)},
 			})
 			continue
 		}
@@ -267,13 +267,13 @@ func blind(pod *corev1.Pod, e Evidence, severity Severity) Finding {
 	finding := Finding{
 		Title: "the program finds no GPU in a pod that has one", Object: PodObject(pod), Nodes: onNode(pod), Severity: severity, Confidence: Likely, Evidence: []Evidence{e},
 		Fix: Fix{
-			Text:     "see whether the container was given the GPU (nvidia-smi inside): if not, the runtime did not inject it (RuntimeClass nvidia, CDI); if so, the program is a build for CPUs, or hides the GPUs itself",
+			Text:     "See whether the container was given the GPU (nvidia-smi inside): if not, the runtime did not inject it (RuntimeClass nvidia, CDI); if so, the program is a build for CPUs, or hides the GPUs itself.",
 			Commands: []string{fmt.Sprintf("kubectl -n %s exec %s -- nvidia-smi -L", pod.Namespace, pod.Name)},
 		},
 	}
 	if strings.Contains(e.Text, "Torch not compiled with CUDA enabled") {
 		finding.Title = "the program is a build for CPUs"
-		finding.Fix = Fix{Text: "install the CUDA build of PyTorch in the image", Commands: editCommands(pod)}
+		finding.Fix = Fix{Text: "Install the CUDA build of PyTorch in the image.", Commands: editCommands(pod)}
 	}
 	return finding
 }
@@ -295,7 +295,7 @@ func (f *Facts) withoutGPU(r *Result) {
 		}
 		r.Add(Finding{
 			Title: "the program looks for a GPU, and the pod asks for none", Object: PodObject(pod), Nodes: onNode(pod), Severity: Warning, Confidence: Likely, Evidence: []Evidence{e},
-			Fix: Fix{Text: "ask for a GPU in the container's limits", Values: "resources:\n  limits:\n    nvidia.com/gpu: 1\n", Commands: editCommands(pod)},
+			Fix: Fix{Text: "Ask for a GPU in the container's limits.", Values: "resources:\n  limits:\n    nvidia.com/gpu: 1\n", Commands: editCommands(pod)},
 		})
 	}
 }

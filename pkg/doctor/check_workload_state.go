@@ -16,11 +16,14 @@ const (
 	slowStart    = 15 * time.Minute // big images take long
 	recentCrash  = 10 * time.Minute // a container that runs again since then may crash again
 	failedCounts = 24 * time.Hour   // older failures are history
+	evictedSince = 6 * time.Hour    // an eviction is over sooner: the pod's owner has made another
 )
 
 // workloads are the pods that ask for GPUs, are none of the components that make them usable, and are not being deleted; also those that
 // have failed.
-func (f *Facts) workloads() []*corev1.Pod {
+func (f *Facts) workloads() []*corev1.Pod { return f.gpuWorkloads() }
+
+func (f *Facts) findWorkloads() []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
@@ -94,13 +97,24 @@ func exited(container string, t *corev1.ContainerStateTerminated) trouble {
 
 // history is whether a failed pod is only that: it failed long ago, or its owner has a newer pod that is well.
 func (f *Facts) history(pod *corev1.Pod) bool {
-	ended := pod.CreationTimestamp.Time
-	for _, c := range statuses(pod) {
-		if t := c.State.Terminated; t != nil && t.FinishedAt.After(ended) {
-			ended = t.FinishedAt.Time
+	ended := lastChange(pod)
+	return !ended.IsZero() && f.Now.Sub(ended) > failedCounts || f.replaced(pod)
+}
+
+// lastChange is when a pod's status changed last, as far as it says; for one that has ended that is its end.
+func lastChange(pod *corev1.Pod) time.Time {
+	last := pod.CreationTimestamp.Time
+	for _, c := range pod.Status.Conditions {
+		if c.LastTransitionTime.After(last) {
+			last = c.LastTransitionTime.Time
 		}
 	}
-	return !ended.IsZero() && f.Now.Sub(ended) > failedCounts || f.replaced(pod)
+	for _, c := range statuses(pod) {
+		if t := c.State.Terminated; t != nil && t.FinishedAt.After(last) {
+			last = t.FinishedAt.Time
+		}
+	}
+	return last
 }
 
 // replaced is whether the owner of a pod has a newer pod that runs and is ready, or has succeeded.

@@ -225,37 +225,42 @@ func layers(results []*Result, items []Finding) []LayerResult {
 }
 
 func nodeResults(f *Facts, results []*Result, items []Finding) []NodeResult {
-	all := []NodeResult{}
+	states := map[string]map[Layer]State{}
 	for _, n := range f.GPUNodes {
-		states := map[Layer]State{}
-		worse := func(l Layer, s State) {
-			rank := []State{"", Good, NotSeen, Consequent, Warned, Broken}
-			if slices.Index(rank, s) > slices.Index(rank, states[l]) {
-				states[l] = s
-			}
-		}
+		states[n.Name] = map[Layer]State{}
 		for _, r := range results {
-			worse(r.check.Layer, Good)
-			for _, u := range r.unknown {
-				if u.Object == n.Object() {
-					worse(r.check.Layer, NotSeen)
-				}
+			states[n.Name][r.check.Layer] = Good
+		}
+	}
+	worse := func(node string, l Layer, s State) {
+		if of := states[node]; of != nil && badness(s) > badness(of[l]) {
+			of[l] = s
+		}
+	}
+	for _, r := range results {
+		for _, u := range r.unknown {
+			if u.Object.Kind == "Node" {
+				worse(u.Object.Name, r.check.Layer, NotSeen)
 			}
 		}
-		for _, item := range items {
-			if !slices.Contains(item.Nodes, n.Name) {
-				continue
-			}
+	}
+	for _, item := range items {
+		for _, n := range item.Nodes {
 			switch {
 			case !item.Root:
-				worse(item.Layer, Consequent)
+				worse(n, item.Layer, Consequent)
 			case item.Severity == Error:
-				worse(item.Layer, Broken)
+				worse(n, item.Layer, Broken)
 			case item.Severity == Warning:
-				worse(item.Layer, Warned)
+				worse(n, item.Layer, Warned)
 			}
 		}
-		all = append(all, NodeResult{n.Name, states})
+	}
+	all := []NodeResult{}
+	for _, n := range f.GPUNodes {
+		all = append(all, NodeResult{n.Name, states[n.Name]})
 	}
 	return all
 }
+
+func badness(s State) int { return slices.Index([]State{Good, NotSeen, Consequent, Warned, Broken}, s) }

@@ -35,8 +35,10 @@ type Facts struct {
 	unscheduled func() []pendingPod
 	// siblings are pods by their owner, found once.
 	siblings func() map[string][]*corev1.Pod
-	// startErrors is why container runtimes do not start pods, worked out once.
-	startErrors func() []startError
+	// gpuWorkloads are GPU pods that are no components, found once: see Facts.workloads.
+	gpuWorkloads func() []*corev1.Pod
+	// startErrors is why container runtimes do not start pods, by node, worked out once.
+	startErrors func() map[*Node][]startError
 }
 
 // Node is a node, with all that belongs to it.
@@ -101,7 +103,7 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 	for _, of := range f.events {
 		slices.SortStableFunc(of, func(a, b *corev1.Event) int { return EventTime(b).Compare(EventTime(a)) })
 	}
-	f.siblings = sync.OnceValue(f.findSiblings)
+	f.siblings, f.gpuWorkloads = sync.OnceValue(f.findSiblings), sync.OnceValue(f.findWorkloads)
 	f.unscheduled, f.startErrors = sync.OnceValue(f.findPending), sync.OnceValue(f.findStartErrors)
 	for i := range s.Logs {
 		l := &s.Logs[i]
@@ -275,7 +277,7 @@ func gpuLabels() []string {
 
 func hasGPUs(n *Node) bool {
 	for _, label := range gpuLabels() {
-		if value, ok := n.Labels[label]; ok && value != "false" && value != "0" && value != "none" {
+		if value, ok := n.Labels[label]; ok && value != "false" && value != "0" && value != "none" && !ofOthers(value) {
 			return true
 		}
 	}
@@ -285,6 +287,14 @@ func hasGPUs(n *Node) bool {
 		}
 	}
 	return n.Host != nil && (len(n.Host.Info.GPUs) > 0 || slices.ContainsFunc(n.Host.Probe.PCI, IsGPUDevice))
+}
+
+// ofOthers is whether a label's value names an accelerator that is not NVIDIA's.
+func ofOthers(value string) bool {
+	value = strings.ToLower(value)
+	return slices.ContainsFunc([]string{"amd", "radeon", "instinct", "gaudi", "habana", "inferentia", "trainium", "neuron", "tpu", "intel"}, func(other string) bool {
+		return strings.Contains(value, other)
+	})
 }
 
 // IsGPUDevice is whether a PCI device is a GPU: a display controller, and not an NVSwitch.
@@ -337,14 +347,14 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	names := []string{labels["app"], labels["app.kubernetes.io/component"], labels["app.kubernetes.io/name"], labels["k8s-app"], labels["name"]}
 	for _, c := range spec.Containers {
 		image, _, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
-		names = append(names, image)
+		names = append(names, image, c.Name) // GPU feature discovery and MPS are in the image of the device plugin
 	}
 	for _, known := range []struct {
 		part string
 		is   Component
 	}{
-		{"device-plugin-validator", Validator}, {"cuda-validator", Validator}, {"mps-control-daemon", MPS}, {"dra-driver", DRADriver}, {"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit},
-		{"gpu-feature-discovery", FeatureDiscovery}, {"dcgm-exporter", DCGMExporter}, {"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
+		{"device-plugin-validator", Validator}, {"cuda-validator", Validator}, {"mps-control-daemon", MPS}, {"dra-driver", DRADriver}, {"gpu-feature-discovery", FeatureDiscovery},
+		{"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit}, {"dcgm-exporter", DCGMExporter}, {"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
 		{"operator-validator", Validator}, {"nvidia-driver", Driver}, {"nvidia-vgpu-manager", Driver},
 		{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
 	} {

@@ -107,8 +107,8 @@ type Finding struct {
 	Root bool `json:"root"`
 	// CausedBy are the IDs of the findings that explain it directly.
 	CausedBy []string `json:"causedBy,omitempty"`
-	// pods are those that it concerns; see Finding.ForPods.
-	pods []string
+	pods     []string // those that it concerns; see Finding.ForPods
+	mute     bool     // it explains nothing; see Check.InfoExplains
 }
 
 // Edge says that one finding is the cause of another: indexes of Report.Items.

@@ -55,6 +55,7 @@ func (m *merging) add(f Finding) {
 		m.objects[f.Object] = true
 		m.Objects = append(m.Objects, f.Object)
 	}
+	m.mute = m.mute && f.mute
 	m.everywhere = m.everywhere || len(f.Nodes) == 0
 	if !slices.Equal(f.Nodes, m.Nodes) || len(m.nodes) == 0 {
 		for _, n := range f.Nodes {
@@ -96,7 +97,14 @@ func (m *merging) finish() Finding {
 func explain(all []Finding, checks []Check) {
 	type place struct{ id, where string }
 	here, anywhere, somewhere := map[place]bool{}, map[string]bool{}, map[string]bool{}
-	for _, f := range all {
+	byID := map[string]Check{}
+	for _, c := range checks {
+		byID[c.ID] = c
+	}
+	for i, f := range all {
+		if all[i].mute = f.Severity == Info && !byID[f.ID].InfoExplains; all[i].mute {
+			continue
+		}
 		somewhere[f.ID] = true
 		if len(f.pods) == 0 && len(f.Nodes) == 0 {
 			anywhere[f.ID] = true
@@ -136,7 +144,7 @@ func explain(all []Finding, checks []Check) {
 // both roots.
 func fold(all []Finding) ([]Finding, []Edge) {
 	causes := func(from, to int) bool {
-		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to])
+		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to]) && !all[from].mute
 	}
 	// direct[i] are the findings that i explains directly.
 	direct := make([][]int, len(all))

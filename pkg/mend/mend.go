@@ -115,15 +115,16 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 }
 
 // RestartPod is the change that deletes a pod of a DaemonSet, so that its controller makes a new one on the same node. It cannot be undone.
-// It is proven when a new pod runs there; every is how often that is looked for.
+// It is proven when a new pod runs there; every is how often that is looked for. It does no harm to the node, so that its plan may lift the
+// limits of the blast radius.
 func RestartPod(client kubernetes.Interface, pod *corev1.Pod, every time.Duration) (fault.Change, error) {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil || owner.Kind != "DaemonSet" {
 		return fault.Change{}, fmt.Errorf("pod %s/%s belongs to no DaemonSet, which would make it anew: restart it by hand", pod.Namespace, pod.Name)
 	}
 	return fault.Change{
-		Target: ledger.Target{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
-		Action: fmt.Sprintf("delete the pod, so that DaemonSet %s makes it anew on node %s", owner.Name, pod.Spec.NodeName),
+		Target: ledger.Target{Kind: "Node", Name: pod.Spec.NodeName}, // which no fault may have at that time; namespaces of drivers are barred
+		Action: fmt.Sprintf("delete pod %s/%s, so that DaemonSet %s makes it anew", pod.Namespace, pod.Name, owner.Name),
 		Undo:   ledger.Undo{Kind: ledger.UndoNone, Permanent: true},
 		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 			err := client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})

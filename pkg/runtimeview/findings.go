@@ -19,7 +19,7 @@ type Finding struct {
 
 	// Title says the same in a sentence without names, for many nodes at once.
 	Title string `json:"-"`
-	// Handlers are the handlers that it concerns; none when it is all of them.
+	// Handlers are those that it concerns; none when nothing works because of it.
 	Handlers []string `json:"-"`
 	// Quotes are what the files say, and where.
 	Quotes []Quote `json:"-"`
@@ -60,7 +60,8 @@ func (v *View) notServing() []Finding {
 		}
 		all = append(all, Finding{
 			ID: "rt.unparsable", Message: message, Fix: "mend " + i.ConfigPath + " before anything restarts " + i.UnitName(),
-			Title: "containerd would not start with its configuration files", Latent: i.Ready, Quotes: []Quote{{"containerd's configuration", i.ConfigError}},
+			Title: "containerd would not start with its configuration files", Latent: i.Ready, Quotes: []Quote{{"containerd's " +
+				"configuration", i.ConfigError}},
 		})
 	}
 	if !i.Ready {
@@ -89,14 +90,16 @@ func (v *View) notLoaded() []Finding {
 		case containerd.ProblemNoDefault:
 			if shadow := i.shadow(p.Default); shadow != nil {
 				f.ID, f.Title = "rt.dropin-shadow", "a drop-in replaces the whole configuration of CRI, so that CRI does not load"
-				f.Quotes, f.Handlers = append(i.quotes(*shadow), f.Quotes...), shadow.Handlers
+				f.Quotes = append(i.quotes(*shadow), f.Quotes...)
 				f.Message = shadow.Text + "; " + p.Text + later
-				f.Fix = fmt.Sprintf("move %s away, or write the whole table of CRI into it; then restart %s. containerd 2.0 merges such files", shadow.File, i.UnitName())
+				f.Fix = fmt.Sprintf("move %s away, or write the whole table of CRI into it; then restart %s. containerd 2.0 merges such "+
+					"files", shadow.File, i.UnitName())
 				break
 			}
-			f.ID, f.Title, f.Handlers = "rt.default-missing", "the default runtime handler does not exist, so that CRI does not load", []string{p.Default}
+			f.ID, f.Title = "rt.default-missing", "the default runtime handler does not exist, so that CRI does not load"
 			f.Message = p.Text + later
-			f.Fix = fmt.Sprintf("set default_runtime_name in %s to a handler that is defined, or define %s; then restart %s", i.ConfigPath, p.Default, i.UnitName())
+			f.Fix = fmt.Sprintf("set default_runtime_name in %s to a handler that is defined, or define %s; then restart "+
+				"%s", i.ConfigPath, p.Default, i.UnitName())
 		case containerd.ProblemReplaces:
 			if len(p.Handlers) == 0 || i.has(containerd.ProblemNoDefault) {
 				continue
@@ -112,10 +115,10 @@ func (v *View) notLoaded() []Finding {
 	return all
 }
 
-// shadow is the drop-in that hides the default handler; nil when none does.
+// shadow is the drop-in that hides the default handler, or the setting that names another one; nil when none does.
 func (i *Instance) shadow(handler string) *containerd.Problem {
 	for n, p := range i.Problems {
-		if p.Kind == containerd.ProblemReplaces && slices.Contains(p.Handlers, handler) {
+		if p.Kind == containerd.ProblemReplaces && (i.configuredDefault == "" || slices.Contains(p.Handlers, handler)) {
 			return &i.Problems[n]
 		}
 	}
@@ -160,7 +163,8 @@ func (v *View) ignored() []Finding {
 				continue
 			}
 			f.ID, f.Title = "rt.version-skew-ids", "handlers stand under the ID of a plugin that this release of containerd does not read there"
-			f.Fix = fmt.Sprintf("%s -c %s config migrate writes the ID that this release reads; put it in place, and restart %s", cmp.Or(i.Exe, "containerd"), p.File, i.UnitName())
+			f.Fix = fmt.Sprintf("%s -c %s config migrate writes the ID that this release reads; put it in place, and restart "+
+				"%s", cmp.Or(i.Exe, "containerd"), p.File, i.UnitName())
 		default:
 			continue
 		}
@@ -228,7 +232,7 @@ func (v *View) wronglyTold() []Finding {
 	var all []Finding
 	for _, t := range v.Toolkits {
 		told := t.Config()
-		if !t.MatchesNode || told == v.Runtime.ConfigPath || v.Runtime.loads(told) || v.Runtime.HasGPUHandler() {
+		if !t.MatchesNode || told == "" || told == v.Runtime.ConfigPath || v.Runtime.loads(told) || v.Runtime.HasGPUHandler() {
 			continue
 		}
 		said := "nothing about the runtime, so that it edits the default"
@@ -236,8 +240,9 @@ func (v *View) wronglyTold() []Finding {
 			said = s.Name + "=" + s.Value
 		}
 		all = append(all, Finding{
-			ID:      "rt.wrong-instance",
-			Message: fmt.Sprintf("DaemonSet %s/%s edits %s, which %s does not load", t.Namespace, t.Name, told, v.Runtime.describe()), Fix: v.toolkitFix(),
+			ID: "rt.wrong-instance",
+			Message: fmt.Sprintf("DaemonSet %s/%s edits %s, which %s does not "+
+				"load", t.Namespace, t.Name, told, v.Runtime.describe()), Fix: v.toolkitFix(),
 			Title: "the NVIDIA container toolkit edits the configuration of a containerd that the kubelet does not use",
 			Quotes: []Quote{
 				{fmt.Sprintf("DaemonSet %s/%s, container %s", t.Namespace, t.Name, t.Container), said},
@@ -350,8 +355,9 @@ func (v *View) stale() []Finding {
 	}
 	return []Finding{{
 		ID: "rt.edited-not-restarted", Fix: fix, Handlers: all, Quotes: quotes, Mild: len(added) == 0,
-		Message: "the files were edited after containerd read them (" + strings.Join(words, "; ") + "): containerd has the old handlers in memory until it is restarted",
-		Title:   "the configuration was edited after containerd read it, and is not in effect",
+		Message: "the files were edited after containerd read them (" + strings.Join(words, "; ") + "): containerd has the old handlers in memory " +
+			"until it is restarted",
+		Title: "the configuration was edited after containerd read it, and is not in effect",
 	}}
 }
 
@@ -436,8 +442,9 @@ func (v *View) cgroups() []Finding {
 	}
 	return []Finding{{
 		ID: "rt.cgroup-driver", Handlers: other, Quotes: quotes, Title: "a runtime handler has another cgroup driver than the default handler",
-		Message: fmt.Sprintf("SystemdCgroup of %s is not that of %s (%t): its pods do not start, or their limits do not hold", plainly("handler", other), who, *expected),
-		Fix:     fmt.Sprintf("set SystemdCgroup = %t in the handler's options", *expected),
+		Message: fmt.Sprintf("SystemdCgroup of %s is not that of %s (%t): its pods do not start, or their limits do not "+
+			"hold", plainly("handler", other), who, *expected),
+		Fix: fmt.Sprintf("set SystemdCgroup = %t in the handler's options", *expected),
 	}}
 }
 

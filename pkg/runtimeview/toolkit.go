@@ -101,11 +101,15 @@ func (t Toolkit) Setting(names ...string) *Setting {
 	return nil
 }
 
-// Config is the file that the toolkit edits, as a path on the node.
+// Config is the file that the toolkit edits, as a path on the node; empty where it was told a path of its own container, of which nobody knows
+// what it is on the node.
 func (t Toolkit) Config() string {
 	s := t.Setting("RUNTIME_CONFIG", "CONTAINERD_CONFIG")
-	if s == nil {
+	switch {
+	case s == nil || s.Value == "":
 		return "/etc/containerd/config.toml"
+	case s.OnNode == "" && strings.HasPrefix(s.Value, "/runtime/"): // the operator's mounts
+		return ""
 	}
-	return cmp.Or(s.OnNode, s.Value, "/etc/containerd/config.toml")
+	return cmp.Or(s.OnNode, s.Value)
 }

@@ -61,6 +61,8 @@ type Instance struct {
 	Imports []string `json:"-"`
 
 	data map[string][]byte // of files, by path
+	// configuredDefault is the default handler that the files name; empty where they leave it to containerd.
+	configuredDefault string
 }
 
 // File is one configuration file.
@@ -241,7 +243,7 @@ func (h Handler) differs() bool {
 func (s Settings) Systemd() bool { return s.SystemdCgroup != nil && *s.SystemdCgroup }
 
 func (i *Instance) markDefault(disk, memory *containerd.Merged) {
-	i.DefaultHandler = disk.DefaultRuntime
+	i.DefaultHandler, i.configuredDefault = disk.DefaultRuntime, disk.DefaultRuntime
 	if memory != nil && memory.DefaultRuntime != "" {
 		i.DefaultHandler = memory.DefaultRuntime
 	}

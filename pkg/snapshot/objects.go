@@ -262,21 +262,39 @@ func (s *Snapshot) Sort() {
 	sortLogs(s.Logs)
 }
 
+// sorted sorts. Objects are large, and mostly in order already, as the API server lists them: they are moved only when they must be.
 func sorted[T any, P interface {
 	*T
 	metav1.Object
 }](all []T) []T {
-	name := func(o *T) (namespace, name string) { return P(o).GetNamespace(), P(o).GetName() }
-	slices.SortStableFunc(all, func(a, b T) int {
-		aNamespace, aName := name(&a)
-		bNamespace, bName := name(&b)
-		return cmp.Or(cmp.Compare(aNamespace, bNamespace), cmp.Compare(aName, bName))
-	})
-	return slices.CompactFunc(all, func(a, b T) bool {
-		aNamespace, aName := name(&a)
-		bNamespace, bName := name(&b)
-		return aName != "" && aName == bName && aNamespace == bNamespace
-	})
+	compare := func(a, b P) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	}
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
+	}
+	inOrder := func(i, j int) int { return compare(P(&all[i]), P(&all[j])) }
+	if !slices.IsSortedFunc(order, inOrder) {
+		slices.SortStableFunc(order, inOrder)
+		moved := make([]T, len(all))
+		for to, from := range order {
+			moved[to] = all[from]
+		}
+		all = moved
+	}
+	kept := 0
+	for i := range all {
+		if kept > 0 && P(&all[i]).GetName() != "" && compare(P(&all[kept-1]), P(&all[i])) == 0 {
+			continue
+		}
+		if kept != i {
+			all[kept] = all[i]
+		}
+		kept++
+	}
+	clear(all[kept:])
+	return all[:kept]
 }
 
 func sortLogs(logs []Log) {

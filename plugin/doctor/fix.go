@@ -60,8 +60,13 @@ func (e *examination) mend(ctx context.Context, cluster *kube.Cluster, s *snapsh
 	if err != nil {
 		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
 	}
+	printer.Talk(e.streams.ErrOut, "%s: %s", root.ID, root.Title)
+	return e.carryOut(ctx, cluster, fix)
+}
+
+// carryOut shows a repair, asks, and makes it.
+func (e *examination) carryOut(ctx context.Context, cluster *kube.Cluster, fix repair) error {
 	say := func(format string, args ...any) { printer.Talk(e.streams.ErrOut, format, args...) }
-	say("%s: %s", root.ID, root.Title)
 	for _, line := range fix.says {
 		say("%s", line)
 	}
@@ -72,6 +77,7 @@ func (e *examination) mend(ctx context.Context, cluster *kube.Cluster, s *snapsh
 		return e.printDone(fix, " (client dry run)")
 	}
 	engine := session.New(ctx, cluster, e.connection.LedgerNamespace, e.parallel, progress.New(e.streams.ErrOut))
+	engine.Timeout = e.pods.Timeout
 	if len(fix.revert) > 0 {
 		return e.revert(ctx, cluster, engine, fix)
 	}
@@ -284,6 +290,6 @@ func (e *examination) restartPlugin(ctx context.Context, cluster *kube.Cluster, 
 func (e *examination) newPlan(summary string, needs []fault.Permission) fault.Plan {
 	return fault.Plan{
 		Fault: mend.Fault, Summary: summary, Command: session.CommandLine(os.Args), Reason: "kubectl gpu-fault doctor --fix " + e.fix,
-		Needs: needs, NoPods: true,
+		Needs: needs, NoPods: true, Allow: fault.Allowances{ControlPlane: true, LastGPUNode: true, Majority: true}, // it mends
 	}
 }

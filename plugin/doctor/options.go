@@ -89,6 +89,10 @@ func (o *options) checkSource(changed func(string) bool) error {
 		return errors.New("give node names, or -l SELECTOR, or --all-gpu-nodes, or --api-only, not several of them")
 	case o.selector == "" && changed("selector"):
 		return errors.New("-l: the selector is empty: is a variable unset?")
+	case len(o.nodes) == 0 && changed("node"):
+		return errors.New("--node: the name is empty: is a variable unset?")
+	case len(o.checks) == 0 && changed("checks"):
+		return errors.New("--checks: an ID is empty: is a variable unset?")
 	case o.parallel < 1:
 		return fmt.Errorf("--parallel %d: give 1 or more", o.parallel)
 	case o.since < 0:

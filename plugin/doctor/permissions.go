@@ -26,14 +26,19 @@ func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 	if apiOnly {
 		return all
 	}
-	pods := []fault.Permission{
+	return fault.Permissions(all, podPermissions(ledgerNamespace))
+}
+
+// podPermissions are what the pods take that read nodes.
+func podPermissions(namespace string) []fault.Permission {
+	all := []fault.Permission{
 		{Verb: "get", Resource: "nodes"}, {Verb: "get", Resource: "namespaces"}, {Verb: "create", Resource: "namespaces"},
-		{Verb: "get", Resource: "serviceaccounts", Namespace: ledgerNamespace},
+		{Verb: "get", Resource: "serviceaccounts", Namespace: namespace},
 	}
-	for _, p := range fault.DebugPodPermissions(ledgerNamespace) {
+	for _, p := range fault.DebugPodPermissions(namespace) {
 		if p.Group != "batch" { // doctor's pods belong to no run
-			pods = append(pods, p)
+			all = append(all, p)
 		}
 	}
-	return fault.Permissions(all, pods)
+	return all
 }

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
@@ -24,6 +28,20 @@ func newPodReader(cluster *kube.Cluster, connection *kube.Connection, pods podfl
 
 // Admitted implements reader.
 func (p *podReader) Admitted(ctx context.Context, nodeName string) error {
+	for _, need := range podPermissions(p.store.Namespace) {
+		if need.Optional || need.Verb == "create" && need.Resource == "namespaces" { // which may be there already
+			continue
+		}
+		resource, sub, _ := strings.Cut(need.Resource, "/")
+		review, err := p.cluster.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: need.Verb, Group: need.Group, Resource: resource, Subresource: sub, Namespace: need.Namespace,
+			}},
+		}, metav1.CreateOptions{})
+		if err == nil && !review.Status.Allowed { // who cannot ask tries
+			return fmt.Errorf("you may not %s %s there (kubectl gpu-fault rbac doctor prints the roles)", need.Verb, need.Resource)
+		}
+	}
 	return p.pods.Try(ctx, p.cluster, p.pods.Spec("preflight", nodeName, p.store.Namespace))
 }
 

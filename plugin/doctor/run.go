@@ -58,10 +58,10 @@ func (e *examination) run(ctx context.Context) error {
 // conclude examines a snapshot and prints what was found.
 func (e *examination) conclude(s *snapshot.Snapshot) error {
 	r := e.examine(s)
-	err := e.print(r, s)
+	err := e.print(r)
 	if e.html != "" {
 		err = errors.Join(err, e.writeFile("--html", e.html, 0o644, func(w io.Writer) error {
-			return report.HTML(w, r, allocation(s), build.Get().Version)
+			return report.HTML(w, r, build.Get().Version)
 		}))
 	}
 	if err == nil && e.failOn != never && report.AtLeast(r, doctor.Severity(e.failOn)) {
@@ -76,14 +76,11 @@ func (e *examination) examine(s *snapshot.Snapshot) doctor.Report {
 }
 
 // print writes the report to stdout in the format that is wanted.
-func (e *examination) print(r doctor.Report, s *snapshot.Snapshot) error {
+func (e *examination) print(r doctor.Report) error {
 	out := e.streams.Out
 	switch e.output {
 	case "", "wide":
 		text := report.Text{Width: report.WidthFor(printer.Width(out)), Colour: printers.AllowsColorOutput(out), Wide: e.output == "wide"}
-		if text.Wide {
-			text.Allocation = allocation(s)
-		}
 		return text.Write(out, r)
 	case "junit":
 		failOn := doctor.Severity(e.failOn)
@@ -97,11 +94,6 @@ func (e *examination) print(r doctor.Report, s *snapshot.Snapshot) error {
 		return e.format().Object(report.Escaping(out), r)
 	}
 	return e.format().Object(out, r, report.Names(r)...)
-}
-
-func allocation(s *snapshot.Snapshot) *doctor.AllocationView {
-	view := doctor.Allocation(doctor.NewFacts(s))
-	return &view
 }
 
 func (e *examination) writeBundle(s *snapshot.Snapshot) error {

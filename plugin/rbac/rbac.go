@@ -45,7 +45,9 @@ namespace's pods, which --pod needs. The roles of cuda are for the workloads of 
 Whoever may create privileged pods in the ledger namespace is root on every node: give these roles to few. Those of cuda give no rights on pods there; they
 let one change workloads and exec into their pods, which is root on nodes only where a namespace's Pod Security admits privileged workloads. Those of
 doctor only read, but for the pods that read nodes; with --api-only they only read. They give no right on secrets, so that doctor cannot tell with which
-values a Helm release was installed.`,
+values a Helm release was installed.
+
+The list holds the ledger namespace too: who pipes it into kubectl delete deletes that, with all records that undo faults.`,
 		Example: `  # Let the group gpu-sre inject XIDs
   kubectl gpu-fault rbac xid --group gpu-sre | kubectl apply -f -
 
@@ -70,8 +72,10 @@ values a Helm release was installed.`,
 				return fmt.Errorf("--api-only is for doctor: %s changes things", args[0])
 			}
 			needs := needsOf(args[0], connection, apiOnly)
-			items := append([]runtime.Object{ledger.NamespaceObject(connection.LedgerNamespace)}, // Roles need it
-				fault.Roles("gpu-fault-"+args[0], needs, subjects(users, groups))...)
+			items := fault.Roles("gpu-fault-"+args[0], needs, subjects(users, groups))
+			if !apiOnly { // Roles need it
+				items = append([]runtime.Object{ledger.NamespaceObject(connection.LedgerNamespace)}, items...)
+			}
 			return format.Object(streams.Out, list{APIVersion: "v1", Kind: "List", Items: items})
 		},
 	}

@@ -31,11 +31,14 @@ func newPatient(t *testing.T) *patient {
 	return p
 }
 
+func (p *patient) since() string {
+	return (time.Since(p.began).Round(time.Second) + time.Second).String()
+}
+
 // ask runs doctor on the worker and returns its report. Finding something is no failure.
 func (p *patient) ask(args ...string) doctor.Report {
 	p.t.Helper()
-	since := time.Since(p.began).Round(time.Second) + time.Second
-	r := p.plugin(append([]string{"doctor", "--node", p.worker.Name, "--since", since.String(), "-o", "json"}, args...)...)
+	r := p.plugin(append([]string{"doctor", "--node", p.worker.Name, "--since", p.since(), "-o", "json"}, args...)...)
 	if r.code != 0 && r.code != 2 {
 		p.t.Fatalf("doctor: exit %d\n%s", r.code, r.stderr)
 	}
@@ -76,7 +79,7 @@ func describe(report doctor.Report) string {
 // A healthy cluster has no finding, and nothing is left of the look at it.
 func TestDoctorOnAHealthyCluster(t *testing.T) {
 	p := newPatient(t)
-	report := p.ask("--all-gpu-nodes=false")
+	report := p.ask()
 	if got := roots(report); got != "" {
 		t.Errorf("doctor finds %s on a healthy cluster:\n%s", got, describe(report))
 	}
@@ -102,8 +105,8 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 		{fault: "runtime wrong-runtime-type", args: []string{"--mode", "wrong-runtime-type"}, pod: true, root: "rt.runtime-type"},
 		{fault: "runtime cgroup-driver", args: []string{"--mode", "cgroup-driver"}, pod: true, root: "rt.cgroup-driver"},
 		{fault: "runtime option-misplaced", args: []string{"--mode", "option-misplaced"}, root: "rt.option-misplaced"},
-		{fault: "runtime missing-handler, not restarted", args: []string{"--mode", "missing-handler", "--no-restart"}, root: "rt.edited-not-restarted"},
-		{fault: "runtime unparsable, not restarted", args: []string{"--mode", "unparsable", "--no-restart"}, root: "rt.unparsable"},
+		{fault: "runtime missing-handler not restarted", args: []string{"--mode", "missing-handler", "--no-restart"}, root: "rt.edited-not-restarted"},
+		{fault: "runtime unparsable not restarted", args: []string{"--mode", "unparsable", "--no-restart"}, root: "rt.unparsable"},
 	}
 	matrix := []string{fmt.Sprintf("%-40s %-26s %s", "FAULT", "ROOT, UNKNOWN RUN", "ROOT, KNOWN RUN")}
 	for i, row := range rows {
@@ -185,6 +188,34 @@ func TestDoctorFindsXIDs(t *testing.T) {
 	t.Log("\n" + strings.Join(matrix, "\n"))
 }
 
+// A CUDA fault is found in the pods that it breaks: by its run, or by the interposer that they preload.
+func TestDoctorFindsCUDAFaults(t *testing.T) {
+	c := setupCUDA(t)
+	p := &patient{env: c.env, began: time.Now()}
+	p.worker.RestartNPD(t)
+	train := c.create(c.deployment("train"))
+	c.healthy("train", 1)
+	before := asUserSees(t, train())
+	for _, fault := range [][]string{{"--xid", "79"}, {"--error", "719"}} {
+		seen := c.watchCrashes("train")
+		run := c.inject(append([]string{"deployment/train"}, fault...)...)
+		cluster.Eventually(t, patience, "the pod crashes", func() (bool, string) { return len(seen.all()) > 0, "it runs" })
+		blind, knowing := p.ask("--ignore-injected"), p.ask()
+		if got := roots(blind); got != "wl.cuda-preload" {
+			t.Errorf("%v: without knowledge of the run the roots are %q:\n%s", fault, got, describe(blind))
+		}
+		if got := roots(knowing); got != "fault.injected" {
+			t.Errorf("%v: the roots are %q:\n%s", fault, got, describe(knowing))
+		}
+		t.Logf("%v: %s, %s", fault, roots(blind), roots(knowing))
+		c.reverted(run, before, train)
+		c.healthy("train", 1)
+	}
+	if report := p.ask(); roots(report) != "" {
+		t.Errorf("after the revert:\n%s", describe(report))
+	}
+}
+
 // A bundle says offline what doctor says online, and has no secrets in it.
 func TestDoctorFromABundle(t *testing.T) {
 	p := newPatient(t)
@@ -192,9 +223,9 @@ func TestDoctorFromABundle(t *testing.T) {
 	p.gpuPod("gpu-bundle")
 	p.hasWarning("gpu-bundle")
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	since := p.since() // counts from when the bundle was made, also later
 	online := p.ask("--bundle", file, "--ignore-injected")
-	r := p.pluginWith([]string{"KUBECONFIG=/nonexistent"}, "doctor", "--from-bundle", file, "--ignore-injected", "-o", "json",
-		"--since", (time.Since(p.began).Round(time.Second) + time.Minute).String())
+	r := p.pluginWith([]string{"KUBECONFIG=/nonexistent"}, "doctor", "--from-bundle", file, "--ignore-injected", "-o", "json", "--since", since)
 	var offline doctor.Report
 	p.decode(r.stdout, &offline)
 	if got, want := roots(offline), roots(online); got != want || got != "rt.binary-missing" || r.code != 2 {

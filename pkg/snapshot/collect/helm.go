@@ -86,7 +86,9 @@ func (c *collector) helmByNamespace(ctx context.Context, forbidden error, keep f
 func matters(release snapshot.HelmRelease) bool {
 	return slices.ContainsFunc([]string{
 		"gpu", "nvidia", "node-feature-discovery", "nfd", "dcgm", "dra-driver", "prometheus", "nvsentinel", "network-operator", "mig", "kai-scheduler", "hami",
-	}, func(part string) bool { return strings.Contains(release.Name, part) || strings.Contains(release.Chart, part) })
+	}, func(part string) bool {
+		return strings.Contains(release.Name, part) || strings.Contains(release.Chart, part)
+	})
 }
 
 // helmRecord is what of Helm's own record is wanted.

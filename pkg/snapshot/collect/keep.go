@@ -33,6 +33,7 @@ type keeper struct {
 	containers  pool[corev1.Container]
 	volumes     pool[corev1.Volume]
 	tolerations pool[corev1.Toleration]
+	owners      pool[metav1.OwnerReference]
 }
 
 func newKeeper(now time.Time, also func(*corev1.Pod) bool) *keeper {
@@ -40,7 +41,7 @@ func newKeeper(now time.Time, also func(*corev1.Pod) bool) *keeper {
 		now: now, also: also, gpuNodes: map[string]bool{}, operands: map[string]bool{},
 		left: map[types.NamespacedName]bool{}, unwell: map[types.NamespacedName]bool{},
 		texts: map[string]string{}, labels: map[string]map[string]string{},
-		containers: pool[corev1.Container]{}, volumes: pool[corev1.Volume]{}, tolerations: pool[corev1.Toleration]{},
+		containers: pool[corev1.Container]{}, volumes: pool[corev1.Volume]{}, tolerations: pool[corev1.Toleration]{}, owners: pool[metav1.OwnerReference]{},
 	}
 }
 
@@ -49,6 +50,11 @@ func (k *keeper) node(n *corev1.Node) bool {
 	n.ManagedFields = nil
 	n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
 	shortAnnotations(&n.ObjectMeta, longAnnotation)
+	labels := make(map[string]string, len(n.Labels)) // nodes have a hundred, most of them alike
+	for name, value := range n.Labels {
+		labels[k.text(name)] = k.text(value)
+	}
+	n.Labels = labels
 	return true
 }
 
@@ -170,11 +176,8 @@ func lastChange(pod *corev1.Pod) time.Time {
 	return last
 }
 
-// How long annotations may be, in bytes: of objects in general, and of pods that are well.
-const (
-	longAnnotation  = 4 << 10
-	shortAnnotation = 256
-)
+// longAnnotation is how long an annotation may be, in bytes.
+const longAnnotation = 4 << 10
 
 func shortAnnotations(meta *metav1.ObjectMeta, longest int) {
 	for name, value := range meta.Annotations {
@@ -209,8 +212,8 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 	if !well {
 		return
 	}
-	shortAnnotations(&pod.ObjectMeta, shortAnnotation)
-	pod.Status.PodIPs, pod.Status.HostIPs = nil, nil
+	pod.Annotations = aboutGPUs(pod.Annotations)
+	pod.Status.PodIPs, pod.Status.HostIPs, pod.Status.InitContainerStatuses = nil, nil, nil
 	pod.Status.Conditions = clip(slices.DeleteFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
 		return condition.Type != corev1.PodReady && condition.Type != corev1.PodScheduled
 	}))
@@ -219,11 +222,23 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 			all[i].LivenessProbe, all[i].ReadinessProbe, all[i].StartupProbe, all[i].Lifecycle = nil, nil, nil, nil
 		}
 	}
-	for _, all := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range all {
-			all[i].ContainerID = ""
+	for i := range pod.Status.ContainerStatuses {
+		pod.Status.ContainerStatuses[i].ContainerID = ""
+	}
+}
+
+// aboutGPUs are the annotations that name them; most others are the network's.
+func aboutGPUs(all map[string]string) map[string]string {
+	var kept map[string]string
+	for name, value := range all {
+		if strings.Contains(name+value, "nvidia") || strings.Contains(name, "gpu") {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[name] = value
 		}
 	}
+	return kept
 }
 
 // skeleton leaves what counts for the scheduler.
@@ -267,10 +282,7 @@ func (k *keeper) share(pod *corev1.Pod) {
 			all[i].Name, all[i].Image, all[i].ImageID = k.text(all[i].Name), k.text(all[i].Image), k.text(all[i].ImageID)
 		}
 	}
-	for i := range pod.OwnerReferences {
-		owner := &pod.OwnerReferences[i]
-		owner.Name, owner.UID, owner.Kind, owner.APIVersion = k.text(owner.Name), types.UID(k.text(string(owner.UID))), k.text(owner.Kind), k.text(owner.APIVersion)
-	}
+	pod.OwnerReferences = share(k.owners, pod.OwnerReferences)
 }
 
 func (k *keeper) text(s string) string {

@@ -15,11 +15,11 @@ const someHolders = 4
 
 // allocation is the table of GPU nodes: what they have, what is used and by whom.
 func (p *page) allocation() error {
-	if len(p.Allocation.Nodes) == 0 {
+	if len(p.report.Allocation.Nodes) == 0 {
 		return nil
 	}
 	table := printer.Table{Header: []string{"NODE", "RESOURCE", "CAPACITY", "HEALTHY", "USED", "FREE", "HOLDERS"}}
-	for _, n := range p.Allocation.Nodes {
+	for _, n := range p.report.Allocation.Nodes {
 		name := n.Node
 		if !n.Schedulable {
 			name += " (not schedulable)"

@@ -79,10 +79,10 @@ func TestSARIF(t *testing.T) {
 	}
 }
 
-func page1(t *testing.T, r doctor.Report, shares *doctor.AllocationView) string {
+func pageOf(t *testing.T, r doctor.Report) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := HTML(&out, r, shares, "v0.3.0"); err != nil {
+	if err := HTML(&out, r, "v0.3.0"); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -91,7 +91,7 @@ func page1(t *testing.T, r doctor.Report, shares *doctor.AllocationView) string 
 // The page's body; its style and script are files of their own.
 func TestHTML(t *testing.T) {
 	t.Parallel()
-	_, body, _ := strings.Cut(page1(t, twoContainerds(), shares()), "<body>")
+	_, body, _ := strings.Cut(pageOf(t, twoContainerds()), "<body>")
 	body, _, _ = strings.Cut(body, "<script>")
 	golden.Compare(t, "page.golden.html", body)
 }
@@ -101,8 +101,8 @@ func TestHTML(t *testing.T) {
 func TestPageIsSelfContained(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
-		"problems": page1(t, twoContainerds(), shares()), "healthy": page1(t, healthy(), nil), "hostile": page1(t, hostileReport(), shares()),
-		"nothing": page1(t, doctor.Report{}, nil),
+		"problems": pageOf(t, twoContainerds()), "healthy": pageOf(t, healthy()), "hostile": pageOf(t, hostileReport()),
+		"nothing": pageOf(t, doctor.Report{}),
 	} {
 		if !strings.Contains(text, `<meta http-equiv="Content-Security-Policy" content="default-src 'none';`) {
 			t.Errorf("%s: no policy", name)

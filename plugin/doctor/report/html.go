@@ -61,9 +61,7 @@ type htmlEvidence struct{ Place, Text string }
 type htmlBlind struct{ Why, Count, Checks, Objects string }
 
 // HTML writes the report as one page that needs nothing else: no network, and a browser that runs no script shows it too.
-//
-// allocation is who holds the GPUs; nil leaves it out.
-func HTML(w io.Writer, r doctor.Report, allocation *doctor.AllocationView, version string) error {
+func HTML(w io.Writer, r doctor.Report, version string) error {
 	t, err := template.New("page").Parse(pageHTML)
 	if err != nil {
 		return fmt.Errorf("the page's template: %w", err)
@@ -71,7 +69,7 @@ func HTML(w io.Writer, r doctor.Report, allocation *doctor.AllocationView, versi
 	p := htmlPage{
 		Style: template.CSS(pageCSS), Script: template.JS(pageJS), StyleHash: hash(pageCSS), ScriptHash: hash(pageJS), // #nosec: our own files
 		Headline: Headline(r), LookedAt: LookedAt(r), State: "good", Layers: r.Layers,
-		Graph: newGraph(r), Matrix: newMatrix(r), Allocation: newHTMLAllocation(allocation),
+		Graph: newGraph(r), Matrix: newMatrix(r), Allocation: newHTMLAllocation(r.Allocation),
 		Foot: fmt.Sprintf("Made by kubectl gpu-fault %s from a snapshot of %s.", version, r.Created.UTC().Format("2006-01-02 15:04:05 UTC")),
 	}
 	if worst := Roots(r, doctor.Error); len(worst) > 0 {
@@ -131,7 +129,7 @@ func htmlFindingOf(r doctor.Report, i int) htmlFinding {
 func htmlRoot(r doctor.Report, i int) htmlFinding {
 	f := r.Items[i]
 	one := htmlFindingOf(r, i)
-	one.Fix, one.Values = quoted(f.Fix.Text), strings.Join(verbatim(f.Fix.Values), "\n")
+	one.Fix, one.Values = instructions(f.Fix.Text), strings.Join(verbatim(f.Fix.Values), "\n")
 	if strings.HasPrefix(f.Doc, "https://") {
 		one.Doc = f.Doc
 	}

@@ -101,7 +101,7 @@ func twoContainerds() doctor.Report {
 	return doctor.Report{
 		APIVersion: snapshot.APIVersion, Kind: doctor.Kind, Created: now, Snapshot: snapshot.Meta{Created: now, Context: "prod"},
 		Summary: doctor.Summary{Nodes: 5, GPUNodes: 3, NodesRead: 2, GPUPods: 7, Checks: 85, Errors: 2, Warnings: 1, Unknown: 3},
-		Items:   items, Layers: layers, Nodes: nodes,
+		Items:   items, Layers: layers, Nodes: nodes, Allocation: shares(),
 		Edges: []doctor.Edge{{From: 1, To: 4}, {From: 1, To: 5}, {From: 4, To: 5}, {From: 4, To: 6}, {From: 6, To: 7}, {From: 7, To: 8}, {From: 5, To: 9}, {From: 4, To: 10}, {From: 1, To: 8}},
 		Unknown: []doctor.Unknown{
 			{Check: "rt.unparsable", Layer: doctor.LayerRuntime, Object: node("gpu-3"), Why: "not read: not asked for, it looks healthy"},
@@ -114,7 +114,7 @@ func twoContainerds() doctor.Report {
 
 func healthy() doctor.Report {
 	r := twoContainerds()
-	r.Items, r.Edges, r.Unknown = []doctor.Finding{}, nil, nil
+	r.Items, r.Edges, r.Unknown, r.Allocation = []doctor.Finding{}, nil, nil, nil
 	r.Summary = doctor.Summary{Nodes: 5, GPUNodes: 3, NodesRead: 3, GPUPods: 7, Checks: 85}
 	for i := range r.Layers {
 		r.Layers[i] = doctor.LayerResult{Layer: r.Layers[i].Layer, Checks: 7, Passed: 7}
@@ -141,7 +141,7 @@ func TestTextReport(t *testing.T) {
 	t.Parallel()
 	golden.Compare(t, "report.golden", written(t, Text{Width: 100}, twoContainerds()))
 	golden.Compare(t, "report-80.golden", written(t, Text{Width: 80}, twoContainerds()))
-	golden.Compare(t, "report-wide.golden", written(t, Text{Width: 100, Wide: true, Allocation: shares()}, twoContainerds()))
+	golden.Compare(t, "report-wide.golden", written(t, Text{Width: 100, Wide: true}, twoContainerds()))
 	golden.Compare(t, "report-colour.golden", written(t, Text{Width: 100, Colour: true}, twoContainerds()))
 	golden.Compare(t, "healthy.golden", written(t, Text{Width: 100}, healthy()))
 }
@@ -176,15 +176,18 @@ func TestCommandsAreInOnePiece(t *testing.T) {
 func TestHeadlines(t *testing.T) {
 	t.Parallel()
 	one := twoContainerds()
-	one.Items = one.Items[1:2]
+	one.Items, one.Edges = one.Items[1:2], nil
+	both := twoContainerds()
+	both.Items, both.Edges = both.Items[1:3], nil
 	onlyWarning := twoContainerds()
-	onlyWarning.Items = onlyWarning.Items[2:3]
+	onlyWarning.Items, onlyWarning.Edges = onlyWarning.Items[2:3], nil
 	blind := healthy()
 	blind.Summary.Unknown = 4
 	none := healthy()
 	none.Summary.GPUNodes, none.Summary.GPUPods = 0, 0
 	for want, r := range map[string]doctor.Report{
-		"1 problem: the NVIDIA toolkit configures a containerd that the kubelet does not use": one,
+		"1 problem: the NVIDIA toolkit configures a containerd that the kubelet does not use":                 one,
+		"1 problem: the NVIDIA toolkit configures a containerd that the kubelet does not use (and 1 warning)": both,
 		"2 problems and 1 warning": twoContainerds(),
 		"1 warning: persistence mode is off, so that the driver is loaded anew for each job": onlyWarning,
 		"no problem found":                                          healthy(),
@@ -223,10 +226,10 @@ func TestHostileTextIsHarmless(t *testing.T) {
 	checks := []doctor.Check{{ID: "rt.wrong-instance", Layer: doctor.LayerRuntime, Title: "x"}}
 	outputs := map[string]func(*bytes.Buffer) error{
 		"text":  func(b *bytes.Buffer) error { return Text{Width: 80}.Write(b, r) },
-		"wide":  func(b *bytes.Buffer) error { return Text{Wide: true, Allocation: shares()}.Write(b, r) },
+		"wide":  func(b *bytes.Buffer) error { return Text{Wide: true}.Write(b, r) },
 		"junit": func(b *bytes.Buffer) error { return JUnit(b, r, checks, doctor.Error) },
 		"sarif": func(b *bytes.Buffer) error { return SARIF(b, r, checks, "v1") },
-		"html":  func(b *bytes.Buffer) error { return HTML(b, r, shares(), "v1") },
+		"html":  func(b *bytes.Buffer) error { return HTML(b, r, "v1") },
 	}
 	for format, write := range outputs {
 		var out bytes.Buffer

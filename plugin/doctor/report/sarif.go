@@ -89,7 +89,7 @@ const maxLocations = 1000
 // SARIF writes the roots as results, the checks as rules, and what could not be seen as notifications.
 func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, version string) error {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
-	run.Tool.Driver = sarifDriver{Name: "kubectl-gpu-fault", Version: version, InformationURI: home, Rules: []sarifRule{}}
+	run.Tool.Driver = sarifDriver{Name: "kubectl-gpu-fault", Version: strings.TrimPrefix(version, "v"), InformationURI: home, Rules: []sarifRule{}}
 	index := map[string]int{}
 	for _, c := range checks {
 		index[c.ID] = len(run.Tool.Driver.Rules)

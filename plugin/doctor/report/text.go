@@ -17,10 +17,8 @@ import (
 type Text struct {
 	Width  int // in columns; 0 means as long as lines are
 	Colour bool
-	// Wide shows all objects, consequences and evidence.
+	// Wide shows all objects, consequences and evidence, and who holds the GPUs.
 	Wide bool
-	// Allocation is who holds the GPUs; nil leaves it out.
-	Allocation *doctor.AllocationView
 }
 
 // The widest that text is made where the terminal is wider, or there is none: what can be read well.
@@ -54,7 +52,7 @@ func (t Text) Write(w io.Writer, r doctor.Report) error {
 	p.infos()
 	p.blinds()
 	p.layers()
-	if t.Allocation != nil {
+	if t.Wide && r.Allocation != nil {
 		if err := p.allocation(); err != nil {
 			return err
 		}
@@ -136,17 +134,34 @@ func (p *page) root(i int) {
 
 // full is a title as a sentence of its own.
 func full(title string) string {
-	text := clean(title)
-	for i, r := range text {
-		if i == 0 && r >= 'a' && r <= 'z' && !strings.Contains(strings.Fields(text)[0], "-") {
-			text = strings.ToUpper(string(r)) + text[1:]
-		}
-		break
-	}
+	text := capital(clean(title))
 	if strings.HasSuffix(text, ".") || text == "" {
 		return text
 	}
 	return text + "."
+}
+
+// capital begins a text with a capital letter, if its first word is one of the language and not a name: of a flag, a command, a file.
+func capital(text string) string {
+	first, _, _ := strings.Cut(text, " ")
+	for _, r := range first {
+		if r < 'a' || r > 'z' {
+			return text
+		}
+	}
+	if first == "" || slices.Contains([]string{"kubectl", "helm", "systemctl", "containerd", "kubelet", "modprobe", "dcgm"}, first) {
+		return text
+	}
+	return strings.ToUpper(first[:1]) + text[1:]
+}
+
+// instructions are the lines of a fix's text.
+func instructions(text string) []string {
+	lines := quoted(text)
+	if len(lines) > 0 {
+		lines[0] = capital(lines[0])
+	}
+	return lines
 }
 
 func (p *page) evidence(f doctor.Finding) {
@@ -222,7 +237,7 @@ func (p *page) fix(f doctor.Finding) {
 	}
 	p.gap()
 	p.b.WriteString("  Fix:\n")
-	for _, line := range quoted(f.Fix.Text) {
+	for _, line := range instructions(f.Fix.Text) {
 		p.put("    ", "    ", line)
 	}
 	if f.Fix.Values != "" {
@@ -261,8 +276,8 @@ func (p *page) warnings() {
 		if len(f.Evidence) > 0 {
 			p.quote(f.Evidence[0])
 		}
-		if lines := quoted(f.Fix.Text); len(lines) > 0 {
-			p.put("  Fix: ", "       ", lines[0])
+		for i, line := range instructions(f.Fix.Text) {
+			p.put([]string{"  Fix: ", "       "}[min(i, 1)], "       ", line)
 		}
 		for _, command := range f.Fix.Commands {
 			for _, line := range verbatim(command) {

@@ -124,8 +124,12 @@ func some(all []doctor.Object, n int) string {
 func Headline(r doctor.Report) string {
 	errors, warnings := Roots(r, doctor.Error), Roots(r, doctor.Warning)
 	switch {
-	case len(errors) == 1 && len(warnings) == 0:
-		return "1 problem: " + sentence(r.Items[errors[0]].Title)
+	case len(errors) == 1:
+		text := "1 problem: " + sentence(r.Items[errors[0]].Title)
+		if len(warnings) > 0 {
+			text += " (and " + count(len(warnings), "warning") + ")"
+		}
+		return text
 	case len(errors) > 0 && len(warnings) > 0:
 		return count(len(errors), "problem") + " and " + count(len(warnings), "warning")
 	case len(errors) > 0:
@@ -146,10 +150,18 @@ func Headline(r doctor.Report) string {
 func LookedAt(r doctor.Report) string {
 	s := r.Summary
 	nodes := count(s.GPUNodes, "GPU node")
-	if s.GPUNodes == 0 {
+	switch {
+	case s.GPUNodes == 0:
 		nodes = count(s.Nodes, "node") + " without GPUs"
-	} else {
-		nodes += fmt.Sprintf(" of %s (%d read by a pod)", count(s.Nodes, "node"), s.NodesRead)
+	case s.NodesRead == 0:
+		nodes += " (not read by a pod)"
+	case s.NodesRead < s.GPUNodes:
+		nodes += fmt.Sprintf(" (%d of them read by a pod)", s.NodesRead)
+	default:
+		nodes += " (read by a pod)"
+	}
+	if s.GPUNodes > 0 && s.Nodes > s.GPUNodes {
+		nodes += fmt.Sprintf(" of %s", count(s.Nodes, "node"))
 	}
 	text := fmt.Sprintf("Looked at %s and %s with %s", nodes, count(s.GPUPods, "GPU pod"), count(s.Checks, "check"))
 	if r.Snapshot.Context != "" {

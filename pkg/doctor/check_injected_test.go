@@ -1,0 +1,186 @@
+package doctor
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+const xid79 = "NVRM: Xid (PCI:0000:17:00): 79, pid=4242, name=python, GPU has fallen off the bus."
+
+// openRun is a run of each fault: what it changed is in place.
+func openRun(fault string) snapshot.Run {
+	run := snapshot.Run{
+		ID: "run-1", Fault: fault, Summary: "a fault", By: "alice", Phase: "Proven", Created: runtimeTime.Add(-5 * time.Minute), Until: runtimeTime.Add(time.Hour),
+		Revert: "kubectl gpu-fault revert run-1", Targets: []snapshot.Target{{Kind: "Node", Name: "gpu-1"}},
+	}
+	switch fault {
+	case "xid":
+		run.Targets[0].Permanent = true
+		run.Targets[0].Evidence = []snapshot.RunEvidence{{Source: "kernel log of node gpu-1, sequence 812", Text: xid79}}
+	case "cuda":
+		run.Targets = []snapshot.Target{{Kind: "Deployment", Namespace: "gpu", Name: "train"}}
+	}
+	return run
+}
+
+func kernelLog(records ...node.KernelRecord) map[string]*node.Diagnosis {
+	return map[string]*node.Diagnosis{"gpu-1": {KernelLog: records}}
+}
+
+// carrierOf makes the training pod one that carries the CUDA fault of a run, and crashes.
+func carrierOf(s *snapshot.Snapshot) *snapshot.Snapshot {
+	pod := &s.Pods[len(s.Pods)-1]
+	pod.Labels = map[string]string{"app": "train", labelRun: "run-1"}
+	pod.Spec.Volumes = []corev1.Volume{{Name: ourLibVolume, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "gpu-fault-run-1"}}}}}
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LD_PRELOAD", Value: "/gpu-fault/lib/libgpufault.so:/usr/lib/libtcmalloc.so"}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "main", RestartCount: 4, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", FinishedAt: metav1.NewTime(runtimeTime.Add(-time.Minute))}},
+	}}
+	return s
+}
+
+// A fault of ours that stands is the root of all that it does, with the command that ends it; and where nobody knows of it, the cluster
+// is looked at as it is.
+func TestInjected(t *testing.T) {
+	t.Parallel()
+	missing := func() *snapshot.Snapshot {
+		return failsToStart(gpuCluster(node.Runtime{}), sandboxError+`failed to get sandbox runtime: no runtime for "nvidia" is configured`)
+	}
+	for name, test := range map[string]struct {
+		snapshot *snapshot.Snapshot
+		run      snapshot.Run
+		want     string // roots
+		unknown  string // roots, when nobody knows of the run
+	}{
+		"a handler was taken away": {missing(), openRun("runtime"), "fault.injected", "rt.handler-missing"},
+		"on another node": {missing(), func() snapshot.Run {
+			run := openRun("runtime")
+			run.Targets[0].Name = "gpu-2"
+			return run
+		}(), "fault.injected rt.handler-missing", "rt.handler-missing"},
+		"the time is up": {missing(), func() snapshot.Run {
+			run := openRun("runtime")
+			run.Until = runtimeTime.Add(-time.Second)
+			return run
+		}(), "rt.handler-missing", "rt.handler-missing"},
+		"it was only planned": {missing(), func() snapshot.Run {
+			run := openRun("runtime")
+			run.Phase = "Planned"
+			return run
+		}(), "rt.handler-missing", "rt.handler-missing"},
+		"what --fix made is no fault": {missing(), func() snapshot.Run {
+			run := openRun("runtime")
+			run.Fault = "fix"
+			return run
+		}(), "rt.handler-missing", "rt.handler-missing"},
+		"CUDA fails in a pod":    {carrierOf(gpuCluster(node.Runtime{})), openRun("cuda"), "fault.injected", "wl.cuda-preload"},
+		"CUDA fails in no pod":   {missing(), openRun("cuda"), "fault.injected rt.handler-missing", "rt.handler-missing"},
+		"nothing is wrong by it": {gpuCluster(node.Runtime{}), openRun("runtime"), "fault.injected", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := test.snapshot
+			s.Runs = []snapshot.Run{test.run}
+			report := Examine(s, Options{})
+			if got := runtimeRoots(report); got != test.want {
+				t.Errorf("the roots are %q, want %q:\n%s", got, test.want, reportLines(report))
+			}
+			for _, f := range report.Items {
+				if f.ID == "fault.injected" && (f.Object != Object{Kind: "Run", Name: "run-1"} || !slices.Contains(f.Fix.Commands, test.run.Revert)) {
+					t.Errorf("the run is %v, and ends with %v", f.Object, f.Fix.Commands)
+				}
+			}
+			report = Examine(s, Options{IgnoreInjected: true})
+			if got := runtimeRoots(report); got != test.unknown {
+				t.Errorf("when nobody knows of the run the roots are %q, want %q:\n%s", got, test.unknown, reportLines(report))
+			}
+		})
+	}
+}
+
+// An XID that we wrote is proven by the record in the node's kernel log, and is in place no longer when that is gone.
+func TestInjectedXID(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		hosts map[string]*node.Diagnosis
+		want  string
+	}{
+		"the record is there":                {kernelLog(node.KernelRecord{Sequence: 812, Text: xid79}), "fault.injected"},
+		"the node was not read":              {nil, "fault.injected"},
+		"without sequences, as dmesg prints": {kernelLog(node.KernelRecord{Text: xid79}), "fault.injected"},
+		"the node was started anew":          {kernelLog(node.KernelRecord{Sequence: 812, Text: "something else"}), "fault.recorded"},
+		"the same words, of somebody else":   {kernelLog(node.KernelRecord{Sequence: 5, Text: xid79}), "fault.recorded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := gpuCluster(node.Runtime{})
+			s.Hosts, s.Runs = test.hosts, []snapshot.Run{openRun("xid")}
+			report := Examine(s, Options{Checks: []string{"fault.*"}})
+			if len(report.Items) != 1 || report.Items[0].ID != test.want {
+				t.Fatalf("found\n%s\nwant %s", reportLines(report), test.want)
+			}
+			if test.want == "fault.injected" && !strings.Contains(report.Items[0].Evidence[1].Text, "fallen off the bus") {
+				t.Errorf("the line is not quoted: %+v", report.Items[0].Evidence)
+			}
+		})
+	}
+}
+
+// What fault injections leave in pods is found without any record of them, and is only a warning while the pod works.
+func TestPreloaded(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*corev1.Pod)
+		want   Severity
+	}{
+		"nothing": {func(*corev1.Pod) {}, ""},
+		"another library": {func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LD_PRELOAD", Value: "/usr/lib/libtcmalloc.so"}}
+		}, ""},
+		"ours, and it works": {func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LD_PRELOAD", Value: "/gpu-fault/lib/$PLATFORM/libgpufault.so"}}
+		}, Warning},
+		"Dynamo's, and it works": {func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LD_PRELOAD", Value: "/cuda-fault/cuda_intercept.so"}, {Name: "CUDA_XID_TYPE", Value: "79"}}
+		}, Warning},
+		"Dynamo's, and it fails": {func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LD_PRELOAD", Value: "/lib/a.so /tmp/fake_cuda_xid79.so"}}
+			pod.Status.Phase = corev1.PodFailed
+		}, Error},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := gpuCluster(node.Runtime{})
+			test.change(&s.Pods[len(s.Pods)-1])
+			report := Examine(s, Options{Checks: []string{"wl.cuda-preload"}})
+			var got Severity
+			if len(report.Items) > 0 {
+				got = report.Items[0].Severity
+			}
+			if got != test.want {
+				t.Errorf("severity %q, want %q:\n%s", got, test.want, reportLines(report))
+			}
+		})
+	}
+}
+
+func FuzzKernelRecord(f *testing.F) {
+	f.Add("kernel log, sequence 812", xid79)
+	f.Add("sequence 99999999999999999999999", "")
+	f.Fuzz(func(t *testing.T, source, text string) {
+		host := &node.Diagnosis{KernelLog: []node.KernelRecord{{Sequence: 812, Text: xid79}}}
+		if r, there := kernelRecord(host, snapshot.RunEvidence{Source: source, Text: text}); there && !strings.Contains(text, r.Text) {
+			t.Errorf("%q is not in %q", r.Text, text)
+		}
+	})
+}

@@ -1,0 +1,108 @@
+package collect
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/scale/bigcluster"
+)
+
+// seen is what a child process found, for the test that started it.
+type seen struct {
+	Nodes, Pods, GPUNodes, Events int
+}
+
+// cost is what a diagnosis took in a process of its own.
+type cost struct {
+	cpu    time.Duration
+	memory int64 // bytes at most
+	seen
+}
+
+// measure diagnoses the cluster in a child process, so that what the server takes is not counted.
+func measure(t *testing.T, server *bigcluster.Server) cost {
+	t.Helper()
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestDiagnoseForParent$", "-test.v=false")
+	report := t.TempDir() + "/seen.json"
+	child.Env = append(os.Environ(), "GPU_FAULT_SCALE_SERVER="+server.URL, "GPU_FAULT_SCALE_REPORT="+report)
+	if out, err := child.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	usage, ok := child.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok {
+		t.Skip("this system does not say what a process took")
+	}
+	c := cost{cpu: child.ProcessState.UserTime() + child.ProcessState.SystemTime(), memory: usage.Maxrss << 10}
+	raw, err := os.ReadFile(report)
+	if err == nil {
+		err = json.Unmarshal(raw, &c.seen)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestDiagnoseForParent is the child process of TestLargeCluster.
+func TestDiagnoseForParent(t *testing.T) {
+	url := os.Getenv("GPU_FAULT_SCALE_SERVER")
+	if url == "" {
+		t.Skip("only for TestLargeCluster")
+	}
+	cluster, err := Connect(&rest.Config{Host: url, QPS: 100, Burst: 200}, "gpu-fault")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster.Ledger = nil
+	s, err := Collect(context.Background(), cluster, Options{APIOnly: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := doctor.Examine(s, doctor.Options{})
+	raw, err := json.Marshal(seen{len(s.Nodes), s.Meta.PodsSeen, report.Summary.GPUNodes, len(s.Events)})
+	if err == nil {
+		err = os.WriteFile(os.Getenv("GPU_FAULT_SCALE_REPORT"), raw, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A large cluster is diagnosed on a laptop, and no list is asked for in one piece. GPU_FAULT_SCALE=5000 measures the full size, for which
+// test/scale does it with the plugin itself; by default it is a tenth.
+func TestLargeCluster(t *testing.T) {
+	nodes := 500
+	if text := os.Getenv("GPU_FAULT_SCALE"); text != "" {
+		var err error
+		if nodes, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := bigcluster.New(t, nodes)
+	c := measure(t, server)
+	t.Logf("%d nodes, %d pods: %s of processor time, at most %d MiB, %d requests, %d MiB received", nodes, 10*nodes, c.cpu, c.memory>>20, server.Requests.Load(), server.Bytes.Load()>>20)
+	if c.Nodes != nodes || c.Pods != 10*nodes || c.GPUNodes != nodes {
+		t.Errorf("%d nodes, of which %d have GPUs, and %d pods were seen, wanted %d, all, and %d", c.Nodes, c.GPUNodes, c.Pods, nodes, 10*nodes)
+	}
+	if got := server.Unpaged.Load(); got > 0 {
+		t.Errorf("%d lists were asked for without a limit", got)
+	}
+	if c.Events > 0 {
+		t.Errorf("%d events of pods that are well were kept", c.Events)
+	}
+	if most := 10 * time.Second; c.cpu > most {
+		t.Errorf("%s of processor time, wanted at most %s", c.cpu, most)
+	}
+	if most := int64(400 << 20); c.memory > most {
+		t.Errorf("%d MiB, wanted at most %d", c.memory>>20, most>>20)
+	}
+}

@@ -1,0 +1,193 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
+)
+
+// fixing is doctor --fix with a cluster that allows all.
+func fixing(t *testing.T, id string, objects ...runtime.Object) (*examination, *kube.Cluster, *fake.Clientset, *bytes.Buffer, *bytes.Buffer) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut}
+	client := fake.NewClientset(append(objects, ledger.NamespaceObject(ledger.DefaultNamespace))...)
+	client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
+		review.Status.Allowed = true
+		return true, review, nil
+	})
+	o := newOptions()
+	o.fix, o.yes = id, true
+	return &examination{options: o, streams: streams, connection: kube.NewConnection(streams)},
+		&kube.Cluster{Client: client, Config: &rest.Config{Host: "https://localhost:1"}, Context: "test"}, client, &out, &errOut
+}
+
+func withNvidia(s *snapshot.Snapshot) *snapshot.Snapshot {
+	n := gpuNode("gpu-1", corev1.ConditionTrue)
+	n.Status.RuntimeHandlers = []corev1.NodeRuntimeHandler{{Name: "nvidia"}}
+	s.Nodes = append(s.Nodes, n)
+	return s
+}
+
+var noClass = doctor.Finding{
+	ID: fixHandler, Root: true, Severity: doctor.Error, Title: "a RuntimeClass that pods name is not there",
+	Object: doctor.Object{Kind: "RuntimeClass", Name: "nvidia"}, Fix: doctor.Fix{Text: "Create it.", Commands: []string{"kubectl apply -f -"}},
+}
+
+// A missing RuntimeClass is made only where a node has its handler, and through the ledger, so that revert takes it away again.
+func TestMissingRuntimeClassIsMadeAndTakenBack(t *testing.T) {
+	t.Parallel()
+	e, cluster, client, _, errOut := fixing(t, fixHandler)
+	fix, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), noClass)
+	if err != nil || len(fix.plan.Changes) != 1 || !strings.Contains(fix.diff, "+ handler: nvidia\n") || fix.done[0] != "runtimeclass.node.k8s.io/nvidia created" {
+		t.Fatalf("%+v, %v", fix, err)
+	}
+	engine := session.New(t.Context(), cluster, ledger.DefaultNamespace, 1, progress.New(errOut))
+	if err := engine.Preflight(t.Context(), fix.plan); err != nil {
+		t.Fatal(err)
+	}
+	run, err := engine.Run(t.Context(), fix.plan)
+	if err != nil || run.Fault != mend.Fault || len(run.Pending()) != 1 {
+		t.Fatalf("run %+v, %v", run, err)
+	}
+	if _, err := client.NodeV1().RuntimeClasses().Get(t.Context(), "nvidia", metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := engine.Revert(t.Context(), run.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.NodeV1().RuntimeClasses().Get(t.Context(), "nvidia", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("after the revert the RuntimeClass is there: %v", err)
+	}
+}
+
+// What nobody can know is left to people, with the fix in the error, and nothing is changed.
+func TestWhatIsMendedByHand(t *testing.T) {
+	t.Parallel()
+	e, cluster, client, _, _ := fixing(t, fixHandler, mend.RuntimeClass("nvidia", "other"))
+	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), noClass); err == nil || !strings.Contains(err.Error(), "RuntimeClass nvidia is there") {
+		t.Errorf("a RuntimeClass that is there: %v", err)
+	}
+	other := noClass
+	other.Object.Name = "nvidia-cdi"
+	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), other); err == nil || !strings.Contains(err.Error(), "no node is known to have a handler nvidia-cdi") {
+		t.Errorf("a handler that no node has: %v", err)
+	}
+	plugin := noClass
+	plugin.ID, plugin.Object = fixCapacity, doctor.Object{Kind: "Node", Name: "gpu-1"}
+	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), plugin); err == nil || !strings.Contains(err.Error(), "no pod of the device plugin runs there") {
+		t.Errorf("no device plugin: %v", err)
+	}
+	for _, action := range client.Actions() {
+		if action.GetVerb() != "get" {
+			t.Errorf("something was changed: %v", action)
+		}
+	}
+	report := doctor.Report{Items: []doctor.Finding{
+		{ID: "drv.lib-mismatch", Root: true, Fix: doctor.Fix{Text: "Reboot the node.", Commands: []string{"kubectl drain gpu-2"}}},
+		{ID: "dp.capacity-zero", CausedBy: []string{"drv.lib-mismatch"}},
+	}}
+	for id, want := range map[string]string{
+		"drv.lib-mismatch": "by hand, since it is not safe to do it for you.\nReboot the node.\n  kubectl drain gpu-2",
+		"dp.capacity-zero": "it is no root: it follows from drv.lib-mismatch",
+		fixHandler:         "it was not found; the roots are: drv.lib-mismatch",
+	} {
+		if _, err := rootToFix(report, id); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--fix %s: %v; wanted %q", id, err, want)
+		}
+	}
+	if _, err := rootToFix(doctor.Report{}, fixHandler); err == nil || !strings.Contains(err.Error(), "nothing to fix") {
+		t.Errorf("--fix on a healthy cluster: %v", err)
+	}
+}
+
+func devicePlugin(phase corev1.PodPhase) corev1.Pod {
+	yes := true
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "gpu-operator", Name: "nvidia-device-plugin-x", UID: "old", Labels: map[string]string{"app": "nvidia-device-plugin-daemonset"},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "nvidia-device-plugin", UID: "ds", Controller: &yes}},
+		},
+		Spec: corev1.PodSpec{NodeName: "gpu-1"}, Status: corev1.PodStatus{Phase: phase},
+	}
+}
+
+// Only a device plugin that runs, and is stuck, is restarted.
+func TestRestartOfTheDevicePlugin(t *testing.T) {
+	t.Parallel()
+	stuck, pending := devicePlugin(corev1.PodRunning), devicePlugin(corev1.PodPending)
+	root := doctor.Finding{ID: fixCapacity, Root: true, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}}
+	e, cluster, _, _, _ := fixing(t, fixCapacity, &stuck)
+	fix, err := e.repair(t.Context(), cluster, &snapshot.Snapshot{Pods: []corev1.Pod{stuck}}, root)
+	if err != nil || len(fix.plan.Changes) != 1 || !fix.plan.Changes[0].Undo.IsPermanent() || !strings.Contains(fix.says[0], "cannot be undone") {
+		t.Errorf("%+v, %v", fix, err)
+	}
+	if _, err := e.repair(t.Context(), cluster, &snapshot.Snapshot{Pods: []corev1.Pod{pending}}, root); err == nil || !strings.Contains(err.Error(), "a restart is no remedy") {
+		t.Errorf("a device plugin that does not run: %v", err)
+	}
+}
+
+// Only the runs that the finding names are reverted.
+func TestRevertOfInjectedFaults(t *testing.T) {
+	t.Parallel()
+	s := &snapshot.Snapshot{Runs: []snapshot.Run{{ID: "xid-aaaaaa", Summary: "XID 79"}, {ID: "runtime-bbbbbb", Summary: "handler"}}}
+	for _, root := range []doctor.Finding{
+		{ID: fixInjected, Object: doctor.Object{Kind: "Run", Name: "runtime-bbbbbb"}},
+		{ID: fixInjected, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}, Fix: doctor.Fix{Commands: []string{"kubectl gpu-fault revert runtime-bbbbbb"}}},
+	} {
+		fix, err := reverting(s, root)
+		if err != nil || strings.Join(fix.revert, " ") != "runtime-bbbbbb" {
+			t.Errorf("to be reverted: %v, %v", fix.revert, err)
+		}
+	}
+	if _, err := reverting(s, doctor.Finding{ID: fixInjected}); err == nil {
+		t.Error("nobody knows which run, and one is reverted")
+	}
+}
+
+// Without a terminal nothing is changed unless --yes is given, and with --dry-run nothing is asked.
+func TestFixAsks(t *testing.T) {
+	t.Parallel()
+	root := devicePlugin(corev1.PodRunning)
+	for _, dryRun := range []string{"none", "client"} {
+		n := gpuNode("gpu-1", corev1.ConditionTrue)
+		e, cluster, client, out, _ := fixing(t, fixCapacity, &root, &n)
+		e.yes, e.dryRun = false, dryRun
+		fix, err := e.repair(context.Background(), cluster, &snapshot.Snapshot{Pods: []corev1.Pod{root}}, doctor.Finding{ID: fixCapacity, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = e.carryOut(t.Context(), cluster, fix)
+		if dryRun == "client" && (err != nil || out.String() != "pod/nvidia-device-plugin-x deleted (client dry run)\n") {
+			t.Errorf("client dry run: %v, %q", err, out.String())
+		}
+		if dryRun == "none" && (err == nil || !strings.Contains(err.Error(), "give --yes")) {
+			t.Errorf("without a terminal: %v", err)
+		}
+		for _, action := range client.Actions() {
+			if action.GetVerb() == "delete" {
+				t.Errorf("--dry-run=%s: %v", dryRun, action)
+			}
+		}
+	}
+}
