@@ -93,7 +93,7 @@ func checkSockets(t *testing.T, sockets []node.Socket) {
 }
 
 // TestDiagnoseTakesNoTime holds that a node costs doctor not much more than the debug pod itself does. The two take turns, and the fastest
-// of each counts: whatever else the machine does only makes them slower.
+// of each counts: whatever else the machine does only makes them slower, so it goes on until it was left alone for long enough.
 func TestDiagnoseTakesNoTime(t *testing.T) {
 	c := connect(t)
 	measure := func(name string, i int, ask func(*debugpod.Session) error) time.Duration {
@@ -104,7 +104,8 @@ func TestDiagnoseTakesNoTime(t *testing.T) {
 		return time.Since(start)
 	}
 	var bare, whole []time.Duration
-	for i := range 7 {
+	ratio := 0.0
+	for i := 0; i < 5 || ratio > 1.5 && i < 30; i++ {
 		bare = append(bare, measure("inspect", i, func(s *debugpod.Session) error {
 			_, err := s.Inspect(t.Context(), node.Inspect{})
 			return err
@@ -113,8 +114,8 @@ func TestDiagnoseTakesNoTime(t *testing.T) {
 			_, err := s.Diagnose(t.Context(), node.Diagnose{})
 			return err
 		}))
+		ratio = slices.Min(whole).Seconds() / slices.Min(bare).Seconds()
 	}
-	ratio := slices.Min(whole).Seconds() / slices.Min(bare).Seconds()
 	t.Logf("pod and Inspect: %v", bare)
 	t.Logf("pod and Diagnose: %v", whole)
 	t.Logf("%v and %v at best: %.2f times", slices.Min(bare), slices.Min(whole), ratio)

@@ -30,6 +30,8 @@ type Check struct {
 	Reads, Why string
 	// Explains are IDs of findings, or patterns such as "dp.*", that follow from this one where both concern the same node or pod.
 	Explains []string
+	// ExplainsAs is what findings of a kind explain, in place of Explains, where one check finds several kinds; see Finding.as.
+	ExplainsAs map[string][]string
 	// InfoExplains says that findings at Info explain as well: what is so on purpose, or only for a while. Else an Info hides no error.
 	InfoExplains bool
 	Doc          string   // a link
@@ -109,8 +111,10 @@ func (r *Result) EachHost(f *Facts, do func(n *Node, host *node.Diagnosis)) {
 }
 
 // explains is whether the check's findings explain those with the ID.
-func (c Check) explains(id string) bool {
-	return slices.ContainsFunc(c.Explains, func(pattern string) bool {
+func (c Check) explains(id string) bool { return anyMatches(c.Explains, id) }
+
+func anyMatches(patterns []string, id string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		prefix, wild := strings.CutSuffix(pattern, "*")
 		return id == pattern || wild && strings.HasPrefix(id, prefix)
 	})

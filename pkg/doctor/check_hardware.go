@@ -55,6 +55,7 @@ func resetGPU(p xid.PCI) string {
 func (v *gpuView) incidentFinding(g sameKind, severity Severity, title string, fix Fix) Finding {
 	f := Finding{
 		Severity: severity, Title: title, Object: gpuObject(v.node, g.event.PCI), Nodes: []string{v.node.Name}, Evidence: v.evidence(g), Fix: fix,
+		written: g.fromUserSpace(),
 	}
 	if g.event.Kind == xid.KindSXid {
 		f.Object = Object{Kind: "NVSwitch", Name: v.node.Name + "/" + g.event.PCI.String()}
@@ -71,7 +72,7 @@ func (v *gpuView) incidentFinding(g sameKind, severity Severity, title string, f
 			Commands: []string{"dmesg -x | grep -e NVRM -e nvswitch   # on the node"},
 		}
 	case g.incidents[0].primary.condition != "":
-		f.Confidence = Likely
+		f.Confidence, f.written = Likely, true // a detector's word: it does not tell who wrote the line
 	}
 	if n := g.count(); n > 1 {
 		f.Evidence[0].Source += fmt.Sprintf(" (the newest of %d)", n)

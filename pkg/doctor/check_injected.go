@@ -24,6 +24,13 @@ func injectedChecks() []Check {
 			Why: "a run is open, its time is not up, and nothing says that its change is gone. All that is wrong on its nodes, or with its pods, " +
 				"is explained by it; --ignore-injected looks at the cluster as if nobody knew",
 			Explains: []string{"*"}, Sources: []string{"pkg/ledger"}, Run: checkInjected,
+			// Something real may be wrong on the same node at the same time: a run explains only what its kind of fault can lead to.
+			ExplainsAs: map[string][]string{
+				asXID: {"hw.*", "drv.*", "fab.*", "node.*", "dp.*", "op.*", "gfd.*", "sched.*", "alloc.*", "wl.*", "obs.*", "mig.*", "dra.*"},
+				"runtime": {"rt.*", "rc.*", "cdi.*", "docker.*", "sec.*", "node.*", "dp.*", "op.*", "gfd.*", "sched.*", "alloc.*", "wl.*", "obs.*",
+					"mig.*", "share.*", "dra.*"},
+				"cuda": {"wl.*", "alloc.*"},
+			},
 		},
 		{
 			ID: "fault.recorded", Layer: LayerWorkload, Needs: []Need{NeedAPI},
@@ -44,6 +51,12 @@ func injectedChecks() []Check {
 		},
 	})
 }
+
+// asXID is the kind of runs that write lines into kernel logs.
+const asXID = "xid"
+
+// isOfGPU is whether a finding is about the GPUs or their driver, which kernel log lines tell of.
+func isOfGPU(f Finding) bool { return f.Layer == LayerHardware || f.Layer == LayerDriver }
 
 // fixRun is the fault of runs that record what `doctor --fix` made: they are no faults (pkg/mend).
 const fixRun = "fix"
@@ -150,8 +163,8 @@ func runEvidence(run snapshot.Run) Evidence {
 // injected is the finding of a run whose fault is in place. It concerns the nodes and the pods that the run changed, and no others.
 func (f *Facts) injected(run snapshot.Run) Finding {
 	finding := Finding{
-		Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Title: "a fault was injected on purpose: " +
-			"" + clip(run.Summary), Evidence: []Evidence{runEvidence(run)},
+		Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), as: run.Fault,
+		Title: "a fault was injected on purpose: " + clip(run.Summary), Evidence: []Evidence{runEvidence(run)},
 		Fix: Fix{Text: "it is no fault of the cluster's: revert it", Commands: []string{run.Revert}},
 	}
 	if !run.Until.IsZero() {

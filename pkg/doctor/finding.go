@@ -109,6 +109,9 @@ type Finding struct {
 	CausedBy []string `json:"causedBy,omitempty"`
 	pods     []string // those that it concerns; see Finding.ForPods
 	mute     bool     // it explains nothing; see Check.InfoExplains
+	as       string   // its kind, for Check.ExplainsAs; or empty
+	// written says that it rests on nothing but lines which a program wrote into the kernel log, and not the driver.
+	written bool
 }
 
 // Edge says that one finding is the cause of another: indexes of Report.Items.

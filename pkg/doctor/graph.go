@@ -95,48 +95,61 @@ func (m *merging) finish() Finding {
 // explain writes into each finding the IDs of those that may be its cause: their checks say so, and both concern the same node or pod. It
 // asks indexes and not each pair, because a cluster may have a finding on each of thousands of nodes.
 func explain(all []Finding, checks []Check) {
-	type place struct{ id, where string }
-	here, anywhere, somewhere := map[place]bool{}, map[string]bool{}, map[string]bool{}
+	type cause struct{ id, as string }
+	type place struct {
+		cause
+		where string
+	}
 	byID := map[string]Check{}
 	for _, c := range checks {
 		byID[c.ID] = c
 	}
+	here, anywhere, causes := map[place]bool{}, map[cause]bool{}, map[cause][]string{}
 	for i, f := range all {
-		if all[i].mute = f.Severity == Info && !byID[f.ID].InfoExplains; all[i].mute {
+		check := byID[f.ID]
+		if all[i].mute = f.Severity == Info && !check.InfoExplains; all[i].mute {
 			continue
 		}
-		somewhere[f.ID] = true
+		from := cause{f.ID, f.as}
+		causes[from] = check.Explains
+		if patterns, narrower := check.ExplainsAs[f.as]; narrower {
+			causes[from] = patterns
+		}
 		if len(f.pods) == 0 && len(f.Nodes) == 0 {
-			anywhere[f.ID] = true
+			anywhere[from] = true
 		}
 		kind := "node "
 		if len(f.pods) > 0 {
 			kind = "pods on "
 		}
 		for _, n := range f.Nodes {
-			here[place{f.ID, kind + n}] = true
+			here[place{from, kind + n}] = true
 		}
 		for _, p := range f.pods {
-			here[place{f.ID, "pod " + p}] = true
+			here[place{from, "pod " + p}] = true
 		}
 	}
 	for i, f := range all {
-		for _, c := range checks {
-			if c.ID == f.ID || !somewhere[c.ID] || !c.explains(f.ID) {
+		for from, patterns := range causes {
+			if from.id == f.ID || slices.Contains(all[i].CausedBy, from.id) || !anyMatches(patterns, f.ID) {
 				continue
 			}
+			if from.as == asXID && isOfGPU(f) && !f.written {
+				continue // the driver said it, not our line
+			}
 			// What concerns no node, or a pod that is on none yet, may follow from what is wrong anywhere.
-			near := anywhere[c.ID] || len(f.Nodes) == 0
+			near := anywhere[from] || len(f.Nodes) == 0
 			for _, n := range f.Nodes {
-				near = near || here[place{c.ID, "node " + n}] || len(f.pods) == 0 && here[place{c.ID, "pods on " + n}]
+				near = near || here[place{from, "node " + n}] || len(f.pods) == 0 && here[place{from, "pods on " + n}]
 			}
 			for _, p := range f.pods {
-				near = near || here[place{c.ID, "pod " + p}]
+				near = near || here[place{from, "pod " + p}]
 			}
 			if near {
-				all[i].CausedBy = append(all[i].CausedBy, c.ID)
+				all[i].CausedBy = append(all[i].CausedBy, from.id)
 			}
 		}
+		slices.Sort(all[i].CausedBy)
 	}
 }
 

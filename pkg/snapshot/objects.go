@@ -33,7 +33,7 @@ func (r *reader) apiParsers() map[string]func(file) error {
 	return map[string]func(file) error{
 		"snapshot":            func(f file) error { return r.decodeMeta(f, &s.Meta) },
 		"missing":             func(f file) error { return r.decode(f, &s.Missing) },
-		"helm":                func(f file) error { return r.decode(f, &s.HelmReleases) },
+		"helm":                r.decodeHelm,
 		"images":              func(f file) error { return r.decode(f, &s.Images) },
 		"runs":                func(f file) error { return r.decode(f, &s.Runs) },
 		"api/crds":            r.decodeNames,
@@ -76,7 +76,9 @@ func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error
 			return fmt.Errorf("it has a %s where a %s is expected", got, kind)
 		}
 		of.SetGroupVersionKind(schema.GroupVersionKind{}) // as client-go has it, which leaves it out
-		*into = append(*into, object)
+		if r.named(f.name, P(&object).GetNamespace(), P(&object).GetName()) {
+			*into = append(*into, object)
+		}
 		return nil
 	})
 }
@@ -87,9 +89,27 @@ func (r *reader) customObjects(f file, into *[]unstructured.Unstructured) error 
 		if err := utiljson.Unmarshal(raw, &content); err != nil {
 			return err
 		}
-		*into = append(*into, unstructured.Unstructured{Object: content})
+		object := unstructured.Unstructured{Object: content}
+		if r.named(f.name, object.GetNamespace(), object.GetName()) {
+			*into = append(*into, object)
+		}
 		return nil
 	})
+}
+
+// named leaves out objects with names that Kubernetes does not allow, and says so: names end up in commands that people paste into a shell.
+func (r *reader) named(what string, names ...string) bool {
+	for _, name := range names {
+		if strings.ContainsFunc(name, func(c rune) bool { return !isNameRune(c) }) || len(name) > 253 {
+			r.s.Missing = append(r.s.Missing, Missing{what, "an object was left out whose name Kubernetes does not allow: the snapshot was changed by somebody"})
+			return false
+		}
+	}
+	return true
+}
+
+func isNameRune(c rune) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune(".:_-", c)
 }
 
 // each calls do with each object of a file, out of its lists.
@@ -194,6 +214,14 @@ func (r *reader) decode(f file, into any) error {
 		found = true
 		return utiljson.Unmarshal(document, into) // it keeps whole numbers whole, in Helm values
 	})
+}
+
+func (r *reader) decodeHelm(f file) error {
+	if err := r.decode(f, &r.s.HelmReleases); err != nil {
+		return err
+	}
+	r.s.HelmReleases = slices.DeleteFunc(r.s.HelmReleases, func(h HelmRelease) bool { return !r.named("helm", h.Namespace, h.Name, h.Chart) })
+	return nil
 }
 
 func (r *reader) decodeMeta(f file, meta *Meta) error {

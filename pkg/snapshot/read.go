@@ -125,9 +125,14 @@ func (r *reader) add(name string, size int64, content io.Reader) error {
 	}
 	switch first, rest, _ := strings.Cut(name, "/"); first {
 	case "logs":
-		r.addLog(rest, data)
+		if r.named("logs", strings.Split(strings.TrimSuffix(rest, ".log"), "/")...) {
+			r.addLog(rest, data)
+		}
 	case "nodes":
-		return r.addHost(name, data)
+		nodeName, _, _ := strings.Cut(rest, "/")
+		if r.named("nodes", nodeName) {
+			return r.addHost(name, data)
+		}
 	default:
 		base, isYAML, _ := cutExtension(name)
 		if err := r.parsers[base](file{base, isYAML, data}); err != nil {

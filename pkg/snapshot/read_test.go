@@ -105,3 +105,26 @@ func TestReadNamesTheFileAtFault(t *testing.T) {
 		})
 	}
 }
+
+// Names end up in commands that people paste: a stranger's snapshot must not bring commands of its own.
+func TestReadLeavesOutImpossibleNames(t *testing.T) {
+	t.Parallel()
+	s, err := Read(tree(map[string]string{
+		"api/pods.json":              `{"items":[{"metadata":{"namespace":"x","name":"a; rm -rf /"}},{"metadata":{"namespace":"$(id)","name":"b"}},{"metadata":{"namespace":"x","name":"fine.1"}}]}`,
+		"api/clusterpolicies.json":   `{"metadata":{"name":"a b"}}`,
+		"api/runtimeclasses.json":    `{"metadata":{"name":"system:node"}}`,
+		"helm.json":                  `[{"name":"x'y","namespace":"z"},{"name":"ok","namespace":"z"}]`,
+		"nodes/`id`/nvidia-smi.xml":  "x",
+		"logs/x/y/$(reboot).log":     "x",
+		"logs/x/y/fine.previous.log": "x",
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Pods) != 1 || len(s.ClusterPolicies) != 0 || len(s.RuntimeClasses) != 1 || len(s.HelmReleases) != 1 || len(s.Hosts) != 0 || len(s.Logs) != 1 {
+		t.Errorf("names that Kubernetes does not allow came through, or others did not: %+v", s)
+	}
+	if len(s.Missing) != 6 {
+		t.Errorf("%d objects were left out and reported, wanted 6: %+v", len(s.Missing), s.Missing)
+	}
+}

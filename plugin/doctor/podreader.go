@@ -39,7 +39,7 @@ func (p *podReader) Admitted(ctx context.Context, nodeName string) error {
 			}},
 		}, metav1.CreateOptions{})
 		if err == nil && !review.Status.Allowed { // who cannot ask tries
-			return fmt.Errorf("you may not %s %s there (kubectl gpu-fault rbac doctor prints the roles)", need.Verb, need.Resource)
+			return fmt.Errorf("you may not %s %s (kubectl gpu-fault rbac doctor prints the roles)", need.Verb, need.Resource)
 		}
 	}
 	return p.pods.Try(ctx, p.cluster, p.pods.Spec("preflight", nodeName, p.store.Namespace))

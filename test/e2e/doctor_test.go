@@ -199,7 +199,7 @@ func TestDoctorFindsCUDAFaults(t *testing.T) {
 	for _, fault := range [][]string{{"--xid", "79"}, {"--error", "719"}} {
 		seen := c.watchCrashes("train")
 		run := c.inject(append([]string{"deployment/train"}, fault...)...)
-		cluster.Eventually(t, patience, "the pod crashes", func() (bool, string) { return len(seen.all()) > 0, "it runs" })
+		seen.has(map[string]int{"79": 999, "719": 719}[fault[1]], 1)
 		blind, knowing := p.ask("--ignore-injected"), p.ask()
 		if got := roots(blind); got != "wl.cuda-preload" {
 			t.Errorf("%v: without knowledge of the run the roots are %q:\n%s", fault, got, describe(blind))

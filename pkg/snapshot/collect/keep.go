@@ -112,7 +112,7 @@ func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
 		return false
 	}
 	switch {
-	case k.operands[pod.Namespace], pod.Spec.RuntimeClassName != nil, wantsSome(pod):
+	case k.operands[pod.Namespace], pod.Spec.RuntimeClassName != nil, wantsSome(pod), touchesCUDA(pod):
 		return true
 	case doctor.ComponentOf(pod.Labels, pod.Spec) != "":
 		return true
@@ -135,6 +135,31 @@ func wantsSome(pod *corev1.Pod) bool {
 						return true
 					}
 				}
+			}
+		}
+	}
+	return false
+}
+
+// touchesCUDA is whether a pod that asks for no GPU still decides what CUDA does in it: it loads a library before all others, sees GPUs by a
+// variable, or has this tool's own shim.
+func touchesCUDA(pod *corev1.Pod) bool {
+	for name := range pod.Labels {
+		if strings.HasPrefix(name, "gpufault.dev/") {
+			return true
+		}
+	}
+	if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return strings.HasPrefix(v.Name, "gpu-fault-") || strings.HasPrefix(v.Name, "cuda-fault-")
+	}) {
+		return true
+	}
+	for _, all := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range all {
+			if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+				return e.Name == "LD_PRELOAD" || slices.ContainsFunc([]string{"NVIDIA_", "CUDA_", "GPUFAULT_"}, func(prefix string) bool { return strings.HasPrefix(e.Name, prefix) })
+			}) {
+				return true
 			}
 		}
 	}
@@ -247,6 +272,9 @@ func skeleton(pod *corev1.Pod) {
 		left := make([]corev1.Container, len(all))
 		for i, c := range all {
 			left[i] = corev1.Container{Name: c.Name, Image: c.Image, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
+			if c.SecurityContext != nil && c.SecurityContext.Privileged != nil {
+				left[i].SecurityContext = &corev1.SecurityContext{Privileged: c.SecurityContext.Privileged}
+			}
 		}
 		return left
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -155,12 +156,21 @@ func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool) int
 		return rankFailing
 	case component == doctor.Operator:
 		return rankWitness
-	case component != doctor.Toolkit && component != doctor.DevicePlugin && component != doctor.FeatureDiscovery && component != doctor.DRADriver && component != doctor.Driver:
+	case component == doctor.NFD && !strings.Contains(pod.Name, "worker"):
+		return rankWitness // it says which labels it refuses
+	case !isWitness(component):
 		return -1
 	case slices.Contains(suspects, pod.Spec.NodeName), incomplete[pod.Namespace+"/"+ownerOf(pod)]:
 		return rankWitness
 	}
 	return -1
+}
+
+// isWitness is whether a component says in its log what it finds of the GPUs.
+func isWitness(c doctor.Component) bool {
+	return slices.Contains([]doctor.Component{
+		doctor.Toolkit, doctor.DevicePlugin, doctor.FeatureDiscovery, doctor.DRADriver, doctor.Driver, doctor.MIGManager, doctor.MPS,
+	}, c)
 }
 
 func ownerOf(pod *corev1.Pod) string {

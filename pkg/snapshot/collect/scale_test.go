@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"strconv"
-	"syscall"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,12 +20,13 @@ import (
 // seen is what a child process found, for the test that started it.
 type seen struct {
 	Nodes, Pods, GPUNodes, Events int
+	// Memory is the most that the process had, in bytes. Its rusage would have its parent's, which it is forked from.
+	Memory int64
 }
 
 // cost is what a diagnosis took in a process of its own.
 type cost struct {
-	cpu    time.Duration
-	memory int64 // bytes at most
+	cpu time.Duration
 	seen
 }
 
@@ -37,11 +39,7 @@ func measure(t *testing.T, server *bigcluster.Server) cost {
 	if out, err := child.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	usage, ok := child.ProcessState.SysUsage().(*syscall.Rusage)
-	if !ok {
-		t.Skip("this system does not say what a process took")
-	}
-	c := cost{cpu: child.ProcessState.UserTime() + child.ProcessState.SystemTime(), memory: usage.Maxrss << 10}
+	c := cost{cpu: child.ProcessState.UserTime() + child.ProcessState.SystemTime()}
 	raw, err := os.ReadFile(report)
 	if err == nil {
 		err = json.Unmarshal(raw, &c.seen)
@@ -63,18 +61,35 @@ func TestDiagnoseForParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster.Ledger = nil
+	debug.SetGCPercent(50) // as the plugin does for doctor: garbage is most of what lists cost
 	s, err := Collect(context.Background(), cluster, Options{APIOnly: true}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	report := doctor.Examine(s, doctor.Options{})
-	raw, err := json.Marshal(seen{len(s.Nodes), s.Meta.PodsSeen, report.Summary.GPUNodes, len(s.Events)})
+	raw, err := json.Marshal(seen{len(s.Nodes), s.Meta.PodsSeen, report.Summary.GPUNodes, len(s.Events), most(t)})
 	if err == nil {
 		err = os.WriteFile(os.Getenv("GPU_FAULT_SCALE_REPORT"), raw, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// most is the largest size that this process has had in memory, in bytes; 0 where the system does not say.
+func most(t *testing.T) int64 {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	kib, _, _ := strings.Cut(strings.TrimSpace(after), " ")
+	n, err := strconv.ParseInt(kib, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n << 10
 }
 
 // A large cluster is diagnosed on a laptop, and no list is asked for in one piece. GPU_FAULT_SCALE=5000 measures the full size, for which
@@ -89,7 +104,7 @@ func TestLargeCluster(t *testing.T) {
 	}
 	server := bigcluster.New(t, nodes)
 	c := measure(t, server)
-	t.Logf("%d nodes, %d pods: %s of processor time, at most %d MiB, %d requests, %d MiB received", nodes, 10*nodes, c.cpu, c.memory>>20, server.Requests.Load(), server.Bytes.Load()>>20)
+	t.Logf("%d nodes, %d pods: %s of processor time, at most %d MiB, %d requests, %d MiB received", nodes, 10*nodes, c.cpu, c.Memory>>20, server.Requests.Load(), server.Bytes.Load()>>20)
 	if c.Nodes != nodes || c.Pods != 10*nodes || c.GPUNodes != nodes {
 		t.Errorf("%d nodes, of which %d have GPUs, and %d pods were seen, wanted %d, all, and %d", c.Nodes, c.GPUNodes, c.Pods, nodes, 10*nodes)
 	}
@@ -102,7 +117,7 @@ func TestLargeCluster(t *testing.T) {
 	if most := 10 * time.Second; c.cpu > most {
 		t.Errorf("%s of processor time, wanted at most %s", c.cpu, most)
 	}
-	if most := int64(400 << 20); c.memory > most {
-		t.Errorf("%d MiB, wanted at most %d", c.memory>>20, most>>20)
+	if most := int64(400 << 20); c.Memory > most {
+		t.Errorf("%d MiB, wanted at most %d", c.Memory>>20, most>>20)
 	}
 }

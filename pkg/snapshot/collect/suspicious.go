@@ -29,7 +29,7 @@ func Suspicious(s *snapshot.Snapshot) []string {
 		}
 	}
 	for _, n := range facts.GPUNodes {
-		if hasProblem(n) || lacksGPUs(n, dra[n.Name]) || slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool { return fails(facts, pod) }) {
+		if hasProblem(n) || isUnsettled(n) || lacksGPUs(n, dra[n.Name]) || slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool { return fails(facts, pod) }) {
 			suspects[n.Name] = true
 		}
 	}
@@ -51,6 +51,16 @@ func hasProblem(n *doctor.Node) bool {
 			}
 		}
 		return c.Status != good && (c.Status != corev1.ConditionUnknown || c.Type == corev1.NodeReady)
+	})
+}
+
+// isUnsettled is whether the MIG manager did not get done, or feature discovery did not tell which GPUs there are.
+func isUnsettled(n *doctor.Node) bool {
+	if slices.Contains([]string{"failed", "pending", "rebooting"}, n.Labels["nvidia.com/mig.config.state"]) {
+		return true
+	}
+	return n.Labels["nvidia.com/gpu.product"] == "" && slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+		return doctor.ComponentOf(pod.Labels, pod.Spec) == doctor.FeatureDiscovery
 	})
 }
 

@@ -30,7 +30,7 @@ const pageSize = 500
 // pages are encoded before anything is measured.
 type Server struct {
 	*httptest.Server
-	pages    map[string][][]byte // by path
+	pages map[string][][]byte // by path
 	// Requests counts all, Unpaged those for a list without a limit, and Bytes what lists had.
 	Requests, Unpaged, Bytes atomic.Int64
 }
@@ -197,4 +197,3 @@ func bigPod(meta metav1.ObjectMeta, app, on string, asks corev1.ResourceList) co
 		},
 	}
 }
-
