@@ -16,15 +16,23 @@ func driverNotLoadedCheck() Check {
 	return Check{
 		ID: "drv.not-loaded", Layer: LayerDriver,
 		Title: "no NVIDIA driver is loaded on a node with GPUs",
-		Needs: []Need{NeedNode},
-		Reads: "the loaded modules, the GPUs on the PCI bus and the module that has each, nvidia.ko below /lib/modules, what nvidia-smi says",
+		Needs: []Need{NeedNode, NeedAPI},
+		Reads: "the loaded modules, the GPUs on the PCI bus and the module that has each, nvidia.ko below /lib/modules, what nvidia-smi says; without a look at the node what the container toolkit says in pods' events",
 		Why: "A module is built for one kernel: after an update of the kernel there may be none for it. GPUs that are given to virtual machines (vfio-pci) need none. Where a container brings the driver, " +
 			"it may take 20 minutes to build it.",
 		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"), InfoExplains: true, // while it is being installed
 		Doc:     installDoc,
 		Sources: []string{"nvidia-docker#365", "nvidia-docker#804", "nvidia-docker#988", "compute-gpu-installation#18", "compute-gpu-installation#25", "compute-gpu-installation#33"},
 		Run: func(f *Facts, r *Result) {
-			r.EachHost(f, func(n *Node, host *node.Diagnosis) { checkLoaded(f, r, n, host) })
+			for _, n := range f.GPUNodes {
+				if n.Host != nil {
+					checkLoaded(f, r, n, n.Host)
+				} else if said, says := podTexts(f, n, "nvml error: driver not loaded"); says {
+					r.Add(Finding{Title: "no NVIDIA driver is loaded", Object: n.Object(), Fix: installDriver(f, n), Evidence: []Evidence{said}})
+				} else {
+					r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+				}
+			}
 		},
 	}
 }

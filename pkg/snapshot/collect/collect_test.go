@@ -119,6 +119,7 @@ func aCluster() []runtime.Object {
 		}),
 		pod("web", "web-gpu-node", "good", func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "b"}} }),
 		pod("web", "web", "cpu", nil),
+		pod("web", "shimmed", "cpu", func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LD_PRELOAD", Value: "/x.so"}} }),
 		pod("web", "crashing", "cpu", failing),
 		pod("kube-system", "coredns", "cpu", failing),
 		event("team", "train", "Normal", "Pulled"), event("team", "train", "Warning", "Unhealthy"), event("team", "pending", "Normal", "Scheduled"),
@@ -161,11 +162,11 @@ func TestCollectKeepsWhatMatters(t *testing.T) {
 	t.Parallel()
 	cluster, _ := connected(aCluster()...)
 	s := collected(t, cluster)
-	if got, want := names(s.Pods), "helper plugin-bad plugin-good coredns pending rejected train wrong-name web-gpu-node"; got != want {
+	if got, want := names(s.Pods), "helper plugin-bad plugin-good coredns pending rejected train wrong-name shimmed web-gpu-node"; got != want {
 		t.Errorf("pods %s, wanted %s", got, want)
 	}
-	if s.Meta.PodsSeen != 13 {
-		t.Errorf("%d pods were seen, wanted 13", s.Meta.PodsSeen)
+	if s.Meta.PodsSeen != 14 {
+		t.Errorf("%d pods were seen, wanted 14", s.Meta.PodsSeen)
 	}
 	if got, want := names(s.Events), "pending.Scheduled train.Unhealthy gone.BackOff"; got != want {
 		t.Errorf("events %s, wanted %s", got, want)

@@ -35,6 +35,9 @@ type Server struct {
 	Requests, Unpaged, Bytes atomic.Int64
 }
 
+// Stats is what /stats answers: see Server.
+type Stats struct{ Requests, Unpaged, Bytes int64 }
+
 // ServeHTTP implements http.Handler.
 func (b *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.Requests.Add(1)
@@ -55,6 +58,8 @@ func (b *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (b *Server) other(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	switch r.URL.Path {
+	case "/stats": // no part of Kubernetes: for tests in another process
+		_ = json.NewEncoder(w).Encode(Stats{b.Requests.Load() - 1, b.Unpaged.Load(), b.Bytes.Load()})
 	case "/version":
 		_, _ = fmt.Fprint(w, `{"gitVersion":"v1.36.3"}`)
 	case "/api":
