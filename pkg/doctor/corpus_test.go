@@ -82,7 +82,8 @@ func withoutHosts(s *snapshot.Snapshot) *snapshot.Snapshot {
 func symptoms() []string {
 	return []string{
 		"node.not-ready", "node.condition", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "dp.none",
-		"dp.unhealthy", "dp.unhealthy-xid", "rt.sandbox-failed", "alloc.unexpected-admission", "wl.pod-failing", "wl.cuda-error", "net.dns", "sched.*",
+		"dp.unhealthy", "dp.unhealthy-xid", "drv.not-loaded", "rt.sandbox-failed", "alloc.unexpected-admission", "wl.pod-failing", "wl.cuda-error",
+		"net.dns", "sched.*",
 	}
 }
 

@@ -106,7 +106,7 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 		{fault: "runtime cgroup-driver", args: []string{"--mode", "cgroup-driver"}, pod: true, root: "rt.cgroup-driver"},
 		{fault: "runtime option-misplaced", args: []string{"--mode", "option-misplaced"}, root: "rt.option-misplaced"},
 		{fault: "runtime missing-handler not restarted", args: []string{"--mode", "missing-handler", "--no-restart"}, root: "rt.edited-not-restarted"},
-		{fault: "runtime unparsable not restarted", args: []string{"--mode", "unparsable", "--no-restart"}, root: "rt.unparsable"},
+		{fault: "runtime unparsable not restarted", args: []string{"--mode", "unparsable", "--no-restart"}, root: "rt.edited-not-restarted"},
 	}
 	matrix := []string{fmt.Sprintf("%-40s %-26s %s", "FAULT", "ROOT, UNKNOWN RUN", "ROOT, KNOWN RUN")}
 	for i, row := range rows {

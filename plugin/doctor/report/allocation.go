@@ -111,3 +111,37 @@ func shareOf(n doctor.NodeAllocation, c doctor.ResourceCounts) htmlShare {
 	}
 	return s
 }
+
+// section shows who holds the GPUs.
+func (a *htmlAllocation) section() part {
+	if a == nil {
+		return nil
+	}
+	number := class("number")
+	head := el("tr", column("Node"), column("Resource"), column("In use"), column("Used", number), column("Free", number), column("Holders"))
+	return section("Who holds the GPUs",
+		scroll("Allocation", el("table", el("thead", head), el("tbody", each(a.Rows, htmlShare.row)))),
+		remark(a.Left),
+	)
+}
+
+func (s htmlShare) row() part {
+	model := parts{el("br"), el("span", class("soft small"), text(s.Model))}
+	return el("tr",
+		el("th", attr("scope", "row"), text(s.Node), when(s.Model != "", model)),
+		el("td", text(s.Resource)),
+		el("td", s.bar()),
+		el("td", class("number"), text(s.Used)),
+		el("td", class("number"), text(s.Free)),
+		el("td", text(s.Holders)),
+	)
+}
+
+// bar is as long as its column is wide; what is used begins at its left, what is lost at its right.
+func (s htmlShare) bar() part {
+	return el("svg", class("bar"), attr("viewBox", "0 0 100 10"), attr("preserveAspectRatio", "none"), attr("role", "img"), attr("aria-label", s.Label),
+		el("rect", class("all"), num("width", 100), num("height", 10)),
+		el("rect", class("used"), num("width", int(s.UsedWidth)), num("height", 10)),
+		el("rect", class("lost"), num("x", int(s.LostX)), num("width", int(s.LostWidth)), num("height", 10)),
+	)
+}

@@ -1,20 +1,15 @@
 package report
 
 import (
-	"bytes"
 	"crypto/sha256"
 	_ "embed" // the page's parts
 	"encoding/base64"
 	"fmt"
-	"html/template"
 	"io"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
-
-//go:embed page.html
-var pageHTML string
 
 //go:embed page.css
 var pageCSS string
@@ -28,12 +23,8 @@ const (
 	maxObjects = 12
 )
 
-// htmlPage is what page.html is filled with. All of it is clean text; html/template escapes it for its place.
+// htmlPage is what the page shows, in clean text; element.go escapes it.
 type htmlPage struct {
-	StyleHash, ScriptHash string
-	Style                 template.CSS
-	Script                template.JS
-
 	Headline, LookedAt, Foot string
 	State                    string // error, warning, good
 	Errors, Warnings, Infos  []htmlFinding
@@ -62,12 +53,7 @@ type htmlBlind struct{ Why, Count, Checks, Objects string }
 
 // HTML writes the report as one page that needs nothing else: no network, and a browser that runs no script shows it too.
 func HTML(w io.Writer, r doctor.Report, version string) error {
-	t, err := template.New("page").Parse(pageHTML)
-	if err != nil {
-		return fmt.Errorf("the page's template: %w", err)
-	}
 	p := htmlPage{
-		Style: template.CSS(pageCSS), Script: template.JS(pageJS), StyleHash: hash(pageCSS), ScriptHash: hash(pageJS), // #nosec: our own files
 		Headline: Headline(r), LookedAt: LookedAt(r), State: "good", Layers: r.Layers,
 		Graph: newGraph(r), Matrix: newMatrix(r), Allocation: newHTMLAllocation(r.Allocation),
 		Foot: fmt.Sprintf("Made by kubectl gpu-fault %s from a snapshot of %s.", version, r.Created.UTC().Format("2006-01-02 15:04:05 UTC")),
@@ -96,11 +82,7 @@ func HTML(w io.Writer, r doctor.Report, version string) error {
 		}
 		p.Blinds = append(p.Blinds, one)
 	}
-	var out bytes.Buffer
-	if err := t.Execute(&out, p); err != nil {
-		return fmt.Errorf("write the page: %w", err)
-	}
-	_, err = w.Write(out.Bytes())
+	_, err := io.WriteString(w, p.document())
 	return err
 }
 
@@ -129,10 +111,7 @@ func htmlFindingOf(r doctor.Report, i int) htmlFinding {
 func htmlRoot(r doctor.Report, i int) htmlFinding {
 	f := r.Items[i]
 	one := htmlFindingOf(r, i)
-	one.Fix, one.Values = instructions(f.Fix.Text), strings.Join(verbatim(f.Fix.Values), "\n")
-	if strings.HasPrefix(f.Doc, "https://") {
-		one.Doc = f.Doc
-	}
+	one.Fix, one.Values, one.Doc = instructions(f.Fix.Text), strings.Join(verbatim(f.Fix.Values), "\n"), f.Doc
 	var commands []string
 	for _, c := range f.Fix.Commands {
 		commands = append(commands, verbatim(c)...)

@@ -89,3 +89,32 @@ func cellOf(s doctor.State) htmlCell {
 	}
 	return htmlCell{"none", "·", "not checked"}
 }
+
+// section shows the matrix.
+func (m *htmlMatrix) section() part {
+	if m == nil {
+		return nil
+	}
+	if len(m.Rows) == 0 {
+		return section("GPU nodes", remark(m.Left))
+	}
+	head := parts{column("Node")}
+	for _, l := range m.Layers {
+		head = append(head, column(string(l)))
+	}
+	row := func(r htmlRow) part {
+		return el("tr", el("th", attr("scope", "row"), attr("title", r.Node), text(r.Node)), each(r.Cells, htmlCell.td))
+	}
+	meaning := func(c htmlCell) part {
+		return el("li", el("span", class("cell", c.Class), text(c.Sign)), text(c.Words))
+	}
+	return section("GPU nodes",
+		scroll("State of each layer on each node", el("table", class("matrix"), el("thead", el("tr", head...)), el("tbody", each(m.Rows, row)))),
+		el("ul", class("legend"), each(m.Legend, meaning)),
+		remark(m.Left),
+	)
+}
+
+func (c htmlCell) td() part {
+	return el("td", el("span", class("cell", c.Class), attr("role", "img"), attr("title", c.Words), attr("aria-label", c.Words), text(c.Sign)))
+}
