@@ -44,7 +44,8 @@ type Result struct {
 	check    Check
 	findings []Finding
 	unknown  []Unknown
-	passed   int // objects that were looked at and are fine
+	passed   int      // objects that were looked at and are fine
+	asked    []string // see snapshot.Meta
 }
 
 // Unknown is something that a check could not tell.
@@ -52,7 +53,17 @@ type Unknown struct {
 	Check  string `json:"check"`
 	Layer  Layer  `json:"layer"`
 	Object Object `json:"object,omitzero"`
-	Why    string `json:"why"`
+	// Objects are all for which it is so, where there are several; Object is the first of them.
+	Objects []Object `json:"objects,omitempty"`
+	Why     string   `json:"why"`
+}
+
+// All are the objects that it is about.
+func (u Unknown) All() []Object {
+	if len(u.Objects) > 0 {
+		return u.Objects
+	}
+	return []Object{u.Object}
 }
 
 // Add adds a finding. ID, layer and link are the check's where they are empty, and a finding without confidence is certain.
@@ -83,7 +94,20 @@ func (r *Result) Add(f Finding) {
 
 // Unknown says that something could not be told, and why. The zero Object is the whole cluster.
 func (r *Result) Unknown(object Object, format string, args ...any) {
-	r.unknown = append(r.unknown, Unknown{Check: r.check.ID, Layer: r.check.Layer, Object: object, Why: fmt.Sprintf(format, args...)})
+	if object.Kind == "Node" && len(r.asked) > 0 && !slices.Contains(r.asked, object.Name) {
+		return
+	}
+	why := fmt.Sprintf(format, args...)
+	// A cluster may have thousands of nodes of which the same cannot be told.
+	if n := len(r.unknown) - 1; n >= 0 && r.unknown[n].Why == why {
+		last := &r.unknown[n]
+		if len(last.Objects) == 0 {
+			last.Objects = []Object{last.Object}
+		}
+		last.Objects = append(last.Objects, object)
+		return
+	}
+	r.unknown = append(r.unknown, Unknown{Check: r.check.ID, Layer: r.check.Layer, Object: object, Why: why})
 }
 
 // Pass says that an object was looked at, and is fine.

@@ -258,7 +258,7 @@ func checkPreloaded(f *Facts, r *Result) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
 		evidence, ours := preloaded(pod)
-		if len(evidence) == 0 || pod.Status.Phase == corev1.PodSucceeded {
+		if len(evidence) == 0 || pod.Status.Phase == corev1.PodSucceeded || pod.DeletionTimestamp != nil {
 			continue
 		}
 		finding := Finding{

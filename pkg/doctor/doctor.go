@@ -113,7 +113,7 @@ func Examine(s *snapshot.Snapshot, o Options) Report {
 		if len(o.Checks) > 0 && !slices.ContainsFunc(o.Checks, func(pattern string) bool { return matches(pattern, c.ID) }) {
 			continue
 		}
-		r := &Result{check: c}
+		r := &Result{check: c, asked: s.Meta.Asked}
 		c.Run(facts, r)
 		checks, results = append(checks, c), append(results, r)
 		report.Unknown = append(report.Unknown, r.unknown...)
@@ -239,8 +239,10 @@ func nodeResults(f *Facts, results []*Result, items []Finding) []NodeResult {
 	}
 	for _, r := range results {
 		for _, u := range r.unknown {
-			if u.Object.Kind == "Node" {
-				worse(u.Object.Name, r.check.Layer, NotSeen)
+			for _, o := range u.All() {
+				if o.Kind == "Node" {
+					worse(o.Name, r.check.Layer, NotSeen)
+				}
 			}
 		}
 	}

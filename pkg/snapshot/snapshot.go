@@ -62,6 +62,8 @@ type Meta struct {
 	Context string `json:"context,omitempty"`
 	// APIOnly says that no node was to be read.
 	APIOnly bool `json:"apiOnly,omitempty"`
+	// Asked are the nodes that the user named; of the others it does not matter what could not be seen.
+	Asked []string `json:"asked,omitempty"`
 	// PodsSeen counts all pods of the cluster, also those that are not kept.
 	PodsSeen int `json:"podsSeen,omitempty"`
 }

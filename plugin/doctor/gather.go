@@ -103,6 +103,9 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
+	if len(g.nodes) > 0 || g.selector != "" {
+		s.Meta.Asked = names
+	}
 	for _, name := range gpuNodes {
 		if !slices.Contains(names, name) {
 			missing(s, name, why)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -40,6 +41,8 @@ func (e *examination) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Of a cluster with 50,000 pods a third of a gigabyte is alive: with Go's default as much again would be garbage.
+	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	show := progress.New(e.streams.ErrOut)
 	g := &gathering{
 		options: e.options, source: &clusterSource{e.options, cluster, e.connection.LedgerNamespace, show}, reader: newPodReader(cluster, e.connection, e.pods), show: show,

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
@@ -96,6 +97,7 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 		fault string
 		args  []string
 		pod   bool // a GPU pod is made, so that there are symptoms
+		runs  bool // it starts all the same
 		root  string
 	}
 	rows := []row{
@@ -104,7 +106,7 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 		{fault: "runtime binary-missing", args: []string{"--mode", "binary-missing"}, pod: true, root: "rt.binary-missing"},
 		{fault: "runtime wrong-runtime-type", args: []string{"--mode", "wrong-runtime-type"}, pod: true, root: "rt.runtime-type"},
 		{fault: "runtime cgroup-driver", args: []string{"--mode", "cgroup-driver"}, pod: true, root: "rt.cgroup-driver"},
-		{fault: "runtime option-misplaced", args: []string{"--mode", "option-misplaced"}, root: "rt.option-misplaced"},
+		{fault: "runtime option-misplaced", args: []string{"--mode", "option-misplaced"}, pod: true, runs: true, root: "rt.option-misplaced"},
 		{fault: "runtime missing-handler not restarted", args: []string{"--mode", "missing-handler", "--no-restart"}, root: "rt.edited-not-restarted"},
 		{fault: "runtime unparsable not restarted", args: []string{"--mode", "unparsable", "--no-restart"}, root: "rt.edited-not-restarted"},
 	}
@@ -113,8 +115,12 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 		ok := t.Run(row.fault, func(t *testing.T) {
 			p := newPatient(t)
 			run := p.breaks(row.args...)
-			if row.pod {
-				name := fmt.Sprintf("gpu-doctor-%d", i)
+			name := fmt.Sprintf("gpu-doctor-%d", i)
+			switch {
+			case row.runs:
+				p.gpuPod(name, "sleep", "600")
+				p.isRunning(name)
+			case row.pod:
 				p.gpuPod(name)
 				p.hasWarning(name)
 			}
@@ -129,8 +135,8 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 			}
 			matrix = append(matrix, fmt.Sprintf("%-40s %-26s %s", row.fault, roots(blind), roots(knowing)))
 			p.ok("revert", run.ID, "--yes")
-			if row.pod {
-				p.podRan(fmt.Sprintf("gpu-doctor-%d", i))
+			if row.pod && !row.runs {
+				p.podRan(name)
 			}
 			healed := p.ask()
 			if got := roots(healed); got != "" {
@@ -142,6 +148,14 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 		}
 	}
 	t.Log("\n" + strings.Join(matrix, "\n"))
+}
+
+func (e *env) isRunning(pod string) {
+	e.t.Helper()
+	cluster.Eventually(e.t, patience, "pod "+pod+" is Running", func() (bool, string) {
+		got, err := e.cluster.Client.CoreV1().Pods("default").Get(e.t.Context(), pod, metav1.GetOptions{})
+		return err == nil && got.Status.Phase == corev1.PodRunning, fmt.Sprint(got.Status.Phase, err)
+	})
 }
 
 // hasWarning waits until the kubelet has said what is wrong with a pod.

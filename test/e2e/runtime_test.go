@@ -35,15 +35,18 @@ func (e *env) breaks(args ...string) ledger.Run {
 	return run
 }
 
-// gpuPod creates a pod of runtime class nvidia on the worker.
-func (e *env) gpuPod(name string) {
+// gpuPod creates a pod of runtime class nvidia on the worker, which ends at once unless it is given something to do.
+func (e *env) gpuPod(name string, command ...string) {
 	e.t.Helper()
+	if len(command) == 0 {
+		command = []string{"true"}
+	}
 	class := "nvidia"
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
 			NodeName: e.worker.Name, RuntimeClassName: &class, RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(0)),
-			Containers: []corev1.Container{{Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever, Command: []string{"true"}}},
+			Containers: []corev1.Container{{Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever, Command: command}},
 		},
 	}
 	if _, err := e.cluster.Client.CoreV1().Pods("default").Create(e.t.Context(), pod, metav1.CreateOptions{}); err != nil {

@@ -96,18 +96,15 @@ func TestHTML(t *testing.T) {
 	golden.Compare(t, "page.golden.html", body)
 }
 
-// The page loads nothing from elsewhere, and its policy would not let it; its links within the page lead somewhere; all its elements are
-// closed.
+// The page loads nothing from elsewhere, and its policy would not let it, but lets it have its own style and script; its links within the
+// page lead somewhere; all its elements are closed; and nothing that anyone wrote becomes an element or an attribute.
 func TestPageIsSelfContained(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"problems": pageOf(t, twoContainerds()), "healthy": pageOf(t, healthy()), "hostile": pageOf(t, hostileReport()),
-		"nothing": pageOf(t, doctor.Report{}),
+		"nothing": pageOf(t, doctor.Report{}), "all hostile": pageOf(t, poisoned()),
 	} {
-		if !strings.Contains(text, `<meta http-equiv="Content-Security-Policy" content="default-src 'none';`) {
-			t.Errorf("%s: no policy", name)
-		}
-		ids, links := map[string]bool{}, []string{}
+		ids, links, policy := map[string]bool{}, []string{}, ""
 		d := xml.NewDecoder(strings.NewReader(text)) // it fails where an element is not closed
 		d.Strict, d.AutoClose, d.Entity = false, []string{"meta", "br"}, xml.HTMLEntity
 		for {
@@ -125,7 +122,9 @@ func TestPageIsSelfContained(t *testing.T) {
 			if strings.Contains(" link img iframe object embed base form ", " "+start.Name.Local+" ") {
 				t.Errorf("%s: an element %s", name, start.Name.Local)
 			}
+			values := map[string]string{}
 			for _, a := range start.Attr {
+				values[a.Name.Local] = a.Value
 				switch key := a.Name.Local; {
 				case key == "id":
 					if ids[a.Value] {
@@ -134,15 +133,24 @@ func TestPageIsSelfContained(t *testing.T) {
 					ids[a.Value] = true
 				case key == "href" && strings.HasPrefix(a.Value, "#"):
 					links = append(links, a.Value[1:])
-				case key == "src" || key == "style" || strings.HasPrefix(key, "on"):
+				case key == "src" || key == "style" || strings.HasPrefix(key, "on") || key == "href" && !strings.HasPrefix(a.Value, "https://"):
 					t.Errorf("%s: an attribute %s=%q", name, key, a.Value)
 				}
+			}
+			if values["http-equiv"] == "Content-Security-Policy" {
+				policy = values["content"]
 			}
 		}
 		for _, link := range links {
 			if !ids[link] {
 				t.Errorf("%s: a link to #%s, which is not there", name, link)
 			}
+		}
+		if want := fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; base-uri 'none'; form-action 'none'", hash(pageCSS), hash(pageJS)); policy != want {
+			t.Errorf("%s: the policy is %q, wanted %q", name, policy, want)
+		}
+		if !strings.Contains(text, "<style>"+pageCSS+"</style>") || !strings.Contains(text, "<script>"+pageJS+"</script>") || strings.Count(text, "<script") != 1 || strings.Count(text, "<style") != 1 {
+			t.Errorf("%s: not our one style and one script, as they are", name)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -201,7 +202,7 @@ func TestHeadlines(t *testing.T) {
 }
 
 // hostile is text that wants to command the terminal, or to look like something else.
-const hostile = "a\x1b[2Jb\x07\u009b31mc\u202ed\x7f\r\nnext <script>alert(1)</script> \xff"
+const hostile = "a\x1b[2Jb\x07\u009b31mc\u202ed\x7f\r\nnext <script>alert(1)</script> \"'><img src=x onerror=alert(1)></style></script>\u2028 \xff"
 
 func hostileReport() doctor.Report {
 	r := twoContainerds()
@@ -216,6 +217,31 @@ func hostileReport() doctor.Report {
 		r.Unknown[i].Why, r.Unknown[i].Object.Name = hostile, hostile
 	}
 	r.Nodes[0].Node, r.Snapshot.Context = hostile, hostile
+	return r
+}
+
+// poisoned is a report in which everything that is text is hostile too, but for the severities: they say where a finding is shown.
+func poisoned() doctor.Report {
+	r := twoContainerds()
+	var poison func(v reflect.Value)
+	poison = func(v reflect.Value) {
+		switch {
+		case !v.CanSet() || v.Type() == reflect.TypeFor[doctor.Severity]():
+		case v.Kind() == reflect.String:
+			v.SetString(v.String() + hostile)
+		case v.Kind() == reflect.Struct:
+			for i := range v.NumField() {
+				poison(v.Field(i))
+			}
+		case v.Kind() == reflect.Slice:
+			for i := range v.Len() {
+				poison(v.Index(i))
+			}
+		case v.Kind() == reflect.Pointer && !v.IsNil():
+			poison(v.Elem())
+		}
+	}
+	poison(reflect.ValueOf(&r).Elem())
 	return r
 }
 

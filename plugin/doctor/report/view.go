@@ -207,9 +207,11 @@ func Blinds(r doctor.Report) []Blind {
 			checks[key] = true
 			all[i].Checks = append(all[i].Checks, u.Check)
 		}
-		if u.Object.Name != "" && !seen[u.Why][u.Object] {
-			seen[u.Why][u.Object] = true
-			all[i].Objects = append(all[i].Objects, u.Object)
+		for _, o := range u.All() {
+			if o.Name != "" && !seen[u.Why][o] {
+				seen[u.Why][o] = true
+				all[i].Objects = append(all[i].Objects, o)
+			}
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Blind) int { return cmp.Compare(len(b.Checks), len(a.Checks)) })
