@@ -62,7 +62,7 @@ func TestShowOnRealNode(t *testing.T) {
 	if len(i.Files) == 0 || i.Files[0].Path != "/etc/containerd/config.toml" || i.Files[0].SHA256 != sum || i.Files[0].NotEdited != "" {
 		t.Errorf("files %+v", i.Files)
 	}
-	if !i.has("runc") || !i.showsMemory() || i.Executables["runc"] != "" || i.Executables["containerd-shim-runc-v2"] != "" {
+	if _, known := i.Handler("runc"); !known || !i.ShowsMemory() || i.Executables["runc"] != "" || i.Executables["containerd-shim-runc-v2"] != "" {
 		t.Errorf("handlers %+v, executables %v", i.Handlers, i.Executables)
 	}
 	pods, err := c.Client.CoreV1().Pods(strings.ToLower(t.Name())).List(t.Context(), metav1.ListOptions{})
