@@ -50,7 +50,15 @@ func (r *Runner) withEvents(ctx context.Context, failure *StartError, pod *corev
 		return failure // events help, but who may not read them has the reason all the same
 	}
 	var said []string
+	pulls, pulled := "", false
 	for _, e := range list.Items {
+		switch {
+		case e.InvolvedObject.UID != pod.UID:
+		case e.Reason == "Pulling":
+			pulls = strings.TrimSpace(e.Message)
+		case e.Reason == "Pulled":
+			pulled = true
+		}
 		message := strings.TrimSpace(e.Message)
 		text := e.Reason + ": " + message
 		// "Error: ErrImagePull" is how the kubelet sums up what another event says in full.
@@ -64,6 +72,10 @@ func (r *Runner) withEvents(ctx context.Context, failure *StartError, pod *corev
 	said = said[max(0, len(said)-most):]
 	if len(said) > 0 {
 		failure.Message += " (events: " + strings.Join(said, "; ") + ")"
+	}
+	if pulls != "" && !pulled && failure.Reason == ReasonTimeout {
+		failure.Pulls = true
+		failure.Message += "; last: " + pulls
 	}
 	return failure
 }

@@ -6,6 +6,7 @@
 package debugpod
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -32,6 +33,10 @@ const (
 
 const (
 	containerName = "helper"
+	defaultMemory = "128Mi"
+	// DiagnoseMemory is what Session.Diagnose needs at most: nvidia-smi and journalctl run beside the helper, whose answer may be large. Were
+	// it too little the kernel would log an OOM kill, which the next Diagnose would find.
+	DiagnoseMemory = "256Mi"
 	// defaultDeadline is how long a debug pod may live when its Spec does not say.
 	defaultDeadline = 10 * time.Minute
 )
@@ -49,6 +54,8 @@ type Spec struct {
 	PullSecrets []string
 	// Deadline is how long the pod lives at most, though nobody deletes it: 10 minutes when zero. Counted in whole seconds.
 	Deadline time.Duration
+	// Memory is the limit of its memory: 128Mi when empty.
+	Memory string
 	// Stays is for a pod whose end ends a fault: it has no deadline, and lives until it is deleted.
 	Stays bool
 	// Owner, the run's record, takes the pod with it when it is deleted. It must be in the same namespace.
@@ -120,7 +127,7 @@ func (s Spec) container(deadline int64) corev1.Container {
 		// CPU would make it wait for most of every 100 ms.
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
-			Limits:   resources("500m", "128Mi"),
+			Limits:   resources("500m", cmp.Or(s.Memory, defaultMemory)),
 		},
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}

@@ -137,7 +137,7 @@ func TestStartFails(t *testing.T) {
 				if s.left(t) != 0 {
 					t.Error("the pod is left")
 				}
-				if all := strings.Join(s.said, "\n"); tc.reason == ReasonTimeout && (len(s.said) != 2 || !strings.HasPrefix(s.said[1], "debug pod: ")) {
+				if all := strings.Join(s.said, "\n"); tc.reason == ReasonTimeout && (len(s.said) < 2 || !strings.HasPrefix(s.said[1], "debug pod: ")) {
 					t.Errorf("progress: %s", all)
 				}
 			})
@@ -224,6 +224,33 @@ func TestWatchIsNoHelp(t *testing.T) {
 				start := time.Now()
 				if _, err := s.runner.Start(t.Context(), testSpec()); err != nil || time.Since(start) > 3*time.Second {
 					t.Errorf("%v after %v", err, time.Since(start))
+				}
+			})
+		})
+	}
+}
+
+// Who waits is told so all the time, and for how long; and whether it was the image that took so long.
+func TestStartSaysThatItWaits(t *testing.T) {
+	for name, pulled := range map[string]bool{"the image": false, "the runtime": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				event := func(reason string) *corev1.Event {
+					return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: reason, Namespace: "gpu-fault"}, Type: corev1.EventTypeNormal, Reason: reason, Message: "Pulling image \"x\""}
+				}
+				ready := corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}
+				objects := []runtime.Object{event("Pulling"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Status: ready}}
+				if pulled {
+					objects = append(objects, event("Pulled"))
+				}
+				s := newSite(objects, waitingFor("ContainerCreating", ""))
+				_, err := s.runner.Start(t.Context(), testSpec())
+				var failure *StartError
+				if !errors.As(err, &failure) || failure.Reason != ReasonTimeout || failure.Pulls == pulled {
+					t.Errorf("got %v", err)
+				}
+				if all := strings.Join(s.said, "\n"); len(s.said) != 5 || !strings.Contains(all, "still ContainerCreating, after 16s of 1m0s") && !strings.Contains(all, "still ContainerCreating, after 18s of 1m0s") {
+					t.Errorf("while it waits it says\n%s", all)
 				}
 			})
 		})

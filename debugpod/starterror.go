@@ -16,6 +16,8 @@ type StartError struct {
 	Reason string
 	// Message is what the API server or the kubelet says.
 	Message string
+	// Pulls says that time ran out while the node pulled the image.
+	Pulls bool
 	// Hint is what the user can do, or empty.
 	Hint string
 	// Err is what the API server answered, or nil.

@@ -17,6 +17,9 @@ import (
 // back, users who may not watch, and nodes whose kubelet is silent.
 const lookEvery = 2 * time.Second
 
+// saysEvery is how often whoever waits is told that the pod still does not run.
+const saysEvery = 15 * time.Second
+
 var errStartTimeout = errors.New("it did not run in time")
 
 // untilRunning waits until the pod's container runs. Watching from the version that Create returned misses nothing, and knows of
@@ -25,6 +28,8 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	seen := ""
+	began := time.Now()
+	said := began
 	last := pod
 	w := r.watch(ctx, last)
 	defer func() { w.Stop() }()
@@ -68,9 +73,14 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 			}
 			last = next
 			// A pod that takes long is worth words; most run before the first tick.
-			if now := judge(last).waiting; now != seen && now != "" {
-				seen = now
+			switch now := judge(last).waiting; {
+			case now == "":
+			case now != seen:
+				seen, said = now, time.Now()
 				r.progress("debug pod: %s", seen)
+			case time.Since(said) >= saysEvery:
+				said = time.Now()
+				r.progress("debug pod: still %s, after %s%s", seen, said.Sub(began).Round(time.Second), ofAll(ctx, began))
 			}
 			if last.Status.StartTime == nil {
 				if failure := r.nodeFailure(ctx, last.Spec.NodeName); failure != nil {
@@ -79,6 +89,15 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 			}
 		}
 	}
+}
+
+// ofAll says how long there is to wait: " of 2m0s"; nothing when there is no end.
+func ofAll(ctx context.Context, began time.Time) string {
+	end, limited := ctx.Deadline()
+	if !limited {
+		return ""
+	}
+	return fmt.Sprintf(" of %s", end.Sub(began).Round(time.Second))
 }
 
 // watch returns events of the pod after the version that is known. Where it cannot be watched, the watch ends at once, and

@@ -14,6 +14,7 @@ step 'tools' hack/install-tools.sh
 step 'unit tests (-race)' env CGO_ENABLED=1 go test -race ./...
 step 'containerd configurations' hack/test-containerd.sh
 step 'CUDA shim' hack/test-shim.sh
+step 'doctor: broken and healthy clusters' hack/test-doctor.sh
 step 'cluster up' test/cluster/up
 step 'end-to-end tests (-race)' end_to_end
 [ -z "$mine" ] || step 'cluster down, nothing left' test/cluster/down

@@ -5,7 +5,9 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -59,6 +61,19 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
+// hushLibraries ends what client-go logs of its own accord: that each request which was under way is cut off is what was asked for. Who asked for
+// logs by -v still gets them.
+func hushLibraries() {
+	if klog.V(1).Enabled() {
+		return
+	}
+	klog.SetOutput(io.Discard)
+	klog.LogToStderr(false)
+	all := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(all)
+	_ = all.Set("stderrthreshold", "FATAL") // a name that klog knows
+}
+
 // withSignals returns a context that the first signal to end cancels (Ctrl-C, a closed terminal, a lost ssh connection), so that whatever
 // runs cleans up. The second one ends the program at once. A reader that goes away (`| head`) only makes writes fail: a run
 // must not die half-way because nobody looks at it any more.
@@ -74,6 +89,7 @@ func withSignals(parent context.Context, streams genericiooptions.IOStreams) (co
 		case <-signals:
 		}
 		fmt.Fprintln(streams.ErrOut, "\ninterrupted: cleaning up (once more to quit at once)")
+		hushLibraries()
 		cancel(plugin.ErrInterrupted)
 		<-signals
 		fmt.Fprintln(streams.ErrOut, "quit without cleaning up; see what is left: kubectl gpu-fault list; undo it: kubectl gpu-fault revert RUN --force")

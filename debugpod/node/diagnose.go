@@ -14,7 +14,7 @@ import (
 // Limits of a Diagnosis. The client reads it as one line, and a sick node is where things are large.
 const (
 	// MaxAnswer is how long the line of an answer may be, in bytes. Of a Diagnosis that is longer the largest parts are left out. The debug
-	// pod has 128 MiB, in which the answer lies more than once.
+	// pod has 256 MiB, in which the answer lies more than once.
 	MaxAnswer = 24 << 20
 
 	maxUnits    = 16      // Diagnose.Units
@@ -82,7 +82,8 @@ func diagnose(ctx context.Context, req Diagnose, host Host) Diagnosis {
 	return d.diagnose(ctx, req)
 }
 
-// diagnose reads all parts at the same time, but for those that need to know the kubelet and its runtime.
+// diagnose reads all parts at the same time, but for those that need to know the kubelet and its runtime, and for NVIDIA's programs: what the
+// driver's state was is read before any of them runs.
 func (d *diagnosing) diagnose(ctx context.Context, req Diagnose) Diagnosis {
 	ctx, cancel := context.WithTimeoutCause(ctx, diagnosePatience, fmt.Errorf("the whole took more than %v", diagnosePatience))
 	defer cancel()
@@ -90,7 +91,17 @@ func (d *diagnosing) diagnose(ctx context.Context, req Diagnose) Diagnosis {
 	d.node = knowledge{problem: "the processes could not be read", kubeletDir: defaultKubeletDir}
 	var rest []*pending
 	inspected := d.inspectRuntime().start(ctx)
+	var state []*pending
+	for _, p := range d.driverState() {
+		state = append(state, p.start(ctx))
+	}
 	for _, p := range d.parts() {
+		rest = append(rest, p.start(ctx))
+	}
+	for _, p := range state {
+		p.wait(ctx, found)
+	}
+	for _, p := range d.programs() {
 		rest = append(rest, p.start(ctx))
 	}
 	inspected.wait(ctx, found)
@@ -106,24 +117,36 @@ func (d *diagnosing) diagnose(ctx context.Context, req Diagnose) Diagnosis {
 	return *found
 }
 
-// parts are those that need no other.
-func (d *diagnosing) parts() []part {
+// driverState are the files that a program of NVIDIA's might change.
+func (d *diagnosing) driverState() []part {
 	return []part{
-		{"info", infoPatience, func(ctx context.Context) (func(*Diagnosis), error) {
+		{"modules", filePatience, d.modules},
+		{"driver", filePatience, d.driver},
+		{"devices", filePatience, d.devices},
+	}
+}
+
+// programs are the parts that run programs of NVIDIA's.
+func (d *diagnosing) programs() []part {
+	return []part{
+		{"info", infoPatience, func(ctx context.Context) (func(*Diagnosis), error) { // nvidia-smi, where the driver does not tell all UUIDs
 			info := inspect(ctx, Inspect{}, d.host)
 			return func(found *Diagnosis) { found.Info = info }, nil
 		}},
 		{"smi", diagnoseSMILimit + overtime, d.smi},
+		{"fabricManager", 2*showLimit + overtime, d.fabricManager},
+		{"toolkitVersion", 4*showLimit + overtime, d.toolkitVersion},
+	}
+}
+
+// parts are those that need no other.
+func (d *diagnosing) parts() []part {
+	return []part{
 		{"kernelLog", filePatience, d.kernel},
 		{"os", filePatience, d.system},
 		{"pci", filePatience, d.pci},
-		{"modules", filePatience, d.modules},
-		{"driver", filePatience, d.driver},
-		{"devices", filePatience, d.devices},
-		{"fabricManager", 2*showLimit + overtime, d.fabricManager},
 		{"validations", filePatience, d.validations},
 		{"cdi", filePatience, d.cdi},
-		{"toolkitVersion", 4*showLimit + overtime, d.toolkitVersion},
 		{"secureBoot", filePatience, d.secureBoot},
 		{"selinux", filePatience, d.selinux},
 	}

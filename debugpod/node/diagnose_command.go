@@ -75,11 +75,20 @@ func driverProgram(node rootFS, name string) (c command, ok bool) {
 	return command{}, false
 }
 
+// loadedDriver is there while the driver is loaded.
+const loadedDriver = "/proc/driver/nvidia/version"
+
 // smi asks nvidia-smi for all that it knows. Where one of several GPUs is broken it fails, and may have written of the others.
 func (d *diagnosing) smi(ctx context.Context) (func(*Diagnosis), error) {
 	c, ok := driverProgram(d.root, "nvidia-smi")
 	if !ok {
 		return func(found *Diagnosis) { found.Probe.SMIError = "nvidia-smi is in none of the places where it could be" }, nil
+	}
+	// Root's NVML loads the driver where it is not loaded, as during its upgrade, or on a node whose GPUs are for virtual machines.
+	if _, err := d.root.stat(loadedDriver); err != nil {
+		return func(found *Diagnosis) {
+			found.Probe.SMIError = "nvidia-smi was not run: the driver is not loaded (there is no " + loadedDriver + "), and it would load it"
+		}, nil
 	}
 	c.args, c.limit, c.most = []string{"-q", "-x"}, diagnoseSMILimit, maxSMI+1
 	out, err := d.run(ctx, c)

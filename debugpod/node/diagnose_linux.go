@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runCommand runs a program of the node. At its limit it is killed with all processes of its group; runCommand returns also where a broken
-// GPU or a dead file system keeps it in the kernel, and it cannot be killed.
+// runCommand runs a program of the node, which may load no module and make no device. At its limit it is killed with all processes of its
+// group; runCommand returns also where a broken GPU or a dead file system keeps it in the kernel, and it cannot be killed.
 func runCommand(ctx context.Context, c command) (string, error) {
 	type outcome struct {
 		out string
@@ -62,7 +62,7 @@ func (c command) execute(ctx context.Context) (string, error) {
 	// The whole group: a wrapper's child goes on without it, and holds our pipe.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
-	err := cmd.Run()
+	err := runWithheld(cmd)
 	if errors.Is(err, exec.ErrWaitDelay) { // it has ended, and a child of it has our pipe and so is still in its group
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		err = nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -197,6 +198,7 @@ func TestDiagnoseBroken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newFakeNode(t)
 			n.program("/usr/bin/nvidia-smi")
+			n.file(loadedDriver, "")
 			d := n.diagnosis(func(_ context.Context, c command) (string, error) {
 				if tc.err == nil {
 					return tc.out, nil
@@ -216,6 +218,7 @@ func TestDiagnoseBroken(t *testing.T) {
 	}
 	n := newFakeNode(t)
 	n.program("/usr/bin/nvidia-smi")
+	n.file(loadedDriver, "")
 	put, _ := n.diagnosis(func(context.Context, command) (string, error) {
 		return "", errors.New("/usr/bin/nvidia-smi did not answer within 20s")
 	}).smi(t.Context())
@@ -223,6 +226,38 @@ func TestDiagnoseBroken(t *testing.T) {
 	put(&found)
 	if !strings.Contains(found.Probe.SMIError, "did not answer within 20s") {
 		t.Errorf("of one that hangs: %q", found.Probe.SMIError)
+	}
+}
+
+// TestDiagnoseLoadsNothing holds that nvidia-smi, which loads a driver that is not loaded, is not run then.
+func TestDiagnoseLoadsNothing(t *testing.T) {
+	t.Parallel()
+	n := gpuNode(t)
+	if err := os.Remove(n.host.Root + loadedDriver); err != nil {
+		t.Fatal(err)
+	}
+	found := n.diagnosis(func(ctx context.Context, c command) (string, error) {
+		if strings.Contains(c.program, "nvidia-smi") {
+			t.Error("nvidia-smi was run without a loaded driver")
+		}
+		return programsOfGPUNode(ctx, c)
+	}).diagnose(t.Context(), Diagnose{})
+	if found.SMI != "" || !strings.Contains(found.Probe.SMIError, "was not run: the driver is not loaded") {
+		t.Errorf("nothing says why nvidia-smi was not run: %q", found.Probe.SMIError)
+	}
+}
+
+// TestDiagnoseLooksFirst holds that modules, driver and devices are read before a program of NVIDIA's may change them.
+func TestDiagnoseLooksFirst(t *testing.T) {
+	t.Parallel()
+	n := gpuNode(t)
+	found := n.diagnosis(func(ctx context.Context, c command) (string, error) {
+		n.write(n.host.Root+"/dev/nvidia0", "", 0o644) // as root's nvidia-smi does
+		n.write(n.host.Proc+"/modules", "nvidia 1 1 - Live 0x0\nnvidia_uvm 1 1 - Live 0x0\n", 0o644)
+		return programsOfGPUNode(ctx, c)
+	}).diagnose(t.Context(), Diagnose{})
+	if len(found.Probe.Devices) != 1 || len(found.Probe.Modules) != 1 {
+		t.Errorf("what was read is what nvidia-smi made: %+v, %+v", found.Probe.Devices, found.Probe.Modules)
 	}
 }
 

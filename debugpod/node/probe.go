@@ -2,8 +2,10 @@ package node
 
 import "time"
 
-// Diagnose asks for everything on the node that tells why GPU pods may not run there. It changes nothing, and starts nothing but
-// nvidia-smi, with a time limit. What InspectRuntime finds is part of the answer.
+// Diagnose asks for everything on the node that tells why GPU pods may not run there. It changes nothing. Of the node's programs it runs
+// nvidia-smi -q -x, where the driver is loaded, journalctl, what InspectRuntime runs, and nv-fabricmanager, nvidia-ctk and
+// nvidia-container-runtime with --version; each with a time limit, and without the capabilities to load modules and to make devices. What
+// InspectRuntime finds is part of the answer.
 type Diagnose struct {
 	// Units are systemd units whose journal is wanted besides those of the kubelet and of the runtime that it uses.
 	Units []string `json:"units,omitempty"`

@@ -70,7 +70,7 @@ func runWithRoot(ctx context.Context, root rootFS, program string, args ...strin
 	cmd.WaitDelay = time.Second
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
+	err := runWithheld(cmd)
 	if said := strings.TrimSpace(stderr.String()); err != nil && said != "" {
 		err = fmt.Errorf("%w: %s", err, said)
 	}

@@ -85,7 +85,8 @@ func Allocation(f *Facts) AllocationView {
 			}
 		}
 		a.Holders = s.holders([]*Node{n}, nil)
-		for driver, d := range devices[n.Name] {
+		for _, driver := range slices.Sorted(maps.Keys(devices[n.Name])) {
+			d := devices[n.Name][driver]
 			used := int64(0)
 			for _, h := range d.holders {
 				used += h.GPUs
@@ -216,10 +217,10 @@ func draDevices(f *Facts) map[string]map[string]*draNode {
 				held[pool{r.Driver, r.Pool}]++
 			}
 		}
-		for p, count := range held {
+		for _, p := range slices.SortedFunc(maps.Keys(held), func(a, b pool) int { return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.name, b.name)) }) {
 			if node := at[p]; node != "" {
 				d := all[node][p.driver]
-				d.holders = append(d.holders, claimHolder(f, claim, node, p.driver, count))
+				d.holders = append(d.holders, claimHolder(f, claim, node, p.driver, held[p]))
 			}
 		}
 	}

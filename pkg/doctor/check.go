@@ -26,6 +26,8 @@ type Check struct {
 	// Title says what it looks for: "the toolkit configures a containerd that the kubelet does not use".
 	Title string
 	Needs []Need
+	// From are parts of the snapshot ("api/pods", "logs") without which it means nothing that nothing was found: the check is unknown then.
+	From []string
 	// Reads says in detail what it reads, Why says how it concludes, and what it takes for healthy; both for `doctor explain`.
 	Reads, Why string
 	// Explains are IDs of findings, or patterns such as "dp.*", that follow from this one where both concern the same node or pod.
@@ -58,12 +60,48 @@ type Unknown struct {
 	Why     string   `json:"why"`
 }
 
+// NotAsked is how the reason begins for which a node was not read that nobody asked for (snapshot.Missing.Why).
+const NotAsked = "not asked for"
+
+// NotAsked is whether it could be told, had the user asked for nodes to be read: nothing failed.
+func (u Unknown) NotAsked() bool {
+	if strings.HasSuffix(u.Why, "not read: --api-only") {
+		return true
+	}
+	return strings.Contains(u.Why, NotAsked) && !slices.ContainsFunc(u.All(), func(o Object) bool { return o.Kind != "Node" })
+}
+
 // All are the objects that it is about.
 func (u Unknown) All() []Object {
 	if len(u.Objects) > 0 {
 		return u.Objects
 	}
 	return []Object{u.Object}
+}
+
+// run runs the check. One that crashes over a snapshot that nobody foresaw must not cost the others their results.
+func (r *Result) run(f *Facts) {
+	defer func() {
+		if crash := recover(); crash != nil {
+			r.Unknown(Object{Kind: "Cluster"}, "this check failed: %s; please report it", clip(fmt.Sprint(crash)))
+		}
+	}()
+	r.check.Run(f, r)
+	weigh(f, r)
+	r.missed(f)
+}
+
+// missed says that the check is unknown where it found nothing in evidence that is not there.
+func (r *Result) missed(f *Facts) {
+	if len(r.findings) > 0 || len(r.unknown) > 0 {
+		return
+	}
+	for _, m := range f.Snapshot.Missing {
+		if slices.Contains(r.check.From, m.What) {
+			r.Unknown(Object{Kind: "Cluster"}, "%s: %s", m.What, m.Why)
+			return
+		}
+	}
 }
 
 // Add adds a finding. ID, layer and link are the check's where they are empty, and a finding without confidence is certain.
@@ -125,6 +163,13 @@ func (r *Result) Lacks(f *Facts, prefix string) bool {
 
 // EachHost calls do for each GPU node that was read by the helper, and records the others as unknown.
 func (r *Result) EachHost(f *Facts, do func(n *Node, host *node.Diagnosis)) {
+	if r.Lacks(f, "api/nodes") {
+		return
+	}
+	if f.Meta.APIOnly && len(f.Hosts) == 0 && len(f.GPUNodes) > 0 {
+		r.Unknown(Object{Kind: "Cluster"}, "nodes were not read: --api-only")
+		return
+	}
 	for _, n := range f.GPUNodes {
 		if n.Host == nil {
 			r.Unknown(Object{Kind: "Node", Name: n.Name}, "%s", f.WhyNoHost(n.Name))

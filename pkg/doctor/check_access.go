@@ -2,7 +2,10 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -77,7 +80,7 @@ func (f *Facts) refusals() []refusal {
 			}
 		}
 		seen[owner] = true
-		if newest.Reason != "FailedCreate" || f.createdSince(owner, EventTime(newest)) {
+		if newest.Reason != "FailedCreate" || f.createdSince(owner, EventTime(newest)) || f.rolledOut(owner) || f.classThere(newest.Message) {
 			continue
 		}
 		all = append(all, f.refusal(owner, newest))
@@ -102,10 +105,31 @@ func (f *Facts) createdSince(owner Object, t time.Time) bool {
 	return slices.ContainsFunc(f.ownedBy(owner), func(pod *corev1.Pod) bool { return pod.CreationTimestamp.After(t) })
 }
 
+// rolledOut is whether a ReplicaSet is an old one, of a Deployment that has a newer one whose pods are ready: it wants no pods any more.
+func (f *Facts) rolledOut(owner Object) bool {
+	deployment := owner.Name[:max(strings.LastIndexByte(owner.Name, '-'), 0)]
+	if owner.Kind != "ReplicaSet" || deployment == "" || len(f.ownedBy(owner)) > 0 {
+		return false
+	}
+	return slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
+		c := metav1.GetControllerOf(&pod)
+		if c == nil || pod.Namespace != owner.Namespace || c.Kind != owner.Kind || c.Name == owner.Name {
+			return false
+		}
+		return c.Name[:max(strings.LastIndexByte(c.Name, '-'), 0)] == deployment && isReady(&pod)
+	})
+}
+
+// classThere is whether a refusal says that a RuntimeClass does not exist which does by now: the controller tries again by itself.
+func (f *Facts) classThere(message string) bool {
+	id, class := recognise(message)
+	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.runtimeClass(class) != nil
+}
+
 func (f *Facts) refusal(owner Object, e *corev1.Event) refusal {
 	x := refusal{event: e, owner: owner, gpu: strings.Contains(e.Message, "nvidia.com/")}
 	for _, pod := range f.ownedBy(owner) {
-		x.gpu = x.gpu || WantsGPU(pod)
+		x.gpu = x.gpu || f.wantsGPU(pod)
 		if c := ComponentOf(pod.Labels, pod.Spec); c != "" {
 			x.component = c
 		}
@@ -171,15 +195,25 @@ func checkQuota(f *Facts, r *Result) {
 			finding := x.finding(f)
 			finding.Title = "a quota or limit of the namespace refuses the pods"
 			finding.Fix = Fix{Text: "Raise the quota, or end what uses it up.", Commands: []string{
-				"kubectl -n " + x.owner.Namespace + " describe resourcequota,limitrange",
+				command("kubectl -n %s describe resourcequota,limitrange", x.owner.Namespace),
 			}}
+			limit, numbers := exceeded(x.event.Message)
+			if numbers {
+				finding.Title = fmt.Sprintf("the quota %s allows %d of %s, %d are used, and a pod asks for %d more", limit.quota, limit.hard, limit.resource, limit.used, limit.asked)
+			}
 			for i := range f.ResourceQuotas {
 				q := &f.ResourceQuotas[i]
 				if q.Namespace != x.owner.Namespace || !strings.Contains(x.event.Message, q.Name) {
 					continue
 				}
 				finding.Evidence = append(finding.Evidence, quoteQuota(q)...)
-				finding.Fix.Commands = append(finding.Fix.Commands, "kubectl -n "+q.Namespace+" edit resourcequota "+q.Name)
+				if numbers && limit.quota == q.Name {
+					finding.Fix.Text = "Raise the quota, here by what one pod asks for, or end what uses it up."
+					finding.Fix.Commands = append(finding.Fix.Commands, command("kubectl -n %s patch resourcequota %s --type merge -p %s", q.Namespace, q.Name,
+						fmt.Sprintf(`{"spec":{"hard":{%q:"%d"}}}`, limit.resource, limit.used+limit.asked)))
+					continue
+				}
+				finding.Fix.Commands = append(finding.Fix.Commands, command("kubectl -n %s edit resourcequota %s", q.Namespace, q.Name))
 			}
 			r.Add(finding)
 		}
@@ -189,7 +223,8 @@ func checkQuota(f *Facts, r *Result) {
 	}
 	for i := range f.ResourceQuotas {
 		q := &f.ResourceQuotas[i]
-		for name, hard := range q.Spec.Hard {
+		for _, name := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
+			hard := q.Spec.Hard[name]
 			if !IsGPUResource(name) {
 				continue
 			}
@@ -200,12 +235,37 @@ func checkQuota(f *Facts, r *Result) {
 				Evidence: []Evidence{{Source: fmt.Sprintf("ResourceQuota %s/%s .spec.hard", q.Namespace, q.Name), Text: fmt.Sprintf("%s: %s", name, hard.String())}},
 				Fix: Fix{
 					Text: "Rename the key to requests." + string(name) + ".",
-					Commands: []string{fmt.Sprintf(`kubectl -n %s patch resourcequota %s --type=json -p '[{"op":"remove","path":"/spec/hard/%s"},{"op":"add","path":"/spec/hard/requests.%s","value":"%s"}]'`,
-						q.Namespace, q.Name, pointer(name), pointer(name), hard.String())},
+					Commands: []string{command("kubectl -n %s patch resourcequota %s --type=json -p %s", q.Namespace, q.Name,
+						fmt.Sprintf(`[{"op":"remove","path":"/spec/hard/%s"},{"op":"add","path":"/spec/hard/requests.%s","value":%q}]`, pointer(name), pointer(name), hard.String()))},
 				},
 			}.ForPods("ResourceQuota " + q.Namespace + "/" + q.Name)) // it refuses nothing, and explains nothing
 		}
 	}
+}
+
+// exceededQuota is what a quota allows of GPUs, in the words of the API server.
+type exceededQuota struct {
+	quota, resource   string
+	asked, used, hard int
+}
+
+// exceeded reads `exceeded quota: gpuq, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=1, limited: requests.nvidia.com/gpu=1`;
+// ok is false for what is no such message about one resource.
+func exceeded(message string) (q exceededQuota, ok bool) {
+	m := regexp.MustCompile(`exceeded quota: ([a-z0-9.-]+), requested: ([a-zA-Z0-9./_-]+)=(\d{1,6}), used: ([a-zA-Z0-9./_-]+)=(\d{1,6}), limited: ([a-zA-Z0-9./_-]+)=(\d{1,6})$`).
+		FindStringSubmatch(strings.TrimSpace(message))
+	if m == nil || m[2] != m[4] || m[2] != m[6] {
+		return q, false
+	}
+	numbers := [3]int{}
+	for i, text := range []string{m[3], m[5], m[7]} {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return q, false
+		}
+		numbers[i] = n
+	}
+	return exceededQuota{m[1], m[2], numbers[0], numbers[1], numbers[2]}, true
 }
 
 // pointer escapes a name for a JSON pointer.
@@ -238,13 +298,17 @@ func checkPodSecurity(f *Facts, r *Result) {
 		finding.Title = "Pod Security of the namespace refuses the pods"
 		finding.Fix = Fix{
 			Text:     "Make the pods meet the level that the namespace enforces: no privilege, no host namespaces, no hostPath; a GPU by itself needs none of these.",
-			Commands: []string{"kubectl get namespace " + x.owner.Namespace + " --show-labels"},
+			Commands: []string{command("kubectl get namespace %s --show-labels", x.owner.Namespace)},
 		}
 		if x.component != "" {
 			finding.Title = "Pod Security of the namespace refuses the pods of a GPU component, which need privilege"
-			finding.Fix = Fix{
-				Text:     "Let the namespace of the GPU components run privileged pods (chart of the GPU operator: psa.enabled=true does it).",
-				Commands: []string{"kubectl label namespace " + x.owner.Namespace + " pod-security.kubernetes.io/enforce=privileged --overwrite"},
+			finding.Fix.Text = "If these pods are a GPU component that you installed, let a namespace that holds nothing else run privileged pods (chart of the GPU operator: psa.enabled=true " +
+				"does it for its own), and keep users out of it. In a namespace of users leave the level as it is: labels on a pod say nothing of who made it."
+			if forComponents(x.owner.Namespace) {
+				finding.Fix = Fix{
+					Text:     "Let the namespace of the GPU components run privileged pods (chart of the GPU operator: psa.enabled=true does it).",
+					Commands: []string{command("kubectl label namespace %s pod-security.kubernetes.io/enforce=privileged --overwrite", x.owner.Namespace)},
+				}
 			}
 		}
 		for i := range f.Namespaces {
@@ -258,11 +322,22 @@ func checkPodSecurity(f *Facts, r *Result) {
 	}
 }
 
+// forComponents is whether a namespace is one that charts of GPU software make for themselves. What its pods say of themselves is no proof:
+// whoever may make pods in a namespace chooses their labels.
+func forComponents(namespace string) bool {
+	return slices.Contains([]string{
+		"kube-system", "gpu-operator", "nvidia-gpu-operator", "gpu-operator-resources", "nvidia-device-plugin", "nvidia-dra-driver-gpu", "node-feature-discovery",
+	}, namespace)
+}
+
 func checkForbidden(f *Facts, r *Result) {
 	if !r.Lacks(f, "api/events") {
 		for _, x := range f.refusals() {
 			if isQuota(x.event.Message) || isPodSecurity(x.event.Message) || !isRefusal(x.event.Message) {
 				continue
+			}
+			if id, _ := recognise(x.event.Message); id == "rc.handler-mismatch" {
+				continue // which tells it
 			}
 			finding := x.finding(f)
 			finding.Title, finding.Fix = forbiddenFix(x)
@@ -286,11 +361,9 @@ func checkForbidden(f *Facts, r *Result) {
 			Title: "the pod's service account may not do what the program asks of the API server", Object: PodObject(pod), Nodes: onNode(pod),
 			Confidence: Likely, Evidence: []Evidence{e},
 			Fix: Fix{
-				Text: "Bind a role that allows it to the service account; the role of a binding cannot be changed: delete the wrong binding and create it again.",
-				Commands: []string{
-					fmt.Sprintf("kubectl auth can-i --list -n %s --as=system:serviceaccount:%s:%s", pod.Namespace, pod.Namespace, account),
-					fmt.Sprintf("kubectl -n %s create rolebinding %s-edit --clusterrole=edit --serviceaccount=%s:%s", pod.Namespace, account, pod.Namespace, account),
-				},
+				Text: "See whether the program should be allowed that: its log is its own word. If so, make a Role with just the verb and the resource that the message names, in the namespace " +
+					"that it names, and bind that to the service account " + account + ", and no wider one such as edit. The role of a binding cannot be changed: delete a wrong binding and create it again.",
+				Commands: []string{command("kubectl auth can-i --list -n %s --as=system:serviceaccount:%s:%s", pod.Namespace, pod.Namespace, account)},
 			},
 		})
 	}
@@ -298,11 +371,11 @@ func checkForbidden(f *Facts, r *Result) {
 
 func forbiddenFix(x refusal) (string, Fix) {
 	message := x.event.Message
-	describe := fmt.Sprintf("kubectl -n %s describe %s %s", x.owner.Namespace, strings.ToLower(x.owner.Kind), x.owner.Name)
+	describe := command("kubectl -n %s describe %s %s", x.owner.Namespace, strings.ToLower(x.owner.Kind), x.owner.Name)
 	switch {
 	case strings.Contains(message, "serviceaccount") && strings.Contains(message, "not found"):
 		return "the pods cannot be created: their service account does not exist",
-			Fix{Text: "Create the service account, or name one that exists.", Commands: []string{describe, "kubectl -n " + x.owner.Namespace + " get serviceaccounts"}}
+			Fix{Text: "Create the service account, or name one that exists.", Commands: []string{describe, command("kubectl -n %s get serviceaccounts", x.owner.Namespace)}}
 	case strings.Contains(message, "webhook"):
 		return "an admission webhook refuses the pods, or does not answer",
 			Fix{Text: "See the webhook's message; when it does not answer, look at its service and pods.", Commands: []string{
@@ -311,12 +384,9 @@ func forbiddenFix(x refusal) (string, Fix) {
 	case strings.Contains(message, "is forbidden: User "):
 		return "the pods cannot be created: a role is missing", Fix{
 			Text: "Bind a role that may create pods to the user that the message names; the role of a binding cannot be changed: delete and create it.", Commands: []string{
-				describe, "kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F " + x.owner.Namespace,
+				describe, command("kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F %s", x.owner.Namespace),
 			},
 		}
-	case strings.Contains(message, "RuntimeClass") && strings.Contains(message, "not found"):
-		return "the pods cannot be created: their RuntimeClass does not exist",
-			Fix{Text: "Create the RuntimeClass, or take runtimeClassName out of the pods.", Commands: []string{"kubectl get runtimeclasses", describe}}
 	}
 	return "the API server refuses the pods", Fix{Text: "See the message of the API server.", Commands: []string{describe}}
 }

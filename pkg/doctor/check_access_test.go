@@ -1,11 +1,13 @@
 package doctor
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -30,6 +32,7 @@ func TestAccessChecks(t *testing.T) {
 	}
 	const exceeded = `Error creating: pods "x-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=2`
 	const security = `Error creating: pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged (container "c" must not set securityContext.privileged=true)`
+	const noClass = `Error creating: pods "x-1" is forbidden: pod rejected: RuntimeClass "nvidia" not found`
 	keyed := corev1.ResourceList{"requests.nvidia.com/gpu": pieces(2)}
 	runBench(t, map[string]benchCase{
 		"quota":                         {quota(refused(exceeded), keyed, keyed), "rbac.quota error", "used 2, hard 2"},
@@ -39,13 +42,47 @@ func TestAccessChecks(t *testing.T) {
 		"limit range":                   {refused(`pods "x" is forbidden: maximum nvidia.com/gpu usage per Container is 1, but limit is 2`), "rbac.quota error", ""},
 		"key without effect":            {quota(newBench(), gpus(2), nil), "rbac.quota warning", "requests.nvidia.com~1gpu"},
 		"quota with room":               {quota(newBench(), keyed, keyed), "", ""},
-		"Pod Security":                  {daemonSet(newBench().node("a", 2)).event("DaemonSet", "nvidia-device-plugin-daemonset", "FailedCreate", security), "ns.podsecurity error", "enforce=privileged"},
+		"Pod Security":                  {daemonSet(newBench().node("a", 2)).event("DaemonSet", "nvidia-device-plugin-daemonset", "FailedCreate", security), "ns.podsecurity error", "In a namespace of users leave the level as it is"},
 		"Pod Security, an app":          {refused(security), "ns.podsecurity info", ""},
 		"Pod Security, beside GPU pods": {refused(security).pod("q", "a", 1), "ns.podsecurity warning", ""},
 		"RBAC":                          {refused(`Error creating: pods is forbidden: User "system:serviceaccount:kube-system:x" cannot create resource "pods"`).pod("q", "a", 1, owned("ReplicaSet", "r")), "wl.forbidden error", "role is missing"},
 		"service account":               {refused(`Error creating: pods "x" is forbidden: error looking up service account team/y: serviceaccount "y" not found`), "wl.forbidden info", "service account does not exist"},
+		"no RuntimeClass":               {refused(noClass), "", ""}, // rc.handler-mismatch tells it
 		"webhook":                       {refused(`Error creating: Internal error occurred: failed calling webhook "x.y": nvidia.com/gpu context deadline exceeded`), "wl.forbidden error", "webhook"},
 		"in the log":                    {newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error")).log("p", `jobs.batch is forbidden: User "system:serviceaccount:team:default" cannot create resource "jobs"`), "wl.forbidden error, wl.pod-failing error", "can-i --list"},
 		"no events":                     {newBench().missing("api/events"), "ns.podsecurity unknown, rbac.quota unknown, wl.forbidden unknown, wl.probe-failing unknown, wl.volume unknown", ""},
 	})
+}
+
+// A refusal of a ReplicaSet is of the past when its Deployment has rolled out another, or when what it lacked is there.
+func TestRefusalsOfThePast(t *testing.T) {
+	t.Parallel()
+	const noClass = `Error creating: pods "x-1" is forbidden: pod rejected: RuntimeClass "nvidia" not found`
+	refused := func(message string) *bench {
+		return newBench().node("a", 2).event("ReplicaSet", "train-1", "FailedCreate", message)
+	}
+	there := refused(noClass).pod("q", "a", 1)
+	there.RuntimeClasses = append(there.RuntimeClasses, nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "nvidia"}, Handler: "nvidia"})
+	for name, test := range map[string]struct {
+		bench *bench
+		want  string
+	}{
+		"it stands":                         {refused(noClass), "rc.handler-mismatch"},
+		"another was rolled out":            {refused(noClass).pod("p", "a", 1, owned("ReplicaSet", "train-2"), created(2*time.Hour)), ""},
+		"of another Deployment":             {refused(noClass).pod("p", "a", 1, owned("ReplicaSet", "serve-2"), created(2*time.Hour)), "rc.handler-mismatch"},
+		"the class is there":                {there, ""},
+		"another was rolled out, and quota": {refused(`pods "x" is forbidden: exceeded quota: gpus`).pod("p", "a", 1, owned("ReplicaSet", "train-2"), created(2*time.Hour)), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			report := Examine(&test.bench.Snapshot, Options{Checks: []string{"rc.*", "wl.forbidden", "rbac.quota"}})
+			var found []string
+			for _, f := range report.Items {
+				found = append(found, f.ID)
+			}
+			if got := strings.Join(found, " "); got != test.want {
+				t.Errorf("found %q, want %q:\n%s", got, test.want, reportLines(report))
+			}
+		})
+	}
 }

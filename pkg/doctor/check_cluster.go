@@ -16,7 +16,7 @@ func clusterChecks() []Check {
 			ID: "node.not-ready", Layer: LayerCluster, Title: "the kubelet of a GPU node is not ready, or is silent",
 			Needs: []Need{NeedAPI},
 			Reads: "Node .status.conditions[Ready], and the problem conditions beside it",
-			Why:   "Nothing starts on a node that is not Ready. What stopped its kubelet or runtime is for other checks to find; the condition's message is the first hint. A node younger than 5 minutes that is still starting is Info.",
+			Why:   "Nothing starts on a node that is not Ready. What stopped its kubelet or runtime is for other checks to find; the condition's message is the first hint. A node younger than 5 minutes that is still starting is Info, and a warning until 15 where no pod waits for it. One that an autoscaler or the cloud takes away is Info.",
 			Explains: []string{
 				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu", "sched.insufficient-other",
 				"sched.nodes-unavailable", "sched.unschedulable", "sched.node-state", "node.pressure", "wl.pod-failing", "wl.probe-failing",
@@ -59,12 +59,32 @@ func clusterChecks() []Check {
 }
 
 // joinTime is how long a new node may take until its network, driver and plugins are there.
-const joinTime = 5 * time.Minute
+const (
+	joinTime     = 5 * time.Minute
+	slowJoinTime = 15 * time.Minute // a warning until then, where no pod waits for it
+)
+
+// departs is whether somebody is taking the node away, and what says so: a taint of an autoscaler, of the cloud or of who has switched it off.
+func departs(n *Node) (string, bool) {
+	for _, t := range n.Spec.Taints {
+		switch {
+		case t.Key == "karpenter.sh/disrupted", t.Key == "karpenter.sh/disruption", t.Key == "ToBeDeletedByClusterAutoscaler",
+			t.Key == "node.cloudprovider.kubernetes.io/shutdown", t.Key == "node.kubernetes.io/out-of-service",
+			t.Key == "cloud.google.com/impending-node-termination", strings.HasPrefix(t.Key, "aws-node-termination-handler/"):
+			return "taint " + taintText(&t), true
+		}
+	}
+	if message := n.Ready().Message; strings.Contains(message, "node is shutting down") {
+		return message, true
+	}
+	return "", false
+}
 
 func checkNotReady(f *Facts, r *Result) {
 	if r.Lacks(f, "api/nodes") {
 		return
 	}
+	awaited := f.awaited()
 	for _, n := range f.GPUNodes {
 		ready := n.Ready()
 		if n.DeletionTimestamp != nil {
@@ -91,8 +111,16 @@ func checkNotReady(f *Facts, r *Result) {
 				finding.Evidence = append(finding.Evidence, quoteCondition(n, c))
 			}
 		}
-		if !n.CreationTimestamp.IsZero() && f.Now.Sub(n.CreationTimestamp.Time) < joinTime && ready.Status == corev1.ConditionFalse {
+		age := f.Now.Sub(n.CreationTimestamp.Time)
+		young := !n.CreationTimestamp.IsZero() && ready.Status == corev1.ConditionFalse
+		if taint, leaves := departs(n); leaves {
+			finding.Severity, finding.Title = Info, "the node is being taken away, and is not Ready any more"
+			finding.Fix = Fix{Text: "Nothing is to be done: an autoscaler or the cloud removes the node, and its pods are made anew elsewhere."}
+			finding.Evidence = append(finding.Evidence, Evidence{Source: n.Object().String(), Text: taint})
+		} else if young && age < joinTime {
 			finding.Severity = Info
+		} else if young && age < slowJoinTime && !awaited[n.Name] {
+			finding.Severity = Warning
 		}
 		r.Add(finding)
 	}
@@ -102,7 +130,7 @@ func checkNotReady(f *Facts, r *Result) {
 func notReady(n *Node, ready corev1.NodeCondition) (string, Fix) {
 	text := ready.Message
 	runtime := n.runtimeUnit()
-	logs := []string{"kubectl describe node " + n.Name, "# on the node:", "sudo systemctl status " + n.kubeletUnit() + " " + runtime, "sudo journalctl -u " + runtime + " -n 100 --no-pager"}
+	logs := []string{command("kubectl describe node %s", n.Name), onHost(n.Name, "sudo systemctl status %s %s", n.kubeletUnit(), runtime), onHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", runtime)}
 	switch {
 	case containsAny(text, []string{"container runtime is down", "runtime.v1.RuntimeService", "RuntimeReady=false", "container runtime not ready", "container runtime status check"}) &&
 		!strings.Contains(text, "NetworkReady=false"):
@@ -114,12 +142,12 @@ func notReady(n *Node, ready corev1.NodeCondition) (string, Fix) {
 	case ready.Status == corev1.ConditionUnknown, strings.Contains(text, "stopped posting"), strings.Contains(text, "never posted"):
 		return "the node is not Ready: its kubelet has stopped reporting",
 			Fix{Text: "See whether the machine is up and reaches the API server, then its kubelet.", Commands: []string{
-				"kubectl describe node " + n.Name, "# on the node:", "sudo systemctl status " + n.kubeletUnit(), "sudo journalctl -u " + n.kubeletUnit() + " -n 100 --no-pager",
+				command("kubectl describe node %s", n.Name), onHost(n.Name, "sudo systemctl status %s", n.kubeletUnit()), onHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", n.kubeletUnit()),
 			}}
 	case containsAny(text, []string{"cni plugin not initialized", "cni config uninitialized", "NetworkReady=false", "NetworkPluginNotReady", "network plugin is not ready"}):
 		return "the node is not Ready: its network (CNI) is not set up",
 			Fix{Text: "Look at the network plugin's pod on this node; it writes the file in /etc/cni/net.d that the runtime waits for.", Commands: []string{
-				"kubectl get pods -A -o wide --field-selector spec.nodeName=" + n.Name,
+				command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
 			}}
 	}
 	return "the node is not Ready", Fix{Text: "See the condition's message, and the kubelet's journal on the node.", Commands: logs}
@@ -207,6 +235,10 @@ func checkConditions(f *Facts, r *Result) {
 			if !problem(c) || notReady && !aboutGPU(c) { // node.not-ready quotes those
 				continue
 			}
+			if own, ours := n.gpus().rests(c); ours {
+				r.Add(own.finding(n, c))
+				continue
+			}
 			severity, meaning := conditionMeaning(c)
 			r.Add(Finding{
 				Title:  fmt.Sprintf("an agent on the node reports the condition %s%s", c.Type, meaning),
@@ -214,8 +246,8 @@ func checkConditions(f *Facts, r *Result) {
 				Fix: Fix{
 					Text: "Do what the message asks for; the condition stays until its agent takes it back (node-problem-detector: only when it restarts).",
 					Commands: []string{
-						"kubectl gpu-fault doctor --node " + n.Name + " # reads the kernel log and nvidia-smi there",
-						"kubectl describe node " + n.Name,
+						command("kubectl gpu-fault doctor --node %s # reads the kernel log and nvidia-smi there", n.Name),
+						command("kubectl describe node %s", n.Name),
 					},
 				},
 			})
@@ -285,7 +317,7 @@ func checkNodeState(f *Facts, r *Result) {
 		finding := Finding{
 			Title: "the GPU node is cordoned", Object: n.Object(), Severity: Info,
 			Evidence: []Evidence{{Source: n.Object().String() + " .spec.unschedulable", Text: "true"}},
-			Fix:      Fix{Text: "Find out who cordoned it and why, then let it take pods again.", Commands: []string{"kubectl uncordon " + n.Name}},
+			Fix:      Fix{Text: "Find out who cordoned it and why, then let it take pods again.", Commands: []string{command("kubectl uncordon %s", n.Name)}},
 		}
 		for _, t := range n.Spec.Taints {
 			if t.Key == corev1.TaintNodeUnschedulable && t.TimeAdded != nil {
@@ -341,10 +373,10 @@ func pressureFix(n *Node, kind corev1.NodeConditionType) Fix {
 	switch kind {
 	case corev1.NodeDiskPressure:
 		return Fix{Text: "Free space: unused images, logs, emptyDir volumes; or give the node a bigger disk, because GPU images take 10 to 20 GB each.", Commands: []string{
-			"# on the node:", "sudo crictl rmi --prune", "df -h",
+			onHost(n.Name, "sudo crictl rmi --prune"), onHost(n.Name, "df -h"),
 		}}
 	case corev1.NodeMemoryPressure:
-		return Fix{Text: "Find what takes the node's memory; give GPU pods memory limits.", Commands: []string{"kubectl top pods -A --sort-by=memory", "kubectl describe node " + n.Name}}
+		return Fix{Text: "Find what takes the node's memory; give GPU pods memory limits.", Commands: []string{"kubectl top pods -A --sort-by=memory", command("kubectl describe node %s", n.Name)}}
 	}
-	return Fix{Text: "Find what starts so many processes on the node.", Commands: []string{"# on the node:", "ps -eLf | wc -l"}}
+	return Fix{Text: "Find what starts so many processes on the node.", Commands: []string{onHost(n.Name, "ps -eLf | wc -l")}}
 }

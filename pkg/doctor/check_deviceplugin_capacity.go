@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -105,7 +104,7 @@ func checkCapacity(f *Facts, r *Result, n *Node) {
 			fieldEvidence(PodObject(pod), ".status.phase", "%s, ready: %t", pod.Status.Phase, podReady(pod)),
 		},
 		Fix: Fix{Text: "Let the plugin register again, and look at what it says then.", Commands: []string{
-			restartPod(pod.Namespace, pod.Name), fmt.Sprintf("kubectl get node %s -o jsonpath='{.status.capacity}'", n.Name)}},
+			restartPod(pod.Namespace, pod.Name), command("kubectl get node %s -o jsonpath='{.status.capacity}'", n.Name)}},
 	}
 	if e, ok := logEvidence(f, pod, "Registered device plugin for 'nvidia.com/", "ListAndWatch ended unexpectedly", "Could not register device plugin", "No devices found"); ok {
 		found.Evidence = append(found.Evidence, e)
@@ -116,8 +115,9 @@ func checkCapacity(f *Facts, r *Result, n *Node) {
 	if dir := pluginFolder(pod); dir != "" && elsewhere(n, dir) {
 		found.Confidence = Likely
 		found.Title = "the device plugin registers in a folder that the node's kubelet does not use"
+		found.Subject = PodObject(pod) // no restart mends it
 		found.Evidence = append(found.Evidence, fieldEvidence(PodObject(pod), ".spec.volumes[].hostPath", "%s", dir))
-		found.Fix = Fix{Text: "Give the plugin the kubelet's folder " + kubeletRoot(n) + "/device-plugins.", Commands: []string{"kubectl edit " + ownerOf(pod) + " -n " + pod.Namespace}}
+		found.Fix = Fix{Text: "Give the plugin the kubelet's folder " + kubeletRoot(n) + "/device-plugins.", Commands: []string{command("kubectl edit %s -n %s", ownerOf(pod), pod.Namespace)}}
 		if h, ok := releaseOf(f, chartOperator); ok {
 			found.Fix.Commands = []string{helmUpgrade(h, "hostPaths.kubeletRootDir="+kubeletRoot(n))}
 		}
@@ -179,9 +179,10 @@ func noPluginCheck() Check {
 		ID: "dp.none", Layer: LayerDevicePlugin,
 		Title: "a node has GPUs, and nothing advertises them",
 		Needs: []Need{NeedAPI},
-		Reads: "status.capacity and pods of GPU nodes, ResourceSlices",
+		Reads: "status.capacity, status.allocatable and pods of GPU nodes, ResourceSlices",
 		Why: "Something must tell the kubelet of GPUs: NVIDIA's device plugin, a cloud's, or a DRA driver. A node without, whose labels or hardware say that it has GPUs of NVIDIA, can give none to pods. " +
-			"It is an error only where pods wait for GPUs, and worth knowing only where the cluster has no software for GPUs at all: a GPU may be there for other use. What a DRA driver that is there offers is told where a claim waits.",
+			"It is an error only where pods wait for GPUs, and worth knowing only where the cluster has no software for GPUs at all: a GPU may be there for other use. " +
+			"Where a plugin was, and is gone, the kubelet keeps the capacity for a while and allocates nothing: an error. What a DRA driver that is there offers is told where a claim waits.",
 		Explains: gpuLost("op.clusterpolicy"),
 		Doc:      "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 		Sources:  []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934"},
@@ -190,9 +191,9 @@ func noPluginCheck() Check {
 			if r.Lacks(f, "api/pods") || len(f.Component(DRADriver)) > 0 && r.Lacks(f, "api/resourceslices") {
 				return
 			}
-			waiting := slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" })
+			awaited := f.awaited()
 			for _, n := range f.GPUNodes {
-				checkNoPlugin(f, r, n, waiting)
+				checkNoPlugin(f, r, n, awaited[n.Name])
 			}
 		},
 	}
@@ -208,6 +209,9 @@ func checkNoPlugin(f *Facts, r *Result, n *Node, waiting bool) {
 	switch {
 	case !alive(n):
 		r.Unknown(n.Object(), "the node is not Ready: what the API says of its pods is old")
+		return
+	case pluginGone(n):
+		r.Add(goneFinding(f, n))
 		return
 	case advertises(f, n), len(current(n, DevicePlugin)) > 0, len(deleted) > 0, len(current(n, DRADriver)) > 0:
 		r.Pass(n.Object())
@@ -230,6 +234,49 @@ func checkNoPlugin(f *Facts, r *Result, n *Node, waiting bool) {
 	r.Add(found)
 }
 
+// pluginGone is whether a device plugin has been on the node, and is no more: the kubelet knows of its GPUs and allocates none. Plugins that are
+// no pods, as Bottlerocket's, cannot be seen, nor those of others whose names do not tell.
+func pluginGone(n *Node) bool {
+	if gpusOf(n.Status.Capacity) == 0 || gpusOf(n.Status.Allocatable) > 0 || n.Distribution == Bottlerocket {
+		return false
+	}
+	return !slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+		return !Ended(pod) && (ComponentOf(pod.Labels, pod.Spec) == DevicePlugin || strings.Contains(pod.Name, "device-plugin"))
+	})
+}
+
+func goneFinding(f *Facts, n *Node) Finding {
+	found := Finding{
+		Object: n.Object(), Confidence: Likely, Title: "no device plugin runs on the node any more, so that nothing offers its GPUs to the kubelet",
+		Evidence: append(lostGPUs(n), Evidence{Source: "pods on " + n.Object().String(), Text: "(no pod of a device plugin)"}),
+		Fix:      noPluginFix(f, n),
+	}
+	_, operator := clusterPolicy(f)
+	if operator || pluginDaemonSet(f) != nil {
+		return found
+	}
+	found.Fix = Fix{
+		Text: "Nothing is wrong with the GPUs: the plugin's DaemonSet is not there. Install it again, in the way in which it was installed; its Helm chart is one.",
+		Commands: []string{command("helm upgrade --install nvdp %s --repo %s -n kube-system", chartDevicePlugin, chartRepository(chartDevicePlugin)),
+			command("kubectl get node %s -o jsonpath='{.status.allocatable}'", n.Name)},
+	}
+	if h, ok := releaseOf(f, chartDevicePlugin); ok {
+		found.Fix.Commands[0] = helmUpgrade(h)
+	}
+	return found
+}
+
+// pluginDaemonSet is the DaemonSet of a device plugin, on whatever nodes it runs; nil when there is none.
+func pluginDaemonSet(f *Facts) *appsv1.DaemonSet {
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		if ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == DevicePlugin && !strings.Contains(d.Name, "mps") {
+			return d
+		}
+	}
+	return nil
+}
+
 // wantsPlugins is whether the cluster is meant to give GPUs to pods: it has the software for it.
 func wantsPlugins(f *Facts) bool {
 	_, operator := clusterPolicy(f)
@@ -240,28 +287,24 @@ func wantsPlugins(f *Facts) bool {
 
 // noPluginFix says why a device plugin's DaemonSet leaves the node out, or how to install one.
 func noPluginFix(f *Facts, n *Node) Fix {
-	for i := range f.DaemonSets {
-		d := &f.DaemonSets[i]
-		if ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) != DevicePlugin || strings.Contains(d.Name, "mps") {
-			continue
-		}
+	if d := pluginDaemonSet(f); d != nil {
 		taint, kept := keptAway(n, d)
 		text := "A device plugin is installed and does not run on the node: its DaemonSet's node selector, affinity or tolerations leave it out."
 		if kept {
 			text = "The device plugin's DaemonSet does not tolerate the taint " + taint.ToString() + " of the node: add the toleration."
 		}
-		return Fix{Text: text, Commands: []string{fmt.Sprintf("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace), "kubectl get node " + n.Name + " --show-labels"}}
+		return Fix{Text: text, Commands: []string{command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace), command("kubectl get node %s --show-labels", n.Name)}}
 	}
 	if _, ok := clusterPolicy(f); ok {
 		if policyOff(f, "devicePlugin") {
 			return Fix{Text: "The operator's device plugin is switched off: switch it on, or use a DRA driver.", Commands: changeOperator(f, "devicePlugin.enabled", true)}
 		}
 		return Fix{Text: "The operator has not placed its device plugin on the node: see its labels nvidia.com/gpu.deploy.* and what the operator says.",
-			Commands: []string{"kubectl get node " + n.Name + " --show-labels", fmt.Sprintf("kubectl logs -n %s -l app=gpu-operator --tail 50", operatorNamespace(f))}}
+			Commands: []string{command("kubectl get node %s --show-labels", n.Name), command("kubectl logs -n %s -l app=gpu-operator --tail 50", operatorNamespace(f))}}
 	}
 	return Fix{
 		Text:     "Install the GPU operator, or the device plugin alone where driver and toolkit are on the node already.",
-		Commands: []string{"helm install gpu-operator gpu-operator --repo " + chartRepository(chartOperator) + " -n gpu-operator --create-namespace"},
+		Commands: []string{command("helm install gpu-operator gpu-operator --repo %s -n gpu-operator --create-namespace", chartRepository(chartOperator))},
 	}
 }
 
@@ -305,7 +348,7 @@ func checkDuplicate(r *Result, n *Node) {
 	for _, owner := range sortedKeys(owners) {
 		pod := owners[owner]
 		found.Evidence = append(found.Evidence, fieldEvidence(PodObject(pod), ".spec.containers[].image", "%s, made by %s", images(pod), ownerOf(pod)))
-		found.Fix.Commands = append(found.Fix.Commands, fmt.Sprintf("# one of them: kubectl delete %s -n %s", ownerOf(pod), pod.Namespace))
+		found.Fix.Commands = append(found.Fix.Commands, "# one of them: "+command("kubectl delete %s -n %s", ownerOf(pod), pod.Namespace))
 	}
 	r.Add(found)
 }

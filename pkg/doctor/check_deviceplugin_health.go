@@ -47,9 +47,11 @@ func checkUnhealthy(f *Facts, r *Result, n *Node) {
 		return pod.DeletionTimestamp != nil || starting(f, []*corev1.Pod{pod})
 	}):
 		return // the plugin restarts
+	case f.Missing("api/pods") == "" && pluginGone(n):
+		return // dp.none
 	}
 	r.Add(Finding{
-		Object: n.Object(), Title: "the node has GPUs that it does not offer, because its device plugin calls them unhealthy or is gone",
+		Object: n.Object(), Title: "the node has GPUs that it does not offer, because its device plugin calls them unhealthy",
 		Evidence: lost,
 		Fix: Fix{
 			Text:     "Find out what is wrong with the GPU (nvidia-smi, kernel log), repair or reset it, and restart the device plugin's pod there: a device stays unhealthy until then.",

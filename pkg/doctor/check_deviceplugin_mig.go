@@ -58,7 +58,7 @@ func checkMIGNode(f *Facts, r *Result, n *Node) {
 	}
 	fix := Fix{Text: "Divide all GPUs of the node alike, or use the strategy mixed, which allows any division."}
 	if want := n.Labels["nvidia.com/mig.config"]; want != "" {
-		fix.Commands = append(fix.Commands, "kubectl label node "+n.Name+" nvidia.com/mig.config=all-disabled --overwrite # or a configuration that divides all alike")
+		fix.Commands = append(fix.Commands, command("kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or a configuration that divides all alike", n.Name))
 	}
 	if h, ok := releaseOf(f, chartDevicePlugin); ok {
 		fix.Commands = append(fix.Commands, helmUpgrade(h, "migStrategy=mixed"))

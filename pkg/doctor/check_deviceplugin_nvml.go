@@ -90,7 +90,7 @@ func nvmlFix(f *Facts, n *Node, pod *corev1.Pod, class string) Fix {
 		return Fix{
 			Text: "The pod has its RuntimeClass, so that the runtime behind it does not find the driver: check the driver on the node (nvidia-smi). If the driver lies elsewhere than at / or " +
 				"/run/nvidia/driver, tell the plugin where (nvidiaDriverRoot).",
-			Commands: []string{fmt.Sprintf("kubectl get runtimeclass %s -o yaml", class), fmt.Sprintf("kubectl gpu-fault runtime show %s", n.Name)},
+			Commands: []string{command("kubectl get runtimeclass %s -o yaml", class), command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}
 	name := ""
@@ -103,12 +103,12 @@ func nvmlFix(f *Facts, n *Node, pod *corev1.Pod, class string) Fix {
 		return Fix{
 			Text: "The pod runs under the node's default runtime, which is not NVIDIA's, and there is no RuntimeClass for that: configure the runtime on the node, then either make it the default or " +
 				"create a RuntimeClass and give it to the plugin.",
-			Commands: []string{fmt.Sprintf("kubectl gpu-fault runtime show %s", n.Name)},
+			Commands: []string{command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}
 	fix := Fix{
 		Text:     fmt.Sprintf("The pod runs under the node's default runtime, which is not NVIDIA's: give it the RuntimeClass %s, or make NVIDIA's runtime the node's default.", name),
-		Commands: []string{fmt.Sprintf(`kubectl patch %s -n %s --type merge -p '{"spec":{"template":{"spec":{"runtimeClassName":%q}}}}'`, ownerOf(pod), pod.Namespace, name)},
+		Commands: []string{command("kubectl patch %s -n %s --type merge -p %s", ownerOf(pod), pod.Namespace, fmt.Sprintf(`{"spec":{"template":{"spec":{"runtimeClassName":%q}}}}`, name))},
 	}
 	if h, ok := releaseOf(f, chartDevicePlugin); ok && h.Namespace == pod.Namespace {
 		fix.Commands, fix.Values = []string{helmUpgrade(h, "runtimeClassName="+name)}, "runtimeClassName: "+name+"\n"

@@ -187,7 +187,7 @@ func checkConfigs(f *Facts, r *Result, configs pluginConfigs) {
 				Object: n.Object(), Confidence: Likely, Title: "the node wants a device plugin configuration that is not in the ConfigMap",
 				Evidence: append(labelEvidence(n, configLabel), fieldEvidence(object, ".data", "has %s", joined(sortedKeys(configs.in.Data)))),
 				Fix: Fix{Text: "Name one that is there (" + joined(sortedKeys(configs.in.Data)) + "), or add it.",
-					Commands: []string{fmt.Sprintf("kubectl label node %s %s=%s --overwrite", n.Name, configLabel, firstOr(sortedKeys(configs.in.Data), "NAME"))}},
+					Commands: []string{command("kubectl label node %s %s=%s --overwrite", n.Name, configLabel, firstOr(sortedKeys(configs.in.Data), "NAME"))}},
 			})
 			continue
 		}
@@ -197,7 +197,7 @@ func checkConfigs(f *Facts, r *Result, configs pluginConfigs) {
 	}
 	if shares != "" && !used && len(f.GPUNodes) > 0 {
 		fix := Fix{Text: "Make it the default, or name it in the label of the nodes that are to share their GPUs.",
-			Commands: []string{fmt.Sprintf("kubectl label node %s %s=%s", f.GPUNodes[0].Name, configLabel, shares)}}
+			Commands: []string{command("kubectl label node %s %s=%s", f.GPUNodes[0].Name, configLabel, shares)}}
 		if change := changeOperator(f, "devicePlugin.config.default", shares); change != nil {
 			fix.Commands = change
 		}
@@ -216,7 +216,7 @@ func firstOr(all []string, otherwise string) string {
 }
 
 func editConfigMap(m *corev1.ConfigMap) string {
-	return fmt.Sprintf("kubectl edit configmap %s -n %s", m.Name, m.Namespace)
+	return command("kubectl edit configmap %s -n %s", m.Name, m.Namespace)
 }
 
 // checkReplicas compares a node's capacity with what its configuration makes of its GPUs.
@@ -298,7 +298,7 @@ func checkMPS(f *Facts, r *Result, n *Node) {
 		case len(daemons) == 0 && n.Labels["nvidia.com/mps.capable"] != "true":
 			found.Title = "the device plugin waits for an MPS control daemon that is not placed on the node: it lacks the label nvidia.com/mps.capable"
 			found.Evidence = append(found.Evidence, fieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/mps.capable=true"))
-			found.Fix = Fix{Text: "Let feature discovery run, which sets the label (gfd.enabled=true in the chart), or set it by hand.", Commands: []string{"kubectl label node " + n.Name + " nvidia.com/mps.capable=true"}}
+			found.Fix = Fix{Text: "Let feature discovery run, which sets the label (gfd.enabled=true in the chart), or set it by hand.", Commands: []string{command("kubectl label node %s nvidia.com/mps.capable=true", n.Name)}}
 			if h, ok := releaseOf(f, chartDevicePlugin); ok {
 				found.Fix.Commands = append([]string{helmUpgrade(h, "gfd.enabled=true")}, found.Fix.Commands...)
 			}

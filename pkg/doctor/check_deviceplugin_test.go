@@ -94,6 +94,19 @@ func TestDevicePlugin(t *testing.T) {
 				custom("ClusterPolicy", "", "cluster-policy", map[string]any{"devicePlugin": map[string]any{"enabled": false}}, map[string]any{"state": "ready"})}},
 			want: []string{"root dp.none warning Node gpu-1"}, fix: []string{`kubectl patch clusterpolicy cluster-policy --type merge -p '{"spec":{"devicePlugin":{"enabled":true}}}'`},
 		},
+		"the plugin is gone": {
+			s:    snapshot.Snapshot{Nodes: []corev1.Node{gpuNode(offers("nvidia.com/gpu", 8, 0))}},
+			want: []string{"root dp.none error Node gpu-1"}, evidence: []string{"capacity nvidia.com/gpu: 8, allocatable nvidia.com/gpu: 0", "(no pod of a device plugin)"},
+			fix: []string{"helm upgrade --install nvdp nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin -n kube-system"},
+		},
+		"the plugin is there and calls all GPUs unhealthy": {
+			s:    snapshot.Snapshot{Nodes: []corev1.Node{gpuNode(offers("nvidia.com/gpu", 8, 0))}, Pods: []corev1.Pod{standalonePlugin()}},
+			want: []string{"root dp.unhealthy error Node gpu-1", "unknown dp.nvml-missing Pod gpu-operator/nvidia-device-plugin-x", "unknown dp.unhealthy-xid Pod gpu-operator/nvidia-device-plugin-x"},
+		},
+		"no plugin is seen, and some GPUs are unhealthy": {
+			s:    snapshot.Snapshot{Nodes: []corev1.Node{gpuNode(offers("nvidia.com/gpu", 8, 7))}},
+			want: []string{"root dp.unhealthy error Node gpu-1"},
+		},
 		"a GPU is unhealthy after an XID": {
 			s:    snapshot.Snapshot{Nodes: []corev1.Node{gpuNode(offers("nvidia.com/gpu", 8, 7))}, Pods: []corev1.Pod{standalonePlugin()}, Logs: []snapshot.Log{logOf(standalonePlugin(), xidLog)}},
 			want: []string{"root dp.unhealthy-xid error Node gpu-1", "dp.unhealthy Node gpu-1"}, evidence: []string{"Xid=48", "capacity nvidia.com/gpu: 8, allocatable nvidia.com/gpu: 7"},

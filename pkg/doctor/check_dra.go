@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -39,7 +38,7 @@ func draDevicesOn(f *Facts, node string) int {
 
 func unallocatableCheck() Check {
 	return Check{
-		ID: "dra.unallocatable", Layer: LayerDRA,
+		ID: "dra.unallocatable", Layer: LayerDRA, From: []string{"api/pods"},
 		Title: "a pod's claim for GPUs gets no device",
 		Needs: []Need{NeedAPI},
 		Reads: "Pending pods with resource claims, their claims, DeviceClasses, ResourceSlices of NVIDIA's drivers, and what the scheduler says",
@@ -57,7 +56,7 @@ func unallocatableCheck() Check {
 					return
 				}
 			}
-			for _, pod := range f.GPUPods {
+			for _, pod := range f.claimPods {
 				if pod.Spec.NodeName == "" && len(pod.Spec.ResourceClaims) > 0 && f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace {
 					checkClaims(f, r, pod)
 				}
@@ -67,7 +66,7 @@ func unallocatableCheck() Check {
 }
 
 func usesClaims(f *Facts) bool {
-	return slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return len(pod.Spec.ResourceClaims) > 0 })
+	return len(f.claimPods) > 0
 }
 
 func checkClaims(f *Facts, r *Result, pod *corev1.Pod) {
@@ -75,10 +74,10 @@ func checkClaims(f *Facts, r *Result, pod *corev1.Pod) {
 	for _, wanted := range pod.Spec.ResourceClaims {
 		claim := claimOf(f, pod, wanted)
 		if claim == nil {
-			if e, ok := mentions(said, "resourceclaim", "resource claim"); ok {
+			if e, ok := mentions(said, "resourceclaim", "resource claim"); ok && f.offersClaims() {
 				r.Add(claimFinding(pod, []Evidence{e}, "the pod's resource claim has not been made", Fix{
 					Text:     "See whether its template is there, and what the events of the pod say.",
-					Commands: []string{fmt.Sprintf("kubectl get resourceclaims,resourceclaimtemplates -n %s", pod.Namespace), fmt.Sprintf("kubectl describe pod %s -n %s", shellQuote(pod.Name), pod.Namespace)},
+					Commands: []string{command("kubectl get resourceclaims,resourceclaimtemplates -n %s", pod.Namespace), command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 				}))
 			}
 			continue
@@ -100,7 +99,7 @@ func checkClass(f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, clas
 	object := Object{Kind: "ResourceClaim", Namespace: claim.Namespace, Name: claim.Name}
 	evidence := append([]Evidence{fieldEvidence(object, ".spec.devices.requests[].exactly.deviceClassName", "%s", class)}, said...)
 	at := slices.IndexFunc(f.DeviceClasses, func(d resourcev1.DeviceClass) bool { return d.Name == class })
-	ours := strings.HasSuffix(class, "nvidia.com") || strings.Contains(class, "gpu")
+	ours := strings.HasSuffix(class, "nvidia.com") || strings.Contains(class, "gpu") && !ofOthers(class)
 	driver := draGPU
 	if at >= 0 {
 		for _, s := range f.DeviceClasses[at].Spec.Selectors {
@@ -118,7 +117,7 @@ func checkClass(f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, clas
 	if !ours {
 		return Finding{}, false // another vendor's
 	}
-	install := []string{"helm install " + chartDRA + " " + chartDRA + " --repo " + chartRepository(chartDRA) + " -n " + chartDRA + " --create-namespace --set resources.gpus.enabled=true"}
+	install := []string{command("helm install %s %s --repo %s -n %s --create-namespace --set resources.gpus.enabled=true", chartDRA, chartDRA, chartRepository(chartDRA), chartDRA)}
 	if h, ok := releaseOf(f, chartDRA); ok {
 		install = []string{helmUpgrade(h, "resources.gpus.enabled=true", "gpuResourcesEnabledOverride=true")}
 	} else if len(f.Component(DRADriver)) > 0 { // installed, and its release is not known
@@ -152,7 +151,7 @@ func checkClass(f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, clas
 	found := claimFinding(pod, append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "%d devices of %s, %d not allocated", total, driver, free)),
 		"devices are free, and none fits the claim", Fix{
 			Text:     "Compare the claim's selectors, count and constraints with the attributes of the devices, and the pod's node selector with where they are.",
-			Commands: []string{fmt.Sprintf("kubectl get resourceclaim %s -n %s -o yaml", claim.Name, claim.Namespace), "kubectl get resourceslices -o yaml"},
+			Commands: []string{command("kubectl get resourceclaim %s -n %s -o yaml", claim.Name, claim.Namespace), "kubectl get resourceslices -o yaml"},
 		})
 	found.Confidence = Possible
 	if _, ok := mentions(said, "cannot allocate all claims"); ok {
@@ -266,7 +265,7 @@ func mentions(said []Evidence, texts ...string) (Evidence, bool) {
 
 func prepareCheck() Check {
 	return Check{
-		ID: "dra.prepare", Layer: LayerDRA,
+		ID: "dra.prepare", Layer: LayerDRA, From: []string{"api/pods"},
 		Title:    "the DRA driver cannot prepare a pod's claim on its node",
 		Needs:    []Need{NeedAPI, NeedLogs},
 		Reads:    "events FailedPrepareDynamicResources of pods that are not ready, DRA driver pods on their nodes, sockets in the kubelet's plugins_registry",
@@ -279,7 +278,7 @@ func prepareCheck() Check {
 			if !usesClaims(f) || r.Lacks(f, "api/events") || r.Lacks(f, "api/pods") {
 				return
 			}
-			for _, pod := range f.GPUPods {
+			for _, pod := range f.claimPods {
 				if pod.Spec.NodeName != "" && len(pod.Spec.ResourceClaims) > 0 && !podReady(pod) && pod.DeletionTimestamp == nil {
 					checkPrepare(f, r, pod)
 				}
@@ -322,23 +321,4 @@ func checkPrepare(f *Facts, r *Result, pod *corev1.Pod) {
 		return
 	}
 	r.Pass(PodObject(pod))
-}
-
-// nvidiaClaims is whether one of a pod's claims is for NVIDIA's driver.
-func nvidiaClaims(f *Facts, pod *corev1.Pod) bool {
-	for _, wanted := range pod.Spec.ResourceClaims {
-		claim := claimOf(f, pod, wanted)
-		if claim == nil {
-			continue
-		}
-		if slices.ContainsFunc(classesOf(claim), func(class string) bool { return strings.HasSuffix(class, "nvidia.com") }) {
-			return true
-		}
-		if a := claim.Status.Allocation; a != nil && slices.ContainsFunc(a.Devices.Results, func(d resourcev1.DeviceRequestAllocationResult) bool {
-			return strings.HasSuffix(d.Driver, "nvidia.com")
-		}) {
-			return true
-		}
-	}
-	return false
 }

@@ -86,7 +86,7 @@ func checkSlice(f *Facts, r *Result, s *resourcev1.ResourceSlice) {
 	if n == nil {
 		r.Add(Finding{
 			Severity: Warning, Object: object, Title: "the slice offers devices of a node that does not exist", Evidence: []Evidence{place},
-			Fix: Fix{Text: "Delete it: its driver is gone with the node.", Commands: []string{"kubectl delete resourceslice " + s.Name}},
+			Fix: Fix{Text: "Delete it: its driver is gone with the node.", Commands: []string{command("kubectl delete resourceslice %s", s.Name)}},
 		})
 		return
 	}
@@ -94,7 +94,7 @@ func checkSlice(f *Facts, r *Result, s *resourcev1.ResourceSlice) {
 		r.Add(Finding{
 			Severity: Warning, Confidence: Likely, Object: object, Nodes: []string{n.Name}, Title: "the slice offers devices of a node on which no DRA driver runs",
 			Evidence: []Evidence{place, fieldEvidence(n.Object(), "pods", "none of the DRA driver")},
-			Fix:      Fix{Text: "Let the driver's plugin run on the node, or delete the slice if it is not to come back.", Commands: []string{"kubectl get daemonsets -A | grep dra-driver", "kubectl delete resourceslice " + s.Name}},
+			Fix:      Fix{Text: "Let the driver's plugin run on the node, or delete the slice if it is not to come back.", Commands: []string{"kubectl get daemonsets -A | grep dra-driver", command("kubectl delete resourceslice %s", s.Name)}},
 		})
 		return
 	}
@@ -234,7 +234,7 @@ func checkDomain(f *Facts, r *Result, u unstructured.Unstructured, told map[stri
 	object := Object{Kind: "ComputeDomain", Namespace: u.GetNamespace(), Name: u.GetName()}
 	status, _, _ := unstructured.NestedString(u.Object, "status", "status")
 	var waiting []*corev1.Pod
-	for _, pod := range f.GPUPods {
+	for _, pod := range f.claimPods {
 		if pod.Namespace == u.GetNamespace() && !podReady(pod) && pod.Spec.NodeName != "" && f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace && usesDomain(u, pod) {
 			waiting = append(waiting, pod)
 		}
@@ -248,7 +248,7 @@ func checkDomain(f *Facts, r *Result, u unstructured.Unstructured, told map[stri
 		Evidence: []Evidence{fieldEvidence(object, ".status.status", "%s", orNone(status)), fieldEvidence(PodObject(waiting[0]), ".status.phase", "%s", waiting[0].Status.Phase)},
 		Fix: Fix{
 			Text:     "See which of its daemons is not ready: an IMEX daemon of the host (nvidia-imex.service), another NVLink clique, and blocked ports between the nodes are what stops them.",
-			Commands: []string{fmt.Sprintf("kubectl describe computedomain %s -n %s", u.GetName(), u.GetNamespace()), "kubectl get pods -A -o wide | grep " + u.GetName(), "kubectl get nodes -L nvidia.com/gpu.clique"},
+			Commands: []string{command("kubectl describe computedomain %s -n %s", u.GetName(), u.GetNamespace()), command("kubectl get pods -A -o wide | grep -F %s", u.GetName()), "kubectl get nodes -L nvidia.com/gpu.clique"},
 		},
 	}
 	for _, pod := range waiting {
@@ -305,7 +305,7 @@ func sessionInUse(f *Facts, n *Node) (Evidence, bool) {
 
 // disableIMEX is the command that stops the host's IMEX daemon for good.
 func disableIMEX(n *Node) string {
-	return fmt.Sprintf("kubectl debug node/%s -it --profile=sysadmin --image=busybox -- chroot /host sh -c 'systemctl disable --now nvidia-imex && systemctl mask nvidia-imex'", n.Name)
+	return onHost(n.Name, "sudo systemctl disable --now nvidia-imex && sudo systemctl mask nvidia-imex")
 }
 
 // usesDomain is whether a pod claims a channel of a compute domain, by the template that the domain makes.

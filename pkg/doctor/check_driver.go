@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"cmp"
-	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -80,11 +79,11 @@ func packager(n *Node) string {
 func installHeaders(n *Node) []string {
 	switch kernel := kernelOf(n); packager(n) {
 	case "apt":
-		return []string{"apt-get install -y linux-headers-" + kernel + "   # on the node", "dkms autoinstall -k " + kernel + "   # on the node", "modprobe nvidia   # on the node"}
+		return []string{onHost(n.Name, "sudo apt-get install -y linux-headers-%s", kernel), onHost(n.Name, "sudo dkms autoinstall -k %s", kernel), onHost(n.Name, "sudo modprobe nvidia")}
 	case "dnf":
-		return []string{"dnf install -y kernel-devel-" + kernel + " kernel-headers   # on the node", "dkms autoinstall -k " + kernel + "   # on the node", "modprobe nvidia   # on the node"}
+		return []string{onHost(n.Name, "sudo dnf install -y kernel-devel-%s kernel-headers", kernel), onHost(n.Name, "sudo dkms autoinstall -k %s", kernel), onHost(n.Name, "sudo modprobe nvidia")}
 	case "zypper":
-		return []string{"zypper install -y kernel-default-devel   # on the node, of the release of " + kernel, "dkms autoinstall -k " + kernel + "   # on the node", "modprobe nvidia   # on the node"}
+		return []string{onHost(n.Name, "sudo zypper install -y kernel-default-devel"), onHost(n.Name, "sudo dkms autoinstall -k %s", kernel), onHost(n.Name, "sudo modprobe nvidia")}
 	}
 	return nil
 }
@@ -95,17 +94,17 @@ func installDriver(f *Facts, n *Node) Fix {
 	case containerDriver(f, n):
 		fix := Fix{Text: "The GPU operator's driver container must load it: look at the log of its pod on the node. If the driver is to be installed on the host instead, set driver.enabled=false."}
 		for _, pod := range n.Component(Driver) {
-			fix.Commands = append(fix.Commands, fmt.Sprintf("kubectl logs -n %s %s --all-containers --tail=100", pod.Namespace, pod.Name))
+			fix.Commands = append(fix.Commands, command("kubectl logs -n %s %s --all-containers --tail=100", pod.Namespace, pod.Name))
 		}
 		if len(fix.Commands) == 0 {
 			fix.Text = "The GPU operator is to install it by a container, but no driver pod runs on the node: look at the DaemonSet's node selector, and at the node's labels nvidia.com/gpu.deploy.driver " +
 				"and feature.node.kubernetes.io/kernel-version.full. If the driver is to be installed on the host instead, set driver.enabled=false."
-			fix.Commands = append([]string{"kubectl get daemonset -A -l app=nvidia-driver-daemonset"}, "kubectl describe node "+shellQuote(n.Name))
+			fix.Commands = append([]string{"kubectl get daemonset -A -l app=nvidia-driver-daemonset"}, command("kubectl describe node %s", n.Name))
 		}
 		return fix
 	case n.Distribution == Talos:
 		return Fix{Text: "Talos loads the driver from system extensions: install nonfree-kmod-nvidia (or nvidia-open-gpu-kernel-modules) and nvidia-container-toolkit of the node's Talos release, " +
-			"and add nvidia, nvidia_uvm, nvidia_drm and nvidia_modeset to machine.kernel.modules.", Commands: []string{"talosctl -n " + shellQuote(n.Name) + " get extensions"}}
+			"and add nvidia, nvidia_uvm, nvidia_drm and nvidia_modeset to machine.kernel.modules.", Commands: []string{command("talosctl -n %s get extensions", n.Name)}}
 	case n.Distribution == Bottlerocket:
 		return Fix{Text: "Bottlerocket has the driver only in its variants whose names end in -nvidia: run the node from one of these."}
 	case n.Distribution == GKE:
@@ -119,7 +118,7 @@ func installDriver(f *Facts, n *Node) Fix {
 
 // reloadDriver are commands that load the driver's modules anew.
 func reloadDriver(n *Node) []string {
-	return drain(n, "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia   # on the node; when that says \"in use\", reboot it", "modprobe nvidia   # on the node", "kubectl uncordon "+shellQuote(n.Name))
+	return drain(n, onHost(n.Name, "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia"), onHost(n.Name, "sudo modprobe nvidia"), uncordon(n))
 }
 
 // moduleLoaded is whether a kernel module is loaded; known is false when that was not read.
@@ -189,7 +188,7 @@ func libraryVersions(host *node.Diagnosis) map[string][]string {
 // podTexts finds one of the texts in what a pod of the node says now: logs of pods that are not ready, and messages of their containers.
 func podTexts(f *Facts, n *Node, texts ...string) (Evidence, bool) {
 	for _, pod := range n.Pods {
-		if Ended(pod) || podReady(pod) || ComponentOf(pod.Labels, pod.Spec) == "" && !WantsGPU(pod) {
+		if Ended(pod) || podReady(pod) || ComponentOf(pod.Labels, pod.Spec) == "" && !f.wantsGPU(pod) {
 			continue
 		}
 		if e, ok := logEvidence(f, pod, texts...); ok {

@@ -138,21 +138,21 @@ func fabricFix(f *Facts, n *Node, driver string) Fix {
 	fix := Fix{
 		Text: "Install the Fabric Manager of exactly the driver's version, and start it. Where GPUs are of the generation of B200 and later, its InfiniBand modules must be loaded first (ib_umad, mlx5_ib). In a virtual " +
 			"machine, look on the host.",
-		Commands: []string{"systemctl enable --now nvidia-fabricmanager   # on the node", "journalctl -u nvidia-fabricmanager -n 50   # on the node"},
+		Commands: []string{onHost(n.Name, "sudo systemctl enable --now nvidia-fabricmanager"), onHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager")},
 	}
 	if driver != "" {
 		switch packager(n) {
 		case "apt":
-			fix.Commands = append([]string{fmt.Sprintf("apt-get install -y nvidia-fabricmanager-%s='%s-*'   # on the node", branch, driver)}, fix.Commands...)
+			fix.Commands = append([]string{onHost(n.Name, "sudo apt-get install -y nvidia-fabricmanager-%s=%s", branch, driver+"-*")}, fix.Commands...)
 		case "dnf":
-			fix.Commands = append([]string{fmt.Sprintf("dnf install -y nvidia-fabric-manager-%s   # on the node", driver)}, fix.Commands...)
+			fix.Commands = append([]string{onHost(n.Name, "sudo dnf install -y nvidia-fabric-manager-%s", driver)}, fix.Commands...)
 		}
 	}
 	if containerDriver(f, n) {
 		fix.Text = "The GPU operator's driver container starts the Fabric Manager where it finds NVSwitches: look at its pod's log on the node, and restart the pod when no GPU is in use."
 		fix.Commands = nil
 		for _, pod := range n.Component(Driver) {
-			fix.Commands = append(fix.Commands, fmt.Sprintf("kubectl logs -n %s %s -c nvidia-driver-ctr --tail=100", pod.Namespace, pod.Name), restartPod(pod.Namespace, pod.Name))
+			fix.Commands = append(fix.Commands, command("kubectl logs -n %s %s -c nvidia-driver-ctr --tail=100", pod.Namespace, pod.Name), restartPod(pod.Namespace, pod.Name))
 		}
 	}
 	return fix
@@ -179,7 +179,7 @@ func licenseCheck() Check {
 						Evidence: []Evidence{smiEvidence(n, g, "license_status", g.License.Status)},
 						Fix: Fix{
 							Text:     "Give the driver a client token of NVIDIA's license system, and look whether the node reaches the license server: /etc/nvidia/ClientConfigToken, nvidia-gridd.",
-							Commands: []string{"journalctl -u nvidia-gridd -n 50   # on the node"},
+							Commands: []string{onHost(n.Name, "sudo journalctl -u nvidia-gridd -n 50 --no-pager")},
 						},
 					}
 					if strings.Contains(strings.ToLower(g.License.Status), "(restricted)") {

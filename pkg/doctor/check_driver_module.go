@@ -159,16 +159,16 @@ func kernelsOwn(d node.PCIDevice) string {
 }
 
 func blacklist(n *Node, module string) Fix {
-	rebuild := map[string]string{"apt": "update-initramfs -u   # on the node", "dnf": "dracut --force   # on the node", "zypper": "dracut --force   # on the node"}[packager(n)]
-	lines := "blacklist " + module + `\n`
+	rebuild := map[string]string{"apt": "sudo update-initramfs -u", "dnf": "sudo dracut --force", "zypper": "sudo dracut --force"}[packager(n)]
+	file := "/etc/modprobe.d/blacklist-" + module + ".conf"
+	commands := []string{onHost(n.Name, "echo %s | sudo tee %s", "blacklist "+module, file)}
 	if module == "nouveau" {
-		lines += `options nouveau modeset=0\n`
+		commands = append(commands, onHost(n.Name, "echo %s | sudo tee -a %s", "options nouveau modeset=0", file))
 	}
-	commands := []string{"printf '" + lines + "' > /etc/modprobe.d/blacklist-" + module + ".conf   # on the node"}
 	if rebuild != "" {
-		commands = append(commands, rebuild)
+		commands = append(commands, onHost(n.Name, rebuild))
 	}
-	return Fix{Text: "Keep " + module + " from being loaded on " + osOf(n) + ", and reboot the node.", Commands: append(commands, drain(n, "systemctl reboot   # on the node", "kubectl uncordon "+shellQuote(n.Name))...)}
+	return Fix{Text: "Keep " + module + " from being loaded on " + osOf(n) + ", and reboot the node.", Commands: append(commands, drain(n, reboot(n), uncordon(n))...)}
 }
 
 func uvmCheck() Check {
@@ -210,7 +210,7 @@ func checkUVM(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 		Evidence: []Evidence{{Source: "/proc/modules and /dev on node " + n.Name, Text: fmt.Sprintf("module nvidia_uvm loaded: %t; device nvidia-uvm: %t", uvm, device)}},
 		Fix: Fix{
 			Text:     "Load the module and make its device; nvidia-persistenced, or a udev rule of the driver's packages, does it at each start of the node.",
-			Commands: []string{"nvidia-modprobe -u -c=0   # on the node", "ls -l /dev/nvidia-uvm   # on the node"},
+			Commands: []string{onHost(n.Name, "sudo nvidia-modprobe -u -c=0"), onHost(n.Name, "ls -l /dev/nvidia-uvm")},
 		},
 	}
 	if !uvm {
@@ -281,9 +281,9 @@ func checkDevices(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 		Evidence: []Evidence{{Source: "/dev on node " + n.Name, Text: fmt.Sprintf("nvidiactl: %t; GPUs with a device node: %d of %d (%s)", control, len(gpus), want,
 			cmp.Or(strings.Join(slices.Sorted(maps.Keys(gpus)), " "), "none"))}},
 		Fix: Fix{
-			Text: "Make them now, and let nvidia-persistenced run, or install the driver's udev rules, so that they are there after the next start.",
+			Text: "Make them now (nvidia-modprobe once for each GPU, with its number in the place of 0), and let nvidia-persistenced run, or install the driver's udev rules, so that they are there after the next start.",
 			Commands: []string{
-				"nvidia-modprobe -c 0 -u   # on the node, once with -c N for each GPU", "nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules   # on the node",
+				onHost(n.Name, "sudo nvidia-modprobe -c 0 -u"), onHost(n.Name, "sudo nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules"),
 			},
 		},
 	}
@@ -320,13 +320,13 @@ func checkLibraries(f *Facts, r *Result, n *Node) {
 	finding := Finding{
 		Title: "the driver's libraries are of another version than the module that is loaded", Object: n.Object(),
 		Fix: Fix{
-			Text: "The driver was updated while its old module was loaded. Drain the node, and load the new module or reboot. Keep it from happening again: hold the driver's packages, or leave " +
+			Text: "The driver was updated while its old module was loaded. Drain the node, and load the new module, or reboot when rmmod says that it is in use. Keep it from happening again: hold the driver's packages, or leave " +
 				"them out of unattended upgrades.",
 			Commands: reloadDriver(n),
 		},
 	}
 	if by := packager(n); by == "apt" {
-		finding.Fix.Commands = append(finding.Fix.Commands, "apt-mark hold 'nvidia-*' 'libnvidia-*'   # on the node")
+		finding.Fix.Commands = append(finding.Fix.Commands, onHost(n.Name, "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'"))
 	}
 	said, says := podTexts(f, n, mismatchTexts()...)
 	if n.Host == nil {
@@ -384,7 +384,7 @@ func gspCheck() Check {
 					}
 					fix := Fix{
 						Text:     "Drain the node, and reset the GPU or reboot. If it comes back, update the driver" + versionNote(n) + ".",
-						Commands: drain(n, resetGPU(g.event.PCI), "kubectl uncordon "+shellQuote(n.Name)),
+						Commands: drain(n, resetGPU(n, g.event.PCI), uncordon(n)),
 					}
 					if n.Host != nil && !n.Host.Probe.Driver.Open && driverVersion(n.Host) != "" {
 						fix.Text += " With the proprietary module, on GPUs before Hopper, the firmware can be switched off: NVreg_EnableGpuFirmware=0."
@@ -398,7 +398,7 @@ func gspCheck() Check {
 					r.Add(Finding{
 						Severity: Warning, Confidence: Possible, Title: "nvidia-smi does not come back: the driver, or the firmware of a GPU, hangs", Object: n.Object(),
 						Evidence: []Evidence{{Source: "nvidia-smi on node " + n.Name, Text: firstLine(v.smiError)}},
-						Fix:      Fix{Text: "Run nvidia-smi on the node, and look at the kernel log meanwhile. When it hangs there, too, drain the node and reboot it.", Commands: drain(n, "systemctl reboot   # on the node")},
+						Fix:      Fix{Text: "Run nvidia-smi on the node, and look at the kernel log meanwhile. When it hangs there, too, drain the node and reboot it.", Commands: drain(n, reboot(n))},
 					})
 				case len(groups) == 0:
 					r.Pass(n.Object())
@@ -437,7 +437,7 @@ func persistenceCheck() Check {
 					r.Add(Finding{
 						Severity: Info, Title: "the driver unloads its state whenever no process uses the GPU (persistence mode is off)", Object: smiObject(n, g), Nodes: []string{n.Name},
 						Evidence: []Evidence{smiEvidence(n, g, "persistence_mode", "Disabled")},
-						Fix:      Fix{Text: "Run nvidia-persistenced on the node.", Commands: []string{"systemctl enable --now nvidia-persistenced   # on the node"}},
+						Fix:      Fix{Text: "Run nvidia-persistenced on the node.", Commands: []string{onHost(n.Name, "sudo systemctl enable --now nvidia-persistenced")}},
 					})
 				}
 			})

@@ -164,7 +164,7 @@ func secureBootCheck() Check {
 			Fix: Fix{
 				Text: "Use a module that is signed: packages of " + osOf(n) + " (on Ubuntu, linux-modules-nvidia-*), or a precompiled driver container. Or sign the module and enrol the key (mokutil --import, then reboot), or switch " +
 					"Secure Boot off in the firmware.",
-				Commands: []string{"mokutil --sb-state   # on the node"},
+				Commands: []string{onHost(n.Name, "mokutil --sb-state")},
 			},
 		}
 		if n.Host != nil && n.Host.Probe.SecureBoot != "" {
@@ -263,14 +263,14 @@ func driverImageFinding(f *Facts, n *Node, e Evidence, image string) Finding {
 		Fix: Fix{
 			Text: fmt.Sprintf("The image %s does not exist. Choose a driver.version that NVIDIA publishes for %s; where there is none, install the driver on the host and set driver.enabled=false. "+
 				"With driver.usePrecompiled=true the tag has the kernel, and most kernels have no image.", image, osOf(n)),
-			Commands: append([]string{"kubectl get node " + shellQuote(n.Name) + " --show-labels"}, changeOperator(f, "driver.enabled", false)...),
+			Commands: append([]string{command("kubectl get node %s --show-labels", n.Name)}, changeOperator(f, "driver.enabled", false)...),
 		},
 	}
 }
 
 func driverUpgradeCheck() Check {
 	return Check{
-		ID: "drv.upgrade-stuck", Layer: LayerDriver,
+		ID: "drv.upgrade-stuck", Layer: LayerDriver, From: []string{"api/pods"},
 		Title: "an upgrade of the driver does not get on",
 		Needs: []Need{NeedAPI, NeedLogs},
 		Reads: "the node's labels nvidia.com/gpu-driver-upgrade-state and nvidia.com/gpu.deploy.*, and the logs of driver pods that are not ready",
@@ -293,8 +293,8 @@ const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
 func checkUpgrade(f *Facts, r *Result, n *Node) {
 	finding := Finding{Object: n.Object(), Evidence: labelEvidence(n, upgradeState), Fix: Fix{
 		Text: "End the pods that use GPUs on the node, or let the operator do it (driver.upgradePolicy.drain.enable=true); then have it try again, by the label.",
-		Commands: append(changeOperator(f, "driver.upgradePolicy.drain.enable", true), "kubectl get pods -A -o wide --field-selector spec.nodeName="+shellQuote(n.Name),
-			"kubectl label node "+shellQuote(n.Name)+" --overwrite "+upgradeState+"=upgrade-required"),
+		Commands: append(changeOperator(f, "driver.upgradePolicy.drain.enable", true), command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
+			command("kubectl label node %s --overwrite %s=upgrade-required", n.Name, upgradeState)),
 	}}
 	state := n.Labels[upgradeState]
 	said, says := driverPodSays(f, n, upgradeTexts()...)

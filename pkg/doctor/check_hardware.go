@@ -39,17 +39,23 @@ func gpuSymptoms(more ...string) []string {
 // drain are the commands that take a node out of use before its GPU is reset.
 func drain(n *Node, more ...string) []string {
 	return append([]string{
-		"kubectl cordon " + shellQuote(n.Name), "kubectl drain " + shellQuote(n.Name) + " --ignore-daemonsets --delete-emptydir-data",
+		command("kubectl cordon %s", n.Name), command("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name),
 	}, more...)
 }
 
-// resetGPU says how to reset one GPU.
-func resetGPU(p xid.PCI) string {
+// resetGPU is the command that resets one GPU, or all where none is named. It fails while something uses them; a reboot does the same.
+func resetGPU(n *Node, p xid.PCI) string {
 	if p == (xid.PCI{}) {
-		return "nvidia-smi --gpu-reset   # on the node, as root, when nothing uses its GPUs; or reboot it"
+		return onHost(n.Name, "sudo nvidia-smi --gpu-reset")
 	}
-	return fmt.Sprintf("nvidia-smi --gpu-reset -i %s   # on the node, as root, when nothing uses the GPU; or reboot it", p.WithFunction())
+	return onHost(n.Name, "sudo nvidia-smi --gpu-reset -i %s", p.WithFunction())
 }
+
+// reboot is the command that reboots a node.
+func reboot(n *Node) string { return onHost(n.Name, "sudo systemctl reboot") }
+
+// uncordon is the command that lets a node take pods again.
+func uncordon(n *Node) string { return command("kubectl uncordon %s", n.Name) }
 
 // incidentFinding is what all findings about incidents have in common.
 func (v *gpuView) incidentFinding(g sameKind, severity Severity, title string, fix Fix) Finding {
@@ -60,16 +66,26 @@ func (v *gpuView) incidentFinding(g sameKind, severity Severity, title string, f
 	if g.event.Kind == xid.KindSXid {
 		f.Object = Object{Kind: "NVSwitch", Name: v.node.Name + "/" + g.event.PCI.String()}
 	}
+	if v.healthy(g.event) {
+		f.times = v.times(g) // so that it is over, and explains only what came about then
+	}
 	switch {
+	case v.past(g):
+		f.Severity, f.Confidence = Info, Certain
+		f.Title += ", more than a day ago; nvidia-smi shows the GPU well now"
+		f.Fix = Fix{Text: "Nothing is to be done now. If it comes back, the GPU needs a look."}
 	case v.over(g):
 		f.Severity, f.Confidence = Info, Possible
 		f.Title += ", before the driver was loaded last; the GPU answers since"
 	case g.fromUserSpace():
 		f.Confidence = Possible
-		f.Title += "; a program wrote that line to the kernel log, not the driver"
+		f.Title = "the kernel log tells of " + codeName(g.event) + ", but a program wrote that line, not the driver"
+		if f.Severity == Error {
+			f.Severity = Warning
+		}
 		f.Fix = Fix{
 			Text:     "Find out who writes it: this tool, or another that tests how faults are found. Detectors that read the log act on it as on a real one. A driver writes with the facility kern, programs with user.",
-			Commands: []string{"dmesg -x | grep -e NVRM -e nvswitch   # on the node"},
+			Commands: []string{onHost(v.node.Name, "sudo dmesg -x | grep -e NVRM -e nvswitch")},
 		}
 	case g.incidents[0].primary.condition != "":
 		f.Confidence, f.written = Likely, true // a detector's word: it does not tell who wrote the line
@@ -147,7 +163,7 @@ func (v *gpuView) troubled(g nvidiasmi.GPU) bool {
 		return true
 	}
 	for _, group := range groupIncidents(v.incidents) {
-		if g.PCI == nil || group.event.PCI.String() != g.PCI.String() || v.over(group) {
+		if g.PCI == nil || group.event.PCI.String() != g.PCI.String() || v.over(group) || v.past(group) {
 			continue
 		}
 		severity := Error
@@ -185,13 +201,13 @@ func checkRecovery(r *Result, n *Node, g nvidiasmi.GPU) {
 	if g.PCI != nil {
 		at = *g.PCI
 	}
-	last := resetGPU(at)
+	last := resetGPU(n, at)
 	if strings.Contains(need, "reboot") {
-		last = "systemctl reboot   # on the node"
+		last = reboot(n)
 	}
 	r.Add(Finding{
 		Severity: severity, Title: "the driver says that the GPU needs " + need, Object: smiObject(n, g), Nodes: []string{n.Name}, Evidence: evidence,
-		Fix: Fix{Text: "Drain the node, do what the driver asks for, and uncordon it.", Commands: drain(n, last, "kubectl uncordon "+shellQuote(n.Name))},
+		Fix: Fix{Text: "Drain the node, do what the driver asks for, and uncordon it.", Commands: drain(n, last, uncordon(n))},
 	})
 }
 

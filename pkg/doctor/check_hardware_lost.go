@@ -43,14 +43,23 @@ func checkLost(f *Facts, r *Result, n *Node) {
 	}
 	groups := groupIncidents(v.of("hw.gpu-lost"))
 	for _, g := range groups {
-		if lost[g.event.PCI] {
+		if lost[g.event.PCI] || g.fromUserSpace() && len(v.lostEvidence(g.event.PCI)) > 0 { // what else says so says it better
 			continue
 		}
-		severity, title := Error, "the GPU has fallen off the bus"
-		if v.answers(g.event.PCI) {
+		severity, title, fix := Error, "the GPU has fallen off the bus", lostFix(n, g.event.PCI)
+		told := g.incidents[0].primary.condition
+		switch answers := v.answers(g.event.PCI) || g.event.PCI == (xid.PCI{}) && v.allAnswer(); {
+		case answers && told != "":
+			severity, title = Warning, "the GPU has fallen off the bus according to a condition of the node, but nvidia-smi shows all GPUs and they answer"
+			fix = Fix{Text: "The GPU answers, so that the condition is old, or a test's: look for the line that it quotes in the kernel log, and restart the agent that set the condition " +
+				"(node-problem-detector takes a permanent condition back only then). Only if nvidia-smi loses the GPU again, have the node drained and the GPU looked at.",
+				Commands: []string{onHost(n.Name, "sudo dmesg -x | grep -e NVRM"), command("kubectl describe node %s", n.Name)}}
+		case answers:
 			severity, title = Warning, "the GPU has fallen off the bus according to the kernel log, but nvidia-smi shows it and it answers"
+		case told != "":
+			title = "the GPU has fallen off the bus according to a condition of the node"
 		}
-		finding := v.incidentFinding(g, severity, title, lostFix(n, g.event.PCI))
+		finding := v.incidentFinding(g, severity, title, fix)
 		finding.Evidence = append(finding.Evidence, v.lostEvidence(g.event.PCI)...)
 		add(finding, g.event.PCI)
 	}
@@ -82,14 +91,14 @@ func checkLost(f *Facts, r *Result, n *Node) {
 }
 
 func lostFix(n *Node, p xid.PCI) Fix {
-	which := ""
+	look, which := onHost(n.Name, "lspci -d 10de:"), ""
 	if p != (xid.PCI{}) {
-		which = fmt.Sprintf("   # look for %s: (rev ff) means that it does not answer", p.WithFunction())
+		look, which = onHost(n.Name, "lspci -s %s", p.WithFunction()), " lspci shows (rev ff) for a GPU that does not answer."
 	}
 	return Fix{
 		Text: "Cordon and drain the node, then power-cycle it: a warm reboot often does not bring the GPU back. If it happens again, look at power supply, risers, the system's firmware " +
-			"and PCIe power management (ASPM), and have the GPU replaced. The other GPUs of the node may be unusable until then.",
-		Commands: drain(n, "lspci -d 10de: "+which),
+			"and PCIe power management (ASPM), and have the GPU replaced. The other GPUs of the node may be unusable until then." + which,
+		Commands: drain(n, look),
 	}
 }
 
@@ -182,7 +191,9 @@ func gpuCountCheck() Check {
 		Why: "GPUs on the bus that nvidia-smi does not show have no driver or are broken; fewer in the node's capacity than in nvidia-smi are not offered to pods. GPUs that are given to " +
 			"virtual machines, that are partitioned (MIG), or that DRA hands out, are not counted.",
 		Explains: gpuLost("wl.pod-failing", "dp.unhealthy", "op.init-chain", "op.operand-failing"),
-		Doc:      debugDoc, Sources: []string{"gpu-operator: metric gpu_operator_nvidia_pci_devices_total", "k8s-device-plugin#2038"},
+		// Fewer GPUs than there are keep pods waiting, and no pod fails for it.
+		ExplainsAs: map[string][]string{"offered": gpuLost("dp.unhealthy")},
+		Doc:        debugDoc, Sources: []string{"gpu-operator: metric gpu_operator_nvidia_pci_devices_total", "k8s-device-plugin#2038"},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
 				checkCount(f, r, n)
@@ -194,7 +205,7 @@ func gpuCountCheck() Check {
 func checkCount(f *Facts, r *Result, n *Node) {
 	v := n.gpus()
 	fix := Fix{Text: "Look why a GPU is missing: lspci -d 10de: on the node shows what is on the bus, dmesg what the driver says of it. After it is back, restart the device plugin's pod, " +
-		"which counts GPUs only at its start.", Commands: []string{"lspci -d 10de:   # on the node", "dmesg | grep -e NVRM -e pcieport   # on the node"}}
+		"which counts GPUs only at its start.", Commands: []string{onHost(n.Name, "lspci -d 10de:"), onHost(n.Name, "sudo dmesg | grep -e NVRM -e pcieport")}}
 	if v.smi != nil {
 		shown, onBus := len(v.smi.GPUs), gpuAddresses(n)
 		var missing []string
@@ -214,7 +225,7 @@ func checkCount(f *Facts, r *Result, n *Node) {
 	have, evidence := v.counted()
 	if offered := n.Status.Capacity["nvidia.com/gpu"]; have > 0 && offered.Value() > 0 && offered.Value() < have && !v.partitioned() {
 		r.Add(Finding{
-			Title: fmt.Sprintf("the node offers %d GPUs of %d", offered.Value(), have), Severity: Warning, Confidence: Likely, Object: n.Object(), Fix: fix,
+			Title: fmt.Sprintf("the node offers %d GPUs of %d", offered.Value(), have), Severity: Warning, Confidence: Likely, as: "offered", Object: n.Object(), Fix: fix,
 			Evidence: append(evidence, fieldEvidence(n.Object(), ".status.capacity", "nvidia.com/gpu: %s", offered.String())),
 		})
 		return

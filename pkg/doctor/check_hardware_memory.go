@@ -108,14 +108,14 @@ func countEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) Evide
 func pendingFix(n *Node, p xid.PCI) Fix {
 	return Fix{
 		Text:     "Drain the node when it suits, and reset the GPU or reboot: that takes the bad memory out of use. If it comes back again and again, have the GPU replaced.",
-		Commands: drain(n, resetGPU(p), "nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT   # on the node: nothing is pending any more", "kubectl uncordon "+shellQuote(n.Name)),
+		Commands: drain(n, resetGPU(n, p), onHost(n.Name, "nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT"), uncordon(n)),
 	}
 }
 
 func replaceFix(n *Node) Fix {
 	return Fix{
 		Text:     "Cordon and drain the node, and have the GPU replaced (RMA); nvidia-bug-report.sh collects what its vendor asks for.",
-		Commands: drain(n, "nvidia-bug-report.sh   # on the node, as root"),
+		Commands: drain(n, onHost(n.Name, "sudo nvidia-bug-report.sh")),
 	}
 }
 
@@ -123,7 +123,7 @@ func replaceFix(n *Node) Fix {
 func (v *gpuView) linesAbout(p xid.PCI, check string) []Evidence {
 	var all []Evidence
 	for _, g := range groupIncidents(v.of(check)) {
-		if g.event.PCI == p && len(all) < 2 && !v.over(g) {
+		if g.event.PCI == p && len(all) < 2 && !v.over(g) && !v.past(g) {
 			all = append(all, v.quote(g.incidents[0].primary))
 		}
 	}
@@ -169,7 +169,7 @@ func checkECC(f *Facts, r *Result, n *Node) {
 		if !told[g.event.PCI] {
 			r.Add(finding)
 		}
-		told[g.event.PCI] = true
+		told[g.event.PCI] = told[g.event.PCI] || !v.past(g) // of what is past the counters tell what is left
 	}
 	if v.smi != nil {
 		for _, g := range v.smi.GPUs {
@@ -195,7 +195,7 @@ func eccFix(n *Node, p xid.PCI) Fix {
 	return Fix{
 		Text: "Drain the node, and reset the GPU or reboot, so that the bad memory is taken out of use. Have the GPU replaced if errors come back, or if remapping fails " +
 			"(nvidia-smi -q -d ROW_REMAPPER).",
-		Commands: drain(n, resetGPU(p), "kubectl uncordon "+shellQuote(n.Name)),
+		Commands: drain(n, resetGPU(n, p), uncordon(n)),
 	}
 }
 
@@ -229,7 +229,7 @@ func eccFinding(n *Node, g nvidiasmi.GPU) (Finding, bool) {
 	case g.ECC.Enabled != nil && g.ECC.Pending != nil && *g.ECC.Enabled != *g.ECC.Pending:
 		finding.Severity = Info
 		finding.Title = "the GPU changes whether it corrects memory errors at its next reset"
-		finding.Fix = Fix{Text: "Reset the GPU when nothing uses it, or set the mode back.", Commands: []string{resetGPU(at)}}
+		finding.Fix = Fix{Text: "Reset the GPU when nothing uses it, or set the mode back.", Commands: []string{resetGPU(n, at)}}
 		finding.Evidence = []Evidence{smiEvidence(n, g, "pending_ecc", map[bool]string{true: "Enabled", false: "Disabled"}[*g.ECC.Pending])}
 	default:
 		return Finding{}, false
@@ -263,7 +263,7 @@ func nvlinkCheck() Check {
 					r.Add(v.incidentFinding(g, severity, title, Fix{
 						Text: "Drain the node, and reset all its GPUs together, or reboot, so that the links are trained again. Look at the Fabric Manager's log for what it did about it. If it " +
 							"happens again on the same link, have the boards or the cables of that link checked.",
-						Commands: drain(n, "nvidia-smi nvlink -s   # on the node", "journalctl -u nvidia-fabricmanager   # on the node", "nvidia-smi --gpu-reset   # on the node, all GPUs of the fabric at once"),
+						Commands: drain(n, onHost(n.Name, "nvidia-smi nvlink -s"), onHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"), resetGPU(n, xid.PCI{})),
 					}))
 				}
 				switch {

@@ -39,7 +39,7 @@ func pcieCheck() Check {
 					if p, err := xid.ParsePCI(d.Address); err == nil && IsGPUDevice(d) && d.ConfigReadable && d.LinkWidth > 0 && d.LinkWidth < d.MaxLinkWidth {
 						r.Add(Finding{
 							Severity: Warning, Confidence: Possible, Title: fmt.Sprintf("the PCIe link of the GPU has %d lanes, and the GPU could use %d", d.LinkWidth, d.MaxLinkWidth),
-							Object: gpuObject(n, p), Nodes: []string{n.Name}, Fix: linkFix(p),
+							Object: gpuObject(n, p), Nodes: []string{n.Name}, Fix: linkFix(n, p),
 							Evidence: []Evidence{{
 								Source: "/sys/bus/pci/devices/" + d.Address + " on node " + n.Name,
 								Text:   "current_link_width " + strconv.Itoa(d.LinkWidth) + ", max_link_width " + strconv.Itoa(d.MaxLinkWidth),
@@ -57,7 +57,7 @@ func checkLink(r *Result, n *Node, g nvidiasmi.GPU) {
 	if g.PCI != nil {
 		at = *g.PCI
 	}
-	finding := Finding{Severity: Warning, Object: smiObject(n, g), Nodes: []string{n.Name}, Fix: linkFix(at)}
+	finding := Finding{Severity: Warning, Object: smiObject(n, g), Nodes: []string{n.Name}, Fix: linkFix(n, at)}
 	link := g.PCIe
 	fastest := link.MaxGeneration
 	if link.HostGeneration != nil && fastest != nil && *link.HostGeneration < *fastest {
@@ -91,11 +91,11 @@ func checkLink(r *Result, n *Node, g nvidiasmi.GPU) {
 	r.Add(finding)
 }
 
-func linkFix(p xid.PCI) Fix {
+func linkFix(n *Node, p xid.PCI) Fix {
 	return Fix{
 		Text: "Reseat the GPU, its riser or its cable, and look at the firmware's settings for that slot (bifurcation, link speed). Copies between host and GPU are slower until then; " +
 			"work on the GPU itself is not.",
-		Commands: []string{"lspci -vv -s " + p.WithFunction() + " | grep -e LnkCap: -e LnkSta:   # on the node, as root"},
+		Commands: []string{onHost(n.Name, "sudo lspci -vv -s %s | grep -e LnkCap: -e LnkSta:", p.WithFunction())},
 	}
 }
 
@@ -107,9 +107,9 @@ func acsCheck() Check {
 		Reads: "ACS of the bridges above each GPU, the kernel's command line, and the logs of GPU pods for collectives that time out",
 		Why: "With ACS request redirection on, GPUs that talk over PCIe go through the root complex, and collectives are slow or hang. That is how many servers are shipped, and right where virtual " +
 			"machines get GPUs, so it is a warning only where the kernel's command line switches the IOMMU's translation on for all devices and there are no NVSwitches, or where NCCL complains in a pod of the node.",
-		Explains: []string{"wl.pod-failing"},
-		Doc:      "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs",
-		Sources:  []string{"nccl#603", "nccl#606", "nccl#629", "nccl#1086", "nccl#2079"},
+		Explains: []string{"wl.pod-failing"}, ExplainsAs: map[string][]string{"": nil}, // slow is not failing, but where NCCL complains
+		Doc:     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs",
+		Sources: []string{"nccl#603", "nccl#606", "nccl#629", "nccl#1086", "nccl#2079"},
 		Run: func(f *Facts, r *Result) {
 			r.EachHost(f, func(n *Node, host *node.Diagnosis) {
 				if lacksPCI(r, n) {
@@ -141,11 +141,12 @@ func acsCheck() Check {
 					finding.Severity, finding.Title = Warning, "PCIe bridges redirect traffic between GPUs through the IOMMU, which translates it (ACS)"
 				}
 				for _, pod := range n.Pods {
-					if !WantsGPU(pod) {
+					if !f.wantsGPU(pod) {
 						continue
 					}
 					if e, ok := logEvidence(f, pod, "Watchdog caught collective operation timeout", "NCCL watchdog", "NCCL WARN Timeout"); ok {
-						finding.Severity, finding.Evidence = Warning, append(finding.Evidence, e)
+						finding.Severity, finding.Evidence, finding.as = Warning, append(finding.Evidence, e), "collectives"
+						finding = finding.ForPods(pod.Namespace + "/" + pod.Name)
 						break
 					}
 				}

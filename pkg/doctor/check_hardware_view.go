@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
@@ -26,6 +27,9 @@ type gpuView struct {
 	records   []driverRecord // of the kernel log, the oldest first
 	incidents []incident     // the newest first
 	strangers []driverRecord // about GPUs that the node does not have
+	// ours are lines of this tool's runs that are over, which are in overRuns; they are in none of the others.
+	ours     []ownLine
+	overRuns []snapshot.Run
 	// loaded is when the driver was loaded last, as far as the kernel log says; negative when it does not.
 	loaded time.Duration
 }
@@ -46,9 +50,9 @@ type incident struct {
 	along   []driverRecord
 }
 
-// viewGPUs reads a node.
-func viewGPUs(n *Node) *gpuView {
-	v := &gpuView{node: n, loaded: -1}
+// viewGPUs reads a node. over are this tool's runs that are over and wrote to its kernel log.
+func viewGPUs(n *Node, over []snapshot.Run) *gpuView {
+	v := &gpuView{node: n, loaded: -1, overRuns: over}
 	if n.Host != nil {
 		v.smiError = n.Host.Probe.SMIError
 		if n.Host.SMI != "" {
@@ -82,6 +86,10 @@ func (v *gpuView) readKernelLog(host *node.Diagnosis) {
 			v.loaded = k.Uptime
 		}
 		for _, record := range driverRecords(k) {
+			if run := v.writer(record); run != "" {
+				v.ours = append(v.ours, ownLine{run, record})
+				continue
+			}
 			if at := record.event.PCI; (record.event.Kind == xid.KindXID || record.event.Kind == xid.KindFallenOff) && len(known) > 0 && !known[at.String()] {
 				v.strangers = append(v.strangers, record)
 				continue
@@ -140,7 +148,7 @@ var (
 // was not read: one that was tells it better, and when it does not have the code, the condition is old.
 func (v *gpuView) readConditions() {
 	for _, c := range v.node.Status.Conditions {
-		if !tellsProblem(c) {
+		if _, ours := v.rests(c); ours || !tellsProblem(c) {
 			continue
 		}
 		text := c.Reason + " " + c.Message
@@ -405,10 +413,66 @@ func (v *gpuView) answers(p xid.PCI) bool {
 	return g != nil && !g.Lost() && g.MemoryTotal != nil
 }
 
+// allAnswer is whether nvidia-smi shows GPUs, no fewer than the node has, and all of them answer.
+func (v *gpuView) allAnswer() bool {
+	return v.smi != nil && len(v.smi.GPUs) > 0 && len(v.smi.GPUs) >= len(gpuAddresses(v.node)) &&
+		!slices.ContainsFunc(v.smi.GPUs, func(g nvidiasmi.GPU) bool { return g.Lost() || g.MemoryTotal == nil })
+}
+
 // over is whether it happened before the driver was loaded last, and the GPU answers since.
 func (v *gpuView) over(g sameKind) bool {
 	newest := g.incidents[0].primary
 	return newest.condition == "" && v.loaded >= 0 && newest.Uptime < v.loaded && v.answers(g.event.PCI)
+}
+
+// pastAfter is how old an incident is that a GPU got over.
+const pastAfter = 24 * time.Hour
+
+// past is whether it happened more than a day ago, by the node's own clock, and nvidia-smi shows that nothing is left of it.
+func (v *gpuView) past(g sameKind) bool {
+	newest := g.incidents[0].primary
+	if newest.condition != "" || v.node.Host == nil || !v.healthy(g.event) {
+		return false
+	}
+	probe := v.node.Host.Probe
+	switch {
+	case probe.Uptime > 0 && newest.Uptime > 0:
+		return probe.Uptime-newest.Uptime > pastAfter
+	case !probe.Time.IsZero() && !newest.Time.IsZero():
+		return probe.Time.Sub(newest.Time) > pastAfter
+	}
+	return false
+}
+
+// healthy is whether nvidia-smi shows the GPU of an event, and says that it needs nothing. An event that names none of the node's GPUs (of an
+// NVSwitch, of the GSP) may be of each of them.
+func (v *gpuView) healthy(e xid.Event) bool {
+	if v.smi == nil || len(v.smi.GPUs) == 0 || v.node.Host == nil || len(v.smi.GPUs) < len(gpuAddresses(v.node)) {
+		return false
+	}
+	if g := v.gpuAt(e.PCI); g != nil {
+		return v.needsNothing(*g)
+	}
+	named := e.PCI != (xid.PCI{}) && e.Kind != xid.KindSXid
+	return !named && !slices.ContainsFunc(v.smi.GPUs, func(g nvidiasmi.GPU) bool { return !v.needsNothing(g) })
+}
+
+func (v *gpuView) needsNothing(g nvidiasmi.GPU) bool {
+	need, _ := recovery(g.RecoveryAction)
+	_, remaps := remapFinding(v.node, g)
+	return !g.Lost() && need == "" && !remaps && !yes(g.ResetRequired) && !yes(g.DrainAndReset)
+}
+
+// times are when it happened; none when one of the records does not tell.
+func (v *gpuView) times(g sameKind) []time.Time {
+	var all []time.Time
+	for _, in := range g.incidents {
+		if in.primary.Time.IsZero() {
+			return nil
+		}
+		all = append(all, in.primary.Time)
+	}
+	return all
 }
 
 // gpuObject names a GPU in findings: GPU node-a/0000:17:00.

@@ -21,7 +21,8 @@ func xidCheck() Check {
 		Needs: []Need{NeedNode},
 		Reads: "XIDs in the kernel log since boot, one finding for each code and GPU, the newest first; where the node was not read, codes that its conditions name",
 		Why: "What an XID means, and what is to be done, is from NVIDIA's catalogue. Codes that applications cause (13, 31, 43, 45 and others) are about the workload, not the GPU: they are " +
-			"information, or a warning when they repeat. Codes that only go along with another of the same GPU in the same minute (45, 154 and others) are told with it. Lost GPUs, memory, links and the " +
+			"information, or a warning when they repeat. Codes that only go along with another of the same GPU in the same minute (45, 154 and others) are told with it. What is more than a day old is " +
+			"information where nvidia-smi shows that the GPU needs nothing; what is over explains only pods that failed within ten minutes of it. Lost GPUs, memory, links and the " +
 			"GSP have checks of their own.",
 		Explains: gpuSymptoms(),
 		Doc:      xidDoc, Sources: []string{"NVIDIA XID catalogue (October 2025)", "gpud: xid", "k8s-device-plugin#1974"},
@@ -96,7 +97,7 @@ func judge(n *Node, g sameKind) (Severity, string, Fix) {
 	switch code.NVIDIA.Immediate {
 	case "RESET_GPU":
 		return Error, "the driver reports " + name + ": the GPU needs a reset", Fix{
-			Text: "Drain the node, and reset the GPU or reboot." + afterwards(code), Commands: drain(n, resetGPU(g.event.PCI), "kubectl uncordon "+shellQuote(n.Name)),
+			Text: "Drain the node, and reset the GPU or reboot." + afterwards(code), Commands: drain(n, resetGPU(n, g.event.PCI), uncordon(n)),
 		}
 	case "RESTART_BM", "RESTART_VM":
 		return Error, "the driver reports " + name + ": the node needs a reboot", Fix{Text: "Drain the node and reboot it." + afterwards(code), Commands: drain(n)}
@@ -114,7 +115,7 @@ func judge(n *Node, g sameKind) (Severity, string, Fix) {
 	}
 	switch code.Class {
 	case "gpu_fatal", "memory":
-		return Error, "the driver reports " + name, Fix{Text: "Drain the node, reset the GPU, and ask the vendor of the GPU if it comes back." + afterwards(code), Commands: drain(n, resetGPU(g.event.PCI))}
+		return Error, "the driver reports " + name, Fix{Text: "Drain the node, reset the GPU, and ask the vendor of the GPU if it comes back." + afterwards(code), Commands: drain(n, resetGPU(n, g.event.PCI))}
 	case "app":
 		return Info, "a workload on the GPU failed with " + name, Fix{Text: "Look at the workload's log."}
 	case "info":
@@ -131,12 +132,12 @@ func judgeRecovery(n *Node, g sameKind) (Severity, string, Fix) {
 	if need == "" {
 		return Info, "the driver says that the GPU needs nothing any more (XID 154)", Fix{Text: "Nothing is to be done."}
 	}
-	last := resetGPU(g.event.PCI)
+	last := resetGPU(n, g.event.PCI)
 	if strings.Contains(need, "reboot") {
-		last = "systemctl reboot   # on the node"
+		last = reboot(n)
 	}
 	return severity, "the driver says that the GPU needs " + need + " (XID 154)", Fix{
-		Text: "Drain the node, do what the driver asks for, and uncordon it.", Commands: drain(n, last, "kubectl uncordon "+shellQuote(n.Name)),
+		Text: "Drain the node, do what the driver asks for, and uncordon it.", Commands: drain(n, last, uncordon(n)),
 	}
 }
 

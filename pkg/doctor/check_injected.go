@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
@@ -33,15 +35,15 @@ func injectedChecks() []Check {
 			},
 		},
 		{
-			ID: "fault.recorded", Layer: LayerWorkload, Needs: []Need{NeedAPI},
-			Title: "a run of this tool is open, and its fault is not in place",
-			Reads: "the records of this tool's runs",
-			Why: "the run was planned and nothing was changed, its time is up, or its lines are no longer in the node's kernel log: it explains " +
-				"nothing, and should be closed",
+			ID: "fault.recorded", Layer: LayerWorkload, From: []string{"runs"}, Needs: []Need{NeedAPI},
+			Title: "a run of this tool is open, and its fault is not in place, or it is over, and its lines are still in a kernel log",
+			Reads: "the records of this tool's runs, and kernel logs",
+			Why: "an open run was planned and nothing was changed, its time is up, or its lines are no longer in the node's kernel log: it explains " +
+				"nothing, and should be closed. Lines of runs that are over are told here, and not as errors of a GPU",
 			Sources: []string{"pkg/ledger"}, Run: checkRecorded,
 		},
 		{
-			ID: "wl.cuda-preload", Layer: LayerWorkload, Needs: []Need{NeedAPI},
+			ID: "wl.cuda-preload", Layer: LayerWorkload, From: []string{"api/pods"}, Needs: []Need{NeedAPI},
 			Title: "a library that makes CUDA fail is preloaded into a pod",
 			Reads: "LD_PRELOAD, variables, volumes and init containers of pods",
 			Why: "the pod loads the library of this tool's CUDA faults, or that of Dynamo's fault injection, and no open run of this tool " +
@@ -64,6 +66,8 @@ const fixRun = "fix"
 // runState says whether a run's fault is in place; why says why not.
 func (f *Facts) runState(run snapshot.Run) (stands bool, why string) {
 	switch {
+	case !run.Closed.IsZero():
+		return false, "it was closed at " + untilClock(run.Closed)
 	case run.Phase == "Planned":
 		return false, "it was planned, and nothing was changed yet"
 	case run.Phase == "Reverted" || len(run.Targets) == 0:
@@ -91,26 +95,27 @@ func (f *Facts) runState(run snapshot.Run) (stands bool, why string) {
 	return true, ""
 }
 
-// kernelRecord finds the record of the node's kernel log that a run wrote: the same sequence number, or else the same text.
+// kernelRecord finds the record of the node's kernel log that a run wrote.
 func kernelRecord(host *node.Diagnosis, e snapshot.RunEvidence) (node.KernelRecord, bool) {
+	i := slices.IndexFunc(host.KernelLog, func(r node.KernelRecord) bool { return proves(e, r) })
+	if i < 0 {
+		return node.KernelRecord{}, false
+	}
+	return host.KernelLog[i], true
+}
+
+// proves is whether a record is the one that a run says it wrote: the same sequence number and text, or, without numbers, the same text.
+func proves(e snapshot.RunEvidence, r node.KernelRecord) bool {
 	_, after, known := strings.Cut(e.Source, "sequence ")
 	digits := strings.TrimRight(after[:min(len(after), 20)], " .,:;)")
 	if n := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); n >= 0 {
 		digits = digits[:n]
 	}
 	sequence, err := strconv.ParseUint(digits, 10, 64)
-	for _, r := range host.KernelLog {
-		if known && err == nil && r.Sequence != 0 {
-			if r.Sequence == sequence && strings.Contains(e.Text, strings.TrimSpace(r.Text)) {
-				return r, true
-			}
-			continue
-		}
-		if r.Text != "" && strings.Contains(e.Text, r.Text) {
-			return r, true
-		}
+	if known && err == nil && r.Sequence != 0 {
+		return r.Sequence == sequence && strings.Contains(e.Text, strings.TrimSpace(r.Text))
 	}
-	return node.KernelRecord{}, false
+	return r.Text != "" && strings.Contains(e.Text, r.Text)
 }
 
 func untilClock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
@@ -125,16 +130,17 @@ func checkInjected(f *Facts, r *Result) {
 }
 
 func checkRecorded(f *Facts, r *Result) {
+	f.checkOwnLines(r)
 	for _, run := range f.Runs {
 		stands, why := f.runState(run)
-		if stands || run.Fault == fixRun {
+		if stands || run.Fault == fixRun || !run.Closed.IsZero() {
 			continue
 		}
 		r.Add(Finding{
 			Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: Info, Title: "a run of this tool is open, and its fault " +
 				"is not in place",
 			Evidence: []Evidence{runEvidence(run), {Source: "run " + run.ID, Text: why}},
-			Fix:      Fix{Text: "close it by reverting it", Commands: []string{run.Revert}},
+			Fix:      Fix{Text: "close it by reverting it", Commands: []string{revertRun(run)}},
 		})
 	}
 }
@@ -154,7 +160,10 @@ func runEvidence(run snapshot.Run) Evidence {
 	if run.By != "" {
 		text += ", by " + run.By
 	}
-	if !run.Until.IsZero() {
+	switch {
+	case !run.Closed.IsZero():
+		text += ", over since " + untilClock(run.Closed)
+	case !run.Until.IsZero():
 		text += ", until " + untilClock(run.Until)
 	}
 	return clipped(Evidence{Source: "record of run " + run.ID, Time: run.Created, Text: text})
@@ -164,8 +173,8 @@ func runEvidence(run snapshot.Run) Evidence {
 func (f *Facts) injected(run snapshot.Run) Finding {
 	finding := Finding{
 		Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), as: run.Fault,
-		Title: "a fault was injected on purpose: " + clip(run.Summary), Evidence: []Evidence{runEvidence(run)},
-		Fix: Fix{Text: "it is no fault of the cluster's: revert it", Commands: []string{run.Revert}},
+		Title: f.whoseRun(run), Evidence: []Evidence{runEvidence(run)},
+		Fix: Fix{Text: "nothing is wrong with the cluster: revert it", Commands: []string{revertRun(run)}},
 	}
 	if !run.Until.IsZero() {
 		finding.Fix.Text += ", or wait until " + untilClock(run.Until)
@@ -188,11 +197,43 @@ func (f *Facts) injected(run snapshot.Run) Finding {
 	return finding.ForPods(pods...)
 }
 
+// whoseRun says who injected what, where, when, and until when.
+func (f *Facts) whoseRun(run snapshot.Run) string {
+	text := clip(cmp.Or(run.By, "somebody")) + " injected a fault on purpose"
+	if age := f.Now.Sub(run.Created); !run.Created.IsZero() && age >= 0 {
+		text += ", " + duration.HumanDuration(age) + " ago"
+	}
+	if !run.Until.IsZero() {
+		clock := "15:04 UTC"
+		if run.Until.Sub(f.Now) > 12*time.Hour {
+			clock = "2006-01-02 15:04 UTC"
+		}
+		text += ", until " + run.Until.UTC().Format(clock)
+	}
+	const few = 3
+	var where []string
+	for _, t := range run.Targets[:min(len(run.Targets), few)] {
+		name := t.Name
+		if t.Kind != "Node" {
+			name = Object{Kind: t.Kind, Namespace: t.Namespace, Name: t.Name}.String()
+		}
+		where = append(where, name)
+	}
+	text += ": " + clip(run.Summary) + " on " + strings.Join(where, ", ")
+	if rest := len(run.Targets) - few; rest > 0 {
+		text += fmt.Sprintf(" and %d more", rest)
+	}
+	return text
+}
+
 // targetEvidence are the lines that a run wrote on a node, as the node's kernel log has them; else what the run itself says.
 func (f *Facts) targetEvidence(t snapshot.Target) []Evidence {
 	var all []Evidence
 	n := f.Node(t.Name)
-	for _, e := range t.Evidence {
+	for i, e := range t.Evidence {
+		if strings.Contains(e.Text, "SHA-256") && i < len(t.Evidence)-1 {
+			continue // which bytes of a file were changed helps nobody, where the runtime itself says what came of it
+		}
 		if n != nil && n.Host != nil {
 			if r, there := kernelRecord(n.Host, e); there {
 				all = append(all, clipped(Evidence{Source: fmt.Sprintf("nodes/%s/kernel.log sequence "+
@@ -274,7 +315,7 @@ func checkPreloaded(f *Facts, r *Result) {
 				"out with --clean", Commands: []string{"kubectl gpu-fault leftovers"}}
 		}
 		if run, _ := runOf(pod); run != "" {
-			finding.Fix.Text, finding.Fix.Commands = "run "+run+" put it there: revert that", []string{"kubectl gpu-fault revert " + shellQuote(run)}
+			finding.Fix.Text, finding.Fix.Commands = "run "+run+" put it there: revert that", []string{revertRun(snapshot.Run{ID: run})}
 		}
 		if pod.Spec.NodeName != "" {
 			finding.Nodes = []string{pod.Spec.NodeName}

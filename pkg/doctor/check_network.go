@@ -31,19 +31,21 @@ func networkChecks() []Check {
 	}
 	return []Check{
 		pulls("img.pull-network", "an image cannot be pulled because its registry cannot be reached",
-			"The runtime's own words tell a time-out, a name that does not resolve, TLS, a refused connection and a proxy apart. The node pulls, not the pod: NetworkPolicies do not matter, the node's firewall, proxy and DNS do.",
+			"The runtime's own words tell a time-out, TLS, a refused connection and a proxy apart; a name that does not resolve is net.dns. The node pulls, not the pod: NetworkPolicies do not matter, the node's firewall, proxy and DNS do.",
 			"gpu-operator#199", "gpu-operator#332", "NFD#1229", "seed 001, scenario 7"),
 		pulls("img.pull-auth", "a registry refuses to hand out an image",
 			"401, 403, insufficient_scope, a missing pull secret and a rate limit: the registry answers, and says no.", "nim-deploy#42", "nvidia-docker#535"),
 		pulls("img.not-found", "an image does not exist in its registry",
 			"The registry answers that it has no such repository or tag, or the reference is not one.", "gpu-operator#170", "gpu-operator#690"),
 		{
-			ID: "net.dns", Layer: LayerNetwork, Title: "names do not resolve inside GPU pods",
+			ID: "net.dns", Layer: LayerNetwork, Title: "names do not resolve inside GPU pods, or on the node that pulls their images",
 			Needs: []Need{NeedAPI, NeedLogs},
-			Reads: "logs of GPU pods and of the GPU components that fail, messages of their containers",
-			Why:   "\"Temporary failure in name resolution\" and its kin mean that no DNS server answered. An answer that the name does not exist is told only by the program, and not here.",
+			Reads: "logs of GPU pods and of the GPU components that fail, messages of their containers; why images cannot be pulled",
+			Why: "\"Temporary failure in name resolution\" and its kin mean that no DNS server answered. Inside pods, an answer that the name does not exist is told only by the program, and not here. " +
+				"The node pulls images, and asks the DNS server of the node: \"lookup NAME on SERVER\" is about that server, and no registry was asked.",
 			Explains: []string{
 				"wl.pod-failing", "wl.probe-failing", "op.init-chain", "op.operand-failing", "dp.not-running", "drv.headers", "drv.build-fail", "img.pull-network",
+				"op.clusterpolicy", "dp.capacity-zero", "rt.sandbox-failed", "obs.*", "gfd.*", "nfd.*",
 			},
 			Sources: []string{"seed 002"},
 			Run:     checkDNS,
@@ -69,6 +71,9 @@ type pullFailure struct{ id, kind string }
 // classifyPull tells it from the runtime's words; false when they do not say.
 func classifyPull(message string) (pullFailure, bool) {
 	lower := strings.ToLower(message)
+	if kind := nameFailure(lower); kind != "" && !strings.Contains(lower, "proxyconnect") { // before "connection refused", which is then the DNS server's
+		return pullFailure{"net.dns", kind}, true
+	}
 	for _, known := range []struct {
 		texts []string
 		is    pullFailure
@@ -78,7 +83,6 @@ func classifyPull(message string) (pullFailure, bool) {
 		{[]string{"invalidimagename", "invalid reference format", "couldn't parse image"}, pullFailure{"img.not-found", "name"}},
 		{[]string{"toomanyrequests", "429 too many requests", "pull rate limit"}, pullFailure{"img.pull-auth", "limit"}},
 		{[]string{"proxyconnect", "proxy error", "407 proxy authentication"}, pullFailure{"img.pull-network", "proxy"}},
-		{[]string{"no such host", "server misbehaving", "temporary failure in name resolution", "name resolution"}, pullFailure{"img.pull-network", "dns"}},
 		{[]string{"x509:", "certificate", "tls handshake timeout", "tls: ", "server gave http response to https client"}, pullFailure{"img.pull-network", "tls"}},
 		{[]string{"i/o timeout", "client.timeout exceeded", "context deadline exceeded", "timeout awaiting", "connection timed out", "no route to host", "network is unreachable"}, pullFailure{"img.pull-network", "timeout"}},
 		{[]string{"connection refused", "connection reset", "unexpected eof", "broken pipe", "502 bad gateway", "503 service unavailable", "504 gateway"}, pullFailure{"img.pull-network", "refused"}},
@@ -90,6 +94,25 @@ func classifyPull(message string) (pullFailure, bool) {
 		}
 	}
 	return pullFailure{}, false
+}
+
+// lookup is how Go's resolver begins its errors: "lookup nvcr.io on 10.0.0.2:53: ...", or without a server "lookup nvcr.io: ...".
+var lookup = regexp.MustCompile(`\blookup (\S+?)(?: on \S+)?: (\S.*)`)
+
+// nameFailure is whether a message, in lower case, says that a name could not be resolved: "no-name" when a server answered that there is none,
+// "dns" when none answered; empty when it says something else.
+func nameFailure(lower string) string {
+	said := lower
+	if m := lookup.FindStringSubmatch(lower); m != nil {
+		said = "lookup: " + m[2]
+	}
+	switch {
+	case strings.Contains(said, "no such host"):
+		return "no-name"
+	case strings.HasPrefix(said, "lookup: "), containsAny(said, []string{"server misbehaving", "temporary failure in name resolution", "name resolution"}):
+		return "dns"
+	}
+	return ""
 }
 
 // pulling is an image that a pod waits for in vain.
@@ -171,8 +194,8 @@ func registryOf(image string) string {
 }
 
 // concerns is how bad it is when a pod does not run: GPU pods and the components that make GPUs usable are what doctor is about.
-func concerns(pod *corev1.Pod) Severity {
-	if WantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" {
+func (f *Facts) concerns(pod *corev1.Pod) Severity {
+	if f.wantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" {
 		return Error
 	}
 	return Info
@@ -195,8 +218,8 @@ func checkPulls(f *Facts, r *Result, id string) {
 			if p.failure.id != id {
 				continue
 			}
-			severity := concerns(pod)
-			if severity == Info && id != "img.pull-network" {
+			severity := f.concerns(pod)
+			if severity == Info && id != "img.pull-network" && id != "net.dns" {
 				continue // an app of somebody, which has nothing to do with GPUs
 			}
 			title, fix := pullFix(pod, p)
@@ -207,13 +230,23 @@ func checkPulls(f *Facts, r *Result, id string) {
 
 func pullFix(pod *corev1.Pod, p pulling) (string, Fix) {
 	registry := registryOf(p.image)
-	try := []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "sudo crictl pull " + shellQuote(p.image)}
-	curl := []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "curl -sSI " + shellQuote("https://"+registry+"/v2/")}
+	try := []string{onHost(pod.Spec.NodeName, "sudo crictl pull %s", p.image)}
+	curl := []string{onHost(pod.Spec.NodeName, "curl -sSI %s", "https://"+registry+"/v2/")}
+	host, _, _ := strings.Cut(registry, ":")
+	if m := lookup.FindStringSubmatch(p.evidence.Text); m != nil {
+		host = m[1] // its server for tokens, perhaps, or a mirror
+	}
+	resolve := []string{onHost(pod.Spec.NodeName, "cat /etc/resolv.conf"), onHost(pod.Spec.NodeName, "getent hosts %s", host)}
 	switch p.failure.kind {
 	case "dns":
-		return "the node cannot resolve the name of the image's registry", Fix{
-			Text:     "Repair the DNS of the nodes (/etc/resolv.conf, systemd-resolved) for " + registry + ", or use a mirror that they can resolve.",
-			Commands: []string{"# on the node" + spaced(pod.Spec.NodeName) + ":", "getent hosts " + shellQuote(registry), "resolvectl status"},
+		return "the node cannot resolve the name of the image's registry: its DNS server does not answer, or fails", Fix{
+			Text:     "Repair the DNS of the nodes (/etc/resolv.conf, systemd-resolved): the message names the server that they ask for " + host + ".",
+			Commands: resolve,
+		}
+	case "no-name":
+		return "the node cannot resolve the name of the image's registry: its DNS server knows no such name", Fix{
+			Text:     "Correct the image's name, " + p.image + ", or have the DNS server of the nodes know " + host + ".",
+			Commands: append(resolve, editCommands(pod)...),
 		}
 	case "tls":
 		return "the TLS connection to the image's registry fails", Fix{
@@ -249,22 +282,15 @@ func pullFix(pod *corev1.Pod, p pulling) (string, Fix) {
 	}
 }
 
-func spaced(name string) string {
-	if name == "" {
-		return ""
-	}
-	return " " + name
-}
-
 func secretCommands(pod *corev1.Pod, registry string) []string {
 	user := "USER"
 	if registry == "nvcr.io" {
-		user = "'$oauthtoken'"
+		user = "$oauthtoken"
 	}
 	account := cmp.Or(pod.Spec.ServiceAccountName, "default")
 	return []string{
-		fmt.Sprintf("kubectl -n %s create secret docker-registry regcred --docker-server=%s --docker-username=%s --docker-password=TOKEN", pod.Namespace, shellQuote(registry), user),
-		fmt.Sprintf("kubectl -n %s patch serviceaccount %s -p '{\"imagePullSecrets\":[{\"name\":\"regcred\"}]}'", pod.Namespace, account),
+		command("kubectl -n %s create secret docker-registry regcred --docker-server=%s --docker-username=%s --docker-password=TOKEN", pod.Namespace, registry, user),
+		command("kubectl -n %s patch serviceaccount %s -p '{\"imagePullSecrets\":[{\"name\":\"regcred\"}]}'", pod.Namespace, account),
 	}
 }
 
@@ -281,7 +307,7 @@ func (f *Facts) onNetwork() []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if len(f.troubles(pod)) > 0 && concerns(pod) == Error {
+		if len(f.troubles(pod)) > 0 && f.concerns(pod) == Error {
 			all = append(all, pod)
 		}
 	}
@@ -292,9 +318,10 @@ func checkDNS(f *Facts, r *Result) {
 	if r.Lacks(f, "api/pods") {
 		return
 	}
+	checkPulls(f, r, "net.dns")
 	for _, pod := range f.onNetwork() {
 		if len(f.failedPulls(pod)) > 0 {
-			continue // the node's DNS, which img.pull-network tells
+			continue // the node's DNS, which checkPulls tells
 		}
 		troubles := f.troubles(pod)
 		e, found := f.said(pod, troubles, dnsTexts()...)
@@ -310,8 +337,8 @@ func checkDNS(f *Facts, r *Result) {
 			Fix: Fix{
 				Text: "See whether CoreDNS is up and can be reached from this node: its pods, NetworkPolicies with egress rules (UDP and TCP 53), the node's firewall for routed packets.",
 				Commands: []string{
-					"kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide", "kubectl -n " + pod.Namespace + " get networkpolicies",
-					"# on the node" + spaced(pod.Spec.NodeName) + ":", "sudo ufw status verbose; sudo dmesg | grep 'UFW BLOCK' | tail",
+					"kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide", command("kubectl -n %s get networkpolicies", pod.Namespace),
+					onHost(pod.Spec.NodeName, "sudo ufw status verbose"), onHost(pod.Spec.NodeName, "sudo dmesg | grep 'UFW BLOCK' | tail"),
 				},
 			},
 		})
@@ -448,7 +475,7 @@ func (f *Facts) failsOnNetwork(n *Node) bool {
 		if _, dns := f.said(pod, troubles, append(dnsTexts(), "i/o timeout", "Connection timed out", "connection timed out", "Network is unreachable")...); dns {
 			return true
 		}
-		return slices.ContainsFunc(f.failedPulls(pod), func(p pulling) bool { return p.failure.id == "img.pull-network" })
+		return slices.ContainsFunc(f.failedPulls(pod), func(p pulling) bool { return p.failure.id == "img.pull-network" || p.failure.id == "net.dns" })
 	})
 }
 
@@ -457,7 +484,7 @@ func firewallFix(n *Node, b blocked) Fix {
 		return Fix{
 			Text: "Let the node forward the packets of its pods: allow them in the firewall that wrote these lines (firewalld: put the pods' interfaces into the zone trusted).",
 			Commands: []string{
-				"# on the node " + n.Name + ":", "sudo firewall-cmd --permanent --zone=trusted --add-interface=" + b.in + " && sudo firewall-cmd --reload", "sudo iptables -S FORWARD",
+				onHost(n.Name, "sudo firewall-cmd --permanent --zone=trusted --add-interface=%s && sudo firewall-cmd --reload", b.in), onHost(n.Name, "sudo iptables -S FORWARD"),
 			},
 		}
 	}
@@ -465,24 +492,23 @@ func firewallFix(n *Node, b blocked) Fix {
 		return Fix{
 			Text: "UFW denies what the node sends: allow DNS and the registries' port, for this node and each other one that runs UFW.",
 			Commands: []string{
-				"# on the node " + n.Name + ":", fmt.Sprintf("sudo ufw allow out on %s to any port %s proto %s", b.out, b.port, cmp.Or(protocol(b.proto), "tcp")), "sudo ufw reload",
+				onHost(n.Name, "sudo ufw allow out on %s to any port %s proto %s", b.out, b.port, cmp.Or(protocol(b.proto), "tcp")), onHost(n.Name, "sudo ufw reload"),
 			},
 		}
 	}
 	fix := Fix{
-		Text:     "UFW denies routed packets by default, and those of pods are routed: allow them both ways, for this node and each other one that runs UFW.",
-		Commands: []string{"# on the node " + n.Name + ":"},
+		Text: "UFW denies routed packets by default, and those of pods are routed: allow them both ways, for this node and each other one that runs UFW.",
 	}
 	if b.out != "" {
 		fix.Commands = append(fix.Commands,
-			fmt.Sprintf("sudo ufw route allow in on %s out on %s", pattern(b.in), b.out), fmt.Sprintf("sudo ufw route allow in on %s out on %s", b.out, pattern(b.in)))
+			onHost(n.Name, "sudo ufw route allow in on %s out on %s", pattern(b.in), b.out), onHost(n.Name, "sudo ufw route allow in on %s out on %s", b.out, pattern(b.in)))
 	} else {
-		fix.Commands = append(fix.Commands, "sudo ufw allow in on "+pattern(b.in))
+		fix.Commands = append(fix.Commands, onHost(n.Name, "sudo ufw allow in on %s", pattern(b.in)))
 	}
 	if network := podNetwork(n, b.src); network != "" {
-		fix.Commands = append(fix.Commands, "sudo ufw route allow from "+network, "sudo ufw route allow to "+network)
+		fix.Commands = append(fix.Commands, onHost(n.Name, "sudo ufw route allow from %s", network), onHost(n.Name, "sudo ufw route allow to %s", network))
 	}
-	fix.Commands = append(fix.Commands, "sudo ufw reload")
+	fix.Commands = append(fix.Commands, onHost(n.Name, "sudo ufw reload"))
 	return fix
 }
 

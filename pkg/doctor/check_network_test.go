@@ -41,13 +41,19 @@ func TestNetworkChecks(t *testing.T) {
 	}
 	const timeout = `failed to pull and unpack image "nvcr.io/nvidia/cuda:12": failed to do request: Head "https://nvcr.io/v2/nvidia/cuda/manifests/12": dial tcp 18.1.2.3:443: i/o timeout`
 	runBench(t, map[string]benchCase{
-		"timeout":  {pull(timeout), "img.pull-network error, wl.pod-failing error", "TCP 443"},
-		"DNS":      {pull(`dial tcp: lookup nvcr.io on 127.0.0.53:53: server misbehaving`), "img.pull-network error, wl.pod-failing error", "resolve the name"},
-		"TLS":      {pull(`x509: certificate signed by unknown authority`), "img.pull-network error, wl.pod-failing error", "certificate authority"},
-		"auth":     {pull(`pull access denied, repository does not exist or may require authorization: server message: insufficient_scope: authorization failed`), "img.pull-auth error, wl.pod-failing error", "imagePullSecrets"},
-		"limit":    {pull(`429 Too Many Requests - toomanyrequests: You have reached your pull rate limit.`), "img.pull-auth error, wl.pod-failing error", "mirror"},
-		"no tag":   {pull(`rpc error: code = NotFound desc = failed to resolve reference "x/y:z": x/y:z: not found`), "img.not-found error, wl.pod-failing error", ""},
-		"platform": {pull(`no match for platform in manifest sha256:1: not found`), "wl.exec-format error, wl.pod-failing error", ""},
+		"timeout": {pull(timeout), "img.pull-network error, wl.pod-failing error", "TCP 443"},
+		"DNS":     {pull(`dial tcp: lookup nvcr.io on 127.0.0.53:53: server misbehaving`), "net.dns error, wl.pod-failing error", "getent hosts nvcr.io"},
+		"DNS server refuses": {pull(`failed to do request: Head "https://r.example/v2/x/manifests/1": dial tcp: lookup r.example on [::1]:53: read udp [::1]:4711->[::1]:53: read: connection refused`),
+			"net.dns error, wl.pod-failing error", "DNS server does not answer"},
+		"DNS server is slow": {pull(`dial tcp: lookup r.example on 10.0.0.2:53: read udp 10.0.0.9:1->10.0.0.2:53: i/o timeout`), "net.dns error, wl.pod-failing error", "ssh a getent hosts r.example"},
+		"no such name":       {pull(`dial tcp: lookup r.example: no such host`), "net.dns error, wl.pod-failing error", "knows no such name"},
+		"the proxy's name":   {pull(`proxyconnect tcp: dial tcp: lookup proxy.example on 10.0.0.2:53: no such host`), "img.pull-network error, wl.pod-failing error", "HTTPS_PROXY"},
+		"refused":            {pull(`dial tcp 1.2.3.4:443: connect: connection refused`), "img.pull-network error, wl.pod-failing error", "refuses or breaks off"},
+		"TLS":                {pull(`x509: certificate signed by unknown authority`), "img.pull-network error, wl.pod-failing error", "certificate authority"},
+		"auth":               {pull(`pull access denied, repository does not exist or may require authorization: server message: insufficient_scope: authorization failed`), "img.pull-auth error, wl.pod-failing error", "imagePullSecrets"},
+		"limit":              {pull(`429 Too Many Requests - toomanyrequests: You have reached your pull rate limit.`), "img.pull-auth error, wl.pod-failing error", "mirror"},
+		"no tag":             {pull(`rpc error: code = NotFound desc = failed to resolve reference "x/y:z": x/y:z: not found`), "img.not-found error, wl.pod-failing error", ""},
+		"platform":           {pull(`no match for platform in manifest sha256:1: not found`), "wl.exec-format error, wl.pod-failing error", ""},
 		"old kubelet, event": {newBench().node("a", 2).pod("p", "a", 1, cannotPull("ImagePullBackOff", `Back-off pulling image "train:1"`)).
 			event("Pod", "p", "Failed", `Failed to pull image "train:1": rpc error: dial tcp 1.2.3.4:443: i/o timeout`), "img.pull-network error, wl.pod-failing error", "event Failed of Pod team/p"},
 		"no event left": {newBench().node("a", 2).pod("p", "a", 1, cannotPull("ImagePullBackOff", `Back-off pulling image "train:1"`)), "img.pull-network unknown, wl.pod-failing error", ""},

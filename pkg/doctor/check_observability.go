@@ -61,12 +61,12 @@ func checkPodLabels(f *Facts, r *Result, pod *corev1.Pod) {
 		}
 		found := Finding{Object: PodObject(pod), Severity: Info, Title: "dcgm-exporter is not told to say of which pod a metric is",
 			Evidence: []Evidence{fieldEvidence(PodObject(pod), ".spec.containers["+c.Name+"].env", "no DCGM_EXPORTER_KUBERNETES=true")},
-			Fix:      Fix{Text: "Set DCGM_EXPORTER_KUBERNETES=true, and mount /var/lib/kubelet/pod-resources.", Commands: []string{fmt.Sprintf("kubectl set env %s -n %s DCGM_EXPORTER_KUBERNETES=true", ownerOf(pod), pod.Namespace)}},
+			Fix:      Fix{Text: "Set DCGM_EXPORTER_KUBERNETES=true, and mount /var/lib/kubelet/pod-resources.", Commands: []string{command("kubectl set env %s -n %s DCGM_EXPORTER_KUBERNETES=true", ownerOf(pod), pod.Namespace)}},
 		}
 		if on {
 			found.Severity, found.Title = Warning, "dcgm-exporter cannot say of which pod a metric is: it does not see the kubelet's pod-resources"
 			found.Evidence = []Evidence{fieldEvidence(PodObject(pod), ".spec.volumes", "no hostPath %s/pod-resources", kubeletRootOf(f, pod))}
-			found.Fix.Commands = []string{"kubectl edit " + ownerOf(pod) + " -n " + pod.Namespace}
+			found.Fix.Commands = []string{command("kubectl edit %s -n %s", ownerOf(pod), pod.Namespace)}
 		}
 		r.Add(found)
 		return
@@ -115,7 +115,7 @@ func checkMonitors(f *Facts, r *Result, exporter *corev1.Pod) {
 		fix := Fix{Text: "Give the ServiceMonitor the labels that the Prometheus selects."}
 		if wants, _, _ := unstructured.NestedStringMap(f.Prometheuses[0].Object, "spec", "serviceMonitorSelector", "matchLabels"); len(wants) > 0 {
 			for _, key := range sortedKeys(wants) {
-				fix.Commands = append(fix.Commands, fmt.Sprintf("kubectl label servicemonitor %s -n %s %s", m.GetName(), m.GetNamespace(), shellQuote(key+"="+wants[key])))
+				fix.Commands = append(fix.Commands, command("kubectl label servicemonitor %s -n %s %s", m.GetName(), m.GetNamespace(), key+"="+wants[key]))
 				fix.Values += fmt.Sprintf("        %s: %s\n", key, wants[key])
 			}
 			fix.Values = "dcgmExporter:\n  serviceMonitor:\n    enabled: true\n    additionalLabels:\n" + strings.ReplaceAll(fix.Values, "        ", "      ")
@@ -208,7 +208,7 @@ func checkDCGM(f *Facts, r *Result, pod *corev1.Pod, t podTrouble) {
 		found.Evidence = append(found.Evidence, fieldEvidence(PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", orNone(limit)))
 		found.Fix = Fix{
 			Text:     "Raise the limit, in the values of what installs it.",
-			Commands: []string{fmt.Sprintf("kubectl set resources %s -n %s -c %s --limits=memory=1Gi", ownerOf(pod), pod.Namespace, mainContainer(pod))},
+			Commands: []string{command("kubectl set resources %s -n %s -c %s --limits=memory=1Gi", ownerOf(pod), pod.Namespace, mainContainer(pod))},
 		}
 		if clusterChange := changeOperator(f, "dcgmExporter.resources.limits.memory", "1Gi"); clusterChange != nil {
 			found.Fix.Commands = clusterChange
@@ -226,7 +226,7 @@ func checkDCGM(f *Facts, r *Result, pod *corev1.Pod, t podTrouble) {
 			continue
 		}
 		found.Title, found.Evidence = known.title, append([]Evidence{e}, found.Evidence...)
-		found.Fix = Fix{Text: known.fix, Commands: []string{fmt.Sprintf("kubectl describe %s -n %s # DCGM_EXPORTER_COLLECTORS names the file of metrics", ownerOf(pod), pod.Namespace)}}
+		found.Fix = Fix{Text: known.fix, Commands: []string{command("kubectl describe %s -n %s # DCGM_EXPORTER_COLLECTORS names the file of metrics", ownerOf(pod), pod.Namespace)}}
 		r.Add(found)
 		return
 	}

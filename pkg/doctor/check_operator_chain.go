@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -206,11 +205,11 @@ func (l link) finding(f *Facts, n *Node, t podTrouble) Finding {
 
 func (l link) fix(f *Facts, t podTrouble) Fix {
 	pod := t.Pod
-	logs := fmt.Sprintf("kubectl logs %s -n %s", shellQuote(pod.Name), shellQuote(pod.Namespace))
+	logs := command("kubectl logs %s -n %s", pod.Name, pod.Namespace)
 	if t.Container != "" {
-		logs += " -c " + t.Container
+		logs = command("kubectl logs %s -n %s -c %s", pod.Name, pod.Namespace, t.Container)
 	}
-	see := []string{fmt.Sprintf("kubectl describe pod %s -n %s", shellQuote(pod.Name), shellQuote(pod.Namespace)), logs}
+	see := []string{command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace), logs}
 	switch l.file {
 	case "driver-ready":
 		text := "Make the driver work on the node: the pod's log says why it does not."

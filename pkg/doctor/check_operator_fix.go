@@ -45,11 +45,19 @@ func releaseOf(f *Facts, chart string) (snapshot.HelmRelease, bool) {
 
 // helmUpgrade changes values of an installed release and nothing else: the same chart, its version, and all values that it has.
 func helmUpgrade(h snapshot.HelmRelease, set ...string) string {
-	line := fmt.Sprintf("helm upgrade %s %s --repo %s -n %s --version %s --reuse-values", shellQuote(h.Name), shellQuote(h.Chart), chartRepository(h.Chart), shellQuote(h.Namespace), shellQuote(h.ChartVersion))
+	format, args := "helm upgrade %s %s --repo %s -n %s --version %s --reuse-values", []any{h.Name, h.Chart, chartRepository(h.Chart), h.Namespace, h.ChartVersion}
 	for _, s := range set {
-		line += " --set " + shellQuote(s)
+		format, args = format+" --set %s", append(args, s)
 	}
-	return line
+	return command(format, args...)
+}
+
+// helmUpgradeFile is helmUpgrade with values from a file that the user makes.
+func helmUpgradeFile(h snapshot.HelmRelease) string {
+	if line := helmUpgrade(h); line != leftOut {
+		return line + " -f values.yaml"
+	}
+	return leftOut
 }
 
 // changeOperator is the command that sets values of the operator: by Helm where Helm installed it, because the next upgrade would undo
@@ -70,7 +78,7 @@ func changeOperator(f *Facts, path string, value any) []string {
 	if err != nil {
 		return nil // a value of ours that JSON does not know
 	}
-	return []string{fmt.Sprintf("kubectl patch clusterpolicy %s --type merge -p %s", shellQuote(policy.GetName()), shellQuote(string(patch)))}
+	return []string{command("kubectl patch clusterpolicy %s --type merge -p %s", policy.GetName(), string(patch))}
 }
 
 // clusterPolicy is the one that the operator obeys: the first that is not ignored.
@@ -116,17 +124,9 @@ func operatorNamespace(f *Facts) string {
 	return "gpu-operator"
 }
 
-// shellQuote makes one word of a shell of a text.
-func shellQuote(text string) string {
-	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=.,:/@") == "" {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
-
 // restartPod is the command that deletes a pod, so that its DaemonSet makes a new one.
 func restartPod(namespace, name string) string {
-	return fmt.Sprintf("kubectl delete pod %s -n %s", shellQuote(name), shellQuote(namespace))
+	return command("kubectl delete pod %s -n %s", name, namespace)
 }
 
 // gpuLost are the findings of the scheduling layer that follow where GPUs are not advertised, or fewer than there are.

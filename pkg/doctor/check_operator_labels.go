@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -10,7 +9,7 @@ import (
 
 func migManagerCheck() Check {
 	return Check{
-		ID: "mig.manager-failed", Layer: LayerOperator,
+		ID: "mig.manager-failed", Layer: LayerOperator, From: []string{"api/pods"},
 		Title: "the MIG manager could not divide a node's GPUs as wanted",
 		Needs: []Need{NeedAPI, NeedLogs},
 		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the MIG manager there",
@@ -66,15 +65,15 @@ func checkMIGManager(f *Facts, r *Result, n *Node) {
 	found.Fix = Fix{
 		Text: "Stop what uses the GPUs of the node, then ask again for the configuration: the manager acts when the label changes. Services of the host that hold GPUs belong into its " +
 			"gpu-clients ConfigMap; where a GPU needs a reboot, set WITH_REBOOT=true in migManager.env.",
-		Commands: []string{fmt.Sprintf("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name)},
+		Commands: []string{command("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name)},
 	}
 	if want := n.Labels[config]; want != "" {
 		found.Fix.Commands = append(found.Fix.Commands,
-			fmt.Sprintf("kubectl label node %s %s-", n.Name, config), fmt.Sprintf("kubectl label node %s %s=%s", n.Name, config, want), "kubectl uncordon "+n.Name)
+			command("kubectl label node %s %s-", n.Name, config), command("kubectl label node %s %s=%s", n.Name, config, want), uncordon(n))
 	}
 	if len(pods) == 0 {
 		found.Fix = Fix{Text: "Enable the MIG manager, or divide the GPUs by hand and remove the label.", Commands: append(changeOperator(f, "migManager.enabled", true),
-			fmt.Sprintf("kubectl label node %s %s-", n.Name, config))}
+			command("kubectl label node %s %s-", n.Name, config))}
 	}
 	r.Add(found)
 }
@@ -154,8 +153,8 @@ func checkGFD(f *Facts, r *Result, n *Node) {
 			found.Confidence, found.Title = Certain, "node feature discovery refuses the labels of GPU feature discovery"
 			found.Evidence = append(found.Evidence, e)
 			found.Fix = Fix{
-				Text:     "Allow the namespace nvidia.com in NFD's master.",
-				Commands: []string{fmt.Sprintf("kubectl edit configmap -n %s # nfd-master.conf: extraLabelNs: [nvidia.com]; then restart %s", master.Namespace, ownerOf(master))},
+				Text:     "Allow the namespace nvidia.com in NFD's master (nfd-master.conf: extraLabelNs: [nvidia.com]), then restart " + ownerOf(master) + ".",
+				Commands: []string{command("kubectl edit configmap -n %s", master.Namespace)},
 				Values:   "node-feature-discovery:\n  master:\n    config:\n      extraLabelNs: [\"nvidia.com\"]\n",
 			}
 			r.Add(found)
@@ -223,7 +222,7 @@ func checkPeermem(f *Facts, r *Result, n *Node) {
 		return
 	}
 	for _, pod := range n.Pods {
-		if !Ended(pod) && WantsGPU(pod) {
+		if !Ended(pod) && f.wantsGPU(pod) {
 			if e, ok := logEvidence(f, pod, "GPU Direct RDMA Disabled for HCA"); ok && len(evidence) < 3 {
 				evidence = append(evidence, e)
 			}

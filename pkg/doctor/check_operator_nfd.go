@@ -101,14 +101,14 @@ func nfdFinding(f *Facts, n *Node, who Evidence) Finding {
 	case n.hasWorker():
 		found.Fix = Fix{
 			Text:     "NFD runs on the node and makes no such label: its log says why; its configuration may hide the class 03 or the vendor 10de, and its master may refuse the worker.",
-			Commands: []string{fmt.Sprintf("kubectl logs -n %s daemonset/%s", workers[0].Namespace, workers[0].Name)},
+			Commands: []string{command("kubectl logs -n %s daemonset/%s", workers[0].Namespace, workers[0].Name)},
 		}
 	default:
 		taint, ok := keptAway(n, workers[0])
 		if !ok {
 			found.Fix = Fix{
 				Text:     "NFD's worker does not run on the node: see why its DaemonSet leaves the node out.",
-				Commands: []string{fmt.Sprintf("kubectl describe daemonset %s -n %s", workers[0].Name, workers[0].Namespace)},
+				Commands: []string{command("kubectl describe daemonset %s -n %s", workers[0].Name, workers[0].Namespace)},
 			}
 			break
 		}
@@ -118,8 +118,8 @@ func nfdFinding(f *Facts, n *Node, who Evidence) Finding {
 			fieldEvidence(Object{Kind: "DaemonSet", Namespace: workers[0].Namespace, Name: workers[0].Name}, ".spec.template.spec.tolerations", "%s", tolerationText(workers[0])))
 		found.Fix = Fix{
 			Text: "Let NFD's worker tolerate the taint whatever its value is (operator: Exists), and put the same into the values of its chart.",
-			Commands: []string{fmt.Sprintf(`kubectl patch daemonset %s -n %s --type json -p '[{"op":"%s","path":"/spec/template/spec/tolerations%s","value":%s}]'`,
-				workers[0].Name, workers[0].Namespace, "add", tolerationsPath(workers[0]), tolerationsValue(workers[0], taint))},
+			Commands: []string{command("kubectl patch daemonset %s -n %s --type json -p %s", workers[0].Name, workers[0].Namespace,
+				fmt.Sprintf(`[{"op":"add","path":"/spec/template/spec/tolerations%s","value":%s}]`, tolerationsPath(workers[0]), tolerationsValue(workers[0], taint)))},
 			Values: fmt.Sprintf("node-feature-discovery:\n  worker:\n    tolerations:\n    - key: %s\n      operator: Exists\n      effect: %s\n", taint.Key, taint.Effect),
 		}
 	}
@@ -158,7 +158,7 @@ func installNFD(f *Facts) []string {
 	if h, ok := releaseOf(f, chartOperator); ok {
 		return []string{helmUpgrade(h, "nfd.enabled=true")}
 	}
-	return []string{"helm install nfd " + chartNFD + " --repo " + chartRepository(chartNFD) + " -n node-feature-discovery --create-namespace --set worker.tolerations[0].operator=Exists"}
+	return []string{command("helm install nfd %s --repo %s -n node-feature-discovery --create-namespace --set %s", chartNFD, chartRepository(chartNFD), "worker.tolerations[0].operator=Exists")}
 }
 
 // nfdWorkers are the DaemonSets that look at the nodes.
@@ -209,7 +209,7 @@ func checkPolicyLabels(f *Facts, r *Result) {
 	if !ok {
 		return
 	}
-	waiting := slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" })
+	waiting := slices.ContainsFunc(f.pending(), func(p pendingPod) bool { return p.id != "sched.waiting" })
 	for _, c := range conditions(p) {
 		if c.reason != "NFDLabelsMissing" && !(c.reason == "NoGPUNodes" && waiting) {
 			continue
@@ -230,7 +230,7 @@ func checkPolicyLabels(f *Facts, r *Result) {
 			if workers := nfdWorkers(f); len(workers) > 0 {
 				found.Fix = Fix{
 					Text:     "Node feature discovery is installed and labels nothing: see what its pods say.",
-					Commands: []string{fmt.Sprintf("kubectl logs -n %s daemonset/%s", workers[0].Namespace, workers[0].Name)},
+					Commands: []string{command("kubectl logs -n %s daemonset/%s", workers[0].Namespace, workers[0].Name)},
 				}
 			}
 		}

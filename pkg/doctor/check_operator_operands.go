@@ -61,10 +61,10 @@ func troubleFinding(t podTrouble) Finding {
 	pod := t.Pod
 	found := Finding{Object: PodObject(pod), Evidence: t.Evidence, Fix: Fix{
 		Text:     "Read why in the evidence, and the rest of the log. When the cause is gone and the pod still waits, delete it: its owner makes a new one.",
-		Commands: []string{fmt.Sprintf("kubectl describe pod %s -n %s", shellQuote(pod.Name), shellQuote(pod.Namespace))},
+		Commands: []string{command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 	}}
 	if t.Container != "" {
-		found.Fix.Commands = append(found.Fix.Commands, fmt.Sprintf("kubectl logs %s -n %s -c %s", shellQuote(pod.Name), shellQuote(pod.Namespace), t.Container))
+		found.Fix.Commands = append(found.Fix.Commands, command("kubectl logs %s -n %s -c %s", pod.Name, pod.Namespace, t.Container))
 	}
 	if pod.Spec.NodeName != "" {
 		found.Nodes = []string{pod.Spec.NodeName}

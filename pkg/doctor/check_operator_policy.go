@@ -71,7 +71,7 @@ func checkPolicy(f *Facts, r *Result, u unstructured.Unstructured) {
 		Title:    "the GPU operator says that it is not ready",
 		Fix: Fix{
 			Text:     "Look at the operands that it names, and at the operator's own log.",
-			Commands: []string{fmt.Sprintf("kubectl describe %s %s", kind, u.GetName()), fmt.Sprintf("kubectl logs -n %s -l app=gpu-operator --tail 50", operatorNamespace(f))},
+			Commands: []string{command("kubectl describe %s %s", kind, u.GetName()), command("kubectl logs -n %s -l app=gpu-operator --tail 50", operatorNamespace(f))},
 		},
 	}
 	young := true
@@ -98,7 +98,7 @@ func checkPolicy(f *Facts, r *Result, u unstructured.Unstructured) {
 		}
 	case "ignored":
 		found.Title = "a second ClusterPolicy is ignored: the operator obeys only one"
-		found.Fix = Fix{Text: "Delete the one that is ignored, after what it says is in the other.", Commands: []string{"kubectl delete clusterpolicy " + u.GetName()}}
+		found.Fix = Fix{Text: "Delete the one that is ignored, after what it says is in the other.", Commands: []string{command("kubectl delete clusterpolicy %s", u.GetName())}}
 		r.Add(found)
 		return
 	}
@@ -134,25 +134,31 @@ func deployLabelCheck() Check {
 			if r.Lacks(f, "api/nodes") {
 				return
 			}
-			severity := Info
 			left := slices.ContainsFunc(f.GPUNodes, func(n *Node) bool { return len(switchedOff(n)) == 0 || advertises(f, n) })
-			if slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }) {
-				severity = Warning // it may be what they wait for
-				if !left {
-					severity = Error
-				}
-			}
+			awaited := f.awaited("sched.all-in-use", "sched.fragmented") // it would have more
 			for _, n := range f.GPUNodes {
 				off := switchedOff(n)
 				if len(off) == 0 || advertises(f, n) && len(off) == 1 && off[0] == "nvidia.com/gpu.deploy.operands" {
 					r.Pass(n.Object())
 					continue
 				}
-				fix := Fix{Text: "If it is not meant so, remove the labels.", Commands: []string{fmt.Sprintf("kubectl label node %s %s-", n.Name, strings.Join(off, "- "))}}
+				severity := Info
+				switch {
+				case awaited[n.Name] && !left && !forMachines(n):
+					severity = Error
+				case awaited[n.Name]:
+					severity = Warning // it may be what they wait for
+				}
+				fix := Fix{Text: "If it is not meant so, remove the labels.", Commands: []string{removeLabels(n, off)}}
 				r.Add(Finding{Severity: severity, Object: n.Object(), Title: "labels of the node keep parts of the GPU operator off it", Evidence: labelEvidence(n, off...), Fix: fix})
 			}
 		},
 	}
+}
+
+// forMachines is whether the node's GPUs are for virtual machines, on purpose.
+func forMachines(n *Node) bool {
+	return strings.HasPrefix(n.Labels["nvidia.com/gpu.workload.config"], "vm-")
 }
 
 // switchedOff are the labels that keep operands off the node: false, or a workload configuration that is not for containers. What the
@@ -201,12 +207,12 @@ func checkReleases(f *Facts, r *Result) {
 			r.Pass(object)
 			continue
 		}
-		fix := Fix{Text: "See its history. Go back to the last revision that was deployed, or upgrade again.", Commands: []string{fmt.Sprintf("helm history %s -n %s", h.Name, h.Namespace)}}
+		fix := Fix{Text: "See its history. Go back to the last revision that was deployed, or upgrade again.", Commands: []string{command("helm history %s -n %s", h.Name, h.Namespace)}}
 		if strings.HasPrefix(h.Status, "pending-") {
 			fix.Text = "See its history. If nobody is upgrading it now, the upgrade was cut off: roll back to the last revision that was deployed, or Helm refuses every later upgrade."
 		}
 		if h.Revision > 1 {
-			fix.Commands = append(fix.Commands, fmt.Sprintf("helm rollback %s %d -n %s", h.Name, h.Revision-1, h.Namespace))
+			fix.Commands = append(fix.Commands, command("helm rollback %s %d -n %s", h.Name, h.Revision-1, h.Namespace))
 		}
 		severity := Warning
 		if strings.HasPrefix(h.Status, "pending-") {
@@ -276,4 +282,13 @@ func releaseTag(pod *corev1.Pod) (version, image string) {
 		}
 	}
 	return "", ""
+}
+
+// removeLabels is the command that takes labels off a node.
+func removeLabels(n *Node, keys []string) string {
+	format, args := "kubectl label node %s", []any{n.Name}
+	for _, key := range keys {
+		format, args = format+" %s-", append(args, key)
+	}
+	return command(format, args...)
 }

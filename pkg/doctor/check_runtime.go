@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -122,11 +121,6 @@ func quoted(n *Node, quotes []runtimeview.Quote) []Evidence {
 	return all
 }
 
-// hostCommand is a command that runs a program on a node as its root would.
-func hostCommand(n *Node, command string) string {
-	return fmt.Sprintf("kubectl debug node/%s -it --profile=sysadmin --image=busybox:1.37 -- chroot /host %s", shellQuote(n.Name), command)
-}
-
 // unitOf is the systemd unit of a node's runtime: the one that was found there, and not the one of the textbook.
 func unitOf(n *Node) string {
 	if i := n.instance(); i != nil && i.Unit != "" {
@@ -140,10 +134,10 @@ func unitOf(n *Node) string {
 }
 
 // restartUnit is the command that restarts the runtime of a node.
-func restartUnit(n *Node) string { return hostCommand(n, "systemctl restart "+shellQuote(unitOf(n))) }
+func restartUnit(n *Node) string { return onHost(n.Name, "sudo systemctl restart %s", unitOf(n)) }
 
 // lookAt is the command that reads the node, where that was not done.
-func lookAt(n *Node) string { return "kubectl gpu-fault doctor --node " + shellQuote(n.Name) }
+func lookAt(n *Node) string { return command("kubectl gpu-fault doctor --node %s", n.Name) }
 
 // runtimePlace is where a distribution keeps its containerd.
 type runtimePlace struct{ config, socket, unit string }

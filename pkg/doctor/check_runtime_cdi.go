@@ -13,7 +13,7 @@ import (
 func cdiChecks() []Check {
 	return []Check{
 		{
-			ID: "cdi.unresolvable", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedNode},
+			ID: "cdi.unresolvable", Layer: LayerRuntime, From: []string{"api/pods", "api/events"}, Needs: []Need{NeedAPI, NeedNode},
 			Title: "CDI devices that pods were given cannot be resolved",
 			Reads: "events and states of containers; the CDI specifications in /etc/cdi and /var/run/cdi, the host paths and the driver version " +
 				"in them, the loaded driver",
@@ -23,7 +23,7 @@ func cdiChecks() []Check {
 			Run:     checkUnresolvable,
 		},
 		{
-			ID: "rt.cdi-off", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedNode},
+			ID: "rt.cdi-off", Layer: LayerRuntime, From: []string{"api/pods"}, Needs: []Need{NeedAPI, NeedNode},
 			Title: "containerd has CDI off, and GPUs come by CDI",
 			Reads: "enable_cdi in memory, how the device plugin hands out devices, whether the DRA driver runs",
 			Why: "with enable_cdi = false, the default of 1.7, containerd passes over CDI devices without an error; it matters where GPUs come in " +
@@ -32,7 +32,7 @@ func cdiChecks() []Check {
 			Run: checkCDIOff,
 		},
 		{
-			ID: "cdi.runtime-too-old", Layer: LayerRuntime, Needs: []Need{NeedAPI},
+			ID: "cdi.runtime-too-old", Layer: LayerRuntime, From: []string{"api/clusterpolicies", "api/pods"}, Needs: []Need{NeedAPI},
 			Title: "containerd is too old for CDI, by which GPUs are handed out",
 			Reads: ".status.nodeInfo.containerRuntimeVersion, how the device plugin hands out devices, cdi.enabled of the ClusterPolicy and the " +
 				"operator's version",
@@ -112,7 +112,7 @@ func cdiFix(f *Facts, n *Node, devices string) Fix {
 	return Fix{
 		Text: "write the specification anew, as after each change of the driver; and do not give pods that get devices by CDI the runtime class " +
 			"nvidia-cdi",
-		Commands: []string{hostCommand(n, "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml")},
+		Commands: []string{onHost(n.Name, "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml")},
 	}
 }
 

@@ -47,9 +47,9 @@ func configurationChecks() []Check {
 			Run:      func(f *Facts, r *Result) { viewFindings(f, r, "rt.cri-disabled") },
 		},
 		{
-			ID: "rt.not-ready", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: "the answer of the runtime at the kubelet's endpoint",
+			ID: "rt.not-ready", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: "the answer of the runtime at the kubelet's endpoint; what was said of doctor's own pod",
 			Title:    "the container runtime does not serve the kubelet",
-			Why:      "nothing listens at the socket, it has no CRI, or CRI says that it is not ready",
+			Why:      "nothing listens at the socket, it has no CRI, or CRI says that it is not ready; or the pod that was to read the node did not start, and not for its image",
 			Explains: noRuntime(), Sources: []string{"kubernetes#111591"}, Run: checkRuntimeNotReady,
 		},
 		{
@@ -77,7 +77,7 @@ func configurationChecks() []Check {
 			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.option-misplaced") },
 		},
 		{
-			ID: "rt.generated-file", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedNode, NeedLogs},
+			ID: "rt.generated-file", Layer: LayerRuntime, From: []string{"api/pods"}, Needs: []Need{NeedAPI, NeedNode, NeedLogs},
 			Title: "the toolkit was told to edit a file that something else writes anew, or a template",
 			Reads: "what the toolkit's DaemonSet was told, the first lines of that file, the toolkit's log",
 			Why: "k3s, rke2, k0s, microk8s and others write their containerd's configuration at each start; a template is not TOML, and the " +
@@ -86,7 +86,7 @@ func configurationChecks() []Check {
 			Sources:  []string{"rke2#3385", "gpu-operator#473", "gpu-operator#992", "k0s#3272"}, Run: checkGenerated,
 		},
 		{
-			ID: "rt.gke-config-source", Layer: LayerRuntime, Needs: []Need{NeedAPI},
+			ID: "rt.gke-config-source", Layer: LayerRuntime, From: []string{"api/pods"}, Needs: []Need{NeedAPI},
 			Title:    "toolkit 1.18.0 reads the wrong configuration on GKE",
 			Reads:    "the toolkit's image and variables on nodes of GKE",
 			Why:      "toolkit 1.18.0 reads the configuration by `containerd config dump`, which on GKE 1.33 and later is not the one of the kubelet's containerd, unless RUNTIME_CONFIG_SOURCE=file",
@@ -95,7 +95,31 @@ func configurationChecks() []Check {
 	}
 }
 
+// checkNotStarted tells of nodes on which this tool's own pod did not start: so will no other.
+func checkNotStarted(f *Facts, r *Result) {
+	for _, m := range f.Snapshot.Missing {
+		name, ofNode := strings.CutPrefix(m.What, "nodes/")
+		n := f.Node(name)
+		if !ofNode || m.NotStarted == "" || n == nil {
+			continue
+		}
+		finding := Finding{
+			Object: n.Object(), Severity: Warning, Confidence: Possible, Title: "the node does not start pods: the pod that was to read it did not start",
+			Evidence: []Evidence{{Source: "pod of kubectl gpu-fault doctor on " + n.Object().String(), Text: clip(m.NotStarted)}},
+			Fix: Fix{
+				Text:     fmt.Sprintf("Look why %s and the kubelet start no pod there. Nothing else could be read of the node.", n.runtimeUnit()),
+				Commands: []string{command("kubectl describe node %s", n.Name), onHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", n.runtimeUnit()), onHost(n.Name, "sudo systemctl status %s", n.runtimeUnit())},
+			},
+		}
+		if containsAny(m.NotStarted, []string{"FailedCreatePodSandBox", "runtime.v1.RuntimeService", "code = Unavailable", "container runtime is down", "containerd.sock", "crio.sock"}) {
+			finding.Severity, finding.Confidence = Error, Likely
+		}
+		r.Add(finding)
+	}
+}
+
 func checkRuntimeNotReady(f *Facts, r *Result) {
+	checkNotStarted(f, r)
 	r.eachRuntime(f, func(n *Node) {
 		for _, found := range n.runtimeFindings("rt.not-ready") {
 			unit := n.instance().UnitName()
@@ -103,7 +127,7 @@ func checkRuntimeNotReady(f *Facts, r *Result) {
 				Object: n.Object(), Title: found.Title, Evidence: quoted(n, found.Quotes),
 				Fix: Fix{
 					Text:     fmt.Sprintf("on the node: look why %s does not serve, and start it; no pod can be started there before", unit),
-					Commands: []string{"journalctl -u " + unit + " -n 50 --no-pager", "systemctl restart " + unit},
+					Commands: []string{onHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", unit), onHost(n.Name, "sudo systemctl restart %s", unit)},
 				},
 			})
 		}

@@ -25,19 +25,22 @@ type startPattern struct {
 	re *regexp.Regexp
 }
 
+// handlerName is how a handler or a RuntimeClass is named. Events are anybody's who may write them, and these names go into commands.
+const handlerName = `([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)`
+
 // Texts of containerd 1.7.28 and 2.3.4, where not noted, as pods' events have them. What comes before them differs between releases.
 var startPatterns = []startPattern{
-	{"rt.handler-missing", regexp.MustCompile(`no runtime for "([^"]+)" is configured`)},
-	{"rt.handler-missing", regexp.MustCompile(`RuntimeHandler "([^"]+)" not supported`)},                      // dockershim
-	{"rt.handler-missing", regexp.MustCompile(`failed to find runtime handler (\S+) from runtime list`)},      // CRI-O
-	{"rt.runtime-type", regexp.MustCompile(`runtime "([^"]+)" binary not installed`)},                         // the shim
-	{"rt.binary-missing", regexp.MustCompile(`unable to retrieve OCI runtime error.*fork/exec (/[^\s:]+): `)}, // BinaryName
+	{"rt.handler-missing", regexp.MustCompile(`no runtime for "` + handlerName + `" is configured`)},
+	{"rt.handler-missing", regexp.MustCompile(`RuntimeHandler "` + handlerName + `" not supported`)},                   // dockershim
+	{"rt.handler-missing", regexp.MustCompile(`failed to find runtime handler ` + handlerName + ` from runtime list`)}, // CRI-O
+	{"rt.runtime-type", regexp.MustCompile(`runtime "([^"]+)" binary not installed`)},                                  // the shim
+	{"rt.binary-missing", regexp.MustCompile(`unable to retrieve OCI runtime error.*fork/exec (/[^\s:]+): `)},          // BinaryName
 	{"rt.binary-missing", regexp.MustCompile(`unable to retrieve OCI runtime error.*exec: "([^"]+)": executable file not found`)},
 	{"rt.cgroup-driver", regexp.MustCompile(`expected cgroupsPath to be of format "(slice:prefix:name)"`)}, // runc
 	{"cdi.unresolvable", regexp.MustCompile(`unresolvable CDI devices? ([^\n]+)`)},
 	{"cdi.unresolvable", regexp.MustCompile(`failed to stat CDI host device "?([^":\s]+)`)},
-	{"rc.handler-mismatch", regexp.MustCompile(`runtimeclasses?\.node\.k8s\.io "([^"]+)" not found`)}, // the kubelet
-	{"rc.handler-mismatch", regexp.MustCompile(`RuntimeClass "([^"]+)" not found`)},                   // the API server
+	{"rc.handler-mismatch", regexp.MustCompile(`runtimeclasses?\.node\.k8s\.io "` + handlerName + `" not found`)}, // the kubelet
+	{"rc.handler-mismatch", regexp.MustCompile(`RuntimeClass "` + handlerName + `" not found`)},                   // the API server
 	{"docker.no-gpu-driver", regexp.MustCompile(`could not select device driver "([^"]*)" with capabilities: \[\[gpu`)},
 	{"rt.shim-skew", regexp.MustCompile(`failed to create TTRPC connection: (dial unix \S+)`)},
 	{"rt.shim-skew", regexp.MustCompile(`(unsupported shim version[^\n]*)`)},
@@ -140,6 +143,15 @@ func (f *Facts) errorsOf(id string, n *Node) []errorGroup {
 type errorGroup struct {
 	name   string
 	errors []startError
+}
+
+// pods are those of which the runtime says it.
+func (g errorGroup) pods() []string {
+	var all []string
+	for _, e := range g.errors {
+		all = append(all, e.pod.Namespace+"/"+e.pod.Name)
+	}
+	return all
 }
 
 // evidence are the first quotations.

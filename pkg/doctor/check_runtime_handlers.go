@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
 // handlerChecks are about the way from a pod's runtime class to a handler of the runtime.
@@ -58,7 +60,7 @@ func handlerChecks() []Check {
 			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.version-skew-ids") },
 		},
 		{
-			ID: "wl.runtimeclass-unset", Layer: LayerWorkload, Needs: []Need{NeedAPI, NeedNode},
+			ID: "wl.runtimeclass-unset", Layer: LayerWorkload, From: []string{"api/pods"}, Needs: []Need{NeedAPI, NeedNode},
 			Title: "a GPU pod has no runtime class, and the node's default runtime gives no GPUs",
 			Reads: "pods that ask for GPUs, the default handler in memory, how the device plugin hands out devices (DEVICE_LIST_STRATEGY), logs",
 			Why: "with the strategy envvar only the NVIDIA runtime gives a container its GPUs, and a pod without a runtime class gets the default " +
@@ -154,6 +156,9 @@ func (f *Facts) handlerMissing(n *Node, handler string, pods []*corev1.Pod) Find
 		Object: n.Object(), Fix: f.handlerFix(n, handler),
 		Title: fmt.Sprintf("pods ask for the runtime handler %q, which the node's runtime does not have", handler),
 	}
+	for _, pod := range pods {
+		finding.Pods = append(finding.Pods, pod.Namespace+"/"+pod.Name)
+	}
 	for _, g := range f.errorsOf("rt.handler-missing", n) {
 		if g.name == handler {
 			finding.Evidence = g.evidence()
@@ -168,6 +173,12 @@ func (f *Facts) handlerMissing(n *Node, handler string, pods []*corev1.Pod) Find
 	}
 	if has, source, known := n.inMemory(); known {
 		finding.Evidence = append(finding.Evidence, Evidence{Source: source, Text: clip(strings.Join(has, ", "))})
+		for _, other := range siblings(handler) {
+			if elsewhere, _ := f.nodesWith(handler); elsewhere && slices.Contains(has, other) {
+				finding.Fix.Text = fmt.Sprintf("this node calls the handler %s, and other nodes %s: give it the name of the others, and leave the RuntimeClass as it is; or make a "+
+					"second RuntimeClass for pods of such nodes. ", other, handler) + finding.Fix.Text
+			}
+		}
 	}
 	return finding
 }
@@ -195,7 +206,7 @@ func (f *Facts) handlerFix(n *Node, handler string) Fix {
 			return Fix{
 				Text: "the NVIDIA container toolkit writes the handler when its pod starts, and takes it away when the pod ends: start it anew, " +
 					"and look into its log if the handler does not come",
-				Commands: []string{restartPod(pods[0].Namespace, pods[0].Name), "kubectl logs -n " + pods[0].Namespace + " -l app=nvidia-container-toolkit-daemonset --tail=50"},
+				Commands: []string{restartPod(pods[0].Namespace, pods[0].Name), command("kubectl logs -n %s -l app=nvidia-container-toolkit-daemonset --tail=50", pods[0].Namespace)},
 			}
 		}
 		return configureByHand(n, handler)
@@ -217,12 +228,12 @@ func configureByHand(n *Node, handler string) Fix {
 	if len(env) == 0 {
 		return Fix{Text: "add the handler to the runtime's configuration", Commands: []string{lookAt(n)}}
 	}
-	command := fmt.Sprintf("nvidia-ctk runtime configure --runtime=containerd --nvidia-runtime-name=%s --config=%s --drop-in-config=%s "+
-		"--config-source=file", shellQuote(handler), shellQuote(env[0].Value), shellQuote(env[2].Value))
+	configure := onHost(n.Name, "sudo nvidia-ctk runtime configure --runtime=containerd --nvidia-runtime-name=%s --config=%s --drop-in-config=%s --config-source=file",
+		handler, env[0].Value, env[2].Value)
 	return Fix{
 		Text: fmt.Sprintf("add the handler to the configuration that the kubelet's containerd loads, %s, and restart "+
 			"%s", env[0].Value, i.UnitName()),
-		Commands: []string{hostCommand(n, command), restartUnit(n)},
+		Commands: []string{configure, restartUnit(n)},
 	}
 }
 
@@ -283,17 +294,38 @@ func viewFindings(f *Facts, r *Result, id string) {
 			case found.Mild:
 				severity = Warning
 			}
-			r.Add(Finding{Object: n.Object(), Severity: severity, Title: found.Title, Evidence: quoted(n, found.Quotes), Fix: Fix{Text: found.Fix, Commands: restartAfter(n, found.Latent)}})
+			r.Add(Finding{
+				Object: n.Object(), Severity: severity, Title: found.Title, Evidence: quoted(n, found.Quotes), Pods: f.notReadyWith(n, found),
+				Fix: Fix{Text: found.Fix, Commands: mend(n, found)},
+			})
 		}
 	})
 }
 
-// restartAfter is the command with which an edit takes effect.
-func restartAfter(n *Node, latent bool) []string {
-	if latent {
-		return nil // the files are to be mended first, and then nothing has to be restarted
+// mend are the commands that edit the file, where the right edit is known, and then make it take effect. A restart alone would mend nothing.
+func mend(n *Node, found runtimeview.Finding) []string {
+	if found.Edit == nil {
+		return nil
 	}
-	return []string{restartUnit(n)}
+	edit := onHost(n.Name, "sudo sed -i.bak %s %s", found.Edit.Sed, found.Edit.File)
+	if found.Latent {
+		return []string{edit} // what runs has not loaded it yet: nothing has to be restarted
+	}
+	return []string{edit, restartUnit(n)}
+}
+
+// notReadyWith are the pods that do not run, and use one of a finding's handlers.
+func (f *Facts) notReadyWith(n *Node, found runtimeview.Finding) []string {
+	var all []string
+	wanted := f.wanted(n)
+	for _, handler := range found.Handlers {
+		for _, pod := range wanted[handler] {
+			if !found.Latent && !podReady(pod) {
+				all = append(all, pod.Namespace+"/"+pod.Name)
+			}
+		}
+	}
+	return all
 }
 
 // matters is whether pods of the node run with one of the handlers, by their runtime class or because it is the default.
@@ -322,18 +354,26 @@ func checkRuntimeClasses(f *Facts, r *Result) {
 	r.Lacks(f, "api/runtimeclasses")
 	f.handlersOfOtherNames(r)
 	reported := map[string]bool{}
-	add := func(class string, object Object, nodes []string, evidence ...Evidence) {
+	// gpu is whether the object is known to want GPUs or to be a part of the GPU software.
+	add := func(class string, object Object, gpu bool, nodes []string, evidence ...Evidence) {
 		if reported[class+object.String()] {
 			return
 		}
 		reported[class+object.String()] = true
 		finding := Finding{
-			Object: object, Nodes: nodes, Evidence: evidence, Title: fmt.Sprintf("it uses the RuntimeClass %q, which does not exist", class),
+			Object: object, Subject: Object{Kind: "RuntimeClass", Name: class}, Nodes: nodes, Evidence: evidence, Title: fmt.Sprintf("its pods use the RuntimeClass %q, which does not exist", class),
 			Fix: Fix{Text: fmt.Sprintf("create the RuntimeClass with the handler that the nodes have, or take runtimeClassName out of what uses "+
 				"it; the GPU operator makes %s when its toolkit is enabled", class)},
 		}
-		if handler := f.gpuHandler(nodes); handler != "" {
-			finding.Fix.Commands = []string{createClass(class, handler)}
+		if !isNVIDIAClass(class) {
+			finding.Fix.Text = fmt.Sprintf("%s is no class of NVIDIA's: let what brings its runtime (gVisor, Kata Containers and others) make the class, or take "+
+				"runtimeClassName out of what uses it; do not give that name to the NVIDIA runtime, which does not keep pods apart from the node", class)
+			if !gpu {
+				finding.Severity, finding.Confidence = Info, Possible
+			}
+		}
+		if handler := f.gpuHandler(class, nodes); handler != "" {
+			finding.Fix.Commands = createClass(class, handler)
 		}
 		r.Add(finding)
 	}
@@ -341,17 +381,20 @@ func checkRuntimeClasses(f *Facts, r *Result) {
 	for _, n := range f.Nodes {
 		for _, g := range f.errorsOf("rc.handler-mismatch", n) {
 			if f.runtimeClass(g.name) == nil {
-				add(g.name, PodObject(g.errors[0].pod), []string{n.Name}, g.evidence()...)
+				pod := g.errors[0].pod
+				add(g.name, PodObject(pod), WantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "", []string{n.Name}, g.evidence()...)
 			}
 		}
 	}
 	for i := range f.Snapshot.Events {
 		e := &f.Snapshot.Events[i]
-		if e.Reason != "FailedCreate" {
+		owner := Object{Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name}
+		if e.Reason != "FailedCreate" || f.rolledOut(owner) || f.createdSince(owner, EventTime(e)) {
 			continue
 		}
 		if id, class := recognise(e.Message); id == "rc.handler-mismatch" && (!seen || f.runtimeClass(class) == nil) {
-			add(class, Object{Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name}, f.nodesOf(e.InvolvedObject), clipped(Quote(e)))
+			x := f.refusal(owner, e)
+			add(class, owner, x.gpu || x.component != "", f.nodesOf(e.InvolvedObject), clipped(Quote(e)))
 		}
 	}
 	for i := range f.DaemonSets {
@@ -361,14 +404,23 @@ func checkRuntimeClasses(f *Facts, r *Result) {
 			continue
 		}
 		object := Object{Kind: "DaemonSet", Namespace: set.Namespace, Name: set.Name}
-		add(*class, object, f.labelled(set.Spec.Template.Spec.NodeSelector), fieldEvidence(object, ".spec.template.spec.runtimeClassName", "%s", *class))
+		template := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
+		add(*class, object, WantsGPU(template) || ComponentOf(template.Labels, template.Spec) != "", f.labelled(set.Spec.Template.Spec.NodeSelector), fieldEvidence(object, ".spec.template.spec.runtimeClassName", "%s", *class))
 	}
 }
 
-// createClass is the command that makes a RuntimeClass.
-func createClass(name, handler string) string {
-	return "printf " + shellQuote(fmt.Sprintf(`apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata:\n  name: %s\nhandler: %s\n`, name, handler)) + " | kubectl create -f -"
+// createClass is the command that makes a RuntimeClass; there is none for a class that is not NVIDIA's by its name, because whoever asks for
+// gvisor or kata wants to be kept apart from the node, and must not get the NVIDIA runtime by that name.
+func createClass(name, handler string) []string {
+	if !isSubdomain(name) || !isSubdomain(handler) || !isNVIDIAClass(name) {
+		return nil
+	}
+	return []string{command("printf '%%s\\n' %s %s %s %s | kubectl create -f -",
+		"apiVersion: node.k8s.io/v1", "kind: RuntimeClass", "metadata: {name: "+name+"}", "handler: "+handler)}
 }
+
+// isNVIDIAClass is whether a RuntimeClass is one for NVIDIA's runtime, as the toolkit, the operator and clouds name them.
+func isNVIDIAClass(name string) bool { return name == "nvidia" || strings.HasPrefix(name, "nvidia-") }
 
 // nodesOf are the nodes for which a DaemonSet makes pods; none, which means all, for other owners.
 func (f *Facts) nodesOf(owner corev1.ObjectReference) []string {
@@ -395,14 +447,14 @@ func (f *Facts) labelled(selector map[string]string) []string {
 	return all
 }
 
-// gpuHandler is the handler for GPUs that one of these nodes has; empty when that is not known.
-func (f *Facts) gpuHandler(nodes []string) string {
+// gpuHandler is the handler that a class stands for by its name, and that one of these nodes has; empty when that is not known.
+func (f *Facts) gpuHandler(class string, nodes []string) string {
 	for _, n := range f.GPUNodes {
 		if len(nodes) > 0 && !slices.Contains(nodes, n.Name) {
 			continue
 		}
 		has, _, _ := n.inMemory()
-		for _, handler := range []string{"nvidia", "nvidia-container-runtime"} {
+		for _, handler := range append([]string{class}, siblings(class)...) {
 			if slices.Contains(has, handler) {
 				return handler
 			}
@@ -423,20 +475,37 @@ func (f *Facts) handlersOfOtherNames(r *Result) {
 				}
 				class := *lacking[handler][0].Spec.RuntimeClassName
 				object := Object{Kind: "RuntimeClass", Name: class}
-				r.Add(Finding{
-					Object: object, Nodes: []string{n.Name}, Title: fmt.Sprintf("it names the handler %q, which its nodes call %q", handler, other),
+				elsewhere, allKnown := f.nodesWith(handler)
+				if elsewhere {
+					continue // the class fits them, and another would break them: it is this node that differs (rt.handler-missing)
+				}
+				finding := Finding{
+					Object: object, Nodes: []string{n.Name}, Title: fmt.Sprintf("the RuntimeClass names the handler %q, which its nodes call %q", handler, other),
 					Evidence: []Evidence{fieldEvidence(object, ".handler", "%s", handler), {Source: source, Text: clip(strings.Join(has, ", "))}},
 					Fix: Fix{
-						Text: "a RuntimeClass cannot be changed: delete it, and create it with the handler that the nodes have",
-						Commands: []string{
-							"kubectl delete runtimeclass " + shellQuote(class),
-							createClass(class, other),
-						},
+						Text: "give the nodes' runtime the handler " + handler + ", too; or, once you know that no node of the cluster has it, delete the RuntimeClass, which " +
+							"cannot be changed, and create it with the handler " + other,
 					},
-				})
+				}
+				if create := createClass(class, other); allKnown && create != nil {
+					finding.Fix.Text = "no node has the handler that the RuntimeClass names. It cannot be changed: delete it, and create it with the handler that the nodes have; no pod can " +
+						"be created with it in between"
+					finding.Fix.Commands = append([]string{command("kubectl delete runtimeclass %s", class)}, create...)
+				}
+				r.Add(finding)
 			}
 		}
 	}
+}
+
+// nodesWith is whether any node is known to have a handler; all is whether the handlers of all nodes are known.
+func (f *Facts) nodesWith(handler string) (some, all bool) {
+	all = true
+	for _, n := range f.Nodes {
+		has, _, known := n.inMemory()
+		some, all = some || slices.Contains(has, handler), all && known
+	}
+	return some, all
 }
 
 func checkRuntimeClassUnset(f *Facts, r *Result) {

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // nodeRuntimeChecks are about what the runtime's surroundings do to containers that run.
 func nodeRuntimeChecks() []Check {
 	return []Check{
 		{
-			ID: "rt.nvml-unknown-error", Layer: LayerRuntime, Needs: []Need{NeedLogs},
+			ID: "rt.nvml-unknown-error", Layer: LayerRuntime, From: []string{"api/pods", "logs"}, Needs: []Need{NeedLogs},
 			Title: "containers lose their GPUs while they run",
 			Reads: "logs of pods on GPU nodes; the links in /dev/char, the kubelet's cgroup driver",
 			Why: "`Failed to initialize NVML: Unknown Error` in a container, while the node's driver works: systemd has set the container's devices anew, at a daemon-reload, and the GPUs were not " +
@@ -36,7 +37,7 @@ func nodeRuntimeChecks() []Check {
 			Run:      checkCPUManager,
 		},
 		{
-			ID: "sec.all-gpus-visible", Layer: LayerRuntime, Needs: []Need{NeedAPI},
+			ID: "sec.all-gpus-visible", Layer: LayerRuntime, From: []string{"api/pods", "api/runtimeclasses"}, Needs: []Need{NeedAPI},
 			Title: "a pod that asked for no GPU sees all of them",
 			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification",
 			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES itself, and the runtime obeys: its GPUs are those of others, and the scheduler " +
@@ -45,7 +46,7 @@ func nodeRuntimeChecks() []Check {
 			Run:     checkAllVisible,
 		},
 		{
-			ID: "sec.selinux", Layer: LayerRuntime, Needs: []Need{NeedAPI, NeedLogs},
+			ID: "sec.selinux", Layer: LayerRuntime, From: []string{"api/pods", "logs"}, Needs: []Need{NeedAPI, NeedLogs},
 			Title:    "containers may not open the GPU's device files",
 			Reads:    "states of containers and logs; SELinux, the modes of /dev/nvidia*, no-cgroups of the toolkit's configuration",
 			Why:      "NVML says `Insufficient Permissions`: SELinux, the mode of the device files, or no-cgroups keep the container from them",
@@ -63,7 +64,7 @@ func nodeRuntimeChecks() []Check {
 			Run:      checkRestartLoop,
 		},
 		{
-			ID: "node.inotify", Layer: LayerRuntime, Needs: []Need{NeedLogs},
+			ID: "node.inotify", Layer: LayerRuntime, From: []string{"api/pods", "logs"}, Needs: []Need{NeedLogs},
 			Title:    "the node has no inotify watches left",
 			Reads:    "logs of the GPU components; fs.inotify.max_user_instances and max_user_watches",
 			Why:      "a component says `too many open files` about a watcher of files: the node's limit for all its containers is reached. Low limits alone are no finding",
@@ -88,8 +89,7 @@ func checkUnknownError(f *Facts, r *Result) {
 				Fix: Fix{
 					Text: "start the pod anew; so that it does not come again, make the links in /dev/char on the node (and a rule of udev that " +
 						"does), or hand out GPUs by CDI",
-					Commands: []string{restartPod(pod.Namespace, pod.Name), hostCommand(n, "nvidia-ctk system create-dev-char-symlinks "+
-						"--create-all")},
+					Commands: []string{restartPod(pod.Namespace, pod.Name), onHost(n.Name, "sudo nvidia-ctk system create-dev-char-symlinks --create-all")},
 				},
 			}
 			if n.Host != nil {
@@ -159,7 +159,7 @@ func checkAllVisible(f *Facts, r *Result) {
 	for _, n := range f.GPUNodes {
 		shared := slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == n.Name })
 		for _, pod := range n.Pods {
-			if Ended(pod) || WantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" || !f.hasNVIDIARuntime(n, pod) {
+			if Ended(pod) || f.wantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" || !f.hasNVIDIARuntime(n, pod) {
 				continue
 			}
 			for _, c := range pod.Spec.Containers {
@@ -177,7 +177,9 @@ func checkAllVisible(f *Facts, r *Result) {
 							"or CDI, and set ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
 					},
 				}
-				if shared {
+				// An agent that watches all GPUs is meant to see them: its DaemonSet puts it on each node.
+				owner := metav1.GetControllerOf(pod)
+				if shared && (owner == nil || owner.Kind != "DaemonSet") {
 					finding.Severity = Warning
 				}
 				r.Add(finding)
@@ -266,9 +268,12 @@ func (f *Facts) whyNotAllowed(n *Node, finding Finding) Finding {
 		finding.Fix = Fix{Text: "set no-cgroups = false in " + p.ToolkitConfigPath + ": true is for containers without root only"}
 	case p.SELinux == "enforcing":
 		quote("SELinux", "enforcing")
+		finding.Confidence = Possible // it enforces on many nodes that are well
 		finding.Fix = Fix{
-			Text:     "allow containers the devices: the boolean container_use_devices, or a policy of your own",
-			Commands: []string{hostCommand(n, "setsebool -P container_use_devices on")},
+			Text: "look into the node's audit log for what SELinux denied (ausearch -m avc), and allow these containers that: a type of their own with the " +
+				"GPU's devices (nvidia_container_t of NVIDIA's policy, or one that udica makes) in the pod's seLinuxOptions. The boolean " +
+				"container_use_devices gives all devices to all containers of the node, which is more than GPUs need",
+			Commands: []string{onHost(n.Name, "sudo ausearch -m avc -ts recent")},
 		}
 	}
 	return finding
@@ -326,7 +331,7 @@ func checkRestartLoop(f *Facts, r *Result) {
 			Fix: Fix{
 				Text: fmt.Sprintf("look into the journal of %s for why it ends; if the NVIDIA container toolkit or another tool restarts it, "+
 					"let only one of them edit its configuration", unit),
-				Commands: []string{hostCommand(n, "journalctl -u "+unit+" -n 100 --no-pager")},
+				Commands: []string{onHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", unit)},
 			},
 		})
 	})
@@ -386,7 +391,7 @@ func checkInotify(f *Facts, r *Result) {
 				Object: n.Object(), Title: "the node has no inotify watches left", Evidence: []Evidence{e},
 				Fix: Fix{
 					Text:     "raise the limits on the node, and in /etc/sysctl.d so that they stay; then the pods start",
-					Commands: []string{hostCommand(n, "sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")},
+					Commands: []string{onHost(n.Name, "sudo sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")},
 				},
 			}
 			if n.Host != nil {

@@ -28,8 +28,8 @@ func startChecks() []Check {
 							Commands: []string{restartPod(pods[0].Namespace, pods[0].Name)},
 						}
 					}
-					return Fix{Text: "install the NVIDIA container toolkit on the node, or correct BinaryName in the handler's options, and " +
-						"restart the runtime", Commands: []string{restartUnit(n)}}
+					return Fix{Text: "install the NVIDIA container toolkit on the node, or correct BinaryName in the handler's options; then restart " +
+						unitOf(n)}
 				})
 			},
 		},
@@ -41,7 +41,7 @@ func startChecks() []Check {
 			Explains: noPods(), Sources: []string{"containerd core/runtime/v2/shim"},
 			Run: func(f *Facts, r *Result) {
 				viewAndEvents(f, r, "rt.runtime-type", "a runtime handler has a type for which there is no shim", func(n *Node, _ string) Fix {
-					return Fix{Text: `set runtime_type = "io.containerd.runc.v2" for the handler, or install its shim; then restart the runtime`, Commands: []string{restartUnit(n)}}
+					return Fix{Text: `set runtime_type = "io.containerd.runc.v2" for the handler, or install its shim; then restart ` + unitOf(n)}
 				})
 			},
 		},
@@ -55,7 +55,7 @@ func startChecks() []Check {
 			Run: func(f *Facts, r *Result) {
 				viewAndEvents(f, r, "rt.cgroup-driver", "a runtime handler has another cgroup driver than the kubelet", func(n *Node, _ string) Fix {
 					return Fix{Text: "set SystemdCgroup in the handler's options as runc has it, true with cgroupDriver: systemd, and restart the " +
-						"runtime", Commands: []string{restartUnit(n)}}
+						"runtime"}
 				})
 			},
 		},
@@ -69,7 +69,7 @@ func startChecks() []Check {
 			Run: func(f *Facts, r *Result) {
 				viewAndEvents(f, r, "rt.shim-skew", "containerd cannot speak to the shim that it starts", func(n *Node, _ string) Fix {
 					return Fix{Text: "install containerd and containerd-shim-runc-v2 of the same release, the shim beside the daemon that runs, " +
-						"and restart it", Commands: []string{restartUnit(n)}}
+						"and restart it"}
 				})
 			},
 		},
@@ -82,9 +82,8 @@ func startChecks() []Check {
 			Run: func(f *Facts, r *Result) {
 				viewAndEvents(f, r, "docker.no-gpu-driver", "Docker has no driver for GPUs", func(n *Node, _ string) Fix {
 					return Fix{
-						Text: "install the NVIDIA container toolkit on the node and configure Docker with it; Docker's snap is not supported",
-						Commands: []string{hostCommand(n, "nvidia-ctk runtime configure "+
-							"--runtime=docker"), hostCommand(n, "systemctl restart docker")},
+						Text:     "install the NVIDIA container toolkit on the node and configure Docker with it; Docker's snap is not supported",
+						Commands: []string{onHost(n.Name, "sudo nvidia-ctk runtime configure --runtime=docker"), onHost(n.Name, "sudo systemctl restart docker")},
 					}
 				})
 			},
@@ -116,12 +115,18 @@ func viewAndEvents(f *Facts, r *Result, id, title string, fix func(n *Node, name
 			case !f.matters(n, v.Handlers):
 				severity = Info
 			}
-			r.Add(Finding{Object: n.Object(), Severity: severity, Title: v.Title, Evidence: append(said.evidence(), quoted(n, v.Quotes)...), Fix: viewFix(v, fix(n, said.name))})
+			r.Add(Finding{
+				Object: n.Object(), Severity: severity, Title: v.Title, Evidence: append(said.evidence(), quoted(n, v.Quotes)...),
+				Pods: append(said.pods(), f.notReadyWith(n, v)...), Fix: viewFix(n, v, fix(n, said.name)),
+			})
 		}
 		if len(found) > 0 || len(said.errors) == 0 {
 			continue
 		}
-		finding := Finding{Object: n.Object(), Title: title, Evidence: said.evidence(), Fix: fix(n, said.name)}
+		finding := Finding{Object: n.Object(), Title: title, Evidence: said.evidence(), Pods: said.pods(), Fix: fix(n, said.name)}
+		if said.name != "" && (id == "rt.binary-missing" || id == "rt.runtime-type") {
+			finding.Title += ": " + clip(said.name)
+		}
 		if n.View == nil && n.IsContainerd() {
 			finding.Fix.Text += "; this node was not read, doctor can say more about it then"
 			finding.Fix.Commands = append([]string{lookAt(n)}, finding.Fix.Commands...)
@@ -130,22 +135,25 @@ func viewAndEvents(f *Facts, r *Result, id, title string, fix func(n *Node, name
 	}
 }
 
-// viewFix is the view's own fix where it has one, with the commands of the check's.
-func viewFix(v runtimeview.Finding, fix Fix) Fix {
+// viewFix is the view's own fix where it has one, else the check's.
+func viewFix(n *Node, v runtimeview.Finding, fix Fix) Fix {
 	fix.Text = cmp.Or(v.Fix, fix.Text)
+	if commands := mend(n, v); len(commands) > 0 {
+		fix.Commands = commands
+	}
 	return fix
 }
 
 // isOfGPUs is whether a pod is something that doctor cares for: it asks for GPUs, makes them usable, or has a runtime class.
-func isOfGPUs(e startError) bool {
-	return WantsGPU(e.pod) || ComponentOf(e.pod.Labels, e.pod.Spec) != "" || e.pod.Spec.RuntimeClassName != nil
+func (f *Facts) isOfGPUs(e startError) bool {
+	return f.wantsGPU(e.pod) || ComponentOf(e.pod.Labels, e.pod.Spec) != "" || e.pod.Spec.RuntimeClassName != nil
 }
 
 func checkSandboxFailed(f *Facts, r *Result) {
 	r.Lacks(f, "api/events")
 	for _, n := range f.Nodes {
 		for _, e := range f.startErrors()[n] {
-			if !e.sandbox || e.id != "" || !isOfGPUs(e) {
+			if !e.sandbox || e.id != "" || !f.isOfGPUs(e) {
 				continue
 			}
 			r.Add(Finding{
@@ -153,7 +161,7 @@ func checkSandboxFailed(f *Facts, r *Result) {
 					"sandbox", Evidence: []Evidence{e.evidence},
 				Fix: Fix{
 					Text:     "the runtime's own words say why; if they do not help, look into its journal on the node",
-					Commands: []string{hostCommand(n, "journalctl -u "+shellQuote(unitOf(n))+" -n 50 --no-pager")},
+					Commands: []string{onHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", unitOf(n))},
 				},
 			})
 		}

@@ -76,7 +76,7 @@ func (f *Facts) toolkitEnvFix(env []runtimeview.Setting, text string) Fix {
 		return Fix{
 			Text: text + fmt.Sprintf(": save the values as values.yaml, and upgrade the Helm release %s to its own version, "+
 				"%s", h.Name, h.ChartVersion),
-			Commands: []string{helmUpgrade(h) + " -f values.yaml"}, Values: string(values),
+			Commands: []string{helmUpgradeFile(h)}, Values: string(values),
 		}
 	}
 	if p, ok := clusterPolicy(f); ok {
@@ -86,9 +86,8 @@ func (f *Facts) toolkitEnvFix(env []runtimeview.Setting, text string) Fix {
 			patch = nil
 		}
 		return Fix{
-			Text: text + ": save the values as patch.yaml, and patch the ClusterPolicy " + p.GetName(),
-			Commands: []string{fmt.Sprintf("kubectl patch clusterpolicy %s --type merge --patch-file "+
-				"patch.yaml", shellQuote(p.GetName()))}, Values: string(patch),
+			Text:     text + ": save the values as patch.yaml, and patch the ClusterPolicy " + p.GetName(),
+			Commands: []string{command("kubectl patch clusterpolicy %s --type merge --patch-file patch.yaml", p.GetName())}, Values: string(patch),
 		}
 	}
 	var words []string
@@ -99,11 +98,20 @@ func (f *Facts) toolkitEnvFix(env []runtimeview.Setting, text string) Fix {
 		if ComponentOf(set.Labels, set.Spec.Template.Spec) == Toolkit || strings.Contains(set.Name, "container-toolkit") {
 			return Fix{
 				Text:     text + fmt.Sprintf(": set the variables of DaemonSet %s/%s, or better of what installs it", set.Namespace, set.Name),
-				Commands: []string{fmt.Sprintf("kubectl set env daemonset/%s -n %s %s", set.Name, set.Namespace, strings.Join(words, " "))},
+				Commands: []string{setEnv(set.Namespace, set.Name, env)},
 			}
 		}
 	}
 	return Fix{Text: text + ": " + strings.Join(words, " ")}
+}
+
+// setEnv is the command that sets variables of a DaemonSet.
+func setEnv(namespace, name string, env []runtimeview.Setting) string {
+	format, args := "kubectl set env daemonset/%s -n %s", []any{name, namespace}
+	for _, s := range env {
+		format, args = format+" %s=%s", append(args, s.Name, s.Value)
+	}
+	return command(format, args...)
 }
 
 // withEnv is a list of variables with some of them set; what comes from elsewhere (valueFrom) is replaced, too.
@@ -171,7 +179,7 @@ func versionBefore(version, than string) bool {
 // toolkitChecks are about the NVIDIA container toolkit's own version.
 func toolkitChecks() []Check {
 	return []Check{{
-		ID: "sec.ctk-cve", Layer: LayerRuntime, Needs: []Need{NeedAPI},
+		ID: "sec.ctk-cve", Layer: LayerRuntime, From: []string{"api/pods"}, Needs: []Need{NeedAPI},
 		Title: "the NVIDIA container toolkit has a known hole",
 		Reads: "the version that the toolkit's program says, or the tag of its image",
 		Why:   "containers can escape to the node with versions before 1.16.2 (CVE-2024-0132), 1.17.4 (CVE-2025-23359) and 1.17.8 (CVE-2025-23266)",

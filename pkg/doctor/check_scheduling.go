@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -74,7 +73,6 @@ func pendingChecks() []Check {
 	for _, t := range titles {
 		all = append(all, Check{
 			ID: t.id, Layer: LayerScheduling, Title: t.title, Needs: []Need{NeedAPI}, Reads: reads, Why: why, Sources: t.sources,
-			Doc: "https://kubernetes.io/docs/concepts/scheduling-eviction/kube-scheduler/",
 			Run: func(f *Facts, r *Result) { reportPending(f, r, t.id) },
 		})
 	}
@@ -102,7 +100,7 @@ func checkTopology(f *Facts, r *Result) {
 	}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.Status.Reason != "TopologyAffinityError" || !WantsGPU(pod) || f.replaced(pod) {
+		if pod.Status.Reason != "TopologyAffinityError" || !f.wantsGPU(pod) || f.replaced(pod) {
 			continue
 		}
 		evidence := []Evidence{{Source: PodObject(pod).String() + " .status.reason", Text: pod.Status.Reason + ": " + cut(pod.Status.Message)}}
@@ -117,7 +115,7 @@ func checkTopology(f *Facts, r *Result) {
 			Fix: Fix{
 				Text: "Ask for no more CPUs and GPUs than one NUMA node has, or relax topologyManagerPolicy (best-effort) in the kubelet's " +
 					"configuration; a refused pod is not tried again: its owner must make a new one.",
-				Commands: []string{fmt.Sprintf("kubectl -n %s delete pod %s", pod.Namespace, pod.Name)},
+				Commands: []string{command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name)},
 			},
 		})
 	}
@@ -151,8 +149,8 @@ func checkAdmission(f *Facts, r *Result) {
 				Text: "Delete the failed pod; where the node's GPUs are healthy and new pods fail, too, restart its device plugin pod, then its " +
 					"kubelet, which may hold stale allocations (kubernetes#130145).",
 				Commands: []string{
-					fmt.Sprintf("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
-					fmt.Sprintf("kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'", pod.Spec.NodeName),
+					command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
+					command("kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'", pod.Spec.NodeName),
 				},
 			},
 		}

@@ -41,6 +41,7 @@ const (
 
 func (f *Facts) findPending() []pendingPod {
 	s := newScheduler(f)
+	timeless := []string{"sched.wrong-resource-name", "sched.bigger-than-any-node"} // what no time heals
 	// Pods of one Job are many and alike: the arithmetic is done once for them.
 	known := map[string]verdict{}
 	var all []pendingPod
@@ -49,7 +50,7 @@ func (f *Facts) findPending() []pendingPod {
 		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" {
 			continue
 		}
-		if len(gpuDemand(pod)) == 0 && len(pod.Spec.ResourceClaims) == 0 {
+		if len(gpuDemand(pod)) == 0 && !f.wantsGPU(pod) {
 			continue
 		}
 		message := scheduledMessage(f, pod)
@@ -62,7 +63,8 @@ func (f *Facts) findPending() []pendingPod {
 				known[key] = v
 			}
 		}
-		if f.age(pod) < youngPending && v.id != "" {
+		if f.age(pod) < youngPending && v.id != "" && !slices.Contains(timeless, v.id) && v.severity != Info {
+			v.title += fmt.Sprintf(" (the pod is new; this is %s if it still waits after %s)", map[Severity]string{Error: "an error", Warning: "a warning"}[v.severity], youngPending)
 			v.severity = Info
 		}
 		if message.Text != "" {
@@ -195,8 +197,7 @@ func (s *scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		return v, true
 	}
 	for _, e := range s.f.EventsOf("Pod", pod.Namespace, pod.Name) {
-		scaling := e.Reason == "TriggeredScaleUp" || e.Reason == "Nominated"
-		if scaling && s.f.Now.Sub(EventTime(e)) < scaleUpTime {
+		if isScaleUp(e) && s.f.Now.Sub(EventTime(e)) < scaleUpTime {
 			v.title = "the autoscaler is adding a node for the pod"
 			v.evidence = []Evidence{Quote(e)}
 			v.fix = Fix{Text: "Wait for the node; a GPU node takes several minutes until its driver and device plugin are ready."}
@@ -204,6 +205,30 @@ func (s *scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		}
 	}
 	return verdict{}, false
+}
+
+// isScaleUp is whether an autoscaler says in an event that it adds a node for a pod.
+func isScaleUp(e *corev1.Event) bool {
+	return e.Reason == "TriggeredScaleUp" || e.Reason == "Nominated"
+}
+
+// scales is whether nodes for the pod may come from an autoscaler that has none now: it said so of the pod, or the pod selects by what only
+// autoscaled node pools have.
+func (s *scheduler) scales(pod *corev1.Pod) (Evidence, bool) {
+	for _, e := range s.f.EventsOf("Pod", pod.Namespace, pod.Name) {
+		if isScaleUp(e) {
+			return Quote(e), true
+		}
+	}
+	for _, key := range keysOf(pod) {
+		if slices.Contains([]string{
+			"cloud.google.com/gke-accelerator", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool", "karpenter.sh/capacity-type", "eks.amazonaws.com/nodegroup",
+			"karpenter.k8s.aws/instance-gpu-name", "karpenter.k8s.aws/instance-gpu-count", "karpenter.k8s.aws/instance-family", "kubernetes.azure.com/agentpool", "agentpool",
+		}, key) {
+			return Evidence{Source: PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity", Text: selectorText(pod)}, true
+		}
+	}
+	return Evidence{}, false
 }
 
 // judge works out why a pod fits nowhere: each step keeps the nodes that pass it, and the first step that none passes is the reason.
@@ -215,6 +240,9 @@ func (s *scheduler) judge(pod *corev1.Pod, message string) verdict {
 		return s.volume(pod, message)
 	}
 	want := gpuDemand(pod)
+	if len(want) == 0 {
+		return s.claiming(message)
+	}
 	base := s.nodes
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if !slices.ContainsFunc(base, func(n *Node) bool { return n.allocatable(name) > 0 }) {
@@ -245,6 +273,19 @@ func (s *scheduler) judge(pod *corev1.Pod, message string) verdict {
 		return s.full(pod, want, open, big, selected)
 	}
 	return s.otherwise(pod, message, roomy)
+}
+
+// claiming is the verdict on a pod that asks for GPUs by claims only: which devices fit is for the DRA layer, and the rest for the scheduler's
+// own words.
+func (s *scheduler) claiming(message string) verdict {
+	if message == "" {
+		return verdict{}
+	}
+	return verdict{
+		id: "sched.unschedulable", severity: Error, confidence: Likely,
+		title: "the scheduler places a pod with a claim for GPUs nowhere, for a reason that is not the claim", nodes: s.names(s.nodes),
+		fix: Fix{Text: "See the scheduler's message: what the pod asks for beside its claims, its selectors, and the taints of the nodes."},
+	}
 }
 
 func keep(nodes []*Node, when func(*Node) bool) []*Node {
@@ -346,4 +387,18 @@ func demandText(want map[corev1.ResourceName]int64) string {
 
 func quoteDemand(pod *corev1.Pod, want map[corev1.ResourceName]int64) Evidence {
 	return Evidence{Source: PodObject(pod).String() + " .spec.containers[].resources", Text: demandText(want)}
+}
+
+// awaited are the nodes that pending pods could run on, if only their GPUs were offered. Pods that somebody holds back on purpose wait for none,
+// nor do those that wait for GPUs which others use; more are IDs of reasons that count, too.
+func (f *Facts) awaited(more ...string) map[string]bool {
+	all := map[string]bool{}
+	for _, p := range f.pending() {
+		if reasons := append([]string{"sched.none-advertised", "sched.nodes-unavailable", "sched.insufficient-gpu"}, more...); slices.Contains(reasons, p.id) {
+			for _, n := range p.nodes {
+				all[n] = true
+			}
+		}
+	}
+	return all
 }

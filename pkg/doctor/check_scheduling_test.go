@@ -104,6 +104,12 @@ func (b *bench) log(pod, text string) *bench {
 	return b
 }
 
+// previous is the log of the container's run before.
+func (b *bench) previous(pod, text string) *bench {
+	b.Logs = append(b.Logs, snapshot.Log{Namespace: "team", Pod: pod, Container: "main", Previous: true, Text: text})
+	return b
+}
+
 func (b *bench) missing(what string) *bench {
 	b.Missing = append(b.Missing, snapshot.Missing{What: what, Why: "forbidden"})
 	return b
@@ -272,7 +278,7 @@ func TestPending(t *testing.T) {
 		"wrong name: shared": {newBench().node("a", 4).pod("p", "", 0, needs(corev1.ResourceList{"nvidia.com/gpu.shared": pieces(1)})), "sched.wrong-resource-name error", "renameByDefault"},
 		"wrong name: AMD":    {newBench().node("a", 4).pod("p", "", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(1)})), "sched.wrong-resource-name error", "nvidia.com/gpu instead of amd.com/gpu"},
 		"AMD's own nodes":    {newBench().node("a", 4).node("x", 0, gives("amd.com/gpu", 8, 8)).pod("h", "x", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(4)})), "", ""},
-		"taint":              {newBench().node("a", 2, tainted("nvidia.com/gpu", "present")).pod("p", "", 1), "sched.taint error", "operator: Equal"},
+		"taint":              {newBench().node("a", 2, tainted("nvidia.com/gpu", "present")).pod("p", "", 1), "sched.taint error", `"operator":"Equal"`},
 		"taint tolerated": {newBench().node("a", 2, tainted("nvidia.com/gpu", "present")).pod("p", "", 1, toldByScheduler(""), func(p *corev1.Pod) {
 			p.Spec.Tolerations = []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists}}
 		}), "sched.waiting info", ""},
@@ -295,6 +301,7 @@ func TestPending(t *testing.T) {
 		"nominated":             {newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, func(p *corev1.Pod) { p.Status.NominatedNodeName = "a" }), "sched.waiting info", ""},
 		"scale-up":              {newBench().pod("p", "", 1).event("Pod", "p", "TriggeredScaleUp", "pod triggered scale-up"), "sched.waiting info", ""},
 		"young":                 {newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, created(10*time.Second)), "sched.all-in-use info", ""},
+		"young and too big":     {newBench().node("a", 2).pod("p", "", 4, created(10*time.Second)), "sched.bigger-than-any-node error", ""},
 		"the clock is wrong":    {newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, created(-time.Hour)), "sched.all-in-use warning", ""},
 		"no scheduler":          {newBench().node("a", 2).pod("p", "", 1, silent), "sched.no-scheduler error", "volcano"},
 		"deleted":               {newBench().node("a", 0).pod("p", "", 1, func(p *corev1.Pod) { at := benchAgo(time.Second); p.DeletionTimestamp = &at }), "", ""},

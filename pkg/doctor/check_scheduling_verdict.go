@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -33,6 +34,10 @@ func (s *scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 	case len(among) == 0:
 		v.title = "the pod asks for NVIDIA GPUs, and no node of the cluster is known to have one"
 		v.evidence = []Evidence{quoteDemand(pod, want)}
+		if e, scales := s.scales(pod); scales {
+			v.severity, v.confidence, v.evidence = Warning, Possible, append(v.evidence, e)
+			v.title = "the pod asks for NVIDIA GPUs, and waits for a node that an autoscaler may add; there is none yet"
+		}
 		v.fix = Fix{
 			Text:     "Add a GPU node; where there is one, its driver and device plugin (or node feature discovery) have not told Kubernetes yet.",
 			Commands: []string{"kubectl get nodes -L nvidia.com/gpu.present,feature.node.kubernetes.io/pci-10de.present"},
@@ -45,8 +50,8 @@ func (s *scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 	v.fix = Fix{
 		Text: "Make the device plugin advertise the GPUs: look at its pods on these nodes.",
 		Commands: []string{
-			"kubectl get pods -A -o wide --field-selector spec.nodeName=" + v.nodes[0],
-			fmt.Sprintf("kubectl get node %s -o jsonpath='{.status.allocatable}'", v.nodes[0]),
+			command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", v.nodes[0]),
+			command("kubectl get node %s -o jsonpath='{.status.allocatable}'", v.nodes[0]),
 		},
 	}
 	return v
@@ -77,25 +82,39 @@ func (s *scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 	}
 	v.fix.Text += "."
 	v.fix.Commands = editCommands(pod)
+	if len(list) == 1 {
+		if commands := renamed(pod, name, corev1.ResourceName(list[0])); len(commands) > 0 {
+			v.fix.Commands = commands
+		}
+	}
 	return v
 }
 
-// editCommands show where the demand stands. The template of a Job cannot be changed.
+// renamed is the command that makes a pod without an owner anew, with another name of a resource.
+func renamed(pod *corev1.Pod, from, to corev1.ResourceName) []string {
+	if metav1.GetControllerOf(pod) != nil {
+		return nil
+	}
+	return []string{command(`kubectl -n %s get pod %s -o json | jq --arg from %s --arg to %s 'walk(if type == "object" and has($from) then .[$to] = .[$from] | del(.[$from]) else . end)' | kubectl replace --force -f -`,
+		pod.Namespace, pod.Name, string(from), string(to))}
+}
+
+// editCommands change a pod where that is done: in its owner's template. A pod without one, or of a Job, is made anew.
 func editCommands(pod *corev1.Pod) []string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		return []string{fmt.Sprintf("kubectl -n %s get pod %s -o yaml # change, delete and create it: a pod's resources and selectors cannot be edited", pod.Namespace, pod.Name)}
+		return []string{command("kubectl -n %s edit pod %s # what a pod does not allow is kept in a file, which is named: kubectl replace --force -f FILE makes the pod anew", pod.Namespace, pod.Name)}
 	}
 	kind, name := strings.ToLower(owner.Kind), owner.Name
 	switch kind {
 	case "node":
-		return []string{"# on the node " + pod.Spec.NodeName + ": change the manifest of the static pod, usually in /etc/kubernetes/manifests"}
+		return []string{onHost(pod.Spec.NodeName, "ls /etc/kubernetes/manifests # change the manifest of the static pod, which is usually there")}
 	case "replicaset":
-		return []string{fmt.Sprintf("kubectl -n %s edit deployment %s", pod.Namespace, deploymentName(pod, name))}
+		return []string{command("kubectl -n %s edit deployment %s", pod.Namespace, deploymentName(pod, name))}
 	case "job":
-		return []string{fmt.Sprintf("kubectl -n %s get job %s -o yaml # change, delete and create it: the template of a Job cannot be edited", pod.Namespace, name)}
+		return []string{command("# the template of a Job cannot be changed: correct its manifest, delete Job %s in namespace %s and create it again", name, pod.Namespace)}
 	}
-	return []string{fmt.Sprintf("kubectl -n %s edit %s %s", pod.Namespace, kind, name)}
+	return []string{command("kubectl -n %s edit %s %s", pod.Namespace, kind, name)}
 }
 
 // deploymentName takes the hash off a ReplicaSet's name.
@@ -131,7 +150,7 @@ func (s *scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		v.evidence = append(v.evidence, Evidence{Source: plain[0].Object().String() + " .status.allocatable", Text: "no GPU resource"})
 	}
 	if keys := keysOf(pod); len(able) > 0 && len(keys) > 0 {
-		v.fix.Commands = append(v.fix.Commands, "kubectl get nodes -L "+strings.Join(keys, ","))
+		v.fix.Commands = append(v.fix.Commands, command("kubectl get nodes -L %s", strings.Join(keys, ",")))
 	}
 	return v
 }
@@ -160,14 +179,14 @@ func (s *scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 		v.id, v.nodes = "sched.insufficient-gpu", s.names(lost)
 		v.title = "a node has as many GPUs as the pod asks for, and fewer of them are healthy"
 		n := lost[0]
-		for name := range want {
+		for _, name := range slices.Sorted(maps.Keys(want)) {
 			v.evidence = append(v.evidence, Evidence{
 				Source: n.Object().String() + " .status.capacity", Text: fmt.Sprintf("%s: %d", name, n.capacity(name)),
 			})
 		}
 		v.fix = Fix{
 			Text:     "Repair the GPUs that the device plugin took out, then restart its pod on the node; until then ask for fewer.",
-			Commands: []string{"kubectl get pods -A -o wide --field-selector spec.nodeName=" + n.Name},
+			Commands: []string{command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name)},
 		}
 		return v
 	}
@@ -212,7 +231,7 @@ func (s *scheduler) closed(pod *corev1.Pod, big []*Node) verdict {
 		}
 		v.fix = Fix{
 			Text:     "Make the nodes ready, and uncordon those that nobody works on.",
-			Commands: []string{"kubectl describe node " + sick[0].Name},
+			Commands: []string{command("kubectl describe node %s", sick[0].Name)},
 		}
 		return v
 	}
@@ -224,20 +243,47 @@ func (s *scheduler) closed(pod *corev1.Pod, big []*Node) verdict {
 		v.evidence = append(v.evidence, Evidence{Source: n.Object().String() + " .spec.taints", Text: taintText(t)})
 	}
 	t = foreignTaint(pod, tainted[0])
-	v.fix = Fix{
-		Text:   "Add the toleration to the pod, or remove the taint when nothing needs it.",
-		Values: tolerationYAML(t),
-		Commands: append(editCommands(pod),
-			fmt.Sprintf("kubectl taint node %s %s- # only when the taint is not wanted", tainted[0].Name, taintText(t))),
+	v.fix = Fix{Text: "Add the toleration to the pod's template, or remove the taint from the nodes when nothing needs it.", Commands: tolerate(pod, t)}
+	for _, n := range tainted[:min(few, len(tainted))] {
+		v.fix.Commands = append(v.fix.Commands, command("kubectl taint node %s %s- # only when the taint is not wanted", n.Name, taintText(foreignTaint(pod, n))))
 	}
 	return v
 }
 
-func tolerationYAML(t *corev1.Taint) string {
-	if t.Value == "" {
-		return fmt.Sprintf("tolerations:\n- key: %s\n  operator: Exists\n  effect: %s\n", t.Key, t.Effect)
+// tolerate is the command that adds a toleration: to the template of the owner that makes such pods, else to the pod itself, to which the API lets
+// tolerations be added.
+func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
+	more := corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect}
+	if t.Value != "" {
+		more.Operator, more.Value = corev1.TolerationOpEqual, t.Value
 	}
-	return fmt.Sprintf("tolerations:\n- key: %s\n  operator: Equal\n  value: %q\n  effect: %s\n", t.Key, t.Value, t.Effect)
+	// Lists are replaced as a whole: those that the pod has stay, but for what every pod is given.
+	all := append(slices.DeleteFunc(slices.Clone(pod.Spec.Tolerations), func(t corev1.Toleration) bool {
+		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
+	}), more)
+	owner := metav1.GetControllerOf(pod)
+	if owner != nil {
+		kind, name := strings.ToLower(owner.Kind), owner.Name
+		if kind == "replicaset" {
+			kind, name = "deployment", deploymentName(pod, name)
+		}
+		if slices.Contains([]string{"deployment", "statefulset", "daemonset"}, kind) {
+			patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"tolerations": all}}}})
+			if err != nil {
+				return nil
+			}
+			return []string{command("kubectl -n %s patch %s %s --type merge -p %s", pod.Namespace, kind, name, string(patch))}
+		}
+	}
+	operation := map[string]any{"op": "add", "path": "/spec/tolerations/-", "value": more}
+	if len(pod.Spec.Tolerations) == 0 {
+		operation["path"], operation["value"] = "/spec/tolerations", []corev1.Toleration{more}
+	}
+	patch, err := json.Marshal([]any{operation})
+	if err != nil {
+		return nil
+	}
+	return []string{command("kubectl -n %s patch pod %s --type json -p %s", pod.Namespace, pod.Name, string(patch))}
 }
 
 // foreignTaint is the first taint of a node that the pod does not tolerate, and that is not about the node's state.
@@ -269,10 +315,13 @@ func quoteState(pod *corev1.Pod, n *Node) Evidence {
 
 // full: the nodes have the GPUs, and other pods have them.
 //
-// Its nodes are also those whose GPUs nobody advertises, or not all of them: were they well, the pod might run there.
+// Its nodes are also those whose GPUs nobody advertises, or not all of them: were they well, the pod might run there. Those that are kept out
+// on purpose, for virtual machines, are not among them: others have the GPUs.
 func (s *scheduler) full(pod *corev1.Pod, want map[corev1.ResourceName]int64, open, big, selected []*Node) verdict {
 	v := verdict{id: "sched.all-in-use", severity: Warning, confidence: Certain}
-	v.nodes = s.names(keep(selected, func(n *Node) bool { return len(advertised(n)) == 0 || covers(want, n.capacity) }))
+	v.nodes = s.names(keep(selected, func(n *Node) bool {
+		return len(advertised(n)) == 0 && !forMachines(n) || covers(want, n.capacity)
+	}))
 	v.title = "all GPUs that the pod could have are in use"
 	short := slices.Sorted(maps.Keys(want))
 	var free int64
@@ -300,11 +349,11 @@ func (s *scheduler) full(pod *corev1.Pod, want map[corev1.ResourceName]int64, op
 			Source: fmt.Sprintf("Pod %s/%s on Node %s", h.Namespace, h.Pod, h.node),
 			Text:   fmt.Sprintf("%s: %d, owner %s, age %s", h.Resource, h.GPUs, h.owner(), h.Age),
 		})
-		v.fix.Commands = append(v.fix.Commands, fmt.Sprintf("kubectl -n %s get pod %s -o wide", h.Namespace, h.Pod))
+		v.fix.Commands = append(v.fix.Commands, command("kubectl -n %s get pod %s -o wide", h.Namespace, h.Pod))
 	}
 	for _, n := range big {
 		if len(v.fix.Commands) < most && n.Spec.Unschedulable {
-			v.fix.Commands = append(v.fix.Commands, "kubectl uncordon "+n.Name+" # it has GPUs, and is cordoned")
+			v.fix.Commands = append(v.fix.Commands, command("kubectl uncordon %s # it has GPUs, and is cordoned", n.Name))
 		}
 	}
 	return v
@@ -351,7 +400,7 @@ func (s *scheduler) otherwise(pod *corev1.Pod, message string, roomy []*Node) ve
 		v.title = "the scheduler finds too few free GPUs, though the pods that the snapshot holds leave enough"
 		v.evidence = quoteAllocatable(roomy)
 		v.fix = Fix{Text: "Look again: the pod may be placed now; else find pods that the snapshot does not hold.", Commands: []string{
-			"kubectl get pods -A -o wide --field-selector spec.nodeName=" + roomy[0].Name,
+			command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
 		}}
 	case message == "" && neverLookedAt(pod) && s.f.age(pod) >= noScheduler:
 		v.id, v.confidence = "sched.no-scheduler", Likely
@@ -420,7 +469,7 @@ func (s *scheduler) volume(pod *corev1.Pod, message string) verdict {
 	for _, volume := range pod.Spec.Volumes {
 		if claim := volume.PersistentVolumeClaim; claim != nil {
 			v.evidence = append(v.evidence, Evidence{Source: PodObject(pod).String() + " .spec.volumes[].persistentVolumeClaim", Text: claim.ClaimName})
-			v.fix.Commands = append(v.fix.Commands, fmt.Sprintf("kubectl -n %s describe pvc %s", pod.Namespace, claim.ClaimName))
+			v.fix.Commands = append(v.fix.Commands, command("kubectl -n %s describe pvc %s", pod.Namespace, claim.ClaimName))
 		}
 	}
 	v.fix.Text = "Bind the claim: its storage class must exist and have a provisioner, and a volume that exists must be reachable from a GPU node's zone."

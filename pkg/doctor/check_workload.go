@@ -21,7 +21,8 @@ func workloadChecks() []Check {
 			Needs: []Need{NeedAPI, NeedLogs},
 			Reads: "phase and container states of pods that ask for GPUs and are no GPU components, their events and the end of their logs",
 			Why: "The symptom, told so that causes that no check knows are reported, too. A pod that is younger than 2 minutes and still starts, one that is being deleted, one that " +
-				"failed more than a day ago, and one whose owner has a newer healthy pod are none.",
+				"failed more than a day ago, and one whose owner has a newer healthy pod are none. One that ended more than an hour ago, and one that is ready again, are Info. A pod that names a " +
+				"reason of its own (an ImportError) does not follow from what is wrong with its node.",
 			Run: checkFailing,
 		},
 		{
@@ -125,6 +126,8 @@ func checkFailing(f *Facts, r *Result) {
 			reportFailing(f, r, pod, []trouble{{text: "phase Failed", message: strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)}})
 		case pod.Status.Phase == corev1.PodUnknown:
 			reportFailing(f, r, pod, []trouble{{text: "phase Unknown", message: pod.Status.Message}})
+		case isReady(pod):
+			tellRestart(f, r, pod)
 		default:
 			checkStarting(f, r, pod)
 		}
@@ -133,10 +136,10 @@ func checkFailing(f *Facts, r *Result) {
 
 func reportFailing(f *Facts, r *Result, pod *corev1.Pod, troubles []trouble) {
 	finding := Finding{
-		Title: "the GPU pod crashes", Object: PodObject(pod), Nodes: onNode(pod),
+		Title: "the GPU pod crashes", Object: PodObject(pod), Nodes: onNode(pod), failed: f.failedAt(pod, troubles), own: f.ownReason(pod, troubles),
 		Fix: Fix{Text: "See what the container says, and its events.", Commands: []string{
-			fmt.Sprintf("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
-			fmt.Sprintf("kubectl -n %s logs %s --all-containers --previous --tail=50", pod.Namespace, pod.Name),
+			command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
+			command("kubectl -n %s logs %s --all-containers --previous --tail=50", pod.Namespace, pod.Name),
 		}},
 	}
 	if t := troubles[0]; !t.ran {
@@ -207,7 +210,7 @@ func checkStarting(f *Facts, r *Result, pod *corev1.Pod) {
 	state := Evidence{Source: PodObject(pod).String() + " .status", Text: cut(text) + ", for " + ageText(since)}
 	finding := Finding{
 		Title: "the GPU pod does not start", Object: PodObject(pod), Nodes: onNode(pod), Evidence: append([]Evidence{state}, warnings...),
-		Fix: Fix{Text: "See the pod's events.", Commands: []string{fmt.Sprintf("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)}},
+		Fix: Fix{Text: "See the pod's events.", Commands: []string{command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)}},
 	}
 	running := len(pod.Status.InitContainerStatuses) > 0 && pod.Status.InitContainerStatuses[0].State.Running != nil // a long download, perhaps
 	switch {
@@ -272,7 +275,7 @@ func checkConfigError(f *Facts, r *Result) {
 				Title: "a container cannot be created: what its configuration refers to is not there", Object: PodObject(pod), Nodes: onNode(pod),
 				Evidence: []Evidence{quoteTrouble(pod, t)},
 				Fix: Fix{Text: "Create the ConfigMap, Secret or key that the message names, or correct its name in the pod.", Commands: []string{
-					fmt.Sprintf("kubectl -n %s get configmaps,secrets", pod.Namespace),
+					command("kubectl -n %s get configmaps,secrets", pod.Namespace),
 				}},
 			})
 		}
@@ -296,7 +299,7 @@ func checkVolumes(f *Facts, r *Result) {
 			r.Add(Finding{
 				Title: "a volume of the pod cannot be attached or mounted", Object: PodObject(pod), Nodes: onNode(pod), Evidence: []Evidence{q},
 				Fix: Fix{Text: "See the message: the ConfigMap, Secret or claim must exist, and a volume that one node may have must be detached from the node before.", Commands: []string{
-					fmt.Sprintf("kubectl -n %s describe pod %s", pod.Namespace, pod.Name), fmt.Sprintf("kubectl -n %s get pvc,configmaps,secrets", pod.Namespace), "kubectl get volumeattachments",
+					command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name), command("kubectl -n %s get pvc,configmaps,secrets", pod.Namespace), "kubectl get volumeattachments",
 				}},
 			})
 			break
@@ -320,7 +323,7 @@ func checkEvicted(f *Facts, r *Result) {
 			Title: "the kubelet evicted the GPU pod", Object: PodObject(pod), Nodes: onNode(pod), Severity: severity,
 			Evidence: []Evidence{{Source: PodObject(pod).String() + " .status.message", Text: cut(cmp.Or(pod.Status.Message, pod.Status.Reason))}},
 			Fix: Fix{Text: "Give the pod requests for what the node ran short of (ephemeral-storage, memory), and the node more of it; then delete the evicted pod.", Commands: []string{
-				fmt.Sprintf("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
+				command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
 			}},
 		})
 	}
@@ -355,7 +358,7 @@ func checkProbes(f *Facts, r *Result) {
 			finding.Evidence = []Evidence{killed}
 		case unhealthy.Text != "" && f.age(pod) > slowStart:
 			finding.Title, finding.Severity = "the pod runs, and does not become ready: its probe fails", Warning
-			finding.Fix = Fix{Text: "See why the program does not answer its probe.", Commands: []string{fmt.Sprintf("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name)}}
+			finding.Fix = Fix{Text: "See why the program does not answer its probe.", Commands: []string{command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name)}}
 		default:
 			continue
 		}

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -51,7 +50,7 @@ func checkIdle(f *Facts, r *Result) {
 			return
 		}
 		for _, pod := range n.Pods {
-			if Ended(pod) || pod.DeletionTimestamp != nil || !WantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" || pod.Status.StartTime == nil {
+			if Ended(pod) || pod.DeletionTimestamp != nil || !f.wantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" || pod.Status.StartTime == nil {
 				continue
 			}
 			held := f.Now.Sub(pod.Status.StartTime.Time)
@@ -65,7 +64,7 @@ func checkIdle(f *Facts, r *Result) {
 					quoteDemand(pod, gpuDemand(pod)),
 					{Source: PodObject(pod).String() + " .status.startTime", Time: pod.Status.StartTime.Time, Text: "running for " + ageText(held)},
 				},
-				Fix: Fix{Text: "Ask its owner whether it is still needed, and end it.", Commands: []string{fmt.Sprintf("kubectl -n %s get pod %s -o wide", pod.Namespace, pod.Name)}},
+				Fix: Fix{Text: "Ask its owner whether it is still needed, and end it.", Commands: []string{command("kubectl -n %s get pod %s -o wide", pod.Namespace, pod.Name)}},
 			}
 			if wanted {
 				finding.Severity = Warning

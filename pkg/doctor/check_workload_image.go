@@ -34,7 +34,7 @@ func checkExecFormat(f *Facts, r *Result) {
 		e, said := f.said(pod, troubles, formatTexts()...)
 		wrong, image := f.wrongPlatform(pod, f.Node(pod.Spec.NodeName), troubles)
 		if !said && len(wrong) == 0 {
-			if why := f.unread(pod, troubles); why != "" && WantsGPU(pod) {
+			if why := f.unread(pod, troubles); why != "" && f.wantsGPU(pod) {
 				r.Unknown(PodObject(pod), "%s", why)
 			}
 			continue
@@ -59,17 +59,19 @@ func quoteArchitecture(n *Node) Evidence {
 }
 
 func (f *Facts) formatFinding(pod *corev1.Pod, image string) Finding {
-	image = cmp.Or(image, pod.Spec.Containers[0].Image)
+	if image == "" && len(pod.Spec.Containers) > 0 { // a damaged snapshot may have a pod without
+		image = pod.Spec.Containers[0].Image
+	}
 	finding := Finding{
 		Title: "the image is for another processor than the node has", Object: PodObject(pod), Nodes: onNode(pod),
 		Fix: Fix{
 			Text:     "Use an image that has the node's platform, or send the pod to nodes of the image's (nodeSelector kubernetes.io/arch).",
-			Commands: append([]string{"crane manifest " + shellQuote(image) + " | jq '.manifests[].platform // .architecture'"}, editCommands(pod)...),
+			Commands: append([]string{command("crane config %s | jq -r '.os + \"/\" + .architecture'", image)}, editCommands(pod)...),
 		},
 	}
 	n := f.Node(pod.Spec.NodeName)
 	onGPUNode := n != nil && slices.Contains(f.GPUNodes, n)
-	if concerns(pod) != Error && !onGPUNode {
+	if f.concerns(pod) != Error && !onGPUNode {
 		finding.Severity = Warning
 	}
 	if n != nil && n.Status.NodeInfo.Architecture != "" {
@@ -111,7 +113,7 @@ func serves(platforms []string, architecture string) bool {
 // checkCandidates looks at a GPU pod that is on no node yet: will its images run where it may go?
 func (f *Facts) checkCandidates(r *Result, pod *corev1.Pod) {
 	told := func(c corev1.Container) bool { _, known := f.Images[c.Image]; return known }
-	if !WantsGPU(pod) || !slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), told) {
+	if !f.wantsGPU(pod) || !slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), told) {
 		return
 	}
 	var may []*Node

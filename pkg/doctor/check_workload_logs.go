@@ -89,7 +89,7 @@ func says(kind words) func(*Facts, *Result) {
 				continue
 			}
 			n := f.Node(pod.Spec.NodeName)
-			finding := Finding{Object: PodObject(pod), Nodes: onNode(pod), Confidence: Likely, Evidence: []Evidence{e}}
+			finding := Finding{Object: PodObject(pod), Nodes: onNode(pod), Confidence: Likely, Evidence: []Evidence{e}, failed: f.failedAt(pod, troubles)}
 			kind.tell(pod, n, &finding)
 			r.Add(finding)
 		}
@@ -161,7 +161,7 @@ func tellCUDA(n *Node, finding *Finding) {
 	if n == nil {
 		return
 	}
-	finding.Fix.Commands = []string{"kubectl gpu-fault doctor --node " + n.Name}
+	finding.Fix.Commands = []string{command("kubectl gpu-fault doctor --node %s", n.Name)}
 	finding.Evidence = append(finding.Evidence, quoteLabels(n, "nvidia.com/gpu.product")...)
 	if n.Host == nil {
 		return
@@ -232,7 +232,9 @@ func checkCPUMode(f *Facts, r *Result) {
 		}
 		if len(troubles) > 0 {
 			if w, e, found := f.wordsOf(pod, troubles); found && w == wordsNoGPU {
-				r.Add(blind(pod, e, Error))
+				finding := blind(pod, e, Error)
+				finding.failed = f.failedAt(pod, troubles)
+				r.Add(finding)
 			} else if why := f.unread(pod, troubles); !found && why != "" {
 				r.Unknown(PodObject(pod), "%s", why)
 			}
@@ -268,7 +270,7 @@ func blind(pod *corev1.Pod, e Evidence, severity Severity) Finding {
 		Title: "the program finds no GPU in a pod that has one", Object: PodObject(pod), Nodes: onNode(pod), Severity: severity, Confidence: Likely, Evidence: []Evidence{e},
 		Fix: Fix{
 			Text:     "See whether the container was given the GPU (nvidia-smi inside): if not, the runtime did not inject it (RuntimeClass nvidia, CDI); if so, the program is a build for CPUs, or hides the GPUs itself.",
-			Commands: []string{fmt.Sprintf("kubectl -n %s exec %s -- nvidia-smi -L", pod.Namespace, pod.Name)},
+			Commands: []string{command("kubectl -n %s exec %s -- nvidia-smi -L", pod.Namespace, pod.Name)},
 		},
 	}
 	if strings.Contains(e.Text, "Torch not compiled with CUDA enabled") {
@@ -282,7 +284,7 @@ func blind(pod *corev1.Pod, e Evidence, severity Severity) Finding {
 func (f *Facts) withoutGPU(r *Result) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if WantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" || len(f.LogsOf(pod)) == 0 {
+		if f.wantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" || len(f.LogsOf(pod)) == 0 {
 			continue
 		}
 		troubles := f.troubles(pod)

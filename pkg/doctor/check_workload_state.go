@@ -27,7 +27,7 @@ func (f *Facts) findWorkloads() []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && WantsGPU(pod) && ComponentOf(pod.Labels, pod.Spec) == "" {
+		if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && f.wantsGPU(pod) && ComponentOf(pod.Labels, pod.Spec) == "" {
 			all = append(all, pod)
 		}
 	}
@@ -44,6 +44,8 @@ type trouble struct {
 	exitCode int32  // 0 when it did not exit
 	time     time.Time
 	ran      bool // the container has run, so there should be a log
+	restarts int32
+	again    bool // the container runs again since
 }
 
 // badReasons are waiting reasons that do not go away by waiting.
@@ -60,7 +62,7 @@ func statuses(pod *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }
 
-// troubles are the containers of a pod that fail now or have just failed; none when the pod is well.
+// troubles are the containers of a pod that fail now or have just failed; none when the pod is well, or is ready again.
 func (f *Facts) troubles(pod *corev1.Pod) []trouble {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed && f.history(pod) {
 		return nil
@@ -81,8 +83,10 @@ func (f *Facts) troubles(pod *corev1.Pod) []trouble {
 			all = append(all, t)
 		case c.State.Terminated != nil && c.State.Terminated.ExitCode != 0:
 			all = append(all, exited(c.Name, c.State.Terminated))
-		case c.State.Running != nil && last != nil && last.ExitCode != 0 && f.Now.Sub(last.FinishedAt.Time) < recentCrash:
-			all = append(all, exited(c.Name, last))
+		case c.State.Running != nil && last != nil && last.ExitCode != 0 && f.Now.Sub(last.FinishedAt.Time) < recentCrash && !isReady(pod):
+			t := exited(c.Name, last)
+			t.again, t.restarts = true, c.RestartCount
+			all = append(all, t)
 		}
 	}
 	return all

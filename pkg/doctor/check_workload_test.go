@@ -38,6 +38,7 @@ func TestWorkloadChecks(t *testing.T) {
 	unready := func(p *corev1.Pod) { p.Status.Conditions = nil }
 	runBench(t, map[string]benchCase{
 		"crash":           {crash("Traceback\nValueError: my own mistake"), "wl.pod-failing error", "ValueError: my own mistake"},
+		"crash, log gone": {crash("RuntimeError: boom").previous("p", "unable to retrieve container logs for containerd://3f1c"), "wl.pod-failing error", "RuntimeError: boom"},
 		"crash, no log":   {newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error")), "net.dns unknown, wl.cpu-mode unknown, wl.cuda-error unknown, wl.cuda-oom unknown, wl.cuda-vs-driver unknown, wl.exec-format unknown, wl.pod-failing error, wl.pod-failing unknown, wl.shm unknown", ""},
 		"young":           {newBench().node("a", 2).pod("p", "a", 1, starting(time.Minute)), "", ""},
 		"slow":            {newBench().node("a", 2).pod("p", "a", 1, starting(5*time.Minute)), "wl.pod-failing info", ""},

@@ -69,14 +69,17 @@ type Summary struct {
 	Unknown   int `json:"unknown"`
 }
 
-// LayerResult is the state of one layer.
+// LayerResult is the state of one layer: how many checks came to what. The numbers add up to Checks. A check that found something counts where
+// its worst finding belongs.
 type LayerResult struct {
 	Layer    Layer `json:"layer"`
 	Checks   int   `json:"checks"`
-	Passed   int   `json:"passed"` // checks that found nothing and could see all
+	Passed   int   `json:"passed"` // found nothing, on all that was to be looked at
 	Errors   int   `json:"errors"`
 	Warnings int   `json:"warnings"`
-	Unknown  int   `json:"unknown"` // checks that could not see all that they need
+	Infos    int   `json:"infos"`   // found only what is no problem, what another finding explains, or what the user ignores
+	NotRead  int   `json:"notRead"` // need nodes, and nobody asked for one to be read
+	Unknown  int   `json:"unknown"` // could not see all that they need
 }
 
 // State is the state of one layer of one node.
@@ -114,7 +117,7 @@ func Examine(s *snapshot.Snapshot, o Options) Report {
 			continue
 		}
 		r := &Result{check: c, asked: s.Meta.Asked}
-		c.Run(facts, r)
+		r.run(facts)
 		checks, results = append(checks, c), append(results, r)
 		report.Unknown = append(report.Unknown, r.unknown...)
 	}
@@ -130,7 +133,7 @@ func Examine(s *snapshot.Snapshot, o Options) Report {
 			report.Summary.Warnings++
 		}
 	}
-	report.Layers = layers(results, report.Items)
+	report.Layers = layers(results, report.Items, report.Summary.NodesRead > 0)
 	report.Nodes = nodeResults(facts, results, report.Items)
 	allocation := Allocation(facts)
 	report.Allocation = &allocation
@@ -197,31 +200,58 @@ func Checks() []Check {
 	return all
 }
 
-func layers(results []*Result, items []Finding) []LayerResult {
+// layers counts the checks of each layer that has some; read is whether any node was.
+func layers(results []*Result, items []Finding, read bool) []LayerResult {
 	all := make([]LayerResult, len(Layers()))
-	at := map[Layer]*LayerResult{}
+	at, has := map[Layer]*LayerResult{}, map[Layer]bool{}
 	for i, l := range Layers() {
 		all[i].Layer = l
 		at[l] = &all[i]
 	}
 	for _, r := range results {
+		has[r.check.Layer] = true
+		worst := r.worst(items)
 		l := at[r.check.Layer]
+		if worst != nil {
+			l = at[worst.Layer]
+			has[worst.Layer] = true
+		}
 		l.Checks++
-		if len(r.unknown) > 0 {
+		switch {
+		case worst != nil && worst.Severity == Error:
+			l.Errors++
+		case worst != nil && worst.Severity == Warning:
+			l.Warnings++
+		case worst != nil || len(r.findings) > 0:
+			l.Infos++
+		case slices.ContainsFunc(r.unknown, func(u Unknown) bool { return !u.NotAsked() }):
 			l.Unknown++
-		} else if len(r.findings) == 0 {
+		case len(r.unknown) > 0 && !read:
+			l.NotRead++
+		default:
 			l.Passed++
 		}
 	}
-	for _, f := range items {
-		switch {
-		case f.Severity == Error:
-			at[f.Layer].Errors++
-		case f.Severity == Warning:
-			at[f.Layer].Warnings++
+	return slices.DeleteFunc(all, func(l LayerResult) bool { return !has[l.Layer] })
+}
+
+// worst is the worst of the items that the check found; nil when it found none that is shown.
+func (r *Result) worst(items []Finding) *Finding {
+	type kind struct {
+		id    string
+		layer Layer
+	}
+	mine := map[kind]bool{} // a check may find the same on thousands of nodes
+	for _, f := range r.findings {
+		mine[kind{f.ID, f.Layer}] = true
+	}
+	var worst *Finding
+	for i, item := range items {
+		if mine[kind{item.ID, item.Layer}] && (worst == nil || rank(item.Severity) < rank(worst.Severity)) {
+			worst = &items[i]
 		}
 	}
-	return slices.DeleteFunc(all, func(l LayerResult) bool { return l.Checks == 0 })
+	return worst
 }
 
 func nodeResults(f *Facts, results []*Result, items []Finding) []NodeResult {
@@ -240,8 +270,13 @@ func nodeResults(f *Facts, results []*Result, items []Finding) []NodeResult {
 	for _, r := range results {
 		for _, u := range r.unknown {
 			for _, o := range u.All() {
-				if o.Kind == "Node" {
+				switch o.Kind {
+				case "Node":
 					worse(o.Name, r.check.Layer, NotSeen)
+				case "", "Cluster": // then nobody knows of any node
+					for _, n := range f.GPUNodes {
+						worse(n.Name, r.check.Layer, NotSeen)
+					}
 				}
 			}
 		}

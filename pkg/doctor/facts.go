@@ -22,7 +22,9 @@ type Facts struct {
 	GPUNodes []*Node // those that have GPUs of NVIDIA, or should have
 	// GPUPods are the pods that ask for GPUs, by a resource or by a claim, and have not ended.
 	GPUPods []*corev1.Pod
-	Now     time.Time // when the snapshot was made
+	// claimPods are the pods that have resource claims, for whatever devices, and have not ended.
+	claimPods []*corev1.Pod
+	Now       time.Time // when the snapshot was made
 
 	nodes  map[string]*Node
 	events map[objectKey][]*corev1.Event
@@ -37,6 +39,10 @@ type Facts struct {
 	siblings func() map[string][]*corev1.Pod
 	// gpuWorkloads are GPU pods that are no components, found once: see Facts.workloads.
 	gpuWorkloads func() []*corev1.Pod
+	// claimants are pods with claims for NVIDIA's devices, found once.
+	claimants func() map[*corev1.Pod]bool
+	// overXIDs are this tool's runs that are over and wrote to kernel logs, by node, found once.
+	overXIDs func() map[string][]snapshot.Run
 	// startErrors is why container runtimes do not start pods, by node, worked out once.
 	startErrors func() map[*Node][]startError
 }
@@ -68,11 +74,12 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 	for i := range s.Nodes {
 		n := &Node{Node: &s.Nodes[i], Host: s.Hosts[s.Nodes[i].Name], parts: map[Component][]*corev1.Pod{}}
 		n.Distribution = distribution(n)
-		n.gpus = sync.OnceValue(func() *gpuView { return viewGPUs(n) })
+		n.gpus = sync.OnceValue(func() *gpuView { return viewGPUs(n, f.overXIDs()[n.Name]) })
 		f.Nodes = append(f.Nodes, n)
 		f.nodes[n.Name] = n
 	}
 	f.viewRuntimes()
+	f.claimants = sync.OnceValue(f.findClaimants)
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		f.pods[pod.Namespace+"/"+pod.Name] = pod
@@ -86,7 +93,10 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 				n.parts[is] = append(n.parts[is], pod)
 			}
 		}
-		if !Ended(pod) && WantsGPU(pod) {
+		if !Ended(pod) && len(pod.Spec.ResourceClaims) > 0 {
+			f.claimPods = append(f.claimPods, pod)
+		}
+		if !Ended(pod) && f.wantsGPU(pod) {
 			f.GPUPods = append(f.GPUPods, pod)
 		}
 	}
@@ -103,10 +113,14 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 	for _, of := range f.events {
 		slices.SortStableFunc(of, func(a, b *corev1.Event) int { return EventTime(b).Compare(EventTime(a)) })
 	}
+	f.overXIDs = sync.OnceValue(f.findOverXIDs)
 	f.siblings, f.gpuWorkloads = sync.OnceValue(f.findSiblings), sync.OnceValue(f.findWorkloads)
 	f.unscheduled, f.startErrors = sync.OnceValue(f.findPending), sync.OnceValue(f.findStartErrors)
 	for i := range s.Logs {
 		l := &s.Logs[i]
+		if snapshot.NoLog(l.Text) {
+			continue
+		}
 		f.logs[l.Namespace+"/"+l.Pod] = append(f.logs[l.Namespace+"/"+l.Pod], l)
 	}
 	return f
@@ -260,7 +274,7 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// WantsGPU is whether the pod asks for GPUs, by a resource or by a resource claim.
+// WantsGPU is whether the pod may ask for GPUs: by a resource, or by a resource claim, whatever that is for. Facts.wantsGPU knows claims.
 func WantsGPU(pod *corev1.Pod) bool {
 	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0
 }
@@ -276,6 +290,9 @@ func gpuLabels() []string {
 }
 
 func hasGPUs(n *Node) bool {
+	if n.Labels[corev1.LabelOSStable] == "windows" || n.Status.NodeInfo.OperatingSystem == "windows" {
+		return false // nothing of NVIDIA's for Linux runs there, and DirectX devices are others' affair
+	}
 	for _, label := range gpuLabels() {
 		if value, ok := n.Labels[label]; ok && value != "false" && value != "0" && value != "none" && !ofOthers(value) {
 			return true
@@ -359,7 +376,7 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 		{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
 	} {
 		for _, name := range names {
-			if strings.Contains(name, known.part) && (known.is != DevicePlugin || nvidias(name, spec)) {
+			if strings.Contains(name, known.part) && (!slices.Contains([]Component{DevicePlugin, Operator, DRADriver}, known.is) || nvidias(names, spec)) {
 				return known.is
 			}
 		}
@@ -372,12 +389,25 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	return ""
 }
 
-// nvidias is whether a device plugin is for NVIDIA's GPUs, and not for those of others.
-func nvidias(name string, spec corev1.PodSpec) bool {
-	if strings.Contains(name, "nvidia") || strings.Contains(name, "gpu") {
-		return true
+// nvidias is whether software that others make by the same name is NVIDIA's: a device plugin, an operator, a DRA driver. Its own words count; where
+// it has none (a mirror of the images), software for GPUs that no other maker names.
+func nvidias(names []string, spec corev1.PodSpec) bool {
+	all := slices.Clone(names)
+	for _, c := range spec.Containers {
+		image, _, _ := strings.Cut(c.Image, "@")
+		all = append(all, image)
 	}
-	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {
-		return strings.Contains(c.Image, "nvidia") || strings.Contains(c.Name, "nvidia")
-	})
+	words := strings.FieldsFunc(strings.ToLower(strings.Join(all, " ")), func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+	has := func(some ...string) bool {
+		return slices.ContainsFunc(some, func(word string) bool { return slices.Contains(words, word) })
+	}
+	switch {
+	case has("sriov", "rdma", "network"): // NVIDIA makes network cards, too
+		return false
+	case has("nvidia"):
+		return true
+	case has("amd", "rocm", "radeon", "intel", "habana", "habanalabs", "habanaai", "gaudi", "cpu", "tpu", "npu", "ascend", "neuron", "fpga", "xilinx", "furiosa", "metax", "cambricon"):
+		return false
+	}
+	return has("gpu")
 }

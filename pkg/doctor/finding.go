@@ -97,8 +97,12 @@ type Finding struct {
 	// Object is the first of Objects.
 	Object  Object   `json:"object"`
 	Objects []Object `json:"objects,omitempty"` // all, when there are several
+	// Subject is what has to be changed or made, where that is not Object: the RuntimeClass that pods name and that does not exist.
+	Subject Object `json:"subject,omitzero"`
 	// Nodes are those that it concerns; none means the whole cluster. Findings that share a node can explain each other.
-	Nodes    []string   `json:"nodes,omitempty"`
+	Nodes []string `json:"nodes,omitempty"`
+	// Pods ("namespace/name") are those that it concerns, as far as it knows them itself; what it explains may name more.
+	Pods     []string   `json:"pods,omitempty"`
 	Evidence []Evidence `json:"evidence"`
 	Fix      Fix        `json:"fix"`
 	Doc      string     `json:"doc,omitempty"` // a link
@@ -112,6 +116,12 @@ type Finding struct {
 	as       string   // its kind, for Check.ExplainsAs; or empty
 	// written says that it rests on nothing but lines which a program wrote into the kernel log, and not the driver.
 	written bool
+	// times are when it happened, where it is over since; none when it lasts, or nobody knows.
+	times []time.Time
+	// failed is when a pod failed last, for a finding that says so: what was over long before is not its cause.
+	failed time.Time
+	// own says that the pod names a reason of its own, which nothing that is wrong with its node explains.
+	own bool
 }
 
 // Edge says that one finding is the cause of another: indexes of Report.Items.

@@ -28,7 +28,7 @@ func gather(results []*Result, ignore []Ignore, checks []Check) (all []Finding, 
 		k := key{f.ID, f.Title, f.Fix.Text, strings.Join(f.CausedBy, " ")}
 		if _, known := at[k]; !known {
 			at[k] = len(merged)
-			merged = append(merged, &merging{Finding: f, objects: map[Object]bool{}, nodes: map[string]bool{}, pods: map[string]bool{}, everywhere: len(f.Nodes) == 0})
+			merged = append(merged, &merging{Finding: f, objects: map[Object]bool{}, nodes: map[string]bool{}, pods: map[string]bool{}, named: map[string]bool{}, everywhere: len(f.Nodes) == 0})
 		}
 		merged[at[k]].add(f)
 	}
@@ -47,7 +47,8 @@ type merging struct {
 	objects    map[Object]bool
 	nodes      map[string]bool
 	pods       map[string]bool
-	everywhere bool // one of them names no node
+	named      map[string]bool // Finding.Pods
+	everywhere bool            // one of them names no node
 }
 
 func (m *merging) add(f Finding) {
@@ -64,6 +65,10 @@ func (m *merging) add(f Finding) {
 	}
 	for _, p := range f.pods {
 		m.pods[p] = true
+		m.named[p] = m.named[p] || !strings.Contains(p, " ") // some findings set themselves apart by the name of another object
+	}
+	for _, p := range f.Pods {
+		m.named[p] = true
 	}
 	for _, e := range f.Evidence {
 		if len(m.Evidence) < most && !slices.Contains(m.Evidence, e) {
@@ -82,7 +87,7 @@ func (m *merging) add(f Finding) {
 
 func (m *merging) finish() Finding {
 	f := m.Finding
-	f.Nodes, f.pods = nil, slices.Sorted(maps.Keys(m.pods))
+	f.Nodes, f.pods, f.Pods = nil, slices.Sorted(maps.Keys(m.pods)), onlyTrue(m.named)
 	if !m.everywhere {
 		f.Nodes = slices.Sorted(maps.Keys(m.nodes))
 	}
@@ -92,10 +97,30 @@ func (m *merging) finish() Finding {
 	return f
 }
 
+// cause tells findings apart by what they explain.
+type cause struct {
+	id, as  string
+	written bool
+}
+
+func (f Finding) cause() cause { return cause{f.ID, f.as, f.written} }
+
+// provenByItself are findings whose proof is in the object's own specification, or in its image, whatever else is wrong near it: only a check that
+// names the ID explains them, and no pattern does.
+func provenByItself() []string {
+	return []string{
+		"sched.wrong-resource-name", "sched.bigger-than-any-node", "sched.node-selector", "sched.taint", "sched.volume", "sched.insufficient-other",
+		"rbac.quota", "ns.podsecurity", "img.not-found", "img.pull-auth",
+		"wl.exec-format", "wl.config-error", "wl.volume", "wl.oom-killed", "wl.shm",
+	}
+}
+
+// detectorsDo is what follows from a line that a program wrote into the kernel log: nothing is wrong with the GPU, and detectors act on it.
+func detectorsDo() []string { return []string{"node.condition", "sched.node-state"} }
+
 // explain writes into each finding the IDs of those that may be its cause: their checks say so, and both concern the same node or pod. It
 // asks indexes and not each pair, because a cluster may have a finding on each of thousands of nodes.
 func explain(all []Finding, checks []Check) {
-	type cause struct{ id, as string }
 	type place struct {
 		cause
 		where string
@@ -104,16 +129,25 @@ func explain(all []Finding, checks []Check) {
 	for _, c := range checks {
 		byID[c.ID] = c
 	}
-	here, anywhere, causes := map[place]bool{}, map[cause]bool{}, map[cause][]string{}
+	here, anywhere, causes := map[place]*span{}, map[cause]bool{}, map[cause][]string{}
+	put := func(where place, f Finding) {
+		if here[where] == nil {
+			here[where] = &span{}
+		}
+		here[where].add(f)
+	}
 	for i, f := range all {
 		check := byID[f.ID]
 		if all[i].mute = f.Severity == Info && !check.InfoExplains; all[i].mute {
 			continue
 		}
-		from := cause{f.ID, f.as}
+		from := f.cause()
 		causes[from] = check.Explains
 		if patterns, narrower := check.ExplainsAs[f.as]; narrower {
 			causes[from] = patterns
+		}
+		if f.written {
+			causes[from] = detectorsDo()
 		}
 		if len(f.pods) == 0 && len(f.Nodes) == 0 {
 			anywhere[from] = true
@@ -123,10 +157,10 @@ func explain(all []Finding, checks []Check) {
 			kind = "pods on "
 		}
 		for _, n := range f.Nodes {
-			here[place{from, kind + n}] = true
+			put(place{from, kind + n}, f)
 		}
 		for _, p := range f.pods {
-			here[place{from, "pod " + p}] = true
+			put(place{from, "pod " + p}, f)
 		}
 	}
 	for i, f := range all {
@@ -134,16 +168,20 @@ func explain(all []Finding, checks []Check) {
 			if from.id == f.ID || slices.Contains(all[i].CausedBy, from.id) || !anyMatches(patterns, f.ID) {
 				continue
 			}
+			if slices.Contains(provenByItself(), f.ID) && !slices.Contains(patterns, f.ID) {
+				continue
+			}
 			if from.as == asXID && isOfGPU(f) && !f.written {
 				continue // the driver said it, not our line
 			}
 			// What concerns no node, or a pod that is on none yet, may follow from what is wrong anywhere.
-			near := anywhere[from] || len(f.Nodes) == 0
+			// A pod that names a reason of its own follows only from what concerns that pod.
+			near := (anywhere[from] || len(f.Nodes) == 0) && !f.own
 			for _, n := range f.Nodes {
-				near = near || here[place{from, "node " + n}] || len(f.pods) == 0 && here[place{from, "pods on " + n}]
+				near = near || !f.own && here[place{from, "node " + n}].meets(f) || len(f.pods) == 0 && here[place{from, "pods on " + n}].meets(f)
 			}
 			for _, p := range f.pods {
-				near = near || here[place{from, "pod " + p}]
+				near = near || here[place{from, "pod " + p}].meets(f)
 			}
 			if near {
 				all[i].CausedBy = append(all[i].CausedBy, from.id)
@@ -193,6 +231,7 @@ func fold(all []Finding) ([]Finding, []Edge) {
 			}
 		}
 	}
+	raise(all, direct)
 	for i := range all {
 		if all[i].Root {
 			all[i].CausedBy = nil
@@ -256,4 +295,15 @@ func compareBool(a, b bool) int {
 		return 1
 	}
 	return -1
+}
+
+// onlyTrue are the keys whose value is true, sorted.
+func onlyTrue(set map[string]bool) []string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		if set[key] {
+			all = append(all, key)
+		}
+	}
+	return all
 }

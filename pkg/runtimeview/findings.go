@@ -17,8 +17,10 @@ type Finding struct {
 	Message string `json:"message"`
 	Fix     string `json:"fix,omitempty"`
 
-	// Title says the same in a sentence without names, for many nodes at once.
+	// Title says the same in a sentence without the node's name, for many nodes at once.
 	Title string `json:"-"`
+	// Edit mends the file; nil when what is right is not known.
+	Edit *Edit `json:"-"`
 	// Handlers are those that it concerns; none when nothing works because of it.
 	Handlers []string `json:"-"`
 	// Quotes are what the files say, and where.
@@ -60,7 +62,7 @@ func (v *View) notServing() []Finding {
 		}
 		all = append(all, Finding{
 			ID: "rt.unparsable", Message: message, Fix: "mend " + i.ConfigPath + " before anything restarts " + i.UnitName(),
-			Title: "containerd would not start with its configuration files", Latent: i.Ready, Quotes: []Quote{{"containerd's " +
+			Title: "containerd would not start with " + i.ConfigPath + " and what it imports", Latent: i.Ready, Quotes: []Quote{{"containerd's " +
 				"configuration", i.ConfigError}},
 		})
 	}
@@ -84,19 +86,20 @@ func (v *View) notLoaded() []Finding {
 		f := Finding{Latent: i.Ready, Handlers: p.Handlers, Quotes: i.quotes(p)}
 		switch p.Kind {
 		case containerd.ProblemDisabled:
-			f.ID, f.Title = "rt.cri-disabled", "containerd's configuration disables CRI, without which the kubelet has no runtime"
+			f.ID, f.Title = "rt.cri-disabled", fmt.Sprintf("%s disables CRI (%q), without which the kubelet has no runtime", i.ConfigPath, p.Value)
+			f.Edit = i.enabled(p.Value)
 			f.Message = p.Text + later
 			f.Fix = fmt.Sprintf("take %q out of disabled_plugins in %s, and restart %s", p.Value, i.ConfigPath, i.UnitName())
 		case containerd.ProblemNoDefault:
 			if shadow := i.shadow(p.Default); shadow != nil {
-				f.ID, f.Title = "rt.dropin-shadow", "a drop-in replaces the whole configuration of CRI, so that CRI does not load"
+				f.ID, f.Title = "rt.dropin-shadow", "the drop-in "+shadow.File+" replaces the whole configuration of CRI, so that CRI does not load"
 				f.Quotes = append(i.quotes(*shadow), f.Quotes...)
 				f.Message = shadow.Text + "; " + p.Text + later
 				f.Fix = fmt.Sprintf("move %s away, or write the whole table of CRI into it; then restart %s. containerd 2.0 merges such "+
 					"files", shadow.File, i.UnitName())
 				break
 			}
-			f.ID, f.Title = "rt.default-missing", "the default runtime handler does not exist, so that CRI does not load"
+			f.ID, f.Title = "rt.default-missing", fmt.Sprintf("the default runtime handler %q does not exist, so that CRI does not load", p.Default)
 			f.Message = p.Text + later
 			f.Fix = fmt.Sprintf("set default_runtime_name in %s to a handler that is defined, or define %s; then restart "+
 				"%s", i.ConfigPath, p.Default, i.UnitName())
@@ -104,7 +107,7 @@ func (v *View) notLoaded() []Finding {
 			if len(p.Handlers) == 0 || i.has(containerd.ProblemNoDefault) {
 				continue
 			}
-			f.ID, f.Mild, f.Title = "rt.dropin-shadow", true, "a drop-in replaces the whole configuration of CRI, and with it handlers"
+			f.ID, f.Mild, f.Title = "rt.dropin-shadow", true, "the drop-in "+p.File+" replaces the whole configuration of CRI, and with it "+plainly("handler", p.Handlers)
 			f.Message = p.Text + "; lost: " + strings.Join(p.Handlers, ", ") + later
 			f.Fix = fmt.Sprintf("write the whole table of CRI into %s; containerd 2.0 merges such files", p.File)
 		default:
@@ -149,20 +152,23 @@ func (v *View) ignored() []Finding {
 				continue
 			}
 			h, known := i.Handler(p.Handlers[0])
-			f.ID, f.Title = "rt.option-misplaced", "an option of a runtime handler is one level too high, where containerd ignores it"
+			f.ID = "rt.option-misplaced"
+			f.Title = fmt.Sprintf("%s of handler %s is one level too high in %s, where containerd ignores it", p.Key, p.Handlers[0], p.File)
 			f.Message += ": pods with it run with plain runc, and see no GPU"
 			f.Latent = known && h.InMemory != nil && h.InMemory.BinaryName != "" && p.Key == binaryName
 			f.Mild = p.Key != binaryName || known && h.OnDisk != nil && h.OnDisk.BinaryName != ""
 			if f.Mild {
 				f.Message = p.Text
 			}
-			f.Fix = fmt.Sprintf("move %s into the table [….runtimes.%s.options] of %s, and restart %s", p.Key, p.Handlers[0], p.File, i.UnitName())
+			f.Edit = i.moved(p)
+			f.Fix = fmt.Sprintf("move %s, line %d of %s, into the table %s, and restart %s", p.Key, p.Line, p.File,
+				cmp.Or(i.optionsTable(p), "options of handler "+p.Handlers[0]), i.UnitName())
 		case containerd.ProblemUnread:
 			f.Handlers = slices.DeleteFunc(slices.Clone(p.Handlers), func(name string) bool { return !isGPUName(name) || i.knows(name) })
 			if len(f.Handlers) == 0 {
 				continue
 			}
-			f.ID, f.Title = "rt.version-skew-ids", "handlers stand under the ID of a plugin that this release of containerd does not read there"
+			f.ID, f.Title = "rt.version-skew-ids", fmt.Sprintf("%s in %s under the ID of a plugin that containerd %s does not read there", isAre("handler", f.Handlers), p.File, i.Release)
 			f.Fix = fmt.Sprintf("%s -c %s config migrate writes the ID that this release reads; put it in place, and restart "+
 				"%s", cmp.Or(i.Exe, "containerd"), p.File, i.UnitName())
 		default:
@@ -211,7 +217,7 @@ func (v *View) wrongInstance() []Finding {
 		}
 		all = append(all, Finding{
 			ID: "rt.wrong-instance", Message: message, Fix: v.toolkitFix(), Handlers: lost, Quotes: quotes,
-			Title: "the GPU handler is in the configuration of a containerd that the kubelet does not use",
+			Title: fmt.Sprintf("%s in %s, which the kubelet's containerd does not load", isAre("handler", lost), where),
 		})
 	}
 	return all
@@ -243,7 +249,7 @@ func (v *View) wronglyTold() []Finding {
 			ID: "rt.wrong-instance",
 			Message: fmt.Sprintf("DaemonSet %s/%s edits %s, which %s does not "+
 				"load", t.Namespace, t.Name, told, v.Runtime.describe()), Fix: v.toolkitFix(),
-			Title: "the NVIDIA container toolkit edits the configuration of a containerd that the kubelet does not use",
+			Title: "the NVIDIA container toolkit edits " + told + ", which the kubelet's containerd does not load",
 			Quotes: []Quote{
 				{fmt.Sprintf("DaemonSet %s/%s, container %s", t.Namespace, t.Name, t.Container), said},
 				{"the kubelet, from " + cmp.Or(v.Kubelet.EndpointFrom, "its settings"), v.Kubelet.Endpoint},
@@ -382,12 +388,14 @@ func (v *View) missing() []Finding {
 	var all []Finding
 	for program, handlers := range users {
 		f := Finding{
-			ID: "rt.binary-missing", Handlers: handlers, Latent: true, Title: "what a runtime handler executes is not there",
+			ID: "rt.binary-missing", Handlers: handlers, Latent: true,
+			Title:   fmt.Sprintf("%s %s %s, which %s", plainly("handler", handlers), verb(handlers, "starts"), program, unusable(v.Runtime.Executables[program])),
 			Message: fmt.Sprintf("%s of %s: %s; pods with it do not start", program, plainly("handler", handlers), v.Runtime.Executables[program]),
 			Quotes:  []Quote{{program, v.Runtime.Executables[program]}},
 		}
 		if IsShim(program) {
-			f.ID, f.Title = "rt.runtime-type", "a runtime handler has a type for which there is no shim"
+			f.ID = "rt.runtime-type"
+			f.Title = fmt.Sprintf("%s %s a runtime type whose shim, %s, %s", plainly("handler", handlers), have(handlers), program, unusable(v.Runtime.Executables[program]))
 		}
 		for _, name := range handlers {
 			h, _ := v.Runtime.Handler(name)
@@ -396,11 +404,46 @@ func (v *View) missing() []Finding {
 				continue // nobody can use it yet
 			}
 			f.Quotes = append(f.Quotes, Quote{"handler " + name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective()))})
+			if kind := h.Effective().Type; IsShim(program) && h.IsGPU() && len(handlers) == 1 {
+				f.Edit = v.Runtime.replaced(h, "runtime_type", kind, runcType)
+			}
 		}
 		all = append(all, f)
 	}
 	slices.SortFunc(all, func(a, b Finding) int { return cmp.Compare(a.Message, b.Message) })
 	return all
+}
+
+// runcType is the runtime_type of NVIDIA's handlers, as their toolkit writes it.
+const runcType = "io.containerd.runc.v2"
+
+// unusable is what is wrong with a program, as the end of a sentence.
+func unusable(problem string) string {
+	switch problem {
+	case "missing":
+		return "does not exist"
+	case "a folder", "not executable", "empty":
+		return "is " + problem
+	}
+	if strings.HasPrefix(problem, "in no folder of PATH") {
+		return "is in no folder of containerd's PATH"
+	}
+	return "cannot be executed"
+}
+
+// verb is one of the third person, for one or for several.
+func verb(names []string, singular string) string {
+	if len(names) > 1 {
+		return strings.TrimSuffix(singular, "s")
+	}
+	return singular
+}
+
+func have(names []string) string {
+	if len(names) > 1 {
+		return "have"
+	}
+	return "has"
 }
 
 // Programs are what the handler executes, on disk and in memory, as Executables has them.
@@ -429,22 +472,28 @@ func (v *View) cgroups() []Finding {
 		return nil
 	}
 	var other []string
+	var edit *Edit
 	quotes := []Quote{{"the kubelet's cgroupDriver", cmp.Or(v.Kubelet.CgroupDriver, "not configured")}}
 	for _, h := range v.Runtime.Handlers {
 		builtIn := h.Name == "runc" && h.OnDisk == nil && !h.Default // nobody configured it, and nobody asks for it
 		if h.UsesRunc() && !builtIn && h.Effective().Systemd() != *expected {
 			other = append(other, h.Name)
+			edit = v.Runtime.replaced(h, "SystemdCgroup", fmt.Sprint(!*expected), fmt.Sprint(*expected))
 			quotes = append(quotes, Quote{"handler " + h.Name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective()))})
 		}
 	}
 	if len(other) == 0 {
 		return nil
 	}
+	if len(other) > 1 {
+		edit = nil
+	}
 	return []Finding{{
-		ID: "rt.cgroup-driver", Handlers: other, Quotes: quotes, Title: "a runtime handler has another cgroup driver than the default handler",
+		ID: "rt.cgroup-driver", Handlers: other, Quotes: quotes, Edit: edit,
+		Title: fmt.Sprintf("SystemdCgroup of %s is not that of %s (%t)", plainly("handler", other), who, *expected),
 		Message: fmt.Sprintf("SystemdCgroup of %s is not that of %s (%t): its pods do not start, or their limits do not "+
 			"hold", plainly("handler", other), who, *expected),
-		Fix: fmt.Sprintf("set SystemdCgroup = %t in the handler's options", *expected),
+		Fix: fmt.Sprintf("set SystemdCgroup = %t in the options of %s, and restart %s", *expected, plainly("handler", other), v.Runtime.UnitName()),
 	}}
 }
 

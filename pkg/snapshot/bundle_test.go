@@ -61,7 +61,7 @@ func full() *Snapshot {
 		Images:       map[string]Image{"r/i:1": {Platforms: []string{"linux/amd64"}}, "r/j": {Error: "away"}},
 		Runs: []Run{{ID: "xid-1", Fault: "xid", Created: created, Targets: []Target{{Kind: "Node", Name: "a", Permanent: true,
 			Evidence: []RunEvidence{{Source: "sequence 3", Time: created, Text: "NVRM"}}}}}},
-		Missing: []Missing{{"api/events", "forbidden"}},
+		Missing: []Missing{{What: "api/events", Why: "forbidden"}},
 		Hosts: map[string]*node.Diagnosis{
 			"a": {
 				Info: node.Info{Hostname: "a", KernelRelease: "6.8"},

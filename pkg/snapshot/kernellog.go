@@ -12,13 +12,16 @@ import (
 // dmesgPriority is what a line without a priority gets: a warning of the kernel, as the driver's are.
 const dmesgPriority = 4
 
+// maxLogRecords is how many records of one log are kept: five times what the helper sends.
+const maxLogRecords = 10_000
+
 // ParseKernelLog reads kernel.log: a record a line as SEQUENCE;PRIORITY;UPTIME;TEXT, or what dmesg prints, with or without -T, -x and -r.
 // Lines that are neither become records, too, with the time of the line before: the driver writes some messages over several lines. Lines of
-// dmesg are numbered from 1.
+// dmesg are numbered from 1. Of more than 10,000 lines the last are read.
 func ParseKernelLog(text string) []node.KernelRecord {
 	var all []node.KernelRecord
 	var last node.KernelRecord
-	for line := range strings.SplitSeq(text, "\n") {
+	for line := range strings.SplitSeq(lastRecords(text), "\n") {
 		line = strings.TrimSuffix(line, "\r")
 		if strings.TrimSpace(line) == "" {
 			continue
@@ -31,6 +34,17 @@ func ParseKernelLog(text string) []node.KernelRecord {
 		last = record
 	}
 	return all
+}
+
+// lastRecords is the end of a text, with as many lines as may be records.
+func lastRecords(text string) string {
+	at := len(strings.TrimRight(text, "\r\n"))
+	for range maxLogRecords {
+		if at = strings.LastIndexByte(text[:at], '\n'); at < 0 {
+			return text
+		}
+	}
+	return text[at+1:]
 }
 
 func parseRecord(line string) (node.KernelRecord, bool) {

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,4 +56,16 @@ func FuzzKernelLog(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A bundle of 16 kB can unpack to millions of lines, each of which would be a record.
+func TestParseKernelLogIsBounded(t *testing.T) {
+	t.Parallel()
+	got := ParseKernelLog(strings.Repeat("a\n", 1<<20) + "[    2.000000] NVRM: the newest\n")
+	if len(got) != maxLogRecords || got[len(got)-1].Text != "NVRM: the newest" {
+		t.Errorf("%d records, the last is %+v", len(got), got[len(got)-1])
+	}
+	if got := ParseKernelLog(strings.Repeat("a\n", maxLogRecords)); len(got) != maxLogRecords {
+		t.Errorf("of %d lines %d are read", maxLogRecords, len(got))
+	}
 }

@@ -100,8 +100,9 @@ func (r *reader) customObjects(f file, into *[]unstructured.Unstructured) error 
 // named leaves out objects with names that Kubernetes does not allow, and says so: names end up in commands that people paste into a shell.
 func (r *reader) named(what string, names ...string) bool {
 	for _, name := range names {
-		if strings.ContainsFunc(name, func(c rune) bool { return !isNameRune(c) }) || len(name) > 253 {
-			r.s.Missing = append(r.s.Missing, Missing{what, "an object was left out whose name Kubernetes does not allow: the snapshot was changed by somebody"})
+		asFlag := name != "" && !isAlphanumeric(rune(name[0])) // "--all" is a flag to kubectl
+		if asFlag || strings.ContainsFunc(name, func(c rune) bool { return !isNameRune(c) }) || len(name) > 253 {
+			r.s.Missing = append(r.s.Missing, Missing{What: what, Why: "an object was left out whose name Kubernetes does not allow: the snapshot was changed by somebody"})
 			return false
 		}
 	}
@@ -109,7 +110,11 @@ func (r *reader) named(what string, names ...string) bool {
 }
 
 func isNameRune(c rune) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune(".:_-", c)
+	return isAlphanumeric(c) || strings.ContainsRune(".:_-", c)
+}
+
+func isAlphanumeric(c rune) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
 // each calls do with each object of a file, out of its lists.
@@ -197,9 +202,12 @@ func (r *reader) eachYAML(data []byte, do func([]byte) error) error {
 
 // count limits how much memory a small file can ask for.
 func (r *reader) count(data []byte) error {
-	r.objects += bytes.Count(data, []byte("{")) + bytes.Count(data, []byte("null"))
+	r.objects += bytes.Count(data, []byte("{")) + bytes.Count(data, []byte("[")) + bytes.Count(data, []byte("null"))
 	if r.objects > maxObjects {
 		return fmt.Errorf("with it there are more than %d objects, which no snapshot needs", maxObjects)
+	}
+	if r.values += bytes.Count(data, []byte(",")); r.values > maxValues {
+		return fmt.Errorf("with it there are more than %d values, which no snapshot needs", maxValues)
 	}
 	return nil
 }

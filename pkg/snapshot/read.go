@@ -15,11 +15,15 @@ import (
 
 // Limits of what is read. A real snapshot of 5,000 nodes has less than a fifth of each.
 const (
-	maxFile    = 256 << 20 // bytes of one file
-	maxTotal   = 1 << 30   // bytes of all files
-	maxYAML    = 32 << 20  // bytes of one YAML file; its parser needs many times that
-	maxEntries = 200_000   // files, also those that are not read
-	maxObjects = 4_000_000 // JSON objects of all files: each may become a kilobyte in memory
+	maxFile    = 256 << 20  // bytes of one file
+	maxTotal   = 1 << 30    // bytes of all files
+	maxYAML    = 32 << 20   // bytes of one YAML file; its parser needs many times that
+	maxText    = 4 << 20    // bytes of a log, or of a file of a node; the helper and the collector keep a quarter of it at most
+	maxSMI     = 8 << 20    // bytes of one nvidia-smi.xml; eight GPUs with MIG have 500 kB
+	maxEntries = 200_000    // files, also those that are not read
+	maxObjects = 4_000_000  // JSON objects and lists of all files: each may become a kilobyte in memory
+	maxValues  = 16_000_000 // commas in JSON: each may be a value in a list, of some 30 bytes
+	maxRecords = 5_000_000  // of all kernel logs; the helper sends 2,000 of a node at most
 )
 
 // Read reads the layout of README.md from a tree. A file that is not there means that there is nothing of that kind, also snapshot.json:
@@ -62,7 +66,8 @@ type reader struct {
 	parsers map[string]func(file) error // of whole files, by their path without extension
 	seen    map[string]bool
 	total   int64
-	objects int
+	// objects, values and records count what is limited.
+	objects, values, records int
 	// files are contents of files on nodes, by node and path, for runtimes that may come later.
 	files map[string]map[string][]byte
 }
@@ -143,10 +148,7 @@ func (r *reader) add(name string, size int64, content io.Reader) error {
 }
 
 func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, error) {
-	limit := int64(maxFile)
-	if strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") {
-		limit = maxYAML
-	}
+	limit := sizeLimit(name)
 	tooLarge := fmt.Errorf("%s has more than %d MiB, which no snapshot needs: take what concerns GPUs only, as JSON", name, limit>>20)
 	if size > limit {
 		return nil, tooLarge
@@ -162,6 +164,20 @@ func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, er
 		return nil, errTooMuch()
 	}
 	return data, nil
+}
+
+// sizeLimit is how many bytes a file of that name may have.
+func sizeLimit(name string) int64 {
+	_, isYAML, structured := cutExtension(name)
+	switch parts := strings.Split(name, "/"); {
+	case path.Base(name) == "nvidia-smi.xml":
+		return maxSMI
+	case !structured, parts[0] == "logs", parts[0] == "nodes" && len(parts) > 3: // files of a node have any name
+		return maxText
+	case isYAML:
+		return maxYAML
+	}
+	return maxFile
 }
 
 func errTooMuch() error {
@@ -232,6 +248,9 @@ func (r *reader) addHost(name string, data []byte) error {
 	case what == "kernel.log":
 		host := r.host(nodeName)
 		host.KernelLog = ParseKernelLog(string(data))
+		if r.records += len(host.KernelLog); r.records > maxRecords {
+			return fmt.Errorf("%s: with it there are more than %d kernel log records, which no snapshot needs: take those that concern GPUs", name, maxRecords)
+		}
 	case structured:
 		return r.addHostPart(name, nodeName, file{base, isYAML, data})
 	}

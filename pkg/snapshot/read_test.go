@@ -95,6 +95,13 @@ func TestReadNamesTheFileAtFault(t *testing.T) {
 		"somebody else's":   {"snapshot.json", `{"apiVersion":"example.com/v1","kind":"Snapshot"}`, "not this tool's"},
 		"another kind's":    {"snapshot.json", `{"kind":"Run"}`, "it is a Run"},
 		"many small things": {"api/pods.json", `{"items":[` + strings.Repeat("{},", maxObjects) + `{}]}`, "more than 4000000 objects"},
+		"many small lists":  {"api/clusterpolicies.json", `{"metadata":{"name":"x"},"spec":[` + strings.Repeat("[],", maxObjects) + `[]]}`, "more than 4000000 objects"},
+		"many small values": {"helm.json", `[{"values":{"x":[` + strings.Repeat("0,", maxValues) + `0,0]}}]`, "more than 16000000 values"},
+		"a kernel log":      {"nodes/a/kernel.log", strings.Repeat("a\n", maxText/2+1), "more than 4 MiB"},
+		"a log":             {"logs/x/y/c.log", strings.Repeat("a", maxText+1), "more than 4 MiB"},
+		"a journal":         {"nodes/a/journal/k.log", strings.Repeat("a", maxText+1), "more than 4 MiB"},
+		"a node's file":     {"nodes/a/files/etc/c.json", strings.Repeat("a", maxText+1), "more than 4 MiB"},
+		"nvidia-smi":        {"nodes/a/nvidia-smi.xml", strings.Repeat("a", maxSMI+1), "more than 8 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,11 +117,12 @@ func TestReadNamesTheFileAtFault(t *testing.T) {
 func TestReadLeavesOutImpossibleNames(t *testing.T) {
 	t.Parallel()
 	s, err := Read(tree(map[string]string{
-		"api/pods.json":              `{"items":[{"metadata":{"namespace":"x","name":"a; rm -rf /"}},{"metadata":{"namespace":"$(id)","name":"b"}},{"metadata":{"namespace":"x","name":"fine.1"}}]}`,
+		"api/pods.json":              `{"items":[{"metadata":{"namespace":"x","name":"a; rm -rf /"}},{"metadata":{"namespace":"$(id)","name":"b"}},{"metadata":{"namespace":"kube-system","name":"--all"}},{"metadata":{"namespace":"x","name":"fine.1"}}]}`,
 		"api/clusterpolicies.json":   `{"metadata":{"name":"a b"}}`,
 		"api/runtimeclasses.json":    `{"metadata":{"name":"system:node"}}`,
 		"helm.json":                  `[{"name":"x'y","namespace":"z"},{"name":"ok","namespace":"z"}]`,
 		"nodes/`id`/nvidia-smi.xml":  "x",
+		"nodes/-x/nvidia-smi.xml":    "x",
 		"logs/x/y/$(reboot).log":     "x",
 		"logs/x/y/fine.previous.log": "x",
 	}))
@@ -124,7 +132,7 @@ func TestReadLeavesOutImpossibleNames(t *testing.T) {
 	if len(s.Pods) != 1 || len(s.ClusterPolicies) != 0 || len(s.RuntimeClasses) != 1 || len(s.HelmReleases) != 1 || len(s.Hosts) != 0 || len(s.Logs) != 1 {
 		t.Errorf("names that Kubernetes does not allow came through, or others did not: %+v", s)
 	}
-	if len(s.Missing) != 6 {
-		t.Errorf("%d objects were left out and reported, wanted 6: %+v", len(s.Missing), s.Missing)
+	if len(s.Missing) != 8 {
+		t.Errorf("%d objects were left out and reported, wanted 8: %+v", len(s.Missing), s.Missing)
 	}
 }

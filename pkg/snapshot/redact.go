@@ -38,7 +38,8 @@ func Redact(s *Snapshot) {
 	}
 	s.HelmReleases = redactHelm(s.HelmReleases)
 	s.Images = redactImages(s.Images)
-	s.Missing = redactMissing(s.Missing)
+	s.Missing = RedactMissing(s.Missing)
+	s.Runs = redactRuns(s.Runs)
 	for i := range s.Logs {
 		s.Logs[i].Text = redactText(s.Logs[i].Text)
 	}
@@ -163,6 +164,9 @@ func redactArgs(args []string) {
 		if i > 0 && strings.HasPrefix(args[i-1], "-") && !strings.ContainsAny(args[i-1], "= ") && !strings.HasPrefix(arg, "-") {
 			args[i] = redactVariable(strings.TrimLeft(args[i-1], "-"), args[i])
 		}
+		if i > 0 && (args[i-1] == "-u" || args[i-1] == "--user") && strings.Contains(arg, ":") { // curl's
+			args[i] = Redacted
+		}
 	}
 }
 
@@ -198,10 +202,27 @@ func redactImages(all map[string]Image) map[string]Image {
 	return all
 }
 
-func redactMissing(all []Missing) []Missing {
+// RedactMissing is Redact for what could not be seen: a reason may quote the answer of a server.
+func RedactMissing(all []Missing) []Missing {
 	all = slices.Clone(all)
 	for i := range all {
-		all[i].Why = redactText(all[i].Why)
+		all[i].Why, all[i].NotStarted = redactText(all[i].Why), redactText(all[i].NotStarted)
+	}
+	return all
+}
+
+func redactRuns(all []Run) []Run {
+	all = slices.Clone(all)
+	for i := range all {
+		all[i].Summary = redactText(all[i].Summary)
+		all[i].Targets = slices.Clone(all[i].Targets)
+		for j := range all[i].Targets {
+			target := &all[i].Targets[j]
+			target.Evidence = slices.Clone(target.Evidence)
+			for k := range target.Evidence {
+				target.Evidence[k].Text = redactText(target.Evidence[k].Text)
+			}
+		}
 	}
 	return all
 }
@@ -244,6 +265,16 @@ func RedactHost(host *node.Diagnosis) *node.Diagnosis {
 	}
 	h.Probe.ToolkitConfig = redactConfig(h.Probe.ToolkitConfig)
 	h.Probe.Cmdline = redactText(h.Probe.Cmdline)
+	h.Probe.SMIError = redactText(h.Probe.SMIError)
+	h.SMI = redactText(h.SMI) // it has the command lines of processes
+	h.Probe.Unread = maps.Clone(h.Probe.Unread)
+	for field, why := range h.Probe.Unread {
+		h.Probe.Unread[field] = redactText(why)
+	}
+	h.Info.Warnings = slices.Clone(h.Info.Warnings)
+	for i, warning := range h.Info.Warnings {
+		h.Info.Warnings[i] = redactText(warning)
+	}
 	h.KernelLog = slices.Clone(h.KernelLog)
 	for i := range h.KernelLog {
 		h.KernelLog[i].Text = redactText(h.KernelLog[i].Text)

@@ -71,7 +71,7 @@ hush-identity
 		HelmReleases: []HelmRelease{{Name: "h", Values: map[string]any{"ngc": map[string]any{"apiKey": "hush-values", "existingSecret": "kept-existing"}, "url": "https://a:hush-url@h", "topologyKey": "kept-topology"}}},
 		Logs:         []Log{{"x", "p", "c", false, "line\nkey " + jwt + "\n-----BEGIN RSA PRIVATE KEY-----\nhush-pem\n-----END RSA PRIVATE KEY-----\nkept-log"}},
 		Images:       map[string]Image{"i": {Error: "GET https://r/token?access_key=hush-image: 401"}},
-		Missing:      []Missing{{"api/x", "https://a:hush-missing@h"}},
+		Missing:      []Missing{{What: "api/x", Why: "https://a:hush-missing@h", NotStarted: "token=hush-started"}},
 		Hosts: map[string]*node.Diagnosis{"n": {
 			Runtime: node.Runtime{Instance: &node.Instance{
 				Args:  []string{"containerd", "--token", "hush-process"},
@@ -118,6 +118,58 @@ func TestBundleHasNoSecrets(t *testing.T) {
 		}
 	}
 	if s.Pods[0].Spec.Containers[0].Env[0].Value != "hush-ngc" || s.Hosts["n"].Runtime.Instance.Files[0].Data == nil {
+		t.Error("to write a bundle changed the snapshot")
+	}
+}
+
+// Secrets stand in texts in many forms, and none may come through; what says why something fails must.
+func TestSecretsInTexts(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		`{"token":"hush"}`, `{\"token\":\"hush\"}`, "password: hush", "password = 'hush x'", `sh -c "train --password hush --epochs 3"`, "run --api-key hush", "run --db-password=hush", "--registry-token hush",
+		"curl -u me:hush https://r", "curl -s --user me:hush https://r", "docker login -u me -p hush r.example.com", "Authorization: token hush", "authorization: hush", `"Authorization": "Basic hush"`, "X-Api-Key: hush",
+		"aws_secret_access_key = hush", `{"auths":{"r":{"auth":"hush"}}}`, "DefaultEndpointsProtocol=https;AccountKey=hush;x", "https://a.blob.core.windows.net/c?sv=1&sig=hush&x=1",
+		"https://hooks.slack.com/services/T0/B0/hush", "https://x.webhook.office.com/webhookb2/hush", "AZURE_CLIENT_SECRET=hush", "hf-token: hush",
+	} {
+		once := redactText(text)
+		if strings.Contains(once, "hush") || !strings.Contains(once, Redacted) {
+			t.Errorf("%q became %q", text, once)
+		}
+		if twice := redactText(once); twice != once {
+			t.Errorf("%q became %q, and that %q", text, once, twice)
+		}
+	}
+	for _, text := range []string{
+		`MountVolume.SetUp failed for volume "x": secret "y" not found`, "token: expired", "invalid token: unauthorized", "tokenizer: llama", "--token-file /var/run/token",
+		"NVRM: Xid (PCI:0000:17:00): 79, pid=1", "kubectl -n x get secret y", "--mig-strategy single", "key: nvidia.com/gpu", "BinaryName = \"/usr/bin/nvidia-container-runtime\"", "curl -u", "author: me",
+		"unauthorized: authentication required", "imagePullSecrets: [ngc]",
+	} {
+		if got := redactText(text); got != text {
+			t.Errorf("%q became %q, though there is no secret in it", text, got)
+		}
+	}
+	for _, name := range []string{"dockerconfigjson", ".dockerconfigjson", "dockerConfigJson", "webhookUrl", "slackWebhookURL", "auth", "registryAuth"} {
+		if redactSetting(name, "hush") != Redacted {
+			t.Errorf("Helm's value %s is not taken for a secret", name)
+		}
+	}
+}
+
+// What a node says reaches a report as well, and what proves a fault.
+func TestHostsAndRunsAreRedacted(t *testing.T) {
+	t.Parallel()
+	s := &Snapshot{
+		Runs: []Run{{Summary: "token=hush", Targets: []Target{{Evidence: []RunEvidence{{Text: "token=hush"}}}}}},
+		Hosts: map[string]*node.Diagnosis{"n": {
+			SMI: "<process_name>train --token hush</process_name>", Info: node.Info{Warnings: []string{"token=hush"}},
+			Probe: node.Probe{SMIError: "token=hush", Unread: map[string]string{"journals": "token=hush"}},
+		}},
+	}
+	before := *s.Hosts["n"]
+	if all := everything(t, s); strings.Contains(all, "hush") {
+		t.Errorf("a secret is in the bundle: %s", all)
+	}
+	if before.Probe.Unread["journals"] != "token=hush" || s.Runs[0].Targets[0].Evidence[0].Text != "token=hush" {
 		t.Error("to write a bundle changed the snapshot")
 	}
 }

@@ -27,7 +27,10 @@ func words(name string) []string {
 
 // secretWords are words that alone make a name that of a secret.
 func secretWords() []string {
-	return []string{"token", "password", "passwd", "passphrase", "pwd", "secret", "credential", "apikey", "authorization", "privatekey", "accesskey"}
+	return []string{
+		"token", "password", "passwd", "passphrase", "pwd", "secret", "credential", "apikey", "authorization", "auth", "privatekey", "accesskey", "accountkey",
+		"webhook", "dockerconfigjson", "dockerconfig", "dockercfg", "dsn", "cookie", "jwt",
+	}
 }
 
 // isSecretVariable is whether an environment variable or a flag holds a secret, by its name. It errs on the safe side: what matters for GPUs
@@ -58,9 +61,11 @@ func isSecretSetting(name string) bool {
 	case last == "secret" && slices.Contains([]string{"existing", "pull", "tls", "config"}, before): // the name of a Secret
 		return false
 	case last == "key":
-		return slices.Contains([]string{"api", "access", "private", "secret", "encryption", "license", "signing", "auth", "ssh"}, before)
+		return slices.Contains([]string{"api", "access", "private", "secret", "encryption", "license", "signing", "auth", "ssh", "account"}, before)
+	case slices.Contains([]string{"url", "uri"}, last):
+		return before == "webhook"
 	}
-	return slices.Contains(secretWords(), last) || last == "credentials"
+	return slices.Contains(secretWords(), last) || last == "credentials" || strings.HasPrefix(strings.Join(all, ""), "dockerconfig")
 }
 
 func redactVariable(name, value string) string {
@@ -95,7 +100,48 @@ var credentials = []credential{
 	{[]string{"nvapi-", "hf_", "gh", "sk-", "xox", "glpat-", "AIza"}, regexp.MustCompile(
 		`\b(?:nvapi-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|` +
 			`sk-[A-Za-z0-9_-]{20,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|glpat-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,})`), Redacted},
-	{[]string{"="}, regexp.MustCompile(`(?i)((?:token|passw(?:or)?d|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|x-amz-signature)=)(?:"[^"\n]*"|'[^'\n]*'|[^\s"'&;,)]+)`), "${1}" + Redacted},
+	{[]string{"sig="}, regexp.MustCompile(`([?&;"' ]sig=)[^&\s"';]+`), "${1}" + Redacted}, // Azure's shared access signatures
+	{[]string{"hooks.slack.com/", "/api/webhooks/", "webhook.office.com/"}, regexp.MustCompile(
+		`((?:hooks\.slack\.com/[a-z]+|discord(?:app)?\.com/api/webhooks|webhook\.office\.com)/)[^\s"'<>]+`), "${1}" + Redacted},
+	{[]string{"uthorization", "UTHORIZATION"}, regexp.MustCompile(`(?i)(\b(?:proxy-)?authorization["']?[ \t]*[:=][ \t]*["']?)(?:(?:bearer|basic|token|negotiate|digest|apikey)[ \t]+)?[^\s"',;}{\[\]]+`),
+		"${1}" + Redacted},
+	// curl -u USER:PASSWORD, docker login -p PASSWORD, sshpass -p PASSWORD
+	{[]string{"curl", "wget"}, regexp.MustCompile(`(\b(?:curl|wget)\b[^\n|;&]*?[ \t](?:-u|--user|--proxy-user|-U)[ \t=]?["']?)[^\s"':]+:[^\s"']+`), "${1}" + Redacted},
+	{[]string{"login", "sshpass"}, regexp.MustCompile(`(\b(?:login\b[^\n|;&]*?[ \t]-p|sshpass[ \t]+-p)[ \t]*["']?)[^\s"']+`), "${1}" + Redacted},
+}
+
+// assignment is a setting of any syntax whose name says that its value is secret: token=x, "password": "x", api_key = x, --token x.
+var assignment = regexp.MustCompile(`(?i)((?:token|passw(?:or)?d|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|x-amz-signature|[\\"']auth[\\]?)` +
+	`[\\]?["']?(?:[ \t]*[:=][ \t]*))(\\?"[^"\n]*"|'[^'\n]*'|[^\s"'&;,(){}\[\]]+)`)
+
+// flag is an option of a command whose value follows it.
+var flag = regexp.MustCompile(`(?i)((?:^|[\s"'])--?(?:[a-z0-9]+[_-])*(?:token|passw(?:or)?d|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key)[ \t]+)("[^"\n]*"|'[^'\n]*'|[^\s"'-][^\s"']*)`)
+
+// redactAssignments takes the values, but for words that say what is wrong with one: "token: expired".
+func redactAssignments(text string) string {
+	return assignment.ReplaceAllStringFunc(text, func(setting string) string {
+		parts := assignment.FindStringSubmatch(setting)
+		name, value := parts[1], parts[2]
+		bare := strings.ToLower(strings.Trim(value, `\"'.`))
+		if bare == "" || slices.Contains(harmlessWords(), bare) {
+			return setting
+		}
+		quote := ""
+		for _, q := range []string{`\"`, `"`, "'"} {
+			if strings.HasPrefix(value, q) {
+				quote = q
+				break
+			}
+		}
+		return name + quote + Redacted + quote
+	})
+}
+
+func harmlessWords() []string {
+	return []string{
+		"true", "false", "null", "none", "nil", "not", "no", "is", "was", "the", "a", "expired", "invalid", "unknown", "missing", "cannot", "could", "failed", "error", "unauthorized",
+		"forbidden", "denied", "required", "empty", "unexpected", "{}", "[]", "{", "[", strings.ToLower(Redacted),
+	}
 }
 
 // redactText takes credentials out of a text of any kind.
@@ -105,7 +151,17 @@ func redactText(text string) string {
 			text = c.pattern.ReplaceAllString(text, c.with)
 		}
 	}
-	return text
+	if !slices.ContainsFunc(secretMarks(), func(mark string) bool { return strings.Contains(text, mark) }) { // most have none
+		return text
+	}
+	return flag.ReplaceAllString(redactAssignments(text), "${1}"+Redacted)
+}
+
+// secretMarks are of which one is in each name of a secret.
+func secretMarks() []string {
+	return []string{
+		"oken", "OKEN", "assw", "ASSW", "assphrase", "ASSPHRASE", "ecret", "ECRET", "redential", "REDENTIAL", "key", "Key", "KEY", "mz-Sig", "mz-sig", `"auth`, `'auth`, `\"auth`,
+	}
 }
 
 // registryKey is a key of a configuration that has a credential for a registry, in TOML, YAML or JSON, with its value.

@@ -5,6 +5,7 @@
 package snapshot
 
 import (
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -45,7 +46,8 @@ type Snapshot struct {
 	Logs         []Log
 	Hosts        map[string]*node.Diagnosis // what the helper read, by node
 	Images       map[string]Image           // by the reference as pods have it
-	// Runs are this tool's own faults that are open: their changes may be in place.
+	// Runs are this tool's own faults that are open: their changes may be in place. Of those that are closed it has the ones of the last days that
+	// wrote lines to kernel logs, because these stay.
 	Runs []Run
 
 	Missing []Missing
@@ -80,6 +82,9 @@ type Missing struct {
 	What string `json:"what"`
 	// Why is for people: "forbidden: ...", "node node-a is not Ready", "not asked for: it looks healthy".
 	Why string `json:"why"`
+	// NotStarted is what the kubelet and the runtime said when this tool's own pod did not start on the node, as far as that is the node's doing: it
+	// is evidence by itself. Else empty.
+	NotStarted string `json:"notStarted,omitempty"`
 }
 
 // Log is the end of one container's log.
@@ -87,6 +92,12 @@ type Log struct {
 	Namespace, Pod, Container string
 	Previous                  bool // of the container's run before
 	Text                      string
+}
+
+// NoLog is whether the text is no log, but the kubelet's own words, in its place, for one that the runtime has not any more.
+func NoLog(text string) bool {
+	text = strings.TrimSpace(text)
+	return strings.HasPrefix(text, "unable to retrieve container logs for ") && !strings.Contains(text, "\n")
 }
 
 // HelmRelease is what Helm keeps of a release, read from its Secret.
@@ -107,7 +118,7 @@ type Image struct {
 	Error     string   `json:"error,omitempty"`     // why it cannot be told
 }
 
-// Run is an open fault of this tool.
+// Run is a fault of this tool.
 type Run struct {
 	ID      string    `json:"id"`
 	Fault   string    `json:"fault"` // xid, cuda, runtime
@@ -116,6 +127,8 @@ type Run struct {
 	Phase   string    `json:"phase"`
 	Created time.Time `json:"created"`
 	Until   time.Time `json:"until,omitzero"` // when it ends by itself; zero when it does not
+	// Closed is when it ended; zero while it is open. Of a closed run only its lines in kernel logs are left.
+	Closed time.Time `json:"closed,omitzero"`
 	// Revert is the command that ends it.
 	Revert  string   `json:"revert"`
 	Targets []Target `json:"targets"`

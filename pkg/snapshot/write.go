@@ -49,7 +49,7 @@ func (b *bundle) all(s *Snapshot) {
 	meta := s.Meta
 	meta.APIVersion, meta.Kind = APIVersion, Kind
 	b.json("snapshot.json", meta)
-	b.some("missing.json", len(s.Missing), func() any { return redactMissing(s.Missing) })
+	b.some("missing.json", len(s.Missing), func() any { return RedactMissing(s.Missing) })
 	list(b, "nodes", "v1", "Node", s.Nodes, redactMeta)
 	list(b, "namespaces", "v1", "Namespace", s.Namespaces, redactMeta)
 	list(b, "pods", "v1", "Pod", s.Pods, redactPod)
@@ -70,7 +70,7 @@ func (b *bundle) all(s *Snapshot) {
 	b.some("api/crds.json", len(s.CRDs), func() any { return s.CRDs })
 	b.some("helm.json", len(s.HelmReleases), func() any { return redactHelm(s.HelmReleases) })
 	b.some("images.json", len(s.Images), func() any { return redactImages(s.Images) })
-	b.some("runs.json", len(s.Runs), func() any { return s.Runs })
+	b.some("runs.json", len(s.Runs), func() any { return redactRuns(s.Runs) })
 	for _, l := range s.Logs {
 		name := l.Container + ".log"
 		if l.Previous {

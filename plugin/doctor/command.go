@@ -28,6 +28,10 @@ give --all-gpu-nodes, to have others read, and --api-only to start no pod. What 
 
 All namespaces are looked at. With -n NAMESPACE findings about workloads of other namespaces are left out.
 
+--ignore-file hides findings that are known and accepted; the report counts them. Such a file looks like this:
+
+` + ignoreExample() + `
+
 The exit code is 0 when nothing is as bad as --fail-on, 2 when something is, and 1 when doctor could not do its work.`,
 		Example: `  # What is wrong here?
   kubectl gpu-fault doctor
@@ -88,8 +92,8 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.BoolVar(&o.ignoreInjected, "ignore-injected", false, "Look as if nobody knew of the faults that this tool injected")
 	flags.DurationVar(&o.since, "since", 0, "Look only at kernel log lines that are not older than this; 0 is since the node's boot")
 	flags.StringVar(&o.html, "html", "", "Also write the report to this file, as a page that needs nothing else")
-	flags.StringVar(&o.fix, "fix", "", "Mend the root with this ID, where that is safe: "+strings.Join(fixable(), ", "))
-	flags.StringVar(&o.dryRun, "dry-run", o.dryRun, "With --fix: none, client (say what would be done) or server (with all checks); change nothing")
+	flags.StringVar(&o.fix, "fix", "", "Mend the root with this ID, where that is safe: "+strings.Join(fixable(), ", ")+"; as ID=OBJECT where there are several")
+	flags.StringVar(&o.dryRun, "dry-run", o.dryRun, "With --fix: none, client (say what would be done) or server (with all checks); change nothing, and start no pod")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&o.yes, "yes", "y", false, "With --fix: do not ask")
 	flags.IntVar(&o.parallel, "parallel", o.parallel, "How many nodes to read at a time")

@@ -81,6 +81,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"--yes is for --fix":                    {"--yes"},
 		"--dry-run is for --fix":                {"--dry-run=client"},
 		"--fix needs the cluster":               {"--fix", doctor.Checks()[0].ID, "--from-bundle", "x"},
+		"name of the object is empty":           {"--fix", "rc.handler-mismatch="},
 		"--since":                               {"--since", "-3s"},
 		"--parallel 0":                          {"--parallel", "0"},
 		"there is no check \"foo\"":             {"--checks", "foo"},
@@ -146,7 +147,7 @@ func TestVerdictAndFiles(t *testing.T) {
 	if raw, err := os.ReadFile(page); err != nil || !strings.HasPrefix(string(raw), "<!DOCTYPE html>") || !strings.Contains(errOut, page+" written") {
 		t.Errorf("the page: %v; said %q", err, errOut)
 	}
-	if info, err := os.Stat(page); err != nil || info.Mode().Perm() != 0o644 {
+	if info, err := os.Stat(page); err != nil || info.Mode().Perm() != 0o600 { // it quotes logs, and names much of the cluster
 		t.Errorf("the page's mode is %v (%v)", info.Mode(), err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(page), ".gpu-fault*")); len(left) > 0 {
@@ -161,11 +162,13 @@ func TestIgnoreFile(t *testing.T) {
 	t.Parallel()
 	const head = "apiVersion: gpufault.dev/v1alpha1\nkind: DoctorIgnore\n"
 	for want, text := range map[string]string{
-		"":                       head + "items:\n- id: \"*\"\n  object: Node cpu-*\n  reason: no GPUs there\n",
-		"unknown field":          head + "items:\n- id: \"*\"\n  node: x\n",
-		"must begin with":        "items: []\n",
-		"item 1 has no id":       head + "items:\n- object: Node x\n",
-		"there is no check \"no": head + "items:\n- id: no.such-check\n",
+		"": head + "items:\n- id: \"*\"\n  object: Node cpu-*\n  reason: no GPUs there\n",
+		"there is no field \"node\"; it looks like this:\n": head + "items:\n- id: \"*\"\n  node: x\n",
+		"does not begin with":                               "items: []\n",
+		"has not the type":                                  "- id: hw.row-remap\n",
+		"it is no YAML: line 2":                             "items:\n\t- x\n",
+		"item 1 has no id":                                  head + "items:\n- object: Node x\n",
+		"there is no check \"no":                            head + "items:\n- id: no.such-check\n",
 	} {
 		file := filepath.Join(t.TempDir(), "ignore.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

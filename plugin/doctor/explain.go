@@ -72,7 +72,7 @@ func explain(streams genericiooptions.IOStreams, c doctor.Check, all []doctor.Ch
 	section("How it concludes", c.Why)
 	section("Explains, where both concern the same node or pod", described(expand(c.Explains, all), all))
 	section("Is explained by", described(causes(c, all), all))
-	section("Seen in", strings.Join(c.Sources, "\n"))
+	section("Seen in", strings.Join(report.Sources(c), "\n"))
 	section("See", c.Doc)
 }
 
@@ -88,9 +88,24 @@ func needs(c doctor.Check) string {
 	return strings.Join(all, "\n")
 }
 
-// described are IDs with what they look for, a line each.
+// manyChecks is how many are told with what they look for; more than these nobody reads.
+const manyChecks = 12
+
+// described are IDs with what they look for, a line each; or only their names, a line for each family, when there are many.
 func described(ids []string, all []doctor.Check) string {
 	var lines []string
+	if len(ids) > manyChecks {
+		for _, family := range families(ids) {
+			var names []string
+			for _, id := range ids {
+				if strings.HasPrefix(id, family+".") {
+					names = append(names, id)
+				}
+			}
+			lines = append(lines, strings.Join(names, ", "))
+		}
+		return strings.Join(lines, "\n")
+	}
 	for _, id := range ids {
 		line := id
 		if i := slices.IndexFunc(all, func(c doctor.Check) bool { return c.ID == id }); i >= 0 {
@@ -190,7 +205,7 @@ func printChecks(streams genericiooptions.IOStreams, format printer.Format, all 
 	var names []string
 	for _, c := range all {
 		list.Items = append(list.Items, checkItem{
-			c.ID, c.Layer, c.Title, c.Needs, c.Reads, c.Why, expand(c.Explains, all), causes(c, all), c.Sources, c.Doc,
+			c.ID, c.Layer, c.Title, c.Needs, c.Reads, c.Why, expand(c.Explains, all), causes(c, all), report.Sources(c), c.Doc,
 		})
 		names = append(names, c.ID)
 	}

@@ -52,7 +52,7 @@ func (e *examination) mend(ctx context.Context, cluster *kube.Cluster, s *snapsh
 	if err := e.writeBundle(s); err != nil {
 		return err
 	}
-	root, err := rootToFix(r, e.fix)
+	root, err := rootToFix(r, e.fix, e.fixObject)
 	if err != nil {
 		return err
 	}
@@ -109,27 +109,72 @@ func (e *examination) printDone(fix repair, suffix string) error {
 	return nil
 }
 
-// rootToFix finds the root with an ID; the error of one that is mended by hand says how.
-func rootToFix(r doctor.Report, id string) (doctor.Finding, error) {
-	var roots []string
+// rootToFix finds the root with an ID, and of several the one that is about the object; the error of one that is mended by hand says how.
+func rootToFix(r doctor.Report, id, object string) (doctor.Finding, error) {
+	var found, consequences []doctor.Finding
+	var others []string
 	for _, f := range r.Items {
 		switch {
-		case f.ID != id && f.Root:
-			roots = append(roots, f.ID)
-		case f.ID != id:
-		case !f.Root:
-			return f, fmt.Errorf("--fix %s: it is no root: it follows from %s; see: kubectl gpu-fault doctor", id, strings.Join(f.CausedBy, ", "))
-		case !slices.Contains(fixable(), id):
-			return f, byHand(f)
-		default:
-			return f, nil
+		case f.ID == id && f.Root:
+			found = append(found, f)
+		case f.ID == id:
+			consequences = append(consequences, f)
+		case f.Root:
+			others = append(others, f.ID)
 		}
 	}
-	slices.Sort(roots)
-	if roots = slices.Compact(roots); len(roots) == 0 {
+	slices.Sort(others)
+	others = slices.Compact(others)
+	switch {
+	case len(found) == 0 && len(consequences) > 0:
+		return doctor.Finding{}, fmt.Errorf("--fix %s: it is no root: it follows from %s; see: kubectl gpu-fault doctor", id, strings.Join(consequences[0].CausedBy, ", "))
+	case len(found) == 0 && len(others) == 0:
 		return doctor.Finding{}, fmt.Errorf("--fix %s: it was not found, and nothing else either: there is nothing to fix", id)
+	case len(found) == 0:
+		return doctor.Finding{}, fmt.Errorf("--fix %s: it was not found; the roots are: %s", id, strings.Join(others, ", "))
+	case object == "" && len(found) > 1:
+		return doctor.Finding{}, fmt.Errorf("--fix %s: there are %d roots of that name; say which one:%s", id, len(found), choices(found))
+	case object != "":
+		f, ok := about(found, object)
+		if !ok {
+			return f, fmt.Errorf("--fix %s=%s: no root of that name is about it; say which one:%s", id, object, choices(found))
+		}
+		found = []doctor.Finding{f}
 	}
-	return doctor.Finding{}, fmt.Errorf("--fix %s: it was not found; the roots are: %s", id, strings.Join(roots, ", "))
+	if !slices.Contains(fixable(), id) {
+		return found[0], byHand(found[0])
+	}
+	return found[0], nil
+}
+
+// about is the first root that is about an object, narrowed to that. An object may be named as NAME, NAMESPACE/NAME, or as reports do it.
+func about(found []doctor.Finding, object string) (doctor.Finding, bool) {
+	for _, f := range found {
+		for _, o := range toChange(f) {
+			if object != o.Name && object != o.Namespace+"/"+o.Name && object != o.String() {
+				continue
+			}
+			if f.Subject.Kind == "" {
+				f.Object, f.Objects = o, nil
+			}
+			return f, true
+		}
+	}
+	return doctor.Finding{}, false
+}
+
+// choices are the command lines for several roots.
+func choices(found []doctor.Finding) string {
+	var text string
+	for _, f := range found {
+		o := toChange(f)[0]
+		name := o.Name
+		if o.Namespace != "" {
+			name = o.Namespace + "/" + name
+		}
+		text += fmt.Sprintf("\n  --fix %s=%s: %s: %s", f.ID, name, f.Object, f.Title)
+	}
+	return text
 }
 
 // byHand says how a finding is mended that doctor does not mend itself.
@@ -155,6 +200,14 @@ func (e *examination) repair(ctx context.Context, cluster *kube.Cluster, s *snap
 	}
 }
 
+// toChange are what the finding's fix changes or makes.
+func toChange(f doctor.Finding) []doctor.Object {
+	if f.Subject.Kind != "" {
+		return []doctor.Object{f.Subject}
+	}
+	return objectsOf(f)
+}
+
 func objectsOf(f doctor.Finding) []doctor.Object {
 	if len(f.Objects) > 0 {
 		return f.Objects
@@ -171,7 +224,7 @@ func reverting(s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
 			slices.Contains(strings.Fields(words), run.ID)
 	}
 	for _, run := range s.Runs {
-		if about(run) {
+		if run.Closed.IsZero() && about(run) {
 			fix.revert = append(fix.revert, run.ID)
 			fix.says = append(fix.says, fmt.Sprintf("revert run %s: %s, by %s", run.ID, run.Summary, run.By))
 			fix.done = append(fix.done, "run/"+run.ID+" reverted")
@@ -201,10 +254,10 @@ func (e *examination) revert(ctx context.Context, cluster *kube.Cluster, engine 
 	return errors.Join(errs...)
 }
 
-// createClasses makes the RuntimeClasses that pods ask for and that are missing, where a node has a handler of that name in memory.
+// createClasses makes the RuntimeClasses that pods ask for and that are missing, where a node has a handler for it in memory.
 func (e *examination) createClasses(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
 	fix := repair{plan: e.newPlan("create missing RuntimeClasses", mend.Permissions(""))}
-	for _, o := range objectsOf(root) {
+	for _, o := range toChange(root) {
 		if o.Kind != "RuntimeClass" {
 			continue
 		}
@@ -215,20 +268,20 @@ func (e *examination) createClasses(ctx context.Context, cluster *kube.Cluster, 
 		if !apierrors.IsNotFound(err) {
 			return fix, fmt.Errorf("get RuntimeClass %s: %w", o.Name, err)
 		}
-		nodes := withHandler(s, o.Name)
+		handler, nodes := handlerFor(s, o.Name)
 		if len(nodes) == 0 {
 			return fix, fmt.Errorf("no node is known to have a handler %s, so that a RuntimeClass of that name would help nobody; read the GPU nodes with --all-gpu-nodes.\n%s", o.Name, root.Fix.Text)
 		}
-		change, err := mend.CreateRuntimeClass(cluster.Client, o.Name, o.Name)
+		change, err := mend.CreateRuntimeClass(cluster.Client, o.Name, handler)
 		if err != nil {
 			return fix, err
 		}
-		raw, err := yaml.Marshal(mend.RuntimeClass(o.Name, o.Name))
+		raw, err := yaml.Marshal(mend.RuntimeClass(o.Name, handler))
 		if err != nil {
 			return fix, fmt.Errorf("show RuntimeClass %s: %w", o.Name, err)
 		}
 		fix.plan.Changes = append(fix.plan.Changes, change)
-		fix.says = append(fix.says, fmt.Sprintf("create RuntimeClass %s; its handler is in memory on %s", o.Name, strings.Join(nodes[:min(3, len(nodes))], ", ")))
+		fix.says = append(fix.says, fmt.Sprintf("create RuntimeClass %s; its handler %s is in memory on %s", o.Name, handler, strings.Join(nodes[:min(3, len(nodes))], ", ")))
 		fix.diff += "+ " + strings.ReplaceAll(strings.TrimSpace(string(raw)), "\n", "\n+ ") + "\n"
 		fix.done = append(fix.done, "runtimeclass.node.k8s.io/"+o.Name+" created")
 	}
@@ -238,11 +291,33 @@ func (e *examination) createClasses(ctx context.Context, cluster *kube.Cluster, 
 	return fix, nil
 }
 
-// withHandler are the nodes that have a runtime handler, by what they say of themselves.
+// handlerFor is the handler that a class of this name stands for, and the nodes that have it: one of the same name, or for nvidia the name that
+// CRI-O's and older configurations give it.
+func handlerFor(s *snapshot.Snapshot, class string) (handler string, nodes []string) {
+	names := []string{class}
+	if class == "nvidia" {
+		names = append(names, "nvidia-container-runtime")
+	}
+	for _, handler := range names {
+		if nodes := withHandler(s, handler); len(nodes) > 0 {
+			return handler, nodes
+		}
+	}
+	return "", nil
+}
+
+// withHandler are the nodes that have a runtime handler, by what they say of themselves, or by what their runtime showed the helper.
 func withHandler(s *snapshot.Snapshot, handler string) []string {
 	var names []string
 	for _, n := range s.Nodes {
-		if slices.ContainsFunc(n.Status.RuntimeHandlers, func(h corev1.NodeRuntimeHandler) bool { return h.Name == handler }) {
+		has := slices.ContainsFunc(n.Status.RuntimeHandlers, func(h corev1.NodeRuntimeHandler) bool { return h.Name == handler })
+		if host := s.Hosts[n.Name]; host != nil && host.Runtime.Instance != nil {
+			if config, err := host.Runtime.Instance.InMemory(); err == nil && config != nil {
+				_, loaded := config.Handlers[handler]
+				has = has || loaded
+			}
+		}
+		if has {
 			names = append(names, n.Name)
 		}
 	}
@@ -252,6 +327,9 @@ func withHandler(s *snapshot.Snapshot, handler string) []string {
 // restartPlugin deletes the device plugin's pod on the nodes of the finding: the one that runs, is Ready, and still advertises nothing.
 func (e *examination) restartPlugin(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
 	fix := repair{}
+	if root.Subject.Kind != "" { // its pod is made wrongly
+		return fix, byHand(root)
+	}
 	for _, o := range objectsOf(root) {
 		if o.Kind != "Node" {
 			continue
@@ -261,16 +339,13 @@ func (e *examination) restartPlugin(ctx context.Context, cluster *kube.Cluster, 
 			if p.Spec.NodeName != o.Name || doctor.ComponentOf(p.Labels, p.Spec) != doctor.DevicePlugin {
 				continue
 			}
-			if p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil {
-				return fix, fmt.Errorf("pod %s/%s does not run (%s), so that a restart is no remedy.\n%s", p.Namespace, p.Name, p.Status.Phase, root.Fix.Text)
-			}
 			now, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 			if err != nil {
 				return fix, fmt.Errorf("get pod %s/%s: %w", p.Namespace, p.Name, err)
 			}
-			change, err := mend.RestartPod(cluster.Client, now, everyPod)
+			change, err := mend.RestartPod(ctx, cluster.Client, now, everyPod)
 			if err != nil {
-				return fix, err
+				return fix, fmt.Errorf("%w.\n%s", err, root.Fix.Text)
 			}
 			if fix.plan.Fault == "" {
 				fix.plan = e.newPlan("restart the device plugin", mend.Permissions(p.Namespace))

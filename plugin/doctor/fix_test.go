@@ -3,9 +3,12 @@ package doctor
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
@@ -51,7 +56,7 @@ func withNvidia(s *snapshot.Snapshot) *snapshot.Snapshot {
 
 var noClass = doctor.Finding{
 	ID: fixHandler, Root: true, Severity: doctor.Error, Title: "a RuntimeClass that pods name is not there",
-	Object: doctor.Object{Kind: "RuntimeClass", Name: "nvidia"}, Fix: doctor.Fix{Text: "Create it.", Commands: []string{"kubectl apply -f -"}},
+	Object: doctor.Object{Kind: "ReplicaSet", Namespace: "team", Name: "train-abc"}, Subject: doctor.Object{Kind: "RuntimeClass", Name: "nvidia"}, Fix: doctor.Fix{Text: "Create it.", Commands: []string{"kubectl apply -f -"}},
 }
 
 // A missing RuntimeClass is made only where a node has its handler, and through the ledger, so that revert takes it away again.
@@ -89,14 +94,18 @@ func TestWhatIsMendedByHand(t *testing.T) {
 		t.Errorf("a RuntimeClass that is there: %v", err)
 	}
 	other := noClass
-	other.Object.Name = "nvidia-cdi"
+	other.Subject.Name = "nvidia-cdi"
 	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), other); err == nil || !strings.Contains(err.Error(), "no node is known to have a handler nvidia-cdi") {
 		t.Errorf("a handler that no node has: %v", err)
 	}
 	plugin := noClass
-	plugin.ID, plugin.Object = fixCapacity, doctor.Object{Kind: "Node", Name: "gpu-1"}
+	plugin.ID, plugin.Object, plugin.Subject = fixCapacity, doctor.Object{Kind: "Node", Name: "gpu-1"}, doctor.Object{}
 	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), plugin); err == nil || !strings.Contains(err.Error(), "no pod of the device plugin runs there") {
 		t.Errorf("no device plugin: %v", err)
+	}
+	plugin.Subject = doctor.Object{Kind: "Pod", Namespace: "gpu-operator", Name: "x"} // in the wrong folder
+	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), plugin); err == nil || !strings.Contains(err.Error(), "by hand") {
+		t.Errorf("a device plugin that no restart mends: %v", err)
 	}
 	for _, action := range client.Actions() {
 		if action.GetVerb() != "get" {
@@ -112,11 +121,11 @@ func TestWhatIsMendedByHand(t *testing.T) {
 		"dp.capacity-zero": "it is no root: it follows from drv.lib-mismatch",
 		fixHandler:         "it was not found; the roots are: drv.lib-mismatch",
 	} {
-		if _, err := rootToFix(report, id); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := rootToFix(report, id, ""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--fix %s: %v; wanted %q", id, err, want)
 		}
 	}
-	if _, err := rootToFix(doctor.Report{}, fixHandler); err == nil || !strings.Contains(err.Error(), "nothing to fix") {
+	if _, err := rootToFix(doctor.Report{}, fixHandler, ""); err == nil || !strings.Contains(err.Error(), "nothing to fix") {
 		t.Errorf("--fix on a healthy cluster: %v", err)
 	}
 }
@@ -128,22 +137,91 @@ func devicePlugin(phase corev1.PodPhase) corev1.Pod {
 			Namespace: "gpu-operator", Name: "nvidia-device-plugin-x", UID: "old", Labels: map[string]string{"app": "nvidia-device-plugin-daemonset"},
 			OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "nvidia-device-plugin", UID: "ds", Controller: &yes}},
 		},
-		Spec: corev1.PodSpec{NodeName: "gpu-1"}, Status: corev1.PodStatus{Phase: phase},
+		Spec:   corev1.PodSpec{NodeName: "gpu-1"},
+		Status: corev1.PodStatus{Phase: phase, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
 }
 
-// Only a device plugin that runs, and is stuck, is restarted.
+// withoutGPUs is the node of devicePlugin, and the DaemonSet.
+func withoutGPUs() []runtime.Object {
+	n := gpuNode("gpu-1", corev1.ConditionTrue)
+	n.Status.Capacity, n.Status.Allocatable = nil, nil
+	return []runtime.Object{&n, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "nvidia-device-plugin", UID: "ds"}}}
+}
+
+// Only a device plugin that runs, and is stuck now, not when it was read, is restarted.
 func TestRestartOfTheDevicePlugin(t *testing.T) {
 	t.Parallel()
-	stuck, pending := devicePlugin(corev1.PodRunning), devicePlugin(corev1.PodPending)
-	root := doctor.Finding{ID: fixCapacity, Root: true, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}}
-	e, cluster, _, _, _ := fixing(t, fixCapacity, &stuck)
-	fix, err := e.repair(t.Context(), cluster, &snapshot.Snapshot{Pods: []corev1.Pod{stuck}}, root)
+	stuck := devicePlugin(corev1.PodRunning)
+	root := doctor.Finding{ID: fixCapacity, Root: true, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}, Fix: doctor.Fix{Text: "Look at it."}}
+	s := &snapshot.Snapshot{Pods: []corev1.Pod{stuck}}
+	e, cluster, _, _, _ := fixing(t, fixCapacity, append(withoutGPUs(), &stuck)...)
+	fix, err := e.repair(t.Context(), cluster, s, root)
 	if err != nil || len(fix.plan.Changes) != 1 || !fix.plan.Changes[0].Undo.IsPermanent() || !strings.Contains(fix.says[0], "cannot be undone") {
 		t.Errorf("%+v, %v", fix, err)
 	}
-	if _, err := e.repair(t.Context(), cluster, &snapshot.Snapshot{Pods: []corev1.Pod{pending}}, root); err == nil || !strings.Contains(err.Error(), "a restart is no remedy") {
-		t.Errorf("a device plugin that does not run: %v", err)
+	pending := devicePlugin(corev1.PodPending)
+	e, cluster, _, _, _ = fixing(t, fixCapacity, append(withoutGPUs(), &pending)...)
+	if _, err := e.repair(t.Context(), cluster, s, root); err == nil || !strings.Contains(err.Error(), "a restart is no remedy.\nLook at it.") {
+		t.Errorf("a device plugin that does not run any more: %v", err)
+	}
+}
+
+// What Examine finds is what --fix mends: from the event of a ReplicaSet whose pods are refused to the RuntimeClass.
+func TestFindingOfAMissingRuntimeClassIsMended(t *testing.T) {
+	t.Parallel()
+	s := withNvidia(&snapshot.Snapshot{Meta: snapshot.Meta{Created: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)}})
+	for _, class := range []string{"nvidia", "nvidia-cdi"} {
+		s.Events = append(s.Events, corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: class}, Reason: "FailedCreate", Type: "Warning", LastTimestamp: metav1.NewTime(s.Meta.Created),
+			InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Namespace: "team", Name: "train-" + class},
+			Message:        `Error creating: pods "train-x" is forbidden: pod rejected: RuntimeClass "` + class + `" not found`,
+		})
+	}
+	report := doctor.Examine(s, doctor.Options{})
+	_, err := rootToFix(report, fixHandler, "")
+	if err == nil || !strings.Contains(err.Error(), "there are 2 roots") || !strings.Contains(err.Error(), "--fix rc.handler-mismatch=nvidia: ReplicaSet team/train-nvidia: ") {
+		t.Fatalf("of two roots one is chosen: %v", err)
+	}
+	if _, err := rootToFix(report, fixHandler, "gvisor"); err == nil || !strings.Contains(err.Error(), "no root of that name is about it") {
+		t.Errorf("--fix rc.handler-mismatch=gvisor: %v", err)
+	}
+	root, err := rootToFix(report, fixHandler, "nvidia")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, cluster, _, _, _ := fixing(t, fixHandler)
+	fix, err := e.repair(t.Context(), cluster, s, root)
+	if err != nil || strings.Join(fix.done, " ") != "runtimeclass.node.k8s.io/nvidia created" {
+		t.Errorf("%+v, %v", fix, err)
+	}
+	s.Events = s.Events[:1]
+	if root, err := rootToFix(doctor.Examine(s, doctor.Options{}), fixHandler, ""); err != nil || root.Subject.Name != "nvidia" {
+		t.Errorf("the only root: %+v, %v", root.Subject, err)
+	}
+}
+
+// Of a finding about many nodes one can be chosen.
+func TestFixOfOneNode(t *testing.T) {
+	t.Parallel()
+	report := doctor.Report{Items: []doctor.Finding{{ID: fixCapacity, Root: true, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}, Objects: []doctor.Object{{Kind: "Node", Name: "gpu-1"}, {Kind: "Node", Name: "gpu-2"}}}}}
+	root, err := rootToFix(report, fixCapacity, "gpu-2")
+	if err != nil || len(objectsOf(root)) != 1 || root.Object.Name != "gpu-2" {
+		t.Errorf("%+v, %v", root, err)
+	}
+}
+
+// A handler is known by what nodes say of themselves, and by what their runtime showed: kubelets before 1.31 do not say it.
+func TestHandlersThatNodesHave(t *testing.T) {
+	t.Parallel()
+	s := &snapshot.Snapshot{Nodes: []corev1.Node{gpuNode("gpu-1", corev1.ConditionTrue)}, Hosts: map[string]*node.Diagnosis{"gpu-1": {Runtime: node.Runtime{Instance: &node.Instance{
+		CRI: &cri.Info{Config: json.RawMessage(`{"containerd":{"runtimes":{"nvidia-container-runtime":{"runtimeType":"io.containerd.runc.v2"}}}}`)},
+	}}}}}
+	if handler, nodes := handlerFor(s, "nvidia"); handler != "nvidia-container-runtime" || len(nodes) != 1 {
+		t.Errorf("handler %q on %v", handler, nodes)
+	}
+	if handler, nodes := handlerFor(s, "gvisor"); handler != "" || nodes != nil {
+		t.Errorf("a class of gVisor gets handler %q", handler)
 	}
 }
 
@@ -170,8 +248,7 @@ func TestFixAsks(t *testing.T) {
 	t.Parallel()
 	root := devicePlugin(corev1.PodRunning)
 	for _, dryRun := range []string{"none", "client"} {
-		n := gpuNode("gpu-1", corev1.ConditionTrue)
-		e, cluster, client, out, _ := fixing(t, fixCapacity, &root, &n)
+		e, cluster, client, out, _ := fixing(t, fixCapacity, append(withoutGPUs(), &root)...)
 		e.yes, e.dryRun = false, dryRun
 		fix, err := e.repair(context.Background(), cluster, &snapshot.Snapshot{Pods: []corev1.Pod{root}}, doctor.Finding{ID: fixCapacity, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}})
 		if err != nil {

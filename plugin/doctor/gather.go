@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
@@ -53,7 +54,13 @@ func (g *gathering) gather(ctx context.Context) (*snapshot.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Meta.APIOnly = g.apiOnly
+	if err := namespaceExists(s, g.options.namespace); err != nil {
+		return nil, err
+	}
+	s.Meta.APIOnly = g.startsNoPod()
+	if g.startsNoPod() && !g.apiOnly {
+		g.show.Note("a dry run starts no pod: no node is read, and what only nodes tell is not known")
+	}
 	names, err := g.choose(s)
 	if err != nil {
 		return nil, err
@@ -65,12 +72,13 @@ func (g *gathering) gather(ctx context.Context) (*snapshot.Snapshot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	s.Missing = snapshot.RedactMissing(s.Missing)
 	return s, nil
 }
 
 // choose picks the nodes to read, and notes of the other GPU nodes why they were not.
 func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
-	if g.apiOnly {
+	if g.startsNoPod() {
 		return nil, nil
 	}
 	var gpuNodes []string
@@ -80,7 +88,7 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 	names, why := gpuNodes, ""
 	switch {
 	case len(g.nodes) > 0:
-		why = "not asked for: other nodes were named"
+		why = doctor.NotAsked + ": other nodes were named"
 		names = nil
 		for _, name := range g.nodes {
 			names = append(names, strings.TrimPrefix(strings.TrimPrefix(name, "nodes/"), "node/"))
@@ -90,7 +98,7 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 		}
 	case g.selector != "":
 		var err error
-		why = "not asked for: it has not the labels of -l"
+		why = doctor.NotAsked + ": it has not the labels of -l"
 		if names, err = selected(s, g.selector); err != nil {
 			return nil, err
 		}
@@ -98,7 +106,7 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 	case !g.needsNodes():
 		return nil, nil
 	default:
-		why = "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"
+		why = doctor.NotAsked + ": it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"
 		names = g.source.Suspicious(s)
 	}
 	slices.Sort(names)
@@ -112,6 +120,21 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// namespaceExists refuses a namespace that is not there, where it is known which are: nothing would be found in it.
+func namespaceExists(s *snapshot.Snapshot, name string) error {
+	var all []string
+	for _, n := range s.Namespaces {
+		all = append(all, n.Name)
+	}
+	if name == "" || len(all) == 0 || slices.Contains(all, name) {
+		return nil
+	}
+	if like := nearest(name, all); like != "" {
+		return fmt.Errorf("-n: there is no namespace %q; did you mean %s? (kubectl get namespaces lists them)", name, like)
+	}
+	return fmt.Errorf("-n: there is no namespace %q: see kubectl get namespaces", name)
 }
 
 // exist refuses names of nodes that are not there.
@@ -183,6 +206,9 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 	}
 	g.show.Note(announcement(g.namespace, names))
 	created, err := g.reader.Prepare(ctx)
+	if ctx.Err() != nil {
+		return // who stopped it knows why
+	}
 	if err != nil {
 		g.show.Note(fmt.Sprintf("no node is read: %s", reason(err)))
 		for _, name := range names {
@@ -203,7 +229,7 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 				return nil
 			}
 			found[i], failed[i] = g.reader.Read(ctx, name, func(text string) { g.show.Step(name, text) })
-			if failed[i] != nil {
+			if failed[i] != nil && ctx.Err() == nil {
 				g.show.Step(name, "not read: "+reason(failed[i]))
 			}
 			return nil
@@ -215,11 +241,26 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 			if s.Hosts == nil {
 				s.Hosts = map[string]*node.Diagnosis{}
 			}
-			s.Hosts[name] = found[i]
+			s.Hosts[name] = snapshot.RedactHost(found[i]) // before anything of it is shown
 		} else {
 			missing(s, name, "not read: "+reason(failed[i]))
+			s.Missing[len(s.Missing)-1].NotStarted = notStarted(failed[i])
 		}
 	}
+}
+
+// notStarted is what kubelet and runtime said of a pod of ours that did not start, when that is the node's doing and not the image's, nor a
+// policy's; else empty.
+func notStarted(err error) string {
+	var failure *debugpod.StartError
+	if !errors.As(err, &failure) || failure.Pulls {
+		return ""
+	}
+	switch failure.Reason {
+	case debugpod.ReasonTimeout, debugpod.ReasonNodeNotReady, "CreateContainerError", "RunContainerError", "PreStartHookError":
+		return failure.Message
+	}
+	return ""
 }
 
 // announcement says before it happens what is going to be done.

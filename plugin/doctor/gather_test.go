@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
@@ -105,6 +106,8 @@ func TestWhichNodesAreRead(t *testing.T) {
 		whys   []string
 	}{
 		"api only": {func(g *gathering) { g.apiOnly = true }, "", nil},
+		"dry run":  {func(g *gathering) { g.fix, g.dryRun, g.allGPUNodes = fixHandler, "client", true }, "", nil},
+		"to mend":  {func(g *gathering) { g.fix, g.allGPUNodes = fixHandler, true }, "gpu-1 gpu-2 gpu-3", nil},
 		"named":    {func(g *gathering) { g.nodes = []string{"gpu-2", "node/cpu-1", "gpu-2"} }, "cpu-1 gpu-2", []string{"nodes/gpu-1: not asked for: other nodes were named"}},
 		"by label": {func(g *gathering) { g.selector = "pool=a" }, "gpu-1 gpu-2 gpu-3", []string{"nodes/gpu-4: not read: the node is not Ready"}},
 		"all":      {func(g *gathering) { g.allGPUNodes = true }, "gpu-1 gpu-2 gpu-3", []string{"nodes/gpu-4: not read: the node is not Ready"}},
@@ -224,5 +227,80 @@ func TestSuspiciousAreFew(t *testing.T) {
 	r.Items = []doctor.Finding{idle}
 	if got := suspicious(r); len(got) > 0 {
 		t.Errorf("nothing is wrong, and %v are read", got)
+	}
+}
+
+// What a node says is shown on the terminal, in JSON and on pages: no secret of it may come so far.
+func TestWhatNodesSayIsRedacted(t *testing.T) {
+	t.Parallel()
+	s, _, _, err := gatherWith(t, func(g *gathering) {
+		g.reader, g.nodes = &leakingReader{}, []string{"gpu-1", "gpu-2"}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if host := s.Hosts["gpu-1"]; host == nil || strings.Contains(fmt.Sprintf("%+v", *host), "hush") {
+		t.Errorf("a secret of a node is in the snapshot: %+v", host)
+	}
+	if strings.Contains(whys(s), "hush") {
+		t.Errorf("a secret is in the reasons: %s", whys(s))
+	}
+}
+
+// leakingReader reads a node with secrets, and of another only an error that has one.
+type leakingReader struct{ fakeReader }
+
+func (l *leakingReader) Read(_ context.Context, name string, _ func(string)) (*node.Diagnosis, error) {
+	if name == "gpu-2" {
+		return nil, errors.New("GET https://me:hush@api/: 500")
+	}
+	return &node.Diagnosis{
+		Journals: map[string]string{"k": "--token hush"}, Probe: node.Probe{Cmdline: "x.password=hush", SMIError: "token=hush", Unread: map[string]string{"pci": "token=hush"}},
+	}, nil
+}
+
+// A namespace that is not there is a mistake, and no health.
+func TestANamespaceThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	s := &snapshot.Snapshot{Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "training"}}, {ObjectMeta: metav1.ObjectMeta{Name: "default"}}}}
+	if err := namespaceExists(s, "trainnig"); err == nil || !strings.Contains(err.Error(), "did you mean training?") {
+		t.Errorf("-n trainnig: %v", err)
+	}
+	if err := namespaceExists(s, "zzzzzzzz"); err == nil || !strings.Contains(err.Error(), `no namespace "zzzzzzzz"`) {
+		t.Errorf("-n zzzzzzzz: %v", err)
+	}
+	for _, name := range []string{"", "default"} {
+		if err := namespaceExists(s, name); err != nil {
+			t.Errorf("-n %q: %v", name, err)
+		}
+	}
+	if err := namespaceExists(&snapshot.Snapshot{}, "any"); err != nil { // who may not list them
+		t.Errorf("when namespaces are not known: %v", err)
+	}
+}
+
+// A pod of ours that a node does not start is evidence, unless the image or a policy is why.
+func TestNotStarted(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"sandbox": {&debugpod.StartError{Reason: debugpod.ReasonTimeout, Message: "did not run (events: FailedCreatePodSandBox: x)"}, "did not run (events: FailedCreatePodSandBox: x)"},
+		"image":   {&debugpod.StartError{Reason: "ErrImagePull", Message: "x"}, ""},
+		"slow":    {&debugpod.StartError{Reason: debugpod.ReasonTimeout, Message: "x", Pulls: true}, ""},
+		"policy":  {&debugpod.StartError{Reason: debugpod.ReasonPolicy, Message: "x"}, ""},
+		"other":   {errors.New("connection refused"), ""},
+	} {
+		broken := &fakeReader{broken: fmt.Errorf("start the debug pod: %w", test.err)}
+		s, _, _, err := gatherWith(t, func(g *gathering) { g.allGPUNodes, g.reader = true, broken })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range s.Missing {
+			if m.What == "nodes/gpu-2" && m.NotStarted != test.want {
+				t.Errorf("%s: %q is taken for evidence of the node, want %q", name, m.NotStarted, test.want)
+			}
+		}
 	}
 }

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 
@@ -20,6 +21,28 @@ type ignoreList struct {
 	Items      []doctor.Ignore `json:"items"`
 }
 
+// ignoreExample is an ignore file, for the help and for whoever wrote another.
+func ignoreExample() string {
+	return fmt.Sprintf(`  apiVersion: %s
+  kind: %s
+  items:
+  - id: hw.row-remap     # of the report, or a pattern: 'hw.*'
+    object: Node gpu-7   # of the report, or a pattern; none means all
+    reason: "to be replaced, ticket 4711"`, snapshot.APIVersion, ignoreKind)
+}
+
+// shapeProblem says what is wrong with a file's shape, in words of YAML: what the parser says is of Go's types.
+func shapeProblem(err error) string {
+	text := err.Error()
+	if _, field, ok := strings.Cut(text, "unknown field "); ok {
+		return "there is no field " + field
+	}
+	if _, where, ok := strings.Cut(text, "yaml: "); ok {
+		return "it is no YAML: " + strings.TrimSpace(strings.ReplaceAll(where, "\n", " "))
+	}
+	return "a field has not the type that it should have"
+}
+
 // readIgnore reads an ignore file; an empty name is none.
 func readIgnore(file string) ([]doctor.Ignore, error) {
 	if file == "" {
@@ -29,16 +52,19 @@ func readIgnore(file string) ([]doctor.Ignore, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--ignore-file: %w", err)
 	}
+	refused := func(format string, args ...any) error {
+		return fmt.Errorf("--ignore-file %s: %s; it looks like this:\n%s", file, fmt.Sprintf(format, args...), ignoreExample())
+	}
 	var list ignoreList
 	if err := yaml.UnmarshalStrict(raw, &list); err != nil {
-		return nil, fmt.Errorf("--ignore-file %s: %w", file, err)
+		return nil, refused("%s", shapeProblem(err))
 	}
 	if list.APIVersion != snapshot.APIVersion || list.Kind != ignoreKind {
-		return nil, fmt.Errorf("--ignore-file %s: it must begin with apiVersion: %s and kind: %s, and list items with id, object and reason", file, snapshot.APIVersion, ignoreKind)
+		return nil, refused("it does not begin with apiVersion: %s and kind: %s", snapshot.APIVersion, ignoreKind)
 	}
 	for i, item := range list.Items {
 		if item.ID == "" {
-			return nil, fmt.Errorf("--ignore-file %s: item %d has no id; to hide all findings about an object give id: \"*\"", file, i+1)
+			return nil, refused("item %d has no id (id: \"*\" with an object hides all findings about it)", i+1)
 		}
 		if err := known("--ignore-file "+file, []string{item.ID}); err != nil {
 			return nil, err

@@ -31,6 +31,7 @@ type options struct {
 	output, html        string
 
 	fix, dryRun string
+	fixObject   string // which of several roots: what follows "=" in --fix
 	yes         bool
 	parallel    int
 	pods        podflags.Flags
@@ -57,6 +58,11 @@ func formats() []string { return []string{"json", "yaml", "name", "wide", "junit
 // complete checks all that needs no cluster, before anything is done, and reads the ignore file. changed is whether a flag was given.
 func (o *options) complete(changed func(flag string) bool) error {
 	o.fix = strings.TrimPrefix(o.fix, "finding/") // as -o name prints it
+	fix, object, named := strings.Cut(o.fix, "=")
+	o.fix, o.fixObject = fix, object
+	if named && object == "" {
+		return fmt.Errorf("--fix %s=: the name of the object is empty: is a variable unset?", fix)
+	}
 	err := errors.Join(o.checkSource(changed), o.checkFix(changed), o.checkChoices(), o.checkFiles(), o.pods.Validate())
 	if err != nil {
 		return err
@@ -170,6 +176,9 @@ func (o *options) checkFiles() error {
 	return nil
 }
 
+// startsNoPod is whether only the API is read: where that was asked for, and in a dry run, which changes nothing.
+func (o *options) startsNoPod() bool { return o.apiOnly || o.fix != "" && o.dryRun != "none" }
+
 // needsNodes is whether one of the chosen checks reads nodes.
 func (o *options) needsNodes() bool {
 	return slices.ContainsFunc(o.chosen(), func(c doctor.Check) bool { return slices.Contains(c.Needs, doctor.NeedNode) })
@@ -199,6 +208,12 @@ func known(flag string, patterns []string) error {
 		if strings.TrimSpace(pattern) == "" {
 			return fmt.Errorf("%s: an ID is empty: is a variable unset?", flag)
 		}
+		if family, wild := strings.CutSuffix(pattern, ".*"); wild {
+			if like := nearest(family, families(ids)); like != "" {
+				return fmt.Errorf("%s: no check fits %q; did you mean '%s.*'?", flag, pattern, like)
+			}
+			return fmt.Errorf("%s: no check fits %q; choose of %s", flag, pattern, strings.Join(families(ids), ", "))
+		}
 		if like := nearest(pattern, ids); like != "" {
 			return fmt.Errorf("%s: there is no check %q; did you mean %s?", flag, pattern, like)
 		}
@@ -207,9 +222,25 @@ func known(flag string, patterns []string) error {
 	return nil
 }
 
+// families are what stands before the dot in IDs of checks.
+func families(ids []string) []string {
+	var all []string
+	for _, id := range ids {
+		if family, _, _ := strings.Cut(id, "."); !slices.Contains(all, family) {
+			all = append(all, family)
+		}
+	}
+	return all
+}
+
 // nearest is the word that is most like another, if it is like it at all.
 func nearest(word string, all []string) string {
 	best, least := "", len(word)/2+1
+	for _, candidate := range all {
+		if len(word) > 2 && strings.HasPrefix(candidate, word) {
+			return candidate // who had no patience to write all of it
+		}
+	}
 	for _, candidate := range all {
 		_, bare, _ := strings.Cut(candidate, ".") // who forgets the family, or has another
 		if d := min(distance(word, candidate), distance(word, bare)+1); d < least {

@@ -2,13 +2,14 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -42,7 +43,13 @@ func (p *podReader) Admitted(ctx context.Context, nodeName string) error {
 			return fmt.Errorf("you may not %s %s (kubectl gpu-fault rbac doctor prints the roles)", need.Verb, need.Resource)
 		}
 	}
-	return p.pods.Try(ctx, p.cluster, p.pods.Spec("preflight", nodeName, p.store.Namespace))
+	return p.pods.Try(ctx, p.cluster, p.spec("preflight", nodeName))
+}
+
+func (p *podReader) spec(run, nodeName string) debugpod.Spec {
+	spec := p.pods.Spec(run, nodeName, p.store.Namespace)
+	spec.Memory = debugpod.DiagnoseMemory
+	return spec
 }
 
 // Prepare implements reader.
@@ -50,16 +57,17 @@ func (p *podReader) Prepare(ctx context.Context) (bool, error) { return p.store.
 
 // Read implements reader.
 func (p *podReader) Read(ctx context.Context, nodeName string, progress func(string)) (found *node.Diagnosis, err error) {
-	limited, cancel := context.WithTimeoutCause(ctx, p.pods.Timeout, fmt.Errorf("not done within %s: raise --timeout", p.pods.Timeout))
-	defer cancel()
 	id, err := p.store.NewID("doctor")
 	if err != nil {
 		return nil, err
 	}
-	session, err := p.pods.Start(limited, p.cluster, p.pods.Spec(id, nodeName, p.store.Namespace), progress)
+	session, err := p.start(ctx, id, nodeName, progress)
 	if err != nil {
-		return nil, errors.Join(err, context.Cause(limited))
+		return nil, err
 	}
+	late := fmt.Errorf("the pod ran, and the node was not read within %s: raise --timeout", p.pods.Timeout)
+	limited, cancel := context.WithTimeoutCause(ctx, p.pods.Timeout, late)
+	defer cancel()
 	defer func() {
 		// A pod that could not be deleted ends at its deadline; what was read stands.
 		if closing := session.Close(ctx); closing != nil {
@@ -74,4 +82,14 @@ func (p *podReader) Read(ctx context.Context, nodeName string, progress func(str
 		return nil, context.Cause(limited)
 	}
 	return found, err
+}
+
+// explaining is how much longer than --timeout a start may take, to find out why the pod does not run, and to delete it.
+const explaining = 15 * time.Second
+
+// start starts the pod. The runner keeps to --timeout by itself, and then knows what the pod waited for.
+func (p *podReader) start(ctx context.Context, id, nodeName string, progress func(string)) (*debugpod.Session, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.pods.Timeout+explaining, fmt.Errorf("not started within %s", p.pods.Timeout))
+	defer cancel()
+	return p.pods.Start(ctx, p.cluster, p.spec(id, nodeName), progress)
 }

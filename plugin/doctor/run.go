@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/printers"
 
@@ -35,6 +36,9 @@ func (e *examination) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("--from-bundle %s: %w", e.fromBundle, err)
 		}
+		if err := namespaceExists(s, e.namespace); err != nil {
+			return err
+		}
 		return e.conclude(s)
 	}
 	cluster, err := e.connection.Cluster()
@@ -49,6 +53,9 @@ func (e *examination) run(ctx context.Context) error {
 		namespace: e.connection.LedgerNamespace,
 	}
 	s, err := g.gather(ctx)
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w\nwhoever administers the cluster can allow it: kubectl gpu-fault rbac doctor | kubectl apply -f -", err)
+	}
 	if err != nil {
 		return kube.Explain(err)
 	}
@@ -63,7 +70,7 @@ func (e *examination) conclude(s *snapshot.Snapshot) error {
 	r := e.examine(s)
 	err := e.print(r)
 	if e.html != "" {
-		err = errors.Join(err, e.writeFile("--html", e.html, 0o644, func(w io.Writer) error {
+		err = errors.Join(err, e.writeFile("--html", e.html, 0o600, func(w io.Writer) error {
 			return report.HTML(w, r, build.Get().Version)
 		}))
 	}

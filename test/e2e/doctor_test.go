@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
@@ -227,6 +229,32 @@ func TestDoctorFindsCUDAFaults(t *testing.T) {
 	}
 	if report := p.ask(); roots(report) != "" {
 		t.Errorf("after the revert:\n%s", describe(report))
+	}
+}
+
+// A fault of ours, or a broken node, hides nothing that is wrong by itself.
+func TestDoctorTellsTwoFaultsApart(t *testing.T) {
+	p := newPatient(t)
+	p.breaks("--mode", "missing-handler")
+	p.gpuPod("gpu-waits")
+	p.hasWarning("gpu-waits")
+	greedy := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu-greedy"},
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(0)), Containers: []corev1.Container{{
+			Name: "c", Image: "busybox:1.35", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("16")}},
+		}}},
+	}
+	pods := p.cluster.Client.CoreV1().Pods("default")
+	if _, err := pods.Create(t.Context(), greedy, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pods.Delete(context.Background(), greedy.Name, metav1.DeleteOptions{}) })
+	cluster.Eventually(t, patience, "doctor takes the Pending pod for more than a new one", func() (bool, string) {
+		report := p.ask()
+		return roots(report) == "fault.injected sched.bigger-than-any-node", describe(report)
+	})
+	if blind := p.ask("--ignore-injected"); roots(blind) != "rt.handler-missing sched.bigger-than-any-node" {
+		t.Errorf("without knowledge of the run:\n%s", describe(blind))
 	}
 }
 

@@ -479,7 +479,30 @@ func TestOwnRuns(t *testing.T) {
 	create("xid-aaaaaa", "xid", ledger.Undo{Kind: "kernellog", Permanent: true}, ledger.StateProven)
 	create("fix-aaaaaa", "fix", ledger.Undo{Kind: "x"}, ledger.StateProven)
 	create("runtime-aaaaaa", "runtime", ledger.Undo{Kind: "x"}, ledger.StateReverted)
+	closed := func(id, fault string, at time.Time) {
+		t.Helper()
+		_, err := cluster.Ledger.Create(t.Context(), ledger.Run{
+			APIVersion: ledger.APIVersion, Kind: ledger.KindRun, ID: id, Fault: fault, Created: at, Deadline: at, Closed: at, Phase: ledger.Reverted, Steps: []ledger.Step{{
+				ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StatePermanent, Undo: ledger.Undo{Kind: "kernel-log", Permanent: true},
+				Evidence: []ledger.Evidence{{Source: "/dev/kmsg sequence 5", Time: at, Text: "NVRM: Xid"}},
+			}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed("xid-bbbbbb", "xid", now.Add(-6*24*time.Hour))
+	closed("xid-cccccc", "xid", now.Add(-8*24*time.Hour))
+	closed("runtime-bbbbbb", "runtime", now.Add(-time.Hour))
 	s := collected(t, cluster)
+	i := slices.IndexFunc(s.Runs, func(r snapshot.Run) bool { return !r.Closed.IsZero() })
+	if i < 0 || s.Runs[i].ID != "xid-bbbbbb" || len(s.Runs[i].Targets) != 1 || s.Runs[i].Targets[0].Evidence[0].Source != "/dev/kmsg sequence 5" {
+		t.Fatalf("of closed runs only the lines of the last week count: %+v", s.Runs)
+	}
+	if got := Suspicious(s); slices.Contains(got, "gpu-1") {
+		t.Errorf("a node is suspicious for a run that is over: %q", got)
+	}
+	s.Runs = slices.Delete(s.Runs, i, i+1)
 	if len(s.Runs) != 1 || s.Runs[0].ID != "xid-aaaaaa" || !s.Runs[0].Targets[0].Permanent || s.Runs[0].Targets[0].Evidence[0].Source != "/dev/kmsg sequence 4711" {
 		t.Fatalf("runs are %+v", s.Runs)
 	}
@@ -594,5 +617,33 @@ func TestLogsAreOfManyKinds(t *testing.T) {
 	}
 	if !slices.ContainsFunc(wanted, func(p *corev1.Pod) bool { return p.Name == "single" }) {
 		t.Error("the only pod of its kind is not among them")
+	}
+}
+
+// The variables of workloads may hold anything: only what checks read of them is kept. What makes GPUs usable is kept as it is.
+func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
+	t.Parallel()
+	k := newKeeper(now, nil)
+	with := func(p *corev1.Pod) {
+		asking(p)
+		p.Spec.Containers[0].Env = []corev1.EnvVar{
+			{Name: "CUSTOMER", Value: "hush"}, {Name: "CUDA_VISIBLE_DEVICES", Value: "-1"}, {Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}, {Name: "LD_PRELOAD", Value: "/x.so"}, {Name: "EMPTY"},
+		}
+		p.Spec.InitContainers = []corev1.Container{{Name: "i", Env: []corev1.EnvVar{{Name: "X", Value: "hush"}}}}
+	}
+	workload := pod("team", "train", "good", with)
+	plugin := pod("team", "plugin", "good", func(p *corev1.Pod) {
+		with(p)
+		p.Labels = map[string]string{"app": "nvidia-device-plugin-daemonset"}
+	})
+	if !k.pod(workload) || !k.pod(plugin) {
+		t.Fatal("pods that matter are not kept")
+	}
+	env := workload.Spec.Containers[0].Env
+	if env[0].Value != snapshot.Redacted || env[1].Value != "-1" || env[2].Value != "all" || env[3].Value != "/x.so" || env[4].Value != "" || workload.Spec.InitContainers[0].Env[0].Value != snapshot.Redacted {
+		t.Errorf("of a workload is kept: %+v, %+v", env, workload.Spec.InitContainers[0].Env)
+	}
+	if got := plugin.Spec.Containers[0].Env[0].Value; got != "hush" {
+		t.Errorf("of the device plugin is kept: %q", got)
 	}
 }

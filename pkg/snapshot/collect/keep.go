@@ -226,6 +226,9 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 			all[i].VolumeMounts = slices.DeleteFunc(all[i].VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, serviceAccountVolume) })
 		}
 	}
+	if !k.operands[pod.Namespace] && doctor.ComponentOf(pod.Labels, pod.Spec) == "" {
+		hideEnv(spec)
+	}
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && spec.NodeName != "" {
 		spec.Affinity = nil // the DaemonSet's own says more
 	}
@@ -250,6 +253,28 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 	for i := range pod.Status.ContainerStatuses {
 		pod.Status.ContainerStatuses[i].ContainerID = ""
 	}
+}
+
+// hideEnv takes the values of a workload's variables, but for those that are about GPUs: nobody knows what the others are.
+func hideEnv(spec *corev1.PodSpec) {
+	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range all {
+			for j := range all[i].Env {
+				e := &all[i].Env[j]
+				if e.Value != "" && !slices.ContainsFunc(readVariables(), func(prefix string) bool { return strings.HasPrefix(e.Name, prefix) }) {
+					e.Value = snapshot.Redacted
+				}
+			}
+		}
+	}
+	for i := range spec.EphemeralContainers {
+		spec.EphemeralContainers[i].Env = nil
+	}
+}
+
+// readVariables are how the names of variables begin that checks read in workloads: those by which programs find GPUs and each other.
+func readVariables() []string {
+	return []string{"NVIDIA_", "CUDA_", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "NCCL_", "GPUFAULT_", "PYTORCH_", "TORCH_", "DCGM_", "UCX_", "GLOO_"}
 }
 
 // aboutGPUs are the annotations that name them; most others are the network's.

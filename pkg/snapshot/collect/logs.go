@@ -3,6 +3,7 @@ package collect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -97,6 +98,9 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 	}
 	defer func() { _ = stream.Close() }() // read only
 	text, err := io.ReadAll(io.LimitReader(stream, logBytes))
+	if err == nil && snapshot.NoLog(string(text)) {
+		return "", errors.New(strings.TrimSpace(string(text)))
+	}
 	return string(text), err
 }
 

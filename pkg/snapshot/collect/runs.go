@@ -3,6 +3,7 @@ package collect
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
@@ -11,24 +12,33 @@ import (
 // fixes is the kind of runs by which doctor mends; they are no faults.
 const fixes = "fix"
 
-// runs reads this tool's own open faults from the ledger.
+// remembered is how long the lines of closed runs are told from those of strangers: a kernel log seldom reaches back further.
+const remembered = 7 * 24 * time.Hour
+
+// xidFault is the kind of runs that write lines to kernel logs, where they stay when the run is closed.
+const xidFault = "xid"
+
+// runs reads this tool's own faults from the ledger: those that are open, and closed ones whose lines may still be in kernel logs.
 func (c *collector) runs(ctx context.Context) {
 	if c.Ledger == nil {
 		return
 	}
-	open, err := c.Ledger.List(ctx, ledger.Active)
+	all, err := c.Ledger.List(ctx, ledger.All)
 	if err != nil {
 		if ctx.Err() == nil {
 			c.missing("runs", reason(err))
 		}
 		return
 	}
-	for _, run := range open.Runs {
+	for _, run := range all.Runs {
+		if run.IsClosed() && (run.Fault != xidFault || c.s.Meta.Created.Sub(run.Closed) > remembered) {
+			continue
+		}
 		if found, inPlace := converted(run, c.Ledger.Command); inPlace && run.Fault != fixes {
 			c.s.Runs = append(c.s.Runs, found)
 		}
 	}
-	for _, damaged := range open.Unreadable {
+	for _, damaged := range all.Unreadable {
 		c.missing("runs/"+damaged.Name, reason(damaged.Err))
 	}
 }
@@ -37,7 +47,7 @@ func (c *collector) runs(ctx context.Context) {
 func converted(run ledger.Run, command func(...string) string) (snapshot.Run, bool) {
 	found := snapshot.Run{
 		ID: run.ID, Fault: run.Fault, Summary: run.Summary, By: run.By, Phase: string(run.Phase), Created: run.Created, Until: run.Until,
-		Revert: command("revert", run.ID),
+		Closed: run.Closed, Revert: command("revert", run.ID),
 	}
 	for _, step := range run.Steps {
 		if !step.InPlace() {

@@ -23,7 +23,7 @@ func Suspicious(s *snapshot.Snapshot) []string {
 	}
 	for _, run := range s.Runs {
 		for _, target := range run.Targets {
-			if target.Kind == "Node" {
+			if target.Kind == "Node" && run.Closed.IsZero() {
 				suspects[target.Name] = true
 			}
 		}

@@ -32,11 +32,13 @@ type htmlPage struct {
 	Matrix                   *htmlMatrix
 	Allocation               *htmlAllocation
 	Blinds                   []htmlBlind
+	Unread                   string
 	Layers                   []doctor.LayerResult
 }
 
 type htmlFinding struct {
 	Anchor, ID, Title, Objects, Word, Confidence, Doc string
+	Affected                                          string
 	Severity                                          doctor.Severity
 	Layer                                             doctor.Layer
 	More                                              int // objects that are not named
@@ -75,7 +77,8 @@ func HTML(w io.Writer, r doctor.Report, version string) error {
 	if len(p.Errors) == 1 && len(p.Errors[0].Evidence) <= 3 {
 		p.Errors[0].Open = true
 	}
-	for _, b := range Blinds(r) {
+	p.Unread = Unread(r)
+	for _, b := range Blinds(failed(r)) {
 		one := htmlBlind{Why: cut(clean(b.Why)), Count: count(len(b.Checks), "check"), Checks: strings.Join(b.Checks, ", ")}
 		if len(b.Objects) > 0 {
 			one.Objects = some(b.Objects, maxObjects)
@@ -112,6 +115,7 @@ func htmlRoot(r doctor.Report, i int) htmlFinding {
 	f := r.Items[i]
 	one := htmlFindingOf(r, i)
 	one.Fix, one.Values, one.Doc = instructions(f.Fix.Text), strings.Join(verbatim(f.Fix.Values), "\n"), f.Doc
+	one.Affected = Affected(r, i, maxObjects)
 	var commands []string
 	for _, c := range f.Fix.Commands {
 		commands = append(commands, verbatim(c)...)

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,7 +37,7 @@ func (p htmlPage) bodyPart() part {
 			el("p", class("soft small"), text(p.LookedAt)),
 		),
 		el("main",
-			p.problems(), p.Graph.section(), p.warnings(), p.Matrix.section(), p.Allocation.section(), p.infos(), p.blinds(), p.layers(),
+			p.overview(), p.problems(), p.Graph.section(), p.warnings(), p.Matrix.section(), p.Allocation.section(), p.infos(), p.blinds(), p.layers(),
 		),
 		el("footer", text(p.Foot)),
 		el("script", own(pageJS)),
@@ -63,6 +64,27 @@ func remark(words string) part {
 	return when(words != "", el("p", class("soft small"), text(words)))
 }
 
+// overview names several problems in a line each, with links to where they are told.
+func (p htmlPage) overview() part {
+	all := slices.Concat(p.Errors, p.Warnings)
+	return when(len(all) > 1, section("Overview", el("ul", class("folded"), each(all[:min(len(all), maxRows)], func(f htmlFinding) part {
+		where := " on " + f.Objects
+		if f.More > 0 {
+			where += " " + f.more()
+		}
+		return el("li", el("span", class("tag", string(f.Severity)), text(f.Word)), text(" "), el("a", class("id"), jump(f.Anchor), text(f.ID)),
+			text(" "+f.Title), el("span", class("soft"), text(where)))
+	})), remark(left(len(all)-maxRows, "more"))))
+}
+
+// left is how many there are besides; nothing when there are none.
+func left(n int, what string) string {
+	if n <= 0 {
+		return ""
+	}
+	return "and " + strconv.Itoa(n) + " " + what
+}
+
 func (p htmlPage) problems() part {
 	heading := "Problems"
 	if len(p.Errors) == 1 {
@@ -85,6 +107,7 @@ func (f htmlFinding) card() part {
 		),
 		el("h3", text(f.Title)),
 		el("p", class("objects"), text("on "+f.Objects), when(f.More > 0, parts{text(" "), el("span", class("soft"), text(f.more()))})),
+		when(f.Affected != "", el("p", class("objects"), text(f.Affected))),
 		f.fix(),
 		f.evidence(),
 		f.consequences(),
@@ -140,13 +163,13 @@ func (p htmlPage) infos() part {
 }
 
 func (p htmlPage) blinds() part {
-	return when(len(p.Blinds) > 0, section("What could not be seen", el("div", class("card"), each(p.Blinds, func(b htmlBlind) part {
+	return parts{remark(p.Unread), when(len(p.Blinds) > 0, section("What could not be seen", el("div", class("card"), each(p.Blinds, func(b htmlBlind) part {
 		return el("details",
 			el("summary", text(b.Why+" "), el("span", class("soft"), text("("+b.Count+")"))),
 			el("p", class("small"), text(b.Checks)),
 			when(b.Objects != "", el("p", class("small soft"), text("on "+b.Objects))),
 		)
-	}))))
+	}))))}
 }
 
 func (p htmlPage) layers() part {
@@ -160,11 +183,12 @@ func (p htmlPage) layers() part {
 	row := func(l doctor.LayerResult) part {
 		return el("tr",
 			el("th", attr("scope", "row"), text(l.Layer)), number(text(strconv.Itoa(l.Checks))), number(text(strconv.Itoa(l.Passed))),
-			found(l.Errors, doctor.Error), found(l.Warnings, doctor.Warning), number(text(strconv.Itoa(l.Unknown))),
+			found(l.Errors, doctor.Error), found(l.Warnings, doctor.Warning), number(text(strconv.Itoa(l.Infos))),
+			number(text(strconv.Itoa(l.NotRead))), number(text(strconv.Itoa(l.Unknown))),
 		)
 	}
 	head := parts{column("Layer")}
-	for _, name := range []string{"Checks", "Passed", "Errors", "Warnings", "Unknown"} {
+	for _, name := range []string{"Checks", "Passed", "Errors", "Warnings", "Info", "Not looked at", "Unknown"} {
 		head = append(head, column(name, class("number")))
 	}
 	return when(len(p.Layers) > 0, section("Layers", scroll("Checks of each layer",

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +47,11 @@ func twoContainerds() doctor.Report {
 		}
 		if len(all) > 1 {
 			f.Objects = all
+		}
+		for _, o := range all {
+			if o.Kind == "Pod" {
+				f.Pods = append(f.Pods, o.Namespace+"/"+o.Name)
+			}
 		}
 		return f
 	}
@@ -96,18 +102,18 @@ func twoContainerds() doctor.Report {
 	for _, l := range doctor.Layers() {
 		layers = append(layers, doctor.LayerResult{Layer: l, Checks: 7, Passed: 7})
 	}
-	layers[0] = doctor.LayerResult{Layer: doctor.LayerHardware, Checks: 9, Unknown: 9}
-	layers[1] = doctor.LayerResult{Layer: doctor.LayerDriver, Checks: 12, Passed: 0, Errors: 1, Warnings: 1, Unknown: 12}
-	layers[2] = doctor.LayerResult{Layer: doctor.LayerRuntime, Checks: 18, Passed: 2, Errors: 1, Unknown: 14}
+	layers[0] = doctor.LayerResult{Layer: doctor.LayerHardware, Checks: 9, NotRead: 9}
+	layers[1] = doctor.LayerResult{Layer: doctor.LayerDriver, Checks: 12, Passed: 8, Errors: 1, Warnings: 1, NotRead: 2}
+	layers[2] = doctor.LayerResult{Layer: doctor.LayerRuntime, Checks: 18, Passed: 2, Errors: 1, Infos: 1, Unknown: 14}
 	return doctor.Report{
 		APIVersion: snapshot.APIVersion, Kind: doctor.Kind, Created: now, Snapshot: snapshot.Meta{Created: now, Context: "prod"},
 		Summary: doctor.Summary{Nodes: 5, GPUNodes: 3, NodesRead: 2, GPUPods: 7, Checks: 85, Errors: 2, Warnings: 1, Unknown: 3},
 		Items:   items, Layers: layers, Nodes: nodes, Allocation: shares(),
 		Edges: []doctor.Edge{{From: 1, To: 4}, {From: 1, To: 5}, {From: 4, To: 5}, {From: 4, To: 6}, {From: 6, To: 7}, {From: 7, To: 8}, {From: 5, To: 9}, {From: 4, To: 10}, {From: 1, To: 8}},
 		Unknown: []doctor.Unknown{
-			{Check: "rt.unparsable", Layer: doctor.LayerRuntime, Object: node("gpu-3"), Why: "not read: not asked for, it looks healthy"},
-			{Check: "drv.nouveau", Layer: doctor.LayerDriver, Object: node("gpu-3"), Why: "not read: not asked for, it looks healthy"},
-			{Check: "drv.persistence", Layer: doctor.LayerDriver, Object: node("gpu-3"), Why: "not read: not asked for, it looks healthy"},
+			{Check: "rt.unparsable", Layer: doctor.LayerRuntime, Object: node("gpu-3"), Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"},
+			{Check: "drv.nouveau", Layer: doctor.LayerDriver, Object: node("gpu-3"), Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"},
+			{Check: "drv.persistence", Layer: doctor.LayerDriver, Object: node("gpu-3"), Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"},
 			{Check: "op.versions", Layer: doctor.LayerOperator, Object: doctor.Object{Kind: "Cluster"}, Why: "helm: secrets is forbidden: User \"sre\" cannot list resource \"secrets\""},
 		},
 	}
@@ -283,7 +289,7 @@ func TestFilter(t *testing.T) {
 	if len(Roots(r, doctor.Error)) != 2 || len(Roots(r, doctor.Warning)) != 0 || len(Roots(r, doctor.Info)) != 0 {
 		t.Errorf("roots at error and above are wanted, and got %v", Names(r))
 	}
-	if got := len(Consequences(r, 1)); got != 7 {
+	if got := len(Consequences(r, 0)); got != 7 {
 		t.Errorf("a root that is shown has its %d consequences, not 7", got)
 	}
 	for _, e := range r.Edges {
@@ -297,6 +303,43 @@ func TestFilter(t *testing.T) {
 	r = Filter{Namespace: "ml"}.Apply(twoContainerds())
 	if names := strings.Join(Names(r), " "); strings.Contains(names, "wl.idle-holder") || !strings.Contains(names, "rt.wrong-instance") {
 		t.Errorf("-n ml hides workloads of other namespaces and nothing else, and shows %s", names)
+	}
+}
+
+// With -n what is only another namespace's is left out in all its forms; what leads to something on nodes, or here, is not.
+func TestFilterOfNamespaces(t *testing.T) {
+	t.Parallel()
+	finding := func(id string, layer doctor.Layer, o doctor.Object, root bool) doctor.Finding {
+		return doctor.Finding{ID: id, Layer: layer, Severity: doctor.Error, Object: o, Root: root}
+	}
+	r := Filter{Namespace: "ml"}.Apply(doctor.Report{
+		Items: []doctor.Finding{
+			finding("img.pull-network", doctor.LayerNetwork, pod("other", "a"), true),
+			finding("img.pull-auth", doctor.LayerNetwork, pod("gpu-operator", "plugin"), true),
+			finding("net.dns", doctor.LayerNetwork, pod("ml", "a"), true),
+			finding("rc.handler-mismatch", doctor.LayerCluster, doctor.Object{Kind: "ReplicaSet", Namespace: "other", Name: "r"}, true),
+			finding("node.not-ready", doctor.LayerCluster, doctor.Object{Kind: "Node", Name: "n"}, true),
+			finding("wl.pod-failing", doctor.LayerWorkload, pod("other", "a"), false),
+			finding("dp.capacity-zero", doctor.LayerDevicePlugin, doctor.Object{Kind: "Node", Name: "n"}, false),
+		},
+		Edges:   []doctor.Edge{{From: 0, To: 5}, {From: 1, To: 6}},
+		Unknown: []doctor.Unknown{{Check: "a", Object: pod("other", "a"), Why: "x"}, {Check: "b", Object: pod("ml", "a"), Why: "x"}, {Check: "c", Why: "x"}},
+	})
+	var roots, unknown []string
+	for _, f := range r.Items {
+		if f.Root {
+			roots = append(roots, f.ID)
+		}
+	}
+	for _, u := range r.Unknown {
+		unknown = append(unknown, u.Check)
+	}
+	slices.Sort(roots)
+	if got := strings.Join(roots, " "); got != "img.pull-auth net.dns node.not-ready" {
+		t.Errorf("-n ml shows %s", got)
+	}
+	if got := strings.Join(unknown, " "); got != "b c" {
+		t.Errorf("-n ml says of what could not be seen: %s", got)
 	}
 }
 

@@ -125,13 +125,18 @@ func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, version string) 
 	return err
 }
 
+// Sources are where a check's failure was seen, but for what only its authors can look up.
+func Sources(c doctor.Check) []string {
+	return slices.DeleteFunc(slices.Clone(c.Sources), func(source string) bool { return strings.HasPrefix(source, "seed ") })
+}
+
 func sarifRuleOf(c doctor.Check) sarifRule {
 	why := cmp.Or(c.Why, c.Title)
 	help := fmt.Sprintf("Reads: %s\n\nWhy: %s", cmp.Or(c.Reads, "the snapshot"), why)
 	markdown := fmt.Sprintf("**Reads:** %s\n\n**Why:** %s", cmp.Or(c.Reads, "the snapshot"), why)
-	if len(c.Sources) > 0 {
-		help += "\n\nSeen in: " + strings.Join(c.Sources, ", ")
-		markdown += "\n\n**Seen in:** " + strings.Join(c.Sources, ", ")
+	if sources := Sources(c); len(sources) > 0 {
+		help += "\n\nSeen in: " + strings.Join(sources, ", ")
+		markdown += "\n\n**Seen in:** " + strings.Join(sources, ", ")
 	}
 	return sarifRule{
 		ID: c.ID, ShortDescription: sarifText{Text: full(c.Title)}, FullDescription: sarifText{Text: full(why)},

