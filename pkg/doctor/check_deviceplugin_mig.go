@@ -16,7 +16,7 @@ func migStrategyCheck() Check {
 		Reads: "labels nvidia.com/mig.* and nvidia.com/gpu.product of nodes, logs of device plugin and feature discovery, capacity, and what Pending pods ask for",
 		Why: "Strategy single wants all GPUs of a node divided into equal instances and offers them as nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
 			"none ignores MIG. A GPU in MIG mode without instances is offered by none of them.",
-		Explains: gpuLost("dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
+		Explains: gpuLost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html",
 		Sources: []string{"gpu-operator#442", "gpu-operator#603", "gpu-operator#637", "gpu-operator#646", "gpu-operator#322", "k8s-device-plugin#253", "k8s-device-plugin#257",
 			"k8s-device-plugin#240", "k8s-device-plugin#767", "nvidia-container-toolkit#1740"},

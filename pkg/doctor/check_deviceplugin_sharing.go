@@ -109,7 +109,7 @@ func timeSlicingCheck() Check {
 		Reads: "the device plugin's ConfigMap, devicePlugin.config of the ClusterPolicy or chart, label " + configLabel + ", labels gpu.count and gpu.replicas, capacity, and messages of pods",
 		Why: "A node uses the configuration that its label names, else the default. Without both it shares nothing, whatever the ConfigMap says. Then the capacity is the number of GPUs, and not that " +
 			"times the replicas. renameByDefault belongs below sharing, and is ignored elsewhere. A configuration that only some nodes use is meant so.",
-		Explains: gpuLost("dp.capacity-zero", "dp.not-running", "wl.pod-failing"),
+		Explains: gpuLost("sched.wrong-resource-name", "dp.capacity-zero", "dp.not-running", "wl.pod-failing"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html",
 		Sources: []string{"k8s-device-plugin#321", "k8s-device-plugin#461", "k8s-device-plugin#491", "k8s-device-plugin#732", "k8s-device-plugin#990", "k8s-device-plugin#1433",
 			"k8s-device-plugin#1786"},
@@ -265,7 +265,7 @@ func mpsCheck() Check {
 		Reads: "logs of device plugin and MPS control daemon pods on nodes that advertise no GPU, label nvidia.com/mps.capable, nvidia-cuda-mps-control processes on the node",
 		Why: "With sharing.mps the plugin advertises nothing before the MPS control daemon answers, whose DaemonSet runs only where feature discovery set nvidia.com/mps.capable=true. An MPS daemon of the " +
 			"host, or MIG, is in its way.",
-		Explains: gpuLost("dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy"),
+		Explains: gpuLost("sched.wrong-resource-name", "dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy"),
 		Doc:      "https://github.com/NVIDIA/k8s-device-plugin#with-cuda-mps",
 		Sources: []string{"k8s-device-plugin#467", "k8s-device-plugin#634", "k8s-device-plugin#679", "k8s-device-plugin#712", "k8s-device-plugin#762", "k8s-device-plugin#1105",
 			"k8s-device-plugin#1132", "k8s-device-plugin#1595"},

@@ -132,7 +132,7 @@ func restartPod(namespace, name string) string {
 // gpuLost are the findings of the scheduling layer that follow where GPUs are not advertised, or fewer than there are.
 func gpuLost(more ...string) []string {
 	return append(more,
-		"sched.insufficient-gpu", "sched.none-advertised", "sched.all-in-use", "sched.bigger-than-any-node", "sched.fragmented",
-		"sched.wrong-resource-name", "sched.node-selector", "sched.waiting", "alloc.unexpected-admission",
+		"sched.insufficient-gpu", "sched.none-advertised", "sched.all-in-use", "sched.fragmented",
+		"sched.waiting", "alloc.unexpected-admission",
 	)
 }

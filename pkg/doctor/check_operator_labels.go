@@ -15,7 +15,7 @@ func migManagerCheck() Check {
 		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the MIG manager there",
 		Why: "The MIG manager says in a label of the node what became of the wanted configuration. It fails where a process uses a GPU, where the configuration does not fit the GPU, and where a " +
 			"reboot is needed that nobody does. A configuration that is being applied is no fault.",
-		Explains: gpuLost("mig.strategy-mismatch", "dp.none", "dp.not-running", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
+		Explains: gpuLost("sched.node-selector", "mig.strategy-mismatch", "dp.none", "dp.not-running", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html",
 		Sources:  []string{"mig-parted#157", "mig-parted#357", "gpu-operator#322", "gpu-operator#603", "gpu-operator#646", "gpu-operator#1310", "gpu-operator#2376"},
 		Run: func(f *Facts, r *Result) {

@@ -24,7 +24,7 @@ func nfdCheck() Check {
 			"taints and tolerations",
 		Why: "The operator, and the device plugin's chart, place their pods by these labels. A node whose GPUs are advertised, or given by DRA, needs none. NFD's worker tolerates " +
 			"no taint for GPUs unless it is told to, so that a taint can keep away what makes the labels.",
-		Explains: gpuLost("op.clusterpolicy", "dp.none", "dp.capacity-zero", "gfd.labels"),
+		Explains: gpuLost("sched.node-selector", "op.clusterpolicy", "dp.none", "dp.capacity-zero", "gfd.labels"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html",
 		Sources: []string{"gpu-operator#78", "gpu-operator#114", "gpu-operator#149", "gpu-operator#371", "gpu-operator#423", "gpu-operator#961", "gpu-operator#1274",
 			"k8s-device-plugin#1934"},

@@ -115,6 +115,11 @@ func provenByItself() []string {
 	}
 }
 
+// Means is whether a pattern of Check.Explains means a finding: one that is proven by itself only by its name.
+func Means(pattern, id string) bool {
+	return pattern == id || !slices.Contains(provenByItself(), id) && anyMatches([]string{pattern}, id)
+}
+
 // detectorsDo is what follows from a line that a program wrote into the kernel log: nothing is wrong with the GPU, and detectors act on it.
 func detectorsDo() []string { return []string{"node.condition", "sched.node-state"} }
 

@@ -122,7 +122,7 @@ func expand(patterns []string, all []doctor.Check) []string {
 	for _, pattern := range patterns {
 		found := false
 		for _, c := range all {
-			if report.Match(pattern, c.ID) {
+			if doctor.Means(pattern, c.ID) {
 				found = true
 				if !slices.Contains(ids, c.ID) {
 					ids = append(ids, c.ID)
@@ -140,7 +140,7 @@ func expand(patterns []string, all []doctor.Check) []string {
 func causes(c doctor.Check, all []doctor.Check) []string {
 	var ids []string
 	for _, other := range all {
-		if other.ID != c.ID && slices.ContainsFunc(other.Explains, func(pattern string) bool { return report.Match(pattern, c.ID) }) {
+		if other.ID != c.ID && slices.ContainsFunc(other.Explains, func(pattern string) bool { return doctor.Means(pattern, c.ID) }) {
 			ids = append(ids, other.ID)
 		}
 	}
