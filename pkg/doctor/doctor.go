@@ -53,7 +53,7 @@ type Report struct {
 	Ignored int `json:"ignored,omitempty"`
 }
 
-// The kind of Report.
+// Kind is that of a Report.
 const Kind = "DoctorReport"
 
 // Summary counts.

@@ -102,7 +102,7 @@ func New(tb testing.TB, nodes int) *Server {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
 			Namespace: namespace, Name: name, UID: "11111111-2222-3333-4444-555555555555", CreationTimestamp: created,
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat(`{"f:status":{"f:conditions":{}}}`, 60))}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(strings.Repeat(`{"f:status":{"f:conditions":{}}}`, 60))}},
 		}
 	}
 	var allNodes []corev1.Node
