@@ -28,7 +28,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	kubetesting "k8s.io/client-go/testing"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -499,7 +498,7 @@ func TestOwnRuns(t *testing.T) {
 	if i < 0 || s.Runs[i].ID != "xid-bbbbbb" || len(s.Runs[i].Targets) != 1 || s.Runs[i].Targets[0].Evidence[0].Source != "/dev/kmsg sequence 5" {
 		t.Fatalf("of closed runs only the lines of the last week count: %+v", s.Runs)
 	}
-	if got := Suspicious(s); slices.Contains(got, "gpu-1") {
+	if got := suspicious(s); slices.Contains(got, "gpu-1") {
 		t.Errorf("a node is suspicious for a run that is over: %q", got)
 	}
 	s.Runs = slices.Delete(s.Runs, i, i+1)
@@ -509,7 +508,7 @@ func TestOwnRuns(t *testing.T) {
 	if s.Runs[0].Revert != "kubectl gpu-fault revert xid-aaaaaa" {
 		t.Errorf("revert with %q", s.Runs[0].Revert)
 	}
-	if got := Suspicious(s); !slices.Contains(got, "good") {
+	if got := suspicious(s); !slices.Contains(got, "good") {
 		t.Errorf("a node with a fault of ours is not suspicious: %q", got)
 	}
 }
@@ -552,46 +551,10 @@ func TestSuspicious(t *testing.T) {
 			n := gpuNode("n")
 			test.change(n, s)
 			s.Nodes = []corev1.Node{*n}
-			if got := Suspicious(s); (len(got) == 1) != test.want {
+			if got := suspicious(s); (len(got) == 1) != test.want {
 				t.Errorf("suspicious are %q, wanted the node to be among them: %t", got, test.want)
 			}
 		})
-	}
-}
-
-// A node that dies while it is read must not stop the others, and must not count as healthy.
-func TestHosts(t *testing.T) {
-	t.Parallel()
-	s := &snapshot.Snapshot{Nodes: []corev1.Node{*gpuNode("dead"), *gpuNode("fine"), *gpuNode("refused"), *gpuNode("unasked")}}
-	read := func(ctx context.Context, name string) (*node.Diagnosis, error) {
-		switch name {
-		case "dead":
-			<-ctx.Done()
-			return nil, ctx.Err()
-		case "refused":
-			return nil, errors.New("forbidden: pods")
-		}
-		return &node.Diagnosis{Probe: node.Probe{ToolkitConfig: "password = \"hush\"\n"}}, nil
-	}
-	var told []string
-	if err := Hosts(t.Context(), s, []string{"dead", "fine", "refused"}, read, HostOptions{Timeout: 50 * time.Millisecond}, func(text string) { told = append(told, text) }); err != nil {
-		t.Fatal(err)
-	}
-	if len(s.Hosts) != 1 || strings.Contains(s.Hosts["fine"].Probe.ToolkitConfig, "hush") {
-		t.Errorf("hosts are %+v", s.Hosts)
-	}
-	for name, want := range map[string]string{"dead": "not read within 50ms", "refused": "forbidden: pods", "unasked": "not asked for, or looks healthy"} {
-		if got := why(s, "nodes/"+name); !strings.Contains(got, want) {
-			t.Errorf("node %s: %q, wanted %q", name, got, want)
-		}
-	}
-	if len(told) != 3 {
-		t.Errorf("progress was %q", told)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := Hosts(ctx, s, []string{"fine"}, read, HostOptions{}, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v after Ctrl-C", err)
 	}
 }
 

@@ -107,7 +107,7 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 // logCandidates are pods whose logs are wanted: as many as may be read, and the others. Of pods that are alike, as those of one DaemonSet, some
 // come before the others of any.
 func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
-	suspects := Suspicious(s)
+	suspects := suspicious(s)
 	incomplete := map[string]bool{} // DaemonSets
 	for i := range s.DaemonSets {
 		ds := &s.DaemonSets[i]

@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Suspicious returns the GPU nodes that look wrong from outside, sorted: those are worth a look from inside.
-func Suspicious(s *snapshot.Snapshot) []string {
+// suspicious returns the GPU nodes that look wrong from outside, sorted: those are worth a look from inside.
+func suspicious(s *snapshot.Snapshot) []string {
 	facts := doctor.NewFacts(s)
 	suspects := map[string]bool{}
 	dra := map[string]bool{}
