@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
 )
 
 // nodes lists all nodes of the cluster: for the targets among them, and to know how many GPU nodes there are.
@@ -107,7 +108,7 @@ func unknownNode(name string, nodes []corev1.Node) error {
 	}
 	var near []candidate
 	for _, node := range nodes {
-		distance := editDistance(name, node.Name)
+		distance := similar.Distance(name, node.Name)
 		// A short or cut name is meant as often as a mistyped one: "gpu-1" for "gpu-1.example.com".
 		if distance <= max(2, len(name)/4) || strings.HasPrefix(node.Name, name) {
 			near = append(near, candidate{node.Name, distance})
@@ -122,25 +123,4 @@ func unknownNode(name string, nodes []corev1.Node) error {
 		names = append(names, c.name)
 	}
 	return fmt.Errorf("there is no node %q; did you mean %s?", name, strings.Join(names, ", "))
-}
-
-// editDistance is how many letters have to be put in, taken out or replaced to make b of a (Levenshtein).
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replace := diagonal
-			if a[i] != b[j] {
-				replace++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replace, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
 )
 
 // maxNear is how many near misses are told.
@@ -82,7 +84,7 @@ func near(name string, names []string) []string {
 	}
 	var close []candidate
 	for _, other := range names {
-		d := distance(name, other)
+		d := similar.Distance(name, other)
 		if strings.HasPrefix(other, name+"-") || strings.HasSuffix(other, "-"+name) || letters(other) == letters(name) {
 			d = 1 // a part was forgotten, or two letters change places
 		}
@@ -106,29 +108,4 @@ func letters(name string) string {
 	sorted := []byte(name)
 	slices.Sort(sorted)
 	return string(sorted)
-}
-
-// distance is how many letters have to be put in, taken out or changed (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			above := row[j+1]
-			row[j+1] = min(above+1, row[j]+1, diagonal+differ(a[i], b[j]))
-			diagonal = above
-		}
-	}
-	return row[len(b)]
-}
-
-func differ(a, b byte) int {
-	if a == b {
-		return 0
-	}
-	return 1
 }

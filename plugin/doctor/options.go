@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -243,30 +244,9 @@ func nearest(word string, all []string) string {
 	}
 	for _, candidate := range all {
 		_, bare, _ := strings.Cut(candidate, ".") // who forgets the family, or has another
-		if d := min(distance(word, candidate), distance(word, bare)+1); d < least {
+		if d := min(similar.Distance(word, candidate), similar.Distance(word, bare)+1); d < least {
 			best, least = candidate, d
 		}
 	}
 	return best
-}
-
-// distance counts the letters to add, drop or change from one word to the other (Levenshtein's distance).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := before
-			if a[i] != b[j] {
-				cost++
-			}
-			before = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -34,7 +34,7 @@ var rules = []rule{
 	},
 	{
 		why:  "leaves are pure: the helper and the line parser must build without Kubernetes",
-		from: []string{"pkg/xid", "pkg/build", "pkg/patch", "pkg/tsv", "pkg/containerd", "debugpod/cri", "debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault"}, never: []string{"k8s.io", "sigs.k8s.io"},
+		from: []string{"pkg/xid", "pkg/build", "pkg/patch", "pkg/tsv", "pkg/similar", "pkg/containerd", "debugpod/cri", "debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault"}, never: []string{"k8s.io", "sigs.k8s.io"},
 	},
 	{
 		why:  "what runs in production must not need the test cluster",
