@@ -18,6 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
@@ -101,7 +102,7 @@ func (e *examination) print(r doctor.Report) error {
 	case "sarif":
 		return report.SARIF(out, r, e.chosen(), build.Get().Version)
 	case "json":
-		return e.format().Object(report.Escaping(out), r)
+		return e.format().Object(markup.Escaping(out), r)
 	}
 	return e.format().Object(out, r, report.Names(r)...)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
@@ -113,35 +114,35 @@ func shareOf(n doctor.NodeAllocation, c doctor.ResourceCounts) htmlShare {
 }
 
 // section shows who holds the GPUs.
-func (a *htmlAllocation) section() part {
+func (a *htmlAllocation) section() markup.Part {
 	if a == nil {
 		return nil
 	}
-	number := class("number")
-	head := el("tr", column("Node"), column("Resource"), column("In use"), column("Used", number), column("Free", number), column("Holders"))
+	number := markup.Class("number")
+	head := markup.El("tr", column("Node"), column("Resource"), column("In use"), column("Used", number), column("Free", number), column("Holders"))
 	return section("Who holds the GPUs",
-		scroll("Allocation", el("table", el("thead", head), el("tbody", each(a.Rows, htmlShare.row)))),
+		scroll("Allocation", markup.El("table", markup.El("thead", head), markup.El("tbody", markup.Each(a.Rows, htmlShare.row)))),
 		remark(a.Left),
 	)
 }
 
-func (s htmlShare) row() part {
-	model := parts{el("br"), el("span", class("soft small"), text(s.Model))}
-	return el("tr",
-		el("th", attr("scope", "row"), text(s.Node), when(s.Model != "", model)),
-		el("td", text(s.Resource)),
-		el("td", s.bar()),
-		el("td", class("number"), text(s.Used)),
-		el("td", class("number"), text(s.Free)),
-		el("td", text(s.Holders)),
+func (s htmlShare) row() markup.Part {
+	model := markup.Parts{markup.El("br"), markup.El("span", markup.Class("soft small"), markup.Text(s.Model))}
+	return markup.El("tr",
+		markup.El("th", markup.Attr("scope", "row"), markup.Text(s.Node), markup.When(s.Model != "", model)),
+		markup.El("td", markup.Text(s.Resource)),
+		markup.El("td", s.bar()),
+		markup.El("td", markup.Class("number"), markup.Text(s.Used)),
+		markup.El("td", markup.Class("number"), markup.Text(s.Free)),
+		markup.El("td", markup.Text(s.Holders)),
 	)
 }
 
 // bar is as long as its column is wide; what is used begins at its left, what is lost at its right.
-func (s htmlShare) bar() part {
-	return el("svg", class("bar"), attr("viewBox", "0 0 100 10"), attr("preserveAspectRatio", "none"), attr("role", "img"), attr("aria-label", s.Label),
-		el("rect", class("all"), num("width", 100), num("height", 10)),
-		el("rect", class("used"), num("width", int(s.UsedWidth)), num("height", 10)),
-		el("rect", class("lost"), num("x", int(s.LostX)), num("width", int(s.LostWidth)), num("height", 10)),
+func (s htmlShare) bar() markup.Part {
+	return markup.El("svg", markup.Class("bar"), markup.Attr("viewBox", "0 0 100 10"), markup.Attr("preserveAspectRatio", "none"), markup.Attr("role", "img"), markup.Attr("aria-label", s.Label),
+		markup.El("rect", markup.Class("all"), markup.Num("width", 100), markup.Num("height", 10)),
+		markup.El("rect", markup.Class("used"), markup.Num("width", int(s.UsedWidth)), markup.Num("height", 10)),
+		markup.El("rect", markup.Class("lost"), markup.Num("x", int(s.LostX)), markup.Num("width", int(s.LostWidth)), markup.Num("height", 10)),
 	)
 }

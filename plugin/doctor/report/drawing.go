@@ -1,9 +1,13 @@
 package report
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
+)
 
 // section shows the cause graph; the style shows one of its two drawings, for the width that there is.
-func (g *htmlGraph) section() part {
+func (g *htmlGraph) section() markup.Part {
 	if g == nil {
 		return nil
 	}
@@ -14,26 +18,28 @@ func (g *htmlGraph) section() part {
 	return section("What follows from what", scroll("Cause graph", g.Wide.svg(), g.Tree.svg()), remark(left))
 }
 
-func (d htmlDrawing) svg() part {
+func (d htmlDrawing) svg() markup.Part {
 	tip := "arrow-" + d.Class // both drawings are in one page, and ids in it are unique
-	return el("svg", class("graph", d.Class), num("width", d.Width), num("height", d.Height), attr("viewBox", fmt.Sprintf("0 0 %d %d", d.Width, d.Height)),
-		attr("role", "img"), attr("aria-label", d.Label),
-		el("defs", el("marker", attr("id", tip), attr("viewBox", "0 0 8 8"), num("refX", 7), num("refY", 4), num("markerWidth", 8), num("markerHeight", 8),
-			attr("orient", "auto"), el("path", attr("d", "M0 0 8 4 0 8z")))),
-		each(d.Edges, func(edge string) part { return el("path", attr("d", edge), attr("marker-end", "url(#"+tip+")")) }),
-		each(d.Boxes, d.box),
+	return markup.El("svg", markup.Class("graph", d.Class), markup.Num("width", d.Width), markup.Num("height", d.Height), markup.Attr("viewBox", fmt.Sprintf("0 0 %d %d", d.Width, d.Height)),
+		markup.Attr("role", "img"), markup.Attr("aria-label", d.Label),
+		markup.El("defs", markup.El("marker", markup.Attr("id", tip), markup.Attr("viewBox", "0 0 8 8"), markup.Num("refX", 7), markup.Num("refY", 4), markup.Num("markerWidth", 8), markup.Num("markerHeight", 8),
+			markup.Attr("orient", "auto"), markup.El("path", markup.Attr("d", "M0 0 8 4 0 8z")))),
+		markup.Each(d.Edges, func(edge string) markup.Part {
+			return markup.El("path", markup.Attr("d", edge), markup.Attr("marker-end", "url(#"+tip+")"))
+		}),
+		markup.Each(d.Boxes, d.box),
 	)
 }
 
 // box leads to the finding that it stands for.
-func (d htmlDrawing) box(b htmlBox) part {
-	return parts{
-		el("a", jump(b.Anchor),
-			el("title", text(b.Title)),
-			el("rect", class("box", string(b.Severity)), num("x", b.X), num("y", b.Y), num("width", d.BoxWidth), num("height", d.BoxHeight), num("rx", 7)),
-			el("text", num("x", b.TextX), num("y", b.TextY), text(b.ID)),
-			el("text", class("sub"), num("x", b.TextX), num("y", b.SubY), text(b.Sub)),
+func (d htmlDrawing) box(b htmlBox) markup.Part {
+	return markup.Parts{
+		markup.El("a", markup.Jump(b.Anchor),
+			markup.El("title", markup.Text(b.Title)),
+			markup.El("rect", markup.Class("box", string(b.Severity)), markup.Num("x", b.X), markup.Num("y", b.Y), markup.Num("width", d.BoxWidth), markup.Num("height", d.BoxHeight), markup.Num("rx", 7)),
+			markup.El("text", markup.Num("x", b.TextX), markup.Num("y", b.TextY), markup.Text(b.ID)),
+			markup.El("text", markup.Class("sub"), markup.Num("x", b.TextX), markup.Num("y", b.SubY), markup.Text(b.Sub)),
 		),
-		text("\n"),
+		markup.Text("\n"),
 	}
 }

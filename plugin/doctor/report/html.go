@@ -1,9 +1,6 @@
 package report
 
 import (
-	"crypto/sha256"
-	_ "embed" // the page's parts
-	"encoding/base64"
 	"fmt"
 	"io"
 	"strings"
@@ -11,19 +8,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
 
-//go:embed page.css
-var pageCSS string
-
-//go:embed page.js
-var pageJS string
-
 // How much a page shows, so that one about thousands of nodes still opens.
 const (
 	maxRows    = 200
 	maxObjects = 12
 )
 
-// htmlPage is what the page shows, in clean text; element.go escapes it.
+// htmlPage is what the page shows, in clean text; markup escapes it.
 type htmlPage struct {
 	Headline, LookedAt, Foot string
 	State                    string // error, warning, good
@@ -87,12 +78,6 @@ func HTML(w io.Writer, r doctor.Report, version string) error {
 	}
 	_, err := io.WriteString(w, p.document())
 	return err
-}
-
-// hash is how a Content-Security-Policy names the one style or script that may be there.
-func hash(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
 func anchor(i int) string { return fmt.Sprintf("f%d", i) }

@@ -1,90 +1,39 @@
 package report
 
 import (
-	"bytes"
-	"encoding/xml"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/junit"
 )
-
-type junitSuites struct {
-	XMLName  xml.Name     `xml:"testsuites"`
-	Name     string       `xml:"name,attr"`
-	Tests    int          `xml:"tests,attr"`
-	Failures int          `xml:"failures,attr"`
-	Skipped  int          `xml:"skipped,attr"`
-	Suites   []junitSuite `xml:"testsuite"`
-}
-
-type junitSuite struct {
-	Name      string      `xml:"name,attr"`
-	Timestamp string      `xml:"timestamp,attr"`
-	Tests     int         `xml:"tests,attr"`
-	Failures  int         `xml:"failures,attr"`
-	Errors    int         `xml:"errors,attr"`
-	Skipped   int         `xml:"skipped,attr"`
-	Cases     []junitCase `xml:"testcase"`
-}
-
-type junitCase struct {
-	Name      string        `xml:"name,attr"`
-	Classname string        `xml:"classname,attr"`
-	Time      string        `xml:"time,attr"`
-	Failure   *junitMessage `xml:"failure,omitempty"`
-	Skipped   *junitMessage `xml:"skipped,omitempty"`
-	Out       string        `xml:"system-out,omitempty"`
-}
-
-type junitMessage struct {
-	Message string `xml:"message,attr"`
-	Type    string `xml:"type,attr,omitempty"`
-	Text    string `xml:",chardata"`
-}
 
 // JUnit writes a test suite for each layer and a test case for each check that ran. A case fails when its check found a root at or above the
 // severity, and is skipped when the check found nothing and could not see all; other findings are its output.
 func JUnit(w io.Writer, r doctor.Report, checks []doctor.Check, failOn doctor.Severity) error {
-	all := junitSuites{Name: "kubectl gpu-fault doctor"}
+	all := junit.Report{Name: "kubectl gpu-fault doctor"}
 	for _, l := range r.Layers {
-		suite := junitSuite{Name: string(l.Layer), Timestamp: r.Created.UTC().Format("2006-01-02T15:04:05")}
+		suite := junit.Suite{Name: string(l.Layer), Time: r.Created}
 		for _, c := range checks {
-			if c.Layer != l.Layer {
-				continue
+			if c.Layer == l.Layer {
+				suite.Cases = append(suite.Cases, junitOf(r, c, failOn))
 			}
-			one := junitOf(r, c, failOn)
-			suite.Tests++
-			if one.Failure != nil {
-				suite.Failures++
-			}
-			if one.Skipped != nil {
-				suite.Skipped++
-			}
-			suite.Cases = append(suite.Cases, one)
 		}
-		all.Tests, all.Failures, all.Skipped = all.Tests+suite.Tests, all.Failures+suite.Failures, all.Skipped+suite.Skipped
 		all.Suites = append(all.Suites, suite)
 	}
-	raw, err := xml.MarshalIndent(all, "", "  ")
-	if err != nil {
-		return fmt.Errorf("print as junit: %w", err)
-	}
-	raw = bytes.ReplaceAll(raw, []byte("&#xA;"), []byte("\n")) // which means the same in text, and attributes have none
-	_, err = fmt.Fprintf(w, "%s%s\n", xml.Header, raw)
-	return err
+	return all.Write(w)
 }
 
-func junitOf(r doctor.Report, c doctor.Check, failOn doctor.Severity) junitCase {
-	one := junitCase{Name: c.ID, Classname: "doctor." + strings.ReplaceAll(string(c.Layer), " ", "-"), Time: "0"}
+func junitOf(r doctor.Report, c doctor.Check, failOn doctor.Severity) junit.Case {
+	one := junit.Case{Name: c.ID, Class: "doctor." + strings.ReplaceAll(string(c.Layer), " ", "-")}
 	var failures, others []string
 	for i, f := range r.Items {
 		switch {
 		case f.ID != c.ID:
 		case f.Root && rank(f.Severity) <= rank(failOn):
 			if one.Failure == nil {
-				one.Failure = &junitMessage{Message: sentence(f.Title) + " (" + some(objects(f), someObjects) + ")", Type: string(f.Severity)}
+				one.Failure = &junit.Message{Message: sentence(f.Title) + " (" + some(objects(f), someObjects) + ")", Type: string(f.Severity)}
 			}
 			failures = append(failures, plain(r, i))
 		default:
@@ -94,7 +43,7 @@ func junitOf(r doctor.Report, c doctor.Check, failOn doctor.Severity) junitCase 
 	if one.Failure != nil {
 		one.Failure.Text = strings.Join(failures, "\n\n")
 	}
-	one.Out = strings.Join(others, "\n\n")
+	one.Output = strings.Join(others, "\n\n")
 	var unknown []string
 	for _, b := range Blinds(doctor.Report{Unknown: of(r.Unknown, c.ID)}) {
 		text := clean(b.Why)
@@ -104,7 +53,7 @@ func junitOf(r doctor.Report, c doctor.Check, failOn doctor.Severity) junitCase 
 		unknown = append(unknown, text)
 	}
 	if len(unknown) > 0 && len(failures) == 0 && len(others) == 0 {
-		one.Skipped = &junitMessage{Message: "could not be seen: " + strings.Join(unknown, "; ")}
+		one.Skipped = &junit.Message{Message: "could not be seen: " + strings.Join(unknown, "; ")}
 	}
 	return one
 }

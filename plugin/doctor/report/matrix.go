@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
 
 type htmlMatrix struct {
@@ -91,30 +92,30 @@ func cellOf(s doctor.State) htmlCell {
 }
 
 // section shows the matrix.
-func (m *htmlMatrix) section() part {
+func (m *htmlMatrix) section() markup.Part {
 	if m == nil {
 		return nil
 	}
 	if len(m.Rows) == 0 {
 		return section("GPU nodes", remark(m.Left))
 	}
-	head := parts{column("Node")}
+	head := markup.Parts{column("Node")}
 	for _, l := range m.Layers {
 		head = append(head, column(string(l)))
 	}
-	row := func(r htmlRow) part {
-		return el("tr", el("th", attr("scope", "row"), attr("title", r.Node), text(r.Node)), each(r.Cells, htmlCell.td))
+	row := func(r htmlRow) markup.Part {
+		return markup.El("tr", markup.El("th", markup.Attr("scope", "row"), markup.Attr("title", r.Node), markup.Text(r.Node)), markup.Each(r.Cells, htmlCell.td))
 	}
-	meaning := func(c htmlCell) part {
-		return el("li", el("span", class("cell", c.Class), text(c.Sign)), text(c.Words))
+	meaning := func(c htmlCell) markup.Part {
+		return markup.El("li", markup.El("span", markup.Class("cell", c.Class), markup.Text(c.Sign)), markup.Text(c.Words))
 	}
 	return section("GPU nodes",
-		scroll("State of each layer on each node", el("table", class("matrix"), el("thead", el("tr", head...)), el("tbody", each(m.Rows, row)))),
-		el("ul", class("legend"), each(m.Legend, meaning)),
+		scroll("State of each layer on each node", markup.El("table", markup.Class("matrix"), markup.El("thead", markup.El("tr", head...)), markup.El("tbody", markup.Each(m.Rows, row)))),
+		markup.El("ul", markup.Class("legend"), markup.Each(m.Legend, meaning)),
 		remark(m.Left),
 	)
 }
 
-func (c htmlCell) td() part {
-	return el("td", el("span", class("cell", c.Class), attr("role", "img"), attr("title", c.Words), attr("aria-label", c.Words), text(c.Sign)))
+func (c htmlCell) td() markup.Part {
+	return markup.El("td", markup.El("span", markup.Class("cell", c.Class), markup.Attr("role", "img"), markup.Attr("title", c.Words), markup.Attr("aria-label", c.Words), markup.Text(c.Sign)))
 }

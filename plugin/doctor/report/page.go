@@ -3,77 +3,60 @@ package report
 import (
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
 
 // document is the page as a file.
 func (p htmlPage) document() string {
-	var b strings.Builder
-	b.WriteString("<!DOCTYPE html>\n")
-	el("html", attr("lang", "en"), p.headPart(), p.bodyPart()).put(&b)
-	return b.String()
+	return markup.Document{Title: "GPU doctor: " + p.Headline, Body: p.body()}.String()
 }
 
-// headPart has the page's policy: no browser loads or runs anything for it but the one style and the one script.
-func (p htmlPage) headPart() part {
-	policy := "default-src 'none'; style-src '" + hash(pageCSS) + "'; script-src '" + hash(pageJS) + "'; base-uri 'none'; form-action 'none'"
-	return el("head",
-		el("meta", attr("charset", "utf-8")),
-		el("meta", attr("http-equiv", "Content-Security-Policy"), attr("content", policy)),
-		el("meta", attr("name", "viewport"), attr("content", "width=device-width, initial-scale=1")),
-		el("meta", attr("name", "referrer"), attr("content", "no-referrer")),
-		el("title", text("GPU doctor: "+p.Headline)),
-		el("style", own(pageCSS)),
-	)
-}
-
-func (p htmlPage) bodyPart() part {
-	return el("body",
-		el("header",
-			el("p", class("what"), text("kubectl gpu-fault doctor")),
-			el("h1", class(p.State), text(p.Headline)),
-			el("p", class("soft small"), text(p.LookedAt)),
+func (p htmlPage) body() markup.Part {
+	return markup.Parts{
+		markup.El("header",
+			markup.El("p", markup.Class("what"), markup.Text("kubectl gpu-fault doctor")),
+			markup.El("h1", markup.Class(p.State), markup.Text(p.Headline)),
+			markup.El("p", markup.Class("soft small"), markup.Text(p.LookedAt)),
 		),
-		el("main",
+		markup.El("main",
 			p.overview(), p.problems(), p.Graph.section(), p.warnings(), p.Matrix.section(), p.Allocation.section(), p.infos(), p.blinds(), p.layers(),
 		),
-		el("footer", text(p.Foot)),
-		el("script", own(pageJS)),
-	)
+		markup.El("footer", markup.Text(p.Foot)),
+	}
 }
 
 // section is a section of the page with its heading.
-func section(heading string, all ...part) part {
-	return el("section", append(parts{el("h2", text(heading))}, all...)...)
+func section(heading string, all ...markup.Part) markup.Part {
+	return markup.El("section", append(markup.Parts{markup.El("h2", markup.Text(heading))}, all...)...)
 }
 
 // scroll is a box for what can be wider than the page. Its label is for who cannot see it, and who has no mouse can scroll it too.
-func scroll(label string, all ...part) part {
-	return el("div", append(parts{class("scroll"), attr("tabindex", "0"), attr("role", "group"), attr("aria-label", label)}, all...)...)
+func scroll(label string, all ...markup.Part) markup.Part {
+	return markup.El("div", append(markup.Parts{markup.Class("scroll"), markup.Attr("tabindex", "0"), markup.Attr("role", "group"), markup.Attr("aria-label", label)}, all...)...)
 }
 
 // column is the heading of a table's column.
-func column(name string, more ...part) part {
-	return el("th", append(parts{attr("scope", "col"), text(name)}, more...)...)
+func column(name string, more ...markup.Part) markup.Part {
+	return markup.El("th", append(markup.Parts{markup.Attr("scope", "col"), markup.Text(name)}, more...)...)
 }
 
 // remark says what is left out; nothing when it is empty.
-func remark(words string) part {
-	return when(words != "", el("p", class("soft small"), text(words)))
+func remark(words string) markup.Part {
+	return markup.When(words != "", markup.El("p", markup.Class("soft small"), markup.Text(words)))
 }
 
 // overview names several problems in a line each, with links to where they are told.
-func (p htmlPage) overview() part {
+func (p htmlPage) overview() markup.Part {
 	all := slices.Concat(p.Errors, p.Warnings)
-	return when(len(all) > 1, section("Overview", el("ul", class("folded"), each(all[:min(len(all), maxRows)], func(f htmlFinding) part {
+	return markup.When(len(all) > 1, section("Overview", markup.El("ul", markup.Class("folded"), markup.Each(all[:min(len(all), maxRows)], func(f htmlFinding) markup.Part {
 		where := " on " + f.Objects
 		if f.More > 0 {
 			where += " " + f.more()
 		}
-		return el("li", el("span", class("tag", string(f.Severity)), text(f.Word)), text(" "), el("a", class("id"), jump(f.Anchor), text(f.ID)),
-			text(" "+f.Title), el("span", class("soft"), text(where)))
+		return markup.El("li", markup.El("span", markup.Class("tag", string(f.Severity)), markup.Text(f.Word)), markup.Text(" "), markup.El("a", markup.Class("id"), markup.Jump(f.Anchor), markup.Text(f.ID)),
+			markup.Text(" "+f.Title), markup.El("span", markup.Class("soft"), markup.Text(where)))
 	})), remark(left(len(all)-maxRows, "more"))))
 }
 
@@ -85,112 +68,114 @@ func left(n int, what string) string {
 	return "and " + strconv.Itoa(n) + " " + what
 }
 
-func (p htmlPage) problems() part {
+func (p htmlPage) problems() markup.Part {
 	heading := "Problems"
 	if len(p.Errors) == 1 {
 		heading = "The problem"
 	}
-	return when(len(p.Errors) > 0, section(heading, attr("aria-label", "Problems"), each(p.Errors, htmlFinding.card)))
+	return markup.When(len(p.Errors) > 0, section(heading, markup.Attr("aria-label", "Problems"), markup.Each(p.Errors, htmlFinding.card)))
 }
 
-func (p htmlPage) warnings() part {
-	return when(len(p.Warnings) > 0, section("Warnings", attr("aria-label", "Warnings"), each(p.Warnings, htmlFinding.card)))
+func (p htmlPage) warnings() markup.Part {
+	return markup.When(len(p.Warnings) > 0, section("Warnings", markup.Attr("aria-label", "Warnings"), markup.Each(p.Warnings, htmlFinding.card)))
 }
 
 // card shows a root with all that is known about it.
-func (f htmlFinding) card() part {
-	label := func(words string) part { return el("span", class("tag layer"), text(words)) }
-	return el("article", class("card", string(f.Severity)), attr("id", f.Anchor),
-		el("div",
-			el("span", class("tag", string(f.Severity)), text(f.Word)), el("span", class("id"), text(f.ID)), text(" "), label(string(f.Layer)),
-			when(f.Confidence != "", label(f.Confidence)),
+func (f htmlFinding) card() markup.Part {
+	label := func(words string) markup.Part {
+		return markup.El("span", markup.Class("tag layer"), markup.Text(words))
+	}
+	return markup.El("article", markup.Class("card", string(f.Severity)), markup.Attr("id", f.Anchor),
+		markup.El("div",
+			markup.El("span", markup.Class("tag", string(f.Severity)), markup.Text(f.Word)), markup.El("span", markup.Class("id"), markup.Text(f.ID)), markup.Text(" "), label(string(f.Layer)),
+			markup.When(f.Confidence != "", label(f.Confidence)),
 		),
-		el("h3", text(f.Title)),
-		el("p", class("objects"), text("on "+f.Objects), when(f.More > 0, parts{text(" "), el("span", class("soft"), text(f.more()))})),
-		when(f.Affected != "", el("p", class("objects"), text(f.Affected))),
+		markup.El("h3", markup.Text(f.Title)),
+		markup.El("p", markup.Class("objects"), markup.Text("on "+f.Objects), markup.When(f.More > 0, markup.Parts{markup.Text(" "), markup.El("span", markup.Class("soft"), markup.Text(f.more()))})),
+		markup.When(f.Affected != "", markup.El("p", markup.Class("objects"), markup.Text(f.Affected))),
 		f.fix(),
 		f.evidence(),
 		f.consequences(),
-		when(f.Doc != "", el("p", class("small"), link(f.Doc))),
+		markup.When(f.Doc != "", markup.El("p", markup.Class("small"), markup.Link(f.Doc))),
 	)
 }
 
 func (f htmlFinding) more() string { return "and " + strconv.Itoa(f.More) + " more" }
 
-func (f htmlFinding) fix() part {
+func (f htmlFinding) fix() markup.Part {
 	// Without a script there is nothing to copy with: page.js shows the button.
-	pasted := func(look, lines string) part {
-		button := el("button", class("copy"), attr("type", "button"), attr("hidden", ""), text("Copy"))
-		return when(lines != "", el("div", class(look), button, el("pre", text(lines))))
+	pasted := func(look, lines string) markup.Part {
+		button := markup.El("button", markup.Class("copy"), markup.Attr("type", "button"), markup.Attr("hidden", ""), markup.Text("Copy"))
+		return markup.When(lines != "", markup.El("div", markup.Class(look), button, markup.El("pre", markup.Text(lines))))
 	}
-	return when(len(f.Fix) > 0 || f.Values != "" || f.Commands != "", parts{
-		el("h4", text("Fix")),
-		each(f.Fix, func(line string) part { return el("p", text(line)) }),
+	return markup.When(len(f.Fix) > 0 || f.Values != "" || f.Commands != "", markup.Parts{
+		markup.El("h4", markup.Text("Fix")),
+		markup.Each(f.Fix, func(line string) markup.Part { return markup.El("p", markup.Text(line)) }),
 		pasted("commands values", f.Values),
 		pasted("commands", f.Commands),
 	})
 }
 
-func (f htmlFinding) evidence() part {
-	return when(len(f.Evidence) > 0, el("details", when(f.Open, attr("open", "")),
-		el("summary", text("Evidence ("+strconv.Itoa(len(f.Evidence))+")")),
-		each(f.Evidence, func(e htmlEvidence) part {
-			return el("figure", el("figcaption", text(e.Place)), el("blockquote", el("pre", text(e.Text))))
+func (f htmlFinding) evidence() markup.Part {
+	return markup.When(len(f.Evidence) > 0, markup.El("details", markup.When(f.Open, markup.Attr("open", "")),
+		markup.El("summary", markup.Text("Evidence ("+strconv.Itoa(len(f.Evidence))+")")),
+		markup.Each(f.Evidence, func(e htmlEvidence) markup.Part {
+			return markup.El("figure", markup.El("figcaption", markup.Text(e.Place)), markup.El("blockquote", markup.El("pre", markup.Text(e.Text))))
 		}),
 	))
 }
 
-func (f htmlFinding) consequences() part {
-	return when(len(f.Consequences) > 0, el("details",
-		el("summary", text("Because of this ("+strconv.Itoa(len(f.Consequences))+")")),
-		el("ul", class("folded"), each(f.Consequences, func(c htmlFinding) part { return c.line(c.Objects) })),
+func (f htmlFinding) consequences() markup.Part {
+	return markup.When(len(f.Consequences) > 0, markup.El("details",
+		markup.El("summary", markup.Text("Because of this ("+strconv.Itoa(len(f.Consequences))+")")),
+		markup.El("ul", markup.Class("folded"), markup.Each(f.Consequences, func(c htmlFinding) markup.Part { return c.line(c.Objects) })),
 	))
 }
 
 // line shows a finding in short.
-func (f htmlFinding) line(objects string) part {
-	return el("li", attr("id", f.Anchor), el("span", class("id"), text(f.ID)), text(" "+f.Title+" "), el("span", class("soft"), text(objects)))
+func (f htmlFinding) line(objects string) markup.Part {
+	return markup.El("li", markup.Attr("id", f.Anchor), markup.El("span", markup.Class("id"), markup.Text(f.ID)), markup.Text(" "+f.Title+" "), markup.El("span", markup.Class("soft"), markup.Text(objects)))
 }
 
-func (p htmlPage) infos() part {
-	line := func(f htmlFinding) part {
+func (p htmlPage) infos() markup.Part {
+	line := func(f htmlFinding) markup.Part {
 		if f.More > 0 {
 			return f.line(f.Objects + " " + f.more())
 		}
 		return f.line(f.Objects)
 	}
-	return when(len(p.Infos) > 0, section("Worth knowing", el("div", class("card info"), el("ul", class("folded"), each(p.Infos, line)))))
+	return markup.When(len(p.Infos) > 0, section("Worth knowing", markup.El("div", markup.Class("card info"), markup.El("ul", markup.Class("folded"), markup.Each(p.Infos, line)))))
 }
 
-func (p htmlPage) blinds() part {
-	return parts{remark(p.Unread), when(len(p.Blinds) > 0, section("What could not be seen", el("div", class("card"), each(p.Blinds, func(b htmlBlind) part {
-		return el("details",
-			el("summary", text(b.Why+" "), el("span", class("soft"), text("("+b.Count+")"))),
-			el("p", class("small"), text(b.Checks)),
-			when(b.Objects != "", el("p", class("small soft"), text("on "+b.Objects))),
+func (p htmlPage) blinds() markup.Part {
+	return markup.Parts{remark(p.Unread), markup.When(len(p.Blinds) > 0, section("What could not be seen", markup.El("div", markup.Class("card"), markup.Each(p.Blinds, func(b htmlBlind) markup.Part {
+		return markup.El("details",
+			markup.El("summary", markup.Text(b.Why+" "), markup.El("span", markup.Class("soft"), markup.Text("("+b.Count+")"))),
+			markup.El("p", markup.Class("small"), markup.Text(b.Checks)),
+			markup.When(b.Objects != "", markup.El("p", markup.Class("small soft"), markup.Text("on "+b.Objects))),
 		)
 	}))))}
 }
 
-func (p htmlPage) layers() part {
-	number := func(p part) part { return el("td", class("number"), p) }
-	found := func(n int, s doctor.Severity) part {
+func (p htmlPage) layers() markup.Part {
+	number := func(p markup.Part) markup.Part { return markup.El("td", markup.Class("number"), p) }
+	found := func(n int, s doctor.Severity) markup.Part {
 		if n == 0 {
-			return number(text("0"))
+			return number(markup.Text("0"))
 		}
-		return number(el("span", class("tag", string(s)), text(strconv.Itoa(n))))
+		return number(markup.El("span", markup.Class("tag", string(s)), markup.Text(strconv.Itoa(n))))
 	}
-	row := func(l doctor.LayerResult) part {
-		return el("tr",
-			el("th", attr("scope", "row"), text(l.Layer)), number(text(strconv.Itoa(l.Checks))), number(text(strconv.Itoa(l.Passed))),
-			found(l.Errors, doctor.Error), found(l.Warnings, doctor.Warning), number(text(strconv.Itoa(l.Infos))),
-			number(text(strconv.Itoa(l.NotRead))), number(text(strconv.Itoa(l.Unknown))),
+	row := func(l doctor.LayerResult) markup.Part {
+		return markup.El("tr",
+			markup.El("th", markup.Attr("scope", "row"), markup.Text(l.Layer)), number(markup.Text(strconv.Itoa(l.Checks))), number(markup.Text(strconv.Itoa(l.Passed))),
+			found(l.Errors, doctor.Error), found(l.Warnings, doctor.Warning), number(markup.Text(strconv.Itoa(l.Infos))),
+			number(markup.Text(strconv.Itoa(l.NotRead))), number(markup.Text(strconv.Itoa(l.Unknown))),
 		)
 	}
-	head := parts{column("Layer")}
+	head := markup.Parts{column("Layer")}
 	for _, name := range []string{"Checks", "Passed", "Errors", "Warnings", "Info", "Not looked at", "Unknown"} {
-		head = append(head, column(name, class("number")))
+		head = append(head, column(name, markup.Class("number")))
 	}
-	return when(len(p.Layers) > 0, section("Layers", scroll("Checks of each layer",
-		el("table", el("thead", el("tr", head...)), el("tbody", each(p.Layers, row))))))
+	return markup.When(len(p.Layers) > 0, section("Layers", scroll("Checks of each layer",
+		markup.El("table", markup.El("thead", markup.El("tr", head...)), markup.El("tbody", markup.Each(p.Layers, row))))))
 }

@@ -1,10 +1,13 @@
-package report
+package markup
 
 import (
 	"html"
 	"strings"
 	"testing"
 )
+
+// hostile is text that wants to command the terminal, or to look like something else.
+const hostile = "a\x1b[2Jb\x07\u009b31mc\u202ed\x7f\r\nnext <script>alert(1)</script> \"'><img src=x onerror=alert(1)></style></script>\u2028 \xff"
 
 // escapes are words that want to be more than words.
 func escapes() []string {
@@ -23,19 +26,19 @@ func FuzzTextMeansNothing(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		var b strings.Builder
-		el("p", text(s), attr("title", s)).put(&b)
+		El("p", Text(s), Attr("title", s)).put(&b)
 		rest, opened := strings.CutPrefix(b.String(), `<p title="`)
 		value, rest, between := strings.Cut(rest, `">`)
 		content, closed := strings.CutSuffix(rest, "</p>\n")
 		if !opened || !between || !closed || value != content || strings.ContainsAny(content, `<>"'`) {
 			t.Fatalf("%q became %q", s, b.String())
 		}
-		if i := strings.IndexFunc(content, func(r rune) bool { return isDangerous(r) && r != '\n' }); i >= 0 {
+		if i := strings.IndexFunc(content, func(r rune) bool { return IsDangerous(r) && r != '\n' }); i >= 0 {
 			t.Fatalf("%q became %q, in which byte %d cannot be seen", s, content, i)
 		}
 		lines := strings.Split(s, "\n")
 		for i := range lines {
-			lines[i] = clean(lines[i])
+			lines[i] = Clean(lines[i])
 		}
 		if got, want := html.UnescapeString(content), strings.Join(lines, "\n"); got != want {
 			t.Fatalf("%q is read as %q, wanted %q", s, got, want)
@@ -65,7 +68,7 @@ func TestLink(t *testing.T) {
 		"":                                         "",
 	} {
 		var b strings.Builder
-		if link(address).put(&b); b.String() != want {
+		if Link(address).put(&b); b.String() != want {
 			t.Errorf("%q becomes %s, wanted %s", address, b.String(), want)
 		}
 	}
@@ -74,7 +77,7 @@ func TestLink(t *testing.T) {
 // The style and the script are written as they are, so nothing in them may end their elements.
 func TestOwnFilesStayInTheirElements(t *testing.T) {
 	t.Parallel()
-	for name, content := range map[string]string{"page.css": pageCSS, "page.js": pageJS} {
+	for name, content := range map[string]string{"page.css": Style, "page.js": Script} {
 		if strings.Contains(content, "</") || strings.Contains(content, "<!--") || strings.Contains(content, "\r") {
 			t.Errorf("%s ends its element, or is not what browsers read, which the policy's hash is of", name)
 		}
@@ -84,12 +87,12 @@ func TestOwnFilesStayInTheirElements(t *testing.T) {
 // Attributes are where they belong, wherever they were given, and what is nil is not there.
 func TestElements(t *testing.T) {
 	t.Parallel()
-	for want, e := range map[string]part{
-		`<a href="#f1">x</a>`:                 el("a", text("x"), jump("f1")),
-		`<b class="a b" id="c">12</b>`:        el("b", parts{class("a", "b"), nil, parts{text("1"), attr("id", "c")}}, when(false, text("no")), text("2")),
-		"<p>1<br>2</p>\n":                     el("p", text("1"), el("br"), text("2")),
-		`<rect width="-3"></rect>`:            el("rect", num("width", -3)),
-		"<ul><li>a</li>\n<li>b</li>\n</ul>\n": el("ul", each([]string{"a", "b"}, func(s string) part { return el("li", text(s)) })),
+	for want, e := range map[string]Part{
+		`<a href="#f1">x</a>`:                 El("a", Text("x"), Jump("f1")),
+		`<b class="a b" id="c">12</b>`:        El("b", Parts{Class("a", "b"), nil, Parts{Text("1"), Attr("id", "c")}}, When(false, Text("no")), Text("2")),
+		"<p>1<br>2</p>\n":                     El("p", Text("1"), El("br"), Text("2")),
+		`<rect width="-3"></rect>`:            El("rect", Num("width", -3)),
+		"<ul><li>a</li>\n<li>b</li>\n</ul>\n": El("ul", Each([]string{"a", "b"}, func(s string) Part { return El("li", Text(s)) })),
 	} {
 		var b strings.Builder
 		if e.put(&b); b.String() != want {

@@ -1,0 +1,101 @@
+// Package junit writes JUnit's XML, which every CI system reads, as the schema of Jenkins' xUnit plugin has it.
+package junit
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Report is all suites of one run of the tool.
+type Report struct {
+	Name   string
+	Suites []Suite
+}
+
+// Suite is a group of cases.
+type Suite struct {
+	Name  string
+	Time  time.Time
+	Cases []Case
+}
+
+// Case is one thing that was tried. It passed where it neither failed nor was skipped.
+type Case struct {
+	Name, Class string
+	Took        time.Duration
+	Failure     *Message
+	Skipped     *Message
+	Output      string
+}
+
+// Message says why a case failed or was skipped.
+type Message struct {
+	Message string `xml:"message,attr"`
+	Type    string `xml:"type,attr,omitempty"`
+	Text    string `xml:",chardata"`
+}
+
+type suites struct {
+	XMLName  xml.Name `xml:"testsuites"`
+	Name     string   `xml:"name,attr"`
+	Tests    int      `xml:"tests,attr"`
+	Failures int      `xml:"failures,attr"`
+	Skipped  int      `xml:"skipped,attr"`
+	Suites   []suite  `xml:"testsuite"`
+}
+
+type suite struct {
+	Name      string     `xml:"name,attr"`
+	Timestamp string     `xml:"timestamp,attr"`
+	Tests     int        `xml:"tests,attr"`
+	Failures  int        `xml:"failures,attr"`
+	Errors    int        `xml:"errors,attr"`
+	Skipped   int        `xml:"skipped,attr"`
+	Cases     []testcase `xml:"testcase"`
+}
+
+type testcase struct {
+	Name    string   `xml:"name,attr"`
+	Class   string   `xml:"classname,attr"`
+	Time    string   `xml:"time,attr"` // seconds
+	Failure *Message `xml:"failure,omitempty"`
+	Skipped *Message `xml:"skipped,omitempty"`
+	Output  string   `xml:"system-out,omitempty"`
+}
+
+// Write writes the report. Text in it must hold nothing that XML cannot: no control characters but tab and line break.
+func (r Report) Write(w io.Writer) error {
+	all := suites{Name: r.Name}
+	for _, s := range r.Suites {
+		one := suite{Name: s.Name, Timestamp: s.Time.UTC().Format("2006-01-02T15:04:05")}
+		for _, c := range s.Cases {
+			one.Tests++
+			if c.Failure != nil {
+				one.Failures++
+			}
+			if c.Skipped != nil {
+				one.Skipped++
+			}
+			one.Cases = append(one.Cases, testcase{c.Name, c.Class, seconds(c.Took), c.Failure, c.Skipped, c.Output})
+		}
+		all.Tests, all.Failures, all.Skipped = all.Tests+one.Tests, all.Failures+one.Failures, all.Skipped+one.Skipped
+		all.Suites = append(all.Suites, one)
+	}
+	raw, err := xml.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return fmt.Errorf("print as junit: %w", err)
+	}
+	raw = bytes.ReplaceAll(raw, []byte("&#xA;"), []byte("\n")) // which means the same in text, and attributes have none
+	_, err = fmt.Fprintf(w, "%s%s\n", xml.Header, raw)
+	return err
+}
+
+func seconds(d time.Duration) string {
+	if d == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%.3f", d.Seconds())
+}
