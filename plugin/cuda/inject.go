@@ -55,8 +55,12 @@ const afterRollout = 3 * time.Minute
 // cleanupTimeout is for putting back what failed or was stopped.
 const cleanupTimeout = 2 * time.Minute
 
+func newInjecting() *injecting {
+	return &injecting{pin: "hard", dryRun: "none", timeout: rolloutTimeout, ttl: ttl.New()}
+}
+
 func newInjectCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
-	in := &injecting{pin: "hard", dryRun: "none", timeout: rolloutTimeout, ttl: ttl.New()}
+	in := newInjecting()
 	faults := newFaultFlags()
 	cmd := &cobra.Command{
 		Use:   "inject TYPE/NAME (--xid CODE | --error CODE | ...)",
@@ -253,10 +257,12 @@ func (in *injecting) unlessLocked(ctx context.Context, s *fault.Session, err err
 	return err
 }
 
+func (in *injecting) action(d *decided) string { return "load the CUDA shim into " + d.workload.Ref() }
+
 func (in *injecting) plan(d *decided, injection *injection) fault.Plan {
 	plan := fault.Plan{
 		Fault: "cuda", Summary: summary(in.fault, in.disarmed), Command: session.CommandLine(os.Args), Needs: d.needs(injection.Permissions()),
-		Changes: []fault.Change{injection.change("load the CUDA shim into " + d.workload.Ref())}, NoPods: true,
+		Changes: []fault.Change{injection.change(in.action(d))}, NoPods: true,
 	}
 	in.ttl.Apply(&plan)
 	return plan

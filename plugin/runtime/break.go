@@ -54,8 +54,12 @@ const nodeLossTTL = 5 * time.Minute
 // nodeLossMin leaves time to prove that a node is lost, and to look at it.
 const nodeLossMin = 30 * time.Second
 
+func newBreaking() *breaking {
+	return &breaking{nodes: target.Nodes{NoPod: true}, handler: "nvidia", parallel: 10, dryRun: "none", ttl: ttl.New(), pods: podflags.New()}
+}
+
 func newBreakCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
-	b := &breaking{nodes: target.Nodes{NoPod: true}, handler: "nvidia", parallel: 10, dryRun: "none", ttl: ttl.New(), pods: podflags.New()}
+	b := newBreaking()
 	cmd := &cobra.Command{
 		Use:   "break (NODE... | -l SELECTOR) --mode MODE",
 		Short: "Break the containerd configuration of nodes in one exact way, until it is reverted or its time is up",
@@ -209,12 +213,16 @@ func (b *breaking) run(ctx context.Context, connection *kube.Connection, streams
 	return errors.Join(b.print(streams, connection, run), kube.Explain(runErr))
 }
 
-func (b *breaking) plan(ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, names []string) (fault.Plan, error) {
-	injection := &nodefiles.Injection{
+func (b *breaking) injection(cluster *kube.Cluster, connection *kube.Connection) *nodefiles.Injection {
+	return &nodefiles.Injection{
 		Start:    session.StartPod(cluster, connection.LedgerNamespace, b.pods.Timeout),
 		Settings: nodefiles.PodSettings{Image: b.pods.Image, PullPolicy: b.pods.Pull, PullSecrets: b.pods.Secrets},
 		Decide:   b.decide,
 	}
+}
+
+func (b *breaking) plan(ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, names []string) (fault.Plan, error) {
+	injection := b.injection(cluster, connection)
 	plan := fault.Plan{
 		Fault: "runtime", Summary: b.summary(), Command: session.CommandLine(os.Args), Allow: b.allow,
 		Needs: Permissions(connection.LedgerNamespace),

@@ -47,16 +47,26 @@ type writing struct {
 
 // run is `xid CODE NODE`.
 func (o *options) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
-	sample, err := o.compose(o.sample())
+	w, err := o.writing(connection)
 	if err != nil {
 		return err
+	}
+	w.streams = streams
+	return w.run(ctx)
+}
+
+// writing is what the options come to.
+func (o *options) writing(connection *kube.Connection) (*writing, error) {
+	sample, err := o.compose(o.sample())
+	if err != nil {
+		return nil, err
 	}
 	events, err := o.sampleEvents()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	w := &writing{
-		inject: o.inject, connection: connection, streams: streams, nodes: o.nodes,
+	return &writing{
+		inject: o.inject, connection: connection, nodes: o.nodes,
 		summary: o.summary(), action: "write " + lowerFirst(o.summary()) + " to the kernel log",
 		events: events, form: o.form, sample: sample, lasts: o.lasts(sample),
 		compose: func(info node.Info, pod podOnNode) ([]kernellog.Record, error) {
@@ -66,8 +76,7 @@ func (o *options) run(ctx context.Context, connection *kube.Connection, streams 
 			}
 			return o.compose(places)
 		},
-	}
-	return w.run(ctx)
+	}, nil
 }
 
 func (o *options) sampleEvents() ([]xid.Event, error) {
@@ -139,7 +148,10 @@ func (w *writing) run(ctx context.Context) error {
 	}
 
 	report := progress.New(w.streams.ErrOut)
-	injection, s := w.assemble(ctx, cluster, names, holder, report)
+	injection := w.injection(cluster, holder)
+	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.parallel, report)
+	rounds := (len(names) + w.parallel - 1) / w.parallel
+	s.Timeout = time.Duration(rounds) * w.deadline()
 	plan := w.plan(cluster, injection, names)
 	if err := s.Preflight(ctx, plan); err != nil {
 		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
@@ -159,8 +171,8 @@ func (w *writing) run(ctx context.Context) error {
 	return errors.Join(w.print(run, injection, names), runErr)
 }
 
-// assemble wires the fault to the cluster.
-func (w *writing) assemble(ctx context.Context, cluster *kube.Cluster, names []string, pod podOnNode, report *progress.Reporter) (*kernellog.Injection, *fault.Session) {
+// injection wires the fault to the cluster.
+func (w *writing) injection(cluster *kube.Cluster, pod podOnNode) *kernellog.Injection {
 	injection := &kernellog.Injection{
 		Start: func(ctx context.Context, run ledger.Run, nodeName string, say func(string)) (kernellog.Pod, error) {
 			spec := w.spec(run.ID, nodeName)
@@ -172,10 +184,7 @@ func (w *writing) assemble(ctx context.Context, cluster *kube.Cluster, names []s
 	if pod.uid != "" {
 		injection.PodUIDs = []string{pod.uid}
 	}
-	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.parallel, report)
-	rounds := (len(names) + w.parallel - 1) / w.parallel
-	s.Timeout = time.Duration(rounds) * w.deadline()
-	return injection, s
+	return injection
 }
 
 // asksForGPU is whether the pod's spec asks for a device of NVIDIA's, by a device plugin's resource or by a claim.

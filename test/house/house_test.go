@@ -45,7 +45,7 @@ var rules = []rule{
 		from: []string{"pkg", "debugpod"}, never: []string{"github.com/olekukonko/tablewriter"},
 	},
 	{
-		why:  "templates call methods by their names, for which Go's linker keeps every exported method of every package: the plugin had 65 MB instead of 46 (plugin/doctor/report/element.go writes HTML)",
+		why:  "templates call methods by their names, for which Go's linker keeps every exported method of every package: the plugin had 65 MB instead of 46 (plugin/markup writes HTML)",
 		from: []string{"pkg", "debugpod", "plugin", "cmd"}, never: []string{"html/template", "text/template"},
 	},
 }

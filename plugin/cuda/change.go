@@ -1,0 +1,42 @@
+package cuda
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+)
+
+// Load is the shim in one workload, for plans of other verbs: scenarios and experiments.
+type Load struct {
+	Namespace, Name string // the name as TYPE/NAME
+	Fault           cudafault.Fault
+	Recreate        bool          // consent to delete and create again what cannot be changed
+	Timeout         time.Duration // of the rollout; zero means the default
+}
+
+// Change is the change of `cuda inject TYPE/NAME`, and what it needs to be allowed.
+func (l Load) Change(ctx context.Context, connection *kube.Connection, cluster *kube.Cluster) (fault.Change, []fault.Permission, error) {
+	in := newInjecting()
+	in.name, in.fault, in.recreate = l.Name, l.Fault, l.Recreate
+	if l.Timeout > 0 {
+		in.timeout = l.Timeout
+	}
+	if err := in.validate(); err != nil {
+		return fault.Change{}, nil, err
+	}
+	found, err := workloads(connection, cluster)
+	if err != nil {
+		return fault.Change{}, nil, err
+	}
+	d, err := in.decide(ctx, found, l.Namespace, connection.LedgerNamespace)
+	if err != nil {
+		return fault.Change{}, nil, err
+	}
+	d.preload, d.unread = preloads(ctx, d.chosen, readImage)
+	injection := in.injection(found, d, newWitness(cluster.Client, debugpod.NewExecer(cluster.Config)))
+	return injection.change(in.action(d)), d.needs(injection.Permissions()), nil
+}

@@ -1,0 +1,29 @@
+package runtime
+
+import (
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+)
+
+// Break is a broken containerd configuration of one node, for plans of other verbs: scenarios and experiments.
+type Break struct {
+	Mode    string
+	Node    string
+	Handler string // empty means nvidia
+}
+
+// Change is the change of `runtime break NODE --mode MODE`. The plan that it is for must have a TTL: the node's dead man restores then.
+func (b Break) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
+	options := newBreaking()
+	options.mode = b.Mode
+	if b.Handler != "" {
+		options.handler = b.Handler
+	}
+	options.nodes.Names = []string{b.Node}
+	if err := options.validate(false); err != nil {
+		return fault.Change{}, err
+	}
+	injection := options.injection(cluster, connection)
+	return injection.Change(ledger.Target{Kind: "Node", Name: b.Node}, options.action()), nil
+}
