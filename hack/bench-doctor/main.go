@@ -82,7 +82,7 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	for range b.rounds {
-		if _, err := b.doctor(ctx, b.kubeconfig); err != nil {
+		if err := b.doctor(ctx, b.kubeconfig); err != nil {
 			return err
 		}
 	}
@@ -96,16 +96,22 @@ func (b *bench) write(ctx context.Context) error {
 	if _, err := b.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
+	// The controller manager would make it, and is not there; without it pods are refused.
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	_, err := b.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
 	for _, step := range []struct {
 		what string
 		n    int
 		do   func(context.Context, int) error
 	}{{"nodes", b.nodes, b.node}, {"pods", b.pods, b.pod}} {
-		var workers errgroup.Group
+		workers, ctx := errgroup.WithContext(ctx)
 		workers.SetLimit(16)
 		var there atomic.Int64
 		for i := range step.n {
-			if time.Since(start) > b.fill {
+			if time.Since(start) > b.fill || ctx.Err() != nil {
 				break
 			}
 			workers.Go(func() error {
@@ -126,19 +132,29 @@ func (b *bench) write(ctx context.Context) error {
 
 func nodeName(i int) string { return fmt.Sprintf("fake-%05d", i) }
 
-// node makes a node that is Ready with eight GPUs, or makes one that is there so.
+// node makes a node that is Ready with eight GPUs.
 func (b *bench) node(ctx context.Context, i int) error {
-	has := corev1.ResourceList{"cpu": resource.MustParse("192"), "memory": resource.MustParse("2Ti"), "pods": resource.MustParse("110"), "nvidia.com/gpu": resource.MustParse("8")}
+	has := corev1.ResourceList{}
+	for name, amount := range map[corev1.ResourceName]string{"cpu": "192", "memory": "2Ti", "pods": "110", "nvidia.com/gpu": "8"} {
+		has[name] = resource.MustParse(amount)
+	}
+	now := metav1.Now()
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{
-			"kubernetes.io/hostname": nodeName(i), "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "type": "kwok", // the device plugin keeps off it
+			"kubernetes.io/hostname": nodeName(i), "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
+			"type":                   "kwok", // the device plugin keeps off it
 			"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H200",
 		}},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "kwok.x-k8s.io/node", Value: "fake", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{
 			Capacity: has, Allocatable: has,
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}},
-			NodeInfo:   corev1.NodeSystemInfo{Architecture: "amd64", OperatingSystem: "linux", KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "containerd://2.3.7", OSImage: "Debian GNU/Linux 12"},
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now,
+			}},
+			NodeInfo: corev1.NodeSystemInfo{
+				Architecture: "amd64", OperatingSystem: "linux", OSImage: "Debian GNU/Linux 12",
+				KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "containerd://2.3.7",
+			},
 		},
 	}
 	for l := range 60 {
@@ -146,11 +162,12 @@ func (b *bench) node(ctx context.Context, i int) error {
 	}
 	for l := range 50 {
 		name := fmt.Sprintf("registry.example.com/team/image-%d", l)
-		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("%s@sha256:%064d", name, l), name + ":v1.2.3"}, SizeBytes: 1 << 30})
+		names := []string{fmt.Sprintf("%s@sha256:%064d", name, l), name + ":v1.2.3"}
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: names, SizeBytes: 1 << 30})
 	}
 	_, err := b.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		_, err = b.client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{})
+		return nil
 	}
 	return err
 }
@@ -170,9 +187,13 @@ func (b *bench) pod(ctx context.Context, i int) error {
 		container.Env = append(container.Env, corev1.EnvVar{Name: fmt.Sprintf("VARIABLE_%d", e), Value: "some value of it"})
 	}
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app, "pod-template-hash": "5b7c9d"}, Annotations: map[string]string{"cni.projectcalico.org/podIP": "10.1.2.3/32"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"app": app, "pod-template-hash": "5b7c9d"},
+			Annotations: map[string]string{"cni.projectcalico.org/podIP": "10.1.2.3/32"},
+		},
 		Spec: corev1.PodSpec{
-			NodeName: on, RuntimeClassName: class, Containers: []corev1.Container{container}, InitContainers: []corev1.Container{{Name: "init", Image: image, Env: container.Env}},
+			NodeName: on, RuntimeClassName: class,
+			Containers: []corev1.Container{container}, InitContainers: []corev1.Container{{Name: "init", Image: image, Env: container.Env}},
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, AutomountServiceAccountToken: new(bool),
 		},
 	}
@@ -185,21 +206,28 @@ func (b *bench) pod(ctx context.Context, i int) error {
 		return err
 	}
 	now := metav1.Now()
-	status := corev1.ContainerStatus{Name: app, Ready: true, Started: new(bool), Image: image, ImageID: image + "@sha256:" + strings.Repeat("b", 64), ContainerID: "containerd://" + strings.Repeat("c", 64)}
-	*status.Started = true
-	status.State.Running = &corev1.ContainerStateRunning{StartedAt: now}
-	first := corev1.ContainerStatus{Name: "init", Ready: true, Image: image, ImageID: status.ImageID, ContainerID: "containerd://" + strings.Repeat("d", 64)}
+	status := func(name string) corev1.ContainerStatus {
+		return corev1.ContainerStatus{
+			Name: name, Ready: true, Image: image,
+			ImageID: image + "@sha256:" + strings.Repeat("b", 64), ContainerID: "containerd://" + strings.Repeat("c", 64),
+		}
+	}
+	first, main := status("init"), status(app)
 	first.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now}
+	main.Started, main.State.Running = new(true), &corev1.ContainerStateRunning{StartedAt: now}
 	made.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, PodIP: "10.1.2.3", HostIP: "10.0.0.1", StartTime: &now, ContainerStatuses: []corev1.ContainerStatus{status}, InitContainerStatuses: []corev1.ContainerStatus{first},
+		Phase: corev1.PodRunning, PodIP: "10.1.2.3", HostIP: "10.0.0.1", StartTime: &now,
+		ContainerStatuses: []corev1.ContainerStatus{main}, InitContainerStatuses: []corev1.ContainerStatus{first},
 	}
 	ready := corev1.ConditionTrue
 	if i == b.nodes/2 {
 		ready = corev1.ConditionFalse
 		made.Status.Phase = corev1.PodPending
-		made.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: app, Image: image, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
-			Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image %q: ErrImagePull: failed to resolve reference %q: %s: not found", image, image, image),
-		}}}
+		made.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: app, Image: image}
+		made.Status.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{
+			Reason:  "ImagePullBackOff",
+			Message: fmt.Sprintf("Back-off pulling image %[1]q: ErrImagePull: failed to resolve reference %[1]q: %[1]s: not found", image),
+		}
 	}
 	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
 		condition := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now}
@@ -213,11 +241,11 @@ func (b *bench) pod(ctx context.Context, i int) error {
 }
 
 // doctor runs doctor, and prints what it took and its roots.
-func (b *bench) doctor(ctx context.Context, kubeconfig string) (time.Duration, error) {
+func (b *bench) doctor(ctx context.Context, kubeconfig string) error {
 	cmd := exec.CommandContext(ctx, b.plugin, "doctor", "--api-only", "--no-images", "-o", "json", "--kubeconfig", kubeconfig)
 	file, err := os.CreateTemp("", "bench-doctor-*.json")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { _ = errors.Join(file.Close(), os.Remove(file.Name())) }()
 	cmd.Stdout = file
@@ -225,15 +253,15 @@ func (b *bench) doctor(ctx context.Context, kubeconfig string) (time.Duration, e
 	err = cmd.Run()
 	wall := time.Since(start)
 	if code := cmd.ProcessState.ExitCode(); code != 0 && code != 2 {
-		return 0, fmt.Errorf("doctor: %w", err)
+		return fmt.Errorf("doctor: %w", err)
 	}
 	text, err := os.ReadFile(file.Name())
 	if err != nil {
-		return 0, err
+		return err
 	}
 	var report doctor.Report
 	if err := json.Unmarshal(text, &report); err != nil {
-		return 0, err
+		return err
 	}
 	var roots []string
 	for _, f := range report.Items {
@@ -244,7 +272,7 @@ func (b *bench) doctor(ctx context.Context, kubeconfig string) (time.Duration, e
 	state := cmd.ProcessState
 	fmt.Printf("%d GPU nodes, %d GPU pods: %.1f s of processor time, %d MiB, %.1f s; roots: %s\n", report.Summary.GPUNodes, report.Summary.GPUPods,
 		(state.UserTime() + state.SystemTime()).Seconds(), state.SysUsage().(*syscall.Rusage).Maxrss>>10, wall.Seconds(), strings.Join(roots, ", "))
-	return wall, nil
+	return nil
 }
 
 // count runs doctor once more, through a proxy that counts.
@@ -267,7 +295,12 @@ func (b *bench) count(ctx context.Context) error {
 	}
 	local := httptest.NewServer(proxy)
 	defer local.Close()
-	config := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: big\nclusters: [{name: big, cluster: {server: %q}}]\ncontexts: [{name: big, context: {cluster: big}}]\n", local.URL)
+	config := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: big
+clusters: [{name: big, cluster: {server: %q}}]
+contexts: [{name: big, context: {cluster: big}}]
+`, local.URL)
 	folder, err := os.MkdirTemp("", "bench-doctor-*")
 	if err != nil {
 		return err
@@ -277,13 +310,14 @@ func (b *bench) count(ctx context.Context) error {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
 	}
-	if _, err := b.doctor(ctx, file); err != nil {
+	if err := b.doctor(ctx, file); err != nil {
 		return err
 	}
-	fmt.Printf("that was through a proxy, which saw %d requests and %d MiB received\n", requests.Load(), received.Load()>>20)
+	fmt.Printf("that was through a proxy, which saw %d requests and %d MiB of answers, most of them compressed\n", requests.Load(), received.Load()>>20)
 	return nil
 }
 
+// counted is a body whose bytes are counted.
 type counted struct {
 	io.ReadCloser
 	bytes *atomic.Int64

@@ -8,11 +8,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// xidsIn are the XIDs that agents name in conditions: "Xid (PCI:0000:17:00): 79,", "NvidiaXID79Error", "ErrorCode:79".
+// xidPatterns are how agents name XIDs: "Xid (PCI:0000:17:00): 79,", "NvidiaXID79Error", "ErrorCode:79".
+var xidPatterns = []*regexp.Regexp{
+	regexp.MustCompile(`(?i)Xid \([^)]*\): (\d{1,4})`), regexp.MustCompile(`(?i)Xid[ =:]{0,3}(\d{1,4})`), regexp.MustCompile(`ErrorCode:(\d{1,4})\b`),
+}
+
+// xidsIn are the XIDs that agents name in conditions.
 func xidsIn(text string) []int {
 	var all []int
-	for _, pattern := range []string{`(?i)Xid \([^)]*\): (\d{1,4})`, `(?i)Xid[ =:]{0,3}(\d{1,4})`, `ErrorCode:(\d{1,4})\b`} {
-		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, 64) {
+	for _, pattern := range xidPatterns {
+		for _, m := range pattern.FindAllStringSubmatch(text, 64) {
 			if code, err := strconv.Atoi(m[1]); err == nil && !slices.Contains(all, code) {
 				all = append(all, code)
 			}

@@ -256,6 +256,9 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1
 
 // asked are a container's requests, as amount counts; extended resources may stand in the limits only.
 func asked(r corev1.ResourceRequirements) map[corev1.ResourceName]int64 {
+	if len(r.Limits)+len(r.Requests) == 0 { // as most: no map is made for them
+		return nil
+	}
 	all := map[corev1.ResourceName]int64{}
 	for name, q := range r.Limits {
 		all[name] = amount(name, q)
@@ -359,6 +362,17 @@ const (
 	DRADriver        Component = "DRA driver"
 )
 
+// componentNames are parts of the names of components, the more special ones first.
+var componentNames = []struct {
+	part string
+	is   Component
+}{
+	{"device-plugin-validator", Validator}, {"cuda-validator", Validator}, {"mps-control-daemon", MPS}, {"dra-driver", DRADriver}, {"gpu-feature-discovery", FeatureDiscovery},
+	{"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit}, {"dcgm-exporter", DCGMExporter}, {"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
+	{"operator-validator", Validator}, {"nvidia-driver", Driver}, {"nvidia-vgpu-manager", Driver},
+	{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
+}
+
 // ComponentOf returns which component a pod or a DaemonSet is, by its labels and images; empty when it is none.
 func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	names := []string{labels["app"], labels["app.kubernetes.io/component"], labels["app.kubernetes.io/name"], labels["k8s-app"], labels["name"]}
@@ -366,15 +380,7 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 		image, _, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
 		names = append(names, image, c.Name) // GPU feature discovery and MPS are in the image of the device plugin
 	}
-	for _, known := range []struct {
-		part string
-		is   Component
-	}{
-		{"device-plugin-validator", Validator}, {"cuda-validator", Validator}, {"mps-control-daemon", MPS}, {"dra-driver", DRADriver}, {"gpu-feature-discovery", FeatureDiscovery},
-		{"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit}, {"dcgm-exporter", DCGMExporter}, {"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
-		{"operator-validator", Validator}, {"nvidia-driver", Driver}, {"nvidia-vgpu-manager", Driver},
-		{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
-	} {
+	for _, known := range componentNames {
 		for _, name := range names {
 			if strings.Contains(name, known.part) && (!slices.Contains([]Component{DevicePlugin, Operator, DRADriver}, known.is) || nvidias(names, spec)) {
 				return known.is

@@ -23,7 +23,7 @@ const Redacted = "REDACTED"
 func Redact(s *Snapshot) {
 	each(s.Nodes, redactMeta)
 	each(s.Namespaces, redactMeta)
-	each(s.Pods, redactPod)
+	redactPods(s.Pods)
 	each(s.Events, redactEvent)
 	each(s.DaemonSets, redactDaemonSet)
 	each(s.RuntimeClasses, redactMeta)
@@ -84,7 +84,7 @@ func redactConfigMap(cm *corev1.ConfigMap) {
 func redactDaemonSet(ds *appsv1.DaemonSet) {
 	redactMeta(ds)
 	redactMeta(&ds.Spec.Template)
-	redactSpec(&ds.Spec.Template.Spec)
+	redactSpec(&ds.Spec.Template.Spec, redactContainer)
 }
 
 // redactClaim keeps the parameters of drivers, but for credentials in them.
@@ -95,9 +95,23 @@ func redactClaim(claim *resourcev1.ResourceClaim) {
 	}
 }
 
-func redactPod(pod *corev1.Pod) {
+// redactPods redacts each container once: pods of the same template share theirs, so that of 50,000 pods there are a few.
+func redactPods(pods []corev1.Pod) {
+	done := map[*corev1.Container]bool{}
+	once := func(c *corev1.Container) {
+		if !done[c] {
+			done[c] = true
+			redactContainer(c)
+		}
+	}
+	each(pods, func(pod *corev1.Pod) { redactPodWith(pod, once) })
+}
+
+func redactPod(pod *corev1.Pod) { redactPodWith(pod, redactContainer) }
+
+func redactPodWith(pod *corev1.Pod, container func(*corev1.Container)) {
 	redactMeta(pod)
-	redactSpec(&pod.Spec)
+	redactSpec(&pod.Spec, container)
 	pod.Status.Message = redactText(pod.Status.Message)
 	for _, all := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses} {
 		for i := range all {
@@ -116,9 +130,9 @@ func redactState(state *corev1.ContainerState) {
 	}
 }
 
-func redactSpec(spec *corev1.PodSpec) {
-	each(spec.InitContainers, redactContainer)
-	each(spec.Containers, redactContainer)
+func redactSpec(spec *corev1.PodSpec, container func(*corev1.Container)) {
+	each(spec.InitContainers, container)
+	each(spec.Containers, container)
 	for i := range spec.EphemeralContainers {
 		c := corev1.Container(spec.EphemeralContainers[i].EphemeralContainerCommon)
 		redactContainer(&c)
@@ -168,6 +182,18 @@ func redactArgs(args []string) {
 			args[i] = Redacted
 		}
 	}
+}
+
+// RedactCommand returns the command without what looks like a credential. When that is only seen in all arguments together, as in curl -u
+// USER:PASSWORD, the command becomes one text.
+func RedactCommand(command []string) []string {
+	args := slices.Clone(command)
+	redactArgs(args)
+	text := strings.Join(args, " ")
+	if all := redactText(text); all != text {
+		return []string{all}
+	}
+	return args
 }
 
 func redactCustom(object *unstructured.Unstructured) {

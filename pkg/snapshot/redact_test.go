@@ -187,6 +187,22 @@ func TestRedactIsWhatWriteDoes(t *testing.T) {
 	}
 }
 
+// Pods that share the containers of their template lose its secrets as others do, wherever in the list they stand.
+func TestSharedContainersAreRedacted(t *testing.T) {
+	shared, own := secretive().Pods[0].Spec, secretive().Pods[0].Spec
+	s := &Snapshot{Pods: []corev1.Pod{{Spec: shared}, {Spec: own}, {Spec: shared}}}
+	Redact(s)
+	for i, pod := range s.Pods {
+		text, err := json.Marshal(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "hush-") {
+			t.Errorf("pod %d has a secret: %s", i, text)
+		}
+	}
+}
+
 // Findings quote lines of configuration files by number.
 func TestRedactedFilesKeepTheirLines(t *testing.T) {
 	t.Parallel()

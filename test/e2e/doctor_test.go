@@ -41,7 +41,11 @@ func (p *patient) since() string {
 // ask runs doctor on the worker and returns its report. Finding something is no failure.
 func (p *patient) ask(args ...string) doctor.Report {
 	p.t.Helper()
-	r := p.plugin(append([]string{"doctor", "--node", p.worker.Name, "--since", p.since(), "-o", "json"}, args...)...)
+	command := []string{"doctor", "--since", p.since(), "-o", "json"}
+	if !slices.Contains(args, "--api-only") {
+		command = append(command, "--node", p.worker.Name)
+	}
+	r := p.plugin(append(command, args...)...)
 	if r.code != 0 && r.code != 2 {
 		p.t.Fatalf("doctor: exit %d\n%s", r.code, r.stderr)
 	}
@@ -150,6 +154,74 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 		}
 	}
 	t.Log("\n" + strings.Join(matrix, "\n"))
+}
+
+// A node whose containerd does not serve at all has one root, before its kubelet gives up waiting for it and after: the pod that was to read the
+// node does not start, or the node is not Ready. (dropin-shadow needs a containerd that the cluster does not have.)
+func TestDoctorOnANodeWithoutRuntime(t *testing.T) {
+	for _, mode := range []string{"default-missing", "unparsable"} {
+		t.Run(mode, func(t *testing.T) {
+			p := newPatient(t)
+			p.isNoNewcomer()
+			before := p.files()
+			// The time is for a machine that is too busy for this test; else the node is healed by hand.
+			run := p.breaks("--mode", mode, "--allow-node-loss", "--ttl", "3m")
+			heal := fmt.Sprintf("test ! -e /var/lib/gpu-fault/%[1]s || sh /var/lib/gpu-fault/%[1]s/restore.sh", run.ID)
+			t.Cleanup(func() { p.worker.Sh(t, "sh", "-c", heal) }) // before the revert, which would wait for the dead man
+
+			early := p.ask("--ignore-injected", "--timeout", "15s")
+			if got := roots(early); got != "rt.not-ready" && got != "node.not-ready" {
+				t.Errorf("soon after, without knowledge of the run, the roots are %q, wanted rt.not-ready or node.not-ready:\n%s", got, describe(early))
+			}
+			p.isReady(corev1.ConditionFalse)
+			p.gpuPod("gpu-lost") // a kubelet without a runtime does not even try to start it
+			blind, knowing := p.ask("--ignore-injected", "--timeout", "15s"), p.ask("--api-only")
+			if got := roots(blind); got != "node.not-ready" {
+				t.Errorf("without knowledge of the run the roots are %q, wanted node.not-ready:\n%s", got, describe(blind))
+			}
+			if got := roots(knowing); got != "fault.injected" {
+				t.Errorf("by the API only the roots are %q:\n%s", got, describe(knowing))
+			} else if fix := fmt.Sprint(knowing.Items[0].Fix); !strings.Contains(fix, "revert "+run.ID) {
+				t.Errorf("the fix does not revert %s: %s", run.ID, fix)
+			}
+			t.Logf("%s: %s, then %s; known: %s", mode, roots(early), roots(blind), roots(knowing))
+
+			p.worker.Sh(t, "sh", "-c", heal)
+			p.ok("revert", run.ID, "--yes")
+			if after := p.files(); after != before {
+				t.Errorf("the node is not as it was.\nbefore:\n%s\nafter:\n%s", before, after)
+			}
+			p.podRan("gpu-lost")
+			p.isReady(corev1.ConditionTrue)
+			cluster.Eventually(t, patience, "doctor finds nothing after the revert", func() (bool, string) {
+				healed := p.ask()
+				return roots(healed) == "", describe(healed)
+			})
+			p.noPods()
+		})
+	}
+}
+
+// isNoNewcomer waits until the worker is older than doctor's patience with nodes that join: until then not being Ready is nothing to worry about.
+func (p *patient) isNoNewcomer() {
+	p.t.Helper()
+	cluster.Eventually(p.t, 6*time.Minute, p.worker.Name+" has been in the cluster for five minutes", func() (bool, string) {
+		n, err := p.cluster.Client.CoreV1().Nodes().Get(p.t.Context(), p.worker.Name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		age := time.Since(n.CreationTimestamp.Time)
+		return age > 5*time.Minute, age.String()
+	})
+}
+
+// isReady waits until the worker's kubelet says that it is Ready, or that it is not.
+func (e *env) isReady(status corev1.ConditionStatus) {
+	e.t.Helper()
+	cluster.Eventually(e.t, patience, fmt.Sprintf("Ready of %s is %s", e.worker.Name, status), func() (bool, string) {
+		ready := e.worker.Condition(e.t, corev1.NodeReady)
+		return ready.Status == status, ready.Message
+	})
 }
 
 func (e *env) isRunning(pod string) {

@@ -168,10 +168,7 @@ func TestANodeThatIsLostComesBack(t *testing.T) {
 	// A kubelet that starts pods says NotReady no more, but may not yet have said Ready: tests that come after need both.
 	e.gpuPod("gpu-again")
 	e.podRan("gpu-again")
-	cluster.Eventually(t, patience, e.worker.Name+" is Ready", func() (bool, string) {
-		ready := e.worker.Condition(t, corev1.NodeReady)
-		return ready.Status == corev1.ConditionTrue, ready.Message
-	})
+	e.isReady(corev1.ConditionTrue)
 }
 
 // What somebody else changed meanwhile is theirs.
