@@ -22,6 +22,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/rbac"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/version"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
@@ -71,6 +72,7 @@ Nothing has to be installed in the cluster: what a fault needs on a node comes i
 		xid.NewCommand(connection, streams),
 		cuda.NewCommand(connection, streams),
 		runtime.NewCommand(connection, streams),
+		scenario.NewCommand(connection, streams),
 		doctor.NewCommand(connection, streams),
 		faults.NewListCommand(connection, streams),
 		faults.NewRevertCommand(connection, streams),

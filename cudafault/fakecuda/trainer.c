@@ -2,62 +2,37 @@
 // cuGetProcAddress_v2, everything else through that pointer), asks NVML for the devices, captures its step as a graph, and loops: copy a batch
 // in, launch, launch the graph, wait for an event, copy out, verify the sums. On the first error it says what PyTorch would and exits 1.
 //
-//	trainer [-steps N] [-interval MS] [-report N] [-bytes N] [-device N] [-no-graph]
+//	trainer [-steps N] [-interval MS] [-report N] [-bytes N] [-device N|cpu|auto] [-require-cuda] [-no-graph]
+//	trainer -store PORT     keeps checkpoints for others, in memory
 //
 // The environment has the same names: TRAINER_STEPS (0 = endless), TRAINER_INTERVAL (ms between steps, 100), TRAINER_REPORT (steps per line, 10),
-// TRAINER_BYTES (held in addition, as weights would be, 0), TRAINER_DEVICE (0). SIGTERM ends it after the step, with exit code 0.
+// TRAINER_BYTES (held in addition, as weights would be, 0), TRAINER_DEVICE (0), TRAINER_REQUIRE_CUDA (0). And:
+//
+//	MODEL_MEMORY, ACTIVATION_MEMORY, BATCH_SIZE, PRECISION   what it holds, see trainer-memory.c
+//	GRADIENT_ACCUMULATION (1)   batches between two updates of the weights: the effective batch is so many times larger, and needs no more memory
+//	CHECKPOINT, CHECKPOINT_EVERY (50)   a file or http://HOST:PORT/NAME to resume from and to save to, and how many steps apart
+//	METRICS_PORT            serves /metrics, /readyz (a step was done in the last 10 s) and /healthz there
+//	TRAINER_BUFFERED=1      keeps lines in a buffer of 8 KiB, as Python does on a pipe; PYTHONUNBUFFERED=1 prevents that, as there
+//
+// It works on the CPU, ten times slower, where frameworks do so without a word: when there is no driver, or CUDA_VISIBLE_DEVICES or
+// NVIDIA_VISIBLE_DEVICES leave no device. A device that is there and fails is an error, but for TRAINER_DEVICE=auto, and so is none with
+// TRAINER_REQUIRE_CUDA=1. SIGTERM ends it after the step, with exit code 0.
 #define _GNU_SOURCE
-#include <dlfcn.h>
+#include "trainer.h"
 #include <errno.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-typedef int (*lookup_t)(const char *, void **, int, uint64_t, int *);
-
-// X(name asked for, version asked for, parameters): the versions are those that cudart 12.4 asks for.
-#define DRIVER(X) \
-	X(cuGetErrorString, 6000, (int, const char **)) \
-	X(cuDriverGetVersion, 2020, (int *)) \
-	X(cuInit, 2000, (unsigned)) \
-	X(cuDeviceGetCount, 2000, (int *)) \
-	X(cuDeviceGet, 2000, (int *, int)) \
-	X(cuDeviceGetName, 2000, (char *, int, int)) \
-	X(cuDeviceTotalMem, 3020, (size_t *, int)) \
-	X(cuDevicePrimaryCtxRetain, 7000, (void **, int)) \
-	X(cuCtxSetCurrent, 4000, (void *)) \
-	X(cuCtxSynchronize, 2000, (void)) \
-	X(cuMemGetInfo, 3020, (size_t *, size_t *)) \
-	X(cuMemAlloc, 3020, (uint64_t *, size_t)) \
-	X(cuModuleLoadData, 2000, (void **, const void *)) \
-	X(cuModuleGetFunction, 2000, (void **, void *, const char *)) \
-	X(cuStreamCreate, 2000, (void **, unsigned)) \
-	X(cuEventCreate, 2000, (void **, unsigned)) \
-	X(cuEventRecord, 2000, (void *, void *)) \
-	X(cuEventSynchronize, 2000, (void *)) \
-	X(cuMemcpyHtoDAsync, 3020, (uint64_t, const void *, size_t, void *)) \
-	X(cuMemcpyDtoH, 3020, (void *, uint64_t, size_t)) \
-	X(cuMemsetD8Async, 3020, (uint64_t, unsigned char, size_t, void *)) \
-	X(cuLaunchKernel, 4000, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)) \
-	X(cuStreamBeginCapture, 10010, (void *, int)) \
-	X(cuStreamEndCapture, 10000, (void *, void **)) \
-	X(cuGraphInstantiateWithFlags, 11040, (void **, void *, uint64_t)) \
-	X(cuGraphLaunch, 10000, (void *, void *))
-
-static struct {
-#define FIELD(name, version, parameters) int (*name) parameters;
-	DRIVER(FIELD)
-} cu;
-
-enum { ELEMENTS = 4096, BYTES = ELEMENTS * sizeof(float) };
+enum { ELEMENTS = 4096, BYTES = ELEMENTS * sizeof(float), NO_DEVICE = 100, SLOWER = 10 };
+static const float half = 0.5f;
+static float in[ELEMENTS], out[ELEMENTS];
 static volatile sig_atomic_t stop;
 static void on_term(int signal) { stop = signal; }
 
-// check ends the program as an uncaught torch.AcceleratorError would.
-static void check(int code, const char *call)
+void check(int code, const char *call)
 {
 	const char *text = NULL;
 	if (code == 0) return;
@@ -66,7 +41,8 @@ static void check(int code, const char *call)
 	fprintf(stderr, "RuntimeError: CUDA error: %s (%d)\n  in %s\n", text ? text : "unrecognized error code", code, call);
 	exit(1);
 }
-#define CHECK(call) check(cu.call, #call)
+
+static struct settings { long steps, interval, report, bytes, every, device, require, graphs; int cpu, any; const char *checkpoint; } settings;
 
 static long setting(const char *name, long otherwise)
 {
@@ -74,32 +50,49 @@ static long setting(const char *name, long otherwise)
 	return text && *text ? strtol(text, NULL, 0) : otherwise;
 }
 
-static int load_driver(void)
+// A device as PyTorch names it: 1, cuda:1, cuda, cpu, auto (cuda if it is available).
+static void choose_device(const char *text)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-	if (!library) return fprintf(stderr, "RuntimeError: Found no NVIDIA driver on your system: %s\n", dlerror()), 0;
-	lookup_t lookup = (lookup_t)dlsym(library, "cuGetProcAddress_v2");
-	if (!lookup) return fprintf(stderr, "RuntimeError: the NVIDIA driver on your system is too old\n"), 0;
-	int status = 0;
-#define LOOK(name, version, parameters) \
-	if (lookup(#name, (void **)&cu.name, version, 0, &status) || !cu.name) return fprintf(stderr, "trainer: the driver lacks %s\n", #name), 0;
-	DRIVER(LOOK)
-	return 1;
+	settings.cpu = !strcmp(text, "cpu"), settings.any = !strcmp(text, "auto");
+	if (!strncmp(text, "cuda", 4)) text += text[4] == ':' ? 5 : 4;
+	settings.device = strtol(text, NULL, 0);
 }
 
-// NVML's count, as torch.cuda.device_count() asks it before CUDA is initialised; -1 without NVML.
-static int nvml_count(void)
+static void read_environment(void)
 {
-	unsigned count = 0;
-	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-	if (!library) return -1;
-	int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2"), (*get)(unsigned *) = (int (*)(unsigned *))dlsym(library, "nvmlDeviceGetCount_v2");
-	const char *(*text)(int) = (const char *(*)(int))dlsym(library, "nvmlErrorString");
-	if (!init || !get || !text) return -1;
-	int code = init();
-	if (!code) code = get(&count);
-	if (code) fprintf(stderr, "UserWarning: Can't initialize NVML: %s (%d)\n", text(code), code);
-	return code ? -1 : (int)count;
+	const char *device = getenv("TRAINER_DEVICE"), *checkpoint = getenv("CHECKPOINT");
+	settings = (struct settings){.graphs = 1,
+		.steps = setting("TRAINER_STEPS", 0), .interval = setting("TRAINER_INTERVAL", 100), .report = setting("TRAINER_REPORT", 10),
+		.bytes = setting("TRAINER_BYTES", 0), .every = setting("CHECKPOINT_EVERY", 50), .require = setting("TRAINER_REQUIRE_CUDA", 0),
+		.checkpoint = checkpoint && *checkpoint ? checkpoint : NULL};
+	if (device) choose_device(device);
+}
+
+// 0: go on; else the exit code.
+static int read_arguments(int argc, char **argv)
+{
+	const struct { const char *flag; long *value; } flags[] = {
+		{"-steps", &settings.steps}, {"-interval", &settings.interval}, {"-report", &settings.report}, {"-bytes", &settings.bytes},
+	};
+	for (int i = 1; i < argc; i++) {
+		size_t f = 0;
+		if (!strcmp(argv[i], "-no-graph")) { settings.graphs = 0; continue; }
+		if (!strcmp(argv[i], "-require-cuda")) { settings.require = 1; continue; }
+		if (!strcmp(argv[i], "-device") && i + 1 < argc) { choose_device(argv[++i]); continue; }
+		while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].flag)) f++;
+		if (f == sizeof flags / sizeof *flags || i + 1 == argc) return fprintf(stderr, "trainer: unknown argument %s\n", argv[i]), 2;
+		*flags[f].value = strtol(argv[++i], NULL, 0);
+	}
+	if (settings.report < 1) settings.report = 1;
+	if (settings.every < 1) settings.every = 1;
+	return 0;
+}
+
+int64_t now_ms(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 static void pause_ms(long ms)
@@ -108,86 +101,136 @@ static void pause_ms(long ms)
 	while (ms > 0 && !stop && nanosleep(&left, &left) && errno == EINTR) {}
 }
 
-int main(int argc, char **argv)
-{
-	long steps = setting("TRAINER_STEPS", 0), interval = setting("TRAINER_INTERVAL", 100), report = setting("TRAINER_REPORT", 10);
-	long bytes = setting("TRAINER_BYTES", 0), device = setting("TRAINER_DEVICE", 0), graphs = 1;
-	const struct { const char *flag; long *value; } flags[] = {
-		{"-steps", &steps}, {"-interval", &interval}, {"-report", &report}, {"-bytes", &bytes}, {"-device", &device},
-	};
-	for (int i = 1; i < argc; i++) {
-		size_t f = 0;
-		if (!strcmp(argv[i], "-no-graph")) { graphs = 0; continue; }
-		while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].flag)) f++;
-		if (f == sizeof flags / sizeof *flags || i + 1 == argc) return fprintf(stderr, "trainer: unknown argument %s\n", argv[i]), 2;
-		*flags[f].value = strtol(argv[++i], NULL, 0);
-	}
-	if (report < 1) report = 1;
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	signal(SIGTERM, on_term);
-	signal(SIGINT, on_term);
+static struct { uint64_t a, b, sum; void *add, *fill, *stream, *event, *exec; } gpu;
+static int n = ELEMENTS;
+static void *fill_arguments[] = {&gpu.b, (void *)&half, &n}, *add_arguments[] = {&gpu.a, &gpu.b, &gpu.sum, &n};
+#define ADD CHECK(cuLaunchKernel(gpu.add, ELEMENTS / 256, 1, 1, 256, 1, 1, 0, gpu.stream, add_arguments, NULL))
 
-	if (!load_driver()) return 1;
-	int nvml = nvml_count(), count = 0, version = 0, handle = 0;
+// Takes the device; 0: there is none, and the CPU will do.
+static int take_gpu(void)
+{
+	if (settings.cpu) return 0;
+	int may = !settings.require, count = 0, version = 0, handle = 0;
+	if (load_driver() == NONE) {
+		if (may) return 0;
+		fprintf(stderr, "RuntimeError: Found no NVIDIA driver on your system.\n");
+		exit(1);
+	}
+	int nvml = nvml_count();
 	CHECK(cuDriverGetVersion(&version));
-	CHECK(cuInit(0));
+	int code = cu.cuInit(0);
+	if (code == NO_DEVICE && may && (settings.any || hidden_by_environment(nvml))) return 0;
+	check(code, "cuInit(0)");
 	CHECK(cuDeviceGetCount(&count));
-	CHECK(cuDeviceGet(&handle, (int)device));
+	CHECK(cuDeviceGet(&handle, (int)settings.device));
 	char name[64] = "";
 	size_t total = 0, available = 0;
-	void *context, *module, *add, *fill, *stream, *event, *graph = NULL, *exec = NULL;
+	void *context;
 	CHECK(cuDeviceGetName(name, sizeof name, handle));
 	CHECK(cuDeviceTotalMem(&total, handle));
 	CHECK(cuDevicePrimaryCtxRetain(&context, handle));
 	CHECK(cuCtxSetCurrent(context));
 	CHECK(cuMemGetInfo(&available, &total));
-	printf("device: cuda:%ld %s, driver %d, %d of %d devices, %zu of %zu MiB free\n", device, name, version, count, nvml, available >> 20, total >> 20);
+	printf("device: cuda:%ld %s, driver %d, %d of %d devices, %zu of %zu MiB free\n",
+		settings.device, name, version, count, nvml, available >> 20, total >> 20);
+	return 1;
+}
 
-	uint64_t a, b, sum, weights = 0;
-	if (bytes > 0) CHECK(cuMemAlloc(&weights, (size_t)bytes));
-	CHECK(cuMemAlloc(&a, BYTES));
-	CHECK(cuMemAlloc(&b, BYTES));
-	CHECK(cuMemAlloc(&sum, BYTES));
-	CHECK(cuModuleLoadData(&module, "kernels"));
-	CHECK(cuModuleGetFunction(&add, module, "vectorAdd"));
-	CHECK(cuModuleGetFunction(&fill, module, "fill"));
-	CHECK(cuStreamCreate(&stream, 1));
-	CHECK(cuEventCreate(&event, 2));
+static void prepare_gpu(void)
+{
+	uint64_t weights = 0;
+	void *module, *graph = NULL;
+	if (settings.bytes > 0) CHECK(cuMemAlloc(&weights, (size_t)settings.bytes));
+	hold_model((int)settings.device);
+	CHECK(cuMemAlloc(&gpu.a, BYTES));
+	CHECK(cuMemAlloc(&gpu.b, BYTES));
+	CHECK(cuMemAlloc(&gpu.sum, BYTES));
+	CHECK(cuModuleLoadData(&module, kernels));
+	CHECK(cuModuleGetFunction(&gpu.add, module, "vectorAdd"));
+	CHECK(cuModuleGetFunction(&gpu.fill, module, "fill"));
+	CHECK(cuStreamCreate(&gpu.stream, 1));
+	CHECK(cuEventCreate(&gpu.event, 2));
+	if (!settings.graphs) return;
+	CHECK(cuStreamBeginCapture(gpu.stream, 0));
+	ADD;
+	CHECK(cuStreamEndCapture(gpu.stream, &graph));
+	CHECK(cuGraphInstantiateWithFlags(&gpu.exec, graph, 0));
+}
 
-	int n = ELEMENTS;
-	float half = 0.5f;
-	void *fill_arguments[] = {&b, &half, &n}, *add_arguments[] = {&a, &b, &sum, &n};
-#define ADD CHECK(cuLaunchKernel(add, ELEMENTS / 256, 1, 1, 256, 1, 1, 0, stream, add_arguments, NULL))
-	if (graphs) {
-		CHECK(cuStreamBeginCapture(stream, 0));
-		ADD;
-		CHECK(cuStreamEndCapture(stream, &graph));
-		CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+static void step_on_gpu(void)
+{
+	CHECK(cuMemcpyHtoDAsync(gpu.a, in, BYTES, gpu.stream));
+	CHECK(cuMemsetD8Async(gpu.sum, 0, BYTES, gpu.stream));
+	CHECK(cuLaunchKernel(gpu.fill, ELEMENTS / 256, 1, 1, 256, 1, 1, 0, gpu.stream, fill_arguments, NULL));
+	if (gpu.exec) CHECK(cuGraphLaunch(gpu.exec, gpu.stream));
+	else ADD;
+	CHECK(cuEventRecord(gpu.event, gpu.stream));
+	CHECK(cuEventSynchronize(gpu.event));
+	CHECK(cuMemcpyDtoH(out, gpu.sum, BYTES));
+}
+
+static void step_on_cpu(void)
+{
+	for (int i = 0; i < ELEMENTS; i++) out[i] = in[i] + half;
+}
+
+// Does a step and says how it went.
+static void train(long step, int on_gpu)
+{
+	for (int i = 0; i < ELEMENTS; i++) in[i] = (float)((step + i) % 1000);
+	if (on_gpu) step_on_gpu();
+	else step_on_cpu();
+	for (int i = 0; i < ELEMENTS; i++) {
+		if (out[i] == in[i] + half) continue;
+		fflush(stdout);
+		fprintf(stderr, "AssertionError: step %ld: element %d is %.9g, not %.9g\n", step, i, out[i], in[i] + half);
+		exit(1);
 	}
+	// What it computes has no loss: this is the shape of one.
+	progress.loss = 0.4 + 9.6 / (1 + (double)step / 150) + (double)(step * 7919 % 101) / 2500;
+	progress.at = now_ms();
+	progress.step = step;
+	progress.samples += progress.batch;
+	if (step % settings.report == 0) printf("step %ld loss %.3f\n", step, progress.loss);
+	if (settings.checkpoint && step % settings.every == 0) save(settings.checkpoint, step);
+}
 
-	static float in[ELEMENTS], out[ELEMENTS];
-	for (long step = 1; !stop && (steps == 0 || step <= steps); step++) {
-		for (int i = 0; i < ELEMENTS; i++) in[i] = (float)((step + i) % 1000);
-		CHECK(cuMemcpyHtoDAsync(a, in, BYTES, stream));
-		CHECK(cuMemsetD8Async(sum, 0, BYTES, stream));
-		CHECK(cuLaunchKernel(fill, ELEMENTS / 256, 1, 1, 256, 1, 1, 0, stream, fill_arguments, NULL));
-		if (graphs) CHECK(cuGraphLaunch(exec, stream));
-		else ADD;
-		CHECK(cuEventRecord(event, stream));
-		CHECK(cuEventSynchronize(event));
-		CHECK(cuMemcpyDtoH(out, sum, BYTES));
-		double loss = 0;
-		for (int i = 0; i < ELEMENTS; i++) {
-			loss += out[i];
-			if (out[i] == in[i] + half) continue;
-			fflush(stdout);
-			fprintf(stderr, "AssertionError: step %ld: element %d is %.9g, not %.9g\n", step, i, out[i], in[i] + half);
-			return 1;
-		}
-		if (step % report == 0) printf("step %ld loss %.3f\n", step, loss / ELEMENTS);
-		pause_ms(interval);
+static void buffer_output(void)
+{
+	const char *unbuffered = getenv("PYTHONUNBUFFERED");
+	int buffered = setting("TRAINER_BUFFERED", 0) && !(unbuffered && *unbuffered);
+	setvbuf(stdout, NULL, buffered ? _IOFBF : _IOLBF, buffered ? 8192 : 0);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "-store")) return setvbuf(stdout, NULL, _IOLBF, 0), serve_store(atoi(argv[2]));
+	read_environment();
+	int code = read_arguments(argc, argv);
+	if (code) return code;
+	buffer_output();
+	signal(SIGTERM, on_term);
+	signal(SIGINT, on_term);
+
+	int on_gpu = take_gpu();
+	progress.ordinal = (int)settings.device;
+	progress.device = on_gpu ? "cuda" : "cpu";
+	if (on_gpu) prepare_gpu();
+	else printf("device: cpu\n"), settings.interval *= SLOWER;
+	long port = setting("METRICS_PORT", 0), first = settings.checkpoint ? resume(settings.checkpoint) : 0;
+	progress.first = progress.step = first;
+	progress.batch = setting("BATCH_SIZE", 1) * setting("GRADIENT_ACCUMULATION", 1);
+	if (port && !on_gpu) (void)nvml_count(); // which nobody has asked yet: the metrics tell of an idle device too
+	if (port) serve_metrics((int)port);
+	if (first) printf("resumed from checkpoint at step %ld\n", first);
+	else if (settings.checkpoint) printf("no checkpoint yet: starting at step 1\n");
+
+	for (long step = first + 1; !stop && (settings.steps == 0 || step <= settings.steps); step++) {
+		train(step, on_gpu);
+		pause_ms(settings.interval);
 	}
-	CHECK(cuCtxSynchronize());
+	if (on_gpu) CHECK(cuCtxSynchronize());
+	if (!stop && settings.steps) printf("finished %ld steps\n", settings.steps);
 	printf("done\n");
 	return 0;
 }

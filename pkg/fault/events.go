@@ -68,10 +68,13 @@ func (s *Session) Announce(ctx context.Context, run ledger.Run, id, reason strin
 	s.event(ctx, run, *step, reason, kind, fmt.Sprintf("%s: by kubectl gpu-fault run %s%s", run.Summary, run.ID, of(s.whoami(ctx))))
 }
 
-// event writes an Event. `kubectl describe` finds it by kind, name, namespace and UID of the object: for nodes it asks for the
+// event writes an Event, unless the run is quiet. `kubectl describe` finds it by kind, name, namespace and UID of the object: for nodes it asks for the
 // node's UID, as its controllers write it, and for the name, as the kubelet does. The UID is right on every version, and does not
 // show a node the Events of its predecessor.
 func (s *Session) event(ctx context.Context, run ledger.Run, step ledger.Step, reason, kind, message string) {
+	if run.Quiet {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), eventTimeout)
 	defer cancel()
 	namespace := step.Target.Namespace

@@ -19,6 +19,12 @@ type Plan struct {
 	Command []string
 	// Changes are made in their order on each target, and on many targets at the same time.
 	Changes []Change
+	// InOrder says that the changes are made one after the other, whatever their targets, and that all are undone, the last first, at the
+	// first that fails: later ones build upon earlier ones.
+	InOrder bool
+	// Quiet says that no Events are written on the targets, neither now nor when it is undone: whoever looks at them must not learn the
+	// cause.
+	Quiet bool
 	// Needs are the permissions without which the run could not finish; preflight asks the API server for each.
 	Needs []Permission
 	// TTL is how long the fault stays; what belongs to the run goes away then by itself. Zero: until it is reverted, for the Reason that

@@ -53,7 +53,7 @@ func namespaceCreation(ledgerNamespace string) []Permission {
 func PlanPermissions(plan Plan, ledgerNamespace string) []Permission {
 	var events []Permission
 	for _, change := range plan.Changes {
-		if namespace := change.Target.Namespace; namespace != "" {
+		if namespace := change.Target.Namespace; namespace != "" && !plan.Quiet {
 			events = append(events, Permission{Verb: "create", Resource: "events", Namespace: namespace, Optional: true})
 		}
 	}

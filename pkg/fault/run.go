@@ -28,7 +28,8 @@ func (e *StepError) Unwrap() error { return e.Err }
 // Run makes the changes of a plan: it preflights, writes the record, locks the targets, applies and proves.
 //
 // When a step fails, it is undone, later steps on its target are skipped, and the steps on other targets go on: what lands there is
-// what the user asked for, and one Revert undoes it. The error joins a *StepError for each.
+// what the user asked for, and one Revert undoes it. The error joins a *StepError for each. A plan in order stops there, and all that was
+// done before is undone too.
 //
 // When ctx ends, everything is undone that can be, and the error wraps ctx's cause. Undoing and recording go on for
 // CleanupTimeout.
@@ -103,7 +104,7 @@ func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.R
 	now := s.Ledger.Now()
 	run := ledger.Run{
 		Fault: plan.Fault, Summary: plan.Summary, Command: plan.Command, By: s.whoami(ctx), From: s.From, Client: s.Version,
-		Created: now, Deadline: now.Add(s.timeout()), Reason: plan.Reason, Phase: ledger.Planned,
+		Created: now, Deadline: now.Add(s.timeout()), Reason: plan.Reason, Phase: ledger.Planned, InOrder: plan.InOrder, Quiet: plan.Quiet,
 	}
 	if plan.TTL > 0 {
 		run.Until = now.Add(plan.TTL)
@@ -122,6 +123,7 @@ func (p Plan) Planned() ledger.Run {
 	return ledger.Run{
 		APIVersion: ledger.APIVersion, Kind: ledger.KindRun,
 		Fault: p.Fault, Summary: p.Summary, Command: p.Command, Reason: p.Reason, Phase: ledger.Planned, Steps: p.steps(),
+		InOrder: p.InOrder, Quiet: p.Quiet,
 	}
 }
 
@@ -173,21 +175,19 @@ func (r *results) fail(id string, err error) {
 	r.failed[id] = errors.Join(r.failed[id], err)
 }
 
-// applyAll makes the changes: in their order on each target, on many targets at the same time.
+// applyAll makes the changes: in their order on each target, on many targets at the same time unless the run is in order.
 func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, changes []Change, owner *ledger.Owner) *results {
 	results := &results{}
-	steps := w.Run().Steps
+	run := w.Run()
 	var group errgroup.Group
 	group.SetLimit(s.parallel())
-	for _, target := range w.Run().Targets() {
+	for _, chain := range chains(run, run.Steps) {
 		group.Go(func() error {
-			for i, step := range steps {
-				if !step.Target.Same(target) {
-					continue
-				}
-				if err := s.applyStep(ctx, w, changes[i], step.ID, owner, results); err != nil {
-					results.fail(step.ID, err)
-					break // what comes after it on this target was meant to follow it
+			for _, i := range chain {
+				id := run.Steps[i].ID
+				if err := s.applyStep(ctx, w, changes[i], id, owner, results); err != nil {
+					results.fail(id, err)
+					break // what comes after it in this chain was meant to follow it
 				}
 			}
 			return nil
@@ -197,32 +197,16 @@ func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, changes []Chan
 	return results
 }
 
-// undoInterrupted undoes all steps of a run that the user stopped.
-func (s *Session) undoInterrupted(ctx context.Context, w *ledger.Writer, results *results) {
-	cleanup, cancel := s.cleanup(ctx)
-	defer cancel()
-	err := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
-		run.Phase, run.Message = ledger.Interrupted, "stopped by the user"
-		return nil
-	})
-	if err != nil {
-		s.warn("the record does not say that run %s was stopped: %v", w.Run().ID, err)
-	} else {
-		s.runChanged(w.Run())
-	}
-	for _, outcome := range s.undoAll(cleanup, w, w.Run().Pending(), "") {
-		if outcome.err != nil {
-			results.fail(outcome.step.ID, outcome.err)
-		}
-	}
-}
-
 // finish undoes a run that the user stopped, writes how the run ended, frees the locks of targets where nothing is left to undo,
 // and says what went wrong. early is why no step was begun.
 func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.Lock, results *results, early error) (*ledger.Run, error) {
 	stopped := ctx.Err() != nil // asked once: a Ctrl-C from now on comes too late
-	if stopped && early == nil {
+	switch {
+	case early != nil:
+	case stopped:
 		s.undoInterrupted(ctx, w, results)
+	case w.Run().InOrder && len(results.failed) > 0:
+		s.undoFailed(ctx, w, results)
 	}
 	cleanup, cancel := s.cleanup(ctx)
 	defer cancel()
@@ -241,6 +225,9 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 			run.Phase, run.Message = ledger.Failed, text(early)
 		case len(results.failed) > 0:
 			run.Phase, run.Message = ledger.Failed, fmt.Sprintf("%d of %d steps failed", len(results.failed), len(run.Steps))
+			if run.InOrder && !slices.ContainsFunc(run.Steps, ledger.Step.InPlace) {
+				run.Message = fmt.Sprintf("a step of %d failed, and all was undone", len(run.Steps))
+			}
 		default:
 			run.Phase, run.Message = ledger.Proven, ""
 		}

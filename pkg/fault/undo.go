@@ -65,20 +65,18 @@ func (s *Session) replaced(ctx context.Context, step ledger.Step) (string, error
 	return "", nil
 }
 
-// undoAll undoes steps, on each target the last first, and records each.
+// undoAll undoes steps, on each target the last first, and records each. Those of a run in order are undone one after the other; what
+// cannot be undone does not keep the others from it.
 func (s *Session) undoAll(ctx context.Context, w *ledger.Writer, steps []ledger.Step, by string) []outcome {
 	outcomes := make([]outcome, len(steps))
 	run := w.Run()
 	var group errgroup.Group
 	group.SetLimit(s.parallel())
 	var events sync.WaitGroup
-	for _, target := range (ledger.Run{Steps: steps}).Targets() {
+	for _, chain := range chains(run, steps) {
 		group.Go(func() error {
-			for i, step := range slices.Backward(steps) {
-				if !step.Target.Same(target) {
-					continue
-				}
-				outcomes[i] = s.undoStep(ctx, w, run, step)
+			for _, i := range slices.Backward(chain) {
+				outcomes[i] = s.undoStep(ctx, w, run, steps[i])
 				if outcomes[i].err != nil {
 					continue
 				}

@@ -45,6 +45,10 @@ type Run struct {
 
 	Phase Phase  `json:"phase"`
 	Steps []Step `json:"steps"`
+	// InOrder says that later steps build upon earlier ones, so that the last is undone first, whatever their targets.
+	InOrder bool `json:"inOrder,omitempty"`
+	// Quiet says that no Events are written on the targets, by whom ever.
+	Quiet bool `json:"quiet,omitempty"`
 	// Message says in a sentence how the run ended, or what stopped it.
 	Message string `json:"message,omitempty"`
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -34,6 +36,8 @@ func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 		nodefiles.UndoKind: nodefiles.Undoer{},
 		workload.UndoKind:  workload.Undoer{},
 		mend.UndoKind:      mend.Undoer{},
+		objects.UndoKind:   objects.Undoer{},
+		exercise.UndoKind:  exercise.Undoer{},
 		kernellog.UndoKind: kernellog.Undoer{Forget: func(xids []string) []string { return forget(detectors(), xids) }},
 	}
 }
@@ -79,6 +83,10 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
 	undoers[mend.UndoKind] = mend.Undoer{Client: cluster.Client}
+	undoers[objects.UndoKind] = objects.Undoer{
+		Dynamic: dynamicClient(cluster), LedgerNamespace: ledgerNamespace,
+		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+	}
 	return &fault.Session{
 		Client:   cluster.Client,
 		Ledger:   ledger.New(cluster.Client, ledgerNamespace),
@@ -96,11 +104,19 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 
 // workloads is where workloads are put back. It needs no mapper: records name resources.
 func workloads(cluster *kube.Cluster) *workload.Cluster {
-	objects, err := dynamic.NewForConfig(cluster.Config)
+	client := dynamicClient(cluster)
+	if client == nil {
+		return nil
+	}
+	return &workload.Cluster{Client: cluster.Client, Dynamic: client}
+}
+
+func dynamicClient(cluster *kube.Cluster) dynamic.Interface {
+	client, err := dynamic.NewForConfig(cluster.Config)
 	if err != nil { // it checks the configuration, which has served for the other client already
 		return nil
 	}
-	return &workload.Cluster{Client: cluster.Client, Dynamic: objects}
+	return client
 }
 
 // StartPod starts debug pods for faults that change files, each within timeout; zero means the usual one.

@@ -33,6 +33,7 @@ type Cluster struct {
 
 	nodes   []Node
 	trainer func() (string, error)
+	addons  func() error
 }
 
 // GPU is one simulated GPU of a node.
@@ -111,6 +112,7 @@ func open(kubeconfig, scripts string) (*Cluster, error) {
 	c := &Cluster{
 		Kubeconfig: kubeconfig, RESTConfig: config, Client: client,
 		trainer: sync.OnceValues(func() (string, error) { return loadTrainer(scripts, state) }),
+		addons:  sync.OnceValue(func() error { return startAddons(scripts, state) }),
 	}
 	text, err := os.ReadFile(filepath.Join(state, "inventory.json"))
 	if err != nil {

@@ -1,0 +1,63 @@
+package fault
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// chains are the indices of steps that follow each other: those of each target, or all of them where the run is in order.
+func chains(run ledger.Run, steps []ledger.Step) [][]int {
+	targets := (ledger.Run{Steps: steps}).Targets()
+	if run.InOrder {
+		targets = targets[:min(1, len(targets))]
+	}
+	all := make([][]int, len(targets))
+	for t, target := range targets {
+		for i, step := range steps {
+			if run.InOrder || step.Target.Same(target) {
+				all[t] = append(all[t], i)
+			}
+		}
+	}
+	return all
+}
+
+// undoInterrupted undoes all steps of a run that the user stopped.
+func (s *Session) undoInterrupted(ctx context.Context, w *ledger.Writer, results *results) {
+	s.undoPending(ctx, w, results, ledger.Interrupted, "stopped by the user")
+}
+
+// undoFailed undoes what was done before a step failed, in a run whose steps build upon each other. Who took the run over undoes it instead.
+func (s *Session) undoFailed(ctx context.Context, w *ledger.Writer, results *results) {
+	if inItsWay(w.Run()) {
+		s.undoPending(ctx, w, results, ledger.Failed, "a step failed, and what was done before it is undone")
+	}
+}
+
+// undoPending writes down why everything is undone, and undoes it. Who took a failed run over has the say instead.
+func (s *Session) undoPending(ctx context.Context, w *ledger.Writer, results *results, phase ledger.Phase, why string) {
+	cleanup, cancel := s.cleanup(ctx)
+	defer cancel()
+	err := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
+		if phase == ledger.Failed && !inItsWay(*run) {
+			return errTakenOver
+		}
+		run.Phase, run.Message = phase, why
+		return nil
+	})
+	if errors.Is(err, errTakenOver) {
+		return
+	}
+	if err != nil {
+		s.warn("the record of run %s does not say: %s: %v", w.Run().ID, why, err)
+	} else {
+		s.runChanged(w.Run())
+	}
+	for _, outcome := range s.undoAll(cleanup, w, w.Run().Pending(), "") {
+		if outcome.err != nil {
+			results.fail(outcome.step.ID, outcome.err)
+		}
+	}
+}

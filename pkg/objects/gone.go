@@ -1,0 +1,70 @@
+package objects
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// gonePause is how often it is looked whether something is gone.
+const gonePause = 200 * time.Millisecond
+
+// awaitGone waits until objects are not there any more, each with the UID that it had.
+func (u undoing) awaitGone(ctx context.Context, objects []Object) error {
+	most := cmp.Or(u.Wait, DefaultWait)
+	var last *unstructured.Unstructured
+	left := objects
+	told := ""
+	err := wait.PollUntilContextTimeout(ctx, gonePause, most, true, func(ctx context.Context) (bool, error) {
+		for len(left) > 0 {
+			live, err := u.live(ctx, left[0])
+			if err != nil {
+				return false, nil // it is asked again
+			}
+			if live != nil && string(live.GetUID()) == left[0].UID {
+				last = live
+				if text := fmt.Sprintf("waiting until %s is gone", left[0]); text != told {
+					told = text
+					u.report(text)
+				}
+				return false, nil
+			}
+			left = left[1:]
+		}
+		return true, nil
+	})
+	switch {
+	case err == nil || len(left) == 0:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s is being deleted, and not gone: %w%s", left[0], context.Cause(ctx), holders(last))
+	}
+	return fmt.Errorf("%s is being deleted, and not gone after %s%s", left[0], most, holders(last))
+}
+
+// holders says what keeps an object from going: a namespace's conditions, and finalizers.
+func holders(live *unstructured.Unstructured) string {
+	if live == nil {
+		return ""
+	}
+	var reasons []string
+	conditions, _, _ := unstructured.NestedSlice(live.Object, "status", "conditions")
+	for _, c := range conditions {
+		condition, _ := c.(map[string]any)
+		if message, _ := condition["message"].(string); condition["status"] == "True" && message != "" && live.GetKind() == "Namespace" {
+			reasons = append(reasons, message)
+		}
+	}
+	if finalizers := live.GetFinalizers(); len(finalizers) > 0 {
+		reasons = append(reasons, "finalizers "+strings.Join(finalizers, ", "))
+	}
+	if len(reasons) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(reasons, "; ")
+}

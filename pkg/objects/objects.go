@@ -1,0 +1,107 @@
+// Package objects creates and patches any Kubernetes objects as changes of a fault.Plan, under neutral names: what it leaves in sight looks
+// as if somebody had used kubectl.
+//
+// What is created carries a label, app.kubernetes.io/instance, whose value is its mark: a word made of a hash over the run, the step, and the
+// kinds, names and contents of all that the step creates, and of the object's own name, so that nobody sees what came together. The list is
+// in the ledger before the first object is there, so that a client may die at any moment: what has a name of the list and its mark was made
+// by this step. The mark is also what an undo believes: who can write the ledger, and nothing else, can put any name into a record, but not its
+// mark onto somebody's object. For what cannot carry one (a patched object, an object whose label the candidate took off) there is a
+// witness, a ClusterRole without rules whose name has the step's word.
+package objects
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// UndoKind is the ledger.Undo.Kind of objects that were created or patched.
+const UndoKind = "objects"
+
+// LabelInstance is on every object that is created; its value is the object's mark.
+const LabelInstance = "app.kubernetes.io/instance"
+
+// The field managers, as kubectl's.
+const (
+	ManagerCreate = "kubectl-create"
+	ManagerPatch  = "kubectl-patch"
+)
+
+// Object names an object, and the resource by which it is reached.
+type Object struct {
+	Group     string `json:"group,omitempty"`
+	Version   string `json:"version"`
+	Resource  string `json:"resource"` // deployments
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Sum is the SHA-256 of the manifest, in hexadecimal; empty for what is patched.
+	Sum string `json:"sum,omitempty"`
+	// UID is that of the object that was created or patched; empty until it was created.
+	UID string `json:"uid,omitempty"`
+}
+
+// APIVersion is as manifests have it: apps/v1.
+func (o Object) APIVersion() string {
+	return schema.GroupVersion{Group: o.Group, Version: o.Version}.String()
+}
+
+// GVR is what dynamic clients reach it by.
+func (o Object) GVR() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: o.Group, Version: o.Version, Resource: o.Resource}
+}
+
+// String names it for people: Deployment team-a/trainer.
+func (o Object) String() string {
+	if o.Namespace == "" {
+		return o.Kind + " " + o.Name
+	}
+	return o.Kind + " " + o.Namespace + "/" + o.Name
+}
+
+// same is whether both name one object, whatever is known of it.
+func (o Object) same(other Object) bool {
+	return o.Group == other.Group && o.Resource == other.Resource && o.Namespace == other.Namespace && o.Name == other.Name
+}
+
+func (o Object) isNamespace() bool { return o.Group == "" && o.Resource == "namespaces" }
+
+// is whether a live object is of the type that the name says: the resource alone could be another's.
+func (o Object) is(live *unstructured.Unstructured) bool {
+	return live.GroupVersionKind() == schema.GroupVersionKind{Group: o.Group, Version: o.Version, Kind: o.Kind}
+}
+
+// word names the witness of a step: fourteen letters and digits of a hash over everything that the undo would follow.
+func word(run, step string, d *Data) string {
+	plain := Data{Created: make([]Object, len(d.Created)), Patched: d.Patched, Edits: d.Edits}
+	for i, o := range d.Created {
+		o.UID = "" // is known later
+		plain.Created[i] = o
+	}
+	text, err := json.Marshal(plain)
+	if err != nil { // strings and what was read from JSON always marshal
+		return ""
+	}
+	return spell("%q %q %s", run, step, text)
+}
+
+// mark is the label of an object that a step creates.
+func mark(word string, o Object) string {
+	return spell("%q %q %q %q %q", word, o.Group, o.Resource, o.Namespace, o.Name)
+}
+
+// spell makes a word of a hash.
+func spell(format string, args ...any) string {
+	const letters = "23456789bcdfghjkmnpqrstvwxz" // no vowels, so that nothing comes out that could be read
+	sum := sha256.Sum256(fmt.Appendf(nil, format, args...))
+	var out strings.Builder
+	out.WriteByte(letters[8+int(sum[31])%(len(letters)-8)]) // a letter first
+	for _, b := range sum[:13] {
+		out.WriteByte(letters[int(b)%len(letters)])
+	}
+	return out.String()
+}

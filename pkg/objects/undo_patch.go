@@ -1,0 +1,109 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// patched takes back what is still as the patch left it. What somebody else has changed meanwhile stays.
+func (u undoing) patched(ctx context.Context) (ledger.State, string, error) {
+	o := *u.data.Patched
+	if o.Namespace != "" {
+		if goes, err := u.goes(ctx, o.Namespace); err != nil || goes {
+			return ledger.StateReverted, fmt.Sprintf("%s goes with its namespace, or is gone", o), err
+		}
+	}
+	var state ledger.State
+	var said string
+	for attempt := 1; ; attempt++ {
+		var err error
+		state, said, err = u.takeBack(ctx, o)
+		if err == nil {
+			break
+		}
+		if !apierrors.IsConflict(err) || attempt == attempts {
+			return "", "", err
+		}
+		select {
+		case <-ctx.Done():
+			return "", "", fmt.Errorf("patch %s: %w", o, errors.Join(context.Cause(ctx), err))
+		case <-time.After(attemptPause):
+		}
+	}
+	if u.data.Witness {
+		if err := deleteWitness(ctx, u.Dynamic, u.word); err != nil {
+			return "", "", err
+		}
+	}
+	return state, said, nil
+}
+
+func (u undoing) takeBack(ctx context.Context, o Object) (ledger.State, string, error) {
+	live, err := u.live(ctx, o)
+	switch {
+	case err != nil:
+		return "", "", err
+	case live == nil:
+		return ledger.StateSuperseded, fmt.Sprintf("%s is not there any more", o), nil
+	case string(live.GetUID()) != o.UID:
+		return ledger.StateSuperseded, fmt.Sprintf("%s is another one than was patched (uid %s, not %s), and was left alone", o, live.GetUID(), o.UID), nil
+	}
+	desired := live.DeepCopy()
+	var back, theirs []Edit
+	for _, e := range slices.Backward(u.data.Edits) {
+		changed, others := e.takeBack(desired.Object)
+		if changed {
+			back = append(back, e)
+		}
+		if others {
+			theirs = append(theirs, e)
+		}
+	}
+	if len(back) > 0 {
+		if err := u.believe(ctx, o, back); err != nil {
+			return "", "", err
+		}
+		u.report(fmt.Sprintf("putting back %s of %s", paths(back), o))
+		if err := write(ctx, u.Dynamic, o, live, desired); err != nil {
+			return "", "", err
+		}
+	}
+	if len(theirs) > 0 {
+		return ledger.StateSuperseded, fmt.Sprintf("%s: somebody has changed %s meanwhile, and that was left; it was %s before",
+			o, paths(theirs), was(theirs)), nil
+	}
+	if len(back) == 0 {
+		return ledger.StateReverted, fmt.Sprintf("%s is as it was", o), nil
+	}
+	return ledger.StateReverted, fmt.Sprintf("%s of %s is as it was", paths(back), o), nil
+}
+
+// believe refuses to write what a record says, if nobody but the ledger bears witness to it.
+func (u undoing) believe(ctx context.Context, o Object, edits []Edit) error {
+	witness := witnessOf(u.word)
+	if !u.data.Witness {
+		return fmt.Errorf("the record's undo is not believed: %s is in no namespace of the run, and the record names no witness", o)
+	}
+	ok, err := isWitnessed(ctx, u.Dynamic, u.word)
+	if err == nil && !ok {
+		err = fmt.Errorf("the record's undo is not believed, since %s is gone, which tells it from a forged one: if it is true, put %s of %s back by hand "+
+			"(to %s) and revert again", witness, paths(edits), o, was(edits))
+	}
+	return err
+}
+
+func was(edits []Edit) string {
+	var all []string
+	for _, e := range edits {
+		all = append(all, brief(e.Was))
+	}
+	return strings.Join(all, ", ")
+}

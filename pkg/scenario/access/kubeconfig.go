@@ -1,0 +1,142 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+const (
+	// shortest is the shortest life of a token that the API server gives.
+	shortest = 10 * time.Minute
+	// extended is a life in seconds that the API server takes for that of a pod's token, and makes a year of.
+	// https://github.com/kubernetes/kubernetes/blob/master/pkg/serviceaccount/claims.go, WarnOnlyBoundTokenExpirationPeriod
+	extended = 60*60 + 7
+	// tolerated is how much longer or shorter a life may be without a note: the clocks differ, and the API server rounds.
+	tolerated = time.Minute
+)
+
+// Issued is a kubeconfig.
+type Issued struct {
+	Kubeconfig []byte
+	// Until is when its token ends, by the API server's clock.
+	Until time.Time
+	// Note says when that is not when it was asked for, and why; else empty.
+	Note string
+}
+
+// Kubeconfig returns a kubeconfig for the account that ends at until. Its token cannot end earlier than ten minutes from now, and the API
+// server may give it another life: see Issued.Note. config is the trainer's, of which the address and the CA are taken, and nothing by which
+// the trainer is known.
+func Kubeconfig(ctx context.Context, client kubernetes.Interface, config *rest.Config, id string, a scenario.Access, until time.Time) (Issued, error) {
+	now := time.Now()
+	if !until.After(now) {
+		return Issued{}, fmt.Errorf("the exercise's time was over at %s: end it, and start it again", until.Format(time.RFC3339))
+	}
+	cluster, err := clusterOf(config)
+	if err != nil {
+		return Issued{}, err
+	}
+	asked := max(until.Sub(now), shortest)
+	seconds := int64(asked.Round(time.Second) / time.Second)
+	if seconds == extended {
+		seconds++
+	}
+	namespace, account := Account(id)
+	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+	if err != nil {
+		return Issued{}, explain(err, namespace, account)
+	}
+	if token.Status.Token == "" {
+		return Issued{}, errors.New("the API server gave an empty token: does it know TokenRequest (Kubernetes 1.24 and later do)?")
+	}
+	text, err := write(cluster, token.Status.Token, a)
+	if err != nil {
+		return Issued{}, err
+	}
+	ends := token.Status.ExpirationTimestamp.Time
+	return Issued{Kubeconfig: text, Until: ends, Note: note(ends, until, asked, now)}, nil
+}
+
+func explain(err error, namespace, account string) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("make a token for the candidate: %w: you need create on serviceaccounts/token in namespace %s", err, namespace)
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("make a token for the candidate: service account %s/%s is not there: end the exercise, and start it again: %w",
+			namespace, account, err)
+	}
+	return fmt.Errorf("make a token for the candidate: %w", err)
+}
+
+// note says what is odd about the life of a token.
+func note(ends, until time.Time, asked time.Duration, now time.Time) string {
+	clock := func(t time.Time) string { return t.Local().Format("15:04:05") }
+	switch wanted := now.Add(asked); {
+	case ends.Before(wanted.Add(-tolerated)):
+		return fmt.Sprintf("the candidate's token ends at %s, before the time box at %s: the API server gives no longer ones "+
+			"(--service-account-max-token-expiration); write another kubeconfig before then", clock(ends), clock(until))
+	case ends.After(wanted.Add(tolerated)):
+		return fmt.Sprintf("the candidate's token lives until %s, longer than the time box until %s: the API server decided so; "+
+			"ending the exercise deletes its account, and the token ends with it", clock(ends), clock(until))
+	case wanted.After(until.Add(tolerated)):
+		return fmt.Sprintf("the candidate's token lives until %s, longer than the time box until %s: no token lives less than ten minutes; "+
+			"ending the exercise deletes its account, and the token ends with it", clock(ends), clock(until))
+	}
+	return ""
+}
+
+// clusterOf is where the API server is and how it is known, with files read: the candidate has none of the trainer's.
+func clusterOf(config *rest.Config) (*clientcmdapi.Cluster, error) {
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("the address of the API server: %w", err)
+	}
+	ca := config.CAData
+	if len(ca) == 0 && config.CAFile != "" {
+		if ca, err = os.ReadFile(config.CAFile); err != nil {
+			return nil, fmt.Errorf("read the CA of the API server: %w", err)
+		}
+	}
+	cluster := &clientcmdapi.Cluster{
+		Server: base.String(), CertificateAuthorityData: ca, InsecureSkipTLSVerify: config.Insecure, TLSServerName: config.ServerName,
+		DisableCompression: config.DisableCompression,
+	}
+	if config.Proxy != nil {
+		if proxy, err := config.Proxy(&http.Request{URL: base}); err == nil && proxy != nil {
+			cluster.ProxyURL = proxy.String()
+		}
+	}
+	return cluster, nil
+}
+
+func write(cluster *clientcmdapi.Cluster, token string, a scenario.Access) ([]byte, error) {
+	context := &clientcmdapi.Context{Cluster: "lab", AuthInfo: "candidate"}
+	if len(a.Namespaces) > 0 {
+		context.Namespace = a.Namespaces[0]
+	}
+	text, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"lab": cluster},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"candidate": {Token: token}},
+		Contexts:       map[string]*clientcmdapi.Context{"lab": context},
+		CurrentContext: "lab",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write the candidate's kubeconfig: %w", err)
+	}
+	return text, nil
+}

@@ -1,0 +1,132 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// Verify asks the API server what the account really may do, once Objects are there, and fails when it could read the ledger or take
+// more rights: other bindings, of all service accounts for instance, count as well. The notes are what a trainer should know.
+func Verify(ctx context.Context, client kubernetes.Interface, id, ledgerNamespace string, a scenario.Access) (notes []string, err error) {
+	forbidden := forbiddenTo(id, ledgerNamespace, a)
+	allowed := make([]bool, len(forbidden))
+	group, asking := errgroup.WithContext(ctx)
+	group.SetLimit(8)
+	for i, question := range forbidden {
+		group.Go(func() error {
+			review, err := client.AuthorizationV1().SubjectAccessReviews().Create(asking, reviewOf(id, question), metav1.CreateOptions{})
+			if err != nil {
+				return fmt.Errorf("ask what the candidate may do: %w: you need create on subjectaccessreviews", err)
+			}
+			allowed[i] = review.Status.Allowed
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var may []string
+	for i, question := range forbidden {
+		if allowed[i] {
+			may = append(may, inWords(question))
+		}
+	}
+	if len(may) > 0 {
+		return nil, fmt.Errorf("the candidate, %s, could find the answer, for it may %s: look for bindings of system:serviceaccounts or "+
+			"system:authenticated that give it, or use a cluster where the candidate has no more than this", User(id), strings.Join(may, ", "))
+	}
+	return notesOn(ctx, client, a)
+}
+
+// forbiddenTo is what would open the ledger or lead to it.
+func forbiddenTo(id, ledgerNamespace string, a scenario.Access) []authorizationv1.ResourceAttributes {
+	ask := func(namespace, group, verb string, resources ...string) []authorizationv1.ResourceAttributes {
+		var all []authorizationv1.ResourceAttributes
+		for _, resource := range resources {
+			name, sub, _ := strings.Cut(resource, "/")
+			all = append(all, authorizationv1.ResourceAttributes{Namespace: namespace, Group: group, Verb: verb, Resource: name, Subresource: sub})
+		}
+		return all
+	}
+	own, _ := Account(id)
+	all := slices.Concat(
+		ask(ledgerNamespace, "", "get", "secrets", "configmaps", "pods", "pods/log", "pods/exec", "events"),
+		ask(ledgerNamespace, "", "list", "secrets", "configmaps", "pods", "events"),
+		ask(ledgerNamespace, "", "create", "pods", "pods/exec", "serviceaccounts/token"),
+		ask(ledgerNamespace, "batch", "list", "jobs"),
+		ask(ledgerNamespace, "batch", "create", "jobs"),
+		ask(ledgerNamespace, "apps", "create", "deployments"),
+		ask(ledgerNamespace, "coordination.k8s.io", "list", "leases"),
+		ask(ledgerNamespace, "events.k8s.io", "list", "events"),
+		ask(ledgerNamespace, rbacv1.GroupName, "create", "rolebindings"),
+		ask("", "", "impersonate", "users", "groups"),
+		ask("", "", "get", "nodes/proxy"),
+		ask("", "", "create", "nodes/proxy"),
+		ask("", "", "patch", "namespaces"),
+		ask("", rbacv1.GroupName, "escalate", "clusterroles"),
+		ask("", rbacv1.GroupName, "bind", "clusterroles"),
+		ask("", "certificates.k8s.io", "approve", "certificatesigningrequests"),
+	)
+	for _, system := range []string{metav1.NamespaceSystem, own} {
+		if !slices.Contains(a.Namespaces, system) {
+			all = append(all, ask(system, "", "create", "pods", "serviceaccounts/token")...)
+			all = append(all, ask(system, "", "get", "secrets")...)
+		}
+	}
+	for _, namespace := range a.Read {
+		if !slices.Contains(a.Namespaces, namespace) {
+			all = append(all, ask(namespace, "", "list", "secrets")...)
+		}
+	}
+	return all
+}
+
+func reviewOf(id string, question authorizationv1.ResourceAttributes) *authorizationv1.SubjectAccessReview {
+	namespace, _ := Account(id)
+	return &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: User(id), ResourceAttributes: &question,
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+	}}
+}
+
+func inWords(q authorizationv1.ResourceAttributes) string {
+	text := q.Verb + " " + q.Resource
+	if q.Subresource != "" {
+		text += "/" + q.Subresource
+	}
+	if q.Namespace != "" {
+		text += " in " + q.Namespace
+	}
+	return text
+}
+
+// notesOn looks at which pods the namespaces admit.
+func notesOn(ctx context.Context, client kubernetes.Interface, a scenario.Access) ([]string, error) {
+	var notes []string
+	if a.NodeShell {
+		notes = append(notes, "the candidate is root on the nodes, and finds the answer there if it looks for it")
+	}
+	for i, name := range a.Namespaces {
+		namespace, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return notes, fmt.Errorf("look at the candidate's namespace: %w", err)
+		}
+		level := namespace.Labels[enforce]
+		if (i > 0 || !a.NodeShell) && level != baseline && level != restricted {
+			notes = append(notes, fmt.Sprintf("namespace %s admits privileged pods, with which the candidate is root on the nodes: "+
+				"kubectl label namespace %s %s=%s", name, name, enforce, baseline))
+		}
+	}
+	return notes, nil
+}

@@ -1,0 +1,219 @@
+package baseline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	defaultLimit    = 10_000
+	defaultParallel = 8
+	// page is how many objects one request lists, and patience how long it may take: an aggregated API server may hang.
+	page     = 500
+	patience = 30 * time.Second
+)
+
+// Capture lists all objects of all kinds. A kind that cannot be listed is in Missing; an error means that the API server is away or that
+// nothing may be listed. It asks about once per kind: a client with a rate limit of 5 per second makes it slow.
+func Capture(ctx context.Context, objects dynamic.Interface, kinds discovery.DiscoveryInterface, options Options) (*Baseline, error) {
+	c := &capture{
+		client: objects, options: options, gone: map[string]bool{},
+		b: &Baseline{Taken: time.Now().UTC(), kinds: map[schema.GroupKind]string{}, objects: map[key]*object{}},
+	}
+	if c.options.Limit == 0 {
+		c.options.Limit = defaultLimit
+	}
+	if c.options.Parallel == 0 {
+		c.options.Parallel = defaultParallel
+	}
+	resources, err := c.discover(ctx, kinds)
+	if err != nil {
+		return nil, err
+	}
+	c.readSalt(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(c.options.Parallel)
+	for _, r := range resources {
+		group.Go(func() error { return c.list(ctx, r) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, fmt.Errorf("capture the baseline: %w", err)
+	}
+	if len(c.b.kinds) == 0 {
+		return nil, fmt.Errorf("capture the baseline: nothing can be listed: %s", strings.Join(c.b.Missing, "; "))
+	}
+	c.dropTerminating()
+	slices.Sort(c.b.Missing)
+	return c.b, nil
+}
+
+// capture is one going on.
+type capture struct {
+	client  dynamic.Interface
+	options Options
+	// salt makes the hashes of Secrets this cluster's own; both sides of a comparison have the same.
+	salt []byte
+
+	mu    sync.Mutex
+	b     *Baseline
+	whole int
+	gone  map[string]bool // namespaces that are going away
+}
+
+// resource is a kind that can be listed.
+type resource struct {
+	schema.GroupVersionResource
+	kind schema.GroupKind
+}
+
+// discover returns the kinds, each once, in the version that the API server prefers.
+func (c *capture) discover(ctx context.Context, kinds discovery.DiscoveryInterface) ([]resource, error) {
+	if cached, is := kinds.(discovery.CachedDiscoveryInterface); is {
+		cached.Invalidate() // a CustomResourceDefinition may have come since
+	}
+	lists, err := discovery.ToDiscoveryInterfaceWithContext(kinds).ServerPreferredResourcesWithContext(ctx)
+	var partly *discovery.ErrGroupDiscoveryFailed
+	switch {
+	case errors.As(err, &partly): // an aggregated API server that is away
+		for version, why := range partly.Groups {
+			c.missing(version.String(), why)
+		}
+	case err != nil:
+		return nil, fmt.Errorf("capture the baseline: ask for the kinds of the API server: %w", err)
+	}
+	var found []resource
+	for _, list := range lists {
+		version, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			continue
+		}
+		for _, r := range list.APIResources {
+			kind := schema.GroupKind{Group: version.Group, Kind: r.Kind}
+			if slices.Contains(r.Verbs, "list") && !ephemeral(kind) {
+				found = append(found, resource{version.WithResource(r.Name), kind})
+			}
+		}
+	}
+	return found, nil
+}
+
+func (c *capture) missing(what string, why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.b.Missing = append(c.b.Missing, fmt.Sprintf("%s: %v", what, why))
+}
+
+func (c *capture) readSalt(ctx context.Context) {
+	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	// Who may not read it gets hashes without salt, each time.
+	if system, err := c.client.Resource(namespaces).Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}); err == nil {
+		c.salt = []byte(system.GetUID())
+	}
+}
+
+// list keeps the objects of a kind. A page that lost its place, as on a busy cluster after five minutes, makes it begin anew without pages.
+func (c *capture) list(ctx context.Context, r resource) error {
+	options := metav1.ListOptions{Limit: page}
+	for {
+		list, err := c.page(ctx, r, options)
+		var status apierrors.APIStatus
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case apierrors.IsResourceExpired(err) && options.Continue != "":
+			options = metav1.ListOptions{}
+			continue
+		case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err): // its CustomResourceDefinition was deleted meanwhile
+			return nil
+		case errors.As(err, &status):
+			c.missing(r.GroupResource().String(), err)
+			return nil
+		default:
+			return fmt.Errorf("list %s: %w", r.GroupResource(), err)
+		}
+		for i := range list.Items {
+			c.keep(r, &list.Items[i])
+		}
+		next := list.GetContinue()
+		if next == "" || next == options.Continue { // the same place again would never end
+			break
+		}
+		options.Continue = next
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.b.kinds[r.kind] = r.Version
+	return nil
+}
+
+func (c *capture) page(ctx context.Context, r resource, options metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	list, err := c.client.Resource(r.GroupVersionResource).List(within, options)
+	if err != nil && ctx.Err() == nil && within.Err() != nil {
+		return nil, apierrors.NewTimeoutError(fmt.Sprintf("no answer within %s", patience), 0)
+	}
+	return list, err
+}
+
+// keep keeps one object, unless it is going away or not worth it.
+func (c *capture) keep(r resource, raw *unstructured.Unstructured) {
+	k := key{r.kind, raw.GetNamespace(), raw.GetName()}
+	namespace := k.namespace
+	if r.kind == (schema.GroupKind{Kind: "Namespace"}) {
+		namespace = k.name
+	}
+	if slices.Contains(c.options.Without, namespace) {
+		return
+	}
+	if raw.GetDeletionTimestamp() != nil {
+		if namespace == k.name && k.namespace == "" {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.gone[namespace] = true
+		}
+		return
+	}
+	body, worth := normalise(r.kind, raw.Object, c.salt)
+	if !worth {
+		return
+	}
+	body["apiVersion"], body["kind"] = r.GroupVersion().String(), r.kind.Kind // items of a list of a built-in kind have none
+	o := &object{version: r.Version, body: body}
+	c.mu.Lock()
+	whole := !alwaysHashed(r.kind) && (c.whole < c.options.Limit || namespace != "" && slices.Contains(c.options.Whole, namespace))
+	if whole {
+		c.whole++
+	}
+	c.mu.Unlock()
+	if !whole {
+		o.shrink()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.b.objects[k] = o
+}
+
+// dropTerminating drops what is in namespaces that are being deleted: it will be gone soon, and nobody deletes it now.
+func (c *capture) dropTerminating() {
+	for k := range c.b.objects {
+		if c.gone[k.namespace] {
+			delete(c.b.objects, k)
+		}
+	}
+}

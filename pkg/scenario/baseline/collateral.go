@@ -1,0 +1,117 @@
+package baseline
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// Collateral returns the differences that are neither allowed nor of our own objects. Of a changed object that has both allowed and other
+// fields, the others are left. What is allowed may have * in kind, namespace and name, as in path.Match; ours may be nil.
+func Collateral(differences []Difference, allowed []scenario.Allowed, ours func(scenario.Ref) bool) []Difference {
+	var left []Difference
+	for _, d := range differences {
+		if ours != nil && ours(d.Ref) {
+			continue
+		}
+		matching := slices.DeleteFunc(slices.Clone(allowed), func(a scenario.Allowed) bool { return !concerns(a, d.Ref) })
+		switch d.Kind {
+		case Created:
+			if !slices.ContainsFunc(matching, func(a scenario.Allowed) bool { return a.Created }) {
+				left = append(left, d)
+			}
+		case Deleted:
+			if !slices.ContainsFunc(matching, func(a scenario.Allowed) bool { return a.Deleted }) {
+				left = append(left, d)
+			}
+		default:
+			if d, damaged := without(d, matching); damaged {
+				left = append(left, d)
+			}
+		}
+	}
+	return left
+}
+
+func concerns(a scenario.Allowed, ref scenario.Ref) bool {
+	return matches(a.Kind, ref.Kind) && matches(a.Namespace, ref.Namespace) && matches(a.Name, ref.Name)
+}
+
+func matches(pattern, name string) bool {
+	if pattern == "" {
+		return true
+	}
+	ok, err := path.Match(pattern, name)
+	return err == nil && ok
+}
+
+// without returns the difference without the fields that are allowed.
+func without(d Difference, allowed []scenario.Allowed) (Difference, bool) {
+	edits := d.edits
+	if edits == nil { // it was stored and read again
+		for _, field := range d.Fields {
+			edits = append(edits, edit{field: field})
+		}
+	}
+	var rest []edit
+	for _, e := range edits {
+		if !slices.ContainsFunc(allowed, func(a scenario.Allowed) bool { return fieldAllowed(a.Fields, e.field) }) {
+			rest = append(rest, e)
+		}
+	}
+	if len(rest) == len(edits) {
+		return d, len(rest) > 0
+	}
+	return changed(keyOf(d.Ref), &object{version: versionOf(d.Ref)}, rest), len(rest) > 0
+}
+
+func versionOf(ref scenario.Ref) string {
+	return ref.APIVersion[strings.LastIndexByte(ref.APIVersion, '/')+1:]
+}
+
+// fieldAllowed is whether the field is one of those or lies below one; no fields mean all.
+func fieldAllowed(fields []string, field string) bool {
+	if len(fields) == 0 {
+		return true
+	}
+	at := segments(field)
+	return slices.ContainsFunc(fields, func(f string) bool {
+		allowed := segments(f)
+		return len(allowed) <= len(at) && slices.Equal(allowed, at[:len(allowed)])
+	})
+}
+
+// join adds a name to a path; one with dots in it, such as a label's, stands in brackets.
+func join(path, name string) string {
+	switch {
+	case strings.ContainsAny(name, "./[] ") || name == "":
+		return path + "[" + name + "]"
+	case path == "":
+		return name
+	}
+	return path + "." + name
+}
+
+// segments takes a path apart: metadata.labels[example.com/team] is metadata, labels and example.com/team.
+func segments(field string) []string {
+	var all []string
+	for field != "" {
+		var name string
+		if field[0] == '[' {
+			if end := strings.IndexByte(field, ']'); end > 0 {
+				name, field = strings.Trim(field[1:end], `"'`), strings.TrimPrefix(field[end+1:], ".")
+				all = append(all, name)
+				continue
+			}
+		}
+		end := strings.IndexAny(field[1:], ".[") + 1
+		if end == 0 {
+			return append(all, field)
+		}
+		name, field = field[:end], strings.TrimPrefix(field[end:], ".")
+		all = append(all, name)
+	}
+	return all
+}

@@ -1,0 +1,149 @@
+package baseline
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// edit is one field that differs.
+type edit struct {
+	field   string
+	was, is string
+	now     any
+}
+
+// compareObjects returns the fields that differ, sorted.
+func compareObjects(kind schema.GroupKind, was, is *object) []edit {
+	var edits []edit
+	if uid := mapAt(was.body, "metadata")["uid"]; hasIdentity(kind) && uid != mapAt(is.body, "metadata")["uid"] {
+		edits = append(edits, edit{field: "metadata.uid", was: show(uid), is: show(mapAt(is.body, "metadata")["uid"])})
+	}
+	if was.hashes != nil || is.hashes != nil {
+		edits = append(edits, compareHashes(was.fieldHashes(), is.fieldHashes())...)
+	} else {
+		c := comparison{kind: kind}
+		c.values("", was.body, is.body)
+		edits = append(edits, c.edits...)
+	}
+	slices.SortFunc(edits, func(a, b edit) int { return strings.Compare(a.field, b.field) })
+	return edits
+}
+
+func compareHashes(was, is map[string]string) []edit {
+	var edits []edit
+	for field := range union(was, is) {
+		if was[field] != is[field] {
+			edits = append(edits, edit{field: field})
+		}
+	}
+	return edits
+}
+
+// comparison collects the fields in which two objects differ.
+type comparison struct {
+	kind  schema.GroupKind
+	edits []edit
+}
+
+func (c *comparison) values(path string, was, is any) {
+	if path == "metadata.uid" {
+		return // its own rule
+	}
+	a, mapBefore := was.(map[string]any)
+	b, mapAfter := is.(map[string]any)
+	if mapBefore && mapAfter || mapBefore && is == nil || mapAfter && was == nil { // the fields of one that is not there are not there
+		for name := range union(a, b) {
+			c.values(join(path, name), a[name], b[name])
+		}
+		return
+	}
+	x, listBefore := was.([]any)
+	y, listAfter := is.([]any)
+	if listBefore && listAfter && len(x) == len(y) && allMaps(x) && allMaps(y) {
+		for i := range x {
+			c.values(fmt.Sprintf("%s[%d]", path, i), x[i], y[i])
+		}
+		return
+	}
+	// A field that is empty says as much as one that is not there.
+	if reflect.DeepEqual(was, is) || empty(was) && empty(is) || was == nil && filledIn(c.kind, path) {
+		return
+	}
+	e := edit{field: path, was: show(was), is: show(is), now: is}
+	if c.kind == (schema.GroupKind{Kind: "Secret"}) && strings.Contains(path, "ata") {
+		e.was, e.is = hidden(was), hidden(is)
+	}
+	c.edits = append(c.edits, e)
+}
+
+// filledIn is whether a controller fills in the field of an object that was made without.
+func filledIn(kind schema.GroupKind, path string) bool {
+	return slices.Contains([]string{
+		"Pod spec.nodeName", "PersistentVolumeClaim spec.volumeName", "Node spec.providerID", "Service spec.loadBalancerClass",
+	}, kind.String()+" "+path)
+}
+
+func hidden(value any) string {
+	if value == nil {
+		return ""
+	}
+	return "(secret)"
+}
+
+func empty(value any) bool {
+	switch value := value.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		return len(value) == 0
+	case []any:
+		return len(value) == 0
+	}
+	return false
+}
+
+func allMaps(list []any) bool {
+	return !slices.ContainsFunc(list, func(v any) bool { _, is := v.(map[string]any); return !is })
+}
+
+func union[V any](a, b map[string]V) map[string]struct{} {
+	all := map[string]struct{}{}
+	for name := range maps.Keys(a) {
+		all[name] = struct{}{}
+	}
+	for name := range maps.Keys(b) {
+		all[name] = struct{}{}
+	}
+	return all
+}
+
+// show is a value in a line.
+func show(value any) string {
+	const longest = 160
+	if value == nil {
+		return ""
+	}
+	text, is := value.(string)
+	if !is {
+		data, err := json.Marshal(value)
+		if err != nil {
+			return err.Error()
+		}
+		text = string(data)
+	}
+	if len(text) <= longest {
+		return text
+	}
+	cut := longest
+	for !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut] + "..."
+}

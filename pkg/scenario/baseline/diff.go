@@ -1,0 +1,176 @@
+package baseline
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// Kind is what became of an object.
+type Kind string
+
+// The kinds of difference.
+const (
+	Created Kind = "created"
+	Deleted Kind = "deleted"
+	Changed Kind = "changed"
+)
+
+// Difference is one object that is not as it was.
+type Difference struct {
+	Ref  scenario.Ref `json:"ref"`
+	Kind Kind         `json:"kind"`
+	// Fields are those that differ in a changed object, sorted: spec.replicas, metadata.labels[example.com/team], spec.containers[0].image. Of
+	// objects that are not whole they are those of the first two levels. metadata.uid is for one that was deleted and made anew.
+	Fields []string `json:"fields,omitempty"`
+	// Before and After are what was in them and what is, shortened; of Secrets only that it differs.
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
+
+	edits []edit
+}
+
+// String is the difference in a line: Deployment team/web changed: spec.replicas (2, now 0).
+func (d Difference) String() string {
+	name := d.Ref.Name
+	if d.Ref.Namespace != "" {
+		name = d.Ref.Namespace + "/" + name
+	}
+	text := d.Ref.Kind + " " + name + " " + string(d.Kind)
+	if len(d.Fields) == 0 {
+		return text
+	}
+	text += ": " + strings.Join(d.Fields, ", ")
+	if len(d.Fields) == 1 && (d.Before != "" || d.After != "") {
+		text += " (" + d.Before + ", now " + d.After + ")"
+	}
+	return text
+}
+
+// Diff returns what became of the objects of before: deletions of namespaces first, else sorted. Kinds that one of the two could not list are
+// left out.
+func Diff(before, after *Baseline) []Difference {
+	var found []Difference
+	scaled := scaledBy(before, after)
+	for k, was := range before.objects {
+		if _, comparable := after.kinds[k.kind]; !comparable {
+			continue
+		}
+		is := after.objects[k]
+		switch {
+		case is == nil && !goesByItself(k, was):
+			found = append(found, Difference{Ref: k.ref(was.version), Kind: Deleted})
+		case is != nil && is.version == was.version:
+			if edits := slices.DeleteFunc(compareObjects(k.kind, was, is), func(e edit) bool { return scaled.explains(k, e) }); len(edits) > 0 {
+				found = append(found, changed(k, was, edits))
+			}
+		}
+	}
+	for k, is := range after.objects {
+		if _, comparable := before.kinds[k.kind]; comparable && before.objects[k] == nil && !comesByItself(k, is) {
+			found = append(found, Difference{Ref: k.ref(is.version), Kind: Created})
+		}
+	}
+	slices.SortFunc(found, func(a, b Difference) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), keyOf(a.Ref).compare(keyOf(b.Ref)))
+	})
+	return found
+}
+
+func rank(d Difference) int {
+	if d.Kind == Deleted && d.Ref.Kind == "Namespace" && d.Ref.APIVersion == "v1" {
+		return 0
+	}
+	return 1
+}
+
+// changed puts a difference together from the edits, which are sorted.
+func changed(k key, was *object, edits []edit) Difference {
+	d := Difference{Ref: k.ref(was.version), Kind: Changed, edits: edits}
+	var before, after []string
+	for _, e := range edits {
+		d.Fields = append(d.Fields, e.field)
+		before, after = append(before, e.was), append(after, e.is)
+	}
+	d.Before, d.After = brief(d.Fields, before), brief(d.Fields, after)
+	return d
+}
+
+// brief shows some values.
+func brief(fields, values []string) string {
+	if len(values) == 1 {
+		return values[0]
+	}
+	const shown = 3
+	var text []string
+	for i, value := range values[:min(len(values), shown)] {
+		text = append(text, fields[i]+": "+value)
+	}
+	if len(values) > shown {
+		text = append(text, "...")
+	}
+	return strings.Join(text, ", ")
+}
+
+// goesByItself is whether an object may vanish without anybody's doing.
+func goesByItself(k key, o *object) bool {
+	if (k.kind == schema.GroupKind{Group: "batch", Kind: "Job"}) {
+		return mapAt(o.body, "spec")["ttlSecondsAfterFinished"] != nil
+	}
+	return isDefaultAccount(k, o)
+}
+
+// comesByItself is whether an object may appear without anybody's doing: a cluster's autoscaler makes nodes, which have a providerID.
+func comesByItself(k key, o *object) bool {
+	if (k.kind == schema.GroupKind{Kind: "Node"}) {
+		return mapAt(o.body, "spec")["providerID"] != nil
+	}
+	return isDefaultAccount(k, o)
+}
+
+// isDefaultAccount is whether it is the service account that each namespace gets and gets again, as it comes.
+func isDefaultAccount(k key, o *object) bool {
+	if k.kind != (schema.GroupKind{Kind: "ServiceAccount"}) || k.name != "default" || o.hashes != nil {
+		return false
+	}
+	return o.body["imagePullSecrets"] == nil && o.body["automountServiceAccountToken"] == nil && mapAt(o.body, "metadata", "annotations") == nil
+}
+
+// scalers are the objects that autoscalers scale, with their bounds.
+type scalers map[key][2]int64
+
+// scaledBy returns what HorizontalPodAutoscalers that were there at both times scale. Their replicas are the autoscaler's.
+func scaledBy(before, after *Baseline) scalers {
+	all := scalers{}
+	for k, o := range before.objects {
+		spec := mapAt(o.body, "spec")
+		now := after.objects[k]
+		if (k.kind != schema.GroupKind{Group: "autoscaling", Kind: "HorizontalPodAutoscaler"}) || now == nil || spec == nil ||
+			!maps.Equal(o.fieldHashes(), now.fieldHashes()) {
+			continue
+		}
+		target := mapAt(spec, "scaleTargetRef")
+		api, _ := target["apiVersion"].(string)
+		kind, _ := target["kind"].(string)
+		name, _ := target["name"].(string)
+		least, set := spec["minReplicas"].(int64)
+		if !set {
+			least = 1
+		}
+		most, _ := spec["maxReplicas"].(int64)
+		all[keyOf(scenario.Ref{APIVersion: api, Kind: kind, Namespace: k.namespace, Name: name})] = [2]int64{least, most}
+	}
+	return all
+}
+
+// explains is whether an autoscaler may have made the edit.
+func (s scalers) explains(k key, e edit) bool {
+	bounds, scaled := s[k]
+	replicas, is := e.now.(int64)
+	return scaled && is && e.field == "spec.replicas" && replicas >= bounds[0] && replicas <= bounds[1]
+}

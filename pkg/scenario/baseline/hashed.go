@@ -1,0 +1,58 @@
+package baseline
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+)
+
+// shrink keeps of an object its names, labels and the hashes of its fields.
+func (o *object) shrink() {
+	o.hashes = hashFields(o.body)
+	metadata := mapAt(o.body, "metadata")
+	kept := map[string]any{}
+	for _, name := range []string{"name", "namespace", "uid", "labels"} {
+		if value, is := metadata[name]; is {
+			kept[name] = value
+		}
+	}
+	o.body = map[string]any{"apiVersion": o.body["apiVersion"], "kind": o.body["kind"], "metadata": kept}
+}
+
+// fieldHashes are an object's, whole or not.
+func (o *object) fieldHashes() map[string]string {
+	if o.hashes != nil {
+		return o.hashes
+	}
+	return hashFields(o.body)
+}
+
+// hashFields returns a hash of each field of the first two levels.
+func hashFields(body map[string]any) map[string]string {
+	all := map[string]string{}
+	for name, value := range body {
+		inner, is := value.(map[string]any)
+		switch {
+		case slices.Contains([]string{"apiVersion", "kind"}, name):
+		case is:
+			for sub, value := range inner {
+				if name != "metadata" || slices.Contains([]string{"labels", "annotations", "ownerReferences"}, sub) {
+					all[join(name, sub)] = hashValue(value)
+				}
+			}
+		default:
+			all[name] = hashValue(value)
+		}
+	}
+	return all
+}
+
+func hashValue(value any) string {
+	data, err := json.Marshal(value) // with sorted keys
+	if err != nil {
+		return err.Error()
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}

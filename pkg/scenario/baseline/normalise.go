@@ -1,0 +1,260 @@
+package baseline
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// longest is the length of the longest string that is kept; longer ones are hashes.
+const longest = 8 << 10
+
+// normalise takes out of an object what it does not say itself: its status, what the API server counts, and what controllers note on it. It
+// changes the object. Not worth keeping are those that a controller made from another one.
+func normalise(kind schema.GroupKind, o map[string]any, salt []byte) (body map[string]any, worth bool) {
+	metadata, _ := o["metadata"].(map[string]any)
+	if metadata == nil || derived(kind, metadata) || !special(kind, o, metadata) {
+		return nil, false
+	}
+	delete(o, "status")
+	if kind == (schema.GroupKind{Kind: "Secret"}) {
+		hide(o, salt)
+	}
+	o["metadata"] = normaliseMetadata(kind, metadata)
+	dropField(o, "spec", "template", "metadata", "creationTimestamp") // null, of old clients
+	return shorten(o, salt).(map[string]any), true
+}
+
+func normaliseMetadata(kind schema.GroupKind, metadata map[string]any) map[string]any {
+	kept := map[string]any{}
+	for _, name := range []string{"name", "namespace", "uid", "labels", "annotations"} {
+		if value, is := metadata[name]; is {
+			kept[name] = value
+		}
+	}
+	if annotations, is := kept["annotations"].(map[string]any); is {
+		maps.DeleteFunc(annotations, func(name string, _ any) bool { return noted(kind, name) })
+		if len(annotations) == 0 {
+			delete(kept, "annotations")
+		}
+	}
+	if labels, is := kept["labels"].(map[string]any); is {
+		maps.DeleteFunc(labels, func(name string, _ any) bool { return labelled(kind, name) })
+		if len(labels) == 0 {
+			delete(kept, "labels")
+		}
+	}
+	owners, _ := metadata["ownerReferences"].([]any)
+	var names []any
+	for _, each := range owners {
+		if owner, is := each.(map[string]any); is { // without the UID: an owner that was made anew owns as before
+			names = append(names, map[string]any{"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["name"]})
+		}
+	}
+	if names != nil {
+		kept["ownerReferences"] = names
+	}
+	return kept
+}
+
+// noted is whether controllers write the annotation by themselves.
+func noted(kind schema.GroupKind, name string) bool {
+	if kind == (schema.GroupKind{Kind: "Node"}) {
+		return true // kubelets, network plugins and detectors; what matters to pods is in labels and taints
+	}
+	domain, _, _ := strings.Cut(name, "/")
+	return slices.Contains([]string{
+		"kubectl.kubernetes.io/last-applied-configuration", // repeats the object
+		"deprecated.daemonset.template.generation", "control-plane.alpha.kubernetes.io/leader",
+		"endpoints.kubernetes.io/last-change-trigger-time", "batch.kubernetes.io/job-tracking", "kubernetes.io/limit-ranger",
+	}, name) || slices.Contains([]string{
+		"deployment.kubernetes.io", "pv.kubernetes.io", "volume.kubernetes.io", "volume.beta.kubernetes.io", "autoscaling.alpha.kubernetes.io",
+		"cni.projectcalico.org", "k8s.v1.cni.cncf.io", "k8s.ovn.org", "cloud.google.com", "lifecycle.cattle.io", "openshift.io", "security.openshift.io",
+	}, domain) || strings.HasPrefix(name, "kubernetes.io/config.") // of static pods: the time of the kubelet's start
+}
+
+// labelled is whether controllers write the label by themselves.
+func labelled(kind schema.GroupKind, name string) bool {
+	switch kind.String() {
+	case "Node":
+		return name == "nvidia.com/gfd.timestamp"
+	case "Secret":
+		return strings.HasPrefix(name, "kubernetes.io/legacy-token-")
+	case "Pod": // copied from the node when it is bound
+		return name == "topology.kubernetes.io/zone" || name == "topology.kubernetes.io/region"
+	case "Job.batch":
+		return isControllerUID(name)
+	}
+	return false
+}
+
+func isControllerUID(label string) bool {
+	return label == "controller-uid" || label == "batch.kubernetes.io/controller-uid"
+}
+
+// special takes out of kinds in which controllers write beside the status what they write. It returns false for an object that is not worth
+// keeping.
+func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
+	switch kind.String() {
+	case "ConfigMap": // these are in each namespace, and written anew when somebody changes them
+		return metadata["name"] != "kube-root-ca.crt" && metadata["name"] != "openshift-service-ca.crt"
+	case "Secret":
+		if o["type"] == "kubernetes.io/service-account-token" {
+			delete(o, "data") // a controller puts the token in, later
+		}
+		return o["type"] != "bootstrap.kubernetes.io/token"
+	case "ServiceAccount":
+		delete(o, "secrets")
+	case "Node":
+		normaliseNode(o)
+	case "Pod":
+		normalisePod(o)
+	case "Service":
+		normaliseService(o)
+	case "PersistentVolume":
+		return normaliseVolume(o, metadata)
+	case "Job.batch": // one that was made anew has other ones
+		for _, path := range [][]string{{"spec", "selector", "matchLabels"}, {"spec", "template", "metadata", "labels"}} {
+			maps.DeleteFunc(mapAt(o, path...), func(name string, _ any) bool { return isControllerUID(name) })
+		}
+	case "ClusterRole.rbac.authorization.k8s.io":
+		if o["aggregationRule"] != nil {
+			delete(o, "rules") // a controller collects them
+		}
+	case "MutatingWebhookConfiguration.admissionregistration.k8s.io", "ValidatingWebhookConfiguration.admissionregistration.k8s.io":
+		dropBundles(o)
+	case "APIService.apiregistration.k8s.io":
+		dropField(o, "spec", "caBundle")
+	case "CustomResourceDefinition.apiextensions.k8s.io":
+		dropField(o, "spec", "conversion", "webhook", "clientConfig", "caBundle")
+	}
+	return true
+}
+
+// dropBundles drops the certificates that operators renew in webhooks.
+func dropBundles(o map[string]any) {
+	webhooks, _ := o["webhooks"].([]any)
+	for _, each := range webhooks {
+		if webhook, is := each.(map[string]any); is {
+			dropField(webhook, "clientConfig", "caBundle")
+		}
+	}
+}
+
+func normaliseNode(o map[string]any) {
+	spec := mapAt(o, "spec")
+	for _, name := range []string{"podCIDR", "podCIDRs"} {
+		delete(spec, name)
+	}
+	taints, _ := spec["taints"].([]any)
+	taints = slices.DeleteFunc(taints, func(each any) bool {
+		taint, _ := each.(map[string]any)
+		delete(taint, "timeAdded")
+		key, _ := taint["key"].(string)
+		// These follow the node's conditions, and spec.unschedulable.
+		return strings.HasPrefix(key, "node.kubernetes.io/") || strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
+	})
+	if delete(spec, "taints"); len(taints) > 0 {
+		slices.SortFunc(taints, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		spec["taints"] = taints
+	}
+	if spec["unschedulable"] == false {
+		delete(spec, "unschedulable")
+	}
+}
+
+// tokenVolume is what the API server adds to each pod, with a random name.
+var tokenVolume = regexp.MustCompile(`^kube-api-access-[a-z0-9]{5}$`)
+
+func normalisePod(o map[string]any) {
+	spec := mapAt(o, "spec")
+	rename := func(of any, list string) {
+		holder, _ := of.(map[string]any)
+		items, _ := holder[list].([]any)
+		for _, each := range items {
+			item, _ := each.(map[string]any)
+			if name, is := item["name"].(string); is && tokenVolume.MatchString(name) {
+				item["name"] = "kube-api-access"
+			}
+		}
+	}
+	rename(spec, "volumes")
+	for _, list := range []string{"initContainers", "containers", "ephemeralContainers"} {
+		containers, _ := spec[list].([]any)
+		for _, container := range containers {
+			rename(container, "volumeMounts")
+		}
+	}
+}
+
+// normaliseService drops the addresses that the API server gave: a Service that was made anew serves by its name.
+func normaliseService(o map[string]any) {
+	spec := mapAt(o, "spec")
+	if spec["clusterIP"] != "None" {
+		delete(spec, "clusterIP")
+		delete(spec, "clusterIPs")
+	}
+	delete(spec, "healthCheckNodePort")
+}
+
+// normaliseVolume keeps volumes that somebody made; those that a provisioner made belong to their claims.
+func normaliseVolume(o, metadata map[string]any) bool {
+	annotations, _ := metadata["annotations"].(map[string]any)
+	dropField(o, "spec", "claimRef", "uid")
+	dropField(o, "spec", "claimRef", "resourceVersion")
+	return annotations["pv.kubernetes.io/provisioned-by"] == nil
+}
+
+// hide puts hashes in the place of a Secret's values.
+func hide(o map[string]any, salt []byte) {
+	for _, name := range []string{"data", "stringData"} {
+		for k, v := range mapAt(o, name) {
+			mapAt(o, name)[k] = hashOf(fmt.Sprint(v), salt)
+		}
+	}
+}
+
+// hashOf is short: it has to differ, nobody looks it up.
+func hashOf(text string, salt []byte) string {
+	sum := hmac.New(sha256.New, salt)
+	sum.Write([]byte(text))
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil)[:16])
+}
+
+// shorten puts hashes in the place of long strings.
+func shorten(value any, salt []byte) any {
+	switch value := value.(type) {
+	case string:
+		if len(value) > longest {
+			return fmt.Sprintf("%s (%d bytes)", hashOf(value, salt), len(value))
+		}
+	case map[string]any:
+		for k, v := range value {
+			value[k] = shorten(v, salt)
+		}
+	case []any:
+		for i, v := range value {
+			value[i] = shorten(v, salt)
+		}
+	}
+	return value
+}
+
+// mapAt is the map at a path; nil when there is none. Reading from nil is fine, and so is deleting.
+func mapAt(o map[string]any, path ...string) map[string]any {
+	for _, name := range path {
+		o, _ = o[name].(map[string]any)
+	}
+	return o
+}
+
+func dropField(o map[string]any, path ...string) {
+	delete(mapAt(o, path[:len(path)-1]...), path[len(path)-1])
+}

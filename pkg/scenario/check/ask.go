@@ -1,0 +1,240 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+const (
+	// startFor is how long the pod that asks may take to run: its image may have to be pulled.
+	startFor = 60 * time.Second
+	// runEvery is the pause between two looks whether it runs.
+	runEvery = 200 * time.Millisecond
+	// spare is what an answer may take besides its own timeout: the way to the pod, and the resolver, which wget's does not bound.
+	spare = 3 * time.Second
+)
+
+// asker asks a URL from a pod of its own, which it makes at the first look and keeps for the others.
+type asker struct {
+	*Checker
+	http scenario.HTTP
+
+	began   time.Time
+	pod     *ownPod
+	running *corev1.Pod
+	// asked means that a pod has run before: the time that another one takes to start is the check's own.
+	asked bool
+	// client is the index of the program that the image turned out to have.
+	client int
+}
+
+func newAsker(c *Checker, h scenario.HTTP) *asker { return &asker{Checker: c, http: h} }
+
+func (a *asker) close(ctx context.Context) error { return a.pod.remove(ctx) }
+
+func (a *asker) look(ctx context.Context) (view, error) {
+	if a.running == nil {
+		if early, err := a.start(ctx); err != nil || a.running == nil {
+			return early, err
+		}
+	}
+	seen, err := a.ask(ctx)
+	if err != nil && ctx.Err() == nil && a.ended(ctx) { // the next look makes another
+		a.running, a.began = nil, time.Time{}
+		return view{}, errors.Join(err, a.pod.remove(ctx))
+	}
+	seen.starts = err == nil && !a.asked
+	a.asked = a.asked || err == nil
+	return seen, err
+}
+
+// ended is whether the pod runs no more, or somebody has deleted it.
+func (a *asker) ended(ctx context.Context) bool {
+	_, pod, err := a.pod.read(ctx)
+	return errors.Is(err, errGone) || err == nil && pod.Status.Phase != corev1.PodRunning
+}
+
+// start makes the pod, and waits a little until it runs. While it does not it is too early to judge; when it will not, that is an error.
+func (a *asker) start(ctx context.Context) (view, error) {
+	if a.began.IsZero() {
+		a.began = time.Now()
+	}
+	for until := time.Now().Add(lookTimeout / 2); ; {
+		state, err := a.step(ctx)
+		switch {
+		case a.running != nil || err != nil && !errors.Is(err, errNotYet):
+			return view{}, err
+		case time.Since(a.began) > startFor || a.asked && time.Now().After(until):
+			return view{}, fmt.Errorf("the pod that asks does not run: %s", state)
+		case time.Now().After(until):
+			return view{early: true, evidence: "the pod that asks does not run yet: " + state}, nil
+		}
+		if err := sleep(ctx, runEvery); err != nil {
+			return view{}, err
+		}
+	}
+}
+
+// errNotYet is for what passes by itself.
+var errNotYet = errors.New("not yet")
+
+// step does the next thing on the way to a pod that runs, and says how far it is.
+func (a *asker) step(ctx context.Context) (state string, err error) {
+	if a.pod == nil || a.pod.made.IsZero() {
+		return a.make(ctx)
+	}
+	_, pod, err := a.pod.read(ctx)
+	if errors.Is(err, errGone) {
+		return "", errors.Join(err, a.pod.remove(ctx)) // the next look makes another
+	}
+	if err != nil {
+		return "", err
+	}
+	if pod.Status.Phase == corev1.PodRunning && trouble(pod) == "" {
+		a.running = pod
+		return "", nil
+	}
+	err = fmt.Errorf("the pod that asks does not run: %s", podState(pod))
+	switch judge(pod) {
+	case ended:
+		return "", errors.Join(err, a.pod.remove(ctx))
+	case stuck:
+		return "", err
+	}
+	return podState(pod), nil
+}
+
+func (a *asker) make(ctx context.Context) (state string, err error) {
+	object, err := a.manifest(ctx)
+	if err != nil {
+		return "", err
+	}
+	own, o, err := a.newPod(object)
+	if err != nil {
+		return "", err
+	}
+	a.pod = own
+	if err := own.create(ctx, o); settling(err) {
+		return "its namespace is new", errNotYet
+	} else if err != nil {
+		return "", err
+	}
+	return "created", nil
+}
+
+// manifest is the pod: one that waits, on any node that lives.
+func (a *asker) manifest(ctx context.Context) (map[string]any, error) {
+	nodes, err := a.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	labels := map[string]any{}
+	for key, value := range a.http.Labels {
+		labels[key] = value
+	}
+	return map[string]any{
+		"metadata": map[string]any{"namespace": a.http.Namespace, "labels": labels},
+		"spec": map[string]any{
+			"tolerations": tolerations(nodes.Items),
+			"containers": []any{map[string]any{
+				"name": "main", "command": []any{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", deadline)},
+			}},
+		},
+	}, nil
+}
+
+// tolerations are for all taints that people have set: where the pod may run is not what it is to find out. Those of the node controller
+// tell of nodes on which nothing would run.
+func tolerations(nodes []corev1.Node) []any {
+	var keys []string
+	for i := range nodes {
+		for _, taint := range nodes[i].Spec.Taints {
+			if !strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
+				keys = append(keys, taint.Key)
+			}
+		}
+	}
+	slices.Sort(keys)
+	all := []any{}
+	for _, key := range slices.Compact(keys) {
+		all = append(all, map[string]any{"key": key, "operator": "Exists"})
+	}
+	return all
+}
+
+// clients are programs that ask a URL, best first: busybox' and GNU's wget, older ones that do not tell the status, and what the images of
+// some test clusters have in its place.
+func clients(url string, timeout time.Duration) [][]string {
+	seconds := strconv.Itoa(max(int((timeout+time.Second-1)/time.Second), 1))
+	return [][]string{
+		{"wget", "-q", "-S", "-T", seconds, "-O", "-", url},
+		{"wget", "-q", "-T", seconds, "-O", "-", url},
+		{"get", "-S", "-T", seconds, url},
+		{"get", url},
+	}
+}
+
+// ask asks with the first program that the image has.
+func (a *asker) ask(ctx context.Context) (view, error) {
+	timeout := httpTimeout(a.http)
+	programs := clients(a.http.URL, timeout)
+	for ; a.client < len(programs); a.client++ {
+		said, err := a.runIn(ctx, a.running, "", programs[a.client], timeout+spare)
+		switch {
+		case errors.Is(err, errNotInTime) && ctx.Err() == nil:
+			// The URL does not answer, or the pod does not.
+			if _, lost := a.runIn(ctx, a.running, "", []string{"true"}, spare); lost != nil {
+				return view{}, lost
+			}
+			return answer(0, "", fmt.Sprintf("no answer within %s", timeout)), nil
+		case missing(said, err):
+			continue
+		case err != nil:
+			return view{}, err
+		}
+		return heard(said), nil
+	}
+	a.client = 0
+	return view{}, fmt.Errorf("the image %s has no wget: name one that has", a.running.Spec.Containers[0].Image)
+}
+
+// missing is whether a program is not there, does not know its options, or crashes: that says nothing of the URL. (Debian's static
+// busybox crashes in the resolver.)
+func missing(s said, err error) bool {
+	if err != nil {
+		return strings.Contains(err.Error(), "executable file not found") || strings.Contains(err.Error(), "no such file or directory")
+	}
+	if s.code == 126 || s.code == 127 || s.code >= 128 {
+		return true
+	}
+	usage := strings.Contains(s.stderr, "Usage: ") || strings.Contains(s.stderr, "invalid option") || strings.Contains(s.stderr, "unrecognized option")
+	return s.code != 0 && (usage || strings.Contains(s.stderr, "unsupported protocol scheme"))
+}
+
+// statusLine is how an answer begins; all programs show it, and all lines of a chain of redirections.
+var statusLine = regexp.MustCompile(`HTTP/[0-9.]+ ([0-9]{3})`)
+
+// heard is the answer that a program tells of.
+func heard(s said) view {
+	if all := statusLine.FindAllStringSubmatch(s.stderr, -1); len(all) > 0 {
+		status, err := strconv.ParseInt(all[len(all)-1][1], 10, 64)
+		if err == nil {
+			return answer(status, s.stdout, "")
+		}
+	}
+	if s.code == 0 {
+		return answer(200, s.stdout, "")
+	}
+	return answer(0, "", lastLine(s.stderr, fmt.Sprintf("exit code %d", s.code)))
+}

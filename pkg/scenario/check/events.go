@@ -1,0 +1,109 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+)
+
+// events lists those about an object, the oldest first. An empty name means all objects of the kind. The list of core/v1 also has those
+// that were made by events.k8s.io; these get the fields that they lack, so that expressions need not know of two kinds.
+func (c *Checker) events(ctx context.Context, ref scenario.Ref) (view, error) {
+	items, err := c.eventsAbout(ctx, ref, "")
+	if err != nil {
+		return view{}, fmt.Errorf("list events of %s %s: %w", ref.Kind, ref.Name, err)
+	}
+	return view{vars: expr.Vars{"list": items}, evidence: lastEvent(items)}, nil
+}
+
+func (c *Checker) eventsAbout(ctx context.Context, ref scenario.Ref, uid string) ([]any, error) {
+	about := map[string]string{"kind": ref.Kind, "name": ref.Name, "namespace": ref.Namespace, "uid": uid}
+	var terms []fields.Selector
+	for field, value := range about {
+		if value != "" {
+			terms = append(terms, fields.OneTermEqualSelector("involvedObject."+field, value))
+		}
+	}
+	resource := c.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"})
+	client := resource.Namespace(ref.Namespace)
+	if ref.Namespace == "" { // events about nodes are in default, by some components in others
+		client = resource
+	}
+	all, err := list(ctx, client, metav1.ListOptions{FieldSelector: fields.AndSelectors(terms...).String()})
+	if err != nil {
+		return nil, err
+	}
+	items := []any{}
+	for _, item := range all {
+		event := item.(map[string]any)
+		if isAbout(event, about) {
+			complete(event)
+			items = append(items, event)
+		}
+	}
+	slices.SortStableFunc(items, func(a, b any) int { return cmp.Compare(lastTime(a), lastTime(b)) })
+	return items, nil
+}
+
+// isAbout looks again at what the server selected by: what stands in for it in tests does not.
+func isAbout(event map[string]any, about map[string]string) bool {
+	for field, value := range about {
+		if got, _ := nested(event, "involvedObject", field).(string); value != "" && got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// complete fills in what an event of events.k8s.io has elsewhere: its times and its count.
+func complete(event map[string]any) {
+	created, _ := nested(event, "metadata", "creationTimestamp").(string)
+	first := text(event["firstTimestamp"], event["eventTime"], created)
+	last := text(event["lastTimestamp"], nested(event, "series", "lastObservedTime"), event["eventTime"], first)
+	event["firstTimestamp"], event["lastTimestamp"] = first, last
+	if count, is := event["count"].(int64); !is || count == 0 {
+		event["count"] = int64(1)
+		if n, is := nested(event, "series", "count").(int64); is {
+			event["count"] = n
+		}
+	}
+	for _, name := range []string{"reason", "message", "type"} {
+		if event[name] == nil {
+			event[name] = ""
+		}
+	}
+}
+
+// text is the first that is not empty.
+func text(values ...any) string {
+	for _, v := range values {
+		if s, _ := v.(string); s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// lastTime is for sorting: without fractions, which not all have.
+func lastTime(event any) string {
+	at, _ := event.(map[string]any)["lastTimestamp"].(string)
+	at, _, _ = strings.Cut(strings.TrimSuffix(at, "Z"), ".")
+	return at
+}
+
+func lastEvent(items []any) string {
+	if len(items) == 0 {
+		return "no events"
+	}
+	event := items[len(items)-1].(map[string]any)
+	return fmt.Sprintf("%v: %v", event["reason"], event["message"])
+}

@@ -1,0 +1,164 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+)
+
+const (
+	// maxText bounds what is kept of logs, of what commands say, and of bodies.
+	maxText = 256 << 10
+	// maxRead bounds what is read of one log to find its end.
+	maxRead = 4 << 20
+	// maxLogs bounds how many containers' logs are read: then those of the youngest pods.
+	maxLogs = 32
+	// defaultTail is how many lines of each log are read when the check does not say.
+	defaultTail = 200
+)
+
+// container is one whose log is read.
+type container struct {
+	pod      *corev1.Pod
+	status   corev1.ContainerStatus
+	previous bool
+}
+
+// logs reads the end of the logs of all containers that have begun, pod by pod, in the order in which they run. That no container has
+// begun is nothing to judge by: a log that lacks a line must not be taken for one that nobody could write yet.
+func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
+	pods, err := c.pick(ctx, l.Namespace, l.Labels, l.Pod)
+	if err != nil {
+		return view{}, err
+	}
+	containers := begun(pods, l)
+	if len(containers) == 0 {
+		return view{}, fmt.Errorf("no container%s has begun: pod %s is %s", named(l.Container), pods[0].Name, podState(&pods[0]))
+	}
+	var parts []string
+	for _, one := range containers {
+		text, err := c.log(ctx, one, l, maxText/len(containers))
+		if err != nil {
+			return view{}, err
+		}
+		parts = append(parts, text)
+	}
+	text := strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "\n")
+	return view{vars: expr.Vars{"text": text}, evidence: lastLine(text, "the log is empty")}, nil
+}
+
+func named(container string) string {
+	if container == "" {
+		return ""
+	}
+	return " " + container
+}
+
+// begun are the containers that have something to say.
+func begun(pods []corev1.Pod, l scenario.Logs) []container {
+	if len(pods) > maxLogs {
+		slices.SortStableFunc(pods, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
+	}
+	var all []container
+	for i := range pods {
+		for _, s := range statuses(&pods[i]) {
+			has := s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
+			if has && (l.Container == "" || l.Container == s.Name) && len(all) < maxLogs {
+				all = append(all, container{pod: &pods[i], status: s, previous: l.Previous && s.LastTerminationState.Terminated != nil})
+			}
+		}
+	}
+	return all
+}
+
+// log reads the end of one container's log. A pod that goes meanwhile, or a container whose log the kubelet has thrown away, has none.
+func (c *Checker) log(ctx context.Context, of container, l scenario.Logs, most int) (string, error) {
+	tail := l.Tail
+	if tail <= 0 {
+		tail = defaultTail
+	}
+	options := &corev1.PodLogOptions{Container: of.status.Name, Previous: of.previous, TailLines: &tail, LimitBytes: new(int64(maxRead))}
+	if l.Since > 0 {
+		options.SinceSeconds = new(int64(max(time.Duration(l.Since)/time.Second, 1)))
+	}
+	body, err := c.Client.CoreV1().Pods(of.pod.Namespace).GetLogs(of.pod.Name, options).Stream(ctx)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case apierrors.IsBadRequest(err) && of.previous: // it has been removed since the pod was listed
+		of.previous = false
+		return c.log(ctx, of, l, most)
+	case apierrors.IsBadRequest(err): // it waits to start again
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("the log of %s/%s, container %s: %w", of.pod.Namespace, of.pod.Name, of.status.Name, err)
+	}
+	defer func() { _ = body.Close() }()
+	end := &tailBuffer{most: most}
+	if _, err := io.Copy(end, body); err != nil {
+		return "", fmt.Errorf("the log of %s/%s, container %s: %w", of.pod.Namespace, of.pod.Name, of.status.Name, err)
+	}
+	text := strings.TrimRight(end.String(), "\n")
+	if strings.HasPrefix(text, "unable to retrieve container logs for ") && !strings.Contains(text, "\n") { // the kubelet, with status 200
+		return "", nil
+	}
+	return text, nil
+}
+
+// tailBuffer keeps the end of what is written to it.
+type tailBuffer struct {
+	most int
+	data []byte
+	cut  bool
+}
+
+func (t *tailBuffer) Write(p []byte) (int, error) {
+	t.data = append(t.data, p...)
+	if over := len(t.data) - t.most; over > t.most { // not at each write
+		t.data, t.cut = append(t.data[:0], t.data[over:]...), true
+	}
+	return len(p), nil
+}
+
+// String is the end, from the beginning of a line on.
+func (t *tailBuffer) String() string {
+	if over := len(t.data) - t.most; over > 0 {
+		t.data, t.cut = t.data[over:], true
+	}
+	text := string(t.data)
+	if _, rest, more := strings.Cut(text, "\n"); t.cut && more {
+		text = rest
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// headBuffer keeps the beginning of what is written to it, and takes the rest too: whoever writes must not fail.
+type headBuffer struct {
+	most int
+	data []byte
+}
+
+func (h *headBuffer) Write(p []byte) (int, error) {
+	h.data = append(h.data, p[:min(len(p), max(h.most-len(h.data), 0))]...)
+	return len(p), nil
+}
+
+func (h *headBuffer) String() string { return strings.ToValidUTF8(string(h.data), "\uFFFD") }
+
+// lastLine is the last line that is not empty.
+func lastLine(text, none string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if last := strings.TrimSpace(lines[len(lines)-1]); last != "" {
+		return last
+	}
+	return none
+}

@@ -1,0 +1,168 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+)
+
+const (
+	// leastPatience is how long a probe's pod is watched at least that is made when the check's time is nearly over.
+	leastPatience = 10 * time.Second
+	// settlingFor is how long a new namespace may take until it takes pods.
+	settlingFor = 10 * time.Second
+)
+
+// probe makes a pod and sees what becomes of it. It can be judged when the pod has ended, runs, cannot be scheduled or cannot start, or when
+// it was waited for long enough. When that is not what was expected and there is time, another one is made.
+type probe struct {
+	*Checker
+	object   map[string]any
+	deadline time.Time
+	patience time.Duration
+	began    time.Time
+
+	pod *ownPod
+	// until is how long it may be on its way.
+	until time.Time
+	// over means that the pod has ended and was judged, before is what was seen of it then.
+	over   bool
+	before string
+}
+
+func newProbe(c *Checker, check scenario.Check) *probe {
+	p := &probe{Checker: c, object: check.Probe.Pod, patience: within(check), began: time.Now()}
+	p.deadline = p.began.Add(p.patience)
+	return p
+}
+
+func (p *probe) close(ctx context.Context) error { return p.pod.remove(ctx) }
+
+func (p *probe) look(ctx context.Context) (view, error) {
+	if p.over {
+		if err := p.pod.remove(ctx); err != nil {
+			return view{}, err
+		}
+		p.over = false
+	}
+	if p.pod == nil || p.pod.made.IsZero() {
+		if seen, err := p.make(ctx); err != nil || seen.vars != nil || seen.early {
+			return seen, err
+		}
+	}
+	object, pod, err := p.pod.read(ctx)
+	if errors.Is(err, errGone) {
+		return view{}, errors.Join(err, p.pod.remove(ctx))
+	}
+	if err != nil {
+		return view{}, err
+	}
+	verdict := judge(pod)
+	seen, err := p.see(ctx, object, pod)
+	if err != nil {
+		return view{}, err
+	}
+	seen.early = verdict == pending && time.Now().Before(p.until)
+	switch {
+	case verdict == ended:
+		p.over, p.before = true, seen.evidence
+	case p.before != "":
+		seen.evidence += "; the one before: " + p.before
+	}
+	return seen, nil
+}
+
+// make makes the pod. That the API server refuses it is an answer as well: o is null, and text says why.
+func (p *probe) make(ctx context.Context) (view, error) {
+	own, o, err := p.newPod(p.object)
+	if err != nil {
+		return view{}, err
+	}
+	p.pod = own
+	err = own.create(ctx, o)
+	switch {
+	case err == nil:
+		p.until = own.made.Add(max(min(p.patience, p.deadline.Sub(own.made)), min(p.patience, leastPatience)))
+		return view{}, nil
+	case settling(err) && time.Since(p.began) < settlingFor:
+		return view{early: true, evidence: "its namespace is new"}, nil
+	case apierrors.IsForbidden(err):
+		return view{vars: expr.Vars{"o": nil, "text": err.Error(), "list": []any{}}, evidence: err.Error()}, nil
+	}
+	return view{}, err
+}
+
+// see reads the pod's log and events.
+func (p *probe) see(ctx context.Context, object map[string]any, pod *corev1.Pod) (view, error) {
+	text := ""
+	for _, one := range begun([]corev1.Pod{*pod}, scenario.Logs{}) {
+		part, err := p.log(ctx, one, scenario.Logs{}, maxText/4)
+		if err != nil {
+			return view{}, err
+		}
+		if text != "" && part != "" {
+			text += "\n"
+		}
+		text += part
+	}
+	list, err := p.eventsAbout(ctx, scenario.Ref{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name}, string(pod.UID))
+	if err != nil {
+		return view{}, fmt.Errorf("list events of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	evidence := podState(pod)
+	switch last := lastLine(text, ""); {
+	case last != "":
+		evidence += ": " + last
+	case pod.Status.Phase == corev1.PodPending && trouble(pod) != "" && len(list) > 0:
+		evidence += "; " + lastEvent(list)
+	}
+	return view{vars: expr.Vars{"o": object, "text": text, "list": list}, evidence: evidence}, nil
+}
+
+// verdict is how far a pod is.
+type verdict int
+
+const (
+	pending verdict = iota // on its way
+	stuck                  // the scheduler or the kubelet says that it cannot go on
+	running
+	ended
+)
+
+// judge is pure: the pod's own status decides.
+func judge(pod *corev1.Pod) verdict {
+	switch pod.Status.Phase {
+	case corev1.PodSucceeded, corev1.PodFailed:
+		return ended
+	case corev1.PodRunning:
+		return running
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && condition.Reason == corev1.PodReasonUnschedulable {
+			return stuck
+		}
+	}
+	for _, s := range statuses(pod) {
+		if s.State.Waiting != nil && hopeless(s.State.Waiting.Reason) {
+			return stuck
+		}
+	}
+	return pending
+}
+
+// hopeless is whether a kubelet's reason to wait does not pass by itself within seconds.
+func hopeless(reason string) bool {
+	switch reason {
+	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed", "ImageInspectError", "InvalidImageName", "ErrImageNeverPull",
+		"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError", "CrashLoopBackOff":
+		return true
+	}
+	return false
+}

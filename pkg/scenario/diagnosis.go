@@ -1,0 +1,95 @@
+package scenario
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// FieldScore is one field of a diagnosis.
+type FieldScore struct {
+	Field string `json:"field"` // component, object, field, mechanism
+	Right bool   `json:"right"`
+	Want  string `json:"want"`
+	Got   string `json:"got,omitempty"`
+}
+
+// Compare holds a diagnosis against what is right, field by field. Case, punctuation and indices do not count, kinds may be written as kubectl
+// takes them (deploy, deployments.apps), and a field's path may begin later than the right one, as long as two of its names are there.
+func Compare(right RootCause, got Diagnosis) []FieldScore {
+	return []FieldScore{
+		score("component", right.Component, got.Component, sameWords),
+		score("object", right.Object, got.Object, sameObject),
+		score("field", right.Field, got.Field, samePath),
+		score("mechanism", right.Mechanism, got.Mechanism, sameWords),
+	}
+}
+
+func score(name string, answer Answer, got string, same func(right, got string) bool) FieldScore {
+	accepted := append([]string{answer.Value}, answer.Aliases...)
+	right := slices.ContainsFunc(accepted, func(a string) bool {
+		if nothing(a) {
+			return nothing(got)
+		}
+		return !nothing(got) && same(a, got)
+	})
+	return FieldScore{Field: name, Right: right, Want: answer.Value, Got: strings.TrimSpace(got)}
+}
+
+// nothing is how people write that there is nothing: of a cluster in which all is well. An empty answer says nothing, not that.
+func nothing(s string) bool {
+	return slices.Contains([]string{"none", "nothing", "n a", "na", "no fault", "not broken", "healthy", "ok"}, strings.Join(words(s), " "))
+}
+
+// words are the letters and digits of a text, small.
+func words(s string) []string {
+	return strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+}
+
+func sameWords(right, got string) bool {
+	return strings.Join(words(right), "") == strings.Join(words(got), "")
+}
+
+// samePath compares the paths of fields, without indices.
+func samePath(right, got string) bool {
+	r, g := pathNames(right), pathNames(got)
+	if len(g) == 0 {
+		return false
+	}
+	if slices.Equal(r, g) {
+		return true
+	}
+	return len(g) >= 2 && len(g) < len(r) && slices.Equal(r[len(r)-len(g):], g)
+}
+
+func pathNames(s string) []string {
+	return slices.DeleteFunc(words(s), func(w string) bool { return strings.Trim(w, "0123456789") == "" })
+}
+
+// sameObject compares Kind/name. A namespace in front is taken as said in passing.
+func sameObject(right, got string) bool {
+	rightKind, rightName := object(right)
+	gotKind, gotName := object(got)
+	return rightKind == gotKind && rightName == gotName
+}
+
+// object takes Kind/name apart: Deployment/trainer, deploy trainer, deployments.apps/trainer, research/deployment/trainer.
+func object(s string) (kind, name string) {
+	parts := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return r == '/' || unicode.IsSpace(r) || strings.ContainsRune(`"'`+"`", r) })
+	if len(parts) < 2 {
+		return "", strings.Join(parts, "")
+	}
+	kind, _, _ = strings.Cut(parts[len(parts)-2], ".")
+	kind = strings.ReplaceAll(kind, "-", "")
+	return cmp.Or(shortKinds[kind], shortKinds[strings.TrimSuffix(kind, "s")], strings.TrimSuffix(kind, "s")), parts[len(parts)-1]
+}
+
+// shortKinds are kubectl's short names, and plurals that do not only add an s.
+var shortKinds = map[string]string{
+	"cm": "configmap", "deploy": "deployment", "ds": "daemonset", "ep": "endpoint", "ing": "ingres", "ingresse": "ingres", "ingress": "ingres", "limit": "limitrange",
+	"netpol": "networkpolicy", "networkpolicie": "networkpolicy", "no": "node", "ns": "namespace", "pc": "priorityclas", "po": "pod",
+	"priorityclasse": "priorityclas", "priorityclass": "priorityclas", "pv": "persistentvolume", "pvc": "persistentvolumeclaim", "quota": "resourcequota", "rs": "replicaset",
+	"runtimeclasse": "runtimeclas", "runtimeclass": "runtimeclas", "sa": "serviceaccount", "sts": "statefulset", "svc": "service",
+	"storageclass": "storageclas", "storageclasse": "storageclas", "sc": "storageclas", "cj": "cronjob", "hpa": "horizontalpodautoscaler",
+}

@@ -1,0 +1,293 @@
+package exercise
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// KindAgentReport names the versioned form of an AgentReport.
+const KindAgentReport = "AgentReport"
+
+// The variables of the environment by which a program finds its task. KUBECONFIG is the third.
+const (
+	EnvCard      = "TASK_CARD"      // the task card, a JSON file: see Card
+	EnvDiagnosis = "TASK_DIAGNOSIS" // where to write the diagnosis
+)
+
+// AgentOptions are how programs are tested.
+type AgentOptions struct {
+	Scenarios []*scenario.Scenario
+	// Command is what sh runs for each try, in a folder of its own. It ends when it thinks that it is done. It may read whatever its user may:
+	// who does not trust it runs it in a container.
+	Command string
+	// Repeats is how often each scenario is played, with Seed, Seed+1 and so on, or each of Seeds so often when there are any.
+	Repeats int
+	Seed    int64
+	Seeds   []int64
+	// Timeout is how long one try may take; zero is the scenario's time box. Then the program is stopped, and what it has done is graded.
+	Timeout time.Duration
+	// Parallel is how many tries run at the same time, as far as they have nothing in common; zero means one.
+	Parallel int
+	// Environment is what programs get, besides the task; nil is this process's without what kubectl and this tool read.
+	Environment []string
+	// Output gets what the programs write; nil drops it.
+	Output io.Writer
+}
+
+// Try is one time that a program was given a scenario.
+type Try struct {
+	Scenario string `json:"scenario"`
+	Seed     int64  `json:"seed"`
+	Passed   bool   `json:"passed"`
+	Score    int    `json:"score"`
+	// Invalid says why the try does not count: the lab, not the program, has failed.
+	Invalid  string        `json:"invalid,omitempty"`
+	TimedOut bool          `json:"timedOut,omitempty"`
+	Exit     int           `json:"exit"`           // -1 when it was stopped
+	Took     time.Duration `json:"took"`           // by the program, in nanoseconds
+	Note     string        `json:"note,omitempty"` // what is to be known: its diagnosis cannot be read
+	Report   *Report       `json:"report,omitempty"`
+}
+
+// Outcome is the try in a word.
+func (t Try) Outcome() string {
+	switch {
+	case t.Invalid != "":
+		return Errored
+	case t.Passed:
+		return Passed
+	case t.TimedOut:
+		return "timed out"
+	}
+	return NotPass
+}
+
+// Agents has a program solve scenarios, and says how often it does. Tries in which the lab could not be made do not count. The error says
+// why it could not go on; the report then has what there is.
+func (l *Lab) Agents(ctx context.Context, options AgentOptions, each func(Try)) (*AgentReport, error) {
+	if strings.TrimSpace(options.Command) == "" {
+		return nil, errors.New("there is no command to run")
+	}
+	var (
+		jobs []job
+		all  []Try
+	)
+	output := &locked{writer: options.Output}
+	for _, s := range options.Scenarios {
+		for _, seed := range options.seeds() {
+			r, err := l.resolve(ctx, s, seed)
+			if err != nil {
+				return nil, fmt.Errorf("scenario %s, seed %d: %w", s.Metadata.Name, seed, err)
+			}
+			jobs = append(jobs, job{keys: keysOf(r), do: func() func() {
+				try := l.try(ctx, s, seed, options, output)
+				return func() {
+					if ctx.Err() != nil && try.Report == nil { // it was not given its time
+						return
+					}
+					all = append(all, try)
+					if each != nil {
+						each(try)
+					}
+				}
+			}})
+		}
+	}
+	runJobs(ctx, jobs, options.Parallel)
+	return summarize(options.Command, all), context.Cause(ctx)
+}
+
+func (o AgentOptions) seeds() []int64 {
+	repeats := max(1, o.Repeats)
+	var seeds []int64
+	for i := range int64(repeats) {
+		if len(o.Seeds) == 0 {
+			seeds = append(seeds, o.Seed+i)
+		}
+		seeds = append(seeds, o.Seeds...)
+	}
+	return seeds
+}
+
+// try plays a scenario once.
+func (l *Lab) try(ctx context.Context, s *scenario.Scenario, seed int64, options AgentOptions, output io.Writer) Try {
+	try := Try{Scenario: s.Metadata.Name, Seed: seed, Exit: -1}
+	if err := l.play(ctx, s, options, output, &try); err != nil {
+		try.Invalid, try.Passed = err.Error(), false
+	}
+	return try
+}
+
+func (l *Lab) play(ctx context.Context, s *scenario.Scenario, options AgentOptions, output io.Writer, try *Try) error {
+	r, err := l.resolve(ctx, s, try.Seed)
+	if err != nil {
+		return err
+	}
+	e, err := l.Start(ctx, r, StartOptions{For: options.Timeout, Consent: true, Command: []string{"run", "--agent", options.Command}})
+	if err != nil {
+		return err
+	}
+	problem := l.solve(ctx, e, options, output, try)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*cleanup)
+	defer cancel()
+	ending, err := l.End(clean, e.ID, false)
+	if err == nil && !ending.Clean() {
+		try.Note = strings.TrimPrefix(try.Note+"; left after the end: "+ending.inWords(), "; ")
+	}
+	return errors.Join(problem, err)
+}
+
+// solve runs the program, and grades what it has done.
+func (l *Lab) solve(ctx context.Context, e *Exercise, options AgentOptions, output io.Writer, try *Try) error {
+	folder, err := os.MkdirTemp("", "task-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	task, err := writeTask(folder, e)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, e.Until.Sub(e.Started))
+	defer cancel()
+	began := time.Now()
+	try.Exit = runProgram(limited, folder, task, options, output)
+	try.Took = time.Since(began)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	try.TimedOut = limited.Err() != nil
+	diagnosis, err := readDiagnosis(task.diagnosis)
+	if err != nil {
+		try.Note = err.Error()
+	}
+	if diagnosis != nil {
+		if _, err := l.Submit(ctx, e.ID, *diagnosis); err != nil {
+			try.Note = err.Error()
+		}
+	}
+	report, err := l.Grade(ctx, e.ID)
+	if err != nil {
+		return err
+	}
+	try.Report, try.Passed, try.Score = report, report.Passed, report.Score
+	return nil
+}
+
+// task is where the files of a program's task are.
+type task struct{ card, kubeconfig, diagnosis string }
+
+func writeTask(folder string, e *Exercise) (task, error) {
+	files := task{filepath.Join(folder, "task.json"), filepath.Join(folder, "kubeconfig"), filepath.Join(folder, "diagnosis.json")}
+	card := CardOf(e)
+	card.Kubeconfig, card.Diagnosis = files.kubeconfig, files.diagnosis
+	card.Submit = howToSubmit + " Write it to the file that diagnosis names, and end."
+	text, err := json.MarshalIndent(card, "", "  ")
+	if err != nil {
+		return files, err
+	}
+	if err := os.WriteFile(files.card, append(text, '\n'), 0o600); err != nil {
+		return files, err
+	}
+	return files, os.WriteFile(files.kubeconfig, e.Access, 0o600)
+}
+
+// runProgram runs the command until it ends or ctx does, and returns its exit code; -1 when it was stopped.
+func runProgram(ctx context.Context, folder string, files task, options AgentOptions, output io.Writer) int {
+	cmd := exec.CommandContext(ctx, "sh", "-c", options.Command)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, output, output
+	cmd.Env = append(options.environment(), "KUBECONFIG="+files.kubeconfig, EnvCard+"="+files.card, EnvDiagnosis+"="+files.diagnosis)
+	cmd.WaitDelay = 5 * time.Second // for what holds its streams open
+	alone(cmd)
+	err := cmd.Run()
+	if cmd.Process != nil {
+		_ = cmd.Cancel() // what it has started may outlive it, and must not go on while it is graded
+	}
+	if err != nil && cmd.ProcessState == nil {
+		_, _ = fmt.Fprintf(output, "%s: %v\n", options.Command, err)
+		return -1
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+func (o AgentOptions) environment() []string {
+	if o.Environment != nil {
+		return slices.Clone(o.Environment)
+	}
+	var kept []string
+	for _, variable := range os.Environ() {
+		name, _, _ := strings.Cut(variable, "=")
+		if !strings.HasPrefix(name, "KUBE") && !strings.HasPrefix(name, "GPU_FAULT") {
+			kept = append(kept, variable)
+		}
+	}
+	return kept
+}
+
+// maxDiagnosis bounds the file that a program writes.
+const maxDiagnosis = 64 << 10
+
+// readDiagnosis reads what a program has written; nil when it wrote nothing.
+func readDiagnosis(path string) (*scenario.Diagnosis, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the diagnosis cannot be read: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, maxDiagnosis+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the diagnosis cannot be read: %w", err)
+	case len(text) > maxDiagnosis:
+		return nil, fmt.Errorf("the diagnosis has more than %d KiB", maxDiagnosis>>10)
+	case len(bytes.TrimSpace(text)) == 0:
+		return nil, nil
+	}
+	return ParseDiagnosis(text)
+}
+
+// ParseDiagnosis reads a diagnosis, a JSON object, and refuses fields that there are not: they would be lost.
+func ParseDiagnosis(text []byte) (*scenario.Diagnosis, error) {
+	var diagnosis scenario.Diagnosis
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&diagnosis); err != nil {
+		return nil, fmt.Errorf("the diagnosis cannot be read: %w; it is a JSON object with the strings component, object, field, mechanism "+
+			"and explanation", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the diagnosis cannot be read: something follows it")
+	}
+	return &diagnosis, nil
+}
+
+// locked lets several programs write at the same time.
+type locked struct {
+	mu     sync.Mutex
+	writer io.Writer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	if l.writer == nil {
+		return len(p), nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writer.Write(p)
+}

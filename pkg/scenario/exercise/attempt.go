@@ -1,0 +1,217 @@
+package exercise
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+)
+
+// candidate makes attempts with the candidate's own credentials.
+type candidate struct {
+	lab     *Lab
+	e       *Exercise
+	r       *scenario.Resolved
+	begin   *baseline.Baseline
+	config  *rest.Config
+	client  kubernetes.Interface
+	dynamic dynamic.Interface
+}
+
+// as returns the candidate of an exercise, who works with its kubeconfig.
+func (l *Lab) as(ctx context.Context, e *Exercise, r *scenario.Resolved) (*candidate, error) {
+	config, err := clientcmd.RESTConfigFromKubeConfig(e.Access)
+	if err != nil {
+		return nil, fmt.Errorf("the candidate's kubeconfig: %w", err)
+	}
+	config.QPS, config.Burst, config.Timeout = 100, 200, time.Minute // nothing is watched; a server that hangs must not hang the attempt
+	c := &candidate{lab: l, e: e, r: r, config: config}
+	if c.client, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if c.dynamic, err = dynamic.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	c.begin, err = l.snapshot(ctx, e, snapBegin)
+	return c, err
+}
+
+// attempt makes the steps in their order, and returns how many it made. The error says which one failed.
+func (c *candidate) attempt(ctx context.Context, steps []scenario.Step) (made int, err error) {
+	for i, step := range steps {
+		c.lab.say("candidate: %s", nameOf(step))
+		if err := c.step(ctx, step); err != nil {
+			return i, fmt.Errorf("step %d (%s): %w", i+1, nameOf(step), c.explain(err))
+		}
+	}
+	return len(steps), nil
+}
+
+// explain says what a token means that is not accepted.
+func (c *candidate) explain(err error) error {
+	if apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("the candidate's token is not accepted; it ends at %s: %w", c.e.Kubeconfig.Until.Format(time.RFC3339), err)
+	}
+	return err
+}
+
+func (c *candidate) step(ctx context.Context, step scenario.Step) error {
+	switch {
+	case step.Create != nil:
+		return c.create(ctx, step.Create.Objects)
+	case step.Patch != nil:
+		return c.patch(ctx, *step.Patch)
+	case step.Delete != nil:
+		reach, err := c.reach(*step.Delete)
+		if err != nil {
+			return err
+		}
+		return c.remove(ctx, reach, step.Delete.Name, true)
+	case len(step.Replace) > 0:
+		return c.replace(ctx, step.Replace)
+	case step.NodeShell != nil:
+		return c.nodeShell(ctx, *step.NodeShell)
+	case len(step.Wait) > 0:
+		results, err := c.lab.check(ctx, c.r, c.begin, c.e.Probe, step.Wait)
+		if err != nil {
+			return err
+		}
+		for _, result := range results {
+			if !result.OK {
+				return &CheckError{"what it waits for did not come", results}
+			}
+		}
+		return nil
+	}
+	return errors.New("a candidate cannot do that")
+}
+
+func (c *candidate) reach(ref scenario.Ref) (dynamic.ResourceInterface, error) {
+	return resource(c.dynamic, c.lab.Mapper, ref)
+}
+
+func (c *candidate) create(ctx context.Context, list []scenario.Object) error {
+	for _, one := range list {
+		object := (&unstructured.Unstructured{Object: one}).DeepCopy()
+		reach, err := c.reach(refOf(object))
+		if err != nil {
+			return err
+		}
+		options := metav1.CreateOptions{FieldManager: objects.ManagerCreate, FieldValidation: metav1.FieldValidationStrict}
+		if _, err := reach.Create(ctx, object, options); err != nil {
+			return fmt.Errorf("create %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func (c *candidate) patch(ctx context.Context, patch scenario.Patch) error {
+	reach, err := c.reach(patch.Object)
+	if err != nil {
+		return err
+	}
+	kind, content := types.MergePatchType, any(patch.Merge)
+	if len(patch.JSON) > 0 {
+		kind, content = types.JSONPatchType, patch.JSON
+	}
+	body, err := json.Marshal(content)
+	if err != nil {
+		return err
+	}
+	_, err = reach.Patch(ctx, patch.Object.Name, kind, body, metav1.PatchOptions{FieldManager: objects.ManagerPatch})
+	return err
+}
+
+// remove deletes an object and waits until it is gone; one that is not there is an error where it must be.
+func (c *candidate) remove(ctx context.Context, reach dynamic.ResourceInterface, name string, must bool) error {
+	if must {
+		if _, err := reach.Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+	}
+	return remove(ctx, reach, name)
+}
+
+func (c *candidate) replace(ctx context.Context, list []scenario.Object) error {
+	for _, one := range list {
+		ref := refOf(&unstructured.Unstructured{Object: one})
+		reach, err := c.reach(ref)
+		if err != nil {
+			return err
+		}
+		if err := c.remove(ctx, reach, ref.Name, false); err != nil {
+			return err
+		}
+		if err := c.create(ctx, []scenario.Object{one}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nodeShellTimeout is how long a script on a node may take.
+const nodeShellTimeout = 90 * time.Second
+
+// nodeShell runs a script as root on a node, as who may create privileged pods can.
+func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (err error) {
+	pods := c.client.CoreV1().Pods(c.r.Public.Access.Namespaces[0])
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "node-shell-"},
+		Spec: corev1.PodSpec{
+			ActiveDeadlineSeconds: new(int64(nodeShellTimeout / time.Second)),
+			NodeName:              shell.Node, HostPID: true, RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(0)),
+			AutomountServiceAccountToken: new(false), Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{
+				Name: "shell", Image: c.lab.probeImage(), ImagePullPolicy: corev1.PullIfNotPresent,
+				Command:         []string{"nsenter", "-t", "1", "-m", "-u", "-n", "-i", "-p", "--", "sh", "-c", shell.Script},
+				SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
+			}},
+		},
+	}
+	created, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		clean, cancel := outlive(ctx)
+		defer cancel()
+		left := pods.Delete(clean, created.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
+		if left != nil && !apierrors.IsNotFound(left) {
+			err = errors.Join(err, left)
+		}
+	}()
+	var now *corev1.Pod
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, nodeShellTimeout, true, func(ctx context.Context) (bool, error) {
+		seen, err := pods.Get(ctx, created.Name, metav1.GetOptions{})
+		if err != nil {
+			return false, final(err)
+		}
+		now = seen
+		return seen.Status.Phase == corev1.PodSucceeded || seen.Status.Phase == corev1.PodFailed, nil
+	})
+	if err != nil {
+		return fmt.Errorf("the script did not end: %w", err)
+	}
+	if now.Status.Phase == corev1.PodSucceeded {
+		return nil
+	}
+	said, _ := pods.GetLogs(created.Name, &corev1.PodLogOptions{TailLines: new(int64(5))}).DoRaw(ctx)
+	return fmt.Errorf("the script failed: %s", strings.TrimSpace(string(said)))
+}

@@ -1,0 +1,142 @@
+//go:build e2e && scenario
+
+package exercise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// What the candidate does where the exercise made nothing is put back: in a namespace that was there before, and on a node.
+func TestE2ECandidateLeavesThings(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	lab := s.lab("laptop")
+	nodes, err := lab.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := nodes.Items[len(nodes.Items)-1].Name
+	old := fmt.Sprintf("ex-old-%x", time.Now().UnixNano()%(1<<32))
+	maps := lab.Client.CoreV1().ConfigMaps(old)
+	if _, err := lab.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: old}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lab.Client.CoreV1().Namespaces().Delete(context.Background(), old, metav1.DeleteOptions{}) })
+	for _, name := range []string{"kept", "changed", "deleted"} {
+		one := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": "a"}}, Data: map[string]string{"a": "1", "b": "2"}}
+		if _, err := maps.Create(t.Context(), one, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "password"}, StringData: map[string]string{"a": "1"}}
+	if _, err := lab.Client.CoreV1().Secrets(old).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	parsed := s.parsed(append(own(t), `access: {namespaces: ["${p.ns}"]}`,
+		fmt.Sprintf(`access: {namespaces: ["${p.ns}", %s], rules: [{apiGroups: [""], resources: [nodes], verbs: [patch], resourceNames: [%s]},
+      {apiGroups: [scheduling.k8s.io], resources: [priorityclasses], verbs: [create]}]}`, old, node))...)
+	e, err := lab.Start(t.Context(), s.resolved(lab, parsed, 1), StartOptions{Consent: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(e.Access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	candidate := kubernetes.NewForConfigOrDie(config)
+	theirs := candidate.CoreV1().ConfigMaps(old)
+	label := "example.com/" + old
+	_, errLabel := candidate.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"x"}}}`, label), metav1.PatchOptions{})
+	_, errChange := theirs.Patch(t.Context(), "changed", types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"b"}},"data":{"a":null,"b":"3","c":"4"}}`), metav1.PatchOptions{})
+	errDelete := theirs.Delete(t.Context(), "deleted", metav1.DeleteOptions{})
+	_, errCreate := theirs.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "created"}}, metav1.CreateOptions{})
+	errSecret := candidate.CoreV1().Secrets(old).Delete(t.Context(), "password", metav1.DeleteOptions{})
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: old}}
+	_, errClass := candidate.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{})
+	t.Cleanup(func() {
+		_ = lab.Client.SchedulingV1().PriorityClasses().Delete(context.Background(), old, metav1.DeleteOptions{})
+	})
+	if err := errors.Join(errLabel, errChange, errDelete, errCreate, errSecret, errClass); err != nil {
+		t.Fatal(err)
+	}
+	report, err := lab.Grade(t.Context(), "")
+	if err != nil || len(report.Collateral) != 6 || report.Passed {
+		t.Errorf("%+v, %v", report, err)
+	}
+	told, err := lab.Leftovers(t.Context(), "")
+	if err != nil || len(told) != 5 {
+		t.Errorf("%+v, %v", told, err)
+	}
+	ending, err := lab.End(t.Context(), "", false)
+	if err != nil || len(ending.Restored) != 4 || len(ending.Left) != 2 {
+		t.Fatalf("%+v, %v", ending, err)
+	}
+	for _, left := range ending.Left {
+		switch left.Difference.Ref.Kind {
+		case "Secret":
+			if !strings.Contains(left.Why, "as it is a secret") || !strings.Contains(left.ByHand, "apply Secret password -n "+old) {
+				t.Errorf("%+v", left)
+			}
+		case "PriorityClass": // which anybody may have made
+			if !strings.Contains(left.Why, "it is left to you") || left.ByHand != "kubectl delete PriorityClass.v1.scheduling.k8s.io "+old {
+				t.Errorf("%+v", left)
+			}
+		default:
+			t.Errorf("%+v", left)
+		}
+	}
+	for _, name := range []string{"kept", "changed", "deleted"} {
+		one, err := maps.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || one.Labels["team"] != "a" || one.Data["a"] != "1" || one.Data["b"] != "2" || len(one.Data) != 2 {
+			t.Errorf("%s: %+v, %v", name, one, err)
+		}
+	}
+	if _, err := maps.Get(t.Context(), "created", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Error(err)
+	}
+	after, err := lab.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	if _, left := after.Labels[label]; err != nil || left {
+		t.Errorf("%v, %v", after.Labels, err)
+	}
+}
+
+// Who deletes the namespace has failed, for that reason, and the end goes on as if nothing had been.
+func TestE2ECandidateDeletesTheNamespace(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	lab := s.lab("laptop")
+	parsed := s.parsed(append(own(t), `access: {namespaces: ["${p.ns}"]}`,
+		`access: {namespaces: ["${p.ns}"], rules: [{apiGroups: [""], resources: [namespaces], verbs: [delete], resourceNames: ["${p.ns}"]}]}`)...)
+	e, err := lab.Start(t.Context(), s.resolved(lab, parsed, 1), StartOptions{Consent: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(e.Access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kubernetes.NewForConfigOrDie(config).CoreV1().Namespaces().Delete(t.Context(), e.Namespaces[0], metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	report, err := lab.Grade(t.Context(), "")
+	if err != nil || report.Passed || !strings.Contains(report.Reasons[0], "deleted: namespace "+e.Namespaces[0]) || time.Since(began) > 15*time.Second {
+		t.Errorf("%+v, %v", report, err)
+	}
+	if ending, err := lab.End(t.Context(), "", false); err != nil || !ending.Clean() {
+		t.Errorf("%+v, %v", ending, err)
+	}
+}

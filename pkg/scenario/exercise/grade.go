@@ -1,0 +1,272 @@
+package exercise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+)
+
+// listed is how many differences a report lists.
+const listed = 30
+
+// Grade judges what the candidate has done so far, and stores the report. It may be done again. The error is a *PhaseError before the
+// exercise was handed over and after its end; that a candidate has failed is no error.
+func (l *Lab) Grade(ctx context.Context, id string) (*Report, error) {
+	return l.grade(ctx, id, full)
+}
+
+// patience is how long grading waits for what is not yet so.
+type patience int
+
+const (
+	full  patience = iota // as the checks say
+	hasty                 // for what is meant to fail: once it is clear that it does, no longer
+	none                  // not at all
+)
+
+// grade judges.
+func (l *Lab) grade(ctx context.Context, id string, waits patience) (*Report, error) {
+	id, err := l.pick(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	e, r, err := l.load(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.must("grade", e.Open()); err != nil {
+		return nil, err
+	}
+	g := &grading{lab: l, e: e, r: r}
+	g.report = newReport(e, r, l.clock(ctx)())
+	g.report.By = l.whoami(ctx)
+	if err := g.reverted(ctx); err != nil {
+		return nil, err
+	}
+	if err := g.look(ctx, waits); err != nil {
+		return nil, err
+	}
+	g.report.judge(r.Sealed.Grade.Weights, g.spoiled)
+	_, err = l.update(ctx, id, func(e *Exercise) error {
+		if err := e.must("grade", e.Open()); err != nil {
+			return err
+		}
+		e.Phase, e.Grades = Graded, append(e.Grades, g.report)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the exercise was graded (passed: %t, score %d), and that could not be stored: %w", g.report.Passed, g.report.Score, err)
+	}
+	return &g.report, nil
+}
+
+// grading is an exercise that is being judged.
+type grading struct {
+	lab     *Lab
+	e       *Exercise
+	r       *scenario.Resolved
+	report  Report
+	spoiled string // why there is nothing to judge: the namespace is gone
+}
+
+func newReport(e *Exercise, r *scenario.Resolved, now time.Time) Report {
+	report := Report{
+		APIVersion: APIVersion, Kind: KindReport, ID: e.ID, Scenario: e.Scenario, Title: e.Public.Title, Seed: e.Seed,
+		At: now, Took: max(now.Sub(e.Started), 0), TimeBox: e.Until.Sub(e.Started), Late: now.After(e.Until),
+		Diagnosis: e.Diagnosis, Hints: e.Hints, Simulated: e.Public.Simulated, Timeline: timeline(e, now),
+	}
+	if e.Diagnosis != nil {
+		report.Diagnosed = scenario.Compare(r.Sealed.RootCause, *e.Diagnosis)
+	}
+	return report
+}
+
+// look sees what there is to be judged: first whether it is mended, and stays so, and then what else was done.
+func (g *grading) look(ctx context.Context, waits patience) error {
+	begin, err := g.lab.snapshot(ctx, g.e, snapBegin)
+	switch {
+	case err != nil:
+		return fmt.Errorf("exercise %s cannot be graded: %w", g.e.ID, err)
+	case begin == nil:
+		return fmt.Errorf("exercise %s cannot be graded: the ledger has lost what the cluster was like when it began", g.e.ID)
+	}
+	if g.spoiled, err = g.spoils(ctx); err != nil {
+		return err
+	}
+	if err := g.lab.sweep(ctx, g.e, staleProbe); err != nil {
+		return err
+	}
+	if g.spoiled != "" { // nothing is worth waiting for
+		waits = none
+	}
+	first := waits == hasty
+	if first {
+		if err := g.besides(ctx, begin); err != nil {
+			return err
+		}
+		if !g.clean() {
+			waits = none
+		}
+	}
+	if err := g.mended(ctx, begin, waits); err != nil || first {
+		return err
+	}
+	return g.besides(ctx, begin)
+}
+
+// mended sees whether it is mended and stays so, and all the while no workaround: one that is taken back as soon as the result was seen
+// would else not be.
+func (g *grading) mended(ctx context.Context, begin *baseline.Baseline, waits patience) error {
+	how := g.r.Sealed.Grade
+	checks := slices.Concat(stable(how.Fixed, how.StableFor), stable(how.Unchanged, how.StableFor))
+	if waits == none {
+		checks = atOnce(checks)
+	}
+	results, err := g.lab.check(ctx, g.r, begin, g.e.Probe, checks)
+	if err != nil {
+		return fmt.Errorf("exercise %s: %w", g.e.ID, err)
+	}
+	g.report.Fixed = results[:len(how.Fixed):len(how.Fixed)]
+	g.unchanged(results[len(how.Fixed):])
+	return nil
+}
+
+// unchanged adds what another look at the same showed: what was not so once is not so.
+func (g *grading) unchanged(results []check.Result) {
+	if g.report.Unchanged == nil {
+		g.report.Unchanged = results
+		return
+	}
+	for i, result := range results {
+		if g.report.Unchanged[i].OK {
+			g.report.Unchanged[i] = result
+		}
+	}
+}
+
+// reverted refuses an exercise that somebody undid by its run: what there is to be seen is nobody's doing.
+func (g *grading) reverted(ctx context.Context) error {
+	run, err := g.lab.Session.Ledger.Get(ctx, g.e.ID)
+	if errors.As(err, new(*ledger.NotFoundError)) {
+		return &PhaseError{*g.e, "grade", "its run is not in the ledger any more; end it with: " + g.lab.Session.Ledger.Command("scenario", "end", g.e.ID)}
+	}
+	if err == nil && run.IsClosed() {
+		return &PhaseError{*g.e, "grade", "its run was " + run.Message + "; end it with: " + g.lab.Session.Ledger.Command("scenario", "end", g.e.ID)}
+	}
+	return err
+}
+
+// clean is whether the other gates than fixed hold.
+func (g *grading) clean() bool {
+	return g.report.unchangedGate().OK && g.report.collateralGate().OK
+}
+
+// besides sees whether it is a workaround, and what else in the cluster is not as it was when the candidate began.
+func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
+	results, err := g.lab.check(ctx, g.r, begin, g.e.Probe, g.r.Sealed.Grade.Unchanged)
+	if err != nil {
+		return fmt.Errorf("exercise %s: %w", g.e.ID, err)
+	}
+	g.unchanged(results)
+	now, err := g.lab.capture(ctx, g.e.Namespaces)
+	if err != nil {
+		return err
+	}
+	others, err := g.lab.others(ctx, g.e)
+	if err != nil {
+		return err
+	}
+	candidate := writersOf(g.r.Public.Access, g.lab.Mapper)
+	g.report.NotCompared = slices.Compact(slices.Sorted(slices.Values(slices.Concat(begin.Missing, now.Missing))))
+	// What the candidate deleted and made anew lacks the label by which an undo knows our objects.
+	marked := scenario.Allowed{Fields: []string{"metadata.labels[" + objects.LabelInstance + "]"}}
+	allow := append(slices.Clone(g.r.Sealed.Grade.Collateral.Allow), marked)
+	damage := baseline.Collateral(baseline.Diff(begin, now), allow, func(ref scenario.Ref) bool {
+		return others(ref) || within(ref, g.e.Kubeconfig.namespaces()) || !candidate.may(ref) || g.e.probes(ref, now.Get(ref))
+	})
+	if len(damage) > listed {
+		g.report.Omitted = len(damage) - listed
+		damage = damage[:listed]
+	}
+	g.report.Collateral = damage
+	return nil
+}
+
+// others says which objects are other exercises', whose changes are nobody's damage: of all that ran at some time since this one began.
+func (l *Lab) others(ctx context.Context, e *Exercise) (func(scenario.Ref) bool, error) {
+	all, err := l.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(other Exercise) bool {
+		return other.ID == e.ID || !other.Running() && !other.Ended.IsZero() && other.Ended.Before(e.Created)
+	})
+	return func(ref scenario.Ref) bool {
+		return slices.ContainsFunc(all, func(other Exercise) bool { return other.has(ref) })
+	}, nil
+}
+
+// spoils says why nothing can be right any more; empty when something can.
+func (g *grading) spoils(ctx context.Context) (string, error) {
+	if until := g.e.FaultUntil; !until.IsZero() && g.report.At.After(until) {
+		return fmt.Sprintf("the lab's faults ended by themselves at %s, before it was graded: what works now was not mended",
+			until.Format(time.RFC3339)), nil
+	}
+	var gone []string
+	for _, name := range g.e.Public.Access.Namespaces {
+		namespace, err := g.lab.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil:
+			gone = append(gone, name)
+		case err != nil:
+			return "", fmt.Errorf("look for namespace %s: %w", name, err)
+		}
+	}
+	if len(gone) > 0 {
+		return "deleted: namespace " + strings.Join(gone, ", ") + ", with everything that was to be mended", nil
+	}
+	return "", nil
+}
+
+// stable are checks that must hold for some time.
+func stable(checks []scenario.Check, how scenario.Duration) []scenario.Check {
+	longer := slices.Clone(checks)
+	for i := range longer {
+		longer[i].Sustained = max(longer[i].Sustained, how)
+	}
+	return longer
+}
+
+// atOnce are checks that must hold now.
+func atOnce(checks []scenario.Check) []scenario.Check {
+	now := slices.Clone(checks)
+	for i := range now {
+		now[i].Within, now[i].Sustained = 0, 0
+	}
+	return now
+}
+
+// whoami is who uses the lab, for people to read.
+func (l *Lab) whoami(ctx context.Context) string {
+	review, err := l.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return ""
+	}
+	return review.Status.UserInfo.Username
+}
+
+// isPhase is whether an error says that an exercise is not so far.
+func isPhase(err error) bool { return errors.As(err, new(*PhaseError)) }

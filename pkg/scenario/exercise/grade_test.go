@@ -1,0 +1,284 @@
+package exercise
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+)
+
+// started is an exercise in progress, with its namespace.
+func (w *world) started(options StartOptions, change ...string) (*trainer, *Exercise) {
+	w.Helper()
+	trainer := w.trainer("laptop")
+	e, err := trainer.Start(w.Context(), w.play(change...), options)
+	if err != nil {
+		w.Fatal(err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "harbour"}}
+	if _, err := trainer.Client.CoreV1().Namespaces().Create(w.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	return trainer, e
+}
+
+var right = scenario.Diagnosis{
+	Component: "workload", Object: "deployment/page", Field: "spec.template.spec.containers.envFrom", Mechanism: "missing configmap",
+}
+
+// Who mends it in time, says why, and takes no help gets everything; a second grade shows in the timeline.
+func TestAllPoints(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer, e := w.started(StartOptions{})
+	w.pass(5 * time.Minute)
+	if _, err := trainer.Submit(t.Context(), "", right); err != nil {
+		t.Fatal(err)
+	}
+	report, err := trainer.Grade(t.Context(), "")
+	if err != nil || !report.Passed || report.Score != 100 || report.Late || len(report.Reasons) > 0 || report.Took != 5*time.Minute {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	report, err = w.trainer("desktop").Grade(t.Context(), e.ID)
+	if err != nil || len(report.Timeline) != 8 || !strings.Contains(report.Timeline[6].What+report.Timeline[7].What, "graded: passed, score 100") {
+		t.Errorf("%+v, %v", report, err)
+	}
+	if now, err := trainer.Get(t.Context(), e.ID); err != nil || now.Phase != Graded || len(now.Grades) != 2 || now.Last().Score != 100 {
+		t.Errorf("%+v, %v", now, err)
+	}
+}
+
+// Help costs what it says, and there is no more of it than the scenario has.
+func TestHintsCost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer, e := w.started(StartOptions{})
+	first, left, err := trainer.Hint(t.Context(), "")
+	if err != nil || left != 1 || first.Cost != 2 || !strings.Contains(first.Text, "kubectl describe") {
+		t.Fatalf("%+v, %d, %v", first, left, err)
+	}
+	second, left, err := w.trainer("desktop").Hint(t.Context(), e.ID)
+	if err != nil || left != 0 || second.Text == first.Text {
+		t.Fatalf("%+v, %d, %v", second, left, err)
+	}
+	_, _, err = trainer.Hint(t.Context(), "")
+	wants(t, err, "no more hints", "2 were given")
+	report, err := trainer.Grade(t.Context(), "")
+	if err != nil || report.Score != 100-25-5 || !report.Passed {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// After the time is over there is a grade, which says so, and no points for time; without a diagnosis there are none for that.
+func TestLate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer, _ := w.started(StartOptions{For: 10 * time.Minute})
+	w.pass(11 * time.Minute)
+	report, err := trainer.Grade(t.Context(), "")
+	if err != nil || !report.Late || !report.Passed || report.Score != 100-25-10 {
+		t.Errorf("%+v, %v", report, err)
+	}
+	_, err = trainer.Kubeconfig(t.Context(), "", "")
+	wants(t, err, "its time was over at 2026-05-04T12:10:00Z")
+}
+
+// A namespace that the candidate deleted is a failure with that reason, at once: nothing is waited for.
+func TestDeletedNamespace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer, _ := w.started(StartOptions{})
+	if err := trainer.Client.CoreV1().Namespaces().Delete(t.Context(), "harbour", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	report, err := trainer.Grade(t.Context(), "")
+	if err != nil || report.Passed || report.Score != 0 || !strings.Contains(strings.Join(report.Reasons, " "), "deleted: namespace harbour") {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// What works because the fault's own time was up was not mended.
+func TestFaultThatEndedByItself(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer, e := w.started(StartOptions{})
+	if _, err := trainer.update(t.Context(), e.ID, func(e *Exercise) error { e.FaultUntil = noon.Add(time.Hour); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(61 * time.Minute)
+	report, err := trainer.Grade(t.Context(), "")
+	if err != nil || report.Passed || !strings.Contains(report.Reasons[0], "ended by themselves at 2026-05-04T13:00:00Z") {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// Nothing can be done with an exercise that is over, nor with one that nobody knows, and each error says why.
+func TestWhatCannotBeDone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer, e := w.started(StartOptions{})
+	_, err := trainer.Submit(t.Context(), "", scenario.Diagnosis{Explanation: "no idea"})
+	wants(t, err, "the diagnosis is empty")
+	if _, err := trainer.Reveal(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err = trainer.Submit(t.Context(), "", right)
+	wants(t, err, "the answer was told")
+	_, err = trainer.Grade(t.Context(), "scenario-nobody")
+	wants(t, err, "has no exercise scenario-nobody", "scenario status")
+	if _, err := trainer.End(t.Context(), "", false); err != nil {
+		t.Fatal(err)
+	}
+	_, err = trainer.Grade(t.Context(), e.ID)
+	wants(t, err, "cannot grade exercise "+e.ID, "is Ended", "start another one")
+	_, _, err = trainer.Hint(t.Context(), e.ID)
+	wants(t, err, "cannot give a hint", "is Ended")
+	_, err = trainer.Grade(t.Context(), "")
+	wants(t, err, "no exercise runs")
+	if sealed, err := trainer.Reveal(t.Context(), e.ID); err != nil || sealed.Story == "" { // afterwards is when one wants to know
+		t.Errorf("%+v, %v", sealed, err)
+	}
+}
+
+// A lost ledger is told as such, by whatever one tries.
+func TestLedgerIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer, e := w.started(StartOptions{})
+	for _, secret := range w.secrets() {
+		if err := trainer.secrets().Delete(t.Context(), secret, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := trainer.Grade(t.Context(), e.ID)
+	wants(t, err, "has no exercise "+e.ID)
+	ending, err := trainer.End(t.Context(), e.ID, false) // the run is still there
+	if err != nil || ending.Compared || len(w.left()) > 0 {
+		t.Errorf("%+v, %v, %q", ending, err, w.left())
+	}
+	_, err = trainer.End(t.Context(), "scenario-nobody", false)
+	wants(t, err, "has no exercise scenario-nobody", "and no run either")
+}
+
+// What was undone by `revert` is not what a candidate has mended; the end still finds what is left.
+func TestRevertedByItsRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer, e := w.started(StartOptions{})
+	if _, err := trainer.session(false).Revert(t.Context(), e.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	_, err := trainer.Grade(t.Context(), e.ID)
+	wants(t, err, "its run was reverted by alice", "scenario end "+e.ID)
+	ending, err := trainer.End(t.Context(), e.ID, false)
+	if err != nil || !ending.Clean() {
+		t.Errorf("%+v, %v", ending, err)
+	}
+	w.putBack(Ended)
+}
+
+// A token that is over is told as that.
+func TestExpiredToken(t *testing.T) {
+	t.Parallel()
+	c := &candidate{e: &Exercise{Kubeconfig: Kubeconfig{Until: noon}}}
+	wants(t, c.explain(apierrors.NewUnauthorized("no")), "the candidate's token is not accepted", "it ends at 2026-05-04T12:00:00Z")
+	if err := c.explain(errDead); err != errDead {
+		t.Error(err)
+	}
+}
+
+// Without what the cluster was like there is no grade: damage could not be told from the rest.
+func TestSnapshotIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer, e := w.started(StartOptions{})
+	if err := trainer.secrets().Delete(t.Context(), chunk(e.ID, snapBegin, 0), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := trainer.Grade(t.Context(), "")
+	wants(t, err, "cannot be graded", "part 1 of 1")
+}
+
+// Several exercises must be named.
+func TestSeveralRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.started(StartOptions{})
+	if _, err := w.trainer("desktop").Start(t.Context(), w.play("[harbour, meadow, orchard, quarry, lagoon, thicket]", "[quarry]"), StartOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.trainer("x").Grade(t.Context(), "")
+	wants(t, err, "several exercises run, name one", "missing-settings of alice")
+}
+
+func results(oks ...bool) (all []check.Result) {
+	for _, ok := range oks {
+		all = append(all, check.Result{Name: "it runs", OK: ok, Saw: "0 of 2 pods"})
+	}
+	return all
+}
+
+func scores(oks ...bool) (all []scenario.FieldScore) {
+	for i, ok := range oks {
+		all = append(all, scenario.FieldScore{Field: []string{"component", "object", "field", "mechanism"}[i], Right: ok})
+	}
+	return all
+}
+
+var said4 = &scenario.Diagnosis{Component: "workload"}
+
+// The points of all the ways to do well and badly.
+func TestPoints(t *testing.T) {
+	t.Parallel()
+	damage := []baseline.Difference{{Ref: scenario.Ref{Kind: "Service", Namespace: "a", Name: "b"}, Kind: baseline.Deleted}}
+	for name, test := range map[string]struct {
+		report  Report
+		weights scenario.Weights
+		passed  bool
+		score   int
+		why     string
+	}{
+		"all":                         {Report{Fixed: results(true), Diagnosis: said4, Diagnosed: scores(true, true, true, true)}, scenario.Weights{}, true, 100, ""},
+		"own weights":                 {Report{Fixed: results(true)}, scenario.Weights{Fixed: 90, Diagnosis: 10}, true, 90, "none was submitted"},
+		"half of the diagnosis":       {Report{Fixed: results(true), Diagnosis: said4, Diagnosed: scores(true, false, true, false)}, scenario.Weights{}, true, 87, "not right: object, mechanism"},
+		"nothing done":                {Report{Fixed: results(false)}, scenario.Weights{}, false, 0, "not mended: it runs: saw 0 of 2 pods"},
+		"nothing done, but explained": {Report{Fixed: results(false), Diagnosis: said4, Diagnosed: scores(true, true, true, true)}, scenario.Weights{}, false, 25, ""},
+		"half mended":                 {Report{Fixed: results(true, false)}, scenario.Weights{}, false, 25, "not mended"},
+		"a workaround":                {Report{Fixed: results(true), Unchanged: results(false)}, scenario.Weights{}, false, 0, "a workaround: it runs"},
+		"damage":                      {Report{Fixed: results(true), Collateral: damage}, scenario.Weights{}, false, 65, "changed besides: Service a/b deleted"},
+		"three quarters of the time":  {Report{Fixed: results(true), Took: 30 * time.Minute}, scenario.Weights{}, true, 70, "it took 30m0s"},
+		"all of the time":             {Report{Fixed: results(true), Took: 40 * time.Minute}, scenario.Weights{}, true, 65, "all of the 40m0s"},
+		"hints beyond their weight":   {Report{Fixed: results(true), Hints: []Taken{{Cost: 5}, {Cost: 15}}}, scenario.Weights{}, true, 55, "2 hints were taken"},
+		"hints and nothing done":      {Report{Fixed: results(false), Hints: []Taken{{Cost: 20}}}, scenario.Weights{}, false, 0, ""},
+		"nothing to mend, and said so": {
+			Report{Diagnosis: &scenario.Diagnosis{Component: "none"}, Diagnosed: scores(true, true, true, true)}, scenario.Weights{}, true, 100, "",
+		},
+		"nothing to mend, and not said so": {Report{}, scenario.Weights{}, false, 0, "no diagnosis was submitted"},
+		"nothing to mend, and something found": {
+			Report{Diagnosis: said4, Diagnosed: scores(false, true, true, true)}, scenario.Weights{}, false, 18, "the candidate says that it was workload",
+		},
+		"nothing to mend, and something done": {
+			Report{Diagnosis: &scenario.Diagnosis{Component: "none"}, Diagnosed: scores(true, true, true, true), Collateral: damage},
+			scenario.Weights{}, false, 90, "changed besides",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test.report.TimeBox = 40 * time.Minute
+			test.report.judge(test.weights, "")
+			if test.report.Passed != test.passed || test.report.Score != test.score {
+				t.Errorf("passed %t, score %d: %+v", test.report.Passed, test.report.Score, test.report.Points)
+			}
+			if reasons := strings.Join(test.report.Reasons, "; "); !strings.Contains(reasons, test.why) || test.score == 100 && reasons != "" {
+				t.Errorf("reasons: %s", reasons)
+			}
+		})
+	}
+}

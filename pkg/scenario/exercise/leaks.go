@@ -1,0 +1,110 @@
+package exercise
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// leaks reads all that the candidate can list, whole objects with their managed fields, and says where the answer is, or this tool.
+func (c *candidate) leaks(ctx context.Context) ([]string, error) {
+	lists, err := c.client.Discovery().ServerPreferredResources()
+	if err != nil && len(lists) == 0 {
+		return nil, fmt.Errorf("look for what the candidate can read: %w", err)
+	}
+	namespaces := slices.Concat(c.r.Public.Access.Namespaces, c.r.Public.Access.Read,
+		[]string{metav1.NamespaceDefault, c.lab.LedgerNamespace, c.e.Kubeconfig.Namespace})
+	var found []string
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			continue
+		}
+		for _, kind := range list.APIResources {
+			if !slices.Contains(kind.Verbs, "list") {
+				continue
+			}
+			in := []string{""}
+			if kind.Namespaced {
+				in = namespaces
+			}
+			for _, namespace := range in {
+				more, err := c.leaksOf(ctx, gv.WithResource(kind.Name), namespace)
+				if err != nil {
+					return nil, err
+				}
+				found = append(found, more...)
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found), nil
+}
+
+func (c *candidate) leaksOf(ctx context.Context, resource schema.GroupVersionResource, namespace string) ([]string, error) {
+	list, err := c.dynamic.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("list %s as the candidate: %w", resource.Resource, err)
+	}
+	if namespace == c.lab.LedgerNamespace && len(list.Items) > 0 {
+		return []string{fmt.Sprintf("%s of the ledger, namespace %s", resource.Resource, namespace)}, nil
+	}
+	var found []string
+	for i := range list.Items {
+		if word := c.telling(&list.Items[i]); word != "" {
+			found = append(found, fmt.Sprintf("%s %s/%s has %q", list.Items[i].GetKind(), list.Items[i].GetNamespace(), list.Items[i].GetName(), word))
+		}
+	}
+	return found, nil
+}
+
+// telling is the word in an object that should not be there; empty when there is none.
+func (c *candidate) telling(object *unstructured.Unstructured) string {
+	unstructured.RemoveNestedField(object.Object, "status", "images") // of nodes: what else was ever started there
+	body, err := json.Marshal(object.Object)
+	if err != nil {
+		return ""
+	}
+	text := strings.ToLower(string(body))
+	words := c.sealedWords()
+	if ref := refOf(object); c.e.has(ref) && !isNamespace(ref) || within(ref, c.e.Namespaces) {
+		words = append(words, "gpu-fault", "gpufault", "gpu_fault", strings.ToLower(c.e.Scenario))
+	}
+	for _, word := range words {
+		if strings.Contains(text, word) {
+			return word
+		}
+	}
+	return ""
+}
+
+// sealedWords are those of the sealed half that nobody writes by chance.
+func (c *candidate) sealedWords() []string {
+	sealed := c.r.Sealed
+	words := []string{c.e.ID, sealed.RootCause.Mechanism.Value}
+	for _, hint := range sealed.Hints {
+		words = append(words, hint.Text)
+	}
+	for _, attempt := range slices.Concat(sealed.Solutions, sealed.WrongFixes) {
+		words = append(words, attempt.Name, attempt.Why)
+	}
+	for _, check := range sealed.Broken {
+		words = append(words, check.Name)
+	}
+	words = append(words, strings.Split(sealed.Story, ". ")...)
+	for i := range words {
+		words[i] = strings.ToLower(strings.TrimSpace(words[i]))
+	}
+	const short = 12 // a short one may be any name's part: image, limits
+	return slices.DeleteFunc(words, func(word string) bool { return len(word) < short || !strings.ContainsAny(word, "- ") })
+}

@@ -1,0 +1,240 @@
+package exercise
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// Kinds that this package knows by name.
+const (
+	kindNode      = "Node"
+	kindNamespace = "Namespace"
+	kindSecret    = "Secret"
+)
+
+// made are the manifests that a scenario creates, in their order.
+func made(r *scenario.Resolved) []*unstructured.Unstructured {
+	var all []*unstructured.Unstructured
+	for _, step := range slices.Concat(r.Setup, r.Inject) {
+		if step.Create == nil {
+			continue
+		}
+		for _, object := range step.Create.Objects {
+			all = append(all, &unstructured.Unstructured{Object: object})
+		}
+	}
+	return all
+}
+
+// namespacesOf are those that an exercise has for itself: which it makes, or in which the candidate is admin.
+func namespacesOf(r *scenario.Resolved) []string {
+	names := slices.Clone(r.Public.Access.Namespaces)
+	for _, object := range made(r) {
+		if isNamespace(refOf(object)) {
+			names = append(names, object.GetName())
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// ownedBy are the objects that a scenario makes or changes, outside of its namespaces.
+func ownedBy(r *scenario.Resolved, namespaces []string) []scenario.Ref {
+	var refs []scenario.Ref
+	add := func(ref scenario.Ref) {
+		if !slices.Contains(namespaces, ref.Namespace) && !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
+		}
+	}
+	for _, object := range made(r) {
+		add(refOf(object))
+	}
+	for _, step := range slices.Concat(r.Setup, r.Inject) {
+		switch {
+		case step.Patch != nil:
+			add(step.Patch.Object)
+		case step.CUDA != nil:
+			add(step.CUDA.Workload)
+		case step.XID != nil:
+			add(nodeRef(step.XID.Node))
+		case step.Runtime != nil:
+			add(nodeRef(step.Runtime.Node))
+		}
+	}
+	return refs
+}
+
+// nodesOf are the nodes that a scenario breaks or changes, or that its attempts do.
+func nodesOf(r *scenario.Resolved) []string {
+	var names []string
+	steps := slices.Concat(r.Setup, r.Inject)
+	for _, attempt := range slices.Concat(r.Sealed.Solutions, r.Sealed.WrongFixes) {
+		steps = append(steps, attempt.Steps...)
+	}
+	for _, step := range steps {
+		switch {
+		case step.XID != nil:
+			names = append(names, step.XID.Node)
+		case step.Runtime != nil:
+			names = append(names, step.Runtime.Node)
+		case step.NodeShell != nil:
+			names = append(names, step.NodeShell.Node)
+		case step.Patch != nil && step.Patch.Object.Kind == kindNode:
+			names = append(names, step.Patch.Object.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func nodeRef(name string) scenario.Ref {
+	return scenario.Ref{APIVersion: "v1", Kind: kindNode, Name: name}
+}
+
+func refOf(object *unstructured.Unstructured) scenario.Ref {
+	return scenario.Ref{APIVersion: object.GetAPIVersion(), Kind: object.GetKind(), Namespace: object.GetNamespace(), Name: object.GetName()}
+}
+
+func isNamespace(ref scenario.Ref) bool { return ref.Kind == kindNamespace && ref.APIVersion == "v1" }
+
+// sameObject is whether both name one object, in whatever version of its API.
+func sameObject(a, b scenario.Ref) bool {
+	return a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name && groupOf(a) == groupOf(b)
+}
+
+func groupOf(ref scenario.Ref) string {
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return ref.APIVersion
+	}
+	return gv.Group
+}
+
+// within is whether an object lies in one of the namespaces, or is one of them.
+func within(ref scenario.Ref, namespaces []string) bool {
+	return slices.Contains(namespaces, ref.Namespace) || isNamespace(ref) && slices.Contains(namespaces, ref.Name)
+}
+
+// has is whether an object is the exercise's: in its namespaces, made or changed by it, or the candidate's account and rights.
+func (e Exercise) has(ref scenario.Ref) bool {
+	return within(ref, e.Namespaces) || within(ref, e.Kubeconfig.namespaces()) ||
+		slices.ContainsFunc(e.Owned, func(own scenario.Ref) bool { return sameObject(own, ref) })
+}
+
+func (k Kubeconfig) namespaces() []string {
+	if k.Namespace == "" {
+		return nil
+	}
+	return []string{k.Namespace}
+}
+
+// writers says of which objects the candidate's rights reach, for telling their doing from the cluster's own life.
+type writers struct {
+	access scenario.Access
+	mapper meta.RESTMapper
+	// all is set when the rights are enough to give oneself any other.
+	all bool
+}
+
+func writersOf(access scenario.Access, mapper meta.RESTMapper) writers {
+	w := writers{access: access, mapper: mapper}
+	for _, rule := range access.Rules {
+		for _, verb := range rule.Verbs {
+			named := verb == "bind" && len(rule.ResourceNames) > 0 // no more than these roles
+			climbs := slices.Contains([]string{"escalate", "bind", "impersonate"}, verb) && !named
+			w.all = w.all || climbs || verb == "*" && slices.Contains(rule.Resources, "*")
+		}
+	}
+	return w
+}
+
+// may is whether the candidate could have changed the object.
+func (w writers) may(ref scenario.Ref) bool {
+	// Who is root on nodes may also write their labels, with the kubelet's credentials.
+	if w.all || slices.Contains(w.access.Namespaces, ref.Namespace) || w.access.NodeShell && ref.Kind == kindNode {
+		return true
+	}
+	resource := w.resource(ref)
+	for _, rule := range w.access.Rules {
+		if matches(rule.APIGroups, groupOf(ref)) && matches(rule.Resources, resource) && writes(rule.Verbs) &&
+			(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, ref.Name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// surely is whether nobody but the exercise and its candidate has a reason to change the object: it is the exercise's, in the candidate's
+// namespaces, or one that their rights, what they are allowed, or an attempt of the scenario names.
+func surely(e *Exercise, r *scenario.Resolved, w writers, ref scenario.Ref) bool {
+	switch {
+	case e.has(ref), slices.Contains(r.Public.Access.Namespaces, ref.Namespace), ref.Kind == kindNode && slices.Contains(e.Nodes, ref.Name):
+		return true
+	case slices.ContainsFunc(namedBy(r), func(named scenario.Ref) bool { return sameObject(named, ref) }):
+		return true
+	}
+	for _, rule := range r.Public.Access.Rules {
+		if writes(rule.Verbs) && slices.Contains(rule.ResourceNames, ref.Name) && matches(rule.APIGroups, groupOf(ref)) &&
+			matches(rule.Resources, w.resource(ref)) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.Sealed.Grade.Collateral.Allow, func(allowed scenario.Allowed) bool {
+		return allowed.Kind == ref.Kind && allowed.Name == ref.Name && allowed.Namespace == ref.Namespace
+	})
+}
+
+// namedBy are the objects that attempts of a scenario work on.
+func namedBy(r *scenario.Resolved) []scenario.Ref {
+	var refs []scenario.Ref
+	for _, attempt := range slices.Concat(r.Sealed.Solutions, r.Sealed.WrongFixes) {
+		for _, step := range attempt.Steps {
+			list := step.Replace
+			switch {
+			case step.Create != nil:
+				list = step.Create.Objects
+			case step.Patch != nil:
+				refs = append(refs, step.Patch.Object)
+			case step.Delete != nil:
+				refs = append(refs, *step.Delete)
+			}
+			for _, object := range list {
+				refs = append(refs, refOf(&unstructured.Unstructured{Object: object}))
+			}
+		}
+	}
+	return refs
+}
+
+// resource is what rules call the kind of the object: deployments. Empty when the cluster has no such kind.
+func (w writers) resource(ref scenario.Ref) string {
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil || w.mapper == nil {
+		return ""
+	}
+	mapping, err := w.mapper.RESTMapping(schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, gv.Version)
+	if err != nil {
+		return ""
+	}
+	return mapping.Resource.Resource
+}
+
+func matches(list []string, one string) bool {
+	return slices.Contains(list, "*") || slices.Contains(list, one)
+}
+
+// writes is whether one of the verbs changes something.
+func writes(verbs []string) bool {
+	return slices.ContainsFunc(verbs, func(verb string) bool {
+		switch verb {
+		case "*", "create", "update", "patch", "delete", "deletecollection":
+			return true
+		}
+		return false
+	})
+}

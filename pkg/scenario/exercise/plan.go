@@ -1,0 +1,275 @@
+package exercise
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/access"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+)
+
+// start is an exercise that is being started.
+type start struct {
+	lab     *Lab
+	session *fault.Session
+	r       *scenario.Resolved
+	options StartOptions
+	clock   func() time.Time
+
+	plan       fault.Plan
+	namespaces []string
+	owned      []scenario.Ref
+	account    Kubeconfig
+	probe      string // marks the pods of checks
+	pods       bool   // a step starts debug pods
+	ends       bool   // a step ends by itself, and must be told when
+
+	before     *baseline.Baseline
+	e          *Exercise // as stored; nil until it is
+	kubeconfig []byte
+	failed     error // why it is not as it must be
+}
+
+// begin makes the plan of an exercise. It changes nothing.
+func (l *Lab) begin(ctx context.Context, r *scenario.Resolved, options StartOptions) (*start, error) {
+	if len(r.Public.Access.Namespaces) == 0 {
+		return nil, fmt.Errorf("scenario %s gives the candidate no namespace", r.Metadata.Name)
+	}
+	if err := access.Validate(r.Public.Access, l.LedgerNamespace); err != nil {
+		return nil, err
+	}
+	word, err := ledger.NewID("c", rand.Reader) // names the candidate's account; it must not lead to the run
+	if err != nil {
+		return nil, err
+	}
+	probe, err := ledger.NewID("probe", rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	s := &start{lab: l, session: l.session(false), r: r, options: options, clock: l.clock(ctx), namespaces: namespacesOf(r)}
+	s.owned = ownedBy(r, s.namespaces)
+	s.account.ID, s.probe = word, probe
+	s.account.Namespace, s.account.Account = access.Account(word)
+	if err := s.makePlan(); err != nil {
+		return nil, fmt.Errorf("scenario %s: %w", r.Metadata.Name, err)
+	}
+	return s, nil
+}
+
+func (s *start) makePlan() error {
+	for i, namespace := range s.namespaces {
+		s.add(nil, look(namespace, "hold namespace "+namespace, func(ctx context.Context, r fault.Recorder) (string, error) {
+			if i > 0 {
+				return "it is held by its lock", nil
+			}
+			return "stored in secret " + r.Run().ID, s.record(ctx, r.Run())
+		}))
+	}
+	if err := s.steps(s.r.Setup); err != nil {
+		return err
+	}
+	s.stage("see that the lab is healthy", "the lab did not become healthy", s.r.Healthy, func(e *Exercise, now time.Time) {
+		e.Phase, e.HealthyAt = Healthy, now
+	})
+	if err := s.steps(s.r.Inject); err != nil {
+		return err
+	}
+	s.stage("remember that the fault is in place", "", nil, func(e *Exercise, now time.Time) { e.Phase, e.InjectedAt = Injected, now })
+	s.stage("see that the lab is broken", "the lab did not become broken", s.r.Sealed.Broken, func(e *Exercise, now time.Time) {
+		e.Phase, e.BrokenAt = Broken, now
+	})
+	if err := s.rights(); err != nil {
+		return err
+	}
+	s.add(nil, look(s.home(), "hand the lab over", s.handOver))
+
+	s.plan.Fault, s.plan.Summary, s.plan.Command = Fault, "exercise "+s.r.Metadata.Name, s.options.Command
+	s.plan.InOrder, s.plan.Quiet, s.plan.NoPods, s.plan.Allow = true, true, !s.pods, s.lab.Allow
+	s.plan.Needs = fault.Permissions(s.plan.Needs, needed(s.lab.LedgerNamespace), access.Permissions(s.account.ID, s.r.Public.Access), s.looks())
+	if s.ends {
+		s.plan.TTL = s.options.timeBox(s.r) + grace
+	} else {
+		s.plan.Reason = "an exercise, until it is ended by `scenario end`"
+	}
+	s.plan.Checks = append(s.checks(), s.plan.Checks...)
+	return nil
+}
+
+// looks are what the scenario's checks need.
+func (s *start) looks() []fault.Permission {
+	if s.lab.Mapper == nil {
+		return nil
+	}
+	checks := slices.Concat(s.r.Healthy, s.r.Sealed.Broken, s.r.Sealed.Grade.Fixed, s.r.Sealed.Grade.Unchanged)
+	for _, step := range slices.Concat(s.r.Setup, s.r.Inject) {
+		checks = append(checks, step.Wait...)
+	}
+	return (&check.Checker{Mapper: s.lab.Mapper}).Permissions(checks)
+}
+
+// home is the namespace that the candidate works in first.
+func (s *start) home() string { return s.r.Public.Access.Namespaces[0] }
+
+func (s *start) add(needs []fault.Permission, changes ...fault.Change) {
+	s.plan.Needs = append(s.plan.Needs, needs...)
+	s.plan.Changes = append(s.plan.Changes, changes...)
+}
+
+// stage is a point that the exercise reaches when the checks hold.
+func (s *start) stage(action, otherwise string, checks []scenario.Check, reached func(*Exercise, time.Time)) {
+	s.add(nil, look(s.home(), action, func(ctx context.Context, _ fault.Recorder) (string, error) {
+		saw, err := s.hold(ctx, otherwise, checks)
+		if err != nil {
+			return "", err
+		}
+		return saw, s.reached(ctx, reached)
+	}))
+}
+
+// rights are the candidate's account and what it may do.
+func (s *start) rights() error {
+	if s.lab.fake.rights != nil {
+		s.add(nil, s.lab.fake.rights())
+		return nil
+	}
+	list := access.Objects(s.account.ID, s.lab.LedgerNamespace, s.r.Public.Access)
+	for _, object := range list {
+		if ref := refOf(object); !within(ref, s.namespaces) && !within(ref, s.account.namespaces()) {
+			s.owned = append(s.owned, ref)
+		}
+	}
+	rights := &objects.Creation{
+		Dynamic: s.lab.Dynamic, Mapper: s.lab.Mapper, LedgerNamespace: s.lab.LedgerNamespace, Objects: list,
+		Target: ledger.Target{Kind: kindNamespace, Name: s.account.Namespace},
+	}
+	needs, err := rights.Permissions()
+	if err != nil {
+		return err
+	}
+	s.add(needs, rights.Change("give the candidate access"))
+	return nil
+}
+
+// secure keeps the candidate from becoming root on the nodes by a pod.
+func (s *start) secure(list []*unstructured.Unstructured) { access.Secure(list, s.r.Public.Access) }
+
+// shimmed are a step's objects with the shim in them, behind the ConfigMaps that hold it: one in each namespace.
+func (s *start) shimmed(step scenario.Create, run ledger.Run) ([]*unstructured.Unstructured, error) {
+	libraries, state, err := s.lab.Faults.Shim(*step.Shim)
+	if err != nil {
+		return nil, err
+	}
+	content, err := state(run)
+	if err != nil {
+		return nil, err
+	}
+	shim := workload.Shim{ConfigMap: "node-libs-" + shorten(s.account.ID), Libraries: libraries, State: content}
+	with := s.manifests(step.Objects)
+	var maps []*unstructured.Unstructured
+	var in []string
+	for _, object := range with {
+		if !hasPods(object) {
+			continue
+		}
+		if err := workload.AddShim(object, shim); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+		if namespace := object.GetNamespace(); !slices.Contains(in, namespace) {
+			in = append(in, namespace)
+			one, err := workload.ShimConfigMap(namespace, shim)
+			if err != nil {
+				return nil, err
+			}
+			maps = append(maps, one)
+		}
+	}
+	if len(maps) == 0 {
+		return nil, fmt.Errorf("none of its objects has pods that the shim could be put into")
+	}
+	return append(maps, with...), nil
+}
+
+func hasPods(object *unstructured.Unstructured) bool {
+	return object.GetKind() == "Pod" || len(workload.Templates(object)) > 0
+}
+
+// shorten is the random part of an ID.
+func shorten(id string) string { return id[max(0, len(id)-6):] }
+
+// handOver remembers what the candidate gets, makes the kubeconfig, sees that it works, and lets the time run.
+func (s *start) handOver(ctx context.Context, _ fault.Recorder) (string, error) {
+	if err := s.lab.verify(ctx, s); err != nil {
+		return "", err
+	}
+	snapshot, err := s.lab.capture(ctx, s.namespaces)
+	if err != nil {
+		return "", err
+	}
+	n, err := s.lab.keep(ctx, s.e.ID, snapBegin, snapshot)
+	if err != nil {
+		return "", err
+	}
+	began := s.clock()
+	issued, err := s.lab.issue(ctx, s.account.ID, s.r.Public.Access, began.Add(s.options.timeBox(s.r)), s.options.Server)
+	if err != nil {
+		return "", err
+	}
+	s.kubeconfig = issued.Kubeconfig
+	return "the candidate can work until " + issued.Until.Format(time.RFC3339), s.reached(ctx, func(e *Exercise, now time.Time) {
+		e.Phase, e.Started, e.Until = InProgress, now, now.Add(s.options.timeBox(s.r))
+		e.Kubeconfig.Until, e.Snapshots[snapBegin] = issued.Until, n
+	})
+}
+
+// verify sees that the candidate's rights are what they should be.
+func (l *Lab) verify(ctx context.Context, s *start) error {
+	if l.fake.issue != nil {
+		return nil
+	}
+	notes, err := access.Verify(ctx, l.Client, s.account.ID, l.LedgerNamespace, s.r.Public.Access)
+	for _, note := range notes {
+		l.say("%s", note)
+	}
+	if err != nil {
+		return fmt.Errorf("the candidate's access is not as it should be: %w", err)
+	}
+	return nil
+}
+
+// issue makes a kubeconfig for a candidate.
+func (l *Lab) issue(ctx context.Context, account string, what scenario.Access, until time.Time, server string) (access.Issued, error) {
+	if l.fake.issue != nil {
+		return l.fake.issue(until)
+	}
+	issued, err := access.Kubeconfig(ctx, l.Client, l.Config, account, what, until)
+	if err != nil {
+		return issued, fmt.Errorf("make the candidate's kubeconfig: %w", err)
+	}
+	if issued.Note != "" {
+		l.say("%s", issued.Note)
+	}
+	if server == "" {
+		return issued, nil
+	}
+	config, err := clientcmd.Load(issued.Kubeconfig)
+	if err != nil {
+		return issued, fmt.Errorf("make the candidate's kubeconfig: %w", err)
+	}
+	for _, cluster := range config.Clusters {
+		cluster.Server = server
+	}
+	issued.Kubeconfig, err = clientcmd.Write(*config)
+	return issued, err
+}

@@ -1,0 +1,203 @@
+package exercise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// Preflight says what stands in the way of an exercise, all of it: what the cluster lacks and how to get it, who has the namespaces, and what
+// the trainer may not do. It leaves the cluster as it is.
+func (l *Lab) Preflight(ctx context.Context, r *scenario.Resolved) error {
+	s, err := l.begin(ctx, r, StartOptions{})
+	if err != nil {
+		return err
+	}
+	return s.session.Preflight(ctx, s.plan)
+}
+
+// checks are the exercise's own part of the preflight.
+func (s *start) checks() []func(context.Context) error {
+	return []func(context.Context) error{
+		s.busy,
+		s.fresh,
+		func(context.Context) error { return s.gpus() },
+		s.networkPolicies,
+		s.nodeAccess,
+		s.images,
+	}
+}
+
+// fresh refuses namespaces that the scenario makes and that exist already: what is in them is somebody's, or is left of something.
+func (s *start) fresh(ctx context.Context) error {
+	var problems []error
+	for _, object := range made(s.r) {
+		if !isNamespace(refOf(object)) {
+			continue
+		}
+		found, err := s.lab.Client.CoreV1().Namespaces().Get(ctx, object.GetName(), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			problems = append(problems, fmt.Errorf("look for namespace %s: %w", object.GetName(), err))
+		case found.DeletionTimestamp != nil:
+			problems = append(problems, fmt.Errorf("namespace %s is still being deleted: wait for it, or take another with another --seed", found.Name))
+		default:
+			problems = append(problems, fmt.Errorf("namespace %s exists, since %s, and the exercise would make it: take another with another --seed, "+
+				"or if nobody needs it: kubectl delete namespace %[1]s", found.Name, found.CreationTimestamp.UTC().Format(time.RFC3339)))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// gpus compares with the facts, which are of just now.
+func (s *start) gpus() error {
+	needs := s.r.Requires
+	if needs.Nodes == 0 && needs.GPUs == 0 {
+		return nil
+	}
+	nodes, gpus := max(needs.Nodes, 1), max(needs.GPUs, 1)
+	enough, free, with := 0, 0, 0
+	for _, node := range s.r.Facts.Nodes {
+		if node.GPUs > 0 {
+			with++
+		}
+		if node.GPUs >= gpus {
+			enough++
+			if node.FreeGPUs >= gpus {
+				free++
+			}
+		}
+	}
+	wants := fmt.Sprintf("the scenario needs %d Ready, schedulable nodes with %d %s each", nodes, gpus, scenario.GPUResource)
+	switch {
+	case with == 0:
+		return fmt.Errorf("%s, and no node has any: install NVIDIA's GPU Operator or device plugin; where there is no GPU, one of simulated GPUs "+
+			"(the fake GPU operator, or this project's test/cluster)", wants)
+	case enough < nodes:
+		return fmt.Errorf("%s, and there are %d (%d have GPUs at all): add nodes, or uncordon and untaint those that there are", wants, enough, with)
+	case free < nodes:
+		return fmt.Errorf("%s that are free, and there are %d: other pods hold the rest; see them with: "+
+			"kubectl get pods -A -o custom-columns=NS:.metadata.namespace,POD:.metadata.name,"+
+			"GPUS:.spec.containers[*].resources.limits.nvidia\\.com/gpu", wants, free)
+	}
+	return nil
+}
+
+// nodeAccess is whether privileged pods are admitted where node faults start them.
+func (s *start) nodeAccess(ctx context.Context) error {
+	if !s.r.Requires.NodeAccess {
+		return nil
+	}
+	pod := s.lab.bare("node-access")
+	pod.Spec.HostPID = true
+	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+	_, err := s.lab.Client.CoreV1().Pods(s.lab.LedgerNamespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if apierrors.IsNotFound(err) { // the namespace does not exist yet; it is made so that it admits them
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("the scenario works on nodes through privileged pods in namespace %s, and they are not admitted: %w; allow them with: "+
+			"kubectl label namespace %[1]s pod-security.kubernetes.io/enforce=privileged --overwrite", s.lab.LedgerNamespace, err)
+	}
+	return nil
+}
+
+// images looks on the nodes for what the scenario starts, and has one pulled that no node lists: kubelets list only 50.
+func (s *start) images(ctx context.Context) error {
+	if len(s.r.Requires.Images) == 0 {
+		return nil
+	}
+	nodes, err := s.lab.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("look for the scenario's images: %w", err)
+	}
+	listed := map[string]bool{}
+	for _, node := range nodes.Items {
+		for _, image := range node.Status.Images {
+			for _, name := range image.Names {
+				listed[familiar(name)] = true
+			}
+		}
+	}
+	var problems []error
+	for _, image := range s.r.Requires.Images {
+		if listed[familiar(image)] {
+			continue
+		}
+		if err := s.lab.pull(ctx, image); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// familiar is an image's name as people write it, which kubelets report in full.
+func familiar(name string) string {
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "docker.io/"), "library/")
+	if at := strings.LastIndex(name, "/"); !strings.Contains(name, "@") && !strings.Contains(name[at+1:], ":") {
+		name += ":latest"
+	}
+	return name
+}
+
+// pullTimeout is how long a node may take for an image in a preflight.
+const pullTimeout = 45 * time.Second
+
+// pull has a node get an image, by a pod that needs not even start, and says why it cannot.
+func (l *Lab) pull(ctx context.Context, image string) error {
+	l.say("no node lists image %s: one is asked to pull it", image)
+	pod := l.bare("image")
+	pod.Spec.Containers[0].Image = image
+	pod.Spec.Containers[0].Command = []string{"true"}
+	why := "it was not there after " + pullTimeout.String()
+	err := l.withPod(ctx, pod, pullTimeout, func(pod *corev1.Pod) (bool, error) {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodRunning {
+			return true, nil
+		}
+		for _, status := range pod.Status.ContainerStatuses {
+			waiting := status.State.Waiting
+			switch {
+			case waiting == nil:
+			case slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}, waiting.Reason):
+				why = waiting.Reason + ": " + waiting.Message
+				return false, errors.New(why)
+			case waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing":
+				return true, nil // it is there, whatever cannot be started of it
+			}
+		}
+		return false, nil
+	})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("the scenario needs image %s, and a node could not get it (%s): load it into the nodes, or let them reach its registry",
+			image, why)
+	}
+	return nil
+}
+
+// bare is a pod that does nothing, for finding out what the cluster does with it.
+func (l *Lab) bare(what string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "probe-" + what + "-", Namespace: l.LedgerNamespace, Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy},
+		},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(int64(0)),
+			EnableServiceLinks: new(false), ActiveDeadlineSeconds: new(int64(120)),
+			Containers: []corev1.Container{{Name: "probe", Image: l.probeImage(), ImagePullPolicy: corev1.PullIfNotPresent}},
+		},
+	}
+}

@@ -1,0 +1,207 @@
+package exercise
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+)
+
+// goneTimeout is how long an object that was deleted may take to go.
+const goneTimeout = time.Minute
+
+// resource is by which an object is reached.
+func resource(client dynamic.Interface, mapper meta.RESTMapper, ref scenario.Ref) (dynamic.ResourceInterface, error) {
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return nil, err
+	}
+	mapping, err := mapper.RESTMapping(schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, gv.Version)
+	if err != nil {
+		return nil, fmt.Errorf("the kind %s in %s: %w", ref.Kind, ref.APIVersion, err)
+	}
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		return client.Resource(mapping.Resource).Namespace(ref.Namespace), nil
+	}
+	return client.Resource(mapping.Resource), nil
+}
+
+// restore takes a difference back.
+func (l *Lab) restore(ctx context.Context, before, now *baseline.Baseline, difference baseline.Difference) error {
+	reach, err := resource(l.Dynamic, l.Mapper, difference.Ref)
+	if err != nil {
+		return err
+	}
+	ref := difference.Ref
+	if difference.Kind == baseline.Created {
+		return remove(ctx, reach, ref.Name)
+	}
+	switch {
+	case ref.Kind == kindSecret:
+		return errors.New("what was in it was not kept, as it is a secret")
+	case !before.Whole(ref) || difference.Kind == baseline.Changed && !now.Whole(ref):
+		return errors.New("what it was like was not kept: the cluster has too many objects")
+	case difference.Kind == baseline.Deleted:
+		return recreate(ctx, reach, before.Get(ref))
+	}
+	return changeBack(ctx, reach, ref.Name, mergePatch(now.Get(ref), before.Get(ref)))
+}
+
+// remove deletes an object and waits until it is gone. One that is gone is fine.
+func remove(ctx context.Context, reach dynamic.ResourceInterface, name string) error {
+	found, err := reach.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	uid := found.GetUID()
+	background := metav1.DeletePropagationBackground
+	err = reach.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	var last *unstructured.Unstructured
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, goneTimeout, true, func(ctx context.Context) (bool, error) {
+		now, err := reach.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && now.GetUID() != uid {
+			return true, nil
+		}
+		last = now
+		return false, nil // an API server that is away for a moment comes back
+	})
+	if err != nil && ctx.Err() == nil && last != nil && len(last.GetFinalizers()) > 0 {
+		return fmt.Errorf("it is being deleted, and waits for its finalizers %v", last.GetFinalizers())
+	}
+	return err
+}
+
+// errHashed says that only a hash was kept.
+var errHashed = errors.New("it has values that are too long to have been kept")
+
+// recreate creates an object as it was.
+func recreate(ctx context.Context, reach dynamic.ResourceInterface, was map[string]any) error {
+	object := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(was)}
+	switch {
+	case baseline.Hashed(was):
+		return errHashed
+	case len(object.GetOwnerReferences()) > 0:
+		return errors.New("it belonged to another object, which must make it again")
+	}
+	unstructured.RemoveNestedField(object.Object, "metadata", "uid")
+	_, err := reach.Create(ctx, object, metav1.CreateOptions{FieldManager: objects.ManagerCreate})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// changeBack gives the fields of an object that differ the values that they had. What snapshots do not keep stays as it is.
+func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name string, patch map[string]any) error {
+	if metadata, is := patch["metadata"].(map[string]any); is { // of one that was made anew, and these cannot be changed
+		delete(metadata, "uid")
+		delete(metadata, "ownerReferences")
+		if len(metadata) == 0 {
+			delete(patch, "metadata")
+		}
+	}
+	switch {
+	case len(patch) == 0:
+		return errors.New("it was deleted and made anew, and what it held is lost")
+	case baseline.Hashed(patch):
+		return errHashed
+	}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	_, err = reach.Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: objects.ManagerPatch})
+	return err
+}
+
+// mergePatch is the JSON merge patch (RFC 7386) that makes now into was.
+func mergePatch(now, was map[string]any) map[string]any {
+	patch := map[string]any{}
+	for name := range now {
+		if _, kept := was[name]; !kept {
+			patch[name] = nil
+		}
+	}
+	for name, old := range was {
+		current, there := now[name]
+		oldMap, isMap := old.(map[string]any)
+		currentMap, wasMap := current.(map[string]any)
+		switch {
+		case there && isMap && wasMap:
+			if inner := mergePatch(currentMap, oldMap); len(inner) > 0 {
+				patch[name] = inner
+			}
+		case !there || !reflect.DeepEqual(current, old):
+			patch[name] = old
+		}
+	}
+	return patch
+}
+
+// howFor says what is done about a difference.
+func howFor(difference baseline.Difference) string {
+	switch difference.Kind {
+	case baseline.Created:
+		return "delete it"
+	case baseline.Deleted:
+		return "create it again, as it was"
+	}
+	return "change back what differs"
+}
+
+// byHand is what a trainer can do about a difference.
+func byHand(difference baseline.Difference) string {
+	ref := difference.Ref
+	in := ""
+	if ref.Namespace != "" {
+		in = " -n " + ref.Namespace
+	}
+	switch difference.Kind {
+	case baseline.Created:
+		return fmt.Sprintf("kubectl delete %s %s%s", kubectlKind(ref), ref.Name, in)
+	case baseline.Deleted:
+		return fmt.Sprintf("apply %s %s%s again from where it is kept", ref.Kind, ref.Name, in)
+	}
+	return fmt.Sprintf("kubectl edit %s %s%s: %v was %s", kubectlKind(ref), ref.Name, in, difference.Fields, difference.Before)
+}
+
+// kubectlKind names a kind so that kubectl takes it for no other: Deployment.v1.apps.
+func kubectlKind(ref scenario.Ref) string {
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil || gv.Group == "" {
+		return ref.Kind
+	}
+	return ref.Kind + "." + gv.Version + "." + gv.Group
+}
+
+// refsOf are the objects that a step of a run made or changed.
+func refsOf(run ledger.Run, step ledger.Step) []scenario.Ref {
+	var refs []scenario.Ref
+	for _, object := range objects.Objects(run, step) {
+		refs = append(refs, scenario.Ref{APIVersion: object.APIVersion(), Kind: object.Kind, Namespace: object.Namespace, Name: object.Name})
+	}
+	return refs
+}

@@ -1,0 +1,206 @@
+package exercise
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+)
+
+// The names of gates and points.
+const (
+	nameFixed      = "fixed"
+	nameUnchanged  = "unchanged"
+	nameCollateral = "collateral"
+	nameDiagnosis  = "diagnosis"
+	nameTime       = "time"
+	nameHints      = "hints"
+)
+
+// judge computes gates, points and reasons from what was seen.
+//
+// It passes when all gates hold. For what is mended there are points as far as it is mended, and none for a workaround; for doing no damage,
+// being fast and needing no help there are points only when it is mended: who does nothing does no damage, either. The diagnosis counts always.
+func (r *Report) judge(weights scenario.Weights, spoiled string) {
+	if weights == (scenario.Weights{}) {
+		weights = scenario.DefaultWeights
+	}
+	r.Gates = []Gate{r.fixedGate(spoiled), r.unchangedGate(), r.collateralGate()}
+	r.Passed = true
+	for _, gate := range r.Gates {
+		if !gate.OK {
+			r.Passed = false
+			r.Reasons = append(r.Reasons, gate.Why)
+		}
+	}
+	mended := r.Gates[0].OK && r.Gates[1].OK
+	r.Points = []Points{
+		r.fixedPoints(weights.Fixed, r.Gates[0], r.Gates[1]),
+		r.diagnosisPoints(weights.Diagnosis),
+		earned(mended, r.collateralPoints(weights.Collateral)),
+		earned(mended, r.timePoints(weights.Time)),
+		earned(mended, r.hintPoints(weights.Hints)),
+	}
+	total := 0
+	for _, points := range r.Points {
+		total += points.Got
+		told := points.Name == nameFixed || points.Name == nameCollateral || points.Why == unearned // by the gates
+		if points.Why != "" && !told {
+			r.Reasons = append(r.Reasons, points.Name+": "+points.Why)
+		}
+	}
+	r.Score = min(max(total, 0), 100)
+}
+
+// unearned is why there are no points for what was not done.
+const unearned = "counts only for what is mended"
+
+func earned(mended bool, points Points) Points {
+	if mended || points.Got < 0 {
+		return points
+	}
+	points.Got, points.Why = 0, unearned
+	return points
+}
+
+// fixedGate is whether the result is right. Where nothing was to be mended, it is right to have found that out.
+func (r *Report) fixedGate(spoiled string) Gate {
+	gate := Gate{Name: nameFixed}
+	switch {
+	case spoiled != "":
+		gate.Why = spoiled
+	case len(r.Fixed) > 0:
+		gate.OK, gate.Why = check.OK(r.Fixed), "not mended: "+failures(r.Fixed)
+	case r.Diagnosis == nil:
+		gate.Why = "nothing was to be mended, and the candidate has not said so: no diagnosis was submitted"
+	default:
+		gate.OK, gate.Why = r.component(), fmt.Sprintf("nothing was to be mended, and the candidate says that it was %s", r.Diagnosis.Component)
+	}
+	if gate.OK {
+		gate.Why = ""
+	}
+	return gate
+}
+
+// component is whether the diagnosis has the right one.
+func (r *Report) component() bool {
+	for _, score := range r.Diagnosed {
+		if score.Field == "component" {
+			return score.Right
+		}
+	}
+	return false
+}
+
+func (r *Report) unchangedGate() Gate {
+	if check.OK(r.Unchanged) {
+		return Gate{Name: nameUnchanged, OK: true}
+	}
+	return Gate{Name: nameUnchanged, Why: "a workaround: " + failures(r.Unchanged)}
+}
+
+func (r *Report) collateralGate() Gate {
+	if len(r.Collateral) == 0 {
+		return Gate{Name: nameCollateral, OK: true}
+	}
+	var what []string
+	for i, difference := range r.Collateral {
+		if i == 3 && len(r.Collateral) > 4 {
+			what = append(what, fmt.Sprintf("and %d more", len(r.Collateral)+r.Omitted-i))
+			break
+		}
+		what = append(what, inWords(difference))
+	}
+	return Gate{Name: nameCollateral, Why: "changed besides: " + strings.Join(what, ", ")}
+}
+
+func failures(results []check.Result) string {
+	var failed []string
+	for _, result := range results {
+		if !result.OK {
+			failed = append(failed, said(result))
+		}
+	}
+	return strings.Join(failed, "; ")
+}
+
+func (r *Report) fixedPoints(weight int, fixed, unchanged Gate) Points {
+	points := Points{Name: nameFixed, Of: weight}
+	held := 0
+	for _, result := range r.Fixed {
+		if result.OK {
+			held++
+		}
+	}
+	switch {
+	case !unchanged.OK:
+		points.Why = unchanged.Why
+	case fixed.OK:
+		points.Got = weight
+	case len(r.Fixed) > 0 && held < len(r.Fixed):
+		points.Got, points.Why = weight*held/len(r.Fixed), fmt.Sprintf("%d of %d results are right", held, len(r.Fixed))
+	default:
+		points.Why = fixed.Why
+	}
+	return points
+}
+
+func (r *Report) diagnosisPoints(weight int) Points {
+	points := Points{Name: nameDiagnosis, Of: weight}
+	if r.Diagnosis == nil {
+		points.Why = "none was submitted"
+		return points
+	}
+	right := 0
+	var wrong []string
+	for _, score := range r.Diagnosed {
+		if score.Right {
+			right++
+		} else {
+			wrong = append(wrong, score.Field)
+		}
+	}
+	if len(r.Diagnosed) > 0 {
+		points.Got = weight * right / len(r.Diagnosed)
+	}
+	if len(wrong) > 0 {
+		points.Why = "not right: " + strings.Join(wrong, ", ")
+	}
+	return points
+}
+
+func (r *Report) collateralPoints(weight int) Points {
+	points := Points{Name: nameCollateral, Got: weight, Of: weight}
+	if n := len(r.Collateral) + r.Omitted; n > 0 {
+		points.Got, points.Why = 0, fmt.Sprintf("%d objects besides were changed", n)
+	}
+	return points
+}
+
+// timePoints are all for half of the time box; after that they fall evenly, to none at its end.
+func (r *Report) timePoints(weight int) Points {
+	points := Points{Name: nameTime, Got: weight, Of: weight}
+	half := r.TimeBox / 2
+	switch {
+	case r.Took <= half:
+	case r.Took >= r.TimeBox:
+		points.Got, points.Why = 0, fmt.Sprintf("it took %s, all of the %s there were", r.Took.Round(time.Second), r.TimeBox)
+	default:
+		points.Got = int(float64(weight) * float64(r.TimeBox-r.Took) / float64(r.TimeBox-half))
+		points.Why = fmt.Sprintf("it took %s, more than half of %s", r.Took.Round(time.Second), r.TimeBox)
+	}
+	return points
+}
+
+func (r *Report) hintPoints(weight int) Points {
+	points := Points{Name: nameHints, Got: weight, Of: weight}
+	for _, hint := range r.Hints {
+		points.Got -= hint.Cost
+	}
+	if n := len(r.Hints); n > 0 {
+		points.Why = fmt.Sprintf("%d hints were taken", n)
+	}
+	return points
+}

@@ -1,0 +1,208 @@
+package exercise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// StartOptions are how an exercise is started.
+type StartOptions struct {
+	// For is the time box; zero is the scenario's.
+	For time.Duration
+	// Consent says that the trainer has read what the scenario wants that may harm the cluster, and allows it.
+	Consent bool
+	// Command is what the trainer typed, for the record.
+	Command []string
+	// Server is the address of the API server in the candidate's kubeconfig; empty is the trainer's.
+	Server string
+}
+
+// grace is how much longer than the time box faults stay that end by themselves: for the start, and for who grades late.
+const grace = 30 * time.Minute
+
+// DefaultTimeBox is that of a scenario which names none.
+const DefaultTimeBox = 45 * time.Minute
+
+func (o StartOptions) timeBox(r *scenario.Resolved) time.Duration {
+	switch {
+	case o.For > 0:
+		return o.For
+	case r.Metadata.Minutes > 0:
+		return time.Duration(r.Metadata.Minutes) * time.Minute
+	}
+	return DefaultTimeBox
+}
+
+// Start builds the broken situation and hands it over. The exercise that it returns has the candidate's kubeconfig in Access.
+//
+// Everything is one run: when something does not become as it must, or ctx ends, all of it is undone, and the error says why. The exercise
+// is then Failed, and remembered. The error is a *CheckError in the chain when a check did not hold, and a *fault.PreflightError when
+// nothing was begun.
+func (l *Lab) Start(ctx context.Context, r *scenario.Resolved, options StartOptions) (*Exercise, error) {
+	s, err := l.prepare(ctx, r, options)
+	if err != nil {
+		return nil, err
+	}
+	if s.before, err = l.capture(ctx, s.namespaces); err != nil {
+		return nil, fmt.Errorf("nothing was changed: %w", err)
+	}
+	run, err := s.session.Run(ctx, s.plan)
+	if err == nil {
+		s.e.Access = s.kubeconfig
+		return s.e, nil
+	}
+	if s.failed != nil && ctx.Err() == nil { // it says better what happened than the step that it was in
+		err = s.failed
+	}
+	err = fmt.Errorf("%w; %s", err, s.afterwards(run))
+	return nil, errors.Join(err, s.giveUp(ctx, run, err))
+}
+
+// prepare looks at all that can be known before anything is changed.
+func (l *Lab) prepare(ctx context.Context, r *scenario.Resolved, options StartOptions) (*start, error) {
+	if wants := r.NeedsConsent(); len(wants) > 0 && !options.Consent {
+		return nil, &ConsentError{r.Metadata.Name, wants}
+	}
+	s, err := l.begin(ctx, r, options)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.session.Preflight(ctx, s.plan); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// afterwards says what became of what was begun.
+func (s *start) afterwards(run *ledger.Run) string {
+	if run == nil || len(run.Pending()) == 0 {
+		return "everything was put back"
+	}
+	left := make([]string, 0, len(run.Pending()))
+	for _, step := range run.Pending() {
+		left = append(left, fmt.Sprintf("%s (%s)", step.Target, step.Action))
+	}
+	return fmt.Sprintf("not everything could be put back: %s; try again with: %s", strings.Join(left, ", "),
+		s.lab.Session.Ledger.Command("scenario", "end", run.ID))
+}
+
+// giveUp writes that the exercise failed, and why, and forgets what the cluster was like. What could not be undone stays in the ledger.
+func (s *start) giveUp(ctx context.Context, run *ledger.Run, why error) error {
+	if s.e == nil || run == nil {
+		return nil
+	}
+	ctx, cancel := outlive(ctx)
+	defer cancel()
+	_, err := s.lab.update(ctx, s.e.ID, func(e *Exercise) error {
+		if len(run.Pending()) > 0 { // `end` goes on with it
+			e.Message = why.Error()
+			return nil
+		}
+		e.Phase, e.Message, e.Ended, e.Snapshots = Failed, why.Error(), s.clock(), nil
+		return nil
+	})
+	if len(run.Pending()) == 0 {
+		err = errors.Join(err, s.lab.forget(ctx, s.e.ID))
+	}
+	if err != nil {
+		return fmt.Errorf("the exercise's own record is left, and says nothing of it: %w", err)
+	}
+	return s.lab.prune(ctx)
+}
+
+// reached stores how far the exercise is.
+func (s *start) reached(ctx context.Context, change func(e *Exercise, now time.Time)) error {
+	now := s.clock()
+	e, err := s.lab.update(ctx, s.e.ID, func(e *Exercise) error {
+		if !e.Running() {
+			return &PhaseError{*e, "start", "somebody ended it meanwhile"}
+		}
+		change(e, now)
+		return nil
+	})
+	if err == nil {
+		s.e = e
+	}
+	return err
+}
+
+// record stores the exercise and what the cluster was like, before anything is changed.
+func (s *start) record(ctx context.Context, run ledger.Run) error {
+	e := &Exercise{
+		ID: run.ID, Scenario: s.r.Metadata.Name, Public: s.r.Public, Seed: s.r.Seed, Params: s.r.Drawn,
+		Minutes: int(s.options.timeBox(s.r).Minutes()), By: run.By, From: run.From, Phase: Starting, Created: s.clock(),
+		Namespaces: s.namespaces, Owned: s.owned, Kubeconfig: s.account, Nodes: nodesOf(s.r), HintsLeft: len(s.r.Sealed.Hints),
+		FaultUntil: run.Until, Probe: s.probe,
+	}
+	if err := s.lab.create(ctx, e, s.r); err != nil {
+		return err
+	}
+	s.e = e
+	n, err := s.lab.keep(ctx, e.ID, snapBefore, s.before)
+	if err != nil {
+		return err
+	}
+	return s.reached(ctx, func(e *Exercise, _ time.Time) { e.Snapshots = map[string]int{snapBefore: n} })
+}
+
+// busy refuses namespaces that another exercise has.
+func (s *start) busy(ctx context.Context) error {
+	all, err := s.lab.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		if !e.Running() {
+			continue
+		}
+		for _, namespace := range s.namespaces {
+			if slices.Contains(e.Namespaces, namespace) {
+				return &BusyError{e, namespace, s.lab.Session.Ledger.Command("scenario", "end", e.ID)}
+			}
+		}
+	}
+	return nil
+}
+
+// hold runs checks that must hold for the lab to be what the scenario says.
+func (s *start) hold(ctx context.Context, otherwise string, checks []scenario.Check) (string, error) {
+	if len(checks) == 0 {
+		return "there is nothing to look at", nil
+	}
+	results, err := s.lab.check(ctx, s.r, nil, s.probe, checks)
+	if err != nil {
+		return "", err
+	}
+	var held []string
+	for _, result := range results {
+		if !result.OK {
+			s.failed = &CheckError{otherwise, results}
+			return "", s.failed
+		}
+		held = append(held, fmt.Sprintf("%s (%s)", result.Name, result.Took.Round(100*time.Millisecond)))
+	}
+	return strings.Join(held, "; "), nil
+}
+
+// needed are the rights that the exercise itself needs, besides those of its steps.
+func needed(ledgerNamespace string) []fault.Permission {
+	var needs []fault.Permission
+	for _, verb := range []string{"create", "get", "list", "update", "delete"} {
+		needs = append(needs, fault.Permission{Verb: verb, Resource: "secrets", Namespace: ledgerNamespace})
+	}
+	return append(needs,
+		fault.Permission{Verb: "list", Group: "*", Resource: "*", Optional: true}, // for what the cluster is like, before and after
+		fault.Permission{Verb: "get", Resource: "pods/log"},
+	)
+}
+
+// Permissions are what exercises need besides what their scenarios create: for `rbac scenario`.
+func Permissions(ledgerNamespace string) []fault.Permission { return needed(ledgerNamespace) }

@@ -1,0 +1,296 @@
+package exercise
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// An exercise that starts is remembered with all that another machine needs, phase by phase, and holds its namespace.
+func TestStartHandsOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer := w.trainer("laptop")
+	var phases []string
+	w.at = func(what string) {
+		if all, err := trainer.List(context.Background()); err == nil && len(all) == 1 {
+			phases = append(phases, string(all[0].Phase)+": "+what)
+		}
+		w.pass(time.Second)
+	}
+	e, err := trainer.Start(t.Context(), w.play(), StartOptions{For: 20 * time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"Starting: made the team's namespace", "Starting: check the store runs", "Healthy: made the page", "Injected: check the page's pods cannot start",
+		"Broken: made rights", "Broken: capture", "Broken: issue",
+	}
+	if !slices.Equal(phases, want) {
+		t.Errorf("%s", strings.Join(phases, "\n"))
+	}
+	if e.Phase != InProgress || string(e.Access) != "kubeconfig" || e.By != "alice" || e.From != "laptop" || e.HintsLeft != 2 || e.Minutes != 20 {
+		t.Errorf("%+v", e)
+	}
+	if !e.Created.Before(e.HealthyAt) || !e.HealthyAt.Before(e.InjectedAt) || !e.InjectedAt.Before(e.BrokenAt) || !e.BrokenAt.Before(e.Started) || e.Until.Sub(e.Started) != 20*time.Minute {
+		t.Errorf("%+v", e)
+	}
+	if locks := w.locks(); !slices.Contains(locks, "Namespace/harbour") {
+		t.Errorf("locked: %q", locks)
+	}
+
+	elsewhere, r, err := w.trainer("desktop").load(t.Context(), e.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if elsewhere.Access != nil || elsewhere.Snapshots[snapBefore] == 0 || elsewhere.Snapshots[snapBegin] == 0 || r.Sealed.RootCause.Component.Value != "workload" || r.Seed != 1 {
+		t.Errorf("%+v %+v", elsewhere, r.Sealed.RootCause)
+	}
+	if _, is := r.Setup[0].Create.Objects[3]["spec"].(map[string]any)["replicas"].(int64); !is {
+		t.Errorf("a whole number is a %T after it was stored", r.Setup[0].Create.Objects[3]["spec"].(map[string]any)["replicas"])
+	}
+}
+
+// Whatever moment Ctrl-C comes at, everything is put back, nothing is held, and the exercise says that it failed.
+func TestCancelledInEveryPhase(t *testing.T) {
+	t.Parallel()
+	for _, moment := range []string{
+		"made the team's namespace", "check the store runs", "made the page", "check the page's pods cannot start", "made rights", "capture", "issue",
+	} {
+		t.Run(moment, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			trainer := w.trainer("laptop")
+			ctx, cancel := context.WithCancel(t.Context())
+			first := true
+			w.at = func(what string) {
+				if what == "capture" && first { // the first is before anything is changed
+					first = false
+					return
+				}
+				if what == moment {
+					cancel()
+				}
+			}
+			_, err := trainer.Start(ctx, w.play(), StartOptions{})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%v", err)
+			}
+			wants(t, err, "everything was put back")
+			w.putBack(Failed)
+		})
+	}
+}
+
+// putBack holds that nothing is left of the only exercise there is but what is remembered of it.
+func (w *world) putBack(phase Phase) {
+	w.Helper()
+	trainer := w.trainer("other")
+	all, err := trainer.List(context.Background())
+	if err != nil || len(all) != 1 || all[0].Phase != phase || all[0].Ended.IsZero() {
+		w.Errorf("%+v, %v", all, err)
+	}
+	if left := w.left(); len(left) > 0 {
+		w.Errorf("in place: %q", left)
+	}
+	if locks := w.locks(); len(locks) > 0 {
+		w.Errorf("locked: %q", locks)
+	}
+	if secrets := w.secrets(); len(secrets) != 1 {
+		w.Errorf("secrets: %q", secrets)
+	}
+	runs, err := trainer.Session.Ledger.List(context.Background(), ledger.All)
+	if err != nil || len(runs.Runs) != 1 || !runs.Runs[0].IsClosed() {
+		w.Errorf("%+v, %v", runs, err)
+	}
+}
+
+// A lab that is not as the scenario says is put back, and the trainer reads which check did not hold and what it saw.
+func TestLabThatDoesNotBecomeAsItMust(t *testing.T) {
+	t.Parallel()
+	for check, want := range map[string]string{
+		"the store runs":               "the lab did not become healthy: the store runs: saw 0 of 2 pods",
+		"the page's pods cannot start": "the lab did not become broken: the page's pods cannot start: saw 0 of 2 pods",
+	} {
+		w := newWorld(t)
+		w.fails(check, true)
+		_, err := w.trainer("laptop").Start(t.Context(), w.play(), StartOptions{})
+		wants(t, err, want, "everything was put back")
+		if !errors.As(err, new(*CheckError)) {
+			t.Errorf("%T", err)
+		}
+		w.putBack(Failed)
+		e, err := w.trainer("laptop").List(t.Context())
+		if err != nil || !strings.Contains(e[0].Message, want) {
+			t.Errorf("%+v, %v", e, err)
+		}
+	}
+}
+
+// A client that dies at any moment leaves an exercise that another machine ends.
+func TestDeadInEveryPhase(t *testing.T) {
+	t.Parallel()
+	for _, moment := range []string{
+		"made the team's namespace", "check the store runs", "made the page", "check the page's pods cannot start", "made rights", "capture", "issue",
+	} {
+		t.Run(moment, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			trainer := w.trainer("laptop")
+			first := true
+			w.at = func(what string) {
+				if what == "capture" && first {
+					first = false
+					return
+				}
+				if what == moment {
+					trainer.dead.Store(true)
+				}
+			}
+			if _, err := trainer.Start(t.Context(), w.play(), StartOptions{}); err == nil {
+				t.Fatal("a dead client has started an exercise")
+			}
+			w.at = nil
+			other := w.trainer("desktop")
+			e, err := other.Get(t.Context(), "")
+			if err != nil || !e.Running() {
+				t.Fatalf("%+v, %v", e, err)
+			}
+			_, err = other.Grade(t.Context(), "")
+			if !isPhase(err) {
+				t.Errorf("graded before it was broken: %v", err)
+			}
+			other.world = w
+			if _, err := other.End(t.Context(), "", false); err != nil {
+				t.Fatal(err)
+			}
+			w.putBack(Ended)
+			if _, err := other.End(t.Context(), e.ID, false); err != nil { // again
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Of two trainers who want the same namespace at the same moment one gets it, and the other reads who has it.
+func TestTwoTrainersAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainers := []*trainer{w.trainer("laptop"), w.trainer("desktop")}
+	errs := make([]error, 2)
+	var group sync.WaitGroup
+	for i, trainer := range trainers {
+		group.Go(func() { _, errs[i] = trainer.Start(t.Context(), w.play(), StartOptions{}) })
+	}
+	group.Wait()
+	loser := errs[0]
+	if loser == nil {
+		loser = errs[1]
+	} else if errs[1] != nil {
+		t.Fatal(errors.Join(errs...))
+	}
+	wants(t, loser, "missing-settings", "alice", "harbour")
+	_, err := trainers[0].Start(t.Context(), w.play(), StartOptions{})
+	wants(t, err, "exercise scenario-", "missing-settings of alice", "has namespace harbour", "scenario end scenario-", "--seed")
+	if !errors.As(err, new(*BusyError)) {
+		t.Errorf("%T", err)
+	}
+}
+
+// What stands in the way is told before anything is changed.
+func TestPreflightRefuses(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		objects []string // namespaces that exist
+		change  []string
+		want    []string
+	}{
+		"a namespace that exists": {objects: []string{"harbour"}, want: []string{"namespace harbour exists", "--seed", "kubectl delete namespace harbour"}},
+		"no GPUs":                 {change: []string{"requires: {nodes: 1}", "requires: {nodes: 2, gpus: 2}"}, want: []string{"needs 2 Ready, schedulable nodes with 2 nvidia.com/gpu", "GPU Operator"}},
+		"a protected namespace":   {change: []string{"[harbour, meadow, orchard, quarry, lagoon, thicket]", "[kube-system]"}, want: []string{"kube-system"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			for _, namespace := range test.objects {
+				object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+				if _, err := w.trainer("x").Client.CoreV1().Namespaces().Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			trainer := w.trainer("laptop")
+			r := w.play(test.change...)
+			wants(t, trainer.Preflight(t.Context(), r), test.want...)
+			_, err := trainer.Start(t.Context(), r, StartOptions{})
+			wants(t, err, test.want...)
+			if len(w.left())+len(w.secrets()) > 0 {
+				t.Errorf("%q %q", w.left(), w.secrets())
+			}
+		})
+	}
+}
+
+// A scenario that wants what can harm the cluster is not started by accident.
+func TestConsent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.play()
+	r.Public.Access.NodeShell = true
+	_, err := w.trainer("laptop").Start(t.Context(), r, StartOptions{})
+	var refused *ConsentError
+	if !errors.As(err, &refused) || len(refused.Wants) == 0 || len(w.left()) > 0 {
+		t.Fatalf("%v, %q", err, w.left())
+	}
+	wants(t, err, "not by --yes alone")
+}
+
+// Who asks how much of a node is free gets told what is missing, and how to get it.
+func TestGPURequirements(t *testing.T) {
+	t.Parallel()
+	nodes := func(gpus ...[2]int) (facts []scenario.NodeFacts) {
+		for _, g := range gpus {
+			facts = append(facts, scenario.NodeFacts{GPUs: g[0], FreeGPUs: g[1]})
+		}
+		return facts
+	}
+	for _, test := range []struct {
+		requires scenario.Requires
+		nodes    []scenario.NodeFacts
+		want     string
+	}{
+		{scenario.Requires{}, nil, ""},
+		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{4, 2}), ""},
+		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}), "there are 1 (1 have GPUs at all)"},
+		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{1, 1}), "there are 1 (2 have GPUs at all)"},
+		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{2, 1}), "other pods hold the rest"},
+		{scenario.Requires{GPUs: 1}, nodes([2]int{0, 0}), "no node has any"},
+	} {
+		s := &start{r: &scenario.Resolved{Scenario: scenario.Scenario{Requires: test.requires}, Facts: scenario.Facts{Nodes: test.nodes}}}
+		err := s.gpus()
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v: %v, not %q", test.requires, err, test.want)
+		}
+	}
+}
+
+func TestImageNames(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"docker.io/library/busybox:1.35": "busybox:1.35", "busybox": "busybox:latest", "registry:5000/a/b": "registry:5000/a/b:latest",
+		"docker.io/a/b:2": "a/b:2", "busybox@sha256:00": "busybox@sha256:00",
+	} {
+		if got := familiar(name); got != want {
+			t.Errorf("%s: %s, not %s", name, got, want)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package exercise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+)
+
+// UndoKind is the ledger.Undo.Kind of steps that only look, or hold a namespace: there is nothing to undo, but their locks stay until the
+// exercise ends.
+const UndoKind = "exercise"
+
+// Undoer ends steps of UndoKind.
+type Undoer struct{}
+
+var _ fault.Undoer = Undoer{}
+
+// Describe implements fault.Undoer.
+func (Undoer) Describe(step ledger.Step) string {
+	return fmt.Sprintf("frees %s; there is nothing to undo", step.Target)
+}
+
+// Undo implements fault.Undoer.
+func (Undoer) Undo(context.Context, ledger.Run, ledger.Step) (ledger.State, string, error) {
+	return ledger.StateReverted, "there was nothing to undo", nil
+}
+
+// look is a change that changes nothing: it does something that must succeed before the next change is made.
+func look(namespace, action string, do func(ctx context.Context, r fault.Recorder) (saw string, err error)) fault.Change {
+	return fault.Change{
+		Target: ledger.Target{Kind: kindNamespace, Name: namespace}, Action: action, Undo: ledger.Undo{Kind: UndoKind},
+		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+			saw, err := do(ctx, r)
+			if err != nil {
+				return nil, err
+			}
+			return []ledger.Evidence{{Source: "the lab", Time: time.Now().UTC(), Text: saw}}, nil
+		},
+	}
+}
+
+// steps are the changes that steps mean, with what they need.
+func (s *start) steps(list []scenario.Step) error {
+	for _, step := range list {
+		if err := s.step(step); err != nil {
+			return fmt.Errorf("step %s: %w", nameOf(step), err)
+		}
+	}
+	return nil
+}
+
+func (s *start) step(step scenario.Step) error {
+	action := nameOf(step)
+	if s.lab.fake.step != nil && len(step.Wait) == 0 {
+		s.add(nil, s.lab.fake.step(action, step))
+		return nil
+	}
+	switch {
+	case step.Create != nil:
+		return s.creation(action, *step.Create)
+	case step.Patch != nil:
+		patching := &objects.Patching{
+			Dynamic: s.lab.Dynamic, Mapper: s.lab.Mapper, LedgerNamespace: s.lab.LedgerNamespace,
+			APIVersion: step.Patch.Object.APIVersion, Kind: step.Patch.Object.Kind, Namespace: step.Patch.Object.Namespace, Name: step.Patch.Object.Name,
+			Merge: step.Patch.Merge, JSON: step.Patch.JSON,
+		}
+		needs, err := patching.Permissions()
+		if err != nil {
+			return err
+		}
+		s.add(needs, patching.Change(action))
+		if !s.makes(step.Patch.Object) { // else there is nothing to look at yet
+			s.plan.Checks = append(s.plan.Checks, patching.Check)
+		}
+		return nil
+	case len(step.Wait) > 0:
+		s.add(nil, look(s.home(), action, func(ctx context.Context, _ fault.Recorder) (string, error) {
+			return s.hold(ctx, "what must hold before the next step does not", step.Wait)
+		}))
+		return nil
+	case step.Delete != nil, len(step.Replace) > 0, step.NodeShell != nil:
+		return errors.New("delete, replace and nodeShell are for attempts: a lab only makes what can be undone")
+	}
+	return s.faulty(action, step)
+}
+
+// faulty makes the steps that are no plain objects.
+func (s *start) faulty(action string, step scenario.Step) error {
+	if s.lab.Faults == nil {
+		return errors.New("faults of nodes and processes cannot be made here")
+	}
+	switch {
+	case step.XID != nil:
+		s.pods = true
+		changes, needs, err := s.lab.Faults.XID(*step.XID)
+		s.add(needs, changes...)
+		return err
+	case step.Runtime != nil:
+		s.pods, s.ends = true, true
+		changes, needs, err := s.lab.Faults.Runtime(*step.Runtime)
+		s.add(needs, changes...)
+		return err
+	case step.CUDA != nil:
+		s.ends = true
+		what := step.CUDA.Workload
+		s.add(nil, fault.Change{
+			Target: ledger.Target{Kind: what.Kind, Namespace: what.Namespace, Name: what.Name}, Action: action,
+			Undo: ledger.Undo{Kind: workload.UndoKind}, Apply: s.lazily(func(ctx context.Context, _ ledger.Run) (fault.Change, error) {
+				changes, _, err := s.lab.Faults.CUDA(ctx, *step.CUDA)
+				if err == nil && len(changes) != 1 {
+					err = fmt.Errorf("%d changes where there should be one", len(changes))
+				}
+				if err != nil {
+					return fault.Change{}, err
+				}
+				return changes[0], nil
+			}),
+		})
+		return nil
+	}
+	return errors.New("it does nothing")
+}
+
+// creation makes objects, with the shim in them when the step says so. The shim's state names the run, so that it is made when the run is.
+func (s *start) creation(action string, step scenario.Create) error {
+	plain := &objects.Creation{Dynamic: s.lab.Dynamic, Mapper: s.lab.Mapper, LedgerNamespace: s.lab.LedgerNamespace, Objects: s.manifests(step.Objects)}
+	needs, err := plain.Permissions()
+	if err != nil {
+		return err
+	}
+	change := plain.Change(action)
+	s.plan.Checks = append(s.plan.Checks, plain.Check)
+	if step.Shim == nil {
+		s.add(needs, change)
+		return nil
+	}
+	if s.lab.Faults == nil {
+		return errors.New("faults of processes cannot be made here")
+	}
+	s.ends = true
+	change.Apply = s.lazily(func(_ context.Context, run ledger.Run) (fault.Change, error) {
+		with, err := s.shimmed(step, run)
+		if err != nil {
+			return fault.Change{}, err
+		}
+		later := &objects.Creation{Dynamic: plain.Dynamic, Mapper: plain.Mapper, LedgerNamespace: plain.LedgerNamespace, Objects: with}
+		return later.Change(action), nil
+	})
+	change.Undo.Data = nil
+	maps := fault.Permission{Resource: "configmaps", Namespace: change.Target.Namespace}
+	for _, verb := range []string{"create", "get", "delete"} {
+		maps.Verb = verb
+		needs = append(needs, maps)
+	}
+	s.add(needs, change)
+	return nil
+}
+
+// makes is whether the exercise makes an object itself.
+func (s *start) makes(ref scenario.Ref) bool {
+	return slices.ContainsFunc(made(s.r), func(object *unstructured.Unstructured) bool { return sameObject(refOf(object), ref) })
+}
+
+// manifests are copies, with what keeps the candidate from becoming root on the nodes.
+func (s *start) manifests(list []scenario.Object) []*unstructured.Unstructured {
+	copies := make([]*unstructured.Unstructured, len(list))
+	for i, object := range list {
+		copies[i] = (&unstructured.Unstructured{Object: object}).DeepCopy()
+	}
+	s.secure(copies)
+	return copies
+}
+
+// lazily makes a change that is known only when it is its turn. What is known of its undo then is in the ledger before it begins.
+func (s *start) lazily(
+	make func(ctx context.Context, run ledger.Run) (fault.Change, error),
+) func(context.Context, fault.Recorder) ([]ledger.Evidence, error) {
+	return func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+		change, err := make(ctx, r.Run())
+		if err != nil {
+			return nil, err
+		}
+		if len(change.Undo.Data) > 0 {
+			if err := r.Save(ctx, func(step *ledger.Step) { step.Undo = change.Undo }); err != nil {
+				return nil, err
+			}
+		}
+		return change.Apply(ctx, r)
+	}
+}
+
+// nameOf says what a step does, for the trainer and the record.
+func nameOf(step scenario.Step) string {
+	switch {
+	case step.Name != "":
+		return step.Name
+	case step.Create != nil && len(step.Create.Objects) > 0:
+		first := &unstructured.Unstructured{Object: step.Create.Objects[0]}
+		return fmt.Sprintf("create %d objects, %s %s first", len(step.Create.Objects), first.GetKind(), first.GetName())
+	case step.Patch != nil:
+		return fmt.Sprintf("patch %s %s", step.Patch.Object.Kind, step.Patch.Object.Name)
+	case step.XID != nil:
+		return fmt.Sprintf("XID %s on node %s", step.XID.Codes, step.XID.Node)
+	case step.Runtime != nil:
+		return fmt.Sprintf("containerd on node %s: %s", step.Runtime.Node, step.Runtime.Mode)
+	case step.CUDA != nil:
+		return fmt.Sprintf("CUDA of %s %s", step.CUDA.Workload.Kind, step.CUDA.Workload.Name)
+	case len(step.Wait) > 0:
+		return "wait: " + step.Wait[0].Name
+	case step.Delete != nil:
+		return fmt.Sprintf("delete %s %s", step.Delete.Kind, step.Delete.Name)
+	case len(step.Replace) > 0:
+		first := &unstructured.Unstructured{Object: step.Replace[0]}
+		return fmt.Sprintf("replace %s %s", first.GetKind(), first.GetName())
+	case step.NodeShell != nil:
+		return "a script on node " + step.NodeShell.Node
+	}
+	return "nothing"
+}

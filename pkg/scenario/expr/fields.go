@@ -1,0 +1,71 @@
+package expr
+
+import (
+	"slices"
+
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/types"
+)
+
+// Fields are the names that the expression looks up in a variable: a and b of p.a + p["b"], sorted. Names that it computes it cannot tell.
+func (p *Program) Fields(variable string) []string {
+	v := visitor{variable: variable}
+	v.visit(p.ast.NativeRep().Expr(), false)
+	slices.Sort(v.found)
+	return slices.Compact(v.found)
+}
+
+type visitor struct {
+	variable string
+	found    []string
+}
+
+// visit goes through an expression. Shadowed says that a macro's own variable has the name: pods.all(p, p.spec...).
+func (v *visitor) visit(e ast.Expr, shadowed bool) {
+	switch e.Kind() {
+	case ast.SelectKind:
+		if v.is(e.AsSelect().Operand(), shadowed) {
+			v.found = append(v.found, e.AsSelect().FieldName())
+		}
+		v.visit(e.AsSelect().Operand(), shadowed)
+	case ast.CallKind:
+		v.call(e.AsCall(), shadowed)
+	case ast.ListKind:
+		for _, item := range e.AsList().Elements() {
+			v.visit(item, shadowed)
+		}
+	case ast.MapKind:
+		for _, entry := range e.AsMap().Entries() {
+			v.visit(entry.AsMapEntry().Key(), shadowed)
+			v.visit(entry.AsMapEntry().Value(), shadowed)
+		}
+	case ast.ComprehensionKind:
+		c := e.AsComprehension()
+		v.visit(c.IterRange(), shadowed)
+		v.visit(c.AccuInit(), shadowed)
+		inner := shadowed || c.IterVar() == v.variable || c.IterVar2() == v.variable || c.AccuVar() == v.variable
+		for _, part := range []ast.Expr{c.LoopCondition(), c.LoopStep(), c.Result()} {
+			v.visit(part, inner)
+		}
+	}
+}
+
+func (v *visitor) call(c ast.CallExpr, shadowed bool) {
+	lookups := []string{operators.Index, operators.OptIndex, operators.OptSelect}
+	if args := c.Args(); len(args) == 2 && slices.Contains(lookups, c.FunctionName()) && v.is(args[0], shadowed) && args[1].Kind() == ast.LiteralKind {
+		if name, is := args[1].AsLiteral().(types.String); is {
+			v.found = append(v.found, string(name))
+		}
+	}
+	if c.IsMemberFunction() {
+		v.visit(c.Target(), shadowed)
+	}
+	for _, arg := range c.Args() {
+		v.visit(arg, shadowed)
+	}
+}
+
+func (v *visitor) is(e ast.Expr, shadowed bool) bool {
+	return !shadowed && e.Kind() == ast.IdentKind && e.AsIdent() == v.variable
+}

@@ -1,0 +1,96 @@
+package expr
+
+import (
+	"encoding/json"
+	"math"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"k8s.io/apimachinery/pkg/api/resource"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// functions are what scenarios have besides CEL's own.
+func functions() []cel.EnvOption {
+	one := []*cel.Type{cel.DynType}
+	return []cel.EnvOption{
+		cel.Function("quantity", cel.Overload("quantity_dyn", one, cel.DoubleType, cel.UnaryBinding(quantity))),
+		cel.Function("isQuantity", cel.Overload("is_quantity_dyn", one, cel.BoolType, cel.UnaryBinding(func(v ref.Val) ref.Val {
+			return types.Bool(!types.IsError(quantity(v)))
+		}))),
+		cel.Function("parseJSON", cel.Overload("parse_json_string", []*cel.Type{cel.StringType}, cel.DynType, cel.UnaryBinding(parseJSON))),
+		// So that rules written for Kubernetes' own quantities work.
+		member("isGreaterThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a > b) }),
+		member("isLessThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a < b) }),
+		member("compareTo", cel.IntType, func(a, b float64) ref.Val {
+			switch {
+			case a < b:
+				return types.Int(-1)
+			case a > b:
+				return types.Int(1)
+			}
+			return types.Int(0)
+		}),
+	}
+}
+
+// member is a function of a quantity and another.
+func member(name string, result *cel.Type, f func(a, b float64) ref.Val) cel.EnvOption {
+	double := cel.DoubleType
+	return cel.Function(name, cel.MemberOverload("double_"+name, []*cel.Type{double, double}, result, cel.BinaryBinding(func(a, b ref.Val) ref.Val {
+		x, isX := a.(types.Double)
+		y, isY := b.(types.Double)
+		if !isX || !isY {
+			return types.NewErr("%s compares quantities", name)
+		}
+		return f(float64(x), float64(y))
+	})))
+}
+
+// quantity is an amount as Kubernetes writes it: "2", 2, "500m", "16Gi". Above 2^53 it is not exact, which is 9 PB.
+func quantity(v ref.Val) ref.Val {
+	switch v := v.(type) {
+	case types.Int:
+		return types.Double(v)
+	case types.Uint:
+		return types.Double(v)
+	case types.Double:
+		return v
+	case types.String:
+		q, err := resource.ParseQuantity(string(v))
+		if err != nil {
+			return types.NewErr("%q is no quantity: write 2, 500m or 16Gi", string(v))
+		}
+		if f := q.AsApproximateFloat64(); !math.IsInf(f, 0) {
+			return types.Double(f)
+		}
+		return types.NewErr("%q is too large", string(v))
+	}
+	return types.NewErr("quantity() of %s: it takes text or a number", v.Type().TypeName())
+}
+
+func parseJSON(v ref.Val) ref.Val {
+	text, is := v.(types.String)
+	if !is {
+		return types.MaybeNoSuchOverloadErr(v)
+	}
+	var out any
+	if err := utiljson.Unmarshal([]byte(text), &out); err != nil {
+		return types.NewErr("no JSON: %v", err)
+	}
+	return types.DefaultTypeAdapter.NativeToValue(out)
+}
+
+// Plain makes of a Go value what JSON has of it: maps, lists, strings, bools, int64 and float64.
+func Plain(v any) (any, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var out any
+	if err := utiljson.Unmarshal(text, &out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}

@@ -1,0 +1,211 @@
+package expr
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// PathError is an error at a place in a value: spec.containers[0].image.
+type PathError struct {
+	Path string
+	Err  error
+}
+
+func (e *PathError) Error() string {
+	if e.Path == "" {
+		return e.Err.Error()
+	}
+	return e.Path + ": " + e.Err.Error()
+}
+
+// Unwrap gives the error without its place.
+func (e *PathError) Unwrap() error { return e.Err }
+
+// maxDepth bounds the nesting of values: Kubernetes' own objects have some twenty levels.
+const maxDepth = 100
+
+// Interpolate copies a value of maps, lists and scalars with each ${expression} in its strings replaced. A string that is one expression
+// becomes its result, whatever the type; what is omitted goes with its key or list item. A key must become text again. The error has a
+// *PathError for each string that is wrong.
+func Interpolate(value any, v Vars) (any, error) {
+	return InterpolateContext(context.Background(), value, v)
+}
+
+// InterpolateContext is Interpolate that ends with ctx.
+func InterpolateContext(ctx context.Context, value any, v Vars) (any, error) {
+	in := interpolation{ctx: ctx, vars: v, names: append(slices.Sorted(maps.Keys(v)), omitName)}
+	out := in.value("", value, 0)
+	return out, errors.Join(in.errs...)
+}
+
+type interpolation struct {
+	ctx   context.Context
+	vars  Vars
+	names []string
+	errs  []error
+}
+
+func (in *interpolation) fail(path string, err error) {
+	in.errs = append(in.errs, &PathError{Path: path, Err: err})
+}
+
+func (in *interpolation) value(path string, value any, depth int) any {
+	if depth > maxDepth {
+		in.fail(path, fmt.Errorf("nested more than %d levels deep", maxDepth))
+		return nil
+	}
+	switch value := value.(type) {
+	case string:
+		out, err := in.text(value)
+		if err != nil {
+			in.fail(path, err)
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(value))
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			name, err := in.key(key)
+			if err != nil {
+				in.fail(Join(path, key), err)
+			}
+			if _, twice := out[name]; twice {
+				in.fail(Join(path, key), fmt.Errorf("the key %q stands twice", name))
+			}
+			if item := in.value(Join(path, key), value[key], depth+1); !isOmit(item) {
+				out[name] = item
+			}
+		}
+		return out
+	case []any:
+		out := make([]any, 0, len(value))
+		for i, item := range value {
+			if item := in.value(fmt.Sprintf("%s[%d]", path, i), item, depth+1); !isOmit(item) {
+				out = append(out, item)
+			}
+		}
+		return out
+	}
+	return value
+}
+
+func (in *interpolation) key(key string) (string, error) {
+	value, err := in.text(key)
+	if err != nil {
+		return key, err
+	}
+	name, is := value.(string)
+	if !is {
+		return key, fmt.Errorf("a key must be text, and is %s", show(value))
+	}
+	return name, nil
+}
+
+// text is a string with its expressions replaced.
+func (in *interpolation) text(s string) (any, error) {
+	if !strings.Contains(s, "${") {
+		return s, nil
+	}
+	parts, err := split(s)
+	if err != nil {
+		return nil, err
+	}
+	var out strings.Builder
+	for _, p := range parts {
+		if !p.isExpr {
+			out.WriteString(p.text)
+			continue
+		}
+		value, err := in.eval(s, p)
+		if err != nil {
+			return nil, err
+		}
+		if len(parts) == 1 {
+			return value, nil
+		}
+		text, err := asText(value)
+		if err != nil {
+			return nil, at(s, p.offset, "%v", err)
+		}
+		out.WriteString(text)
+	}
+	return out.String(), nil
+}
+
+func (in *interpolation) eval(s string, p part) (any, error) {
+	program, err := Compile(p.text, in.names...)
+	if err != nil {
+		return nil, shift(s, p, err)
+	}
+	value, err := program.Eval(in.ctx, in.vars)
+	if err != nil {
+		return nil, at(s, p.offset, "${%s}: %v", p.text, err)
+	}
+	return value, nil
+}
+
+// asText is a value within a longer string.
+func asText(value any) (string, error) {
+	switch value := value.(type) {
+	case string:
+		return value, nil
+	case nil:
+		return "", errors.New("null cannot stand within a longer string")
+	case Omit:
+		return "", errors.New("omit can only stand alone, not within a longer string")
+	case map[string]any, []any:
+		text, err := json.Marshal(value)
+		return string(text), err
+	}
+	return fmt.Sprint(value), nil
+}
+
+// shift moves the places of an expression's errors to the string that it stands in.
+func shift(s string, p part, err error) error {
+	line, column := position(s, p.offset)
+	var all []error
+	for _, e := range Errors(err) {
+		moved := *e
+		if moved.Line == 1 {
+			moved.Column += column - 1
+		}
+		moved.Line += line - 1
+		all = append(all, &moved)
+	}
+	return errors.Join(all...)
+}
+
+// Errors are the *Error of an error, or all of it at the first character.
+func Errors(err error) []*Error {
+	var e *Error
+	var many interface{ Unwrap() []error }
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &many):
+		var all []*Error
+		for _, one := range many.Unwrap() {
+			all = append(all, Errors(one)...)
+		}
+		return all
+	case errors.As(err, &e):
+		return []*Error{e}
+	}
+	return []*Error{{Line: 1, Column: 1, Message: err.Error()}}
+}
+
+// Join is the path of a key below a path: metadata.labels, metadata.labels["a.b/c"].
+func Join(path, key string) string {
+	plain := key != "" && !strings.ContainsAny(key, `.[]"/ `)
+	switch {
+	case !plain:
+		return fmt.Sprintf("%s[%q]", path, key)
+	case path == "":
+		return key
+	}
+	return path + "." + key
+}

@@ -1,0 +1,157 @@
+package expr
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// part is a piece of a string: text as it stands, or an expression.
+type part struct {
+	text   string
+	isExpr bool
+	offset int // of an expression's first byte in the string
+}
+
+// errOpen is for a ${ that nothing closes.
+var errOpen = errors.New("${ is not closed by }: a ${ that is meant as text is written $${")
+
+// split finds the expressions of a string.
+func split(s string) ([]part, error) {
+	var parts []part
+	var text strings.Builder
+	flush := func() {
+		if text.Len() > 0 {
+			parts = append(parts, part{text: text.String()})
+			text.Reset()
+		}
+	}
+	for i := 0; i < len(s); {
+		switch {
+		case strings.HasPrefix(s[i:], "$${"):
+			text.WriteString("${")
+			i += 3
+		case strings.HasPrefix(s[i:], "${"):
+			n := closing(s[i+2:])
+			if n < 0 {
+				return nil, at(s, i, "%v", errOpen)
+			}
+			flush()
+			parts = append(parts, part{text: s[i+2 : i+2+n], isExpr: true, offset: i + 2})
+			i += 2 + n + 1
+		default:
+			text.WriteByte(s[i])
+			i++
+		}
+	}
+	flush()
+	return parts, nil
+}
+
+// closing is where the } is that ends an expression, or -1. Those of maps, in string literals and in comments end nothing.
+func closing(s string) int {
+	depth := 0
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '{':
+			depth++
+		case c == '}':
+			if depth == 0 {
+				return i
+			}
+			depth--
+		case c == '"' || c == '\'':
+			n := literal(s, i)
+			if n < 0 {
+				return -1
+			}
+			i = n
+		case strings.HasPrefix(s[i:], "//"):
+			n := strings.IndexByte(s[i:], '\n')
+			if n < 0 {
+				return -1
+			}
+			i += n
+		}
+	}
+	return -1
+}
+
+// literal is where the string literal that begins at i has its last byte, or -1. In raw ones (r"...") a backslash escapes nothing.
+func literal(s string, i int) int {
+	raw := i > 0 && (s[i-1] == 'r' || s[i-1] == 'R')
+	quote := s[i : i+1]
+	if triple := strings.Repeat(quote, 3); strings.HasPrefix(s[i:], triple) {
+		quote = triple
+	}
+	for j := i + len(quote); j < len(s); j++ {
+		if s[j] == '\\' && !raw {
+			j++
+			continue
+		}
+		if strings.HasPrefix(s[j:], quote) {
+			return j + len(quote) - 1
+		}
+	}
+	return -1
+}
+
+// at is an error at an offset of a string.
+func at(s string, offset int, format string, args ...any) *Error {
+	line, column := position(s, offset)
+	return &Error{Line: line, Column: column, Message: fmt.Sprintf(format, args...)}
+}
+
+// position is the line and column, from 1, of an offset in a text.
+func position(s string, offset int) (line, column int) {
+	before := s[:min(offset, len(s))]
+	return strings.Count(before, "\n") + 1, len([]rune(before[strings.LastIndexByte(before, '\n')+1:])) + 1
+}
+
+// Closed is whether each ${ in a text has its }; the expressions themselves it does not look at.
+func Closed(text string) error {
+	_, err := split(text)
+	return err
+}
+
+// IsExpression is whether a text is one expression and nothing else, which keeps the type of its value.
+func IsExpression(text string) bool {
+	parts, err := split(text)
+	return err == nil && len(parts) == 1 && parts[0].isExpr
+}
+
+// HasExpression is whether there is an expression in a text.
+func HasExpression(text string) bool {
+	parts, err := split(text)
+	return err == nil && slices.ContainsFunc(parts, func(p part) bool { return p.isExpr })
+}
+
+// Placed is an expression within a text, with where it begins, from 1.
+type Placed struct {
+	*Program
+	Line, Column int
+}
+
+// Compiled are the expressions in a text, which may use the variables of these names. Places in the error are those in the text.
+func Compiled(text string, names ...string) ([]Placed, error) {
+	parts, err := split(text)
+	if err != nil {
+		return nil, err
+	}
+	var all []Placed
+	var errs []error
+	for _, p := range parts {
+		if !p.isExpr {
+			continue
+		}
+		program, err := Compile(p.text, append(names[:len(names):len(names)], omitName)...)
+		if err != nil {
+			errs = append(errs, shift(text, p, err))
+			continue
+		}
+		line, column := position(text, p.offset)
+		all = append(all, Placed{program, line, column})
+	}
+	return all, errors.Join(errs...)
+}

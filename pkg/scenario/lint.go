@@ -1,0 +1,245 @@
+package scenario
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+)
+
+// Variables are those that the check's expect may use.
+func (c Check) Variables() []string {
+	v := []string{"p", "facts", "now"}
+	switch {
+	case c.Object != nil:
+		v = append(v, "o", "was")
+	case c.Objects != nil:
+		v = append(v, "list", "was")
+	case c.Logs != nil:
+		v = append(v, "text")
+	case c.Events != nil:
+		v = append(v, "list")
+	case c.Exec != nil:
+		v = append(v, "stdout", "stderr", "code")
+	case c.HTTP != nil:
+		v = append(v, "status", "body")
+	case c.Can != nil:
+		v = append(v, "allowed", "reason")
+	case c.Probe != nil:
+		v = append(v, "o", "text", "list")
+	}
+	return v
+}
+
+// Lint finds what Parse cannot see: expressions that do not compile or use what is not there, too few variants, solutions and wrong fixes, points
+// that do not add up, and the answer in what the candidate reads. It also plays the scenario with each choice of its parameters, on a cluster of
+// two nodes with two GPUs. Those that are not warnings must be mended before it can be used.
+func (s *Scenario) Lint() []Problem {
+	src, err := s.from()
+	if err != nil {
+		return problemsOf(err)
+	}
+	l := linter{reader: &reader{file: src.file, lines: src.lines}, s: s, root: src.root}
+	l.expressions(src.root, "")
+	broken := len(l.problems) > 0
+	l.counts()
+	l.weights()
+	l.choices()
+	l.names()
+	if !broken { // otherwise each of them would be told again
+		l.play()
+	}
+	return l.reader.distinct()
+}
+
+type linter struct {
+	*reader
+	s    *Scenario
+	root *node
+}
+
+func problemsOf(err error) []Problem {
+	var out []Problem
+	for _, p := range Places(err) {
+		out = append(out, *p)
+	}
+	return out
+}
+
+// distinct are the problems in the file's order, each once.
+func (r *reader) distinct() []Problem {
+	var out []Problem
+	for _, p := range r.sorted() {
+		if !slices.Contains(out, *p) {
+			out = append(out, *p)
+		}
+	}
+	return out
+}
+
+// wrong tells a problem at a node.
+func (l *linter) wrong(n *node, field, format string, args ...any) {
+	l.fail(n.line, n.column, field, format, args...)
+}
+
+// warn tells what may be meant so.
+func (l *linter) warn(n *node, field, format string, args ...any) {
+	l.fail(n.line, n.column, field, format, args...)
+	l.problems[len(l.problems)-1].Warning = true
+}
+
+// expressions compiles all there are.
+func (l *linter) expressions(n *node, path string) {
+	if n.owner == reflect.TypeFor[Check]() {
+		l.expect(n, path)
+	}
+	text, is := n.value.(string)
+	switch {
+	case !is:
+	case n.role == roleText:
+		l.text(n, text, path)
+	case n.role == roleWhen, n.role == roleExpr:
+		l.program(n, text, path, "p", "facts")
+	}
+	for _, e := range n.keys {
+		if n.role == roleText && n.owner == nil {
+			l.text(&node{line: e.line, column: e.column}, e.name, expr.Join(path, e.name))
+		}
+		l.expressions(e.value, expr.Join(path, e.name))
+	}
+	for i, item := range n.items {
+		l.expressions(item, fmt.Sprintf("%s[%d]", path, i))
+	}
+}
+
+func (l *linter) text(n *node, text, path string) {
+	programs, err := expr.Compiled(text, "p", "facts")
+	if err != nil {
+		l.exprError(n, path, err)
+	}
+	for _, p := range programs {
+		l.uses(n, path, p)
+	}
+}
+
+func (l *linter) program(n *node, text, path string, names ...string) {
+	if strings.TrimSpace(text) == "" {
+		return
+	}
+	p, err := expr.Compile(text, names...)
+	if err != nil {
+		l.exprError(n, path, err)
+		return
+	}
+	l.uses(n, path, expr.Placed{Program: p, Line: 1, Column: 1})
+}
+
+// expect compiles a check's expect, of which the variables depend on what the check looks at.
+func (l *linter) expect(n *node, path string) {
+	e := n.get("expect")
+	if e == nil || e.value == nil {
+		return
+	}
+	var c Check
+	for _, key := range n.keys { // which source there is, whatever it says
+		switch key.name {
+		case "object":
+			c.Object = &Ref{}
+		case "objects":
+			c.Objects = &Selector{}
+		case "logs":
+			c.Logs = &Logs{}
+		case "events":
+			c.Events = &Ref{}
+		case "exec":
+			c.Exec = &Exec{}
+		case "http":
+			c.HTTP = &HTTP{}
+		case "can":
+			c.Can = &Can{}
+		case "probe":
+			c.Probe = &Probe{}
+		}
+	}
+	l.program(e, e.value.(string), expr.Join(path, "expect"), c.Variables()...)
+}
+
+// uses is whether the parameters and facts that an expression looks up are there.
+func (l *linter) uses(n *node, path string, p expr.Placed) {
+	line, column := l.place(n, &expr.Error{Line: p.Line, Column: p.Column})
+	for _, name := range p.Fields("p") {
+		if _, is := l.s.Params[name]; !is {
+			l.fail(line, column, path, "p.%s: %v", name, unknownParam(name, l.s.Params))
+		}
+	}
+	known := fields(reflect.TypeFor[Facts]())
+	for _, name := range p.Fields("facts") {
+		if !slices.ContainsFunc(known, func(f field) bool { return f.name == name }) {
+			l.fail(line, column, path, "facts have no %s%s", name, nearest(name, known))
+		}
+	}
+}
+
+// leastVariants, and as many wrong fixes: what the project promises of its own scenarios, and what makes others' worth repeating.
+const leastVariants = 3
+
+func (l *linter) counts() {
+	sealed := l.root.find("sealed")
+	if n := l.variants(); n < leastVariants {
+		l.wrong(l.root.find("params"), "params", "the seed draws from %d: %d at least, or the answer can be learnt by heart", n, leastVariants)
+	}
+	if n := len(l.s.Sealed.WrongFixes); n < leastVariants {
+		l.wrong(sealed.find("wrongFixes"), "sealed.wrongFixes", "there are %d: %d at least show that the grading can tell a fix from a workaround", n, leastVariants)
+	}
+	if len(l.s.Sealed.Solutions) == 0 {
+		l.wrong(sealed.find("solutions"), "sealed.solutions", "is empty: without a solution nobody knows that there is one")
+	}
+	for i, a := range l.s.Sealed.Solutions {
+		if len(a.Steps) == 0 && !l.nothingBroken() {
+			l.wrong(item(sealed.find("solutions"), i), fmt.Sprintf("sealed.solutions[%d].steps", i), "is empty: only where nothing is broken, doing nothing is right")
+		}
+	}
+	for i, a := range l.s.Sealed.WrongFixes {
+		if len(a.Steps) == 0 {
+			l.warn(item(sealed.find("wrongFixes"), i), fmt.Sprintf("sealed.wrongFixes[%d].steps", i), "is empty")
+		}
+	}
+	if g := l.s.Sealed.Grade; len(g.Fixed) == 0 && !(l.nothingBroken() && len(g.Unchanged) > 0) {
+		l.wrong(sealed.find("grade"), "sealed.grade.fixed", "is empty: everything would pass")
+	} else if len(g.Unchanged) == 0 && !l.nothingBroken() {
+		l.warn(sealed.find("grade"), "sealed.grade.unchanged", "is empty: nothing holds against workarounds but fixed and the collateral")
+	}
+	if len(l.s.Sealed.Broken) == 0 {
+		l.wrong(sealed.find("broken"), "sealed.broken", "is empty: nobody would know whether the symptom is there")
+	}
+	if len(l.s.Setup) > 0 && len(l.s.Healthy) == 0 {
+		l.warn(l.root.find("setup"), "healthy", "is empty: what setup makes may be broken by itself")
+	}
+}
+
+// item is a list's, or the list itself.
+func item(n *node, i int) *node {
+	if i < len(n.items) {
+		return n.items[i]
+	}
+	return n
+}
+
+func (l *linter) nothingBroken() bool { return nothing(l.s.Sealed.RootCause.Component.Value) }
+
+// variants are the combinations of what the parameters can be, as far as somebody would count.
+func (l *linter) variants() int {
+	n := 1
+	for _, p := range l.s.Params {
+		switch {
+		case len(p.OneOf) > 0:
+			n *= len(p.OneOf)
+		case len(p.Between) == 2:
+			n *= p.Between[1] - p.Between[0] + 1
+		}
+		n = min(max(n, 1), 1_000_000)
+	}
+	return n
+}

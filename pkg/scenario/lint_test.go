@@ -1,0 +1,85 @@
+package scenario
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
+)
+
+// TestLintFiles holds, for each file in testdata/lint, what Lint says of it, with the places.
+func TestLintFiles(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/lint/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := Parse(filepath.Base(file), data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b strings.Builder
+			for _, p := range s.Lint() {
+				if p.Warning {
+					b.WriteString("warning: ")
+				}
+				b.WriteString(p.Error() + "\n")
+			}
+			golden.Compare(t, "lint/"+strings.TrimSuffix(filepath.Base(file), ".yaml")+".txt", b.String())
+		})
+	}
+}
+
+// TestLint holds that each of Lint's rules sees what it is for: one change of the good file, one finding.
+func TestLint(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ old, new, want string }{
+		{"title: Training of ${p.team} does", "title: Training of ${p.taem} does", "public.title: p.taem: the scenario has no parameter taem: did you mean team?"},
+		{"title: Training of ${p.team} does", "title: Training of ${facts.node} does", "public.title: facts have no node: did you mean nodes?"},
+		{"title: Training of ${p.team} does", "title: Training of ${p.team +} does", "public.title: the expression ends too early"},
+		{"has been waiting", "asks for too many gpus", `good.yaml:26:13: public.briefing: says "too many GPUs", which is of the answer`},
+		{"has been waiting", "(variant ${p.variant}) has been waiting", `public.briefing: says "selector", which is of the answer`},
+		{"labels: {app: trainer}", "labels: {app: trainer, fault: injected}", `good.yaml:56:43: inject[0].create.objects[0].metadata.labels: "fault injected" gives "fault" away`},
+		{"- name: main", "- name: too-many-gpus", `"too-many-gpus" gives "too many GPUs" away`},
+		{"            name: trainer\n", "            name: starved-trainer\n", `metadata.name: "starved-trainer" gives "starved-trainer" away`},
+		{"expect: o != null", "expect: text != ''", "healthy[0].expect: there is no text: variables here are facts, now, o, p, was"},
+		{"expect: o != null", "expect: o.metadata.name == p.nss", "healthy[0].expect: p.nss: the scenario has no parameter nss: did you mean ns?"},
+		{"variant:\n    oneOf: [count, selector, resource-name]", "variant:\n    oneOf: [count, oops, selector]", "sealed.rootCause.mechanism.value: ${{'count'"},
+		{"mechanism: [requests-more-than-any-node-has, no-such-node-label, misspelt-resource, quota-exceeded]", "mechanism: [a, no-such-node-label, misspelt-resource]",
+			`public.choices.mechanism: does not have the right one, "requests-more-than-any-node-has"`},
+		{"    stableFor: 10s", "    stableFor: 10s\n    weights: {fixed: 50, diagnosis: 25, collateral: 10, time: 10, hints: 6}", "sealed.grade.weights: add up to 101"},
+		{"cost: 2", "cost: -2", "sealed.hints[0].cost: is negative"},
+		{"cost: 2", "cost: 6", "sealed.hints: cost 6 points together, of the 5"},
+		{"- {kind: Deployment, namespace: \"${p.ns}\", name: trainer, fields: [spec.template]}", "- {kind: Job}",
+			`sealed.solutions[0].steps[0]: changing Deployment/trainer in namespace "team-`},
+		{"    - name: scaled to zero", "    - name: deleted", `good.yaml:124:7: sealed.wrongFixes[1].name: "deleted" stands twice`},
+		{"    - name: deleted\n", "    - name: deleted\n      when: p.variant == \"count\"\n", "sealed.wrongFixes: 2 of them when "},
+		{"    - name: asks for one GPU", "    - name: asks for one GPU\n      when: p.variant == \"count\"", "sealed.solutions: there is none when variant is "},
+		{"    - name: no pod runs", "    - name: no pod runs\n      when: p.team == \"vega\"", "sealed.broken: there is none when variant is "},
+		{"    namespaces: [\"${p.ns}\"]", "    namespaces: [default]", "public.access.namespaces[0]: neither setup nor inject creates the namespace default"},
+	} {
+		s, err := edit(t, c.old, c.new)
+		if err != nil {
+			t.Errorf("%s: %v", c.new, err)
+			continue
+		}
+		found := false
+		var all []string
+		for _, p := range s.Lint() {
+			all = append(all, p.Error())
+			found = found || strings.Contains(p.Error(), c.want)
+		}
+		if !found {
+			t.Errorf("%s: got\n%s\nand not %q", c.new, strings.Join(all, "\n"), c.want)
+		}
+	}
+}

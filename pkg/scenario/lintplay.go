@@ -1,0 +1,160 @@
+package scenario
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// SampleFacts are those of a cluster of two nodes with two GPUs, as test/cluster has it: for trying scenarios without one.
+func SampleFacts() Facts {
+	f := Facts{Kubernetes: "v1.36.3", Simulated: true, Registry: "localhost:5000"}
+	for _, name := range []string{"node-a", "node-b"} {
+		f.Nodes = append(f.Nodes, NodeFacts{Name: name, Hostname: name, Architecture: "amd64", GPUs: 2, FreeGPUs: 2, Product: "NVIDIA-H200",
+			MemoryMiB: 143771, ControlPlane: name == "node-a", Runtime: "containerd://2.3.7"})
+	}
+	f.summarise()
+	return f
+}
+
+// seedsToPlay is how many seeds Lint plays besides each choice by itself: enough that a pair of choices is hardly missed.
+const seedsToPlay = 24
+
+// play resolves the scenario with each choice of each parameter, and looks at what comes out.
+func (l *linter) play() {
+	var givens []map[string]string
+	for _, name := range slices.Sorted(maps.Keys(l.s.Params)) {
+		for _, choice := range l.s.Params[name].OneOf {
+			givens = append(givens, map[string]string{name: choiceName(choice)})
+		}
+	}
+	for i := range max(len(givens), seedsToPlay) {
+		var given map[string]string
+		if i < len(givens) {
+			given = givens[i]
+		}
+		r, err := l.s.Resolve(int64(i+1), given, SampleFacts())
+		if err != nil {
+			l.again(err)
+			continue
+		}
+		l.played(r)
+	}
+}
+
+// again takes over the problems of an error, with the file's places where they have none.
+func (l *linter) again(err error) {
+	for _, p := range Places(err) {
+		problem := *p
+		problem.File = l.file
+		l.problems = append(l.problems, &problem)
+	}
+}
+
+// played looks at a scenario as it would be played.
+func (l *linter) played(r *Resolved) {
+	root := r.source.root
+	sealed := root.find("sealed")
+	solutions, wrong := len(r.Sealed.Solutions), len(r.Sealed.WrongFixes)
+	variant := describe(r.Drawn)
+	if solutions == 0 && len(l.s.Sealed.Solutions) > 0 {
+		l.wrong(sealed.find("solutions"), "sealed.solutions", "there is none when %s", variant)
+	}
+	if wrong < leastVariants && len(l.s.Sealed.WrongFixes) >= leastVariants {
+		l.wrong(sealed.find("wrongFixes"), "sealed.wrongFixes", "%d of them when %s: %d at least", wrong, variant, leastVariants)
+	}
+	if len(r.Sealed.Broken) == 0 && len(l.s.Sealed.Broken) > 0 {
+		l.wrong(sealed.find("broken"), "sealed.broken", "there is none when %s", variant)
+	}
+	if len(r.Sealed.Grade.Fixed) == 0 && len(l.s.Sealed.Grade.Fixed) > 0 {
+		l.wrong(sealed.find("grade", "fixed"), "sealed.grade.fixed", "there is none when %s", variant)
+	}
+	l.offered(root.find("public", "choices", "component"), "public.choices.component", r.Public.Choices.Component, r.Sealed.RootCause.Component)
+	l.offered(root.find("public", "choices", "mechanism"), "public.choices.mechanism", r.Public.Choices.Mechanism, r.Sealed.RootCause.Mechanism)
+	l.namespaces(r)
+	l.collateral(r)
+	l.leaks(r)
+}
+
+// describe is the parameters as messages have them.
+func describe(drawn map[string]any) string {
+	if v, is := drawn["variant"]; is {
+		return "variant is " + choiceName(v)
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(drawn)) {
+		parts = append(parts, name+" is "+shorten(choiceName(drawn[name])))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// namespaces are those that the candidate works in: the scenario has to make them, or end could not undo what was done there.
+func (l *linter) namespaces(r *Resolved) {
+	c := consent{own: map[string]bool{}}
+	c.ownNamespaces(r.Scenario)
+	for i, ns := range r.Public.Access.Namespaces {
+		if !c.own[ns] {
+			n := item(r.source.root.find("public", "access", "namespaces"), i)
+			l.warn(n, fmt.Sprintf("public.access.namespaces[%d]", i), "neither setup nor inject creates the namespace %s", ns)
+		}
+	}
+}
+
+// collateral is whether the candidate may change what the solutions change.
+func (l *linter) collateral(r *Resolved) {
+	allow := r.Sealed.Grade.Collateral.Allow
+	for i, a := range r.Sealed.Solutions {
+		for j, s := range a.Steps {
+			field := fmt.Sprintf("sealed.solutions[%d].steps[%d]", i, j)
+			n := item(item(r.source.root.find("sealed", "solutions"), i).find("steps"), j)
+			for _, change := range changes(s) {
+				if !slices.ContainsFunc(allow, func(a Allowed) bool { return a.covers(change) }) {
+					l.wrong(n, field, "%s %s/%s in namespace %q is damage: sealed.grade.collateral.allow does not have it", change.what, change.ref.Kind, change.ref.Name, change.ref.Namespace)
+				}
+			}
+		}
+	}
+}
+
+type change struct {
+	what string
+	ref  Ref
+}
+
+// changes are what the baseline will show of a step.
+func changes(s Step) []change {
+	var all []change
+	switch {
+	case s.Patch != nil:
+		all = append(all, change{"changing", s.Patch.Object})
+	case s.Delete != nil:
+		all = append(all, change{"deleting", *s.Delete})
+	case s.Create != nil:
+		for _, o := range s.Create.Objects {
+			all = append(all, change{"creating", refOf(o)})
+		}
+	}
+	for _, o := range s.Replace {
+		all = append(all, change{"changing", refOf(o)})
+	}
+	return all
+}
+
+func (a Allowed) covers(c change) bool {
+	right := func(want, got string) bool { // as package baseline compares
+		matches, err := path.Match(want, got)
+		return want == "" || err == nil && matches
+	}
+	if !right(a.Kind, c.ref.Kind) || !right(a.Namespace, c.ref.Namespace) || !right(a.Name, c.ref.Name) {
+		return false
+	}
+	switch c.what {
+	case "deleting":
+		return a.Deleted
+	case "creating":
+		return a.Created || !a.Deleted // deleted first and created again: changed
+	}
+	return true
+}

@@ -1,0 +1,76 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Problem is something that is wrong in a file, and where.
+type Problem struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"` // from 1; zero when it is not known
+	Column  int    `json:"column,omitempty"`
+	Field   string `json:"field,omitempty"` // inject[0].create.objects[1].spec
+	Message string `json:"message"`
+	// Warning is for what may be meant so.
+	Warning bool `json:"warning,omitempty"`
+}
+
+// ParseError is one Problem of a file that is no scenario. Parse returns all of them as Problems; errors.As finds the first.
+type ParseError = Problem
+
+// Error is the problem as compilers write it: FILE:LINE:COLUMN: FIELD: MESSAGE.
+func (p *Problem) Error() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d:%d", p.Line, p.Column)
+	}
+	for _, part := range []string{p.Field, p.Message} {
+		if part == "" {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString(": ")
+		}
+		b.WriteString(part)
+	}
+	return b.String()
+}
+
+// Problems are all that is wrong in a file, by line.
+type Problems []*Problem
+
+// Error has one problem per line.
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, one := range p {
+		lines[i] = one.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap gives each problem.
+func (p Problems) Unwrap() []error {
+	all := make([]error, len(p))
+	for i, one := range p {
+		all[i] = one
+	}
+	return all
+}
+
+// Places are the problems of an error, each with its place as far as it is known.
+func Places(err error) Problems {
+	var all Problems
+	var one *Problem
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &all):
+		return all
+	case errors.As(err, &one):
+		return Problems{one}
+	}
+	return Problems{{Message: err.Error()}}
+}

@@ -1,0 +1,238 @@
+// Package recorder is a proxy between a candidate and the API server, on the candidate's machine, that writes down what is asked: verb,
+// object, time, answer. Never what is in an object, a token, or what goes through a terminal.
+package recorder
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Line is one request.
+type Line struct {
+	Time        time.Time `json:"time"`
+	Verb        string    `json:"verb"` // as RBAC names it: get, list, watch, create, ...
+	Group       string    `json:"group,omitempty"`
+	Resource    string    `json:"resource,omitempty"`
+	Namespace   string    `json:"namespace,omitempty"`
+	Name        string    `json:"name,omitempty"`
+	Subresource string    `json:"subresource,omitempty"` // log, exec, scale
+	Path        string    `json:"path,omitempty"`        // of what is no resource: /version
+	Labels      string    `json:"labels,omitempty"`      // selectors of a list
+	Fields      string    `json:"fields,omitempty"`
+	Table       bool      `json:"table,omitempty"`  // the API server was asked for columns, as kubectl get does, not for whole objects
+	DryRun      bool      `json:"dryRun,omitempty"` // nothing was changed
+	As          string    `json:"as,omitempty"`     // who was impersonated
+	Container   string    `json:"container,omitempty"`
+	Command     []string  `json:"command,omitempty"` // of exec, with what looks like a credential taken out
+	Status      int       `json:"status"`            // 0: there was no answer
+	Millis      int64     `json:"millis"`            // until the answer began
+	Error       string    `json:"error,omitempty"`
+}
+
+// Proxy records. Who uses it needs the kubeconfig that it gives: others on the machine have no access.
+type Proxy struct {
+	candidate clientcmdapi.Config
+	target    *url.URL
+	// plain goes to the API server, also by HTTP/2; upgrade by HTTP/1.1, which exec and port-forward need.
+	plain, upgrade http.RoundTripper
+	certificate    tls.Certificate
+	ca             []byte
+	token          string
+
+	mu     sync.Mutex
+	out    io.Writer
+	failed error
+	stop   context.CancelFunc
+}
+
+// New returns a proxy for the candidate's kubeconfig that writes lines to out.
+func New(kubeconfig []byte, out io.Writer) (*Proxy, error) {
+	loaded, err := clientcmd.Load(kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read the candidate's kubeconfig: %w", err)
+	}
+	config, err := clientcmd.NewDefaultClientConfig(*loaded, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read the candidate's kubeconfig: %w", err)
+	}
+	p := &Proxy{candidate: *loaded, out: out, token: hex.EncodeToString(randomBytes())}
+	if p.target, _, err = rest.DefaultServerUrlFor(config); err != nil {
+		return nil, fmt.Errorf("the address of the API server in the candidate's kubeconfig: %w", err)
+	}
+	config.DisableCompression = true // what is passed on is not unpacked
+	if p.plain, err = rest.TransportFor(config); err != nil {
+		return nil, fmt.Errorf("connect as the candidate: %w", err)
+	}
+	config = rest.CopyConfig(config)
+	config.NextProtos = []string{"http/1.1"}
+	if p.upgrade, err = rest.TransportFor(config); err != nil {
+		return nil, fmt.Errorf("connect as the candidate: %w", err)
+	}
+	if p.certificate, p.ca, err = selfSigned(time.Now()); err != nil {
+		return nil, fmt.Errorf("make a certificate for the local proxy: %w", err)
+	}
+	return p, nil
+}
+
+func randomBytes() []byte {
+	b := make([]byte, 24)
+	_, _ = rand.Read(b) // never fails, since Go 1.24
+	return b
+}
+
+// Kubeconfig returns the one that the candidate uses instead, for a proxy that listens at that address. It has no access to the API server of
+// its own, and the same namespace.
+func (p *Proxy) Kubeconfig(address net.Addr) ([]byte, error) {
+	current := p.candidate.Contexts[p.candidate.CurrentContext]
+	local := &clientcmdapi.Context{Cluster: "lab", AuthInfo: "candidate"}
+	if current != nil {
+		local.Namespace = current.Namespace
+	}
+	text, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"lab": {Server: "https://" + address.String(), CertificateAuthorityData: p.ca, ProxyURL: ""}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"candidate": {Token: p.token}},
+		Contexts:       map[string]*clientcmdapi.Context{"lab": local},
+		CurrentContext: "lab",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write the candidate's kubeconfig: %w", err)
+	}
+	return text, nil
+}
+
+// Listen opens a listener that only this machine reaches.
+func Listen() (net.Listener, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen for the candidate's kubectl: %w", err)
+	}
+	return listener, nil
+}
+
+// Serve answers on the listener until ctx ends, and closes it. It fails when lines cannot be written, for then the transcript has holes.
+func (p *Proxy) Serve(ctx context.Context, listener net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p.mu.Lock()
+	p.stop = cancel
+	p.mu.Unlock()
+	quiet := log.New(io.Discard, "", 0)
+	server := &http.Server{
+		Handler:           p.handler(quiet),
+		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{p.certificate}, MinVersion: tls.VersionTLS12},
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // ends watches and terminals, too
+		ReadHeaderTimeout: 30 * time.Second,
+		ErrorLog:          quiet,
+	}
+	stopped := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stopped()
+	err := server.ServeTLS(listener, "", "")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.failed != nil:
+		return fmt.Errorf("write the transcript: %w", p.failed)
+	case ctx.Err() != nil && errors.Is(err, http.ErrServerClosed):
+		return nil
+	}
+	return fmt.Errorf("serve the candidate's kubectl: %w", err)
+}
+
+// asked is what is remembered of a request until its answer.
+type asked struct {
+	line  Line
+	began time.Time
+}
+
+type askedKey struct{}
+
+func (p *Proxy) handler(quiet *log.Logger) http.Handler {
+	reverse := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(p.target)
+			r.Out.Header.Del("Authorization") // the proxy's; the transport sets the candidate's
+		},
+		Transport:     p,
+		FlushInterval: -1, // watches and logs
+		ErrorLog:      quiet,
+		ModifyResponse: func(response *http.Response) error {
+			p.answered(response.Request.Context(), response.StatusCode, "")
+			if response.StatusCode == http.StatusUnauthorized {
+				response.Header.Add("Warning", `299 - "the token of this exercise has ended: its time is over, or the exercise was ended"`)
+			}
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			p.answered(r.Context(), 0, err.Error())
+			refuse(w, http.StatusBadGateway, metav1.StatusReasonServiceUnavailable, fmt.Sprintf("the recording proxy does not reach the API server: %v", err))
+		},
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if subtle.ConstantTimeCompare([]byte(given), []byte(p.token)) != 1 {
+			refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "this is a recording proxy: use the kubeconfig that was written for it")
+			return
+		}
+		now := time.Now()
+		line := lineOf(r)
+		line.Time = now.UTC()
+		reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), askedKey{}, asked{line, now})))
+	})
+}
+
+// RoundTrip passes a request on.
+func (p *Proxy) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Upgrade") != "" {
+		return p.upgrade.RoundTrip(r)
+	}
+	return p.plain.RoundTrip(r)
+}
+
+// answered writes the line of a request, once its answer begins: a terminal may stay open for an hour.
+func (p *Proxy) answered(ctx context.Context, status int, problem string) {
+	request, is := ctx.Value(askedKey{}).(asked)
+	if !is {
+		return
+	}
+	line := request.line
+	line.Status, line.Error, line.Millis = status, problem, time.Since(request.began).Milliseconds()
+	text, err := json.Marshal(line)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil && p.failed == nil {
+		_, err = p.out.Write(append(text, '\n'))
+	}
+	if err != nil && p.failed == nil {
+		p.failed = err
+		p.stop()
+	}
+}
+
+// refuse answers as an API server does, so that kubectl shows the message.
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	})
+}

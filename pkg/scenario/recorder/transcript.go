@@ -1,0 +1,196 @@
+package recorder
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// ReadLines reads what a Proxy wrote. A last line that was cut off is left out: the candidate's machine was switched off.
+func ReadLines(r io.Reader) ([]Line, error) {
+	var lines []Line
+	reader := bufio.NewReader(r)
+	for n := 1; ; n++ {
+		text, err := reader.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return lines, nil
+		}
+		if err != nil {
+			return lines, fmt.Errorf("read the transcript: %w", err)
+		}
+		if text = bytes.TrimSpace(text); len(text) == 0 {
+			continue
+		}
+		var line Line
+		if err := json.Unmarshal(text, &line); err != nil {
+			return lines, fmt.Errorf("read the transcript: line %d: %w", n, err)
+		}
+		lines = append(lines, line)
+	}
+}
+
+// FirstRelevant is when the object of the root cause was first looked at, or zero: by its name, in a list of whole objects, its events, or the
+// pods of a workload. A table of many is no look.
+func FirstRelevant(lines []Line, root scenario.RootCause) time.Time {
+	wanted := append([]string{root.Object.Value}, root.Object.Aliases...)
+	var first time.Time
+	for _, line := range lines {
+		if line.Status == 0 || line.Status >= 400 || !first.IsZero() && !line.Time.Before(first) {
+			continue
+		}
+		if slices.ContainsFunc(wanted, func(object string) bool { return looksAt(line, object) }) {
+			first = line.Time
+		}
+	}
+	return first
+}
+
+// looksAt is whether a request looks at Kind/name, or NAMESPACE/Kind/name or Kind/NAMESPACE/name: what is between is ignored.
+func looksAt(line Line, object string) bool {
+	parts := strings.Split(strings.ToLower(object), "/")
+	name, kind := parts[len(parts)-1], parts[0]
+	if len(parts) < 2 || name == "" || kind == "" {
+		return false
+	}
+	ofKind := isKind(line.Resource, kind)
+	switch {
+	case ofKind && strings.EqualFold(line.Name, name):
+		return true
+	case ofKind && slices.Contains([]string{"list", "watch"}, line.Verb):
+		return !line.Table || line.Fields == "metadata.name="+name
+	case line.Resource == "events":
+		return slices.ContainsFunc(strings.Split(line.Fields, ","), func(f string) bool {
+			return f == "involvedObject.name="+name || f == "regarding.name="+name
+		})
+	case line.Resource == "pods" && slices.Contains([]string{"deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob"}, kind):
+		return strings.HasPrefix(line.Name, name+"-")
+	}
+	return false
+}
+
+// isKind is whether a resource is the plural of a kind.
+func isKind(resource, kind string) bool {
+	return slices.Contains([]string{kind, kind + "s", kind + "es", strings.TrimSuffix(kind, "y") + "ies"}, resource)
+}
+
+// Summary is what a report says of a transcript.
+type Summary struct {
+	Requests    int       `json:"requests"` // without what kubectl asks for its own sake
+	Looks       int       `json:"looks"`
+	Changes     int       `json:"changes"`
+	Refused     int       `json:"refused"` // for want of rights
+	First       time.Time `json:"first,omitzero"`
+	FirstChange time.Time `json:"firstChange,omitzero"` // that succeeded
+	Last        time.Time `json:"last,omitzero"`
+	Minutes     []Minute  `json:"minutes,omitempty"`
+	// Objects are the ten that were looked at or changed most.
+	Objects []Count `json:"objects,omitempty"`
+}
+
+// Minute counts verbs in one minute from the first request on. Minutes without any are left out.
+type Minute struct {
+	Minute int            `json:"minute"`
+	Verbs  map[string]int `json:"verbs"` // exec, log and so on count under their own names
+}
+
+// Count is how often an object was asked for.
+type Count struct {
+	Object  string `json:"object"` // deployments.apps team-a/web
+	Looks   int    `json:"looks"`
+	Changes int    `json:"changes"`
+}
+
+// IsChange is whether the request may have changed an object. A command in a container is not counted: nobody knows what it did.
+func (l Line) IsChange() bool {
+	asks := strings.HasSuffix(l.Group, "authorization.k8s.io") && strings.HasSuffix(l.Resource, "reviews")
+	if l.DryRun || asks || slices.Contains([]string{"exec", "attach", "portforward", "proxy"}, l.Subresource) {
+		return false
+	}
+	return slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, l.Verb)
+}
+
+// Object names what was asked for, and is empty for lists.
+func (l Line) Object() string {
+	if l.Resource == "" || l.Name == "" {
+		return ""
+	}
+	name := l.Resource
+	if l.Group != "" {
+		name += "." + l.Group
+	}
+	if l.Namespace != "" {
+		return name + " " + l.Namespace + "/" + l.Name
+	}
+	return name + " " + l.Name
+}
+
+// Summarize counts, without what kubectl asks for its own sake: which versions and kinds there are.
+func Summarize(lines []Line) Summary {
+	var s Summary
+	lines = slices.DeleteFunc(slices.Clone(lines), func(l Line) bool { return l.Resource == "" })
+	slices.SortStableFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) })
+	minutes, objects := map[int]map[string]int{}, map[string]*Count{}
+	for _, line := range lines {
+		if s.Requests == 0 {
+			s.First = line.Time
+		}
+		s.Requests, s.Last = s.Requests+1, line.Time
+		count := objects[line.Object()]
+		if count == nil {
+			count = &Count{Object: line.Object()}
+			objects[line.Object()] = count
+		}
+		if line.Status == 403 {
+			s.Refused++
+		}
+		if line.IsChange() {
+			s.Changes, count.Changes = s.Changes+1, count.Changes+1
+			if s.FirstChange.IsZero() && line.Status >= 200 && line.Status < 300 {
+				s.FirstChange = line.Time
+			}
+		} else {
+			s.Looks, count.Looks = s.Looks+1, count.Looks+1
+		}
+		minute := int(line.Time.Sub(s.First) / time.Minute)
+		if minutes[minute] == nil {
+			minutes[minute] = map[string]int{}
+		}
+		minutes[minute][line.word()]++
+	}
+	for _, minute := range slices.Sorted(maps.Keys(minutes)) {
+		s.Minutes = append(s.Minutes, Minute{minute, minutes[minute]})
+	}
+	delete(objects, "")
+	s.Objects = mostAsked(objects)
+	return s
+}
+
+// word is the verb as people say it.
+func (l Line) word() string {
+	if slices.Contains([]string{"exec", "attach", "portforward", "log", "scale", "eviction"}, l.Subresource) {
+		return l.Subresource
+	}
+	return l.Verb
+}
+
+func mostAsked(objects map[string]*Count) []Count {
+	const shown = 10
+	var all []Count
+	for _, count := range objects {
+		all = append(all, *count)
+	}
+	slices.SortFunc(all, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(b.Looks+b.Changes, a.Looks+a.Changes), cmp.Compare(a.Object, b.Object))
+	})
+	return all[:min(len(all), shown)]
+}

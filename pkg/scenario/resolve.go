@@ -1,0 +1,164 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+)
+
+// Resolved is a scenario as it is played: its strings interpolated, and what does not apply dropped. It survives JSON.
+type Resolved struct {
+	Scenario
+	Seed  int64          `json:"seed"`
+	Drawn map[string]any `json:"drawn"` // the parameters
+	Facts Facts          `json:"facts"`
+}
+
+// Resolve plays the scenario for a seed and a cluster: the same seed, parameters and facts always give the same. Parameters that are given go
+// before what the seed draws, and must be such as it could draw. What comes out is held against the format as strictly as the file, so that
+// an expression cannot bring in what Parse would refuse. Problems of expressions are Problems, with their places.
+func (s *Scenario) Resolve(seed int64, given map[string]string, facts Facts) (*Resolved, error) {
+	src, err := s.from()
+	if err != nil {
+		return nil, err
+	}
+	known, err := expr.Plain(facts)
+	if err != nil {
+		return nil, fmt.Errorf("facts: %w", err)
+	}
+	drawn, err := s.draw(seed, given, known)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{file: src.file, lines: src.lines}
+	p := player{reader: r, vars: expr.Vars{"p": drawn, "facts": known}}
+	root := p.play(src.root, "")
+	if len(r.problems) > 0 {
+		return nil, r.sorted()
+	}
+	c := &checker{reader: r}
+	c.check(root, reflect.TypeFor[Scenario](), "", roleText)
+	if len(r.problems) > 0 {
+		return nil, r.sorted()
+	}
+	played, err := decode(root)
+	if err != nil {
+		return nil, err
+	}
+	played.source = &source{file: src.file, data: src.data, lines: src.lines, root: root}
+	return &Resolved{Scenario: *played, Seed: seed, Drawn: drawn, Facts: facts}, nil
+}
+
+// player copies a tree with its expressions replaced.
+type player struct {
+	*reader
+	vars expr.Vars
+}
+
+// play is the node as it is played, or nil when it is omitted or its when is false.
+func (p *player) play(n *node, path string) *node {
+	if n.role == rolePlain || n.role == roleExpect || n.role == roleExpr {
+		return n.clone()
+	}
+	switch n.shape {
+	case mapping:
+		return p.mapping(n, path)
+	case list:
+		out := *n
+		out.items = nil
+		for i, item := range n.items {
+			if item := p.play(item, fmt.Sprintf("%s[%d]", path, i)); item != nil {
+				out.items = append(out.items, item)
+			}
+		}
+		return &out
+	}
+	return p.text(n, path)
+}
+
+func (p *player) mapping(n *node, path string) *node {
+	out := *n
+	out.keys = nil
+	if when := n.get("when"); when != nil && when.role == roleWhen && !p.holds(when, path) {
+		return nil
+	}
+	for _, e := range n.keys {
+		if e.value.role == roleWhen {
+			continue // it holds
+		}
+		e.name = p.key(n, e, path)
+		if e.value = p.play(e.value, expr.Join(path, e.name)); e.value == nil {
+			continue
+		}
+		if out.entry(e.name) != nil {
+			p.fail(e.line, e.column, expr.Join(path, e.name), "the key stands twice")
+		}
+		out.keys = append(out.keys, e)
+	}
+	return &out
+}
+
+// key is the name of an entry: within manifests it may have expressions.
+func (p *player) key(n *node, e entry, path string) string {
+	if !strings.Contains(e.name, "${") || n.owner != nil {
+		return e.name
+	}
+	at := &node{line: e.line, column: e.column}
+	value, err := expr.Interpolate(e.name, p.vars)
+	if err != nil {
+		p.exprError(at, expr.Join(path, e.name), withoutPath(err))
+		return e.name
+	}
+	name, is := value.(string)
+	if !is {
+		p.fail(e.line, e.column, expr.Join(path, e.name), "a key must be text, and is %v", value)
+		return e.name
+	}
+	return name
+}
+
+// withoutPath is an error of Interpolate whose path is known better here.
+func withoutPath(err error) error {
+	var at *expr.PathError
+	if errors.As(err, &at) {
+		return at.Err
+	}
+	return err
+}
+
+// holds is whether a when says true; one that fails is a problem, and its item stays.
+func (p *player) holds(n *node, path string) bool {
+	text, _ := n.value.(string)
+	if strings.TrimSpace(text) == "" {
+		return true
+	}
+	program, err := expr.Compile(text, "p", "facts")
+	if err == nil {
+		var is bool
+		if is, err = program.Bool(context.Background(), p.vars); err == nil {
+			return is
+		}
+	}
+	p.exprError(n, expr.Join(path, "when"), err)
+	return true
+}
+
+func (p *player) text(n *node, path string) *node {
+	text, is := n.value.(string)
+	if !is || !strings.Contains(text, "${") {
+		return n.clone()
+	}
+	value, err := expr.Interpolate(text, p.vars)
+	if err != nil {
+		p.exprError(n, path, withoutPath(err))
+		return n.clone()
+	}
+	if value == (expr.Omit{}) {
+		return nil
+	}
+	return n.graft(value)
+}

@@ -1,0 +1,179 @@
+package scenario
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"strings"
+
+	"filippo.io/age"
+	"filippo.io/age/armor"
+	"sigs.k8s.io/yaml"
+)
+
+// SealedKind is the kind of a file whose answer is encrypted.
+const SealedKind = "SealedScenario"
+
+// ErrSealed is the error of a sealed file that none of the identities opens.
+var ErrSealed = errors.New("the answer is sealed: it needs the passphrase or the age identity that it was exported for")
+
+// sealedFile is what Export writes: what the candidate may read, and the whole file encrypted.
+type sealedFile struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Metadata   Metadata `json:"metadata"`
+	Requires   Requires `json:"requires,omitzero"`
+	Public     Public   `json:"public"`
+	Encrypted  string   `json:"encrypted"`
+}
+
+var sealedLine = regexp.MustCompile(`(?m)^kind:\s*["']?` + SealedKind + `["']?\s*$`)
+
+func isSealed(data []byte) bool { return sealedLine.Match(data) }
+
+// Export writes the scenario with its public half readable, and all of it encrypted for the recipients; age.NewScryptRecipient makes one of
+// a passphrase. Parameters, setup and injection give the answer away as much as the sealed half does, so they are not to be read either.
+func Export(w io.Writer, s *Scenario, recipients ...age.Recipient) error {
+	if len(recipients) == 0 {
+		return errors.New("for whom? a sealed scenario needs a passphrase or an age recipient")
+	}
+	src, err := s.from()
+	if err != nil {
+		return err
+	}
+	var armored bytes.Buffer
+	if err := encrypt(&armored, src.data, recipients); err != nil {
+		return fmt.Errorf("sealing %s: %w", s.Metadata.Name, err)
+	}
+	out := bytes.NewBufferString("# The answer is encrypted with age: kubectl gpu-fault scenario asks for the passphrase, or takes an identity.\n")
+	for _, part := range []any{
+		struct {
+			APIVersion string `json:"apiVersion"`
+		}{APIVersion},
+		struct {
+			Kind string `json:"kind"`
+		}{SealedKind},
+		struct {
+			Metadata any `json:"metadata"`
+		}{src.root.get("metadata").plain()},
+		struct {
+			Requires any `json:"requires,omitempty"`
+		}{half(src.root, "requires")},
+		struct {
+			Public any `json:"public"`
+		}{half(src.root, "public")},
+		struct {
+			Encrypted string `json:"encrypted"`
+		}{armored.String()},
+	} {
+		text, err := yaml.Marshal(part)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(text, []byte("{}\n")) {
+			out.Write(text)
+		}
+	}
+	_, err = w.Write(out.Bytes())
+	return err
+}
+
+// half is a part of the file with its expressions.
+func half(root *node, name string) any {
+	n := root.get(name)
+	if n == nil {
+		return nil
+	}
+	c := n.clone()
+	c.settle()
+	return c.plain()
+}
+
+// settle makes plain keep all expressions.
+func (n *node) settle() {
+	n.later = false
+	for _, e := range n.keys {
+		e.value.settle()
+	}
+	for _, item := range n.items {
+		item.settle()
+	}
+}
+
+func encrypt(out io.Writer, data []byte, recipients []age.Recipient) error {
+	armored := armor.NewWriter(out)
+	w, err := age.Encrypt(armored, recipients...)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(data); err != nil {
+		return err
+	}
+	return errors.Join(w.Close(), armored.Close())
+}
+
+// ParseSealed opens what Export wrote. When no identity fits, the error is ErrSealed, and the scenario has its public half only.
+func ParseSealed(file string, data []byte, identities ...age.Identity) (*Scenario, error) {
+	r := &reader{file: file}
+	root := r.read(data)
+	if root != nil && len(r.problems) == 0 {
+		c := &checker{reader: r, expressions: true}
+		c.check(root, reflect.TypeFor[sealedFile](), "", roleText)
+		c.is(root, "", "apiVersion", APIVersion)
+		c.is(root, "", "kind", SealedKind)
+	}
+	if root == nil || len(r.problems) > 0 {
+		return nil, r.sorted()
+	}
+	shown, err := decode(root)
+	if err != nil {
+		return nil, err
+	}
+	text, _ := root.get("encrypted").value.(string)
+	opened, err := decrypt(text, identities)
+	if err != nil {
+		if errors.Is(err, ErrSealed) {
+			return shown, err
+		}
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	s, err := Parse(file+" (sealed)", opened)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range []string{"metadata", "requires", "public"} {
+		if !equalJSON(half(root, part), half(s.source.root, part)) {
+			return nil, fmt.Errorf("%s: %s was changed after the export: it is not what the sealed half has", file, part)
+		}
+	}
+	return s, nil
+}
+
+func decrypt(text string, identities []age.Identity) ([]byte, error) {
+	if len(identities) == 0 {
+		return nil, ErrSealed
+	}
+	r, err := age.Decrypt(armor.NewReader(strings.NewReader(text)), identities...)
+	var none *age.NoIdentityMatchError
+	switch {
+	case errors.As(err, &none):
+		return nil, fmt.Errorf("%w: none of those that were given opens it", ErrSealed)
+	case err != nil:
+		return nil, fmt.Errorf("opening the sealed half: %w", err)
+	}
+	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("opening the sealed half: %w", err)
+	}
+	return data, nil
+}
+
+func equalJSON(a, b any) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}

@@ -1,0 +1,164 @@
+package scenario
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// node is a value of a file with its place, so that every later problem can say where. Aliases and merge keys are gone.
+type node struct {
+	line, column int
+	style        style
+	shape        shape
+	value        any     // of a scalar: nil, string, bool, int64, float64
+	keys         []entry // of a map, in the file's order
+	items        []*node // of a list
+
+	// These are what check has found out.
+	role  role
+	owner reflect.Type // of a map: the struct that it becomes, if any
+	later bool         // an expression where something else than text is needed: only Resolve knows its value
+}
+
+// style is how a text is written, for the places in it.
+type style int
+
+const (
+	plainStyle style = iota // as it stands, or of more lines in a way that is not followed
+	quoted
+	literal // after |, of which the line is the one of this sign
+	folded  // after >
+)
+
+type shape int
+
+const (
+	scalar shape = iota
+	list
+	mapping
+)
+
+type entry struct {
+	name         string
+	line, column int
+	value        *node
+}
+
+// get is a map's value, or nil.
+func (n *node) get(name string) *node {
+	if n == nil {
+		return nil
+	}
+	for _, e := range n.keys {
+		if e.name == name {
+			return e.value
+		}
+	}
+	return nil
+}
+
+// entry is a key with its value, or nil.
+func (n *node) entry(name string) *entry {
+	for i := range n.keys {
+		if n.keys[i].name == name {
+			return &n.keys[i]
+		}
+	}
+	return nil
+}
+
+// find goes down by keys; the last that there is tells the place.
+func (n *node) find(names ...string) *node {
+	for _, name := range names {
+		next := n.get(name)
+		if next == nil {
+			return n
+		}
+		n = next
+	}
+	return n
+}
+
+// plain is what JSON has of the node. What only Resolve knows is left out.
+func (n *node) plain() any {
+	switch {
+	case n.shape == mapping:
+		out := make(map[string]any, len(n.keys))
+		for _, e := range n.keys {
+			if !e.value.later {
+				out[e.name] = e.value.plain()
+			}
+		}
+		return out
+	case n.shape == list:
+		out := make([]any, 0, len(n.items))
+		for _, item := range n.items {
+			if !item.later {
+				out = append(out, item.plain())
+			}
+		}
+		return out
+	}
+	return n.value
+}
+
+// graft makes nodes of a value, all at the place of the one that they stand for.
+func (n *node) graft(value any) *node {
+	g := &node{line: n.line, column: n.column, role: n.role}
+	switch value := value.(type) {
+	case map[string]any:
+		g.shape = mapping
+		for _, name := range slices.Sorted(maps.Keys(value)) {
+			g.keys = append(g.keys, entry{name: name, line: n.line, column: n.column, value: n.graft(value[name])})
+		}
+	case []any:
+		g.shape = list
+		for _, item := range value {
+			g.items = append(g.items, n.graft(item))
+		}
+	default:
+		g.value = value
+	}
+	return g
+}
+
+// clone is a copy that can be marked anew.
+func (n *node) clone() *node {
+	c := *n
+	c.keys, c.items = slices.Clone(n.keys), slices.Clone(n.items)
+	for i := range c.keys {
+		c.keys[i].value = c.keys[i].value.clone()
+	}
+	for i := range c.items {
+		c.items[i] = c.items[i].clone()
+	}
+	return &c
+}
+
+// describe is what a node is, for messages.
+func (n *node) describe() string {
+	switch n.shape {
+	case mapping:
+		return "a map"
+	case list:
+		return "a list"
+	}
+	switch value := n.value.(type) {
+	case nil:
+		return "empty"
+	case string:
+		return fmt.Sprintf("the text %q", shorten(value))
+	case bool:
+		return fmt.Sprintf("%v (true or false)", value)
+	}
+	return fmt.Sprintf("the number %v", n.value)
+}
+
+func shorten(s string) string {
+	if r := []rune(s); len(r) > 40 {
+		return string(r[:37]) + "..."
+	}
+	return s
+}

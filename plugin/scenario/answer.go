@@ -1,0 +1,38 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+)
+
+// ask asks before something that cannot be taken back and that changes nothing in the cluster.
+func (c *common) ask(ctx context.Context, question string, yes bool) error {
+	return confirm.Ask(ctx, c.streams, question, yes)
+}
+
+// answer is the sealed half for people.
+func answer(s *scenario.Sealed) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\n", strings.TrimSpace(s.Story))
+	fmt.Fprintf(&b, "Component:  %s\nObject:     %s\nField:      %s\nMechanism:  %s\n", s.RootCause.Component.Value, s.RootCause.Object.Value, s.RootCause.Field.Value,
+		s.RootCause.Mechanism.Value)
+	if len(s.Look) > 0 {
+		b.WriteString("\nWhere to look:\n")
+		for _, l := range s.Look {
+			fmt.Fprintf(&b, "  %s\n      %s\n", l.Command, l.Shows)
+		}
+	}
+	b.WriteString("\nSolutions:\n")
+	for _, a := range s.Solutions {
+		fmt.Fprintf(&b, "  %s: %s\n", a.Name, a.Why)
+	}
+	b.WriteString("\nWhat does not count:\n")
+	for _, a := range s.WrongFixes {
+		fmt.Fprintf(&b, "  %s: %s\n", a.Name, a.Why)
+	}
+	return strings.TrimRight(b.String(), "\n")
+}

@@ -1,0 +1,68 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"filippo.io/age"
+	"github.com/spf13/cobra"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+func (c *common) newExportCommand() *cobra.Command {
+	var (
+		pack       packFlags
+		recipients []string
+		out        string
+	)
+	cmd := &cobra.Command{
+		Use:   "export NAME --recipient AGE",
+		Short: "Write a scenario as a file whose answer only chosen people can read",
+		Long: `Write a scenario as a file whose sealed half is encrypted (age, X25519): the public half can be read by everybody, and only who has one of the
+recipients' identities can start it, or see the answer.`,
+		Example: `  # A key for the interviewers, once
+  age-keygen -o interviewers.key
+
+  kubectl gpu-fault scenario export gpu-memory --recipient age1... --out gpu-memory.sealed.yaml
+  kubectl gpu-fault scenario start --file gpu-memory.sealed.yaml --identity interviewers.key`,
+		Args: usage.MaxArgs(1, "one scenario", "kubectl gpu-fault scenario export gpu-memory --recipient age1..."),
+		RunE: func(_ *cobra.Command, args []string) error {
+			s, err := pack.load(one(args))
+			if err != nil {
+				return err
+			}
+			if len(recipients) == 0 {
+				return errors.New("give --recipient AGE: the public key of whoever may read the answer; age-keygen makes one")
+			}
+			var to []age.Recipient
+			for _, text := range recipients {
+				r, err := age.ParseX25519Recipient(text)
+				if err != nil {
+					return fmt.Errorf("--recipient %s: %w; it begins with age1", text, err)
+				}
+				to = append(to, r)
+			}
+			if out == "" {
+				return scenario.Export(c.streams.Out, s, to...)
+			}
+			f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+			if err != nil {
+				return fmt.Errorf("--out: %w", err)
+			}
+			if err := errors.Join(scenario.Export(f, s, to...), f.Close()); err != nil {
+				return err
+			}
+			printer.Talk(c.streams.ErrOut, "%s is written", out)
+			return nil
+		},
+		ValidArgsFunction: completeNames,
+	}
+	pack.addFlags(cmd)
+	cmd.Flags().StringSliceVarP(&recipients, "recipient", "r", nil, "age public keys of who may read the answer")
+	cmd.Flags().StringVar(&out, "out", "", "File to write, which must not exist (default: stdout)")
+	return cmd
+}

@@ -1,0 +1,97 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
+)
+
+// faults makes the steps of scenarios that are faults of nodes and processes: the same ones as the other verbs make.
+type faults struct {
+	connection *kube.Connection
+	cluster    *kube.Cluster
+}
+
+var _ exercise.Faults = faults{}
+
+// XID implements exercise.Faults.
+func (f faults) XID(step scenario.XID) ([]fault.Change, []fault.Permission, error) {
+	change, err := xid.Lines{Codes: step.Codes, Node: step.Node, GPU: step.GPU, Cascade: step.Cascade}.Change(f.connection, f.cluster)
+	return []fault.Change{change}, xid.Permissions(f.connection.LedgerNamespace), err
+}
+
+// Runtime implements exercise.Faults.
+func (f faults) Runtime(step scenario.Runtime) ([]fault.Change, []fault.Permission, error) {
+	change, err := runtime.Break{Mode: step.Mode, Node: step.Node, Handler: step.Handler}.Change(f.connection, f.cluster)
+	return []fault.Change{change}, runtime.Permissions(f.connection.LedgerNamespace), err
+}
+
+// CUDA implements exercise.Faults.
+func (f faults) CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, []fault.Permission, error) {
+	what, err := cudaFault(step.Fault)
+	if err != nil {
+		return nil, nil, err
+	}
+	load := cuda.Load{Namespace: step.Workload.Namespace, Name: step.Workload.Kind + "/" + step.Workload.Name, Fault: what}
+	change, needs, err := load.Change(ctx, f.connection, f.cluster)
+	return []fault.Change{change}, needs, err
+}
+
+// Shim implements exercise.Faults.
+func (f faults) Shim(what scenario.CUDAFault) (map[string][]byte, func(ledger.Run) ([]byte, error), error) {
+	asked, err := cudaFault(what)
+	if err != nil {
+		return nil, nil, err
+	}
+	asked.Quiet = true // its line on stderr would be the answer
+	// Not per process: what is lost stays lost for whatever starts later.
+	asked.After, asked.WindowFrom = 0, asked.After
+	libraries := map[string][]byte{}
+	for _, arch := range []string{"amd64", "arm64"} {
+		if libraries[arch], err = cudafault.Library(arch, asked.Layer); err != nil {
+			return nil, nil, err
+		}
+	}
+	state := func(run ledger.Run) ([]byte, error) {
+		// From now on, not since the run began: objects that are to fail in a while are created now.
+		s, err := asked.State(run.ID, uint64(run.Created.UnixNano()), time.Now(), run.Until)
+		if err != nil {
+			return nil, err
+		}
+		s.Run = "" // it is in the file that the candidate can read
+		return s.Encode()
+	}
+	return libraries, state, nil
+}
+
+// cudaFault is what the fields of a scenario mean.
+func cudaFault(f scenario.CUDAFault) (cudafault.Fault, error) {
+	what := cudafault.Fault{XID: f.XID, Hang: f.Hang}
+	what.Nodes = f.Nodes
+	what.AfterCalls, what.After = uint64(max(f.AfterCalls, 0)), time.Duration(f.After)
+	var err error
+	if f.Error != "" {
+		if what.Error, err = cudafault.ParseError(f.Error); err != nil {
+			return what, fmt.Errorf("error: %w", err)
+		}
+	}
+	if f.MemLimit != "" {
+		if what.MemLimit, err = cudafault.ParseSize(f.MemLimit); err != nil {
+			return what, fmt.Errorf("memLimit: %w", err)
+		}
+	}
+	if f.HideAll {
+		what.HideDevices = cudafault.AllDevices()
+	}
+	return what, what.Validate()
+}

@@ -1,0 +1,64 @@
+package scenario
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// Guide is the interviewer's guide to a scenario as Markdown: what the candidate sees, where to look, how it is judged, and the answer. The
+// scenario is one that was drawn, so that names and numbers are those of a seed.
+func Guide(r *scenario.Resolved) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	name := r.Metadata.Name
+	line("# %s\n", r.Public.Title)
+	line("`%s`, %s, %d minutes, needs %s. Names and numbers are those of seed %d.\n", name, r.Metadata.Difficulty, r.Metadata.Minutes, needs(r.Requires), r.Seed)
+	line("    kubectl gpu-fault scenario start %s --seed %d --kubeconfig-out candidate.kubeconfig\n", name, r.Seed)
+	line("## What the candidate is told\n\n%s\n", quote(r.Public.Briefing))
+	if r.Public.Simulated != "" {
+		line("What is simulated, and is no part of the fault:\n\n%s\n", quote(r.Public.Simulated))
+	}
+	line("## What is wrong\n\n%s\n", strings.TrimSpace(r.Sealed.Story))
+	line("| | |\n|---|---|")
+	for _, row := range [][2]string{
+		{"Component", r.Sealed.RootCause.Component.Value}, {"Object", r.Sealed.RootCause.Object.Value}, {"Field", r.Sealed.RootCause.Field.Value},
+		{"Mechanism", r.Sealed.RootCause.Mechanism.Value},
+	} {
+		line("| %s | `%s` |", row[0], strings.ReplaceAll(row[1], "|", `\|`))
+	}
+	line("\n## Steps of a good candidate\n")
+	for i, l := range r.Sealed.Look {
+		line("%d. `%s`\n\n   %s\n", i+1, l.Command, strings.TrimSpace(l.Shows))
+	}
+	line("## Solutions\n")
+	for _, a := range r.Sealed.Solutions {
+		line("- **%s**: %s", a.Name, strings.TrimSpace(a.Why))
+	}
+	line("\n## What does not count\n")
+	for _, a := range r.Sealed.WrongFixes {
+		line("- **%s**: %s", a.Name, strings.TrimSpace(a.Why))
+	}
+	if len(r.Sealed.Hints) > 0 {
+		line("\n## Hints, and what they cost\n")
+		for _, h := range r.Sealed.Hints {
+			line("- %d points: %s", h.Cost, strings.TrimSpace(h.Text))
+		}
+	}
+	line("\n## Evaluation criteria\n")
+	w := r.Sealed.Grade.Weights
+	if w == (scenario.Weights{}) {
+		w = scenario.DefaultWeights
+	}
+	line("Measured: it works and stays so (%d points), the diagnosis (%d), nothing else was changed (%d), time (%d), no hints (%d).\n", w.Fixed, w.Diagnosis, w.Collateral, w.Time, w.Hints)
+	for _, c := range r.Sealed.Criteria {
+		line("- [ ] %s", strings.TrimSpace(c))
+	}
+	return b.String()
+}
+
+// quote is text as a quotation in Markdown.
+func quote(text string) string {
+	return "> " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n> ")
+}

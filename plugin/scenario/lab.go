@@ -1,0 +1,35 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/dynamic"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
+)
+
+// lab is where exercises are made, with the rights of whoever runs the command.
+func (c *common) lab(ctx context.Context) (*exercise.Lab, error) {
+	cluster, err := c.connection.Cluster()
+	if err != nil {
+		return nil, err
+	}
+	objects, err := dynamic.NewForConfig(cluster.Config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", cluster.Config.Host, err)
+	}
+	mapper, err := c.connection.ToRESTMapper()
+	if err != nil {
+		return nil, kube.Explain(err)
+	}
+	report := progress.New(c.streams.ErrOut)
+	return &exercise.Lab{
+		Session: session.New(ctx, cluster, c.connection.LedgerNamespace, 1, report), Client: cluster.Client, Dynamic: objects, Mapper: mapper,
+		Config: cluster.Config, LedgerNamespace: c.connection.LedgerNamespace, Faults: faults{c.connection, cluster},
+		Progress: func(text string) { report.Step("lab", text) },
+	}, nil
+}

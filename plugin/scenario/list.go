@@ -1,0 +1,100 @@
+package scenario
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// publicHalf is a scenario without its answer, as `list` and `show` print it.
+type publicHalf struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Metadata   scenario.Metadata `json:"metadata"`
+	Requires   scenario.Requires `json:"requires,omitzero"`
+	Public     scenario.Public   `json:"public"`
+}
+
+// publicList is what `list -o json` prints.
+type publicList struct {
+	APIVersion string       `json:"apiVersion"`
+	Kind       string       `json:"kind"`
+	Items      []publicHalf `json:"items"`
+}
+
+func publicOf(s *scenario.Scenario) publicHalf {
+	return publicHalf{APIVersion: scenario.APIVersion, Kind: scenario.Kind, Metadata: s.Metadata, Requires: s.Requires, Public: s.Public}
+}
+
+func (c *common) newListCommand() *cobra.Command {
+	var format printer.Format
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the scenarios, and what each needs of the cluster",
+		Example: `  kubectl gpu-fault scenario list
+
+  # What runs now, and what ran, is in status
+  kubectl gpu-fault scenario status --all`,
+		Args: usage.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := format.Validate(); err != nil {
+				return err
+			}
+			all, err := scenario.Builtin()
+			if err != nil {
+				return err
+			}
+			if !format.IsTable() {
+				list := publicList{APIVersion: scenario.APIVersion, Kind: scenario.Kind + "List", Items: []publicHalf{}}
+				var names []string
+				for _, s := range all {
+					list.Items, names = append(list.Items, publicOf(s)), append(names, "scenario/"+s.Metadata.Name)
+				}
+				return format.Object(c.streams.Out, list, names...)
+			}
+			t := &printer.Table{Header: []string{"NAME", "DIFFICULTY", "MINUTES", "NEEDS", "TITLE"}, NoHeader: format.NoHeader}
+			if format.IsWide() {
+				t.Header = append(t.Header, "TAGS")
+			}
+			for _, s := range all {
+				row := []string{s.Metadata.Name, s.Metadata.Difficulty, strconv.Itoa(s.Metadata.Minutes), needs(s.Requires), s.Public.Title}
+				if format.IsWide() {
+					row = append(row, strings.Join(s.Metadata.Tags, ","))
+				}
+				t.Add(row...)
+			}
+			return t.Write(c.streams.Out)
+		},
+	}
+	format.AddFlags(cmd)
+	return cmd
+}
+
+// needs says in a few words what the cluster must have.
+func needs(r scenario.Requires) string {
+	var words []string
+	switch {
+	case r.Nodes > 0 && r.GPUs > 0:
+		words = append(words, fmt.Sprintf("%d node(s) with %d GPU(s)", r.Nodes, r.GPUs))
+	case r.GPUs > 0:
+		words = append(words, fmt.Sprintf("%d GPU(s)", r.GPUs))
+	case r.Nodes > 0:
+		words = append(words, fmt.Sprintf("%d node(s)", r.Nodes))
+	}
+	if r.NetworkPolicy {
+		words = append(words, "enforced NetworkPolicies")
+	}
+	if r.NodeAccess {
+		words = append(words, "privileged pods")
+	}
+	if len(words) == 0 {
+		return "any cluster"
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,160 @@
+package report
+
+import (
+	_ "embed" // the style
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
+)
+
+//go:embed page.css
+var style string
+
+// HTML writes the judgement as one page that needs nothing else.
+func HTML(w io.Writer, r exercise.Report, version string) error {
+	state := "error"
+	if r.Passed {
+		state = "good"
+	}
+	body := markup.Parts{
+		markup.El("header",
+			markup.El("p", markup.Class("what"), markup.Text("kubectl gpu-fault scenario")),
+			markup.El("h1", markup.Class(state), markup.Text(fmt.Sprintf("%s: %d of 100 points", Verdict(r), r.Score))),
+			markup.El("p", markup.Class("soft small"), markup.Text(fmt.Sprintf("%s (%s, seed %d), %s of %s%s, judged %s by %s",
+				r.Title, r.Scenario, r.Seed, human(r.Took), human(r.TimeBox), late(r), r.At.UTC().Format("2006-01-02 15:04 UTC"), r.By))),
+		),
+		markup.El("main", gates(r), points(r), timeline(r), checks("Does it work?", r.Fixed), checks("By fair means?", r.Unchanged), collateral(r), diagnosis(r), hints(r)),
+		markup.El("footer", markup.Text("kubectl gpu-fault "+version)),
+	}
+	_, err := io.WriteString(w, markup.Document{Title: "Scenario: " + r.Title, Style: markup.Own(style), Body: body}.String())
+	return err
+}
+
+func section(heading string, all ...markup.Part) markup.Part {
+	return markup.El("section", append(markup.Parts{markup.El("h2", markup.Text(heading))}, all...)...)
+}
+
+// verdict is a tag that says ok or failed in a word, and not by its colour alone.
+func verdict(ok bool) markup.Part {
+	if ok {
+		return markup.El("span", markup.Class("tag good"), markup.Text("OK"))
+	}
+	return markup.El("span", markup.Class("tag error"), markup.Text("FAILED"))
+}
+
+func gates(r exercise.Report) markup.Part {
+	return section("Passed?", markup.El("ul", markup.Class("folded"), markup.Each(r.Gates, func(g exercise.Gate) markup.Part {
+		return markup.El("li", verdict(g.OK), markup.Text(gateName(g.Name)), markup.When(g.Why != "", markup.El("span", markup.Class("soft"), markup.Text(" "+g.Why))))
+	})))
+}
+
+// points draws a bar for each weight, as long as what it is worth, and filled as far as it was got.
+func points(r exercise.Report) markup.Part {
+	const unit, height, gap = 4, 18, 8 // pixels per point, of a bar, and between two
+	rows := markup.Parts{}
+	for i, p := range r.Points {
+		y := i * (height + gap)
+		rows = append(rows,
+			markup.El("text", markup.Num("x", 0), markup.Num("y", y+14), markup.Text(p.Name)),
+			markup.El("rect", markup.Class("of"), markup.Num("x", 110), markup.Num("y", y), markup.Num("width", p.Of*unit), markup.Num("height", height), markup.Num("rx", 3)),
+			markup.When(p.Got > 0, markup.El("rect", markup.Class("got"), markup.Num("x", 110), markup.Num("y", y), markup.Num("width", min(p.Got, p.Of)*unit), markup.Num("height", height), markup.Num("rx", 3))),
+			markup.El("text", markup.Class("sub"), markup.Num("x", 118+p.Of*unit), markup.Num("y", y+14), markup.Text(fmt.Sprintf("%d of %d", p.Got, p.Of))),
+		)
+	}
+	height0 := max(1, len(r.Points)) * (height + gap)
+	return section("Points",
+		markup.El("div", markup.Class("scroll"), markup.El("svg", append(markup.Parts{
+			markup.Class("bars"), markup.Num("width", 420), markup.Num("height", height0), markup.Attr("viewBox", fmt.Sprintf("0 0 420 %d", height0)),
+			markup.Attr("role", "img"), markup.Attr("aria-label", fmt.Sprintf("%d of 100 points", r.Score)),
+		}, rows...)...)),
+		markup.El("ul", markup.Class("folded"), markup.Each(r.Reasons, func(text string) markup.Part { return markup.El("li", markup.Text(text)) })),
+	)
+}
+
+// timeline draws what happened along the time box.
+func timeline(r exercise.Report) markup.Part {
+	if len(r.Timeline) == 0 {
+		return nil
+	}
+	first, last := r.Timeline[0].At, r.Timeline[len(r.Timeline)-1].At
+	span := max(last.Sub(first), time.Second)
+	const left, wide, row = 80, 680, 24
+	place := func(at time.Time) int { return left + int(float64(at.Sub(first))/float64(span)*float64(wide)) }
+	marks := markup.Parts{markup.El("line", markup.Class("axis"), markup.Num("x1", left), markup.Num("y1", 10), markup.Num("x2", left+wide), markup.Num("y2", 10))}
+	for i, m := range r.Timeline {
+		x, y := place(m.At), 34+i*row
+		anchor, dx := "start", 8
+		if x > left+wide*2/3 {
+			anchor, dx = "end", -8
+		}
+		marks = append(marks,
+			markup.El("line", markup.Class("drop"), markup.Num("x1", x), markup.Num("y1", 10), markup.Num("x2", x), markup.Num("y2", y-4)),
+			markup.El("circle", markup.Num("cx", x), markup.Num("cy", y-4), markup.Num("r", 4)),
+			markup.El("text", markup.Class("sub"), markup.Num("x", 0), markup.Num("y", y), markup.Text("+"+clock(m.At.Sub(first)))),
+			markup.El("text", markup.Num("x", x+dx), markup.Num("y", y), markup.Attr("text-anchor", anchor), markup.Text(m.What)),
+		)
+	}
+	height := 44 + len(r.Timeline)*row
+	return section("Timeline", markup.El("div", markup.Class("scroll"), markup.Attr("tabindex", "0"), markup.Attr("role", "group"), markup.Attr("aria-label", "Timeline"),
+		markup.El("svg", append(markup.Parts{
+			markup.Class("timeline"), markup.Num("width", left+wide+40), markup.Num("height", height), markup.Attr("viewBox", fmt.Sprintf("0 0 %d %d", left+wide+40, height)),
+			markup.Attr("role", "img"), markup.Attr("aria-label", fmt.Sprintf("%d moments in %s", len(r.Timeline), human(span))),
+		}, marks...)...)))
+}
+
+// clock is a time since the beginning: 3:07, 1:02:30.
+func clock(d time.Duration) string {
+	s := int(d.Seconds())
+	if s >= 3600 {
+		return fmt.Sprintf("%d:%02d:%02d", s/3600, s/60%60, s%60)
+	}
+	return fmt.Sprintf("%d:%02d", s/60, s%60)
+}
+
+func checks(heading string, results []check.Result) markup.Part {
+	return markup.When(len(results) > 0, section(heading, markup.El("ul", markup.Class("folded"), markup.Each(results, func(c check.Result) markup.Part {
+		return markup.El("li", verdict(c.OK), markup.Text(c.Name),
+			markup.When(!c.OK && c.Message != "", markup.El("p", markup.Text(c.Message))),
+			markup.When(c.Saw != "", markup.El("pre", markup.Text(c.Saw))))
+	}))))
+}
+
+func collateral(r exercise.Report) markup.Part {
+	if len(r.Collateral) == 0 {
+		return nil
+	}
+	more := ""
+	if r.Omitted > 0 {
+		more = fmt.Sprintf("and %d more", r.Omitted)
+	}
+	return section("What else was changed", markup.El("ul", markup.Class("folded"), markup.Each(r.Collateral, func(d baseline.Difference) markup.Part {
+		return markup.El("li", markup.Text(d.String()), markup.When(d.Before != "" || d.After != "", markup.El("pre", markup.Text("before: "+d.Before+"\nafter:  "+d.After))))
+	})), markup.When(more != "", markup.El("p", markup.Class("soft small"), markup.Text(more))))
+}
+
+func diagnosis(r exercise.Report) markup.Part {
+	if r.Diagnosis == nil {
+		return section("Diagnosis", markup.El("p", markup.Class("soft"), markup.Text("None was handed in.")))
+	}
+	cell := func(text string) markup.Part { return markup.El("td", markup.Text(text)) }
+	return section("Diagnosis", markup.El("div", markup.Class("scroll"), markup.El("table",
+		markup.El("thead", markup.El("tr", markup.Each([]string{"Field", "", "Handed in", "Right"}, func(name string) markup.Part {
+			return markup.El("th", markup.Attr("scope", "col"), markup.Text(name))
+		}))),
+		markup.El("tbody", markup.Each(r.Diagnosed, func(f scenario.FieldScore) markup.Part {
+			return markup.El("tr", cell(f.Field), markup.El("td", verdict(f.Right)), cell(f.Got), cell(f.Want))
+		})))),
+		markup.When(r.Diagnosis.Explanation != "", markup.El("blockquote", markup.El("pre", markup.Text(r.Diagnosis.Explanation)))))
+}
+
+func hints(r exercise.Report) markup.Part {
+	return markup.When(len(r.Hints) > 0, section("Hints that were given", markup.El("ul", markup.Class("folded"), markup.Each(r.Hints, func(h exercise.Taken) markup.Part {
+		return markup.El("li", markup.Text(fmt.Sprintf("%s (%d points)", h.Text, h.Cost)))
+	}))))
+}

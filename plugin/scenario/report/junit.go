@@ -1,0 +1,56 @@
+package report
+
+import (
+	"io"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/junit"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
+)
+
+// JUnit writes a suite with a case for each check, one for what else was changed, and one for the diagnosis.
+func JUnit(w io.Writer, r exercise.Report) error {
+	suite := junit.Suite{Name: r.Scenario, Time: r.At}
+	add := func(class string, results []check.Result) {
+		for _, c := range results {
+			one := junit.Case{Name: markup.Clean(c.Name), Class: "scenario." + class, Took: c.Took}
+			if !c.OK {
+				one.Failure = &junit.Message{Message: markup.Clean(c.Message), Type: class, Text: markup.Clean(saw(c))}
+			}
+			suite.Cases = append(suite.Cases, one)
+		}
+	}
+	add("fixed", r.Fixed)
+	add("unchanged", r.Unchanged)
+	suite.Cases = append(suite.Cases, collateralCase(r), diagnosisCase(r))
+	return junit.Report{Name: "kubectl gpu-fault scenario", Suites: []junit.Suite{suite}}.Write(w)
+}
+
+func collateralCase(r exercise.Report) junit.Case {
+	one := junit.Case{Name: "nothing else was changed", Class: "scenario.collateral"}
+	var lines []string
+	for _, d := range r.Collateral {
+		lines = append(lines, markup.Clean(d.String()))
+	}
+	if len(lines) > 0 {
+		one.Failure = &junit.Message{Message: lines[0], Type: "collateral", Text: strings.Join(lines, "\n")}
+	}
+	return one
+}
+
+// diagnosisCase never fails: a wrong diagnosis costs points, and a right fix passes.
+func diagnosisCase(r exercise.Report) junit.Case {
+	one := junit.Case{Name: "diagnosis", Class: "scenario.diagnosis"}
+	if r.Diagnosis == nil {
+		one.Skipped = &junit.Message{Message: "none was handed in"}
+		return one
+	}
+	var lines []string
+	for _, f := range r.Diagnosed {
+		lines = append(lines, markup.Clean(mark(f.Right)+" "+f.Field+": "+f.Got))
+	}
+	one.Output = strings.Join(lines, "\n")
+	return one
+}

@@ -1,0 +1,108 @@
+package report
+
+import (
+	"bytes"
+	"encoding/xml"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
+)
+
+// graded is a judgement with all that a judgement can have; the text of the candidate and of the cluster wants to be more than text.
+func graded() exercise.Report {
+	begin := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
+	diagnosis := scenario.Diagnosis{Component: "scheduler", Object: "Deployment/trainer", Field: "spec.replicas", Mechanism: "too few", Explanation: "I think <b>so</b>"}
+	return exercise.Report{
+		ID: "scenario-x7k2mq", Scenario: "gpu-resources", Title: "A training job never starts", Seed: 4711, By: "anna", At: begin.Add(14 * time.Minute), Took: 14 * time.Minute,
+		TimeBox: 20 * time.Minute, Score: 41,
+		Gates: []exercise.Gate{{Name: "fixed", OK: true}, {Name: "unchanged", Why: "1 of 2 checks does not hold"}, {Name: "collateral", Why: "1 object"}},
+		Points: []exercise.Points{
+			{Name: "fixed", Got: 0, Of: 50, Why: "not by fair means"}, {Name: "diagnosis", Got: 12, Of: 25}, {Name: "collateral", Got: 0, Of: 10},
+			{Name: "time", Got: 6, Of: 10}, {Name: "hints", Got: -2, Of: 5, Why: "1 hint"},
+		},
+		Reasons: []string{"the request for GPUs is gone"},
+		Fixed:   []check.Result{{Name: "the pods run", OK: true, Saw: "2", Took: time.Second}},
+		Unchanged: []check.Result{
+			{Name: "each pod still asks for a GPU", Message: "a pod without a GPU is no training", Saw: "nvidia.com/gpu: 0\x1b[2J</pre><script>alert(1)</script>"},
+			{Name: "the image is the same", OK: true},
+		},
+		Collateral: []baseline.Difference{{
+			Ref:  scenario.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "team-vega", Name: "web"},
+			Kind: baseline.Changed, Fields: []string{"spec.replicas"}, Before: "2", After: "0",
+		}},
+		Omitted:   3,
+		Diagnosis: &diagnosis,
+		Diagnosed: []scenario.FieldScore{
+			{Field: "component", Right: true, Want: "scheduler", Got: "scheduler"}, {Field: "mechanism", Want: "requests-more-than-any-node-has", Got: "too few"},
+		},
+		Hints:    []exercise.Taken{{At: begin.Add(5 * time.Minute), Cost: 2, Text: "Look at the events of the pod."}},
+		Timeline: []exercise.Moment{{At: begin, What: "handed over"}, {At: begin.Add(5 * time.Minute), What: "hint, 2 points"}, {At: begin.Add(14 * time.Minute), What: "graded: failed"}},
+	}
+}
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := Text(&out, graded(), 100); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out.String(), "\x1b") {
+		t.Error("what the cluster said commands the terminal")
+	}
+	golden.Compare(t, "report.golden", out.String())
+}
+
+// CI systems count a failure for each check that does not hold and for damage elsewhere; a wrong diagnosis is none.
+func TestJUnit(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := JUnit(&out, graded()); err != nil {
+		t.Fatal(err)
+	}
+	var all struct {
+		Tests    int `xml:"tests,attr"`
+		Failures int `xml:"failures,attr"`
+	}
+	if err := xml.Unmarshal(out.Bytes(), &all); err != nil {
+		t.Fatal(err)
+	}
+	if all.Tests != 5 || all.Failures != 2 {
+		t.Errorf("%d of %d failed, wanted 2 of 5:\n%s", all.Failures, all.Tests, out.String())
+	}
+}
+
+// The page is closed everywhere, and nothing that anyone wrote became a part of it.
+func TestHTML(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := HTML(&out, graded(), "v0.3.0"); err != nil {
+		t.Fatal(err)
+	}
+	page := out.String()
+	d := xml.NewDecoder(strings.NewReader(page))
+	d.Strict, d.AutoClose, d.Entity = false, []string{"meta", "br"}, xml.HTMLEntity
+	for {
+		_, err := d.Token()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if strings.Count(page, "<script") != 1 || strings.Contains(page, "<b>") {
+		t.Error("somebody's text became an element")
+	}
+	for _, want := range []string{"FAILED: 41 of 100 points", "requests-more-than-any-node-has", "hint, 2 points", "Deployment", "a pod without a GPU is no training"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+}

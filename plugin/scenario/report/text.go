@@ -1,0 +1,127 @@
+// Package report shows the judgement of an exercise: as text, as JUnit for CI, and as a page with a timeline.
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// Text writes the judgement for people, in lines of at most width columns; 0 means as long as they are.
+func Text(w io.Writer, r exercise.Report, width int) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %d of 100 points\n", Verdict(r), r.Score)
+	fmt.Fprintf(&b, "%s (%s, seed %d), %s of %s%s\n\n", r.Title, r.Scenario, r.Seed, human(r.Took), human(r.TimeBox), late(r))
+	for _, g := range r.Gates {
+		fmt.Fprintf(&b, "  %-5s %s%s\n", mark(g.OK), gateName(g.Name), because(g.Why))
+	}
+	b.WriteString("\n")
+	for _, p := range r.Points {
+		fmt.Fprintf(&b, "  %3d of %3d  %s%s\n", p.Got, p.Of, p.Name, because(p.Why))
+	}
+	for _, c := range failed(r) {
+		fmt.Fprintf(&b, "\n  FAIL  %s\n        %s\n", c.Name, strings.Join(nonEmpty(c.Message, saw(c)), "\n        "))
+	}
+	if len(r.Collateral) > 0 {
+		b.WriteString("\nChanged, and not part of a fix:\n")
+	}
+	for _, d := range r.Collateral {
+		fmt.Fprintf(&b, "  %s\n", d)
+	}
+	if r.Omitted > 0 {
+		fmt.Fprintf(&b, "  and %d more\n", r.Omitted)
+	}
+	for _, f := range r.Diagnosed {
+		if !f.Right {
+			fmt.Fprintf(&b, "\n  diagnosis, %s: %q, and it is %q", f.Field, f.Got, f.Want)
+		}
+	}
+	_, err := fmt.Fprintln(w, printer.Wrap(printer.Escape(strings.TrimRight(b.String(), "\n")), width))
+	return err
+}
+
+// Verdict is the result in a word.
+func Verdict(r exercise.Report) string {
+	if r.Passed {
+		return "PASSED"
+	}
+	return "FAILED"
+}
+
+func mark(ok bool) string {
+	if ok {
+		return "ok"
+	}
+	return "FAIL"
+}
+
+// gateName says what a gate is about.
+func gateName(name string) string {
+	switch name {
+	case "fixed":
+		return "it works, and stays so"
+	case "unchanged":
+		return "no workaround"
+	case "collateral":
+		return "nothing else was changed"
+	}
+	return name
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
+}
+
+func late(r exercise.Report) string {
+	if r.Late {
+		return ", late"
+	}
+	return ""
+}
+
+// failed are the checks that do not hold.
+func failed(r exercise.Report) []check.Result {
+	var all []check.Result
+	for _, results := range [][]check.Result{r.Fixed, r.Unchanged} {
+		for _, c := range results {
+			if !c.OK {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+func saw(c check.Result) string {
+	if c.Saw == "" {
+		return ""
+	}
+	return "seen: " + c.Saw
+}
+
+func nonEmpty(words ...string) []string {
+	var kept []string
+	for _, w := range words {
+		if w != "" {
+			kept = append(kept, w)
+		}
+	}
+	return kept
+}
+
+func human(d time.Duration) string {
+	if d < time.Second {
+		return "0s"
+	}
+	return duration.HumanDuration(d)
+}

@@ -1,0 +1,156 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// rowList is what `selftest -o json` prints.
+type rowList struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Items      []exercise.Row `json:"items"`
+}
+
+func (c *common) newSelftestCommand() *cobra.Command {
+	var (
+		pack     packFlags
+		seeds    []int64
+		parallel int
+		all, yes bool
+		allow    fault.Allowances
+		format   printer.Format
+	)
+	cmd := &cobra.Command{
+		Use:   "selftest (NAME... | --all)",
+		Short: "Prove on this cluster that scenarios break, that every solution passes, and that no wrong fix does",
+		Long: `Start each scenario for each seed, once for each of its solutions and wrong fixes; make them with the candidate's own rights; grade; end; and
+compare the cluster with what it was. A solution must pass, a wrong fix must fail, and nothing may be left.
+
+The exit code is 0 when all is so, and 2 when something is not.`,
+		Example: `  kubectl gpu-fault scenario selftest gpu-resources --seeds 1,2
+
+  # One of your own, before you use it
+  kubectl gpu-fault scenario selftest --file my-scenario.yaml`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := format.Validate(); err != nil {
+				return err
+			}
+			chosen, err := pack.several(args, all)
+			if err != nil {
+				return err
+			}
+			if parallel < 1 || len(seeds) == 0 {
+				return fmt.Errorf("--parallel %d with %d seeds: give at least one of each", parallel, len(seeds))
+			}
+			return c.selftest(cmd.Context(), chosen, seeds, parallel, allow, yes, format)
+		},
+		ValidArgsFunction: completeNames,
+	}
+	pack.addFlags(cmd)
+	cmd.Flags().Int64SliceVar(&seeds, "seeds", []int64{1, 2}, "Seeds to draw variants by")
+	cmd.Flags().IntVar(&parallel, "parallel", 1, "How many exercises at a time")
+	cmd.Flags().BoolVar(&all, "all", false, "All scenarios that come with the program")
+	addAllowances(cmd.Flags(), &allow)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
+	format.AddFlags(cmd)
+	return cmd
+}
+
+// several are the scenarios that are named, or all.
+func (p *packFlags) several(names []string, all bool) ([]*scenario.Scenario, error) {
+	switch {
+	case all && (len(names) > 0 || p.file != ""):
+		return nil, fmt.Errorf("--all is all of ours: leave out what else is named")
+	case all:
+		return scenario.Builtin()
+	case len(names) == 0:
+		s, err := p.load("")
+		return []*scenario.Scenario{s}, err
+	}
+	var chosen []*scenario.Scenario
+	for _, name := range names {
+		s, err := p.load(name)
+		if err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, s)
+	}
+	return chosen, nil
+}
+
+func (c *common) selftest(ctx context.Context, chosen []*scenario.Scenario, seeds []int64, parallel int, allow fault.Allowances, yes bool, format printer.Format) error {
+	lab, err := c.lab(ctx)
+	if err != nil {
+		return err
+	}
+	lab.Allow = allow
+	question := fmt.Sprintf("Break and mend %d scenario(s) with %d seed(s) in context %q?", len(chosen), len(seeds), c.connection.Connected().Context)
+	if err := confirm.Ask(ctx, c.streams, question, yes); err != nil {
+		return err
+	}
+	var (
+		mu   sync.Mutex
+		rows = []exercise.Row{}
+	)
+	runErr := lab.SelftestAll(ctx, chosen, seeds, parallel, func(r exercise.Row) {
+		mu.Lock()
+		defer mu.Unlock()
+		rows = append(rows, r)
+		printer.Talk(c.streams.ErrOut, "%s", rowText(r))
+	})
+	right := 0
+	for _, r := range rows {
+		if r.OK {
+			right++
+		}
+	}
+	if err := c.printRows(rows, format); err != nil {
+		return err
+	}
+	printer.Talk(c.streams.ErrOut, "scenarios right %d of %d", right, len(rows))
+	if errors.As(runErr, new(*exercise.SelftestError)) {
+		return &usage.Verdict{}
+	}
+	return kube.Explain(runErr)
+}
+
+func rowText(r exercise.Row) string {
+	text := fmt.Sprintf("%s seed %d, %s: wanted %s, got %s", r.Scenario, r.Seed, r.Attempt, r.Wanted, r.Got)
+	if !r.OK {
+		text = "WRONG: " + text + ": " + r.Why
+	}
+	return text
+}
+
+func (c *common) printRows(rows []exercise.Row, format printer.Format) error {
+	if !format.IsTable() {
+		return format.Object(c.streams.Out, rowList{exercise.APIVersion, "SelftestList", rows})
+	}
+	t := &printer.Table{Header: []string{"SCENARIO", "SEED", "ATTEMPT", "WANTED", "GOT", "BROKEN", "GRADE", "TOOK"}, NoHeader: format.NoHeader}
+	for _, r := range rows {
+		got := r.Got
+		if !r.OK {
+			got += " WRONG"
+		}
+		t.Add(r.Scenario, strconv.FormatInt(r.Seed, 10), r.Attempt, r.Wanted, got, seconds(r.Broken), seconds(r.Grade), seconds(r.Took))
+	}
+	return t.Write(c.streams.Out)
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }

@@ -1,0 +1,81 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+func (c *common) newShowCommand() *cobra.Command {
+	var (
+		pack   packFlags
+		format printer.Format
+	)
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "Show what a candidate may know of a scenario: never the answer",
+		Example: `  kubectl gpu-fault scenario show gpu-resources
+
+  # One of your own
+  kubectl gpu-fault scenario show --file my-scenario.yaml`,
+		Args: usage.MaxArgs(1, "one scenario", "kubectl gpu-fault scenario show gpu-resources"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := format.Validate(); err != nil {
+				return err
+			}
+			s, err := pack.load(one(args))
+			if err != nil && !errors.Is(err, scenario.ErrSealed) { // whose public half anyone may read
+				return err
+			}
+			if !format.IsTable() {
+				return format.Object(c.streams.Out, publicOf(s), "scenario/"+s.Metadata.Name)
+			}
+			_, err = fmt.Fprintln(c.streams.Out, printer.Wrap(printer.Escape(describe(s)), printer.Width(c.streams.Out)))
+			return err
+		},
+		ValidArgsFunction: completeNames,
+	}
+	pack.addFlags(cmd)
+	format.AddFlags(cmd)
+	return cmd
+}
+
+// describe is the public half for people. Parameters are drawn when the scenario starts: until then their places are shown as three dots.
+func describe(s *scenario.Scenario) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s (%s)\n\n", s.Public.Title, s.Metadata.Name)
+	fmt.Fprintf(&b, "Difficulty:  %s\nTime box:    %d minutes\nNeeds:       %s\n", s.Metadata.Difficulty, s.Metadata.Minutes, needs(s.Requires))
+	if len(s.Metadata.Tags) > 0 {
+		fmt.Fprintf(&b, "Tags:        %s\n", strings.Join(s.Metadata.Tags, ", "))
+	}
+	fmt.Fprintf(&b, "\n%s\n", undrawn(s.Public.Briefing))
+	if s.Public.Simulated != "" {
+		fmt.Fprintf(&b, "\nSimulated: %s\n", undrawn(s.Public.Simulated))
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+// undrawn is text with expressions whose values are not known yet.
+func undrawn(text string) string {
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "${")
+		b.WriteString(before)
+		if !found {
+			return strings.TrimSpace(b.String())
+		}
+		_, after, closed := strings.Cut(rest, "}")
+		if !closed {
+			b.WriteString("${" + rest)
+			return strings.TrimSpace(b.String())
+		}
+		b.WriteString("...")
+		text = after
+	}
+}

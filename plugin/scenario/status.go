@@ -1,0 +1,144 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// exerciseList is what `status -o json` prints.
+type exerciseList struct {
+	APIVersion string              `json:"apiVersion"`
+	Kind       string              `json:"kind"`
+	Items      []exercise.Exercise `json:"items"`
+}
+
+func (c *common) newStatusCommand() *cobra.Command {
+	var (
+		all        bool
+		kubeconfig string
+		format     printer.Format
+	)
+	cmd := &cobra.Command{
+		Use:   "status [ID]",
+		Short: "Show the exercises that run: how far they are, and how much time is left",
+		Example: `  kubectl gpu-fault scenario status
+
+  # With those that have ended
+  kubectl gpu-fault scenario status --all
+
+  # A new kubeconfig for the candidate
+  kubectl gpu-fault scenario status scenario-x7k2mq --kubeconfig-out candidate.kubeconfig`,
+		Args: atMostOne("status"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := format.Validate(); err != nil {
+				return err
+			}
+			if kubeconfig != "" {
+				return c.newKubeconfig(cmd.Context(), one(args), kubeconfig)
+			}
+			found, err := c.exercises(cmd.Context())
+			if err != nil {
+				return kube.Explain(err)
+			}
+			shown := []exercise.Exercise{}
+			for _, e := range found {
+				if one(args) == e.ID || one(args) == "" && (all || e.Running()) {
+					shown = append(shown, e)
+				}
+			}
+			return c.printExercises(shown, one(args), format)
+		},
+		ValidArgsFunction: c.completeExercises,
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "Those that have ended, too")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig-out", "", "Write a new kubeconfig for the candidate to this file, which must not exist")
+	format.AddFlags(cmd)
+	return cmd
+}
+
+func (c *common) newKubeconfig(ctx context.Context, id, file string) error {
+	lab, err := c.lab(ctx)
+	if err != nil {
+		return err
+	}
+	data, err := lab.Kubeconfig(ctx, id, "")
+	if err != nil {
+		return kube.Explain(err)
+	}
+	if err := writeNew(file, data); err != nil {
+		return fmt.Errorf("--kubeconfig-out: %w", err)
+	}
+	printer.Talk(c.streams.ErrOut, "%s is written", file)
+	return nil
+}
+
+func (c *common) printExercises(shown []exercise.Exercise, id string, format printer.Format) error {
+	if !format.IsTable() {
+		names := make([]string, len(shown))
+		for i, e := range shown {
+			names[i] = "exercise/" + e.ID
+		}
+		if id != "" && len(shown) == 1 {
+			return format.Object(c.streams.Out, shown[0], names...)
+		}
+		return format.Object(c.streams.Out, exerciseList{exercise.APIVersion, exercise.Kind + "List", shown}, names...)
+	}
+	switch {
+	case len(shown) == 0 && id != "":
+		return fmt.Errorf("there is no exercise %s in namespace %q; kubectl gpu-fault scenario status --all lists those that there are", id, c.connection.LedgerNamespace)
+	case len(shown) == 0:
+		printer.Talk(c.streams.ErrOut, "no exercise runs; kubectl gpu-fault scenario list shows what can be started")
+		return nil
+	}
+	t := &printer.Table{Header: []string{"EXERCISE", "SCENARIO", "PHASE", "LEFT", "HINTS", "SCORE", "BY", "AGE"}, NoHeader: format.NoHeader}
+	if format.IsWide() {
+		t.Header = append(t.Header, "SEED", "MESSAGE")
+	}
+	now := time.Now()
+	for _, e := range shown {
+		row := []string{e.ID, e.Scenario, string(e.Phase), left(e, now), strconv.Itoa(len(e.Hints)), score(e), e.By, duration.HumanDuration(now.Sub(e.Created))}
+		if format.IsWide() {
+			row = append(row, strconv.FormatInt(e.Seed, 10), orBlank(e.Message))
+		}
+		t.Add(row...)
+	}
+	return t.Write(c.streams.Out)
+}
+
+// left is how much of the time box is left.
+func left(e exercise.Exercise, now time.Time) string {
+	switch {
+	case !e.Open() || e.Until.IsZero():
+		return printer.Blank
+	case now.After(e.Until):
+		return "over"
+	}
+	return duration.HumanDuration(e.Until.Sub(now))
+}
+
+func score(e exercise.Exercise) string {
+	last := e.Last()
+	switch {
+	case last == nil:
+		return printer.Blank
+	case last.Passed:
+		return fmt.Sprintf("%d passed", last.Score)
+	}
+	return fmt.Sprintf("%d failed", last.Score)
+}
+
+func orBlank(text string) string {
+	if text == "" {
+		return printer.Blank
+	}
+	return text
+}
