@@ -66,6 +66,10 @@ test-crash: build ## Only the crash matrix: kill the client at every step, and e
 test-containerd: ## Break and restore every handler of real containerd configurations, byte for byte (and of CONFIGS=folder)
 	@hack/test-containerd.sh
 
+.PHONY: test-scenarios
+test-scenarios: build ## Every scenario on real clusters: broken, solved, wrongly mended, graded, put back
+	@hack/test-scenarios.sh
+
 .PHONY: test-doctor
 test-doctor: ## Doctor on snapshots of broken and of healthy clusters: roots right, false alarms
 	@hack/test-doctor.sh

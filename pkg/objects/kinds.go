@@ -82,6 +82,9 @@ func (o Object) allowed(ledgerNamespace string) error {
 	return fault.CheckNamespace(o.target(), namespace, cmp.Or(ledgerNamespace, ledger.DefaultNamespace))
 }
 
+// MayTouch is whether a run may make or change the object, for others who put objects back: the error says what is out of bounds.
+func (o Object) MayTouch(ledgerNamespace string) error { return o.allowed(ledgerNamespace) }
+
 func (o Object) target() ledger.Target {
 	return ledger.Target{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID}
 }

@@ -38,7 +38,7 @@ type Scenario struct {
 
 // Metadata says what the scenario is.
 type Metadata struct {
-	Name       string   `json:"name"`       // as the command line has it: gpu-request-too-high
+	Name       string   `json:"name"`       // as the command line has it: gpu-resources
 	Difficulty string   `json:"difficulty"` // junior, middle, senior
 	Minutes    int      `json:"minutes"`    // the time box
 	Tags       []string `json:"tags,omitempty"`

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -16,14 +17,18 @@ import (
 
 func (c *common) newEndCommand() *cobra.Command {
 	var (
-		yes, force bool
-		format     printer.Format
+		yes    bool
+		how    exercise.EndOptions
+		format printer.Format
 	)
 	cmd := &cobra.Command{
 		Use:   "end [ID]",
 		Short: "Put everything back, and say what could not be",
-		Long: `End an exercise: undo all that its run made, delete and put back what the candidate left where they could write, and compare the cluster with
-what it was before. Afterwards the candidate's kubeconfig is good for nothing.
+		Long: `End an exercise: undo all that its run made, and compare the cluster with what it was before. Afterwards the candidate's kubeconfig is good
+for nothing.
+
+What the candidate left outside of the exercise's own namespaces, such as a taint of a node, is listed before, with what it takes to undo it by
+hand. With --restore it is put back, as far as the scenario names it: others may have changed it too, so look at the list.
 
 It may be repeated, and works from any machine. The exit code is 0 when nothing is left, and 2 when something is, with what to do about it.`,
 		Example: `  kubectl gpu-fault scenario end`,
@@ -32,39 +37,34 @@ It may be repeated, and works from any machine. The exit code is 0 when nothing 
 			if err := format.Validate(); err != nil {
 				return err
 			}
-			return c.end(cmd.Context(), one(args), yes, force, format)
+			return c.end(cmd.Context(), one(args), how, yes, format)
 		},
 		ValidArgsFunction: c.completeExercises,
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
-	cmd.Flags().BoolVar(&force, "force", false, "Also while the client that started it seems to be at work")
+	cmd.Flags().BoolVar(&how.Force, "force", false, "Also while the client that started it seems to be at work")
+	cmd.Flags().BoolVar(&how.Restore, "restore", false, "Also put back what the candidate left outside of the exercise's own namespaces")
 	format.AddFlags(cmd)
 	return cmd
 }
 
-func (c *common) end(ctx context.Context, id string, yes, force bool, format printer.Format) error {
+func (c *common) end(ctx context.Context, id string, how exercise.EndOptions, yes bool, format printer.Format) error {
 	lab, err := c.lab(ctx)
 	if err != nil {
 		return err
 	}
-	e, err := lab.Get(ctx, id)
-	if err != nil {
+	if id, err = c.beforeEnd(ctx, lab, id, how); err != nil {
 		return kube.Explain(err)
 	}
-	leftovers, err := lab.Leftovers(ctx, e.ID)
-	if err != nil {
-		return kube.Explain(err)
-	}
-	c.beforeEnd(*e, leftovers)
-	if err := confirm.Ask(ctx, c.streams, fmt.Sprintf("End exercise %s in context %q?", e.ID, c.connection.Connected().Context), yes); err != nil {
+	if err := confirm.Ask(ctx, c.streams, fmt.Sprintf("End exercise %s in context %q?", id, c.connection.Connected().Context), yes); err != nil {
 		return err
 	}
-	ending, err := lab.End(ctx, e.ID, force)
+	ending, err := lab.End(ctx, id, how)
 	if err != nil {
 		return kube.Explain(err)
 	}
 	if !format.IsTable() {
-		err = format.Object(c.streams.Out, ending, "exercise/"+e.ID)
+		err = format.Object(c.streams.Out, ending, "exercise/"+id)
 	} else {
 		_, err = fmt.Fprintln(c.streams.Out, printer.Wrap(printer.Escape(endingText(*ending)), printer.Width(c.streams.Out)))
 	}
@@ -74,14 +74,35 @@ func (c *common) end(ctx context.Context, id string, yes, force bool, format pri
 	return err
 }
 
-// beforeEnd says what is going to be deleted and put back.
-func (c *common) beforeEnd(e exercise.Exercise, leftovers []exercise.Restored) {
+// beforeEnd says what is going to be deleted and put back, and returns the exercise's ID. Of one whose record is gone only its run is known,
+// which is reverted.
+func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, how exercise.EndOptions) (string, error) {
 	say := func(format string, args ...any) { printer.Talk(c.streams.ErrOut, format, args...) }
-	say("Exercise:  %s (%s), started by %s", e.ID, e.Scenario, e.By)
-	say("Deletes:   %s, with all that is in there", list("namespace", e.Namespaces))
-	for _, r := range leftovers {
-		say("Also:      %s: %s", r.Difference.Ref.Kind+" "+qualified(r.Difference.Ref.Namespace, r.Difference.Ref.Name), r.How)
+	e, err := lab.Get(ctx, id)
+	if id != "" && errors.As(err, new(*exercise.NotFoundError)) {
+		say("The record of exercise %s is gone: its run is reverted, as far as that is there.", id)
+		return id, nil
 	}
+	if err != nil {
+		return "", err
+	}
+	say("Exercise:  %s (%s), started by %s", e.ID, e.Scenario, e.By)
+	say("Undoes:    all that its run made; of namespaces that it made (%s) nothing is kept", strings.Join(e.Namespaces, ", "))
+	leftovers, err := lab.Leftovers(ctx, e.ID)
+	if err != nil {
+		say("Warning: what the candidate left is not known: %v", kube.Explain(err))
+	}
+	what := "Left:     "
+	if how.Restore {
+		what = "Restores: "
+	}
+	for _, r := range leftovers {
+		say("%s %s", what, r.Difference)
+	}
+	if len(leftovers) > 0 && !how.Restore {
+		say("With --restore what is left is put back, too.")
+	}
+	return e.ID, nil
 }
 
 // endingText says what became of the cluster.
@@ -91,7 +112,7 @@ func endingText(e exercise.Ending) string {
 		fmt.Fprintln(&b, text)
 	}
 	for _, r := range e.Restored {
-		fmt.Fprintf(&b, "%s %s: %s\n", r.Difference.Ref.Kind, qualified(r.Difference.Ref.Namespace, r.Difference.Ref.Name), r.How)
+		fmt.Fprintf(&b, "%s %s was %s by the candidate, and is as it was before\n", r.Difference.Ref.Kind, qualified(r.Difference.Ref.Namespace, r.Difference.Ref.Name), r.Difference.Kind)
 	}
 	for _, l := range e.Left {
 		fmt.Fprintf(&b, "LEFT: %s %s: %s\n", l.Difference.Ref.Kind, qualified(l.Difference.Ref.Namespace, l.Difference.Ref.Name), l.Why)
@@ -115,15 +136,4 @@ func qualified(namespace, name string) string {
 		return name
 	}
 	return namespace + "/" + name
-}
-
-// list is "namespace a" or "namespaces a, b".
-func list(what string, names []string) string {
-	switch len(names) {
-	case 0:
-		return "nothing"
-	case 1:
-		return what + " " + names[0]
-	}
-	return what + "s " + strings.Join(names, ", ")
 }

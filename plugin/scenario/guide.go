@@ -14,8 +14,14 @@ func Guide(r *scenario.Resolved) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	name := r.Metadata.Name
 	line("# %s\n", r.Public.Title)
-	line("`%s`, %s, %d minutes, needs %s. Names and numbers are those of seed %d.\n", name, r.Metadata.Difficulty, r.Metadata.Minutes, needs(r.Requires), r.Seed)
-	line("    kubectl gpu-fault scenario start %s --seed %d --kubeconfig-out candidate.kubeconfig\n", name, r.Seed)
+	line("`%s`, %s, %d minutes, needs %s. This page shows what seed %d draws on a cluster of two nodes with two GPUs each: other seeds draw other names, "+
+		"and may draw another cause. Of an exercise that runs, `scenario reveal` tells the answer.\n", name, r.Metadata.Difficulty, r.Metadata.Minutes, needs(r.Requires), r.Seed)
+	line("## How to run it\n\nAll of this is yours; the candidate only has kubectl and the kubeconfig. They tell you the diagnosis, or write it into a file, and you hand it in.\n")
+	line("    kubectl gpu-fault scenario start %s --seed %d --kubeconfig-out candidate.kubeconfig", name, r.Seed)
+	line("    kubectl gpu-fault scenario hint                     # when they ask for one")
+	line("    kubectl gpu-fault scenario submit                   # their diagnosis")
+	line("    kubectl gpu-fault scenario grade --html report.html")
+	line("    kubectl gpu-fault scenario reveal\n    kubectl gpu-fault scenario end\n")
 	line("## What the candidate is told\n\n%s\n", quote(r.Public.Briefing))
 	if r.Public.Simulated != "" {
 		line("What is simulated, and is no part of the fault:\n\n%s\n", quote(r.Public.Simulated))
@@ -36,14 +42,14 @@ func Guide(r *scenario.Resolved) string {
 	for _, a := range r.Sealed.Solutions {
 		line("- **%s**: %s", a.Name, strings.TrimSpace(a.Why))
 	}
-	line("\n## What does not count\n")
+	line("\n## Fixes that must not pass\n")
 	for _, a := range r.Sealed.WrongFixes {
 		line("- **%s**: %s", a.Name, strings.TrimSpace(a.Why))
 	}
 	if len(r.Sealed.Hints) > 0 {
 		line("\n## Hints, and what they cost\n")
 		for _, h := range r.Sealed.Hints {
-			line("- %d points: %s", h.Cost, strings.TrimSpace(h.Text))
+			line("- %s: %s", count(h.Cost, "point"), strings.TrimSpace(h.Text))
 		}
 	}
 	line("\n## Evaluation criteria\n")

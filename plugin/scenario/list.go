@@ -79,13 +79,14 @@ func (c *common) newListCommand() *cobra.Command {
 // needs says in a few words what the cluster must have.
 func needs(r scenario.Requires) string {
 	var words []string
-	switch {
-	case r.Nodes > 0 && r.GPUs > 0:
-		words = append(words, fmt.Sprintf("%d node(s) with %d GPU(s)", r.Nodes, r.GPUs))
-	case r.GPUs > 0:
-		words = append(words, fmt.Sprintf("%d GPU(s)", r.GPUs))
-	case r.Nodes > 0:
-		words = append(words, fmt.Sprintf("%d node(s)", r.Nodes))
+	if r.Nodes > 0 {
+		words = append(words, count(r.Nodes, "GPU node"))
+	}
+	if r.GPUs > 0 {
+		words = append(words, count(r.GPUs, "free GPU"))
+		if r.Nodes > 1 {
+			words[len(words)-1] += " each"
+		}
 	}
 	if r.NetworkPolicy {
 		words = append(words, "enforced NetworkPolicies")
@@ -97,4 +98,11 @@ func needs(r scenario.Requires) string {
 		return "any cluster"
 	}
 	return strings.Join(words, ", ")
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -1,9 +1,11 @@
 package scenario
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"filippo.io/age"
 	"github.com/spf13/cobra"
@@ -11,12 +13,15 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 // packFlags say which scenario is meant: one of ours by its name, or a file.
 type packFlags struct {
 	file     string
 	identity string
+	trust    bool
 }
 
 func (p *packFlags) addFlags(cmd *cobra.Command) {
@@ -25,6 +30,32 @@ func (p *packFlags) addFlags(cmd *cobra.Command) {
 	flags.StringVarP(&p.identity, "identity", "i", "", "File with the age identity that opens the sealed half of --file")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
 	_ = cmd.MarkFlagFilename("identity")
+}
+
+// addTrust registers the flag that allows what others' packs ask for, for commands that play them.
+func (p *packFlags) addTrust(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&p.trust, "trust-pack", false, "Allow what --file asks for that could harm: it is listed, and --yes alone does not allow it")
+}
+
+// consent asks for what a scenario of others wants that could harm.
+func (c *common) consent(ctx context.Context, pack packFlags, wants []string, yes bool) error {
+	if pack.file == "" || len(wants) == 0 || pack.trust {
+		return nil
+	}
+	printer.Talk(c.streams.ErrOut, "%s asks for what could harm the cluster:\n  %s", pack.file, strings.Join(wants, "\n  "))
+	if yes {
+		return fmt.Errorf("nothing was changed: read %s, and give --trust-pack if you trust who wrote it; --yes alone does not allow that", pack.file)
+	}
+	return confirm.Ask(ctx, c.streams, "Do you trust who wrote it?", false)
+}
+
+// wants is what the scenarios ask for that could harm, whatever is drawn.
+func wants(chosen []*scenario.Scenario) []string {
+	var all []string
+	for _, s := range chosen {
+		all = append(all, s.NeedsConsent()...)
+	}
+	return all
 }
 
 // load reads the scenario.

@@ -51,11 +51,15 @@ The exit code is 0 when all were solved, and 2 when not.`,
 			if err != nil {
 				return err
 			}
+			if err := r.consent(cmd.Context(), r.pack, wants(chosen), r.yes); err != nil {
+				return err
+			}
 			return r.run(cmd.Context(), chosen)
 		},
 		ValidArgsFunction: completeNames,
 	}
 	r.pack.addFlags(cmd)
+	r.pack.addTrust(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&r.agent, "agent", "", "Command that solves: run by sh -c")
 	flags.IntVar(&r.repeats, "repeats", r.repeats, "How often each scenario is played, each time with another seed")

@@ -58,11 +58,15 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 			if parallel < 1 || len(seeds) == 0 {
 				return fmt.Errorf("--parallel %d with %d seeds: give at least one of each", parallel, len(seeds))
 			}
+			if err := c.consent(cmd.Context(), pack, wants(chosen), yes); err != nil {
+				return err
+			}
 			return c.selftest(cmd.Context(), chosen, seeds, parallel, allow, yes, format)
 		},
 		ValidArgsFunction: completeNames,
 	}
 	pack.addFlags(cmd)
+	pack.addTrust(cmd)
 	cmd.Flags().Int64SliceVar(&seeds, "seeds", []int64{1, 2}, "Seeds to draw variants by")
 	cmd.Flags().IntVar(&parallel, "parallel", 1, "How many exercises at a time")
 	cmd.Flags().BoolVar(&all, "all", false, "All scenarios that come with the program")

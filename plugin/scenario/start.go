@@ -29,7 +29,6 @@ type starting struct {
 	set        map[string]string
 	kubeconfig string
 	lasts      time.Duration
-	trust      bool
 	dryRun     string
 	yes        bool
 	allow      fault.Allowances
@@ -79,12 +78,12 @@ same --seed gives the same variant, names and numbers.`,
 
 func (s *starting) addFlags(cmd *cobra.Command) {
 	s.pack.addFlags(cmd)
+	s.pack.addTrust(cmd)
 	flags := cmd.Flags()
 	flags.Int64Var(&s.seed, "seed", 0, "Draws the variant, the names and the numbers (default: a new one, which is told)")
 	flags.StringToStringVar(&s.set, "set", nil, "Set parameters yourself, as NAME=VALUE")
 	flags.StringVar(&s.kubeconfig, "kubeconfig-out", "", "File for the candidate's kubeconfig; it must not exist")
 	flags.DurationVar(&s.lasts, "for", 0, "Time box (default: the scenario's)")
-	flags.BoolVar(&s.trust, "trust-pack", false, "Allow what a pack of others asks for that could harm: it is listed, and --yes alone does not allow it")
 	flags.StringVar(&s.dryRun, "dry-run", s.dryRun, "none, client (say what would be made) or server (with all checks); change nothing")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask")
@@ -123,7 +122,7 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 	if err != nil {
 		return err
 	}
-	if err := s.consent(ctx, resolved); err != nil {
+	if err := s.consent(ctx, s.pack, resolved.NeedsConsent(), s.yes); err != nil {
 		return err
 	}
 	if s.dryRun != "client" {
@@ -144,19 +143,6 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 		return kube.Explain(err)
 	}
 	return s.print(lab, e)
-}
-
-// consent asks for what a pack of others wants that could harm.
-func (s *starting) consent(ctx context.Context, r *scenario.Resolved) error {
-	wants := r.NeedsConsent()
-	if s.pack.file == "" || len(wants) == 0 || s.trust {
-		return nil
-	}
-	printer.Talk(s.streams.ErrOut, "%s asks for what could harm the cluster:\n  %s", s.pack.file, strings.Join(wants, "\n  "))
-	if s.yes {
-		return fmt.Errorf("nothing was changed: read %s, and give --trust-pack if you trust who wrote it; --yes alone does not allow that", s.pack.file)
-	}
-	return confirm.Ask(ctx, s.streams, "Do you trust who wrote it?", false)
 }
 
 // before says what is going to happen, where, and how it goes away. It goes to the trainer, who may know.
@@ -203,7 +189,7 @@ func made(r *scenario.Resolved) []string {
 	return words
 }
 
-// started is what `start -o json` prints: all of it may be given to the candidate, but for the seed and the parameters.
+// started is what `start -o json` prints. Only the card may be given to the candidate.
 type started struct {
 	exercise.Exercise
 	Card exercise.Card `json:"card"`

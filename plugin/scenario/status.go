@@ -45,17 +45,11 @@ func (c *common) newStatusCommand() *cobra.Command {
 			if kubeconfig != "" {
 				return c.newKubeconfig(cmd.Context(), one(args), kubeconfig)
 			}
-			found, err := c.exercises(cmd.Context())
+			shown, err := c.shown(cmd.Context(), one(args), all)
 			if err != nil {
 				return kube.Explain(err)
 			}
-			shown := []exercise.Exercise{}
-			for _, e := range found {
-				if one(args) == e.ID || one(args) == "" && (all || e.Running()) {
-					shown = append(shown, e)
-				}
-			}
-			return c.printExercises(shown, one(args), format)
+			return c.printExercises(shown, one(args) != "", format)
 		},
 		ValidArgsFunction: c.completeExercises,
 	}
@@ -63,6 +57,29 @@ func (c *common) newStatusCommand() *cobra.Command {
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig-out", "", "Write a new kubeconfig for the candidate to this file, which must not exist")
 	format.AddFlags(cmd)
 	return cmd
+}
+
+// shown are the exercises to print: the one that is named, those that run, or all.
+func (c *common) shown(ctx context.Context, id string, all bool) ([]exercise.Exercise, error) {
+	lab, err := c.lab(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if id != "" {
+		e, err := lab.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		return []exercise.Exercise{*e}, nil
+	}
+	found, err := lab.List(ctx)
+	shown := []exercise.Exercise{}
+	for _, e := range found {
+		if all || e.Running() {
+			shown = append(shown, e)
+		}
+	}
+	return shown, err
 }
 
 func (c *common) newKubeconfig(ctx context.Context, id, file string) error {
@@ -81,21 +98,18 @@ func (c *common) newKubeconfig(ctx context.Context, id, file string) error {
 	return nil
 }
 
-func (c *common) printExercises(shown []exercise.Exercise, id string, format printer.Format) error {
+func (c *common) printExercises(shown []exercise.Exercise, named bool, format printer.Format) error {
 	if !format.IsTable() {
 		names := make([]string, len(shown))
 		for i, e := range shown {
 			names[i] = "exercise/" + e.ID
 		}
-		if id != "" && len(shown) == 1 {
+		if named {
 			return format.Object(c.streams.Out, shown[0], names...)
 		}
 		return format.Object(c.streams.Out, exerciseList{exercise.APIVersion, exercise.Kind + "List", shown}, names...)
 	}
-	switch {
-	case len(shown) == 0 && id != "":
-		return fmt.Errorf("there is no exercise %s in namespace %q; kubectl gpu-fault scenario status --all lists those that there are", id, c.connection.LedgerNamespace)
-	case len(shown) == 0:
+	if len(shown) == 0 {
 		printer.Talk(c.streams.ErrOut, "no exercise runs; kubectl gpu-fault scenario list shows what can be started")
 		return nil
 	}

@@ -143,7 +143,7 @@ func (l *Lab) play(ctx context.Context, s *scenario.Scenario, options AgentOptio
 	problem := l.solve(ctx, e, options, output, try)
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*cleanup)
 	defer cancel()
-	ending, err := l.End(clean, e.ID, false)
+	ending, err := l.End(clean, e.ID, EndOptions{Restore: true})
 	if err == nil && !ending.Clean() {
 		try.Note = strings.TrimPrefix(try.Note+"; left after the end: "+ending.inWords(), "; ")
 	}

@@ -80,7 +80,7 @@ func TestE2ECandidateLeavesThings(t *testing.T) {
 	if err != nil || len(told) != 5 {
 		t.Errorf("%+v, %v", told, err)
 	}
-	ending, err := lab.End(t.Context(), "", false)
+	ending, err := lab.End(t.Context(), "", EndOptions{Restore: true})
 	if err != nil || len(ending.Restored) != 4 || len(ending.Left) != 2 {
 		t.Fatalf("%+v, %v", ending, err)
 	}
@@ -136,7 +136,7 @@ func TestE2ECandidateDeletesTheNamespace(t *testing.T) {
 	if err != nil || report.Passed || !strings.Contains(report.Reasons[0], "deleted: namespace "+e.Namespaces[0]) || time.Since(began) > 15*time.Second {
 		t.Errorf("%+v, %v", report, err)
 	}
-	if ending, err := lab.End(t.Context(), "", false); err != nil || !ending.Clean() {
+	if ending, err := lab.End(t.Context(), "", EndOptions{Restore: true}); err != nil || !ending.Clean() {
 		t.Errorf("%+v, %v", ending, err)
 	}
 }

@@ -119,7 +119,7 @@ func TestE2ETrainersOnSeveralMachines(t *testing.T) {
 	} else if pods, err := client.CoreV1().Pods(e.Namespaces[0]).List(t.Context(), metav1.ListOptions{}); err != nil || len(pods.Items) != 3 {
 		t.Errorf("%v, %v", pods, err)
 	}
-	ending, err := s.lab("fourth").End(t.Context(), "", false)
+	ending, err := s.lab("fourth").End(t.Context(), "", EndOptions{Restore: true})
 	if err != nil || !ending.Clean() {
 		t.Errorf("%+v, %v", ending, err)
 	}

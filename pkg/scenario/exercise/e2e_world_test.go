@@ -44,7 +44,7 @@ func newSite(t *testing.T) *site {
 		}
 		for _, e := range all {
 			if e.Running() {
-				if _, err := lab.End(context.Background(), e.ID, true); err != nil {
+				if _, err := lab.End(context.Background(), e.ID, EndOptions{Force: true, Restore: true}); err != nil {
 					t.Errorf("end %s: %v", e.ID, err)
 				}
 			}

@@ -7,13 +7,21 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// Leftovers says what End would put back of what the candidate has done outside of what the exercise made: to tell before. What is in
+// EndOptions say how far End goes.
+type EndOptions struct {
+	// Force takes the run away from a client that is still making it.
+	Force bool
+	// Restore also puts back what differs outside of what the run made, as far as the scenario or the candidate's rights name it. Others may
+	// have changed that meanwhile, too: without it such differences are told, with what to do, and left.
+	Restore bool
+}
+
+// Leftovers says what End with Restore would put back of what the candidate has done outside of what the exercise made: to tell before. What is in
 // namespaces that the exercise made goes with them, and is not in it.
 func (l *Lab) Leftovers(ctx context.Context, id string) ([]Restored, error) {
 	id, err := l.pick(ctx, id)
@@ -43,7 +51,7 @@ func (l *Lab) Leftovers(ctx context.Context, id string) ([]Restored, error) {
 	candidate := writersOf(r.Public.Access, l.Mapper)
 	var restored []Restored
 	for _, difference := range left {
-		if !undone(difference) && surely(e, r, candidate, difference.Ref) {
+		if !undone(difference) && surely(e, r, candidate, stoodIn(before), difference.Ref) {
 			restored = append(restored, Restored{Difference: difference, How: howFor(difference)})
 		}
 	}
@@ -74,19 +82,19 @@ func (l *Lab) undoes(ctx context.Context, id string) (func(baseline.Difference) 
 	}, nil
 }
 
-// End puts everything back: it reverts the run, deletes or changes back what the candidate left outside of what the exercise made, and says
-// what is different from before. It may be repeated, from anywhere; of an exercise that ended it says again what was left.
+// End puts everything back: it reverts the run, with Restore also deletes or changes back what the candidate left outside of what the
+// exercise made, and says what is different from before. It may be repeated, from anywhere; of an exercise that ended it says again what was left.
 //
-// It works also when of the exercise only the run is there. force takes the run away from a client that is still making it. The error is a
+// It works also when of the exercise only the run is there, or the run is not there any more. The error is a
 // *NotFoundError, a *fault.RunningError, or says what could not be undone; then the exercise goes on, and End may be tried again.
-func (l *Lab) End(ctx context.Context, id string, force bool) (*Ending, error) {
+func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	e, r, err := l.load(ctx, id)
 	if errors.As(err, new(*NotFoundError)) {
-		return l.endRun(ctx, id, force, err)
+		return l.endRun(ctx, id, o, err)
 	}
 	if err != nil {
 		return nil, err
@@ -99,14 +107,19 @@ func (l *Lab) End(ctx context.Context, id string, force bool) (*Ending, error) {
 		l.say("%v", err)
 	}
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id}
-	if err := l.revert(ctx, id, force, ending); err != nil {
+	err = l.revert(ctx, id, o, ending)
+	if errors.As(err, new(*ledger.NotFoundError)) {
+		l.say("the ledger has no run %s any more: what it made is only compared", id)
+		err = nil
+	}
+	if err != nil {
 		return ending, err
 	}
 	if err := l.sweep(ctx, e, 0); err != nil {
 		l.say("%v", err)
 	}
 	if before != nil {
-		if err := l.putBack(ctx, e, r, before, ending); err != nil {
+		if err := l.putBack(ctx, e, r, before, o.Restore, ending); err != nil {
 			return ending, err
 		}
 	}
@@ -114,12 +127,16 @@ func (l *Lab) End(ctx context.Context, id string, force bool) (*Ending, error) {
 }
 
 // endRun ends an exercise of which only the run is left.
-func (l *Lab) endRun(ctx context.Context, id string, force bool, missing error) (*Ending, error) {
+func (l *Lab) endRun(ctx context.Context, id string, o EndOptions, missing error) (*Ending, error) {
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id, At: l.clock(ctx)()}
-	err := l.revert(ctx, id, force, ending)
+	if run, err := l.Session.Ledger.Get(ctx, id); err == nil && run.Fault != Fault {
+		return nil, fmt.Errorf("%w; there is a run of that name, which is no exercise: undo it with: %s", missing, l.Session.Ledger.Command("revert", id))
+	}
+	o.Restore = false // nothing says what the candidate may have made
+	err := l.revert(ctx, id, o, ending)
 	if errors.As(err, new(*ledger.NotFoundError)) {
-		return nil, fmt.Errorf("%w, and no run either: if its ledger was deleted, nobody knows what it made; its objects have the label "+
-			"app.kubernetes.io/instance with a word of ten letters as value", missing)
+		return nil, fmt.Errorf("%w, and no run either: if its ledger was deleted, nobody knows what it made; look for objects with a word of 14 "+
+			"small letters and digits, without vowels, in the label app.kubernetes.io/instance, and for ClusterRoles lab-WORD", missing)
 	}
 	if err != nil {
 		return ending, err
@@ -129,8 +146,8 @@ func (l *Lab) endRun(ctx context.Context, id string, force bool, missing error) 
 }
 
 // revert undoes the run.
-func (l *Lab) revert(ctx context.Context, id string, force bool, ending *Ending) error {
-	run, err := l.session(true).Revert(ctx, id, force)
+func (l *Lab) revert(ctx context.Context, id string, o EndOptions, ending *Ending) error {
+	run, err := l.session(o.Restore).Revert(ctx, id, o.Force)
 	if run != nil {
 		ending.Reverted = notAsItWas(*run)
 	}
@@ -170,7 +187,7 @@ func (l *Lab) compare(
 		ref := difference.Ref
 		switch {
 		case others(ref):
-		case candidate.may(ref), surely(e, r, candidate, ref):
+		case e.has(ref), candidate.may(ref), surely(e, r, candidate, stoodIn(before), ref):
 			left = append(left, difference)
 		default:
 			elsewhere++
@@ -179,11 +196,14 @@ func (l *Lab) compare(
 	return left, elsewhere, nil
 }
 
-// errWhose is why something is left as it is.
-var errWhose = errors.New("the candidate could do that, and so could others: it is left to you")
+// Why something is left as it is.
+var (
+	errWhose = errors.New("the candidate could do that, and so could others: it is left to you")
+	errAsked = errors.New("the scenario names it, and others could have changed it too: it is left to you, as nobody asked to restore it")
+)
 
-// putBack undoes what the candidate left, and sees what is different after that. What others may have done as well it leaves.
-func (l *Lab) putBack(ctx context.Context, e *Exercise, r *scenario.Resolved, before *baseline.Baseline, ending *Ending) error {
+// putBack sees what is different from before, and with restore undoes what the candidate left, as far as the scenario names it.
+func (l *Lab) putBack(ctx context.Context, e *Exercise, r *scenario.Resolved, before *baseline.Baseline, restore bool, ending *Ending) error {
 	why := map[scenario.Ref]error{}
 	for range 2 { // what is deleted takes others along, and what was in the way of something may be gone
 		now, err := l.capture(ctx, e.Namespaces)
@@ -206,8 +226,10 @@ func (l *Lab) putBack(ctx context.Context, e *Exercise, r *scenario.Resolved, be
 		}
 		for _, difference := range left {
 			err := errWhose
-			if surely(e, r, writersOf(r.Public.Access, l.Mapper), difference.Ref) {
-				err = l.restore(ctx, before, now, difference)
+			if surely(e, r, writersOf(r.Public.Access, l.Mapper), stoodIn(before), difference.Ref) {
+				if err = errAsked; restore {
+					err = l.restore(ctx, before, now, difference)
+				}
 			}
 			why[difference.Ref] = err
 			if err == nil {
@@ -265,6 +287,3 @@ func text(err error) string {
 	}
 	return strings.TrimSpace(err.Error())
 }
-
-// Stopped is whether an error says that somebody else is still making the run of the exercise.
-func Stopped(err error) bool { return errors.As(err, new(*fault.RunningError)) }

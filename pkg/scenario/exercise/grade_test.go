@@ -133,7 +133,7 @@ func TestWhatCannotBeDone(t *testing.T) {
 	wants(t, err, "the answer was told")
 	_, err = trainer.Grade(t.Context(), "scenario-nobody")
 	wants(t, err, "has no exercise scenario-nobody", "scenario status")
-	if _, err := trainer.End(t.Context(), "", false); err != nil {
+	if _, err := trainer.End(t.Context(), "", EndOptions{Restore: true}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = trainer.Grade(t.Context(), e.ID)
@@ -159,11 +159,11 @@ func TestLedgerIsGone(t *testing.T) {
 	}
 	_, err := trainer.Grade(t.Context(), e.ID)
 	wants(t, err, "has no exercise "+e.ID)
-	ending, err := trainer.End(t.Context(), e.ID, false) // the run is still there
+	ending, err := trainer.End(t.Context(), e.ID, EndOptions{Restore: true}) // the run is still there
 	if err != nil || ending.Compared || len(w.left()) > 0 {
 		t.Errorf("%+v, %v, %q", ending, err, w.left())
 	}
-	_, err = trainer.End(t.Context(), "scenario-nobody", false)
+	_, err = trainer.End(t.Context(), "scenario-nobody", EndOptions{Restore: true})
 	wants(t, err, "has no exercise scenario-nobody", "and no run either")
 }
 
@@ -177,7 +177,7 @@ func TestRevertedByItsRun(t *testing.T) {
 	}
 	_, err := trainer.Grade(t.Context(), e.ID)
 	wants(t, err, "its run was reverted by alice", "scenario end "+e.ID)
-	ending, err := trainer.End(t.Context(), e.ID, false)
+	ending, err := trainer.End(t.Context(), e.ID, EndOptions{Restore: true})
 	if err != nil || !ending.Clean() {
 		t.Errorf("%+v, %v", ending, err)
 	}

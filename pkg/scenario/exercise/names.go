@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
 // Kinds that this package knows by name.
@@ -169,11 +170,14 @@ func (w writers) may(ref scenario.Ref) bool {
 	return false
 }
 
-// surely is whether nobody but the exercise and its candidate has a reason to change the object: it is the exercise's, in the candidate's
-// namespaces, or one that their rights, what they are allowed, or an attempt of the scenario names.
-func surely(e *Exercise, r *scenario.Resolved, w writers, ref scenario.Ref) bool {
+// surely is whether nobody but the exercise and its candidate has a reason to change the object: it is in a namespace that the exercise made,
+// a node that it works on, or an object that the candidate's rights, what they are allowed, or an attempt of the scenario names. What is in
+// namespaces that stood before, and namespaces themselves, are everybody's: on those that the run made its undo has spoken.
+func surely(e *Exercise, r *scenario.Resolved, w writers, stood func(namespace string) bool, ref scenario.Ref) bool {
 	switch {
-	case e.has(ref), slices.Contains(r.Public.Access.Namespaces, ref.Namespace), ref.Kind == kindNode && slices.Contains(e.Nodes, ref.Name):
+	case isNamespace(ref):
+		return false
+	case ref.Namespace != "" && !stood(ref.Namespace) && e.has(ref), ref.Kind == kindNode && slices.Contains(e.Nodes, ref.Name):
 		return true
 	case slices.ContainsFunc(namedBy(r), func(named scenario.Ref) bool { return sameObject(named, ref) }):
 		return true
@@ -187,6 +191,13 @@ func surely(e *Exercise, r *scenario.Resolved, w writers, ref scenario.Ref) bool
 	return slices.ContainsFunc(r.Sealed.Grade.Collateral.Allow, func(allowed scenario.Allowed) bool {
 		return allowed.Kind == ref.Kind && allowed.Name == ref.Name && allowed.Namespace == ref.Namespace
 	})
+}
+
+// stoodIn tells the namespaces that a snapshot has.
+func stoodIn(before *baseline.Baseline) func(namespace string) bool {
+	return func(namespace string) bool {
+		return before.Get(scenario.Ref{APIVersion: "v1", Kind: kindNamespace, Name: namespace}) != nil
+	}
 }
 
 // namedBy are the objects that attempts of a scenario work on.

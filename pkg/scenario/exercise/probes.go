@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +14,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
+
+// probeWord is the form of the words that mark the pods of checks, as ledger.NewID makes them.
+var probeWord = regexp.MustCompile(`^probe-[a-z0-9]{6}$`)
 
 // staleProbe is the age from which a pod of a check is nobody's any more: its trainer's client died.
 const staleProbe = 10 * time.Minute
@@ -35,7 +39,7 @@ func (e Exercise) probes(ref scenario.Ref, object map[string]any) bool {
 
 // sweep deletes the pods of checks that a client which died has left, once they are that old.
 func (l *Lab) sweep(ctx context.Context, e *Exercise, age time.Duration) error {
-	if e.Probe == "" {
+	if !probeWord.MatchString(e.Probe) { // a record that others wrote does not choose whose pods are deleted
 		return nil
 	}
 	pods, err := l.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: objects.LabelInstance + "=" + e.Probe})

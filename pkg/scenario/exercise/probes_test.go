@@ -34,7 +34,7 @@ func TestProbes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := trainer.End(t.Context(), e.ID, false); err != nil {
+	if _, err := trainer.End(t.Context(), e.ID, EndOptions{Restore: true}); err != nil {
 		t.Fatal(err)
 	}
 	pods, err := trainer.Client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
@@ -51,11 +51,14 @@ func TestProbes(t *testing.T) {
 func TestSurely(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t).play()
-	e := &Exercise{Namespaces: []string{"harbour"}, Nodes: []string{"a"}}
+	e := &Exercise{Namespaces: []string{"harbour", "shared"}, Nodes: []string{"a"}}
+	stood := func(namespace string) bool { return namespace != "harbour" }
 	r.Sealed.Grade.Collateral.Allow = append(r.Sealed.Grade.Collateral.Allow, scenario.Allowed{Kind: "RuntimeClass", Name: "nvidia", Created: true}, scenario.Allowed{Kind: "PriorityClass"})
 	for ref, want := range map[scenario.Ref]bool{
 		{APIVersion: "v1", Kind: "Pod", Namespace: "harbour", Name: "x"}:                             true,
 		{APIVersion: "v1", Kind: "Pod", Namespace: "other", Name: "x"}:                               false,
+		{APIVersion: "v1", Kind: "Pod", Namespace: "shared", Name: "x"}:                              false, // it was there before, for others too
+		{APIVersion: "v1", Kind: "Namespace", Name: "harbour"}:                                       false,
 		{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding", Name: "everything"}: true, // a wrong fix makes it
 		{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding", Name: "somebody's"}: false,
 		{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass", Name: "nvidia"}:                         true,
@@ -63,7 +66,7 @@ func TestSurely(t *testing.T) {
 		nodeRef("a"): true,
 		nodeRef("b"): false,
 	} {
-		if got := surely(e, r, writersOf(r.Public.Access, nil), ref); got != want {
+		if got := surely(e, r, writersOf(r.Public.Access, nil), stood, ref); got != want {
 			t.Errorf("%v: %t", ref, got)
 		}
 	}

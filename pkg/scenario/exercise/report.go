@@ -88,10 +88,10 @@ type Ending struct {
 	Compared bool `json:"compared"`
 }
 
-// Restored is something that the candidate had left, or that Ending would put back.
+// Restored is something that the candidate had left, or that End would put back.
 type Restored struct {
 	Difference baseline.Difference `json:"difference"`
-	How        string              `json:"how"` // deleted, created again, changed back
+	How        string              `json:"how"` // delete it, create it again, change back what differs
 }
 
 // Left is a difference that could not be undone.

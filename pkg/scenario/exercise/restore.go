@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,6 +53,12 @@ func (l *Lab) restore(ctx context.Context, before, now *baseline.Baseline, diffe
 		return err
 	}
 	ref := difference.Ref
+	if err := l.mayRestore(difference); err != nil {
+		return err
+	}
+	if err := unmoved(ctx, reach, now, ref); err != nil {
+		return err
+	}
 	if difference.Kind == baseline.Created {
 		return remove(ctx, reach, ref.Name)
 	}
@@ -62,6 +71,63 @@ func (l *Lab) restore(ctx context.Context, before, now *baseline.Baseline, diffe
 		return recreate(ctx, reach, before.Get(ref))
 	}
 	return changeBack(ctx, reach, ref.Name, mergePatch(now.Get(ref), before.Get(ref)))
+}
+
+// mayRestore refuses what is nobody's to put back by a program: nodes that are gone or other ones by now, rights, and what runs may never
+// touch. The record that names it may have been written by somebody else.
+func (l *Lab) mayRestore(difference baseline.Difference) error {
+	ref := difference.Ref
+	if ref.Kind == kindNode {
+		if difference.Kind != baseline.Changed || slices.Contains(difference.Fields, "metadata.uid") {
+			return errors.New("the node is gone, or is another one by now: it is left alone")
+		}
+		return nil
+	}
+	if groupOf(ref) == rbacv1.GroupName && difference.Kind != baseline.Created {
+		return errors.New("rights are put back by hand only")
+	}
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return err
+	}
+	mapping, err := l.Mapper.RESTMapping(schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, gv.Version)
+	if err != nil {
+		return fmt.Errorf("the kind %s in %s: %w", ref.Kind, ref.APIVersion, err)
+	}
+	object := objects.Object{Group: gv.Group, Version: gv.Version, Resource: mapping.Resource.Resource, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}
+	return object.MayTouch(l.LedgerNamespace)
+}
+
+// unmoved refuses an object that was made anew after the snapshot now was taken, and a node with taints that are Kubernetes' own: snapshots do
+// not keep these, and they would go with the rest of the list.
+func unmoved(ctx context.Context, reach dynamic.ResourceInterface, now *baseline.Baseline, ref scenario.Ref) error {
+	seen := now.Get(ref)
+	if seen == nil {
+		return nil // it is gone, and is made again
+	}
+	live, err := reach.Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if uid := (&unstructured.Unstructured{Object: seen}).GetUID(); uid != "" && uid != live.GetUID() {
+		return errors.New("somebody has made it anew meanwhile: it is left alone")
+	}
+	taints, _, err := unstructured.NestedSlice(live.Object, "spec", "taints")
+	if err != nil || ref.Kind != kindNode {
+		return err
+	}
+	for _, each := range taints {
+		taint, _ := each.(map[string]any)
+		key, _ := taint["key"].(string)
+		own := strings.HasPrefix(key, "node.kubernetes.io/") || strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
+		if own && key != "node.kubernetes.io/unschedulable" { // which follows spec.unschedulable
+			return fmt.Errorf("the node has the taint %s now: it is left alone while it has", key)
+		}
+	}
+	return nil
 }
 
 // remove deletes an object and waits until it is gone. One that is gone is fine.

@@ -171,7 +171,7 @@ func (t *trial) play(ctx context.Context, row *Row) error {
 	// Also after Ctrl-C: nothing is left behind.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*cleanup)
 	defer cancel()
-	ending, err := t.lab.End(clean, e.ID, false)
+	ending, err := t.lab.End(clean, e.ID, EndOptions{Restore: true})
 	switch {
 	case err != nil:
 		problem = errors.Join(problem, fmt.Errorf("end: %w", err))

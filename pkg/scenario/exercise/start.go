@@ -60,7 +60,10 @@ func (l *Lab) Start(ctx context.Context, r *scenario.Resolved, options StartOpti
 		return s.e, nil
 	}
 	if s.failed != nil && ctx.Err() == nil { // it says better what happened than the step that it was in
-		err = s.failed
+		if run == nil || len(run.Pending()) == 0 {
+			err = nil
+		}
+		err = errors.Join(s.failed, err)
 	}
 	err = fmt.Errorf("%w; %s", err, s.afterwards(run))
 	return nil, errors.Join(err, s.giveUp(ctx, run, err))
@@ -84,6 +87,11 @@ func (l *Lab) prepare(ctx context.Context, r *scenario.Resolved, options StartOp
 // afterwards says what became of what was begun.
 func (s *start) afterwards(run *ledger.Run) string {
 	if run == nil || len(run.Pending()) == 0 {
+		if run != nil {
+			if left := notAsItWas(*run); len(left) > 0 {
+				return "put back, but for: " + strings.Join(left, "; ")
+			}
+		}
 		return "everything was put back"
 	}
 	left := make([]string, 0, len(run.Pending()))

@@ -171,11 +171,11 @@ func TestDeadInEveryPhase(t *testing.T) {
 				t.Errorf("graded before it was broken: %v", err)
 			}
 			other.world = w
-			if _, err := other.End(t.Context(), "", false); err != nil {
+			if _, err := other.End(t.Context(), "", EndOptions{Restore: true}); err != nil {
 				t.Fatal(err)
 			}
 			w.putBack(Ended)
-			if _, err := other.End(t.Context(), e.ID, false); err != nil { // again
+			if _, err := other.End(t.Context(), e.ID, EndOptions{Restore: true}); err != nil { // again
 				t.Error(err)
 			}
 		})

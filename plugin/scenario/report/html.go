@@ -155,6 +155,6 @@ func diagnosis(r exercise.Report) markup.Part {
 
 func hints(r exercise.Report) markup.Part {
 	return markup.When(len(r.Hints) > 0, section("Hints that were given", markup.El("ul", markup.Class("folded"), markup.Each(r.Hints, func(h exercise.Taken) markup.Part {
-		return markup.El("li", markup.Text(fmt.Sprintf("%s (%d points)", h.Text, h.Cost)))
+		return markup.El("li", markup.Text(fmt.Sprintf("%s (cost: %d)", h.Text, h.Cost)))
 	}))))
 }

@@ -38,6 +38,9 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 	if r.Omitted > 0 {
 		fmt.Fprintf(&b, "  and %d more\n", r.Omitted)
 	}
+	if len(r.NotCompared) > 0 {
+		fmt.Fprintf(&b, "\nCould not be compared: %s\n", strings.Join(r.NotCompared, "; "))
+	}
 	for _, f := range r.Diagnosed {
 		if !f.Right {
 			fmt.Fprintf(&b, "\n  diagnosis, %s: %q, and it is %q", f.Field, f.Got, f.Want)
