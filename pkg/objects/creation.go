@@ -174,7 +174,7 @@ func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 		r.Progress("creating " + o.String())
 		proof, err := c.create(ctx, o, manifest, mark(name, *o))
 		if err != nil {
-			return evidence, err
+			return evidence, errors.Join(err, save()) // the UIDs, for the undo that follows
 		}
 		evidence = append(evidence, proof)
 	}
@@ -193,6 +193,9 @@ func (c *Creation) create(ctx context.Context, o *Object, manifest *unstructured
 		return ledger.Evidence{}, c.explain(ctx, *o, err)
 	}
 	o.UID = string(made.GetUID())
+	if made.GetLabels()[LabelInstance] != instance {
+		return ledger.Evidence{}, fmt.Errorf("create %s: an admission policy of the cluster changes the label %s, by which it would be known: except it from that policy", o, LabelInstance)
+	}
 	if o.isNamespace() {
 		err = c.awaitAccount(ctx, o.Name)
 	}

@@ -110,7 +110,7 @@ func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.
 	if err != nil && !apierrors.IsNotFound(err) && !(o.isNamespace() && apierrors.IsConflict(err)) { // a namespace that is going already says so
 		return "", "", fmt.Errorf("delete %s: %w", o, err)
 	}
-	if o.isNamespace() {
+	if o.isNamespace() && (err == nil || live.GetDeletionTimestamp() != nil) { // not of one that was made anew just now
 		u.hurry(ctx, o.Name)
 	}
 	return uid, "", nil

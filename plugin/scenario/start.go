@@ -84,7 +84,7 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 	flags.StringToStringVar(&s.set, "set", nil, "Set parameters yourself, as NAME=VALUE")
 	flags.StringVar(&s.kubeconfig, "kubeconfig-out", "", "File for the candidate's kubeconfig; it must not exist")
 	flags.DurationVar(&s.lasts, "for", 0, "Time box (default: the scenario's)")
-	flags.StringVar(&s.dryRun, "dry-run", s.dryRun, "none, client (say what would be made) or server (with all checks); change nothing")
+	flags.StringVar(&s.dryRun, "dry-run", s.dryRun, "none, client (say what would be made) or server (also try images and policies, with pods that are deleted again); make nothing of the lab")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask")
 	addAllowances(flags, &s.allow)

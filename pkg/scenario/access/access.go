@@ -157,6 +157,9 @@ func Permissions(id string, a scenario.Access) []fault.Permission {
 		{Verb: "create", Resource: "namespaces"}, {Verb: "create", Resource: "serviceaccounts", Namespace: namespace},
 		{Verb: "create", Resource: "serviceaccounts/token", Namespace: namespace},
 	}
+	for _, namespace := range a.Namespaces { // Verify asks for each of their accounts
+		all = append(all, fault.Permission{Verb: "list", Resource: "serviceaccounts", Namespace: namespace})
+	}
 	for _, verb := range []string{"create", "delete"} {
 		for _, resource := range []string{"clusterroles", "clusterrolebindings"} {
 			all = append(all, fault.Permission{Verb: verb, Group: rbacv1.GroupName, Resource: resource})

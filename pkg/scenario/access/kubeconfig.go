@@ -118,7 +118,9 @@ func clusterOf(config *rest.Config) (*clientcmdapi.Cluster, error) {
 	}
 	if config.Proxy != nil {
 		if proxy, err := config.Proxy(&http.Request{URL: base}); err == nil && proxy != nil {
-			cluster.ProxyURL = proxy.String()
+			bare := *proxy
+			bare.User = nil // the trainer's
+			cluster.ProxyURL = bare.String()
 		}
 	}
 	return cluster, nil

@@ -35,6 +35,11 @@ func Validate(a scenario.Access, ledgerNamespace string) error {
 	return errors.Join(problems...)
 }
 
+// isKubernetesOwn is whether a ClusterRole is one that clusters have anyway, whose rights are not the scenario's to know.
+func isKubernetesOwn(role string) bool {
+	return slices.Contains([]string{"*", "cluster-admin", "admin", "edit", "view"}, role) || strings.HasPrefix(role, "system:")
+}
+
 // tooMuch says why a rule for the whole cluster opens the ledger as well; empty when it does not.
 func tooMuch(rule rbacv1.PolicyRule) string {
 	has := func(list []string, any ...string) bool {
@@ -44,6 +49,7 @@ func tooMuch(rule rbacv1.PolicyRule) string {
 	// By name is fine: nobody knows the names of records beforehand.
 	reads := has(rule.Verbs, "get", "list", "watch") && (len(rule.ResourceNames) == 0 || has(rule.Verbs, "list", "watch"))
 	makes := has(rule.Verbs, "create", "update", "patch")
+	changes := makes || has(rule.Verbs, "delete", "deletecollection") // deletecollection also answers with what it deleted
 	base := func(resource string) bool {
 		return slices.ContainsFunc(rule.Resources, func(r string) bool {
 			name, _, _ := strings.Cut(r, "/")
@@ -54,12 +60,16 @@ func tooMuch(rule rbacv1.PolicyRule) string {
 	switch {
 	case has(rule.Verbs, "escalate", "impersonate"):
 		return "with escalate or impersonate a candidate becomes anybody: leave them out"
-	case has(rule.Verbs, "bind") && (len(rule.ResourceNames) == 0 || has(rule.ResourceNames, "cluster-admin", "admin", "edit")):
+	case has(rule.Verbs, "bind") && (len(rule.ResourceNames) == 0 || slices.ContainsFunc(rule.ResourceNames, isKubernetesOwn)):
 		return "with bind a candidate gives itself any role, and edit has Secrets: name in resourceNames a ClusterRole of the scenario's own"
 	case core && reads && (base("secrets") || base("configmaps") || base("pods") || base("events") || base("replicationcontrollers")):
 		return "the ledger's namespace could be read with it: " + instead
 	case reads && (has(rule.APIGroups, "events.k8s.io", "coordination.k8s.io") || has(rule.APIGroups, "batch") && base("jobs")):
 		return "the ledger's namespace could be read with it: " + instead
+	case core && changes && (base("secrets") || base("configmaps")):
+		return "the ledger could be forged or deleted with it: " + instead
+	case core && makes && base("persistentvolumes"):
+		return "a hostPath volume is the files of a node: leave it out"
 	case core && makes && base("pods"):
 		return "pods in the ledger's namespace could be made with it: " + instead
 	case core && makes && base("serviceaccounts") && has(rule.Resources, "serviceaccounts/token"):
@@ -68,7 +78,7 @@ func tooMuch(rule rbacv1.PolicyRule) string {
 		return "workloads in the ledger's namespace could be made with it: " + instead
 	case core && (has(rule.Resources, "nodes/proxy", "*/*", "nodes/*")):
 		return "with nodes/proxy a candidate runs commands in all pods: leave it out, or set access.nodeShell"
-	case core && makes && base("namespaces"):
+	case core && changes && base("namespaces"):
 		return "who may change namespaces takes the limits of Pod Security away: let setup create them"
 	case has(rule.APIGroups, "certificates.k8s.io", "admissionregistration.k8s.io", "apiregistration.k8s.io") && makes:
 		return "certificates, webhooks and API services see or become everything: leave them out"

@@ -17,19 +17,50 @@ import (
 )
 
 // Verify asks the API server what the account really may do, once Objects are there, and fails when it could read the ledger or take
-// more rights: other bindings, of all service accounts for instance, count as well. The notes are what a trainer should know.
+// more rights: other bindings, of all service accounts for instance, count as well, and so do the accounts of the candidate's namespaces,
+// whose tokens their admin can have. The notes are what a trainer should know.
 func Verify(ctx context.Context, client kubernetes.Interface, id, ledgerNamespace string, a scenario.Access) (notes []string, err error) {
-	forbidden := forbiddenTo(id, ledgerNamespace, a)
-	allowed := make([]bool, len(forbidden))
+	own, account := Account(id)
+	subjects := []subject{{own, account}}
+	for _, namespace := range a.Namespaces {
+		accounts, err := client.CoreV1().ServiceAccounts(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("list the service accounts of the candidate's namespace %s: %w", namespace, err)
+		}
+		for _, one := range accounts.Items {
+			subjects = append(subjects, subject{namespace, one.Name})
+		}
+	}
+	for _, who := range subjects {
+		may, err := allowed(ctx, client, who, forbiddenTo(id, ledgerNamespace, a))
+		if err != nil {
+			return nil, err
+		}
+		if len(may) > 0 {
+			return nil, fmt.Errorf("the candidate could find the answer as %s, for it may %s: look for bindings of it, of system:serviceaccounts or of "+
+				"system:authenticated that give it, or use a cluster where the candidate has no more than this", who.user(), strings.Join(may, ", "))
+		}
+	}
+	return notesOn(ctx, client, a)
+}
+
+// subject is a service account whose rights the candidate has.
+type subject struct{ namespace, name string }
+
+func (s subject) user() string { return "system:serviceaccount:" + s.namespace + ":" + s.name }
+
+// allowed are those of the questions that the API server answers with yes, in words.
+func allowed(ctx context.Context, client kubernetes.Interface, who subject, questions []authorizationv1.ResourceAttributes) ([]string, error) {
+	yes := make([]bool, len(questions))
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(8)
-	for i, question := range forbidden {
+	for i, question := range questions {
 		group.Go(func() error {
-			review, err := client.AuthorizationV1().SubjectAccessReviews().Create(asking, reviewOf(id, question), metav1.CreateOptions{})
+			review, err := client.AuthorizationV1().SubjectAccessReviews().Create(asking, reviewOf(who, question), metav1.CreateOptions{})
 			if err != nil {
 				return fmt.Errorf("ask what the candidate may do: %w: you need create on subjectaccessreviews", err)
 			}
-			allowed[i] = review.Status.Allowed
+			yes[i] = review.Status.Allowed
 			return nil
 		})
 	}
@@ -37,16 +68,12 @@ func Verify(ctx context.Context, client kubernetes.Interface, id, ledgerNamespac
 		return nil, err
 	}
 	var may []string
-	for i, question := range forbidden {
-		if allowed[i] {
+	for i, question := range questions {
+		if yes[i] {
 			may = append(may, inWords(question))
 		}
 	}
-	if len(may) > 0 {
-		return nil, fmt.Errorf("the candidate, %s, could find the answer, for it may %s: look for bindings of system:serviceaccounts or "+
-			"system:authenticated that give it, or use a cluster where the candidate has no more than this", User(id), strings.Join(may, ", "))
-	}
-	return notesOn(ctx, client, a)
+	return may, nil
 }
 
 // forbiddenTo is what would open the ledger or lead to it.
@@ -92,11 +119,10 @@ func forbiddenTo(id, ledgerNamespace string, a scenario.Access) []authorizationv
 	return all
 }
 
-func reviewOf(id string, question authorizationv1.ResourceAttributes) *authorizationv1.SubjectAccessReview {
-	namespace, _ := Account(id)
+func reviewOf(who subject, question authorizationv1.ResourceAttributes) *authorizationv1.SubjectAccessReview {
 	return &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: User(id), ResourceAttributes: &question,
-		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+		User: who.user(), ResourceAttributes: &question,
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + who.namespace, "system:authenticated"},
 	}}
 }
 
