@@ -19,7 +19,7 @@ import (
 const SealedKind = "SealedScenario"
 
 // ErrSealed is the error of a sealed file that none of the identities opens.
-var ErrSealed = errors.New("the answer is sealed: it needs the passphrase or the age identity that it was exported for")
+var ErrSealed = errors.New("the answer is sealed: it needs an age identity that it was exported for")
 
 // sealedFile is what Export writes: what the candidate may read, and the whole file encrypted.
 type sealedFile struct {
@@ -49,7 +49,7 @@ func Export(w io.Writer, s *Scenario, recipients ...age.Recipient) error {
 	if err := encrypt(&armored, src.data, recipients); err != nil {
 		return fmt.Errorf("sealing %s: %w", s.Metadata.Name, err)
 	}
-	out := bytes.NewBufferString("# The answer is encrypted with age: kubectl gpu-fault scenario asks for the passphrase, or takes an identity.\n")
+	out := bytes.NewBufferString("# The answer is encrypted with age: kubectl gpu-fault scenario start --file THIS --identity KEY opens it.\n")
 	for _, part := range []any{
 		struct {
 			APIVersion string `json:"apiVersion"`

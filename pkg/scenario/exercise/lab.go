@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
@@ -29,9 +30,6 @@ import (
 
 // Fault is the kind of fault of the runs that exercises are. An exercise's ID is its run's: scenario-x7k2mq.
 const Fault = "scenario"
-
-// DefaultProbeImage is what probe pods run: any image with a shell and nc.
-const DefaultProbeImage = "registry.k8s.io/e2e-test-images/busybox:1.29-4"
 
 // Lab is where exercises are made: a cluster, with the trainer's rights. It may be used from many goroutines.
 type Lab struct {
@@ -51,7 +49,7 @@ type Lab struct {
 	Now func() time.Time
 	// Progress hears what goes on, a line at a time; nil is silent. Calls do not overlap.
 	Progress func(text string)
-	// ProbeImage is what probe pods run; empty means DefaultProbeImage.
+	// ProbeImage is what probe pods run; any image with a shell and wget; empty means that of debug pods.
 	ProbeImage string
 	// Every is how often checks look again; zero means the checker's own default.
 	Every time.Duration
@@ -107,7 +105,7 @@ func (l *Lab) capture(ctx context.Context, namespaces []string) (*baseline.Basel
 	return snapshot, nil
 }
 
-func (l *Lab) probeImage() string { return cmp.Or(l.ProbeImage, DefaultProbeImage) }
+func (l *Lab) probeImage() string { return cmp.Or(l.ProbeImage, debugpod.DefaultImage) }
 
 func (l *Lab) say(format string, args ...any) {
 	if l.Progress == nil {
