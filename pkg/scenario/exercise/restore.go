@@ -56,7 +56,7 @@ func (l *Lab) restore(ctx context.Context, before, now *baseline.Baseline, diffe
 	if err := l.mayRestore(difference); err != nil {
 		return err
 	}
-	if err := unmoved(ctx, reach, now, ref); err != nil {
+	if err := unmovedFrom(ctx, reach, now.Get(ref), ref); err != nil {
 		return err
 	}
 	if difference.Kind == baseline.Created {
@@ -98,10 +98,9 @@ func (l *Lab) mayRestore(difference baseline.Difference) error {
 	return object.MayTouch(l.LedgerNamespace)
 }
 
-// unmoved refuses an object that was made anew after the snapshot now was taken, and a node with taints that are Kubernetes' own: snapshots do
+// unmovedFrom refuses an object that was made anew since it was seen in a snapshot, and a node with taints that are Kubernetes' own: snapshots do
 // not keep these, and they would go with the rest of the list.
-func unmoved(ctx context.Context, reach dynamic.ResourceInterface, now *baseline.Baseline, ref scenario.Ref) error {
-	seen := now.Get(ref)
+func unmovedFrom(ctx context.Context, reach dynamic.ResourceInterface, seen map[string]any, ref scenario.Ref) error {
 	if seen == nil {
 		return nil // it is gone, and is made again
 	}
