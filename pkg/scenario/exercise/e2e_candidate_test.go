@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -77,35 +76,20 @@ func TestE2ECandidateLeavesThings(t *testing.T) {
 		t.Errorf("%+v, %v", report, err)
 	}
 	told, err := lab.Leftovers(t.Context(), "")
-	if err != nil || len(told) != 5 {
+	if err != nil || len(told) != 1 { // the node: what is in a namespace that stood before may be others'
 		t.Errorf("%+v, %v", told, err)
 	}
 	ending, err := lab.End(t.Context(), "", EndOptions{Restore: true})
-	if err != nil || len(ending.Restored) != 4 || len(ending.Left) != 2 {
+	if err != nil || len(ending.Restored) != 1 || len(ending.Left) != 5 {
 		t.Fatalf("%+v, %v", ending, err)
 	}
-	for _, left := range ending.Left {
-		switch left.Difference.Ref.Kind {
-		case "Secret":
-			if !strings.Contains(left.Why, "as it is a secret") || !strings.Contains(left.ByHand, "apply Secret password -n "+old) {
-				t.Errorf("%+v", left)
-			}
-		case "PriorityClass": // which anybody may have made
-			if !strings.Contains(left.Why, "it is left to you") || left.ByHand != "kubectl delete PriorityClass.v1.scheduling.k8s.io "+old {
-				t.Errorf("%+v", left)
-			}
-		default:
+	for _, left := range ending.Left { // which anybody may have made, or changed
+		if !strings.Contains(left.Why, "it is left to you") || !strings.Contains(left.ByHand, left.Difference.Ref.Name) {
 			t.Errorf("%+v", left)
 		}
 	}
-	for _, name := range []string{"kept", "changed", "deleted"} {
-		one, err := maps.Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil || one.Labels["team"] != "a" || one.Data["a"] != "1" || one.Data["b"] != "2" || len(one.Data) != 2 {
-			t.Errorf("%s: %+v, %v", name, one, err)
-		}
-	}
-	if _, err := maps.Get(t.Context(), "created", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Error(err)
+	if one, err := maps.Get(t.Context(), "created", metav1.GetOptions{}); err != nil {
+		t.Errorf("it may be somebody's: %+v, %v", one, err)
 	}
 	after, err := lab.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
 	if _, left := after.Labels[label]; err != nil || left {
