@@ -24,7 +24,7 @@ func (s *site) trainer() string {
 	s.Helper()
 	out, err := exec.Command("../../test/cluster/trainer").Output()
 	if err != nil {
-		s.Skipf("no sample workload: %v", err)
+		s.Fatalf("no sample workload: %v; test/cluster/trainer loads it", err)
 	}
 	return strings.TrimSpace(string(out))
 }
@@ -191,7 +191,7 @@ func TestALabsFaultOfOneNode(t *testing.T) {
 	s := newSite(t)
 	nodes, err := s.cluster.Client.CoreV1().Nodes().List(s.Context(), metav1.ListOptions{})
 	if err != nil || len(nodes.Items) < 2 {
-		t.Skipf("%v: it takes two nodes", err)
+		t.Fatalf("%v: it takes two nodes: start the cluster with NODES=2", err)
 	}
 	bad, good := nodes.Items[0].Name, nodes.Items[1].Name
 	shim := s.shim(cudafault.Fault{XID: 79, Scope: cudafault.Scope{Nodes: []string{bad}}})

@@ -290,7 +290,7 @@ func TestE2ETaintAndCordon(t *testing.T) {
 	}
 	node := &nodes.Items[len(nodes.Items)-1]
 	if len(node.Spec.Taints) > 0 || node.Spec.Unschedulable {
-		t.Skip("the node is not as it should be: another test works on it")
+		t.Fatal("the node is not as it should be: another test works on it; run the packages one after the other (-p 1)")
 	}
 	l.patch("nodes", node.Name, `{"spec":{"unschedulable":true,"taints":[{"key":"example.com/`+l.namespace+`","effect":"PreferNoSchedule"}]}}`)
 	t.Cleanup(func() {
