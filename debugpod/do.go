@@ -3,6 +3,8 @@ package debugpod
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -71,6 +73,14 @@ func (s *Session) do(ctx context.Context, req node.Request, each func(node.Answe
 // prepare returns the command that brings the request to the helper, and its standard input.
 func (s *Session) prepare(req node.Request) (command []string, input []byte, err error) {
 	req.Protocol, req.Run = node.Protocol, s.pod.Labels[LabelRun]
+	if s.inside {
+		input, err = req.Encode()
+		command = []string{node.Program, "stdin"}
+		if sum := sha256.Sum256(s.helper); !s.any {
+			command = append(command, hex.EncodeToString(sum[:]))
+		}
+		return command, input, err
+	}
 	if s.uploaded {
 		input, err = req.Encode()
 		return runCommand(directories), input, err

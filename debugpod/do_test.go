@@ -3,6 +3,8 @@ package debugpod
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -85,6 +87,34 @@ func TestDoUploadsOnce(t *testing.T) {
 	}
 	if !slices.Equal(how, []bool{true, false, false}) {
 		t.Errorf("uploads: %v", how)
+	}
+}
+
+// To an image of ours nothing is streamed, and its helper is told which one it must be.
+func TestDoWithHelperInImage(t *testing.T) {
+	session := testSession(t, nil)
+	session.inside = true
+	sum := sha256.Sum256(session.helper)
+	session.runner.Execer = execFunc(func(ctx context.Context, command []string, s Streams) error {
+		if want := []string{"/gpu-fault-node", "stdin", hex.EncodeToString(sum[:])}; !slices.Equal(command, want) {
+			t.Errorf("command %q, wanted %q", command, want)
+		}
+		return node.Serve(ctx, s.In, s.Out, node.Host{Root: t.TempDir(), Proc: t.TempDir()})
+	})
+	for range 2 {
+		if _, err := session.Inspect(t.Context(), node.Inspect{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	session.any = true
+	session.runner.Execer = execFunc(func(ctx context.Context, command []string, s Streams) error {
+		if !slices.Equal(command, []string{"/gpu-fault-node", "stdin"}) {
+			t.Errorf("to undo another build's run: command %q", command)
+		}
+		return node.Serve(ctx, s.In, s.Out, node.Host{Root: t.TempDir(), Proc: t.TempDir()})
+	})
+	if _, err := session.Inspect(t.Context(), node.Inspect{}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -23,9 +23,44 @@ func (s *Session) Inspect(ctx context.Context, what node.Inspect) (*node.Info, e
 // proven, which with an error is a part of what was asked for, from the first record on. Without an error, every record was read
 // back from the kernel log, in the order in which they were given.
 func (s *Session) WriteKmsg(ctx context.Context, what node.WriteKmsg, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+	return s.write(ctx, node.Request{WriteKmsg: &what}, len(what.Records), each)
+}
+
+// BuildModule has the kernel module built in the debug pod for the node's kernel. Nothing is loaded.
+func (s *Session) BuildModule(ctx context.Context, what node.BuildModule) (*node.BuiltModule, error) {
+	answer, err := s.Do(ctx, node.Request{BuildModule: &what}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Built == nil {
+		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
+	}
+	return answer.Built, nil
+}
+
+// WriteModule is WriteKmsg through the kernel module, which is loaded for it. It is unloaded again when there is no error, and with a
+// *node.Error but for CodeStays; with any other error it may still be loaded: RemoveModule unloads it.
+func (s *Session) WriteModule(ctx context.Context, what node.WriteModule, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+	return s.write(ctx, node.Request{WriteModule: &what}, len(what.Records), each)
+}
+
+// RemoveModule has the kernel module unloaded if the pod's run had loaded it.
+func (s *Session) RemoveModule(ctx context.Context) (*node.RemovedModule, error) {
+	answer, err := s.Do(ctx, node.Request{RemoveModule: &node.RemoveModule{}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Removed == nil {
+		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
+	}
+	return answer.Removed, nil
+}
+
+// write has records written, and gathers their proofs.
+func (s *Session) write(ctx context.Context, req node.Request, records int, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
 	var proven []node.WrittenKmsg
 	var wrong error
-	_, err := s.Do(ctx, node.Request{WriteKmsg: &what}, func(a node.Answer) {
+	_, err := s.Do(ctx, req, func(a node.Answer) {
 		for _, w := range a.Written {
 			if last := len(proven) - 1; w.Record != len(proven) || last >= 0 && w.Sequence <= proven[last].Sequence {
 				wrong = fmt.Errorf("the helper's proofs are out of order: record %d with sequence %d after %d records", w.Record, w.Sequence, len(proven))
@@ -42,8 +77,8 @@ func (s *Session) WriteKmsg(ctx context.Context, what node.WriteKmsg, each func(
 		return proven, err
 	case wrong != nil:
 		return proven, wrong
-	case len(proven) != len(what.Records):
-		return proven, fmt.Errorf("%w: only %d of %d records are proven", ErrOutputLost, len(proven), len(what.Records))
+	case len(proven) != records:
+		return proven, fmt.Errorf("%w: only %d of %d records are proven", ErrOutputLost, len(proven), records)
 	}
 	return proven, nil
 }

@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
 // DefaultImage has what a debug pod needs, a shell with head, wc and chmod, and lies on a registry without pull limits.
@@ -52,6 +54,10 @@ type Spec struct {
 	Image       string            // DefaultImage when empty
 	PullPolicy  corev1.PullPolicy // IfNotPresent when empty
 	PullSecrets []string
+	// HasHelper says that the image is ours, and has the helper inside: it has no shell, and nothing is streamed to it.
+	HasHelper bool
+	// AnyHelper takes the image's helper also when it is another build's that speaks the same protocol: to undo what that build did.
+	AnyHelper bool
 	// Deadline is how long the pod lives at most, though nobody deletes it: 10 minutes when zero. Counted in whole seconds.
 	Deadline time.Duration
 	// Memory is the limit of its memory: 128Mi when empty.
@@ -115,9 +121,7 @@ func (s Spec) container(deadline int64) corev1.Container {
 		Name:            containerName,
 		Image:           s.image(),
 		ImagePullPolicy: s.pullPolicy(),
-		// It only keeps the container alive: all work is done by exec. `wait` can be interrupted by a signal, sleep cannot
-		// when it has PID 1.
-		Command: []string{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", deadline)},
+		Command:         s.stayAlive(deadline),
 		SecurityContext: &corev1.SecurityContext{
 			Privileged: new(true),
 			RunAsUser:  new(int64(0)), // whatever the image says
@@ -131,6 +135,15 @@ func (s Spec) container(deadline int64) corev1.Container {
 		},
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
+}
+
+// stayAlive only keeps the container alive, for some seconds: all work is done by exec.
+func (s Spec) stayAlive(seconds int64) []string {
+	if s.HasHelper {
+		return []string{node.Program, "wait", fmt.Sprint(seconds)}
+	}
+	// `wait` can be interrupted by a signal, sleep cannot when it has PID 1.
+	return []string{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", seconds)}
 }
 
 func resources(cpu, memory string) corev1.ResourceList {

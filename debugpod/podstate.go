@@ -115,7 +115,8 @@ func ended(pod *corev1.Pod, status *corev1.ContainerStatus) *StartError {
 	case strings.Contains(message, "exec format error"):
 		e.Hint = fmt.Sprintf("image %s is for another architecture than the node: choose another with --image", pod.Spec.Containers[0].Image)
 	case strings.Contains(message, `"sh"`):
-		e.Hint = fmt.Sprintf("image %s has no shell: choose one that has, with --image", pod.Spec.Containers[0].Image)
+		e.Hint = fmt.Sprintf("image %s has no shell: choose one that has, with --image; where it is one of `kubectl gpu-fault image`, it was made by another build: make it anew",
+			pod.Spec.Containers[0].Image)
 	}
 	return e
 }

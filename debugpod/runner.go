@@ -56,7 +56,7 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 		return nil, context.Cause(ctx)
 	}
 	pod := Pod(spec)
-	session := &Session{runner: r, pod: pod, node: spec.Node, helper: program}
+	session := &Session{runner: r, pod: pod, node: spec.Node, helper: program, inside: spec.HasHelper, any: spec.AnyHelper}
 	timeout := r.StartTimeout
 	if timeout <= 0 {
 		timeout = defaultStartTimeout

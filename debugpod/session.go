@@ -24,6 +24,8 @@ type Session struct {
 	pod    *corev1.Pod
 	node   string
 	helper []byte
+	// inside: the image has the helper, so that it need not be brought.
+	inside, any bool // any: whichever helper it is
 	// uncertain: nobody knows whether the pod was made.
 	uncertain bool
 

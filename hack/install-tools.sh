@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Installs, on Debian and as root, what the build and the tests need beside Go and is not there; elsewhere it says what that is.
+# Kernels, their headers and compilers are not installed: test/kmod/fetch unpacks them.
 set -euo pipefail
 missing=()
 while read -r tool packages; do
@@ -14,7 +15,13 @@ musl-gcc musl-tools
 strace strace
 shellcheck shellcheck
 busybox busybox
+qemu-system-x86_64 qemu-system-x86
+cpio cpio
+zsh zsh
+fish fish
 TOOLS
+# It has no program.
+[ -s /usr/share/bash-completion/bash_completion ] || missing+=(bash-completion)
 [ ${#missing[@]} -gt 0 ] || exit 0
 read -ra packages <<<"${missing[*]}"
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

@@ -1,8 +1,10 @@
 #!/bin/sh
 # Makes docs/doctor.png, and doctor-dark.png and doctor-phone.png beside it: what `kubectl gpu-fault doctor --html` shows of a snapshot. It
-# needs chromium and python3, no cluster and no network.
+# needs chromium and python3, no cluster and no network. With a page that exists, such as the one of `scenario grade --html`, it makes NAME.png
+# of that.
 #
 #   hack/screenshot.sh [SNAPSHOT.txtar | BUNDLE] [FOLDER]
+#   hack/screenshot.sh PAGE.html [FOLDER]
 set -eu
 cd "$(dirname "$0")/.."
 what=${1:-pkg/doctor/testdata/positive/runtime-two-containerds.txtar}
@@ -14,7 +16,19 @@ chromium=$(command -v chromium || command -v chromium-browser || command -v goog
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
+shoot() { # NAME WIDTH,HEIGHT PAGE [FLAG...]
+	name=$1 size=$2 page=$3
+	shift 3
+	"$chromium" --headless=new --no-sandbox --disable-gpu --hide-scrollbars --allow-file-access-from-files --user-data-dir="$tmp/profile" \
+		--window-size="$size" --screenshot="$docs/$name" "$@" "file://$tmp/$page" >/dev/null 2>&1
+	echo "$docs/$name"
+}
 case $what in
+*.html)
+	cp "$what" "$tmp/page.html"
+	shoot "$(basename "$what" .html).png" 1080,1180 page.html
+	exit
+	;;
 *.txtar)
 	mkdir "$tmp/snapshot"
 	python3 - "$what" "$tmp/snapshot" <<'PYTHON'
@@ -45,13 +59,6 @@ go run ./cmd/kubectl-gpu_fault doctor --from-bundle "$what" --html "$tmp/page.ht
 # A window of chromium is at least 500 pixels wide; a frame is as narrow as a phone.
 echo '<body style="margin:0"><iframe src="page.html" width="390" height="1688" style="border:0"></iframe></body>' >"$tmp/phone.html"
 
-shoot() { # NAME WIDTH,HEIGHT PAGE [FLAG...]
-	name=$1 size=$2 page=$3
-	shift 3
-	"$chromium" --headless=new --no-sandbox --disable-gpu --hide-scrollbars --allow-file-access-from-files --user-data-dir="$tmp/profile" \
-		--window-size="$size" --screenshot="$docs/$name" "$@" "file://$tmp/$page" >/dev/null 2>&1
-	echo "$docs/$name"
-}
 shoot doctor.png 1280,1500 page.html
 shoot doctor-dark.png 1280,1500 page.html --blink-settings=preferredColorScheme=0
 shoot doctor-phone.png 390,1688 phone.html

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The crash matrix (test/crash): kills the built plugin at every step, and what it depends on, and counts how often everything is as it
-# was before. The last line is `restored A of B`; the exit code is 1 when A is less than B. Arguments go to test/crash: -group, -only.
+# was before. The last line is `restored A of B`; the exit code is 1 when A is less than B. Arguments go to test/crash: -group, -only, -exercises.
 #   NODES=4        of the cluster that it starts for itself, side by side with others, and takes down (default 6)
 #   CRASH_STATE=F  the state folder of a running cluster of ours to use in its place
 #   PLUGIN=F       the plugin to test (default bin/kubectl-gpu_fault)

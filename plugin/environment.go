@@ -18,7 +18,7 @@ const environmentPrefix = "KUBECTL_GPU_FAULT_"
 // settable are the flags that a variable may set: how a site's clusters are reached by the debug pods. What aims, widens or
 // confirms a fault must be typed; a variable that is forgotten in a shell must not do it.
 func settable() []string {
-	return []string{"image", "image-pull-policy", "image-pull-secret", "ledger-namespace", "parallel", "timeout"}
+	return []string{"builder-image", "image", "image-pull-policy", "image-pull-secret", "ledger-namespace", "parallel", "timeout"}
 }
 
 // aboutEnvironment is what help says about the variables.

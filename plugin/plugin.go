@@ -18,6 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/faults"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/image"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/rbac"
@@ -77,6 +78,7 @@ Nothing has to be installed in the cluster: what a fault needs on a node comes i
 		faults.NewListCommand(connection, streams),
 		faults.NewRevertCommand(connection, streams),
 		faults.NewLeftoversCommand(connection, streams),
+		image.NewCommand(streams),
 		rbac.NewCommand(connection, streams),
 		version.NewCommand(connection, streams),
 		completion.NewCommand(streams),

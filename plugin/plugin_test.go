@@ -34,7 +34,8 @@ func TestHelpSpeaksKubectl(t *testing.T) {
 		{[]string{"xid", "--help"}, []string{"\n  kubectl gpu-fault xid CODE", "--count", "\n  replay "}},
 		{[]string{"revert", "--help"}, []string{"\n  kubectl gpu-fault revert (RUN...", "--node"}},
 		{[]string{"xid", "replay", "--help"}, []string{"\n  kubectl gpu-fault xid replay FILE", "--speed"}},
-		{[]string{"rbac", "--help"}, []string{"--user strings", "here not the kubeconfig's user", "name all of them each time", "-n NAMESPACE"}},
+		{[]string{"rbac"}, []string{"\n  xid ", "\n  leftovers ", "root on every node", "\n  print "}},
+		{[]string{"rbac", "print", "--help"}, []string{"--user strings", "here not the kubeconfig's user", "name all of them each time", "-n NAMESPACE"}},
 	} {
 		out, _, err := execute(t, test.args...)
 		if err != nil {
@@ -180,8 +181,12 @@ func TestUsageErrors(t *testing.T) {
 		"xid 79 n --count x":                `--count "x": give a whole number`,
 		"xid list a b":                      "xid list takes one word and no more, as in: kubectl gpu-fault xid list nvlink",
 		"xid explain":                       "xid explain needs a code, as in: kubectl gpu-fault xid explain 79",
-		"rbac":                              "rbac needs one fault, as in: kubectl gpu-fault rbac xid",
+		"rbac print":                        "say for what, as in: kubectl gpu-fault rbac print --for xid,doctor; there are: xid, runtime",
+		"rbac print xid":                    "rbac print takes no arguments",
 		"rbac foo":                          `no roles for "foo"; there are: xid`,
+		"rbac print --for xid,foo":          `no roles for "foo"; there are: xid`,
+		"rbac print --for xid --api-only":   "--api-only is for doctor",
+		"rbac print --for xid -o wide":      "-o wide: roles are printed as yaml or json",
 		"completion tcsh":                   `no completion for "tcsh"; there are: bash, zsh, fish, powershell`,
 		"list --kubeconfig /nope":           "there is no kubeconfig /nope",
 		"version --kubeconfig /nope":        "there is no kubeconfig /nope (--client does not ask the cluster)",

@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
@@ -36,12 +37,27 @@ func main() {
 	}
 }
 
-// run reads the request from where the argument says: "stdin", "attached" to this executable, or an open file after it "entered" the
-// node. Errors are on standard output already.
+// run reads the request from where the argument says: "stdin", which may say too which SHA-256 the helper must have, "attached" to this
+// executable, or an open file after it "entered" the node. "wait SECONDS" only keeps a container alive. Errors are on standard output already.
 func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "stdin":
 		return node.Serve(ctx, os.Stdin, os.Stdout, node.DebugPod())
+	case len(args) == 2 && args[0] == "stdin":
+		if failure := node.CheckProgram("/proc/self/exe", args[1]); failure != nil {
+			return refuse(failure.Code, failure.Message)
+		}
+		return node.Serve(ctx, os.Stdin, os.Stdout, node.DebugPod())
+	case len(args) == 2 && args[0] == "wait":
+		seconds, err := strconv.ParseUint(args[1], 10, 31)
+		if err != nil {
+			return refuse(node.CodeBadRequest, "wait wants a number of seconds")
+		}
+		select {
+		case <-time.After(time.Duration(seconds) * time.Second):
+		case <-ctx.Done():
+		}
+		return nil
 	case len(args) == 1 && args[0] == "attached":
 		exe, err := os.Open("/proc/self/exe")
 		if err != nil {
@@ -62,7 +78,7 @@ func run(ctx context.Context, args []string) error {
 		defer func() { _ = request.Close() }()
 		return node.ServeEntered(ctx, request, os.Stdin, os.Stdout, node.Entered())
 	default:
-		return refuse(node.CodeBadRequest, "this is a part of kubectl gpu-fault, which runs it: usage: gpu-fault-node stdin|attached")
+		return refuse(node.CodeBadRequest, "this is a part of kubectl gpu-fault, which runs it: usage: gpu-fault-node stdin|attached|wait")
 	}
 }
 

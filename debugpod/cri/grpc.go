@@ -1,19 +1,19 @@
 package cri
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
 )
 
 // maxResponse is how large an answer may be, in bytes: gRPC's own limit in the kubelet.
@@ -39,21 +39,19 @@ func (e *Error) Is(target error) bool {
 	return target == ErrNotLoaded && e.Code == unimplemented && strings.HasPrefix(e.Message, "unknown service")
 }
 
-// client makes calls over one connection.
-type client struct{ transport *http.Transport }
+// client makes calls over one connection, one after the other.
+type client struct {
+	conn net.Conn
+	wire *wire
+}
 
-// dial does not connect yet. gRPC is HTTP/2 without TLS, and with prior knowledge: nobody upgrades.
-func dial(socketPath string) client {
-	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true)
-	return client{&http.Transport{
-		Protocols:              &protocols,
-		DisableCompression:     true,
-		MaxResponseHeaderBytes: 64 << 10,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialUnix(ctx, socketPath)
-		},
-	}}
+// dial connects. gRPC is HTTP/2 without TLS, and with prior knowledge: nobody upgrades.
+func dial(ctx context.Context, socketPath string) (*client, error) {
+	conn, err := dialUnix(ctx, socketPath)
+	if err != nil {
+		return nil, err
+	}
+	return &client{conn: conn, wire: newWire(conn)}, nil
 }
 
 // dialUnix connects also where the path is longer than the 107 bytes that an address holds, as below /proc/1/root it may become.
@@ -71,77 +69,79 @@ func dialUnix(ctx context.Context, socketPath string) (net.Conn, error) {
 	return dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(socketPath)))
 }
 
-func (c client) close() { c.transport.CloseIdleConnections() }
+func (c *client) close() { _ = c.conn.Close() }
 
-// call makes one call without streams, and returns the message of the answer.
-func (c client) call(ctx context.Context, method string, message []byte) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/"+service+"/"+method, bytes.NewReader(frame(message)))
+// call makes one call without streams, and returns the message of the answer. After an error the connection is of no use.
+func (c *client) call(ctx context.Context, method string, message []byte) ([]byte, error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	res, err := c.exchange(method, message)
+	if err != nil && ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if err != nil {
+		return nil, fmt.Errorf("%s: %w", method, err)
+	}
+	if code := res.header[":status"]; code != "200" || !strings.HasPrefix(res.header["content-type"], "application/grpc") {
+		return nil, fmt.Errorf("what listens there speaks no gRPC (HTTP %s)", code)
+	}
+	if err := status(method, res.header); err != nil {
 		return nil, err
 	}
-	req.Header.Set("Content-Type", "application/grpc")
-	req.Header.Set("Te", "trailers")
-	req.Header.Set("User-Agent", "kubectl-gpu-fault")
-	res, err := c.transport.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode != http.StatusOK || !strings.HasPrefix(res.Header.Get("Content-Type"), "application/grpc") {
-		return nil, fmt.Errorf("what listens there speaks no gRPC (HTTP %s)", res.Status)
-	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxResponse+1))
-	if err != nil {
-		return nil, fmt.Errorf("%s: read the answer: %w", method, err)
-	}
-	if len(body) > maxResponse {
-		return nil, fmt.Errorf("%s: the answer is larger than %d bytes", method, maxResponse)
-	}
-	// An answer without a message has its status in the headers.
-	if err := status(method, res.Trailer, res.Header); err != nil {
-		return nil, err
-	}
-	message, err = unframe(body)
-	if err != nil {
+	if message, err = unwrap(res.body); err != nil {
 		return nil, fmt.Errorf("%s: %w", method, err)
 	}
 	return message, nil
 }
 
-// status is the call's outcome, which comes after the message.
-func status(method string, places ...http.Header) error {
-	for _, place := range places {
-		text := place.Get("Grpc-Status")
-		if text == "" {
-			continue
+func (c *client) exchange(method string, message []byte) (*response, error) {
+	if c.wire.stream == 0 {
+		if err := c.wire.open(); err != nil {
+			return nil, err
 		}
-		code, err := strconv.Atoi(text)
-		if err != nil {
-			return fmt.Errorf("%s: %q is no status of gRPC", method, text)
-		}
-		if code == 0 {
-			return nil
-		}
-		said := place.Get("Grpc-Message")
-		if plain, err := url.PathUnescape(said); err == nil {
-			said = plain
-		}
-		return &Error{Method: method, Code: code, Message: said}
 	}
-	return fmt.Errorf("%s: the answer broke off", method)
+	fields := []hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "localhost"},
+		{Name: ":path", Value: "/" + service + "/" + method},
+		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"}, {Name: "user-agent", Value: "kubectl-gpu-fault"},
+	}
+	if err := c.wire.ask(fields, wrap(message)); err != nil {
+		return nil, err
+	}
+	return c.wire.answer(maxResponse + prefix)
+}
+
+// status is the call's outcome. It comes after the message; in an answer without a message it is in the headers.
+func status(method string, header map[string]string) error {
+	text, ok := header["grpc-status"]
+	if !ok {
+		return fmt.Errorf("%s: the answer broke off", method)
+	}
+	code, err := strconv.Atoi(text)
+	if err != nil {
+		return fmt.Errorf("%s: %q is no status of gRPC", method, text)
+	}
+	if code == 0 {
+		return nil
+	}
+	said := header["grpc-message"]
+	if plain, err := url.PathUnescape(said); err == nil {
+		said = plain
+	}
+	return &Error{Method: method, Code: code, Message: said}
 }
 
 // A message is sent behind one byte, which is 1 when it is compressed, and its length in four bytes.
 const prefix = 5
 
-func frame(message []byte) []byte {
+func wrap(message []byte) []byte {
 	framed := make([]byte, prefix, prefix+len(message))
 	binary.BigEndian.PutUint32(framed[1:], uint32(len(message)))
 	return append(framed, message...)
 }
 
-// unframe returns the one message of an answer.
-func unframe(body []byte) ([]byte, error) {
+// unwrap returns the one message of an answer.
+func unwrap(body []byte) ([]byte, error) {
 	switch {
 	case len(body) < prefix:
 		return nil, errors.New("the answer has no message")

@@ -108,6 +108,8 @@ type Status struct {
 type Restore struct {
 	Files   []File   `json:"files"` // of the ledger
 	Service *Service `json:"service,omitempty"`
+	// Overwrite also puts back what somebody has changed meanwhile, where the node still has the content of before.
+	Overwrite bool `json:"overwrite,omitempty"`
 	// Forget removes what is left of a restore whose result has arrived: its record. Until then a repeated Restore gives the same result,
 	// as the restart of the container runtime, which a restore may need, cuts the connection on which the result comes.
 	Forget bool `json:"forget,omitempty"`
@@ -142,6 +144,8 @@ const (
 type RestoredFile struct {
 	Path    string  `json:"path"`
 	Outcome Outcome `json:"outcome"`
+	// Overwritten is whether it held somebody else's content, which is gone: it was asked for.
+	Overwritten bool `json:"overwritten,omitempty"`
 	// SameMeta is whether also mode, owner, times and extended attributes are as before.
 	SameMeta bool `json:"sameMeta,omitempty"`
 	// Now is the content that was left, when it was superseded, for a three-way report; nil when the file was deleted or is larger than
@@ -155,7 +159,7 @@ type RestoredFile struct {
 
 // Leftover is something of ours, or of another fault injector, that lies on a node.
 type Leftover struct {
-	Kind   string  `json:"kind"`             // record, boot-unit, dead-man, prepared-file, foreign
+	Kind   string  `json:"kind"`             // record, boot-unit, dead-man, prepared-file, kernel-module, foreign
 	Path   string  `json:"path"`             // or "pid 4711"
 	Run    string  `json:"run,omitempty"`    // whose it is
 	Status *Status `json:"status,omitempty"` // of a record
@@ -171,5 +175,6 @@ const (
 	LeftoverBootUnit = "boot-unit"
 	LeftoverDeadMan  = "dead-man"
 	LeftoverPrepared = "prepared-file"
+	LeftoverModule   = "kernel-module"
 	LeftoverForeign  = "foreign"
 )

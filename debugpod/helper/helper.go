@@ -5,24 +5,23 @@
 package helper
 
 import (
-	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"strings"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // built has the README too, as a pattern that matches nothing does not compile.
 //
-//go:embed [Rg]*.[mg][dz]
+//go:embed [Rg]*.[mz][ds]*
 var built embed.FS
 
-const prefix, suffix = "gpu-fault-node-linux-", ".gz"
+const prefix, suffix = "gpu-fault-node-linux-", ".zst"
 
 // For returns the program for Linux on an architecture as Go and Kubernetes call it: amd64, arm64.
 func For(arch string) ([]byte, error) { return load(built, arch) }
@@ -46,11 +45,12 @@ func load(files fs.FS, arch string) ([]byte, error) {
 }
 
 func unpack(packed []byte) ([]byte, error) {
-	r, err := gzip.NewReader(bytes.NewReader(packed))
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(r)
+	defer r.Close()
+	return r.DecodeAll(packed, nil)
 }
 
 func missing(files fs.FS, arch string) error {

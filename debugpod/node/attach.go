@@ -3,8 +3,10 @@ package node
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"io"
+	"os"
 )
 
 // The end of an executable that carries its request: the executable, the request, and then the footer: the SHA-256 of both,
@@ -57,6 +59,24 @@ func detach(exe io.ReaderAt, size int64) ([]byte, error) {
 	}
 	raw := make([]byte, request)
 	return raw, readFull(exe, raw, int64(helper))
+}
+
+// CheckProgram is whether a helper that came in an image is the one that the client carries. want is its SHA-256 in hexadecimal.
+func CheckProgram(path, want string) *Error {
+	file, err := os.Open(path)
+	if err != nil {
+		return errorf(CodeOtherHelper, "read the helper's own file: %v", err)
+	}
+	defer func() { _ = file.Close() }()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return errorf(CodeOtherHelper, "read the helper's own file: %v", err)
+	}
+	if got := hex.EncodeToString(hash.Sum(nil)); got != want {
+		return errorf(CodeOtherHelper, "the image has another node helper than this build of kubectl gpu-fault (SHA-256 %.12s, wanted %.12s): "+
+			"its tag was moved, or it is of another build; make it anew with kubectl gpu-fault image push or save, or name it by its digest", got, want)
+	}
+	return nil
 }
 
 func readFull(r io.ReaderAt, into []byte, at int64) error {

@@ -3,6 +3,8 @@ package node
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -14,6 +16,22 @@ func attached(t testing.TB) []byte {
 		t.Fatal(err)
 	}
 	return whole
+}
+
+func TestCheckProgram(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "helper")
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const right = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+	if failure := CheckProgram(path, right); failure != nil {
+		t.Error(failure)
+	}
+	for _, failure := range []*Error{CheckProgram(path, "00"), CheckProgram(path, ""), CheckProgram(path+"no", right)} {
+		if failure == nil || failure.Code != CodeOtherHelper {
+			t.Errorf("another helper was taken: %v", failure)
+		}
+	}
 }
 
 func TestAttached(t *testing.T) {

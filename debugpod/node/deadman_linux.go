@@ -16,7 +16,7 @@ func enterNode(proc string, request []byte) error {
 }
 
 // deadMan does what is asked of a dead man. This process is in the node's own namespaces.
-func deadMan(ctx context.Context, req Request, answers *answers) error {
+func deadMan(ctx context.Context, req Request, here Host, answers *answers) error {
 	host := guard.Node()
 	tell := func(s deadman.Status) error { return answers.send(Answer{DeadMan: &s}) }
 	var last Answer
@@ -31,6 +31,7 @@ func deadMan(ctx context.Context, req Request, answers *answers) error {
 		last.Restored, err = guard.Restore(context.WithoutCancel(ctx), host, req.Run, *req.Restore)
 	case req.Leftovers != nil:
 		last.Leftovers, err = guard.Leftovers(ctx, host, req.Leftovers.Clean, req.Leftovers.Keep)
+		last.Leftovers = append(last.Leftovers, leftModule(here, thisKernel(), req.Leftovers.Clean, req.Leftovers.Keep)...)
 	}
 	if err == nil {
 		return answers.done(last)

@@ -9,6 +9,6 @@ import (
 
 func enterNode(string, []byte) error { return errors.New("only Linux has namespaces") }
 
-func deadMan(_ context.Context, _ Request, answers *answers) error {
+func deadMan(_ context.Context, _ Request, _ Host, answers *answers) error {
 	return answers.fail(errorf(CodeUnsupported, "files are changed on Linux only"))
 }

@@ -13,6 +13,8 @@ const (
 	CodeProtocol Code = "protocol-mismatch"
 	// CodeTruncated: the helper or its request did not arrive whole.
 	CodeTruncated Code = "truncated"
+	// CodeOtherHelper: the image has a helper inside, and it is not the client's.
+	CodeOtherHelper Code = "other-helper"
 	// CodeNoPlace: no directory of the container takes a file and lets it be executed.
 	CodeNoPlace Code = "no-place-to-execute"
 	// CodeDevkmsgOff: the node's kernel.printk_devkmsg is off, so nobody may write to the kernel log.
@@ -43,6 +45,24 @@ const (
 	CodeFile Code = "file-failed"
 	// CodeService: the files are put back, and the service does not come back.
 	CodeService Code = "service-failed"
+	// CodeNoModules: the node's kernel loads no modules at all.
+	CodeNoModules Code = "no-modules"
+	// CodeLoaded: the kernel module is loaded already, by another run or by somebody.
+	CodeLoaded Code = "module-loaded"
+	// CodeUntrusted: the kernel takes only modules with a signature that it trusts, and this one has none.
+	CodeUntrusted Code = "module-untrusted"
+	// CodeVermagic: the module is for another kernel or processor.
+	CodeVermagic Code = "module-vermagic"
+	// CodeNotLoaded: the kernel refused the module for another reason.
+	CodeNotLoaded Code = "module-refused"
+	// CodeNoHeaders: the node has no headers of its kernel.
+	CodeNoHeaders Code = "no-headers"
+	// CodeNoCompiler: the debug pod's image cannot build a module.
+	CodeNoCompiler Code = "no-compiler"
+	// CodeBuild: the module could not be built.
+	CodeBuild Code = "build-failed"
+	// CodeStays: the kernel module could not be unloaded.
+	CodeStays Code = "module-stays"
 	// CodeInterrupted: the client went away, or the helper was told to end. What was written before has been answered.
 	CodeInterrupted Code = "interrupted"
 	// CodeUnsupported: this build of the helper cannot do that, as it is not for Linux.
@@ -50,6 +70,15 @@ const (
 	// CodeInternal: a bug in the helper.
 	CodeInternal Code = "internal"
 )
+
+// BeforeLoad is whether the helper refused before it loaded the kernel module, so that nothing has changed on the node.
+func (c Code) BeforeLoad() bool {
+	switch c {
+	case CodeBadRequest, CodeDevkmsgOff, CodeNoModules, CodeLoaded, CodeUntrusted, CodeVermagic, CodeNotLoaded, CodeNoHeaders, CodeNoCompiler, CodeBuild:
+		return true
+	}
+	return false
+}
 
 func errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}

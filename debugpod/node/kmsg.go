@@ -31,6 +31,8 @@ type kernelLog interface {
 	// write makes one record, with an open file of its own: with kernel.printk_devkmsg=ratelimit, the default, the kernel
 	// drops all but 10 records in 5 seconds of one open file, and reports success.
 	write(data string) error
+	// expected is the record that a reader sees of data.
+	expected(data string) (priority int, text string)
 }
 
 // kmsgReader reads one record with each Read. It returns errOverrun when records were lost, and os.ErrDeadlineExceeded.
@@ -75,7 +77,8 @@ func writeRecords(ctx context.Context, records []KmsgRecord, log kernelLog, send
 		if err := log.write(record.Data); err != nil {
 			return batch.end(errorf(CodeKmsg, "write record %d of %d to the kernel log: %v", i+1, len(records), err))
 		}
-		written, failure := proof.find(record, last, fmt.Sprintf("record %d of %d was written", i+1, len(records)))
+		priority, text := log.expected(record.Data)
+		written, failure := proof.find(priority, text, last, fmt.Sprintf("record %d of %d was written", i+1, len(records)))
 		if failure != nil {
 			return batch.end(failure)
 		}
@@ -98,8 +101,7 @@ type prover struct {
 
 // find reads until the record is there. Records of others in between are passed over. As the next record is written only
 // after this one was found, equal texts are told apart by their order. Failures begin with story.
-func (p *prover) find(record KmsgRecord, written time.Time, story string) (WrittenKmsg, *Error) {
-	priority, text := expected(record.Data)
+func (p *prover) find(priority int, text string, written time.Time, story string) (WrittenKmsg, *Error) {
 	deadline := time.Now().Add(proofTimeout)
 	overrun := false
 	for {

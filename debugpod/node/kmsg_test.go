@@ -33,6 +33,8 @@ func (l *fakeLog) write(data string) error {
 	return nil
 }
 
+func (l *fakeLog) expected(data string) (priority int, text string) { return expected(data) }
+
 func (l *fakeLog) record(data string) {
 	priority, text := expected(data)
 	line := fmt.Sprintf("%d,%d,%d,-;%s\n", priority, l.next, l.next*1000, text)

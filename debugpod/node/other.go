@@ -12,3 +12,9 @@ func openKernelLog(string) (kernelLog, error) {
 }
 
 func hostname(string) (string, error) { return os.Hostname() }
+
+func thisKernel() moduleKernel { return nil } // openKernelLog refuses before it is asked for anything
+
+func mountNode(Host, string) (unmount func() error, err error) {
+	return nil, errors.New("only Linux has namespaces of mounts")
+}

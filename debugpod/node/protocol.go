@@ -16,6 +16,9 @@ import (
 // Protocol is the version of Request and Answer. It changes whenever a field changes its meaning.
 const Protocol = 1
 
+// Program is where the helper is in an image of ours, and how it is started there.
+const Program = "/gpu-fault-node"
+
 // Request asks the helper for exactly one operation.
 type Request struct {
 	Protocol int    `json:"protocol"`
@@ -29,13 +32,16 @@ type Request struct {
 	Restore        *deadman.Restore `json:"restore,omitempty"`
 	Leftovers      *Leftovers       `json:"leftovers,omitempty"`
 	Diagnose       *Diagnose        `json:"diagnose,omitempty"`
+	BuildModule    *BuildModule     `json:"buildModule,omitempty"`
+	WriteModule    *WriteModule     `json:"writeModule,omitempty"`
+	RemoveModule   *RemoveModule    `json:"removeModule,omitempty"`
 }
 
 // Await asks for the run's dead man to be waited for, until it has applied its change, or failed. The client asks again after a restart
 // of the container runtime has cut its connection.
 type Await struct{}
 
-// Leftovers asks for what we and other fault injectors left on the node. With Clean it is removed, but for the records of the runs
+// Leftovers asks for what we and other fault injectors left on the node: files, processes, a kernel module. With Clean it is removed, but for the records of the runs
 // in Keep, and those whose files are not as they were.
 type Leftovers struct {
 	Clean bool     `json:"clean,omitempty"`
@@ -55,7 +61,8 @@ type WriteKmsg struct {
 
 // KmsgRecord is one write(2) to /dev/kmsg, and so one record of the kernel log.
 type KmsgRecord struct {
-	// Data is written as it is: "<4>kernel: NVRM: Xid ...\n". Validate has its rules.
+	// Data is written as it is: "<4>kernel: NVRM: Xid ...\n". Validate has its rules. The kernel module gets it without the priority, and
+	// chooses that itself, as the driver does.
 	Data string `json:"data"`
 	// Delay is waited before the write, counted from the write of the record before it.
 	Delay time.Duration `json:"delay,omitempty"`
@@ -66,13 +73,16 @@ type Answer struct {
 	Protocol int `json:"protocol"`
 
 	Info    *Info         `json:"info,omitempty"`    // to Inspect
-	Written []WrittenKmsg `json:"written,omitempty"` // to WriteKmsg; several answers while it goes on
+	Written []WrittenKmsg `json:"written,omitempty"` // to WriteKmsg and WriteModule; several answers while it goes on
 	Runtime *Runtime      `json:"runtime,omitempty"` // to InspectRuntime
 
 	DeadMan   *deadman.Status    `json:"deadMan,omitempty"`   // to Change and Await; several answers while it goes on
 	Restored  *deadman.Restored  `json:"restored,omitempty"`  // to Restore
 	Leftovers []deadman.Leftover `json:"leftovers,omitempty"` // to Leftovers
 	Diagnosis *Diagnosis         `json:"diagnosis,omitempty"` // to Diagnose
+
+	Built   *BuiltModule   `json:"built,omitempty"`   // to BuildModule
+	Removed *RemovedModule `json:"removed,omitempty"` // to RemoveModule
 
 	Done  bool   `json:"done,omitempty"`
 	Error *Error `json:"error,omitempty"`

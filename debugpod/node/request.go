@@ -77,7 +77,7 @@ func (r Request) operations() int {
 	n := 0
 	for _, asked := range []bool{
 		r.Inspect != nil, r.WriteKmsg != nil, r.InspectRuntime != nil, r.Change != nil, r.Await != nil, r.Restore != nil, r.Leftovers != nil,
-		r.Diagnose != nil,
+		r.Diagnose != nil, r.BuildModule != nil, r.WriteModule != nil, r.RemoveModule != nil,
 	} {
 		if asked {
 			n++
@@ -92,7 +92,7 @@ func (r Request) changesFiles() bool {
 }
 
 func (r Request) validate() error {
-	if r.Change != nil || r.Await != nil || r.Restore != nil {
+	if r.Change != nil || r.Await != nil || r.Restore != nil || r.WriteModule != nil || r.RemoveModule != nil {
 		if err := deadman.ValidRun(r.Run); err != nil {
 			return err
 		}
@@ -106,6 +106,8 @@ func (r Request) validate() error {
 		return r.Restore.Validate()
 	case r.Diagnose != nil:
 		return r.Diagnose.Validate()
+	case r.WriteModule != nil:
+		return r.WriteModule.Validate()
 	}
 	return nil
 }

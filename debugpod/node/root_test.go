@@ -2,7 +2,10 @@ package node
 
 import (
 	"io/fs"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -37,4 +40,30 @@ func TestRootFollowsLinksBelowIt(t *testing.T) {
 	if _, err := fs.Stat(root, "."); err != nil {
 		t.Error(err)
 	}
+}
+
+// FuzzRoot: whatever a node's links say, no name leads out of its root: into the pod, or what the pod runs in.
+func FuzzRoot(f *testing.F) {
+	f.Add("etc/dir/file", "/opt", "../../../..")
+	f.Add("etc/dir/../x", "../../..", "/etc/other")
+	f.Fuzz(func(t *testing.T, name, target, other string) {
+		if runtime.GOOS == "windows" {
+			t.Skip("symbolic links need a privilege on Windows")
+		}
+		dir := t.TempDir()
+		for link, to := range map[string]string{"dir": target, "other": other} {
+			if err := os.MkdirAll(filepath.Join(dir, "etc"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(to, filepath.Join(dir, "etc", link)); err != nil {
+				return // no link can say this
+			}
+		}
+		for _, name := range []string{name, "etc/dir", "etc/other/x", "etc/dir/../other"} {
+			full, err := rootFS(dir).resolve(name)
+			if err == nil && full != dir && !strings.HasPrefix(full, dir+string(filepath.Separator)) {
+				t.Errorf("%q leads to %s, out of %s", name, full, dir)
+			}
+		}
+	})
 }

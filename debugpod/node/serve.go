@@ -94,12 +94,18 @@ func serve(ctx context.Context, read func() ([]byte, *Error), in io.Reader, out 
 		found.fit(MaxAnswer)
 		return answers.done(Answer{Diagnosis: &found})
 	case req.changesFiles():
-		return deadMan(ctx, req, answers)
+		return deadMan(ctx, req, host, answers)
+	case req.BuildModule != nil:
+		built, failure := buildModule(ctx, *req.BuildModule, host)
+		return answers.end(Answer{Built: built}, failure)
+	case req.WriteModule != nil:
+		failure := writeModule(ctx, req.Run, *req.WriteModule, host, thisKernel(), answers.send)
+		return answers.end(Answer{}, failure)
+	case req.RemoveModule != nil:
+		removed, failure := removeModule(req.Run, host, thisKernel())
+		return answers.end(Answer{Removed: removed}, failure)
 	}
-	if failure := writeKmsg(ctx, req.WriteKmsg.Records, host, answers.send); failure != nil {
-		return answers.fail(failure)
-	}
-	return answers.done(Answer{})
+	return answers.end(Answer{}, writeKmsg(ctx, req.WriteKmsg.Records, host, answers.send))
 }
 
 // answers writes the answers' lines.
@@ -122,6 +128,14 @@ func (a *answers) send(answer Answer) error {
 func (a *answers) done(answer Answer) error {
 	answer.Done = true
 	return a.send(answer)
+}
+
+// end is done, or fail where there is a failure.
+func (a *answers) end(last Answer, failure *Error) error {
+	if failure != nil {
+		return a.fail(failure)
+	}
+	return a.done(last)
 }
 
 func (a *answers) fail(failure *Error) error {

@@ -24,7 +24,7 @@ func injectedChecks() []Check {
 			Title: "a fault that this tool injected is in place",
 			Reads: "the records of this tool's runs, what they changed, the lines that they wrote to kernel logs, the pods that carry them",
 			Why: "a run is open, its time is not up, and nothing says that its change is gone. All that is wrong on its nodes, or with its pods, " +
-				"is explained by it; --ignore-injected looks at the cluster as if nobody knew",
+				"is explained by it, and for an exercise all that is wrong in its namespaces; --ignore-injected looks at the cluster as if nobody knew",
 			Explains: []string{"*"}, Sources: []string{"pkg/ledger"}, Run: checkInjected,
 			// Something real may be wrong on the same node at the same time: a run explains only what its kind of fault can lead to.
 			ExplainsAs: map[string][]string{
@@ -32,6 +32,8 @@ func injectedChecks() []Check {
 				"runtime": {"rt.*", "rc.*", "cdi.*", "docker.*", "sec.*", "node.*", "dp.*", "op.*", "gfd.*", "sched.*", "alloc.*", "wl.*", "obs.*",
 					"mig.*", "share.*", "dra.*"},
 				"cuda": {"wl.*", "alloc.*"},
+				// An exercise has its namespaces to itself: what is proven by itself there is what it is about.
+				asScenario: append([]string{"*"}, provenByItself()...),
 			},
 		},
 		{
@@ -54,8 +56,11 @@ func injectedChecks() []Check {
 	})
 }
 
-// asXID is the kind of runs that write lines into kernel logs.
-const asXID = "xid"
+// The faults of runs that explain in ways of their own: lines in kernel logs, and exercises, which have whole namespaces.
+const (
+	asXID      = "xid"
+	asScenario = "scenario"
+)
 
 // isOfGPU is whether a finding is about the GPUs or their driver, which kernel log lines tell of.
 func isOfGPU(f Finding) bool { return f.Layer == LayerHardware || f.Layer == LayerDriver }
@@ -184,6 +189,13 @@ func (f *Facts) injected(run snapshot.Run) Finding {
 		if t.Kind == "Node" {
 			finding.Nodes = append(finding.Nodes, t.Name)
 			finding.Evidence = append(finding.Evidence, f.targetEvidence(t)...)
+		}
+	}
+	if run.Fault == asScenario {
+		return f.exercise(run, finding)
+	}
+	for _, t := range run.Targets {
+		if t.Kind == "Node" {
 			continue
 		}
 		found := f.carriers(run, t)
@@ -195,6 +207,41 @@ func (f *Facts) injected(run snapshot.Run) Finding {
 	}
 	finding.Evidence = finding.Evidence[:min(len(finding.Evidence), 6)]
 	return finding.ForPods(pods...)
+}
+
+// exercise completes the finding of a scenario's run: its namespaces are its own, with all that is in them. Its steps name them many times.
+func (f *Facts) exercise(run snapshot.Run, finding Finding) Finding {
+	slices.Sort(finding.Nodes)
+	finding.Nodes = slices.Compact(finding.Nodes)
+	finding.lab = &lab{nodes: finding.Nodes}
+	for _, t := range run.Targets {
+		namespace := t.Namespace
+		if t.Kind == "Namespace" {
+			namespace = t.Name
+		}
+		if namespace == "" && t.Kind != "Node" {
+			finding.lab.objects = append(finding.lab.objects, Object{Kind: t.Kind, Name: t.Name}.String())
+		}
+		if namespace != "" && !slices.Contains(finding.lab.namespaces, namespace) {
+			finding.lab.namespaces = append(finding.lab.namespaces, namespace)
+		}
+	}
+	var places []Evidence
+	for _, namespace := range finding.lab.namespaces {
+		var pods []string
+		for i := range f.Snapshot.Pods {
+			if pod := &f.Snapshot.Pods[i]; pod.Namespace == namespace {
+				pods = append(pods, pod.Name)
+				finding.pods = append(finding.pods, namespace+"/"+pod.Name)
+			}
+		}
+		if len(pods) > 0 {
+			places = append(places, fieldEvidence(Object{Kind: "Namespace", Name: namespace}, "pods of the exercise", "%s", joined(pods)))
+		}
+	}
+	finding.Evidence = slices.Concat(finding.Evidence[:1], places, finding.Evidence[1:])
+	finding.Evidence = finding.Evidence[:min(len(finding.Evidence), 6)]
+	return finding
 }
 
 // whoseRun says who injected what, where, when, and until when.
@@ -212,15 +259,17 @@ func (f *Facts) whoseRun(run snapshot.Run) string {
 	}
 	const few = 3
 	var where []string
-	for _, t := range run.Targets[:min(len(run.Targets), few)] {
+	for _, t := range run.Targets {
 		name := t.Name
 		if t.Kind != "Node" {
 			name = Object{Kind: t.Kind, Namespace: t.Namespace, Name: t.Name}.String()
 		}
-		where = append(where, name)
+		if !slices.Contains(where, name) {
+			where = append(where, name)
+		}
 	}
-	text += ": " + clip(run.Summary) + " on " + strings.Join(where, ", ")
-	if rest := len(run.Targets) - few; rest > 0 {
+	text += ": " + clip(run.Summary) + " on " + strings.Join(where[:min(len(where), few)], ", ")
+	if rest := len(where) - few; rest > 0 {
 		text += fmt.Sprintf(" and %d more", rest)
 	}
 	return text

@@ -32,7 +32,7 @@ type ownCondition struct {
 func (f *Facts) findOverXIDs() map[string][]snapshot.Run {
 	all := map[string][]snapshot.Run{}
 	for _, run := range f.Runs {
-		if run.Fault != asXID {
+		if run.Fault != asXID && run.Fault != asScenario {
 			continue
 		}
 		if stands, _ := f.runState(run); stands {

@@ -43,6 +43,7 @@ func TestLinesOfRunsThatAreOver(t *testing.T) {
 		want      string // findings: ID and severity
 	}{
 		"the line":                     {log: []node.KernelRecord{ours}, want: "fault.recorded info"},
+		"the line of an exercise":      {log: []node.KernelRecord{ours}, want: "fault.recorded info"},
 		"the line, nobody knows of it": {log: []node.KernelRecord{ours}, options: Options{IgnoreInjected: true}, want: "hw.gpu-lost warning"},
 		"somebody else's line":         {log: []node.KernelRecord{ours, line(900, 12, ourXID79)}, want: "fault.recorded info, hw.gpu-lost warning"},
 		"the driver's line":            {log: []node.KernelRecord{ours, line(900, 4, strings.TrimPrefix(ourXID79, "kernel: "))}, want: "fault.recorded info, hw.gpu-lost warning"},
@@ -66,6 +67,9 @@ func TestLinesOfRunsThatAreOver(t *testing.T) {
 			}
 			s := hwSnapshot(host)
 			s.Runs = []snapshot.Run{closedXID()}
+			if strings.HasSuffix(name, "exercise") {
+				s.Runs[0].Fault = asScenario
+			}
 			if test.condition != nil {
 				s.Nodes[0].Status.Conditions = append(s.Nodes[0].Status.Conditions, *test.condition)
 			}

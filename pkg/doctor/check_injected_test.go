@@ -108,6 +108,101 @@ func TestInjected(t *testing.T) {
 	}
 }
 
+// An exercise has its namespaces to itself: while its run is known, it is the one root of all that is wrong in them, also of what is proven by itself
+// (quotas, images, selectors), and of nothing elsewhere.
+func TestExerciseIsTheOnlyRoot(t *testing.T) {
+	t.Parallel()
+	run := snapshot.Run{
+		ID: "scenario-1", Fault: asScenario, Summary: "exercise x", By: "alice", Phase: "Proven", Created: benchNow().Add(-time.Minute),
+		Targets: []snapshot.Target{{Kind: "Namespace", Name: "team"}, {Kind: "Namespace", Name: "team"}, {Kind: "ConfigMap", Namespace: "team", Name: "c"}, {Kind: "Namespace", Name: "accounts-1"}},
+	}
+	elsewhere := func(b *bench) *bench {
+		for i := range b.Pods {
+			b.Pods[i].Namespace = "other"
+		}
+		for i := range b.Events {
+			b.Events[i].InvolvedObject.Namespace = "other"
+		}
+		for i := range b.Logs {
+			b.Logs[i].Namespace = "other"
+		}
+		return b
+	}
+	for name, make := range map[string]struct {
+		bench func() *bench
+		root  string // when nobody knows of the run
+	}{
+		"quota": {func() *bench {
+			return newBench().node("a", 2).event("ReplicaSet", "train-1", "FailedCreate", `Error creating: pods "train-1-x" is forbidden: exceeded quota: tenant, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=0, limited: requests.nvidia.com/gpu=1`)
+		}, "rbac.quota"},
+		"too many": {func() *bench { return newBench().node("a", 2).pod("p", "", 4) }, "sched.bigger-than-any-node"},
+		"memory": {func() *bench {
+			return newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error")).log("p", "torch.OutOfMemoryError: CUDA out of memory.")
+		}, "wl.cuda-oom"},
+		"exec format": {func() *bench {
+			return newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error")).log("p", "exec /bin/x: exec format error")
+		}, "wl.exec-format"},
+		"one node full": {func() *bench {
+			tied := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": "a"} }
+			return newBench().node("a", 2).node("b", 2).pod("h", "a", 2, tied).pod("p", "", 1, tied)
+		}, "sched.unbalanced"},
+		"on the CPU": {func() *bench { return newBench().node("a", 2).pod("p", "a", 1).head("p", "device: cpu") }, "wl.cpu-mode"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			known := make.bench()
+			known.Runs = []snapshot.Run{run}
+			report := Examine(&known.Snapshot, Options{})
+			if got := runtimeRoots(report); got != "fault.injected" {
+				t.Errorf("the roots are %q\n%s", got, reportLines(report))
+			}
+			if got := runtimeRoots(Examine(&known.Snapshot, Options{IgnoreInjected: true})); got != make.root {
+				t.Errorf("when nobody knows of the run the roots are %q, want %s", got, make.root)
+			}
+			other := elsewhere(make.bench())
+			other.Runs = []snapshot.Run{run}
+			if got := runtimeRoots(Examine(&other.Snapshot, Options{})); got != "fault.injected "+make.root {
+				t.Errorf("of what is wrong elsewhere the roots are %q", got)
+			}
+		})
+	}
+	b := newBench().node("a", 2).pod("p", "a", 1).pod("q", "a", 1)
+	found := NewFacts(&b.Snapshot).injected(run)
+	if len(found.Evidence) != 2 || found.Evidence[1].Text != "p, q" || !strings.HasSuffix(found.Title, "on Namespace team, ConfigMap team/c, Namespace accounts-1") {
+		t.Errorf("%s: %+v", found.Title, found.Evidence)
+	}
+}
+
+// What the driver itself says of a GPU is no exercise's doing.
+func TestExerciseHidesNoHardware(t *testing.T) {
+	t.Parallel()
+	s := gpuCluster(node.Runtime{})
+	s.Hosts = kernelLog(node.KernelRecord{Sequence: 5, Text: xid79, Time: runtimeTime.Add(-time.Minute)})
+	s.Runs = []snapshot.Run{{ID: "scenario-1", Fault: asScenario, Phase: "Proven", Created: runtimeTime, Targets: []snapshot.Target{{Kind: "Node", Name: "gpu-1"}, {Kind: "Namespace", Name: "gpu"}}}}
+	if got := runtimeRoots(Examine(s, Options{})); !strings.Contains(got, "hw.") || !strings.Contains(got, "fault.injected") {
+		t.Errorf("the roots are %q", got)
+	}
+}
+
+// What a node lacks is an exercise's doing when its own RuntimeClass asks for it, for its own pods; and is not when others miss it too, or by another class.
+func TestExerciseOfARuntimeClass(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ namespace, class, want string }{
+		"its own class and pods": {"gpu", "nvidia", "fault.injected"},
+		"pods of others":         {"team", "nvidia", "fault.injected rt.handler-missing"},
+		"another class":          {"gpu", "lab", "fault.injected rt.handler-missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := failsToStart(gpuCluster(node.Runtime{}), sandboxError+`failed to get sandbox runtime: no runtime for "nvidia" is configured`)
+			s.Runs = []snapshot.Run{{ID: "scenario-1", Fault: asScenario, Phase: "Proven", Created: runtimeTime, Targets: []snapshot.Target{{Kind: "Namespace", Name: test.namespace}, {Kind: "RuntimeClass", Name: test.class}}}}
+			if report := Examine(s, Options{}); runtimeRoots(report) != test.want {
+				t.Errorf("the roots are %q, want %q:\n%s", runtimeRoots(report), test.want, reportLines(report))
+			}
+		})
+	}
+}
+
 // An XID that we wrote is proven by the record in the node's kernel log, and is in place no longer when that is gone.
 func TestInjectedXID(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,6 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// NetworkPolicies are not part of a snapshot: where pods fail on the network and no firewall is the cause, they are reported as unknown.
-
 func networkChecks() []Check {
 	pulls := func(id, title, why string, sources ...string) Check {
 		return Check{
@@ -62,6 +60,7 @@ func networkChecks() []Check {
 			Sources: []string{"seed 002"},
 			Run:     checkEgress,
 		},
+		networkPolicyCheck(),
 	}
 }
 
@@ -319,6 +318,7 @@ func checkDNS(f *Facts, r *Result) {
 		return
 	}
 	checkPulls(f, r, "net.dns")
+	policies := f.Missing("api/networkpolicies")
 	for _, pod := range f.onNetwork() {
 		if len(f.failedPulls(pod)) > 0 {
 			continue // the node's DNS, which checkPulls tells
@@ -331,7 +331,9 @@ func checkDNS(f *Facts, r *Result) {
 			}
 			continue
 		}
-		r.Unknown(Object{Kind: "Namespace", Name: pod.Namespace}, "NetworkPolicies are not part of a snapshot: one may keep the pods from their DNS server")
+		if policies != "" {
+			r.Unknown(PodObject(pod), "whether NetworkPolicies keep it from its DNS server: api/networkpolicies: %s", policies)
+		}
 		r.Add(Finding{
 			Title: "names do not resolve inside the pod", Object: PodObject(pod), Nodes: onNode(pod), Confidence: Likely, Evidence: []Evidence{e},
 			Fix: Fix{

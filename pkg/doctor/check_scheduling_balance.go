@@ -52,6 +52,9 @@ func (s *scheduler) unbalanced(full, idle *Node, tied []*corev1.Pod, waits []*co
 			})
 		}
 	}
+	for _, pod := range slices.Concat(waits, tied) {
+		finding.pods = append(finding.pods, pod.Namespace+"/"+pod.Name)
+	}
 	for _, pod := range slices.Concat(waits, tied)[:min(few, len(waits)+len(tied))] {
 		finding.Evidence = append(finding.Evidence, Evidence{
 			Source: PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity", Text: selectorText(pod),

@@ -104,6 +104,17 @@ func (b *bench) log(pod, text string) *bench {
 	return b
 }
 
+// head is the beginning of the container's log, and container the end of another's.
+func (b *bench) head(pod, text string) *bench {
+	b.Logs = append(b.Logs, snapshot.Log{Namespace: "team", Pod: pod, Container: "main", Head: true, Text: text})
+	return b
+}
+
+func (b *bench) container(name, text string) *bench {
+	b.Logs = append(b.Logs, snapshot.Log{Namespace: "team", Pod: "p", Container: name, Text: text})
+	return b
+}
+
 // previous is the log of the container's run before.
 func (b *bench) previous(pod, text string) *bench {
 	b.Logs = append(b.Logs, snapshot.Log{Namespace: "team", Pod: pod, Container: "main", Previous: true, Text: text})
@@ -257,6 +268,11 @@ func TestPending(t *testing.T) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse(cpu)}
 		}
 	}
+	together := func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+			{TopologyKey: "kubernetes.io/hostname", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}},
+		}}}
+	}
 	silent := func(p *corev1.Pod) { p.Status.Conditions, p.Spec.SchedulerName = nil, "volcano" }
 	claims := func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = nil
@@ -271,6 +287,12 @@ func TestPending(t *testing.T) {
 		"a failed pod holds none": {newBench().node("a", 2).pod("h", "a", 2).pod("done", "a", 1, endedBadly("")).pod("p", "", 1), "sched.all-in-use warning, wl.pod-failing error", ""},
 		"ended pods hold nothing": {newBench().node("a", 2).pod("h", "a", 2, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }).pod("p", "", 1, toldByScheduler("")),
 			"sched.waiting info", ""},
+		"free, and tainted": {newBench().node("a", 2).node("b", 2, func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "maintenance", Value: "pending", Effect: corev1.TaintEffectNoSchedule}}
+		}).pod("h", "a", 2).pod("p", "", 1, toldByScheduler("0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint {maintenance: pending}.")),
+			"sched.all-in-use warning", "kubectl taint node b maintenance=pending:NoSchedule- # its GPUs are free"},
+		"free, and not where its like are": {newBench().node("a", 2).node("b", 2).pod("h", "a", 2, together).pod("p", "", 1, together,
+			toldByScheduler("0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match pod affinity rules.")), "sched.unschedulable error", `"topologyKey":"kubernetes.io/hostname"`},
 		"bigger than any":    {newBench().node("a", 2).node("b", 2).pod("p", "", 4), "sched.bigger-than-any-node error", "at most 2 of nvidia.com/gpu"},
 		"fewer healthy":      {newBench().node("a", 0, gives("nvidia.com/gpu", 4, 3)).pod("p", "", 4), "sched.insufficient-gpu error", "nvidia.com/gpu: 4"},
 		"fragmented":         {newBench().node("a", 2).node("b", 2).pod("h", "a", 1).pod("i", "b", 1).pod("p", "", 2), "sched.fragmented warning", "1 of 2 free"},

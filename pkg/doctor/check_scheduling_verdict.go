@@ -351,12 +351,56 @@ func (s *scheduler) full(pod *corev1.Pod, want map[corev1.ResourceName]int64, op
 		})
 		v.fix.Commands = append(v.fix.Commands, command("kubectl -n %s get pod %s -o wide", h.Namespace, h.Pod))
 	}
+	spare := 0
 	for _, n := range big {
 		if len(v.fix.Commands) < most && n.Spec.Unschedulable {
 			v.fix.Commands = append(v.fix.Commands, command("kubectl uncordon %s # it has GPUs, and is cordoned", n.Name))
 		}
+		t := foreignTaint(pod, n)
+		if t == nil || strings.HasPrefix(t.Key, "node-role.kubernetes.io/") || !available(n) || !covers(want, func(name corev1.ResourceName) int64 { return s.free(n, name) }) {
+			continue
+		}
+		if spare++; spare <= few {
+			v.evidence = append(v.evidence, Evidence{Source: n.Object().String() + " .spec.taints, and its GPUs are free", Text: taintText(t)})
+			v.fix.Commands = append(v.fix.Commands, command("kubectl taint node %s %s- # its GPUs are free; only when the taint is not wanted", n.Name, taintText(t)))
+		}
+	}
+	if spare > 0 {
+		v.title += ", and those that are free are on nodes whose taint it does not tolerate"
+		v.fix.Text += " Or take the taint off the nodes that are free, when nothing needs it any more; or let the pod tolerate it."
 	}
 	return v
+}
+
+// placement is a rule of a pod by which the scheduler keeps it off nodes; said is the scheduler's word for it.
+type placement struct {
+	said, rule, field string
+	of                func(*corev1.Pod) any
+}
+
+// keptOffBy is the first such rule that the scheduler's message names; the zero placement when it names none.
+func keptOffBy(message string) placement {
+	affinity := func(pod *corev1.Pod) any { return pod.Spec.Affinity }
+	for _, p := range []placement{
+		{"didn't match pod affinity rules", "the rules of its pod affinity", ".spec.affinity", affinity},
+		{"didn't match pod anti-affinity rules", "the rules of its pod anti-affinity", ".spec.affinity", affinity},
+		{"didn't match pod topology spread constraints", "its topology spread constraints", ".spec.topologySpreadConstraints", func(pod *corev1.Pod) any { return pod.Spec.TopologySpreadConstraints }},
+		{"didn't satisfy existing pods anti-affinity rules", "the anti-affinity rules of other pods", ".metadata.labels, which these select", func(pod *corev1.Pod) any { return pod.Labels }},
+	} {
+		if strings.Contains(message, p.said) {
+			return p
+		}
+	}
+	return placement{}
+}
+
+// quote is the rule as the pod has it.
+func (p placement) quote(pod *corev1.Pod) string {
+	text, err := json.Marshal(p.of(pod))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // otherwise: the GPUs are free; something else stands in the way.
@@ -395,6 +439,12 @@ func (s *scheduler) otherwise(pod *corev1.Pod, message string, roomy []*Node) ve
 		v.fix = Fix{Text: "Lower the pod's other requests, or move pods that need no GPU off the GPU nodes (a taint keeps them away).", Commands: editCommands(pod)}
 	case strings.Contains(strings.ToLower(message), "volume"):
 		return s.volume(pod, message)
+	case keptOffBy(message).rule != "":
+		by := keptOffBy(message)
+		v.id, v.confidence = "sched.unschedulable", Likely
+		v.title = fmt.Sprintf("GPUs are free, and %s keep the pod off their nodes", by.rule)
+		v.evidence = append([]Evidence{fieldEvidence(PodObject(pod), by.field, "%s", by.quote(pod))}, quoteAllocatable(roomy)...)
+		v.fix = Fix{Text: "Change " + by.rule + " where they are not needed: each must hold on one node, together with room for the GPUs.", Commands: editCommands(pod)}
 	case slices.ContainsFunc(insufficient, isOurs):
 		v.id, v.confidence = "sched.insufficient-gpu", Possible
 		v.title = "the scheduler finds too few free GPUs, though the pods that the snapshot holds leave enough"

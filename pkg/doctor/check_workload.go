@@ -39,11 +39,13 @@ func workloadChecks() []Check {
 		{
 			ID: "wl.cpu-mode", Layer: LayerWorkload, Title: "a pod that has a GPU does not use it, or cannot see it",
 			Needs: []Need{NeedAPI, NeedLogs},
-			Reads: "CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES in .spec.containers[].env; logs of GPU pods",
-			Why: "An empty list, -1, void and none hide all GPUs. Without such a variable the program's own words count (\"No CUDA GPUs are available\"): then the runtime may have given it " +
-				"none, which other checks find. Error when the pod fails for it, else a warning.",
+			Reads: "CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES in .spec.containers[].env; logs of GPU pods: their ends, and of some that run the beginnings",
+			Why: "An empty list, -1, void and none hide all GPUs, and so does a list that begins with a number for which the container has no GPU. Without such a variable the program's own words count: " +
+				"that there is no GPU (\"No CUDA GPUs are available\"), or that it computes on the CPU (\"Using device: cpu\", and the words of Lightning, JAX, TensorFlow, XGBoost and others), unless its log tells " +
+				"of CUDA, too. Then the runtime may have given it none, which other checks find; values of ConfigMaps are not looked at. Error when the pod fails for it, else a warning.",
 			Explains: []string{"wl.pod-failing", "wl.idle-holder"},
-			Sources:  []string{"seed 001, scenario 4", "pytorch#18690", "vllm#3019"},
+			Doc:      "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables",
+			Sources:  []string{"seed 001, scenario 4", "pytorch#18690", "vllm#3019", "jax#6805", "thuml/Autoformer#25"},
 			Run:      checkCPUMode,
 		},
 		{

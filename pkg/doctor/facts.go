@@ -32,6 +32,7 @@ type Facts struct {
 	// parts are the pods that belong to a component, and have not ended.
 	parts map[Component][]*corev1.Pod
 	logs  map[string][]*snapshot.Log
+	heads map[string][]*snapshot.Log // beginnings of logs
 
 	// unscheduled is why the scheduler does not place pods, worked out once: see Facts.pending.
 	unscheduled func() []pendingPod
@@ -39,6 +40,8 @@ type Facts struct {
 	siblings func() map[string][]*corev1.Pod
 	// gpuWorkloads are GPU pods that are no components, found once: see Facts.workloads.
 	gpuWorkloads func() []*corev1.Pod
+	// unreachedPods are pods that do not get on because somebody does not answer, found once.
+	unreachedPods func() []unreached
 	// claimants are pods with claims for NVIDIA's devices, found once.
 	claimants func() map[*corev1.Pod]bool
 	// overXIDs are this tool's runs that are over and wrote to kernel logs, by node, found once.
@@ -70,6 +73,7 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 		Snapshot: s, Now: s.Meta.Created,
 		parts: map[Component][]*corev1.Pod{},
 		nodes: map[string]*Node{}, events: map[objectKey][]*corev1.Event{}, pods: map[string]*corev1.Pod{}, logs: map[string][]*snapshot.Log{},
+		heads: map[string][]*snapshot.Log{},
 	}
 	for i := range s.Nodes {
 		n := &Node{Node: &s.Nodes[i], Host: s.Hosts[s.Nodes[i].Name], parts: map[Component][]*corev1.Pod{}}
@@ -114,6 +118,7 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 		slices.SortStableFunc(of, func(a, b *corev1.Event) int { return EventTime(b).Compare(EventTime(a)) })
 	}
 	f.overXIDs = sync.OnceValue(f.findOverXIDs)
+	f.unreachedPods = sync.OnceValue(f.findUnreached)
 	f.siblings, f.gpuWorkloads = sync.OnceValue(f.findSiblings), sync.OnceValue(f.findWorkloads)
 	f.unscheduled, f.startErrors = sync.OnceValue(f.findPending), sync.OnceValue(f.findStartErrors)
 	for i := range s.Logs {
@@ -121,7 +126,11 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 		if snapshot.NoLog(l.Text) {
 			continue
 		}
-		f.logs[l.Namespace+"/"+l.Pod] = append(f.logs[l.Namespace+"/"+l.Pod], l)
+		in := f.logs
+		if l.Head {
+			in = f.heads
+		}
+		in[l.Namespace+"/"+l.Pod] = append(in[l.Namespace+"/"+l.Pod], l)
 	}
 	return f
 }
@@ -143,7 +152,7 @@ func (f *Facts) EventsOf(kind, namespace, name string) []*corev1.Event {
 	return f.events[objectKey{kind, namespace, name}]
 }
 
-// LogsOf returns the logs of a pod's containers.
+// LogsOf returns the ends of the logs of a pod's containers.
 func (f *Facts) LogsOf(pod *corev1.Pod) []*snapshot.Log { return f.logs[pod.Namespace+"/"+pod.Name] }
 
 // Missing returns why evidence with that prefix is not there; empty when nothing of it is missing.
@@ -190,11 +199,7 @@ func (f *Facts) GrepLogs(pod *corev1.Pod, texts ...string) (Evidence, bool) {
 		for line := range strings.Lines(l.Text) {
 			for _, text := range texts {
 				if strings.Contains(line, text) {
-					source := "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container
-					if l.Previous {
-						source += ", its run before"
-					}
-					return Evidence{Source: source, Text: strings.TrimRight(line, "\r\n")}, true
+					return Evidence{Source: logSource(l), Text: strings.TrimRight(line, "\r\n")}, true
 				}
 			}
 		}

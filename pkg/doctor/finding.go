@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -120,8 +122,37 @@ type Finding struct {
 	times []time.Time
 	// failed is when a pod failed last, for a finding that says so: what was over long before is not its cause.
 	failed time.Time
+	// lab is what follows from this one whatever else proves it, for a run that has whole namespaces and nodes to itself; else nil.
+	lab *lab
 	// own says that the pod names a reason of its own, which nothing that is wrong with its node explains.
 	own bool
+}
+
+// lab is what an exercise of this tool has to itself.
+type lab struct {
+	namespaces, nodes []string
+	objects           []string // without a namespace, which it made or changed, as Object.String has them: "RuntimeClass nvidia"
+}
+
+// covers is whether a finding is about something in the lab. What is about no place at all, as a RuntimeClass, may be of the lab too. What a node
+// lacks is the lab's when only its own pods miss it, and they do because of an object of its own.
+func (l *lab) covers(f Finding) bool {
+	foreign := func(pod string) bool {
+		namespace, _, _ := strings.Cut(pod, "/")
+		return !slices.Contains(l.namespaces, namespace)
+	}
+	if len(f.Pods) > 0 && !slices.ContainsFunc(f.Pods, foreign) && slices.ContainsFunc(f.Evidence, func(e Evidence) bool {
+		return slices.ContainsFunc(l.objects, func(o string) bool { return strings.HasPrefix(e.Source, o+" ") })
+	}) {
+		return true
+	}
+	if len(f.Nodes)+len(f.pods) == 0 && f.Object.Namespace == "" {
+		return true
+	}
+	if f.Object.Namespace != "" && slices.Contains(l.namespaces, f.Object.Namespace) || slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.nodes, n) }) {
+		return true
+	}
+	return slices.ContainsFunc(f.pods, func(p string) bool { return !foreign(p) })
 }
 
 // Edge says that one finding is the cause of another: indexes of Report.Items.

@@ -134,7 +134,7 @@ func explain(all []Finding, checks []Check) {
 	for _, c := range checks {
 		byID[c.ID] = c
 	}
-	here, anywhere, causes := map[place]*span{}, map[cause]bool{}, map[cause][]string{}
+	here, anywhere, causes, labs := map[place]*span{}, map[cause]bool{}, map[cause][]string{}, map[cause][]*lab{}
 	put := func(where place, f Finding) {
 		if here[where] == nil {
 			here[where] = &span{}
@@ -153,6 +153,10 @@ func explain(all []Finding, checks []Check) {
 		}
 		if f.written {
 			causes[from] = detectorsDo()
+		}
+		if f.lab != nil {
+			labs[from] = append(labs[from], f.lab)
+			continue
 		}
 		if len(f.pods) == 0 && len(f.Nodes) == 0 {
 			anywhere[from] = true
@@ -176,8 +180,15 @@ func explain(all []Finding, checks []Check) {
 			if slices.Contains(provenByItself(), f.ID) && !slices.Contains(patterns, f.ID) {
 				continue
 			}
-			if from.as == asXID && isOfGPU(f) && !f.written {
+			if (from.as == asXID || from.as == asScenario) && isOfGPU(f) && !f.written {
 				continue // the driver said it, not our line
+			}
+			if slices.ContainsFunc(labs[from], func(l *lab) bool { return l.covers(f) }) {
+				all[i].CausedBy = append(all[i].CausedBy, from.id)
+				continue
+			}
+			if len(labs[from]) > 0 {
+				continue
 			}
 			// What concerns no node, or a pod that is on none yet, may follow from what is wrong anywhere.
 			// A pod that names a reason of its own follows only from what concerns that pod.
@@ -264,8 +275,12 @@ func fold(all []Finding) ([]Finding, []Edge) {
 	return sorted, edges
 }
 
-// related is whether two findings concern the same: a pod where both name pods, else a node; one that names no node concerns all.
+// related is whether two findings concern the same: a pod where both name pods, else a node; one that names no node concerns all. A lab concerns what is
+// in it.
 func related(a, b Finding) bool {
+	if a.lab != nil {
+		return a.lab.covers(b)
+	}
 	if len(a.pods) > 0 && len(b.pods) > 0 {
 		return slices.ContainsFunc(a.pods, func(p string) bool { return slices.Contains(b.pods, p) })
 	}

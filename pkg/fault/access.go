@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,6 +10,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
 // PermissionError says what the user may not do.
@@ -61,34 +65,12 @@ func (p Permission) String() string {
 	return text
 }
 
-// checkAccess asks the API server whether the user may do all that the plan needs. For those who may do everything that is one question.
+// checkAccess asks the API server whether the user may do all that the plan needs.
 func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
-	all, err := s.mayI(ctx, Permission{Verb: "*", Group: "*", Resource: "*"})
-	if err != nil || all {
-		return err
-	}
 	needs := PlanPermissions(plan, s.Ledger.Namespace)
-	allowed := make([]bool, len(needs))
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(s.parallel())
-	for i, need := range needs {
-		group.Go(func() (err error) {
-			allowed[i], err = s.mayI(groupCtx, need)
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
+	missing, optional, err := s.missing(ctx, needs)
+	if err != nil {
 		return err
-	}
-	var missing, optional []Permission
-	for i, need := range needs {
-		switch {
-		case allowed[i]:
-		case need.Optional:
-			optional = append(optional, need)
-		default:
-			missing = append(missing, need)
-		}
 	}
 	missing = s.withoutNamespaceCreation(ctx, missing)
 	if len(missing) == 0 {
@@ -97,18 +79,68 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 		}
 		return nil
 	}
-	command := []string{"rbac", plan.Fault}
-	if user := s.whoami(ctx); user != "" {
-		command = append(command, "--user", user)
-	}
+	namespace := ""
 	for _, change := range plan.Changes { // all are in one namespace: a run has one workload
-		if change.Target.Namespace != "" {
-			command = append(command, "-n", change.Target.Namespace)
+		if namespace = change.Target.Namespace; namespace != "" {
 			break
 		}
 	}
-	return &PermissionError{Missing: missing, Command: s.Ledger.Command(command...)}
+	return s.refusal(ctx, missing, plan.Fault, namespace)
 }
+
+// Needer is an Undoer that needs more than every revert does.
+type Needer interface {
+	// Needs are the permissions that the step's Undo takes, in a ledger's namespace.
+	Needs(step ledger.Step, ledgerNamespace string) []Permission
+}
+
+// checkRevertAccess finds out before anything of a run is undone whether the user may undo all of it.
+func (s *Session) checkRevertAccess(ctx context.Context, run ledger.Run) error {
+	needs, feature, namespace := RevertPermissions(s.Ledger.Namespace), "revert", ""
+	for _, step := range run.Steps {
+		undoer, ok := s.Undoers[step.Undo.Kind].(Needer)
+		if !ok || !step.InPlace() {
+			continue
+		}
+		if more := undoer.Needs(step, s.Ledger.Namespace); len(more) > 0 {
+			needs = append(needs, more...)
+			feature, namespace = "revert,"+run.Fault, cmp.Or(namespace, step.Target.Namespace)
+		}
+	}
+	missing, optional, err := s.missing(ctx, Permissions(needs))
+	if err != nil || len(missing) == 0 {
+		for _, need := range optional {
+			s.warn("you may not %s; the revert goes on without", need)
+		}
+		return err
+	}
+	return fmt.Errorf("revert %s: nothing was changed: %w", run.ID, s.refusal(ctx, missing, feature, namespace))
+}
+
+func (s *Session) refusal(ctx context.Context, missing []Permission, features, namespace string) error {
+	return &PermissionError{Missing: missing, Command: s.Ledger.Command(RolesFor(features, s.whoami(ctx), namespace)...)}
+}
+
+// RolesFor are the words of the command that prints the roles of features for a user, and for workloads of a namespace. Both may be empty.
+func RolesFor(features, user, namespace string) []string {
+	words := []string{"rbac", "print", "--for", features}
+	account, isAccount := strings.CutPrefix(user, "system:serviceaccount:")
+	switch {
+	case isAccount:
+		words = append(words, "--serviceaccount", account)
+	case strings.ContainsFunc(user, func(c rune) bool { return !strings.ContainsRune(inWords, c) }):
+		words = append(words, "--user", "'"+strings.ReplaceAll(user, "'", `'\''`)+"'")
+	case user != "":
+		words = append(words, "--user", user)
+	}
+	if namespace != "" {
+		words = append(words, "-n", namespace)
+	}
+	return words
+}
+
+// inWords are the characters that no shell takes for more than they are.
+const inWords = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/@+"
 
 // withoutNamespaceCreation drops what is needed only to create the ledger's namespace, if that exists.
 func (s *Session) withoutNamespaceCreation(ctx context.Context, missing []Permission) []Permission {
@@ -123,14 +155,49 @@ func (s *Session) withoutNamespaceCreation(ctx context.Context, missing []Permis
 	return slices.DeleteFunc(missing, isCreation)
 }
 
-func (s *Session) mayI(ctx context.Context, p Permission) (bool, error) {
+func (s *Session) missing(ctx context.Context, needs []Permission) (required, optional []Permission, err error) {
+	return Missing(ctx, s.Client, needs, s.parallel())
+}
+
+// Missing asks the API server which of the permissions the user has not, some questions at a time. For those who may do everything that is one
+// question.
+func Missing(ctx context.Context, client kubernetes.Interface, needs []Permission, parallel int) (required, optional []Permission, err error) {
+	all, err := mayI(ctx, client, Permission{Verb: "*", Group: "*", Resource: "*"})
+	if err != nil || all {
+		return nil, nil, err
+	}
+	allowed := make([]bool, len(needs))
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i, need := range needs {
+		group.Go(func() (err error) {
+			allowed[i], err = mayI(groupCtx, client, need)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	for i, need := range needs {
+		switch {
+		case allowed[i]:
+		case need.Optional:
+			optional = append(optional, need)
+		default:
+			required = append(required, need)
+		}
+	}
+	return required, optional, nil
+}
+
+func mayI(ctx context.Context, client kubernetes.Interface, p Permission) (bool, error) {
 	resource, subresource, _ := strings.Cut(p.Resource, "/")
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Verb: p.Verb, Group: p.Group, Resource: resource, Subresource: subresource, Namespace: p.Namespace,
 		},
 	}}
-	answer, err := s.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {
 		return false, fmt.Errorf("ask whether you may %s: %w", p, err)
 	}

@@ -18,7 +18,7 @@ import (
 func checkBlastRadius(plan Plan, nodes []corev1.Node, held []*ledger.LockedError) []error {
 	targets := map[string]bool{}
 	for _, target := range nodeTargets(plan) {
-		targets[target.Name] = true
+		targets[target.Name] = harmed(plan, target)
 	}
 	broken := map[string]bool{}
 	for _, lock := range held {

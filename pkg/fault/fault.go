@@ -45,6 +45,8 @@ type Change struct {
 	Target ledger.Target
 	// Action says what the change does: "write 1 record to the kernel log".
 	Action string
+	// Harmless says that the change takes nothing away from its node: those of the control plane may have it, and it counts in no blast radius.
+	Harmless bool
 	// Undo is what is known of the undo beforehand. Its kind is one of the Session's Undoers, or ledger.UndoNone.
 	Undo ledger.Undo
 	// Apply makes the change and returns the evidence that it landed; without evidence it has failed. What it must remember for the

@@ -43,7 +43,12 @@ func nodeTargets(plan Plan) []ledger.Target {
 	return targets
 }
 
-// checkNodes checks that each target node exists, can run our pod, and is no control-plane node.
+// harmed is whether a change to the target takes something away from it.
+func harmed(plan Plan, target ledger.Target) bool {
+	return slices.ContainsFunc(plan.Changes, func(change Change) bool { return change.Target.Same(target) && !change.Harmless })
+}
+
+// checkNodes checks that each target node exists, can run our pod, and is no control-plane node that would be harmed.
 func checkNodes(plan Plan, nodes []corev1.Node) []error {
 	var problems []error
 	for _, target := range nodeTargets(plan) {
@@ -62,7 +67,7 @@ func checkNodes(plan Plan, nodes []corev1.Node) []error {
 		if ready, why := isReady(node); !ready {
 			problems = append(problems, fmt.Errorf("node %s is not Ready (%s), so that nothing could be proven or undone there", node.Name, why))
 		}
-		if role, ok := controlPlaneRole(node); ok && !plan.Allow.ControlPlane {
+		if role, ok := controlPlaneRole(node); ok && !plan.Allow.ControlPlane && harmed(plan, target) {
 			problems = append(problems, fmt.Errorf("node %s belongs to the control plane (label %s); to break it anyway: --allow-control-plane",
 				node.Name, role))
 		}

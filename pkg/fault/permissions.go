@@ -5,25 +5,46 @@ import (
 	"slices"
 )
 
-// BasePermissions are what a Session itself needs, whatever the fault.
+// BasePermissions are what a Session itself needs to run a plan and to revert it, whatever the fault.
 func BasePermissions(ledgerNamespace string) []Permission {
 	base := []Permission{
-		{Verb: "get", Resource: "nodes"},
 		{Verb: "list", Resource: "nodes"},
 		{Verb: "get", Resource: "namespaces"},
-		{Verb: "list", Resource: "pods", Namespace: ledgerNamespace}, // to delete what a dead client left
-		{Verb: "delete", Resource: "pods", Namespace: ledgerNamespace},
+		{Verb: "create", Resource: "configmaps", Namespace: ledgerNamespace},
 		{Verb: "delete", Resource: "configmaps", Namespace: ledgerNamespace, Optional: true}, // to forget old records
+	}
+	for _, verb := range []string{"create", "update"} {
+		base = append(base, Permission{Verb: verb, Group: groupLeases, Resource: "leases", Namespace: ledgerNamespace})
+	}
+	return Permissions(base, RevertPermissions(ledgerNamespace), namespaceCreation(ledgerNamespace))
+}
+
+// RevertPermissions are what Revert needs of every run, whatever its fault: to take it over, to delete what a dead client left, to free the locks,
+// and to close the record. What an undo needs besides is its Undoer's to say: see Needer.
+func RevertPermissions(ledgerNamespace string) []Permission {
+	all := []Permission{
+		{Verb: "get", Resource: "nodes"}, // is it still the same node?
+		{Verb: "delete", Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true}, // that would end the run's time
 		{Verb: "create", Resource: "events", Namespace: nodeEvents, Optional: true},
 	}
-	for _, verb := range []string{"create", "get", "list", "update"} {
-		base = append(base, Permission{Verb: verb, Resource: "configmaps", Namespace: ledgerNamespace})
+	for _, verb := range []string{"list", "delete"} {
+		all = append(all, Permission{Verb: verb, Resource: "pods", Namespace: ledgerNamespace})
 	}
-	for _, verb := range []string{"create", "get", "list", "update", "delete"} {
-		base = append(base, Permission{Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Namespace: ledgerNamespace})
+	for _, verb := range []string{"get", "list", "delete"} {
+		all = append(all, Permission{Verb: verb, Group: groupLeases, Resource: "leases", Namespace: ledgerNamespace})
 	}
-	return Permissions(base, namespaceCreation(ledgerNamespace))
+	return Permissions(all, []Permission{{Verb: "update", Resource: "configmaps", Namespace: ledgerNamespace}}, ReadPermissions(ledgerNamespace))
 }
+
+// ReadPermissions are what it takes to read the ledger; an empty namespace means those of all.
+func ReadPermissions(ledgerNamespace string) []Permission {
+	return []Permission{
+		{Verb: "get", Resource: "configmaps", Namespace: ledgerNamespace},
+		{Verb: "list", Resource: "configmaps", Namespace: ledgerNamespace},
+	}
+}
+
+const groupLeases = "coordination.k8s.io"
 
 // DebugPodPermissions are what a fault needs that works on nodes through debug pods. Exec over WebSockets is a GET. Who has them is root on
 // the nodes, by such a pod or by the Job that owns it.

@@ -158,7 +158,14 @@ func hasTarget(plan Plan, target ledger.Target) bool {
 	return false
 }
 
-// compact drops nil errors.
+// compact drops nil errors, and those that say what another has said: several changes may find the same in their way.
 func compact(errs []error) []error {
-	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	said := map[string]bool{}
+	return slices.DeleteFunc(errs, func(err error) bool {
+		if err == nil || said[err.Error()] {
+			return true
+		}
+		said[err.Error()] = true
+		return false
+	})
 }

@@ -56,6 +56,11 @@ func TestPreflightOfNodes(t *testing.T) {
 	if err := c.Preflight(t.Context(), plan); err != nil {
 		t.Error(err)
 	}
+	gentle := c.plan("control")
+	gentle.Changes[0].Harmless = true
+	if err := c.Preflight(t.Context(), gentle); err != nil {
+		t.Errorf("a change that takes nothing away from a control plane's node: %v", err)
+	}
 	plan.Changes[0].Target.UID = "an older one"
 	wantText(t, c.Preflight(t.Context(), plan), "it was registered anew meanwhile")
 	if now := w.state(t); len(now.runs)+len(now.leases)+len(now.events) > 0 {
@@ -137,6 +142,7 @@ func TestPreflightNamesAllProblemsAtOnce(t *testing.T) {
 	})
 	plan.Checks = []func(context.Context) error{
 		func(context.Context) error { return errors.New("the image cannot be pulled") },
+		func(context.Context) error { return errors.New("the image cannot be pulled") }, // which is said once
 		func(context.Context) error { panic("a bug") },
 		func(context.Context) error { return nil },
 	}
@@ -165,7 +171,7 @@ func TestPreflightOfPermissions(t *testing.T) {
 	}
 	err := c.Preflight(t.Context(), plan)
 	wantText(t, err, "you lack rights:\n  create pods/exec in namespace gpu-fault\n  update leases.coordination.k8s.io in namespace gpu-fault\n")
-	if !strings.HasSuffix(err.Error(), "kubectl gpu-fault rbac runtime --user alice | kubectl apply -f -") {
+	if !strings.HasSuffix(err.Error(), "kubectl gpu-fault rbac print --for runtime --user alice | kubectl apply -f -") {
 		t.Errorf("no next step: %v", err)
 	}
 	if got := c.warnings(); len(got) != 0 { // the run does not go on

@@ -41,9 +41,14 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 	if err != nil {
 		return nil, fmt.Errorf("revert: %w", err)
 	}
-	if run := w.Run(); run.IsClosed() {
+	run := w.Run()
+	if err := s.checkRevertAccess(ctx, run); err != nil {
+		return nil, err
+	}
+	if run.IsClosed() {
 		return s.revertClosed(ctx, run)
-	} else if now := s.Ledger.Now(); run.InItsWay(now) && !force {
+	}
+	if now := s.Ledger.Now(); run.InItsWay(now) && !force {
 		for _, step := range run.Pending() {
 			s.progress(step, "waiting for a sign of life of the run's client")
 		}
@@ -83,7 +88,7 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 		}
 	}
 	errs = append(errs, s.close(ctx, w, by))
-	run := w.Run()
+	run = w.Run()
 	s.runChanged(run)
 	return &run, errors.Join(errs...)
 }

@@ -11,13 +11,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
+// Least drops what another permission covers: that for all namespaces covers that for one.
+func Least(permissions []Permission) []Permission {
+	return slices.DeleteFunc(Permissions(permissions), func(p Permission) bool {
+		return p.Namespace != "" && slices.ContainsFunc(permissions, func(wide Permission) bool {
+			return wide.Namespace == "" && wide.Verb == p.Verb && wide.Group == p.Group && wide.Resource == p.Resource
+		})
+	})
+}
+
 // Roles returns the objects that grant the permissions, optional ones included, to the subjects: a ClusterRole for those without a
 // namespace, a Role in each namespace, and a binding for each role unless there are no subjects. All have the same name. The
 // namespaces must exist before they are applied; see ledger.NamespaceObject.
 func Roles(name string, permissions []Permission, subjects []rbacv1.Subject) []runtime.Object {
 	byNamespace := map[string][]Permission{}
 	var namespaces []string
-	for _, p := range Permissions(permissions) {
+	for _, p := range Least(permissions) {
 		if _, ok := byNamespace[p.Namespace]; !ok {
 			namespaces = append(namespaces, p.Namespace)
 		}

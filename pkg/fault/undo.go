@@ -55,11 +55,11 @@ func (s *Session) replaced(ctx context.Context, step ledger.Step) (string, error
 	node, err := s.Client.CoreV1().Nodes().Get(ctx, step.Target.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("node %s is not in the cluster any more; if its machine lives, its dead man heals it", step.Target.Name), nil
+		return fmt.Sprintf("node %s is not in the cluster any more; if its machine lives, its dead man heals it, or its next boot", step.Target.Name), nil
 	case err != nil:
 		return "", fmt.Errorf("undo %s: see whether it is still the same node: %w", step.Target, err)
 	case string(node.UID) != step.Target.UID:
-		return fmt.Sprintf("node %s is another one than was changed (UID %s, not %s), and was left alone; if it is the same machine, its dead man heals it",
+		return fmt.Sprintf("node %s is another one than was changed (UID %s, not %s), and was left alone; if it is the same machine, its dead man heals it, or its next boot",
 			step.Target.Name, node.UID, step.Target.UID), nil
 	}
 	return "", nil

@@ -24,6 +24,10 @@ type Pod interface {
 	// WriteKmsg writes records and returns those that were read back from the log: all, or with an error the first of them. each
 	// hears of them as they come.
 	WriteKmsg(ctx context.Context, what node.WriteKmsg, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error)
+	// BuildModule builds the kernel module; WriteModule is WriteKmsg through it; RemoveModule unloads it if its run had left it loaded.
+	BuildModule(ctx context.Context, what node.BuildModule) (*node.BuiltModule, error)
+	WriteModule(ctx context.Context, what node.WriteModule, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error)
+	RemoveModule(ctx context.Context) (*node.RemovedModule, error)
 	// Close deletes the pod, also when ctx has ended.
 	Close(ctx context.Context) error
 }
@@ -48,6 +52,8 @@ type Injection struct {
 	Compose Compose
 	// PodUIDs are pods whose GPUs and processes Compose wants to know.
 	PodUIDs []string
+	// Module says how records get into the log as the kernel's own; nil: they are written as user space does.
+	Module *Module
 
 	mu      sync.Mutex
 	results map[string]*Result
@@ -76,7 +82,7 @@ func (in *Injection) Change(target ledger.Target, action string) fault.Change {
 	return fault.Change{
 		Target: target,
 		Action: action,
-		Undo:   ledger.Undo{Kind: UndoKind, Permanent: true},
+		Undo:   unwritten(),
 		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 			return in.apply(ctx, target.Name, r)
 		},
@@ -116,12 +122,18 @@ func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorde
 	}
 	result := &Result{Node: nodeName, Info: *info, Records: records}
 	in.keep(result)
+	if in.Module != nil {
+		err = in.throughModule(ctx, pod, r, result)
+		return result.evidence(), err
+	}
 	if err := r.Save(ctx, func(s *ledger.Step) { s.Detail = detail(records) }); err != nil {
 		return nil, err
 	}
 
 	r.Progress(fmt.Sprintf("writing %s", plural(len(records), "record")))
-	err = in.write(ctx, pod, r, result)
+	err = in.write(ctx, r, result, func(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+		return pod.WriteKmsg(ctx, node.WriteKmsg{Records: result.request()}, each)
+	})
 	if nothingWritten(err) {
 		// Best effort: without it the record says that lines may be in the log, which is the safe side.
 		_ = r.Save(ctx, func(s *ledger.Step) { s.Detail = nil })
@@ -129,13 +141,21 @@ func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorde
 	return result.evidence(), err
 }
 
-func (in *Injection) write(ctx context.Context, pod Pod, r fault.Recorder, result *Result) error {
-	request := node.WriteKmsg{}
-	for _, record := range result.Records {
-		request.Records = append(request.Records, record.KmsgRecord)
+// request is what the helper gets to write.
+func (r *Result) request() []node.KmsgRecord {
+	records := make([]node.KmsgRecord, len(r.Records))
+	for i, record := range r.Records {
+		records[i] = record.KmsgRecord
 	}
+	return records
+}
+
+// unwritten is the undo of records in a log: there is none.
+func unwritten() ledger.Undo { return ledger.Undo{Kind: UndoKind, Permanent: true} }
+
+func (in *Injection) write(ctx context.Context, r fault.Recorder, result *Result, write func(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error)) error {
 	proven, told := 0, time.Now()
-	written, err := pod.WriteKmsg(ctx, request, func(some []node.WrittenKmsg) {
+	written, err := write(func(some []node.WrittenKmsg) {
 		proven += len(some)
 		if len(result.Records) > 1 && (time.Since(told) > time.Second || proven == len(result.Records)) {
 			told = time.Now()
@@ -145,7 +165,7 @@ func (in *Injection) write(ctx context.Context, pod Pod, r fault.Recorder, resul
 	result.Written = written
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.Canceled):
-		return fmt.Errorf("stopped when %d of %s were written", len(written), plural(len(result.Records), "record"))
+		return fmt.Errorf("stopped when %d of %s were known to be written", len(written), plural(len(result.Records), "record"))
 	case err != nil && len(written) > 0:
 		return fmt.Errorf("%d of %d records were written and read back: %w", len(written), len(result.Records), err)
 	case err != nil:

@@ -18,6 +18,7 @@ import (
 type fakePod struct {
 	proves int
 	fails  error
+	module node.RemovedModule // what is found of it
 	calls  []string
 	closed int
 }
@@ -29,6 +30,25 @@ func (p *fakePod) Inspect(context.Context, node.Inspect) (*node.Info, error) {
 
 func (p *fakePod) WriteKmsg(_ context.Context, _ node.WriteKmsg, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
 	p.calls = append(p.calls, "write")
+	return p.prove(each)
+}
+
+func (p *fakePod) BuildModule(context.Context, node.BuildModule) (*node.BuiltModule, error) {
+	p.calls = append(p.calls, "build")
+	return &node.BuiltModule{Module: []byte("built")}, nil
+}
+
+func (p *fakePod) WriteModule(_ context.Context, what node.WriteModule, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+	p.calls = append(p.calls, "write through "+string(what.Module))
+	return p.prove(each)
+}
+
+func (p *fakePod) RemoveModule(context.Context) (*node.RemovedModule, error) {
+	p.calls = append(p.calls, "remove")
+	return &p.module, p.fails
+}
+
+func (p *fakePod) prove(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
 	var written []node.WrittenKmsg
 	for i := range p.proves {
 		written = append(written, node.WrittenKmsg{Record: i, Sequence: uint64(100 + i), Time: time.Unix(int64(i), 0), Text: "text"})

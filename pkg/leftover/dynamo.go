@@ -33,10 +33,18 @@ var (
 	nodeResource    = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 	serviceResource = schema.GroupVersionResource{Version: "v1", Resource: "services"}
 	accountResource = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
-	rbacVersion     = schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
+	roleResource    = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}
+	bindingResource = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
 	policyResource  = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
 	chaosResource   = schema.GroupVersionResource{Group: "chaos-mesh.org", Version: "v1alpha1", Resource: "networkchaos"}
 )
+
+// listed are the resources that are listed besides those with pod specs.
+func listed() []schema.GroupVersionResource {
+	return []schema.GroupVersionResource{
+		configMapResource, leaseResource, nodeResource, serviceResource, accountResource, policyResource, chaosResource, roleResource, bindingResource,
+	}
+}
 
 // dynamoObjects lists the objects that are Dynamo's as a whole.
 func (s *search) dynamoObjects() []task {
@@ -48,8 +56,8 @@ func (s *search) dynamoObjects() []task {
 			func(o *metav1.PartialObjectMetadata) bool { return o.Name == dynamoConfigMap }),
 		s.dynamoObject(policyResource, "NetworkPolicy", network, "network partition", fault),
 		s.dynamoObject(chaosResource, "NetworkChaos", network, "network chaos", fault),
-		s.dynamoObject(rbacVersion.WithResource("clusterroles"), "ClusterRole", metav1.ListOptions{}, "rights of the fault-injection service", roles),
-		s.dynamoObject(rbacVersion.WithResource("clusterrolebindings"), "ClusterRoleBinding", metav1.ListOptions{}, "rights of the fault-injection service", roles),
+		s.dynamoObject(roleResource, "ClusterRole", metav1.ListOptions{}, "rights of the fault-injection service", roles),
+		s.dynamoObject(bindingResource, "ClusterRoleBinding", metav1.ListOptions{}, "rights of the fault-injection service", roles),
 		s.cordonedNodes,
 	}
 }

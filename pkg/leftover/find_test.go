@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
@@ -218,11 +219,13 @@ func TestOnNode(t *testing.T) {
 		{Kind: deadman.LeftoverRecord, Path: "/var/lib/gpu-fault/runtime-open", Run: "runtime-open"},
 		{Kind: deadman.LeftoverRecord, Path: "/var/lib/gpu-fault/runtime-over", Run: "runtime-over", Status: &deadman.Status{Phase: deadman.PhaseFailed}},
 		{Kind: deadman.LeftoverDeadMan, Path: "pid 4711", Run: "runtime-gone"},
+		{Kind: deadman.LeftoverModule, Path: "/sys/module/gpu_fault_xid", Run: "xid-gone"},
 		{Kind: deadman.LeftoverForeign, Path: "/var/lib/cuda-fault-test"},
 	}
 	want := []string{
 		"record/gpu-1:/var/lib/gpu-fault/runtime-over | kubectl-gpu-fault runtime-over | record of changed files, failed, its run is closed | onNode",
 		"dead-man/gpu-1:pid 4711 | kubectl-gpu-fault runtime-gone | process that restores files, its run has no record | onNode",
+		"kernel-module/gpu-1:/sys/module/gpu_fault_xid | kubectl-gpu-fault xid-gone | kernel module that writes lines of the driver's, its run has no record | onNode",
 		"foreign/gpu-1:/var/lib/cuda-fault-test | Dynamo fault injection  | switch of the CUDA library | onNode",
 	}
 	if diff := cmp.Diff(want, lines(found.OnNode("gpu-1", things))); diff != "" {
@@ -230,6 +233,27 @@ func TestOnNode(t *testing.T) {
 	}
 	if keep := found.Keep(things); !slices.Equal(keep, []string{"runtime-open"}) {
 		t.Errorf("the helper may not touch %v, wanted the open run", keep)
+	}
+}
+
+// A node is worth a look only where a kernel module may have stayed: lines in its log cannot be taken away.
+func TestNodesWhereAModuleMayBe(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		undo  ledger.Undo
+		nodes []string
+	}{
+		"lines":  {ledger.Undo{Kind: kernellog.UndoKind, Permanent: true}, nil},
+		"module": {ledger.Undo{Kind: kernellog.ModuleUndoKind}, []string{"gpu-1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "")
+			w.record(run("xid-22", ledger.Applying, ledger.StateApplying, func(r *ledger.Run) { r.Steps[0].Undo = tc.undo }))
+			if found := w.find(); !slices.Equal(found.Nodes, tc.nodes) || len(found.Items) != len(tc.nodes) {
+				t.Errorf("nodes %v, %v; wanted %v", found.Nodes, lines(found.Items), tc.nodes)
+			}
+		})
 	}
 }
 

@@ -67,6 +67,8 @@ func describe(thing deadman.Leftover) string {
 		return "process that restores files"
 	case deadman.LeftoverPrepared:
 		return "file that was prepared, and is not used"
+	case deadman.LeftoverModule:
+		return "kernel module that writes lines of the driver's"
 	}
 	return thing.Kind
 }

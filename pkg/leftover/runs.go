@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
@@ -171,11 +172,12 @@ const nodeFault = "runtime"
 func (r *runs) nodes() []string {
 	var names []string
 	for _, known := range r.byID {
-		if known.run.Fault != nodeFault || known.standing == inUse {
+		if known.standing == inUse {
 			continue
 		}
 		for _, step := range known.run.Steps {
-			left := step.InPlace() || step.State == ledger.StateSuperseded
+			left := known.run.Fault == nodeFault && (step.InPlace() || step.State == ledger.StateSuperseded) ||
+				step.Undo.Kind == kernellog.ModuleUndoKind && step.Pending()
 			if left && step.Target.Kind == "Node" && !slices.Contains(names, step.Target.Name) {
 				names = append(names, step.Target.Name)
 			}

@@ -254,3 +254,13 @@ func Permissions(namespace string) []fault.Permission {
 		{Verb: "delete", Group: group, Resource: "runtimeclasses"},
 	}
 }
+
+// AllPermissions are what all repairs need, whatever is found: device plugins may be in any namespace.
+func AllPermissions() []fault.Permission {
+	all := Permissions("")
+	for _, p := range Permissions("any") {
+		p.Namespace = ""
+		all = append(all, p)
+	}
+	return fault.Permissions(all)
+}

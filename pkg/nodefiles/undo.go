@@ -36,10 +36,22 @@ type Undoer struct {
 	Show func(text string)
 	// Retry is the pause between two tries on a node that is lost; 0 means three seconds.
 	Retry time.Duration
+	// Overwrite also puts back files that somebody has changed meanwhile, where the node still has what was there before.
+	Overwrite bool
 }
 
 // restorePodLives is how long a debug pod may take to put files back and see the runtime serve again.
 const restorePodLives = 10 * time.Minute
+
+var _ fault.Needer = Undoer{}
+
+// Needs implements fault.Needer.
+func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permission {
+	if len(step.Undo.Data) == 0 {
+		return nil
+	}
+	return fault.DebugPodPermissions(ledgerNamespace)
+}
 
 // Describe implements fault.Undoer.
 func (u Undoer) Describe(step ledger.Step) string {
@@ -79,7 +91,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return "", "", fmt.Errorf("%w%s", err, byHand(run))
 	}
 	u.say(step, "putting the files back")
-	restored, err := pod.Restore(ctx, deadman.Restore{Files: data.Files, Service: data.Service})
+	restored, err := pod.Restore(ctx, deadman.Restore{Files: data.Files, Service: data.Service, Overwrite: u.Overwrite})
 	if err = errors.Join(err, pod.Close(ctx)); err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand(run))
 	}
@@ -155,11 +167,15 @@ func (d Data) validate() error {
 
 // verdict says what became of the files, for people.
 func verdict(data Data, restored deadman.Restored) (ledger.State, string, error) {
-	var put, already, by, theirs []string
+	var put, over, already, by, theirs []string
 	for _, f := range restored.Files {
 		switch f.Outcome {
 		case deadman.OutcomeRestored:
-			put = append(put, f.Path)
+			if f.Overwritten {
+				over = append(over, f.Path)
+			} else {
+				put = append(put, f.Path)
+			}
 		case deadman.OutcomeAlready:
 			if !f.SameMeta {
 				by = append(by, f.Path)
@@ -173,6 +189,9 @@ func verdict(data Data, restored deadman.Restored) (ledger.State, string, error)
 	var lines []string
 	if len(put) > 0 {
 		lines = append(lines, fmt.Sprintf("%s: bytes, mode, owner and times are as before", strings.Join(put, ", ")))
+	}
+	if len(over) > 0 {
+		lines = append(lines, fmt.Sprintf("%s: what somebody had written there meanwhile is gone, as asked for; bytes, mode, owner and times are as before", strings.Join(over, ", ")))
 	}
 	if len(already) > 0 {
 		lines = append(lines, fmt.Sprintf("%s: bytes, mode, owner and times are as before%s", strings.Join(already, ", "), who(restored)))

@@ -17,14 +17,17 @@ type Data struct {
 	// Patched is the object that the step patches, and Edits are what that changes.
 	Patched *Object `json:"patched,omitempty"`
 	Edits   []Edit  `json:"edits,omitempty"`
+	// Ownership is who owns the patched fields, for the undo to give them back; nil where that had no room.
+	Ownership *Ownership `json:"ownership,omitempty"`
 	// Witness says that there is a ClusterRole by which the undo knows this data for true.
 	Witness bool `json:"witness,omitempty"`
 }
 
 // The limits of a step, so that a record of many has room.
 const (
-	maxObjects = 500
-	maxEdits   = 64 << 10 // bytes
+	maxObjects   = 500
+	maxEdits     = 64 << 10 // bytes
+	maxOwnership = 16 << 10 // bytes
 )
 
 // ReadData reads the undo of a step. It is nil, without an error, when the step had changed nothing yet.
@@ -51,6 +54,8 @@ func (d *Data) validate() error {
 		return errors.New("what it creates makes no sense")
 	case d.Patched != nil && (len(d.Edits) == 0 || d.Patched.UID == ""):
 		return errors.New("it does not say what was patched")
+	case d.Patched == nil && d.Ownership != nil:
+		return errors.New("who owns what it creates makes no sense")
 	}
 	for _, o := range d.objects() {
 		if o.Version == "" || o.Resource == "" || o.Kind == "" || o.Name == "" {
@@ -62,7 +67,7 @@ func (d *Data) validate() error {
 			return err
 		}
 	}
-	return nil
+	return d.Ownership.validate()
 }
 
 func (d *Data) objects() []Object {

@@ -46,7 +46,7 @@ func diff(before, after map[string]any) []Edit {
 	for _, name := range keys(before, after) {
 		b, a := before[name], after[name]
 		switch name {
-		case "status":
+		case fieldStatus:
 			continue
 		case "metadata":
 			b, a = without(b, skipped), without(a, skipped)

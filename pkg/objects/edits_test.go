@@ -184,6 +184,30 @@ func pruned(value any) any {
 	return value
 }
 
+// GPUs that were advertised on a node without any go, whatever its kubelet has made of them meanwhile; those of a device plugin stay, and are told.
+func TestAdvertisedGPUsAreTakenBack(t *testing.T) {
+	t.Parallel()
+	edits := diffValues(Path{{Field: "status"}}, parse(t, `{capacity: {cpu: "4"}, allocatable: {cpu: "3"}}`),
+		parse(t, `{capacity: {cpu: "4", nvidia.com/gpu: "2"}, allocatable: {cpu: "3", nvidia.com/gpu: "2"}}`), 0)
+	for name, test := range map[string]struct {
+		now, want string
+		theirs    int
+	}{
+		"as they were advertised":        {`{cpu: "4", nvidia.com/gpu: "2"}`, `{cpu: "4"}`, 0},
+		"zeroed by the kubelet":          {`{cpu: "4", nvidia.com/gpu: "0"}`, `{cpu: "4"}`, 0},
+		"gone":                           {`{cpu: "4"}`, `{cpu: "4"}`, 0},
+		"those of a device plugin":       {`{cpu: "4", nvidia.com/gpu: "8"}`, `{cpu: "4", nvidia.com/gpu: "8"}`, 2},
+		"beside another number of cores": {`{cpu: "2", nvidia.com/gpu: "2"}`, `{cpu: "2"}`, 0},
+	} {
+		now := map[string]any{"status": map[string]any{"capacity": parse(t, test.now), "allocatable": parse(t, test.now)}}
+		theirs := takeAllBack(now, edits)
+		want := map[string]any{"status": map[string]any{"capacity": parse(t, test.want), "allocatable": parse(t, test.want)}}
+		if diff := cmp.Diff(want, now); diff != "" || len(theirs) != test.theirs {
+			t.Errorf("%s: %d of others\n%s", name, len(theirs), diff)
+		}
+	}
+}
+
 // Whatever a patch does to whatever object, taking it back makes the object as it was; and the merge patch that is sent does that.
 func TestWhateverIsPatchedIsPutBack(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,10 @@ import (
 )
 
 const (
-	groupRBAC = "rbac.authorization.k8s.io"
-	kindNode  = "Node"
+	groupRBAC   = "rbac.authorization.k8s.io"
+	kindNode    = "Node"
+	fieldStatus = "status"
+	gpuResource = "nvidia.com/gpu"
 )
 
 // clusterKinds are the kinds without a namespace that may be created and patched, by group and kind. All others rule over objects of
@@ -37,6 +39,9 @@ var refusedKinds = []string{"Event", "Endpoints", "Binding", "ComponentStatus", 
 
 // mayBeCreated refuses what a Creation does not make, and so its undo does not delete.
 func (o Object) mayBeCreated(ledgerNamespace string) error {
+	if o.Subresource != "" {
+		return fmt.Errorf("%s: its %s is not created", o, o.Subresource)
+	}
 	if o.Group == "" && o.Kind == kindNode {
 		return fmt.Errorf("%s: nodes are not created; labels and taints of one can be patched", o)
 	}
@@ -45,8 +50,11 @@ func (o Object) mayBeCreated(ledgerNamespace string) error {
 
 // mayBePatched refuses what a Patching does not change.
 func (o Object) mayBePatched(ledgerNamespace string) error {
-	if o.Group == "" && o.Kind == kindNode && o.Resource == "nodes" && o.Namespace == "" {
+	if o.Group == "" && o.Kind == kindNode && o.Resource == "nodes" && o.Namespace == "" && (o.Subresource == "" || o.Subresource == fieldStatus) {
 		return nil
+	}
+	if o.Subresource != "" {
+		return fmt.Errorf("%s: its %s is out of bounds", o, o.Subresource)
 	}
 	if o.Group == "" && o.Kind == "Secret" {
 		return fmt.Errorf("%s: the record of a patch holds the values before, and others read records: secrets are only created", o)
@@ -89,21 +97,26 @@ func (o Object) target() ledger.Target {
 	return ledger.Target{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID}
 }
 
-// nodeFields are what a Patching changes of a Node.
-var nodeFields = [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "taints"}, {"spec", "unschedulable"}}
+// nodeFields are what a Patching changes of a Node, and nodeStatusFields what of its status: GPUs that are not there, for exercises without.
+var (
+	nodeFields       = [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "taints"}, {"spec", "unschedulable"}}
+	nodeStatusFields = [][]string{{fieldStatus, "capacity", gpuResource}, {fieldStatus, "allocatable", gpuResource}}
+)
 
 // mayBeEdited refuses fields that are the API server's or the kubelet's, or that would keep the undo from ending.
 func (o Object) mayBeEdited(e Edit) error {
 	if o.Group == "" && o.Kind == kindNode {
-		for _, f := range nodeFields {
-			if len(e.Path) >= len(f) && e.Path[0].Field == f[0] && e.Path[1].Field == f[1] {
-				return nil
-			}
+		fields := nodeFields
+		if o.Subresource == fieldStatus {
+			fields = nodeStatusFields
 		}
-		return fmt.Errorf("%s: of nodes only labels, annotations, taints and unschedulable are changed, not %s", o, e.Path)
+		if slices.ContainsFunc(fields, e.Path.within) {
+			return nil
+		}
+		return fmt.Errorf("%s: of nodes only labels, annotations, taints, unschedulable and the number of GPUs are changed, not %s", o, e.Path)
 	}
 	switch e.Path[0].Field {
-	case "status", "apiVersion", "kind":
+	case fieldStatus, "apiVersion", "kind":
 		return fmt.Errorf("%s: %s cannot be patched", o, e.Path)
 	case "metadata":
 		if len(e.Path) < 3 || e.Path[1].Field != "labels" && e.Path[1].Field != "annotations" {

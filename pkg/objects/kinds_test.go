@@ -23,6 +23,9 @@ func TestOutOfBounds(t *testing.T) {
 		"a namespace":          {Object{Version: "v1", Resource: "namespaces", Kind: "Namespace", Name: "a"}, true, true},
 		"a role of all":        {Object{Group: groupRBAC, Version: "v1", Resource: "clusterroles", Kind: "ClusterRole", Name: "a"}, true, true},
 		"a node":               {Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a"}, false, true},
+		"a node's status":      {Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a", Subresource: "status"}, false, true},
+		"a node's proxy":       {Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a", Subresource: "proxy"}, false, false},
+		"a pod's status":       {Object{Version: "v1", Resource: "pods", Kind: "Pod", Namespace: "a", Name: "x", Subresource: "status"}, false, false},
 		"a secret":             {Object{Version: "v1", Resource: "secrets", Kind: "Secret", Namespace: "a", Name: "x"}, true, false},
 		"what is no node":      {Object{Version: "v1", Resource: "secrets", Kind: "Node", Namespace: "a", Name: "x"}, false, false},
 		"cluster-admin":        {Object{Group: groupRBAC, Version: "v1", Resource: "clusterroles", Kind: "ClusterRole", Name: "cluster-admin"}, false, false},
@@ -74,7 +77,19 @@ func TestFieldsOutOfBounds(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, e := range []Edit{at("metadata", "finalizers"), at("spec", "podCIDR"), at("spec"), at("status", "capacity")} {
+	status := node
+	status.Subresource = "status"
+	for _, e := range []Edit{at("status", "capacity", "nvidia.com/gpu"), at("status", "allocatable", "nvidia.com/gpu")} {
+		if err := status.mayBeEdited(e); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, e := range []Edit{at("status"), at("status", "capacity"), at("status", "capacity", "cpu"), at("status", "conditions"), at("metadata", "labels", "a"), at("spec", "taints")} {
+		if err := status.mayBeEdited(e); err == nil {
+			t.Errorf("%s of a node's status may be patched", e.Path)
+		}
+	}
+	for _, e := range []Edit{at("metadata", "finalizers"), at("spec", "podCIDR"), at("spec"), at("status", "capacity"), at("status", "capacity", "nvidia.com/gpu")} {
 		if err := node.mayBeEdited(e); err == nil {
 			t.Errorf("%s of a node may be patched", e.Path)
 		}

@@ -39,6 +39,8 @@ type Object struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
+	// Subresource is "status" for that of a Node, which is patched apart; else empty.
+	Subresource string `json:"subresource,omitempty"`
 	// Sum is the SHA-256 of the manifest, in hexadecimal; empty for what is patched.
 	Sum string `json:"sum,omitempty"`
 	// UID is that of the object that was created or patched; empty until it was created.
@@ -53,6 +55,14 @@ func (o Object) APIVersion() string {
 // GVR is what dynamic clients reach it by.
 func (o Object) GVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: o.Group, Version: o.Version, Resource: o.Resource}
+}
+
+// subresources are what a request names behind the object.
+func (o Object) subresources() []string {
+	if o.Subresource == "" {
+		return nil
+	}
+	return []string{o.Subresource}
 }
 
 // String names it for people: Deployment team-a/trainer.
@@ -77,7 +87,7 @@ func (o Object) is(live *unstructured.Unstructured) bool {
 
 // word names the witness of a step: fourteen letters and digits of a hash over everything that the undo would follow.
 func word(run, step string, d *Data) string {
-	plain := Data{Created: make([]Object, len(d.Created)), Patched: d.Patched, Edits: d.Edits}
+	plain := Data{Created: make([]Object, len(d.Created)), Patched: d.Patched, Edits: d.Edits, Ownership: d.Ownership}
 	for i, o := range d.Created {
 		o.UID = "" // is known later
 		plain.Created[i] = o

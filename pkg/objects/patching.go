@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -20,12 +21,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// Patching changes an object that exists. Of a Node it changes labels, annotations, taints and whether it is cordoned.
+// Patching changes an object that exists. Of a Node it changes labels, annotations, taints and whether it is cordoned; of a Node's status how many
+// GPUs it advertises.
 type Patching struct {
 	Dynamic dynamic.Interface
 	Mapper  meta.RESTMapper
 
 	APIVersion, Kind, Namespace, Name string
+	// Subresource is "status" to change that of a Node, and else empty.
+	Subresource string
 	// Merge is a JSON merge patch (RFC 7386), JSON a JSON patch (RFC 6902). One of them is set.
 	Merge map[string]any
 	JSON  []any
@@ -72,6 +76,7 @@ func (p *Patching) object() (Object, error) {
 	if err != nil {
 		return o, err
 	}
+	o.Subresource = p.Subresource
 	if len(p.Merge) > 0 == (len(p.JSON) > 0) {
 		return o, fmt.Errorf("%s: there must be one of a merge patch and a JSON patch", o)
 	}
@@ -96,14 +101,18 @@ func (p *Patching) preview(ctx context.Context, o Object) (before, after *unstru
 	}
 	after, err = client.Patch(ctx, o.Name, kind, body, metav1.PatchOptions{
 		FieldManager: ManagerPatch, FieldValidation: metav1.FieldValidationStrict, DryRun: []string{metav1.DryRunAll},
-	})
+	}, o.subresources()...)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("patch %s: %w", o, err)
 	}
 	if after.GetUID() != before.GetUID() || after.GetResourceVersion() != before.GetResourceVersion() {
 		return before, after, nil, fmt.Errorf("patch %s: %w", o, errChanged)
 	}
-	edits = diff(before.Object, after.Object)
+	if o.Subresource == fieldStatus {
+		edits = diffValues(Path{{Field: fieldStatus}}, before.Object[fieldStatus], after.Object[fieldStatus], 0)
+	} else {
+		edits = diff(before.Object, after.Object)
+	}
 	if len(edits) == 0 {
 		return before, after, nil, fmt.Errorf("patch %s: it is so already, so that nothing would be changed", o)
 	}
@@ -135,6 +144,10 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	previous := ""
 	for attempt := 1; ; attempt++ {
 		before, after, edits, err := p.preview(ctx, o)
+		var owned *Ownership
+		if err == nil {
+			owned, err = foresee(ctx, p.Dynamic, o, before, after)
+		}
 		if err == nil {
 			if previous != "" { // its data is about to be replaced
 				if err := deleteWitness(ctx, p.Dynamic, previous); err != nil {
@@ -142,12 +155,12 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 				}
 			}
 			o.UID = string(before.GetUID())
-			d := &Data{Patched: &o, Edits: edits}
+			d := &Data{Patched: &o, Edits: edits, Ownership: owned}
 			d.Witness = d.needsWitness(namespaces(run))
 			if previous, err = p.record(ctx, r, run, d); err != nil {
 				return nil, err
 			}
-			if err = write(ctx, p.Dynamic, o, before, after); err == nil {
+			if _, err = write(ctx, p.Dynamic, o, before, after); err == nil {
 				return evidence(o, edits), nil
 			}
 		}
@@ -162,10 +175,20 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	}
 }
 
-// record writes the undo down, first in the ledger, then by its witness, whose word it returns.
+// record writes the undo down, first in the ledger, then by its witness, whose word it returns. Where the ledger has no room for who owned
+// the fields, it does without: the values can be put back all the same.
 func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run, d *Data) (string, error) {
-	step, data := "", encode(d)
-	if err := r.Save(ctx, func(s *ledger.Step) { step, s.Undo.Data = s.ID, data }); err != nil {
+	step := ""
+	save := func() error {
+		data := encode(d)
+		return r.Save(ctx, func(s *ledger.Step) { step, s.Undo.Data = s.ID, data })
+	}
+	err := save()
+	if full := (*ledger.TooLargeError)(nil); errors.As(err, &full) && d.Ownership != nil {
+		d.Ownership = nil
+		err = save()
+	}
+	if err != nil {
 		return "", err
 	}
 	if !d.Witness {
@@ -175,31 +198,44 @@ func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run,
 	return name, createWitness(ctx, p.Dynamic, name)
 }
 
-// write makes one object of the other, if it is still as it was: the resourceVersion in a merge patch is its precondition.
-func write(ctx context.Context, client dynamic.Interface, o Object, from, to *unstructured.Unstructured) error {
-	to = to.DeepCopy()
-	to.SetManagedFields(from.GetManagedFields()) // the API server's
-	to.SetGeneration(from.GetGeneration())
-	if status, ok := from.Object["status"]; ok {
-		to.Object["status"] = status
+// write makes one object of the other, if it is still as it was: the resourceVersion in a merge patch is its precondition. It returns what
+// the API server has made of it. With metav1.DryRunAll nothing is kept.
+func write(ctx context.Context, client dynamic.Interface, o Object, from, to *unstructured.Unstructured, dryRun ...string) (*unstructured.Unstructured, error) {
+	before, after := map[string]any{}, map[string]any{}
+	if o.Subresource == fieldStatus {
+		before[fieldStatus], after[fieldStatus] = from.Object[fieldStatus], to.Object[fieldStatus]
 	} else {
-		delete(to.Object, "status")
+		to = to.DeepCopy()
+		to.SetManagedFields(from.GetManagedFields()) // the API server's
+		to.SetGeneration(from.GetGeneration())
+		before, after = maps.Clone(from.Object), to.Object
+		delete(before, fieldStatus)
+		delete(after, fieldStatus)
 	}
-	body := merge(from.Object, to.Object)
+	body := merge(before, after)
+	return patchAsRead(ctx, client, o, from, body, dryRun...)
+}
+
+// patchAsRead sends a merge patch that holds only for the object as it was read.
+func patchAsRead(
+	ctx context.Context, client dynamic.Interface, o Object, read *unstructured.Unstructured, body map[string]any, dryRun ...string,
+) (*unstructured.Unstructured, error) {
 	around, _ := body["metadata"].(map[string]any)
 	if around == nil {
 		around = map[string]any{}
 		body["metadata"] = around
 	}
-	around["resourceVersion"], around["uid"] = from.GetResourceVersion(), string(from.GetUID())
+	around["resourceVersion"], around["uid"] = read.GetResourceVersion(), string(read.GetUID())
 	text, err := json.Marshal(body)
-	if err == nil {
-		_, err = reach(client, o).Patch(ctx, o.Name, types.MergePatchType, text, metav1.PatchOptions{FieldManager: ManagerPatch})
-	}
 	if err != nil {
-		return fmt.Errorf("patch %s: %w", o, err)
+		return nil, fmt.Errorf("patch %s: %w", o, err)
 	}
-	return nil
+	now, err := reach(client, o).Patch(ctx, o.Name, types.MergePatchType, text,
+		metav1.PatchOptions{FieldManager: ManagerPatch, DryRun: dryRun}, o.subresources()...)
+	if err != nil {
+		return nil, fmt.Errorf("patch %s: %w", o, err)
+	}
+	return now, nil
 }
 
 // evidence is a proof for each edit: the API server has answered with what is stored now.
@@ -232,8 +268,12 @@ func (p *Patching) Permissions() ([]fault.Permission, error) {
 		return nil, err
 	}
 	all := witnessPermissions()
-	for _, verb := range []string{"get", "patch"} {
-		all = append(all, fault.Permission{Verb: verb, Group: o.Group, Resource: o.Resource, Namespace: o.Namespace})
+	patched := strings.Join(append([]string{o.Resource}, o.subresources()...), "/")
+	needs := []fault.Permission{
+		{Verb: "get", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace}, {Verb: "patch", Group: o.Group, Resource: patched, Namespace: o.Namespace},
 	}
-	return fault.Permissions(all), nil
+	if o.Subresource != "" { // fields are given back by the object itself
+		needs = append(needs, fault.Permission{Verb: "patch", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace, Optional: true})
+	}
+	return fault.Permissions(all, needs), nil
 }

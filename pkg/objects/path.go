@@ -37,6 +37,28 @@ func (p Path) String() string {
 // then is a longer path. It never shares memory with p.
 func (p Path) then(s Step) Path { return append(append(make(Path, 0, len(p)+1), p...), s) }
 
+// within is whether the path is that of the fields, or lies below it.
+func (p Path) within(fields []string) bool {
+	for i, field := range fields {
+		if i >= len(p) || p[i].Field != field {
+			return false
+		}
+	}
+	return true
+}
+
+// owned is the path as in metadata.managedFields.
+func (p Path) owned() []string {
+	steps := make([]string, len(p))
+	for i, s := range p {
+		steps[i] = "f:" + s.Field
+		if s.Name != "" {
+			steps[i] = "k:" + string(encode(s))
+		}
+	}
+	return steps
+}
+
 // MarshalJSON writes a field as a string, and an element as {"name":"main"}.
 func (s Step) MarshalJSON() ([]byte, error) {
 	if s.Name != "" {

@@ -16,7 +16,7 @@ func (e Edit) takeBack(object map[string]any) (changed, theirs bool) {
 	switch {
 	case reflect.DeepEqual(now, was):
 		return false, false
-	case !reflect.DeepEqual(now, ours):
+	case !reflect.DeepEqual(now, ours) && !e.zeroed(now):
 		return false, true
 	case was != nil:
 		return e.putBack(object, now, was)
@@ -24,6 +24,13 @@ func (e Edit) takeBack(object map[string]any) (changed, theirs bool) {
 	remove(object, e.Path)
 	e.clear(object, e.Path[:len(e.Path)-1])
 	return true, false
+}
+
+// zeroed is whether a kubelet has set a number of devices of ours to zero, as it does when a device plugin came and went, and on a node whose
+// folder of device plugins is empty when it starts (setters.go and reconcileExtendedResource in kubelet_node_status.go). Zero is nobody's:
+// a kubelet that means it writes it again.
+func (e Edit) zeroed(now any) bool {
+	return e.Path[0].Field == fieldStatus && now == "0"
 }
 
 // putBack puts the former value in its place. An element with a name goes where it was in its list.

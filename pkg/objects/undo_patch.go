@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
@@ -21,41 +22,64 @@ func (u undoing) patched(ctx context.Context) (ledger.State, string, error) {
 			return ledger.StateReverted, fmt.Sprintf("%s goes with its namespace, or is gone", o), err
 		}
 	}
-	var state ledger.State
-	var said string
-	for attempt := 1; ; attempt++ {
-		var err error
-		state, said, err = u.takeBack(ctx, o)
-		if err == nil {
-			break
-		}
-		if !apierrors.IsConflict(err) || attempt == attempts {
-			return "", "", err
-		}
-		select {
-		case <-ctx.Done():
-			return "", "", fmt.Errorf("patch %s: %w", o, errors.Join(context.Cause(ctx), err))
-		case <-time.After(attemptPause):
-		}
+	var back restored
+	err := retry(ctx, o, func() (err error) {
+		back, err = u.takeBack(ctx, o)
+		return err
+	})
+	if err != nil {
+		return "", "", err
+	}
+	said, err := u.giveBack(ctx, o, back)
+	if err != nil {
+		return "", "", err
 	}
 	if u.data.Witness {
 		if err := deleteWitness(ctx, u.Dynamic, u.word); err != nil {
 			return "", "", err
 		}
 	}
-	return state, said, nil
+	return back.state, back.said + said, nil
 }
 
-func (u undoing) takeBack(ctx context.Context, o Object) (ledger.State, string, error) {
+// retry does something again when somebody else was faster.
+func retry(ctx context.Context, o Object, do func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := do()
+		if !apierrors.IsConflict(err) || attempt == attempts {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("patch %s: %w", o, errors.Join(context.Cause(ctx), err))
+		case <-time.After(attemptPause):
+		}
+	}
+}
+
+// restored is what became of an object whose values were put back.
+type restored struct {
+	state ledger.State
+	said  string
+	// before is the object as it was read, and now as it is with the values put back: the same one where there were none. Both are nil
+	// when it is not the one that was patched.
+	before, now *unstructured.Unstructured
+	// theirs are the edits where others have written something else meanwhile.
+	theirs []Edit
+}
+
+func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 	live, err := u.live(ctx, o)
 	switch {
 	case err != nil:
-		return "", "", err
+		return restored{}, err
 	case live == nil:
-		return ledger.StateSuperseded, fmt.Sprintf("%s is not there any more", o), nil
+		return restored{state: ledger.StateSuperseded, said: fmt.Sprintf("%s is not there any more", o)}, nil
 	case string(live.GetUID()) != o.UID:
-		return ledger.StateSuperseded, fmt.Sprintf("%s is another one than was patched (uid %s, not %s), and was left alone", o, live.GetUID(), o.UID), nil
+		return restored{state: ledger.StateSuperseded,
+			said: fmt.Sprintf("%s is another one than was patched (uid %s, not %s), and was left alone", o, live.GetUID(), o.UID)}, nil
 	}
+	one := restored{state: ledger.StateReverted, before: live, now: live}
 	desired := live.DeepCopy()
 	var back, theirs []Edit
 	for _, e := range slices.Backward(u.data.Edits) {
@@ -69,21 +93,23 @@ func (u undoing) takeBack(ctx context.Context, o Object) (ledger.State, string, 
 	}
 	if len(back) > 0 {
 		if err := u.believe(ctx, o, back); err != nil {
-			return "", "", err
+			return restored{}, err
 		}
 		u.report(fmt.Sprintf("putting back %s of %s", paths(back), o))
-		if err := write(ctx, u.Dynamic, o, live, desired); err != nil {
-			return "", "", err
+		if one.now, err = write(ctx, u.Dynamic, o, live, desired); err != nil {
+			return restored{}, err
 		}
 	}
-	if len(theirs) > 0 {
-		return ledger.StateSuperseded, fmt.Sprintf("%s: somebody has changed %s meanwhile, and that was left; it was %s before",
-			o, paths(theirs), was(theirs)), nil
+	switch {
+	case len(theirs) > 0:
+		one.state, one.theirs = ledger.StateSuperseded, theirs
+		one.said = fmt.Sprintf("%s: somebody has changed %s meanwhile, and that was left; it was %s before", o, paths(theirs), was(theirs))
+	case len(back) == 0:
+		one.said = fmt.Sprintf("%s is as it was", o)
+	default:
+		one.said = fmt.Sprintf("%s of %s is as it was", paths(back), o)
 	}
-	if len(back) == 0 {
-		return ledger.StateReverted, fmt.Sprintf("%s is as it was", o), nil
-	}
-	return ledger.StateReverted, fmt.Sprintf("%s of %s is as it was", paths(back), o), nil
+	return one, nil
 }
 
 // believe refuses to write what a record says, if nobody but the ledger bears witness to it.

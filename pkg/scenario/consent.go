@@ -80,6 +80,9 @@ func (c *consent) access(a Access) {
 			c.add("public.access.namespaces", "the candidate becomes admin of namespace %s, which the scenario does not make itself", ns)
 		}
 	}
+	if w := a.Workload; w != nil && !c.own[w.Namespace] {
+		c.add("public.access.workload", "the candidate changes %s %s in namespace %s, and so runs what they want there", w.Kind, w.Name, w.Namespace)
+	}
 	for _, ns := range a.Read {
 		if !c.own[ns] {
 			c.add("public.access.read", "the candidate reads namespace %s, which is not the scenario's own", ns)

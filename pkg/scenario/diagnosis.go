@@ -1,11 +1,60 @@
 package scenario
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"unicode"
+
+	"go.yaml.in/yaml/v3"
+	kjson "sigs.k8s.io/json"
 )
+
+// mostDiagnosis bounds what is read, in bytes: a diagnosis is a few lines.
+const mostDiagnosis = 64 << 10
+
+// ReadDiagnosis reads a diagnosis, JSON or YAML, and refuses fields that there are not: they would be lost. Of a file that holds nothing it
+// is the zero Diagnosis.
+func ReadDiagnosis(r io.Reader) (Diagnosis, error) {
+	text, err := io.ReadAll(io.LimitReader(r, mostDiagnosis+1))
+	switch {
+	case err != nil:
+		return Diagnosis{}, err
+	case len(text) > mostDiagnosis:
+		return Diagnosis{}, fmt.Errorf("it has more than %d KiB; a few lines will do", mostDiagnosis>>10)
+	}
+	if !json.Valid(text) {
+		text, err = yamlToJSON(text)
+	}
+	var d Diagnosis
+	if err == nil {
+		var unknown []error
+		unknown, err = kjson.UnmarshalStrict(text, &d)
+		err = errors.Join(append(unknown, err)...)
+	}
+	if err != nil {
+		return Diagnosis{}, fmt.Errorf("%w; the fields are component, object, field, mechanism and explanation, each a text", err)
+	}
+	return d, nil
+}
+
+// yamlToJSON takes one document, and for none gives null.
+func yamlToJSON(text []byte) ([]byte, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document, more any
+	if err := decoder.Decode(&document); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows it")
+	}
+	return json.Marshal(document)
+}
 
 // FieldScore is one field of a diagnosis.
 type FieldScore struct {

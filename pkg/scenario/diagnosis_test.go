@@ -1,6 +1,9 @@
 package scenario
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // TestCompare holds what counts as the same answer: fair to how people write, and not to guessing.
 func TestCompare(t *testing.T) {
@@ -79,4 +82,41 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s is not %s", got, want)
 		}
 	}
+}
+
+// People write YAML and programs JSON; what would be lost, or is no diagnosis, is refused.
+func TestReadDiagnosis(t *testing.T) {
+	t.Parallel()
+	want := Diagnosis{Component: "network", Object: "NetworkPolicy/deny", Explanation: "it's \"blocked\" 100 % / of the time"}
+	for _, text := range []string{
+		"component: network\nobject: NetworkPolicy/deny\nexplanation: it's \"blocked\" 100 % / of the time\n",
+		"{\n\t\"component\": \"network\",\n\t\"object\": \"NetworkPolicy\\/deny\",\n\t\"explanation\": \"it's \\\"blocked\\\" 100 % / of the time\"}",
+		`{component: network, object: NetworkPolicy/deny, explanation: "it's \"blocked\" 100 % / of the time"}`,
+	} {
+		if got, err := ReadDiagnosis(strings.NewReader(text)); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for text, problem := range map[string]string{
+		`{"cause":"x"}`: `unknown field "cause"`, "cause: x": `unknown field "cause"`, "[]": "the fields are", "component: [x]": "the fields are", "x": "the fields are",
+		`{"component":"x"} {}`: "the fields are", "component: x\ncomponent: y": "already", strings.Repeat("x", mostDiagnosis+1): "more than 64 KiB",
+	} {
+		if got, err := ReadDiagnosis(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), problem) {
+			t.Errorf("%.50s: %+v, %v", text, got, err)
+		}
+	}
+	if got, err := ReadDiagnosis(strings.NewReader(" \n")); err != nil || got != (Diagnosis{}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Whatever somebody hands in is a diagnosis or an error.
+func FuzzReadDiagnosis(f *testing.F) {
+	f.Add(`{"component":"x","explanation":"y"}`)
+	f.Add("component: x\nfield: &a [*a]\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if got, err := ReadDiagnosis(strings.NewReader(text)); err != nil && got != (Diagnosis{}) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
 }

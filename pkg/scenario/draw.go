@@ -2,13 +2,13 @@ package scenario
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"math/bits"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +22,7 @@ import (
 
 // draw gives each parameter its value: what the user gave, or what the seed says. A parameter's draw depends on the seed and its name only, so
 // that neither a further parameter nor one that is given changes the others.
-func (s *Scenario) draw(seed int64, given map[string]string, facts any) (map[string]any, error) {
+func (s *Scenario) draw(seed int64, given map[string]string, own *WorkloadFacts, facts any) (map[string]any, error) {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		if _, is := s.Params[name]; !is {
@@ -43,24 +43,40 @@ func (s *Scenario) draw(seed int64, given map[string]string, facts any) (map[str
 				err = fmt.Errorf("params.%s.expr: %w", name, err)
 			}
 		case len(param.OneOf) > 0:
-			drawn[name] = param.OneOf[pick(seed, name, len(param.OneOf))]
+			drawn[name] = param.OneOf[choose(seed, name, len(param.OneOf))]
 		case len(param.Between) == 2:
-			drawn[name] = int64(param.Between[0] + pick(seed, name, param.Between[1]-param.Between[0]+1))
+			drawn[name] = int64(param.Between[0] + pick(fmt.Sprint(name, " ", seed), param.Between[1]-param.Between[0]+1))
 		}
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	if own != nil {
+		if err := s.Workload.on(own, seed, given, drawn); err != nil {
+			return nil, err
+		}
+	}
 	return drawn, compute(drawn, computed, facts)
 }
 
-// pick draws one of n. It reads the generator's bits itself: which of them rand's own functions use may change with Go's releases, and a seed
-// that somebody has written down must mean the same for ever.
-func pick(seed int64, name string, n int) int {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(name)) // a hash never fails
-	high, _ := bits.Mul64(rand.NewPCG(uint64(seed), h.Sum64()).Uint64(), uint64(n))
+// choose draws one of n. Seeds come in blocks of n, and each block has an order of its own, in which every one comes once: few seeds in a row
+// show many variants.
+func choose(seed int64, name string, n int) int {
+	block, position := uint64(seed)/uint64(n), uint64(seed)%uint64(n)
+	order := make([]int, n)
+	for i := range order { // Fisher and Yates, from the inside out
+		j := pick(fmt.Sprint(name, " ", block, " ", i), i+1)
+		order[i], order[j] = order[j], i
+	}
+	return order[position]
+}
+
+// pick draws one of n by a hash, and not by a generator of Go's library, whose releases may change it: a seed that somebody has written down
+// must mean the same for ever.
+func pick(what string, n int) int {
+	sum := sha256.Sum256([]byte(what))
+	high, _ := bits.Mul64(binary.BigEndian.Uint64(sum[:]), uint64(n))
 	return int(high)
 }
 
@@ -130,10 +146,8 @@ func choiceName(choice any) string {
 
 func unknownParam(name string, params map[string]Param) error {
 	names := slices.Sorted(maps.Keys(params))
-	for _, n := range names {
-		if similar.Distance(name, n) <= (len(n)+2)/3 {
-			return fmt.Errorf("the scenario has no parameter %s: did you mean %s?", name, n)
-		}
+	if meant := similar.Nearest(name, names); meant != "" {
+		return fmt.Errorf("the scenario has no parameter %s: did you mean %s?", name, meant)
 	}
 	if len(names) == 0 {
 		return fmt.Errorf("the scenario has no parameter %s, and no other", name)

@@ -27,8 +27,18 @@ type Facts struct {
 	MostGPUs    int `json:"mostGPUs"`
 	// Architecture is that of the nodes with GPUs (amd64), "" when they differ.
 	Architecture string `json:"architecture"`
-	// Simulated says that the GPUs are not real.
-	Simulated bool `json:"simulated"`
+	// Simulated says that the GPUs are not real, and Simulation those that the exercise advertises itself; absent where it does not.
+	Simulated  bool        `json:"simulated"`
+	Simulation *Simulation `json:"simulation,omitempty"`
+	// Lab says that the nodes have the trainer's image, registry.lab.internal/ml/trainer, as those of this project's test cluster have.
+	Lab bool `json:"lab"`
+	// Workload is the Deployment of the trainer's that the exercise is played on; absent when the scenario creates its own.
+	Workload *WorkloadFacts `json:"workload,omitempty"`
+	// WaitingGPUs is how many pods ask for that are on no node yet.
+	WaitingGPUs int `json:"waitingGPUs,omitempty"`
+	// RuntimeClass is the one that gives pods NVIDIA's runtime, "" when the cluster has none. Where the nodes' default runtime is another one,
+	// pods need it to see their GPUs; elsewhere it does no harm.
+	RuntimeClass string `json:"runtimeClass"`
 	// Registry is that of a local cluster, HOST:PORT as its nodes call it (KEP-1755), "" when the cluster names none.
 	Registry string `json:"registry"`
 	// Kubernetes is the version of the API server: v1.36.3.
@@ -59,19 +69,35 @@ func GatherFacts(ctx context.Context, client kubernetes.Interface) (Facts, error
 		return Facts{}, fmt.Errorf("listing the pods, for which GPUs are free: %w", err)
 	}
 	taken := gpusTaken(pods.Items)
-	var f Facts
+	f := Facts{WaitingGPUs: int(taken[""])}
 	for i := range nodes.Items {
 		if n := &nodes.Items[i]; usable(n) {
 			f.Nodes = append(f.Nodes, nodeFacts(n, taken[n.Name]))
 			f.Simulated = f.Simulated || simulated(n)
+			f.Lab = f.Lab || lab(n)
 		}
 	}
 	if version, err := client.Discovery().ServerVersion(); err == nil {
 		f.Kubernetes = version.GitVersion
 	}
+	f.RuntimeClass = nvidiaRuntimeClass(ctx, client)
 	f.Registry = localRegistry(ctx, client)
 	f.summarise()
 	return f, nil
+}
+
+// nvidiaRuntimeClass is the class whose handler is NVIDIA's runtime, as its toolkit names it. Who may not read classes has none.
+func nvidiaRuntimeClass(ctx context.Context, client kubernetes.Interface) string {
+	classes, err := client.NodeV1().RuntimeClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return ""
+	}
+	for _, c := range classes.Items {
+		if c.Handler == "nvidia" {
+			return c.Name
+		}
+	}
+	return ""
 }
 
 // localRegistry is what kind, k3d and the like say of theirs. Who may not read it has none.
@@ -118,12 +144,12 @@ func (f *Facts) summarise() {
 
 func nodeFacts(n *corev1.Node, taken int64) NodeFacts {
 	gpus := n.Status.Allocatable.Name(GPUResource, "").Value()
-	memory, _ := strconv.Atoi(n.Labels["nvidia.com/gpu.memory"])
+	memory, _ := strconv.Atoi(n.Labels[labelMemory])
 	_, control := n.Labels["node-role.kubernetes.io/control-plane"]
 	return NodeFacts{
 		Name: n.Name, Architecture: n.Status.NodeInfo.Architecture, Hostname: cmp.Or(n.Labels[corev1.LabelHostname], n.Name),
 		GPUs: int(gpus), FreeGPUs: int(max(gpus-taken, 0)),
-		Product: n.Labels["nvidia.com/gpu.product"], MemoryMiB: memory, ControlPlane: control, Runtime: n.Status.NodeInfo.ContainerRuntimeVersion,
+		Product: n.Labels[labelProduct], MemoryMiB: memory, ControlPlane: control, Runtime: n.Status.NodeInfo.ContainerRuntimeVersion,
 	}
 }
 
@@ -148,11 +174,18 @@ func usable(n *corev1.Node) bool {
 
 // simulated is whether the node says that its GPUs are not real: those of test/cluster, kwok's, the fake GPU operator's.
 func simulated(n *corev1.Node) bool {
-	return strings.HasPrefix(n.Labels["nvidia.com/gpu.machine"], "Simulated") || n.Annotations["kwok.x-k8s.io/node"] != "" ||
+	return strings.HasPrefix(n.Labels[labelMachine], "Simulated") || n.Annotations["kwok.x-k8s.io/node"] != "" ||
 		n.Labels["run.ai/simulated-gpu-node-pool"] != ""
 }
 
-// gpusTaken is how many GPUs pods hold on each node.
+// lab is whether a node is of the test cluster (its inventory has that machine), or somebody has loaded the image.
+func lab(n *corev1.Node) bool {
+	return n.Labels[labelMachine] == "Simulated-GPU-Server" || slices.ContainsFunc(n.Status.Images, func(image corev1.ContainerImage) bool {
+		return slices.ContainsFunc(image.Names, func(name string) bool { return strings.HasPrefix(name, "registry.lab.internal/ml/trainer") })
+	})
+}
+
+// gpusTaken is how many GPUs pods hold on each node; under "" those that are on none yet.
 func gpusTaken(pods []corev1.Pod) map[string]int64 {
 	taken := map[string]int64{}
 	for i := range pods {

@@ -66,7 +66,7 @@ func TestGatherFacts(t *testing.T) {
 		return NodeFacts{Name: name, Architecture: "amd64", Hostname: "host-" + name, GPUs: gpus, FreeGPUs: free, Product: "NVIDIA-H200", MemoryMiB: 143771, ControlPlane: control, Runtime: "containerd://2.3.7"}
 	}
 	got.Kubernetes = "" // the fake's own
-	want := Facts{Nodes: []NodeFacts{node("b", 2, 1, true), node("c", 4, 1, false), node("d", 0, 0, false)}, GPUNodes: 2, GPUsPerNode: 2, MostGPUs: 4, Architecture: "amd64", Simulated: true}
+	want := Facts{Nodes: []NodeFacts{node("b", 2, 1, true), node("c", 4, 1, false), node("d", 0, 0, false)}, GPUNodes: 2, GPUsPerNode: 2, MostGPUs: 4, Architecture: "amd64", Simulated: true, Lab: true}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -29,6 +29,8 @@ func (c Check) Variables() []string {
 		v = append(v, "allowed", "reason")
 	case c.Probe != nil:
 		v = append(v, "o", "text", "list")
+	case c.Terraform != "":
+		v = append(v, "list")
 	}
 	return v
 }
@@ -48,6 +50,7 @@ func (s *Scenario) Lint() []Problem {
 	l.weights()
 	l.choices()
 	l.names()
+	l.module()
 	if !broken { // otherwise each of them would be told again
 		l.play()
 	}
@@ -161,6 +164,8 @@ func (l *linter) expect(n *node, path string) {
 			c.Can = &Can{}
 		case "probe":
 			c.Probe = &Probe{}
+		case "terraform":
+			c.Terraform = "some"
 		}
 	}
 	l.program(e, e.value.(string), expr.Join(path, "expect"), c.Variables()...)

@@ -65,6 +65,13 @@ func TestLint(t *testing.T) {
 		{"    - name: deleted\n", "    - name: deleted\n      when: p.variant == \"count\"\n", "sealed.wrongFixes: 2 of them when "},
 		{"    - name: asks for one GPU", "    - name: asks for one GPU\n      when: p.variant == \"count\"", "sealed.solutions: there is none when variant is "},
 		{"    - name: no pod runs", "    - name: no pod runs\n      when: p.team == \"vega\"", "sealed.broken: there is none when variant is "},
+		{"  choices:\n", "  terraform: There is one.\n  choices:\n", "public.terraform: there is no module: terraform is missing"},
+		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "public.terraform: is missing: the candidate has to know"},
+		{"sealed:\n", "terraform: {manages: [{apiVersion: v1, kind: Secret, namespace: x, name: y}]}\nsealed:\n", `terraform.manages: neither setup nor inject creates Secret y in namespace "x"`},
+		{"sealed:\n", "terraform: {manages: [], resources: {null_resource: {x: {}}}}\nsealed:\n", "terraform: null_resource.x: no such type of resource is known"},
+		{"sealed:\n", "terraform: {manages: [], resources: {google_compute_firewall: {x: {name: too-many-gpus, network: x}}}}\nsealed:\n", `main.tf of the module says "too many GPUs"`},
+		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "sealed.solutions: none is in the Terraform module when "},
+		{"    - name: scaled to zero\n", "    - name: scaled to zero\n      terraform: true\n", "there is no module: terraform is missing"},
 		{"    namespaces: [\"${p.ns}\"]", "    namespaces: [default]", "public.access.namespaces[0]: neither setup nor inject creates the namespace default"},
 	} {
 		s, err := edit(t, c.old, c.new)

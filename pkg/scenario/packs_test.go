@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -37,6 +38,10 @@ func TestBuiltin(t *testing.T) {
 			}
 			for _, p := range s.Lint() {
 				t.Errorf("%v (warning: %v)", &p, p.Warning)
+			}
+			// One that offered it alone would tell that nothing is broken.
+			if !bytes.Contains(data, []byte("    component: [none, ")) || !bytes.Contains(data, []byte("    mechanism: [nothing-is-broken, ")) {
+				t.Error("the choices do not begin with none and nothing-is-broken")
 			}
 		})
 	}

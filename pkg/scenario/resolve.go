@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
@@ -30,7 +31,12 @@ func (s *Scenario) Resolve(seed int64, given map[string]string, facts Facts) (*R
 	if err != nil {
 		return nil, fmt.Errorf("facts: %w", err)
 	}
-	drawn, err := s.draw(seed, given, known)
+	if facts.Workload != nil {
+		if err := s.OnWorkload(); err != nil {
+			return nil, err
+		}
+	}
+	drawn, err := s.draw(seed, given, facts.Workload, known)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +54,16 @@ func (s *Scenario) Resolve(seed int64, given map[string]string, facts Facts) (*R
 	played, err := decode(root)
 	if err != nil {
 		return nil, err
+	}
+	if facts.Simulation != nil {
+		played.Public.Simulated = strings.TrimSpace(SimulatedNote + " " + played.Public.Simulated)
+	}
+	if w := facts.Workload; w != nil {
+		// It works, so that all that it needs is there.
+		played.Requires.Nodes, played.Requires.GPUs, played.Requires.Images = 0, 0, nil
+		access := &played.Public.Access
+		access.Namespaces = slices.DeleteFunc(access.Namespaces, func(ns string) bool { return ns == w.Namespace })
+		access.Workload = &Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: w.Namespace, Name: w.Name}
 	}
 	played.source = &source{file: src.file, data: src.data, lines: src.lines, root: root}
 	return &Resolved{Scenario: *played, Seed: seed, Drawn: drawn, Facts: facts}, nil

@@ -35,7 +35,7 @@ func TestResolved(t *testing.T) {
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	s, seen := good(t), map[string]int{}
-	for seed := range int64(60) {
+	for seed := range int64(150) {
 		one, err := s.Resolve(seed, nil, SampleFacts())
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +59,32 @@ func TestSeeds(t *testing.T) {
 		seen[fmt.Sprint(one.Drawn["team"], one.Drawn["variant"], one.Drawn["replicas"])]++
 	}
 	if len(seen) != 18 {
-		t.Errorf("%d of 18 combinations in 60 seeds", len(seen))
+		t.Errorf("%d of 18 combinations in 150 seeds", len(seen))
+	}
+}
+
+// TestFewSeedsShowAllVariants holds that n seeds from a multiple of n on draw each of n choices once, so that nobody who tries seeds one after the
+// other meets the same variant again and again, and that parameters with as many choices do not go together.
+func TestFewSeedsShowAllVariants(t *testing.T) {
+	t.Parallel()
+	together := map[[2]int]bool{}
+	for _, n := range []int{1, 2, 3, 5, 7} {
+		for block := range int64(40) {
+			seen := map[int]bool{}
+			for i := range int64(n) {
+				seed := block*int64(n) + i
+				seen[choose(seed, "variant", n)] = true
+				if n == 3 {
+					together[[2]int{choose(seed, "variant", n), choose(seed, "team", n)}] = true
+				}
+			}
+			if len(seen) != n {
+				t.Errorf("%d seeds from %d on draw %v of %d", n, block*int64(n), seen, n)
+			}
+		}
+	}
+	if len(together) != 9 {
+		t.Errorf("two parameters of three choices come in %d of 9 pairs", len(together))
 	}
 }
 
@@ -75,7 +100,7 @@ func TestGiven(t *testing.T) {
 		"mod=a": "the scenario has no parameter mod: did you mean mode?", "zzz=1": "the scenario has no parameter zzz: there are free, mode, n", "free=[": "free=[: no YAML",
 	} {
 		name, value, _ := strings.Cut(given, "=")
-		drawn, err := s.draw(1, map[string]string{name: value}, nil)
+		drawn, err := s.draw(1, map[string]string{name: value}, nil, nil)
 		if err != nil {
 			if text, is := want.(string); !is || !strings.HasPrefix(err.Error(), text) {
 				t.Errorf("%s: %v, and not %v", given, err, want)
@@ -92,16 +117,16 @@ func TestGiven(t *testing.T) {
 func TestComputedParams(t *testing.T) {
 	t.Parallel()
 	s := &Scenario{Params: map[string]Param{"a": {Expr: "p.z + 1"}, "z": {Expr: "p['m'] * 2"}, "m": {OneOf: []any{int64(20)}}}}
-	drawn, err := s.draw(1, nil, nil)
+	drawn, err := s.draw(1, nil, nil, nil)
 	if err != nil || drawn["a"] != int64(41) {
 		t.Errorf("%v, %v", drawn, err)
 	}
 	s.Params["m"] = Param{Expr: "p.a"}
-	if _, err := s.draw(1, nil, nil); err == nil || !strings.Contains(err.Error(), "a, m, z need each other") {
+	if _, err := s.draw(1, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "a, m, z need each other") {
 		t.Errorf("a circle: %v", err)
 	}
 	s.Params["m"] = Param{Expr: "p.nothing"}
-	if _, err := s.draw(1, nil, nil); err == nil || !strings.Contains(err.Error(), "params.m.expr: no such key: nothing") {
+	if _, err := s.draw(1, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "params.m.expr: no such key: nothing") {
 		t.Errorf("a name that is not there: %v", err)
 	}
 }

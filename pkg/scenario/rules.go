@@ -17,7 +17,7 @@ var (
 	stepActions    = []string{"create", "patch", "xid", "runtime", "cuda", "wait", "delete", "replace", "nodeShell"}
 	trainerActions = []string{"xid", "runtime", "cuda"}
 	attemptActions = []string{"delete", "replace", "nodeShell"}
-	checkSources   = []string{"object", "objects", "logs", "events", "exec", "http", "can", "probe"}
+	checkSources   = []string{"object", "objects", "logs", "events", "exec", "http", "can", "probe", "terraform"}
 )
 
 // difficulties are those that `scenario list` sorts by.
@@ -33,6 +33,8 @@ func (c *checker) rules(n *node, t reflect.Type, path string) {
 		c.metadata(n, path)
 	case reflect.TypeFor[Param]():
 		c.param(n, path)
+	case reflect.TypeFor[Played]():
+		c.played(n, path)
 	case reflect.TypeFor[Step]():
 		c.step(n, path)
 	case reflect.TypeFor[Create]():
@@ -52,6 +54,19 @@ func (c *checker) rules(n *node, t reflect.Type, path string) {
 	case reflect.TypeFor[Access]():
 		if l := n.get("namespaces"); l != nil && l.shape == list && len(l.items) == 0 {
 			c.fail(l.line, l.column, expr.Join(path, "namespaces"), "is empty: the candidate needs a namespace to work in")
+		}
+	}
+}
+
+// played holds that choices are left of each parameter that is narrowed.
+func (c *checker) played(n *node, path string) {
+	only := n.get("only")
+	if only == nil || only.shape != mapping {
+		return
+	}
+	for _, e := range only.keys {
+		if e.value.shape == list && len(e.value.items) == 0 {
+			c.fail(e.line, e.column, expr.Join(path, "only."+e.name), "is empty")
 		}
 	}
 }

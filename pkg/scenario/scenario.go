@@ -2,10 +2,19 @@
 // mend. A file has a public half, which the candidate may read, and a sealed one, which has the answer. Strings may hold ${CEL}, over the
 // drawn parameters (p) and what the cluster is like (facts); see package expr.
 //
-// What a scenario does is in pkg/scenario/exercise, what it looks at in pkg/scenario/check.
+// Below it are:
+//
+//	access    the candidate's account, rights and kubeconfig
+//	baseline  what a cluster is like, and what has become different
+//	check     what a scenario looks at: objects, logs, events, answers, rights
+//	exercise  a scenario that is played: start, hints, grading, end
+//	expr      the ${CEL} in texts
+//	packs     the scenarios that come with the program
+//	recorder  what the candidate asks the API server, written down
 package scenario
 
 import (
+	"slices"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -25,13 +34,17 @@ type Scenario struct {
 	Requires   Requires `json:"requires,omitzero"`
 	// Params are drawn by the seed, in the order of their names; those with Expr come last and may use the others.
 	Params map[string]Param `json:"params,omitempty"`
-	Public Public           `json:"public"`
+	// Workload says how it is played on a Deployment of the trainer's; nil where that makes no sense.
+	Workload *Played `json:"workload,omitempty"`
+	Public   Public  `json:"public"`
 	// Setup makes the healthy surroundings, which must pass Healthy before anything is broken.
 	Setup   []Step  `json:"setup,omitempty"`
 	Healthy []Check `json:"healthy,omitempty"`
 	// Inject breaks. What the candidate looks at is created broken, so that no history shows it whole.
 	Inject []Step `json:"inject,omitempty"`
-	Sealed Sealed `json:"sealed"`
+	// Terraform is some of what setup and inject create as a Terraform module, for exercises that are started with one.
+	Terraform *Terraform `json:"terraform,omitempty"`
+	Sealed    Sealed     `json:"sealed"`
 
 	source *source // what Parse read it from
 }
@@ -50,6 +63,8 @@ type Requires struct {
 	GPUs          int  `json:"gpus,omitempty"`          // nvidia.com/gpu, on each of these nodes
 	NetworkPolicy bool `json:"networkPolicy,omitempty"` // that NetworkPolicies are enforced, which a probe shows
 	NodeAccess    bool `json:"nodeAccess,omitempty"`    // privileged pods are allowed in the ledger's namespace
+	// Toolkit is NVIDIA's container toolkit on the nodes: a handler of their container runtime, which GPUs that an exercise simulates lack.
+	Toolkit bool `json:"toolkit,omitempty"`
 	// Images are those that nodes must be able to start: looked for on the nodes, or in their registry.
 	Images []string `json:"images,omitempty"`
 }
@@ -69,6 +84,8 @@ type Public struct {
 	Access   Access `json:"access"`
 	// Simulated says what in the lab is not the real thing, so that nobody takes it for the fault.
 	Simulated string `json:"simulated,omitempty"`
+	// Terraform says what the module manages, and what the part of it that is not in the cluster stands for. Only who is given it reads this.
+	Terraform string `json:"terraform,omitempty"`
 	// Choices are what the interactive submit offers; without them it asks for free text.
 	Choices Choices `json:"choices,omitempty"`
 }
@@ -83,12 +100,43 @@ type Choices struct {
 type Access struct {
 	// Namespaces are those in which the candidate is admin. The first is the default one.
 	Namespaces []string `json:"namespaces"`
+	// Workload is a workload in a namespace of others, which the candidate may view: they change it, and nothing else there.
+	Workload *Ref `json:"workload,omitempty"`
 	// Read are further namespaces that may be read (no Secrets).
 	Read []string `json:"read,omitempty"`
 	// Rules are further rights in the whole cluster.
 	Rules []rbacv1.PolicyRule `json:"rules,omitempty"`
 	// NodeShell allows privileged pods in the first namespace: the candidate is root on nodes.
 	NodeShell bool `json:"nodeShell,omitempty"`
+}
+
+// Home is the namespace in which the candidate works first; empty when there is none.
+func (a Access) Home() string {
+	switch {
+	case len(a.Namespaces) > 0:
+		return a.Namespaces[0]
+	case a.Workload != nil:
+		return a.Workload.Namespace
+	}
+	return ""
+}
+
+// Shared are the namespaces of others in which the candidate has a workload to change.
+func (a Access) Shared() []string {
+	if a.Workload == nil || slices.Contains(a.Namespaces, a.Workload.Namespace) {
+		return nil
+	}
+	return []string{a.Workload.Namespace}
+}
+
+// Terraform is a module as broken as the lab: mending it counts as much as mending the cluster.
+type Terraform struct {
+	// Manages are the objects. They are in the candidate's namespaces.
+	Manages []Ref `json:"manages"`
+	// Variables are the module's, with their values: wherever such a value stands, the module refers to its variable.
+	Variables map[string]string `json:"variables,omitempty"`
+	// Resources stand for the same in a cloud, by type and name: google_compute_firewall. Nobody applies them: checks of the grade look at them.
+	Resources map[string]map[string]map[string]any `json:"resources,omitempty"`
 }
 
 // Sealed is the half with the answer.
@@ -191,6 +239,8 @@ type Attempt struct {
 	When  string `json:"when,omitempty"`
 	Why   string `json:"why"` // why it is right, or why it must not count
 	Steps []Step `json:"steps"`
+	// Terraform makes the steps in the module, and hands that in. Resources of a cloud are objects of apiVersion terraform there.
+	Terraform bool `json:"terraform,omitempty"`
 }
 
 // Ref names an object.
@@ -303,6 +353,8 @@ type Check struct {
 	Can *Can `json:"can,omitempty"`
 	// Probe creates a pod, waits until it has ended or Within is over, and deletes it (o, text: its log, list: its events).
 	Probe *Probe `json:"probe,omitempty"`
+	// Terraform lists the resources of a type in the module that was handed in (list). Without one the check does not count.
+	Terraform string `json:"terraform,omitempty"`
 
 	// Expect is CEL over the variables of the source, p, facts and now; it must be true. It is not interpolated.
 	Expect string `json:"expect"`

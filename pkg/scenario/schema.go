@@ -233,7 +233,7 @@ func (c *checker) require(n *node, f field, path string) {
 // roleOf is what texts of a field are for.
 func roleOf(t reflect.Type, name string, r role) role {
 	switch {
-	case t == reflect.TypeFor[Scenario]() && slices.Contains([]string{"apiVersion", "kind", "metadata", "params"}, name):
+	case t == reflect.TypeFor[Scenario]() && slices.Contains([]string{"apiVersion", "kind", "metadata", "params", "workload"}, name):
 		return rolePlain
 	case t == reflect.TypeFor[Param]() && name == "expr":
 		return roleExpr
@@ -247,16 +247,12 @@ func roleOf(t reflect.Type, name string, r role) role {
 
 // nearest says which field may have been meant, or which there are.
 func nearest(name string, all []field) string {
-	best, least := "", len(name)/3+1
 	names := make([]string, len(all))
 	for i, f := range all {
 		names[i] = f.name
-		if d := similar.Distance(strings.ToLower(name), strings.ToLower(f.name)); d <= least {
-			best, least = f.name, d-1
-		}
 	}
-	if best != "" {
-		return fmt.Sprintf(": did you mean %s?", best)
+	if meant := similar.Nearest(name, names); meant != "" {
+		return fmt.Sprintf(": did you mean %s?", meant)
 	}
 	return ": there are " + strings.Join(names, ", ")
 }

@@ -19,11 +19,13 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
@@ -51,14 +53,19 @@ func full() *Snapshot {
 		Namespaces: []corev1.Namespace{{ObjectMeta: named("", "x")}}, Events: []corev1.Event{{ObjectMeta: named("x", "e"), Message: "m", EventTime: metav1.NewMicroTime(created)}},
 		DaemonSets: []appsv1.DaemonSet{{ObjectMeta: named("x", "d")}}, RuntimeClasses: []nodev1.RuntimeClass{{ObjectMeta: named("", "nvidia"), Handler: "nvidia"}},
 		ResourceQuotas: []corev1.ResourceQuota{{ObjectMeta: named("x", "q")}}, LimitRanges: []corev1.LimitRange{{ObjectMeta: named("x", "l")}},
-		ConfigMaps:     []corev1.ConfigMap{{ObjectMeta: named("x", "cm"), Data: map[string]string{"config.yaml": "version: v1\nsharing:\n  timeSlicing: {}\n"}}},
-		ResourceSlices: []resourcev1.ResourceSlice{{ObjectMeta: named("", "s")}}, ResourceClaims: []resourcev1.ResourceClaim{{ObjectMeta: named("x", "rc")}},
+		ConfigMaps:      []corev1.ConfigMap{{ObjectMeta: named("x", "cm"), Data: map[string]string{"config.yaml": "version: v1\nsharing:\n  timeSlicing: {}\n"}}},
+		NetworkPolicies: []networkingv1.NetworkPolicy{{ObjectMeta: named("x", "np"), Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}}}},
+		Services:        []corev1.Service{{ObjectMeta: named("x", "svc"), Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}}}},
+		ResourceSlices:  []resourcev1.ResourceSlice{{ObjectMeta: named("", "s")}}, ResourceClaims: []resourcev1.ResourceClaim{{ObjectMeta: named("x", "rc")}},
 		DeviceClasses: []resourcev1.DeviceClass{{ObjectMeta: named("", "gpu.nvidia.com")}}, ClusterPolicies: custom("ClusterPolicy", "cp"), NVIDIADrivers: custom("NVIDIADriver", "nd"),
 		ComputeDomains: custom("ComputeDomain", "cd"), ServiceMonitors: custom("ServiceMonitor", "sm"), Prometheuses: custom("Prometheus", "pr"),
 		CRDs:         []string{"clusterpolicies.nvidia.com"},
 		HelmReleases: []HelmRelease{{Namespace: "g", Name: "gpu-operator", Chart: "gpu-operator", Revision: 2, Values: map[string]any{"n": int64(3), "toolkit": map[string]any{"enabled": true}}}},
-		Logs:         []Log{{"x", "p", "c", false, "text\xff\n" + strings.Repeat("a", 1<<20)}, {"x", "p", "c", true, ""}},
-		Images:       map[string]Image{"r/i:1": {Platforms: []string{"linux/amd64"}}, "r/j": {Error: "away"}},
+		Logs: []Log{
+			{Namespace: "x", Pod: "p", Container: "c", Head: true, Text: "device: cpu\n"}, {Namespace: "x", Pod: "p", Container: "c", Text: "text\xff\n" + strings.Repeat("a", 1<<20)},
+			{Namespace: "x", Pod: "p", Container: "c", Previous: true},
+		},
+		Images: map[string]Image{"r/i:1": {Platforms: []string{"linux/amd64"}}, "r/j": {Error: "away"}},
 		Runs: []Run{{ID: "xid-1", Fault: "xid", Created: created, Targets: []Target{{Kind: "Node", Name: "a", Permanent: true,
 			Evidence: []RunEvidence{{Source: "sequence 3", Time: created, Text: "NVRM"}}}}}},
 		Missing: []Missing{{What: "api/events", Why: "forbidden"}},

@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,21 +32,25 @@ var errNewer = errors.New("use a newer version of this tool")
 func (r *reader) apiParsers() map[string]func(file) error {
 	s := &r.s
 	return map[string]func(file) error{
-		"snapshot":            func(f file) error { return r.decodeMeta(f, &s.Meta) },
-		"missing":             func(f file) error { return r.decode(f, &s.Missing) },
-		"helm":                r.decodeHelm,
-		"images":              func(f file) error { return r.decode(f, &s.Images) },
-		"runs":                func(f file) error { return r.decode(f, &s.Runs) },
-		"api/crds":            r.decodeNames,
-		"api/nodes":           func(f file) error { return objects[corev1.Node](r, f, "Node", &s.Nodes) },
-		"api/namespaces":      func(f file) error { return objects[corev1.Namespace](r, f, "Namespace", &s.Namespaces) },
-		"api/pods":            func(f file) error { return objects[corev1.Pod](r, f, "Pod", &s.Pods) },
-		"api/events":          func(f file) error { return objects[corev1.Event](r, f, "Event", &s.Events) },
-		"api/daemonsets":      func(f file) error { return objects[appsv1.DaemonSet](r, f, "DaemonSet", &s.DaemonSets) },
-		"api/runtimeclasses":  func(f file) error { return objects[nodev1.RuntimeClass](r, f, "RuntimeClass", &s.RuntimeClasses) },
-		"api/resourcequotas":  func(f file) error { return objects[corev1.ResourceQuota](r, f, "ResourceQuota", &s.ResourceQuotas) },
-		"api/limitranges":     func(f file) error { return objects[corev1.LimitRange](r, f, "LimitRange", &s.LimitRanges) },
-		"api/configmaps":      func(f file) error { return objects[corev1.ConfigMap](r, f, "ConfigMap", &s.ConfigMaps) },
+		"snapshot":           func(f file) error { return r.decodeMeta(f, &s.Meta) },
+		"missing":            func(f file) error { return r.decode(f, &s.Missing) },
+		"helm":               r.decodeHelm,
+		"images":             func(f file) error { return r.decode(f, &s.Images) },
+		"runs":               func(f file) error { return r.decode(f, &s.Runs) },
+		"api/crds":           r.decodeNames,
+		"api/nodes":          func(f file) error { return objects[corev1.Node](r, f, "Node", &s.Nodes) },
+		"api/namespaces":     func(f file) error { return objects[corev1.Namespace](r, f, "Namespace", &s.Namespaces) },
+		"api/pods":           func(f file) error { return objects[corev1.Pod](r, f, "Pod", &s.Pods) },
+		"api/events":         func(f file) error { return objects[corev1.Event](r, f, "Event", &s.Events) },
+		"api/daemonsets":     func(f file) error { return objects[appsv1.DaemonSet](r, f, "DaemonSet", &s.DaemonSets) },
+		"api/runtimeclasses": func(f file) error { return objects[nodev1.RuntimeClass](r, f, "RuntimeClass", &s.RuntimeClasses) },
+		"api/resourcequotas": func(f file) error { return objects[corev1.ResourceQuota](r, f, "ResourceQuota", &s.ResourceQuotas) },
+		"api/limitranges":    func(f file) error { return objects[corev1.LimitRange](r, f, "LimitRange", &s.LimitRanges) },
+		"api/configmaps":     func(f file) error { return objects[corev1.ConfigMap](r, f, "ConfigMap", &s.ConfigMaps) },
+		"api/networkpolicies": func(f file) error {
+			return objects[networkingv1.NetworkPolicy](r, f, "NetworkPolicy", &s.NetworkPolicies)
+		},
+		"api/services":        func(f file) error { return objects[corev1.Service](r, f, "Service", &s.Services) },
 		"api/resourceslices":  func(f file) error { return objects[resourcev1.ResourceSlice](r, f, "ResourceSlice", &s.ResourceSlices) },
 		"api/resourceclaims":  func(f file) error { return objects[resourcev1.ResourceClaim](r, f, "ResourceClaim", &s.ResourceClaims) },
 		"api/deviceclasses":   func(f file) error { return objects[resourcev1.DeviceClass](r, f, "DeviceClass", &s.DeviceClasses) },
@@ -282,6 +287,8 @@ func (s *Snapshot) Sort() {
 	s.ResourceQuotas = sorted(s.ResourceQuotas)
 	s.LimitRanges = sorted(s.LimitRanges)
 	s.ConfigMaps = sorted(s.ConfigMaps)
+	s.NetworkPolicies = sorted(s.NetworkPolicies)
+	s.Services = sorted(s.Services)
 	s.ResourceSlices = sorted(s.ResourceSlices)
 	s.ResourceClaims = sorted(s.ResourceClaims)
 	s.DeviceClasses = sorted(s.DeviceClasses)
@@ -335,8 +342,8 @@ func sorted[T any, P interface {
 
 func sortLogs(logs []Log) {
 	slices.SortStableFunc(logs, func(a, b Log) int {
-		previous := map[bool]int{true: 1}
+		after := map[bool]int{true: 1}
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container),
-			cmp.Compare(previous[a.Previous], previous[b.Previous]))
+			cmp.Compare(after[a.Previous], after[b.Previous]), cmp.Compare(after[b.Head], after[a.Head]))
 	})
 }

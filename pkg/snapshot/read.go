@@ -204,11 +204,12 @@ func cutExtension(name string) (base string, yaml, structured bool) {
 	return name, false, false
 }
 
-// addLog takes NAMESPACE/POD/CONTAINER.log.
+// addLog takes NAMESPACE/POD/CONTAINER.log; names of containers have no dot.
 func (r *reader) addLog(name string, data []byte) {
 	parts := strings.Split(strings.TrimSuffix(name, ".log"), "/")
 	container, previous := strings.CutSuffix(parts[2], ".previous")
-	r.s.Logs = append(r.s.Logs, Log{Namespace: parts[0], Pod: parts[1], Container: container, Previous: previous, Text: string(data)})
+	container, head := strings.CutSuffix(container, ".head")
+	r.s.Logs = append(r.s.Logs, Log{Namespace: parts[0], Pod: parts[1], Container: container, Previous: previous, Head: head, Text: string(data)})
 }
 
 func (r *reader) host(name string) *node.Diagnosis {

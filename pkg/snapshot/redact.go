@@ -30,6 +30,8 @@ func Redact(s *Snapshot) {
 	each(s.ResourceQuotas, redactMeta)
 	each(s.LimitRanges, redactMeta)
 	each(s.ConfigMaps, redactConfigMap)
+	each(s.NetworkPolicies, redactMeta)
+	each(s.Services, redactMeta)
 	each(s.ResourceSlices, redactMeta)
 	each(s.ResourceClaims, redactClaim)
 	each(s.DeviceClasses, redactMeta)

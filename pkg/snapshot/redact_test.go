@@ -69,7 +69,7 @@ hush-identity
 			},
 		}}},
 		HelmReleases: []HelmRelease{{Name: "h", Values: map[string]any{"ngc": map[string]any{"apiKey": "hush-values", "existingSecret": "kept-existing"}, "url": "https://a:hush-url@h", "topologyKey": "kept-topology"}}},
-		Logs:         []Log{{"x", "p", "c", false, "line\nkey " + jwt + "\n-----BEGIN RSA PRIVATE KEY-----\nhush-pem\n-----END RSA PRIVATE KEY-----\nkept-log"}},
+		Logs:         []Log{{Namespace: "x", Pod: "p", Container: "c", Text: "line\nkey " + jwt + "\n-----BEGIN RSA PRIVATE KEY-----\nhush-pem\n-----END RSA PRIVATE KEY-----\nkept-log"}},
 		Images:       map[string]Image{"i": {Error: "GET https://r/token?access_key=hush-image: 401"}},
 		Missing:      []Missing{{What: "api/x", Why: "https://a:hush-missing@h", NotStarted: "token=hush-started"}},
 		Hosts: map[string]*node.Diagnosis{"n": {

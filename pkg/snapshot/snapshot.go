@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,13 +24,18 @@ type Snapshot struct {
 
 	Nodes          []corev1.Node
 	Namespaces     []corev1.Namespace
-	Pods           []corev1.Pod // all that matter for GPUs; Meta.PodsSeen counts all
+	Pods           []corev1.Pod // all that matter for GPUs, and some behind Services; Meta.PodsSeen counts all
 	Events         []corev1.Event
 	DaemonSets     []appsv1.DaemonSet
 	RuntimeClasses []nodev1.RuntimeClass
 	ResourceQuotas []corev1.ResourceQuota
 	LimitRanges    []corev1.LimitRange
 	ConfigMaps     []corev1.ConfigMap // of the device plugin and MIG manager only
+
+	// NetworkPolicies are those of namespaces with GPU pods or components that are not well, and of the Services.
+	NetworkPolicies []networkingv1.NetworkPolicy
+	// Services are those that such pods ask for in vain, as far as their logs and commands name them; and the cluster's DNS, if there are any.
+	Services []corev1.Service
 
 	ResourceSlices []resourcev1.ResourceSlice
 	ResourceClaims []resourcev1.ResourceClaim
@@ -87,10 +93,11 @@ type Missing struct {
 	NotStarted string `json:"notStarted,omitempty"`
 }
 
-// Log is the end of one container's log.
+// Log is the end of one container's log, or its beginning.
 type Log struct {
 	Namespace, Pod, Container string
 	Previous                  bool // of the container's run before
+	Head                      bool // its beginning, where programs say on what they compute
 	Text                      string
 }
 

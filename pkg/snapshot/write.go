@@ -59,6 +59,8 @@ func (b *bundle) all(s *Snapshot) {
 	list(b, "resourcequotas", "v1", "ResourceQuota", s.ResourceQuotas, redactMeta)
 	list(b, "limitranges", "v1", "LimitRange", s.LimitRanges, redactMeta)
 	list(b, "configmaps", "v1", "ConfigMap", s.ConfigMaps, redactConfigMap)
+	list(b, "networkpolicies", "networking.k8s.io/v1", "NetworkPolicy", s.NetworkPolicies, redactMeta)
+	list(b, "services", "v1", "Service", s.Services, redactMeta)
 	list(b, "resourceslices", "resource.k8s.io/v1", "ResourceSlice", s.ResourceSlices, redactMeta)
 	list(b, "resourceclaims", "resource.k8s.io/v1", "ResourceClaim", s.ResourceClaims, redactClaim)
 	list(b, "deviceclasses", "resource.k8s.io/v1", "DeviceClass", s.DeviceClasses, redactMeta)
@@ -73,8 +75,11 @@ func (b *bundle) all(s *Snapshot) {
 	b.some("runs.json", len(s.Runs), func() any { return redactRuns(s.Runs) })
 	for _, l := range s.Logs {
 		name := l.Container + ".log"
-		if l.Previous {
+		switch {
+		case l.Previous:
 			name = l.Container + ".previous.log"
+		case l.Head:
+			name = l.Container + ".head.log"
 		}
 		b.file(path.Join("logs", l.Namespace, l.Pod, name), []byte(redactText(l.Text)))
 	}

@@ -194,24 +194,3 @@ func ownerReference(apiVersion, kind, name string, uid types.UID) metav1.OwnerRe
 }
 
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
-
-// Permissions are what an Injection and its undo need, for a fault.Plan.
-func (in *Injection) Permissions() []fault.Permission {
-	namespace, resource := in.Workload.Object.GetNamespace(), in.Workload.Resource
-	all := []fault.Permission{
-		{Verb: "get", Group: resource.Group, Resource: resource.Resource, Namespace: namespace},
-		{Verb: "patch", Group: resource.Group, Resource: resource.Resource, Namespace: namespace},
-		{Verb: "list", Resource: "pods", Namespace: namespace},
-		{Verb: "patch", Resource: "pods", Namespace: namespace, Optional: true},  // the state reaches them in a second, not a minute
-		{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}, // tell why pods are not created
-	}
-	for _, verb := range []string{"create", "get", "update", "delete"} {
-		all = append(all, fault.Permission{Verb: verb, Resource: "configmaps", Namespace: namespace})
-	}
-	if in.Recreate {
-		for _, verb := range []string{"create", "delete"} {
-			all = append(all, fault.Permission{Verb: verb, Group: resource.Group, Resource: resource.Resource, Namespace: namespace})
-		}
-	}
-	return all
-}

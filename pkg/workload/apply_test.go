@@ -144,7 +144,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 		err  error
 		want string
 	}{
-		"rights":      {forbidden(`User "x" cannot patch resource "deployments"`), "gpu-fault rbac cuda"},
+		"rights":      {forbidden(`User "x" cannot patch resource "deployments"`), "gpu-fault rbac print --for cuda"},
 		"quota":       {forbidden("exceeded quota: small"), "kubectl describe quota -n team"},
 		"security":    {forbidden(`violates PodSecurity "restricted:latest": hostNetwork`), "passes the level restricted"},
 		"webhook":     {apierrors.NewBadRequest(`admission webhook "x" denied the request: no`), "ask whoever runs it for an exception"},

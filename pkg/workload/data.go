@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fieldowner"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
@@ -23,9 +24,10 @@ type Data struct {
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	// ConfigMap holds the libraries and the state, in the same namespace.
-	ConfigMap string  `json:"configMap"`
-	Edits     []Edit  `json:"edits"`
-	Owned     []Owned `json:"owned,omitempty"`
+	ConfigMap string `json:"configMap"`
+	Edits     []Edit `json:"edits"`
+	// Owned is what other field managers lost to us when we changed values of their own.
+	Owned []fieldowner.Owned `json:"owned,omitempty"`
 	// Variable is LD_PRELOAD or LD_AUDIT, and Preload our part of its value.
 	Variable string `json:"variable"`
 	Preload  string `json:"preload"`

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fieldowner"
 )
 
 const (
@@ -180,9 +182,6 @@ func (c *Cluster) own(
 		if !changed {
 			return nil
 		}
-		if len(fields) == 0 { // an empty list would be taken for none given
-			fields = []metav1.ManagedFieldsEntry{{}}
-		}
-		return c.writeFields(ctx, w, now, fields)
+		return c.writeFields(ctx, w, now, fieldowner.ForRequest(fields))
 	})
 }

@@ -147,16 +147,6 @@ func (d *decided) needs(ofWorkload []fault.Permission) []fault.Permission {
 	return fault.Permissions(ofWorkload, askPermissions(namespace))
 }
 
-// askPermissions are what it takes to ask pods what the shim in them does. Exec over WebSockets is a GET.
-func askPermissions(namespace string) []fault.Permission {
-	return []fault.Permission{
-		{Verb: "list", Resource: "pods", Namespace: namespace},
-		{Verb: "create", Resource: "pods/exec", Namespace: namespace},
-		{Verb: "get", Resource: "pods/exec", Namespace: namespace},
-		{Verb: "get", Resource: "pods/log", Namespace: namespace, Optional: true}, // of pods that crash and cannot be asked
-	}
-}
-
 // containers names what gets the shim: "container main", or with several templates "containers decode/main, prefill/main".
 func (d *decided) containers() string {
 	var names []string

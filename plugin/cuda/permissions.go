@@ -1,30 +1,54 @@
 package cuda
 
-import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+)
+
+// usualKinds are the usual kinds of workloads; those whose templates cannot be changed are made again, with --recreate.
+var usualKinds = []struct {
+	schema.GroupResource
+	recreate bool
+}{
+	{schema.GroupResource{Group: "apps", Resource: "deployments"}, false},
+	{schema.GroupResource{Group: "apps", Resource: "statefulsets"}, false},
+	{schema.GroupResource{Group: "apps", Resource: "daemonsets"}, false},
+	{schema.GroupResource{Group: "batch", Resource: "cronjobs"}, false},
+	{schema.GroupResource{Group: "batch", Resource: "jobs"}, true},
+	{schema.GroupResource{Group: "jobset.x-k8s.io", Resource: "jobsets"}, true},
+	{schema.GroupResource{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}, false},
+	{schema.GroupResource{Group: "kubeflow.org", Resource: "pytorchjobs"}, false},
+	{schema.GroupResource{Group: "kubeflow.org", Resource: "mpijobs"}, false},
+	{schema.GroupResource{Group: "ray.io", Resource: "rayclusters"}, false},
+	{schema.GroupResource{Group: "nvidia.com", Resource: "dynamographdeployments"}, false},
+}
 
 // Permissions are what CUDA faults in the usual kinds of workloads of a namespace need, beyond what every fault needs; empty is all
 // namespaces. Secrets are not among them.
 func Permissions(namespace string) []fault.Permission {
-	all := askPermissions(namespace)
-	add := func(group, resource string, verbs ...string) {
-		for _, verb := range verbs {
-			all = append(all, fault.Permission{Verb: verb, Group: group, Resource: resource, Namespace: namespace})
-		}
+	all := append(askPermissions(namespace),
+		fault.Permission{Verb: "create", Resource: "events", Namespace: namespace, Optional: true},
+		// What is named, and leads up to the workload that owns it.
+		fault.Permission{Verb: "get", Resource: "pods", Namespace: namespace},
+		fault.Permission{Verb: "get", Group: "apps", Resource: "replicasets", Namespace: namespace},
+	)
+	for _, kind := range usualKinds {
+		all = append(all, workload.Permissions(kind.GroupResource, namespace, kind.recreate)...)
 	}
-	add("", "configmaps", "create", "get", "update", "delete")
-	add("", "pods", "get", "patch")
-	add("", "events", "create", "list")
-	for _, kind := range []struct{ group, resource string }{
-		{"apps", "deployments"}, {"apps", "statefulsets"}, {"apps", "daemonsets"}, {"apps", "replicasets"}, {"batch", "cronjobs"},
-		{"leaderworkerset.x-k8s.io", "leaderworkersets"}, {"kubeflow.org", "pytorchjobs"}, {"kubeflow.org", "mpijobs"},
-		{"ray.io", "rayclusters"}, {"nvidia.com", "dynamographdeployments"},
-	} {
-		add(kind.group, kind.resource, "get", "patch")
+	return fault.Permissions(all)
+}
+
+// askPermissions are what it takes to ask pods what the shim in them does, and to tell before the question who else watches over them. Exec over
+// WebSockets is a GET.
+func askPermissions(namespace string) []fault.Permission {
+	return []fault.Permission{
+		{Verb: "list", Resource: "pods", Namespace: namespace},
+		{Verb: "create", Resource: "pods/exec", Namespace: namespace},
+		{Verb: "get", Resource: "pods/exec", Namespace: namespace},
+		{Verb: "get", Resource: "pods/log", Namespace: namespace, Optional: true}, // of pods that crash and cannot be asked
+		{Verb: "list", Group: "autoscaling", Resource: "horizontalpodautoscalers", Namespace: namespace, Optional: true},
+		{Verb: "list", Group: "policy", Resource: "poddisruptionbudgets", Namespace: namespace, Optional: true},
 	}
-	for _, kind := range []struct{ group, resource string }{{"batch", "jobs"}, {"jobset.x-k8s.io", "jobsets"}} { // made again with --recreate
-		add(kind.group, kind.resource, "get", "patch", "create", "delete")
-	}
-	add("autoscaling", "horizontalpodautoscalers", "list") // for notes before the question
-	add("policy", "poddisruptionbudgets", "list")
-	return all
 }

@@ -2,29 +2,31 @@ package doctor
 
 import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 
-// Permissions are what doctor needs to see all: to list, and to read logs; and unless apiOnly to have pods read nodes. Without some of them it
-// says what it could not see. The right to read secrets, in which Helm keeps its releases, is left out on purpose.
+// Permissions are what doctor needs to see all: to list, to read logs, and to get the ConfigMaps that pods mount and the Services that they ask
+// for in vain; and unless apiOnly to have pods read nodes. It can do without each of those that read the API, and says then what it could not see.
+// The right to read secrets, in which Helm keeps its releases, is left out on purpose.
 func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
-	var all []fault.Permission
+	all := []fault.Permission{
+		{Verb: "get", Resource: "pods/log", Optional: true},
+		{Verb: "get", Resource: "services", Optional: true},
+		{Verb: "get", Resource: "configmaps", Optional: true},
+	}
 	for group, resources := range map[string][]string{
-		"": {
-			"nodes", "namespaces", "pods", "events", "configmaps", "resourcequotas", "limitranges",
-		},
+		"":                      {"nodes", "namespaces", "pods", "events", "configmaps", "resourcequotas", "limitranges"},
 		"apps":                  {"daemonsets"},
+		"networking.k8s.io":     {"networkpolicies"},
 		"node.k8s.io":           {"runtimeclasses"},
 		"resource.k8s.io":       {"resourceslices", "resourceclaims", "deviceclasses"},
 		"nvidia.com":            {"clusterpolicies", "nvidiadrivers"},
 		"resource.nvidia.com":   {"computedomains"},
 		"monitoring.coreos.com": {"servicemonitors", "prometheuses"},
-		"apiextensions.k8s.io":  {"customresourcedefinitions"},
 	} {
 		for _, resource := range resources {
-			all = append(all, fault.Permission{Verb: "list", Group: group, Resource: resource})
+			all = append(all, fault.Permission{Verb: "list", Group: group, Resource: resource, Optional: true})
 		}
 	}
-	all = append(all, fault.Permission{Verb: "get", Resource: "pods/log"})
 	if apiOnly {
-		return all
+		return fault.Permissions(all)
 	}
 	return fault.Permissions(all, podPermissions(ledgerNamespace))
 }

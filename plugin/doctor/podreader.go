@@ -3,14 +3,12 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
-
-	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
@@ -29,19 +27,12 @@ func newPodReader(cluster *kube.Cluster, connection *kube.Connection, pods podfl
 
 // Admitted implements reader.
 func (p *podReader) Admitted(ctx context.Context, nodeName string) error {
-	for _, need := range podPermissions(p.store.Namespace) {
-		if need.Optional || need.Verb == "create" && need.Resource == "namespaces" { // which may be there already
-			continue
-		}
-		resource, sub, _ := strings.Cut(need.Resource, "/")
-		review, err := p.cluster.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb: need.Verb, Group: need.Group, Resource: resource, Subresource: sub, Namespace: need.Namespace,
-			}},
-		}, metav1.CreateOptions{})
-		if err == nil && !review.Status.Allowed { // who cannot ask tries
-			return fmt.Errorf("you may not %s %s (kubectl gpu-fault rbac doctor prints the roles)", need.Verb, need.Resource)
-		}
+	missing, _, err := fault.Missing(ctx, p.cluster.Client, podPermissions(p.store.Namespace), fault.DefaultParallel)
+	missing = slices.DeleteFunc(missing, func(need fault.Permission) bool {
+		return need.Verb == "create" && need.Resource == "namespaces" // which may be there already
+	})
+	if err == nil && len(missing) > 0 { // who cannot ask tries
+		return &fault.PermissionError{Missing: missing, Command: p.store.Command(fault.RolesFor("doctor", "", "")...)}
 	}
 	return p.pods.Try(ctx, p.cluster, p.spec("preflight", nodeName))
 }
@@ -53,7 +44,10 @@ func (p *podReader) spec(run, nodeName string) debugpod.Spec {
 }
 
 // Prepare implements reader.
-func (p *podReader) Prepare(ctx context.Context) (bool, error) { return p.store.EnsureNamespace(ctx) }
+func (p *podReader) Prepare(ctx context.Context) (bool, error) {
+	created, err := p.store.EnsureNamespace(ctx)
+	return created, kube.ExplainFor("doctor", err)
+}
 
 // Read implements reader.
 func (p *podReader) Read(ctx context.Context, nodeName string, progress func(string)) (found *node.Diagnosis, err error) {

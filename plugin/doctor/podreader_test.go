@@ -26,7 +26,7 @@ func TestRightsAreAskedForBeforePodsAreMade(t *testing.T) {
 	})
 	p := &podReader{&kube.Cluster{Client: client}, ledger.New(client, "gpu-fault"), podflags.New()}
 	err := p.Admitted(t.Context(), "gpu-1")
-	if err == nil || !strings.Contains(err.Error(), "you may not") || !strings.Contains(err.Error(), "kubectl gpu-fault rbac doctor") {
+	if err == nil || !strings.Contains(err.Error(), "create,get pods/exec in namespace gpu-fault") || !strings.Contains(err.Error(), "kubectl gpu-fault rbac print --for doctor") {
 		t.Errorf("without any right: %v", err)
 	}
 	_, cluster, _, _, _ := fixing(t, "")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -53,9 +55,12 @@ func (e *examination) run(ctx context.Context) error {
 		options: e.options, source: &clusterSource{e.options, cluster, e.connection.LedgerNamespace, show}, reader: newPodReader(cluster, e.connection, e.pods), show: show,
 		namespace: e.connection.LedgerNamespace,
 	}
+	if text := e.unreadable(ctx, cluster); text != "" {
+		show.Note(text)
+	}
 	s, err := g.gather(ctx)
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w\nwhoever administers the cluster can allow it: kubectl gpu-fault rbac doctor | kubectl apply -f -", err)
+		return fmt.Errorf("%w\nwhoever administers the cluster can allow it: kubectl gpu-fault rbac print --for doctor | kubectl apply -f -", err)
 	}
 	if err != nil {
 		return kube.Explain(err)
@@ -64,6 +69,20 @@ func (e *examination) run(ctx context.Context) error {
 		return e.mend(ctx, cluster, s)
 	}
 	return errors.Join(e.writeBundle(s), e.conclude(s))
+}
+
+// unreadable says what of the API the user may not read; empty when that is nothing.
+func (e *examination) unreadable(ctx context.Context, cluster *kube.Cluster) string {
+	_, missing, err := fault.Missing(ctx, cluster.Client, Permissions(e.connection.LedgerNamespace, true), fault.DefaultParallel)
+	if err != nil || len(missing) == 0 { // who cannot ask tries
+		return ""
+	}
+	var words []string
+	for _, need := range missing {
+		words = append(words, need.String())
+	}
+	return fmt.Sprintf("Warning: you may not %s: what that tells is reported as unknown; whoever administers the cluster can allow it: "+
+		"kubectl gpu-fault rbac print --for doctor | kubectl apply -f -", strings.Join(words, ", "))
 }
 
 // conclude examines a snapshot and prints what was found.

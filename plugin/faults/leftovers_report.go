@@ -55,6 +55,9 @@ func (r *leftoversReport) warn(looked []string) {
 		}
 		printer.Talk(r.streams.ErrOut, "Warning: %s", text)
 	}
+	if len(r.found.Skipped) > 0 {
+		printer.Talk(r.streams.ErrOut, "whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for leftovers | kubectl apply -f -")
+	}
 	var others []string
 	for _, node := range r.found.Nodes {
 		if !slices.Contains(looked, node) {

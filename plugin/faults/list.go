@@ -63,7 +63,7 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 			}
 			found, err := store.List(cmd.Context(), scope)
 			if err != nil {
-				return kube.Explain(err)
+				return kube.ExplainFor("list", err)
 			}
 			for _, bad := range found.Unreadable {
 				printer.Talk(streams.ErrOut, "Warning: record %s in namespace %s is left out: %v", bad.Name, bad.Namespace, bad.Err)

@@ -119,7 +119,7 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 	}
 	runs, unreadable, err := f.find(ctx, ledger.New(cluster.Client, connection.LedgerNamespace))
 	if err != nil {
-		return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
+		return fmt.Errorf("nothing was reverted: %w", kube.ExplainFor("revert", err))
 	}
 	if len(runs) == 0 && unreadable == nil {
 		if f.node != "" {

@@ -49,8 +49,14 @@ func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run
 			all = append(all, text)
 		}
 	}
+	if len(all) > mostUndone { // an exercise makes dozens of things
+		all = append(all[:mostUndone:mostUndone], fmt.Sprintf("and %d more", len(all)-mostUndone))
+	}
 	return strings.Join(all, "; ")
 }
+
+// mostUndone is how much of what a revert does is listed.
+const mostUndone = 3
 
 // message says in a line how the run ended. Of a failed one the reason is worth more than the number of steps.
 func message(run ledger.Run) string {

@@ -110,3 +110,25 @@ func TestRemarksAreMerged(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// described has an undo for each action.
+type described struct{}
+
+func (described) Describe(step ledger.Step) string { return "undo " + step.Action }
+
+// An exercise makes dozens of things. The list tells of the first ones, and says once what is said twice.
+func TestTheUndoOfManyStepsIsCut(t *testing.T) {
+	t.Parallel()
+	var run ledger.Run
+	for _, action := range []string{"a", "b", "b", "c", "d", "e"} {
+		run.Steps = append(run.Steps, ledger.Step{Action: action, Undo: ledger.Undo{Kind: "test"}})
+	}
+	undoers := map[string]described{"test": {}}
+	if text, want := undo(undoers, run, time.Now()), "undo a; undo b; undo c; and 2 more"; text != want {
+		t.Errorf("%q, want %q", text, want)
+	}
+	run.Steps = run.Steps[:4]
+	if text, want := undo(undoers, run, time.Now()), "undo a; undo b; undo c"; text != want {
+		t.Errorf("%q, want %q", text, want)
+	}
+}

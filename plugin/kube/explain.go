@@ -33,7 +33,7 @@ func Explain(err error) error {
 	case isMissing(err, "cluster"), isMissing(err, "auth info"):
 		return fmt.Errorf("%w in the kubeconfig: see `kubectl config view` for --cluster and --user", err)
 	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "gpu-fault rbac"):
-		return fmt.Errorf("%w; whoever administers the cluster can allow it: kubectl gpu-fault rbac FAULT | kubectl apply -f -", err)
+		return fmt.Errorf("%w; whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for FEATURE | kubectl apply -f -", err)
 	case apierrors.IsUnauthorized(err):
 		return errors.New("the API server does not accept these credentials: log in again, or choose another --context")
 	case errors.As(err, &reqErr) && errors.As(err, &dial):
@@ -44,6 +44,28 @@ func Explain(err error) error {
 		return err
 	}
 }
+
+// ExplainFor is Explain for a command that a feature of `rbac print` allows.
+func ExplainFor(feature string, err error) error {
+	err = Explain(err)
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	return &forFeature{err, feature}
+}
+
+// forFeature is an error of Explain's that names the feature.
+type forFeature struct {
+	error
+	feature string
+}
+
+func (e *forFeature) Error() string {
+	return strings.Replace(e.error.Error(), "--for FEATURE", "--for "+e.feature, 1)
+}
+
+// Unwrap returns what Explain said.
+func (e *forFeature) Unwrap() error { return e.error }
 
 // isMissing knows the error that clientcmd has for a name that the kubeconfig lacks; it has no type.
 func isMissing(err error, what string) bool {

@@ -3,7 +3,9 @@ package podflags
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/image"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
@@ -33,7 +36,7 @@ func New() Flags {
 // AddFlags registers the flags.
 func (f *Flags) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Image, "image", f.Image, "Image of the debug pod; needs sh, head, wc, printf and chmod")
+	flags.StringVar(&f.Image, "image", f.Image, "Image of the debug pod: one of kubectl gpu-fault image, or one with sh, head, wc, printf and chmod")
 	flags.StringVar(&f.Pull, "image-pull-policy", f.Pull, "Pull policy of the image: Always, IfNotPresent or Never")
 	flags.StringSliceVar(&f.Secrets, "image-pull-secret", f.Secrets, "Secrets of the ledger namespace to pull the image with")
 	flags.DurationVar(&f.Timeout, "timeout", f.Timeout, "Time for one node, with the start of its debug pod")
@@ -54,15 +57,30 @@ func (f *Flags) Validate() error {
 	default:
 		return fmt.Errorf("--image-pull-policy=%s: choose Always, IfNotPresent or Never", f.Pull)
 	}
+	if _, err := f.hasHelper(); err != nil {
+		return fmt.Errorf("--image: %w", err)
+	}
 	if f.Timeout < shortest || f.Timeout > longest {
 		return fmt.Errorf("--timeout %s: give %s to %s", f.Timeout, shortest, longest)
 	}
 	return nil
 }
 
+// hasHelper is whether the image is the one that this build makes.
+func (f *Flags) hasHelper() (bool, error) {
+	return image.HasHelper(f.Image, own)
+}
+
+// own is the image that this build makes, which takes a tenth of a second.
+var own = sync.OnceValues(func() (*image.Image, error) { return image.New(helper.For, helper.Architectures()) })
+
 // Spec is the debug pod of a run on a node, as far as it can be told without asking the cluster.
 func (f *Flags) Spec(run, nodeName, namespace string) debugpod.Spec {
+	inside, err := f.hasHelper()
+	// Validate refuses it, so this is from the record of a run that another build began, and this one undoes.
+	others := errors.As(err, new(*image.OtherError))
 	return debugpod.Spec{
+		HasHelper: inside || others, AnyHelper: others,
 		Run: run, Node: nodeName, Namespace: namespace,
 		Image: f.Image, PullPolicy: corev1.PullPolicy(f.Pull), PullSecrets: f.Secrets, Deadline: f.Timeout,
 	}

@@ -1,127 +1,63 @@
-// Package rbac is `kubectl gpu-fault rbac`: the roles that a fault needs, ready to apply.
+// Package rbac is `kubectl gpu-fault rbac`: the roles that each feature needs, ready to apply.
 package rbac
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
-	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
-	runtimefault "github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
-
-// list is what kubectl apply takes.
-type list struct {
-	APIVersion string           `json:"apiVersion"`
-	Kind       string           `json:"kind"`
-	Items      []runtime.Object `json:"items"`
-}
 
 // NewCommand returns `rbac`.
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
-	var (
-		users, groups []string
-		apiOnly       bool
-		format        = printer.Format{Output: "yaml"}
-	)
+	p := newPrinting(connection, streams)
 	cmd := &cobra.Command{
-		Use:   "rbac (FAULT | doctor)",
-		Short: "Print the roles that a fault, or doctor, needs",
-		Long: `Print the ClusterRole and the Roles that a fault or doctor needs, with bindings for --user and --group, to apply with kubectl.
+		Use:   "rbac",
+		Short: "Print the roles that a feature needs, and no more",
+		Long: `Print the roles that a feature needs, and no more. The features, and what each allows:
 
-The bindings hold exactly the users and groups given: name all of them each time. With -n NAMESPACE there is also a Role to read that
-namespace's pods, which --pod needs. The roles of cuda are for the workloads of that namespace; without -n NAMESPACE for those of all.
+` + table() + `
+Before a command changes anything it asks the API server whether you may do all that it takes; what it asks for and what is printed here is the same.
 
-Whoever may create privileged pods in the ledger namespace is root on every node: give these roles to few. Those of cuda give no rights on pods there; they
-let one change workloads and exec into their pods, which is root on nodes only where a namespace's Pod Security admits privileged workloads. Those of
-doctor only read, but for the pods that read nodes; with --api-only they only read. They give no right on secrets, so that doctor cannot tell with which
-values a Helm release was installed.
-
-The list holds the ledger namespace too: who pipes it into kubectl delete deletes that, with all records that undo faults.`,
-		Example: `  # Let the group gpu-sre inject XIDs
-  kubectl gpu-fault rbac xid --group gpu-sre | kubectl apply -f -
-
-  # Also at the GPUs of pods in namespace research
-  kubectl gpu-fault rbac xid --group gpu-sre -n research | kubectl apply -f -
-
-  # Let bob make CUDA calls fail in namespace staging, and nowhere else
-  kubectl gpu-fault rbac cuda --user bob -n staging | kubectl apply -f -
-
-  # Let the group on-call run doctor, without pods on nodes
-  kubectl gpu-fault rbac doctor --api-only --group on-call | kubectl apply -f -`,
-		Args:      cobra.MatchAll(usage.ExactArgs(1, "one fault", "kubectl gpu-fault rbac xid"), usage.Known("roles")),
-		ValidArgs: []string{"xid", "cuda", "runtime", "doctor"},
-		RunE: func(_ *cobra.Command, args []string) error {
-			if format.IsTable() || format.Output == "name" {
-				return fmt.Errorf("-o %s: roles are printed as yaml or json", format.Output)
+Whoever may create privileged pods in the ledger namespace is root on every node: give those roles to few. Those of cuda give no rights on pods
+there; they let one change workloads and exec into their pods, which is root on nodes only where a namespace's Pod Security admits privileged
+workloads. Those of scenario are for trainers: they make and delete namespaces, workloads and rights everywhere, give a candidate admin of
+a namespace, and read the whole cluster, Secrets too, to find what a candidate has changed.`,
+		Example: `  # Let the group gpu-sre inject XIDs and run doctor
+  kubectl gpu-fault rbac print --for xid,doctor --group gpu-sre | kubectl apply -f -`,
+		ValidArgs: names(),
+		Args:      cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 && p.empty(cmd.Flags()) {
+				return cmd.Help()
 			}
-			if err := format.Validate(); err != nil {
-				return err
-			}
-			if apiOnly && args[0] != "doctor" {
-				return fmt.Errorf("--api-only is for doctor: %s changes things", args[0])
-			}
-			needs := needsOf(args[0], connection, apiOnly)
-			items := fault.Roles("gpu-fault-"+args[0], needs, subjects(users, groups))
-			if !apiOnly { // Roles need it
-				items = append([]runtime.Object{ledger.NamespaceObject(connection.LedgerNamespace)}, items...)
-			}
-			return format.Object(streams.Out, list{APIVersion: "v1", Kind: "List", Items: items})
+			p.features = append(p.features, args...) // `rbac xid` is short for `rbac print --for xid`
+			return p.print()
 		},
 	}
-	cmd.Flags().StringSliceVar(&users, "user", nil, "Bind the roles to this user (here not the kubeconfig's user)")
-	cmd.Flags().StringSliceVar(&groups, "group", nil, "Bind the roles to this group")
-	cmd.Flags().BoolVar(&apiOnly, "api-only", false, "For doctor: leave out the pods that read nodes")
-	format.AddFlags(cmd)
+	p.addFlags(cmd)
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) { flag.Hidden = true }) // they are print's
+	cmd.AddCommand(newPrintCommand(connection, streams))
 	return cmd
 }
 
-// needsOf is all that a fault or doctor needs.
-func needsOf(what string, connection *kube.Connection, apiOnly bool) []fault.Permission {
-	namespace := connection.LedgerNamespace
-	if what == "doctor" {
-		return doctor.Permissions(namespace, apiOnly)
+// table lists the features, and what each allows.
+func table() string {
+	var text strings.Builder
+	for _, f := range Features() {
+		fmt.Fprintf(&text, "  %-10s %s\n", f.Name, f.Allows)
 	}
-	of := map[string]func(string) []fault.Permission{
-		"xid": xid.Permissions, "runtime": runtimefault.Permissions,
-		"cuda": func(string) []fault.Permission { return cuda.Permissions(namespaceOf(connection)) },
-	}[what]
-	return fault.Permissions(fault.BasePermissions(namespace), of(namespace), podsOf(connection))
+	return text.String()
 }
 
-func subjects(users, groups []string) []rbacv1.Subject {
-	var all []rbacv1.Subject
-	for _, user := range users {
-		all = append(all, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
-	}
-	for _, group := range groups {
-		all = append(all, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group})
+func names() []string {
+	var all []string
+	for _, f := range Features() {
+		all = append(all, f.Name)
 	}
 	return all
-}
-
-// podsOf is what --pod needs in the namespace of -n.
-func podsOf(connection *kube.Connection) []fault.Permission {
-	if namespaceOf(connection) == "" {
-		return nil
-	}
-	return []fault.Permission{{Verb: "get", Resource: "pods", Namespace: namespaceOf(connection)}}
-}
-
-// namespaceOf is the namespace of -n, if that is given: a context's is not meant.
-func namespaceOf(connection *kube.Connection) string {
-	if connection.Namespace == nil {
-		return ""
-	}
-	return *connection.Namespace
 }

@@ -18,18 +18,26 @@ func TestRoles(t *testing.T) {
 		args      []string
 		has, not  []string
 	}{
-		"roles alone":       {"", []string{"xid"}, []string{"kind: ClusterRole\n", "kind: Role\n"}, []string{"Binding", "research"}},
-		"for people":        {"", []string{"xid", "--user", "alice", "--group", "sre,ops"}, []string{"kind: User\n    name: alice", "name: sre", "name: ops"}, []string{"research"}},
-		"for pods":          {"research", []string{"xid"}, []string{inResearch}, []string{"Binding"}},
-		"for people's pods": {"research", []string{"xid", "--group", "sre"}, []string{inResearch, "kind: RoleBinding\n"}, nil},
-		"workloads of a namespace": {"research", []string{"cuda", "--user", "bob"}, []string{
+		"short":             {"", []string{"xid", "--user", "alice"}, []string{"name: gpu-fault-xid\n", "name: alice"}, nil},
+		"several":           {"", []string{"print", "--for", "list,xid", "--serviceaccount", "ci:runner"}, []string{"name: gpu-fault-xid\n", "name: gpu-fault-list\n", "kind: ServiceAccount\n    name: runner\n    namespace: ci"}, []string{"gpu-fault-doctor"}},
+		"reads only":        {"", []string{"print", "--for", "list,leftovers"}, []string{"- list\n"}, []string{"create", "delete", "patch", "update", "secrets"}},
+		"without a ledger":  {"", []string{"print", "--for", "leftovers"}, []string{"kind: ClusterRole\n"}, []string{"kind: Namespace\n"}},
+		"roles alone":       {"", []string{"print", "--for", "xid"}, []string{"kind: ClusterRole\n", "kind: Role\n"}, []string{"Binding", "research"}},
+		"for people":        {"", []string{"print", "--for", "xid", "--user", "alice", "--group", "sre,ops"}, []string{"kind: User\n    name: alice", "name: sre", "name: ops"}, []string{"research"}},
+		"for pods":          {"research", []string{"print", "--for", "xid"}, []string{inResearch}, []string{"Binding"}},
+		"for people's pods": {"research", []string{"print", "--for", "xid", "--group", "sre"}, []string{inResearch, "kind: RoleBinding\n"}, nil},
+		"workloads of a namespace": {"research", []string{"print", "--for", "cuda", "--user", "bob"}, []string{
 			"name: gpu-fault-cuda\n    namespace: research\n", "- deployments\n", "- pods/exec\n", "- dynamographdeployments\n", "kind: RoleBinding\n",
 		}, []string{"secrets"}},
-		"workloads everywhere": {"", []string{"cuda"}, []string{"- deployments\n", "kind: ClusterRole\n"}, []string{"research", "secrets"}},
-		"doctor": {"", []string{"doctor", "--user", "eve"}, []string{
-			"kind: ClusterRole\n", "- runtimeclasses\n", "- clusterpolicies\n", "- resourceslices\n", "- pods/log\n", "- pods/exec\n", "- create\n",
+		"workloads everywhere": {"", []string{"print", "--for", "cuda"}, []string{"- deployments\n", "kind: ClusterRole\n"}, []string{"research", "secrets"}},
+		"scenarios": {"", []string{"print", "--for", "scenario", "--group", "trainers"}, []string{
+			"kind: ClusterRole\n", "name: trainers", "- serviceaccounts/token\n", "- escalate\n", "- networkpolicies\n", "- resourcequotas\n", "- runtimeclasses\n",
+			"- subjectaccessreviews\n", "name: gpu-fault-scenario\n    namespace: gpu-fault\n", "- secrets\n",
+		}, []string{"${", "accounts-"}},
+		"doctor": {"", []string{"print", "--for", "doctor", "--user", "eve"}, []string{
+			"kind: ClusterRole\n", "- runtimeclasses\n", "- clusterpolicies\n", "- resourceslices\n", "- networkpolicies\n", "- services\n", "- pods/log\n", "- pods/exec\n", "- create\n",
 		}, []string{"secrets", "leases", "update", "jobs"}},
-		"doctor without pods": {"", []string{"doctor", "--api-only"}, []string{"- events\n", "- list\n"}, []string{"secrets", "create", "delete", "exec", "update"}},
+		"doctor without pods": {"", []string{"print", "--for", "doctor", "--api-only"}, []string{"- events\n", "- list\n"}, []string{"secrets", "create", "delete", "exec", "update"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -53,5 +61,38 @@ func TestRoles(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Each feature says what it allows, in a line of the table that fits a terminal; completion offers the rest of a list, and none twice.
+func TestFeatures(t *testing.T) {
+	t.Parallel()
+	for line := range strings.Lines(table()) {
+		if len(strings.TrimRight(line, "\n")) > 100 {
+			t.Errorf("%d columns: %s", len(line)-1, line)
+		}
+	}
+	offered, _ := completeFeatures(nil, nil, "xid,li")
+	if text := strings.Join(offered, "\n"); !strings.Contains(text, "xid,list\t") || strings.Contains(text, "xid,xid") {
+		t.Errorf("%q", text)
+	}
+	if all, _ := completeFeatures(nil, nil, ""); len(all) != len(Features()) {
+		t.Errorf("%q", all)
+	}
+}
+
+// A service account is NAMESPACE:NAME; an empty name is a variable that is not set, and would bind nobody, or with a wildcard everybody.
+func TestSubjectsAreRefused(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]string{
+		"--serviceaccount=runner": "give NAMESPACE:NAME", "--serviceaccount=ci:": "give NAMESPACE:NAME", "--serviceaccount=a:b:c": "give NAMESPACE:NAME",
+		"--user= ": "is a variable unset?", "--group= ": "is a variable unset?",
+	} {
+		cmd := NewCommand(kube.NewConnection(genericiooptions.NewTestIOStreamsDiscard()), genericiooptions.NewTestIOStreamsDiscard())
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		cmd.SetArgs([]string{"print", "--for", "xid", flag})
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", flag, err)
+		}
 	}
 }

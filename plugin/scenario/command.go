@@ -24,8 +24,10 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 was done about it. Started, it is an exercise: a lab on this cluster, in namespaces of its own, which a candidate works in with a kubeconfig of
 their own, and which is put back when it ends.
 
-The trainer:    scenario start NAME, then status, hint, grade, reveal, end
-The candidate:  kubectl with the kubeconfig that start wrote; their diagnosis goes in with submit
+The trainer uses: scenario start NAME, then status, hint, grade, reveal and end.
+
+The candidate uses kubectl with the kubeconfig that start wrote, through scenario record where that is wanted. The trainer hands in the
+candidate's diagnosis with scenario submit.
 
 Everything that a scenario changes is one run in the ledger, as with every other fault: kubectl gpu-fault revert undoes it even where
 nothing else of the exercise is left.`,
@@ -52,7 +54,7 @@ nothing else of the exercise is left.`,
 	cmd.AddCommand(
 		c.newListCommand(), c.newShowCommand(), c.newStartCommand(), c.newStatusCommand(), c.newHintCommand(), c.newSubmitCommand(),
 		c.newGradeCommand(), c.newRevealCommand(), c.newEndCommand(), c.newLintCommand(), c.newExportCommand(), c.newSelftestCommand(),
-		c.newRunCommand(),
+		c.newRunCommand(), c.newRecordCommand(),
 	)
 	return cmd
 }

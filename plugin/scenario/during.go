@@ -35,7 +35,7 @@ func (c *common) newHintCommand() *cobra.Command {
 			if _, err := fmt.Fprintln(c.streams.Out, printer.Wrap(printer.Escape(taken.Text), printer.Width(c.streams.Out))); err != nil {
 				return err
 			}
-			printer.Talk(c.streams.ErrOut, "It costs %s; there are %d more.", count(taken.Cost, "point"), left)
+			printer.Talk(c.streams.ErrOut, "It costs %s; hints left: %d.", count(taken.Cost, "point"), left)
 			return nil
 		},
 		ValidArgsFunction: c.completeExercises,

@@ -43,7 +43,7 @@ It may be repeated, and works from any machine. The exit code is 0 when nothing 
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
 	cmd.Flags().BoolVar(&how.Force, "force", false, "Also while the client that started it seems to be at work")
-	cmd.Flags().BoolVar(&how.Restore, "restore", false, "Also put back what the candidate left outside of the exercise's own namespaces")
+	cmd.Flags().BoolVar(&how.Restore, "restore", false, "Also put back what the candidate left outside of the exercise's own namespaces, files of nodes included")
 	format.AddFlags(cmd)
 	return cmd
 }
@@ -123,10 +123,10 @@ func endingText(e exercise.Ending) string {
 	switch {
 	case !e.Compared:
 		fmt.Fprintf(&b, "exercise %s ended; there is no baseline any more to compare the cluster with", e.ID)
-	case len(e.Left) == 0:
+	case e.Clean():
 		fmt.Fprintf(&b, "exercise %s ended; the cluster is as it was before", e.ID)
 	default:
-		fmt.Fprintf(&b, "exercise %s ended; %d differences to the time before are left", e.ID, len(e.Left))
+		fmt.Fprintf(&b, "exercise %s ended; %d differences to the time before are left", e.ID, len(e.Left)+len(e.Files))
 	}
 	return b.String()
 }

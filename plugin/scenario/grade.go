@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/scenario/report"
@@ -19,10 +20,11 @@ import (
 // grading is a command line of `scenario grade`.
 type grading struct {
 	common
-	last   bool
-	html   string
-	output string
-	format printer.Format
+	last       bool
+	transcript string
+	html       string
+	output     string
+	format     printer.Format
 }
 
 func (c *common) newGradeCommand() *cobra.Command {
@@ -40,6 +42,9 @@ It may be repeated: the exercise goes on until it ends. The exit code is 0 when 
   kubectl gpu-fault scenario grade --html report.html
   kubectl gpu-fault scenario grade -o junit > grade.xml
 
+  # With what the candidate asked the API server, which scenario record wrote
+  kubectl gpu-fault scenario grade --transcript anna.jsonl
+
   # Show the latest judgement again
   kubectl gpu-fault scenario grade --last`,
 		Args: atMostOne("grade"),
@@ -56,6 +61,8 @@ It may be repeated: the exercise goes on until it ends. The exit code is 0 when 
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&g.last, "last", false, "Show the latest judgement again, and judge nothing")
+	flags.StringVar(&g.transcript, "transcript", "", "Also tell of this transcript of scenario record: how long until the first look at the cause, and until a change")
+	_ = cmd.MarkFlagFilename("transcript", "jsonl")
 	flags.StringVar(&g.html, "html", "", "Also write the report to this file, as a page that needs nothing else")
 	flags.StringVarP(&g.output, "output", "o", "", "Output format: json, yaml, name, junit or jsonpath=TEMPLATE")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml", "name", "junit", "jsonpath="}, cobra.ShellCompDirectiveNoFileComp))
@@ -63,11 +70,18 @@ It may be repeated: the exercise goes on until it ends. The exit code is 0 when 
 }
 
 func (g *grading) run(ctx context.Context, id string) error {
+	var transcript *recorder.Transcript
+	if g.transcript != "" {
+		var err error
+		if transcript, err = recorder.ReadFile(g.transcript); err != nil {
+			return fmt.Errorf("--transcript: %w", err)
+		}
+	}
 	lab, err := g.lab(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := g.judge(ctx, lab, id)
+	r, err := g.judge(ctx, lab, id, transcript)
 	if err != nil {
 		return kube.Explain(err)
 	}
@@ -80,9 +94,9 @@ func (g *grading) run(ctx context.Context, id string) error {
 	return nil
 }
 
-func (g *grading) judge(ctx context.Context, lab *exercise.Lab, id string) (*exercise.Report, error) {
+func (g *grading) judge(ctx context.Context, lab *exercise.Lab, id string, transcript *recorder.Transcript) (*exercise.Report, error) {
 	if !g.last {
-		return lab.Grade(ctx, id)
+		return lab.GradeRecorded(ctx, id, transcript)
 	}
 	e, err := lab.Get(ctx, id)
 	if err != nil {
@@ -91,7 +105,10 @@ func (g *grading) judge(ctx context.Context, lab *exercise.Lab, id string) (*exe
 	if e.Last() == nil {
 		return nil, fmt.Errorf("exercise %s was not graded yet: leave out --last", e.ID)
 	}
-	return e.Last(), nil
+	if transcript != nil {
+		err = lab.Retell(ctx, e.Last(), transcript)
+	}
+	return e.Last(), err
 }
 
 func (g *grading) print(r exercise.Report) (err error) {

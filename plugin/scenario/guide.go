@@ -26,6 +26,11 @@ func Guide(r *scenario.Resolved) string {
 	if r.Public.Simulated != "" {
 		line("What is simulated, and is no part of the fault:\n\n%s\n", quote(r.Public.Simulated))
 	}
+	if r.Public.Terraform != "" {
+		line("With `--terraform module` they also get the lab's Terraform module, and are told:\n\n%s\n", quote(r.Public.Terraform))
+		line("They mend the cluster or the module; hand the folder in with `scenario submit --terraform module`. `grade` applies it with the candidate's own rights before it " +
+			"looks, and judges its resources of provider google by their values.\n")
+	}
 	line("## What is wrong\n\n%s\n", strings.TrimSpace(r.Sealed.Story))
 	line("| | |\n|---|---|")
 	for _, row := range [][2]string{

@@ -94,6 +94,9 @@ func needs(r scenario.Requires) string {
 	if r.NodeAccess {
 		words = append(words, "privileged pods")
 	}
+	if r.Toolkit {
+		words = append(words, "NVIDIA's runtime")
+	}
 	if len(words) == 0 {
 		return "any cluster"
 	}

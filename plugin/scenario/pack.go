@@ -97,6 +97,21 @@ func (p *packFlags) identities() ([]age.Identity, error) {
 	return identities, nil
 }
 
+// addSimulation registers the flag that makes a cluster without GPUs one that seems to have some.
+func addSimulation(flags *pflag.FlagSet, gpus *int) {
+	flags.IntVar(gpus, simulateFlag, 0, "On a cluster without GPUs: advertise so many on one or two nodes, until the exercise ends")
+}
+
+const simulateFlag = "simulate-gpus"
+
+// checkSimulation refuses numbers that nobody has.
+func checkSimulation(flags *pflag.FlagSet, gpus int) error {
+	if flags.Changed(simulateFlag) && (gpus < 1 || gpus > scenario.MostSimulatedGPUs) {
+		return fmt.Errorf("--%s %d: give 1 to %d", simulateFlag, gpus, scenario.MostSimulatedGPUs)
+	}
+	return nil
+}
+
 // addAllowances registers the flags that lift the limits of the blast radius, for scenarios that break nodes.
 func addAllowances(flags *pflag.FlagSet, allow *fault.Allowances) {
 	flags.BoolVar(&allow.ControlPlane, "allow-control-plane", false, "Allow faults on nodes of the control plane")

@@ -2,7 +2,9 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +26,9 @@ type running struct {
 	repeats int
 	seed    int64
 	timeout time.Duration
+	record  string
 	allow   fault.Allowances
+	gpus    int // to simulate
 	yes     bool
 	format  printer.Format
 }
@@ -44,10 +48,10 @@ The exit code is 0 when all were solved, and 2 when not.`,
 		Example: `  kubectl gpu-fault scenario run --all --agent ./my-agent --repeats 5 -o json > result.json`,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := r.validate(); err != nil {
+			if err := errors.Join(r.validate(), checkSimulation(cmd.Flags(), r.gpus)); err != nil {
 				return err
 			}
-			chosen, err := r.pack.several(args, r.all)
+			chosen, err := r.pack.several(args, r.all, r.gpus)
 			if err != nil {
 				return err
 			}
@@ -65,7 +69,9 @@ The exit code is 0 when all were solved, and 2 when not.`,
 	flags.IntVar(&r.repeats, "repeats", r.repeats, "How often each scenario is played, each time with another seed")
 	flags.Int64Var(&r.seed, "seed", r.seed, "The first seed; the others follow it")
 	flags.DurationVar(&r.timeout, "timeout", 0, "Time of the agent for one exercise (default: the scenario's time box)")
+	flags.StringVar(&r.record, "record", "", "Folder for a transcript of what each program asks the API server; it is made")
 	flags.BoolVar(&r.all, "all", false, "All scenarios that come with the program")
+	addSimulation(flags, &r.gpus)
 	addAllowances(flags, &r.allow)
 	flags.BoolVarP(&r.yes, "yes", "y", false, "Do not ask")
 	r.format.AddFlags(cmd)
@@ -89,12 +95,19 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 	if err != nil {
 		return err
 	}
-	lab.Allow = r.allow
+	lab.Allow, lab.SimulateGPUs = r.allow, r.gpus
 	question := fmt.Sprintf("Play %d scenario(s) %d time(s) in context %q?", len(chosen), r.repeats, r.connection.Connected().Context)
 	if err := confirm.Ask(ctx, r.streams, question, r.yes); err != nil {
 		return err
 	}
-	options := exercise.AgentOptions{Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Timeout: r.timeout, Output: r.streams.ErrOut}
+	if r.record != "" {
+		if err := os.MkdirAll(r.record, 0o700); err != nil {
+			return fmt.Errorf("--record: %w", err)
+		}
+	}
+	options := exercise.AgentOptions{
+		Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Timeout: r.timeout, Record: r.record, Output: r.streams.ErrOut,
+	}
 	result, err := lab.Agents(ctx, options, func(t exercise.Try) {
 		printer.Talk(r.streams.ErrOut, "%s seed %d: %s, %d points, in %s", t.Scenario, t.Seed, t.Outcome(), t.Score, human(t.Took))
 	})

@@ -70,6 +70,10 @@ func TestBadInput(t *testing.T) {
 	if err := os.WriteFile(taken, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	broken := filepath.Join(t.TempDir(), "main.tf")
+	if err := os.WriteFile(broken, []byte("data \"google_project\" \"x\" {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		args []string
 		want string
@@ -81,7 +85,15 @@ func TestBadInput(t *testing.T) {
 		{[]string{"start", "gpu-resources", "--for", "1m"}, "10m to 24h"},
 		{[]string{"start", "gpu-resources", "--kubeconfig-out", taken}, "exists"},
 		{[]string{"start", "gpu-resources", "--dry-run=maybe"}, "choose none, client or server"},
+		{[]string{"start", "gpu-resources", "--simulate-gpus", "0"}, "--simulate-gpus 0: give 1 to 16"},
+		{[]string{"selftest", "gpu-resources", "--simulate-gpus", "17"}, "--simulate-gpus 17: give 1 to 16"},
+		{[]string{"run", "noop", "--agent", "true", "--simulate-gpus", "-1"}, "--simulate-gpus -1: give 1 to 16"},
 		{[]string{"start", "--file", filepath.Join(t.TempDir(), "none.yaml")}, "none.yaml"},
+		{[]string{"start", "gpu-memory", "--terraform", filepath.Join(t.TempDir(), "new")}, "gpu-memory has no Terraform module: these have one: blocked-egress, wrong-role-binding"},
+		{[]string{"start", "blocked-egress", "--terraform", filepath.Dir(taken)}, "has files in it"},
+		{[]string{"start", "blocked-egress", "--terraform", taken}, "not a directory"},
+		{[]string{"submit", "--terraform", t.TempDir()}, "has no .tf files"},
+		{[]string{"submit", "--terraform", filepath.Dir(broken)}, "main.tf:1:1: data is not read"},
 		{[]string{"grade", "a", "b"}, "one exercise"},
 		{[]string{"run", "noop"}, "--agent"},
 		{[]string{"run", "noop", "--agent", "true", "--repeats", "0"}, "--repeats 0"},

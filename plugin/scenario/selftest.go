@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -33,6 +34,7 @@ func (c *common) newSelftestCommand() *cobra.Command {
 		parallel int
 		all, yes bool
 		allow    fault.Allowances
+		simulate int
 		format   printer.Format
 	)
 	cmd := &cobra.Command{
@@ -48,10 +50,10 @@ The exit code is 0 when all is so, and 2 when something is not.`,
   kubectl gpu-fault scenario selftest --file my-scenario.yaml`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := format.Validate(); err != nil {
+			if err := errors.Join(format.Validate(), checkSimulation(cmd.Flags(), simulate)); err != nil {
 				return err
 			}
-			chosen, err := pack.several(args, all)
+			chosen, err := pack.several(args, all, simulate)
 			if err != nil {
 				return err
 			}
@@ -61,7 +63,12 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 			if err := c.consent(cmd.Context(), pack, wants(chosen), yes); err != nil {
 				return err
 			}
-			return c.selftest(cmd.Context(), chosen, seeds, parallel, allow, yes, format)
+			lab, err := c.lab(cmd.Context())
+			if err != nil {
+				return err
+			}
+			lab.Allow, lab.SimulateGPUs = allow, simulate
+			return c.selftest(cmd.Context(), lab, chosen, seeds, parallel, yes, format)
 		},
 		ValidArgsFunction: completeNames,
 	}
@@ -70,19 +77,21 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 	cmd.Flags().Int64SliceVar(&seeds, "seeds", []int64{1, 2}, "Seeds to draw variants by")
 	cmd.Flags().IntVar(&parallel, "parallel", 1, "How many exercises at a time")
 	cmd.Flags().BoolVar(&all, "all", false, "All scenarios that come with the program")
+	addSimulation(cmd.Flags(), &simulate)
 	addAllowances(cmd.Flags(), &allow)
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
 	format.AddFlags(cmd)
 	return cmd
 }
 
-// several are the scenarios that are named, or all.
-func (p *packFlags) several(names []string, all bool) ([]*scenario.Scenario, error) {
+// several are the scenarios that are named, or all: with simulated GPUs, those that can do with them.
+func (p *packFlags) several(names []string, all bool, simulated int) ([]*scenario.Scenario, error) {
 	switch {
 	case all && (len(names) > 0 || p.file != ""):
 		return nil, fmt.Errorf("--all is all of ours: leave out what else is named")
 	case all:
-		return scenario.Builtin()
+		chosen, err := scenario.Builtin()
+		return slices.DeleteFunc(chosen, func(s *scenario.Scenario) bool { return simulated > 0 && s.Requires.Toolkit }), err
 	case len(names) == 0:
 		s, err := p.load("")
 		return []*scenario.Scenario{s}, err
@@ -98,12 +107,7 @@ func (p *packFlags) several(names []string, all bool) ([]*scenario.Scenario, err
 	return chosen, nil
 }
 
-func (c *common) selftest(ctx context.Context, chosen []*scenario.Scenario, seeds []int64, parallel int, allow fault.Allowances, yes bool, format printer.Format) error {
-	lab, err := c.lab(ctx)
-	if err != nil {
-		return err
-	}
-	lab.Allow = allow
+func (c *common) selftest(ctx context.Context, lab *exercise.Lab, chosen []*scenario.Scenario, seeds []int64, parallel int, yes bool, format printer.Format) error {
 	question := fmt.Sprintf("Break and mend %d scenario(s) with %d seed(s) in context %q?", len(chosen), len(seeds), c.connection.Connected().Context)
 	if err := confirm.Ask(ctx, c.streams, question, yes); err != nil {
 		return err

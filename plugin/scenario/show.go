@@ -58,6 +58,9 @@ func describe(s *scenario.Scenario) string {
 	if s.Public.Simulated != "" {
 		fmt.Fprintf(&b, "\nSimulated: %s\n", undrawn(s.Public.Simulated))
 	}
+	if s.Public.Terraform != "" {
+		fmt.Fprintf(&b, "\nTerraform: %s\nstart --terraform DIR writes the module.\n", undrawn(s.Public.Terraform))
+	}
 	return strings.TrimRight(b.String(), "\n")
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -28,10 +29,13 @@ type starting struct {
 	seed       int64
 	set        map[string]string
 	kubeconfig string
+	terraform  string
 	lasts      time.Duration
 	dryRun     string
 	yes        bool
 	allow      fault.Allowances
+	simulate   int
+	workload   string
 	format     printer.Format
 }
 
@@ -46,6 +50,15 @@ func (c *common) newStartCommand() *cobra.Command {
 		Long: `Build the broken situation of a scenario in namespaces of its own, prove that it is broken, and hand it over: the card on stdout is for the
 candidate, and --kubeconfig-out is what they work with until the time box ends.
 
+Without GPUs in the cluster --simulate-gpus has nodes say that they have some. There is no driver behind them: what is about NVIDIA's container
+runtime cannot be played so, and what trains needs the image of the sample workload on the nodes, which brings a driver of its own.
+
+With --workload it is played on a Deployment of yours, where the scenario can do that (gpu-resources): this is broken, and no lab is made. Whoever
+manages it (GitOps, an operator) has to leave it alone meanwhile. What is broken is put back field by field, beside what others have changed.
+
+With --terraform the candidate also gets the lab's own Terraform module, as broken as the cluster, where the scenario has one (scenario show
+says so). They mend the cluster or the module, and you hand the module in with scenario submit --terraform.
+
 The state of the cluster is remembered before anything is made, and compared when the work is graded and when the exercise ends. The
 same --seed gives the same variant, names and numbers.`,
 		Example: `  # Any variant, and a kubeconfig for the candidate
@@ -54,14 +67,26 @@ same --seed gives the same variant, names and numbers.`,
   # The same as the last candidate had
   kubectl gpu-fault scenario start gpu-resources --seed 4711 --kubeconfig-out candidate.kubeconfig
 
+  # On a cluster without GPUs (kind, minikube): two simulated ones on each of two nodes, for as long as it lasts
+  kubectl gpu-fault scenario start gpu-resources --simulate-gpus 2 \
+      --kubeconfig-out candidate.kubeconfig
+
+  # On a Deployment of yours
+  kubectl gpu-fault scenario start gpu-resources --workload deployment/trainer -n team-a \
+      --kubeconfig-out candidate.kubeconfig
+
+  # With the Terraform module that manages what is broken
+  kubectl gpu-fault scenario start blocked-egress --terraform module \
+      --kubeconfig-out candidate.kubeconfig
+
   # A variant of your choice, and an hour for it
-  kubectl gpu-fault scenario start gpu-memory --set variant=batch --for 1h`,
+  kubectl gpu-fault scenario start gpu-memory --set via=half --for 1h`,
 		Args: usage.MaxArgs(1, "one scenario", "kubectl gpu-fault scenario start gpu-resources"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("seed") {
 				s.seed = 1 + rand.Int64N(mostSeeds-1)
 			}
-			if err := s.validate(); err != nil {
+			if err := errors.Join(s.validate(), checkSimulation(cmd.Flags(), s.simulate)); err != nil {
 				return err
 			}
 			found, err := s.pack.load(one(args))
@@ -83,10 +108,13 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 	flags.Int64Var(&s.seed, "seed", 0, "Draws the variant, the names and the numbers (default: a new one, which is told)")
 	flags.StringToStringVar(&s.set, "set", nil, "Set parameters yourself, as NAME=VALUE")
 	flags.StringVar(&s.kubeconfig, "kubeconfig-out", "", "File for the candidate's kubeconfig; it must not exist")
+	flags.StringVar(&s.terraform, "terraform", "", "Folder for the lab's Terraform module, which the candidate may mend in the place of the cluster; it must be empty, or not exist")
 	flags.DurationVar(&s.lasts, "for", 0, "Time box (default: the scenario's)")
 	flags.StringVar(&s.dryRun, "dry-run", s.dryRun, "none, client (say what would be made) or server (also try images and policies, with pods that are deleted again); make nothing of the lab")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask")
+	flags.StringVar(&s.workload, "workload", "", "Play it on a Deployment of yours, deployment/NAME in the namespace -n, which is put back at the end")
+	addSimulation(flags, &s.simulate)
 	addAllowances(flags, &s.allow)
 	s.format.AddFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
@@ -100,29 +128,78 @@ func (s *starting) validate() error {
 	case s.lasts != 0 && (s.lasts < 10*time.Minute || s.lasts > 24*time.Hour):
 		return fmt.Errorf("--for %s: give 10m to 24h; API servers give no tokens for less", s.lasts)
 	}
-	if s.kubeconfig != "" {
-		if _, err := os.Lstat(s.kubeconfig); err == nil {
-			return fmt.Errorf("--kubeconfig-out %s exists: give another name, or remove it", s.kubeconfig)
+	if err := mustBeNew(s.kubeconfig); err != nil {
+		return err
+	}
+	if s.terraform != "" {
+		if err := terraform.Vacant(s.terraform); err != nil {
+			return fmt.Errorf("--terraform: %w", err)
 		}
 	}
 	return s.format.Validate()
 }
 
+// mustBeNew refuses a file that exists, before anything is done; an empty name is none.
+func mustBeNew(name string) error {
+	if name == "" {
+		return nil
+	}
+	if _, err := os.Lstat(name); err == nil {
+		return fmt.Errorf("--kubeconfig-out %s exists: give another name, or remove it", name)
+	}
+	return nil
+}
+
+// module is the Terraform module to write; nil when none is wanted.
+func (s *starting) module(r *scenario.Resolved) (terraform.Files, error) {
+	if s.terraform == "" {
+		return nil, nil
+	}
+	source, err := r.Module()
+	if err != nil {
+		return nil, err
+	}
+	files, err := source.Write()
+	if err != nil {
+		return nil, fmt.Errorf("--terraform: %w", err)
+	}
+	return files, nil
+}
+
+// withModules says which of ours have one.
+func withModules() string {
+	all, err := scenario.Builtin()
+	if err != nil {
+		return ""
+	}
+	var names []string
+	for _, one := range all {
+		if one.Terraform != nil {
+			names = append(names, one.Metadata.Name)
+		}
+	}
+	return ": these have one: " + strings.Join(names, ", ")
+}
+
 func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
+	if s.terraform != "" && found.Terraform == nil {
+		return fmt.Errorf("--terraform: scenario %s has no Terraform module%s", found.Metadata.Name, withModules())
+	}
 	lab, err := s.lab(ctx)
 	if err != nil {
 		return err
 	}
-	lab.Allow = s.allow
-	facts, err := scenario.GatherFacts(ctx, lab.Client)
+	lab.Allow, lab.SimulateGPUs = s.allow, s.simulate
+	lab.Workload, lab.WorkloadNamespace = s.workload, s.connection.Connected().Namespace
+	resolved, err := lab.Resolve(ctx, found, s.seed, s.set)
 	if err != nil {
 		return kube.Explain(err)
 	}
-	resolved, err := found.Resolve(s.seed, s.set, facts)
-	if err != nil {
+	if err := s.consent(ctx, s.pack, resolved.NeedsConsent(), s.yes); err != nil {
 		return err
 	}
-	if err := s.consent(ctx, s.pack, resolved.NeedsConsent(), s.yes); err != nil {
+	files, err := s.module(resolved)
+	if err != nil {
 		return err
 	}
 	if s.dryRun != "client" {
@@ -138,8 +215,14 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 	if err := confirm.Ask(ctx, s.streams, question, s.yes); err != nil {
 		return err
 	}
-	e, err := lab.Start(ctx, resolved, exercise.StartOptions{For: s.lasts, Consent: true, Command: session.CommandLine(os.Args)})
+	if files != nil { // before the lab is made: a folder that cannot be written is told now
+		if err := files.WriteFolder(s.terraform); err != nil {
+			return fmt.Errorf("nothing was changed: --terraform: %w", err)
+		}
+	}
+	e, err := lab.Start(ctx, resolved, exercise.StartOptions{For: s.lasts, Consent: true, Terraform: files != nil, Command: session.CommandLine(os.Args)})
 	if err != nil {
+		files.Remove(s.terraform)
 		return kube.Explain(err)
 	}
 	return s.print(lab, e)
@@ -154,7 +237,21 @@ func (s *starting) before(r *scenario.Resolved) {
 	}
 	say("Scenario:  %s (seed %d) in context %q", r.Metadata.Name, r.Seed, s.connection.Connected().Context)
 	say("Makes:     %s", strings.Join(made(r), ", "))
-	say("Candidate: admin of %s, for %s", strings.Join(r.Public.Access.Namespaces, ", "), minutes)
+	if sim := r.Facts.Simulation; sim != nil {
+		say("Simulates: %d GPUs on %s: their status and labels are changed, until the exercise ends", sim.GPUs, strings.Join(sim.Nodes, ", "))
+		if n := r.Facts.WaitingGPUs; n > 0 {
+			say("Warning:   others' pods wait for %d GPUs, and may start on simulated ones", n)
+		}
+	}
+	if w := r.Public.Access.Workload; w != nil {
+		say("Candidate: views namespace %s without its Secrets, and changes %s %s, for %s", w.Namespace, w.Kind, w.Name, minutes)
+		say("Warning:   others' data is there: who changes a pod template can run any program in it, as any account of the namespace, and mount its Secrets")
+	} else {
+		say("Candidate: admin of %s, for %s", strings.Join(r.Public.Access.Namespaces, ", "), minutes)
+	}
+	if s.terraform != "" {
+		say("Writes:    the Terraform module of %d of its objects, into %s", len(r.Terraform.Manages), s.terraform)
+	}
 	say("Undo:      kubectl gpu-fault scenario end, or kubectl gpu-fault revert of its run")
 }
 
@@ -197,10 +294,11 @@ type started struct {
 
 func (s *starting) print(lab *exercise.Lab, e *exercise.Exercise) error {
 	card := lab.Card(e)
+	card.Module = s.terraform
 	var writeErr error
 	if s.kubeconfig != "" {
 		card.Kubeconfig = s.kubeconfig
-		if err := writeNew(s.kubeconfig, e.Access); err != nil {
+		if err := writeNew(s.kubeconfig, e.Kubeconfig); err != nil {
 			writeErr = fmt.Errorf("the exercise runs, and the kubeconfig could not be written: %w; get another with: kubectl gpu-fault scenario status %s --kubeconfig-out FILE", err, e.ID)
 		}
 	} else {
@@ -229,12 +327,18 @@ func cardText(c exercise.Card) string {
 	if c.Simulated != "" {
 		fmt.Fprintf(&b, "Simulated: %s\n\n", strings.TrimSpace(c.Simulated))
 	}
+	if c.Terraform != "" {
+		fmt.Fprintf(&b, "Terraform: %s\n\n", strings.TrimSpace(c.Terraform))
+	}
 	for _, access := range c.Access {
 		fmt.Fprintf(&b, "You may:   %s\n", access)
 	}
 	fmt.Fprintf(&b, "Time:      %d minutes, until %s", c.Minutes, c.Deadline.Local().Format("15:04"))
 	if c.Kubeconfig != "" {
 		fmt.Fprintf(&b, "\nBegin:     export KUBECONFIG=%s", c.Kubeconfig)
+	}
+	if c.Module != "" {
+		fmt.Fprintf(&b, "\nModule:    %s; mend it in the place of the cluster, if you like", c.Module)
 	}
 	return b.String()
 }

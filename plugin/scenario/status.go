@@ -87,7 +87,7 @@ func (c *common) newKubeconfig(ctx context.Context, id, file string) error {
 	if err != nil {
 		return err
 	}
-	data, err := lab.Kubeconfig(ctx, id, "")
+	data, err := lab.Kubeconfig(ctx, id)
 	if err != nil {
 		return kube.Explain(err)
 	}

@@ -5,24 +5,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 func (c *common) newSubmitCommand() *cobra.Command {
-	var file string
+	var file, module string
 	cmd := &cobra.Command{
-		Use:   "submit [ID] (--diagnosis FILE)",
+		Use:   "submit [ID] [--diagnosis FILE] [--terraform DIR]",
 		Short: "Hand in the diagnosis: which part, which object, which field, and how it breaks",
 		Long: `Hand in the diagnosis. It is compared with the root cause field by field, where case, punctuation and the usual other names do not count.
 On a terminal it asks for the fields; a file has them as YAML or JSON:
@@ -33,22 +32,39 @@ On a terminal it asks for the fields; a file has them as YAML or JSON:
     mechanism: selects-a-label-that-no-node-has
     explanation: in your own words, for the interviewer
 
-It may be handed in again until the exercise ends: the last one counts.`,
+With --terraform it also hands in the module of an exercise that was started with one; with --terraform alone only that. The module is read
+and evaluated, and nothing of it is run: grade first brings its objects into the cluster with the candidate's own rights, as terraform apply
+would do it, and then looks at the cluster as always. A module that is as broken as it was breaks again what was mended in the cluster.
+
+It may be handed in again until the exercise ends: the last one counts. It ends the candidate's time, if nothing that they may change is different
+when it is graded; else their time ends then. Where they are root on nodes nobody can tell, and it ends when it is graded.`,
 		Example: `  kubectl gpu-fault scenario submit
 
-  kubectl gpu-fault scenario submit --diagnosis diagnosis.yaml`,
+  kubectl gpu-fault scenario submit --diagnosis diagnosis.yaml
+
+  # What was mended is the Terraform module
+  kubectl gpu-fault scenario submit --diagnosis diagnosis.yaml --terraform module`,
 		Args: atMostOne("submit"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.submit(cmd.Context(), one(args), file)
+			return c.submit(cmd.Context(), one(args), file, module)
 		},
 		ValidArgsFunction: c.completeExercises,
 	}
 	cmd.Flags().StringVarP(&file, "diagnosis", "d", "", "File with the diagnosis; - for stdin")
+	cmd.Flags().StringVar(&module, "terraform", "", "Folder with the module that start --terraform wrote, mended")
 	_ = cmd.MarkFlagFilename("diagnosis", "yaml", "yml", "json")
+	_ = cmd.MarkFlagDirname("terraform")
 	return cmd
 }
 
-func (c *common) submit(ctx context.Context, id, file string) error {
+func (c *common) submit(ctx context.Context, id, file, folder string) error {
+	var module *terraform.Module
+	if folder != "" { // what is wrong in its text needs no cluster
+		var err error
+		if module, err = terraform.ReadFolder(folder); err != nil {
+			return fmt.Errorf("--terraform %s: %w", folder, err)
+		}
+	}
 	lab, err := c.lab(ctx)
 	if err != nil {
 		return err
@@ -56,6 +72,15 @@ func (c *common) submit(ctx context.Context, id, file string) error {
 	e, err := lab.Get(ctx, id)
 	if err != nil {
 		return kube.Explain(err)
+	}
+	if module != nil {
+		if _, err := lab.SubmitModule(ctx, e.ID, *module); err != nil {
+			return kube.Explain(err)
+		}
+		printer.Talk(c.streams.ErrOut, "The module of exercise %s is handed in: grade applies it to the cluster, and then looks.", e.ID)
+		if file == "" {
+			return nil
+		}
 	}
 	var d scenario.Diagnosis
 	if file != "" {
@@ -73,31 +98,22 @@ func (c *common) submit(ctx context.Context, id, file string) error {
 	return nil
 }
 
-// mostDiagnosis bounds what is read: a diagnosis is a few lines.
-const mostDiagnosis = 64 << 10
-
-func (c *common) readDiagnosis(file string) (d scenario.Diagnosis, err error) {
+func (c *common) readDiagnosis(file string) (scenario.Diagnosis, error) {
 	in := c.streams.In
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return d, fmt.Errorf("--diagnosis: %w", err)
+			return scenario.Diagnosis{}, fmt.Errorf("--diagnosis: %w", err)
 		}
 		defer f.Close()
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, mostDiagnosis+1))
-	switch {
-	case err != nil:
+	d, err := scenario.ReadDiagnosis(in)
+	if err == nil && d == (scenario.Diagnosis{}) {
+		err = errors.New("it is empty; the fields are component, object, field, mechanism and explanation")
+	}
+	if err != nil {
 		return d, fmt.Errorf("--diagnosis %s: %w", file, err)
-	case len(data) > mostDiagnosis:
-		return d, fmt.Errorf("--diagnosis %s: it has more than %d KiB; a few lines will do", file, mostDiagnosis>>10)
-	}
-	if err := yaml.UnmarshalStrict(data, &d); err != nil {
-		return d, fmt.Errorf("--diagnosis %s: %w; the fields are component, object, field, mechanism and explanation", file, err)
-	}
-	if d == (scenario.Diagnosis{}) {
-		return d, fmt.Errorf("--diagnosis %s: it is empty; the fields are component, object, field, mechanism and explanation", file)
 	}
 	return d, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/client-go/dynamic"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
@@ -38,8 +39,14 @@ func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 		mend.UndoKind:      mend.Undoer{},
 		objects.UndoKind:   objects.Undoer{},
 		exercise.UndoKind:  exercise.Undoer{},
-		kernellog.UndoKind: kernellog.Undoer{Forget: func(xids []string) []string { return forget(detectors(), xids) }},
+		kernellog.UndoKind: logUndoer(detectors),
+
+		kernellog.ModuleUndoKind: kernellog.ModuleUndoer{Log: logUndoer(detectors)},
 	}
+}
+
+func logUndoer(detectors func() []xid.Detector) kernellog.Undoer {
+	return kernellog.Undoer{Forget: func(xids []string) []string { return forget(detectors(), xids) }}
 }
 
 // forget says, for the XIDs that were written, what each detector that may have seen one needs to forget it.
@@ -72,7 +79,16 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 	if err != nil {
 		host = "unknown"
 	}
-	undoers := Undoers(func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) })
+	detectors := func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) }
+	undoers := Undoers(detectors)
+	undoers[kernellog.ModuleUndoKind] = kernellog.ModuleUndoer{
+		Log: logUndoer(detectors),
+		Start: func(ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, progress func(string)) (kernellog.Pod, error) {
+			run.Owner = nil // see unowned
+			return startPod(ctx, cluster, ledgerNamespace, 0, run, nodeName, settings, unloadPodLives, progress)
+		},
+		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+	}
 	undoers[nodefiles.UndoKind] = nodefiles.Undoer{
 		Start:    unowned(StartPod(cluster, ledgerNamespace, 0)),
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
@@ -124,14 +140,24 @@ func StartPod(cluster *kube.Cluster, ledgerNamespace string, timeout time.Durati
 	return func(
 		ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, lives time.Duration, progress func(string),
 	) (nodefiles.Pod, error) {
-		flags := podflags.New()
-		flags.Image, flags.Secrets = settings.Image, settings.PullSecrets
-		flags.Pull = cmp.Or(settings.PullPolicy, flags.Pull)
-		flags.Timeout = cmp.Or(timeout, flags.Timeout)
-		spec := flags.Spec(run.ID, nodeName, ledgerNamespace)
-		spec.Deadline, spec.Stays, spec.Owner = lives, lives == 0, run.OwnerReference()
-		return flags.Start(ctx, cluster, spec, progress)
+		return startPod(ctx, cluster, ledgerNamespace, timeout, run, nodeName, settings, lives, progress)
 	}
+}
+
+// unloadPodLives is how long a debug pod may take to unload a kernel module.
+const unloadPodLives = 5 * time.Minute
+
+func startPod(
+	ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, timeout time.Duration,
+	run ledger.Run, nodeName string, settings nodefiles.PodSettings, lives time.Duration, progress func(string),
+) (*debugpod.Session, error) {
+	flags := podflags.New()
+	flags.Image, flags.Secrets = settings.Image, settings.PullSecrets
+	flags.Pull = cmp.Or(settings.PullPolicy, flags.Pull)
+	flags.Timeout = cmp.Or(timeout, flags.Timeout)
+	spec := flags.Spec(run.ID, nodeName, ledgerNamespace)
+	spec.Deadline, spec.Stays, spec.Owner = lives, lives == 0, run.OwnerReference()
+	return flags.Start(ctx, cluster, spec, progress)
 }
 
 // unowned starts pods that belong to no Job: after a run's time is up its Job is gone, and the garbage collector would delete at once
@@ -146,13 +172,17 @@ func unowned(start nodefiles.Start) nodefiles.Start {
 }
 
 func stepChanged(report *progress.Reporter, run ledger.Run, step ledger.Step) {
+	said := string(step.State)
+	if run.InOrder { // one step after the other on the same target
+		said = step.Action + ": " + said
+	}
 	switch step.State {
 	case ledger.StatePlanned, ledger.StateApplying, ledger.StateApplied:
 		return // progress tells more
 	case ledger.StateReverted, ledger.StateSuperseded, ledger.StatePermanent:
-		report.Step(run.ID+" "+step.Target.Name, string(step.State)) // of several runs, maybe on the same node
+		report.Step(run.ID+" "+step.Target.Name, said) // of several runs, maybe on the same node
 	default:
-		report.Step(step.Target.Name, string(step.State))
+		report.Step(step.Target.Name, said)
 	}
 }
 

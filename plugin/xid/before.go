@@ -19,8 +19,9 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	if labels := w.labels(); len(labels) > 1 {
 		say("Records, in order: %s", strings.Join(labels, ", "))
 	}
-	say("How: a privileged pod in namespace %q writes to /dev/kmsg, reads back what it wrote and is deleted again.", w.connection.LedgerNamespace)
-	say("Undo: none, a kernel log cannot be unwritten; `kubectl gpu-fault revert` says what each detector needs to forget the lines.")
+	for _, line := range w.how() {
+		say("%s", line)
+	}
 	say("")
 
 	seen, blind, reboots := verdicts(xid.DetectorsOn(cluster.Providers(ctx, names)), w.events, w.form)

@@ -42,6 +42,9 @@ A privileged pod writes the line and is deleted again. The line itself stays: a 
   # On all nodes of a kind, four at a time, without asking
   kubectl gpu-fault xid 63 -l nvidia.com/gpu.product=NVIDIA-H200 --parallel 4 --yes
 
+  # As the kernel's own, for readers that look at the facility
+  kubectl gpu-fault xid 79 gpu-1 --via kmod
+
   # On a node without a GPU
   kubectl gpu-fault xid 79 worker-3 --gpu 0000:17:00
 
@@ -109,6 +112,7 @@ type inject struct {
 	gpu      string
 	via      string
 	form     string
+	module   moduleFlags
 	pods     podflags.Flags
 	parallel int
 	ttl      ttl.Flags
@@ -124,7 +128,7 @@ type allowFlags struct{ controlPlane, lastGPUNode, majority bool }
 
 func newInject() inject {
 	return inject{
-		gpu: "0", via: "kmsg", form: "auto", pods: podflags.New(), parallel: 10, ttl: ttl.New(), dryRun: "none",
+		gpu: "0", via: "kmsg", form: "auto", module: moduleFlags{builder: builderImage}, pods: podflags.New(), parallel: 10, ttl: ttl.New(), dryRun: "none",
 	}
 }
 
@@ -133,8 +137,9 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVarP(&f.selector, "selector", "l", f.selector, "Nodes with these labels")
 	flags.StringVar(&f.pod, "pod", f.pod, "The node and the GPU of this pod, in the namespace of -n")
 	flags.StringVar(&f.gpu, "gpu", f.gpu, "GPU: its index as nvidia-smi counts, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod among the pod's")
-	flags.StringVar(&f.via, "via", f.via, "How the line gets into the log: kmsg writes to /dev/kmsg")
-	flags.StringVar(&f.form, "form", f.form, "Form of the line: kernel (\"kernel: NVRM: ...\", seen by the most detectors), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\"); auto chooses kernel")
+	flags.StringVar(&f.via, "via", f.via, "How the line gets into the log: kmsg writes to /dev/kmsg; kmod loads a kernel module for it, whose lines are the kernel's own")
+	flags.StringVar(&f.form, "form", f.form, "Form of the line: kernel (\"kernel: NVRM: ...\", seen by the most detectors), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\"); auto chooses kernel. With --via kmod the line is the driver's")
+	f.module.add(cmd)
 	f.pods.AddFlags(cmd)
 	flags.Lookup("timeout").Usage = "Time for one node, from the debug pod's creation to the proven line; a long --count adds its own"
 	flags.IntVar(&f.parallel, "parallel", f.parallel, "How many nodes at a time")
@@ -151,11 +156,23 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	fixed := func(name string, words ...string) {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
-	fixed("via", "kmsg")
+	fixed("via", "kmsg", "kmod")
 	fixed("form", "auto", "kernel", "plain", "bracket")
 	fixed("dry-run", "none", "client", "server")
 	fixed("gpu", "all", "0")
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
+}
+
+// lineForm is the form of the lines, for the way that they take.
+func (f *inject) lineForm() (xid.Form, error) {
+	form, err := xid.ParseForm(f.form)
+	if err == nil {
+		form, err = form.Resolve(xid.Via(f.via))
+	}
+	if err != nil {
+		return "", fmt.Errorf("--form: %w", err)
+	}
+	return form, nil
 }
 
 // longest is what the writes to a node may take: more is no test any more.
@@ -171,11 +188,12 @@ func (f *inject) validate() error {
 	default:
 		return fmt.Errorf("--dry-run=%s: choose none, client or server", f.dryRun)
 	}
-	switch via, err := xid.ParseVia(f.via); {
-	case err != nil:
+	via, err := xid.ParseVia(f.via)
+	if err != nil {
 		return fmt.Errorf("--via: %w", err)
-	case via != xid.ViaKmsg:
-		return fmt.Errorf("--via %s: there is no kernel module in this version; use --via kmsg", f.via)
+	}
+	if err := f.module.validate(via); err != nil {
+		return err
 	}
 	if f.parallel < 1 {
 		return fmt.Errorf("--parallel %d: give 1 or more", f.parallel)

@@ -180,6 +180,7 @@ func (w *writing) injection(cluster *kube.Cluster, pod podOnNode) *kernellog.Inj
 			return w.pods.Start(ctx, cluster, spec, say)
 		},
 		Compose: func(_ string, info node.Info) ([]kernellog.Record, error) { return w.compose(info, pod) },
+		Module:  w.throughModule(),
 	}
 	if pod.uid != "" {
 		injection.PodUIDs = []string{pod.uid}
@@ -206,11 +207,19 @@ func asksForGPU(pod *corev1.Pod) bool {
 func (w *writing) spec(run, nodeName string) debugpod.Spec {
 	spec := w.pods.Spec(run, nodeName, w.connection.LedgerNamespace)
 	spec.Deadline = w.deadline()
+	if w.builds() {
+		spec.Image, spec.Memory = w.module.builder, builderMemory
+	}
 	return spec
 }
 
 // deadline is how long one node may take.
-func (w *writing) deadline() time.Duration { return w.pods.Timeout + w.lasts }
+func (w *writing) deadline() time.Duration {
+	if w.builds() {
+		return w.pods.Timeout + w.lasts + buildTime
+	}
+	return w.pods.Timeout + w.lasts
+}
 
 func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, names []string) fault.Plan {
 	plan := fault.Plan{

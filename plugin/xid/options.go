@@ -50,8 +50,8 @@ func (f *flags) toOptions(args []string) (*options, error) {
 		}
 		o.selectors = append(o.selectors, selector)
 	}
-	if o.form, err = xid.ParseForm(f.inject.form); err != nil {
-		return nil, fmt.Errorf("--form: %w", err)
+	if o.form, err = f.lineForm(); err != nil {
+		return nil, err
 	}
 	if o.gpus, err = parseGPUs(f.gpu); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (f *flags) toOptions(args []string) (*options, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o, checkRecords(sample, o.lasts(sample))
+	return o, f.checkRecords(sample, o.lasts(sample))
 }
 
 // lasts is how long the writes to one node take by their delays: the cascades of all GPUs, and the pauses between the rounds.
@@ -96,7 +96,7 @@ func (o *options) lasts(sample []kernellog.Record) time.Duration {
 }
 
 // checkRecords refuses what the helper would refuse, before there is a pod.
-func checkRecords(records []kernellog.Record, lasts time.Duration) error {
+func (f *inject) checkRecords(records []kernellog.Record, lasts time.Duration) error {
 	if lasts < 0 || lasts > longest {
 		return fmt.Errorf("the writes would take longer than %s: lower --count or --interval", longest)
 	}
@@ -104,7 +104,11 @@ func checkRecords(records []kernellog.Record, lasts time.Duration) error {
 	for _, r := range records {
 		request.Records = append(request.Records, r.KmsgRecord)
 	}
-	if err := request.Validate(); err != nil {
+	check := request.Validate
+	if f.via == string(xid.ViaKmod) {
+		check = func() error { return node.CheckModuleRecords(request.Records) }
+	}
+	if err := check(); err != nil {
 		return fmt.Errorf("the kernel log would not take it: %w", err)
 	}
 	return nil

@@ -70,7 +70,16 @@ func TestBadCommandLines(t *testing.T) {
 		"link of no switch":   {func(f *flags) { f.link = 3 }, []string{"79", "n"}, "--link is for"},
 		"mig instance":        {func(f *flags) { f.mig = "five" }, []string{"79", "n"}, "--mig"},
 		"driver":              {func(f *flags) { f.driver = "new" }, []string{"79", "n"}, "--driver"},
-		"kmod":                {func(f *flags) { f.via = "kmod" }, []string{"79", "n"}, "--via kmsg"},
+		"unknown way":         {func(f *flags) { f.via = "mail" }, []string{"79", "n"}, "kmsg or kmod"},
+		"form of the module":  {func(f *flags) { f.via, f.form = "kmod", "kernel" }, []string{"79", "n"}, "leave out --form kernel"},
+		"module for kmsg":     {func(f *flags) { f.module.path = "x.ko" }, []string{"79", "n"}, "--via kmod"},
+		"headers for kmsg":    {func(f *flags) { f.module.headers = "/usr/src" }, []string{"79", "n"}, "--via kmod"},
+		"module and headers":  {func(f *flags) { f.via, f.module.path, f.module.headers = "kmod", "x.ko", "/usr/src" }, []string{"79", "n"}, "one of them"},
+		"relative headers":    {func(f *flags) { f.via, f.module.headers = "kmod", "src" }, []string{"79", "n"}, "absolute path"},
+		"no builder":          {func(f *flags) { f.via, f.module.builder = "kmod", "" }, []string{"79", "n"}, "--builder-image"},
+		"no such module":      {func(f *flags) { f.via, f.module.path = "kmod", "/nonexistent.ko" }, []string{"79", "n"}, "--ko"},
+		"module of nothing":   {func(f *flags) { f.via, f.module.path = "kmod", "options_test.go" }, []string{"79", "n"}, "no kernel module"},
+		"not ASCII by kmod":   {func(f *flags) { f.via, f.message = "kmod", "Größe" }, []string{"79", "n"}, "printable ASCII"},
 		"parallel":            {func(f *flags) { f.parallel = 0 }, []string{"79", "n"}, "--parallel"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,6 +129,10 @@ func TestLinesForANode(t *testing.T) {
 		"a MIG instance": {
 			func(f *flags) { f.mig, f.process = "5/0", "none" }, "79", "",
 			[]string{"<4>kernel: NVRM: Xid (PCI:0000:17:00 GPU-I:05 GPU-CI:00): 79, GPU has fallen off the bus."},
+		},
+		"as the kernel's own": {
+			func(f *flags) { f.via = "kmod" }, "79", "",
+			[]string{"<4>NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus."},
 		},
 		"our own message": {
 			func(f *flags) { f.message, f.form = "something new", "plain" }, "999", "",

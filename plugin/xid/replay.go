@@ -88,9 +88,9 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 	if err != nil {
 		return nil, err
 	}
-	form, err := xid.ParseForm(f.form)
+	form, err := f.lineForm()
 	if err != nil {
-		return nil, fmt.Errorf("--form: %w", err)
+		return nil, err
 	}
 	byHand, err := parseMaps(f.maps)
 	if err != nil {
@@ -105,7 +105,7 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", args[0], err)
 	}
-	if err := checkRecords(sample, duration(sample)); err != nil {
+	if err := f.checkRecords(sample, duration(sample)); err != nil {
 		return nil, fmt.Errorf("%s: %w", args[0], err)
 	}
 	return &writing{

@@ -55,7 +55,7 @@ func TestAddons(t *testing.T) {
 		if s := pod("refused").Status.ContainerStatuses; len(s) > 0 && s[0].State.Waiting != nil {
 			said = s[0].State.Waiting.Message
 		}
-		return strings.Contains(said, "401 Unauthorized"), said
+		return strings.Contains(said, "authorization failed: no basic auth credentials"), said
 	})
 	policy, err := c.Client.NetworkingV1().NetworkPolicies(namespace).Create(ctx, &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "deny"},

@@ -19,6 +19,7 @@ import (
 type deployment struct {
 	namespace string
 	was       string // before anything was done to it, as read returns it
+	exercise  bool   // it is for exercises, not for cuda
 }
 
 // deploymentName is that of all of them.
@@ -29,6 +30,11 @@ func (s *site) deploy() error {
 	if s.app != nil {
 		return nil
 	}
+	return s.deployed(func(*appsv1.Deployment) {})
+}
+
+// deployed makes the Deployment, with a change.
+func (s *site) deployed(change func(*appsv1.Deployment)) error {
 	d := &deployment{namespace: s.ledger + "-app"}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: d.namespace}}
 	if _, err := s.world.client.CoreV1().Namespaces().Create(s.ctx, namespace, metav1.CreateOptions{}); err != nil {
@@ -36,7 +42,7 @@ func (s *site) deploy() error {
 	}
 	s.app = d
 	labels := map[string]string{"app": deploymentName}
-	_, err := s.world.client.AppsV1().Deployments(d.namespace).Create(s.ctx, &appsv1.Deployment{
+	object := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: deploymentName},
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -49,7 +55,9 @@ func (s *site) deploy() error {
 				},
 			},
 		},
-	}, metav1.CreateOptions{FieldManager: "crash-user"})
+	}
+	change(object)
+	_, err := s.world.client.AppsV1().Deployments(d.namespace).Create(s.ctx, object, metav1.CreateOptions{FieldManager: "crash-user"})
 	if err != nil {
 		return err
 	}
@@ -94,6 +102,9 @@ func (d *deployment) restored(s *site) error {
 
 // remove deletes the Deployment and its namespace, also when the trial was stopped.
 func (s *site) remove() {
+	if s.gpu {
+		defer func() { <-s.node.gpus }()
+	}
 	if s.app == nil {
 		return
 	}

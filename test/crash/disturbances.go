@@ -80,6 +80,11 @@ func (d disturbance) inPlace(s *site) error {
 // timeIsUp disturbs a fault that is in place, and reverts nothing.
 func (d disturbance) timeIsUp(s *site) error {
 	run, err := s.broken("--ttl", "15s", "--timeout", "20s")
+	if err != nil && strings.Contains(err.Error(), "before it could be made") { // the machine is busy with something else
+		if err = s.reverted(); err == nil {
+			run, err = s.broken("--ttl", "1m", "--timeout", "65s")
+		}
+	}
 	if err != nil {
 		return err
 	}

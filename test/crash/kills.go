@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,7 @@ func kinds() []kind {
 			return append([]string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "10m", "--yes"}, flags...)
 		}
 	}
-	return append([]kind{
+	return slices.Concat([]kind{
 		{
 			name:    "xid 79",
 			command: func(s *site) []string { return []string{"xid", "79", s.node.name, "--yes"} },
@@ -53,7 +54,7 @@ func kinds() []kind {
 			phases:  []phase{putBack, stopped, says("debug pod running"), says("putting the files back")},
 			execs:   3,
 		},
-	}, cudaKinds()...)
+	}, cudaKinds())
 }
 
 // isStep is whether the client's step is one of the matrix.

@@ -34,10 +34,11 @@ func main() {
 	state := flag.String("state", ".cluster", "the `folder` with the state of a running test cluster of ours")
 	plugin := flag.String("plugin", "bin/kubectl-gpu_fault", "the plugin's `file`")
 	group := flag.String("group", "", "only groups of trials that match this `regexp`: '^runtime break$'")
+	exercises := flag.Bool("exercises", false, "also kill clients of `scenario` start and end, which wait for the nodes' GPUs")
 	only := flag.String("only", "", "only trials that match this `regexp`: 'exec 2 .AFTER'")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := crash(ctx, *state, *plugin, *group, *only)
+	err := crash(ctx, *state, *plugin, *group, *only, *exercises)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "crash:", err)
@@ -45,7 +46,7 @@ func main() {
 	}
 }
 
-func crash(ctx context.Context, state, plugin, group, only string) error {
+func crash(ctx context.Context, state, plugin, group, only string, exercises bool) error {
 	matches, err := regexp.Compile(only)
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
@@ -65,7 +66,7 @@ func crash(ctx context.Context, state, plugin, group, only string) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 
-	stage := &stage{ctx: ctx, world: w, dir: dir, group: groups, start: time.Now()}
+	stage := &stage{ctx: ctx, world: w, dir: dir, group: groups, exercises: exercises, start: time.Now()}
 	stage.perform(stage.plan(wanted))
 	stage.outages(slices.DeleteFunc(outages(), func(o *outage) bool { return !wanted(o.trial) }))
 	stage.perform(slices.DeleteFunc(usable(w.workers), func(t trial) bool { return !wanted(t) }))
@@ -90,6 +91,8 @@ type stage struct {
 	dir   string
 	group *regexp.Regexp // of the groups that are wanted
 	start time.Time      // keeps the ledgers of two uses apart
+	// exercises says to try those, too.
+	exercises bool
 
 	mu      sync.Mutex
 	ledgers []string
@@ -105,6 +108,9 @@ func (st *stage) plan(wanted func(trial) bool) []trial {
 	all = append(all, edits()...)
 	// Learning how a command goes is a trial too: what is not killed must come back before anything else can.
 	kinds, found := kinds(), map[string][]trial{}
+	if st.exercises {
+		kinds = append(kinds, exerciseKinds()...)
+	}
 	var learning []trial
 	for _, k := range kinds {
 		learning = append(learning, trial{k.name, "not killed, reverted", after, func(s *site) error {

@@ -27,6 +27,7 @@ type site struct {
 	dir    string // for files of the trial
 	// app is the trial's Deployment; nil: the fault is one of the node.
 	app *deployment
+	gpu bool // the trial has one of the node's GPUs
 
 	mu   sync.Mutex
 	said strings.Builder
@@ -127,7 +128,11 @@ func (s *site) reverted() error {
 func (s *site) clean() error {
 	until := time.Now().Add(patience)
 	if s.app != nil {
-		return errors.Join(s.app.restored(s), eventually(s.ctx, until, s.nothingLeft), s.closed())
+		var ended error
+		if s.app.exercise {
+			ended = s.ended()
+		}
+		return errors.Join(ended, s.app.restored(s), eventually(s.ctx, until, s.nothingLeft), s.closed())
 	}
 	return errors.Join(
 		s.node.changes(),
@@ -152,33 +157,67 @@ func (s *site) settled(until time.Time) error {
 
 // nothingLeft checks that nothing of ours but records is in the cluster.
 func (s *site) nothingLeft() error {
+	left, stopping, err := s.left()
+	return errors.Join(err, leftover(append(left, stopping...)))
+}
+
+// nothingForgotten is nothingLeft, but for pods that are deleted and that their node has yet to stop.
+func (s *site) nothingForgotten() error {
+	left, _, err := s.left()
+	return errors.Join(err, leftover(left))
+}
+
+func leftover(left []string) error {
+	if len(left) == 0 {
+		return nil
+	}
+	return fmt.Errorf("left in the cluster: %s", strings.Join(left, ", "))
+}
+
+// left is what is in the cluster of ours but records, and the pods that are deleted and that their node has yet to stop.
+func (s *site) left() (left, stopping []string, err error) {
 	options := metav1.ListOptions{LabelSelector: ledger.LabelManagedBy + "=" + ledger.ManagedBy}
-	var left []string
 	pods, err := s.world.client.CoreV1().Pods(s.ledger).List(s.ctx, options)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	for _, o := range pods.Items {
-		left = append(left, fmt.Sprintf("pod %s (%s)", o.Name, o.Status.Phase))
+		if o.DeletionTimestamp != nil {
+			stopping = append(stopping, "pod "+describePod(o))
+			continue
+		}
+		left = append(left, "pod "+describePod(o))
 	}
 	leases, err := s.world.client.CoordinationV1().Leases(s.ledger).List(s.ctx, options)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	for _, o := range leases.Items {
 		left = append(left, "lock "+o.Name)
 	}
 	jobs, err := s.world.client.BatchV1().Jobs(s.ledger).List(s.ctx, options)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	for _, o := range jobs.Items {
 		left = append(left, "job "+o.Name)
 	}
-	if len(left) > 0 {
-		return fmt.Errorf("left in the cluster: %s", strings.Join(left, ", "))
+	return left, stopping, nil
+}
+
+// describePod is a pod with what says who has not done his part: nobody deleted it, or its node has not stopped it.
+func describePod(pod corev1.Pod) string {
+	text := fmt.Sprintf("%s (%s, made at %s", pod.Name, pod.Status.Phase, pod.CreationTimestamp.Format(time.TimeOnly))
+	if at := pod.DeletionTimestamp; at != nil {
+		text += ", to be gone at " + at.Format(time.TimeOnly)
 	}
-	return nil
+	if at := pod.Status.StartTime; at != nil {
+		text += ", started at " + at.Format(time.TimeOnly)
+	}
+	if limit := pod.Spec.ActiveDeadlineSeconds; limit != nil {
+		text += fmt.Sprintf(", may take %d s", *limit)
+	}
+	return text + ", it is " + time.Now().UTC().Format(time.TimeOnly) + ")"
 }
 
 // closed checks that no run is open.
@@ -204,4 +243,12 @@ func (s *site) autopsy() {
 	}
 	node, err := s.node.sh(s.ctx, "ls -laR /var/lib/gpu-fault /etc/containerd; cat /var/lib/gpu-fault/*/status.json /var/lib/gpu-fault/*/*.log; systemctl status containerd; tail -n 5 /var/log/services/containerd.log; true")
 	s.say("node %s: %v\n%s%v", s.node.name, err, node, s.node.processes())
+	pods, err := s.world.client.CoreV1().Pods(s.ledger).List(s.ctx, metav1.ListOptions{})
+	if err != nil {
+		return
+	}
+	for _, pod := range pods.Items {
+		log, err := s.node.sh(s.ctx, "ctr -n k8s.io tasks ls; grep -h -- "+pod.Name+" /var/log/services/kubelet.log /var/log/services/containerd.log | tail -n 40; true")
+		s.say("pod %s: %v\n%s", describePod(pod), err, log)
+	}
 }

@@ -14,12 +14,14 @@ const (
 	// tidyWithin is how late after the end of the run the cluster has deleted pods and locks by itself: pkg/ledger waits 45 s, and the
 	// controllers take their time.
 	tidyWithin = 45*time.Second + 45*time.Second
+	// stopsWithin is how long a kubelet whose runtime serves may take to stop a deleted pod: it comes back to it within a minute and a half.
+	stopsWithin = 2 * time.Minute
 )
 
 // expiries are clients that die, and nobody reverts.
 func expiries() []trial {
 	handler := func(s *site) []string {
-		return []string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "12s", "--timeout", "20s", "--yes"}
+		return []string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "15s", "--timeout", "20s", "--yes"}
 	}
 	loss := func(s *site) []string {
 		return []string{"runtime", "break", s.node.name, "--mode", "unparsable", "--allow-node-loss", "--ttl", "40s", "--timeout", "45s", "--yes"}
@@ -83,6 +85,9 @@ func (s *site) forgotten(run ledger.Run) error {
 	if run.Deadline.After(end) {
 		end = run.Deadline
 	}
-	err := s.leave(func() error { return eventually(s.ctx, end.Add(tidyWithin), s.nothingLeft) })
+	err := s.leave(func() error { return eventually(s.ctx, end.Add(tidyWithin), s.nothingForgotten) })
+	if err == nil { // a kubelet whose runtime other trials stop cannot stop a pod: for that the node must be ours again
+		err = eventually(s.ctx, time.Now().Add(stopsWithin), s.nothingLeft)
+	}
 	return errors.Join(err, s.reverted())
 }

@@ -31,12 +31,16 @@ type world struct {
 	workers    []*node
 }
 
+// gpusOfANode is what those of the test cluster have.
+const gpusOfANode = 2
+
 // node is one node. Who holds its lock is alone on it.
 type node struct {
 	sync.Mutex
 	name string
-	root string // its root file system, as this machine sees it
-	was  tree   // before anything was done to it
+	root string        // its root file system, as this machine sees it
+	was  tree          // before anything was done to it
+	gpus chan struct{} // holds one for each GPU that a trial has
 
 	script, state string
 }
@@ -74,7 +78,8 @@ func openWorld(state, plugin string) (*world, error) {
 		if err != nil {
 			return nil, fmt.Errorf("node %s does not run: %w", n.Name, err)
 		}
-		node := &node{name: n.Name, root: "/proc/" + strings.TrimSpace(string(pid)) + "/root", script: filepath.Join(scripts, "node"), state: state}
+		node := &node{name: n.Name, root: "/proc/" + strings.TrimSpace(string(pid)) + "/root", script: filepath.Join(scripts, "node"), state: state,
+			gpus: make(chan struct{}, gpusOfANode)}
 		if n.ControlPlane {
 			w.control = node
 			continue

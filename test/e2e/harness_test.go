@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,7 @@ type env struct {
 	ledger  string
 	worker  cluster.Node
 	control cluster.Node
+	limit   time.Duration // of a command; 0 for three minutes
 }
 
 // setup gives the test a ledger namespace that does not exist yet, as on a user's first day.
@@ -105,7 +107,7 @@ func (e *env) pluginWith(environ []string, args ...string) result {
 // command is the plugin, ready to start.
 func (e *env) command(args ...string) *exec.Cmd {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(e.limit, 3*time.Minute))
 	e.t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, binary(e.t, "kubectl-gpu_fault"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+e.cluster.Kubeconfig, "KUBECTL_GPU_FAULT_LEDGER_NAMESPACE="+e.ledger)

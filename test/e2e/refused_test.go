@@ -137,33 +137,7 @@ func TestConnectionTroubleIsExplained(t *testing.T) {
 	for _, namespace := range []string{"", "kube-system", "Bad_Name"} {
 		e.refused(e.plugin("list", "--ledger-namespace", namespace), "--ledger-namespace")
 	}
-	e.refused(e.plugin("list", "--as", "nobody"), "configmaps", "kubectl gpu-fault rbac FAULT")
-}
-
-// Whoever lacks rights learns which, and the printed role is enough.
-func TestRolesArePrintedAndEnough(t *testing.T) {
-	t.Parallel()
-	e := setup(t)
-	user := "e2e-" + e.ledger
-	e.refused(e.plugin("xid", "79", e.worker.Name, "--yes", "--as", user), "nodes", "kubectl gpu-fault rbac xid")
-	e.untouched()
-
-	role := e.ok("rbac", "xid", "--user", user, "-o", "yaml").stdout
-	apply := exec.CommandContext(t.Context(), binary(t, "kubectl"), "--kubeconfig", e.cluster.Kubeconfig, "apply", "-f", "-")
-	apply.Stdin = strings.NewReader(role)
-	if out, err := apply.CombinedOutput(); err != nil {
-		t.Fatalf("kubectl apply of the printed role: %v\n%s\n%s", err, out, role)
-	}
-	t.Cleanup(func() {
-		remove := exec.Command(binary(t, "kubectl"), "--kubeconfig", e.cluster.Kubeconfig, "delete", "--ignore-not-found", "-f", "-")
-		remove.Stdin = strings.NewReader(role)
-		_ = remove.Run()
-	})
-	out := e.inject("43", e.worker.Name, "--as", user)
-	if runs := e.runs(); len(runs) != 1 || runs[0].By != user {
-		t.Errorf("run %s: the ledger says %+v, wanted it by %s", out.ID, runs, user)
-	}
-	e.ok("revert", out.ID, "--yes", "--as", user)
+	e.refused(e.plugin("list", "--as", "nobody"), "configmaps", "kubectl gpu-fault rbac print --for list")
 }
 
 func (e *env) makeLedger(labels map[string]string) {

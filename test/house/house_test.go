@@ -34,11 +34,11 @@ var rules = []rule{
 	},
 	{
 		why:  "leaves are pure: the helper and the line parser must build without Kubernetes",
-		from: []string{"pkg/xid", "pkg/build", "pkg/patch", "pkg/tsv", "pkg/similar", "pkg/containerd", "debugpod/cri", "debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault"}, never: []string{"k8s.io", "sigs.k8s.io"},
+		from: []string{"pkg/xid", "pkg/build", "pkg/patch", "pkg/tsv", "pkg/similar", "pkg/containerd", "debugpod/cri", "debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault", "kmod"}, never: []string{"k8s.io", "sigs.k8s.io"},
 	},
 	{
 		why:  "what runs in production must not need the test cluster",
-		from: []string{"pkg", "debugpod", "plugin", "cmd"}, never: []string{module + "/test"},
+		from: []string{"pkg", "debugpod", "plugin", "cmd", "kmod"}, never: []string{module + "/test"},
 	},
 	{
 		why:  "tables look the same everywhere: only plugin/printer knows tablewriter",

@@ -44,8 +44,9 @@ func apply(f deadman.File, p place) error {
 // cannotRename is whether only the place is to blame: another mount, or a mount on the file itself.
 func cannotRename(err error) bool { return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) }
 
-// judge says what is to become of a file. Interrupted is whether an earlier restore, or the change itself, may have been cut short.
-func judge(f deadman.File, p place, interrupted bool) (deadman.RestoredFile, error) {
+// judge says what is to become of a file. Interrupted is whether an earlier restore, or the change itself, may have been cut short; overwrite
+// is whether also what somebody has changed meanwhile is put back.
+func judge(f deadman.File, p place, interrupted, overwrite bool) (deadman.RestoredFile, error) {
 	r := deadman.RestoredFile{Path: f.Path}
 	now, err := read(p.Real)
 	if err != nil {
@@ -58,6 +59,8 @@ func judge(f deadman.File, p place, interrupted bool) (deadman.RestoredFile, err
 		r.Outcome = deadman.OutcomeRestored
 	case interrupted && now.sum != deadman.Absent && isTornOf(f, p, now.data):
 		r.Outcome = deadman.OutcomeRestored
+	case overwrite && isKept(f, p):
+		r.Outcome, r.Overwritten = deadman.OutcomeRestored, true
 	default:
 		r.Outcome, r.Deleted = deadman.OutcomeSuperseded, now.sum == deadman.Absent
 		if !r.Deleted && !now.tooLarge && len(now.data) <= maxNow {
@@ -66,6 +69,15 @@ func judge(f deadman.File, p place, interrupted bool) (deadman.RestoredFile, err
 		r.Ours = ours(f, p)
 	}
 	return r, nil
+}
+
+// isKept is whether the content of before is known, whatever lies in its place now.
+func isKept(f deadman.File, p place) bool {
+	if f.Before == deadman.Absent {
+		return true
+	}
+	kept, err := read(p.Before)
+	return p.Before != "" && err == nil && kept.sum == f.Before
 }
 
 // ours is what the change had made of a file; nil where that is not known any more.

@@ -119,7 +119,7 @@ func (d *dead) write() error {
 // takeBack puts back a change that failed, at once. The status tells it until somebody has read it, or the time is up.
 func (d *dead) takeBack(ctx context.Context, why string) {
 	restored := &deadman.Restored{}
-	if err := d.putAllBack(ctx, d.record, &d.saved, restored); err != nil {
+	if err := d.putAllBack(ctx, d.record, &d.saved, restored, false); err != nil {
 		d.unhealed = true
 		why += "; and that failed too, and is tried again: " + err.Error()
 	}
@@ -220,7 +220,7 @@ func (d *dead) healOnce(ctx context.Context, cause string) (last bool, err error
 		record.Change.Service = nil // it is stopped already, and starts with the files as they were
 	}
 	restored := &deadman.Restored{}
-	if err := d.putAllBack(ctx, &record, &d.saved, restored); err != nil {
+	if err := d.putAllBack(ctx, &record, &d.saved, restored, false); err != nil {
 		if !failedBefore {
 			d.saved.Message = ""
 		}

@@ -68,7 +68,7 @@ func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*dea
 		s.DeadMan, s.Plan = &last, nil
 	}
 	s.Asked, restored.ByDeadMan = true, s.DeadMan
-	if err := h.putAllBack(ctx, r, &s, restored); err != nil {
+	if err := h.putAllBack(ctx, r, &s, restored, ask.Overwrite); err != nil {
 		s.Phase, s.Message = deadman.PhaseFailed, err.Error()
 		_ = h.save(run, &s)
 		return restored, err
@@ -145,12 +145,13 @@ func compare(record, ledger []deadman.File) error {
 	return nil
 }
 
-// putAllBack puts back what is still ours, and has the service take it up. Whoever calls it holds the lock.
-func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *deadman.Restored) error {
+// putAllBack puts back what is still ours, with overwrite also what is somebody else's, and has the service take it up. Whoever calls it holds
+// the lock.
+func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *deadman.Restored, overwrite bool) error {
 	interrupted := s.Phase != deadman.PhaseWritten && s.Phase != deadman.PhaseApplied
 	restored.Files = nil
 	for i, f := range r.Change.Files {
-		one, err := judge(f, r.Places[i], interrupted)
+		one, err := judge(f, r.Places[i], interrupted, overwrite)
 		if err != nil {
 			return errorf(CodeFile, "%s: %v", f.Path, err)
 		}
@@ -174,7 +175,7 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 			continue
 		}
 		touched = true
-		if err := h.putOneBack(f, r.Places[i]); err != nil {
+		if err := h.putOneBack(f, r.Places[i], one.Overwritten); err != nil {
 			return errorf(CodeFile, "put back %s: %v; how it was lies in %s", f.Path, err, or(r.Places[i].Before, "no place: the ledger has the change"))
 		}
 		h.passed(fmt.Sprint("put back ", i))
@@ -188,7 +189,7 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 	return nil
 }
 
-func (h Host) putOneBack(f deadman.File, p place) error {
+func (h Host) putOneBack(f deadman.File, p place, overwrite bool) error {
 	now, err := read(p.Real)
 	if err != nil {
 		return err
@@ -196,7 +197,7 @@ func (h Host) putOneBack(f deadman.File, p place) error {
 	if now.sum == f.Before {
 		return finish(f, p)
 	}
-	if now.sum != f.After && !isTornOf(f, p, now.data) {
+	if !overwrite && now.sum != f.After && !isTornOf(f, p, now.data) {
 		return errors.New("somebody changed it just now: try again")
 	}
 	return putBack(f, p)

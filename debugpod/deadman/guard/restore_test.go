@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// TestOutcomes: what becomes of a file, by what lies there, with the node's record and without.
+// TestOutcomes: what becomes of a file, by what lies there, with the node's record, when somebody else's content is to go, and without a record.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -39,7 +39,7 @@ func TestOutcomes(t *testing.T) {
 		"an empty file":              {original, "after", "\n", deadman.OutcomeSuperseded},
 		"with and without a newline": {original, "after", "after\n", deadman.OutcomeSuperseded},
 	} {
-		for _, how := range []string{"record", "ledger"} {
+		for _, how := range []string{"record", "overwriting", "ledger"} {
 			t.Run(name+" by "+how, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
@@ -59,14 +59,21 @@ func TestOutcomes(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				r := w.restore(deadman.Restore{Files: s.Files})
+				want := tc.want
+				if how == "overwriting" && want == deadman.OutcomeSuperseded {
+					want = deadman.OutcomeRestored
+				}
+				r := w.restore(deadman.Restore{Files: s.Files, Overwrite: how == "overwriting"})
 				got := r.Files[0]
-				if got.Outcome != tc.want || r.RecordMissing != (how == "ledger") {
-					t.Errorf("%+v, want %s", r, tc.want)
+				if got.Overwritten != (want != tc.want) {
+					t.Errorf("%+v does not say whether somebody's content is gone", got)
+				}
+				if got.Outcome != want || r.RecordMissing != (how == "ledger") {
+					t.Errorf("%+v, want %s", r, want)
 				}
 				text, err := os.ReadFile(path)
 				switch {
-				case tc.want != deadman.OutcomeSuperseded:
+				case want != deadman.OutcomeSuperseded:
 					w.same(before)
 				case string(text) != tc.now || string(got.Now) != tc.now || got.Deleted != errors.Is(err, os.ErrNotExist):
 					t.Errorf("%q lies there, %+v; theirs was %q", text, got, tc.now)

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -43,6 +44,12 @@ func User(id string) string {
 	return "system:serviceaccount:" + namespace + ":" + name
 }
 
+// IsUser is whether the API server names the account of an exercise so.
+func IsUser(name string) bool {
+	rest, is := strings.CutPrefix(name, "system:serviceaccount:accounts-")
+	return is && strings.HasSuffix(rest, ":"+accountName)
+}
+
 // Objects are a namespace with the candidate's service account, its roles and their bindings, in the order in which they are created.
 // The namespaces of the access must exist before the bindings in them are created. Of the ledger's namespace there is never one; see Validate.
 func Objects(id, ledgerNamespace string, a scenario.Access) []*unstructured.Unstructured {
@@ -70,8 +77,16 @@ func Objects(id, ledgerNamespace string, a scenario.Access) []*unstructured.Unst
 		all = append(all, &rbacv1.Role{TypeMeta: kind(rbac, "Role"), ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Rules: besidesAdmin()})
 		bind(namespace, name+"-debug", rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name})
 	}
+	for _, namespace := range a.Shared() {
+		if namespace == ledgerNamespace {
+			continue
+		}
+		bind(namespace, name, clusterRole("view")) // which has no Secrets
+		all = append(all, &rbacv1.Role{TypeMeta: kind(rbac, "Role"), ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Rules: ofWorkload(a.Workload.Name)})
+		bind(namespace, name+"-workload", rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name})
+	}
 	for i, namespace := range a.Read {
-		if namespace != ledgerNamespace && !slices.Contains(a.Read[:i], namespace) && !slices.Contains(a.Namespaces, namespace) {
+		if namespace != ledgerNamespace && !slices.Contains(a.Read[:i], namespace) && !slices.Contains(a.Namespaces, namespace) && !slices.Contains(a.Shared(), namespace) {
 			bind(namespace, name, clusterRole("view"))
 		}
 	}
@@ -108,6 +123,15 @@ func besidesAdmin() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods/ephemeralcontainers"}, Verbs: []string{"get", "patch", "update"}},
 		{APIGroups: []string{"metrics.k8s.io"}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}},
+	}
+}
+
+// ofWorkload is what changes one Deployment, and nothing else of its namespace: no pods, no exec, no Secrets. (Who changes a pod template can
+// mount Secrets in it all the same, and is told so before.)
+func ofWorkload(name string) []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, ResourceNames: []string{name}, Verbs: []string{"patch", "update"}},
+		{APIGroups: []string{"apps"}, Resources: []string{"deployments/scale"}, ResourceNames: []string{name}, Verbs: []string{"get", "patch", "update"}},
 	}
 }
 
@@ -157,18 +181,24 @@ func Permissions(id string, a scenario.Access) []fault.Permission {
 		{Verb: "create", Resource: "namespaces"}, {Verb: "create", Resource: "serviceaccounts", Namespace: namespace},
 		{Verb: "create", Resource: "serviceaccounts/token", Namespace: namespace},
 	}
-	for _, namespace := range a.Namespaces { // Verify asks for each of their accounts
+	working := slices.Concat(a.Namespaces, a.Shared())
+	for _, namespace := range working { // Verify asks for each of their accounts
 		all = append(all, fault.Permission{Verb: "list", Resource: "serviceaccounts", Namespace: namespace})
 	}
 	for _, verb := range []string{"create", "delete"} {
 		for _, resource := range []string{"clusterroles", "clusterrolebindings"} {
 			all = append(all, fault.Permission{Verb: verb, Group: rbacv1.GroupName, Resource: resource})
 		}
-		for _, namespace := range a.Namespaces {
+		for _, namespace := range working {
 			all = append(all, fault.Permission{Verb: verb, Group: rbacv1.GroupName, Resource: "roles", Namespace: namespace})
 		}
-		for _, namespace := range slices.Concat(a.Namespaces, a.Read) {
+		for _, namespace := range slices.Concat(working, a.Read) {
 			all = append(all, fault.Permission{Verb: verb, Group: rbacv1.GroupName, Resource: "rolebindings", Namespace: namespace})
+		}
+	}
+	for _, namespace := range working {
+		for _, verb := range []string{"bind", "escalate"} {
+			all = append(all, fault.Permission{Verb: verb, Group: rbacv1.GroupName, Resource: "roles", Namespace: namespace, Optional: true})
 		}
 	}
 	return append(all, fault.Permission{Verb: "bind", Group: rbacv1.GroupName, Resource: "clusterroles", Optional: true},

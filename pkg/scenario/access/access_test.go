@@ -24,8 +24,52 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
+
+func onWorkload(kind, namespace string) scenario.Access {
+	return scenario.Access{Workload: &scenario.Ref{APIVersion: "apps/v1", Kind: kind, Namespace: namespace, Name: "server"}}
+}
+
+// In a namespace of others the candidate views, and changes the one Deployment by its name: there is no role with more.
+func TestWorkloadOfOthers(t *testing.T) {
+	t.Parallel()
+	var roles []string
+	for _, o := range Objects("c-1", "ledger", onWorkload("Deployment", "prod")) {
+		if o.GetNamespace() != "prod" {
+			continue
+		}
+		switch o.GetKind() {
+		case "RoleBinding":
+			role, _, _ := unstructured.NestedString(o.Object, "roleRef", "kind")
+			name, _, _ := unstructured.NestedString(o.Object, "roleRef", "name")
+			if role == "Role" {
+				name = "its own"
+			}
+			roles = append(roles, role+" "+name)
+		case "Role":
+			rules, _, _ := unstructured.NestedSlice(o.Object, "rules")
+			for _, each := range rules {
+				rule, _ := each.(map[string]any)
+				if names, _, _ := unstructured.NestedStringSlice(rule, "resourceNames"); !slices.Equal(names, []string{"server"}) {
+					t.Errorf("a rule for more than the Deployment: %v", rule)
+				}
+			}
+		}
+	}
+	if slices.Sort(roles); !slices.Equal(roles, []string{"ClusterRole view", "Role its own"}) {
+		t.Errorf("%q", roles)
+	}
+	needs := Permissions("c-1", onWorkload("Deployment", "prod"))
+	for _, resource := range []string{"roles", "rolebindings"} {
+		if !slices.ContainsFunc(needs, func(p fault.Permission) bool {
+			return p.Resource == resource && p.Namespace == "prod" && p.Verb == "create"
+		}) {
+			t.Errorf("%s are not asked for", resource)
+		}
+	}
+}
 
 // A pack cannot ask for what opens the ledger, and is told what to ask for instead.
 func TestValidate(t *testing.T) {
@@ -43,6 +87,10 @@ func TestValidate(t *testing.T) {
 		"ledger":            {scenario.Access{Namespaces: []string{"a", "ledger"}}, "ledger has the records"},
 		"ledger read":       {scenario.Access{Namespaces: []string{"a"}, Read: []string{"ledger"}}, "ledger has the records"},
 		"system":            {scenario.Access{Namespaces: []string{"kube-system"}}, "put it into access.read"},
+		"a workload":        {onWorkload("Deployment", "prod"), ""},
+		"its ledger":        {onWorkload("Deployment", "ledger"), "ledger has the records"},
+		"its system":        {onWorkload("Deployment", "kube-system"), "put it into access.read"},
+		"its kind":          {onWorkload("DaemonSet", "prod"), "name a Deployment"},
 		"all":               {with(rule("*", "*", "*")), "becomes anybody"},
 		"read all":          {with(rule("*", "*", "get,list,watch")), "could be read"},
 		"secrets":           {with(rule("", "secrets", "list")), "could be read"},

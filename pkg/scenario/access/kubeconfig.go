@@ -127,10 +127,7 @@ func clusterOf(config *rest.Config) (*clientcmdapi.Cluster, error) {
 }
 
 func write(cluster *clientcmdapi.Cluster, token string, a scenario.Access) ([]byte, error) {
-	context := &clientcmdapi.Context{Cluster: "lab", AuthInfo: "candidate"}
-	if len(a.Namespaces) > 0 {
-		context.Namespace = a.Namespaces[0]
-	}
+	context := &clientcmdapi.Context{Cluster: "lab", AuthInfo: "candidate", Namespace: a.Home()}
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"lab": cluster},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"candidate": {Token: token}},

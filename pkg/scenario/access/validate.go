@@ -14,18 +14,22 @@ import (
 // Validate says what of the access cannot be given, because the answer could be read with it. It says all at once.
 func Validate(a scenario.Access, ledgerNamespace string) error {
 	var problems []error
-	if len(a.Namespaces) == 0 {
+	if a.Home() == "" {
 		problems = append(problems, errors.New("access.namespaces: name at least one namespace, in which the candidate works"))
 	}
-	for i, namespace := range slices.Concat(a.Namespaces, a.Read) {
+	working := slices.Concat(a.Namespaces, a.Shared())
+	for i, namespace := range slices.Concat(working, a.Read) {
 		switch {
 		case namespace == "":
 			problems = append(problems, errors.New("access: an empty name of a namespace"))
 		case namespace == ledgerNamespace:
 			problems = append(problems, fmt.Errorf("access: namespace %s has the records, and the answer with them: take another one", namespace))
-		case i < len(a.Namespaces) && slices.Contains([]string{"kube-system", "kube-public", "kube-node-lease"}, namespace):
-			problems = append(problems, fmt.Errorf("access.namespaces: who is admin of %s is admin of the cluster: put it into access.read", namespace))
+		case i < len(working) && slices.Contains([]string{"kube-system", "kube-public", "kube-node-lease"}, namespace):
+			problems = append(problems, fmt.Errorf("access.namespaces: who works in %s is admin of the cluster: put it into access.read", namespace))
 		}
+	}
+	if w := a.Workload; w != nil && (w.Kind != "Deployment" || !strings.HasPrefix(w.APIVersion, "apps/") || w.Namespace == "" || w.Name == "") {
+		problems = append(problems, fmt.Errorf("access.workload: %s %s in namespace %q: name a Deployment of apps/v1", w.Kind, w.Name, w.Namespace))
 	}
 	for i, rule := range a.Rules {
 		if why := tooMuch(rule); why != "" {

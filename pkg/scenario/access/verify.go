@@ -22,7 +22,7 @@ import (
 func Verify(ctx context.Context, client kubernetes.Interface, id, ledgerNamespace string, a scenario.Access) (notes []string, err error) {
 	own, account := Account(id)
 	subjects := []subject{{own, account}}
-	for _, namespace := range a.Namespaces {
+	for _, namespace := range slices.Concat(a.Namespaces, a.Shared()) { // who changes pods there runs them as any of its accounts
 		accounts, err := client.CoreV1().ServiceAccounts(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("list the service accounts of the candidate's namespace %s: %w", namespace, err)
@@ -143,7 +143,7 @@ func notesOn(ctx context.Context, client kubernetes.Interface, a scenario.Access
 	if a.NodeShell {
 		notes = append(notes, "the candidate is root on the nodes, and finds the answer there if it looks for it")
 	}
-	for i, name := range a.Namespaces {
+	for i, name := range slices.Concat(a.Namespaces, a.Shared()) {
 		namespace, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return notes, fmt.Errorf("look at the candidate's namespace: %w", err)

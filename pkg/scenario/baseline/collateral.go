@@ -83,18 +83,7 @@ func fieldAllowed(fields []string, field string) bool {
 	})
 }
 
-// join adds a name to a path; one with dots in it, such as a label's, stands in brackets.
-func join(path, name string) string {
-	switch {
-	case strings.ContainsAny(name, "./[] ") || name == "":
-		return path + "[" + name + "]"
-	case path == "":
-		return name
-	}
-	return path + "." + name
-}
-
-// segments takes a path apart: metadata.labels[example.com/team] is metadata, labels and example.com/team.
+// segments takes a path apart: metadata.labels["example.com/team"] is metadata, labels and example.com/team.
 func segments(field string) []string {
 	var all []string
 	for field != "" {

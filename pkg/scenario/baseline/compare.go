@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
 // edit is one field that differs.
@@ -60,7 +62,7 @@ func (c *comparison) values(path string, was, is any) {
 	b, mapAfter := is.(map[string]any)
 	if mapBefore && mapAfter || mapBefore && is == nil || mapAfter && was == nil { // the fields of one that is not there are not there
 		for name := range union(a, b) {
-			c.values(join(path, name), a[name], b[name])
+			c.values(expr.Join(path, name), a[name], b[name])
 		}
 		return
 	}

@@ -25,7 +25,7 @@ const (
 type Difference struct {
 	Ref  scenario.Ref `json:"ref"`
 	Kind Kind         `json:"kind"`
-	// Fields are those that differ in a changed object, sorted: spec.replicas, metadata.labels[example.com/team], spec.containers[0].image. Of
+	// Fields are those that differ in a changed object, sorted: spec.replicas, metadata.labels["example.com/team"], spec.containers[0].image. Of
 	// objects that are not whole they are those of the first two levels. metadata.uid is for one that was deleted and made anew.
 	Fields []string `json:"fields,omitempty"`
 	// Before and After are what was in them and what is, shortened; of Secrets only that it differs.

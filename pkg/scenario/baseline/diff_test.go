@@ -2,6 +2,7 @@ package baseline
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
 // captured is what a capture of these objects would be.
@@ -159,13 +161,13 @@ func TestChangesAreFound(t *testing.T) {
 		before, after []string
 		want          []string
 	}{
-		"label":        {[]string{node}, []string{strings.Replace(node, "zone: a", "zone: b, gpu/kind.x: t4", 1)}, []string{"changed Node / metadata.labels.zone metadata.labels[gpu/kind.x]: metadata.labels.zone: a, metadata.labels[gpu/kind.x]:  -> metadata.labels.zone: b, metadata.labels[gpu/kind.x]: t4"}},
+		"label":        {[]string{node}, []string{strings.Replace(node, "zone: a", "zone: b, gpu/kind.x: t4", 1)}, []string{"changed Node / metadata.labels.zone metadata.labels[\"gpu/kind.x\"]: metadata.labels.zone: a, metadata.labels[\"gpu/kind.x\"]:  -> metadata.labels.zone: b, metadata.labels[\"gpu/kind.x\"]: t4"}},
 		"taint":        {[]string{node}, []string{strings.Replace(node, "spec: {", "spec: {taints: [{key: a, effect: NoSchedule}], ", 1)}, []string{`changed Node / spec.taints:  -> [{"effect":"NoSchedule","key":"a"}]`}},
 		"cordon":       {[]string{node}, []string{strings.Replace(node, "spec: {", "spec: {unschedulable: true, taints: [{key: node.kubernetes.io/unschedulable}], ", 1)}, []string{"changed Node / spec.unschedulable:  -> true"}},
 		"scaled":       {[]string{deployment}, []string{strings.Replace(deployment, "replicas: 2", "replicas: 0", 1)}, []string{"changed Deployment a/web spec.replicas: 2 -> 0"}},
 		"image":        {[]string{deployment}, []string{strings.Replace(deployment, "web:1", "web:2", 1)}, []string{"changed Deployment a/web spec.template.spec.containers[0].image: web:1 -> web:2"}},
-		"gpu":          {[]string{deployment}, []string{strings.Replace(deployment, `nvidia.com/gpu: "1"`, "", 1)}, []string{"changed Deployment a/web spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]: 1 -> "}},
-		"config":       {[]string{config}, []string{strings.Replace(config, "a.yaml: x", "a.yaml: z", 1)}, []string{"changed ConfigMap a/c data[a.yaml]: x -> z"}},
+		"gpu":          {[]string{deployment}, []string{strings.Replace(deployment, `nvidia.com/gpu: "1"`, "", 1)}, []string{"changed Deployment a/web spec.template.spec.containers[0].resources.limits[\"nvidia.com/gpu\"]: 1 -> "}},
+		"config":       {[]string{config}, []string{strings.Replace(config, "a.yaml: x", "a.yaml: z", 1)}, []string{"changed ConfigMap a/c data[\"a.yaml\"]: x -> z"}},
 		"secret":       {[]string{secret}, []string{strings.Replace(secret, "aHV", "bHV", 1)}, []string{"changed Secret a/s data.password: (secret) -> (secret)"}},
 		"gone":         {[]string{config}, nil, []string{"deleted ConfigMap a/c"}},
 		"new":          {nil, []string{config}, []string{"created ConfigMap a/c"}},
@@ -288,12 +290,40 @@ func FuzzPath(f *testing.F) {
 	f.Add("example.com/team", "x")
 	f.Add("a", "b.c")
 	f.Fuzz(func(t *testing.T, a, b string) {
-		got := segments(join(join("metadata", a), b))
-		if strings.ContainsAny(a+b, "[]\"'") || a == "" || b == "" {
-			return // no key of Kubernetes has these; it only must not panic
+		got := segments(expr.Join(expr.Join("metadata", a), b))
+		if strings.ContainsAny(a+b, "[]\"'") || strconv.Quote(a+b) != `"`+a+b+`"` || a == "" || b == "" {
+			return // no key of Kubernetes has these, nor what must be escaped; it only must not panic
 		}
 		if !slices.Equal(got, []string{"metadata", a, b}) {
 			t.Errorf("%q %q: %q", a, b, got)
 		}
 	})
+}
+
+// A digest is the same as long as nothing of interest differs, whole or not; by it one tells who has gone on working.
+func TestDigest(t *testing.T) {
+	t.Parallel()
+	web := "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: a}, spec: {replicas: %}, status: {replicas: 9}}"
+	of := func(replicas string) string { return strings.Replace(web, "%", replicas, 1) }
+	other := "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: b}, data: {a: b}}"
+	inA := func(ref scenario.Ref, _ map[string]any) bool { return ref.Namespace == "a" }
+	was := captured(t, Options{}, of("2")).Digest(inA)
+	for name, test := range map[string]struct {
+		now  *Baseline
+		same bool
+	}{
+		"the same":             {captured(t, Options{}, of("2")), true},
+		"another status":       {captured(t, Options{}, strings.Replace(of("2"), "9", "8", 1)), true},
+		"elsewhere":            {captured(t, Options{}, of("2"), other), true},
+		"hashes only":          {captured(t, Options{Limit: -1}, of("2")), true},
+		"changed":              {captured(t, Options{}, of("3")), false},
+		"deleted":              {captured(t, Options{}), false},
+		"made":                 {captured(t, Options{}, of("2"), strings.Replace(other, "namespace: b", "namespace: a", 1)), false},
+		"cannot be listed":     {&Baseline{Missing: []string{"deployments.apps: forbidden"}}, false},
+		"changed, hashes only": {captured(t, Options{Limit: -1}, of("3")), false},
+	} {
+		if same := test.now.Digest(inA) == was; same != test.same {
+			t.Errorf("%s: the same: %t, wanted %t", name, same, test.same)
+		}
+	}
 }

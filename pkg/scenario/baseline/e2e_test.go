@@ -266,7 +266,7 @@ func TestE2EEveryChangeIsFound(t *testing.T) {
 	l.create("apiVersion: v1\nkind: Pod\nmetadata: {name: alone}\nspec: {terminationGracePeriodSeconds: 0, containers: [{name: c, image: docker.io/library/busybox:1.35, command: [sleep, \"10000\"]}]}")
 	after := l.capture()
 	want := []string{
-		"created ClusterRoleBinding bl-NS", "changed Node " + node + " metadata.labels[example.com/NS]", "changed ConfigMap settings data[app.yaml]", "created Pod alone", "deleted ResourceQuota gpus",
+		"created ClusterRoleBinding bl-NS", "changed Node " + node + " metadata.labels[\"example.com/NS\"]", "changed ConfigMap settings data[\"app.yaml\"]", "created Pod alone", "deleted ResourceQuota gpus",
 		"changed Secret password data.password", "changed Deployment web spec.replicas", "changed Role reader rules[0].verbs",
 	}
 	compareSets(t, want, l.differences(before, after))

@@ -5,6 +5,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
 // shrink keeps of an object its names, labels and the hashes of its fields.
@@ -28,6 +32,18 @@ func (o *object) fieldHashes() map[string]string {
 	return hashFields(o.body)
 }
 
+// Digest is a hash of the objects that are asked for: the same as long as none of them is made, changed or deleted, and as many kinds could be
+// listed.
+func (b *Baseline) Digest(of func(ref scenario.Ref, body map[string]any) bool) string {
+	all := map[string]map[string]string{"": {"missing": strings.Join(b.Missing, "; ")}}
+	for k, o := range b.objects {
+		if of(k.ref(o.version), o.body) {
+			all[k.kind.String()+" "+k.namespace+"/"+k.name] = o.fieldHashes()
+		}
+	}
+	return hashValue(all)
+}
+
 // hashFields returns a hash of each field of the first two levels.
 func hashFields(body map[string]any) map[string]string {
 	all := map[string]string{}
@@ -38,7 +54,7 @@ func hashFields(body map[string]any) map[string]string {
 		case is:
 			for sub, value := range inner {
 				if name != "metadata" || slices.Contains([]string{"labels", "annotations", "ownerReferences"}, sub) {
-					all[join(name, sub)] = hashValue(value)
+					all[expr.Join(name, sub)] = hashValue(value)
 				}
 			}
 		default:

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
 // Checker runs checks against one cluster. Config, Client, Dynamic and Mapper are that cluster's. Run may be called from several
@@ -31,6 +32,9 @@ type Checker struct {
 	// Params and Facts are what expressions have as p and facts.
 	Params map[string]any
 	Facts  scenario.Facts
+
+	// Module is the Terraform module that was handed in; nil when none was.
+	Module *terraform.Module
 
 	// Was and WasList, which several checks call at the same time, give what an object, or those of a selector, were at the baseline; nil of an object that did not exist. Where they are
 	// not set, was is null.

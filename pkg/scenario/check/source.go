@@ -34,7 +34,7 @@ func (p passive) look(ctx context.Context) (view, error) { return p(ctx) }
 func (passive) close(context.Context) error              { return nil }
 
 // errNoSource is for a check that says nothing of where to look, which Parse refuses.
-var errNoSource = errors.New("the check has no source: it needs object, objects, logs, events, exec, http, can or probe")
+var errNoSource = errors.New("the check has no source: it needs object, objects, logs, events, exec, http, can, probe or terraform")
 
 // source makes the source of a check. The variables that it gives are those of scenario.Check.Variables.
 func (c *Checker) source(check scenario.Check, wantsWas bool) (source, error) {
@@ -57,6 +57,8 @@ func (c *Checker) source(check scenario.Check, wantsWas bool) (source, error) {
 		return passive(func(ctx context.Context) (view, error) { return c.can(ctx, *check.Can) }), nil
 	case check.Probe != nil:
 		return newProbe(c, check), nil
+	case check.Terraform != "":
+		return passive(func(context.Context) (view, error) { return c.resources(check.Terraform) }), nil
 	}
 	return nil, errNoSource
 }

@@ -1,7 +1,6 @@
 package exercise
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,9 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
@@ -33,16 +30,13 @@ type AgentOptions struct {
 	// Command is what sh runs for each try, in a folder of its own. It ends when it thinks that it is done. It may read whatever its user may:
 	// who does not trust it runs it in a container.
 	Command string
-	// Repeats is how often each scenario is played, with Seed, Seed+1 and so on, or each of Seeds so often when there are any.
+	// Repeats is how often each scenario is played, with Seed, Seed+1 and so on; zero means once.
 	Repeats int
 	Seed    int64
-	Seeds   []int64
 	// Timeout is how long one try may take; zero is the scenario's time box. Then the program is stopped, and what it has done is graded.
 	Timeout time.Duration
-	// Parallel is how many tries run at the same time, as far as they have nothing in common; zero means one.
-	Parallel int
-	// Environment is what programs get, besides the task; nil is this process's without what kubectl and this tool read.
-	Environment []string
+	// Record is a folder for a transcript of each try: SCENARIO-ID.jsonl; empty writes none.
+	Record string
 	// Output gets what the programs write; nil drops it.
 	Output io.Writer
 }
@@ -81,58 +75,48 @@ func (l *Lab) Agents(ctx context.Context, options AgentOptions, each func(Try)) 
 	if strings.TrimSpace(options.Command) == "" {
 		return nil, errors.New("there is no command to run")
 	}
-	var (
-		jobs []job
-		all  []Try
-	)
-	output := &locked{writer: options.Output}
+	type job struct {
+		scenario *scenario.Scenario
+		seed     int64
+	}
+	var jobs []job
 	for _, s := range options.Scenarios {
-		for _, seed := range options.seeds() {
-			r, err := l.resolve(ctx, s, seed)
-			if err != nil {
+		for i := range max(1, options.Repeats) {
+			seed := options.Seed + int64(i)
+			if _, err := l.Resolve(ctx, s, seed, nil); err != nil {
 				return nil, fmt.Errorf("scenario %s, seed %d: %w", s.Metadata.Name, seed, err)
 			}
-			jobs = append(jobs, job{keys: keysOf(r), do: func() func() {
-				try := l.try(ctx, s, seed, options, output)
-				return func() {
-					if ctx.Err() != nil && try.Report == nil { // it was not given its time
-						return
-					}
-					all = append(all, try)
-					if each != nil {
-						each(try)
-					}
-				}
-			}})
+			jobs = append(jobs, job{s, seed})
 		}
 	}
-	runJobs(ctx, jobs, options.Parallel)
+	var all []Try
+	for _, one := range jobs {
+		if ctx.Err() != nil {
+			break
+		}
+		try := l.try(ctx, one.scenario, one.seed, options)
+		if ctx.Err() != nil && try.Report == nil { // it was not given its time
+			break
+		}
+		all = append(all, try)
+		if each != nil {
+			each(try)
+		}
+	}
 	return summarize(options.Command, all), context.Cause(ctx)
 }
 
-func (o AgentOptions) seeds() []int64 {
-	repeats := max(1, o.Repeats)
-	var seeds []int64
-	for i := range int64(repeats) {
-		if len(o.Seeds) == 0 {
-			seeds = append(seeds, o.Seed+i)
-		}
-		seeds = append(seeds, o.Seeds...)
-	}
-	return seeds
-}
-
 // try plays a scenario once.
-func (l *Lab) try(ctx context.Context, s *scenario.Scenario, seed int64, options AgentOptions, output io.Writer) Try {
+func (l *Lab) try(ctx context.Context, s *scenario.Scenario, seed int64, options AgentOptions) Try {
 	try := Try{Scenario: s.Metadata.Name, Seed: seed, Exit: -1}
-	if err := l.play(ctx, s, options, output, &try); err != nil {
+	if err := l.play(ctx, s, options, &try); err != nil {
 		try.Invalid, try.Passed = err.Error(), false
 	}
 	return try
 }
 
-func (l *Lab) play(ctx context.Context, s *scenario.Scenario, options AgentOptions, output io.Writer, try *Try) error {
-	r, err := l.resolve(ctx, s, try.Seed)
+func (l *Lab) play(ctx context.Context, s *scenario.Scenario, options AgentOptions, try *Try) error {
+	r, err := l.Resolve(ctx, s, try.Seed, nil)
 	if err != nil {
 		return err
 	}
@@ -140,7 +124,7 @@ func (l *Lab) play(ctx context.Context, s *scenario.Scenario, options AgentOptio
 	if err != nil {
 		return err
 	}
-	problem := l.solve(ctx, e, options, output, try)
+	problem := l.solve(ctx, e, options, try)
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*cleanup)
 	defer cancel()
 	ending, err := l.End(clean, e.ID, EndOptions{Restore: true})
@@ -151,20 +135,25 @@ func (l *Lab) play(ctx context.Context, s *scenario.Scenario, options AgentOptio
 }
 
 // solve runs the program, and grades what it has done.
-func (l *Lab) solve(ctx context.Context, e *Exercise, options AgentOptions, output io.Writer, try *Try) error {
+func (l *Lab) solve(ctx context.Context, e *Exercise, options AgentOptions, try *Try) error {
 	folder, err := os.MkdirTemp("", "task-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	task, err := writeTask(folder, e)
+	kubeconfig, stop, err := l.record(ctx, e, options.Record)
+	if err != nil {
+		return err
+	}
+	defer func() { _, _ = stop() }()
+	task, err := writeTask(folder, e, kubeconfig)
 	if err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, e.Until.Sub(e.Started))
 	defer cancel()
 	began := time.Now()
-	try.Exit = runProgram(limited, folder, task, options, output)
+	try.Exit = runProgram(limited, folder, task, options)
 	try.Took = time.Since(began)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -179,7 +168,11 @@ func (l *Lab) solve(ctx context.Context, e *Exercise, options AgentOptions, outp
 			try.Note = err.Error()
 		}
 	}
-	report, err := l.Grade(ctx, e.ID)
+	transcript, err := stop()
+	if err != nil { // what was done counts all the same
+		try.Note = strings.TrimPrefix(try.Note+"; "+err.Error(), "; ")
+	}
+	report, err := l.GradeRecorded(ctx, e.ID, transcript)
 	if err != nil {
 		return err
 	}
@@ -190,7 +183,7 @@ func (l *Lab) solve(ctx context.Context, e *Exercise, options AgentOptions, outp
 // task is where the files of a program's task are.
 type task struct{ card, kubeconfig, diagnosis string }
 
-func writeTask(folder string, e *Exercise) (task, error) {
+func writeTask(folder string, e *Exercise, kubeconfig []byte) (task, error) {
 	files := task{filepath.Join(folder, "task.json"), filepath.Join(folder, "kubeconfig"), filepath.Join(folder, "diagnosis.json")}
 	card := CardOf(e)
 	card.Kubeconfig, card.Diagnosis = files.kubeconfig, files.diagnosis
@@ -202,14 +195,18 @@ func writeTask(folder string, e *Exercise) (task, error) {
 	if err := os.WriteFile(files.card, append(text, '\n'), 0o600); err != nil {
 		return files, err
 	}
-	return files, os.WriteFile(files.kubeconfig, e.Access, 0o600)
+	return files, os.WriteFile(files.kubeconfig, kubeconfig, 0o600)
 }
 
 // runProgram runs the command until it ends or ctx does, and returns its exit code; -1 when it was stopped.
-func runProgram(ctx context.Context, folder string, files task, options AgentOptions, output io.Writer) int {
+func runProgram(ctx context.Context, folder string, files task, options AgentOptions) int {
+	output := options.Output
+	if output == nil {
+		output = io.Discard
+	}
 	cmd := exec.CommandContext(ctx, "sh", "-c", options.Command)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, output, output
-	cmd.Env = append(options.environment(), "KUBECONFIG="+files.kubeconfig, EnvCard+"="+files.card, EnvDiagnosis+"="+files.diagnosis)
+	cmd.Env = append(environment(), "KUBECONFIG="+files.kubeconfig, EnvCard+"="+files.card, EnvDiagnosis+"="+files.diagnosis)
 	cmd.WaitDelay = 5 * time.Second // for what holds its streams open
 	alone(cmd)
 	err := cmd.Run()
@@ -223,10 +220,8 @@ func runProgram(ctx context.Context, folder string, files task, options AgentOpt
 	return cmd.ProcessState.ExitCode()
 }
 
-func (o AgentOptions) environment() []string {
-	if o.Environment != nil {
-		return slices.Clone(o.Environment)
-	}
+// environment is this process's without what kubectl and this tool read.
+func environment() []string {
 	var kept []string
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
@@ -237,57 +232,22 @@ func (o AgentOptions) environment() []string {
 	return kept
 }
 
-// maxDiagnosis bounds the file that a program writes.
-const maxDiagnosis = 64 << 10
-
 // readDiagnosis reads what a program has written; nil when it wrote nothing.
 func readDiagnosis(path string) (*scenario.Diagnosis, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
+	var diagnosis scenario.Diagnosis
+	if err == nil {
+		defer func() { _ = file.Close() }()
+		diagnosis, err = scenario.ReadDiagnosis(file)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the diagnosis cannot be read: %w", err)
 	}
-	defer func() { _ = file.Close() }()
-	text, err := io.ReadAll(io.LimitReader(file, maxDiagnosis+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("the diagnosis cannot be read: %w", err)
-	case len(text) > maxDiagnosis:
-		return nil, fmt.Errorf("the diagnosis has more than %d KiB", maxDiagnosis>>10)
-	case len(bytes.TrimSpace(text)) == 0:
+	if diagnosis == (scenario.Diagnosis{}) {
 		return nil, nil
 	}
-	return ParseDiagnosis(text)
-}
-
-// ParseDiagnosis reads a diagnosis, a JSON object, and refuses fields that there are not: they would be lost.
-func ParseDiagnosis(text []byte) (*scenario.Diagnosis, error) {
-	var diagnosis scenario.Diagnosis
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&diagnosis); err != nil {
-		return nil, fmt.Errorf("the diagnosis cannot be read: %w; it is a JSON object with the strings component, object, field, mechanism "+
-			"and explanation", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the diagnosis cannot be read: something follows it")
-	}
 	return &diagnosis, nil
-}
-
-// locked lets several programs write at the same time.
-type locked struct {
-	mu     sync.Mutex
-	writer io.Writer
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	if l.writer == nil {
-		return len(p), nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.writer.Write(p)
 }

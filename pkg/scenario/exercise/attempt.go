@@ -37,7 +37,7 @@ type candidate struct {
 
 // as returns the candidate of an exercise, who works with its kubeconfig.
 func (l *Lab) as(ctx context.Context, e *Exercise, r *scenario.Resolved) (*candidate, error) {
-	config, err := clientcmd.RESTConfigFromKubeConfig(e.Access)
+	config, err := clientcmd.RESTConfigFromKubeConfig(e.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("the candidate's kubeconfig: %w", err)
 	}
@@ -67,7 +67,7 @@ func (c *candidate) attempt(ctx context.Context, steps []scenario.Step) (made in
 // explain says what a token means that is not accepted.
 func (c *candidate) explain(err error) error {
 	if apierrors.IsUnauthorized(err) {
-		return fmt.Errorf("the candidate's token is not accepted; it ends at %s: %w", c.e.Kubeconfig.Until.Format(time.RFC3339), err)
+		return fmt.Errorf("the candidate's token is not accepted; it ends at %s: %w", c.e.Account.Until.Format(time.RFC3339), err)
 	}
 	return err
 }
@@ -89,7 +89,7 @@ func (c *candidate) step(ctx context.Context, step scenario.Step) error {
 	case step.NodeShell != nil:
 		return c.nodeShell(ctx, *step.NodeShell)
 	case len(step.Wait) > 0:
-		results, err := c.lab.check(ctx, c.r, c.begin, c.e.Probe, step.Wait)
+		results, err := c.lab.check(ctx, sight{r: c.r, was: c.begin, probe: c.e.Probe}, step.Wait)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,9 @@ const CardVersion = 1
 const howToSubmit = "Mend it in the cluster, and write your diagnosis as a JSON object with the strings component, object (Kind/name), field, mechanism " +
 	"and explanation."
 
+// orInModule is for who got a Terraform module.
+const orInModule = "In the place of the cluster you may mend the Terraform module and hand its folder in: it is applied with your rights before it is judged."
+
 // Card is what the candidate of an exercise is handed.
 func (l *Lab) Card(e *Exercise) Card { return CardOf(e) }
 
@@ -21,10 +24,11 @@ func (l *Lab) Card(e *Exercise) Card { return CardOf(e) }
 func CardOf(e *Exercise) Card {
 	card := Card{
 		SchemaVersion: CardVersion, Title: e.Public.Title, Briefing: e.Public.Briefing, Simulated: e.Public.Simulated,
-		Access: accessInWords(e.Public.Access), Minutes: e.Minutes, Deadline: e.Until, Submit: howToSubmit, Choices: e.Public.Choices,
+		Terraform: e.Public.Terraform, Access: accessInWords(e.Public.Access), Minutes: e.Minutes, Deadline: e.Until, Submit: howToSubmit, Choices: e.Public.Choices,
+		Namespace: e.Public.Access.Home(),
 	}
-	if len(e.Public.Access.Namespaces) > 0 {
-		card.Namespace = e.Public.Access.Namespaces[0]
+	if card.Terraform != "" {
+		card.Submit += " " + orInModule
 	}
 	return card
 }
@@ -34,6 +38,9 @@ func accessInWords(a scenario.Access) []string {
 	words := []string{"read nodes, and what has no secrets in the whole cluster"}
 	if len(a.Namespaces) > 0 {
 		words = append(words, "everything an administrator may do in namespace "+strings.Join(a.Namespaces, ", "))
+	}
+	if w := a.Workload; w != nil {
+		words = append(words, fmt.Sprintf("view namespace %s (no Secrets), and change %s %s there", w.Namespace, w.Kind, w.Name))
 	}
 	if len(a.Read) > 0 {
 		words = append(words, "read namespace "+strings.Join(a.Read, ", "))

@@ -2,22 +2,65 @@ package exercise
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
 // maxSkew is how far this machine's clock may be off before the API server's is taken instead: its Date header has whole seconds.
 const maxSkew = 2 * time.Second
 
-// clock returns the time as the API server has it, by which the time box of an exercise is measured: trainers, candidates and the token all
-// have clocks of their own. When it does not say, this machine's counts.
+// clock returns the time by which the time box of an exercise is measured.
 func (l *Lab) clock(ctx context.Context) func() time.Time {
 	if l.Now != nil {
 		return func() time.Time { return l.Now().UTC() }
 	}
-	skew := l.skew(ctx)
+	now, note := ServerClock(ctx, l.Config)
+	if note != "" {
+		l.say("%s", note)
+	}
+	return now
+}
+
+// stateOf is the digest of what the candidate of an exercise may change, as it is now; empty where that cannot be known.
+func (l *Lab) stateOf(ctx context.Context, id string) (string, error) {
+	e, _, err := l.read(ctx, id)
+	if err != nil || !e.Open() {
+		return "", err
+	}
+	now, err := l.capture(ctx, e.Namespaces)
+	if err != nil {
+		return "", err
+	}
+	return e.state(now, l.Mapper), nil
+}
+
+// state is the digest of what the candidate may change. What somebody does as root on nodes is in no object: then it is empty.
+func (e *Exercise) state(now *baseline.Baseline, mapper meta.RESTMapper) string {
+	if e.Public.Access.NodeShell {
+		return ""
+	}
+	candidate := writersOf(e.Public.Access, mapper)
+	return now.Digest(func(ref scenario.Ref, body map[string]any) bool { return candidate.may(ref) && !e.probes(ref, body) })
+}
+
+// stop ends the candidate's time when they handed in the diagnosis, if the state of what they may change is still the same.
+func (r *Report) stop(e *Exercise, state string) {
+	if !e.Submitted.IsZero() && state != "" && state == e.SubmittedState {
+		r.Took, r.Late = max(e.Submitted.Sub(e.Started), 0), e.Submitted.After(e.Until)
+	}
+}
+
+// ServerClock returns the time as the API server has it: trainers, candidates and the token all have clocks of their own. When it does not
+// say, this machine's counts. note tells how far this machine's is off; it is empty when it is not.
+func ServerClock(ctx context.Context, config *rest.Config) (now func() time.Time, note string) {
+	skew := skewOf(ctx, config)
 	if skew > -maxSkew && skew < maxSkew {
 		skew = 0
 	} else {
@@ -25,23 +68,23 @@ func (l *Lab) clock(ctx context.Context) func() time.Time {
 		if skew < 0 {
 			way = "ahead of"
 		}
-		l.say("this machine's clock is %s %s the API server's, which counts", skew.Abs().Round(time.Second), way)
+		note = fmt.Sprintf("this machine's clock is %s %s the API server's, which counts", skew.Abs().Round(time.Second), way)
 	}
-	return func() time.Time { return time.Now().UTC().Add(skew).Truncate(time.Millisecond) }
+	return func() time.Time { return time.Now().UTC().Add(skew).Truncate(time.Millisecond) }, note
 }
 
-// skew is how much later the API server has it than this machine; zero when it does not say.
-func (l *Lab) skew(ctx context.Context) time.Duration {
-	if l.Config == nil {
+// skewOf is how much later the API server has it than this machine; zero when it does not say.
+func skewOf(ctx context.Context, config *rest.Config) time.Duration {
+	if config == nil {
 		return 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	client, err := rest.HTTPClientFor(l.Config)
+	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return 0
 	}
-	address, _, err := rest.DefaultServerUrlFor(l.Config)
+	address, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return 0
 	}

@@ -101,6 +101,7 @@ func decode(secret *corev1.Secret) (*Exercise, error) {
 		return nil, fmt.Errorf("secret %s holds exercise %q", secret.Name, e.ID)
 	}
 	e.secret = versionOf(secret)
+	e.seals = map[string]string{sealExercise: e.seal(), sealScenario: sealOf(secret.Data[keyScenario])}
 	return &e, nil
 }
 

@@ -5,6 +5,7 @@ package exercise
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,18 +23,20 @@ func TestE2EAgents(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	parsed := s.parsed(own(t)...)
-	seeds := distinct(s, parsed, 2)
 	var tries []Try
+	folder := t.TempDir()
 	report, err := s.lab("laptop").Agents(t.Context(), AgentOptions{
-		Scenarios: []*scenario.Scenario{parsed}, Seeds: seeds, Parallel: 2, Timeout: 10 * time.Minute,
-		Command:     fmt.Sprintf("%q -test.run ^TestE2EHelperAgent$ -test.v", os.Args[0]),
-		Environment: append(os.Environ(), fmt.Sprintf("HELPER_AGENT=%d", seeds[0]), "KUBECONFIG=/nowhere"), Output: logger{t},
+		Scenarios: []*scenario.Scenario{parsed}, Repeats: 2, Seed: 1, Timeout: 10 * time.Minute, Record: folder,
+		Command: fmt.Sprintf("HELPER_AGENT=1 %q -test.run ^TestE2EHelperAgent$ -test.v", os.Args[0]), Output: logger{t},
 	}, func(try Try) { tries = append(tries, try) })
 	if err != nil || report.Tries != 2 || report.Passed != 2 || len(tries) != 2 {
 		t.Fatalf("%+v, %v", report, err)
 	}
-	if try := tries[0]; try.Exit != 0 || try.Note != "" || try.Score != 100 {
+	if try := tries[0]; try.Exit != 0 || try.Note != "" || try.Score != 100 || try.Report.Recorded.Changes != 1 || try.Report.Recorded.Look == 0 {
 		t.Errorf("%+v: %+v", try, try.Report)
+	}
+	if written, err := filepath.Glob(filepath.Join(folder, "missing-settings-scenario-*.jsonl")); err != nil || len(written) != 2 {
+		t.Errorf("transcripts: %q, %v", written, err)
 	}
 	report, err = s.lab("laptop").Agents(t.Context(), AgentOptions{
 		Scenarios: []*scenario.Scenario{parsed}, Seed: 1, Timeout: 5 * time.Second, Command: "echo '{' >\"$TASK_DIAGNOSIS\"; sleep 600", Output: logger{t},

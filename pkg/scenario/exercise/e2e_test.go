@@ -108,7 +108,7 @@ func TestE2ETrainersOnSeveralMachines(t *testing.T) {
 	if err != nil || report.Passed || len(report.Hints) != 1 || len(report.Diagnosed) != 4 || len(report.Collateral) > 0 {
 		t.Errorf("%+v, %v", report, err)
 	}
-	again, err := third.Kubeconfig(t.Context(), "", "")
+	again, err := third.Kubeconfig(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestE2ETrainersOnSeveralMachines(t *testing.T) {
 	if now, err := third.Get(t.Context(), e.ID); err != nil || now.Phase != Ended || now.Last() == nil {
 		t.Errorf("%+v, %v", now, err)
 	}
-	wants(t, use(t, e.Access, e.Namespaces[0]), "Unauthorized") // the account is gone
+	wants(t, use(t, e.Kubeconfig, e.Namespaces[0]), "Unauthorized") // the account is gone
 }
 
 // use asks for the pods with a kubeconfig.

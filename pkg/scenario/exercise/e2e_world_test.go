@@ -116,7 +116,7 @@ func own(t *testing.T) []string {
 
 func (s *site) resolved(lab *Lab, parsed *scenario.Scenario, seed int64) *scenario.Resolved {
 	s.Helper()
-	r, err := lab.resolve(s.Context(), parsed, seed)
+	r, err := lab.Resolve(s.Context(), parsed, seed, nil)
 	if err != nil {
 		s.Fatal(err)
 	}

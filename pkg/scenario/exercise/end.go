@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
@@ -16,7 +17,8 @@ import (
 type EndOptions struct {
 	// Force takes the run away from a client that is still making it.
 	Force bool
-	// Restore also puts back what differs outside of what the run made, as far as the scenario or the candidate's rights name it. Others may
+	// Restore also puts back what differs outside of what the run made, as far as the scenario or the candidate's rights name it, and files of
+	// nodes that the run changed and somebody changed after it. Others may
 	// have changed that meanwhile, too: without it such differences are told, with what to do, and left.
 	Restore bool
 }
@@ -36,7 +38,7 @@ func (l *Lab) Leftovers(ctx context.Context, id string) ([]Restored, error) {
 	if err != nil || before == nil {
 		return nil, err
 	}
-	now, err := l.capture(ctx, e.Namespaces)
+	now, err := l.capture(ctx, e.whole())
 	if err != nil {
 		return nil, err
 	}
@@ -106,6 +108,11 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 	if err != nil { // what can be undone without it is undone
 		l.say("%v", err)
 	}
+	if o.Restore && before != nil {
+		if err := l.believe(ctx, e, sealExercise, sealScenario, snapBefore); err != nil {
+			return nil, err
+		}
+	}
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id}
 	err = l.revert(ctx, id, o, ending)
 	if errors.As(err, new(*ledger.NotFoundError)) {
@@ -149,7 +156,7 @@ func (l *Lab) endRun(ctx context.Context, id string, o EndOptions, missing error
 func (l *Lab) revert(ctx context.Context, id string, o EndOptions, ending *Ending) error {
 	run, err := l.session(o.Restore).Revert(ctx, id, o.Force)
 	if run != nil {
-		ending.Reverted = notAsItWas(*run)
+		ending.Reverted, ending.Files = notAsItWas(*run)
 	}
 	var missing *ledger.NotFoundError
 	if errors.As(err, &missing) && ending.ID != "" {
@@ -161,17 +168,19 @@ func (l *Lab) revert(ctx context.Context, id string, o EndOptions, ending *Endin
 	return nil
 }
 
-// notAsItWas says what became of steps that could not simply be undone.
-func notAsItWas(run ledger.Run) []string {
-	var said []string
+// notAsItWas says what became of steps that could not simply be undone; files are those of them that leave a file as somebody has changed it.
+func notAsItWas(run ledger.Run) (said, files []string) {
 	for _, step := range run.Steps {
 		switch {
 		case step.Undo.Kind == UndoKind:
 		case step.State == ledger.StateSuperseded, step.State == ledger.StatePermanent, step.Pending():
 			said = append(said, fmt.Sprintf("%s: %s: %s", step.Target, step.State, step.Message))
+			if step.Undo.Kind == nodefiles.UndoKind && step.State == ledger.StateSuperseded {
+				files = append(files, said[len(said)-1])
+			}
 		}
 	}
-	return said
+	return said, files
 }
 
 // compare tells differences that are the exercise's or the candidate's from the cluster's own life.
@@ -206,7 +215,7 @@ var (
 func (l *Lab) putBack(ctx context.Context, e *Exercise, r *scenario.Resolved, before *baseline.Baseline, restore bool, ending *Ending) error {
 	why := map[scenario.Ref]error{}
 	for range 2 { // what is deleted takes others along, and what was in the way of something may be gone
-		now, err := l.capture(ctx, e.Namespaces)
+		now, err := l.capture(ctx, e.whole())
 		if err != nil {
 			return err
 		}
@@ -240,7 +249,7 @@ func (l *Lab) putBack(ctx context.Context, e *Exercise, r *scenario.Resolved, be
 			}
 		}
 	}
-	now, err := l.capture(ctx, e.Namespaces)
+	now, err := l.capture(ctx, e.whole())
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
 // APIVersion and the kinds name the versioned forms in which these types are stored and printed.
@@ -64,7 +65,7 @@ type Exercise struct {
 	// FaultUntil is when faults of nodes and processes end by themselves; zero when there are none.
 	FaultUntil time.Time `json:"faultUntil,omitzero"`
 
-	Kubeconfig Kubeconfig `json:"kubeconfig,omitzero"`
+	Account Account `json:"account,omitzero"`
 	// Probe is a word that is a label of all pods by which checks look.
 	Probe string `json:"probe,omitempty"`
 
@@ -75,24 +76,32 @@ type Exercise struct {
 	HintsLeft int                 `json:"hintsLeft,omitempty"`
 	Diagnosis *scenario.Diagnosis `json:"diagnosis,omitempty"`
 	Submitted time.Time           `json:"submitted,omitzero"`
-	Revealed  time.Time           `json:"revealed,omitzero"`
-	Grades    []Report            `json:"grades,omitempty"` // the latest last
-	Ending    *Ending             `json:"ending,omitempty"`
+	// SubmittedState is the digest of what the candidate may change, as it was then; empty where that cannot be known.
+	SubmittedState string `json:"submittedState,omitempty"`
+	// Module is the Terraform module that the candidate handed in, and Brought what it has made in the cluster that it did not begin with.
+	Module   *terraform.Module `json:"module,omitempty"`
+	ModuleAt time.Time         `json:"moduleAt,omitzero"`
+	Brought  []scenario.Ref    `json:"brought,omitempty"`
 
-	// Access is the candidate's kubeconfig, given once by Start and never stored.
-	Access []byte `json:"-"`
+	Revealed time.Time `json:"revealed,omitzero"`
+	Grades   []Report  `json:"grades,omitempty"` // the latest last
+	Ending   *Ending   `json:"ending,omitempty"`
+
+	// Kubeconfig is the candidate's, given once by Start and never stored.
+	Kubeconfig []byte `json:"-"`
 
 	secret version
+	seals  map[string]string // of what was read of it: see believe
 }
 
 // version is the stored Secret that an exercise was read from.
 type version struct{ uid, resourceVersion string }
 
-// Kubeconfig says who the candidate is.
-type Kubeconfig struct {
-	ID        string    `json:"id,omitempty"`        // from which the names are made
-	Namespace string    `json:"namespace,omitempty"` // of the ServiceAccount
-	Account   string    `json:"account,omitempty"`
+// Account is who the candidate is: a ServiceAccount.
+type Account struct {
+	ID        string    `json:"id,omitempty"` // from which the names are made
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name,omitempty"`
 	Until     time.Time `json:"until,omitzero"` // when the token ends
 }
 
@@ -123,12 +132,14 @@ type Card struct {
 	Title         string    `json:"title"`
 	Briefing      string    `json:"briefing"`
 	Simulated     string    `json:"simulated,omitempty"`
-	Access        []string  `json:"access"` // in words
+	Terraform     string    `json:"terraform,omitempty"` // what the module manages, for who got one
+	Access        []string  `json:"access"`              // in words
 	Namespace     string    `json:"namespace"`
 	Minutes       int       `json:"minutes"`
 	Deadline      time.Time `json:"deadline"`
-	// Kubeconfig and Diagnosis are paths: of the file to work with, and of the one to write.
+	// Kubeconfig, Module and Diagnosis are paths: of the file and the folder to work with, and of the file to write.
 	Kubeconfig string           `json:"kubeconfig,omitempty"`
+	Module     string           `json:"module,omitempty"`
 	Diagnosis  string           `json:"diagnosis,omitempty"`
 	Submit     string           `json:"submit,omitempty"` // how, in words
 	Choices    scenario.Choices `json:"choices,omitzero"`

@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
 )
 
 // listed is how many differences a report lists.
@@ -25,7 +26,13 @@ const listed = 30
 // Grade judges what the candidate has done so far, and stores the report. It may be done again. The error is a *PhaseError before the
 // exercise was handed over and after its end; that a candidate has failed is no error.
 func (l *Lab) Grade(ctx context.Context, id string) (*Report, error) {
-	return l.grade(ctx, id, full)
+	return l.grade(ctx, id, full, nil)
+}
+
+// GradeRecorded is Grade with what a transcript of the candidate's requests tells. One that is not of this exercise is refused, and nothing
+// is judged.
+func (l *Lab) GradeRecorded(ctx context.Context, id string, transcript *recorder.Transcript) (*Report, error) {
+	return l.grade(ctx, id, full, transcript)
 }
 
 // patience is how long grading waits for what is not yet so.
@@ -37,8 +44,8 @@ const (
 	none                  // not at all
 )
 
-// grade judges.
-func (l *Lab) grade(ctx context.Context, id string, waits patience) (*Report, error) {
+// grade judges; without a transcript that is nil.
+func (l *Lab) grade(ctx context.Context, id string, waits patience, transcript *recorder.Transcript) (*Report, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
 		return nil, err
@@ -50,9 +57,17 @@ func (l *Lab) grade(ctx context.Context, id string, waits patience) (*Report, er
 	if err := e.must("grade", e.Open()); err != nil {
 		return nil, err
 	}
+	if e.Module == nil {
+		r.Sealed.Grade = withoutModule(r.Sealed.Grade)
+	}
 	g := &grading{lab: l, e: e, r: r}
 	g.report = newReport(e, r, l.clock(ctx)())
 	g.report.By = l.whoami(ctx)
+	if transcript != nil {
+		if err := g.report.retell(e, r.Sealed.RootCause, transcript, g.report.At); err != nil {
+			return nil, err
+		}
+	}
 	if err := g.reverted(ctx); err != nil {
 		return nil, err
 	}
@@ -103,6 +118,9 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 	case begin == nil:
 		return fmt.Errorf("exercise %s cannot be graded: the ledger has lost what the cluster was like when it began", g.e.ID)
 	}
+	if err := g.lab.believe(ctx, g.e, sealExercise, sealScenario, snapBegin); err != nil {
+		return err
+	}
 	if g.spoiled, err = g.spoils(ctx); err != nil {
 		return err
 	}
@@ -111,6 +129,14 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 	}
 	if g.spoiled != "" { // nothing is worth waiting for
 		waits = none
+	}
+	if g.e.Module != nil && g.spoiled == "" {
+		if err := g.apply(ctx); err != nil {
+			return err
+		}
+		if !g.report.Applied.OK() { // it has failed
+			waits = none
+		}
 	}
 	first := waits == hasty
 	if first {
@@ -131,15 +157,15 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 // would else not be.
 func (g *grading) mended(ctx context.Context, begin *baseline.Baseline, waits patience) error {
 	how := g.r.Sealed.Grade
-	checks := slices.Concat(stable(how.Fixed, how.StableFor), stable(how.Unchanged, how.StableFor))
+	checks := slices.Concat(stable(g.settling(how.Fixed), how.StableFor), stable(how.Unchanged, how.StableFor))
 	if waits == none {
 		checks = atOnce(checks)
 	}
-	results, err := g.lab.check(ctx, g.r, begin, g.e.Probe, checks)
+	results, err := g.lab.check(ctx, g.sight(begin), checks)
 	if err != nil {
 		return fmt.Errorf("exercise %s: %w", g.e.ID, err)
 	}
-	g.report.Fixed = results[:len(how.Fixed):len(how.Fixed)]
+	g.report.Fixed = append(g.report.Applied.results(), results[:len(how.Fixed)]...)
 	g.unchanged(results[len(how.Fixed):])
 	return nil
 }
@@ -176,12 +202,12 @@ func (g *grading) clean() bool {
 
 // besides sees whether it is a workaround, and what else in the cluster is not as it was when the candidate began.
 func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
-	results, err := g.lab.check(ctx, g.r, begin, g.e.Probe, g.r.Sealed.Grade.Unchanged)
+	results, err := g.lab.check(ctx, g.sight(begin), g.r.Sealed.Grade.Unchanged)
 	if err != nil {
 		return fmt.Errorf("exercise %s: %w", g.e.ID, err)
 	}
 	g.unchanged(results)
-	now, err := g.lab.capture(ctx, g.e.Namespaces)
+	now, err := g.lab.capture(ctx, g.e.whole())
 	if err != nil {
 		return err
 	}
@@ -189,13 +215,14 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	if err != nil {
 		return err
 	}
+	g.report.stop(g.e, g.e.state(now, g.lab.Mapper))
 	candidate := writersOf(g.r.Public.Access, g.lab.Mapper)
 	g.report.NotCompared = slices.Compact(slices.Sorted(slices.Values(slices.Concat(begin.Missing, now.Missing))))
 	// What the candidate deleted and made anew lacks the label by which an undo knows our objects.
 	marked := scenario.Allowed{Fields: []string{"metadata.labels[" + objects.LabelInstance + "]"}}
 	allow := append(slices.Clone(g.r.Sealed.Grade.Collateral.Allow), marked)
 	damage := baseline.Collateral(baseline.Diff(begin, now), allow, func(ref scenario.Ref) bool {
-		return others(ref) || within(ref, g.e.Kubeconfig.namespaces()) || !candidate.may(ref) || g.e.probes(ref, now.Get(ref))
+		return others(ref) || within(ref, g.e.Account.namespaces()) || !candidate.may(ref) || g.e.probes(ref, now.Get(ref))
 	})
 	if len(damage) > listed {
 		g.report.Omitted = len(damage) - listed
@@ -267,6 +294,3 @@ func (l *Lab) whoami(ctx context.Context) string {
 	}
 	return review.Status.UserInfo.Username
 }
-
-// isPhase is whether an error says that an exercise is not so far.
-func isPhase(err error) bool { return errors.As(err, new(*PhaseError)) }

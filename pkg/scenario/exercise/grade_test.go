@@ -1,6 +1,8 @@
 package exercise
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +57,49 @@ func TestAllPoints(t *testing.T) {
 	}
 }
 
+// Who hands in the diagnosis and then waits for the trainer is not slower for it; who goes on working after it is.
+func TestTimeEndsWithTheDiagnosis(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		after    *baseline.Baseline // what the cluster is like when it is graded
+		shell    bool
+		took     time.Duration
+		late     bool
+		resubmit bool
+	}{
+		"waits":              {&baseline.Baseline{}, false, 5 * time.Minute, false, false},
+		"goes on":            {&baseline.Baseline{Missing: []string{"another state"}}, false, 25 * time.Minute, true, false},
+		"hands in once more": {&baseline.Baseline{Missing: []string{"another state"}}, false, 25 * time.Minute, true, true},
+		"is root on nodes":   {&baseline.Baseline{}, true, 25 * time.Minute, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			trainer, e := w.started(StartOptions{For: 20 * time.Minute})
+			if test.shell {
+				if _, err := trainer.update(t.Context(), e.ID, func(e *Exercise) error { e.Public.Access.NodeShell = true; return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.pass(5 * time.Minute)
+			if _, err := trainer.Submit(t.Context(), "", right); err != nil {
+				t.Fatal(err)
+			}
+			w.pass(20 * time.Minute)
+			trainer.fake.capture = func(context.Context) (*baseline.Baseline, error) { return test.after, nil }
+			if test.resubmit {
+				if _, err := trainer.Submit(t.Context(), "", right); err != nil {
+					t.Fatal(err)
+				}
+			}
+			report, err := trainer.Grade(t.Context(), "")
+			if err != nil || report.Took != test.took || report.Late != test.late {
+				t.Errorf("took %s, late: %t, %v; wanted %s and %t", report.Took, report.Late, err, test.took, test.late)
+			}
+		})
+	}
+}
+
 // Help costs what it says, and there is no more of it than the scenario has.
 func TestHintsCost(t *testing.T) {
 	t.Parallel()
@@ -86,7 +131,7 @@ func TestLate(t *testing.T) {
 	if err != nil || !report.Late || !report.Passed || report.Score != 100-25-10 {
 		t.Errorf("%+v, %v", report, err)
 	}
-	_, err = trainer.Kubeconfig(t.Context(), "", "")
+	_, err = trainer.Kubeconfig(t.Context(), "")
 	wants(t, err, "its time was over at 2026-05-04T12:10:00Z")
 }
 
@@ -187,7 +232,7 @@ func TestRevertedByItsRun(t *testing.T) {
 // A token that is over is told as that.
 func TestExpiredToken(t *testing.T) {
 	t.Parallel()
-	c := &candidate{e: &Exercise{Kubeconfig: Kubeconfig{Until: noon}}}
+	c := &candidate{e: &Exercise{Account: Account{Until: noon}}}
 	wants(t, c.explain(apierrors.NewUnauthorized("no")), "the candidate's token is not accepted", "it ends at 2026-05-04T12:00:00Z")
 	if err := c.explain(errDead); err != errDead {
 		t.Error(err)
@@ -204,6 +249,71 @@ func TestSnapshotIsGone(t *testing.T) {
 	}
 	_, err := trainer.Grade(t.Context(), "")
 	wants(t, err, "cannot be graded", "part 1 of 1")
+}
+
+// Who may write Secrets in the ledger's namespace, and nothing else, cannot choose what a trainer's grade runs or what their end writes back.
+func TestForgedRecordIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	for name, forge := range map[string]func(t *testing.T, trainer *trainer, e *Exercise) (grades bool){
+		"the scenario": func(t *testing.T, trainer *trainer, e *Exercise) bool {
+			r := trainer.world.play("stableFor: 2s", "stableFor: 3s")
+			text, err := encodeScenario(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			trainer.change(t, e.ID, keyScenario, text)
+			return false
+		},
+		"the exercise": func(t *testing.T, trainer *trainer, e *Exercise) bool {
+			if _, err := trainer.update(t.Context(), e.ID, func(e *Exercise) error { e.Nodes = append(e.Nodes, "another"); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			return false
+		},
+		"what the cluster was like before": func(t *testing.T, trainer *trainer, e *Exercise) bool {
+			parts, err := (&baseline.Baseline{Missing: []string{"nothing"}}).Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			trainer.change(t, chunk(e.ID, snapBefore, 0), keyChunk, parts[0])
+			return true // which looks at what it was like at the beginning
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			trainer, e := w.started(StartOptions{})
+			grades := forge(t, trainer, e)
+			if _, err := trainer.Grade(t.Context(), ""); !grades {
+				wants(t, err, "is not believed", e.ID)
+			} else if err != nil {
+				t.Error(err)
+			}
+			left := w.left()
+			_, err := trainer.End(t.Context(), "", EndOptions{Restore: true})
+			wants(t, err, "is not believed", "end it without --restore")
+			if !slices.Equal(left, w.left()) {
+				t.Errorf("it was undone all the same: %q", w.left())
+			}
+			if _, err := trainer.End(t.Context(), "", EndOptions{}); err != nil {
+				t.Error(err)
+			}
+			w.putBack(Ended)
+		})
+	}
+}
+
+// change writes over what a Secret holds.
+func (t *trainer) change(test *testing.T, secret, key string, value []byte) {
+	test.Helper()
+	stored, err := t.secrets().Get(test.Context(), secret, metav1.GetOptions{})
+	if err == nil {
+		stored.Data[key] = value
+		_, err = t.secrets().Update(test.Context(), stored, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		test.Fatal(err)
+	}
 }
 
 // Several exercises must be named.

@@ -44,7 +44,8 @@ func (l *Lab) Hint(ctx context.Context, id string) (Taken, int, error) {
 	return taken, left, err
 }
 
-// Submit stores what the candidate thinks is the root cause. It may be given again until the exercise ends: the last one counts.
+// Submit stores what the candidate thinks is the root cause. It may be given again until the exercise ends: the last one counts, and ends
+// the candidate's time if they change nothing after it; see Report.Took.
 func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosis) (*Exercise, error) {
 	if strings.TrimSpace(diagnosis.Component+diagnosis.Object+diagnosis.Field+diagnosis.Mechanism) == "" {
 		return nil, errors.New("the diagnosis is empty: give component, object, field and mechanism, as far as they are known")
@@ -63,6 +64,10 @@ func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosi
 		return nil, err
 	}
 	now := l.clock(ctx)()
+	state, err := l.stateOf(ctx, id)
+	if err != nil {
+		l.say("that the candidate's time ends now cannot be noted: %v", err)
+	}
 	return l.update(ctx, id, func(e *Exercise) error {
 		if err := e.must("submit a diagnosis for", e.Open()); err != nil {
 			return err
@@ -70,7 +75,7 @@ func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosi
 		if !e.Revealed.IsZero() {
 			return &PhaseError{*e, "submit a diagnosis for", "the answer was told at " + e.Revealed.Format(time.TimeOnly)}
 		}
-		e.Diagnosis, e.Submitted = &diagnosis, now
+		e.Diagnosis, e.Submitted, e.SubmittedState = &diagnosis, now, state
 		return nil
 	})
 }
@@ -95,9 +100,8 @@ func (l *Lab) Reveal(ctx context.Context, id string) (*scenario.Sealed, error) {
 	return &r.Sealed, err
 }
 
-// Kubeconfig makes a new kubeconfig for the candidate of a running exercise, until its time box ends. server is the address of the API
-// server as the candidate reaches it; empty is the trainer's.
-func (l *Lab) Kubeconfig(ctx context.Context, id, server string) ([]byte, error) {
+// Kubeconfig makes a new kubeconfig for the candidate of a running exercise, until its time box ends.
+func (l *Lab) Kubeconfig(ctx context.Context, id string) ([]byte, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
 		return nil, err
@@ -113,11 +117,11 @@ func (l *Lab) Kubeconfig(ctx context.Context, id, server string) ([]byte, error)
 		over := fmt.Sprintf("its time was over at %s, and so is the candidate's access", e.Until.Format(time.RFC3339))
 		return nil, &PhaseError{*e, "make a kubeconfig for", over}
 	}
-	issued, err := l.issue(ctx, e.Kubeconfig.ID, e.Public.Access, e.Until, server)
+	issued, err := l.issue(ctx, e.Account.ID, e.Public.Access, e.Until)
 	if err != nil {
 		return nil, err
 	}
-	_, err = l.update(ctx, id, func(e *Exercise) error { e.Kubeconfig.Until = issued.Until; return nil })
+	_, err = l.update(ctx, id, func(e *Exercise) error { e.Account.Until = issued.Until; return nil })
 	return issued.Kubeconfig, err
 }
 

@@ -21,11 +21,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/access"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
 // Fault is the kind of fault of the runs that exercises are. An exercise's ID is its run's: scenario-x7k2mq.
@@ -45,14 +47,16 @@ type Lab struct {
 	Faults Faults
 	// Allow lifts limits of the blast radius, for every exercise.
 	Allow fault.Allowances
+	// SimulateGPUs is how many GPUs each exercise advertises on each of some nodes, in a cluster that has none; zero means that it has its own.
+	SimulateGPUs int
+	// Workload is the trainer's Deployment, as KIND/NAME, that exercises are played on, in WorkloadNamespace; empty means that they make their own.
+	Workload, WorkloadNamespace string
 	// Now is the time by which time boxes are measured; nil means the API server's clock, which trainers on several machines share.
 	Now func() time.Time
 	// Progress hears what goes on, a line at a time; nil is silent. Calls do not overlap.
 	Progress func(text string)
 	// ProbeImage is what probe pods run; any image with a shell and wget; empty means that of debug pods.
 	ProbeImage string
-	// Every is how often checks look again; zero means the checker's own default.
-	Every time.Duration
 
 	saying       sync.Mutex
 	remember     sync.Mutex
@@ -70,18 +74,24 @@ type Faults interface {
 	Shim(what scenario.CUDAFault) (library map[string][]byte, state func(ledger.Run) ([]byte, error), err error)
 }
 
-// check runs checks of a scenario. was is the snapshot that expressions compare with; nil where there is none yet. probe marks their pods.
-func (l *Lab) check(
-	ctx context.Context, r *scenario.Resolved, was *baseline.Baseline, probe string, checks []scenario.Check,
-) ([]check.Result, error) {
+// sight is what checks of a scenario look with.
+type sight struct {
+	r      *scenario.Resolved
+	was    *baseline.Baseline // what expressions compare with; nil where there is nothing yet
+	probe  string             // marks the pods of checks
+	module *terraform.Module  // that was handed in; nil when none was
+}
+
+// check runs checks of a scenario.
+func (l *Lab) check(ctx context.Context, with sight, checks []scenario.Check) ([]check.Result, error) {
 	if l.fake.check != nil {
 		return l.fake.check(ctx, checks)
 	}
 	checker := &check.Checker{
-		Config: l.Config, Client: l.Client, Dynamic: l.Dynamic, Mapper: l.Mapper, Params: r.Drawn, Facts: r.Facts,
-		ProbeImage: l.ProbeImage, Labels: probeLabels(probe), Progress: func(text string) { l.say("%s", text) }, Every: l.Every,
+		Config: l.Config, Client: l.Client, Dynamic: l.Dynamic, Mapper: l.Mapper, Params: with.r.Drawn, Facts: with.r.Facts, Module: with.module,
+		ProbeImage: l.ProbeImage, Labels: probeLabels(with.probe), Progress: func(text string) { l.say("%s", text) },
 	}
-	if was != nil {
+	if was := with.was; was != nil {
 		checker.Was = func(_ context.Context, ref scenario.Ref) (map[string]any, error) { return was.Get(ref), nil }
 		checker.WasList = func(_ context.Context, selector scenario.Selector) ([]any, error) { return was.List(selector), nil }
 	}
@@ -123,22 +133,27 @@ type fakes struct {
 	step    func(action string, step scenario.Step) fault.Change
 	rights  func() fault.Change
 	issue   func(until time.Time) (access.Issued, error)
+	stand   func(e *Exercise, r *scenario.Resolved) *candidate
 }
 
 // cleanup is how long undoing goes on after the trainer pressed Ctrl-C: namespaces take their time to go.
 const cleanup = 3 * time.Minute
 
-// session is the Lab's with what exercises need besides. Use one for the Preflight and the Run of a plan. With successors, a revert also
-// deletes what the candidate deleted and made anew under a name of the exercise's.
-func (l *Lab) session(successors bool) *fault.Session {
+// session is the Lab's with what exercises need besides. Use one for the Preflight and the Run of a plan. With restore, a revert also
+// deletes what the candidate deleted and made anew under a name of the exercise's, and puts back files of nodes that they have changed.
+func (l *Lab) session(restore bool) *fault.Session {
 	undoers := maps.Clone(l.Session.Undoers)
 	if undoers == nil {
 		undoers = map[string]fault.Undoer{}
 	}
 	undoers[UndoKind] = Undoer{}
 	if u, is := undoers[objects.UndoKind].(objects.Undoer); is {
-		u.Successors = successors
+		u.Successors = restore
 		undoers[objects.UndoKind] = u
+	}
+	if u, is := undoers[nodefiles.UndoKind].(nodefiles.Undoer); is {
+		u.Overwrite = restore
+		undoers[nodefiles.UndoKind] = u
 	}
 	return &fault.Session{
 		Client: l.Session.Client, Ledger: l.Session.Ledger, Undoers: undoers, Observer: l.Session.Observer, Parallel: l.Session.Parallel,

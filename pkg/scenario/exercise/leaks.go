@@ -19,8 +19,8 @@ func (c *candidate) leaks(ctx context.Context) ([]string, error) {
 	if err != nil && len(lists) == 0 {
 		return nil, fmt.Errorf("look for what the candidate can read: %w", err)
 	}
-	namespaces := slices.Concat(c.r.Public.Access.Namespaces, c.r.Public.Access.Read,
-		[]string{metav1.NamespaceDefault, c.lab.LedgerNamespace, c.e.Kubeconfig.Namespace})
+	namespaces := slices.Concat(c.r.Public.Access.Namespaces, c.r.Public.Access.Read, c.r.Public.Access.Shared(),
+		[]string{metav1.NamespaceDefault, c.lab.LedgerNamespace, c.e.Account.Namespace})
 	var found []string
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)

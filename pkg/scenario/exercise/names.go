@@ -44,6 +44,12 @@ func namespacesOf(r *scenario.Resolved) []string {
 	return slices.Compact(names)
 }
 
+// whole are the namespaces of which snapshots keep everything: those of the exercise, and that of a workload of others.
+func (s *start) whole() []string { return slices.Concat(s.namespaces, s.r.Public.Access.Shared()) }
+
+// whole are those of an exercise that was stored.
+func (e Exercise) whole() []string { return slices.Concat(e.Namespaces, e.Public.Access.Shared()) }
+
 // ownedBy are the objects that a scenario makes or changes, outside of its namespaces.
 func ownedBy(r *scenario.Resolved, namespaces []string) []scenario.Ref {
 	var refs []scenario.Ref
@@ -54,6 +60,11 @@ func ownedBy(r *scenario.Resolved, namespaces []string) []scenario.Ref {
 	}
 	for _, object := range made(r) {
 		add(refOf(object))
+	}
+	if sim := r.Facts.Simulation; sim != nil {
+		for _, node := range sim.Nodes {
+			add(nodeRef(node))
+		}
 	}
 	for _, step := range slices.Concat(r.Setup, r.Inject) {
 		switch {
@@ -123,15 +134,15 @@ func within(ref scenario.Ref, namespaces []string) bool {
 
 // has is whether an object is the exercise's: in its namespaces, made or changed by it, or the candidate's account and rights.
 func (e Exercise) has(ref scenario.Ref) bool {
-	return within(ref, e.Namespaces) || within(ref, e.Kubeconfig.namespaces()) ||
+	return within(ref, e.Namespaces) || within(ref, e.Account.namespaces()) ||
 		slices.ContainsFunc(e.Owned, func(own scenario.Ref) bool { return sameObject(own, ref) })
 }
 
-func (k Kubeconfig) namespaces() []string {
-	if k.Namespace == "" {
+func (a Account) namespaces() []string {
+	if a.Namespace == "" {
 		return nil
 	}
-	return []string{k.Namespace}
+	return []string{a.Namespace}
 }
 
 // writers says of which objects the candidate's rights reach, for telling their doing from the cluster's own life.
@@ -224,11 +235,10 @@ func namedBy(r *scenario.Resolved) []scenario.Ref {
 
 // resource is what rules call the kind of the object: deployments. Empty when the cluster has no such kind.
 func (w writers) resource(ref scenario.Ref) string {
-	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil || w.mapper == nil {
+	if w.mapper == nil {
 		return ""
 	}
-	mapping, err := w.mapper.RESTMapping(schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, gv.Version)
+	mapping, err := mappingOf(w.mapper, ref)
 	if err != nil {
 		return ""
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
@@ -31,7 +30,7 @@ type start struct {
 	plan       fault.Plan
 	namespaces []string
 	owned      []scenario.Ref
-	account    Kubeconfig
+	account    Account
 	probe      string // marks the pods of checks
 	pods       bool   // a step starts debug pods
 	ends       bool   // a step ends by itself, and must be told when
@@ -44,7 +43,7 @@ type start struct {
 
 // begin makes the plan of an exercise. It changes nothing.
 func (l *Lab) begin(ctx context.Context, r *scenario.Resolved, options StartOptions) (*start, error) {
-	if len(r.Public.Access.Namespaces) == 0 {
+	if r.Public.Access.Home() == "" {
 		return nil, fmt.Errorf("scenario %s gives the candidate no namespace", r.Metadata.Name)
 	}
 	if err := access.Validate(r.Public.Access, l.LedgerNamespace); err != nil {
@@ -61,7 +60,7 @@ func (l *Lab) begin(ctx context.Context, r *scenario.Resolved, options StartOpti
 	s := &start{lab: l, session: l.session(false), r: r, options: options, clock: l.clock(ctx), namespaces: namespacesOf(r)}
 	s.owned = ownedBy(r, s.namespaces)
 	s.account.ID, s.probe = word, probe
-	s.account.Namespace, s.account.Account = access.Account(word)
+	s.account.Namespace, s.account.Name = access.Account(word)
 	if err := s.makePlan(); err != nil {
 		return nil, fmt.Errorf("scenario %s: %w", r.Metadata.Name, err)
 	}
@@ -69,13 +68,16 @@ func (l *Lab) begin(ctx context.Context, r *scenario.Resolved, options StartOpti
 }
 
 func (s *start) makePlan() error {
-	for i, namespace := range s.namespaces {
-		s.add(nil, look(namespace, "hold namespace "+namespace, func(ctx context.Context, r fault.Recorder) (string, error) {
-			if i > 0 {
-				return "it is held by its lock", nil
-			}
-			return "stored in secret " + r.Run().ID, s.record(ctx, r.Run())
+	s.add(nil, look(s.home(), "remember the exercise", func(ctx context.Context, r fault.Recorder) (string, error) {
+		return "stored in secret " + r.Run().ID, s.record(ctx, r)
+	}))
+	for _, namespace := range s.namespaces {
+		s.add(nil, look(namespaceTarget(namespace), "hold namespace "+namespace, func(context.Context, fault.Recorder) (string, error) {
+			return "it is held by its lock", nil
 		}))
+	}
+	if err := s.simulate(); err != nil {
+		return err
 	}
 	if err := s.steps(s.r.Setup); err != nil {
 		return err
@@ -119,8 +121,18 @@ func (s *start) looks() []fault.Permission {
 	return (&check.Checker{Mapper: s.lab.Mapper}).Permissions(checks)
 }
 
-// home is the namespace that the candidate works in first.
-func (s *start) home() string { return s.r.Public.Access.Namespaces[0] }
+// home is what the exercise is locked by: the namespace that the candidate works in first, or the workload of others.
+func (s *start) home() ledger.Target {
+	access := s.r.Public.Access
+	if w := access.Workload; w != nil && len(access.Namespaces) == 0 {
+		return ledger.Target{Kind: w.Kind, Namespace: w.Namespace, Name: w.Name}
+	}
+	return namespaceTarget(access.Home())
+}
+
+func namespaceTarget(name string) ledger.Target {
+	return ledger.Target{Kind: kindNamespace, Name: name}
+}
 
 func (s *start) add(needs []fault.Permission, changes ...fault.Change) {
 	s.plan.Needs = append(s.plan.Needs, needs...)
@@ -209,27 +221,30 @@ func hasPods(object *unstructured.Unstructured) bool {
 func shorten(id string) string { return id[max(0, len(id)-6):] }
 
 // handOver remembers what the candidate gets, makes the kubeconfig, sees that it works, and lets the time run.
-func (s *start) handOver(ctx context.Context, _ fault.Recorder) (string, error) {
+func (s *start) handOver(ctx context.Context, r fault.Recorder) (string, error) {
 	if err := s.lab.verify(ctx, s); err != nil {
 		return "", err
 	}
-	snapshot, err := s.lab.capture(ctx, s.namespaces)
+	snapshot, err := s.lab.capture(ctx, s.whole())
 	if err != nil {
 		return "", err
 	}
-	n, err := s.lab.keep(ctx, s.e.ID, snapBegin, snapshot)
+	n, err := s.lab.keep(ctx, s.e, snapBegin, snapshot)
 	if err != nil {
+		return "", err
+	}
+	if err := s.write(ctx, r, map[string]string{snapBegin: s.e.seals[snapBegin]}); err != nil {
 		return "", err
 	}
 	began := s.clock()
-	issued, err := s.lab.issue(ctx, s.account.ID, s.r.Public.Access, began.Add(s.options.timeBox(s.r)), s.options.Server)
+	issued, err := s.lab.issue(ctx, s.account.ID, s.r.Public.Access, began.Add(s.options.timeBox(s.r)))
 	if err != nil {
 		return "", err
 	}
 	s.kubeconfig = issued.Kubeconfig
 	return "the candidate can work until " + issued.Until.Format(time.RFC3339), s.reached(ctx, func(e *Exercise, now time.Time) {
 		e.Phase, e.Started, e.Until = InProgress, now, now.Add(s.options.timeBox(s.r))
-		e.Kubeconfig.Until, e.Snapshots[snapBegin] = issued.Until, n
+		e.Account.Until, e.Snapshots[snapBegin] = issued.Until, n
 	})
 }
 
@@ -249,7 +264,7 @@ func (l *Lab) verify(ctx context.Context, s *start) error {
 }
 
 // issue makes a kubeconfig for a candidate.
-func (l *Lab) issue(ctx context.Context, account string, what scenario.Access, until time.Time, server string) (access.Issued, error) {
+func (l *Lab) issue(ctx context.Context, account string, what scenario.Access, until time.Time) (access.Issued, error) {
 	if l.fake.issue != nil {
 		return l.fake.issue(until)
 	}
@@ -260,16 +275,5 @@ func (l *Lab) issue(ctx context.Context, account string, what scenario.Access, u
 	if issued.Note != "" {
 		l.say("%s", issued.Note)
 	}
-	if server == "" {
-		return issued, nil
-	}
-	config, err := clientcmd.Load(issued.Kubeconfig)
-	if err != nil {
-		return issued, fmt.Errorf("make the candidate's kubeconfig: %w", err)
-	}
-	for _, cluster := range config.Clusters {
-		cluster.Server = server
-	}
-	issued.Kubeconfig, err = clientcmd.Write(*config)
-	return issued, err
+	return issued, nil
 }

@@ -31,7 +31,7 @@ func (s *start) checks() []func(context.Context) error {
 	return []func(context.Context) error{
 		s.busy,
 		s.fresh,
-		func(context.Context) error { return s.gpus() },
+		func(context.Context) error { return enoughGPUs(s.r.Requires, s.r.Facts) },
 		s.networkPolicies,
 		s.nodeAccess,
 		s.images,
@@ -60,15 +60,14 @@ func (s *start) fresh(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// gpus compares with the facts, which are of just now.
-func (s *start) gpus() error {
-	needs := s.r.Requires
+// enoughGPUs compares what a scenario needs with the facts, which are of just now.
+func enoughGPUs(needs scenario.Requires, facts scenario.Facts) error {
 	if needs.Nodes == 0 && needs.GPUs == 0 {
 		return nil
 	}
 	nodes, gpus := max(needs.Nodes, 1), max(needs.GPUs, 1)
 	enough, free, with := 0, 0, 0
-	for _, node := range s.r.Facts.Nodes {
+	for _, node := range facts.Nodes {
 		if node.GPUs > 0 {
 			with++
 		}
@@ -82,8 +81,7 @@ func (s *start) gpus() error {
 	wants := fmt.Sprintf("the scenario needs %d Ready, schedulable nodes with %d %s each", nodes, gpus, scenario.GPUResource)
 	switch {
 	case with == 0:
-		return fmt.Errorf("%s, and no node has any: install NVIDIA's GPU Operator or device plugin; where there is no GPU, one of simulated GPUs "+
-			"(the fake GPU operator, or this project's test/cluster)", wants)
+		return fmt.Errorf("%s, and no node has any: install NVIDIA's GPU Operator or device plugin, or have them simulated with --simulate-gpus %d", wants, max(gpus, mostNodes))
 	case enough < nodes:
 		return fmt.Errorf("%s, and there are %d (%d have GPUs at all): add nodes, or uncordon and untaint those that there are", wants, enough, with)
 	case free < nodes:

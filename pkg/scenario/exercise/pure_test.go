@@ -243,7 +243,7 @@ func TestWriters(t *testing.T) {
 func TestExerciseHas(t *testing.T) {
 	t.Parallel()
 	e := Exercise{
-		Namespaces: []string{"team"}, Kubeconfig: Kubeconfig{Namespace: "account"},
+		Namespaces: []string{"team"}, Account: Account{Namespace: "account"},
 		Owned: []scenario.Ref{{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole", Name: "reader"}},
 	}
 	for ref, want := range map[scenario.Ref]bool{

@@ -19,8 +19,10 @@ type Report struct {
 	Seed     int64  `json:"seed"`
 	By       string `json:"by,omitempty"` // who graded
 
-	At      time.Time     `json:"at"`
-	Took    time.Duration `json:"took"`    // by the candidate, in nanoseconds
+	At time.Time `json:"at"`
+	// Took is the candidate's time, in nanoseconds. It ends when they hand in the diagnosis, if nothing that they may change is different when
+	// it is judged, and else with the judgement.
+	Took    time.Duration `json:"took"`
 	TimeBox time.Duration `json:"timeBox"` // in nanoseconds
 	Late    bool          `json:"late,omitempty"`
 
@@ -40,11 +42,24 @@ type Report struct {
 	// NotCompared are kinds that could not be listed, and why: what was done to these is not known.
 	NotCompared []string `json:"notCompared,omitempty"`
 
+	// Applied is what became of the Terraform module that was handed in; nil when none was.
+	Applied *Applied `json:"applied,omitempty"`
+
 	Diagnosed []scenario.FieldScore `json:"diagnosed,omitempty"`
 	Diagnosis *scenario.Diagnosis   `json:"diagnosis,omitempty"`
 	Hints     []Taken               `json:"hints,omitempty"`
 	Simulated string                `json:"simulated,omitempty"`
 	Timeline  []Moment              `json:"timeline,omitempty"`
+	Recorded  *Recorded             `json:"recorded,omitempty"` // of the candidate's requests, where there is a transcript
+}
+
+// Applied says how a Terraform module was brought into the cluster.
+type Applied struct {
+	At time.Time `json:"at"`
+	// Changes are what was done: changed NetworkPolicy tenant-orion/names.
+	Changes []string `json:"changes,omitempty"`
+	// Problems say what could not be done: the candidate may not, or the API server refuses it.
+	Problems []string `json:"problems,omitempty"`
 }
 
 // Gate is something that must hold to pass.
@@ -77,6 +92,8 @@ type Ending struct {
 	At time.Time `json:"at"`
 	// Reverted says for each step of the run that could not be undone as it was, what became of it.
 	Reverted []string `json:"reverted,omitempty"`
+	// Files are those of these steps that leave a file of a node as somebody has changed it.
+	Files []string `json:"files,omitempty"`
 	// Restored is what the candidate had left and was put back.
 	Restored []Restored `json:"restored,omitempty"`
 	// Left are differences to the time before the exercise that are the exercise's or the candidate's, and how to undo them by hand.
@@ -102,4 +119,4 @@ type Left struct {
 }
 
 // Clean is whether nothing is left.
-func (e Ending) Clean() bool { return e.Compared && len(e.Left) == 0 }
+func (e Ending) Clean() bool { return e.Compared && len(e.Left) == 0 && len(e.Files) == 0 }

@@ -30,15 +30,21 @@ import (
 // goneTimeout is how long an object that was deleted may take to go.
 const goneTimeout = time.Minute
 
-// resource is by which an object is reached.
-func resource(client dynamic.Interface, mapper meta.RESTMapper, ref scenario.Ref) (dynamic.ResourceInterface, error) {
-	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil {
-		return nil, err
-	}
-	mapping, err := mapper.RESTMapping(schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, gv.Version)
+// mappingOf is what the API server calls the kind of an object.
+func mappingOf(mapper meta.RESTMapper, ref scenario.Ref) (*meta.RESTMapping, error) {
+	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
 		return nil, fmt.Errorf("the kind %s in %s: %w", ref.Kind, ref.APIVersion, err)
+	}
+	return mapping, nil
+}
+
+// resource is by which an object is reached.
+func resource(client dynamic.Interface, mapper meta.RESTMapper, ref scenario.Ref) (dynamic.ResourceInterface, error) {
+	mapping, err := mappingOf(mapper, ref)
+	if err != nil {
+		return nil, err
 	}
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 		return client.Resource(mapping.Resource).Namespace(ref.Namespace), nil
@@ -86,15 +92,12 @@ func (l *Lab) mayRestore(difference baseline.Difference) error {
 	if groupOf(ref) == rbacv1.GroupName && difference.Kind != baseline.Created {
 		return errors.New("rights are put back by hand only")
 	}
-	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	mapping, err := mappingOf(l.Mapper, ref)
 	if err != nil {
 		return err
 	}
-	mapping, err := l.Mapper.RESTMapping(schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, gv.Version)
-	if err != nil {
-		return fmt.Errorf("the kind %s in %s: %w", ref.Kind, ref.APIVersion, err)
-	}
-	object := objects.Object{Group: gv.Group, Version: gv.Version, Resource: mapping.Resource.Resource, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}
+	is := mapping.Resource
+	object := objects.Object{Group: is.Group, Version: is.Version, Resource: is.Resource, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}
 	return object.MayTouch(l.LedgerNamespace)
 }
 
@@ -255,11 +258,11 @@ func byHand(difference baseline.Difference) string {
 
 // kubectlKind names a kind so that kubectl takes it for no other: Deployment.v1.apps.
 func kubectlKind(ref scenario.Ref) string {
-	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil || gv.Group == "" {
+	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+	if kind.Group == "" {
 		return ref.Kind
 	}
-	return ref.Kind + "." + gv.Version + "." + gv.Group
+	return kind.Kind + "." + kind.Version + "." + kind.Group
 }
 
 // refsOf are the objects that a step of a run made or changed.

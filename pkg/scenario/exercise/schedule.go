@@ -24,7 +24,7 @@ func keysOf(r *scenario.Resolved) []string {
 	for _, ref := range ownedBy(r, namespaces) {
 		keys = append(keys, ref.Kind+" "+ref.Namespace+"/"+ref.Name)
 	}
-	works := len(nodesOf(r)) > 0 || r.Public.Access.NodeShell
+	works := len(nodesOf(r)) > 0 || r.Public.Access.NodeShell || r.Facts.Simulation != nil
 	if works {
 		keys = append(keys, keyNodes)
 	}

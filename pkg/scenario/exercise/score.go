@@ -199,7 +199,11 @@ func (r *Report) hintPoints(weight int) Points {
 	for _, hint := range r.Hints {
 		points.Got -= hint.Cost
 	}
-	if n := len(r.Hints); n > 0 {
+	switch n := len(r.Hints); n {
+	case 0:
+	case 1:
+		points.Why = "1 hint was taken"
+	default:
 		points.Why = fmt.Sprintf("%d hints were taken", n)
 	}
 	return points

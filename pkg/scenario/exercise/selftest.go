@@ -103,7 +103,7 @@ type trial struct {
 
 // trials are those of a scenario and a seed.
 func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*trial, error) {
-	r, err := l.resolve(ctx, s, seed)
+	r, err := l.Resolve(ctx, s, seed, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -124,14 +124,6 @@ func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*
 	return all, nil
 }
 
-func (l *Lab) resolve(ctx context.Context, s *scenario.Scenario, seed int64) (*scenario.Resolved, error) {
-	facts, err := scenario.GatherFacts(ctx, l.Client)
-	if err != nil {
-		return nil, err
-	}
-	return s.Resolve(seed, nil, facts)
-}
-
 // run makes the attempt and says what came of it.
 func (t *trial) run(ctx context.Context) Row {
 	row := Row{Scenario: t.scenario.Metadata.Name, Seed: t.seed, Attempt: t.name, Solution: t.solution, Wanted: NotPass, Got: Errored}
@@ -150,7 +142,7 @@ func (t *trial) run(ctx context.Context) Row {
 
 // play starts an exercise, makes the attempt, grades it, and ends it. The error is what should not be, besides the verdict.
 func (t *trial) play(ctx context.Context, row *Row) error {
-	r, err := t.lab.resolve(ctx, t.scenario, t.seed)
+	r, err := t.lab.Resolve(ctx, t.scenario, t.seed, nil)
 	if err != nil {
 		return err
 	}
@@ -159,7 +151,7 @@ func (t *trial) play(ctx context.Context, row *Row) error {
 		return err
 	}
 	began := time.Now()
-	e, err := t.lab.Start(ctx, r, StartOptions{Consent: true, Command: []string{"selftest"}})
+	e, err := t.lab.Start(ctx, r, StartOptions{Consent: true, Terraform: attempt.Terraform, Command: []string{"selftest"}})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
@@ -201,7 +193,11 @@ func (t *trial) judge(ctx context.Context, e *Exercise, r *scenario.Resolved, at
 	if !t.solution {
 		patience = hasty
 	}
-	if made, err := c.attempt(ctx, attempt.Steps); err != nil {
+	if attempt.Terraform {
+		if err := t.lab.handsIn(ctx, e, r, attempt); err != nil {
+			return errors.Join(problem, err)
+		}
+	} else if made, err := c.attempt(ctx, attempt.Steps); err != nil {
 		if t.solution || !apierrors.IsForbidden(err) {
 			return errors.Join(problem, err)
 		}
@@ -214,7 +210,7 @@ func (t *trial) judge(ctx context.Context, e *Exercise, r *scenario.Resolved, at
 		return errors.Join(problem, err)
 	}
 	began := time.Now()
-	report, err := t.lab.grade(ctx, e.ID, patience)
+	report, err := t.lab.grade(ctx, e.ID, patience, nil)
 	if err != nil {
 		return errors.Join(problem, err)
 	}
@@ -267,5 +263,5 @@ func (e Ending) inWords() string {
 		}
 		left = append(left, text)
 	}
-	return strings.Join(left, "; ")
+	return strings.Join(append(left, e.Files...), "; ")
 }

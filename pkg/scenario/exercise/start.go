@@ -21,27 +21,21 @@ type StartOptions struct {
 	Consent bool
 	// Command is what the trainer typed, for the record.
 	Command []string
-	// Server is the address of the API server in the candidate's kubeconfig; empty is the trainer's.
-	Server string
+	// Terraform says that the candidate gets the lab's Terraform module, and may mend that in the place of the cluster.
+	Terraform bool
 }
 
 // grace is how much longer than the time box faults stay that end by themselves: for the start, and for who grades late.
 const grace = 30 * time.Minute
 
-// DefaultTimeBox is that of a scenario which names none.
-const DefaultTimeBox = 45 * time.Minute
-
 func (o StartOptions) timeBox(r *scenario.Resolved) time.Duration {
-	switch {
-	case o.For > 0:
+	if o.For > 0 {
 		return o.For
-	case r.Metadata.Minutes > 0:
-		return time.Duration(r.Metadata.Minutes) * time.Minute
 	}
-	return DefaultTimeBox
+	return time.Duration(r.Metadata.Minutes) * time.Minute
 }
 
-// Start builds the broken situation and hands it over. The exercise that it returns has the candidate's kubeconfig in Access.
+// Start builds the broken situation and hands it over. The exercise that it returns has the candidate's Kubeconfig.
 //
 // Everything is one run: when something does not become as it must, or ctx ends, all of it is undone, and the error says why. The exercise
 // is then Failed, and remembered. The error is a *CheckError in the chain when a check did not hold, and a *fault.PreflightError when
@@ -51,12 +45,12 @@ func (l *Lab) Start(ctx context.Context, r *scenario.Resolved, options StartOpti
 	if err != nil {
 		return nil, err
 	}
-	if s.before, err = l.capture(ctx, s.namespaces); err != nil {
+	if s.before, err = l.capture(ctx, s.whole()); err != nil {
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
 	run, err := s.session.Run(ctx, s.plan)
 	if err == nil {
-		s.e.Access = s.kubeconfig
+		s.e.Kubeconfig = s.kubeconfig
 		return s.e, nil
 	}
 	if s.failed != nil && ctx.Err() == nil { // it says better what happened than the step that it was in
@@ -88,7 +82,7 @@ func (l *Lab) prepare(ctx context.Context, r *scenario.Resolved, options StartOp
 func (s *start) afterwards(run *ledger.Run) string {
 	if run == nil || len(run.Pending()) == 0 {
 		if run != nil {
-			if left := notAsItWas(*run); len(left) > 0 {
+			if left, _ := notAsItWas(*run); len(left) > 0 {
 				return "put back, but for: " + strings.Join(left, "; ")
 			}
 		}
@@ -143,19 +137,26 @@ func (s *start) reached(ctx context.Context, change func(e *Exercise, now time.T
 }
 
 // record stores the exercise and what the cluster was like, before anything is changed.
-func (s *start) record(ctx context.Context, run ledger.Run) error {
+func (s *start) record(ctx context.Context, recorder fault.Recorder) error {
+	run := recorder.Run()
 	e := &Exercise{
 		ID: run.ID, Scenario: s.r.Metadata.Name, Public: s.r.Public, Seed: s.r.Seed, Params: s.r.Drawn,
 		Minutes: int(s.options.timeBox(s.r).Minutes()), By: run.By, From: run.From, Phase: Starting, Created: s.clock(),
-		Namespaces: s.namespaces, Owned: s.owned, Kubeconfig: s.account, Nodes: nodesOf(s.r), HintsLeft: len(s.r.Sealed.Hints),
+		Namespaces: s.namespaces, Owned: s.owned, Account: s.account, Nodes: nodesOf(s.r), HintsLeft: len(s.r.Sealed.Hints),
 		FaultUntil: run.Until, Probe: s.probe,
+	}
+	if !s.options.Terraform { // then the candidate knows of no module
+		e.Public.Terraform = ""
 	}
 	if err := s.lab.create(ctx, e, s.r); err != nil {
 		return err
 	}
 	s.e = e
-	n, err := s.lab.keep(ctx, e.ID, snapBefore, s.before)
+	n, err := s.lab.keep(ctx, e, snapBefore, s.before)
 	if err != nil {
+		return err
+	}
+	if err := s.write(ctx, recorder, e.seals); err != nil {
 		return err
 	}
 	return s.reached(ctx, func(e *Exercise, _ time.Time) { e.Snapshots = map[string]int{snapBefore: n} })
@@ -185,7 +186,7 @@ func (s *start) hold(ctx context.Context, otherwise string, checks []scenario.Ch
 	if len(checks) == 0 {
 		return "there is nothing to look at", nil
 	}
-	results, err := s.lab.check(ctx, s.r, nil, s.probe, checks)
+	results, err := s.lab.check(ctx, sight{r: s.r, probe: s.probe}, checks)
 	if err != nil {
 		return "", err
 	}
@@ -199,18 +200,3 @@ func (s *start) hold(ctx context.Context, otherwise string, checks []scenario.Ch
 	}
 	return strings.Join(held, "; "), nil
 }
-
-// needed are the rights that the exercise itself needs, besides those of its steps.
-func needed(ledgerNamespace string) []fault.Permission {
-	var needs []fault.Permission
-	for _, verb := range []string{"create", "get", "list", "update", "delete"} {
-		needs = append(needs, fault.Permission{Verb: verb, Resource: "secrets", Namespace: ledgerNamespace})
-	}
-	return append(needs,
-		fault.Permission{Verb: "list", Group: "*", Resource: "*", Optional: true}, // for what the cluster is like, before and after
-		fault.Permission{Verb: "get", Resource: "pods/log"},
-	)
-}
-
-// Permissions are what exercises need besides what their scenarios create: for `rbac scenario`.
-func Permissions(ledgerNamespace string) []fault.Permission { return needed(ledgerNamespace) }

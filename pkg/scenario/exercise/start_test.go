@@ -10,8 +10,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/fake"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
@@ -39,7 +44,7 @@ func TestStartHandsOver(t *testing.T) {
 	if !slices.Equal(phases, want) {
 		t.Errorf("%s", strings.Join(phases, "\n"))
 	}
-	if e.Phase != InProgress || string(e.Access) != "kubeconfig" || e.By != "alice" || e.From != "laptop" || e.HintsLeft != 2 || e.Minutes != 20 {
+	if e.Phase != InProgress || string(e.Kubeconfig) != "kubeconfig" || e.By != "alice" || e.From != "laptop" || e.HintsLeft != 2 || e.Minutes != 20 {
 		t.Errorf("%+v", e)
 	}
 	if !e.Created.Before(e.HealthyAt) || !e.HealthyAt.Before(e.InjectedAt) || !e.InjectedAt.Before(e.BrokenAt) || !e.BrokenAt.Before(e.Started) || e.Until.Sub(e.Started) != 20*time.Minute {
@@ -53,7 +58,7 @@ func TestStartHandsOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if elsewhere.Access != nil || elsewhere.Snapshots[snapBefore] == 0 || elsewhere.Snapshots[snapBegin] == 0 || r.Sealed.RootCause.Component.Value != "workload" || r.Seed != 1 {
+	if elsewhere.Kubeconfig != nil || elsewhere.Snapshots[snapBefore] == 0 || elsewhere.Snapshots[snapBegin] == 0 || r.Sealed.RootCause.Component.Value != "workload" || r.Seed != 1 {
 		t.Errorf("%+v %+v", elsewhere, r.Sealed.RootCause)
 	}
 	if _, is := r.Setup[0].Create.Objects[3]["spec"].(map[string]any)["replicas"].(int64); !is {
@@ -167,7 +172,7 @@ func TestDeadInEveryPhase(t *testing.T) {
 				t.Fatalf("%+v, %v", e, err)
 			}
 			_, err = other.Grade(t.Context(), "")
-			if !isPhase(err) {
+			if !errors.As(err, new(*PhaseError)) {
 				t.Errorf("graded before it was broken: %v", err)
 			}
 			other.world = w
@@ -275,8 +280,7 @@ func TestGPURequirements(t *testing.T) {
 		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{2, 1}), "other pods hold the rest"},
 		{scenario.Requires{GPUs: 1}, nodes([2]int{0, 0}), "no node has any"},
 	} {
-		s := &start{r: &scenario.Resolved{Scenario: scenario.Scenario{Requires: test.requires}, Facts: scenario.Facts{Nodes: test.nodes}}}
-		err := s.gpus()
+		err := enoughGPUs(test.requires, scenario.Facts{Nodes: test.nodes})
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%+v: %v, not %q", test.requires, err, test.want)
 		}
@@ -292,5 +296,66 @@ func TestImageNames(t *testing.T) {
 		if got := familiar(name); got != want {
 			t.Errorf("%s: %s, not %s", name, got, want)
 		}
+	}
+}
+
+// GPUs that the lab simulates are advertised after the exercise is remembered and before anything needs them; they are the exercise's, and no
+// other one can run beside it.
+func TestSimulatedGPUsComeFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.play()
+	r.Facts.Simulation = &scenario.Simulation{GPUs: 2, Nodes: []string{"b", "c"}}
+	trainer := w.trainer("laptop")
+	var made []string
+	w.at = func(what string) {
+		if action, is := strings.CutPrefix(what, "made "); is {
+			made = append(made, action)
+		}
+	}
+	e, err := trainer.Start(t.Context(), r, StartOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"label node b as one of simulated GPUs", "advertise 2 simulated GPUs on node b", "label node c as one of simulated GPUs",
+		"advertise 2 simulated GPUs on node c", "the team's namespace", "the page", "rights",
+	}
+	if !slices.Equal(made, want) {
+		t.Errorf("%q", made)
+	}
+	if !e.has(nodeRef("b")) || !e.has(nodeRef("c")) || e.has(nodeRef("a")) {
+		t.Errorf("owned: %v", e.Owned)
+	}
+	if keys := keysOf(r); !slices.Contains(keys, keyGPUs) || !slices.Contains(keys, keyNodes) {
+		t.Errorf("%q", keys)
+	}
+	if _, err := trainer.End(t.Context(), "", EndOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if left := w.left(); len(left) > 0 {
+		t.Errorf("in place: %q", left)
+	}
+}
+
+// Advertised GPUs are patches of the nodes' status, which the trainer must be allowed, and which no control plane's node is refused.
+func TestSimulatedGPUsArePatches(t *testing.T) {
+	t.Parallel()
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Node"}, meta.RESTScopeRoot)
+	s := &start{
+		lab: &Lab{Mapper: mapper, Dynamic: fake.NewSimpleDynamicClient(runtime.NewScheme())},
+		r:   &scenario.Resolved{Facts: scenario.Facts{Simulation: &scenario.Simulation{GPUs: 2, Nodes: []string{"b"}}}},
+	}
+	if err := s.simulate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, need := range []fault.Permission{{Verb: "patch", Resource: "nodes"}, {Verb: "patch", Resource: "nodes/status"}, {Verb: "get", Resource: "nodes"}} {
+		if !slices.Contains(s.plan.Needs, need) {
+			t.Errorf("%s is not asked for", need)
+		}
+	}
+	if len(s.plan.Changes) != 2 || len(s.plan.Checks) != 2 || !s.plan.Changes[0].Harmless || !s.plan.Changes[1].Harmless {
+		t.Errorf("%+v", s.plan)
 	}
 }

@@ -36,9 +36,9 @@ func (Undoer) Undo(context.Context, ledger.Run, ledger.Step) (ledger.State, stri
 }
 
 // look is a change that changes nothing: it does something that must succeed before the next change is made.
-func look(namespace, action string, do func(ctx context.Context, r fault.Recorder) (saw string, err error)) fault.Change {
+func look(target ledger.Target, action string, do func(ctx context.Context, r fault.Recorder) (saw string, err error)) fault.Change {
 	return fault.Change{
-		Target: ledger.Target{Kind: kindNamespace, Name: namespace}, Action: action, Undo: ledger.Undo{Kind: UndoKind},
+		Target: target, Action: action, Undo: ledger.Undo{Kind: UndoKind},
 		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 			saw, err := do(ctx, r)
 			if err != nil {

@@ -42,6 +42,7 @@ func (l *Lab) create(ctx context.Context, e *Exercise, r *scenario.Resolved) err
 		return fmt.Errorf("store exercise %s: %w", e.ID, err)
 	}
 	e.secret = versionOf(stored)
+	e.seals = map[string]string{sealExercise: e.seal(), sealScenario: sealOf(secret.Data[keyScenario])}
 	return nil
 }
 
@@ -159,21 +160,22 @@ const (
 	snapBegin  = "begin"
 )
 
-// keep stores a snapshot, in as many Secrets as it takes, and returns how many these are.
-func (l *Lab) keep(ctx context.Context, id, name string, snapshot *baseline.Baseline) (int, error) {
+// keep stores a snapshot of an exercise, in as many Secrets as it takes, and returns how many these are.
+func (l *Lab) keep(ctx context.Context, e *Exercise, name string, snapshot *baseline.Baseline) (int, error) {
 	parts, err := snapshot.Encode()
 	if err != nil {
 		return 0, fmt.Errorf("store what the cluster is like: %w", err)
 	}
 	for i, part := range parts {
 		secret := &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: chunk(id, name, i), Labels: labelsOf(id, kindSnapshot)},
+			ObjectMeta: metav1.ObjectMeta{Name: chunk(e.ID, name, i), Labels: labelsOf(e.ID, kindSnapshot)},
 			Immutable:  new(true), Data: map[string][]byte{keyChunk: part},
 		}
 		if _, err := l.secrets().Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 			return 0, fmt.Errorf("store what the cluster is like, part %d of %d: %w", i+1, len(parts), err)
 		}
 	}
+	e.seals[name] = sealOf(parts...)
 	return len(parts), nil
 }
 
@@ -191,6 +193,7 @@ func (l *Lab) snapshot(ctx context.Context, e *Exercise, name string) (*baseline
 		}
 		parts[i] = secret.Data[keyChunk]
 	}
+	e.seals[name] = sealOf(parts...)
 	snapshot, err := baseline.Decode(parts)
 	if err != nil {
 		return nil, fmt.Errorf("read what the cluster was like: %w", err)

@@ -1,7 +1,6 @@
 package exercise
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -160,12 +159,5 @@ func TestClock(t *testing.T) {
 	}
 	if skew := time.Until((&Lab{Config: &rest.Config{Host: "127.0.0.1:1"}}).clock(t.Context())()); skew.Abs() > time.Second {
 		t.Errorf("%s off without an API server", skew)
-	}
-}
-
-func TestErrorsAreFound(t *testing.T) {
-	t.Parallel()
-	if !errors.As(fmt.Errorf("x: %w", &NotFoundError{}), new(*NotFoundError)) || isPhase(errDead) || !isPhase(fmt.Errorf("x: %w", &PhaseError{})) {
-		t.Error("errors are not found by their types")
 	}
 }

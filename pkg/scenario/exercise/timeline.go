@@ -15,9 +15,9 @@ func timeline(e *Exercise, now time.Time) []Moment {
 		{e.Created, "started" + by(e.By)}, {e.HealthyAt, "the surroundings work"}, {e.InjectedAt, "the fault is in place"},
 		{e.BrokenAt, "seen to be broken"}, {e.Started, "handed to the candidate"},
 	}
-	all = append(all, Moment{e.Submitted, "diagnosis submitted"}, Moment{e.Revealed, "the answer was told"})
+	all = append(all, Moment{e.ModuleAt, "Terraform module handed in"}, Moment{e.Submitted, "diagnosis submitted"}, Moment{e.Revealed, "the answer was told"})
 	for i, hint := range e.Hints {
-		all = append(all, Moment{hint.At, fmt.Sprintf("hint %d, for %d points", i+1, hint.Cost)})
+		all = append(all, Moment{hint.At, fmt.Sprintf("hint %d (cost: %d)", i+1, hint.Cost)})
 	}
 	for _, report := range e.Grades {
 		all = append(all, Moment{report.At, fmt.Sprintf("graded: %s, score %d", verdict(report.Passed), report.Score)})
@@ -26,6 +26,11 @@ func timeline(e *Exercise, now time.Time) []Moment {
 	if now.After(e.Until) {
 		all = append(all, Moment{e.Until, "the time was over"})
 	}
+	return inOrder(all)
+}
+
+// inOrder are the moments that were, the earliest first.
+func inOrder(all []Moment) []Moment {
 	all = slices.DeleteFunc(all, func(m Moment) bool { return m.At.IsZero() })
 	slices.SortStableFunc(all, func(a, b Moment) int { return a.At.Compare(b.At) })
 	return all

@@ -114,10 +114,8 @@ func undeclared(name string, names []string) string {
 		return fmt.Sprintf("%s needs a name and an expression: list.%s(x, x.kind == \"Pod\")", name, name)
 	}
 	known := slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == omitName })
-	for _, n := range known {
-		if similar.Distance(name, n) <= (len(n)+1)/3 {
-			return fmt.Sprintf("there is no %s: did you mean %s?", name, n)
-		}
+	if meant := similar.Nearest(name, known); meant != "" {
+		return fmt.Sprintf("there is no %s: did you mean %s?", name, meant)
 	}
 	if len(known) == 0 {
 		return fmt.Sprintf("there is no %s: no variables here", name)

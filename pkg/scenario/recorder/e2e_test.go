@@ -105,7 +105,11 @@ func newDesk(t *testing.T) *desk {
 
 func (d *desk) serve(kubeconfig []byte) {
 	d.Helper()
-	proxy, err := recorder.New(kubeconfig, d.out)
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	if err != nil {
+		d.Fatal(err)
+	}
+	proxy, err := recorder.New(config, d.namespace, d.out)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -224,10 +228,12 @@ func TestE2EKubectlThroughTheRecorder(t *testing.T) {
 	if out, err := d.command(nil, "get", "secrets", "-n", "kube-system").CombinedOutput(); err == nil || !strings.Contains(string(out), "Forbidden") {
 		t.Errorf("%v %s", err, out)
 	}
-	lines, err := recorder.ReadLines(strings.NewReader(d.out.String()))
+	const header = `{"apiVersion":"gpufault.dev/v1alpha1","kind":"Transcript","user":"candidate","began":"2026-01-01T00:00:00Z"}` + "\n"
+	read, err := recorder.Read(strings.NewReader(header + d.out.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
+	lines := read.Lines
 	seen := map[string]int{}
 	for _, l := range lines {
 		seen[strings.TrimSpace(fmt.Sprintf("%s %s/%s %s %d", l.Verb, l.Resource, l.Name, l.Subresource, l.Status))]++

@@ -51,7 +51,10 @@ type Line struct {
 
 // Proxy records. Who uses it needs the kubeconfig that it gives: others on the machine have no access.
 type Proxy struct {
-	candidate clientcmdapi.Config
+	// Now is the time that is written; nil means this machine's. The API server's makes transcripts of several machines comparable.
+	Now func() time.Time
+
+	namespace string
 	target    *url.URL
 	// plain goes to the API server, also by HTTP/2; upgrade by HTTP/1.1, which exec and port-forward need.
 	plain, upgrade http.RoundTripper
@@ -65,25 +68,19 @@ type Proxy struct {
 	stop   context.CancelFunc
 }
 
-// New returns a proxy for the candidate's kubeconfig that writes lines to out.
-func New(kubeconfig []byte, out io.Writer) (*Proxy, error) {
-	loaded, err := clientcmd.Load(kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("read the candidate's kubeconfig: %w", err)
-	}
-	config, err := clientcmd.NewDefaultClientConfig(*loaded, nil).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("read the candidate's kubeconfig: %w", err)
-	}
-	p := &Proxy{candidate: *loaded, out: out, token: hex.EncodeToString(randomBytes())}
+// New returns a proxy that reaches the API server as config, the candidate's, does, and writes a line to out for each request: a File, or what
+// takes whole lines. namespace is that of the kubeconfig which it gives.
+func New(config *rest.Config, namespace string, out io.Writer) (*Proxy, error) {
+	config = rest.CopyConfig(config)
+	config.DisableCompression = true // what is passed on is not unpacked
+	p := &Proxy{namespace: namespace, out: out, token: hex.EncodeToString(randomBytes())}
+	var err error
 	if p.target, _, err = rest.DefaultServerUrlFor(config); err != nil {
 		return nil, fmt.Errorf("the address of the API server in the candidate's kubeconfig: %w", err)
 	}
-	config.DisableCompression = true // what is passed on is not unpacked
 	if p.plain, err = rest.TransportFor(config); err != nil {
 		return nil, fmt.Errorf("connect as the candidate: %w", err)
 	}
-	config = rest.CopyConfig(config)
 	config.NextProtos = []string{"http/1.1"}
 	if p.upgrade, err = rest.TransportFor(config); err != nil {
 		return nil, fmt.Errorf("connect as the candidate: %w", err)
@@ -103,15 +100,10 @@ func randomBytes() []byte {
 // Kubeconfig returns the one that the candidate uses instead, for a proxy that listens at that address. It has no access to the API server of
 // its own, and the same namespace.
 func (p *Proxy) Kubeconfig(address net.Addr) ([]byte, error) {
-	current := p.candidate.Contexts[p.candidate.CurrentContext]
-	local := &clientcmdapi.Context{Cluster: "lab", AuthInfo: "candidate"}
-	if current != nil {
-		local.Namespace = current.Namespace
-	}
 	text, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"lab": {Server: "https://" + address.String(), CertificateAuthorityData: p.ca, ProxyURL: ""}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"lab": {Server: "https://" + address.String(), CertificateAuthorityData: p.ca}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"candidate": {Token: p.token}},
-		Contexts:       map[string]*clientcmdapi.Context{"lab": local},
+		Contexts:       map[string]*clientcmdapi.Context{"lab": {Cluster: "lab", AuthInfo: "candidate", Namespace: p.namespace}},
 		CurrentContext: "lab",
 	})
 	if err != nil {
@@ -158,6 +150,49 @@ func (p *Proxy) Serve(ctx context.Context, listener net.Listener) error {
 	return fmt.Errorf("serve the candidate's kubectl: %w", err)
 }
 
+// Recording is a proxy at work.
+type Recording struct {
+	// Kubeconfig is what the candidate uses.
+	Kubeconfig []byte
+	// Done is closed when it does not record any more: Stop says why.
+	Done <-chan struct{}
+
+	cancel context.CancelFunc
+	err    error
+}
+
+// Start has a new proxy listen on this machine and record until Stop, or until ctx ends. See New; now is Proxy.Now.
+func Start(ctx context.Context, config *rest.Config, namespace string, out io.Writer, now func() time.Time) (*Recording, error) {
+	p, err := New(config, namespace, out)
+	if err != nil {
+		return nil, err
+	}
+	p.Now = now
+	listener, err := Listen()
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := p.Kubeconfig(listener.Addr())
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
+	r := &Recording{Kubeconfig: kubeconfig, Done: done, cancel: cancel}
+	go func() {
+		defer close(done)
+		r.err = p.Serve(ctx, listener)
+	}()
+	return r, nil
+}
+
+// Stop ends it, and says why it had ended before: lines could not be written.
+func (r *Recording) Stop() error {
+	r.cancel()
+	<-r.Done
+	return r.err
+}
+
 // asked is what is remembered of a request until its answer.
 type asked struct {
 	line  Line
@@ -193,11 +228,17 @@ func (p *Proxy) handler(quiet *log.Logger) http.Handler {
 			refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "this is a recording proxy: use the kubeconfig that was written for it")
 			return
 		}
-		now := time.Now()
 		line := lineOf(r)
-		line.Time = now.UTC()
-		reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), askedKey{}, asked{line, now})))
+		line.Time = p.now().UTC()
+		reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), askedKey{}, asked{line, time.Now()})))
 	})
+}
+
+func (p *Proxy) now() time.Time {
+	if p.Now == nil {
+		return time.Now()
+	}
+	return p.Now()
 }
 
 // RoundTrip passes a request on.
@@ -215,7 +256,7 @@ func (p *Proxy) answered(ctx context.Context, status int, problem string) {
 		return
 	}
 	line := request.line
-	line.Status, line.Error, line.Millis = status, problem, time.Since(request.began).Milliseconds()
+	line.Status, line.Error, line.Millis = status, cut(problem), time.Since(request.began).Milliseconds()
 	text, err := json.Marshal(line)
 	p.mu.Lock()
 	defer p.mu.Unlock()

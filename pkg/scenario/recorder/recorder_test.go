@@ -19,7 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
@@ -46,16 +45,14 @@ func (b *buffer) String() string {
 	return b.all.String()
 }
 
-func kubeconfig(t *testing.T, server, token string, ca []byte) []byte {
+// lines are the requests that were written.
+func (b *buffer) lines(t *testing.T) []Line {
 	t.Helper()
-	text, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{"c": {Server: server, CertificateAuthorityData: ca}}, AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: token}},
-		Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u", Namespace: "team-a"}}, CurrentContext: "x",
-	})
+	read, err := Read(strings.NewReader(header + b.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return text
+	return read.Lines
 }
 
 // proxied is a client through a proxy in front of an API server.
@@ -64,7 +61,8 @@ func proxied(t *testing.T, api http.HandlerFunc, out io.Writer) (*rest.Config, c
 	server := httptest.NewTLSServer(api)
 	t.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	proxy, err := New(kubeconfig(t, server.URL+"/behind/rancher", "candidates-token", ca), out)
+	candidate := &rest.Config{Host: server.URL + "/behind/rancher", BearerToken: "candidates-token", TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
+	proxy, err := New(candidate, "team-a", out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,9 +132,9 @@ func TestProxyPassesOnAndWritesNoSecrets(t *testing.T) {
 		t.Errorf("%d %q", status, text)
 	}
 	_, _, _ = get(t, config, http.MethodGet, "/api/v1/namespaces/a/pods/p/exec?command=curl&command=-H&command=Authorization:+Bearer+0123456789abcdef0123&command=http://x", "")
-	lines, err := ReadLines(strings.NewReader(out.String()))
-	if err != nil || len(lines) != 2 {
-		t.Fatalf("%q %v", out, err)
+	lines := out.lines(t)
+	if len(lines) != 2 {
+		t.Fatalf("%q", out)
 	}
 	if l := lines[0]; l.Verb != "create" || l.Resource != "secrets" || l.Name != "db" || l.Namespace != "a" || l.Status != 200 || !l.DryRun || l.Time.IsZero() {
 		t.Errorf("%+v", l)
@@ -175,7 +173,7 @@ func TestProxyWhenItCannot(t *testing.T) {
 		t.Errorf("%d %v", status, header)
 	}
 	away := &buffer{}
-	proxy, err := New(kubeconfig(t, "https://127.0.0.1:1", "t", nil), away)
+	proxy, err := New(&rest.Config{Host: "https://127.0.0.1:1", BearerToken: "t"}, "team-a", away)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,10 +184,8 @@ func TestProxyWhenItCannot(t *testing.T) {
 	if recorded.Code != http.StatusBadGateway || !strings.Contains(recorded.Body.String(), "does not reach the API server") || !strings.Contains(away.String(), `"status":0`) {
 		t.Errorf("%d %s %s", recorded.Code, recorded.Body, away)
 	}
-	for name, text := range map[string]string{"no YAML": "\x00", "empty": "", "no server": "apiVersion: v1\nkind: Config\ncurrent-context: x\n"} {
-		if _, err := New([]byte(text), out); err == nil || !strings.Contains(err.Error(), "kubeconfig") {
-			t.Errorf("%s: %v", name, err)
-		}
+	if _, err := New(&rest.Config{Host: "https://a b:1"}, "team-a", out); err == nil || !strings.Contains(err.Error(), "the address of the API server") {
+		t.Error(err)
 	}
 }
 
@@ -271,9 +267,14 @@ func FuzzLineOf(f *testing.F) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
 		r.Method, r.URL.Path, r.URL.RawQuery = method, path, query
 		r.Header.Set("Content-Type", "application/json")
-		text, err := json.Marshal(lineOf(r))
+		line := lineOf(r)
+		line.Time = time.Unix(0, 0)
+		text, err := json.Marshal(line)
 		if err != nil || bytes.ContainsRune(text, '\n') {
 			t.Errorf("%q %v", text, err)
+		}
+		if read, err := Read(strings.NewReader(header + string(text) + "\n")); method != "" && (err != nil || len(read.Lines) != 1) {
+			t.Errorf("%s cannot be read again: %v", text, err)
 		}
 		if rest, err := io.ReadAll(r.Body); err != nil || string(rest) != body {
 			t.Errorf("the body was changed: %q", rest)
@@ -341,10 +342,18 @@ func TestSummarize(t *testing.T) {
 	lines[len(lines)-1].Group = "authorization.k8s.io"
 	want := Summary{
 		Requests: 7, Looks: 5, Changes: 2, Refused: 1, First: start, FirstChange: start.Add(200 * time.Second), Last: start.Add(200 * time.Second),
-		Minutes: []Minute{{0, map[string]int{"list": 1, "get": 1}}, {1, map[string]int{"log": 1, "exec": 1, "patch": 1, "create": 1}}, {3, map[string]int{"patch": 1}}},
+		Minutes: []Minute{{0, 2, 0}, {1, 3, 1}, {3, 0, 1}},
 		Objects: []Count{{"pods a/p", 3, 0}, {"deployments a/web", 0, 2}},
 	}
 	if diff := cmp.Diff(want, Summarize(lines)); diff != "" {
+		t.Error(diff)
+	}
+	asked := []Asked{
+		{"list", "pods", 1, 0, start}, {"get", "pods", 1, 0, start.Add(10 * time.Second)}, {"log", "pods", 1, 0, start.Add(70 * time.Second)},
+		{"exec", "pods", 1, 0, start.Add(75 * time.Second)}, {"patch", "deployments", 2, 1, start.Add(80 * time.Second)},
+		{"create", "selfsubjectaccessreviews.authorization.k8s.io", 1, 0, start.Add(90 * time.Second)},
+	}
+	if diff := cmp.Diff(asked, Tally(lines)); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(Summary{}, Summarize(nil)); diff != "" {
@@ -356,17 +365,5 @@ func TestSummarize(t *testing.T) {
 	}
 	if got := Summarize(many); len(got.Objects) != 10 || !slices.IsSortedFunc(got.Objects, func(a, b Count) int { return strings.Compare(a.Object, b.Object) }) {
 		t.Errorf("%+v", got.Objects)
-	}
-}
-
-// A transcript that was cut off is read as far as it goes; one that is none is told with its line.
-func TestReadLines(t *testing.T) {
-	t.Parallel()
-	lines, err := ReadLines(strings.NewReader("{\"verb\":\"get\"}\n\n{\"verb\":\"list\"}\n{\"ver"))
-	if err != nil || len(lines) != 2 {
-		t.Errorf("%v %v", lines, err)
-	}
-	if _, err := ReadLines(strings.NewReader("{}\nhello\n")); err == nil || !strings.Contains(err.Error(), "line 2") {
-		t.Error(err)
 	}
 }

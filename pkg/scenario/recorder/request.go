@@ -17,8 +17,9 @@ import (
 const (
 	// longestBody is how long a manifest may be of which the name is read.
 	longestBody = 1 << 20
-	// longestText is how much of a selector, path or command is written.
+	// longestText is how much of a selector, a path, or a word of a command is written, and mostWords how many of these.
 	longestText = 500
+	mostWords   = 20
 )
 
 // lineOf says what a request asks for, as the API server takes it.
@@ -31,7 +32,8 @@ func lineOf(r *http.Request) Line {
 	line.As = cut(r.Header.Get("Impersonate-User"))
 	line.Table = strings.Contains(r.Header.Get("Accept"), "as=Table")
 	if line.Subresource == "exec" {
-		for _, word := range snapshot.RedactCommand(query["command"]) {
+		words := snapshot.RedactCommand(query["command"])
+		for _, word := range words[:min(mostWords, len(words))] {
 			line.Command = append(line.Command, cut(word))
 		}
 	}

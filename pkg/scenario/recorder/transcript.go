@@ -1,43 +1,14 @@
 package recorder
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
-
-// ReadLines reads what a Proxy wrote. A last line that was cut off is left out: the candidate's machine was switched off.
-func ReadLines(r io.Reader) ([]Line, error) {
-	var lines []Line
-	reader := bufio.NewReader(r)
-	for n := 1; ; n++ {
-		text, err := reader.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return lines, nil
-		}
-		if err != nil {
-			return lines, fmt.Errorf("read the transcript: %w", err)
-		}
-		if text = bytes.TrimSpace(text); len(text) == 0 {
-			continue
-		}
-		var line Line
-		if err := json.Unmarshal(text, &line); err != nil {
-			return lines, fmt.Errorf("read the transcript: line %d: %w", n, err)
-		}
-		lines = append(lines, line)
-	}
-}
 
 // FirstRelevant is when the object of the root cause was first looked at, or zero: by its name, in a list of whole objects, its events, or the
 // pods of a workload. A table of many is no look.
@@ -92,15 +63,16 @@ type Summary struct {
 	First       time.Time `json:"first,omitzero"`
 	FirstChange time.Time `json:"firstChange,omitzero"` // that succeeded
 	Last        time.Time `json:"last,omitzero"`
-	Minutes     []Minute  `json:"minutes,omitempty"`
+	Minutes     []Minute  `json:"minutes,omitempty"` // from First on; those without any are left out
 	// Objects are the ten that were looked at or changed most.
 	Objects []Count `json:"objects,omitempty"`
 }
 
-// Minute counts verbs in one minute from the first request on. Minutes without any are left out.
+// Minute counts the requests of one minute.
 type Minute struct {
-	Minute int            `json:"minute"`
-	Verbs  map[string]int `json:"verbs"` // exec, log and so on count under their own names
+	Minute  int `json:"minute"` // 0 is the first
+	Looks   int `json:"looks"`
+	Changes int `json:"changes"`
 }
 
 // Count is how often an object was asked for.
@@ -112,7 +84,7 @@ type Count struct {
 
 // IsChange is whether the request may have changed an object. A command in a container is not counted: nobody knows what it did.
 func (l Line) IsChange() bool {
-	asks := strings.HasSuffix(l.Group, "authorization.k8s.io") && strings.HasSuffix(l.Resource, "reviews")
+	asks := (l.Group == "authorization.k8s.io" || l.Group == "authentication.k8s.io") && strings.HasSuffix(l.Resource, "reviews")
 	if l.DryRun || asks || slices.Contains([]string{"exec", "attach", "portforward", "proxy"}, l.Subresource) {
 		return false
 	}
@@ -124,22 +96,32 @@ func (l Line) Object() string {
 	if l.Resource == "" || l.Name == "" {
 		return ""
 	}
-	name := l.Resource
-	if l.Group != "" {
-		name += "." + l.Group
-	}
 	if l.Namespace != "" {
-		return name + " " + l.Namespace + "/" + l.Name
+		return l.kind() + " " + l.Namespace + "/" + l.Name
 	}
-	return name + " " + l.Name
+	return l.kind() + " " + l.Name
 }
 
-// Summarize counts, without what kubectl asks for its own sake: which versions and kinds there are.
-func Summarize(lines []Line) Summary {
-	var s Summary
+// kind is the resource as kubectl takes it: deployments.apps.
+func (l Line) kind() string {
+	if l.Group == "" {
+		return l.Resource
+	}
+	return l.Resource + "." + l.Group
+}
+
+// inOrder are the requests in their order, without what kubectl asks for its own sake: which versions and kinds there are.
+func inOrder(lines []Line) []Line {
 	lines = slices.DeleteFunc(slices.Clone(lines), func(l Line) bool { return l.Resource == "" })
 	slices.SortStableFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) })
-	minutes, objects := map[int]map[string]int{}, map[string]*Count{}
+	return lines
+}
+
+// Summarize counts.
+func Summarize(lines []Line) Summary {
+	var s Summary
+	lines = inOrder(lines)
+	objects := map[string]*Count{}
 	for _, line := range lines {
 		if s.Requests == 0 {
 			s.First = line.Time
@@ -150,29 +132,52 @@ func Summarize(lines []Line) Summary {
 			count = &Count{Object: line.Object()}
 			objects[line.Object()] = count
 		}
-		if line.Status == 403 {
+		if line.Status == http.StatusForbidden {
 			s.Refused++
 		}
+		at := int(line.Time.Sub(s.First) / time.Minute)
+		if n := len(s.Minutes); n == 0 || s.Minutes[n-1].Minute != at {
+			s.Minutes = append(s.Minutes, Minute{Minute: at})
+		}
+		minute := &s.Minutes[len(s.Minutes)-1]
 		if line.IsChange() {
-			s.Changes, count.Changes = s.Changes+1, count.Changes+1
+			s.Changes, count.Changes, minute.Changes = s.Changes+1, count.Changes+1, minute.Changes+1
 			if s.FirstChange.IsZero() && line.Status >= 200 && line.Status < 300 {
 				s.FirstChange = line.Time
 			}
 		} else {
-			s.Looks, count.Looks = s.Looks+1, count.Looks+1
+			s.Looks, count.Looks, minute.Looks = s.Looks+1, count.Looks+1, minute.Looks+1
 		}
-		minute := int(line.Time.Sub(s.First) / time.Minute)
-		if minutes[minute] == nil {
-			minutes[minute] = map[string]int{}
-		}
-		minutes[minute][line.word()]++
-	}
-	for _, minute := range slices.Sorted(maps.Keys(minutes)) {
-		s.Minutes = append(s.Minutes, Minute{minute, minutes[minute]})
 	}
 	delete(objects, "")
 	s.Objects = mostAsked(objects)
 	return s
+}
+
+// Asked is how often a kind of object was asked for in one way.
+type Asked struct {
+	Verb     string    `json:"verb"` // exec, log and so on count under their own names
+	Resource string    `json:"resource"`
+	Requests int       `json:"requests"`
+	Refused  int       `json:"refused"` // for want of rights
+	First    time.Time `json:"first"`
+}
+
+// Tally counts by verb and kind, what came first first.
+func Tally(lines []Line) []Asked {
+	var all []Asked
+	for _, line := range inOrder(lines) {
+		i := slices.IndexFunc(all, func(a Asked) bool { return a.Verb == line.word() && a.Resource == line.kind() })
+		if i < 0 {
+			i = len(all)
+			all = append(all, Asked{Verb: line.word(), Resource: line.kind(), First: line.Time})
+		}
+		all[i].Requests++
+		if line.Status == http.StatusForbidden {
+			all[i].Refused++
+		}
+	}
+	return all
 }
 
 // word is the verb as people say it.

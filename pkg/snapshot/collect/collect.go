@@ -110,7 +110,7 @@ func Collect(ctx context.Context, cluster Cluster, options Options, progress fun
 		}},
 	}
 	c.keeper = newKeeper(c.s.Meta.Created, options.Keep)
-	for _, phase := range []func(context.Context) error{c.ground, c.middle, c.top, c.outside} {
+	for _, phase := range []func(context.Context) error{c.ground, c.middle, c.top, c.outside, c.network} {
 		if err := phase(ctx); err != nil {
 			return nil, err
 		}

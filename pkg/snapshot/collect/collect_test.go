@@ -11,12 +11,14 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -478,11 +480,11 @@ func TestOwnRuns(t *testing.T) {
 	create("xid-aaaaaa", "xid", ledger.Undo{Kind: "kernellog", Permanent: true}, ledger.StateProven)
 	create("fix-aaaaaa", "fix", ledger.Undo{Kind: "x"}, ledger.StateProven)
 	create("runtime-aaaaaa", "runtime", ledger.Undo{Kind: "x"}, ledger.StateReverted)
-	closed := func(id, fault string, at time.Time) {
+	closed := func(id, fault string, at time.Time, undo ledger.Undo, state ledger.State) {
 		t.Helper()
 		_, err := cluster.Ledger.Create(t.Context(), ledger.Run{
 			APIVersion: ledger.APIVersion, Kind: ledger.KindRun, ID: id, Fault: fault, Created: at, Deadline: at, Closed: at, Phase: ledger.Reverted, Steps: []ledger.Step{{
-				ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StatePermanent, Undo: ledger.Undo{Kind: "kernel-log", Permanent: true},
+				ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: state, Undo: undo,
 				Evidence: []ledger.Evidence{{Source: "/dev/kmsg sequence 5", Time: at, Text: "NVRM: Xid"}},
 			}},
 		})
@@ -490,18 +492,29 @@ func TestOwnRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	closed("xid-bbbbbb", "xid", now.Add(-6*24*time.Hour))
-	closed("xid-cccccc", "xid", now.Add(-8*24*time.Hour))
-	closed("runtime-bbbbbb", "runtime", now.Add(-time.Hour))
+	lines := ledger.Undo{Kind: "kernel-log", Permanent: true}
+	closed("xid-bbbbbb", "xid", now.Add(-6*24*time.Hour), lines, ledger.StatePermanent)
+	closed("xid-cccccc", "xid", now.Add(-8*24*time.Hour), lines, ledger.StatePermanent)
+	closed("scenario-bbbbbb", "scenario", now.Add(-time.Hour), lines, ledger.StatePermanent)
+	closed("runtime-bbbbbb", "runtime", now.Add(-time.Hour), ledger.Undo{Kind: "node-files"}, ledger.StateReverted)
 	s := collected(t, cluster)
-	i := slices.IndexFunc(s.Runs, func(r snapshot.Run) bool { return !r.Closed.IsZero() })
-	if i < 0 || s.Runs[i].ID != "xid-bbbbbb" || len(s.Runs[i].Targets) != 1 || s.Runs[i].Targets[0].Evidence[0].Source != "/dev/kmsg sequence 5" {
-		t.Fatalf("of closed runs only the lines of the last week count: %+v", s.Runs)
+	var over []string
+	s.Runs = slices.DeleteFunc(s.Runs, func(r snapshot.Run) bool {
+		if r.Closed.IsZero() {
+			return false
+		}
+		over = append(over, r.ID)
+		if len(r.Targets) != 1 || r.Targets[0].Evidence[0].Source != "/dev/kmsg sequence 5" {
+			t.Errorf("a closed run has not its line: %+v", r)
+		}
+		return true
+	})
+	if slices.Sort(over); !slices.Equal(over, []string{"scenario-bbbbbb", "xid-bbbbbb"}) {
+		t.Fatalf("of closed runs those count whose lines of the last week are in a kernel log: %q", over)
 	}
 	if got := suspicious(s); slices.Contains(got, "gpu-1") {
 		t.Errorf("a node is suspicious for a run that is over: %q", got)
 	}
-	s.Runs = slices.Delete(s.Runs, i, i+1)
 	if len(s.Runs) != 1 || s.Runs[0].ID != "xid-aaaaaa" || !s.Runs[0].Targets[0].Permanent || s.Runs[0].Targets[0].Evidence[0].Source != "/dev/kmsg sequence 4711" {
 		t.Fatalf("runs are %+v", s.Runs)
 	}
@@ -580,6 +593,131 @@ func TestLogsAreOfManyKinds(t *testing.T) {
 	}
 	if !slices.ContainsFunc(wanted, func(p *corev1.Pod) bool { return p.Name == "single" }) {
 		t.Error("the only pod of its kind is not among them")
+	}
+}
+
+// Of GPU pods that run well the beginnings of logs are read, of a few of each owner, when there is room, and nobody misses those that are not.
+func TestBeginningsOfLogs(t *testing.T) {
+	t.Parallel()
+	objects := []runtime.Object{gpuNode("n")}
+	for i := range 5 {
+		objects = append(objects, pod("team", fmt.Sprintf("train-%d", i), "n", func(p *corev1.Pod) {
+			asking(p)
+			p.GenerateName = "train-"
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "sidecar"})
+		}))
+	}
+	cluster, client := connected(objects...)
+	var asked []*corev1.PodLogOptions
+	var mu sync.Mutex
+	client.PrependReactor("get", "pods/log", func(a kubetesting.Action) (bool, runtime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, a.(kubetesting.GenericAction).GetValue().(*corev1.PodLogOptions))
+		return true, &runtime.Unknown{Raw: []byte("device: cpu\n")}, nil
+	})
+	s := collected(t, cluster)
+	if len(s.Logs) != logAlike || !s.Logs[0].Head || s.Logs[0].Text != "device: cpu\n" || s.Logs[0].Container != "c" {
+		t.Errorf("logs %+v", s.Logs)
+	}
+	for _, o := range asked {
+		if o.TailLines != nil || o.LimitBytes == nil || *o.LimitBytes != headBytes || o.Container != "c" {
+			t.Errorf("asked for %+v", o)
+		}
+	}
+	client.PrependReactor("get", "pods/log", func(kubetesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("no"))
+	})
+	if s := collected(t, cluster); len(s.Missing)+len(s.Logs) > 0 {
+		t.Errorf("of logs that need not be there is said %+v", s.Missing)
+	}
+
+	again := requestsOf(pod("a", "again", "n", func(p *corev1.Pod) { asking(p); p.Status.ContainerStatuses[0].RestartCount = 1 }))
+	if len(again) != 3 || again[0].head || !again[1].previous || !again[2].head {
+		t.Errorf("of a pod that works again is read %+v", again)
+	}
+
+	crowd := &snapshot.Snapshot{}
+	for i := range logPods {
+		crowd.Pods = append(crowd.Pods, *pod("a", fmt.Sprintf("bad-%02d", i), "n", func(p *corev1.Pod) { asking(p); failing(p); p.GenerateName = "bad-" }))
+	}
+	crowd.Pods = append(crowd.Pods, *pod("a", "well", "n", asking))
+	if wanted, left := logCandidates(crowd); len(wanted) != logPods || len(left) != 0 || slices.ContainsFunc(wanted, func(p *corev1.Pod) bool { return p.Name == "well" }) {
+		t.Errorf("the log of a pod that is well is read in the place of one that fails: %d wanted, %d left", len(wanted), len(left))
+	}
+}
+
+// The policies, Services and pods at both ends are collected where a GPU pod says that somebody does not answer, and nothing of it elsewhere.
+func TestPoliciesOfPodsThatWait(t *testing.T) {
+	t.Parallel()
+	policy := func(namespace, name string) *networkingv1.NetworkPolicy {
+		return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
+	}
+	service := func(namespace, name string, selector map[string]string) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{"a": "b"}}, Spec: corev1.ServiceSpec{Selector: selector, Ports: []corev1.ServicePort{{Port: 80}}}}
+	}
+	behind := func(labels map[string]string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Labels = labels
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}
+			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
+			p.Status.PodIP = "10.1.0.9"
+		}
+	}
+	waiting := pod("team", "train", "good", func(p *corev1.Pod) {
+		asking(p)
+		p.Status.Phase, p.Status.Conditions[0].Status = corev1.PodPending, corev1.ConditionFalse
+		p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}}
+		p.Spec.InitContainers = []corev1.Container{{Name: "i"}}
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-time.Minute))}}}}
+	})
+	licence, dns := map[string]string{"app": "licence"}, map[string]string{"k8s-app": "kube-dns"}
+	make := func(log string) (Cluster, *fake.Clientset) {
+		cluster, client := connected(gpuNode("good"), waiting.DeepCopy(), policy("team", "p"), policy("house", "q"), policy("kube-system", "d"), policy("others", "r"),
+			service("house", "licence", licence), service("house", "accounts", nil), service("kube-system", "kube-dns", dns),
+			pod("house", "licence-1", "cpu", behind(licence)), pod("house", "licence-2", "good", behind(licence)), pod("house", "accounts-1", "cpu", nil), pod("kube-system", "dns-1", "cpu", behind(dns)))
+		client.PrependReactor("get", "pods/log", func(kubetesting.Action) (bool, runtime.Object, error) {
+			return true, &runtime.Unknown{Raw: []byte(log)}, nil
+		})
+		return cluster, client
+	}
+	const words = "dial tcp: i/o timeout\nhttp://licence.house.svc.cluster.local/\nhttp://gone.house.svc/"
+	cluster, _ := make(words)
+	s := collected(t, cluster)
+	if got := names(s.NetworkPolicies); got != "q d p" || s.NetworkPolicies[0].ManagedFields != nil {
+		t.Errorf("policies %s, wanted those of the pod's namespace, the Service's and the DNS server's", got)
+	}
+	if got := names(s.Services); got != "licence kube-dns" || s.Services[0].Annotations != nil {
+		t.Errorf("Services %s", got)
+	}
+	if got := names(s.Pods); got != "licence-1 licence-2 dns-1 train" {
+		t.Errorf("pods %s", got)
+	}
+	for i := range s.Pods[:3] {
+		if p := &s.Pods[i]; len(p.Spec.Containers[0].Ports) != 1 || p.Status.PodIP == "" || p.Spec.Containers[0].Env != nil {
+			t.Errorf("of %s is kept %+v", p.Name, p)
+		}
+	}
+	if s.Meta.PodsSeen != 5 || len(s.Missing) > 0 {
+		t.Errorf("%d pods seen, missing %+v", s.Meta.PodsSeen, s.Missing)
+	}
+
+	cluster, client := make(words)
+	forbid(client, "networkpolicies")
+	client.PrependReactor("get", "services", func(kubetesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "", errors.New("no"))
+	})
+	s = collected(t, cluster)
+	for _, what := range []string{"api/networkpolicies", "api/services/house/licence"} {
+		if got := why(s, what); !strings.HasPrefix(got, "forbidden: ") {
+			t.Errorf("%s: %q, wanted it to be forbidden", what, got)
+		}
+	}
+
+	cluster, client = make("downloading\n")
+	s = collected(t, cluster)
+	if len(s.NetworkPolicies)+len(s.Services) > 0 || slices.ContainsFunc(client.Actions(), func(a kubetesting.Action) bool { return a.GetResource().Resource == "networkpolicies" }) {
+		t.Error("policies are asked for where nobody waits for an answer")
 	}
 }
 

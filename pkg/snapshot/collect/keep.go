@@ -186,7 +186,12 @@ func isWell(pod *corev1.Pod) bool {
 			}
 		}
 	}
-	return slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+	return isReady(pod)
+}
+
+// isReady is whether the pod runs, and says that it is ready.
+func isReady(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodRunning && slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
 		return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
 	})
 }

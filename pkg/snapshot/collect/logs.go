@@ -23,8 +23,10 @@ import (
 // Limits of logs.
 const (
 	logPods     = 40 // of which logs are read
+	logAlike    = 2  // of one owner, where they run well
 	logLines    = int64(200)
 	logBytes    = int64(64 << 10)
+	headBytes   = int64(16 << 10) // of a beginning
 	logParallel = 8
 	logTimeout  = 20 * time.Second
 )
@@ -34,15 +36,18 @@ type request struct {
 	pod       *corev1.Pod
 	container string
 	previous  bool
+	head      bool
 }
 
 // logs reads the ends of logs that may say what is wrong: of components and GPU pods that fail, and of those components on suspicious nodes
-// that say what they found of the GPUs.
+// that say what they found of the GPUs. Of GPU pods that run it reads the beginnings of some, as far as there is room.
 func (c *collector) logs(ctx context.Context) {
 	wanted, left := logCandidates(c.s)
 	if c.options.NoLogs {
 		for _, pod := range append(wanted, left...) {
-			c.missing("logs/"+pod.Namespace+"/"+pod.Name, "not asked for")
+			if !requestsOf(pod)[0].head {
+				c.missing("logs/"+pod.Namespace+"/"+pod.Name, "not asked for")
+			}
 		}
 		return
 	}
@@ -51,7 +56,7 @@ func (c *collector) logs(ctx context.Context) {
 	}
 	var requests []request
 	for _, pod := range wanted {
-		requests = append(requests, logsOf(pod)...)
+		requests = append(requests, requestsOf(pod)...)
 	}
 	if len(requests) > 0 {
 		c.progress(fmt.Sprintf("reading logs of %d pods", len(wanted)))
@@ -70,6 +75,7 @@ func (c *collector) logs(ctx context.Context) {
 			switch {
 			case err == nil:
 				texts[i], got[i] = text, true
+			case r.head: // nobody misses it
 			case apierrors.IsForbidden(err) && forbidden.CompareAndSwap(false, true):
 				c.missing("logs", reason(err))
 			case !apierrors.IsForbidden(err) && ctx.Err() == nil && !r.previous:
@@ -81,7 +87,7 @@ func (c *collector) logs(ctx context.Context) {
 	_ = group.Wait() // errors are in Missing
 	for i, r := range requests {
 		if got[i] {
-			c.s.Logs = append(c.s.Logs, snapshot.Log{Namespace: r.pod.Namespace, Pod: r.pod.Name, Container: r.container, Previous: r.previous, Text: texts[i]})
+			c.s.Logs = append(c.s.Logs, snapshot.Log{Namespace: r.pod.Namespace, Pod: r.pod.Name, Container: r.container, Previous: r.previous, Head: r.head, Text: texts[i]})
 		}
 	}
 }
@@ -90,14 +96,16 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
 	lines, bytes := logLines, logBytes
-	stream, err := c.Client.CoreV1().Pods(r.pod.Namespace).GetLogs(r.pod.Name, &corev1.PodLogOptions{
-		Container: r.container, Previous: r.previous, TailLines: &lines, LimitBytes: &bytes,
-	}).Stream(ctx)
+	options := &corev1.PodLogOptions{Container: r.container, Previous: r.previous, TailLines: &lines, LimitBytes: &bytes}
+	if r.head {
+		bytes, options.TailLines = headBytes, nil
+	}
+	stream, err := c.Client.CoreV1().Pods(r.pod.Namespace).GetLogs(r.pod.Name, options).Stream(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = stream.Close() }() // read only
-	text, err := io.ReadAll(io.LimitReader(stream, logBytes))
+	text, err := io.ReadAll(io.LimitReader(stream, bytes))
 	if err == nil && snapshot.NoLog(string(text)) {
 		return "", errors.New(strings.TrimSpace(string(text)))
 	}
@@ -105,7 +113,7 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 }
 
 // logCandidates are pods whose logs are wanted: as many as may be read, and the others. Of pods that are alike, as those of one DaemonSet, some
-// come before the others of any.
+// come before the others of any. Those that run well come last.
 func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 	suspects := suspicious(s)
 	incomplete := map[string]bool{} // DaemonSets
@@ -124,14 +132,18 @@ func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		rank := logRank(pod, suspects, incomplete)
-		if rank < 0 || len(logsOf(pod)) == 0 {
+		if rank < 0 || len(requestsOf(pod)) == 0 {
 			continue
 		}
 		kind := fmt.Sprint(rank, pod.Namespace, ownerOf(pod))
-		all = append(all, candidate{pod, turns[kind], rank})
+		if rank < rankRunning || turns[kind] < logAlike {
+			all = append(all, candidate{pod, turns[kind], rank})
+		}
 		turns[kind]++
 	}
-	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Or(cmp.Compare(a.turn, b.turn), cmp.Compare(a.rank, b.rank)) })
+	slices.SortStableFunc(all, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.rank/rankRunning, b.rank/rankRunning), cmp.Compare(a.turn, b.turn), cmp.Compare(a.rank, b.rank))
+	})
 	for i, c := range all {
 		switch {
 		case i < logPods:
@@ -148,6 +160,7 @@ const (
 	rankComponent = iota // a component that fails
 	rankFailing          // a GPU pod that fails
 	rankWitness          // a component that runs, where something else is wrong
+	rankRunning          // a GPU pod that runs: where it computes, it says at its beginning
 )
 
 // logRank is how much the pod's log is wanted; less than zero when not.
@@ -158,6 +171,8 @@ func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool) int
 		return rankComponent
 	case (doctor.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil) && !isWell(pod):
 		return rankFailing
+	case component == "" && doctor.WantsGPU(pod) && pod.Status.Phase == corev1.PodRunning:
+		return rankRunning
 	case component == doctor.Operator:
 		return rankWitness
 	case component == doctor.NFD && !strings.Contains(pod.Name, "worker"):
@@ -184,6 +199,24 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.GenerateName
 }
 
+// requestsOf are the logs of a pod that are wanted: of one that works the beginnings of those of its containers with GPUs, and of one that works again
+// both these and the ends.
+func requestsOf(pod *corev1.Pod) []request {
+	if doctor.ComponentOf(pod.Labels, pod.Spec) != "" || !doctor.WantsGPU(pod) || !isReady(pod) {
+		return logsOf(pod)
+	}
+	var requests []request
+	if !isWell(pod) {
+		requests = logsOf(pod)
+	}
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; doctor.HoldsGPUs(pod, c) {
+			requests = append(requests, request{pod: pod, container: c.Name, head: true})
+		}
+	}
+	return requests
+}
+
 // logsOf are the containers of a pod that have written something: they ran, or run. Of a pod that works the init containers have nothing more to
 // say, but of the toolkit's.
 func logsOf(pod *corev1.Pod) []request {
@@ -192,10 +225,10 @@ func logsOf(pod *corev1.Pod) []request {
 		for _, c := range all {
 			done := c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
 			if (c.State.Running != nil || c.State.Terminated != nil) && !(quiet && done) {
-				requests = append(requests, request{pod, c.Name, false})
+				requests = append(requests, request{pod: pod, container: c.Name})
 			}
 			if c.LastTerminationState.Terminated != nil || c.RestartCount > 0 {
-				requests = append(requests, request{pod, c.Name, true})
+				requests = append(requests, request{pod: pod, container: c.Name, previous: true})
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package collect
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,9 +15,6 @@ const fixes = "fix"
 
 // remembered is how long the lines of closed runs are told from those of strangers: a kernel log seldom reaches back further.
 const remembered = 7 * 24 * time.Hour
-
-// xidFault is the kind of runs that write lines to kernel logs, where they stay when the run is closed.
-const xidFault = "xid"
 
 // runs reads this tool's own faults from the ledger: those that are open, and closed ones whose lines may still be in kernel logs.
 func (c *collector) runs(ctx context.Context) {
@@ -31,7 +29,7 @@ func (c *collector) runs(ctx context.Context) {
 		return
 	}
 	for _, run := range all.Runs {
-		if run.IsClosed() && (run.Fault != xidFault || c.s.Meta.Created.Sub(run.Closed) > remembered) {
+		if run.IsClosed() && (!leavesLines(run) || c.s.Meta.Created.Sub(run.Closed) > remembered) {
 			continue
 		}
 		if found, inPlace := converted(run, c.Ledger.Command); inPlace && run.Fault != fixes {
@@ -41,6 +39,11 @@ func (c *collector) runs(ctx context.Context) {
 	for _, damaged := range all.Unreadable {
 		c.missing("runs/"+damaged.Name, reason(damaged.Err))
 	}
+}
+
+// leavesLines is whether a run, an exercise's too, wrote lines to kernel logs: they stay there when it is closed.
+func leavesLines(run ledger.Run) bool {
+	return slices.ContainsFunc(run.Steps, func(s ledger.Step) bool { return s.InPlace() && s.Target.Kind == "Node" && s.Undo.IsPermanent() })
 }
 
 // converted is the run as snapshots have it, and whether any of its changes may be in place. A line in a kernel log is, for ever.

@@ -4,12 +4,14 @@ import (
 	_ "embed" // the style
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
 
@@ -29,7 +31,7 @@ func HTML(w io.Writer, r exercise.Report, version string) error {
 			markup.El("p", markup.Class("soft small"), markup.Text(fmt.Sprintf("%s (%s, seed %d), %s of %s%s, judged %s by %s",
 				r.Title, r.Scenario, r.Seed, human(r.Took), human(r.TimeBox), late(r), r.At.UTC().Format("2006-01-02 15:04 UTC"), r.By))),
 		),
-		markup.El("main", gates(r), points(r), timeline(r), checks("Does it work?", r.Fixed), checks("By fair means?", r.Unchanged), collateral(r), diagnosis(r), hints(r)),
+		markup.El("main", gates(r), points(r), timeline(r), transcript(r), checks("Does it work?", r.Fixed), checks("By fair means?", r.Unchanged), collateral(r), diagnosis(r), hints(r)),
 		markup.El("footer", markup.Text("kubectl gpu-fault "+version)),
 	}
 	_, err := io.WriteString(w, markup.Document{Title: "Scenario: " + r.Title, Style: markup.Own(style), Body: body}.String())
@@ -77,35 +79,74 @@ func points(r exercise.Report) markup.Part {
 	)
 }
 
-// timeline draws what happened along the time box.
+// timeline draws what happened along the time box, and above it how many requests there were in each minute.
 func timeline(r exercise.Report) markup.Part {
 	if len(r.Timeline) == 0 {
 		return nil
 	}
 	first, last := r.Timeline[0].At, r.Timeline[len(r.Timeline)-1].At
 	span := max(last.Sub(first), time.Second)
-	const left, wide, row = 80, 680, 24
+	const left, wide, row, tall = 80, 680, 24, 40
+	axis := 10
+	if r.Recorded != nil {
+		axis += tall
+	}
 	place := func(at time.Time) int { return left + int(float64(at.Sub(first))/float64(span)*float64(wide)) }
-	marks := markup.Parts{markup.El("line", markup.Class("axis"), markup.Num("x1", left), markup.Num("y1", 10), markup.Num("x2", left+wide), markup.Num("y2", 10))}
+	marks := markup.Parts{markup.El("line", markup.Class("axis"), markup.Num("x1", left), markup.Num("y1", axis), markup.Num("x2", left+wide), markup.Num("y2", axis))}
+	marks = append(marks, requests(r.Recorded, place, axis, tall)...)
 	for i, m := range r.Timeline {
-		x, y := place(m.At), 34+i*row
+		x, y := place(m.At), axis+24+i*row
 		anchor, dx := "start", 8
 		if x > left+wide*2/3 {
 			anchor, dx = "end", -8
 		}
 		marks = append(marks,
-			markup.El("line", markup.Class("drop"), markup.Num("x1", x), markup.Num("y1", 10), markup.Num("x2", x), markup.Num("y2", y-4)),
+			markup.El("line", markup.Class("drop"), markup.Num("x1", x), markup.Num("y1", axis), markup.Num("x2", x), markup.Num("y2", y-4)),
 			markup.El("circle", markup.Num("cx", x), markup.Num("cy", y-4), markup.Num("r", 4)),
 			markup.El("text", markup.Class("sub"), markup.Num("x", 0), markup.Num("y", y), markup.Text("+"+clock(m.At.Sub(first)))),
 			markup.El("text", markup.Num("x", x+dx), markup.Num("y", y), markup.Attr("text-anchor", anchor), markup.Text(m.What)),
 		)
 	}
-	height := 44 + len(r.Timeline)*row
+	height := axis + 34 + len(r.Timeline)*row
 	return section("Timeline", markup.El("div", markup.Class("scroll"), markup.Attr("tabindex", "0"), markup.Attr("role", "group"), markup.Attr("aria-label", "Timeline"),
 		markup.El("svg", append(markup.Parts{
 			markup.Class("timeline"), markup.Num("width", left+wide+40), markup.Num("height", height), markup.Attr("viewBox", fmt.Sprintf("0 0 %d %d", left+wide+40, height)),
 			markup.Attr("role", "img"), markup.Attr("aria-label", fmt.Sprintf("%d moments in %s", len(r.Timeline), human(span))),
 		}, marks...)...)))
+}
+
+// requests are a bar for each minute that has any, which stands on the axis: changes at its foot, and looks upon them.
+func requests(t *exercise.Recorded, place func(time.Time) int, axis, tall int) (bars markup.Parts) {
+	if t == nil {
+		return nil
+	}
+	most := 1
+	for _, m := range t.Minutes {
+		most = max(most, m.Looks+m.Changes)
+	}
+	bar := func(class string, x, wide, foot, n int) int {
+		height := (n*tall + most - 1) / most // at least a pixel
+		bars = append(bars, markup.When(n > 0, markup.El("rect", markup.Class(class), markup.Num("x", x), markup.Num("y", foot-height), markup.Num("width", wide), markup.Num("height", height))))
+		return foot - height
+	}
+	for _, m := range t.Minutes {
+		from := t.First.Add(time.Duration(m.Minute) * time.Minute)
+		x := place(from)
+		wide := max(1, place(from.Add(time.Minute))-x-1)
+		bar("looks", x, wide, bar("changes", x, wide, axis, m.Changes), m.Looks)
+	}
+	return bars
+}
+
+// transcript tells what was recorded of the candidate's requests.
+func transcript(r exercise.Report) markup.Part {
+	if r.Recorded == nil {
+		return nil
+	}
+	return section("What the candidate asked", markup.El("p", markup.Text(recorded(*r.Recorded))),
+		markup.El("ul", markup.Class("folded"), markup.Each(r.Recorded.Objects, func(c recorder.Count) markup.Part {
+			return markup.El("li", markup.Text(fmt.Sprintf("%s: %d looks, %d changes", c.Object, c.Looks, c.Changes)))
+		})))
 }
 
 // clock is a time since the beginning: 3:07, 1:02:30.
@@ -126,16 +167,14 @@ func checks(heading string, results []check.Result) markup.Part {
 }
 
 func collateral(r exercise.Report) markup.Part {
-	if len(r.Collateral) == 0 {
+	if len(r.Collateral) == 0 && len(r.NotCompared) == 0 {
 		return nil
 	}
-	more := ""
-	if r.Omitted > 0 {
-		more = fmt.Sprintf("and %d more", r.Omitted)
-	}
+	note := func(text string) markup.Part { return markup.El("p", markup.Class("soft small"), markup.Text(text)) }
 	return section("What else was changed", markup.El("ul", markup.Class("folded"), markup.Each(r.Collateral, func(d baseline.Difference) markup.Part {
 		return markup.El("li", markup.Text(d.String()), markup.When(d.Before != "" || d.After != "", markup.El("pre", markup.Text("before: "+d.Before+"\nafter:  "+d.After))))
-	})), markup.When(more != "", markup.El("p", markup.Class("soft small"), markup.Text(more))))
+	})), markup.When(r.Omitted > 0, note(fmt.Sprintf("and %d more", r.Omitted))),
+		markup.When(len(r.NotCompared) > 0, note("Could not be compared: "+strings.Join(r.NotCompared, "; "))))
 }
 
 func diagnosis(r exercise.Report) markup.Part {

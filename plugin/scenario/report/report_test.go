@@ -12,6 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
@@ -37,12 +38,21 @@ func graded() exercise.Report {
 			Ref:  scenario.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "team-vega", Name: "web"},
 			Kind: baseline.Changed, Fields: []string{"spec.replicas"}, Before: "2", After: "0",
 		}},
-		Omitted:   3,
-		Diagnosis: &diagnosis,
+		Omitted:     3,
+		NotCompared: []string{"widgets.example.com: forbidden"},
+		Applied:     &exercise.Applied{At: begin, Changes: []string{"changed NetworkPolicy team-vega/names", "deleted Role team-vega/old"}},
+		Diagnosis:   &diagnosis,
 		Diagnosed: []scenario.FieldScore{
 			{Field: "component", Right: true, Want: "scheduler", Got: "scheduler"}, {Field: "mechanism", Want: "requests-more-than-any-node-has", Got: "too few"},
 		},
-		Hints:    []exercise.Taken{{At: begin.Add(5 * time.Minute), Cost: 2, Text: "Look at the events of the pod."}},
+		Hints: []exercise.Taken{{At: begin.Add(5 * time.Minute), Cost: 2, Text: "Look at the events of the pod."}},
+		Recorded: &exercise.Recorded{
+			Summary: recorder.Summary{
+				Requests: 31, Looks: 28, Changes: 3, Refused: 2, First: begin.Add(time.Minute), Objects: []recorder.Count{{Object: "deployments.apps team-vega/<b>web</b>", Looks: 20, Changes: 3}},
+				Minutes: []recorder.Minute{{Minute: 0, Looks: 8}, {Minute: 7, Looks: 20, Changes: 3}},
+			},
+			Look: 4 * time.Minute, Later: 2,
+		},
 		Timeline: []exercise.Moment{{At: begin, What: "handed over"}, {At: begin.Add(5 * time.Minute), What: "hint, 2 points"}, {At: begin.Add(14 * time.Minute), What: "graded: failed"}},
 	}
 }
@@ -100,9 +110,13 @@ func TestHTML(t *testing.T) {
 	if strings.Count(page, "<script") != 1 || strings.Contains(page, "<b>") {
 		t.Error("somebody's text became an element")
 	}
-	for _, want := range []string{"FAILED: 41 of 100 points", "requests-more-than-any-node-has", "hint, 2 points", "Deployment", "a pod without a GPU is no training"} {
+	for _, want := range []string{"FAILED: 41 of 100 points", "requests-more-than-any-node-has", "hint, 2 points", "Deployment", "a pod without a GPU is no training", "Could not be compared: widgets.example.com: forbidden",
+		"look at the cause after 4m, no change", "20 looks, 3 changes"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
+	}
+	if looks, changes := strings.Count(page, `class="looks"`), strings.Count(page, `class="changes"`); looks != 2 || changes != 1 {
+		t.Errorf("%d bars of looks and %d of changes are drawn, wanted 2 and 1", looks, changes)
 	}
 }

@@ -2,6 +2,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -29,6 +30,9 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 	for _, c := range failed(r) {
 		fmt.Fprintf(&b, "\n  FAIL  %s\n        %s\n", c.Name, strings.Join(nonEmpty(c.Message, saw(c)), "\n        "))
 	}
+	if r.Applied != nil {
+		fmt.Fprintf(&b, "\nThe Terraform module was applied first: %s\n", cmp.Or(strings.Join(r.Applied.Changes, ", "), "nothing had to be changed"))
+	}
 	if len(r.Collateral) > 0 {
 		b.WriteString("\nChanged, and not part of a fix:\n")
 	}
@@ -40,6 +44,9 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 	}
 	if len(r.NotCompared) > 0 {
 		fmt.Fprintf(&b, "\nCould not be compared: %s\n", strings.Join(r.NotCompared, "; "))
+	}
+	if r.Recorded != nil {
+		fmt.Fprintf(&b, "\nRecorded: %s\n", recorded(*r.Recorded))
 	}
 	for _, f := range r.Diagnosed {
 		if !f.Right {
@@ -90,6 +97,21 @@ func late(r exercise.Report) string {
 		return ", late"
 	}
 	return ""
+}
+
+// recorded says what a transcript tells.
+func recorded(t exercise.Recorded) string {
+	when := func(what string, after time.Duration) string {
+		if after == 0 {
+			return "no " + what
+		}
+		return what + " after " + human(after)
+	}
+	text := fmt.Sprintf("%d requests (%d changes, %d refused); %s, %s", t.Requests, t.Changes, t.Refused, when("look at the cause", t.Look), when("change", t.Change))
+	if t.Later > 0 {
+		text += fmt.Sprintf("; %d requests after the judgement are left out", t.Later)
+	}
+	return text
 }
 
 // failed are the checks that do not hold.

@@ -65,21 +65,23 @@ ln -s /proc/self/fd "$R/dev/fd"
 for i in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${i%:*}" "$R/dev/${i#*:}"; done
 
 # --- simulated GPUs: what the driver shows in /proc and /dev --------------------
-mkdir -p "$N/driver"
-"$BUNDLE/bin/clusterkit" inventory -driver "$N/driver" "$NODE"
-mount --bind "$N/driver" "$R/proc/driver"
-"$BUNDLE/bin/clusterkit" inventory -minors "$NODE" | while read -r minor; do
-  mknod -m 666 "$R/dev/nvidia$minor" c 195 "$minor"
-done
-mknod -m 666 "$R/dev/nvidiactl" c 195 255
-mknod -m 666 "$R/dev/nvidia-uvm" c 511 0       # the driver takes a free major; 511 is the usual one
-mknod -m 666 "$R/dev/nvidia-uvm-tools" c 511 1
 rm -f "$R/usr/bin/nvidia-smi"
-cp "$BUNDLE/bin/nvidia-smi" "$R/usr/bin/nvidia-smi"
-# Where the GPU operator's toolkit container installs it.
 rm -rf "$R/usr/local/nvidia"
-mkdir -p "$R/usr/local/nvidia/toolkit"
-install -m 755 "$HERE/lib/nvidia-container-runtime" "$R/usr/local/nvidia/toolkit/"
+if [ "$GPUS" = 1 ]; then
+  mkdir -p "$N/driver"
+  "$BUNDLE/bin/clusterkit" inventory -driver "$N/driver" "$NODE"
+  mount --bind "$N/driver" "$R/proc/driver"
+  "$BUNDLE/bin/clusterkit" inventory -minors "$NODE" | while read -r minor; do
+    mknod -m 666 "$R/dev/nvidia$minor" c 195 "$minor"
+  done
+  mknod -m 666 "$R/dev/nvidiactl" c 195 255
+  mknod -m 666 "$R/dev/nvidia-uvm" c 511 0       # the driver takes a free major; 511 is the usual one
+  mknod -m 666 "$R/dev/nvidia-uvm-tools" c 511 1
+  cp "$BUNDLE/bin/nvidia-smi" "$R/usr/bin/nvidia-smi"
+  # Where the GPU operator's toolkit container installs it.
+  mkdir -p "$R/usr/local/nvidia/toolkit"
+  install -m 755 "$HERE/lib/nvidia-container-runtime" "$R/usr/local/nvidia/toolkit/"
+fi
 
 # --- configuration --------------------------------------------------------------
 buses=$("$BUNDLE/bin/clusterkit" inventory -bus-pattern "$NODE") # 0000:17:00|0000:1f:00

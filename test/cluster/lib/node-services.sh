@@ -110,9 +110,11 @@ if [ "$ROLE" = control-plane ]; then
   service kube-scheduler true kube-scheduler --kubeconfig=$PKI/scheduler.kubeconfig "${qps[@]}"
 fi
 [ "$PROXY" = none ] || service kube-proxy true kube-proxy --config=/etc/kubernetes/kube-proxy.yaml
+labels=
+[ "$GPUS" = 0 ] || labels=$("$B/clusterkit" inventory -labels "$NODE")
 service kubelet "$B/clusterkit dial tcp 127.0.0.1:10248" kubelet --config=/var/lib/kubelet/config.yaml \
   --kubeconfig=$PKI/kubelet-"$NODE".kubeconfig --hostname-override="$NODE" --node-ip="$NODE_IP" \
-  --node-labels="$("$B/clusterkit" inventory -labels "$NODE")"
+  --node-labels="$labels"
 if [ "$NPD" = 1 ]; then
   # It tries once to write its conditions, and then not for ten seconds: it needs its
   # role (`up` makes the binding) and the kubelet's Node first.

@@ -11,6 +11,8 @@
 #   PROXY    kube-proxy: iptables, nftables or none                      (iptables)
 #   DNS, NPD, JOURNALD  1 or 0: CoreDNS; node-problem-detector and systemd-journald
 #            on each node                                                (1 1 1)
+#   GPUS     1 or 0: the nodes' simulated GPUs, with labels and device plugin    (1)
+#   PATIENCE how many times as long as usual `up` waits, on a slow machine       (1)
 #   KEEP_LOGS  a folder into which `down` copies the nodes' logs first   (none)
 
 # (SC2034: most names are for the scripts that source this file.)
@@ -19,8 +21,8 @@ export LC_ALL=C # EPOCHREALTIME has a comma in some languages
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ASKED_STATE=${STATE:-}
 STATE=$(realpath -m -- "${STATE:-$HERE/../../.cluster}")
-SETTINGS="CLUSTER SUBNET NODES PROXY DNS NPD JOURNALD"
-declare -A ASKED=() DEFAULT=([CLUSTER]=gpu-fault [SUBNET]=10.99.0 [NODES]=2 [PROXY]=iptables [DNS]=1 [NPD]=1 [JOURNALD]=1)
+SETTINGS="CLUSTER SUBNET NODES PROXY DNS NPD JOURNALD GPUS"
+declare -A ASKED=() DEFAULT=([CLUSTER]=gpu-fault [SUBNET]=10.99.0 [NODES]=2 [PROXY]=iptables [DNS]=1 [NPD]=1 [JOURNALD]=1 [GPUS]=1)
 for v in $SETTINGS; do ASKED[$v]=${!v:-}; done
 settings_asked() { local v; for v in $SETTINGS; do declare -g "$v=${ASKED[$v]:-${DEFAULT[$v]}}"; done; }
 settings_asked
@@ -48,7 +50,7 @@ check_settings() {
   [[ $NODES =~ ^([1-9]|10)$ ]] || die "NODES=$NODES: wanted 1 to 10"
   [[ $PROXY =~ ^(iptables|nftables|none)$ ]] || die "PROXY=$PROXY: wanted iptables, nftables or none"
   local v
-  for v in DNS NPD JOURNALD; do [[ ${!v} =~ ^[01]$ ]] || die "$v=${!v}: wanted 0 or 1"; done
+  for v in DNS NPD JOURNALD GPUS; do [[ ${!v} =~ ^[01]$ ]] || die "$v=${!v}: wanted 0 or 1"; done
   [ -z "${ASKED[CLUSTER]}" ] || [ "${ASKED[CLUSTER]}" = "$CLUSTER" ] ||
     die "$STATE belongs to the cluster $CLUSTER: set another STATE for ${ASKED[CLUSTER]}"
 }

@@ -1,0 +1,146 @@
+// Package image makes the debug pod's image with the node helper inside: nothing but the helper, for each architecture. The same build
+// of the client makes the same bytes, and so the same digest, wherever it runs; by that digest, or by the tag that is made of it, a
+// client knows its own image, and streams nothing to the node.
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+)
+
+// Image is the image for all architectures: an OCI index.
+type Image struct {
+	Index  v1.ImageIndex
+	Digest v1.Hash // of the index
+	// Tag is gpu-fault- and the first twelve digits of the digest.
+	Tag string
+	// Platforms are in the order of the index.
+	Platforms []Platform
+}
+
+// Platform is the image for one of them.
+type Platform struct {
+	Name   string `json:"platform"` // linux/amd64
+	Digest string `json:"digest"`
+	Size   int64  `json:"bytes"` // what a node pulls, in bytes
+
+	Image v1.Image `json:"-"`
+}
+
+// New makes the image. helper returns the helper for an architecture: helper.For.
+func New(helper func(arch string) ([]byte, error), architectures []string) (*Image, error) {
+	images := make([]v1.Image, len(architectures))
+	var making errgroup.Group
+	for i, arch := range architectures {
+		making.Go(func() (err error) {
+			program, err := helper(arch)
+			if err == nil {
+				images[i], err = single(program, arch)
+			}
+			if err != nil {
+				return fmt.Errorf("make the image for linux/%s: %w", arch, err)
+			}
+			return nil
+		})
+	}
+	if err := making.Wait(); err != nil {
+		return nil, err
+	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	made := &Image{}
+	for i, arch := range architectures {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: images[i], Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+		})
+		p, err := describe(images[i], arch)
+		if err != nil {
+			return nil, err
+		}
+		made.Platforms = append(made.Platforms, p)
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return nil, err
+	}
+	made.Index, made.Digest, made.Tag = index, digest, tagOf(digest)
+	return made, nil
+}
+
+func describe(img v1.Image, arch string) (Platform, error) {
+	manifest, err := img.Manifest()
+	if err != nil {
+		return Platform{}, err
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return Platform{}, err
+	}
+	size := manifest.Config.Size
+	for _, layer := range manifest.Layers {
+		size += layer.Size
+	}
+	return Platform{Name: "linux/" + arch, Digest: digest.String(), Size: size, Image: img}, nil
+}
+
+// single is the image for one architecture. It has no time in it, and no version: the same helper gives the same image.
+func single(program []byte, arch string) (v1.Image, error) {
+	files, err := archive(program)
+	if err != nil {
+		return nil, err
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil },
+		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestSpeed), tarball.WithCompressedCaching)
+	if err != nil {
+		return nil, err
+	}
+	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	base, err = mutate.ConfigFile(base, &v1.ConfigFile{
+		OS: "linux", Architecture: arch,
+		RootFS: v1.RootFS{Type: "layers"},
+		Config: v1.Config{
+			Entrypoint: []string{node.Program},
+			Labels: map[string]string{
+				"org.opencontainers.image.title":    "gpu-fault-node",
+				"org.opencontainers.image.source":   "https://github.com/gpu-fault/kubectl-gpu-fault",
+				"org.opencontainers.image.licenses": "Apache-2.0",
+			},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.Append(base, mutate.Addendum{Layer: layer, History: v1.History{CreatedBy: "kubectl gpu-fault image"}})
+}
+
+// archive is the image's files: the helper, and a place for temporary ones.
+func archive(program []byte) ([]byte, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, file := range []struct {
+		header tar.Header
+		data   []byte
+	}{
+		{tar.Header{Typeflag: tar.TypeReg, Name: node.Program[1:], Mode: 0o755, Size: int64(len(program))}, program},
+		{tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}, nil},
+	} {
+		if err := w.WriteHeader(&file.header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(file.data); err != nil {
+			return nil, err
+		}
+	}
+	return b.Bytes(), w.Close()
+}

@@ -1,0 +1,76 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+// Push writes the image for all platforms to a registry, under a tag. keys are the user's credentials: authn.DefaultKeychain.
+func (i *Image) Push(ctx context.Context, tag name.Tag, keys authn.Keychain) error {
+	err := remote.WriteIndex(tag, i.Index,
+		remote.WithContext(ctx), remote.WithAuthFromKeychain(keys), remote.WithUserAgent("kubectl-gpu-fault"))
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("push %s: %w", tag.Name(), context.Cause(ctx))
+	}
+	if err != nil {
+		return fmt.Errorf("push %s: %w%s", tag.Name(), err, hint(err, tag))
+	}
+	return nil
+}
+
+// hint is what the user can do about what a registry refuses.
+func hint(err error, tag name.Tag) string {
+	host := tag.RegistryStr()
+	var answer *transport.Error
+	if errors.As(err, &answer) {
+		switch answer.StatusCode {
+		case http.StatusUnauthorized:
+			return fmt.Sprintf("; log in to it: docker login %s (podman, oras or crane login do as well)", host)
+		case http.StatusForbidden:
+			return fmt.Sprintf("; your account at %s may not push to %s: ask for that right, or choose another repository",
+				host, tag.RepositoryStr())
+		case http.StatusNotFound, http.StatusMethodNotAllowed:
+			return fmt.Sprintf("; there is no registry at %s, or it has no repository %s: some want it made beforehand",
+				host, tag.RepositoryStr())
+		case http.StatusTooManyRequests:
+			return "; wait, and try again"
+		}
+		return ""
+	}
+	switch text := err.Error(); {
+	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
+		return "; it speaks HTTP only: give --insecure, if that is meant"
+	case strings.Contains(text, "x509:"):
+		return fmt.Sprintf("; this machine does not trust the certificate of %s: add its authority to the system's", host)
+	case strings.Contains(text, "no such host"), strings.Contains(text, "connection refused"), strings.Contains(text, "i/o timeout"):
+		return fmt.Sprintf("; is %s the registry's name and port, and can it be reached from here?", host)
+	}
+	return ""
+}
+
+// ParseTag reads REPOSITORY[:TAG]; without a tag it gets the image's own. insecure is for registries that speak HTTP.
+func (i *Image) ParseTag(text string, insecure bool) (name.Tag, error) {
+	if strings.Contains(text, "@") {
+		return name.Tag{}, fmt.Errorf("%q has a digest, which comes from the image's content: leave it off", text)
+	}
+	if strings.Contains(text, "://") {
+		return name.Tag{}, fmt.Errorf("%q is an address, and no name of an image: leave off all up to //", text)
+	}
+	options := []name.Option{name.WithDefaultTag(i.Tag)}
+	if insecure {
+		options = append(options, name.Insecure)
+	}
+	tag, err := name.NewTag(text, options...)
+	if err != nil {
+		return name.Tag{}, fmt.Errorf("%q is no name of an image, such as registry.example.com/tools/gpu-fault-node: %w", text, err)
+	}
+	return tag, nil
+}

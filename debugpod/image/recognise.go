@@ -1,0 +1,47 @@
+package image
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+const tagPrefix = "gpu-fault-"
+
+func tagOf(digest v1.Hash) string { return tagPrefix + digest.Hex[:12] }
+
+// ownTag is the tag at the end of a reference, before its digest, if it is one that tagOf makes.
+var ownTag = regexp.MustCompile(`:(` + tagPrefix + `[0-9a-f]{12})(?:@|$)`)
+
+// OtherError says that an image is of another build of the client, and so has another helper.
+type OtherError struct{ Image, Has, Wanted string }
+
+func (e *OtherError) Error() string {
+	return fmt.Sprintf("image %s has the node helper of another build of kubectl gpu-fault (%s, this one's is %s): "+
+		"make this one's with kubectl gpu-fault image push or save", e.Image, e.Has, e.Wanted)
+}
+
+// HasHelper is whether a reference is to the image that this build makes: by its digest, or where it names none, by its tag. An
+// *OtherError says that it is to another build's. own is asked for only where the reference may be ours, as it takes a moment.
+func HasHelper(reference string, own func() (*Image, error)) (bool, error) {
+	tag := ""
+	if found := ownTag.FindStringSubmatch(reference); found != nil {
+		tag = found[1]
+	}
+	_, digest, pinned := strings.Cut(reference, "@")
+	if tag == "" && !pinned {
+		return false, nil
+	}
+	ours, err := own()
+	switch {
+	case err != nil:
+		return false, err
+	case pinned && digest == ours.Digest.String(), !pinned && tag == ours.Tag:
+		return true, nil
+	case tag != "":
+		return false, &OtherError{Image: reference, Has: tag, Wanted: ours.Tag}
+	}
+	return false, nil // somebody's own, pinned
+}

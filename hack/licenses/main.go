@@ -1,0 +1,129 @@
+// Command licenses holds that everything that is linked into the programs of this project, on any system, has a licence that lets it be given
+// away with them. It reads the licence files in the module cache and asks no network. Run it in the repository's root, after the modules are there.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/licensecheck"
+)
+
+// allowed are the licences, by SPDX identifier. All permit to distribute programs under Apache-2.0 with the notice kept.
+var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC"}
+
+// excused are modules with another licence, each with the reason.
+var excused = map[string]struct{ licence, why string }{
+	"github.com/apparentlymart/go-textseg/v15": {"Unicode-DFS-2016", "of the tables of the Unicode standard in it: their notice is to be kept, as with BSD"},
+	"github.com/hashicorp/hcl/v2":              {"MPL-2.0", "reads scenarios' Terraform modules; it binds only its own files, which are not changed, and is there for everybody"},
+	"github.com/opencontainers/go-digest":      {"CC-BY-SA-4.0", "of its documents, which are not linked in; the code is Apache-2.0"},
+}
+
+// enough is how much of a licence file a licence's text must cover, in percent: the rest is names and years.
+const enough = 75
+
+func main() {
+	if err := check(os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "licenses:", err)
+		os.Exit(1)
+	}
+}
+
+func check(out io.Writer) error {
+	modules, err := linked()
+	if err != nil {
+		return err
+	}
+	count, bad := map[string]int{}, 0
+	for _, m := range modules {
+		found, err := licences(m.dir)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.path, err)
+		}
+		if len(found) == 0 {
+			bad++
+			fmt.Fprintf(out, "%s %s: no licence was recognised in %s\n", m.path, m.version, m.dir)
+		}
+		for _, id := range found {
+			count[id]++
+			if !slices.Contains(allowed, id) && excused[m.path].licence != id {
+				bad++
+				fmt.Fprintf(out, "%s %s: %s is not among those that may be linked in: %s\n", m.path, m.version, id, strings.Join(allowed, ", "))
+			}
+		}
+	}
+	for path := range excused {
+		if !slices.ContainsFunc(modules, func(m module) bool { return m.path == path }) {
+			bad++
+			fmt.Fprintf(out, "%s is not linked in any more: delete its exception\n", path)
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d findings", bad)
+	}
+	var parts []string
+	for id, n := range count {
+		parts = append(parts, fmt.Sprintf("%s %d", id, n))
+	}
+	slices.Sort(parts)
+	fmt.Fprintf(out, "licenses: %d modules: %s\n", len(modules), strings.Join(parts, ", "))
+	return nil
+}
+
+// module is one that is linked in.
+type module struct{ path, version, dir string }
+
+// linked are the modules of others in our programs, on all systems that they run on.
+func linked() ([]module, error) {
+	var all []module
+	for _, system := range []string{"linux", "darwin", "windows"} {
+		cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Version}}\t{{.Dir}}{{end}}{{end}}", "./cmd/...")
+		cmd.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0")
+		cmd.Stderr = os.Stderr
+		text, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("go list for %s: %w", system, err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if parts := strings.Split(strings.TrimSpace(line), "\t"); len(parts) == 3 {
+				all = append(all, module{parts[0], parts[1], parts[2]})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b module) int { return strings.Compare(a.path, b.path) })
+	return slices.Compact(all), nil
+}
+
+// licences are the identifiers that are recognised in a module's licence files.
+func licences(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, entry := range entries {
+		name := strings.ToUpper(entry.Name())
+		if entry.IsDir() || !strings.HasPrefix(name, "LICEN") && !strings.HasPrefix(name, "COPYING") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		coverage := licensecheck.Scan(text)
+		if coverage.Percent < enough {
+			return nil, fmt.Errorf("of %s only %.0f%% is a licence that is known: read it", entry.Name(), coverage.Percent)
+		}
+		for _, match := range coverage.Match {
+			if !slices.Contains(found, match.ID) {
+				found = append(found, match.ID)
+			}
+		}
+	}
+	return found, nil
+}

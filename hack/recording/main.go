@@ -1,0 +1,76 @@
+// Command recording makes a moving picture (SVG) of what script(1) recorded of a terminal: text, light and dark, a few KiB, and nothing but
+// what was printed. hack/record-demo.sh uses it. (charmbracelet/freeze and its like draw one still; asciinema needs a player.)
+//
+//	go run ./hack/recording -slow 4 TYPESCRIPT TIMING > docs/demo.svg
+//
+// It knows the one escape sequence that the demo prints, bold; record with TERM=dumb.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	slow := flag.Float64("slow", 1, "how many times slower than it was")
+	rows := flag.Int("rows", 34, "rows of the picture")
+	columns := flag.Int("columns", 100, "columns of the terminal")
+	title := flag.String("title", "", "what the picture shows, for those who cannot see it")
+	flag.Parse()
+	if err := run(flag.Args(), *slow, screen{rows: *rows, columns: *columns, title: *title}); err != nil {
+		fmt.Fprintf(os.Stderr, "recording: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(files []string, slow float64, s screen) error {
+	if len(files) != 2 {
+		return errors.New("give the typescript and its timing, as script --log-out and --log-timing wrote them")
+	}
+	typescript, err := os.ReadFile(files[0])
+	if err != nil {
+		return err
+	}
+	timing, err := os.ReadFile(files[1])
+	if err != nil {
+		return err
+	}
+	moments, err := parse(string(typescript), string(timing), slow)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stdout.WriteString(s.draw(moments))
+	return err
+}
+
+// moment is what was printed at once.
+type moment struct {
+	at   time.Duration
+	text string
+}
+
+// parse puts the bytes of a typescript and their times together. Its first line is script's own, and so are those behind the last byte.
+func parse(typescript, timing string, slow float64) ([]moment, error) {
+	_, text, _ := strings.Cut(typescript, "\n")
+	var all []moment
+	at := time.Duration(0)
+	for line := range strings.Lines(timing) {
+		delay, count, _ := strings.Cut(strings.TrimSpace(line), " ")
+		seconds, err1 := strconv.ParseFloat(delay, 64)
+		n, err2 := strconv.Atoi(count)
+		if err := errors.Join(err1, err2); err != nil || n < 0 || n > len(text) {
+			return nil, fmt.Errorf("timing %q does not fit the typescript: %w", strings.TrimSpace(line), err)
+		}
+		if len(all) > 0 { // begin with the first output
+			at += time.Duration(seconds * slow * float64(time.Second))
+		}
+		all = append(all, moment{at, strings.ReplaceAll(text[:n], "\r", "")})
+		text = text[n:]
+	}
+	return all, nil
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// platform is where the program runs.
+type platform struct{ os, arch string }
+
+func (p platform) String() string { return p.os + "/" + p.arch }
+
+var platforms = []platform{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"}}
+
+// choose returns those that a comma-separated list names, and all for an empty one.
+func choose(list string) ([]platform, error) {
+	if list == "" {
+		return platforms, nil
+	}
+	var chosen []platform
+	for _, word := range strings.Split(list, ",") {
+		found := false
+		for _, p := range platforms {
+			if p.String() == word {
+				chosen, found = append(chosen, p), true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("platform %q is not released; these are: %v", word, platforms)
+		}
+	}
+	return chosen, nil
+}
+
+// archive is the name of the platform's archive: krew takes .tar.gz and .zip, and Windows unpacks a .zip by itself.
+func (p platform) archive(version string) string {
+	if p.os == "windows" {
+		return p.base(version) + ".zip"
+	}
+	return p.base(version) + ".tar.gz"
+}
+
+func (p platform) base(version string) string {
+	return strings.Join([]string{program, version, p.os, p.arch}, "_")
+}
+
+// settings are the environment of every build: what a user's own could change in the bytes is set.
+func settings() []string {
+	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false",
+		"GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GODEBUG=", "GOWORK=off")
+}
+
+func (p platform) environment() []string { return append(settings(), "GOOS="+p.os, "GOARCH="+p.arch) }
+
+// build links the program for the platform and returns its file. Go leaves alone what is up to date.
+func (r release) build(ctx context.Context, p platform) (string, error) {
+	file := filepath.Join("bin", "release", p.os+"_"+p.arch, program)
+	if p.os == "windows" {
+		file += ".exe"
+	}
+	args := append([]string{"build"}, strings.Fields(r.flags)...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "-ldflags", r.ldflags, "-o", file, "./cmd/kubectl-gpu_fault")...)
+	cmd.Env = p.environment()
+	if _, err := output(cmd); err != nil {
+		return "", fmt.Errorf("build for %s: %w", p, err)
+	}
+	return file, nil
+}
+
+// helpers builds the node helpers, which the program carries.
+func (r release) helpers(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "helpers")
+	cmd.Env = settings()
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("build the node helpers: %w", err)
+	}
+	return nil
+}

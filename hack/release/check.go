@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/mod/semver"
+)
+
+// trial is what a version has at its end when it is not for users.
+var trial = []string{"-test", "-snapshot"}
+
+func isTrial(version string) bool {
+	for _, suffix := range trial {
+		if strings.HasSuffix(version, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkVersion refuses what krew, which wants a v and all three numbers, or a file's name would not take.
+func checkVersion(version string) error {
+	const example = "give one like v1.2.3, v1.2.3-rc.1 or v0.0.0-test: make release VERSION=v1.2.3"
+	switch {
+	case version == "":
+		return errors.New("which version? " + example)
+	case semver.IsValid("v" + version):
+		return fmt.Errorf("version %s has no v in front: %s", version, example)
+	case !semver.IsValid(version) || semver.Canonical(version) != version:
+		return fmt.Errorf("%q is no semantic version with three numbers and without build metadata: %s", version, example)
+	}
+	return nil
+}
+
+// checkRepository refuses a release of anything but a commit: nobody could build it again. A trial may be of anything.
+func checkRepository(ctx context.Context, version string) error {
+	if isTrial(version) {
+		return nil
+	}
+	changed, err := git(ctx, "status", "--porcelain")
+	if err != nil {
+		return err
+	}
+	if changed != "" {
+		return fmt.Errorf("these files are not committed, so that nobody could build %s again:\n%s\n"+
+			"commit or stash them, or try with a version like %s-test", version, changed, version)
+	}
+	head, err := git(ctx, "rev-parse", "HEAD")
+	if err != nil {
+		return err
+	}
+	tagged, err := git(ctx, "rev-parse", "--verify", "--quiet", "refs/tags/"+version+"^{commit}")
+	if err == nil && tagged != head {
+		return fmt.Errorf("the tag %s is on commit %.12s, and this is %.12s: check the tag out, or take the next version", version, tagged, head)
+	}
+	return nil
+}
+
+func git(ctx context.Context, args ...string) (string, error) {
+	return output(exec.CommandContext(ctx, "git", args...))
+}
+
+// output runs the command and returns its standard output, trimmed at its end; an error has what the command said.
+func output(cmd *exec.Cmd) (string, error) {
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(said.String()))
+	}
+	return strings.TrimRight(string(out), "\n"), nil
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// texts are the archive's files beside the program: our licence, that of the kernel module whose source the program carries, and those of
+// everything that is linked into the program and the node helper, whose authors ask to be named with every copy.
+func (r release) texts(ctx context.Context) ([]file, error) {
+	notices, err := thirdParty(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return []file{
+		{name: "LICENSE", source: "LICENSE", mode: 0o644},
+		{name: "LICENSE-kernel-module", source: "kmod/module/LICENSE", mode: 0o644},
+		{name: "THIRD_PARTY_NOTICES.txt", content: notices, mode: 0o644},
+	}, nil
+}
+
+// linked is a package as `go list -deps` tells of it.
+type linked struct {
+	Dir    string
+	Module *struct {
+		Path, Version, Dir string
+		Main               bool
+	}
+}
+
+// thirdParty returns the licences of all that any platform's program, or the helper inside of it, is linked with.
+func thirdParty(ctx context.Context) ([]byte, error) {
+	goroot, err := output(exec.CommandContext(ctx, "go", "env", "GOROOT"))
+	if err != nil {
+		return nil, err
+	}
+	found := notices{}
+	if err := found.add("Go's standard library", goroot, goroot); err != nil {
+		return nil, err
+	}
+	for _, p := range platforms {
+		mains := []string{"./cmd/kubectl-gpu_fault"}
+		if p.os == "linux" {
+			mains = append(mains, "./cmd/gpu-fault-node")
+		}
+		cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-deps", "-json=Dir,Module"}, mains...)...)
+		cmd.Env = p.environment()
+		out, err := output(cmd)
+		if err != nil {
+			return nil, err
+		}
+		for decoder := json.NewDecoder(strings.NewReader(out)); ; {
+			var pkg linked
+			if err := decoder.Decode(&pkg); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				return nil, fmt.Errorf("output of go list: %w", err)
+			}
+			if m := pkg.Module; m != nil && !m.Main {
+				if err := found.add(m.Path+" "+m.Version, m.Dir, pkg.Dir); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return found.text()
+}
+
+// notices are whose each licence text is, and which modules were seen.
+type notices map[string][]string
+
+var licenceFile = regexp.MustCompile(`(?i)^(un)?(licen[cs]es?|copying|copyright|notice|patents)([.-](txt|md|[a-z0-9-]+))?$`)
+
+// add takes the texts that hold for one package: those in its folder and above, up to its module's. Some modules have code of
+// others in a folder with a licence of its own.
+func (n notices) add(owner, top, dir string) error {
+	for {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if !e.Type().IsRegular() || filepath.Ext(e.Name()) == ".go" || !licenceFile.MatchString(e.Name()) {
+				continue
+			}
+			raw, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			if err != nil {
+				return err
+			}
+			text := strings.TrimSpace(strings.ReplaceAll(string(raw), "\r\n", "\n"))
+			if text != "" && !slices.Contains(n[text], owner) {
+				n[text] = append(n[text], owner)
+			}
+		}
+		if dir == top {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	for _, owners := range n {
+		if slices.Contains(owners, owner) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no licence in its folder: its authors do not allow to pass it on, "+
+		"or licences.go does not know the file's name", owner)
+}
+
+// text is the file: each text once, below the names of those whose it is.
+func (n notices) text() ([]byte, error) {
+	type notice struct {
+		owners []string
+		text   string
+	}
+	var all []notice
+	for text, owners := range n {
+		slices.Sort(owners)
+		all = append(all, notice{owners, text})
+	}
+	slices.SortFunc(all, func(a, b notice) int {
+		return cmp.Or(cmp.Compare(a.owners[0], b.owners[0]), cmp.Compare(a.text, b.text))
+	})
+	var b bytes.Buffer
+	b.WriteString("kubectl-gpu_fault and the node helper that it carries are linked with the following, on some platforms not with all.\n")
+	line := strings.Repeat("-", 80)
+	for _, notice := range all {
+		fmt.Fprintf(&b, "\n%s\n%s\n%s\n\n%s\n", line, strings.Join(notice.owners, "\n"), line, notice.text)
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,68 @@
+package kmod
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// MaxFile is how large a built module may be, in bytes. One with all debug information has 300 KB.
+const MaxFile = 4 << 20
+
+// File is what a built module says about itself.
+type File struct {
+	// Release is the kernel that it is for, as `uname -r` says.
+	Release string
+	// Magic is its vermagic: the release, and what else of the kernel's configuration it depends on.
+	Magic string
+	// Arch is its processor, as Go names it: amd64, arm64.
+	Arch string
+	// Signed is whether there is a signature behind it; whose, and whether a kernel trusts it, is not known.
+	Signed bool
+}
+
+// signature is what ends a signed module (MODULE_SIG_STRING in the kernel's linux/module_signature.h).
+const signature = "~Module signature appended~\n"
+
+// ParseFile reads a built module. Nothing but gpu_fault_xid is taken: what is loaded into a kernel has all power over the machine.
+func ParseFile(raw []byte) (File, error) {
+	if len(raw) > MaxFile {
+		return File{}, fmt.Errorf("it is larger than %d MiB, and so is no %s.ko", MaxFile>>20, Name)
+	}
+	for magic, how := range map[string]string{"\x1f\x8b": "gunzip", "\xfd7zXZ": "unxz", "\x28\xb5\x2f\xfd": "unzstd"} {
+		if bytes.HasPrefix(raw, []byte(magic)) {
+			return File{}, fmt.Errorf("it is compressed: unpack it first, with %s", how)
+		}
+	}
+	f, err := elf.NewFile(bytes.NewReader(raw))
+	if err != nil {
+		return File{}, fmt.Errorf("it is no kernel module: %w", err)
+	}
+	info := f.Section(".modinfo")
+	if f.Type != elf.ET_REL || info == nil || info.Type != elf.SHT_PROGBITS {
+		return File{}, errors.New("it is no kernel module: they are relocatable files with a section .modinfo")
+	}
+	said, err := info.Data()
+	if err != nil {
+		return File{}, fmt.Errorf("its section .modinfo cannot be read: %w", err)
+	}
+	fields := map[string]string{}
+	for field := range strings.SplitSeq(string(said), "\x00") {
+		if key, value, ok := strings.Cut(field, "="); ok {
+			fields[key] = value
+		}
+	}
+	arch := map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}[f.Machine]
+	release, _, _ := strings.Cut(fields["vermagic"], " ")
+	switch {
+	case fields["name"] != Name:
+		return File{}, fmt.Errorf("it is the module %q, not %s", fields["name"], Name)
+	case release == "":
+		return File{}, errors.New("it does not say for which kernel it is (vermagic)")
+	case arch == "":
+		return File{}, fmt.Errorf("it is for %s: there are nodes of amd64 and arm64", f.Machine)
+	}
+	return File{Release: release, Magic: fields["vermagic"], Arch: arch, Signed: bytes.HasSuffix(raw, []byte(signature))}, nil
+}

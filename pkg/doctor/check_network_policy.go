@@ -1,0 +1,223 @@
+package doctor
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+func networkPolicyCheck() Check {
+	return Check{
+		ID: "net.policy", Layer: LayerNetwork, From: []string{"api/pods", "api/networkpolicies", "logs"},
+		Title: "a NetworkPolicy keeps a GPU pod from what it waits for", Needs: []Need{NeedAPI, NeedLogs},
+		Reads: "ends of logs and commands of GPU pods and components that do not get on; NetworkPolicies, Services and pods that they ask for; labels of namespaces",
+		Why: "Two things must come together. The pod fails, or has been in one container for 20 s, and says at the end of its log that somebody does not answer; and the NetworkPolicies, as Kubernetes " +
+			"defines them, deny what it needs: DNS by UDP, or a Service that its log or command names by NAME.NAMESPACE.svc, out of the pod or into the other. The rule that comes nearest is named, with " +
+			"the field that is wrong. That the network plugin enforces policies is taken for granted, but for flannel, which does not. Not known are policies of plugins' own kinds, which may allow more, and " +
+			"destinations outside of the cluster. Rules by addresses apply to pods or not, as plugins like: what hangs on one is unknown.",
+		Explains: []string{
+			"net.dns", "wl.pod-failing", "wl.probe-failing", "wl.idle-holder", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "drv.headers",
+			"drv.build-fail", "obs.*", "gfd.*", "nfd.*",
+		},
+		Doc: "https://kubernetes.io/docs/concepts/services-networking/network-policies/",
+		Sources: []string{
+			"aws/aws-network-policy-agent#230", "kubernetes/website#38267", "projectcalico/calico#8049", "kubernetes/website#8295", "kubernetes/kubernetes#47797",
+			"kubernetes/kubernetes#112467", "seed 001",
+		},
+		Run: checkPolicies,
+	}
+}
+
+// wanted is what a pod asks for: the cluster's DNS server, or a Service.
+type wanted struct {
+	connection
+	dns      bool
+	name     string // for people
+	selector map[string]string
+	port     int32 // of the Service; 0 when that is not known
+}
+
+func checkPolicies(f *Facts, r *Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	pods := f.unreachedPods()
+	if len(pods) == 0 || r.Lacks(f, "api/networkpolicies") || r.Lacks(f, "api/namespaces") {
+		return
+	}
+	for _, u := range pods {
+		f.checkPolicy(r, u)
+	}
+}
+
+// checkPolicy goes the way of the pod's first words: names, then what it asks for, out of here and into there. What is denied first is told.
+func (f *Facts) checkPolicy(r *Result, u unreached) {
+	pod := PodObject(u.pod)
+	dns := f.dnsServer(endOf(u.pod))
+	_, by := f.admits(networkingv1.PolicyTypeEgress, dns.connection)
+	switch ofCluster := u.pod.Spec.DNSPolicy != corev1.DNSDefault && u.pod.Spec.DNSPolicy != corev1.DNSNone; {
+	case u.names && !ofCluster && len(by) > 0:
+		r.Unknown(pod, "it asks another DNS server than the cluster's, and whether NetworkPolicies (%s) let it cannot be told", policyNames(by))
+		return
+	case u.names && ofCluster:
+		f.tellDenied(r, u, dns)
+		return
+	case len(u.asks) > 0 && ofCluster && f.reaches(dns) == never:
+		f.tellDenied(r, u, dns)
+		return
+	}
+	for _, ref := range u.asks {
+		service := f.service(ref)
+		if service == nil {
+			if why := f.Missing("api/services/" + ref.Namespace + "/" + ref.Name); why != "" {
+				r.Unknown(pod, "Service %s/%s: %s", ref.Namespace, ref.Name, why)
+				return
+			}
+			continue // it is not there, or nobody asked for it
+		}
+		ways := f.behind(service, ref, endOf(u.pod))
+		if slices.ContainsFunc(ways, func(w wanted) bool { return f.reaches(w) == surely }) {
+			continue // where no port is named it may be this one; policies mean to deny the others, perhaps
+		}
+		for _, w := range ways {
+			if f.tellDenied(r, u, w) {
+				return
+			}
+		}
+	}
+	if len(by) > 0 && len(u.asks) == 0 {
+		r.Unknown(pod, "NetworkPolicies restrict what it reaches (%s), and neither its log nor its command names a Service: whether they are why it gets no answer cannot be told", policyNames(by))
+		return
+	}
+	r.Pass(pod)
+}
+
+// reaches is whether policies of both ends let a pod reach what it asks for.
+func (f *Facts) reaches(w wanted) answer {
+	out, _ := f.admits(networkingv1.PolicyTypeEgress, w.connection)
+	in, _ := f.admits(networkingv1.PolicyTypeIngress, w.connection)
+	return min(out, in)
+}
+
+// tellDenied is whether there is no need to look further: policies deny it, or it cannot be told.
+func (f *Facts) tellDenied(r *Result, u unreached, w wanted) bool {
+	for _, d := range []networkingv1.PolicyType{networkingv1.PolicyTypeEgress, networkingv1.PolicyTypeIngress} {
+		let, by := f.admits(d, w.connection)
+		switch {
+		case let == surely:
+			continue
+		case let == perhaps:
+			r.Unknown(PodObject(u.pod), "whether NetworkPolicies (%s) let it reach %s depends on the network plugin, or on labels that are not known", policyNames(by), w.name)
+		case f.hasDaemonSet("flannel") && !f.enforcesPolicies():
+			r.Unknown(PodObject(u.pod), "NetworkPolicies (%s) deny it %s, and the network plugin flannel does not enforce them", policyNames(by), w.name)
+		default:
+			r.Add(f.denied(u, w, d, by))
+		}
+		return true
+	}
+	return false
+}
+
+// enforcesPolicies is whether there is a DaemonSet that is known to enforce NetworkPolicies.
+func (f *Facts) enforcesPolicies() bool {
+	return slices.ContainsFunc([]string{"canal", "calico", "cilium", "kube-router", "antrea", "weave", "ovn", "network-policy", "npm", "romana"}, f.hasDaemonSet)
+}
+
+func policyNames(all []*networkingv1.NetworkPolicy) string {
+	names := make([]string, 0, len(all))
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	return clip(joined(names))
+}
+
+// nodeLocalDNS is where a cache on the node answers for the DNS server, where there is one.
+var nodeLocalDNS = netip.MustParseAddr("169.254.20.10")
+
+// dnsServer is the cluster's DNS, asked by UDP, as resolvers do. Where its Service is not in the snapshot, it has the labels that all clusters give it.
+func (f *Facts) dnsServer(from end) wanted {
+	w := wanted{dns: true, name: "the DNS server", port: 53, selector: map[string]string{"k8s-app": "kube-dns"}}
+	w.connection = connection{from: from, to: end{namespace: "kube-system", labels: w.selector, partial: true}, protocol: corev1.ProtocolUDP, port: 53}
+	for _, ref := range dnsServices() {
+		service := f.service(ref)
+		if service == nil {
+			continue
+		}
+		for _, found := range f.behind(service, ref, from) {
+			if found.protocol == corev1.ProtocolUDP {
+				found.dns, found.name = true, w.name
+				found.to.addresses = append(found.to.addresses, nodeLocalDNS)
+				return found
+			}
+		}
+	}
+	return w
+}
+
+// dnsServices are the Services of DNS servers: that of most clusters, and OpenShift's.
+func dnsServices() []ServiceRef {
+	return []ServiceRef{{Namespace: "kube-system", Name: "kube-dns", Port: 53}, {Namespace: "openshift-dns", Name: "dns-default", Port: 53}}
+}
+
+// DNSServices are the Services of a cluster's DNS server, under one of these names.
+func DNSServices() []ServiceRef { return dnsServices() }
+
+func (f *Facts) service(ref ServiceRef) *corev1.Service {
+	for i := range f.Services {
+		if s := &f.Services[i]; s.Namespace == ref.Namespace && s.Name == ref.Name {
+			return s
+		}
+	}
+	return nil
+}
+
+// behind are the connections that a Service leads to: of each of its ports that is meant, to one of its pods, which are all alike. None where it
+// selects no pods, and where the pods' port cannot be told.
+func (f *Facts) behind(service *corev1.Service, ref ServiceRef, from end) []wanted {
+	if len(service.Spec.Selector) == 0 {
+		return nil
+	}
+	to := end{namespace: service.Namespace, labels: service.Spec.Selector, partial: true}
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if pod.Namespace == service.Namespace && !Ended(pod) && pod.DeletionTimestamp == nil && picks(&metav1.LabelSelector{MatchLabels: service.Spec.Selector}, pod.Labels, false) == surely {
+			to = endOf(pod)
+			break
+		}
+	}
+	for _, ip := range service.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(ip); err == nil && len(to.addresses) > 0 {
+			to.addresses = append(to.addresses, a)
+		}
+	}
+	var all []wanted
+	for _, p := range service.Spec.Ports {
+		if ref.Port != 0 && p.Port != ref.Port {
+			continue
+		}
+		w := wanted{name: "Service " + service.Namespace + "/" + service.Name, selector: service.Spec.Selector, port: p.Port}
+		w.connection = connection{from: from, to: to, protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), port: targetPort(p, to)}
+		if w.connection.port != 0 {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// targetPort is the pods' port that a Service's leads to; 0 when its name is not among theirs.
+func targetPort(p corev1.ServicePort, to end) int32 {
+	if p.TargetPort.Type == intstr.Int {
+		return cmp.Or(p.TargetPort.IntVal, p.Port)
+	}
+	for _, of := range to.ports {
+		if of.Name == p.TargetPort.StrVal {
+			return of.ContainerPort
+		}
+	}
+	return 0
+}

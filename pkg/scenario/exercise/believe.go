@@ -1,0 +1,74 @@
+package exercise
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// What an exercise's Secrets say is done with the trainer's rights: grade runs the scenario's checks, commands in pods among them, and end with
+// Restore writes what a snapshot says and deletes what it lacks. Who may write Secrets in the ledger's namespace, and nothing else, must not
+// choose that for the trainer. So the run's record, which is no Secret, has the hashes of what never changes: these are its seals.
+
+// The names of the seals, besides those of the snapshots.
+const (
+	sealExercise = "exercise" // what belongs to it
+	sealScenario = "scenario"
+)
+
+// sealOf is the hash of something that lies in one or more parts.
+func sealOf(parts ...[]byte) string {
+	sum := sha256.New()
+	for _, part := range parts {
+		fmt.Fprintf(sum, "%d ", len(part))
+		sum.Write(part)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// seal is the hash of what says of an exercise which objects are its own. It stays the same from the start to the end.
+func (e *Exercise) seal() string {
+	account := e.Account
+	fixed, err := json.Marshal([]any{e.ID, e.Namespaces, e.Owned, e.Nodes, account.ID, account.Namespace, account.Name, e.Probe})
+	if err != nil {
+		return err.Error() // cannot be, of texts
+	}
+	return sealOf(fixed)
+}
+
+// write puts seals into the run's record, in the step that made what they are of.
+func (s *start) write(ctx context.Context, r fault.Recorder, seals map[string]string) error {
+	data, err := json.Marshal(seals)
+	if err != nil {
+		return err
+	}
+	return r.Save(ctx, func(step *ledger.Step) { step.Undo.Data = data })
+}
+
+// believe refuses an exercise of which something is not as the run's record has it: what was read of it is to be named.
+func (l *Lab) believe(ctx context.Context, e *Exercise, names ...string) error {
+	run, err := l.Session.Ledger.Get(ctx, e.ID)
+	if err != nil {
+		return fmt.Errorf("the run of exercise %s, which tells its record from a forged one: %w", e.ID, err)
+	}
+	written := map[string]string{}
+	for _, step := range run.Steps {
+		var seals map[string]string
+		if step.Undo.Kind == UndoKind && json.Unmarshal(step.Undo.Data, &seals) == nil {
+			maps.Copy(written, seals)
+		}
+	}
+	for _, name := range names {
+		if written[name] == "" || written[name] != e.seals[name] {
+			return fmt.Errorf("the record of exercise %s is not believed: its %s is not what the run has written down, so somebody has changed the "+
+				"Secrets in namespace %s; see who may write there, and end it without --restore", e.ID, name, l.LedgerNamespace)
+		}
+	}
+	return nil
+}

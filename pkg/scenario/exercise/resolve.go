@@ -1,0 +1,113 @@
+package exercise
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// mostNodes is on how many nodes GPUs are simulated, if the scenario does not say that it needs more.
+const mostNodes = 2
+
+// Resolve is a scenario as it is played for a seed and the cluster as it is now, or as it will be once the lab's GPUs are advertised.
+func (l *Lab) Resolve(ctx context.Context, s *scenario.Scenario, seed int64, given map[string]string) (*scenario.Resolved, error) {
+	if l.Workload != "" {
+		if err := s.OnWorkload(); err != nil {
+			return nil, err
+		}
+	}
+	facts, err := l.facts(ctx, s)
+	if err == nil && l.Workload != "" {
+		facts.Workload, err = l.workload(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.Resolve(seed, given, facts)
+	if err != nil { // expressions fail that name nodes which are not there: what the cluster lacks says more
+		return nil, cmp.Or(enoughGPUs(s.Requires, facts), err)
+	}
+	return r, nil
+}
+
+// facts are what the cluster is like, or will be once it has the lab's GPUs.
+func (l *Lab) facts(ctx context.Context, s *scenario.Scenario) (scenario.Facts, error) {
+	if l.SimulateGPUs == 0 {
+		return scenario.GatherFacts(ctx, l.Client)
+	}
+	if s.Requires.Toolkit {
+		return scenario.Facts{}, fmt.Errorf("scenario %s is about NVIDIA's container runtime on the nodes, and simulated GPUs have none: "+
+			"leave --simulate-gpus out, on a cluster with the container toolkit; with simulated GPUs there are %s", s.Metadata.Name, simulatable())
+	}
+	return scenario.SimulateGPUs(ctx, l.Client, l.SimulateGPUs, max(mostNodes, s.Requires.Nodes))
+}
+
+// workload reads the trainer's Deployment, unless it is in a namespace where nothing may be broken.
+func (l *Lab) workload(ctx context.Context) (*scenario.WorkloadFacts, error) {
+	_, name, _ := strings.Cut(l.Workload, "/")
+	named := objects.Object{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment", Namespace: l.WorkloadNamespace, Name: name}
+	if err := named.MayTouch(l.LedgerNamespace); err != nil {
+		return nil, err
+	}
+	return scenario.FindWorkload(ctx, l.Client, l.WorkloadNamespace, l.Workload)
+}
+
+// simulatable names the scenarios that can do with simulated GPUs.
+func simulatable() string {
+	all, err := scenario.Builtin()
+	if err != nil { // they are tested
+		return "the others"
+	}
+	var names []string
+	for _, s := range all {
+		if !s.Requires.Toolkit {
+			names = append(names, s.Metadata.Name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// simulate advertises GPUs on nodes that have none, by a patch of their status: kubelets keep extended resources that they do not know
+// (https://kubernetes.io/docs/tasks/administer-cluster/extended-resource-node/), also when they are started anew; seen with 1.36.3. The labels
+// come first and go last: GPUs are never there without the one that says what they are.
+func (s *start) simulate() error {
+	sim := s.r.Facts.Simulation
+	if sim == nil {
+		return nil
+	}
+	labels, count := map[string]any{}, map[string]any{scenario.GPUResource: strconv.Itoa(sim.GPUs)}
+	for name, value := range sim.Labels() {
+		labels[name] = value
+	}
+	for _, node := range sim.Nodes {
+		for _, patching := range []*objects.Patching{
+			{Merge: map[string]any{"metadata": map[string]any{"labels": labels}}},
+			{Subresource: "status", Merge: map[string]any{"status": map[string]any{"capacity": count, "allocatable": count}}},
+		} {
+			action := fmt.Sprintf("advertise %d simulated GPUs on node %s", sim.GPUs, node)
+			if patching.Subresource == "" {
+				action = "label node " + node + " as one of simulated GPUs"
+			}
+			patching.Dynamic, patching.Mapper, patching.LedgerNamespace = s.lab.Dynamic, s.lab.Mapper, s.lab.LedgerNamespace
+			patching.APIVersion, patching.Kind, patching.Name = "v1", kindNode, node
+			if s.lab.fake.step != nil {
+				s.add(nil, s.lab.fake.step(action, scenario.Step{}))
+				continue
+			}
+			needs, err := patching.Permissions()
+			if err != nil {
+				return err
+			}
+			change := patching.Change(action)
+			change.Harmless = true
+			s.add(needs, change)
+			s.plan.Checks = append(s.plan.Checks, patching.Check)
+		}
+	}
+	return nil
+}

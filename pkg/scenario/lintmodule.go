@@ -1,0 +1,82 @@
+package scenario
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
+)
+
+// module is whether what concerns the Terraform module is there as a whole, or not at all.
+func (l *linter) module() {
+	t := l.root.get("terraform")
+	switch said := l.root.find("public").get("terraform"); {
+	case t != nil && said == nil:
+		l.wrong(l.root.find("public"), "public.terraform", "is missing: the candidate has to know what the module manages")
+	case t == nil && said != nil:
+		l.wrong(said, "public.terraform", "there is no module: terraform is missing")
+	}
+	if t != nil {
+		return
+	}
+	sealed := l.root.find("sealed")
+	for part, attempts := range map[string][]Attempt{"solutions": l.s.Sealed.Solutions, "wrongFixes": l.s.Sealed.WrongFixes} {
+		for i, a := range attempts {
+			if a.Terraform {
+				l.wrong(item(sealed.find(part), i), fmt.Sprintf("sealed.%s[%d].terraform", part, i), "there is no module: terraform is missing")
+			}
+		}
+	}
+}
+
+// modulePlayed is whether the module can be written, before and after each attempt in it, and is what grading will take.
+func (l *linter) modulePlayed(r *Resolved) {
+	at := r.source.root.find("terraform")
+	began, err := r.Module()
+	if err != nil {
+		l.wrong(at, "terraform", "%v", err)
+		return
+	}
+	if began == nil {
+		return
+	}
+	files, err := began.Write()
+	if err != nil {
+		l.wrong(at, "terraform", "%v", err)
+		return
+	}
+	for name, text := range files {
+		for _, s := range secretWords(r) {
+			if contains(string(text), s) {
+				l.wrong(at, "terraform", "%s of the module says %q, which is of the answer", name, s)
+			}
+		}
+	}
+	solved := false
+	for part, attempts := range map[string][]Attempt{"solutions": r.Sealed.Solutions, "wrongFixes": r.Sealed.WrongFixes} {
+		for i, a := range attempts {
+			if !a.Terraform {
+				continue
+			}
+			solved = solved || part == "solutions"
+			if err := r.handsIn(began.Module, a); err != nil {
+				l.wrong(item(r.source.root.find("sealed", part), i), fmt.Sprintf("sealed.%s[%d]", part, i), "%v", err)
+			}
+		}
+	}
+	if !solved {
+		l.wrong(at, "sealed.solutions", "none is in the Terraform module when %s", describe(r.Drawn))
+	}
+}
+
+// handsIn is whether a module after an attempt may be handed in.
+func (r *Resolved) handsIn(began terraform.Module, a Attempt) error {
+	after, err := r.ModuleAfter(a)
+	if err != nil {
+		return err
+	}
+	if _, err := after.Write(); err != nil {
+		return err
+	}
+	return after.Within(began, slices.Clone(r.Public.Access.Namespaces))
+}

@@ -1,0 +1,200 @@
+package terraform
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+)
+
+// Bounds of what is evaluated. Each step multiplies what is within them by little, so that no text takes the machine of who grades it.
+const (
+	maxItems   = 100      // of a list or map, of resources, and of what count and for_each make
+	maxString  = 16 << 10 // of the texts in a value together, in bytes
+	maxValues  = 5000     // in a value
+	maxNesting = 40       // brackets within brackets
+	maxParts   = 30       // of a text with ${}
+	maxSteps   = 20_000   // of all for expressions together
+	maxLooped  = 4 << 20  // texts that all for expressions together work with, in bytes
+)
+
+// bounded refuses a text that is nested too deep to be parsed with ease.
+func (r *reader) bounded(name string, text []byte) bool {
+	tokens, found := hclsyntax.LexConfig(text, name, hcl.InitialPos)
+	if found.HasErrors() {
+		r.diagnosed(found)
+		return false
+	}
+	depth, signs := 0, 0
+	for _, token := range tokens {
+		switch token.Type {
+		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl, hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc:
+			depth++
+		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenTemplateSeqEnd, hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc:
+			depth--
+		case hclsyntax.TokenBang, hclsyntax.TokenMinus, hclsyntax.TokenQuestion:
+			signs++
+		case hclsyntax.TokenNewline:
+			signs = 0
+		}
+		if depth > maxNesting || signs > maxNesting {
+			r.at(token.Range, "nested more than %d deep", maxNesting)
+			return false
+		}
+	}
+	return true
+}
+
+// bounds refuses expressions whose values may be far larger than their text, and counts what others do.
+func (r *reader) bounds(body *hclsyntax.Body) { _ = hclsyntax.Walk(body, bounds{r}) }
+
+type bounds struct{ *reader }
+
+// Enter implements hclsyntax.Walker.
+func (b bounds) Enter(node hclsyntax.Node) hcl.Diagnostics {
+	if m, is := node.(metered); is {
+		node = m.Expression
+	}
+	switch e := node.(type) {
+	case *hclsyntax.ForExpr:
+		e.ValExpr = metered{e.ValExpr, b.reader, e.ValExpr.Variables()}
+	case *hclsyntax.TupleConsExpr:
+		b.most(len(e.Exprs), maxItems, "elements", e.Range())
+	case *hclsyntax.ObjectConsExpr:
+		b.most(len(e.Items), maxItems, "elements", e.Range())
+	case *hclsyntax.FunctionCallExpr:
+		b.most(len(e.Args), maxItems, "arguments", e.Range())
+	case *hclsyntax.TemplateExpr:
+		b.most(len(e.Parts), maxParts, "parts", e.Range())
+	}
+	return nil
+}
+
+// Exit implements hclsyntax.Walker.
+func (bounds) Exit(hclsyntax.Node) hcl.Diagnostics { return nil }
+
+// metered is what a for expression evaluates again and again: not for ever.
+type metered struct {
+	hclsyntax.Expression
+	reader *reader
+	refers []hcl.Traversal
+}
+
+// Value implements hcl.Expression.
+func (m metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	if m.reader.steps++; m.reader.steps > maxSteps || m.reader.made > maxLooped {
+		place := m.Range()
+		return cty.DynamicVal, hcl.Diagnostics{{
+			Severity: hcl.DiagError, Summary: "for makes too much", Subject: &place,
+			Detail: fmt.Sprintf("All of them together may go round %d times, and work with texts of %d MiB.", maxSteps, maxLooped>>20),
+		}}
+	}
+	for _, t := range m.refers { // what it works with, whatever comes out
+		if value, found := t.TraverseAbs(ctx); !found.HasErrors() {
+			m.reader.made += texted(value)
+		}
+	}
+	value, found := m.Expression.Value(ctx)
+	if found.HasErrors() { // the next round would have the same
+		m.reader.steps = maxSteps
+	}
+	return value, found
+}
+
+// texted is how long the texts in a value are together, in bytes.
+func texted(value cty.Value) (length int) {
+	_ = cty.Walk(value, func(_ cty.Path, v cty.Value) (bool, error) {
+		if !v.IsNull() && v.IsKnown() && v.Type() == cty.String {
+			length += len(v.AsString())
+		}
+		return true, nil
+	})
+	return length
+}
+
+func (b bounds) most(n, most int, what string, place hcl.Range) {
+	if n > most {
+		b.at(place, "has %d %s: %d at most", n, what, most)
+	}
+}
+
+// small is whether a value is one that a lab may have; what is not is told.
+func (r *reader) small(value cty.Value, place hcl.Range, address string) bool {
+	if err := size(value); err != nil {
+		r.at(place, "%s: %v", address, err)
+		return false
+	}
+	return true
+}
+
+// size refuses a value that is too large.
+func size(value cty.Value) error {
+	values, length := 0, 0
+	return cty.Walk(value, func(_ cty.Path, v cty.Value) (bool, error) {
+		if values++; values > maxValues {
+			return false, fmt.Errorf("has more than %d values", maxValues)
+		}
+		if v.IsNull() || !v.IsKnown() {
+			return false, nil
+		}
+		if v.Type() == cty.String {
+			if length += len(v.AsString()); length > maxString {
+				return false, fmt.Errorf("has texts of more than %d KiB", maxString>>10)
+			}
+		}
+		if v.CanIterateElements() && v.LengthInt() > maxItems {
+			return false, fmt.Errorf("has a list or map of %d: %d at most", v.LengthInt(), maxItems)
+		}
+		return true, nil
+	})
+}
+
+// wide are verbs of format that fill a text up.
+var wide = regexp.MustCompile(`%[^a-zA-Z%]*[0-9]{4}`)
+
+// swells refuses arguments whose result would be far larger than they are.
+func swells(name string, args []cty.Value) error {
+	var words []string
+	for _, arg := range args {
+		if arg.Type() == cty.String && arg.IsWhollyKnown() && !arg.IsNull() {
+			words = append(words, arg.AsString())
+		}
+	}
+	switch {
+	case (name == "format" || name == "formatlist") && len(words) > 0 && wide.MatchString(words[0]):
+		return function.NewArgErrorf(0, "is wider than 999")
+	case name == "replace" && len(words) == 3 && strings.Count(words[0], words[1])*len(words[2]) > maxString:
+		return function.NewArgErrorf(2, "makes a text of more than %d KiB", maxString>>10)
+	}
+	return nil
+}
+
+// limited is a function whose arguments and result are bounded. uses hears how long the texts are that it gets.
+func limited(name string, f function.Function, uses func(bytes int)) function.Function {
+	return function.New(&function.Spec{
+		VarParam: f.VarParam(), Params: f.Params(),
+		Type: func(args []cty.Value) (cty.Type, error) {
+			for i, arg := range args {
+				uses(texted(arg))
+				if err := size(arg); err != nil {
+					return cty.NilType, function.NewArgError(i, err)
+				}
+			}
+			if err := swells(name, args); err != nil {
+				return cty.NilType, err
+			}
+			return f.ReturnTypeForValues(args)
+		},
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			value, err := f.Call(args)
+			if err != nil {
+				return cty.NilVal, err
+			}
+			return value, size(value)
+		},
+	})
+}

@@ -1,0 +1,84 @@
+// Package image is `kubectl gpu-fault image`: the debug pod's image with the node helper inside, made without Docker.
+package image
+
+import (
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/image"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// NewCommand returns `image`.
+func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Make the debug pod's image, for registries of your own and air-gapped sites",
+		Long: `Make the debug pod's image with the node helper inside, and push it to a registry or save it to a file. No Docker is needed.
+
+Without it, the helper is streamed into a stock image at each use. With it (--image, or KUBECTL_GPU_FAULT_IMAGE), nothing is
+streamed, and nodes pull from where you allow it only. The image is nothing but the helper, for linux/amd64 and linux/arm64:
+no shell, no files of others.
+
+The same build of the plugin makes the same image, with the same digest, and knows it by that or by its tag, gpu-fault- and the
+digest's first digits. Another build has another helper, and so another image: make it anew after an upgrade.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage.UnknownCommand(cmd, args[:1])
+			}
+			return cmd.Help()
+		},
+		Example: `  # Push it to your registry, and use it
+  kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node
+  export KUBECTL_GPU_FAULT_IMAGE=registry.example.com/tools/gpu-fault-node:gpu-fault-0123456789ab`,
+	}
+	cmd.AddCommand(newBuildCommand(streams), newPushCommand(streams), newSaveCommand(streams))
+	return cmd
+}
+
+func newImage() (*image.Image, error) {
+	architectures := helper.Architectures()
+	if len(architectures) == 0 { // then that says what to do
+		_, err := helper.For("amd64")
+		return nil, err
+	}
+	return image.New(helper.For, architectures)
+}
+
+// report is what the commands print.
+type report struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	// Image is what --image takes: with the digest, where that is kept.
+	Image     string           `json:"image,omitempty"`
+	Digest    string           `json:"digest"`
+	Tag       string           `json:"tag"`
+	Platforms []image.Platform `json:"platforms"`
+}
+
+func reportOf(img *image.Image, name, tag string) report {
+	return report{
+		APIVersion: ledger.APIVersion, Kind: "DebugImage",
+		Image: name, Digest: img.Digest.String(), Tag: tag, Platforms: img.Platforms,
+	}
+}
+
+func (r report) table(format printer.Format) *printer.Table {
+	table := &printer.Table{Header: []string{"PLATFORM", "DIGEST", "SIZE"}, NoHeader: format.NoHeader}
+	for _, p := range r.Platforms {
+		table.Add(p.Name, p.Digest, megabytes(p.Size))
+	}
+	table.Add("all", r.Digest, megabytes(r.bytes()))
+	return table
+}
+
+func (r report) bytes() (sum int64) {
+	for _, p := range r.Platforms {
+		sum += p.Size
+	}
+	return sum
+}

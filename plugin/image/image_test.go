@@ -1,0 +1,206 @@
+package image
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
+)
+
+func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, talk bytes.Buffer
+	cmd := NewCommand(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &talk})
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetOut(&out)
+	cmd.SetErr(&talk)
+	cmd.SetArgs(args)
+	err = cmd.ExecuteContext(t.Context())
+	return out.String(), talk.String(), err
+}
+
+// needsHelpers skips where `make build` has not run.
+func needsHelpers(t *testing.T) {
+	t.Helper()
+	if len(helper.Architectures()) == 0 {
+		t.Skip("no helper was built: make build")
+	}
+}
+
+// Each is refused before anything was written or sent, and says what to do.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	needsHelpers(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"foo":                            `there is no command "foo"`,
+		"build a b":                      "takes one folder and no more",
+		"build " + dir:                   "is not empty: remove it, or choose another",
+		"build " + file:                  "cannot be the folder to write to",
+		"push":                           "needs one repository, as in:",
+		"push node":                      `"node" names no registry, as in: registry.example.com/tools/node`,
+		"push a.example/n@sha256:00":     "leave it off",
+		"push https://a.example/n":       "is an address",
+		"push A.example/N":               "no name of an image",
+		"push a.example/n --timeout 0s":  "--timeout 0s: give more than 0s",
+		"push a.example/n -o foo":        "foo",
+		"save":                           "needs one name",
+		"save n":                         "say where to save it: -o FILE",
+		"save n -o " + dir:               "is a folder: name a file in it",
+		"save n -o " + file:              "exists: give --force to replace it",
+		"save n -o " + file + "/x":       "save to",
+		"save n -o " + dir + "/no/x":     "save to",
+		"save n -o x --format tar":       "--format=tar: choose oci or docker",
+		"save n -o x --format docker":    "say which, with --platform linux/amd64",
+		"save n -o x --platform l/amd64": "leave --platform off",
+		"save n -o x --format docker --platform linux/s390x":     `--platform: the image is not made for platform "linux/s390x"; there are: linux/amd64`,
+		"save n:mine -o x --format docker --platform linux/s390": "leave the tag off",
+		"save N -o x": "no name of an image",
+	} {
+		stdout, _, err := execute(t, strings.Fields(line)...)
+		if err == nil || !strings.Contains(err.Error(), want) || stdout != "" {
+			t.Errorf("%s: error %v, wanted %q; stdout %q", line, err, want, stdout)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left: %v %v", left, err)
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != "mine" {
+		t.Errorf("the file was changed: %q %v", got, err)
+	}
+	if _, err := os.Stat("x"); err == nil {
+		t.Error("a file was written")
+	}
+}
+
+// stdout is what --image takes, and nothing else.
+func TestPush(t *testing.T) {
+	t.Parallel()
+	needsHelpers(t)
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	repository := strings.TrimPrefix(server.URL, "http://") + "/tools/node"
+	built, _, err := execute(t, "build", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want report
+	if err := json.Unmarshal([]byte(built), &want); err != nil || want.Kind != "DebugImage" || len(want.Platforms) != 2 {
+		t.Fatalf("%s %v", built, err)
+	}
+	pushed, talk, err := execute(t, "push", repository)
+	if err != nil || pushed != repository+":"+want.Tag+"@"+want.Digest+"\n" || !strings.Contains(talk, "for linux/arm64") {
+		t.Errorf("stdout %q, stderr %q, %v", pushed, talk, err)
+	}
+	again, _, err := execute(t, "push", repository+":prod", "-o", "name")
+	if err != nil || again != repository+":prod@"+want.Digest+"\n" {
+		t.Errorf("stdout %q, %v", again, err)
+	}
+}
+
+// guarded is a registry as most are: it takes a token, which another address gives to who is logged in there.
+// https://distribution.github.io/distribution/spec/auth/token/
+func guarded(t *testing.T, user, password string) (host string) {
+	t.Helper()
+	open := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	var server *httptest.Server
+	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, secret, _ := r.BasicAuth()
+		switch {
+		case r.URL.Path == "/token" && name == user && secret == password:
+			_, _ = io.WriteString(w, `{"token":"for-`+user+`"}`)
+		case r.URL.Path != "/token" && r.Header.Get("Authorization") == "Bearer for-"+user:
+			open.ServeHTTP(w, r)
+		default:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+server.URL+`/token",service="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
+// The credentials are those of `docker login`. Without them, and with wrong ones, it says how to get some.
+func TestPushWithCredentials(t *testing.T) {
+	needsHelpers(t)
+	host := guarded(t, "alice", "secret")
+	for name, test := range map[string]struct{ login, want string }{
+		"logged in":      {"alice:secret", ""},
+		"wrong password": {"alice:wrong", "docker login " + host},
+		"nobody":         {"", "docker login " + host},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("DOCKER_CONFIG", dir)
+			t.Setenv("REGISTRY_AUTH_FILE", filepath.Join(dir, "none"))
+			t.Setenv("XDG_RUNTIME_DIR", dir)
+			auths := map[string]any{}
+			if test.login != "" {
+				auths[host] = map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte(test.login))}
+			}
+			config, err := json.Marshal(map[string]any{"auths": auths})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			pushed, _, err := execute(t, "push", host+"/tools/node")
+			if test.want == "" && (err != nil || !strings.HasPrefix(pushed, host+"/tools/node:")) {
+				t.Errorf("stdout %q, %v", pushed, err)
+			}
+			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || pushed != "" || strings.Contains(err.Error(), "wrong")) {
+				t.Errorf("error %v, wanted %q; stdout %q", err, test.want, pushed)
+			}
+		})
+	}
+}
+
+func TestSave(t *testing.T) {
+	t.Parallel()
+	needsHelpers(t)
+	file := filepath.Join(t.TempDir(), "image.tar")
+	named, talk, err := execute(t, "save", "node", "-o", file)
+	if err != nil || !strings.HasPrefix(named, "docker.io/library/node:gpu-fault-") || !strings.Contains(talk, "ctr -n k8s.io images import") {
+		t.Fatalf("stdout %q, stderr %q, %v", named, talk, err)
+	}
+	saved, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamed, _, err := execute(t, "save", "node", "-o", "-")
+	if err != nil || streamed != string(saved) {
+		t.Errorf("standard output has %d bytes, the file %d (%v)", len(streamed), len(saved), err)
+	}
+	pinned, _, err := execute(t, "save", "example.com/node:prod", "-o", file, "--force")
+	if err != nil || !strings.HasPrefix(pinned, "example.com/node@sha256:") {
+		t.Errorf("with a tag of one's own: %q %v", pinned, err)
+	}
+	docker, _, err := execute(t, "save", "node", "-o", file, "--force", "--format", "docker", "--platform", "linux/arm64")
+	if err != nil || docker != named {
+		t.Errorf("docker archive: %q %v", docker, err)
+	}
+	folder := filepath.Join(t.TempDir(), "layout")
+	if _, _, err := execute(t, "build", folder); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(folder, "oci-layout")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,73 @@
+package rbac
+
+import (
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
+)
+
+// Feature is something that a user can be allowed.
+type Feature struct {
+	Name string
+	// Allows says what whoever has the roles can do.
+	Allows string
+	// Permissions are the rules of the roles. The commands ask the API server about the same ones before they change anything: nobody writes
+	// them down a second time.
+	Permissions func(Scope) ([]fault.Permission, error)
+}
+
+// Scope is where a feature is allowed.
+type Scope struct {
+	// Ledger is the namespace of records, locks and debug pods.
+	Ledger string
+	// Workloads is the namespace whose workloads are meant; empty is all.
+	Workloads string
+	// APIOnly leaves out of doctor the pods that read nodes.
+	APIOnly bool
+}
+
+// Features is the table of all that can be allowed.
+func Features() []Feature {
+	return []Feature{
+		{"xid", "write XIDs into kernel logs, by privileged pods: root on every node", func(s Scope) ([]fault.Permission, error) {
+			return fault.Permissions(fault.BasePermissions(s.Ledger), xid.Permissions(s.Ledger), podsOf(s)), nil
+		}},
+		{"runtime", "break and show containerd's configuration, by privileged pods: root on every node", func(s Scope) ([]fault.Permission, error) {
+			return fault.Permissions(fault.BasePermissions(s.Ledger), runtime.Permissions(s.Ledger), podsOf(s)), nil
+		}},
+		{"cuda", "make CUDA calls of workloads fail: change them, and exec into their pods", func(s Scope) ([]fault.Permission, error) {
+			return fault.Permissions(fault.BasePermissions(s.Ledger), cuda.Permissions(s.Workloads)), nil
+		}},
+		{"scenario", "play the scenarios: nearly an administrator, root on every node", func(s Scope) ([]fault.Permission, error) {
+			return scenario.Permissions(s.Ledger)
+		}},
+		{"doctor", "read the cluster, but no secrets, and nodes by privileged pods: root on every node", func(s Scope) ([]fault.Permission, error) {
+			return doctor.Permissions(s.Ledger, s.APIOnly), nil
+		}},
+		{"fix", "doctor --fix, beyond doctor: restart device plugins, create RuntimeClasses", func(s Scope) ([]fault.Permission, error) {
+			return fault.Permissions(fault.BasePermissions(s.Ledger), mend.AllPermissions()), nil
+		}},
+		{"list", "read the ledger: what is broken, by whom, until when", func(s Scope) ([]fault.Permission, error) {
+			return fault.ReadPermissions(s.Ledger), nil
+		}},
+		{"revert", "close anybody's runs; what a fault changed is undone with its feature besides", func(s Scope) ([]fault.Permission, error) {
+			return fault.RevertPermissions(s.Ledger), nil
+		}},
+		{"leftovers", "look for leftovers; --nodes takes the rights of xid too, --clean an administrator", func(Scope) ([]fault.Permission, error) {
+			return leftover.Permissions(), nil
+		}},
+	}
+}
+
+// podsOf is what --pod needs in the namespace of -n.
+func podsOf(s Scope) []fault.Permission {
+	if s.Workloads == "" {
+		return nil
+	}
+	return []fault.Permission{{Verb: "get", Resource: "pods", Namespace: s.Workloads}}
+}

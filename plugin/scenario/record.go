@@ -1,0 +1,187 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/access"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// recording is a command line of `scenario record`.
+type recording struct {
+	common
+	kubeconfig string
+	transcript string
+	every      time.Duration // how often it asks whether the candidate's token is still good
+	format     printer.Format
+}
+
+func (c *common) newRecordCommand() *cobra.Command {
+	r := &recording{common: *c, every: 15 * time.Second}
+	cmd := &cobra.Command{
+		Use:   "record --kubeconfig CANDIDATE --kubeconfig-out FILE --transcript FILE",
+		Short: "Write down what a candidate asks the API server: verb, object, time; for the interviewer's report",
+		Long: `Stand between the candidate's kubectl and the API server, and write down each request: verb, object, time and answer. Never what is in an object,
+a token, or what goes through a terminal; what looks like a credential in a command is taken out.
+
+It runs on the machine that the candidate works on, with the candidate's kubeconfig, until Ctrl-C, or until the time is over or the exercise
+ended. The candidate works with the kubeconfig that it writes, which is of no use elsewhere nor afterwards. What it knows is only what is asked:
+it reads no answer of the scenario, and what it prints at the end tells none.
+
+The transcript is added to when it exists already and is this candidate's. It gives no points and takes none: who has the candidate's own
+kubeconfig may go around it. scenario grade --transcript shows it to the interviewer.`,
+		Example: `  kubectl gpu-fault scenario record --kubeconfig candidate.kubeconfig \
+      --kubeconfig-out recorded.kubeconfig --transcript anna.jsonl
+
+  # The interviewer, with that file
+  kubectl gpu-fault scenario grade --transcript anna.jsonl --html report.html`,
+		Args: usage.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := r.validate(); err != nil {
+				return err
+			}
+			return r.run(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&r.kubeconfig, "kubeconfig-out", "", "File for the kubeconfig that the candidate uses meanwhile; it must not exist, and is removed at the end")
+	cmd.Flags().StringVar(&r.transcript, "transcript", "", "File for the transcript: JSON lines, which nobody else may read")
+	r.format.AddFlags(cmd)
+	return cmd
+}
+
+// validate checks everything that needs no cluster.
+func (r *recording) validate() error {
+	switch {
+	case r.kubeconfig == "":
+		return errors.New("give --kubeconfig-out FILE: what the candidate uses meanwhile")
+	case r.transcript == "":
+		return errors.New("give --transcript FILE: where to write what is asked")
+	}
+	if err := mustBeNew(r.kubeconfig); err != nil {
+		return err
+	}
+	return r.format.Validate()
+}
+
+func (r *recording) run(ctx context.Context) error {
+	cluster, err := r.connection.Cluster()
+	if err != nil {
+		return err
+	}
+	user, err := whoami(ctx, cluster)
+	if err != nil {
+		return kube.Explain(err)
+	}
+	if !access.IsUser(user) {
+		return fmt.Errorf("this kubeconfig is of %s and not of a candidate, and whoever used the recorded one could do all that it can: give --kubeconfig FILE, "+
+			"which scenario start --kubeconfig-out wrote", user)
+	}
+	now, note := exercise.ServerClock(ctx, cluster.Config)
+	if note != "" {
+		printer.Talk(r.streams.ErrOut, "%s", note)
+	}
+	file, err := recorder.Open(r.transcript, user, now())
+	if err != nil {
+		return fmt.Errorf("--transcript: %w", err)
+	}
+	proxy, err := recorder.Start(ctx, cluster.Config, cluster.Namespace, file, now)
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	if err := writeNew(r.kubeconfig, proxy.Kubeconfig); err != nil {
+		return errors.Join(fmt.Errorf("--kubeconfig-out: %w", err), proxy.Stop(), file.Close())
+	}
+	printer.Talk(r.streams.ErrOut, "Recording into %s until Ctrl-C. The candidate begins with: export KUBECONFIG=%s", r.transcript, r.kubeconfig)
+	r.watch(ctx, cluster, proxy, file)
+	if err := errors.Join(proxy.Stop(), file.Close(), os.Remove(r.kubeconfig)); err != nil {
+		return fmt.Errorf("recording ended before its time: %w", err)
+	}
+	return r.print()
+}
+
+// watch tells how many requests there are, and returns when recording is over.
+func (r *recording) watch(ctx context.Context, cluster *kube.Cluster, proxy *recorder.Recording, file *recorder.File) {
+	report := progress.New(r.streams.ErrOut)
+	tick := time.NewTicker(r.every)
+	defer tick.Stop()
+	told, refused := file.Requests(), 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-proxy.Done:
+			return
+		case <-tick.C:
+		}
+		if n := file.Requests(); n != told {
+			told = n
+			report.Step("transcript", count(int(n), "request"))
+		}
+		_, err := whoami(ctx, cluster)
+		if !apierrors.IsUnauthorized(err) { // an API server that is away comes back
+			refused = 0
+			continue
+		}
+		if refused++; refused > 1 { // once may be a slip of an API server that starts
+			printer.Talk(r.streams.ErrOut, "The candidate's token is not accepted any more: their time is over, or the exercise was ended.")
+			return
+		}
+	}
+}
+
+// whoami is whose credentials these are, as the API server names them.
+func whoami(ctx context.Context, cluster *kube.Cluster) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	review, err := cluster.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return review.Status.UserInfo.Username, nil
+}
+
+// recorded is what `record -o json` prints.
+type recorded struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	User       string `json:"user"`
+	recorder.Summary
+	Asked []recorder.Asked `json:"asked"`
+}
+
+// print shows what was asked, and nothing of what should have been.
+func (r *recording) print() error {
+	t, err := recorder.ReadFile(r.transcript)
+	if err != nil {
+		return err
+	}
+	all := recorded{recorder.APIVersion, "TranscriptSummary", t.User, recorder.Summarize(t.Lines), recorder.Tally(t.Lines)}
+	if !r.format.IsTable() {
+		return r.format.Object(r.streams.Out, all, "transcript/"+r.transcript)
+	}
+	table := &printer.Table{Header: []string{"VERB", "RESOURCE", "REQUESTS", "REFUSED", "FIRST"}, NoHeader: r.format.NoHeader}
+	for _, a := range all.Asked {
+		table.Add(a.Verb, a.Resource, strconv.Itoa(a.Requests), strconv.Itoa(a.Refused), "+"+duration.HumanDuration(a.First.Sub(t.Began)))
+	}
+	if err := table.Write(r.streams.Out); err != nil {
+		return err
+	}
+	printer.Talk(r.streams.ErrOut, "%s, of these %s; %s has them all", count(all.Requests, "request"), count(all.Changes, "change"), r.transcript)
+	return nil
+}

@@ -1,0 +1,115 @@
+package xid
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+// moduleFlags say where the kernel module of --via kmod comes from.
+type moduleFlags struct {
+	path    string
+	headers string
+	builder string
+
+	file  []byte    // what path holds; nil: the module is built on the node
+	built kmod.File // what it says about itself
+}
+
+const (
+	// builderImage has make, gcc and libelf, and a C library that is new enough for the programs of most nodes' kernel headers.
+	builderImage = "public.ecr.aws/docker/library/buildpack-deps:trixie"
+	// builderMemory is what the compiler needs, and the page cache of what it reads.
+	builderMemory = "512Mi"
+	// buildTime is what building adds to the time for one node.
+	buildTime = 3 * time.Minute
+)
+
+func (f *moduleFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.path, "ko", f.path, "For --via kmod: the built module (gpu_fault_xid.ko) for the nodes' kernel, in place of building it there; signed where nodes insist on that")
+	flags.StringVar(&f.headers, "kmod-headers", f.headers, "For --via kmod: directory on the nodes with the headers of their kernel (default: where packages and NVIDIA's driver container put them)")
+	flags.StringVar(&f.builder, "builder-image", f.builder, "For --via kmod without --ko: image of the debug pod that builds the module; needs sh, make, gcc, libelf and a C library not older than the nodes'")
+	_ = cmd.MarkFlagFilename("ko", "ko")
+}
+
+// validate checks everything that needs no cluster, and reads the file.
+func (f *moduleFlags) validate(via xid.Via) error {
+	switch {
+	case via != xid.ViaKmod && f.path != "":
+		return errors.New("--ko is the kernel module of --via kmod: add that, or leave it out")
+	case via != xid.ViaKmod && f.headers != "":
+		return errors.New("--kmod-headers is to build the kernel module of --via kmod: add that, or leave it out")
+	case via != xid.ViaKmod:
+		return nil
+	case f.path != "" && f.headers != "":
+		return errors.New("--ko is a module that is built already, and --kmod-headers is to build one: give one of them")
+	case f.headers != "" && (!path.IsAbs(f.headers) || path.Clean(f.headers) != f.headers):
+		return fmt.Errorf("--kmod-headers %s: give the absolute path on the nodes, such as /usr/src/linux-headers-6.1.0-56-amd64", f.headers)
+	case f.builder == "" && f.path == "":
+		return errors.New("--builder-image is empty: give an image with make and gcc, or a built module with --ko")
+	case f.path == "":
+		return nil
+	}
+	file, err := os.Open(f.path)
+	if err != nil {
+		return fmt.Errorf("--ko: %w", err)
+	}
+	defer file.Close()
+	if f.file, err = io.ReadAll(io.LimitReader(file, kmod.MaxFile+1)); err != nil {
+		return fmt.Errorf("--ko: %w", err)
+	}
+	if f.built, err = kmod.ParseFile(f.file); err != nil {
+		return fmt.Errorf("--ko %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// module is how the records of a run get into the log; nil: as user space writes them.
+func (f *inject) throughModule() *kernellog.Module {
+	if f.via != string(xid.ViaKmod) {
+		return nil
+	}
+	return &kernellog.Module{
+		File: f.module.file, Headers: f.module.headers,
+		Settings: nodefiles.PodSettings{Image: f.pods.Image, PullPolicy: f.pods.Pull, PullSecrets: f.pods.Secrets},
+	}
+}
+
+// builds is whether the module is built on the nodes.
+func (f *inject) builds() bool { return f.via == string(xid.ViaKmod) && f.module.file == nil }
+
+// how says what the pods do on the nodes, and what of it can be undone.
+func (w *writing) how() []string {
+	namespace := w.connection.LedgerNamespace
+	const forget = "`kubectl gpu-fault revert` says what each detector needs to forget the lines."
+	if w.via != string(xid.ViaKmod) {
+		return []string{
+			fmt.Sprintf("How: a privileged pod in namespace %q writes to /dev/kmsg, reads back what it wrote and is deleted again.", namespace),
+			"Undo: none, a kernel log cannot be unwritten; " + forget,
+		}
+	}
+	from := fmt.Sprintf("which it builds, in the image %s, against the headers on the node", w.module.builder)
+	if w.module.file != nil {
+		from = fmt.Sprintf("from %s, for kernel %s", w.module.path, w.module.built.Release)
+	}
+	taint := "O and E (out of tree, no signature)"
+	if w.module.built.Signed {
+		taint = "O (out of tree)"
+	}
+	return []string{
+		fmt.Sprintf("How: a privileged pod in namespace %q loads the kernel module %s, %s; writes through it, reads back what it wrote, unloads it and is deleted again.", namespace, kmod.Name, from),
+		fmt.Sprintf("The kernel's log says that a module was loaded, and the kernel counts as tainted, %s, until its next boot.", taint),
+		"Undo: the module is unloaded at once, or by `kubectl gpu-fault revert` if this is killed. None for the log, which cannot be unwritten; " + forget,
+	}
+}

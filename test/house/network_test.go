@@ -1,0 +1,96 @@
+package house
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// dials are the files that open connections by themselves, or listen, and to whom. All else goes through client-go, to the API server of the
+// kubeconfig.
+var dials = map[string]string{
+	"debugpod/cri/grpc.go":              "the node's container runtime, over its Unix socket, from the debug pod",
+	"debugpod/image/push.go":            "the registry that `image push` was given",
+	"debugpod/execer.go":                "the API server: exec into a pod",
+	"pkg/scenario/check/service.go":     "the API server: its proxy to a Service",
+	"pkg/scenario/exercise/clock.go":    "the API server: its clock",
+	"pkg/scenario/recorder/recorder.go": "the API server, for a client on this machine's loopback interface",
+	"pkg/snapshot/collect/images.go":    "registries, about images that pods cannot start; doctor --no-images leaves it out",
+	"plugin/cuda/preloads.go":           "registries, for the LD_PRELOAD that an image of the user's workload sets",
+}
+
+// opens are what opens a connection, or listens, by the packages' paths.
+var opens = map[string][]string{
+	"net": {"Dial", "DialIP", "DialTCP", "DialTimeout", "DialUDP", "DialUnix", "Dialer", "Listen", "ListenConfig", "ListenPacket", "ListenTCP", "ListenUDP", "ListenUnix"},
+	"net/http": {
+		"Client", "DefaultClient", "DefaultTransport", "Get", "Head", "ListenAndServe", "ListenAndServeTLS", "NewRequest", "NewRequestWithContext", "Post", "PostForm",
+		"Serve", "Server", "Transport",
+	},
+	"crypto/tls":                                           {"Dial", "DialWithDialer", "Dialer", "Listen"},
+	"k8s.io/client-go/rest":                                {"HTTPClientFor", "TransportFor", "UnversionedRESTClientFor"},
+	"k8s.io/client-go/transport":                           {"New"},
+	"k8s.io/client-go/tools/remotecommand":                 {"NewSPDYExecutor", "NewWebSocketExecutor"},
+	"k8s.io/client-go/tools/portforward":                   {"New"},
+	"github.com/google/go-containerregistry/pkg/v1/remote": {"Get", "Head", "Image", "Index", "List", "Write", "WriteIndex", "WriteLayer", "MultiWrite", "Push", "Put", "Tag"},
+}
+
+// never are packages that talk to the network in ways that nobody here looks at.
+var never = []string{"net/rpc", "net/smtp", "net/http/cgi", "google.golang.org/grpc", "github.com/google/go-containerregistry/pkg/crane"}
+
+// TestNobodyCallsHome holds that only known files open connections: the program talks to the API server, to registries when it is asked to, and to
+// nobody else; the helper to nobody over the network.
+func TestNobodyCallsHome(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, p := range packages(t) {
+		rel := strings.TrimPrefix(p.ImportPath, module+"/")
+		if below(rel, "hack") || below(rel, "test") {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			file := rel + "/" + name
+			set := token.NewFileSet()
+			tree, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			names := map[string]string{} // of imported packages, in this file
+			for _, i := range tree.Imports {
+				path := strings.Trim(i.Path.Value, `"`)
+				if slices.ContainsFunc(never, func(bad string) bool { return below(path, bad) }) {
+					t.Errorf("%s imports %s, which talks to the network", file, path)
+				}
+				local := filepath.Base(path)
+				if i.Name != nil {
+					local = i.Name.Name
+				}
+				if local == "." && opens[path] != nil {
+					t.Errorf("%s: import %s by its name, so that it can be seen who opens connections", file, path)
+				}
+				names[local] = path
+			}
+			ast.Inspect(tree, func(n ast.Node) bool {
+				selector, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				if x, ok := selector.X.(*ast.Ident); ok && x.Obj == nil && slices.Contains(opens[names[x.Name]], selector.Sel.Name) {
+					seen[file] = true
+					if dials[file] == "" {
+						t.Errorf("%s: %s.%s opens a connection: to whom? see dials", set.Position(n.Pos()), x.Name, selector.Sel.Name)
+					}
+				}
+				return true
+			})
+		}
+	}
+	for file := range dials {
+		if !seen[file] {
+			t.Errorf("%s opens no connection any more: take it out of dials", file)
+		}
+	}
+}
