@@ -3,7 +3,6 @@ package node
 import (
 	"fmt"
 	"os/exec"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,16 +13,12 @@ func withheld() []uint { return []uint{unix.CAP_SYS_MODULE, unix.CAP_MKNOD} }
 
 // runWithheld is cmd.Run without the withheld capabilities.
 func runWithheld(cmd *exec.Cmd) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, and its limits with it
+	return onOwnThread(func() error {
 		if err := withhold(); err != nil {
-			result <- fmt.Errorf("it was not run: %w", err)
-			return
+			return fmt.Errorf("it was not run: %w", err)
 		}
-		result <- cmd.Run()
-	}()
-	return <-result
+		return cmd.Run()
+	})
 }
 
 // withhold makes the children of this thread do without the withheld capabilities.

@@ -1,11 +1,15 @@
 package node
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // capabilities is a set of /proc/PID/status: CapBnd, CapEff.
@@ -43,16 +47,40 @@ func TestProgramsCannotChangeTheNode(t *testing.T) {
 			}
 		}
 	}
-	if before, after := capabilitiesOf(t, "/proc/1/status"), capabilitiesOf(t, "/proc/self/status"); os.Geteuid() == 0 && before&after&(1<<16) != before&(1<<16) {
-		t.Errorf("the helper itself lost a capability: %x, was %x", after, before)
+	if now := boundingSet(); now != bounding {
+		t.Errorf("the helper itself lost a capability: has %s, was started with %s", now, bounding)
 	}
 }
 
-func capabilitiesOf(t *testing.T, file string) uint64 {
-	t.Helper()
-	raw, err := os.ReadFile(file)
+// bounding is what this process was started with.
+var bounding = boundingSet()
+
+func boundingSet() string {
+	raw, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		t.Fatal(err)
+		return err.Error()
 	}
-	return capabilities(t, string(raw), "CapBnd")
+	_, after, _ := strings.Cut(string(raw), "CapBnd:")
+	set, _, _ := strings.Cut(after, "\n")
+	return strings.TrimSpace(set)
+}
+
+// TestTheFirstThreadIsNeverChanged holds that what a thread loses is never lost by the process's first, which /proc/self tells of and which
+// never ends.
+func TestTheFirstThreadIsNeverChanged(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for range 2000 {
+		all.Go(func() {
+			if err := onOwnThread(func() error {
+				if unix.Gettid() == os.Getpid() {
+					return errors.New("it ran on the first thread")
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
 }

@@ -2,26 +2,18 @@ package node
 
 import (
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
 
 // hostname is the host name of a UTS namespace, given by its file in /proc.
 func hostname(namespace string) (string, error) {
-	type result struct {
-		name string
-		err  error
-	}
-	results := make(chan result, 1)
-	go func() {
-		// Never unlocked: the thread stays in the other namespace, so it must end with this goroutine.
-		runtime.LockOSThread()
-		name, err := hostnameHere(namespace)
-		results <- result{name, err}
-	}()
-	r := <-results
-	return r.name, r.err
+	var name string
+	err := onOwnThread(func() (err error) {
+		name, err = hostnameHere(namespace)
+		return err
+	})
+	return name, err
 }
 
 func hostnameHere(namespace string) (string, error) {

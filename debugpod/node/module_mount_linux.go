@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,13 +14,7 @@ import (
 // belong to another mount namespace there, in which no program can tell in which directory it is: the build system of a kernel asks for that.
 // The returned function takes the mount away again.
 func mountNode(host Host, at string) (unmount func() error, err error) {
-	failed := make(chan error, 1)
-	go func() {
-		// Never unlocked: the thread has been in another namespace, so it must end with this goroutine.
-		runtime.LockOSThread()
-		failed <- mountHere(host, at)
-	}()
-	if err := <-failed; err != nil {
+	if err := onOwnThread(func() error { return mountHere(host, at) }); err != nil {
 		return nil, err
 	}
 	// The copies are the peers of the node's mounts as long as they are shared: to take them away would take away those. What the node unmounts is to
