@@ -50,11 +50,18 @@ func (e *Exercise) state(now *baseline.Baseline, mapper meta.RESTMapper) string 
 	return now.Digest(func(ref scenario.Ref, body map[string]any) bool { return candidate.may(ref) && !e.probes(ref, body) })
 }
 
-// stop ends the candidate's time when they handed in the diagnosis, if the state of what they may change is still the same.
-func (r *Report) stop(e *Exercise, state string) {
-	if !e.Submitted.IsZero() && state != "" && state == e.SubmittedState {
-		r.Took, r.Late = max(e.Submitted.Sub(e.Started), 0), e.Submitted.After(e.Until)
+// waits is whether a candidate who has handed in the diagnosis has changed nothing since, by the state of what they may change.
+func (e *Exercise) waits(state string) bool {
+	return !e.Submitted.IsZero() && state != "" && state == e.SubmittedState
+}
+
+// stop ends the candidate's time when they had handed in the diagnosis and, if there is one, the module.
+func (r *Report) stop(e *Exercise) {
+	at := e.Submitted
+	if e.ModuleAt.After(at) {
+		at = e.ModuleAt
 	}
+	r.Took, r.Late = max(at.Sub(e.Started), 0), at.After(e.Until)
 }
 
 // ServerClock returns the time as the API server has it: trainers, candidates and the token all have clocks of their own. When it does not

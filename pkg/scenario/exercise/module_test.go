@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
@@ -220,6 +221,68 @@ func TestGradeWithModule(t *testing.T) {
 	report, err = other.Grade(t.Context(), e.ID)
 	if err != nil || !slices.Equal(report.Applied.Changes, []string{"deleted Deployment harbour/second"}) {
 		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// A module is applied when it is graded: who has handed it in, and the diagnosis, and waits for the trainer is not slower for it, neither the
+// first time nor later. Who goes on working after it is.
+func TestTimeEndsWithTheModule(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		diagnosis, module time.Duration // after which they are handed in, one after the other
+		goesOn            bool
+		took              time.Duration
+	}{
+		"the module comes last":    {3 * time.Minute, 5 * time.Minute, false, 5 * time.Minute},
+		"the diagnosis comes last": {5 * time.Minute, 3 * time.Minute, false, 5 * time.Minute},
+		"goes on":                  {3 * time.Minute, 5 * time.Minute, true, 25 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			r := w.play(withModule()...)
+			trainer, e := w.started(StartOptions{Terraform: true, For: 20 * time.Minute}, withModule()...)
+			began, err := r.Module()
+			if err != nil {
+				t.Fatal(err)
+			}
+			handIn := map[time.Duration]func() error{
+				test.diagnosis: func() error { _, err := trainer.Submit(t.Context(), e.ID, right); return err },
+				test.module:    func() error { _, err := trainer.SubmitModule(t.Context(), e.ID, began.Module); return err },
+			}
+			passed := time.Duration(0)
+			for _, at := range []time.Duration{3 * time.Minute, 5 * time.Minute} {
+				w.pass(at - passed)
+				passed = at
+				if err := handIn[at](); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.pass(20 * time.Minute)
+			as, client := applying(t)
+			as.e, as.r = e, r
+			trainer.fake.stand = func(*Exercise, *scenario.Resolved) *candidate { return as }
+			trainer.fake.capture = func(context.Context) (*baseline.Baseline, error) {
+				if test.goesOn {
+					return &baseline.Baseline{Missing: []string{"the candidate's change"}}, nil
+				}
+				for _, action := range client.Actions() {
+					if action.GetVerb() == "create" {
+						return &baseline.Baseline{Missing: []string{"the module's change"}}, nil
+					}
+				}
+				return &baseline.Baseline{}, nil
+			}
+			for _, which := range []string{"first", "second"} {
+				report, err := trainer.Grade(t.Context(), e.ID)
+				if err != nil || report.Took != test.took || report.Late != test.goesOn {
+					t.Errorf("%s grade: took %s, late: %t, %v; wanted %s", which, report.Took, report.Late, err, test.took)
+				}
+				if len(report.Applied.Changes) == 0 && which == "first" {
+					t.Error("the module changed nothing, so that this shows nothing")
+				}
+			}
+		})
 	}
 }
 
