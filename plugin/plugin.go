@@ -107,7 +107,8 @@ func ErrorMessage(err error) string {
 	text := kube.Explain(err).Error()
 	var file *fs.PathError
 	if errors.As(err, &file) && file.Op == "stat" && errors.Is(file, fs.ErrNotExist) { // so clientcmd says it, and nothing of the flag
-		text = strings.Replace(text, file.Error(), fmt.Sprintf("there is no kubeconfig %s", file.Path), 1)
+		missing := fmt.Errorf("there is no kubeconfig %s", file.Path)
+		text = strings.Replace(text, file.Error(), missing.Error(), 1)
 	}
 	// Much of an error comes from elsewhere: file names, kubelets, webhooks.
 	return "error: " + printer.Escape(strings.TrimPrefix(text, "error: "))
