@@ -8,7 +8,6 @@ missing_packages() {
   while read -r package file; do [ -e "$file" ] || echo "$package"; done <<L
 runc /usr/sbin/runc
 containernetworking-plugins /usr/lib/cni/bridge
-busybox-static /bin/busybox
 iproute2 /sbin/ip
 procps /usr/bin/pgrep
 util-linux /usr/bin/unshare
