@@ -1,7 +1,10 @@
 # Sourced by scripts that do several things: runs each as a step, and says at the end what ran and how long it took.
-#   step NAME COMMAND...   runs the command; the script goes on when it fails
-#   steps_report           prints the table; returns 1 when a step failed
+#   step NAME COMMAND...     runs the command; the script goes on when it fails
+#   beside NAME COMMAND...   runs it in the background, with what the steps leave of the machine
+#   steps_report             waits for those in the background, tells what they said, and prints the table; returns 1 when a step failed
+#   steps_stop               stops those in the background, for a script that ends early
 STEP_NAMES=() STEP_SECONDS=() STEP_RESULTS=()
+BESIDE_NAMES=() BESIDE_JOBS=() BESIDE_LOGS=()
 
 step() {
   local name=$1 start=$SECONDS result=passed
@@ -11,8 +14,26 @@ step() {
   STEP_NAMES+=("$name") STEP_SECONDS+=($((SECONDS - start))) STEP_RESULTS+=("$result")
 }
 
+beside() {
+  local name=$1 log
+  shift
+  log=$(mktemp)
+  # A process group of its own, so that it can be stopped with all that it has started.
+  setsid nice -n 19 bash -c 'code=0; start=$SECONDS; "$@" || code=$?; echo $((SECONDS - start)) >"$0.seconds"; exit "$code"' "$log" "$@" >"$log" 2>&1 </dev/null &
+  BESIDE_NAMES+=("$name") BESIDE_JOBS+=($!) BESIDE_LOGS+=("$log")
+}
+
 steps_report() {
   local i failed=0
+  for i in "${!BESIDE_NAMES[@]}"; do
+    printf '\n=== %s\n' "${BESIDE_NAMES[i]}" >&2
+    STEP_RESULTS+=(passed)
+    wait "${BESIDE_JOBS[i]}" || STEP_RESULTS[-1]=FAILED
+    cat "${BESIDE_LOGS[i]}" >&2
+    STEP_NAMES+=("${BESIDE_NAMES[i]} (beside)") STEP_SECONDS+=("$(cat "${BESIDE_LOGS[i]}.seconds")")
+    rm -f "${BESIDE_LOGS[i]}" "${BESIDE_LOGS[i]}.seconds"
+  done
+  BESIDE_NAMES=() BESIDE_JOBS=() BESIDE_LOGS=()
   printf '\n%-28s %8s  %s\n' STEP SECONDS RESULT
   for i in "${!STEP_NAMES[@]}"; do
     printf '%-28s %8d  %s\n' "${STEP_NAMES[i]}" "${STEP_SECONDS[i]}" "${STEP_RESULTS[i]}"
@@ -20,4 +41,12 @@ steps_report() {
   done
   printf '%d passed, %d failed\n' $((${#STEP_NAMES[@]} - failed)) "$failed"
   [ "$failed" = 0 ]
+}
+
+steps_stop() {
+  local i
+  for i in "${!BESIDE_JOBS[@]}"; do
+    kill -- -"${BESIDE_JOBS[i]}" 2>/dev/null || true
+    rm -f "${BESIDE_LOGS[i]}" "${BESIDE_LOGS[i]}.seconds"
+  done
 }

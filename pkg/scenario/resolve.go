@@ -56,7 +56,7 @@ func (s *Scenario) Resolve(seed int64, given map[string]string, facts Facts) (*R
 		return nil, err
 	}
 	if facts.Simulation != nil {
-		played.Public.Simulated = strings.TrimSpace(SimulatedNote + " " + played.Public.Simulated)
+		played.Public.Simulated = strings.TrimSpace(played.Public.Simulated + " " + SimulatedNote)
 	}
 	if w := facts.Workload; w != nil {
 		// It works, so that all that it needs is there.

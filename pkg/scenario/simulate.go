@@ -40,7 +40,7 @@ func (s Simulation) Labels() map[string]string {
 }
 
 // SimulatedNote tells candidates what nodes lack that only say that they have GPUs.
-const SimulatedNote = "The GPUs are simulated: the nodes offer them to the scheduler, and have no driver, no device plugin and no nvidia-smi."
+const SimulatedNote = "The simulated GPUs are only offered to the scheduler: the nodes have no driver, no device plugin and no nvidia-smi."
 
 // SimulateGPUs is what the cluster is like once as many GPUs are advertised on each of some of its nodes: on so many as are asked for, or as
 // there are, those of the control plane last. It changes nothing. A cluster that has GPUs is refused: others' pods that wait for one would get one

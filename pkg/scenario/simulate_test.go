@@ -102,7 +102,7 @@ func TestScenariosWithSimulatedGPUs(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", s.Metadata.Name, err)
 			}
-			if !strings.HasPrefix(r.Public.Simulated, "The GPUs are simulated") {
+			if !strings.HasSuffix(r.Public.Simulated, SimulatedNote) {
 				t.Errorf("%s: %q", s.Metadata.Name, r.Public.Simulated)
 			}
 			for _, step := range r.Inject {
