@@ -163,7 +163,7 @@ func TestAClientMayDieWhileItAdvertises(t *testing.T) {
 				victim := l.newClient(k)
 				_, _ = victim.session.Run(t.Context(), l.advertise(victim, node))
 				if !k.dead {
-					t.Fatal("the client lives")
+					t.Fatalf("the client lives; it wrote %s", strings.Join(k.writes, ", "))
 				}
 				t.Logf("died at %s; the node offers %v", k.writes[len(k.writes)-1], l.offers(node))
 				l.revertAll()

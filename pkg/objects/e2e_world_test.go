@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -124,10 +125,11 @@ func (k *killer) RoundTrip(r *http.Request) (*http.Response, error) {
 		k.mu.Unlock()
 		return nil, errKilled
 	}
-	dies := false
+	dies, write := false, ""
 	if r.Method != http.MethodGet && !strings.Contains(r.URL.Path, "/selfsubject") && !strings.Contains(r.URL.RawQuery, "dryRun") &&
 		!(strings.Contains(r.URL.Path, "/leases/") && r.Method == http.MethodPut) { // heartbeats come when they want
-		k.writes = append(k.writes, r.Method+" "+r.URL.Path)
+		write = r.Method + " " + r.URL.Path
+		k.writes = append(k.writes, write)
 		dies = len(k.writes) == k.after
 	}
 	k.dead = k.dead || dies
@@ -141,6 +143,12 @@ func (k *killer) RoundTrip(r *http.Request) (*http.Response, error) {
 			_ = response.Body.Close()
 		}
 		return nil, errKilled
+	}
+	if write != "" && err == nil && response.StatusCode == http.StatusConflict { // it is made once more, and counts then
+		k.mu.Lock()
+		i := slices.Index(k.writes, write)
+		k.writes = slices.Delete(k.writes, i, i+1)
+		k.mu.Unlock()
 	}
 	return response, err
 }
