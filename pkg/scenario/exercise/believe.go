@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
 // What an exercise's Secrets say is done with the trainer's rights: grade runs the scenario's checks, commands in pods among them, and end with
@@ -34,8 +35,14 @@ func sealOf(parts ...[]byte) string {
 
 // seal is the hash of what says of an exercise which objects are its own. It stays the same from the start to the end.
 func (e *Exercise) seal() string {
-	account := e.Account
-	fixed, err := json.Marshal([]any{e.ID, e.Namespaces, e.Owned, e.Nodes, account.ID, account.Namespace, account.Name, e.Probe})
+	fixed, err := json.Marshal(struct {
+		ID         string
+		Namespaces []string       `json:",omitempty"` // stored are empty lists as none
+		Owned      []scenario.Ref `json:",omitempty"`
+		Nodes      []string       `json:",omitempty"`
+		Account    [3]string
+		Probe      string
+	}{e.ID, e.Namespaces, e.Owned, e.Nodes, [3]string{e.Account.ID, e.Account.Namespace, e.Account.Name}, e.Probe})
 	if err != nil {
 		return err.Error() // cannot be, of texts
 	}
