@@ -62,7 +62,8 @@ func (s *start) write(ctx context.Context, r fault.Recorder, seals map[string]st
 func (l *Lab) believe(ctx context.Context, e *Exercise, names ...string) error {
 	run, err := l.Session.Ledger.Get(ctx, e.ID)
 	if err != nil {
-		return fmt.Errorf("the run of exercise %s, which tells its record from a forged one: %w", e.ID, err)
+		return fmt.Errorf("the run of exercise %s, which tells its record from a forged one, is missing: %w; without --restore it ends all the same: %s",
+			e.ID, err, l.Session.Ledger.Command("scenario", "end", e.ID))
 	}
 	written := map[string]string{}
 	for _, step := range run.Steps {

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
@@ -300,6 +301,21 @@ func TestForgedRecordIsNotBelieved(t *testing.T) {
 			}
 			w.putBack(Ended)
 		})
+	}
+}
+
+// Without the run's record nothing tells a forged exercise: then nothing is put back by what it says, and the way out is named.
+func TestRunIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trainer, e := w.started(StartOptions{})
+	if err := trainer.Client.CoreV1().ConfigMaps(ledger.DefaultNamespace).Delete(t.Context(), e.ID, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := trainer.End(t.Context(), "", EndOptions{Restore: true})
+	wants(t, err, "there is no run "+e.ID, "without --restore it ends all the same: kubectl gpu-fault scenario end "+e.ID)
+	if ending, err := trainer.End(t.Context(), "", EndOptions{}); err != nil || !ending.Compared {
+		t.Errorf("%+v, %v", ending, err)
 	}
 }
 
