@@ -18,8 +18,8 @@ beside() {
   local name=$1 log
   shift
   log=$(mktemp)
-  # A process group of its own, so that it can be stopped with all that it has started.
-  setsid nice -n 19 bash -c 'code=0; start=$SECONDS; "$@" || code=$?; echo $((SECONDS - start)) >"$0.seconds"; exit "$code"' "$log" "$@" >"$log" 2>&1 </dev/null &
+  # A session of its own, so that it can be stopped with all that it has started; Linux may weigh sessions, and nice within them only.
+  setsid nice -n 19 bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null || :; code=0; start=$SECONDS; "$@" || code=$?; echo $((SECONDS - start)) >"$0.seconds"; exit "$code"' "$log" "$@" >"$log" 2>&1 </dev/null &
   BESIDE_NAMES+=("$name") BESIDE_JOBS+=($!) BESIDE_LOGS+=("$log")
 }
 
@@ -30,7 +30,7 @@ steps_report() {
     STEP_RESULTS+=(passed)
     wait "${BESIDE_JOBS[i]}" || STEP_RESULTS[-1]=FAILED
     cat "${BESIDE_LOGS[i]}" >&2
-    STEP_NAMES+=("${BESIDE_NAMES[i]} (beside)") STEP_SECONDS+=("$(cat "${BESIDE_LOGS[i]}.seconds")")
+    STEP_NAMES+=("${BESIDE_NAMES[i]} (beside)") STEP_SECONDS+=("$(cat "${BESIDE_LOGS[i]}.seconds" || echo 0)")
     rm -f "${BESIDE_LOGS[i]}" "${BESIDE_LOGS[i]}.seconds"
   done
   BESIDE_NAMES=() BESIDE_JOBS=() BESIDE_LOGS=()

@@ -11,11 +11,15 @@ seeds=${SEEDS:-1,2} labs=${LABS:-4}
 plugin=$PWD/bin/kubectl-gpu_fault
 [ -x "$plugin" ] || { echo "test-scenarios: no $plugin: make build makes it" >&2; exit 1; }
 
-work=$(mktemp -d)
+work=$(mktemp -d) jobs=()
+unset CLUSTER SUBNET STATE # nothing of this is the caller's cluster
 state() { echo "$work/lab$1"; }
 finish() {
-  local code=$? i
+  local code=$? i job
+  trap - EXIT
+  for job in "${jobs[@]}"; do kill -- -"$job" 2>/dev/null || true; done
   for i in $(seq 0 "$labs"); do
+    [ -e "$work/up$i" ] || continue
     STATE=$(state "$i") test/cluster/down >"$work/down$i" 2>&1 || { code=1; cat "$work/down$i" >&2; }
   done
   rm -rf "$work"
@@ -32,25 +36,26 @@ next() { flock "$work/lock" sh -c 'head -n 1 "$0"; sed -i 1d "$0"' "$work/queue"
 
 # cluster I: with all that scenarios need.
 cluster() {
-  export STATE KUBECONFIG
+  export STATE KUBECONFIG CLUSTER=lab$1 SUBNET=10.8$1.0
   STATE=$(state "$1") KUBECONFIG=$(state "$1")/kubeconfig
-  CLUSTER=lab$1 SUBNET=10.8$1.0 test/cluster/up >"$work/up$1" 2>&1 || { cat "$work/up$1" >&2; return 1; }
+  test/cluster/up >"$work/up$1" 2>&1 || { cat "$work/up$1" >&2; return 1; }
   test/cluster/addon all >"$work/addon$1" 2>&1 || { cat "$work/addon$1" >&2; return 1; }
   test/cluster/trainer >/dev/null 2>"$work/trainer$1" || { cat "$work/trainer$1" >&2; return 1; }
 }
 
 # lab I: a cluster on which one scenario after the other is played.
 lab() {
-  local name seed
+  local name seed failed=0
   cluster "$1" || return
   while read -r name seed < <(next); do
     "$plugin" scenario selftest "$name" --seeds "$seed" --yes --allow-control-plane --allow-majority --allow-last-gpu-node >"$work/table-$name-$seed" 2>"$work/log-$name-$seed" ||
-      { echo "--- $name, seed $seed" >&2; grep -E '^(WRONG|error)' "$work/log-$name-$seed" >&2 || tail -n 20 "$work/log-$name-$seed" >&2; }
+      { failed=1; echo "--- $name, seed $seed" >&2; grep -E '^(WRONG|error)' "$work/log-$name-$seed" >&2 || tail -n 20 "$work/log-$name-$seed" >&2; }
   done
+  return "$failed"
 }
 
-# tests are those of the engine. What doctor says of the scenarios (test/e2e) is looked at alone: all clusters of a machine have one kernel log, and
-# it takes twenty minutes.
+# tests are those of the engine. What doctor says of the scenarios (test/e2e: TestDoctorFindsWhatScenariosBreak) is for people to run, alone: all
+# clusters of a machine have one kernel log, and it takes twenty minutes.
 tests() {
   local files names
   cluster 0 || return
@@ -64,13 +69,13 @@ tests() {
 }
 
 test/cluster/build >&2
-jobs=()
+set -m # each job is a process group, which finish ends with all that is in it
 [ -n "${SCENARIOS:-}" ] || { tests & jobs+=($!); }
 for i in $(seq "$labs"); do lab "$i" & jobs+=($!); done
 failed=0
 for job in "${jobs[@]}"; do wait "$job" || failed=1; done
 
-head -qn 1 "$work"/table-* | head -n 1
+awk 'FNR == 1 { print; exit }' "$work"/table-*
 for name in $names; do
   for seed in ${seeds//,/ }; do tail -n +2 "$work/table-$name-$seed" 2>/dev/null || { echo "$name, seed $seed: did not run"; failed=1; }; done
 done

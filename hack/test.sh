@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 # packages_with TAG: those that have tests which are built with the tag alone; the others ran before.
 packages_with() {
   local before after
-  before=$(test_files '') && after=$(test_files "$1") && comm -13 <(echo "$before") <(echo "$after") | cut -d' ' -f1
+  before=$(test_files '') && after=$(test_files "$1") && LC_ALL=C comm -13 <(echo "$before") <(echo "$after") | cut -d' ' -f1
 }
 test_files() { go list -tags "$1" -f '{{.ImportPath}} {{.TestGoFiles}} {{.XTestGoFiles}}' ./... | LC_ALL=C sort; }
 

@@ -144,7 +144,7 @@ func (k *killer) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, errKilled
 	}
-	if write != "" && err == nil && response.StatusCode == http.StatusConflict { // it is made once more, and counts then
+	if write != "" && r.Method != http.MethodPost && err == nil && response.StatusCode == http.StatusConflict { // it is made once more, and counts then
 		k.mu.Lock()
 		i := slices.Index(k.writes, write)
 		k.writes = slices.Delete(k.writes, i, i+1)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -61,9 +62,12 @@ func (s *start) write(ctx context.Context, r fault.Recorder, seals map[string]st
 // believe refuses an exercise of which something is not as the run's record has it: what was read of it is to be named.
 func (l *Lab) believe(ctx context.Context, e *Exercise, names ...string) error {
 	run, err := l.Session.Ledger.Get(ctx, e.ID)
-	if err != nil {
+	if errors.As(err, new(*ledger.NotFoundError)) {
 		return fmt.Errorf("the run of exercise %s, which tells its record from a forged one, is missing: %w; without --restore it ends all the same: %s",
 			e.ID, err, l.Session.Ledger.Command("scenario", "end", e.ID))
+	}
+	if err != nil {
+		return fmt.Errorf("the run of exercise %s, which tells its record from a forged one: %w", e.ID, err)
 	}
 	written := map[string]string{}
 	for _, step := range run.Steps {

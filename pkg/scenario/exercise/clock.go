@@ -55,8 +55,11 @@ func (e *Exercise) waits(state string) bool {
 	return !e.Submitted.IsZero() && state != "" && state == e.SubmittedState
 }
 
-// stop ends the candidate's time when they had handed in the diagnosis and, if there is one, the module.
-func (r *Report) stop(e *Exercise) {
+// stop ends the candidate's time when they had handed in the diagnosis and, if there is one, the module, unless they went on.
+func (r *Report) stop(e *Exercise, state string) {
+	if !e.waits(state) {
+		return
+	}
 	at := e.Submitted
 	if e.ModuleAt.After(at) {
 		at = e.ModuleAt

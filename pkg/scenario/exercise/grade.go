@@ -80,9 +80,6 @@ func (l *Lab) grade(ctx context.Context, id string, waits patience, transcript *
 			return err
 		}
 		e.Phase, e.Grades = Graded, append(e.Grades, g.report)
-		if g.waited { // the next grade is not to take what a module changed for the candidate's going on
-			e.SubmittedState = g.state
-		}
 		return nil
 	})
 	if err != nil {
@@ -98,8 +95,6 @@ type grading struct {
 	r       *scenario.Resolved
 	report  Report
 	spoiled string // why there is nothing to judge: the namespace is gone
-	waited  bool   // the candidate had done all that they would
-	state   string // of what the candidate may change, at the end
 }
 
 func newReport(e *Exercise, r *scenario.Resolved, now time.Time) Report {
@@ -136,13 +131,6 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 		waits = none
 	}
 	if g.e.Module != nil && g.spoiled == "" {
-		if !g.e.Submitted.IsZero() {
-			now, err := g.lab.capture(ctx, g.e.Namespaces)
-			if err != nil {
-				return err
-			}
-			g.waited = g.e.waits(g.e.state(now, g.lab.Mapper))
-		}
 		if err := g.apply(ctx); err != nil {
 			return err
 		}
@@ -227,11 +215,7 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	if err != nil {
 		return err
 	}
-	g.state = g.e.state(now, g.lab.Mapper)
-	g.waited = g.waited || g.e.waits(g.state)
-	if g.waited {
-		g.report.stop(g.e)
-	}
+	g.report.stop(g.e, g.e.state(now, g.lab.Mapper))
 	candidate := writersOf(g.r.Public.Access, g.lab.Mapper)
 	g.report.NotCompared = slices.Compact(slices.Sorted(slices.Values(slices.Concat(begin.Missing, now.Missing))))
 	// What the candidate deleted and made anew lacks the label by which an undo knows our objects.

@@ -112,18 +112,43 @@ func (g *grading) apply(ctx context.Context) error {
 	}
 	g.lab.say("the candidate's module is applied, with their rights")
 	known := slices.Concat(g.r.Terraform.Manages, g.e.Brought)
+	before, err := g.stateNow(ctx)
+	if err != nil {
+		return err
+	}
 	applied, brought, err := as.apply(ctx, *g.e.Module, known)
 	applied.At = g.report.At
 	g.report.Applied = &applied
+	after := g.e.SubmittedState
+	if g.e.waits(before) { // what the module changes is not the candidate's going on
+		now, unseen := g.stateNow(ctx)
+		after, err = now, errors.Join(err, unseen)
+	}
 	_, stored := g.lab.update(ctx, g.e.ID, func(e *Exercise) error { // also when it failed midway: a later module may be without it
 		for _, ref := range brought {
 			if !slices.Contains(e.Brought, ref) && !slices.Contains(g.r.Terraform.Manages, ref) {
 				e.Brought = append(e.Brought, ref)
 			}
 		}
+		if e.Submitted.Equal(g.e.Submitted) {
+			e.SubmittedState = after
+		}
 		return nil
 	})
+	g.e.SubmittedState = after
 	return errors.Join(err, stored)
+}
+
+// stateNow is the state of what the candidate may change, where it is asked for.
+func (g *grading) stateNow(ctx context.Context) (string, error) {
+	if g.e.Submitted.IsZero() {
+		return "", nil
+	}
+	now, err := g.lab.capture(ctx, g.e.Namespaces)
+	if err != nil {
+		return "", err
+	}
+	return g.e.state(now, g.lab.Mapper), nil
 }
 
 // standFor is how long the token is good by which a module is applied: the least that API servers give.
