@@ -9,13 +9,26 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	testcluster "github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
 // TestDiagnose holds that Diagnose sees the node that it is on: facts that the API server and we ourselves know of it.
 func TestDiagnose(t *testing.T) {
 	c := connect(t)
+	// A test before this one may have ended containerd: what the kubelet says of it comes with its next status.
+	testcluster.Eventually(t, time.Minute, "the API server knows the version of the node's containerd", func() (bool, string) {
+		now, err := c.client.CoreV1().Nodes().Get(t.Context(), c.node.Name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		c.node = now
+		said := now.Status.NodeInfo.ContainerRuntimeVersion
+		return !strings.HasSuffix(said, "Unknown"), said
+	})
 	session := c.start(t, "diagnose")
 	line := fmt.Sprintf("NVRM: Xid (PCI:0000:2f:00): 31, gpu-fault-e2e diagnose %d", time.Now().UnixNano())
 	written, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: []node.KmsgRecord{{Data: "<4>" + line + "\n"}}}, nil)

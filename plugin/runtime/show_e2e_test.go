@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,7 +91,11 @@ func TestShowFindsDecoyOnRealNode(t *testing.T) {
 	for _, f := range v.Findings {
 		found = found || f.ID == "rt.wrong-instance" && strings.Contains(f.Message, file+":2")
 	}
-	if !found || len(v.Decoys) != 1 || v.Decoys[0].ConfigPath != file {
-		t.Errorf("findings %+v, decoys %+v", v.Findings, v.Decoys)
+	var decoys []string // the cluster's nodes have one of their own, which is harmless
+	for _, decoy := range v.Decoys {
+		decoys = append(decoys, decoy.ConfigPath)
+	}
+	if !found || !slices.Contains(decoys, file) {
+		t.Errorf("findings %+v, decoys %q", v.Findings, decoys)
 	}
 }
