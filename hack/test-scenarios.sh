@@ -70,8 +70,8 @@ tests() {
 
 test/cluster/build >&2
 set -m # each job is a process group, which finish ends with all that is in it
-[ -n "${SCENARIOS:-}" ] || { tests & jobs+=($!); }
-for i in $(seq "$labs"); do lab "$i" & jobs+=($!); done
+[ -n "${SCENARIOS:-}" ] || { tests </dev/null & jobs+=($!); }
+for i in $(seq "$labs"); do lab "$i" </dev/null & jobs+=($!); done
 failed=0
 for job in "${jobs[@]}"; do wait "$job" || failed=1; done
 

@@ -52,7 +52,10 @@ func (p *Patching) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, _, _, err = p.preview(ctx, o)
+	err = retry(ctx, o, func() error {
+		_, _, _, err := p.preview(ctx, o)
+		return err
+	})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -46,7 +46,7 @@ func (u undoing) patched(ctx context.Context) (ledger.State, string, error) {
 func retry(ctx context.Context, o Object, do func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := do()
-		if !apierrors.IsConflict(err) || attempt == attempts {
+		if !errors.Is(err, errChanged) && !apierrors.IsConflict(err) || attempt == attempts {
 			return err
 		}
 		select {
