@@ -56,6 +56,31 @@ func (s *Session) RemoveModule(ctx context.Context) (*node.RemovedModule, error)
 	return answer.Removed, nil
 }
 
+// Firewall has the node's kernel drop packets. With an error it may do so all the same, but for a *node.Error of the codes CodeExists and
+// CodeNoFilter: RemoveFirewall removes it.
+func (s *Session) Firewall(ctx context.Context, what node.Firewall) (*node.BuiltFirewall, error) {
+	answer, err := s.Do(ctx, node.Request{Firewall: &what}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Firewall == nil {
+		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
+	}
+	return answer.Firewall, nil
+}
+
+// RemoveFirewall has a firewall of the pod's run removed. It may be called again.
+func (s *Session) RemoveFirewall(ctx context.Context, what node.RemoveFirewall) (*node.RemovedFirewall, error) {
+	answer, err := s.Do(ctx, node.Request{RemoveFirewall: &what}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if answer.RemovedFirewall == nil {
+		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
+	}
+	return answer.RemovedFirewall, nil
+}
+
 // write has records written, and gathers their proofs.
 func (s *Session) write(ctx context.Context, req node.Request, records int, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
 	var proven []node.WrittenKmsg

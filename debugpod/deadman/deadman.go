@@ -159,7 +159,7 @@ type RestoredFile struct {
 
 // Leftover is something of ours, or of another fault injector, that lies on a node.
 type Leftover struct {
-	Kind   string  `json:"kind"`             // record, boot-unit, dead-man, prepared-file, kernel-module, foreign
+	Kind   string  `json:"kind"`             // record, boot-unit, dead-man, prepared-file, kernel-module, firewall, foreign
 	Path   string  `json:"path"`             // or "pid 4711"
 	Run    string  `json:"run,omitempty"`    // whose it is
 	Status *Status `json:"status,omitempty"` // of a record
@@ -176,5 +176,6 @@ const (
 	LeftoverDeadMan  = "dead-man"
 	LeftoverPrepared = "prepared-file"
 	LeftoverModule   = "kernel-module"
+	LeftoverFirewall = "firewall"
 	LeftoverForeign  = "foreign"
 )

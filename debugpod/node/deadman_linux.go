@@ -32,6 +32,7 @@ func deadMan(ctx context.Context, req Request, here Host, answers *answers) erro
 	case req.Leftovers != nil:
 		last.Leftovers, err = guard.Leftovers(ctx, host, req.Leftovers.Clean, req.Leftovers.Keep)
 		last.Leftovers = append(last.Leftovers, leftModule(here, thisKernel(), req.Leftovers.Clean, req.Leftovers.Keep)...)
+		last.Leftovers = append(last.Leftovers, leftFirewalls(here, req.Leftovers.Clean, req.Leftovers.Keep)...)
 	}
 	if err == nil {
 		return answers.done(last)

@@ -29,7 +29,7 @@ const (
 	CodeEnter Code = "enter-failed"
 	// CodeChanged: a file is not as the request says: config changed between read and write.
 	CodeChanged Code = "changed"
-	// CodeExists: the node has a record of the run already.
+	// CodeExists: the node has a record of the run already, or a firewall's table, or either is another run's.
 	CodeExists Code = "record-exists"
 	// CodeNoRecord: the node has no record of the run.
 	CodeNoRecord Code = "no-record"
@@ -63,6 +63,10 @@ const (
 	CodeBuild Code = "build-failed"
 	// CodeStays: the kernel module could not be unloaded.
 	CodeStays Code = "module-stays"
+	// CodeNoFilter: the node's kernel has no nftables.
+	CodeNoFilter Code = "no-nftables"
+	// CodeFilter: a table of nftables could not be made, read or removed.
+	CodeFilter Code = "nftables-failed"
 	// CodeInterrupted: the client went away, or the helper was told to end. What was written before has been answered.
 	CodeInterrupted Code = "interrupted"
 	// CodeUnsupported: this build of the helper cannot do that, as it is not for Linux.

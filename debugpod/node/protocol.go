@@ -35,13 +35,15 @@ type Request struct {
 	BuildModule    *BuildModule     `json:"buildModule,omitempty"`
 	WriteModule    *WriteModule     `json:"writeModule,omitempty"`
 	RemoveModule   *RemoveModule    `json:"removeModule,omitempty"`
+	Firewall       *Firewall        `json:"firewall,omitempty"`
+	RemoveFirewall *RemoveFirewall  `json:"removeFirewall,omitempty"`
 }
 
 // Await asks for the run's dead man to be waited for, until it has applied its change, or failed. The client asks again after a restart
 // of the container runtime has cut its connection.
 type Await struct{}
 
-// Leftovers asks for what we and other fault injectors left on the node: files, processes, a kernel module. With Clean it is removed, but for the records of the runs
+// Leftovers asks for what we and other fault injectors left on the node: files, processes, a kernel module, firewall rules. With Clean it is removed, but for the records of the runs
 // in Keep, and those whose files are not as they were.
 type Leftovers struct {
 	Clean bool     `json:"clean,omitempty"`
@@ -83,6 +85,9 @@ type Answer struct {
 
 	Built   *BuiltModule   `json:"built,omitempty"`   // to BuildModule
 	Removed *RemovedModule `json:"removed,omitempty"` // to RemoveModule
+
+	Firewall        *BuiltFirewall   `json:"firewall,omitempty"`        // to Firewall
+	RemovedFirewall *RemovedFirewall `json:"removedFirewall,omitempty"` // to RemoveFirewall
 
 	Done  bool   `json:"done,omitempty"`
 	Error *Error `json:"error,omitempty"`

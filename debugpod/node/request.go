@@ -77,7 +77,7 @@ func (r Request) operations() int {
 	n := 0
 	for _, asked := range []bool{
 		r.Inspect != nil, r.WriteKmsg != nil, r.InspectRuntime != nil, r.Change != nil, r.Await != nil, r.Restore != nil, r.Leftovers != nil,
-		r.Diagnose != nil, r.BuildModule != nil, r.WriteModule != nil, r.RemoveModule != nil,
+		r.Diagnose != nil, r.BuildModule != nil, r.WriteModule != nil, r.RemoveModule != nil, r.Firewall != nil, r.RemoveFirewall != nil,
 	} {
 		if asked {
 			n++
@@ -92,7 +92,7 @@ func (r Request) changesFiles() bool {
 }
 
 func (r Request) validate() error {
-	if r.Change != nil || r.Await != nil || r.Restore != nil || r.WriteModule != nil || r.RemoveModule != nil {
+	if r.Change != nil || r.Await != nil || r.Restore != nil || r.WriteModule != nil || r.RemoveModule != nil || r.Firewall != nil || r.RemoveFirewall != nil {
 		if err := deadman.ValidRun(r.Run); err != nil {
 			return err
 		}
@@ -108,6 +108,10 @@ func (r Request) validate() error {
 		return r.Diagnose.Validate()
 	case r.WriteModule != nil:
 		return r.WriteModule.Validate()
+	case r.Firewall != nil:
+		return r.Firewall.Validate()
+	case r.RemoveFirewall != nil:
+		return r.RemoveFirewall.Validate()
 	}
 	return nil
 }

@@ -104,6 +104,8 @@ func serve(ctx context.Context, read func() ([]byte, *Error), in io.Reader, out 
 	case req.RemoveModule != nil:
 		removed, failure := removeModule(req.Run, host, thisKernel())
 		return answers.end(Answer{Removed: removed}, failure)
+	case req.Firewall != nil, req.RemoveFirewall != nil:
+		return answers.end(doFirewall(req, host))
 	}
 	return answers.end(Answer{}, writeKmsg(ctx, req.WriteKmsg.Records, host, answers.send))
 }

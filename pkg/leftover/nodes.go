@@ -69,6 +69,8 @@ func describe(thing deadman.Leftover) string {
 		return "file that was prepared, and is not used"
 	case deadman.LeftoverModule:
 		return "kernel module that writes lines of the driver's"
+	case deadman.LeftoverFirewall:
+		return "firewall rule; the kernel lets go of its port when its time is up"
 	}
 	return thing.Kind
 }

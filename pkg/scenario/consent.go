@@ -130,6 +130,8 @@ func (c *consent) steps(path string, steps []Step) {
 			c.add(where, "XID %s in the kernel log of %s: what watches it may drain or reboot the node", s.XID.Codes, s.XID.Node)
 		case s.Runtime != nil:
 			c.add(where, "a broken containerd configuration (%s) on %s", s.Runtime.Mode, s.Runtime.Node)
+		case s.Firewall != nil:
+			c.add(where, "a firewall rule on %s, which drops what its pods send to TCP port %d anywhere, or get from it", s.Firewall.Node, s.Firewall.Port)
 		case s.CUDA != nil:
 			if ns := s.CUDA.Workload.Namespace; !c.own[ns] {
 				c.add(where, "CUDA errors in %s of namespace %s, which is not the scenario's own", s.CUDA.Workload.Name, ns)

@@ -50,6 +50,7 @@ func (s *Scenario) Lint() []Problem {
 	l.weights()
 	l.choices()
 	l.names()
+	l.otherwise()
 	l.module()
 	if !broken { // otherwise each of them would be told again
 		l.play()
@@ -221,6 +222,25 @@ func (l *linter) counts() {
 	}
 	if len(l.s.Setup) > 0 && len(l.s.Healthy) == 0 {
 		l.warn(l.root.find("setup"), "healthy", "is empty: what setup makes may be broken by itself")
+	}
+}
+
+// otherwise holds that the scenario which takes this one's place is there, and that something can be its reason.
+func (l *linter) otherwise() {
+	name := l.s.Requires.Otherwise
+	if name == "" {
+		return
+	}
+	at, field := l.root.find("requires").find("otherwise"), "requires.otherwise"
+	if !l.s.Requires.NetworkPolicy {
+		l.wrong(at, field, "is for scenarios that require networkPolicy")
+	}
+	other, err := Find(name)
+	switch {
+	case err != nil:
+		l.wrong(at, field, "%v", err)
+	case other.Requires.NetworkPolicy:
+		l.wrong(at, field, "%s needs NetworkPolicies, too", name)
 	}
 }
 

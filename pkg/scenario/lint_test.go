@@ -72,6 +72,9 @@ func TestLint(t *testing.T) {
 		{"sealed:\n", "terraform: {manages: [], resources: {google_compute_firewall: {x: {name: too-many-gpus, network: x}}}}\nsealed:\n", `main.tf of the module says "too many GPUs"`},
 		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "sealed.solutions: none is in the Terraform module when "},
 		{"    - name: scaled to zero\n", "    - name: scaled to zero\n      terraform: true\n", "there is no module: terraform is missing"},
+		{"  nodes: 2\n", "  nodes: 2\n  otherwise: noop\n", "requires.otherwise: is for scenarios that require networkPolicy"},
+		{"  nodes: 2\n", "  nodes: 2\n  networkPolicy: true\n  otherwise: nop\n", `requires.otherwise: there is no scenario "nop": did you mean noop?`},
+		{"  nodes: 2\n", "  nodes: 2\n  networkPolicy: true\n  otherwise: blocked-egress\n", "requires.otherwise: blocked-egress needs NetworkPolicies, too"},
 		{"    namespaces: [\"${p.ns}\"]", "    namespaces: [default]", "public.access.namespaces[0]: neither setup nor inject creates the namespace default"},
 	} {
 		s, err := edit(t, c.old, c.new)

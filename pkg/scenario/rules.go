@@ -14,8 +14,8 @@ import (
 
 // Names of fields that exclude each other.
 var (
-	stepActions    = []string{"create", "patch", "xid", "runtime", "cuda", "wait", "delete", "replace", "nodeShell"}
-	trainerActions = []string{"xid", "runtime", "cuda"}
+	stepActions    = []string{"create", "patch", "xid", "runtime", "firewall", "cuda", "wait", "delete", "replace", "nodeShell"}
+	trainerActions = []string{"xid", "runtime", "firewall", "cuda"}
 	attemptActions = []string{"delete", "replace", "nodeShell"}
 	checkSources   = []string{"object", "objects", "logs", "events", "exec", "http", "can", "probe", "terraform"}
 )

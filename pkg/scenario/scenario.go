@@ -63,6 +63,8 @@ type Requires struct {
 	GPUs          int  `json:"gpus,omitempty"`          // nvidia.com/gpu, on each of these nodes
 	NetworkPolicy bool `json:"networkPolicy,omitempty"` // that NetworkPolicies are enforced, which a probe shows
 	NodeAccess    bool `json:"nodeAccess,omitempty"`    // privileged pods are allowed in the ledger's namespace
+	// Otherwise is a scenario of ours that takes this one's place where NetworkPolicies are not enforced.
+	Otherwise string `json:"otherwise,omitempty"`
 	// Toolkit is NVIDIA's container toolkit on the nodes: a handler of their container runtime, which GPUs that an exercise simulates lack.
 	Toolkit bool `json:"toolkit,omitempty"`
 	// Images are those that nodes must be able to start: looked for on the nodes, or in their registry.
@@ -260,10 +262,12 @@ type Step struct {
 	Create *Create `json:"create,omitempty"`
 	// Patch changes an object that exists.
 	Patch *Patch `json:"patch,omitempty"`
-	// XID writes lines to the kernel log, Runtime breaks a containerd configuration, CUDA loads the shim into a running workload.
-	XID     *XID     `json:"xid,omitempty"`
-	Runtime *Runtime `json:"runtime,omitempty"`
-	CUDA    *CUDA    `json:"cuda,omitempty"`
+	// XID writes lines to the kernel log, Runtime breaks a containerd configuration, Firewall has a node drop packets, CUDA loads the shim into
+	// a running workload.
+	XID      *XID      `json:"xid,omitempty"`
+	Runtime  *Runtime  `json:"runtime,omitempty"`
+	Firewall *Firewall `json:"firewall,omitempty"`
+	CUDA     *CUDA     `json:"cuda,omitempty"`
 
 	// Wait goes on when all checks hold.
 	Wait []Check `json:"wait,omitempty"`
@@ -305,6 +309,14 @@ type Runtime struct {
 	Mode    string `json:"mode"`
 	Node    string `json:"node"`
 	Handler string `json:"handler,omitempty"`
+}
+
+// Firewall has a node drop packets between its pods and a TCP port, by a rule of nftables.
+type Firewall struct {
+	Node  string `json:"node"`
+	Table string `json:"table"` // of the family inet; there must be none of that name
+	Port  int    `json:"port"`  // that servers listen on
+	Drop  string `json:"drop"`  // requests, answers, or large: answers that are longer than 576 bytes
 }
 
 // CUDA loads the shim into a workload.

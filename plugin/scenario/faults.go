@@ -6,13 +6,16 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefirewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
 
@@ -34,6 +37,17 @@ func (f faults) XID(step scenario.XID) ([]fault.Change, []fault.Permission, erro
 func (f faults) Runtime(step scenario.Runtime) ([]fault.Change, []fault.Permission, error) {
 	change, err := runtime.Break{Mode: step.Mode, Node: step.Node, Handler: step.Handler}.Change(f.connection, f.cluster)
 	return []fault.Change{change}, runtime.Permissions(f.connection.LedgerNamespace), err
+}
+
+// Firewall implements exercise.Faults.
+func (f faults) Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error) {
+	what := node.Firewall{Table: step.Table, Port: step.Port, Drop: node.Drop(step.Drop), TTL: time.Hour} // until the run ends, when that is known
+	if err := what.Validate(); err != nil {
+		return nil, nil, fmt.Errorf("firewall: %w", err)
+	}
+	in := &nodefirewall.Injection{Start: session.StartFirewallPod(f.cluster, f.connection.LedgerNamespace)}
+	action := fmt.Sprintf("drop %s of TCP port %d", step.Drop, step.Port)
+	return []fault.Change{in.Change(step.Node, action, what)}, fault.DebugPodPermissions(f.connection.LedgerNamespace), nil
 }
 
 // CUDA implements exercise.Faults.

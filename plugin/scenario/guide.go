@@ -16,6 +16,9 @@ func Guide(r *scenario.Resolved) string {
 	line("# %s\n", r.Public.Title)
 	line("`%s`, %s, %d minutes, needs %s. This page shows what seed %d draws on a cluster of two nodes with two GPUs each: other seeds draw other names, "+
 		"and may draw another cause. Of an exercise that runs, `scenario reveal` tells the answer.\n", name, r.Metadata.Difficulty, r.Metadata.Minutes, needs(r.Requires), r.Seed)
+	if other := r.Requires.Otherwise; other != "" {
+		line("Where NetworkPolicies are not enforced `start` plays [%s](%[1]s.md) in its place, and says so.\n", other)
+	}
 	line("## How to run it\n\nAll of this is yours; the candidate only has kubectl and the kubeconfig. They tell you the diagnosis, or write it into a file, and you hand it in.\n")
 	line("    kubectl gpu-fault scenario start %s --seed %d --kubeconfig-out candidate.kubeconfig", name, r.Seed)
 	line("    kubectl gpu-fault scenario hint                     # when they ask for one")

@@ -51,6 +51,9 @@ func describe(s *scenario.Scenario) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n\n", s.Public.Title, s.Metadata.Name)
 	fmt.Fprintf(&b, "Difficulty:  %s\nTime box:    %d minutes\nNeeds:       %s\n", s.Metadata.Difficulty, s.Metadata.Minutes, needs(s.Requires))
+	if other := s.Requires.Otherwise; other != "" {
+		fmt.Fprintf(&b, "Otherwise:   %s, where NetworkPolicies are not enforced\n", other)
+	}
 	if len(s.Metadata.Tags) > 0 {
 		fmt.Fprintf(&b, "Tags:        %s\n", strings.Join(s.Metadata.Tags, ", "))
 	}

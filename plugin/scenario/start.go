@@ -59,6 +59,9 @@ manages it (GitOps, an operator) has to leave it alone meanwhile. What is broken
 With --terraform the candidate also gets the lab's own Terraform module, as broken as the cluster, where the scenario has one (scenario show
 says so). They mend the cluster or the module, and you hand the module in with scenario submit --terraform.
 
+Where NetworkPolicies are not enforced blocked-egress-node takes the place of blocked-egress, and it is said: a firewall rule on a node, which the
+node's kernel lets go of by itself when the time is up.
+
 The state of the cluster is remembered before anything is made, and compared when the work is graded and when the exercise ends. The
 same --seed gives the same variant, names and numbers.`,
 		Example: `  # Any variant, and a kubeconfig for the candidate
@@ -203,7 +206,12 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 		return err
 	}
 	if s.dryRun != "client" {
-		if err := lab.Preflight(ctx, resolved); err != nil {
+		err := lab.Preflight(ctx, resolved)
+		if instead := otherwise(err); instead != nil && s.terraform == "" {
+			printer.Talk(s.streams.ErrOut, "This cluster does not enforce NetworkPolicies: in the place of %s it is %s.", found.Metadata.Name, instead.Metadata.Name)
+			return s.run(ctx, instead)
+		}
+		if err != nil {
 			return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
 		}
 	}
@@ -226,6 +234,19 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 		return kube.Explain(err)
 	}
 	return s.print(lab, e)
+}
+
+// otherwise is the scenario that takes the place of one with which a preflight ended so; nil when there is none.
+func otherwise(err error) *scenario.Scenario {
+	var unenforced *exercise.UnenforcedError
+	if !errors.As(err, &unenforced) || unenforced.Otherwise == "" {
+		return nil
+	}
+	instead, err := scenario.Find(unenforced.Otherwise)
+	if err != nil {
+		return nil
+	}
+	return instead
 }
 
 // before says what is going to happen, where, and how it goes away. It goes to the trainer, who may know.
@@ -279,6 +300,8 @@ func made(r *scenario.Resolved) []string {
 			add("XID lines in the kernel log of " + step.XID.Node)
 		case step.Runtime != nil:
 			add("a broken containerd configuration on " + step.Runtime.Node)
+		case step.Firewall != nil:
+			add(fmt.Sprintf("a firewall rule on %s, against TCP port %d", step.Firewall.Node, step.Firewall.Port))
 		case step.CUDA != nil:
 			add("the CUDA shim in " + step.CUDA.Workload.Kind + " " + step.CUDA.Workload.Name)
 		}

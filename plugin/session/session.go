@@ -21,6 +21,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefirewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
@@ -41,6 +42,7 @@ func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 		exercise.UndoKind:  exercise.Undoer{},
 		kernellog.UndoKind: logUndoer(detectors),
 
+		nodefirewall.UndoKind:    nodefirewall.Undoer{},
 		kernellog.ModuleUndoKind: kernellog.ModuleUndoer{Log: logUndoer(detectors)},
 	}
 }
@@ -85,7 +87,7 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 		Log: logUndoer(detectors),
 		Start: func(ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, progress func(string)) (kernellog.Pod, error) {
 			run.Owner = nil // see unowned
-			return startPod(ctx, cluster, ledgerNamespace, 0, run, nodeName, settings, unloadPodLives, progress)
+			return startPod(ctx, cluster, ledgerNamespace, 0, run, nodeName, settings, shortPodLives, progress)
 		},
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
@@ -93,6 +95,10 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 		Start:    unowned(StartPod(cluster, ledgerNamespace, 0)),
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 		Show:     report.Note,
+	}
+	undoers[nodefirewall.UndoKind] = nodefirewall.Undoer{
+		Start:    StartFirewallPod(cluster, ledgerNamespace),
+		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
 	undoers[workload.UndoKind] = workload.Undoer{
 		Cluster: workloads(cluster), LedgerNamespace: ledgerNamespace,
@@ -144,8 +150,16 @@ func StartPod(cluster *kube.Cluster, ledgerNamespace string, timeout time.Durati
 	}
 }
 
-// unloadPodLives is how long a debug pod may take to unload a kernel module.
-const unloadPodLives = 5 * time.Minute
+// StartFirewallPod starts debug pods for firewalls, which outlive them.
+func StartFirewallPod(cluster *kube.Cluster, ledgerNamespace string) nodefirewall.Start {
+	return func(ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, progress func(string)) (nodefirewall.Pod, error) {
+		run.Owner = nil // see unowned
+		return startPod(ctx, cluster, ledgerNamespace, 0, run, nodeName, settings, shortPodLives, progress)
+	}
+}
+
+// shortPodLives is how long a debug pod lives that does one thing: unload a kernel module, make or remove a firewall.
+const shortPodLives = 5 * time.Minute
 
 func startPod(
 	ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, timeout time.Duration,

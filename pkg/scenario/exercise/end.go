@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefirewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
@@ -168,14 +169,15 @@ func (l *Lab) revert(ctx context.Context, id string, o EndOptions, ending *Endin
 	return nil
 }
 
-// notAsItWas says what became of steps that could not simply be undone; files are those of them that leave a file as somebody has changed it.
+// notAsItWas says what became of steps that could not simply be undone; files are those of them that leave a file or a
+// firewall of a node as somebody has changed it.
 func notAsItWas(run ledger.Run) (said, files []string) {
 	for _, step := range run.Steps {
 		switch {
 		case step.Undo.Kind == UndoKind:
 		case step.State == ledger.StateSuperseded, step.State == ledger.StatePermanent, step.Pending():
 			said = append(said, fmt.Sprintf("%s: %s: %s", step.Target, step.State, step.Message))
-			if step.Undo.Kind == nodefiles.UndoKind && step.State == ledger.StateSuperseded {
+			if slices.Contains([]string{nodefiles.UndoKind, nodefirewall.UndoKind}, step.Undo.Kind) && step.State == ledger.StateSuperseded {
 				files = append(files, said[len(said)-1])
 			}
 		}

@@ -8,6 +8,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
 
+// UnenforcedError says that the cluster does not enforce NetworkPolicies, which the scenario needs.
+type UnenforcedError struct {
+	Otherwise string // the scenario that needs none; may be empty
+}
+
+func (e *UnenforcedError) Error() string {
+	text := fmt.Sprintf("the scenario needs NetworkPolicies that are enforced, and one that forbids a pod everything had no effect within %s: "+
+		"install a CNI that enforces them (Calico, Cilium), or sigs.k8s.io/kube-network-policies beside yours", policyTimeout)
+	if e.Otherwise != "" {
+		text += "; or play " + e.Otherwise + ", which needs none"
+	}
+	return text
+}
+
 // NotFoundError says that there is no such exercise, or none that runs.
 type NotFoundError struct {
 	ID, Namespace string

@@ -277,11 +277,17 @@ func stable(checks []scenario.Check, how scenario.Duration) []scenario.Check {
 	return longer
 }
 
+// onePod is how long a probe that must hold now may take: its pod is made and seen once.
+const onePod = scenario.Duration(10 * time.Second)
+
 // atOnce are checks that must hold now.
 func atOnce(checks []scenario.Check) []scenario.Check {
 	now := slices.Clone(checks)
 	for i := range now {
 		now[i].Within, now[i].Sustained = 0, 0
+		if now[i].Probe != nil { // zero would be the usual time of probes
+			now[i].Within = onePod
+		}
 	}
 	return now
 }

@@ -408,3 +408,18 @@ func TestPoints(t *testing.T) {
 		})
 	}
 }
+
+// What has failed by another gate is not waited for: a probe, whose usual time is half a minute, has the time of one pod.
+func TestAtOnce(t *testing.T) {
+	t.Parallel()
+	checks := []scenario.Check{
+		{Name: "an object", Object: &scenario.Ref{}, Within: scenario.Duration(time.Minute), Sustained: scenario.Duration(time.Minute)},
+		{Name: "a probe", Probe: &scenario.Probe{}, Within: scenario.Duration(time.Minute), Sustained: scenario.Duration(time.Minute)},
+		{Name: "a probe that says nothing", Probe: &scenario.Probe{}},
+	}
+	for i, want := range []scenario.Duration{0, onePod, onePod} {
+		if got := atOnce(checks)[i]; got.Within != want || got.Sustained != 0 {
+			t.Errorf("%s: within %s, sustained %s; wanted %s and nothing", got.Name, time.Duration(got.Within), time.Duration(got.Sustained), time.Duration(want))
+		}
+	}
+}

@@ -22,6 +22,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefirewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/access"
@@ -68,6 +69,7 @@ type Lab struct {
 type Faults interface {
 	XID(step scenario.XID) ([]fault.Change, []fault.Permission, error)
 	Runtime(step scenario.Runtime) ([]fault.Change, []fault.Permission, error)
+	Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error)
 	// CUDA looks for the workload, which exists by now. It gives one change, of that workload, and its undo has workload.UndoKind.
 	CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, []fault.Permission, error)
 	// Shim is the library for each architecture, and the state file of a run that is armed from the beginning.
@@ -140,7 +142,8 @@ type fakes struct {
 const cleanup = 3 * time.Minute
 
 // session is the Lab's with what exercises need besides. Use one for the Preflight and the Run of a plan. With restore, a revert also
-// deletes what the candidate deleted and made anew under a name of the exercise's, and puts back files of nodes that they have changed.
+// deletes what the candidate deleted and made anew under a name of the exercise's, and puts back files and firewalls of nodes that they have
+// changed.
 func (l *Lab) session(restore bool) *fault.Session {
 	undoers := maps.Clone(l.Session.Undoers)
 	if undoers == nil {
@@ -154,6 +157,10 @@ func (l *Lab) session(restore bool) *fault.Session {
 	if u, is := undoers[nodefiles.UndoKind].(nodefiles.Undoer); is {
 		u.Overwrite = restore
 		undoers[nodefiles.UndoKind] = u
+	}
+	if u, is := undoers[nodefirewall.UndoKind].(nodefirewall.Undoer); is {
+		u.Overwrite = restore
+		undoers[nodefirewall.UndoKind] = u
 	}
 	return &fault.Session{
 		Client: l.Session.Client, Ledger: l.Session.Ledger, Undoers: undoers, Observer: l.Session.Observer, Parallel: l.Session.Parallel,

@@ -76,6 +76,8 @@ func ownedBy(r *scenario.Resolved, namespaces []string) []scenario.Ref {
 			add(nodeRef(step.XID.Node))
 		case step.Runtime != nil:
 			add(nodeRef(step.Runtime.Node))
+		case step.Firewall != nil:
+			add(nodeRef(step.Firewall.Node))
 		}
 	}
 	return refs
@@ -94,6 +96,8 @@ func nodesOf(r *scenario.Resolved) []string {
 			names = append(names, step.XID.Node)
 		case step.Runtime != nil:
 			names = append(names, step.Runtime.Node)
+		case step.Firewall != nil:
+			names = append(names, step.Firewall.Node)
 		case step.NodeShell != nil:
 			names = append(names, step.NodeShell.Node)
 		case step.Patch != nil && step.Patch.Object.Kind == kindNode:

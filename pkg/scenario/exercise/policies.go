@@ -39,8 +39,7 @@ func (s *start) networkPolicies(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("find out whether NetworkPolicies are enforced, which the scenario needs: %w", err)
 	case !enforced:
-		return fmt.Errorf("the scenario needs NetworkPolicies that are enforced, and one that forbids a pod everything had no effect within %s: "+
-			"install a CNI that enforces them (Calico, Cilium), or sigs.k8s.io/kube-network-policies beside yours", policyTimeout)
+		return &UnenforcedError{s.r.Requires.Otherwise}
 	}
 	s.lab.remember.Lock()
 	defer s.lab.remember.Unlock()

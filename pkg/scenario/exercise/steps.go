@@ -110,6 +110,11 @@ func (s *start) faulty(action string, step scenario.Step) error {
 		changes, needs, err := s.lab.Faults.Runtime(*step.Runtime)
 		s.add(needs, changes...)
 		return err
+	case step.Firewall != nil:
+		s.pods, s.ends = true, true
+		changes, needs, err := s.lab.Faults.Firewall(*step.Firewall)
+		s.add(needs, changes...)
+		return err
 	case step.CUDA != nil:
 		s.ends = true
 		what := step.CUDA.Workload
@@ -213,6 +218,8 @@ func nameOf(step scenario.Step) string {
 		return fmt.Sprintf("XID %s on node %s", step.XID.Codes, step.XID.Node)
 	case step.Runtime != nil:
 		return fmt.Sprintf("containerd on node %s: %s", step.Runtime.Node, step.Runtime.Mode)
+	case step.Firewall != nil:
+		return fmt.Sprintf("a firewall rule on node %s: %s of port %d", step.Firewall.Node, step.Firewall.Drop, step.Firewall.Port)
 	case step.CUDA != nil:
 		return fmt.Sprintf("CUDA of %s %s", step.CUDA.Workload.Kind, step.CUDA.Workload.Name)
 	case len(step.Wait) > 0:

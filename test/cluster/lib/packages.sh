@@ -12,9 +12,9 @@ iproute2 /sbin/ip
 procps /usr/bin/pgrep
 util-linux /usr/bin/unshare
 mount /bin/mount
+nftables /usr/sbin/nft
 L
   [ "$PROXY" != iptables ] || [ -e /usr/sbin/iptables ] || echo iptables
-  [ "$PROXY" != nftables ] || [ -e /usr/sbin/nft ] || echo nftables
   [ "$JOURNALD" = 0 ] || [ -e /lib/systemd/systemd-journald ] || echo systemd
 }
 

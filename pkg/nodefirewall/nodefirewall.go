@@ -1,0 +1,173 @@
+// Package nodefirewall is the fault that has nodes drop packets between their pods and a TCP port: a rule of nftables, in a table of its own.
+//
+// The dead man is the node's kernel: what it blocks, it blocks until a time, and forgets then by itself, whatever became of the client, the
+// API server, the debug pod or the kubelet. A node that boots forgets it, too.
+package nodefirewall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+)
+
+// UndoKind is the ledger.Undo.Kind of firewalls.
+const UndoKind = "node-firewall"
+
+// Pod is a debug pod that runs on a node: a debugpod.Session.
+type Pod interface {
+	Firewall(ctx context.Context, what node.Firewall) (*node.BuiltFirewall, error)
+	RemoveFirewall(ctx context.Context, what node.RemoveFirewall) (*node.RemovedFirewall, error)
+	// Close deletes the pod, also when ctx has ended. The firewall stays.
+	Close(ctx context.Context) error
+}
+
+// Start creates a debug pod for a run on a node and waits until it runs.
+type Start func(ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, progress func(string)) (Pod, error)
+
+// Injection makes firewalls. The plan that it is for must have a TTL.
+type Injection struct {
+	Start    Start
+	Settings nodefiles.PodSettings
+}
+
+// data is what the ledger keeps in ledger.Undo.Data.
+type data struct {
+	Firewall node.Firewall         `json:"firewall"`
+	Settings nodefiles.PodSettings `json:"settings"`
+}
+
+// Change is the change to one node, for a fault.Plan. The TTL of what is filled in when it is made.
+func (in *Injection) Change(nodeName, action string, what node.Firewall) fault.Change {
+	return fault.Change{
+		Target: ledger.Target{Kind: "Node", Name: nodeName},
+		Action: action,
+		Undo:   ledger.Undo{Kind: UndoKind},
+		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+			return in.apply(ctx, nodeName, what, r)
+		},
+	}
+}
+
+func (in *Injection) apply(ctx context.Context, nodeName string, what node.Firewall, r fault.Recorder) (evidence []ledger.Evidence, err error) {
+	run := r.Run()
+	if run.Until.IsZero() {
+		return nil, errors.New("a firewall needs a time at which the node's kernel lets go of it: give a time to live")
+	}
+	r.Progress("starting the debug pod")
+	pod, err := in.Start(ctx, run, nodeName, in.Settings, r.Progress)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
+	if what.TTL = time.Until(run.Until).Round(time.Second); what.TTL <= 0 {
+		return nil, fmt.Errorf("the time of the fault was up at %s, before it could be made", run.Until.Format(time.RFC3339))
+	}
+	if err := what.Validate(); err != nil {
+		return nil, err
+	}
+	undo, err := json.Marshal(data{what, in.Settings})
+	if err != nil {
+		return nil, fmt.Errorf("encode the undo: %w", err)
+	}
+	if err := r.Save(ctx, func(s *ledger.Step) { s.Undo.Data = undo }); err != nil {
+		return nil, err
+	}
+	r.Progress("adding a firewall rule")
+	proof, err := pod.Firewall(ctx, what)
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf("%s; the kernel lets go of it in %s", proof.Rule, proof.Expires.Round(time.Second))
+	return []ledger.Evidence{{Source: "nftables", Time: time.Now().UTC().Truncate(time.Millisecond), Text: text}}, nil
+}
+
+// Undoer removes firewalls. Start is nil where it is only to describe.
+type Undoer struct {
+	Start Start
+	// Progress tells the user what goes on with a step; nil: nobody.
+	Progress func(step ledger.Step, text string)
+	// Overwrite also removes what somebody else has put into the table meanwhile.
+	Overwrite bool
+}
+
+var _ fault.Needer = Undoer{}
+
+// Needs implements fault.Needer.
+func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permission {
+	if len(step.Undo.Data) == 0 {
+		return nil
+	}
+	return fault.DebugPodPermissions(ledgerNamespace)
+}
+
+// Describe implements fault.Undoer.
+func (u Undoer) Describe(step ledger.Step) string {
+	var of data
+	if len(step.Undo.Data) == 0 || json.Unmarshal(step.Undo.Data, &of) != nil {
+		return "remove the firewall rule"
+	}
+	return "remove the table inet " + of.Firewall.Table + " from the node's nftables"
+}
+
+// Undo implements fault.Undoer.
+func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	if len(step.Undo.Data) == 0 {
+		return ledger.StateReverted, "nothing had been changed", nil
+	}
+	var of data
+	if err := json.Unmarshal(step.Undo.Data, &of); err != nil {
+		return "", "", fmt.Errorf("the record's undo cannot be read: %w", err)
+	}
+	request := node.RemoveFirewall{Firewall: of.Firewall, Overwrite: u.Overwrite}
+	if err := request.Validate(); err != nil { // it comes from the cluster, and root is about to do it
+		return "", "", fmt.Errorf("the record's undo is not believed: %w", err)
+	}
+	say := func(text string) {
+		if u.Progress != nil {
+			u.Progress(step, text)
+		}
+	}
+	byHand := fmt.Sprintf("; by hand, on the node: nft delete table inet %s; the kernel itself lets go of it at %s, and when the node boots",
+		of.Firewall.Table, run.Until.Format(time.RFC3339))
+	pod, err := u.Start(ctx, run, step.Target.Name, of.Settings, say)
+	if err != nil {
+		return "", "", fmt.Errorf("%w%s", err, byHand)
+	}
+	say("removing the firewall rule")
+	removed, err := pod.RemoveFirewall(ctx, request)
+	var refused *node.Error
+	if errors.As(err, &refused) && refused.Code == node.CodeNoFilter { // then there never was one
+		removed, err = &node.RemovedFirewall{}, nil
+	}
+	if err = errors.Join(err, pod.Close(ctx)); err != nil {
+		return "", "", fmt.Errorf("%w%s", err, byHand)
+	}
+	state, said := fate(of.Firewall.Table, *removed)
+	return state, said, nil
+}
+
+// fate is what became of a table.
+func fate(table string, removed node.RemovedFirewall) (ledger.State, string) {
+	dropped := ""
+	if removed.Dropped > 0 {
+		dropped = fmt.Sprintf("; it had dropped %d packets", removed.Dropped)
+	}
+	switch {
+	case len(removed.Left) > 0:
+		return ledger.StateSuperseded, fmt.Sprintf("our rule is gone%s; the table inet %s stays, as somebody else has put something into it: %s; "+
+			"when it is not needed: nft delete table inet %s", dropped, table, strings.Join(removed.Left, ", "), table)
+	case !removed.Removed:
+		return ledger.StateReverted, fmt.Sprintf("there is no table inet %s on the node: somebody removed it, or the node has booted since", table)
+	case removed.Expired:
+		return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed; it blocked nothing any more%s", table, dropped)
+	}
+	return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed%s", table, dropped)
+}
