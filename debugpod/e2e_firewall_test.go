@@ -27,7 +27,7 @@ func TestFirewallOfANode(t *testing.T) {
 	if err := session.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"meta length > 576 tcp sport @ports counter", "27000 timeout 1h expires", "hook forward"} {
+	for _, want := range []string{"meta length > 576 tcp sport @ports-", "27000 timeout 1h expires", "hook forward"} {
 		if now := rules(); !strings.Contains(now, want) {
 			t.Errorf("the node's own nft does not show %q, the proof was %q:\n%s", want, proof.Rule, now)
 		}

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"regexp"
@@ -59,6 +61,8 @@ type BuiltFirewall struct {
 type RemovedFirewall struct {
 	// Removed is whether it was there. It is not any more, unless something is in Left.
 	Removed bool `json:"removed,omitempty"`
+	// Foreign is whether there is a table of the name that has nothing of the run's. It was not touched.
+	Foreign bool `json:"foreign,omitempty"`
 	// Expired is whether the kernel had let the port go already, or somebody had made the rule end.
 	Expired bool `json:"expired,omitempty"`
 	// Left says what somebody else has put into the table. It was left; what was ours is gone.
@@ -95,30 +99,32 @@ func (r RemoveFirewall) Validate() error {
 	return f.Validate()
 }
 
-// rule is what the kernel is told, in nft's words.
-func (f Firewall) rule() string {
+// rule is what the kernel is told for a run, in nft's words.
+func (f Firewall) rule(run string) string {
 	switch f.Drop {
 	case DropAnswers:
-		return "tcp sport @" + firewallSet + " counter drop"
+		return "tcp sport @" + setOf(run) + " counter drop"
 	case DropLarge:
-		return fmt.Sprintf("meta length > %d tcp sport @%s counter drop", LargePacket, firewallSet)
+		return fmt.Sprintf("meta length > %d tcp sport @%s counter drop", LargePacket, setOf(run))
 	}
-	return "tcp dport @" + firewallSet + " counter drop"
+	return "tcp dport @" + setOf(run) + " counter drop"
 }
 
-// The names of what is in a table.
-const (
-	firewallChain = "forward"
-	firewallSet   = "ports"
-)
+const firewallChain = "forward"
+
+// setOf is the name of the set of a run's table. It tells the table as the run's when its rule is gone, and says no more.
+func setOf(run string) string {
+	sum := sha256.Sum256([]byte(run))
+	return "ports-" + hex.EncodeToString(sum[:3])
+}
 
 // packetFilter is the part of the node's kernel that firewalls are made in.
 type packetFilter interface {
-	// block makes a table with its rule in one step, marked as the run's, or nothing of it. The error is errTableExists where there is one.
+	// block makes a table with its rule in one step, both marked as the run's, or nothing of it. The error is errTableExists where there is one.
 	block(run string, f Firewall) error
-	// look is what is in the table; nil where there is none.
-	look(table string) (*firewallTable, error)
-	// remove removes the table, or only the rules and the port of a run.
+	// look is what is in the table, with the run's set; nil where there is none.
+	look(table, run string) (*firewallTable, error)
+	// remove removes the table, or only the rules and the port of a run. The error is errMeanwhile when some of it went by itself.
 	remove(t *firewallTable, f Firewall, run string, all bool) error
 	// marked are the tables with rules of runs, by name.
 	marked() (map[string]mark, error)
@@ -127,15 +133,18 @@ type packetFilter interface {
 
 var (
 	errTableExists = errors.New("there is a table of that name already")
+	errMeanwhile   = errors.New("it changes meanwhile")
 	errNoFilter    = errors.New("the node's kernel has no nftables for IPv4 and IPv6 (CONFIG_NF_TABLES_INET)")
 )
 
 // firewallTable is what is in a table.
 type firewallTable struct {
 	rules []firewallRule
-	// ports are those in the set, with how long they stay.
+	// ours is whether the run's set is there.
+	ours bool
+	// ports are those in it, with how long they stay.
 	ports map[int]time.Duration
-	// others are chains and sets that no firewall of ours has, in nft's words.
+	// others is what the run's firewall does not have, in nft's words.
 	others []string
 }
 
@@ -193,38 +202,65 @@ func buildFirewall(run string, f Firewall, filter packetFilter) (*BuiltFirewall,
 	case err != nil:
 		return nil, errorf(CodeFilter, "nothing was changed: make the table inet %s: %v", f.Table, err)
 	}
-	table, err := filter.look(f.Table)
+	table, err := filter.look(f.Table, run)
 	if err != nil {
 		return nil, errorf(CodeFilter, "the table inet %s was made, and cannot be read back: %v", f.Table, err)
 	}
 	if table == nil || len(table.rules) != 1 || table.rules[0].run != run || table.ports[f.Port] <= 0 {
 		return nil, errorf(CodeNotProven, "the table inet %s was made, and is not what was asked for when it is read back", f.Table)
 	}
-	return &BuiltFirewall{Rule: fmt.Sprintf("table inet %s: chain %s: %s; %s = {%d}", f.Table, firewallChain, f.rule(), firewallSet, f.Port), Expires: table.ports[f.Port]}, nil
+	return &BuiltFirewall{Rule: fmt.Sprintf("table inet %s: chain %s: %s; %s = {%d}", f.Table, firewallChain, f.rule(run), setOf(run), f.Port), Expires: table.ports[f.Port]}, nil
 }
 
 // removeFirewall does RemoveFirewall.
 func removeFirewall(run string, req RemoveFirewall, filter packetFilter) (*RemovedFirewall, *Error) {
+	const tries = 5
 	f := req.Firewall
-	table, err := filter.look(f.Table)
-	if err != nil {
-		return nil, errorf(CodeFilter, "look at the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", f.Table, err)
+	for try := 1; ; try++ {
+		table, err := filter.look(f.Table, run)
+		if err != nil {
+			return nil, errorf(CodeFilter, "look at the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", f.Table, err)
+		}
+		result, failure := judgeFirewall(run, f, table)
+		if failure != nil || !result.Removed {
+			return result, failure
+		}
+		all := req.Overwrite || len(result.Left) == 0
+		err = filter.remove(table, f, run, all)
+		switch {
+		case errors.Is(err, errMeanwhile) && try < tries:
+			continue
+		case err != nil:
+			return nil, errorf(CodeFilter, "remove the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", f.Table, err)
+		case all:
+			result.Left = nil
+		}
+		return result, nil
 	}
+}
+
+// judgeFirewall says what a table is, before anything of it is removed.
+func judgeFirewall(run string, f Firewall, table *firewallTable) (*RemovedFirewall, *Error) {
+	result := &RemovedFirewall{}
 	if table == nil {
-		return &RemovedFirewall{}, nil
+		return result, nil
 	}
-	result := &RemovedFirewall{Removed: true, Expired: true}
+	ours, expired := table.ours, true
 	for _, rule := range table.rules {
 		switch rule.run {
 		case run:
+			ours, expired = true, table.ports[f.Port] == 0
 			result.Dropped += rule.packets
-			result.Expired = table.ports[f.Port] == 0
 		case "":
 			result.Left = append(result.Left, "a rule")
 		default:
 			return nil, errorf(CodeExists, "the table inet %s is of run %s: revert that one", f.Table, rule.run)
 		}
 	}
+	if !ours {
+		return &RemovedFirewall{Foreign: true}, nil
+	}
+	result.Removed, result.Expired = true, expired
 	for port := range table.ports {
 		if port != f.Port {
 			result.Left = append(result.Left, fmt.Sprintf("port %d", port))
@@ -232,12 +268,5 @@ func removeFirewall(run string, req RemoveFirewall, filter packetFilter) (*Remov
 	}
 	result.Left = append(result.Left, table.others...)
 	slices.Sort(result.Left)
-	all := req.Overwrite || len(result.Left) == 0
-	if err := filter.remove(table, f, run, all); err != nil {
-		return nil, errorf(CodeFilter, "remove the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", f.Table, err)
-	}
-	if all {
-		result.Left = nil
-	}
 	return result, nil
 }

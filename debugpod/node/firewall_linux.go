@@ -14,6 +14,7 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
@@ -34,13 +35,26 @@ func openNetfilter(namespace string) (*netfilter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("enter the node's network: %w", err)
 	}
-	conn, err := nftables.New(nftables.WithNetNSFd(int(space.Fd())), nftables.AsLasting())
+	limit := nftables.WithSockOptions(func(conn *netlink.Conn) error { return conn.SetDeadline(time.Now().Add(filterTimeout)) })
+	conn, err := nftables.New(nftables.WithNetNSFd(int(space.Fd())), nftables.AsLasting(), limit)
 	if err != nil {
 		_ = space.Close()
 		return nil, filterError(err)
 	}
-	return &netfilter{conn, space}, nil
+	n := &netfilter{conn, space}
+	// Asked before anything else: a kernel without nftables answers the first message of a batch only, and refuses a question as invalid.
+	if _, err := conn.ListTablesOfFamily(nftables.TableFamilyINet); err != nil {
+		_ = n.close()
+		if errors.Is(err, unix.EINVAL) {
+			err = errors.Join(errNoFilter, err)
+		}
+		return nil, filterError(err)
+	}
+	return n, nil
 }
+
+// filterTimeout is how long the kernel may take for all that one request needs.
+const filterTimeout = 20 * time.Second
 
 func (n *netfilter) close() error { return errors.Join(n.conn.CloseLasting(), n.space.Close()) }
 
@@ -57,14 +71,17 @@ func (n *netfilter) block(run string, f Firewall) error {
 	chain := n.conn.AddChain(&nftables.Chain{
 		Name: firewallChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
 	})
-	set := &nftables.Set{Table: table, Name: firewallSet, KeyType: nftables.TypeInetService, HasTimeout: true}
+	set := &nftables.Set{Table: table, Name: setOf(run), KeyType: nftables.TypeInetService, HasTimeout: true}
 	if err := n.conn.AddSet(set, []nftables.SetElement{{Key: binaryutil.BigEndian.PutUint16(uint16(f.Port)), Timeout: f.TTL}}); err != nil {
 		return err
 	}
 	n.conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: expressions(f, set), UserData: userdata.Append(nil, markType, []byte(mark{run, f.Port}.String()))})
 	err := n.conn.Flush()
-	if errors.Is(err, unix.EEXIST) {
+	switch {
+	case errors.Is(err, unix.EEXIST):
 		return errTableExists
+	case errors.Is(err, unix.ENOENT): // this kind of chain, as everything it names is made with it
+		return fmt.Errorf("%w: %w", errNoFilter, err)
 	}
 	return filterError(err)
 }
@@ -98,12 +115,13 @@ func expressions(f Firewall, set *nftables.Set) []expr.Any {
 		&expr.Verdict{Kind: expr.VerdictDrop})
 }
 
-func (n *netfilter) look(name string) (*firewallTable, error) {
+func (n *netfilter) look(name, run string) (*firewallTable, error) {
 	table, err := n.find(name)
 	if table == nil {
 		return nil, err
 	}
 	found := &firewallTable{ports: map[int]time.Duration{}}
+	other := func(what string) { found.others = append(found.others, what) }
 	chains, err := n.conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
 		return nil, err
@@ -113,12 +131,12 @@ func (n *netfilter) look(name string) (*firewallTable, error) {
 			continue
 		}
 		if chain.Name != firewallChain {
-			found.others = append(found.others, "chain "+chain.Name)
+			other("chain " + chain.Name)
 			continue
 		}
 		rules, err := n.conn.GetRules(table, chain)
 		if err != nil {
-			return nil, err
+			other("rules that cannot be read")
 		}
 		for _, rule := range rules {
 			found.rules = append(found.rules, firewallRule{run: markOf(rule.UserData).run, packets: counted(rule), handle: rule.Handle})
@@ -126,16 +144,17 @@ func (n *netfilter) look(name string) (*firewallTable, error) {
 	}
 	sets, err := n.conn.GetSets(table)
 	if err != nil {
-		return nil, err
+		other("sets that cannot be read")
 	}
 	for _, set := range sets {
 		switch {
 		case set.Anonymous: // it belongs to a rule
 			continue
-		case set.Name != firewallSet:
-			found.others = append(found.others, "set "+set.Name)
+		case set.Name != setOf(run):
+			other("set " + set.Name)
 			continue
 		}
+		found.ours = true
 		elements, err := n.conn.GetSetElements(set)
 		if err != nil {
 			return nil, err
@@ -145,6 +164,12 @@ func (n *netfilter) look(name string) (*firewallTable, error) {
 				found.ports[int(binary.BigEndian.Uint16(element.Key))] = element.Expires
 			}
 		}
+	}
+	if tables, err := n.conn.ListFlowtables(table); err != nil || len(tables) > 0 {
+		other("flowtables")
+	}
+	if objects, err := n.conn.GetNamedObjects(table); err != nil || len(objects) > 0 {
+		other("objects")
 	}
 	return found, nil
 }
@@ -165,7 +190,7 @@ func (n *netfilter) remove(t *firewallTable, f Firewall, run string, all bool) e
 	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: f.Table}
 	if all {
 		n.conn.DelTable(table)
-		return n.conn.Flush()
+		return meanwhile(n.conn.Flush())
 	}
 	chain := &nftables.Chain{Name: firewallChain, Table: table}
 	for _, rule := range t.rules {
@@ -177,12 +202,20 @@ func (n *netfilter) remove(t *firewallTable, f Firewall, run string, all bool) e
 		}
 	}
 	if _, there := t.ports[f.Port]; there {
-		set := &nftables.Set{Table: table, Name: firewallSet, KeyType: nftables.TypeInetService, HasTimeout: true}
+		set := &nftables.Set{Table: table, Name: setOf(run), KeyType: nftables.TypeInetService, HasTimeout: true}
 		if err := n.conn.SetDeleteElements(set, []nftables.SetElement{{Key: binaryutil.BigEndian.PutUint16(uint16(f.Port))}}); err != nil {
 			return err
 		}
 	}
-	return n.conn.Flush()
+	return meanwhile(n.conn.Flush())
+}
+
+// meanwhile tells what is gone already from what cannot be removed. A batch is made whole or not at all.
+func meanwhile(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%w: %w", errMeanwhile, err)
+	}
+	return err
 }
 
 func (n *netfilter) marked() (map[string]mark, error) {
@@ -233,13 +266,19 @@ func counted(rule *nftables.Rule) uint64 {
 // leftFirewalls are the tables that runs have left. With clean they are removed, but for those of the runs in keep.
 func leftFirewalls(host Host, clean bool, keep []string) []deadman.Leftover {
 	filter, err := openFilter(host)
+	if errors.Is(err, errNoFilter) {
+		return nil
+	}
+	unknown := func(err error) []deadman.Leftover {
+		return []deadman.Leftover{{Kind: deadman.LeftoverFirewall, Path: "nftables", Problem: "it cannot be seen whether there are any: " + err.Error()}}
+	}
 	if err != nil {
-		return nil // then it has none
+		return unknown(err)
 	}
 	defer func() { _ = filter.close() }()
 	tables, err := filter.marked()
 	if err != nil {
-		return nil
+		return unknown(err)
 	}
 	var found []deadman.Leftover
 	for table, of := range tables {

@@ -58,16 +58,16 @@ func built(t *testing.T, filter packetFilter, f Firewall) *BuiltFirewall {
 func TestFirewallInTheKernel(t *testing.T) {
 	t.Parallel()
 	for drop, rule := range map[Drop]string{
-		DropRequests: "tcp dport @ports counter drop",
-		DropAnswers:  "tcp sport @ports counter drop",
-		DropLarge:    "meta length > 576 tcp sport @ports counter drop",
+		DropRequests: "tcp dport @" + setOf(testRun) + " counter drop",
+		DropAnswers:  "tcp sport @" + setOf(testRun) + " counter drop",
+		DropLarge:    "meta length > 576 tcp sport @" + setOf(testRun) + " counter drop",
 	} {
 		t.Run(string(drop), func(t *testing.T) {
 			t.Parallel()
 			filter := emptyNetwork(t)
 			f := Firewall{Table: "hardening", Port: 27000, Drop: drop, TTL: time.Hour}
 			proof := built(t, filter, f)
-			if want := "table inet hardening: chain forward: " + rule + "; ports = {27000}"; proof.Rule != want {
+			if want := "table inet hardening: chain forward: " + rule + "; " + setOf(testRun) + " = {27000}"; proof.Rule != want {
 				t.Errorf("the proof is %q, not %q", proof.Rule, want)
 			}
 			if proof.Expires < 59*time.Minute || proof.Expires > time.Hour {
@@ -98,7 +98,7 @@ func TestFirewallEndsByItself(t *testing.T) {
 	f := Firewall{Table: "hardening", Port: 27000, Drop: DropRequests, TTL: time.Second}
 	built(t, filter, f)
 	for until := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		table, err := filter.look(f.Table)
+		table, err := filter.look(f.Table, testRun)
 		if err != nil || table == nil {
 			t.Fatalf("look at the table: %v, %v", table, err)
 		}
@@ -133,8 +133,14 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 		if _, failure := buildFirewall(testRun, f, filter); failure == nil || failure.Code != CodeExists {
 			t.Errorf("building in a table that exists: %v; want %s", failure, CodeExists)
 		}
-		if found, err := filter.look(f.Table); err != nil || len(found.rules)+len(found.ports)+len(found.others) > 0 {
-			t.Errorf("something is in the table now: %+v, %v", found, err)
+		for _, overwrite := range []bool{false, true} { // the client may have been killed before it heard that
+			removed, failure := removeFirewall(testRun, RemoveFirewall{Firewall: f, Overwrite: overwrite}, filter)
+			if failure != nil || removed.Removed || !removed.Foreign {
+				t.Errorf("removing it with overwrite %v: %+v, %v; it is somebody's", overwrite, removed, failure)
+			}
+		}
+		if found, err := filter.look(f.Table, testRun); err != nil || found == nil || len(found.rules)+len(found.ports)+len(found.others) > 0 {
+			t.Errorf("the table is not as it was: %+v, %v", found, err)
 		}
 	})
 	t.Run("another run's", func(t *testing.T) {
@@ -162,7 +168,7 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 			if failure != nil {
 				t.Fatalf("remove: %v", failure)
 			}
-			found, err := filter.look(f.Table)
+			found, err := filter.look(f.Table, testRun)
 			switch {
 			case err != nil:
 				t.Fatal(err)

@@ -82,11 +82,26 @@ func (in *Injection) apply(ctx context.Context, nodeName string, what node.Firew
 	}
 	r.Progress("adding a firewall rule")
 	proof, err := pod.Firewall(ctx, what)
+	if nothingMade(err) {
+		// Also when the user has stopped the run: what is there is somebody else's, and no undo may look at it.
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
+		defer cancel()
+		return nil, errors.Join(err, r.Save(after, func(s *ledger.Step) { s.Undo.Data = nil }))
+	}
 	if err != nil {
 		return nil, err
 	}
 	text := fmt.Sprintf("%s; the kernel lets go of it in %s", proof.Rule, proof.Expires.Round(time.Second))
 	return []ledger.Evidence{{Source: "nftables", Time: time.Now().UTC().Truncate(time.Millisecond), Text: text}}, nil
+}
+
+// forgetTimeout is how long the ledger may take to learn that nothing was made.
+const forgetTimeout = 10 * time.Second
+
+// nothingMade is whether the node refused before it changed anything.
+func nothingMade(err error) bool {
+	var refused *node.Error
+	return errors.As(err, &refused) && (refused.Code == node.CodeExists || refused.Code == node.CodeNoFilter)
 }
 
 // Undoer removes firewalls. Start is nil where it is only to describe.
@@ -164,6 +179,8 @@ func fate(table string, removed node.RemovedFirewall) (ledger.State, string) {
 	case len(removed.Left) > 0:
 		return ledger.StateSuperseded, fmt.Sprintf("our rule is gone%s; the table inet %s stays, as somebody else has put something into it: %s; "+
 			"when it is not needed: nft delete table inet %s", dropped, table, strings.Join(removed.Left, ", "), table)
+	case removed.Foreign:
+		return ledger.StateReverted, fmt.Sprintf("the node has a table inet %s, with nothing of ours in it: it was not touched", table)
 	case !removed.Removed:
 		return ledger.StateReverted, fmt.Sprintf("there is no table inet %s on the node: somebody removed it, or the node has booted since", table)
 	case removed.Expired:

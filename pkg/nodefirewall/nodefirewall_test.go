@@ -78,7 +78,9 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 	}{
 		"as it should be":     {run: hour, calls: "start save build close"},
 		"the ledger is full":  {run: hour, saves: errors.New("etcd is full"), calls: "start save close", wrong: "etcd is full"},
-		"the node refuses":    {run: hour, pod: &node.Error{Code: node.CodeNoFilter, Message: "no nftables"}, calls: "start save build close", wrong: "no nftables"},
+		"the node refuses":    {run: hour, pod: &node.Error{Code: node.CodeNoFilter, Message: "no nftables"}, calls: "start save build save close", wrong: "no nftables"},
+		"there is a table":    {run: hour, pod: &node.Error{Code: node.CodeExists, Message: "somebody's"}, calls: "start save build save close", wrong: "somebody's"},
+		"nobody knows":        {run: hour, pod: errors.New("connection lost"), calls: "start save build close", wrong: "connection lost"},
 		"without an end":      {run: ledger.Run{ID: "scenario-abc234"}, calls: "", wrong: "give a time to live"},
 		"its time is up":      {run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(-time.Minute)}, calls: "start close", wrong: "before it could be made"},
 		"longer than allowed": {run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(1000 * time.Hour)}, calls: "start close", wrong: "cannot last"},
@@ -94,6 +96,9 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 			if tc.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wrong) {
 					t.Errorf("error %v does not say %q", err, tc.wrong)
+				}
+				if forgotten := len(r.step.Undo.Data) == 0; nothingMade(tc.pod) && !forgotten || tc.wrong == "connection lost" && forgotten {
+					t.Errorf("the undo is %s", r.step.Undo.Data)
 				}
 				return
 			}
@@ -128,6 +133,7 @@ func TestUndo(t *testing.T) {
 		"after its time":    {good, node.RemovedFirewall{Removed: true, Expired: true}, nil, ledger.StateReverted, "it blocked nothing any more", "start remove close"},
 		"gone":              {good, node.RemovedFirewall{}, nil, ledger.StateReverted, "there is no table inet hardening", "start remove close"},
 		"others' rules":     {good, node.RemovedFirewall{Removed: true, Left: []string{"chain input"}}, nil, ledger.StateSuperseded, "somebody else has put something into it: chain input", "start remove close"},
+		"somebody's table":  {good, node.RemovedFirewall{Foreign: true}, nil, ledger.StateReverted, "it was not touched", "start remove close"},
 		"no nftables":       {good, node.RemovedFirewall{}, &node.Error{Code: node.CodeNoFilter}, ledger.StateReverted, "there is no table", "start remove close"},
 		"the node is away":  {good, node.RemovedFirewall{}, errors.New("no route"), "", "nft delete table inet hardening", "start remove close"},
 		"never made":        {nil, node.RemovedFirewall{}, nil, ledger.StateReverted, "nothing had been changed", ""},

@@ -60,7 +60,7 @@ With --terraform the candidate also gets the lab's own Terraform module, as brok
 says so). They mend the cluster or the module, and you hand the module in with scenario submit --terraform.
 
 Where NetworkPolicies are not enforced blocked-egress-node takes the place of blocked-egress, and it is said: a firewall rule on a node, which the
-node's kernel lets go of by itself when the time is up.
+node's kernel lets go of by itself when the time is up. The candidate is root on nodes there.
 
 The state of the cluster is remembered before anything is made, and compared when the work is graded and when the exercise ends. The
 same --seed gives the same variant, names and numbers.`,
@@ -207,8 +207,9 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 	}
 	if s.dryRun != "client" {
 		err := lab.Preflight(ctx, resolved)
-		if instead := otherwise(err); instead != nil && s.terraform == "" {
-			printer.Talk(s.streams.ErrOut, "This cluster does not enforce NetworkPolicies: in the place of %s it is %s.", found.Metadata.Name, instead.Metadata.Name)
+		if instead := s.otherwise(err); instead != nil {
+			printer.Talk(s.streams.ErrOut, "This cluster does not enforce NetworkPolicies: in the place of %s it is %s, in which a node's firewall is changed, and the candidate is root on nodes.",
+				found.Metadata.Name, instead.Metadata.Name)
 			return s.run(ctx, instead)
 		}
 		if err != nil {
@@ -236,10 +237,11 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 	return s.print(lab, e)
 }
 
-// otherwise is the scenario that takes the place of one with which a preflight ended so; nil when there is none.
-func otherwise(err error) *scenario.Scenario {
+// otherwise is the scenario that takes the place of one with which a preflight ended so; nil when there is none, or when more was asked for than
+// the one scenario: then the error names the other.
+func (s *starting) otherwise(err error) *scenario.Scenario {
 	var unenforced *exercise.UnenforcedError
-	if !errors.As(err, &unenforced) || unenforced.Otherwise == "" {
+	if !errors.As(err, &unenforced) || unenforced.Otherwise == "" || s.pack.file != "" || s.terraform != "" || s.workload != "" || len(s.set) > 0 {
 		return nil
 	}
 	instead, err := scenario.Find(unenforced.Otherwise)

@@ -284,9 +284,13 @@ const onePod = scenario.Duration(10 * time.Second)
 func atOnce(checks []scenario.Check) []scenario.Check {
 	now := slices.Clone(checks)
 	for i := range now {
+		within := now[i].Within
 		now[i].Within, now[i].Sustained = 0, 0
-		if now[i].Probe != nil { // zero would be the usual time of probes
+		if now[i].Probe != nil { // for which zero is half a minute
 			now[i].Within = onePod
+			if within > 0 {
+				now[i].Within = min(within, onePod)
+			}
 		}
 	}
 	return now
