@@ -71,7 +71,8 @@ func (n *netfilter) block(run string, f Firewall) error {
 	chain := n.conn.AddChain(&nftables.Chain{
 		Name: firewallChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
 	})
-	set := &nftables.Set{Table: table, Name: setOf(run), KeyType: nftables.TypeInetService, HasTimeout: true}
+	// The ID is the batch's own; left out, the library counts in a variable that all connections of the process share, without a lock.
+	set := &nftables.Set{ID: 1, Table: table, Name: setOf(run), KeyType: nftables.TypeInetService, HasTimeout: true}
 	if err := n.conn.AddSet(set, []nftables.SetElement{{Key: binaryutil.BigEndian.PutUint16(uint16(f.Port)), Timeout: f.TTL}}); err != nil {
 		return err
 	}
