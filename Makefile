@@ -34,7 +34,7 @@ bin/kubectl: go.mod $(wildcard test/kubectl/*.go)
 
 # The same sources give the same bytes: no build ID, no path, no time.
 debugpod/helper/gpu-fault-node-linux-%.zst: $(HELPER_SOURCES) hack/pack/main.go
-	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -ldflags '-s -w -buildid=' -o $(@:.zst=) ./cmd/gpu-fault-node
+	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build $(LEAN) -ldflags '-s -w -buildid=' -o $(@:.zst=) ./cmd/gpu-fault-node
 	CGO_ENABLED=0 go run ./hack/pack $(@:.zst=)
 	rm $(@:.zst=)
 

@@ -36,6 +36,6 @@ step 'cluster up' test/cluster/up
 step 'end-to-end tests (-race)' end_to_end
 [ -z "$mine" ] || step 'cluster down, nothing left' test/cluster/down
 step 'crash matrix' hack/test-crash.sh
-# One seed of each; make test-scenarios plays two, and CI as far as there is time.
+# One seed of each; make test-scenarios plays two, which takes twelve minutes more.
 step 'scenarios' env SEEDS="${SEEDS:-1}" hack/test-scenarios.sh
 steps_report

@@ -1,29 +1,94 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
 )
 
-// sbom writes the platform's software bill of materials in CycloneDX, from what Go wrote into the very program: each module, with
-// version and hash.
+// sbom writes the platform's software bill of materials in CycloneDX, from what Go wrote into the very program, and into the helpers that it
+// carries: each module, with version and hash.
 func (r release) sbom(ctx context.Context, staged string, p platform, binary string) error {
-	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=hack/tools/release/go.mod", "cyclonedx-gomod",
-		"bin", "-json", "-std", "-noserial", "-notimestamp", "-version", r.version, binary)
-	bom, err := output(cmd)
+	bill, err := billOf(ctx, r.version, binary)
 	if err != nil {
 		return fmt.Errorf("bill of materials for %s: %w", p, err)
 	}
-	// The tool knows only the present time.
-	const metadata = `"metadata": {`
-	stamped := bytes.Replace([]byte(bom), []byte(metadata), []byte(metadata+"\n    \"timestamp\": \""+r.date+`",`), 1)
-	if !json.Valid(stamped) {
-		return fmt.Errorf("bill of materials for %s: cyclonedx-gomod's output is no JSON", p)
+	for _, arch := range helper.Architectures() {
+		inside, err := r.billOfHelper(ctx, staged, arch)
+		if err != nil {
+			return fmt.Errorf("bill of materials for %s: its helper for %s: %w", p, arch, err)
+		}
+		bill.add(inside)
+	}
+	if metadata, is := bill["metadata"].(map[string]any); is {
+		metadata["timestamp"] = r.date // the tool knows only the present time
+	}
+	stamped, err := json.MarshalIndent(bill, "", "  ")
+	if err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(staged, p.base(r.version)+".cdx.json"), append(stamped, '\n'), 0o644)
+}
+
+func (r release) billOfHelper(ctx context.Context, staged, arch string) (bill, error) {
+	program, err := helper.For(arch)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(staged, "helper-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	file := filepath.Join(dir, "gpu-fault-node")
+	if err := os.WriteFile(file, program, 0o700); err != nil {
+		return nil, err
+	}
+	return billOf(ctx, r.version, file)
+}
+
+// bill is a bill of materials, as CycloneDX has it in JSON.
+type bill map[string]any
+
+func billOf(ctx context.Context, version, binary string) (bill, error) {
+	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=hack/tools/release/go.mod", "cyclonedx-gomod",
+		"bin", "-json", "-std", "-noserial", "-notimestamp", "-version", version, binary)
+	said, err := output(cmd)
+	if err != nil {
+		return nil, err
+	}
+	var b bill
+	if err := json.Unmarshal([]byte(said), &b); err != nil {
+		return nil, fmt.Errorf("cyclonedx-gomod's output is no JSON: %w", err)
+	}
+	return b, nil
+}
+
+// add adds the components of another program that are not there yet, and what they depend on.
+func (b bill) add(other bill) {
+	for list, key := range map[string]string{"components": "bom-ref", "dependencies": "ref"} {
+		mine, _ := b[list].([]any)
+		has := map[any]bool{}
+		for _, one := range mine {
+			has[field(one, key)] = true
+		}
+		more, _ := other[list].([]any)
+		for _, one := range more {
+			if name := field(one, key); !has[name] {
+				has[name] = true
+				mine = append(mine, one)
+			}
+		}
+		b[list] = mine
+	}
+}
+
+func field(of any, name string) any {
+	object, _ := of.(map[string]any)
+	return object[name]
 }
