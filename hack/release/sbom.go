@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 
 	"github.com/klauspost/compress/zstd"
-
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
 )
 
 // sbom writes the platform's software bill of materials in CycloneDX, from what Go wrote into the very program, and into the helpers that it
@@ -20,10 +18,15 @@ func (r release) sbom(ctx context.Context, staged string, p platform, binary str
 	if err != nil {
 		return fmt.Errorf("bill of materials for %s: %w", p, err)
 	}
-	for _, arch := range helper.Architectures() {
-		inside, err := r.billOfHelper(ctx, staged, arch)
+	// Not those that this program carries: it was made before they were, and may have none.
+	helpers, err := filepath.Glob("debugpod/helper/gpu-fault-node-linux-*.zst")
+	if err != nil || len(helpers) == 0 {
+		return fmt.Errorf("bill of materials for %s: there are no helpers: make helpers builds them", p)
+	}
+	for _, packed := range helpers {
+		inside, err := r.billOfHelper(ctx, staged, packed)
 		if err != nil {
-			return fmt.Errorf("bill of materials for %s: its helper for %s: %w", p, arch, err)
+			return fmt.Errorf("bill of materials for %s: %s: %w", p, packed, err)
 		}
 		bill.add(inside)
 	}
@@ -37,9 +40,8 @@ func (r release) sbom(ctx context.Context, staged string, p platform, binary str
 	return os.WriteFile(filepath.Join(staged, p.base(r.version)+".cdx.json"), append(stamped, '\n'), 0o644)
 }
 
-func (r release) billOfHelper(ctx context.Context, staged, arch string) (bill, error) {
-	// Not the one that this program carries: it was made before the helpers were.
-	packed, err := os.ReadFile(filepath.Join("debugpod/helper", "gpu-fault-node-linux-"+arch+".zst"))
+func (r release) billOfHelper(ctx context.Context, staged, packed string) (bill, error) {
+	raw, err := os.ReadFile(packed)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +50,7 @@ func (r release) billOfHelper(ctx context.Context, staged, arch string) (bill, e
 		return nil, err
 	}
 	defer decoder.Close()
-	program, err := decoder.DecodeAll(packed, nil)
+	program, err := decoder.DecodeAll(raw, nil)
 	if err != nil {
 		return nil, err
 	}
