@@ -200,7 +200,7 @@ func buildFirewall(run string, f Firewall, filter packetFilter) (*BuiltFirewall,
 	case errors.Is(err, errNoFilter):
 		return nil, errorf(CodeNoFilter, "nothing was changed: %v", err)
 	case err != nil:
-		return nil, errorf(CodeFilter, "nothing was changed: make the table inet %s: %v", f.Table, err)
+		return nil, errorf(CodeFilter, "make the table inet %s: %v", f.Table, err) // with a timeout nobody knows whether it is there
 	}
 	table, err := filter.look(f.Table, run)
 	if err != nil {
