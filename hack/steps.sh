@@ -1,18 +1,24 @@
 # Sourced by scripts that do several things: runs each as a step, and says at the end what ran and how long it took.
 #   step NAME COMMAND...     runs the command; the script goes on when it fails
 #   beside NAME COMMAND...   runs it in the background, with what the steps leave of the machine
-#   steps_report             waits for those in the background, tells what they said, and prints the table; returns 1 when a step failed
+#   steps_report             waits for those in the background, tells what they said, and prints the table (CPUS: how busy the machine's were);
+#                            returns 1 when a step failed
 #   steps_stop               stops those in the background, for a script that ends early
-STEP_NAMES=() STEP_SECONDS=() STEP_RESULTS=()
+STEP_NAMES=() STEP_SECONDS=() STEP_BUSY=() STEP_RESULTS=()
 BESIDE_NAMES=() BESIDE_JOBS=() BESIDE_LOGS=()
 
 step() {
-  local name=$1 start=$SECONDS result=passed
+  local name=$1 start=$SECONDS result=passed work idle
   shift
   printf '\n=== %s\n' "$name" >&2
+  read -r work idle < <(cpu_time)
   "$@" || result=FAILED
   STEP_NAMES+=("$name") STEP_SECONDS+=($((SECONDS - start))) STEP_RESULTS+=("$result")
+  STEP_BUSY+=("$(cpu_time | awk -v w="$work" -v i="$idle" '{ w = $1 - w; i = $2 - i; if (w + i) printf "%.0f%%", 100 * w / (w + i) }')")
 }
+
+# cpu_time prints for how long the machine's CPUs have worked and idled since it started.
+cpu_time() { awk '$1 == "cpu" { print $2 + $3 + $4 + $7 + $8, $5 + $6 }' /proc/stat; }
 
 beside() {
   local name=$1 log
@@ -30,13 +36,13 @@ steps_report() {
     STEP_RESULTS+=(passed)
     wait "${BESIDE_JOBS[i]}" || STEP_RESULTS[-1]=FAILED
     cat "${BESIDE_LOGS[i]}" >&2
-    STEP_NAMES+=("${BESIDE_NAMES[i]} (beside)") STEP_SECONDS+=("$(cat "${BESIDE_LOGS[i]}.seconds" || echo 0)")
+    STEP_NAMES+=("${BESIDE_NAMES[i]} (beside)") STEP_BUSY+=('') STEP_SECONDS+=("$(cat "${BESIDE_LOGS[i]}.seconds" || echo 0)")
     rm -f "${BESIDE_LOGS[i]}" "${BESIDE_LOGS[i]}.seconds"
   done
   BESIDE_NAMES=() BESIDE_JOBS=() BESIDE_LOGS=()
-  printf '\n%-28s %8s  %s\n' STEP SECONDS RESULT
+  printf '\n%-34s %8s %5s  %s\n' STEP SECONDS CPUS RESULT
   for i in "${!STEP_NAMES[@]}"; do
-    printf '%-28s %8d  %s\n' "${STEP_NAMES[i]}" "${STEP_SECONDS[i]}" "${STEP_RESULTS[i]}"
+    printf '%-34s %8d %5s  %s\n' "${STEP_NAMES[i]}" "${STEP_SECONDS[i]}" "${STEP_BUSY[i]}" "${STEP_RESULTS[i]}"
     [ "${STEP_RESULTS[i]}" = passed ] || failed=$((failed + 1))
   done
   printf '%d passed, %d failed\n' $((${#STEP_NAMES[@]} - failed)) "$failed"

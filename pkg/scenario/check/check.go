@@ -68,6 +68,9 @@ type Result struct {
 	// Saw is the evidence, verbatim and short: the value that was compared, the last line of a log.
 	Saw  string        `json:"saw,omitempty"`
 	Took time.Duration `json:"took"` // in nanoseconds
+	// LookedFrom and LookedUntil are when the look that decided it began and ended; zero when there was none.
+	LookedFrom  time.Time `json:"-"`
+	LookedUntil time.Time `json:"-"`
 }
 
 // OK is whether all checks hold.

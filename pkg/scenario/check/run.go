@@ -52,6 +52,8 @@ type trial struct {
 	since time.Time
 	// away is since when the API server cannot be asked; zero when it can.
 	away time.Time
+	// lookedFrom and lookedUntil are when the last look began and ended.
+	lookedFrom, lookedUntil time.Time
 	// saw and why are what the last look showed, and why it was not enough.
 	saw, why string
 	told     string
@@ -74,7 +76,7 @@ func (c *Checker) run(ctx context.Context, check scenario.Check, base expr.Vars)
 		return result, nil
 	}
 	result.OK, err = t.until(ctx)
-	result.Saw = t.saw
+	result.Saw, result.LookedFrom, result.LookedUntil = t.saw, t.lookedFrom, t.lookedUntil
 	if !result.OK {
 		result.Message = t.message()
 	}
@@ -121,12 +123,13 @@ func notSo(expect string) string { return "it is not so that " + short(expect) }
 func (t *trial) until(ctx context.Context) (bool, error) {
 	sustained := time.Duration(t.check.Sustained)
 	for pause := firstPause; ; pause = min(2*pause, t.every()) {
-		began := time.Now()
+		t.lookedFrom = time.Now()
 		holds, known, err := t.look(ctx)
 		if err != nil {
 			return false, err
 		}
-		switch now := time.Now(); {
+		t.lookedUntil = time.Now()
+		switch now := t.lookedUntil; {
 		case !known:
 		case holds && t.since.IsZero():
 			if sustained <= 0 {
@@ -135,11 +138,11 @@ func (t *trial) until(ctx context.Context) (bool, error) {
 			t.since = now
 			t.progress("%s: holds, and must for %s", t.check.Name, sustained)
 		case holds:
-			if began.Sub(t.since) >= sustained {
+			if t.lookedFrom.Sub(t.since) >= sustained {
 				return true, nil
 			}
 		default:
-			held := began.Sub(t.since)
+			held := t.lookedFrom.Sub(t.since)
 			if wasSo := !t.since.IsZero(); wasSo {
 				t.why = fmt.Sprintf("it held for %s, and then no longer: %s", max(held, 0).Round(100*time.Millisecond), t.why)
 			}

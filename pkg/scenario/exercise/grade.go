@@ -62,6 +62,7 @@ func (l *Lab) grade(ctx context.Context, id string, waits patience, transcript *
 	}
 	g := &grading{lab: l, e: e, r: r}
 	g.report = newReport(e, r, l.clock(ctx)())
+	g.report.Unchanged = slices.Repeat([]check.Result{{OK: true}}, len(r.Sealed.Grade.Unchanged))
 	g.report.By = l.whoami(ctx)
 	if transcript != nil {
 		if err := g.report.retell(e, r.Sealed.RootCause, transcript, g.report.At); err != nil {
@@ -95,6 +96,8 @@ type grading struct {
 	r       *scenario.Resolved
 	report  Report
 	spoiled string // why there is nothing to judge: the namespace is gone
+	// judged is when it was last seen whether it is mended; zero when that was not looked at yet.
+	judged time.Time
 }
 
 func newReport(e *Exercise, r *scenario.Resolved, now time.Time) Report {
@@ -166,21 +169,41 @@ func (g *grading) mended(ctx context.Context, begin *baseline.Baseline, waits pa
 		return fmt.Errorf("exercise %s: %w", g.e.ID, err)
 	}
 	g.report.Fixed = append(g.report.Applied.results(), results[:len(how.Fixed)]...)
-	g.unchanged(results[len(how.Fixed):])
+	for _, result := range results[:len(how.Fixed)] {
+		if result.LookedUntil.After(g.judged) {
+			g.judged = result.LookedUntil
+		}
+	}
+	for i, result := range results[len(how.Fixed):] {
+		g.unchanged(i, result)
+	}
 	return nil
 }
 
-// unchanged adds what another look at the same showed: what was not so once is not so.
-func (g *grading) unchanged(results []check.Result) {
-	if g.report.Unchanged == nil {
-		g.report.Unchanged = results
-		return
+// unchanged adds what another look at one of them showed: what was not so once is not so.
+func (g *grading) unchanged(i int, result check.Result) {
+	if g.report.Unchanged[i].OK {
+		g.report.Unchanged[i] = result
 	}
-	for i, result := range results {
-		if g.report.Unchanged[i].OK {
-			g.report.Unchanged[i] = result
+}
+
+// again looks at what was not looked at since it was seen whether it is mended: a workaround may have come meanwhile.
+func (g *grading) again(ctx context.Context, begin *baseline.Baseline) error {
+	var at []int
+	var checks []scenario.Check
+	for i, seen := range g.report.Unchanged {
+		if seen.OK && !seen.LookedFrom.After(g.judged) {
+			at, checks = append(at, i), append(checks, g.r.Sealed.Grade.Unchanged[i])
 		}
 	}
+	results, err := g.lab.check(ctx, g.sight(begin), checks)
+	if err != nil {
+		return fmt.Errorf("exercise %s: %w", g.e.ID, err)
+	}
+	for i, result := range results {
+		g.unchanged(at[i], result)
+	}
+	return nil
 }
 
 // reverted refuses an exercise that somebody undid by its run: what there is to be seen is nobody's doing.
@@ -202,11 +225,9 @@ func (g *grading) clean() bool {
 
 // besides sees whether it is a workaround, and what else in the cluster is not as it was when the candidate began.
 func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
-	results, err := g.lab.check(ctx, g.sight(begin), g.r.Sealed.Grade.Unchanged)
-	if err != nil {
-		return fmt.Errorf("exercise %s: %w", g.e.ID, err)
+	if err := g.again(ctx, begin); err != nil {
+		return err
 	}
-	g.unchanged(results)
 	now, err := g.lab.capture(ctx, g.e.whole())
 	if err != nil {
 		return err
