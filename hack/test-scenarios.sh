@@ -6,10 +6,11 @@
 #   UNTIL=1795400000 no play of another seed than the first begins later (seconds since 1970); what is left out is told
 #   LABS=4           clusters at a time: exercises that use GPUs have a cluster for themselves
 #   SCENARIOS='a b'  only these, and no tests
+#   PLUGIN=F         the plugin to test (default bin/kubectl-gpu_fault)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seeds=${SEEDS:-1,2} until=${UNTIL:-} labs=${LABS:-4}
-plugin=$PWD/bin/kubectl-gpu_fault
+plugin=${PLUGIN:-$PWD/bin/kubectl-gpu_fault}
 [ -x "$plugin" ] || { echo "test-scenarios: no $plugin: make build makes it" >&2; exit 1; }
 
 work=$(mktemp -d) jobs=()
@@ -45,7 +46,31 @@ cluster() {
   test/cluster/trainer >/dev/null 2>"$work/trainer$1" || { cat "$work/trainer$1" >&2; return 1; }
 }
 
-# lab I: a cluster on which one scenario after the other is played.
+# play NAME SEED: on the cluster of the lab. What is wrong is told.
+play() {
+  local log=$work/log-$1-$2
+  "$plugin" scenario selftest "$1" --seeds "$2" --yes --allow-control-plane --allow-majority --allow-last-gpu-node >"$work/table-$1-$2" 2>"$log" && return
+  { echo "--- $1, seed $2"; grep -E '^(WRONG|error)' "$log" | cut -c1-600 || tail -n 20 "$log"; } >&2
+  return 1
+}
+
+# evidence is what the services of the lab's nodes said last; of a containerd that hangs, also what it does.
+evidence() {
+  local node log
+  for node in "$STATE"/nodes/*/; do
+    node=$(basename "$node")
+    if ! test/cluster/node sh "$node" systemctl is-active -q containerd; then
+      test/cluster/node sh "$node" systemctl kill -s USR1 containerd || true # it writes its stacks into its log
+    fi
+    for log in node containerd kubelet; do
+      printf -- '--- %s: %s\n' "$node" "$log"
+      tail -n 15 "$STATE/nodes/$node/log/$log.log" | tail -c 20000
+    done
+  done >&2
+}
+
+# lab I: a cluster on which one scenario after the other is played. They race against real clusters on machines that others use, too: one that
+# went wrong is played once more, on a new cluster, and is told of as flaky; more than two are no bad luck.
 lab() {
   local name seed failed=0
   cluster "$1" || return
@@ -54,8 +79,10 @@ lab() {
       echo "left out, as the time is up: $name, seed $seed" >"$work/log-$name-$seed"
       continue
     fi
-    "$plugin" scenario selftest "$name" --seeds "$seed" --yes --allow-control-plane --allow-majority --allow-last-gpu-node >"$work/table-$name-$seed" 2>"$work/log-$name-$seed" ||
-      { failed=1; echo "--- $name, seed $seed" >&2; grep -E '^(WRONG|error)' "$work/log-$name-$seed" >&2 || tail -n 20 "$work/log-$name-$seed" >&2; }
+    play "$name" "$seed" && continue
+    evidence
+    echo "$name, seed $seed" >>"$work/flaky"
+    [ "$(wc -l <"$work/flaky")" -le 2 ] && test/cluster/down >"$work/down$1" && cluster "$1" && play "$name" "$seed" || failed=1
   done
   return "$failed"
 }
@@ -81,6 +108,7 @@ for i in $(seq "$labs"); do lab "$i" </dev/null & jobs+=($!); done
 failed=0
 for job in "${jobs[@]}"; do wait "$job" || failed=1; done
 
+[ ! -s "$work/flaky" ] || { echo 'FLAKY: these failed at first; mend them:'; cat "$work/flaky"; }
 awk 'FNR == 1 { print; exit }' "$work"/table-*
 for name in $names; do
   for seed in ${seeds//,/ }; do tail -n +2 "$work/table-$name-$seed" 2>/dev/null || grep -s '^left out' "$work/log-$name-$seed" || { echo "$name, seed $seed: did not run"; failed=1; }; done

@@ -36,6 +36,6 @@ step 'cluster up' test/cluster/up
 step 'end-to-end tests (-race)' end_to_end
 [ -z "$mine" ] || step 'cluster down, nothing left' test/cluster/down
 step 'crash matrix' hack/test-crash.sh
-# One seed of each; make test-scenarios plays two, which takes twelve minutes more.
+# One seed of each; make test-scenarios and CI play two.
 step 'scenarios' env SEEDS="${SEEDS:-1}" hack/test-scenarios.sh
 steps_report
