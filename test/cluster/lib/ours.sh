@@ -65,7 +65,43 @@ kubelet_sysctls() {
     [ "$(cat "/proc/sys/$name" 2>/dev/null)" != "$value" ] || echo "$name $value"
   done <"$HERE/lib/kubelet-sysctls"
 }
-machine_state() { machine_folders | sed 's/^/folder /'; kubelet_sysctls | sed 's/^/sysctl /'; }
+machine_state() {
+  machine_folders | sed 's/^/folder /'
+  kubelet_sysctls | sed 's/^/sysctl /'
+  others || [ "$(<$INOTIFY)" != "$INOTIFY_ENOUGH" ] || echo "sysctl $INOTIFY $INOTIFY_ENOUGH"
+}
+# others: whether the machine has other clusters of ours.
+others() { ls -d "${RECORD%/*}"/*/ 2>/dev/null | grep -vqxF -- "$RECORD/"; }
+
+# A user may have so many inotify instances on the whole machine, 128 by default, and two nodes take 22 or more. A kubelet that gets none does not
+# start; a containerd runs on without its CRI plugin. So there may be more while there are clusters.
+INOTIFY=/proc/sys/fs/inotify/max_user_instances INOTIFY_ENOUGH=8192
+
+# join and leave: this cluster is one of those that the machine has, or is not any more. One of them at a time, of all clusters.
+join() {
+  local was
+  exec 8</run
+  flock 8
+  mkdir -p "$RECORD"
+  was=$(<$INOTIFY)
+  if [ "$was" -lt "$INOTIFY_ENOUGH" ]; then
+    [ -s "${RECORD%/*}/inotify" ] || echo "$was" >"${RECORD%/*}/inotify"
+    echo "$INOTIFY_ENOUGH" >$INOTIFY
+  fi
+  exec 8<&-
+}
+leave() {
+  exec 8</run
+  flock 8
+  rm -rf "$RECORD"
+  if ! others && [ -s "${RECORD%/*}/inotify" ]; then
+    # Unless somebody else has set another since.
+    [ "$(<$INOTIFY)" != "$INOTIFY_ENOUGH" ] || cat "${RECORD%/*}/inotify" >$INOTIFY
+    rm "${RECORD%/*}/inotify"
+  fi
+  rmdir "${RECORD%/*}" 2>/dev/null
+  exec 8<&-
+}
 
 # leftovers BEFORE: one line for each thing of this cluster that is still there, and for
 # what machine_state says that is not in the file BEFORE (/dev/null: nothing of that).
@@ -112,7 +148,6 @@ clean() {
   # The kernel takes veth pairs away with their namespace, in its own time.
   for link in $(our_links); do ip link del "$link" 2>/dev/null; done
   remove_state
-  rm -rf "$RECORD"
-  rmdir "${RECORD%/*}" 2>/dev/null
+  leave
   return 0
 }
