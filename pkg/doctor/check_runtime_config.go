@@ -182,13 +182,7 @@ const loadMargin = 5 * time.Second
 
 func checkNotLoaded(f *Facts, r *Result) {
 	r.eachRuntime(f, func(n *Node) {
-		i := n.instance()
-		var started time.Time
-		for _, u := range n.Host.Probe.Units {
-			if u.PID != 0 && u.PID == i.PID || u.Name == i.Unit && i.Unit != "" {
-				started = u.Started
-			}
-		}
+		i, started := n.instance(), n.runtimeStarted()
 		if started.IsZero() || i.Name != "containerd" || len(n.runtimeFindings("rt.edited-not-restarted")) > 0 {
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -26,6 +27,25 @@ func readNode(t *testing.T, release string, files ...string) *snapshot.Snapshot 
 func kubeadmNode(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
 	return readNode(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
+}
+
+func kubeadmConfig(t *testing.T) *containerd.Config {
+	t.Helper()
+	return configOf(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
+}
+
+// withoutWatcher is a node whose containerd was started at 11:55, and where one said at that time that there was no inotify instance left for it:
+// as containerd 2.2 did on a node of the test cluster.
+func withoutWatcher(t *testing.T, at string, instance *node.Instance) *snapshot.Snapshot {
+	t.Helper()
+	s := gpuCluster(node.Runtime{Kubelet: node.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instance})
+	host := s.Hosts["gpu-1"]
+	host.Probe.Units = []node.Unit{{Name: "containerd.service", PID: instance.PID, Started: runtimeTime.Add(-5*time.Minute + 400*time.Millisecond)}}
+	host.Probe.Sysctls = map[string]string{"fs.inotify.max_user_instances": "128"}
+	host.Journals = map[string]string{"containerd.service": "2026-01-01T" + at + `+0000 gpu-1 containerd[50]: time="2026-01-01T` + at +
+		`.407827763Z" level=warning msg="failed to load plugin" error="failed to create CRI service: failed to create cni conf monitor for default: ` +
+		`failed to create fsnotify watcher: too many open files" id=io.containerd.grpc.v1.cri type=io.containerd.grpc.v1` + "\n"}
+	return s
 }
 
 // withPart adds a pod of a component to the node.
@@ -344,6 +364,15 @@ func TestRuntimeChecks(t *testing.T) {
 			s.Hosts["gpu-1"].Journals = map[string]string{"containerd.service": strings.Repeat(line, 9)}
 			return s
 		}, "", ""},
+		"no inotify instance for the runtime": {"rt.no-inotify", func(t *testing.T) *snapshot.Snapshot {
+			return withoutWatcher(t, "11:55:00", instanceOf(kubeadmConfig(t), nil))
+		}, Error, "systemctl restart containerd"},
+		"no inotify instance, and a runtime started since": {"rt.no-inotify", func(t *testing.T) *snapshot.Snapshot {
+			return withoutWatcher(t, "11:54:59", instanceOf(kubeadmConfig(t), nil))
+		}, "", ""},
+		"no inotify instance, and a runtime that serves": {"rt.no-inotify", func(t *testing.T) *snapshot.Snapshot {
+			return withoutWatcher(t, "11:55:00", instanceOf(kubeadmConfig(t), daemonWith(kubeadmConfig(t))))
+		}, "", ""},
 		"no inotify watches": {"node.inotify", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{})
 			s.Pods[0].Status.Conditions[0].Status = corev1.ConditionFalse
@@ -384,6 +413,15 @@ func TestRuntimeChecks(t *testing.T) {
 				t.Errorf("%d quotations", len(f.Evidence))
 			}
 		})
+	}
+}
+
+// A node whose runtime found no inotify instance has one root, which says how to have more.
+func TestRuntimeWithoutInotify(t *testing.T) {
+	t.Parallel()
+	report := Examine(withoutRuntime(withoutWatcher(t, "11:55:01", instanceOf(kubeadmConfig(t), nil))), Options{})
+	if got := runtimeRoots(report); got != "rt.no-inotify" {
+		t.Errorf("the roots are %q, want rt.no-inotify:\n%s", got, reportLines(report))
 	}
 }
 

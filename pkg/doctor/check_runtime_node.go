@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -62,6 +63,16 @@ func nodeRuntimeChecks() []Check {
 			Explains: noRuntime(),
 			Sources:  []string{"gpu-operator#399", "gpu-operator#456", "gpu-operator#712", "gpu-operator#991", "containerd#10437"},
 			Run:      checkRestartLoop,
+		},
+		{
+			ID: "rt.no-inotify", Layer: LayerRuntime, Needs: []Need{NeedNode},
+			Title: "the container runtime found no inotify instance left",
+			Reads: "the journal of the runtime's unit; fs.inotify.max_user_instances",
+			Why: "the runtime does not serve, and has said since it started that it could not watch files: `too many open files`. containerd runs " +
+				"on without CRI then, and does not try again",
+			Explains: noRuntime("node.inotify"),
+			Sources:  []string{"containerd#10309", "containerd#10468", "claudie#1694"},
+			Run:      checkNoInotify,
 		},
 		{
 			ID: "node.inotify", Layer: LayerRuntime, From: []string{"api/pods", "logs"}, Needs: []Need{NeedLogs},
@@ -290,12 +301,8 @@ func checkRestartLoop(f *Facts, r *Result) {
 	}
 	r.eachRuntime(f, func(n *Node) {
 		i := n.instance()
-		unit := unitOf(n)
-		journal, known := n.Host.Journals[unit]
-		if !known {
-			journal, known = n.Host.Journals[strings.TrimSuffix(unit, ".service")]
-		}
-		if !known || journal == "" {
+		unit, journal := n.runtimeJournal()
+		if journal == "" {
 			r.Unknown(n.Object(), "the journal of %s was not read", unit)
 			return
 		}
@@ -366,6 +373,75 @@ func checkToolkitLoop(f *Facts, r *Result, pod *corev1.Pod) {
 	}
 }
 
+// runtimeJournal is what the runtime's unit said; empty when that was not read.
+func (n *Node) runtimeJournal() (unit, journal string) {
+	unit = unitOf(n)
+	return unit, cmp.Or(n.Host.Journals[unit], n.Host.Journals[strings.TrimSuffix(unit, ".service")])
+}
+
+// runtimeStarted is when the node's runtime was started; zero when that was not read.
+func (n *Node) runtimeStarted() (started time.Time) {
+	i := n.instance()
+	for _, u := range n.Host.Probe.Units {
+		if u.PID != 0 && u.PID == i.PID || u.Name == i.Unit && i.Unit != "" {
+			started = u.Started
+		}
+	}
+	return started
+}
+
+// raiseInotify is the command that raises the node's limits, until its next boot.
+func raiseInotify(n *Node) string {
+	return onHost(n.Name, "sudo sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
+}
+
+// inotifyLimits are what the node allows.
+func inotifyLimits(n *Node) (limits []Evidence) {
+	if n.Host == nil {
+		return nil
+	}
+	for _, key := range []string{"fs.inotify.max_user_instances", "fs.inotify.max_user_watches"} {
+		if value := n.Host.Probe.Sysctls[key]; value != "" {
+			limits = append(limits, Evidence{Source: "nodes/" + n.Name + ": " + key, Text: value})
+		}
+	}
+	return limits
+}
+
+func checkNoInotify(f *Facts, r *Result) {
+	r.eachRuntime(f, func(n *Node) {
+		if n.instance().Ready {
+			r.Pass(n.Object())
+			return
+		}
+		unit, journal := n.runtimeJournal()
+		if journal == "" {
+			r.Unknown(n.Object(), "the journal of %s was not read", unit)
+			return
+		}
+		started := n.runtimeStarted().Truncate(time.Second) // as the journal's times are
+		var said Evidence
+		for line := range strings.Lines(journal) {
+			at, timed := journalTime(line)
+			if timed && at.Before(started) || !strings.Contains(line, "too many open files") || !containsAny(line, []string{"watcher", "inotify"}) {
+				continue
+			}
+			said = clipped(Evidence{Source: "nodes/" + n.Name + "/journal/" + unit, Time: at, Text: strings.TrimSpace(line)})
+		}
+		if said.Text == "" {
+			r.Pass(n.Object())
+			return
+		}
+		r.Add(Finding{
+			Object: n.Object(), Title: "the container runtime found no inotify instance left", Evidence: append([]Evidence{said}, inotifyLimits(n)...),
+			Fix: Fix{
+				Text:     fmt.Sprintf("raise the limits on the node, and in /etc/sysctl.d so that they stay; then restart %s, which does not try again by itself", unit),
+				Commands: []string{raiseInotify(n), restartUnit(n)},
+			},
+		})
+	})
+}
+
 // journalTime is the time at the head of a line of `journalctl -o short-iso`.
 func journalTime(line string) (time.Time, bool) {
 	head, _, _ := strings.Cut(line, " ")
@@ -387,21 +463,13 @@ func checkInotify(f *Facts, r *Result) {
 			if !ok {
 				continue
 			}
-			finding := Finding{
-				Object: n.Object(), Title: "the node has no inotify watches left", Evidence: []Evidence{e},
+			r.Add(Finding{
+				Object: n.Object(), Title: "the node has no inotify watches left", Evidence: append([]Evidence{e}, inotifyLimits(n)...),
 				Fix: Fix{
 					Text:     "raise the limits on the node, and in /etc/sysctl.d so that they stay; then the pods start",
-					Commands: []string{onHost(n.Name, "sudo sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")},
+					Commands: []string{raiseInotify(n)},
 				},
-			}
-			if n.Host != nil {
-				for _, key := range []string{"fs.inotify.max_user_instances", "fs.inotify.max_user_watches"} {
-					if value := n.Host.Probe.Sysctls[key]; value != "" {
-						finding.Evidence = append(finding.Evidence, Evidence{Source: "nodes/" + n.Name + ": " + key, Text: value})
-					}
-				}
-			}
-			r.Add(finding)
+			})
 			break
 		}
 	}
