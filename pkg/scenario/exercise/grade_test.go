@@ -428,18 +428,24 @@ func TestAtOnce(t *testing.T) {
 // since only: the looks of probes take seconds.
 func TestLooksAgain(t *testing.T) {
 	t.Parallel()
+	const object = `object: {apiVersion: apps/v1, kind: Deployment, namespace: "${p.ns}", name: page}
+        expect: o != null && o.spec.replicas == was.spec.replicas`
+	const probe = `probe: {pod: {apiVersion: v1, kind: Pod, metadata: {name: check, namespace: "${p.ns}"}, spec: {containers: [{name: main, image: "nginx:1"}]}}}
+        expect: o != null`
 	for name, test := range map[string]struct {
+		change    []string
 		unchanged time.Duration // when it was looked at whether there are as many pods; it was mended 10s after noon
 		looks     int
 		passed    bool
 	}{
-		"looked at before it was mended": {unchanged: 9 * time.Second, looks: 2},
-		"looked at since":                {unchanged: 11 * time.Second, looks: 1, passed: true},
+		"looked at before it was mended":             {unchanged: 9 * time.Second, looks: 2},
+		"looked at since":                            {unchanged: 11 * time.Second, looks: 1, passed: true},
+		"looked since at a pod that was made before": {change: []string{object, probe}, unchanged: 11 * time.Second, looks: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			trainer, e := w.started(StartOptions{})
+			trainer, e := w.started(StartOptions{}, test.change...)
 			looks := 0
 			trainer.fake.check = func(_ context.Context, checks []scenario.Check) ([]check.Result, error) {
 				results := make([]check.Result, len(checks))

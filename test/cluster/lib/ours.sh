@@ -68,7 +68,7 @@ kubelet_sysctls() {
 machine_state() {
   machine_folders | sed 's/^/folder /'
   kubelet_sysctls | sed 's/^/sysctl /'
-  others || [ "$(<$INOTIFY)" != "$INOTIFY_ENOUGH" ] || echo "sysctl $INOTIFY $INOTIFY_ENOUGH"
+  others || [ ! -e "${RECORD%/*}/.inotify" ] || echo "sysctl $INOTIFY $(<$INOTIFY)"
 }
 # others: whether the machine has other clusters of ours.
 others() { ls -d "${RECORD%/*}"/*/ 2>/dev/null | grep -vqxF -- "$RECORD/"; }
@@ -79,25 +79,26 @@ INOTIFY=/proc/sys/fs/inotify/max_user_instances INOTIFY_ENOUGH=8192
 
 # join and leave: this cluster is one of those that the machine has, or is not any more. One of them at a time, of all clusters.
 join() {
-  local was
+  local was file=${RECORD%/*}/.inotify # what it was
   exec 8</run
   flock 8
   mkdir -p "$RECORD"
-  was=$(<$INOTIFY)
+  was=$(cat $INOTIFY) || was=$INOTIFY_ENOUGH
   if [ "$was" -lt "$INOTIFY_ENOUGH" ]; then
-    [ -s "${RECORD%/*}/inotify" ] || echo "$was" >"${RECORD%/*}/inotify"
-    echo "$INOTIFY_ENOUGH" >$INOTIFY
+    [ -s "$file" ] || echo "$was" >"$file"
+    echo "$INOTIFY_ENOUGH" >$INOTIFY || { rm "$file"; say "up: $INOTIFY stays at $was, which is enough for four clusters"; }
   fi
   exec 8<&-
 }
 leave() {
+  local file=${RECORD%/*}/.inotify
   exec 8</run
   flock 8
   rm -rf "$RECORD"
-  if ! others && [ -s "${RECORD%/*}/inotify" ]; then
+  if ! others && [ -s "$file" ]; then
     # Unless somebody else has set another since.
-    [ "$(<$INOTIFY)" != "$INOTIFY_ENOUGH" ] || cat "${RECORD%/*}/inotify" >$INOTIFY
-    rm "${RECORD%/*}/inotify"
+    [ "$(<$INOTIFY)" != "$INOTIFY_ENOUGH" ] || cat "$file" >$INOTIFY
+    [ "$(<$INOTIFY)" = "$INOTIFY_ENOUGH" ] || rm "$file"
   fi
   rmdir "${RECORD%/*}" 2>/dev/null
   exec 8<&-
