@@ -14,6 +14,7 @@ plugin=${PLUGIN:-$PWD/bin/kubectl-gpu_fault}
 [ -x "$plugin" ] || { echo "test-scenarios: no $plugin: make build makes it" >&2; exit 1; }
 
 work=$(mktemp -d) jobs=()
+: >"$work/table-" # so that there is one, also when nothing ran
 unset CLUSTER SUBNET STATE # nothing of this is the caller's cluster
 state() { echo "$work/lab$1"; }
 finish() {
@@ -103,6 +104,24 @@ tests() {
   grep '^DONE' "$work/tests"
 }
 
+# summary TABLE...: a line for each scenario, with what took longest.
+summary() {
+  awk -F '  +' '
+    function seconds(s) { return s ~ /m/ ? 60 * s + substr(s, index(s, "m") + 1) : s + 0 }
+    FNR > 1 && NF >= 8 {
+      if (!($1 in broken)) { names[++n] = $1; broken[$1] = 0 }
+      count[$1, $4]++
+      right[$1, $4] += $4 == $5
+      if (seconds($6) > broken[$1]) broken[$1] = seconds($6)
+      if ($4 == "passed" && seconds($7) > graded[$1]) graded[$1] = seconds($7)
+    }
+    END {
+      printf "%-20s  %9s  %11s  %12s  %s\n", "SCENARIO", "SOLUTIONS", "WRONG FIXES", "BROKEN AFTER", "SOLUTION GRADED IN (the longest, stability included)"
+      for (i = 1; i <= n; i++) { s = names[i]
+        printf "%-20s  %9s  %11s  %11.1fs  %.1fs\n", s, right[s, "passed"] + 0 " of " count[s, "passed"] + 0, right[s, "failed"] + 0 " of " count[s, "failed"] + 0, broken[s], graded[s] }
+    }' "$@"
+}
+
 test/cluster/build >&2
 set -m # each job is a process group, which finish ends with all that is in it
 [ -n "${SCENARIOS:-}" ] || { tests </dev/null & jobs+=($!); }
@@ -115,5 +134,6 @@ awk 'FNR == 1 { print; exit }' "$work"/table-*
 for name in $names; do
   for seed in ${seeds//,/ }; do tail -n +2 "$work/table-$name-$seed" 2>/dev/null || grep -s '^left out' "$work/log-$name-$seed" || { echo "$name, seed $seed: did not run"; failed=1; }; done
 done
+summary "$work"/table-*
 sed -n 's/^scenarios right \([0-9]*\) of \([0-9]*\)$/\1 \2/p' "$work"/log-* |
   awk -v failed="$failed" '{ a += $1; b += $2 } END { printf "scenarios right %d of %d\n", a, b; exit b == 0 || a < b || failed }'
