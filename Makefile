@@ -30,7 +30,7 @@ bin/kubectl-gpu_fault: $(HELPERS)
 # kubectl from its module, of the release that the plugin is built with, for tests and the benchmark.
 KUBECTL_VERSION = $(subst v0.,v1.,$(shell go list -m -f '{{.Version}}' k8s.io/kubectl))
 bin/kubectl: go.mod $(wildcard test/kubectl/*.go)
-	CGO_ENABLED=0 go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ ./test/kubectl
+	CGO_ENABLED=0 go build $(LEAN) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ ./test/kubectl
 
 # The same sources give the same bytes: no build ID, no path, no time.
 debugpod/helper/gpu-fault-node-linux-%.zst: $(HELPER_SOURCES) hack/pack/main.go
@@ -61,12 +61,22 @@ cluster-down: ## Take it down and prove that nothing is left
 	@test/cluster/down
 
 .PHONY: demo
-demo: build cluster-up ## Inject XID 79 on a real node, see it read back and detected, clean up
+demo: build ## Inject XID 79 on a real node, see it read back and detected, clean up (CONTEXT=kind-kind: on a cluster of yours)
 	@hack/demo.sh
 
+# What the jobs need is built before, and what Debian has is installed: test/suite only runs them.
+SUITE = hack/install-tools.sh && CGO_ENABLED=0 go run ./test/suite
 .PHONY: test
-test: build bin/kubectl ## All tests: unit tests with the race detector, then end to end on the real cluster
-	@hack/test.sh
+test: build bin/kubectl ## The tests: unit tests with the race detector, then end to end on real clusters (TIER=ci: with lint, demo and a share of the rest)
+	@$(SUITE) -tier $(or $(TIER),test) $(SUITE_FLAGS)
+
+.PHONY: test-all
+test-all: build bin/kubectl ## Everything: all tests, both seeds of all scenarios, the whole crash matrix, fuzzing, krew, kernel module
+	@$(SUITE) -tier all $(SUITE_FLAGS)
+
+.PHONY: test-e2e
+test-e2e: build bin/kubectl ## Only the end-to-end tests (REPEAT=10: ten times)
+	@$(SUITE) -only '^e2e ' -repeat $(or $(REPEAT),1)
 
 .PHONY: unit
 unit: $(HELPERS) ## Only the unit tests
@@ -78,15 +88,15 @@ bench-runtime: build bin/kubectl cluster-up ## Measure runtime break against the
 
 .PHONY: test-crash
 test-crash: build ## Only the crash matrix: kill the client at every step, and everything else, and see the node heal
-	@hack/test-crash.sh
+	@$(SUITE) -only '^crash group '
 
 .PHONY: test-containerd
 test-containerd: ## Break and restore every handler of real containerd configurations, byte for byte (and of CONFIGS=folder)
 	@hack/test-containerd.sh
 
 .PHONY: test-scenarios
-test-scenarios: build ## Every scenario on real clusters: broken, solved, wrongly mended, graded, put back
-	@hack/test-scenarios.sh
+test-scenarios: build ## Only the scenarios, each with two seeds: broken, solved, fixed wrongly, graded, put back
+	@$(SUITE) -only '^scenario .* seed '
 
 .PHONY: test-doctor
 test-doctor: ## Doctor on snapshots of broken and of healthy clusters: roots right, false alarms
@@ -126,7 +136,8 @@ bench-cuda: build bin/kubectl cluster-up ## Measure cuda inject against a plain 
 	CGO_ENABLED=0 go run ./hack/bench -what cuda -n 5
 
 .PHONY: lint
-lint: $(HELPERS) ## gofmt, go vet, staticcheck, actionlint, shellcheck where it is installed
+lint: $(HELPERS) ## gofmt, golangci-lint, go vet for other systems, licenses, actionlint, shellcheck
+	@hack/install-tools.sh
 	@hack/lint.sh
 
 .PHONY: bench-inject

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Holds the style: gofmt, go vet and staticcheck (also of the end-to-end tests), actionlint, shellcheck where it is installed. Looks for insecure code, and for
-# licences that do not let us give away what is linked in.
+# Holds the style: gofmt; golangci-lint in one pass over all build tags, with its cache kept (.golangci.yml: vet, staticcheck, gosec); go vet of what
+# other systems get; the licenses of what is linked in; actionlint; shellcheck.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 # as the binary is built, so that both share the build cache
@@ -10,24 +10,17 @@ if [ -n "$unformatted" ]; then
   printf 'lint: not formatted, run gofmt -w:\n%s\n' "$unformatted" >&2
   exit 1
 fi
-# The client runs on people's laptops too.
-for os in linux darwin windows; do GOOS=$os CGO_ENABLED=0 go vet ./cmd/kubectl-gpu_fault ./plugin/... ./pkg/... ./debugpod/...; done
-go vet -tags e2e,scenario,shim,kmod ./...
-go tool -modfile=hack/tools/go.mod staticcheck -tags e2e,scenario,shim,kmod ./...
+# In a module of its own: what it needs is more than all that we link.
+go tool -modfile=hack/lint/go.mod golangci-lint run ./...
+# The client runs on people's laptops too. Compiled as it is for a release.
+for os in darwin windows; do GOOS=$os go vet -gcflags=all=-l -gcflags=std= ./cmd/kubectl-gpu_fault ./plugin/... ./pkg/... ./debugpod/...; done
 # Workflows run nowhere but where they are needed; this finds what can be found before.
 go tool -modfile=hack/tools/go.mod actionlint
-# Programs of modules of their own, so that nothing of them is in go.mod.
-checks=$(mktemp -d)
-trap 'rm -rf "$checks"' EXIT
-for check in gosec licenses; do
-  go vet -C "hack/$check" ./...
-  go build -C "hack/$check" -o "$checks/$check" .
-done
-"$checks/gosec" ./cmd/... ./plugin/... ./pkg/... ./debugpod/... ./cudafault/... ./kmod/...
-"$checks/licenses"
-if command -v shellcheck >/dev/null; then
-  # Scripts say what they are in their first line, not in their names.
-  git ls-files --cached --others --exclude-standard | xargs -r awk 'FNR == 1 && /^#!.*[\/ ](ba)?sh$/ { print FILENAME } { nextfile }' 2>/dev/null | xargs -r shellcheck -x -S warning
-else
-  echo 'lint: shellcheck is not installed: shell scripts were not looked at' >&2
-fi
+# A module of its own, too.
+go vet -C hack/licenses ./...
+licenses=$(mktemp)
+trap 'rm -f "$licenses"' EXIT
+go build -C hack/licenses -o "$licenses" .
+"$licenses"
+# Scripts say what they are in their first line, not in their names.
+git ls-files --cached --others --exclude-standard | xargs -r awk 'FNR == 1 && /^#!.*[\/ ](ba)?sh$/ { print FILENAME } { nextfile }' 2>/dev/null | xargs -r shellcheck -x -S warning

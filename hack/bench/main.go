@@ -36,6 +36,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
 const namespace = "bench-inject"
@@ -92,7 +94,7 @@ func (b *bench) run(ctx context.Context, ways []way, rounds int, out io.Writer) 
 		return err
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
+		Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged", ledger.LabelLedger: "true"},
 	}}
 	if _, err := b.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return err

@@ -18,14 +18,31 @@ func (c *Cluster) Addons(t testing.TB) {
 	}
 }
 
-// startAddons is done once per process.
-func startAddons(scripts, state string) error {
+// WithoutPolicies lets nothing enforce NetworkPolicies until the test ends.
+func (c *Cluster) WithoutPolicies(t testing.TB) {
+	t.Helper()
+	_, err := c.Nodes()[0].TrySh(t.Context(), "test", "-e", "/run/network-policy.ready")
+	if enforced := err == nil; !enforced {
+		return
+	}
+	if err := c.addon("no-policy"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.addon("policy"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// runAddon runs the script.
+func runAddon(scripts, state, what string) error {
 	var out bytes.Buffer
-	cmd := exec.Command(filepath.Join(scripts, "addon"), "all")
+	cmd := exec.Command(filepath.Join(scripts, "addon"), what)
 	cmd.Env = append(os.Environ(), "STATE="+state)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", cmd.Path, err, out.String())
+		return fmt.Errorf("%s: %w\n%s", cmd, err, out.String())
 	}
 	return nil
 }

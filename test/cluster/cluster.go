@@ -33,7 +33,8 @@ type Cluster struct {
 
 	nodes   []Node
 	trainer func() (string, error)
-	addons  func() error
+	addons  func() error // all, once
+	addon   func(what string) error
 }
 
 // GPU is one simulated GPU of a node.
@@ -112,7 +113,8 @@ func open(kubeconfig, scripts string) (*Cluster, error) {
 	c := &Cluster{
 		Kubeconfig: kubeconfig, RESTConfig: config, Client: client,
 		trainer: sync.OnceValues(func() (string, error) { return loadTrainer(scripts, state) }),
-		addons:  sync.OnceValue(func() error { return startAddons(scripts, state) }),
+		addons:  sync.OnceValue(func() error { return runAddon(scripts, state, "all") }),
+		addon:   func(what string) error { return runAddon(scripts, state, what) },
 	}
 	text, err := os.ReadFile(filepath.Join(state, "inventory.json"))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -174,7 +175,7 @@ func TestJournalHasTheLineAsTheKernels(t *testing.T) {
 	for _, n := range []Node{a, b} { // one kernel, one kernel log: both journals have it
 		var line string
 		Eventually(t, 20*time.Second, "the line in the journal of "+n.Name, func() (bool, string) {
-			out := n.Sh(t, "journalctl", "-k", "-o", "json", "--no-pager", "-n", "50")
+			out := n.Sh(t, "sh", "-c", "journalctl -k -o json --no-pager --grep 'pid="+m+",' || true") // without a match it exits with 1
 			line = regexp.MustCompile(`(?m)^.*pid=` + m + `,.*$`).FindString(out)
 			return line != "", fmt.Sprintf("%d lines without it", strings.Count(out, "\n"))
 		})
@@ -218,5 +219,32 @@ func TestPodSecurityIsEnforced(t *testing.T) {
 	_, err := c.Client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{})
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
 		t.Errorf("a pod with hostPID in a restricted namespace: %v; wanted it forbidden", err)
+	}
+}
+
+// All clusters of a machine share its kernel log: what one cluster's tests write must not be about another one's GPUs.
+func TestGPUsAreInThePCIDomainOfTheCluster(t *testing.T) {
+	c := Require(t)
+	settings, err := os.ReadFile(filepath.Join(filepath.Dir(c.Kubeconfig), "settings"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	subnet := regexp.MustCompile(`(?m)^SUBNET=\d+\.(\d+)\.(\d+)$`).FindStringSubmatch(string(settings))
+	if subnet == nil {
+		t.Fatalf("the cluster's settings have no SUBNET:\n%s", settings)
+	}
+	second, _ := strconv.Atoi(subnet[1])
+	third, _ := strconv.Atoi(subnet[2])
+	domain := fmt.Sprintf("%02x%02x", second, third)
+	if subnet[0] == "SUBNET=10.99.0" {
+		domain = "0000" // the default cluster is as the documentation shows it
+	}
+	for _, n := range c.Nodes() {
+		out := n.Sh(t, "sh", "-c", "ls /proc/driver/nvidia/gpus; nvidia-smi --query-gpu=pci.domain --format=csv,noheader")
+		for _, g := range n.GPUs {
+			if !strings.HasPrefix(g.PCI, domain+":") || !strings.Contains(out, g.PCI+".0\n") || !strings.Contains(out, "0x"+strings.ToUpper(domain)+"\n") {
+				t.Errorf("%s: GPU %s is not in domain %s as the driver and nvidia-smi see it:\n%s", n.Name, g.PCI, domain, out)
+			}
+		}
 	}
 }

@@ -78,6 +78,24 @@ func (n Node) Start(t testing.TB) {
 	})
 }
 
+// runtimeLook is how often a kubelet looks at its container runtime (pkg/kubelet, updateRuntimeUp).
+const runtimeLook = 5 * time.Second
+
+// Settle waits until the node's kubelet has looked at its container runtime again, and says that the node is Ready. A kubelet whose runtime was away
+// for half a minute says NotReady, even for some seconds after the runtime serves again.
+func (n Node) Settle(t testing.TB) {
+	t.Helper()
+	looked := time.Now().Add(runtimeLook)
+	Eventually(t, patience, n.Name+" is Ready after a look at its runtime", func() (bool, string) {
+		node, err := n.client.CoreV1().Nodes().Get(context.Background(), n.Name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		ready := condition(node, corev1.NodeReady)
+		return ready.Status == corev1.ConditionTrue && ready.LastHeartbeatTime.After(looked), fmt.Sprintf("Ready=%s at %s: %s", ready.Status, ready.LastHeartbeatTime, ready.Message)
+	})
+}
+
 // RestartNPD makes node-problem-detector forget: a permanent condition such as GPUXid stays until it starts anew. When this returns the
 // condition is False, and lines written from then on count.
 func (n Node) RestartNPD(t testing.TB) {

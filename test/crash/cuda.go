@@ -63,7 +63,7 @@ func (s *site) shimExpires(when at) error {
 	if err := s.deploy(); err != nil {
 		return err
 	}
-	came, err := s.killAt(when, inject(s, "15s")...)
+	came, err := s.killAt(when, inject(s, "30s")...)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,6 @@ func disturbances() []disturbance {
 		{name: "kubelet restarted", do: onNode(restartKubelet), columns: []string{during, after, alone}},
 		{name: "dead man killed", do: killDeadMan, columns: []string{during, after}},
 		{name: "record on the node deleted", do: onNode("rm -rf /var/lib/gpu-fault/*"), columns: []string{after, alone}},
-		{name: "record and dead man gone", do: both(onNode("rm -rf /var/lib/gpu-fault/*"), killDeadMan), columns: []string{after}},
 		{name: "disk full", do: fillDisk, mend: freeDisk, columns: []string{alone}},
 	}
 }
@@ -79,7 +78,7 @@ func (d disturbance) inPlace(s *site) error {
 
 // timeIsUp disturbs a fault that is in place, and reverts nothing.
 func (d disturbance) timeIsUp(s *site) error {
-	run, err := s.broken("--ttl", "15s", "--timeout", "20s")
+	run, err := s.broken("--ttl", "30s", "--timeout", "35s")
 	if err != nil && strings.Contains(err.Error(), "before it could be made") { // the machine is busy with something else
 		if err = s.reverted(); err == nil {
 			run, err = s.broken("--ttl", "1m", "--timeout", "65s")
@@ -113,10 +112,6 @@ exit 1`
 
 func onNode(script string) func(*site) error {
 	return func(s *site) error { _, err := s.node.sh(s.ctx, script); return err }
-}
-
-func both(first, second func(*site) error) func(*site) error {
-	return func(s *site) error { return errors.Join(first(s), second(s)) }
 }
 
 func killDeadMan(s *site) error {

@@ -18,6 +18,7 @@ func edits() []trial {
 		{group, "file edited by somebody: superseded, with the difference", alone, editedThenExpired},
 		{group, "record in the ledger deleted", alone, ledgerDeleted},
 		{group, "record in the ledger edited: not believed", alone, ledgerEdited},
+		{group, "record and dead man gone: said, not guessed", after, nothingKnown},
 		{group, "disk full", before, fullBefore},
 		{group, "disk full", during, fullMeanwhile},
 		{group, "disk full", after, fullAfter},
@@ -57,7 +58,7 @@ func editedThenReverted(s *site) error {
 }
 
 func editedThenExpired(s *site) error {
-	path, err := edited(s, "--ttl", "15s", "--timeout", "20s")
+	path, err := edited(s, "--ttl", "30s", "--timeout", "35s")
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func superseded(s *site, path string) error {
 }
 
 func ledgerDeleted(s *site) error {
-	run, err := s.broken("--ttl", "15s", "--timeout", "20s")
+	run, err := s.broken("--ttl", "30s", "--timeout", "35s")
 	if err != nil {
 		return err
 	}
@@ -134,6 +135,30 @@ func ledgerEdited(s *site) error {
 	// What an operator does with a record that nobody believes.
 	wrong = append(wrong, records.Delete(s.ctx, run.ID, metav1.DeleteOptions{}))
 	return errors.Join(append(wrong, s.clean())...)
+}
+
+// nothingKnown takes from the node all that knows how it was. The ledger's record is only a claim, so the revert must
+// change nothing, and say so. Then it does what an operator would: restore the file from their own copy, and revert
+// again.
+func nothingKnown(s *site) error {
+	if _, err := s.broken("--ttl", "10m"); err != nil {
+		return err
+	}
+	if err := errors.Join(onNode("rm -rf /var/lib/gpu-fault/*")(s), killDeadMan(s)); err != nil {
+		return err
+	}
+	_, stderr, code, err := s.plugin("revert", "--all", "--yes")
+	if err != nil {
+		return err
+	}
+	var wrong []error
+	if code != 1 || !strings.Contains(stderr, "has the content that the run is said to have left there") {
+		wrong = append(wrong, fmt.Errorf("the revert does not say that it restored nothing (exit %d): %s", code, stderr))
+	}
+	if s.node.changes() == nil {
+		wrong = append(wrong, errors.New("the revert restored something, by what is only a claim"))
+	}
+	return errors.Join(append(wrong, s.node.mend(s.ctx), s.reverted())...)
 }
 
 // fullBefore finds a full disk, on which a break must be refused.

@@ -35,10 +35,11 @@ func main() {
 	plugin := flag.String("plugin", "bin/kubectl-gpu_fault", "the plugin's `file`")
 	group := flag.String("group", "", "only groups of trials that match this `regexp`: '^runtime break$'")
 	exercises := flag.Bool("exercises", false, "also kill clients of `scenario` start and end, which wait for the nodes' GPUs")
+	some := flag.Bool("sample", false, "only one trial at each kind of step, and of each kind of disturbance, drawn from the groups in turn; no outages")
 	only := flag.String("only", "", "only trials that match this `regexp`: 'exec 2 .AFTER'")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := crash(ctx, *state, *plugin, *group, *only, *exercises)
+	err := crash(ctx, *state, *plugin, *group, *only, *exercises, *some)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "crash:", err)
@@ -46,7 +47,7 @@ func main() {
 	}
 }
 
-func crash(ctx context.Context, state, plugin, group, only string, exercises bool) error {
+func crash(ctx context.Context, state, plugin, group, only string, exercises, some bool) error {
 	matches, err := regexp.Compile(only)
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
@@ -67,21 +68,32 @@ func crash(ctx context.Context, state, plugin, group, only string, exercises boo
 	defer func() { _ = os.RemoveAll(dir) }()
 
 	stage := &stage{ctx: ctx, world: w, dir: dir, group: groups, exercises: exercises, start: time.Now()}
-	stage.perform(stage.plan(wanted))
+	planned := stage.plan(wanted)
+	if some {
+		stage.perform(sample(planned))
+		return stage.report()
+	}
+	stage.perform(planned)
 	stage.outages(slices.DeleteFunc(outages(), func(o *outage) bool { return !wanted(o.trial) }))
-	stage.perform(slices.DeleteFunc(usable(w.workers), func(t trial) bool { return !wanted(t) }))
-	stage.tidy()
-	restored := printMatrix(os.Stdout, stage.results)
-	for _, r := range stage.results {
+	// Whatever was done to the nodes before, of whichever group.
+	stage.perform(slices.DeleteFunc(usable(w.workers), func(t trial) bool { return !matches.MatchString(t.String()) }))
+	return stage.report()
+}
+
+// report tidies up and prints what became of the trials. The error says so if not everything came back.
+func (st *stage) report() error {
+	st.tidy()
+	restored := printMatrix(os.Stdout, st.results)
+	for _, r := range st.results {
 		if r.err != nil {
 			fmt.Printf("\nFAIL %s: %v\n", r.trial, r.err)
 		}
 	}
-	fmt.Printf("\nrestored %d of %d\n", restored, len(stage.results))
-	if restored < len(stage.results) {
+	fmt.Printf("\nrestored %d of %d\n", restored, len(st.results))
+	if restored < len(st.results) {
 		return errors.New("not everything came back")
 	}
-	return ctx.Err()
+	return st.ctx.Err()
 }
 
 // stage is where trials are performed, side by side on all workers.

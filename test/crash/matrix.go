@@ -23,6 +23,24 @@ type trial struct {
 
 func (t trial) String() string { return fmt.Sprintf("%s: %s [%s]", t.group, t.row, t.column) }
 
+// sample returns one trial of each row, in the order in which the rows come. Rows of several groups, such as the creation of a record, are
+// drawn from the groups and columns in turn.
+func sample(all []trial) []trial {
+	var rows []string
+	of := map[string][]trial{}
+	for _, t := range all {
+		if of[t.row] == nil {
+			rows = append(rows, t.row)
+		}
+		of[t.row] = append(of[t.row], t)
+	}
+	drawn := make([]trial, len(rows))
+	for i, row := range rows {
+		drawn[i] = of[row][i%len(of[row])]
+	}
+	return drawn
+}
+
 // result is what became of a trial.
 type result struct {
 	trial

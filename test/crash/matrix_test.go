@@ -25,3 +25,24 @@ func TestMatrixShowsEveryFailure(t *testing.T) {
 	}
 	golden.Compare(t, "matrix.golden", out.String())
 }
+
+// TestSample protects `make test`, which kills at each kind of step once, before or after it: no kind is left out.
+func TestSample(t *testing.T) {
+	t.Parallel()
+	var all []trial
+	for _, group := range []string{"xid", "runtime", "cuda"} {
+		for _, row := range []string{"create lock", "create record", "exec"} {
+			for _, column := range []string{before, after} {
+				all = append(all, trial{group: group, row: row, column: column})
+			}
+		}
+	}
+	rows, columns := map[string]int{}, map[string]bool{}
+	for _, drawn := range sample(all) {
+		rows[drawn.row]++
+		columns[drawn.column] = true
+	}
+	if len(rows) != 3 || rows["create lock"] != 1 || rows["create record"] != 1 || rows["exec"] != 1 || len(columns) != 2 {
+		t.Errorf("drawn: rows %v, columns %v; want each row once, and both columns", rows, columns)
+	}
+}

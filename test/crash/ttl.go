@@ -21,7 +21,7 @@ const (
 // expiries are clients that die, and nobody reverts.
 func expiries() []trial {
 	handler := func(s *site) []string {
-		return []string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "15s", "--timeout", "20s", "--yes"}
+		return []string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "30s", "--timeout", "35s", "--yes"}
 	}
 	loss := func(s *site) []string {
 		return []string{"runtime", "break", s.node.name, "--mode", "unparsable", "--allow-node-loss", "--ttl", "40s", "--timeout", "45s", "--yes"}

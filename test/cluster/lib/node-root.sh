@@ -69,7 +69,7 @@ rm -f "$R/usr/bin/nvidia-smi"
 rm -rf "$R/usr/local/nvidia"
 if [ "$GPUS" = 1 ]; then
   mkdir -p "$N/driver"
-  "$BUNDLE/bin/clusterkit" inventory -driver "$N/driver" "$NODE"
+  "$BUNDLE/bin/clusterkit" inventory -domain "$PCI_DOMAIN" -driver "$N/driver" "$NODE"
   mount --bind "$N/driver" "$R/proc/driver"
   "$BUNDLE/bin/clusterkit" inventory -minors "$NODE" | while read -r minor; do
     mknod -m 666 "$R/dev/nvidia$minor" c 195 "$minor"
@@ -84,7 +84,7 @@ if [ "$GPUS" = 1 ]; then
 fi
 
 # --- configuration --------------------------------------------------------------
-buses=$("$BUNDLE/bin/clusterkit" inventory -bus-pattern "$NODE") # 0000:17:00|0000:1f:00
+buses=$("$BUNDLE/bin/clusterkit" inventory -domain "$PCI_DOMAIN" -bus-pattern "$NODE") # 0000:17:00|0000:1f:00
 fill() { # FILE: with the @NAMES@ in it replaced
   sed -e "s#@CGROUP@#$CGROUP#" -e "s#@POD_CIDR@#$POD_CIDR#" -e "s#@CLUSTER_CIDR@#$CLUSTER_CIDR#" -e "s#@NODE@#$NODE#" \
     -e "s#@DNS_IP@#$DNS_IP#" -e "s#@PROXY@#$PROXY#" -e "s#@BUSES@#$buses#" "$HERE/config/$1"

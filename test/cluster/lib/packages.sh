@@ -19,6 +19,14 @@ L
 }
 
 install_packages() {
+  [ -n "$(missing_packages)" ] || return 0
+  # dpkg refuses a second one, and several clusters may be on their way.
+  exec 6>/run/gpu-fault-test.packages.lock
+  flock 6
+  install_missing
+  exec 6>&-
+}
+install_missing() {
   local packages log
   mapfile -t packages < <(missing_packages)
   [ ${#packages[@]} -gt 0 ] || return 0

@@ -38,6 +38,9 @@ make_names() {
   RECORD=/run/gpu-fault-test/$CLUSTER  # outlives a deleted STATE: who runs, and what was there before
   MARK=GPU_FAULT_TEST_CLUSTER          # in the environment of every process that we start
   LOCK=/run/gpu-fault-test.$CLUSTER.lock
+  # All clusters of a machine share its kernel log, so no two have GPUs at the same PCI address.
+  PCI_DOMAIN=0000
+  [ "$SUBNET" = "${DEFAULT[SUBNET]}" ] || PCI_DOMAIN=$(IFS=. read -r _ a b <<<"$SUBNET" && printf '%02x%02x' "$a" "$b")
 }
 make_names
 

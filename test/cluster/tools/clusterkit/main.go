@@ -62,10 +62,11 @@ func showInventory(args []string) error {
 	minors := f.Bool("minors", false, "device minors, one a line")
 	buses := f.Bool("bus-pattern", false, "a regular expression")
 	driver := f.String("driver", "", "write the files of /proc/driver here")
+	domain := f.String("domain", "0000", "PCI domain of the GPUs")
 	_ = f.Parse(args)
 	var nodes []inventory.Node
 	for _, name := range f.Args() {
-		n, err := inventory.Of(name)
+		n, err := inventory.Of(name, *domain)
 		if err != nil {
 			return err
 		}

@@ -35,8 +35,12 @@ type Node struct {
 	GPUs         []GPU
 }
 
-// Of returns the node of the given name, node-a to node-j.
-func Of(name string) (Node, error) {
+// Of returns the node of the given name, node-a to node-j, with its GPUs in the given PCI domain, four hexadecimal digits.
+// Each cluster has a domain of its own, as all clusters of a machine share one kernel log.
+func Of(name, domain string) (Node, error) {
+	if len(domain) != 4 || strings.Trim(domain, "0123456789abcdef") != "" {
+		return Node{}, fmt.Errorf("PCI domain %q: must be four hexadecimal digits, such as 0000", domain)
+	}
 	if len(name) != len("node-a") || !strings.HasPrefix(name, "node-") || name[5] < 'a' || name[5] > 'j' {
 		return Node{}, fmt.Errorf("%q: nodes are called node-a to node-j", name)
 	}
@@ -50,7 +54,7 @@ func Of(name string) (Node, error) {
 			minor = PerNode - 1 - j
 		}
 		n.GPUs = append(n.GPUs, GPU{
-			PCI:   fmt.Sprintf("0000:%02x:00", 0x17+i*0x18+j*0x08),
+			PCI:   fmt.Sprintf("%s:%02x:00", domain, 0x17+i*0x18+j*0x08),
 			UUID:  uuid(fmt.Sprintf("gpu-fault %s %d", name, j)),
 			Index: j,
 			Minor: minor,

@@ -73,7 +73,7 @@ func queryGPU(out io.Writer, gpus []gpu, count int, fields []string, format stri
 	for _, g := range gpus {
 		own := map[string]string{
 			"timestamp": now.Format("2006/01/02 15:04:05.000"), "count": fmt.Sprint(count), "index": fmt.Sprint(g.index),
-			"uuid": g.uuid, "pci.bus_id": g.BusID(), "pci.bus": "0x" + g.BusID()[9:11],
+			"uuid": g.uuid, "pci.bus_id": g.BusID(), "pci.domain": "0x" + g.BusID()[4:8], "pci.bus": "0x" + g.BusID()[9:11],
 		}
 		var row []string
 		for _, name := range fields {
@@ -124,13 +124,14 @@ func queryXML(out io.Writer, gpus []gpu, count int, now time.Time) {
 
 // ofGPU puts one GPU's identity into a captured text.
 func ofGPU(text string, g gpu) string {
-	bus := g.BusID()[9:11]
+	bus, domain := g.BusID()[9:11], g.BusID()[4:8]
 	minor := fmt.Sprint(g.minor)
 	return strings.NewReplacer(
 		capturedBus, g.BusID(), capturedUUID, g.uuid,
-		"<pci_bus>83<", "<pci_bus>"+bus+"<", "<board_id>0x8300<", "<board_id>0x"+strings.ToLower(bus)+"00<",
+		"<pci_domain>0000<", "<pci_domain>"+domain+"<", "<pci_bus>83<", "<pci_bus>"+bus+"<", "<board_id>0x8300<", "<board_id>0x"+strings.ToLower(bus)+"00<",
 		"<minor_number>0<", "<minor_number>"+minor+"<",
 		"    Minor Number                                       : 0", "    Minor Number                                       : "+minor,
+		"        Domain                                         : 0x0000", "        Domain                                         : 0x"+domain,
 		"        Bus                                            : 0x83", "        Bus                                            : 0x"+bus,
 		"    Board ID                                           : 0x8300", "    Board ID                                           : 0x"+strings.ToLower(bus)+"00",
 	).Replace(text)

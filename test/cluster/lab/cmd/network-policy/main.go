@@ -31,7 +31,7 @@ func main() {
 	kubeconfig := flag.String("kubeconfig", "", "")
 	node := flag.String("node", "", "name of this node")
 	cidr := flag.String("pods", "", "addresses of this node's pods: 10.244.0.0/24")
-	ready := flag.String("ready", "", "file to create when the first rules are there")
+	ready := flag.String("ready", "", "file that exists as long as policies are enforced")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -67,7 +67,7 @@ func run(ctx context.Context, kubeconfig, node, cidr, ready string) error {
 	}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
-	last := ""
+	last, announced := "", false
 	for {
 		s := state{node: node, cidr: cidr, namespaces: map[string]*corev1.Namespace{}}
 		var all []*corev1.Namespace
@@ -91,15 +91,16 @@ func run(ctx context.Context, kubeconfig, node, cidr, ready string) error {
 				last = rules
 			}
 		}
-		if ready != "" && last != "" {
+		if !announced && last != "" {
 			if err := os.WriteFile(ready, nil, 0o644); err != nil {
 				return err
 			}
-			ready = ""
+			announced = true
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			unhook()
+			return os.RemoveAll(ready)
 		case <-changed:
 		}
 	}
@@ -116,10 +117,14 @@ func restore(ctx context.Context, rules string) error {
 	return hook(ctx)
 }
 
+// hooks are the rules by which packets come to our chain.
+func hooks() [][]string {
+	return [][]string{{"FORWARD", "-j", chain}, {"INPUT", "-i", "cni0", "-j", chain}}
+}
+
 // hook makes packets pass our chain before all others, once.
 func hook(ctx context.Context) error {
-	for _, rule := range [][]string{{"FORWARD"}, {"INPUT", "-i", "cni0"}} {
-		rule = append(rule, "-j", chain)
+	for _, rule := range hooks() {
 		if exec.CommandContext(ctx, "iptables", append([]string{"-w", "-C"}, rule...)...).Run() == nil {
 			continue
 		}
@@ -128,6 +133,15 @@ func hook(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// unhook lets all packets through again. The chain stays, and nothing leads to it.
+func unhook() {
+	for _, rule := range hooks() {
+		if out, err := exec.Command("iptables", append([]string{"-w", "-D"}, rule...)...).CombinedOutput(); err != nil {
+			log.Printf("iptables -D: %v: %s", err, out)
+		}
+	}
 }
 
 // state is what the rules follow from.
