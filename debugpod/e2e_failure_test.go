@@ -53,9 +53,13 @@ func TestDeletedPod(t *testing.T) {
 
 // TestKilledClient holds what is left when the client is killed: nothing is written any more, and the pod ends at its deadline.
 func TestKilledClient(t *testing.T) {
+	if os.Getenv(victimNamespace) != "" {
+		victim(t)
+		return
+	}
 	c := connect(t)
 	spec := c.spec("killed")
-	cmd := exec.Command(os.Args[0], "-test.run=^TestVictim$", "-test.v")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledClient$", "-test.v")
 	cmd.Env = append(os.Environ(), victimNamespace+"="+c.namespace)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -72,9 +76,9 @@ func TestKilledClient(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	time.Sleep(time.Second)
-	before := count(t, "victim")
+	before := count(t, c.namespace)
 	time.Sleep(2 * time.Second)
-	if after := count(t, "victim"); after != before || before == 0 {
+	if after := count(t, c.namespace); after != before || before == 0 {
 		t.Errorf("the helper goes on without its client: %d records, then %d", before, after)
 	}
 	name := debugpod.PodName(spec.Run, spec.Node)
@@ -93,11 +97,8 @@ func TestKilledClient(t *testing.T) {
 	}
 }
 
-// TestVictim is the client that TestKilledClient kills.
-func TestVictim(t *testing.T) {
-	if os.Getenv(victimNamespace) == "" {
-		t.Skip("only TestKilledClient runs it")
-	}
+// victim is the client that TestKilledClient kills.
+func victim(t *testing.T) {
 	c := connect(t)
 	spec := c.spec("killed")
 	spec.Deadline = 8 * time.Second
@@ -105,7 +106,7 @@ func TestVictim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := records(1000, "victim")
+	all := records(1000, c.namespace)
 	for i := range all {
 		all[i].Delay = 250 * time.Millisecond
 	}

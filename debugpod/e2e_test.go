@@ -76,7 +76,7 @@ func connectThrough(t *testing.T, change func(*rest.Config)) *cluster {
 	return c
 }
 
-// victimNamespace is the environment variable that gives TestVictim its namespace: the client is killed, and would leave its own.
+// victimNamespace is the environment variable that makes TestKilledClient the victim in that namespace: the client is killed, and would leave its own.
 const victimNamespace = "GPU_FAULT_E2E_VICTIM"
 
 func ownNamespace(t *testing.T, client kubernetes.Interface) string {

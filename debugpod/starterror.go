@@ -79,7 +79,8 @@ func explainCreate(err error, pod *corev1.Pod) error {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return because(ReasonNamespaceEnding, fmt.Sprintf("wait until namespace %s is gone and try again, or choose another", ns))
 	case apierrors.IsNotFound(err) && says("namespace"):
-		return because(ReasonNamespaceMissing, "create it: kubectl create namespace "+ns)
+		return because(ReasonNamespaceMissing, fmt.Sprintf("create it: "+
+			"kubectl create namespace %s && kubectl label namespace %s gpufault.dev/ledger=true pod-security.kubernetes.io/enforce=privileged", ns, ns))
 	case says("violates podsecurity"):
 		return because(ReasonPodSecurity, fmt.Sprintf("the debug pod must be privileged; allow it in its namespace: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged", ns))
 	case says("denied the request"), says("denied request"), says("security context constraint"):

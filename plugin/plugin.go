@@ -42,6 +42,7 @@ var ErrInterrupted = errors.New("interrupted")
 
 // NewCommand returns `kubectl gpu-fault`.
 func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	streams.Out, streams.ErrOut = printer.Screen(streams.Out), printer.Screen(streams.ErrOut)
 	connection := kube.NewConnection(streams)
 	cmd := &cobra.Command{
 		Use:   "gpu-fault",

@@ -1,9 +1,11 @@
 package plugin
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -186,7 +188,6 @@ func TestUsageErrors(t *testing.T) {
 		"rbac foo":                          `no roles for "foo"; there are: xid`,
 		"rbac print --for xid,foo":          `no roles for "foo"; there are: xid`,
 		"rbac print --for xid --api-only":   "--api-only is for doctor",
-		"rbac print --for xid -o wide":      "-o wide: roles are printed as yaml or json",
 		"completion tcsh":                   `no completion for "tcsh"; there are: bash, zsh, fish, powershell`,
 		"list --kubeconfig /nope":           "there is no kubeconfig /nope",
 		"version --kubeconfig /nope":        "there is no kubeconfig /nope (--client does not ask the cluster)",
@@ -203,6 +204,32 @@ func TestUsageErrors(t *testing.T) {
 		}
 		if message := ErrorMessage(err); !strings.HasPrefix(message, "error: "+want) || strings.Contains(message, "\n") {
 			t.Errorf("%s:\n%s, wanted\nerror: %s", line, message, want)
+		}
+	}
+}
+
+// TestAnArchiveIsNotText: what is for programs goes to standard output byte for byte, through all that escapes text
+// for people.
+func TestAnArchiveIsNotText(t *testing.T) {
+	t.Parallel()
+	out, errOut, err := execute(t, "image", "save", "node", "-o", "-")
+	if err != nil && strings.Contains(err.Error(), "make build") {
+		t.Skip("needs the node helpers: run `make build` first")
+	}
+	if err != nil {
+		t.Fatal(err, errOut)
+	}
+	files := tar.NewReader(strings.NewReader(out))
+	for n := 0; ; n++ {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) && n > 0 {
+			return
+		}
+		if err == nil {
+			_, err = io.Copy(io.Discard, files)
+		}
+		if err != nil {
+			t.Fatalf("entry %d, %+v, of %d bytes: %v", n, header, len(out), err)
 		}
 	}
 }

@@ -2,8 +2,8 @@
 // the debug pod, the kubelet and containerd. It knows how everything was before it changes anything, and puts it back when its time
 // is up, when its pod ends, or when it is asked to.
 //
-// Its record lies on the node, in Dir/RUN, and is written and synced before the first change. The client's ledger has what is
-// needed to put the files back without it (Undo), so either may be lost.
+// Its record is on the node, in Dir/RUN, is writable only by root, and is written and synced before the first change.
+// Only this record determines what to restore. A record in the cluster, which others may write, only names the run.
 package deadman
 
 import (
@@ -37,14 +37,14 @@ type Change struct {
 	BootRestore bool `json:"bootRestore,omitempty"`
 }
 
-// File is one file's change, and all that is needed to take it back.
+// File is one file's change.
 type File struct {
 	Path string `json:"path"` // absolute, clean, on the node
 	// Before and After are the SHA-256 of the contents, in hexadecimal, or Absent.
 	Before string       `json:"before"`
 	After  string       `json:"after"`
 	Edits  []patch.Edit `json:"edits"`
-	// Meta is how the file was, for restoring it without the node's record; nil where it was absent.
+	// Meta is how the file was; nil where it was absent.
 	Meta *Meta `json:"meta,omitempty"`
 }
 
@@ -104,10 +104,8 @@ type Status struct {
 	Time    time.Time `json:"time"`
 }
 
-// Restore asks for files to be put back: by the node's record, or by the ledger's data where that is gone.
+// Restore asks for the files of the request's run to be put back, by the node's own record.
 type Restore struct {
-	Files   []File   `json:"files"` // of the ledger
-	Service *Service `json:"service,omitempty"`
 	// Overwrite also puts back what somebody has changed meanwhile, where the node still has the content of before.
 	Overwrite bool `json:"overwrite,omitempty"`
 	// Forget removes what is left of a restore whose result has arrived: its record. Until then a repeated Restore gives the same result,
@@ -126,8 +124,13 @@ type Restored struct {
 	SameConfig bool `json:"sameConfig"`
 	// ByDeadMan is the dead man's own last word, when it had put the files back before we came, or could not.
 	ByDeadMan *Status `json:"byDeadMan,omitempty"`
-	// RecordMissing is whether the node had no record of the run.
+	// RecordMissing reports whether the node lacks a record of the run, so that no file was changed. Either the dead
+	// man restored the files and removed the record, or nothing was ever changed, or the record was removed.
 	RecordMissing bool `json:"recordMissing,omitempty"`
+	// Told reports whether a dead man still ran without its record and was told to restore.
+	Told bool `json:"told,omitempty"`
+	// Script is the path of restore.sh if only the rest of the record is missing.
+	Script string `json:"script,omitempty"`
 }
 
 // Outcome is what became of one file.
@@ -153,6 +156,10 @@ type RestoredFile struct {
 	Now []byte `json:"now,omitempty"`
 	// Ours is what we had made of it, when it was superseded and the node still knows that.
 	Ours []byte `json:"ours,omitempty"`
+	// Before, After and Edits are the change, when it was superseded.
+	Before string       `json:"before,omitempty"`
+	After  string       `json:"after,omitempty"`
+	Edits  []patch.Edit `json:"edits,omitempty"`
 	// Deleted is whether a superseded file is not there at all.
 	Deleted bool `json:"deleted,omitempty"`
 }

@@ -52,14 +52,6 @@ func (c Change) Validate() error {
 	return c.Service.validate()
 }
 
-// Validate says what of a request to restore is not well formed.
-func (r Restore) Validate() error {
-	if err := validateFiles(r.Files); err != nil {
-		return err
-	}
-	return r.Service.validate()
-}
-
 func validateFiles(files []File) error {
 	if len(files) > maxFiles {
 		return fmt.Errorf("%d files are more than %d", len(files), maxFiles)

@@ -33,8 +33,6 @@ const (
 	CodeExists Code = "record-exists"
 	// CodeNoRecord: the node has no record of the run.
 	CodeNoRecord Code = "no-record"
-	// CodeMismatch: the node's record and the client's ledger disagree about what was changed. Nothing was touched.
-	CodeMismatch Code = "record-mismatch"
 	// CodeNotArmed: the dead man could not be started. Nothing was changed.
 	CodeNotArmed Code = "not-armed"
 	// CodeGone: the dead man ended before the change was whole.

@@ -43,10 +43,10 @@ var Drops = []Drop{DropRequests, DropAnswers, DropLarge}
 // LargePacket is the longest packet that DropLarge lets through, in bytes with its IP header. IPv4 asks every network for 576 (RFC 791).
 const LargePacket = 576
 
-// RemoveFirewall removes the table of a Firewall. What somebody else has put into it stays, but for Overwrite.
+// RemoveFirewall removes the table of the request's run, which the kernel knows by the rule's mark or by the name of
+// the set: no request names a table. What another client has put into it stays, except with Overwrite.
 type RemoveFirewall struct {
-	Firewall  Firewall `json:"firewall"` // as it was asked for
-	Overwrite bool     `json:"overwrite,omitempty"`
+	Overwrite bool `json:"overwrite,omitempty"`
 }
 
 // BuiltFirewall proves a Firewall: it was read back from the kernel.
@@ -59,10 +59,10 @@ type BuiltFirewall struct {
 
 // RemovedFirewall is what became of the table.
 type RemovedFirewall struct {
+	// Table is its name; empty when the node has none of the run's.
+	Table string `json:"table,omitempty"`
 	// Removed is whether it was there. It is not any more, unless something is in Left.
 	Removed bool `json:"removed,omitempty"`
-	// Foreign is whether there is a table of the name that has nothing of the run's. It was not touched.
-	Foreign bool `json:"foreign,omitempty"`
 	// Expired is whether the kernel had let the port go already, or somebody had made the rule end.
 	Expired bool `json:"expired,omitempty"`
 	// Left says what somebody else has put into the table. It was left; what was ours is gone.
@@ -92,28 +92,22 @@ func (f Firewall) Validate() error {
 	return nil
 }
 
-// Validate says what of the request makes no sense. Its TTL does not matter any more.
-func (r RemoveFirewall) Validate() error {
-	f := r.Firewall
-	f.TTL = time.Second
-	return f.Validate()
-}
-
 // rule is what the kernel is told for a run, in nft's words.
 func (f Firewall) rule(run string) string {
 	switch f.Drop {
 	case DropAnswers:
-		return "tcp sport @" + setOf(run) + " counter drop"
+		return "tcp sport @" + FirewallSet(run) + " counter drop"
 	case DropLarge:
-		return fmt.Sprintf("meta length > %d tcp sport @%s counter drop", LargePacket, setOf(run))
+		return fmt.Sprintf("meta length > %d tcp sport @%s counter drop", LargePacket, FirewallSet(run))
 	}
-	return "tcp dport @" + setOf(run) + " counter drop"
+	return "tcp dport @" + FirewallSet(run) + " counter drop"
 }
 
 const firewallChain = "forward"
 
-// setOf is the name of the set of a run's table. It tells the table as the run's when its rule is gone, and says no more.
-func setOf(run string) string {
+// FirewallSet is the name of the set in a run's table, which does not give the run away. It identifies the table when
+// its rule is gone.
+func FirewallSet(run string) string {
 	sum := sha256.Sum256([]byte(run))
 	return "ports-" + hex.EncodeToString(sum[:3])
 }
@@ -124,10 +118,13 @@ type packetFilter interface {
 	block(run string, f Firewall) error
 	// look is what is in the table, with the run's set; nil where there is none.
 	look(table, run string) (*firewallTable, error)
-	// remove removes the table, or only the rules and the port of a run. The error is errMeanwhile when some of it went by itself.
-	remove(t *firewallTable, f Firewall, run string, all bool) error
+	// remove removes a table, or only the rules and the ports of a run. The error is errMeanwhile when some of it
+	// went by itself.
+	remove(name string, t *firewallTable, run string, all bool) error
 	// marked are the tables with rules of runs, by name.
 	marked() (map[string]mark, error)
+	// tableOf is the name of the table that has the rule of a run, or its set; empty when there is none.
+	tableOf(run string) (string, error)
 	close() error
 }
 
@@ -140,8 +137,6 @@ var (
 // firewallTable is what is in a table.
 type firewallTable struct {
 	rules []firewallRule
-	// ours is whether the run's set is there.
-	ours bool
 	// ports are those in it, with how long they stay.
 	ports map[int]time.Duration
 	// others is what the run's firewall does not have, in nft's words.
@@ -151,6 +146,7 @@ type firewallTable struct {
 // firewallRule is a rule of a table.
 type firewallRule struct {
 	run     string // whose it is; empty: not ours
+	port    int    // that it is about
 	packets uint64 // that it has counted
 	handle  uint64
 }
@@ -209,29 +205,35 @@ func buildFirewall(run string, f Firewall, filter packetFilter) (*BuiltFirewall,
 	if table == nil || len(table.rules) != 1 || table.rules[0].run != run || table.ports[f.Port] <= 0 {
 		return nil, errorf(CodeNotProven, "the table inet %s was made, and is not what was asked for when it is read back", f.Table)
 	}
-	return &BuiltFirewall{Rule: fmt.Sprintf("table inet %s: chain %s: %s; %s = {%d}", f.Table, firewallChain, f.rule(run), setOf(run), f.Port), Expires: table.ports[f.Port]}, nil
+	return &BuiltFirewall{Rule: fmt.Sprintf("table inet %s: chain %s: %s; %s = {%d}", f.Table, firewallChain, f.rule(run), FirewallSet(run), f.Port), Expires: table.ports[f.Port]}, nil
 }
 
 // removeFirewall does RemoveFirewall.
 func removeFirewall(run string, req RemoveFirewall, filter packetFilter) (*RemovedFirewall, *Error) {
 	const tries = 5
-	f := req.Firewall
 	for try := 1; ; try++ {
-		table, err := filter.look(f.Table, run)
+		name, err := filter.tableOf(run)
 		if err != nil {
-			return nil, errorf(CodeFilter, "look at the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", f.Table, err)
+			return nil, errorf(CodeFilter, "search nftables for the rule of run %s: %v", run, err)
 		}
-		result, failure := judgeFirewall(run, f, table)
-		if failure != nil || !result.Removed {
-			return result, failure
+		if name == "" {
+			return &RemovedFirewall{}, nil
+		}
+		table, err := filter.look(name, run)
+		if err != nil {
+			return nil, errorf(CodeFilter, "read the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", name, err)
+		}
+		result := examineFirewall(run, name, table)
+		if !result.Removed {
+			return result, nil
 		}
 		all := req.Overwrite || len(result.Left) == 0
-		err = filter.remove(table, f, run, all)
+		err = filter.remove(name, table, run, all)
 		switch {
 		case errors.Is(err, errMeanwhile) && try < tries:
 			continue
 		case err != nil:
-			return nil, errorf(CodeFilter, "remove the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", f.Table, err)
+			return nil, errorf(CodeFilter, "remove the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", name, err)
 		case all:
 			result.Left = nil
 		}
@@ -239,34 +241,52 @@ func removeFirewall(run string, req RemoveFirewall, filter packetFilter) (*Remov
 	}
 }
 
-// judgeFirewall says what a table is, before anything of it is removed.
-func judgeFirewall(run string, f Firewall, table *firewallTable) (*RemovedFirewall, *Error) {
-	result := &RemovedFirewall{}
-	if table == nil {
-		return result, nil
+// examineFirewall reports what is in a run's table, before anything of it is removed.
+func examineFirewall(run, name string, table *firewallTable) *RemovedFirewall {
+	if table == nil { // it went in the meantime
+		return &RemovedFirewall{}
 	}
-	ours, expired := table.ours, true
+	blocked := table.blockedBy(run)
+	result := &RemovedFirewall{Table: name, Removed: true, Expired: len(blocked) == 0 || len(table.rules) == 0}
 	for _, rule := range table.rules {
 		switch rule.run {
 		case run:
-			ours, expired = true, table.ports[f.Port] == 0
 			result.Dropped += rule.packets
 		case "":
 			result.Left = append(result.Left, "a rule")
 		default:
-			return nil, errorf(CodeExists, "the table inet %s is of run %s: revert that one", f.Table, rule.run)
+			result.Left = append(result.Left, "a rule of run "+rule.run)
 		}
 	}
-	if !ours {
-		return &RemovedFirewall{Foreign: true}, nil
-	}
-	result.Removed, result.Expired = true, expired
 	for port := range table.ports {
-		if port != f.Port {
+		if !slices.Contains(blocked, port) {
 			result.Left = append(result.Left, fmt.Sprintf("port %d", port))
 		}
 	}
 	result.Left = append(result.Left, table.others...)
 	slices.Sort(result.Left)
-	return result, nil
+	return result
+}
+
+// blockedBy are the ports in the run's set that are the run's: those in the marks of its rules. When there are no
+// marks, which `nft -f` loses when a ruleset is saved and loaded, all are.
+func (t *firewallTable) blockedBy(run string) []int {
+	var marked, all []int
+	found := false
+	for _, rule := range t.rules {
+		if rule.run != run {
+			continue
+		}
+		found = true
+		if _, there := t.ports[rule.port]; there {
+			marked = append(marked, rule.port)
+		}
+	}
+	for port := range t.ports {
+		all = append(all, port)
+	}
+	if found {
+		return marked
+	}
+	return all
 }

@@ -72,7 +72,7 @@ func (n *netfilter) block(run string, f Firewall) error {
 		Name: firewallChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
 	})
 	// The ID is the batch's own; left out, the library counts in a variable that all connections of the process share, without a lock.
-	set := &nftables.Set{ID: 1, Table: table, Name: setOf(run), KeyType: nftables.TypeInetService, HasTimeout: true}
+	set := &nftables.Set{ID: 1, Table: table, Name: FirewallSet(run), KeyType: nftables.TypeInetService, HasTimeout: true}
 	if err := n.conn.AddSet(set, []nftables.SetElement{{Key: binaryutil.BigEndian.PutUint16(uint16(f.Port)), Timeout: f.TTL}}); err != nil {
 		return err
 	}
@@ -140,7 +140,8 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 			other("rules that cannot be read")
 		}
 		for _, rule := range rules {
-			found.rules = append(found.rules, firewallRule{run: markOf(rule.UserData).run, packets: counted(rule), handle: rule.Handle})
+			m := markOf(rule.UserData)
+			found.rules = append(found.rules, firewallRule{run: m.run, port: m.port, packets: counted(rule), handle: rule.Handle})
 		}
 	}
 	sets, err := n.conn.GetSets(table)
@@ -151,11 +152,10 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 		switch {
 		case set.Anonymous: // it belongs to a rule
 			continue
-		case set.Name != setOf(run):
+		case set.Name != FirewallSet(run):
 			other("set " + set.Name)
 			continue
 		}
-		found.ours = true
 		elements, err := n.conn.GetSetElements(set)
 		if err != nil {
 			return nil, err
@@ -187,13 +187,14 @@ func (n *netfilter) find(name string) (*nftables.Table, error) {
 	return tables[at], nil
 }
 
-func (n *netfilter) remove(t *firewallTable, f Firewall, run string, all bool) error {
-	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: f.Table}
+func (n *netfilter) remove(name string, t *firewallTable, run string, all bool) error {
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: name}
 	if all {
 		n.conn.DelTable(table)
 		return meanwhile(n.conn.Flush())
 	}
 	chain := &nftables.Chain{Name: firewallChain, Table: table}
+	set := &nftables.Set{Table: table, Name: FirewallSet(run), KeyType: nftables.TypeInetService, HasTimeout: true}
 	for _, rule := range t.rules {
 		if rule.run != run {
 			continue
@@ -202,9 +203,9 @@ func (n *netfilter) remove(t *firewallTable, f Firewall, run string, all bool) e
 			return err
 		}
 	}
-	if _, there := t.ports[f.Port]; there {
-		set := &nftables.Set{Table: table, Name: setOf(run), KeyType: nftables.TypeInetService, HasTimeout: true}
-		if err := n.conn.SetDeleteElements(set, []nftables.SetElement{{Key: binaryutil.BigEndian.PutUint16(uint16(f.Port))}}); err != nil {
+	for _, port := range t.blockedBy(run) {
+		element := nftables.SetElement{Key: binaryutil.BigEndian.PutUint16(uint16(port))}
+		if err := n.conn.SetDeleteElements(set, []nftables.SetElement{element}); err != nil {
 			return err
 		}
 	}
@@ -240,6 +241,32 @@ func (n *netfilter) marked() (map[string]mark, error) {
 		}
 	}
 	return found, nil
+}
+
+func (n *netfilter) tableOf(run string) (string, error) {
+	tables, err := n.marked()
+	if err != nil {
+		return "", err
+	}
+	for name, m := range tables {
+		if m.run == run {
+			return name, nil
+		}
+	}
+	all, err := n.conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return "", filterError(err)
+	}
+	for _, table := range all {
+		sets, err := n.conn.GetSets(table)
+		if err != nil {
+			continue // what cannot be read is not ours, or gone in the meantime
+		}
+		if slices.ContainsFunc(sets, func(set *nftables.Set) bool { return set.Name == FirewallSet(run) }) {
+			return table.Name, nil
+		}
+	}
+	return "", nil
 }
 
 // markOf finds the mark in a rule's user data, which others may have written: a list of a type, a length and as many bytes.
@@ -285,7 +312,7 @@ func leftFirewalls(host Host, clean bool, keep []string) []deadman.Leftover {
 	for table, of := range tables {
 		left := deadman.Leftover{Kind: deadman.LeftoverFirewall, Path: "nftables inet " + table, Run: of.run}
 		if clean && !slices.Contains(keep, of.run) {
-			switch removed, failure := removeFirewall(of.run, RemoveFirewall{Firewall: Firewall{Table: table, Port: of.port}}, filter); {
+			switch removed, failure := removeFirewall(of.run, RemoveFirewall{}, filter); {
 			case failure != nil:
 				left.Problem = failure.Message
 			case len(removed.Left) > 0:

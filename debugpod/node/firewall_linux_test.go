@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -58,16 +59,16 @@ func built(t *testing.T, filter packetFilter, f Firewall) *BuiltFirewall {
 func TestFirewallInTheKernel(t *testing.T) {
 	t.Parallel()
 	for drop, rule := range map[Drop]string{
-		DropRequests: "tcp dport @" + setOf(testRun) + " counter drop",
-		DropAnswers:  "tcp sport @" + setOf(testRun) + " counter drop",
-		DropLarge:    "meta length > 576 tcp sport @" + setOf(testRun) + " counter drop",
+		DropRequests: "tcp dport @" + FirewallSet(testRun) + " counter drop",
+		DropAnswers:  "tcp sport @" + FirewallSet(testRun) + " counter drop",
+		DropLarge:    "meta length > 576 tcp sport @" + FirewallSet(testRun) + " counter drop",
 	} {
 		t.Run(string(drop), func(t *testing.T) {
 			t.Parallel()
 			filter := emptyNetwork(t)
 			f := Firewall{Table: "hardening", Port: 27000, Drop: drop, TTL: time.Hour}
 			proof := built(t, filter, f)
-			if want := "table inet hardening: chain forward: " + rule + "; " + setOf(testRun) + " = {27000}"; proof.Rule != want {
+			if want := "table inet hardening: chain forward: " + rule + "; " + FirewallSet(testRun) + " = {27000}"; proof.Rule != want {
 				t.Errorf("the proof is %q, not %q", proof.Rule, want)
 			}
 			if proof.Expires < 59*time.Minute || proof.Expires > time.Hour {
@@ -76,14 +77,14 @@ func TestFirewallInTheKernel(t *testing.T) {
 			if marked, err := filter.marked(); err != nil || marked["hardening"] != (mark{testRun, 27000}) {
 				t.Errorf("the table is not found by its mark: %v, %v", marked, err)
 			}
-			removed, failure := removeFirewall(testRun, RemoveFirewall{Firewall: f}, filter)
+			removed, failure := removeFirewall(testRun, RemoveFirewall{}, filter)
 			if failure != nil || !removed.Removed || removed.Expired || len(removed.Left) > 0 {
 				t.Errorf("it was not removed: %+v, %v", removed, failure)
 			}
 			if table, err := filter.find("hardening"); table != nil || err != nil {
 				t.Errorf("the table is still there: %v, %v", table, err)
 			}
-			removed, failure = removeFirewall(testRun, RemoveFirewall{Firewall: f}, filter)
+			removed, failure = removeFirewall(testRun, RemoveFirewall{}, filter)
 			if failure != nil || removed.Removed {
 				t.Errorf("removed again: %+v, %v; it was gone", removed, failure)
 			}
@@ -109,7 +110,7 @@ func TestFirewallEndsByItself(t *testing.T) {
 			t.Fatalf("the kernel still blocks the port, long after its second: %v", table.ports)
 		}
 	}
-	removed, failure := removeFirewall(testRun, RemoveFirewall{Firewall: f}, filter)
+	removed, failure := removeFirewall(testRun, RemoveFirewall{}, filter)
 	if failure != nil || !removed.Removed || !removed.Expired {
 		t.Errorf("after its time: %+v, %v; it should be removed, and told as expired", removed, failure)
 	}
@@ -134,8 +135,8 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 			t.Errorf("building in a table that exists: %v; want %s", failure, CodeExists)
 		}
 		for _, overwrite := range []bool{false, true} { // the client may have been killed before it heard that
-			removed, failure := removeFirewall(testRun, RemoveFirewall{Firewall: f, Overwrite: overwrite}, filter)
-			if failure != nil || removed.Removed || !removed.Foreign {
+			removed, failure := removeFirewall(testRun, RemoveFirewall{Overwrite: overwrite}, filter)
+			if failure != nil || removed.Removed || removed.Table != "" {
 				t.Errorf("removing it with overwrite %v: %+v, %v; it is somebody's", overwrite, removed, failure)
 			}
 		}
@@ -147,8 +148,11 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 		t.Parallel()
 		filter := emptyNetwork(t)
 		built(t, filter, f)
-		if _, failure := removeFirewall("other-run", RemoveFirewall{Firewall: f}, filter); failure == nil || failure.Code != CodeExists {
-			t.Errorf("removing another run's: %v; want %s", failure, CodeExists)
+		if removed, failure := removeFirewall("other-run", RemoveFirewall{Overwrite: true}, filter); failure != nil || removed.Removed {
+			t.Errorf("removing another run's: %+v, %v; it is not touched", removed, failure)
+		}
+		if table, err := filter.find(f.Table); table == nil || err != nil {
+			t.Errorf("another run's table is gone: %v", err)
 		}
 	})
 	for _, overwrite := range []bool{false, true} {
@@ -164,7 +168,7 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 			if err := filter.conn.Flush(); err != nil {
 				t.Fatal(err)
 			}
-			removed, failure := removeFirewall(testRun, RemoveFirewall{Firewall: f, Overwrite: overwrite}, filter)
+			removed, failure := removeFirewall(testRun, RemoveFirewall{Overwrite: overwrite}, filter)
 			if failure != nil {
 				t.Fatalf("remove: %v", failure)
 			}
@@ -181,6 +185,27 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 			}
 		})
 	}
+	t.Run("saved and loaded, which loses the mark", func(t *testing.T) {
+		t.Parallel()
+		filter := emptyNetwork(t)
+		built(t, filter, f)
+		chain := &nftables.Chain{Name: firewallChain, Table: table}
+		rules, err := filter.conn.GetRules(table, chain)
+		if err != nil || len(rules) != 1 {
+			t.Fatalf("%v, %v", rules, err)
+		}
+		filter.conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rules[0].Exprs})
+		if err := errors.Join(filter.conn.DelRule(rules[0]), filter.conn.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		removed, failure := removeFirewall(testRun, RemoveFirewall{}, filter)
+		if failure != nil || !removed.Removed || removed.Expired || len(removed.Left) != 1 {
+			t.Errorf("%+v, %v; the rule is told as left, and as blocking", removed, failure)
+		}
+		if now, err := filter.look(f.Table, testRun); err != nil || len(now.ports) > 0 {
+			t.Errorf("the port is still blocked: %+v, %v", now, err)
+		}
+	})
 	t.Run("mended by the candidate", func(t *testing.T) {
 		t.Parallel()
 		filter := emptyNetwork(t)
@@ -189,7 +214,7 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 		if err := filter.conn.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		removed, failure := removeFirewall(testRun, RemoveFirewall{Firewall: f}, filter)
+		removed, failure := removeFirewall(testRun, RemoveFirewall{}, filter)
 		if failure != nil || !removed.Removed || !removed.Expired || len(removed.Left) > 0 {
 			t.Errorf("after its rule was deleted: %+v, %v; the rest should go", removed, failure)
 		}

@@ -102,16 +102,12 @@ func (r Request) validate() error {
 		return r.WriteKmsg.Validate()
 	case r.Change != nil:
 		return r.Change.Validate()
-	case r.Restore != nil:
-		return r.Restore.Validate()
 	case r.Diagnose != nil:
 		return r.Diagnose.Validate()
 	case r.WriteModule != nil:
 		return r.WriteModule.Validate()
 	case r.Firewall != nil:
 		return r.Firewall.Validate()
-	case r.RemoveFirewall != nil:
-		return r.RemoveFirewall.Validate()
 	}
 	return nil
 }

@@ -43,8 +43,10 @@ func TestServeRefuses(t *testing.T) {
 		"change of nothing":     {`{"protocol":1,"run":"x","change":{"files":[]}}` + "\n", CodeBadRequest},
 		"change above the root": {`{"protocol":1,"run":"x","change":{"files":[{"path":"/etc/../x","before":"","after":"","edits":null}]}}` + "\n", CodeBadRequest},
 		"await of no run":       {`{"protocol":1,"run":"../x","await":{}}` + "\n", CodeBadRequest},
-		"restore of no run":     {`{"protocol":1,"restore":{"files":[]}}` + "\n", CodeBadRequest},
-		"change and restore":    {`{"protocol":1,"run":"x","await":{},"restore":{"files":[]}}` + "\n", CodeBadRequest},
+		"restore of no run":     {`{"protocol":1,"restore":{}}` + "\n", CodeBadRequest},
+		"restore of a path":     {`{"protocol":1,"run":"x","restore":{"files":[{"path":"/etc/shadow"}]}}` + "\n", CodeBadRequest},
+		"firewall by table":     {`{"protocol":1,"run":"x","removeFirewall":{"firewall":{"table":"filter"}}}` + "\n", CodeBadRequest},
+		"change and restore":    {`{"protocol":1,"run":"x","await":{},"restore":{}}` + "\n", CodeBadRequest},
 		"no records":            {`{"protocol":1,"writeKmsg":{}}` + "\n", CodeBadRequest},
 		"a record not ended":    {`{"protocol":1,"writeKmsg":{"records":[{"data":"<4>x"}]}}` + "\n", CodeBadRequest},
 		"larger than allowed":   {strings.Repeat(" ", MaxRequest) + "{}\n", CodeBadRequest},
@@ -94,7 +96,7 @@ func TestServeSaysWhenItCrashes(t *testing.T) {
 func TestServeEntersTheNode(t *testing.T) {
 	for name, request := range map[string]string{
 		"await":     `{"protocol":1,"run":"x","await":{}}`,
-		"restore":   `{"protocol":1,"run":"x","restore":{"files":[]}}`,
+		"restore":   `{"protocol":1,"run":"x","restore":{}}`,
 		"leftovers": `{"protocol":1,"run":"","leftovers":{}}`,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,8 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// corpusReport is where hack/test-doctor.sh wants the summary.
+// corpusReport names a file for the summary.
 const corpusReport = "DOCTOR_REPORT"
 
 // sample is one snapshot of testdata/{positive,negative}: a cluster as it was told of in public, and what is wrong with it.
@@ -148,6 +150,64 @@ func describe(r Report) string {
 }
 
 func readCorpus(t *testing.T, kind string) []sample {
+	t.Helper()
+	corpora.Lock()
+	defer corpora.Unlock()
+	if corpora.read[kind] == nil {
+		corpora.read[kind] = parseCorpus(t, kind)
+	}
+	all := slices.Clone(corpora.read[kind])
+	for i := range all {
+		all[i].snapshot = cloned(reflect.ValueOf(all[i].snapshot)).Interface().(*snapshot.Snapshot)
+	}
+	return all
+}
+
+// corpora keeps what was parsed, which takes longer than to examine it.
+var corpora = struct {
+	sync.Mutex
+	read map[string][]sample
+}{read: map[string][]sample{}}
+
+// cloned copies a value and all that its exported fields lead to, so that a test may change it.
+func cloned(v reflect.Value) reflect.Value {
+	c := reflect.New(v.Type()).Elem()
+	c.Set(v)
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			c.Set(reflect.New(v.Type().Elem()))
+			c.Elem().Set(cloned(v.Elem()))
+		}
+	case reflect.Interface:
+		if !v.IsNil() {
+			c.Set(cloned(v.Elem()))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				c.Field(i).Set(cloned(v.Field(i)))
+			}
+		}
+	case reflect.Slice:
+		if !v.IsNil() {
+			c.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
+			for i := range v.Len() {
+				c.Index(i).Set(cloned(v.Index(i)))
+			}
+		}
+	case reflect.Map:
+		if !v.IsNil() {
+			c.Set(reflect.MakeMapWithSize(v.Type(), v.Len()))
+			for key, value := range v.Seq2() {
+				c.SetMapIndex(key, cloned(value))
+			}
+		}
+	}
+	return c
+}
+
+func parseCorpus(t *testing.T, kind string) []sample {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join("testdata", kind, "*.txtar"))
 	if err != nil || len(paths) == 0 {

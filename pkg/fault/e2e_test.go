@@ -44,7 +44,7 @@ func TestE2ERunAndRevert(t *testing.T) {
 	}
 	took, calls := time.Since(begin), slices.Clone(c.calls)
 	t.Logf("run: %s, %d calls, one of them the fault's:\n%s", took, len(calls), strings.Join(calls, "\n"))
-	if len(calls) > 13 {
+	if len(calls) > 14 {
 		t.Errorf("%d calls", len(calls))
 	}
 	described := describe(t, c.node)

@@ -9,7 +9,6 @@ import (
 func BasePermissions(ledgerNamespace string) []Permission {
 	base := []Permission{
 		{Verb: "list", Resource: "nodes"},
-		{Verb: "get", Resource: "namespaces"},
 		{Verb: "create", Resource: "configmaps", Namespace: ledgerNamespace},
 		{Verb: "delete", Resource: "configmaps", Namespace: ledgerNamespace, Optional: true}, // to forget old records
 	}
@@ -23,7 +22,8 @@ func BasePermissions(ledgerNamespace string) []Permission {
 // and to close the record. What an undo needs besides is its Undoer's to say: see Needer.
 func RevertPermissions(ledgerNamespace string) []Permission {
 	all := []Permission{
-		{Verb: "get", Resource: "nodes"}, // is it still the same node?
+		{Verb: "get", Resource: "nodes"},      // is it still the same node?
+		{Verb: "get", Resource: "namespaces"}, // is the namespace marked as a ledger?
 		{Verb: "delete", Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true}, // that would end the run's time
 		{Verb: "create", Resource: "events", Namespace: nodeEvents, Optional: true},
 	}

@@ -89,6 +89,7 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 		refusals           []*ledger.LockedError
 		nodesErr, locksErr error
 		accessErr          error
+		markErr            error
 		checkErrs          = make([]error, len(plan.Checks))
 		group              errgroup.Group
 	)
@@ -98,6 +99,7 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 	}
 	group.Go(func() error { refusals, locksErr = s.Ledger.Refusals(ctx); return nil })
 	group.Go(func() error { accessErr = s.checkAccess(ctx, plan); return nil })
+	group.Go(func() error { markErr = s.Ledger.CheckNamespace(ctx); return nil })
 	for i, check := range plan.Checks {
 		group.Go(func() error { checkErrs[i] = guard(func() error { return check(ctx) }); return nil })
 	}
@@ -117,7 +119,7 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 		}
 	}
 	problems = append(problems, accessErr)
-	for _, err := range append([]error{nodesErr, locksErr}, checkErrs...) {
+	for _, err := range append([]error{markErr, nodesErr, locksErr}, checkErrs...) {
 		// What is forbidden is said by accessErr already, and better.
 		if accessErr == nil || !apierrors.IsForbidden(err) {
 			problems = append(problems, err)

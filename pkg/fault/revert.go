@@ -37,6 +37,9 @@ func (e *RunningError) Error() string {
 // work, a *ledger.NotFoundError when there is no such run, wraps ledger.ErrNewer when this version cannot read it, and
 // otherwise joins a *StepError for each step that could not be undone; the run then stays open.
 func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Run, error) {
+	if err := s.Ledger.CheckNamespace(ctx); err != nil {
+		return nil, fmt.Errorf("revert: %w", err)
+	}
 	w, err := s.Ledger.Open(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("revert: %w", err)

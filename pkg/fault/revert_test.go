@@ -173,3 +173,25 @@ func TestRevertOfWhatIsNotThere(t *testing.T) {
 	_, err := c.Revert(t.Context(), "xid-nope22", false)
 	wantText(t, err, "there is no run xid-nope22", "list --all")
 }
+
+// TestRecordsOfATenant: a namespace without the ledger label is not a ledger. Reverts ignore its records, and runs
+// start no privileged pods there.
+func TestRecordsOfATenant(t *testing.T) {
+	w := newWorld(t)
+	c := w.client(ledgertest.Hooks{})
+	c.Ledger.Namespace = "default"
+	_, err := c.Ledger.Create(t.Context(), ledger.Run{
+		ID: "runtime-222222", Fault: "runtime", Phase: ledger.Proven, Deadline: start,
+		Steps: []ledger.Step{{ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: "file"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set("gpu-1", "runtime-222222")
+	after, err := c.Revert(t.Context(), "runtime-222222", true)
+	wantText(t, err, `namespace "default" is not marked as a ledger`, "kubectl label namespace default")
+	if after != nil || w.file("gpu-1") == "" {
+		t.Errorf("something was undone: %+v", after)
+	}
+	wantText(t, c.Preflight(t.Context(), c.plan("gpu-2")), `namespace "default" is not marked as a ledger`)
+}

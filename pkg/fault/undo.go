@@ -119,7 +119,11 @@ func (s *Session) undoStep(ctx context.Context, w *ledger.Writer, run ledger.Run
 		undoErr = fmt.Errorf("%s was undone (%s), but the ledger does not say so: %w", step.Target, state, err)
 	}
 	now := w.Run()
-	s.stepChanged(now, step.ID)
+	if undoErr != nil {
+		s.progress(step, "not undone") // its state is what it was before, which would read like a success
+	} else {
+		s.stepChanged(now, step.ID)
+	}
 	return outcome{*now.Step(step.ID), undoErr}
 }
 

@@ -2,7 +2,6 @@ package kernellog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
 )
 
 // Module is the kernel module that writes records as the kernel's own. It is loaded for as long as it writes.
@@ -19,8 +17,6 @@ type Module struct {
 	// File is the built module; nil: it is built on the node, against the headers in Headers, or those that are found.
 	File    []byte
 	Headers string
-	// Settings are for the debug pod that unloads it, should the first one not have.
-	Settings nodefiles.PodSettings
 }
 
 // throughModule writes the records of a result through the module. That it may be loaded is in the ledger before it is.
@@ -34,12 +30,8 @@ func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorde
 		}
 		request.Module = built.Module
 	}
-	settings, err := json.Marshal(in.Module.Settings)
-	if err != nil {
-		return err
-	}
-	err = r.Save(ctx, func(s *ledger.Step) {
-		s.Detail, s.Undo = detail(result.Records), ledger.Undo{Kind: ModuleUndoKind, Data: settings}
+	err := r.Save(ctx, func(s *ledger.Step) {
+		s.Detail, s.Undo = detail(result.Records), ledger.Undo{Kind: ModuleUndoKind}
 	})
 	if err != nil {
 		return err
@@ -90,7 +82,7 @@ const ModuleUndoKind = "kernel-module"
 // to describe.
 type ModuleUndoer struct {
 	Log   Undoer
-	Start func(ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, progress func(string)) (Pod, error)
+	Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
 	// Progress tells the user what goes on with a step; nil: nobody.
 	Progress func(step ledger.Step, text string)
 }
@@ -109,16 +101,12 @@ func (u ModuleUndoer) Describe(ledger.Step) string {
 
 // Undo implements fault.Undoer.
 func (u ModuleUndoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
-	var settings nodefiles.PodSettings
-	if err := json.Unmarshal(step.Undo.Data, &settings); err != nil {
-		return "", "", fmt.Errorf("the record's undo cannot be read: %w%s", err, byHand)
-	}
 	say := func(text string) {
 		if u.Progress != nil {
 			u.Progress(step, text)
 		}
 	}
-	pod, err := u.Start(ctx, run, step.Target.Name, settings, say)
+	pod, err := u.Start(ctx, run, step.Target.Name, say)
 	if err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand)
 	}

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +22,10 @@ import (
 const (
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	ManagedBy      = "kubectl-gpu-fault"
+
+	// LabelLedger marks, with the value "true", the namespaces whose records are followed. A tenant may write
+	// ConfigMaps in a namespace of their own; only those who may label namespaces decide whether it holds a ledger.
+	LabelLedger = "gpufault.dev/ledger"
 
 	LabelRun   = "gpufault.dev/run"   // the ID of the run that a lock or a debug pod belongs to
 	LabelFault = "gpufault.dev/fault" // of records
@@ -63,6 +69,9 @@ func (e *TooLargeError) Error() string {
 // encode puts the run into a ConfigMap. What others have put into base's metadata stays.
 func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, error) {
 	run.APIVersion, run.Kind, run.Namespace = APIVersion, KindRun, ""
+	if err := checkText(run); err != nil {
+		return nil, err
+	}
 	text, err := json.Marshal(run)
 	if err != nil {
 		return nil, fmt.Errorf("encode the record of run %s: %w", run.ID, err)
@@ -135,8 +144,34 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 	if run.ID != cm.Name {
 		return Run{}, fmt.Errorf("configmap %s holds the record of run %q", cm.Name, run.ID)
 	}
+	if err := checkText(run); err != nil {
+		return Run{}, fmt.Errorf("configmap %s: %w", cm.Name, err)
+	}
 	run.Namespace = cm.Namespace
 	return run, nil
+}
+
+// checkText refuses a run in which a name or a heading has control characters: a line break in it would look like a
+// line of ours.
+func checkText(run Run) error {
+	fields := map[string]string{
+		"id": run.ID, "fault": run.Fault, "summary": run.Summary, "by": run.By, "from": run.From, "reason": run.Reason,
+		"phase": string(run.Phase),
+	}
+	for i, step := range run.Steps {
+		at := fmt.Sprintf("steps[%d].", i)
+		t := step.Target
+		fields[at+"id"], fields[at+"action"] = step.ID, step.Action
+		fields[at+"state"], fields[at+"undo.kind"] = string(step.State), step.Undo.Kind
+		fields[at+"target"] = t.Kind + t.Namespace + t.Name + t.UID
+	}
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		control := func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
+		if strings.ContainsFunc(fields[field], control) {
+			return fmt.Errorf("%s of the record must not have control characters or line breaks: %q", field, fields[field])
+		}
+	}
+	return nil
 }
 
 // describe is the line that a person sees who reads the ConfigMap with kubectl.

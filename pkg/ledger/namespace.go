@@ -21,16 +21,45 @@ func NamespaceObject(name string) *corev1.Namespace {
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 			LabelManagedBy:                       ManagedBy,
+			LabelLedger:                          "true",
 			"pod-security.kubernetes.io/enforce": "privileged",
 		}},
 	}
 }
 
-// EnsureNamespace creates the namespace if it does not exist, and returns whether it did. An existing one is left as it is. A new one
-// is ready for pods when it returns.
+// UnmarkedError reports that a namespace is not marked as a ledger.
+type UnmarkedError struct{ Namespace string }
+
+func (e *UnmarkedError) Error() string {
+	return fmt.Sprintf("namespace %q is not marked as a ledger, so its records are ignored: anyone with rights in the namespace may have written them. "+
+		"If only administrators have such rights: kubectl label namespace %s %s=true", e.Namespace, e.Namespace, LabelLedger)
+}
+
+// CheckNamespace returns an *UnmarkedError unless the namespace is marked as a ledger. One that does not exist has no
+// records, and passes.
+func (s *Store) CheckNamespace(ctx context.Context) error {
+	namespace, err := s.Client.CoreV1().Namespaces().Get(ctx, s.Namespace, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("check whether namespace %s is marked as a ledger: %w", s.Namespace, err)
+	case !IsLedger(namespace):
+		return &UnmarkedError{s.Namespace}
+	}
+	return nil
+}
+
+// IsLedger reports whether a namespace is marked as a ledger.
+func IsLedger(namespace metav1.Object) bool { return namespace.GetLabels()[LabelLedger] == "true" }
+
+// EnsureNamespace creates the namespace if it does not exist, and returns whether it did. One that exists must be
+// marked as a ledger, or the error is an *UnmarkedError. A new one is ready for pods when it returns.
 func (s *Store) EnsureNamespace(ctx context.Context) (created bool, err error) {
 	namespaces := s.Client.CoreV1().Namespaces()
-	switch _, err := namespaces.Get(ctx, s.Namespace, metav1.GetOptions{}); {
+	switch existing, err := namespaces.Get(ctx, s.Namespace, metav1.GetOptions{}); {
+	case err == nil && !IsLedger(existing):
+		return false, &UnmarkedError{s.Namespace}
 	case err == nil:
 		return false, nil
 	case !apierrors.IsNotFound(err):

@@ -147,6 +147,8 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		"another run's":      {func(s string) string { return strings.Replace(s, `"id":"runtime-`, `"id":"cuda-`, 1) }, false, false},
 		"another target":     {func(s string) string { return strings.Replace(s, `"name":"gpu-1"`, `"name":"gpu-2"`, 1) }, false, true},
 		"no record in there": {nil, false, false},
+		"two lines":          {func(s string) string { return strings.Replace(s, `"by":"alice"`, `"by":"alice\nxid-1 reverted"`, 1) }, false, false},
+		"turned text":        {func(s string) string { return strings.Replace(s, `"name":"gpu-1"`, `"name":"gpu-\u202e1"`, 1) }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := create(t, store, newRun("gpu-1")).Run().ID
@@ -253,7 +255,7 @@ func TestEnsureNamespace(t *testing.T) {
 		}
 	}
 	ns, err := store.Client.CoreV1().Namespaces().Get(t.Context(), "faults", metav1.GetOptions{})
-	if err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "privileged" {
+	if err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "privileged" || !ledger.IsLedger(ns) {
 		t.Errorf("labels %v, %v", ns.Labels, err)
 	}
 	denied := ledger.New(server.Client(ledgertest.Hooks{Before: func(c ledgertest.Call) error {
@@ -264,5 +266,22 @@ func TestEnsureNamespace(t *testing.T) {
 	}}), "others")
 	if _, err := denied.EnsureNamespace(t.Context()); err == nil || !strings.Contains(err.Error(), "create namespace others") {
 		t.Errorf("error: %v", err)
+	}
+}
+
+// TestUnmarkedNamespace: a tenant may write ConfigMaps in a namespace of theirs, and so records; nothing follows them
+// unless an administrator has marked the namespace.
+func TestUnmarkedNamespace(t *testing.T) {
+	store := ledger.New(ledgertest.New(t).Client(ledgertest.Hooks{}), "default")
+	var unmarked *ledger.UnmarkedError
+	if err := store.CheckNamespace(t.Context()); !errors.As(err, &unmarked) || !strings.Contains(err.Error(), "kubectl label namespace default gpufault.dev/ledger=true") {
+		t.Errorf("an unmarked namespace: %v", err)
+	}
+	if _, err := store.EnsureNamespace(t.Context()); !errors.As(err, &unmarked) {
+		t.Errorf("an unmarked namespace, for debug pods: %v", err)
+	}
+	store.Namespace = "nowhere"
+	if err := store.CheckNamespace(t.Context()); err != nil {
+		t.Errorf("no namespace: %v", err)
 	}
 }

@@ -179,13 +179,14 @@ func (s *search) result() *Found {
 	s.assemble()
 	items := append(s.items, s.runs.faults()...)
 	sortItems(items)
+	s.skipped = append(s.skipped, s.runs.unread...)
 	slices.SortFunc(s.skipped, func(a, b Skipped) int {
 		if a.What < b.What {
 			return -1
 		}
 		return 1
 	})
-	return &Found{Items: items, Skipped: s.skipped, InUse: s.inUse, Nodes: s.runs.nodes(), runs: s.runs}
+	return &Found{Items: items, Skipped: s.skipped, InUse: s.inUse, Nodes: s.runs.nodes(), Unmarked: s.runs.unmarked, runs: s.runs}
 }
 
 func (f *Finder) now() time.Time {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -179,6 +180,36 @@ func TestWithoutAllRecordsNothingOfOursIsDeleted(t *testing.T) {
 	want := []Skipped{{What: "configmaps", Why: "you may not list them in all namespaces", Namespaces: []string{"gpu-fault"}}}
 	if diff := cmp.Diff(want, found.Skipped); diff != "" {
 		t.Errorf("not looked at (-want +got):\n%s", diff)
+	}
+}
+
+// A record in a namespace that no administrator has marked may be anyone's: no command is suggested that would follow
+// it.
+func TestRecordsOfTenantsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	w.record(ledger.Run{
+		ID: "runtime-222222", Fault: "runtime", Phase: ledger.Proven, Created: now.Add(-time.Hour), Until: now.Add(-time.Minute),
+		Steps: []ledger.Step{{ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: "node-files"}}},
+	})
+	if found := w.find(); len(found.Items) != 1 || !strings.Contains(found.Items[0].Todo, "revert") {
+		t.Fatalf("in a ledger: %v", lines(found.Items))
+	}
+	w.add(parse(t, pod("runtime-222222")))
+	tenant := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ledger.DefaultNamespace}}
+	if _, err := w.client.CoreV1().Namespaces().Create(t.Context(), tenant, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	found := w.find()
+	// Its pod is not a leftover either: an administrator's namespace may only lack the label.
+	if len(found.Items) != 1 || found.Items[0].Remedy != Nobody || !strings.Contains(found.Items[0].Todo, "kubectl label namespace") || len(found.Nodes) != 0 {
+		t.Errorf("in a namespace that is not marked: %v on %v", lines(found.Items), found.Nodes)
+	}
+	if len(found.Skipped) != 0 || !slices.Equal(found.Unmarked, []string{ledger.DefaultNamespace}) {
+		t.Errorf("not marked %v, not looked at %v: a tenant must not make every look incomplete", found.Unmarked, found.Skipped)
+	}
+	if keep := found.Keep([]deadman.Leftover{{Run: "runtime-222222"}}); !slices.Contains(keep, "runtime-222222") {
+		t.Errorf("the helper is told to keep %v", keep)
 	}
 }
 

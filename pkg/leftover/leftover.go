@@ -105,6 +105,8 @@ type Found struct {
 	InUse int
 	// Nodes are those where runs that change nodes may have left something.
 	Nodes []string
+	// Unmarked are namespaces that hold records but are not marked as ledgers. Their records are ignored.
+	Unmarked []string
 
 	runs *runs
 }

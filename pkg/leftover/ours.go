@@ -107,9 +107,16 @@ func (l *Leftover) judge(known knownRun) {
 	case unreadable:
 		l.What = append(l.What, "the record of its run cannot be read")
 		l.Remedy, l.Todo = Nobody, fmt.Sprintf("kubectl get configmap %s -n %s -o yaml", l.Run, known.store.Namespace)
-	default:
-		l.What = append(l.What, "you may not read all records, so nobody can say whether its run is over")
-		l.Remedy, l.Todo = Nobody, "let somebody look who may list configmaps in all namespaces"
+	case untold:
+		if known.unmarked == "" {
+			l.What = append(l.What, "you may not read all records, so nobody can say whether its run is over")
+			l.Remedy, l.Todo = Nobody, "let somebody look who may list configmaps in all namespaces"
+			return
+		}
+		what := fmt.Sprintf("the record of its run is in namespace %q, which is not marked as a ledger", known.unmarked)
+		l.What = append(l.What, what)
+		l.Remedy, l.Todo = Nobody, fmt.Sprintf("if only administrators may write there: kubectl label namespace %s %s=true",
+			known.unmarked, ledger.LabelLedger)
 	}
 }
 

@@ -2,8 +2,8 @@ package leftover
 
 import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 
-// Permissions are what a Finder needs to look everywhere: to list, in all namespaces. Without one of them it says where it did not
-// look.
+// Permissions are what a Finder needs to search everywhere: to list objects in all namespaces, and to get the
+// namespaces, which determines the ledgers among them. Without one of them it reports what it did not search.
 func Permissions() []fault.Permission {
 	resources := listed()
 	for _, k := range workloads() {
@@ -13,5 +13,6 @@ func Permissions() []fault.Permission {
 	for _, resource := range resources {
 		all = append(all, fault.Permission{Verb: "list", Group: resource.Group, Resource: resource.Resource})
 	}
+	all = append(all, fault.Permission{Verb: "get", Resource: "namespaces"}) // which are marked as ledgers?
 	return fault.Permissions(all)
 }

@@ -2,6 +2,7 @@ package leftover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,6 +34,9 @@ type knownRun struct {
 	run      ledger.Run // zero unless it was read
 	store    *ledger.Store
 	why      error // it is unreadable
+	// unmarked is the namespace of its record, which is not marked as a ledger; empty: it is, or the record is not
+	// known.
+	unmarked string
 }
 
 // runs are the runs of all ledgers in the cluster that may be read.
@@ -40,6 +44,9 @@ type runs struct {
 	byID map[string]knownRun
 	// complete is whether the records of all namespaces were seen. Otherwise nobody can say that a run has none.
 	complete bool
+	// unmarked are namespaces with records that are not marked as ledgers.
+	unmarked []string
+	unread   []Skipped
 	now      time.Time
 }
 
@@ -48,6 +55,10 @@ type runs struct {
 func (f *Finder) loadRuns(ctx context.Context, records []metav1.PartialObjectMetadata, complete bool) (*runs, error) {
 	known := &runs{byID: map[string]knownRun{}, complete: complete, now: f.now()}
 	scopes := map[string]ledger.Scope{}
+	records, err := f.trusted(ctx, records, known)
+	if err != nil {
+		return nil, err
+	}
 	for _, record := range records {
 		isClosed := record.Labels[ledger.LabelClosed] == "true"
 		known.learn(record.Name, knownRun{standing: closed})
@@ -81,6 +92,38 @@ func (f *Finder) loadRuns(ctx context.Context, records []metav1.PartialObjectMet
 		}
 	}
 	return known, nil
+}
+
+// trusted are the records in namespaces that are marked as ledgers. The others may have been written by anyone who
+// works there: nothing follows them, and no command is suggested that would.
+func (f *Finder) trusted(ctx context.Context, records []metav1.PartialObjectMetadata, known *runs) ([]metav1.PartialObjectMetadata, error) {
+	marked := map[string]bool{}
+	var trusted []metav1.PartialObjectMetadata
+	for _, record := range records {
+		is, asked := marked[record.Namespace]
+		if !asked {
+			err := ledger.New(f.Client, record.Namespace).CheckNamespace(ctx)
+			switch {
+			case errors.As(err, new(*ledger.UnmarkedError)):
+				known.unmarked = append(known.unmarked, record.Namespace)
+			case apierrors.IsForbidden(err):
+				what := fmt.Sprintf("records in namespace %q", record.Namespace)
+				known.unread = append(known.unread, Skipped{What: what, Why: "you may not get namespaces"})
+			case err != nil:
+				return nil, err
+			}
+			is = err == nil
+			marked[record.Namespace] = is
+		}
+		if is {
+			trusted = append(trusted, record)
+			continue
+		}
+		// Nor is what belongs to the run a leftover by that: the namespace may be an administrator's own, and only
+		// lack the mark.
+		known.learn(record.Name, knownRun{standing: untold, unmarked: record.Namespace})
+	}
+	return trusted, nil
 }
 
 // learn keeps the more careful of two opinions.

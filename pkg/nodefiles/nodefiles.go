@@ -1,8 +1,9 @@
 // Package nodefiles is the fault that changes files of nodes and restarts the service that reads them, behind a dead man that puts
 // everything back.
 //
-// What to change is decided on what the node's files hold, after they were read and before anything is written. The undo is in the
-// ledger and on the node before the first change; either is enough to put everything back.
+// What to change is decided on what the node's files hold, after they were read and before anything is written. What
+// to restore is in the node's own record before the first change, and only there: the ledger's record can be written
+// by anyone with rights on ConfigMaps, so it names the run and nothing that root would follow.
 package nodefiles
 
 import (
@@ -32,15 +33,9 @@ type Pod interface {
 	Close(ctx context.Context) error
 }
 
-// Start creates a debug pod for a run on a node and waits until it runs. It lives that long; zero means until it is deleted.
-type Start func(ctx context.Context, run ledger.Run, nodeName string, settings PodSettings, lives time.Duration, progress func(string)) (Pod, error)
-
-// PodSettings say how debug pods are started. They are recorded: what worked for the change works for the undo, from any machine.
-type PodSettings struct {
-	Image       string   `json:"image,omitempty"`
-	PullPolicy  string   `json:"pullPolicy,omitempty"`
-	PullSecrets []string `json:"pullSecrets,omitempty"`
-}
+// Start creates a debug pod for a run on a node and waits until it runs. It lives that long; zero means until it is
+// deleted. Its image is chosen by the user of this command, never by a record.
+type Start func(ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string)) (Pod, error)
 
 // Decision is what is to be done to one node.
 type Decision struct {
@@ -61,10 +56,10 @@ type Probe func(ctx context.Context, run ledger.Run, nodeName string) (ledger.Ev
 
 // Injection changes files of nodes.
 type Injection struct {
-	Start    Start
-	Settings PodSettings
-	Decide   Decide
-	Probe    Probe // nil: none
+	Start  Start
+	Image  string // of the debug pods, for the record
+	Decide Decide
+	Probe  Probe // nil: none
 }
 
 // Change is the change to one node, for a fault.Plan.
@@ -89,7 +84,7 @@ func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorde
 		lives = time.Until(run.Until) + podGrace
 	}
 	r.Progress("starting the debug pod")
-	pod, err := in.Start(ctx, run, nodeName, in.Settings, lives, r.Progress)
+	pod, err := in.Start(ctx, run, nodeName, lives, r.Progress)
 	if err != nil {
 		return nil, err
 	}
@@ -113,11 +108,11 @@ func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorde
 			return nil, fmt.Errorf("the time of the fault was up at %s, before it could be made: give a longer --ttl", run.Until.Format(time.RFC3339))
 		}
 	}
-	undo := Data{Files: decision.Change.Files, Service: decision.Change.Service, Settings: in.Settings, NodeLoss: decision.Change.MayFail}
-	if err := undo.validate(); err != nil { // what could not be undone is not begun
-		return nil, err
+	claim := Claim{Image: in.Image, NodeLoss: decision.Change.MayFail}
+	for _, f := range decision.Change.Files {
+		claim.Files = append(claim.Files, ClaimedFile{Path: f.Path, Before: f.Before, After: f.After})
 	}
-	data, err := json.Marshal(undo)
+	data, err := json.Marshal(claim)
 	if err != nil {
 		return nil, fmt.Errorf("encode the undo: %w", err)
 	}

@@ -24,11 +24,13 @@ type fakePod struct {
 	restore   deadman.Restore
 	changeErr error
 	restored  deadman.Restored
+	files     []node.ConfigFile // that containerd loads
+	fails     error             // of InspectRuntime
 }
 
 func (p *fakePod) InspectRuntime(context.Context) (*node.Runtime, error) {
 	p.calls = append(p.calls, "inspect")
-	return &node.Runtime{}, nil
+	return &node.Runtime{Instance: &node.Instance{Files: p.files}}, p.fails
 }
 
 func (p *fakePod) Change(_ context.Context, what deadman.Change, each func(deadman.Status)) (*deadman.Status, error) {
@@ -75,7 +77,7 @@ func decision(landed func(*cri.Info) (string, error)) *Decision {
 
 func injection(pod *fakePod, d *Decision, err error) *Injection {
 	return &Injection{
-		Start: func(context.Context, ledger.Run, string, PodSettings, time.Duration, func(string)) (Pod, error) {
+		Start: func(context.Context, ledger.Run, string, time.Duration, func(string)) (Pod, error) {
 			pod.calls = append(pod.calls, "start")
 			return pod, nil
 		},
@@ -94,8 +96,8 @@ func TestTheUndoIsSavedBeforeTheChange(t *testing.T) {
 	if err != nil || strings.Join(pod.calls, " ") != "start inspect save change" {
 		t.Fatalf("%v, calls %v", err, pod.calls)
 	}
-	var data Data
-	if err := json.Unmarshal(r.step.Undo.Data, &data); err != nil || len(data.Files) != 1 || data.Files[0].Path != config || data.Service == nil {
+	var claim Claim
+	if err := json.Unmarshal(r.step.Undo.Data, &claim); err != nil || len(claim.Files) != 1 || claim.Files[0].Path != config {
 		t.Errorf("saved %s, %v", r.step.Undo.Data, err)
 	}
 	if pod.change.TTL < 59*time.Minute || pod.change.TTL > time.Hour {
@@ -145,7 +147,7 @@ func TestAFailedChangeClosesThePod(t *testing.T) {
 
 func undoer(pod *fakePod, fail func(n int) error) (Undoer, *int) {
 	starts := 0
-	return Undoer{Retry: time.Millisecond, Start: func(context.Context, ledger.Run, string, PodSettings, time.Duration, func(string)) (Pod, error) {
+	return Undoer{Retry: time.Millisecond, Start: func(context.Context, ledger.Run, string, time.Duration, func(string)) (Pod, error) {
 		starts++
 		if fail != nil {
 			if err := fail(starts); err != nil {
@@ -156,14 +158,13 @@ func undoer(pod *fakePod, fail func(n int) error) (Undoer, *int) {
 	}}, &starts
 }
 
-func saved(t *testing.T, change func(*Data)) ledger.Step {
+func saved(t *testing.T, change func(*Claim)) ledger.Step {
 	t.Helper()
-	d := decision(shows)
-	data := Data{Files: d.Change.Files, Service: d.Change.Service}
+	claim := Claim{Files: []ClaimedFile{{Path: config, Before: patch.Sum([]byte("a")), After: patch.Sum([]byte("b"))}}}
 	if change != nil {
-		change(&data)
+		change(&claim)
 	}
-	raw, err := json.Marshal(data)
+	raw, err := json.Marshal(claim)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,13 +179,13 @@ func TestUndoSaysWhatBecameOfEachFile(t *testing.T) {
 		state    ledger.State
 		want     []string // in the message or the error
 	}{
-		"restored":        {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}, SameConfig: true}, ledger.StateReverted, []string{"bytes, mode, owner", "containerd shows the configuration of before"}},
+		"restored":        {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}, CRI: &cri.Info{}, SameConfig: true}, ledger.StateReverted, []string{"bytes, mode, owner", "the container runtime shows the configuration of before"}},
 		"by the dead man": {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready, SameMeta: true}}, SameConfig: true, ByDeadMan: &deadman.Status{Cause: "TTL"}}, ledger.StateReverted, []string{"times are as before", "dead man", "TTL"}},
 		"by somebody":     {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready}}, SameConfig: true}, ledger.StateReverted, []string{"put back by somebody else"}},
-		"superseded": {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeSuperseded, Now: now, Ours: []byte("b\n")}}}, ledger.StateSuperseded,
-			[]string{"somebody changed it meanwhile", "we had taken out, and it is in their file", "we had put in, and it is not in their file"}},
-		"deleted":      {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeSuperseded, Deleted: true}}}, ledger.StateSuperseded, []string{"somebody deleted it"}},
-		"other config": {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}}, ledger.StateReverted, []string{"another configuration than before, since something that is not ours changed"}},
+		"superseded": {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeSuperseded, Now: now, Ours: []byte("b\n"), Edits: []patch.Edit{{Old: []byte("a"), New: []byte("b")}}}}}, ledger.StateSuperseded,
+			[]string{"another client has changed it since", "we had taken out, and it is in their file", "we had put in, and it is not in their file"}},
+		"deleted":      {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeSuperseded, Deleted: true}}}, ledger.StateSuperseded, []string{"another client has deleted it"}},
+		"other config": {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}, CRI: &cri.Info{}}, ledger.StateReverted, []string{"another configuration than before, since something that is not ours changed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -211,24 +212,80 @@ func TestUndoSaysWhatBecameOfEachFile(t *testing.T) {
 	}
 }
 
-// What comes from the cluster is written by root, so only what this tool writes is believed.
-func TestUndoDoesNotBelieveEverything(t *testing.T) {
+// A record can be written by anyone with rights on ConfigMaps: whatever it names, the node is asked to undo the run,
+// and told nothing else.
+func TestTheNodeIsToldNothingOfTheRecord(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*Data){
-		"another file": func(d *Data) { d.Files[0].Path = "/etc/shadow" },
-		"dots":         func(d *Data) { d.Files[0].Path = "/etc/containerd/../passwd.toml" },
-		"relative":     func(d *Data) { d.Files[0].Path = "config.toml" },
-		"no files":     func(d *Data) { d.Files = nil },
-		"same sums":    func(d *Data) { d.Files[0].After = d.Files[0].Before },
+	pod := &fakePod{restored: deadman.Restored{RecordMissing: true, SameConfig: true}}
+	u, _ := undoer(pod, nil)
+	step := saved(t, func(c *Claim) { c.Files, c.Image = []ClaimedFile{{Path: "/etc/shadow", After: "x"}}, "evil" })
+	if _, _, err := u.Undo(t.Context(), ledger.Run{ID: "runtime-abc234"}, step); err != nil {
+		t.Fatal(err)
+	}
+	if pod.restore != (deadman.Restore{}) {
+		t.Errorf("the node was asked %+v", pod.restore)
+	}
+}
+
+// The image of a record is not used; when no pod starts, the user hears of it, quoted.
+func TestAnotherImageIsShown(t *testing.T) {
+	t.Parallel()
+	u, _ := undoer(&fakePod{}, func(int) error { return errors.New("no such image") })
+	u.Image = "busybox"
+	for image, want := range map[string]string{"mirror/busybox\x1b[2J": `injected with image "mirror/busybox\x1b[2J": if you trust it, pass --image`, "busybox": "", "": ""} {
+		_, _, err := u.Undo(t.Context(), ledger.Run{ID: "runtime-abc234"}, saved(t, func(c *Claim) { c.Image = image }))
+		if err == nil || !strings.Contains(err.Error(), want) || want == "" && strings.Contains(err.Error(), "--image") {
+			t.Errorf("%q: %v", image, err)
+		}
+	}
+}
+
+// A node without a record of the run restores nothing. Whether that is well is read from its files, not guessed.
+func TestANodeWithoutARecord(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		now   string // the file's content; empty: it is not there
+		told  bool
+		state ledger.State
+		want  string
+	}{
+		"as before":    {"a", false, ledger.StateReverted, "its dead man has restored the files"},
+		"told":         {"a", true, ledger.StateReverted, "was told to restore"},
+		"still ours":   {"b", false, "", "has the content that the run is said to have left there"},
+		"another":      {"c", false, ledger.StateSuperseded, "neither as before"},
+		"not there":    {"", false, ledger.StateSuperseded, "not loaded by any"},
+		"cannot check": {"error", false, "", "cannot be compared"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u, starts := undoer(&fakePod{}, nil)
-			_, _, err := u.Undo(t.Context(), ledger.Run{ID: "runtime-abc234"}, saved(t, change))
-			if err == nil || *starts != 0 || !strings.Contains(err.Error(), "sh /var/lib/gpu-fault/runtime-abc234/restore.sh") {
-				t.Errorf("%v after %d pods", err, *starts)
+			pod := &fakePod{restored: deadman.Restored{RecordMissing: true, Told: test.told, SameConfig: true}}
+			switch test.now {
+			case "error":
+				pod.fails = errors.New("no kubelet")
+			case "":
+			default:
+				pod.files = []node.ConfigFile{{Path: config, Data: []byte(test.now)}}
+			}
+			u, _ := undoer(pod, nil)
+			state, said, err := u.Undo(t.Context(), ledger.Run{ID: "runtime-abc234"}, saved(t, nil))
+			if err != nil {
+				said = err.Error()
+			}
+			if state != test.state || (err == nil) != (test.state != "") || !strings.Contains(said, test.want) {
+				t.Errorf("%q, %q, %v", state, said, err)
 			}
 		})
+	}
+}
+
+// A record may claim that its node is lost for years. The revert of others must not wait for that.
+func TestUndoDoesNotWaitForYears(t *testing.T) {
+	t.Parallel()
+	u, starts := undoer(&fakePod{}, func(int) error { return errors.New("node n is not Ready") })
+	run := ledger.Run{ID: "runtime-abc234", Until: time.Now().AddDate(4, 0, 0)}
+	_, _, err := u.Undo(t.Context(), run, saved(t, func(c *Claim) { c.NodeLoss = true }))
+	if err == nil || *starts != 1 || !strings.Contains(err.Error(), "revert the run after that") {
+		t.Errorf("%v after %d starts", err, *starts)
 	}
 }
 
@@ -252,7 +309,7 @@ func TestUndoWaitsForTheDeadManOfALostNode(t *testing.T) {
 		return nil
 	})
 	run := ledger.Run{ID: "runtime-abc234", Until: time.Now().Add(20 * time.Millisecond)}
-	state, _, err := u.Undo(t.Context(), run, saved(t, func(d *Data) { d.NodeLoss = true }))
+	state, _, err := u.Undo(t.Context(), run, saved(t, func(c *Claim) { c.NodeLoss = true }))
 	if state != ledger.StateReverted || err != nil || *starts != 3 {
 		t.Errorf("%s, %v, %d starts", state, err, *starts)
 	}

@@ -32,24 +32,24 @@ func difference(f deadman.RestoredFile) string {
 	return strings.Join(lines, "\n")
 }
 
-// report compares three states of a file that somebody else changed meanwhile: before, ours, theirs. The ledger has only the pieces
-// that we changed, so it says of each whether it is there in theirs.
-func report(ours deadman.File, now deadman.RestoredFile) string {
-	if now.Deleted {
-		return fmt.Sprintf("%s: somebody deleted it meanwhile; that was left", ours.Path)
+// report compares three states of a file that another client has changed since: before, ours, theirs. Of the pieces
+// that we changed, which the node has recorded, it reports whether each is in theirs.
+func report(f deadman.RestoredFile) string {
+	if f.Deleted {
+		return fmt.Sprintf("%s: another client has deleted it since; not changed", f.Path)
 	}
-	lines := []string{fmt.Sprintf("%s: somebody changed it meanwhile (SHA-256 before %.12s, ours %.12s, now %.12s); theirs was left", ours.Path,
-		sum(ours.Before), sum(ours.After), patch.Sum(now.Now))}
-	if now.Now == nil {
-		lines[0] = fmt.Sprintf("%s: somebody changed it meanwhile, and it is large; theirs was left", ours.Path)
+	lines := []string{fmt.Sprintf("%s: another client has changed it since (SHA-256 before %.12s, ours %.12s, now %.12s); theirs was not changed", f.Path,
+		sum(f.Before), sum(f.After), patch.Sum(f.Now))}
+	if f.Now == nil {
+		lines[0] = fmt.Sprintf("%s: another client has changed it since, and it is large; theirs was not changed", f.Path)
 	}
-	for _, e := range ours.Edits {
+	for _, e := range f.Edits {
 		if len(e.Old) > 0 {
-			lines = append(lines, "  we had taken out, and it is "+there(now.Now, e.Old)+":")
+			lines = append(lines, "  we had taken out, and it is "+there(f.Now, e.Old)+":")
 			lines = append(lines, shown("  - ", e.Old)...)
 		}
 		if len(e.New) > 0 {
-			lines = append(lines, "  we had put in, and it is "+there(now.Now, e.New)+":")
+			lines = append(lines, "  we had put in, and it is "+there(f.Now, e.New)+":")
 			lines = append(lines, shown("  + ", e.New)...)
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
 )
 
 // UndoKind is the ledger.Undo.Kind of firewalls.
@@ -30,18 +29,17 @@ type Pod interface {
 }
 
 // Start creates a debug pod for a run on a node and waits until it runs.
-type Start func(ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, progress func(string)) (Pod, error)
+type Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
 
 // Injection makes firewalls. The plan that it is for must have a TTL.
 type Injection struct {
-	Start    Start
-	Settings nodefiles.PodSettings
+	Start Start
 }
 
-// data is what the ledger keeps in ledger.Undo.Data.
-type data struct {
-	Firewall node.Firewall         `json:"firewall"`
-	Settings nodefiles.PodSettings `json:"settings"`
+// claim is what the ledger keeps in ledger.Undo.Data. Anyone who may write ConfigMaps may have written it: it says
+// that there is something to remove, and the node's kernel knows what.
+type claim struct {
+	Firewall node.Firewall `json:"firewall"`
 }
 
 // Change is the change to one node, for a fault.Plan. The TTL of what is filled in when it is made.
@@ -62,7 +60,7 @@ func (in *Injection) apply(ctx context.Context, nodeName string, what node.Firew
 		return nil, errors.New("a firewall needs a time at which the node's kernel lets go of it: give a time to live")
 	}
 	r.Progress("starting the debug pod")
-	pod, err := in.Start(ctx, run, nodeName, in.Settings, r.Progress)
+	pod, err := in.Start(ctx, run, nodeName, r.Progress)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +71,7 @@ func (in *Injection) apply(ctx context.Context, nodeName string, what node.Firew
 	if err := what.Validate(); err != nil {
 		return nil, err
 	}
-	undo, err := json.Marshal(data{what, in.Settings})
+	undo, err := json.Marshal(claim{what})
 	if err != nil {
 		return nil, fmt.Errorf("encode the undo: %w", err)
 	}
@@ -83,7 +81,7 @@ func (in *Injection) apply(ctx context.Context, nodeName string, what node.Firew
 	r.Progress("adding a firewall rule")
 	proof, err := pod.Firewall(ctx, what)
 	if nothingMade(err) {
-		// Also when the user has stopped the run: what is there is somebody else's, and no undo may look at it.
+		// Even if the user has stopped the run: the node has nothing of it.
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
 		defer cancel()
 		return nil, errors.Join(err, r.Save(after, func(s *ledger.Step) { s.Undo.Data = nil }))
@@ -124,12 +122,8 @@ func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permissi
 }
 
 // Describe implements fault.Undoer.
-func (u Undoer) Describe(step ledger.Step) string {
-	var of data
-	if len(step.Undo.Data) == 0 || json.Unmarshal(step.Undo.Data, &of) != nil {
-		return "remove the firewall rule"
-	}
-	return "remove the table inet " + of.Firewall.Table + " from the node's nftables"
+func (u Undoer) Describe(ledger.Step) string {
+	return "remove the run's table from the node's nftables"
 }
 
 // Undo implements fault.Undoer.
@@ -137,27 +131,19 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	if len(step.Undo.Data) == 0 {
 		return ledger.StateReverted, "nothing had been changed", nil
 	}
-	var of data
-	if err := json.Unmarshal(step.Undo.Data, &of); err != nil {
-		return "", "", fmt.Errorf("the record's undo cannot be read: %w", err)
-	}
-	request := node.RemoveFirewall{Firewall: of.Firewall, Overwrite: u.Overwrite}
-	if err := request.Validate(); err != nil { // it comes from the cluster, and root is about to do it
-		return "", "", fmt.Errorf("the record's undo is not believed: %w", err)
-	}
 	say := func(text string) {
 		if u.Progress != nil {
 			u.Progress(step, text)
 		}
 	}
-	byHand := fmt.Sprintf("; by hand, on the node: nft delete table inet %s; the kernel itself lets go of it at %s, and when the node boots",
-		of.Firewall.Table, run.Until.Format(time.RFC3339))
-	pod, err := u.Start(ctx, run, step.Target.Name, of.Settings, say)
+	byHand := fmt.Sprintf("; by hand, on the node: nft list ruleset shows a table with a set %s: delete it; the kernel itself lets go at the end of the "+
+		"run's time, and when the node boots", node.FirewallSet(run.ID))
+	pod, err := u.Start(ctx, run, step.Target.Name, say)
 	if err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand)
 	}
 	say("removing the firewall rule")
-	removed, err := pod.RemoveFirewall(ctx, request)
+	removed, err := pod.RemoveFirewall(ctx, node.RemoveFirewall{Overwrite: u.Overwrite})
 	var refused *node.Error
 	if errors.As(err, &refused) && refused.Code == node.CodeNoFilter { // then there never was one
 		removed, err = &node.RemovedFirewall{}, nil
@@ -165,26 +151,26 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	if err = errors.Join(err, pod.Close(ctx)); err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand)
 	}
-	state, said := fate(of.Firewall.Table, *removed)
+	state, said := fate(*removed)
 	return state, said, nil
 }
 
-// fate is what became of a table.
-func fate(table string, removed node.RemovedFirewall) (ledger.State, string) {
+// fate is what became of a run's table.
+func fate(removed node.RemovedFirewall) (ledger.State, string) {
+	if !removed.Removed {
+		return ledger.StateReverted, "the node's nftables have nothing of this run: another client removed it, it was never made, " +
+			"or the node has booted since"
+	}
 	dropped := ""
 	if removed.Dropped > 0 {
 		dropped = fmt.Sprintf("; it had dropped %d packets", removed.Dropped)
 	}
 	switch {
 	case len(removed.Left) > 0:
-		return ledger.StateSuperseded, fmt.Sprintf("our rule is gone%s; the table inet %s stays, as somebody else has put something into it: %s; "+
-			"when it is not needed: nft delete table inet %s", dropped, table, strings.Join(removed.Left, ", "), table)
-	case removed.Foreign:
-		return ledger.StateReverted, fmt.Sprintf("the node has a table inet %s, with nothing of ours in it: it was not touched", table)
-	case !removed.Removed:
-		return ledger.StateReverted, fmt.Sprintf("there is no table inet %s on the node: somebody removed it, or the node has booted since", table)
+		return ledger.StateSuperseded, fmt.Sprintf("our rule is removed%s; the table inet %s stays, since another client has put something into it: %s; "+
+			"when it is not needed: nft delete table inet %[2]s", dropped, removed.Table, strings.Join(removed.Left, ", "))
 	case removed.Expired:
-		return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed; it blocked nothing any more%s", table, dropped)
+		return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed; it blocked nothing any more%s", removed.Table, dropped)
 	}
-	return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed%s", table, dropped)
+	return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed%s", removed.Table, dropped)
 }

@@ -39,7 +39,7 @@ func explain(err error, what, namespace string) error {
 	case says("exceeded quota"), says("failed quota"):
 		hint = fmt.Sprintf("see kubectl describe quota -n %s", namespace)
 	case apierrors.IsForbidden(err) && says("cannot "):
-		hint = "whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for cuda | kubectl apply -f -"
+		hint = fmt.Sprintf("whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for cuda -n %s | kubectl apply -f -", namespace)
 	case apierrors.IsRequestEntityTooLargeError(err), says("must have at most"), says("request is too large"):
 		hint = "an object has room for 1 MiB"
 	}

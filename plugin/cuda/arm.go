@@ -12,6 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
@@ -136,7 +137,10 @@ func (a *arming) execute(ctx context.Context, connection *kube.Connection, strea
 		return err
 	}
 	report := progress.New(streams.ErrOut)
-	s := session.New(ctx, cluster, connection.LedgerNamespace, 1, report)
+	s := session.New(ctx, cluster, connection.LedgerNamespace, 1, podflags.New(), report)
+	if err := s.Ledger.CheckNamespace(ctx); err != nil {
+		return kube.Explain(err)
+	}
 	switching := &switching{
 		arming: a, cluster: found, session: s, witness: newWitness(cluster.Client, debugpod.NewExecer(cluster.Config)), streams: streams,
 		note: func(text string) { report.Step(a.id, text) },

@@ -19,6 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
@@ -215,7 +216,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 		return in.printDryRun(streams, d, in.plan(d, in.injection(found, d, nil)))
 	}
 	d.preload, d.unread = preloads(ctx, d.chosen, readImage)
-	s := session.New(ctx, cluster, connection.LedgerNamespace, 1, progress.New(streams.ErrOut))
+	s := session.New(ctx, cluster, connection.LedgerNamespace, 1, podflags.New(), progress.New(streams.ErrOut))
 	s.Timeout, s.CleanupTimeout = in.timeout+afterRollout, cleanupTimeout
 	injection := in.injection(found, d, newWitness(cluster.Client, debugpod.NewExecer(cluster.Config)))
 	plan := in.plan(d, injection)

@@ -26,6 +26,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
@@ -67,7 +68,7 @@ func TestMissingRuntimeClassIsMadeAndTakenBack(t *testing.T) {
 	if err != nil || len(fix.plan.Changes) != 1 || !strings.Contains(fix.diff, "+ handler: nvidia\n") || fix.done[0] != "runtimeclass.node.k8s.io/nvidia created" {
 		t.Fatalf("%+v, %v", fix, err)
 	}
-	engine := session.New(t.Context(), cluster, ledger.DefaultNamespace, 1, progress.New(errOut))
+	engine := session.New(t.Context(), cluster, ledger.DefaultNamespace, 1, podflags.New(), progress.New(errOut))
 	if err := engine.Preflight(t.Context(), fix.plan); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
@@ -110,8 +109,8 @@ func (e *examination) print(r doctor.Report) error {
 	out := e.streams.Out
 	switch e.output {
 	case "", "wide":
-		text := report.Text{Width: report.WidthFor(printer.Width(out)), Colour: printers.AllowsColorOutput(out), Wide: e.output == "wide"}
-		return text.Write(out, r)
+		text := report.Text{Width: report.WidthFor(printer.Width(out)), Colour: printers.AllowsColorOutput(printer.Raw(out)), Wide: e.output == "wide"}
+		return text.Write(printer.Raw(out), r) // which cleans all that it has from elsewhere
 	case "junit":
 		failOn := doctor.Severity(e.failOn)
 		if e.failOn == never {
@@ -121,7 +120,7 @@ func (e *examination) print(r doctor.Report) error {
 	case "sarif":
 		return report.SARIF(out, r, e.chosen(), build.Get().Version)
 	case "json":
-		return e.format().Object(markup.Escaping(out), r)
+		return e.format().Object(printer.Escaping(out), r)
 	}
 	return e.format().Object(out, r, report.Names(r)...)
 }

@@ -58,6 +58,9 @@ func (r *leftoversReport) warn(looked []string) {
 	if len(r.found.Skipped) > 0 {
 		printer.Talk(r.streams.ErrOut, "whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for leftovers | kubectl apply -f -")
 	}
+	for _, namespace := range r.found.Unmarked {
+		printer.Talk(r.streams.ErrOut, "Warning: the records in it are left out: %v", &ledger.UnmarkedError{Namespace: namespace})
+	}
 	var others []string
 	for _, node := range r.found.Nodes {
 		if !slices.Contains(looked, node) {

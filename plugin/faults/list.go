@@ -3,11 +3,14 @@ package faults
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -39,6 +42,9 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 		Example: `  # What is in place now
   kubectl gpu-fault list
 
+  # Those that change something in a namespace
+  kubectl gpu-fault list -n research
+
   # In the ledgers of all namespaces
   kubectl gpu-fault list -A
 
@@ -68,10 +74,21 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 			for _, bad := range found.Unreadable {
 				printer.Talk(streams.ErrOut, "Warning: record %s in namespace %s is left out: %v", bad.Name, bad.Namespace, bad.Err)
 			}
+			if found.Runs, err = trusted(cmd.Context(), store, found.Runs, streams); err != nil {
+				return kube.ExplainFor("list", err)
+			}
+			namespace := ""
+			if connection.Namespace != nil {
+				namespace = *connection.Namespace
+			}
+			found.Runs = in(namespace, found.Runs)
 			if !format.IsTable() {
 				return printRuns(streams, format, found.Runs)
 			}
 			switch {
+			case len(found.Runs) == 0 && namespace != "":
+				printer.Talk(streams.ErrOut, "no runs that change something in namespace %q; without -n runs on nodes are listed too", namespace)
+				return nil
 			case len(found.Runs) == 0 && everywhere:
 				printer.Talk(streams.ErrOut, "%s", strings.Replace(none, " in namespace %q", " in any namespace", 1))
 				return nil
@@ -86,6 +103,45 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "The ledgers of all namespaces")
 	format.AddFlags(cmd)
 	return cmd
+}
+
+// in are the runs with a target in a namespace; all when it is empty.
+func in(namespace string, runs []ledger.Run) []ledger.Run {
+	if namespace == "" {
+		return runs
+	}
+	return slices.DeleteFunc(runs, func(run ledger.Run) bool {
+		return !slices.ContainsFunc(run.Targets(), func(t ledger.Target) bool {
+			return t.Namespace == namespace || t.Kind == "Namespace" && t.Name == namespace
+		})
+	})
+}
+
+// trusted are the runs in namespaces that are marked as ledgers. Of the others anyone who works there may have
+// written the records.
+func trusted(ctx context.Context, store *ledger.Store, runs []ledger.Run, streams genericiooptions.IOStreams) ([]ledger.Run, error) {
+	namespaces := []string{store.Namespace}
+	if store.Namespace == metav1.NamespaceAll {
+		namespaces = nil
+		for _, run := range runs {
+			namespaces = append(namespaces, run.Namespace)
+		}
+		slices.Sort(namespaces)
+		namespaces = slices.Compact(namespaces)
+	}
+	for _, namespace := range namespaces {
+		err := ledger.New(store.Client, namespace).CheckNamespace(ctx)
+		switch {
+		case errors.As(err, new(*ledger.UnmarkedError)):
+			printer.Talk(streams.ErrOut, "Warning: runs are left out: %v", err)
+			runs = slices.DeleteFunc(runs, func(run ledger.Run) bool { return run.Namespace == namespace })
+		case apierrors.IsForbidden(err): // what is listed is a claim anyway
+			printer.Talk(streams.ErrOut, "Warning: %v; anyone who works there may have written its records", err)
+		case err != nil:
+			return nil, err
+		}
+	}
+	return runs, nil
 }
 
 func printRuns(streams genericiooptions.IOStreams, format printer.Format, runs []ledger.Run) error {

@@ -22,6 +22,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
@@ -36,6 +37,7 @@ type revertFlags struct {
 	force   bool
 	// noRestart refuses what would replace pods.
 	noRestart bool
+	pods      podflags.Flags
 	yes       bool
 	dryRun    string
 	format    printer.Format
@@ -46,7 +48,8 @@ var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+$`)
 
 // NewRevertCommand returns `revert`.
 func NewRevertCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
-	f := &revertFlags{dryRun: "none"}
+	f := &revertFlags{dryRun: "none", pods: podflags.New()}
+	f.pods.AnyBuild = true
 	cmd := &cobra.Command{
 		Use:   "revert (RUN... | --all | --expired | --node NODE)",
 		Short: "Undo runs, from any machine, also after their client died",
@@ -82,6 +85,7 @@ is reported as permanent, with what it takes to get over it. Reverting twice doe
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
 	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client"}, cobra.ShellCompDirectiveNoFileComp))
+	f.pods.AddFlags(cmd)
 	f.format.AddFlags(cmd)
 	return cmd
 }
@@ -109,7 +113,7 @@ func (f *revertFlags) validate() error {
 	}
 	slices.Sort(f.ids)
 	f.ids = slices.Compact(f.ids)
-	return f.format.Validate()
+	return errors.Join(f.pods.Validate(), f.format.Validate())
 }
 
 func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
@@ -163,7 +167,7 @@ func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, conn
 	if err := confirm.Ask(ctx, streams, fmt.Sprintf("Revert in context %q?", cluster.Context), f.yes); err != nil {
 		return err
 	}
-	return f.revert(ctx, session.New(ctx, cluster, connection.LedgerNamespace, fault.DefaultParallel, progress.New(streams.ErrOut)), streams, runs)
+	return f.revert(ctx, session.New(ctx, cluster, connection.LedgerNamespace, fault.DefaultParallel, f.pods, progress.New(streams.ErrOut)), streams, runs)
 }
 
 // find returns the runs that are meant. A run that was named is returned also when it is closed: reverting twice is no error.
@@ -210,7 +214,7 @@ func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams gene
 	for _, run := range runs {
 		after, err := s.Revert(ctx, run.ID, f.force)
 		if err != nil {
-			errs = append(errs, kube.Explain(err))
+			errs = append(errs, kube.ExplainFor("revert", err))
 		}
 		if after != nil {
 			done = append(done, *after)

@@ -85,7 +85,7 @@ func (s *saving) run(text string) error {
 		use = image.CRIName(tag.Digest(img.Digest.String()))
 	}
 	if s.file == "-" {
-		if err := buffered(s.streams.Out, write); err != nil {
+		if err := buffered(printer.Raw(s.streams.Out), write); err != nil {
 			return err
 		}
 		s.say(tag, use)
@@ -112,7 +112,7 @@ func (s *saving) check() error {
 		return errors.New("an OCI archive has all platforms, so that its digest stays the same: leave --platform off, or choose --format docker")
 	}
 	if s.file == "-" {
-		if out, is := s.streams.Out.(*os.File); is && term.IsTerminal(int(out.Fd())) {
+		if out, is := printer.Raw(s.streams.Out).(*os.File); is && term.IsTerminal(int(out.Fd())) {
 			return errors.New("standard output is a terminal, and the archive is no text: redirect it, or give -o FILE")
 		}
 		return nil

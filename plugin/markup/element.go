@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 // Part is a part of an element: an attribute, text, or another element. nil is nothing.
@@ -144,7 +146,7 @@ func Each[T any](all []T, show func(T) Part) Parts {
 func escape(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
-		lines[i] = html.EscapeString(Clean(line))
+		lines[i] = html.EscapeString(printer.Clean(line))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -4,6 +4,8 @@ import (
 	"html"
 	"strings"
 	"testing"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 // hostile is text that wants to command the terminal, or to look like something else.
@@ -33,12 +35,12 @@ func FuzzTextMeansNothing(f *testing.F) {
 		if !opened || !between || !closed || value != content || strings.ContainsAny(content, `<>"'`) {
 			t.Fatalf("%q became %q", s, b.String())
 		}
-		if i := strings.IndexFunc(content, func(r rune) bool { return IsDangerous(r) && r != '\n' }); i >= 0 {
+		if i := strings.IndexFunc(content, func(r rune) bool { return printer.IsDangerous(r) && r != '\n' }); i >= 0 {
 			t.Fatalf("%q became %q, in which byte %d cannot be seen", s, content, i)
 		}
 		lines := strings.Split(s, "\n")
 		for i := range lines {
-			lines[i] = Clean(lines[i])
+			lines[i] = printer.Clean(lines[i])
 		}
 		if got, want := html.UnescapeString(content), strings.Join(lines, "\n"); got != want {
 			t.Fatalf("%q is read as %q, wanted %q", s, got, want)

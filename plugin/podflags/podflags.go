@@ -26,6 +26,8 @@ type Flags struct {
 	Secrets []string
 	// Timeout is for one node, with the start of its pod.
 	Timeout time.Duration
+	// AnyBuild also takes images that another build of this tool made, as may be needed to undo what it did.
+	AnyBuild bool
 }
 
 // New returns the defaults.
@@ -35,11 +37,16 @@ func New() Flags {
 
 // AddFlags registers the flags.
 func (f *Flags) AddFlags(cmd *cobra.Command) {
+	f.AddImageFlags(cmd)
+	cmd.Flags().DurationVar(&f.Timeout, "timeout", f.Timeout, "Time for one node, with the start of its debug pod")
+}
+
+// AddImageFlags registers those that choose the image, for commands whose --timeout is about something else.
+func (f *Flags) AddImageFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Image, "image", f.Image, "Image of the debug pod: one of kubectl gpu-fault image, or one with sh, head, wc, printf and chmod")
 	flags.StringVar(&f.Pull, "image-pull-policy", f.Pull, "Pull policy of the image: Always, IfNotPresent or Never")
 	flags.StringSliceVar(&f.Secrets, "image-pull-secret", f.Secrets, "Secrets of the ledger namespace to pull the image with")
-	flags.DurationVar(&f.Timeout, "timeout", f.Timeout, "Time for one node, with the start of its debug pod")
 	_ = cmd.RegisterFlagCompletionFunc("image-pull-policy",
 		cobra.FixedCompletions([]string{"Always", "IfNotPresent", "Never"}, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -57,7 +64,7 @@ func (f *Flags) Validate() error {
 	default:
 		return fmt.Errorf("--image-pull-policy=%s: choose Always, IfNotPresent or Never", f.Pull)
 	}
-	if _, err := f.hasHelper(); err != nil {
+	if _, err := f.hasHelper(); err != nil && !(f.AnyBuild && errors.As(err, new(*image.OtherError))) {
 		return fmt.Errorf("--image: %w", err)
 	}
 	if f.Timeout < shortest || f.Timeout > longest {
@@ -77,7 +84,7 @@ var own = sync.OnceValues(func() (*image.Image, error) { return image.New(helper
 // Spec is the debug pod of a run on a node, as far as it can be told without asking the cluster.
 func (f *Flags) Spec(run, nodeName, namespace string) debugpod.Spec {
 	inside, err := f.hasHelper()
-	// Validate refuses it, so this is from the record of a run that another build began, and this one undoes.
+	// With AnyBuild: another build began what this one undoes.
 	others := errors.As(err, new(*image.OtherError))
 	return debugpod.Spec{
 		HasHelper: inside || others, AnyHelper: others,

@@ -51,6 +51,11 @@ func (f Format) IsWide() bool { return f.Output == "wide" }
 
 // Object writes a versioned object (one with apiVersion and kind) in a format other than a table. names is what -o name prints, a line each.
 func (f Format) Object(w io.Writer, object any, names ...string) error {
+	if raw := Raw(w); Width(raw) == 0 { // for programs: verbatim
+		w = raw
+	} else if f.Output == "json" {
+		w = Escaping(raw) // for eyes, and still JSON
+	}
 	raw, err := json.MarshalIndent(object, "", "    ")
 	if err != nil {
 		return fmt.Errorf("print as %s: %w", f.Output, err)
@@ -64,7 +69,7 @@ func (f Format) Object(w io.Writer, object any, names ...string) error {
 		}
 	case f.Output == "name":
 		for _, name := range names {
-			if _, err = fmt.Fprintln(w, name); err != nil {
+			if _, err = fmt.Fprintln(w, Clean(name)); err != nil {
 				break
 			}
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/olekukonko/tablewriter/pkg/twwidth"
 	"github.com/olekukonko/tablewriter/renderer"
 	"github.com/olekukonko/tablewriter/tw"
-	"k8s.io/cli-runtime/pkg/printers"
 )
 
 // Table is rows below upper-case headers, without lines, like kubectl's.
@@ -96,7 +95,7 @@ func (t *Table) escaped() [][]string {
 	rows := make([][]string, len(all))
 	for i, row := range all {
 		for _, cell := range row {
-			rows[i] = append(rows[i], strings.ReplaceAll(Escape(cell), "\n", `\n`))
+			rows[i] = append(rows[i], Clean(strings.ReplaceAll(cell, "\n", `\n`)))
 		}
 	}
 	return rows
@@ -151,11 +150,4 @@ func render(rows [][]string) ([]string, error) {
 		lines = append(lines, strings.TrimRight(line, " \n")) // tablewriter pads the last column too
 	}
 	return lines, nil
-}
-
-// Escape makes text from elsewhere safe to show on a terminal.
-func Escape(text string) string {
-	var b strings.Builder
-	_ = printers.WriteEscaped(&b, text) // a Builder does not fail
-	return b.String()
 }

@@ -21,7 +21,7 @@ func Talk(w io.Writer, format string, args ...any) {
 
 // Width is the width in columns of the terminal that w is; 0 when it is none.
 func Width(w io.Writer) int {
-	f, ok := w.(*os.File)
+	f, ok := Raw(w).(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return 0
 	}

@@ -28,7 +28,7 @@ type Reporter struct {
 // New starts the clock.
 func New(out io.Writer) *Reporter {
 	width, live := terminal(out)
-	return &Reporter{out: out, live: live, width: width, start: time.Now(), last: map[string]string{}}
+	return &Reporter{out: printer.Raw(out), live: live, width: width, start: time.Now(), last: map[string]string{}}
 }
 
 // Step says what is going on with target.

@@ -1,7 +1,12 @@
 package rbac
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
@@ -25,10 +30,25 @@ type Feature struct {
 type Scope struct {
 	// Ledger is the namespace of records, locks and debug pods.
 	Ledger string
-	// Workloads is the namespace whose workloads are meant; empty is all.
+	// Workloads is the namespace whose workloads are meant; empty is none.
 	Workloads string
 	// APIOnly leaves out of doctor the pods that read nodes.
 	APIOnly bool
+}
+
+// check refuses features whose rights would reach further in the scope than their description says.
+func (s Scope) check(chosen []Feature) error {
+	if !slices.ContainsFunc(chosen, func(f Feature) bool { return f.Name == "cuda" }) {
+		return nil
+	}
+	if s.Workloads == "" {
+		return errors.New("--for cuda requires -n NAMESPACE, the namespace of the workloads: who may change workloads in all namespaces may start " +
+			"privileged pods in some of them")
+	}
+	if err := fault.CheckNamespace(ledger.Target{Kind: "Namespace", Name: s.Workloads}, s.Workloads, s.Ledger); err != nil {
+		return fmt.Errorf("-n %s: %w", s.Workloads, err)
+	}
+	return nil
 }
 
 // Features is the table of all that can be allowed.
@@ -53,7 +73,7 @@ func Features() []Feature {
 			return fault.Permissions(fault.BasePermissions(s.Ledger), mend.AllPermissions()), nil
 		}},
 		{"list", "read the ledger: what is broken, by whom, until when", func(s Scope) ([]fault.Permission, error) {
-			return fault.ReadPermissions(s.Ledger), nil
+			return append(fault.ReadPermissions(s.Ledger), fault.Permission{Verb: "get", Resource: "namespaces", Optional: true}), nil
 		}},
 		{"revert", "close anybody's runs; what a fault changed is undone with its feature besides", func(s Scope) ([]fault.Permission, error) {
 			return fault.RevertPermissions(s.Ledger), nil

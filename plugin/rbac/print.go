@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -41,8 +42,8 @@ func newPrintCommand(connection *kube.Connection, streams genericiooptions.IOStr
 		Short: "Print the roles of features, with bindings, to apply with kubectl",
 		Long: `Print a ClusterRole and Roles for each feature, with bindings for --user, --group and --serviceaccount, to apply with kubectl.
 
-The bindings hold exactly the subjects given: name all of them each time. With -n NAMESPACE the roles of cuda are for the workloads of that
-namespace and no others, and those of xid let one read its pods, which --pod needs.
+The bindings hold exactly the subjects given: name all of them each time. The roles of cuda require -n NAMESPACE, and are for the workloads
+of that namespace and no others. With -n NAMESPACE those of xid let one read its pods, which --pod needs.
 
 The list holds the ledger namespace too, where a role is in it: who pipes the list into kubectl delete deletes that, with all records that undo faults.`,
 		Example: `  # Let the group gpu-sre inject XIDs, also at the GPUs of pods in namespace research
@@ -98,9 +99,6 @@ func (p *printing) print() error {
 	if err != nil {
 		return err
 	}
-	if p.format.IsTable() || p.format.Output == "name" {
-		return fmt.Errorf("-o %s: roles are printed as yaml or json", p.format.Output)
-	}
 	if err := p.format.Validate(); err != nil {
 		return err
 	}
@@ -112,11 +110,41 @@ func (p *printing) print() error {
 	if p.connection.Namespace != nil { // if it is given: a context's is not meant
 		scope.Workloads = *p.connection.Namespace
 	}
+	if err := scope.check(chosen); err != nil {
+		return err
+	}
 	items, err := roles(chosen, scope, subjects)
 	if err != nil {
 		return err
 	}
-	return p.format.Object(p.streams.Out, list{APIVersion: "v1", Kind: "List", Items: items})
+	table, names, err := summary(items)
+	if err != nil {
+		return err
+	}
+	if p.format.IsTable() {
+		table.NoHeader = p.format.NoHeader
+		return table.Write(p.streams.Out)
+	}
+	return p.format.Object(p.streams.Out, list{APIVersion: "v1", Kind: "List", Items: items}, names...)
+}
+
+// summary is a row of a table for each object, and its name as kubectl has it.
+func summary(items []runtime.Object) (table *printer.Table, names []string, err error) {
+	table = &printer.Table{Header: []string{"KIND", "NAMESPACE", "NAME"}}
+	for _, item := range items {
+		object, err := meta.Accessor(item)
+		if err != nil {
+			return nil, nil, fmt.Errorf("list the roles: %w", err)
+		}
+		kind := item.GetObjectKind().GroupVersionKind()
+		table.Add(kind.Kind, object.GetNamespace(), object.GetName())
+		name := strings.ToLower(kind.Kind)
+		if kind.Group != "" {
+			name += "." + kind.Group
+		}
+		names = append(names, name+"/"+object.GetName())
+	}
+	return table, names, nil
 }
 
 // choose are the features that were asked for, in the order of the table.

@@ -29,7 +29,6 @@ func TestRoles(t *testing.T) {
 		"workloads of a namespace": {"research", []string{"print", "--for", "cuda", "--user", "bob"}, []string{
 			"name: gpu-fault-cuda\n    namespace: research\n", "- deployments\n", "- pods/exec\n", "- dynamographdeployments\n", "kind: RoleBinding\n",
 		}, []string{"secrets"}},
-		"workloads everywhere": {"", []string{"print", "--for", "cuda"}, []string{"- deployments\n", "kind: ClusterRole\n"}, []string{"research", "secrets"}},
 		"scenarios": {"", []string{"print", "--for", "scenario", "--group", "trainers"}, []string{
 			"kind: ClusterRole\n", "name: trainers", "- serviceaccounts/token\n", "- escalate\n", "- networkpolicies\n", "- resourcequotas\n", "- runtimeclasses\n",
 			"- subjectaccessreviews\n", "name: gpu-fault-scenario\n    namespace: gpu-fault\n", "- secrets\n",
@@ -61,6 +60,40 @@ func TestRoles(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNamesAndTable: -o name and -o wide are for people who look before they apply.
+func TestNamesAndTable(t *testing.T) {
+	t.Parallel()
+	for output, want := range map[string]string{
+		"name": "namespace/gpu-fault\nclusterrole.rbac.authorization.k8s.io/gpu-fault-xid\n",
+		"wide": "ClusterRoleBinding",
+	} {
+		var out bytes.Buffer
+		streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}
+		cmd := NewCommand(kube.NewConnection(streams), streams)
+		cmd.SetArgs([]string{"print", "--for", "xid", "--user", "bob", "-o", output})
+		if err := cmd.Execute(); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("-o %s: %v, %q", output, err, out.String())
+		}
+	}
+}
+
+// TestCUDARolesAreForOneNamespace: rights on all workloads reach the ledger's namespace, whose pods are privileged,
+// and so root on every node.
+func TestCUDARolesAreForOneNamespace(t *testing.T) {
+	t.Parallel()
+	for namespace, want := range map[string]string{"": "requires -n NAMESPACE", "gpu-fault": "is protected", "kube-system": "is protected"} {
+		var out bytes.Buffer
+		streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}
+		connection := kube.NewConnection(streams)
+		*connection.Namespace = namespace
+		cmd := NewCommand(connection, streams)
+		cmd.SetArgs([]string{"print", "--for", "xid,cuda", "--user", "bob"})
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("-n %q: %v, want %q", namespace, err, want)
+		}
 	}
 }
 

@@ -187,7 +187,7 @@ func (b *breaking) run(ctx context.Context, connection *kube.Connection, streams
 		return err
 	}
 	say := func(format string, args ...any) { printer.Talk(streams.ErrOut, format, args...) }
-	s := session.New(ctx, cluster, connection.LedgerNamespace, b.parallel, progress.New(streams.ErrOut))
+	s := session.New(ctx, cluster, connection.LedgerNamespace, b.parallel, b.pods, progress.New(streams.ErrOut))
 	rounds := (len(names) + b.parallel - 1) / b.parallel
 	s.Timeout = time.Duration(rounds) * b.pods.Timeout
 	s.CleanupTimeout = cleanupTimeout
@@ -215,9 +215,9 @@ func (b *breaking) run(ctx context.Context, connection *kube.Connection, streams
 
 func (b *breaking) injection(cluster *kube.Cluster, connection *kube.Connection) *nodefiles.Injection {
 	return &nodefiles.Injection{
-		Start:    session.StartPod(cluster, connection.LedgerNamespace, b.pods.Timeout),
-		Settings: nodefiles.PodSettings{Image: b.pods.Image, PullPolicy: b.pods.Pull, PullSecrets: b.pods.Secrets},
-		Decide:   b.decide,
+		Start:  session.StartPod(cluster, connection.LedgerNamespace, b.pods),
+		Image:  b.pods.Image,
+		Decide: b.decide,
 	}
 }
 

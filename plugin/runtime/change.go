@@ -4,6 +4,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
 // Break is a broken containerd configuration of one node, for plans of other verbs: scenarios and experiments.
@@ -11,12 +12,13 @@ type Break struct {
 	Mode    string
 	Node    string
 	Handler string // empty means nvidia
+	Pods    podflags.Flags
 }
 
 // Change is the change of `runtime break NODE --mode MODE`. The plan that it is for must have a TTL: the node's dead man restores then.
 func (b Break) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
 	options := newBreaking()
-	options.mode = b.Mode
+	options.mode, options.pods = b.Mode, b.Pods
 	if b.Handler != "" {
 		options.handler = b.Handler
 	}

@@ -11,12 +11,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
 // NewCommand returns `scenario` with its subcommands.
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
-	c := &common{connection: connection, streams: streams}
+	c := &common{connection: connection, streams: streams, pods: podflags.New()}
 	cmd := &cobra.Command{
 		Use:   "scenario",
 		Short: "Break a cluster for somebody to mend: interview and training exercises, graded, and put back",
@@ -63,6 +64,7 @@ nothing else of the exercise is left.`,
 type common struct {
 	connection *kube.Connection
 	streams    genericiooptions.IOStreams
+	pods       podflags.Flags // of the faults of nodes
 }
 
 // one is the single argument of a command that may be left out.

@@ -11,6 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
@@ -21,6 +22,8 @@ func (c *common) newEndCommand() *cobra.Command {
 		how    exercise.EndOptions
 		format printer.Format
 	)
+	c = &common{connection: c.connection, streams: c.streams, pods: podflags.New()}
+	c.pods.AnyBuild = true
 	cmd := &cobra.Command{
 		Use:   "end [ID]",
 		Short: "Put everything back, and say what could not be",
@@ -44,6 +47,7 @@ It may be repeated, and works from any machine. The exit code is 0 when nothing 
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
 	cmd.Flags().BoolVar(&how.Force, "force", false, "Also while the client that started it seems to be at work")
 	cmd.Flags().BoolVar(&how.Restore, "restore", false, "Also put back what the candidate left outside of the exercise's own namespaces, files of nodes included")
+	c.pods.AddImageFlags(cmd)
 	format.AddFlags(cmd)
 	return cmd
 }

@@ -47,7 +47,7 @@ recipients' identities can start it, or see the answer.`,
 				to = append(to, r)
 			}
 			if out == "" {
-				return scenario.Export(c.streams.Out, s, to...)
+				return scenario.Export(printer.Raw(c.streams.Out), s, to...) // for another kubectl gpu-fault
 			}
 			f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 			if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
@@ -23,19 +24,20 @@ import (
 type faults struct {
 	connection *kube.Connection
 	cluster    *kube.Cluster
+	pods       podflags.Flags
 }
 
 var _ exercise.Faults = faults{}
 
 // XID implements exercise.Faults.
 func (f faults) XID(step scenario.XID) ([]fault.Change, []fault.Permission, error) {
-	change, err := xid.Lines{Codes: step.Codes, Node: step.Node, GPU: step.GPU, Cascade: step.Cascade}.Change(f.connection, f.cluster)
+	change, err := xid.Lines{Codes: step.Codes, Node: step.Node, GPU: step.GPU, Cascade: step.Cascade, Pods: f.pods}.Change(f.connection, f.cluster)
 	return []fault.Change{change}, xid.Permissions(f.connection.LedgerNamespace), err
 }
 
 // Runtime implements exercise.Faults.
 func (f faults) Runtime(step scenario.Runtime) ([]fault.Change, []fault.Permission, error) {
-	change, err := runtime.Break{Mode: step.Mode, Node: step.Node, Handler: step.Handler}.Change(f.connection, f.cluster)
+	change, err := runtime.Break{Mode: step.Mode, Node: step.Node, Handler: step.Handler, Pods: f.pods}.Change(f.connection, f.cluster)
 	return []fault.Change{change}, runtime.Permissions(f.connection.LedgerNamespace), err
 }
 
@@ -45,7 +47,7 @@ func (f faults) Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permis
 	if err := what.Validate(); err != nil {
 		return nil, nil, fmt.Errorf("firewall: %w", err)
 	}
-	in := &nodefirewall.Injection{Start: session.StartFirewallPod(f.cluster, f.connection.LedgerNamespace)}
+	in := &nodefirewall.Injection{Start: session.StartFirewallPod(f.cluster, f.connection.LedgerNamespace, f.pods)}
 	action := fmt.Sprintf("drop %s of TCP port %d", step.Drop, step.Port)
 	return []fault.Change{in.Change(step.Node, action, what)}, fault.DebugPodPermissions(f.connection.LedgerNamespace), nil
 }

@@ -72,7 +72,7 @@ func newDesk(t *testing.T, user string) *desk {
 	connection := kube.NewConnection(streams)
 	*connection.KubeConfig = d.file("candidate")
 	d.line = &recording{
-		common: common{connection, streams}, kubeconfig: d.file("recorded"), transcript: d.file("transcript"), every: 10 * time.Millisecond,
+		common: common{connection: connection, streams: streams}, kubeconfig: d.file("recorded"), transcript: d.file("transcript"), every: 10 * time.Millisecond,
 	}
 	return d
 }

@@ -74,6 +74,7 @@ The exit code is 0 when all were solved, and 2 when not.`,
 	addSimulation(flags, &r.gpus)
 	addAllowances(flags, &r.allow)
 	flags.BoolVarP(&r.yes, "yes", "y", false, "Do not ask")
+	r.pods.AddImageFlags(cmd)
 	r.format.AddFlags(cmd)
 	return cmd
 }

@@ -33,6 +33,7 @@ func (c *common) newSelftestCommand() *cobra.Command {
 		seeds    []int64
 		parallel int
 		all, yes bool
+		sample   bool
 		allow    fault.Allowances
 		simulate int
 		format   printer.Format
@@ -67,7 +68,7 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 			if err != nil {
 				return err
 			}
-			lab.Allow, lab.SimulateGPUs = allow, simulate
+			lab.Allow, lab.SimulateGPUs, lab.Sample = allow, simulate, sample
 			return c.selftest(cmd.Context(), lab, chosen, seeds, parallel, yes, format)
 		},
 		ValidArgsFunction: completeNames,
@@ -76,10 +77,12 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 	pack.addTrust(cmd)
 	cmd.Flags().Int64SliceVar(&seeds, "seeds", []int64{1, 2}, "Seeds to draw variants by")
 	cmd.Flags().IntVar(&parallel, "parallel", 1, "How many exercises at a time")
+	cmd.Flags().BoolVar(&sample, "sample", false, "Play only one solution and one wrong fix for each seed, drawn by the seed")
 	cmd.Flags().BoolVar(&all, "all", false, "All scenarios that come with the program")
 	addSimulation(cmd.Flags(), &simulate)
 	addAllowances(cmd.Flags(), &allow)
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
+	c.pods.AddImageFlags(cmd)
 	format.AddFlags(cmd)
 	return cmd
 }

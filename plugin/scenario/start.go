@@ -119,6 +119,7 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&s.workload, "workload", "", "Play it on a Deployment of yours, deployment/NAME in the namespace -n, which is put back at the end")
 	addSimulation(flags, &s.simulate)
 	addAllowances(flags, &s.allow)
+	s.pods.AddImageFlags(cmd)
 	s.format.AddFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }

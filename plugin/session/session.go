@@ -2,7 +2,6 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -10,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/dynamic"
@@ -75,8 +75,9 @@ func forget(detectors []xid.Detector, xids []string) []string {
 	return lines
 }
 
-// New returns a session on the cluster that shows its progress on report.
-func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, parallel int, report *progress.Reporter) *fault.Session {
+// New returns a session on the cluster that shows its progress on report. The debug pods of its undos are started as
+// pods says: records may have been written by others, so nothing of a pod comes from there.
+func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, parallel int, pods podflags.Flags, report *progress.Reporter) *fault.Session {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -85,19 +86,21 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 	undoers := Undoers(detectors)
 	undoers[kernellog.ModuleUndoKind] = kernellog.ModuleUndoer{
 		Log: logUndoer(detectors),
-		Start: func(ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, progress func(string)) (kernellog.Pod, error) {
+		Start: func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (kernellog.Pod, error) {
 			run.Owner = nil // see unowned
-			return startPod(ctx, cluster, ledgerNamespace, 0, run, nodeName, settings, shortPodLives, progress)
+			return startPod(ctx, cluster, ledgerNamespace, pods, run, nodeName, shortPodLives, progress)
 		},
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
 	undoers[nodefiles.UndoKind] = nodefiles.Undoer{
-		Start:    unowned(StartPod(cluster, ledgerNamespace, 0)),
+		Start:    unowned(StartPod(cluster, ledgerNamespace, pods)),
+		Image:    pods.Image,
+		Deadline: sync.OnceValue(func() time.Time { return time.Now().Add(nodefiles.MostWait) }),
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 		Show:     report.Note,
 	}
 	undoers[nodefirewall.UndoKind] = nodefirewall.Undoer{
-		Start:    StartFirewallPod(cluster, ledgerNamespace),
+		Start:    StartFirewallPod(cluster, ledgerNamespace, pods),
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
 	undoers[workload.UndoKind] = workload.Undoer{
@@ -141,20 +144,18 @@ func dynamicClient(cluster *kube.Cluster) dynamic.Interface {
 	return client
 }
 
-// StartPod starts debug pods for faults that change files, each within timeout; zero means the usual one.
-func StartPod(cluster *kube.Cluster, ledgerNamespace string, timeout time.Duration) nodefiles.Start {
-	return func(
-		ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, lives time.Duration, progress func(string),
-	) (nodefiles.Pod, error) {
-		return startPod(ctx, cluster, ledgerNamespace, timeout, run, nodeName, settings, lives, progress)
+// StartPod starts debug pods for faults that change files.
+func StartPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags) nodefiles.Start {
+	return func(ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string)) (nodefiles.Pod, error) {
+		return startPod(ctx, cluster, ledgerNamespace, pods, run, nodeName, lives, progress)
 	}
 }
 
 // StartFirewallPod starts debug pods for firewalls, which outlive them.
-func StartFirewallPod(cluster *kube.Cluster, ledgerNamespace string) nodefirewall.Start {
-	return func(ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, progress func(string)) (nodefirewall.Pod, error) {
+func StartFirewallPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags) nodefirewall.Start {
+	return func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (nodefirewall.Pod, error) {
 		run.Owner = nil // see unowned
-		return startPod(ctx, cluster, ledgerNamespace, 0, run, nodeName, settings, shortPodLives, progress)
+		return startPod(ctx, cluster, ledgerNamespace, pods, run, nodeName, shortPodLives, progress)
 	}
 }
 
@@ -162,26 +163,20 @@ func StartFirewallPod(cluster *kube.Cluster, ledgerNamespace string) nodefirewal
 const shortPodLives = 5 * time.Minute
 
 func startPod(
-	ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, timeout time.Duration,
-	run ledger.Run, nodeName string, settings nodefiles.PodSettings, lives time.Duration, progress func(string),
+	ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags,
+	run ledger.Run, nodeName string, lives time.Duration, progress func(string),
 ) (*debugpod.Session, error) {
-	flags := podflags.New()
-	flags.Image, flags.Secrets = settings.Image, settings.PullSecrets
-	flags.Pull = cmp.Or(settings.PullPolicy, flags.Pull)
-	flags.Timeout = cmp.Or(timeout, flags.Timeout)
-	spec := flags.Spec(run.ID, nodeName, ledgerNamespace)
+	spec := pods.Spec(run.ID, nodeName, ledgerNamespace)
 	spec.Deadline, spec.Stays, spec.Owner = lives, lives == 0, run.OwnerReference()
-	return flags.Start(ctx, cluster, spec, progress)
+	return pods.Start(ctx, cluster, spec, progress)
 }
 
 // unowned starts pods that belong to no Job: after a run's time is up its Job is gone, and the garbage collector would delete at once
 // what it owns.
 func unowned(start nodefiles.Start) nodefiles.Start {
-	return func(
-		ctx context.Context, run ledger.Run, nodeName string, settings nodefiles.PodSettings, lives time.Duration, progress func(string),
-	) (nodefiles.Pod, error) {
+	return func(ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string)) (nodefiles.Pod, error) {
 		run.Owner = nil
-		return start(ctx, run, nodeName, settings, lives, progress)
+		return start(ctx, run, nodeName, lives, progress)
 	}
 }
 

@@ -2,6 +2,7 @@
 package version
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -51,7 +52,9 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 			r := report{APIVersion: ledger.APIVersion, Kind: "Version", Client: build.Get(), DebugImage: debugpod.DefaultImage}
 			if !clientOnly {
 				server, err := serverVersion(connection)
-				if err != nil {
+				switch {
+				case errors.Is(err, kube.ErrNoKubeconfig): // the client version is all that can be shown
+				case err != nil:
 					return fmt.Errorf("%w (--client does not ask the cluster)", err)
 				}
 				r.Server = server

@@ -6,6 +6,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
 // Lines is what other verbs have written to the kernel log of one node: scenarios and experiments.
@@ -14,12 +15,13 @@ type Lines struct {
 	Node    string
 	GPU     string // empty means 0
 	Cascade bool   // also what really comes with the XID
+	Pods    podflags.Flags
 }
 
 // Change is the change of `xid CODES NODE`, for a plan of others. The error says what of the lines cannot be.
 func (l Lines) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
 	f := newFlags()
-	f.cascade = l.Cascade
+	f.cascade, f.pods = l.Cascade, l.Pods
 	if l.GPU != "" {
 		f.gpu = l.GPU
 	}

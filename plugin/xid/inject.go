@@ -149,7 +149,7 @@ func (w *writing) run(ctx context.Context) error {
 
 	report := progress.New(w.streams.ErrOut)
 	injection := w.injection(cluster, holder)
-	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.parallel, report)
+	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.parallel, w.pods, report)
 	rounds := (len(names) + w.parallel - 1) / w.parallel
 	s.Timeout = time.Duration(rounds) * w.deadline()
 	plan := w.plan(cluster, injection, names)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
@@ -80,10 +79,7 @@ func (f *inject) throughModule() *kernellog.Module {
 	if f.via != string(xid.ViaKmod) {
 		return nil
 	}
-	return &kernellog.Module{
-		File: f.module.file, Headers: f.module.headers,
-		Settings: nodefiles.PodSettings{Image: f.pods.Image, PullPolicy: f.pods.Pull, PullSecrets: f.pods.Secrets},
-	}
+	return &kernellog.Module{File: f.module.file, Headers: f.module.headers}
 }
 
 // builds is whether the module is built on the nodes.

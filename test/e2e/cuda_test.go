@@ -209,7 +209,7 @@ func TestE2ECudaExpiry(t *testing.T) {
 	c.healthy("train", 1)
 	before := asUserSees(t, train())
 
-	run := c.inject("deployment/train", "--hang", "--ttl", "15s")
+	run := c.inject("deployment/train", "--hang", "--ttl", "30s")
 	pod := c.pods("train")[0]
 	cluster.Eventually(t, soon, "it makes no step any more", func() (bool, string) {
 		log := c.log(pod, 2)

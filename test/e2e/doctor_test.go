@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -54,7 +55,17 @@ func (p *patient) ask(args ...string) doctor.Report {
 	if wanted := map[bool]int{true: 2, false: 0}[report.Summary.Errors > 0]; r.code != wanted {
 		p.t.Errorf("doctor: exit %d with %d errors", r.code, report.Summary.Errors)
 	}
+	report.Items = slices.DeleteFunc(report.Items, func(f doctor.Finding) bool { return p.foreign(f.Object.Name) })
 	return report
+}
+
+// pciDomain finds the PCI domain in the name of a device, as in node-a/0000:17:00.
+var pciDomain = regexp.MustCompile(`/([0-9a-f]{4}):[0-9a-f]{2}:[0-9a-f]{2}`)
+
+// foreign reports whether a name is that of a device of another cluster: all clusters of a machine share its kernel log.
+func (p *patient) foreign(name string) bool {
+	domain := pciDomain.FindStringSubmatch(name)
+	return domain != nil && !strings.HasPrefix(p.worker.GPUs[0].PCI, domain[1]+":")
 }
 
 // roots are the IDs of what is at error level, and whatever else is wrong with the report.

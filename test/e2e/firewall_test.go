@@ -21,6 +21,7 @@ func (e *env) tables() string {
 // with a firewall rule on a node, and that is said. The rule ends by itself, and `revert` removes it before.
 func TestBlockedEgressWithoutPolicies(t *testing.T) {
 	e := setup(t)
+	e.cluster.WithoutPolicies(t)
 	if before := e.tables(); before != "" {
 		t.Fatalf("the node has such tables already:\n%s", before)
 	}

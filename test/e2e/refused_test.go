@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
@@ -142,6 +143,7 @@ func TestConnectionTroubleIsExplained(t *testing.T) {
 
 func (e *env) makeLedger(labels map[string]string) {
 	e.t.Helper()
+	labels[ledger.LabelLedger] = "true"
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: e.ledger, Labels: labels}}
 	if _, err := e.cluster.Client.CoreV1().Namespaces().Create(e.t.Context(), ns, metav1.CreateOptions{}); err != nil {
 		e.t.Fatal(err)

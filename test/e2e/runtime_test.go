@@ -96,7 +96,7 @@ func TestAMissingHandlerIsSeenAndHeals(t *testing.T) {
 		return strings.Contains(said, symptom), said
 	})
 	listed := e.ok("list").stdout
-	for _, want := range []string{run.ID, "Proven", "put back /etc/containerd/config.toml, restart containerd", e.worker.Name, "in 9m"} {
+	for _, want := range []string{run.ID, "Proven", "restore the files of the run that the node has recorded, and restart what loads them", e.worker.Name, "in 9m"} {
 		if !strings.Contains(listed, want) {
 			t.Errorf("list does not say %q:\n%s", want, listed)
 		}
@@ -182,7 +182,7 @@ func TestAFileThatSomebodyChangedIsLeft(t *testing.T) {
 	})
 	e.worker.Sh(t, "sh", "-c", "echo '# of somebody else' >>"+file)
 	r := e.plugin("revert", run.ID, "--yes")
-	e.mustSay(r, 2, "somebody changed it meanwhile", "+# of somebody else", "theirs was left")
+	e.mustSay(r, 2, "another client has changed it since", "+# of somebody else", "theirs was not changed")
 	if !strings.Contains(r.stdout, "superseded") {
 		t.Errorf("revert: %s", r.stdout)
 	}

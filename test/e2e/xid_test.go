@@ -182,23 +182,35 @@ func TestTheGPUAndProcessOfAPod(t *testing.T) {
 	}
 }
 
-// A thousand records through one command: none lost, in order, each with its own sequence number, in under two seconds after the pod runs.
+// Many records through one command: none lost, in order, each with its own sequence number. They are few enough to
+// leave the lines of other tests in the kernel log, which all clusters of a machine share and which may have no more
+// than 128 KiB.
 func TestABurstLosesNothing(t *testing.T) {
 	t.Parallel()
-	e := setup(t)
-	out := e.inject("63", e.worker.Name, "--count", "1000")
-	records := out.Nodes[0].Records
-	if len(records) != 1000 {
-		t.Fatalf("%d records are proven, wanted 1000", len(records))
+	setup(t).burst(100)
+}
+
+// A thousand records in under two seconds, from the first to the last. It needs the processors and the kernel log for
+// itself.
+func TestAThousandRecordsInTwoSeconds(t *testing.T) {
+	if took := setup(t).burst(1000); took > 2*time.Second {
+		t.Errorf("the records lie %s apart, wanted at most 2s", took)
+	}
+}
+
+// burst writes records, and returns the time between the first and the last.
+func (e *env) burst(count int) time.Duration {
+	e.t.Helper()
+	records := e.inject("63", e.worker.Name, "--count", fmt.Sprint(count)).Nodes[0].Records
+	if len(records) != count {
+		e.t.Fatalf("%d records are proven, wanted %d", len(records), count)
 	}
 	for i := 1; i < len(records); i++ {
 		if records[i].Sequence <= records[i-1].Sequence {
-			t.Fatalf("record %d has sequence %d after %d", i, records[i].Sequence, records[i-1].Sequence)
+			e.t.Fatalf("record %d has sequence %d after %d", i, records[i].Sequence, records[i-1].Sequence)
 		}
 	}
-	if took := records[999].Time.Sub(records[0].Time); took > 2*time.Second {
-		t.Errorf("the records lie %s apart, wanted at most 2s", took)
-	}
+	return records[count-1].Time.Sub(records[0].Time)
 }
 
 func TestCascadeWritesTheGroupInOrder(t *testing.T) {

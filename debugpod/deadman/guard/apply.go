@@ -66,7 +66,7 @@ func judge(f deadman.File, p place, interrupted, overwrite bool) (deadman.Restor
 		if !r.Deleted && !now.tooLarge && len(now.data) <= maxNow {
 			r.Now = now.data
 		}
-		r.Ours = ours(f, p)
+		r.Ours, r.Before, r.After, r.Edits = ours(f, p), f.Before, f.After, f.Edits
 	}
 	return r, nil
 }

@@ -20,8 +20,6 @@ const (
 	CodeExists = "record-exists"
 	// CodeNoRecord: the run has no record.
 	CodeNoRecord = "no-record"
-	// CodeMismatch: the record and the request are not about the same change.
-	CodeMismatch = "record-mismatch"
 	// CodeNotArmed: the dead man could not be started. Nothing is changed.
 	CodeNotArmed = "not-armed"
 	// CodeGone: the dead man is not there any more, and has not finished.

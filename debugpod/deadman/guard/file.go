@@ -51,17 +51,20 @@ func read(path string) (content, error) {
 	return content{data: data, sum: patch.Sum(data)}, nil
 }
 
-// follow returns where a path leads, and the target of a link in its last part. The last part need not exist, but no link may dangle.
-func follow(path string) (leadsTo, link string, err error) {
-	if target, err := os.Readlink(path); err == nil {
-		real, err := filepath.EvalSymlinks(path)
-		return real, target, err
-	}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+// leads returns where a path leads, and the target of a link in its last part. The last part need not exist, but no
+// link may dangle. It returns an error if another user than root could redirect the path.
+func (h Host) leads(path string) (to, link string, err error) {
+	real, err := h.resolve(path)
 	if err != nil {
 		return "", "", err
 	}
-	return filepath.Join(dir, filepath.Base(path)), "", nil
+	if link, err = os.Readlink(path); err != nil {
+		return real, "", nil // it is none
+	}
+	if _, err := os.Lstat(real); err != nil {
+		return "", "", err
+	}
+	return real, link, nil
 }
 
 // create writes a new file with all that it shall have, and syncs it. The attributes may be nil.

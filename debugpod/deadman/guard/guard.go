@@ -38,7 +38,7 @@ func Guard(ctx context.Context, h Host, run string) error {
 		return err
 	}
 	d := &dead{Host: h, ended: make(chan os.Signal, 1)}
-	signal.Notify(d.ended, syscall.SIGTERM)
+	signal.Notify(d.ended, syscall.SIGTERM, restoreNow)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 	_ = os.Chdir("/")
 	// Not the first to go when memory runs out. Where that is refused, so be it.
@@ -150,7 +150,11 @@ const (
 	causePod    = "the pod ended"
 	causeTerm   = "the node shuts down, or the dead man was told to end"
 	causeTest   = "the dead man's own end"
+	causeAsked  = "asked to"
 )
+
+// restoreNow tells a dead man to restore. SIGTERM does too, but is also what a node sends that shuts down.
+const restoreNow = syscall.SIGUSR1
 
 // wait returns when it is time to put back, and why.
 func (d *dead) wait(ctx context.Context) string {
@@ -158,7 +162,10 @@ func (d *dead) wait(ctx context.Context) string {
 	defer tick.Stop()
 	for {
 		select {
-		case <-d.ended:
+		case sig := <-d.ended:
+			if sig == restoreNow {
+				return causeAsked
+			}
 			return causeTerm
 		case <-ctx.Done():
 			return causeTest

@@ -20,6 +20,7 @@ import (
 
 // Host is what a dead man finds on its node. Node's is the one for real nodes.
 type Host struct {
+	Root    string // directory that paths are checked from; see resolve
 	Dir     string // where the records lie
 	Units   string // where the administrator's systemd units lie
 	Systemd string // is there when systemd is PID 1
@@ -67,7 +68,7 @@ type times struct {
 // Node is the node on which this process runs.
 func Node() Host {
 	return Host{
-		Dir: deadman.Dir, Units: "/etc/systemd/system", Systemd: "/run/systemd/system", Logs: "/var/log/services", Proc: "/proc",
+		Root: "/", Dir: deadman.Dir, Units: "/etc/systemd/system", Systemd: "/run/systemd/system", Logs: "/var/log/services", Proc: "/proc",
 		Configs: []string{
 			"/etc/containerd", "/etc/containerd/conf.d", "/etc/containerd/config.d", "/etc/k0s", "/etc/k0s/containerd.d",
 			"/var/lib/rancher/*/agent/etc/containerd", "/var/snap/*/current/args",

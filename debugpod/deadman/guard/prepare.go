@@ -77,7 +77,7 @@ func (h Host) prepare(run string, change deadman.Change, pod process) (_ *record
 // back, and this one's would bring its fault back.
 func (h Host) unclaimed(r *record) error {
 	for _, f := range r.Change.Files {
-		real, _, err := follow(f.Path)
+		real, _, err := h.leads(f.Path)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.Path, err)
 		}
@@ -116,7 +116,7 @@ func (h Host) abandoned(run string) bool {
 }
 
 func (h Host) prepareFile(run string, i int, f *deadman.File, p *place) error {
-	real, link, err := follow(f.Path)
+	real, link, err := h.leads(f.Path)
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Path, err)
 	}

@@ -93,11 +93,25 @@ func (h Host) guards(run string) map[int]string {
 			continue
 		}
 		args := strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
-		if len(args) == 3 && args[1] == "guard" && args[0] == argv0(args[2]) && (run == "" || run == args[2]) {
+		if len(args) == 3 && args[1] == "guard" && args[0] == argv0(args[2]) && (run == "" || run == args[2]) && h.isOnHost(pid) {
 			found[pid] = args[2]
 		}
 	}
 	return found
+}
+
+// isOnHost reports whether a process runs in the node's own mount namespace and as this process's user, as dead men
+// do. A process in a container can choose any name.
+func (h Host) isOnHost(pid int) bool {
+	dir := filepath.Join(h.Proc, strconv.Itoa(pid))
+	mounts, err := os.Readlink(filepath.Join(dir, "ns/mnt"))
+	ours, ownErr := os.Readlink(filepath.Join(h.Proc, "self/ns/mnt"))
+	info, statErr := os.Stat(dir)
+	if err != nil || ownErr != nil || statErr != nil || mounts != ours {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
 }
 
 // endGuards ends the dead men of a run, which have nothing to do any more.

@@ -64,7 +64,15 @@ func (h Host) dir(run string) string { return filepath.Join(h.Dir, run) }
 
 // load returns a run's record. fs.ErrNotExist is in the error where there is none.
 func (h Host) load(run string) (*record, error) {
-	raw, err := os.ReadFile(filepath.Join(h.dir(run), recordFile))
+	path := filepath.Join(h.dir(run), recordFile)
+	if _, err := os.Lstat(path); err != nil {
+		return nil, err
+	}
+	real, err := h.resolve(path)
+	if err != nil {
+		return nil, fmt.Errorf("the record %s is not root's own: %w", h.dir(run), err)
+	}
+	raw, err := os.ReadFile(real)
 	if err != nil {
 		return nil, err
 	}

@@ -3,42 +3,43 @@
 package guard
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
+	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// Restore puts back the files of a run, ends its dead man, and keeps the result until it is asked to forget it. It may be called
-// again after it was interrupted, and by several at once: all get the same result.
+// Restore puts back the files of a run by the node's own record, which alone says what to restore. It ends the run's
+// dead man, and keeps the result until it is asked to forget it. It may be called again after it was interrupted, and
+// by several at once: all get the same result.
 func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*deadman.Restored, error) {
 	unlock, err := h.lock(ctx, run)
 	if errors.Is(err, fs.ErrNotExist) {
-		if ask.Forget {
-			return &deadman.Restored{RecordMissing: true, SameConfig: true}, nil
-		}
-		unlock, err = h.lockNew(ctx, run)
+		return h.withoutRecord(ctx, run)
 	}
 	if err != nil {
 		return nil, asError(CodeFile, err)
 	}
-	defer unlock()
+	defer func() { unlock() }()
+	r, err := h.load(run)
+	if errors.Is(err, fs.ErrNotExist) {
+		unlock() // the dead man wants it
+		unlock = func() {}
+		return h.withoutRecord(ctx, run)
+	}
+	if err != nil {
+		return nil, asError(CodeFile, err)
+	}
 	s, err := h.status(run)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s = saved{} // it is only a message
-	}
-	r, err := h.load(run)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		r = nil
-	case err != nil:
-		return nil, asError(CodeFile, err)
 	}
 	if ask.Forget && s.Result != nil {
 		return s.Result, asErrorOrNil(CodeFile, h.erase(run, r))
@@ -46,23 +47,7 @@ func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*dea
 	if s.Result != nil {
 		return s.Result, nil
 	}
-	restored := &deadman.Restored{SameConfig: true, RecordMissing: r == nil}
-	if r == nil {
-		if r, err = byLedger(run, ask); err != nil {
-			return nil, asError(CodeFile, err)
-		}
-		for i, p := range r.Places {
-			if now, err := read(p.Real); err == nil && now.sum == r.Change.Files[i].Before {
-				continue // nothing of this run is in it
-			}
-			if other := h.claimant(run, p.Real); other != "" {
-				_ = os.Remove(h.dir(run)) // made for the lock
-				return nil, errorf(CodeExists, "run %s has changed %s since, and will put it back: revert that one", other, r.Change.Files[i].Path)
-			}
-		}
-	} else if err := compare(r.Change.Files, ask.Files); err != nil {
-		return nil, err
-	}
+	restored := &deadman.Restored{SameConfig: true}
 	if !s.Asked && isFinal(s.Phase) {
 		last := s.Status
 		s.DeadMan, s.Plan = &last, nil
@@ -77,7 +62,7 @@ func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*dea
 	if err := h.endGuards(ctx, run); err != nil {
 		return restored, asError(CodeFile, err)
 	}
-	s.Result, s.Cause = restored, "asked to"
+	s.Result, s.Cause = restored, causeAsked
 	s.Phase = phaseOf(restored)
 	if err := h.save(run, &s); err != nil {
 		// Without room for the result it cannot be kept, and there is nothing left to be done.
@@ -90,59 +75,45 @@ func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*dea
 	return restored, nil
 }
 
-// lockNew makes a directory for the status of a restore that has no record. Where that cannot be, it goes without.
-func (h Host) lockNew(ctx context.Context, run string) (func(), error) {
-	if err := os.MkdirAll(h.dir(run), 0o700); err != nil {
-		return func() {}, nil
-	}
-	return h.lock(ctx, run)
-}
-
-// byLedger is the record that the ledger's data give.
-func byLedger(run string, ask deadman.Restore) (*record, error) {
-	r := &record{Version: recordVersion, Run: run, Change: deadman.Change{Files: ask.Files, Service: ask.Service}}
-	for _, f := range ask.Files {
-		real, _, err := follow(f.Path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%s: %w", f.Path, err)
+// withoutRecord restores a run that the node has no record of. Nothing else describes the former files, so no file is
+// changed. Only a dead man whose record was removed still knows them: it restores now instead of at the end of its
+// TTL.
+func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored, error) {
+	restored := &deadman.Restored{RecordMissing: true, SameConfig: true}
+	for until := time.Now().Add(h.times.lock); ; restored.Told = true {
+		living := h.guards(run)
+		if len(living) == 0 {
+			break
 		}
-		if err != nil { // its directory is gone, or a link dangles: reading it will find nothing
-			real = f.Path
+		for pid := range living {
+			if err := syscall.Kill(pid, restoreNow); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return nil, errorf(CodeFile, "tell the dead man, process %d, to restore: %v", pid, err)
+			}
 		}
-		p := place{Real: real}
-		if _, names, err := meta(real); err == nil {
-			p.InPlace = names > 1 || isMountPoint(real)
+		if time.Now().After(until) {
+			return nil, errorf(CodeBusy, "the dead man of run %s was told to restore and has not finished after %v: try again", run, h.times.lock)
 		}
-		r.Places = append(r.Places, p)
-	}
-	return r, nil
-}
-
-// compare refuses to touch anything when the node's record is not about what the ledger has: somebody tampered with one of them.
-func compare(record, ledger []deadman.File) error {
-	if len(ledger) == 0 {
-		return nil
-	}
-	for _, l := range ledger {
-		i := slices.IndexFunc(record, func(f deadman.File) bool { return f.Path == l.Path })
-		if i < 0 {
-			return errorf(CodeMismatch, "the node's record does not have %s, which the ledger has; nothing was touched", l.Path)
-		}
-		f := record[i]
-		if f.Before != l.Before || f.After != l.After {
-			return errorf(CodeMismatch, "the node's record and the ledger disagree about %s: before %s and %s, after %s and %s; nothing was touched",
-				l.Path, shown(f.Before), shown(l.Before), shown(f.After), shown(l.After))
-		}
-		if !slices.EqualFunc(f.Edits, l.Edits, func(a, b patch.Edit) bool {
-			return a.Offset == b.Offset && bytes.Equal(a.Old, b.Old) && bytes.Equal(a.New, b.New)
-		}) {
-			return errorf(CodeMismatch, "the node's record and the ledger disagree about the edits of %s; nothing was touched", l.Path)
+		if err := pause(ctx, h.times.tick); err != nil {
+			return nil, asError(CodeBusy, err)
 		}
 	}
-	if len(record) != len(ledger) {
-		return errorf(CodeMismatch, "the node's record has %d files, the ledger %d; nothing was touched", len(record), len(ledger))
+	unlock, err := h.lock(ctx, run)
+	if errors.Is(err, fs.ErrNotExist) {
+		return restored, asErrorOrNil(CodeFile, h.disarmBoot(run))
 	}
-	return nil
+	if err != nil {
+		return nil, asError(CodeFile, err)
+	}
+	defer unlock()
+	if _, err := os.Lstat(filepath.Join(h.dir(run), recordFile)); err == nil {
+		return nil, errorf(CodeBusy, "the record of run %s was written just now: try again", run)
+	}
+	if _, err := os.Lstat(filepath.Join(h.dir(run), scriptFile)); err == nil {
+		restored.Script = filepath.Join(h.dir(run), scriptFile) // the rest of the record is gone, and this still knows
+		return restored, nil
+	}
+	// A directory with neither is of a helper that ended before it changed anything.
+	return restored, asErrorOrNil(CodeFile, h.erase(run, nil))
 }
 
 // putAllBack puts back what is still ours, with overwrite also what is somebody else's, and has the service take it up. Whoever calls it holds
@@ -150,7 +121,14 @@ func compare(record, ledger []deadman.File) error {
 func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *deadman.Restored, overwrite bool) error {
 	interrupted := s.Phase != deadman.PhaseWritten && s.Phase != deadman.PhaseApplied
 	restored.Files = nil
+	var refused []error
 	for i, f := range r.Change.Files {
+		if err := h.trusted(r.Places[i].Real); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			// The others are restored all the same.
+			refused = append(refused, fmt.Errorf("%s is not restored: %w; how it was is in %s", f.Path, err, or(r.Places[i].Before, "no file")))
+			restored.Files = append(restored.Files, deadman.RestoredFile{Path: f.Path, Outcome: outcomeRefused})
+			continue
+		}
 		one, err := judge(f, r.Places[i], interrupted, overwrite)
 		if err != nil {
 			return errorf(CodeFile, "%s: %v", f.Path, err)
@@ -167,7 +145,7 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 	ours, touched := false, false
 	for i, f := range r.Change.Files {
 		one := restored.Files[i]
-		if one.Outcome == deadman.OutcomeSuperseded {
+		if one.Outcome == deadman.OutcomeSuperseded || one.Outcome == outcomeRefused {
 			continue
 		}
 		ours = true
@@ -176,18 +154,24 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 		}
 		touched = true
 		if err := h.putOneBack(f, r.Places[i], one.Overwritten); err != nil {
-			return errorf(CodeFile, "put back %s: %v; how it was lies in %s", f.Path, err, or(r.Places[i].Before, "no place: the ledger has the change"))
+			return errorf(CodeFile, "put back %s: %v; how it was lies in %s", f.Path, err, or(r.Places[i].Before, "no file"))
 		}
 		h.passed(fmt.Sprint("put back ", i))
 	}
-	if r.Change.Service == nil || !ours {
-		return nil
+	if r.Change.Service != nil && ours {
+		if err := h.bringBack(ctx, r.Change.Service, touched, restored); err != nil {
+			return errorf(CodeService, "the files are as they were, but %v", err)
+		}
 	}
-	if err := h.bringBack(ctx, r.Change.Service, touched, restored); err != nil {
-		return errorf(CodeService, "the files are as they were, but %v", err)
+	if len(refused) > 0 {
+		return errorf(CodeFile, "%v", errors.Join(refused...))
 	}
 	return nil
 }
+
+// outcomeRefused is the outcome of a file whose path another user than root could have redirected. No response has
+// it: the restore fails.
+const outcomeRefused = deadman.Outcome("refused")
 
 func (h Host) putOneBack(f deadman.File, p place, overwrite bool) error {
 	now, err := read(p.Real)
@@ -212,7 +196,7 @@ func planned(plan []deadman.RestoredFile, path string) bool {
 func withoutData(files []deadman.RestoredFile) []deadman.RestoredFile {
 	files = slices.Clone(files)
 	for i := range files {
-		files[i].Now, files[i].Ours = nil, nil
+		files[i].Now, files[i].Ours, files[i].Edits = nil, nil, nil
 	}
 	return files
 }

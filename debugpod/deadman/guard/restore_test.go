@@ -8,14 +8,15 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// TestOutcomes: what becomes of a file, by what lies there, with the node's record, when somebody else's content is to go, and without a record.
+// TestOutcomes: what becomes of a file, by what is there: with the node's record, when another client's content is to
+// go, and when the record was removed but its dead man lives.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -39,7 +40,7 @@ func TestOutcomes(t *testing.T) {
 		"an empty file":              {original, "after", "\n", deadman.OutcomeSuperseded},
 		"with and without a newline": {original, "after", "after\n", deadman.OutcomeSuperseded},
 	} {
-		for _, how := range []string{"record", "overwriting", "ledger"} {
+		for _, how := range []string{"record", "overwriting", "dead man"} {
 			t.Run(name+" by "+how, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
@@ -48,13 +49,13 @@ func TestOutcomes(t *testing.T) {
 					_ = os.Remove(path)
 				}
 				before := w.look()
-				s := w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", tc.from, tc.to)}})
+				w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", tc.from, tc.to)}})
 				if tc.now == "" {
 					_ = os.Remove(path)
 				} else if tc.now != tc.to {
 					w.put("etc/config.toml", tc.now)
 				}
-				if how == "ledger" {
+				if how == "dead man" {
 					if err := os.RemoveAll(w.Dir); err != nil {
 						t.Fatal(err)
 					}
@@ -63,12 +64,19 @@ func TestOutcomes(t *testing.T) {
 				if how == "overwriting" && want == deadman.OutcomeSuperseded {
 					want = deadman.OutcomeRestored
 				}
-				r := w.restore(deadman.Restore{Files: s.Files, Overwrite: how == "overwriting"})
-				got := r.Files[0]
+				r := w.restore(deadman.Restore{Overwrite: how == "overwriting"})
+				got := deadman.RestoredFile{Outcome: want, Now: []byte(tc.now), Deleted: tc.now == ""}
+				if how == "dead man" {
+					if len(r.Files) != 0 || !r.Told {
+						t.Errorf("%+v: without a record only the dead man restores, and what it did is not known", r)
+					}
+				} else {
+					got = r.Files[0]
+				}
 				if got.Overwritten != (want != tc.want) {
 					t.Errorf("%+v does not say whether somebody's content is gone", got)
 				}
-				if got.Outcome != want || r.RecordMissing != (how == "ledger") {
+				if got.Outcome != want || r.RecordMissing != (how == "dead man") {
 					t.Errorf("%+v, want %s", r, want)
 				}
 				text, err := os.ReadFile(path)
@@ -86,30 +94,119 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// TestRecordAndLedgerDisagree: somebody tampered with one of them, so nothing is touched.
-func TestRecordAndLedgerDisagree(t *testing.T) {
+// TestWithoutRecord: a run that the node knows nothing of changes nothing, whatever the cluster says of it.
+func TestWithoutRecord(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(f *deadman.File){
-		"before": func(f *deadman.File) { f.Before = patch.Sum([]byte("x")) },
-		"after":  func(f *deadman.File) { f.After = patch.Sum([]byte("y")) },
-		"path":   func(f *deadman.File) { f.Path += "x" },
-		"edits":  func(f *deadman.File) { f.Edits = []patch.Edit{{Old: []byte("v"), New: []byte("w")}} },
+	w := newWorld(t)
+	before := w.look()
+	r := w.restore(deadman.Restore{Overwrite: true})
+	if !r.RecordMissing || r.Told || len(r.Files) != 0 || r.Restarted || w.restarts() != 0 {
+		t.Errorf("%+v", r)
+	}
+	w.same(before)
+}
+
+// TestOnePathOfManyIsRefused: a directory that others can write by now costs only its own file; one that is gone has
+// no file to restore.
+func TestOnePathOfManyIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		do    func(w *world) error
+		wrong string
+	}{
+		"writable for all": {func(w *world) error { return os.Chmod(w.at("etc/conf.d"), 0o777) }, "writable for every user"},
+		"gone":             {func(w *world) error { return os.RemoveAll(w.at("etc/conf.d")) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			s := w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
-			files := append([]deadman.File(nil), s.Files...)
-			change(&files[0])
-			_, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{Files: files})
-			var failure *Error
-			if !errors.As(err, &failure) || failure.Code != CodeMismatch {
-				t.Errorf("got %v", err)
+			w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{
+				w.edit("etc/conf.d/98-new.toml", "", "new\n"), w.edit("etc/config.toml", original, "after"),
+			}})
+			if err := test.do(w); err != nil {
+				t.Fatal(err)
 			}
-			if text, _ := os.ReadFile(w.at("etc/config.toml")); string(text) != "after" || len(w.guards(w.run)) != 1 {
-				t.Error("something was touched")
+			r, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{})
+			if (err == nil) != (test.wrong == "") || err != nil && !strings.Contains(err.Error(), test.wrong) {
+				t.Errorf("%+v, %v, want %q", r, err, test.wrong)
+			}
+			if text, _ := os.ReadFile(w.at("etc/config.toml")); string(text) != original {
+				t.Errorf("the other file is not restored: %q", text)
+			}
+			_ = os.MkdirAll(w.at("etc/conf.d"), 0o755)
+			_ = os.Chmod(w.at("etc/conf.d"), 0o755)
+			w.restore(deadman.Restore{})
+			if exists(w.at("etc/conf.d/98-new.toml")) {
+				t.Error("the file that the run created is left")
 			}
 		})
+	}
+}
+
+// TestTheScriptIsKept: what is left of a damaged record still knows how the node was, and is named.
+func TestTheScriptIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
+	if err := errors.Join(w.endGuards(t.Context(), w.run), os.Remove(w.dir(w.run)+"/"+recordFile)); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.restore(deadman.Restore{}); !r.RecordMissing || r.Script != w.dir(w.run)+"/"+scriptFile {
+		t.Errorf("%+v", r)
+	}
+	runScript(t, w, "sh", "boot")
+	if text, _ := os.ReadFile(w.at("etc/config.toml")); string(text) != original {
+		t.Errorf("the script left %q", text)
+	}
+}
+
+// TestRecordOfAnotherUser: a record that others than root can write is not followed.
+func TestRecordOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
+	if err := os.Chmod(w.Dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{})
+	if err == nil || !strings.Contains(err.Error(), "not root's own") {
+		t.Errorf("got %v", err)
+	}
+	if text, _ := os.ReadFile(w.at("etc/config.toml")); string(text) != "after" {
+		t.Errorf("the file was restored: %q", text)
+	}
+}
+
+// TestAnotherProcess: a process in a container that calls itself a dead man is not taken for one.
+func TestAnotherProcess(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("creates a mount namespace: run the tests as root")
+	}
+	w := newWorld(t)
+	for mounts, want := range map[string]int{"its own": 0, "the node's": 1} {
+		// A shell that runs the script "guard", which waits for its input to end.
+		cmd := &exec.Cmd{Path: "/bin/bash", Args: []string{argv0(w.run), "guard", w.run}}
+		script := w.at("guard")
+		if err := os.WriteFile(script, []byte("read -r -t 60\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Dir = w.base
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mounts == "its own" {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if found := w.guards(w.run); len(found) != want {
+			t.Errorf("with %s mounts: %v, want %d dead men", mounts, found, want)
+		}
+		_ = stdin.Close()
+		_ = cmd.Wait()
 	}
 }
 
@@ -129,7 +226,7 @@ func TestKilledAnywhere(t *testing.T) {
 				t.Errorf("%+v, %v", s, err)
 			}
 			w.until("it is killed", func() bool { return len(w.guards(w.run)) == 0 })
-			w.restore(deadman.Restore{Files: s.Files, Service: change.Service})
+			w.restore(deadman.Restore{})
 			w.same(before)
 			if serving, _ := os.ReadFile(w.at("serving")); string(serving) != original {
 				t.Errorf("the service has %q", serving)
@@ -144,9 +241,9 @@ func TestKilledAnywhere(t *testing.T) {
 			before := w.look()
 			change.TTL = time.Second
 			w.Env = append(w.Env, killEnv+"="+point)
-			s := w.change(change)
+			w.change(change)
 			w.until("it is killed", func() bool { return len(w.guards(w.run)) == 0 })
-			r := w.restore(deadman.Restore{Files: s.Files, Service: change.Service})
+			r := w.restore(deadman.Restore{})
 			for _, f := range r.Files {
 				if f.Outcome != deadman.OutcomeRestored {
 					t.Errorf("%+v", f)
@@ -166,39 +263,31 @@ func TestRestoreInterrupted(t *testing.T) {
 	for _, point := range []string{"planned", "put back 0", "put back 1", "put back 2", "restarted back", "put back", "result kept"} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
-			for _, how := range []string{"record", "ledger"} {
-				w := newWorld(t)
-				change := w.all()
-				before := w.look()
-				s := w.change(change)
-				if how == "ledger" {
-					if err := os.RemoveAll(w.Dir); err != nil {
-						t.Fatal(err)
-					}
+			w := newWorld(t)
+			change := w.all()
+			before := w.look()
+			w.change(change)
+			stopped := w.Host
+			stopped.Passed = func(at string) {
+				if at == point {
+					panic(at)
 				}
-				ask := deadman.Restore{Files: s.Files, Service: change.Service}
-				stopped := w.Host
-				stopped.Passed = func(at string) {
-					if at == point {
-						panic(at)
-					}
-				}
-				func() {
-					defer func() {
-						if recover() == nil {
-							t.Error("the point was not passed")
-						}
-					}()
-					_, _ = Restore(t.Context(), stopped, w.run, ask)
-				}()
-				r := w.restore(ask)
-				for _, f := range r.Files {
-					if f.Outcome != deadman.OutcomeRestored {
-						t.Errorf("by %s: %+v", how, f)
-					}
-				}
-				w.same(before)
 			}
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("the point was not passed")
+					}
+				}()
+				_, _ = Restore(t.Context(), stopped, w.run, deadman.Restore{})
+			}()
+			r := w.restore(deadman.Restore{})
+			for _, f := range r.Files {
+				if f.Outcome != deadman.OutcomeRestored {
+					t.Errorf("%+v", f)
+				}
+			}
+			w.same(before)
 		})
 	}
 }
@@ -215,13 +304,13 @@ func TestTwoRestores(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			if _, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{Files: s.Files, Service: change.Service}); err != nil {
+			if _, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	w.restore(deadman.Restore{Files: s.Files, Service: change.Service, Forget: true})
+	w.restore(deadman.Restore{Forget: true})
 	w.same(before)
 	if w.restarts() != 2 {
 		t.Errorf("%d restarts", w.restarts())
@@ -234,9 +323,9 @@ func TestServiceDoesNotComeBack(t *testing.T) {
 	w := newWorld(t)
 	before := w.look()
 	change := deadman.Change{TTL: time.Hour, Service: w.service(), Files: []deadman.File{w.edit("etc/config.toml", original, "after")}}
-	s := w.change(change)
+	w.change(change)
 	w.put("broken", "")
-	ask := deadman.Restore{Files: s.Files, Service: change.Service}
+	ask := deadman.Restore{}
 	r, err := Restore(t.Context(), w.Host, w.run, ask)
 	var failure *Error
 	if !errors.As(err, &failure) || failure.Code != CodeService || r == nil || r.Files[0].Outcome != deadman.OutcomeRestored || r.CRI != nil || !exists(w.dir(w.run)) {
@@ -325,7 +414,7 @@ func TestBootUnit(t *testing.T) {
 	}
 	before := w.look()
 	change := deadman.Change{TTL: time.Hour, Service: w.service(), BootRestore: true, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}}
-	s := w.change(change)
+	w.change(change)
 	unit := w.bootUnit(w.run)
 	if target, err := os.Readlink(unit.link); err != nil || target != unit.path {
 		t.Errorf("%q, %v", target, err)
@@ -338,7 +427,7 @@ func TestBootUnit(t *testing.T) {
 			}
 		}
 	}
-	w.restore(deadman.Restore{Files: s.Files, Service: change.Service})
+	w.restore(deadman.Restore{})
 	w.same(before)
 }
 
@@ -347,7 +436,7 @@ func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	before := w.look()
-	s := w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
+	w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
 	w.put("etc/.other-before-0.gpu-fault", "prepared")
 	w.put("etc/systemd/system/gpu-fault-other.service", "unit")
 	if err := os.MkdirAll(w.Foreign[0], 0o755); err != nil {
@@ -387,7 +476,7 @@ func TestLeftovers(t *testing.T) {
 	delete(all, deadman.LeftoverForeign)
 	all[deadman.LeftoverPrepared], all[deadman.LeftoverBootUnit] = true, true
 	equal("cleaned", kinds(true), all)
-	if r, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{Files: s.Files}); err != nil || r.Files[0].Outcome != deadman.OutcomeRestored {
+	if r, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{}); err != nil || r.Files[0].Outcome != deadman.OutcomeRestored {
 		t.Errorf("%+v, %v", r, err)
 	}
 	equal("cleaned of a result that nobody fetched", kinds(true), map[string]bool{deadman.LeftoverRecord: true})

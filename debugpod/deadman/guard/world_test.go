@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 func hostAt(base string) Host {
 	in := func(path string) string { return filepath.Join(base, path) }
 	h := Host{
-		Dir: in("var/lib/gpu-fault"), Units: in("etc/systemd/system"), Systemd: in("run/systemd/system"), Logs: in("var/log/services"), Proc: "/proc",
+		Root: base, Dir: in("var/lib/gpu-fault"), Units: in("etc/systemd/system"), Systemd: in("run/systemd/system"), Logs: in("var/log/services"), Proc: "/proc",
 		Configs: []string{in("etc")}, Foreign: []string{in("var/lib/foreign")},
 		ConfigSum:   patch.Sum,
 		Program:     "/proc/self/exe",

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
@@ -169,6 +171,10 @@ func (c *candidate) replace(ctx context.Context, list []scenario.Object) error {
 // nodeShellTimeout is how long a script on a node may take.
 const nodeShellTimeout = 90 * time.Second
 
+// whenTold waits for a file before it becomes the script in $0. A script that restarts containerd at once would else
+// do so before the kubelet has heard that the container is started, and the kubelet would start it once more.
+const whenTold = `until [ -e /go ]; do sleep 0.1; done; exec nsenter -t 1 -m -u -n -i -p -- sh -c "$0"`
+
 // nodeShell runs a script as root on a node, as who may create privileged pods can.
 func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (err error) {
 	pods := c.client.CoreV1().Pods(c.r.Public.Access.Namespaces[0])
@@ -180,7 +186,7 @@ func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (er
 			AutomountServiceAccountToken: new(false), Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			Containers: []corev1.Container{{
 				Name: "shell", Image: c.lab.probeImage(), ImagePullPolicy: corev1.PullIfNotPresent,
-				Command:         []string{"nsenter", "-t", "1", "-m", "-u", "-n", "-i", "-p", "--", "sh", "-c", shell.Script},
+				Command:         []string{"sh", "-c", whenTold, shell.Script},
 				SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
 			}},
 		},
@@ -198,12 +204,20 @@ func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (er
 		}
 	}()
 	var now *corev1.Pod
+	told := false
 	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, nodeShellTimeout, true, func(ctx context.Context) (bool, error) {
 		seen, err := pods.Get(ctx, created.Name, metav1.GetOptions{})
 		if err != nil {
 			return false, final(err)
 		}
 		now = seen
+		if seen.Status.Phase == corev1.PodRunning && !told {
+			streams := debugpod.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}
+			// The answer may be lost to the restart; telling it twice does no harm.
+			limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+			told = debugpod.NewExecer(c.config).Exec(limited, seen, "shell", []string{"touch", "/go"}, streams) == nil
+			cancel()
+		}
 		return seen.Status.Phase == corev1.PodSucceeded || seen.Status.Phase == corev1.PodFailed, nil
 	})
 	if err != nil {

@@ -61,6 +61,9 @@ func (s *start) write(ctx context.Context, r fault.Recorder, seals map[string]st
 
 // believe refuses an exercise of which something is not as the run's record has it: what was read of it is to be named.
 func (l *Lab) believe(ctx context.Context, e *Exercise, names ...string) error {
+	if err := l.Session.Ledger.CheckNamespace(ctx); err != nil {
+		return err
+	}
 	run, err := l.Session.Ledger.Get(ctx, e.ID)
 	if errors.As(err, new(*ledger.NotFoundError)) {
 		return fmt.Errorf("the run of exercise %s, which tells its record from a forged one, is missing: %w; without --restore it ends all the same: %s",

@@ -50,6 +50,8 @@ type Lab struct {
 	Allow fault.Allowances
 	// SimulateGPUs is how many GPUs each exercise advertises on each of some nodes, in a cluster that has none; zero means that it has its own.
 	SimulateGPUs int
+	// Sample makes a selftest play one solution and one wrong fix for each seed, in place of all.
+	Sample bool
 	// Workload is the trainer's Deployment, as KIND/NAME, that exercises are played on, in WorkloadNamespace; empty means that they make their own.
 	Workload, WorkloadNamespace string
 	// Now is the time by which time boxes are measured; nil means the API server's clock, which trainers on several machines share.

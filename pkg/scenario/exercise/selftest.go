@@ -114,6 +114,9 @@ func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*
 		if solution {
 			attempts = r.Sealed.Solutions
 		}
+		if l.Sample {
+			attempts = sampled(attempts, seed)
+		}
 		for _, attempt := range attempts {
 			all = append(all, &trial{lab: l, scenario: s, seed: seed, name: attempt.Name, solution: solution, search: len(all) == 0, keys: keys})
 		}
@@ -122,6 +125,16 @@ func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*
 		return nil, errors.New("it has neither solutions nor wrong fixes")
 	}
 	return all, nil
+}
+
+// sampled returns one of the attempts, drawn by the seed: consecutive seeds draw each of them in turn.
+func sampled(attempts []scenario.Attempt, seed int64) []scenario.Attempt {
+	n := int64(len(attempts))
+	if n == 0 {
+		return nil
+	}
+	drawn := (seed%n + n) % n
+	return attempts[drawn : drawn+1]
 }
 
 // run makes the attempt and says what came of it.

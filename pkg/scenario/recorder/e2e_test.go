@@ -64,7 +64,7 @@ func newDesk(t *testing.T) *desk {
 	}
 	config.QPS, config.Burst = 100, 200
 	d := &desk{T: t, admin: kubernetes.NewForConfigOrDie(config), namespace: fmt.Sprintf("rec-%x", time.Now().UnixNano()), out: &transcript{}}
-	if d.kubectl, err = filepath.Abs("../../../.cluster/bin/kubectl"); err != nil {
+	if d.kubectl, err = filepath.Abs("../../../bin/kubectl"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(d.kubectl); err != nil {

@@ -4,13 +4,13 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 // longest is how many bytes of one line of a quotation are shown; the whole is in -o json.
 const longest = 1000
 
-func clean(text string) string { return markup.Clean(text) }
+func clean(text string) string { return printer.Clean(text) }
 
 // quoted are the lines of a quotation, clean and cut to what can be read.
 func quoted(text string) []string {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
@@ -270,7 +270,7 @@ func TestHostileTextIsHarmless(t *testing.T) {
 			t.Fatalf("%s: %v", format, err)
 		}
 		for i, c := range out.String() {
-			if markup.IsDangerous(c) && c != '\n' && c != '\t' {
+			if printer.IsDangerous(c) && c != '\n' && c != '\t' {
 				t.Errorf("%s has a raw %U at %d: %q", format, c, i, out.String()[max(0, i-40):i+4])
 				break
 			}

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 // The parts of SARIF 2.1.0 (OASIS standard, 27 March 2020) that are used.
@@ -122,7 +122,7 @@ func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, version string) 
 	if err != nil {
 		return fmt.Errorf("print as sarif: %w", err)
 	}
-	_, err = fmt.Fprintf(markup.Escaping(w), "%s\n", raw)
+	_, err = fmt.Fprintf(printer.Escaping(w), "%s\n", raw)
 	return err
 }
 
