@@ -99,7 +99,7 @@ func checkNotReady(f *Facts, r *Result) {
 			continue
 		}
 		finding := Finding{
-			Object: n.Object(), Nodes: []string{n.Name},
+			Object: n.Object(), Nodes: []string{n.Name}, began: ready.LastTransitionTime.Time,
 			Evidence: []Evidence{{
 				Source: n.Object().String() + " .status.conditions[Ready]", Time: ready.LastTransitionTime.Time,
 				Text: cut(strings.TrimSpace(ready.Reason + ": " + ready.Message)),
@@ -240,9 +240,11 @@ func checkConditions(f *Facts, r *Result) {
 				continue
 			}
 			severity, meaning := conditionMeaning(c)
+			_, ofRun := n.gpus().restsOnOpen(c)
 			r.Add(Finding{
 				Title:  fmt.Sprintf("an agent on the node reports the condition %s%s", c.Type, meaning),
 				Object: n.Object(), Severity: severity, Confidence: Likely, Evidence: []Evidence{quoteCondition(n, c)},
+				began: c.LastTransitionTime.Time, ofGPU: aboutGPU(c), ofRun: ofRun,
 				Fix: Fix{
 					Text: "Do what the message asks for; the condition stays until its agent takes it back (node-problem-detector: only when it restarts).",
 					Commands: []string{
@@ -321,7 +323,7 @@ func checkNodeState(f *Facts, r *Result) {
 		}
 		for _, t := range n.Spec.Taints {
 			if t.Key == corev1.TaintNodeUnschedulable && t.TimeAdded != nil {
-				finding.Evidence[0].Time = t.TimeAdded.Time
+				finding.Evidence[0].Time, finding.began = t.TimeAdded.Time, t.TimeAdded.Time
 			}
 		}
 		for _, label := range []string{"nvidia.com/gpu-driver-upgrade-state", "quarantineHealthEventIsCordoned", "dgxc.nvidia.com/nvsentinel-state"} {

@@ -61,7 +61,7 @@ func uncordon(n *Node) string { return command("kubectl uncordon %s", n.Name) }
 func (v *gpuView) incidentFinding(g sameKind, severity Severity, title string, fix Fix) Finding {
 	f := Finding{
 		Severity: severity, Title: title, Object: gpuObject(v.node, g.event.PCI), Nodes: []string{v.node.Name}, Evidence: v.evidence(g), Fix: fix,
-		written: g.fromUserSpace(),
+		written: g.fromUserSpace(), ofRun: v.ofOpenRun(g),
 	}
 	if g.event.Kind == xid.KindSXid {
 		f.Object = Object{Kind: "NVSwitch", Name: v.node.Name + "/" + g.event.PCI.String()}

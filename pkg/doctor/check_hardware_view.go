@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
@@ -27,9 +26,9 @@ type gpuView struct {
 	records   []driverRecord // of the kernel log, the oldest first
 	incidents []incident     // the newest first
 	strangers []driverRecord // about GPUs that the node does not have
-	// ours are lines of this tool's runs that are over, which are in overRuns; they are in none of the others.
-	ours     []ownLine
-	overRuns []snapshot.Run
+	// ours are lines of this tool's runs that are over; they are in none of the others.
+	ours []ownLine
+	runs xidRuns
 	// loaded is when the driver was loaded last, as far as the kernel log says; negative when it does not.
 	loaded time.Duration
 }
@@ -50,9 +49,9 @@ type incident struct {
 	along   []driverRecord
 }
 
-// viewGPUs reads a node. over are this tool's runs that are over and wrote to its kernel log.
-func viewGPUs(n *Node, over []snapshot.Run) *gpuView {
-	v := &gpuView{node: n, loaded: -1, overRuns: over}
+// viewGPUs reads a node. runs are this tool's that wrote to its kernel log.
+func viewGPUs(n *Node, runs xidRuns) *gpuView {
+	v := &gpuView{node: n, loaded: -1, runs: runs}
 	if n.Host != nil {
 		v.smiError = n.Host.Probe.SMIError
 		if n.Host.SMI != "" {
@@ -356,9 +355,18 @@ func (g sameKind) count() int {
 	return n
 }
 
-// fromUserSpace is whether a program wrote all of it, and not the driver.
+// fromUserSpace reports whether a program wrote all of it, and not the driver.
 func (g sameKind) fromUserSpace() bool {
-	return !slices.ContainsFunc(g.incidents, func(in incident) bool { return !in.primary.userSpace })
+	return !g.contains(func(r driverRecord) bool { return !r.userSpace })
+}
+
+// contains reports whether a record of the group's own code is such a one.
+func (g sameKind) contains(such func(driverRecord) bool) bool {
+	return slices.ContainsFunc(g.incidents, func(in incident) bool {
+		return such(in.primary) || slices.ContainsFunc(in.along, func(r driverRecord) bool {
+			return r.event.Kind == g.event.Kind && r.event.Code == g.event.Code && such(r)
+		})
+	})
 }
 
 // evidence quotes the newest, what goes along with it, and the oldest.

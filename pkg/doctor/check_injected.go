@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -20,21 +21,14 @@ import (
 func injectedChecks() []Check {
 	return inSentences([]Check{
 		{
-			ID: "fault.injected", Layer: LayerWorkload, Needs: []Need{NeedAPI},
+			ID: injectedFault, Layer: LayerWorkload, Needs: []Need{NeedAPI},
 			Title: "a fault that this tool injected is in place",
 			Reads: "the records of this tool's runs, what they changed, the lines that they wrote to kernel logs, the pods that carry them",
-			Why: "a run is open, its time is not up, and nothing says that its change is gone. All that is wrong on its nodes, or with its pods, " +
-				"is explained by it, and for an exercise all that is wrong in its namespaces; --ignore-injected looks at the cluster as if nobody knew",
-			Explains: []string{"*"}, Sources: []string{"pkg/ledger"}, Run: checkInjected,
-			// Something real may be wrong on the same node at the same time: a run explains only what its kind of fault can lead to.
-			ExplainsAs: map[string][]string{
-				asXID: {"hw.*", "drv.*", "fab.*", "node.*", "dp.*", "op.*", "gfd.*", "sched.*", "alloc.*", "wl.*", "obs.*", "mig.*", "dra.*"},
-				"runtime": {"rt.*", "rc.*", "cdi.*", "docker.*", "sec.*", "node.*", "dp.*", "op.*", "gfd.*", "sched.*", "alloc.*", "wl.*", "obs.*",
-					"mig.*", "share.*", "dra.*"},
-				"cuda": {"wl.*", "alloc.*"},
-				// An exercise has its namespaces to itself: what is proven by itself there is what it is about.
-				asScenario: append([]string{"*"}, provenByItself()...),
-			},
+			Why: "a run is open, its time is not up, and nothing says that its change is gone. It explains only what its kind of fault leads to " +
+				"directly, on the node or pod that it changed, and since it was made: an XID what the kernel log and the detectors say of its line, a " +
+				"broken runtime what its mode breaks, a CUDA fault how the pods that carry it fail, an exercise what is wrong in its namespaces. What " +
+				"follows from that follows from those findings. --ignore-injected looks at the cluster as if nobody knew",
+			Sources: []string{"pkg/ledger"}, Run: checkInjected, ExplainsAs: injectedEffects(),
 		},
 		{
 			ID: "fault.recorded", Layer: LayerWorkload, From: []string{"runs"}, Needs: []Need{NeedAPI},
@@ -56,14 +50,65 @@ func injectedChecks() []Check {
 	})
 }
 
-// The faults of runs that explain in ways of their own: lines in kernel logs, and exercises, which have whole namespaces.
+// injectedFault is the finding of an open run whose fault is in place.
+const injectedFault = "fault.injected"
+
+// The faults of runs, as the ledger names them. A runtime fault whose mode is known goes by both: "runtime missing-handler".
 const (
 	asXID      = "xid"
+	asRuntime  = "runtime"
+	asCUDA     = "cuda"
 	asScenario = "scenario"
 )
 
-// isOfGPU is whether a finding is about the GPUs or their driver, which kernel log lines tell of.
-func isOfGPU(f Finding) bool { return f.Layer == LayerHardware || f.Layer == LayerDriver }
+// injectedEffects is what each kind of fault leads to directly. What these findings explain in their turn is theirs, so that something real that
+// is wrong at the same place stays a root.
+func injectedEffects() map[string][]string {
+	// Without its configuration, or while it restarts, a runtime starts no pods, and its node is not Ready.
+	runtime := []string{"rt.sandbox-failed", "rt.not-ready", "rt.restart-loop", "rt.edited-not-restarted", "rt.config-not-loaded", "node.not-ready", "node.condition"}
+	effects := map[string][]string{
+		// The line itself, and what detectors and remediators do about it: a condition, a cordon, a reboot.
+		asXID: {"hw.*", "drv.gsp", "node.condition", "sched.node-state", "node.not-ready"},
+		// A pod that carries the library sees CUDA fail, and ends, hangs or computes on the CPU.
+		asCUDA: {"wl.pod-failing", "wl.cuda-error", "wl.cuda-oom", "wl.cuda-vs-driver", "wl.cuda-preload", "wl.cpu-mode", "wl.probe-failing", "wl.idle-holder"},
+		// An exercise has its namespaces to itself: what is proven by itself there is what it is about.
+		asScenario: append([]string{"*"}, provenByItself()...),
+		asRuntime:  runtime,
+	}
+	for _, mode := range containerd.Modes() {
+		effects[asRuntime] = append(effects[asRuntime], mode.Root)
+		of := append(slices.Clone(runtime), mode.Root)
+		if mode.NodeLoss || mode.Mode == containerd.ModeWrongInstance {
+			of = append(of, "rt.handler-missing", "rt.default-missing", "rt.cri-disabled", "rt.unparsable")
+		}
+		effects[runtimeAs(mode.Mode)] = of
+	}
+	effects[asRuntime] = append(effects[asRuntime], "rt.cri-disabled")
+	return effects
+}
+
+func runtimeAs(mode containerd.Mode) string { return asRuntime + " " + string(mode) }
+
+// labEffects is what an exercise's steps on nodes lead to directly: lines in kernel logs, broken runtimes, firewalls, taints and labels.
+func labEffects() []string {
+	all := injectedEffects()
+	return slices.Concat(all[asXID], all[asRuntime], []string{"net.*", "sched.*", "gfd.labels", "nfd.labels"})
+}
+
+// kindOf is how a run explains, for Check.ExplainsAs.
+func kindOf(run snapshot.Run) string {
+	if run.Fault == asRuntime {
+		for _, word := range strings.Fields(run.Summary) { // "containerd missing-handler (nvidia)"
+			if mode, err := containerd.ParseMode(word); err == nil {
+				return runtimeAs(mode)
+			}
+		}
+	}
+	return run.Fault
+}
+
+// isOfGPU reports whether a finding is about the GPUs or their driver, which lines in kernel logs tell of.
+func isOfGPU(f Finding) bool { return f.Layer == LayerHardware || f.Layer == LayerDriver || f.ofGPU }
 
 // fixRun is the fault of runs that record what `doctor --fix` made: they are no faults (pkg/mend).
 const fixRun = "fix"
@@ -177,7 +222,7 @@ func runEvidence(run snapshot.Run) Evidence {
 // injected is the finding of a run whose fault is in place. It concerns the nodes and the pods that the run changed, and no others.
 func (f *Facts) injected(run snapshot.Run) Finding {
 	finding := Finding{
-		Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), as: run.Fault,
+		Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), as: kindOf(run), began: run.Created,
 		Title: f.whoseRun(run), Evidence: []Evidence{runEvidence(run)},
 		Fix: Fix{Text: "nothing is wrong with the cluster: revert it", Commands: []string{revertRun(run)}},
 	}
@@ -213,7 +258,7 @@ func (f *Facts) injected(run snapshot.Run) Finding {
 func (f *Facts) exercise(run snapshot.Run, finding Finding) Finding {
 	slices.Sort(finding.Nodes)
 	finding.Nodes = slices.Compact(finding.Nodes)
-	finding.lab = &lab{nodes: finding.Nodes}
+	finding.lab = &lab{nodes: finding.Nodes, since: run.Created}
 	for _, t := range run.Targets {
 		namespace := t.Namespace
 		if t.Kind == "Namespace" {

@@ -28,16 +28,17 @@ type ownCondition struct {
 	codes []int
 }
 
-// findOverXIDs finds the runs that are over and whose lines may still be in kernel logs, by node. A run may have a thousand nodes.
-func (f *Facts) findOverXIDs() map[string][]snapshot.Run {
-	all := map[string][]snapshot.Run{}
+// xidRuns are this tool's runs whose lines may be in one node's kernel log.
+type xidRuns struct{ open, over []snapshot.Run }
+
+// findXIDRuns finds the runs whose lines may be in kernel logs, by node. A run may have a thousand nodes.
+func (f *Facts) findXIDRuns() map[string]xidRuns {
+	all := map[string]xidRuns{}
 	for _, run := range f.Runs {
 		if run.Fault != asXID && run.Fault != asScenario {
 			continue
 		}
-		if stands, _ := f.runState(run); stands {
-			continue
-		}
+		stands, _ := f.runState(run)
 		evidence := map[string][]snapshot.RunEvidence{}
 		for _, t := range run.Targets {
 			if t.Kind == "Node" && t.Permanent && len(t.Evidence) > 0 {
@@ -47,7 +48,13 @@ func (f *Facts) findOverXIDs() map[string][]snapshot.Run {
 		for name, lines := range evidence {
 			here := run
 			here.Targets = []snapshot.Target{{Kind: "Node", Name: name, Permanent: true, Evidence: lines}}
-			all[name] = append(all[name], here)
+			runs := all[name]
+			if stands {
+				runs.open = append(runs.open, here)
+			} else {
+				runs.over = append(runs.over, here)
+			}
+			all[name] = runs
 		}
 	}
 	return all
@@ -69,20 +76,54 @@ func (v *gpuView) writer(r driverRecord) string {
 	if !r.userSpace {
 		return ""
 	}
-	for _, run := range v.overRuns {
-		if slices.ContainsFunc(linesOn(run, v.node.Name), func(e snapshot.RunEvidence) bool { return proves(e, r.KernelRecord) }) {
+	return writerAmong(v.runs.over, v.node.Name, r)
+}
+
+// writerAmong is the run among some that wrote a record of a node; empty when none did.
+func writerAmong(runs []snapshot.Run, nodeName string, r driverRecord) string {
+	for _, run := range runs {
+		if slices.ContainsFunc(linesOn(run, nodeName), func(e snapshot.RunEvidence) bool { return proves(e, r.KernelRecord) }) {
 			return run.ID
 		}
 	}
 	return ""
 }
 
-// rests finds the run that is over and on whose line a condition rests: it names the same codes, of the same GPU if of any, since the run began,
-// and the kernel log, where it was read, has no other line of these codes.
+// ofOpenRun reports whether all that tells of an incident is lines that open runs wrote, or a detector's condition that rests on them.
+func (v *gpuView) ofOpenRun(g sameKind) bool {
+	return !g.contains(func(r driverRecord) bool { return !v.byOpenRun(r) })
+}
+
+func (v *gpuView) byOpenRun(r driverRecord) bool {
+	if r.condition == "" {
+		return writerAmong(v.runs.open, v.node.Name, r) != ""
+	}
+	i := slices.IndexFunc(v.node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == r.condition })
+	if i < 0 {
+		return false
+	}
+	_, ours := v.restsOnOpen(v.node.Status.Conditions[i])
+	return ours
+}
+
+// rests finds the run that is over and on whose line a condition rests.
 func (v *gpuView) rests(c corev1.NodeCondition) (ownCondition, bool) {
+	return v.restsOn(v.runs.over, c)
+}
+
+// restsOnOpen finds the open run on whose line a condition rests.
+func (v *gpuView) restsOnOpen(c corev1.NodeCondition) (ownCondition, bool) {
+	return v.restsOn(v.runs.open, c)
+}
+
+// restsOn finds the run among some on whose line a condition rests: it names the same codes, of the same GPU if of any, since the run began,
+// and the kernel log, where it was read, has no line of these codes that was not the runs'.
+func (v *gpuView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondition, bool) {
 	text := c.Reason + " " + c.Message
 	codes := xidsIn(text)
-	if len(codes) == 0 || slices.ContainsFunc(v.records, func(r driverRecord) bool { return r.condition == "" && slices.Contains(codes, r.event.Code) }) {
+	if len(codes) == 0 || slices.ContainsFunc(v.records, func(r driverRecord) bool {
+		return r.condition == "" && slices.Contains(codes, r.event.Code) && writerAmong(runs, v.node.Name, r) == ""
+	}) {
 		return ownCondition{}, false
 	}
 	var at xid.PCI
@@ -91,7 +132,7 @@ func (v *gpuView) rests(c corev1.NodeCondition) (ownCondition, bool) {
 			at = p
 		}
 	}
-	for _, run := range v.overRuns {
+	for _, run := range runs {
 		since := c.LastTransitionTime.Time
 		if !since.IsZero() && since.Before(run.Created.Add(-clocksDiffer)) {
 			continue

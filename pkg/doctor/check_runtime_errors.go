@@ -68,7 +68,11 @@ func (f *Facts) findStartErrors() map[*Node][]startError {
 		if n == nil || Ended(pod) || podReady(pod) || pod.DeletionTimestamp != nil {
 			continue
 		}
+		restarted := n.runtimeStarted()
 		for _, e := range f.runtimeSaid(pod) {
+			if said := e.evidence.Time; !said.IsZero() && said.Before(restarted) {
+				continue // of a configuration that the runtime has no more
+			}
 			e.pod, e.node, e.evidence = pod, n, clipped(e.evidence)
 			e.id, e.name = recognise(e.evidence.Text)
 			all[n] = append(all[n], e)

@@ -113,7 +113,8 @@ func (n *Node) inMemory() (handlers []string, source string, known bool) {
 // lacking are the handlers that pods of a node ask for, and that its runtime does not have, with the pods.
 func (f *Facts) lacking(n *Node) map[string][]*corev1.Pod {
 	all := map[string][]*corev1.Pod{}
-	if has, _, known := n.inMemory(); known {
+	has, _, known := n.inMemory()
+	if known {
 		for handler, pods := range f.wanted(n) {
 			if !slices.Contains(has, handler) {
 				all[handler] = pods
@@ -121,7 +122,7 @@ func (f *Facts) lacking(n *Node) map[string][]*corev1.Pod {
 		}
 	}
 	for _, g := range f.errorsOf("rt.handler-missing", n) {
-		if all[g.name] == nil {
+		if all[g.name] == nil && !slices.Contains(has, g.name) { // what the runtime has now is newer than any event
 			for _, e := range g.errors {
 				all[g.name] = append(all[g.name], e.pod)
 			}

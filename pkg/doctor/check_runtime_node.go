@@ -382,6 +382,9 @@ func (n *Node) runtimeJournal() (unit, journal string) {
 // runtimeStarted is when the node's runtime was started; zero when that was not read.
 func (n *Node) runtimeStarted() (started time.Time) {
 	i := n.instance()
+	if i == nil || n.Host == nil {
+		return time.Time{}
+	}
 	for _, u := range n.Host.Probe.Units {
 		if u.PID != 0 && u.PID == i.PID || u.Name == i.Unit && i.Unit != "" {
 			started = u.Started

@@ -44,8 +44,8 @@ type Facts struct {
 	unreachedPods func() []unreached
 	// claimants are pods with claims for NVIDIA's devices, found once.
 	claimants func() map[*corev1.Pod]bool
-	// overXIDs are this tool's runs that are over and wrote to kernel logs, by node, found once.
-	overXIDs func() map[string][]snapshot.Run
+	// xidRuns are this tool's runs that wrote to kernel logs, by node, found once.
+	xidRuns func() map[string]xidRuns
 	// startErrors is why container runtimes do not start pods, by node, worked out once.
 	startErrors func() map[*Node][]startError
 }
@@ -78,7 +78,7 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 	for i := range s.Nodes {
 		n := &Node{Node: &s.Nodes[i], Host: s.Hosts[s.Nodes[i].Name], parts: map[Component][]*corev1.Pod{}}
 		n.Distribution = distribution(n)
-		n.gpus = sync.OnceValue(func() *gpuView { return viewGPUs(n, f.overXIDs()[n.Name]) })
+		n.gpus = sync.OnceValue(func() *gpuView { return viewGPUs(n, f.xidRuns()[n.Name]) })
 		f.Nodes = append(f.Nodes, n)
 		f.nodes[n.Name] = n
 	}
@@ -117,7 +117,7 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 	for _, of := range f.events {
 		slices.SortStableFunc(of, func(a, b *corev1.Event) int { return EventTime(b).Compare(EventTime(a)) })
 	}
-	f.overXIDs = sync.OnceValue(f.findOverXIDs)
+	f.xidRuns = sync.OnceValue(f.findXIDRuns)
 	f.unreachedPods = sync.OnceValue(f.findUnreached)
 	f.siblings, f.gpuWorkloads = sync.OnceValue(f.findSiblings), sync.OnceValue(f.findWorkloads)
 	f.unscheduled, f.startErrors = sync.OnceValue(f.findPending), sync.OnceValue(f.findStartErrors)

@@ -122,7 +122,11 @@ type Finding struct {
 	times []time.Time
 	// failed is when a pod failed last, for a finding that says so: what was over long before is not its cause.
 	failed time.Time
-	// lab is what follows from this one whatever else proves it, for a run that has whole namespaces and nodes to itself; else nil.
+	// began is since when it is so, as far as anybody knows: what was so before a fault was injected is not its doing.
+	began time.Time
+	// ofGPU says that it is about a GPU, though its layer is another; ofRun, that it rests on nothing but lines that an open run wrote.
+	ofGPU, ofRun bool
+	// lab is what follows from this one whatever else proves it, for a run that has whole namespaces to itself; else nil.
 	lab *lab
 	// own says that the pod names a reason of its own, which nothing that is wrong with its node explains.
 	own bool
@@ -131,10 +135,11 @@ type Finding struct {
 // lab is what an exercise of this tool has to itself.
 type lab struct {
 	namespaces, nodes []string
-	objects           []string // without a namespace, which it made or changed, as Object.String has them: "RuntimeClass nvidia"
+	objects           []string  // without a namespace, which it made or changed, as Object.String has them: "RuntimeClass nvidia"
+	since             time.Time // when it began
 }
 
-// covers is whether a finding is about something in the lab. What is about no place at all, as a RuntimeClass, may be of the lab too. What a node
+// covers reports whether a finding is about something in the lab. What is about no place at all, as a RuntimeClass, may be of the lab too. What a node
 // lacks is the lab's when only its own pods miss it, and they do because of an object of its own.
 func (l *lab) covers(f Finding) bool {
 	foreign := func(pod string) bool {
@@ -149,10 +154,33 @@ func (l *lab) covers(f Finding) bool {
 	if len(f.Nodes)+len(f.pods) == 0 && f.Object.Namespace == "" {
 		return true
 	}
-	if f.Object.Namespace != "" && slices.Contains(l.namespaces, f.Object.Namespace) || slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.nodes, n) }) {
+	if f.Object.Namespace != "" && slices.Contains(l.namespaces, f.Object.Namespace) {
+		return true
+	}
+	// Nodes are shared with others: of what is wrong with them only what its steps lead to is the exercise's, and nothing of others' pods.
+	if f.Object.Namespace == "" && anyMatches(labEffects(), f.ID) && !f.before(l.since) && slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.nodes, n) }) {
 		return true
 	}
 	return slices.ContainsFunc(f.pods, func(p string) bool { return !foreign(p) })
+}
+
+// before reports whether the finding is known to be older than a fault that was injected then.
+func (f Finding) before(injected time.Time) bool {
+	if injected.IsZero() {
+		return false
+	}
+	newest := f.began
+	if newest.IsZero() {
+		for _, e := range f.Evidence {
+			if e.Time.After(newest) {
+				newest = e.Time
+			}
+		}
+	}
+	if f.failed.After(newest) {
+		newest = f.failed
+	}
+	return !newest.IsZero() && newest.Before(injected.Add(-clockSkew))
 }
 
 // Edge says that one finding is the cause of another: indexes of Report.Items.

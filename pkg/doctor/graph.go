@@ -99,11 +99,11 @@ func (m *merging) finish() Finding {
 
 // cause tells findings apart by what they explain.
 type cause struct {
-	id, as  string
-	written bool
+	id, as         string
+	written, ofRun bool
 }
 
-func (f Finding) cause() cause { return cause{f.ID, f.as, f.written} }
+func (f Finding) cause() cause { return cause{f.ID, f.as, f.written, f.ofRun} }
 
 // provenByItself are findings whose proof is in the object's own specification, or in its image, whatever else is wrong near it: only a check that
 // names the ID explains them, and no pattern does.
@@ -154,6 +154,9 @@ func explain(all []Finding, checks []Check) {
 		if f.written {
 			causes[from] = detectorsDo()
 		}
+		if f.ofRun {
+			causes[from] = nil // the run explains what follows, by time and device
+		}
 		if f.lab != nil {
 			labs[from] = append(labs[from], f.lab)
 			continue
@@ -180,8 +183,8 @@ func explain(all []Finding, checks []Check) {
 			if slices.Contains(provenByItself(), f.ID) && !slices.Contains(patterns, f.ID) {
 				continue
 			}
-			if (from.as == asXID || from.as == asScenario) && isOfGPU(f) && !f.written {
-				continue // the driver said it, not our line
+			if from.id == injectedFault && isOfGPU(f) && !f.ofRun {
+				continue // the driver said it, not a line of ours
 			}
 			if slices.ContainsFunc(labs[from], func(l *lab) bool { return l.covers(f) }) {
 				all[i].CausedBy = append(all[i].CausedBy, from.id)
@@ -192,7 +195,8 @@ func explain(all []Finding, checks []Check) {
 			}
 			// What concerns no node, or a pod that is on none yet, may follow from what is wrong anywhere.
 			// A pod that names a reason of its own follows only from what concerns that pod.
-			near := (anywhere[from] || len(f.Nodes) == 0) && !f.own
+			// A run explains nothing but what is at the place that it changed.
+			near := (anywhere[from] || len(f.Nodes) == 0) && !f.own && from.id != injectedFault
 			for _, n := range f.Nodes {
 				near = near || !f.own && here[place{from, "node " + n}].meets(f) || len(f.pods) == 0 && here[place{from, "pods on " + n}].meets(f)
 			}

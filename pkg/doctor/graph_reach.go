@@ -15,16 +15,25 @@ const (
 type span struct {
 	lasting bool // one of them still is, as far as anybody knows
 	times   []time.Time
+	began   time.Time // when the first of them was injected; zero where one of them was not
+	any     bool
 }
 
 func (s *span) add(f Finding) {
+	injected := time.Time{}
+	if f.ID == injectedFault {
+		injected = f.began
+	}
+	if !s.any || injected.Before(s.began) {
+		s.any, s.began = true, injected
+	}
 	s.lasting = s.lasting || len(f.times) == 0
 	s.times = append(s.times, f.times...)
 }
 
 // meets is whether one of the causes was at work when the finding came about. A finding that does not tell when meets all.
 func (s *span) meets(f Finding) bool {
-	if s == nil {
+	if s == nil || f.before(s.began) {
 		return false
 	}
 	return s.lasting || f.failed.IsZero() || slices.ContainsFunc(s.times, func(t time.Time) bool {

@@ -121,7 +121,7 @@ func entryName(raw string, folder *string) (string, error) {
 func cut(text string) string {
 	const longest = 200
 	if len(text) > longest {
-		return text[:longest] + "..."
+		return strings.ToValidUTF8(text[:longest], "") + "..." // not within a rune
 	}
 	return text
 }

@@ -242,7 +242,9 @@ func (r *reader) decodeMeta(f file, meta *Meta) error {
 		return err
 	}
 	switch group, _, _ := strings.Cut(meta.APIVersion, "/"); {
-	case meta.Kind != "" && meta.Kind != Kind:
+	case meta.Kind == "":
+		return fmt.Errorf("it does not say of what kind it is: a bundle's has \"kind\": %q", Kind)
+	case meta.Kind != Kind:
 		return fmt.Errorf("it is a %s and no %s", meta.Kind, Kind)
 	case meta.APIVersion == "" || meta.APIVersion == APIVersion:
 		return nil

@@ -32,7 +32,8 @@ All namespaces are looked at. With -n NAMESPACE findings about workloads of othe
 
 ` + ignoreExample() + `
 
-The exit code is 0 when nothing is as bad as --fail-on, 2 when something is, and 1 when doctor could not do its work.`,
+The exit code is 0 when nothing is as bad as --fail-on, 2 when something is, and 1 when doctor could not do its work. Where --fail-on is given,
+it is 2 also when a check could not see what it needs, such as without the right to read it, unless --allow-unknown accepts that.`,
 		Example: `  # What is wrong here?
   kubectl gpu-fault doctor
 
@@ -88,6 +89,7 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringSliceVar(&o.checks, "checks", nil, "Only these checks: IDs, or patterns such as 'rt.*'")
 	flags.StringVar(&o.minSeverity, "min-severity", o.minSeverity, "Show findings from this severity on: info, warning or error")
 	flags.StringVar(&o.failOn, "fail-on", o.failOn, "Exit with 2 from this severity on: error, warning or never")
+	flags.BoolVar(&o.allowUnknown, "allow-unknown", false, "With --fail-on: do not fail because of what could not be checked")
 	flags.StringVar(&o.ignoreFile, "ignore-file", "", "Hide the findings that this YAML file lists; no file is read unless it is named")
 	flags.BoolVar(&o.ignoreInjected, "ignore-injected", false, "Look as if nobody knew of the faults that this tool injected")
 	flags.DurationVar(&o.since, "since", 0, "Look only at kernel log lines that are not older than this; 0 is since the node's boot")

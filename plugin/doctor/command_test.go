@@ -83,6 +83,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"--fix needs the cluster":               {"--fix", doctor.Checks()[0].ID, "--from-bundle", "x"},
 		"name of the object is empty":           {"--fix", "rc.handler-mismatch="},
 		"--since":                               {"--since", "-3s"},
+		"--allow-unknown is for --fail-on":      {"--allow-unknown"},
 		"--parallel 0":                          {"--parallel", "0"},
 		"there is no check \"foo\"":             {"--checks", "foo"},
 		"did you mean " + doctor.Checks()[0].ID: {"--checks", doctor.Checks()[0].ID + "x"},
@@ -112,6 +113,31 @@ func TestNoGPUsFromABundle(t *testing.T) {
 	for _, format := range []string{"json", "yaml", "name", "wide", "junit", "sarif", "jsonpath={.kind}"} {
 		if _, _, err := execute(t, "--from-bundle", noGPUs(t), "-o", format); err != nil {
 			t.Errorf("-o %s: %v", format, err)
+		}
+	}
+}
+
+// TestFailOnFailsClosed: a gate does not open because nobody could look. Without --fail-on, doctor is for people, who read what it could not see.
+func TestFailOnFailsClosed(t *testing.T) {
+	t.Parallel()
+	bundle := bundleOf(t, snapshot.Snapshot{
+		Nodes:   []corev1.Node{gpuNode("gpu-1", corev1.ConditionTrue)},
+		Missing: []snapshot.Missing{{What: "api/pods", Why: "pods is forbidden"}},
+	})
+	for _, test := range []struct {
+		args  []string
+		fails bool
+	}{
+		{[]string{"--fail-on", "error"}, true},
+		{[]string{"--fail-on", "error", "-o", "junit"}, true},
+		{[]string{"--fail-on", "error", "--allow-unknown"}, false},
+		{[]string{"--fail-on", "never"}, false},
+		{nil, false},
+	} {
+		_, _, err := execute(t, append(test.args, "--from-bundle", bundle)...)
+		var verdict *usage.Verdict
+		if failed := errors.As(err, &verdict); failed != test.fails || failed && !strings.Contains(verdict.Message, "--allow-unknown") {
+			t.Errorf("doctor %q: %v; wanted a verdict: %t", test.args, err, test.fails)
 		}
 	}
 }

@@ -25,6 +25,7 @@ type options struct {
 
 	checks              []string
 	minSeverity, failOn string
+	gated, allowUnknown bool // whether --fail-on was given, and what could not be checked is accepted
 	ignoreFile          string
 	ignoreInjected      bool
 	since               time.Duration
@@ -64,6 +65,7 @@ func (o *options) complete(changed func(flag string) bool) error {
 	if named && object == "" {
 		return fmt.Errorf("--fix %s=: the name of the object is empty: is a variable unset?", fix)
 	}
+	o.gated = changed("fail-on")
 	err := errors.Join(o.checkSource(changed), o.checkFix(changed), o.checkChoices(), o.checkFiles(), o.pods.Validate())
 	if err != nil {
 		return err
@@ -137,6 +139,8 @@ func (o *options) checkChoices() error {
 		return fmt.Errorf("--min-severity=%s: choose info, warning or error", o.minSeverity)
 	case !slices.Contains([]string{string(doctor.Error), string(doctor.Warning), never}, o.failOn):
 		return fmt.Errorf("--fail-on=%s: choose error, warning or never", o.failOn)
+	case o.allowUnknown && (!o.gated || o.failOn == never):
+		return errors.New("--allow-unknown is for --fail-on error or warning: without it what could not be checked fails nothing")
 	case o.minSeverity == string(doctor.Error) && o.failOn == string(doctor.Warning):
 		return errors.New("--fail-on warning: with --min-severity error no warning is shown that it could fail on")
 	case slices.Contains([]string{"junit", "sarif"}, o.output):

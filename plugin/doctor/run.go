@@ -93,10 +93,21 @@ func (e *examination) conclude(s *snapshot.Snapshot) error {
 			return report.HTML(w, r, build.Get().Version)
 		}))
 	}
-	if err == nil && e.failOn != never && report.AtLeast(r, doctor.Severity(e.failOn)) {
-		return &usage.Verdict{} // the report has said it
+	if err != nil || e.failOn == never {
+		return err
 	}
-	return err
+	if fails, why := e.gate().Fails(r); fails {
+		return &usage.Verdict{Message: why} // the report has said the rest
+	}
+	return nil
+}
+
+// gate is when the report fails. Who asks with --fail-on wants to know that all is well: what could not be checked fails it, too.
+func (e *examination) gate() report.Gate {
+	if e.failOn == never {
+		return report.Gate{FailOn: doctor.Error}
+	}
+	return report.Gate{FailOn: doctor.Severity(e.failOn), Strict: e.gated && !e.allowUnknown}
 }
 
 func (e *examination) examine(s *snapshot.Snapshot) doctor.Report {
@@ -112,13 +123,9 @@ func (e *examination) print(r doctor.Report) error {
 		text := report.Text{Width: report.WidthFor(printer.Width(out)), Colour: printers.AllowsColorOutput(printer.Raw(out)), Wide: e.output == "wide"}
 		return text.Write(printer.Raw(out), r) // which cleans all that it has from elsewhere
 	case "junit":
-		failOn := doctor.Severity(e.failOn)
-		if e.failOn == never {
-			failOn = doctor.Error
-		}
-		return report.JUnit(out, r, e.chosen(), failOn)
+		return report.JUnit(out, r, e.chosen(), e.gate())
 	case "sarif":
-		return report.SARIF(out, r, e.chosen(), build.Get().Version)
+		return report.SARIF(out, r, e.chosen(), e.gate(), build.Get().Version)
 	case "json":
 		return e.format().Object(printer.Escaping(out), r)
 	}

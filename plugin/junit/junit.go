@@ -22,11 +22,12 @@ type Suite struct {
 	Cases []Case
 }
 
-// Case is one thing that was tried. It passed where it neither failed nor was skipped.
+// Case is one thing that was tried. It passed where it neither failed nor was skipped, and could be tried.
 type Case struct {
 	Name, Class string
 	Took        time.Duration
 	Failure     *Message
+	Error       *Message // it could not be tried, and counts as failed
 	Skipped     *Message
 	Output      string
 }
@@ -43,6 +44,7 @@ type suites struct {
 	Name     string   `xml:"name,attr"`
 	Tests    int      `xml:"tests,attr"`
 	Failures int      `xml:"failures,attr"`
+	Errors   int      `xml:"errors,attr"`
 	Skipped  int      `xml:"skipped,attr"`
 	Suites   []suite  `xml:"testsuite"`
 }
@@ -62,6 +64,7 @@ type testcase struct {
 	Class   string   `xml:"classname,attr"`
 	Time    string   `xml:"time,attr"` // seconds
 	Failure *Message `xml:"failure,omitempty"`
+	Error   *Message `xml:"error,omitempty"`
 	Skipped *Message `xml:"skipped,omitempty"`
 	Output  string   `xml:"system-out,omitempty"`
 }
@@ -76,12 +79,16 @@ func (r Report) Write(w io.Writer) error {
 			if c.Failure != nil {
 				one.Failures++
 			}
+			if c.Error != nil {
+				one.Errors++
+			}
 			if c.Skipped != nil {
 				one.Skipped++
 			}
-			one.Cases = append(one.Cases, testcase{c.Name, c.Class, seconds(c.Took), c.Failure, c.Skipped, c.Output})
+			one.Cases = append(one.Cases, testcase{c.Name, c.Class, seconds(c.Took), c.Failure, c.Error, c.Skipped, c.Output})
 		}
-		all.Tests, all.Failures, all.Skipped = all.Tests+one.Tests, all.Failures+one.Failures, all.Skipped+one.Skipped
+		all.Tests, all.Failures = all.Tests+one.Tests, all.Failures+one.Failures
+		all.Errors, all.Skipped = all.Errors+one.Errors, all.Skipped+one.Skipped
 		all.Suites = append(all.Suites, one)
 	}
 	raw, err := xml.MarshalIndent(all, "", "  ")

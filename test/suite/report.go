@@ -78,16 +78,21 @@ func (r *report) finished(j job, results []result, err error, took time.Duration
 			r.tests[result.name] = append(r.tests[result.name], result.seconds)
 		}
 	}
+	text := []byte{}
+	if err != nil || len(failures) > 0 {
+		verdict = "FAIL"
+		text, _ = os.ReadFile(log)
+	}
 	if err != nil {
 		p.failed++
-		failures = append(failures, err.Error())
-	}
-	if len(failures) > 0 {
-		verdict = "FAIL"
+		said := ""
+		if len(failures) == 0 { // no test has said why: a script's last words are in its log
+			said = why(string(tail(text, 2000)))
+		}
+		failures = append(failures, err.Error()+said)
 	}
 	fmt.Fprintf(r.talk, "%4d of %d  %-4s %6.1fs  %s\n", r.done, r.jobs, verdict, took.Seconds(), j.name)
 	if len(failures) > 0 {
-		text, _ := os.ReadFile(log)
 		fmt.Fprintf(r.talk, "--- %s\n%s\n--- end of %s\n", j.name, tail(text, 30000), log)
 		for _, failure := range failures {
 			r.problems = append(r.problems, j.part+": "+failure)

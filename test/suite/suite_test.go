@@ -220,7 +220,7 @@ func TestReport(t *testing.T) {
 	if got := lastLine([]byte(out.String())); got != "1 passed, 3 failed, 1 skipped" {
 		t.Errorf("the last line is %q", got)
 	}
-	for _, want := range []string{"FAILED unit: p TestB\n        b_test.go:3: broken\n", "FAILED e2e: no cluster", "1 jobs did not run"} {
+	for _, want := range []string{"FAILED unit: p TestB\n        b_test.go:3: broken\n", "FAILED e2e: no cluster\n    what the job wrote\n", "1 jobs did not run"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report does not say %q:\n%s", want, out.String())
 		}

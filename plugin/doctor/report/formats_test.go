@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -33,13 +34,13 @@ func someChecks() []doctor.Check {
 func TestJUnit(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := JUnit(&out, twoContainerds(), someChecks(), doctor.Error); err != nil {
+	if err := JUnit(&out, twoContainerds(), someChecks(), Gate{FailOn: doctor.Error}); err != nil {
 		t.Fatal(err)
 	}
 	golden.Compare(t, "junit.golden", out.String())
 	for failOn, want := range map[doctor.Severity]int{doctor.Error: 2, doctor.Warning: 3} {
 		out.Reset()
-		if err := JUnit(&out, twoContainerds(), someChecks(), failOn); err != nil {
+		if err := JUnit(&out, twoContainerds(), someChecks(), Gate{FailOn: failOn}); err != nil {
 			t.Fatal(err)
 		}
 		var all struct {
@@ -60,7 +61,7 @@ func TestJUnit(t *testing.T) {
 func TestSARIF(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := SARIF(&out, twoContainerds(), someChecks(), "v0.3.0"); err != nil {
+	if err := SARIF(&out, twoContainerds(), someChecks(), Gate{FailOn: doctor.Error}, "v0.3.0"); err != nil {
 		t.Fatal(err)
 	}
 	golden.Compare(t, "sarif.golden.json", out.String())
@@ -80,6 +81,39 @@ func TestSARIF(t *testing.T) {
 		}
 		if !strings.Contains("error warning note", r.Level) || len(r.Locations) == 0 || r.Message.Text == "" {
 			t.Errorf("result %s: level %q, %d locations, message %q", r.RuleID, r.Level, len(r.Locations), r.Message.Text)
+		}
+	}
+}
+
+// TestStrictGateFailsClosed: with --fail-on, a check that could not see what it needs is an error for CI systems and an open result in SARIF,
+// unless nobody asked for it.
+func TestStrictGateFailsClosed(t *testing.T) {
+	t.Parallel()
+	check := doctor.Check{ID: "rt.unparsable", Layer: doctor.LayerRuntime, Title: "containerd's configuration does not parse"}
+	r := doctor.Report{Items: []doctor.Finding{}, Layers: []doctor.LayerResult{{Layer: doctor.LayerRuntime}}}
+	unknown := doctor.Unknown{Check: check.ID, Layer: check.Layer, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}}
+	for why, want := range map[string]bool{
+		"the pod did not start":                           true,
+		doctor.NotAsked + ": it looks healthy by the API": false,
+	} {
+		unknown.Why = why
+		r.Unknown = []doctor.Unknown{unknown}
+		for _, strict := range []bool{true, false} {
+			gate := Gate{FailOn: doctor.Error, Strict: strict}
+			fails, says := gate.Fails(r)
+			if fails != (want && strict) || fails != (says != "") {
+				t.Errorf("%q, strict %t: fails %t, says %q", why, strict, fails, says)
+			}
+			var junit, sarif bytes.Buffer
+			if err := errors.Join(JUnit(&junit, r, []doctor.Check{check}, gate), SARIF(&sarif, r, []doctor.Check{check}, gate, "v1")); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(junit.String(), `<error message="not checked: `+why); got != fails {
+				t.Errorf("%q, strict %t: JUnit has an error: %t\n%s", why, strict, got, junit.String())
+			}
+			if got := strings.Contains(sarif.String(), `"kind": "open"`); got != fails {
+				t.Errorf("%q, strict %t: SARIF has an open result: %t", why, strict, got)
+			}
 		}
 	}
 }

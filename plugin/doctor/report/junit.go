@@ -10,14 +10,15 @@ import (
 )
 
 // JUnit writes a test suite for each layer and a test case for each check that ran. A case fails when its check found a root at or above the
-// severity, and is skipped when the check found nothing and could not see all; other findings are its output.
-func JUnit(w io.Writer, r doctor.Report, checks []doctor.Check, failOn doctor.Severity) error {
+// severity of the gate, and is skipped when the check found nothing and could not see all: with a strict gate that is an error, unless
+// nobody asked for it. Other findings are its output.
+func JUnit(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate) error {
 	all := junit.Report{Name: "kubectl gpu-fault doctor"}
 	for _, l := range r.Layers {
 		suite := junit.Suite{Name: string(l.Layer), Time: r.Created}
 		for _, c := range checks {
 			if c.Layer == l.Layer {
-				suite.Cases = append(suite.Cases, junitOf(r, c, failOn))
+				suite.Cases = append(suite.Cases, junitOf(r, c, gate))
 			}
 		}
 		all.Suites = append(all.Suites, suite)
@@ -25,13 +26,13 @@ func JUnit(w io.Writer, r doctor.Report, checks []doctor.Check, failOn doctor.Se
 	return all.Write(w)
 }
 
-func junitOf(r doctor.Report, c doctor.Check, failOn doctor.Severity) junit.Case {
+func junitOf(r doctor.Report, c doctor.Check, gate Gate) junit.Case {
 	one := junit.Case{Name: c.ID, Class: "doctor." + strings.ReplaceAll(string(c.Layer), " ", "-")}
 	var failures, others []string
 	for i, f := range r.Items {
 		switch {
 		case f.ID != c.ID:
-		case f.Root && rank(f.Severity) <= rank(failOn):
+		case f.Root && rank(f.Severity) <= rank(gate.FailOn):
 			if one.Failure == nil {
 				one.Failure = &junit.Message{Message: sentence(f.Title) + " (" + some(objects(f), someObjects) + ")", Type: string(f.Severity)}
 			}
@@ -44,18 +45,33 @@ func junitOf(r doctor.Report, c doctor.Check, failOn doctor.Severity) junit.Case
 		one.Failure.Text = strings.Join(failures, "\n\n")
 	}
 	one.Output = strings.Join(others, "\n\n")
-	var unknown []string
-	for _, b := range Blinds(doctor.Report{Unknown: of(r.Unknown, c.ID)}) {
-		text := clean(b.Why)
-		if len(b.Objects) > 0 {
-			text += " (" + some(b.Objects, someObjects) + ")"
-		}
-		unknown = append(unknown, text)
-	}
-	if len(unknown) > 0 && len(failures) == 0 && len(others) == 0 {
-		one.Skipped = &junit.Message{Message: "could not be seen: " + strings.Join(unknown, "; ")}
+	unknown := of(r.Unknown, c.ID)
+	notChecked := NotChecked(doctor.Report{Unknown: unknown})
+	switch {
+	case len(failures) > 0:
+	case gate.Strict && len(notChecked) > 0:
+		one.Error = &junit.Message{Message: "not checked: " + reasons(notChecked), Type: "not checked"}
+	case len(unknown) > 0 && len(others) == 0:
+		one.Skipped = &junit.Message{Message: "could not be seen: " + reasons(unknown)}
 	}
 	return one
+}
+
+// reasons says why something could not be told, and of what.
+func reasons(unknown []doctor.Unknown) string {
+	var all []string
+	for _, b := range Blinds(doctor.Report{Unknown: unknown}) {
+		all = append(all, reason(b))
+	}
+	return strings.Join(all, "; ")
+}
+
+func reason(b Blind) string {
+	text := clean(b.Why)
+	if len(b.Objects) > 0 {
+		text += " (" + some(b.Objects, someObjects) + ")"
+	}
+	return text
 }
 
 func of(all []doctor.Unknown, check string) []doctor.Unknown {

@@ -260,9 +260,11 @@ func TestHostileTextIsHarmless(t *testing.T) {
 	outputs := map[string]func(*bytes.Buffer) error{
 		"text":  func(b *bytes.Buffer) error { return Text{Width: 80}.Write(b, r) },
 		"wide":  func(b *bytes.Buffer) error { return Text{Wide: true}.Write(b, r) },
-		"junit": func(b *bytes.Buffer) error { return JUnit(b, r, checks, doctor.Error) },
-		"sarif": func(b *bytes.Buffer) error { return SARIF(b, r, checks, "v1") },
-		"html":  func(b *bytes.Buffer) error { return HTML(b, r, "v1") },
+		"junit": func(b *bytes.Buffer) error { return JUnit(b, r, checks, Gate{FailOn: doctor.Error, Strict: true}) },
+		"sarif": func(b *bytes.Buffer) error {
+			return SARIF(b, r, checks, Gate{FailOn: doctor.Error, Strict: true}, "v1")
+		},
+		"html": func(b *bytes.Buffer) error { return HTML(b, r, "v1") },
 	}
 	for format, write := range outputs {
 		var out bytes.Buffer

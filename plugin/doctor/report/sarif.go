@@ -62,6 +62,7 @@ type (
 	sarifResult struct {
 		RuleID       string            `json:"ruleId"`
 		RuleIndex    int               `json:"ruleIndex"`
+		Kind         string            `json:"kind,omitempty"` // "fail" where it is empty
 		Level        string            `json:"level"`
 		Message      sarifText         `json:"message"`
 		Locations    []sarifLocation   `json:"locations"`
@@ -87,8 +88,9 @@ const (
 // maxLocations bounds the objects of one result: readers of SARIF refuse more than a thousand.
 const maxLocations = 1000
 
-// SARIF writes the roots as results, the checks as rules, and what could not be seen as notifications.
-func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, version string) error {
+// SARIF writes the roots as results, the checks as rules, and what could not be seen as notifications. With a strict gate each check that
+// could not see what it needs is an open result, too.
+func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate, version string) error {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
 	run.Tool.Driver = sarifDriver{Name: "kubectl-gpu-fault", Version: strings.TrimPrefix(version, "v"), InformationURI: home, Rules: []sarifRule{}}
 	index := map[string]int{}
@@ -106,12 +108,16 @@ func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, version string) 
 		}
 		run.Results = append(run.Results, sarifResultOf(r, i, index[f.ID]))
 	}
+	if gate.Strict {
+		for _, c := range checks {
+			if unknown := of(NotChecked(r), c.ID); len(unknown) > 0 {
+				run.Results = append(run.Results, sarifNotChecked(c, index[c.ID], unknown))
+			}
+		}
+	}
 	invocation := sarifInvocation{ExecutionSuccessful: true, EndTimeUTC: r.Created.UTC().Format("2006-01-02T15:04:05Z"), Notifications: []sarifNotification{}}
 	for _, b := range Blinds(r) {
-		n := sarifNotification{Level: "note", Message: sarifText{Text: "could not be seen: " + b.Why}, Properties: map[string]any{"checks": b.Checks}}
-		if len(b.Objects) > 0 {
-			n.Message.Text += " (" + some(b.Objects, someObjects) + ")"
-		}
+		n := sarifNotification{Level: "note", Message: sarifText{Text: "could not be seen: " + reason(b)}, Properties: map[string]any{"checks": b.Checks}}
 		if len(b.Checks) == 1 {
 			n.AssociatedRule = &sarifRuleRef{b.Checks[0]}
 		}
@@ -143,6 +149,14 @@ func sarifRuleOf(c doctor.Check) sarifRule {
 		ID: c.ID, ShortDescription: sarifText{Text: full(c.Title)}, FullDescription: sarifText{Text: full(why)},
 		Help: sarifText{Text: help, Markdown: markdown}, HelpURI: c.Doc,
 		Properties: map[string]any{"tags": []string{"gpu", string(c.Layer)}},
+	}
+}
+
+// sarifNotChecked is a result for a check that could not conclude: SARIF's kind "open" means that there was not enough information.
+func sarifNotChecked(c doctor.Check, rule int, unknown []doctor.Unknown) sarifResult {
+	return sarifResult{
+		RuleID: c.ID, RuleIndex: rule, Kind: "open", Level: "none", Message: sarifText{Text: "not checked: " + reasons(unknown)},
+		Locations: []sarifLocation{}, Fingerprints: map[string]string{"object/v1": c.ID + " not checked"}, Properties: map[string]any{"layer": c.Layer},
 	}
 }
 

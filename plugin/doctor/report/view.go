@@ -303,8 +303,36 @@ func Blinds(r doctor.Report) []Blind {
 
 // failed is the report without what could not be told because nobody asked for nodes to be read.
 func failed(r doctor.Report) doctor.Report {
-	r.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), doctor.Unknown.NotAsked)
+	r.Unknown = NotChecked(r)
 	return r
+}
+
+// NotChecked is what could not be told though it was asked for: rights were missing, a node could not be read, a check broke.
+func NotChecked(r doctor.Report) []doctor.Unknown {
+	return slices.DeleteFunc(slices.Clone(r.Unknown), doctor.Unknown.NotAsked)
+}
+
+// Gate says when a report fails for a program that asks.
+type Gate struct {
+	// FailOn is the least severity of a root that fails it.
+	FailOn doctor.Severity
+	// Strict makes it fail, too, where something could not be checked.
+	Strict bool
+}
+
+// Fails reports whether the report fails. Where that is because of what could not be checked, why says so.
+func (g Gate) Fails(r doctor.Report) (fails bool, why string) {
+	checks := map[string]bool{}
+	for _, u := range NotChecked(r) {
+		checks[u.Check] = true
+	}
+	if g.Strict && len(checks) > 0 {
+		why = count(len(checks), "check") + " could not see what they need, and --fail-on accepts that only with --allow-unknown"
+		if len(checks) == 1 {
+			why = "1 check could not see what it needs, and --fail-on accepts that only with --allow-unknown"
+		}
+	}
+	return why != "" || AtLeast(r, g.FailOn), why
 }
 
 // Unread says which nodes were not read because nobody asked for it, and how they are; empty when there are none.

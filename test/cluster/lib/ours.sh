@@ -68,7 +68,8 @@ kubelet_sysctls() {
 machine_state() {
   machine_folders | sed 's/^/folder /'
   kubelet_sysctls | sed 's/^/sysctl /'
-  others || [ ! -e "${RECORD%/*}/.inotify" ] || echo "sysctl $INOTIFY $(<$INOTIFY)"
+  # Not while the last of the others leaves, which is gone before it has put the limit back.
+  (flock 8; others || [ ! -e "${RECORD%/*}/.inotify" ] || echo "sysctl $INOTIFY $(<$INOTIFY)") 8</run
 }
 # others: whether the machine has other clusters of ours.
 others() { ls -d "${RECORD%/*}"/*/ 2>/dev/null | grep -vqxF -- "$RECORD/"; }
