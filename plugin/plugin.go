@@ -8,9 +8,11 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 
@@ -85,10 +87,43 @@ Nothing has to be installed in the cluster: what a fault needs on a node comes i
 		completion.NewCommand(streams),
 	)
 	warnOfExpired(cmd, connection, streams)
+	nameFeatures(cmd, connection)
 	setHelp(cmd)
 	cmd.SetFlagErrorFunc(usage.FlagError)
 	completion.Register(cmd, connection)
 	return cmd
+}
+
+// nameFeatures lets the commands below each feature of `rbac print` name it, with its namespace, when the API server refuses them something.
+func nameFeatures(root *cobra.Command, connection *kube.Connection) {
+	for _, top := range root.Commands() {
+		if !slices.ContainsFunc(rbac.Features(), func(f rbac.Feature) bool { return f.Name == top.Name() }) {
+			continue
+		}
+		for _, cmd := range withSubcommands(top) {
+			if run := cmd.RunE; run != nil {
+				cmd.RunE = func(cmd *cobra.Command, args []string) error {
+					err := run(cmd, args)
+					if !apierrors.IsForbidden(err) {
+						return err
+					}
+					flags := top.Name()
+					if namespace, _, nsErr := connection.ToRawKubeConfigLoader().Namespace(); nsErr == nil && flags == "cuda" {
+						flags += " -n " + namespace
+					}
+					return kube.ExplainFor(flags, err)
+				}
+			}
+		}
+	}
+}
+
+func withSubcommands(cmd *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{cmd}
+	for _, sub := range cmd.Commands() {
+		all = append(all, withSubcommands(sub)...)
+	}
+	return all
 }
 
 // addVerbosity registers klog's -v and leaves its other flags out.

@@ -74,7 +74,7 @@ func workloads(connection *kube.Connection, cluster *kube.Cluster) (*workload.Cl
 // explain is kube.Explain, with the roles that CUDA faults in a namespace need.
 func explain(err error, namespace string) error {
 	if apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "gpu-fault rbac") {
-		return fmt.Errorf("%w; whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for cuda --user USER -n %s | kubectl apply -f -", err, namespace)
+		return fmt.Errorf("%w; whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for cuda -n %s | kubectl apply -f -", err, namespace)
 	}
 	return kube.Explain(err)
 }

@@ -35,7 +35,7 @@ func (c *clusterSource) API(ctx context.Context) (*snapshot.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.show.Step("cluster", fmt.Sprintf("read: %d nodes, %d pods", len(s.Nodes), s.Meta.PodsSeen))
+	c.show.Step("cluster", fmt.Sprintf("read (nodes: %d, pods: %d)", len(s.Nodes), s.Meta.PodsSeen))
 	return s, nil
 }
 

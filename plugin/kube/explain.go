@@ -45,7 +45,7 @@ func Explain(err error) error {
 	}
 }
 
-// ExplainFor is Explain for a command that a feature of `rbac print` allows.
+// ExplainFor is Explain for a command that a feature of `rbac print` allows; the feature may be followed by more flags.
 func ExplainFor(feature string, err error) error {
 	err = Explain(err)
 	if !apierrors.IsForbidden(err) {
@@ -61,7 +61,7 @@ type forFeature struct {
 }
 
 func (e *forFeature) Error() string {
-	return strings.Replace(e.error.Error(), "--for FEATURE", "--for "+e.feature, 1)
+	return strings.ReplaceAll(e.error.Error(), "--for FEATURE", "--for "+e.feature)
 }
 
 // Unwrap returns what Explain said.

@@ -169,7 +169,7 @@ func (c *collector) middle(ctx context.Context) error {
 // top is what depends on which pods matter.
 func (c *collector) top(ctx context.Context) error {
 	c.keeper.pods(c.s.Pods)
-	c.progress(fmt.Sprintf("listing events (%d pods, %d matter)", c.s.Meta.PodsSeen, len(c.s.Pods)))
+	c.progress(fmt.Sprintf("listing events (pods: %d, of interest: %d)", c.s.Meta.PodsSeen, len(c.s.Pods)))
 	return c.together(ctx,
 		func(ctx context.Context) {
 			c.s.Events = listed(ctx, c, "api/events", paged(c.Client.CoreV1().Events("").List, func(l *corev1.EventList) []corev1.Event { return l.Items }), c.keeper.event)

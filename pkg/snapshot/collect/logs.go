@@ -59,7 +59,7 @@ func (c *collector) logs(ctx context.Context) {
 		requests = append(requests, requestsOf(pod)...)
 	}
 	if len(requests) > 0 {
-		c.progress(fmt.Sprintf("reading logs of %d pods", len(wanted)))
+		c.progress(fmt.Sprintf("reading logs (pods: %d)", len(wanted)))
 	}
 	texts := make([]string, len(requests))
 	got := make([]bool, len(requests))

@@ -1,0 +1,54 @@
+package plugin
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// TestARefusalNamesTheFeature: who may not do something is told a command to paste, and never a placeholder.
+func TestARefusalNamesTheFeature(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"you are nobody"}`))
+	}))
+	t.Cleanup(server.Close)
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+		"contexts":[{"name":"c","context":{"cluster":"c","user":"u","namespace":"research"}}],
+		"clusters":[{"name":"c","cluster":{"server":"`+server.URL+`"}}],"users":[{"name":"u","user":{"token":"x"}}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"list":                          "--for list |",
+		"revert --all --yes":            "--for revert |",
+		"leftovers":                     "--for leftovers |",
+		"runtime show node-a":           "--for runtime |",
+		"cuda status":                   "--for cuda -n research |",
+		"scenario status":               "--for scenario |",
+		"doctor --api-only --no-images": "--for doctor |",
+		"xid inject 79 node-a --yes":    "--for xid |",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			streams, _, _, stderr := genericiooptions.NewTestIOStreams()
+			cmd := NewCommand(streams)
+			cmd.SetArgs(append(strings.Fields(line), "--kubeconfig", config))
+			err := cmd.ExecuteContext(t.Context())
+			if err == nil {
+				t.Fatal("nothing was refused")
+			}
+			text := stderr.String() + ErrorMessage(err)
+			if strings.Contains(text, "FEATURE") || strings.Contains(text, "rbac print") && !strings.Contains(text, want) {
+				t.Errorf("%q says\n%s\nwanted %q", line, text, want)
+			}
+		})
+	}
+}
