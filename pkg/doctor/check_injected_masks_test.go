@@ -112,7 +112,7 @@ func TestAnOpenXIDExplainsWhatDetectorsMakeOfIt(t *testing.T) {
 		edit func(*corev1.Node)
 		want string
 	}{
-		"the line":                                  {[]node.KernelRecord{ours}, nil, "fault.injected"},
+		"the line": {[]node.KernelRecord{ours}, nil, "fault.injected"},
 		"the line of a module, in the driver's way": {[]node.KernelRecord{line(812, 3, strings.TrimPrefix(ourXID79, "kernel: "))}, nil, "fault.injected"},
 		"the driver's line, too":                    {[]node.KernelRecord{ours, line(900, 3, strings.TrimPrefix(ourXID79, "kernel: "))}, nil, "fault.injected hw.gpu-lost"},
 		"a condition that quotes it":                {[]node.KernelRecord{ours}, condition(9*time.Minute, ourXID79), "fault.injected"},
