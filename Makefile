@@ -14,7 +14,7 @@ LDFLAGS := -s -w -X $(BUILD).version=$(VERSION) -X $(BUILD).commit=$(COMMIT) -X 
 LEAN    := -gcflags=all=-l -gcflags=std=
 
 HELPERS := $(foreach arch,amd64 arm64,debugpod/helper/gpu-fault-node-linux-$(arch).zst)
-HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/node debugpod/cri debugpod/deadman kmod pkg/build pkg/containerd pkg/patch \( -name '*.go' ! -name '*_test.go' \) -o -path 'kmod/module/*') go.mod
+HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/node debugpod/cri debugpod/deadman kmod pkg/build pkg/containerd pkg/count pkg/patch \( -name '*.go' ! -name '*_test.go' \) -o -path 'kmod/module/*') go.mod
 
 .PHONY: help
 help: ## List the targets
@@ -77,6 +77,10 @@ test-all: build bin/kubectl ## Everything: all tests, both seeds of all scenario
 .PHONY: test-e2e
 test-e2e: build bin/kubectl ## Only the end-to-end tests (REPEAT=10: ten times)
 	@$(SUITE) -only '^e2e ' -repeat $(or $(REPEAT),1)
+
+.PHONY: test-attacks
+test-attacks: build bin/kubectl ## Only the attacks: what others can write, name and hand over reaches nothing
+	@$(SUITE) -only ' attacks '
 
 .PHONY: unit
 unit: $(HELPERS) ## Only the unit tests

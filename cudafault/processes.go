@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Processes is what the shims of a pod report in the file that they share.
@@ -123,7 +125,7 @@ func DecodeProcesses(data []byte) (Processes, error) {
 		return Processes{}, errors.New("file of processes: it does not begin with " + processesMagic)
 	}
 	if v, n := r.u32(span{8, 4}), r.u32(span{12, 4}); v != processesVersion || n != slots {
-		return Processes{}, fmt.Errorf("file of processes: version %d with %d places, this program knows version %d with %d", v, n, processesVersion, slots)
+		return Processes{}, fmt.Errorf("file of processes: version %d with %s, this program knows version %d with %d", v, count.Of(n, "place"), processesVersion, slots)
 	}
 	all := Processes{TrippedGeneration: r.u64(span{16, 8}), TrippedAt: r.time(span{24, 8}), Trips: r.u64(span{32, 8})}
 	for i := range slots {

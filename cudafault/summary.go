@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Summary says in one line what the fault does: "XID 79: running processes 999 (sticky), new ones 100 and NVML 15". The numbers are
@@ -110,7 +112,7 @@ func (f Fault) when() string {
 		parts = append(parts, "in calls of "+f.Function)
 	}
 	if f.AfterCalls > 0 {
-		parts = append(parts, fmt.Sprintf("after %d calls", f.AfterCalls))
+		parts = append(parts, "after "+count.Of(f.AfterCalls, "call"))
 	}
 	if f.After > 0 {
 		parts = append(parts, "after "+short(f.After))

@@ -16,6 +16,7 @@ const maxLine = node.MaxAnswer
 // answers takes the helper's standard output, and hands on each answer as soon as its line is whole.
 type answers struct {
 	each func(node.Answer)
+	stop func() // ends the stream once it holds something other than answers: what follows cannot matter
 
 	mu     sync.Mutex
 	line   []byte
@@ -25,7 +26,7 @@ type answers struct {
 	closed bool
 }
 
-// Write never fails: an error would only stop the copying, and lose what comes after.
+// Write never fails: client-go would go on reading the connection to its end.
 func (a *answers) Write(p []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -40,6 +41,9 @@ func (a *answers) Write(p []byte) (int, error) {
 		}
 		a.take(append(a.line, rest[:end]...))
 		a.line, rest = a.line[:0], rest[end+1:]
+	}
+	if a.broken != nil && a.stop != nil {
+		a.stop()
 	}
 	return len(p), nil
 }

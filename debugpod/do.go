@@ -47,7 +47,7 @@ func (s *Session) do(ctx context.Context, req node.Request, each func(node.Answe
 	}
 	out, said := &answers{each: each}, &tail{}
 	held := holdInput(bytes.NewReader(input))
-	ended := s.exec(ctx, command, held, Streams{In: held, Out: out, Err: said})
+	ended := s.exec(ctx, command, held, out, said)
 	final, broken := out.close()
 	// One whole answer proves that the helper is there, whole, also when the last one is lost.
 	s.uploaded = s.uploaded || out.heard()
@@ -90,10 +90,11 @@ func (s *Session) prepare(req node.Request) (command []string, input []byte, err
 }
 
 // exec runs the command. When ctx ends, it first only ends the command's input, which tells the helper to stop and to say how far
-// it got, and leaves it a little later.
-func (s *Session) exec(ctx context.Context, command []string, held *heldInput, streams Streams) error {
+// it got, and leaves it a little later. It leaves a helper at once that sends something other than answers.
+func (s *Session) exec(ctx context.Context, command []string, held *heldInput, out *answers, said *tail) error {
 	execing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	out.stop = cancel
 	defer held.release()
 	stop := context.AfterFunc(ctx, func() {
 		held.release()
@@ -101,7 +102,7 @@ func (s *Session) exec(ctx context.Context, command []string, held *heldInput, s
 		cancel()
 	})
 	defer stop()
-	return s.runner.Execer.Exec(execing, s.pod, containerName, command, streams)
+	return s.runner.Execer.Exec(execing, s.pod, containerName, command, Streams{In: held, Out: out, Err: said})
 }
 
 // explainSilence says why no last answer came.

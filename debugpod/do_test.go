@@ -179,6 +179,27 @@ func TestDoIsNeverSilentSuccess(t *testing.T) {
 	}
 }
 
+// TestDoLeavesAnEndlessAnswer: a helper that sends no answers, or one that never ends, does not keep the client.
+func TestDoLeavesAnEndlessAnswer(t *testing.T) {
+	for name, chunk := range map[string]string{"one line": strings.Repeat("x", 1<<20), "many lines": strings.Repeat("x\n", 1<<19)} {
+		t.Run(name, func(t *testing.T) {
+			sent := 0
+			session := testSession(t, func(ctx context.Context, _ []string, s Streams) error {
+				for ; ctx.Err() == nil && sent < 4*maxLine; sent += len(chunk) {
+					_, _ = io.WriteString(s.Out, chunk)
+				}
+				return context.Cause(ctx)
+			})
+			if _, err := session.Inspect(t.Context(), node.Inspect{}); !errors.Is(err, ErrOutputLost) {
+				t.Errorf("got %v", err)
+			}
+			if sent > maxLine+2*len(chunk) {
+				t.Errorf("%d bytes were read, and an answer has at most %d", sent, maxLine)
+			}
+		})
+	}
+}
+
 func TestDoSaysWhereThePodWent(t *testing.T) {
 	broken := errors.New("websocket: close 1006")
 	session := testSession(t, says("", broken))

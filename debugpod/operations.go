@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Inspect asks what the node is.
@@ -88,7 +89,7 @@ func (s *Session) write(ctx context.Context, req node.Request, records int, each
 	_, err := s.Do(ctx, req, func(a node.Answer) {
 		for _, w := range a.Written {
 			if last := len(proven) - 1; w.Record != len(proven) || last >= 0 && w.Sequence <= proven[last].Sequence {
-				wrong = fmt.Errorf("the helper's proofs are out of order: record %d with sequence %d after %d records", w.Record, w.Sequence, len(proven))
+				wrong = fmt.Errorf("the helper's proofs are out of order: record %d with sequence %d after %s", w.Record, w.Sequence, count.Of(len(proven), "record"))
 				return
 			}
 			proven = append(proven, w)
@@ -103,7 +104,7 @@ func (s *Session) write(ctx context.Context, req node.Request, records int, each
 	case wrong != nil:
 		return proven, wrong
 	case len(proven) != records:
-		return proven, fmt.Errorf("%w: only %d of %d records are proven", ErrOutputLost, len(proven), records)
+		return proven, fmt.Errorf("%w: only %d of %s proven", ErrOutputLost, len(proven), count.Of(records, "record"))
 	}
 	return proven, nil
 }

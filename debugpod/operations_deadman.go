@@ -34,8 +34,8 @@ func (s *Session) InspectRuntime(ctx context.Context) (*node.Runtime, error) {
 }
 
 // Change has files of the node changed by a dead man, and hands on each new phase; each may be nil. It returns the last status. The error
-// is nil only when the change is applied; with PhaseFailed it is taken back already, and with the codes CodeChanged and CodeNotArmed
-// of a *node.Error nothing was changed. With every other error the change may be there: Restore puts it back.
+// is nil only when the change is applied; with PhaseFailed it is taken back already, and with the codes CodeChanged, CodeRefused and
+// CodeNotArmed of a *node.Error nothing was changed. With every other error the change may be there: Restore puts it back.
 //
 // The restart of the container runtime cuts the connection to the helper, so its dead man is asked again until it answers. With
 // MayFail that is never, as no command can be run in a pod of a node whose runtime does not serve: then the kubelet's words are the

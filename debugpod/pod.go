@@ -21,8 +21,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// DefaultImage has what a debug pod needs, a shell with head, wc and chmod, and lies on a registry without pull limits.
-const DefaultImage = "registry.k8s.io/e2e-test-images/busybox:1.29-4"
+// DefaultImage has what a debug pod needs, a shell with head, wc and chmod, and is on a registry without pull limits. It runs as root, so that a
+// tag is not enough: the digest is the one that Kubernetes' own tests pin (kubernetes/kubernetes#121191).
+const DefaultImage = "registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9"
 
 // Labels of every debug pod, by which leftovers are found.
 const (

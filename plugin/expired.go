@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -58,8 +59,8 @@ func expired(ctx context.Context, store *ledger.Store) string {
 	case 0:
 		return ""
 	case 1:
-		return fmt.Sprintf("the time of %s is up, and nobody has confirmed that it is undone: %s", over[0], store.Command("revert", "--expired"))
+		return fmt.Sprintf("%s expired and is not confirmed as undone: %s", over[0], store.Command("revert", "--expired"))
 	}
-	return fmt.Sprintf("the time of %d runs is up (%s), and nobody has confirmed that they are undone: %s",
-		len(over), strings.Join(over[:min(3, len(over))], ", "), store.Command("revert", "--expired"))
+	return fmt.Sprintf("%s expired (%s) and are not confirmed as undone: %s",
+		count.Of(len(over), "run"), strings.Join(over[:min(3, len(over))], ", "), store.Command("revert", "--expired"))
 }

@@ -33,8 +33,12 @@ func TestARefusalNamesTheFeature(t *testing.T) {
 		"runtime show node-a":           "--for runtime |",
 		"cuda status":                   "--for cuda -n research |",
 		"scenario status":               "--for scenario |",
-		"doctor --api-only --no-images": "--for doctor |",
-		"xid inject 79 node-a --yes":    "--for xid |",
+		"doctor --api-only --no-images": "--for doctor --api-only |",
+		"doctor --no-images":            "--for doctor |",
+		"doctor --fix fault.injected --yes --no-images": "--for doctor,fix |",
+		"leftovers --nodes":                             "--for leftovers,xid |",
+		"scenario end --yes":                            "--for scenario |",
+		"xid 79 node-a --yes":                           "--for xid |",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +50,7 @@ func TestARefusalNamesTheFeature(t *testing.T) {
 				t.Fatal("nothing was refused")
 			}
 			text := stderr.String() + ErrorMessage(err)
-			if strings.Contains(text, "FEATURE") || strings.Contains(text, "rbac print") && !strings.Contains(text, want) {
+			if !strings.Contains(text, want) || strings.Count(text, "rbac print --for ") != strings.Count(text, "rbac print "+want) {
 				t.Errorf("%q says\n%s\nwanted %q", line, text, want)
 			}
 		})

@@ -119,16 +119,21 @@ func helpWidth(out io.Writer) int {
 	return widthOfHelp
 }
 
-// paragraphs fills the paragraphs of a text; lines that begin with a blank stay.
+// paragraphs fills the paragraphs of a text. Lines that begin with a blank are data to copy, such as YAML, and are not wrapped.
 func paragraphs(out io.Writer, text string) string {
-	var all []string
-	for paragraph := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
-		if !strings.Contains(paragraph, "\n ") {
-			paragraph = strings.ReplaceAll(paragraph, "\n", " ")
+	var all, sentences []string
+	for line := range strings.SplitSeq(strings.TrimSpace(text)+"\n", "\n") {
+		if line != "" && !strings.HasPrefix(line, " ") {
+			sentences = append(sentences, line)
+			continue
 		}
-		all = append(all, printer.Wrap(paragraph, helpWidth(out)))
+		if len(sentences) > 0 {
+			all = append(all, printer.Wrap(strings.Join(sentences, " "), helpWidth(out)))
+			sentences = nil
+		}
+		all = append(all, line)
 	}
-	return strings.Join(all, "\n\n")
+	return strings.TrimRight(strings.Join(all, "\n"), "\n")
 }
 
 // examples wraps the comments; command lines stay in one piece.

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 
@@ -103,15 +102,11 @@ func nameFeatures(root *cobra.Command, connection *kube.Connection) {
 		for _, cmd := range withSubcommands(top) {
 			if run := cmd.RunE; run != nil {
 				cmd.RunE = func(cmd *cobra.Command, args []string) error {
-					err := run(cmd, args)
-					if !apierrors.IsForbidden(err) {
-						return err
+					connection.Feature = top.Name()
+					if namespace, _, err := connection.ToRawKubeConfigLoader().Namespace(); err == nil && top.Name() == "cuda" {
+						connection.Feature += " -n " + namespace
 					}
-					flags := top.Name()
-					if namespace, _, nsErr := connection.ToRawKubeConfigLoader().Namespace(); nsErr == nil && flags == "cuda" {
-						flags += " -n " + namespace
-					}
-					return kube.ExplainFor(flags, err)
+					return connection.Explain(run(cmd, args))
 				}
 			}
 		}

@@ -212,7 +212,7 @@ func TestUsageErrors(t *testing.T) {
 // for people.
 func TestAnArchiveIsNotText(t *testing.T) {
 	t.Parallel()
-	out, errOut, err := execute(t, "image", "save", "node", "-o", "-")
+	out, errOut, err := execute(t, "image", "save", "node", "-f", "-")
 	if err != nil && strings.Contains(err.Error(), "make build") {
 		t.Skip("needs the node helpers: run `make build` first")
 	}

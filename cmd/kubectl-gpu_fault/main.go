@@ -33,7 +33,7 @@ func main() {
 func run(streams genericiooptions.IOStreams, args []string) (code int) {
 	defer func() {
 		if bug := recover(); bug != nil {
-			fmt.Fprintf(streams.ErrOut, "error: this is a bug in kubectl gpu-fault: %v\nsee what was begun with `kubectl gpu-fault list`, undo it with `kubectl gpu-fault revert RUN --force`, and please report it with the output of -v 1\n", bug)
+			reportBug(streams.ErrOut, bug)
 			klog.V(1).Infof("%s", debug.Stack())
 			code = plugin.ExitError
 		}
@@ -50,6 +50,12 @@ func run(streams genericiooptions.IOStreams, args []string) (code int) {
 		}
 	}
 	return plugin.ExitCode(ctx, err)
+}
+
+// reportBug prints what a panic says, which may hold text from the cluster.
+func reportBug(w io.Writer, bug any) {
+	fmt.Fprintf(w, "error: this is a bug in kubectl gpu-fault: %s\nsee what was begun with `kubectl gpu-fault list`, undo it with "+
+		"`kubectl gpu-fault revert RUN --force`, and please report it with the output of -v 1\n", printer.Clean(fmt.Sprint(bug)))
 }
 
 // arguments are the words after the program's name. kubectl completes a plugin's command line by running

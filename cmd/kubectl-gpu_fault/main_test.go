@@ -35,3 +35,13 @@ func TestInterruptedRequestsAreNotLogged(t *testing.T) {
 		t.Errorf("an error of a library is still written: %q", after[len(before):])
 	}
 }
+
+// TestABugKeepsItsLine: a panic may hold what a node or a record says.
+func TestABugKeepsItsLine(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	reportBug(&out, "index of \x1b[2J\nerror: all is well")
+	if text := out.String(); strings.Contains(text, "\x1b") || strings.Contains(text, "\nerror") || !strings.Contains(text, "all is well") {
+		t.Errorf("%q", text)
+	}
+}

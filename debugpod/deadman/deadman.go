@@ -20,7 +20,8 @@ const Dir = "/var/lib/gpu-fault"
 // Absent is the sum of a file that is not there.
 const Absent = ""
 
-// Change asks for files to be changed behind a dead man.
+// Change asks for files to be changed behind a dead man. The helper finds the kubelet's container runtime itself, and
+// refuses files, a unit or a socket that are not its own.
 type Change struct {
 	// TTL is how long the change stays, from the moment the dead man is armed, by the node's own clocks, also while it is suspended.
 	// Zero: until it is asked for, or the pod ends.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman/guard"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
 // enteredArgument tells the program that it has entered the node.
@@ -15,9 +16,40 @@ func enterNode(proc string, request []byte) error {
 	return guard.Enter(proc, []string{"gpu-fault-node", enteredArgument}, append(request, '\n'))
 }
 
+// changeable returns what a change may name, by what was found on the node: all files that the kubelet's containerd
+// loads, and for a handler that moves to the wrong place, the root files of other containerds.
+func changeable(found Runtime) (guard.Runtime, error) {
+	i := found.Instance
+	if found.Problem != "" {
+		return guard.Runtime{}, errors.New(found.Problem)
+	}
+	if i == nil {
+		return guard.Runtime{}, errors.New("the kubelet's container runtime is unknown")
+	}
+	all := guard.Runtime{
+		Unit: i.Unit, Socket: i.Socket, Globs: i.Config().Globs(),
+		New: []string{containerd.OwnDropin(i.ConfigPath), containerd.NewDecoy},
+	}
+	add := func(f ConfigFile) {
+		if f.ReadOnly == "" { // otherwise the file at this path may be another one than the runtime loads
+			all.Files = append(all.Files, f.Path)
+		}
+	}
+	for _, f := range i.Files {
+		add(f)
+	}
+	for _, decoy := range found.Decoys {
+		if len(decoy.Files) > 0 {
+			add(decoy.Files[0])
+		}
+	}
+	return all, nil
+}
+
 // deadMan does what is asked of a dead man. This process is in the node's own namespaces.
 func deadMan(ctx context.Context, req Request, here Host, answers *answers) error {
 	host := guard.Node()
+	host.Inspect = func(ctx context.Context) (guard.Runtime, error) { return changeable(inspectRuntime(ctx, here)) }
 	tell := func(s deadman.Status) error { return answers.send(Answer{DeadMan: &s}) }
 	var last Answer
 	var err error

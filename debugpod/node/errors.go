@@ -29,6 +29,8 @@ const (
 	CodeEnter Code = "enter-failed"
 	// CodeChanged: a file is not as the request says: config changed between read and write.
 	CodeChanged Code = "changed"
+	// CodeRefused: the request names a file, a unit or a socket that is not one of the kubelet's container runtime.
+	CodeRefused Code = "refused"
 	// CodeExists: the node has a record of the run already, or a firewall's table, or either is another run's.
 	CodeExists Code = "record-exists"
 	// CodeNoRecord: the node has no record of the run.

@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 const (
@@ -71,7 +73,7 @@ func writeRecords(ctx context.Context, records []KmsgRecord, log kernelLog, send
 			}
 		}
 		if err := sleep(ctx, next); err != nil {
-			return batch.end(errorf(CodeInterrupted, "stopped after %d of %d records: %v", i, len(records), err))
+			return batch.end(errorf(CodeInterrupted, "stopped after %d of %s: %v", i, count.Of(len(records), "record"), err))
 		}
 		last = time.Now()
 		if err := log.write(record.Data); err != nil {

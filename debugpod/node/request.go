@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // MaxRequest is how large a request may be, in bytes. It holds MaxKmsgRecords of the longest records.
@@ -65,7 +66,7 @@ func decodeRequest(raw []byte) (Request, *Error) {
 		return Request{}, errorf(CodeBadRequest, "the request is not understood: %v", err)
 	}
 	if n := req.operations(); n != 1 {
-		return Request{}, errorf(CodeBadRequest, "the request has %d operations, not one", n)
+		return Request{}, errorf(CodeBadRequest, "the request has %s, not one", count.Of(n, "operation"))
 	}
 	if err := req.validate(); err != nil {
 		return Request{}, errorf(CodeBadRequest, "%v", err)

@@ -73,7 +73,19 @@ func (in *inspection) decoy(ctx context.Context, p program) Instance {
 	if err != nil {
 		full = p.root(in.host).below(socket) // asking it says that it is not there
 	}
-	return in.instance(ctx, p, socket, full)
+	decoy := in.instance(ctx, p, socket, full)
+	for i := range decoy.Files {
+		if f := &decoy.Files[i]; f.ReadOnly == "" && !in.isOnNode(p) {
+			f.ReadOnly = "this containerd does not run as root on the node itself: whoever started it has chosen the file"
+		}
+	}
+	return decoy
+}
+
+// isOnNode reports whether root runs the process, and in the node's own mount namespace.
+func (in *inspection) isOnNode(p program) bool {
+	i := slices.IndexFunc(in.programs, func(first program) bool { return first.pid == 1 })
+	return p.isRoots() && i >= 0 && in.programs[i].mounts == p.mounts
 }
 
 // mark remembers the files of an instance.

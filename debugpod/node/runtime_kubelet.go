@@ -7,6 +7,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // defaultEndpoint is the kubelet's own (pkg/kubelet/apis/config/v1beta1/defaults_linux.go in Kubernetes).
@@ -34,7 +36,7 @@ type kubelet struct {
 func findKubelet(all []program, host Host) (found kubelet, problem string) {
 	candidates := slices.Collect(func(yield func(program) bool) {
 		for _, p := range all {
-			if p.isKubelet() && p.isNodes(all) && !yield(p) {
+			if p.isKubelet() && p.isRoots() && p.isNodes(all) && !yield(p) {
 				return
 			}
 		}
@@ -53,7 +55,7 @@ func findKubelet(all []program, host Host) (found kubelet, problem string) {
 	for _, p := range candidates {
 		pids = append(pids, fmt.Sprintf("%d (%s)", p.pid, p.describe(host).Endpoint))
 	}
-	return kubelet{}, fmt.Sprintf("%d kubelets run on this node, and it cannot be told which one is the cluster's: processes %s", len(pids), strings.Join(pids, ", "))
+	return kubelet{}, fmt.Sprintf("%s run on this node, and it cannot be determined which one is the cluster's: processes %s", count.Of(len(pids), "kubelet"), strings.Join(pids, ", "))
 }
 
 func (p program) isKubelet() bool {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
 // program is a process as /proc shows it.
@@ -16,12 +18,14 @@ type program struct {
 	args        []string // the command line
 	env         map[string]string
 	namespace   string // its PID namespace
+	mounts      string // its mount namespace
+	uid         int    // the effective one; -1 if it is unknown
 	proc        string // its directory of /proc
 }
 
 // readProgram reads a process. One that has ended meanwhile, and the kernel's own, which have no command line, are not found.
 func readProgram(proc string, pid int) (program, bool) {
-	p := program{pid: pid, proc: path.Join(proc, strconv.Itoa(pid)), env: map[string]string{}}
+	p := program{pid: pid, proc: path.Join(proc, strconv.Itoa(pid)), uid: -1, env: map[string]string{}}
 	raw, err := os.ReadFile(p.proc + "/cmdline")
 	if err != nil || len(raw) == 0 {
 		return program{}, false
@@ -31,6 +35,11 @@ func readProgram(proc string, pid int) (program, bool) {
 	exe, _ := os.Readlink(p.proc + "/exe")
 	p.exe = strings.TrimSuffix(exe, " (deleted)")
 	p.namespace, _ = os.Readlink(p.proc + "/ns/pid")
+	p.mounts, _ = os.Readlink(p.proc + "/ns/mnt")
+	var owner deadman.Meta
+	if info, err := os.Stat(p.proc); err == nil && ownership(info, &owner) == nil {
+		p.uid = owner.UID
+	}
 	environ, _ := os.ReadFile(p.proc + "/environ")
 	for entry := range strings.SplitSeq(string(environ), "\x00") {
 		if key, value, ok := strings.Cut(entry, "="); ok {
@@ -45,6 +54,10 @@ func readProgram(proc string, pid int) (program, bool) {
 	}
 	return p, true
 }
+
+// isRoots reports whether the process runs as root: as this process's user. Every user may start a process that goes by
+// the name of another program.
+func (p program) isRoots() bool { return p.uid >= 0 && p.uid == os.Geteuid() }
 
 // programs are all processes, in the order of their numbers.
 func programs(proc string) []program {

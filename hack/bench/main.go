@@ -58,7 +58,7 @@ func main() {
 	flag.StringVar(&b.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "the cluster")
 	flag.StringVar(&b.node, "node", "node-b", "the node")
 	flag.StringVar(&b.gpu, "gpu", "0", "the GPU, as for --gpu")
-	flag.StringVar(&b.image, "image", "registry.k8s.io/e2e-test-images/busybox:1.29-4", "an image that is on the node")
+	flag.StringVar(&b.image, "image", "registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9", "an image that is on the node")
 	flag.Parse()
 	ways := map[string][]way{
 		"xid":     {{"inject", b.inject, nil}, {"floor", b.floor, nil}, {"kubectl-debug", b.debug, nil}},

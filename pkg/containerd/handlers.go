@@ -36,6 +36,9 @@ func (p *plan) remove() error {
 	return nil
 }
 
+// NewDecoy is the file that wrong-instance creates on a node without another containerd.
+const NewDecoy = "/etc/containerd-decoy.toml"
+
 // wrongInstance removes the handler, and writes it into a file of another instance.
 func (p *plan) wrongInstance(decoy File) error {
 	if decoy.Path == "" {

@@ -63,26 +63,13 @@ func Load(fsys fs.FS, root string, release Release) (*Config, error) {
 
 // imports are the paths of the files that the one at name imports.
 func (c *Config) imports(fsys fs.FS, name string, tree map[string]any) ([]string, error) {
-	list, ok := tree["imports"].([]any)
-	if _, there := tree["imports"]; there && !ok {
-		return nil, fmt.Errorf("containerd cannot load %s: imports is not a list", name)
+	patterns, err := c.patterns(name, tree)
+	if err != nil {
+		return nil, err
 	}
 	var all []string
-	for _, v := range list {
-		pattern, ok := v.(string)
-		if !ok {
-			return nil, fmt.Errorf("containerd cannot load %s: imports holds something that is not text", name)
-		}
-		isGlob := strings.Contains(pattern, "*")
-		if !path.IsAbs(pattern) {
-			from := path.Dir(name)
-			if isGlob && !c.Release.AtLeast(2, 0) {
-				from = "/"
-			}
-			pattern = path.Join(from, pattern)
-		}
-		pattern = path.Clean(pattern)
-		if !isGlob {
+	for _, pattern := range patterns {
+		if !isGlob(pattern) {
 			all = append(all, pattern)
 			continue
 		}
@@ -95,6 +82,54 @@ func (c *Config) imports(fsys fs.FS, name string, tree map[string]any) ([]string
 		}
 	}
 	return all, nil
+}
+
+// patterns returns the imports of the file at name, as absolute paths.
+func (c *Config) patterns(name string, tree map[string]any) ([]string, error) {
+	list, ok := tree["imports"].([]any)
+	if _, there := tree["imports"]; there && !ok {
+		return nil, fmt.Errorf("containerd cannot load %s: imports is not a list", name)
+	}
+	var all []string
+	for _, v := range list {
+		pattern, ok := v.(string)
+		if !ok {
+			return nil, fmt.Errorf("containerd cannot load %s: imports holds something that is not text", name)
+		}
+		if !path.IsAbs(pattern) {
+			from := path.Dir(name)
+			if isGlob(pattern) && !c.Release.AtLeast(2, 0) {
+				from = "/"
+			}
+			pattern = path.Join(from, pattern)
+		}
+		all = append(all, path.Clean(pattern))
+	}
+	return all, nil
+}
+
+func isGlob(pattern string) bool { return strings.Contains(pattern, "*") }
+
+// Globs returns the patterns of the imports, as absolute paths for path.Match: the daemon would load a new file that
+// matches one.
+func (c *Config) Globs() []string {
+	var globs []string
+	for _, f := range c.Files {
+		tree, err := c.decode(f.Data)
+		if err != nil {
+			continue // the daemon does not load it either
+		}
+		patterns, err := c.patterns(f.Path, tree)
+		if err != nil {
+			continue
+		}
+		for _, pattern := range patterns {
+			if isGlob(pattern) {
+				globs = append(globs, pattern)
+			}
+		}
+	}
+	return globs
 }
 
 // inFS is the name of an absolute path in an fs.FS that stands for /.

@@ -76,3 +76,23 @@ func TestLoad(t *testing.T) {
 		})
 	}
 }
+
+// A file that a change creates must be one that the daemon would load.
+func TestGlobs(t *testing.T) {
+	t.Parallel()
+	root := File{Path: configPath, Data: []byte(`imports = ["conf.d/*.toml", "/etc/x/../more/*.toml", "/etc/one.toml"]`)}
+	imported := File{Path: "/etc/more/a.toml", Data: []byte(`imports = ["*.d/x.toml"]`)}
+	broken := File{Path: "/etc/more/b.toml", Data: []byte("x = = 1")}
+	for _, test := range []struct {
+		release Release
+		want    string
+	}{
+		{recent, "/etc/containerd/conf.d/*.toml /etc/more/*.toml /etc/more/*.d/x.toml"},
+		{old, "/conf.d/*.toml /etc/more/*.toml /*.d/x.toml"},
+	} {
+		c := &Config{Release: test.release, Files: []File{root, imported, broken}}
+		if got := strings.Join(c.Globs(), " "); got != test.want {
+			t.Errorf("%v: %s, want %s", test.release, got, test.want)
+		}
+	}
+}

@@ -140,6 +140,9 @@ func (p *plan) checkShadow(handler any) error {
 
 const dropinName = "zz-gpu-fault.toml"
 
+// OwnDropin returns the path of the drop-in that a fault creates beside the root file, with an import of its own.
+func OwnDropin(root string) string { return path.Join(path.Dir(root), dropinName) }
+
 // importDropin returns the path of a drop-in that is loaded last: in the folder of other drop-ins when the root file's last import is such a
 // folder, else beside the root file, with an import of its own.
 func (p *plan) importDropin() (string, error) {
@@ -193,7 +196,7 @@ func (p *plan) importDropin() (string, error) {
 		}
 		p.changes[0] = append(p.changes[0], change{span{at, at}, text})
 	}
-	return path.Join(path.Dir(root), dropinName), nil
+	return OwnDropin(root), nil
 }
 
 // written is a table as TOML under one header.

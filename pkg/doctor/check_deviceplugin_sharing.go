@@ -244,7 +244,7 @@ func checkReplicas(f *Facts, r *Result, n *Node, object Object, config string, s
 	}
 	found := Finding{
 		Severity: Warning, Confidence: Likely, Object: n.Object(),
-		Title: fmt.Sprintf("the node's GPUs are not shared, although its configuration asks for %d replicas", want.Replicas),
+		Title: fmt.Sprintf("the node's GPUs are not shared, although its configuration sets replicas to %d", want.Replicas),
 		Evidence: append(labelEvidence(n, configLabel, "nvidia.com/gpu.count", "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strategy"),
 			fieldEvidence(n.Object(), ".status.capacity", "%s", gpuText(n.Status.Capacity)), fieldEvidence(object, ".data["+config+"]", "replicas: %d", want.Replicas)),
 		Fix: Fix{Text: "Let the device plugin read its configuration again: without the operator's config-manager it does so only when it starts.", Commands: restartPlugins(n)},

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // The names of NVIDIA's DRA drivers.
@@ -140,7 +142,7 @@ func checkClass(f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, clas
 		}
 		return claimFinding(pod, evidence, "no ResourceSlice offers a device for the claim", fix), true
 	case free == 0:
-		evidence = append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "%d devices of %s, all allocated", total, driver))
+		evidence = append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "%s of %s, all allocated", count.Of(total, "device"), driver))
 		found := claimFinding(pod, evidence, "the claim waits: all devices are in use", Fix{Text: "Free a GPU, or add nodes.", Commands: []string{"kubectl get resourceclaims -A"}})
 		found.Severity = Warning
 		return found, true
@@ -148,7 +150,7 @@ func checkClass(f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, clas
 	if len(said) == 0 {
 		return Finding{}, false
 	}
-	found := claimFinding(pod, append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "%d devices of %s, %d not allocated", total, driver, free)),
+	found := claimFinding(pod, append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "%s of %s, %d not allocated", count.Of(total, "device"), driver, free)),
 		"devices are free, and none fits the claim", Fix{
 			Text:     "Compare the claim's selectors, count and constraints with the attributes of the devices, and the pod's node selector with where they are.",
 			Commands: []string{command("kubectl get resourceclaim %s -n %s -o yaml", claim.Name, claim.Namespace), "kubectl get resourceslices -o yaml"},

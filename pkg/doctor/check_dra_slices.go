@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 func staleSliceCheck() Check {
@@ -81,7 +83,7 @@ func checkSlice(f *Facts, r *Result, s *resourcev1.ResourceSlice) {
 	if s.Spec.NodeName == nil {
 		return
 	}
-	place := fieldEvidence(object, ".spec", "driver %s, nodeName %s, %d devices", s.Spec.Driver, *s.Spec.NodeName, len(s.Spec.Devices))
+	place := fieldEvidence(object, ".spec", "driver %s, nodeName %s, %s", s.Spec.Driver, *s.Spec.NodeName, count.Of(len(s.Spec.Devices), "device"))
 	n := f.Node(*s.Spec.NodeName)
 	if n == nil {
 		r.Add(Finding{
@@ -157,7 +159,7 @@ func doubleCheck() Check {
 				}
 				r.Add(Finding{
 					Severity: Warning, Object: n.Object(), Title: "a device plugin and a DRA driver both give away the node's GPUs",
-					Evidence: []Evidence{fieldEvidence(n.Object(), ".status.allocatable", "%s", gpuText(n.Status.Allocatable)), fieldEvidence(n.Object(), "ResourceSlices", "%d devices of %s", offered, draGPU)}, Fix: fix,
+					Evidence: []Evidence{fieldEvidence(n.Object(), ".status.allocatable", "%s", gpuText(n.Status.Allocatable)), fieldEvidence(n.Object(), "ResourceSlices", "%s of %s", count.Of(offered, "device"), draGPU)}, Fix: fix,
 				})
 			}
 		},

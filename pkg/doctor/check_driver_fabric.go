@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 )
 
@@ -64,7 +65,7 @@ func checkFabric(f *Facts, r *Result, n *Node) {
 		}
 	case len(switches) > 0 && !running && done == 0 && driver != "":
 		finding.Title = "the Fabric Manager does not run, and the GPUs are linked by NVSwitches"
-		finding.Evidence = []Evidence{{Source: "processes and PCI devices on node " + n.Name, Text: fmt.Sprintf("%d NVSwitches (%s), no process nv-fabricmanager", len(switches), switches[0].Address)}}
+		finding.Evidence = []Evidence{{Source: "processes and PCI devices on node " + n.Name, Text: fmt.Sprintf("%s (%s), no process nv-fabricmanager", count.Of(len(switches), "NVSwitch"), switches[0].Address)}}
 		if manager != "" && manager != driver {
 			finding.Evidence = append(finding.Evidence, Evidence{Source: "nv-fabricmanager --version on node " + n.Name, Text: manager + ", and the driver is " + driver})
 		}

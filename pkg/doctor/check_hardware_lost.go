@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
@@ -216,7 +217,7 @@ func checkCount(f *Facts, r *Result, n *Node) {
 		}
 		if len(missing) > 0 && shown < len(onBus) {
 			r.Add(Finding{
-				Title: fmt.Sprintf("nvidia-smi shows %d of %d GPUs on the PCI bus", shown, len(onBus)), Confidence: Likely, Object: n.Object(), Fix: fix,
+				Title: fmt.Sprintf("nvidia-smi shows %d of %s on the PCI bus", shown, count.Of(len(onBus), "GPU")), Confidence: Likely, Object: n.Object(), Fix: fix,
 				Evidence: []Evidence{{Source: "/sys/bus/pci/devices and nvidia-smi on node " + n.Name, Text: "not in nvidia-smi: " + strings.Join(missing, ", ")}},
 			})
 			return
@@ -225,7 +226,7 @@ func checkCount(f *Facts, r *Result, n *Node) {
 	have, evidence := v.counted()
 	if offered := n.Status.Capacity["nvidia.com/gpu"]; have > 0 && offered.Value() > 0 && offered.Value() < have && !v.partitioned() {
 		r.Add(Finding{
-			Title: fmt.Sprintf("the node offers %d GPUs of %d", offered.Value(), have), Severity: Warning, Confidence: Likely, as: "offered", Object: n.Object(), Fix: fix,
+			Title: fmt.Sprintf("the node offers %s of %d", count.Of(offered.Value(), "GPU"), have), Severity: Warning, Confidence: Likely, as: "offered", Object: n.Object(), Fix: fix,
 			Evidence: append(evidence, fieldEvidence(n.Object(), ".status.capacity", "nvidia.com/gpu: %s", offered.String())),
 		})
 		return

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
@@ -38,7 +39,7 @@ func pcieCheck() Check {
 				for _, d := range host.Probe.PCI {
 					if p, err := xid.ParsePCI(d.Address); err == nil && IsGPUDevice(d) && d.ConfigReadable && d.LinkWidth > 0 && d.LinkWidth < d.MaxLinkWidth {
 						r.Add(Finding{
-							Severity: Warning, Confidence: Possible, Title: fmt.Sprintf("the PCIe link of the GPU has %d lanes, and the GPU could use %d", d.LinkWidth, d.MaxLinkWidth),
+							Severity: Warning, Confidence: Possible, Title: fmt.Sprintf("the PCIe link of the GPU has %s, and the GPU could use %d", count.Of(d.LinkWidth, "lane"), d.MaxLinkWidth),
 							Object: gpuObject(n, p), Nodes: []string{n.Name}, Fix: linkFix(n, p),
 							Evidence: []Evidence{{
 								Source: "/sys/bus/pci/devices/" + d.Address + " on node " + n.Name,
@@ -67,7 +68,7 @@ func checkLink(r *Result, n *Node, g nvidiasmi.GPU) {
 	case g.Lost():
 		return
 	case link.Width != nil && link.MaxWidth != nil && *link.Width < *link.MaxWidth:
-		finding.Title, finding.Confidence = fmt.Sprintf("the PCIe link of the GPU has %d lanes of %d", *link.Width, *link.MaxWidth), Likely
+		finding.Title, finding.Confidence = fmt.Sprintf("the PCIe link of the GPU has %s of %d", count.Of(*link.Width, "lane"), *link.MaxWidth), Likely
 		finding.Evidence = []Evidence{
 			smiEvidence(n, g, "current_link_width", fmt.Sprintf("%dx", *link.Width)), smiEvidence(n, g, "max_link_width", fmt.Sprintf("%dx", *link.MaxWidth)),
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
 // injectedChecks are about faults that somebody made on purpose.
@@ -55,10 +56,12 @@ const injectedFault = "fault.injected"
 
 // The faults of runs, as the ledger names them. A runtime fault whose mode is known goes by both: "runtime missing-handler".
 const (
-	asXID      = "xid"
-	asRuntime  = "runtime"
-	asCUDA     = "cuda"
-	asScenario = "scenario"
+	asXID = "xid"
+
+	asHarmlessXID = "xid harmless"
+	asRuntime     = "runtime"
+	asCUDA        = "cuda"
+	asScenario    = "scenario"
 )
 
 // injectedEffects is what each kind of fault leads to directly. What these findings explain in their turn is theirs, so that something real that
@@ -69,6 +72,8 @@ func injectedEffects() map[string][]string {
 	effects := map[string][]string{
 		// The line itself, and what detectors and remediators do about it: a condition, a cordon, a reboot.
 		asXID: {"hw.*", "drv.gsp", "node.condition", "sched.node-state", "node.not-ready"},
+		// Of an XID upon which no detector acts nobody cordons or loses a node.
+		asHarmlessXID: {"hw.*", "drv.gsp", "node.condition"},
 		// A pod that carries the library sees CUDA fail, and ends, hangs or computes on the CPU.
 		asCUDA: {"wl.pod-failing", "wl.cuda-error", "wl.cuda-oom", "wl.cuda-vs-driver", "wl.cuda-preload", "wl.cpu-mode", "wl.probe-failing", "wl.idle-holder"},
 		// An exercise has its namespaces to itself: what is proven by itself there is what it is about.
@@ -104,7 +109,30 @@ func kindOf(run snapshot.Run) string {
 			}
 		}
 	}
+	if run.Fault == asXID && !isActedUpon(run) {
+		return asHarmlessXID
+	}
 	return run.Fault
+}
+
+// isActedUpon reports whether a detector takes a line of the run for the end of a GPU or a node.
+func isActedUpon(run snapshot.Run) bool {
+	acts := func(e xid.Event) bool {
+		return slices.ContainsFunc(xid.Detectors(), func(d xid.Detector) bool {
+			v := d.Judge(e, xid.FormAuto)
+			return v.Seen == xid.Yes && (v.Fatal || v.MayReboot)
+		})
+	}
+	for _, t := range run.Targets {
+		for _, evidence := range t.Evidence {
+			for _, record := range driverRecords(node.KernelRecord{Text: evidence.Text}) {
+				if acts(record.event) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // isOfGPU reports whether a finding is about the GPUs or their driver, which lines in kernel logs tell of.

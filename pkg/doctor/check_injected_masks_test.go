@@ -88,6 +88,26 @@ func TestAnOpenRunHidesNothingElse(t *testing.T) {
 	}
 }
 
+// TestAHarmlessXIDExplainsNoLostNode: a detector reboots a node for an XID 79, and none does for an XID 31.
+func TestAHarmlessXIDExplainsNoLostNode(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.":                    "fault.injected",
+		"kernel: NVRM: Xid (PCI:0000:17:00): 31, pid=4242, name=python, Ch 00000008, intr 0000.": "fault.injected node.not-ready",
+	} {
+		b := newBench().node("a", 2, func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: benchAgo(10 * time.Second)}}
+		})
+		b.Runs = []snapshot.Run{openOn("xid", "XID on GPU 0", snapshot.Target{
+			Kind: "Node", Name: "a", Permanent: true, Evidence: []snapshot.RunEvidence{{Source: "/dev/kmsg sequence 4711", Text: line}},
+		})}
+		report := Examine(&b.Snapshot, Options{})
+		if got := runtimeRoots(report); got != want {
+			t.Errorf("%s: roots %q, wanted %q:\n%s", line, got, want, reportLines(report))
+		}
+	}
+}
+
 // TestAnOpenXIDExplainsWhatDetectorsMakeOfIt: the line itself, the condition that quotes it, the cordon that follows; and none of another code, of
 // another GPU, or of before.
 func TestAnOpenXIDExplainsWhatDetectorsMakeOfIt(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // nodeRuntimeChecks are about what the runtime's surroundings do to containers that run.
@@ -334,7 +336,7 @@ func checkRestartLoop(f *Facts, r *Result) {
 		}
 		r.Add(Finding{
 			Object: n.Object(), Severity: severity, Title: "the container runtime is restarted again and again",
-			Evidence: []Evidence{last, {Source: "nodes/" + n.Name + "/journal/" + unit, Text: fmt.Sprintf("%d restarts in ten minutes", len(times))}},
+			Evidence: []Evidence{last, {Source: "nodes/" + n.Name + "/journal/" + unit, Text: count.Of(len(times), "restart") + " in ten minutes"}},
 			Fix: Fix{
 				Text: fmt.Sprintf("look into the journal of %s for why it ends; if the NVIDIA container toolkit or another tool restarts it, "+
 					"let only one of them edit its configuration", unit),
@@ -356,7 +358,7 @@ func checkToolkitLoop(f *Facts, r *Result, pod *corev1.Pod) {
 			Object: n.Object(), Confidence: Likely, Title: "the container runtime and the NVIDIA container toolkit restart each other",
 			Evidence: []Evidence{
 				fieldEvidence(PodObject(pod), "container "+s.Name+" .state.waiting", "%s: %s", s.State.Waiting.Reason, s.State.Waiting.Message),
-				fieldEvidence(PodObject(pod), "container "+s.Name+" .lastState.terminated", "%s, exit code %d, %d restarts", last.Reason, last.ExitCode, s.RestartCount),
+				fieldEvidence(PodObject(pod), "container "+s.Name+" .lastState.terminated", "%s, exit code %d, %s", last.Reason, last.ExitCode, count.Of(s.RestartCount, "restart")),
 			},
 			Fix: Fix{
 				Text: "something ends the toolkit's container as soon as it has restarted the runtime: look which other tool writes the runtime's " +

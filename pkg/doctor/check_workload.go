@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // What the catalogue has and these checks do not: the variables that an image itself sets (NVIDIA_REQUIRE_CUDA, NVIDIA_VISIBLE_DEVICES) are not in
@@ -255,7 +257,7 @@ func checkOOMKilled(f *Facts, r *Result) {
 			r.Add(Finding{
 				Title: "the kernel killed the container for using too much of the host's memory", Object: PodObject(pod), Nodes: onNode(pod),
 				Evidence: []Evidence{
-					{Source: PodObject(pod).String() + ", container " + c.Name + " .status", Time: killed.FinishedAt.Time, Text: fmt.Sprintf("OOMKilled, exit code %d, %d restarts", killed.ExitCode, c.RestartCount)},
+					{Source: PodObject(pod).String() + ", container " + c.Name + " .status", Time: killed.FinishedAt.Time, Text: fmt.Sprintf("OOMKilled, exit code %d, %s", killed.ExitCode, count.Of(c.RestartCount, "restart"))},
 					{Source: PodObject(pod).String() + ", container " + c.Name + " .resources.limits.memory", Text: limit},
 				},
 				Fix: Fix{Text: "Raise the container's memory limit, or load less into the host's memory (data loader workers, weights that are loaded whole).", Commands: editCommands(pod)},

@@ -1,12 +1,13 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // endedCounts is how long a pod that has failed is news: whoever waits for it has seen it by then, and its owner has made another if it does.
@@ -82,7 +83,7 @@ func tellRestart(f *Facts, r *Result, pod *corev1.Pod) {
 			continue
 		}
 		t := exited(c.Name, last)
-		t.text += fmt.Sprintf(", %d restarts", c.RestartCount)
+		t.text += ", " + count.Of(c.RestartCount, "restart")
 		r.Add(Finding{
 			Severity: Info, Title: "the GPU pod was restarted a moment ago, and is ready again", Object: PodObject(pod), Nodes: onNode(pod),
 			Evidence: []Evidence{quoteTrouble(pod, t)},

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -142,14 +143,14 @@ func RolesFor(features, user, namespace string) []string {
 // inWords are the characters that no shell takes for more than they are.
 const inWords = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/@+"
 
-// withoutNamespaceCreation drops what is needed only to create the ledger's namespace, if that exists.
+// withoutNamespaceCreation drops what is needed only to create the ledger's namespace, unless that is known not to exist.
 func (s *Session) withoutNamespaceCreation(ctx context.Context, missing []Permission) []Permission {
 	creation := namespaceCreation(s.Ledger.Namespace)
 	isCreation := func(p Permission) bool { return slices.Contains(creation, p) }
 	if !slices.ContainsFunc(missing, isCreation) {
 		return missing
 	}
-	if _, err := s.Client.CoreV1().Namespaces().Get(ctx, s.Ledger.Namespace, metav1.GetOptions{}); err != nil {
+	if _, err := s.Client.CoreV1().Namespaces().Get(ctx, s.Ledger.Namespace, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 		return missing
 	}
 	return slices.DeleteFunc(missing, isCreation)

@@ -2,6 +2,8 @@ package fault_test
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,7 +73,7 @@ func TestWithoutTheJobTheRunGoesOn(t *testing.T) {
 func TestAPlanWithoutPodsMakesNoJob(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{Before: func(call ledgertest.Call) error {
-		if call.Resource == "jobs" && call.Verb != "delete" {
+		if call.Resource == "jobs" && call.Verb != "delete" && call.Verb != "get" {
 			t.Errorf("it asks for jobs: %+v", call)
 		}
 		return nil
@@ -87,8 +89,9 @@ func TestAPlanWithoutPodsMakesNoJob(t *testing.T) {
 	}
 }
 
-// After the TTL the lock is gone. The target is still not free: nobody has confirmed that it is as it was.
-func TestAnExpiredRunKeepsItsTarget(t *testing.T) {
+// A run's Lease locks its target, and its record alone does not: anyone who may write ConfigMaps could keep others from every node. After the
+// TTL the Lease is gone, and the target itself refuses what would be built upon a change that is still in place.
+func TestARecordAloneLocksNothing(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	plan := c.plan("gpu-1")
@@ -100,6 +103,8 @@ func TestAnExpiredRunKeepsItsTarget(t *testing.T) {
 	if run.Expired(start) || !run.Expired(start.Add(time.Minute)) {
 		t.Error("expired before its time, or not at it")
 	}
+	later := w.client(ledgertest.Hooks{}).later(time.Hour)
+	wantText(t, later.Preflight(t.Context(), later.plan("gpu-1")), "node/gpu-1 is locked by run "+run.ID, "its time was up at 2026-05-04T12:01:00Z", "kubectl gpu-fault revert "+run.ID)
 	leases := c.Client.CoordinationV1().Leases(ledger.DefaultNamespace)
 	list, _ := leases.List(t.Context(), metav1.ListOptions{})
 	for _, lease := range list.Items { // the garbage collector's work
@@ -107,12 +112,47 @@ func TestAnExpiredRunKeepsItsTarget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	later := w.client(ledgertest.Hooks{}).later(time.Hour)
-	err = later.Preflight(t.Context(), later.plan("gpu-1"))
-	wantText(t, err, "node/gpu-1 is locked by run "+run.ID, "its time was up at 2026-05-04T12:01:00Z", "kubectl gpu-fault revert "+run.ID)
-	if err := later.Preflight(t.Context(), later.plan("gpu-2")); err != nil {
-		t.Errorf("another node: %v", err)
+	for _, node := range []string{"gpu-1", "gpu-2"} {
+		if err := later.Preflight(t.Context(), later.plan(node)); err != nil {
+			t.Errorf("%s: %v", node, err)
+		}
 	}
+}
+
+// A record that changes one node a thousand times in the same way is rejected before it starts a pod.
+func TestARecordThatRepeatsItselfIsRejected(t *testing.T) {
+	w := newWorld(t)
+	c := w.client(ledgertest.Hooks{})
+	if _, err := c.Ledger.EnsureNamespace(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	undoer := &entering{Undoer: c.Undoers["file"]}
+	c.Undoers["file"] = undoer
+	run := ledger.Run{ID: "runtime-dead33", Fault: "runtime", Phase: ledger.Proven, Deadline: start}
+	for i := range 1000 {
+		run.Steps = append(run.Steps, ledger.Step{ID: fmt.Sprint(i), Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: "file"}})
+	}
+	if _, err := c.Ledger.Create(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Revert(t.Context(), run.ID, false)
+	wantText(t, err, "the record of run runtime-dead33 is rejected", "more than once")
+	if undoer.undone.Load() > 0 {
+		t.Errorf("%d steps were undone", undoer.undone.Load())
+	}
+}
+
+// entering is an Undoer that enters nodes.
+type entering struct {
+	fault.Undoer
+	undone atomic.Int32
+}
+
+func (*entering) EntersNode(ledger.Step) bool { return true }
+
+func (e *entering) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	e.undone.Add(1)
+	return e.Undoer.Undo(ctx, run, step)
 }
 
 // A client that was killed in the middle gives no sign of life, so nobody has to wait for its deadline or to force anything.

@@ -40,7 +40,7 @@ func protectedBecause(namespace, ledgerNamespace string) (why string, protected 
 	switch namespace {
 	case "":
 		return "", false
-	case ledgerNamespace:
+	case ledgerNamespace, ledger.DefaultNamespace:
 		return "it holds the records that undo faults", true
 	case "kube-system":
 		return "the cluster's DNS, network and control plane run there", true

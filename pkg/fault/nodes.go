@@ -67,7 +67,7 @@ func checkNodes(plan Plan, nodes []corev1.Node) []error {
 		if ready, why := isReady(node); !ready {
 			problems = append(problems, fmt.Errorf("node %s is not Ready (%s), so that nothing could be proven or undone there", node.Name, why))
 		}
-		if role, ok := controlPlaneRole(node); ok && !plan.Allow.ControlPlane && harmed(plan, target) {
+		if role, ok := ControlPlaneRole(node); ok && !plan.Allow.ControlPlane && harmed(plan, target) {
 			problems = append(problems, fmt.Errorf("node %s belongs to the control plane (label %s); to break it anyway: --allow-control-plane",
 				node.Name, role))
 		}
@@ -93,9 +93,9 @@ func operatingSystem(node corev1.Node) string {
 	return "linux" // a node without a kubelet's report: kwok and tests
 }
 
-// controlPlaneRole returns the label that makes a node one of the control plane. kubeadm's are control-plane and, before 1.24,
+// ControlPlaneRole returns the label that makes a node one of the control plane. kubeadm's are control-plane and, before 1.24,
 // master; RKE's are controlplane and etcd.
-func controlPlaneRole(node corev1.Node) (string, bool) {
+func ControlPlaneRole(node corev1.Node) (string, bool) {
 	for _, role := range []string{"control-plane", "master", "controlplane", "etcd"} {
 		label := "node-role.kubernetes.io/" + role
 		if value, ok := node.Labels[label]; ok && value != "false" {

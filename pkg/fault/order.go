@@ -55,7 +55,7 @@ func (s *Session) undoPending(ctx context.Context, w *ledger.Writer, results *re
 	} else {
 		s.runChanged(w.Run())
 	}
-	for _, outcome := range s.undoAll(cleanup, w, w.Run().Pending(), "") {
+	for _, outcome := range s.undoAll(cleanup, w, w.Run().Pending(), "", results.allow) {
 		if outcome.err != nil {
 			results.fail(outcome.step.ID, outcome.err)
 		}

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// BasePermissions are what a Session itself needs to run a plan and to revert it, whatever the fault.
+// BasePermissions are what a Session itself needs to run a plan and to revert it, whatever the fault, in a ledger namespace that exists.
 func BasePermissions(ledgerNamespace string) []Permission {
 	base := []Permission{
 		{Verb: "list", Resource: "nodes"},
@@ -15,7 +15,7 @@ func BasePermissions(ledgerNamespace string) []Permission {
 	for _, verb := range []string{"create", "update"} {
 		base = append(base, Permission{Verb: verb, Group: groupLeases, Resource: "leases", Namespace: ledgerNamespace})
 	}
-	return Permissions(base, RevertPermissions(ledgerNamespace), namespaceCreation(ledgerNamespace))
+	return Permissions(base, RevertPermissions(ledgerNamespace))
 }
 
 // RevertPermissions are what Revert needs of every run, whatever its fault: to take it over, to delete what a dead client left, to free the locks,
@@ -24,7 +24,8 @@ func RevertPermissions(ledgerNamespace string) []Permission {
 	all := []Permission{
 		{Verb: "get", Resource: "nodes"},      // is it still the same node?
 		{Verb: "get", Resource: "namespaces"}, // is the namespace marked as a ledger?
-		{Verb: "delete", Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true}, // that would end the run's time
+		{Verb: "get", Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true}, // that would end the run's time
+		{Verb: "delete", Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true},
 		{Verb: "create", Resource: "events", Namespace: nodeEvents, Optional: true},
 	}
 	for _, verb := range []string{"list", "delete"} {
@@ -62,7 +63,7 @@ func DebugPodPermissions(namespace string) []Permission {
 	return all
 }
 
-// namespaceCreation is what the very first run in a cluster needs.
+// namespaceCreation is what the very first run in a cluster needs. `rbac print` leaves it out: its list holds the namespace.
 func namespaceCreation(ledgerNamespace string) []Permission {
 	return []Permission{
 		{Verb: "create", Resource: "namespaces"},
@@ -78,7 +79,7 @@ func PlanPermissions(plan Plan, ledgerNamespace string) []Permission {
 			events = append(events, Permission{Verb: "create", Resource: "events", Namespace: namespace, Optional: true})
 		}
 	}
-	return Permissions(BasePermissions(ledgerNamespace), plan.Needs, events)
+	return Permissions(BasePermissions(ledgerNamespace), namespaceCreation(ledgerNamespace), plan.Needs, events)
 }
 
 // Permissions joins lists into one that is sorted and has no duplicates. What one list requires is not optional.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
@@ -41,7 +42,7 @@ func (s *Session) deletePods(ctx context.Context, id string) error {
 		return len(left.Items) == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%d debug pods of run %s are still there after %s; is their node lost?", len(left.Items), id, podTimeout)
+		return fmt.Errorf("%s of run %s still present after %s; is their node lost?", count.Of(len(left.Items), "debug pod"), id, podTimeout)
 	}
 	return nil
 }

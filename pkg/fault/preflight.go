@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
@@ -23,7 +24,7 @@ func (e *PreflightError) Error() string {
 		return e.Problems[0].Error()
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d things stand in the way:", len(e.Problems))
+	fmt.Fprintf(&text, "%s:", count.Of(len(e.Problems), "problem"))
 	for _, problem := range e.Problems {
 		fmt.Fprintf(&text, "\n  - %s", strings.ReplaceAll(problem.Error(), "\n", "\n    "))
 	}
@@ -90,6 +91,7 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 		nodesErr, locksErr error
 		accessErr          error
 		markErr            error
+		othersErr          error
 		checkErrs          = make([]error, len(plan.Checks))
 		group              errgroup.Group
 	)
@@ -100,6 +102,9 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 	group.Go(func() error { refusals, locksErr = s.Ledger.Refusals(ctx); return nil })
 	group.Go(func() error { accessErr = s.checkAccess(ctx, plan); return nil })
 	group.Go(func() error { markErr = s.Ledger.CheckNamespace(ctx); return nil })
+	if !plan.NoPods {
+		group.Go(func() error { othersErr = s.checkNamespaceAccess(ctx); return nil })
+	}
 	for i, check := range plan.Checks {
 		group.Go(func() error { checkErrs[i] = guard(func() error { return check(ctx) }); return nil })
 	}
@@ -119,7 +124,7 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 		}
 	}
 	problems = append(problems, accessErr)
-	for _, err := range append([]error{markErr, nodesErr, locksErr}, checkErrs...) {
+	for _, err := range append([]error{markErr, othersErr, nodesErr, locksErr}, checkErrs...) {
 		// What is forbidden is said by accessErr already, and better.
 		if accessErr == nil || !apierrors.IsForbidden(err) {
 			problems = append(problems, err)

@@ -147,7 +147,7 @@ func TestPreflightNamesAllProblemsAtOnce(t *testing.T) {
 		func(context.Context) error { return nil },
 	}
 	err = c.Preflight(t.Context(), plan)
-	wantText(t, err, "5 things stand in the way:\n  - ", "locked by run "+held.ID, `no node "gpu-9x9x9"`, "the image cannot be pulled", "panic: a bug",
+	wantText(t, err, "5 problems:\n  - ", "locked by run "+held.ID, `no node "gpu-9x9x9"`, "the image cannot be pulled", "panic: a bug",
 		"deployment/coredns in namespace kube-system: namespace kube-system is protected")
 	var locked *ledger.LockedError
 	if !errors.As(err, &locked) || locked.Holder != held.ID {
@@ -199,6 +199,13 @@ func TestPreflightOfPermissions(t *testing.T) {
 	wantText(t, c.Preflight(t.Context(), c.plan("gpu-1")), "create namespaces")
 	_, _ = newNamespace(t, w)
 	if err := c.Preflight(t.Context(), c.plan("gpu-1")); err != nil {
+		t.Error(err)
+	}
+	// Whoever has the printed roles may not create it, and reads of one missing right about that alone.
+	w.server.Denied = func(a authorizationv1.ResourceAttributes) bool {
+		return a.Resource == "namespaces" || a.Resource == "serviceaccounts"
+	}
+	if err := c.Preflight(t.Context(), c.plan("gpu-1")); err == nil || !strings.HasPrefix(err.Error(), "you may not get namespaces;") {
 		t.Error(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
@@ -45,6 +46,9 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 		return nil, fmt.Errorf("revert: %w", err)
 	}
 	run := w.Run()
+	if err := s.checkRepetition(run); err != nil {
+		return nil, fmt.Errorf("revert: %w", err)
+	}
 	if err := s.checkRevertAccess(ctx, run); err != nil {
 		return nil, err
 	}
@@ -85,7 +89,7 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 		}
 	}
 	var errs []error
-	for _, outcome := range s.undoAll(ctx, w, begun, by) {
+	for _, outcome := range s.undoAll(ctx, w, begun, by, s.Allow) {
 		if outcome.err != nil {
 			errs = append(errs, &StepError{outcome.step, outcome.err})
 		}
@@ -127,7 +131,7 @@ func (s *Session) close(ctx context.Context, w *ledger.Writer, by string) error 
 			}
 		}
 		if n := len(run.Pending()); n > 0 {
-			run.Message = fmt.Sprintf("%d of %d steps could not be undone", n, len(run.Steps))
+			run.Message = fmt.Sprintf("%d of %s could not be undone", n, count.Of(len(run.Steps), "step"))
 			return nil
 		}
 		run.Phase, run.Message, run.Closed = ledger.Reverted, reverted(by), s.Ledger.Now()
@@ -162,7 +166,7 @@ func (s *Session) revertClosed(ctx context.Context, run ledger.Run) (*ledger.Run
 	for i, step := range run.Steps {
 		// The Undoer of a permanent change changes nothing; it knows what to say.
 		if step.InPlace() && step.Undo.IsPermanent() {
-			if state, said, err := s.undo(ctx, run, step); err == nil {
+			if state, said, err := s.undo(ctx, run, step, s.Allow); err == nil {
 				run.Steps[i].State, run.Steps[i].Message = state, said
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,9 +45,13 @@ func TestRevertStaysOpenUntilAllIsUndone(t *testing.T) {
 		"node/gpu-2: undo node/gpu-2: panic: a bug":                                                         {"file": undoing(func() (ledger.State, error) { panic("a bug") })},
 		`node/gpu-2: undo node/gpu-2: it ended in state`:                                                    {"file": undoing(func() (ledger.State, error) { return ledger.StateProven, nil })},
 	} {
-		c.Undoers = bad
+		c.Undoers, c.seen = bad, nil
 		after, err := c.Revert(t.Context(), run.ID, false)
 		wantText(t, err, name)
+		// Its state is still proven, which must not be the last word on it.
+		if !slices.Contains(c.seen, "gpu-2: not undone") || slices.Contains(c.seen, "gpu-2 proven") {
+			t.Errorf("%s: said %q", name, c.seen)
+		}
 		if after.IsClosed() || states(after) != "proven proven" || after.Steps[1].Message == "" || len(w.state(t).leases) != 2 {
 			t.Errorf("%+v", after)
 		}
@@ -189,7 +194,7 @@ func TestRecordsOfATenant(t *testing.T) {
 	}
 	w.set("gpu-1", "runtime-222222")
 	after, err := c.Revert(t.Context(), "runtime-222222", true)
-	wantText(t, err, `namespace "default" is not marked as a ledger`, "kubectl label namespace default")
+	wantText(t, err, `namespace "default" is not marked as a ledger`)
 	if after != nil || w.file("gpu-1") == "" {
 		t.Errorf("something was undone: %+v", after)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
@@ -61,7 +62,7 @@ func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	defer stop()
 	limited, cancel := context.WithTimeoutCause(ctx, run.Deadline.Sub(s.Ledger.Now()), fmt.Errorf("not done within %s", s.timeout()))
 	defer cancel()
-	results := s.applyAll(limited, w, plan.Changes, run.Owner)
+	results := s.applyAll(limited, w, plan, run.Owner)
 	return s.finish(ctx, w, locks, results, nil)
 }
 
@@ -155,6 +156,8 @@ type results struct {
 	begun  map[string]bool
 	failed map[string]error
 	events sync.WaitGroup
+	// allow is what the plan allowed, for the undo of what it did.
+	allow Allowances
 }
 
 func (r *results) begin(id string) {
@@ -176,8 +179,10 @@ func (r *results) fail(id string, err error) {
 }
 
 // applyAll makes the changes: in their order on each target, on many targets at the same time unless the run is in order.
-func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, changes []Change, owner *ledger.Owner) *results {
-	results := &results{}
+func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, plan Plan, owner *ledger.Owner) *results {
+	results := &results{allow: plan.Allow}
+	harmless := func(change Change) bool { return change.Harmless }
+	results.allow.ControlPlane = plan.Allow.ControlPlane || slices.ContainsFunc(plan.Changes, harmless)
 	run := w.Run()
 	var group errgroup.Group
 	group.SetLimit(s.parallel())
@@ -185,7 +190,7 @@ func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, changes []Chan
 		group.Go(func() error {
 			for _, i := range chain {
 				id := run.Steps[i].ID
-				if err := s.applyStep(ctx, w, changes[i], id, owner, results); err != nil {
+				if err := s.applyStep(ctx, w, plan.Changes[i], id, owner, results); err != nil {
 					results.fail(id, err)
 					break // what comes after it in this chain was meant to follow it
 				}
@@ -224,7 +229,7 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 		case early != nil:
 			run.Phase, run.Message = ledger.Failed, text(early)
 		case len(results.failed) > 0:
-			run.Phase, run.Message = ledger.Failed, fmt.Sprintf("%d of %d steps failed", len(results.failed), len(run.Steps))
+			run.Phase, run.Message = ledger.Failed, fmt.Sprintf("%d of %s failed", len(results.failed), count.Of(len(run.Steps), "step"))
 			if run.InOrder && !slices.ContainsFunc(run.Steps, ledger.Step.InPlace) {
 				run.Message = fmt.Sprintf("a step of %d failed, and all was undone", len(run.Steps))
 			}

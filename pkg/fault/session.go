@@ -44,12 +44,16 @@ type Session struct {
 	// Heartbeat is how often a run's client shows that it lives; 0 means ledger.HeartbeatEvery.
 	Heartbeat time.Duration
 
+	// Allow lifts limits of the blast radius for Revert, as Plan.Allow does for Run.
+	Allow Allowances
+
 	From    string // the host name, for the record
 	Version string // of the client, for the record
 
 	observing sync.Mutex
 	clearing  sync.Mutex
 	cleared   map[string]clearance
+	access    namespaceAccess
 }
 
 // Observer hears how work goes on. Its functions may be nil, are called one at a time, and must not call the Session.

@@ -72,7 +72,7 @@ func (s *Session) giveUp(
 	run := w.Run()
 	step := *run.Step(id)
 	step.Evidence = evidence
-	state, said, undoErr := s.undo(ctx, run, step)
+	state, said, undoErr := s.undo(ctx, run, step, results.allow)
 	saved := s.saveSurely(ctx, w, func(run *ledger.Run) error {
 		step := run.Step(id)
 		step.State, step.Evidence, step.Ended, step.Message = ledger.StateFailed, evidence, s.Ledger.Now(), text(reason)

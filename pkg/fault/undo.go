@@ -8,8 +8,6 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
@@ -21,8 +19,8 @@ type outcome struct {
 	err  error
 }
 
-// undo undoes one step. It records nothing.
-func (s *Session) undo(ctx context.Context, run ledger.Run, step ledger.Step) (state ledger.State, said string, err error) {
+// undo undoes one step, once it is verified. It records nothing.
+func (s *Session) undo(ctx context.Context, run ledger.Run, step ledger.Step, allow Allowances) (state ledger.State, said string, err error) {
 	undoer, ok := s.Undoers[step.Undo.Kind]
 	switch {
 	case !ok && step.Undo.IsPermanent():
@@ -30,8 +28,10 @@ func (s *Session) undo(ctx context.Context, run ledger.Run, step ledger.Step) (s
 	case !ok:
 		return "", "", fmt.Errorf("undo %s: its kind %q is unknown: it was made by a newer kubectl gpu-fault; upgrade this one", step.Target, step.Undo.Kind)
 	}
-	if gone, err := s.replaced(ctx, step); err != nil || gone != "" {
-		return ledger.StateSuperseded, gone, err
+	if gone, err := s.verify(ctx, run, step, allow); err != nil {
+		return "", "", fmt.Errorf("undo %s: %w", step.Target, err)
+	} else if gone != "" {
+		return ledger.StateSuperseded, gone, nil
 	}
 	err = guard(func() (err error) {
 		state, said, err = undoer.Undo(ctx, run, step)
@@ -47,27 +47,9 @@ func (s *Session) undo(ctx context.Context, run ledger.Run, step ledger.Step) (s
 	return "", "", fmt.Errorf("undo %s: it ended in state %q", step.Target, state)
 }
 
-// replaced says that a node is not the one that was changed, and so is left alone; empty when it is the same.
-func (s *Session) replaced(ctx context.Context, step ledger.Step) (string, error) {
-	if step.Target.Kind != kindNode || step.Target.UID == "" || step.Undo.IsPermanent() {
-		return "", nil
-	}
-	node, err := s.Client.CoreV1().Nodes().Get(ctx, step.Target.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("node %s is not in the cluster any more; if its machine lives, its dead man heals it, or its next boot", step.Target.Name), nil
-	case err != nil:
-		return "", fmt.Errorf("undo %s: see whether it is still the same node: %w", step.Target, err)
-	case string(node.UID) != step.Target.UID:
-		return fmt.Sprintf("node %s is another one than was changed (UID %s, not %s), and was left alone; if it is the same machine, its dead man heals it, or its next boot",
-			step.Target.Name, node.UID, step.Target.UID), nil
-	}
-	return "", nil
-}
-
 // undoAll undoes steps, on each target the last first, and records each. Those of a run in order are undone one after the other; what
 // cannot be undone does not keep the others from it.
-func (s *Session) undoAll(ctx context.Context, w *ledger.Writer, steps []ledger.Step, by string) []outcome {
+func (s *Session) undoAll(ctx context.Context, w *ledger.Writer, steps []ledger.Step, by string, allow Allowances) []outcome {
 	outcomes := make([]outcome, len(steps))
 	run := w.Run()
 	var group errgroup.Group
@@ -76,7 +58,7 @@ func (s *Session) undoAll(ctx context.Context, w *ledger.Writer, steps []ledger.
 	for _, chain := range chains(run, steps) {
 		group.Go(func() error {
 			for _, i := range slices.Backward(chain) {
-				outcomes[i] = s.undoStep(ctx, w, run, steps[i])
+				outcomes[i] = s.undoStep(ctx, w, run, steps[i], allow)
 				if outcomes[i].err != nil {
 					continue
 				}
@@ -92,11 +74,11 @@ func (s *Session) undoAll(ctx context.Context, w *ledger.Writer, steps []ledger.
 	return outcomes
 }
 
-func (s *Session) undoStep(ctx context.Context, w *ledger.Writer, run ledger.Run, step ledger.Step) outcome {
+func (s *Session) undoStep(ctx context.Context, w *ledger.Writer, run ledger.Run, step ledger.Step, allow Allowances) outcome {
 	if err := ctx.Err(); err != nil {
 		return outcome{step: step, err: fmt.Errorf("undo %s: %w", step.Target, context.Cause(ctx))}
 	}
-	state, said, undoErr := s.undo(ctx, run, step)
+	state, said, undoErr := s.undo(ctx, run, step, allow)
 	// What is undone is recorded also when the user stops the revert now.
 	cleanup, cancel := s.cleanup(ctx)
 	defer cancel()

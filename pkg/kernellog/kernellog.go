@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
@@ -130,7 +131,7 @@ func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorde
 		return nil, err
 	}
 
-	r.Progress(fmt.Sprintf("writing %s", plural(len(records), "record")))
+	r.Progress(fmt.Sprintf("writing %s", count.Of(len(records), "record")))
 	err = in.write(ctx, r, result, func(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
 		return pod.WriteKmsg(ctx, node.WriteKmsg{Records: result.request()}, each)
 	})
@@ -159,19 +160,19 @@ func (in *Injection) write(ctx context.Context, r fault.Recorder, result *Result
 		proven += len(some)
 		if len(result.Records) > 1 && (time.Since(told) > time.Second || proven == len(result.Records)) {
 			told = time.Now()
-			r.Progress(fmt.Sprintf("%d of %d records proven", proven, len(result.Records)))
+			r.Progress(fmt.Sprintf("%d of %s proven", proven, count.Of(len(result.Records), "record")))
 		}
 	})
 	result.Written = written
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.Canceled):
-		return fmt.Errorf("stopped when %d of %s were known to be written", len(written), plural(len(result.Records), "record"))
+		return fmt.Errorf("stopped when %d of %s were known to be written", len(written), count.Of(len(result.Records), "record"))
 	case err != nil && len(written) > 0:
-		return fmt.Errorf("%d of %d records were written and read back: %w", len(written), len(result.Records), err)
+		return fmt.Errorf("%d of %s written and read back: %w", len(written), count.Of(len(result.Records), "record"), err)
 	case err != nil:
 		return err
 	case !result.Complete():
-		return fmt.Errorf("only %d of %d records were read back from the kernel log", len(written), len(result.Records))
+		return fmt.Errorf("only %d of %s read back from the kernel log", len(written), count.Of(len(result.Records), "record"))
 	}
 	return nil
 }
@@ -223,11 +224,4 @@ func detail(records []Record) json.RawMessage {
 		return nil
 	}
 	return raw
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

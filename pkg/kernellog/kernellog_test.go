@@ -139,7 +139,7 @@ func TestLostRecordsAreAnError(t *testing.T) {
 		want  string
 	}{
 		{"the helper said it was done", nil, "only 2 of 3 records"},
-		{"the connection broke", errors.New("broken pipe"), "2 of 3 records were written and read back: broken pipe"},
+		{"the connection broke", errors.New("broken pipe"), "2 of 3 records written and read back: broken pipe"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
@@ -36,7 +37,7 @@ func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorde
 	if err != nil {
 		return err
 	}
-	r.Progress(fmt.Sprintf("loading the kernel module and writing %s", plural(len(result.Records), "record")))
+	r.Progress(fmt.Sprintf("loading the kernel module and writing %s", count.Of(len(result.Records), "record")))
 	var last error // in the helper's own words
 	err = in.write(ctx, r, result, func(each func([]node.WrittenKmsg)) (written []node.WrittenKmsg, _ error) {
 		written, last = pod.WriteModule(ctx, request, each)
@@ -87,7 +88,13 @@ type ModuleUndoer struct {
 	Progress func(step ledger.Step, text string)
 }
 
-var _ fault.Needer = ModuleUndoer{}
+var (
+	_ fault.Needer     = ModuleUndoer{}
+	_ fault.NodeUndoer = ModuleUndoer{}
+)
+
+// EntersNode implements fault.NodeUndoer.
+func (ModuleUndoer) EntersNode(ledger.Step) bool { return true }
 
 // Needs implements fault.Needer.
 func (u ModuleUndoer) Needs(_ ledger.Step, ledgerNamespace string) []fault.Permission {

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
@@ -123,10 +124,10 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 		return Run{}, fmt.Errorf("configmap %s holds no record of ours: its apiVersion is %q", cm.Name, kind.APIVersion)
 	}
 	if kind.APIVersion != APIVersion || kind.Kind != KindRun {
-		return Run{}, fmt.Errorf("record %s is a %s %s: %w", cm.Name, kind.APIVersion, kind.Kind, ErrNewer)
+		return Run{}, fmt.Errorf("record %s is a %q of %q: %w", cm.Name, kind.Kind, kind.APIVersion, ErrNewer)
 	}
 	if sum := cm.Annotations[AnnotationSum]; sum != patch.Sum([]byte(text)) {
-		return Run{}, fmt.Errorf("%w: its SHA-256 is %.12s and should be %.12s", ErrTampered, patch.Sum([]byte(text)), cmp.Or(sum, "missing"))
+		return Run{}, fmt.Errorf("%w: its SHA-256 is %.12s, and the annotation has %.12q", ErrTampered, patch.Sum([]byte(text)), cmp.Or(sum, "missing"))
 	}
 	var run Run
 	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -176,7 +177,7 @@ func checkText(run Run) error {
 
 // describe is the line that a person sees who reads the ConfigMap with kubectl.
 func describe(run Run) string {
-	text := fmt.Sprintf("%s, %d steps, %s", run.Summary, len(run.Steps), run.Phase)
+	text := fmt.Sprintf("%s, %s, %s", run.Summary, count.Of(len(run.Steps), "step"), run.Phase)
 	if run.By != "" {
 		text += ", by " + run.By
 	}

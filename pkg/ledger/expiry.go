@@ -87,12 +87,19 @@ func (s *Store) EndExpiry(ctx context.Context, run Run) error {
 	if run.Until.IsZero() {
 		return nil
 	}
-	background := metav1.DeletePropagationBackground // and the locks and pods that nobody else deleted
-	err := s.Client.BatchV1().Jobs(s.Namespace).Delete(ctx, run.ID, metav1.DeleteOptions{PropagationPolicy: &background})
+	jobs := s.Client.BatchV1().Jobs(s.Namespace)
+	job, err := jobs.Get(ctx, run.ID, metav1.GetOptions{})
+	if err == nil {
+		if job.Labels[LabelRun] != run.ID {
+			return nil // it belongs to another client, whatever name the record gives the run
+		}
+		background := metav1.DeletePropagationBackground // and the locks and pods that nobody else deleted
+		err = jobs.Delete(ctx, run.ID, metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: metav1.NewUIDPreconditions(string(job.UID))})
+	}
 	if apierrors.IsForbidden(err) && run.Owner == nil {
 		return nil // a fault without debug pods has no Job, and needs no right to delete one
 	}
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete job %s, which is of no use any more: %w", run.ID, err)
 	}
 	return nil

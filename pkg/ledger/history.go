@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +29,8 @@ type Listing struct {
 	Runs []Run // the newest first
 	// Unreadable are records that this version does not understand, or that somebody damaged.
 	Unreadable []Unreadable
+	// Unmarked are, for a Store of all namespaces, those with records that are not marked as ledgers. Their records are left out.
+	Unmarked []string
 }
 
 // Unreadable is a record that could not be read.
@@ -39,12 +43,53 @@ type Unreadable struct {
 // pageSize keeps a page of records below what an API server likes to send at once: a record has up to 1 MiB.
 const pageSize = 50
 
-// List reads the runs of a scope. A record that cannot be read does not make it fail.
+// List reads the runs of a scope. A record that cannot be read does not make it fail. The error is an *UnmarkedError when the Store's
+// namespace is not marked as a ledger. A Store of all namespaces lists the ledgers among them.
 func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
-	where := "in namespace " + s.Namespace
 	if s.Namespace == metav1.NamespaceAll {
-		where = "in all namespaces"
+		found, err := s.records(ctx, scope, "in all namespaces")
+		if err != nil {
+			return Listing{}, err
+		}
+		return s.onlyLedgers(ctx, found)
 	}
+	var found Listing
+	group, groupCtx := errgroup.WithContext(ctx) // both at once: every command lists
+	group.Go(func() error { return s.CheckNamespace(groupCtx) })
+	group.Go(func() (err error) {
+		found, err = s.records(groupCtx, scope, "in namespace "+s.Namespace)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return Listing{}, err
+	}
+	return found, nil
+}
+
+// onlyLedgers leaves out the records in namespaces that are not marked as ledgers: anyone who works there may have written them.
+func (s *Store) onlyLedgers(ctx context.Context, found Listing) (Listing, error) {
+	namespaces := map[string]bool{}
+	for _, run := range found.Runs {
+		namespaces[run.Namespace] = false
+	}
+	for _, bad := range found.Unreadable {
+		namespaces[bad.Namespace] = false
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
+		err := New(s.Client, namespace).CheckNamespace(ctx)
+		if errors.As(err, new(*UnmarkedError)) {
+			found.Unmarked = append(found.Unmarked, namespace)
+		} else if err != nil {
+			return Listing{}, err
+		}
+		namespaces[namespace] = err == nil
+	}
+	found.Runs = slices.DeleteFunc(found.Runs, func(run Run) bool { return !namespaces[run.Namespace] })
+	found.Unreadable = slices.DeleteFunc(found.Unreadable, func(bad Unreadable) bool { return !namespaces[bad.Namespace] })
+	return found, nil
+}
+
+func (s *Store) records(ctx context.Context, scope Scope, where string) (Listing, error) {
 	selector := LabelManagedBy + "=" + ManagedBy + "," + LabelFault
 	if scope == Active {
 		selector += "," + LabelClosed + "!=true"

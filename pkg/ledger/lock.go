@@ -200,8 +200,9 @@ func (s *Store) LocksOf(ctx context.Context, id string) ([]Lock, error) {
 	return s.list(ctx, LabelRun+"="+id, func(lock Lock) bool { return lock.Holder == id })
 }
 
-// Refusals returns, for every target in the ledger that could not be locked now, why. Its errors say who holds it. A target counts
-// also when its lock is gone, as after a TTL, while the change of a run may still be in place there.
+// Refusals returns, for every target in the ledger that could not be locked now, why. Its errors say who holds it. A record alone locks
+// nothing: anyone who may write ConfigMaps could keep others from a node. When the lock of a run is gone, as after a TTL, and its change is
+// still in place, the target itself refuses another one: a node by its own record, a workload by its template.
 func (s *Store) Refusals(ctx context.Context) ([]*LockedError, error) {
 	locks, err := s.list(ctx, LabelManagedBy+"="+ManagedBy, func(Lock) bool { return true })
 	if err != nil {
@@ -215,19 +216,6 @@ func (s *Store) Refusals(ctx context.Context) ([]*LockedError, error) {
 			refusals = append(refusals, locked)
 		case err != nil:
 			return nil, err
-		}
-	}
-	open, err := s.List(ctx, Active)
-	if err != nil {
-		return nil, err
-	}
-	for _, run := range open.Runs {
-		for _, step := range run.Pending() {
-			if !slices.ContainsFunc(refusals, func(r *LockedError) bool { return r.Target.Same(step.Target) }) {
-				refusals = append(refusals, &LockedError{
-					Target: step.Target, Holder: run.ID, Since: run.Created, Run: &run, Now: s.Now(), namespace: s.Namespace, lease: lockName(step.Target),
-				})
-			}
 		}
 	}
 	return refusals, nil
@@ -269,7 +257,7 @@ func (s *Store) lease(run Run, target Target, former *coordinationv1.Lease) *coo
 	if former != nil {
 		lease = former.DeepCopy()
 		transitions := int32(1)
-		if n := lease.Spec.LeaseTransitions; n != nil {
+		if n := lease.Spec.LeaseTransitions; n != nil && *n > 0 && *n < math.MaxInt32 { // anyone who may write Leases may have written another
 			transitions += *n
 		}
 		lease.Spec.LeaseTransitions = &transitions

@@ -2,11 +2,13 @@ package ledger_test
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -158,6 +160,41 @@ func TestALockWhoseAnswerWasLostIsGivenBack(t *testing.T) {
 	}
 	if got := leases(t, store); len(got) != 0 {
 		t.Errorf("left: %v", got)
+	}
+}
+
+// TestATakenOverLockStaysValid: a Lease with a counter at its end, which anyone who may write Leases can write, must not keep others from the target.
+func TestATakenOverLockStaysValid(t *testing.T) {
+	t.Parallel()
+	store := ledger.New(ledgertest.New(t).Client(ledgertest.Hooks{}), ledger.DefaultNamespace)
+	if _, err := store.EnsureNamespace(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	target := ledger.Target{Kind: "Node", Name: "gpu-1"}
+	run := ledger.Run{ID: "xid-222222", Fault: "xid", Deadline: time.Now().Add(time.Minute)}
+	if _, err := store.Lock(t.Context(), run, []ledger.Target{target}); err != nil {
+		t.Fatal(err)
+	}
+	leases := store.Client.CoordinationV1().Leases(ledger.DefaultNamespace)
+	for _, counter := range []int32{math.MaxInt32, -5} {
+		list, err := leases.List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 {
+			t.Fatal(list, err)
+		}
+		lease := list.Items[0]
+		lease.Spec = coordinationv1.LeaseSpec{LeaseTransitions: &counter}
+		lease.Labels = nil
+		if _, err := leases.Update(t.Context(), &lease, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		locks, err := store.Lock(t.Context(), run, []ledger.Target{target})
+		if err != nil || len(locks) != 1 {
+			t.Fatalf("%d: %v, %v", counter, locks, err)
+		}
+		now, err := leases.Get(t.Context(), lease.Name, metav1.GetOptions{})
+		if err != nil || *now.Spec.LeaseTransitions < 1 {
+			t.Errorf("%d: %v, %v", counter, now.Spec.LeaseTransitions, err)
+		}
 	}
 }
 

@@ -31,13 +31,16 @@ func NamespaceObject(name string) *corev1.Namespace {
 type UnmarkedError struct{ Namespace string }
 
 func (e *UnmarkedError) Error() string {
-	return fmt.Sprintf("namespace %q is not marked as a ledger, so its records are ignored: anyone with rights in the namespace may have written them. "+
-		"If only administrators have such rights: kubectl label namespace %s %s=true", e.Namespace, e.Namespace, LabelLedger)
+	return fmt.Sprintf("namespace %q is not marked as a ledger (label %s=true), so its records are ignored: anyone with rights in the namespace may "+
+		"have written them", e.Namespace, LabelLedger)
 }
 
 // CheckNamespace returns an *UnmarkedError unless the namespace is marked as a ledger. One that does not exist has no
 // records, and passes.
 func (s *Store) CheckNamespace(ctx context.Context) error {
+	if s.marked.Load() {
+		return nil
+	}
 	namespace, err := s.Client.CoreV1().Namespaces().Get(ctx, s.Namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -47,6 +50,7 @@ func (s *Store) CheckNamespace(ctx context.Context) error {
 	case !IsLedger(namespace):
 		return &UnmarkedError{s.Namespace}
 	}
+	s.marked.Store(true)
 	return nil
 }
 

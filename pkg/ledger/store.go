@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,8 @@ type Store struct {
 	Clock func() time.Time
 	// Random is where the IDs of runs come from; crypto/rand when nil.
 	Random io.Reader
+
+	marked atomic.Bool // the namespace was seen to be marked as a ledger
 }
 
 // New returns a store with the real clock.
@@ -114,7 +117,8 @@ func (s *Store) withdraw(ctx context.Context, sent *corev1.ConfigMap) {
 	}
 }
 
-// Get reads a run. The error is a *NotFoundError when there is none, and wraps ErrNewer when a newer version made it.
+// Get reads a run. The error is a *NotFoundError when there is none, an *UnmarkedError when the namespace is not marked as a ledger, and
+// wraps ErrNewer when a newer version made the run.
 func (s *Store) Get(ctx context.Context, id string) (Run, error) {
 	cm, err := s.read(ctx, id)
 	if err != nil {
@@ -158,6 +162,9 @@ func (s *Store) Close(ctx context.Context, id string, phase Phase, message strin
 }
 
 func (s *Store) read(ctx context.Context, id string) (*corev1.ConfigMap, error) {
+	if err := s.CheckNamespace(ctx); err != nil {
+		return nil, err
+	}
 	cm, err := s.configMaps().Get(ctx, id, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

@@ -274,7 +274,7 @@ func TestEnsureNamespace(t *testing.T) {
 func TestUnmarkedNamespace(t *testing.T) {
 	store := ledger.New(ledgertest.New(t).Client(ledgertest.Hooks{}), "default")
 	var unmarked *ledger.UnmarkedError
-	if err := store.CheckNamespace(t.Context()); !errors.As(err, &unmarked) || !strings.Contains(err.Error(), "kubectl label namespace default gpufault.dev/ledger=true") {
+	if err := store.CheckNamespace(t.Context()); !errors.As(err, &unmarked) || !strings.Contains(err.Error(), "label gpufault.dev/ledger=true") {
 		t.Errorf("an unmarked namespace: %v", err)
 	}
 	if _, err := store.EnsureNamespace(t.Context()); !errors.As(err, &unmarked) {

@@ -202,7 +202,7 @@ func TestRecordsOfTenantsAreNotFollowed(t *testing.T) {
 	}
 	found := w.find()
 	// Its pod is not a leftover either: an administrator's namespace may only lack the label.
-	if len(found.Items) != 1 || found.Items[0].Remedy != Nobody || !strings.Contains(found.Items[0].Todo, "kubectl label namespace") || len(found.Nodes) != 0 {
+	if len(found.Items) != 1 || found.Items[0].Remedy != Nobody || strings.Contains(found.Items[0].Todo, "kubectl") || len(found.Nodes) != 0 {
 		t.Errorf("in a namespace that is not marked: %v on %v", lines(found.Items), found.Nodes)
 	}
 	if len(found.Skipped) != 0 || !slices.Equal(found.Unmarked, []string{ledger.DefaultNamespace}) {

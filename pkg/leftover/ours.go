@@ -115,8 +115,7 @@ func (l *Leftover) judge(known knownRun) {
 		}
 		what := fmt.Sprintf("the record of its run is in namespace %q, which is not marked as a ledger", known.unmarked)
 		l.What = append(l.What, what)
-		l.Remedy, l.Todo = Nobody, fmt.Sprintf("if only administrators may write there: kubectl label namespace %s %s=true",
-			known.unmarked, ledger.LabelLedger)
+		l.Remedy, l.Todo = Nobody, "an administrator decides which namespaces are ledgers: see docs/security.md"
 	}
 }
 

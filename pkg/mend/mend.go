@@ -21,9 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
 // Fault is the kind of the runs of repairs: they are in the ledger, and are no faults.
@@ -32,8 +34,11 @@ const Fault = "fix"
 // UndoKind is the ledger.Undo.Kind of objects that a repair created.
 const UndoKind = "created-runtimeclass"
 
-// annotationRun is on what a repair created, so that its undo knows it for ours.
-const annotationRun = "gpufault.dev/run"
+// annotationRun is on what a repair created, for people and `leftovers`. By annotationSeal, its seal's mark, the undo knows it.
+const (
+	annotationRun  = "gpufault.dev/run"
+	annotationSeal = "gpufault.dev/seal"
+)
 
 // Data is what the ledger keeps of a created RuntimeClass.
 type Data struct {
@@ -62,7 +67,7 @@ func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (faul
 		Undo:   ledger.Undo{Kind: UndoKind, Data: data},
 		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 			class := RuntimeClass(name, handler)
-			class.Annotations = map[string]string{annotationRun: r.Run().ID}
+			class.Annotations = map[string]string{annotationRun: r.Run().ID, annotationSeal: mark(r.Run().ID, name, handler)}
 			made, err := client.NodeV1().RuntimeClasses().Create(ctx, class, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
 				return nil, fmt.Errorf("there is a RuntimeClass %s meanwhile: run doctor again", name)
@@ -75,6 +80,11 @@ func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (faul
 			}}, nil
 		},
 	}, nil
+}
+
+// mark is what the RuntimeClass of a run carries.
+func mark(run, name, handler string) string {
+	return seal.Of(run, UndoKind, fmt.Appendf(nil, "%q %q", name, handler)).Mark("node.k8s.io", "runtimeclasses", "", name)
 }
 
 // Undoer deletes what a repair created. Client is nil where it is only to describe.
@@ -95,7 +105,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	}
 	switch {
 	case data.Name != step.Target.Name || step.Target.Kind != "RuntimeClass":
-		return "", "", fmt.Errorf("the record's undo is not believed: it is about RuntimeClass %s, and the target is %s", data.Name, step.Target)
+		return "", "", fmt.Errorf("the record's undo is rejected: it is about RuntimeClass %s, and the target is %s", data.Name, step.Target)
 	case u.Client == nil:
 		return "", "", errors.New("no cluster to undo it in")
 	}
@@ -105,7 +115,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return ledger.StateReverted, fmt.Sprintf("RuntimeClass %s is not there", data.Name), nil
 	case err != nil:
 		return "", "", fmt.Errorf("get RuntimeClass %s: %w", data.Name, err)
-	case now.Annotations[annotationRun] != run.ID:
+	case now.Annotations[annotationSeal] != mark(run.ID, data.Name, data.Handler):
 		return ledger.StateSuperseded, fmt.Sprintf("RuntimeClass %s is not the one that this run made, and was left alone", data.Name), nil
 	case now.Handler != data.Handler || now.Overhead != nil || now.Scheduling != nil:
 		return ledger.StateSuperseded, fmt.Sprintf("RuntimeClass %s was changed meanwhile, and was left alone", data.Name), nil
@@ -121,7 +131,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 
 // RestartPod is the change that deletes the device plugin's pod on a node that advertises no GPU, so that its DaemonSet makes a new one there.
 // It cannot be undone. It is proven when a new pod is ready there and the node advertises GPUs; every is how often that is looked for. It
-// does no harm to the node, so that its plan may lift the limits of the blast radius. Whether a restart is a remedy is looked at now, and once
+// takes nothing away from the node. Whether a restart is a remedy is looked at now, and once
 // more before the pod is deleted: the user may think for a while.
 func RestartPod(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, every time.Duration) (fault.Change, error) {
 	owner := metav1.GetControllerOf(pod)
@@ -132,9 +142,10 @@ func RestartPod(ctx context.Context, client kubernetes.Interface, pod *corev1.Po
 		return fault.Change{}, err
 	}
 	return fault.Change{
-		Target: ledger.Target{Kind: "Node", Name: pod.Spec.NodeName}, // which no fault may have at that time; namespaces of drivers are barred
-		Action: fmt.Sprintf("delete pod %s/%s, so that DaemonSet %s makes it anew", pod.Namespace, pod.Name, owner.Name),
-		Undo:   ledger.Undo{Kind: ledger.UndoNone, Permanent: true},
+		Target:   ledger.Target{Kind: "Node", Name: pod.Spec.NodeName}, // which no fault may have at that time; namespaces of drivers are barred
+		Action:   fmt.Sprintf("delete pod %s/%s, so that DaemonSet %s makes it anew", pod.Namespace, pod.Name, owner.Name),
+		Undo:     ledger.Undo{Kind: ledger.UndoNone, Permanent: true},
+		Harmless: true,
 		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 			if err := restartHelps(ctx, client, pod, owner); err != nil {
 				return nil, fmt.Errorf("nothing was deleted: %w", err)
@@ -156,7 +167,7 @@ func restartHelps(ctx context.Context, client kubernetes.Interface, pod *corev1.
 		return fmt.Errorf("get node %s: %w", pod.Spec.NodeName, err)
 	}
 	if gpus := advertised(n); gpus > 0 {
-		return fmt.Errorf("node %s advertises %d GPUs meanwhile: there is nothing to mend", n.Name, gpus)
+		return fmt.Errorf("node %s advertises %s now: there is nothing to fix", n.Name, count.Of(gpus, "GPU"))
 	}
 	now, err := client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {
@@ -226,7 +237,7 @@ func successor(ctx context.Context, client kubernetes.Interface, was *corev1.Pod
 			Source: fmt.Sprintf("Pod %s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName), Time: time.Now(),
 			Text: fmt.Sprintf("%s, uid %s, made by DaemonSet %s in the place of %s", p.Status.Phase, p.UID, owner.Name, was.Name),
 		}, {
-			Source: "Node " + n.Name + " .status.capacity", Time: time.Now(), Text: fmt.Sprintf("%d GPUs", advertised(n)),
+			Source: "Node " + n.Name + " .status.capacity", Time: time.Now(), Text: count.Of(advertised(n), "GPU"),
 		}}
 		return true, nil
 	})

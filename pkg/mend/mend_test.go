@@ -83,7 +83,7 @@ func TestRuntimeClassUndo(t *testing.T) {
 func TestUndoIsBoundToItsTarget(t *testing.T) {
 	t.Parallel()
 	step := ledger.Step{Target: ledger.Target{Kind: "RuntimeClass", Name: "nvidia"}, Undo: ledger.Undo{Kind: UndoKind, Data: []byte(`{"name":"gvisor"}`)}}
-	if _, _, err := (Undoer{fake.NewClientset()}).Undo(t.Context(), ledger.Run{}, step); err == nil || !strings.Contains(err.Error(), "not believed") {
+	if _, _, err := (Undoer{fake.NewClientset()}).Undo(t.Context(), ledger.Run{}, step); err == nil || !strings.Contains(err.Error(), "rejected") {
 		t.Errorf("a record about another RuntimeClass is believed: %v", err)
 	}
 }
@@ -175,10 +175,10 @@ func TestRestartPod(t *testing.T) {
 func TestRestartPodLooksAgain(t *testing.T) {
 	t.Parallel()
 	for wrong, change := range map[string]func(*corev1.Node, *corev1.Pod, *appsv1.DaemonSet){
-		"advertises 8 GPUs meanwhile": func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { *n = *nodeWith("8") },
-		"gone or going meanwhile":     func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) { p.UID = "another" },
-		"is not ready":                func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) { p.Status.Conditions = nil },
-		"would make no pod on node":   func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { n.Labels = nil },
+		"advertises 8 GPUs now":     func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { *n = *nodeWith("8") },
+		"gone or going meanwhile":   func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) { p.UID = "another" },
+		"is not ready":              func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) { p.Status.Conditions = nil },
+		"would make no pod on node": func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { n.Labels = nil },
 		"has an update waiting": func(_ *corev1.Node, _ *corev1.Pod, ds *appsv1.DaemonSet) {
 			ds.Spec.UpdateStrategy.Type, ds.Status.DesiredNumberScheduled = "OnDelete", 2
 		},

@@ -8,6 +8,7 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
@@ -27,7 +28,7 @@ func difference(f deadman.RestoredFile) string {
 		lines = append(lines, "  "+strings.TrimRight(line, "\r\n"))
 	}
 	if more := len(lines) - maxDiff; more > 1 {
-		lines = append(lines[:maxDiff], fmt.Sprintf("  ... (%d more lines)", more))
+		lines = append(lines[:maxDiff], "  ... ("+count.Of(more, "more line")+")")
 	}
 	return strings.Join(lines, "\n")
 }
@@ -74,7 +75,7 @@ func shown(prefix string, piece []byte) []string {
 	lines := strings.Split(strings.TrimRight(string(piece), "\r\n"), "\n")
 	more := len(lines) - maxShown
 	if more > 1 {
-		lines = append(lines[:maxShown], fmt.Sprintf("... (%d more lines)", more))
+		lines = append(lines[:maxShown], "... ("+count.Of(more, "more line")+")")
 	}
 	for i, line := range lines {
 		lines[i] = prefix + strings.TrimRight(line, "\r")

@@ -61,7 +61,13 @@ type Undoer struct {
 // restorePodLives is how long a debug pod may take to put files back and see the runtime serve again.
 const restorePodLives = 10 * time.Minute
 
-var _ fault.Needer = Undoer{}
+var (
+	_ fault.Needer     = Undoer{}
+	_ fault.NodeUndoer = Undoer{}
+)
+
+// EntersNode implements fault.NodeUndoer.
+func (Undoer) EntersNode(step ledger.Step) bool { return len(step.Undo.Data) > 0 }
 
 // Needs implements fault.Needer.
 func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permission {

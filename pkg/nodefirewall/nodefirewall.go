@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
@@ -111,7 +112,13 @@ type Undoer struct {
 	Overwrite bool
 }
 
-var _ fault.Needer = Undoer{}
+var (
+	_ fault.Needer     = Undoer{}
+	_ fault.NodeUndoer = Undoer{}
+)
+
+// EntersNode implements fault.NodeUndoer.
+func (Undoer) EntersNode(step ledger.Step) bool { return len(step.Undo.Data) > 0 }
 
 // Needs implements fault.Needer.
 func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permission {
@@ -163,7 +170,7 @@ func fate(removed node.RemovedFirewall) (ledger.State, string) {
 	}
 	dropped := ""
 	if removed.Dropped > 0 {
-		dropped = fmt.Sprintf("; it had dropped %d packets", removed.Dropped)
+		dropped = "; it had dropped " + count.Of(removed.Dropped, "packet")
 	}
 	switch {
 	case len(removed.Left) > 0:

@@ -28,7 +28,7 @@ func (u undoing) ahead(ctx context.Context) {
 				continue
 			}
 			live, err := u.live(ctx, o)
-			if err != nil || live == nil || live.GetDeletionTimestamp() != nil || live.GetLabels()[LabelInstance] != mark(word(u.run.ID, step.ID, d), o) {
+			if err != nil || live == nil || live.GetDeletionTimestamp() != nil || live.GetLabels()[LabelInstance] != o.mark(d.seal(u.run.ID, step.ID)) {
 				continue
 			}
 			u.deleteNamespace(ctx, live)

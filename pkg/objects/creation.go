@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
@@ -64,7 +65,7 @@ func (c *Creation) prepare() ([]*unstructured.Unstructured, *Data, error) {
 		return nil, nil, errNoCluster
 	}
 	if len(c.Objects) == 0 || len(c.Objects) > maxObjects {
-		return nil, nil, fmt.Errorf("%d objects cannot be created in one step: there may be 1 to %d", len(c.Objects), maxObjects)
+		return nil, nil, fmt.Errorf("%s cannot be created in one step: there may be 1 to %d", count.Of(len(c.Objects), "object"), maxObjects)
 	}
 	manifests := make([]*unstructured.Unstructured, 0, len(c.Objects))
 	d := &Data{}
@@ -153,7 +154,7 @@ func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 		return nil, err
 	}
 	run := r.Run()
-	d.Witness = d.needsWitness(namespaces(run))
+	d.Sealed = d.needsKeeper(namespaces(run))
 	step := ""
 	save := func() error {
 		data := encode(d)
@@ -162,9 +163,9 @@ func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	if err := save(); err != nil {
 		return nil, err
 	}
-	name := word(run.ID, step, d)
-	if d.Witness {
-		if err := createWitness(ctx, c.Dynamic, name); err != nil {
+	sealed := d.seal(run.ID, step)
+	if d.Sealed {
+		if err := keeper(c.Dynamic).Keep(ctx, sealed); err != nil {
 			return nil, err
 		}
 	}
@@ -172,7 +173,7 @@ func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	for i, manifest := range manifests {
 		o := &d.Created[i]
 		r.Progress("creating " + o.String())
-		proof, err := c.create(ctx, o, manifest, mark(name, *o))
+		proof, err := c.create(ctx, o, manifest, o.mark(sealed))
 		if err != nil {
 			return evidence, errors.Join(err, save()) // the UIDs, for the undo that follows
 		}
@@ -236,17 +237,16 @@ func (c *Creation) Permissions() ([]fault.Permission, error) {
 				fault.Permission{Verb: "deletecollection", Resource: "pods", Namespace: o.Name, Optional: true})
 		}
 	}
-	if d.needsWitness(nil) {
-		all = append(all, witnessPermissions()...)
+	if d.needsKeeper(nil) {
+		all = append(all, keeperPermissions()...)
 	}
 	return fault.Permissions(all), nil
 }
 
-func witnessPermissions() []fault.Permission {
-	o := witnessOf("")
+func keeperPermissions() []fault.Permission {
 	var all []fault.Permission
 	for _, verb := range []string{"create", "get", "delete"} {
-		all = append(all, fault.Permission{Verb: verb, Group: o.Group, Resource: o.Resource})
+		all = append(all, fault.Permission{Verb: verb, Group: groupRBAC, Resource: "clusterroles"})
 	}
 	return all
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
 // Data is what the ledger keeps in ledger.Undo.Data: names, hashes and, of a patch, the values before and ours.
@@ -19,8 +20,8 @@ type Data struct {
 	Edits   []Edit  `json:"edits,omitempty"`
 	// Ownership is who owns the patched fields, for the undo to give them back; nil where that had no room.
 	Ownership *Ownership `json:"ownership,omitempty"`
-	// Witness says that there is a ClusterRole by which the undo knows this data for true.
-	Witness bool `json:"witness,omitempty"`
+	// Sealed reports whether a ClusterRole keeps the seal of this data.
+	Sealed bool `json:"sealed,omitempty"`
 }
 
 // The limits of a step, so that a record of many has room.
@@ -40,7 +41,7 @@ func ReadData(step ledger.Step) (*Data, error) {
 		return nil, fmt.Errorf("the record's undo cannot be read: %w", err)
 	}
 	if err := d.validate(); err != nil {
-		return nil, fmt.Errorf("the record's undo is not believed: %w", err)
+		return nil, fmt.Errorf("the record's undo is rejected: %w", err)
 	}
 	return &d, nil
 }
@@ -99,7 +100,7 @@ func (d *Data) check(ledgerNamespace string) error {
 	return nil
 }
 
-// Objects are what a step created or patched, and its witness: what is the run's own among the objects of a cluster. It is empty for steps
+// Objects are what a step created or patched, and what keeps its seal: what is the run's own among the objects of a cluster. It is empty for steps
 // of other kinds, and for those that have changed nothing yet.
 func Objects(run ledger.Run, step ledger.Step) []Object {
 	if step.Undo.Kind != UndoKind {
@@ -110,8 +111,8 @@ func Objects(run ledger.Run, step ledger.Step) []Object {
 		return nil
 	}
 	all := slices.Clone(d.objects())
-	if d.Witness {
-		all = append(all, witnessOf(word(run.ID, step.ID, d)))
+	if d.Sealed {
+		all = append(all, Object{Group: groupRBAC, Version: "v1", Resource: "clusterroles", Kind: "ClusterRole", Name: seal.ClusterRole(d.seal(run.ID, step.ID))})
 	}
 	return all
 }
@@ -129,15 +130,15 @@ func namespaces(run ledger.Run) map[string]string {
 		}
 		for _, o := range d.Created {
 			if o.isNamespace() {
-				found[o.Name] = mark(word(run.ID, step.ID, d), o)
+				found[o.Name] = o.mark(d.seal(run.ID, step.ID))
 			}
 		}
 	}
 	return found
 }
 
-// needsWitness is whether something of it would outlive the namespaces of its run.
-func (d *Data) needsWitness(made map[string]string) bool {
+// needsKeeper reports whether something of it would outlive the namespaces of its run.
+func (d *Data) needsKeeper(made map[string]string) bool {
 	own := func(o Object) bool {
 		_, goes := made[o.Namespace]
 		return goes || slices.ContainsFunc(d.Created, func(n Object) bool { return n.isNamespace() && n.Name == o.Namespace })

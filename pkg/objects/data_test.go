@@ -7,19 +7,20 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
 // noCluster is for what asks no cluster.
 type noCluster struct{ dynamic.Interface }
 
-// The word of a step is that of what the ledger gives back, whatever is in it, and no other's.
-func TestTheWordSurvivesTheLedger(t *testing.T) {
+// The seal of a step is that of what the ledger gives back, whatever is in it, and no other's.
+func TestTheSealSurvivesTheLedger(t *testing.T) {
 	t.Parallel()
 	d := &Data{
-		Patched: &Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a", UID: "1"}, Witness: true,
+		Patched: &Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a", UID: "1"}, Sealed: true,
 		Edits: diff(parse(t, `{spec: {a: "<&>", b: [1, 2.5], c: {z: 1, a: "ü\u2028"}}}`), parse(t, `{spec: {a: "x>y", b: [2], c: {z: "&"}}}`)),
 	}
-	want := word("scenario-bcdfgh", "1", d)
+	want := d.seal("scenario-bcdfgh", "1")
 	raw, err := json.MarshalIndent(ledger.Run{Steps: []ledger.Step{{ID: "1", Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}}}}, "", " ")
 	if err != nil {
 		t.Fatal(err)
@@ -32,23 +33,23 @@ func TestTheWordSurvivesTheLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	back, err := ReadData(run.Steps[0])
-	if err != nil || word("scenario-bcdfgh", "1", back) != want {
-		t.Errorf("%v: %s, not %s", err, word("scenario-bcdfgh", "1", back), want)
+	if err != nil || back.seal("scenario-bcdfgh", "1") != want {
+		t.Errorf("%v: %s, not %s", err, back.seal("scenario-bcdfgh", "1"), want)
 	}
-	for name, other := range map[string]string{"run": word("scenario-bcdfgj", "1", back), "step": word("scenario-bcdfgh", "2", back)} {
+	for name, other := range map[string]seal.Seal{"run": back.seal("scenario-bcdfgj", "1"), "step": back.seal("scenario-bcdfgh", "2")} {
 		if other == want {
-			t.Errorf("another %s has the same word", name)
+			t.Errorf("another %s has the same seal", name)
 		}
 	}
 	back.Edits[0].Was = []byte(`"other"`)
-	if word("scenario-bcdfgh", "1", back) == want {
-		t.Error("other values have the same word")
+	if back.seal("scenario-bcdfgh", "1") == want {
+		t.Error("other values have the same seal")
 	}
 	made := &Data{Created: []Object{{Version: "v1", Resource: "configmaps", Kind: "ConfigMap", Namespace: "a", Name: "x"}}}
-	before := word("r", "1", made)
+	before := made.seal("r", "1")
 	made.Created[0].UID = "known later"
-	if word("r", "1", made) != before || mark(before, made.Created[0]) == before || mark(before, made.Created[0]) == mark(before, Object{Name: "y"}) {
-		t.Error("the word depends on UIDs, or objects share their marks")
+	if made.seal("r", "1") != before || made.Created[0].mark(before) == string(before) || made.Created[0].mark(before) == (Object{Name: "y"}).mark(before) {
+		t.Error("the seal depends on UIDs, or objects share their marks")
 	}
 }
 

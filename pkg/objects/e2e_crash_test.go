@@ -55,7 +55,7 @@ func (l *lab) revertAll() {
 		if err != nil {
 			l.Fatal(err)
 		}
-		if left := l.witnesses(reverted); len(left) > 0 || !reverted.IsClosed() {
+		if left := l.seals(reverted); len(left) > 0 || !reverted.IsClosed() {
 			l.Errorf("left: %v; %s, %q", left, reverted.Phase, reverted.Steps[0].Message)
 		}
 	}

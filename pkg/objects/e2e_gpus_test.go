@@ -136,7 +136,7 @@ func TestAdvertisedGPUs(t *testing.T) {
 			if step := run.Steps[1]; step.State != test.state || test.left != nil && !strings.Contains(step.Message, "nvidia.com/gpu") {
 				t.Errorf("%s: %s", step.State, step.Message)
 			}
-			if left := l.witnesses(run); len(left) > 0 {
+			if left := l.seals(run); len(left) > 0 {
 				t.Errorf("left: %v", left)
 			}
 		})

@@ -126,7 +126,7 @@ func TestE2EOwnershipIsGivenBack(t *testing.T) {
 		t.Fatalf("%v %+v", err, reverted)
 	}
 	l.sameOwners(before)
-	if left := l.witnesses(run); len(left) > 0 {
+	if left := l.seals(run); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	// What is applied again without force meets no conflict: the tool owns its fields.
@@ -219,7 +219,7 @@ func TestE2EOwnershipIsGivenBackByTheNextUndo(t *testing.T) {
 		t.Fatalf("%v %+v", err, reverted)
 	}
 	l.sameOwners(before)
-	if left := l.witnesses(run); len(left) > 0 {
+	if left := l.seals(run); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

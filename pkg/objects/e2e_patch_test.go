@@ -103,7 +103,7 @@ func TestANodeIsPutBackBesideTheChangesOfOthers(t *testing.T) {
 			t.Errorf("%s: %s", step.State, step.Message)
 		}
 	}
-	if left := l.witnesses(run); len(left) > 0 {
+	if left := l.seals(run); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	l.untaint(name, theirs)
@@ -125,7 +125,7 @@ func TestANodeIsPutBackBesideTheChangesOfOthers(t *testing.T) {
 	}
 }
 
-// Nothing is believed of a record that only the ledger knows: without its witness no value of it is written.
+// A record that only the ledger knows is not followed: without its seal no value of it is written.
 func TestAForgedPatchIsNotFollowed(t *testing.T) {
 	l := newLab(t)
 	name := l.worker().Name
@@ -148,7 +148,7 @@ func TestAForgedPatchIsNotFollowed(t *testing.T) {
 		return err
 	}
 	err = forge(strings.Replace(string(honest), `"ours":"x"`, `"was":"evil","ours":"x"`, 1))
-	if err == nil || !strings.Contains(err.Error(), "not believed") || l.node(name).Labels[label] != "x" {
+	if err == nil || !strings.Contains(err.Error(), "rejected") || l.node(name).Labels[label] != "x" {
 		t.Errorf("%v, %v", err, l.node(name).Labels)
 	}
 	if err := forge(string(honest)); err != nil {

@@ -67,7 +67,7 @@ func TestATenantComesAndGoes(t *testing.T) {
 		t.Fatalf("%v %+v", err, run)
 	}
 	t.Logf("reverted after %s: %s", time.Since(began), run.Steps[0].Message)
-	if left := append(l.left(), l.witnesses(run)...); len(left) > 0 {
+	if left := append(l.left(), l.seals(run)...); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -90,7 +90,7 @@ func TestWhatExistsAlreadyIsLeftAndAllElseUndone(t *testing.T) {
 	if want := []string{"reverted", "reverted", "failed"}; !slices.Equal(states, want) || !run.IsClosed() || run.Phase != ledger.Failed {
 		t.Errorf("%s: %v, %q", run.Phase, states, run.Message)
 	}
-	if left := append(l.left(), l.witnesses(run)...); len(left) > 0 {
+	if left := append(l.left(), l.seals(run)...); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	if _, err := l.typed.CoreV1().ConfigMaps("default").Get(t.Context(), l.team(), metav1.GetOptions{}); err == nil {

@@ -83,7 +83,7 @@ func TestWhatACandidateMadeOfOurObjects(t *testing.T) {
 			t.Errorf("%s is left", role(suffix))
 		}
 	}
-	if left := l.witnesses(run); len(left) > 0 {
+	if left := l.seals(run); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -151,7 +151,7 @@ func TestAForgedListDeletesNothing(t *testing.T) {
 	l.undoer(func(u *objects.Undoer) { u.Successors = true })
 	named := func(d *objects.Data) { d.Created[0].Name, d.Created[0].UID = victim.Name, string(victim.UID) }
 	forge(named)
-	forge(func(d *objects.Data) { named(d); d.Witness = false })
+	forge(func(d *objects.Data) { named(d); d.Sealed = false })
 	forge(func(d *objects.Data) { // the true one, and one more
 		d.Created = append(d.Created, d.Created[0])
 		d.Created[1].Name, d.Created[1].UID = victim.Name, string(victim.UID)
@@ -197,7 +197,7 @@ func TestANamespaceThatDoesNotGoSaysWhatHoldsIt(t *testing.T) {
 	}
 }
 
-// What a run patches in a namespace that it made goes with that: there is no witness of it, and nothing is put back one by one.
+// What a run patches in a namespace that it made goes with that: no ClusterRole keeps its seal, and nothing is put back one by one.
 func TestAPatchInOurOwnNamespaceGoesWithIt(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -214,8 +214,8 @@ func TestAPatchInOurOwnNamespaceGoesWithIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := l.witnesses(run); len(left) > 0 {
-		t.Errorf("witnesses that nothing needs: %v", left)
+	if left := l.seals(run); len(left) > 0 {
+		t.Errorf("seals that nothing needs: %v", left)
 	}
 	if run, err = l.session.Revert(t.Context(), run.ID, false); err != nil || len(l.left()) > 0 {
 		t.Errorf("%v %v", err, l.left())

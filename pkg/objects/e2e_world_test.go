@@ -220,8 +220,8 @@ func (l *lab) left() (found []string) {
 	return found
 }
 
-// witnesses are the ClusterRoles that bear witness to the steps of a run.
-func (l *lab) witnesses(run *ledger.Run) (found []string) {
+// seals are the ClusterRoles that keep the seals of the steps of a run.
+func (l *lab) seals(run *ledger.Run) (found []string) {
 	l.Helper()
 	for _, step := range run.Steps {
 		for _, o := range objects.Objects(*run, step) {

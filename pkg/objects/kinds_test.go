@@ -145,7 +145,7 @@ func TestNamespacesComeFirst(t *testing.T) {
 	namespace := &unstructured.Unstructured{Object: parse(t, `{apiVersion: v1, kind: Namespace, metadata: {name: a}}`)}
 	c := &Creation{Dynamic: noCluster{}, Mapper: mapper, Objects: []*unstructured.Unstructured{object, namespace}}
 	manifests, d, err := c.prepare()
-	if err != nil || manifests[0].GetKind() != "Namespace" || d.Created[0].Name != "a" || d.needsWitness(nil) {
+	if err != nil || manifests[0].GetKind() != "Namespace" || d.Created[0].Name != "a" || d.needsKeeper(nil) {
 		t.Errorf("%v %+v", err, d)
 	}
 	if target := c.Change("create").Target; target != (ledger.Target{Kind: "Namespace", Name: "a"}) {
@@ -159,7 +159,7 @@ func TestNamespacesComeFirst(t *testing.T) {
 	if target := c.Change("create").Target; target != (ledger.Target{Kind: "Namespace", Name: "a"}) {
 		t.Errorf("%+v", target)
 	}
-	if _, d, _ := c.prepare(); !d.needsWitness(nil) || d.needsWitness(map[string]string{"a": ""}) {
-		t.Error("an object in somebody's namespace needs a witness, and one in the run's does not")
+	if _, d, _ := c.prepare(); !d.needsKeeper(nil) || d.needsKeeper(map[string]string{"a": ""}) {
+		t.Error("an object in somebody's namespace needs a ClusterRole for its seal, and one in the run's does not")
 	}
 }

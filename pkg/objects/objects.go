@@ -4,19 +4,17 @@
 // What is created carries a label, app.kubernetes.io/instance, whose value is its mark: a word made of a hash over the run, the step, and the
 // kinds, names and contents of all that the step creates, and of the object's own name, so that nobody sees what came together. The list is
 // in the ledger before the first object is there, so that a client may die at any moment: what has a name of the list and its mark was made
-// by this step. The mark is also what an undo believes: who can write the ledger, and nothing else, can put any name into a record, but not its
-// mark onto somebody's object. For what cannot carry one (a patched object, an object whose label the candidate took off) there is a
-// witness, a ClusterRole without rules whose name has the step's word.
+// by this step. The mark is the step's seal on the object (pkg/seal): whoever can write only the ledger can put any name into a record, but no
+// mark on anyone's object. For what cannot carry a mark (a patched object, an object whose label the candidate removed) a ClusterRole keeps the
+// seal.
 package objects
 
 import (
-	"crypto/sha256"
-	"encoding/json"
-	"fmt"
-	"strings"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
 // UndoKind is the ledger.Undo.Kind of objects that were created or patched.
@@ -85,33 +83,20 @@ func (o Object) is(live *unstructured.Unstructured) bool {
 	return live.GroupVersionKind() == schema.GroupVersionKind{Group: o.Group, Version: o.Version, Kind: o.Kind}
 }
 
-// word names the witness of a step: fourteen letters and digits of a hash over everything that the undo would follow.
-func word(run, step string, d *Data) string {
+// seal is the seal of a step's undo: of everything that it would follow, except UIDs, which are known only after the creation.
+func (d *Data) seal(run, step string) seal.Seal {
 	plain := Data{Created: make([]Object, len(d.Created)), Patched: d.Patched, Edits: d.Edits, Ownership: d.Ownership}
 	for i, o := range d.Created {
-		o.UID = "" // is known later
+		o.UID = ""
 		plain.Created[i] = o
 	}
-	text, err := json.Marshal(plain)
-	if err != nil { // strings and what was read from JSON always marshal
-		return ""
-	}
-	return spell("%q %q %s", run, step, text)
+	return seal.Of(run, step, encode(plain))
 }
 
 // mark is the label of an object that a step creates.
-func mark(word string, o Object) string {
-	return spell("%q %q %q %q %q", word, o.Group, o.Resource, o.Namespace, o.Name)
-}
+func (o Object) mark(s seal.Seal) string { return s.Mark(o.Group, o.Resource, o.Namespace, o.Name) }
 
-// spell makes a word of a hash.
-func spell(format string, args ...any) string {
-	const letters = "23456789bcdfghjkmnpqrstvwxz" // no vowels, so that nothing comes out that could be read
-	sum := sha256.Sum256(fmt.Appendf(nil, format, args...))
-	var out strings.Builder
-	out.WriteByte(letters[8+int(sum[31])%(len(letters)-8)]) // a letter first
-	for _, b := range sum[:13] {
-		out.WriteByte(letters[int(b)%len(letters)])
-	}
-	return out.String()
+// keeper is where the seals of steps are that mark no object.
+func keeper(client dynamic.Interface) seal.ClusterRoles {
+	return seal.ClusterRoles{Dynamic: client, FieldManager: ManagerCreate, Label: LabelInstance}
 }

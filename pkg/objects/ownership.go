@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fieldowner"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
 // Ownership is what a patch changes of who owns the object's fields (metadata.managedFields). Patches are made under the name of kubectl's, and
@@ -174,13 +175,14 @@ func (u undoing) giveBack(ctx context.Context, o Object, back restored) (string,
 			return nil
 		}
 		if !believed {
-			if believed, err = u.witnessed(ctx); err != nil {
+			err := u.checkSeal(ctx, o, nil)
+			if broken := (*seal.BrokenError)(nil); errors.As(err, &broken) {
+				said = fmt.Sprintf("; the owners of its fields were not restored, since %s does not vouch for the record", broken.Where)
+				return nil
+			} else if err != nil {
 				return err
 			}
-		}
-		if !believed {
-			said = fmt.Sprintf("; who owns its fields was left, since %s is gone, which tells its record from a forged one", witnessOf(u.word))
-			return nil
+			believed = true
 		}
 		_, err = patchAsRead(ctx, u.Dynamic, plain, now, map[string]any{"metadata": map[string]any{"managedFields": entries}})
 		now = nil // is read anew, should somebody have been faster
@@ -195,12 +197,4 @@ func (u undoing) giveBack(ctx context.Context, o Object, back restored) (string,
 		return fmt.Sprintf("; its fields are owned by %s, since they could not be given back to who owned them: %v", ManagerPatch, err), nil
 	}
 	return said, err
-}
-
-// witnessed is whether there is a witness for the record.
-func (u undoing) witnessed(ctx context.Context) (bool, error) {
-	if !u.data.Witness {
-		return false, nil
-	}
-	return isWitnessed(ctx, u.Dynamic, u.word)
 }

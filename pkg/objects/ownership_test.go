@@ -279,13 +279,13 @@ func TestOwnershipOfANodesStatus(t *testing.T) {
 	}
 }
 
-// A record without a witness moves nothing, and one that is forged is not believed.
+// A record without a seal moves nothing, and a forged one is not followed.
 func TestForgedOwnership(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	o := s.owned()
 	b := s.breaks(s.ours())
-	s.undo(b) // its witness is gone
+	s.undo(b) // its seal is gone
 	mine := owners(t, s.get(o))
 	d, err := ReadData(b.run.Steps[0])
 	if err != nil {
@@ -294,12 +294,12 @@ func TestForgedOwnership(t *testing.T) {
 	honest := d.Ownership
 	d.Ownership = &Ownership{Gained: json.RawMessage(`{"f:metadata":{"f:annotations":{"f:mine":{}}}}`)}
 	b.run.Steps[0].Undo.Data = encode(d)
-	if _, said := s.undo(b); !strings.Contains(said, "forged") {
+	if _, said := s.undo(b); !strings.Contains(said, "does not vouch") {
 		t.Errorf("%s", said)
 	}
 	s.same(o, mine)
-	if word("r", "1", d) == word("r", "1", &Data{Patched: d.Patched, Edits: d.Edits, Ownership: honest}) {
-		t.Error("another ownership has the same word")
+	if d.seal("r", "1") == (&Data{Patched: d.Patched, Edits: d.Edits, Ownership: honest}).seal("r", "1") {
+		t.Error("another ownership has the same seal")
 	}
 	for name, forged := range map[string]*Ownership{
 		"gained": {Gained: json.RawMessage(`[]`)}, "own": {Own: json.RawMessage(`{"a":{}}`)}, "sum": {Sum: "x"},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
 // Patching changes an object that exists. Of a Node it changes labels, annotations, taints and whether it is cordoned; of a Node's status how many
@@ -144,7 +145,7 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 		return nil, err
 	}
 	run := r.Run()
-	previous := ""
+	previous := seal.Seal("")
 	for attempt := 1; ; attempt++ {
 		before, after, edits, err := p.preview(ctx, o)
 		var owned *Ownership
@@ -153,13 +154,13 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 		}
 		if err == nil {
 			if previous != "" { // its data is about to be replaced
-				if err := deleteWitness(ctx, p.Dynamic, previous); err != nil {
+				if err := keeper(p.Dynamic).Drop(ctx, previous); err != nil {
 					return nil, err
 				}
 			}
 			o.UID = string(before.GetUID())
 			d := &Data{Patched: &o, Edits: edits, Ownership: owned}
-			d.Witness = d.needsWitness(namespaces(run))
+			d.Sealed = d.needsKeeper(namespaces(run))
 			if previous, err = p.record(ctx, r, run, d); err != nil {
 				return nil, err
 			}
@@ -178,9 +179,9 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	}
 }
 
-// record writes the undo down, first in the ledger, then by its witness, whose word it returns. Where the ledger has no room for who owned
+// record writes the undo down, first in the ledger, then keeps its seal, which it returns. Where the ledger has no room for who owned
 // the fields, it does without: the values can be put back all the same.
-func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run, d *Data) (string, error) {
+func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run, d *Data) (seal.Seal, error) {
 	step := ""
 	save := func() error {
 		data := encode(d)
@@ -194,11 +195,11 @@ func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run,
 	if err != nil {
 		return "", err
 	}
-	if !d.Witness {
+	if !d.Sealed {
 		return "", nil
 	}
-	name := word(run.ID, step, d)
-	return name, createWitness(ctx, p.Dynamic, name)
+	sealed := d.seal(run.ID, step)
+	return sealed, keeper(p.Dynamic).Keep(ctx, sealed)
 }
 
 // write makes one object of the other, if it is still as it was: the resourceVersion in a merge patch is its precondition. It returns what
@@ -270,7 +271,7 @@ func (p *Patching) Permissions() ([]fault.Permission, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := witnessPermissions()
+	all := keeperPermissions()
 	patched := strings.Join(append([]string{o.Resource}, o.subresources()...), "/")
 	needs := []fault.Permission{
 		{Verb: "get", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace}, {Verb: "patch", Group: o.Group, Resource: patched, Namespace: o.Namespace},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
 // Undoer deletes what a step created, and takes back what it patched. Dynamic is nil where it is only to describe. It needs no mapper:
@@ -30,7 +31,7 @@ type Undoer struct {
 // DefaultWait is how long an undo waits until what it deleted is gone.
 const DefaultWait = 2 * time.Minute
 
-var _ fault.Undoer = Undoer{}
+var _ fault.Verifier = Undoer{}
 
 // Describe implements fault.Undoer.
 func (u Undoer) Describe(step ledger.Step) string {
@@ -76,22 +77,51 @@ func paths(edits []Edit) string {
 	return listed(all)
 }
 
+// Verify implements fault.Verifier. What was created is known by the marks of the objects, each when it is deleted; what was patched in a
+// namespace of the run goes with that.
+func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) error {
+	d, err := u.read(step)
+	if err != nil || d == nil || !d.Sealed || d.Patched == nil {
+		return err
+	}
+	one := undoing{Undoer: u, data: d, seal: d.seal(run.ID, step.ID)}
+	live, err := one.live(ctx, *d.Patched)
+	if err != nil || live == nil || string(live.GetUID()) != d.Patched.UID {
+		return err
+	}
+	_, back, _ := d.withoutOurs(live)
+	if len(back) == 0 { // a former undo put everything back, and its client died
+		return nil
+	}
+	return one.checkSeal(ctx, *d.Patched, back)
+}
+
+// read reads a step's undo and checks it. It is nil when the step had changed nothing yet.
+func (u Undoer) read(step ledger.Step) (*Data, error) {
+	d, err := ReadData(step)
+	switch {
+	case err != nil || d == nil:
+		return nil, err
+	case u.Dynamic == nil:
+		return nil, errNoCluster
+	}
+	if err := d.check(u.LedgerNamespace); err != nil {
+		return nil, fmt.Errorf("the record's undo is rejected: %w", err)
+	}
+	return d, nil
+}
+
 // Undo implements fault.Undoer.
 func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
-	d, err := ReadData(step)
+	d, err := u.read(step)
 	switch {
 	case err != nil:
 		return "", "", err
 	case d == nil: // who died before the data was there has changed nothing
 		return ledger.StateReverted, "nothing was changed", nil
-	case u.Dynamic == nil:
-		return "", "", errNoCluster
-	}
-	if err := d.check(u.LedgerNamespace); err != nil {
-		return "", "", fmt.Errorf("the record's undo is not believed: %w", err)
 	}
 	one := undoing{
-		Undoer: u, run: run, step: step, data: d, word: word(run.ID, step.ID, d),
+		Undoer: u, run: run, step: step, data: d, seal: d.seal(run.ID, step.ID),
 		report: func(text string) {
 			if u.Progress != nil {
 				u.Progress(step, text)
@@ -110,7 +140,7 @@ type undoing struct {
 	run    ledger.Run
 	step   ledger.Step
 	data   *Data
-	word   string
+	seal   seal.Seal
 	report func(string)
 }
 

@@ -24,7 +24,7 @@ func (u undoing) live(ctx context.Context, o Object) (*unstructured.Unstructured
 	case err != nil:
 		return nil, fmt.Errorf("get %s: %w", o, err)
 	case !o.is(live):
-		return nil, fmt.Errorf("the record's undo is not believed: it takes a %s for a %s", live.GroupVersionKind(), o.Kind)
+		return nil, fmt.Errorf("the record's undo is rejected: it takes a %s for a %s", live.GroupVersionKind(), o.Kind)
 	}
 	return live, nil
 }
@@ -32,9 +32,9 @@ func (u undoing) live(ctx context.Context, o Object) (*unstructured.Unstructured
 // created deletes what the step created: its namespaces last, since they take what is in them along.
 func (u undoing) created(ctx context.Context) (ledger.State, string, error) {
 	trusted := false
-	if u.data.Witness {
+	if u.data.Sealed {
 		var err error
-		if trusted, err = isWitnessed(ctx, u.Dynamic, u.word); err != nil {
+		if trusted, err = keeper(u.Dynamic).Has(ctx, u.seal); err != nil {
 			return "", "", err
 		}
 	}
@@ -63,8 +63,8 @@ func (u undoing) created(ctx context.Context) (ledger.State, string, error) {
 	if err := u.awaitGone(ctx, gone); err != nil {
 		return "", "", err
 	}
-	if u.data.Witness {
-		if err := deleteWitness(ctx, u.Dynamic, u.word); err != nil {
+	if u.data.Sealed {
+		if err := keeper(u.Dynamic).Drop(ctx, u.seal); err != nil {
 			return "", "", err
 		}
 	}
@@ -120,14 +120,14 @@ func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.
 func (u undoing) judge(o Object, live *unstructured.Unstructured, trusted bool) (why string, ours bool) {
 	same := o.UID == string(live.GetUID())
 	switch {
-	case live.GetLabels()[LabelInstance] == mark(u.word, o):
+	case live.GetLabels()[LabelInstance] == o.mark(u.seal):
 		return "", true
 	case o.UID == "": // our creation has failed, perhaps because of it
 		return "", false
 	case same && trusted:
 		return "", true
 	case same:
-		return fmt.Sprintf("%s was left: somebody has taken off the label %s, by which it is known; delete it by hand", o, LabelInstance), false
+		return fmt.Sprintf("%s was not deleted: it does not carry the mark of this run (label %s), so it may not be the run's", o, LabelInstance), false
 	case trusted && u.Successors:
 		return "", true
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
 // patched takes back what is still as the patch left it. What somebody else has changed meanwhile stays.
@@ -34,8 +35,8 @@ func (u undoing) patched(ctx context.Context) (ledger.State, string, error) {
 	if err != nil {
 		return "", "", err
 	}
-	if u.data.Witness {
-		if err := deleteWitness(ctx, u.Dynamic, u.word); err != nil {
+	if u.data.Sealed {
+		if err := keeper(u.Dynamic).Drop(ctx, u.seal); err != nil {
 			return "", "", err
 		}
 	}
@@ -80,19 +81,9 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 			said: fmt.Sprintf("%s is another one than was patched (uid %s, not %s), and was left alone", o, live.GetUID(), o.UID)}, nil
 	}
 	one := restored{state: ledger.StateReverted, before: live, now: live}
-	desired := live.DeepCopy()
-	var back, theirs []Edit
-	for _, e := range slices.Backward(u.data.Edits) {
-		changed, others := e.takeBack(desired.Object)
-		if changed {
-			back = append(back, e)
-		}
-		if others {
-			theirs = append(theirs, e)
-		}
-	}
+	desired, back, theirs := u.data.withoutOurs(live)
 	if len(back) > 0 {
-		if err := u.believe(ctx, o, back); err != nil {
+		if err := u.checkSeal(ctx, o, back); err != nil {
 			return restored{}, err
 		}
 		u.report(fmt.Sprintf("putting back %s of %s", paths(back), o))
@@ -112,18 +103,24 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 	return one, nil
 }
 
-// believe refuses to write what a record says, if nobody but the ledger bears witness to it.
-func (u undoing) believe(ctx context.Context, o Object, edits []Edit) error {
-	witness := witnessOf(u.word)
-	if !u.data.Witness {
-		return fmt.Errorf("the record's undo is not believed: %s is in no namespace of the run, and the record names no witness", o)
+// withoutOurs is an object without what is still ours, which edits that takes back, and those where others have written something else.
+func (d *Data) withoutOurs(live *unstructured.Unstructured) (desired *unstructured.Unstructured, back, theirs []Edit) {
+	desired = live.DeepCopy()
+	for _, e := range slices.Backward(d.Edits) {
+		changed, others := e.takeBack(desired.Object)
+		if changed {
+			back = append(back, e)
+		}
+		if others {
+			theirs = append(theirs, e)
+		}
 	}
-	ok, err := isWitnessed(ctx, u.Dynamic, u.word)
-	if err == nil && !ok {
-		err = fmt.Errorf("the record's undo is not believed, since %s is gone, which tells it from a forged one: if it is true, put %s of %s back by hand "+
-			"(to %s) and revert again", witness, paths(edits), o, was(edits))
-	}
-	return err
+	return desired, back, theirs
+}
+
+// checkSeal refuses to write what a record says if only the ledger says so.
+func (u undoing) checkSeal(ctx context.Context, o Object, edits []Edit) error {
+	return seal.Check(ctx, keeper(u.Dynamic), u.seal, fmt.Sprintf("put %s of %s back by hand (to %s) and revert again", paths(edits), o, was(edits)))
 }
 
 func was(edits []Edit) string {

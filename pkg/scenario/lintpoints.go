@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // weights are points of 100, which hints do not exceed.
@@ -26,7 +28,7 @@ func (l *linter) weights() {
 		}
 	}
 	if cost > w.Hints {
-		l.warn(l.root.find("sealed", "hints"), "sealed.hints", "cost %d points together, of the %d that hints have", cost, w.Hints)
+		l.warn(l.root.find("sealed", "hints"), "sealed.hints", "cost %s together, of the %d that hints have", count.Of(cost, "point"), w.Hints)
 	}
 }
 

@@ -126,7 +126,7 @@ func TestComputedParams(t *testing.T) {
 		t.Errorf("a circle: %v", err)
 	}
 	s.Params["m"] = Param{Expr: "p.nothing"}
-	if _, err := s.draw(1, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "params.m.expr: no such key: nothing") {
+	if _, err := s.draw(1, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "params.m.expr: p has no field \"nothing\"") {
 		t.Errorf("a name that is not there: %v", err)
 	}
 }
@@ -155,11 +155,11 @@ func TestResolveIsStrict(t *testing.T) {
 		{"minutes: 15", "minutes: 0", "must be from 1 to 480"},
 		{"stableFor: 10s", `stableFor: "${'10'}"`, `good.yaml:104:16: sealed.grade.stableFor: "10" is no duration`},
 		{"stableFor: 10s", `stableFor: "${p.replicas}"`, "must be a duration with its unit, as 90s or 5m, and is the number"},
-		{"within: 20s", `within: "${p.nothing}"`, "sealed.broken[0].within: ${p.nothing}: no such key: nothing"},
+		{"within: 20s", `within: "${p.nothing}"`, "sealed.broken[0].within: ${p.nothing}: p has no field \"nothing\""},
 		{"title: Training of ${p.team} does not start", `title: "${p.replicas}"`, "public.title: must be text, and is the number"},
-		{"title: Training of ${p.team} does not start", "title: Training of ${p.team + 1}", "no such overload"},
+		{"title: Training of ${p.team} does not start", "title: Training of ${p.team + 1}", "types that it does not take"},
 		{"title: Training of ${p.team} does not start", "title: ${omit}", "public.title: is missing"},
-		{"story: The Deployment asks for what no node has.", "story: |\n    One.\n    Two ${p.x} and ${facts.y}.", "good.yaml:86:11: sealed.story: ${p.x}: no such key: x"},
+		{"story: The Deployment asks for what no node has.", "story: |\n    One.\n    Two ${p.x} and ${facts.y}.", "good.yaml:86:11: sealed.story: ${p.x}: p has no field \"x\""},
 		{"fields: [spec.template]}", `fields: "${[1]}"}`, "must be text, and is the number 1"},
 		{"merge: {spec: {replicas: 0}}", "merge: {}\n            json: \"${p.replicas > 0 ? [] : omit}\"", "there is already merge"},
 		{"merge: {spec: {replicas: 0}}", `merge: "${omit}"`, "must have one of merge, json"},
@@ -206,7 +206,7 @@ func TestKeys(t *testing.T) {
 		`{app: trainer, "team-${p.team}": "${p.team}", "$${x}": y}`: `map[${x}:y app:trainer team-vega:vega]`,
 		`{app: trainer, "${p.replicas}": y}`:                        `good.yaml:56:36: inject[0].create.objects[0].metadata.labels["${p.replicas}"]: a key must be text, and is 3`,
 		`{app: trainer, "${'app'}": y}`:                             `the key stands twice`,
-		`{app: trainer, "${p.no}": y}`:                              `labels["${p.no}"]: ${p.no}: no such key: no`,
+		`{app: trainer, "${p.no}": y}`:                              `labels["${p.no}"]: ${p.no}: p has no field "no"`,
 	} {
 		s, err := edit(t, "labels: {app: trainer}\n          spec:", "labels: "+labels+"\n          spec:")
 		if err != nil {

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Simulation is GPUs that an exercise itself advertises on nodes, in a cluster that has none.
@@ -47,7 +49,7 @@ const SimulatedNote = "The simulated GPUs are only offered to the scheduler: the
 // that is none.
 func SimulateGPUs(ctx context.Context, client kubernetes.Interface, gpus, nodes int) (Facts, error) {
 	if gpus < 1 || gpus > MostSimulatedGPUs {
-		return Facts{}, fmt.Errorf("%d GPUs cannot be simulated on a node: give 1 to %d", gpus, MostSimulatedGPUs)
+		return Facts{}, fmt.Errorf("%s cannot be simulated on a node: specify 1 to %d", count.Of(gpus, "GPU"), MostSimulatedGPUs)
 	}
 	all, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {

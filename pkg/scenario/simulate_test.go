@@ -53,8 +53,8 @@ func TestSimulateGPUsIsRefused(t *testing.T) {
 		node *corev1.Node
 		want string
 	}{
-		"none":     {0, bare("a", nil), "give 1 to 16"},
-		"too many": {17, bare("a", nil), "give 1 to 16"},
+		"none":     {0, bare("a", nil), "specify 1 to 16"},
+		"too many": {17, bare("a", nil), "specify 1 to 16"},
 		"no node":  {1, bare("a", func(n *corev1.Node) { n.Spec.Unschedulable = true }), "uncordon or untaint"},
 		"capacity": {1, bare("a", func(n *corev1.Node) { n.Status.Capacity = corev1.ResourceList{GPUResource: resource.MustParse("8")} }), "offers nvidia.com/gpu"},
 		"MIG": {1, bare("a", func(n *corev1.Node) {

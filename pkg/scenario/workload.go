@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Played says how a scenario is played on a Deployment of the trainer's, which takes the place of the one that it creates. Only scenarios have
@@ -86,7 +88,7 @@ func (w WorkloadFacts) fits(d *appsv1.Deployment) error {
 	case d.Spec.Paused:
 		return refuse("is paused", "resume it with: kubectl rollout resume")
 	case w.Replicas == 0 || d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas != int32(w.Replicas) || d.Status.AvailableReplicas != int32(w.Replicas):
-		return refuse(fmt.Sprintf("has %d of %d replicas available", d.Status.AvailableReplicas, w.Replicas), "it must work before it is broken")
+		return refuse(fmt.Sprintf("has %d of %s available", d.Status.AvailableReplicas, count.Of(w.Replicas, "replica")), "it must work before it is broken")
 	}
 	return nil
 }

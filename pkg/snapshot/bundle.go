@@ -126,6 +126,9 @@ func cut(text string) string {
 	return text
 }
 
+// oneLine is an error that may quote what is in a file.
+func oneLine(err error) string { return cut(strings.Join(strings.Fields(err.Error()), " ")) }
+
 // unpackError says what to do about an archive that cannot be unpacked.
 func unpackError(err error) error {
 	switch {

@@ -78,7 +78,7 @@ func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error
 		}
 		of := P(&object).GetObjectKind()
 		if got := of.GroupVersionKind().Kind; got != "" && got != kind {
-			return fmt.Errorf("it has a %s where a %s is expected", got, kind)
+			return fmt.Errorf("it has a %q where a %s is expected", cut(got), kind)
 		}
 		of.SetGroupVersionKind(schema.GroupVersionKind{}) // as client-go has it, which leaves it out
 		if r.named(f.name, P(&object).GetNamespace(), P(&object).GetName()) {
@@ -245,13 +245,13 @@ func (r *reader) decodeMeta(f file, meta *Meta) error {
 	case meta.Kind == "":
 		return fmt.Errorf("it does not say of what kind it is: a bundle's has \"kind\": %q", Kind)
 	case meta.Kind != Kind:
-		return fmt.Errorf("it is a %s and no %s", meta.Kind, Kind)
+		return fmt.Errorf("it is a %q, not a %s", cut(meta.Kind), Kind)
 	case meta.APIVersion == "" || meta.APIVersion == APIVersion:
 		return nil
 	case group == strings.Split(APIVersion, "/")[0]:
-		return fmt.Errorf("the snapshot is in the form %s, and this version reads %s: %w", meta.APIVersion, APIVersion, errNewer)
+		return fmt.Errorf("the snapshot is in the form %q, and this version reads %s: %w", cut(meta.APIVersion), APIVersion, errNewer)
 	}
-	return fmt.Errorf("it is in the form %s, which is not this tool's (%s)", meta.APIVersion, APIVersion)
+	return fmt.Errorf("it is in the form %q, which is not this tool's (%s)", cut(meta.APIVersion), APIVersion)
 }
 
 // decodeNames takes a list of names, or the objects that bear them.

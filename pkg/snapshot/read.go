@@ -36,7 +36,7 @@ func Read(fsys fs.FS) (*Snapshot, error) {
 			case errors.Is(err, fs.ErrNotExist):
 				return nil
 			case err != nil:
-				return err
+				return fmt.Errorf("read %q: %w", cut(name), unnamed(err))
 			case entry.IsDir():
 				return nil
 			}
@@ -92,14 +92,14 @@ func (r *reader) addFile(fsys fs.FS, name string) error {
 	// Asked before it is opened: to open a named pipe waits for ever.
 	info, err := fs.Stat(fsys, name)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", name, err)
+		return fmt.Errorf("read %q: %w", cut(name), unnamed(err))
 	}
 	if !info.Mode().IsRegular() {
 		return nil
 	}
 	f, err := fsys.Open(name)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", name, err)
+		return fmt.Errorf("read %q: %w", cut(name), unnamed(err))
 	}
 	defer func() { _ = f.Close() }() // read only
 	return r.add(name, info.Size(), f)
@@ -149,13 +149,13 @@ func (r *reader) add(name string, size int64, content io.Reader) error {
 
 func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, error) {
 	limit := sizeLimit(name)
-	tooLarge := fmt.Errorf("%s has more than %d MiB, which no snapshot needs: take what concerns GPUs only, as JSON", name, limit>>20)
+	tooLarge := fmt.Errorf("%q has more than %d MiB, which no snapshot needs: take what concerns GPUs only, as JSON", cut(name), limit>>20)
 	if size > limit {
 		return nil, tooLarge
 	}
 	data, err := io.ReadAll(io.LimitReader(content, limit+1))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
+		return nil, fmt.Errorf("read %q: %w", cut(name), unnamed(err))
 	}
 	if int64(len(data)) > limit {
 		return nil, tooLarge
@@ -187,10 +187,18 @@ func errTooMuch() error {
 // damaged says which file is at fault.
 func damaged(name string, err error) error {
 	if errors.Is(err, errNewer) {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%q: %w", cut(name), err)
 	}
 	// Not wrapped: JSON that ends in the middle is another matter than an archive that does.
-	return fmt.Errorf("%s cannot be read (%v): mend that file, or take it out of the snapshot", name, err)
+	return fmt.Errorf("%q cannot be read (%s): correct that file, or remove it from the snapshot", cut(name), oneLine(err))
+}
+
+// unnamed is a file's error without the file's name, which may hold anything, and which the message has already.
+func unnamed(err error) error {
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		return e.Err
+	}
+	return err
 }
 
 // cutExtension is whether a file is JSON or YAML, and its name without that.
@@ -250,7 +258,7 @@ func (r *reader) addHost(name string, data []byte) error {
 		host := r.host(nodeName)
 		host.KernelLog = ParseKernelLog(string(data))
 		if r.records += len(host.KernelLog); r.records > maxRecords {
-			return fmt.Errorf("%s: with it there are more than %d kernel log records, which no snapshot needs: take those that concern GPUs", name, maxRecords)
+			return fmt.Errorf("%q: with it there are more than %d kernel log records, which no snapshot needs: take those that concern GPUs", cut(name), maxRecords)
 		}
 	case structured:
 		return r.addHostPart(name, nodeName, file{base, isYAML, data})

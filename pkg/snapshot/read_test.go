@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"encoding/json"
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -84,16 +86,16 @@ func TestReadOfNothing(t *testing.T) {
 func TestReadNamesTheFileAtFault(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ file, content, want string }{
-		"garbage":           {"api/pods.json", "{", "api/pods.json cannot be read"},
+		"garbage":           {"api/pods.json", "{", `"api/pods.json" cannot be read`},
 		"an item":           {"api/pods.json", `{"items":[{},{"metadata":3}]}`, "items[1]"},
-		"another kind":      {"api/pods.json", `{"kind":"Node"}`, "it has a Node where a Pod is expected"},
+		"another kind":      {"api/pods.json", `{"kind":"Node"}`, `it has a "Node" where a Pod is expected`},
 		"no list":           {"api/pods.json", `{"items":{}}`, "its items are no list"},
-		"YAML":              {"api/pods.yaml", "a: [", "api/pods.yaml cannot be read"},
-		"a node":            {"nodes/a/probe.json", "[]", "nodes/a/probe.json cannot be read"},
+		"YAML":              {"api/pods.yaml", "a: [", `"api/pods.yaml" cannot be read`},
+		"a node":            {"nodes/a/probe.json", "[]", `"nodes/a/probe.json" cannot be read`},
 		"two metas":         {"snapshot.json", "{}{}", "more than one document"},
 		"newer":             {"snapshot.json", `{"apiVersion":"gpufault.dev/v2","kind":"Snapshot"}`, "use a newer version of this tool"},
 		"somebody else's":   {"snapshot.json", `{"apiVersion":"example.com/v1","kind":"Snapshot"}`, "not this tool's"},
-		"another kind's":    {"snapshot.json", `{"kind":"Run"}`, "it is a Run"},
+		"another kind's":    {"snapshot.json", `{"kind":"Run"}`, `it is a "Run"`},
 		"many small things": {"api/pods.json", `{"items":[` + strings.Repeat("{},", maxObjects) + `{}]}`, "more than 4000000 objects"},
 		"many small lists":  {"api/clusterpolicies.json", `{"metadata":{"name":"x"},"spec":[` + strings.Repeat("[],", maxObjects) + `[]]}`, "more than 4000000 objects"},
 		"many small values": {"helm.json", `[{"values":{"x":[` + strings.Repeat("0,", maxValues) + `0,0]}}]`, "more than 16000000 values"},
@@ -106,10 +108,42 @@ func TestReadNamesTheFileAtFault(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := Read(tree(map[string]string{test.file: test.content}))
-			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), test.file) {
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), `"`+test.file+`"`) {
 				t.Fatalf("%v, wanted it to begin with %s and to say %q", err, test.file, test.want)
 			}
 		})
+	}
+}
+
+// unreadable is a tree of which no file can be opened.
+type unreadable struct{ fstest.MapFS }
+
+func (u unreadable) Open(name string) (fs.File, error) {
+	if f := u.MapFS[name]; f != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	return u.MapFS.Open(name)
+}
+
+// TestMessagesQuoteNames: a member of a bundle has any name, and a message with it is one line that fits a terminal and speaks to none.
+func TestMessagesQuoteNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"a\nerror: all is well", "a\x1b[2J", "a\u202eb", strings.Repeat("long", 2500)} {
+		large := tree(map[string]string{"nodes/a/files/" + name: strings.Repeat("a", maxText+1)})
+		kind, err := json.Marshal(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		damaged := tree(map[string]string{"api/pods.json": `{"kind":` + string(kind) + `}`})
+		for what, fsys := range map[string]fs.FS{"too large": large, "unreadable": unreadable{large}, "of another kind": damaged} {
+			_, err := Read(fsys)
+			if err == nil {
+				t.Fatalf("%s: nothing is wrong with %q", what, name)
+			}
+			if text := err.Error(); strings.ContainsAny(text, "\n\x1b\u202e") || len(text) > 600 {
+				t.Errorf("%s: the message is not fit to print: %.700q", what, text)
+			}
+		}
 	}
 }
 

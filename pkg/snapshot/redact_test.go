@@ -127,7 +127,7 @@ func TestSecretsInTexts(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		`{"token":"hush"}`, `{\"token\":\"hush\"}`, "password: hush", "password = 'hush x'", `sh -c "train --password hush --epochs 3"`, "run --api-key hush", "run --db-password=hush", "--registry-token hush",
-		"curl -u me:hush https://r", "curl -s --user me:hush https://r", "docker login -u me -p hush r.example.com", "Authorization: token hush", "authorization: hush", `"Authorization": "Basic hush"`, "X-Api-Key: hush",
+		"curl -u me:hush https://r", "mysql -uroot -phush", `"mysqldump","-u","me","-phush"`, "mariadb-admin -h db -phush ping", "curl -s --user me:hush https://r", "docker login -u me -p hush r.example.com", "Authorization: token hush", "authorization: hush", `"Authorization": "Basic hush"`, "X-Api-Key: hush",
 		"aws_secret_access_key = hush", `{"auths":{"r":{"auth":"hush"}}}`, "DefaultEndpointsProtocol=https;AccountKey=hush;x", "https://a.blob.core.windows.net/c?sv=1&sig=hush&x=1",
 		"https://hooks.slack.com/services/T0/B0/hush", "https://x.webhook.office.com/webhookb2/hush", "AZURE_CLIENT_SECRET=hush", "hf-token: hush",
 	} {
@@ -141,7 +141,7 @@ func TestSecretsInTexts(t *testing.T) {
 	}
 	for _, text := range []string{
 		`MountVolume.SetUp failed for volume "x": secret "y" not found`, "token: expired", "invalid token: unauthorized", "tokenizer: llama", "--token-file /var/run/token",
-		"NVRM: Xid (PCI:0000:17:00): 79, pid=1", "kubectl -n x get secret y", "--mig-strategy single", "key: nvidia.com/gpu", "BinaryName = \"/usr/bin/nvidia-container-runtime\"", "curl -u", "author: me",
+		"NVRM: Xid (PCI:0000:17:00): 79, pid=1", "kubectl -n x get secret y", "--mig-strategy single", "key: nvidia.com/gpu", "BinaryName = \"/usr/bin/nvidia-container-runtime\"", "curl -u", "author: me", "mysql -uroot -p", "python train.py -profile",
 		"unauthorized: authentication required", "imagePullSecrets: [ngc]",
 	} {
 		if got := redactText(text); got != text {

@@ -107,6 +107,7 @@ var credentials = []credential{
 		"${1}" + Redacted},
 	// curl -u USER:PASSWORD, docker login -p PASSWORD, sshpass -p PASSWORD
 	{[]string{"curl", "wget"}, regexp.MustCompile(`(\b(?:curl|wget)\b[^\n|;&]*?[ \t](?:-u|--user|--proxy-user|-U)[ \t=]?["']?)[^\s"':]+:[^\s"']+`), "${1}" + Redacted},
+	{[]string{"mysql", "mariadb", "-p"}, regexp.MustCompile(`(\b(?:mysql|mariadb)[a-z-]*\b[^\n|;&]*?[ \t"',]-p)[^\s"',|;&]+`), "${1}" + Redacted},
 	{[]string{"login", "sshpass"}, regexp.MustCompile(`(\b(?:login\b[^\n|;&]*?[ \t]-p|sshpass[ \t]+-p)[ \t]*["']?)[^\s"']+`), "${1}" + Redacted},
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Each calls do with every row of a table: its cells by column, without those that are "-", which stands for an empty one. The first line
@@ -25,7 +27,7 @@ func Each(file, text, columns string, do func(row map[string]string) error) erro
 			continue
 		}
 		if len(cells) != len(want) {
-			return fmt.Errorf("%s:%d: %d cells, want %d", file, i+1, len(cells), len(want))
+			return fmt.Errorf("%s:%d: %s, want %d", file, i+1, count.Of(len(cells), "cell"), len(want))
 		}
 		row := make(map[string]string, len(cells))
 		for j, c := range cells {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
@@ -68,11 +69,11 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 			return nil, fmt.Errorf("make the disarmed state file: %w", err)
 		}
 	}
-	if err := save(ctx, r, p.data); err != nil {
+	if err := record(ctx, r, p.data); err != nil {
 		return nil, err
 	}
 	r.Progress("creating configmap " + p.data.ConfigMap)
-	if err := in.createConfigMap(ctx, run, p.data.Recreated); err != nil {
+	if err := in.createConfigMap(ctx, run, p.data); err != nil {
 		return nil, err
 	}
 	r.Progress("changing " + in.Workload.Ref())
@@ -80,7 +81,7 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 		return nil, err
 	}
 	evidence := []ledger.Evidence{{
-		Source: in.Workload.Ref(), Time: now(), Text: fmt.Sprintf("%d additions and changes are in its pod templates", len(p.data.Edits)),
+		Source: in.Workload.Ref(), Time: now(), Text: count.Of(len(p.data.Edits), "edit") + " in its pod templates",
 	}}
 	rollout, err := in.Cluster.Wait(ctx, &p.data, in.Wait, in.MayCrash, r.Progress)
 	if err != nil {
@@ -94,8 +95,17 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 	return append(evidence, more...), err
 }
 
-// save keeps the undo in the ledger.
-func save(ctx context.Context, r fault.Recorder, d Data) error {
+// save keeps another undo than createConfigMap knows: first its seal, then the undo in the ledger.
+func (in *Injection) save(ctx context.Context, r fault.Recorder, d Data) error {
+	run := r.Run().ID
+	if err := (configMapKeeper{in.Cluster.Client, d.Namespace, run}).Keep(ctx, d.seal(run)); err != nil {
+		return err
+	}
+	return record(ctx, r, d)
+}
+
+// record keeps the undo in the ledger.
+func record(ctx context.Context, r fault.Recorder, d Data) error {
 	if err := d.validate(); err != nil { // what could not be undone is not begun
 		return err
 	}
@@ -148,7 +158,7 @@ func (in *Injection) follow(ctx context.Context, r fault.Recorder, p *plan) erro
 	}
 	again.data.Disarmed = p.data.Disarmed
 	*p = *again
-	return save(ctx, r, p.data)
+	return in.save(ctx, r, p.data)
 }
 
 // sameUndo is whether edits undo the same. Our values differ by the API server's defaults.
@@ -167,7 +177,7 @@ func (in *Injection) stored(ctx context.Context, r fault.Recorder, p *plan, stor
 	if same(p.data.Edits, before) {
 		return nil
 	}
-	return save(ctx, r, p.data)
+	return in.save(ctx, r, p.data)
 }
 
 // recreate deletes the object and creates it again with the additions.
@@ -178,7 +188,7 @@ func (in *Injection) recreate(ctx context.Context, r fault.Recorder, p *plan) er
 		return err
 	}
 	p.data.Recreated.UID = string(created.GetUID())
-	if err := save(ctx, r, p.data); err != nil {
+	if err := in.save(ctx, r, p.data); err != nil {
 		return err
 	}
 	owner := ownerReference(created.GetAPIVersion(), created.GetKind(), created.GetName(), created.GetUID())

@@ -20,7 +20,40 @@ import (
 
 const web = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: team}, spec: {replicas: 1, template: {spec: {containers: [{name: main, image: i, env: [{name: LD_PRELOAD, value: /a.so}]}]}}}}`
 
+// undo undoes a step whose data its run has sealed.
 func (w *world) undo(step ledger.Step) (ledger.State, string, error) {
+	w.Helper()
+	w.sealStep(step)
+	return w.undoAsRecorded(step)
+}
+
+// sealStep keeps the seal of a step that no Apply has made, on the ConfigMap that it would have made.
+func (w *world) sealStep(step ledger.Step) {
+	w.Helper()
+	d, err := ReadData(step)
+	if err != nil || d == nil {
+		return
+	}
+	configMaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	stored, err := w.client.Tracker().Get(configMaps, d.Namespace, Name(run))
+	if apierrors.IsNotFound(err) {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Name: Name(run), Namespace: d.Namespace, Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: run},
+		}}
+		setSeal(cm, d.seal(run))
+		err = w.client.Tracker().Create(configMaps, cm, d.Namespace)
+	} else if err == nil {
+		cm := stored.(*corev1.ConfigMap).DeepCopy()
+		setSeal(cm, d.seal(run))
+		err = w.client.Tracker().Update(configMaps, cm, d.Namespace)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// undoAsRecorded undoes a step, whoever wrote its data.
+func (w *world) undoAsRecorded(step ledger.Step) (ledger.State, string, error) {
 	return Undoer{Cluster: w.cluster, Settle: time.Millisecond}.Undo(w.Context(), ledger.Run{ID: run}, step)
 }
 
@@ -114,7 +147,7 @@ func TestConflicts(t *testing.T) {
 		if _, err := w.injection(found).Change("").Apply(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(w.calls, ", "); got != "save, create configmap, save, patch deployments" {
+		if got := strings.Join(w.calls, ", "); got != "save, create configmap, update configmap, save, patch deployments" {
 			t.Errorf("calls %s", got)
 		}
 		if _, _, err := w.undo(r.step); err != nil || !strings.Contains(string(encode(w.object(found).Object["spec"])), `"/b.so"`) {
@@ -127,7 +160,7 @@ func TestConflicts(t *testing.T) {
 		n := 0
 		w.interfere = func(o *unstructured.Unstructured) { n++; change(o, int64(n)) }
 		_, err := w.injection(w.find("deployment/web")).Change("").Apply(t.Context(), &recorder{world: w})
-		if err == nil || n != conflicts().Steps || !strings.Contains(err.Error(), "was changed by others at each of 12 tries") {
+		if err == nil || n != conflicts().Steps || !strings.Contains(err.Error(), "was changed by others at each of 12 attempts") {
 			t.Errorf("%d tries, %v", n, err)
 		}
 	})
@@ -174,7 +207,7 @@ func TestConfigMap(t *testing.T) {
 		t.Errorf("too large: %v", err)
 	}
 	in.Libraries["amd64"] = []byte("so")
-	if err := in.createConfigMap(t.Context(), ledger.Run{ID: run}, nil); err != nil {
+	if err := in.createConfigMap(t.Context(), ledger.Run{ID: run}, Data{}); err != nil {
 		t.Fatal(err)
 	}
 	conflicts := 3

@@ -70,7 +70,7 @@ func (in *Injection) tryConfigMap(ctx context.Context, run string) error {
 }
 
 // createConfigMap creates a run's ConfigMap. One that a repeated apply finds is the run's own.
-func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, recreated *Recreated) error {
+func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, d Data) error {
 	state, err := in.State(run)
 	if err != nil {
 		return fmt.Errorf("make the state file: %w", err)
@@ -79,11 +79,10 @@ func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, recrea
 	if err := cm.fits(); err != nil {
 		return err
 	}
-	original := ""
-	if recreated != nil { // its owner is yet to come, and the old one is about to be deleted
-		cm.OwnerReferences, original = nil, recreated.sumOriginal()
-		cm.Annotations = map[string]string{originalSum: original}
+	if d.Recreated != nil { // its owner is yet to come, and the old one is about to be deleted
+		cm.OwnerReferences = nil
 	}
+	setSeal(cm.ConfigMap, d.seal(run.ID))
 	client := in.Cluster.Client.CoreV1().ConfigMaps(cm.Namespace)
 	_, err = client.Create(ctx, cm.ConfigMap, metav1.CreateOptions{FieldManager: FieldManager})
 	if apierrors.IsAlreadyExists(err) {
@@ -92,9 +91,7 @@ func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, recrea
 				return ErrReverting
 			}
 			old.BinaryData, old.OwnerReferences = cm.BinaryData, cm.OwnerReferences
-			if original != "" {
-				metav1.SetMetaDataAnnotation(&old.ObjectMeta, originalSum, original)
-			}
+			setSeal(old, d.seal(run.ID))
 			return nil
 		})
 	}
@@ -123,9 +120,6 @@ func changeConfigMap(ctx context.Context, client kubernetes.Interface, namespace
 func isOfRun(cm *corev1.ConfigMap, run string) bool {
 	return cm.Labels[ledger.LabelManagedBy] == ledger.ManagedBy && cm.Labels[ledger.LabelRun] == run
 }
-
-// originalSum is the annotation with the SHA-256 of the object that the undo may create again: whoever writes the ledger cannot write it.
-const originalSum = "gpufault.dev/original"
 
 // ErrReverting says that a run's fault is being taken away, so that it must not begin again.
 var ErrReverting = errors.New("the run is being reverted by somebody")

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Replacement is when a controller replaces pods after their template was changed.
@@ -126,9 +128,9 @@ func (c *Cluster) autoscalers(ctx context.Context, w *Workload) []string {
 	var notes []string
 	for _, hpa := range list.Items {
 		if target := hpa.Spec.ScaleTargetRef; target.Kind == w.Object.GetKind() && target.Name == w.Object.GetName() {
-			notes = append(notes, fmt.Sprintf("horizontalpodautoscaler/%s scales %s from %d to %d pods, and may answer the fault with more pods, "+
+			notes = append(notes, fmt.Sprintf("horizontalpodautoscaler/%s scales %s from %d to %s, and may answer the fault with more pods, "+
 				"which have it too",
-				hpa.Name, w.Ref(), atLeast(hpa.Spec.MinReplicas), hpa.Spec.MaxReplicas))
+				hpa.Name, w.Ref(), atLeast(hpa.Spec.MinReplicas), count.Of(hpa.Spec.MaxReplicas, "pod")))
 		}
 	}
 	return notes

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
@@ -119,7 +120,7 @@ func refresh(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod
 		}
 	}
 	if failed := len(pods) - len(told); failed > 1 {
-		return told, fmt.Errorf("%d pods: %w", failed, first)
+		return told, fmt.Errorf("%s: %w", count.Of(failed, "pod"), first)
 	}
 	return told, first
 }

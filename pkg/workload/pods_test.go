@@ -48,7 +48,7 @@ func TestRollout(t *testing.T) {
 		"all new":             {[]*corev1.Pod{started("a"), started("b")}, true, "2 pods with the shim, 2 of them started, 0 without", ""},
 		"crashed":             {[]*corev1.Pod{started("a"), crashed("b")}, true, "2 of them started", ""},
 		"crashed, an old one": {[]*corev1.Pod{started("a"), crashed("b"), old("c", "web-1")}, false, "1 without", ""},
-		"too few":             {[]*corev1.Pod{started("a")}, false, "1 pods with the shim", ""},
+		"too few":             {[]*corev1.Pod{started("a")}, false, "1 pod with the shim", ""},
 		"an old one":          {[]*corev1.Pod{started("a"), started("b"), old("c", "web-1")}, false, "1 without", ""},
 		"an old one, over":    {[]*corev1.Pod{started("a"), started("b"), over}, true, "0 without", ""},
 		"somebody else's":     {[]*corev1.Pod{started("a"), started("b"), old("c", "other-1")}, true, "0 without", ""},

@@ -46,7 +46,7 @@ func mayRecreate(w *Workload) error {
 		return fmt.Errorf("%s has completed the indexes %s: created again it would do their work twice", w.Ref(), indexes)
 	}
 	if n, ok := get(w.Object.Object, path("status", "succeeded")); ok && fmt.Sprint(n) != "0" {
-		return fmt.Errorf("%s has completed %v pods: created again it would do their work twice", w.Ref(), n)
+		return fmt.Errorf("%s has completed pods (%v): created again it would do their work twice", w.Ref(), n)
 	}
 	return nil
 }

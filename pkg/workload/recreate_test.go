@@ -28,7 +28,7 @@ func TestJobsThatMayNotBeCreatedAgain(t *testing.T) {
 		`, status: {conditions: [{type: Complete, status: "True"}]}`: "has finished (Complete)",
 		`, status: {conditions: [{type: Failed, status: "True"}]}`:   "has finished (Failed)",
 		`, status: {completedIndexes: "0-3", succeeded: 4}`:          "has completed the indexes 0-3",
-		`, status: {succeeded: 1}`:                                   "has completed 1 pods",
+		`, status: {succeeded: 1}`:                                   "has completed pods (1)",
 	} {
 		w := newWorld(t, job(status))
 		in := w.injection(w.find("job/train"))
@@ -58,7 +58,7 @@ func recreated(t *testing.T) (*world, *Workload, *recorder) {
 func TestJobIsCreatedAgainAndBack(t *testing.T) {
 	t.Parallel()
 	w, found, r := recreated(t)
-	if got := strings.Join(w.calls[:5], ", "); got != "save, create configmap, delete jobs, create jobs, save" {
+	if got := strings.Join(w.calls[:6], ", "); got != "save, create configmap, delete jobs, create jobs, update configmap, save" {
 		t.Errorf("calls %s", got)
 	}
 	now := w.object(found)
@@ -205,7 +205,7 @@ func TestJobThatEndsBeforeItIsDeleted(t *testing.T) {
 	in := w.injection(found)
 	in.Recreate = true
 	_, err := in.Change("").Apply(t.Context(), &recorder{world: w})
-	if err == nil || !strings.Contains(err.Error(), "has completed 1 pods") || conflicts != 1 || seen != "7" {
+	if err == nil || !strings.Contains(err.Error(), "has completed pods (1)") || conflicts != 1 || seen != "7" {
 		t.Errorf("%v after %d conflicts, version %q", err, conflicts, seen)
 	}
 }

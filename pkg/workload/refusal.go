@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // ErrImmutable says that an object's pod templates cannot be changed while it exists.
@@ -92,8 +94,8 @@ func retry(ctx context.Context, backoff wait.Backoff, what string, try func() er
 			return err
 		}
 		if tries >= most {
-			return fmt.Errorf("%s was changed by others at each of %d tries: find out who changes it that often (kubectl get %s -o yaml "+
-				"--show-managed-fields): %w", what, tries, what, err)
+			return fmt.Errorf("%s was changed by others at each of %s: find out who changes it that often (kubectl get %s -o yaml "+
+				"--show-managed-fields): %w", what, count.Of(tries, "attempt"), what, err)
 		}
 		select {
 		case <-ctx.Done():

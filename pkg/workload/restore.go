@@ -27,24 +27,17 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 		return "", "", fmt.Errorf("get %s: %w", d.Ref(), err)
 	case gone && d.Recreated.UID != "" && !u.deletedByUs(ctx, run, d):
 		return ledger.StateSuperseded, fmt.Sprintf("somebody deleted %s meanwhile: it was not created again", d.Ref()), nil
-	case gone && !u.vouched(ctx, run, d):
-		return ledger.StateSuperseded, fmt.Sprintf("%s is not there, and neither is a configmap %s that vouches for what the record says it was: it was "+
-			"not created again", d.Ref(), d.ConfigMap), nil
 	case gone: // a client died between the two
 		if _, err := u.Cluster.create(ctx, w, original); err != nil {
 			return "", "", err
 		}
 		return ledger.StateReverted, d.Ref() + " was created again as it was", nil
 	case !d.is(now):
-		return "", "", fmt.Errorf("the record's undo is not believed: %s is a %s", d.Ref(), now.GroupVersionKind())
+		return "", "", fmt.Errorf("the record's undo is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
 	case string(now.GetUID()) == d.UID && now.GetDeletionTimestamp() == nil:
 		return ledger.StateReverted, d.Ref() + " had not been changed", nil
 	}
 	there := &Workload{Object: now, Resource: w.Resource}
-	if string(now.GetUID()) == d.UID && !u.vouched(ctx, run, d) {
-		return ledger.StateSuperseded, fmt.Sprintf("%s is being deleted, and was left alone: no configmap %s vouches for what the record says it was",
-			d.Ref(), d.ConfigMap), nil
-	}
 	if string(now.GetUID()) == d.UID { // it is still going away
 		if _, err := u.Cluster.replace(ctx, there, original, func(*Workload) error { return nil }); err != nil {
 			return "", "", err
@@ -113,10 +106,4 @@ func (u Undoer) announce(ctx context.Context, run ledger.Run, d *Data) error {
 func (u Undoer) deletedByUs(ctx context.Context, run ledger.Run, d *Data) bool {
 	cm, err := u.Cluster.Client.CoreV1().ConfigMaps(d.Namespace).Get(ctx, d.ConfigMap, metav1.GetOptions{})
 	return err == nil && isOfRun(cm, run.ID) && cm.Annotations[announcement] == d.Name
-}
-
-// vouched is whether the run's ConfigMap, which whoever writes the ledger cannot make, knows the object that the record wants to be created.
-func (u Undoer) vouched(ctx context.Context, run ledger.Run, d *Data) bool {
-	cm, err := u.Cluster.Client.CoreV1().ConfigMaps(d.Namespace).Get(ctx, d.ConfigMap, metav1.GetOptions{})
-	return err == nil && isOfRun(cm, run.ID) && cm.Annotations[originalSum] != "" && cm.Annotations[originalSum] == d.Recreated.sumOriginal()
 }

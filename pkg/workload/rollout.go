@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Rollout is how far the pods of a workload have followed a change of its templates.
@@ -97,7 +99,7 @@ func (r *Rollout) judge(w *Workload, d *Data) {
 		i, _ := n.(int64)
 		return i
 	}
-	r.Text = fmt.Sprintf("%d pods with the shim, %d of them started, %d without", r.New, r.Ready, r.Old)
+	r.Text = fmt.Sprintf("%s with the shim, %d of them started, %d without", count.Of(r.New, "pod"), r.Ready, r.Old)
 	if d.Replaced == Unknown && r.New == 0 && r.Old > 0 {
 		r.Text += ": if its controller does not replace them, delete them"
 	}

@@ -101,7 +101,7 @@ func TestArmDuringAnUndo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, web)
 	in := w.injection(w.find("deployment/web"))
-	if err := in.createConfigMap(t.Context(), ledger.Run{ID: run}, nil); err != nil {
+	if err := in.createConfigMap(t.Context(), ledger.Run{ID: run}, Data{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := Arm(t.Context(), w.client, "team", run, []byte("armed 2")); err != nil {
@@ -137,7 +137,7 @@ func TestArmDuringAnUndo(t *testing.T) {
 	if err := Arm(t.Context(), w.client, "team", run, []byte("armed 3")); !errors.Is(err, ErrReverting) || !lost {
 		t.Errorf("armed: %v", err)
 	}
-	if err := in.createConfigMap(t.Context(), ledger.Run{ID: run}, nil); !errors.Is(err, ErrReverting) {
+	if err := in.createConfigMap(t.Context(), ledger.Run{ID: run}, Data{}); !errors.Is(err, ErrReverting) {
 		t.Errorf("begun again: %v", err)
 	}
 	if state, err := ReadState(t.Context(), w.client, "team", run); err != nil || string(state) != "disarmed" {

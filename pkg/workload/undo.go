@@ -13,8 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
 // Undoer takes the shim out of workloads. Cluster is nil where it is only to describe.
@@ -38,7 +40,7 @@ func (u Undoer) Describe(step ledger.Step) string {
 	case d.Recreated != nil:
 		return fmt.Sprintf("delete %s in namespace %s and create it again as it was; delete configmap %s", d.Ref(), d.Namespace, d.ConfigMap)
 	}
-	text := fmt.Sprintf("take %d additions out of the pod templates of %s in namespace %s; delete configmap %s", len(d.Edits), d.Ref(), d.Namespace,
+	text := fmt.Sprintf("remove %s from the pod templates of %s in namespace %s; delete configmap %s", count.Of(len(d.Edits), "edit"), d.Ref(), d.Namespace,
 		d.ConfigMap)
 	if d.Replaced == Rolling {
 		text += "; its pods are replaced"
@@ -46,21 +48,44 @@ func (u Undoer) Describe(step ledger.Step) string {
 	return text
 }
 
+// Verify implements fault.Verifier.
+func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) error {
+	d, sealed, err := u.read(ctx, run, step)
+	if err != nil || d == nil || sealed {
+		return err
+	}
+	_, _, err = u.unsealed(ctx, run, d)
+	return err
+}
+
+// read reads a step's undo and checks it. sealed reports whether the run's ConfigMap vouches for it; without that nothing of it is followed.
+func (u Undoer) read(ctx context.Context, run ledger.Run, step ledger.Step) (d *Data, sealed bool, err error) {
+	d, err = ReadData(step)
+	switch {
+	case err != nil || d == nil:
+		return nil, false, err
+	case d.ConfigMap != Name(run.ID):
+		return nil, false, fmt.Errorf("the record's undo is rejected: %s is not the configmap of run %s", d.ConfigMap, run.ID)
+	case u.Cluster == nil:
+		return nil, false, errors.New("no cluster to undo it in")
+	}
+	if err := d.checkUndo(step.Target, u.LedgerNamespace); err != nil {
+		return nil, false, fmt.Errorf("the record's undo is rejected: %w", err)
+	}
+	sealed, err = configMapKeeper{u.Cluster.Client, d.Namespace, run.ID}.Has(ctx, d.seal(run.ID))
+	return d, sealed, err
+}
+
 // Undo implements fault.Undoer.
 func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
-	d, err := ReadData(step)
+	d, sealed, err := u.read(ctx, run, step)
 	switch {
 	case err != nil:
 		return "", "", err
 	case d == nil:
 		return ledger.StateReverted, "nothing had been changed", nil
-	case d.ConfigMap != Name(run.ID):
-		return "", "", fmt.Errorf("the record's undo is not believed: %s is not the configmap of run %s", d.ConfigMap, run.ID)
-	case u.Cluster == nil:
-		return "", "", errors.New("no cluster to undo it in")
-	}
-	if err := d.checkUndo(step.Target, u.LedgerNamespace); err != nil {
-		return "", "", fmt.Errorf("the record's undo is not believed: %w", err)
+	case !sealed:
+		return u.unsealed(ctx, run, d)
 	}
 	w := d.workload()
 	end := u.disarm(ctx, run, step, d)
@@ -90,6 +115,27 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return "", "", err
 	}
 	return state, said + left, nil
+}
+
+// unsealed is the undo of a record for which no ConfigMap vouches: an earlier undo was stopped before it could say that it had finished, nothing
+// had been changed yet, or another client wrote the record. Nothing is written.
+func (u Undoer) unsealed(ctx context.Context, run ledger.Run, d *Data) (ledger.State, string, error) {
+	w := d.workload()
+	now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return ledger.StateSuperseded, fmt.Sprintf("%s is not there any more, and was not created again: no configmap vouches for the record", d.Ref()), nil
+	case err != nil:
+		return "", "", fmt.Errorf("get %s: %w", d.Ref(), err)
+	}
+	there := &Workload{Object: now, Resource: w.Resource, Templates: Templates(now)}
+	if there.Run() == run.ID {
+		return "", "", &seal.BrokenError{
+			Where:  configMapKeeper{u.Cluster.Client, d.Namespace, run.ID}.Where(""),
+			ByHand: fmt.Sprintf("delete it (kubectl delete configmap %s -n %s) and remove what is left of the run with: kubectl gpu-fault leftovers --clean", run.ID, run.Namespace),
+		}
+	}
+	return ledger.StateReverted, fmt.Sprintf("%s: nothing of the run is in its pod templates", d.Ref()), nil
 }
 
 func (u Undoer) settle() time.Duration {
@@ -130,7 +176,7 @@ func (u Undoer) takeBack(ctx context.Context, run ledger.Run, w *Workload, d *Da
 		case err != nil:
 			return fmt.Errorf("get %s: %w", d.Ref(), err)
 		case !d.is(now):
-			return fmt.Errorf("the record's undo is not believed: %s is a %s", d.Ref(), now.GroupVersionKind())
+			return fmt.Errorf("the record's undo is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
 		case string(now.GetUID()) != d.UID:
 			said = fmt.Sprintf("%s is another one than was changed (UID %s, not %s), and was left alone", d.Ref(), now.GetUID(), d.UID)
 			return nil
@@ -185,4 +231,4 @@ func (d *Data) verdict(r *removal, after *unstructured.Unstructured) (ledger.Sta
 	return ledger.StateReverted, said
 }
 
-var _ fault.Undoer = Undoer{}
+var _ fault.Verifier = Undoer{}

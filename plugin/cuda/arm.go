@@ -152,5 +152,5 @@ func (a *arming) execute(ctx context.Context, connection *kube.Connection, strea
 			return now.Run(), nil
 		},
 	}
-	return explain(switching.run(ctx, cluster.Context), cluster.Namespace)
+	return kube.Explain(switching.run(ctx, cluster.Context))
 }

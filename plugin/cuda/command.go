@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/dynamic"
 
@@ -71,14 +70,6 @@ func workloads(connection *kube.Connection, cluster *kube.Cluster) (*workload.Cl
 	return &workload.Cluster{Client: cluster.Client, Dynamic: objects, Mapper: mapper}, nil
 }
 
-// explain is kube.Explain, with the roles that CUDA faults in a namespace need.
-func explain(err error, namespace string) error {
-	if apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "gpu-fault rbac") {
-		return fmt.Errorf("%w; whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for cuda -n %s | kubectl apply -f -", err, namespace)
-	}
-	return kube.Explain(err)
-}
-
 // checkReference refuses what is not TYPE/NAME.
 func checkReference(text string) error {
 	kind, name, found := strings.Cut(text, "/")
@@ -91,16 +82,4 @@ func checkReference(text string) error {
 		return fmt.Errorf("%q is no workload: write TYPE/NAME, such as deployment/web; the namespace is given with -n", text)
 	}
 	return nil
-}
-
-// count is a number of things in words.
-func count(n int, what string) string {
-	switch {
-	case n == 1:
-		return "1 " + what
-	case strings.HasSuffix(what, "s"):
-		return fmt.Sprintf("%d %ses", n, what)
-	default:
-		return fmt.Sprintf("%d %ss", n, what)
-	}
 }

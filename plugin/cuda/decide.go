@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
@@ -136,7 +137,7 @@ func budgets(ctx context.Context, cluster *workload.Cluster, w *workload.Workloa
 		if err != nil || selector.Empty() || !selector.Matches(labels.Set(set)) {
 			continue
 		}
-		names = append(names, fmt.Sprintf("%s (%d of %d pods must be healthy)", budget.Name, budget.Status.DesiredHealthy, budget.Status.ExpectedPods))
+		names = append(names, fmt.Sprintf("%s (must be healthy: %d of %s)", budget.Name, budget.Status.DesiredHealthy, count.Of(budget.Status.ExpectedPods, "pod")))
 	}
 	return names
 }

@@ -208,7 +208,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 	}
 	d, err := in.decide(ctx, found, cluster.Namespace, connection.LedgerNamespace)
 	if err != nil {
-		return fmt.Errorf("nothing was changed: %w", explain(err, cluster.Namespace))
+		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
 	}
 	say := func(format string, args ...any) { printer.Talk(streams.ErrOut, format, args...) }
 	if in.dryRun == "client" {
@@ -228,7 +228,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 		return in.unlessLocked(ctx, s, err)
 	})
 	if err := s.Preflight(ctx, plan); err != nil {
-		return fmt.Errorf("nothing was changed: %w", explain(err, cluster.Namespace))
+		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
 	}
 	in.before(say, d, cluster.Context)
 	if in.dryRun == "server" {
@@ -243,7 +243,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 		return err
 	}
 	run, runErr := s.Run(ctx, plan)
-	return errors.Join(in.print(streams, s.Ledger, d, run), explain(runErr, cluster.Namespace))
+	return errors.Join(in.print(streams, s.Ledger, d, run), kube.Explain(runErr))
 }
 
 // unlessLocked leaves out that another run is in the workload where its lock says so, and more.

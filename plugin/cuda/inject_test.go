@@ -136,7 +136,7 @@ func TestBefore(t *testing.T) {
 			in.onlyOn, in.pinTo, in.pin = []string{"gpu-1"}, []string{"gpu-1", "gpu-2"}, "soft"
 		}, func(d *decided) {
 			d.notes = []string{"Argo CD manages it"}
-			d.budgets = []string{"web (2 of 3 pods must be healthy)"}
+			d.budgets = []string{"web (must be healthy: 2 of 3 pods)"}
 			d.unread = []string{"registry.local/vllm:1 (its registry does not answer)"}
 			d.without = []string{"riscv64"}
 		}},
@@ -197,6 +197,13 @@ func TestASecondInjectionIsToldOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	s := &fault.Session{Client: w.client, Ledger: w.store()}
+	holder, err := w.store().Get(t.Context(), runID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.store().Lock(t.Context(), holder, holder.Targets()); err != nil {
+		t.Fatal(err)
+	}
 	in := asked(nil)
 	if err := in.unlessLocked(t.Context(), s, &workload.InjectedError{Ref: "deployment.apps/web", Run: runID}); err != nil {
 		t.Errorf("its lock says it already: %v", err)

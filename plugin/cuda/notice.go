@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
@@ -55,7 +56,7 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 		return fmt.Errorf("run %s is %sed, but after %s the state file is not new in pods %v: their kubelets do so within a minute or two", s.id, s.verb, s.timeout, late)
 	}
 	if pending > 0 {
-		printer.Talk(s.streams.ErrOut, "%s did not call the driver since, and will notice when they do, if they still live", count(pending, "process"))
+		printer.Talk(s.streams.ErrOut, "%s did not call the driver since, and will notice when they do, if they still live", count.Of(pending, "process"))
 	}
 	printer.Talk(s.streams.ErrOut, "run %s is %sed, %s", s.id, s.verb, end(p.run))
 	if waiting := backingOff(reports); s.verb == "disarm" && len(waiting) > 0 {

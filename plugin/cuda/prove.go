@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
@@ -88,7 +89,7 @@ func (r *report) over(generation uint64) string {
 
 // describeProcess says how a process has the shim loaded: the heartbeat.
 func describeProcess(p cudafault.Process) string {
-	text := fmt.Sprintf("process %d (%s): %s, %s by %s", p.PID, p.Name, statusWord(p.Status), count(p.Hooks, "hook"), p.Paths)
+	text := fmt.Sprintf("process %d (%s): %s, %s by %s", p.PID, p.Name, statusWord(p.Status), count.Of(p.Hooks, "hook"), p.Paths)
 	if p.Driver > 0 {
 		text += ", CUDA driver " + driverVersion(p.Driver)
 	}

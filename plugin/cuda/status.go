@@ -82,14 +82,14 @@ func showStatus(ctx context.Context, connection *kube.Connection, streams generi
 	store := ledger.New(cluster.Client, connection.LedgerNamespace)
 	places, err := placesOf(ctx, found, store, cluster.Namespace, name, func(text string) { printer.Talk(streams.ErrOut, "Warning: %s", text) })
 	if err != nil {
-		return explain(err, cluster.Namespace)
+		return kube.Explain(err)
 	}
 	witness := newWitness(cluster.Client, debugpod.NewExecer(cluster.Config))
 	list := statusList{Items: []runStatus{}}
 	for _, p := range places {
 		pods, err := p.pods(found)(ctx)
 		if err != nil {
-			return explain(err, cluster.Namespace)
+			return kube.Explain(err)
 		}
 		reports := witness.ask(ctx, pods)
 		witness.listenWhere(ctx, reports, p.run.ID, func(r *report) bool { return !r.asked || len(r.living()) == 0 })

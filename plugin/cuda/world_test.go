@@ -220,7 +220,7 @@ func newWorld(t *testing.T, change func(*ledger.Run), pods ...*corev1.Pod) *worl
 		t.Fatal(err)
 	}
 	w := &world{injected: runID, run: run, state: state, server: ledgertest.New(t,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ledger.DefaultNamespace}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, ledger.NamespaceObject(ledger.DefaultNamespace),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-2"}},
 		&corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: workload.Name(runID), Labels: map[string]string{

@@ -79,9 +79,9 @@ it is 2 also when a check could not see what it needs, such as without the right
 // addFlags registers the flags.
 func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.nodes, "node", nil, "Nodes to read, as NODE")
+	flags.StringSliceVar(&o.nodes, "node", nil, "Nodes to read, as NODE, with a privileged pod on each, announced and not asked about")
 	flags.StringVarP(&o.selector, "selector", "l", "", "Nodes to read, by their labels")
-	flags.BoolVar(&o.allGPUNodes, "all-gpu-nodes", false, "Read all GPU nodes, also those that look healthy")
+	flags.BoolVar(&o.allGPUNodes, "all-gpu-nodes", false, "Read all GPU nodes, including those that look healthy, with a privileged pod on each, announced and not asked about")
 	flags.BoolVar(&o.apiOnly, "api-only", false, "Read the API only: start no pod, and need no right to do so")
 	flags.BoolVar(&o.noImages, "no-images", false, "Do not ask registries for the platforms of images")
 	flags.StringVar(&o.bundle, "bundle", "", "Also write the evidence to this file, as tar.gz, without secrets")

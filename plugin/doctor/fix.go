@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
@@ -133,7 +134,7 @@ func rootToFix(r doctor.Report, id, object string) (doctor.Finding, error) {
 	case len(found) == 0:
 		return doctor.Finding{}, fmt.Errorf("--fix %s: it was not found; the roots are: %s", id, strings.Join(others, ", "))
 	case object == "" && len(found) > 1:
-		return doctor.Finding{}, fmt.Errorf("--fix %s: there are %d roots of that name; say which one:%s", id, len(found), choices(found))
+		return doctor.Finding{}, fmt.Errorf("--fix %s matches %s; specify one:%s", id, count.Of(len(found), "root cause"), choices(found))
 	case object != "":
 		f, ok := about(found, object)
 		if !ok {
@@ -365,6 +366,6 @@ func (e *examination) restartPlugin(ctx context.Context, cluster *kube.Cluster, 
 func (e *examination) newPlan(summary string, needs []fault.Permission) fault.Plan {
 	return fault.Plan{
 		Fault: mend.Fault, Summary: summary, Command: session.CommandLine(os.Args), Reason: "kubectl gpu-fault doctor --fix " + e.fix,
-		Needs: needs, NoPods: true, Allow: fault.Allowances{ControlPlane: true, LastGPUNode: true, Majority: true}, // it mends
+		Needs: needs, NoPods: true,
 	}
 }

@@ -181,7 +181,7 @@ func TestFindingOfAMissingRuntimeClassIsMended(t *testing.T) {
 	}
 	report := doctor.Examine(s, doctor.Options{})
 	_, err := rootToFix(report, fixHandler, "")
-	if err == nil || !strings.Contains(err.Error(), "there are 2 roots") || !strings.Contains(err.Error(), "--fix rc.handler-mismatch=nvidia: ReplicaSet team/train-nvidia: ") {
+	if err == nil || !strings.Contains(err.Error(), "matches 2 root causes") || !strings.Contains(err.Error(), "--fix rc.handler-mismatch=nvidia: ReplicaSet team/train-nvidia: ") {
 		t.Fatalf("of two roots one is chosen: %v", err)
 	}
 	if _, err := rootToFix(report, fixHandler, "gvisor"); err == nil || !strings.Contains(err.Error(), "no root of that name is about it") {

@@ -204,7 +204,7 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 		}
 		return
 	}
-	g.show.Note(announcement(g.namespace, names))
+	g.show.Note(g.pods.Announcement(g.namespace, names))
 	created, err := g.reader.Prepare(ctx)
 	if ctx.Err() != nil {
 		return // who stopped it knows why
@@ -261,18 +261,6 @@ func notStarted(err error) string {
 		return failure.Message
 	}
 	return ""
-}
-
-// announcement says before it happens what is going to be done.
-func announcement(namespace string, names []string) string {
-	if len(names) == 1 {
-		return fmt.Sprintf("a privileged pod in namespace %s reads node %s, and is deleted again; nothing on the node is changed", namespace, names[0])
-	}
-	shown := strings.Join(names[:min(5, len(names))], ", ")
-	if rest := len(names) - 5; rest > 0 {
-		shown += fmt.Sprintf(" and %d more", rest)
-	}
-	return fmt.Sprintf("privileged pods in namespace %s read %d nodes (%s), and are deleted again; nothing on the nodes is changed", namespace, len(names), shown)
 }
 
 func missing(s *snapshot.Snapshot, name, why string) {

@@ -31,12 +31,9 @@ func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 	return fault.Permissions(all, podPermissions(ledgerNamespace))
 }
 
-// podPermissions are what the pods take that read nodes.
+// podPermissions are what the pods take that read nodes, in a ledger namespace that exists.
 func podPermissions(namespace string) []fault.Permission {
-	all := []fault.Permission{
-		{Verb: "get", Resource: "nodes"}, {Verb: "get", Resource: "namespaces"}, {Verb: "create", Resource: "namespaces"},
-		{Verb: "get", Resource: "serviceaccounts", Namespace: namespace},
-	}
+	all := []fault.Permission{{Verb: "get", Resource: "nodes"}, {Verb: "get", Resource: "namespaces"}}
 	for _, p := range fault.DebugPodPermissions(namespace) {
 		if p.Group != "batch" { // doctor's pods belong to no run
 			all = append(all, p)

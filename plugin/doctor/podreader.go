@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
@@ -28,13 +27,14 @@ func newPodReader(cluster *kube.Cluster, connection *kube.Connection, pods podfl
 // Admitted implements reader.
 func (p *podReader) Admitted(ctx context.Context, nodeName string) error {
 	missing, _, err := fault.Missing(ctx, p.cluster.Client, podPermissions(p.store.Namespace), fault.DefaultParallel)
-	missing = slices.DeleteFunc(missing, func(need fault.Permission) bool {
-		return need.Verb == "create" && need.Resource == "namespaces" // which may be there already
-	})
 	if err == nil && len(missing) > 0 { // who cannot ask tries
 		return &fault.PermissionError{Missing: missing, Command: p.store.Command(fault.RolesFor("doctor", "", "")...)}
 	}
-	return p.pods.Try(ctx, p.cluster, p.spec("preflight", nodeName))
+	spec := p.spec("preflight", nodeName)
+	if err := fault.CheckNamespaceAccess(ctx, p.cluster.Client, spec.Namespace); err != nil {
+		return err
+	}
+	return p.pods.Try(ctx, p.cluster, spec)
 }
 
 func (p *podReader) spec(run, nodeName string) debugpod.Spec {
@@ -46,7 +46,7 @@ func (p *podReader) spec(run, nodeName string) debugpod.Spec {
 // Prepare implements reader.
 func (p *podReader) Prepare(ctx context.Context) (bool, error) {
 	created, err := p.store.EnsureNamespace(ctx)
-	return created, kube.ExplainFor("doctor", err)
+	return created, kube.Explain(err)
 }
 
 // Read implements reader.

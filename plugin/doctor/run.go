@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/printers"
 
@@ -43,6 +42,7 @@ func (e *examination) run(ctx context.Context) error {
 		}
 		return e.conclude(s)
 	}
+	e.connection.Feature = e.feature()
 	cluster, err := e.connection.Cluster()
 	if err != nil {
 		return err
@@ -58,9 +58,6 @@ func (e *examination) run(ctx context.Context) error {
 		show.Note(text)
 	}
 	s, err := g.gather(ctx)
-	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w\nwhoever administers the cluster can allow it: kubectl gpu-fault rbac print --for doctor | kubectl apply -f -", err)
-	}
 	if err != nil {
 		return kube.Explain(err)
 	}
@@ -68,6 +65,18 @@ func (e *examination) run(ctx context.Context) error {
 		return e.mend(ctx, cluster, s)
 	}
 	return errors.Join(e.writeBundle(s), e.conclude(s))
+}
+
+// feature is what `rbac print --for` allows this run by.
+func (e *examination) feature() string {
+	feature := "doctor"
+	if e.fix != "" {
+		feature += ",fix"
+	}
+	if e.apiOnly {
+		feature += " --api-only"
+	}
+	return feature
 }
 
 // unreadable says what of the API the user may not read; empty when that is nothing.
@@ -80,8 +89,7 @@ func (e *examination) unreadable(ctx context.Context, cluster *kube.Cluster) str
 	for _, need := range missing {
 		words = append(words, need.String())
 	}
-	return fmt.Sprintf("Warning: you may not %s: what that tells is reported as unknown; whoever administers the cluster can allow it: "+
-		"kubectl gpu-fault rbac print --for doctor | kubectl apply -f -", strings.Join(words, ", "))
+	return fmt.Sprintf("Warning: you may not %s: what that would show is reported as unknown; %s", strings.Join(words, ", "), e.connection.Grant())
 }
 
 // conclude examines a snapshot and prints what was found.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
@@ -27,6 +28,9 @@ type leftoversFlags struct {
 	nodes    []string
 	allNodes bool
 	clean    bool
+	// allowControlPlane lets --clean change nodes of the control plane.
+	allowControlPlane bool
+
 	yes      bool
 	dryRun   string
 	pods     podflags.Flags
@@ -44,7 +48,7 @@ func NewLeftoversCommand(connection *kube.Connection, streams genericiooptions.I
 fault-injection tooling of NVIDIA Dynamo left: its ConfigMaps, network faults, service and agents, and its additions to workloads.
 
 What belongs to a run that may be in place is no leftover. Of a workload, --clean takes out exactly the known additions; a library, an
-affinity or a volume of yours stays. Files on nodes are looked at with --node or --nodes, which start a debug pod on each.
+affinity or a volume of yours stays. Files on nodes are read with --node or --nodes, by a privileged debug pod on each.
 
 The exit code is 0 when nothing is left, and 2 when something is.`,
 		Example: `  # What was left, without looking at nodes
@@ -65,10 +69,11 @@ The exit code is 0 when nothing is left, and 2 when something is.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.nodes, "node", nil, "Look at this node too, with a debug pod; may be repeated")
-	flags.BoolVar(&f.allNodes, "nodes", false, "Look at all GPU nodes too, with a debug pod on each")
+	flags.StringSliceVar(&f.nodes, "node", nil, "Read this node too, with a privileged debug pod that is announced and not asked about; may be repeated")
+	flags.BoolVar(&f.allNodes, "nodes", false, "Read all GPU nodes too, with a privileged debug pod on each, announced and not asked about")
 	flags.BoolVar(&f.clean, "clean", false, "Remove what was found")
-	flags.BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
+	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false, "With --clean: allow nodes of the control plane")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "With --clean: do not ask")
 	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (say what --clean would do; change nothing)")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.IntVar(&f.parallel, "parallel", f.parallel, "How many nodes at a time")
@@ -107,6 +112,9 @@ func (f *leftoversFlags) validate() error {
 }
 
 func (f *leftoversFlags) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
+	if connection.Feature = "leftovers"; len(f.nodes) > 0 || f.allNodes {
+		connection.Feature += ",xid" // for the debug pods
+	}
 	cluster, err := connection.Cluster()
 	if err != nil {
 		return err
@@ -128,7 +136,7 @@ func (f *leftoversFlags) run(ctx context.Context, connection *kube.Connection, s
 		return kube.Explain(err)
 	}
 	report := &leftoversReport{
-		streams: streams, format: f.format, now: time.Now(), found: found, items: append(found.Items, onNodes...), unseen: pods.unseen,
+		connection: connection, streams: streams, format: f.format, now: time.Now(), found: found, items: append(found.Items, onNodes...), unseen: pods.unseen,
 	}
 	report.warn(pods.names)
 	if !f.clean || len(report.items) == 0 {
@@ -139,7 +147,7 @@ func (f *leftoversFlags) run(ctx context.Context, connection *kube.Connection, s
 		return report.dryRun()
 	}
 	if report.removable() > 0 {
-		question := fmt.Sprintf("Remove %s in context %q?", count(report.removable(), "leftover"), cluster.Context)
+		question := fmt.Sprintf("Remove %s in context %q?", count.Of(report.removable(), "leftover"), cluster.Context)
 		if err := confirm.Ask(ctx, streams, question, f.yes); err != nil {
 			return err
 		}
@@ -163,12 +171,4 @@ func newFinder(cluster *kube.Cluster, ledgerNamespace string) (*leftover.Finder,
 	namespaces := []string{ledgerNamespace, cluster.Namespace}
 	slices.Sort(namespaces)
 	return &leftover.Finder{Client: cluster.Client, Dynamic: objects, Metadata: names, Namespaces: slices.Compact(namespaces)}, nil
-}
-
-// count is a number of things in words.
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

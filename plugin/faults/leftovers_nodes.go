@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +19,6 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
@@ -38,18 +36,22 @@ type nodePods struct {
 	things map[string][]deadman.Leftover // what the helper found on each
 }
 
-// choose finds out which nodes are meant, says what it takes to look at them, and asks before it does so on all of them.
+// choose determines the nodes, and announces the pods that read them. Reading is not asked about; --clean is.
 func (p *nodePods) choose(ctx context.Context) error {
 	if len(p.nodes) == 0 && !p.allNodes {
 		return nil
 	}
 	var all, gpus []string
+	roles := map[string]string{} // of nodes of the control plane
 	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return p.cluster.Client.CoreV1().Nodes().List(ctx, options)
 	})
 	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
 		if n, ok := object.(*corev1.Node); ok {
 			all = append(all, n.Name)
+			if role, is := fault.ControlPlaneRole(*n); is {
+				roles[n.Name] = role
+			}
 			if fault.IsGPUNode(*n) {
 				gpus = append(gpus, n.Name)
 			}
@@ -73,20 +75,13 @@ func (p *nodePods) choose(ctx context.Context) error {
 		p.names = p.nodes
 	}
 	slices.Sort(p.names)
-	printer.Talk(p.streams.ErrOut, "looking at files on %s takes a privileged debug pod on each, in namespace %s; they are deleted again",
-		listed(p.names), p.ledgerNamespace)
-	if !p.allNodes {
-		return nil
+	for _, name := range p.names {
+		if role := roles[name]; role != "" && p.leftoversFlags.clean && !p.allowControlPlane {
+			return fmt.Errorf("node %q belongs to the control plane (label %s); to clean it anyway: --allow-control-plane", name, role)
+		}
 	}
-	return confirm.Ask(ctx, p.streams, fmt.Sprintf("Start %s in context %q?", count(len(p.names), "debug pod"), p.cluster.Context), p.yes)
-}
-
-// listed names up to five nodes.
-func listed(names []string) string {
-	if len(names) <= 5 {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more nodes", strings.Join(names[:5], ", "), len(names)-5)
+	printer.Talk(p.streams.ErrOut, "%s", p.pods.Announcement(p.ledgerNamespace, p.names))
+	return nil
 }
 
 // look asks the chosen nodes. One that does not answer is in unseen.
@@ -161,6 +156,9 @@ func became(l leftover.Leftover, answer []deadman.Leftover) (string, error) {
 func (p *nodePods) ask(ctx context.Context, names []string, what func(name string) node.Leftovers) (answers map[string][]deadman.Leftover, failed map[string]error, err error) {
 	store := ledger.New(p.cluster.Client, p.ledgerNamespace)
 	if _, err := store.EnsureNamespace(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := fault.CheckNamespaceAccess(ctx, p.cluster.Client, p.ledgerNamespace); err != nil {
 		return nil, nil, err
 	}
 	id, err := store.NewID("leftovers") // no run: it changes nothing that would have to be undone

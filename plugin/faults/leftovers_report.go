@@ -8,9 +8,11 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -37,13 +39,14 @@ type leftoverItem struct {
 
 // leftoversReport says what was found, and what became of it.
 type leftoversReport struct {
-	streams genericiooptions.IOStreams
-	format  printer.Format
-	now     time.Time
-	found   *leftover.Found
-	items   []leftover.Leftover
-	unseen  []leftover.Skipped // nodes
-	results []leftover.Result
+	connection *kube.Connection
+	streams    genericiooptions.IOStreams
+	format     printer.Format
+	now        time.Time
+	found      *leftover.Found
+	items      []leftover.Leftover
+	unseen     []leftover.Skipped // nodes
+	results    []leftover.Result
 }
 
 // warn says what was not looked at.
@@ -53,10 +56,10 @@ func (r *leftoversReport) warn(looked []string) {
 		if len(s.Namespaces) > 0 {
 			text += "; only namespaces " + strings.Join(s.Namespaces, ", ") + " were"
 		}
-		printer.Talk(r.streams.ErrOut, "Warning: %s", text)
+		printer.Talk(r.streams.ErrOut, "Warning: %s", printer.Clean(text))
 	}
 	if len(r.found.Skipped) > 0 {
-		printer.Talk(r.streams.ErrOut, "whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for leftovers | kubectl apply -f -")
+		printer.Talk(r.streams.ErrOut, "%s", r.connection.Grant())
 	}
 	for _, namespace := range r.found.Unmarked {
 		printer.Talk(r.streams.ErrOut, "Warning: the records in it are left out: %v", &ledger.UnmarkedError{Namespace: namespace})
@@ -84,7 +87,7 @@ func (r *leftoversReport) print() error {
 	skipped := len(r.found.Skipped) + len(r.unseen)
 	switch {
 	case skipped > 0:
-		return fmt.Errorf("nothing found, but %s could not be read, so nobody knows", count(skipped, "kind"))
+		return fmt.Errorf("nothing found, but %s could not be read, so nobody knows", count.Of(skipped, "kind"))
 	default:
 		printer.Talk(r.streams.ErrOut, "nothing found%s", r.left())
 	}
@@ -96,7 +99,7 @@ func (r *leftoversReport) left() string {
 	if r.found.InUse == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; %s of runs that are in place: kubectl gpu-fault list", count(r.found.InUse, "object"))
+	return fmt.Sprintf("; %s of runs that are in place: kubectl gpu-fault list", count.Of(r.found.InUse, "object"))
 }
 
 func (r *leftoversReport) write() error {
@@ -153,7 +156,7 @@ func what(l leftover.Leftover, wide bool) string {
 		parts = append(parts[:shown:shown], fmt.Sprintf("%d more", len(parts)-shown))
 	}
 	if len(l.With) > 0 {
-		with := count(len(l.With), "object") + " with it"
+		with := count.Of(len(l.With), "object") + " with it"
 		if wide {
 			with = "with " + strings.Join(l.With, " ")
 		}
@@ -187,7 +190,7 @@ func (r *leftoversReport) plan() {
 	}
 	for _, l := range r.items {
 		for _, doubt := range l.Doubts {
-			printer.Talk(r.streams.ErrOut, "%s: left alone: %s", within(l), doubt)
+			printer.Talk(r.streams.ErrOut, "%s: not changed: %s", within(l), printer.Clean(doubt))
 		}
 	}
 }
@@ -212,7 +215,7 @@ func (r *leftoversReport) dryRun() error {
 	for _, l := range r.items {
 		did := map[leftover.Remedy]string{leftover.Delete: leftover.DidDelete, leftover.Edit: leftover.DidEdit, leftover.OnNode: didRemove}[l.Remedy]
 		if did != "" {
-			fmt.Fprintf(r.streams.Out, "%s (client dry run)\n", printer.Escape(sentence(l, did)))
+			fmt.Fprintf(r.streams.Out, "%s (client dry run)\n", printer.Clean(sentence(l, did)))
 		}
 	}
 	return &usage.Verdict{}
@@ -226,12 +229,25 @@ func (r *leftoversReport) done(result leftover.Result) {
 	r.results = append(r.results, result)
 	switch {
 	case result.Err != nil:
-		printer.Talk(r.streams.ErrOut, "Warning: %s is still there: %v", within(result.Leftover), kube.Explain(result.Err))
+		printer.Talk(r.streams.ErrOut, "Warning: %s is still there: %s", within(result.Leftover), printer.Clean(r.explain(result).Error()))
 	case r.format.IsTable():
-		fmt.Fprintln(r.streams.Out, printer.Escape(sentence(result.Leftover, result.Did)))
+		fmt.Fprintln(r.streams.Out, printer.Clean(sentence(result.Leftover, result.Did)))
 	}
 	if result.Did == leftover.DidEdit && len(result.With) > 0 {
-		printer.Talk(r.streams.ErrOut, "%s: what runs with it goes when it is made anew: %s", within(result.Leftover), strings.Join(result.With, " "))
+		printer.Talk(r.streams.ErrOut, "%s: what runs with it goes when it is made anew: %s", within(result.Leftover), printer.Clean(strings.Join(result.With, " ")))
+	}
+}
+
+// explain says why a leftover could not be removed. No role of `rbac print` lets one delete objects of others in all namespaces.
+func (r *leftoversReport) explain(result leftover.Result) error {
+	err := kube.Explain(result.Err)
+	switch {
+	case !apierrors.IsForbidden(err):
+		return err
+	case result.Node != "":
+		return r.connection.Explain(err)
+	default:
+		return fmt.Errorf("%w; --clean requires the rights of an administrator", err)
 	}
 }
 
@@ -250,9 +266,9 @@ func sentence(l leftover.Leftover, did string) string {
 
 func within(l leftover.Leftover) string {
 	if l.Namespace == "" {
-		return l.Ref()
+		return printer.Clean(l.Ref())
 	}
-	return l.Ref() + " in namespace " + l.Namespace
+	return printer.Clean(l.Ref() + " in namespace " + l.Namespace)
 }
 
 // end is the verdict after --clean.
@@ -274,14 +290,14 @@ func (r *leftoversReport) end(ctx context.Context) error {
 	for _, l := range r.items {
 		if l.Remedy == leftover.Nobody {
 			left++
-			printer.Talk(r.streams.ErrOut, "%s is left: %s", within(l), l.Todo)
+			printer.Talk(r.streams.ErrOut, "%s is left: %s", within(l), printer.Clean(l.Todo))
 		}
 	}
 	if left > 0 {
-		return &usage.Verdict{Message: fmt.Sprintf("%d of %s still there", left, count(len(r.items), "leftover"))}
+		return &usage.Verdict{Message: fmt.Sprintf("%d of %s still there", left, count.Of(len(r.items), "leftover"))}
 	}
 	if skipped := len(r.found.Skipped) + len(r.unseen); skipped > 0 {
-		printer.Talk(r.streams.ErrOut, "all that was found is removed, but %s could not be read", count(skipped, "kind"))
+		printer.Talk(r.streams.ErrOut, "all that was found is removed, but %s could not be read", count.Of(skipped, "kind"))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
@@ -44,7 +45,7 @@ func someLeftovers() []leftover.Leftover {
 
 func leftoversReportOn(items []leftover.Leftover, format printer.Format) (report *leftoversReport, stdout, stderr *bytes.Buffer) {
 	streams, _, stdout, stderr := genericiooptions.NewTestIOStreams()
-	return &leftoversReport{streams: streams, format: format, now: leftoversNow, found: &leftover.Found{Items: items}, items: items}, stdout, stderr
+	return &leftoversReport{connection: kube.NewConnection(streams), streams: streams, format: format, now: leftoversNow, found: &leftover.Found{Items: items}, items: items}, stdout, stderr
 }
 
 func TestLeftoversAreReadByPeople(t *testing.T) {

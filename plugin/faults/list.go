@@ -3,14 +3,11 @@ package faults
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -48,7 +45,7 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
   # In the ledgers of all namespaces
   kubectl gpu-fault list -A
 
-  # With what was reverted, the reasons and the commands
+  # Closed runs too, with user, undo, reason and command
   kubectl gpu-fault list --all -o wide`,
 		Args: usage.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,13 +66,13 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 			}
 			found, err := store.List(cmd.Context(), scope)
 			if err != nil {
-				return kube.ExplainFor("list", err)
+				return kube.Explain(err)
 			}
 			for _, bad := range found.Unreadable {
-				printer.Talk(streams.ErrOut, "Warning: record %s in namespace %s is left out: %v", bad.Name, bad.Namespace, bad.Err)
+				printer.Talk(streams.ErrOut, "Warning: record %s in namespace %s is left out: %s", bad.Name, bad.Namespace, printer.Clean(bad.Err.Error()))
 			}
-			if found.Runs, err = trusted(cmd.Context(), store, found.Runs, streams); err != nil {
-				return kube.ExplainFor("list", err)
+			for _, namespace := range found.Unmarked {
+				printer.Talk(streams.ErrOut, "Warning: runs are left out: %v", &ledger.UnmarkedError{Namespace: namespace})
 			}
 			namespace := ""
 			if connection.Namespace != nil {
@@ -96,7 +93,11 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 				printer.Talk(streams.ErrOut, none, connection.LedgerNamespace)
 				return nil
 			}
-			return table(found.Runs, format, everywhere, store.Now()).Write(streams.Out)
+			runs := table(found.Runs, format, everywhere, store.Now())
+			if !format.IsWide() {
+				runs.Fit(max(leastWidth, printer.Width(streams.Out)), "LEDGER", "FAULT", "TARGETS")
+			}
+			return runs.Write(streams.Out)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "Closed runs too")
@@ -117,33 +118,6 @@ func in(namespace string, runs []ledger.Run) []ledger.Run {
 	})
 }
 
-// trusted are the runs in namespaces that are marked as ledgers. Of the others anyone who works there may have
-// written the records.
-func trusted(ctx context.Context, store *ledger.Store, runs []ledger.Run, streams genericiooptions.IOStreams) ([]ledger.Run, error) {
-	namespaces := []string{store.Namespace}
-	if store.Namespace == metav1.NamespaceAll {
-		namespaces = nil
-		for _, run := range runs {
-			namespaces = append(namespaces, run.Namespace)
-		}
-		slices.Sort(namespaces)
-		namespaces = slices.Compact(namespaces)
-	}
-	for _, namespace := range namespaces {
-		err := ledger.New(store.Client, namespace).CheckNamespace(ctx)
-		switch {
-		case errors.As(err, new(*ledger.UnmarkedError)):
-			printer.Talk(streams.ErrOut, "Warning: runs are left out: %v", err)
-			runs = slices.DeleteFunc(runs, func(run ledger.Run) bool { return run.Namespace == namespace })
-		case apierrors.IsForbidden(err): // what is listed is a claim anyway
-			printer.Talk(streams.ErrOut, "Warning: %v; anyone who works there may have written its records", err)
-		case err != nil:
-			return nil, err
-		}
-	}
-	return runs, nil
-}
-
 func printRuns(streams genericiooptions.IOStreams, format printer.Format, runs []ledger.Run) error {
 	names := make([]string, len(runs))
 	for i, run := range runs {
@@ -155,23 +129,25 @@ func printRuns(streams genericiooptions.IOStreams, format printer.Format, runs [
 	return format.Object(streams.Out, runList{APIVersion: ledger.APIVersion, Kind: "RunList", Items: runs}, names...)
 }
 
+// leastWidth is the width that the table fits on any terminal and on a pipe, in columns.
+const leastWidth = 80
+
 func table(runs []ledger.Run, format printer.Format, everywhere bool, now time.Time) *printer.Table {
-	t := &printer.Table{Header: []string{"RUN", "STATUS", "FAULT", "TARGETS", "BY", "AGE", "UNTIL", "UNDO"}, NoHeader: format.NoHeader}
+	t := &printer.Table{Header: []string{"RUN", "STATUS", "FAULT", "TARGETS", "AGE", "UNTIL"}, NoHeader: format.NoHeader}
 	if everywhere {
 		t.Header = slices.Insert(t.Header, 0, "LEDGER")
 	}
 	if format.IsWide() {
-		t.Header = append(t.Header, "REASON", "MESSAGE", "COMMAND")
+		t.Header = append(t.Header, "BY", "UNDO", "REASON", "MESSAGE", "COMMAND")
 	}
 	undoers := session.Undoers(xid.Detectors)
 	for _, run := range runs {
-		age := duration.HumanDuration(now.Sub(run.Created))
-		row := []string{run.ID, status(run, now), run.Summary, targets(run), run.By, age, until(run, now), undo(undoers, run, now)}
+		row := []string{run.ID, status(run, now), run.Summary, targets(run), duration.HumanDuration(now.Sub(run.Created)), until(run, now)}
 		if everywhere {
 			row = slices.Insert(row, 0, run.Namespace)
 		}
 		if format.IsWide() {
-			row = append(row, cmp.Or(run.Reason, printer.Blank), cmp.Or(message(run), printer.Blank), commandLine(run.Command))
+			row = append(row, run.By, undo(undoers, run, now), cmp.Or(run.Reason, printer.Blank), cmp.Or(message(run), printer.Blank), commandLine(run.Command))
 		}
 		t.Add(row...)
 	}
@@ -186,11 +162,11 @@ func status(run ledger.Run, now time.Time) string {
 	return string(run.Phase)
 }
 
-// until says when the run ends, or that it has.
+// until returns when the run ends or ended.
 func until(run ledger.Run, now time.Time) string {
 	switch {
 	case run.IsClosed():
-		return "closed " + duration.HumanDuration(now.Sub(run.Closed)) + " ago"
+		return duration.HumanDuration(now.Sub(run.Closed)) + " ago"
 	case run.Until.IsZero():
 		return "never"
 	case run.Expired(now):

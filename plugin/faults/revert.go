@@ -18,7 +18,6 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -38,9 +37,12 @@ type revertFlags struct {
 	// noRestart refuses what would replace pods.
 	noRestart bool
 	pods      podflags.Flags
-	yes       bool
-	dryRun    string
-	format    printer.Format
+	// allowControlPlane lets a revert start privileged pods on nodes of the control plane.
+	allowControlPlane bool
+
+	yes    bool
+	dryRun string
+	format printer.Format
 }
 
 // validID is the form of IDs: the kind of fault and a few letters or digits.
@@ -80,6 +82,7 @@ is reported as permanent, with what it takes to get over it. Reverting twice doe
 	flags.StringVar(&f.node, "node", "", "All runs that are not closed and touch this node")
 	flags.BoolVar(&f.force, "force", false, "Do not wait for a sign of life of the run's client: take the run away from it at once")
 	flags.BoolVar(&f.noRestart, "without-restart", false, "Only where no pod is replaced by it: of workloads whose pods somebody has to delete, and those whose next job is meant")
+	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false, "Allow privileged pods on nodes of the control plane")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
 	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (say what would be undone; change nothing)")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
@@ -123,7 +126,7 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 	}
 	runs, unreadable, err := f.find(ctx, ledger.New(cluster.Client, connection.LedgerNamespace))
 	if err != nil {
-		return fmt.Errorf("nothing was reverted: %w", kube.ExplainFor("revert", err))
+		return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
 	}
 	if len(runs) == 0 && unreadable == nil {
 		if f.node != "" {
@@ -151,9 +154,10 @@ func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, conn
 			return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
 		}
 	}
-	undoers := session.Undoers(xid.Detectors)
+	s := session.New(ctx, cluster, connection.LedgerNamespace, fault.DefaultParallel, f.pods, progress.New(streams.ErrOut))
+	s.Allow.ControlPlane = f.allowControlPlane
 	for _, run := range runs {
-		printer.Talk(streams.ErrOut, "%s: %s on %s, by %s; undo: %s", run.ID, run.Summary, targets(run), cmp.Or(run.By, "somebody"), undo(undoers, run, time.Now()))
+		printer.Talk(streams.ErrOut, "%s", f.preview(ctx, s, run))
 	}
 	if f.dryRun == "client" {
 		if !f.format.IsTable() {
@@ -167,7 +171,7 @@ func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, conn
 	if err := confirm.Ask(ctx, streams, fmt.Sprintf("Revert in context %q?", cluster.Context), f.yes); err != nil {
 		return err
 	}
-	return f.revert(ctx, session.New(ctx, cluster, connection.LedgerNamespace, fault.DefaultParallel, f.pods, progress.New(streams.ErrOut)), streams, runs)
+	return f.revert(ctx, s, streams, runs)
 }
 
 // find returns the runs that are meant. A run that was named is returned also when it is closed: reverting twice is no error.
@@ -175,13 +179,16 @@ func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, conn
 func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []ledger.Run, unreadable, err error) {
 	if len(f.ids) > 0 {
 		for _, id := range f.ids {
-			run, err := store.Get(ctx, id)
-			if err != nil {
+			switch run, err := store.Get(ctx, id); {
+			case err == nil:
+				runs = append(runs, run)
+			case errors.As(err, new(*ledger.UnmarkedError)), apierrors.IsForbidden(err), ctx.Err() != nil:
 				return nil, nil, err
+			default: // the others are reverted all the same
+				unreadable = errors.Join(unreadable, fmt.Errorf("run %s was not reverted: %w", id, kube.Explain(err)))
 			}
-			runs = append(runs, run)
 		}
-		return runs, nil, nil
+		return runs, unreadable, nil
 	}
 	found, err := store.List(ctx, ledger.Active)
 	if err != nil {
@@ -211,10 +218,12 @@ func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams gene
 		errs []error
 		done []ledger.Run
 	)
+	now := time.Now()
+	slices.SortStableFunc(runs, func(a, b ledger.Run) int { return cmp.Compare(waits(a, now), waits(b, now)) })
 	for _, run := range runs {
 		after, err := s.Revert(ctx, run.ID, f.force)
 		if err != nil {
-			errs = append(errs, kube.ExplainFor("revert", err))
+			errs = append(errs, kube.Explain(err))
 		}
 		if after != nil {
 			done = append(done, *after)
@@ -225,7 +234,7 @@ func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams gene
 	}
 	for _, run := range done {
 		for _, step := range run.Steps {
-			fmt.Fprintf(streams.Out, "%s %s: %s\n", run.ID, targetName(step.Target), outcome(step))
+			fmt.Fprintln(streams.Out, printer.Clean(fmt.Sprintf("%s %s: %s", run.ID, targetName(step.Target), outcome(step))))
 		}
 	}
 	if text := remarks(done); text != "" {

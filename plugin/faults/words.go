@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 // targets names up to three.
@@ -105,8 +106,8 @@ func outcome(step ledger.Step) string {
 	}
 }
 
-// remarks joins what steps say about themselves into one text that says nothing twice. What they say is a heading, or a heading and
-// indented lines below it; lines below the same heading come together.
+// remarks joins the messages of steps into one text without duplicates. A message is a heading, or a heading and lines below it; lines below the
+// same heading are merged. What a record says is a claim, so that all of it is marked as a note or indented.
 func remarks(runs []ledger.Run) string {
 	var order []string
 	below := map[string][]string{}
@@ -129,8 +130,7 @@ func remarks(runs []ledger.Run) string {
 	}
 	var all []string
 	for _, heading := range order {
-		all = append(all, heading)
-		all = append(all, below[heading]...)
+		all = append(all, "Note: "+printer.Indented(strings.Join(append([]string{heading}, below[heading]...), "\n")))
 	}
 	return strings.Join(all, "\n")
 }

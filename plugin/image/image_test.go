@@ -61,17 +61,17 @@ func TestRefused(t *testing.T) {
 		"push a.example/n --timeout 0s":  "--timeout 0s: give more than 0s",
 		"push a.example/n -o foo":        "foo",
 		"save":                           "needs one name",
-		"save n":                         "say where to save it: -o FILE",
-		"save n -o " + dir:               "is a folder: name a file in it",
-		"save n -o " + file:              "exists: give --force to replace it",
-		"save n -o " + file + "/x":       "save to",
-		"save n -o " + dir + "/no/x":     "save to",
-		"save n -o x --format tar":       "--format=tar: choose oci or docker",
-		"save n -o x --format docker":    "say which, with --platform linux/amd64",
-		"save n -o x --platform l/amd64": "leave --platform off",
-		"save n -o x --format docker --platform linux/s390x":     `--platform: the image is not made for platform "linux/s390x"; there are: linux/amd64`,
-		"save n:mine -o x --format docker --platform linux/s390": "leave the tag off",
-		"save N -o x": "no name of an image",
+		"save n":                         "specify -f FILE",
+		"save n -f " + dir:               "is a folder: name a file in it",
+		"save n -f " + file:              "exists: give --force to replace it",
+		"save n -f " + file + "/x":       "save to",
+		"save n -f " + dir + "/no/x":     "save to",
+		"save n -f x --format tar":       "--format=tar: choose oci or docker",
+		"save n -f x --format docker":    "say which, with --platform linux/amd64",
+		"save n -f x --platform l/amd64": "leave --platform off",
+		"save n -f x --format docker --platform linux/s390x":     `--platform: the image is not made for platform "linux/s390x"; there are: linux/amd64`,
+		"save n:mine -f x --format docker --platform linux/s390": "leave the tag off",
+		"save N -f x": "no name of an image",
 	} {
 		stdout, _, err := execute(t, strings.Fields(line)...)
 		if err == nil || !strings.Contains(err.Error(), want) || stdout != "" {
@@ -176,7 +176,7 @@ func TestSave(t *testing.T) {
 	t.Parallel()
 	needsHelpers(t)
 	file := filepath.Join(t.TempDir(), "image.tar")
-	named, talk, err := execute(t, "save", "node", "-o", file)
+	named, talk, err := execute(t, "save", "node", "-f", file)
 	if err != nil || !strings.HasPrefix(named, "docker.io/library/node:gpu-fault-") || !strings.Contains(talk, "ctr -n k8s.io images import") {
 		t.Fatalf("stdout %q, stderr %q, %v", named, talk, err)
 	}
@@ -184,15 +184,15 @@ func TestSave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	streamed, _, err := execute(t, "save", "node", "-o", "-")
+	streamed, _, err := execute(t, "save", "node", "-f", "-")
 	if err != nil || streamed != string(saved) {
 		t.Errorf("standard output has %d bytes, the file %d (%v)", len(streamed), len(saved), err)
 	}
-	pinned, _, err := execute(t, "save", "example.com/node:prod", "-o", file, "--force")
+	pinned, _, err := execute(t, "save", "example.com/node:prod", "-f", file, "--force")
 	if err != nil || !strings.HasPrefix(pinned, "example.com/node@sha256:") {
 		t.Errorf("with a tag of one's own: %q %v", pinned, err)
 	}
-	docker, _, err := execute(t, "save", "node", "-o", file, "--force", "--format", "docker", "--platform", "linux/arm64")
+	docker, _, err := execute(t, "save", "node", "-f", file, "--force", "--format", "docker", "--platform", "linux/arm64")
 	if err != nil || docker != named {
 		t.Errorf("docker archive: %q %v", docker, err)
 	}

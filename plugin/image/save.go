@@ -29,25 +29,25 @@ type saving struct {
 func newSaveCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	s := &saving{streams: streams, format: "oci"}
 	cmd := &cobra.Command{
-		Use:   "save REPOSITORY[:TAG] -o FILE",
+		Use:   "save REPOSITORY[:TAG] -f FILE",
 		Short: "Save the image to a file, to be loaded on nodes without a registry",
 		Long: `Make the image and save it to a file, for nodes that reach no registry. Printed is what --image takes once the file is loaded.
 
 An OCI archive has all platforms, and is taken by ctr images import, kind load image-archive, podman load and skopeo. A docker
 archive has one platform, and keeps no digest, so that it must have the image's own tag.`,
 		Example: `  # Load it into the nodes of a kind cluster
-  kubectl gpu-fault image save gpu-fault-node -o image.tar && kind load image-archive image.tar
+  kubectl gpu-fault image save gpu-fault-node -f image.tar && kind load image-archive image.tar
 
   # Load it on a node that has containerd
-  kubectl gpu-fault image save gpu-fault-node -o - | ssh node-1 sudo ctr -n k8s.io images import -
+  kubectl gpu-fault image save gpu-fault-node -f - | ssh node-1 sudo ctr -n k8s.io images import -
 
   # For docker load
-  kubectl gpu-fault image save gpu-fault-node -o image.tar --format docker --platform linux/amd64`,
-		Args: usage.ExactArgs(1, "one name", "kubectl gpu-fault image save gpu-fault-node -o image.tar"),
+  kubectl gpu-fault image save gpu-fault-node -f image.tar --format docker --platform linux/amd64`,
+		Args: usage.ExactArgs(1, "one name", "kubectl gpu-fault image save gpu-fault-node -f image.tar"),
 		RunE: func(_ *cobra.Command, args []string) error { return s.run(args[0]) },
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&s.file, "output", "o", "", "File to write, or - for standard output")
+	flags.StringVarP(&s.file, "file", "f", "", "File to write, or - for standard output")
 	flags.StringVar(&s.format, "format", s.format, "Format of the archive: oci or docker")
 	flags.StringVar(&s.platform, "platform", "", "Platform of a docker archive, such as linux/amd64")
 	flags.BoolVar(&s.force, "force", false, "Replace the file if it is there")
@@ -103,7 +103,7 @@ func (s *saving) run(text string) error {
 func (s *saving) check() error {
 	switch {
 	case s.file == "":
-		return errors.New("say where to save it: -o FILE, or -o - for standard output")
+		return errors.New("no file: specify -f FILE, or -f - for standard output")
 	case s.format != "oci" && s.format != "docker":
 		return fmt.Errorf("--format=%s: choose oci or docker", s.format)
 	case s.format == "docker" && s.platform == "":
@@ -113,7 +113,7 @@ func (s *saving) check() error {
 	}
 	if s.file == "-" {
 		if out, is := printer.Raw(s.streams.Out).(*os.File); is && term.IsTerminal(int(out.Fd())) {
-			return errors.New("standard output is a terminal, and the archive is no text: redirect it, or give -o FILE")
+			return errors.New("standard output is a terminal, and the archive is binary: redirect standard output, or specify -f FILE")
 		}
 		return nil
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 // Report is all suites of one run of the tool.
@@ -69,11 +71,11 @@ type testcase struct {
 	Output  string   `xml:"system-out,omitempty"`
 }
 
-// Write writes the report. Text in it must hold nothing that XML cannot: no control characters but tab and line break.
+// Write writes the report. It cleans all text, whoever wrote it: names and messages are one line each, and nothing in them can move a cursor.
 func (r Report) Write(w io.Writer) error {
-	all := suites{Name: r.Name}
+	all := suites{Name: printer.Clean(r.Name)}
 	for _, s := range r.Suites {
-		one := suite{Name: s.Name, Timestamp: s.Time.UTC().Format("2006-01-02T15:04:05")}
+		one := suite{Name: printer.Clean(s.Name), Timestamp: s.Time.UTC().Format("2006-01-02T15:04:05")}
 		for _, c := range s.Cases {
 			one.Tests++
 			if c.Failure != nil {
@@ -85,7 +87,9 @@ func (r Report) Write(w io.Writer) error {
 			if c.Skipped != nil {
 				one.Skipped++
 			}
-			one.Cases = append(one.Cases, testcase{c.Name, c.Class, seconds(c.Took), c.Failure, c.Error, c.Skipped, c.Output})
+			one.Cases = append(one.Cases, testcase{
+				printer.Clean(c.Name), printer.Clean(c.Class), seconds(c.Took), clean(c.Failure), clean(c.Error), clean(c.Skipped), printer.Escape(c.Output),
+			})
 		}
 		all.Tests, all.Failures = all.Tests+one.Tests, all.Failures+one.Failures
 		all.Errors, all.Skipped = all.Errors+one.Errors, all.Skipped+one.Skipped
@@ -98,6 +102,13 @@ func (r Report) Write(w io.Writer) error {
 	raw = bytes.ReplaceAll(raw, []byte("&#xA;"), []byte("\n")) // which means the same in text, and attributes have none
 	_, err = fmt.Fprintf(w, "%s%s\n", xml.Header, raw)
 	return err
+}
+
+func clean(m *Message) *Message {
+	if m == nil {
+		return nil
+	}
+	return &Message{Message: printer.Clean(m.Message), Type: printer.Clean(m.Type), Text: printer.Escape(m.Text)}
 }
 
 func seconds(d time.Duration) string {

@@ -10,6 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
 // ErrNoKubeconfig says that there is no cluster to talk to.
@@ -32,8 +34,6 @@ func Explain(err error) error {
 		return fmt.Errorf("%w: list the contexts with `kubectl config get-contexts`", err)
 	case isMissing(err, "cluster"), isMissing(err, "auth info"):
 		return fmt.Errorf("%w in the kubeconfig: see `kubectl config view` for --cluster and --user", err)
-	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "gpu-fault rbac"):
-		return fmt.Errorf("%w; whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for FEATURE | kubectl apply -f -", err)
 	case apierrors.IsUnauthorized(err):
 		return errors.New("the API server does not accept these credentials: log in again, or choose another --context")
 	case errors.As(err, &reqErr) && errors.As(err, &dial):
@@ -45,27 +45,19 @@ func Explain(err error) error {
 	}
 }
 
-// ExplainFor is Explain for a command that a feature of `rbac print` allows; the feature may be followed by more flags.
-func ExplainFor(feature string, err error) error {
+// Explain is the function Explain, and adds to the API server's refusal how to get the rights.
+func (c *Connection) Explain(err error) error {
 	err = Explain(err)
-	if !apierrors.IsForbidden(err) {
+	if !apierrors.IsForbidden(err) || c.Feature == "" || strings.Contains(err.Error(), "gpu-fault rbac") {
 		return err
 	}
-	return &forFeature{err, feature}
+	return fmt.Errorf("%w; %s", err, c.Grant())
 }
 
-// forFeature is an error of Explain's that names the feature.
-type forFeature struct {
-	error
-	feature string
+// Grant says how a user gets the rights that the command takes.
+func (c *Connection) Grant() string {
+	return "whoever administers the cluster can allow it: " + ledger.New(nil, c.LedgerNamespace).Command("rbac", "print", "--for", c.Feature) + " | kubectl apply -f -"
 }
-
-func (e *forFeature) Error() string {
-	return strings.ReplaceAll(e.error.Error(), "--for FEATURE", "--for "+e.feature)
-}
-
-// Unwrap returns what Explain said.
-func (e *forFeature) Unwrap() error { return e.error }
 
 // isMissing knows the error that clientcmd has for a name that the kubeconfig lacks; it has no type.
 func isMissing(err error, what string) bool {

@@ -22,6 +22,8 @@ import (
 type Connection struct {
 	*genericclioptions.ConfigFlags
 	LedgerNamespace string
+	// Feature is what `rbac print --for` allows the command by, with more flags if it takes them. Commands set it before they ask the cluster.
+	Feature string
 
 	connected *Cluster
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/image"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
@@ -41,10 +43,20 @@ func (f *Flags) AddFlags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.Timeout, "timeout", f.Timeout, "Time for one node, with the start of its debug pod")
 }
 
+// OtherImage names the image of the debug pods in a plan, if it is not the default one: it runs as root on the node, and the environment may have
+// chosen it. It is empty, or begins with a blank.
+func (f *Flags) OtherImage() string {
+	if f.Image == debugpod.DefaultImage {
+		return ""
+	}
+	return fmt.Sprintf(" with image %q", f.Image)
+}
+
 // AddImageFlags registers those that choose the image, for commands whose --timeout is about something else.
 func (f *Flags) AddImageFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Image, "image", f.Image, "Image of the debug pod: one of kubectl gpu-fault image, or one with sh, head, wc, printf and chmod")
+	flags.StringVar(&f.Image, "image", f.Image, "Image of the debug pod: one of kubectl gpu-fault image, or one with sh, head, wc, printf and chmod (default: a busybox pinned by digest; kubectl gpu-fault version prints it)")
+	flags.Lookup("image").DefValue = "" // a digest is wider than a terminal
 	flags.StringVar(&f.Pull, "image-pull-policy", f.Pull, "Pull policy of the image: Always, IfNotPresent or Never")
 	flags.StringSliceVar(&f.Secrets, "image-pull-secret", f.Secrets, "Secrets of the ledger namespace to pull the image with")
 	_ = cmd.RegisterFlagCompletionFunc("image-pull-policy",
@@ -91,6 +103,17 @@ func (f *Flags) Spec(run, nodeName, namespace string) debugpod.Spec {
 		Run: run, Node: nodeName, Namespace: namespace,
 		Image: f.Image, PullPolicy: corev1.PullPolicy(f.Pull), PullSecrets: f.Secrets, Deadline: f.Timeout,
 	}
+}
+
+// Announcement is what a command prints before debug pods read nodes. Every command that only reads announces its pods, and asks nothing.
+func (f *Flags) Announcement(namespace string, nodes []string) string {
+	const shown = 5
+	names := strings.Join(nodes[:min(shown, len(nodes))], ", ")
+	if rest := len(nodes) - shown; rest > 0 {
+		names += " and " + count.Of(rest, "more node")
+	}
+	return fmt.Sprintf("reading %s (%s) with a privileged pod on each, image %s, in namespace %s; the pods are deleted again, and nothing on the nodes is changed",
+		count.Of(len(nodes), "node"), names, f.Image, namespace)
 }
 
 // Start makes the pod of a spec and waits until it runs.

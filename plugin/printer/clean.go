@@ -35,6 +35,18 @@ func Escape(text string) string {
 	})
 }
 
+// Indented is text of several lines of which only the first begins at the margin: no line of a record, or of what a node says, looks like one
+// of ours.
+func Indented(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := 1; i < len(lines); i++ {
+		if !strings.HasPrefix(lines[i], " ") {
+			lines[i] = "  " + lines[i]
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 func clean(text string, replace func(rune) string) string {
 	if !strings.ContainsFunc(text, IsDangerous) && utf8.ValidString(text) {
 		return text

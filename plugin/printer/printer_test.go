@@ -100,3 +100,24 @@ func TestJSONPathThatFindsNothing(t *testing.T) {
 		})
 	}
 }
+
+// Fit shortens the widest of the named columns first, in the middle, and no column that is not named.
+func TestFit(t *testing.T) {
+	t.Parallel()
+	for width, want := range map[int]string{
+		100: "RUN       FAULT                       TARGETS\nxid-abc   XID 79 on GPU 0, 50 times   node-1.example.com\n",
+		40:  "RUN       FAULT           TARGETS\nxid-abc   XID 7...times   node-1...e.com\n",
+		5:   "RUN       FAULT    TARGETS\nxid-abc   XI...s   no...m\n",
+	} {
+		table := Table{Header: []string{"RUN", "FAULT", "TARGETS"}}
+		table.Add("xid-abc", "XID 79 on GPU 0, 50 times", "node-1.example.com")
+		table.Fit(width, "FAULT", "TARGETS")
+		var out bytes.Buffer
+		if err := table.Write(&out); err != nil {
+			t.Fatal(err)
+		}
+		if out.String() != want {
+			t.Errorf("width %d:\n%s\nwant\n%s", width, out.String(), want)
+		}
+	}
+}

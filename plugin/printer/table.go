@@ -83,6 +83,58 @@ func (t *Table) write(w io.Writer, width int) error {
 	return nil
 }
 
+// leastFitted is the narrowest that Fit makes a column.
+const leastFitted = 6
+
+// Fit shortens the cells of the named columns until the table is at most width columns of a terminal wide. It shortens the
+// widest column first, and takes characters out of the middle of its cells: the ends of names differ as often as their beginnings.
+func (t *Table) Fit(width int, columns ...string) {
+	widths := make([]int, len(t.Header))
+	total := len(gap) * (len(widths) - 1)
+	for _, row := range t.escaped() {
+		for i, cell := range row {
+			widths[i] = max(widths[i], twwidth.Width(cell))
+		}
+	}
+	for _, w := range widths {
+		total += w
+	}
+	for ; total > width; total-- {
+		widest := -1
+		for i, name := range t.Header {
+			if slices.Contains(columns, name) && (widest < 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 || widths[widest] <= leastFitted {
+			break
+		}
+		widths[widest]--
+	}
+	for _, row := range t.Rows {
+		for i, cell := range row {
+			row[i] = shorten(escapeCell(cell), widths[i])
+		}
+	}
+}
+
+// shorten replaces the middle of a text with three dots until the text is at most width columns wide.
+func shorten(text string, width int) string {
+	const dots = "..."
+	all := []rune(text)
+	left, right := min(len(all)/2, width), max(len(all)/2, len(all)-width)
+	for short := text; ; short = string(all[:left]) + dots + string(all[right:]) {
+		switch {
+		case twwidth.Width(short) <= width || left == 0:
+			return short
+		case len(all)-right < left:
+			left--
+		default:
+			right++
+		}
+	}
+}
+
 // indent is before a last column that is below the others.
 const indent = "    "
 
@@ -95,11 +147,13 @@ func (t *Table) escaped() [][]string {
 	rows := make([][]string, len(all))
 	for i, row := range all {
 		for _, cell := range row {
-			rows[i] = append(rows[i], Clean(strings.ReplaceAll(cell, "\n", `\n`)))
+			rows[i] = append(rows[i], escapeCell(cell))
 		}
 	}
 	return rows
 }
+
+func escapeCell(cell string) string { return Clean(strings.ReplaceAll(cell, "\n", `\n`)) }
 
 // tooWide is the widest column, and how many columns of the terminal are left for it; -1, 0 where all fit, and where there is no terminal.
 func tooWide(rows [][]string, width int) (widest, room int) {

@@ -35,9 +35,9 @@ func New(out io.Writer) *Reporter {
 func (r *Reporter) Step(target, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	line := fmt.Sprintf("%s: %s (%.1fs)", target, text, time.Since(r.start).Seconds())
+	line := printer.Clean(fmt.Sprintf("%s: %s (%.1fs)", target, text, time.Since(r.start).Seconds()))
 	if !r.live {
-		fmt.Fprintln(r.out, printer.Escape(line))
+		fmt.Fprintln(r.out, line)
 		return
 	}
 	if _, known := r.last[target]; !known {
@@ -47,12 +47,12 @@ func (r *Reporter) Step(target, text string) {
 	r.draw()
 }
 
-// Note prints a line that stays.
+// Note prints a line that stays, and further lines indented below it.
 func (r *Reporter) Note(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.erase()
-	printer.Talk(r.out, "%s", text)
+	printer.Talk(r.out, "%s", printer.Indented(text))
 	r.draw()
 }
 
@@ -63,7 +63,7 @@ func (r *Reporter) draw() {
 	r.erase()
 	for _, target := range r.order {
 		// A line that wraps would break the count of lines to go up.
-		fmt.Fprintln(r.out, cut(printer.Escape(r.last[target]), r.width))
+		fmt.Fprintln(r.out, cut(r.last[target], r.width))
 	}
 	r.drawn = len(r.order)
 }

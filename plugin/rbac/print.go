@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -70,9 +71,9 @@ The list holds the ledger namespace too, where a role is in it: who pipes the li
 
 func (p *printing) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&p.users, "user", nil, "Bind the roles to this user (here not the kubeconfig's user)")
-	flags.StringSliceVar(&p.groups, "group", nil, "Bind the roles to this group")
-	flags.StringSliceVar(&p.accounts, "serviceaccount", nil, "Bind the roles to this service account, as NAMESPACE:NAME")
+	flags.StringArrayVar(&p.users, "user", nil, "Bind the roles to this user (here not the kubeconfig's user)")
+	flags.StringArrayVar(&p.groups, "group", nil, "Bind the roles to this group")
+	flags.StringArrayVar(&p.accounts, "serviceaccount", nil, "Bind the roles to this service account, as NAMESPACE:NAME")
 	flags.BoolVar(&p.apiOnly, "api-only", false, "For doctor: leave out the pods that read nodes")
 	p.format.AddFlags(cmd)
 }
@@ -110,6 +111,12 @@ func (p *printing) print() error {
 	if p.connection.Namespace != nil { // if it is given: a context's is not meant
 		scope.Workloads = *p.connection.Namespace
 	}
+	if problems := validation.IsDNS1123Label(scope.Workloads); scope.Workloads != "" && len(problems) > 0 {
+		return fmt.Errorf("invalid namespace %q: %s", scope.Workloads, problems[0])
+	}
+	if problems := validation.IsDNS1123Label(scope.Ledger); len(problems) > 0 {
+		return fmt.Errorf("invalid --ledger-namespace %q: %s", scope.Ledger, problems[0])
+	}
 	if err := scope.check(chosen); err != nil {
 		return err
 	}
@@ -121,9 +128,17 @@ func (p *printing) print() error {
 	if err != nil {
 		return err
 	}
+	for _, f := range chosen {
+		printer.Talk(p.streams.ErrOut, "Note: whoever has the role of %s: %s", f.Name, f.Reaches)
+	}
 	if p.format.IsTable() {
 		table.NoHeader = p.format.NoHeader
 		return table.Write(p.streams.Out)
+	}
+	if p.format.Output == "yaml" { // kubectl apply skips comments
+		for _, f := range chosen {
+			fmt.Fprintf(p.streams.Out, "# %s: %s\n", f.Name, f.Reaches)
+		}
 	}
 	return p.format.Object(p.streams.Out, list{APIVersion: "v1", Kind: "List", Items: items}, names...)
 }
@@ -166,13 +181,13 @@ func (p *printing) choose() ([]Feature, error) {
 
 func (p *printing) subjects() ([]rbacv1.Subject, error) {
 	var all []rbacv1.Subject
-	for _, user := range p.users {
+	for _, user := range split(p.users) {
 		all = append(all, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
 	}
-	for _, group := range p.groups {
+	for _, group := range split(p.groups) {
 		all = append(all, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group})
 	}
-	for _, account := range p.accounts {
+	for _, account := range split(p.accounts) {
 		namespace, name, _ := strings.Cut(account, ":")
 		if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 			return nil, fmt.Errorf("--serviceaccount %q: give NAMESPACE:NAME, such as ci:runner", account)
@@ -180,11 +195,23 @@ func (p *printing) subjects() ([]rbacv1.Subject, error) {
 		all = append(all, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name})
 	}
 	for _, subject := range all {
-		if strings.TrimSpace(subject.Name) == "" {
-			return nil, fmt.Errorf("the name of a %s is empty: is a variable unset?", strings.ToLower(subject.Kind))
+		kind := strings.ToLower(subject.Kind)
+		switch {
+		case strings.TrimSpace(subject.Name) == "":
+			return nil, fmt.Errorf("the name of a %s is empty: is a variable unset?", kind)
+		case !utf8.ValidString(subject.Name) || strings.ContainsFunc(subject.Name, printer.IsDangerous):
+			return nil, fmt.Errorf("invalid %s %q: must be UTF-8 without control characters", kind, subject.Name)
 		}
 	}
 	return all, nil
+}
+
+// split splits the values of --user, --group and --serviceaccount at commas. Unlike a CSV reader it keeps every other character.
+func split(values []string) (all []string) {
+	for _, value := range values {
+		all = append(all, strings.Split(value, ",")...)
+	}
+	return all
 }
 
 // list is what kubectl apply takes.

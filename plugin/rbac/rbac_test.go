@@ -2,10 +2,12 @@ package rbac
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
@@ -40,15 +42,19 @@ func TestRoles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out bytes.Buffer
-			streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}
+			streams, _, out, _ := genericiooptions.NewTestIOStreams()
 			connection := kube.NewConnection(streams)
 			*connection.Namespace = test.namespace
 			cmd := NewCommand(connection, streams)
-			cmd.SetArgs(test.args)
+			cmd.SetArgs(append(slices.Clone(test.args), "-o", "json"))
 			if err := cmd.Execute(); err != nil {
 				t.Fatal(err)
 			}
+			raw, err := yaml.JSONToYAML(out.Bytes()) // without the comments
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = bytes.NewBuffer(raw)
 			for _, part := range test.has {
 				if !strings.Contains(out.String(), part) {
 					t.Errorf("lacks %q:\n%s", part, out.String())
@@ -60,6 +66,33 @@ func TestRoles(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWhatRolesReach: who grants a role reads what its holder could do with it beyond the commands, on stderr and in the file. No role lets one
+// create namespaces to have a ledger: the list holds it.
+func TestWhatRolesReach(t *testing.T) {
+	t.Parallel()
+	for _, f := range Features() {
+		for _, output := range []string{"yaml", "json"} {
+			streams, _, out, talk := genericiooptions.NewTestIOStreams()
+			connection := kube.NewConnection(streams)
+			*connection.Namespace = "research"
+			cmd := NewCommand(connection, streams)
+			cmd.SetArgs([]string{"print", "--for", f.Name, "-o", output})
+			if err := cmd.Execute(); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasSuffix(f.Reaches, ".") || !strings.Contains(talk.String(), f.Reaches) {
+				t.Errorf("%s: stderr does not say what the role reaches: %s", f.Name, talk)
+			}
+			if is := strings.HasPrefix(out.String(), "# "+f.Name+": "+f.Reaches+"\n"); is != (output == "yaml") {
+				t.Errorf("%s -o %s begins with the comment: %v\n%.300s", f.Name, output, is, out)
+			}
+			if f.Name != "scenario" && strings.Contains(out.String(), "serviceaccounts") && f.Name != "leftovers" {
+				t.Errorf("the role of %s holds rights to create the ledger:\n%s", f.Name, out)
+			}
+		}
 	}
 }
 
@@ -84,15 +117,19 @@ func TestNamesAndTable(t *testing.T) {
 // and so root on every node.
 func TestCUDARolesAreForOneNamespace(t *testing.T) {
 	t.Parallel()
-	for namespace, want := range map[string]string{"": "requires -n NAMESPACE", "gpu-fault": "is protected", "kube-system": "is protected"} {
+	for args, want := range map[[2]string]string{
+		{"", "gpu-fault"}: "requires -n NAMESPACE", {"gpu-fault", "gpu-fault"}: "is protected", {"kube-system", "gpu-fault"}: "is protected",
+		{"gpu-fault", "x"}: "is protected", {"x", "x"}: "is protected",
+	} {
+		namespace, ledger := args[0], args[1]
 		var out bytes.Buffer
 		streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}
 		connection := kube.NewConnection(streams)
-		*connection.Namespace = namespace
+		*connection.Namespace, connection.LedgerNamespace = namespace, ledger
 		cmd := NewCommand(connection, streams)
 		cmd.SetArgs([]string{"print", "--for", "xid,cuda", "--user", "bob"})
 		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("-n %q: %v, want %q", namespace, err, want)
+			t.Errorf("-n %q --ledger-namespace %s: %v, want %q", namespace, ledger, err, want)
 		}
 	}
 }

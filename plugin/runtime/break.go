@@ -12,6 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
@@ -95,14 +96,18 @@ the way that works there.`,
 	return cmd
 }
 
+// modeList is the table of modes. Help does not wrap it, so that it fits any terminal.
 func modeList() string {
+	const width, name = 80, 18
 	var text strings.Builder
 	for _, m := range containerd.Modes() {
-		fmt.Fprintf(&text, "  %-18s %s", m.Mode, m.Summary)
+		line := fmt.Sprintf("  %-*s %s", name, m.Mode, m.Summary)
 		if m.NodeLoss {
-			text.WriteString(" (the node is lost meanwhile: --allow-node-loss)")
+			line += " (the node is lost in the meantime: --allow-node-loss)"
 		}
-		text.WriteString("\n")
+		for _, part := range printer.WrapHanging(line, width, strings.Repeat(" ", name+3)) {
+			text.WriteString(part + "\n")
+		}
 	}
 	return text.String()
 }
@@ -273,5 +278,5 @@ func list(names []string) string {
 	if len(names) == 1 {
 		return "node " + names[0]
 	}
-	return fmt.Sprintf("%d nodes: %s", len(names), strings.Join(names, ", "))
+	return count.Of(len(names), "node") + ": " + strings.Join(names, ", ")
 }

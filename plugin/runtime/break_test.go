@@ -139,7 +139,7 @@ func TestWrongInstanceMovesTheHandlerIntoADecoy(t *testing.T) {
 		runtime node.Runtime
 		want    string
 	}{
-		"none": {onGPUNode(nil), newDecoy},
+		"none": {onGPUNode(nil), containerd.NewDecoy},
 		"there": {onGPUNode(func(r *node.Runtime) {
 			r.Decoys = []node.Instance{{Files: []node.ConfigFile{{Path: "/opt/c.toml", Data: []byte("version = 2\n")}}}}
 		}), "/opt/c.toml"},

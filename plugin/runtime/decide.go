@@ -14,9 +14,6 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// newDecoy is where wrong-instance puts the handler on a node that has no other containerd.
-const newDecoy = "/etc/containerd-decoy.toml"
-
 // decide computes the change from what the node's files hold.
 func (b *breaking) decide(nodeName string, runtime node.Runtime) (*nodefiles.Decision, error) {
 	instance, config, err := usable(nodeName, runtime)
@@ -30,7 +27,7 @@ func (b *breaking) decide(nodeName string, runtime node.Runtime) (*nodefiles.Dec
 	request := containerd.Request{Mode: b.info.Mode, Handler: b.handler}
 	metas := metasOf(*instance)
 	if b.info.Mode == containerd.ModeWrongInstance {
-		request.Decoy = containerd.File{Path: newDecoy}
+		request.Decoy = containerd.File{Path: containerd.NewDecoy}
 		for _, decoy := range runtime.Decoys {
 			if n := len(decoy.Files); n > 0 && decoy.Files[0].ReadOnly == "" {
 				request.Decoy = containerd.File{Path: decoy.Files[0].Path, Data: decoy.Files[0].Data}

@@ -17,6 +17,9 @@ import (
 func (b *breaking) before(say func(string, ...any), names []string, context string) {
 	say("%s: %s, in context %q", b.summary(), list(names), context)
 	say("What: %s. Nothing else in the files is touched.", b.info.Summary)
+	if other := b.pods.OtherImage(); other != "" {
+		say("How: a privileged pod%s changes the files and restarts containerd.", other)
+	}
 	if b.noRestart {
 		say("containerd is not restarted: pods start as before until somebody restarts it.")
 	} else {

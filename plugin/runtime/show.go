@@ -11,6 +11,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -135,11 +136,14 @@ func (s *show) inspect(ctx context.Context, cluster *kube.Cluster, nodeName stri
 		return nil, err
 	}
 	spec := s.pods.Spec(id, nodeName, s.connection.LedgerNamespace)
+	if err := fault.CheckNamespaceAccess(ctx, cluster.Client, spec.Namespace); err != nil {
+		return nil, err
+	}
 	if err := s.pods.Try(ctx, cluster, spec); err != nil {
 		return nil, err
 	}
 	report := progress.New(s.streams.ErrOut)
-	report.Note(fmt.Sprintf("a privileged pod in namespace %s reads node %s, and is deleted again; nothing on the node is changed", s.connection.LedgerNamespace, nodeName))
+	report.Note(s.pods.Announcement(s.connection.LedgerNamespace, []string{nodeName}))
 	created, err := store.EnsureNamespace(ctx)
 	if created {
 		report.Note(fmt.Sprintf("namespace %s was created for it; it stays for the next time (kubectl delete namespace %s removes it)", store.Namespace, store.Namespace))

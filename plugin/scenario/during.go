@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
@@ -35,7 +36,7 @@ func (c *common) newHintCommand() *cobra.Command {
 			if _, err := fmt.Fprintln(c.streams.Out, printer.Wrap(printer.Escape(taken.Text), printer.Width(c.streams.Out))); err != nil {
 				return err
 			}
-			printer.Talk(c.streams.ErrOut, "It costs %s; hints left: %d.", count(taken.Cost, "point"), left)
+			printer.Talk(c.streams.ErrOut, "It costs %s; hints left: %d.", count.Of(taken.Cost, "point"), left)
 			return nil
 		},
 		ValidArgsFunction: c.completeExercises,

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -19,6 +21,7 @@ import (
 func (c *common) newEndCommand() *cobra.Command {
 	var (
 		yes    bool
+		allow  fault.Allowances
 		how    exercise.EndOptions
 		format printer.Format
 	)
@@ -40,11 +43,12 @@ It may be repeated, and works from any machine. The exit code is 0 when nothing 
 			if err := format.Validate(); err != nil {
 				return err
 			}
-			return c.end(cmd.Context(), one(args), how, yes, format)
+			return c.end(cmd.Context(), one(args), how, allow, yes, format)
 		},
 		ValidArgsFunction: c.completeExercises,
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
+	cmd.Flags().BoolVar(&allow.ControlPlane, "allow-control-plane", false, "Allow privileged pods on nodes of the control plane")
 	cmd.Flags().BoolVar(&how.Force, "force", false, "Also while the client that started it seems to be at work")
 	cmd.Flags().BoolVar(&how.Restore, "restore", false, "Also put back what the candidate left outside of the exercise's own namespaces, files of nodes included")
 	c.pods.AddImageFlags(cmd)
@@ -52,11 +56,12 @@ It may be repeated, and works from any machine. The exit code is 0 when nothing 
 	return cmd
 }
 
-func (c *common) end(ctx context.Context, id string, how exercise.EndOptions, yes bool, format printer.Format) error {
+func (c *common) end(ctx context.Context, id string, how exercise.EndOptions, allow fault.Allowances, yes bool, format printer.Format) error {
 	lab, err := c.lab(ctx)
 	if err != nil {
 		return err
 	}
+	lab.Allow = allow
 	if id, err = c.beforeEnd(ctx, lab, id, how); err != nil {
 		return kube.Explain(err)
 	}
@@ -94,7 +99,7 @@ func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, ho
 	say("Undoes:    all that its run made; of namespaces that it made (%s) nothing is kept", strings.Join(e.Namespaces, ", "))
 	leftovers, err := lab.Leftovers(ctx, e.ID)
 	if err != nil {
-		say("Warning: what the candidate left is not known: %v", kube.Explain(err))
+		say("Warning: what the candidate left is not known: %v", c.connection.Explain(err))
 	}
 	what := "Left:     "
 	if how.Restore {
@@ -130,7 +135,7 @@ func endingText(e exercise.Ending) string {
 	case e.Clean():
 		fmt.Fprintf(&b, "exercise %s ended; the cluster is as it was before", e.ID)
 	default:
-		fmt.Fprintf(&b, "exercise %s ended; %d differences to the time before are left", e.ID, len(e.Left)+len(e.Files))
+		fmt.Fprintf(&b, "exercise %s ended; %s from the baseline left", e.ID, count.Of(len(e.Left)+len(e.Files), "difference"))
 	}
 	return b.String()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
@@ -14,8 +15,8 @@ func Guide(r *scenario.Resolved) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	name := r.Metadata.Name
 	line("# %s\n", r.Public.Title)
-	line("`%s`, %s, %d minutes, needs %s. This page shows what seed %d draws on a cluster of two nodes with two GPUs each: other seeds draw other names, "+
-		"and may draw another cause. Of an exercise that runs, `scenario reveal` tells the answer.\n", name, r.Metadata.Difficulty, r.Metadata.Minutes, needs(r.Requires), r.Seed)
+	line("`%s`, %s, %s, needs %s. This page shows what seed %d draws on a cluster of two nodes with two GPUs each: other seeds draw other names, "+
+		"and may draw another cause. Of an exercise that runs, `scenario reveal` tells the answer.\n", name, r.Metadata.Difficulty, count.Of(r.Metadata.Minutes, "minute"), needs(r.Requires), r.Seed)
 	if other := r.Requires.Otherwise; other != "" {
 		line("Where NetworkPolicies are not enforced `start` plays [%s](%[1]s.md) in its place, and says so.\n", other)
 	}
@@ -57,7 +58,7 @@ func Guide(r *scenario.Resolved) string {
 	if len(r.Sealed.Hints) > 0 {
 		line("\n## Hints, and what they cost\n")
 		for _, h := range r.Sealed.Hints {
-			line("- %s: %s", count(h.Cost, "point"), strings.TrimSpace(h.Text))
+			line("- %s: %s", count.Of(h.Cost, "point"), strings.TrimSpace(h.Text))
 		}
 	}
 	line("\n## Evaluation criteria\n")
@@ -65,7 +66,7 @@ func Guide(r *scenario.Resolved) string {
 	if w == (scenario.Weights{}) {
 		w = scenario.DefaultWeights
 	}
-	line("Measured: it works and stays so (%d points), the diagnosis (%d), nothing else was changed (%d), time (%d), no hints (%d).\n", w.Fixed, w.Diagnosis, w.Collateral, w.Time, w.Hints)
+	line("Measured: it works and stays so (%s), the diagnosis (%d), nothing else was changed (%d), time (%d), no hints (%d).\n", count.Of(w.Fixed, "point"), w.Diagnosis, w.Collateral, w.Time, w.Hints)
 	for _, c := range r.Sealed.Criteria {
 		line("- [ ] %s", strings.TrimSpace(c))
 	}

@@ -1,12 +1,12 @@
 package scenario
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
@@ -80,10 +80,10 @@ func (c *common) newListCommand() *cobra.Command {
 func needs(r scenario.Requires) string {
 	var words []string
 	if r.Nodes > 0 {
-		words = append(words, count(r.Nodes, "GPU node"))
+		words = append(words, count.Of(r.Nodes, "GPU node"))
 	}
 	if r.GPUs > 0 {
-		words = append(words, count(r.GPUs, "free GPU"))
+		words = append(words, count.Of(r.GPUs, "free GPU"))
 		if r.Nodes > 1 {
 			words[len(words)-1] += " each"
 		}
@@ -101,11 +101,4 @@ func needs(r scenario.Requires) string {
 		return "any cluster"
 	}
 	return strings.Join(words, ", ")
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/access"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
@@ -131,7 +132,7 @@ func (r *recording) watch(ctx context.Context, cluster *kube.Cluster, proxy *rec
 		}
 		if n := file.Requests(); n != told {
 			told = n
-			report.Step("transcript", count(int(n), "request"))
+			report.Step("transcript", count.Of(int(n), "request"))
 		}
 		_, err := whoami(ctx, cluster)
 		if !apierrors.IsUnauthorized(err) { // an API server that is away comes back
@@ -182,6 +183,6 @@ func (r *recording) print() error {
 	if err := table.Write(r.streams.Out); err != nil {
 		return err
 	}
-	printer.Talk(r.streams.ErrOut, "%s, of these %s; %s has them all", count(all.Requests, "request"), count(all.Changes, "change"), r.transcript)
+	printer.Talk(r.streams.ErrOut, "%s, of these %s; %s has them all", count.Of(all.Requests, "request"), count.Of(all.Changes, "change"), r.transcript)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
@@ -110,7 +111,7 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 		Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Timeout: r.timeout, Record: r.record, Output: r.streams.ErrOut,
 	}
 	result, err := lab.Agents(ctx, options, func(t exercise.Try) {
-		printer.Talk(r.streams.ErrOut, "%s seed %d: %s, %d points, in %s", t.Scenario, t.Seed, t.Outcome(), t.Score, human(t.Took))
+		printer.Talk(r.streams.ErrOut, "%s seed %d: %s, %s, in %s", t.Scenario, t.Seed, t.Outcome(), count.Of(t.Score, "point"), human(t.Took))
 	})
 	if result == nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
@@ -59,7 +60,7 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 				return err
 			}
 			if parallel < 1 || len(seeds) == 0 {
-				return fmt.Errorf("--parallel %d with %d seeds: give at least one of each", parallel, len(seeds))
+				return fmt.Errorf("--parallel %d with %s: specify at least one of each", parallel, count.Of(len(seeds), "seed"))
 			}
 			if err := c.consent(cmd.Context(), pack, wants(chosen), yes); err != nil {
 				return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
@@ -50,7 +51,7 @@ func (c *common) newShowCommand() *cobra.Command {
 func describe(s *scenario.Scenario) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n\n", s.Public.Title, s.Metadata.Name)
-	fmt.Fprintf(&b, "Difficulty:  %s\nTime box:    %d minutes\nNeeds:       %s\n", s.Metadata.Difficulty, s.Metadata.Minutes, needs(s.Requires))
+	fmt.Fprintf(&b, "Difficulty:  %s\nTime box:    %s\nNeeds:       %s\n", s.Metadata.Difficulty, count.Of(s.Metadata.Minutes, "minute"), needs(s.Requires))
 	if other := s.Requires.Otherwise; other != "" {
 		fmt.Fprintf(&b, "Otherwise:   %s, where NetworkPolicies are not enforced\n", other)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
@@ -262,9 +263,9 @@ func (s *starting) before(r *scenario.Resolved) {
 	say("Scenario:  %s (seed %d) in context %q", r.Metadata.Name, r.Seed, s.connection.Connected().Context)
 	say("Makes:     %s", strings.Join(made(r), ", "))
 	if sim := r.Facts.Simulation; sim != nil {
-		say("Simulates: %d GPUs on %s: their status and labels are changed, until the exercise ends", sim.GPUs, strings.Join(sim.Nodes, ", "))
+		say("Simulates: %s on %s: their status and labels are changed, until the exercise ends", count.Of(sim.GPUs, "GPU"), strings.Join(sim.Nodes, ", "))
 		if n := r.Facts.WaitingGPUs; n > 0 {
-			say("Warning:   others' pods wait for %d GPUs, and may start on simulated ones", n)
+			say("Warning:   others' pods wait for %s, and may start on simulated ones", count.Of(n, "GPU"))
 		}
 	}
 	if w := r.Public.Access.Workload; w != nil {
@@ -359,7 +360,7 @@ func cardText(c exercise.Card) string {
 	for _, access := range c.Access {
 		fmt.Fprintf(&b, "You may:   %s\n", access)
 	}
-	fmt.Fprintf(&b, "Time:      %d minutes, until %s", c.Minutes, c.Deadline.Local().Format("15:04"))
+	fmt.Fprintf(&b, "Time:      %s, until %s", count.Of(c.Minutes, "minute"), c.Deadline.Local().Format("15:04"))
 	if c.Kubeconfig != "" {
 		fmt.Fprintf(&b, "\nBegin:     export KUBECONFIG=%s", c.Kubeconfig)
 	}

@@ -26,7 +26,8 @@ func (c *common) newSubmitCommand() *cobra.Command {
 		Long: `Hand in the diagnosis. It is compared with the root cause field by field, where case, punctuation and the usual other names do not count.
 On a terminal it asks for the fields; a file has them as YAML or JSON:
 
-    component: scheduler            # workload, scheduler, image, device-plugin, runtime, network, rbac, monitoring, hardware, none
+    # workload, scheduler, image, device-plugin, runtime, network, rbac, monitoring, hardware, none
+    component: scheduler
     object: Deployment/trainer
     field: spec.template.spec.nodeSelector
     mechanism: selects-a-label-that-no-node-has

@@ -21,6 +21,8 @@ type Nodes struct {
 	Names    []string
 	Selector string
 	Pod      string // in Namespace
+	// NamespaceGiven says that -n was given.
+	NamespaceGiven bool
 	// NoPod is for commands that do not have --pod.
 	NoPod bool
 }
@@ -81,7 +83,10 @@ func (n Nodes) pod(ctx context.Context, client kubernetes.Interface, namespace s
 	pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("pod %q is not in namespace %q: give its namespace with -n", name, namespace)
+		if n.NamespaceGiven {
+			return nil, fmt.Errorf("pod %q not found in namespace %q: see kubectl get pods -n %s", name, namespace, namespace)
+		}
+		return nil, fmt.Errorf("pod %q not found in namespace %q: specify its namespace with -n", name, namespace)
 	case err != nil:
 		return nil, kube.Explain(fmt.Errorf("get pod %s/%s: %w", namespace, name, err))
 	case pod.Spec.NodeName == "":

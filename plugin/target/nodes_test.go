@@ -50,7 +50,8 @@ func TestResolve(t *testing.T) {
 		"selector that matches nobody": {Nodes{Selector: "gpu=no"}, nil, "no node has the labels"},
 		"a pod's node":                 {Nodes{Pod: "pod/runs"}, []string{"c"}, ""},
 		"a pod that waits":             {Nodes{Pod: "waits"}, nil, "not on a node yet"},
-		"a pod that is not there":      {Nodes{Pod: "nobody"}, nil, "give its namespace with -n"},
+		"a pod that is not there":      {Nodes{Pod: "nobody"}, nil, "specify its namespace with -n"},
+		"no such pod in that of -n":    {Nodes{Pod: "nobody", NamespaceGiven: true}, nil, "see kubectl get pods -n n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

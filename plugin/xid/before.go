@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -115,9 +116,9 @@ func worstFirst(events []xid.Event, form xid.Form) []xid.Event {
 const previewLines = 24
 
 // preview shows the lines of a dry run.
-func (w *writing) preview(names []string) {
+func (w *writing) preview() {
 	say := func(format string, args ...any) { printer.Talk(w.streams.ErrOut, format, args...) }
-	say("%s: %s. Would write, on each node and with its own GPU's address:", w.summary, listNodes(names))
+	say("Would write, on each node and with its own GPU's address:")
 	at := time.Duration(0)
 	for i, r := range w.sample {
 		at += r.Delay
@@ -133,5 +134,5 @@ func listNodes(names []string) string {
 	if len(names) == 1 {
 		return "node " + names[0]
 	}
-	return fmt.Sprintf("%d nodes: %s", len(names), strings.Join(names, ", "))
+	return count.Of(len(names), "node") + ": " + strings.Join(names, ", ")
 }

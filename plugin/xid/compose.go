@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
@@ -97,7 +98,7 @@ func (o *options) compose(places []place) ([]kernellog.Record, error) {
 		}
 	}
 	if total := len(once) * o.count; total > maxRecords {
-		return nil, fmt.Errorf("that would be %d records for one node: write at most %d at a time", total, maxRecords)
+		return nil, fmt.Errorf("that would be %s for one node: write at most %d at a time", count.Of(total, "record"), maxRecords)
 	}
 	all := make([]kernellog.Record, 0, len(once)*o.count)
 	for i := range o.count {

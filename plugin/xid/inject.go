@@ -21,6 +21,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
@@ -130,6 +131,7 @@ func (w *writing) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	w.nodes.NamespaceGiven = w.connection.Namespace != nil && *w.connection.Namespace != ""
 	names, pod, err := w.nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
 	if err != nil {
 		return err
@@ -143,8 +145,7 @@ func (w *writing) run(ctx context.Context) error {
 		w.summary += " of " + holder.String()
 	}
 	if w.dryRun == "client" {
-		w.preview(names)
-		return w.printPods(names)
+		return w.dry(ctx, cluster, names)
 	}
 
 	report := progress.New(w.streams.ErrOut)
@@ -157,9 +158,7 @@ func (w *writing) run(ctx context.Context) error {
 		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
 	}
 	if w.dryRun == "server" {
-		w.preview(names)
-		fmt.Fprintf(w.streams.ErrOut, "the API server would admit the debug pods; what is written on the nodes cannot be tried without writing it\n")
-		return w.printPods(names)
+		return w.dry(ctx, cluster, names)
 	}
 	if err := w.before(ctx, cluster, names); err != nil {
 		return err
@@ -169,6 +168,18 @@ func (w *writing) run(ctx context.Context) error {
 	}
 	run, runErr := s.Run(ctx, plan)
 	return errors.Join(w.print(run, injection, names), runErr)
+}
+
+// dry shows what is shown before a run, and what it would write and create.
+func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string) error {
+	if err := w.before(ctx, cluster, names); err != nil {
+		return err
+	}
+	w.preview()
+	if w.dryRun == "server" {
+		printer.Talk(w.streams.ErrOut, "the API server would admit the debug pods; what they write on the nodes cannot be tried without writing it")
+	}
+	return w.printPods(names)
 }
 
 // injection wires the fault to the cluster.
@@ -258,11 +269,4 @@ func (w *writing) printPods(names []string) error {
 		return w.inject.format.Object(w.streams.Out, list.Items[0], objects...)
 	}
 	return w.inject.format.Object(w.streams.Out, list, objects...)
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

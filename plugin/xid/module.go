@@ -91,7 +91,7 @@ func (w *writing) how() []string {
 	const forget = "`kubectl gpu-fault revert` says what each detector needs to forget the lines."
 	if w.via != string(xid.ViaKmod) {
 		return []string{
-			fmt.Sprintf("How: a privileged pod in namespace %q writes to /dev/kmsg, reads back what it wrote and is deleted again.", namespace),
+			fmt.Sprintf("How: a privileged pod in namespace %q%s writes to /dev/kmsg, reads back what it wrote and is deleted again.", namespace, w.pods.OtherImage()),
 			"Undo: none, a kernel log cannot be unwritten; " + forget,
 		}
 	}
@@ -104,7 +104,7 @@ func (w *writing) how() []string {
 		taint = "O (out of tree)"
 	}
 	return []string{
-		fmt.Sprintf("How: a privileged pod in namespace %q loads the kernel module %s, %s; writes through it, reads back what it wrote, unloads it and is deleted again.", namespace, kmod.Name, from),
+		fmt.Sprintf("How: a privileged pod in namespace %q%s loads the kernel module %s, %s; writes through it, reads back what it wrote, unloads it and is deleted again.", namespace, w.pods.OtherImage(), kmod.Name, from),
 		fmt.Sprintf("The kernel's log says that a module was loaded, and the kernel counts as tainted, %s, until its next boot.", taint),
 		"Undo: the module is unloaded at once, or by `kubectl gpu-fault revert` if this is killed. None for the log, which cannot be unwritten; " + forget,
 	}

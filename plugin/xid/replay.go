@@ -13,6 +13,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
@@ -110,8 +111,8 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 	}
 	return &writing{
 		inject: f.inject, nodes: nodes, form: form, events: r.events(), sample: sample, lasts: duration(sample),
-		summary: fmt.Sprintf("Replay of %s from %s, %s long%s", count(len(sample), "record"), source(args[0]), duration(sample).Round(time.Millisecond), r.shortened()),
-		action:  fmt.Sprintf("write %s to the kernel log", count(len(log.Entries), "record")),
+		summary: fmt.Sprintf("Replay of %s from %s, %s long%s", count.Of(len(sample), "record"), source(args[0]), duration(sample).Round(time.Millisecond), r.shortened()),
+		action:  fmt.Sprintf("write %s to the kernel log", count.Of(len(log.Entries), "record")),
 		compose: r.compose,
 	}, nil
 }
@@ -136,9 +137,9 @@ func readLog(file string, streams genericiooptions.IOStreams) (*xid.Log, error) 
 	if len(log.Entries) == 0 {
 		return nil, fmt.Errorf("%s has no line of the NVIDIA driver that can be replayed, among %d (they hold \"NVRM:\" or \"nvidia-nvswitch\")", source(file), log.Lines)
 	}
-	fmt.Fprintf(streams.ErrOut, "%s: %s of the NVIDIA driver, %s of others left out\n", printer.Escape(source(file)), count(len(log.Entries), "record"), count(log.Skipped, "line"))
+	fmt.Fprintf(streams.ErrOut, "%s: %s of the NVIDIA driver, %s of others left out\n", printer.Escape(source(file)), count.Of(len(log.Entries), "record"), count.Of(log.Skipped, "line"))
 	if len(log.Entries) > maxRecords {
-		return nil, fmt.Errorf("%s has %d records of the driver: cut it to at most %d", file, len(log.Entries), maxRecords)
+		return nil, fmt.Errorf("%s has %s of the driver: cut it to at most %d", file, count.Of(len(log.Entries), "record"), maxRecords)
 	}
 	return &log, nil
 }
@@ -162,7 +163,7 @@ func (r *replay) shortened() string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (%s cut to %s)", count(n, "gap"), r.maxGap)
+	return fmt.Sprintf(" (%s cut to %s)", count.Of(n, "gap"), r.maxGap)
 }
 
 func parseMaps(texts []string) (map[xid.PCI]xid.PCI, error) {

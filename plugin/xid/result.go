@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -142,7 +143,7 @@ func (out injection) table(format printer.Format) *printer.Table {
 		for j, r := range rows[i] {
 			if left > 1 && !format.IsWide() && j >= endRows && j < len(rows[i])-endRows {
 				if j == endRows {
-					table.Add(cells(counted, node.Node, "...", "...", "...", "...", "...", fmt.Sprintf("(%d more rows: -o wide)", left))...)
+					table.Add(cells(counted, node.Node, "...", "...", "...", "...", "...", "("+count.Of(left, "more row")+": -o wide)")...)
 				}
 				continue
 			}
@@ -168,5 +169,5 @@ func (out injection) closing(records int, revert string) string {
 			nodes++
 		}
 	}
-	return fmt.Sprintf("%s written and read back on %s; close the run with: %s", count(records, "record"), count(nodes, "node"), revert)
+	return fmt.Sprintf("%s written and read back on %s; close the run with: %s", count.Of(records, "record"), count.Of(nodes, "node"), revert)
 }

@@ -17,7 +17,7 @@ func edits() []trial {
 		{group, "file edited by somebody: superseded, with the difference", after, editedThenReverted},
 		{group, "file edited by somebody: superseded, with the difference", alone, editedThenExpired},
 		{group, "record in the ledger deleted", alone, ledgerDeleted},
-		{group, "record in the ledger edited: not believed", alone, ledgerEdited},
+		{group, "record in the ledger edited: rejected", alone, ledgerEdited},
 		{group, "record and dead man gone: said, not guessed", after, nothingKnown},
 		{group, "disk full", before, fullBefore},
 		{group, "disk full", during, fullMeanwhile},

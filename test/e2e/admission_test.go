@@ -21,9 +21,8 @@ func TestAdmissionPolicyExample(t *testing.T) {
 	}
 	policy := strings.NewReplacer("kubernetes.io/metadata.name: gpu-fault", "kubernetes.io/metadata.name: "+e.ledger,
 		"gpu-fault-debug-pods", "e2e-"+e.ledger).Replace(string(text))
-	r := &rights{cuda: &cuda{env: e}}
-	r.kubectlWith(policy, "apply", "-f", "-")
-	t.Cleanup(func() { r.kubectlWith(policy, "delete", "--ignore-not-found", "-f", "-") })
+	e.kubectlWith(policy, "apply", "-f", "-")
+	t.Cleanup(func() { e.kubectlWith(policy, "delete", "--ignore-not-found", "-f", "-") })
 
 	inject := func(more ...string) result {
 		return e.plugin(append([]string{"xid", "43", e.worker.Name, "--gpu", "0", "--yes", "--as", "root-of-all"}, more...)...)
@@ -34,15 +33,15 @@ func TestAdmissionPolicyExample(t *testing.T) {
 		return said.code == 1, said.stderr
 	})
 	e.refused(inject(admin...), "only the group gpu-sre may make pods in namespace "+e.ledger+", and you are root-of-all")
-	e.refused(inject(append(sre, "--image", "docker.io/evil/root:1")...), "registry.k8s.io/e2e-test-images/busybox:1.29-4 and no others")
+	e.refused(inject(append(sre, "--image", "docker.io/evil/root:1")...), "registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9 and no others")
 	e.untouched()
 	if r := inject(sre...); r.code != 0 {
 		t.Errorf("the group cannot inject: exit %d: %s", r.code, r.stderr)
 	}
 	// By hand, as the group: a pod that does something else.
 	for name, pod := range map[string]string{
-		"are those of kubectl gpu-fault": `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"registry.k8s.io/e2e-test-images/busybox:1.29-4","command":["sh","-c","trap 'exit 0' TERM INT; sleep 1 & wait"]}]}}`,
-		"sleep, and do nothing else":     `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"gpufault.dev/run":"x"}},"spec":{"automountServiceAccountToken":false,"containers":[{"name":"c","image":"registry.k8s.io/e2e-test-images/busybox:1.29-4","command":["sh","-c","rm -rf /"]}]}}`,
+		"are those of kubectl gpu-fault": `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9","command":["sh","-c","trap 'exit 0' TERM INT; sleep 1 & wait"]}]}}`,
+		"sleep, and do nothing else":     `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"gpufault.dev/run":"x"}},"spec":{"automountServiceAccountToken":false,"containers":[{"name":"c","image":"registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9","command":["sh","-c","rm -rf /"]}]}}`,
 	} {
 		if said := e.kubectlFails(pod, "create", "-n", e.ledger, "-f", "-", "--as", "root-of-all", "--as-group", "system:masters", "--as-group", "gpu-sre"); !strings.Contains(said, name) {
 			t.Errorf("%s: kubectl said %s", name, said)
@@ -50,14 +49,14 @@ func TestAdmissionPolicyExample(t *testing.T) {
 	}
 
 	// And into a pod that is there, only the group gets.
-	r.kubectlWith(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"there","labels":{"gpufault.dev/run":"x"}},"spec":{"nodeName":"`+e.worker.Name+`",
-		"terminationGracePeriodSeconds":0,"automountServiceAccountToken":false,"containers":[{"name":"c","image":"registry.k8s.io/e2e-test-images/busybox:1.29-4",
+	e.kubectlWith(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"there","labels":{"gpufault.dev/run":"x"}},"spec":{"nodeName":"`+e.worker.Name+`",
+		"terminationGracePeriodSeconds":0,"automountServiceAccountToken":false,"containers":[{"name":"c","image":"registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9",
 		"command":["sh","-c","trap 'exit 0' TERM INT; sleep 300 & wait"]}]}}`,
 		append([]string{"create", "-n", e.ledger, "-f", "-", "--as", "root-of-all"}, sre...)...)
-	r.kubectlWith("", "wait", "-n", e.ledger, "--for=condition=Ready", "--timeout=60s", "pod/there")
+	e.kubectlWith("", "wait", "-n", e.ledger, "--for=condition=Ready", "--timeout=60s", "pod/there")
 	enter := []string{"exec", "-n", e.ledger, "there", "--as", "root-of-all"}
 	if said := e.kubectlFails("", append(enter, append(admin, "--", "true")...)...); !strings.Contains(said, "only the group gpu-sre may get into pods in namespace "+e.ledger) {
 		t.Errorf("an administrator who is not of the group gets into a pod: %s", said)
 	}
-	r.kubectlWith("", append(enter, append(sre, "--", "true")...)...)
+	e.kubectlWith("", append(enter, append(sre, "--", "true")...)...)
 }

@@ -31,7 +31,7 @@ const pushedImage = "localhost:5000/tools/gpu-fault-node"
 
 func imageLoaded(e *env) {
 	t := e.t
-	archive := e.ok("image", "save", "gpu-fault-node", "-o", "-").stdout
+	archive := e.ok("image", "save", "gpu-fault-node", "-f", "-").stdout
 	for _, node := range e.cluster.Nodes() {
 		load := node.Command(t.Context(), "ctr", "-n", "k8s.io", "images", "import", "-")
 		load.Stdin = strings.NewReader(archive)
@@ -49,7 +49,7 @@ func imageLoaded(e *env) {
 	}
 	// What enters the node's own namespaces starts from the image's file, too.
 	e.ok("runtime", "show", e.worker.Name, "--image", "gpu-fault-node:"+built.Tag, "--image-pull-policy", "Never")
-	e.ok("leftovers", "--nodes", "--yes", "--image", "gpu-fault-node:"+built.Tag, "--image-pull-policy", "Never")
+	e.ok("leftovers", "--nodes", "--image", "gpu-fault-node:"+built.Tag, "--image-pull-policy", "Never")
 	e.noPods()
 }
 

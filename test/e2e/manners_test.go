@@ -81,7 +81,11 @@ func TestDryRunChangesNothing(t *testing.T) {
 			t.Errorf("--dry-run=client does not print %q:\n%s", part, client.stdout)
 		}
 	}
-	e.ok("xid", "79", e.worker.Name, "--dry-run=server")
+	for _, dry := range []string{client.stderr, e.ok("xid", "79", e.worker.Name, "--dry-run=server").stderr} {
+		if !strings.Contains(dry, "DETECTOR") || !strings.Contains(dry, "reboot the node") {
+			t.Errorf("a dry run does not show the detectors and the reboot:\n%s", dry)
+		}
+	}
 	e.untouched()
 	e.makeLedger(map[string]string{"pod-security.kubernetes.io/enforce": "baseline"})
 	e.refused(e.plugin("xid", "79", e.worker.Name, "--dry-run=server"), "pod-security.kubernetes.io/enforce=privileged")

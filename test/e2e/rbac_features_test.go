@@ -20,7 +20,7 @@ type deleter interface {
 	Delete(ctx context.Context, name string, options metav1.DeleteOptions) error
 }
 
-func (r *rights) drop(of deleter, name string) {
+func (e *env) drop(of deleter, name string) {
 	_ = of.Delete(context.Background(), name, metav1.DeleteOptions{}) // what is left here is of a user whom nobody is
 }
 
@@ -71,7 +71,7 @@ func (r *rights) cudaAsks(rule fault.Permission) [][]string {
 		}
 	}
 	args := append([]string{"cuda", "inject", workload, "--xid", "79", "--yes", "--dry-run=server"}, more...)
-	return [][]string{r.whereNeeded(rule, args)}
+	return [][]string{args}
 }
 
 func (r *rights) fixWorks() {
@@ -99,7 +99,7 @@ func (r *rights) fixPrepare() {
 }
 
 func (r *rights) fixAsks(rule fault.Permission) [][]string {
-	return [][]string{r.whereNeeded(rule, []string{"doctor", "--fix", missingClass, "--dry-run=server"})}
+	return [][]string{{"doctor", "--fix", missingClass, "--dry-run=server"}}
 }
 
 func (r *rights) scenarioWorks() {
@@ -111,7 +111,7 @@ func (r *rights) scenarioWorks() {
 func (r *rights) scenarioAsks(rule fault.Permission) [][]string {
 	var all [][]string
 	for _, name := range r.scenarios() {
-		all = append(all, r.whereNeeded(rule, []string{"scenario", "start", name, "--seed", "1", "--yes", "--dry-run=server"}))
+		all = append(all, []string{"scenario", "start", name, "--seed", "1", "--yes", "--dry-run=server"})
 	}
 	return all
 }

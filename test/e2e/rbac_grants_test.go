@@ -40,21 +40,21 @@ func (r *rights) applyPrinted() {
 	r.inForce(r.user, r.rules()[len(r.rules())-1])
 }
 
-func (r *rights) kubectlWith(input string, args ...string) {
-	r.t.Helper()
-	cmd := exec.Command(binary(r.t, "kubectl"), append([]string{"--kubeconfig", r.cluster.Kubeconfig}, args...)...)
+func (e *env) kubectlWith(input string, args ...string) {
+	e.t.Helper()
+	cmd := exec.Command(binary(e.t, "kubectl"), append([]string{"--kubeconfig", e.cluster.Kubeconfig}, args...)...)
 	cmd.Stdin = strings.NewReader(input)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		r.t.Fatalf("kubectl %v: %v\n%s\n%s", args, err, out, input)
+		e.t.Fatalf("kubectl %v: %v\n%s\n%s", args, err, out, input)
 	}
 }
 
 // inForce waits until the authorizer knows that the user may.
-func (r *rights) inForce(user string, may fault.Permission) {
-	r.t.Helper()
-	cluster.Eventually(r.t, patience, user+" may "+may.String(), func() (bool, string) {
+func (e *env) inForce(user string, may fault.Permission) {
+	e.t.Helper()
+	cluster.Eventually(e.t, patience, user+" may "+may.String(), func() (bool, string) {
 		resource, subresource, _ := strings.Cut(may.Resource, "/")
-		review, err := r.cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(r.t.Context(), &authorizationv1.SubjectAccessReview{
+		review, err := e.cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(e.t.Context(), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
 				Verb: may.Verb, Group: may.Group, Resource: resource, Subresource: subresource, Namespace: may.Namespace,
 			}},
@@ -109,22 +109,22 @@ func (r *rights) grantWithoutEach(rules []fault.Permission) {
 }
 
 // make creates a role or a binding, and deletes it when the test ends.
-func (r *rights) make(object runtime.Object) error {
-	client, ctx := r.cluster.Client.RbacV1(), r.t.Context()
+func (e *env) make(object runtime.Object) error {
+	client, ctx := e.cluster.Client.RbacV1(), e.t.Context()
 	var err error
 	switch o := object.(type) {
 	case *rbacv1.ClusterRole:
 		_, err = client.ClusterRoles().Create(ctx, o, metav1.CreateOptions{})
-		r.t.Cleanup(func() { r.drop(client.ClusterRoles(), o.Name) })
+		e.t.Cleanup(func() { e.drop(client.ClusterRoles(), o.Name) })
 	case *rbacv1.ClusterRoleBinding:
 		_, err = client.ClusterRoleBindings().Create(ctx, o, metav1.CreateOptions{})
-		r.t.Cleanup(func() { r.drop(client.ClusterRoleBindings(), o.Name) })
+		e.t.Cleanup(func() { e.drop(client.ClusterRoleBindings(), o.Name) })
 	case *rbacv1.Role: // these go with their namespaces, but for the one of Events on nodes
 		_, err = client.Roles(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
-		r.t.Cleanup(func() { r.drop(client.Roles(o.Namespace), o.Name) })
+		e.t.Cleanup(func() { e.drop(client.Roles(o.Namespace), o.Name) })
 	case *rbacv1.RoleBinding:
 		_, err = client.RoleBindings(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
-		r.t.Cleanup(func() { r.drop(client.RoleBindings(o.Namespace), o.Name) })
+		e.t.Cleanup(func() { e.drop(client.RoleBindings(o.Namespace), o.Name) })
 	}
 	return err
 }

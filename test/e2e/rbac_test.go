@@ -211,15 +211,7 @@ func (r *rights) xidAsks(rule fault.Permission) [][]string {
 	if rule.Resource == "pods" && rule.Namespace == r.namespace { // --pod reads one
 		return [][]string{{"xid", "43", "--pod", "nobody", "--yes", "--dry-run=server"}}
 	}
-	return [][]string{r.whereNeeded(rule, args)}
-}
-
-// whereNeeded points a command at a ledger that does not exist, for what is needed only to create it.
-func (r *rights) whereNeeded(rule fault.Permission, args []string) []string {
-	if rule.Verb == "create" && rule.Resource == "namespaces" || rule.Resource == "serviceaccounts" {
-		return append(args, "--ledger-namespace", r.ledger+"-new")
-	}
-	return args
+	return [][]string{args}
 }
 
 func (r *rights) runtimeWorks() {
@@ -233,7 +225,7 @@ func (r *rights) runtimeAsks(rule fault.Permission) [][]string {
 	if rule.Resource == "pods" && rule.Namespace == r.namespace {
 		return r.xidAsks(rule)
 	}
-	return [][]string{r.whereNeeded(rule, []string{"runtime", "break", r.worker.Name, "--mode", "missing-handler", "--allow-majority", "--yes", "--dry-run=server"})}
+	return [][]string{{"runtime", "break", r.worker.Name, "--mode", "missing-handler", "--allow-majority", "--yes", "--dry-run=server"}}
 }
 
 func (r *rights) listWorks() { r.does("list") }
@@ -283,5 +275,5 @@ func (r *rights) doctorAsks(rule fault.Permission) [][]string {
 	if rule.Optional {
 		return [][]string{{"doctor", "--api-only", "--fail-on", "never", "-o", "json"}}
 	}
-	return [][]string{r.whereNeeded(rule, []string{"doctor", "--node", r.worker.Name, "--fail-on", "never"})}
+	return [][]string{{"doctor", "--node", r.worker.Name, "--fail-on", "never"}}
 }

@@ -95,7 +95,7 @@ func TestAMissingHandlerIsSeenAndHeals(t *testing.T) {
 		}
 		return strings.Contains(said, symptom), said
 	})
-	listed := e.ok("list").stdout
+	listed := e.ok("list", "-o", "wide").stdout
 	for _, want := range []string{run.ID, "Proven", "restore the files of the run that the node has recorded, and restart what loads them", e.worker.Name, "in 9m"} {
 		if !strings.Contains(listed, want) {
 			t.Errorf("list does not say %q:\n%s", want, listed)

@@ -104,6 +104,12 @@ const testsFile = "test/suite/tests.tsv"
 // lanes end together.
 const chunk = 40
 
+// Tests whose names begin with attackPrefix are the part attacks: each of their subtests is an attack, and passes when it held.
+const (
+	attackPrefix = "TestAttack"
+	attacks      = "attacks"
+)
+
 // endToEnd is a job for each group of tests of a package that takes about as long as a chunk. Tests that run in parallel stay together.
 func endToEnd(root string) ([]job, error) {
 	tests, err := clusterTests(root)
@@ -116,13 +122,18 @@ func endToEnd(root string) ([]job, error) {
 	}
 	type key struct {
 		pkg      string
+		part     string
 		tier     tier
 		parallel bool
 		site     site
 	}
 	groups := map[key][]testFunc{}
 	for _, t := range tests {
-		k := key{t.pkg, known[t.pkg+" "+t.name].tier, t.parallel, cmp.Or(known[t.pkg+" "+t.name].site, pair)}
+		part := "end to end"
+		if strings.HasPrefix(t.name, attackPrefix) {
+			part = attacks
+		}
+		k := key{t.pkg, part, known[t.pkg+" "+t.name].tier, t.parallel, cmp.Or(known[t.pkg+" "+t.name].site, pair)}
 		groups[k] = append(groups[k], t)
 	}
 	var jobs []job
@@ -145,8 +156,11 @@ func endToEnd(root string) ([]job, error) {
 				names, group = append(names, group[0].name), group[1:]
 			}
 			word := map[bool]string{true: "parallel "}[k.parallel] + map[tier]string{rest: "rest "}[k.tier] + map[site]string{alone: "alone "}[k.site]
+			if k.part == attacks {
+				word += "attacks "
+			}
 			jobs = append(jobs, job{
-				part: "end to end", name: fmt.Sprintf("e2e %s %s%d: %s", k.pkg, word, number, strings.Join(names, " ")), tier: k.tier, site: k.site,
+				part: k.part, name: fmt.Sprintf("e2e %s %s%d: %s", k.pkg, word, number, strings.Join(names, " ")), tier: k.tier, site: k.site,
 				seconds: max(seconds, longest), pkg: k.pkg, run: clusterTest(k.pkg, names),
 			})
 		}

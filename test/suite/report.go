@@ -30,8 +30,10 @@ type report struct {
 // partReport is a row of the table.
 type partReport struct {
 	jobs, passed, failed, skipped int
-	busy                          time.Duration // the sum over its jobs
-	rows                          []any
+	// held and tried count the attacks: results that have no results of their own below them.
+	held, tried int
+	busy        time.Duration // the sum over its jobs
+	rows        []any
 }
 
 func newReport(talk io.Writer, jobs []job, repeat int) *report {
@@ -60,6 +62,9 @@ func (r *report) finished(j job, results []result, err error, took time.Duration
 	p.jobs++
 	p.busy += took
 	verdict, failures := "ok", []string{}
+	if j.part == attacks {
+		p.count(results)
+	}
 	for _, result := range results {
 		switch {
 		case result.failed:
@@ -139,6 +144,9 @@ func (r *report) print(w io.Writer, skipped []job, took time.Duration) bool {
 		passed, failed, notRun = passed+p.passed, failed+p.failed, notRun+p.skipped
 	}
 	fmt.Fprintf(w, "%-28s %5d %8.0f  processors %s busy\n", "all, side by side", r.done, took.Seconds(), r.cpu.busySince())
+	if p := r.parts[attacks]; p != nil && len(r.parts) > 1 {
+		fmt.Fprintf(w, "attacks held %d of %d\n", p.held, p.tried)
+	}
 	for _, problem := range r.problems {
 		fmt.Fprintf(w, "FAILED %s\n", problem)
 	}
@@ -154,7 +162,24 @@ func (r *report) print(w io.Writer, skipped []job, took time.Duration) bool {
 		fmt.Fprintf(w, ", %d skipped", notRun)
 	}
 	fmt.Fprintln(w)
+	if p := r.parts[attacks]; p != nil && len(r.parts) == 1 { // then it is the last line
+		fmt.Fprintf(w, "attacks held %d of %d\n", p.held, p.tried)
+	}
 	return failed > 0
+}
+
+// count counts attacks.
+func (p *partReport) count(results []result) {
+	for _, r := range results {
+		below := func(other result) bool { return strings.HasPrefix(other.name, r.name+"/") }
+		if _, test, _ := strings.Cut(r.name, " "); !strings.Contains(test, "/") || slices.ContainsFunc(results, below) {
+			continue // a test with attacks of its own
+		}
+		p.tried++
+		if !r.failed && r.skipped == "" {
+			p.held++
+		}
+	}
 }
 
 // printSkipped says what a run of this tier leaves out.

@@ -15,7 +15,7 @@ import (
 func TestAnAbandonedRecordClaimsNothing(t *testing.T) {
 	w := newWorld(t)
 	change := deadman.Change{TTL: time.Hour, Service: w.service(), Files: []deadman.File{w.edit("etc/config.toml", original, original+"# ours\n")}}
-	if _, err := w.prepare("runtime-abandoned", change, process{}); err != nil {
+	if _, err := w.prepare(t.Context(), "runtime-abandoned", change, process{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Change(t.Context(), w.Host, w.run, change, func(deadman.Status) error { return nil })

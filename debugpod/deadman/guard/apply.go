@@ -5,7 +5,7 @@ package guard
 import (
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 
 	"golang.org/x/sys/unix"
 
@@ -13,9 +13,49 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
+// site is one file of a change with its prepared files, in their open directories.
+type site struct {
+	file          file
+	before, after file // without a directory if they do not exist
+	record        *dir // nil if the record does not exist any more
+}
+
+// site opens the directories of a file. No link is followed: place.Real has none. If a directory does not exist, the
+// file does not exist, which is no error.
+func (h Host) site(run string, p place) (*site, error) {
+	f, err := h.file(p.Real, refuseLinks)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil {
+		f = file{name: p.Real}
+	}
+	s := &site{file: f}
+	if s.record, err = h.record(run); err != nil {
+		s.record = nil // the prepared files in it are lost: was and write do without
+	}
+	s.before, s.after = s.prepared(p.Before), s.prepared(p.After)
+	return s, nil
+}
+
+func (s *site) prepared(name string) file {
+	switch {
+	case name == "":
+		return file{}
+	case isBeside(name):
+		return file{s.file.dir, name}
+	}
+	return file{s.record, name}
+}
+
+func (s *site) close() {
+	s.file.close()
+	file{dir: s.record}.close()
+}
+
 // apply changes a file. It looks again at what is there first: the record was made a moment ago.
-func apply(f deadman.File, p place) error {
-	now, err := read(p.Real)
+func (s *site) apply(f deadman.File, p place) error {
+	now, err := s.file.read()
 	if err != nil {
 		return err
 	}
@@ -23,10 +63,10 @@ func apply(f deadman.File, p place) error {
 		return errorf(CodeChanged, "%s changed between read and write", f.Path)
 	}
 	if f.After == deadman.Absent {
-		return remove(p.Real)
+		return s.file.remove()
 	}
 	if !p.InPlace {
-		err := replaceAll(p.After, p.Real)
+		err := s.file.replace(s.after)
 		if err == nil || !cannotRename(err) {
 			return err
 		}
@@ -36,9 +76,9 @@ func apply(f deadman.File, p place) error {
 		return fmt.Errorf("%s: %w", f.Path, err)
 	}
 	if f.Before == deadman.Absent {
-		return create(p.Real, will, &deadman.Meta{Mode: 0o644, UID: os.Getuid(), GID: os.Getgid()})
+		return s.file.create(will, ours(0o644))
 	}
-	return overwrite(p.Real, will, nil)
+	return s.file.overwrite(will, nil)
 }
 
 // cannotRename is whether only the place is to blame: another mount, or a mount on the file itself.
@@ -46,49 +86,48 @@ func cannotRename(err error) bool { return errors.Is(err, unix.EXDEV) || errors.
 
 // judge says what is to become of a file. Interrupted is whether an earlier restore, or the change itself, may have been cut short; overwrite
 // is whether also what somebody has changed meanwhile is put back.
-func judge(f deadman.File, p place, interrupted, overwrite bool) (deadman.RestoredFile, error) {
+func (s *site) judge(f deadman.File, interrupted, overwrite bool) (deadman.RestoredFile, error) {
 	r := deadman.RestoredFile{Path: f.Path}
-	now, err := read(p.Real)
+	now, err := s.file.read()
 	if err != nil {
 		return r, err
 	}
 	switch {
 	case now.sum == f.Before:
-		r.Outcome, r.SameMeta = deadman.OutcomeAlready, f.Before == deadman.Absent || hasMeta(p.Real, f.Meta)
+		r.Outcome, r.SameMeta = deadman.OutcomeAlready, f.Before == deadman.Absent || s.file.hasMeta(f.Meta)
 	case now.sum == f.After:
 		r.Outcome = deadman.OutcomeRestored
-	case interrupted && now.sum != deadman.Absent && isTornOf(f, p, now.data):
+	case interrupted && now.sum != deadman.Absent && s.isTornOf(f, now.data):
 		r.Outcome = deadman.OutcomeRestored
-	case overwrite && isKept(f, p):
+	case overwrite && s.isKept(f):
 		r.Outcome, r.Overwritten = deadman.OutcomeRestored, true
 	default:
 		r.Outcome, r.Deleted = deadman.OutcomeSuperseded, now.sum == deadman.Absent
 		if !r.Deleted && !now.tooLarge && len(now.data) <= maxNow {
 			r.Now = now.data
 		}
-		r.Ours, r.Before, r.After, r.Edits = ours(f, p), f.Before, f.After, f.Edits
+		r.Ours, r.Before, r.After, r.Edits = s.made(f), f.Before, f.After, f.Edits
 	}
 	return r, nil
 }
 
-// isKept is whether the content of before is known, whatever lies in its place now.
-func isKept(f deadman.File, p place) bool {
-	if f.Before == deadman.Absent {
-		return true
-	}
-	kept, err := read(p.Before)
-	return p.Before != "" && err == nil && kept.sum == f.Before
+// kept returns the prepared copy of the file as it was before.
+func (s *site) kept(f deadman.File) ([]byte, bool) {
+	copied, err := s.before.read()
+	return copied.data, err == nil && f.Before != deadman.Absent && copied.sum == f.Before
 }
 
-// ours is what the change had made of a file; nil where that is not known any more.
-func ours(f deadman.File, p place) []byte {
-	var before []byte
-	if f.Before != deadman.Absent {
-		kept, err := read(p.Before)
-		if p.Before == "" || err != nil || kept.sum != f.Before {
-			return nil
-		}
-		before = kept.data
+// isKept reports whether the content of before is known, whatever the file holds now.
+func (s *site) isKept(f deadman.File) bool {
+	_, is := s.kept(f)
+	return is || f.Before == deadman.Absent
+}
+
+// made returns what the change had made of a file; nil if that is not known any more.
+func (s *site) made(f deadman.File) []byte {
+	before, is := s.kept(f)
+	if !is && f.Before != deadman.Absent {
+		return nil
 	}
 	after, err := patch.Apply(before, f.Edits)
 	if err != nil || len(after) > maxNow {
@@ -100,9 +139,9 @@ func ours(f deadman.File, p place) []byte {
 // maxNow is the largest content of somebody else's that is reported, in bytes.
 const maxNow = 256 << 10
 
-// isTornOf is whether an interrupted overwriting left these data. It takes both contents from where they wait.
-func isTornOf(f deadman.File, p place, data []byte) bool {
-	before, err := was(f, p)
+// isTornOf reports whether an interrupted overwriting left these data. It takes both contents from where they wait.
+func (s *site) isTornOf(f deadman.File, data []byte) bool {
+	before, err := s.was(f)
 	if err != nil {
 		return false
 	}
@@ -111,16 +150,14 @@ func isTornOf(f deadman.File, p place, data []byte) bool {
 }
 
 // was returns the content as it was before: the prepared copy, or else the change taken back.
-func was(f deadman.File, p place) ([]byte, error) {
+func (s *site) was(f deadman.File) ([]byte, error) {
 	if f.Before == deadman.Absent {
 		return nil, nil
 	}
-	if p.Before != "" {
-		if kept, err := read(p.Before); err == nil && kept.sum == f.Before {
-			return kept.data, nil
-		}
+	if data, is := s.kept(f); is {
+		return data, nil
 	}
-	now, err := read(p.Real)
+	now, err := s.file.read()
 	if err != nil {
 		return nil, err
 	}
@@ -138,55 +175,57 @@ func was(f deadman.File, p place) ([]byte, error) {
 }
 
 // putBack gives a file that is ours its content and its attributes of before.
-func putBack(f deadman.File, p place) error {
+func (s *site) putBack(f deadman.File, p place) error {
 	if f.Before == deadman.Absent {
-		return remove(p.Real)
+		return s.file.remove()
 	}
 	meta := f.Meta
 	if meta == nil {
 		return errors.New("nobody knows its attributes")
 	}
-	data, err := was(f, p)
+	data, err := s.was(f)
 	if err != nil {
 		return err
 	}
-	if !p.InPlace && p.Before != "" {
-		if kept, err := read(p.Before); err == nil && kept.sum == f.Before {
-			err := replaceAll(p.Before, p.Real)
-			if err == nil || !cannotRename(err) {
-				return err
-			}
+	if _, is := s.kept(f); is && !p.InPlace {
+		err := s.file.replace(s.before)
+		if err == nil || !cannotRename(err) {
+			return err
 		}
 	}
-	return write(p.Real, data, *meta, p.InPlace)
+	return s.file.write(data, *meta, p.InPlace)
 }
 
 // write puts content where nothing is prepared for it.
-func write(path string, data []byte, meta deadman.Meta, inPlace bool) error {
-	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-		return create(path, data, &meta)
+func (f file) write(data []byte, meta deadman.Meta, inPlace bool) error {
+	now, err := f.read()
+	if err != nil {
+		return err
+	}
+	if now.sum == deadman.Absent {
+		return f.create(data, &meta)
 	}
 	if !inPlace {
-		beside := path + preparedSuffix
-		_ = os.Remove(beside)
-		err := create(beside, data, &meta)
+		beside := file{f.dir, f.name + preparedSuffix}
+		_ = beside.unlink()
+		err := beside.create(data, &meta)
 		if err == nil {
-			if err = replaceAll(beside, path); err == nil {
+			if err = f.replace(beside); err == nil {
 				return nil
 			}
-			_ = os.Remove(beside)
+			_ = beside.unlink()
 		}
 		if !cannotRename(err) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 			return err
 		}
 	}
-	return overwrite(path, data, &meta)
+	return f.overwrite(data, &meta)
 }
 
 // finish makes sure of the attributes of a file that we put back in an earlier try.
-func finish(f deadman.File, p place) error {
+func (s *site) finish(f deadman.File) error {
 	if f.Before == deadman.Absent || f.Meta == nil {
 		return nil
 	}
-	return setMetaOf(p.Real, *f.Meta)
+	return s.file.setMeta(*f.Meta)
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -25,7 +24,7 @@ func Change(ctx context.Context, h Host, run string, change deadman.Change, each
 	if pod.PID == 0 && change.TTL == 0 {
 		return nil, errorf(CodeNotArmed, "the pod has no main process that could be watched: nothing would ever put the change back; give it a time to live")
 	}
-	r, err := h.prepare(run, change, pod)
+	r, err := h.prepare(ctx, run, change, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +59,12 @@ func (h Host) undo(r *record, why *Error) error {
 
 // start starts the dead man, in a session of its own and with none of our streams. The channel is closed when it has ended.
 func (h Host) start(run string) (<-chan struct{}, error) {
-	log, err := os.OpenFile(filepath.Join(h.dir(run), logFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	own, err := h.record(run)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = own.Close() }()
+	log, err := own.openat(logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +87,7 @@ func (h Host) start(run string) (<-chan struct{}, error) {
 }
 
 func (h Host) logged(run string) string {
-	raw, err := os.ReadFile(filepath.Join(h.dir(run), logFile))
+	raw, err := h.readRecord(run, logFile)
 	if err != nil || len(raw) == 0 {
 		return ""
 	}

@@ -20,7 +20,18 @@ import (
 // TestWholeLife: files are changed, created and deleted, the service takes it up, and a restore gives back each byte and attribute.
 func TestWholeLife(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	for name, old := range map[string]string{"openat2": "", "before Linux 5.6": "yes"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.oldKernel, w.Env = old != "", append(w.Env, oldEnv+"="+old)
+			wholeLife(w)
+		})
+	}
+}
+
+func wholeLife(w *world) {
+	t := w.T
 	change := w.all()
 	before := w.look()
 	s := w.change(change)
@@ -264,7 +275,7 @@ func TestPodEnds(t *testing.T) {
 	}
 	w := newWorld(t)
 	before := w.look()
-	r, err := w.prepare(w.run, deadman.Change{Files: []deadman.File{w.edit("etc/config.toml", original, "x")}}, p)
+	r, err := w.prepare(t.Context(), w.run, deadman.Change{Files: []deadman.File{w.edit("etc/config.toml", original, "x")}}, p)
 	if err != nil {
 		t.Fatal(err)
 	}

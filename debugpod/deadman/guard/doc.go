@@ -3,7 +3,7 @@
 //
 // A record is a directory, Dir/RUN:
 //
-//	record.json    what is changed, and how everything was
+//	record.json    what is changed, how everything was, and which files the helper found containerd to load
 //	status.json    how far it is; replaced as a whole
 //	before-N       the file as it was, with all its attributes: put back by a rename, which works on a full disk too
 //	after-N        the file as it will be
@@ -11,4 +11,7 @@
 //	log            what the dead man has to say to nobody
 //
 // Whoever works on a record holds flock(2) on the directory.
+//
+// Files are opened and changed only through descriptors of their directories: see dir and walk. A path that others than
+// root could redirect is refused.
 package guard

@@ -16,6 +16,8 @@ func (e *Error) Error() string { return e.Message }
 const (
 	// CodeChanged: a file is not as the request says.
 	CodeChanged = "changed"
+	// CodeRefused: the request names a file, a unit or a socket that is not one of the kubelet's container runtime.
+	CodeRefused = "refused"
 	// CodeExists: the run has a record already.
 	CodeExists = "record-exists"
 	// CodeNoRecord: the run has no record.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -25,23 +24,37 @@ type content struct {
 	tooLarge bool
 }
 
-func read(path string) (content, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+// open opens a regular file that root alone can change. It follows no link.
+func (f file) open(flags int) (*os.File, error) {
+	opened, err := f.dir.openat(f.name, flags|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(int(opened.Fd()), &st); err != nil {
+		err = &fs.PathError{Op: "stat", Path: f.path(), Err: err}
+	} else if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = fmt.Errorf("%s is not a regular file: %w", f.path(), errRefused)
+	} else {
+		err = onlyRoots(opened, &st)
+	}
+	if err != nil {
+		_ = opened.Close()
+		return nil, err
+	}
+	return opened, nil
+}
+
+func (f file) read() (content, error) {
+	opened, err := f.open(unix.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return content{sum: deadman.Absent}, nil
 	}
 	if err != nil {
 		return content{}, err
 	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return content{}, err
-	}
-	if !info.Mode().IsRegular() {
-		return content{}, fmt.Errorf("%s is not a regular file", path)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, deadman.MaxFile+1))
+	defer func() { _ = opened.Close() }()
+	data, err := io.ReadAll(io.LimitReader(opened, deadman.MaxFile+1))
 	if err != nil {
 		return content{}, err
 	}
@@ -51,79 +64,77 @@ func read(path string) (content, error) {
 	return content{data: data, sum: patch.Sum(data)}, nil
 }
 
-// leads returns where a path leads, and the target of a link in its last part. The last part need not exist, but no
-// link may dangle. It returns an error if another user than root could redirect the path.
-func (h Host) leads(path string) (to, link string, err error) {
-	real, err := h.resolve(path)
+// readAll returns the content of a file of ours. fs.ErrNotExist is in the error if there is none.
+func (f file) readAll() ([]byte, error) {
+	opened, err := f.open(unix.O_RDONLY)
 	if err != nil {
-		return "", "", err
+		return nil, err
 	}
-	if link, err = os.Readlink(path); err != nil {
-		return real, "", nil // it is none
-	}
-	if _, err := os.Lstat(real); err != nil {
-		return "", "", err
-	}
-	return real, link, nil
+	defer func() { _ = opened.Close() }()
+	return io.ReadAll(opened)
 }
 
-// create writes a new file with all that it shall have, and syncs it. The attributes may be nil.
-func create(path string, data []byte, meta *deadman.Meta) (err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+// create writes a new file with all its attributes, and syncs it. The attributes may be nil.
+func (f file) create(data []byte, meta *deadman.Meta) (err error) {
+	created, err := f.dir.openat(f.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if e := f.Close(); err == nil {
+		if e := created.Close(); err == nil {
 			err = e
 		}
 		if err != nil {
-			_ = os.Remove(path)
+			_ = f.unlink()
 		}
 	}()
-	if _, err := f.Write(data); err != nil {
+	if _, err := created.Write(data); err != nil {
 		return err
 	}
 	if meta != nil {
-		if err := setMeta(f, *meta); err != nil {
+		if err := setMeta(created, *meta); err != nil {
 			return err
 		}
 	}
-	return f.Sync()
+	return created.Sync()
 }
 
-// replaceAll gives path the file at prepared, in one step.
-func replaceAll(prepared, path string) error {
-	if err := unix.Rename(prepared, path); err != nil {
-		return &os.LinkError{Op: "rename", Old: prepared, New: path, Err: err}
+// replace gives the file the one that was prepared, in one step.
+func (f file) replace(prepared file) error {
+	err := error(unix.ENOENT)
+	if f.dir != nil && prepared.dir != nil {
+		err = unix.Renameat(int(prepared.dir.Fd()), prepared.name, int(f.dir.Fd()), f.name)
 	}
-	return syncDir(filepath.Dir(path))
+	if err != nil {
+		return &os.LinkError{Op: "rename", Old: prepared.path(), New: f.path(), Err: err}
+	}
+	return f.dir.sync()
 }
 
-// overwrite gives an existing file another content, and keeps the file itself: for files that have several names, or are mounted.
-// It is interrupted only between its steps: isTorn knows what is then there.
-func overwrite(path string, data []byte, meta *deadman.Meta) (err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+// overwrite gives an existing file another content, and keeps the file itself: for files that have several names, or
+// are mounted. It is interrupted only between its steps: isTorn knows what is then there.
+func (f file) overwrite(data []byte, meta *deadman.Meta) (err error) {
+	opened, err := f.open(unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if e := f.Close(); err == nil {
+		if e := opened.Close(); err == nil {
 			err = e
 		}
 	}()
-	if _, err := f.WriteAt(data, 0); err != nil {
+	if _, err := opened.WriteAt(data, 0); err != nil {
 		return err
 	}
-	if err := f.Truncate(int64(len(data))); err != nil {
+	if err := opened.Truncate(int64(len(data))); err != nil {
 		return err
 	}
 	if meta != nil {
-		if err := setMeta(f, *meta); err != nil {
+		if err := setMeta(opened, *meta); err != nil {
 			return err
 		}
 	}
-	return f.Sync()
+	return opened.Sync()
 }
 
 // isTorn is whether data are what overwrite leaves when it is interrupted on the way from one content to the other.
@@ -144,40 +155,42 @@ func isTorn(data, from, to []byte) bool {
 	return false
 }
 
-func remove(path string) error {
-	err := os.Remove(path)
+func (f file) unlink() error {
+	err := error(unix.ENOENT)
+	if f.dir != nil {
+		err = unix.Unlinkat(int(f.dir.Fd()), f.name, 0)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "remove", Path: f.path(), Err: err}
+	}
+	return nil
+}
+
+// remove removes the file if it exists, and syncs its directory. Of a link, it removes only the link.
+func (f file) remove() error {
+	err := f.unlink()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = d.Close() }()
-	if err := d.Sync(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) { // not all file systems know that
-		return err
-	}
-	return nil
+	return f.dir.sync()
 }
 
 // writeWhole replaces a file of ours; a crash leaves the old one or the new one.
-func writeWhole(path string, data []byte, mode fs.FileMode) error {
-	next := path + ".next"
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (f file) writeWhole(data []byte, mode uint32) error {
+	next := file{f.dir, f.name + ".next"}
+	if err := next.unlink(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := create(next, data, nil); err != nil {
+	if err := next.create(data, ours(mode)); err != nil {
 		return err
 	}
-	if err := os.Chmod(next, mode); err != nil {
-		return err
-	}
-	return replaceAll(next, path)
+	return f.replace(next)
+}
+
+// ours returns the attributes of a file of ours. Its time is that of its creation.
+func ours(mode uint32) *deadman.Meta {
+	return &deadman.Meta{Mode: mode, UID: os.Geteuid(), GID: os.Getegid()}
 }

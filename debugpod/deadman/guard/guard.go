@@ -71,6 +71,13 @@ func (d *dead) change(ctx context.Context, run string) error {
 	if d.saved.Phase != deadman.PhaseRecorded {
 		return fmt.Errorf("the change of run %s was begun before", run)
 	}
+	for i, f := range d.record.Change.Files {
+		if err := d.record.listed(i); err != nil {
+			err = fmt.Errorf("%s: %w", f.Path, err)
+			d.fail("not armed, nothing was changed: " + err.Error())
+			return err
+		}
+	}
 	if err := d.LeaveCgroup(); err != nil {
 		d.fail("not armed, nothing was changed: leave the pod's cgroup: " + err.Error())
 		return err
@@ -108,12 +115,22 @@ func (d *dead) change(ctx context.Context, run string) error {
 
 func (d *dead) write() error {
 	for i, f := range d.record.Change.Files {
-		if err := apply(f, d.record.Places[i]); err != nil {
+		if err := d.writeOne(i, f, d.record.Places[i]); err != nil {
 			return err
 		}
 		d.passed(fmt.Sprint("wrote ", i))
 	}
 	return nil
+}
+
+func (d *dead) writeOne(i int, f deadman.File, p place) error {
+	s, err := d.site(d.record.Run, p)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	defer s.close()
+	d.passed(fmt.Sprint("writing ", i))
+	return s.apply(f, p)
 }
 
 // takeBack puts back a change that failed, at once. The status tells it until somebody has read it, or the time is up.

@@ -20,7 +20,7 @@ import (
 
 // Host is what a dead man finds on its node. Node's is the one for real nodes.
 type Host struct {
-	Root    string // directory that paths are checked from; see resolve
+	Root    string // directory from which paths are opened; see walk
 	Dir     string // where the records lie
 	Units   string // where the administrator's systemd units lie
 	Systemd string // is there when systemd is PID 1
@@ -33,6 +33,8 @@ type Host struct {
 
 	// Run runs a command, and returns what it wrote to both its streams.
 	Run func(ctx context.Context, name string, args ...string) (string, error)
+	// Inspect finds the kubelet's container runtime. Only a change needs it.
+	Inspect func(ctx context.Context) (Runtime, error)
 	// Ask asks the service behind a CRI socket about itself.
 	Ask func(ctx context.Context, socket string) (*cri.Info, error)
 	// ConfigSum is the sum of a configuration that CRI shows.
@@ -48,6 +50,8 @@ type Host struct {
 	Passed func(point string)
 
 	times times
+	// oldKernel avoids openat2(2), as if the kernel did not have it.
+	oldKernel bool
 }
 
 // times are how long things may take.

@@ -24,18 +24,20 @@ func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadma
 	for _, run := range keep {
 		busy[run] = true
 	}
-	entries, err := os.ReadDir(h.Dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	runs, err := h.runs()
+	if errors.Is(err, errRefused) {
+		found = append(found, deadman.Leftover{Kind: deadman.LeftoverRecord, Path: h.Dir, Problem: err.Error()})
+	} else if err != nil {
 		return nil, asError(CodeFile, err)
 	}
 	known := map[string]bool{}
-	for _, e := range entries {
-		l, prepared := h.leftRecord(e.Name())
-		if clean && !busy[e.Name()] {
-			h.cleanRecord(ctx, e.Name(), &l)
+	for _, run := range runs {
+		l, prepared := h.leftRecord(run)
+		if clean && !busy[run] {
+			h.cleanRecord(ctx, run, &l)
 		}
 		if !l.Removed {
-			busy[e.Name()] = true
+			busy[run] = true
 		}
 		found = append(found, l)
 		for _, path := range prepared {
@@ -57,15 +59,25 @@ func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadma
 		}
 		l := deadman.Leftover{Kind: deadman.LeftoverForeign, Path: path}
 		if clean {
-			removed(&l, os.RemoveAll(path))
+			removed(&l, h.removeAll(path))
 		}
 		found = append(found, l)
 	}
 	if clean {
-		_ = os.Remove(h.Dir) // only when it is empty
+		h.eraseRecords()
 	}
 	slices.SortStableFunc(found, func(a, b deadman.Leftover) int { return cmp.Compare(a.Path, b.Path) })
 	return found, nil
+}
+
+// removeAll removes what is at a path, with all that is in it; of a link, only the link.
+func (h Host) removeAll(path string) error {
+	parent, err := h.directory(filepath.Dir(path), followLinks)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = parent.Close() }()
+	return parent.removeAll(filepath.Base(path))
 }
 
 func removed(l *deadman.Leftover, err error) {
@@ -87,7 +99,7 @@ func (h Host) leftRecord(run string) (deadman.Leftover, []string) {
 	}
 	var prepared []string
 	for _, p := range r.Places {
-		prepared = append(prepared, p.Before, p.After)
+		prepared = append(prepared, preparedPath(h.dir(run), p, p.Before), preparedPath(h.dir(run), p, p.After))
 	}
 	return l, prepared
 }
@@ -113,7 +125,7 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 		return
 	}
 	if r != nil {
-		if why := changed(r); why != "" {
+		if why := h.changed(r); why != "" {
 			l.Problem = why + ": put it back with revert, or on the node with: sh " + filepath.Join(h.dir(run), scriptFile)
 			if l.Status != nil {
 				l.Status.Message = strings.TrimPrefix(l.Status.Message+"; "+l.Problem, "; ")
@@ -129,19 +141,43 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 }
 
 // changed says which file of a record is not as it was before, and is empty when all are.
-func changed(r *record) string {
+func (h Host) changed(r *record) string {
 	for i, f := range r.Change.Files {
-		now, err := read(r.Places[i].Real)
+		now, err := h.sumAt(r.Places[i].Real)
 		switch {
 		case err != nil:
 			return err.Error()
-		case now.sum == f.After:
+		case now == f.After:
 			return f.Path + " is still changed"
-		case now.sum != f.Before:
+		case now != f.Before:
 			return f.Path + " is neither as it was nor as it was changed"
 		}
 	}
 	return ""
+}
+
+// sumAt returns the sum of the file at a path.
+func (h Host) sumAt(real string) (string, error) {
+	f, err := h.file(real, refuseLinks)
+	if errors.Is(err, fs.ErrNotExist) {
+		return deadman.Absent, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.close()
+	now, err := f.read()
+	return now.sum, err
+}
+
+// removeFile removes the file at a path; of a link, only the link.
+func (h Host) removeFile(path string) error {
+	d, err := h.directory(filepath.Dir(path), followLinks)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	return file{d, filepath.Base(path)}.remove()
 }
 
 // leftFiles are boot units and prepared files.
@@ -165,7 +201,7 @@ func (h Host) leftFiles(clean bool, busy, known map[string]bool) []deadman.Lefto
 			}
 			l := deadman.Leftover{Kind: deadman.LeftoverPrepared, Path: path, Run: run}
 			if clean && !busy[run] {
-				removed(&l, remove(path))
+				removed(&l, h.removeFile(path))
 			}
 			found = append(found, l)
 		}

@@ -16,27 +16,32 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// meta is what a file has beside its content, and how many names it has.
-func meta(path string) (deadman.Meta, uint64, error) {
-	f, err := os.Open(path)
+// meta returns what the file has beside its content, and how many names it has.
+func (f file) meta() (deadman.Meta, uint64, error) {
+	opened, err := f.open(unix.O_RDONLY)
 	if err != nil {
 		return deadman.Meta{}, 0, err
 	}
-	defer func() { _ = f.Close() }()
+	defer func() { _ = opened.Close() }()
+	return metaOf(opened)
+}
+
+func metaOf(f *os.File) (deadman.Meta, uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return deadman.Meta{}, 0, &os.PathError{Op: "stat", Path: path, Err: err}
+		return deadman.Meta{}, 0, &os.PathError{Op: "stat", Path: f.Name(), Err: err}
 	}
 	m := deadman.Meta{Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix()).UTC()}
+	var err error
 	if m.Xattrs, err = xattrs(f); err != nil {
-		return deadman.Meta{}, 0, fmt.Errorf("extended attributes of %s: %w", path, err)
+		return deadman.Meta{}, 0, fmt.Errorf("extended attributes of %s: %w", f.Name(), err)
 	}
 	return m, uint64(st.Nlink), nil
 }
 
-// hasMeta is whether a file has just these attributes.
-func hasMeta(path string, m *deadman.Meta) bool {
-	now, _, err := meta(path)
+// hasMeta reports whether the file has just these attributes.
+func (f file) hasMeta(m *deadman.Meta) bool {
+	now, _, err := f.meta()
 	return err == nil && m != nil && now.Mode == m.Mode && now.UID == m.UID && now.GID == m.GID && now.ModTime.Equal(m.ModTime) &&
 		maps.EqualFunc(now.Xattrs, m.Xattrs, bytes.Equal)
 }
@@ -72,6 +77,7 @@ func xattrs(f *os.File) (map[string][]byte, error) {
 }
 
 // setMeta gives a file these attributes. The owner comes first, as a change of it clears setuid, and the times last.
+// Without a modification time, the file keeps its own.
 func setMeta(f *os.File, m deadman.Meta) error {
 	fd := int(f.Fd())
 	if err := unix.Fchown(fd, m.UID, m.GID); err != nil {
@@ -92,28 +98,30 @@ func setMeta(f *os.File, m deadman.Meta) error {
 			return fmt.Errorf("give %s its extended attribute %s: %w", f.Name(), name, err)
 		}
 	}
+	if m.ModTime.IsZero() {
+		return nil
+	}
 	omit := unix.Timespec{Nsec: unix.UTIME_OMIT}
 	mtime, err := unix.TimeToTimespec(m.ModTime)
 	if err != nil {
 		return err
 	}
 	// By the descriptor's own name: there is no futimens(2).
-	path := fmt.Sprintf("/proc/self/fd/%d", fd)
-	if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{omit, mtime}, 0); err != nil {
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, byDescriptor(f), []unix.Timespec{omit, mtime}, 0); err != nil {
 		return fmt.Errorf("give %s its time: %w", f.Name(), err)
 	}
 	return nil
 }
 
-// setMetaOf is setMeta for a path.
-func setMetaOf(path string, m deadman.Meta) error {
-	f, err := os.Open(path)
+// setMeta gives the file these attributes, and syncs it.
+func (f file) setMeta(m deadman.Meta) error {
+	opened, err := f.open(unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }()
-	if err := setMeta(f, m); err != nil {
+	defer func() { _ = opened.Close() }()
+	if err := setMeta(opened, m); err != nil {
 		return err
 	}
-	return f.Sync()
+	return opened.Sync()
 }

@@ -3,11 +3,13 @@
 package guard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,18 +21,18 @@ import (
 
 // prepare makes the record of a change, with everything that is needed to make the change and to take it back, and syncs it. When
 // that fails, nothing is left of it. No file is changed.
-func (h Host) prepare(run string, change deadman.Change, pod process) (_ *record, err error) {
+func (h Host) prepare(ctx context.Context, run string, change deadman.Change, pod process) (_ *record, err error) {
 	r := &record{Version: recordVersion, Run: run, Change: change, Pod: pod}
-	r.Change.Files = append([]deadman.File(nil), change.Files...)
-	if err := os.MkdirAll(h.Dir, 0o755); err != nil {
-		return nil, errorf(CodeFile, "make a place for the record: %v", err)
+	r.Change.Files = slices.Clone(change.Files)
+	found, err := h.allow(ctx, r)
+	if err != nil {
+		return nil, err
 	}
-	if err := os.Mkdir(h.dir(run), 0o700); errors.Is(err, fs.ErrExist) {
-		return nil, errorf(CodeExists, "the node has a record of run %s already, in %s: put it back first", run, h.dir(run))
-	} else if err != nil {
-		_ = os.Remove(h.Dir)
-		return nil, errorf(CodeFile, "make the record: %v", err)
+	own, err := h.makeRecord(run)
+	if err != nil {
+		return nil, err
 	}
+	defer func() { _ = own.Close() }()
 	defer func() {
 		if err != nil {
 			err = asError(CodeFile, err)
@@ -39,13 +41,13 @@ func (h Host) prepare(run string, change deadman.Change, pod process) (_ *record
 			}
 		}
 	}()
-	if err := h.unclaimed(r); err != nil {
+	if err := h.unclaimed(r, found); err != nil {
 		return nil, err
 	}
 	for i := range r.Change.Files {
 		// Grown before it is filled: what a failure leaves is then known.
-		r.Places = append(r.Places, place{})
-		if err := h.prepareFile(run, i, &r.Change.Files[i], &r.Places[i]); err != nil {
+		r.Places = append(r.Places, place{Real: found[i].real})
+		if err := h.prepareFile(own, i, &r.Change.Files[i], &r.Places[i], found[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -53,10 +55,10 @@ func (h Host) prepare(run string, change deadman.Change, pod process) (_ *record
 	if err != nil {
 		return nil, err
 	}
-	if err := writeWhole(filepath.Join(h.dir(run), recordFile), raw, 0o600); err != nil {
+	if err := (file{own, recordFile}).writeWhole(raw, 0o600); err != nil {
 		return nil, fmt.Errorf("write the record: %w", err)
 	}
-	if err := writeWhole(filepath.Join(h.dir(run), scriptFile), []byte(h.script(r)), 0o700); err != nil {
+	if err := (file{own, scriptFile}).writeWhole([]byte(h.script(r, own.Name())), 0o700); err != nil {
 		return nil, fmt.Errorf("write the record: %w", err)
 	}
 	if change.BootRestore {
@@ -67,21 +69,59 @@ func (h Host) prepare(run string, change deadman.Change, pod process) (_ *record
 	if err := h.save(run, &saved{Status: deadman.Status{Phase: deadman.PhaseRecorded, Files: r.Change.Files}}); err != nil {
 		return nil, fmt.Errorf("write the record: %w", err)
 	}
-	if err := syncDir(h.Dir); err != nil {
-		return nil, err
+	return r, h.syncRecords()
+}
+
+// makeRecord makes the directory of a run's record, and opens it.
+func (h Host) makeRecord(run string) (*dir, error) {
+	parent, err := h.directory(filepath.Dir(h.Dir), followLinks)
+	if err != nil {
+		return nil, errorf(CodeFile, "make a place for the record: %v", err)
 	}
-	return r, syncDir(filepath.Dir(h.Dir))
+	defer func() { _ = parent.Close() }()
+	if err := parent.mkdir(filepath.Base(h.Dir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, errorf(CodeFile, "make a place for the record: %v", err)
+	}
+	all, err := h.records()
+	if err != nil {
+		return nil, errorf(CodeFile, "make a place for the record: %v", err)
+	}
+	defer func() { _ = all.Close() }()
+	if err := all.mkdir(run, 0o700); errors.Is(err, fs.ErrExist) {
+		return nil, errorf(CodeExists, "the node has a record of run %s already, in %s: put it back first", run, h.dir(run))
+	} else if err != nil {
+		h.eraseRecords()
+		return nil, errorf(CodeFile, "make the record: %v", err)
+	}
+	own, err := all.child(run)
+	if err != nil {
+		_ = all.rmdir(run)
+		return nil, errorf(CodeFile, "make the record: %v", err)
+	}
+	return own, nil
+}
+
+// syncRecords writes the directory of all records, and that it exists, to the disk.
+func (h Host) syncRecords() error {
+	for _, path := range []string{h.Dir, filepath.Dir(h.Dir)} {
+		d, err := h.directory(path, followLinks)
+		if err != nil {
+			return err
+		}
+		err = d.sync()
+		_ = d.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unclaimed refuses a change to what another run has changed, whose ledger may be another one: that run's end would not know what to put
 // back, and this one's would bring its fault back.
-func (h Host) unclaimed(r *record) error {
-	for _, f := range r.Change.Files {
-		real, _, err := h.leads(f.Path)
-		if err != nil {
-			return fmt.Errorf("%s: %w", f.Path, err)
-		}
-		if other := h.claimant(r.Run, real); other != "" {
+func (h Host) unclaimed(r *record, found []target) error {
+	for i, f := range r.Change.Files {
+		if other := h.claimant(r.Run, found[i].real); other != "" {
 			return errorf(CodeExists, "run %s has changed %s, and not put it back yet: see `kubectl gpu-fault list -A`, and revert it first", other, f.Path)
 		}
 	}
@@ -90,12 +130,12 @@ func (h Host) unclaimed(r *record) error {
 
 // claimant is another run whose record has the file; empty when there is none.
 func (h Host) claimant(run, real string) string {
-	entries, _ := os.ReadDir(h.Dir)
-	for _, e := range entries {
-		if e.Name() == run || deadman.ValidRun(e.Name()) != nil {
+	names, _ := h.runs()
+	for _, name := range names {
+		if name == run || deadman.ValidRun(name) != nil {
 			continue
 		}
-		other, err := h.load(e.Name())
+		other, err := h.load(name)
 		if err != nil {
 			continue
 		}
@@ -115,13 +155,14 @@ func (h Host) abandoned(run string) bool {
 	return err == nil && s.Phase == deadman.PhaseRecorded && time.Since(s.Time) > 10*h.times.start && len(h.guards(run)) == 0
 }
 
-func (h Host) prepareFile(run string, i int, f *deadman.File, p *place) error {
-	real, link, err := h.leads(f.Path)
+func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found target) error {
+	h.passed(fmt.Sprint("resolved ", i))
+	at, err := h.file(p.Real, refuseLinks)
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Path, err)
 	}
-	p.Real = real
-	was, err := read(real)
+	defer at.close()
+	was, err := at.read()
 	if err != nil {
 		return err
 	}
@@ -138,52 +179,58 @@ func (h Host) prepareFile(run string, i int, f *deadman.File, p *place) error {
 	f.Meta = nil
 	var names uint64 = 1
 	if f.Before != deadman.Absent {
-		m, n, err := meta(real)
+		m, n, err := at.meta()
 		if err != nil {
 			return err
 		}
-		m.Link = link
+		m.Link = found.link
 		f.Meta, names = &m, n
 	}
-	beside, err := h.placeOf(run, real)
+	wait, err := waitsIn(own, at.dir)
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Path, err)
 	}
-	p.InPlace = f.Before != deadman.Absent && f.After != deadman.Absent && (names > 1 || beside == "" || isMountPoint(real))
-	if beside == "" || p.InPlace {
-		beside = h.dir(run)
+	p.InPlace = f.Before != deadman.Absent && f.After != deadman.Absent && (names > 1 || wait == nil || at.isMountPoint())
+	if wait == nil || p.InPlace {
+		wait = own
 	}
-	name := func(what string) string {
-		if beside == h.dir(run) {
-			return filepath.Join(beside, fmt.Sprintf("%s-%d", what, i))
+	prepared := func(what string) file {
+		if wait == own {
+			return file{own, keptName(what, i)}
 		}
-		return filepath.Join(beside, preparedName(run, what, fmt.Sprint(i)))
+		return file{wait, preparedName(filepath.Base(own.Name()), what, fmt.Sprint(i))}
 	}
 	if f.Before != deadman.Absent {
-		p.Before = name("before")
+		copied := prepared("before")
+		p.Before = copied.name
 		kept := *f.Meta
 		if p.InPlace { // overwriting leaves them alone, and the record's file system may not know them
 			kept.Xattrs = nil
 		}
-		if err := create(p.Before, was.data, &kept); err != nil {
+		if err := copied.create(was.data, &kept); err != nil {
 			return fmt.Errorf("keep %s as it is: %w", f.Path, err)
 		}
 	}
 	if f.After != deadman.Absent {
-		p.After = name("after")
-		like := deadman.Meta{Mode: 0o644}
+		changed := prepared("after")
+		p.After = changed.name
+		like := *ours(0o644)
 		if f.Meta != nil {
 			like = *f.Meta
 		}
+		like.ModTime = time.Time{} // it looks like the file that it replaces, but is new
 		if p.InPlace {
 			like.Xattrs = nil
 		}
-		if err := createAfter(p.After, will, like, f.Meta != nil); err != nil {
+		if err := changed.create(will, &like); err != nil {
 			return fmt.Errorf("prepare the change of %s: %w", f.Path, err)
 		}
 	}
 	return nil
 }
+
+// keptName is what a prepared file is called in the record.
+func keptName(what string, i int) string { return fmt.Sprintf("%s-%d", what, i) }
 
 // preparedName is what a prepared file is called beside the one that it is for. No glob that names an ending matches it, and who looks
 // for it finds it.
@@ -192,22 +239,6 @@ func preparedName(run, what, number string) string {
 }
 
 const preparedSuffix = ".gpu-fault"
-
-// createAfter writes the changed file. It looks like the one it replaces, but is new: its time is its own.
-func createAfter(path string, data []byte, like deadman.Meta, replaces bool) error {
-	if err := create(path, data, nil); err != nil {
-		return err
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if !replaces {
-		return os.Chmod(path, 0o644)
-	}
-	like.ModTime = info.ModTime()
-	return setMetaOf(path, like)
-}
 
 func sumOf(data []byte, wanted string) string {
 	if wanted == deadman.Absent && len(data) == 0 {
@@ -223,28 +254,27 @@ func shown(sum string) string {
 	return sum
 }
 
-// placeOf returns the directory in which files can wait to be renamed to path: the record's, or where that is on another mount, the
-// file's own. It is empty when neither will do: a program may load whatever lies in a drop-in directory.
-func (h Host) placeOf(run, path string) (string, error) {
-	dir := filepath.Dir(path)
-	ours, err := mountOf(h.dir(run))
+// waitsIn returns the directory in which files can wait to be renamed to one in at: the record's, or if that is on
+// another mount, the file's own. It is nil if neither will do: a program may load whatever is in a drop-in directory.
+func waitsIn(own, at *dir) (*dir, error) {
+	ours, err := mountOf(own)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	theirs, err := mountOf(dir)
+	theirs, err := mountOf(at)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if theirs.readOnly {
-		return "", fmt.Errorf("%s is on a read-only file system: it cannot be changed", path)
+		return nil, fmt.Errorf("%s is on a read-only file system: it cannot be changed", at.Name())
 	}
 	switch {
 	case ours == theirs:
-		return h.dir(run), nil
-	case strings.HasSuffix(dir, ".d"):
-		return "", nil
+		return own, nil
+	case strings.HasSuffix(at.Name(), ".d"):
+		return nil, nil
 	}
-	return dir, nil
+	return at, nil
 }
 
 // mount tells mounts apart: files can be renamed only within one.
@@ -254,27 +284,27 @@ type mount struct {
 	readOnly bool
 }
 
-func mountOf(path string) (mount, error) {
+func mountOf(d *dir) (mount, error) {
 	var st unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st); err != nil {
-		return mount{}, &os.PathError{Op: "statx", Path: path, Err: err}
+	if err := unix.Statx(int(d.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st); err != nil {
+		return mount{}, &os.PathError{Op: "statx", Path: d.Name(), Err: err}
 	}
 	m := mount{device: unix.Mkdev(st.Dev_major, st.Dev_minor)}
 	if st.Mask&unix.STATX_MNT_ID != 0 { // Linux 5.8
 		m.id = st.Mnt_id
 	}
 	var fs unix.Statfs_t
-	if err := unix.Statfs(path, &fs); err != nil {
-		return mount{}, &os.PathError{Op: "statfs", Path: path, Err: err}
+	if err := unix.Fstatfs(int(d.Fd()), &fs); err != nil {
+		return mount{}, &os.PathError{Op: "statfs", Path: d.Name(), Err: err}
 	}
 	m.readOnly = fs.Flags&unix.ST_RDONLY != 0
 	return m, nil
 }
 
-// isMountPoint is whether something is mounted on a file. Before Linux 5.8 nobody tells, and the rename will.
-func isMountPoint(path string) bool {
+// isMountPoint reports whether something is mounted on a file. Before Linux 5.8 nobody tells, and the rename will.
+func (f file) isMountPoint() bool {
 	var st unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &st); err != nil {
+	if err := unix.Statx(int(f.dir.Fd()), f.name, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &st); err != nil {
 		return false
 	}
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0

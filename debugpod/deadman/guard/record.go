@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,22 +20,34 @@ import (
 )
 
 // recordVersion changes whenever a field of record changes its meaning.
-const recordVersion = 1
+const recordVersion = 2
 
 // record is record.json: what a dead man of this or another release must know to put everything back.
 type record struct {
-	Version int            `json:"version"`
-	Run     string         `json:"run"`
-	Change  deadman.Change `json:"change"` // with the attributes of the files as they were
-	Places  []place        `json:"places"` // of Change.Files
+	Version int    `json:"version"`
+	Run     string `json:"run"`
+	// Change has the attributes of the files as they were, and the service as the helper found it.
+	Change deadman.Change `json:"change"`
+	Places []place        `json:"places"` // of Change.Files
+	// Loaded are the files that the helper itself found the container runtimes of the node to load before the change, and
+	// those that the change creates. No other file is changed or restored. The runtime's configuration cannot be read for
+	// that later: the change may have broken it, or removed an import from it.
+	Loaded []loaded `json:"loaded"`
 	// Pod is the main process of the pod; its end is a reason to put back. Zero: there is none to watch.
 	Pod process `json:"pod,omitzero"`
+}
+
+// loaded is a file that a container runtime loads.
+type loaded struct {
+	Path string `json:"path"`
+	Real string `json:"real"` // the path with links followed
 }
 
 // place is where a file really lies, and where its two versions wait.
 type place struct {
 	Real string `json:"real"` // the path with links followed
-	// Before and After are the prepared files; empty where there is none. They lie where they can be renamed to Real, unless InPlace.
+	// Before and After are the names of the prepared files; empty if there is none. They are in the directory of Real if
+	// their names begin with a dot, else in the record's.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
 	// InPlace: the file has several names or is mounted, so it is overwritten; or nothing may be put beside it.
@@ -62,17 +76,69 @@ const (
 
 func (h Host) dir(run string) string { return filepath.Join(h.Dir, run) }
 
-// load returns a run's record. fs.ErrNotExist is in the error where there is none.
-func (h Host) load(run string) (*record, error) {
-	path := filepath.Join(h.dir(run), recordFile)
-	if _, err := os.Lstat(path); err != nil {
+// records opens the directory of all records.
+func (h Host) records() (*dir, error) { return h.directory(h.Dir, followLinks) }
+
+// record opens the directory of a run's record. fs.ErrNotExist is in the error if there is none.
+func (h Host) record(run string) (*dir, error) {
+	all, err := h.records()
+	if err != nil {
+		return nil, h.notOurs(run, err)
+	}
+	defer func() { _ = all.Close() }()
+	d, err := all.child(run)
+	return d, h.notOurs(run, err)
+}
+
+func (h Host) notOurs(run string, err error) error {
+	if errors.Is(err, errRefused) {
+		return fmt.Errorf("the record %s is not root's own: %w", h.dir(run), err)
+	}
+	return err
+}
+
+// runs returns the names in the directory of all records.
+func (h Host) runs() ([]string, error) {
+	all, err := h.records()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
 		return nil, err
 	}
-	real, err := h.resolve(path)
+	defer func() { _ = all.Close() }()
+	return all.names()
+}
+
+// has reports whether a file of this name is in a run's record.
+func (h Host) has(run, name string) bool {
+	d, err := h.record(run)
 	if err != nil {
-		return nil, fmt.Errorf("the record %s is not root's own: %w", h.dir(run), err)
+		return false
 	}
-	raw, err := os.ReadFile(real)
+	defer func() { _ = d.Close() }()
+	f, err := d.openat(name, unix.O_PATH, 0)
+	if err != nil {
+		return false
+	}
+	_ = f.Close()
+	return true
+}
+
+// readRecord reads a file of a run's record.
+func (h Host) readRecord(run, name string) ([]byte, error) {
+	d, err := h.record(run)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }()
+	raw, err := file{d, name}.readAll()
+	return raw, h.notOurs(run, err)
+}
+
+// load returns a run's record. fs.ErrNotExist is in the error where there is none.
+func (h Host) load(run string) (*record, error) {
+	raw, err := h.readRecord(run, recordFile)
 	if err != nil {
 		return nil, err
 	}
@@ -83,15 +149,54 @@ func (h Host) load(run string) (*record, error) {
 	if r.Version != recordVersion || r.Run != run || len(r.Places) != len(r.Change.Files) {
 		return nil, fmt.Errorf("the record %s is not one that this release understands: put back by hand with: sh %s", h.dir(run), filepath.Join(h.dir(run), scriptFile))
 	}
-	if err := r.Change.Validate(); err != nil {
+	if err := errors.Join(r.Change.Validate(), r.validatePlaces()); err != nil {
 		return nil, fmt.Errorf("the record %s is damaged: %w", h.dir(run), err)
 	}
 	return &r, nil
 }
 
+func (r *record) validatePlaces() error {
+	for i, p := range r.Places {
+		for what, name := range map[string]string{"before": p.Before, "after": p.After} {
+			if name != "" && name != keptName(what, i) && name != preparedName(r.Run, what, fmt.Sprint(i)) {
+				return fmt.Errorf("%q is not the name of a prepared file", name)
+			}
+		}
+		if !filepath.IsAbs(p.Real) || filepath.Clean(p.Real) != p.Real {
+			return fmt.Errorf("%q is not an absolute, clean path", p.Real)
+		}
+	}
+	return nil
+}
+
+// errNotLoaded: a record names a file that is not in its own list.
+var errNotLoaded = errors.New("by the list in the run's record, it is not a file that the kubelet's containerd loads")
+
+// listed returns an error unless the list of the record has its file i, under its path and its real path.
+func (r *record) listed(i int) error {
+	if slices.Contains(r.Loaded, loaded{r.Change.Files[i].Path, r.Places[i].Real}) {
+		return nil
+	}
+	return errNotLoaded
+}
+
+// preparedPath returns the path of a prepared file, with the directory of its record; empty if there is none.
+func preparedPath(dir string, p place, name string) string {
+	switch {
+	case name == "":
+		return ""
+	case isBeside(name):
+		return filepath.Join(filepath.Dir(p.Real), name)
+	}
+	return filepath.Join(dir, name)
+}
+
+// isBeside reports whether a prepared file is beside the one that it is for.
+func isBeside(name string) bool { return strings.HasPrefix(name, ".") }
+
 func (h Host) status(run string) (saved, error) {
 	var s saved
-	raw, err := os.ReadFile(filepath.Join(h.dir(run), statusFile))
+	raw, err := h.readRecord(run, statusFile)
 	if err != nil {
 		return s, err
 	}
@@ -108,14 +213,24 @@ func (h Host) save(run string, s *saved) error {
 	if err != nil {
 		return err
 	}
-	return writeWhole(filepath.Join(h.dir(run), statusFile), raw, 0o600)
+	d, err := h.record(run)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	return file{d, statusFile}.writeWhole(raw, 0o600)
 }
 
 // lock waits until nobody else works on the record. fs.ErrNotExist is in the error when there is none, also when it vanished meanwhile.
 func (h Host) lock(ctx context.Context, run string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.times.lock)
 	defer cancel()
-	d, err := os.Open(h.dir(run))
+	at, err := h.record(run)
+	if err != nil {
+		return nil, err
+	}
+	d, err := at.reading()
+	_ = at.Close()
 	if err != nil {
 		return nil, err
 	}
@@ -133,18 +248,29 @@ func (h Host) lock(ctx context.Context, run string) (unlock func(), err error) {
 			return nil, errorf(CodeBusy, "somebody else works on the record %s for longer than %v: try again", h.dir(run), h.times.lock)
 		}
 	}
-	mine, err := d.Stat()
-	if err == nil {
-		var now fs.FileInfo
-		if now, err = os.Stat(h.dir(run)); err == nil && !os.SameFile(mine, now) {
-			err = fs.ErrNotExist
-		}
-	}
-	if err != nil {
+	if err := h.isStill(run, d); err != nil {
 		_ = d.Close()
 		return nil, err
 	}
 	return func() { _ = d.Close() }, nil
+}
+
+// isStill returns an error unless the directory of a run's record is the one that is open.
+func (h Host) isStill(run string, d *os.File) error {
+	mine, err := d.Stat()
+	if err != nil {
+		return err
+	}
+	at, err := h.record(run)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = at.Close() }()
+	now, err := at.Stat()
+	if err == nil && !os.SameFile(mine, now) {
+		err = fs.ErrNotExist
+	}
+	return err
 }
 
 // erase removes a record and all that belongs to it. What it needs goes last, so that it can be called again.
@@ -152,11 +278,8 @@ func (h Host) erase(run string, r *record) error {
 	var failed []error
 	if r != nil {
 		for _, p := range r.Places {
-			prepared, _ := filepath.Glob(filepath.Join(filepath.Dir(p.Real), preparedName(run, "*", "*")))
-			for _, path := range append(prepared, p.Before, p.After) {
-				if path != "" {
-					failed = append(failed, remove(path))
-				}
+			if isBeside(p.Before) || isBeside(p.After) {
+				failed = append(failed, h.erasePrepared(run, filepath.Dir(p.Real)))
 			}
 		}
 	}
@@ -164,12 +287,48 @@ func (h Host) erase(run string, r *record) error {
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(h.dir(run)); err != nil {
+	all, err := h.records()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return h.notOurs(run, err)
+	}
+	defer func() { _ = all.Close() }()
+	if err := all.removeAll(run); err != nil {
 		return err
 	}
-	_ = syncDir(h.Dir)
-	_ = os.Remove(h.Dir) // only when it is empty
+	_ = all.sync()
+	h.eraseRecords()
 	return nil
+}
+
+// erasePrepared removes the run's prepared files from a directory.
+func (h Host) erasePrepared(run, path string) error {
+	d, err := h.directory(path, refuseLinks)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	names, err := d.names()
+	failed := []error{err}
+	for _, name := range names {
+		if is, err := filepath.Match(preparedName(run, "*", "*"), name); is && err == nil {
+			failed = append(failed, file{d, name}.remove())
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// eraseRecords removes the directory of all records if it is empty.
+func (h Host) eraseRecords() {
+	if parent, err := h.directory(filepath.Dir(h.Dir), followLinks); err == nil {
+		_ = parent.rmdir(filepath.Base(h.Dir))
+		_ = parent.Close()
+	}
 }
 
 // pause waits, or returns why ctx ended.

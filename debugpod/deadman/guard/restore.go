@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -105,10 +104,10 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 		return nil, asError(CodeFile, err)
 	}
 	defer unlock()
-	if _, err := os.Lstat(filepath.Join(h.dir(run), recordFile)); err == nil {
+	if h.has(run, recordFile) {
 		return nil, errorf(CodeBusy, "the record of run %s was written just now: try again", run)
 	}
-	if _, err := os.Lstat(filepath.Join(h.dir(run), scriptFile)); err == nil {
+	if h.has(run, scriptFile) {
 		restored.Script = filepath.Join(h.dir(run), scriptFile) // the rest of the record is gone, and this still knows
 		return restored, nil
 	}
@@ -121,22 +120,31 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *deadman.Restored, overwrite bool) error {
 	interrupted := s.Phase != deadman.PhaseWritten && s.Phase != deadman.PhaseApplied
 	restored.Files = nil
-	var refused []error
-	for i, f := range r.Change.Files {
-		if err := h.trusted(r.Places[i].Real); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			// The others are restored all the same.
-			refused = append(refused, fmt.Errorf("%s is not restored: %w; how it was is in %s", f.Path, err, or(r.Places[i].Before, "no file")))
-			restored.Files = append(restored.Files, deadman.RestoredFile{Path: f.Path, Outcome: outcomeRefused})
-			continue
+	was := func(i int) string {
+		kept := preparedPath(h.dir(r.Run), r.Places[i], r.Places[i].Before)
+		if kept == "" {
+			return "it did not exist before"
 		}
-		one, err := judge(f, r.Places[i], interrupted, overwrite)
-		if err != nil {
+		return "its former content is in " + kept
+	}
+	var refused []error
+	// The other files are restored all the same.
+	refuse := func(i int, err error) {
+		restored.Files[i].Outcome = outcomeRefused
+		refused = append(refused, fmt.Errorf("%s is not restored: %w; %s", r.Change.Files[i].Path, err, was(i)))
+	}
+	for i, f := range r.Change.Files {
+		one, err := h.judge(r, i, interrupted, overwrite)
+		if err != nil && !isRefusal(err) {
 			return errorf(CodeFile, "%s: %v", f.Path, err)
 		}
 		if one.Outcome == deadman.OutcomeAlready && planned(s.Plan, f.Path) {
 			one.Outcome = deadman.OutcomeRestored // by an earlier try of ours
 		}
 		restored.Files = append(restored.Files, one)
+		if err != nil {
+			refuse(i, err)
+		}
 	}
 	s.Phase, s.Plan = deadman.PhaseRestoring, withoutData(restored.Files)
 	_ = h.save(r.Run, s) // on a full disk it goes on without
@@ -148,14 +156,17 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 		if one.Outcome == deadman.OutcomeSuperseded || one.Outcome == outcomeRefused {
 			continue
 		}
-		ours = true
 		if one.Outcome == deadman.OutcomeAlready {
+			ours = true
 			continue
 		}
-		touched = true
-		if err := h.putOneBack(f, r.Places[i], one.Overwritten); err != nil {
-			return errorf(CodeFile, "put back %s: %v; how it was lies in %s", f.Path, err, or(r.Places[i].Before, "no file"))
+		if err := h.putOneBack(r, i, one.Overwritten); isRefusal(err) {
+			refuse(i, err)
+			continue
+		} else if err != nil {
+			return errorf(CodeFile, "put back %s: %v; %s", f.Path, err, was(i))
 		}
+		ours, touched = true, true
 		h.passed(fmt.Sprint("put back ", i))
 	}
 	if r.Change.Service != nil && ours {
@@ -169,22 +180,50 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 	return nil
 }
 
-// outcomeRefused is the outcome of a file whose path another user than root could have redirected. No response has
-// it: the restore fails.
+// outcomeRefused is the outcome of a file that another user than root could have chosen, or that the record's list
+// lacks. No response has it: the restore fails.
 const outcomeRefused = deadman.Outcome("refused")
 
-func (h Host) putOneBack(f deadman.File, p place, overwrite bool) error {
-	now, err := read(p.Real)
+// isRefusal reports whether a file is not to be restored, whereas others are.
+func isRefusal(err error) bool { return errors.Is(err, errRefused) || errors.Is(err, errNotLoaded) }
+
+func (h Host) judge(r *record, i int, interrupted, overwrite bool) (deadman.RestoredFile, error) {
+	f := r.Change.Files[i]
+	s, err := h.listedSite(r, i)
+	if err != nil {
+		return deadman.RestoredFile{Path: f.Path}, err
+	}
+	defer s.close()
+	return s.judge(f, interrupted, overwrite)
+}
+
+// listedSite opens the directories of a file that is in the record's list.
+func (h Host) listedSite(r *record, i int) (*site, error) {
+	if err := r.listed(i); err != nil {
+		return nil, err
+	}
+	return h.site(r.Run, r.Places[i])
+}
+
+func (h Host) putOneBack(r *record, i int, overwrite bool) error {
+	f, p := r.Change.Files[i], r.Places[i]
+	s, err := h.listedSite(r, i)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	h.passed(fmt.Sprint("putting back ", i))
+	now, err := s.file.read()
 	if err != nil {
 		return err
 	}
 	if now.sum == f.Before {
-		return finish(f, p)
+		return s.finish(f)
 	}
-	if !overwrite && now.sum != f.After && !isTornOf(f, p, now.data) {
+	if !overwrite && now.sum != f.After && !s.isTornOf(f, now.data) {
 		return errors.New("somebody changed it just now: try again")
 	}
-	return putBack(f, p)
+	return s.putBack(f, p)
 }
 
 func planned(plan []deadman.RestoredFile, path string) bool {

@@ -3,7 +3,9 @@
 package guard
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -11,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
@@ -115,10 +119,25 @@ func TestOnePathOfManyIsRefused(t *testing.T) {
 		wrong string
 	}{
 		"writable for all": {func(w *world) error { return os.Chmod(w.at("etc/conf.d"), 0o777) }, "writable for every user"},
-		"gone":             {func(w *world) error { return os.RemoveAll(w.at("etc/conf.d")) }, ""},
+		"writable for a group": {func(w *world) error {
+			return errors.Join(os.Chown(w.at("etc/conf.d"), -1, 34), os.Chmod(w.at("etc/conf.d"), os.ModeSticky|0o775))
+		}, "writable for group 34"},
+		"writable for root's group": {func(w *world) error { return os.Chmod(w.at("etc/conf.d"), 0o775) }, ""},
+		"a link": {func(w *world) error {
+			return errors.Join(os.Rename(w.at("etc/conf.d"), w.at("etc/moved.d")), os.Symlink("moved.d", w.at("etc/conf.d")))
+		}, "is a symbolic link"},
+		"a file that others can write": {func(w *world) error { return os.Chmod(w.at("etc/conf.d/98-new.toml"), 0o666) }, "98-new.toml is writable for every user"},
+		"another user's file":          {func(w *world) error { return os.Chown(w.at("etc/conf.d/98-new.toml"), 1000, 0) }, "98-new.toml does not belong to root"},
+		"a pipe": {func(w *world) error {
+			return errors.Join(os.Remove(w.at("etc/conf.d/98-new.toml")), unix.Mkfifo(w.at("etc/conf.d/98-new.toml"), 0o600))
+		}, "98-new.toml is not a regular file"},
+		"gone": {func(w *world) error { return os.RemoveAll(w.at("etc/conf.d")) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if os.Geteuid() != 0 {
+				t.Skip("changes the owners of files: run the tests as root")
+			}
 			w := newWorld(t)
 			w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{
 				w.edit("etc/conf.d/98-new.toml", "", "new\n"), w.edit("etc/config.toml", original, "after"),
@@ -133,8 +152,15 @@ func TestOnePathOfManyIsRefused(t *testing.T) {
 			if text, _ := os.ReadFile(w.at("etc/config.toml")); string(text) != original {
 				t.Errorf("the other file is not restored: %q", text)
 			}
+			if exists(w.at("etc/moved.d")) {
+				_ = errors.Join(os.Remove(w.at("etc/conf.d")), os.Rename(w.at("etc/moved.d"), w.at("etc/conf.d")))
+			}
 			_ = os.MkdirAll(w.at("etc/conf.d"), 0o755)
 			_ = os.Chmod(w.at("etc/conf.d"), 0o755)
+			if test.wrong != "" && exists(w.at("etc/conf.d/98-new.toml")) {
+				_ = os.Remove(w.at("etc/conf.d/98-new.toml"))
+				_ = os.WriteFile(w.at("etc/conf.d/98-new.toml"), []byte("new\n"), 0o600)
+			}
 			w.restore(deadman.Restore{})
 			if exists(w.at("etc/conf.d/98-new.toml")) {
 				t.Error("the file that the run created is left")
@@ -399,6 +425,81 @@ func TestScript(t *testing.T) {
 				t.Errorf("%v: %s", err, out)
 			}
 		})
+	}
+}
+
+// TestScriptFollowsNoLink: the script restores nothing that another user could have chosen; it restores the other files.
+func TestScriptFollowsNoLink(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("changes the owners of files: run the tests as root")
+	}
+	const path = "etc/conf.d/99-old.toml"
+	for name, plant := range map[string]func(w *world) error{
+		"a file": func(w *world) error {
+			return errors.Join(os.Remove(w.at(path)), os.Symlink(w.at("victim/99-old.toml"), w.at(path)))
+		},
+		"a dangling link": func(w *world) error {
+			return errors.Join(os.Remove(w.at(path)), os.Symlink(w.at("victim/new"), w.at(path)))
+		},
+		"a directory": func(w *world) error {
+			return errors.Join(os.RemoveAll(w.at("etc/conf.d")), os.Symlink(w.at("victim"), w.at("etc/conf.d")))
+		},
+		"every user's directory": func(w *world) error { return os.Chmod(w.at("etc/conf.d"), os.ModeSticky|0o777) },
+		"a group's directory": func(w *world) error {
+			return errors.Join(os.Chown(w.at("etc/conf.d"), 0, 34), os.Chmod(w.at("etc/conf.d"), 0o775))
+		},
+		"another user's directory": func(w *world) error { return os.Chown(w.at("etc/conf.d"), 1000, 0) },
+		"another user's file":      func(w *world) error { return os.Chown(w.at(path), 1000, 0) },
+		"every user's file":        func(w *world) error { return os.Chmod(w.at(path), 0o666) },
+		"another user's way": func(w *world) error {
+			return errors.Join(os.Chown(w.at("etc"), 1000, 0), os.WriteFile(w.at("victim/alone"), nil, 0o600))
+		},
+	} {
+		for _, shell := range []string{"sh", "bash", "dash", "busybox sh"} {
+			for _, inPlace := range []bool{false, true} {
+				if inPlace && shell != "sh" {
+					continue
+				}
+				t.Run(fmt.Sprint(name, " with ", shell, ", in place: ", inPlace), func(t *testing.T) {
+					t.Parallel()
+					if _, err := exec.LookPath(strings.Fields(shell)[0]); err != nil {
+						t.Skipf("%s is not there", shell)
+					}
+					w := newWorld(t)
+					w.put(path, "old\n")
+					if inPlace {
+						if err := os.Link(w.at(path), w.at("etc/conf.d/another-name")); err != nil {
+							t.Fatal(err)
+						}
+					}
+					w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit(path, "old\n", "after"), w.edit("etc/config.toml", original, "after")}})
+					if err := errors.Join(os.Mkdir(w.at("victim"), 0o755), os.WriteFile(w.at("victim/99-old.toml"), []byte("after"), 0o600), plant(w)); err != nil {
+						t.Fatal(err)
+					}
+					// Without the search for the dead man, which forks for each process of the machine.
+					script, err := os.ReadFile(w.dir(w.run) + "/" + scriptFile)
+					if err != nil {
+						t.Fatal(err)
+					}
+					script = bytes.ReplaceAll(script, []byte("in '/proc'/[0-9]*"), []byte("in /nowhere"))
+					if err := os.WriteFile(w.at("script"), script, 0o600); err != nil {
+						t.Fatal(err)
+					}
+					words := append(strings.Fields(shell), w.at("script"), "boot")
+					out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+					if err == nil || !strings.Contains(string(out), w.at(path)+" is left as it is") || !exists(w.dir(w.run)) {
+						t.Errorf("%v: %s", err, out)
+					}
+					if text, _ := os.ReadFile(w.at("victim/99-old.toml")); string(text) != "after" || exists(w.at("victim/new")) {
+						t.Errorf("the script followed a link, which now leads to %q: %s", text, out)
+					}
+					if text, _ := os.ReadFile(w.at("etc/config.toml")); (string(text) == original) == exists(w.at("victim/alone")) {
+						t.Errorf("the other file has %q: %s", text, out)
+					}
+				})
+			}
+		}
 	}
 }
 

@@ -10,13 +10,17 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// script is restore.sh. It is for the day on which neither the client nor the dead man is there, so it needs only what every node
-// has. It may be run again, and by several at once: what it finds as it was, it leaves.
-func (h Host) script(r *record) string {
+// script returns restore.sh of the record in the directory dir. It is for the day on which neither the client nor the
+// dead man is there, so it needs only what every node has. It may be run again, and by several at once: what it finds
+// as it was, it leaves.
+func (h Host) script(r *record, dir string) string {
 	var files strings.Builder
+	var beside []string
 	for i, f := range r.Change.Files {
 		p := r.Places[i]
 		way := "rename"
@@ -26,13 +30,11 @@ func (h Host) script(r *record) string {
 		case p.InPlace:
 			way = "overwrite"
 		}
-		fmt.Fprintf(&files, "put_back %s %s %s %s %s\n", way, quote(p.Real), quote(p.Before), or(f.Before, "absent"), or(f.After, "absent"))
-	}
-	var prepared []string
-	for _, p := range r.Places {
-		for _, path := range []string{p.Before, p.After} {
-			if path != "" && filepath.Dir(path) != h.dir(r.Run) {
-				prepared = append(prepared, quote(path))
+		fmt.Fprintf(&files, "put_back %s %s %s %s %s\n", way, quote(p.Real), quote(preparedPath(dir, p, p.Before)),
+			or(f.Before, "absent"), or(f.After, "absent"))
+		for _, name := range []string{p.Before, p.After} {
+			if isBeside(name) {
+				beside = append(beside, quote(preparedPath(dir, p, name)))
 			}
 		}
 	}
@@ -42,8 +44,9 @@ func (h Host) script(r *record) string {
 	}
 	boot := h.bootUnit(r.Run)
 	return strings.NewReplacer(
-		"@RUN@", r.Run, "@DIR@", quote(h.dir(r.Run)), "@PARENT@", quote(h.Dir), "@UNIT@", quote(unit), "@FILES@", files.String(),
-		"@REST@", strings.Join(append(prepared, quote(boot.path), quote(boot.link)), " "), "@PROC@", quote(h.Proc),
+		"@RUN@", r.Run, "@DIR@", quote(dir), "@PARENT@", quote(filepath.Dir(dir)), "@UNIT@", quote(unit),
+		"@FILES@", files.String(), "@REST@", strings.Join(append(beside, quote(boot.path), quote(boot.link)), " "),
+		"@PROC@", quote(h.Proc), "@ROOT@", quote(h.Root),
 	).Replace(scriptText)
 }
 
@@ -53,7 +56,7 @@ const scriptText = `#!/bin/sh
 #   sh restore.sh boot   before the service starts
 set -u
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-run=@RUN@ dir=@DIR@ unit=@UNIT@ done=0 left=0
+run=@RUN@ dir=@DIR@ unit=@UNIT@ root=@ROOT@ me=$(id -u) done=0 left=0
 say() { echo "gpu-fault $run: $*"; }
 if ! command -v sha256sum >/dev/null 2>&1; then
   say "sha256sum is not there, so nothing can be told apart; what was before lies in $dir" >&2
@@ -62,8 +65,40 @@ fi
 sum() {
   if [ -e "$1" ]; then sha256sum <"$1" | cut -d' ' -f1; else echo absent; fi
 }
+# owned TYPE PATH: is PATH of this type, as ls shows it, and can nobody but root change it?
+owned() {
+  ls -ldn "$2" 2>/dev/null | (
+    read -r mode links uid gid rest || exit 1
+    case $mode in
+    "$1"*) ;;
+    *) exit 1 ;;
+    esac
+    case $mode in
+    ????????w* | ?????w????+*) exit 1 ;; # + is an access control list
+    ?????w*) [ "$gid" = 0 ] || exit 1 ;;
+    esac
+    [ "$uid" = "$me" ]
+  )
+}
+# safe PATH: can nobody but root choose which file this is? No link is followed.
+safe() {
+  at=$1 type=-
+  while :; do
+    if [ -L "$at" ] || [ -e "$at" ]; then owned $type "$at" || return 1; fi
+    if [ "$at" = "$root" ] || [ "$at" = / ]; then return 0; fi
+    at=${at%/*}
+    at=${at:-/}
+    type=d
+  done
+}
 # put_back WAY PATH PREPARED BEFORE AFTER
 put_back() {
+  if ! safe "$2" || ! safe "${3:-$2}"; then
+    if [ -n "$3" ]; then was="its former content is in $3"; else was="it did not exist before"; fi
+    say "$2 is left as it is: it, or a directory above it, is a link, or others than root can change it; $was" >&2
+    left=1
+    return
+  fi
   now=$(sum "$2")
   if [ "$now" = "$4" ]; then
     say "$2 is as it was"
@@ -166,16 +201,27 @@ func (h Host) armBoot(r *record) error {
 		before = service.Unit
 	}
 	text := fmt.Sprintf(unitText, filepath.Join(h.dir(r.Run), scriptFile), r.Run, before, strings.Join(needs, " "))
-	if err := writeWhole(unit.path, []byte(text), 0o644); err != nil {
+	units, err := h.directory(h.Units, followLinks)
+	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(unit.link), 0o755); err != nil {
+	defer func() { _ = units.Close() }()
+	if err := (file{units, filepath.Base(unit.path)}).writeWhole([]byte(text), 0o644); err != nil {
 		return err
 	}
-	if err := os.Symlink(unit.path, unit.link); err != nil {
+	wants := filepath.Base(filepath.Dir(unit.link))
+	if err := units.mkdir(wants, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return syncDir(filepath.Dir(unit.link))
+	wanted, err := units.child(wants)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = wanted.Close() }()
+	if err := unix.Symlinkat(unit.path, int(wanted.Fd()), filepath.Base(unit.link)); err != nil {
+		return &os.LinkError{Op: "symlink", Old: unit.path, New: unit.link, Err: err}
+	}
+	return wanted.sync()
 }
 
 // unitQuote writes a path for a unit file, where % begins a specifier.
@@ -187,9 +233,10 @@ func (h Host) disarmBoot(run string) error {
 	unit := h.bootUnit(run)
 	var failed []error
 	for _, path := range []string{unit.link, unit.path} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			failed = append(failed, err)
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			continue
 		}
+		failed = append(failed, h.removeFile(path))
 	}
 	return errors.Join(failed...)
 }

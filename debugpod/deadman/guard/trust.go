@@ -9,102 +9,342 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxLinks is how many symbolic links a path may have, as in Linux.
 const maxLinks = 40
 
-// resolve follows a path's symbolic links, and returns an error unless root alone decides where it leads: every
-// directory that it passes, on the way to a link and behind it, belongs to root (to this process's user), and no
-// other user may write to it. So nobody else can redirect the path between this check and its use, and openat2(2),
-// which needs Linux 5.6, would add nothing. The last element need not exist.
-//
-// Groups may write: MicroK8s gives its configuration to a group of administrators. Volumes of pods are writable for
-// all.
-func (h Host) resolve(path string) (string, error) {
+// errRefused is in an error if another user than root could choose which file a path leads to, or change it.
+var errRefused = errors.New("not safe to change or restore")
+
+// dir is an open directory. When it was opened, only root (this process's user) could change it or a directory above
+// it. All work in it uses its descriptor, so a path that is redirected later redirects nothing.
+type dir struct {
+	*os.File // with O_PATH; its name is the path, without links
+	// oldKernel avoids openat2(2).
+	oldKernel bool
+}
+
+// file is a name in an open directory. The file need not exist. Without a directory, neither exists.
+type file struct {
+	dir  *dir
+	name string
+}
+
+func (f file) path() string {
+	if f.dir == nil {
+		return f.name
+	}
+	return filepath.Join(f.dir.Name(), f.name)
+}
+
+func (f file) close() {
+	if f.dir != nil {
+		_ = f.dir.Close()
+	}
+}
+
+// links is whether walk follows links. A link must belong to root, as the directory that it is in.
+type links bool
+
+const (
+	followLinks links = true
+	refuseLinks links = false
+)
+
+// directory opens the directory at a path.
+func (h Host) directory(path string, links links) (*dir, error) {
+	d, _, err := h.walk(path, links, true)
+	return d, err
+}
+
+// file opens the directory of the file at a path.
+func (h Host) file(path string, links links) (file, error) {
+	d, name, err := h.walk(path, links, false)
+	return file{d, name}, err
+}
+
+// resolve returns the path of a file with all links followed, and the target of a link in its last element. The file
+// need not exist, but no link may dangle.
+func (h Host) resolve(path string) (real, link string, err error) {
+	f, err := h.file(path, followLinks)
+	if err != nil {
+		return "", "", err
+	}
+	defer f.close()
+	beside, err := h.directory(filepath.Dir(path), followLinks)
+	if err != nil {
+		return "", "", err
+	}
+	defer func() { _ = beside.Close() }()
+	if link, err = readlinkat(beside, filepath.Base(path)); err != nil {
+		return f.path(), "", nil // it is not a link
+	}
+	led, err := f.dir.openat(f.name, unix.O_PATH, 0)
+	if err != nil {
+		return "", "", err
+	}
+	return f.path(), link, led.Close()
+}
+
+// walk opens the directories on the way to path one by one, from h.Root on, and verifies each by its descriptor. It
+// returns the last one, and the name of path's last element in it. If whole is set, the last element is a directory
+// too, and there is no name.
+func (h Host) walk(path string, links links, whole bool) (last *dir, name string, err error) {
 	rest, err := h.below(path)
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
-	at := h.Root
-	for links := 0; len(rest) > 0; {
-		if err := onlyOurs(at); err != nil {
-			return "", err
+	root, err := h.openRoot()
+	if err != nil {
+		return nil, "", err
+	}
+	way := []*dir{root}
+	defer func() {
+		for _, d := range way {
+			if d != last {
+				_ = d.Close()
+			}
 		}
-		name := rest[0]
-		rest = rest[1:]
+	}()
+	for followed := 0; len(rest) > 0; {
+		at := way[len(way)-1]
+		name, rest = rest[0], rest[1:]
+		if name == "" || name == "." {
+			continue
+		}
 		if name == ".." {
-			if at != h.Root {
-				at = filepath.Dir(at)
+			if len(way) > 1 {
+				_ = at.Close()
+				way = way[:len(way)-1]
 			}
 			continue
 		}
-		next := filepath.Join(at, name)
-		info, err := os.Lstat(next)
-		if errors.Is(err, fs.ErrNotExist) && len(rest) == 0 {
-			return next, nil
+		isLast := len(rest) == 0 && !whole
+		next, err := at.openat(name, unix.O_PATH, 0)
+		if isLast && errors.Is(err, fs.ErrNotExist) {
+			return at, name, nil
 		}
 		if err != nil {
-			return "", err
+			return nil, "", err
 		}
-		if info.Mode()&fs.ModeSymlink == 0 {
-			at = next
+		target, err := step(next, links, isLast)
+		if err != nil || target != "" || isLast {
+			_ = next.Close()
+		}
+		switch {
+		case err != nil:
+			return nil, "", err
+		case target == "" && isLast:
+			return at, name, nil
+		case target == "":
+			way = append(way, &dir{next, h.oldKernel})
 			continue
 		}
-		if links++; links > maxLinks {
-			return "", fmt.Errorf("%s: too many symbolic links", path)
+		if followed++; followed > maxLinks {
+			return nil, "", fmt.Errorf("%s: too many symbolic links", path)
 		}
-		target, err := os.Readlink(next)
-		if err != nil {
-			return "", err
-		}
-		behind := strings.Split(filepath.Clean(target), "/")
+		behind := strings.Split(target, "/")
 		if filepath.IsAbs(target) {
 			if behind, err = h.below(target); err != nil {
-				return "", err
+				return nil, "", err
 			}
-			at = h.Root
+			for _, d := range way[1:] {
+				_ = d.Close()
+			}
+			way = way[:1]
 		}
 		rest = append(behind, rest...)
 	}
-	return at, nil
+	if !whole {
+		return nil, "", fmt.Errorf("%s is a directory: %w", path, errRefused)
+	}
+	return way[len(way)-1], "", nil
 }
 
-// below are the elements of an absolute path below h.Root.
+// step verifies one element of a path by its descriptor, and returns the target of a link. The last element of a
+// file's path is only looked at: file.open verifies it.
+func step(next *os.File, links links, isLast bool) (target string, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(next.Fd()), &st); err != nil {
+		return "", &fs.PathError{Op: "stat", Path: next.Name(), Err: err}
+	}
+	switch kind := st.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFLNK && links == refuseLinks:
+		return "", isLink(next.Name())
+	case kind == unix.S_IFLNK && int(st.Uid) != os.Geteuid():
+		return "", isAnothers(next.Name())
+	case kind == unix.S_IFLNK:
+		return readlinkat(&dir{File: next}, "")
+	case isLast:
+		return "", nil
+	case kind != unix.S_IFDIR:
+		return "", fmt.Errorf("%s is not a directory: %w", next.Name(), errRefused)
+	}
+	return "", onlyRoots(next, &st)
+}
+
+func (h Host) openRoot() (*dir, error) {
+	fd, err := unix.Open(h.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: h.Root, Err: err}
+	}
+	root := &dir{os.NewFile(uintptr(fd), h.Root), h.oldKernel}
+	if _, err := step(root.File, refuseLinks, false); err != nil {
+		_ = root.Close()
+		return nil, err
+	}
+	return root, nil
+}
+
+// below returns the elements of an absolute path below h.Root.
 func (h Host) below(path string) ([]string, error) {
 	relative, err := filepath.Rel(h.Root, path)
 	if err != nil || relative == ".." || strings.HasPrefix(relative, "../") {
-		return nil, fmt.Errorf("%s is not below %s", path, h.Root)
+		return nil, fmt.Errorf("%s is not below %s: %w", path, h.Root, errRefused)
 	}
 	return strings.Split(relative, "/"), nil
 }
 
-// onlyOurs returns an error unless a path, which is not a link, is a directory that only its owner, which is this
-// process's user, and its group may change.
-func onlyOurs(dir string) error {
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return err
-	}
-	st, known := info.Sys().(*syscall.Stat_t)
-	const only = "only files below directories that root alone can change are changed"
+// onlyRoots returns an error unless only root (this process's user) can write to an open file or directory. Root's
+// group may write too, but not if the file has an access control list: with a list, the group's bits are those of every
+// user and group that the list names. A sticky directory is not safe either: others can create files in it.
+func onlyRoots(f *os.File, st *unix.Stat_t) error {
 	switch {
-	case !info.IsDir():
-		return fmt.Errorf("%s is not a directory", dir)
-	case !known || int(st.Uid) != os.Geteuid():
-		return fmt.Errorf("%s does not belong to root: %s", dir, only)
-	case info.Mode().Perm()&0o002 != 0:
-		return fmt.Errorf("%s is writable for every user: %s", dir, only)
+	case int(st.Uid) != os.Geteuid():
+		return isAnothers(f.Name())
+	case st.Mode&0o002 != 0:
+		return fmt.Errorf("%s is writable for every user: %w", f.Name(), errRefused)
+	case st.Mode&0o020 != 0 && st.Gid != 0:
+		return fmt.Errorf("%s is writable for group %d: %w", f.Name(), st.Gid, errRefused)
+	case st.Mode&0o020 != 0 && hasACL(f):
+		return fmt.Errorf("%s is writable for others by its access control list: %w", f.Name(), errRefused)
 	}
 	return nil
 }
 
-// trusted returns an error unless a path that resolve has returned still leads to itself.
-func (h Host) trusted(real string) error {
-	now, err := h.resolve(real)
-	if err == nil && now != real {
-		err = fmt.Errorf("%s leads to %s now", real, now)
+// hasACL reports whether a file has a POSIX access control list. The descriptor may be one with O_PATH, which
+// fgetxattr(2) does not take.
+func hasACL(f *os.File) bool {
+	n, err := unix.Getxattr(byDescriptor(f), "system.posix_acl_access", nil)
+	return err == nil && n > 0
+}
+
+// byDescriptor is a path that leads to an open file, wherever the file is.
+func byDescriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+func isLink(path string) error { return fmt.Errorf("%s is a symbolic link: %w", path, errRefused) }
+
+func isAnothers(path string) error {
+	return fmt.Errorf("%s does not belong to root: %w", path, errRefused)
+}
+
+// openat opens a name in the directory, and never what a link leads to: with O_PATH it opens the link itself.
+func (d *dir) openat(name string, flags int, mode uint32) (*os.File, error) {
+	if d == nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: unix.ENOENT}
 	}
-	return err
+	path := filepath.Join(d.Name(), name)
+	flags |= unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := -1, error(unix.ENOSYS)
+	if !d.oldKernel {
+		how := unix.OpenHow{
+			Flags: uint64(flags), Mode: uint64(mode),
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		}
+		fd, err = again(func() (int, error) { return unix.Openat2(int(d.Fd()), name, &how) })
+	}
+	// Before Linux 5.6, and with a seccomp filter that does not know openat2. A name is one element, so that O_NOFOLLOW
+	// is enough; names that are more are refused by hand.
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+		if strings.Contains(name, "/") || name == ".." {
+			return nil, fmt.Errorf("%s is not a name: %w", path, errRefused)
+		}
+		fd, err = again(func() (int, error) { return unix.Openat(int(d.Fd()), name, flags, mode) })
+	}
+	if errors.Is(err, unix.ELOOP) {
+		return nil, isLink(path)
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// again repeats a system call that a signal has interrupted.
+func again(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// readlinkat returns the target of a link in a directory; without a name, of the link that is open.
+func readlinkat(d *dir, name string) (string, error) {
+	target := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(d.Fd()), name, target)
+	if err != nil {
+		return "", &fs.PathError{Op: "readlink", Path: filepath.Join(d.Name(), name), Err: err}
+	}
+	return string(target[:n]), nil
+}
+
+// child opens a directory in the directory, and verifies it.
+func (d *dir) child(name string) (*dir, error) {
+	next, err := d.openat(name, unix.O_PATH, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := step(next, refuseLinks, false); err != nil {
+		_ = next.Close()
+		return nil, err
+	}
+	return &dir{next, d.oldKernel}, nil
+}
+
+// reading opens the directory itself for what a descriptor with O_PATH does not do: list, sync, lock.
+func (d *dir) reading() (*os.File, error) { return d.openat(".", unix.O_RDONLY|unix.O_DIRECTORY, 0) }
+
+// names returns the names in the directory.
+func (d *dir) names() ([]string, error) {
+	f, err := d.reading()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return f.Readdirnames(-1)
+}
+
+// sync writes the directory to the disk. Not every file system can.
+func (d *dir) sync() error {
+	f, err := d.reading()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if err := f.Sync(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) {
+		return err
+	}
+	return nil
+}
+
+func (d *dir) mkdir(name string, mode uint32) error {
+	if err := unix.Mkdirat(int(d.Fd()), name, mode); err != nil {
+		return &fs.PathError{Op: "mkdir", Path: filepath.Join(d.Name(), name), Err: err}
+	}
+	return nil
+}
+
+// rmdir removes an empty directory in the directory.
+func (d *dir) rmdir(name string) error {
+	return unix.Unlinkat(int(d.Fd()), name, unix.AT_REMOVEDIR)
+}
+
+// removeAll removes what has this name in the directory, with all that is in it; of a link, only the link.
+func (d *dir) removeAll(name string) error {
+	return os.RemoveAll(filepath.Join(byDescriptor(d.File), name))
 }

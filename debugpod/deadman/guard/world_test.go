@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,8 +24,10 @@ import (
 
 // The dead men of these tests are real processes: this test's own binary, which finds its node in the environment.
 const (
-	baseEnv = "GPU_FAULT_TEST_NODE"   // the folder that stands for the node
-	killEnv = "GPU_FAULT_TEST_KILLAT" // the point at which the process kills itself
+	baseEnv = "GPU_FAULT_TEST_NODE"      // the folder that stands for the node
+	killEnv = "GPU_FAULT_TEST_KILLAT"    // the point at which the process kills itself
+	oldEnv  = "GPU_FAULT_TEST_OLDKERNEL" // not empty: openat2(2) is not used
+	swapEnv = "GPU_FAULT_TEST_SWAPAT"    // POINT|PATH|TARGET: the point at which the path becomes a link to the target
 )
 
 func TestMain(m *testing.M) {
@@ -44,9 +47,17 @@ func hostAt(base string) Host {
 	h := Host{
 		Root: base, Dir: in("var/lib/gpu-fault"), Units: in("etc/systemd/system"), Systemd: in("run/systemd/system"), Logs: in("var/log/services"), Proc: "/proc",
 		Configs: []string{in("etc")}, Foreign: []string{in("var/lib/foreign")},
-		ConfigSum:   patch.Sum,
-		Program:     "/proc/self/exe",
-		Env:         []string{baseEnv + "=" + base, killEnv + "=" + os.Getenv(killEnv)},
+		ConfigSum: patch.Sum,
+		Program:   "/proc/self/exe",
+		Env:       []string{baseEnv + "=" + base, killEnv + "=" + os.Getenv(killEnv)},
+		Inspect: func(context.Context) (Runtime, error) {
+			return Runtime{
+				Unit: "demo.service", Socket: "/run/demo.sock",
+				Files: []string{in("etc/config.toml"), in("etc/conf.d/99-old.toml"), in("etc/none.toml"), in("etc/conf.d")},
+				New:   []string{in("etc/first"), in("etc/none/x.toml")},
+				Globs: []string{in("etc/conf.d/*.toml")},
+			}, nil
+		},
 		LeaveCgroup: func() error { return nil },
 		times:       defaultTimes(),
 	}
@@ -92,8 +103,25 @@ func hostAt(base string) Host {
 			}
 		}
 	}
+	if at := strings.Split(os.Getenv(swapEnv), "|"); len(at) == 3 {
+		h.Passed = swapAt(at[0], at[1], at[2])
+	}
 	return h
 }
+
+// swapAt replaces a path with a link when a point is passed for the first time; what was there is moved aside.
+func swapAt(point, path, target string) func(string) {
+	return func(now string) {
+		if now != point || exists(path+moved) {
+			return
+		}
+		if err := errors.Join(os.Rename(path, path+moved), os.Symlink(target, path)); err != nil {
+			panic(err)
+		}
+	}
+}
+
+const moved = ".moved"
 
 func configOf(file []byte) json.RawMessage {
 	raw, _ := json.Marshal(string(file))
@@ -143,7 +171,7 @@ func (w *world) put(path, text string) {
 		w.Fatal(err)
 	}
 	if os.Getuid() == 0 {
-		if err := os.Chown(w.at(path), 12, 34); err != nil {
+		if err := os.Chown(w.at(path), 0, 34); err != nil {
 			w.Fatal(err)
 		}
 	}
@@ -204,11 +232,16 @@ func (w *world) look() string {
 			_, _ = fmt.Fprintln(&all, name)
 			return nil
 		}
-		m, names, err := meta(path)
+		f, err := os.Open(path)
 		if err != nil {
 			return err
 		}
-		data, err := os.ReadFile(path)
+		defer func() { _ = f.Close() }()
+		m, names, err := metaOf(f)
+		if err != nil {
+			return err
+		}
+		data, err := io.ReadAll(f)
 		_, _ = fmt.Fprintf(&all, "%s %o %d:%d %s %v %d names %q\n", name, m.Mode, m.UID, m.GID, m.ModTime, m.Xattrs, names, data)
 		return err
 	})

@@ -47,7 +47,7 @@ func TestAsks(t *testing.T) {
 		"not before -S":    {wgetS: said{err: "wget: invalid option -- 'S'\nUsage: wget", code: 1}, wget: said{out: "hi"}, expect: `status == 200 && body == "hi"`},
 		"a crash":          {wgetS: said{code: 139}, wget: said{code: 139}, getS: said{out: "hi", err: "  HTTP/1.1 500 Oh\n", code: 1}, expect: `status == 500`},
 		"an old get":       {wgetS: notThere, wget: notThere, getS: said{err: `get: Get "-S": unsupported protocol scheme ""`, code: 1}, get: said{out: "hi"}, expect: `status == 200`},
-		"nothing there":    {wgetS: notThere, wget: notThere, getS: notThere, get: notThere, expect: `true`, why: "the image registry.k8s.io/e2e-test-images/busybox:1.29-4 has no wget"},
+		"nothing there":    {wgetS: notThere, wget: notThere, getS: notThere, get: notThere, expect: `true`, why: "the image registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9 has no wget"},
 		"the node is away": {wgetS: said{failure: errors.New("error dialing backend: no route to host")}, expect: `status == 0`, why: "no route to host"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -194,7 +194,7 @@ func TestHarden(t *testing.T) {
 		`{"containers": [{"name": "main"}]}`: `activeDeadlineSeconds: 3600
 automountServiceAccountToken: false
 containers:
-- image: registry.k8s.io/e2e-test-images/busybox:1.29-4
+- image: registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9
   imagePullPolicy: IfNotPresent
   name: main
   resources:

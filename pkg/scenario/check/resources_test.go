@@ -80,7 +80,7 @@ func mended(t *testing.T, r *scenario.Resolved, source *terraform.Source) bool {
 		t.Fatal(err)
 	}
 	for _, result := range results {
-		if strings.Contains(result.Message, "no such key") || strings.Contains(result.Message, "overload") {
+		if strings.Contains(result.Message, "has no field") || strings.Contains(result.Message, "does not take") {
 			t.Errorf("%s: %s", result.Name, result.Message)
 		}
 	}

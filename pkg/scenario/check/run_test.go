@@ -174,7 +174,7 @@ func TestParallelAndWords(t *testing.T) {
 		}
 		for i, want := range []Result{
 			{Message: "the state stays bad", Took: 10 * time.Second, Saw: `o.data.state = "bad"; ConfigMap s`}, {Message: "the state stays bad", Took: 10 * time.Second},
-			{Message: "expect: the expression ends too early"}, {Message: "expect: there is no stdout"}, {Message: "no source"}, {Message: "it has no replicas (no such key: spec)"}, {},
+			{Message: "expect: the expression ends too early"}, {Message: "expect: there is no stdout"}, {Message: "no source"}, {Message: "it has no replicas (o has no field \"spec\")"}, {},
 		} {
 			if got := results[i]; got.Took != want.Took || !strings.Contains(got.Message, want.Message) || !strings.Contains(got.Saw, want.Saw) {
 				t.Errorf("%d: %+v, not %+v", i, got, want)

@@ -2,8 +2,6 @@ package exercise
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
 // What an exercise's Secrets say is done with the trainer's rights: grade runs the scenario's checks, commands in pods among them, and end with
@@ -24,14 +23,13 @@ const (
 	sealScenario = "scenario"
 )
 
-// sealOf is the hash of something that lies in one or more parts.
+// sealOf is the seal of what one or more of an exercise's Secrets hold, as the run's record keeps it.
 func sealOf(parts ...[]byte) string {
-	sum := sha256.New()
-	for _, part := range parts {
-		fmt.Fprintf(sum, "%d ", len(part))
-		sum.Write(part)
+	whole, err := json.Marshal(parts)
+	if err != nil {
+		return err.Error() // cannot be, of bytes
 	}
-	return hex.EncodeToString(sum.Sum(nil))
+	return string(seal.Of("", "", whole))
 }
 
 // seal is the hash of what says of an exercise which objects are its own. It stays the same from the start to the end.
@@ -81,8 +79,10 @@ func (l *Lab) believe(ctx context.Context, e *Exercise, names ...string) error {
 	}
 	for _, name := range names {
 		if written[name] == "" || written[name] != e.seals[name] {
-			return fmt.Errorf("the record of exercise %s is not believed: its %s is not what the run has written down, so somebody has changed the "+
-				"Secrets in namespace %s; see who may write there, and end it without --restore", e.ID, name, l.LedgerNamespace)
+			return fmt.Errorf("exercise %s, its %s: %w", e.ID, name, &seal.BrokenError{
+				Where:  fmt.Sprintf("the run's record in namespace %s", l.LedgerNamespace),
+				ByHand: "check who may write Secrets there, and end the exercise without --restore",
+			})
 		}
 	}
 	return nil

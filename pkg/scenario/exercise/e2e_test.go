@@ -68,7 +68,7 @@ func TestE2ESelftestFindsMistakes(t *testing.T) {
 			got = append(got, row.Attempt+": "+row.Got)
 		}
 	})
-	wants(t, err, "2 of 6 attempts are not graded as they should be")
+	wants(t, err, "2 of 6 attempts not graded as expected")
 	if strings.Join(got, ", ") != "refer to the one there is: failed, scale to nothing: passed" {
 		t.Errorf("%q", got)
 	}

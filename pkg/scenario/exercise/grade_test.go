@@ -286,13 +286,13 @@ func TestForgedRecordIsNotBelieved(t *testing.T) {
 			trainer, e := w.started(StartOptions{})
 			grades := forge(t, trainer, e)
 			if _, err := trainer.Grade(t.Context(), ""); !grades {
-				wants(t, err, "is not believed", e.ID)
+				wants(t, err, "is rejected", e.ID)
 			} else if err != nil {
 				t.Error(err)
 			}
 			left := w.left()
 			_, err := trainer.End(t.Context(), "", EndOptions{Restore: true})
-			wants(t, err, "is not believed", "end it without --restore")
+			wants(t, err, "is rejected", "end the exercise without --restore")
 			if !slices.Equal(left, w.left()) {
 				t.Errorf("it was undone all the same: %q", w.left())
 			}
@@ -381,7 +381,7 @@ func TestPoints(t *testing.T) {
 		"damage":                      {Report{Fixed: results(true), Collateral: damage}, scenario.Weights{}, false, 65, "changed besides: Service a/b deleted"},
 		"three quarters of the time":  {Report{Fixed: results(true), Took: 30 * time.Minute}, scenario.Weights{}, true, 70, "it took 30m0s"},
 		"all of the time":             {Report{Fixed: results(true), Took: 40 * time.Minute}, scenario.Weights{}, true, 65, "all of the 40m0s"},
-		"hints beyond their weight":   {Report{Fixed: results(true), Hints: []Taken{{Cost: 5}, {Cost: 15}}}, scenario.Weights{}, true, 55, "2 hints were taken"},
+		"hints beyond their weight":   {Report{Fixed: results(true), Hints: []Taken{{Cost: 5}, {Cost: 15}}}, scenario.Weights{}, true, 55, "2 hints taken"},
 		"hints and nothing done":      {Report{Fixed: results(false), Hints: []Taken{{Cost: 20}}}, scenario.Weights{}, false, 0, ""},
 		"nothing to mend, and said so": {
 			Report{Diagnosis: &scenario.Diagnosis{Component: "none"}, Diagnosed: scores(true, true, true, true)}, scenario.Weights{}, true, 100, "",

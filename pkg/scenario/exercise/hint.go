@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
@@ -52,7 +53,7 @@ func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosi
 	}
 	for _, one := range []string{diagnosis.Component, diagnosis.Object, diagnosis.Field, diagnosis.Mechanism} {
 		if len(one) > 500 {
-			return nil, fmt.Errorf("a field of the diagnosis has %d characters: what does not fit into 500 goes into explanation", len(one))
+			return nil, fmt.Errorf("a field of the diagnosis has %s: what does not fit into 500 goes into explanation", count.Of(len(one), "character"))
 		}
 	}
 	const most = 20 << 10

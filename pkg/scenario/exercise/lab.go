@@ -167,6 +167,6 @@ func (l *Lab) session(restore bool) *fault.Session {
 	return &fault.Session{
 		Client: l.Session.Client, Ledger: l.Session.Ledger, Undoers: undoers, Observer: l.Session.Observer, Parallel: l.Session.Parallel,
 		Timeout: l.Session.Timeout, CleanupTimeout: max(l.Session.CleanupTimeout, cleanup), Retry: l.Session.Retry, Heartbeat: l.Session.Heartbeat,
-		From: l.Session.From, Version: l.Session.Version,
+		From: l.Session.From, Version: l.Session.Version, Allow: l.Allow,
 	}
 }

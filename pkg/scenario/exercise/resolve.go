@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
@@ -80,16 +81,16 @@ func (s *start) simulate() error {
 	if sim == nil {
 		return nil
 	}
-	labels, count := map[string]any{}, map[string]any{scenario.GPUResource: strconv.Itoa(sim.GPUs)}
+	labels, gpus := map[string]any{}, map[string]any{scenario.GPUResource: strconv.Itoa(sim.GPUs)}
 	for name, value := range sim.Labels() {
 		labels[name] = value
 	}
 	for _, node := range sim.Nodes {
 		for _, patching := range []*objects.Patching{
 			{Merge: map[string]any{"metadata": map[string]any{"labels": labels}}},
-			{Subresource: "status", Merge: map[string]any{"status": map[string]any{"capacity": count, "allocatable": count}}},
+			{Subresource: "status", Merge: map[string]any{"status": map[string]any{"capacity": gpus, "allocatable": gpus}}},
 		} {
-			action := fmt.Sprintf("advertise %d simulated GPUs on node %s", sim.GPUs, node)
+			action := fmt.Sprintf("advertise %s on node %s", count.Of(sim.GPUs, "simulated GPU"), node)
 			if patching.Subresource == "" {
 				action = "label node " + node + " as one of simulated GPUs"
 			}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
@@ -140,7 +141,7 @@ func (r *Report) fixedPoints(weight int, fixed, unchanged Gate) Points {
 	case fixed.OK:
 		points.Got = weight
 	case len(r.Fixed) > 0 && held < len(r.Fixed):
-		points.Got, points.Why = weight*held/len(r.Fixed), fmt.Sprintf("%d of %d results are right", held, len(r.Fixed))
+		points.Got, points.Why = weight*held/len(r.Fixed), fmt.Sprintf("right: %d of %s", held, count.Of(len(r.Fixed), "result"))
 	default:
 		points.Why = fixed.Why
 	}
@@ -174,7 +175,7 @@ func (r *Report) diagnosisPoints(weight int) Points {
 func (r *Report) collateralPoints(weight int) Points {
 	points := Points{Name: nameCollateral, Got: weight, Of: weight}
 	if n := len(r.Collateral) + r.Omitted; n > 0 {
-		points.Got, points.Why = 0, fmt.Sprintf("%d objects besides were changed", n)
+		points.Got, points.Why = 0, count.Of(n, "other object")+" changed"
 	}
 	return points
 }
@@ -199,12 +200,8 @@ func (r *Report) hintPoints(weight int) Points {
 	for _, hint := range r.Hints {
 		points.Got -= hint.Cost
 	}
-	switch n := len(r.Hints); n {
-	case 0:
-	case 1:
-		points.Why = "1 hint was taken"
-	default:
-		points.Why = fmt.Sprintf("%d hints were taken", n)
+	if n := len(r.Hints); n > 0 {
+		points.Why = count.Of(n, "hint") + " taken"
 	}
 	return points
 }

@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
@@ -41,7 +42,7 @@ type Row struct {
 type SelftestError struct{ Wrong, Of int }
 
 func (e *SelftestError) Error() string {
-	return fmt.Sprintf("%d of %d attempts are not graded as they should be", e.Wrong, e.Of)
+	return fmt.Sprintf("%d of %s not graded as expected", e.Wrong, count.Of(e.Of, "attempt"))
 }
 
 // Selftest plays a scenario with each of the seeds, once for each of its solutions, which must pass, and each of its wrong fixes, which must

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
@@ -123,7 +124,7 @@ func (s *start) faulty(action string, step scenario.Step) error {
 			Undo: ledger.Undo{Kind: workload.UndoKind}, Apply: s.lazily(func(ctx context.Context, _ ledger.Run) (fault.Change, error) {
 				changes, _, err := s.lab.Faults.CUDA(ctx, *step.CUDA)
 				if err == nil && len(changes) != 1 {
-					err = fmt.Errorf("%d changes where there should be one", len(changes))
+					err = fmt.Errorf("%s, expected one", count.Of(len(changes), "change"))
 				}
 				if err != nil {
 					return fault.Change{}, err
@@ -211,7 +212,7 @@ func nameOf(step scenario.Step) string {
 		return step.Name
 	case step.Create != nil && len(step.Create.Objects) > 0:
 		first := &unstructured.Unstructured{Object: step.Create.Objects[0]}
-		return fmt.Sprintf("create %d objects, %s %s first", len(step.Create.Objects), first.GetKind(), first.GetName())
+		return fmt.Sprintf("create %s, %s %s first", count.Of(len(step.Create.Objects), "object"), first.GetKind(), first.GetName())
 	case step.Patch != nil:
 		return fmt.Sprintf("patch %s %s", step.Patch.Object.Kind, step.Patch.Object.Name)
 	case step.XID != nil:

@@ -94,7 +94,7 @@ func (p *Program) Eval(ctx context.Context, v Vars) (any, error) {
 	defer cancel()
 	out, _, err := p.run.ContextEval(bounded, in)
 	if err != nil {
-		return nil, evalError(ctx, bounded, err)
+		return nil, p.evalError(ctx, bounded, err)
 	}
 	if types.IsUnknownOrError(out) {
 		return nil, fmt.Errorf("%v", out)
@@ -115,16 +115,27 @@ func (p *Program) Bool(ctx context.Context, v Vars) (bool, error) {
 	return b, nil
 }
 
-// evalError tells what CEL's error means.
-func evalError(ctx, bounded context.Context, err error) error {
-	switch text := err.Error(); {
+// evalError returns CEL's error in plain English.
+func (p *Program) evalError(ctx, bounded context.Context, err error) error {
+	text := oneLine(err.Error())
+	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case bounded.Err() != nil, strings.Contains(text, "actual cost limit exceeded"):
 		return errors.New("the expression takes too long: look at fewer objects (a selector), or not at each pair of them")
-	default:
-		return errors.New(oneLine(text))
+	case strings.HasPrefix(text, "no such overload"):
+		return errors.New("an operator or a function is used with values of types that it does not take, such as a string and a number")
 	}
+	if key, found := strings.CutPrefix(text, "no such key: "); found {
+		if objects := p.lookups(key); len(objects) > 0 {
+			return fmt.Errorf("%s has no field %q", strings.Join(objects, " or "), key)
+		}
+		return fmt.Errorf("field %q does not exist", key)
+	}
+	if index, found := strings.CutPrefix(text, "index out of bounds: "); found {
+		return fmt.Errorf("the list has no item %s (the first is 0)", index)
+	}
+	return errors.New(text)
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -75,27 +75,30 @@ func TestEval(t *testing.T) {
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		``:                      "empty expression (at character 1)",
-		`p.on ? null : {}`:      "write dyn(...) around one of them",
-		`p.`:                    "no viable alternative at input '.' (at character 3)",
-		`p.n ==`:                "the expression ends too early (at character 7)",
-		`x + 1`:                 "there is no x: variables here are facts, p (at character 1)",
-		`fact.nodes`:            "there is no fact: did you mean facts? (at character 1)",
-		"1 +\n  q":              "there is no q: variables here are facts, p (at line 2, character 3)",
-		`"a" + 1`:               "found no matching overload for '_+_' applied to '(string, int)' (at character 5)",
-		`p.list.filter(x)`:      "filter needs a name and an expression",
-		`p.none`:                "no such key: none",
-		`p.name + 1`:            "no such overload",
-		`[1][3]`:                "index out of bounds: 3",
-		`1 / 0`:                 "division by zero",
-		`quantity("much")`:      `"much" is no quantity: write 2, 500m or 16Gi`,
-		`quantity(null)`:        "quantity() of null_type: it takes text or a number",
-		`parseJSON("{")`:        "no JSON: unexpected end of JSON input",
-		`{1: 2}`:                "the map's key 1 is no string",
-		`"a".matches("(")`:      "missing closing )",
-		`type(1)`:               "an expression cannot give a value of type type",
-		`18446744073709551615u`: "18446744073709551615 is too large",
-		`1.0 / 0.0`:             "the number is +Inf",
+		``:                             "empty expression (at character 1)",
+		`p.on ? null : {}`:             "write dyn(...) around one of them",
+		`p.`:                           "no viable alternative at input '.' (at character 3)",
+		`p.n ==`:                       "the expression ends too early (at character 7)",
+		`x + 1`:                        "there is no x: variables here are facts, p (at character 1)",
+		`fact.nodes`:                   "there is no fact: did you mean facts? (at character 1)",
+		"1 +\n  q":                     "there is no q: variables here are facts, p (at line 2, character 3)",
+		`"a" + 1`:                      "found no matching overload for '_+_' applied to '(string, int)' (at character 5)",
+		`p.list.filter(x)`:             "filter needs a name and an expression",
+		`p.none`:                       `p has no field "none"`,
+		`facts.nodes.all(x, x.y == 1)`: `x has no field "y"`,
+		`{"a": {}}.a["b c"]`:           `{"a": {}}.a has no field "b c"`,
+		`has(facts.nodes[0].a.b)`:      `facts.nodes[0] has no field "a"`,
+		`p.name + 1`:                   "used with values of types that it does not take",
+		`[1][3]`:                       "the list has no item 3",
+		`1 / 0`:                        "division by zero",
+		`quantity("much")`:             `"much" is no quantity: write 2, 500m or 16Gi`,
+		`quantity(null)`:               "quantity() of null_type: it takes text or a number",
+		`parseJSON("{")`:               "no JSON: unexpected end of JSON input",
+		`{1: 2}`:                       "the map's key 1 is no string",
+		`"a".matches("(")`:             "missing closing )",
+		`type(1)`:                      "an expression cannot give a value of type type",
+		`18446744073709551615u`:        "18446744073709551615 is too large",
+		`1.0 / 0.0`:                    "the number is +Inf",
 	} {
 		program, err := Compile(text, "p", "facts", "omit")
 		if err == nil {
@@ -217,7 +220,7 @@ func TestInterpolateErrors(t *testing.T) {
 		"${p.n}": "x", "${p.name}": "x", "trainer": "x",
 	}, vars())
 	want := `["${p.n}"]: a key must be text, and is 2
-a[1]["b/c"]: ${p.none}: no such key: none (at character 5)
+a[1]["b/c"]: ${p.none}: p has no field "none" (at character 5)
 d: ${ is not closed by }: a ${ that is meant as text is written $${ (at character 1)
 e: the expression ends too early (at line 2, character 11)
 f: omit can only stand alone, not within a longer string (at character 5)

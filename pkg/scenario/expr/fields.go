@@ -1,11 +1,13 @@
 package expr
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/parser"
 )
 
 // Fields are the names that the expression looks up in a variable: a and b of p.a + p["b"], sorted. Names that it computes it cannot tell.
@@ -68,4 +70,31 @@ func (v *visitor) call(c ast.CallExpr, shadowed bool) {
 
 func (v *visitor) is(e ast.Expr, shadowed bool) bool {
 	return !shadowed && e.Kind() == ast.IdentKind && e.AsIdent() == v.variable
+}
+
+// lookups returns the parts of the expression in which it looks up a field, or a name that it computes: "o.spec" for replicas of o.spec.replicas.
+func (p *Program) lookups(field string) []string {
+	var all []string
+	native := p.ast.NativeRep()
+	ast.PreOrderVisit(native.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		var object ast.Expr
+		switch e.Kind() {
+		case ast.SelectKind:
+			if s := e.AsSelect(); s.FieldName() == field && !s.IsTestOnly() {
+				object = s.Operand()
+			}
+		case ast.CallKind:
+			c := e.AsCall()
+			if c.FunctionName() == operators.Index && (c.Args()[1].Kind() != ast.LiteralKind || fmt.Sprint(c.Args()[1].AsLiteral().Value()) == field) {
+				object = c.Args()[0]
+			}
+		}
+		if object == nil {
+			return
+		}
+		if text, err := parser.Unparse(object, native.SourceInfo()); err == nil && !slices.Contains(all, oneLine(text)) {
+			all = append(all, oneLine(text))
+		}
+	}))
+	return all
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -145,7 +146,7 @@ func (c *collector) ground(ctx context.Context) error {
 // middle is pods, and what is small.
 func (c *collector) middle(ctx context.Context) error {
 	c.keeper.ready(c.s.Nodes, c.s.DaemonSets)
-	c.progress(fmt.Sprintf("listing pods (%d nodes)", len(c.s.Nodes)))
+	c.progress("listing pods (" + count.Of(len(c.s.Nodes), "node") + ")")
 	err := c.together(ctx,
 		func(ctx context.Context) {
 			c.s.Pods = listed(ctx, c, "api/pods", paged(c.Client.CoreV1().Pods("").List, func(l *corev1.PodList) []corev1.Pod { return l.Items }), c.keeper.pod)

@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -63,7 +64,7 @@ func (c *collector) images(ctx context.Context) {
 	if len(refs) == 0 {
 		return
 	}
-	c.progress(fmt.Sprintf("asking registries about %d images", len(refs)))
+	c.progress("asking registries about " + count.Of(len(refs), "image"))
 	c.s.Images = Images(ctx, refs, keys, c.options.Registries)
 }
 

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -52,7 +53,7 @@ func (c *collector) logs(ctx context.Context) {
 		return
 	}
 	for _, pod := range left {
-		c.missing("logs/"+pod.Namespace+"/"+pod.Name, fmt.Sprintf("not read: logs of %d pods like it are", logPods))
+		c.missing("logs/"+pod.Namespace+"/"+pod.Name, "not read: logs of "+count.Of(logPods, "pod")+" like it are")
 	}
 	var requests []request
 	for _, pod := range wanted {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -85,7 +86,7 @@ func newHTMLAllocation(v *doctor.AllocationView) *htmlAllocation {
 		}
 	}
 	if left > 0 {
-		a.Left = count(left, "more row") + " left out."
+		a.Left = count.Of(left, "more row") + " left out."
 	}
 	if len(a.Rows) == 0 {
 		return nil

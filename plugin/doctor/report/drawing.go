@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
 
@@ -13,7 +14,7 @@ func (g *htmlGraph) section() markup.Part {
 	}
 	left := ""
 	if g.Left > 0 {
-		left = fmt.Sprintf("%d more findings are not drawn.", g.Left)
+		left = count.Of(g.Left, "more finding") + " not drawn."
 	}
 	return section("What follows from what", scroll("Cause graph", g.Wide.svg(), g.Tree.svg()), remark(left))
 }

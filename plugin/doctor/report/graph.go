@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
 
@@ -49,7 +50,7 @@ func newGraph(r doctor.Report) *htmlGraph {
 		return nil
 	}
 	g := &htmlGraph{Left: left, Wide: drawLayers(r, columns), Tree: drawTree(r, columns)}
-	label := fmt.Sprintf("%s and what follows from them, with %s", count(len(columns[0]), "cause"), count(len(g.Wide.Edges), "arrow"))
+	label := fmt.Sprintf("%s and what follows from them, with %s", count.Of(len(columns[0]), "cause"), count.Of(len(g.Wide.Edges), "arrow"))
 	g.Wide.Label, g.Tree.Label = label, label
 	return g
 }
@@ -151,7 +152,7 @@ func newBox(r doctor.Report, i, x, y, width int) htmlBox {
 	all := objects(f)
 	sub := clean(f.Object.String())
 	if len(all) > 1 {
-		sub = count(len(all), f.Object.Kind)
+		sub = count.Of(len(all), f.Object.Kind)
 	}
 	room := float64(width - 18)
 	b := htmlBox{

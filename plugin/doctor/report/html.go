@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
 
@@ -70,7 +71,7 @@ func HTML(w io.Writer, r doctor.Report, version string) error {
 	}
 	p.Unread = Unread(r)
 	for _, b := range Blinds(failed(r)) {
-		one := htmlBlind{Why: cut(clean(b.Why)), Count: count(len(b.Checks), "check"), Checks: strings.Join(b.Checks, ", ")}
+		one := htmlBlind{Why: cut(clean(b.Why)), Count: count.Of(len(b.Checks), "check"), Checks: strings.Join(b.Checks, ", ")}
 		if len(b.Objects) > 0 {
 			one.Objects = some(b.Objects, maxObjects)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
@@ -52,11 +53,11 @@ func newMatrix(r doctor.Report) *htmlMatrix {
 	}
 	switch {
 	case fine > 0 && more > 0:
-		m.Left = fmt.Sprintf("%s with nothing wrong, and %d more that are not fine, have no row.", count(fine, "node"), more)
+		m.Left = fmt.Sprintf("%s with nothing wrong, and %d more that are not fine, have no row.", count.Of(fine, "node"), more)
 	case fine > 0:
-		m.Left = fmt.Sprintf("%s with nothing wrong have no row.", count(fine, "more node"))
+		m.Left = fmt.Sprintf("%s with nothing wrong have no row.", count.Of(fine, "more node"))
 	case more > 0:
-		m.Left = fmt.Sprintf("%s have no row.", count(more, "more node"))
+		m.Left = fmt.Sprintf("%s have no row.", count.Of(more, "more node"))
 	}
 	for _, s := range []doctor.State{doctor.Broken, doctor.Consequent, doctor.Warned, doctor.NotSeen, doctor.Good} {
 		m.Legend = append(m.Legend, cellOf(s))

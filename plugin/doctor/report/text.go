@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
@@ -384,7 +385,7 @@ func (p *page) blinds() {
 		shown = all[:someBlinds]
 	}
 	for _, b := range shown {
-		what := count(len(b.Checks), "check")
+		what := count.Of(len(b.Checks), "check")
 		if len(b.Checks) <= 2 || p.Wide {
 			what = strings.Join(b.Checks, ", ")
 		}
@@ -394,7 +395,7 @@ func (p *page) blinds() {
 		p.put("  ", "    ", cut(clean(b.Why))+": "+what)
 	}
 	if rest := len(all) - len(shown); rest > 0 {
-		p.put("  ", "  ", fmt.Sprintf("and %d more reasons (-o wide shows all)", rest))
+		p.put("  ", "  ", "and "+count.Of(rest, "more reason")+" (-o wide shows all)")
 	}
 }
 
@@ -414,23 +415,23 @@ func (p *page) layers() {
 	name, checks, passed := 0, 0, 0
 	for _, l := range p.report.Layers {
 		name = max(name, len(l.Layer))
-		checks, passed = max(checks, len(count(l.Checks, "check"))), max(passed, len(fmt.Sprint(l.Passed)))
+		checks, passed = max(checks, len(count.Of(l.Checks, "check"))), max(passed, len(fmt.Sprint(l.Passed)))
 	}
 	for _, l := range p.report.Layers {
 		if l.Checks == 0 {
 			continue // what its checks found belongs to other layers
 		}
-		begin := fmt.Sprintf("%-*s  %-*s  ", name, l.Layer, checks, count(l.Checks, "check"))
+		begin := fmt.Sprintf("%-*s  %-*s  ", name, l.Layer, checks, count.Of(l.Checks, "check"))
 		if l.NotRead == l.Checks {
 			p.b.WriteString(begin + "not looked at\n")
 			continue
 		}
 		parts := []string{begin + fmt.Sprintf("%*d passed", passed, l.Passed)}
 		if l.Errors > 0 {
-			parts = append(parts, p.paint.in(red, count(l.Errors, "error")))
+			parts = append(parts, p.paint.in(red, count.Of(l.Errors, "error")))
 		}
 		if l.Warnings > 0 {
-			parts = append(parts, p.paint.in(yellow, count(l.Warnings, "warning")))
+			parts = append(parts, p.paint.in(yellow, count.Of(l.Warnings, "warning")))
 		}
 		if l.Infos > 0 {
 			parts = append(parts, fmt.Sprintf("%d info", l.Infos))

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
 
@@ -208,17 +209,17 @@ func Headline(r doctor.Report) string {
 	case len(errors) == 1:
 		text := "1 problem: " + sentence(r.Items[errors[0]].Title)
 		if len(warnings) > 0 {
-			text += " (and " + count(len(warnings), "warning") + ")"
+			text += " (and " + count.Of(len(warnings), "warning") + ")"
 		}
 		return text
 	case len(errors) > 0 && len(warnings) > 0:
-		return count(len(errors), "problem") + " and " + count(len(warnings), "warning")
+		return count.Of(len(errors), "problem") + " and " + count.Of(len(warnings), "warning")
 	case len(errors) > 0:
-		return count(len(errors), "problem")
+		return count.Of(len(errors), "problem")
 	case len(warnings) == 1:
 		return "1 warning: " + sentence(r.Items[warnings[0]].Title)
 	case len(warnings) > 0:
-		return count(len(warnings), "warning")
+		return count.Of(len(warnings), "warning")
 	case r.Summary.GPUNodes == 0 && r.Summary.GPUPods == 0 && r.Summary.Nodes > 0:
 		return "no GPUs: no node has NVIDIA GPUs, and no pod asks for one"
 	case r.Summary.Unknown > 0 && len(r.Unknown) > 0 && len(failed(r).Unknown) == 0:
@@ -232,10 +233,10 @@ func Headline(r doctor.Report) string {
 // LookedAt says what was looked at, and when.
 func LookedAt(r doctor.Report) string {
 	s := r.Summary
-	nodes := count(s.GPUNodes, "GPU node")
+	nodes := count.Of(s.GPUNodes, "GPU node")
 	switch {
 	case s.GPUNodes == 0:
-		nodes = count(s.Nodes, "node") + " without GPUs"
+		nodes = count.Of(s.Nodes, "node") + " without GPUs"
 	case s.NodesRead == 0:
 		nodes += " (not read by a pod)"
 	case s.NodesRead < s.GPUNodes:
@@ -244,24 +245,17 @@ func LookedAt(r doctor.Report) string {
 		nodes += " (read by a pod)"
 	}
 	if s.GPUNodes > 0 && s.Nodes > s.GPUNodes {
-		nodes += fmt.Sprintf(" of %s", count(s.Nodes, "node"))
+		nodes += fmt.Sprintf(" of %s", count.Of(s.Nodes, "node"))
 	}
-	text := fmt.Sprintf("Looked at %s and %s with %s", nodes, count(s.GPUPods, "GPU pod"), count(s.Checks, "check"))
+	text := fmt.Sprintf("Looked at %s and %s with %s", nodes, count.Of(s.GPUPods, "GPU pod"), count.Of(s.Checks, "check"))
 	if r.Snapshot.Context != "" {
 		text += ", in context " + clean(r.Snapshot.Context)
 	}
 	text += ", at " + r.Created.UTC().Format("2006-01-02 15:04:05 UTC")
 	if r.Ignored > 0 {
-		text += fmt.Sprintf("; %s hidden by the ignore file", count(r.Ignored, "finding"))
+		text += fmt.Sprintf("; %s hidden by the ignore file", count.Of(r.Ignored, "finding"))
 	}
 	return text + "."
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // sentence is a title as part of a longer line.
@@ -327,7 +321,7 @@ func (g Gate) Fails(r doctor.Report) (fails bool, why string) {
 		checks[u.Check] = true
 	}
 	if g.Strict && len(checks) > 0 {
-		why = count(len(checks), "check") + " could not see what they need, and --fail-on accepts that only with --allow-unknown"
+		why = count.Of(len(checks), "check") + " could not see what they need, and --fail-on accepts that only with --allow-unknown"
 		if len(checks) == 1 {
 			why = "1 check could not see what it needs, and --fail-on accepts that only with --allow-unknown"
 		}
@@ -355,7 +349,7 @@ func Unread(r doctor.Report) string {
 		return ""
 	}
 	slices.Sort(nodes)
-	waits := count(len(checks), "check") + " need that: "
+	waits := count.Of(len(checks), "check") + " need that: "
 	if len(checks) == 1 {
 		waits = "1 check needs that: "
 	}
@@ -370,7 +364,7 @@ func Unread(r doctor.Report) string {
 	if len(nodes) == 1 {
 		was = "was"
 	}
-	text := count(len(nodes), "GPU node")
+	text := count.Of(len(nodes), "GPU node")
 	switch {
 	case strings.Contains(why, "looks healthy") && len(nodes) == 1:
 		text += " looks healthy by the API and was not read"

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
@@ -111,7 +112,7 @@ func timeline(r exercise.Report) markup.Part {
 	return section("Timeline", markup.El("div", markup.Class("scroll"), markup.Attr("tabindex", "0"), markup.Attr("role", "group"), markup.Attr("aria-label", "Timeline"),
 		markup.El("svg", append(markup.Parts{
 			markup.Class("timeline"), markup.Num("width", left+wide+40), markup.Num("height", height), markup.Attr("viewBox", fmt.Sprintf("0 0 %d %d", left+wide+40, height)),
-			markup.Attr("role", "img"), markup.Attr("aria-label", fmt.Sprintf("%d moments in %s", len(r.Timeline), human(span))),
+			markup.Attr("role", "img"), markup.Attr("aria-label", count.Of(len(r.Timeline), "event")+" in "+human(span)),
 		}, marks...)...)))
 }
 
@@ -145,7 +146,7 @@ func transcript(r exercise.Report) markup.Part {
 	}
 	return section("What the candidate asked", markup.El("p", markup.Text(recorded(*r.Recorded))),
 		markup.El("ul", markup.Class("folded"), markup.Each(r.Recorded.Objects, func(c recorder.Count) markup.Part {
-			return markup.El("li", markup.Text(fmt.Sprintf("%s: %d looks, %d changes", c.Object, c.Looks, c.Changes)))
+			return markup.El("li", markup.Text(fmt.Sprintf("%s: %s, %s", c.Object, count.Of(c.Looks, "look"), count.Of(c.Changes, "change"))))
 		})))
 }
 

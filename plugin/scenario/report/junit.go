@@ -7,7 +7,6 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/junit"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 // JUnit writes a suite with a case for each check, one for what else was changed, and one for the diagnosis.
@@ -15,9 +14,9 @@ func JUnit(w io.Writer, r exercise.Report) error {
 	suite := junit.Suite{Name: r.Scenario, Time: r.At}
 	add := func(class string, results []check.Result) {
 		for _, c := range results {
-			one := junit.Case{Name: printer.Clean(c.Name), Class: "scenario." + class, Took: c.Took}
+			one := junit.Case{Name: c.Name, Class: "scenario." + class, Took: c.Took}
 			if !c.OK {
-				one.Failure = &junit.Message{Message: printer.Clean(c.Message), Type: class, Text: printer.Clean(saw(c))}
+				one.Failure = &junit.Message{Message: c.Message, Type: class, Text: saw(c)}
 			}
 			suite.Cases = append(suite.Cases, one)
 		}
@@ -32,7 +31,7 @@ func collateralCase(r exercise.Report) junit.Case {
 	one := junit.Case{Name: "nothing else was changed", Class: "scenario.collateral"}
 	var lines []string
 	for _, d := range r.Collateral {
-		lines = append(lines, printer.Clean(d.String()))
+		lines = append(lines, d.String())
 	}
 	if len(lines) > 0 {
 		one.Failure = &junit.Message{Message: lines[0], Type: "collateral", Text: strings.Join(lines, "\n")}
@@ -49,7 +48,7 @@ func diagnosisCase(r exercise.Report) junit.Case {
 	}
 	var lines []string
 	for _, f := range r.Diagnosed {
-		lines = append(lines, printer.Clean(mark(f.Right)+" "+f.Field+": "+f.Got))
+		lines = append(lines, mark(f.Right)+" "+f.Field+": "+f.Got)
 	}
 	one.Output = strings.Join(lines, "\n")
 	return one

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -107,9 +108,9 @@ func recorded(t exercise.Recorded) string {
 		}
 		return what + " after " + human(after)
 	}
-	text := fmt.Sprintf("%d requests (%d changes, %d refused); %s, %s", t.Requests, t.Changes, t.Refused, when("look at the cause", t.Look), when("change", t.Change))
+	text := fmt.Sprintf("%s (%s, %d refused); %s, %s", count.Of(t.Requests, "request"), count.Of(t.Changes, "change"), t.Refused, when("look at the cause", t.Look), when("change", t.Change))
 	if t.Later > 0 {
-		text += fmt.Sprintf("; %d requests after the judgement are left out", t.Later)
+		text += "; " + count.Of(t.Later, "request") + " after the grading left out"
 	}
 	return text
 }

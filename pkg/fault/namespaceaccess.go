@@ -1,0 +1,133 @@
+package fault
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+)
+
+// Whoever may make pods in the ledger's namespace, or get into those that are there, is root on the nodes while a debug pod runs. Rights in the
+// whole cluster are an administrator's, and so are the roles that `rbac print` printed. What others have is a RoleBinding in the namespace.
+
+// rootEquivalents are rights in the namespace that make their holder root on the nodes, by API group and resource.
+var rootEquivalents = map[string]map[string][]string{
+	"": {
+		"pods": {"create"}, "pods/exec": {"create", "get"}, "pods/attach": {"create", "get"}, "pods/ephemeralcontainers": {"update", "patch"},
+		"replicationcontrollers": {"create", "update", "patch"},
+	},
+	"apps":  {"deployments": {"create", "update", "patch"}, "daemonsets": {"create", "update", "patch"}, "statefulsets": {"create", "update", "patch"}, "replicasets": {"create", "update", "patch"}},
+	"batch": {"jobs": {"create"}, "cronjobs": {"create", "update", "patch"}},
+}
+
+// CheckNamespaceAccess returns an error that names who else could get into a privileged pod in the namespace. A user who may not read the namespace's
+// RoleBindings is not told.
+func CheckNamespaceAccess(ctx context.Context, client kubernetes.Interface, namespace string) error {
+	bindings, err := client.RbacV1().RoleBindings(namespace).List(ctx, metav1.ListOptions{})
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list the RoleBindings in namespace %s: %w", namespace, err)
+	}
+	for _, binding := range bindings.Items {
+		if binding.Labels[ledger.LabelManagedBy] == ledger.ManagedBy || len(binding.Subjects) == 0 {
+			continue
+		}
+		rules, err := rulesOf(ctx, client, namespace, binding.RoleRef)
+		switch {
+		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+			continue
+		case err != nil:
+			return fmt.Errorf("get %s %s of RoleBinding %s in namespace %s: %w", binding.RoleRef.Kind, binding.RoleRef.Name, binding.Name, namespace, err)
+		}
+		if right := firstRootEquivalent(rules); right != "" {
+			return fmt.Errorf("RoleBinding %q in namespace %s lets %s %s, and whoever may do that there is root on the nodes while a debug pod runs: "+
+				"delete the binding, or use another ledger namespace", binding.Name, namespace, subjects(binding.Subjects), right)
+		}
+	}
+	return nil
+}
+
+// namespaceAccess asks once, since a revert may enter hundreds of nodes.
+type namespaceAccess struct {
+	mu   sync.Mutex
+	done bool
+}
+
+func (s *Session) checkNamespaceAccess(ctx context.Context) error {
+	s.access.mu.Lock()
+	defer s.access.mu.Unlock()
+	if s.access.done {
+		return nil
+	}
+	err := CheckNamespaceAccess(ctx, s.Client, s.Ledger.Namespace)
+	s.access.done = err == nil
+	return err
+}
+
+func rulesOf(ctx context.Context, client kubernetes.Interface, namespace string, ref rbacv1.RoleRef) ([]rbacv1.PolicyRule, error) {
+	if ref.Kind == "ClusterRole" {
+		role, err := client.RbacV1().ClusterRoles().Get(ctx, ref.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return role.Rules, nil
+	}
+	role, err := client.RbacV1().Roles(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return role.Rules, nil
+}
+
+// firstRootEquivalent names a right of rootEquivalents that the rules grant, as in "create pods/exec"; empty: none.
+func firstRootEquivalent(rules []rbacv1.PolicyRule) string {
+	for _, group := range []string{"", "apps", "batch"} {
+		var resources []string
+		for resource := range rootEquivalents[group] {
+			resources = append(resources, resource)
+		}
+		slices.Sort(resources)
+		for _, resource := range resources {
+			for _, verb := range rootEquivalents[group][resource] {
+				if slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool { return grants(rule, group, resource, verb) }) {
+					return verb + " " + resource
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func grants(rule rbacv1.PolicyRule, group, resource, verb string) bool {
+	has := func(list []string, wanted ...string) bool {
+		return slices.ContainsFunc(wanted, func(w string) bool { return slices.Contains(list, w) })
+	}
+	_, subresource, isSub := strings.Cut(resource, "/")
+	resources := []string{resource, "*"}
+	if isSub {
+		resources = append(resources, "*/"+subresource)
+	}
+	return has(rule.APIGroups, group, "*") && has(rule.Resources, resources...) && has(rule.Verbs, verb, "*")
+}
+
+func subjects(all []rbacv1.Subject) string {
+	var names []string
+	for _, s := range all {
+		names = append(names, strings.ToLower(s.Kind)+" "+s.Name)
+	}
+	if len(names) > 3 {
+		names = append(names[:3:3], fmt.Sprintf("and %s", count.Of(len(all)-3, "more subject")))
+	}
+	return strings.Join(names, ", ")
+}

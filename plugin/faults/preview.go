@@ -1,0 +1,100 @@
+package faults
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// mostPreviewed is how many steps of a run are listed before the question.
+const mostPreviewed = 20
+
+// preview says what a revert of the run does, before the question: each step as it was verified. What only the record says is marked as such.
+func (f *revertFlags) preview(ctx context.Context, s *fault.Session, run ledger.Run) string {
+	var text strings.Builder
+	text.WriteString(heading(run))
+	var steps []ledger.Step
+	for _, step := range run.Steps {
+		if step.InPlace() && step.Undo.Kind != ledger.UndoNone {
+			steps = append(steps, step)
+		}
+	}
+	lines := make([]string, min(len(steps), mostPreviewed))
+	var group errgroup.Group
+	group.SetLimit(fault.DefaultParallel)
+	for i := range lines {
+		group.Go(func() error { lines[i] = f.previewStep(ctx, s, run, steps[i]); return nil })
+	}
+	_ = group.Wait() // the errors are in lines, by step
+	for _, line := range lines {
+		fmt.Fprintf(&text, "\n  %s", printer.Clean(line))
+	}
+	switch {
+	case len(steps) > mostPreviewed:
+		fmt.Fprintf(&text, "\n  and %s", count.Of(len(steps)-mostPreviewed, "more step"))
+	case len(steps) == 0:
+		text.WriteString("\n  nothing is in place: closes the record")
+	}
+	return text.String()
+}
+
+// heading is the line about a run before it is reverted. A record is a claim: nothing in it begins a line.
+func heading(run ledger.Run) string {
+	return printer.Clean(fmt.Sprintf("%s: %s on %s (recorded by %s)", run.ID, run.Summary, targets(run), cmp.Or(run.By, "an unknown user")))
+}
+
+func (f *revertFlags) previewStep(ctx context.Context, s *fault.Session, run ledger.Run, step ledger.Step) string {
+	undoer, known := s.Undoers[step.Undo.Kind]
+	target := targetName(step.Target)
+	if !known {
+		return fmt.Sprintf("%s: unknown to this version: %s", target, step.Undo.Kind)
+	}
+	if !step.Undo.IsPermanent() {
+		if err := s.CheckUndo(ctx, run, step); err != nil {
+			return fmt.Sprintf("%s: not undone: %v", target, err)
+		}
+	}
+	does := undoer.Describe(step)
+	if entering, ok := undoer.(fault.NodeUndoer); ok && entering.EntersNode(step) {
+		does = fmt.Sprintf("starts a privileged pod with image %s in namespace %s, to %s", f.pods.Image, s.Ledger.Namespace, does)
+	}
+	if recorded := recordedImage(step); recorded != "" && recorded != f.pods.Image {
+		does += fmt.Sprintf(" (the record names image %q; if you trust it, pass --image)", recorded)
+	}
+	return target + ": " + does
+}
+
+// recordedImage is the image of the debug pod that made the change, as the record says.
+func recordedImage(step ledger.Step) string {
+	var claim nodefiles.Claim
+	if step.Undo.Kind != nodefiles.UndoKind || json.Unmarshal(step.Undo.Data, &claim) != nil {
+		return ""
+	}
+	return claim.Image
+}
+
+// waits orders runs by how long their reverts may wait: not at all, for a sign of life of a client, or until a lost node restores itself. So no
+// record keeps the others from being reverted.
+func waits(run ledger.Run, now time.Time) int {
+	for _, step := range run.Pending() {
+		var claim nodefiles.Claim
+		if step.Undo.Kind == nodefiles.UndoKind && json.Unmarshal(step.Undo.Data, &claim) == nil && claim.NodeLoss && now.Before(run.Until) {
+			return 2
+		}
+	}
+	if run.InItsWay(now) {
+		return 1
+	}
+	return 0
+}
