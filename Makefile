@@ -140,7 +140,7 @@ bench-cuda: build bin/kubectl cluster-up ## Measure cuda inject against a plain 
 	CGO_ENABLED=0 go run ./hack/bench -what cuda -n 5
 
 .PHONY: lint
-lint: $(HELPERS) ## gofmt, golangci-lint, go vet for other systems, licenses, actionlint, shellcheck
+lint: $(HELPERS) ## gofmt, golangci-lint, types on other systems, licenses, actionlint, shellcheck
 	@hack/install-tools.sh
 	@hack/lint.sh
 

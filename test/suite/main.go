@@ -29,6 +29,7 @@ func main() {
 	flag.StringVar(&o.share, "share", "auto", "with -tier ci, which share of the remaining jobs to run: auto (by the commit), or one such as 3/7")
 	only := flag.String("only", "", "run the jobs of all tiers whose names match this `regexp`")
 	flag.BoolVar(&o.list, "list", false, "print the jobs and their expected seconds; run nothing")
+	flag.DurationVar(&o.restFor, "rest-for", 0, "run jobs of the rest last, and begin none after this `time`; 0: as all others")
 	flag.IntVar(&o.lanes, "lanes", 4, "clusters at a time; one of six nodes counts as two")
 	flag.IntVar(&o.repeat, "repeat", 1, "run each job this many times")
 	flag.StringVar(&o.measure, "measure", "", "write how long each end-to-end test took to this `file`: "+testsFile)
@@ -57,6 +58,7 @@ type options struct {
 	only                 *regexp.Regexp
 	list                 bool
 	lanes, repeat        int
+	restFor              time.Duration
 }
 
 // errFailed reports that a job failed; the report has said which.
@@ -82,13 +84,13 @@ func run(ctx context.Context, o options) error {
 	}
 	defer w.close()
 	r := newReport(os.Stderr, chosen, o.repeat)
-	perform(ctx, w, r, chosen, o)
+	late := perform(ctx, w, r, chosen, o)
 	if o.measure != "" {
 		if err := r.writeTimes(o.measure); err != nil {
 			return err
 		}
 	}
-	failed := r.print(os.Stdout, skipped, time.Since(start))
+	failed := r.print(os.Stdout, skipped, late, time.Since(start))
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 )
@@ -17,12 +18,18 @@ type queue struct {
 	mu     sync.Mutex
 	jobs   []job // those that take longest first
 	onSite map[site]int
+	// Unless it is zero, jobs of the rest come last, and none is handed out after this time: they are then leftOut.
+	restUntil time.Time
+	leftOut   []job
 }
 
 // perform runs the jobs: the unit tests first; then those with clusters side by side, and beside them, with low priority, those without; at last those
-// that need the machine alone.
-func perform(ctx context.Context, w *workshop, r *report, jobs []job, o options) {
+// that need the machine alone. It returns the jobs that it left out for want of time.
+func perform(ctx context.Context, w *workshop, r *report, jobs []job, o options) []job {
 	q := &queue{onSite: map[site]int{}}
+	if o.restFor > 0 {
+		q.restUntil = time.Now().Add(o.restFor)
+	}
 	for range o.repeat {
 		q.jobs = append(q.jobs, jobs...)
 	}
@@ -44,6 +51,8 @@ func perform(ctx context.Context, w *workshop, r *report, jobs []job, o options)
 	}
 	group.Wait()
 	r.work(ctx, w.bay(&lane{workshop: w, number: 1, built: built, seats: seats}, nil), q, alone)
+	r.jobs -= len(q.leftOut)
+	return q.leftOut
 }
 
 // build builds the programs that the jobs run. If one does not compile, the jobs say so when they come to it.
@@ -96,9 +105,12 @@ func (r *report) work(ctx context.Context, b *bay, q *queue, sites ...site) {
 func (q *queue) next(at site, sites ...site) (job, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	hold := q.holdsRest(sites)
 	work := map[site]float64{}
 	for _, j := range q.jobs {
-		work[j.site] += max(j.seconds, 1)
+		if !hold || j.tier != rest {
+			work[j.site] += max(j.seconds, 1)
+		}
 	}
 	best := site("")
 	for _, s := range sites {
@@ -115,7 +127,7 @@ func (q *queue) next(at site, sites ...site) (job, bool) {
 		}
 	}
 	for i, j := range q.jobs {
-		if j.site == best {
+		if j.site == best && (!hold || j.tier != rest) {
 			q.jobs = append(q.jobs[:i:i], q.jobs[i+1:]...)
 			q.onSite[at]--
 			q.onSite[best]++
@@ -123,6 +135,22 @@ func (q *queue) next(at site, sites ...site) (job, bool) {
 		}
 	}
 	return job{}, false
+}
+
+// holdsRest reports whether jobs of the rest must wait, as others of the sites are there. It leaves them out when their time is over.
+func (q *queue) holdsRest(sites []site) bool {
+	if q.restUntil.IsZero() {
+		return false
+	}
+	if time.Now().After(q.restUntil) {
+		q.jobs = slices.DeleteFunc(q.jobs, func(j job) bool {
+			if j.tier == rest {
+				q.leftOut = append(q.leftOut, j)
+			}
+			return j.tier == rest
+		})
+	}
+	return slices.ContainsFunc(q.jobs, func(j job) bool { return j.tier != rest && slices.Contains(sites, j.site) })
 }
 
 // run runs one job in a bay, and reports what became of it.

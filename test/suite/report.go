@@ -130,11 +130,13 @@ func tail(text []byte, n int) []byte {
 	return append([]byte("...\n"), text[bytes.IndexByte(text, '\n')+1:]...)
 }
 
-// print prints what the parts have to show, the table of parts, and the count. It returns whether anything failed.
-func (r *report) print(w io.Writer, skipped []job, took time.Duration) bool {
+// print prints what the tier leaves out and what it had no time for, what the parts have to show, the table of parts, and the count. It returns whether
+// anything failed.
+func (r *report) print(w io.Writer, skipped, late []job, took time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	printSkipped(w, skipped)
+	printSkipped(w, "Left out", skipped)
+	printSkipped(w, "No time was left for", late)
 	printScenarios(w, r.parts["scenarios"])
 	fmt.Fprintf(w, "%-28s %5s %8s %7s %7s\n", "PART", "JOBS", "SECONDS", "PASSED", "FAILED")
 	var passed, failed, notRun int
@@ -182,8 +184,8 @@ func (p *partReport) count(results []result) {
 	}
 }
 
-// printSkipped says what a run of this tier leaves out.
-func printSkipped(w io.Writer, skipped []job) {
+// printSkipped says which jobs did not run.
+func printSkipped(w io.Writer, why string, skipped []job) {
 	if len(skipped) == 0 {
 		return
 	}
@@ -193,7 +195,7 @@ func printSkipped(w io.Writer, skipped []job) {
 		byPart[j.part] = append(byPart[j.part], leftOutName(j.name))
 		seconds += j.seconds
 	}
-	fmt.Fprintf(w, "Left out, %d jobs of about %s in all; `make test-all` runs them:\n", len(skipped), (time.Duration(seconds) * time.Second).Round(time.Minute))
+	fmt.Fprintf(w, "%s %d jobs of about %s in all; `make test-all` runs them:\n", why, len(skipped), (time.Duration(seconds) * time.Second).Round(time.Minute))
 	for _, part := range slices.Sorted(maps.Keys(byPart)) {
 		slices.Sort(byPart[part])
 		fmt.Fprintf(w, "  %s: %s\n", part, strings.Join(byPart[part], "; "))

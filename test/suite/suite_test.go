@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestTestsFile holds tests.tsv against the tree: a line that names no test is stale, and each file of end-to-end tests, which stands for a
@@ -26,12 +27,16 @@ func TestTestsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	withoutCore := map[string]string{
-		"pkg/containerd/e2e_test.go":     "unit tests have what containerd merged; this compares it again with a running one, for a minute",
-		"test/containerd/faults_test.go": "containerd 1.7 is built for it",
-		"test/containerd/merge_test.go":  "containerd 1.7 is built for it",
-		"test/containerd/daemon_test.go": "containerd 1.7 is built for it",
-		"test/scale/doctor_test.go":      "thousands of nodes take minutes",
-		"test/scale/scale_test.go":       "hundreds of nodes take minutes",
+		"pkg/containerd/e2e_test.go":        "unit tests have what containerd merged; this compares it again with a running one, for a minute",
+		"test/containerd/faults_test.go":    "containerd 1.7 is built for it",
+		"test/containerd/merge_test.go":     "containerd 1.7 is built for it",
+		"test/containerd/daemon_test.go":    "containerd 1.7 is built for it",
+		"test/e2e/attack_files_test.go":     "attacks take minutes; those on nodes, on objects and of narrow roles are core",
+		"test/e2e/attack_screen_test.go":    "as above",
+		"test/e2e/attack_tenants_test.go":   "as above",
+		"test/e2e/attack_workloads_test.go": "as above",
+		"test/scale/doctor_test.go":         "thousands of nodes take minutes",
+		"test/scale/scale_test.go":          "hundreds of nodes take minutes",
 	}
 	exists, hasCore := map[string]bool{}, map[string]bool{}
 	for _, test := range tests {
@@ -148,6 +153,34 @@ func TestQueueKeepsLanesOnTheirCluster(t *testing.T) {
 	}
 }
 
+// TestTheRestEndsInTime protects a change on a slow machine: the share runs after all that must run, and is told of as left out when its time is over.
+func TestTheRestEndsInTime(t *testing.T) {
+	t.Parallel()
+	jobs := []job{
+		{name: "long", tier: rest, site: pair, seconds: 90}, {name: "sample", tier: sample, site: wide, seconds: 20}, {name: "core", site: pair, seconds: 10},
+		{name: "lint", tier: check, site: bench, seconds: 5}, {name: "other", tier: rest, site: wide, seconds: 1},
+	}
+	order := func(restUntil time.Time) (string, *queue) {
+		q := &queue{onSite: map[site]int{}, jobs: slices.Clone(jobs), restUntil: restUntil}
+		var got []string
+		at := site("")
+		for j, more := q.next(at, pair, wide); more; j, more = q.next(at, pair, wide) {
+			got, at = append(got, j.name), j.site
+		}
+		return strings.Join(got, " "), q
+	}
+	if got, q := order(time.Now().Add(time.Hour)); got != "sample core long other" || len(q.leftOut) > 0 {
+		t.Errorf("in time, the lane got %s, and %v was left out", got, names(q.leftOut))
+	}
+	got, q := order(time.Now().Add(-time.Second))
+	if got != "sample core" || !slices.Equal(names(q.leftOut), []string{"long", "other"}) {
+		t.Errorf("too late, the lane got %s, and %v was left out", got, names(q.leftOut))
+	}
+	if j, more := q.next("", bench); !more || j.name != "lint" {
+		t.Errorf("what must run was left out: %v", j)
+	}
+}
+
 // TestReadEvents protects the verdict: a failure is never lost, whether of a test, of a package that does not build, or of a program that ends early.
 func TestReadEvents(t *testing.T) {
 	t.Parallel()
@@ -214,7 +247,7 @@ func TestReport(t *testing.T) {
 	r := newReport(&talk, jobs, 1)
 	r.finished(jobs[0], []result{{name: "p TestA"}, {name: "p TestB", failed: true, why: "    b_test.go:3: broken\n"}, {name: "p TestC", skipped: "why"}}, nil, 0, log)
 	r.finished(jobs[1], nil, fmt.Errorf("no cluster"), 0, log)
-	if failed := r.print(&out, nil, 0); !failed {
+	if failed := r.print(&out, nil, nil, 0); !failed {
 		t.Error("the report says that nothing failed")
 	}
 	if got := lastLine([]byte(out.String())); got != "1 passed, 3 failed, 1 skipped" {
