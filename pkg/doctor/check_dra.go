@@ -246,7 +246,7 @@ func schedulerSays(f *Facts, pod *corev1.Pod) []Evidence {
 			return []Evidence{{Source: PodObject(pod).String() + " .status.conditions[PodScheduled]", Time: c.LastTransitionTime.Time, Text: clip(c.Message)}}
 		}
 	}
-	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+	for _, e := range f.EventsOfPod(pod) {
 		if e.Reason == "FailedScheduling" {
 			return []Evidence{clipped(Quote(e))}
 		}
@@ -290,7 +290,7 @@ func prepareCheck() Check {
 }
 
 func checkPrepare(f *Facts, r *Result, pod *corev1.Pod) {
-	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+	for _, e := range f.EventsOfPod(pod) {
 		if e.Reason != "FailedPrepareDynamicResources" || !strings.Contains(e.Message, "nvidia.com") && !nvidiaClaims(f, pod) {
 			continue
 		}

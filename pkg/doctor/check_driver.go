@@ -201,7 +201,7 @@ func podTexts(f *Facts, n *Node, texts ...string) (Evidence, bool) {
 				}
 			}
 		}
-		for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+		for _, e := range f.EventsOfPod(pod) {
 			if containsAny(e.Message, texts) {
 				return clipped(Quote(e)), true
 			}

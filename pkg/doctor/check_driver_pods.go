@@ -246,7 +246,7 @@ func missingImage(f *Facts, n *Node) (Evidence, string, bool) {
 			if absent(w.Message) {
 				return fieldEvidence(PodObject(pod), ".status.containerStatuses["+s.Name+"].state.waiting", "%s: %s", w.Reason, w.Message), s.Image, true
 			}
-			for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+			for _, e := range f.EventsOfPod(pod) {
 				if strings.Contains(e.Message, "Failed to pull image") && absent(e.Message) {
 					return clipped(Quote(e)), s.Image, true
 				}

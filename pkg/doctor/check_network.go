@@ -137,7 +137,7 @@ func (f *Facts) failedPulls(pod *corev1.Pod) []pulling {
 		p.evidence = Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .state.waiting", Text: cut(w.Reason + ": " + w.Message)}
 		p.failure, p.known = classifyPull(w.Reason + " " + w.Message)
 		named := cmp.Or(quotedWord(w.Message), p.image) // the template may have changed since
-		for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+		for _, e := range f.EventsOfPod(pod) {
 			about := strings.Contains(e.Message, p.image) || strings.Contains(e.Message, named)
 			if p.known || e.Reason != "Failed" || !strings.Contains(e.Message, "pull image") || !about {
 				continue
@@ -152,7 +152,7 @@ func (f *Facts) failedPulls(pod *corev1.Pod) []pulling {
 	if len(all) > 0 || pod.Status.Phase != corev1.PodPending {
 		return all
 	}
-	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) { // the pause image
+	for _, e := range f.EventsOfPod(pod) { // the pause image
 		if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, "sandbox image") && strings.Contains(e.Message, "pull") {
 			p := pulling{image: quotedWord(e.Message), evidence: Quote(e)}
 			p.evidence.Text = cut(p.evidence.Text)

@@ -112,8 +112,8 @@ func startGrace(pod *corev1.Pod) time.Duration {
 
 // startFailure is the newest event that says why no container of the pod was started; nil when there is none.
 func startFailure(f *Facts, pod *corev1.Pod) *corev1.Event {
-	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
-		if slices.Contains([]string{"FailedCreatePodSandBox", "FailedMount", "FailedPrepareDynamicResources"}, e.Reason) && f.Now.Sub(EventTime(e)) < time.Hour {
+	for _, e := range f.EventsOfPod(pod) {
+		if slices.Contains([]string{"FailedCreatePodSandBox", "FailedMount", "FailedPrepareDynamicResources"}, e.Reason) {
 			return e
 		}
 	}
@@ -142,8 +142,8 @@ func podEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []Evidence
 		}
 	}
 	all = append(all, lastLines(f, pod, s.Name, 2)...)
-	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
-		if e.Type == corev1.EventTypeWarning && e.Reason != "BackOff" && f.Now.Sub(EventTime(e)) < time.Hour {
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Type == corev1.EventTypeWarning && e.Reason != "BackOff" {
 			return append(all, clipped(Quote(e)))
 		}
 	}

@@ -84,10 +84,10 @@ func (f *Facts) findStartErrors() map[*Node][]startError {
 // runtimeSaid are the newest words about a pod's sandbox, and those of its containers that wait.
 func (f *Facts) runtimeSaid(pod *corev1.Pod) []startError {
 	var all []startError
-	events := f.EventsOf("Pod", pod.Namespace, pod.Name)
+	events := f.EventsOfPod(pod)
 	newest := func(reasons ...string) *corev1.Event {
 		n := slices.IndexFunc(events, func(e *corev1.Event) bool {
-			return slices.Contains(reasons, e.Reason) && (e.InvolvedObject.UID == "" || pod.UID == "" || e.InvolvedObject.UID == pod.UID)
+			return slices.Contains(reasons, e.Reason)
 		})
 		if n < 0 {
 			return nil

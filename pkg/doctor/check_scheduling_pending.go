@@ -105,7 +105,7 @@ func scheduledMessage(f *Facts, pod *corev1.Pod) Evidence {
 			}
 		}
 	}
-	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+	for _, e := range f.EventsOfPod(pod) {
 		if e.Reason == "FailedScheduling" {
 			q := Quote(e)
 			q.Text = cut(q.Text)
@@ -196,7 +196,7 @@ func (s *scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		v.fix = Fix{Text: "Wait until the preempted pods have ended."}
 		return v, true
 	}
-	for _, e := range s.f.EventsOf("Pod", pod.Namespace, pod.Name) {
+	for _, e := range s.f.EventsOfPod(pod) {
 		if isScaleUp(e) && s.f.Now.Sub(EventTime(e)) < scaleUpTime {
 			v.title = "the autoscaler is adding a node for the pod"
 			v.evidence = []Evidence{Quote(e)}
@@ -215,7 +215,7 @@ func isScaleUp(e *corev1.Event) bool {
 // scales is whether nodes for the pod may come from an autoscaler that has none now: it said so of the pod, or the pod selects by what only
 // autoscaled node pools have.
 func (s *scheduler) scales(pod *corev1.Pod) (Evidence, bool) {
-	for _, e := range s.f.EventsOf("Pod", pod.Namespace, pod.Name) {
+	for _, e := range s.f.EventsOfPod(pod) {
 		if isScaleUp(e) {
 			return Quote(e), true
 		}

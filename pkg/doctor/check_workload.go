@@ -157,7 +157,7 @@ func reportFailing(f *Facts, r *Result, pod *corev1.Pod, troubles []trouble) {
 	} else if why := f.unread(pod, troubles); why != "" {
 		r.Unknown(PodObject(pod), "%s", why)
 	}
-	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+	for _, e := range f.EventsOfPod(pod) {
 		if e.Type == corev1.EventTypeWarning && len(finding.Evidence) < few && e.Reason != "BackOff" {
 			q := Quote(e)
 			q.Text = cut(q.Text)
@@ -197,7 +197,7 @@ func checkStarting(f *Facts, r *Result, pod *corev1.Pod) {
 		since = f.Now.Sub(pod.Status.StartTime.Time)
 	}
 	var warnings []Evidence
-	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+	for _, e := range f.EventsOfPod(pod) {
 		if e.Type != corev1.EventTypeNormal && e.Reason != "FailedScheduling" && f.Now.Sub(EventTime(e)) < slowStart && len(warnings) < few {
 			q := Quote(e)
 			q.Text = cut(q.Text)
@@ -294,7 +294,7 @@ func checkVolumes(f *Facts, r *Result) {
 		if pod.Status.Phase != corev1.PodPending || f.age(pod) < startTime {
 			continue
 		}
-		for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+		for _, e := range f.EventsOfPod(pod) {
 			if e.Reason != "FailedMount" && e.Reason != "FailedAttachVolume" && e.Reason != "FailedMapVolume" {
 				continue
 			}
@@ -343,7 +343,7 @@ func checkProbes(f *Facts, r *Result) {
 			continue
 		}
 		var killed, unhealthy Evidence
-		for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+		for _, e := range f.EventsOfPod(pod) {
 			q := Quote(e)
 			q.Text = cut(q.Text)
 			recent := f.Now.Sub(q.Time) < slowStart

@@ -174,7 +174,7 @@ func (f *Facts) said(pod *corev1.Pod, troubles []trouble, texts ...string) (Evid
 		e.Text = cut(e.Text)
 		return e, true
 	}
-	for _, e := range f.EventsOf("Pod", pod.Namespace, pod.Name) {
+	for _, e := range f.EventsOfPod(pod) {
 		if containsAny(e.Message, texts) {
 			q := Quote(e)
 			q.Text = cut(q.Text)

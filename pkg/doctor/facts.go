@@ -152,6 +152,40 @@ func (f *Facts) EventsOf(kind, namespace, name string) []*corev1.Event {
 	return f.events[objectKey{kind, namespace, name}]
 }
 
+// EventsOfPod returns the events about a pod, the newest first, without history: what is about an earlier pod of that name, or about a step that the pod
+// has taken since.
+func (f *Facts) EventsOfPod(pod *corev1.Pod) []*corev1.Event {
+	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey] // the kubelet's events have another UID than the API's pod
+	return slices.DeleteFunc(slices.Clone(f.EventsOf("Pod", pod.Namespace, pod.Name)), func(e *corev1.Event) bool {
+		if uid := e.InvolvedObject.UID; uid != "" && pod.UID != "" && uid != pod.UID && !isMirror {
+			return true
+		}
+		since := stepTaken(pod, e.Reason)
+		return !since.IsZero() && !EventTime(e).After(since)
+	})
+}
+
+// stepTaken returns since when a pod has passed the step that events of a reason are about; zero if it has not, or there is no such step.
+func stepTaken(pod *corev1.Pod, reason string) time.Time {
+	switch reason {
+	case "FailedScheduling":
+		return trueSince(pod, corev1.PodScheduled)
+	case "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedPrepareDynamicResources":
+		return trueSince(pod, corev1.PodReadyToStartContainers)
+	}
+	return time.Time{}
+}
+
+// trueSince returns when a condition of a pod became true; zero if it is not.
+func trueSince(pod *corev1.Pod, condition corev1.PodConditionType) time.Time {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == condition && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
 // LogsOf returns the ends of the logs of a pod's containers.
 func (f *Facts) LogsOf(pod *corev1.Pod) []*snapshot.Log { return f.logs[pod.Namespace+"/"+pod.Name] }
 
