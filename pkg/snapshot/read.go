@@ -95,7 +95,7 @@ func (r *reader) addFile(fsys fs.FS, name string) error {
 		return fmt.Errorf("read %q: %w", cut(name), unnamed(err))
 	}
 	if !info.Mode().IsRegular() {
-		return nil
+		return fmt.Errorf("read %q: it is not a regular file: put a copy of its content in its place, or remove it", cut(name))
 	}
 	f, err := fsys.Open(name)
 	if err != nil {

@@ -115,6 +115,15 @@ func TestReadNamesTheFileAtFault(t *testing.T) {
 	}
 }
 
+// A file of the layout that cannot be read must not pass for one that is not there, and a named pipe must not be waited for.
+func TestANamedPipeIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := Read(fstest.MapFS{"api/pods.json": {Mode: fs.ModeNamedPipe}})
+	if err == nil || !strings.Contains(err.Error(), `"api/pods.json"`) || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("%v", err)
+	}
+}
+
 // unreadable is a tree of which no file can be opened.
 type unreadable struct{ fstest.MapFS }
 
