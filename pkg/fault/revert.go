@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
@@ -89,12 +90,13 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 		}
 	}
 	var errs []error
-	for _, outcome := range s.undoAll(ctx, w, begun, by, s.Allow) {
+	outcomes := s.undoAll(ctx, w, begun, by, s.Allow)
+	for _, outcome := range outcomes {
 		if outcome.err != nil {
 			errs = append(errs, &StepError{outcome.step, outcome.err})
 		}
 	}
-	errs = append(errs, s.close(ctx, w, by))
+	errs = append(errs, s.close(ctx, w, by, outcomes))
 	run = w.Run()
 	s.runChanged(run)
 	return &run, errors.Join(errs...)
@@ -113,12 +115,13 @@ func (s *Session) takeOver(ctx context.Context, w *ledger.Writer, by string) err
 	})
 }
 
-// close closes the record if nothing is left to undo, and frees the locks of targets where that is so.
-func (s *Session) close(ctx context.Context, w *ledger.Writer, by string) error {
+// close closes the record if nothing is left to undo, and frees the locks of targets where that is so: also of those that a record which cannot be written,
+// as others have made it immutable or deleted it, still has as changed.
+func (s *Session) close(ctx context.Context, w *ledger.Writer, by string, outcomes []outcome) error {
 	ctx, cancel := s.cleanup(ctx)
 	defer cancel()
 	// A record is closed last: who dies before leaves an open run, which the next revert tidies up.
-	unlocked := s.unlock(ctx, w.Run())
+	unlocked := s.unlock(ctx, w.Run(), outcomes...)
 	if run := w.Run(); len(run.Pending()) == 0 {
 		if err := s.Ledger.EndExpiry(ctx, run); err != nil {
 			s.warn("%v", err)
@@ -146,12 +149,15 @@ func (s *Session) close(ctx context.Context, w *ledger.Writer, by string) error 
 	return errors.Join(saved, unlocked)
 }
 
-func (s *Session) unlock(ctx context.Context, run ledger.Run) error {
+func (s *Session) unlock(ctx context.Context, run ledger.Run, outcomes ...outcome) error {
 	locks, err := s.Ledger.LocksOf(ctx, run.ID)
 	if err != nil {
 		return err
 	}
-	return s.Ledger.Unlock(ctx, freed(locks, run.Pending()))
+	pending := slices.DeleteFunc(run.Pending(), func(step ledger.Step) bool {
+		return slices.ContainsFunc(outcomes, func(o outcome) bool { return o.undone && o.step.ID == step.ID })
+	})
+	return s.Ledger.Unlock(ctx, freed(locks, pending))
 }
 
 // revertClosed removes what a client left behind that died between closing its run and tidying up, and tells again what there is

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
@@ -60,6 +62,29 @@ func TestRevertStaysOpenUntilAllIsUndone(t *testing.T) {
 	after, err := c.Revert(t.Context(), run.ID, false)
 	if err != nil || states(after) != "reverted reverted" || !after.IsClosed() || len(w.broken())+len(w.state(t).leases) > 0 {
 		t.Errorf("%v, %+v", err, after)
+	}
+}
+
+// Who may write ConfigMaps can make a record immutable. What it names is put back all the same, and its locks are freed: a record locks nothing.
+func TestARecordThatCannotBeWrittenLocksNothing(t *testing.T) {
+	w := newWorld(t)
+	run, err := w.client(ledgertest.Hooks{}).Run(t.Context(), w.client(ledgertest.Hooks{}).plan("gpu-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.client(ledgertest.Hooks{Before: func(call ledgertest.Call) error {
+		if call.Verb == "update" && call.Resource == "configmaps" {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, run.ID, nil)
+		}
+		return nil
+	}})
+	_, err = c.Revert(t.Context(), run.ID, false)
+	wantText(t, err, "node/gpu-1 was undone (reverted), but the ledger does not say so")
+	if !slices.Contains(c.seen, "gpu-1: undone, but not recorded") {
+		t.Errorf("said %q", c.seen)
+	}
+	if n := len(w.state(t).leases); len(w.broken()) > 0 || n > 0 {
+		t.Errorf("still broken: %v; %d locks", w.broken(), n)
 	}
 }
 

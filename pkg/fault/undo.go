@@ -17,6 +17,8 @@ type outcome struct {
 	// step is the step as recorded afterwards. Its state is reverted, superseded or permanent; when err is set, what it was before.
 	step ledger.Step
 	err  error
+	// undone is whether the change is not in place any more, also when the ledger could not be made to say so.
+	undone bool
 }
 
 // undo undoes one step, once it is verified. It records nothing.
@@ -79,6 +81,7 @@ func (s *Session) undoStep(ctx context.Context, w *ledger.Writer, run ledger.Run
 		return outcome{step: step, err: fmt.Errorf("undo %s: %w", step.Target, context.Cause(ctx))}
 	}
 	state, said, undoErr := s.undo(ctx, run, step, allow)
+	undone := undoErr == nil
 	// What is undone is recorded also when the user stops the revert now.
 	cleanup, cancel := s.cleanup(ctx)
 	defer cancel()
@@ -101,12 +104,15 @@ func (s *Session) undoStep(ctx context.Context, w *ledger.Writer, run ledger.Run
 		undoErr = fmt.Errorf("%s was undone (%s), but the ledger does not say so: %w", step.Target, state, err)
 	}
 	now := w.Run()
-	if undoErr != nil {
+	switch {
+	case undone && undoErr != nil:
+		s.progress(step, "undone, but not recorded")
+	case undoErr != nil:
 		s.progress(step, "not undone") // its state is what it was before, which would read like a success
-	} else {
+	default:
 		s.stepChanged(now, step.ID)
 	}
-	return outcome{*now.Step(step.ID), undoErr}
+	return outcome{*now.Step(step.ID), undoErr, undone}
 }
 
 // maxSaid bounds what an Undoer says, in bytes, so that it fits into the record for every step.

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -43,14 +44,25 @@ func shapeProblem(err error) string {
 	return "a field has not the type that it should have"
 }
 
+// maxIgnoreFile is the largest ignore file that is read, in bytes: neither a disk image nor /dev/zero takes the memory.
+const maxIgnoreFile = 1 << 20
+
 // readIgnore reads an ignore file; an empty name is none.
 func readIgnore(file string) ([]doctor.Ignore, error) {
 	if file == "" {
 		return nil, nil
 	}
-	raw, err := os.ReadFile(file)
+	opened, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("--ignore-file: %w", err)
+	}
+	defer func() { _ = opened.Close() }() // read only
+	raw, err := io.ReadAll(io.LimitReader(opened, maxIgnoreFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("--ignore-file: %w", err)
+	}
+	if len(raw) > maxIgnoreFile {
+		return nil, fmt.Errorf("--ignore-file %s has more than %d bytes, which no list of findings has", file, maxIgnoreFile)
 	}
 	refused := func(format string, args ...any) error {
 		return fmt.Errorf("--ignore-file %s: %s; it looks like this:\n%s", file, fmt.Sprintf(format, args...), ignoreExample())
