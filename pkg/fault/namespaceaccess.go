@@ -3,6 +3,7 @@ package fault
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -22,11 +23,15 @@ import (
 // rootEquivalents are rights in the namespace that make their holder root on the nodes, by API group and resource.
 var rootEquivalents = map[string]map[string][]string{
 	"": {
-		"pods": {"create"}, "pods/exec": {"create", "get"}, "pods/attach": {"create", "get"}, "pods/ephemeralcontainers": {"update", "patch"},
+		"pods": {"create", "update", "patch"} /* the image of a privileged container */, "pods/exec": {"create", "get"}, "pods/attach": {"create", "get"}, "pods/ephemeralcontainers": {"update", "patch"},
 		"replicationcontrollers": {"create", "update", "patch"},
+		// Those of the namespace may hold a role that `rbac print` printed.
+		"serviceaccounts": {"impersonate"}, "serviceaccounts/token": {"create"},
 	},
 	"apps":  {"deployments": {"create", "update", "patch"}, "daemonsets": {"create", "update", "patch"}, "statefulsets": {"create", "update", "patch"}, "replicasets": {"create", "update", "patch"}},
 	"batch": {"jobs": {"create"}, "cronjobs": {"create", "update", "patch"}},
+	// Without these two verbs, nobody gives rights that they do not have.
+	rbacv1.GroupName: {"roles": {"bind", "escalate"}, "clusterroles": {"bind"}},
 }
 
 // CheckNamespaceAccess returns an error that names who else could get into a privileged pod in the namespace. A user who may not read the namespace's
@@ -92,13 +97,8 @@ func rulesOf(ctx context.Context, client kubernetes.Interface, namespace string,
 
 // firstRootEquivalent names a right of rootEquivalents that the rules grant, as in "create pods/exec"; empty: none.
 func firstRootEquivalent(rules []rbacv1.PolicyRule) string {
-	for _, group := range []string{"", "apps", "batch"} {
-		var resources []string
-		for resource := range rootEquivalents[group] {
-			resources = append(resources, resource)
-		}
-		slices.Sort(resources)
-		for _, resource := range resources {
+	for _, group := range slices.Sorted(maps.Keys(rootEquivalents)) {
+		for _, resource := range slices.Sorted(maps.Keys(rootEquivalents[group])) {
 			for _, verb := range rootEquivalents[group][resource] {
 				if slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool { return grants(rule, group, resource, verb) }) {
 					return verb + " " + resource

@@ -31,6 +31,13 @@ func TestCheckNamespaceAccess(t *testing.T) {
 		"ephemeral containers":    {rule("", "pods/ephemeralcontainers", "patch"), "Role", nil, "patch pods/ephemeralcontainers"},
 		"Jobs":                    {rule("batch", "jobs", "create"), "Role", nil, "create jobs"},
 		"a template of theirs":    {rule("apps", "deployments", "patch"), "Role", nil, "patch deployments"},
+		"the image of a pod":      {rule("", "pods", "patch"), "Role", nil, "patch pods"},
+		"a token of another":      {rule("", "serviceaccounts/token", "create"), "Role", nil, "create serviceaccounts/token"},
+		"in another's name":       {rule("", "serviceaccounts", "impersonate"), "Role", nil, "impersonate serviceaccounts"},
+		"any role":                {rule("rbac.authorization.k8s.io", "clusterroles", "bind"), "Role", nil, "bind clusterroles"},
+		"more in their role":      {rule("rbac.authorization.k8s.io", "roles", "escalate"), "Role", nil, "escalate roles"},
+		"a suspended Job":         {rule("batch", "jobs", "patch"), "Role", nil, ""}, // no container of its template can be changed
+		"deleting pods":           {rule("", "pods", "delete"), "Role", nil, ""},
 		"everything":              {rule("*", "*", "*"), "ClusterRole", nil, "create pods"},
 		"a ClusterRole":           {rule("", "pods/attach", "create"), "ClusterRole", nil, "create pods/attach"},
 		"reading pods":            {rule("", "pods", "list"), "Role", nil, ""},
