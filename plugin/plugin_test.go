@@ -37,7 +37,7 @@ func TestHelpSpeaksKubectl(t *testing.T) {
 		{[]string{"revert", "--help"}, []string{"\n  kubectl gpu-fault revert (RUN...", "--node"}},
 		{[]string{"xid", "replay", "--help"}, []string{"\n  kubectl gpu-fault xid replay FILE", "--speed"}},
 		{[]string{"rbac"}, []string{"\n  xid ", "\n  leftovers ", "root on every node", "\n  print "}},
-		{[]string{"rbac", "print", "--help"}, []string{"--user strings", "here not the kubeconfig's user", "name all of them each time", "-n NAMESPACE"}},
+		{[]string{"rbac", "print", "--help"}, []string{"--user stringArray", "here not the kubeconfig's user", "name all of them each time", "-n NAMESPACE"}},
 	} {
 		out, _, err := execute(t, test.args...)
 		if err != nil {

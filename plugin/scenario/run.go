@@ -42,10 +42,11 @@ func (c *common) newRunCommand() *cobra.Command {
 		Long: `Start each scenario, hand the candidate's kubeconfig and a task card to a program, and grade when it ends or its time is over.
 
 The program runs by sh -c with these variables: KUBECONFIG, the candidate's; TASK_CARD, a JSON file with the title, the briefing, the access,
-the deadline and where to write the diagnosis; TASK_DIAGNOSIS, that file. It gets nothing of the trainer's credentials. With --repeats K each
-scenario is played K times with different seeds, and the result has pass@k with its 95% interval.
+the deadline and where to write the diagnosis; TASK_DIAGNOSIS, that file. It gets none of the trainer's variables for kubectl and this tool, and
+all others: its own API key comes in one. What it writes is shown behind a bar. With --repeats K each scenario is played K times with different
+seeds, and the result has pass@k with its 95% interval.
 
-The exit code is 0 when all were solved, and 2 when not.`,
+The exit code is 0 when all were solved, and 2 when not, or when none could be played.`,
 		Example: `  kubectl gpu-fault scenario run --all --agent ./my-agent --repeats 5 -o json > result.json`,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -119,7 +120,7 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 	if printErr := r.print(result); printErr != nil {
 		return printErr
 	}
-	if err == nil && result.Passed < result.Tries {
+	if err == nil && (result.Passed < result.Tries || result.Tries == 0) { // no try that counts shows nothing
 		return &usage.Verdict{}
 	}
 	return err

@@ -1,6 +1,7 @@
 package exercise
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
@@ -200,10 +202,11 @@ func writeTask(folder string, e *Exercise, kubeconfig []byte) (task, error) {
 
 // runProgram runs the command until it ends or ctx does, and returns its exit code; -1 when it was stopped.
 func runProgram(ctx context.Context, folder string, files task, options AgentOptions) int {
-	output := options.Output
-	if output == nil {
-		output = io.Discard
+	output := &quoted{w: options.Output}
+	if output.w == nil {
+		output.w = io.Discard
 	}
+	defer output.end()
 	cmd := exec.CommandContext(ctx, "sh", "-c", options.Command)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, output, output
 	cmd.Env = append(environment(), "KUBECONFIG="+files.kubeconfig, EnvCard+"="+files.card, EnvDiagnosis+"="+files.diagnosis)
@@ -220,6 +223,31 @@ func runProgram(ctx context.Context, folder string, files task, options AgentOpt
 	return cmd.ProcessState.ExitCode()
 }
 
+// quoted writes the lines of a program behind a bar, so that none passes for one of ours.
+type quoted struct {
+	w   io.Writer
+	mid bool // in a line
+}
+
+func (q *quoted) Write(text []byte) (int, error) {
+	for line := range bytes.Lines(text) {
+		if !q.mid {
+			_, _ = io.WriteString(q.w, "| ")
+		}
+		if _, err := q.w.Write(line); err != nil {
+			return 0, err
+		}
+		q.mid = !bytes.HasSuffix(line, []byte("\n"))
+	}
+	return len(text), nil
+}
+
+func (q *quoted) end() {
+	if q.mid {
+		_, _ = q.Write([]byte("\n"))
+	}
+}
+
 // environment is this process's without what kubectl and this tool read.
 func environment() []string {
 	var kept []string
@@ -234,14 +262,19 @@ func environment() []string {
 
 // readDiagnosis reads what a program has written; nil when it wrote nothing.
 func readDiagnosis(path string) (*scenario.Diagnosis, error) {
-	file, err := os.Open(path)
+	// The program may have put anything there: without O_NONBLOCK, a named pipe would be waited for.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	var diagnosis scenario.Diagnosis
 	if err == nil {
 		defer func() { _ = file.Close() }()
-		diagnosis, err = scenario.ReadDiagnosis(file)
+		if info, statErr := file.Stat(); statErr != nil || !info.Mode().IsRegular() {
+			err = errors.Join(errors.New("it is not a regular file"), statErr)
+		} else {
+			diagnosis, err = scenario.ReadDiagnosis(file)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the diagnosis cannot be read: %w", err)

@@ -3,6 +3,7 @@ package exercise
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ func TestRunProgram(t *testing.T) {
 	if code := runProgram(t.Context(), folder, files, AgentOptions{Command: command, Output: &output}); code != 3 {
 		t.Errorf("exit code %d", code)
 	}
-	for _, want := range []string{"0\ncandidate's{", `"schemaVersion": 1`, `"title": "The page"`, `"deadline": "2026-05-04T12:00:00Z"`, files.diagnosis} {
+	for _, want := range []string{"| 0\n| candidate's{", `|   "schemaVersion": 1`, `"title": "The page"`, `"deadline": "2026-05-04T12:00:00Z"`, files.diagnosis} {
 		if !strings.Contains(output.String(), want) {
 			t.Errorf("%q lacks %q", output.String(), want)
 		}
@@ -53,6 +54,15 @@ func TestReadDiagnosis(t *testing.T) {
 		diagnosis, err := readDiagnosis(path)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || diagnosis != nil {
 			t.Errorf("%.20q: %+v, %v", content, diagnosis, err)
+		}
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe") // which would be waited for
+	if err := exec.Command("mkfifo", pipe).Run(); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []string{pipe, "/dev/zero", t.TempDir()} {
+		if diagnosis, err := readDiagnosis(other); diagnosis != nil || err == nil || !strings.Contains(err.Error(), "it is not a regular file") {
+			t.Errorf("%s: %+v, %v", other, diagnosis, err)
 		}
 	}
 	if diagnosis, err := readDiagnosis("/nowhere/at/all"); diagnosis != nil || err != nil {
