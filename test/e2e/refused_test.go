@@ -138,7 +138,7 @@ func TestConnectionTroubleIsExplained(t *testing.T) {
 	for _, namespace := range []string{"", "kube-system", "Bad_Name"} {
 		e.refused(e.plugin("list", "--ledger-namespace", namespace), "--ledger-namespace")
 	}
-	e.refused(e.plugin("list", "--as", "nobody"), "configmaps", "kubectl gpu-fault rbac print --for list")
+	e.refused(e.plugin("list", "--as", "nobody"), "cannot get resource \"namespaces\"", "kubectl gpu-fault rbac print --for list")
 }
 
 func (e *env) makeLedger(labels map[string]string) {
