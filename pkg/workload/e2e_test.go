@@ -132,7 +132,7 @@ func TestE2EInjectAndUndo(t *testing.T) {
 				t.Errorf("state %s", state)
 			}
 			s.same(before, s.get(w))
-			if state, said := s.undo(r); state != ledger.StateReverted || !strings.Contains(said, "already") {
+			if state, said := s.undo(r); state != ledger.StateReverted || !strings.Contains(said, "nothing of the run") {
 				t.Errorf("once more: %s, %s", state, said)
 			}
 			if cms, err := s.cluster.Client.CoreV1().ConfigMaps(s.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: ledger.LabelRun}); err != nil || len(cms.Items) > 0 {
