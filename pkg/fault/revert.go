@@ -39,6 +39,16 @@ func (e *RunningError) Error() string {
 // work, a *ledger.NotFoundError when there is no such run, wraps ledger.ErrNewer when this version cannot read it, and
 // otherwise joins a *StepError for each step that could not be undone; the run then stays open.
 func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Run, error) {
+	return s.revert(ctx, id, nil, force)
+}
+
+// RevertShown is Revert of a run that its user has seen. It changes nothing if the record has other steps by now than it had then: somebody else wrote
+// them, and nobody agreed to what they say.
+func (s *Session) RevertShown(ctx context.Context, shown ledger.Run, force bool) (*ledger.Run, error) {
+	return s.revert(ctx, shown.ID, &shown, force)
+}
+
+func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, force bool) (*ledger.Run, error) {
 	if err := s.Ledger.CheckNamespace(ctx); err != nil {
 		return nil, fmt.Errorf("revert: %w", err)
 	}
@@ -47,6 +57,9 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 		return nil, fmt.Errorf("revert: %w", err)
 	}
 	run := w.Run()
+	if shown != nil && !hasSteps(*shown, run) {
+		return nil, fmt.Errorf("revert: somebody changed the steps of run %s after it was shown: nothing was changed; repeat it to see them", id)
+	}
 	if err := s.checkRepetition(run); err != nil {
 		return nil, fmt.Errorf("revert: %w", err)
 	}
@@ -100,6 +113,17 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 	run = w.Run()
 	s.runChanged(run)
 	return &run, errors.Join(errs...)
+}
+
+// hasSteps reports whether each step of the run now is one of those shown. Their states may be others: a client may have gone on.
+func hasSteps(shown, now ledger.Run) bool {
+	for _, step := range now.Steps {
+		was := shown.Step(step.ID)
+		if was == nil || !was.Target.Same(step.Target) || was.Undo.Kind != step.Undo.Kind {
+			return false
+		}
+	}
+	return true
 }
 
 // takeOver takes the run away from a client that may be alive: from now on it cannot record, and so not make, a change.

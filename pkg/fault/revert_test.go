@@ -88,6 +88,26 @@ func TestARecordThatCannotBeWrittenLocksNothing(t *testing.T) {
 	}
 }
 
+// Between the question and the revert, a record may be replaced by one about another node: what was not shown is not done.
+func TestARunThatChangedSinceItWasShownIsNotReverted(t *testing.T) {
+	w := newWorld(t)
+	c := w.client(ledgertest.Hooks{})
+	run, err := c.Run(t.Context(), c.plan("gpu-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := run.Clone()
+	shown.Steps[0].Target.Name = "gpu-2"
+	_, err = c.RevertShown(t.Context(), shown, false)
+	wantText(t, err, "somebody changed the steps of run "+run.ID+" after it was shown")
+	if len(w.broken()) != 1 {
+		t.Error("it was reverted all the same")
+	}
+	if _, err := c.RevertShown(t.Context(), *run, false); err != nil || len(w.broken()) > 0 {
+		t.Errorf("%v; broken: %v", err, w.broken())
+	}
+}
+
 func TestTheLastChangeOfATargetIsUndoneFirst(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})

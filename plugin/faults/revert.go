@@ -221,7 +221,7 @@ func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams gene
 	now := time.Now()
 	slices.SortStableFunc(runs, func(a, b ledger.Run) int { return cmp.Compare(waits(a, now), waits(b, now)) })
 	for _, run := range runs {
-		after, err := s.Revert(ctx, run.ID, f.force)
+		after, err := s.RevertShown(ctx, run, f.force)
 		if err != nil {
 			errs = append(errs, kube.Explain(err))
 		}
