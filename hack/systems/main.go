@@ -1,5 +1,5 @@
-// Command systems type-checks the client for the other systems that people run it on. It reads sources only: `go vet` would first compile everything
-// that we import, for each system.
+// Command systems type-checks the client for macOS and Windows. It reads only sources; `go vet` would first compile
+// all dependencies for each system.
 package main
 
 import (
@@ -9,7 +9,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// client are the packages that people run on their own machines.
+// client lists the packages that run on the machines of users.
 var client = []string{"./cmd/kubectl-gpu_fault", "./plugin/...", "./pkg/...", "./debugpod/..."}
 
 func main() {
@@ -21,7 +21,7 @@ func main() {
 	}
 }
 
-// check type-checks the client and its tests for a system. It writes what is wrong to standard error.
+// check type-checks the client and its tests for a system. It prints the errors to standard error.
 func check(system string) error {
 	all, err := packages.Load(&packages.Config{
 		Mode:  packages.NeedName | packages.NeedFiles | packages.NeedImports | packages.NeedDeps | packages.NeedTypes,

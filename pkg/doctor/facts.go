@@ -152,8 +152,8 @@ func (f *Facts) EventsOf(kind, namespace, name string) []*corev1.Event {
 	return f.events[objectKey{kind, namespace, name}]
 }
 
-// EventsOfPod returns the events about a pod, the newest first, without history: what is about an earlier pod of that name, or about a step that the pod
-// has taken since.
+// EventsOfPod returns the current events of a pod, the newest first. It omits events of an earlier pod with the same
+// name, and events about a step that the pod has completed since.
 func (f *Facts) EventsOfPod(pod *corev1.Pod) []*corev1.Event {
 	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey] // the kubelet's events have another UID than the API's pod
 	return slices.DeleteFunc(slices.Clone(f.EventsOf("Pod", pod.Namespace, pod.Name)), func(e *corev1.Event) bool {
@@ -165,7 +165,8 @@ func (f *Facts) EventsOfPod(pod *corev1.Pod) []*corev1.Event {
 	})
 }
 
-// stepTaken returns since when a pod has passed the step that events of a reason are about; zero if it has not, or there is no such step.
+// stepTaken returns when a pod completed the step that events with this reason are about. It returns the zero time if
+// the pod has not completed it, or if the reason is not about a step.
 func stepTaken(pod *corev1.Pod, reason string) time.Time {
 	switch reason {
 	case "FailedScheduling":

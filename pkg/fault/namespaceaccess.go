@@ -20,17 +20,24 @@ import (
 // Whoever may make pods in the ledger's namespace, or get into those that are there, is root on the nodes while a debug pod runs. Rights in the
 // whole cluster are an administrator's, and so are the roles that `rbac print` printed. What others have is a RoleBinding in the namespace.
 
+// write are the verbs that set what an object runs.
+var write = []string{"create", "update", "patch"}
+
 // rootEquivalents are rights in the namespace that make their holder root on the nodes, by API group and resource.
 var rootEquivalents = map[string]map[string][]string{
 	"": {
-		"pods": {"create", "update", "patch"} /* the image of a privileged container */, "pods/exec": {"create", "get"}, "pods/attach": {"create", "get"}, "pods/ephemeralcontainers": {"update", "patch"},
-		"replicationcontrollers": {"create", "update", "patch"},
-		// Those of the namespace may hold a role that `rbac print` printed.
-		"serviceaccounts": {"impersonate"}, "serviceaccounts/token": {"create"},
+		"pods":                     write, // an update may set the image of a privileged container
+		"pods/exec":                {"create", "get"},
+		"pods/attach":              {"create", "get"},
+		"pods/ephemeralcontainers": {"update", "patch"},
+		"replicationcontrollers":   write,
+		// A service account of the namespace may hold a role from `rbac print`.
+		"serviceaccounts":       {"impersonate"},
+		"serviceaccounts/token": {"create"},
 	},
-	"apps":  {"deployments": {"create", "update", "patch"}, "daemonsets": {"create", "update", "patch"}, "statefulsets": {"create", "update", "patch"}, "replicasets": {"create", "update", "patch"}},
-	"batch": {"jobs": {"create"}, "cronjobs": {"create", "update", "patch"}},
-	// Without these two verbs, nobody gives rights that they do not have.
+	"apps":  {"deployments": write, "daemonsets": write, "statefulsets": write, "replicasets": write},
+	"batch": {"jobs": {"create"}, "cronjobs": write}, // the containers of a Job's template cannot be updated
+	// Without these verbs, users can grant only the rights that they have.
 	rbacv1.GroupName: {"roles": {"bind", "escalate"}, "clusterroles": {"bind"}},
 }
 

@@ -42,8 +42,8 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 	return s.revert(ctx, id, nil, force)
 }
 
-// RevertShown is Revert of a run that its user has seen. It changes nothing if the record has other steps by now than it had then: somebody else wrote
-// them, and nobody agreed to what they say.
+// RevertShown reverts a run that the user has seen and agreed to revert. If the record has other steps than those
+// shown, it changes nothing: another client wrote them in the meantime.
 func (s *Session) RevertShown(ctx context.Context, shown ledger.Run, force bool) (*ledger.Run, error) {
 	return s.revert(ctx, shown.ID, &shown, force)
 }
@@ -58,7 +58,8 @@ func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, forc
 	}
 	run := w.Run()
 	if shown != nil && !hasSteps(*shown, run) {
-		return nil, fmt.Errorf("revert: somebody changed the steps of run %s after it was shown: nothing was changed; repeat it to see them", id)
+		return nil, fmt.Errorf("revert: the steps of run %s changed after they were shown: nothing was reverted; "+
+			"repeat the command to see the new ones", id)
 	}
 	if err := s.checkRepetition(run); err != nil {
 		return nil, fmt.Errorf("revert: %w", err)
@@ -115,7 +116,8 @@ func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, forc
 	return &run, errors.Join(errs...)
 }
 
-// hasSteps reports whether each step of the run now is one of those shown. Their states may be others: a client may have gone on.
+// hasSteps reports whether every step of the run was shown. It does not compare states, since the run's client may
+// have continued, or the data of an undo, which has a seal or is not followed.
 func hasSteps(shown, now ledger.Run) bool {
 	for _, step := range now.Steps {
 		was := shown.Step(step.ID)
@@ -139,8 +141,8 @@ func (s *Session) takeOver(ctx context.Context, w *ledger.Writer, by string) err
 	})
 }
 
-// close closes the record if nothing is left to undo, and frees the locks of targets where that is so: also of those that a record which cannot be written,
-// as others have made it immutable or deleted it, still has as changed.
+// close closes the record if nothing is left to undo, and unlocks the targets on which nothing is left to undo. It
+// unlocks them even if the record cannot be updated, for example because another client made it immutable.
 func (s *Session) close(ctx context.Context, w *ledger.Writer, by string, outcomes []outcome) error {
 	ctx, cancel := s.cleanup(ctx)
 	defer cancel()

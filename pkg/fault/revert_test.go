@@ -99,7 +99,7 @@ func TestARunThatChangedSinceItWasShownIsNotReverted(t *testing.T) {
 	shown := run.Clone()
 	shown.Steps[0].Target.Name = "gpu-2"
 	_, err = c.RevertShown(t.Context(), shown, false)
-	wantText(t, err, "somebody changed the steps of run "+run.ID+" after it was shown")
+	wantText(t, err, "the steps of run "+run.ID+" changed after they were shown")
 	if len(w.broken()) != 1 {
 		t.Error("it was reverted all the same")
 	}

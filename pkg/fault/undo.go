@@ -17,7 +17,7 @@ type outcome struct {
 	// step is the step as recorded afterwards. Its state is reverted, superseded or permanent; when err is set, what it was before.
 	step ledger.Step
 	err  error
-	// undone is whether the change is not in place any more, also when the ledger could not be made to say so.
+	// undone reports whether the change was undone, even if the record could not be updated.
 	undone bool
 }
 

@@ -89,7 +89,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"did you mean " + doctor.Checks()[0].ID: {"--checks", doctor.Checks()[0].ID + "x"},
 		"an ID is empty":                        {"--checks", ""},
 		"--ignore-file":                         {"--ignore-file", filepath.Join(dir, "none.yaml")},
-		"which no list of findings has":         {"--ignore-file", "/dev/zero", "--from-bundle", filepath.Join(dir, "none.tar.gz")},
+		"must be at most 1048576 bytes":         {"--ignore-file", "/dev/zero", "--from-bundle", filepath.Join(dir, "none.tar.gz")},
 		"no such file":                          {"--from-bundle", filepath.Join(dir, "none.tar.gz")},
 		"needs the ID of a check":               {"explain"},
 		"takes no arguments":                    {"checks", "x"},

@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
@@ -241,15 +242,27 @@ func (e *examination) revert(ctx context.Context, cluster *kube.Cluster, engine 
 	if e.dryRun == "server" {
 		return errors.New("--dry-run=server: most of what revert does happens on nodes, which the API server cannot try; use --dry-run=client")
 	}
+	// The records may have changed since the snapshot: show what they say now, and revert only that.
+	var runs []ledger.Run
+	for _, id := range fix.revert {
+		run, err := engine.Ledger.Get(ctx, id)
+		if err != nil {
+			return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
+		}
+		runs = append(runs, run)
+		for _, target := range run.Targets() {
+			printer.Talk(e.streams.ErrOut, "  run %s: %s", id, printer.Clean(target.String()))
+		}
+	}
 	if err := confirm.Ask(ctx, e.streams, fmt.Sprintf("Revert in context %q?", cluster.Context), e.yes); err != nil {
 		return err
 	}
 	var errs []error
-	for _, id := range fix.revert {
-		if _, err := engine.Revert(ctx, id, false); err != nil {
+	for _, run := range runs {
+		if _, err := engine.RevertShown(ctx, run, false); err != nil {
 			errs = append(errs, kube.Explain(err))
 		} else {
-			errs = append(errs, e.printDone(repair{done: []string{"run/" + id + " reverted"}}, ""))
+			errs = append(errs, e.printDone(repair{done: []string{"run/" + run.ID + " reverted"}}, ""))
 		}
 	}
 	return errors.Join(errs...)

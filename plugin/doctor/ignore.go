@@ -44,7 +44,7 @@ func shapeProblem(err error) string {
 	return "a field has not the type that it should have"
 }
 
-// maxIgnoreFile is the largest ignore file that is read, in bytes: neither a disk image nor /dev/zero takes the memory.
+// maxIgnoreFile is the maximum size of an ignore file in bytes. Without a limit, /dev/zero would use up all memory.
 const maxIgnoreFile = 1 << 20
 
 // readIgnore reads an ignore file; an empty name is none.
@@ -62,7 +62,7 @@ func readIgnore(file string) ([]doctor.Ignore, error) {
 		return nil, fmt.Errorf("--ignore-file: %w", err)
 	}
 	if len(raw) > maxIgnoreFile {
-		return nil, fmt.Errorf("--ignore-file %s has more than %d bytes, which no list of findings has", file, maxIgnoreFile)
+		return nil, fmt.Errorf("--ignore-file %q: must be at most %d bytes", file, maxIgnoreFile)
 	}
 	refused := func(format string, args ...any) error {
 		return fmt.Errorf("--ignore-file %s: %s; it looks like this:\n%s", file, fmt.Sprintf(format, args...), ignoreExample())

@@ -47,7 +47,7 @@ func NewLeftoversCommand(connection *kube.Connection, streams genericiooptions.I
 		Long: `Find what fault injection left in all namespaces, and remove it with --clean: what this tool left after a crash, and what the
 fault-injection tooling of NVIDIA Dynamo left: its ConfigMaps, network faults, service and agents, and its additions to workloads.
 
-What belongs to a run that may be in place is no leftover. Of a workload, --clean takes out exactly the known additions; a library, an
+What belongs to a run that may be in place is not a leftover. Of a workload, --clean takes out exactly the known additions; a library, an
 affinity or a volume of yours stays. Files on nodes are read with --node or --nodes, by a privileged debug pod on each.
 
 The exit code is 0 when nothing is left, and 2 when something is.`,

@@ -14,8 +14,8 @@ var wholeFiles = map[string]string{
 	"debugpod/image/archive.go":         "a folder that the program has just written",
 }
 
-// TestFilesAreReadWithALimit holds that a file which somebody names, or hands over, takes neither the memory nor the time of the user's machine: the
-// client reads files through a limit, and os.ReadFile has none.
+// TestFilesAreReadWithALimit verifies that the client never reads a file of unknown size into memory: os.ReadFile has
+// no limit, so it must use io.LimitReader.
 func TestFilesAreReadWithALimit(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

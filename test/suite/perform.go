@@ -18,13 +18,13 @@ type queue struct {
 	mu     sync.Mutex
 	jobs   []job // those that take longest first
 	onSite map[site]int
-	// Unless it is zero, jobs of the rest come last, and none is handed out after this time: they are then leftOut.
+	// If restUntil is set, jobs of the rest start last, and none starts after this time. leftOut lists those.
 	restUntil time.Time
 	leftOut   []job
 }
 
 // perform runs the jobs: the unit tests first; then those with clusters side by side, and beside them, with low priority, those without; at last those
-// that need the machine alone. It returns the jobs that it left out for want of time.
+// that need the machine alone. It returns the jobs for which no time was left.
 func perform(ctx context.Context, w *workshop, r *report, jobs []job, o options) []job {
 	q := &queue{onSite: map[site]int{}}
 	if o.restFor > 0 {
@@ -137,7 +137,8 @@ func (q *queue) next(at site, sites ...site) (job, bool) {
 	return job{}, false
 }
 
-// holdsRest reports whether jobs of the rest must wait, as others of the sites are there. It leaves them out when their time is over.
+// holdsRest reports whether jobs of the rest must wait for other jobs of the sites. After restUntil, it removes the
+// jobs of the rest from the queue.
 func (q *queue) holdsRest(sites []site) bool {
 	if q.restUntil.IsZero() {
 		return false

@@ -153,7 +153,8 @@ func TestQueueKeepsLanesOnTheirCluster(t *testing.T) {
 	}
 }
 
-// TestTheRestEndsInTime protects a change on a slow machine: the share runs after all that must run, and is told of as left out when its time is over.
+// TestTheRestEndsInTime protects CI on a slow machine: jobs of the rest start after all others and not after their
+// time, and the report lists those that did not run.
 func TestTheRestEndsInTime(t *testing.T) {
 	t.Parallel()
 	jobs := []job{

@@ -464,7 +464,7 @@ func TestScriptFollowsNoLink(t *testing.T) {
 				t.Run(fmt.Sprint(name, " with ", shell, ", in place: ", inPlace), func(t *testing.T) {
 					t.Parallel()
 					if _, err := exec.LookPath(strings.Fields(shell)[0]); err != nil {
-						t.Skipf("%s is not there", shell)
+						t.Skipf("%s not found: install it, as hack/install-tools.sh does", strings.Fields(shell)[0])
 					}
 					w := newWorld(t)
 					w.put(path, "old\n")

@@ -223,7 +223,7 @@ func runProgram(ctx context.Context, folder string, files task, options AgentOpt
 	return cmd.ProcessState.ExitCode()
 }
 
-// quoted writes the lines of a program behind a bar, so that none passes for one of ours.
+// quoted prefixes each line of a program's output with a bar, which distinguishes it from this tool's own output.
 type quoted struct {
 	w   io.Writer
 	mid bool // in a line
@@ -262,7 +262,7 @@ func environment() []string {
 
 // readDiagnosis reads what a program has written; nil when it wrote nothing.
 func readDiagnosis(path string) (*scenario.Diagnosis, error) {
-	// The program may have put anything there: without O_NONBLOCK, a named pipe would be waited for.
+	// The program may have created anything at this path: without O_NONBLOCK, opening a named pipe blocks.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
