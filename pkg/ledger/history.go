@@ -1,13 +1,13 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,14 +53,11 @@ func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 		}
 		return s.onlyLedgers(ctx, found)
 	}
-	var found Listing
-	group, groupCtx := errgroup.WithContext(ctx) // both at once: every command lists
-	group.Go(func() error { return s.CheckNamespace(groupCtx) })
-	group.Go(func() (err error) {
-		found, err = s.records(groupCtx, scope, "in namespace "+s.Namespace)
-		return err
-	})
-	if err := group.Wait(); err != nil {
+	// Both at once: every command lists. The namespace's error counts first, so that the same trouble always reads the same.
+	marked := make(chan error, 1)
+	go func() { marked <- s.CheckNamespace(ctx) }()
+	found, err := s.records(ctx, scope, "in namespace "+s.Namespace)
+	if err := cmp.Or(<-marked, err); err != nil {
 		return Listing{}, err
 	}
 	return found, nil

@@ -285,3 +285,15 @@ func TestUnmarkedNamespace(t *testing.T) {
 		t.Errorf("no namespace: %v", err)
 	}
 }
+
+// TestTheSameRefusalAlwaysReadsTheSame: the namespace and the records are read at once; which answer comes first decides nothing.
+func TestTheSameRefusalAlwaysReadsTheSame(t *testing.T) {
+	store := ledger.New(ledgertest.New(t).Client(ledgertest.Hooks{Before: func(c ledgertest.Call) error {
+		return errors.New("no right to read " + c.Resource)
+	}}), "faults")
+	for range 50 {
+		if _, err := store.List(t.Context(), ledger.Active); err == nil || !strings.Contains(err.Error(), "no right to read namespaces") {
+			t.Fatal(err)
+		}
+	}
+}
