@@ -43,6 +43,11 @@ func (c *Cluster) Namespace(t testing.TB) string {
 		if err := c.Client.CoreV1().Namespaces().Delete(context.Background(), ns.Name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("delete namespace %s: %v", ns.Name, err)
 		}
+		// Pods that ignore SIGTERM would hold their GPUs for 30 seconds, which the next test needs.
+		grace := metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}
+		if err := c.Client.CoreV1().Pods(ns.Name).DeleteCollection(context.Background(), grace, metav1.ListOptions{}); err != nil {
+			t.Errorf("delete the pods of namespace %s: %v", ns.Name, err)
+		}
 	})
 	// Both come a moment after the namespace. Without the account pods are refused; without the ConfigMap they wait to start.
 	Eventually(t, patience, "service account and CA certificate of namespace "+ns.Name, func() (bool, string) {
