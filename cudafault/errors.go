@@ -77,7 +77,8 @@ func findNVML(code int) (nvmlError, bool) {
 	return all[i], true
 }
 
-// ErrorName is the name of a CUresult, such as CUDA_ERROR_LAUNCH_FAILED; CUDA_SUCCESS for 0, and the number where it has no name.
+// ErrorName returns the name of a CUresult, such as CUDA_ERROR_LAUNCH_FAILED; CUDA_SUCCESS for 0, and the number where
+// it has no name.
 func ErrorName(code int) string {
 	if code == 0 {
 		return "CUDA_SUCCESS"
@@ -88,7 +89,8 @@ func ErrorName(code int) string {
 	return strconv.Itoa(code)
 }
 
-// RuntimeErrorName is what the CUDA runtime calls the code, such as cudaErrorLaunchFailure; "" where it has no name there.
+// RuntimeErrorName returns what the CUDA runtime calls the code, such as cudaErrorLaunchFailure; "" where it has no
+// name there.
 func RuntimeErrorName(code int) string {
 	if e, ok := findError(code); ok && e.runtime != "" {
 		return "cudaError" + e.runtime
@@ -96,7 +98,7 @@ func RuntimeErrorName(code int) string {
 	return ""
 }
 
-// NVMLErrorName is the name of an nvmlReturn_t, such as NVML_ERROR_GPU_IS_LOST; NVML_SUCCESS for 0.
+// NVMLErrorName returns the name of an nvmlReturn_t, such as NVML_ERROR_GPU_IS_LOST; NVML_SUCCESS for 0.
 func NVMLErrorName(code int) string {
 	if code == 0 {
 		return "NVML_SUCCESS"
@@ -107,7 +109,7 @@ func NVMLErrorName(code int) string {
 	return strconv.Itoa(code)
 }
 
-// StickyByNature is whether hardware leaves the context unusable after the error, until the process ends.
+// StickyByNature reports whether hardware leaves the context unusable after the error, until the process ends.
 func StickyByNature(code int) bool {
 	e, _ := findError(code)
 	return e.sticky
@@ -148,7 +150,8 @@ func ParseError(text string) (int, error) {
 	return code, err
 }
 
-// ParseNVMLError reads a return code of NVML: its number (15) or its name (NVML_ERROR_GPU_IS_LOST, gpu-is-lost), in any case.
+// ParseNVMLError reads a return code of NVML: its number (15) or its name (NVML_ERROR_GPU_IS_LOST, gpu-is-lost), in any
+// case.
 func ParseNVMLError(text string) (int, error) {
 	names := map[string]int{}
 	for _, e := range loaded().nvml {
@@ -162,7 +165,9 @@ func ParseNVMLError(text string) (int, error) {
 }
 
 // parseCode reads a number that has a name, or a name, with one of the prefixes or without.
-func parseCode(text string, names map[string]int, what string, nameOf func(int) string, prefixes ...string) (int, error) {
+func parseCode(
+	text string, names map[string]int, what string, nameOf func(int) string, prefixes ...string,
+) (int, error) {
 	word := plain(text)
 	if word == "" {
 		return 0, fmt.Errorf("the %s is empty", what)
@@ -198,12 +203,12 @@ func example(what string) string {
 	return "719 or launch-failed"
 }
 
-// plain is a name without its case and what separates its words.
+// plain returns a name without its case and what separates its words.
 func plain(text string) string {
 	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(strings.TrimSpace(text)))
 }
 
-// nearest are the codes of at most three names that are a few letters from the word, or hold it, the closest first.
+// nearest returns the codes of at most three names that are a few letters from the word, or hold it, the closest first.
 func nearest(word string, names map[string]int) []int {
 	type candidate struct{ code, distance int }
 	allowed := max(2, len(word)/4)
@@ -232,7 +237,7 @@ func nearest(word string, names map[string]int) []int {
 	return codes
 }
 
-// distance is how many letters must be changed, added or left out to make b of a (Levenshtein's).
+// distance returns how many letters must be changed, added or left out to make b of a (Levenshtein's).
 func distance(a, b string) int {
 	line := make([]int, len(b)+1)
 	for j := range line {

@@ -35,9 +35,12 @@ func TestErrorNamesAreTheDrivers(t *testing.T) {
 func TestParseError(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{
-		"719": 719, "CUDA_ERROR_LAUNCH_FAILED": 719, "launch-failed": 719, "LAUNCH_FAILED": 719, "cudaErrorLaunchFailure": 719, "launchfailure": 719, " 719 ": 719,
-		"out-of-memory": 2, "cudaErrorMemoryAllocation": 2, "ecc-uncorrectable": 214, "CUDA_ERROR_CONTAINED": 226, "no-device": 100, "unknown": 999,
-		"cudaErrorInvalidDevice": 101, "CUDA_ERROR_TENSOR_MEMORY_LEAK": 721, "cudaErrorNoDevice": 100, "cudaErrorDevicesUnavailable": 46,
+		"719": 719, "CUDA_ERROR_LAUNCH_FAILED": 719, "launch-failed": 719, "LAUNCH_FAILED": 719,
+		"cudaErrorLaunchFailure": 719, "launchfailure": 719, " 719 ": 719,
+		"out-of-memory": 2, "cudaErrorMemoryAllocation": 2, "ecc-uncorrectable": 214, "CUDA_ERROR_CONTAINED": 226,
+		"no-device": 100, "unknown": 999,
+		"cudaErrorInvalidDevice": 101, "CUDA_ERROR_TENSOR_MEMORY_LEAK": 721, "cudaErrorNoDevice": 100,
+		"cudaErrorDevicesUnavailable":   46,
 		"cudaErrorSystemDriverMismatch": 803, "not-ready": 600,
 	} {
 		if got, err := ParseError(text); err != nil || got != want {
@@ -45,7 +48,8 @@ func TestParseError(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "empty", "0": "every call returns", "success": "no CUDA error", "12345": "12345 is no CUDA error", "-1": "no CUDA error", "6.5": "no CUDA error",
+		"": "empty", "0": "every call returns", "success": "no CUDA error", "12345": "12345 is no CUDA error",
+		"-1": "no CUDA error", "6.5": "no CUDA error",
 		"launch-faild":           "did you mean CUDA_ERROR_LAUNCH_FAILED (719)",
 		"CUDA_ERROR_ECC":         "did you mean CUDA_ERROR_ECC_UNCORRECTABLE (214)",
 		"cudaErrorIllegalAdress": "did you mean CUDA_ERROR_ILLEGAL_ADDRESS (700)",
@@ -67,12 +71,17 @@ func TestParseError(t *testing.T) {
 
 func TestParseNVMLError(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]int{"15": 15, "gpu-is-lost": 15, "NVML_ERROR_LIB_RM_VERSION_MISMATCH": 18, "Reset-Required": 16, "unknown": 999} {
+	for text, want := range map[string]int{
+		"15": 15, "gpu-is-lost": 15, "NVML_ERROR_LIB_RM_VERSION_MISMATCH": 18, "Reset-Required": 16, "unknown": 999,
+	} {
 		if got, err := ParseNVMLError(text); err != nil || got != want {
 			t.Errorf("ParseNVMLError(%q) = %d, %v, want %d", text, got, err, want)
 		}
 	}
-	for text, want := range map[string]string{"0": "every call returns", "5": "no NVML error", "gpu-lost": "NVML_ERROR_GPU_IS_LOST (15)", "lost": "(15)", "x": "15 or gpu-is-lost"} {
+	for text, want := range map[string]string{
+		"0": "every call returns", "5": "no NVML error", "gpu-lost": "NVML_ERROR_GPU_IS_LOST (15)", "lost": "(15)",
+		"x": "15 or gpu-is-lost",
+	} {
 		if code, err := ParseNVMLError(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseNVMLError(%q) = %d, %v, want an error with %q", text, code, err, want)
 		}
@@ -90,7 +99,9 @@ func TestStickyByNature(t *testing.T) {
 			sticky = append(sticky, code)
 		}
 	}
-	if want := []int{214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 999}; !slices.Equal(sticky, want) {
+	if want := []int{
+		214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 999,
+	}; !slices.Equal(sticky, want) {
 		t.Errorf("sticky are %v, want %v", sticky, want)
 	}
 	if ErrorName(12345) != "12345" || ErrorName(0) != "CUDA_SUCCESS" || RuntimeErrorName(202) != "" {

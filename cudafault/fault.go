@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Fault is what somebody asks for: what fails, how, when and in which processes. The zero value asks for nothing, which Validate
-// refuses. It is data that a record can keep.
+// Fault is what somebody asks for: what fails, how, when and in which processes. The zero value asks for nothing, which
+// Validate refuses. It is data that a record can keep.
 type Fault struct {
 	// XID takes the errors from the XID's profile; 0 is none.
 	XID int `json:"xid,omitempty"`
 	// Error is the CUresult that running processes get; 0 is none. Not with XID.
 	Error int `json:"error,omitempty"`
-	// PhaseNew is the CUresult of cuInit in processes that start after the fault tripped, and NVML what NVML returns then, in place
-	// of the profile's; a pointer to 0 is no error.
+	// PhaseNew is the CUresult of cuInit in processes that start after the fault tripped, and NVML what NVML returns
+	// then, in place of the profile's; a pointer to 0 is no error.
 	PhaseNew *int `json:"phaseNew,omitempty"`
 	NVML     *int `json:"nvml,omitempty"`
-	// Sticky is whether all calls of a process fail after the first; nil is as the error's nature is.
+	// Sticky reports whether all calls of a process fail after the first; nil is as the error's nature is.
 	Sticky *bool `json:"sticky,omitempty"`
 	// DriverMismatch and FabricNotReady are the profiles without an XID.
 	DriverMismatch bool `json:"driverMismatch,omitempty"`
@@ -67,7 +67,7 @@ const (
 	LayerRuntime Layer = "runtime" // only what calls a dynamic CUDA runtime, for comparison
 )
 
-// AllDevices are all ordinals that a fault can name.
+// AllDevices returns all ordinals that a fault can name.
 func AllDevices() []int {
 	all := make([]int, maxDevices)
 	for i := range all {
@@ -93,7 +93,8 @@ type effect struct {
 // What counts for effects that have no error of their own.
 const (
 	latencyDefault = ClassCopy | ClassLaunch | ClassSync
-	hangDefault    = ClassCopy | ClassSync // not ClassQuery: a GPU that hangs answers "not ready", and watchdogs live on that
+	// Not ClassQuery: a GPU that hangs answers "not ready", and watchdogs live on that
+	hangDefault = ClassCopy | ClassSync
 )
 
 // effect resolves the profile and what overrides it. The fault must be valid.
@@ -102,8 +103,10 @@ func (f Fault) effect() effect {
 	if named := f.profileName(); named != "" {
 		p, _ := NamedProfile(named)
 		e = effect{
-			name: named, running: p.Running, fallback: p.Fallback, minDriver: p.MinDriver, sticky: p.Sticky, surface: p.Surface, classes: p.Classes,
-			fresh: p.New, nvml: p.NVML, nvmlInit: p.NVMLInit, latency: p.Latency, latencyClasses: p.LatencyClasses, hang: p.HangClasses,
+			name: named, running: p.Running, fallback: p.Fallback, minDriver: p.MinDriver, sticky: p.Sticky,
+			surface: p.Surface, classes: p.Classes,
+			fresh: p.New, nvml: p.NVML, nvmlInit: p.NVMLInit, latency: p.Latency, latencyClasses: p.LatencyClasses,
+			hang: p.HangClasses,
 		}
 		if p.XID != 0 {
 			e.name = "XID " + named
@@ -111,7 +114,8 @@ func (f Fault) effect() effect {
 	}
 	if f.Error != 0 {
 		code, _ := findError(f.Error)
-		e.name, e.running, e.sticky, e.surface, e.classes = ErrorName(f.Error), f.Error, code.sticky, code.surface, code.classes
+		e.name, e.running, e.sticky, e.surface, e.classes = ErrorName(f.Error), f.Error, code.sticky, code.surface,
+			code.classes
 		if f.Function != "" {
 			e.surface = SurfaceCall // who names a function wants that one to fail
 		}
@@ -207,13 +211,15 @@ func (f Fault) State(run string, generation uint64, armedAt, expires time.Time) 
 	}
 	e := f.effect()
 	s := State{
-		Run: run, Generation: generation, ArmedAt: armedAt.Truncate(time.Millisecond), Expires: expires.Truncate(time.Millisecond),
+		Run: run, Generation: generation, ArmedAt: armedAt.Truncate(time.Millisecond),
+		Expires: expires.Truncate(time.Millisecond),
 		Process: f.Process, Rank: AllRanks, Nodes: f.Nodes, Devices: f.Devices,
 		Function: f.Function, Classes: e.classes, Surface: e.surface,
 		AfterCalls: f.AfterCalls, Every: f.Every, Probability: f.Probability, Seed: f.Seed, Max: f.Max,
 		After: f.After, WindowFrom: f.WindowFrom, WindowTo: f.WindowTo,
-		Error: e.running, ErrorFallback: e.fallback, ErrorMinDriver: e.minDriver, ErrorInit: e.fresh, NVMLError: e.nvml, NVMLInitError: e.nvmlInit,
-		Latency: e.latency, Jitter: e.jitter, LatencyClasses: e.latencyClasses, HangClasses: e.hang,
+		Error: e.running, ErrorFallback: e.fallback, ErrorMinDriver: e.minDriver, ErrorInit: e.fresh, NVMLError: e.nvml,
+		NVMLInitError: e.nvmlInit,
+		Latency:       e.latency, Jitter: e.jitter, LatencyClasses: e.latencyClasses, HangClasses: e.hang,
 		MemLimit: f.MemLimit, Hide: f.HideDevices, Corrupt: f.CorruptD2H,
 	}
 	if f.Rank != nil {

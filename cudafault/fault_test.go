@@ -34,7 +34,10 @@ func TestSummary(t *testing.T) {
 		{XID: 79, PhaseNew: pointer(0), NVML: pointer(0)},
 		{XID: 48, PhaseNew: pointer(214), NVML: pointer(18)},
 		{XID: 119, Latency: 6 * time.Second, Jitter: time.Second},
-		{XID: 94, Trigger: Trigger{AfterCalls: 1000, After: 90 * time.Second}, Scope: Scope{Devices: []int{0, 1}, Rank: pointer(0), Process: "train*.py", Nodes: []string{"gpu-1"}}},
+		{
+			XID: 94, Trigger: Trigger{AfterCalls: 1000, After: 90 * time.Second},
+			Scope: Scope{Devices: []int{0, 1}, Rank: pointer(0), Process: "train*.py", Nodes: []string{"gpu-1"}},
+		},
 		{XID: 79, Layer: LayerRuntime},
 		{Error: 719},
 		{Error: 719, Sticky: pointer(false), Trigger: Trigger{Every: 10, Max: 3}},
@@ -62,12 +65,18 @@ func TestFaultState(t *testing.T) {
 		want  State
 	}{
 		"79": {Fault{XID: 79}, State{Error: 999, ErrorInit: 100, NVMLError: 15, Classes: lost, Flags: FlagSticky}},
-		"94": {Fault{XID: 94}, State{Error: 226, ErrorFallback: 214, ErrorMinDriver: 12080, Surface: SurfaceSync, Classes: ClassCopy | ClassLaunch, Flags: FlagSticky}},
+		"94": {Fault{XID: 94}, State{
+			Error: 226, ErrorFallback: 214, ErrorMinDriver: 12080, Surface: SurfaceSync,
+			Classes: ClassCopy | ClassLaunch, Flags: FlagSticky,
+		}},
 		"79 without new": {
 			Fault{XID: 79, PhaseNew: pointer(0), NVML: pointer(0)},
 			State{Error: 999, Classes: lost, Flags: FlagSticky},
 		},
-		"79 by hanging": {Fault{XID: 79, Hang: true}, State{ErrorInit: 100, NVMLError: 15, Classes: ClassCopy | ClassSync, HangClasses: ClassCopy | ClassSync}},
+		"79 by hanging": {
+			Fault{XID: 79, Hang: true},
+			State{ErrorInit: 100, NVMLError: 15, Classes: ClassCopy | ClassSync, HangClasses: ClassCopy | ClassSync},
+		},
 		"79 in the runtime": {
 			Fault{XID: 79, Layer: LayerRuntime},
 			State{Error: 999, ErrorInit: 100, Classes: lost, Flags: FlagSticky | FlagRuntime},
@@ -78,7 +87,10 @@ func TestFaultState(t *testing.T) {
 		},
 		"149": {
 			Fault{XID: 149},
-			State{Error: 220, Surface: SurfaceSync, Classes: ClassLaunch | ClassPeer, HangClasses: ClassPeer | ClassIPC, Flags: FlagSticky},
+			State{
+				Error: 220, Surface: SurfaceSync, Classes: ClassLaunch | ClassPeer, HangClasses: ClassPeer | ClassIPC,
+				Flags: FlagSticky,
+			},
 		},
 		"XID, in a function": {
 			Fault{XID: 31, Trigger: Trigger{Function: "cuGraphLaunch"}},
@@ -93,19 +105,30 @@ func TestFaultState(t *testing.T) {
 			Fault{Error: 217, Sticky: pointer(true), Quiet: true},
 			State{Error: 217, Classes: ClassPeer, Flags: FlagSticky | FlagQuiet},
 		},
-		"no device":           {Fault{Error: 100}, State{Error: 100, Classes: ClassInit}},
-		"no device, runtime":  {Fault{Error: 100, Layer: LayerRuntime}, State{Error: 100, Classes: ClassInit | ClassDevice, Flags: FlagRuntime}},
-		"driver mismatch":     {Fault{DriverMismatch: true}, State{ErrorInit: 803, NVMLInitError: 18}},
-		"fabric":              {Fault{FabricNotReady: true, MemLimit: 1 << 30}, State{ErrorInit: 802, MemLimit: 1 << 30}},
+		"no device": {Fault{Error: 100}, State{Error: 100, Classes: ClassInit}},
+		"no device, runtime": {
+			Fault{Error: 100, Layer: LayerRuntime},
+			State{Error: 100, Classes: ClassInit | ClassDevice, Flags: FlagRuntime},
+		},
+		"driver mismatch": {Fault{DriverMismatch: true}, State{ErrorInit: 803, NVMLInitError: 18}},
+		"fabric": {
+			Fault{FabricNotReady: true, MemLimit: 1 << 30}, State{ErrorInit: 802, MemLimit: 1 << 30},
+		},
 		"NVML does not start": {Fault{NVML: pointer(9)}, State{NVMLInitError: 9}},
 		"all hidden":          {Fault{HideDevices: AllDevices()}, State{Hide: AllDevices(), ErrorInit: 100}},
 		"latency": {
 			Fault{Latency: time.Millisecond, Jitter: time.Microsecond},
-			State{Latency: time.Millisecond, Jitter: time.Microsecond, Classes: latencyDefault, LatencyClasses: latencyDefault},
+			State{
+				Latency: time.Millisecond, Jitter: time.Microsecond, Classes: latencyDefault,
+				LatencyClasses: latencyDefault,
+			},
 		},
 		"latency in a function": {
 			Fault{Latency: time.Millisecond, Trigger: Trigger{Function: "cuMemcpyPeer*"}},
-			State{Latency: time.Millisecond, Classes: latencyDefault, LatencyClasses: ClassCopy | ClassPeer, Function: "cuMemcpyPeer*"},
+			State{
+				Latency: time.Millisecond, Classes: latencyDefault, LatencyClasses: ClassCopy | ClassPeer,
+				Function: "cuMemcpyPeer*",
+			},
 		},
 		"slow before it fails": {
 			Fault{Error: 2, Latency: time.Second},
@@ -115,11 +138,17 @@ func TestFaultState(t *testing.T) {
 			Fault{Hang: true, Trigger: Trigger{Function: "cuCtxSynchronize*"}},
 			State{Classes: hangDefault, HangClasses: ClassSync, Function: "cuCtxSynchronize*"},
 		},
-		"corruption": {Fault{CorruptD2H: 0.5, Trigger: Trigger{Seed: 3}}, State{Corrupt: 0.5, Classes: ClassCopy, Seed: 3}},
+		"corruption": {
+			Fault{CorruptD2H: 0.5, Trigger: Trigger{Seed: 3}}, State{Corrupt: 0.5, Classes: ClassCopy, Seed: 3},
+		},
 		"trigger and scope": {
-			Fault{Error: 2, Trigger: Trigger{AfterCalls: 1, After: time.Second, Every: 2, Probability: 0.5, Seed: 3, WindowFrom: time.Second, WindowTo: time.Hour, Max: 4},
+			Fault{Error: 2, Trigger: Trigger{
+				AfterCalls: 1, After: time.Second, Every: 2, Probability: 0.5, Seed: 3, WindowFrom: time.Second,
+				WindowTo: time.Hour, Max: 4,
+			},
 				Scope: Scope{Devices: []int{1}, Rank: pointer(0), Process: "p*", Nodes: []string{"n"}}},
-			State{Error: 2, Classes: ClassAlloc, AfterCalls: 1, After: time.Second, Every: 2, Probability: 0.5, Seed: 3, WindowFrom: time.Second, WindowTo: time.Hour, Max: 4,
+			State{Error: 2, Classes: ClassAlloc, AfterCalls: 1, After: time.Second, Every: 2, Probability: 0.5, Seed: 3,
+				WindowFrom: time.Second, WindowTo: time.Hour, Max: 4,
 				Devices: []int{1}, Process: "p*", Nodes: []string{"n"}},
 		},
 	} {
@@ -131,7 +160,8 @@ func TestFaultState(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := test.want
-			want.Run, want.Generation, want.ArmedAt, want.Expires = "run-1", 5, time.UnixMilli(1_800_000_000_123), expires
+			want.Run, want.Generation, want.ArmedAt, want.Expires = "run-1", 5, time.UnixMilli(1_800_000_000_123),
+				expires
 			if test.fault.Rank == nil {
 				want.Rank = AllRanks
 			}
@@ -160,8 +190,10 @@ func TestFaultStateDisarmed(t *testing.T) {
 func TestFaultAsJSON(t *testing.T) {
 	t.Parallel()
 	want := Fault{
-		XID: 94, PhaseNew: pointer(0), Sticky: pointer(false), Latency: time.Millisecond, HideDevices: []int{3}, MemLimit: 1 << 62,
-		Trigger: Trigger{Every: 2, Probability: 0.1, WindowTo: time.Minute}, Scope: Scope{Rank: pointer(0), Devices: []int{0}}, Layer: LayerDriver, Quiet: true,
+		XID: 94, PhaseNew: pointer(0), Sticky: pointer(false), Latency: time.Millisecond, HideDevices: []int{3},
+		MemLimit: 1 << 62,
+		Trigger:  Trigger{Every: 2, Probability: 0.1, WindowTo: time.Minute},
+		Scope:    Scope{Rank: pointer(0), Devices: []int{0}}, Layer: LayerDriver, Quiet: true,
 	}
 	data, err := json.Marshal(want)
 	if err != nil {

@@ -27,7 +27,8 @@ type function struct {
 // hookForm is one line of a list: HOOK(name, classes, flags, treatment).
 var hookForm = regexp.MustCompile(`(?m)^HOOK\((\w+), ([A-Z|0]+), [A-Z|0]+, \w+\)$`)
 
-// functionsByLayer reads the lists once. What has no class is not counted: looking functions up, NVML, reading the last error.
+// functionsByLayer reads the lists once. What has no class is not counted: looking functions up, NVML, reading the last
+// error.
 var functionsByLayer = sync.OnceValues(func() (map[Layer][]function, error) {
 	all := map[Layer][]function{}
 	for layer, text := range map[Layer]string{LayerDriver: driverHooks, LayerRuntime: runtimeHooks} {
@@ -45,7 +46,7 @@ var functionsByLayer = sync.OnceValues(func() (map[Layer][]function, error) {
 	return all, nil
 })
 
-// hooked are the functions that count in a layer; a test proves that the lists can be read.
+// hooked returns the functions that count in a layer; a test proves that the lists can be read.
 func hooked(layer Layer) []function {
 	all, err := functionsByLayer()
 	if err != nil {
@@ -69,7 +70,7 @@ func Functions(layer Layer) []string {
 	return slices.Compact(names)
 }
 
-// classesOf are the kinds of calls that a glob matches.
+// classesOf returns the kinds of calls that a glob matches.
 func classesOf(pattern string, layer Layer) Class {
 	var c Class
 	for _, f := range hooked(layer) {
@@ -90,9 +91,11 @@ func (f Fault) checkFunction() error {
 			f.Function, strings.Join(nearFunctions("cu"+strings.TrimPrefix(f.Function, "cuda"), LayerDriver), ", "))
 	}
 	if near := nearFunctions(f.Function, f.layer()); len(near) > 0 {
-		return fmt.Errorf("--function %s: no function that can be made to fail is called so; did you mean %s?", f.Function, strings.Join(near, ", "))
+		return fmt.Errorf("--function %s: no function that can be made to fail is called so; did you mean %s?",
+			f.Function, strings.Join(near, ", "))
 	}
-	return fmt.Errorf("--function %s: no function that can be made to fail is called so; shell completion lists them", f.Function)
+	return fmt.Errorf("--function %s: no function that can be made to fail is called so; shell completion lists them",
+		f.Function)
 }
 
 // nearFunctions are at most three names close to one.

@@ -21,13 +21,16 @@ func TestHookListsAreRead(t *testing.T) {
 		}
 	}
 	names := Functions(LayerDriver)
-	for _, name := range strings.Fields("cuInit cuMemAlloc cuLaunchKernel cuLaunchKernelEx cuGraphLaunch cuCtxSynchronize cuStreamSynchronize cuMemcpyDtoH cuMemCreate") {
+	for _, name := range strings.Fields(
+		"cuInit cuMemAlloc cuLaunchKernel cuLaunchKernelEx cuGraphLaunch cuCtxSynchronize cuStreamSynchronize cuMemcpyDtoH cuMemCreate",
+	) {
 		if !slices.Contains(names, name) {
 			t.Errorf("%s is not hooked", name)
 		}
 	}
 	for _, name := range names {
-		if !strings.HasPrefix(name, "cu") || strings.HasPrefix(name, "cuda") || strings.Contains(name, "_pts") || name == "cuGetExportTable" {
+		if !strings.HasPrefix(name, "cu") || strings.HasPrefix(name, "cuda") || strings.Contains(name, "_pts") ||
+			name == "cuGetExportTable" {
 			t.Errorf("%s must not fail", name)
 		}
 	}
@@ -76,7 +79,9 @@ func TestMatchGlob(t *testing.T) {
 			t.Errorf("matchGlob(%q, %q) = %v", test.pattern, test.name, got)
 		}
 	}
-	for pattern, want := range map[string]bool{"*": true, "[a-z]*": true, "[": false, "a[b": false, "[a][": false, "[]": false, "[!]": false, "[]a]": true} {
+	for pattern, want := range map[string]bool{
+		"*": true, "[a-z]*": true, "[": false, "a[b": false, "[a][": false, "[]": false, "[!]": false, "[]a]": true,
+	} {
 		if err := checkGlob(pattern); (err == nil) != want {
 			t.Errorf("checkGlob(%q) = %v", pattern, err)
 		}

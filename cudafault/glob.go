@@ -20,7 +20,7 @@ func checkGlob(pattern string) error {
 	}
 }
 
-// matchGlob is whether the glob fits the whole name: * ? [a-z] [!a-z]. It is gf_glob of shim/pure.h.
+// matchGlob reports whether the glob fits the whole name: * ? [a-z] [!a-z]. It is gf_glob of shim/pure.h.
 func matchGlob(pattern, name string) bool {
 	p, s, star, back := 0, 0, -1, 0
 	for p < len(pattern) || s < len(name) {
@@ -42,7 +42,7 @@ func matchGlob(pattern, name string) bool {
 	return true
 }
 
-// matchOne is how long the first element of the pattern is that fits the first byte of the name, 0 if it does not.
+// matchOne returns how long the first element of the pattern is that fits the first byte of the name, 0 if it does not.
 func matchOne(pattern, name string) int {
 	if pattern == "" || name == "" {
 		return 0
@@ -61,7 +61,7 @@ func matchOne(pattern, name string) int {
 	return 0
 }
 
-// matchSet is whether c is in the set that begins behind a bracket, and where it ends; -1 if it does not.
+// matchSet reports whether c is in the set that begins behind a bracket, and where it ends; -1 if it does not.
 func matchSet(set string, c byte) (in bool, end int) {
 	i, not := 0, false
 	if set != "" && (set[0] == '!' || set[0] == '^') {

@@ -39,8 +39,9 @@ var ( // Go has no constants of a struct type; nothing writes to these
 	atHang, atNVMLInit                      = span{860, 4}, span{864, 4}
 )
 
-// Encode makes the state file. It fails for what the file cannot hold: texts that are too long, more than 64 nodes, devices outside
-// 0 to 63, numbers that are negative or not a number, times with a fraction of a millisecond (microsecond for latency).
+// Encode makes the state file. It fails for what the file cannot hold: texts that are too long, more than 64 nodes,
+// devices outside 0 to 63, numbers that are negative or not a number, times with a fraction of a millisecond
+// (microsecond for latency).
 func (s State) Encode() ([]byte, error) {
 	w := writer{buf: make([]byte, StateSize)}
 	copy(w.buf, stateMagic)
@@ -110,10 +111,13 @@ func DecodeState(data []byte) (State, error) {
 		AfterCalls: r.u64(atAfterCalls), Every: r.u64(atEvery), Seed: r.u64(atSeed), Max: r.u64(atMax),
 		Probability: float64(r.u32(atProbability)) / (1 << 32), After: r.duration(atAfter, time.Millisecond),
 		WindowFrom: r.duration(atWindowFrom, time.Millisecond), WindowTo: r.duration(atWindowTo, time.Millisecond),
-		Flags: Flags(r.u32(atFlags)), Error: r.code(atError), ErrorFallback: r.code(atFallback), ErrorMinDriver: r.code(atMinDriver),
-		ErrorInit: r.code(atErrorInit), NVMLError: r.code(atNVMLError), NVMLInitError: r.code(atNVMLInit),
-		Latency: r.duration(atLatency, time.Microsecond), Jitter: r.duration(atJitter, time.Microsecond), LatencyClasses: Class(r.u32(atLatencyClasses)),
-		HangClasses: Class(r.u32(atHang)), MemLimit: r.u64(atMemLimit), Hide: r.mask(atHide), Corrupt: float64(r.u32(atCorrupt)) / (1 << 32),
+		Flags: Flags(r.u32(atFlags)), Error: r.code(atError), ErrorFallback: r.code(atFallback),
+		ErrorMinDriver: r.code(atMinDriver),
+		ErrorInit:      r.code(atErrorInit), NVMLError: r.code(atNVMLError), NVMLInitError: r.code(atNVMLInit),
+		Latency: r.duration(atLatency, time.Microsecond), Jitter: r.duration(atJitter, time.Microsecond),
+		LatencyClasses: Class(r.u32(atLatencyClasses)),
+		HangClasses:    Class(r.u32(atHang)), MemLimit: r.u64(atMemLimit), Hide: r.mask(atHide),
+		Corrupt: float64(r.u32(atCorrupt)) / (1 << 32),
 	}
 	count := r.u32(atNodeCount)
 	if count > maxNodes {
@@ -132,7 +136,7 @@ func DecodeState(data []byte) (State, error) {
 	return s, nil
 }
 
-// checkState is what the shim checks.
+// checkState returns what the shim checks.
 func checkState(data []byte) error {
 	if len(data) != StateSize {
 		return fmt.Errorf("%d bytes, want %d", len(data), StateSize)

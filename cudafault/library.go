@@ -16,7 +16,7 @@ var libraries embed.FS
 // LibraryName is the name under which the shim lies in a pod, whatever its layer.
 const LibraryName = "libgpufault.so"
 
-// Library is the shim for an architecture, as Go and Kubernetes name them (amd64, arm64), and a layer.
+// Library returns the shim for an architecture, as Go and Kubernetes name them (amd64, arm64), and a layer.
 func Library(arch string, layer Layer) ([]byte, error) {
 	platform, err := Platform(arch)
 	if err != nil {
@@ -37,8 +37,8 @@ func Library(arch string, layer Layer) ([]byte, error) {
 	return data, nil
 }
 
-// Platform is what the dynamic linker puts for $PLATFORM on an architecture, as a rule: x86_64 for amd64, aarch64 for arm64. glibc 2.26
-// to 2.36 says haswell or xeon_phi on some x86_64 machines.
+// Platform returns what the dynamic linker puts for $PLATFORM on an architecture, as a rule: x86_64 for amd64, aarch64
+// for arm64. glibc 2.26 to 2.36 says haswell or xeon_phi on some x86_64 machines.
 func Platform(arch string) (string, error) {
 	switch arch {
 	case "amd64":
@@ -50,7 +50,7 @@ func Platform(arch string) (string, error) {
 	}
 }
 
-// LibrarySHA256 is the hash of what Library returns, in hexadecimal digits.
+// LibrarySHA256 returns the hash of what Library returns, in hexadecimal digits.
 func LibrarySHA256(arch string, layer Layer) (string, error) {
 	data, err := Library(arch, layer)
 	if err != nil {

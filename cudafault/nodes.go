@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// NodeHash is how a decoded state names a node: "#" and the FNV-1a hash of its name, which Encode takes as well as the name.
+// NodeHash returns how a decoded state names a node: "#" and the FNV-1a hash of its name, which Encode takes as well as
+// the name.
 func NodeHash(node string) string { return fmt.Sprintf("#%016x", nodeHash(node)) }
 
-// HasNode is whether the fault acts on the node.
+// HasNode reports whether the fault acts on the node.
 func (s State) HasNode(node string) bool {
 	if len(s.Nodes) == 0 {
 		return true

@@ -57,7 +57,7 @@ const (
 	statusWords        = "unknown passing armed tripped poisoned expired other-node other-process no-state"
 )
 
-// String is one word: armed, tripped, poisoned, ...
+// String returns one word: armed, tripped, poisoned, ...
 func (s Status) String() string {
 	words := strings.Fields(statusWords)
 	if s < 0 || int(s) >= len(words) {
@@ -110,8 +110,8 @@ const (
 	slots            = 63
 )
 
-// DecodeProcesses reads the file of processes. A file of zeros is one that was just made: nobody reported yet. Processes write to it
-// while it is read, so that a field may be newer than the one before it.
+// DecodeProcesses reads the file of processes. A file of zeros is one that was just made: nobody reported yet.
+// Processes write to it while it is read, so that a field may be newer than the one before it.
 func DecodeProcesses(data []byte) (Processes, error) {
 	if len(data) != ProcessesSize {
 		return Processes{}, fmt.Errorf("file of processes: %d bytes, want %d", len(data), ProcessesSize)
@@ -125,7 +125,8 @@ func DecodeProcesses(data []byte) (Processes, error) {
 		return Processes{}, errors.New("file of processes: it does not begin with " + processesMagic)
 	}
 	if v, n := r.u32(span{8, 4}), r.u32(span{12, 4}); v != processesVersion || n != slots {
-		return Processes{}, fmt.Errorf("file of processes: version %d with %s, this program knows version %d with %d", v, count.Of(n, "place"), processesVersion, slots)
+		return Processes{}, fmt.Errorf("file of processes: version %d with %s, this program knows version %d with %d",
+			v, count.Of(n, "place"), processesVersion, slots)
 	}
 	all := Processes{TrippedGeneration: r.u64(span{16, 8}), TrippedAt: r.time(span{24, 8}), Trips: r.u64(span{32, 8})}
 	for i := range slots {
@@ -139,15 +140,18 @@ func DecodeProcesses(data []byte) (Processes, error) {
 
 func process(r reader) Process {
 	return Process{
-		PID: int(int32(r.u32(span{0, 4}))), Driver: r.code(span{4, 4}), Started: r.time(span{8, 8}), Looked: r.time(span{16, 8}),
+		PID: int(int32(r.u32(span{0, 4}))), Driver: r.code(span{4, 4}), Started: r.time(span{8, 8}),
+		Looked:     r.time(span{16, 8}),
 		Generation: r.u64(span{24, 8}), Status: Status(r.code(span{32, 4})), Paths: Paths(r.u32(span{36, 4})),
-		Namespace: r.u64(span{72, 8}), Hooks: r.code(span{40, 4}), LastError: r.code(span{44, 4}), Calls: r.u64(span{48, 8}), Trips: r.u64(span{56, 8}),
+		Namespace: r.u64(span{72, 8}), Hooks: r.code(span{40, 4}), LastError: r.code(span{44, 4}),
+		Calls: r.u64(span{48, 8}), Trips: r.u64(span{56, 8}),
 		TrippedAt: r.time(span{64, 8}), Name: r.text(span{80, 48}), Function: r.text(span{128, 64}),
 	}
 }
 
-// DecodeReport reads what the shim prints when it is run as a program: the state file and the file of processes, each after its
-// length. A file that is not there is nil. What can be read of the one comes also with an error about the other.
+// DecodeReport reads what the shim prints when it is run as a program: the state file and the file of processes, each
+// after its length. A file that is not there is nil. What can be read of the one comes also with an error about the
+// other.
 func DecodeReport(stdout []byte) (*State, *Processes, error) {
 	stateFile, rest, err := cutFile(stdout)
 	if err != nil {

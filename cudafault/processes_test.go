@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// table is a file of processes as the shim writes it, with one process in the place i; the offsets are literal.
+// table returns a file of processes as the shim writes it, with one process in the place i; the offsets are literal.
 func table(i int) []byte {
 	data := make([]byte, 16256)
 	u32, u64 := binary.LittleEndian.PutUint32, binary.LittleEndian.PutUint64
@@ -42,8 +42,10 @@ func TestDecodeProcesses(t *testing.T) {
 	t.Parallel()
 	at := func(ms int64) time.Time { return time.UnixMilli(1_800_000_000_000 + ms).UTC() }
 	want := Processes{TrippedGeneration: 9, TrippedAt: at(0), Trips: 4, List: []Process{{
-		PID: 42, Namespace: 4026531836, Name: "python3", Driver: 12080, Started: at(1), Looked: at(2), Generation: 9, Status: StatusPoisoned,
-		Paths: PathDlsym | PathProcAddress | PathNVML, Hooks: 300, LastError: 999, Calls: 1234, Trips: 3, TrippedAt: at(3), Function: "cuLaunchKernel",
+		PID: 42, Namespace: 4026531836, Name: "python3", Driver: 12080, Started: at(1), Looked: at(2), Generation: 9,
+		Status: StatusPoisoned,
+		Paths:  PathDlsym | PathProcAddress | PathNVML, Hooks: 300, LastError: 999, Calls: 1234, Trips: 3,
+		TrippedAt: at(3), Function: "cuLaunchKernel",
 	}}}
 	for _, slot := range []int{0, 62} {
 		got, err := DecodeProcesses(table(slot))
@@ -57,7 +59,8 @@ func TestDecodeProcesses(t *testing.T) {
 	if p := want.List[0]; p.Status.String() != "poisoned" || p.Paths.String() != "dlsym,cuGetProcAddress,nvml" {
 		t.Errorf("status %s, paths %s", p.Status, p.Paths)
 	}
-	if got := Status(99).String() + " " + Status(-1).String() + " " + Paths(0).String() + " " + StatusNoState.String(); got != "unknown unknown none no-state" {
+	if got := Status(99).String() + " " + Status(-1).String() + " " + Paths(0).String() + " " +
+		StatusNoState.String(); got != "unknown unknown none no-state" {
 		t.Error(got)
 	}
 }
@@ -78,14 +81,15 @@ func TestDecodeProcessesRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := DecodeProcesses(test.change(table(0))); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := DecodeProcesses(test.change(table(0))); err == nil ||
+				!strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
 			}
 		})
 	}
 }
 
-// report is what the shim prints.
+// report returns what the shim prints.
 func report(files ...[]byte) []byte {
 	var out []byte
 	for _, f := range files {
@@ -126,7 +130,8 @@ func TestDecodeReport(t *testing.T) {
 			if (s != nil) != test.state || (p != nil) != test.processes {
 				t.Errorf("state %v, processes %v", s, p)
 			}
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			if test.want == "" && err != nil ||
+				test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("error %v, want %q", err, test.want)
 			}
 		})
@@ -147,7 +152,8 @@ func FuzzDecodeReport(f *testing.F) {
 			return
 		}
 		for _, one := range p.List {
-			if one.PID <= 0 || one.Status.String() == "" || one.Paths.String() == "" || len(one.Name) > 48 || len(one.Function) > 64 {
+			if one.PID <= 0 || one.Status.String() == "" || one.Paths.String() == "" || len(one.Name) > 48 ||
+				len(one.Function) > 64 {
 				t.Fatalf("%+v", one)
 			}
 		}

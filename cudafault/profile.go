@@ -19,8 +19,8 @@ type Profile struct {
 	// Running is the CUresult that processes get which run already; 0 is none.
 	Running      int
 	RunningBasis Basis
-	// Fallback stands for Running where cuDriverGetVersion is below MinDriver (12080 is CUDA 12.8), because the driver has no such
-	// code; 0 is none.
+	// Fallback stands for Running where cuDriverGetVersion is below MinDriver (12080 is CUDA 12.8), because the driver
+	// has no such code; 0 is none.
 	Fallback, MinDriver int
 	// Sticky says that all calls of the process fail after the first.
 	Sticky  bool
@@ -85,7 +85,7 @@ func NamedProfile(name string) (Profile, bool) {
 	return all[i], true
 }
 
-// None is whether programs see nothing of the XID, so that there is nothing to inject; Note says why.
+// None reports whether programs see nothing of the XID, so that there is nothing to inject; Note says why.
 func (p Profile) None() bool {
 	return p.Running == 0 && p.New == 0 && p.NVML == 0 && p.NVMLInit == 0 && p.Latency == 0 && p.HangClasses == 0
 }
@@ -93,7 +93,7 @@ func (p Profile) None() bool {
 // onGitHub matches an issue or a pull request.
 var onGitHub = regexp.MustCompile(`^([\w.-]+/[\w.-]+)#(\d+)$`)
 
-// EvidenceURL is where the source can be read, "" for a title.
+// EvidenceURL returns where the source can be read, "" for a title.
 func EvidenceURL(source string) string {
 	if m := onGitHub.FindStringSubmatch(source); m != nil {
 		return "https://github.com/" + m[1] + "/issues/" + m[2] // GitHub leads on to a pull request
@@ -147,7 +147,8 @@ func profileOf(r row) (Profile, error) {
 	}
 	p.Running, p.Fallback, p.MinDriver = number("running"), number("fallback"), number("min_driver")
 	p.New, p.NVML, p.NVMLInit = number("new"), number("nvml"), number("nvml_init")
-	p.RunningBasis, p.NewBasis = Basis(word("running_basis", "documented assumed")), Basis(word("new_basis", "documented assumed"))
+	p.RunningBasis, p.NewBasis = Basis(word("running_basis", "documented assumed")),
+		Basis(word("new_basis", "documented assumed"))
 	p.Sticky = word("sticky", "yes no") == "yes"
 	if word("surface", "call sync") == "sync" {
 		p.Surface = SurfaceSync
@@ -163,7 +164,7 @@ func profileOf(r row) (Profile, error) {
 	return p, errors.Join(faults...)
 }
 
-// check says what is wrong with a profile in itself, and with its codes.
+// check returns what is wrong with a profile in itself, and with its codes.
 func (p Profile) check(d *data) error {
 	known := func(code int) bool {
 		return code == 0 || slices.ContainsFunc(d.errors, func(e cudaError) bool { return e.code == code })
@@ -172,7 +173,8 @@ func (p Profile) check(d *data) error {
 		return slices.ContainsFunc(d.errors, func(e cudaError) bool { return e.code == code && e.sticky })
 	}
 	nvml := func(code int, init bool) bool {
-		return code == 0 || slices.ContainsFunc(d.nvml, func(e nvmlError) bool { return e.code == code && e.init == init })
+		return code == 0 ||
+			slices.ContainsFunc(d.nvml, func(e nvmlError) bool { return e.code == code && e.init == init })
 	}
 	for _, rule := range []struct {
 		holds bool
@@ -185,8 +187,14 @@ func (p Profile) check(d *data) error {
 		{(p.Running == 0) == (p.RunningBasis == ""), "an error of running processes without a basis, or the reverse"},
 		{(p.New == 0) == (p.NewBasis == ""), "an error of new processes without a basis, or the reverse"},
 		{(p.Running == 0) == (p.Classes == 0), "an error of running processes without classes, or the reverse"},
-		{(p.Fallback == 0) == (p.MinDriver == 0), "a fallback without the driver from which on it is not needed, or the reverse"},
-		{!p.Sticky || sticky(p.Running) && (p.Fallback == 0 || sticky(p.Fallback)), "it is sticky, and its error is not"},
+		{
+			(p.Fallback == 0) == (p.MinDriver == 0),
+			"a fallback without the driver from which on it is not needed, or the reverse",
+		},
+		{
+			!p.Sticky || sticky(p.Running) && (p.Fallback == 0 || sticky(p.Fallback)),
+			"it is sticky, and its error is not",
+		},
 		{p.Surface == SurfaceCall || p.Running != 0, "a surface, and nothing that surfaces"},
 		{(p.Latency == 0) == (p.LatencyClasses == 0), "latency without classes, or the reverse"},
 		{p.LatencyClasses&^p.Classes == 0, "latency of calls that do not count"},

@@ -28,21 +28,25 @@ func TestTablesLoad(t *testing.T) {
 			}
 		}
 	}
-	if want := strings.Fields("13 31 43 45 48 63 64 74 79 94 95 109 119 120 140 145 149 154 driver-mismatch fabric-not-ready"); !slices.Equal(names, want) {
+	if want := strings.Fields(
+		"13 31 43 45 48 63 64 74 79 94 95 109 119 120 140 145 149 154 driver-mismatch fabric-not-ready",
+	); !slices.Equal(names, want) {
 		t.Errorf("profiles %v, want %v", names, want)
 	}
 }
 
-// TestProfileCodes holds the profiles against what is known of each XID, which other systems have wrong: 6 for 43, 217 for 74, 100 for a
-// process that runs at 79, 721 for 94.
+// TestProfileCodes holds the profiles against what is known of each XID, which other systems have wrong: 6 for 43, 217
+// for 74, 100 for a process that runs at 79, 721 for 94.
 func TestProfileCodes(t *testing.T) {
 	t.Parallel()
 	type codes struct{ running, fallback, fresh, nvml, nvmlInit int }
 	for name, want := range map[string]codes{
 		"13": {running: 719}, "31": {running: 700}, "43": {running: 719}, "48": {running: 214}, "74": {running: 220},
-		"79": {running: 999, fresh: 100, nvml: 15}, "94": {running: 226, fallback: 214}, "95": {running: 214, fresh: 46, nvml: 16},
-		"109": {running: 719}, "119": {running: 999, fresh: 999, nvml: 10}, "145": {running: 220}, "149": {running: 220},
-		"45": {}, "63": {}, "64": {}, "154": {},
+		"79": {running: 999, fresh: 100, nvml: 15}, "94": {running: 226, fallback: 214},
+		"95":  {running: 214, fresh: 46, nvml: 16},
+		"109": {running: 719}, "119": {running: 999, fresh: 999, nvml: 10}, "145": {running: 220},
+		"149": {running: 220},
+		"45":  {}, "63": {}, "64": {}, "154": {},
 		"fabric-not-ready": {fresh: 802}, "driver-mismatch": {fresh: 803, nvmlInit: 18},
 	} {
 		p, ok := NamedProfile(name)
@@ -87,15 +91,18 @@ func TestTableErrors(t *testing.T) {
 	t.Parallel()
 	tabs := func(s string) string { return strings.Join(strings.Fields(s), "\t") + "\n" }
 	errorsHead, nvmlHead, head := tabs(errorColumns), tabs(nvmlColumns), tabs(profileColumns)
-	cuda := errorsHead + tabs("100 NO_DEVICE NoDevice no init call") + tabs("214 ECC x yes launch sync") + tabs("226 CONTAINED - yes launch sync")
+	cuda := errorsHead + tabs("100 NO_DEVICE NoDevice no init call") + tabs("214 ECC x yes launch sync") +
+		tabs("226 CONTAINED - yes launch sync")
 	nvml := nvmlHead + tabs("15 GPU_IS_LOST device") + tabs("18 MISMATCH init")
-	//             name text running basis fallback min new basis nvml init surface sticky classes latency classes hang evidence note
+	// name text running basis fallback min new basis nvml init surface sticky classes latency classes hang evidence
+	// note
 	row := tabs("94 text 226 assumed 214 12080 100 assumed 15 - sync yes launch 1s launch peer a/b#1 note")
 	if _, err := load(cuda, nvml, head+row); err != nil {
 		t.Fatal(err)
 	}
 	change := func(old, new string) string {
-		return head + strings.Replace(row, strings.Join(strings.Fields(old), "\t"), strings.Join(strings.Fields(new), "\t"), 1)
+		return head +
+			strings.Replace(row, strings.Join(strings.Fields(old), "\t"), strings.Join(strings.Fields(new), "\t"), 1)
 	}
 	for name, test := range map[string]struct{ errors, nvml, profiles, want string }{
 		"order":            {cuda + tabs("2 OOM - no alloc call"), nvml, head, "above"},
@@ -125,7 +132,8 @@ func TestTableErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := load(test.errors, test.nvml, test.profiles); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := load(test.errors, test.nvml, test.profiles); err == nil ||
+				!strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
 			}
 		})

@@ -19,7 +19,8 @@ var sizeUnits = []struct { // Go has no constants of a struct type; nothing writ
 // sizeForm is a number, and a unit or none.
 var sizeForm = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)$`)
 
-// ParseSize reads a number of bytes as Kubernetes writes it: 4Gi, 512Mi, 8G, 1.5Gi, 1073741824. It must be whole bytes, above 0.
+// ParseSize reads a number of bytes as Kubernetes writes it: 4Gi, 512Mi, 8G, 1.5Gi, 1073741824. It must be whole bytes,
+// above 0.
 func ParseSize(text string) (uint64, error) {
 	m := sizeForm.FindStringSubmatch(text)
 	if m == nil {
@@ -34,7 +35,10 @@ func ParseSize(text string) (uint64, error) {
 			}
 		}
 		if unit == 0 {
-			return 0, fmt.Errorf("%q: there is no unit %q%s; units are Ki, Mi, Gi, Ti (of 1024) and k, M, G, T (of 1000)", text, m[2], meant(m[1], m[2]))
+			return 0, fmt.Errorf(
+				"%q: there is no unit %q%s; units are Ki, Mi, Gi, Ti (of 1024) and k, M, G, T (of 1000)", text, m[2],
+				meant(m[1], m[2]),
+			)
 		}
 	}
 	number, ok := new(big.Rat).SetString(m[1])
@@ -53,7 +57,7 @@ func ParseSize(text string) (uint64, error) {
 	return number.Num().Uint64(), nil
 }
 
-// meant is a unit that differs in its case, or by a B behind it.
+// meant returns a unit that differs in its case, or by a B behind it.
 func meant(number, unit string) string {
 	for _, u := range sizeUnits {
 		if strings.EqualFold(unit, u.name) || strings.EqualFold(unit, u.name+"B") {

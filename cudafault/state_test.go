@@ -16,12 +16,17 @@ import (
 // full has another value in each field.
 func full() State {
 	return State{
-		Run: "run-7k2", Generation: 0x0102030405060708, ArmedAt: time.UnixMilli(1_800_000_000_123).UTC(), Expires: time.UnixMilli(1_800_000_600_000).UTC(),
+		Run: "run-7k2", Generation: 0x0102030405060708, ArmedAt: time.UnixMilli(1_800_000_000_123).UTC(),
+		Expires: time.UnixMilli(1_800_000_600_000).UTC(),
 		Process: "python3*", Rank: 3, Nodes: []string{"gpu-1", "gpu-2"}, Devices: []int{0, 2, 63},
 		Function: "cuMemAlloc*", Classes: ClassAlloc | ClassCapture, Surface: SurfaceSync,
-		AfterCalls: 11, Every: 12, Probability: 0.25, Seed: 13, Max: 14, After: 15 * time.Millisecond, WindowFrom: 16 * time.Second, WindowTo: 17 * time.Second,
-		Flags: FlagSticky | FlagRuntime, Error: 226, ErrorInit: 100, NVMLError: 15, ErrorFallback: 214, ErrorMinDriver: 12080,
-		Latency: 18 * time.Microsecond, Jitter: 19 * time.Microsecond, LatencyClasses: ClassInit, MemLimit: 20 << 30, Hide: []int{1}, Corrupt: 0.5,
+		AfterCalls: 11, Every: 12, Probability: 0.25, Seed: 13, Max: 14, After: 15 * time.Millisecond,
+		WindowFrom: 16 * time.Second, WindowTo: 17 * time.Second,
+		Flags: FlagSticky | FlagRuntime, Error: 226, ErrorInit: 100, NVMLError: 15, ErrorFallback: 214,
+		ErrorMinDriver: 12080,
+		Latency:        18 * time.Microsecond, Jitter: 19 * time.Microsecond, LatencyClasses: ClassInit,
+		MemLimit: 20 << 30,
+		Hide:     []int{1}, Corrupt: 0.5,
 		HangClasses: ClassSync, NVMLInitError: 18,
 	}
 }
@@ -42,7 +47,8 @@ func TestStateLayout(t *testing.T) {
 		}
 	}
 	for at, want := range map[int]uint32{
-		8: 1, 12: 1024, 144: 3, 148: 2, 736: 16 | 32768, 740: 1, 760: 1 << 30, 764: 1 | 4, 808: 226, 812: 100, 816: 15, 820: 214, 824: 12080,
+		8: 1, 12: 1024, 144: 3, 148: 2, 736: 16 | 32768, 740: 1, 760: 1 << 30, 764: 1 | 4, 808: 226, 812: 100, 816: 15,
+		820: 214, 824: 12080,
 		828: 18, 832: 19, 836: 1, 856: 1 << 31, 860: 512, 864: 18,
 	} {
 		if got := binary.LittleEndian.Uint32(data[at:]); got != want {
@@ -50,7 +56,8 @@ func TestStateLayout(t *testing.T) {
 		}
 	}
 	for at, want := range map[int]uint64{
-		24: 0x0102030405060708, 32: 1_800_000_000_123, 40: 1_800_000_600_000, 152: 1<<63 | 5, 744: 11, 752: 12, 768: 13, 776: 14, 784: 15, 792: 16000, 800: 17000,
+		24: 0x0102030405060708, 32: 1_800_000_000_123, 40: 1_800_000_600_000, 152: 1<<63 | 5, 744: 11, 752: 12, 768: 13,
+		776: 14, 784: 15, 792: 16000, 800: 17000,
 		840: 20 << 30, 848: 2,
 		160: 0x1f19a73a85ab003b, 168: 0x1f19a83a85ab01ee, 176: 0, // FNV-1a 64 of gpu-1 and gpu-2
 	} {
@@ -71,9 +78,12 @@ func TestStateRoundTrip(t *testing.T) {
 	for name, s := range map[string]State{
 		"disarmed": {Rank: AllRanks}, "full": full(),
 		"extremes": {
-			Rank: math.MaxInt32, Generation: math.MaxUint64, AfterCalls: math.MaxUint64, Every: math.MaxUint64, Max: math.MaxUint64, Seed: math.MaxUint64,
-			MemLimit: math.MaxUint64, Devices: AllDevices(), Hide: AllDevices(), Run: strings.Repeat("r", 31), Process: strings.Repeat("p", 63),
-			Function: strings.Repeat("f", 63), Latency: math.MaxUint32 * time.Microsecond, Corrupt: float64(math.MaxUint32) / (1 << 32), Probability: 1.0 / (1 << 32),
+			Rank: math.MaxInt32, Generation: math.MaxUint64, AfterCalls: math.MaxUint64, Every: math.MaxUint64,
+			Max: math.MaxUint64, Seed: math.MaxUint64,
+			MemLimit: math.MaxUint64, Devices: AllDevices(), Hide: AllDevices(), Run: strings.Repeat("r", 31),
+			Process:  strings.Repeat("p", 63),
+			Function: strings.Repeat("f", 63), Latency: math.MaxUint32 * time.Microsecond,
+			Corrupt: float64(math.MaxUint32) / (1 << 32), Probability: 1.0 / (1 << 32),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

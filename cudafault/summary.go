@@ -9,8 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Summary says in one line what the fault does: "XID 79: running processes 999 (sticky), new ones 100 and NVML 15". The numbers are
-// CUDA's and NVML's. The fault must be valid.
+// Summary says in one line what the fault does: "XID 79: running processes 999 (sticky), new ones 100 and NVML 15". The
+// numbers are CUDA's and NVML's. The fault must be valid.
 func (f Fault) Summary() string {
 	e := f.effect()
 	var parts []string
@@ -171,7 +171,7 @@ func devices(list []int) string {
 	return "devices " + strings.Join(words, ",")
 }
 
-// driverVersion is what cuDriverGetVersion gives, as people write it: 12080 is 12.8.
+// driverVersion returns what cuDriverGetVersion gives, as people write it: 12080 is 12.8.
 func driverVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
 func ordinal(n uint64) string {
@@ -187,7 +187,7 @@ func ordinal(n uint64) string {
 	}
 }
 
-// short is a duration without the zeros behind: 2m, not 2m0s.
+// short returns a duration without the zeros behind: 2m, not 2m0s.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

@@ -28,7 +28,7 @@ type data struct {
 // tables loads the embedded tables once. A broken table is a mistake of ours, so it fails a test; still nothing panics.
 var tables = sync.OnceValues(func() (*data, error) { return load(errorsTSV, nvmlTSV, profilesTSV) })
 
-// loaded are the tables; a test proves that they load.
+// loaded returns the tables; a test proves that they load.
 func loaded() *data {
 	d, err := tables()
 	if err != nil {

@@ -10,7 +10,9 @@ import (
 // The shim computes the same; the numbers are those of splitmix64's reference for the seed 1234567.
 func TestHash(t *testing.T) {
 	t.Parallel()
-	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821} {
+	for i, want := range []uint64{
+		6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
+	} {
 		if got := hash(1234567, uint64(i)); got != uint32(want>>32) {
 			t.Errorf("hash(1234567, %d) = %#x, want %#x", i, got, want>>32)
 		}
@@ -54,12 +56,17 @@ func TestTrips(t *testing.T) {
 
 func TestImmediate(t *testing.T) {
 	t.Parallel()
-	for _, s := range []State{{}, {Probability: 1}, {Error: 1, Classes: ClassInit, Seed: 5, Rank: 2, MemLimit: 1, Devices: []int{1}}} {
+	for _, s := range []State{
+		{}, {Probability: 1}, {Error: 1, Classes: ClassInit, Seed: 5, Rank: 2, MemLimit: 1, Devices: []int{1}},
+	} {
 		if !s.Immediate() {
 			t.Errorf("%+v is not immediate", s)
 		}
 	}
-	for _, s := range []State{{AfterCalls: 1}, {Every: 2}, {Probability: 0.5}, {Max: 1}, {After: 1e6}, {WindowFrom: 1e6}, {WindowTo: 1e6}, {Function: "*"}} {
+	for _, s := range []State{
+		{AfterCalls: 1}, {Every: 2}, {Probability: 0.5}, {Max: 1}, {After: 1e6}, {WindowFrom: 1e6}, {WindowTo: 1e6},
+		{Function: "*"},
+	} {
 		if s.Immediate() {
 			t.Errorf("%+v is immediate", s)
 		}

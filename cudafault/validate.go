@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// Validate says what is wrong with the fault as it is asked for, and what to do instead. It needs no cluster.
+// Validate returns what is wrong with the fault as it is asked for, and what to do instead. It needs no cluster.
 func (f Fault) Validate() error {
 	for _, check := range []func(Fault) error{
-		Fault.checkWhat, Fault.checkProfile, Fault.checkNew, Fault.checkHang, Fault.checkLatency, Fault.checkDevices, Fault.checkLayer,
+		Fault.checkWhat, Fault.checkProfile, Fault.checkNew, Fault.checkHang, Fault.checkLatency, Fault.checkDevices,
+		Fault.checkLayer,
 		Fault.checkTrigger, Fault.checkSticky, Fault.checkGlobs, Fault.checkNothing,
 	} {
 		if err := check(f); err != nil {
@@ -30,13 +31,15 @@ func (f Fault) checkWhat() error {
 		is   bool
 		flag string
 	}{
-		{f.XID != 0, "--xid"}, {f.Error != 0, "--error"}, {f.DriverMismatch, "--driver-mismatch"}, {f.FabricNotReady, "--fabric-not-ready"},
+		{f.XID != 0, "--xid"}, {f.Error != 0, "--error"}, {f.DriverMismatch, "--driver-mismatch"},
+		{f.FabricNotReady, "--fabric-not-ready"},
 	} {
 		if source.is {
 			given = append(given, source.flag)
 		}
 	}
-	both := f.Error != 0 && (f.DriverMismatch != f.FabricNotReady) && f.XID == 0 // for running processes, and for new ones
+	// For running processes, and for new ones
+	both := f.Error != 0 && (f.DriverMismatch != f.FabricNotReady) && f.XID == 0
 	if len(given) > 1 && !both {
 		return fmt.Errorf("%s each say which error programs get: give one", and(given))
 	}
@@ -93,7 +96,8 @@ func (f Fault) checkNew() error {
 			return errors.New("--nvml and --driver-mismatch each say what NVML returns: give one")
 		}
 		if !f.trips() && f.profileName() == "" && f.Trigger.set() != "" {
-			return fmt.Errorf("%s: nothing would trip, and so NVML never fail: leave it out, or give --error", f.Trigger.set())
+			return fmt.Errorf("%s: nothing would trip, and so NVML never fail: leave it out, or give --error",
+				f.Trigger.set())
 		}
 	}
 	return nil
@@ -105,7 +109,9 @@ func (f Fault) checkHang() error {
 	case !f.Hang:
 		return nil
 	case f.Error != 0:
-		return errors.New("--hang with --error: a call that hangs returns nothing. Give one; --latency with --error makes calls slow before they fail")
+		return errors.New(
+			"--hang with --error: a call that hangs returns nothing. Give one; --latency with --error makes calls slow before they fail",
+		)
 	case f.Latency != 0:
 		return errors.New("--hang with --latency: a call that hangs does not return at all. Give one")
 	case f.CorruptD2H != 0:
@@ -126,11 +132,15 @@ func (f Fault) checkLatency() error {
 	case f.Jitter < 0 || f.Jitter > math.MaxUint32*time.Microsecond:
 		return fmt.Errorf("--jitter %s: give 0s to an hour", f.Jitter)
 	case f.Jitter > 0 && f.Latency == 0:
-		return fmt.Errorf("--jitter %s: it is added to a --latency, which is missing; --latency 1us --jitter %s is nearly jitter alone", f.Jitter, f.Jitter)
+		return fmt.Errorf(
+			"--jitter %s: it is added to a --latency, which is missing; --latency 1us --jitter %s is nearly jitter alone",
+			f.Jitter, f.Jitter,
+		)
 	case !(f.CorruptD2H >= 0 && f.CorruptD2H <= 1):
 		return fmt.Errorf("--corrupt-d2h %g: it is a rate, from above 0 to 1 (each copy)", f.CorruptD2H)
 	case f.MemLimit > 0 && f.MemLimit < 1<<20:
-		return fmt.Errorf("--mem-limit %s is less than any program needs: give 1Mi or more, such as 8Gi", FormatSize(f.MemLimit))
+		return fmt.Errorf("--mem-limit %s is less than any program needs: give 1Mi or more, such as 8Gi",
+			FormatSize(f.MemLimit))
 	}
 	return nil
 }
@@ -142,7 +152,8 @@ func (f Fault) checkDevices() error {
 	}{{"--device", f.Devices}, {"--hide-devices", f.HideDevices}} {
 		for _, d := range list.devices {
 			if d < 0 || d >= maxDevices {
-				return fmt.Errorf("%s %d: CUDA counts devices from 0, and %d is the last that can be named", list.flag, d, maxDevices-1)
+				return fmt.Errorf("%s %d: CUDA counts devices from 0, and %d is the last that can be named", list.flag,
+					d, maxDevices-1)
 			}
 		}
 	}
@@ -151,11 +162,13 @@ func (f Fault) checkDevices() error {
 	}
 	for _, d := range f.Devices {
 		if slices.Contains(f.HideDevices, d) {
-			return fmt.Errorf("device %d is in --device and in --hide-devices: a device that is hidden is never called", d)
+			return fmt.Errorf("device %d is in --device and in --hide-devices: a device that is hidden is never called",
+				d)
 		}
 	}
 	if len(f.Nodes) > maxNodes {
-		return fmt.Errorf("%d nodes are more than the %d that can be named; give fewer, or none for all", len(f.Nodes), maxNodes)
+		return fmt.Errorf("%d nodes are more than the %d that can be named; give fewer, or none for all", len(f.Nodes),
+			maxNodes)
 	}
 	if f.Rank != nil && (*f.Rank < 0 || *f.Rank > math.MaxInt32) {
 		return fmt.Errorf("--rank %d: ranks count from 0", *f.Rank)
@@ -166,12 +179,14 @@ func (f Fault) checkDevices() error {
 // checkNothing: something fails.
 func (f Fault) checkNothing() error {
 	if f.profileName() == "" && !f.trips() && f.NVML == nil && f.MemLimit == 0 && len(f.HideDevices) == 0 {
-		return errors.New("nothing to inject: give --xid 79, --error launch-failed, --mem-limit 8Gi, --latency 5ms, --hang or another effect")
+		return errors.New(
+			"nothing to inject: give --xid 79, --error launch-failed, --mem-limit 8Gi, --latency 5ms, --hang or another effect",
+		)
 	}
 	return nil
 }
 
-// trips is whether the trigger has something to trip.
+// trips reports whether the trigger has something to trip.
 func (f Fault) trips() bool {
 	if p, ok := NamedProfile(f.profileName()); ok && p.Classes != 0 {
 		return true
@@ -179,7 +194,7 @@ func (f Fault) trips() bool {
 	return f.Error != 0 || f.Hang || f.Latency != 0 || f.CorruptD2H != 0
 }
 
-// named is the flag of the profile without an XID.
+// named returns the flag of the profile without an XID.
 func (f Fault) named() string {
 	if f.DriverMismatch {
 		return driverMismatch
@@ -194,8 +209,10 @@ func (t Trigger) set() string {
 		is   bool
 		name string
 	}{
-		{t.Function != "", "--function"}, {t.AfterCalls != 0, "--after-calls"}, {t.After != 0, "--after"}, {t.Every != 0, "--every"},
-		{t.Probability != 0, "--probability"}, {t.WindowFrom != 0 || t.WindowTo != 0, "--window"}, {t.Max != 0, "--max"},
+		{t.Function != "", "--function"}, {t.AfterCalls != 0, "--after-calls"}, {t.After != 0, "--after"},
+		{t.Every != 0, "--every"},
+		{t.Probability != 0, "--probability"}, {t.WindowFrom != 0 || t.WindowTo != 0, "--window"},
+		{t.Max != 0, "--max"},
 	} {
 		if flag.is {
 			flags = append(flags, flag.name)

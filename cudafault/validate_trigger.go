@@ -23,7 +23,8 @@ func (f Fault) checkLayer() error {
 		there |= f.classes
 	}
 	if e := f.effect(); f.trips() && f.Function == "" && e.classes&there == 0 {
-		return fmt.Errorf("--layer runtime: the calls that %s fails (%s) are not hooked there; give --layer driver", cmp.Or(e.name, "this"), e.classes)
+		return fmt.Errorf("--layer runtime: the calls that %s fails (%s) are not hooked there; give --layer driver",
+			cmp.Or(e.name, "this"), e.classes)
 	}
 	return nil
 }
@@ -36,7 +37,8 @@ func (f Fault) checkTrigger() error {
 	case f.WindowFrom < 0 || f.WindowTo < 0 || f.WindowFrom%time.Millisecond != 0 || f.WindowTo%time.Millisecond != 0:
 		return fmt.Errorf("--window %s: give whole milliseconds, 0 or more", f.window())
 	case f.WindowTo != 0 && f.WindowTo < f.WindowFrom:
-		return fmt.Errorf("--window %s ends before it begins: %s-%s?", f.window(), short(f.WindowTo), short(f.WindowFrom))
+		return fmt.Errorf("--window %s ends before it begins: %s-%s?", f.window(), short(f.WindowTo),
+			short(f.WindowFrom))
 	case f.WindowTo != 0 && f.WindowTo == f.WindowFrom:
 		return fmt.Errorf("--window %s has no length", f.window())
 	case f.WindowTo != 0 && f.After >= f.WindowTo:
@@ -54,7 +56,8 @@ func (f Fault) checkTrigger() error {
 		}
 	}
 	if f.Seed != 0 && f.Probability == 0 && f.Jitter == 0 && f.CorruptD2H == 0 {
-		return fmt.Errorf("--seed %d: nothing is left to chance; it goes with --probability, --jitter or --corrupt-d2h", f.Seed)
+		return fmt.Errorf("--seed %d: nothing is left to chance; it goes with --probability, --jitter or --corrupt-d2h",
+			f.Seed)
 	}
 	return nil
 }
@@ -74,7 +77,8 @@ func (f Fault) checkSticky() error {
 	}{{f.Every > 1, fmt.Sprintf("--every %d", f.Every)}, {f.Max > 1, fmt.Sprintf("--max %d", f.Max)}} {
 		if repeated.is {
 			return fmt.Errorf("%s: %s leaves the context unusable until the process ends, so it trips once. Leave it out, "+
-				"or give --sticky=false for calls that work in between, as hardware would not do it", repeated.flag, ErrorName(e.running))
+				"or give --sticky=false for calls that work in between, as hardware would not do it", repeated.flag,
+				ErrorName(e.running))
 		}
 	}
 	return nil
@@ -90,9 +94,11 @@ func (f Fault) checkGlobs() error {
 			return fmt.Errorf("%s %q: %w", glob.flag, glob.pattern, err)
 		}
 		if len(glob.pattern) >= glob.room.size {
-			return fmt.Errorf("%s: %d bytes are more than the %d that fit; shorten it with *", glob.flag, len(glob.pattern), glob.room.size-1)
+			return fmt.Errorf("%s: %d bytes are more than the %d that fit; shorten it with *", glob.flag,
+				len(glob.pattern), glob.room.size-1)
 		}
-		if strings.ContainsAny(glob.pattern, "\\/") || strings.ContainsFunc(glob.pattern, func(r rune) bool { return r < ' ' }) {
+		if strings.ContainsAny(glob.pattern, "\\/") ||
+			strings.ContainsFunc(glob.pattern, func(r rune) bool { return r < ' ' }) {
 			return fmt.Errorf("%s %q: give a name without path, or a glob with * ? and [a-z]", glob.flag, glob.pattern)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// probabilityBits is a probability in 2^-32: 0 stands for always, so a tiny one is the least that there is.
+// probabilityBits returns a probability in 2^-32: 0 stands for always, so a tiny one is the least that there is.
 func probabilityBits(p float64) uint32 {
 	if p <= 0 || p >= 1 {
 		return 0
@@ -18,7 +18,7 @@ func probabilityBits(p float64) uint32 {
 	return max(1, shareBits(p))
 }
 
-// shareBits is a share in 2^-32, at most one less than all; a tiny one is the least that there is.
+// shareBits returns a share in 2^-32, at most one less than all; a tiny one is the least that there is.
 func shareBits(p float64) uint32 {
 	switch {
 	case p <= 0:
@@ -66,7 +66,7 @@ func (w *writer) time(f span, what string, t time.Time) {
 	w.u64(f, uint64(t.UnixMilli()))
 }
 
-// count is a time in units, which must come out even.
+// count returns a time in units, which must come out even.
 func (w *writer) count(what string, d, unit time.Duration, most int64) uint64 {
 	switch {
 	case d < 0:
@@ -138,7 +138,7 @@ func (r reader) text(f span) string {
 	return string(text)
 }
 
-// time is the zero time also for what is out of range.
+// time returns the zero time also for what is out of range.
 func (r reader) time(f span) time.Time {
 	ms := r.u64(f)
 	if ms == 0 || ms > math.MaxInt64 {
@@ -147,7 +147,7 @@ func (r reader) time(f span) time.Time {
 	return time.UnixMilli(int64(ms)).UTC()
 }
 
-// duration is the longest for what is out of range.
+// duration returns the longest for what is out of range.
 func (r reader) duration(f span, unit time.Duration) time.Duration {
 	n := uint64(0)
 	if f.size == 4 {
@@ -161,7 +161,7 @@ func (r reader) duration(f span, unit time.Duration) time.Duration {
 	return time.Duration(n) * unit
 }
 
-// code is the largest for what is out of range.
+// code returns the largest for what is out of range.
 func (r reader) code(f span) int { return int(min(r.u32(f), math.MaxInt32)) }
 
 func (r reader) mask(f span) []int {

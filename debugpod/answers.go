@@ -80,7 +80,7 @@ func (a *answers) take(line []byte) {
 	}
 }
 
-// heard is whether an answer came that was one of the helper's own: the shell in its place knows only errors.
+// heard reports whether an answer came that was one of the helper's own: the shell in its place knows only errors.
 func (a *answers) heard() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// FuzzAnswers: whatever a node sends in the helper's place, and however it is cut, the client neither crashes nor takes a second last answer, and
-// what it hands on does not depend on the cuts.
+// FuzzAnswers: whatever a node sends in the helper's place, and however it is cut, the client neither crashes nor takes
+// a second last answer, and what it hands on does not depend on the cuts.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"protocol":1,"done":true}`+"\n"), 3)
 	f.Add([]byte(`{"protocol":1}`+"\n"+`{"protocol":1,"error":{"code":"internal","message":"x"}}`+"\n"), 20)

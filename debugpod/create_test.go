@@ -67,7 +67,8 @@ func TestServiceAccountComesLater(t *testing.T) {
 		tries := 0
 		s.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 			if tries++; tries < 4 {
-				return true, nil, forbidden(`error looking up service account gpu-fault/default: serviceaccount "default" not found`)
+				return true, nil,
+					forbidden(`error looking up service account gpu-fault/default: serviceaccount "default" not found`)
 			}
 			return false, nil, nil
 		})
@@ -125,9 +126,12 @@ func TestCloseSaysWhatToDo(t *testing.T) {
 			t.Fatal(err)
 		}
 		var answer error
-		s.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return answer != nil, nil, answer })
+		s.PrependReactor("delete", "pods",
+			func(clienttesting.Action) (bool, runtime.Object, error) { return answer != nil, nil, answer })
 		command := "kubectl delete pod " + session.Pod().Name + " -n gpu-fault"
-		for _, answer = range []error{forbidden("no"), apierrors.NewServerTimeout(schema.GroupResource{Resource: "pods"}, "delete", 1)} {
+		for _, answer = range []error{
+			forbidden("no"), apierrors.NewServerTimeout(schema.GroupResource{Resource: "pods"}, "delete", 1),
+		} {
 			if err := session.Close(t.Context()); !errors.Is(err, answer) || !strings.Contains(err.Error(), command) {
 				t.Errorf("got %v", err)
 			}
@@ -148,7 +152,8 @@ func TestDryRun(t *testing.T) {
 		options = create.CreateOptions
 		return true, create.GetObject(), answer
 	})
-	if err := s.runner.DryRun(t.Context(), testSpec()); err != nil || len(options.DryRun) != 1 || options.DryRun[0] != metav1.DryRunAll {
+	if err := s.runner.DryRun(t.Context(), testSpec()); err != nil || len(options.DryRun) != 1 ||
+		options.DryRun[0] != metav1.DryRunAll {
 		t.Errorf("%v with %v", err, options)
 	}
 	answer = forbidden("exceeded quota: x")

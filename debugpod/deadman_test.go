@@ -15,7 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// script is an Execer whose helper gives one prepared answer after the other, and keeps what was asked: "upload" or the operation.
+// script returns an Execer whose helper gives one prepared answer after the other, and keeps what was asked: "upload"
+// or the operation.
 func script(asked *[]string, answers ...string) execFunc {
 	return func(_ context.Context, command []string, s Streams) error {
 		what := "upload"
@@ -50,21 +51,25 @@ func last(p deadman.Phase) string {
 	return strings.Replace(phase(p), `"protocol":1`, `"protocol":1,"done":true`, 1)
 }
 
-// TestChangeSurvivesTheRestart: the connection is cut by the restart, and the dead man is asked until it answers; the helper is brought
-// to the pod once.
+// TestChangeSurvivesTheRestart: the connection is cut by the restart, and the dead man is asked until it answers; the
+// helper is brought to the pod once.
 func TestChangeSurvivesTheRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked []string
-		session := testSession(t, script(&asked, phase(deadman.PhaseRecorded)+phase(deadman.PhaseWritten), "", "", phase(deadman.PhaseApplied)+last(deadman.PhaseApplied)))
+		session := testSession(t, script(&asked, phase(deadman.PhaseRecorded)+phase(deadman.PhaseWritten), "", "",
+			phase(deadman.PhaseApplied)+last(deadman.PhaseApplied)))
 		var heard []deadman.Phase
-		status, err := session.Change(t.Context(), deadman.Change{}, func(s deadman.Status) { heard = append(heard, s.Phase) })
+		status, err := session.Change(t.Context(), deadman.Change{},
+			func(s deadman.Status) { heard = append(heard, s.Phase) })
 		if err != nil || status.Phase != deadman.PhaseApplied {
 			t.Fatalf("%+v, %v", status, err)
 		}
 		if want := []string{"upload", "await", "await", "await"}; !slices.Equal(asked, want) {
 			t.Errorf("asked %v, want %v", asked, want)
 		}
-		if want := []deadman.Phase{deadman.PhaseRecorded, deadman.PhaseWritten, deadman.PhaseApplied}; !slices.Equal(heard, want) {
+		if want := []deadman.Phase{
+			deadman.PhaseRecorded, deadman.PhaseWritten, deadman.PhaseApplied,
+		}; !slices.Equal(heard, want) {
 			t.Errorf("heard %v, want %v", heard, want)
 		}
 	})
@@ -77,14 +82,19 @@ func TestChangeThatFailed(t *testing.T) {
 	if err == nil || status == nil || status.Phase != deadman.PhaseFailed {
 		t.Errorf("%+v, %v", status, err)
 	}
-	session = testSession(t, says(`{"protocol":1,"error":{"code":"changed","message":"config changed between read and write"}}`+"\n", exitError(1)))
+	session = testSession(t, says(
+		`{"protocol":1,"error":{"code":"changed","message":"config changed between read and write"}}`+"\n",
+		exitError(1),
+	))
 	var failure *node.Error
-	if _, err := session.Change(t.Context(), deadman.Change{}, nil); !errors.As(err, &failure) || failure.Code != node.CodeChanged {
+	if _, err := session.Change(t.Context(), deadman.Change{}, nil); !errors.As(err, &failure) ||
+		failure.Code != node.CodeChanged {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestChangeEnds: nobody waits for ever for a node that does not answer; but its silence is the proof where it is wanted.
+// TestChangeEnds: nobody waits for ever for a node that does not answer; but its silence is the proof where it is
+// wanted.
 func TestChangeEnds(t *testing.T) {
 	for name, mayFail := range map[string]bool{"silence is a failure": false, "silence is wanted": true} {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +106,8 @@ func TestChangeEnds(t *testing.T) {
 				if (err == nil) != mayFail || status == nil {
 					t.Fatalf("%+v, %v", status, err)
 				}
-				if mayFail && (status.Phase != deadman.PhaseApplied || !strings.Contains(status.ServiceError, "rpc error: code = Unavailable")) {
+				if mayFail && (status.Phase != deadman.PhaseApplied ||
+					!strings.Contains(status.ServiceError, "rpc error: code = Unavailable")) {
 					t.Errorf("%+v", status)
 				}
 				if took := time.Since(start); took > changeTimeout+10*time.Second || mayFail && took > 2*silence {
@@ -138,7 +149,8 @@ func TestPodThatStays(t *testing.T) {
 	spec := testSpec()
 	spec.Stays = true
 	pod := Pod(spec)
-	if pod.Spec.ActiveDeadlineSeconds != nil || !strings.Contains(pod.Spec.Containers[0].Command[2], "sleep 2147483647") {
+	if pod.Spec.ActiveDeadlineSeconds != nil ||
+		!strings.Contains(pod.Spec.Containers[0].Command[2], "sleep 2147483647") {
 		t.Errorf("%+v", pod.Spec)
 	}
 }

@@ -19,15 +19,16 @@ import (
 // farewell is how long the helper may take to say how far it got, when it is told to stop.
 const farewell = 3 * time.Second
 
-// ErrOutputLost is in the error when the helper's last answer did not arrive: nobody knows whether it did what it was asked.
+// ErrOutputLost is in the error when the helper's last answer did not arrive: nobody knows whether it did what it was
+// asked.
 var ErrOutputLost = errors.New("the helper's last answer did not arrive")
 
 // errPodGone is in the error when there is no pod any more in which a helper could run.
 var errPodGone = errors.New("the debug pod is gone")
 
-// Do has the helper do one request. It hands each answer to each, which may be nil, as it arrives, and returns the last one. Its
-// error is nil only when the helper said that it is done. A *node.Error in it is what the helper refused or could not do;
-// ErrOutputLost means that the outcome is not known.
+// Do has the helper do one request. It hands each answer to each, which may be nil, as it arrives, and returns the last
+// one. Its error is nil only when the helper said that it is done. A *node.Error in it is what the helper refused or
+// could not do; ErrOutputLost means that the outcome is not known.
 //
 // When ctx ends, the helper is told to stop, and what it still says is handed on. The first call brings the helper to
 // the pod.
@@ -89,8 +90,8 @@ func (s *Session) prepare(req node.Request) (command []string, input []byte, err
 	return uploadCommand(directories, len(input)), input, err
 }
 
-// exec runs the command. When ctx ends, it first only ends the command's input, which tells the helper to stop and to say how far
-// it got, and leaves it a little later. It leaves a helper at once that sends something other than answers.
+// exec runs the command. When ctx ends, it first only ends the command's input, which tells the helper to stop and to
+// say how far it got, and leaves it a little later. It leaves a helper at once that sends something other than answers.
 func (s *Session) exec(ctx context.Context, command []string, held *heldInput, out *answers, said *tail) error {
 	execing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -105,7 +106,7 @@ func (s *Session) exec(ctx context.Context, command []string, held *heldInput, o
 	return s.runner.Execer.Exec(execing, s.pod, containerName, command, Streams{In: held, Out: out, Err: said})
 }
 
-// explainSilence says why no last answer came.
+// explainSilence returns why no last answer came.
 func (s *Session) explainSilence(ctx context.Context, ended error, stderr string) error {
 	if stderr != "" {
 		stderr = ": " + stderr
@@ -117,7 +118,8 @@ func (s *Session) explainSilence(ctx context.Context, ended error, stderr string
 	case apierrors.IsForbidden(ended), strings.Contains(ended.Error(), "cannot create resource \"pods/exec\""):
 		return fmt.Errorf("you need the permission to create pods/exec in namespace %s: %w", s.pod.Namespace, ended)
 	case errors.As(ended, &exit) && (exit.ExitStatus() == 126 || exit.ExitStatus() == 2):
-		return fmt.Errorf("%w: it could not be started (exit code %d), or is not for this node's architecture%s", ErrOutputLost, exit.ExitStatus(), stderr)
+		return fmt.Errorf("%w: it could not be started (exit code %d), or is not for this node's architecture%s",
+			ErrOutputLost, exit.ExitStatus(), stderr)
 	}
 	if gone := s.whyGone(ctx); gone != nil {
 		return fmt.Errorf("%w: %w: %w: %w%s", ErrOutputLost, errPodGone, gone, ended, stderr)
@@ -125,7 +127,7 @@ func (s *Session) explainSilence(ctx context.Context, ended error, stderr string
 	return fmt.Errorf("%w: %w%s", ErrOutputLost, ended, stderr)
 }
 
-// whyGone says what happened to the pod, or nil when it still runs or that is not known.
+// whyGone returns what happened to the pod, or nil when it still runs or that is not known.
 func (s *Session) whyGone(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
 	defer cancel()

@@ -43,7 +43,7 @@ func testSession(t *testing.T, exec execFunc) *Session {
 	return &Session{runner: s.runner, pod: pod, node: "gpu-1", helper: []byte("\x7fELF and so on")}
 }
 
-// says is an Execer whose helper says that, whatever it is asked.
+// says returns an Execer whose helper says that, whatever it is asked.
 func says(out string, ended error) execFunc {
 	return func(_ context.Context, _ []string, s Streams) error {
 		_, _ = io.WriteString(s.Out, out)
@@ -59,7 +59,9 @@ func realHelper(t *testing.T, commands *[]string) execFunc {
 		*commands = append(*commands, command[len(command)-1])
 		if strings.Contains(command[2], "attached") {
 			var size int
-			if _, err := fmt.Sscanf(command[2][strings.Index(command[2], "head -c "):], "head -c %d", &size); err != nil {
+			if _, err := fmt.Sscanf(
+				command[2][strings.Index(command[2], "head -c "):], "head -c %d", &size,
+			); err != nil {
 				return err
 			}
 			exe := make([]byte, size)
@@ -126,16 +128,19 @@ func TestDoUploadsAgainAfterTruncation(t *testing.T) {
 	session.runner.Execer = execFunc(func(ctx context.Context, command []string, s Streams) error {
 		if first {
 			first = false
-			return says(`{"protocol":1,"error":{"code":"truncated","message":"5 of 6 bytes"}}`+"\n", exitError(1))(ctx, command, s)
+			return says(`{"protocol":1,"error":{"code":"truncated","message":"5 of 6 bytes"}}`+"\n",
+				exitError(1))(ctx, command, s)
 		}
 		return good(ctx, command, s)
 	})
 	_, err := session.Inspect(t.Context(), node.Inspect{})
 	var failure *node.Error
-	if !errors.As(err, &failure) || failure.Code != node.CodeTruncated || !strings.Contains(err.Error(), "5 of 6 bytes") {
+	if !errors.As(err, &failure) || failure.Code != node.CodeTruncated ||
+		!strings.Contains(err.Error(), "5 of 6 bytes") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := session.Inspect(t.Context(), node.Inspect{}); err != nil || !strings.Contains(commands[0], "attached") {
+	if _, err := session.Inspect(t.Context(), node.Inspect{}); err != nil ||
+		!strings.Contains(commands[0], "attached") {
 		t.Errorf("%v, %v", err, commands)
 	}
 }
@@ -158,13 +163,19 @@ func TestDoIsNeverSilentSuccess(t *testing.T) {
 		"not executable":              {"", exitError(126), "architecture", true},
 		"a syntax error of the shell": {"", exitError(2), "architecture", true},
 		"connection":                  {"", errors.New("websocket: close 1006"), "close 1006", true},
-		"no permission":               {"", forbidden(`User "jane" cannot create resource "pods/exec" in API group "" in the namespace "gpu-fault"`), "permission to create pods/exec", false},
-		"no JSON":                     {"hello\n" + done, nil, `"hello"`, true},
-		"another protocol":            {`{"protocol":2,"done":true,"new":1}` + "\n", nil, "speaks protocol 2", true},
-		"no protocol":                 {`{"done":true}` + "\n", nil, "speaks protocol 0", true},
-		"unknown field":               {`{"protocol":1,"done":true,"new":1}` + "\n", nil, "not understood", true},
-		"more after the last":         {done + done, nil, "went on", true},
-		"refused":                     {`{"protocol":1,"error":{"code":"bad-request","message":"no"}}` + "\n", exitError(1), "no", false},
+		"no permission": {
+			"",
+			forbidden(`User "jane" cannot create resource "pods/exec" in API group "" in the namespace "gpu-fault"`),
+			"permission to create pods/exec", false,
+		},
+		"no JSON":             {"hello\n" + done, nil, `"hello"`, true},
+		"another protocol":    {`{"protocol":2,"done":true,"new":1}` + "\n", nil, "speaks protocol 2", true},
+		"no protocol":         {`{"done":true}` + "\n", nil, "speaks protocol 0", true},
+		"unknown field":       {`{"protocol":1,"done":true,"new":1}` + "\n", nil, "not understood", true},
+		"more after the last": {done + done, nil, "went on", true},
+		"refused": {
+			`{"protocol":1,"error":{"code":"bad-request","message":"no"}}` + "\n", exitError(1), "no", false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			session := testSession(t, says(tc.out, tc.ended))
@@ -181,7 +192,9 @@ func TestDoIsNeverSilentSuccess(t *testing.T) {
 
 // TestDoLeavesAnEndlessAnswer: a helper that sends no answers, or one that never ends, does not keep the client.
 func TestDoLeavesAnEndlessAnswer(t *testing.T) {
-	for name, chunk := range map[string]string{"one line": strings.Repeat("x", 1<<20), "many lines": strings.Repeat("x\n", 1<<19)} {
+	for name, chunk := range map[string]string{
+		"one line": strings.Repeat("x", 1<<20), "many lines": strings.Repeat("x\n", 1<<19),
+	} {
 		t.Run(name, func(t *testing.T) {
 			sent := 0
 			session := testSession(t, func(ctx context.Context, _ []string, s Streams) error {
@@ -211,7 +224,8 @@ func TestDoSaysWhereThePodWent(t *testing.T) {
 }
 
 func TestDoStopsTheHelper(t *testing.T) {
-	const stopped = `{"protocol":1,"written":[{"record":0,"sequence":7}]}` + "\n" + `{"protocol":1,"error":{"code":"interrupted","message":"stopped after 1"}}` + "\n"
+	const stopped = `{"protocol":1,"written":[{"record":0,"sequence":7}]}` + "\n" +
+		`{"protocol":1,"error":{"code":"interrupted","message":"stopped after 1"}}` + "\n"
 	for name, tc := range map[string]struct {
 		exec   func(ctx context.Context, s Streams) error
 		proven int
@@ -233,14 +247,17 @@ func TestDoStopsTheHelper(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				session := testSession(t, func(ctx context.Context, _ []string, s Streams) error { return tc.exec(ctx, s) })
+				session := testSession(t,
+					func(ctx context.Context, _ []string, s Streams) error { return tc.exec(ctx, s) })
 				interrupted := errors.New("interrupted")
 				ctx, cancel := context.WithCancelCause(t.Context())
 				time.AfterFunc(5*time.Second, func() { cancel(interrupted) })
 				start := time.Now()
 				heard := 0
-				proven, err := session.WriteKmsg(ctx, node.WriteKmsg{Records: make([]node.KmsgRecord, 2)}, func(w []node.WrittenKmsg) { heard += len(w) })
-				if !errors.Is(err, interrupted) || errors.Is(err, ErrOutputLost) != tc.lost || len(proven) != tc.proven {
+				proven, err := session.WriteKmsg(ctx, node.WriteKmsg{Records: make([]node.KmsgRecord, 2)},
+					func(w []node.WrittenKmsg) { heard += len(w) })
+				if !errors.Is(err, interrupted) || errors.Is(err, ErrOutputLost) != tc.lost ||
+					len(proven) != tc.proven {
 					t.Errorf("got %v, %v", proven, err)
 				}
 				if took := time.Since(start); took != tc.took {
@@ -256,13 +273,15 @@ func TestDoStopsTheHelper(t *testing.T) {
 }
 
 func TestDoWithoutTime(t *testing.T) {
-	session := testSession(t, func(context.Context, []string, Streams) error { t.Error("something was run"); return nil })
+	session := testSession(t,
+		func(context.Context, []string, Streams) error { t.Error("something was run"); return nil })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := session.Inspect(ctx, node.Inspect{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	_, err := session.Do(t.Context(), node.Request{Inspect: &node.Inspect{PodUIDs: []string{strings.Repeat("x", node.MaxRequest)}}}, nil)
+	_, err := session.Do(t.Context(),
+		node.Request{Inspect: &node.Inspect{PodUIDs: []string{strings.Repeat("x", node.MaxRequest)}}}, nil)
 	var failure *node.Error
 	if !errors.As(err, &failure) || failure.Code != node.CodeBadRequest {
 		t.Errorf("got %v", err)
@@ -290,12 +309,15 @@ func TestWriteKmsgWantsEveryProof(t *testing.T) {
 		"one missing":      {written(`{"record":0,"sequence":5}`), 1, false},
 		"one twice":        {written(`{"record":0,"sequence":5}`, `{"record":0,"sequence":6}`), 1, false},
 		"sequence repeats": {written(`{"record":0,"sequence":5}`, `{"record":1,"sequence":5}`), 1, false},
-		"one too many":     {written(`{"record":0,"sequence":5}`, `{"record":1,"sequence":6}`, `{"record":2,"sequence":7}`), 3, false},
+		"one too many": {
+			written(`{"record":0,"sequence":5}`, `{"record":1,"sequence":6}`, `{"record":2,"sequence":7}`), 3, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			session := testSession(t, says(tc.out, nil))
 			heard := 0
-			proven, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: make([]node.KmsgRecord, 2)}, func(w []node.WrittenKmsg) { heard += len(w) })
+			proven, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: make([]node.KmsgRecord, 2)},
+				func(w []node.WrittenKmsg) { heard += len(w) })
 			if (err == nil) != tc.ok || len(proven) != tc.proven || tc.ok && heard != 2 {
 				t.Errorf("got %v, %v, heard of %d", proven, err, heard)
 			}
@@ -305,7 +327,8 @@ func TestWriteKmsgWantsEveryProof(t *testing.T) {
 
 // TestAnswersInPieces: streams cut lines anywhere.
 func TestAnswersInPieces(t *testing.T) {
-	const out = `{"protocol":1,"written":[{"record":0,"sequence":7}]}` + "\n" + `{"protocol":1,"written":[{"record":1,"sequence":8}]}` + "\n" + `{"protocol":1,"done":true}` + "\n"
+	const out = `{"protocol":1,"written":[{"record":0,"sequence":7}]}` + "\n" +
+		`{"protocol":1,"written":[{"record":1,"sequence":8}]}` + "\n" + `{"protocol":1,"done":true}` + "\n"
 	for size := 1; size < len(out); size += 7 {
 		var heard int
 		a := &answers{each: func(node.Answer) { heard++ }}

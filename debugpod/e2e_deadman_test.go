@@ -44,7 +44,10 @@ type worker struct {
 func onWorker(t *testing.T) *worker {
 	t.Helper()
 	c := testcluster.Require(t)
-	w := &worker{Node: c.Workers()[0], c: c, runner: debugpod.NewRunner(c.Client, c.RESTConfig, helper.For), namespace: c.Namespace(t)}
+	w := &worker{
+		Node: c.Workers()[0], c: c, runner: debugpod.NewRunner(c.Client, c.RESTConfig, helper.For),
+		namespace: c.Namespace(t),
+	}
 	w.before, w.look = w.read(t), w.attributes(t)
 	t.Cleanup(func() {
 		// Whatever a test does, the node is as it was.
@@ -55,7 +58,8 @@ func onWorker(t *testing.T) *worker {
 			if now := w.attributes(t); now != w.look {
 				return false, fmt.Sprintf("the configuration has %s, before %s", now, w.look)
 			}
-			left := w.Sh(t, "sh", "-c", "ls -d /var/lib/gpu-fault /etc/containerd/.*.gpu-fault 2>/dev/null; for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline 2>/dev/null | grep ^gpu-fault-deadman; done; true")
+			left := w.Sh(t, "sh", "-c",
+				"ls -d /var/lib/gpu-fault /etc/containerd/.*.gpu-fault 2>/dev/null; for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline 2>/dev/null | grep ^gpu-fault-deadman; done; true")
 			return left == "", "it has left: " + left
 		})
 		testcluster.Eventually(t, time.Minute, "containerd is active", func() (bool, string) {
@@ -82,7 +86,10 @@ func (w *worker) attributes(t *testing.T) string {
 
 func (w *worker) start(t *testing.T, run string) *debugpod.Session {
 	t.Helper()
-	spec := debugpod.Spec{Run: run, Node: w.Name, Namespace: w.namespace, Arch: "amd64", Image: "docker.io/library/busybox:1.35", Stays: true}
+	spec := debugpod.Spec{
+		Run: run, Node: w.Name, Namespace: w.namespace, Arch: "amd64", Image: "docker.io/library/busybox:1.35",
+		Stays: true,
+	}
 	var session *debugpod.Session
 	// The test before may have had containerd down for a while: the kubelet says so later than it comes back.
 	testcluster.Eventually(t, time.Minute, "the debug pod starts", func() (bool, string) {
@@ -149,8 +156,8 @@ func hasHandler(info *cri.Info) bool {
 	return info != nil && strings.Contains(string(info.Config), "gpu-fault-e2e")
 }
 
-// TestChangeAndRestore is the whole life of a fault: the change is proven by CRI, through the restart that cuts the connection, and the
-// restore gives back every byte and attribute, and the configuration that CRI showed.
+// TestChangeAndRestore is the whole life of a fault: the change is proven by CRI, through the restart that cuts the
+// connection, and the restore gives back every byte and attribute, and the configuration that CRI showed.
 func TestChangeAndRestore(t *testing.T) {
 	w := onWorker(t)
 	session := w.start(t, "whole-life")
@@ -169,11 +176,13 @@ func TestChangeAndRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("restored after %v", time.Since(start))
-	if len(restored.Files) != 1 || restored.Files[0].Outcome != deadman.OutcomeRestored || !restored.Restarted || !restored.SameConfig || hasHandler(restored.CRI) || restored.RecordMissing {
+	if len(restored.Files) != 1 || restored.Files[0].Outcome != deadman.OutcomeRestored || !restored.Restarted ||
+		!restored.SameConfig || hasHandler(restored.CRI) || restored.RecordMissing {
 		t.Errorf("got %+v", restored)
 	}
 	again, err := session.Restore(t.Context(), deadman.Restore{})
-	if err != nil || len(again.Files) != 0 || again.Restarted || !again.RecordMissing || !bytes.Equal(w.read(t), w.before) {
+	if err != nil || len(again.Files) != 0 || again.Restarted || !again.RecordMissing ||
+		!bytes.Equal(w.read(t), w.before) {
 		t.Errorf("again: %+v, %v", again, err)
 	}
 }
@@ -208,7 +217,9 @@ func TestDeletedPodHeals(t *testing.T) {
 	change := w.change(t, handler)
 	change.TTL = 0
 	w.apply(t, session, change)
-	if err := w.c.Client.CoreV1().Pods(w.namespace).Delete(t.Context(), session.Pod().Name, metav1.DeleteOptions{}); err != nil {
+	if err := w.c.Client.CoreV1().Pods(w.namespace).Delete(
+		t.Context(), session.Pod().Name, metav1.DeleteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	w.untilHealed(t, time.Now(), 20*time.Second)
@@ -218,7 +229,8 @@ func TestDeletedPodHeals(t *testing.T) {
 	})
 }
 
-// TestSurvives: the dead man outlives restarts of the kubelet and of containerd, and another client restores, by the node's record.
+// TestSurvives: the dead man outlives restarts of the kubelet and of containerd, and another client restores, by the
+// node's record.
 func TestSurvives(t *testing.T) {
 	w := onWorker(t)
 	session := w.start(t, "survives")
@@ -227,7 +239,8 @@ func TestSurvives(t *testing.T) {
 	status := w.apply(t, session, change)
 	w.Sh(t, "systemctl", "restart", "kubelet")
 	w.Sh(t, "sh", "-c", "kill -9 $(systemctl show -p MainPID --value containerd)")
-	w.Sh(t, "sh", "-c", fmt.Sprintf("tr '\\0' ' ' </proc/%d/cmdline | grep '^gpu-fault-deadman survives guard survives'", status.PID))
+	w.Sh(t, "sh", "-c",
+		fmt.Sprintf("tr '\\0' ' ' </proc/%d/cmdline | grep '^gpu-fault-deadman survives guard survives'", status.PID))
 	testcluster.Eventually(t, time.Minute, "another client restores", func() (bool, string) {
 		restored, err := session.Restore(t.Context(), deadman.Restore{})
 		if err != nil {
@@ -258,8 +271,8 @@ func TestClientGone(t *testing.T) {
 	w.untilHealed(t, time.Now().Add(8*time.Second), 10*time.Second)
 }
 
-// TestServiceThatFails: a change with which containerd does not start is taken back at once, unless that is what is wanted; then it is
-// proven, and heals in time, also though no command can be run on the node.
+// TestServiceThatFails: a change with which containerd does not start is taken back at once, unless that is what is
+// wanted; then it is proven, and heals in time, also though no command can be run on the node.
 func TestServiceThatFails(t *testing.T) {
 	w := onWorker(t)
 	t.Cleanup(func() { w.Settle(t) }) // containerd is away for so long that the kubelet says so
@@ -267,7 +280,8 @@ func TestServiceThatFails(t *testing.T) {
 	change := w.change(t, "\nthis is no TOML\n")
 	change.Service.Config = w.running(t, session)
 	status, err := session.Change(t.Context(), change, nil)
-	if err == nil || status == nil || status.Phase != deadman.PhaseFailed || !strings.Contains(status.Message, "does not serve") || !bytes.Equal(w.read(t), w.before) {
+	if err == nil || status == nil || status.Phase != deadman.PhaseFailed ||
+		!strings.Contains(status.Message, "does not serve") || !bytes.Equal(w.read(t), w.before) {
 		t.Fatalf("%+v, %v", status, err)
 	}
 	t.Log(err)

@@ -20,18 +20,20 @@ import (
 func TestDiagnose(t *testing.T) {
 	c := connect(t)
 	// A test before this one may have ended containerd: what the kubelet says of it comes with its next status.
-	testcluster.Eventually(t, time.Minute, "the API server knows the version of the node's containerd", func() (bool, string) {
-		now, err := c.client.CoreV1().Nodes().Get(t.Context(), c.node.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		c.node = now
-		said := now.Status.NodeInfo.ContainerRuntimeVersion
-		return !strings.HasSuffix(said, "Unknown"), said
-	})
+	testcluster.Eventually(t, time.Minute, "the API server knows the version of the node's containerd",
+		func() (bool, string) {
+			now, err := c.client.CoreV1().Nodes().Get(t.Context(), c.node.Name, metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			c.node = now
+			said := now.Status.NodeInfo.ContainerRuntimeVersion
+			return !strings.HasSuffix(said, "Unknown"), said
+		})
 	session := c.start(t, "diagnose")
 	line := fmt.Sprintf("NVRM: Xid (PCI:0000:2f:00): 31, gpu-fault-e2e diagnose %d", time.Now().UnixNano())
-	written, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: []node.KmsgRecord{{Data: "<4>" + line + "\n"}}}, nil)
+	written, err := session.WriteKmsg(t.Context(),
+		node.WriteKmsg{Records: []node.KmsgRecord{{Data: "<4>" + line + "\n"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,20 +51,27 @@ func TestDiagnose(t *testing.T) {
 		t.Errorf("not this node: %+v", found.Info)
 	}
 	instance := found.Runtime.Instance
-	if instance == nil || instance.PID == 0 || "containerd://"+strings.TrimPrefix(instance.Release, "v") != info.ContainerRuntimeVersion {
-		t.Fatalf("the container runtime is %+v (%s), the API says %s", instance, found.Runtime.Problem, info.ContainerRuntimeVersion)
+	if instance == nil || instance.PID == 0 ||
+		"containerd://"+strings.TrimPrefix(instance.Release, "v") != info.ContainerRuntimeVersion {
+		t.Fatalf("the container runtime is %+v (%s), the API says %s", instance, found.Runtime.Problem,
+			info.ContainerRuntimeVersion)
 	}
 	if p.CgroupVersion != 1 && p.CgroupVersion != 2 {
 		t.Errorf("version %d of cgroups: %s", p.CgroupVersion, p.Unread["cgroupVersion"])
 	}
 	if p.KubeletConfig["cgroupDriver"] != found.Runtime.Kubelet.CgroupDriver || p.KubeletConfig["cgroupDriver"] == "" {
-		t.Errorf("the kubelet's configuration: %v; its cgroup driver is %q", p.KubeletConfig, found.Runtime.Kubelet.CgroupDriver)
+		t.Errorf("the kubelet's configuration: %v; its cgroup driver is %q", p.KubeletConfig,
+			found.Runtime.Kubelet.CgroupDriver)
 	}
 	if p.Driver.Kernel != found.Info.DriverVersion || len(p.Devices) < len(found.Info.GPUs)+1 {
-		t.Errorf("the driver is %+v, with the devices %+v; Inspect says %s", p.Driver, p.Devices, found.Info.DriverVersion)
+		t.Errorf("the driver is %+v, with the devices %+v; Inspect says %s", p.Driver, p.Devices,
+			found.Info.DriverVersion)
 	}
 	checkSockets(t, p.DevicePlugins)
-	if len(p.Filesystems) < 2 || slices.ContainsFunc(p.Filesystems, func(f node.Filesystem) bool { return f.Bytes == 0 || f.FreeBytes > f.Bytes }) {
+	if len(p.Filesystems) < 2 ||
+		slices.ContainsFunc(
+			p.Filesystems, func(f node.Filesystem) bool { return f.Bytes == 0 || f.FreeBytes > f.Bytes },
+		) {
 		t.Errorf("file systems: %+v", p.Filesystems)
 	}
 	if age := time.Since(p.Time); age < 0 || age > 10*time.Second || p.Uptime <= 0 {
@@ -105,8 +114,9 @@ func checkSockets(t *testing.T, sockets []node.Socket) {
 	}
 }
 
-// TestDiagnoseTakesNoTime holds that a node costs doctor not much more than the debug pod itself does. The two take turns, and the fastest
-// of each counts: whatever else the machine does only makes them slower, so it goes on until it was left alone for long enough.
+// TestDiagnoseTakesNoTime holds that a node costs doctor not much more than the debug pod itself does. The two take
+// turns, and the fastest of each counts: whatever else the machine does only makes them slower, so it goes on until it
+// was left alone for long enough.
 func TestDiagnoseTakesNoTime(t *testing.T) {
 	c := connect(t)
 	measure := func(name string, i int, ask func(*debugpod.Session) error) time.Duration {
@@ -132,7 +142,8 @@ func TestDiagnoseTakesNoTime(t *testing.T) {
 	t.Logf("pod and Inspect: %v", bare)
 	t.Logf("pod and Diagnose: %v", whole)
 	t.Logf("%v and %v at best: %.2f times", slices.Min(bare), slices.Min(whole), ratio)
-	// 1.2 where little else runs; cores that are shared with others, which what Diagnose does side by side needs, have been seen to make it 1.6.
+	// 1.2 where little else runs; cores that are shared with others, which what Diagnose does side by side needs, have
+	// been seen to make it 1.6.
 	if ratio > 2 {
 		t.Errorf("Diagnose takes %.2f times as long as the bare debug pod", ratio)
 	}

@@ -35,7 +35,8 @@ func TestDeletedPod(t *testing.T) {
 	written, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: all}, func([]node.WrittenKmsg) {
 		once.Do(func() {
 			go func() {
-				_ = c.client.CoreV1().Pods(c.namespace).Delete(context.WithoutCancel(t.Context()), session.Pod().Name, metav1.DeleteOptions{})
+				_ = c.client.CoreV1().Pods(c.namespace).Delete(context.WithoutCancel(t.Context()), session.Pod().Name,
+					metav1.DeleteOptions{})
 			}()
 		})
 	})
@@ -51,7 +52,8 @@ func TestDeletedPod(t *testing.T) {
 	}
 }
 
-// TestKilledClient holds what is left when the client is killed: nothing is written any more, and the pod ends at its deadline.
+// TestKilledClient holds what is left when the client is killed: nothing is written any more, and the pod ends at its
+// deadline.
 func TestKilledClient(t *testing.T) {
 	if os.Getenv(victimNamespace) != "" {
 		victim(t)
@@ -118,7 +120,7 @@ func victim(t *testing.T) {
 	t.Fatal(err)
 }
 
-// count is how many records of this machine's kernel log have the text: the nodes of the test cluster share it.
+// count returns how many records of this machine's kernel log have the text: the nodes of the test cluster share it.
 func count(t *testing.T, text string) int {
 	t.Helper()
 	out, err := exec.Command("dmesg").Output()
@@ -134,7 +136,10 @@ func TestStartFailures(t *testing.T) {
 		change func(*debugpod.Spec)
 		want   string
 	}{
-		"image not there": {func(s *debugpod.Spec) { s.Image, s.PullPolicy = "example.invalid/none:1", corev1.PullNever }, "ErrImageNeverPull"},
+		"image not there": {
+			func(s *debugpod.Spec) { s.Image, s.PullPolicy = "example.invalid/none:1", corev1.PullNever },
+			"ErrImageNeverPull",
+		},
 		"image not valid": {func(s *debugpod.Spec) { s.Image = "a:b:c" }, "InvalidImageName"},
 		"pull fails":      {func(s *debugpod.Spec) { s.Image = "127.0.0.1:1/none:1" }, "ErrImagePull"},
 		"no namespace":    {func(s *debugpod.Spec) { s.Namespace = "dbg-none" }, debugpod.ReasonNamespaceMissing},
@@ -146,7 +151,8 @@ func TestStartFailures(t *testing.T) {
 			start := time.Now()
 			_, err := c.runner.Start(t.Context(), spec)
 			var failure *debugpod.StartError
-			if !errors.As(err, &failure) || failure.Reason != tc.want && (tc.want != debugpod.ReasonNodeMissing || failure.Reason != debugpod.ReasonDeleted) {
+			if !errors.As(err, &failure) || failure.Reason != tc.want &&
+				(tc.want != debugpod.ReasonNodeMissing || failure.Reason != debugpod.ReasonDeleted) {
 				t.Errorf("got %v, want reason %s", err, tc.want)
 			}
 			t.Logf("%v: %v", time.Since(start), err)
@@ -162,10 +168,12 @@ func TestPodSecurityRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	var failure *debugpod.StartError
-	if err := c.runner.DryRun(t.Context(), c.spec("psa")); !errors.As(err, &failure) || failure.Reason != debugpod.ReasonPodSecurity {
+	if err := c.runner.DryRun(t.Context(), c.spec("psa")); !errors.As(err, &failure) ||
+		failure.Reason != debugpod.ReasonPodSecurity {
 		t.Errorf("dry run: %v", err)
 	}
-	if _, err := c.runner.Start(t.Context(), c.spec("psa")); !errors.As(err, &failure) || failure.Reason != debugpod.ReasonPodSecurity {
+	if _, err := c.runner.Start(t.Context(), c.spec("psa")); !errors.As(err, &failure) ||
+		failure.Reason != debugpod.ReasonPodSecurity {
 		t.Errorf("start: %v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// TestFirewallOfANode: the rule is in the node's own network, as nft there shows it; it outlives the pod that made it; and whoever looks for
-// leftovers finds it without a ledger, and removes it unless its run goes on.
+// TestFirewallOfANode: the rule is in the node's own network, as nft there shows it; it outlives the pod that made it;
+// and whoever looks for leftovers finds it without a ledger, and removes it unless its run goes on.
 func TestFirewallOfANode(t *testing.T) {
 	w := onWorker(t)
 	const run, table = "firewall-e2e", "e2e-firewall"
@@ -20,7 +20,8 @@ func TestFirewallOfANode(t *testing.T) {
 	t.Cleanup(func() { w.Sh(t, "sh", "-c", "nft delete table inet "+table+" 2>/dev/null || true") })
 
 	session := w.start(t, run)
-	proof, err := session.Firewall(t.Context(), node.Firewall{Table: table, Port: 27000, Drop: node.DropLarge, TTL: time.Hour})
+	proof, err := session.Firewall(t.Context(),
+		node.Firewall{Table: table, Port: 27000, Drop: node.DropLarge, TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,8 @@ func TestFirewallOfANode(t *testing.T) {
 		}
 		return deadman.Leftover{}, false
 	}
-	if l, found := find(node.Leftovers{Clean: true, Keep: []string{run}}); !found || l.Removed || l.Run != run || rules() == "" {
+	if l, found := find(node.Leftovers{Clean: true, Keep: []string{run}}); !found || l.Removed || l.Run != run ||
+		rules() == "" {
 		t.Errorf("%+v, found %v: a firewall whose run goes on is told, and stays", l, found)
 	}
 	if l, found := find(node.Leftovers{Clean: true}); !found || !l.Removed || rules() != "" {

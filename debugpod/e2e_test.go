@@ -28,8 +28,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// These tests run on the cluster of KUBECONFIG, whose nodes must have GPU_FAULT_E2E_IMAGE (docker.io/library/busybox:1.35), on
-// GPU_FAULT_E2E_NODE or the last node. They write some thousand records to that node's kernel log.
+// These tests run on the cluster of KUBECONFIG, whose nodes must have GPU_FAULT_E2E_IMAGE
+// (docker.io/library/busybox:1.35), on GPU_FAULT_E2E_NODE or the last node. They write some thousand records to that
+// node's kernel log.
 
 type cluster struct {
 	client    kubernetes.Interface
@@ -76,7 +77,8 @@ func connectThrough(t *testing.T, change func(*rest.Config)) *cluster {
 	return c
 }
 
-// victimNamespace is the environment variable that makes TestKilledClient the victim in that namespace: the client is killed, and would leave its own.
+// victimNamespace is the environment variable that makes TestKilledClient the victim in that namespace: the client is
+// killed, and would leave its own.
 const victimNamespace = "GPU_FAULT_E2E_VICTIM"
 
 func ownNamespace(t *testing.T, client kubernetes.Interface) string {
@@ -88,7 +90,9 @@ func ownNamespace(t *testing.T, client kubernetes.Interface) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := client.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), ns.Name, metav1.DeleteOptions{}); err != nil {
+		if err := client.CoreV1().Namespaces().Delete(
+			context.WithoutCancel(t.Context()), ns.Name, metav1.DeleteOptions{},
+		); err != nil {
 			t.Error(err)
 		}
 	})
@@ -100,7 +104,10 @@ func (c *cluster) spec(run string) debugpod.Spec {
 	if image == "" {
 		image = "docker.io/library/busybox:1.35"
 	}
-	return debugpod.Spec{Run: run, Node: c.node.Name, Namespace: c.namespace, Arch: c.node.Status.NodeInfo.Architecture, Image: image, Deadline: time.Minute}
+	return debugpod.Spec{
+		Run: run, Node: c.node.Name, Namespace: c.namespace, Arch: c.node.Status.NodeInfo.Architecture, Image: image,
+		Deadline: time.Minute,
+	}
 }
 
 func (c *cluster) start(t *testing.T, run string) *debugpod.Session {
@@ -149,13 +156,15 @@ func TestWholeLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%+v", *info)
-	if info.Hostname == session.Pod().Name || info.KernelRelease != c.node.Status.NodeInfo.KernelVersion || info.BootID == "" {
+	if info.Hostname == session.Pod().Name || info.KernelRelease != c.node.Status.NodeInfo.KernelVersion ||
+		info.BootID == "" {
 		t.Errorf("not the node's: %+v; want kernel %s", *info, c.node.Status.NodeInfo.KernelVersion)
 	}
 	if use := info.Pods[string(session.Pod().UID)]; use.PID == 0 || use.Process != "sh" {
 		t.Errorf("our own pod's process is %+v", use)
 	}
-	one, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: []node.KmsgRecord{{Data: "<4>gpu-fault-e2e: a\\b\ttab é\n"}}}, nil)
+	one, err := session.WriteKmsg(t.Context(),
+		node.WriteKmsg{Records: []node.KmsgRecord{{Data: "<4>gpu-fault-e2e: a\\b\ttab é\n"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

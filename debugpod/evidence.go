@@ -17,13 +17,17 @@ import (
 // evidenceTimeout is how long gathering the reasons of a failure may take.
 const evidenceTimeout = 3 * time.Second
 
-// nodeFailure says why nothing can be started on a node, or nil when that is not known. Who may not read nodes does not learn it.
+// nodeFailure returns why nothing can be started on a node, or nil when that is not known. Who may not read nodes does
+// not learn it.
 func (r *Runner) nodeFailure(ctx context.Context, name string) *StartError {
 	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
 	defer cancel()
 	node, err := r.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return &StartError{Reason: ReasonNodeMissing, Message: fmt.Sprintf("there is no node %s", name), Hint: "see kubectl get nodes", Err: err}
+		return &StartError{
+			Reason: ReasonNodeMissing, Message: fmt.Sprintf("there is no node %s", name), Hint: "see kubectl get nodes",
+			Err: err,
+		}
 	}
 	if err != nil {
 		return nil
@@ -44,8 +48,11 @@ func (r *Runner) nodeFailure(ctx context.Context, name string) *StartError {
 func (r *Runner) withEvents(ctx context.Context, failure *StartError, pod *corev1.Pod) *StartError {
 	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
 	defer cancel()
-	selector := fields.Set{"involvedObject.kind": "Pod", "involvedObject.name": pod.Name, "involvedObject.uid": string(pod.UID)}
-	list, err := r.Client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector.AsSelector().String()})
+	selector := fields.Set{
+		"involvedObject.kind": "Pod", "involvedObject.name": pod.Name, "involvedObject.uid": string(pod.UID),
+	}
+	list, err := r.Client.CoreV1().Events(pod.Namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: selector.AsSelector().String()})
 	if err != nil {
 		return failure // events help, but who may not read them has the reason all the same
 	}

@@ -20,8 +20,8 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// NewExecer returns an Execer that goes through the API server: by WebSocket, or by SPDY where a server or a proxy on the way does
-// not know that.
+// NewExecer returns an Execer that goes through the API server: by WebSocket, or by SPDY where a server or a proxy on
+// the way does not know that.
 func NewExecer(config *rest.Config) Execer { return &remote{config} }
 
 type remote struct{ config *rest.Config }
@@ -33,7 +33,8 @@ func (r *remote) Exec(ctx context.Context, pod *corev1.Pod, container string, co
 	}
 	// When a stream is left early, client-go logs that copying failed; we say what matters ourselves.
 	ctx = klog.NewContext(ctx, logr.Discard())
-	return executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: streams.In, Stdout: streams.Out, Stderr: streams.Err})
+	return executor.StreamWithContext(ctx,
+		remotecommand.StreamOptions{Stdin: streams.In, Stdout: streams.Out, Stderr: streams.Err})
 }
 
 func (r *remote) executor(pod *corev1.Pod, container string, command []string) (remotecommand.Executor, error) {
@@ -46,7 +47,9 @@ func (r *remote) executor(pod *corev1.Pod, container string, command []string) (
 		return nil, err
 	}
 	url := client.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).
+		VersionedParams(&corev1.PodExecOptions{
+			Container: container, Command: command, Stdin: true, Stdout: true, Stderr: true,
+		}, scheme.ParameterCodec).
 		URL()
 	websocket, err := remotecommand.NewWebSocketExecutor(r.config, http.MethodGet, url.String())
 	if err != nil {

@@ -20,10 +20,12 @@ func (s *Session) Inspect(ctx context.Context, what node.Inspect) (*node.Info, e
 	return answer.Info, nil
 }
 
-// WriteKmsg writes records to the node's kernel log, and hands on the proofs as they come; each may be nil. It returns what is
-// proven, which with an error is a part of what was asked for, from the first record on. Without an error, every record was read
-// back from the kernel log, in the order in which they were given.
-func (s *Session) WriteKmsg(ctx context.Context, what node.WriteKmsg, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+// WriteKmsg writes records to the node's kernel log, and hands on the proofs as they come; each may be nil. It returns
+// what is proven, which with an error is a part of what was asked for, from the first record on. Without an error,
+// every record was read back from the kernel log, in the order in which they were given.
+func (s *Session) WriteKmsg(
+	ctx context.Context, what node.WriteKmsg, each func([]node.WrittenKmsg),
+) ([]node.WrittenKmsg, error) {
 	return s.write(ctx, node.Request{WriteKmsg: &what}, len(what.Records), each)
 }
 
@@ -39,9 +41,12 @@ func (s *Session) BuildModule(ctx context.Context, what node.BuildModule) (*node
 	return answer.Built, nil
 }
 
-// WriteModule is WriteKmsg through the kernel module, which is loaded for it. It is unloaded again when there is no error, and with a
-// *node.Error but for CodeStays; with any other error it may still be loaded: RemoveModule unloads it.
-func (s *Session) WriteModule(ctx context.Context, what node.WriteModule, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+// WriteModule is WriteKmsg through the kernel module, which is loaded for it. It is unloaded again when there is no
+// error, and with a *node.Error but for CodeStays; with any other error it may still be loaded: RemoveModule unloads
+// it.
+func (s *Session) WriteModule(
+	ctx context.Context, what node.WriteModule, each func([]node.WrittenKmsg),
+) ([]node.WrittenKmsg, error) {
 	return s.write(ctx, node.Request{WriteModule: &what}, len(what.Records), each)
 }
 
@@ -57,8 +62,8 @@ func (s *Session) RemoveModule(ctx context.Context) (*node.RemovedModule, error)
 	return answer.Removed, nil
 }
 
-// Firewall has the node's kernel drop packets. With an error it may do so all the same, but for a *node.Error of the codes CodeExists and
-// CodeNoFilter: RemoveFirewall removes it.
+// Firewall has the node's kernel drop packets. With an error it may do so all the same, but for a *node.Error of the
+// codes CodeExists and CodeNoFilter: RemoveFirewall removes it.
 func (s *Session) Firewall(ctx context.Context, what node.Firewall) (*node.BuiltFirewall, error) {
 	answer, err := s.Do(ctx, node.Request{Firewall: &what}, nil)
 	if err != nil {
@@ -83,13 +88,16 @@ func (s *Session) RemoveFirewall(ctx context.Context, what node.RemoveFirewall) 
 }
 
 // write has records written, and gathers their proofs.
-func (s *Session) write(ctx context.Context, req node.Request, records int, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+func (s *Session) write(
+	ctx context.Context, req node.Request, records int, each func([]node.WrittenKmsg),
+) ([]node.WrittenKmsg, error) {
 	var proven []node.WrittenKmsg
 	var wrong error
 	_, err := s.Do(ctx, req, func(a node.Answer) {
 		for _, w := range a.Written {
 			if last := len(proven) - 1; w.Record != len(proven) || last >= 0 && w.Sequence <= proven[last].Sequence {
-				wrong = fmt.Errorf("the helper's proofs are out of order: record %d with sequence %d after %s", w.Record, w.Sequence, count.Of(len(proven), "record"))
+				wrong = fmt.Errorf("the helper's proofs are out of order: record %d with sequence %d after %s",
+					w.Record, w.Sequence, count.Of(len(proven), "record"))
 				return
 			}
 			proven = append(proven, w)

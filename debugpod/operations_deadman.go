@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	// askAgain is the pause between two tries to run a command in the pod while the container runtime restarts. The kubelet needs one
-	// or two seconds after it.
+	// askAgain is the pause between two tries to run a command in the pod while the container runtime restarts. The
+	// kubelet needs one or two seconds after it.
 	askAgain = 100 * time.Millisecond
 	// changeTimeout is how long Change hears nothing of a dead man before it gives up.
 	changeTimeout = 7 * time.Minute
-	// silence is how long no command can be run in the pod before it is taken for proof that the runtime does not serve.
+	// silence is how long no command can be run in the pod before it is taken for proof that the runtime does not
+	// serve.
 	silence = 15 * time.Second
 )
 
@@ -33,14 +34,17 @@ func (s *Session) InspectRuntime(ctx context.Context) (*node.Runtime, error) {
 	return answer.Runtime, nil
 }
 
-// Change has files of the node changed by a dead man, and hands on each new phase; each may be nil. It returns the last status. The error
-// is nil only when the change is applied; with PhaseFailed it is taken back already, and with the codes CodeChanged, CodeRefused and
-// CodeNotArmed of a *node.Error nothing was changed. With every other error the change may be there: Restore puts it back.
+// Change has files of the node changed by a dead man, and hands on each new phase; each may be nil. It returns the last
+// status. The error is nil only when the change is applied; with PhaseFailed it is taken back already, and with the
+// codes CodeChanged, CodeRefused and CodeNotArmed of a *node.Error nothing was changed. With every other error the
+// change may be there: Restore puts it back.
 //
-// The restart of the container runtime cuts the connection to the helper, so its dead man is asked again until it answers. With
-// MayFail that is never, as no command can be run in a pod of a node whose runtime does not serve: then the kubelet's words are the
-// proof, in ServiceError, and Message says so.
-func (s *Session) Change(ctx context.Context, change deadman.Change, each func(deadman.Status)) (*deadman.Status, error) {
+// The restart of the container runtime cuts the connection to the helper, so its dead man is asked again until it
+// answers. With MayFail that is never, as no command can be run in a pod of a node whose runtime does not serve: then
+// the kubelet's words are the proof, in ServiceError, and Message says so.
+func (s *Session) Change(
+	ctx context.Context, change deadman.Change, each func(deadman.Status),
+) (*deadman.Status, error) {
 	var last *deadman.Status
 	hear := func(a node.Answer) {
 		if a.DeadMan == nil || last != nil && last.Phase == a.DeadMan.Phase {
@@ -51,14 +55,17 @@ func (s *Session) Change(ctx context.Context, change deadman.Change, each func(d
 			each(*last)
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, changeTimeout, fmt.Errorf("the dead man does not say within %v that the change is applied", changeTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, changeTimeout,
+		fmt.Errorf("the dead man does not say within %v that the change is applied", changeTimeout))
 	defer cancel()
 	_, err := s.Do(ctx, node.Request{Change: &change}, hear)
 	for since := time.Now(); errors.Is(err, ErrOutputLost) && again(ctx, err); {
 		if change.MayFail && last != nil && last.Phase == deadman.PhaseWritten && time.Since(since) > silence {
 			// Nobody but the dead man writes files, and it does not say so when it goes on to the restart.
-			last.Phase, last.ServiceError = deadman.PhaseApplied, "no command can be run on the node: "+kubeletsWords(err)
-			last.Message = "this is what the kubelet says; the dead man cannot be asked while the runtime does not serve"
+			last.Phase, last.ServiceError = deadman.PhaseApplied,
+				"no command can be run on the node: "+kubeletsWords(err)
+			last.Message =
+				"this is what the kubelet says; the dead man cannot be asked while the runtime does not serve"
 			return last, nil
 		}
 		_, err = s.Do(ctx, node.Request{Await: &node.Await{}}, hear)
@@ -74,11 +81,11 @@ func (s *Session) Change(ctx context.Context, change deadman.Change, each func(d
 	return last, nil
 }
 
-// Restore has the files of the run put back, and everything of ours removed from the node. It may be called again after an error, and
-// from another client.
+// Restore has the files of the run put back, and everything of ours removed from the node. It may be called again after
+// an error, and from another client.
 //
-// While the container runtime does not serve, no command can be run on the node; Restore tries until ctx ends, or the dead man has put
-// the files back.
+// While the container runtime does not serve, no command can be run on the node; Restore tries until ctx ends, or the
+// dead man has put the files back.
 func (s *Session) Restore(ctx context.Context, restore deadman.Restore) (*deadman.Restored, error) {
 	restored, err := s.restore(ctx, restore)
 	if err != nil {
@@ -120,7 +127,7 @@ func again(ctx context.Context, err error) bool {
 	return !errors.Is(err, errPodGone) && pause(ctx, askAgain) == nil
 }
 
-// kubeletsWords is what an error has of the kubelet's own: it follows our own words.
+// kubeletsWords returns what an error has of the kubelet's own: it follows our own words.
 func kubeletsWords(err error) string {
 	text := err.Error()
 	if i := strings.LastIndex(text, "rpc error:"); i >= 0 {

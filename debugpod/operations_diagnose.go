@@ -9,13 +9,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// lastWord is how long the helper may take to end after its last answer. One of whose threads a dead network file system holds does not end.
+// lastWord is how long the helper may take to end after its last answer. One of whose threads a dead network file
+// system holds does not end.
 const lastWord = 5 * time.Second
 
 var errAnswered = errors.New("the helper has answered, and does not end")
 
-// Diagnose asks for everything on the node that tells why GPU pods may not run there. What could not be read is named in Probe.Unread, and is
-// no error.
+// Diagnose asks for everything on the node that tells why GPU pods may not run there. What could not be read is named
+// in Probe.Unread, and is no error.
 func (s *Session) Diagnose(ctx context.Context, what node.Diagnose) (*node.Diagnosis, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -27,7 +27,8 @@ func TestDiagnoseOfRealHelper(t *testing.T) {
 		t.Errorf("%+v", found.Probe)
 	}
 	var failure *node.Error
-	if _, err := session.Diagnose(t.Context(), node.Diagnose{Units: []string{"*"}}); !errors.As(err, &failure) || failure.Code != node.CodeBadRequest {
+	if _, err := session.Diagnose(t.Context(), node.Diagnose{Units: []string{"*"}}); !errors.As(err, &failure) ||
+		failure.Code != node.CodeBadRequest {
 		t.Errorf("of a pattern: %v", err)
 	}
 }
@@ -35,23 +36,29 @@ func TestDiagnoseOfRealHelper(t *testing.T) {
 // TestDiagnoseLongAnswer holds that the client takes an answer as long as the helper makes them.
 func TestDiagnoseLongAnswer(t *testing.T) {
 	t.Parallel()
-	const head, end = `{"protocol":1,"done":true,"diagnosis":{"info":{},"runtime":{"kubelet":{}},"probe":{"driver":{}},"smi":"`, "\"}}\n"
+	const head, end = `{"protocol":1,"done":true,"diagnosis":{"info":{},"runtime":{"kubelet":{}},"probe":{"driver":{}},"smi":"`,
+		"\"}}\n"
 	long := strings.Repeat("x", node.MaxAnswer-len(head)-len(end))
 	found, err := testSession(t, says(head+long+end, nil)).Diagnose(t.Context(), node.Diagnose{})
 	if err != nil || len(found.SMI) != len(long) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := testSession(t, says(`{"protocol":1,"done":true}`+"\n", nil)).Diagnose(t.Context(), node.Diagnose{}); !errors.Is(err, ErrOutputLost) {
+	if _, err := testSession(t, says(`{"protocol":1,"done":true}`+"\n", nil)).Diagnose(
+		t.Context(), node.Diagnose{},
+	); !errors.Is(err, ErrOutputLost) {
 		t.Errorf("of an answer without a diagnosis: %v", err)
 	}
 }
 
-// TestDiagnoseHelperStays holds that an answer counts also when the helper does not end after it, as a hung file system holds a thread of it.
+// TestDiagnoseHelperStays holds that an answer counts also when the helper does not end after it, as a hung file system
+// holds a thread of it.
 func TestDiagnoseHelperStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		session := testSession(t, func(ctx context.Context, _ []string, s Streams) error {
-			_, _ = io.WriteString(s.Out, `{"protocol":1,"done":true,"diagnosis":{"info":{},"runtime":{"kubelet":{}},"probe":{"driver":{},"cmdline":"x"}}}`+"\n")
+			_, _ = io.WriteString(s.Out,
+				`{"protocol":1,"done":true,"diagnosis":{"info":{},"runtime":{"kubelet":{}},"probe":{"driver":{},"cmdline":"x"}}}`+
+					"\n")
 			<-ctx.Done()
 			return fmt.Errorf("cut: %w", ctx.Err())
 		})

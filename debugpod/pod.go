@@ -21,8 +21,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// DefaultImage has what a debug pod needs, a shell with head, wc and chmod, and is on a registry without pull limits. It runs as root, so that a
-// tag is not enough: the digest is the one that Kubernetes' own tests pin (kubernetes/kubernetes#121191).
+// DefaultImage has what a debug pod needs, a shell with head, wc and chmod, and is on a registry without pull limits.
+// It runs as root, so that a tag is not enough: the digest is the one that Kubernetes' own tests pin
+// (kubernetes/kubernetes#121191).
 const DefaultImage = "registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9"
 
 // Labels of every debug pod, by which leftovers are found.
@@ -37,8 +38,8 @@ const (
 const (
 	containerName = "helper"
 	defaultMemory = "128Mi"
-	// DiagnoseMemory is what Session.Diagnose needs at most: nvidia-smi and journalctl run beside the helper, whose answer may be large. Were
-	// it too little the kernel would log an OOM kill, which the next Diagnose would find.
+	// DiagnoseMemory is what Session.Diagnose needs at most: nvidia-smi and journalctl run beside the helper, whose
+	// answer may be large. Were it too little the kernel would log an OOM kill, which the next Diagnose would find.
 	DiagnoseMemory = "256Mi"
 	// defaultDeadline is how long a debug pod may live when its Spec does not say.
 	defaultDeadline = 10 * time.Minute
@@ -57,9 +58,11 @@ type Spec struct {
 	PullSecrets []string
 	// HasHelper says that the image is ours, and has the helper inside: it has no shell, and nothing is streamed to it.
 	HasHelper bool
-	// AnyHelper takes the image's helper also when it is another build's that speaks the same protocol: to undo what that build did.
+	// AnyHelper takes the image's helper also when it is another build's that speaks the same protocol: to undo what
+	// that build did.
 	AnyHelper bool
-	// Deadline is how long the pod lives at most, though nobody deletes it: 10 minutes when zero. Counted in whole seconds.
+	// Deadline is how long the pod lives at most, though nobody deletes it: 10 minutes when zero. Counted in whole
+	// seconds.
 	Deadline time.Duration
 	// Memory is the limit of its memory: 128Mi when empty.
 	Memory string
@@ -69,7 +72,7 @@ type Spec struct {
 	Owner *metav1.OwnerReference
 }
 
-// PodName is the name of a run's debug pod on a node.
+// PodName returns the name of a run's debug pod on a node.
 func PodName(run, node string) string {
 	sum := sha256.Sum256([]byte(node))
 	return "gpu-fault-" + strings.ToLower(run) + "-" + hex.EncodeToString(sum[:4])
@@ -77,10 +80,10 @@ func PodName(run, node string) string {
 
 // Pod returns the pod of a Spec.
 //
-// It is on the node by name, past the scheduler, tainted or cordoned as it may be. It shares the PID namespace of the node and is
-// privileged: through /proc/1/root the helper sees the node's files, so no volume is mounted (which would also make it start
-// later), and /dev/kmsg is there. It does not share the network: nothing on the node is reached over it, and a
-// privileged pod should have no more than it uses. It has no credentials of the cluster.
+// It is on the node by name, past the scheduler, tainted or cordoned as it may be. It shares the PID namespace of the
+// node and is privileged: through /proc/1/root the helper sees the node's files, so no volume is mounted (which would
+// also make it start later), and /dev/kmsg is there. It does not share the network: nothing on the node is reached over
+// it, and a privileged pod should have no more than it uses. It has no credentials of the cluster.
 func Pod(s Spec) *corev1.Pod {
 	deadline := int64(s.deadline() / time.Second)
 	limit := &deadline
@@ -95,8 +98,9 @@ func Pod(s Spec) *corev1.Pod {
 			Labels:    map[string]string{LabelName: Name, LabelManagedBy: Name, LabelRun: s.Run},
 		},
 		Spec: corev1.PodSpec{
-			NodeName:                     s.Node,
-			OS:                           &corev1.PodOS{Name: corev1.Linux}, // a Windows node refuses it, with that as the reason
+			NodeName: s.Node,
+			// A Windows node refuses it, with that as the reason
+			OS:                           &corev1.PodOS{Name: corev1.Linux},
 			Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			HostPID:                      true,
 			RestartPolicy:                corev1.RestartPolicyNever,
@@ -128,8 +132,8 @@ func (s Spec) container(deadline int64) corev1.Container {
 			RunAsUser:  new(int64(0)), // whatever the image says
 			RunAsGroup: new(int64(0)),
 		},
-		// Small enough for a full node, and all of them given, for quotas that ask for it. The helper uses about 10 MB; less
-		// CPU would make it wait for most of every 100 ms.
+		// Small enough for a full node, and all of them given, for quotas that ask for it. The helper uses about 10 MB;
+		// less CPU would make it wait for most of every 100 ms.
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
 			Limits:   resources("500m", cmp.Or(s.Memory, defaultMemory)),
@@ -148,7 +152,9 @@ func (s Spec) stayAlive(seconds int64) []string {
 }
 
 func resources(cpu, memory string) corev1.ResourceList {
-	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	return corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+	}
 }
 
 func (s Spec) image() string {

@@ -17,9 +17,12 @@ func TestPod(t *testing.T) {
 		"default": {Run: "xid-abc123", Node: "gpu-1", Namespace: "gpu-fault", Arch: "amd64"},
 		"full": {
 			Run: "xid-abc123", Node: "ip-10-0-0-1.eu-central-1.compute.internal", Namespace: "other", Arch: "arm64",
-			Image: "registry.example.com/gpu-fault-node:v1", PullPolicy: corev1.PullAlways, PullSecrets: []string{"mine"}, Deadline: 90*time.Second + 400*time.Millisecond,
+			Image: "registry.example.com/gpu-fault-node:v1", PullPolicy: corev1.PullAlways,
+			PullSecrets: []string{"mine"}, Deadline: 90*time.Second + 400*time.Millisecond,
 			HasHelper: true,
-			Owner:     &metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "gpu-fault-run-xid-abc123", UID: "0123"},
+			Owner: &metav1.OwnerReference{
+				APIVersion: "v1", Kind: "ConfigMap", Name: "gpu-fault-run-xid-abc123", UID: "0123",
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

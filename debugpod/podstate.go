@@ -53,8 +53,8 @@ func judge(pod *corev1.Pod) verdict {
 	return verdict{waiting: text}
 }
 
-// runtimeAway is whether a reason to wait only comes from a container runtime that is being restarted, as a dead man does: gRPC's own
-// words for a socket that nobody serves, not the runtime's about an image.
+// runtimeAway reports whether a reason to wait only comes from a container runtime that is being restarted, as a dead
+// man does: gRPC's own words for a socket that nobody serves, not the runtime's about an image.
 func runtimeAway(message string) bool {
 	if !strings.Contains(message, "code = Unavailable") {
 		return false
@@ -67,9 +67,9 @@ func runtimeAway(message string) bool {
 	return false
 }
 
-// fatalReasons are the kubelet's reasons to wait that do not pass by themselves in the time that a user waits, with what to do
-// (pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go and pkg/kubelet/container/sync_result.go in
-// Kubernetes).
+// fatalReasons returns the kubelet's reasons to wait that do not pass by themselves in the time that a user waits, with
+// what to do (pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go and
+// pkg/kubelet/container/sync_result.go in Kubernetes).
 func fatalReasons() map[string]string {
 	const pull = "choose an image that the node can pull with --image, and name its secret with --image-pull-secret"
 	const broken = "see what the runtime says with kubectl describe pod, and on the node in the kubelet's and the runtime's log"
@@ -90,14 +90,18 @@ func fatalReasons() map[string]string {
 	}
 }
 
-// ended says why a pod's life is over.
+// ended returns why a pod's life is over.
 func ended(pod *corev1.Pod, status *corev1.ContainerStatus) *StartError {
 	var state *corev1.ContainerStateTerminated
 	if status != nil {
 		state = status.State.Terminated
 	}
 	if pod.Status.Reason == "DeadlineExceeded" {
-		return &StartError{Reason: pod.Status.Reason, Message: cmp.Or(pod.Status.Message, "the debug pod was there for longer than its deadline"), Hint: "allow more with --timeout"}
+		return &StartError{
+			Reason:  pod.Status.Reason,
+			Message: cmp.Or(pod.Status.Message, "the debug pod was there for longer than its deadline"),
+			Hint:    "allow more with --timeout",
+		}
 	}
 	if pod.Status.Reason != "" || state == nil { // the kubelet did not admit it, or evicted it
 		return &StartError{
@@ -108,15 +112,18 @@ func ended(pod *corev1.Pod, status *corev1.ContainerStatus) *StartError {
 	}
 	message := strings.TrimSpace(state.Message)
 	e := &StartError{
-		Reason:  cmp.Or(state.Reason, ReasonExited),
-		Message: strings.TrimSpace(fmt.Sprintf("the debug pod's container ended with exit code %d: %s", state.ExitCode, cmp.Or(message, "it said nothing"))),
+		Reason: cmp.Or(state.Reason, ReasonExited),
+		Message: strings.TrimSpace(fmt.Sprintf("the debug pod's container ended with exit code %d: %s", state.ExitCode,
+			cmp.Or(message, "it said nothing"))),
 	}
 	switch {
 	case strings.Contains(message, "exec format error"):
-		e.Hint = fmt.Sprintf("image %s is for another architecture than the node: choose another with --image", pod.Spec.Containers[0].Image)
-	case strings.Contains(message, `"sh"`):
-		e.Hint = fmt.Sprintf("image %s has no shell: choose one that has, with --image; where it is one of `kubectl gpu-fault image`, it was made by another build: make it anew",
+		e.Hint = fmt.Sprintf("image %s is for another architecture than the node: choose another with --image",
 			pod.Spec.Containers[0].Image)
+	case strings.Contains(message, `"sh"`):
+		e.Hint =
+			fmt.Sprintf("image %s has no shell: choose one that has, with --image; where it is one of `kubectl gpu-fault image`, it was made by another build: make it anew",
+				pod.Spec.Containers[0].Image)
 	}
 	return e
 }
@@ -126,7 +133,8 @@ func admissionHint(pod *corev1.Pod) string {
 	case strings.HasPrefix(reason, "OutOf"):
 		return fmt.Sprintf("node %s is full: make room on it", pod.Spec.NodeName)
 	case reason == "Evicted", reason == "Preempting":
-		return fmt.Sprintf("node %s is under pressure: see kubectl describe node %s", pod.Spec.NodeName, pod.Spec.NodeName)
+		return fmt.Sprintf("node %s is under pressure: see kubectl describe node %s", pod.Spec.NodeName,
+			pod.Spec.NodeName)
 	case reason == "PodOSNotSupported":
 		return "only Linux nodes are supported"
 	case reason == "NodeShutdown", reason == "Terminated", reason == "NodeLost":

@@ -23,8 +23,8 @@ const (
 
 // Execer runs a command in a container. NewExecer's is the one for real clusters.
 type Execer interface {
-	// Exec returns when the command has ended and everything it wrote has been written to the streams. A command that ends with
-	// another code than 0 gives an error with the method ExitStatus.
+	// Exec returns when the command has ended and everything it wrote has been written to the streams. A command that
+	// ends with another code than 0 gives an error with the method ExitStatus.
 	Exec(ctx context.Context, pod *corev1.Pod, container string, command []string, streams Streams) error
 }
 
@@ -45,8 +45,8 @@ func NewRunner(client kubernetes.Interface, config *rest.Config, helper func(arc
 	return &Runner{Client: client, Execer: NewExecer(config), Helper: helper}
 }
 
-// Start makes the pod and returns when it runs. When that fails, also because ctx ended, it has deleted the pod again, and the
-// error says so if it could not. A *StartError tells why the pod does not run.
+// Start makes the pod and returns when it runs. When that fails, also because ctx ended, it has deleted the pod again,
+// and the error says so if it could not. A *StartError tells why the pod does not run.
 func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 	program, err := r.Helper(spec.Arch) // before anything is created
 	if err != nil {
@@ -56,7 +56,9 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 		return nil, context.Cause(ctx)
 	}
 	pod := Pod(spec)
-	session := &Session{runner: r, pod: pod, node: spec.Node, helper: program, inside: spec.HasHelper, any: spec.AnyHelper}
+	session := &Session{
+		runner: r, pod: pod, node: spec.Node, helper: program, inside: spec.HasHelper, any: spec.AnyHelper,
+	}
 	timeout := r.StartTimeout
 	if timeout <= 0 {
 		timeout = defaultStartTimeout
@@ -89,7 +91,8 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 	return session, nil
 }
 
-// DryRun asks the API server whether it would take the pod: permissions, Pod Security, quota, policies. Its errors are Start's.
+// DryRun asks the API server whether it would take the pod: permissions, Pod Security, quota, policies. Its errors are
+// Start's.
 func (r *Runner) DryRun(ctx context.Context, spec Spec) error {
 	if _, err := r.Helper(spec.Arch); err != nil {
 		return err
@@ -117,20 +120,26 @@ func (r *Runner) create(ctx context.Context, pod *corev1.Pod, options metav1.Cre
 			if ours {
 				return pod, nil
 			}
-			if existing != nil && existing.DeletionTimestamp != nil && existing.Labels[LabelRun] == pod.Labels[LabelRun] {
-				// The run's former one: its kubelet may take as long as ctx allows, as after an outage of the API server.
+			if existing != nil && existing.DeletionTimestamp != nil &&
+				existing.Labels[LabelRun] == pod.Labels[LabelRun] {
+				// The run's former one: its kubelet may take as long as ctx allows, as after an outage of the API
+				// server.
 				if giveUp.Before(time.Now()) && !told {
 					told = true
 					r.progress("waiting until the node has ended the former debug pod")
 				}
 				if stopped := pause(ctx, retryEvery); stopped != nil {
-					return nil, &StartError{Reason: ReasonNameTaken, Err: stopped, Message: fmt.Sprintf("the node's kubelet has not ended the former debug pod %s/%s yet",
-						pod.Namespace, pod.Name), Hint: "wait, and try again"}
+					return nil, &StartError{Reason: ReasonNameTaken, Err: stopped,
+						Message: fmt.Sprintf("the node's kubelet has not ended the former debug pod %s/%s yet",
+							pod.Namespace, pod.Name), Hint: "wait, and try again"}
 				}
 				continue
 			}
 			if existing != nil && existing.DeletionTimestamp == nil {
-				return nil, &StartError{Reason: ReasonNameTaken, Message: fmt.Sprintf("pod %s/%s exists, and is not this run's", pod.Namespace, pod.Name), Err: err}
+				return nil, &StartError{
+					Reason:  ReasonNameTaken,
+					Message: fmt.Sprintf("pod %s/%s exists, and is not this run's", pod.Namespace, pod.Name), Err: err,
+				}
 			}
 		case !isServiceAccountMissing(err):
 			return nil, explainCreate(err, pod)
@@ -144,8 +153,8 @@ func (r *Runner) create(ctx context.Context, pod *corev1.Pod, options metav1.Cre
 	}
 }
 
-// existing looks at the pod that has our name. It is ours when this run made it: client-go sends a request again when the
-// connection broke, and so may find what its own first try made.
+// existing looks at the pod that has our name. It is ours when this run made it: client-go sends a request again when
+// the connection broke, and so may find what its own first try made.
 func (r *Runner) existing(ctx context.Context, pod *corev1.Pod) (existing *corev1.Pod, ours bool) {
 	existing, err := r.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil {
@@ -156,10 +165,11 @@ func (r *Runner) existing(ctx context.Context, pod *corev1.Pod) (existing *corev
 	return existing, ours
 }
 
-// isRefusal is whether the API server itself said no, so that there is certainly no pod.
+// isRefusal reports whether the API server itself said no, so that there is certainly no pod.
 func isRefusal(err error) bool {
 	var start *StartError
-	return errors.As(err, &start) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
+	return errors.As(err, &start) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) ||
+		apierrors.IsMethodNotSupported(err)
 }
 
 func (r *Runner) progress(format string, args ...any) {

@@ -31,7 +31,8 @@ type site struct {
 	said   []string
 }
 
-// newSite returns a cluster whose kubelet gives a new pod the statuses, one after the other, as soon as somebody watches it.
+// newSite returns a cluster whose kubelet gives a new pod the statuses, one after the other, as soon as somebody
+// watches it.
 func newSite(objects []runtime.Object, statuses ...corev1.PodStatus) *site {
 	s := &site{Clientset: fake.NewClientset(objects...)}
 	s.runner = &Runner{
@@ -64,7 +65,7 @@ func (s *site) setStatus(status corev1.PodStatus) {
 	_ = s.Tracker().Update(pods, pod, spec.Namespace)
 }
 
-// left is how many pods there are.
+// left returns how many pods there are.
 func (s *site) left(t *testing.T) int {
 	t.Helper()
 	list, err := s.Tracker().List(pods, corev1.SchemeGroupVersion.WithKind("Pod"), "gpu-fault")
@@ -75,8 +76,9 @@ func (s *site) left(t *testing.T) int {
 }
 
 func waitingFor(reason, message string) corev1.PodStatus {
-	return corev1.PodStatus{Phase: corev1.PodPending, StartTime: &metav1.Time{}, ContainerStatuses: []corev1.ContainerStatus{{Name: containerName,
-		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}}
+	return corev1.PodStatus{Phase: corev1.PodPending, StartTime: &metav1.Time{},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: containerName,
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}}
 }
 
 func TestStart(t *testing.T) {
@@ -89,7 +91,8 @@ func TestStart(t *testing.T) {
 		if session.Pod().Status.Phase != corev1.PodRunning {
 			t.Errorf("the session's pod is %s", session.Pod().Status.Phase)
 		}
-		if all := strings.Join(s.said, "\n"); len(s.said) != 2 || !strings.Contains(all, " created") || !strings.HasSuffix(all, "debug pod running") {
+		if all := strings.Join(s.said, "\n"); len(s.said) != 2 || !strings.Contains(all, " created") ||
+			!strings.HasSuffix(all, "debug pod running") {
 			t.Errorf("progress: %s", all)
 		}
 		for range 2 { // it may be called again
@@ -104,9 +107,16 @@ func TestStart(t *testing.T) {
 }
 
 func TestStartFails(t *testing.T) {
-	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "gpu-fault"}, Type: corev1.EventTypeWarning, Reason: "FailedCreatePodSandBox", Message: "cni is broken"}
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "gpu-fault"}, Type: corev1.EventTypeWarning,
+		Reason: "FailedCreatePodSandBox", Message: "cni is broken",
+	}
 	node := func(ready corev1.ConditionStatus) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Message: "Kubelet stopped posting node status."}}}}
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: ready, Message: "Kubelet stopped posting node status."},
+			},
+		}}
 	}
 	for name, tc := range map[string]struct {
 		objects  []runtime.Object
@@ -115,12 +125,28 @@ func TestStartFails(t *testing.T) {
 		says     string
 		within   time.Duration
 	}{
-		"image":        {nil, []corev1.PodStatus{waitingFor("ContainerCreating", ""), waitingFor("ErrImagePull", "not found")}, "ErrImagePull", "not found", time.Second},
-		"admission":    {nil, []corev1.PodStatus{{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "no cpu"}}, "OutOfcpu", "node gpu-1 is full", time.Second},
+		"image": {
+			nil, []corev1.PodStatus{waitingFor("ContainerCreating", ""), waitingFor("ErrImagePull", "not found")},
+			"ErrImagePull", "not found", time.Second,
+		},
+		"admission": {
+			nil, []corev1.PodStatus{{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "no cpu"}}, "OutOfcpu",
+			"node gpu-1 is full", time.Second,
+		},
 		"node missing": {nil, nil, ReasonNodeMissing, "no node gpu-1", 3 * time.Second},
-		"node away":    {[]runtime.Object{node(corev1.ConditionUnknown)}, nil, ReasonNodeNotReady, "stopped posting", 3 * time.Second},
-		"never runs":   {[]runtime.Object{node(corev1.ConditionTrue), event}, []corev1.PodStatus{waitingFor("ContainerCreating", "slow")}, ReasonTimeout, "ContainerCreating: slow (events: FailedCreatePodSandBox: cni is broken)", time.Minute + time.Second},
-		"never seen":   {[]runtime.Object{node(corev1.ConditionTrue)}, nil, ReasonTimeout, "kubelet has not seen it", time.Minute + time.Second},
+		"node away": {
+			[]runtime.Object{node(corev1.ConditionUnknown)}, nil, ReasonNodeNotReady, "stopped posting",
+			3 * time.Second,
+		},
+		"never runs": {
+			[]runtime.Object{node(corev1.ConditionTrue), event},
+			[]corev1.PodStatus{waitingFor("ContainerCreating", "slow")}, ReasonTimeout,
+			"ContainerCreating: slow (events: FailedCreatePodSandBox: cni is broken)", time.Minute + time.Second,
+		},
+		"never seen": {
+			[]runtime.Object{node(corev1.ConditionTrue)}, nil, ReasonTimeout, "kubelet has not seen it",
+			time.Minute + time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -137,7 +163,8 @@ func TestStartFails(t *testing.T) {
 				if s.left(t) != 0 {
 					t.Error("the pod is left")
 				}
-				if all := strings.Join(s.said, "\n"); tc.reason == ReasonTimeout && (len(s.said) < 2 || !strings.HasPrefix(s.said[1], "debug pod: ")) {
+				if all := strings.Join(s.said, "\n"); tc.reason == ReasonTimeout &&
+					(len(s.said) < 2 || !strings.HasPrefix(s.said[1], "debug pod: ")) {
 					t.Errorf("progress: %s", all)
 				}
 			})
@@ -148,7 +175,8 @@ func TestStartFails(t *testing.T) {
 func TestStartedPodIsDeletedByOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(nil, waitingFor("ContainerCreating", ""))
-		time.AfterFunc(time.Second, func() { _ = s.Tracker().Delete(pods, "gpu-fault", PodName("xid-abc123", "gpu-1")) })
+		time.AfterFunc(time.Second,
+			func() { _ = s.Tracker().Delete(pods, "gpu-fault", PodName("xid-abc123", "gpu-1")) })
 		_, err := s.runner.Start(t.Context(), testSpec())
 		var failure *StartError
 		if !errors.As(err, &failure) || failure.Reason != ReasonDeleted {
@@ -236,10 +264,17 @@ func TestStartSaysThatItWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				event := func(reason string) *corev1.Event {
-					return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: reason, Namespace: "gpu-fault"}, Type: corev1.EventTypeNormal, Reason: reason, Message: "Pulling image \"x\""}
+					return &corev1.Event{
+						ObjectMeta: metav1.ObjectMeta{Name: reason, Namespace: "gpu-fault"},
+						Type:       corev1.EventTypeNormal, Reason: reason, Message: "Pulling image \"x\"",
+					}
 				}
-				ready := corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}
-				objects := []runtime.Object{event("Pulling"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Status: ready}}
+				ready := corev1.NodeStatus{
+					Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+				}
+				objects := []runtime.Object{
+					event("Pulling"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Status: ready},
+				}
 				if pulled {
 					objects = append(objects, event("Pulled"))
 				}
@@ -249,7 +284,9 @@ func TestStartSaysThatItWaits(t *testing.T) {
 				if !errors.As(err, &failure) || failure.Reason != ReasonTimeout || failure.Pulls == pulled {
 					t.Errorf("got %v", err)
 				}
-				if all := strings.Join(s.said, "\n"); len(s.said) != 5 || !strings.Contains(all, "still ContainerCreating, after 16s of 1m0s") && !strings.Contains(all, "still ContainerCreating, after 18s of 1m0s") {
+				if all := strings.Join(s.said, "\n"); len(s.said) != 5 ||
+					!strings.Contains(all, "still ContainerCreating, after 16s of 1m0s") &&
+						!strings.Contains(all, "still ContainerCreating, after 18s of 1m0s") {
 					t.Errorf("while it waits it says\n%s", all)
 				}
 			})

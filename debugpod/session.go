@@ -18,7 +18,8 @@ const (
 	uncertainFor = 2 * time.Second
 )
 
-// Session is a debug pod that runs. Its methods may be called from several goroutines; Do works on one request at a time.
+// Session is a debug pod that runs. Its methods may be called from several goroutines; Do works on one request at a
+// time.
 type Session struct {
 	runner *Runner
 	pod    *corev1.Pod
@@ -36,11 +37,11 @@ type Session struct {
 	closed  bool
 }
 
-// Pod is the debug pod as it was when it began to run.
+// Pod returns the debug pod as it was when it began to run.
 func (s *Session) Pod() *corev1.Pod { return s.pod }
 
-// Close deletes the pod. It does so also when ctx has ended, and may be called again. The pod is then gone within a second or two;
-// Close does not wait for that. Its error has the command that deletes the pod by hand.
+// Close deletes the pod. It does so also when ctx has ended, and may be called again. The pod is then gone within a
+// second or two; Close does not wait for that. Its error has the command that deletes the pod by hand.
 func (s *Session) Close(ctx context.Context) error {
 	s.closing.Lock()
 	defer s.closing.Unlock()
@@ -50,7 +51,8 @@ func (s *Session) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := s.delete(ctx); err != nil {
-		return fmt.Errorf("debug pod left on node %s: %w; delete it with: kubectl delete pod %s -n %s", s.node, err, s.pod.Name, s.pod.Namespace)
+		return fmt.Errorf("debug pod left on node %s: %w; delete it with: kubectl delete pod %s -n %s", s.node, err,
+			s.pod.Name, s.pod.Namespace)
 	}
 	s.closed = true
 	return nil
@@ -79,7 +81,8 @@ func (s *Session) delete(ctx context.Context) error {
 	}
 }
 
-// isFinal is whether asking again is of no use.
+// isFinal reports whether asking again is of no use.
 func isFinal(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err)
+	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
+		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err)
 }

@@ -32,15 +32,16 @@ const (
 	ReasonNamespaceMissing = "NamespaceMissing"
 	ReasonNamespaceEnding  = "NamespaceTerminating"
 	ReasonServiceAccount   = "ServiceAccountMissing"
-	ReasonPolicy           = "DeniedByPolicy" // an admission webhook, an admission policy, OpenShift's security constraints
-	ReasonForbidden        = "Forbidden"
-	ReasonNameTaken        = "NameTaken"
-	ReasonRejected         = "Rejected"
-	ReasonNodeMissing      = "NodeMissing"
-	ReasonNodeNotReady     = "NodeNotReady"
-	ReasonDeleted          = "Deleted"
-	ReasonExited           = "Exited"
-	ReasonTimeout          = "Timeout"
+	// An admission webhook, an admission policy, OpenShift's security constraints
+	ReasonPolicy       = "DeniedByPolicy"
+	ReasonForbidden    = "Forbidden"
+	ReasonNameTaken    = "NameTaken"
+	ReasonRejected     = "Rejected"
+	ReasonNodeMissing  = "NodeMissing"
+	ReasonNodeNotReady = "NodeNotReady"
+	ReasonDeleted      = "Deleted"
+	ReasonExited       = "Exited"
+	ReasonTimeout      = "Timeout"
 )
 
 func (e *StartError) Error() string {
@@ -56,8 +57,8 @@ func (e *StartError) Error() string {
 
 func (e *StartError) Unwrap() error { return e.Err }
 
-// explainCreate turns the API server's refusal to create the pod into a StartError. Errors that say nothing about the pod, of the
-// network or the context, come back as they are.
+// explainCreate turns the API server's refusal to create the pod into a StartError. Errors that say nothing about the
+// pod, of the network or the context, come back as they are.
 func explainCreate(err error, pod *corev1.Pod) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || errors.Is(err, context.Canceled) {
@@ -77,22 +78,33 @@ func explainCreate(err error, pod *corev1.Pod) error {
 	}
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return because(ReasonNamespaceEnding, fmt.Sprintf("wait until namespace %s is gone and try again, or choose another", ns))
+		return because(ReasonNamespaceEnding,
+			fmt.Sprintf("wait until namespace %s is gone and try again, or choose another", ns))
 	case apierrors.IsNotFound(err) && says("namespace"):
 		return because(ReasonNamespaceMissing, fmt.Sprintf("create it: "+
-			"kubectl create namespace %s && kubectl label namespace %s gpufault.dev/ledger=true pod-security.kubernetes.io/enforce=privileged", ns, ns))
+			"kubectl create namespace %s && kubectl label namespace %s gpufault.dev/ledger=true pod-security.kubernetes.io/enforce=privileged",
+			ns, ns))
 	case says("violates podsecurity"):
-		return because(ReasonPodSecurity, fmt.Sprintf("the debug pod must be privileged; allow it in its namespace: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged", ns))
+		return because(ReasonPodSecurity, fmt.Sprintf(
+			"the debug pod must be privileged; allow it in its namespace: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged",
+			ns,
+		))
 	case says("denied the request"), says("denied request"), says("security context constraint"):
-		return because(ReasonPolicy, "a policy of the cluster refuses the privileged debug pod; ask whoever runs it for an exception for namespace "+ns)
+		return because(ReasonPolicy,
+			"a policy of the cluster refuses the privileged debug pod; ask whoever runs it for an exception for namespace "+
+				ns)
 	case says("failed calling webhook"):
 		return because(ReasonPolicy, "an admission webhook of the cluster does not work; ask whoever runs it")
 	case says("exceeded quota"), says("failed quota"):
-		return because(ReasonQuota, fmt.Sprintf("see kubectl describe quota -n %s, and raise it or use another namespace", ns))
+		return because(ReasonQuota,
+			fmt.Sprintf("see kubectl describe quota -n %s, and raise it or use another namespace", ns))
 	case isServiceAccountMissing(err):
-		return because(ReasonServiceAccount, fmt.Sprintf("Kubernetes makes it in every namespace; see kubectl get serviceaccounts -n %s", ns))
-	case apierrors.IsForbidden(err) && says("per container"), apierrors.IsForbidden(err) && says("per pod"), says("limit to request ratio"):
-		return because(ReasonLimitRange, fmt.Sprintf("see kubectl describe limitrange -n %s, and change it or use another namespace", ns))
+		return because(ReasonServiceAccount,
+			fmt.Sprintf("Kubernetes makes it in every namespace; see kubectl get serviceaccounts -n %s", ns))
+	case apierrors.IsForbidden(err) && says("per container"), apierrors.IsForbidden(err) && says("per pod"),
+		says("limit to request ratio"):
+		return because(ReasonLimitRange,
+			fmt.Sprintf("see kubectl describe limitrange -n %s, and change it or use another namespace", ns))
 	case apierrors.IsForbidden(err) && says("cannot create resource"):
 		return because(ReasonForbidden, fmt.Sprintf("you need the permission to create pods in namespace %s", ns))
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
@@ -101,8 +113,8 @@ func explainCreate(err error, pod *corev1.Pod) error {
 	return err
 }
 
-// isServiceAccountMissing: the controller makes a new namespace's default service account after some moments, and until then
-// admission refuses every pod.
+// isServiceAccountMissing: the controller makes a new namespace's default service account after some moments, and until
+// then admission refuses every pod.
 func isServiceAccountMissing(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account")
 }

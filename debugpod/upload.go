@@ -5,19 +5,20 @@ import (
 	"strings"
 )
 
-// directories are where the helper may lie in the container, the first that takes a file and lets it be executed. Policies make
-// root file systems read-only, and some runtimes mount /tmp or /dev/shm noexec; /dev itself is a tmpfs of every container.
+// directories are where the helper may lie in the container, the first that takes a file and lets it be executed.
+// Policies make root file systems read-only, and some runtimes mount /tmp or /dev/shm noexec; /dev itself is a tmpfs of
+// every container.
 const directories = "/tmp /dev /run /var/tmp"
 
 const fileName = "gpu-fault-node"
 
 // uploadCommand takes size bytes from standard input, makes them a program, and runs it.
 //
-// It counts the bytes instead of waiting for the end of the input, for two reasons. The input stays open while the helper works,
-// and its end tells the helper that the client is gone. And containerd closes the input when the first of the output streams
-// ends: a shell that has become `cat >file` ends its standard output at once, and the file is silently cut. Here the shell keeps
-// both until the helper has taken them over. The size is checked all the same, as a cut ELF file crashes before it can check
-// itself; the helper then checks its SHA-256.
+// It counts the bytes instead of waiting for the end of the input, for two reasons. The input stays open while the
+// helper works, and its end tells the helper that the client is gone. And containerd closes the input when the first of
+// the output streams ends: a shell that has become `cat >file` ends its standard output at once, and the file is
+// silently cut. Here the shell keeps both until the helper has taken them over. The size is checked all the same, as a
+// cut ELF file crashes before it can check itself; the helper then checks its SHA-256.
 func uploadCommand(directories string, size int) []string {
 	script := strings.NewReplacer("DIRECTORIES", directories, "FILE", fileName, "SIZE", fmt.Sprint(size)).Replace(`
 for d in DIRECTORIES; do

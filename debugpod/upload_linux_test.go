@@ -48,12 +48,13 @@ func sh(t *testing.T, command []string, in io.Reader, check func(t *testing.T, o
 
 func TestUpload(t *testing.T) {
 	dir := t.TempDir()
-	sh(t, uploadCommand("/does/not/exist "+dir, len(program)), strings.NewReader(program+"the rest"), func(t *testing.T, out string, code int) {
-		// head may have taken what lies behind: nothing is sent there.
-		if first, _, _ := strings.Cut(out, "\n"); first != "attached "+strconv.Itoa(len(program)) || code != 7 {
-			t.Errorf("got %q, %d", out, code)
-		}
-	})
+	sh(t, uploadCommand("/does/not/exist "+dir, len(program)), strings.NewReader(program+"the rest"),
+		func(t *testing.T, out string, code int) {
+			// head may have taken what lies behind: nothing is sent there.
+			if first, _, _ := strings.Cut(out, "\n"); first != "attached "+strconv.Itoa(len(program)) || code != 7 {
+				t.Errorf("got %q, %d", out, code)
+			}
+		})
 	sh(t, runCommand("/does/not/exist "+dir), strings.NewReader("a request"), func(t *testing.T, out string, code int) {
 		if out != "stdin "+strconv.Itoa(len(program))+"\na request" || code != 7 {
 			t.Errorf("got %q, %d", out, code)
@@ -86,22 +87,25 @@ func TestUploadWithOpenInput(t *testing.T) {
 }
 
 func TestUploadCut(t *testing.T) {
-	sh(t, uploadCommand(t.TempDir(), len(program)+10), strings.NewReader(program), func(t *testing.T, out string, code int) {
-		want := strconv.Itoa(len(program)) + " of " + strconv.Itoa(len(program)+10) + " bytes"
-		if !strings.Contains(out, `"code":"truncated"`) || !strings.Contains(out, want) || code != 1 {
-			t.Errorf("got %q, %d", out, code)
-		}
-	})
+	sh(t, uploadCommand(t.TempDir(), len(program)+10), strings.NewReader(program),
+		func(t *testing.T, out string, code int) {
+			want := strconv.Itoa(len(program)) + " of " + strconv.Itoa(len(program)+10) + " bytes"
+			if !strings.Contains(out, `"code":"truncated"`) || !strings.Contains(out, want) || code != 1 {
+				t.Errorf("got %q, %d", out, code)
+			}
+		})
 }
 
 func TestUploadFindsNoPlace(t *testing.T) {
-	sh(t, uploadCommand("/does/not/exist /proc", len(program)), strings.NewReader(program), func(t *testing.T, out string, code int) {
-		a := &answers{}
-		_, _ = a.Write([]byte(out))
-		if final, broken := a.close(); broken != nil || final == nil || final.Error == nil || final.Error.Code != "no-place-to-execute" || code != 1 {
-			t.Errorf("got %q, %d, %v", out, code, broken)
-		}
-	})
+	sh(t, uploadCommand("/does/not/exist /proc", len(program)), strings.NewReader(program),
+		func(t *testing.T, out string, code int) {
+			a := &answers{}
+			_, _ = a.Write([]byte(out))
+			if final, broken := a.close(); broken != nil || final == nil || final.Error == nil ||
+				final.Error.Code != "no-place-to-execute" || code != 1 {
+				t.Errorf("got %q, %d, %v", out, code, broken)
+			}
+		})
 }
 
 func TestUploadPassesOverNoexec(t *testing.T) {
@@ -114,12 +118,13 @@ func TestUploadPassesOverNoexec(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	sh(t, uploadCommand(noexec+" "+dir, len(program)), strings.NewReader(program), func(t *testing.T, out string, code int) {
-		if !strings.HasPrefix(out, "attached") || code != 7 {
-			t.Errorf("got %q, %d", out, code)
-		}
-		if left, _ := filepath.Glob(noexec + "/*"); len(left) > 0 {
-			t.Errorf("left behind, and runCommand would take it: %v", left)
-		}
-	})
+	sh(t, uploadCommand(noexec+" "+dir, len(program)), strings.NewReader(program),
+		func(t *testing.T, out string, code int) {
+			if !strings.HasPrefix(out, "attached") || code != 7 {
+				t.Errorf("got %q, %d", out, code)
+			}
+			if left, _ := filepath.Glob(noexec + "/*"); len(left) > 0 {
+				t.Errorf("left behind, and runCommand would take it: %v", left)
+			}
+		})
 }

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// lookEvery is how often the pod, and if nothing happens its node, is looked at besides the watch: for proxies that hold events
-// back, users who may not watch, and nodes whose kubelet is silent.
+// lookEvery is how often the pod, and if nothing happens its node, is looked at besides the watch: for proxies that
+// hold events back, users who may not watch, and nodes whose kubelet is silent.
 const lookEvery = 2 * time.Second
 
 // saysEvery is how often whoever waits is told that the pod still does not run.
@@ -22,8 +22,9 @@ const saysEvery = 15 * time.Second
 
 var errStartTimeout = errors.New("it did not run in time")
 
-// untilRunning waits until the pod's container runs. Watching from the version that Create returned misses nothing, and knows of
-// it some milliseconds after the kubelet said so; client-go's UntilWithSync would list first, and poll for its cache to sync.
+// untilRunning waits until the pod's container runs. Watching from the version that Create returned misses nothing, and
+// knows of it some milliseconds after the kubelet said so; client-go's UntilWithSync would list first, and poll for its
+// cache to sync.
 func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
@@ -80,7 +81,8 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 				r.progress("debug pod: %s", seen)
 			case time.Since(said) >= saysEvery:
 				said = time.Now()
-				r.progress("debug pod: still %s, after %s%s", seen, said.Sub(began).Round(time.Second), ofAll(ctx, began))
+				r.progress("debug pod: still %s, after %s%s", seen, said.Sub(began).Round(time.Second),
+					ofAll(ctx, began))
 			}
 			if last.Status.StartTime == nil {
 				if failure := r.nodeFailure(ctx, last.Spec.NodeName); failure != nil {
@@ -91,7 +93,7 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 	}
 }
 
-// ofAll says how long there is to wait: " of 2m0s"; nothing when there is no end.
+// ofAll returns how long there is to wait: " of 2m0s"; nothing when there is no end.
 func ofAll(ctx context.Context, began time.Time) string {
 	end, limited := ctx.Deadline()
 	if !limited {
@@ -100,8 +102,8 @@ func ofAll(ctx context.Context, began time.Time) string {
 	return fmt.Sprintf(" of %s", end.Sub(began).Round(time.Second))
 }
 
-// watch returns events of the pod after the version that is known. Where it cannot be watched, the watch ends at once, and
-// looking takes its place.
+// watch returns events of the pod after the version that is known. Where it cannot be watched, the watch ends at once,
+// and looking takes its place.
 func (r *Runner) watch(ctx context.Context, pod *corev1.Pod) watch.Interface {
 	w, err := r.Client.CoreV1().Pods(pod.Namespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name).String(),
@@ -127,7 +129,7 @@ func (r *Runner) look(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error)
 	return now, nil
 }
 
-// whyNotRunning is the error when ctx ended. The caller's own end is reported as it is.
+// whyNotRunning returns the error when ctx ended. The caller's own end is reported as it is.
 func (r *Runner) whyNotRunning(ctx context.Context, pod *corev1.Pod, waiting string) error {
 	if !errors.Is(context.Cause(ctx), errStartTimeout) {
 		return context.Cause(ctx)

@@ -19,14 +19,15 @@ type File struct {
 	Magic string
 	// Arch is its processor, as Go names it: amd64, arm64.
 	Arch string
-	// Signed is whether there is a signature behind it; whose, and whether a kernel trusts it, is not known.
+	// Signed reports whether there is a signature behind it; whose, and whether a kernel trusts it, is not known.
 	Signed bool
 }
 
 // signature is what ends a signed module (MODULE_SIG_STRING in the kernel's linux/module_signature.h).
 const signature = "~Module signature appended~\n"
 
-// ParseFile reads a built module. Nothing but gpu_fault_xid is taken: what is loaded into a kernel has all power over the machine.
+// ParseFile reads a built module. Nothing but gpu_fault_xid is taken: what is loaded into a kernel has all power over
+// the machine.
 func ParseFile(raw []byte) (File, error) {
 	if len(raw) > MaxFile {
 		return File{}, fmt.Errorf("it is larger than %d MiB, and so is no %s.ko", MaxFile>>20, Name)
@@ -64,5 +65,7 @@ func ParseFile(raw []byte) (File, error) {
 	case arch == "":
 		return File{}, fmt.Errorf("it is for %s: there are nodes of amd64 and arm64", f.Machine)
 	}
-	return File{Release: release, Magic: fields["vermagic"], Arch: arch, Signed: bytes.HasSuffix(raw, []byte(signature))}, nil
+	return File{
+		Release: release, Magic: fields["vermagic"], Arch: arch, Signed: bytes.HasSuffix(raw, []byte(signature)),
+	}, nil
 }

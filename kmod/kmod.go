@@ -1,6 +1,8 @@
-// Package kmod is the kernel module gpu_fault_xid: its source, what it takes for a record, and what a built one says about itself.
+// Package kmod is the kernel module gpu_fault_xid: its source, what it takes for a record, and what a built one says
+// about itself.
 //
-// The module is GPL-2.0 (module/LICENSE), as what links to the kernel must be; the program only carries its text, to build it on a node.
+// The module is GPL-2.0 (module/LICENSE), as what links to the kernel must be; the program only carries its text, to
+// build it on a node.
 package kmod
 
 import (

@@ -16,7 +16,8 @@ func TestSourcesAreComplete(t *testing.T) {
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%d files, %v: wanted the source and the Kbuild", len(files), err)
 	}
-	if !bytes.Contains(files["Kbuild"], []byte(Name+".o")) || !bytes.Contains(files[Name+".c"], []byte("module_param_string("+ParamRun)) {
+	if !bytes.Contains(files["Kbuild"], []byte(Name+".o")) ||
+		!bytes.Contains(files[Name+".c"], []byte("module_param_string("+ParamRun)) {
 		t.Error("the source has another name, or lacks the parameter of the run's ID, by which its owner is known")
 	}
 	if n := bytes.Count(files[Name+".c"], []byte("\n")); n >= 300 {
@@ -75,14 +76,18 @@ func TestParseFile(t *testing.T) {
 		t.Errorf("for arm64: %+v, %v", f, err)
 	}
 	for want, raw := range map[string][]byte{
-		"no kernel module":        []byte("#!/bin/sh\n"),
-		`the module "nvidia"`:     kmodtest.Object(elf.EM_X86_64, "name=nvidia\x00vermagic=6.1.0 SMP\x00"),
-		"for which kernel":        kmodtest.Object(elf.EM_X86_64, "name=gpu_fault_xid\x00"),
-		"nodes of amd64":          kmodtest.Object(elf.EM_RISCV, ours),
-		"it is compressed":        []byte("\xfd7zXZ\x00"),
-		"larger than 4 MiB":       make([]byte, MaxFile+1),
-		"no kernel module: EOF":   good[:70],
-		"relocatable files with ": func() []byte { raw := bytes.Clone(good); raw[16] = byte(elf.ET_EXEC); return raw }(),
+		"no kernel module":      []byte("#!/bin/sh\n"),
+		`the module "nvidia"`:   kmodtest.Object(elf.EM_X86_64, "name=nvidia\x00vermagic=6.1.0 SMP\x00"),
+		"for which kernel":      kmodtest.Object(elf.EM_X86_64, "name=gpu_fault_xid\x00"),
+		"nodes of amd64":        kmodtest.Object(elf.EM_RISCV, ours),
+		"it is compressed":      []byte("\xfd7zXZ\x00"),
+		"larger than 4 MiB":     make([]byte, MaxFile+1),
+		"no kernel module: EOF": good[:70],
+		"relocatable files with ": func() []byte {
+			raw := bytes.Clone(good)
+			raw[16] = byte(elf.ET_EXEC)
+			return raw
+		}(),
 	} {
 		if _, err := ParseFile(raw); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, wanted %q", err, want)

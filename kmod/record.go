@@ -17,8 +17,12 @@ const (
 )
 
 var (
-	xidRecord = regexp.MustCompile(`^NVRM: Xid \((?:PCI:)?` + address + `(?: GPU-I:\d{2,3}(?: GPU-CI:\d{2,3})?)?\): [1-9]\d{0,4}(?:, ` + text + `)?$`)
-	fallenOff = regexp.MustCompile(`^NVRM: The NVIDIA GPU ` + address + `\nNVRM: \(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\) installed in this system has\n` +
+	xidRecord = regexp.MustCompile(
+		`^NVRM: Xid \((?:PCI:)?` + address + `(?: GPU-I:\d{2,3}(?: GPU-CI:\d{2,3})?)?\): [1-9]\d{0,4}(?:, ` + text +
+			`)?$`,
+	)
+	fallenOff = regexp.MustCompile(`^NVRM: The NVIDIA GPU ` + address +
+		`\nNVRM: \(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\) installed in this system has\n` +
 		`NVRM: fallen off the bus and is not responding to commands\.$`)
 	gpuRecord    = regexp.MustCompile(`^NVRM: ` + text + `$`)
 	sxidRecord   = regexp.MustCompile(`^nvidia-nvswitch\d{1,3}: SXid \(PCI:` + address + `\): \d{5}, ` + text + `$`)
@@ -26,21 +30,27 @@ var (
 	switchError  = regexp.MustCompile(`^nvidia-nvswitch\d{1,3}: SXid`)
 )
 
-// CheckRecord says why the module would refuse a record, which is given without its final newline; nil when it takes it.
+// CheckRecord returns why the module would refuse a record, which is given without its final newline; nil when it takes
+// it.
 func CheckRecord(record string) error {
 	switch {
 	case len(record)+1 > MaxRecord:
 		return fmt.Errorf("it has %d bytes with its newline, and the module takes %d", len(record)+1, MaxRecord)
 	case strings.HasPrefix(record, "NVRM: Xid"):
-		return match(xidRecord, record, "it is no XID line of the driver's, such as NVRM: Xid (PCI:0000:17:00): 79, ...")
+		return match(xidRecord, record,
+			"it is no XID line of the driver's, such as NVRM: Xid (PCI:0000:17:00): 79, ...")
 	case switchError.MatchString(record):
-		return match(sxidRecord, record, "it is no SXid line of the driver's, such as nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, ...")
+		return match(sxidRecord, record,
+			"it is no SXid line of the driver's, such as nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, ...")
 	case strings.Contains(record, "\n"):
-		return match(fallenOff, record, "it has several lines, and the driver prints no such record but that of a GPU that fell off the bus")
+		return match(fallenOff, record,
+			"it has several lines, and the driver prints no such record but that of a GPU that fell off the bus")
 	case gpuRecord.MatchString(record), switchRecord.MatchString(record):
 		return nil
 	default:
-		return errors.New("it is not the driver's: those begin with NVRM: or nvidia-nvswitchN: and have printable ASCII characters only")
+		return errors.New(
+			"it is not the driver's: those begin with NVRM: or nvidia-nvswitchN: and have printable ASCII characters only",
+		)
 	}
 }
 

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// The scripts complete the file that users call (not the command's name within kubectl), and each shell that is installed can read its own.
+// The scripts complete the file that users call (not the command's name within kubectl), and each shell that is
+// installed can read its own.
 func TestCompletionScripts(t *testing.T) {
 	t.Parallel()
 	for shell, registers := range map[string]string{

@@ -12,16 +12,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// environmentPrefix begins the names of variables that set flags: KUBECTL_GPU_FAULT_LEDGER_NAMESPACE sets --ledger-namespace.
+// environmentPrefix begins the names of variables that set flags: KUBECTL_GPU_FAULT_LEDGER_NAMESPACE sets
+// --ledger-namespace.
 const environmentPrefix = "KUBECTL_GPU_FAULT_"
 
-// settable are the flags that a variable may set: how a site's clusters are reached by the debug pods. What aims, widens or
-// confirms a fault must be typed; a variable that is forgotten in a shell must not do it.
+// settable returns the flags that a variable may set: how a site's clusters are reached by the debug pods. What aims,
+// widens or confirms a fault must be typed; a variable that is forgotten in a shell must not do it.
 func settable() []string {
-	return []string{"builder-image", "image", "image-pull-policy", "image-pull-secret", "ledger-namespace", "parallel", "timeout"}
+	return []string{
+		"builder-image", "image", "image-pull-policy", "image-pull-secret", "ledger-namespace", "parallel", "timeout",
+	}
 }
 
-// aboutEnvironment is what help says about the variables.
+// aboutEnvironment returns what help says about the variables.
 func aboutEnvironment() string {
 	return fmt.Sprintf(`A variable sets a flag that is not given: %sLEDGER_NAMESPACE sets --ledger-namespace. There are such variables for
 --%s.`, environmentPrefix, strings.Join(settable(), ", --"))

@@ -13,7 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/typed"
 )
 
-// parses is nil when cobra takes the command line: the command, its flags with their types, its arguments. Nothing runs.
+// parses returns nil when cobra takes the command line: the command, its flags with their types, its arguments. Nothing
+// runs.
 func parses(args []string) error {
 	root := NewCommand(genericiooptions.NewTestIOStreamsDiscard())
 	var still func(*cobra.Command)
@@ -54,8 +55,8 @@ contexts: [{name: none, context: {cluster: none}}]
 current-context: none
 `
 
-// A user copies an example of the help and runs it. Each, run as it stands, gets as far as the cluster (which does not answer here), to a
-// file that only the user can have, or to the question: so nothing is wrong with its words.
+// A user copies an example of the help and runs it. Each, run as it stands, gets as far as the cluster (which does not
+// answer here), to a file that only the user can have, or to the question: so nothing is wrong with its words.
 func TestExamplesRun(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("config", []byte(unreachable), 0o600); err != nil {
@@ -68,7 +69,8 @@ func TestExamplesRun(t *testing.T) {
 		count += everyParse(t, cmd.CommandPath(), cmd.Example)
 		commands, _ := typed.Commands(cmd.Example)
 		for _, args := range commands {
-			if args[0] == "completion" || args[0] == "image" { // which would make a link for kubectl, and ask a registry
+			// Which would make a link for kubectl, and ask a registry
+			if args[0] == "completion" || args[0] == "image" {
 				continue
 			}
 			if _, _, err := execute(t, args...); err != nil && !beyondTheWords(err.Error()) {
@@ -85,7 +87,7 @@ func TestExamplesRun(t *testing.T) {
 	}
 }
 
-// beyondTheWords is whether an error is about what the command line names, and not about the command line.
+// beyondTheWords reports whether an error is about what the command line names, and not about the command line.
 func beyondTheWords(message string) bool {
 	for _, about := range []string{
 		"127.0.0.1:1", "no such file or directory", "there is no terminal to ask on",

@@ -19,14 +19,15 @@ import (
 // expiredTimeout is short: nobody waits for a warning.
 const expiredTimeout = 2 * time.Second
 
-// warnOfExpired makes every command that talked to a cluster end with a line about faults whose time is up there. Commands that say
-// more about them themselves are left out.
+// warnOfExpired makes every command that talked to a cluster end with a line about faults whose time is up there.
+// Commands that say more about them themselves are left out.
 func warnOfExpired(cmd *cobra.Command, connection *kube.Connection, streams genericiooptions.IOStreams) {
 	for _, sub := range cmd.Commands() {
 		warnOfExpired(sub, connection, streams)
 	}
 	run := cmd.RunE
-	if run == nil || slices.Contains([]string{"list", "revert", "leftovers"}, cmd.Name()) && cmd.Parent().Parent() == nil {
+	if run == nil ||
+		slices.Contains([]string{"list", "revert", "leftovers"}, cmd.Name()) && cmd.Parent().Parent() == nil {
 		return
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -40,8 +41,8 @@ func warnOfExpired(cmd *cobra.Command, connection *kube.Connection, streams gene
 	}
 }
 
-// expired is a line about runs whose time is up, and of which nobody knows that they are undone; empty when there are none.
-// Who may not read the ledger is not warned.
+// expired returns a line about runs whose time is up, and of which nobody knows that they are undone; empty when there
+// are none. Who may not read the ledger is not warned.
 func expired(ctx context.Context, store *ledger.Store) string {
 	ctx, cancel := context.WithTimeout(ctx, expiredTimeout)
 	defer cancel()
@@ -59,7 +60,8 @@ func expired(ctx context.Context, store *ledger.Store) string {
 	case 0:
 		return ""
 	case 1:
-		return fmt.Sprintf("%s expired and is not confirmed as undone: %s", over[0], store.Command("revert", "--expired"))
+		return fmt.Sprintf("%s expired and is not confirmed as undone: %s", over[0],
+			store.Command("revert", "--expired"))
 	}
 	return fmt.Sprintf("%s expired (%s) and are not confirmed as undone: %s",
 		count.Of(len(over), "run"), strings.Join(over[:min(3, len(over))], ", "), store.Command("revert", "--expired"))

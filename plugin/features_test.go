@@ -17,7 +17,9 @@ func TestARefusalNamesTheFeature(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
-		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"you are nobody"}`))
+		_, _ = w.Write([]byte(
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"you are nobody"}`,
+		))
 	}))
 	t.Cleanup(server.Close)
 	config := filepath.Join(t.TempDir(), "config")
@@ -50,7 +52,8 @@ func TestARefusalNamesTheFeature(t *testing.T) {
 				t.Fatal("nothing was refused")
 			}
 			text := stderr.String() + ErrorMessage(err)
-			if !strings.Contains(text, want) || strings.Count(text, "rbac print --for ") != strings.Count(text, "rbac print "+want) {
+			if !strings.Contains(text, want) ||
+				strings.Count(text, "rbac print --for ") != strings.Count(text, "rbac print "+want) {
 				t.Errorf("%q says\n%s\nwanted %q", line, text, want)
 			}
 		})

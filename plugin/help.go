@@ -43,7 +43,9 @@ func newHelpCommand() *cobra.Command {
 			}
 			return found.Help()
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, words []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(
+			cmd *cobra.Command, words []string, prefix string,
+		) ([]cobra.Completion, cobra.ShellCompDirective) {
 			var all []cobra.Completion
 			if above, rest, err := cmd.Root().Find(words); err == nil && len(rest) == 0 {
 				for _, c := range above.Commands() {
@@ -111,7 +113,7 @@ func writeSection(out io.Writer, title, text string) {
 	fmt.Fprintf(out, "%s\n%s\n\n", title, strings.TrimRight(text, "\n"))
 }
 
-// helpWidth is the terminal's, but no wider than what can be read well.
+// helpWidth returns the terminal's, but no wider than what can be read well.
 func helpWidth(out io.Writer) int {
 	if width := printer.Width(out); width > 0 {
 		return min(width, widthOfHelp)
@@ -119,7 +121,8 @@ func helpWidth(out io.Writer) int {
 	return widthOfHelp
 }
 
-// paragraphs fills the paragraphs of a text. Lines that begin with a blank are data to copy, such as YAML, and are not wrapped.
+// paragraphs fills the paragraphs of a text. Lines that begin with a blank are data to copy, such as YAML, and are not
+// wrapped.
 func paragraphs(out io.Writer, text string) string {
 	var all, sentences []string
 	for line := range strings.SplitSeq(strings.TrimSpace(text)+"\n", "\n") {

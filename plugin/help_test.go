@@ -8,7 +8,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// TestHelpKeepsIndentedLines: what a reader copies from the help, such as YAML with its comments, is printed as it was written.
+// TestHelpKeepsIndentedLines: what a reader copies from the help, such as YAML with its comments, is printed as it was
+// written.
 func TestHelpKeepsIndentedLines(t *testing.T) {
 	t.Parallel()
 	indented := 0
@@ -35,7 +36,8 @@ func TestParagraphs(t *testing.T) {
 	long := strings.Repeat("word ", 30)
 	yaml := "    component: scheduler            # " + long
 	text := "One\nparagraph.\n\nA head:\n\n" + yaml + "\n    object: x\n\nThe end."
-	if got := paragraphs(&bytes.Buffer{}, text); got != "One paragraph.\n\nA head:\n\n"+strings.TrimRight(yaml, "\n")+"\n    object: x\n\nThe end." {
+	if got := paragraphs(&bytes.Buffer{}, text); got != "One paragraph.\n\nA head:\n\n"+strings.TrimRight(yaml, "\n")+
+		"\n    object: x\n\nThe end." {
 		t.Errorf("%q", got)
 	}
 }

@@ -18,7 +18,7 @@ var (
 	flagWord     = regexp.MustCompile(`(?:^|[\s(\[])--([a-z][a-z0-9-]*)`)
 )
 
-// flagsOf are the names of all flags of a command, of those below it, and of all commands.
+// flagsOf returns the names of all flags of a command, of those below it, and of all commands.
 func flagsOf(cmd *cobra.Command) map[string]bool {
 	names := map[string]bool{"help": true}
 	add := func(f *pflag.Flag) { names[f.Name] = true }
@@ -29,7 +29,7 @@ func flagsOf(cmd *cobra.Command) map[string]bool {
 	return names
 }
 
-// prose is a page without its blocks of code, by paragraphs.
+// prose returns a page without its blocks of code, by paragraphs.
 func prose(page string) []string {
 	var kept []string
 	fenced := false
@@ -45,7 +45,8 @@ func prose(page string) []string {
 	return strings.Split(strings.Join(kept, ""), "\n\n")
 }
 
-// unknownFlags are the flags in the prose of a page that the named command does not have, or no command where none is named.
+// unknownFlags returns the flags in the prose of a page that the named command does not have, or no command where none
+// is named.
 func unknownFlags(root *cobra.Command, page string) (unknown []string, count int) {
 	for _, paragraph := range prose(page) {
 		for _, quoted := range inBackquotes.FindAllStringSubmatch(paragraph, -1) {
@@ -80,7 +81,8 @@ func TestFlagsOfPagesExist(t *testing.T) {
 	root, total := NewCommand(genericiooptions.NewTestIOStreamsDiscard()), 0
 	pages := []string{"../README.md"}
 	err := filepath.WalkDir("../docs", func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && filepath.Ext(path) == ".md" && entry.Name() != "messages.md" { // which quotes commands of others
+		// Which quotes commands of others
+		if err == nil && filepath.Ext(path) == ".md" && entry.Name() != "messages.md" {
 			pages = append(pages, path)
 		}
 		return err

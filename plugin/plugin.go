@@ -1,5 +1,5 @@
-// Package plugin is the command line of kubectl gpu-fault. Each verb has a package of its own below this one; here they are put
-// together.
+// Package plugin is the command line of kubectl gpu-fault. Each verb has a package of its own below this one; here they
+// are put together.
 package plugin
 
 import (
@@ -93,7 +93,8 @@ Nothing has to be installed in the cluster: what a fault needs on a node comes i
 	return cmd
 }
 
-// nameFeatures lets the commands below each feature of `rbac print` name it, with its namespace, when the API server refuses them something.
+// nameFeatures lets the commands below each feature of `rbac print` name it, with its namespace, when the API server
+// refuses them something.
 func nameFeatures(root *cobra.Command, connection *kube.Connection) {
 	for _, top := range root.Commands() {
 		if !slices.ContainsFunc(rbac.Features(), func(f rbac.Feature) bool { return f.Name == top.Name() }) {
@@ -103,7 +104,8 @@ func nameFeatures(root *cobra.Command, connection *kube.Connection) {
 			if run := cmd.RunE; run != nil {
 				cmd.RunE = func(cmd *cobra.Command, args []string) error {
 					connection.Feature = top.Name()
-					if namespace, _, err := connection.ToRawKubeConfigLoader().Namespace(); err == nil && top.Name() == "cuda" {
+					if namespace, _, err := connection.ToRawKubeConfigLoader().Namespace(); err == nil &&
+						top.Name() == "cuda" {
 						connection.Feature += " -n " + namespace
 					}
 					return connection.Explain(run(cmd, args))
@@ -130,14 +132,15 @@ func addVerbosity(cmd *cobra.Command) {
 	cmd.PersistentFlags().AddGoFlag(v)
 }
 
-// ErrorMessage is what the user reads on stderr; empty when all is said.
+// ErrorMessage returns what the user reads on stderr; empty when all is said.
 func ErrorMessage(err error) string {
 	if no := (*usage.Verdict)(nil); errors.As(err, &no) {
 		return printer.Escape(no.Message)
 	}
 	text := kube.Explain(err).Error()
 	var file *fs.PathError
-	if errors.As(err, &file) && file.Op == "stat" && errors.Is(file, fs.ErrNotExist) { // so clientcmd says it, and nothing of the flag
+	// So clientcmd says it, and nothing of the flag
+	if errors.As(err, &file) && file.Op == "stat" && errors.Is(file, fs.ErrNotExist) {
 		missing := fmt.Errorf("there is no kubeconfig %s", file.Path)
 		text = strings.Replace(text, file.Error(), missing.Error(), 1)
 	}

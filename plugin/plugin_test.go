@@ -23,7 +23,8 @@ func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return out.String(), errOut.String(), err
 }
 
-// Help must name the program as the user calls it, on stdout, with the command's own flags only and no line that is too long.
+// Help must name the program as the user calls it, on stdout, with the command's own flags only and no line that is too
+// long.
 func TestHelpSpeaksKubectl(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -37,7 +38,12 @@ func TestHelpSpeaksKubectl(t *testing.T) {
 		{[]string{"revert", "--help"}, []string{"\n  kubectl gpu-fault revert (RUN...", "--node"}},
 		{[]string{"xid", "replay", "--help"}, []string{"\n  kubectl gpu-fault xid replay FILE", "--speed"}},
 		{[]string{"rbac"}, []string{"\n  xid ", "\n  leftovers ", "root on every node", "\n  print "}},
-		{[]string{"rbac", "print", "--help"}, []string{"--user stringArray", "here not the kubeconfig's user", "name all of them each time", "-n NAMESPACE"}},
+		{
+			[]string{"rbac", "print", "--help"},
+			[]string{
+				"--user stringArray", "here not the kubeconfig's user", "name all of them each time", "-n NAMESPACE",
+			},
+		},
 	} {
 		out, _, err := execute(t, test.args...)
 		if err != nil {
@@ -123,10 +129,12 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 
 func TestFlagBeatsEnvironmentBeatsDefault(t *testing.T) {
 	t.Setenv("KUBECTL_GPU_FAULT_PARALLEL", "none-of-your-business")
-	if _, _, err := execute(t, "xid", "79", "n"); err == nil || !strings.Contains(err.Error(), "KUBECTL_GPU_FAULT_PARALLEL") {
+	if _, _, err := execute(t, "xid", "79", "n"); err == nil ||
+		!strings.Contains(err.Error(), "KUBECTL_GPU_FAULT_PARALLEL") {
 		t.Errorf("a bad variable was not named: %v", err)
 	}
-	if _, _, err := execute(t, "xid", "79", "--parallel", "0", "n"); err == nil || !strings.Contains(err.Error(), "--parallel 0") {
+	if _, _, err := execute(t, "xid", "79", "--parallel", "0", "n"); err == nil ||
+		!strings.Contains(err.Error(), "--parallel 0") {
 		t.Errorf("the flag did not win: %v", err)
 	}
 	// A variable that somebody forgot must not confirm a fault.
@@ -156,7 +164,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// A command's own flag may have the name of a connection flag: rbac's --user names whom to bind, not the kubeconfig's user.
+// A command's own flag may have the name of a connection flag: rbac's --user names whom to bind, not the kubeconfig's
+// user.
 func TestEnvironmentDoesNotBindUsers(t *testing.T) {
 	t.Setenv("KUBECTL_GPU_FAULT_USER", "admin")
 	t.Setenv("KUBECTL_GPU_FAULT_GROUP", "everybody")
@@ -202,7 +211,8 @@ func TestUsageErrors(t *testing.T) {
 		if out != "" {
 			t.Errorf("%s: stdout %q", line, out)
 		}
-		if message := ErrorMessage(err); !strings.HasPrefix(message, "error: "+want) || strings.Contains(message, "\n") {
+		if message := ErrorMessage(err); !strings.HasPrefix(message, "error: "+want) ||
+			strings.Contains(message, "\n") {
 			t.Errorf("%s:\n%s, wanted\nerror: %s", line, message, want)
 		}
 	}

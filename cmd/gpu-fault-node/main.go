@@ -1,8 +1,9 @@
-// Command gpu-fault-node is the helper that kubectl gpu-fault brings to a node in a privileged pod. It does what one request asks,
-// writes the answers as JSON to standard output, and exits with 0 when it was done, else with 1. See debugpod/node.
+// Command gpu-fault-node is the helper that kubectl gpu-fault brings to a node in a privileged pod. It does what one
+// request asks, writes the answers as JSON to standard output, and exits with 0 when it was done, else with 1. See
+// debugpod/node.
 //
-// It starts itself again for two purposes: "entered FD" is the same helper in the node's own namespaces, with its request in a file,
-// and "guard RUN" is a dead man. See debugpod/deadman/guard.
+// It starts itself again for two purposes: "entered FD" is the same helper in the node's own namespaces, with its
+// request in a file, and "guard RUN" is a dead man. See debugpod/deadman/guard.
 package main
 
 import (
@@ -37,8 +38,9 @@ func main() {
 	}
 }
 
-// run reads the request from where the argument says: "stdin", which may say too which SHA-256 the helper must have, "attached" to this
-// executable, or an open file after it "entered" the node. "wait SECONDS" only keeps a container alive. Errors are on standard output already.
+// run reads the request from where the argument says: "stdin", which may say too which SHA-256 the helper must have,
+// "attached" to this executable, or an open file after it "entered" the node. "wait SECONDS" only keeps a container
+// alive. Errors are on standard output already.
 func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "stdin":
@@ -78,7 +80,8 @@ func run(ctx context.Context, args []string) error {
 		defer func() { _ = request.Close() }()
 		return node.ServeEntered(ctx, request, os.Stdin, os.Stdout, node.Entered())
 	default:
-		return refuse(node.CodeBadRequest, "this is a part of kubectl gpu-fault, which runs it: usage: gpu-fault-node stdin|attached|wait")
+		return refuse(node.CodeBadRequest,
+			"this is a part of kubectl gpu-fault, which runs it: usage: gpu-fault-node stdin|attached|wait")
 	}
 }
 

@@ -1,5 +1,5 @@
-// Command kubectl-gpu_fault is the kubectl plugin `kubectl gpu-fault`: it breaks GPU nodes on purpose, proves that the fault
-// landed, and puts everything back.
+// Command kubectl-gpu_fault is the kubectl plugin `kubectl gpu-fault`: it breaks GPU nodes on purpose, proves that the
+// fault landed, and puts everything back.
 package main
 
 import (
@@ -28,8 +28,8 @@ func main() {
 	os.Exit(run(streams, os.Args))
 }
 
-// run executes the command line and returns the exit code. A bug shows as one line that says where to report it; -v 1 or more shows the
-// trace.
+// run executes the command line and returns the exit code. A bug shows as one line that says where to report it; -v 1
+// or more shows the trace.
 func run(streams genericiooptions.IOStreams, args []string) (code int) {
 	defer func() {
 		if bug := recover(); bug != nil {
@@ -54,11 +54,13 @@ func run(streams genericiooptions.IOStreams, args []string) (code int) {
 
 // reportBug prints what a panic says, which may hold text from the cluster.
 func reportBug(w io.Writer, bug any) {
-	fmt.Fprintf(w, "error: this is a bug in kubectl gpu-fault: %s\nsee what was begun with `kubectl gpu-fault list`, undo it with "+
-		"`kubectl gpu-fault revert RUN --force`, and please report it with the output of -v 1\n", printer.Clean(fmt.Sprint(bug)))
+	fmt.Fprintf(w,
+		"error: this is a bug in kubectl gpu-fault: %s\nsee what was begun with `kubectl gpu-fault list`, undo it with "+
+			"`kubectl gpu-fault revert RUN --force`, and please report it with the output of -v 1\n",
+		printer.Clean(fmt.Sprint(bug)))
 }
 
-// arguments are the words after the program's name. kubectl completes a plugin's command line by running
+// arguments returns the words after the program's name. kubectl completes a plugin's command line by running
 // kubectl_complete-NAME with the words typed so far; a link of that name to this program is all that it takes.
 func arguments(args []string) []string {
 	if strings.HasPrefix(filepath.Base(args[0]), "kubectl_complete-") {
@@ -67,8 +69,8 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
-// hushLibraries ends what client-go logs of its own accord: that each request which was under way is cut off is what was asked for. Who asked for
-// logs by -v still gets them.
+// hushLibraries ends what client-go logs of its own accord: that each request which was under way is cut off is what
+// was asked for. Who asked for logs by -v still gets them.
 func hushLibraries() {
 	if klog.V(1).Enabled() {
 		return
@@ -80,9 +82,9 @@ func hushLibraries() {
 	_ = all.Set("stderrthreshold", "FATAL") // a name that klog knows
 }
 
-// withSignals returns a context that the first signal to end cancels (Ctrl-C, a closed terminal, a lost ssh connection), so that whatever
-// runs cleans up. The second one ends the program at once. A reader that goes away (`| head`) only makes writes fail: a run
-// must not die half-way because nobody looks at it any more.
+// withSignals returns a context that the first signal to end cancels (Ctrl-C, a closed terminal, a lost ssh
+// connection), so that whatever runs cleans up. The second one ends the program at once. A reader that goes away (`|
+// head`) only makes writes fail: a run must not die half-way because nobody looks at it any more.
 func withSignals(parent context.Context, streams genericiooptions.IOStreams) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)
@@ -98,7 +100,8 @@ func withSignals(parent context.Context, streams genericiooptions.IOStreams) (co
 		hushLibraries()
 		cancel(plugin.ErrInterrupted)
 		<-signals
-		fmt.Fprintln(streams.ErrOut, "quit without cleaning up; see what is left: kubectl gpu-fault list; undo it: kubectl gpu-fault revert RUN --force")
+		fmt.Fprintln(streams.ErrOut,
+			"quit without cleaning up; see what is left: kubectl gpu-fault list; undo it: kubectl gpu-fault revert RUN --force")
 		os.Exit(plugin.ExitInterrupted)
 	}()
 	return ctx, func() { signal.Stop(signals); cancel(nil) }

@@ -8,7 +8,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// After Ctrl-C client-go logs an error for each request that was under way; nobody wants to read that what was stopped has stopped.
+// After Ctrl-C client-go logs an error for each request that was under way; nobody wants to read that what was stopped
+// has stopped.
 func TestInterruptedRequestsAreNotLogged(t *testing.T) {
 	file, err := os.CreateTemp(t.TempDir(), "stderr")
 	if err != nil {
@@ -41,7 +42,8 @@ func TestABugKeepsItsLine(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	reportBug(&out, "index of \x1b[2J\nerror: all is well")
-	if text := out.String(); strings.Contains(text, "\x1b") || strings.Contains(text, "\nerror") || !strings.Contains(text, "all is well") {
+	if text := out.String(); strings.Contains(text, "\x1b") || strings.Contains(text, "\nerror") ||
+		!strings.Contains(text, "all is well") {
 		t.Errorf("%q", text)
 	}
 }

@@ -1,8 +1,9 @@
 // Package cri asks a container runtime about itself, over its CRI socket.
 //
-// It is a part of the helper, which is streamed to every node that is worked on, and of which the client carries two: so it speaks the
-// little of gRPC and HTTP/2 that two calls without streams need by itself. net/http, which brings TLS, costs 1.2 MB, compressed;
-// google.golang.org/grpc with k8s.io/cri-api costs 3.1 MB (measured on amd64 with -s -w and gzip -9).
+// It is a part of the helper, which is streamed to every node that is worked on, and of which the client carries two:
+// so it speaks the little of gRPC and HTTP/2 that two calls without streams need by itself. net/http, which brings TLS,
+// costs 1.2 MB, compressed; google.golang.org/grpc with k8s.io/cri-api costs 3.1 MB (measured on amd64 with -s -w and
+// gzip -9).
 package cri
 
 import (
@@ -27,8 +28,8 @@ type Info struct {
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
-// ErrNotLoaded is in the error when the socket answers, but knows no CRI: containerd runs, and its CRI plugin is disabled or did not
-// load.
+// ErrNotLoaded is in the error when the socket answers, but knows no CRI: containerd runs, and its CRI plugin is
+// disabled or did not load.
 var ErrNotLoaded = errors.New("it has no CRI: the plugin is disabled, or did not load")
 
 // askTimeout bounds one Ask: a runtime answers within milliseconds, or hangs.
@@ -63,8 +64,8 @@ func Ask(ctx context.Context, socketPath string) (*Info, error) {
 	return info, nil
 }
 
-// WaitReady asks every interval until the runtime answers and is ready. When ctx ends before, the error has the last thing that was
-// wrong.
+// WaitReady asks every interval until the runtime answers and is ready. When ctx ends before, the error has the last
+// thing that was wrong.
 func WaitReady(ctx context.Context, socketPath string, interval time.Duration) (*Info, error) {
 	var last error
 	for {

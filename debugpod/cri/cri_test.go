@@ -32,7 +32,8 @@ func message(numbersAndValues ...any) []byte {
 		case []byte:
 			raw = protowire.AppendBytes(protowire.AppendTag(raw, number, protowire.BytesType), value)
 		case bool:
-			raw = protowire.AppendVarint(protowire.AppendTag(raw, number, protowire.VarintType), protowire.EncodeBool(value))
+			raw = protowire.AppendVarint(protowire.AppendTag(raw, number, protowire.VarintType),
+				protowire.EncodeBool(value))
 		}
 	}
 	return raw
@@ -65,21 +66,23 @@ func serve(t *testing.T, socket string, handle http.HandlerFunc) {
 	}
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
-	server := &http.Server{Protocols: &protocols, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil || len(body) < 5 || binary.BigEndian.Uint32(body[1:]) != uint32(len(body)-5) {
-			t.Errorf("%s: the request's message is not framed: %x %v", r.URL, body, err)
-		}
-		want := map[string]string{"Version": "", "Status": "\x08\x01"}[filepath.Base(r.URL.Path)]
-		if got := string(body[5:]); got != want {
-			t.Errorf("%s: message %x, wanted %x", r.URL, got, want)
-		}
-		if r.Method != http.MethodPost || r.ProtoMajor != 2 || r.Header.Get("Te") != "trailers" || r.Header.Get("Content-Type") != "application/grpc" {
-			t.Errorf("this is no gRPC: %s %s %v", r.Method, r.Proto, r.Header)
-		}
-		w.Header().Set("Content-Type", "application/grpc")
-		handle(w, r)
-	})}
+	server := &http.Server{Protocols: &protocols,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil || len(body) < 5 || binary.BigEndian.Uint32(body[1:]) != uint32(len(body)-5) {
+				t.Errorf("%s: the request's message is not framed: %x %v", r.URL, body, err)
+			}
+			want := map[string]string{"Version": "", "Status": "\x08\x01"}[filepath.Base(r.URL.Path)]
+			if got := string(body[5:]); got != want {
+				t.Errorf("%s: message %x, wanted %x", r.URL, got, want)
+			}
+			if r.Method != http.MethodPost || r.ProtoMajor != 2 || r.Header.Get("Te") != "trailers" ||
+				r.Header.Get("Content-Type") != "application/grpc" {
+				t.Errorf("this is no gRPC: %s %s %v", r.Method, r.Proto, r.Header)
+			}
+			w.Header().Set("Content-Type", "application/grpc")
+			handle(w, r)
+		})}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 }
@@ -128,7 +131,10 @@ func TestAsk(t *testing.T) {
 	socket := socketIn(t)
 	serve(t, socket, containerd(true, config))
 	got, err := cri.Ask(t.Context(), socket)
-	want := &cri.Info{Name: "containerd", Version: "v2.3.7", Ready: true, Handlers: []string{"nvidia", "runc"}, Config: []byte(config)}
+	want := &cri.Info{
+		Name: "containerd", Version: "v2.3.7", Ready: true, Handlers: []string{"nvidia", "runc"},
+		Config: []byte(config),
+	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v %.2000s", err, diff)
 	}
@@ -156,7 +162,8 @@ func TestAskFailures(t *testing.T) {
 			func(w http.ResponseWriter, _ *http.Request) {
 				refuse(w, 12, "unknown service runtime.v1.RuntimeService")
 			},
-			"ask the container runtime: it has no CRI: the plugin is disabled, or did not load (unknown service runtime.v1.RuntimeService)", cri.ErrNotLoaded,
+			"ask the container runtime: it has no CRI: the plugin is disabled, or did not load (unknown service runtime.v1.RuntimeService)",
+			cri.ErrNotLoaded,
 		},
 		"a method is missing": {
 			func(w http.ResponseWriter, _ *http.Request) { refuse(w, 12, "unknown method Version") },
@@ -209,7 +216,8 @@ func TestAskFailures(t *testing.T) {
 			socket := socketIn(t)
 			serve(t, socket, test.handle)
 			info, err := cri.Ask(t.Context(), socket)
-			if err == nil || !strings.Contains(err.Error(), test.want) || errors.Is(err, cri.ErrNotLoaded) != (test.is != nil) {
+			if err == nil || !strings.Contains(err.Error(), test.want) ||
+				errors.Is(err, cri.ErrNotLoaded) != (test.is != nil) {
 				t.Errorf("%v, error %q; wanted %q", info, err, test.want)
 			}
 		})
@@ -263,8 +271,10 @@ func TestWaitReadyGivesUp(t *testing.T) {
 		handle http.HandlerFunc
 		want   string
 	}{
-		"not ready":  {containerd(false, `{}`), "containerd v2.3.7 answers, but is not ready: Starting: not yet"},
-		"no service": {func(w http.ResponseWriter, _ *http.Request) { refuse(w, 12, "unknown service x") }, "it has no CRI"},
+		"not ready": {containerd(false, `{}`), "containerd v2.3.7 answers, but is not ready: Starting: not yet"},
+		"no service": {
+			func(w http.ResponseWriter, _ *http.Request) { refuse(w, 12, "unknown service x") }, "it has no CRI",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -54,7 +54,8 @@ func dial(ctx context.Context, socketPath string) (*client, error) {
 	return &client{conn: conn, wire: newWire(conn)}, nil
 }
 
-// dialUnix connects also where the path is longer than the 107 bytes that an address holds, as below /proc/1/root it may become.
+// dialUnix connects also where the path is longer than the 107 bytes that an address holds, as below /proc/1/root it
+// may become.
 func dialUnix(ctx context.Context, socketPath string) (net.Conn, error) {
 	var dialer net.Dialer
 	const longest = 107
@@ -71,7 +72,8 @@ func dialUnix(ctx context.Context, socketPath string) (net.Conn, error) {
 
 func (c *client) close() { _ = c.conn.Close() }
 
-// call makes one call without streams, and returns the message of the answer. After an error the connection is of no use.
+// call makes one call without streams, and returns the message of the answer. After an error the connection is of no
+// use.
 func (c *client) call(ctx context.Context, method string, message []byte) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -82,7 +84,8 @@ func (c *client) call(ctx context.Context, method string, message []byte) ([]byt
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", method, err)
 	}
-	if code := res.header[":status"]; code != "200" || !strings.HasPrefix(res.header["content-type"], "application/grpc") {
+	if code := res.header[":status"]; code != "200" ||
+		!strings.HasPrefix(res.header["content-type"], "application/grpc") {
 		return nil, fmt.Errorf("what listens there speaks no gRPC (HTTP %s)", code)
 	}
 	if err := status(method, res.header); err != nil {
@@ -103,7 +106,8 @@ func (c *client) exchange(method string, message []byte) (*response, error) {
 	fields := []hpack.HeaderField{
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "localhost"},
 		{Name: ":path", Value: "/" + service + "/" + method},
-		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"}, {Name: "user-agent", Value: "kubectl-gpu-fault"},
+		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+		{Name: "user-agent", Value: "kubectl-gpu-fault"},
 	}
 	if err := c.wire.ask(fields, wrap(message)); err != nil {
 		return nil, err
@@ -111,7 +115,7 @@ func (c *client) exchange(method string, message []byte) (*response, error) {
 	return c.wire.answer(maxResponse + prefix)
 }
 
-// status is the call's outcome. It comes after the message; in an answer without a message it is in the headers.
+// status returns the call's outcome. It comes after the message; in an answer without a message it is in the headers.
 func status(method string, header map[string]string) error {
 	text, ok := header["grpc-status"]
 	if !ok {

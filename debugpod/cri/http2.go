@@ -91,7 +91,9 @@ func (w *wire) ask(fields []hpack.HeaderField, body []byte) error {
 		w.stream = 1
 	}
 	raw := encode(frame{kind: kindHeaders, flags: flagEndHeaders, stream: w.stream, payload: block.Bytes()})
-	_, err := w.out.Write(append(raw, encode(frame{kind: kindData, flags: flagEndStream, stream: w.stream, payload: body})...))
+	_, err := w.out.Write(
+		append(raw, encode(frame{kind: kindData, flags: flagEndStream, stream: w.stream, payload: body})...),
+	)
 	return err
 }
 
@@ -146,7 +148,10 @@ func (w *wire) read() (frame, error) {
 	if size > maxFrame {
 		return frame{}, errNoHTTP2
 	}
-	f := frame{kind: head[3], flags: head[4], stream: binary.BigEndian.Uint32(head[5:]) &^ (1 << 31), payload: make([]byte, size)}
+	f := frame{
+		kind: head[3], flags: head[4], stream: binary.BigEndian.Uint32(head[5:]) &^ (1 << 31),
+		payload: make([]byte, size),
+	}
 	if _, err := io.ReadFull(w.in, f.payload); err != nil {
 		return frame{}, fmt.Errorf("the connection ended: %w", err)
 	}
@@ -165,7 +170,7 @@ func (w *wire) acknowledge(f frame) error {
 	return err
 }
 
-// goneAway is an error when the server will not answer: it names the last stream that it will.
+// goneAway returns an error when the server will not answer: it names the last stream that it will.
 func (w *wire) goneAway(f frame) error {
 	if len(f.payload) < 8 {
 		return errNoHTTP2
@@ -212,7 +217,7 @@ func (w *wire) fields(f frame, res *response) error {
 	return nil
 }
 
-// unpadded is the payload without what fills it up: a byte says how much of that is at its end.
+// unpadded returns the payload without what fills it up: a byte says how much of that is at its end.
 func unpadded(f frame) ([]byte, error) {
 	if !f.has(flagPadded) {
 		return f.payload, nil

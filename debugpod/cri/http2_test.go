@@ -32,7 +32,9 @@ func TestAnswer(t *testing.T) {
 		return b.Bytes()
 	}
 	headers := func(f *http2.Framer, end bool) error {
-		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(":status", "200"), EndHeaders: true, EndStream: end})
+		return f.WriteHeaders(http2.HeadersFrameParam{
+			StreamID: 1, BlockFragment: block(":status", "200"), EndHeaders: true, EndStream: end,
+		})
 	}
 	for name, test := range map[string]struct {
 		server func(*http2.Framer) []error
@@ -42,22 +44,40 @@ func TestAnswer(t *testing.T) {
 		"headers in pieces, filled up, with a priority": {server: func(f *http2.Framer) []error {
 			all := block(":status", "200", "grpc-status", "0")
 			return []error{
-				f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: all[:1], PadLength: 9, Priority: http2.PriorityParam{Weight: 1}}),
+				f.WriteHeaders(http2.HeadersFrameParam{
+					StreamID: 1, BlockFragment: all[:1], PadLength: 9, Priority: http2.PriorityParam{Weight: 1},
+				}),
 				f.WriteContinuation(1, false, all[1:3]), f.WriteContinuation(1, true, all[3:]),
 				f.WriteDataPadded(1, true, []byte("x"), make([]byte, 7)),
 			}
 		}, want: "x"},
 		"settings, ping, another stream, unknown frames between": {server: func(f *http2.Framer) []error {
 			return []error{
-				f.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}), f.WritePing(false, [8]byte{1}), headers(f, false),
-				f.WriteRawFrame(0xbe, 0, 1, []byte("?")), f.WriteData(3, true, []byte("not ours")), f.WriteWindowUpdate(0, 1), f.WriteData(1, true, []byte("x")),
+				f.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}),
+				f.WritePing(false, [8]byte{1}), headers(f, false),
+				f.WriteRawFrame(0xbe, 0, 1, []byte("?")), f.WriteData(3, true, []byte("not ours")),
+				f.WriteWindowUpdate(0, 1), f.WriteData(1, true, []byte("x")),
 			}
 		}, want: "x"},
-		"goes away after our answer":  {server: func(f *http2.Framer) []error { return []error{f.WriteGoAway(1, 0, nil), headers(f, true)} }},
-		"goes away before our answer": {server: func(f *http2.Framer) []error { return []error{f.WriteGoAway(0, 11, []byte("calm"))} }, err: "goes away (HTTP/2 code 11 calm)"},
-		"reset":                       {server: func(f *http2.Framer) []error { return []error{f.WriteRSTStream(1, 8)} }, err: "reset (HTTP/2 code 8)"},
-		"ends":                        {server: func(f *http2.Framer) []error { return []error{headers(f, false)} }, err: "the connection ended: EOF"},
-		"too much":                    {server: func(f *http2.Framer) []error { return []error{f.WriteData(1, false, make([]byte, 101))} }, err: "larger than"},
+		"goes away after our answer": {
+			server: func(f *http2.Framer) []error { return []error{f.WriteGoAway(1, 0, nil), headers(f, true)} },
+		},
+		"goes away before our answer": {
+			server: func(f *http2.Framer) []error { return []error{f.WriteGoAway(0, 11, []byte("calm"))} },
+			err:    "goes away (HTTP/2 code 11 calm)",
+		},
+		"reset": {
+			server: func(f *http2.Framer) []error { return []error{f.WriteRSTStream(1, 8)} },
+			err:    "reset (HTTP/2 code 8)",
+		},
+		"ends": {
+			server: func(f *http2.Framer) []error { return []error{headers(f, false)} },
+			err:    "the connection ended: EOF",
+		},
+		"too much": {
+			server: func(f *http2.Framer) []error { return []error{f.WriteData(1, false, make([]byte, 101))} },
+			err:    "larger than",
+		},
 		"padding longer than its frame": {server: func(f *http2.Framer) []error {
 			return []error{f.WriteRawFrame(http2.FrameData, http2.FlagDataPadded, 1, []byte{9, 1})}
 		}, err: "not HTTP/2"},
@@ -69,7 +89,11 @@ func TestAnswer(t *testing.T) {
 			return all
 		}, err: "not HTTP/2"},
 		"damaged headers": {server: func(f *http2.Framer) []error {
-			return []error{f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0xff, 0xff}, EndHeaders: true})}
+			return []error{
+				f.WriteHeaders(
+					http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0xff, 0xff}, EndHeaders: true},
+				),
+			}
 		}, err: "the headers of the answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +132,10 @@ func TestAnswerOfHTTP1(t *testing.T) {
 // Whatever listens at the socket: no panic, an end, and no more kept than was allowed.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
-	f.Add(append(encode(frame{kind: kindHeaders, flags: flagEndHeaders | flagPadded | flagPriority, stream: 1, payload: []byte("\x01\x00\x00\x00\x00\x01\x88x")}),
+	f.Add(append(encode(frame{
+		kind: kindHeaders, flags: flagEndHeaders | flagPadded | flagPriority, stream: 1,
+		payload: []byte("\x01\x00\x00\x00\x00\x01\x88x"),
+	}),
 		encode(frame{kind: kindData, flags: flagEndStream, stream: 1, payload: []byte("x")})...))
 	f.Fuzz(func(t *testing.T, words []byte) {
 		w := newWire(&said{Reader: bytes.NewReader(words)})

@@ -9,9 +9,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The numbers are those of k8s.io/cri-api, pkg/apis/runtime/v1/api.proto. Fields that are not named here are passed over.
+// The numbers are those of k8s.io/cri-api, pkg/apis/runtime/v1/api.proto. Fields that are not named here are passed
+// over.
 
-// verboseStatus is a StatusRequest: verbose = 1.
+// verboseStatus returns a StatusRequest: verbose = 1.
 func verboseStatus() []byte {
 	return protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 1)
 }
@@ -104,7 +105,7 @@ func decodeInfo(raw []byte, info *Info) error {
 	return err
 }
 
-// first is a message's field 1, a string.
+// first returns a message's field 1, a string.
 func first(raw []byte) (text string, err error) {
 	err = fields(raw, func(number protowire.Number, value field) error {
 		if number == 1 {

@@ -7,7 +7,8 @@ import (
 
 // Whatever a runtime answers: no panic, and what is taken can be sent on as JSON.
 func FuzzDecode(f *testing.F) {
-	f.Add([]byte("\x12\x0acontainerd\x1a\x06v2.3.7"), []byte("\x0a\x12\x0a\x10\x0a\x0cRuntimeReady\x10\x01\x12\x0c\x0a\x06config\x12\x02{}\x1a\x06\x0a\x04runc"))
+	f.Add([]byte("\x12\x0acontainerd\x1a\x06v2.3.7"),
+		[]byte("\x0a\x12\x0a\x10\x0a\x0cRuntimeReady\x10\x01\x12\x0c\x0a\x06config\x12\x02{}\x1a\x06\x0a\x04runc"))
 	f.Add([]byte{0xff}, []byte{0x0a, 0xff})
 	f.Fuzz(func(t *testing.T, version, status []byte) {
 		info := &Info{}

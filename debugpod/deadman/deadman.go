@@ -1,6 +1,6 @@
-// Package deadman changes files of a node in a way that heals by itself. A process on the node, the dead man, outlives the client,
-// the debug pod, the kubelet and containerd. It knows how everything was before it changes anything, and puts it back when its time
-// is up, when its pod ends, or when it is asked to.
+// Package deadman changes files of a node in a way that heals by itself. A process on the node, the dead man, outlives
+// the client, the debug pod, the kubelet and containerd. It knows how everything was before it changes anything, and
+// puts it back when its time is up, when its pod ends, or when it is asked to.
 //
 // Its record is on the node, in Dir/RUN, is writable only by root, and is written and synced before the first change.
 // Only this record determines what to restore. A record in the cluster, which others may write, only names the run.
@@ -23,16 +23,17 @@ const Absent = ""
 // Change asks for files to be changed behind a dead man. The helper finds the kubelet's container runtime itself, and
 // refuses files, a unit or a socket that are not its own.
 type Change struct {
-	// TTL is how long the change stays, from the moment the dead man is armed, by the node's own clocks, also while it is suspended.
-	// Zero: until it is asked for, or the pod ends.
+	// TTL is how long the change stays, from the moment the dead man is armed, by the node's own clocks, also while it
+	// is suspended. Zero: until it is asked for, or the pod ends.
 	TTL   time.Duration `json:"ttl,omitempty"`
 	Files []File        `json:"files"`
 	// Service is restarted after the files were changed, and after they were put back. Nil: nobody knows how.
 	Service *Service `json:"service,omitempty"`
-	// NoRestart leaves the service as it is after the change. Putting the files back still restarts it when it has taken the change up
-	// meanwhile.
+	// NoRestart leaves the service as it is after the change. Putting the files back still restarts it when it has
+	// taken the change up meanwhile.
 	NoRestart bool `json:"noRestart,omitempty"`
-	// MayFail is whether the service is not expected to serve with the changed files: then it is proof that it does not.
+	// MayFail reports whether the service is not expected to serve with the changed files: then it is proof that it
+	// does not.
 	MayFail bool `json:"mayFail,omitempty"`
 	// BootRestore also puts the files back when the node boots, before the service starts, where the node has systemd.
 	BootRestore bool `json:"bootRestore,omitempty"`
@@ -51,12 +52,14 @@ type File struct {
 
 // Meta is what a file has beside its content.
 type Meta struct {
-	Mode    uint32            `json:"mode"` // permission bits, with setuid, setgid and sticky, as stat(2) has them (07777)
+	// permission bits, with setuid, setgid and sticky, as stat(2) has them (07777)
+	Mode    uint32            `json:"mode"`
 	UID     int               `json:"uid"`
 	GID     int               `json:"gid"`
 	ModTime time.Time         `json:"modTime"`
 	Xattrs  map[string][]byte `json:"xattrs,omitempty"`
-	// Link is the target when the path is a symbolic link; the rest is then about the file it leads to, and the link stays.
+	// Link is the target when the path is a symbolic link; the rest is then about the file it leads to, and the link
+	// stays.
 	Link string `json:"link,omitempty"`
 }
 
@@ -93,7 +96,7 @@ type Status struct {
 	PID   int       `json:"pid,omitempty"`
 	// Files are as they were found when the dead man was armed, Meta included.
 	Files []File `json:"files,omitempty"`
-	// Restarted is whether the service was told to restart after the change.
+	// Restarted reports whether the service was told to restart after the change.
 	Restarted bool `json:"restarted,omitempty"`
 	// CRI is what the service showed then; nil when it did not serve.
 	CRI *cri.Info `json:"cri,omitempty"`
@@ -109,19 +112,20 @@ type Status struct {
 type Restore struct {
 	// Overwrite also puts back what somebody has changed meanwhile, where the node still has the content of before.
 	Overwrite bool `json:"overwrite,omitempty"`
-	// Forget removes what is left of a restore whose result has arrived: its record. Until then a repeated Restore gives the same result,
-	// as the restart of the container runtime, which a restore may need, cuts the connection on which the result comes.
+	// Forget removes what is left of a restore whose result has arrived: its record. Until then a repeated Restore
+	// gives the same result, as the restart of the container runtime, which a restore may need, cuts the connection on
+	// which the result comes.
 	Forget bool `json:"forget,omitempty"`
 }
 
 // Restored is what became of each file.
 type Restored struct {
 	Files []RestoredFile `json:"files"`
-	// Restarted is whether the service had to be restarted.
+	// Restarted reports whether the service had to be restarted.
 	Restarted bool `json:"restarted,omitempty"`
 	// CRI is what the service shows now; nil when there is no service to ask, or it does not serve.
 	CRI *cri.Info `json:"cri,omitempty"`
-	// SameConfig is whether CRI shows the configuration it showed before the change; true when that is not known.
+	// SameConfig reports whether CRI shows the configuration it showed before the change; true when that is not known.
 	SameConfig bool `json:"sameConfig"`
 	// ByDeadMan is the dead man's own last word, when it had put the files back before we came, or could not.
 	ByDeadMan *Status `json:"byDeadMan,omitempty"`
@@ -148,12 +152,12 @@ const (
 type RestoredFile struct {
 	Path    string  `json:"path"`
 	Outcome Outcome `json:"outcome"`
-	// Overwritten is whether it held somebody else's content, which is gone: it was asked for.
+	// Overwritten reports whether it held somebody else's content, which is gone: it was asked for.
 	Overwritten bool `json:"overwritten,omitempty"`
-	// SameMeta is whether also mode, owner, times and extended attributes are as before.
+	// SameMeta reports whether also mode, owner, times and extended attributes are as before.
 	SameMeta bool `json:"sameMeta,omitempty"`
-	// Now is the content that was left, when it was superseded, for a three-way report; nil when the file was deleted or is larger than
-	// 256 KiB.
+	// Now is the content that was left, when it was superseded, for a three-way report; nil when the file was deleted
+	// or is larger than 256 KiB.
 	Now []byte `json:"now,omitempty"`
 	// Ours is what we had made of it, when it was superseded and the node still knows that.
 	Ours []byte `json:"ours,omitempty"`
@@ -161,17 +165,18 @@ type RestoredFile struct {
 	Before string       `json:"before,omitempty"`
 	After  string       `json:"after,omitempty"`
 	Edits  []patch.Edit `json:"edits,omitempty"`
-	// Deleted is whether a superseded file is not there at all.
+	// Deleted reports whether a superseded file is not there at all.
 	Deleted bool `json:"deleted,omitempty"`
 }
 
 // Leftover is something of ours, or of another fault injector, that lies on a node.
 type Leftover struct {
-	Kind   string  `json:"kind"`             // record, boot-unit, dead-man, prepared-file, kernel-module, firewall, foreign
+	// record, boot-unit, dead-man, prepared-file, kernel-module, firewall, foreign
+	Kind   string  `json:"kind"`
 	Path   string  `json:"path"`             // or "pid 4711"
 	Run    string  `json:"run,omitempty"`    // whose it is
 	Status *Status `json:"status,omitempty"` // of a record
-	// Removed is whether it is gone now, as cleaning was asked for.
+	// Removed reports whether it is gone now, as cleaning was asked for.
 	Removed bool `json:"removed,omitempty"`
 	// Problem is why it was not removed, or could not be read.
 	Problem string `json:"problem,omitempty"`

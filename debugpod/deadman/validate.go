@@ -24,7 +24,7 @@ var runNames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 // units are the names that systemctl takes for a service, and nothing that it would take for an option.
 var units = regexp.MustCompile(`^[A-Za-z0-9@_][A-Za-z0-9@_:.\\-]*\.service$`)
 
-// ValidRun says whether a run's ID may be used on a node.
+// ValidRun reports whether a run's ID may be used on a node.
 func ValidRun(run string) error {
 	if !runNames.MatchString(run) {
 		return fmt.Errorf("%q is not the ID of a run", run)
@@ -32,7 +32,7 @@ func ValidRun(run string) error {
 	return nil
 }
 
-// Validate says what of a change is not well formed, whatever the node is like.
+// Validate returns what of a change is not well formed, whatever the node is like.
 func (c Change) Validate() error {
 	if len(c.Files) == 0 {
 		return errors.New("there is no file to change")
@@ -44,7 +44,8 @@ func (c Change) Validate() error {
 	case c.TTL != 0 && c.TTL < minTTL:
 		return fmt.Errorf("the time to live %v is shorter than %v", c.TTL, minTTL)
 	case c.MayFail && c.TTL == 0:
-		// Without its runtime the kubelet can neither run a command in a pod nor end one: nobody could ask for the restore.
+		// Without its runtime the kubelet can neither run a command in a pod nor end one: nobody could ask for the
+		// restore.
 		return errors.New("a change with which the service may not serve needs a time to live")
 	case c.MayFail && (c.Service == nil || c.NoRestart):
 		return errors.New("there is no service that could fail")

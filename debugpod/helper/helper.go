@@ -1,7 +1,7 @@
 // Package helper carries the program that works on a node, built for each architecture, inside the client.
 //
-// `make build` builds it; the files are not in git. A client that was built without them compiles, and says what it misses when
-// a node needs it.
+// `make build` builds it; the files are not in git. A client that was built without them compiles, and says what it
+// misses when a node needs it.
 package helper
 
 import (
@@ -56,9 +56,12 @@ func unpack(packed []byte) ([]byte, error) {
 func missing(files fs.FS, arch string) error {
 	has := architectures(files)
 	if len(has) == 0 {
-		return errors.New("this build carries no node helper: build it with `make build`, not with `go build` or `go install`")
+		return errors.New(
+			"this build carries no node helper: build it with `make build`, not with `go build` or `go install`",
+		)
 	}
-	return fmt.Errorf("this build carries no node helper for linux/%s, only for %s: that architecture is not supported", arch, strings.Join(has, " and "))
+	return fmt.Errorf("this build carries no node helper for linux/%s, only for %s: that architecture is not supported",
+		arch, strings.Join(has, " and "))
 }
 
 func architectures(files fs.FS) []string {

@@ -30,12 +30,16 @@ func TestLoad(t *testing.T) {
 	if got, err := load(files, "amd64"); err != nil || string(got) != "amd64's" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	for arch, want := range map[string]string{"arm64": "unpack the node helper for linux/arm64", "s390x": "only for amd64 and arm64", "../x": "no node helper"} {
+	for arch, want := range map[string]string{
+		"arm64": "unpack the node helper for linux/arm64", "s390x": "only for amd64 and arm64",
+		"../x": "no node helper",
+	} {
 		if _, err := load(files, arch); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", arch, err, want)
 		}
 	}
-	if _, err := load(fstest.MapFS{"README.md": {}}, "amd64"); err == nil || !strings.Contains(err.Error(), "make build") {
+	if _, err := load(fstest.MapFS{"README.md": {}}, "amd64"); err == nil ||
+		!strings.Contains(err.Error(), "make build") {
 		t.Errorf("without helpers: %v", err)
 	}
 	if _, err := digests(files); err == nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// Annotations that say how an image in an archive is called: containerd's (pkg/images/annotations.go there), which takes the whole
-// name, and OCI's, which is the tag.
+// Annotations that say how an image in an archive is called: containerd's (pkg/images/annotations.go there), which
+// takes the whole name, and OCI's, which is the tag.
 const (
 	annotationContainerd = "io.containerd.image.name"
 	annotationOCI        = "org.opencontainers.image.ref.name"
 )
 
-// WriteOCI writes an archive for all platforms, as `ctr images import`, `kind load image-archive`, skopeo and podman take it. The
-// image is in it under its tag, and under its digest, as a pod may ask for it by either.
+// WriteOCI writes an archive for all platforms, as `ctr images import`, `kind load image-archive`, skopeo and podman
+// take it. The image is in it under its tag, and under its digest, as a pod may ask for it by either.
 func (i *Image) WriteOCI(w io.Writer, tag name.Tag) error {
 	dir, err := os.MkdirTemp("", "gpu-fault-image-")
 	if err != nil {
@@ -69,7 +69,8 @@ func (i *Image) WriteLayout(dir string, names ...string) error {
 	var options [][]layout.Option
 	for _, n := range names {
 		short := n[strings.LastIndexAny(n, ":@")+1:]
-		options = append(options, []layout.Option{layout.WithAnnotations(map[string]string{annotationContainerd: n, annotationOCI: short})})
+		options = append(options,
+			[]layout.Option{layout.WithAnnotations(map[string]string{annotationContainerd: n, annotationOCI: short})})
 	}
 	if len(names) == 0 {
 		options = append(options, nil)
@@ -82,7 +83,8 @@ func (i *Image) WriteLayout(dir string, names ...string) error {
 	return nil
 }
 
-// WriteDocker writes an archive of one platform as `docker load` takes it. It keeps no digest: the image is known by its tag only.
+// WriteDocker writes an archive of one platform as `docker load` takes it. It keeps no digest: the image is known by
+// its tag only.
 func (p Platform) WriteDocker(w io.Writer, tag name.Tag) error {
 	if err := tarball.Write(tag, p.Image, w); err != nil {
 		return fmt.Errorf("write the archive: %w", err)
@@ -90,7 +92,7 @@ func (p Platform) WriteDocker(w io.Writer, tag name.Tag) error {
 	return nil
 }
 
-// Platform is the one of that name.
+// Platform returns the one of that name.
 func (i *Image) Platform(name string) (Platform, error) {
 	var all []string
 	for _, p := range i.Platforms {
@@ -102,7 +104,7 @@ func (i *Image) Platform(name string) (Platform, error) {
 	return Platform{}, fmt.Errorf("the image is not made for platform %q; there are: %s", name, strings.Join(all, ", "))
 }
 
-// CRIName is a reference as container runtimes store it: they call Docker's registry docker.io.
+// CRIName returns a reference as container runtimes store it: they call Docker's registry docker.io.
 func CRIName(ref name.Reference) string {
 	full := ref.Name()
 	if rest, is := strings.CutPrefix(full, name.DefaultRegistry+"/"); is {

@@ -1,6 +1,6 @@
-// Package image makes the debug pod's image with the node helper inside: nothing but the helper, for each architecture. The same build
-// of the client makes the same bytes, and so the same digest, wherever it runs; by that digest, or by the tag that is made of it, a
-// client knows its own image, and streams nothing to the node.
+// Package image makes the debug pod's image with the node helper inside: nothing but the helper, for each architecture.
+// The same build of the client makes the same bytes, and so the same digest, wherever it runs; by that digest, or by
+// the tag that is made of it, a client knows its own image, and streams nothing to the node.
 package image
 
 import (
@@ -94,14 +94,18 @@ func describe(img v1.Image, arch string) (Platform, error) {
 	return Platform{Name: "linux/" + arch, Digest: digest.String(), Size: size, Image: img}, nil
 }
 
-// single is the image for one architecture. It has no time in it, and no version: the same helper gives the same image.
+// single returns the image for one architecture. It has no time in it, and no version: the same helper gives the same
+// image.
 func single(program []byte, arch string) (v1.Image, error) {
 	files, err := archive(program)
 	if err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil },
-		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestSpeed), tarball.WithCompressedCaching)
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(files)), nil
+	},
+		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestSpeed),
+		tarball.WithCompressedCaching)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +128,7 @@ func single(program []byte, arch string) (v1.Image, error) {
 	return mutate.Append(base, mutate.Addendum{Layer: layer, History: v1.History{CreatedBy: "kubectl gpu-fault image"}})
 }
 
-// archive is the image's files: the helper, and a place for temporary ones.
+// archive returns the image's files: the helper, and a place for temporary ones.
 func archive(program []byte) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

@@ -47,11 +47,14 @@ func made(t *testing.T) *Image {
 func TestSameEachTime(t *testing.T) {
 	t.Parallel()
 	first, second := made(t), made(t)
-	const want = "sha256:4beceb8c6da4def2aa964fa0d9923d7c5ab822503ab6ff373c5c2af99aae596a" // of Go 1.26's compress/gzip: another release of Go may compress differently, and makes another helper anyway
+	// Of Go 1.26's compress/gzip: another release of Go may compress differently, and makes another helper anyway
+	const want = "sha256:4beceb8c6da4def2aa964fa0d9923d7c5ab822503ab6ff373c5c2af99aae596a"
 	if first.Digest != second.Digest || first.Digest.String() != want {
-		t.Errorf("digests %s and %s, wanted %s: it is to be the same on every machine", first.Digest, second.Digest, want)
+		t.Errorf("digests %s and %s, wanted %s: it is to be the same on every machine", first.Digest, second.Digest,
+			want)
 	}
-	if _, err := New(fakeHelper, []string{"amd64", "s390x"}); err == nil || !strings.Contains(err.Error(), "make the image for linux/s390x: no helper") {
+	if _, err := New(fakeHelper, []string{"amd64", "s390x"}); err == nil ||
+		!strings.Contains(err.Error(), "make the image for linux/s390x: no helper") {
 		t.Errorf("without a helper: %v", err)
 	}
 }
@@ -61,7 +64,8 @@ func TestContent(t *testing.T) {
 	t.Parallel()
 	for _, p := range made(t).Platforms {
 		config, err := p.Image.ConfigFile()
-		if err != nil || "linux/"+config.Architecture != p.Name || config.OS != "linux" || config.Config.Entrypoint[0] != "/gpu-fault-node" || !config.Created.IsZero() {
+		if err != nil || "linux/"+config.Architecture != p.Name || config.OS != "linux" ||
+			config.Config.Entrypoint[0] != "/gpu-fault-node" || !config.Created.IsZero() {
 			t.Errorf("%+v %v", config, err)
 		}
 		layers, err := p.Image.Layers()
@@ -84,7 +88,8 @@ func TestContent(t *testing.T) {
 			}
 			got = append(got, fmt.Sprintf("%s %o %s", h.Name, h.Mode, data))
 		}
-		if want := "gpu-fault-node 755 the helper for " + config.Architecture + "|tmp/ 1777 "; strings.Join(got, "|") != want {
+		if want := "gpu-fault-node 755 the helper for " + config.Architecture +
+			"|tmp/ 1777 "; strings.Join(got, "|") != want {
 			t.Errorf("files %q, wanted %q", got, want)
 		}
 	}
@@ -95,17 +100,18 @@ func TestHasHelper(t *testing.T) {
 	img := made(t)
 	digest, other := img.Digest.String(), "sha256:"+strings.Repeat("0", 64)
 	for reference, want := range map[string]string{
-		"busybox":                                  "no",
-		"registry.example.com:5000/a/b:1.2":        "no",
-		"registry.example.com/a@" + digest:         "yes",
-		"registry.example.com/a:prod@" + digest:    "yes",
-		"registry.example.com/a:" + img.Tag:        "yes",
-		"a:" + img.Tag + "@" + digest:              "yes",
-		"a@" + other:                               "no", // somebody's own image, pinned
-		"a:" + img.Tag + "@" + other:               "other",
-		"a:gpu-fault-000000000000":                 "other",
-		"a:gpu-fault-000000000000@" + other:        "other",
-		"a:gpu-fault-000000000000@" + digest:       "yes", // who tags what is of no interest where the digest says it all
+		"busybox":                               "no",
+		"registry.example.com:5000/a/b:1.2":     "no",
+		"registry.example.com/a@" + digest:      "yes",
+		"registry.example.com/a:prod@" + digest: "yes",
+		"registry.example.com/a:" + img.Tag:     "yes",
+		"a:" + img.Tag + "@" + digest:           "yes",
+		"a@" + other:                            "no", // somebody's own image, pinned
+		"a:" + img.Tag + "@" + other:            "other",
+		"a:gpu-fault-000000000000":              "other",
+		"a:gpu-fault-000000000000@" + other:     "other",
+		// Who tags what is of no interest where the digest says it all
+		"a:gpu-fault-000000000000@" + digest:       "yes",
 		"a:gpu-fault-0000000000001":                "no",
 		"gpu-fault-000000000000":                   "no",
 		"registry:5000/gpu-fault-000000000000/a:b": "no",
@@ -137,13 +143,15 @@ func FuzzHasHelper(f *testing.F) {
 	f.Add("a@" + img.Digest.String())
 	f.Fuzz(func(t *testing.T, reference string) {
 		has, err := HasHelper(reference, func() (*Image, error) { return img, nil })
-		if has && (err != nil || !strings.HasSuffix(reference, img.Tag) && !strings.HasSuffix(reference, img.Digest.String())) {
+		if has &&
+			(err != nil ||
+				!strings.HasSuffix(reference, img.Tag) && !strings.HasSuffix(reference, img.Digest.String())) {
 			t.Errorf("%q was taken for ours: %v", reference, err)
 		}
 	})
 }
 
-// registryWith is a registry in memory, behind a door.
+// registryWith returns a registry in memory, behind a door.
 func registryWith(t *testing.T, door func(http.ResponseWriter, *http.Request) bool) string {
 	t.Helper()
 	rooms := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -217,7 +225,8 @@ func TestPushRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = img.Push(t.Context(), tag, authn.NewMultiKeychain())
-			if err == nil || !strings.Contains(err.Error(), "push "+tag.Name()) || !strings.Contains(err.Error(), test.want) {
+			if err == nil || !strings.Contains(err.Error(), "push "+tag.Name()) ||
+				!strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, wanted %q", err, test.want)
 			}
 		})
@@ -295,12 +304,15 @@ func TestArchives(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range manifest.Manifests {
-		names = append(names, m.Annotations["io.containerd.image.name"], m.Annotations["org.opencontainers.image.ref.name"])
+		names = append(names, m.Annotations["io.containerd.image.name"],
+			m.Annotations["org.opencontainers.image.ref.name"])
 		if m.Digest != img.Digest {
 			t.Errorf("the archive has %s", m.Digest)
 		}
 	}
-	want := []string{"example.com/tools/node:prod", "prod", "example.com/tools/node@" + img.Digest.String(), img.Digest.Hex}
+	want := []string{
+		"example.com/tools/node:prod", "prod", "example.com/tools/node@" + img.Digest.String(), img.Digest.Hex,
+	}
 	if strings.Join(names, " ") != strings.Join(want, " ") {
 		t.Errorf("names %q, wanted %q", names, want)
 	}
@@ -313,14 +325,17 @@ func TestArchives(t *testing.T) {
 	if err := p.WriteDocker(&docker, tag); err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(docker.Bytes())), nil }, &tag)
+	loaded, err := tarball.Image(
+		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(docker.Bytes())), nil }, &tag,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if config, err := loaded.ConfigFile(); err != nil || config.Architecture != "arm64" {
 		t.Errorf("%+v %v", config, err)
 	}
-	if _, err := img.Platform("linux/s390x"); err == nil || !strings.Contains(err.Error(), "there are: linux/amd64, linux/arm64") {
+	if _, err := img.Platform("linux/s390x"); err == nil ||
+		!strings.Contains(err.Error(), "there are: linux/amd64, linux/arm64") {
 		t.Errorf("another platform: %v", err)
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// Push writes the image for all platforms to a registry, under a tag. keys are the user's credentials: authn.DefaultKeychain.
+// Push writes the image for all platforms to a registry, under a tag. keys are the user's credentials:
+// authn.DefaultKeychain.
 func (i *Image) Push(ctx context.Context, tag name.Tag, keys authn.Keychain) error {
 	err := remote.WriteIndex(tag, i.Index,
 		remote.WithContext(ctx), remote.WithAuthFromKeychain(keys), remote.WithUserAgent("kubectl-gpu-fault"))
@@ -26,7 +27,7 @@ func (i *Image) Push(ctx context.Context, tag name.Tag, keys authn.Keychain) err
 	return nil
 }
 
-// hint is what the user can do about what a registry refuses.
+// hint returns what the user can do about what a registry refuses.
 func hint(err error, tag name.Tag) string {
 	host := tag.RegistryStr()
 	var answer *transport.Error
@@ -49,8 +50,10 @@ func hint(err error, tag name.Tag) string {
 	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
 		return "; it speaks HTTP only: give --insecure, if that is meant"
 	case strings.Contains(text, "x509:"):
-		return fmt.Sprintf("; this machine does not trust the certificate of %s: add its authority to the system's", host)
-	case strings.Contains(text, "no such host"), strings.Contains(text, "connection refused"), strings.Contains(text, "i/o timeout"):
+		return fmt.Sprintf("; this machine does not trust the certificate of %s: add its authority to the system's",
+			host)
+	case strings.Contains(text, "no such host"), strings.Contains(text, "connection refused"),
+		strings.Contains(text, "i/o timeout"):
 		return fmt.Sprintf("; is %s the registry's name and port, and can it be reached from here?", host)
 	}
 	return ""
@@ -70,7 +73,8 @@ func (i *Image) ParseTag(text string, insecure bool) (name.Tag, error) {
 	}
 	tag, err := name.NewTag(text, options...)
 	if err != nil {
-		return name.Tag{}, fmt.Errorf("%q is no name of an image, such as registry.example.com/tools/gpu-fault-node: %w", text, err)
+		return name.Tag{},
+			fmt.Errorf("%q is no name of an image, such as registry.example.com/tools/gpu-fault-node: %w", text, err)
 	}
 	return tag, nil
 }

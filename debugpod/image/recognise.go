@@ -23,8 +23,9 @@ func (e *OtherError) Error() string {
 		"make this one's with kubectl gpu-fault image push or save", e.Image, e.Has, e.Wanted)
 }
 
-// HasHelper is whether a reference is to the image that this build makes: by its digest, or where it names none, by its tag. An
-// *OtherError says that it is to another build's. own is asked for only where the reference may be ours, as it takes a moment.
+// HasHelper reports whether a reference is to the image that this build makes: by its digest, or where it names none,
+// by its tag. An *OtherError says that it is to another build's. own is asked for only where the reference may be ours,
+// as it takes a moment.
 func HasHelper(reference string, own func() (*Image, error)) (bool, error) {
 	tag := ""
 	if found := ownTag.FindStringSubmatch(reference); found != nil {

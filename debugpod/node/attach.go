@@ -9,15 +9,16 @@ import (
 	"os"
 )
 
-// The end of an executable that carries its request: the executable, the request, and then the footer: the SHA-256 of both,
-// the length of each in eight bytes (big endian), and the magic. ELF loaders ignore what follows the last section.
+// The end of an executable that carries its request: the executable, the request, and then the footer: the SHA-256 of
+// both, the length of each in eight bytes (big endian), and the magic. ELF loaders ignore what follows the last
+// section.
 const (
 	magic      = "gpufault"
 	footerSize = sha256.Size + 8 + 8 + len(magic)
 )
 
-// Attach returns the helper with a request at its end, so that both reach a node in one stream and one exec. The helper checks
-// with the hash that it arrived whole.
+// Attach returns the helper with a request at its end, so that both reach a node in one stream and one exec. The helper
+// checks with the hash that it arrived whole.
 func Attach(helper []byte, req Request) ([]byte, error) {
 	raw, err := req.Encode()
 	if err != nil {
@@ -32,7 +33,8 @@ func Attach(helper []byte, req Request) ([]byte, error) {
 	return append(whole, magic...), nil
 }
 
-// detach returns the request at the end of an executable of size bytes, after checking that all of it is as Attach made it.
+// detach returns the request at the end of an executable of size bytes, after checking that all of it is as Attach made
+// it.
 func detach(exe io.ReaderAt, size int64) ([]byte, error) {
 	footer := make([]byte, footerSize)
 	if size < int64(footerSize) {
@@ -61,7 +63,8 @@ func detach(exe io.ReaderAt, size int64) ([]byte, error) {
 	return raw, readFull(exe, raw, int64(helper))
 }
 
-// CheckProgram is whether a helper that came in an image is the one that the client carries. want is its SHA-256 in hexadecimal.
+// CheckProgram reports whether a helper that came in an image is the one that the client carries. want is its SHA-256
+// in hexadecimal.
 func CheckProgram(path, want string) *Error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -73,8 +76,10 @@ func CheckProgram(path, want string) *Error {
 		return errorf(CodeOtherHelper, "read the helper's own file: %v", err)
 	}
 	if got := hex.EncodeToString(hash.Sum(nil)); got != want {
-		return errorf(CodeOtherHelper, "the image has another node helper than this build of kubectl gpu-fault (SHA-256 %.12s, wanted %.12s): "+
-			"its tag was moved, or it is of another build; make it anew with kubectl gpu-fault image push or save, or name it by its digest", got, want)
+		return errorf(CodeOtherHelper,
+			"the image has another node helper than this build of kubectl gpu-fault (SHA-256 %.12s, wanted %.12s): "+
+				"its tag was moved, or it is of another build; make it anew with kubectl gpu-fault image push or save, or name it by its digest",
+			got, want)
 	}
 	return nil
 }

@@ -37,7 +37,8 @@ func TestCheckProgram(t *testing.T) {
 func TestAttached(t *testing.T) {
 	whole := attached(t)
 	var out bytes.Buffer
-	err := ServeAttached(t.Context(), bytes.NewReader(whole), int64(len(whole)), strings.NewReader(""), &out, Host{Root: t.TempDir(), Proc: t.TempDir()})
+	err := ServeAttached(t.Context(), bytes.NewReader(whole), int64(len(whole)), strings.NewReader(""), &out,
+		Host{Root: t.TempDir(), Proc: t.TempDir()})
 	if a := only(t, &out); err != nil || !a.Done || a.Info == nil {
 		t.Errorf("got %+v, %v", a, err)
 	}
@@ -58,7 +59,8 @@ func TestAttachedDamaged(t *testing.T) {
 		damaged["flipped "+string(rune('0'+i%10))] = flipped
 		for name, exe := range damaged {
 			var out bytes.Buffer
-			err := ServeAttached(t.Context(), bytes.NewReader(exe), int64(len(exe)), strings.NewReader(""), &out, Host{})
+			err := ServeAttached(t.Context(), bytes.NewReader(exe), int64(len(exe)), strings.NewReader(""), &out,
+				Host{})
 			var failure *Error
 			if !errors.As(err, &failure) || failure.Code != CodeTruncated {
 				t.Fatalf("%s at %d: got %v", name, i, err)

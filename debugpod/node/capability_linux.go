@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withheld are the capabilities that no program of the node gets from us: root's nvidia-smi loads the driver and makes its device nodes
-// (nvidia-modprobe(1)), which would change the node, and mend what is to be found out.
+// withheld returns the capabilities that no program of the node gets from us: root's nvidia-smi loads the driver and
+// makes its device nodes (nvidia-modprobe(1)), which would change the node, and mend what is to be found out.
 func withheld() []uint { return []uint{unix.CAP_SYS_MODULE, unix.CAP_MKNOD} }
 
 // runWithheld is cmd.Run without the withheld capabilities.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// capabilities is a set of /proc/PID/status: CapBnd, CapEff.
+// capabilities returns a set of /proc/PID/status: CapBnd, CapEff.
 func capabilities(t *testing.T, status, name string) uint64 {
 	t.Helper()
 	_, after, _ := strings.Cut(status, name+":")
@@ -23,11 +23,13 @@ func capabilities(t *testing.T, status, name string) uint64 {
 	return set
 }
 
-// TestProgramsCannotChangeTheNode holds that a program of the node may load no module and make no device node, and that we still may.
+// TestProgramsCannotChangeTheNode holds that a program of the node may load no module and make no device node, and that
+// we still may.
 func TestProgramsCannotChangeTheNode(t *testing.T) {
 	t.Parallel()
 	var said []string
-	out, err := runCommand(t.Context(), command{root: "/", program: script(t, "cat /proc/self/status\n"), limit: 20 * time.Second, most: 64 << 10})
+	out, err := runCommand(t.Context(),
+		command{root: "/", program: script(t, "cat /proc/self/status\n"), limit: 20 * time.Second, most: 64 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +44,8 @@ func TestProgramsCannotChangeTheNode(t *testing.T) {
 	for _, status := range said {
 		for _, c := range withheld() {
 			bit := uint64(1) << c
-			if capabilities(t, status, "CapEff")&bit != 0 || os.Geteuid() == 0 && capabilities(t, status, "CapBnd")&bit != 0 {
+			if capabilities(t, status, "CapEff")&bit != 0 ||
+				os.Geteuid() == 0 && capabilities(t, status, "CapBnd")&bit != 0 {
 				t.Errorf("a program of the node has capability %d:\n%s", c, status)
 			}
 		}
@@ -65,8 +68,8 @@ func boundingSet() string {
 	return strings.TrimSpace(set)
 }
 
-// TestTheFirstThreadIsNeverChanged holds that what a thread loses is never lost by the process's first, which /proc/self tells of and which
-// never ends.
+// TestTheFirstThreadIsNeverChanged holds that what a thread loses is never lost by the process's first, which
+// /proc/self tells of and which never ends.
 func TestTheFirstThreadIsNeverChanged(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup

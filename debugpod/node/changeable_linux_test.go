@@ -11,7 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman/guard"
 )
 
-// TestChangeable: what a change may name is what the kubelet's containerd loads, would load, or another containerd does.
+// TestChangeable: what a change may name is what the kubelet's containerd loads, would load, or another containerd
+// does.
 func TestChangeable(t *testing.T) {
 	t.Parallel()
 	n := kubeadm(t)
@@ -24,7 +25,9 @@ func TestChangeable(t *testing.T) {
 	}
 	want := guard.Runtime{
 		Unit: "containerd.service", Socket: "/run/containerd/containerd.sock",
-		Files: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml", "/etc/k0s/containerd.toml"},
+		Files: []string{
+			"/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml", "/etc/k0s/containerd.toml",
+		},
 		New:   []string{"/etc/containerd/zz-gpu-fault.toml", "/etc/containerd-decoy.toml"},
 		Globs: []string{"/etc/containerd/conf.d/*.toml"},
 	}

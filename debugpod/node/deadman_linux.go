@@ -63,7 +63,8 @@ func deadMan(ctx context.Context, req Request, here Host, answers *answers) erro
 		last.Restored, err = guard.Restore(context.WithoutCancel(ctx), host, req.Run, *req.Restore)
 	case req.Leftovers != nil:
 		last.Leftovers, err = guard.Leftovers(ctx, host, req.Leftovers.Clean, req.Leftovers.Keep)
-		last.Leftovers = append(last.Leftovers, leftModule(here, thisKernel(), req.Leftovers.Clean, req.Leftovers.Keep)...)
+		last.Leftovers = append(last.Leftovers,
+			leftModule(here, thisKernel(), req.Leftovers.Clean, req.Leftovers.Keep)...)
 		last.Leftovers = append(last.Leftovers, leftFirewalls(here, req.Leftovers.Clean, req.Leftovers.Keep)...)
 	}
 	if err == nil {

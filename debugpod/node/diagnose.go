@@ -13,8 +13,8 @@ import (
 
 // Limits of a Diagnosis. The client reads it as one line, and a sick node is where things are large.
 const (
-	// MaxAnswer is how long the line of an answer may be, in bytes. Of a Diagnosis that is longer the largest parts are left out. The debug
-	// pod has 256 MiB, in which the answer lies more than once.
+	// MaxAnswer is how long the line of an answer may be, in bytes. Of a Diagnosis that is longer the largest parts are
+	// left out. The debug pod has 256 MiB, in which the answer lies more than once.
 	MaxAnswer = 24 << 20
 
 	maxUnits    = 16      // Diagnose.Units
@@ -25,7 +25,8 @@ const (
 const (
 	// diagnosePatience bounds the whole. The single parts give up long before.
 	diagnosePatience = 50 * time.Second
-	// filePatience is how long a part may take that only reads files: they are in memory, but a dead network file system never answers.
+	// filePatience is how long a part may take that only reads files: they are in memory, but a dead network file
+	// system never answers.
 	filePatience = 10 * time.Second
 	// infoPatience covers Inspect, whose nvidia-smi has a limit of its own.
 	infoPatience = 20 * time.Second
@@ -35,10 +36,13 @@ const (
 	overtime = 4 * time.Second
 )
 
-// unitName is what systemd takes for a unit's name (UNIT_NAME_VALID in systemd's unit-name.c), without what journalctl takes for a pattern.
-var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]*\.(service|socket|mount|slice|target|timer|scope|path)$`)
+// unitName is what systemd takes for a unit's name (UNIT_NAME_VALID in systemd's unit-name.c), without what journalctl
+// takes for a pattern.
+var unitName = regexp.MustCompile(
+	`^[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]*\.(service|socket|mount|slice|target|timer|scope|path)$`,
+)
 
-// Validate says which unit is none.
+// Validate returns which unit is none.
 func (d Diagnose) Validate() error {
 	if len(d.Units) > maxUnits {
 		return fmt.Errorf("%d units are more than %d", len(d.Units), maxUnits)
@@ -82,10 +86,11 @@ func diagnose(ctx context.Context, req Diagnose, host Host) Diagnosis {
 	return d.diagnose(ctx, req)
 }
 
-// diagnose reads all parts at the same time, but for those that need to know the kubelet and its runtime, and for NVIDIA's programs: what the
-// driver's state was is read before any of them runs.
+// diagnose reads all parts at the same time, but for those that need to know the kubelet and its runtime, and for
+// NVIDIA's programs: what the driver's state was is read before any of them runs.
 func (d *diagnosing) diagnose(ctx context.Context, req Diagnose) Diagnosis {
-	ctx, cancel := context.WithTimeoutCause(ctx, diagnosePatience, fmt.Errorf("the whole took more than %v", diagnosePatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, diagnosePatience,
+		fmt.Errorf("the whole took more than %v", diagnosePatience))
 	defer cancel()
 	found := &Diagnosis{Probe: Probe{Time: d.clock.now, Uptime: d.clock.uptime}}
 	d.node = knowledge{problem: "the processes could not be read", kubeletDir: defaultKubeletDir}
@@ -117,7 +122,7 @@ func (d *diagnosing) diagnose(ctx context.Context, req Diagnose) Diagnosis {
 	return *found
 }
 
-// driverState are the files that a program of NVIDIA's might change.
+// driverState returns the files that a program of NVIDIA's might change.
 func (d *diagnosing) driverState() []part {
 	return []part{
 		{"modules", filePatience, d.modules},
@@ -126,10 +131,11 @@ func (d *diagnosing) driverState() []part {
 	}
 }
 
-// programs are the parts that run programs of NVIDIA's.
+// programs returns the parts that run programs of NVIDIA's.
 func (d *diagnosing) programs() []part {
 	return []part{
-		{"info", infoPatience, func(ctx context.Context) (func(*Diagnosis), error) { // nvidia-smi, where the driver does not tell all UUIDs
+		// nvidia-smi, where the driver does not tell all UUIDs
+		{"info", infoPatience, func(ctx context.Context) (func(*Diagnosis), error) {
 			info := inspect(ctx, Inspect{}, d.host)
 			return func(found *Diagnosis) { found.Info = info }, nil
 		}},
@@ -139,7 +145,7 @@ func (d *diagnosing) programs() []part {
 	}
 }
 
-// parts are those that need no other.
+// parts returns those that need no other.
 func (d *diagnosing) parts() []part {
 	return []part{
 		{"kernelLog", filePatience, d.kernel},
@@ -152,7 +158,7 @@ func (d *diagnosing) parts() []part {
 	}
 }
 
-// partsOfKubelet are those that need to know the kubelet and its runtime.
+// partsOfKubelet returns those that need to know the kubelet and its runtime.
 func (d *diagnosing) partsOfKubelet(req Diagnose, runtime Runtime) []part {
 	here := d.node
 	parts := []part{
@@ -163,9 +169,18 @@ func (d *diagnosing) partsOfKubelet(req Diagnose, runtime Runtime) []part {
 			byName := gpuProcesses(here.programs)
 			return func(found *Diagnosis) { found.Probe.Processes, found.Probe.Units = byName, here.units }, nil
 		}},
-		{"kubeletConfig", filePatience, func(context.Context) (func(*Diagnosis), error) { return d.kubeletConfig(here.kubelet, here.problem) }},
-		{"devicePlugins", filePatience, func(context.Context) (func(*Diagnosis), error) { return d.devicePlugins(here.kubeletDir) }},
-		{"toolkitConfig", filePatience, func(context.Context) (func(*Diagnosis), error) { return d.toolkitConfig(runtime) }},
+		{
+			"kubeletConfig", filePatience,
+			func(context.Context) (func(*Diagnosis), error) { return d.kubeletConfig(here.kubelet, here.problem) },
+		},
+		{
+			"devicePlugins", filePatience,
+			func(context.Context) (func(*Diagnosis), error) { return d.devicePlugins(here.kubeletDir) },
+		},
+		{
+			"toolkitConfig", filePatience,
+			func(context.Context) (func(*Diagnosis), error) { return d.toolkitConfig(runtime) },
+		},
 		{"journals", journalLimit + overtime, func(ctx context.Context) (func(*Diagnosis), error) {
 			return d.journals(ctx, journalUnits(here.units, here.kubelet.PID, runtime, req.Units))
 		}},
@@ -212,8 +227,8 @@ func (d *Diagnosis) fit(most int) {
 	}
 }
 
-// size is about how many bytes of JSON this is: at least as many as it will be. The large texts are not encoded for that: there is not
-// the memory for them in the debug pod to lie around once more.
+// size is about how many bytes of JSON this is: at least as many as it will be. The large texts are not encoded for
+// that: there is not the memory for them in the debug pod to lie around once more.
 func (d *Diagnosis) size() int {
 	rest := *d
 	rest.SMI, rest.Journals, rest.KernelLog = "", nil, nil
@@ -231,14 +246,15 @@ func (d *Diagnosis) size() int {
 	return size
 }
 
-// sizeOf is how many bytes of JSON a string is, at most.
+// sizeOf returns how many bytes of JSON a string is, at most.
 func sizeOf(text string) int {
 	size := len(text) + len(`"":,`)
 	for _, r := range text {
 		switch {
 		case r == '"', r == '\\', r == '\n', r == '\t', r == '\r':
 			size++
-		case r < ' ', r == utf8.RuneError, r == '\u2028', r == '\u2029': // RuneError stands for a byte that is not UTF-8, too
+		case r < ' ', r == utf8.RuneError, r == '\u2028', r == '\u2029':
+			// RuneError stands for a byte that is not UTF-8, too
 			size += 5
 		}
 	}

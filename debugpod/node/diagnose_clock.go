@@ -29,7 +29,7 @@ func readClock(proc string) clock {
 	return c
 }
 
-// at is the time of a record of the kernel log; zero when it cannot be told.
+// at returns the time of a record of the kernel log; zero when it cannot be told.
 func (c clock) at(uptime time.Duration) time.Time {
 	if c.awake <= 0 {
 		return time.Time{}
@@ -40,7 +40,8 @@ func (c clock) at(uptime time.Duration) time.Time {
 // ticks are those of /proc/PID/stat, which user space sees at 100 Hz on all our architectures (USER_HZ).
 const ticks = time.Second / 100
 
-// startOf is when a process began; zero when that cannot be told. It is the 22nd field of /proc/PID/stat, the 20th behind the name.
+// startOf returns when a process began; zero when that cannot be told. It is the 22nd field of /proc/PID/stat, the 20th
+// behind the name.
 func (c clock) startOf(stat string) time.Time {
 	_, after, found := cutLast(stat, ")")
 	fields := strings.Fields(after)

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// diagnoseSMILimit is how long `nvidia-smi -q -x` may take: without persistence mode it loads every GPU first, and it hangs where
-	// one is broken.
+	// diagnoseSMILimit is how long `nvidia-smi -q -x` may take: without persistence mode it loads every GPU first, and
+	// it hangs where one is broken.
 	diagnoseSMILimit = 20 * time.Second
 	maxSMI           = 8 << 20 // bytes; eight GPUs with MIG have 500 kB
 	// showLimit is for programs that only say their version.
@@ -63,7 +63,7 @@ var driverPlaces = []struct{ root, folder, libraries string }{
 	{"/", "/opt/bin", ""},
 }
 
-// driverProgram finds a program of the driver; ok is whether it is there.
+// driverProgram finds a program of the driver; ok reports whether it is there.
 func driverProgram(node rootFS, name string) (c command, ok bool) {
 	for _, place := range driverPlaces {
 		root, err := node.resolve(relative(place.root))
@@ -78,16 +78,21 @@ func driverProgram(node rootFS, name string) (c command, ok bool) {
 // loadedDriver is there while the driver is loaded.
 const loadedDriver = "/proc/driver/nvidia/version"
 
-// smi asks nvidia-smi for all that it knows. Where one of several GPUs is broken it fails, and may have written of the others.
+// smi asks nvidia-smi for all that it knows. Where one of several GPUs is broken it fails, and may have written of the
+// others.
 func (d *diagnosing) smi(ctx context.Context) (func(*Diagnosis), error) {
 	c, ok := driverProgram(d.root, "nvidia-smi")
 	if !ok {
-		return func(found *Diagnosis) { found.Probe.SMIError = "nvidia-smi is in none of the places where it could be" }, nil
+		return func(found *Diagnosis) {
+			found.Probe.SMIError = "nvidia-smi is in none of the places where it could be"
+		}, nil
 	}
-	// Root's NVML loads the driver where it is not loaded, as during its upgrade, or on a node whose GPUs are for virtual machines.
+	// Root's NVML loads the driver where it is not loaded, as during its upgrade, or on a node whose GPUs are for
+	// virtual machines.
 	if _, err := d.root.stat(loadedDriver); err != nil {
 		return func(found *Diagnosis) {
-			found.Probe.SMIError = "nvidia-smi was not run: the driver is not loaded (there is no " + loadedDriver + "), and it would load it"
+			found.Probe.SMIError = "nvidia-smi was not run: the driver is not loaded (there is no " + loadedDriver +
+				"), and it would load it"
 		}, nil
 	}
 	c.args, c.limit, c.most = []string{"-q", "-x"}, diagnoseSMILimit, maxSMI+1
@@ -136,7 +141,8 @@ func (d *diagnosing) fabricManager(ctx context.Context) (func(*Diagnosis), error
 // toolkitPrograms tell the version of NVIDIA's container toolkit, those of the GPU operator first: it brings its own.
 var toolkitPrograms = []string{
 	"/usr/local/nvidia/toolkit/nvidia-ctk", "/usr/bin/nvidia-ctk", "/usr/local/bin/nvidia-ctk",
-	"/usr/local/nvidia/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime", "/usr/local/bin/nvidia-container-runtime",
+	"/usr/local/nvidia/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime",
+	"/usr/local/bin/nvidia-container-runtime",
 }
 
 // toolkitVersion asks them; the first that answers counts: "NVIDIA Container Toolkit CLI version 1.17.4".
@@ -150,10 +156,12 @@ func (d *diagnosing) toolkitVersion(ctx context.Context) (func(*Diagnosis), erro
 		if asked++; asked > 4 {
 			break
 		}
-		out, err := d.run(ctx, command{root: d.root, program: program, args: []string{"--version"}, limit: showLimit, most: maxShow})
+		out, err := d.run(ctx,
+			command{root: d.root, program: program, args: []string{"--version"}, limit: showLimit, most: maxShow})
 		line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
 		// Of a script in its place, runc itself may answer.
-		if line = strings.ToValidUTF8(line, "\uFFFD"); dottedNumber.MatchString(line) && strings.Contains(line, "NVIDIA") {
+		if line = strings.ToValidUTF8(line, "\uFFFD"); dottedNumber.MatchString(line) &&
+			strings.Contains(line, "NVIDIA") {
 			return func(found *Diagnosis) { found.Probe.ToolkitVersion = shorten(line, 200) }, nil
 		}
 		if err == nil {
@@ -164,7 +172,7 @@ func (d *diagnosing) toolkitVersion(ctx context.Context) (func(*Diagnosis), erro
 	return nil, wrong.err()
 }
 
-// journalUnits are the kubelet's, the runtime's, and those asked for.
+// journalUnits returns the kubelet's, the runtime's, and those asked for.
 func journalUnits(units []Unit, kubelet int, runtime Runtime, asked []string) []string {
 	var names []string
 	for _, u := range units {
@@ -191,7 +199,8 @@ func (d *diagnosing) journals(ctx context.Context, units []string) (func(*Diagno
 	case program == "":
 		return nil, fmt.Errorf("journalctl is in no folder of %s", usualPath)
 	case len(units) == 0:
-		return nil, errors.New("neither the kubelet nor its container runtime runs in a systemd unit, as far as can be told")
+		return nil,
+			errors.New("neither the kubelet nor its container runtime runs in a systemd unit, as far as can be told")
 	}
 	journals, wrong := map[string]string{}, problems{}
 	ctx, cancel := context.WithTimeout(ctx, journalLimit) // of all together

@@ -13,7 +13,8 @@ const (
 	// maxKernelRecords and maxKernelText bound the kernel log in the answer; the newest are kept.
 	maxKernelRecords = 2000
 	maxKernelText    = 1 << 20
-	// maxChatter is how many of them may be of the kind that comes in thousands, and would push out the one XID that matters.
+	// maxChatter is how many of them may be of the kind that comes in thousands, and would push out the one XID that
+	// matters.
 	maxChatter = 500
 	// kernelPatience is how long the log is read: one that is written faster than it is read has no end.
 	kernelPatience = 5 * time.Second
@@ -117,23 +118,27 @@ func limitRecords(all []KernelRecord) []KernelRecord {
 	return all[first:]
 }
 
-// gpuWords are in the records that concern GPUs, in lower case. What they are about: the driver and NVLink; PCI; modules that are refused;
-// memory, of which a GPU workload needs much; and our own records.
+// gpuWords are in the records that concern GPUs, in lower case. What they are about: the driver and NVLink; PCI;
+// modules that are refused; memory, of which a GPU workload needs much; and our own records.
 var gpuWords = []string{
-	"nvrm", "nvidia", "nouveau", "nova_core", "xid", "nvswitch", "nvlink", "gdrdrv", "gpu", "imex", "vfio-pci", "ib_umad",
+	"nvrm", "nvidia", "nouveau", "nova_core", "xid", "nvswitch", "nvlink", "gdrdrv", "gpu", "imex", "vfio-pci",
+	"ib_umad",
 	"fallen off the bus", "no space for", "failed to assign",
-	"lockdown", "unsigned module", "key was rejected", "required key not available", "module verification failed", "pkcs#7 signature",
+	"lockdown", "unsigned module", "key was rejected", "required key not available", "module verification failed",
+	"pkcs#7 signature",
 	"oom-kill", "out of memory", "mce:", "machine check", "hardware error", "uncorrected error",
 }
 
 // chatterWords are in records that matter, and can come in thousands.
 var chatterWords = []string{"pcieport", "aer:", "dpc:", "pcie bus error", "mlx5", "edac"}
 
-// concernsGPUs is whether doctor wants the record, and whether it is of a kind that can come in thousands.
+// concernsGPUs reports whether doctor wants the record, and whether it is of a kind that can come in thousands.
 func concernsGPUs(text string) (concerned, many bool) {
 	lower := strings.ToLower(text)
-	// Firewalls have prefixes of their own ("[UFW BLOCK]", or what somebody gave iptables or nftables), but the fields are the kernel's.
-	if strings.Contains(lower, "[ufw block]") || strings.Contains(text, "IN=") && (strings.Contains(text, " DPT=") || strings.Contains(text, " OUT=") && strings.Contains(text, " SRC=")) {
+	// Firewalls have prefixes of their own ("[UFW BLOCK]", or what somebody gave iptables or nftables), but the fields
+	// are the kernel's.
+	if strings.Contains(lower, "[ufw block]") || strings.Contains(text, "IN=") &&
+		(strings.Contains(text, " DPT=") || strings.Contains(text, " OUT=") && strings.Contains(text, " SRC=")) {
 		return true, true
 	}
 	for _, word := range gpuWords {

@@ -46,7 +46,8 @@ func TestConcernsGPUs(t *testing.T) {
 	}
 }
 
-// TestBacklogBounds holds that a hundred thousand records become few, that the newest stay, and that a flood of packets does not push out an XID.
+// TestBacklogBounds holds that a hundred thousand records become few, that the newest stay, and that a flood of packets
+// does not push out an XID.
 func TestBacklogBounds(t *testing.T) {
 	t.Parallel()
 	log := backlogOf{record(1, "NVRM: Xid (PCI:0000:17:00): 79, the first"), "EPIPE", "garbage", "1,2;x"}

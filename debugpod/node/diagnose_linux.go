@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runCommand runs a program of the node, which may load no module and make no device. At its limit it is killed with all processes of its
-// group; runCommand returns also where a broken GPU or a dead file system keeps it in the kernel, and it cannot be killed.
+// runCommand runs a program of the node, which may load no module and make no device. At its limit it is killed with
+// all processes of its group; runCommand returns also where a broken GPU or a dead file system keeps it in the kernel,
+// and it cannot be killed.
 func runCommand(ctx context.Context, c command) (string, error) {
 	type outcome struct {
 		out string
@@ -68,7 +69,9 @@ func (c command) execute(ctx context.Context) (string, error) {
 		err = nil
 	}
 	if err != nil {
-		err = &exitError{program: c.program, err: err, said: strings.ToValidUTF8(strings.TrimSpace(stderr.String()), "\uFFFD")}
+		err = &exitError{
+			program: c.program, err: err, said: strings.ToValidUTF8(strings.TrimSpace(stderr.String()), "\uFFFD"),
+		}
 	}
 	return stdout.String(), err
 }
@@ -109,7 +112,7 @@ func monotonic() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// deviceNumbers are those of a device node; both zero for another file.
+// deviceNumbers returns those of a device node; both zero for another file.
 func deviceNumbers(info fs.FileInfo) (major, minor int) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || info.Mode()&fs.ModeDevice == 0 {
@@ -118,7 +121,7 @@ func deviceNumbers(info fs.FileInfo) (major, minor int) {
 	return int(unix.Major(stat.Rdev)), int(unix.Minor(stat.Rdev))
 }
 
-// statFilesystem is how full the file system is on which the file lies.
+// statFilesystem returns how full the file system is on which the file lies.
 func statFilesystem(full string) (Filesystem, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(full, &s); err != nil {
@@ -128,8 +131,8 @@ func statFilesystem(full string) (Filesystem, error) {
 	return Filesystem{Bytes: s.Blocks * size, FreeBytes: s.Bavail * size, ReadOnly: s.Flags&unix.ST_RDONLY != 0}, nil
 }
 
-// listens is whether somebody listens at a socket; nil when that cannot be told. /proc/net/unix would only know the sockets of one network
-// namespace, and plugins have their own; so it connects, and hangs up without a word.
+// listens reports whether somebody listens at a socket; nil when that cannot be told. /proc/net/unix would only know
+// the sockets of one network namespace, and plugins have their own; so it connects, and hangs up without a word.
 func listens(full string) *bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// script is an executable of this machine.
+// script returns an executable of this machine.
 func script(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "script")
@@ -24,7 +24,8 @@ func script(t *testing.T, text string) string {
 	return name
 }
 
-// TestCommandHangs holds that a program that hangs is killed with its children, also where one of them holds its output.
+// TestCommandHangs holds that a program that hangs is killed with its children, also where one of them holds its
+// output.
 func TestCommandHangs(t *testing.T) {
 	t.Parallel()
 	pids := filepath.Join(t.TempDir(), "pids")
@@ -71,7 +72,7 @@ func untilDead(t *testing.T, pids string) {
 	}
 }
 
-// alive is whether a process runs: not one that has ended, and waits for its parent.
+// alive reports whether a process runs: not one that has ended, and waits for its parent.
 func alive(pid int) bool {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, after, _ := cutLast(string(stat), ") ")
@@ -80,17 +81,23 @@ func alive(pid int) bool {
 
 func TestCommandFails(t *testing.T) {
 	t.Parallel()
-	out, err := runCommand(t.Context(), command{root: "/", program: script(t, "echo out; echo why >&2; exit 9"), limit: 20 * time.Second, most: 100})
+	out, err := runCommand(t.Context(),
+		command{root: "/", program: script(t, "echo out; echo why >&2; exit 9"), limit: 20 * time.Second, most: 100})
 	var exit *exitError
-	if !errors.As(err, &exit) || exit.said != "why" || out != "out\n" || !strings.Contains(err.Error(), "exit status 9: why") {
+	if !errors.As(err, &exit) || exit.said != "why" || out != "out\n" ||
+		!strings.Contains(err.Error(), "exit status 9: why") {
 		t.Errorf("got %q, %v", out, err)
 	}
-	if _, err := runCommand(t.Context(), command{root: "/", program: "/no/such/program", limit: time.Second, most: 100}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := runCommand(
+		t.Context(), command{root: "/", program: "/no/such/program", limit: time.Second, most: 100},
+	); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("the client is gone"))
-	if _, err := runCommand(ctx, command{root: "/", program: script(t, "sleep 600"), limit: 20 * time.Second, most: 100}); err == nil || !strings.Contains(err.Error(), "the client is gone") {
+	if _, err := runCommand(
+		ctx, command{root: "/", program: script(t, "sleep 600"), limit: 20 * time.Second, most: 100},
+	); err == nil || !strings.Contains(err.Error(), "the client is gone") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -100,7 +107,8 @@ func TestCommandFloods(t *testing.T) {
 	t.Parallel()
 	flood := script(t, "while :; do echo 0123456789; done")
 	for _, last := range []bool{false, true} {
-		out, err := runCommand(t.Context(), command{root: "/", program: flood, limit: 300 * time.Millisecond, most: 1000, last: last})
+		out, err := runCommand(t.Context(),
+			command{root: "/", program: flood, limit: 300 * time.Millisecond, most: 1000, last: last})
 		if err == nil || len(out) != 1000 {
 			t.Errorf("last %v: %d bytes, %v", last, len(out), err)
 		}
@@ -199,7 +207,8 @@ func TestDevicePlugins(t *testing.T) {
 	var found Diagnosis
 	put(&found)
 	sockets := found.Probe.DevicePlugins
-	if err != nil || len(sockets) != 1 || sockets[0].Path != "/data/kubelet/device-plugins/nvidia-gpu.sock" || sockets[0].Listening == nil || !*sockets[0].Listening || sockets[0].Modified.IsZero() {
+	if err != nil || len(sockets) != 1 || sockets[0].Path != "/data/kubelet/device-plugins/nvidia-gpu.sock" ||
+		sockets[0].Listening == nil || !*sockets[0].Listening || sockets[0].Modified.IsZero() {
 		t.Errorf("%+v, %v", sockets, err)
 	}
 }

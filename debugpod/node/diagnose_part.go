@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// part is a part of the answer that is read by itself, and may fail or hang by itself. A file of a dead network file system hangs for
-// ever in the kernel, and whoever reads it.
+// part is a part of the answer that is read by itself, and may fail or hang by itself. A file of a dead network file
+// system hangs for ever in the kernel, and whoever reads it.
 type part struct {
 	// field names it in Probe.Unread.
 	field string
 	// patience is how long it may take.
 	patience time.Duration
-	// read finds the part, or says why it cannot be read; both, where a piece of it is missing. Only put writes into the answer: a part
-	// that was given up goes on, while the answer is on its way. put may be nil.
+	// read finds the part, or says why it cannot be read; both, where a piece of it is missing. Only put writes into
+	// the answer: a part that was given up goes on, while the answer is on its way. put may be nil.
 	read func(ctx context.Context) (put func(*Diagnosis), err error)
 }
 
@@ -70,7 +70,7 @@ func (p *pending) wait(ctx context.Context, into *Diagnosis) {
 	}
 }
 
-// late is the result if it is there after all, of a part whose time is over.
+// late returns the result if it is there after all, of a part whose time is over.
 func (p *pending) late(why error) result {
 	select {
 	case r := <-p.result:

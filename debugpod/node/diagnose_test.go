@@ -36,10 +36,12 @@ func (b *backlogOf) Close() error { return nil }
 
 // testClock: the machine has been up for 1,000 seconds at noon.
 func testClock() clock {
-	return clock{now: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), uptime: 1000 * time.Second, awake: 1000 * time.Second}
+	return clock{
+		now: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), uptime: 1000 * time.Second, awake: 1000 * time.Second,
+	}
 }
 
-// diagnosis is a Diagnose of a fake node, on which no program runs but those of run.
+// diagnosis returns a Diagnose of a fake node, on which no program runs but those of run.
 func (n *fakeNode) diagnosis(run func(context.Context, command) (string, error), log ...string) *diagnosing {
 	n.t.Helper()
 	return &diagnosing{
@@ -56,7 +58,7 @@ func noProgram(_ context.Context, c command) (string, error) {
 	return "", fmt.Errorf("%s was run, and is not there", c.program)
 }
 
-// gpuNode is a node of kubeadm with a GPU, its driver, and NVIDIA's toolkit.
+// gpuNode returns a node of kubeadm with a GPU, its driver, and NVIDIA's toolkit.
 func gpuNode(t *testing.T) *fakeNode {
 	t.Helper()
 	n := kubeadm(t)
@@ -69,7 +71,8 @@ func gpuNode(t *testing.T) *fakeNode {
 	n.write(n.host.Proc+"/cmdline", "root=/dev/sda pci=realloc\n", 0o644)
 	n.write(n.host.Proc+"/sys/fs/inotify/max_user_instances", "128\n", 0o644)
 	n.file("/etc/os-release", "ID=ubuntu\nVERSION_ID=\"24.04\"\nHOME_URL=x\n")
-	n.file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n")
+	n.file("/proc/driver/nvidia/version",
+		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n")
 	n.file("/sys/module/nvidia/version", "570.86.15\n")
 	n.file("/sys/module/nvidia/taint", "OE\n")
 	n.file("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.86.15", "")
@@ -111,7 +114,8 @@ func programsOfGPUNode(_ context.Context, c command) (string, error) {
 func TestDiagnoseWhole(t *testing.T) {
 	t.Parallel()
 	n := gpuNode(t)
-	found := n.diagnosis(programsOfGPUNode, "4,17,900000000,-;NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.\n").
+	found := n.diagnosis(programsOfGPUNode,
+		"4,17,900000000,-;NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.\n").
 		diagnose(t.Context(), Diagnose{Units: []string{"nvidia-persistenced.service"}})
 	p := found.Probe
 	want := Probe{
@@ -119,8 +123,12 @@ func TestDiagnoseWhole(t *testing.T) {
 		OS: map[string]string{"ID": "ubuntu", "VERSION_ID": "24.04"}, Cmdline: "root=/dev/sda pci=realloc",
 		Modules: []Module{{Name: "nvidia", Version: "570.86.15", Taint: "OE"}},
 		Driver: DriverFiles{Root: "/", Kernel: "570.86.15", Open: true,
-			Libraries: []string{"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.86.15", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.560.35.03"},
-			Built: []string{"/lib/modules/6.8.0-50-generic/updates/dkms/nvidia.ko.zst", "/lib/modules/6.8.0-50-generic/kernel/nvidia-570/bits/nvidia-uvm.ko",
+			Libraries: []string{
+				"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.86.15",
+				"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.560.35.03",
+			},
+			Built: []string{"/lib/modules/6.8.0-50-generic/updates/dkms/nvidia.ko.zst",
+				"/lib/modules/6.8.0-50-generic/kernel/nvidia-570/bits/nvidia-uvm.ko",
 				"/lib/modules/6.8.0-51-generic/kernel/drivers/video/fbdev/nvidia/nvidiafb.ko"},
 			Kernels: []string{"6.8.0-50-generic", "6.8.0-51-generic"}},
 		Devices: []DeviceNode{{Path: "/dev/nvidiactl", Mode: "0644"}}, DevChar: map[string]bool{},
@@ -131,7 +139,10 @@ func TestDiagnoseWhole(t *testing.T) {
 		KubeletConfig:  map[string]string{"cgroupDriver": "systemd"}, CgroupVersion: 2,
 		Sysctls:    map[string]string{"fs.inotify.max_user_instances": "128"},
 		SecureBoot: "enabled", SELinux: "enforcing",
-		Units: []Unit{{Name: "containerd.service", PID: 50}, {Name: "kubelet.service", PID: 100, Started: time.Date(2026, 1, 1, 11, 51, 40, 0, time.UTC)}},
+		Units: []Unit{
+			{Name: "containerd.service", PID: 50},
+			{Name: "kubelet.service", PID: 100, Started: time.Date(2026, 1, 1, 11, 51, 40, 0, time.UTC)},
+		},
 	}
 	ignored := p
 	ignored.Filesystems, ignored.Unread = nil, nil // this machine's own
@@ -150,7 +161,10 @@ func TestDiagnoseWhole(t *testing.T) {
 	if !strings.Contains(found.SMI, "<nvidia_smi_log>\uFFFDé<") || p.SMIError != "" {
 		t.Errorf("nvidia-smi: %q, %q", found.SMI, p.SMIError)
 	}
-	record := KernelRecord{Sequence: 17, Uptime: 900 * time.Second, Time: time.Date(2026, 1, 1, 11, 58, 20, 0, time.UTC), Priority: 4, Text: "NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus."}
+	record := KernelRecord{
+		Sequence: 17, Uptime: 900 * time.Second, Time: time.Date(2026, 1, 1, 11, 58, 20, 0, time.UTC), Priority: 4,
+		Text: "NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.",
+	}
 	if diff := cmp.Diff([]KernelRecord{record}, found.KernelLog); diff != "" {
 		t.Errorf("the kernel log: %s", diff)
 	}
@@ -169,7 +183,10 @@ func TestDiagnoseNothing(t *testing.T) {
 	d.host.Root, d.root = n.host.Root+"/nowhere", rootFS(n.host.Root+"/nowhere")
 	d.kernelLog = func(string) (kernelBacklog, error) { return nil, errors.New("no kernel log") }
 	found := d.diagnose(t.Context(), Diagnose{})
-	for _, field := range []string{"pci", "modules", "devices", "os", "kernelLog", "journals", "kubeletConfig", "devicePlugins", "cgroupVersion", "secureBoot", "selinux", "sysctls"} {
+	for _, field := range []string{
+		"pci", "modules", "devices", "os", "kernelLog", "journals", "kubeletConfig", "devicePlugins", "cgroupVersion",
+		"secureBoot", "selinux", "sysctls",
+	} {
 		if found.Probe.Unread[field] == "" {
 			t.Errorf("nothing says why %s could not be read: %v", field, found.Probe.Unread)
 		}
@@ -189,11 +206,17 @@ func TestDiagnoseBroken(t *testing.T) {
 		wantSMI   bool
 		want      string
 	}{
-		"on standard output":  {out: "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", err: errors.New("exit status 9"), want: "couldn't communicate with the NVIDIA driver.\n(/usr/bin/nvidia-smi: exit status 9)"},
-		"with half an answer": {out: "<nvidia_smi_log><gpu>", said: lost, err: errors.New("exit status 255"), wantSMI: true, want: lost},
-		"no XML":              {out: "hello\n", want: "wrote no XML: hello"},
-		"too much":            {out: "<nvidia_smi_log>" + strings.Repeat("x", maxSMI), want: "wrote more than"},
-		"not UTF-8":           {out: "<nvidia_smi_log>\xff</nvidia_smi_log>", wantSMI: true},
+		"on standard output": {
+			out:  "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
+			err:  errors.New("exit status 9"),
+			want: "couldn't communicate with the NVIDIA driver.\n(/usr/bin/nvidia-smi: exit status 9)",
+		},
+		"with half an answer": {
+			out: "<nvidia_smi_log><gpu>", said: lost, err: errors.New("exit status 255"), wantSMI: true, want: lost,
+		},
+		"no XML":    {out: "hello\n", want: "wrote no XML: hello"},
+		"too much":  {out: "<nvidia_smi_log>" + strings.Repeat("x", maxSMI), want: "wrote more than"},
+		"not UTF-8": {out: "<nvidia_smi_log>\xff</nvidia_smi_log>", wantSMI: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFakeNode(t)
@@ -211,7 +234,8 @@ func TestDiagnoseBroken(t *testing.T) {
 			}
 			var found Diagnosis
 			put(&found)
-			if (found.SMI != "") != tc.wantSMI || !strings.Contains(found.Probe.SMIError, tc.want) || !utf8.ValidString(found.SMI) || tc.want == "" && found.Probe.SMIError != "" {
+			if (found.SMI != "") != tc.wantSMI || !strings.Contains(found.Probe.SMIError, tc.want) ||
+				!utf8.ValidString(found.SMI) || tc.want == "" && found.Probe.SMIError != "" {
 				t.Errorf("got %d bytes and %q, want %q", len(found.SMI), found.Probe.SMIError, tc.want)
 			}
 		})
@@ -271,7 +295,9 @@ func TestPartHangs(t *testing.T) {
 			<-forever
 			return func(d *Diagnosis) { d.Probe.PCI = []PCIDevice{{}} }, nil
 		}}.start(t.Context())
-		crashed := part{"os", time.Second, func(context.Context) (func(*Diagnosis), error) { panic("ouch") }}.start(t.Context())
+		crashed := part{
+			"os", time.Second, func(context.Context) (func(*Diagnosis), error) { panic("ouch") },
+		}.start(t.Context())
 		half := part{"cdi", time.Second, func(context.Context) (func(*Diagnosis), error) {
 			return func(d *Diagnosis) { d.Probe.CDI = []CDISpec{{Path: "/x"}} }, errors.New("the other folder")
 		}}.start(t.Context())
@@ -289,7 +315,8 @@ func TestPartHangs(t *testing.T) {
 		close(forever)
 		synctest.Wait()
 		u := found.Probe.Unread
-		if found.Probe.PCI != nil || !strings.Contains(u["pci"], "within 1s") || !strings.Contains(u["os"], "ouch") || !strings.Contains(u["smi"], "gone") {
+		if found.Probe.PCI != nil || !strings.Contains(u["pci"], "within 1s") || !strings.Contains(u["os"], "ouch") ||
+			!strings.Contains(u["smi"], "gone") {
 			t.Errorf("%+v", found.Probe)
 		}
 		if len(found.Probe.CDI) != 1 || u["cdi"] != "the other folder" {
@@ -301,8 +328,10 @@ func TestPartHangs(t *testing.T) {
 func TestDiagnoseValidate(t *testing.T) {
 	t.Parallel()
 	for unit, want := range map[string]bool{
-		"kubelet.service": true, "snap.k8s.containerd.service": true, "getty@tty1.service": true, `a\x2db.service`: true, "crio.service": true,
-		"": false, "kubelet": false, "-o.service": false, "--merge": false, "*.service": false, "a b.service": false, "a/b.service": false, "[ab].service": false,
+		"kubelet.service": true, "snap.k8s.containerd.service": true, "getty@tty1.service": true,
+		`a\x2db.service`: true, "crio.service": true,
+		"": false, "kubelet": false, "-o.service": false, "--merge": false, "*.service": false, "a b.service": false,
+		"a/b.service": false, "[ab].service": false,
 		"x\n.service": false, "kubelet.service\n": false, strings.Repeat("x", 250) + ".service": false,
 	} {
 		if err := (Diagnose{Units: []string{unit}}).Validate(); (err == nil) != want {
@@ -312,7 +341,8 @@ func TestDiagnoseValidate(t *testing.T) {
 	if err := (Diagnose{Units: make([]string, maxUnits+1)}).Validate(); err == nil {
 		t.Error("any number of units is taken")
 	}
-	if _, err := decodeRequest([]byte(`{"protocol":1,"diagnose":{"units":["*"]}}`)); err == nil || err.Code != CodeBadRequest {
+	if _, err := decodeRequest([]byte(`{"protocol":1,"diagnose":{"units":["*"]}}`)); err == nil ||
+		err.Code != CodeBadRequest {
 		t.Errorf("the helper takes a pattern: %v", err)
 	}
 }
@@ -340,7 +370,10 @@ func TestFit(t *testing.T) {
 	t.Parallel()
 	const most = 100 << 10
 	nasty := strings.Repeat("\x01\"\\<\u2028\xff\n", 3000)
-	found := Diagnosis{SMI: nasty, Journals: map[string]string{"kubelet.service": nasty}, KernelLog: []KernelRecord{{Text: nasty}}, Probe: Probe{Cmdline: "x"}}
+	found := Diagnosis{
+		SMI: nasty, Journals: map[string]string{"kubelet.service": nasty}, KernelLog: []KernelRecord{{Text: nasty}},
+		Probe: Probe{Cmdline: "x"},
+	}
 	if size := jsonSize(t, found); size > found.size() {
 		t.Errorf("the estimate of %d bytes is below the real %d", found.size(), size)
 	}
@@ -348,7 +381,8 @@ func TestFit(t *testing.T) {
 	if size := jsonSize(t, found); size > most {
 		t.Errorf("the answer has %d bytes", size)
 	}
-	if found.SMI != "" || found.Probe.Unread["smi"] == "" || found.Journals != nil || found.KernelLog == nil || found.Probe.Cmdline != "x" {
+	if found.SMI != "" || found.Probe.Unread["smi"] == "" || found.Journals != nil || found.KernelLog == nil ||
+		found.Probe.Cmdline != "x" {
 		t.Errorf("left out: %v", found.Probe.Unread)
 	}
 	small := Diagnosis{SMI: "x"}
@@ -388,7 +422,8 @@ func TestShorten(t *testing.T) {
 		most int
 		want string
 	}{
-		{"abc", 3, "abc"}, {"abcd", 3, "abc…"}, {"aé", 2, "a…"}, {"aaé", 4, "aaé"}, {"", 0, ""}, {"日本", 4, "日…"}, {"\xff\xff\xff\xff\xff\xff", 5, "\xff…"},
+		{"abc", 3, "abc"}, {"abcd", 3, "abc…"}, {"aé", 2, "a…"}, {"aaé", 4, "aaé"}, {"", 0, ""}, {"日本", 4, "日…"},
+		{"\xff\xff\xff\xff\xff\xff", 5, "\xff…"},
 	} {
 		if got := shorten(tc.text, tc.most); got != tc.want {
 			t.Errorf("%q in %d bytes: got %q, want %q", tc.text, tc.most, got, tc.want)
@@ -403,10 +438,12 @@ func TestLastLines(t *testing.T) {
 	if got := lastLines(many, 200, 1<<20); got != strings.Repeat("line\n", 200) {
 		t.Errorf("%d bytes", len(got))
 	}
-	if got := lastLines(strings.Repeat("x", 1<<20)+"\nend\n", 200, 128<<10); len(got) > maxLineText+20 || !strings.HasSuffix(got, "x…\nend\n") {
+	if got := lastLines(strings.Repeat("x", 1<<20)+"\nend\n", 200, 128<<10); len(got) > maxLineText+20 ||
+		!strings.HasSuffix(got, "x…\nend\n") {
 		t.Errorf("a line of 1 MiB: %d bytes", len(got))
 	}
-	if got := lastLines(strings.Repeat(strings.Repeat("y", 4000)+"\n", 200), 200, 128<<10); len(got) > 128<<10 || len(got) < 120<<10 {
+	if got := lastLines(strings.Repeat(strings.Repeat("y", 4000)+"\n", 200), 200, 128<<10); len(got) > 128<<10 ||
+		len(got) < 120<<10 {
 		t.Errorf("%d bytes", len(got))
 	}
 	if got := lastLines("a\xffb", 1, 100); got != "a\uFFFDb\n" {

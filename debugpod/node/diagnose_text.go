@@ -43,7 +43,8 @@ func lastLines(text string, lines, size int) string {
 	return text + "\n"
 }
 
-// printable replaces control bytes, which XML cannot have either, but for tabs and line ends. JSON would make six bytes of each.
+// printable replaces control bytes, which XML cannot have either, but for tabs and line ends. JSON would make six bytes
+// of each.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' && r != '\r' {
@@ -53,7 +54,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// text is a file's text: never more than most bytes of it, and nothing is opened but a plain file.
+// text returns a file's text: never more than most bytes of it, and nothing is opened but a plain file.
 func (r rootFS) text(name string, most int64) (string, error) {
 	file, err := guarded{r}.Open(relative(name))
 	if err != nil {
@@ -70,7 +71,7 @@ func (r rootFS) text(name string, most int64) (string, error) {
 	return strings.ToValidUTF8(string(raw), "\uFFFD"), nil
 }
 
-// word is a small file's text without the space around it, or "".
+// word returns a small file's text without the space around it, or "".
 func (r rootFS) word(name string) string {
 	text, err := r.text(name, maxLineText)
 	if err != nil {

@@ -75,10 +75,12 @@ const (
 	CodeInternal Code = "internal"
 )
 
-// BeforeLoad is whether the helper refused before it loaded the kernel module, so that nothing has changed on the node.
+// BeforeLoad reports whether the helper refused before it loaded the kernel module, so that nothing has changed on the
+// node.
 func (c Code) BeforeLoad() bool {
 	switch c {
-	case CodeBadRequest, CodeDevkmsgOff, CodeNoModules, CodeLoaded, CodeUntrusted, CodeVermagic, CodeNotLoaded, CodeNoHeaders, CodeNoCompiler, CodeBuild:
+	case CodeBadRequest, CodeDevkmsgOff, CodeNoModules, CodeLoaded, CodeUntrusted, CodeVermagic, CodeNotLoaded,
+		CodeNoHeaders, CodeNoCompiler, CodeBuild:
 		return true
 	}
 	return false

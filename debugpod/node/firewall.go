@@ -14,9 +14,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// Firewall has the node's kernel drop packets between pods of the node and a TCP port elsewhere: a rule of nftables in a table of its own,
-// where the node forwards. The kernel itself is the dead man: it forgets the port when the time is up, and all of it when the node boots.
-// Pods in the node's network, and CNIs that forward past netfilter (eBPF), are not concerned.
+// Firewall has the node's kernel drop packets between pods of the node and a TCP port elsewhere: a rule of nftables in
+// a table of its own, where the node forwards. The kernel itself is the dead man: it forgets the port when the time is
+// up, and all of it when the node boots. Pods in the node's network, and CNIs that forward past netfilter (eBPF), are
+// not concerned.
 type Firewall struct {
 	// Table is the name of the table, of the family inet. There must be none of that name.
 	Table string `json:"table"`
@@ -34,13 +35,15 @@ type Drop string
 const (
 	DropRequests Drop = "requests" // to the port: no connection is made
 	DropAnswers  Drop = "answers"  // from the port: the server hears of a connection that is never made
-	DropLarge    Drop = "large"    // from the port, when longer than LargePacket: a connection is made, and data do not arrive
+	// From the port, when longer than LargePacket: a connection is made, and data do not arrive
+	DropLarge Drop = "large"
 )
 
 // Drops are all of them.
 var Drops = []Drop{DropRequests, DropAnswers, DropLarge}
 
-// LargePacket is the longest packet that DropLarge lets through, in bytes with its IP header. IPv4 asks every network for 576 (RFC 791).
+// LargePacket is the longest packet that DropLarge lets through, in bytes with its IP header. IPv4 asks every network
+// for 576 (RFC 791).
 const LargePacket = 576
 
 // RemoveFirewall removes the table of the request's run, which the kernel knows by the rule's mark or by the name of
@@ -61,9 +64,9 @@ type BuiltFirewall struct {
 type RemovedFirewall struct {
 	// Table is its name; empty when the node has none of the run's.
 	Table string `json:"table,omitempty"`
-	// Removed is whether it was there. It is not any more, unless something is in Left.
+	// Removed reports whether it was there. It is not any more, unless something is in Left.
 	Removed bool `json:"removed,omitempty"`
-	// Expired is whether the kernel had let the port go already, or somebody had made the rule end.
+	// Expired reports whether the kernel had let the port go already, or somebody had made the rule end.
 	Expired bool `json:"expired,omitempty"`
 	// Left says what somebody else has put into the table. It was left; what was ours is gone.
 	Left []string `json:"left,omitempty"`
@@ -77,7 +80,7 @@ var tableNames = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,30}$`)
 // maxFirewall is the longest TTL: fault runs last no longer.
 const maxFirewall = 48 * time.Hour
 
-// Validate says what of the request makes no sense.
+// Validate returns what of the request makes no sense.
 func (f Firewall) Validate() error {
 	switch {
 	case !tableNames.MatchString(f.Table):
@@ -92,7 +95,7 @@ func (f Firewall) Validate() error {
 	return nil
 }
 
-// rule is what the kernel is told for a run, in nft's words.
+// rule returns what the kernel is told for a run, in nft's words.
 func (f Firewall) rule(run string) string {
 	switch f.Drop {
 	case DropAnswers:
@@ -105,8 +108,8 @@ func (f Firewall) rule(run string) string {
 
 const firewallChain = "forward"
 
-// FirewallSet is the name of the set in a run's table, which does not give the run away. It identifies the table when
-// its rule is gone.
+// FirewallSet returns the name of the set in a run's table, which does not give the run away. It identifies the table
+// when its rule is gone.
 func FirewallSet(run string) string {
 	sum := sha256.Sum256([]byte(run))
 	return "ports-" + hex.EncodeToString(sum[:3])
@@ -114,7 +117,8 @@ func FirewallSet(run string) string {
 
 // packetFilter is the part of the node's kernel that firewalls are made in.
 type packetFilter interface {
-	// block makes a table with its rule in one step, both marked as the run's, or nothing of it. The error is errTableExists where there is one.
+	// block makes a table with its rule in one step, both marked as the run's, or nothing of it. The error is
+	// errTableExists where there is one.
 	block(run string, f Firewall) error
 	// look is what is in the table, with the run's set; nil where there is none.
 	look(table, run string) (*firewallTable, error)
@@ -159,7 +163,7 @@ type mark struct {
 
 func (m mark) String() string { return fmt.Sprintf("%s %d", m.run, m.port) }
 
-// parseMark is the other way round; nobody's when it is none.
+// parseMark returns the other way round; nobody's when it is none.
 func parseMark(text string) mark {
 	run, number, _ := strings.Cut(text, " ")
 	port, err := strconv.Atoi(number)
@@ -192,20 +196,25 @@ func buildFirewall(run string, f Firewall, filter packetFilter) (*BuiltFirewall,
 	err := filter.block(run, f)
 	switch {
 	case errors.Is(err, errTableExists):
-		return nil, errorf(CodeExists, "the node has a table inet %s already, which is somebody's: nothing was changed", f.Table)
+		return nil,
+			errorf(CodeExists, "the node has a table inet %s already, which is somebody's: nothing was changed",
+				f.Table)
 	case errors.Is(err, errNoFilter):
 		return nil, errorf(CodeNoFilter, "nothing was changed: %v", err)
 	case err != nil:
-		return nil, errorf(CodeFilter, "make the table inet %s: %v", f.Table, err) // with a timeout nobody knows whether it is there
+		// With a timeout nobody knows whether it is there
+		return nil, errorf(CodeFilter, "make the table inet %s: %v", f.Table, err)
 	}
 	table, err := filter.look(f.Table, run)
 	if err != nil {
 		return nil, errorf(CodeFilter, "the table inet %s was made, and cannot be read back: %v", f.Table, err)
 	}
 	if table == nil || len(table.rules) != 1 || table.rules[0].run != run || table.ports[f.Port] <= 0 {
-		return nil, errorf(CodeNotProven, "the table inet %s was made, and is not what was asked for when it is read back", f.Table)
+		return nil, errorf(CodeNotProven,
+			"the table inet %s was made, and is not what was asked for when it is read back", f.Table)
 	}
-	return &BuiltFirewall{Rule: fmt.Sprintf("table inet %s: chain %s: %s; %s = {%d}", f.Table, firewallChain, f.rule(run), FirewallSet(run), f.Port), Expires: table.ports[f.Port]}, nil
+	return &BuiltFirewall{Rule: fmt.Sprintf("table inet %s: chain %s: %s; %s = {%d}", f.Table, firewallChain,
+		f.rule(run), FirewallSet(run), f.Port), Expires: table.ports[f.Port]}, nil
 }
 
 // removeFirewall does RemoveFirewall.
@@ -221,7 +230,8 @@ func removeFirewall(run string, req RemoveFirewall, filter packetFilter) (*Remov
 		}
 		table, err := filter.look(name, run)
 		if err != nil {
-			return nil, errorf(CodeFilter, "read the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", name, err)
+			return nil, errorf(CodeFilter,
+				"read the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", name, err)
 		}
 		result := examineFirewall(run, name, table)
 		if !result.Removed {
@@ -233,7 +243,8 @@ func removeFirewall(run string, req RemoveFirewall, filter packetFilter) (*Remov
 		case errors.Is(err, errMeanwhile) && try < tries:
 			continue
 		case err != nil:
-			return nil, errorf(CodeFilter, "remove the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", name, err)
+			return nil, errorf(CodeFilter,
+				"remove the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", name, err)
 		case all:
 			result.Left = nil
 		}
@@ -268,7 +279,7 @@ func examineFirewall(run, name string, table *firewallTable) *RemovedFirewall {
 	return result
 }
 
-// blockedBy are the ports in the run's set that are the run's: those in the marks of its rules. When there are no
+// blockedBy returns the ports in the run's set that are the run's: those in the marks of its rules. When there are no
 // marks, which `nft -f` loses when a ruleset is saved and loaded, all are.
 func (t *firewallTable) blockedBy(run string) []int {
 	var marked, all []int

@@ -35,14 +35,17 @@ func openNetfilter(namespace string) (*netfilter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("enter the node's network: %w", err)
 	}
-	limit := nftables.WithSockOptions(func(conn *netlink.Conn) error { return conn.SetDeadline(time.Now().Add(filterTimeout)) })
+	limit := nftables.WithSockOptions(
+		func(conn *netlink.Conn) error { return conn.SetDeadline(time.Now().Add(filterTimeout)) },
+	)
 	conn, err := nftables.New(nftables.WithNetNSFd(int(space.Fd())), nftables.AsLasting(), limit)
 	if err != nil {
 		_ = space.Close()
 		return nil, filterError(err)
 	}
 	n := &netfilter{conn, space}
-	// Asked before anything else: a kernel without nftables answers the first message of a batch only, and refuses a question as invalid.
+	// Asked before anything else: a kernel without nftables answers the first message of a batch only, and refuses a
+	// question as invalid.
 	if _, err := conn.ListTablesOfFamily(nftables.TableFamilyINet); err != nil {
 		_ = n.close()
 		if errors.Is(err, unix.EINVAL) {
@@ -69,14 +72,23 @@ func filterError(err error) error {
 func (n *netfilter) block(run string, f Firewall) error {
 	table := n.conn.CreateTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: f.Table})
 	chain := n.conn.AddChain(&nftables.Chain{
-		Name: firewallChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
+		Name: firewallChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,
+		Priority: nftables.ChainPriorityFilter,
 	})
-	// The ID is the batch's own; left out, the library counts in a variable that all connections of the process share, without a lock.
-	set := &nftables.Set{ID: 1, Table: table, Name: FirewallSet(run), KeyType: nftables.TypeInetService, HasTimeout: true}
-	if err := n.conn.AddSet(set, []nftables.SetElement{{Key: binaryutil.BigEndian.PutUint16(uint16(f.Port)), Timeout: f.TTL}}); err != nil {
+	// The ID is the batch's own; left out, the library counts in a variable that all connections of the process share,
+	// without a lock.
+	set := &nftables.Set{
+		ID: 1, Table: table, Name: FirewallSet(run), KeyType: nftables.TypeInetService, HasTimeout: true,
+	}
+	if err := n.conn.AddSet(
+		set, []nftables.SetElement{{Key: binaryutil.BigEndian.PutUint16(uint16(f.Port)), Timeout: f.TTL}},
+	); err != nil {
 		return err
 	}
-	n.conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: expressions(f, set), UserData: userdata.Append(nil, markType, []byte(mark{run, f.Port}.String()))})
+	n.conn.AddRule(&nftables.Rule{
+		Table: table, Chain: chain, Exprs: expressions(f, set),
+		UserData: userdata.Append(nil, markType, []byte(mark{run, f.Port}.String())),
+	})
 	err := n.conn.Flush()
 	switch {
 	case errors.Is(err, unix.EEXIST):
@@ -141,7 +153,8 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 		}
 		for _, rule := range rules {
 			m := markOf(rule.UserData)
-			found.rules = append(found.rules, firewallRule{run: m.run, port: m.port, packets: counted(rule), handle: rule.Handle})
+			found.rules = append(found.rules,
+				firewallRule{run: m.run, port: m.port, packets: counted(rule), handle: rule.Handle})
 		}
 	}
 	sets, err := n.conn.GetSets(table)
@@ -212,7 +225,7 @@ func (n *netfilter) remove(name string, t *firewallTable, run string, all bool) 
 	return meanwhile(n.conn.Flush())
 }
 
-// meanwhile tells what is gone already from what cannot be removed. A batch is made whole or not at all.
+// meanwhile returns what is gone already from what cannot be removed. A batch is made whole or not at all.
 func meanwhile(err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%w: %w", errMeanwhile, err)
@@ -269,7 +282,8 @@ func (n *netfilter) tableOf(run string) (string, error) {
 	return "", nil
 }
 
-// markOf finds the mark in a rule's user data, which others may have written: a list of a type, a length and as many bytes.
+// markOf finds the mark in a rule's user data, which others may have written: a list of a type, a length and as many
+// bytes.
 func markOf(data []byte) mark {
 	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
 		value := data[2 : 2+int(data[1])]
@@ -281,7 +295,7 @@ func markOf(data []byte) mark {
 	return mark{}
 }
 
-// counted is how many packets a rule has counted.
+// counted returns how many packets a rule has counted.
 func counted(rule *nftables.Rule) uint64 {
 	for _, e := range rule.Exprs {
 		if counter, is := e.(*expr.Counter); is {
@@ -291,14 +305,17 @@ func counted(rule *nftables.Rule) uint64 {
 	return 0
 }
 
-// leftFirewalls are the tables that runs have left. With clean they are removed, but for those of the runs in keep.
+// leftFirewalls returns the tables that runs have left. With clean they are removed, but for those of the runs in keep.
 func leftFirewalls(host Host, clean bool, keep []string) []deadman.Leftover {
 	filter, err := openFilter(host)
 	if errors.Is(err, errNoFilter) {
 		return nil
 	}
 	unknown := func(err error) []deadman.Leftover {
-		return []deadman.Leftover{{Kind: deadman.LeftoverFirewall, Path: "nftables", Problem: "it cannot be seen whether there are any: " + err.Error()}}
+		return []deadman.Leftover{{
+			Kind: deadman.LeftoverFirewall, Path: "nftables",
+			Problem: "it cannot be seen whether there are any: " + err.Error(),
+		}}
 	}
 	if err != nil {
 		return unknown(err)

@@ -18,7 +18,8 @@ import (
 
 const testRun = "xid79-abcdef"
 
-// emptyNetwork is the packet filter of a network namespace of the test's own. It needs root, as all of a node's tests do.
+// emptyNetwork returns the packet filter of a network namespace of the test's own. It needs root, as all of a node's
+// tests do.
 func emptyNetwork(t *testing.T) *netfilter {
 	t.Helper()
 	type opened struct {
@@ -54,8 +55,8 @@ func built(t *testing.T, filter packetFilter, f Firewall) *BuiltFirewall {
 	return proof
 }
 
-// TestFirewallInTheKernel: each kind is made in one table, read back in nft's words, and gone without a trace when it is removed; and that
-// once more.
+// TestFirewallInTheKernel: each kind is made in one table, read back in nft's words, and gone without a trace when it
+// is removed; and that once more.
 func TestFirewallInTheKernel(t *testing.T) {
 	t.Parallel()
 	for drop, rule := range map[Drop]string{
@@ -68,7 +69,8 @@ func TestFirewallInTheKernel(t *testing.T) {
 			filter := emptyNetwork(t)
 			f := Firewall{Table: "hardening", Port: 27000, Drop: drop, TTL: time.Hour}
 			proof := built(t, filter, f)
-			if want := "table inet hardening: chain forward: " + rule + "; " + FirewallSet(testRun) + " = {27000}"; proof.Rule != want {
+			if want := "table inet hardening: chain forward: " + rule + "; " + FirewallSet(testRun) +
+				" = {27000}"; proof.Rule != want {
 				t.Errorf("the proof is %q, not %q", proof.Rule, want)
 			}
 			if proof.Expires < 59*time.Minute || proof.Expires > time.Hour {
@@ -92,7 +94,8 @@ func TestFirewallInTheKernel(t *testing.T) {
 	}
 }
 
-// TestFirewallEndsByItself: the kernel is the dead man. It forgets the port when the time is up, whoever is gone, and the rest is removed later.
+// TestFirewallEndsByItself: the kernel is the dead man. It forgets the port when the time is up, whoever is gone, and
+// the rest is removed later.
 func TestFirewallEndsByItself(t *testing.T) {
 	t.Parallel()
 	filter := emptyNetwork(t)
@@ -116,8 +119,8 @@ func TestFirewallEndsByItself(t *testing.T) {
 	}
 }
 
-// TestFirewallIsNobodyElses: a table that exists is not touched, nor is another run's; what others put into ours stays, without what was
-// ours; and with Overwrite it goes.
+// TestFirewallIsNobodyElses: a table that exists is not touched, nor is another run's; what others put into ours stays,
+// without what was ours; and with Overwrite it goes.
 func TestFirewallIsNobodyElses(t *testing.T) {
 	t.Parallel()
 	f := Firewall{Table: "hardening", Port: 27000, Drop: DropRequests, TTL: time.Hour}
@@ -140,7 +143,8 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 				t.Errorf("removing it with overwrite %v: %+v, %v; it is somebody's", overwrite, removed, failure)
 			}
 		}
-		if found, err := filter.look(f.Table, testRun); err != nil || found == nil || len(found.rules)+len(found.ports)+len(found.others) > 0 {
+		if found, err := filter.look(f.Table, testRun); err != nil || found == nil ||
+			len(found.rules)+len(found.ports)+len(found.others) > 0 {
 			t.Errorf("the table is not as it was: %+v, %v", found, err)
 		}
 	})
@@ -148,7 +152,8 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 		t.Parallel()
 		filter := emptyNetwork(t)
 		built(t, filter, f)
-		if removed, failure := removeFirewall("other-run", RemoveFirewall{Overwrite: true}, filter); failure != nil || removed.Removed {
+		if removed, failure := removeFirewall("other-run", RemoveFirewall{Overwrite: true}, filter); failure != nil ||
+			removed.Removed {
 			t.Errorf("removing another run's: %+v, %v; it is not touched", removed, failure)
 		}
 		if table, err := filter.find(f.Table); table == nil || err != nil {
@@ -178,7 +183,8 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 				t.Fatal(err)
 			case overwrite && (found != nil || len(removed.Left) > 0):
 				t.Errorf("with overwrite something is left: %+v, %v", found, removed.Left)
-			case !overwrite && (found == nil || len(found.rules) != 1 || found.rules[0].run != "" || len(found.ports) > 0):
+			case !overwrite &&
+				(found == nil || len(found.rules) != 1 || found.rules[0].run != "" || len(found.ports) > 0):
 				t.Errorf("not theirs alone is left: %+v", found)
 			case !overwrite && strings.Join(removed.Left, ", ") != "a rule, chain theirs":
 				t.Errorf("told as left: %q", removed.Left)
@@ -221,11 +227,13 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 	})
 }
 
-// FuzzMark: whatever others have put into a rule's user data, it is read without a panic, and only what we wrote is taken for ours.
+// FuzzMark: whatever others have put into a rule's user data, it is read without a panic, and only what we wrote is
+// taken for ours.
 func FuzzMark(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{0x67, 200, 'a'})
-	f.Add(userdata.Append(userdata.AppendString(nil, userdata.TypeComment, "web"), markType, []byte(mark{testRun, 27000}.String())))
+	f.Add(userdata.Append(userdata.AppendString(nil, userdata.TypeComment, "web"), markType,
+		[]byte(mark{testRun, 27000}.String())))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m := markOf(data)
 		if m.run == "" {

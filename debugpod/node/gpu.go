@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// readGPUs lists the GPUs that the driver knows, in the order of their PCI addresses: NVML and nvidia-smi number them so.
+// readGPUs lists the GPUs that the driver knows, in the order of their PCI addresses: NVML and nvidia-smi number them
+// so.
 func readGPUs(root fs.FS, warn func(string, ...any)) []GPU {
 	const dir = "proc/driver/nvidia/gpus"
 	entries, err := fs.ReadDir(root, dir)
@@ -58,7 +59,7 @@ func readGPUs(root fs.FS, warn func(string, ...any)) []GPU {
 	return gpus
 }
 
-// parseGPU reads /proc/driver/nvidia/gpus/*/information: lines of "Name:  value". A GPU that was not used since boot has
+// parseGPU reads /proc/driver/nvidia/gpus/*/information: lines of "Name: value". A GPU that was not used since boot has
 // question marks for a UUID.
 func parseGPU(text string) (gpu GPU, excluded bool) {
 	gpu.Minor = -1
@@ -97,7 +98,8 @@ func parseDriverVersion(text string) string {
 	return m[1]
 }
 
-// smiTimeout is how long nvidia-smi may take. It needs seconds without persistence mode, and hangs where a GPU is broken.
+// smiTimeout is how long nvidia-smi may take. It needs seconds without persistence mode, and hangs where a GPU is
+// broken.
 const smiTimeout = 8 * time.Second
 
 // nvidiaSMI asks the node's nvidia-smi for every GPU's PCI address and UUID.

@@ -10,10 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// information is a real file's form: names, colons, tabs.
+// information returns a real file's form: names, colons, tabs.
 func information(model, uuid, bus, minor string) string {
 	return fmt.Sprintf("Model: \t\t %s\nIRQ:   \t\t 123\nGPU UUID: \t %s\nVideo BIOS: \t 96.00.74.00.01\nBus Type: \t PCIe\n"+
-		"DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t %s\nDevice Minor: \t %s\nGPU Firmware: \t 570.86.15\nGPU Excluded:\t No\n", model, uuid, bus, minor)
+		"DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t %s\nDevice Minor: \t %s\nGPU Firmware: \t 570.86.15\nGPU Excluded:\t No\n",
+		model, uuid, bus, minor)
 }
 
 const unknownUUID = "GPU-????????-????-????-????-????????????"
@@ -26,9 +27,11 @@ func TestReadGPUs(t *testing.T) {
 		dir + "0000:17:00.0/information":  {Data: []byte(information(h100, "GPU-a", "0000:17:00.0", "2"))},
 		dir + "0001:00:00.0/information":  {Data: []byte(information(h100, unknownUUID, "0001:00:00.0", "1"))},
 		dir + "10000:01:00.0/information": {Data: []byte("")},
-		dir + "0000:65:00.0/information":  {Data: []byte(strings.Replace(information(h100, "GPU-x", "0000:65:00.0", "3"), "No", "Yes", 1))},
-		dir + "0000:66:00.0/numa_status":  {},
-		dir + "what/information":          {Data: []byte("Model: x\n")},
+		dir + "0000:65:00.0/information": {
+			Data: []byte(strings.Replace(information(h100, "GPU-x", "0000:65:00.0", "3"), "No", "Yes", 1)),
+		},
+		dir + "0000:66:00.0/numa_status": {},
+		dir + "what/information":         {Data: []byte("Model: x\n")},
 	}
 	var warnings []string
 	got := readGPUs(root, func(f string, args ...any) { warnings = append(warnings, fmt.Sprintf(f, args...)) })
@@ -42,7 +45,8 @@ func TestReadGPUs(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if all := strings.Join(warnings, "\n"); len(warnings) != 3 || !strings.Contains(all, "excluded") || !strings.Contains(all, `"what"`) || !strings.Contains(all, "0000:66:00.0") {
+	if all := strings.Join(warnings, "\n"); len(warnings) != 3 || !strings.Contains(all, "excluded") ||
+		!strings.Contains(all, `"what"`) || !strings.Contains(all, "0000:66:00.0") {
 		t.Errorf("warnings: %s", all)
 	}
 	if got := readGPUs(fstest.MapFS{}, func(f string, args ...any) { t.Errorf(f, args...) }); got != nil {
@@ -67,9 +71,11 @@ func TestParseDriverVersion(t *testing.T) {
 
 func TestParsePCI(t *testing.T) {
 	for s, want := range map[string]string{
-		"0000:17:00.0": "0000:17:00.0", "00000000:17:00.0": "0000:17:00.0", "0000:C8:1F.7": "0000:c8:1f.7", "10000:01:00.0": "10000:01:00.0",
-		"0000:17:00": "0000:17:00.0", "FFFFFFFF:FF:1F.7": "ffffffff:ff:1f.7",
-		"": "", "17:00.0": "", "0000:17:20.0": "", "0000:17:00.8": "", "0000:100:00.0": "", "0000:17:00.0.0": "", "x:17:00.0": "", "-1:17:00.0": "",
+		"0000:17:00.0": "0000:17:00.0", "00000000:17:00.0": "0000:17:00.0", "0000:C8:1F.7": "0000:c8:1f.7",
+		"10000:01:00.0": "10000:01:00.0",
+		"0000:17:00":    "0000:17:00.0", "FFFFFFFF:FF:1F.7": "ffffffff:ff:1f.7",
+		"": "", "17:00.0": "", "0000:17:20.0": "", "0000:17:00.8": "", "0000:100:00.0": "", "0000:17:00.0.0": "",
+		"x:17:00.0": "", "-1:17:00.0": "",
 	} {
 		at, err := parsePCI(s)
 		if (err == nil) != (want != "") || err == nil && at.String() != want {
@@ -92,9 +98,11 @@ func TestCompleteUUIDs(t *testing.T) {
 	}
 	warnings = nil
 	completeUUIDs(gpus, func() (string, error) {
-		return "00000000:17:00.0, GPU-z\n00000000:C8:00.0, GPU-b\nUnable to determine the device handle for GPU3: 0000:CA:00.0: Unknown Error\n", nil
+		return "00000000:17:00.0, GPU-z\n00000000:C8:00.0, GPU-b\nUnable to determine the device handle for GPU3: 0000:CA:00.0: Unknown Error\n",
+			nil
 	}, warn)
-	if gpus[0].UUID != "GPU-a" || gpus[1].UUID != "GPU-b" || gpus[2].UUID != "" || len(warnings) != 1 || !strings.Contains(warnings[0], "0000:ca:00.0") {
+	if gpus[0].UUID != "GPU-a" || gpus[1].UUID != "GPU-b" || gpus[2].UUID != "" || len(warnings) != 1 ||
+		!strings.Contains(warnings[0], "0000:ca:00.0") {
 		t.Errorf("%v, %v", warnings, gpus)
 	}
 }

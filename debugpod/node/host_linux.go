@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostname is the host name of a UTS namespace, given by its file in /proc.
+// hostname returns the host name of a UTS namespace, given by its file in /proc.
 func hostname(namespace string) (string, error) {
 	var name string
 	err := onOwnThread(func() (err error) {

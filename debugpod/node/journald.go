@@ -38,8 +38,8 @@ func journaldFiles(root fs.FS) []string {
 			break
 		}
 	}
-	// Drop-ins: sorted by name wherever they lie; of equal names, the one in the first directory. An empty file, or a link
-	// to /dev/null, so masks those of its name.
+	// Drop-ins: sorted by name wherever they lie; of equal names, the one in the first directory. An empty file, or a
+	// link to /dev/null, so masks those of its name.
 	chosen := map[string]string{}
 	for _, dir := range directories {
 		entries, err := fs.ReadDir(root, dir+"/journald.conf.d")

@@ -18,22 +18,48 @@ func TestReadJournald(t *testing.T) {
 		want Journald
 	}{
 		"nothing": {nil, nil, byDefault},
-		"running": {nil, map[string]string{"1/comm": "systemd\n", "400/comm": "systemd-journal\n"}, with(func(j *Journald) { j.Running = true })},
-		"the distribution's file, all in comments": {map[string]string{"etc/systemd/journald.conf": "[Journal]\n#Storage=none\n;ReadKMsg=no\n"}, nil, byDefault},
-		"auto with a directory":                    {map[string]string{"var/log/journal/0123/system.journal": ""}, nil, with(func(j *Journald) { j.IsPersistent = true })},
-		"volatile with a directory": {map[string]string{"var/log/journal/x/y": "", "etc/systemd/journald.conf": "[Journal]\nStorage=volatile\n"}, nil,
+		"running": {
+			nil, map[string]string{"1/comm": "systemd\n", "400/comm": "systemd-journal\n"},
+			with(func(j *Journald) { j.Running = true }),
+		},
+		"the distribution's file, all in comments": {
+			map[string]string{"etc/systemd/journald.conf": "[Journal]\n#Storage=none\n;ReadKMsg=no\n"}, nil, byDefault,
+		},
+		"auto with a directory": {
+			map[string]string{"var/log/journal/0123/system.journal": ""}, nil,
+			with(func(j *Journald) { j.IsPersistent = true }),
+		},
+		"volatile with a directory": {map[string]string{
+			"var/log/journal/x/y": "", "etc/systemd/journald.conf": "[Journal]\nStorage=volatile\n",
+		}, nil,
 			with(func(j *Journald) { j.Storage = "volatile" })},
 		"persistent": {map[string]string{"etc/systemd/journald.conf": "[Journal]\n Storage = persistent \n"}, nil,
 			with(func(j *Journald) { j.Storage, j.IsPersistent = "persistent", true })},
-		"another section":     {map[string]string{"etc/systemd/journald.conf": "[Upload]\nStorage=none\n[Journal]\n[Other]\nReadKMsg=no\n"}, nil, byDefault},
-		"the last one counts": {map[string]string{"etc/systemd/journald.conf": "[Journal]\nReadKMsg=no\nReadKMsg=on\n"}, nil, byDefault},
-		"not understood":      {map[string]string{"etc/systemd/journald.conf": "[Journal]\nReadKMsg=perhaps\nStorage=Auto\nForwardToKMsg=\n"}, nil, byDefault},
-		"a continued line":    {map[string]string{"etc/systemd/journald.conf": "[Journal]\nReadKMsg=\\\nno\n"}, nil, with(func(j *Journald) { j.ReadKMsg = "no" })},
+		"another section": {
+			map[string]string{"etc/systemd/journald.conf": "[Upload]\nStorage=none\n[Journal]\n[Other]\nReadKMsg=no\n"},
+			nil, byDefault,
+		},
+		"the last one counts": {
+			map[string]string{"etc/systemd/journald.conf": "[Journal]\nReadKMsg=no\nReadKMsg=on\n"}, nil, byDefault,
+		},
+		"not understood": {
+			map[string]string{
+				"etc/systemd/journald.conf": "[Journal]\nReadKMsg=perhaps\nStorage=Auto\nForwardToKMsg=\n",
+			},
+			nil, byDefault,
+		},
+		"a continued line": {
+			map[string]string{"etc/systemd/journald.conf": "[Journal]\nReadKMsg=\\\nno\n"}, nil,
+			with(func(j *Journald) { j.ReadKMsg = "no" }),
+		},
 		"main file: /etc before /usr/lib": {map[string]string{
 			"etc/systemd/journald.conf":     "[Journal]\nStorage=none\n",
 			"usr/lib/systemd/journald.conf": "[Journal]\nReadKMsg=no\n",
 		}, nil, with(func(j *Journald) { j.Storage = "none" })},
-		"main file in /usr/lib": {map[string]string{"usr/lib/systemd/journald.conf": "[Journal]\nReadKMsg=no\n"}, nil, with(func(j *Journald) { j.ReadKMsg = "no" })},
+		"main file in /usr/lib": {
+			map[string]string{"usr/lib/systemd/journald.conf": "[Journal]\nReadKMsg=no\n"}, nil,
+			with(func(j *Journald) { j.ReadKMsg = "no" }),
+		},
 		"drop-ins: the later name wins, wherever it lies": {map[string]string{
 			"etc/systemd/journald.conf":                  "[Journal]\nStorage=none\n",
 			"etc/systemd/journald.conf.d/10-a.conf":      "[Journal]\nForwardToKMsg=yes\nStorage=volatile\n",
@@ -50,9 +76,13 @@ func TestReadJournald(t *testing.T) {
 			"etc/systemd/journald.conf.d/10-a.conf":     "",
 			"usr/lib/systemd/journald.conf.d/10-a.conf": "[Journal]\nStorage=none\n",
 		}, nil, byDefault},
-		"kernel command line": {map[string]string{"etc/systemd/journald.conf": "[Journal]\nForwardToKMsg=no\n"}, map[string]string{"cmdline": "quiet systemd.journald.forward_to_kmsg panic=1\n"},
+		"kernel command line": {map[string]string{"etc/systemd/journald.conf": "[Journal]\nForwardToKMsg=no\n"},
+			map[string]string{"cmdline": "quiet systemd.journald.forward_to_kmsg panic=1\n"},
 			with(func(j *Journald) { j.ForwardKMsg = "yes" })},
-		"kernel command line, no": {map[string]string{"etc/systemd/journald.conf": "[Journal]\nForwardToKMsg=yes\n"}, map[string]string{"cmdline": "systemd.journald.forward-to-kmsg=0"}, byDefault},
+		"kernel command line, no": {
+			map[string]string{"etc/systemd/journald.conf": "[Journal]\nForwardToKMsg=yes\n"},
+			map[string]string{"cmdline": "systemd.journald.forward-to-kmsg=0"}, byDefault,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := readJournald(mapFS(tc.root), mapFS(tc.proc)); got != tc.want {

@@ -30,8 +30,8 @@ var errOverrun = errors.New("the kernel log overflowed")
 type kernelLog interface {
 	// follow returns a reader that stands behind the log's last record.
 	follow() (kmsgReader, error)
-	// write makes one record, with an open file of its own: with kernel.printk_devkmsg=ratelimit, the default, the kernel
-	// drops all but 10 records in 5 seconds of one open file, and reports success.
+	// write makes one record, with an open file of its own: with kernel.printk_devkmsg=ratelimit, the default, the
+	// kernel drops all but 10 records in 5 seconds of one open file, and reports success.
 	write(data string) error
 	// expected is the record that a reader sees of data.
 	expected(data string) (priority int, text string)
@@ -73,14 +73,17 @@ func writeRecords(ctx context.Context, records []KmsgRecord, log kernelLog, send
 			}
 		}
 		if err := sleep(ctx, next); err != nil {
-			return batch.end(errorf(CodeInterrupted, "stopped after %d of %s: %v", i, count.Of(len(records), "record"), err))
+			return batch.end(
+				errorf(CodeInterrupted, "stopped after %d of %s: %v", i, count.Of(len(records), "record"), err),
+			)
 		}
 		last = time.Now()
 		if err := log.write(record.Data); err != nil {
 			return batch.end(errorf(CodeKmsg, "write record %d of %d to the kernel log: %v", i+1, len(records), err))
 		}
 		priority, text := log.expected(record.Data)
-		written, failure := proof.find(priority, text, last, fmt.Sprintf("record %d of %d was written", i+1, len(records)))
+		written, failure := proof.find(priority, text, last,
+			fmt.Sprintf("record %d of %d was written", i+1, len(records)))
 		if failure != nil {
 			return batch.end(failure)
 		}
@@ -101,18 +104,20 @@ type prover struct {
 	buffer []byte
 }
 
-// find reads until the record is there. Records of others in between are passed over. As the next record is written only
-// after this one was found, equal texts are told apart by their order. Failures begin with story.
+// find reads until the record is there. Records of others in between are passed over. As the next record is written
+// only after this one was found, equal texts are told apart by their order. Failures begin with story.
 func (p *prover) find(priority int, text string, written time.Time, story string) (WrittenKmsg, *Error) {
 	deadline := time.Now().Add(proofTimeout)
 	overrun := false
 	for {
 		now := time.Now()
 		if now.After(deadline) && overrun {
-			return WrittenKmsg{}, errorf(CodeOverrun, "%s, but the kernel log overflowed before it was read back: it may be lost", story)
+			return WrittenKmsg{},
+				errorf(CodeOverrun, "%s, but the kernel log overflowed before it was read back: it may be lost", story)
 		}
 		if now.After(deadline) {
-			return WrittenKmsg{}, errorf(CodeNotProven, "%s, but did not appear in the kernel log within %v", story, proofTimeout)
+			return WrittenKmsg{},
+				errorf(CodeNotProven, "%s, but did not appear in the kernel log within %v", story, proofTimeout)
 		}
 		if err := p.reader.SetReadDeadline(now.Add(readPatience)); err != nil {
 			return WrittenKmsg{}, errorf(CodeKmsg, "%s, but cannot be read back: %v", story, err)
@@ -143,12 +148,14 @@ func mayWriteKmsg(host Host) *Error {
 		return nil
 	}
 	if line := trimmed(proc, "cmdline"); strings.Contains(line, "printk.devkmsg=") {
-		return errorf(CodeDevkmsgOff, "the node's kernel was booted with printk.devkmsg=off, so nobody may write to its log: remove that from its command line and reboot it")
+		return errorf(CodeDevkmsgOff,
+			"the node's kernel was booted with printk.devkmsg=off, so nobody may write to its log: remove that from its command line and reboot it")
 	}
-	return errorf(CodeDevkmsgOff, "kernel.printk_devkmsg is off on the node, so nobody may write to its kernel log: allow it with `sysctl -w kernel.printk_devkmsg=on` on the node")
+	return errorf(CodeDevkmsgOff,
+		"kernel.printk_devkmsg is off on the node, so nobody may write to its kernel log: allow it with `sysctl -w kernel.printk_devkmsg=on` on the node")
 }
 
-// trimmed is a small file's text without the space around it, or "".
+// trimmed returns a small file's text without the space around it, or "".
 func trimmed(fsys fs.FS, name string) string {
 	raw, err := fs.ReadFile(fsys, name)
 	if err != nil {

@@ -28,8 +28,8 @@ func (d kmsgDevice) follow() (kmsgReader, error) {
 func (d kmsgDevice) expected(data string) (priority int, text string) { return expected(data) }
 
 func (d kmsgDevice) write(data string) error {
-	// Never O_CREATE: where the device is missing, that would make a plain file and take it for the kernel log. Not through
-	// os.File either: registering each with the poller costs as much as the write.
+	// Never O_CREATE: where the device is missing, that would make a plain file and take it for the kernel log. Not
+	// through os.File either: registering each with the poller costs as much as the write.
 	fd, err := open(d.path)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", d.path, err)

@@ -36,7 +36,8 @@ func TestRealKernelLog(t *testing.T) {
 	host := realHost(t)
 	records := make([]KmsgRecord, 1000)
 	for i := range records {
-		records[i].Data = fmt.Sprintf("<7>gpu-fault-test: \\ \t é %d of pid %d\n", i/2, os.Getpid()) // in pairs of the same text
+		// In pairs of the same text
+		records[i].Data = fmt.Sprintf("<7>gpu-fault-test: \\ \t é %d of pid %d\n", i/2, os.Getpid())
 	}
 	line, err := Request{Protocol: Protocol, WriteKmsg: &WriteKmsg{Records: records}}.Encode()
 	if err != nil {

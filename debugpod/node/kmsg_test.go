@@ -136,7 +136,8 @@ func TestWriteRecords(t *testing.T) {
 					t.Fatalf("%d are proven, want %d", len(written), tc.count)
 				}
 				for i, w := range written {
-					if w.Record != i || w.Text != "NVRM: Xid" || w.Priority != 12 || i > 0 && w.Sequence <= written[i-1].Sequence {
+					if w.Record != i || w.Text != "NVRM: Xid" || w.Priority != 12 ||
+						i > 0 && w.Sequence <= written[i-1].Sequence {
 						t.Errorf("record %d: %+v", i, w)
 					}
 				}
@@ -183,7 +184,8 @@ func TestWriteRecordsStopsBetweenRecords(t *testing.T) {
 		time.AfterFunc(4500*time.Millisecond, func() { cancel(errors.New("told to")) })
 		log := &fakeLog{}
 		written, _, failure := run(ctx, log, records)
-		if failure == nil || failure.Code != CodeInterrupted || !strings.Contains(failure.Message, "5 of 100 records: told to") {
+		if failure == nil || failure.Code != CodeInterrupted ||
+			!strings.Contains(failure.Message, "5 of 100 records: told to") {
 			t.Errorf("got %v", failure)
 		}
 		if len(written) != 5 || log.next != 5 {
@@ -217,7 +219,8 @@ func TestMayWriteKmsg(t *testing.T) {
 			if tc.want == "" && failure == nil {
 				return
 			}
-			if tc.want == "" || failure == nil || failure.Code != CodeDevkmsgOff || !strings.Contains(failure.Message, tc.want) {
+			if tc.want == "" || failure == nil || failure.Code != CodeDevkmsgOff ||
+				!strings.Contains(failure.Message, tc.want) {
 				t.Errorf("got %v, want %q", failure, tc.want)
 			}
 		})

@@ -12,16 +12,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 )
 
-// BuildModule asks for the kernel module to be built for the node's kernel. Nothing is loaded, and files are made in the debug pod only:
-// its image has make and a compiler, the node the headers of its kernel.
+// BuildModule asks for the kernel module to be built for the node's kernel. Nothing is loaded, and files are made in
+// the debug pod only: its image has make and a compiler, the node the headers of its kernel.
 type BuildModule struct {
 	// Headers is the directory on the node with the headers of its kernel; empty: where they usually are.
 	Headers string `json:"headers,omitempty"`
 }
 
-// WriteModule loads the kernel module in the name of the request's run, writes records through it, reads each back with the facility of
-// the kernel, and unloads it. Whatever goes wrong after it was loaded, it is unloaded before the helper's last answer, unless that
-// has CodeStays.
+// WriteModule loads the kernel module in the name of the request's run, writes records through it, reads each back with
+// the facility of the kernel, and unloads it. Whatever goes wrong after it was loaded, it is unloaded before the
+// helper's last answer, unless that has CodeStays.
 type WriteModule struct {
 	Module  []byte       `json:"module"` // gpu_fault_xid.ko
 	Records []KmsgRecord `json:"records"`
@@ -39,13 +39,13 @@ type BuiltModule struct {
 
 // RemovedModule is the answer to RemoveModule.
 type RemovedModule struct {
-	// Removed is whether the run's module was loaded. It is not any more.
+	// Removed reports whether the run's module was loaded. It is not any more.
 	Removed bool `json:"removed,omitempty"`
 	// Other says of a loaded module that is not the run's whose it is; it was left.
 	Other string `json:"other,omitempty"`
 }
 
-// Validate says what of the request the kernel or the module would refuse.
+// Validate returns what of the request the kernel or the module would refuse.
 func (w WriteModule) Validate() error {
 	if _, err := kmod.ParseFile(w.Module); err != nil {
 		return fmt.Errorf("the kernel module: %w", err)
@@ -53,7 +53,7 @@ func (w WriteModule) Validate() error {
 	return CheckModuleRecords(w.Records)
 }
 
-// CheckModuleRecords says which record the kernel module would refuse.
+// CheckModuleRecords returns which record the kernel module would refuse.
 func CheckModuleRecords(records []KmsgRecord) error {
 	if err := (WriteKmsg{Records: records}).Validate(); err != nil {
 		return err
@@ -90,7 +90,9 @@ var (
 )
 
 // writeModule does WriteModule. The module is loaded for as long as it writes.
-func writeModule(ctx context.Context, run string, req WriteModule, host Host, kernel moduleKernel, send func(Answer) error) (failure *Error) {
+func writeModule(
+	ctx context.Context, run string, req WriteModule, host Host, kernel moduleKernel, send func(Answer) error,
+) (failure *Error) {
 	file, err := kmod.ParseFile(req.Module)
 	if err != nil {
 		return errorf(CodeBadRequest, "the kernel module: %v", err)
@@ -110,7 +112,9 @@ func writeModule(ctx context.Context, run string, req WriteModule, host Host, ke
 	}
 	defer func() {
 		if err := kernel.unload(kmod.Name); err != nil {
-			left := errorf(CodeStays, "the kernel module %s stays loaded: %v; revert the run to unload it, or on the node: rmmod %s", kmod.Name, err, kmod.Name)
+			left := errorf(CodeStays,
+				"the kernel module %s stays loaded: %v; revert the run to unload it, or on the node: rmmod %s",
+				kmod.Name, err, kmod.Name)
 			if failure != nil {
 				left.Message = failure.Message + "; and " + left.Message
 			}
@@ -125,15 +129,18 @@ func writeModule(ctx context.Context, run string, req WriteModule, host Host, ke
 	return writeRecords(ctx, req.Records, moduleLog{log, device, defaultLevel(host)}, send)
 }
 
-// notLoaded says why the kernel refused the module. Nothing was loaded.
+// notLoaded returns why the kernel refused the module. Nothing was loaded.
 func notLoaded(host Host, file kmod.File, err error) *Error {
 	switch {
 	case errors.Is(err, errUntrusted) && file.Signed:
-		return errorf(CodeUntrusted, "the node's kernel does not trust the key that signed the module (%v): enroll the key (mokutil --import) or sign with another; %s", err, instead)
+		return errorf(CodeUntrusted,
+			"the node's kernel does not trust the key that signed the module (%v): enroll the key (mokutil --import) or sign with another; %s",
+			err, instead)
 	case errors.Is(err, errUntrusted):
 		return untrusted(host, err.Error())
 	default:
-		return errorf(CodeNotLoaded, "the node's kernel (%s) refuses the module (%s): %v; build it against the headers of this very kernel; %s",
+		return errorf(CodeNotLoaded,
+			"the node's kernel (%s) refuses the module (%s): %v; build it against the headers of this very kernel; %s",
 			release(host), file.Magic, err, instead)
 	}
 }
@@ -148,12 +155,13 @@ func removeModule(run string, host Host, kernel moduleKernel) (*RemovedModule, *
 		return &RemovedModule{Other: owner(whose)}, nil
 	}
 	if err := kernel.unload(kmod.Name); err != nil {
-		return nil, errorf(CodeStays, "the kernel module %s stays loaded: %v; on the node: rmmod %s", kmod.Name, err, kmod.Name)
+		return nil,
+			errorf(CodeStays, "the kernel module %s stays loaded: %v; on the node: rmmod %s", kmod.Name, err, kmod.Name)
 	}
 	return &RemovedModule{Removed: true}, nil
 }
 
-// loadedModule says whether the module is loaded, and by which run; "" is none of ours.
+// loadedModule reports whether the module is loaded, and by which run; "" is none of ours.
 func loadedModule(host Host) (run string, loaded bool) {
 	dir := "sys/module/" + kmod.Name
 	if _, err := fs.Stat(rootFS(host.Root), dir); err != nil {
@@ -187,7 +195,8 @@ func (l moduleLog) write(data string) error {
 	}
 }
 
-// expected is the record as the kernel's own: the level is the driver's, which is the default one but for NVSwitches.
+// expected returns the record as the kernel's own: the level is the driver's, which is the default one but for
+// NVSwitches.
 func (l moduleLog) expected(data string) (priority int, text string) {
 	_, text = expected(data)
 	if strings.HasPrefix(text, "nvidia-nvswitch") {
@@ -202,7 +211,7 @@ const (
 	levelWarning = 4
 )
 
-// defaultLevel is the level of what the kernel logs without one: the second number of kernel.printk.
+// defaultLevel returns the level of what the kernel logs without one: the second number of kernel.printk.
 func defaultLevel(host Host) int {
 	var console, level int
 	if n, _ := fmt.Sscan(trimmed(os.DirFS(host.Proc), "sys/kernel/printk"), &console, &level); n < 2 {

@@ -25,7 +25,9 @@ func buildModule(ctx context.Context, req BuildModule, host Host) (*BuiltModule,
 		return nil, failure
 	}
 	if _, err := exec.LookPath("make"); err != nil {
-		return nil, errorf(CodeNoCompiler, "the image of the debug pod has no make: give one with make, gcc and libelf with --builder-image, or a built module with --ko; %s", instead)
+		return nil, errorf(CodeNoCompiler,
+			"the image of the debug pod has no make: give one with make, gcc and libelf with --builder-image, or a built module with --ko; %s",
+			instead)
 	}
 	headers, failure := findHeaders(host, req.Headers)
 	if failure != nil {
@@ -33,7 +35,8 @@ func buildModule(ctx context.Context, req BuildModule, host Host) (*BuiltModule,
 	}
 	compiler, err := chooseCompiler(headers.real)
 	if err != nil {
-		return nil, errorf(CodeNoCompiler, "%v: give an image with it with --builder-image, or a built module with --ko; %s", err, instead)
+		return nil, errorf(CodeNoCompiler,
+			"%v: give an image with it with --builder-image, or a built module with --ko; %s", err, instead)
 	}
 	// Images that hold a compiler and little else may lack the folder.
 	if err := os.MkdirAll(os.TempDir(), 0o700); err != nil {
@@ -51,7 +54,8 @@ func buildModule(ctx context.Context, req BuildModule, host Host) (*BuiltModule,
 	defer leave()
 	built, err := compile(ctx, dir, here.real, compiler)
 	if err != nil {
-		return nil, errorf(CodeBuild, "build the kernel module with %s and the headers in %s: %v", compiler, headers.shown, err)
+		return nil,
+			errorf(CodeBuild, "build the kernel module with %s and the headers in %s: %v", compiler, headers.shown, err)
 	}
 	file, err := kmod.ParseFile(built)
 	if err != nil {
@@ -64,7 +68,8 @@ func buildModule(ctx context.Context, req BuildModule, host Host) (*BuiltModule,
 	return &BuiltModule{Module: built, Headers: headers.shown, Compiler: compiler}, nil
 }
 
-// bring makes the headers appear in the debug pod, below a directory of its own. leave must be called before that is removed.
+// bring makes the headers appear in the debug pod, below a directory of its own. leave must be called before that is
+// removed.
 func bring(host Host, req BuildModule, dir string) (here headers, failure *Error, leave func()) {
 	failed := func(err error) (headers, *Error, func()) {
 		return headers{}, errorf(CodeBuild, "bring the headers into the debug pod: %v", err), nil
@@ -107,7 +112,9 @@ type headers struct {
 // findHeaders looks where packages put them: on the node, then in NVIDIA's driver container, which brings its own.
 func findHeaders(host Host, given string) (headers, *Error) {
 	kernel := release(host)
-	places := []string{"/lib/modules/" + kernel + "/build", sourceTree + "/linux-headers-" + kernel, sourceTree + "/kernels/" + kernel}
+	places := []string{
+		"/lib/modules/" + kernel + "/build", sourceTree + "/linux-headers-" + kernel, sourceTree + "/kernels/" + kernel,
+	}
 	if given != "" {
 		places = []string{given}
 	}
@@ -125,9 +132,12 @@ func findHeaders(host Host, given string) (headers, *Error) {
 		}
 	}
 	if given != "" {
-		return headers{}, errorf(CodeNoHeaders, "%s on the node has no headers of a kernel: they have a Makefile and include/config/auto.conf; %s", given, instead)
+		return headers{}, errorf(CodeNoHeaders,
+			"%s on the node has no headers of a kernel: they have a Makefile and include/config/auto.conf; %s", given,
+			instead)
 	}
-	return headers{}, errorf(CodeNoHeaders, "the node has no headers of its kernel %s (looked in %s, and below %s): install its package linux-headers or kernel-devel, or name the place with --kmod-headers, or give a built module with --ko; %s",
+	return headers{}, errorf(CodeNoHeaders,
+		"the node has no headers of its kernel %s (looked in %s, and below %s): install its package linux-headers or kernel-devel, or name the place with --kmod-headers, or give a built module with --ko; %s",
 		kernel, strings.Join(places, ", "), driverContainer, instead)
 }
 
@@ -143,8 +153,8 @@ func areHeaders(dir fs.FS) bool {
 	return true
 }
 
-// link makes the packages beside the headers appear in the debug pod where they are on the node, as they name each other by that. It returns the
-// links that it made.
+// link makes the packages beside the headers appear in the debug pod where they are on the node, as they name each
+// other by that. It returns the links that it made.
 func (h headers) link(tree string) (made []string, err error) {
 	beside := filepath.Dir(h.real)
 	entries, err := os.ReadDir(beside)
@@ -169,10 +179,12 @@ func (h headers) link(tree string) (made []string, err error) {
 	return made, nil
 }
 
-// builtWith is the compiler of the kernel: CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14) 12.2.0", with or without quotes.
+// builtWith is the compiler of the kernel: CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14) 12.2.0", with or without
+// quotes.
 var builtWith = regexp.MustCompile(`(?m)^CONFIG_CC_VERSION_TEXT="?(\S+)`)
 
-// chooseCompiler returns the very compiler of the kernel where the image has it, else its gcc: a module of another release loads as well.
+// chooseCompiler returns the very compiler of the kernel where the image has it, else its gcc: a module of another
+// release loads as well.
 func chooseCompiler(dir string) (string, error) {
 	config, err := os.ReadFile(filepath.Join(dir, "include/config/auto.conf"))
 	if err != nil {
@@ -229,7 +241,8 @@ func runQuietly(ctx context.Context, name string, args ...string) error {
 	}
 	hint := ""
 	if strings.Contains(text, "GLIBC_") {
-		hint = "; the headers' own programs need a newer C library than the image has: give an image of the node's distribution with --builder-image"
+		hint =
+			"; the headers' own programs need a newer C library than the image has: give an image of the node's distribution with --builder-image"
 	}
 	return fmt.Errorf("%s: %w: %s%s", name, err, text, hint)
 }

@@ -23,7 +23,8 @@ func thisKernel() moduleKernel { return linuxKernel{} }
 func (linuxKernel) load(module []byte, parameters string) error {
 	err := unix.InitModule(module, parameters)
 	switch {
-	case errors.Is(err, unix.ENOKEY), errors.Is(err, unix.EKEYREJECTED), errors.Is(err, unix.EKEYEXPIRED), errors.Is(err, unix.EKEYREVOKED), errors.Is(err, unix.EBADMSG):
+	case errors.Is(err, unix.ENOKEY), errors.Is(err, unix.EKEYREJECTED), errors.Is(err, unix.EKEYEXPIRED),
+		errors.Is(err, unix.EKEYREVOKED), errors.Is(err, unix.EBADMSG):
 		return fmt.Errorf("%w: %w", errUntrusted, err)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: %w: lockdown, or the policy of a security module (IMA, LoadPin)", errUntrusted, err)
@@ -48,7 +49,8 @@ func (linuxKernel) unload(name string) error {
 	}
 }
 
-// open makes a device node of its own: that of the kernel is in the node's /dev, not in the pod's, and not on nodes without devtmpfs.
+// open makes a device node of its own: that of the kernel is in the node's /dev, not in the pod's, and not on nodes
+// without devtmpfs.
 func (linuxKernel) open(number string) (moduleDevice, error) {
 	var major, minor uint32
 	if _, err := fmt.Sscanf(number, "%d:%d", &major, &minor); err != nil {
@@ -83,8 +85,8 @@ func (f deviceFile) Write(p []byte) (int, error) {
 
 func (f deviceFile) Close() error { return unix.Close(int(f)) }
 
-// leftModule is the module that a run has left loaded; none where it is not loaded, or not by a run. With clean it is unloaded, but for
-// those of the runs in keep.
+// leftModule returns the module that a run has left loaded; none where it is not loaded, or not by a run. With clean it
+// is unloaded, but for those of the runs in keep.
 func leftModule(host Host, kernel moduleKernel, clean bool, keep []string) []deadman.Leftover {
 	run, loaded := loadedModule(host)
 	if !loaded || run == "" {

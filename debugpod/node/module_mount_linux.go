@@ -10,16 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountNode mounts all of the node's file systems at a directory of the debug pod, to be read. Below /proc/1/root they are seen, too, but they
-// belong to another mount namespace there, in which no program can tell in which directory it is: the build system of a kernel asks for that.
-// The returned function takes the mount away again.
+// mountNode mounts all of the node's file systems at a directory of the debug pod, to be read. Below /proc/1/root they
+// are seen, too, but they belong to another mount namespace there, in which no program can tell in which directory it
+// is: the build system of a kernel asks for that. The returned function takes the mount away again.
 func mountNode(host Host, at string) (unmount func() error, err error) {
 	if err := onOwnThread(func() error { return mountHere(host, at) }); err != nil {
 		return nil, err
 	}
-	// The copies are the peers of the node's mounts as long as they are shared: to take them away would take away those. What the node unmounts is to
-	// go here, too, or it would stay busy. Before Linux 5.12 this is the first time that it is said; to say it again does no harm. When it fails
-	// nothing is unmounted: the end of the pod's namespace does not reach the node.
+	// The copies are the peers of the node's mounts as long as they are shared: to take them away would take away
+	// those. What the node unmounts is to go here, too, or it would stay busy. Before Linux 5.12 this is the first time
+	// that it is said; to say it again does no harm. When it fails nothing is unmounted: the end of the pod's namespace
+	// does not reach the node.
 	if err := unix.Mount("", at, "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return nil, fmt.Errorf("part the mounts from the node's: %w", err)
 	}
@@ -40,7 +41,8 @@ func mountHere(host Host, at string) error {
 	defer func() { _ = unix.Close(target) }()
 	err = mountTree(host, root, target, unix.AT_RECURSIVE)
 	if errors.Is(err, unix.ELOOP) {
-		// A file of a mount namespace that is older than ours is mounted there (snapd does that), and may not come along.
+		// A file of a mount namespace that is older than ours is mounted there (snapd does that), and may not come
+		// along.
 		err = mountTree(host, root, target, 0)
 	}
 	if err != nil {
@@ -57,7 +59,9 @@ func mountTree(host Host, root, target int, recursive uint) error {
 	}
 	defer func() { _ = unix.Close(tree) }()
 	attributes := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_SLAVE}
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|recursive, attributes); err != nil && !errors.Is(err, unix.ENOSYS) { // before Linux 5.12
+	// Before Linux 5.12
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|recursive, attributes); err != nil &&
+		!errors.Is(err, unix.ENOSYS) {
 		return fmt.Errorf("part it from the node's, to be read: %w", err)
 	}
 	return unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
@@ -78,7 +82,8 @@ func cloneTree(namespace string, root int, recursive uint) (int, error) {
 		return -1, err
 	}
 	defer func() { _ = ours.Close() }()
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root with others may not change namespaces
+	// A thread that shares its root with others may not change namespaces
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return -1, fmt.Errorf("unshare: %w", err)
 	}
 	if err := unix.Setns(int(theirs.Fd()), unix.CLONE_NEWNS); err != nil {

@@ -13,22 +13,26 @@ import (
 // instead is what works on every node.
 const instead = "--via kmsg needs no module"
 
-// mayLoad recognises what would keep the module from being loaded, before anything is. file is nil when it is yet to be built, which
-// then is not signed.
+// mayLoad recognises what would keep the module from being loaded, before anything is. file is nil when it is yet to be
+// built, which then is not signed.
 func mayLoad(host Host, file *kmod.File) *Error {
 	root, proc := rootFS(host.Root), os.DirFS(host.Proc)
 	if _, err := fs.Stat(proc, "modules"); err != nil {
-		return errorf(CodeNoModules, "the node's kernel (%s) cannot load modules: it was built without CONFIG_MODULES; %s", release(host), instead)
+		return errorf(CodeNoModules,
+			"the node's kernel (%s) cannot load modules: it was built without CONFIG_MODULES; %s", release(host),
+			instead)
 	}
 	if trimmed(proc, "sys/kernel/modules_disabled") == "1" {
-		return errorf(CodeNoModules, "the node's kernel takes no more modules before its next boot: kernel.modules_disabled is 1; %s", instead)
+		return errorf(CodeNoModules,
+			"the node's kernel takes no more modules before its next boot: kernel.modules_disabled is 1; %s", instead)
 	}
 	if run, loaded := loadedModule(host); loaded {
 		do := "unload it on the node: rmmod " + kmod.Name
 		if run != "" {
 			do = "revert that run: kubectl gpu-fault revert " + run
 		}
-		return errorf(CodeLoaded, "the kernel module %s is loaded already, by %s, and was left: %s; %s", kmod.Name, owner(run), do, instead)
+		return errorf(CodeLoaded, "the kernel module %s is loaded already, by %s, and was left: %s; %s", kmod.Name,
+			owner(run), do, instead)
 	}
 	if why := onlySigned(root); why != "" && (file == nil || !file.Signed) {
 		return untrusted(host, why)
@@ -36,23 +40,28 @@ func mayLoad(host Host, file *kmod.File) *Error {
 	switch {
 	case file == nil:
 	case file.Release != release(host):
-		return errorf(CodeVermagic, "the module is for the kernel %s, and the node runs %s: build it against the headers of that one; %s", file.Release, release(host), instead)
+		return errorf(CodeVermagic,
+			"the module is for the kernel %s, and the node runs %s: build it against the headers of that one; %s",
+			file.Release, release(host), instead)
 	case file.Arch != runtime.GOARCH:
-		return errorf(CodeVermagic, "the module is for %s, and the node is %s: build it on such a machine; %s", file.Arch, runtime.GOARCH, instead)
+		return errorf(CodeVermagic, "the module is for %s, and the node is %s: build it on such a machine; %s",
+			file.Arch, runtime.GOARCH, instead)
 	}
 	return nil
 }
 
-// untrusted is the refusal of a module without a signature.
+// untrusted returns the refusal of a module without a signature.
 func untrusted(host Host, why string) *Error {
 	if secureBoot(rootFS(host.Root)) {
 		why += ", Secure Boot is on"
 	}
-	return errorf(CodeUntrusted, "the node's kernel takes no module without a signature that it trusts (%s): sign it with a key that is enrolled on the node, and give it with --ko (docs/kmod.md says how); %s", why, instead)
+	return errorf(CodeUntrusted,
+		"the node's kernel takes no module without a signature that it trusts (%s): sign it with a key that is enrolled on the node, and give it with --ko (docs/kmod.md says how); %s",
+		why, instead)
 }
 
-// onlySigned says what makes the kernel insist on signatures; empty when nothing does. Secure Boot alone does not: kernels of distributions
-// turn it into a lockdown.
+// onlySigned returns what makes the kernel insist on signatures; empty when nothing does. Secure Boot alone does not:
+// kernels of distributions turn it into a lockdown.
 func onlySigned(root fs.FS) string {
 	if trimmed(root, "sys/module/module/parameters/sig_enforce") == "Y" {
 		return "module.sig_enforce is on"
@@ -65,11 +74,11 @@ func onlySigned(root fs.FS) string {
 	return ""
 }
 
-// secureBoot is what the firmware says: four bytes of attributes, and one that is 1 when it is on.
+// secureBoot returns what the firmware says: four bytes of attributes, and one that is 1 when it is on.
 func secureBoot(root fs.FS) bool {
 	raw, err := fs.ReadFile(root, "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c")
 	return err == nil && len(raw) == 5 && raw[4] == 1
 }
 
-// release is the node's kernel, as `uname -r` says.
+// release returns the node's kernel, as `uname -r` says.
 func release(host Host) string { return trimmed(os.DirFS(host.Proc), "sys/kernel/osrelease") }

@@ -16,13 +16,15 @@ import (
 
 const testRelease = "6.1.0-56-amd64"
 
-// moduleNode is a node whose kernel takes any module, but for what a test writes into it.
+// moduleNode returns a node whose kernel takes any module, but for what a test writes into it.
 func moduleNode(t *testing.T, files map[string]string) Host {
 	t.Helper()
 	host := Host{Root: t.TempDir(), Proc: t.TempDir(), Kmsg: "/nonexistent"}
 	all := map[string]string{
-		"proc/modules": "", "proc/sys/kernel/osrelease": testRelease + "\n", "proc/sys/kernel/modules_disabled": "0\n", "proc/sys/kernel/printk": "4\t4\t1\t7\n",
-		"sys/module/module/parameters/sig_enforce": "N\n", "sys/kernel/security/lockdown": "[none] integrity confidentiality\n",
+		"proc/modules": "", "proc/sys/kernel/osrelease": testRelease + "\n", "proc/sys/kernel/modules_disabled": "0\n",
+		"proc/sys/kernel/printk":                   "4\t4\t1\t7\n",
+		"sys/module/module/parameters/sig_enforce": "N\n",
+		"sys/kernel/security/lockdown":             "[none] integrity confidentiality\n",
 	}
 	for name, text := range files {
 		all[name] = text
@@ -45,7 +47,8 @@ func moduleNode(t *testing.T, files map[string]string) Host {
 	return host
 }
 
-// Everything that would keep the module out must show before it is built or loaded, with what to do and with the way that works.
+// Everything that would keep the module out must show before it is built or loaded, with what to do and with the way
+// that works.
 func TestMayLoad(t *testing.T) {
 	t.Parallel()
 	fits := kmod.File{Release: testRelease, Arch: runtime.GOARCH}
@@ -58,22 +61,55 @@ func TestMayLoad(t *testing.T) {
 		code  Code
 		says  []string
 	}{
-		"fine":                            {nil, &fits, "", nil},
-		"fine, to be built":               {nil, nil, "", nil},
-		"no lockdown in this kernel":      {map[string]string{"sys/kernel/security/lockdown": "-", "sys/module/module/parameters/sig_enforce": "-"}, &fits, "", nil},
-		"Secure Boot alone":               {map[string]string{efi: "\x06\x00\x00\x00\x01"}, &fits, "", nil},
-		"no modules":                      {map[string]string{"proc/modules": "-"}, &fits, CodeNoModules, []string{"CONFIG_MODULES"}},
-		"no more modules":                 {map[string]string{"proc/sys/kernel/modules_disabled": "1\n"}, nil, CodeNoModules, []string{"modules_disabled"}},
-		"loaded by a run":                 {map[string]string{"sys/module/gpu_fault_xid/parameters/run": "xid-abcdef\n"}, &fits, CodeLoaded, []string{"revert xid-abcdef"}},
-		"loaded by hand":                  {map[string]string{"sys/module/gpu_fault_xid/parameters/run": "\n"}, nil, CodeLoaded, []string{"without this tool", "rmmod gpu_fault_xid"}},
-		"sig_enforce":                     {map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"}, &fits, CodeUntrusted, []string{"sig_enforce", "--ko", "docs/kmod.md"}},
-		"sig_enforce, to be built":        {map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"}, nil, CodeUntrusted, []string{"sign it"}},
-		"sig_enforce, signed":             {map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"}, &signed, "", nil},
-		"lockdown, for Secure Boot":       {map[string]string{"sys/kernel/security/lockdown": "none [integrity] confidentiality\n", efi: "\x06\x00\x00\x00\x01"}, &fits, CodeUntrusted, []string{`"integrity"`, "Secure Boot is on"}},
-		"another kernel":                  {nil, &other, CodeVermagic, []string{"5.15.0-1", testRelease}},
-		"another processor":               {nil, &foreign, CodeVermagic, []string{"riscv64", runtime.GOARCH}},
-		"signed, but for another kernel":  {map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"}, &kmod.File{Release: "1", Signed: true}, CodeVermagic, nil},
-		"no modules, whatever else there": {map[string]string{"proc/modules": "-", "sys/module/module/parameters/sig_enforce": "Y\n"}, &other, CodeNoModules, nil},
+		"fine":              {nil, &fits, "", nil},
+		"fine, to be built": {nil, nil, "", nil},
+		"no lockdown in this kernel": {
+			map[string]string{"sys/kernel/security/lockdown": "-", "sys/module/module/parameters/sig_enforce": "-"},
+			&fits, "", nil,
+		},
+		"Secure Boot alone": {map[string]string{efi: "\x06\x00\x00\x00\x01"}, &fits, "", nil},
+		"no modules": {
+			map[string]string{"proc/modules": "-"}, &fits, CodeNoModules, []string{"CONFIG_MODULES"},
+		},
+		"no more modules": {
+			map[string]string{"proc/sys/kernel/modules_disabled": "1\n"}, nil, CodeNoModules,
+			[]string{"modules_disabled"},
+		},
+		"loaded by a run": {
+			map[string]string{"sys/module/gpu_fault_xid/parameters/run": "xid-abcdef\n"}, &fits, CodeLoaded,
+			[]string{"revert xid-abcdef"},
+		},
+		"loaded by hand": {
+			map[string]string{"sys/module/gpu_fault_xid/parameters/run": "\n"}, nil, CodeLoaded,
+			[]string{"without this tool", "rmmod gpu_fault_xid"},
+		},
+		"sig_enforce": {
+			map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"}, &fits, CodeUntrusted,
+			[]string{"sig_enforce", "--ko", "docs/kmod.md"},
+		},
+		"sig_enforce, to be built": {
+			map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"}, nil, CodeUntrusted,
+			[]string{"sign it"},
+		},
+		"sig_enforce, signed": {
+			map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"}, &signed, "", nil,
+		},
+		"lockdown, for Secure Boot": {
+			map[string]string{
+				"sys/kernel/security/lockdown": "none [integrity] confidentiality\n", efi: "\x06\x00\x00\x00\x01",
+			},
+			&fits, CodeUntrusted, []string{`"integrity"`, "Secure Boot is on"},
+		},
+		"another kernel":    {nil, &other, CodeVermagic, []string{"5.15.0-1", testRelease}},
+		"another processor": {nil, &foreign, CodeVermagic, []string{"riscv64", runtime.GOARCH}},
+		"signed, but for another kernel": {
+			map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"},
+			&kmod.File{Release: "1", Signed: true}, CodeVermagic, nil,
+		},
+		"no modules, whatever else there": {
+			map[string]string{"proc/modules": "-", "sys/module/module/parameters/sig_enforce": "Y\n"}, &other,
+			CodeNoModules, nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -132,18 +168,34 @@ func TestWriteModuleAlwaysUnloads(t *testing.T) {
 		code    Code
 		history string
 	}{
-		"refused beforehand":     {map[string]string{"proc/modules": "-"}, &fakeKernel{}, CodeNoModules, ""},
-		"the log cannot be read": {map[string]string{"proc/sys/kernel/printk_devkmsg": "off\n"}, &fakeKernel{}, CodeDevkmsgOff, ""},
-		"not loaded":             {nil, (&fakeKernel{fails: map[string]error{}}).failing("load", denied), CodeNotLoaded, "load run=xid-abcdef"},
-		"not trusted":            {nil, (&fakeKernel{fails: map[string]error{}}).failing("load", errUntrusted), CodeUntrusted, "load run=xid-abcdef"},
-		"device not opened":      {map[string]string{"sys/class/misc/gpu_fault_xid/dev": "10:125\n"}, (&fakeKernel{fails: map[string]error{}}).failing("open", denied), CodeKmsg, "load run=xid-abcdef, open 10:125, unload gpu_fault_xid"},
-		"and not unloaded": {nil, (&fakeKernel{fails: map[string]error{}}).failing("open", denied).failing("unload", errModuleInUse), CodeStays,
+		"refused beforehand": {map[string]string{"proc/modules": "-"}, &fakeKernel{}, CodeNoModules, ""},
+		"the log cannot be read": {
+			map[string]string{"proc/sys/kernel/printk_devkmsg": "off\n"}, &fakeKernel{}, CodeDevkmsgOff, "",
+		},
+		"not loaded": {
+			nil, (&fakeKernel{fails: map[string]error{}}).failing("load", denied), CodeNotLoaded, "load run=xid-abcdef",
+		},
+		"not trusted": {
+			nil, (&fakeKernel{fails: map[string]error{}}).failing("load", errUntrusted), CodeUntrusted,
+			"load run=xid-abcdef",
+		},
+		"device not opened": {
+			map[string]string{"sys/class/misc/gpu_fault_xid/dev": "10:125\n"},
+			(&fakeKernel{fails: map[string]error{}}).failing("open", denied), CodeKmsg,
+			"load run=xid-abcdef, open 10:125, unload gpu_fault_xid",
+		},
+		"and not unloaded": {nil,
+			(&fakeKernel{fails: map[string]error{}}).failing("open", denied).failing("unload", errModuleInUse),
+			CodeStays,
 			"load run=xid-abcdef, open , unload gpu_fault_xid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			req := WriteModule{Module: kmodtest.File(machine, testRelease), Records: []KmsgRecord{{Data: "<4>NVRM: x\n"}}}
-			failure := writeModule(context.Background(), "xid-abcdef", req, moduleNode(t, tc.files), tc.kernel, func(Answer) error { return nil })
+			req := WriteModule{
+				Module: kmodtest.File(machine, testRelease), Records: []KmsgRecord{{Data: "<4>NVRM: x\n"}},
+			}
+			failure := writeModule(context.Background(), "xid-abcdef", req, moduleNode(t, tc.files), tc.kernel,
+				func(Answer) error { return nil })
 			if failure == nil || failure.Code != tc.code {
 				t.Errorf("%v, wanted code %q", failure, tc.code)
 			}
@@ -173,7 +225,8 @@ func TestRemoveModule(t *testing.T) {
 			kernel := &fakeKernel{}
 			got, failure := removeModule("xid-abcdef", moduleNode(t, tc.files), kernel)
 			if failure != nil || *got != tc.want || kernel.history() != tc.history {
-				t.Errorf("%+v, %v, the kernel saw %q; wanted %+v, %q", got, failure, kernel.history(), tc.want, tc.history)
+				t.Errorf("%+v, %v, the kernel saw %q; wanted %+v, %q", got, failure, kernel.history(), tc.want,
+					tc.history)
 			}
 		})
 	}
@@ -186,7 +239,8 @@ func TestExpectedThroughTheModule(t *testing.T) {
 	log := moduleLog{level: defaultLevel(host)}
 	for data, want := range map[string]int{"<4>NVRM: x\n": 5, "<3>nvidia-nvswitch0: x\n": 3} {
 		if priority, text := log.expected(data); priority != want || strings.HasSuffix(text, "\n") {
-			t.Errorf("%q is expected as %d %q, wanted priority %d, whose facility is the kernel's", data, priority, text, want)
+			t.Errorf("%q is expected as %d %q, wanted priority %d, whose facility is the kernel's", data, priority,
+				text, want)
 		}
 	}
 	if level := defaultLevel(moduleNode(t, map[string]string{"proc/sys/kernel/printk": "-"})); level != levelWarning {
@@ -194,7 +248,8 @@ func TestExpectedThroughTheModule(t *testing.T) {
 	}
 }
 
-// Headers are found where packages put them, on the node or in a driver container, through absolute links of the node's.
+// Headers are found where packages put them, on the node or in a driver container, through absolute links of the
+// node's.
 func TestFindHeaders(t *testing.T) {
 	t.Parallel()
 	put := func(dir string) map[string]string {
@@ -204,9 +259,15 @@ func TestFindHeaders(t *testing.T) {
 		dir, link, given string
 		want             string
 	}{
-		"a link":           {dir: "usr/src/linux-headers-x", link: "lib/modules/" + testRelease + "/build", want: "/lib/modules/" + testRelease + "/build"},
-		"Red Hat":          {dir: "usr/src/kernels/" + testRelease, want: "/usr/src/kernels/" + testRelease},
-		"driver container": {dir: "run/nvidia/driver/usr/src/linux-headers-" + testRelease, want: "/run/nvidia/driver/usr/src/linux-headers-" + testRelease},
+		"a link": {
+			dir: "usr/src/linux-headers-x", link: "lib/modules/" + testRelease + "/build",
+			want: "/lib/modules/" + testRelease + "/build",
+		},
+		"Red Hat": {dir: "usr/src/kernels/" + testRelease, want: "/usr/src/kernels/" + testRelease},
+		"driver container": {
+			dir:  "run/nvidia/driver/usr/src/linux-headers-" + testRelease,
+			want: "/run/nvidia/driver/usr/src/linux-headers-" + testRelease,
+		},
 		"given":            {dir: "opt/headers", given: "/opt/headers", want: "/opt/headers"},
 		"given, elsewhere": {dir: "usr/src/linux-headers-" + testRelease, given: "/opt/headers"},
 		"another kernel's": {dir: "usr/src/linux-headers-5.15.0-1-amd64"},
@@ -215,7 +276,10 @@ func TestFindHeaders(t *testing.T) {
 			t.Parallel()
 			host := moduleNode(t, put(tc.dir))
 			if tc.link != "" {
-				if err := errors.Join(os.MkdirAll(filepath.Join(host.Root, filepath.Dir(tc.link)), 0o755), os.Symlink("/"+tc.dir, filepath.Join(host.Root, tc.link))); err != nil {
+				if err := errors.Join(
+					os.MkdirAll(filepath.Join(host.Root, filepath.Dir(tc.link)), 0o755),
+					os.Symlink("/"+tc.dir, filepath.Join(host.Root, tc.link)),
+				); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -250,7 +314,10 @@ func TestChooseCompiler(t *testing.T) {
 		"CONFIG_CC_VERSION_TEXT=\"Debian clang version 16\"\nCONFIG_CC_IS_CLANG=y": "",
 	} {
 		dir := t.TempDir()
-		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "include/config"), 0o755), os.WriteFile(filepath.Join(dir, "include/config/auto.conf"), []byte(config), 0o600)); err != nil {
+		if err := errors.Join(
+			os.MkdirAll(filepath.Join(dir, "include/config"), 0o755),
+			os.WriteFile(filepath.Join(dir, "include/config/auto.conf"), []byte(config), 0o600),
+		); err != nil {
 			t.Fatal(err)
 		}
 		got, err := chooseCompiler(dir)

@@ -72,7 +72,7 @@ func parseCheckpoint(raw []byte) (map[string][]string, error) {
 	return devices, nil
 }
 
-// deviceIDs are a list, or since Kubernetes 1.20 lists by NUMA node. Time slicing appends "::N" to a device's ID.
+// deviceIDs returns a list, or since Kubernetes 1.20 lists by NUMA node. Time slicing appends "::N" to a device's ID.
 func deviceIDs(raw json.RawMessage) ([]string, error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -158,19 +158,20 @@ func pick(all []process) (process, bool) {
 	}), true
 }
 
-// podOf finds which pod a /proc/PID/cgroup belongs to: .../podUID/... with cgroupfs, ...-podUID_with_underscores.slice/... with
-// systemd. Version 1 has a line per hierarchy, version 2 one line.
+// podOf finds which pod a /proc/PID/cgroup belongs to: .../podUID/... with cgroupfs,
+// ...-podUID_with_underscores.slice/... with systemd. Version 1 has a line per hierarchy, version 2 one line.
 func podOf(cgroup string, uids []string) string {
 	for _, uid := range uids {
-		if uid != "" && (strings.Contains(cgroup, "pod"+uid) || strings.Contains(cgroup, "pod"+strings.ReplaceAll(uid, "-", "_"))) {
+		if uid != "" &&
+			(strings.Contains(cgroup, "pod"+uid) || strings.Contains(cgroup, "pod"+strings.ReplaceAll(uid, "-", "_"))) {
 			return uid
 		}
 	}
 	return ""
 }
 
-// parseStat reads the name and the start time from /proc/PID/stat. The name may contain anything, so the last parenthesis
-// ends it.
+// parseStat reads the name and the start time from /proc/PID/stat. The name may contain anything, so the last
+// parenthesis ends it.
 func parseStat(stat string) (name string, started uint64, err error) {
 	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
 	if open < 0 || end < open {
@@ -197,7 +198,7 @@ func opensGPU(proc fs.FS, pid string) bool {
 	})
 }
 
-// processes are the directories of /proc with a number for a name.
+// processes returns the directories of /proc with a number for a name.
 func processes(proc fs.FS) []string {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {

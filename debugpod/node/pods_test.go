@@ -28,7 +28,9 @@ func TestParseCheckpoint(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
 	}
-	for _, bad := range []string{"", "[]", `{"Data":{"PodDeviceEntries":[{"ResourceName":"nvidia.com/gpu","DeviceIDs":7}]}}`} {
+	for _, bad := range []string{
+		"", "[]", `{"Data":{"PodDeviceEntries":[{"ResourceName":"nvidia.com/gpu","DeviceIDs":7}]}}`,
+	} {
 		if _, err := parseCheckpoint([]byte(bad)); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
@@ -57,12 +59,15 @@ func stat(pid int, name string, started int) string {
 }
 
 func TestReadPods(t *testing.T) {
-	systemd := "0::/kubepods.slice/kubepods-pod" + strings.ReplaceAll(uidA, "-", "_") + ".slice/cri-containerd-aaaa.scope\n"
-	cgroupfs := "12:devices:/kubepods/besteffort/pod" + uidB + "/bbbb\n1:name=systemd:/kubepods/besteffort/pod" + uidB + "/bbbb\n"
+	systemd := "0::/kubepods.slice/kubepods-pod" + strings.ReplaceAll(uidA, "-", "_") +
+		".slice/cri-containerd-aaaa.scope\n"
+	cgroupfs := "12:devices:/kubepods/besteffort/pod" + uidB + "/bbbb\n1:name=systemd:/kubepods/besteffort/pod" + uidB +
+		"/bbbb\n"
 	proc := tree(t, map[string]string{
 		"10/cgroup": systemd, "10/stat": stat(10, "pause", 50),
 		"11/cgroup": systemd, "11/stat": stat(11, "sh", 100),
-		"12/cgroup": systemd, "12/stat": stat(12, "python3", 300), "12/fd/7": "-> /dev/nvidia0", "12/fd/8": "-> /dev/nvidiactl",
+		"12/cgroup": systemd, "12/stat": stat(12, "python3", 300), "12/fd/7": "-> /dev/nvidia0",
+		"12/fd/8":   "-> /dev/nvidiactl",
 		"13/cgroup": systemd, "13/stat": stat(13, "worker", 400), "13/fd/7": "-> /dev/nvidia0",
 		"20/cgroup": cgroupfs, "20/stat": stat(20, "a) S (b", 900), "20/fd/3": "-> /dev/nvidiactl",
 		"21/cgroup": cgroupfs, "21/stat": stat(21, "child", 901),
@@ -86,7 +91,8 @@ func TestReadPods(t *testing.T) {
 	}
 	var warned int
 	bad := mapFS(map[string]string{"var/lib/kubelet/device-plugins/kubelet_internal_checkpoint": "x"})
-	if got := readPods([]string{uidA}, bad, mapFS(nil), nil, func(string, ...any) { warned++ }); warned != 1 || len(got) != 1 {
+	if got := readPods([]string{uidA}, bad, mapFS(nil), nil, func(string, ...any) { warned++ }); warned != 1 ||
+		len(got) != 1 {
 		t.Errorf("%d warnings, %v", warned, got)
 	}
 }

@@ -2,27 +2,29 @@ package node
 
 import "time"
 
-// Diagnose asks for everything on the node that tells why GPU pods may not run there. It changes nothing. Of the node's programs it runs
-// nvidia-smi -q -x, where the driver is loaded, journalctl, what InspectRuntime runs, and nv-fabricmanager, nvidia-ctk and
-// nvidia-container-runtime with --version; each with a time limit, and without the capabilities to load modules and to make devices. What
-// InspectRuntime finds is part of the answer.
+// Diagnose asks for everything on the node that tells why GPU pods may not run there. It changes nothing. Of the node's
+// programs it runs nvidia-smi -q -x, where the driver is loaded, journalctl, what InspectRuntime runs, and
+// nv-fabricmanager, nvidia-ctk and nvidia-container-runtime with --version; each with a time limit, and without the
+// capabilities to load modules and to make devices. What InspectRuntime finds is part of the answer.
 type Diagnose struct {
 	// Units are systemd units whose journal is wanted besides those of the kubelet and of the runtime that it uses.
 	Units []string `json:"units,omitempty"`
 }
 
-// Diagnosis is what Diagnose found. A part that could not be read is absent, and Unread says why; absent never means that all is well.
+// Diagnosis is what Diagnose found. A part that could not be read is absent, and Unread says why; absent never means
+// that all is well.
 type Diagnosis struct {
 	Info    Info    `json:"info"`
 	Runtime Runtime `json:"runtime"`
 	Probe   Probe   `json:"probe"`
-	// SMI is the output of `nvidia-smi -q -x`; empty when it did not run, and Probe.SMIError says why. Where one of several GPUs is broken
-	// both may be there, and the XML may be cut.
+	// SMI is the output of `nvidia-smi -q -x`; empty when it did not run, and Probe.SMIError says why. Where one of
+	// several GPUs is broken both may be there, and the XML may be cut.
 	SMI string `json:"smi,omitempty"`
-	// KernelLog are the records since boot that say something about GPUs, PCI, NVLink, modules, memory or blocked packets: the newest 1,500,
-	// and the newest 500 of those that can come in thousands (blocked packets, AER, mlx5).
+	// KernelLog are the records since boot that say something about GPUs, PCI, NVLink, modules, memory or blocked
+	// packets: the newest 1,500, and the newest 500 of those that can come in thousands (blocked packets, AER, mlx5).
 	KernelLog []KernelRecord `json:"kernelLog,omitempty"`
-	// Journals are the last 200 lines of units, by unit, as `journalctl -o short-iso` prints them; long lines are cut with "…".
+	// Journals are the last 200 lines of units, by unit, as `journalctl -o short-iso` prints them; long lines are cut
+	// with "…".
 	Journals map[string]string `json:"journals,omitempty"`
 }
 
@@ -45,11 +47,14 @@ type Probe struct {
 	OS      map[string]string `json:"os,omitempty"`
 	Cmdline string            `json:"cmdline,omitempty"` // of the kernel
 
-	PCI     []PCIDevice     `json:"pci,omitempty"`     // NVIDIA's GPUs and NVSwitches
-	Modules []Module        `json:"modules,omitempty"` // nvidia*, nouveau, ib_umad, mlx5_core, gdrdrv and their like, loaded
-	Driver  DriverFiles     `json:"driver"`
-	Devices []DeviceNode    `json:"devices,omitempty"` // /dev/nvidia*, /dev/nvidia-caps/*, and those of /run/nvidia/driver/dev
-	DevChar map[string]bool `json:"devChar,omitempty"` // /dev/char/195:0 -> whether the link is there, for each of Devices
+	PCI []PCIDevice `json:"pci,omitempty"` // NVIDIA's GPUs and NVSwitches
+	// nvidia*, nouveau, ib_umad, mlx5_core, gdrdrv and their like, loaded
+	Modules []Module    `json:"modules,omitempty"`
+	Driver  DriverFiles `json:"driver"`
+	// /dev/nvidia*, /dev/nvidia-caps/*, and those of /run/nvidia/driver/dev
+	Devices []DeviceNode `json:"devices,omitempty"`
+	// /dev/char/195:0 -> whether the link is there, for each of Devices
+	DevChar map[string]bool `json:"devChar,omitempty"`
 
 	// Processes are those that matter to GPUs, by what they are: nvidia-persistenced, nv-fabricmanager, nvidia-imex,
 	// nvidia-cuda-mps-control, nvidia-cuda-mps-server, nv-hostengine, nvlsm, and the PIDs of each.
@@ -57,7 +62,8 @@ type Probe struct {
 	// FabricManager is the version that the installed nv-fabricmanager says; empty when there is none.
 	FabricManager string `json:"fabricManager,omitempty"`
 
-	DevicePlugins []Socket `json:"devicePlugins,omitempty"` // /var/lib/kubelet/device-plugins/*.sock and plugins_registry
+	// /var/lib/kubelet/device-plugins/*.sock and plugins_registry
+	DevicePlugins []Socket `json:"devicePlugins,omitempty"`
 	// Validations are the files in /run/nvidia/validations that the GPU operator's init containers wait for.
 	Validations []string  `json:"validations,omitempty"`
 	CDI         []CDISpec `json:"cdi,omitempty"`
@@ -67,19 +73,24 @@ type Probe struct {
 	// ToolkitVersion is what nvidia-container-runtime or nvidia-ctk --version say.
 	ToolkitVersion string `json:"toolkitVersion,omitempty"`
 
-	KubeletConfig map[string]string `json:"kubeletConfig,omitempty"` // cgroupDriver, cpuManagerPolicy, topologyManagerPolicy, topologyManagerScope, memoryManagerPolicy, where it does not leave them to their defaults
+	// cgroupDriver, cpuManagerPolicy, topologyManagerPolicy, topologyManagerScope, memoryManagerPolicy, where it does
+	// not leave them to their defaults
+	KubeletConfig map[string]string `json:"kubeletConfig,omitempty"`
 	CgroupVersion int               `json:"cgroupVersion,omitempty"` // 1 or 2; 0 unknown
-	Sysctls       map[string]string `json:"sysctls,omitempty"`       // fs.inotify.max_user_instances, fs.inotify.max_user_watches
-	SecureBoot    string            `json:"secureBoot,omitempty"`    // enabled, disabled; empty unknown
-	SELinux       string            `json:"selinux,omitempty"`       // enforcing, permissive, disabled; empty unknown
-	Filesystems   []Filesystem      `json:"filesystems,omitempty"`   // those of the root, the kubelet and the runtime
+	// fs.inotify.max_user_instances, fs.inotify.max_user_watches
+	Sysctls     map[string]string `json:"sysctls,omitempty"`
+	SecureBoot  string            `json:"secureBoot,omitempty"`  // enabled, disabled; empty unknown
+	SELinux     string            `json:"selinux,omitempty"`     // enforcing, permissive, disabled; empty unknown
+	Filesystems []Filesystem      `json:"filesystems,omitempty"` // those of the root, the kubelet and the runtime
 
 	SMIError string `json:"smiError,omitempty"` // nvidia-smi's own words, or why it was not run
-	// Units are systemd units that matter, those of the kubelet, its runtime and Processes, as far as they can be told by cgroups.
+	// Units are systemd units that matter, those of the kubelet, its runtime and Processes, as far as they can be told
+	// by cgroups.
 	Units []Unit `json:"units,omitempty"`
 
-	// Unread is what could not be read, wholly or in part, by the name of the field in JSON, and why: "pci", "journals", "kernelLog", "runtime".
-	// processes stands for units, too, and os for cmdline. A field that is neither here nor has anything is empty on the node.
+	// Unread is what could not be read, wholly or in part, by the name of the field in JSON, and why: "pci",
+	// "journals", "kernelLog", "runtime". processes stands for units, too, and os for cmdline. A field that is neither
+	// here nor has anything is empty on the node.
 	Unread map[string]string `json:"unread,omitempty"`
 }
 
@@ -90,15 +101,16 @@ type PCIDevice struct {
 	Device  string `json:"device"`  // 0x2330
 	// Driver is the kernel module that has it: nvidia, nouveau, vfio-pci; empty when none.
 	Driver string `json:"driver,omitempty"`
-	// LinkWidth and MaxLinkWidth are lanes, LinkSpeed and MaxLinkSpeed as "16.0 GT/s PCIe"; zero and empty where sysfs does not say.
+	// LinkWidth and MaxLinkWidth are lanes, LinkSpeed and MaxLinkSpeed as "16.0 GT/s PCIe"; zero and empty where sysfs
+	// does not say.
 	LinkWidth    int    `json:"linkWidth,omitempty"`
 	MaxLinkWidth int    `json:"maxLinkWidth,omitempty"`
 	LinkSpeed    string `json:"linkSpeed,omitempty"`
 	MaxLinkSpeed string `json:"maxLinkSpeed,omitempty"`
-	// ConfigReadable is false when the device's configuration space reads as all ones: `rev ff` in lspci, it fell off the bus. It is true
-	// where it could not be read, and Unread["pci"] says so.
+	// ConfigReadable is false when the device's configuration space reads as all ones: `rev ff` in lspci, it fell off
+	// the bus. It is true where it could not be read, and Unread["pci"] says so.
 	ConfigReadable bool `json:"configReadable"`
-	// ACSRedirect is whether a bridge above it has ACS P2P request redirect on; nil unknown.
+	// ACSRedirect reports whether a bridge above it has ACS P2P request redirect on; nil unknown.
 	ACSRedirect *bool `json:"acsRedirect,omitempty"`
 }
 
@@ -112,14 +124,15 @@ type Module struct {
 
 // DriverFiles is what of the NVIDIA driver lies on the node.
 type DriverFiles struct {
-	// Root is where the driver's user space lies: "/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia"; empty when none was found.
+	// Root is where the driver's user space lies: "/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia"; empty when
+	// none was found.
 	Root string `json:"root,omitempty"`
 	// Kernel is the version of the loaded module, from /proc/driver/nvidia/version; empty when none is loaded.
 	Kernel string `json:"kernel,omitempty"`
-	// Open is whether the loaded module is the open one.
+	// Open reports whether the loaded module is the open one.
 	Open bool `json:"open,omitempty"`
-	// Libraries are paths of libnvidia-ml.so.* and libcuda.so.*; the version is at their end. Those that libnvidia-ml.so.1 and libcuda.so.1
-	// lead to, and programs so get, come first.
+	// Libraries are paths of libnvidia-ml.so.* and libcuda.so.*; the version is at their end. Those that
+	// libnvidia-ml.so.1 and libcuda.so.1 lead to, and programs so get, come first.
 	Libraries []string `json:"libraries,omitempty"`
 	// Built are paths of nvidia*.ko* below /lib/modules, and that of /run/nvidia/driver, for whichever kernels.
 	Built []string `json:"built,omitempty"`
@@ -139,7 +152,7 @@ type DeviceNode struct {
 type Socket struct {
 	Path     string    `json:"path"`
 	Modified time.Time `json:"modified,omitzero"`
-	// Listening is whether a process listens on it; nil unknown.
+	// Listening reports whether a process listens on it; nil unknown.
 	Listening *bool `json:"listening,omitempty"`
 }
 

@@ -12,14 +12,15 @@ import (
 	"regexp"
 	"strings"
 
-	// Of 3.1 MB of packed helper it is 107 kB. A scanner of our own would be wrong about somebody's specification, and then doctor about
-	// a node that is well.
+	// Of 3.1 MB of packed helper it is 107 kB. A scanner of our own would be wrong about somebody's specification, and
+	// then doctor about a node that is well.
 	"sigs.k8s.io/yaml"
 )
 
 const (
-	maxCDISpecs   = 64
-	maxCDI        = 512 << 10 // bytes of a specification in YAML: 56 MIG devices have some 100 kB, and the parser takes 100 times that
+	maxCDISpecs = 64
+	// bytes of a specification in YAML: 56 MIG devices have some 100 kB, and the parser takes 100 times that
+	maxCDI        = 512 << 10
 	maxCDIJSON    = 4 << 20
 	maxCDIDevices = 256
 	maxCDIPaths   = 4000
@@ -126,7 +127,7 @@ func parseCDI(raw []byte) (*cdiSpec, error) {
 	return &spec, nil
 }
 
-// hostPaths are the files and devices of the node that containers would get.
+// hostPaths returns the files and devices of the node that containers would get.
 func (s *cdiSpec) hostPaths() []string {
 	var paths []string
 	add := func(e cdiEdits) {
@@ -170,9 +171,13 @@ func versionOfLibraries(paths []string) string {
 // maxToolkitConfig is how much of the toolkit's configuration is taken, in bytes: it has one or two kilobytes.
 const maxToolkitConfig = 64 << 10
 
-// toolkitConfig reads the configuration of NVIDIA's container runtime: the GPU operator's if the handlers lead to the operator's programs.
+// toolkitConfig reads the configuration of NVIDIA's container runtime: the GPU operator's if the handlers lead to the
+// operator's programs.
 func (d *diagnosing) toolkitConfig(runtime Runtime) (func(*Diagnosis), error) {
-	files := []string{"/etc/nvidia-container-runtime/config.toml", "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"}
+	files := []string{
+		"/etc/nvidia-container-runtime/config.toml",
+		"/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+	}
 	if runtime.Instance != nil {
 		for program := range runtime.Instance.Executables {
 			if strings.HasPrefix(program, "/usr/local/nvidia/toolkit/") {

@@ -24,7 +24,10 @@ const (
 var dottedNumber = regexp.MustCompile(`\d+(\.\d+)+`)
 
 // modulePrefixes are of the modules that matter for GPUs and for the network between them.
-var modulePrefixes = []string{"nvidia", "nouveau", "nova_", "nv_peer_mem", "gdrdrv", "ib_umad", "ib_uverbs", "ib_core", "mlx5_", "vfio", "nvme_rdma", "rdma_cm"}
+var modulePrefixes = []string{
+	"nvidia", "nouveau", "nova_", "nv_peer_mem", "gdrdrv", "ib_umad", "ib_uverbs", "ib_core", "mlx5_", "vfio",
+	"nvme_rdma", "rdma_cm",
+}
 
 // modules reads those that are loaded.
 func (d *diagnosing) modules(context.Context) (func(*Diagnosis), error) {
@@ -35,7 +38,8 @@ func (d *diagnosing) modules(context.Context) (func(*Diagnosis), error) {
 	var modules []Module
 	for _, name := range parseModules(table) {
 		dir := "/sys/module/" + name
-		modules = append(modules, Module{Name: name, Version: d.root.word(dir + "/version"), Taint: d.root.word(dir + "/taint")})
+		modules = append(modules,
+			Module{Name: name, Version: d.root.word(dir + "/version"), Taint: d.root.word(dir + "/taint")})
 	}
 	return func(found *Diagnosis) { found.Probe.Modules = modules }, nil
 }
@@ -62,9 +66,11 @@ var driverRoots = []struct {
 }{
 	{"/", []string{
 		"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib64",
-		"usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current", "usr/lib64/nvidia", "usr/lib/nvidia",
+		"usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current", "usr/lib64/nvidia",
+		"usr/lib/nvidia",
 		"usr/local/lib", "usr/local/lib64", "usr/local/glibc/usr/lib", // Talos
-		"x86_64-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia/tesla", "aarch64-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia/tesla",
+		"x86_64-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia/tesla",
+		"aarch64-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia/tesla",
 		"run/opengl-driver/lib", // NixOS
 		"usr/lib/wsl/lib",
 	}},
@@ -100,8 +106,8 @@ func (d *diagnosing) driver(context.Context) (func(*Diagnosis), error) {
 	return func(found *Diagnosis) { found.Probe.Driver = files }, wrong.err()
 }
 
-// driverLibraries finds them, those first that programs get: the ones that libnvidia-ml.so.1 and libcuda.so.1 lead to. Two names of one
-// folder are one.
+// driverLibraries finds them, those first that programs get: the ones that libnvidia-ml.so.1 and libcuda.so.1 lead to.
+// Two names of one folder are one.
 func driverLibraries(node rootFS) (root string, libraries []string) {
 	var used, others []string
 	seen := map[string]bool{}
@@ -134,15 +140,19 @@ func driverLibraries(node rootFS) (root string, libraries []string) {
 	return root, all[:min(len(all), maxLibraries)]
 }
 
-// leads is whether a link ends at the file.
+// leads reports whether a link ends at the file.
 func leads(root rootFS, link, file string) bool {
 	from, err := root.resolve(relative(link))
 	to, failed := root.resolve(relative(file))
 	return err == nil && failed == nil && from == to
 }
 
-// modulePlaces are the folders below /lib/modules/KERNEL in which nvidia.ko lies: of DKMS, of distributions, of kernels that come with it.
-var modulePlaces = []string{"updates", "extra", "extramodules", "weak-updates", "misc", "kernel/drivers/video", "kernel/drivers/extra", "kernel/extra"}
+// modulePlaces are the folders below /lib/modules/KERNEL in which nvidia.ko lies: of DKMS, of distributions, of kernels
+// that come with it.
+var modulePlaces = []string{
+	"updates", "extra", "extramodules", "weak-updates", "misc", "kernel/drivers/video", "kernel/drivers/extra",
+	"kernel/extra",
+}
 
 // builtModules finds nvidia*.ko* of one kernel.
 func builtModules(root rootFS, kernel string) []string {
@@ -158,8 +168,8 @@ func builtModules(root rootFS, kernel string) []string {
 	return found
 }
 
-// walkModules looks through a folder and those in it, down to depth more, and at so many entries as are left. It follows no links between
-// folders: kernel/build leads to the sources.
+// walkModules looks through a folder and those in it, down to depth more, and at so many entries as are left. It
+// follows no links between folders: kernel/build leads to the sources.
 func walkModules(root rootFS, dir string, depth int, left *int, found []string) []string {
 	entries, err := readEntries(root, dir, max(*left, 1))
 	if err != nil {
@@ -180,7 +190,8 @@ func walkModules(root rootFS, dir string, depth int, left *int, found []string) 
 	return found
 }
 
-// devices reads the driver's device nodes, and whether systemd can find them under /dev/char when it sets up cgroups again.
+// devices reads the driver's device nodes, and whether systemd can find them under /dev/char when it sets up cgroups
+// again.
 func (d *diagnosing) devices(context.Context) (func(*Diagnosis), error) {
 	var wrong problems
 	var nodes []DeviceNode
@@ -199,7 +210,8 @@ func (d *diagnosing) devices(context.Context) (func(*Diagnosis), error) {
 				wrong.add("there are more than %d", maxDevices)
 			default:
 				major, minor := deviceNumbers(info)
-				nodes = append(nodes, DeviceNode{Path: name, Major: major, Minor: minor, Mode: fmt.Sprintf("%04o", info.Mode().Perm())})
+				nodes = append(nodes,
+					DeviceNode{Path: name, Major: major, Minor: minor, Mode: fmt.Sprintf("%04o", info.Mode().Perm())})
 			}
 		}
 	}
@@ -218,7 +230,7 @@ func (d *diagnosing) devices(context.Context) (func(*Diagnosis), error) {
 	return func(found *Diagnosis) { found.Probe.Devices, found.Probe.DevChar = nodes, links }, wrong.err()
 }
 
-// validations are the files in which the operands of the GPU operator tell each other how far they are.
+// validations returns the files in which the operands of the GPU operator tell each other how far they are.
 func (d *diagnosing) validations(context.Context) (func(*Diagnosis), error) {
 	entries, err := readEntries(d.root, "/run/nvidia/validations", 64)
 	var names []string

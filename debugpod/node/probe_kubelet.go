@@ -20,10 +20,11 @@ const (
 
 // gpuPrograms are the processes that matter to GPUs, by what they are called.
 var gpuPrograms = []string{
-	"nvidia-persistenced", "nv-fabricmanager", "nvidia-imex", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nv-hostengine", "nvlsm",
+	"nvidia-persistenced", "nv-fabricmanager", "nvidia-imex", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
+	"nv-hostengine", "nvlsm",
 }
 
-// gpuProcesses are those that run, by name.
+// gpuProcesses returns those that run, by name.
 func gpuProcesses(all []program) map[string][]int {
 	found := map[string][]int{}
 	for _, p := range all {
@@ -36,7 +37,7 @@ func gpuProcesses(all []program) map[string][]int {
 	return found
 }
 
-// units are the systemd units of the processes that matter, by their cgroups, and when those processes began.
+// units returns the systemd units of the processes that matter, by their cgroups, and when those processes began.
 func (d *diagnosing) units(all []program, kubelet kubelet, runtime Runtime) []Unit {
 	var units []Unit
 	for _, p := range all {
@@ -51,7 +52,8 @@ func (d *diagnosing) units(all []program, kubelet kubelet, runtime Runtime) []Un
 		switch {
 		case isRuntime && runtime.Instance.Unit != "":
 			name = runtime.Instance.Unit
-		case len(inside) > 0 && !strings.Contains(string(raw), "kubepods"): // in a pod it would be the unit of the runtime
+		case len(inside) > 0 && !strings.Contains(string(raw), "kubepods"):
+			// In a pod it would be the unit of the runtime
 			name = inside[0]
 		default:
 			continue
@@ -71,7 +73,8 @@ var kubeletFlags = []struct{ key, flag string }{
 	{"memoryManagerPolicy", "memory-manager-policy"},
 }
 
-// kubeletConfig reads the files that the kubelet was told to read, and its flags. What is in neither has its default, and is left out.
+// kubeletConfig reads the files that the kubelet was told to read, and its flags. What is in neither has its default,
+// and is left out.
 func (d *diagnosing) kubeletConfig(kubelet kubelet, problem string) (func(*Diagnosis), error) {
 	if kubelet.PID == 0 {
 		return nil, errors.New(problem)
@@ -105,7 +108,7 @@ func (d *diagnosing) kubeletConfig(kubelet kubelet, problem string) (func(*Diagn
 	return func(found *Diagnosis) { found.Probe.KubeletConfig = config }, wrong.err()
 }
 
-// kubeletDir is the kubelet's --root-dir.
+// kubeletDir returns the kubelet's --root-dir.
 func (d *diagnosing) kubeletDir(kubelet kubelet) string {
 	if kubelet.PID == 0 {
 		return defaultKubeletDir
@@ -114,7 +117,8 @@ func (d *diagnosing) kubeletDir(kubelet kubelet) string {
 	return kubelet.abs(cmp.Or(dir, defaultKubeletDir))
 }
 
-// devicePlugins are the sockets by which the kubelet and device plugins, and DRA drivers, talk; base is the kubelet's --root-dir.
+// devicePlugins returns the sockets by which the kubelet and device plugins, and DRA drivers, talk; base is the
+// kubelet's --root-dir.
 func (d *diagnosing) devicePlugins(base string) (func(*Diagnosis), error) {
 	var wrong problems
 	var sockets []Socket
@@ -149,7 +153,7 @@ func (d *diagnosing) devicePlugins(base string) (func(*Diagnosis), error) {
 	return func(found *Diagnosis) { found.Probe.DevicePlugins = sockets }, wrong.err()
 }
 
-// runtimeDir is where the container runtime keeps images and containers; empty when it is not known.
+// runtimeDir returns where the container runtime keeps images and containers; empty when it is not known.
 func runtimeDir(runtime Runtime) string {
 	i := runtime.Instance
 	if i == nil {

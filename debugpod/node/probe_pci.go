@@ -48,8 +48,10 @@ func (d *diagnosing) pci(context.Context) (func(*Diagnosis), error) {
 			break
 		}
 		device := PCIDevice{Address: e.Name(), Class: class, Device: attribute(full, "device")}
-		device.LinkSpeed, device.MaxLinkSpeed = known(attribute(full, "current_link_speed")), known(attribute(full, "max_link_speed"))
-		device.LinkWidth, device.MaxLinkWidth = lanes(attribute(full, "current_link_width")), lanes(attribute(full, "max_link_width"))
+		device.LinkSpeed, device.MaxLinkSpeed = known(attribute(full, "current_link_speed")),
+			known(attribute(full, "max_link_speed"))
+		device.LinkWidth, device.MaxLinkWidth = lanes(attribute(full, "current_link_width")),
+			lanes(attribute(full, "max_link_width"))
 		if driver, err := os.Readlink(full + "/driver"); err == nil {
 			device.Driver = filepath.Base(driver)
 		}
@@ -64,10 +66,11 @@ func (d *diagnosing) pci(context.Context) (func(*Diagnosis), error) {
 
 // isGPUClass: VGA and 3D controllers, and the bridges that NVSwitches are.
 func isGPUClass(class string) bool {
-	return strings.HasPrefix(class, "0x0300") || strings.HasPrefix(class, "0x0302") || strings.HasPrefix(class, "0x0680")
+	return strings.HasPrefix(class, "0x0300") || strings.HasPrefix(class, "0x0302") ||
+		strings.HasPrefix(class, "0x0680")
 }
 
-// attribute is a small file of sysfs.
+// attribute returns a small file of sysfs.
 func attribute(dir, name string) string {
 	file, err := os.Open(dir + "/" + name)
 	if err != nil {
@@ -89,7 +92,7 @@ func known(speed string) string {
 	return speed
 }
 
-// lanes is the width of a link; 0 when it is not known. 255 is what a device that is gone says.
+// lanes returns the width of a link; 0 when it is not known. 255 is what a device that is gone says.
 func lanes(text string) int {
 	n, err := strconv.ParseUint(text, 10, 8)
 	if err != nil || n > 32 {
@@ -98,7 +101,8 @@ func lanes(text string) int {
 	return int(n)
 }
 
-// configReadable is false when the device does not answer any more: then all its bits read as ones. With an error it is not known, and true.
+// configReadable is false when the device does not answer any more: then all its bits read as ones. With an error it is
+// not known, and true.
 func configReadable(dir string) (bool, error) {
 	raw, err := readConfig(dir, 4)
 	if err != nil {
@@ -119,8 +123,9 @@ func readConfig(dir string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, most))
 }
 
-// redirectAbove is whether one of the bridges between the device and the root of its bus has ACS request redirect on, which sends traffic
-// between GPUs through the processor; nil when a bridge does not tell and none that tells has it on, or when there is no bridge.
+// redirectAbove reports whether one of the bridges between the device and the root of its bus has ACS request redirect
+// on, which sends traffic between GPUs through the processor; nil when a bridge does not tell and none that tells has
+// it on, or when there is no bridge.
 func redirectAbove(dir string) *bool {
 	var off, unknown bool
 	for up := filepath.Dir(dir); ; up = filepath.Dir(up) {
@@ -145,9 +150,9 @@ func redirectAbove(dir string) *bool {
 	return &no
 }
 
-// acsRedirect finds the Access Control Services capability in the extended configuration space (PCI Express Base Specification, 7.7.11:
-// capability 0x000d, control register at offset 6, of which bit 2 is P2P Request Redirect Enable). told is false where that space could
-// not be read: without privilege the kernel gives 64 bytes.
+// acsRedirect finds the Access Control Services capability in the extended configuration space (PCI Express Base
+// Specification, 7.7.11: capability 0x000d, control register at offset 6, of which bit 2 is P2P Request Redirect
+// Enable). told is false where that space could not be read: without privilege the kernel gives 64 bytes.
 func acsRedirect(config []byte) (redirect, told bool) {
 	if len(config) <= configHeader {
 		return false, false

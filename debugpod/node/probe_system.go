@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// system is what the operating system says about itself.
+// system returns what the operating system says about itself.
 func (d *diagnosing) system(context.Context) (func(*Diagnosis), error) {
 	var wrong problems
 	release, err := d.root.text("/etc/os-release", 64<<10)
@@ -38,7 +38,8 @@ func (d *diagnosing) system(context.Context) (func(*Diagnosis), error) {
 			p.unread("sysctls", errors.New("/proc/sys/fs/inotify cannot be read"))
 		}
 		if version == 0 {
-			p.unread("cgroupVersion", errors.New("/sys/fs/cgroup has neither cgroup.controllers nor a controller's folder"))
+			p.unread("cgroupVersion",
+				errors.New("/sys/fs/cgroup has neither cgroup.controllers nor a controller's folder"))
 		}
 	}, wrong.err()
 }
@@ -69,7 +70,8 @@ func parseOSRelease(text string) map[string]string {
 	return values
 }
 
-// cgroupVersion is 2 only where no controller is left to version 1, as container runtimes decide it, too; 0 when it cannot be told.
+// cgroupVersion is 2 only where no controller is left to version 1, as container runtimes decide it, too; 0 when it
+// cannot be told.
 func cgroupVersion(root rootFS) int {
 	if _, err := root.stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return 2
@@ -82,7 +84,8 @@ func cgroupVersion(root rootFS) int {
 	return 0
 }
 
-// secureBootVariable is the firmware's own, of the vendor GUID of the UEFI specification: four bytes of attributes, then 1 or 0.
+// secureBootVariable is the firmware's own, of the vendor GUID of the UEFI specification: four bytes of attributes,
+// then 1 or 0.
 const secureBootVariable = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 func (d *diagnosing) secureBoot(context.Context) (func(*Diagnosis), error) {
@@ -121,7 +124,7 @@ func (d *diagnosing) selinux(context.Context) (func(*Diagnosis), error) {
 	return func(found *Diagnosis) { found.Probe.SELinux = state }, err
 }
 
-// filesystem is the part that tells how full the file system is on which a folder lies.
+// filesystem returns the part that tells how full the file system is on which a folder lies.
 func (d *diagnosing) filesystem(dir string) part {
 	return part{"filesystems", filePatience / 2, func(context.Context) (func(*Diagnosis), error) {
 		full, err := d.root.resolve(relative(dir))

@@ -19,9 +19,16 @@ func TestParseOSRelease(t *testing.T) {
 		text string
 		want map[string]string
 	}{
-		"Ubuntu":  {"PRETTY_NAME=\"Ubuntu 24.04.1 LTS\"\nVERSION_ID=\"24.04\"\nVERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\nLOGO=x\n", map[string]string{"PRETTY_NAME": "Ubuntu 24.04.1 LTS", "VERSION_ID": "24.04", "VERSION_CODENAME": "noble", "ID": "ubuntu", "ID_LIKE": "debian"}},
-		"COS":     {"ID=cos\nVERSION_ID=117\n", map[string]string{"ID": "cos", "VERSION_ID": "117"}},
-		"quotes":  {"ID='a b'\nPRETTY_NAME=\"say \\\"hi\\\" \\\\ \\$\"\nVERSION_ID=\"\n", map[string]string{"ID": "a b", "PRETTY_NAME": `say "hi" \ $`, "VERSION_ID": `"`}},
+		"Ubuntu": {"PRETTY_NAME=\"Ubuntu 24.04.1 LTS\"\nVERSION_ID=\"24.04\"\nVERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\nLOGO=x\n",
+			map[string]string{
+				"PRETTY_NAME": "Ubuntu 24.04.1 LTS", "VERSION_ID": "24.04", "VERSION_CODENAME": "noble", "ID": "ubuntu",
+				"ID_LIKE": "debian",
+			}},
+		"COS": {"ID=cos\nVERSION_ID=117\n", map[string]string{"ID": "cos", "VERSION_ID": "117"}},
+		"quotes": {
+			"ID='a b'\nPRETTY_NAME=\"say \\\"hi\\\" \\\\ \\$\"\nVERSION_ID=\"\n",
+			map[string]string{"ID": "a b", "PRETTY_NAME": `say "hi" \ $`, "VERSION_ID": `"`},
+		},
 		"nothing": {"# ID=x\n\nNAME\n=\n", nil},
 		"long":    {"ID=" + strings.Repeat("x", 1<<20), map[string]string{"ID": strings.Repeat("x", 256) + "…"}},
 	} {
@@ -44,8 +51,11 @@ func FuzzParseOSRelease(f *testing.F) {
 
 func TestParseModules(t *testing.T) {
 	t.Parallel()
-	table := "nvidia_uvm 1863680 0 - Live 0x0 (POE)\nnvidia 9891840 2 nvidia_uvm, Live 0x0\nnouveau 1 0 - Live 0x0\next4 1 1 - Live 0x0\nmlx5_core 1 1 - Live 0x0\nib_umad 1 1 - Live 0x0\nvfio_pci 1 1\nnvidia/../x 1\nnvidia\n"
-	if diff := cmp.Diff([]string{"nvidia_uvm", "nvidia", "nouveau", "mlx5_core", "ib_umad", "vfio_pci"}, parseModules(table)); diff != "" {
+	table :=
+		"nvidia_uvm 1863680 0 - Live 0x0 (POE)\nnvidia 9891840 2 nvidia_uvm, Live 0x0\nnouveau 1 0 - Live 0x0\next4 1 1 - Live 0x0\nmlx5_core 1 1 - Live 0x0\nib_umad 1 1 - Live 0x0\nvfio_pci 1 1\nnvidia/../x 1\nnvidia\n"
+	if diff := cmp.Diff(
+		[]string{"nvidia_uvm", "nvidia", "nouveau", "mlx5_core", "ib_umad", "vfio_pci"}, parseModules(table),
+	); diff != "" {
 		t.Error(diff)
 	}
 	if got := parseModules(strings.Repeat("nvidia 1\n", 1000)); len(got) != maxModules {
@@ -64,7 +74,7 @@ func FuzzParseModules(f *testing.F) {
 	})
 }
 
-// bridge is the configuration space of one whose ACS capability, at 0x148 behind AER, has this control register.
+// bridge returns the configuration space of one whose ACS capability, at 0x148 behind AER, has this control register.
 func bridge(control uint16) []byte {
 	config := make([]byte, configSpace)
 	copy(config, "\x86\x80")
@@ -83,8 +93,10 @@ func TestACSRedirect(t *testing.T) {
 		config         []byte
 		redirect, told bool
 	}{
-		"on": {bridge(0x1d), true, true}, "off": {bridge(0x11), false, true}, "no capability": {make([]byte, configSpace), false, true},
-		"unprivileged": {bridge(4)[:64], false, false}, "PCI": {bridge(4)[:256], false, false}, "cut": {bridge(4)[:0x14a], false, false},
+		"on": {bridge(0x1d), true, true}, "off": {bridge(0x11), false, true},
+		"no capability": {make([]byte, configSpace), false, true},
+		"unprivileged":  {bridge(4)[:64], false, false}, "PCI": {bridge(4)[:256], false, false},
+		"cut":      {bridge(4)[:0x14a], false, false},
 		"a circle": {circle, false, false}, "gone": {gone, false, false}, "nothing": {nil, false, false},
 	} {
 		if redirect, told := acsRedirect(tc.config); redirect != tc.redirect || told != tc.told {
@@ -121,10 +133,12 @@ func TestPCI(t *testing.T) {
 	n.file("/sys/devices/pci0000:00/0000:00:02.0/config", string(bridge(0)))
 	n.file("/sys/devices/pci0000:00/0000:00:03.0/config", string(bridge(4)[:64]))
 	device("/0000:00:01.0", "0000:17:00.0", "0x030200", []byte("\xde\x10\x30\x23"), map[string]string{
-		"current_link_width": "8", "max_link_width": "16", "current_link_speed": "16.0 GT/s PCIe", "max_link_speed": "32.0 GT/s PCIe"})
+		"current_link_width": "8", "max_link_width": "16", "current_link_speed": "16.0 GT/s PCIe",
+		"max_link_speed": "32.0 GT/s PCIe"})
 	n.link(n.host.Root+"/sys/devices/pci0000:00/0000:00:01.0/0000:17:00.0/driver", "../../../../bus/pci/drivers/nvidia")
 	device("/0000:00:01.0", "0000:17:00.1", "0x040300", nil, nil)
-	device("/0000:00:02.0", "0000:18:00.0", "0x068000", []byte("\xff\xff\xff\xff"), map[string]string{"current_link_width": "255", "max_link_width": "63", "current_link_speed": "Unknown"})
+	device("/0000:00:02.0", "0000:18:00.0", "0x068000", []byte("\xff\xff\xff\xff"),
+		map[string]string{"current_link_width": "255", "max_link_width": "63", "current_link_speed": "Unknown"})
 	device("/0000:00:03.0", "0000:19:00.0", "0x030000", nil, nil)
 	n.file(pciDevices+"/0000:20:00.0/vendor", "0x8086\n")
 	put, err := n.diagnosis(noProgram).pci(t.Context())
@@ -135,7 +149,11 @@ func TestPCI(t *testing.T) {
 	put(&found)
 	yes, no := true, false
 	want := []PCIDevice{
-		{Address: "0000:17:00.0", Class: "0x030200", Device: "0x2330", Driver: "nvidia", LinkWidth: 8, MaxLinkWidth: 16, LinkSpeed: "16.0 GT/s PCIe", MaxLinkSpeed: "32.0 GT/s PCIe", ConfigReadable: true, ACSRedirect: &yes},
+		{
+			Address: "0000:17:00.0", Class: "0x030200", Device: "0x2330", Driver: "nvidia", LinkWidth: 8,
+			MaxLinkWidth: 16, LinkSpeed: "16.0 GT/s PCIe", MaxLinkSpeed: "32.0 GT/s PCIe", ConfigReadable: true,
+			ACSRedirect: &yes,
+		},
 		{Address: "0000:18:00.0", Class: "0x068000", Device: "0x2330", ACSRedirect: &no},
 		{Address: "0000:19:00.0", Class: "0x030000", Device: "0x2330", ConfigReadable: true},
 	}
@@ -206,7 +224,8 @@ func TestCDI(t *testing.T) {
 	}
 	for _, name := range []string{"/etc/cdi/nvidia.yaml", "/var/run/cdi/k8s.json"} {
 		s := good[name]
-		if s.Error != "" || s.Kind != "nvidia.com/gpu" || s.DriverVersion != "570.86.15" || !cmp.Equal(s.Devices, []string{"0", "all"}) ||
+		if s.Error != "" || s.Kind != "nvidia.com/gpu" || s.DriverVersion != "570.86.15" ||
+			!cmp.Equal(s.Devices, []string{"0", "all"}) ||
 			!cmp.Equal(s.Missing, []string{"/usr/lib64/libcuda.so.570.86.15", "/run/nvidia/driver/dev/nvidia0"}) {
 			t.Errorf("%s: %+v", name, s)
 		}
@@ -218,12 +237,13 @@ func TestCDI(t *testing.T) {
 	}
 }
 
-// bomb is a billion laughs.
+// bomb returns a billion laughs.
 func bomb() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [x,x,x,x,x,x,x,x,x]\n")
 	for i := range 12 {
-		fmt.Fprintf(&b, "a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 9), ","))
+		fmt.Fprintf(&b, "a%d: &a%d [%s]\n", i+1, i+1,
+			strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 9), ","))
 	}
 	return b.String()
 }
@@ -239,7 +259,8 @@ func TestCDIBounds(t *testing.T) {
 	n.file("/etc/cdi/x.json", strings.TrimSuffix(b.String(), ",")+"]}")
 	s := readCDI(rootFS(n.host.Root), "/etc/cdi/x.json")
 	if s.Error != "" || len(s.Kind) > 300 || len(s.Devices) != maxCDIDevices || len(s.Missing) != maxMissing {
-		t.Errorf("kind of %d bytes, %d devices, %d missing, error %q", len(s.Kind), len(s.Devices), len(s.Missing), s.Error)
+		t.Errorf("kind of %d bytes, %d devices, %d missing, error %q", len(s.Kind), len(s.Devices), len(s.Missing),
+			s.Error)
 	}
 }
 
@@ -305,11 +326,24 @@ func TestSecureBootAndSELinux(t *testing.T) {
 		boot, selinux             string
 		bootUnknown, linuxUnknown bool
 	}{
-		"both on":         {map[string]string{variable: "\x06\x00\x00\x00\x01", "/sys/fs/selinux/enforce": "1"}, "enabled", "enforcing", false, false},
-		"both off":        {map[string]string{variable: "\x06\x00\x00\x00\x00", "/sys/fs/selinux/enforce": "0"}, "disabled", "permissive", false, false},
-		"a BIOS":          {map[string]string{"/sys/firmware/acpi/x": "", "/sys/fs/ext4/x": ""}, "disabled", "disabled", false, false},
-		"no such":         {map[string]string{"/sys/firmware/efi/efivars/Boot0000-x": "", "/sys/fs/ext4/x": ""}, "disabled", "disabled", false, false},
-		"not mounted":     {map[string]string{"/sys/firmware/efi/runtime": "", "/sys/fs/ext4/x": ""}, "", "disabled", true, false},
+		"both on": {
+			map[string]string{variable: "\x06\x00\x00\x00\x01", "/sys/fs/selinux/enforce": "1"}, "enabled", "enforcing",
+			false, false,
+		},
+		"both off": {
+			map[string]string{variable: "\x06\x00\x00\x00\x00", "/sys/fs/selinux/enforce": "0"}, "disabled",
+			"permissive", false, false,
+		},
+		"a BIOS": {
+			map[string]string{"/sys/firmware/acpi/x": "", "/sys/fs/ext4/x": ""}, "disabled", "disabled", false, false,
+		},
+		"no such": {
+			map[string]string{"/sys/firmware/efi/efivars/Boot0000-x": "", "/sys/fs/ext4/x": ""}, "disabled", "disabled",
+			false, false,
+		},
+		"not mounted": {
+			map[string]string{"/sys/firmware/efi/runtime": "", "/sys/fs/ext4/x": ""}, "", "disabled", true, false,
+		},
 		"no sysfs at all": {nil, "", "", true, true},
 	} {
 		n := newFakeNode(t)
@@ -331,21 +365,28 @@ func TestSecureBootAndSELinux(t *testing.T) {
 	}
 }
 
-// TestToolkitConfigFollowsHandlers holds that the configuration is that of the programs which the runtime's handlers lead to.
+// TestToolkitConfigFollowsHandlers holds that the configuration is that of the programs which the runtime's handlers
+// lead to.
 func TestToolkitConfigFollowsHandlers(t *testing.T) {
 	t.Parallel()
 	const operators = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
 	n := newFakeNode(t)
 	n.file("/etc/nvidia-container-runtime/config.toml", "a = 1\n")
 	n.file(operators, "b = \"\xff\x01\"\n")
-	for program, want := range map[string]string{"/usr/local/nvidia/toolkit/nvidia-container-runtime": operators, "/usr/bin/nvidia-container-runtime": "/etc/nvidia-container-runtime/config.toml"} {
-		put, err := n.diagnosis(noProgram).toolkitConfig(Runtime{Instance: &Instance{Executables: map[string]string{program: ""}}})
+	for program, want := range map[string]string{
+		"/usr/local/nvidia/toolkit/nvidia-container-runtime": operators,
+		"/usr/bin/nvidia-container-runtime":                  "/etc/nvidia-container-runtime/config.toml",
+	} {
+		put, err := n.diagnosis(noProgram).toolkitConfig(
+			Runtime{Instance: &Instance{Executables: map[string]string{program: ""}}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var found Diagnosis
 		put(&found)
-		if found.Probe.ToolkitConfigPath != want || !utf8.ValidString(found.Probe.ToolkitConfig) || strings.Contains(found.Probe.ToolkitConfig, "\x01") {
+		if found.Probe.ToolkitConfigPath != want || !utf8.ValidString(found.Probe.ToolkitConfig) ||
+			strings.Contains(found.Probe.ToolkitConfig, "\x01") {
 			t.Errorf("%s: %s, %q", program, found.Probe.ToolkitConfigPath, found.Probe.ToolkitConfig)
 		}
 	}
@@ -360,7 +401,10 @@ func TestToolkitVersionOfScript(t *testing.T) {
 	}
 	n.program("/usr/bin/nvidia-container-runtime")
 	d := n.diagnosis(noProgram)
-	for out, want := range map[string]string{"runc version 1.1.5\n": "", "NVIDIA Container Runtime version 1.17.4\ncommit: x\n": "NVIDIA Container Runtime version 1.17.4"} {
+	for out, want := range map[string]string{
+		"runc version 1.1.5\n":                                 "",
+		"NVIDIA Container Runtime version 1.17.4\ncommit: x\n": "NVIDIA Container Runtime version 1.17.4",
+	} {
 		d.run = func(_ context.Context, c command) (string, error) { return out, nil }
 		put, err := d.toolkitVersion(t.Context())
 		var found Diagnosis
@@ -376,8 +420,11 @@ func TestToolkitVersionOfScript(t *testing.T) {
 func TestKubeletConfig(t *testing.T) {
 	t.Parallel()
 	n := newFakeNode(t)
-	n.process(100, 1, "/usr/bin/kubelet", "/usr/bin/kubelet", "--config=/etc/kubelet.yaml", "--cpu-manager-policy", "static")
-	n.file("/etc/kubelet.yaml", "cpuManagerPolicy: none\ntopologyManagerPolicy: \"single-numa-node\" # why\nmemoryManagerPolicy: "+strings.Repeat("x", 1000)+"\n")
+	n.process(100, 1, "/usr/bin/kubelet", "/usr/bin/kubelet", "--config=/etc/kubelet.yaml", "--cpu-manager-policy",
+		"static")
+	n.file("/etc/kubelet.yaml",
+		"cpuManagerPolicy: none\ntopologyManagerPolicy: \"single-numa-node\" # why\nmemoryManagerPolicy: "+
+			strings.Repeat("x", 1000)+"\n")
 	kubelet, problem := findKubelet(programs(n.host.Proc), n.host)
 	put, err := n.diagnosis(noProgram).kubeletConfig(kubelet, problem)
 	if err != nil {
@@ -385,7 +432,10 @@ func TestKubeletConfig(t *testing.T) {
 	}
 	var found Diagnosis
 	put(&found)
-	want := map[string]string{"cpuManagerPolicy": "static", "topologyManagerPolicy": "single-numa-node", "memoryManagerPolicy": strings.Repeat("x", 64) + "…"}
+	want := map[string]string{
+		"cpuManagerPolicy": "static", "topologyManagerPolicy": "single-numa-node",
+		"memoryManagerPolicy": strings.Repeat("x", 64) + "…",
+	}
 	if diff := cmp.Diff(want, found.Probe.KubeletConfig); diff != "" {
 		t.Error(diff)
 	}

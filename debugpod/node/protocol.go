@@ -3,8 +3,8 @@
 // The client sends one Request as JSON; the helper writes Answers as JSON, one per line. Both sides refuse what they do
 // not know: another protocol version, an unknown field, a request with no operation or with two.
 //
-// A request is one line of standard input, or lies at the end of the helper's own executable (see Attach). Whatever comes on
-// standard input after it is ignored, but its end means that the client is gone, and the helper stops.
+// A request is one line of standard input, or lies at the end of the helper's own executable (see Attach). Whatever
+// comes on standard input after it is ignored, but its end means that the client is gone, and the helper stops.
 package node
 
 import (
@@ -39,12 +39,12 @@ type Request struct {
 	RemoveFirewall *RemoveFirewall  `json:"removeFirewall,omitempty"`
 }
 
-// Await asks for the run's dead man to be waited for, until it has applied its change, or failed. The client asks again after a restart
-// of the container runtime has cut its connection.
+// Await asks for the run's dead man to be waited for, until it has applied its change, or failed. The client asks again
+// after a restart of the container runtime has cut its connection.
 type Await struct{}
 
-// Leftovers asks for what we and other fault injectors left on the node: files, processes, a kernel module, firewall rules. With Clean it is removed, but for the records of the runs
-// in Keep, and those whose files are not as they were.
+// Leftovers asks for what we and other fault injectors left on the node: files, processes, a kernel module, firewall
+// rules. With Clean it is removed, but for the records of the runs in Keep, and those whose files are not as they were.
 type Leftovers struct {
 	Clean bool     `json:"clean,omitempty"`
 	Keep  []string `json:"keep,omitempty"` // IDs of runs
@@ -63,8 +63,8 @@ type WriteKmsg struct {
 
 // KmsgRecord is one write(2) to /dev/kmsg, and so one record of the kernel log.
 type KmsgRecord struct {
-	// Data is written as it is: "<4>kernel: NVRM: Xid ...\n". Validate has its rules. The kernel module gets it without the priority, and
-	// chooses that itself, as the driver does.
+	// Data is written as it is: "<4>kernel: NVRM: Xid ...\n". Validate has its rules. The kernel module gets it without
+	// the priority, and chooses that itself, as the driver does.
 	Data string `json:"data"`
 	// Delay is waited before the write, counted from the write of the record before it.
 	Delay time.Duration `json:"delay,omitempty"`
@@ -139,11 +139,13 @@ type KernelLog struct {
 
 // Journald is the node's systemd-journald, as far as it concerns the kernel log.
 type Journald struct {
-	Running      bool   `json:"running"`
-	ReadKMsg     string `json:"readKMsg,omitempty"`      // yes or no, as configured or by default
-	ForwardKMsg  string `json:"forwardToKMsg,omitempty"` // with yes, journald ignores records that are not the kernel's own
-	Storage      string `json:"storage,omitempty"`       // volatile, persistent, auto (also when not configured) or none
-	IsPersistent bool   `json:"isPersistent"`            // /var/log/journal is written
+	Running  bool   `json:"running"`
+	ReadKMsg string `json:"readKMsg,omitempty"` // yes or no, as configured or by default
+	// With yes, journald ignores records that are not the kernel's own
+	ForwardKMsg string `json:"forwardToKMsg,omitempty"`
+	// volatile, persistent, auto (also when not configured) or none
+	Storage      string `json:"storage,omitempty"`
+	IsPersistent bool   `json:"isPersistent"` // /var/log/journal is written
 }
 
 // PodUse is what a pod holds on the node.

@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// MaxKmsgRecord is the longest record that every kernel stores whole, in bytes, with its priority and newline. Up to 5.9 the
-// text shared 1024 bytes with a prefix of up to 48 (LOG_LINE_MAX in kernel/printk/printk.c); later kernels take 1024.
+// MaxKmsgRecord is the longest record that every kernel stores whole, in bytes, with its priority and newline. Up to
+// 5.9 the text shared 1024 bytes with a prefix of up to 48 (LOG_LINE_MAX in kernel/printk/printk.c); later kernels take
+// 1024.
 const MaxKmsgRecord = 976
 
-// maxShown is the longest text, with its escapes, that readers of /dev/kmsg see whole, in bytes. Since 6.4 they get 2048 bytes of
-// a record (PRINTK_MESSAGE_MAX in kernel/printk/internal.h), of which up to 70 are numbers.
+// maxShown is the longest text, with its escapes, that readers of /dev/kmsg see whole, in bytes. Since 6.4 they get
+// 2048 bytes of a record (PRINTK_MESSAGE_MAX in kernel/printk/internal.h), of which up to 70 are numbers.
 const maxShown = 1900
 
 // MaxKmsgRecords is how many records one request may write.
@@ -22,7 +23,7 @@ const MaxKmsgRecords = 10_000
 // maxPriority is facility 23 (local7), level 7.
 const maxPriority = 23<<3 | 7
 
-// Validate says which record /dev/kmsg would refuse, cut, or not show.
+// Validate returns which record /dev/kmsg would refuse, cut, or not show.
 func (w WriteKmsg) Validate() error {
 	if len(w.Records) == 0 {
 		return errors.New("there is no record to write")
@@ -42,7 +43,8 @@ func (r KmsgRecord) validate() error {
 	priority, text, ok := cutPriority(r.Data)
 	switch {
 	case len(r.Data) > MaxKmsgRecord:
-		return fmt.Errorf("it has %d bytes, and more than %d are cut or refused by some kernels", len(r.Data), MaxKmsgRecord)
+		return fmt.Errorf("it has %d bytes, and more than %d are cut or refused by some kernels", len(r.Data),
+			MaxKmsgRecord)
 	case !ok:
 		return errors.New("it does not begin with a priority such as <4>")
 	case priority > maxPriority:
@@ -58,7 +60,10 @@ func (r KmsgRecord) validate() error {
 		return errors.New("its delay is negative")
 	}
 	if _, shown := expected(r.Data); len(shown) > maxShown {
-		return fmt.Errorf("it has so many bytes that are not printable ASCII that readers would see it cut: %d bytes with escapes are more than %d", len(shown), maxShown)
+		return fmt.Errorf(
+			"it has so many bytes that are not printable ASCII that readers would see it cut: %d bytes with escapes are more than %d",
+			len(shown), maxShown,
+		)
 	}
 	return nil
 }
@@ -78,9 +83,9 @@ func cutPriority(data string) (priority int, text string, ok bool) {
 	return priority, text, true
 }
 
-// expected is what a reader sees of a record that Validate accepts: devkmsg_write, vprintk_store and msg_print_ext_body in
-// kernel/printk/printk.c. Facility 0 is the kernel's own, so a writer's becomes 1 (user); one newline at the end goes; what is
-// not printable ASCII, and the backslash, are escaped.
+// expected returns what a reader sees of a record that Validate accepts: devkmsg_write, vprintk_store and
+// msg_print_ext_body in kernel/printk/printk.c. Facility 0 is the kernel's own, so a writer's becomes 1 (user); one
+// newline at the end goes; what is not printable ASCII, and the backslash, are escaped.
 func expected(data string) (priority int, text string) {
 	priority, text, _ = cutPriority(data)
 	if priority>>3 == 0 {
@@ -98,8 +103,8 @@ func expected(data string) (priority int, text string) {
 	return priority, escaped.String()
 }
 
-// parseKmsg reads one record as read(2) of /dev/kmsg gives it: "priority,sequence,microseconds,flags[,more];text\n", then lines
-// of properties that begin with a blank (Documentation/ABI/testing/dev-kmsg). Time stays zero.
+// parseKmsg reads one record as read(2) of /dev/kmsg gives it: "priority,sequence,microseconds,flags[,more];text\n",
+// then lines of properties that begin with a blank (Documentation/ABI/testing/dev-kmsg). Time stays zero.
 func parseKmsg(raw string) (WrittenKmsg, error) {
 	head, body, found := strings.Cut(raw, ";")
 	if !found {

@@ -13,24 +13,26 @@ func TestValidate(t *testing.T) {
 		record KmsgRecord
 		want   string // part of the error; empty for none
 	}{
-		"as the driver writes": {KmsgRecord{Data: "<4>kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.\n"}, ""},
-		"longest":              {KmsgRecord{Data: "<4>" + long + "\n"}, ""},
-		"one byte too long":    {KmsgRecord{Data: "<4>" + long + "x\n"}, "977 bytes"},
-		"two lines":            {KmsgRecord{Data: "<4>a\nb\n"}, ""},
-		"highest priority":     {KmsgRecord{Data: "<191>a\n"}, ""},
-		"priority too high":    {KmsgRecord{Data: "<192>a\n"}, "192"},
-		"no priority":          {KmsgRecord{Data: "a\n"}, "priority"},
-		"priority not closed":  {KmsgRecord{Data: "<4 a\n"}, "priority"},
-		"priority empty":       {KmsgRecord{Data: "<>a\n"}, "priority"},
-		"priority with sign":   {KmsgRecord{Data: "<+4>a\n"}, "priority"},
-		"priority long":        {KmsgRecord{Data: "<0004>a\n"}, "priority"},
-		"no newline":           {KmsgRecord{Data: "<4>a"}, "newline"},
-		"no text":              {KmsgRecord{Data: "<4>\n"}, "no text"},
-		"NUL":                  {KmsgRecord{Data: "<4>a\x00b\n"}, "NUL"},
-		"delay":                {KmsgRecord{Data: "<4>a\n", Delay: time.Hour}, ""},
-		"too many escapes":     {KmsgRecord{Data: "<4>" + strings.Repeat("\x01", maxShown/4+1) + "\n"}, "escapes"},
-		"negative delay":       {KmsgRecord{Data: "<4>a\n", Delay: -1}, "negative"},
-		"empty":                {KmsgRecord{}, "priority"},
+		"as the driver writes": {
+			KmsgRecord{Data: "<4>kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.\n"}, "",
+		},
+		"longest":             {KmsgRecord{Data: "<4>" + long + "\n"}, ""},
+		"one byte too long":   {KmsgRecord{Data: "<4>" + long + "x\n"}, "977 bytes"},
+		"two lines":           {KmsgRecord{Data: "<4>a\nb\n"}, ""},
+		"highest priority":    {KmsgRecord{Data: "<191>a\n"}, ""},
+		"priority too high":   {KmsgRecord{Data: "<192>a\n"}, "192"},
+		"no priority":         {KmsgRecord{Data: "a\n"}, "priority"},
+		"priority not closed": {KmsgRecord{Data: "<4 a\n"}, "priority"},
+		"priority empty":      {KmsgRecord{Data: "<>a\n"}, "priority"},
+		"priority with sign":  {KmsgRecord{Data: "<+4>a\n"}, "priority"},
+		"priority long":       {KmsgRecord{Data: "<0004>a\n"}, "priority"},
+		"no newline":          {KmsgRecord{Data: "<4>a"}, "newline"},
+		"no text":             {KmsgRecord{Data: "<4>\n"}, "no text"},
+		"NUL":                 {KmsgRecord{Data: "<4>a\x00b\n"}, "NUL"},
+		"delay":               {KmsgRecord{Data: "<4>a\n", Delay: time.Hour}, ""},
+		"too many escapes":    {KmsgRecord{Data: "<4>" + strings.Repeat("\x01", maxShown/4+1) + "\n"}, "escapes"},
+		"negative delay":      {KmsgRecord{Data: "<4>a\n", Delay: -1}, "negative"},
+		"empty":               {KmsgRecord{}, "priority"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := WriteKmsg{Records: []KmsgRecord{tc.record}}.Validate()
@@ -42,7 +44,8 @@ func TestValidate(t *testing.T) {
 	if err := (WriteKmsg{}).Validate(); err == nil {
 		t.Error("no records are taken")
 	}
-	if err := (WriteKmsg{Records: make([]KmsgRecord, MaxKmsgRecords+1)}).Validate(); err == nil || !strings.Contains(err.Error(), "10001") {
+	if err := (WriteKmsg{Records: make([]KmsgRecord, MaxKmsgRecords+1)}).Validate(); err == nil ||
+		!strings.Contains(err.Error(), "10001") {
 		t.Errorf("too many records: %v", err)
 	}
 }
@@ -76,8 +79,14 @@ func TestParseKmsg(t *testing.T) {
 		want WrittenKmsg
 		err  string
 	}{
-		{raw: "12,1034,2471154731,-;gpu: a\\x5cb\n", want: WrittenKmsg{Sequence: 1034, Uptime: 2471154731 * time.Microsecond, Priority: 12, Text: `gpu: a\x5cb`}},
-		{raw: "6,339,5140900,c,caller=T1;NVRM; Xid\n SUBSYSTEM=pci\n DEVICE=+pci:0000:17:00.0\n", want: WrittenKmsg{Sequence: 339, Uptime: 5140900 * time.Microsecond, Priority: 6, Text: "NVRM; Xid"}},
+		{
+			raw:  "12,1034,2471154731,-;gpu: a\\x5cb\n",
+			want: WrittenKmsg{Sequence: 1034, Uptime: 2471154731 * time.Microsecond, Priority: 12, Text: `gpu: a\x5cb`},
+		},
+		{
+			raw:  "6,339,5140900,c,caller=T1;NVRM; Xid\n SUBSYSTEM=pci\n DEVICE=+pci:0000:17:00.0\n",
+			want: WrittenKmsg{Sequence: 339, Uptime: 5140900 * time.Microsecond, Priority: 6, Text: "NVRM; Xid"},
+		},
 		{raw: "4,18446744073709551615,0,-;", want: WrittenKmsg{Sequence: 1<<64 - 1, Priority: 4}},
 		{raw: "", err: "semicolon"},
 		{raw: "4,1;x", err: "begins with"},
@@ -86,7 +95,8 @@ func TestParseKmsg(t *testing.T) {
 		{raw: "4,1,9223372036854775807,-;x", err: "time"},
 	} {
 		got, err := parseKmsg(tc.raw)
-		if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) || got != tc.want {
+		if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) ||
+			got != tc.want {
 			t.Errorf("%q: got %+v, %v; want %+v, %q", tc.raw, got, err, tc.want, tc.err)
 		}
 	}

@@ -57,7 +57,9 @@ func decodeRequest(raw []byte) (Request, *Error) {
 		return Request{}, errorf(CodeBadRequest, "the request is not one JSON object: %v", err)
 	}
 	if version.Protocol != Protocol {
-		return Request{}, errorf(CodeProtocol, "the client speaks protocol %d, the helper %d: use the helper that came with the client", version.Protocol, Protocol)
+		return Request{}, errorf(CodeProtocol,
+			"the client speaks protocol %d, the helper %d: use the helper that came with the client", version.Protocol,
+			Protocol)
 	}
 	var req Request
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -77,8 +79,10 @@ func decodeRequest(raw []byte) (Request, *Error) {
 func (r Request) operations() int {
 	n := 0
 	for _, asked := range []bool{
-		r.Inspect != nil, r.WriteKmsg != nil, r.InspectRuntime != nil, r.Change != nil, r.Await != nil, r.Restore != nil, r.Leftovers != nil,
-		r.Diagnose != nil, r.BuildModule != nil, r.WriteModule != nil, r.RemoveModule != nil, r.Firewall != nil, r.RemoveFirewall != nil,
+		r.Inspect != nil, r.WriteKmsg != nil, r.InspectRuntime != nil, r.Change != nil, r.Await != nil,
+		r.Restore != nil, r.Leftovers != nil,
+		r.Diagnose != nil, r.BuildModule != nil, r.WriteModule != nil, r.RemoveModule != nil, r.Firewall != nil,
+		r.RemoveFirewall != nil,
 	} {
 		if asked {
 			n++
@@ -87,13 +91,14 @@ func (r Request) operations() int {
 	return n
 }
 
-// changesFiles is whether the request is about a dead man, and so is done in the node's own namespaces.
+// changesFiles reports whether the request is about a dead man, and so is done in the node's own namespaces.
 func (r Request) changesFiles() bool {
 	return r.Change != nil || r.Await != nil || r.Restore != nil || r.Leftovers != nil
 }
 
 func (r Request) validate() error {
-	if r.Change != nil || r.Await != nil || r.Restore != nil || r.WriteModule != nil || r.RemoveModule != nil || r.Firewall != nil || r.RemoveFirewall != nil {
+	if r.Change != nil || r.Await != nil || r.Restore != nil || r.WriteModule != nil || r.RemoveModule != nil ||
+		r.Firewall != nil || r.RemoveFirewall != nil {
 		if err := deadman.ValidRun(r.Run); err != nil {
 			return err
 		}

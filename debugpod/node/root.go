@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// rootFS is the file system below a directory as a process sees it that has this directory as its root: absolute symbolic links
-// lead below it. os.DirFS would follow them into our own container, and os.Root refuses them.
+// rootFS is the file system below a directory as a process sees it that has this directory as its root: absolute
+// symbolic links lead below it. os.DirFS would follow them into our own container, and os.Root refuses them.
 type rootFS string
 
 // maxLinks is the kernel's own limit (MAXSYMLINKS).

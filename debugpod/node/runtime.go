@@ -49,7 +49,8 @@ type Instance struct {
 	// CRI is what it says about itself; nil when it does not answer, with CRIError.
 	CRI      *cri.Info `json:"cri,omitempty"`
 	CRIError string    `json:"criError,omitempty"`
-	// Executables are the files that handlers' BinaryName and shims lead to: whether they are there and can be executed.
+	// Executables are the files that handlers' BinaryName and shims lead to: whether they are there and can be
+	// executed.
 	Executables map[string]string `json:"executables,omitempty"` // path -> "" when fine, else what is wrong
 }
 

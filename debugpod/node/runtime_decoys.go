@@ -12,8 +12,8 @@ const (
 	maxDecoyBytes = 4 << 20
 )
 
-// decoys adds every containerd that the kubelet does not use: processes, then configurations in well-known places that none of them
-// loads. Who edits one of these edits in vain.
+// decoys adds every containerd that the kubelet does not use: processes, then configurations in well-known places that
+// none of them loads. Who edits one of these edits in vain.
 func (in *inspection) decoys(ctx context.Context) {
 	var loaded identity
 	chosen := 0
@@ -60,7 +60,7 @@ func (in *inspection) add(loaded *identity, decoy Instance) {
 	in.result.Decoys = append(in.result.Decoys, decoy)
 }
 
-// isOneShot is whether the process only shows something: `containerd --version`, `containerd config dump`.
+// isOneShot reports whether the process only shows something: `containerd --version`, `containerd config dump`.
 func (p program) isOneShot() bool {
 	return slices.Contains(p.args, "--version") || slices.Contains(p.args, "-v") || slices.Contains(p.args, "config")
 }
@@ -76,7 +76,8 @@ func (in *inspection) decoy(ctx context.Context, p program) Instance {
 	decoy := in.instance(ctx, p, socket, full)
 	for i := range decoy.Files {
 		if f := &decoy.Files[i]; f.ReadOnly == "" && !in.isOnNode(p) {
-			f.ReadOnly = "this containerd does not run as root on the node itself: whoever started it has chosen the file"
+			f.ReadOnly =
+				"this containerd does not run as root on the node itself: whoever started it has chosen the file"
 		}
 	}
 	return decoy

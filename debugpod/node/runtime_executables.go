@@ -30,7 +30,7 @@ func (in *inspection) executables(i *Instance, p program) {
 	}
 }
 
-// handlers are those of the disk and those in memory.
+// handlers returns those of the disk and those in memory.
 func (in *inspection) handlers(i *Instance) []Handler {
 	var all []Handler
 	add := func(from *containerd.Merged, err error) {
@@ -49,7 +49,7 @@ func (in *inspection) handlers(i *Instance) []Handler {
 // Handler is what Instance.Executables knows of a handler: the keys to look up.
 type Handler struct{ Type, BinaryName string }
 
-// Binary is what the shim executes, as it is configured; empty when that is not runc's business.
+// Binary returns what the shim executes, as it is configured; empty when that is not runc's business.
 func (h Handler) Binary() string {
 	switch {
 	case h.BinaryName != "":
@@ -61,7 +61,7 @@ func (h Handler) Binary() string {
 	}
 }
 
-// Shim is what containerd executes: the runtime_type io.containerd.runc.v2 is containerd-shim-runc-v2
+// Shim returns what containerd executes: the runtime_type io.containerd.runc.v2 is containerd-shim-runc-v2
 // (core/runtime/v2/shim/util.go in containerd). Empty for one that is no name of a shim.
 func (h Handler) Shim() string {
 	name := h.Type
@@ -78,7 +78,8 @@ func (h Handler) Shim() string {
 	return fmt.Sprintf("containerd-shim-%s-%s", parts[len(parts)-2], parts[len(parts)-1])
 }
 
-// lookUp says what is wrong with a program that the process would execute: at its path, or in the folders of its PATH and in more.
+// lookUp returns what is wrong with a program that the process would execute: at its path, or in the folders of its
+// PATH and in more.
 func (p program) lookUp(root rootFS, name string, more ...string) string {
 	if path.IsAbs(name) {
 		return executable(root, name)
@@ -95,7 +96,7 @@ func (p program) lookUp(root rootFS, name string, more ...string) string {
 	return "in no folder of PATH (" + folders + ")"
 }
 
-// executable says why the file cannot be executed; empty when it can.
+// executable returns why the file cannot be executed; empty when it can.
 func executable(root rootFS, name string) string {
 	info, err := root.stat(name)
 	switch {
@@ -113,8 +114,8 @@ func executable(root rootFS, name string) string {
 	return ""
 }
 
-// version asks the process's own program: `containerd --version`. A program of a container, which anybody may have put there, is not
-// run: it would have more rights here than there.
+// version asks the process's own program: `containerd --version`. A program of a container, which anybody may have put
+// there, is not run: it would have more rights here than there.
 func (in *inspection) version(ctx context.Context, p program) (string, error) {
 	node := rootFS(in.host.Root)
 	running, err := os.Stat(p.proc + "/exe")

@@ -30,8 +30,8 @@ func (in *inspection) configure(i *Instance, root rootFS, file string) {
 // maxConfig is how large a configuration file may be, in bytes: real ones have some kilobytes.
 const maxConfig = 4 << 20
 
-// guarded is a file system of which nothing but folders and files of a sensible size is opened. A containerd in somebody's container
-// may have a pipe for a configuration, on which we would wait for ever.
+// guarded is a file system of which nothing but folders and files of a sensible size is opened. A containerd in
+// somebody's container may have a pipe for a configuration, on which we would wait for ever.
 type guarded struct{ rootFS }
 
 func (g guarded) Open(name string) (fs.File, error) {
@@ -85,7 +85,8 @@ func (in *inspection) configFile(root rootFS, f containerd.File) ConfigFile {
 	return file
 }
 
-// readOnly says why the node's file at a path cannot be changed for the process that reads it at full; empty when it can.
+// readOnly returns why the node's file at a path cannot be changed for the process that reads it at full; empty when it
+// can.
 func (in *inspection) readOnly(full, name string) string {
 	onNode, err := rootFS(in.host.Root).resolve(relative(name))
 	if err != nil {
@@ -107,7 +108,7 @@ func (in *inspection) readOnly(full, name string) string {
 	return immutable(onNode)
 }
 
-// metaOf is what a file has beside its content; the path has no links in it any more.
+// metaOf returns what a file has beside its content; the path has no links in it any more.
 func metaOf(full string) (deadman.Meta, error) {
 	info, err := os.Stat(full)
 	if err != nil {
@@ -133,7 +134,7 @@ func relativeTo(root, full string) string {
 // identity tells files apart, by whatever path they are reached.
 type identity []fs.FileInfo
 
-// seen is whether the file was there before; now it is.
+// seen reports whether the file was there before; now it is.
 func (known *identity) seen(info fs.FileInfo) bool {
 	for _, k := range *known {
 		if os.SameFile(k, info) {

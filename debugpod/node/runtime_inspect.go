@@ -24,11 +24,12 @@ type inspection struct {
 	peer func(socket string) (pid int, err error)
 	// run runs a program with a root directory, under the name args[0], and returns its standard output.
 	run func(ctx context.Context, root rootFS, program string, args ...string) (string, error)
-	// isExit is whether an error of run is the program's own exit code.
+	// isExit reports whether an error of run is the program's own exit code.
 	isExit func(error) bool
 }
 
-// inspectRuntime finds out which container runtime the kubelet uses, with which configuration. What cannot be read becomes a warning.
+// inspectRuntime finds out which container runtime the kubelet uses, with which configuration. What cannot be read
+// becomes a warning.
 func inspectRuntime(ctx context.Context, host Host) Runtime {
 	in := newInspection(host)
 	in.inspect(ctx)
@@ -36,10 +37,12 @@ func inspectRuntime(ctx context.Context, host Host) Runtime {
 	return *in.result
 }
 
-// stopped takes back what was found if ctx has ended meanwhile: calls that were cut short look like a runtime that is down.
+// stopped takes back what was found if ctx has ended meanwhile: calls that were cut short look like a runtime that is
+// down.
 func (in *inspection) stopped(ctx context.Context) {
 	if ctx.Err() != nil {
-		in.result.Instance, in.result.Problem = nil, fmt.Sprintf("it was stopped before the end: %v", context.Cause(ctx))
+		in.result.Instance, in.result.Problem = nil,
+			fmt.Sprintf("it was stopped before the end: %v", context.Cause(ctx))
 	}
 }
 
@@ -79,9 +82,13 @@ func (in *inspection) inspect(ctx context.Context) {
 	in.checkRelease(&instance)
 	switch {
 	case instance.CRI != nil && instance.CRI.Name != "containerd":
-		r.Problem = fmt.Sprintf("the kubelet of this node uses %s %s; runtime faults work with containerd", runtimeName(instance.CRI.Name), instance.CRI.Version)
+		r.Problem = fmt.Sprintf("the kubelet of this node uses %s %s; runtime faults work with containerd",
+			runtimeName(instance.CRI.Name), instance.CRI.Version)
 	case instance.CRI == nil && !owner.is("containerd"):
-		r.Problem = fmt.Sprintf("%s (process %d) listens at the kubelet's socket %s, does not answer, and does not seem to be containerd: %s", owner.exe, owner.pid, socket, instance.CRIError)
+		r.Problem = fmt.Sprintf(
+			"%s (process %d) listens at the kubelet's socket %s, does not answer, and does not seem to be containerd: %s",
+			owner.exe, owner.pid, socket, instance.CRIError,
+		)
 	}
 }
 
@@ -111,8 +118,8 @@ func (in *inspection) instance(ctx context.Context, p program, socket, full stri
 	return i
 }
 
-// absent is for a kubelet whose runtime does not listen: a broken one. What would listen is known where the socket's path is that of a
-// well-known one, or where a containerd was told to listen there.
+// absent is for a kubelet whose runtime does not listen: a broken one. What would listen is known where the socket's
+// path is that of a well-known one, or where a containerd was told to listen there.
 func (in *inspection) absent(ctx context.Context, socket, why string) {
 	r := in.result
 	r.Problem = fmt.Sprintf("no container runtime listens at %s, which the kubelet uses: %s", socket, why)

@@ -32,7 +32,8 @@ type kubelet struct {
 	Kubelet
 }
 
-// findKubelet finds the node's one kubelet. problem says, in words for the user, why there is none, or which of several it could be.
+// findKubelet finds the node's one kubelet. problem says, in words for the user, why there is none, or which of several
+// it could be.
 func findKubelet(all []program, host Host) (found kubelet, problem string) {
 	candidates := slices.Collect(func(yield func(program) bool) {
 		for _, p := range all {
@@ -55,7 +56,10 @@ func findKubelet(all []program, host Host) (found kubelet, problem string) {
 	for _, p := range candidates {
 		pids = append(pids, fmt.Sprintf("%d (%s)", p.pid, p.describe(host).Endpoint))
 	}
-	return kubelet{}, fmt.Sprintf("%s run on this node, and it cannot be determined which one is the cluster's: processes %s", count.Of(len(pids), "kubelet"), strings.Join(pids, ", "))
+	return kubelet{}, fmt.Sprintf(
+		"%s run on this node, and it cannot be determined which one is the cluster's: processes %s",
+		count.Of(len(pids), "kubelet"), strings.Join(pids, ", "),
+	)
 }
 
 func (p program) isKubelet() bool {
@@ -68,16 +72,18 @@ func (p program) isKubelet() bool {
 	return p.isEmbedded()
 }
 
-// isEmbedded is whether a kubelet is one part of the program. `k3s kubectl` and the like are not meant.
+// isEmbedded reports whether a kubelet is one part of the program. `k3s kubectl` and the like are not meant.
 func (p program) isEmbedded() bool {
 	if p.is("kubelite") || p.called() == "k3s-server" || p.called() == "k3s-agent" {
 		return true
 	}
 	words := strings.Fields(strings.Join(p.args, " "))
-	return (p.is("k3s") || p.is("rke2")) && len(words) > 1 && (words[1] == "server" || words[1] == "agent") && !slices.Contains(words, "--disable-agent")
+	return (p.is("k3s") || p.is("rke2")) && len(words) > 1 && (words[1] == "server" || words[1] == "agent") &&
+		!slices.Contains(words, "--disable-agent")
 }
 
-// isNodes is whether the process is the node's own, and not a nested node's, as kind and k3d run them: those have PID namespaces.
+// isNodes reports whether the process is the node's own, and not a nested node's, as kind and k3d run them: those have
+// PID namespaces.
 func (p program) isNodes(all []program) bool {
 	for _, first := range all {
 		if first.pid == 1 {
@@ -135,7 +141,7 @@ func (p program) override(args []string, file string, k *Kubelet) {
 	}
 }
 
-// kubeletConfigs are the files of --config and --config-dir, in the order in which they are read.
+// kubeletConfigs returns the files of --config and --config-dir, in the order in which they are read.
 func (p program) kubeletConfigs(root rootFS) []string {
 	args := p.allArgs(root)
 	var files []string
@@ -156,7 +162,7 @@ func (p program) kubeletConfigs(root rootFS) []string {
 	return files
 }
 
-// allArgs are the command line, and the flags in files.
+// allArgs returns the command line, and the flags in files.
 func (p program) allArgs(root rootFS) []string {
 	args := slices.Clone(p.args)
 	for _, file := range p.argsFiles() {
@@ -166,7 +172,7 @@ func (p program) allArgs(root rootFS) []string {
 	return args
 }
 
-// argsFiles are where snaps keep a kubelet's flags.
+// argsFiles returns where snaps keep a kubelet's flags.
 func (p program) argsFiles() []string {
 	if file, ok := p.flag("kubelet-args-file"); ok { // microk8s
 		return []string{p.abs(p.expand(file))}
@@ -201,8 +207,8 @@ func (p program) describeRancher(root rootFS, k *Kubelet) {
 	}
 }
 
-// topLevel is the text of a key at the top of a configuration in YAML or JSON. It is not a parser of YAML: the keys that we ask for
-// hold one short word, and the helper stays small.
+// topLevel returns the text of a key at the top of a configuration in YAML or JSON. It is not a parser of YAML: the
+// keys that we ask for hold one short word, and the helper stays small.
 func topLevel(raw []byte, key string) string {
 	var object map[string]any
 	if json.Unmarshal(raw, &object) == nil {
@@ -221,7 +227,7 @@ func topLevel(raw []byte, key string) string {
 	return ""
 }
 
-// scalar is a value of YAML that stands on one line, without its quotes and the comment behind it.
+// scalar returns a value of YAML that stands on one line, without its quotes and the comment behind it.
 func scalar(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" {

@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// peerOf is the process that called listen on a socket, by SO_PEERCRED.
+// peerOf returns the process that called listen on a socket, by SO_PEERCRED.
 func peerOf(socket string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -45,7 +45,8 @@ func peerOf(socket string) (int, error) {
 // runTimeout bounds programs of the node that only show something.
 const runTimeout = 10 * time.Second
 
-// runWithRoot runs a program of the node with its root directory; a name without a folder is looked for in the usual ones.
+// runWithRoot runs a program of the node with its root directory; a name without a folder is looked for in the usual
+// ones.
 func runWithRoot(ctx context.Context, root rootFS, program string, args ...string) (string, error) {
 	if !path.IsAbs(program) {
 		found := ""
@@ -95,7 +96,7 @@ func ownership(info fs.FileInfo, meta *deadman.Meta) error {
 	return nil
 }
 
-// xattrs are a file's extended attributes: SELinux labels, capabilities, ACLs. File systems without them have none.
+// xattrs returns a file's extended attributes: SELinux labels, capabilities, ACLs. File systems without them have none.
 func xattrs(full string) (map[string][]byte, error) {
 	names := make([]byte, 64<<10) // the kernel's own limit (XATTR_LIST_MAX)
 	n, err := unix.Listxattr(full, names)
@@ -117,7 +118,7 @@ func xattrs(full string) (map[string][]byte, error) {
 	return all, nil
 }
 
-// immutable says why a file cannot be written whatever its mode is; empty when nothing speaks against it.
+// immutable returns why a file cannot be written whatever its mode is; empty when nothing speaks against it.
 func immutable(full string) string {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(full, &fs); err == nil && fs.Flags&unix.ST_RDONLY != 0 {

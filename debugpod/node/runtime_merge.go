@@ -13,7 +13,7 @@ func (i *Instance) release() containerd.Release {
 	return newest
 }
 
-// Config is what the instance loads from disk, for edits and questions.
+// Config returns what the instance loads from disk, for edits and questions.
 func (i *Instance) Config() *containerd.Config {
 	config := &containerd.Config{Release: i.release()}
 	for _, f := range i.Files {
@@ -22,10 +22,10 @@ func (i *Instance) Config() *containerd.Config {
 	return config
 }
 
-// OnDisk is what the instance would have in memory if it were restarted now, but for its built-in defaults.
+// OnDisk returns what the instance would have in memory if it were restarted now, but for its built-in defaults.
 func (i *Instance) OnDisk() (*containerd.Merged, error) { return i.Config().Merged() }
 
-// InMemory is what it has there; nil when it does not show it.
+// InMemory returns what it has there; nil when it does not show it.
 func (i *Instance) InMemory() (*containerd.Merged, error) {
 	if i.CRI == nil || len(i.CRI.Config) == 0 {
 		return nil, nil

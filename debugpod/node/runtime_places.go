@@ -14,21 +14,35 @@ type place struct {
 // places are the well-known ones, the first of which is the usual one.
 var places = []place{
 	{unit: "containerd.service", socket: "/run/containerd/containerd.sock", exe: "containerd",
-		root: "/etc/containerd/config.toml", dropIn: []string{"/etc/containerd/conf.d/*.toml", "/etc/containerd/config.toml.d/*.toml"}},
-	{unit: "k3s.service", socket: "/run/k3s/containerd/containerd.sock", exe: "/var/lib/rancher/k3s/data/current/bin/containerd",
-		root: "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", dropIn: []string{"/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/*.toml", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.d/*.toml"}},
-	{unit: "rke2-agent.service", socket: "/run/k3s/containerd/containerd.sock", exe: "/var/lib/rancher/rke2/bin/containerd",
-		root: "/var/lib/rancher/rke2/agent/etc/containerd/config.toml", dropIn: []string{"/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/*.toml", "/var/lib/rancher/rke2/agent/etc/containerd/config.toml.d/*.toml"}},
-	{unit: "snap.microk8s.daemon-containerd.service", socket: "/var/snap/microk8s/common/run/containerd.sock", exe: "/snap/microk8s/current/bin/containerd",
+		root:   "/etc/containerd/config.toml",
+		dropIn: []string{"/etc/containerd/conf.d/*.toml", "/etc/containerd/config.toml.d/*.toml"}},
+	{unit: "k3s.service", socket: "/run/k3s/containerd/containerd.sock",
+		exe:  "/var/lib/rancher/k3s/data/current/bin/containerd",
+		root: "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", dropIn: []string{
+			"/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/*.toml",
+			"/var/lib/rancher/k3s/agent/etc/containerd/config.toml.d/*.toml",
+		}},
+	{unit: "rke2-agent.service", socket: "/run/k3s/containerd/containerd.sock",
+		exe:  "/var/lib/rancher/rke2/bin/containerd",
+		root: "/var/lib/rancher/rke2/agent/etc/containerd/config.toml", dropIn: []string{
+			"/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/*.toml",
+			"/var/lib/rancher/rke2/agent/etc/containerd/config.toml.d/*.toml",
+		}},
+	{unit: "snap.microk8s.daemon-containerd.service", socket: "/var/snap/microk8s/common/run/containerd.sock",
+		exe:  "/snap/microk8s/current/bin/containerd",
 		root: "/var/snap/microk8s/current/args/containerd.toml"},
-	{unit: "snap.k8s.containerd.service", socket: "/var/lib/k8s-containerd/k8s-containerd/run/containerd/containerd.sock", exe: "/snap/k8s/current/bin/containerd",
-		root: "/var/lib/k8s-containerd/k8s-containerd/etc/containerd/config.toml", dropIn: []string{"/var/lib/k8s-containerd/k8s-containerd/etc/containerd/conf.d/*.toml"}},
+	{unit: "snap.k8s.containerd.service",
+		socket: "/var/lib/k8s-containerd/k8s-containerd/run/containerd/containerd.sock",
+		exe:    "/snap/k8s/current/bin/containerd",
+		root:   "/var/lib/k8s-containerd/k8s-containerd/etc/containerd/config.toml",
+		dropIn: []string{"/var/lib/k8s-containerd/k8s-containerd/etc/containerd/conf.d/*.toml"}},
 	{unit: "k0sworker.service", socket: "/run/k0s/containerd.sock", exe: "/var/lib/k0s/bin/containerd",
 		root: "/etc/k0s/containerd.toml", dropIn: []string{"/etc/k0s/containerd.d/*.toml"}},
 	{unit: "docker.service", exe: "containerd", root: "/var/run/docker/containerd/containerd.toml"},
 }
 
-// placeOf is the one that listens at a socket. Several do at that of k3s: then it is the one whose configuration is there.
+// placeOf returns the one that listens at a socket. Several do at that of k3s: then it is the one whose configuration
+// is there.
 func placeOf(socket string, root rootFS) (found place, known bool) {
 	for _, p := range places {
 		if p.socket != path.Clean(socket) {
@@ -44,7 +58,7 @@ func placeOf(socket string, root rootFS) (found place, known bool) {
 	return found, known
 }
 
-// configPath is the configuration that a containerd was told to load, or its own default.
+// configPath returns the configuration that a containerd was told to load, or its own default.
 func (p program) configPath() string {
 	if file, ok := p.flag("config", "c"); ok && file != "" {
 		return p.abs(file)
@@ -52,8 +66,8 @@ func (p program) configPath() string {
 	return "/etc/containerd/config.toml"
 }
 
-// socket is where a containerd was told to listen, or its own default. A configuration may say otherwise; who listens is known from the
-// kernel where it matters.
+// socket returns where a containerd was told to listen, or its own default. A configuration may say otherwise; who
+// listens is known from the kernel where it matters.
 func (p program) socket() string {
 	if file, ok := p.flag("address", "a"); ok && file != "" {
 		return p.abs(file)

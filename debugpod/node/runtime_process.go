@@ -23,7 +23,8 @@ type program struct {
 	proc        string // its directory of /proc
 }
 
-// readProgram reads a process. One that has ended meanwhile, and the kernel's own, which have no command line, are not found.
+// readProgram reads a process. One that has ended meanwhile, and the kernel's own, which have no command line, are not
+// found.
 func readProgram(proc string, pid int) (program, bool) {
 	p := program{pid: pid, proc: path.Join(proc, strconv.Itoa(pid)), uid: -1, env: map[string]string{}}
 	raw, err := os.ReadFile(p.proc + "/cmdline")
@@ -59,7 +60,7 @@ func readProgram(proc string, pid int) (program, bool) {
 // the name of another program.
 func (p program) isRoots() bool { return p.uid >= 0 && p.uid == os.Geteuid() }
 
-// programs are all processes, in the order of their numbers.
+// programs returns all processes, in the order of their numbers.
 func programs(proc string) []program {
 	var all []program
 	for _, name := range processes(os.DirFS(proc)) {
@@ -75,12 +76,14 @@ func programs(proc string) []program {
 	return all
 }
 
-// is tells whether the process runs the program of that name. Several may be one file, which goes by the name it was called with.
+// is reports whether the process runs the program of that name. Several may be one file, which goes by the name it was
+// called with.
 func (p program) is(name string) bool {
 	return path.Base(p.exe) == name || p.called() == name
 }
 
-// called is the name by which the program was called. A process may write its whole command line there: "k3s server".
+// called returns the name by which the program was called. A process may write its whole command line there: "k3s
+// server".
 func (p program) called() string {
 	if len(p.args) == 0 {
 		return ""
@@ -89,7 +92,7 @@ func (p program) called() string {
 	return path.Base(first)
 }
 
-// flag is the value of a flag on the command line, under one of its names (--config, -c); the last one counts.
+// flag returns the value of a flag on the command line, under one of its names (--config, -c); the last one counts.
 func (p program) flag(names ...string) (value string, found bool) {
 	return flagOf(p.args[min(1, len(p.args)):], names...)
 }
@@ -112,7 +115,7 @@ func flagOf(args []string, names ...string) (value string, found bool) {
 	return value, found
 }
 
-// root is the file system as the process sees it, with its own mounts; the node's where that cannot be read.
+// root returns the file system as the process sees it, with its own mounts; the node's where that cannot be read.
 func (p program) root(host Host) rootFS {
 	own := p.proc + "/root"
 	if _, err := os.Stat(own + "/."); err != nil {
@@ -121,7 +124,7 @@ func (p program) root(host Host) rootFS {
 	return rootFS(own)
 }
 
-// abs is a path of the process's command line, from its working directory where it is relative.
+// abs returns a path of the process's command line, from its working directory where it is relative.
 func (p program) abs(name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
@@ -138,7 +141,7 @@ func (p program) expand(text string) string {
 	return os.Expand(text, func(name string) string { return p.env[name] })
 }
 
-// relative is a path as fs.FS wants it.
+// relative returns a path as fs.FS wants it.
 func relative(name string) string {
 	if name = strings.TrimPrefix(path.Clean("/"+name), "/"); name == "" {
 		return "."

@@ -8,17 +8,18 @@ import (
 	"strings"
 )
 
-// socketPath is the path in the endpoint of a kubelet.
+// socketPath returns the path in the endpoint of a kubelet.
 func socketPath(endpoint string) (string, error) {
 	rest, ok := strings.CutPrefix(endpoint, "unix:")
 	rest = "/" + strings.TrimLeft(rest, "/")
 	if !ok || rest == "/" {
-		return "", fmt.Errorf("the kubelet reaches its container runtime at %s: only unix sockets are known here", endpoint)
+		return "",
+			fmt.Errorf("the kubelet reaches its container runtime at %s: only unix sockets are known here", endpoint)
 	}
 	return path.Clean(rest), nil
 }
 
-// findSocket is the socket's file, through the node's root or the kubelet's own, with links followed.
+// findSocket returns the socket's file, through the node's root or the kubelet's own, with links followed.
 func findSocket(socket string, roots ...rootFS) (full string, err error) {
 	for _, root := range roots {
 		candidate, failed := root.resolve(relative(socket))
@@ -35,9 +36,9 @@ func findSocket(socket string, roots ...rootFS) (full string, err error) {
 	return "", err
 }
 
-// owner is the process that listens at the socket. The kernel tells a client who called listen (SO_PEERCRED); the second way is who
-// holds the socket that was bound to the path, which is by its name only and so knows nothing of mounts and links. warn hears when
-// both are known and differ.
+// owner returns the process that listens at the socket. The kernel tells a client who called listen (SO_PEERCRED); the
+// second way is who holds the socket that was bound to the path, which is by its name only and so knows nothing of
+// mounts and links. warn hears when both are known and differ.
 func (in *inspection) owner(full string, names []string) (program, error) {
 	pid, err := in.peer(full)
 	holders := in.holders(names)
@@ -59,7 +60,7 @@ func (in *inspection) owner(full string, names []string) (program, error) {
 	return program{}, fmt.Errorf("process %d, which listens there, is not to be seen from here", pid)
 }
 
-// holders are the processes, but for PID 1, that have a socket open which listens at one of these paths.
+// holders returns the processes, but for PID 1, that have a socket open which listens at one of these paths.
 func (in *inspection) holders(names []string) []int {
 	// Not our own network namespace: the node's.
 	raw, err := os.ReadFile(path.Join(in.host.Proc, "1/net/unix"))
@@ -86,8 +87,8 @@ func (in *inspection) holders(names []string) []int {
 	return pids
 }
 
-// listening finds sockets in /proc/net/unix that listen at one of the paths, as the links of /proc/PID/fd have them: "socket:[38606]".
-// Columns: Num RefCount Protocol Flags Type St Inode Path; the flag __SO_ACCEPTCON is 00010000.
+// listening finds sockets in /proc/net/unix that listen at one of the paths, as the links of /proc/PID/fd have them:
+// "socket:[38606]". Columns: Num RefCount Protocol Flags Type St Inode Path; the flag __SO_ACCEPTCON is 00010000.
 func listening(table string, names []string) []string {
 	var inodes []string
 	for line := range strings.Lines(table) {

@@ -28,7 +28,10 @@ type fakeNode struct {
 func newFakeNode(t *testing.T) *fakeNode {
 	t.Helper()
 	dir := t.TempDir()
-	n := &fakeNode{t: t, host: Host{Root: dir + "/root", Proc: dir + "/proc"}, cri: map[string]*cri.Info{}, peers: map[string]int{}, units: map[string]int{}}
+	n := &fakeNode{
+		t: t, host: Host{Root: dir + "/root", Proc: dir + "/proc"}, cri: map[string]*cri.Info{},
+		peers: map[string]int{}, units: map[string]int{},
+	}
 	n.process(1, 0, "/usr/lib/systemd/systemd", "/sbin/init")
 	return n
 }
@@ -123,7 +126,10 @@ func containerdInfo(handlers ...string) *cri.Info {
 }
 
 func handler(name, binary string) string {
-	return fmt.Sprintf("[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.%s]\nruntime_type = 'io.containerd.runc.v2'\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.%s.options]\nBinaryName = '%s'\n", name, name, binary)
+	return fmt.Sprintf(
+		"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.%s]\nruntime_type = 'io.containerd.runc.v2'\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.%s.options]\nBinaryName = '%s'\n",
+		name, name, binary,
+	)
 }
 
 // The node of kubeadm: the usual socket and the usual file, with a drop-in.
@@ -131,10 +137,12 @@ func kubeadm(t *testing.T) *fakeNode {
 	n := newFakeNode(t)
 	n.process(100, 1, "/usr/bin/kubelet", "/usr/bin/kubelet", "--config=/var/lib/kubelet/config.yaml")
 	n.process(50, 1, "/usr/bin/containerd", "/usr/bin/containerd")
-	n.file("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\ncgroupDriver: systemd\ncontainerRuntimeEndpoint: \"\"\n")
+	n.file("/var/lib/kubelet/config.yaml",
+		"kind: KubeletConfiguration\ncgroupDriver: systemd\ncontainerRuntimeEndpoint: \"\"\n")
 	n.listen(50, "/run/containerd/containerd.sock", containerdInfo("runc", "nvidia"))
 	n.file("/etc/containerd/config.toml", "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n")
-	n.file("/etc/containerd/conf.d/99-nvidia.toml", "version = 3\n"+handler("nvidia", "/usr/bin/nvidia-container-runtime"))
+	n.file("/etc/containerd/conf.d/99-nvidia.toml",
+		"version = 3\n"+handler("nvidia", "/usr/bin/nvidia-container-runtime"))
 	n.write(n.host.Proc+"/50/cgroup", "0::/system.slice/containerd.service\n", 0o644)
 	n.units["containerd.service"] = 50
 	n.program("/usr/bin/containerd-shim-runc-v2")
@@ -149,17 +157,23 @@ func TestInspectKubeadm(t *testing.T) {
 	if i == nil {
 		t.Fatalf("no instance: %s", got.Problem)
 	}
-	want := Kubelet{PID: 100, Exe: "/usr/bin/kubelet", Endpoint: "unix:///run/containerd/containerd.sock", EndpointFrom: "default", CgroupDriver: "systemd"}
+	want := Kubelet{
+		PID: 100, Exe: "/usr/bin/kubelet", Endpoint: "unix:///run/containerd/containerd.sock", EndpointFrom: "default",
+		CgroupDriver: "systemd",
+	}
 	if diff := cmp.Diff(want, got.Kubelet); diff != "" {
 		t.Error(diff)
 	}
 	if got.Problem != "" || len(got.Warnings) > 0 || len(got.Decoys) > 0 {
 		t.Errorf("a healthy node has problem %q, warnings %q, decoys %+v", got.Problem, got.Warnings, got.Decoys)
 	}
-	if i.PID != 50 || i.Unit != "containerd.service" || i.Release != "v2.1.4" || i.Socket != "/run/containerd/containerd.sock" {
+	if i.PID != 50 || i.Unit != "containerd.service" || i.Release != "v2.1.4" ||
+		i.Socket != "/run/containerd/containerd.sock" {
 		t.Errorf("instance %+v", i)
 	}
-	if paths := filePaths(*i); !slices.Equal(paths, []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"}) {
+	if paths := filePaths(*i); !slices.Equal(
+		paths, []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"},
+	) {
 		t.Errorf("it loads %q", paths)
 	}
 	for _, f := range i.Files {
@@ -168,7 +182,8 @@ func TestInspectKubeadm(t *testing.T) {
 		}
 	}
 	executables := map[string]string{
-		"containerd-shim-runc-v2": "", "/usr/bin/nvidia-container-runtime": "missing", "runc": "in no folder of PATH (/opt/bin:/usr/bin)",
+		"containerd-shim-runc-v2": "", "/usr/bin/nvidia-container-runtime": "missing",
+		"runc": "in no folder of PATH (/opt/bin:/usr/bin)",
 	}
 	if diff := cmp.Diff(executables, i.Executables); diff != "" {
 		t.Error(diff)
@@ -193,30 +208,68 @@ func TestEndpoint(t *testing.T) {
 		files map[string]string
 		want  string // endpoint from
 	}{
-		"flag":                {"/usr/bin/kubelet", []string{"kubelet", "--container-runtime-endpoint=unix://" + socket}, nil, "unix:///run/c/c.sock from --container-runtime-endpoint"},
-		"flag without scheme": {"/usr/bin/kubelet", []string{"kubelet", "--container-runtime-endpoint", socket}, nil, "unix:///run/c/c.sock from --container-runtime-endpoint"},
+		"flag": {
+			"/usr/bin/kubelet", []string{"kubelet", "--container-runtime-endpoint=unix://" + socket}, nil,
+			"unix:///run/c/c.sock from --container-runtime-endpoint",
+		},
+		"flag without scheme": {
+			"/usr/bin/kubelet", []string{"kubelet", "--container-runtime-endpoint", socket}, nil,
+			"unix:///run/c/c.sock from --container-runtime-endpoint",
+		},
 		"config file": {"/usr/bin/kubelet", []string{"kubelet", "--config", "/k.yaml"},
-			map[string]string{"/k.yaml": "a: b\ncontainerRuntimeEndpoint: unix:///run/c/c.sock # ours\n"}, "unix:///run/c/c.sock from /k.yaml"},
+			map[string]string{"/k.yaml": "a: b\ncontainerRuntimeEndpoint: unix:///run/c/c.sock # ours\n"},
+			"unix:///run/c/c.sock from /k.yaml"},
 		"config file in JSON": {"/usr/bin/kubelet", []string{"kubelet", "--config=/k.json"},
-			map[string]string{"/k.json": `{"containerRuntimeEndpoint": "unix:///run/c/c.sock"}`}, "unix:///run/c/c.sock from /k.json"},
-		"flag before config file": {"/usr/bin/kubelet", []string{"kubelet", "--config=/k.yaml", "--container-runtime-endpoint=unix://" + socket},
-			map[string]string{"/k.yaml": "containerRuntimeEndpoint: unix://" + other}, "unix:///run/c/c.sock from --container-runtime-endpoint"},
+			map[string]string{"/k.json": `{"containerRuntimeEndpoint": "unix:///run/c/c.sock"}`},
+			"unix:///run/c/c.sock from /k.json"},
+		"flag before config file": {"/usr/bin/kubelet",
+			[]string{"kubelet", "--config=/k.yaml", "--container-runtime-endpoint=unix://" + socket},
+			map[string]string{"/k.yaml": "containerRuntimeEndpoint: unix://" + other},
+			"unix:///run/c/c.sock from --container-runtime-endpoint"},
 		"drop-in after config file": {"/usr/bin/kubelet", []string{"kubelet", "--config=/k.yaml", "--config-dir=/k.d"},
-			map[string]string{"/k.yaml": "containerRuntimeEndpoint: unix://" + other, "/k.d/10-a.conf": "containerRuntimeEndpoint: 'unix://" + socket + "'", "/k.d/20-b.yaml": "containerRuntimeEndpoint: unix:///not.read"},
+			map[string]string{
+				"/k.yaml":        "containerRuntimeEndpoint: unix://" + other,
+				"/k.d/10-a.conf": "containerRuntimeEndpoint: 'unix://" + socket + "'",
+				"/k.d/20-b.yaml": "containerRuntimeEndpoint: unix:///not.read",
+			},
 			"unix:///run/c/c.sock from /k.d/10-a.conf"},
-		"default":            {"/usr/bin/kubelet", []string{"kubelet"}, nil, "unix:///run/containerd/containerd.sock from default"},
-		"called by its name": {"/opt/bin/multicall", []string{"kubelet"}, nil, "unix:///run/containerd/containerd.sock from default"},
-		"hyperkube":          {"/hyperkube", []string{"/hyperkube", "kubelet", "--container-runtime-endpoint=" + socket}, nil, "unix:///run/c/c.sock from --container-runtime-endpoint"},
-		"k3s":                {"/usr/local/bin/k3s", []string{"/usr/local/bin/k3s server"}, nil, "unix:///run/k3s/containerd/containerd.sock from k3s"},
-		"k3s with a flag":    {"/usr/local/bin/k3s", []string{"/usr/local/bin/k3s", "agent", "--container-runtime-endpoint", socket}, nil, "unix:///run/c/c.sock from --container-runtime-endpoint"},
+		"default": {
+			"/usr/bin/kubelet", []string{"kubelet"}, nil, "unix:///run/containerd/containerd.sock from default",
+		},
+		"called by its name": {
+			"/opt/bin/multicall", []string{"kubelet"}, nil, "unix:///run/containerd/containerd.sock from default",
+		},
+		"hyperkube": {
+			"/hyperkube", []string{"/hyperkube", "kubelet", "--container-runtime-endpoint=" + socket}, nil,
+			"unix:///run/c/c.sock from --container-runtime-endpoint",
+		},
+		"k3s": {
+			"/usr/local/bin/k3s", []string{"/usr/local/bin/k3s server"}, nil,
+			"unix:///run/k3s/containerd/containerd.sock from k3s",
+		},
+		"k3s with a flag": {
+			"/usr/local/bin/k3s", []string{"/usr/local/bin/k3s", "agent", "--container-runtime-endpoint", socket}, nil,
+			"unix:///run/c/c.sock from --container-runtime-endpoint",
+		},
 		"k3s with a file": {"/usr/local/bin/k3s", []string{"/usr/local/bin/k3s", "agent"},
-			map[string]string{"/etc/rancher/k3s/config.yaml": "container-runtime-endpoint: " + socket}, "unix:///run/c/c.sock from /etc/rancher/k3s/config.yaml"},
-		"k3s with docker": {"/usr/local/bin/k3s", []string{"k3s", "server", "--docker"}, nil, "unix:///run/k3s/cri-dockerd/cri-dockerd.sock from --docker"},
-		"microk8s": {"/snap/microk8s/1/kubelite", []string{"/snap/microk8s/1/kubelite", "--kubelet-args-file=${SNAP_DATA}/args/kubelet"},
-			map[string]string{"/var/snap/x/1/args/kubelet": "--kubeconfig=${SNAP_DATA}/k\n--container-runtime-endpoint=${SNAP_DATA}/c.sock\n"}, "unix:///var/snap/x/1/c.sock from /var/snap/x/1/args/kubelet"},
-		"microk8s without a flag": {"/snap/microk8s/1/kubelite", []string{"/snap/microk8s/1/kubelite"}, nil, "unix:///var/snap/microk8s/common/run/containerd.sock from kubelite"},
+			map[string]string{"/etc/rancher/k3s/config.yaml": "container-runtime-endpoint: " + socket},
+			"unix:///run/c/c.sock from /etc/rancher/k3s/config.yaml"},
+		"k3s with docker": {
+			"/usr/local/bin/k3s", []string{"k3s", "server", "--docker"}, nil,
+			"unix:///run/k3s/cri-dockerd/cri-dockerd.sock from --docker",
+		},
+		"microk8s": {"/snap/microk8s/1/kubelite",
+			[]string{"/snap/microk8s/1/kubelite", "--kubelet-args-file=${SNAP_DATA}/args/kubelet"},
+			map[string]string{
+				"/var/snap/x/1/args/kubelet": "--kubeconfig=${SNAP_DATA}/k\n--container-runtime-endpoint=${SNAP_DATA}/c.sock\n",
+			}, "unix:///var/snap/x/1/c.sock from /var/snap/x/1/args/kubelet"},
+		"microk8s without a flag": {
+			"/snap/microk8s/1/kubelite", []string{"/snap/microk8s/1/kubelite"}, nil,
+			"unix:///var/snap/microk8s/common/run/containerd.sock from kubelite",
+		},
 		"canonical k8s": {"/snap/k8s/1/bin/kubelet", []string{"/snap/k8s/1/bin/kubelet"},
-			map[string]string{"/var/snap/k8s/common/args/kubelet": "--container-runtime-endpoint=" + socket}, "unix:///run/c/c.sock from /var/snap/k8s/common/args/kubelet"},
+			map[string]string{"/var/snap/k8s/common/args/kubelet": "--container-runtime-endpoint=" + socket},
+			"unix:///run/c/c.sock from /var/snap/k8s/common/args/kubelet"},
 		"not a kubelet": {"/usr/local/bin/k3s", []string{"k3s", "kubectl", "get", "nodes"}, nil, " from "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -242,8 +295,13 @@ func TestProblems(t *testing.T) {
 		want         string
 		wantInstance bool
 	}{
-		"no kubelet":   {func(n *fakeNode) { _ = os.RemoveAll(n.host.Proc + "/100") }, "no kubelet runs on this node", false},
-		"two kubelets": {func(n *fakeNode) { n.process(101, 1, "/snap/k8s/1/bin/kubelet", "kubelet") }, "2 kubelets run on this node", false},
+		"no kubelet": {
+			func(n *fakeNode) { _ = os.RemoveAll(n.host.Proc + "/100") }, "no kubelet runs on this node", false,
+		},
+		"two kubelets": {
+			func(n *fakeNode) { n.process(101, 1, "/snap/k8s/1/bin/kubelet", "kubelet") },
+			"2 kubelets run on this node", false,
+		},
 		"CRI-O": {func(n *fakeNode) {
 			n.cri["/run/containerd/containerd.sock"] = &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true}
 		}, "the kubelet of this node uses CRI-O 1.33.0; runtime faults work with containerd", true},
@@ -253,7 +311,9 @@ func TestProblems(t *testing.T) {
 		"containerd is down": {func(n *fakeNode) {
 			_ = os.Remove(n.host.Root + "/run/containerd/containerd.sock")
 			_ = os.RemoveAll(n.host.Proc + "/50")
-		}, "no container runtime listens at /run/containerd/containerd.sock, which the kubelet uses: there is no such socket; by convention it would be the containerd of containerd.service, with /etc/containerd/config.toml", true},
+		},
+			"no container runtime listens at /run/containerd/containerd.sock, which the kubelet uses: there is no such socket; by convention it would be the containerd of containerd.service, with /etc/containerd/config.toml",
+			true},
 		"a socket that is nobody's": {func(n *fakeNode) {
 			n.file("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/mine.sock")
 			n.file("/run/mine.sock", "")
@@ -283,12 +343,15 @@ func TestNestedKubeletIsLeftOut(t *testing.T) {
 	}
 }
 
-// The bug of rt.wrong-instance: the NVIDIA handler is in the configuration of a containerd that the kubelet does not use.
+// The bug of rt.wrong-instance: the NVIDIA handler is in the configuration of a containerd that the kubelet does not
+// use.
 func TestDecoys(t *testing.T) {
 	t.Parallel()
 	n := kubeadm(t)
-	const socket, config = "/var/lib/k8s-containerd/k8s-containerd/run/containerd/containerd.sock", "/var/lib/k8s-containerd/k8s-containerd/etc/containerd/config.toml"
-	n.process(60, 1, "/snap/k8s/1/bin/containerd", "/snap/k8s/1/bin/containerd", "--config", config, "--address="+socket, "--root", "/var/lib/k8s-containerd")
+	const socket, config = "/var/lib/k8s-containerd/k8s-containerd/run/containerd/containerd.sock",
+		"/var/lib/k8s-containerd/k8s-containerd/etc/containerd/config.toml"
+	n.process(60, 1, "/snap/k8s/1/bin/containerd", "/snap/k8s/1/bin/containerd", "--config", config,
+		"--address="+socket, "--root", "/var/lib/k8s-containerd")
 	n.file(config, "version = 3\n")
 	n.listen(60, socket, containerdInfo("runc"))
 	n.file("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix://"+socket)
@@ -301,7 +364,8 @@ func TestDecoys(t *testing.T) {
 	n.process(72, 50, "/usr/bin/containerd", "containerd", "--version")
 
 	got := n.inspect()
-	if got.Instance == nil || got.Instance.PID != 60 || got.Instance.ConfigPath != config || got.Instance.Unit != "snap.k8s.containerd.service" {
+	if got.Instance == nil || got.Instance.PID != 60 || got.Instance.ConfigPath != config ||
+		got.Instance.Unit != "snap.k8s.containerd.service" {
 		t.Fatalf("problem %q, instance %+v", got.Problem, got.Instance)
 	}
 	var decoys []string
@@ -403,7 +467,9 @@ func TestListening(t *testing.T) {
 00000000565be6a9: 00000003 00000000 00000000 0001 03 41096
 00000000565be6aa: 00000002 00000000 00010000 0001 01 7 /run/with a blank
 `
-	for name, want := range map[string]string{"/run/containerd/containerd.sock": "socket:[38606]", "/run/with a blank": "socket:[7]", "/run/none": ""} {
+	for name, want := range map[string]string{
+		"/run/containerd/containerd.sock": "socket:[38606]", "/run/with a blank": "socket:[7]", "/run/none": "",
+	} {
 		if got := strings.Join(listening(table, []string{name}), " "); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}

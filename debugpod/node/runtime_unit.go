@@ -12,10 +12,12 @@ import (
 // runtimeUnits are the systemd units that containerd runs in, where its cgroup does not tell.
 var runtimeUnits = []string{
 	"containerd.service", "snap.k8s.containerd.service", "snap.microk8s.daemon-containerd.service",
-	"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "k0scontroller.service", "k0sworker.service",
+	"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "k0scontroller.service",
+	"k0sworker.service",
 }
 
-// unit is the systemd unit that restarts the process: one whose main process it is, or comes from. Empty when there is none.
+// unit returns the systemd unit that restarts the process: one whose main process it is, or comes from. Empty when
+// there is none.
 func (in *inspection) unit(ctx context.Context, p program) string {
 	raw, _ := os.ReadFile(p.proc + "/cgroup")
 	candidates := unitsOf(string(raw))
@@ -36,7 +38,7 @@ func (in *inspection) unit(ctx context.Context, p program) string {
 	return ""
 }
 
-// unitsOf are the units in a /proc/PID/cgroup, the innermost first: /system.slice/containerd.service.
+// unitsOf returns the units in a /proc/PID/cgroup, the innermost first: /system.slice/containerd.service.
 func unitsOf(cgroup string) []string {
 	var units []string
 	for line := range strings.Lines(cgroup) {
@@ -51,7 +53,7 @@ func unitsOf(cgroup string) []string {
 	return units
 }
 
-// ancestry is the process and those that it comes from.
+// ancestry returns the process and those that it comes from.
 func (in *inspection) ancestry(p program) []int {
 	parents := map[int]int{}
 	for _, other := range in.programs {

@@ -13,23 +13,27 @@ import (
 
 // Host is where the helper finds the node that it works on.
 type Host struct {
-	// Root is the node's root directory. Through /proc/1/root it is seen with the node's own mounts, and needs no hostPath.
+	// Root is the node's root directory. Through /proc/1/root it is seen with the node's own mounts, and needs no
+	// hostPath.
 	Root string
 	// Proc is /proc of the node's PID namespace.
 	Proc string
 	// Kmsg is the kernel log's device.
 	Kmsg string
-	// Enter continues with a request in the node's own namespaces, in which files are changed. It returns only when that fails. Nil:
-	// this process is there already.
+	// Enter continues with a request in the node's own namespaces, in which files are changed. It returns only when
+	// that fails. Nil: this process is there already.
 	Enter func(request []byte) error
 }
 
-// DebugPod is the Host as a privileged container with hostPID sees it.
+// DebugPod returns the Host as a privileged container with hostPID sees it.
 func DebugPod() Host {
-	return Host{Root: "/proc/1/root", Proc: "/proc", Kmsg: "/dev/kmsg", Enter: func(request []byte) error { return enterNode("/proc", request) }}
+	return Host{
+		Root: "/proc/1/root", Proc: "/proc", Kmsg: "/dev/kmsg",
+		Enter: func(request []byte) error { return enterNode("/proc", request) },
+	}
 }
 
-// Entered is the Host as a process in the node's own namespaces sees it.
+// Entered returns the Host as a process in the node's own namespaces sees it.
 func Entered() Host { return Host{Root: "/", Proc: "/proc", Kmsg: "/dev/kmsg"} }
 
 // ServeEntered is Serve for a process that has entered the node: its request comes from another file than the input.
@@ -37,8 +41,8 @@ func ServeEntered(ctx context.Context, request, in io.Reader, out io.Writer, hos
 	return serve(ctx, func() ([]byte, *Error) { return readRequest(bufio.NewReader(request)) }, in, out, host)
 }
 
-// Serve reads one request from in, does it, and writes the answers to out. It stops when ctx ends or when in ends, which
-// means that nobody waits for the answers any more. The error says that the request was not done; out has it too.
+// Serve reads one request from in, does it, and writes the answers to out. It stops when ctx ends or when in ends,
+// which means that nobody waits for the answers any more. The error says that the request was not done; out has it too.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, host Host) error {
 	lines := bufio.NewReader(in)
 	return serve(ctx, func() ([]byte, *Error) { return readRequest(lines) }, lines, out, host)

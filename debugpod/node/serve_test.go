@@ -28,24 +28,34 @@ func TestServeRefuses(t *testing.T) {
 		request string
 		want    Code
 	}{
-		"nothing":               {"", CodeTruncated},
-		"a blank line":          {"  \n", CodeTruncated},
-		"no JSON":               {"hello\n", CodeBadRequest},
-		"cut":                   {`{"protocol":1,"insp`, CodeBadRequest},
-		"an array":              {"[]\n", CodeBadRequest},
-		"no protocol":           {`{"inspect":{}}` + "\n", CodeProtocol},
-		"another protocol":      {`{"protocol":2,"inspect":{},"new":1}` + "\n", CodeProtocol},
-		"no operation":          {`{"protocol":1,"run":"x"}` + "\n", CodeBadRequest},
-		"two operations":        {`{"protocol":1,"inspect":{},"writeKmsg":{"records":[{"data":"<4>x\n"}]}}` + "\n", CodeBadRequest},
-		"unknown field":         {`{"protocol":1,"inspect":{},"force":true}` + "\n", CodeBadRequest},
-		"unknown nested field":  {`{"protocol":1,"inspect":{"deep":true}}` + "\n", CodeBadRequest},
-		"something behind it":   {`{"protocol":1,"inspect":{}}{}` + "\n", CodeBadRequest},
-		"change of nothing":     {`{"protocol":1,"run":"x","change":{"files":[]}}` + "\n", CodeBadRequest},
-		"change above the root": {`{"protocol":1,"run":"x","change":{"files":[{"path":"/etc/../x","before":"","after":"","edits":null}]}}` + "\n", CodeBadRequest},
-		"await of no run":       {`{"protocol":1,"run":"../x","await":{}}` + "\n", CodeBadRequest},
-		"restore of no run":     {`{"protocol":1,"restore":{}}` + "\n", CodeBadRequest},
-		"restore of a path":     {`{"protocol":1,"run":"x","restore":{"files":[{"path":"/etc/shadow"}]}}` + "\n", CodeBadRequest},
-		"firewall by table":     {`{"protocol":1,"run":"x","removeFirewall":{"firewall":{"table":"filter"}}}` + "\n", CodeBadRequest},
+		"nothing":          {"", CodeTruncated},
+		"a blank line":     {"  \n", CodeTruncated},
+		"no JSON":          {"hello\n", CodeBadRequest},
+		"cut":              {`{"protocol":1,"insp`, CodeBadRequest},
+		"an array":         {"[]\n", CodeBadRequest},
+		"no protocol":      {`{"inspect":{}}` + "\n", CodeProtocol},
+		"another protocol": {`{"protocol":2,"inspect":{},"new":1}` + "\n", CodeProtocol},
+		"no operation":     {`{"protocol":1,"run":"x"}` + "\n", CodeBadRequest},
+		"two operations": {
+			`{"protocol":1,"inspect":{},"writeKmsg":{"records":[{"data":"<4>x\n"}]}}` + "\n", CodeBadRequest,
+		},
+		"unknown field":        {`{"protocol":1,"inspect":{},"force":true}` + "\n", CodeBadRequest},
+		"unknown nested field": {`{"protocol":1,"inspect":{"deep":true}}` + "\n", CodeBadRequest},
+		"something behind it":  {`{"protocol":1,"inspect":{}}{}` + "\n", CodeBadRequest},
+		"change of nothing":    {`{"protocol":1,"run":"x","change":{"files":[]}}` + "\n", CodeBadRequest},
+		"change above the root": {
+			`{"protocol":1,"run":"x","change":{"files":[{"path":"/etc/../x","before":"","after":"","edits":null}]}}` +
+				"\n",
+			CodeBadRequest,
+		},
+		"await of no run":   {`{"protocol":1,"run":"../x","await":{}}` + "\n", CodeBadRequest},
+		"restore of no run": {`{"protocol":1,"restore":{}}` + "\n", CodeBadRequest},
+		"restore of a path": {
+			`{"protocol":1,"run":"x","restore":{"files":[{"path":"/etc/shadow"}]}}` + "\n", CodeBadRequest,
+		},
+		"firewall by table": {
+			`{"protocol":1,"run":"x","removeFirewall":{"firewall":{"table":"filter"}}}` + "\n", CodeBadRequest,
+		},
 		"change and restore":    {`{"protocol":1,"run":"x","await":{},"restore":{}}` + "\n", CodeBadRequest},
 		"no records":            {`{"protocol":1,"writeKmsg":{}}` + "\n", CodeBadRequest},
 		"a record not ended":    {`{"protocol":1,"writeKmsg":{"records":[{"data":"<4>x"}]}}` + "\n", CodeBadRequest},
@@ -68,7 +78,10 @@ func TestServeRefuses(t *testing.T) {
 
 func TestServeInspect(t *testing.T) {
 	var out bytes.Buffer
-	host := Host{Root: tree(t, map[string]string{"etc/hostname": "gpu-1\n"}), Proc: tree(t, map[string]string{"sys/kernel/osrelease": "6.1.0\n"})}
+	host := Host{
+		Root: tree(t, map[string]string{"etc/hostname": "gpu-1\n"}),
+		Proc: tree(t, map[string]string{"sys/kernel/osrelease": "6.1.0\n"}),
+	}
 	// The client is gone before the request is done: inspecting goes on, it changes nothing.
 	if err := Serve(t.Context(), strings.NewReader(`{"protocol":1,"inspect":{}}`), &out, host); err != nil {
 		t.Fatal(err)
@@ -92,7 +105,8 @@ func TestServeSaysWhenItCrashes(t *testing.T) {
 	}
 }
 
-// TestServeEntersTheNode: what changes files goes on in the node's own namespaces, with the very same request, and nothing is done here.
+// TestServeEntersTheNode: what changes files goes on in the node's own namespaces, with the very same request, and
+// nothing is done here.
 func TestServeEntersTheNode(t *testing.T) {
 	for name, request := range map[string]string{
 		"await":     `{"protocol":1,"run":"x","await":{}}`,
@@ -121,7 +135,8 @@ type brokenPipe struct{}
 func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 func TestServeReportsLostOutput(t *testing.T) {
-	err := Serve(t.Context(), strings.NewReader(`{"protocol":1,"inspect":{}}`), brokenPipe{}, Host{Root: t.TempDir(), Proc: t.TempDir()})
+	err := Serve(t.Context(), strings.NewReader(`{"protocol":1,"inspect":{}}`), brokenPipe{},
+		Host{Root: t.TempDir(), Proc: t.TempDir()})
 	if !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("got %v", err)
 	}

@@ -1,12 +1,14 @@
-// Command bench-doctor measures what doctor costs on a large cluster that a real API server serves: processor time, memory, wall time, requests.
+// Command bench-doctor measures what doctor costs on a large cluster that a real API server serves: processor time,
+// memory, wall time, requests.
 //
 //	CLUSTER=second SUBNET=10.98.0 STATE=/tmp/second test/cluster/up
 //	STATE=/tmp/second test/cluster/node sh node-a systemctl stop kube-controller-manager
 //	go run ./hack/bench-doctor -kubeconfig /tmp/second/kubeconfig -nodes 5000 -pods 50000
 //
-// Nodes and pods are objects that this command writes, with the status that a kubelet would give them, and nothing keeps them alive: kwok's
-// heartbeats of 5,000 nodes alone are more than two cores can do. So no controller manager may run, which would take them for dead. Afterwards take
-// the cluster down. A second run goes on with what is there; -for ends the writing early, and what there is then is measured.
+// Nodes and pods are objects that this command writes, with the status that a kubelet would give them, and nothing
+// keeps them alive: kwok's heartbeats of 5,000 nodes alone are more than two cores can do. So no controller manager may
+// run, which would take them for dead. Afterwards take the cluster down. A second run goes on with what is there; -for
+// ends the writing early, and what there is then is measured.
 //
 // One of the pods cannot pull its image. Doctor must name that as its one root.
 package main
@@ -93,7 +95,8 @@ func (b *bench) run(ctx context.Context) error {
 func (b *bench) write(ctx context.Context) error {
 	start := time.Now()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	if _, err := b.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := b.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		return err
 	}
 	// The controller manager would make it, and is not there; without it pods are refused.
@@ -125,7 +128,8 @@ func (b *bench) write(ctx context.Context) error {
 		if err := workers.Wait(); err != nil {
 			return err
 		}
-		fmt.Printf("%d of %d %s are there after %s\n", there.Load(), step.n, step.what, time.Since(start).Round(time.Second))
+		fmt.Printf("%d of %d %s are there after %s\n", there.Load(), step.n, step.what,
+			time.Since(start).Round(time.Second))
 	}
 	return nil
 }
@@ -135,7 +139,9 @@ func nodeName(i int) string { return fmt.Sprintf("fake-%05d", i) }
 // node makes a node that is Ready with eight GPUs.
 func (b *bench) node(ctx context.Context, i int) error {
 	has := corev1.ResourceList{}
-	for name, amount := range map[corev1.ResourceName]string{"cpu": "192", "memory": "2Ti", "pods": "110", "nvidia.com/gpu": "8"} {
+	for name, amount := range map[corev1.ResourceName]string{
+		"cpu": "192", "memory": "2Ti", "pods": "110", "nvidia.com/gpu": "8",
+	} {
 		has[name] = resource.MustParse(amount)
 	}
 	now := metav1.Now()
@@ -145,11 +151,14 @@ func (b *bench) node(ctx context.Context, i int) error {
 			"type":                   "kwok", // the device plugin keeps off it
 			"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H200",
 		}},
-		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "kwok.x-k8s.io/node", Value: "fake", Effect: corev1.TaintEffectNoSchedule}}},
+		Spec: corev1.NodeSpec{
+			Taints: []corev1.Taint{{Key: "kwok.x-k8s.io/node", Value: "fake", Effect: corev1.TaintEffectNoSchedule}},
+		},
 		Status: corev1.NodeStatus{
 			Capacity: has, Allocatable: has,
 			Conditions: []corev1.NodeCondition{{
-				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now,
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now,
+				LastTransitionTime: now,
 			}},
 			NodeInfo: corev1.NodeSystemInfo{
 				Architecture: "amd64", OperatingSystem: "linux", OSImage: "Debian GNU/Linux 12",
@@ -182,9 +191,12 @@ func (b *bench) pod(ctx context.Context, i int) error {
 		app, asks["nvidia.com/gpu"], class = "train", resource.MustParse("8"), &nvidia
 	}
 	image := "registry.example.com/team/" + app + ":v1.2.3"
-	container := corev1.Container{Name: app, Image: image, Resources: corev1.ResourceRequirements{Requests: asks, Limits: asks}}
+	container := corev1.Container{
+		Name: app, Image: image, Resources: corev1.ResourceRequirements{Requests: asks, Limits: asks},
+	}
 	for e := range 12 {
-		container.Env = append(container.Env, corev1.EnvVar{Name: fmt.Sprintf("VARIABLE_%d", e), Value: "some value of it"})
+		container.Env = append(container.Env,
+			corev1.EnvVar{Name: fmt.Sprintf("VARIABLE_%d", e), Value: "some value of it"})
 	}
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -193,8 +205,10 @@ func (b *bench) pod(ctx context.Context, i int) error {
 		},
 		Spec: corev1.PodSpec{
 			NodeName: on, RuntimeClassName: class,
-			Containers: []corev1.Container{container}, InitContainers: []corev1.Container{{Name: "init", Image: image, Env: container.Env}},
-			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, AutomountServiceAccountToken: new(bool),
+			Containers:                   []corev1.Container{container},
+			InitContainers:               []corev1.Container{{Name: "init", Image: image, Env: container.Env}},
+			Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			AutomountServiceAccountToken: new(bool),
 		},
 	}
 	pods := b.client.CoreV1().Pods(namespace)
@@ -209,7 +223,8 @@ func (b *bench) pod(ctx context.Context, i int) error {
 	status := func(name string) corev1.ContainerStatus {
 		return corev1.ContainerStatus{
 			Name: name, Ready: true, Image: image,
-			ImageID: image + "@sha256:" + strings.Repeat("b", 64), ContainerID: "containerd://" + strings.Repeat("c", 64),
+			ImageID:     image + "@sha256:" + strings.Repeat("b", 64),
+			ContainerID: "containerd://" + strings.Repeat("c", 64),
 		}
 	}
 	first, main := status("init"), status(app)
@@ -225,11 +240,16 @@ func (b *bench) pod(ctx context.Context, i int) error {
 		made.Status.Phase = corev1.PodPending
 		made.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: app, Image: image}
 		made.Status.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{
-			Reason:  "ImagePullBackOff",
-			Message: fmt.Sprintf("Back-off pulling image %[1]q: ErrImagePull: failed to resolve reference %[1]q: %[1]s: not found", image),
+			Reason: "ImagePullBackOff",
+			Message: fmt.Sprintf(
+				"Back-off pulling image %[1]q: ErrImagePull: failed to resolve reference %[1]q: %[1]s: not found",
+				image,
+			),
 		}
 	}
-	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
+	for _, kind := range []corev1.PodConditionType{
+		corev1.PodScheduled, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady,
+	} {
 		condition := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now}
 		if kind == corev1.ContainersReady || kind == corev1.PodReady {
 			condition.Status = ready
@@ -242,7 +262,8 @@ func (b *bench) pod(ctx context.Context, i int) error {
 
 // doctor runs doctor, and prints what it took and its roots.
 func (b *bench) doctor(ctx context.Context, kubeconfig string) error {
-	cmd := exec.CommandContext(ctx, b.plugin, "doctor", "--api-only", "--no-images", "-o", "json", "--kubeconfig", kubeconfig)
+	cmd := exec.CommandContext(ctx, b.plugin, "doctor", "--api-only", "--no-images", "-o", "json", "--kubeconfig",
+		kubeconfig)
 	file, err := os.CreateTemp("", "bench-doctor-*.json")
 	if err != nil {
 		return err
@@ -270,8 +291,10 @@ func (b *bench) doctor(ctx context.Context, kubeconfig string) error {
 		}
 	}
 	state := cmd.ProcessState
-	fmt.Printf("%d GPU nodes, %d GPU pods: %.1f s of processor time, %d MiB, %.1f s; roots: %s\n", report.Summary.GPUNodes, report.Summary.GPUPods,
-		(state.UserTime() + state.SystemTime()).Seconds(), state.SysUsage().(*syscall.Rusage).Maxrss>>10, wall.Seconds(), strings.Join(roots, ", "))
+	fmt.Printf("%d GPU nodes, %d GPU pods: %.1f s of processor time, %d MiB, %.1f s; roots: %s\n",
+		report.Summary.GPUNodes, report.Summary.GPUPods,
+		(state.UserTime() + state.SystemTime()).Seconds(), state.SysUsage().(*syscall.Rusage).Maxrss>>10,
+		wall.Seconds(), strings.Join(roots, ", "))
 	return nil
 }
 
@@ -313,7 +336,8 @@ contexts: [{name: big, context: {cluster: big}}]
 	if err := b.doctor(ctx, file); err != nil {
 		return err
 	}
-	fmt.Printf("that was through a proxy, which saw %d requests and %d MiB of answers, most of them compressed\n", requests.Load(), received.Load()>>20)
+	fmt.Printf("that was through a proxy, which saw %d requests and %d MiB of answers, most of them compressed\n",
+		requests.Load(), received.Load()>>20)
 	return nil
 }
 

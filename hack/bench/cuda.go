@@ -29,7 +29,9 @@ func (b *bench) deploy(ctx context.Context) error {
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-				Containers: []corev1.Container{{Name: "main", Image: strings.TrimSpace(string(image)), ImagePullPolicy: corev1.PullNever}},
+				Containers: []corev1.Container{
+					{Name: "main", Image: strings.TrimSpace(string(image)), ImagePullPolicy: corev1.PullNever},
+				},
 			}},
 		},
 	}
@@ -75,7 +77,8 @@ func (b *bench) still(ctx context.Context, _ int) error {
 			return err
 		}
 		s, want := d.Status, *d.Spec.Replicas
-		if s.ObservedGeneration == d.Generation && s.UpdatedReplicas == want && s.AvailableReplicas == want && len(pods.Items) == int(want) {
+		if s.ObservedGeneration == d.Generation && s.UpdatedReplicas == want && s.AvailableReplicas == want &&
+			len(pods.Items) == int(want) {
 			return nil
 		}
 		if time.Now().After(deadline) {

@@ -9,11 +9,14 @@
 // bench -what runtime: how long it takes until a broken containerd configuration is proven:
 //
 //	break          our command, from its start to its end (and a revert, not measured)
-//	floor          a debug pod like ours: create it, wait until it runs, restart containerd from it, wait until containerd answers
+//	floor          a debug pod like ours: create it, wait until it runs, restart containerd from it, wait until
+//	               containerd answers
 //
-// bench -what cuda: how long it takes until the pods of a Deployment run with the shim, and it has been seen in their processes:
+// bench -what cuda: how long it takes until the pods of a Deployment run with the shim, and it has been seen in their
+// processes:
 //
-//	inject         our command, from its start to its end: it ends when the heartbeat of each new pod was read (and a revert, not measured)
+//	inject         our command, from its start to its end: it ends when the heartbeat of each new pod was read (and a
+//	               revert, not measured)
 //	restart        kubectl rollout restart of the same Deployment, and kubectl rollout status
 //
 // The ways take turns, so that what else the machine does falls on all of them. Medians; the last line has the ratios.
@@ -58,7 +61,9 @@ func main() {
 	flag.StringVar(&b.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "the cluster")
 	flag.StringVar(&b.node, "node", "node-b", "the node")
 	flag.StringVar(&b.gpu, "gpu", "0", "the GPU, as for --gpu")
-	flag.StringVar(&b.image, "image", "registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9", "an image that is on the node")
+	flag.StringVar(&b.image, "image",
+		"registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9",
+		"an image that is on the node")
 	flag.Parse()
 	ways := map[string][]way{
 		"xid":     {{"inject", b.inject, nil}, {"floor", b.floor, nil}, {"kubectl-debug", b.debug, nil}},
@@ -94,7 +99,8 @@ func (b *bench) run(ctx context.Context, ways []way, rounds int, out io.Writer) 
 		return err
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged", ledger.LabelLedger: "true"},
+		Name:   namespace,
+		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged", ledger.LabelLedger: "true"},
 	}}
 	if _, err := b.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return err
@@ -131,12 +137,14 @@ func (b *bench) run(ctx context.Context, ways []way, rounds int, out io.Writer) 
 	fmt.Fprintf(out, "%-14s %8s %8s %8s   (seconds, %d rounds)\n", "WAY", "MEDIAN", "MIN", "MAX", rounds)
 	for _, way := range ways {
 		all := times[way.name]
-		fmt.Fprintf(out, "%-14s %8.3f %8.3f %8.3f\n", way.name, median(all).Seconds(), slices.Min(all).Seconds(), slices.Max(all).Seconds())
+		fmt.Fprintf(out, "%-14s %8.3f %8.3f %8.3f\n", way.name, median(all).Seconds(), slices.Min(all).Seconds(),
+			slices.Max(all).Seconds())
 	}
 	ours := median(times[ways[0].name]).Seconds()
 	var ratios []string
 	for _, way := range ways[1:] {
-		ratios = append(ratios, fmt.Sprintf("%s/%s %.2f", ways[0].name, way.name, ours/median(times[way.name]).Seconds()))
+		ratios = append(ratios,
+			fmt.Sprintf("%s/%s %.2f", ways[0].name, way.name, ours/median(times[way.name]).Seconds()))
 	}
 	fmt.Fprintln(out, strings.Join(ratios, " "))
 	return nil
@@ -165,7 +173,8 @@ func (b *bench) floor(ctx context.Context, round int) error {
 			Containers: []corev1.Container{{Name: "c", Image: b.image, Command: []string{"echo", "done"}}},
 		},
 	}
-	watch, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String()})
+	watch, err := pods.Watch(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String()})
 	if err != nil {
 		return err
 	}
@@ -191,10 +200,13 @@ func (b *bench) floor(ctx context.Context, round int) error {
 // debug does by hand what a careful person would: write, look whether the line is there, read the answer.
 func (b *bench) debug(ctx context.Context, round int) error {
 	kubectl := func(args ...string) (string, error) {
-		return output(ctx, b.kubectl, append([]string{"--kubeconfig", b.kubeconfig, "--namespace", namespace}, args...)...)
+		return output(ctx, b.kubectl,
+			append([]string{"--kubeconfig", b.kubeconfig, "--namespace", namespace}, args...)...)
 	}
-	line := fmt.Sprintf("kernel: NVRM: Xid (PCI:0000:2f:00): 79, pid=%d, name=bench, GPU has fallen off the bus.", 100000+round)
-	said, err := kubectl("debug", "node/"+b.node, "--image="+b.image, "--profile=sysadmin", "--quiet", "--attach=false", "--",
+	line := fmt.Sprintf("kernel: NVRM: Xid (PCI:0000:2f:00): 79, pid=%d, name=bench, GPU has fallen off the bus.",
+		100000+round)
+	said, err := kubectl("debug", "node/"+b.node, "--image="+b.image, "--profile=sysadmin", "--quiet", "--attach=false",
+		"--",
 		"sh", "-c", fmt.Sprintf("echo '<4>%s' >/dev/kmsg && dmesg | grep -F '%s'", line, line))
 	if err != nil {
 		return err

@@ -7,7 +7,8 @@ import (
 )
 
 func (b *bench) breakRuntime(ctx context.Context, _ int) error {
-	_, err := output(ctx, b.plugin, "--kubeconfig", b.kubeconfig, "runtime", "break", b.node, "--mode", "missing-handler", "--yes", "--allow-majority")
+	_, err := output(ctx, b.plugin, "--kubeconfig", b.kubeconfig, "runtime", "break", b.node, "--mode",
+		"missing-handler", "--yes", "--allow-majority")
 	return err
 }
 
@@ -24,14 +25,18 @@ func (b *bench) settle(context.Context, int) error {
 	return nil
 }
 
-// restart is the least that a break takes: a privileged pod, a restart of containerd from it, and containerd's answer to a question
-// asked through the pod, since that is how one sees that it serves.
+// restart returns the least that a break takes: a privileged pod, a restart of containerd from it, and containerd's
+// answer to a question asked through the pod, since that is how one sees that it serves.
 func (b *bench) restart(ctx context.Context, round int) error {
 	kubectl := func(args ...string) (string, error) {
-		return output(ctx, b.kubectl, append([]string{"--kubeconfig", b.kubeconfig, "--namespace", namespace}, args...)...)
+		return output(ctx, b.kubectl,
+			append([]string{"--kubeconfig", b.kubeconfig, "--namespace", namespace}, args...)...)
 	}
 	name := fmt.Sprintf("restart-%d", round)
-	spec := fmt.Sprintf(`{"spec":{"nodeName":%q,"hostPID":true,"terminationGracePeriodSeconds":0,"containers":[{"name":"c","image":%q,"command":["sleep","600"],"securityContext":{"privileged":true}}]}}`, b.node, b.image)
+	spec := fmt.Sprintf(
+		`{"spec":{"nodeName":%q,"hostPID":true,"terminationGracePeriodSeconds":0,"containers":[{"name":"c","image":%q,"command":["sleep","600"],"securityContext":{"privileged":true}}]}}`,
+		b.node, b.image,
+	)
 	if _, err := kubectl("run", name, "--image="+b.image, "--restart=Never", "--overrides="+spec); err != nil {
 		return err
 	}

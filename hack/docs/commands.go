@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commandPages is a page for each verb, with its sub-commands on it, and an index of them. (cobra's own writer gives each sub-command a
-// page, and repeats the 25 flags of kubectl's connection on each of them.)
+// commandPages returns a page for each verb, with its sub-commands on it, and an index of them. (cobra's own writer
+// gives each sub-command a page, and repeats the 25 flags of kubectl's connection on each of them.)
 func commandPages(root *cobra.Command) map[string]string {
 	all := map[string]string{}
 	var index page
@@ -28,7 +28,9 @@ func commandPages(root *cobra.Command) map[string]string {
 		var p page
 		p.made()
 		p.command(verb, 1)
-		p.line("[All commands](README.md), and the [flags that all of them have](README.md#flags-that-all-commands-have).")
+		p.line(
+			"[All commands](README.md), and the [flags that all of them have](README.md#flags-that-all-commands-have).",
+		)
 		all[path.Join(commandsFolder, name)] = p.String()
 
 		for _, c := range withSubCommands(verb) {
@@ -116,7 +118,7 @@ func defaultOf(f *pflag.Flag) string {
 	return "`" + f.DefValue + "`"
 }
 
-// optionsOf is what the command `options` prints.
+// optionsOf returns what the command `options` prints.
 func optionsOf(root *cobra.Command) string {
 	var out bytes.Buffer
 	root.SetOut(&out)

@@ -52,14 +52,16 @@ func read(text string) markdown {
 			m.anchors[name] = true
 		}
 		line = inlineCode.ReplaceAllString(line, "``")
-		for _, found := range append(linkTo.FindAllStringSubmatch(line, -1), htmlLink.FindAllStringSubmatch(line, -1)...) {
+		for _, found := range append(
+			linkTo.FindAllStringSubmatch(line, -1), htmlLink.FindAllStringSubmatch(line, -1)...,
+		) {
 			m.links = append(m.links, link{i + 1, found[1]})
 		}
 	}
 	return m
 }
 
-// pagesOf are all pages of the repository, by their paths in it.
+// pagesOf returns all pages of the repository, by their paths in it.
 func pagesOf(t *testing.T) map[string]markdown {
 	t.Helper()
 	all := map[string]markdown{}
@@ -67,7 +69,8 @@ func pagesOf(t *testing.T) map[string]markdown {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && (slices.Contains([]string{"bin", "dist", "testdata"}, entry.Name()) || strings.HasPrefix(entry.Name(), ".") && path != root && entry.Name() != ".github"):
+		case entry.IsDir() && (slices.Contains([]string{"bin", "dist", "testdata"}, entry.Name()) ||
+			strings.HasPrefix(entry.Name(), ".") && path != root && entry.Name() != ".github"):
 			return fs.SkipDir
 		case entry.IsDir() || filepath.Ext(path) != ".md":
 			return nil
@@ -86,8 +89,8 @@ func pagesOf(t *testing.T) map[string]markdown {
 	return all
 }
 
-// Every link within the repository leads to a file, and to a heading where it names one; addresses elsewhere are only listed (go test -v).
-// Every page of docs can be reached from the README.
+// Every link within the repository leads to a file, and to a heading where it names one; addresses elsewhere are only
+// listed (go test -v). Every page of docs can be reached from the README.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	all := pagesOf(t)
@@ -128,7 +131,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// target is the path in the repository that a link on a page leads to, and the heading there.
+// target returns the path in the repository that a link on a page leads to, and the heading there.
 func target(page, link string) (path, part string) {
 	file, part, _ := strings.Cut(link, "#")
 	if file == "" {
@@ -142,7 +145,9 @@ func target(page, link string) (path, part string) {
 
 func TestReadMarkdown(t *testing.T) {
 	t.Parallel()
-	m := read("# A `b` c\n## A b c\n[x](y.md#z) `[no](no)`\n    [no](no)\n```\n[no](no)\n# no\n```\n![alt [1]](p.png \"t\")\n<img src=\"q.svg\">\n")
+	m := read(
+		"# A `b` c\n## A b c\n[x](y.md#z) `[no](no)`\n    [no](no)\n```\n[no](no)\n# no\n```\n![alt [1]](p.png \"t\")\n<img src=\"q.svg\">\n",
+	)
 	var got []string
 	for _, l := range m.links {
 		got = append(got, fmt.Sprint(l.line, " ", l.target))

@@ -1,5 +1,6 @@
-// Command docs writes the pages of docs/ that are made from the program itself, so that they cannot fall behind it: the reference of all
-// commands from the commands, the table of XIDs from the catalogue, and the list of all errors from the source.
+// Command docs writes the pages of docs/ that are made from the program itself, so that they cannot fall behind it: the
+// reference of all commands from the commands, the table of XIDs from the catalogue, and the list of all errors from
+// the source.
 //
 //	go run ./hack/docs
 //
@@ -50,7 +51,7 @@ func write(folder string) error {
 	return nil
 }
 
-// pages are the texts of all pages that are made, by their paths below docs. The source is read below root.
+// pages returns the texts of all pages that are made, by their paths below docs. The source is read below root.
 func pages(root string) (map[string]string, error) {
 	all := commandPages(plugin.NewCommand(genericiooptions.NewTestIOStreamsDiscard()))
 	all["xid.md"] = xidPage()
@@ -59,7 +60,7 @@ func pages(root string) (map[string]string, error) {
 	return all, err
 }
 
-// stale are the pages of commands that there are no more.
+// stale returns the pages of commands that there are no more.
 func stale(folder string, all map[string]string) []string {
 	var names []string
 	files, _ := filepath.Glob(filepath.Join(folder, commandsFolder, "*.md"))

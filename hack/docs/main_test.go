@@ -7,7 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// What is written about a command or an XID is what the program says. `go run ./hack/docs`, or -update, writes the pages anew.
+// What is written about a command or an XID is what the program says. `go run ./hack/docs`, or -update, writes the
+// pages anew.
 func TestPagesAreCurrent(t *testing.T) {
 	t.Parallel()
 	all, err := pages(root)
@@ -56,7 +57,10 @@ func TestEscape(t *testing.T) {
 
 func TestAnchor(t *testing.T) {
 	t.Parallel()
-	for heading, want := range map[string]string{"scenario start": "scenario-start", "Is it safe? (yes)": "is-it-safe-yes", "What `--via` does": "what---via-does"} {
+	for heading, want := range map[string]string{
+		"scenario start": "scenario-start", "Is it safe? (yes)": "is-it-safe-yes",
+		"What `--via` does": "what---via-does",
+	} {
 		if got := anchor(heading); got != want {
 			t.Errorf("%s: %s, wanted %s", heading, got, want)
 		}

@@ -18,7 +18,7 @@ import (
 // messagesFile is the page of all errors, below docs.
 const messagesFile = "messages.md"
 
-// program are the folders of what users run.
+// program returns the folders of what users run.
 func program() []string { return []string{"cmd", "cudafault", "debugpod", "kmod", "pkg", "plugin"} }
 
 // saying is a text of an error, and where it is made, from the repository's root.
@@ -33,7 +33,9 @@ func messagesPage(root string) (string, error) {
 		"numbers, and what another message adds. Most say themselves what to do; those that need more are in [When something does not work](troubleshooting.md#messages). " +
 		"A message that ends with … is put before another one, which says the cause: look for that. Single words, such as `read …: …`, are left out.")
 	for _, folder := range program() {
-		if err := walkPackages(filepath.Join(root, folder), func(dir string) error { return packageMessages(&p, root, dir) }); err != nil {
+		if err := walkPackages(
+			filepath.Join(root, folder), func(dir string) error { return packageMessages(&p, root, dir) },
+		); err != nil {
 			return "", err
 		}
 	}
@@ -104,10 +106,10 @@ func packageMessages(p *page, root, dir string) error {
 	return nil
 }
 
-// plain is what a message is sorted by.
+// plain returns what a message is sorted by.
 func plain(text string) string { return strings.ToLower(strings.TrimLeft(text, "…`'\": ")) }
 
-// cell is a message as code in a table, also when it has backquotes itself.
+// cell returns a message as code in a table, also when it has backquotes itself.
 func cell(text string) string {
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "\n", " "), "|", `\|`)
 	if strings.Contains(text, "`") {
@@ -122,7 +124,8 @@ var makers = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|errorf|because|(\w+\.
 // ours are the types of errors that are not of the standard library.
 var ours = regexp.MustCompile(`^(\w*|[a-z]*[a-rt-z]\.\w*)Error$`)
 
-// errorTexts are the texts of errors in a file: what makers are given, what types named ...Error hold, and what their Error methods and hints add.
+// errorTexts returns the texts of errors in a file: what makers are given, what types named ...Error hold, and what
+// their Error methods and hints add.
 func errorTexts(file *ast.File) []string {
 	var all []string
 	collect := func(n ast.Node) {
@@ -163,7 +166,7 @@ func errorTexts(file *ast.File) []string {
 	return all
 }
 
-// sentences are the phrases below a node.
+// sentences returns the phrases below a node.
 func sentences(n ast.Node) []string {
 	var all []string
 	ast.Inspect(n, func(n ast.Node) bool {
@@ -182,7 +185,7 @@ func sentences(n ast.Node) []string {
 
 var verb = regexp.MustCompile(`%(\[\d+\])?[-+#0-9.]*[a-zA-Z]`)
 
-// phrase is a text literal, or several with + between them, with … for all that varies.
+// phrase returns a text literal, or several with + between them, with … for all that varies.
 func phrase(e ast.Expr) (text string, found bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -212,7 +215,7 @@ func phrase(e ast.Expr) (text string, found bool) {
 
 var word = regexp.MustCompile(`\pL{2,}`)
 
-// says is whether a text can be looked for: one word is that of a key, or what was done when another message came.
+// says reports whether a text can be looked for: one word is that of a key, or what was done when another message came.
 func says(text string) bool {
 	return len(word.FindAllString(text, 2)) == 2 && strings.Contains(text, " ")
 }

@@ -13,7 +13,7 @@ import (
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// prints is whether one text of the program is the message, in which … stands for what varies.
+// prints reports whether one text of the program is the message, in which … stands for what varies.
 func prints(all []string, message string) bool {
 	var parts []string
 	for part := range strings.SplitSeq(message, "…") {
@@ -89,7 +89,9 @@ func (e *StartError) Error() string { return "it did not start: " + e.Message }
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"see kubectl get … -o wide", "its own …, at 100%", "somebody deleted …", "two words", "it did not start: …"}
+	want := []string{
+		"see kubectl get … -o wide", "its own …, at 100%", "somebody deleted …", "two words", "it did not start: …",
+	}
 	if got := errorTexts(file); !slices.Equal(got, want) {
 		t.Errorf("found %q, wanted %q", got, want)
 	}

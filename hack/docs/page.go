@@ -58,8 +58,8 @@ func unindent(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// meaning are the characters to which Markdown gives a meaning in the texts that come here; what is in backquotes has none, and neither
-// has an underscore within a word.
+// meaning are the characters to which Markdown gives a meaning in the texts that come here; what is in backquotes has
+// none, and neither has an underscore within a word.
 var meaning = regexp.MustCompile("`[^`]*`|[[:alnum:]]_+[[:alnum:]]|[\\\\<>*_\\[\\]|]")
 
 // escape makes text mean itself in Markdown, also in the cell of a table.
@@ -75,7 +75,7 @@ func escape(text string) string {
 	})
 }
 
-// anchor is what GitHub makes of a heading to jump to.
+// anchor returns what GitHub makes of a heading to jump to.
 func anchor(heading string) string {
 	return strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// xidPage is the catalogue as a page.
+// xidPage returns the catalogue as a page.
 func xidPage() string {
 	var p page
 	p.made()
@@ -27,11 +27,14 @@ func (p *page) xids() {
 		"*gpud* the type of its event, *EKS* what its node monitoring agent makes of the code when DCGM tells it, *device plugin* whether the GPU counts as broken. " +
 		"An empty cell: nothing, or not known. *Line* says how much is known of the text that we write: **real** was seen in the log of a machine, *rendered* comes from the " +
 		"driver's format or a detector's test, *generic* is our own words, as no line of a driver is known.")
-	p.row("XID", "name in the driver", "what happened", "class", "NVIDIA", "NVSentinel", "gpud", "EKS", "device plugin", "line")
+	p.row("XID", "name in the driver", "what happened", "class", "NVIDIA", "NVSentinel", "gpud", "EKS", "device plugin",
+		"line")
 	p.row("--:", "---", "---", "---", "---", "---", "---", "---", "---", "---")
 	for _, c := range xid.All() {
-		p.row(fmt.Sprint(c.Number), escape(strings.TrimPrefix(c.Name, "ROBUST_CHANNEL_")), escape(c.Description), escape(c.Class), escape(c.NVIDIA.Immediate),
-			escape(c.Detectors[xid.IDNVSentinel].Action), c.Detectors[xid.IDGpud].Severity, c.Detectors[xid.IDEKS].Action,
+		p.row(fmt.Sprint(c.Number), escape(strings.TrimPrefix(c.Name, "ROBUST_CHANNEL_")), escape(c.Description),
+			escape(c.Class), escape(c.NVIDIA.Immediate),
+			escape(c.Detectors[xid.IDNVSentinel].Action), c.Detectors[xid.IDGpud].Severity,
+			c.Detectors[xid.IDEKS].Action,
 			c.Detectors[xid.IDDevicePlugin].Action, evidence(c.Template.Evidence))
 	}
 	p.end()

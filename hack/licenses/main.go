@@ -1,5 +1,6 @@
-// Command licenses holds that everything that is linked into the programs of this project, on any system, has a licence that lets it be given
-// away with them. It reads the licence files in the module cache and asks no network. Run it in the repository's root, after the modules are there.
+// Command licenses holds that everything that is linked into the programs of this project, on any system, has a licence
+// that lets it be given away with them. It reads the licence files in the module cache and asks no network. Run it in
+// the repository's root, after the modules are there.
 package main
 
 import (
@@ -14,14 +15,22 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// allowed are the licences, by SPDX identifier. All permit to distribute programs under Apache-2.0 with the notice kept.
+// allowed are the licences, by SPDX identifier. All permit to distribute programs under Apache-2.0 with the notice
+// kept.
 var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC"}
 
 // excused are modules with another licence, each with the reason.
 var excused = map[string]struct{ licence, why string }{
-	"github.com/apparentlymart/go-textseg/v15": {"Unicode-DFS-2016", "of the tables of the Unicode standard in it: their notice is to be kept, as with BSD"},
-	"github.com/hashicorp/hcl/v2":              {"MPL-2.0", "reads scenarios' Terraform modules; it binds only its own files, which are not changed, and is there for everybody"},
-	"github.com/opencontainers/go-digest":      {"CC-BY-SA-4.0", "of its documents, which are not linked in; the code is Apache-2.0"},
+	"github.com/apparentlymart/go-textseg/v15": {
+		"Unicode-DFS-2016", "of the tables of the Unicode standard in it: their notice is to be kept, as with BSD",
+	},
+	"github.com/hashicorp/hcl/v2": {
+		"MPL-2.0",
+		"reads scenarios' Terraform modules; it binds only its own files, which are not changed, and is there for everybody",
+	},
+	"github.com/opencontainers/go-digest": {
+		"CC-BY-SA-4.0", "of its documents, which are not linked in; the code is Apache-2.0",
+	},
 }
 
 // enough is how much of a licence file a licence's text must cover, in percent: the rest is names and years.
@@ -53,7 +62,8 @@ func check(out io.Writer) error {
 			count[id]++
 			if !slices.Contains(allowed, id) && excused[m.path].licence != id {
 				bad++
-				fmt.Fprintf(out, "%s %s: %s is not among those that may be linked in: %s\n", m.path, m.version, id, strings.Join(allowed, ", "))
+				fmt.Fprintf(out, "%s %s: %s is not among those that may be linked in: %s\n", m.path, m.version, id,
+					strings.Join(allowed, ", "))
 			}
 		}
 	}
@@ -78,11 +88,12 @@ func check(out io.Writer) error {
 // module is one that is linked in.
 type module struct{ path, version, dir string }
 
-// linked are the modules of others in our programs, on all systems that they run on.
+// linked returns the modules of others in our programs, on all systems that they run on.
 func linked() ([]module, error) {
 	var all []module
 	for _, system := range []string{"linux", "darwin", "windows"} {
-		cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Version}}\t{{.Dir}}{{end}}{{end}}", "./cmd/...")
+		cmd := exec.Command("go", "list", "-deps", "-f",
+			"{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Version}}\t{{.Dir}}{{end}}{{end}}", "./cmd/...")
 		cmd.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0")
 		cmd.Stderr = os.Stderr
 		text, err := cmd.Output()
@@ -99,7 +110,7 @@ func linked() ([]module, error) {
 	return slices.Compact(all), nil
 }
 
-// licences are the identifiers that are recognised in a module's licence files.
+// licences returns the identifiers that are recognised in a module's licence files.
 func licences(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -117,7 +128,8 @@ func licences(dir string) ([]string, error) {
 		}
 		coverage := licensecheck.Scan(text)
 		if coverage.Percent < enough {
-			return nil, fmt.Errorf("of %s only %.0f%% is a licence that is known: read it", entry.Name(), coverage.Percent)
+			return nil,
+				fmt.Errorf("of %s only %.0f%% is a licence that is known: read it", entry.Name(), coverage.Percent)
 		}
 		for _, match := range coverage.Match {
 			if !slices.Contains(found, match.ID) {

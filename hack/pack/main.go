@@ -23,8 +23,10 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	// One goroutine, or what comes out would depend on how many there are. The window is as large as the file, and its size is in the header.
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
+	// One goroutine, or what comes out would depend on how many there are. The window is as large as the file, and its
+	// size is in the header.
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression),
+		zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(16<<20), zstd.WithSingleSegment(true))
 	if err != nil {
 		return err

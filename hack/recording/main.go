@@ -1,5 +1,6 @@
-// Command recording makes a moving picture (SVG) of what script(1) recorded of a terminal: text, light and dark, a few KiB, and nothing but
-// what was printed. hack/record-demo.sh uses it. (charmbracelet/freeze and its like draw one still; asciinema needs a player.)
+// Command recording makes a moving picture (SVG) of what script(1) recorded of a terminal: text, light and dark, a few
+// KiB, and nothing but what was printed. hack/record-demo.sh uses it. (charmbracelet/freeze and its like draw one
+// still; asciinema needs a player.)
 //
 //	go run ./hack/recording -slow 4 TYPESCRIPT TIMING > docs/demo.svg
 //
@@ -54,7 +55,8 @@ type moment struct {
 	text string
 }
 
-// parse puts the bytes of a typescript and their times together. Its first line is script's own, and so are those behind the last byte.
+// parse puts the bytes of a typescript and their times together. Its first line is script's own, and so are those
+// behind the last byte.
 func parse(typescript, timing string, slow float64) ([]moment, error) {
 	_, text, _ := strings.Cut(typescript, "\n")
 	var all []moment

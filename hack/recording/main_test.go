@@ -34,7 +34,9 @@ func TestLayout(t *testing.T) {
 // What was printed means nothing in the picture, and every file is XML.
 func TestDrawIsXML(t *testing.T) {
 	t.Parallel()
-	text := screen{rows: 2, columns: 80, title: "a <b>"}.draw([]moment{{0, "$ x <y> & \"z\"\n1\n2\n3\n"}, {time.Second, "4"}})
+	text := screen{rows: 2, columns: 80, title: "a <b>"}.draw(
+		[]moment{{0, "$ x <y> & \"z\"\n1\n2\n3\n"}, {time.Second, "4"}},
+	)
 	for d := xml.NewDecoder(strings.NewReader(text)); ; {
 		if _, err := d.Token(); err == io.EOF {
 			break

@@ -27,7 +27,7 @@ type row struct {
 	bold bool
 }
 
-// draw is the SVG. Without animations it is the last screen.
+// draw returns the SVG. Without animations it is the last screen.
 func (s screen) draw(moments []moment) string {
 	all := s.layout(moments)
 	total := all[len(all)-1].at + rest
@@ -40,7 +40,8 @@ func (s screen) draw(moments []moment) string {
 				b.WriteString("</g>\n")
 			}
 			frame, shown = frame+1, r.at
-			fmt.Fprintf(&keys, "@keyframes f%d { 0%% { visibility: hidden } %.2f%% { visibility: visible } }\n", frame, percent(r.at, total))
+			fmt.Fprintf(&keys, "@keyframes f%d { 0%% { visibility: hidden } %.2f%% { visibility: visible } }\n", frame,
+				percent(r.at, total))
 			fmt.Fprintf(&b, "<g style=\"animation-name: f%d\">", frame)
 		}
 		class := ""
@@ -58,7 +59,8 @@ func (s screen) draw(moments []moment) string {
 	keys.WriteString("@keyframes scroll {\n")
 	for i, r := range all {
 		if last := i+1 == len(all) || all[i+1].at != r.at; last {
-			fmt.Fprintf(&keys, "  %.2f%% { transform: translateY(%dpx) }\n", percent(r.at, total), -lineHeight*max(0, i+1-s.rows))
+			fmt.Fprintf(&keys, "  %.2f%% { transform: translateY(%dpx) }\n", percent(r.at, total),
+				-lineHeight*max(0, i+1-s.rows))
 		}
 	}
 	keys.WriteString("}\n")

@@ -31,8 +31,8 @@ func (f file) read() ([]byte, error) {
 	return os.ReadFile(f.source)
 }
 
-// pack writes an archive whose bytes depend on nothing but the files' names, modes and contents, and the time: no owner, no order of
-// a folder. Its name says which kind it is.
+// pack writes an archive whose bytes depend on nothing but the files' names, modes and contents, and the time: no
+// owner, no order of a folder. Its name says which kind it is.
 func pack(name string, files []file, modified time.Time) (err error) {
 	out, err := os.Create(name)
 	if err != nil {
@@ -57,7 +57,8 @@ func writeTar(w io.Writer, files []file, modified time.Time) error {
 			return err
 		}
 		header := &tar.Header{
-			Typeflag: tar.TypeReg, Name: f.name, Size: int64(len(raw)), Mode: int64(f.mode), ModTime: modified, Format: tar.FormatUSTAR,
+			Typeflag: tar.TypeReg, Name: f.name, Size: int64(len(raw)), Mode: int64(f.mode), ModTime: modified,
+			Format: tar.FormatUSTAR,
 		}
 		if err := archive.WriteHeader(header); err != nil {
 			return err
@@ -71,7 +72,8 @@ func writeTar(w io.Writer, files []file, modified time.Time) error {
 
 func writeZip(w io.Writer, files []file, modified time.Time) error {
 	archive := zip.NewWriter(w)
-	archive.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
+	archive.RegisterCompressor(zip.Deflate,
+		func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
 	for _, f := range files {
 		raw, err := f.read()
 		if err != nil {

@@ -14,7 +14,9 @@ type platform struct{ os, arch string }
 
 func (p platform) String() string { return p.os + "/" + p.arch }
 
-var platforms = []platform{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"}}
+var platforms = []platform{
+	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"},
+}
 
 // choose returns those that a comma-separated list names, and all for an empty one.
 func choose(list string) ([]platform, error) {
@@ -36,7 +38,8 @@ func choose(list string) ([]platform, error) {
 	return chosen, nil
 }
 
-// archive is the name of the platform's archive: krew takes .tar.gz and .zip, and Windows unpacks a .zip by itself.
+// archive returns the name of the platform's archive: krew takes .tar.gz and .zip, and Windows unpacks a .zip by
+// itself.
 func (p platform) archive(version string) string {
 	if p.os == "windows" {
 		return p.base(version) + ".zip"
@@ -48,7 +51,7 @@ func (p platform) base(version string) string {
 	return strings.Join([]string{program, version, p.os, p.arch}, "_")
 }
 
-// settings are the environment of every build: what a user's own could change in the bytes is set.
+// settings returns the environment of every build: what a user's own could change in the bytes is set.
 func settings() []string {
 	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false",
 		"GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GODEBUG=", "GOWORK=off")

@@ -31,7 +31,8 @@ func checkVersion(version string) error {
 	case semver.IsValid("v" + version):
 		return fmt.Errorf("version %s has no v in front: %s", version, example)
 	case !semver.IsValid(version) || semver.Canonical(version) != version:
-		return fmt.Errorf("%q is no semantic version with three numbers and without build metadata: %s", version, example)
+		return fmt.Errorf("%q is no semantic version with three numbers and without build metadata: %s", version,
+			example)
 	}
 	return nil
 }
@@ -55,7 +56,10 @@ func checkRepository(ctx context.Context, version string) error {
 	}
 	tagged, err := git(ctx, "rev-parse", "--verify", "--quiet", "refs/tags/"+version+"^{commit}")
 	if err == nil && tagged != head {
-		return fmt.Errorf("the tag %s is on commit %.12s, and this is %.12s: check the tag out, or take the next version", version, tagged, head)
+		return fmt.Errorf(
+			"the tag %s is on commit %.12s, and this is %.12s: check the tag out, or take the next version", version,
+			tagged, head,
+		)
 	}
 	return nil
 }

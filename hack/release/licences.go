@@ -16,8 +16,9 @@ import (
 	"strings"
 )
 
-// texts are the archive's files beside the program: our licence, that of the kernel module whose source the program carries, and those of
-// everything that is linked into the program and the node helper, whose authors ask to be named with every copy.
+// texts returns the archive's files beside the program: our licence, that of the kernel module whose source the program
+// carries, and those of everything that is linked into the program and the node helper, whose authors ask to be named
+// with every copy.
 func (r release) texts(ctx context.Context) ([]file, error) {
 	notices, err := thirdParty(ctx)
 	if err != nil {
@@ -80,10 +81,12 @@ func thirdParty(ctx context.Context) ([]byte, error) {
 // notices are whose each licence text is, and which modules were seen.
 type notices map[string][]string
 
-var licenceFile = regexp.MustCompile(`(?i)^(un)?(licen[cs]es?|copying|copyright|notice|patents)([.-](txt|md|[a-z0-9-]+))?$`)
+var licenceFile = regexp.MustCompile(
+	`(?i)^(un)?(licen[cs]es?|copying|copyright|notice|patents)([.-](txt|md|[a-z0-9-]+))?$`,
+)
 
-// add takes the texts that hold for one package: those in its folder and above, up to its module's. Some modules have code of
-// others in a folder with a licence of its own.
+// add takes the texts that hold for one package: those in its folder and above, up to its module's. Some modules have
+// code of others in a folder with a licence of its own.
 func (n notices) add(owner, top, dir string) error {
 	for {
 		entries, err := os.ReadDir(dir)
@@ -117,7 +120,7 @@ func (n notices) add(owner, top, dir string) error {
 		"or licences.go does not know the file's name", owner)
 }
 
-// text is the file: each text once, below the names of those whose it is.
+// text returns the file: each text once, below the names of those whose it is.
 func (n notices) text() ([]byte, error) {
 	type notice struct {
 		owners []string
@@ -132,7 +135,9 @@ func (n notices) text() ([]byte, error) {
 		return cmp.Or(cmp.Compare(a.owners[0], b.owners[0]), cmp.Compare(a.text, b.text))
 	})
 	var b bytes.Buffer
-	b.WriteString("kubectl-gpu_fault and the node helper that it carries are linked with the following, on some platforms not with all.\n")
+	b.WriteString(
+		"kubectl-gpu_fault and the node helper that it carries are linked with the following, on some platforms not with all.\n",
+	)
 	line := strings.Repeat("-", 80)
 	for _, notice := range all {
 		fmt.Fprintf(&b, "\n%s\n%s\n%s\n\n%s\n", line, strings.Join(notice.owners, "\n"), line, notice.text)

@@ -1,8 +1,8 @@
-// Command release builds what a release consists of: an archive for each platform with the program and all licences, a software bill of
-// materials for each, checksums, the manifest for krew and the release notes.
+// Command release builds what a release consists of: an archive for each platform with the program and all licences, a
+// software bill of materials for each, checksums, the manifest for krew and the release notes.
 //
-// The same commit gives the same bytes in every folder and on every machine with the same Go: nothing of the machine, the user or the
-// time gets in; files are as old as the commit.
+// The same commit gives the same bytes in every folder and on every machine with the same Go: nothing of the machine,
+// the user or the time gets in; files are as old as the commit.
 package main
 
 import (
@@ -31,8 +31,10 @@ func main() {
 	flag.StringVar(&r.date, "date", "", "Date of the commit, RFC 3339")
 	flag.StringVar(&r.flags, "flags", "", "Flags of go build, between spaces")
 	flag.StringVar(&r.ldflags, "ldflags", "", "Flags for Go's linker, which stamp version, commit and date")
-	flag.StringVar(&r.dist, "dist", "dist", "Folder for what is released; what an earlier release left there is removed")
-	only := flag.String("platforms", "", "Only these, like linux/amd64,windows/amd64; then there is no manifest (default: all)")
+	flag.StringVar(&r.dist, "dist", "dist",
+		"Folder for what is released; what an earlier release left there is removed")
+	only := flag.String("platforms", "",
+		"Only these, like linux/amd64,windows/amd64; then there is no manifest (default: all)")
 	flag.Parse()
 	if err := r.run(ctx, *only); err != nil {
 		fmt.Fprintf(os.Stderr, "release: %v\n", err)
@@ -143,6 +145,7 @@ func (r release) publish(staged string) error {
 		total += int64(len(raw))
 		fmt.Fprintf(os.Stderr, "%9.2f MB  %s\n", float64(len(raw))/1e6, e.Name())
 	}
-	fmt.Fprintf(os.Stderr, "%s: %d files, %.1f MB, in %s\n", r.version, len(entries), float64(total)/1e6, strings.TrimSuffix(r.dist, "/")+"/")
+	fmt.Fprintf(os.Stderr, "%s: %d files, %.1f MB, in %s\n", r.version, len(entries), float64(total)/1e6,
+		strings.TrimSuffix(r.dist, "/")+"/")
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 // manifestName is the manifest's, as template at the top of the repository and rendered in dist.
 const manifestName = "krew-manifest.yaml"
 
-// manifest renders the manifest for krew from the archives in the folder. The template is the one that krew-release-bot reads, who gets the
-// same archives from the release's page: .TagName and addURIAndSha are what it offers.
+// manifest renders the manifest for krew from the archives in the folder. The template is the one that krew-release-bot
+// reads, who gets the same archives from the release's page: .TagName and addURIAndSha are what it offers.
 func (r release) manifest(folder string) error {
 	raw, err := os.ReadFile(manifestName)
 	if err != nil {

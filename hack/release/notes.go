@@ -27,11 +27,15 @@ var verbs = []struct {
 	{"list, revert, leftovers", []string{"list", "revert", "leftovers", "fault", "ledger"}},
 	{"image, rbac, completion", []string{"image", "rbac", "completion", "version", "krew", "release"}},
 	{"Documentation", []string{"readme", "docs"}},
-	{"Tests and upkeep", []string{"test", "tests", "hack", "ci", "lint", "go.mod", "makefile", "house", "bench", "scale"}},
+	{
+		"Tests and upkeep",
+		[]string{"test", "tests", "hack", "ci", "lint", "go.mod", "makefile", "house", "bench", "scale"},
+	},
 	{"Everything else", nil},
 }
 
-// notes writes the release notes: what was committed since the release before, by verb, and how to check what was downloaded.
+// notes writes the release notes: what was committed since the release before, by verb, and how to check what was
+// downloaded.
 func (r release) notes(ctx context.Context, staged string) error {
 	before, err := git(ctx, "describe", "--tags", "--abbrev=0", "--match=v*", "--exclude=*-*", "HEAD^")
 	commits := before + "..HEAD"
@@ -94,7 +98,9 @@ func classify(subject string) (heading, text string) {
 	if m == nil {
 		return last, subject
 	}
-	word := strings.ToLower(cmp.Or(strings.FieldsFunc(m[1], func(c rune) bool { return strings.ContainsRune(" ,/", c) })[0], m[1]))
+	word := strings.ToLower(
+		cmp.Or(strings.FieldsFunc(m[1], func(c rune) bool { return strings.ContainsRune(" ,/", c) })[0], m[1]),
+	)
 	for _, v := range verbs {
 		if slices.Contains(v.words, word) {
 			if strings.EqualFold(m[1], v.heading) {

@@ -27,7 +27,9 @@ func TestVersions(t *testing.T) {
 		switch {
 		case want == "" && err != nil:
 			t.Errorf("%q: %v", version, err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "make release VERSION=")):
+		case want != "" &&
+			(err == nil || !strings.Contains(err.Error(), want) ||
+				!strings.Contains(err.Error(), "make release VERSION=")):
 			t.Errorf("%q: %v; want %q and an example", version, err, want)
 		}
 	}
@@ -38,7 +40,10 @@ func TestRepository(t *testing.T) {
 	dir := t.TempDir()
 	run := func(args ...string) {
 		t.Helper()
-		settings := []string{"-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false", "-c", "tag.gpgsign=false"}
+		settings := []string{
+			"-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false", "-c",
+			"tag.gpgsign=false",
+		}
 		cmd := exec.Command("git", append(settings, args...)...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -76,10 +81,15 @@ func TestArchivesAreReproducible(t *testing.T) {
 		for i := range archives {
 			dir := t.TempDir()
 			program := filepath.Join(dir, "built")
-			if err := os.WriteFile(program, bytes.Repeat([]byte("program"), 1000), 0o600+os.FileMode(i)*0o100); err != nil {
+			if err := os.WriteFile(
+				program, bytes.Repeat([]byte("program"), 1000), 0o600+os.FileMode(i)*0o100,
+			); err != nil {
 				t.Fatal(err)
 			}
-			files := []file{{name: "program", source: program, mode: 0o755}, {name: "LICENSE", content: []byte("free"), mode: 0o644}}
+			files := []file{
+				{name: "program", source: program, mode: 0o755},
+				{name: "LICENSE", content: []byte("free"), mode: 0o644},
+			}
 			at := modified
 			if i == 1 {
 				at = modified.UTC() // the same moment elsewhere
@@ -99,8 +109,8 @@ func TestArchivesAreReproducible(t *testing.T) {
 	}
 }
 
-// The manifest at the top of the repository lists every platform; one without its archive, or an archive that it does not list, is
-// an error rather than a release that cannot be installed.
+// The manifest at the top of the repository lists every platform; one without its archive, or an archive that it does
+// not list, is an error rather than a release that cannot be installed.
 func TestManifest(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("..", "..", manifestName))
@@ -153,7 +163,8 @@ func TestNotes(t *testing.T) {
 		}
 	}
 	text := renderNotes("v1.1.0", "v1.0.0", "abc", "go1.26.8", []string{"doctor: b", "xid: a", "xid: a"})
-	if xid, doctor := strings.Index(text, "## xid\n\n- a\n\n"), strings.Index(text, "## doctor\n\n- b\n"); xid < 0 || doctor < xid {
+	if xid, doctor := strings.Index(text, "## xid\n\n- a\n\n"), strings.Index(text, "## doctor\n\n- b\n"); xid < 0 ||
+		doctor < xid {
 		t.Errorf("headings or their order:\n%s", text)
 	}
 	if !strings.Contains(text, "since v1.0.0") {
@@ -166,8 +177,9 @@ func TestNotices(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"a/LICENSE": "free", "a/pkg/x.go": "", "a/third_party/y/LICENSE.md": "free too", "a/third_party/y/y.go": "", "a/license.go": "package a",
-		"b/COPYING": "free\r\n", "b/NOTICE": "by b", "c/README": "",
+		"a/LICENSE": "free", "a/pkg/x.go": "", "a/third_party/y/LICENSE.md": "free too", "a/third_party/y/y.go": "",
+		"a/license.go": "package a",
+		"b/COPYING":    "free\r\n", "b/NOTICE": "by b", "c/README": "",
 	} {
 		file := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -179,7 +191,9 @@ func TestNotices(t *testing.T) {
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
 	found := notices{}
-	for _, p := range [][3]string{{"b v1", in("b"), in("b")}, {"a v1", in("a"), in("a/pkg")}, {"a v1", in("a"), in("a/third_party/y")}} {
+	for _, p := range [][3]string{
+		{"b v1", in("b"), in("b")}, {"a v1", in("a"), in("a/pkg")}, {"a v1", in("a"), in("a/third_party/y")},
+	} {
 		if err := found.add(p[0], p[1], p[2]); err != nil {
 			t.Fatal(err)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// sbom writes the platform's software bill of materials in CycloneDX, from what Go wrote into the very program, and into the helpers that it
-// carries: each module, with version and hash.
+// sbom writes the platform's software bill of materials in CycloneDX, from what Go wrote into the very program, and
+// into the helpers that it carries: each module, with version and hash.
 func (r release) sbom(ctx context.Context, staged string, p platform, binary string) error {
 	bill, err := billOf(ctx, r.version, binary)
 	if err != nil {

@@ -9,19 +9,22 @@ import (
 
 // File is gpu_fault_xid.ko for a kernel, as far as anybody but that kernel looks at it.
 func File(machine elf.Machine, release string) []byte {
-	return Object(machine, "license=GPL\x00name=gpu_fault_xid\x00vermagic="+release+" SMP preempt mod_unload modversions \x00")
+	return Object(machine,
+		"license=GPL\x00name=gpu_fault_xid\x00vermagic="+release+" SMP preempt mod_unload modversions \x00")
 }
 
-// Object is a relocatable file with a section .modinfo.
+// Object returns a relocatable file with a section .modinfo.
 func Object(machine elf.Machine, modinfo string) []byte {
 	const names = "\x00.modinfo\x00.shstrtab\x00"
 	var b bytes.Buffer
 	header := elf.Header64{
-		Type: uint16(elf.ET_REL), Machine: uint16(machine), Version: 1, Ehsize: 64, Shentsize: 64, Shnum: 3, Shstrndx: 2,
-		Shoff: uint64(64 + len(modinfo) + len(names)),
+		Type: uint16(elf.ET_REL), Machine: uint16(machine), Version: 1, Ehsize: 64, Shentsize: 64, Shnum: 3,
+		Shstrndx: 2,
+		Shoff:    uint64(64 + len(modinfo) + len(names)),
 	}
 	copy(header.Ident[:], elf.ELFMAG)
-	header.Ident[elf.EI_CLASS], header.Ident[elf.EI_DATA], header.Ident[elf.EI_VERSION] = byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), 1
+	header.Ident[elf.EI_CLASS], header.Ident[elf.EI_DATA], header.Ident[elf.EI_VERSION] = byte(elf.ELFCLASS64),
+		byte(elf.ELFDATA2LSB), 1
 	for _, part := range []any{
 		header, []byte(modinfo), []byte(names), elf.Section64{},
 		elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Off: 64, Size: uint64(len(modinfo))},

@@ -13,7 +13,8 @@ import (
 type Request struct {
 	Mode    Mode
 	Handler string // not used by default-missing and unparsable
-	// Decoy is the file that the handler moves into with wrong-instance: one of another containerd. Without Data it is created.
+	// Decoy is the file that the handler moves into with wrong-instance: one of another containerd. Without Data it is
+	// created.
 	Decoy File
 }
 
@@ -21,8 +22,8 @@ type Request struct {
 type Broken struct {
 	Summary string // one sentence: what changes, where
 	Files   []Edited
-	// NodeLoss: CRI or the daemon will not come back with these files. It is more than ModeInfo.NodeLoss: without its default handler CRI
-	// does not load either.
+	// NodeLoss: CRI or the daemon will not come back with these files. It is more than ModeInfo.NodeLoss: without its
+	// default handler CRI does not load either.
 	NodeLoss bool
 
 	landed func(*Merged) error
@@ -36,14 +37,15 @@ type Edited struct {
 	Edits  []patch.Edit // from Before to After
 }
 
-// Break computes a fault. The error is a *RefusedError where a file must not or cannot be edited; for a handler that does not exist it names
-// those that do.
+// Break computes a fault. The error is a *RefusedError where a file must not or cannot be edited; for a handler that
+// does not exist it names those that do.
 func (c *Config) Break(r Request) (*Broken, error) {
 	if _, err := ParseMode(string(r.Mode)); err != nil {
 		return nil, err
 	}
 	if len(c.Files) == 0 {
-		return nil, fmt.Errorf("containerd has no configuration file, it runs on its defaults: there is nothing to break")
+		return nil,
+			fmt.Errorf("containerd has no configuration file, it runs on its defaults: there is nothing to break")
 	}
 	for _, f := range c.Files {
 		if isTemplate(f) {
@@ -101,7 +103,8 @@ func (p *plan) noHandler() error {
 	if len(names) == 0 {
 		return fmt.Errorf("containerd's configuration has no runtime handler %q, and declares no other", p.handler)
 	}
-	return fmt.Errorf("containerd's configuration has no runtime handler %q; it has %s", p.handler, strings.Join(names, ", "))
+	return fmt.Errorf("containerd's configuration has no runtime handler %q; it has %s", p.handler,
+		strings.Join(names, ", "))
 }
 
 func (c *Config) refuse(i int, reason, way string) *RefusedError {
@@ -163,8 +166,10 @@ func (p *plan) finish() (*Broken, error) {
 		after.Files[i].Data = data
 		b.Files = append(b.Files, Edited{Path: f.Path, Before: f.Data, After: data, Edits: edits})
 		tree, err := p.c.decode(data)
-		if err != nil || !same(without(p.trees[i], p.targets), without(tree, p.targets)) || i == 0 && p.imports != nil && !same(tree["imports"], p.imports) {
-			return nil, p.c.refuse(i, "this way of writing it cannot be edited safely: more than the fault would change", wayByHand)
+		if err != nil || !same(without(p.trees[i], p.targets), without(tree, p.targets)) ||
+			i == 0 && p.imports != nil && !same(tree["imports"], p.imports) {
+			return nil, p.c.refuse(i,
+				"this way of writing it cannot be edited safely: more than the fault would change", wayByHand)
 		}
 	}
 	if p.fresh != nil {
@@ -226,7 +231,7 @@ func applied(data []byte, edits []patch.Edit) ([]byte, error) {
 	return out, nil
 }
 
-// without is the tree without the targets.
+// without returns the tree without the targets.
 func without(tree map[string]any, targets []target) map[string]any {
 	tree = cloneTable(tree)
 	for _, t := range targets {

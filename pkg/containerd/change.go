@@ -13,7 +13,8 @@ type change struct {
 	text string
 }
 
-// edits are the changes as a patch: in order, neighbouring removals joined. Changes that overlap are none of ours; verify finds them.
+// edits returns the changes as a patch: in order, neighbouring removals joined. Changes that overlap are none of ours;
+// verify finds them.
 func (d *document) edits(changes []change) []patch.Edit {
 	slices.SortStableFunc(changes, func(a, b change) int { return a.at.from - b.at.from })
 	var all []change
@@ -41,7 +42,8 @@ func (d *document) edits(changes []change) []patch.Edit {
 	return edits
 }
 
-// remove takes away all that defines what is at path: tables and lines whole, members of inline tables with their comma.
+// remove takes away all that defines what is at path: tables and lines whole, members of inline tables with their
+// comma.
 func (d *document) remove(path []string) []change {
 	var changes []change
 	members := map[*expr][]*expr{}
@@ -85,8 +87,9 @@ func removeMembers(all, gone []*expr) []change {
 	return changes
 }
 
-// put gives the key at path the value, which is TOML: where the key is there its value is replaced, else it is added where its table, or the
-// nearest one above it down to depth parts, is defined. It returns nil when there is no such place.
+// put gives the key at path the value, which is TOML: where the key is there its value is replaced, else it is added
+// where its table, or the nearest one above it down to depth parts, is defined. It returns nil when there is no such
+// place.
 func (d *document) put(path []string, value string, depth int) []change {
 	if e := d.exactly(path); e != nil && !e.header {
 		return []change{{e.value, value}}
@@ -178,7 +181,7 @@ func dottedKey(path []string) string {
 	return strings.Join(parts, ".")
 }
 
-// quotedKey is a key as TOML has it, bare where it may be.
+// quotedKey returns a key as TOML has it, bare where it may be.
 func quotedKey(key string) string {
 	for _, r := range key {
 		if r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') {

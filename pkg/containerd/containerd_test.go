@@ -20,7 +20,7 @@ var (
 	both   = []Release{old, recent}
 )
 
-// config is a configuration of one or more files, of which the first is the root.
+// config returns a configuration of one or more files, of which the first is the root.
 func config(r Release, files ...string) *Config {
 	c := &Config{Release: r}
 	for i, data := range files {
@@ -60,7 +60,8 @@ func restores(t testing.TB, b *Broken) {
 	}
 }
 
-// broken is the configuration with the fault applied. Files that are new are loaded last when they are drop-ins beside the loaded ones.
+// broken returns the configuration with the fault applied. Files that are new are loaded last when they are drop-ins
+// beside the loaded ones.
 func broken(c *Config, b *Broken, dropin bool) *Config {
 	after := &Config{Release: c.Release, Files: slices.Clone(c.Files)}
 	for _, f := range b.Files {
@@ -83,14 +84,16 @@ func onlyChanged(t testing.TB, before, after *Config, handler string) (Handler, 
 	_, there := b.Handlers[handler]
 	delete(a.Handlers, handler)
 	delete(b.Handlers, handler)
-	if a.DefaultRuntime != b.DefaultRuntime || a.Version != b.Version || !maps.EqualFunc(a.Handlers, b.Handlers, alike) {
+	if a.DefaultRuntime != b.DefaultRuntime || a.Version != b.Version ||
+		!maps.EqualFunc(a.Handlers, b.Handlers, alike) {
 		t.Errorf("more than the handler %s changed: before %+v, after %+v", handler, a, b)
 	}
 	return was, is, there
 }
 
 func alike(a, b Handler) bool {
-	return a.Type == b.Type && a.BinaryName == b.BinaryName && flag(a.SystemdCgroup) == flag(b.SystemdCgroup) && len(a.Places) == len(b.Places)
+	return a.Type == b.Type && a.BinaryName == b.BinaryName && flag(a.SystemdCgroup) == flag(b.SystemdCgroup) &&
+		len(a.Places) == len(b.Places)
 }
 
 func flag(b *bool) string {

@@ -21,7 +21,8 @@ const (
 	reportEnv = "CORPUS_REPORT"
 )
 
-// corpus are the real configurations: those of the folders in CONFIGS, else those beside the repository where they are there; and our own.
+// corpus returns the real configurations: those of the folders in CONFIGS, else those beside the repository where they
+// are there; and our own.
 func corpus(t testing.TB) []string {
 	t.Helper()
 	folders := []string{filepath.Join("testdata", "nodes")}
@@ -54,11 +55,12 @@ func exists(folder string) bool {
 	return err == nil
 }
 
-// Real configurations, with every handler, every mode, and the releases before and after the change of merge rules. Each fault is undone
-// to the last byte, and a removed handler is all that is missing, by a decoder that knows nothing of our edits. Files of which none can be broken
-// are refused with a reason.
+// Real configurations, with every handler, every mode, and the releases before and after the change of merge rules.
+// Each fault is undone to the last byte, and a removed handler is all that is missing, by a decoder that knows nothing
+// of our edits. Files of which none can be broken are refused with a reason.
 //
-// The last line is: byte-exact (file x release x mode x handler, made and undone exactly), refused (files), wrong (those that were not exact).
+// The last line is: byte-exact (file x release x mode x handler, made and undone exactly), refused (files), wrong
+// (those that were not exact).
 func TestCorpus(t *testing.T) {
 	var report strings.Builder
 	exact, refused, wrong := 0, 0, 0
@@ -82,7 +84,8 @@ func TestCorpus(t *testing.T) {
 				if problem := inexact(c, b, r); problem != "" {
 					wrong++
 					t.Errorf("%s, containerd %s, %s of %s: %s", name, release, r.Mode, r.Handler, problem)
-					fmt.Fprintf(&report, "wrong    %s, containerd %s, %s of %s: %s\n", filepath.Base(name), release, r.Mode, r.Handler, problem)
+					fmt.Fprintf(&report, "wrong    %s, containerd %s, %s of %s: %s\n", filepath.Base(name), release,
+						r.Mode, r.Handler, problem)
 					continue
 				}
 				exact++
@@ -97,7 +100,8 @@ func TestCorpus(t *testing.T) {
 				t.Errorf("%s: no handler can be removed, and nothing says why", name)
 				reasons = []string{"no reason"}
 			}
-			fmt.Fprintf(&report, "refused  %s: %s\n", filepath.Base(name), strings.ReplaceAll(reasons[len(reasons)-1], "\n", " "))
+			fmt.Fprintf(&report, "refused  %s: %s\n", filepath.Base(name),
+				strings.ReplaceAll(reasons[len(reasons)-1], "\n", " "))
 		}
 	}
 	fmt.Fprintf(&report, "byte-exact %d, refused %d, wrong %d\n", exact, refused, wrong)
@@ -112,8 +116,8 @@ func TestCorpus(t *testing.T) {
 	t.Log("\n" + report.String())
 }
 
-// removal is the edit that removes a handler where Break does not want it for what it would mean: runc is built in, or CRI does not load as it
-// is. The edit must be exact all the same.
+// removal returns the edit that removes a handler where Break does not want it for what it would mean: runc is built
+// in, or CRI does not load as it is. The edit must be exact all the same.
 func removal(c *Config, handler string) (*Broken, error) {
 	f := c.Files[0]
 	if refused := Refuse(f); refused != nil {
@@ -123,7 +127,10 @@ func removal(c *Config, handler string) (*Broken, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{c: c, before: &effective{tree: tree}, docs: []*document{doc}, trees: []map[string]any{tree}, handler: handler, changes: map[int][]change{}}
+	p := &plan{
+		c: c, before: &effective{tree: tree}, docs: []*document{doc}, trees: []map[string]any{tree}, handler: handler,
+		changes: map[int][]change{},
+	}
 	for _, plugin := range plugins {
 		p.changes[0] = append(p.changes[0], doc.remove(handlerPath(plugin, handler))...)
 	}
@@ -135,7 +142,7 @@ func removal(c *Config, handler string) (*Broken, error) {
 	return &Broken{Files: []Edited{{f.Path, f.Data, after, edits}}}, err
 }
 
-// requests are all modes with each handler that any of the tables has; at least one, for the reason.
+// requests returns all modes with each handler that any of the tables has; at least one, for the reason.
 func requests(c *Config) []Request {
 	handlers := []string{}
 	if tree, err := c.decode(c.Files[0].Data); err == nil {
@@ -156,7 +163,7 @@ func requests(c *Config) []Request {
 	return all
 }
 
-// inexact is what is wrong with a fault; empty when nothing is.
+// inexact returns what is wrong with a fault; empty when nothing is.
 func inexact(c *Config, b *Broken, r Request) string {
 	for _, f := range b.Files {
 		after, err := patch.Apply(f.Before, f.Edits)

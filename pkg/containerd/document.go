@@ -101,7 +101,7 @@ func (d *document) span(r unstable.Range) span {
 
 func (d *document) text(s span) string { return string(d.data[s.from:s.to]) }
 
-// lines are the whole lines of e, with the newline; of a header, those down to the last line of its table.
+// lines returns the whole lines of e, with the newline; of a header, those down to the last line of its table.
 func (d *document) lines(e *expr) span {
 	last := e
 	if e.header {
@@ -125,7 +125,7 @@ func (d *document) lineEnd(at int) int {
 	return len(d.data)
 }
 
-// indent is the white space before e's line.
+// indent returns the white space before e's line.
 func (d *document) indent(e *expr) string {
 	start := d.lineStart(e.all.from)
 	end := start
@@ -135,7 +135,7 @@ func (d *document) indent(e *expr) string {
 	return string(d.data[start:end])
 }
 
-// newline is what ends the file's lines.
+// newline returns what ends the file's lines.
 func (d *document) newline() string {
 	if n := bytes.IndexByte(d.data, '\n'); n > 0 && d.data[n-1] == '\r' {
 		return "\r\n"
@@ -143,7 +143,7 @@ func (d *document) newline() string {
 	return "\n"
 }
 
-// lineOf is the number of the first line that defines what is at path, or something in it; 0 when there is none.
+// lineOf returns the number of the first line that defines what is at path, or something in it; 0 when there is none.
 func (d *document) lineOf(path []string) int {
 	if found := d.at(path); len(found) > 0 {
 		return 1 + bytes.Count(d.data[:found[0].all.from], []byte{'\n'})
@@ -151,8 +151,8 @@ func (d *document) lineOf(path []string) int {
 	return 0
 }
 
-// at are the expressions that define what is at path, or something in it, in the order of the file. What lies in another of them as an inline
-// table is not listed apart.
+// at returns the expressions that define what is at path, or something in it, in the order of the file. What lies in
+// another of them as an inline table is not listed apart.
 func (d *document) at(path []string) []*expr {
 	var found []*expr
 	var look func(e *expr)

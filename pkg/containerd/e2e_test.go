@@ -15,8 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// What we say the daemon makes of files is what a real containerd prints for them: our own configurations, drop-ins of all versions, and each of
-// them with each fault in it.
+// What we say the daemon makes of files is what a real containerd prints for them: our own configurations, drop-ins of
+// all versions, and each of them with each fault in it.
 func TestMergedAsContainerd(t *testing.T) {
 	node := cluster.Require(t).Workers()[0]
 	fields := strings.Fields(node.Sh(t, "containerd", "--version"))
@@ -29,21 +29,47 @@ func TestMergedAsContainerd(t *testing.T) {
 
 	imports := "imports = ['conf.d/*.toml']\n"
 	cases := map[string]map[string]string{
-		"version 2, drop-in of version 2":       {"config.toml": imports + grpcRoot, "conf.d/1.toml": grpcNvidia},
-		"version 3, drop-in of version 2":       {"config.toml": imports + cri3("version = 3", "/3"), "conf.d/1.toml": grpcNvidia},
-		"version 2, drop-in of version 3":       {"config.toml": imports + grpcRoot, "conf.d/1.toml": cri3("version = 3", "/3")},
-		"version 4, drop-in without one":        {"config.toml": imports + cri3("version = 4", "/4"), "conf.d/1.toml": strings.TrimPrefix(grpcNvidia, "version = 2\n")},
-		"version 2, both IDs in one file":       {"config.toml": grpcRoot + strings.TrimPrefix(cri3("", "/3"), "\n")},
-		"version 4, the ID of version 2":        {"config.toml": strings.Replace(grpcRoot, "version = 2", "version = 4", 1)},
-		"version 3, the ID of version 2":        {"config.toml": strings.Replace(grpcRoot, "version = 2", "version = 3", 1)},
-		"three drop-ins, sorted":                {"config.toml": imports + grpcRoot, "conf.d/b.toml": cri3("version = 2", "/b"), "conf.d/a.toml": cri3("version = 2", "/a"), "conf.d/c.txt": "= ="},
-		"a drop-in that imports":                {"config.toml": imports + grpcRoot, "conf.d/1.toml": "version = 2\nimports = ['../x.toml', '../config.toml']\n", "x.toml": grpcNvidia},
-		"a drop-in that sets false over true":   {"config.toml": imports + grpcRoot, "conf.d/1.toml": "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.nvidia.options]\nSystemdCgroup = false\nBinaryName = ''\n"},
-		"an import that is missing":             {"config.toml": "version = 3\nimports = ['x.toml']\n"},
-		"a version that is too high":            {"config.toml": "version = 5\n"},
-		"an unknown key at the handler's level": {"config.toml": "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.x]\nBinaryName = '/x'\n"},
-		"a handler with nothing in it":          {"config.toml": "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.x]\n"},
-		"a handler that is no table":            {"config.toml": "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes]\nx = 1\n"},
+		"version 2, drop-in of version 2": {"config.toml": imports + grpcRoot, "conf.d/1.toml": grpcNvidia},
+		"version 3, drop-in of version 2": {
+			"config.toml": imports + cri3("version = 3", "/3"), "conf.d/1.toml": grpcNvidia,
+		},
+		"version 2, drop-in of version 3": {
+			"config.toml": imports + grpcRoot, "conf.d/1.toml": cri3("version = 3", "/3"),
+		},
+		"version 4, drop-in without one": {
+			"config.toml":   imports + cri3("version = 4", "/4"),
+			"conf.d/1.toml": strings.TrimPrefix(grpcNvidia, "version = 2\n"),
+		},
+		"version 2, both IDs in one file": {"config.toml": grpcRoot + strings.TrimPrefix(cri3("", "/3"), "\n")},
+		"version 4, the ID of version 2": {
+			"config.toml": strings.Replace(grpcRoot, "version = 2", "version = 4", 1),
+		},
+		"version 3, the ID of version 2": {
+			"config.toml": strings.Replace(grpcRoot, "version = 2", "version = 3", 1),
+		},
+		"three drop-ins, sorted": {
+			"config.toml": imports + grpcRoot, "conf.d/b.toml": cri3("version = 2", "/b"),
+			"conf.d/a.toml": cri3("version = 2", "/a"), "conf.d/c.txt": "= =",
+		},
+		"a drop-in that imports": {
+			"config.toml":   imports + grpcRoot,
+			"conf.d/1.toml": "version = 2\nimports = ['../x.toml', '../config.toml']\n", "x.toml": grpcNvidia,
+		},
+		"a drop-in that sets false over true": {
+			"config.toml":   imports + grpcRoot,
+			"conf.d/1.toml": "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.nvidia.options]\nSystemdCgroup = false\nBinaryName = ''\n",
+		},
+		"an import that is missing":  {"config.toml": "version = 3\nimports = ['x.toml']\n"},
+		"a version that is too high": {"config.toml": "version = 5\n"},
+		"an unknown key at the handler's level": {
+			"config.toml": "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.x]\nBinaryName = '/x'\n",
+		},
+		"a handler with nothing in it": {
+			"config.toml": "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.x]\n",
+		},
+		"a handler that is no table": {
+			"config.toml": "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes]\nx = 1\n",
+		},
 	}
 	entries, err := os.ReadDir("testdata/nodes")
 	if err != nil {
@@ -95,7 +121,9 @@ func compare(t *testing.T, node cluster.Node, release Release, dir string, files
 	for name, data := range files {
 		script += "; echo '" + base64.StdEncoding.EncodeToString([]byte(data)) + "' | base64 -d >" + name
 	}
-	out, dumpErr := node.TrySh(t.Context(), "sh", "-c", script+"; cd /; containerd -c "+dir+"/config.toml config dump 2>"+dir+"/err || { cat "+dir+"/err >&2; exit 1; }")
+	out, dumpErr := node.TrySh(t.Context(), "sh", "-c",
+		script+"; cd /; containerd -c "+dir+"/config.toml config dump 2>"+dir+"/err || { cat "+dir+
+			"/err >&2; exit 1; }")
 
 	c, err := load(release, dir, files)
 	var m *Merged
@@ -117,7 +145,9 @@ func compare(t *testing.T, node cluster.Node, release Release, dir string, files
 		t.Fatal(err)
 	}
 	dumped := digTable(dump, runtimesPath(pluginRuntime)...)
-	if got, want := m.DefaultRuntime, digText(dump, "plugins", pluginRuntime, "containerd", "default_runtime_name"); got != want && (got != "" || want != "runc") {
+	if got, want := m.DefaultRuntime, digText(
+		dump, "plugins", pluginRuntime, "containerd", "default_runtime_name",
+	); got != want && (got != "" || want != "runc") {
 		t.Errorf("the default runtime is %q, containerd says %q", got, want)
 	}
 	ours, theirs := "", ""
@@ -128,7 +158,8 @@ func compare(t *testing.T, node cluster.Node, release Release, dir string, files
 		}
 	}
 	if ours != theirs || len(m.Handlers) > len(dumped) {
-		t.Errorf("the handlers are\n%sfor us, with %d in all, and for containerd\n%swith %d", ours, len(m.Handlers), theirs, len(dumped))
+		t.Errorf("the handlers are\n%sfor us, with %d in all, and for containerd\n%swith %d", ours, len(m.Handlers),
+			theirs, len(dumped))
 	}
 }
 

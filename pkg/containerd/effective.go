@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// The tables that hold handlers, by the schema that introduced them. Files mix them: AKS ships `version = 2` with the last one.
+// The tables that hold handlers, by the schema that introduced them. Files mix them: AKS ships `version = 2` with the
+// last one.
 const (
 	pluginShort   = "cri"                          // version 1
 	pluginGRPC    = "io.containerd.grpc.v1.cri"    // version 2
@@ -31,8 +32,10 @@ type effective struct {
 }
 
 // effective merges the files by the rules of the release:
-//   - before 2.0 a plugin's table in a later file replaces the whole table of an earlier one, and the last `version` decides which ID is read;
-//   - 2.0 to 2.2 merge the tables, and then move what lies under the ID of version 2 to that of version 3, where it does not lie there too;
+//   - before 2.0 a plugin's table in a later file replaces the whole table of an earlier one, and the last `version`
+//     decides which ID is read;
+//   - 2.0 to 2.2 merge the tables, and then move what lies under the ID of version 2 to that of version 3, where it
+//     does not lie there too;
 //   - since 2.3 that move is done in each file, and then the tables are merged.
 func (c *Config) effective() (*effective, error) {
 	e := &effective{tree: map[string]any{}, plugin: pluginRuntime}
@@ -92,13 +95,17 @@ func (c *Config) acceptable(i int, tree map[string]any) error {
 		}
 	}
 	if highest := c.Release.schema(); version > highest && c.Release.AtLeast(2, 0) {
-		return fmt.Errorf("containerd %s cannot load %s: it has version = %d, and the release reads up to %d", c.Release, name, version, highest)
+		return fmt.Errorf("containerd %s cannot load %s: it has version = %d, and the release reads up to %d",
+			c.Release, name, version, highest)
 	}
 	// 2.3.7 has dropped this again; of 2.3.5 and 2.3.6 it is not known.
 	if c.Release.Major == 2 && c.Release.Minor == 3 && c.Release.Patch < 5 && i > 0 {
 		root, err := c.decode(c.Files[0].Data)
 		if err == nil && root["version"] != nil && version > fileVersion(root) && tree["version"] != nil {
-			return fmt.Errorf("containerd %s cannot load %s: drop-in config version %d higher than root config version %d", c.Release, name, version, fileVersion(root))
+			return fmt.Errorf(
+				"containerd %s cannot load %s: drop-in config version %d higher than root config version %d", c.Release,
+				name, version, fileVersion(root),
+			)
 		}
 	}
 	for _, key := range []string{"plugins", "proxy_plugins", "timeouts", "stream_processors"} {
@@ -114,7 +121,8 @@ func (c *Config) acceptable(i int, tree map[string]any) error {
 	return nil
 }
 
-// versioned returns why the daemon refuses the names of plugins in a tree: since version 2 they are full ones. (config.go of both)
+// versioned returns why the daemon refuses the names of plugins in a tree: since version 2 they are full ones.
+// (config.go of both)
 func (c *Config) versioned(name string, tree map[string]any) error {
 	version := fileVersion(tree)
 	if version < 2 {
@@ -128,7 +136,8 @@ func (c *Config) versioned(name string, tree map[string]any) error {
 		ids, _ := tree[kind+"_plugins"].([]any)
 		for _, v := range ids {
 			if id, ok := v.(string); ok && !full(id) {
-				return fmt.Errorf("containerd cannot load %s: invalid %s plugin URI %q expect io.containerd.x.vx", name, kind, id)
+				return fmt.Errorf("containerd cannot load %s: invalid %s plugin URI %q expect io.containerd.x.vx", name,
+					kind, id)
 			}
 		}
 	}
@@ -136,17 +145,20 @@ func (c *Config) versioned(name string, tree map[string]any) error {
 		return nil
 	}
 	if highest := c.Release.schema(); version > highest {
-		return fmt.Errorf("containerd %s cannot load %s: it has version = %d, and the release reads up to %d", c.Release, name, version, highest)
+		return fmt.Errorf("containerd %s cannot load %s: it has version = %d, and the release reads up to %d",
+			c.Release, name, version, highest)
 	}
 	for _, id := range slices.Sorted(maps.Keys(digTable(tree, "plugins"))) {
 		if !full(id) {
-			return fmt.Errorf("containerd cannot load %s: invalid plugin key URI %q expect io.containerd.x.vx", name, id)
+			return fmt.Errorf("containerd cannot load %s: invalid plugin key URI %q expect io.containerd.x.vx", name,
+				id)
 		}
 	}
 	return nil
 }
 
-// tables returns an error where CRI's plugin has something else than the tables that it must have: the plugin, or the daemon, would not load.
+// tables returns an error where CRI's plugin has something else than the tables that it must have: the plugin, or the
+// daemon, would not load.
 func (c *Config) tables(name string, tree map[string]any, plugin string) error {
 	path := runtimesPath(plugin)
 	for n := 2; n <= len(path); n++ {
@@ -167,7 +179,7 @@ func (c *Config) tables(name string, tree map[string]any, plugin string) error {
 	return nil
 }
 
-// fileVersion is the schema of a file; without a version it is 1.
+// fileVersion returns the schema of a file; without a version it is 1.
 func fileVersion(tree map[string]any) int {
 	if v, ok := tree["version"].(int64); ok && v > 0 && v < 1000 {
 		return int(v)
@@ -184,8 +196,8 @@ func lengthenIDs(tree map[string]any) {
 	}
 }
 
-// moveRuntimes copies the handlers from the ID of version 2 to that of version 3. What lies there already stays: of two runtimes tables the
-// one under the new ID is used, whole.
+// moveRuntimes copies the handlers from the ID of version 2 to that of version 3. What lies there already stays: of two
+// runtimes tables the one under the new ID is used, whole.
 func moveRuntimes(tree map[string]any) {
 	all := digTable(tree, "plugins")
 	from, ok := digTable(all, pluginGRPC)["containerd"].(map[string]any)
@@ -212,7 +224,8 @@ func (e *effective) defaultRuntime() string {
 	return digText(e.tree, "plugins", e.plugin, "containerd", "default_runtime_name")
 }
 
-// loads returns why CRI would not load: its default handler must exist. Declaring a handler drops the built-in runc before 2.0.
+// loads returns why CRI would not load: its default handler must exist. Declaring a handler drops the built-in runc
+// before 2.0.
 func (e *effective) loads(r Release) error {
 	name := e.defaultRuntime()
 	if name == "" {

@@ -17,13 +17,19 @@ func FuzzBreakRestore(f *testing.F) {
 			f.Add(data, uint8(mode), "nvidia", uint8(mode%4), []byte(nil))
 		}
 	}
-	for i, data := range []string{grpcRoot, grpcNvidia, cri3("version = 2", "/x"), "plugins.cri.containerd.runtimes.a.b.c = 1\n[plugins.x]\n", "[plugins]\ncri={containerd={runtimes={a={},b.c=1,'d'={}}}}"} {
+	for i, data := range []string{
+		grpcRoot, grpcNvidia, cri3("version = 2", "/x"), "plugins.cri.containerd.runtimes.a.b.c = 1\n[plugins.x]\n",
+		"[plugins]\ncri={containerd={runtimes={a={},b.c=1,'d'={}}}}",
+	} {
 		f.Add([]byte(data), uint8(i), "a", uint8(i), []byte(grpcNvidia))
 	}
 	releases := []Release{old, {2, 1, 4}, {2, 3, 4}, recent}
 	f.Fuzz(func(t *testing.T, data []byte, mode uint8, handler string, release uint8, second []byte) {
 		c := config(releases[int(release)%len(releases)], string(data))
-		r := Request{Mode: Modes()[int(mode)%len(Modes())].Mode, Handler: handler, Decoy: File{Path: "/var/lib/other/config.toml"}}
+		r := Request{
+			Mode: Modes()[int(mode)%len(Modes())].Mode, Handler: handler,
+			Decoy: File{Path: "/var/lib/other/config.toml"},
+		}
 		if len(second) > 0 && mode < 128 {
 			c.Files = append(c.Files, File{"/etc/containerd/conf.d/1.toml", second})
 		} else if len(second) > 0 {
@@ -84,7 +90,8 @@ func handlersOf(m *Merged) map[string]Handler {
 
 // Imports of any shape end, and read no file twice.
 func FuzzLoad(f *testing.F) {
-	f.Add("imports = ['a.toml', '*.toml']", "imports = ['/etc/containerd/config.toml', '../c.toml']", "version = 2", true)
+	f.Add("imports = ['a.toml', '*.toml']", "imports = ['/etc/containerd/config.toml', '../c.toml']", "version = 2",
+		true)
 	f.Add("imports = ['[*']", "", "", false)
 	f.Add("imports = ['', '.', '/', '..', '/*']", "imports = [1]", "imports = 'x'", true)
 	f.Fuzz(func(t *testing.T, root, a, b string, isOld bool) {
@@ -93,7 +100,8 @@ func FuzzLoad(f *testing.F) {
 			release = old
 		}
 		fsys := fstest.MapFS{
-			"etc/containerd/config.toml": {Data: []byte(root)}, "etc/containerd/a.toml": {Data: []byte(a)}, "c.toml": {Data: []byte(b)},
+			"etc/containerd/config.toml": {Data: []byte(root)}, "etc/containerd/a.toml": {Data: []byte(a)},
+			"c.toml": {Data: []byte(b)},
 		}
 		c, err := Load(fsys, configPath, release)
 		seen := map[string]bool{}
@@ -111,7 +119,9 @@ func FuzzLoad(f *testing.F) {
 
 // CRI's answer comes from the node: nothing in it may stop us, and a configuration that can be read has a sum.
 func FuzzRunning(f *testing.F) {
-	f.Add([]byte(`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"nvidia":{"runtimeType":"x","options":{"BinaryName":1,"SystemdCgroup":true}}}}}`))
+	f.Add([]byte(
+		`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"nvidia":{"runtimeType":"x","options":{"BinaryName":1,"SystemdCgroup":true}}}}}`,
+	))
 	f.Add([]byte(`"{\"containerd\":{}}"`))
 	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -19,7 +19,8 @@ func (p *plan) remove() error {
 	handlers := p.before.runtimes()
 	isLast := len(handlers) == 1 && !p.c.Release.AtLeast(2, 0)
 	if p.handler == "runc" && (p.c.Release.AtLeast(2, 0) || isLast) {
-		return p.c.refuse(0, "runc is built into containerd, and stays when no file declares it", "use binary-missing or wrong-runtime-type for it")
+		return p.c.refuse(0, "runc is built into containerd, and stays when no file declares it",
+			"use binary-missing or wrong-runtime-type for it")
 	}
 	for i, doc := range p.docs {
 		for _, plugin := range plugins {
@@ -42,7 +43,9 @@ const NewDecoy = "/etc/containerd-decoy.toml"
 // wrongInstance removes the handler, and writes it into a file of another instance.
 func (p *plan) wrongInstance(decoy File) error {
 	if decoy.Path == "" {
-		return fmt.Errorf("wrong-instance needs the configuration file of another containerd, which the handler moves into")
+		return fmt.Errorf(
+			"wrong-instance needs the configuration file of another containerd, which the handler moves into",
+		)
 	}
 	for _, f := range p.c.Files {
 		if sameFile(f.Path, decoy.Path) {
@@ -55,7 +58,8 @@ func (p *plan) wrongInstance(decoy File) error {
 	if err := p.remove(); err != nil {
 		return err
 	}
-	p.summary = fmt.Sprintf("moves the handler %s from %s to %s, which the kubelet's containerd does not load", p.handler, where(p.c, p.changes), decoy.Path)
+	p.summary = fmt.Sprintf("moves the handler %s from %s to %s, which the kubelet's containerd does not load",
+		p.handler, where(p.c, p.changes), decoy.Path)
 	stanza, plugin, version := p.stanza()
 	want, _ := dig(p.before.tree, handlerPath(p.before.plugin, p.handler)...)
 	if decoy.Data == nil {
@@ -71,7 +75,9 @@ func (p *plan) wrongInstance(decoy File) error {
 	} else {
 		doc, tree, err := p.c.parse(decoy)
 		if err != nil {
-			return &RefusedError{decoy.Path, "it is not TOML: " + err.Error(), "name another file, or one that is not there yet"}
+			return &RefusedError{
+				decoy.Path, "it is not TOML: " + err.Error(), "name another file, or one that is not there yet",
+			}
 		}
 		for _, id := range plugins {
 			if _, ok := dig(tree, handlerPath(id, p.handler)...); ok {
@@ -90,12 +96,18 @@ func (p *plan) wrongInstance(decoy File) error {
 		p.fresh = &fresh{Edited{decoy.Path, decoy.Data, data, edits}, -1}
 		after, err := p.c.decode(data)
 		if err != nil || !same(without(tree, p.targets), without(after, p.targets)) {
-			return &RefusedError{decoy.Path, "the handler cannot be added to it without changing more", "name another file, or one that is not there yet"}
+			return &RefusedError{
+				decoy.Path, "the handler cannot be added to it without changing more",
+				"name another file, or one that is not there yet",
+			}
 		}
 	}
 	after, err := p.c.decode(p.fresh.file.After)
-	if got, ok := dig(after, handlerPath(plugin, p.handler)...); err != nil || !ok || len(p.docs) == 1 && len(p.places()) == 1 && !same(got, want) {
-		return &RefusedError{decoy.Path, "the handler cannot be written there", "name another file, or one that is not there yet"}
+	if got, ok := dig(after, handlerPath(plugin, p.handler)...); err != nil || !ok ||
+		len(p.docs) == 1 && len(p.places()) == 1 && !same(got, want) {
+		return &RefusedError{
+			decoy.Path, "the handler cannot be written there", "name another file, or one that is not there yet",
+		}
 	}
 	return nil
 }
@@ -118,8 +130,9 @@ func (p *plan) places() []place {
 	return all
 }
 
-// stanza is the text that defines the handler where it counts: in the last file, under the ID that is read. Where it is not made of whole
-// tables it is written anew. With it come the plugin that it names, and the line that gives the file's version.
+// stanza returns the text that defines the handler where it counts: in the last file, under the ID that is read. Where
+// it is not made of whole tables it is written anew. With it come the plugin that it names, and the line that gives the
+// file's version.
 func (p *plan) stanza() (text, plugin, version string) {
 	from := p.last()
 	doc := p.docs[from.file]
@@ -148,7 +161,8 @@ func (p *plan) stanza() (text, plugin, version string) {
 	return written(path, table, doc.newline()), from.plugin, version
 }
 
-// last is where the handler that counts is defined: the last file that defines it, under the ID that is read if it is there.
+// last returns where the handler that counts is defined: the last file that defines it, under the ID that is read if it
+// is there.
 func (p *plan) last() place {
 	all := p.places()
 	slices.SortStableFunc(all, func(a, b place) int {

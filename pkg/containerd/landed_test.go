@@ -9,7 +9,8 @@ import (
 func TestLanded(t *testing.T) {
 	t.Parallel()
 	running := func(nvidia string) string {
-		return `{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"runtimeType":"io.containerd.runc.v2"}` + nvidia + `}}}`
+		return `{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"runtimeType":"io.containerd.runc.v2"}` +
+			nvidia + `}}}`
 	}
 	handler := func(kind, options string) string {
 		return running(`,"nvidia":{"runtimeType":"` + kind + `","options":{` + options + `}}`)
@@ -54,7 +55,10 @@ func TestModes(t *testing.T) {
 			t.Errorf("%+v is not described", m)
 		}
 	}
-	if _, err := ParseMode("nosuch"); err == nil || !strings.Contains(err.Error(), "missing-handler, wrong-instance, binary-missing, wrong-runtime-type, cgroup-driver, option-misplaced, dropin-shadow, default-missing, unparsable") {
+	if _, err := ParseMode("nosuch"); err == nil || !strings.Contains(
+		err.Error(),
+		"missing-handler, wrong-instance, binary-missing, wrong-runtime-type, cgroup-driver, option-misplaced, dropin-shadow, default-missing, unparsable",
+	) {
 		t.Errorf("the error does not list the modes: %v", err)
 	}
 }

@@ -24,12 +24,13 @@ type Config struct {
 	Files []File
 }
 
-// Load reads the file at root, an absolute path on the node, and all that it imports; fsys is the node's root directory.
+// Load reads the file at root, an absolute path on the node, and all that it imports; fsys is the node's root
+// directory.
 //
-// As in the daemon: imports are read breadth first, each file once; names without a * must exist; they are relative to the importing file.
-// Only releases before 2.0 take a relative name with a * as relative to their working directory, which is / under systemd.
-// Without a root file containerd runs on its defaults, and there are no files. With an error, the Config holds the files that were read until
-// then, the one that cannot be parsed included.
+// As in the daemon: imports are read breadth first, each file once; names without a * must exist; they are relative to
+// the importing file. Only releases before 2.0 take a relative name with a * as relative to their working directory,
+// which is / under systemd. Without a root file containerd runs on its defaults, and there are no files. With an error,
+// the Config holds the files that were read until then, the one that cannot be parsed included.
 func Load(fsys fs.FS, root string, release Release) (*Config, error) {
 	c := &Config{Release: release}
 	pending, loaded := []string{path.Clean(root)}, map[string]bool{}
@@ -61,7 +62,7 @@ func Load(fsys fs.FS, root string, release Release) (*Config, error) {
 	return c, nil
 }
 
-// imports are the paths of the files that the one at name imports.
+// imports returns the paths of the files that the one at name imports.
 func (c *Config) imports(fsys fs.FS, name string, tree map[string]any) ([]string, error) {
 	patterns, err := c.patterns(name, tree)
 	if err != nil {
@@ -132,7 +133,7 @@ func (c *Config) Globs() []string {
 	return globs
 }
 
-// inFS is the name of an absolute path in an fs.FS that stands for /.
+// inFS returns the name of an absolute path in an fs.FS that stands for /.
 func inFS(name string) string {
 	if name = strings.TrimPrefix(path.Clean(name), "/"); name == "" {
 		return "."
@@ -142,7 +143,8 @@ func inFS(name string) string {
 
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
-// bom is the length of the byte order mark that this release skips. Since 2.0 containerd skips none, and then it is a syntax error.
+// bom returns the length of the byte order mark that this release skips. Since 2.0 containerd skips none, and then it
+// is a syntax error.
 func (c *Config) bom(data []byte) int {
 	if !c.Release.AtLeast(2, 0) && bytes.HasPrefix(data, byteOrderMark) {
 		return len(byteOrderMark)
@@ -150,8 +152,9 @@ func (c *Config) bom(data []byte) int {
 	return 0
 }
 
-// decode returns what a file says. The error begins with the place of a syntax error. It reads TOML 1.1, of which containerd up to 2.3 takes no
-// line breaks and final commas in inline tables; what the daemon runs with has none then, and no edit of ours makes any.
+// decode returns what a file says. The error begins with the place of a syntax error. It reads TOML 1.1, of which
+// containerd up to 2.3 takes no line breaks and final commas in inline tables; what the daemon runs with has none then,
+// and no edit of ours makes any.
 func (c *Config) decode(data []byte) (map[string]any, error) {
 	tree := map[string]any{}
 	err := toml.Unmarshal(data[c.bom(data):], &tree)

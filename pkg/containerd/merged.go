@@ -28,7 +28,8 @@ type Merged struct {
 	Version int
 	// DefaultRuntime is the configured default handler. From files it is empty where they name none: then it is runc.
 	DefaultRuntime string
-	// Handlers are those that the files declare; since 2.0, and before it where they declare none, containerd has runc as well.
+	// Handlers are those that the files declare; since 2.0, and before it where they declare none, containerd has runc
+	// as well.
 	Handlers map[string]Handler
 	// Warnings are what the daemon ignores, and what it will not start with.
 	Warnings []string
@@ -41,7 +42,8 @@ type ProblemKind string
 
 // The kinds of problems.
 const (
-	ProblemUnread     ProblemKind = "unread"      // handlers under the ID of a plugin that this release does not read in this file
+	// handlers under the ID of a plugin that this release does not read in this file
+	ProblemUnread     ProblemKind = "unread"
 	ProblemReplaces   ProblemKind = "replaces"    // a file replaces CRI's whole table, as releases before 2.0 do
 	ProblemUnknownKey ProblemKind = "unknown-key" // a setting at the level of the handler that is none there
 	ProblemNoDefault  ProblemKind = "no-default"  // the default handler does not exist: CRI does not load
@@ -54,7 +56,8 @@ type Problem struct {
 	Text string // the warning
 	File string // empty where no single file has it
 	Line int    // from 1
-	// Handlers are those that are concerned: not read, lost because this file replaces another's table, or with the unknown key.
+	// Handlers are those that are concerned: not read, lost because this file replaces another's table, or with the
+	// unknown key.
 	Handlers []string
 	// Key and Value are those of an unknown key.
 	Key, Value string
@@ -66,7 +69,8 @@ func (m *Merged) add(p Problem) {
 	m.Warnings, m.Problems = append(m.Warnings, p.Text), append(m.Problems, p)
 }
 
-// Merged returns what the daemon would have in memory from these files, without its built-in defaults. The error is why it would not start.
+// Merged returns what the daemon would have in memory from these files, without its built-in defaults. The error is why
+// it would not start.
 func (c *Config) Merged() (*Merged, error) {
 	e, err := c.effective()
 	if err != nil {
@@ -115,23 +119,29 @@ func (c *Config) Merged() (*Merged, error) {
 	return m, nil
 }
 
-// ignored are the problems of one plugin table of the i-th file.
-func (c *Config) ignored(e *effective, i int, doc *document, tree map[string]any, plugin string, handlers []string) []Problem {
+// ignored returns the problems of one plugin table of the i-th file.
+func (c *Config) ignored(
+	e *effective, i int, doc *document, tree map[string]any, plugin string, handlers []string,
+) []Problem {
 	var all []Problem
 	found := func(kind ProblemKind, path []string, format string, args ...any) *Problem {
 		file, line := c.Files[i].Path, doc.lineOf(path)
-		all = append(all, Problem{Kind: kind, File: file, Line: line, Text: fmt.Sprintf("%s:%d: ", file, line) + fmt.Sprintf(format, args...)})
+		all = append(all, Problem{
+			Kind: kind, File: file, Line: line, Text: fmt.Sprintf("%s:%d: ", file, line) + fmt.Sprintf(format, args...),
+		})
 		return &all[len(all)-1]
 	}
 	if why := c.unread(e, plugin, tree); why != "" && len(handlers) > 0 {
-		p := found(ProblemUnread, runtimesPath(plugin), "containerd %s ignores the handlers %s under %q: %s", c.Release, strings.Join(handlers, ", "), plugin, why)
+		p := found(ProblemUnread, runtimesPath(plugin), "containerd %s ignores the handlers %s under %q: %s", c.Release,
+			strings.Join(handlers, ", "), plugin, why)
 		p.Handlers = handlers
 	}
 	if i > 0 && !c.Release.AtLeast(2, 0) && plugin == e.plugin && digTable(tree, "plugins", plugin) != nil {
 		for _, earlier := range c.Files[:i] {
 			if before, err := c.decode(earlier.Data); err == nil && digTable(before, "plugins", plugin) != nil {
 				p := found(ProblemReplaces, []string{"plugins", plugin},
-					"this file replaces the whole table of CRI in %s: containerd merges such tables only since 2.0", earlier.Path)
+					"this file replaces the whole table of CRI in %s: containerd merges such tables only since 2.0",
+					earlier.Path)
 				for _, name := range sortedKeys(digTable(before, runtimesPath(plugin)...)) {
 					if !slices.Contains(handlers, name) {
 						p.Handlers = append(p.Handlers, name)
@@ -145,7 +155,8 @@ func (c *Config) ignored(e *effective, i int, doc *document, tree map[string]any
 		for _, key := range sortedKeys(table) {
 			if !slices.Contains(handlerKeys, key) {
 				p := found(ProblemUnknownKey, handlerPath(plugin, name, key),
-					"containerd ignores %s at the level of the handler %s: it belongs under options, or is unknown", key, name)
+					"containerd ignores %s at the level of the handler %s: it belongs under options, or is unknown",
+					key, name)
 				p.Handlers, p.Key, p.Value = []string{name}, key, fmt.Sprint(table[key])
 			}
 		}
@@ -153,7 +164,7 @@ func (c *Config) ignored(e *effective, i int, doc *document, tree map[string]any
 	return all
 }
 
-// unread is why the daemon does not read handlers under plugin in a file; empty when it does.
+// unread returns why the daemon does not read handlers under plugin in a file; empty when it does.
 func (c *Config) unread(e *effective, plugin string, tree map[string]any) string {
 	switch {
 	case !c.Release.AtLeast(2, 0) && plugin != e.plugin:
@@ -172,8 +183,10 @@ func (c *Config) unread(e *effective, plugin string, tree map[string]any) string
 
 // handlerKeys are the settings of a handler, of all releases from 1.3 on; others are ignored.
 var handlerKeys = []string{
-	"runtime_type", "runtime_path", "runtime_engine", "runtime_root", "options", "pod_annotations", "container_annotations",
-	"privileged_without_host_devices", "privileged_without_host_devices_all_devices_allowed", "cgroup_writable", "base_runtime_spec",
+	"runtime_type", "runtime_path", "runtime_engine", "runtime_root", "options", "pod_annotations",
+	"container_annotations",
+	"privileged_without_host_devices", "privileged_without_host_devices_all_devices_allowed", "cgroup_writable",
+	"base_runtime_spec",
 	"cni_conf_dir", "cni_max_conf_num", "snapshotter", "sandbox_mode", "sandboxer", "io_type",
 }
 

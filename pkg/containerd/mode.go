@@ -27,8 +27,8 @@ type ModeInfo struct {
 	Summary string // what it does
 	Symptom string // what users see: the end of the error, which all releases share
 	Root    string // the ID of the finding that a diagnosis should come to
-	// NodeLoss: CRI or the daemon does not come back, and the node becomes NotReady until it is restored. Single faults of other modes may
-	// have it too, see Broken.
+	// NodeLoss: CRI or the daemon does not come back, and the node becomes NotReady until it is restored. Single faults
+	// of other modes may have it too, see Broken.
 	NodeLoss bool
 }
 
@@ -37,13 +37,37 @@ const noCRI = "unknown service runtime.v1.RuntimeService"
 // Modes lists all modes, from mild to severe.
 func Modes() []ModeInfo {
 	return []ModeInfo{
-		{ModeMissingHandler, "removes the handler from all files that containerd loads", `no runtime for "nvidia" is configured`, "rt.handler-missing", false},
-		{ModeWrongInstance, "moves the handler into the configuration of another containerd, which the kubelet does not use", `no runtime for "nvidia" is configured`, "rt.wrong-instance", false},
-		{ModeBinaryMissing, "lets the handler's BinaryName point to a file that is not there", "no such file or directory", "rt.binary-missing", false},
-		{ModeWrongRuntimeType, "gives the handler a runtime_type for which there is no shim", "file does not exist", "rt.runtime-type", false},
-		{ModeCgroupDriver, "flips the handler's SystemdCgroup, so that it is not what the kubelet uses", `expected cgroupsPath to be of format "slice:prefix:name" for systemd cgroups`, "rt.cgroup-driver", false},
-		{ModeOptionMisplaced, "moves BinaryName out of the handler's options, where containerd ignores it: pods run with plain runc and see no GPU", "no error; no GPU in the pod", "rt.option-misplaced", false},
-		{ModeDropinShadow, "adds a drop-in with nothing but the handler, which before containerd 2.0 replaces the whole configuration of CRI", noCRI, "rt.dropin-shadow", true},
+		{
+			ModeMissingHandler, "removes the handler from all files that containerd loads",
+			`no runtime for "nvidia" is configured`, "rt.handler-missing", false,
+		},
+		{
+			ModeWrongInstance,
+			"moves the handler into the configuration of another containerd, which the kubelet does not use",
+			`no runtime for "nvidia" is configured`, "rt.wrong-instance", false,
+		},
+		{
+			ModeBinaryMissing, "lets the handler's BinaryName point to a file that is not there",
+			"no such file or directory", "rt.binary-missing", false,
+		},
+		{
+			ModeWrongRuntimeType, "gives the handler a runtime_type for which there is no shim", "file does not exist",
+			"rt.runtime-type", false,
+		},
+		{
+			ModeCgroupDriver, "flips the handler's SystemdCgroup, so that it is not what the kubelet uses",
+			`expected cgroupsPath to be of format "slice:prefix:name" for systemd cgroups`, "rt.cgroup-driver", false,
+		},
+		{
+			ModeOptionMisplaced,
+			"moves BinaryName out of the handler's options, where containerd ignores it: pods run with plain runc and see no GPU",
+			"no error; no GPU in the pod", "rt.option-misplaced", false,
+		},
+		{
+			ModeDropinShadow,
+			"adds a drop-in with nothing but the handler, which before containerd 2.0 replaces the whole configuration of CRI",
+			noCRI, "rt.dropin-shadow", true,
+		},
 		{ModeDefaultMissing, "makes a handler the default that does not exist", noCRI, "rt.default-missing", true},
 		{ModeUnparsable, "adds a line to the root file that is not TOML", "connection refused", "rt.unparsable", true},
 	}

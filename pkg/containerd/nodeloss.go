@@ -16,13 +16,15 @@ func (p *plan) defaultMissing() error {
 	value := quoted(missingRuntime, "")
 	for i, doc := range p.docs {
 		for _, plugin := range plugins {
-			if e := doc.exactly([]string{"plugins", plugin, "containerd", "default_runtime_name"}); e != nil && !e.header {
+			if e := doc.exactly([]string{"plugins", plugin, "containerd", "default_runtime_name"}); e != nil &&
+				!e.header {
 				p.changes[i] = append(p.changes[i], change{e.value, quoted(missingRuntime, doc.text(e.value))})
 			}
 		}
 	}
 	for _, plugin := range plugins {
-		p.targets = append(p.targets, target{[]string{"plugins", plugin, "containerd", "default_runtime_name"}, missingRuntime})
+		p.targets = append(p.targets,
+			target{[]string{"plugins", plugin, "containerd", "default_runtime_name"}, missingRuntime})
 	}
 	if p.before.defaultRuntime() == "" {
 		if err := p.addDefault(value); err != nil {
@@ -34,11 +36,13 @@ func (p *plan) defaultMissing() error {
 	return nil
 }
 
-// addDefault writes default_runtime_name where no file has it: into the last file that CRI reads, else at the end of the root file.
+// addDefault writes default_runtime_name where no file has it: into the last file that CRI reads, else at the end of
+// the root file.
 func (p *plan) addDefault(value string) error {
 	for i := len(p.docs) - 1; i >= 0; i-- {
 		for _, plugin := range []string{pluginRuntime, pluginGRPC, pluginShort} {
-			if digTable(p.trees[i], "plugins", plugin, "containerd") == nil || p.c.unread(p.before, plugin, p.trees[i]) != "" {
+			if digTable(p.trees[i], "plugins", plugin, "containerd") == nil ||
+				p.c.unread(p.before, plugin, p.trees[i]) != "" {
 				continue
 			}
 			path := []string{"plugins", plugin, "containerd", "default_runtime_name"}
@@ -61,7 +65,8 @@ func (p *plan) addDefault(value string) error {
 		}
 	}
 	eol := p.docs[0].newline()
-	text := "[" + dottedKey([]string{"plugins", plugin, "containerd"}) + "]" + eol + "default_runtime_name = " + value + eol
+	text := "[" + dottedKey([]string{"plugins", plugin, "containerd"}) + "]" + eol + "default_runtime_name = " + value +
+		eol
 	p.changes[0] = append(p.changes[0], p.docs[0].appended(text))
 	return nil
 }
@@ -72,7 +77,8 @@ func (p *plan) unparsable() (*Broken, error) {
 	if refused := Refuse(f); refused != nil {
 		return nil, refused
 	}
-	line := "gpu-fault-unparsable = = # put here by kubectl gpu-fault, to be taken away by it: remove this line to repair the file"
+	line :=
+		"gpu-fault-unparsable = = # put here by kubectl gpu-fault, to be taken away by it: remove this line to repair the file"
 	edits := edit(p.docs[0].appended(line + p.docs[0].newline()))
 	after, err := applied(f.Data, edits)
 	if err != nil {
@@ -92,7 +98,9 @@ func (p *plan) unparsable() (*Broken, error) {
 // dropinShadow adds a drop-in with nothing but the handler.
 func (p *plan) dropinShadow() error {
 	if p.c.Release.AtLeast(2, 0) {
-		return p.c.refuse(0, fmt.Sprintf("containerd %s merges drop-ins: one does not hide what other files say", p.c.Release), "use missing-handler, or default-missing to take CRI down")
+		return p.c.refuse(0,
+			fmt.Sprintf("containerd %s merges drop-ins: one does not hide what other files say", p.c.Release),
+			"use missing-handler, or default-missing to take CRI down")
 	}
 	if p.handler == "runc" {
 		return p.c.refuse(0, "a drop-in with only runc has the default handler, and CRI loads", "name another handler")
@@ -117,14 +125,20 @@ func (p *plan) dropinShadow() error {
 	}
 	p.fresh = &fresh{Edited{Path: name, After: []byte(text), Edits: edit(change{text: text})}, len(p.c.Files)}
 	p.targets = []target{{[]string{"imports"}, nil}}
-	p.summary = fmt.Sprintf("adds the drop-in %s with nothing but the handler %s, which hides all that other files say about CRI", name, p.handler)
+	p.summary = fmt.Sprintf(
+		"adds the drop-in %s with nothing but the handler %s, which hides all that other files say about CRI", name,
+		p.handler,
+	)
 	p.landed = func(*Merged) error { return nil }
 	return p.checkShadow(table)
 }
 
-// checkShadow proves that with the drop-in CRI's table is the handler and nothing else, and all other tables are as before.
+// checkShadow proves that with the drop-in CRI's table is the handler and nothing else, and all other tables are as
+// before.
 func (p *plan) checkShadow(handler any) error {
-	after := &Config{Release: p.c.Release, Files: append(slices.Clone(p.c.Files), File{p.fresh.file.Path, p.fresh.file.After})}
+	after := &Config{
+		Release: p.c.Release, Files: append(slices.Clone(p.c.Files), File{p.fresh.file.Path, p.fresh.file.After}),
+	}
 	now, err := after.effective()
 	if err != nil {
 		return p.c.refuse(0, "with the drop-in the daemon would not start: "+err.Error(), wayByHand)
@@ -132,7 +146,8 @@ func (p *plan) checkShadow(handler any) error {
 	alone := map[string]any{"containerd": map[string]any{"runtimes": map[string]any{p.handler: handler}}}
 	cri := []string{"plugins", p.before.plugin}
 	rest := []target{{path: cri}, {path: []string{"version"}}}
-	if !same(digTable(now.tree, cri...), alone) || !same(without(p.before.tree, rest), without(now.tree, rest)) || now.loads(p.c.Release) == nil {
+	if !same(digTable(now.tree, cri...), alone) || !same(without(p.before.tree, rest), without(now.tree, rest)) ||
+		now.loads(p.c.Release) == nil {
 		return p.c.refuse(0, "the drop-in would not hide the rest", wayByHand)
 	}
 	return nil
@@ -143,8 +158,8 @@ const dropinName = "zz-gpu-fault.toml"
 // OwnDropin returns the path of the drop-in that a fault creates beside the root file, with an import of its own.
 func OwnDropin(root string) string { return path.Join(path.Dir(root), dropinName) }
 
-// importDropin returns the path of a drop-in that is loaded last: in the folder of other drop-ins when the root file's last import is such a
-// folder, else beside the root file, with an import of its own.
+// importDropin returns the path of a drop-in that is loaded last: in the folder of other drop-ins when the root file's
+// last import is such a folder, else beside the root file, with an import of its own.
 func (p *plan) importDropin() (string, error) {
 	root := p.c.Files[0].Path
 	list, _ := p.trees[0]["imports"].([]any)
@@ -187,7 +202,8 @@ func (p *plan) importDropin() (string, error) {
 		end := e.value.to - 1 // the closing bracket
 		before := strings.TrimRight(doc.text(span{e.value.from, end}), " \t\r\n")
 		if strings.Contains(doc.text(e.value), "#") {
-			return "", p.c.refuse(0, "its imports hold comments", "add \""+path.Join(path.Dir(root), "zz-gpu-fault*.toml")+"\" to imports by hand")
+			return "", p.c.refuse(0, "its imports hold comments",
+				"add \""+path.Join(path.Dir(root), "zz-gpu-fault*.toml")+"\" to imports by hand")
 		}
 		at := e.value.from + len(before)
 		text := ", " + own
@@ -199,7 +215,7 @@ func (p *plan) importDropin() (string, error) {
 	return OwnDropin(root), nil
 }
 
-// written is a table as TOML under one header.
+// written returns a table as TOML under one header.
 func written(path []string, table any, eol string) string {
 	var b strings.Builder
 	encoder := toml.NewEncoder(&b)
@@ -214,7 +230,8 @@ func edit(c change) []patch.Edit {
 	return (&document{data: make([]byte, c.at.from)}).edits([]change{c})
 }
 
-// Landed says whether the running configuration, CRI's info["config"], shows the fault. With NodeLoss CRI does not answer: nil is the proof.
+// Landed reports whether the running configuration, CRI's info["config"], shows the fault. With NodeLoss CRI does not
+// answer: nil is the proof.
 func (b *Broken) Landed(criConfig []byte) error {
 	if b.NodeLoss {
 		if len(criConfig) == 0 {

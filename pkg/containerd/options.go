@@ -23,7 +23,10 @@ func (p *plan) needsRunc() error {
 	case "", "io.containerd.runc.v1", "io.containerd.runc.v2":
 		return nil
 	default:
-		return p.c.refuse(p.last().file, fmt.Sprintf("the handler %s has the runtime_type %s, whose shim does not read runc's options", p.handler, t), wayOtherMode)
+		return p.c.refuse(p.last().file,
+			fmt.Sprintf("the handler %s has the runtime_type %s, whose shim does not read runc's options", p.handler,
+				t),
+			wayOtherMode)
 	}
 }
 
@@ -47,23 +50,29 @@ func (p *plan) binaryMissing() error {
 		return quoted(missing(text), raw), ok
 	}, quoted(want, ""), "options", "BinaryName")
 	p.target(want, "options", "BinaryName")
-	p.summary = fmt.Sprintf("sets BinaryName of the handler %s to %s, which does not exist, in %s", p.handler, want, where(p.c, p.changes))
+	p.summary = fmt.Sprintf("sets BinaryName of the handler %s to %s, which does not exist, in %s", p.handler, want,
+		where(p.c, p.changes))
 	p.landed = func(m *Merged) error { return differs("BinaryName", m.Handlers[p.handler].BinaryName, want) }
 	return nil
 }
 
-// wrongRuntimeType names a shim that does not exist. Neither 1.7 nor 2.x looks for it before the first pod: at the start 2.x asks each shim for
-// its features and takes no for an answer.
+// wrongRuntimeType names a shim that does not exist. Neither 1.7 nor 2.x looks for it before the first pod: at the
+// start 2.x asks each shim for its features and takes no for an answer.
 func (p *plan) wrongRuntimeType() error {
 	table := digTable(p.before.runtimes(), p.handler)
 	for _, key := range []string{"runtime_path", "runtime_engine", "runtime_root"} {
 		if value := digText(table, key); value != "" {
-			return p.c.refuse(p.last().file, fmt.Sprintf("the handler %s has %s = %q: then runtime_type has no effect, or CRI does not load", p.handler, key, value), wayOtherMode)
+			return p.c.refuse(p.last().file, fmt.Sprintf(
+				"the handler %s has %s = %q: then runtime_type has no effect, or CRI does not load", p.handler, key,
+				value,
+			), wayOtherMode)
 		}
 	}
-	p.setEach(func(_ any, raw string) (string, bool) { return quoted(missingType, raw), true }, quoted(missingType, ""), "runtime_type")
+	p.setEach(func(_ any, raw string) (string, bool) { return quoted(missingType, raw), true }, quoted(missingType, ""),
+		"runtime_type")
 	p.target(missingType, "runtime_type")
-	p.summary = fmt.Sprintf("sets runtime_type of the handler %s to %s, for which there is no shim, in %s", p.handler, missingType, where(p.c, p.changes))
+	p.summary = fmt.Sprintf("sets runtime_type of the handler %s to %s, for which there is no shim, in %s", p.handler,
+		missingType, where(p.c, p.changes))
 	p.landed = func(m *Merged) error { return differs("runtime_type", m.Handlers[p.handler].Type, missingType) }
 	return nil
 }
@@ -81,7 +90,8 @@ func (p *plan) cgroupDriver() error {
 	p.summary = fmt.Sprintf("sets SystemdCgroup of the handler %s to %s in %s", p.handler, text, where(p.c, p.changes))
 	p.landed = func(m *Merged) error {
 		if got := m.Handlers[p.handler].SystemdCgroup; got == nil || *got != want {
-			return fmt.Errorf("containerd does not have SystemdCgroup = %s for the handler %s in memory", text, p.handler)
+			return fmt.Errorf("containerd does not have SystemdCgroup = %s for the handler %s in memory", text,
+				p.handler)
 		}
 		return nil
 	}
@@ -95,7 +105,8 @@ func (p *plan) optionMisplaced() error {
 	}
 	want := p.now().BinaryName
 	if want == "" {
-		return p.c.refuse(p.last().file, fmt.Sprintf("the handler %s has no BinaryName that could be misplaced", p.handler), wayOtherMode)
+		return p.c.refuse(p.last().file,
+			fmt.Sprintf("the handler %s has no BinaryName that could be misplaced", p.handler), wayOtherMode)
 	}
 	for _, at := range p.places() {
 		doc, path := p.docs[at.file], handlerPath(at.plugin, p.handler, "options", "BinaryName")
@@ -111,13 +122,14 @@ func (p *plan) optionMisplaced() error {
 	}
 	p.target(nil, "options", "BinaryName")
 	p.target(want, "BinaryName")
-	p.summary = fmt.Sprintf("moves BinaryName of the handler %s out of its options in %s, where containerd ignores it", p.handler, where(p.c, p.changes))
+	p.summary = fmt.Sprintf("moves BinaryName of the handler %s out of its options in %s, where containerd ignores it",
+		p.handler, where(p.c, p.changes))
 	p.landed = func(m *Merged) error { return differs("BinaryName", m.Handlers[p.handler].BinaryName, "") }
 	return nil
 }
 
-// setEach gives the handler's setting a new value in each place that has it; where none has it, in the place that counts. renew gets the old
-// value and how it is written.
+// setEach gives the handler's setting a new value in each place that has it; where none has it, in the place that
+// counts. renew gets the old value and how it is written.
 func (p *plan) setEach(renew func(old any, raw string) (string, bool), value string, setting ...string) {
 	for _, at := range p.places() {
 		path := handlerPath(at.plugin, p.handler, setting...)
@@ -134,7 +146,8 @@ func (p *plan) setEach(renew func(old any, raw string) (string, bool), value str
 	}
 	if _, ok := dig(p.before.runtimes(), append([]string{p.handler}, setting...)...); !ok {
 		at := p.last()
-		p.changes[at.file] = append(p.changes[at.file], p.docs[at.file].put(handlerPath(at.plugin, p.handler, setting...), value, handlerDepth)...)
+		p.changes[at.file] = append(p.changes[at.file],
+			p.docs[at.file].put(handlerPath(at.plugin, p.handler, setting...), value, handlerDepth)...)
 	}
 }
 

@@ -46,22 +46,32 @@ var generated = []struct {
 		way: "break a part that GKE uses, as its device plugin; handlers can be set in the node pool's system configuration"},
 	{path: "/usr/*/*/*", reason: "it is a part of the system's image",
 		way: "copy it to /etc/containerd/config.toml and let containerd load that"},
-	{path: "/nix/store/*", reason: "the Nix store is read-only", way: "change virtualisation.containerd.settings and rebuild the system"},
-	{path: "/nix/store/*/*", reason: "the Nix store is read-only", way: "change virtualisation.containerd.settings and rebuild the system"},
+	{
+		path: "/nix/store/*", reason: "the Nix store is read-only",
+		way: "change virtualisation.containerd.settings and rebuild the system",
+	},
+	{
+		path: "/nix/store/*/*", reason: "the Nix store is read-only",
+		way: "change virtualisation.containerd.settings and rebuild the system",
+	},
 	{header: "do not edit", reason: "its first lines say that it is generated, and not to be edited",
 		way: "change what generates it, or put a drop-in into a folder that it imports"},
 }
 
-// Refuse says why a file must not be edited: it is a template, or something writes it anew. It returns nil when it may be edited. EKS' nodeadm and
-// AKS write theirs only when a node boots; such files may be edited.
+// Refuse returns why a file must not be edited: it is a template, or something writes it anew. It returns nil when it
+// may be edited. EKS' nodeadm and AKS write theirs only when a node boots; such files may be edited.
 func Refuse(f File) *RefusedError {
 	if isTemplate(f) {
-		return &RefusedError{f.Path, "it is a template, which another program fills in", "edit the file that is made from it, or the template by hand"}
+		return &RefusedError{
+			f.Path, "it is a template, which another program fills in",
+			"edit the file that is made from it, or the template by hand",
+		}
 	}
 	top := header(f.Data)
 	for _, g := range generated {
 		matched, _ := path.Match(g.path, path.Clean(f.Path))
-		if matched || g.header != "" && strings.Contains(top, g.header) || g.text != "" && bytes.Contains(f.Data, []byte(g.text)) {
+		if matched || g.header != "" && strings.Contains(top, g.header) ||
+			g.text != "" && bytes.Contains(f.Data, []byte(g.text)) {
 			return &RefusedError{f.Path, g.reason, g.way}
 		}
 	}
@@ -75,7 +85,7 @@ func isTemplate(f File) bool {
 		bytes.Contains(f.Data, []byte("{{")) || placeholder.Match(f.Data)
 }
 
-// header are the comments before the first other line, in lower case.
+// header returns the comments before the first other line, in lower case.
 func header(data []byte) string {
 	var all strings.Builder
 	lines := bufio.NewScanner(bytes.NewReader(bytes.TrimPrefix(data, byteOrderMark)))

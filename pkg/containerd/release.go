@@ -11,7 +11,8 @@ type Release struct{ Major, Minor, Patch int }
 
 var releasePattern = regexp.MustCompile(`^v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:[^\d.].*)?$`)
 
-// ParseRelease reads what `containerd --version`, CRI and distributions print: v2.3.7, 1.7.28~ds1-0ubuntu1, v2.1.4-k3s1, 2.3.7+unknown.
+// ParseRelease reads what `containerd --version`, CRI and distributions print: v2.3.7, 1.7.28~ds1-0ubuntu1,
+// v2.1.4-k3s1, 2.3.7+unknown.
 func ParseRelease(text string) (Release, error) {
 	m := releasePattern.FindStringSubmatch(text)
 	if m == nil {
@@ -26,12 +27,12 @@ func ParseRelease(text string) (Release, error) {
 
 func (r Release) String() string { return fmt.Sprintf("%d.%d.%d", r.Major, r.Minor, r.Patch) }
 
-// AtLeast says whether r is major.minor or later.
+// AtLeast reports whether r is major.minor or later.
 func (r Release) AtLeast(major, minor int) bool {
 	return r.Major > major || r.Major == major && r.Minor >= minor
 }
 
-// schema is the highest `version` of a configuration file that the release reads.
+// schema returns the highest `version` of a configuration file that the release reads.
 func (r Release) schema() int {
 	switch {
 	case r.AtLeast(2, 3):

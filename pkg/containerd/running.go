@@ -37,8 +37,8 @@ func Running(criConfig []byte) (*Merged, error) {
 	return m, nil
 }
 
-// ConfigSum is the SHA-256, in hexadecimal, of CRI's info["config"] without regard to the order of keys and to white space: equal for the same
-// configuration. It is empty where there is none.
+// ConfigSum returns the SHA-256, in hexadecimal, of CRI's info["config"] without regard to the order of keys and to
+// white space: equal for the same configuration. It is empty where there is none.
 func ConfigSum(criConfig []byte) string {
 	if len(bytes.TrimSpace(criConfig)) == 0 {
 		return ""

@@ -17,7 +17,8 @@ func TestRunning(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		h := m.Handlers["nvidia"]
-		if m.DefaultRuntime != "runc" || h.Name != "nvidia" || h.Type != "io.containerd.runc.v2" || h.BinaryName != "/usr/bin/nvidia-container-runtime" || flag(h.SystemdCgroup) != "true" {
+		if m.DefaultRuntime != "runc" || h.Name != "nvidia" || h.Type != "io.containerd.runc.v2" ||
+			h.BinaryName != "/usr/bin/nvidia-container-runtime" || flag(h.SystemdCgroup) != "true" {
 			t.Errorf("%s: %+v, %+v", name, m, h)
 		}
 	}
@@ -35,7 +36,9 @@ func TestConfigSum(t *testing.T) {
 	if b := ConfigSum([]byte(" {\"b\":12345678901234567890,\n \"a\":{\"y\":[1,2],\"x\":1}}")); a != b || len(a) != 64 {
 		t.Errorf("the same configuration has the sums %s and %s", a, b)
 	}
-	for _, other := range []string{`{"a":{"x":1,"y":[2,1]},"b":12345678901234567890}`, `{"a":{"x":1,"y":[1,2]},"b":12345678901234567891}`, `{`} {
+	for _, other := range []string{
+		`{"a":{"x":1,"y":[2,1]},"b":12345678901234567890}`, `{"a":{"x":1,"y":[1,2]},"b":12345678901234567891}`, `{`,
+	} {
 		if ConfigSum([]byte(other)) == a {
 			t.Errorf("%s has the sum of another configuration", other)
 		}

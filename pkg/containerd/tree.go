@@ -38,8 +38,8 @@ func digText(tree map[string]any, path ...string) string {
 	return text
 }
 
-// cut removes what lies at path, and then the tables of path that are empty: whether an empty table is written down is all the same
-// to containerd.
+// cut removes what lies at path, and then the tables of path that are empty: whether an empty table is written down is
+// all the same to containerd.
 func cut(tree map[string]any, path []string) {
 	if len(path) == 0 {
 		return

@@ -18,7 +18,8 @@ type AllocationView struct {
 	Pending []PendingAllocation `json:"pending,omitempty"`
 }
 
-// NodeAllocation is a GPU node. GPUs of a MIG or time-sliced node are what its device plugin counts: partitions, replicas.
+// NodeAllocation is a GPU node. GPUs of a MIG or time-sliced node are what its device plugin counts: partitions,
+// replicas.
 type NodeAllocation struct {
 	Node    string `json:"node"`
 	Product string `json:"product,omitempty"` // NVIDIA-H100-80GB-HBM3; empty when no label says
@@ -30,12 +31,14 @@ type NodeAllocation struct {
 
 // ResourceCounts are the numbers of one resource on one node.
 type ResourceCounts struct {
-	// Resource is nvidia.com/gpu, nvidia.com/mig-1g.10gb; for devices of a DRA driver the driver's name: gpu.nvidia.com.
+	// Resource is nvidia.com/gpu, nvidia.com/mig-1g.10gb; for devices of a DRA driver the driver's name:
+	// gpu.nvidia.com.
 	Resource    string `json:"resource"`
 	Capacity    int64  `json:"capacity"`
 	Allocatable int64  `json:"allocatable"` // of these, healthy
-	Used        int64  `json:"used"`        // asked for by pods that have not ended; may exceed Allocatable when GPUs were lost
-	Free        int64  `json:"free"`
+	// asked for by pods that have not ended; may exceed Allocatable when GPUs were lost
+	Used int64 `json:"used"`
+	Free int64 `json:"free"`
 }
 
 // Holder is a pod that has GPUs.
@@ -49,7 +52,7 @@ type Holder struct {
 	Phase     string     `json:"phase"`
 	Started   *time.Time `json:"started,omitempty"`
 	Age       string     `json:"age"`
-	// Idle is whether nothing computes on its GPUs; nil when it cannot be told.
+	// Idle reports whether nothing computes on its GPUs; nil when it cannot be told.
 	Idle *bool `json:"idle,omitempty"`
 
 	node string
@@ -81,7 +84,10 @@ func Allocation(f *Facts) AllocationView {
 		a := NodeAllocation{Node: n.Name, Product: product(n), Schedulable: available(n), Resources: []ResourceCounts{}}
 		for name := range n.Status.Capacity {
 			if looksLikeGPU(name) {
-				a.Resources = append(a.Resources, ResourceCounts{string(name), n.capacity(name), n.allocatable(name), s.use(n)[name], s.free(n, name)})
+				a.Resources = append(a.Resources,
+					ResourceCounts{
+						string(name), n.capacity(name), n.allocatable(name), s.use(n)[name], s.free(n, name),
+					})
 			}
 		}
 		a.Holders = s.holders([]*Node{n}, nil)
@@ -104,7 +110,9 @@ func Allocation(f *Facts) AllocationView {
 }
 
 func pendingAllocation(f *Facts, p pendingPod) PendingAllocation {
-	a := PendingAllocation{Namespace: p.pod.Namespace, Pod: p.pod.Name, Age: ageText(f.age(p.pod)), Finding: p.id, Reason: p.title}
+	a := PendingAllocation{
+		Namespace: p.pod.Namespace, Pod: p.pod.Name, Age: ageText(f.age(p.pod)), Finding: p.id, Reason: p.title,
+	}
 	for name, n := range gpuDemand(p.pod) {
 		if a.GPUs == nil {
 			a.GPUs = map[string]int64{}
@@ -118,10 +126,11 @@ func pendingAllocation(f *Facts, p pendingPod) PendingAllocation {
 	return a
 }
 
-// product is the model of a node's GPUs, as a label has it.
+// product returns the model of a node's GPUs, as a label has it.
 func product(n *Node) string {
 	for _, label := range []string{
-		"nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator", "karpenter.k8s.aws/instance-gpu-name",
+		"nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator",
+		"karpenter.k8s.aws/instance-gpu-name",
 		"kubernetes.azure.com/accelerator", "accelerator",
 	} {
 		if value := n.Labels[label]; value != "" {
@@ -131,7 +140,7 @@ func product(n *Node) string {
 	return ""
 }
 
-// holders are the pods that have GPUs on the nodes, of the resources that are wanted or of all, the oldest first.
+// holders returns the pods that have GPUs on the nodes, of the resources that are wanted or of all, the oldest first.
 func (s *scheduler) holders(nodes []*Node, want map[corev1.ResourceName]int64) []Holder {
 	var all []Holder
 	for _, n := range nodes {
@@ -159,7 +168,10 @@ func (s *scheduler) holders(nodes []*Node, want map[corev1.ResourceName]int64) [
 }
 
 func newHolder(f *Facts, n *Node, pod *corev1.Pod) Holder {
-	h := Holder{Namespace: pod.Namespace, Pod: pod.Name, Phase: string(pod.Status.Phase), Age: ageText(f.age(pod)), Idle: idle(n, pod), node: n.Name}
+	h := Holder{
+		Namespace: pod.Namespace, Pod: pod.Name, Phase: string(pod.Status.Phase), Age: ageText(f.age(pod)),
+		Idle: idle(n, pod), node: n.Name,
+	}
 	if pod.Status.StartTime != nil {
 		h.Started = &pod.Status.StartTime.Time
 	} else if !pod.CreationTimestamp.IsZero() {
@@ -183,7 +195,7 @@ type draNode struct {
 	holders []Holder
 }
 
-// draDevices are the GPUs that DRA drivers publish and claims hold, by node and driver.
+// draDevices returns the GPUs that DRA drivers publish and claims hold, by node and driver.
 func draDevices(f *Facts) map[string]map[string]*draNode {
 	type pool struct{ driver, name string }
 	at := map[pool]string{}
@@ -217,7 +229,10 @@ func draDevices(f *Facts) map[string]map[string]*draNode {
 				held[pool{r.Driver, r.Pool}]++
 			}
 		}
-		for _, p := range slices.SortedFunc(maps.Keys(held), func(a, b pool) int { return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.name, b.name)) }) {
+		for _, p := range slices.SortedFunc(
+			maps.Keys(held),
+			func(a, b pool) int { return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.name, b.name)) },
+		) {
 			if node := at[p]; node != "" {
 				d := all[node][p.driver]
 				d.holders = append(d.holders, claimHolder(f, claim, node, p.driver, held[p]))
@@ -227,9 +242,12 @@ func draDevices(f *Facts) map[string]map[string]*draNode {
 	return all
 }
 
-// claimHolder is the first pod that a claim is reserved for; the claim itself when it is for none.
+// claimHolder returns the first pod that a claim is reserved for; the claim itself when it is for none.
 func claimHolder(f *Facts, claim *resourcev1.ResourceClaim, node, driver string, count int64) Holder {
-	h := Holder{Namespace: claim.Namespace, OwnerKind: "ResourceClaim", OwnerName: claim.Name, Age: ageText(f.Now.Sub(claim.CreationTimestamp.Time)), node: node}
+	h := Holder{
+		Namespace: claim.Namespace, OwnerKind: "ResourceClaim", OwnerName: claim.Name,
+		Age: ageText(f.Now.Sub(claim.CreationTimestamp.Time)), node: node,
+	}
 	for _, user := range claim.Status.ReservedFor {
 		if pod := f.Pod(claim.Namespace, user.Name); pod != nil && user.Resource == "pods" {
 			if n := f.Node(node); n != nil {

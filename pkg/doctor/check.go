@@ -26,15 +26,20 @@ type Check struct {
 	// Title says what it looks for: "the toolkit configures a containerd that the kubelet does not use".
 	Title string
 	Needs []Need
-	// From are parts of the snapshot ("api/pods", "logs") without which it means nothing that nothing was found: the check is unknown then.
+	// From are parts of the snapshot ("api/pods", "logs") without which it means nothing that nothing was found: the
+	// check is unknown then.
 	From []string
-	// Reads says in detail what it reads, Why says how it concludes, and what it takes for healthy; both for `doctor explain`.
+	// Reads says in detail what it reads, Why says how it concludes, and what it takes for healthy; both for `doctor
+	// explain`.
 	Reads, Why string
-	// Explains are IDs of findings, or patterns such as "dp.*", that follow from this one where both concern the same node or pod.
+	// Explains are IDs of findings, or patterns such as "dp.*", that follow from this one where both concern the same
+	// node or pod.
 	Explains []string
-	// ExplainsAs is what findings of a kind explain, in place of Explains, where one check finds several kinds; see Finding.as.
+	// ExplainsAs is what findings of a kind explain, in place of Explains, where one check finds several kinds; see
+	// Finding.as.
 	ExplainsAs map[string][]string
-	// InfoExplains says that findings at Info explain as well: what is so on purpose, or only for a while. Else an Info hides no error.
+	// InfoExplains says that findings at Info explain as well: what is so on purpose, or only for a while. Else an Info
+	// hides no error.
 	InfoExplains bool
 	Doc          string   // a link
 	Sources      []string // threads and documents that show the failure: gpu-operator#1323
@@ -63,15 +68,16 @@ type Unknown struct {
 // NotAsked is how the reason begins for which a node was not read that nobody asked for (snapshot.Missing.Why).
 const NotAsked = "not asked for"
 
-// NotAsked is whether it could be told, had the user asked for nodes to be read: nothing failed.
+// NotAsked reports whether it could be told, had the user asked for nodes to be read: nothing failed.
 func (u Unknown) NotAsked() bool {
 	if strings.HasSuffix(u.Why, "not read: --api-only") {
 		return true
 	}
-	return strings.Contains(u.Why, NotAsked) && !slices.ContainsFunc(u.All(), func(o Object) bool { return o.Kind != "Node" })
+	return strings.Contains(u.Why, NotAsked) &&
+		!slices.ContainsFunc(u.All(), func(o Object) bool { return o.Kind != "Node" })
 }
 
-// All are the objects that it is about.
+// All returns the objects that it is about.
 func (u Unknown) All() []Object {
 	if len(u.Objects) > 0 {
 		return u.Objects
@@ -104,7 +110,8 @@ func (r *Result) missed(f *Facts) {
 	}
 }
 
-// Add adds a finding. ID, layer and link are the check's where they are empty, and a finding without confidence is certain.
+// Add adds a finding. ID, layer and link are the check's where they are empty, and a finding without confidence is
+// certain.
 func (r *Result) Add(f Finding) {
 	if f.ID == "" {
 		f.ID = r.check.ID
@@ -151,7 +158,7 @@ func (r *Result) Unknown(object Object, format string, args ...any) {
 // Pass says that an object was looked at, and is fine.
 func (r *Result) Pass(Object) { r.passed++ }
 
-// Lacks says whether any evidence with this prefix is missing ("api/events"), and then records the check as unknown.
+// Lacks reports whether any evidence with this prefix is missing ("api/events"), and then records the check as unknown.
 func (r *Result) Lacks(f *Facts, prefix string) bool {
 	why := f.Missing(prefix)
 	if why == "" {
@@ -179,7 +186,7 @@ func (r *Result) EachHost(f *Facts, do func(n *Node, host *node.Diagnosis)) {
 	}
 }
 
-// explains is whether the check's findings explain those with the ID.
+// explains reports whether the check's findings explain those with the ID.
 func (c Check) explains(id string) bool { return anyMatches(c.Explains, id) }
 
 func anyMatches(patterns []string, id string) bool {

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What the catalogue has and these checks do not: wl.forbidden asks no SubjectAccessReview, because a snapshot holds no roles; a request that
-// the API server refused to a user or a pipeline leaves no trace in the cluster, and is seen only where a controller tried (FailedCreate)
-// or a pod's log says so.
+// What the catalogue has and these checks do not: wl.forbidden asks no SubjectAccessReview, because a snapshot holds no
+// roles; a request that the API server refused to a user or a pipeline leaves no trace in the cluster, and is seen only
+// where a controller tried (FailedCreate) or a pod's log says so.
 
 func accessChecks() []Check {
 	const reads = "events FailedCreate of ReplicaSets, Jobs, StatefulSets and DaemonSets of the last hour"
@@ -41,7 +41,8 @@ func accessChecks() []Check {
 			Run:      checkPodSecurity,
 		},
 		{
-			ID: "wl.forbidden", Layer: LayerAccess, Title: "the API server refuses to create GPU pods, or refuses what a GPU pod asks of it",
+			ID: "wl.forbidden", Layer: LayerAccess,
+			Title:    "the API server refuses to create GPU pods, or refuses what a GPU pod asks of it",
 			Needs:    []Need{NeedAPI, NeedLogs},
 			Reads:    reads + "; logs of failing GPU pods",
 			Why:      "Refusals by RBAC, admission webhooks and policies, a missing service account. One that a newer pod of the same owner disproves is not told.",
@@ -57,12 +58,12 @@ func accessChecks() []Check {
 type refusal struct {
 	event *corev1.Event
 	owner Object
-	// gpu is whether the pods are known to ask for GPUs; component is what part of the GPU software they are.
+	// gpu reports whether the pods are known to ask for GPUs; component is what part of the GPU software they are.
 	gpu       bool
 	component Component
 }
 
-// refusals are those of the last hour that no newer pod or event disproves, one for each owner.
+// refusals returns those of the last hour that no newer pod or event disproves, one for each owner.
 func (f *Facts) refusals() []refusal {
 	var all []refusal
 	seen := map[Object]bool{}
@@ -80,7 +81,8 @@ func (f *Facts) refusals() []refusal {
 			}
 		}
 		seen[owner] = true
-		if newest.Reason != "FailedCreate" || f.createdSince(owner, EventTime(newest)) || f.rolledOut(owner) || f.classThere(newest.Message) {
+		if newest.Reason != "FailedCreate" || f.createdSince(owner, EventTime(newest)) || f.rolledOut(owner) ||
+			f.classThere(newest.Message) {
 			continue
 		}
 		all = append(all, f.refusal(owner, newest))
@@ -88,7 +90,7 @@ func (f *Facts) refusals() []refusal {
 	return all
 }
 
-// ownedBy are the pods that an object controls.
+// ownedBy returns the pods that an object controls.
 func (f *Facts) ownedBy(owner Object) []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range f.Snapshot.Pods {
@@ -105,7 +107,8 @@ func (f *Facts) createdSince(owner Object, t time.Time) bool {
 	return slices.ContainsFunc(f.ownedBy(owner), func(pod *corev1.Pod) bool { return pod.CreationTimestamp.After(t) })
 }
 
-// rolledOut is whether a ReplicaSet is an old one, of a Deployment that has a newer one whose pods are ready: it wants no pods any more.
+// rolledOut reports whether a ReplicaSet is an old one, of a Deployment that has a newer one whose pods are ready: it
+// wants no pods any more.
 func (f *Facts) rolledOut(owner Object) bool {
 	deployment := owner.Name[:max(strings.LastIndexByte(owner.Name, '-'), 0)]
 	if owner.Kind != "ReplicaSet" || deployment == "" || len(f.ownedBy(owner)) > 0 {
@@ -120,7 +123,8 @@ func (f *Facts) rolledOut(owner Object) bool {
 	})
 }
 
-// classThere is whether a refusal says that a RuntimeClass does not exist which does by now: the controller tries again by itself.
+// classThere reports whether a refusal says that a RuntimeClass does not exist which does by now: the controller tries
+// again by itself.
 func (f *Facts) classThere(message string) bool {
 	id, class := recognise(message)
 	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.runtimeClass(class) != nil
@@ -143,8 +147,8 @@ func (f *Facts) refusal(owner Object, e *corev1.Event) refusal {
 	return x
 }
 
-// severity: what is known to concern GPUs is an error; in a namespace that has GPU pods it may, and a missing role is rare enough to be told
-// in any.
+// severity: what is known to concern GPUs is an error; in a namespace that has GPU pods it may, and a missing role is
+// rare enough to be told in any.
 func (x refusal) severity(f *Facts) (Severity, Confidence) {
 	switch {
 	case x.gpu || x.component != "":
@@ -172,16 +176,18 @@ func (x refusal) finding(f *Facts) Finding {
 }
 
 func isQuota(message string) bool {
-	return strings.Contains(message, "exceeded quota") || strings.Contains(message, "failed quota") || strings.Contains(message, " usage per ") ||
+	return strings.Contains(message, "exceeded quota") || strings.Contains(message, "failed quota") ||
+		strings.Contains(message, " usage per ") ||
 		strings.Contains(message, "limit to request ratio")
 }
 
 func isPodSecurity(message string) bool {
-	return strings.Contains(message, "violates PodSecurity") || strings.Contains(message, "unable to validate against any pod security policy") ||
+	return strings.Contains(message, "violates PodSecurity") ||
+		strings.Contains(message, "unable to validate against any pod security policy") ||
 		strings.Contains(message, "unable to validate against any security context constraint")
 }
 
-// isRefusal is whether the API server said no, and did not only fail.
+// isRefusal reports whether the API server said no, and did not only fail.
 func isRefusal(message string) bool {
 	return containsAny(message, []string{"forbidden", "denied", "webhook", "not found", "is invalid"})
 }
@@ -199,7 +205,8 @@ func checkQuota(f *Facts, r *Result) {
 			}}
 			limit, numbers := exceeded(x.event.Message)
 			if numbers {
-				finding.Title = fmt.Sprintf("the quota %s allows %d of %s, %d are used, and a pod asks for %d more", limit.quota, limit.hard, limit.resource, limit.used, limit.asked)
+				finding.Title = fmt.Sprintf("the quota %s allows %d of %s, %d are used, and a pod asks for %d more",
+					limit.quota, limit.hard, limit.resource, limit.used, limit.asked)
 			}
 			for i := range f.ResourceQuotas {
 				q := &f.ResourceQuotas[i]
@@ -209,11 +216,13 @@ func checkQuota(f *Facts, r *Result) {
 				finding.Evidence = append(finding.Evidence, quoteQuota(q)...)
 				if numbers && limit.quota == q.Name {
 					finding.Fix.Text = "Raise the quota, here by what one pod asks for, or end what uses it up."
-					finding.Fix.Commands = append(finding.Fix.Commands, command("kubectl -n %s patch resourcequota %s --type merge -p %s", q.Namespace, q.Name,
-						fmt.Sprintf(`{"spec":{"hard":{%q:"%d"}}}`, limit.resource, limit.used+limit.asked)))
+					finding.Fix.Commands = append(finding.Fix.Commands,
+						command("kubectl -n %s patch resourcequota %s --type merge -p %s", q.Namespace, q.Name,
+							fmt.Sprintf(`{"spec":{"hard":{%q:"%d"}}}`, limit.resource, limit.used+limit.asked)))
 					continue
 				}
-				finding.Fix.Commands = append(finding.Fix.Commands, command("kubectl -n %s edit resourcequota %s", q.Namespace, q.Name))
+				finding.Fix.Commands = append(finding.Fix.Commands,
+					command("kubectl -n %s edit resourcequota %s", q.Namespace, q.Name))
 			}
 			r.Add(finding)
 		}
@@ -232,11 +241,18 @@ func checkQuota(f *Facts, r *Result) {
 				Title:    "the quota's key limits nothing: for GPUs it must begin with requests.",
 				Object:   Object{Kind: "ResourceQuota", Namespace: q.Namespace, Name: q.Name},
 				Severity: Warning, Nodes: nil,
-				Evidence: []Evidence{{Source: fmt.Sprintf("ResourceQuota %s/%s .spec.hard", q.Namespace, q.Name), Text: fmt.Sprintf("%s: %s", name, hard.String())}},
+				Evidence: []Evidence{{
+					Source: fmt.Sprintf("ResourceQuota %s/%s .spec.hard", q.Namespace, q.Name),
+					Text:   fmt.Sprintf("%s: %s", name, hard.String()),
+				}},
 				Fix: Fix{
 					Text: "Rename the key to requests." + string(name) + ".",
-					Commands: []string{command("kubectl -n %s patch resourcequota %s --type=json -p %s", q.Namespace, q.Name,
-						fmt.Sprintf(`[{"op":"remove","path":"/spec/hard/%s"},{"op":"add","path":"/spec/hard/requests.%s","value":%q}]`, pointer(name), pointer(name), hard.String()))},
+					Commands: []string{command("kubectl -n %s patch resourcequota %s --type=json -p %s", q.Namespace,
+						q.Name,
+						fmt.Sprintf(
+							`[{"op":"remove","path":"/spec/hard/%s"},{"op":"add","path":"/spec/hard/requests.%s","value":%q}]`,
+							pointer(name), pointer(name), hard.String(),
+						))},
 				},
 			}.ForPods("ResourceQuota " + q.Namespace + "/" + q.Name)) // it refuses nothing, and explains nothing
 		}
@@ -249,10 +265,12 @@ type exceededQuota struct {
 	asked, used, hard int
 }
 
-// exceeded reads `exceeded quota: gpuq, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=1, limited: requests.nvidia.com/gpu=1`;
-// ok is false for what is no such message about one resource.
+// exceeded reads `exceeded quota: gpuq, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=1, limited:
+// requests.nvidia.com/gpu=1`; ok is false for what is no such message about one resource.
 func exceeded(message string) (q exceededQuota, ok bool) {
-	m := regexp.MustCompile(`exceeded quota: ([a-z0-9.-]+), requested: ([a-zA-Z0-9./_-]+)=(\d{1,6}), used: ([a-zA-Z0-9./_-]+)=(\d{1,6}), limited: ([a-zA-Z0-9./_-]+)=(\d{1,6})$`).
+	m := regexp.MustCompile(
+		`exceeded quota: ([a-z0-9.-]+), requested: ([a-zA-Z0-9./_-]+)=(\d{1,6}), used: ([a-zA-Z0-9./_-]+)=(\d{1,6}), limited: ([a-zA-Z0-9./_-]+)=(\d{1,6})$`,
+	).
 		FindStringSubmatch(strings.TrimSpace(message))
 	if m == nil || m[2] != m[4] || m[2] != m[6] {
 		return q, false
@@ -278,7 +296,8 @@ func quoteQuota(q *corev1.ResourceQuota) []Evidence {
 		if IsGPUResource(corev1.ResourceName(strings.TrimPrefix(string(name), "requests."))) {
 			used := q.Status.Used[name]
 			all = append(all, Evidence{
-				Source: fmt.Sprintf("ResourceQuota %s/%s .status", q.Namespace, q.Name), Text: fmt.Sprintf("%s: used %s, hard %s", name, used.String(), hard.String()),
+				Source: fmt.Sprintf("ResourceQuota %s/%s .status", q.Namespace, q.Name),
+				Text:   fmt.Sprintf("%s: used %s, hard %s", name, used.String(), hard.String()),
 			})
 		}
 	}
@@ -302,19 +321,25 @@ func checkPodSecurity(f *Facts, r *Result) {
 		}
 		if x.component != "" {
 			finding.Title = "Pod Security of the namespace refuses the pods of a GPU component, which need privilege"
-			finding.Fix.Text = "If these pods are a GPU component that you installed, let a namespace that holds nothing else run privileged pods (chart of the GPU operator: psa.enabled=true " +
-				"does it for its own), and keep users out of it. In a namespace of users leave the level as it is: labels on a pod say nothing of who made it."
+			finding.Fix.Text =
+				"If these pods are a GPU component that you installed, let a namespace that holds nothing else run privileged pods (chart of the GPU operator: psa.enabled=true " +
+					"does it for its own), and keep users out of it. In a namespace of users leave the level as it is: labels on a pod say nothing of who made it."
 			if forComponents(x.owner.Namespace) {
 				finding.Fix = Fix{
-					Text:     "Let the namespace of the GPU components run privileged pods (chart of the GPU operator: psa.enabled=true does it).",
-					Commands: []string{command("kubectl label namespace %s pod-security.kubernetes.io/enforce=privileged --overwrite", x.owner.Namespace)},
+					Text: "Let the namespace of the GPU components run privileged pods (chart of the GPU operator: psa.enabled=true does it).",
+					Commands: []string{command(
+						"kubectl label namespace %s pod-security.kubernetes.io/enforce=privileged --overwrite",
+						x.owner.Namespace,
+					)},
 				}
 			}
 		}
 		for i := range f.Namespaces {
 			for key, value := range f.Namespaces[i].Labels {
 				if f.Namespaces[i].Name == x.owner.Namespace && key == "pod-security.kubernetes.io/enforce" {
-					finding.Evidence = append(finding.Evidence, Evidence{Source: "Namespace " + x.owner.Namespace + " .metadata.labels", Text: key + "=" + value})
+					finding.Evidence = append(finding.Evidence, Evidence{
+						Source: "Namespace " + x.owner.Namespace + " .metadata.labels", Text: key + "=" + value,
+					})
 				}
 			}
 		}
@@ -322,11 +347,12 @@ func checkPodSecurity(f *Facts, r *Result) {
 	}
 }
 
-// forComponents is whether a namespace is one that charts of GPU software make for themselves. What its pods say of themselves is no proof:
-// whoever may make pods in a namespace chooses their labels.
+// forComponents reports whether a namespace is one that charts of GPU software make for themselves. What its pods say
+// of themselves is no proof: whoever may make pods in a namespace chooses their labels.
 func forComponents(namespace string) bool {
 	return slices.Contains([]string{
-		"kube-system", "gpu-operator", "nvidia-gpu-operator", "gpu-operator-resources", "nvidia-device-plugin", "nvidia-dra-driver-gpu", "node-feature-discovery",
+		"kube-system", "gpu-operator", "nvidia-gpu-operator", "gpu-operator-resources", "nvidia-device-plugin",
+		"nvidia-dra-driver-gpu", "node-feature-discovery",
 	}, namespace)
 }
 
@@ -358,12 +384,15 @@ func checkForbidden(f *Facts, r *Result) {
 			account = "default"
 		}
 		r.Add(Finding{
-			Title: "the pod's service account may not do what the program asks of the API server", Object: PodObject(pod), Nodes: onNode(pod),
+			Title:  "the pod's service account may not do what the program asks of the API server",
+			Object: PodObject(pod), Nodes: onNode(pod),
 			Confidence: Likely, Evidence: []Evidence{e},
 			Fix: Fix{
 				Text: "See whether the program should be allowed that: its log is its own word. If so, make a Role with just the verb and the resource that the message names, in the namespace " +
-					"that it names, and bind that to the service account " + account + ", and no wider one such as edit. The role of a binding cannot be changed: delete a wrong binding and create it again.",
-				Commands: []string{command("kubectl auth can-i --list -n %s --as=system:serviceaccount:%s:%s", pod.Namespace, pod.Namespace, account)},
+					"that it names, and bind that to the service account " + account +
+					", and no wider one such as edit. The role of a binding cannot be changed: delete a wrong binding and create it again.",
+				Commands: []string{command("kubectl auth can-i --list -n %s --as=system:serviceaccount:%s:%s",
+					pod.Namespace, pod.Namespace, account)},
 			},
 		})
 	}
@@ -375,18 +404,26 @@ func forbiddenFix(x refusal) (string, Fix) {
 	switch {
 	case strings.Contains(message, "serviceaccount") && strings.Contains(message, "not found"):
 		return "the pods cannot be created: their service account does not exist",
-			Fix{Text: "Create the service account, or name one that exists.", Commands: []string{describe, command("kubectl -n %s get serviceaccounts", x.owner.Namespace)}}
+			Fix{
+				Text:     "Create the service account, or name one that exists.",
+				Commands: []string{describe, command("kubectl -n %s get serviceaccounts", x.owner.Namespace)},
+			}
 	case strings.Contains(message, "webhook"):
 		return "an admission webhook refuses the pods, or does not answer",
-			Fix{Text: "See the webhook's message; when it does not answer, look at its service and pods.", Commands: []string{
-				describe, "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
-			}}
+			Fix{Text: "See the webhook's message; when it does not answer, look at its service and pods.",
+				Commands: []string{
+					describe, "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
+				}}
 	case strings.Contains(message, "is forbidden: User "):
 		return "the pods cannot be created: a role is missing", Fix{
-			Text: "Bind a role that may create pods to the user that the message names; the role of a binding cannot be changed: delete and create it.", Commands: []string{
-				describe, command("kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F %s", x.owner.Namespace),
+			Text: "Bind a role that may create pods to the user that the message names; the role of a binding cannot be changed: delete and create it.",
+			Commands: []string{
+				describe,
+				command("kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F %s", x.owner.Namespace),
 			},
 		}
 	}
-	return "the API server refuses the pods", Fix{Text: "See the message of the API server.", Commands: []string{describe}}
+	return "the API server refuses the pods", Fix{
+		Text: "See the message of the API server.", Commands: []string{describe},
+	}
 }

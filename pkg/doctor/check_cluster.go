@@ -18,9 +18,12 @@ func clusterChecks() []Check {
 			Reads: "Node .status.conditions[Ready], and the problem conditions beside it",
 			Why:   "Nothing starts on a node that is not Ready. What stopped its kubelet or runtime is for other checks to find; the condition's message is the first hint. A node younger than 5 minutes that is still starting is Info, and a warning until 15 where no pod waits for it. One that an autoscaler or the cloud takes away is Info.",
 			Explains: []string{
-				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu", "sched.insufficient-other",
-				"sched.nodes-unavailable", "sched.unschedulable", "sched.node-state", "node.pressure", "wl.pod-failing", "wl.probe-failing",
-				"wl.volume", "wl.evicted", "dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.*", "alloc.*", "rt.sandbox-failed", "obs.*", "gfd.*",
+				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu",
+				"sched.insufficient-other",
+				"sched.nodes-unavailable", "sched.unschedulable", "sched.node-state", "node.pressure", "wl.pod-failing",
+				"wl.probe-failing",
+				"wl.volume", "wl.evicted", "dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.*", "alloc.*",
+				"rt.sandbox-failed", "obs.*", "gfd.*",
 				"nfd.*", "dra.*", "mig.manager-failed", "img.pull-network", "net.dns",
 			},
 			Doc:     "https://kubernetes.io/docs/reference/node/node-status/#condition",
@@ -28,7 +31,8 @@ func clusterChecks() []Check {
 			Run:     checkNotReady,
 		},
 		{
-			ID: "node.condition", Layer: LayerCluster, Title: "an agent on a GPU node reports a problem as a node condition",
+			ID: "node.condition", Layer: LayerCluster,
+			Title: "an agent on a GPU node reports a problem as a node condition",
 			Needs: []Need{NeedAPI},
 			Reads: "Node .status.conditions of node-problem-detector, NVSentinel, the EKS node monitoring agent, AKS and others",
 			Why: "Conditions such as GPUXid, SysLogsXIDError, GPUMissing or KernelDeadlock that are True, and those such as AcceleratedHardwareReady that are False. " +
@@ -47,7 +51,8 @@ func clusterChecks() []Check {
 			Run:      checkPressure,
 		},
 		{
-			ID: "sched.node-state", Layer: LayerCluster, Title: "a GPU node is cordoned, or its kubelet does not fit the API server",
+			ID: "sched.node-state", Layer: LayerCluster,
+			Title:    "a GPU node is cordoned, or its kubelet does not fit the API server",
 			Needs:    []Need{NeedAPI},
 			Reads:    "Node .spec.unschedulable, .spec.taints, annotations, .status.nodeInfo.kubeletVersion; the version of the API server",
 			Why:      "A cordon is somebody's decision: Info, and an error when GPU pods wait because all nodes that they could use are cordoned. A kubelet may be up to three minor versions older than the API server, and not newer.",
@@ -64,13 +69,16 @@ const (
 	slowJoinTime = 15 * time.Minute // a warning until then, where no pod waits for it
 )
 
-// departs is whether somebody is taking the node away, and what says so: a taint of an autoscaler, of the cloud or of who has switched it off.
+// departs reports whether somebody is taking the node away, and what says so: a taint of an autoscaler, of the cloud or
+// of who has switched it off.
 func departs(n *Node) (string, bool) {
 	for _, t := range n.Spec.Taints {
 		switch {
-		case t.Key == "karpenter.sh/disrupted", t.Key == "karpenter.sh/disruption", t.Key == "ToBeDeletedByClusterAutoscaler",
+		case t.Key == "karpenter.sh/disrupted", t.Key == "karpenter.sh/disruption",
+			t.Key == "ToBeDeletedByClusterAutoscaler",
 			t.Key == "node.cloudprovider.kubernetes.io/shutdown", t.Key == "node.kubernetes.io/out-of-service",
-			t.Key == "cloud.google.com/impending-node-termination", strings.HasPrefix(t.Key, "aws-node-termination-handler/"):
+			t.Key == "cloud.google.com/impending-node-termination",
+			strings.HasPrefix(t.Key, "aws-node-termination-handler/"):
 			return "taint " + taintText(&t), true
 		}
 	}
@@ -115,7 +123,9 @@ func checkNotReady(f *Facts, r *Result) {
 		young := !n.CreationTimestamp.IsZero() && ready.Status == corev1.ConditionFalse
 		if taint, leaves := departs(n); leaves {
 			finding.Severity, finding.Title = Info, "the node is being taken away, and is not Ready any more"
-			finding.Fix = Fix{Text: "Nothing is to be done: an autoscaler or the cloud removes the node, and its pods are made anew elsewhere."}
+			finding.Fix = Fix{
+				Text: "Nothing is to be done: an autoscaler or the cloud removes the node, and its pods are made anew elsewhere.",
+			}
 			finding.Evidence = append(finding.Evidence, Evidence{Source: n.Object().String(), Text: taint})
 		} else if young && age < joinTime {
 			finding.Severity = Info
@@ -126,31 +136,53 @@ func checkNotReady(f *Facts, r *Result) {
 	}
 }
 
-// notReady says what the message of a Ready condition means, and what to do on that node.
+// notReady returns what the message of a Ready condition means, and what to do on that node.
 func notReady(n *Node, ready corev1.NodeCondition) (string, Fix) {
 	text := ready.Message
 	runtime := n.runtimeUnit()
-	logs := []string{command("kubectl describe node %s", n.Name), onHost(n.Name, "sudo systemctl status %s %s", n.kubeletUnit(), runtime), onHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", runtime)}
+	logs := []string{
+		command("kubectl describe node %s", n.Name),
+		onHost(n.Name, "sudo systemctl status %s %s", n.kubeletUnit(), runtime),
+		onHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", runtime),
+	}
 	switch {
-	case containsAny(text, []string{"container runtime is down", "runtime.v1.RuntimeService", "RuntimeReady=false", "container runtime not ready", "container runtime status check"}) &&
+	case containsAny(text, []string{
+		"container runtime is down", "runtime.v1.RuntimeService", "RuntimeReady=false", "container runtime not ready",
+		"container runtime status check",
+	}) &&
 		!strings.Contains(text, "NetworkReady=false"):
 		return "the node is not Ready: its kubelet gets no answer from the container runtime",
-			Fix{Text: "See why the container runtime does not serve the kubelet: its journal names a bad configuration file.", Commands: logs}
+			Fix{
+				Text:     "See why the container runtime does not serve the kubelet: its journal names a bad configuration file.",
+				Commands: logs,
+			}
 	case strings.Contains(text, "PLEG is not healthy"):
 		return "the node is not Ready: the container runtime answers too slowly (PLEG)",
-			Fix{Text: "Look for hung containers, a full or slow disk, and processes in state D on the node; GPU drivers that hang cause this, too.", Commands: logs}
-	case ready.Status == corev1.ConditionUnknown, strings.Contains(text, "stopped posting"), strings.Contains(text, "never posted"):
+			Fix{
+				Text:     "Look for hung containers, a full or slow disk, and processes in state D on the node; GPU drivers that hang cause this, too.",
+				Commands: logs,
+			}
+	case ready.Status == corev1.ConditionUnknown, strings.Contains(text, "stopped posting"),
+		strings.Contains(text, "never posted"):
 		return "the node is not Ready: its kubelet has stopped reporting",
 			Fix{Text: "See whether the machine is up and reaches the API server, then its kubelet.", Commands: []string{
-				command("kubectl describe node %s", n.Name), onHost(n.Name, "sudo systemctl status %s", n.kubeletUnit()), onHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", n.kubeletUnit()),
+				command("kubectl describe node %s", n.Name),
+				onHost(n.Name, "sudo systemctl status %s", n.kubeletUnit()),
+				onHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", n.kubeletUnit()),
 			}}
-	case containsAny(text, []string{"cni plugin not initialized", "cni config uninitialized", "NetworkReady=false", "NetworkPluginNotReady", "network plugin is not ready"}):
+	case containsAny(text, []string{
+		"cni plugin not initialized", "cni config uninitialized", "NetworkReady=false", "NetworkPluginNotReady",
+		"network plugin is not ready",
+	}):
 		return "the node is not Ready: its network (CNI) is not set up",
-			Fix{Text: "Look at the network plugin's pod on this node; it writes the file in /etc/cni/net.d that the runtime waits for.", Commands: []string{
-				command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
-			}}
+			Fix{Text: "Look at the network plugin's pod on this node; it writes the file in /etc/cni/net.d that the runtime waits for.",
+				Commands: []string{
+					command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
+				}}
 	}
-	return "the node is not Ready", Fix{Text: "See the condition's message, and the kubelet's journal on the node.", Commands: logs}
+	return "the node is not Ready", Fix{
+		Text: "See the condition's message, and the kubelet's journal on the node.", Commands: logs,
+	}
 }
 
 // kubeletUnit and runtimeUnit are systemd units of the node's distribution; what the helper saw there is better.
@@ -179,19 +211,23 @@ func (n *Node) runtimeUnit() string {
 	return "containerd"
 }
 
-// embeddedUnits are those of distributions whose kubelet is part of another program.
+// embeddedUnits returns those of distributions whose kubelet is part of another program.
 func embeddedUnits() map[Distribution]string {
-	return map[Distribution]string{K3s: "k3s-agent", RKE2: "rke2-agent", K0s: "k0sworker", MicroK8s: "snap.microk8s.daemon-kubelite"}
+	return map[Distribution]string{
+		K3s: "k3s-agent", RKE2: "rke2-agent", K0s: "k0sworker", MicroK8s: "snap.microk8s.daemon-kubelite",
+	}
 }
 
 // core are the kubelet's own conditions, which other checks read.
 func isKubelets(t corev1.NodeConditionType) bool {
 	return slices.Contains([]corev1.NodeConditionType{
-		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable,
+		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+		corev1.NodeNetworkUnavailable,
 	}, t)
 }
 
-// problem is whether a condition says that something is wrong. Those of which nobody knows which status is the good one are none.
+// problem reports whether a condition says that something is wrong. Those of which nobody knows which status is the
+// good one are none.
 func problem(c corev1.NodeCondition) bool {
 	kind := string(c.Type)
 	if isKubelets(c.Type) {
@@ -199,29 +235,36 @@ func problem(c corev1.NodeCondition) bool {
 	}
 	switch c.Status {
 	case corev1.ConditionFalse: // of the EKS agent, and of others that are named for what is good
-		good := (strings.HasSuffix(kind, "Ready") || strings.HasSuffix(kind, "Healthy")) && !strings.HasSuffix(kind, "Unhealthy")
-		return good && (aboutGPU(c) || slices.Contains([]string{"AcceleratedHardwareReady", "KernelReady", "StorageReady", "NetworkingReady", "ContainerRuntimeReady"}, kind))
+		good := (strings.HasSuffix(kind, "Ready") || strings.HasSuffix(kind, "Healthy")) &&
+			!strings.HasSuffix(kind, "Unhealthy")
+		return good && (aboutGPU(c) || slices.Contains([]string{
+			"AcceleratedHardwareReady", "KernelReady", "StorageReady", "NetworkingReady", "ContainerRuntimeReady",
+		}, kind))
 	case corev1.ConditionTrue:
 		if strings.HasSuffix(c.Reason, "IsNotHealthy") { // NVSentinel's
 			return true
 		}
-		return !strings.HasSuffix(kind, "Ready") && !strings.HasSuffix(c.Reason, "IsHealthy") && containsAny(strings.ToLower(kind), []string{
-			"xid", "deadlock", "readonly", "unhealthy", "problem", "error", "fail", "fault", "missing", "lost", "fallen", "degraded", "inactive",
-			"frequent", "unregister", "corrupt", "overheat", "throttl", "hang", "hung",
-		})
+		return !strings.HasSuffix(kind, "Ready") && !strings.HasSuffix(c.Reason, "IsHealthy") &&
+			containsAny(strings.ToLower(kind), []string{
+				"xid", "deadlock", "readonly", "unhealthy", "problem", "error", "fail", "fault", "missing", "lost",
+				"fallen", "degraded", "inactive",
+				"frequent", "unregister", "corrupt", "overheat", "throttl", "hang", "hung",
+			})
 	}
 	return false
 }
 
-// aboutGPU is whether a condition is about a GPU or its links.
+// aboutGPU reports whether a condition is about a GPU or its links.
 func aboutGPU(c corev1.NodeCondition) bool {
-	return containsAny(strings.ToLower(string(c.Type)+" "+c.Reason), []string{"gpu", "xid", "nvidia", "nvlink", "nvswitch", "acceleratedhardware", "accelerator", "dcgm", "cuda"})
+	return containsAny(strings.ToLower(string(c.Type)+" "+c.Reason),
+		[]string{"gpu", "xid", "nvidia", "nvlink", "nvswitch", "acceleratedhardware", "accelerator", "dcgm", "cuda"})
 }
 
 func quoteCondition(n *Node, c corev1.NodeCondition) Evidence {
 	return Evidence{
-		Source: fmt.Sprintf("%s .status.conditions[%s]=%s", n.Object(), c.Type, c.Status), Time: c.LastTransitionTime.Time,
-		Text: cut(strings.TrimSpace(c.Reason + ": " + c.Message)),
+		Source: fmt.Sprintf("%s .status.conditions[%s]=%s", n.Object(), c.Type, c.Status),
+		Time:   c.LastTransitionTime.Time,
+		Text:   cut(strings.TrimSpace(c.Reason + ": " + c.Message)),
 	}
 }
 
@@ -248,7 +291,8 @@ func checkConditions(f *Facts, r *Result) {
 				Fix: Fix{
 					Text: "Do what the message asks for; the condition stays until its agent takes it back (node-problem-detector: only when it restarts).",
 					Commands: []string{
-						command("kubectl gpu-fault doctor --node %s # reads the kernel log and nvidia-smi there", n.Name),
+						command("kubectl gpu-fault doctor --node %s # reads the kernel log and nvidia-smi there",
+							n.Name),
 						command("kubectl describe node %s", n.Name),
 					},
 				},
@@ -276,7 +320,8 @@ func conditionMeaning(c corev1.NodeCondition) (Severity, string) {
 	return severity, fmt.Sprintf(" for XID %d", worst)
 }
 
-// minorsApart is how many minor versions a kubelet is older than the API server; false when one of them cannot be read.
+// minorsApart returns how many minor versions a kubelet is older than the API server; false when one of them cannot be
+// read.
 func minorsApart(server, kubelet string) (int, bool) {
 	minor := func(version string) (int, bool) {
 		parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -291,7 +336,7 @@ func minorsApart(server, kubelet string) (int, bool) {
 	return s - k, okServer && okKubelet
 }
 
-// waitFor is how many pods wait because nodes like this one are not available.
+// waitFor returns how many pods wait because nodes like this one are not available.
 func (f *Facts) waitFor(n *Node) []pendingPod {
 	return slices.DeleteFunc(slices.Clone(f.pending()), func(p pendingPod) bool {
 		return p.id != "sched.nodes-unavailable" || p.severity == Info || !slices.Contains(p.nodes, n.Name)
@@ -306,11 +351,15 @@ func checkNodeState(f *Facts, r *Result) {
 		version := n.Status.NodeInfo.KubeletVersion
 		if apart, known := minorsApart(f.Meta.Server, version); known && (apart < 0 || apart > 3) {
 			r.Add(Finding{
-				Title: "the node's kubelet is of a version that the API server does not support", Object: n.Object(), Severity: Warning,
+				Title: "the node's kubelet is of a version that the API server does not support", Object: n.Object(),
+				Severity: Warning,
 				Evidence: []Evidence{
-					{Source: n.Object().String() + " .status.nodeInfo.kubeletVersion", Text: version}, {Source: "version of the API server", Text: f.Meta.Server},
+					{Source: n.Object().String() + " .status.nodeInfo.kubeletVersion", Text: version},
+					{Source: "version of the API server", Text: f.Meta.Server},
 				},
-				Fix: Fix{Text: "Bring the kubelet to the API server's version, or at most three minor versions below it."},
+				Fix: Fix{
+					Text: "Bring the kubelet to the API server's version, or at most three minor versions below it.",
+				},
 			})
 		}
 		if !n.Spec.Unschedulable {
@@ -319,17 +368,24 @@ func checkNodeState(f *Facts, r *Result) {
 		finding := Finding{
 			Title: "the GPU node is cordoned", Object: n.Object(), Severity: Info,
 			Evidence: []Evidence{{Source: n.Object().String() + " .spec.unschedulable", Text: "true"}},
-			Fix:      Fix{Text: "Find out who cordoned it and why, then let it take pods again.", Commands: []string{command("kubectl uncordon %s", n.Name)}},
+			Fix: Fix{
+				Text:     "Find out who cordoned it and why, then let it take pods again.",
+				Commands: []string{command("kubectl uncordon %s", n.Name)},
+			},
 		}
 		for _, t := range n.Spec.Taints {
 			if t.Key == corev1.TaintNodeUnschedulable && t.TimeAdded != nil {
 				finding.Evidence[0].Time, finding.began = t.TimeAdded.Time, t.TimeAdded.Time
 			}
 		}
-		for _, label := range []string{"nvidia.com/gpu-driver-upgrade-state", "quarantineHealthEventIsCordoned", "dgxc.nvidia.com/nvsentinel-state"} {
+		for _, label := range []string{
+			"nvidia.com/gpu-driver-upgrade-state", "quarantineHealthEventIsCordoned",
+			"dgxc.nvidia.com/nvsentinel-state",
+		} {
 			for _, from := range []map[string]string{n.Labels, n.Annotations} {
 				if value := from[label]; value != "" && value != "upgrade-done" {
-					finding.Evidence = append(finding.Evidence, Evidence{Source: n.Object().String() + " .metadata", Text: label + "=" + value})
+					finding.Evidence = append(finding.Evidence,
+						Evidence{Source: n.Object().String() + " .metadata", Text: label + "=" + value})
 				}
 			}
 		}
@@ -346,13 +402,16 @@ func checkPressure(f *Facts, r *Result) {
 		return
 	}
 	for _, n := range f.GPUNodes {
-		for _, kind := range []corev1.NodeConditionType{corev1.NodeDiskPressure, corev1.NodeMemoryPressure, corev1.NodePIDPressure} {
+		for _, kind := range []corev1.NodeConditionType{
+			corev1.NodeDiskPressure, corev1.NodeMemoryPressure, corev1.NodePIDPressure,
+		} {
 			c := n.Condition(kind)
 			if c.Status != corev1.ConditionTrue {
 				continue
 			}
 			finding := Finding{
-				Title: fmt.Sprintf("the node is under %s: its kubelet evicts pods and takes no new ones", kind), Object: n.Object(), Severity: Warning,
+				Title:  fmt.Sprintf("the node is under %s: its kubelet evicts pods and takes no new ones", kind),
+				Object: n.Object(), Severity: Warning,
 				Evidence: []Evidence{quoteCondition(n, c)},
 				Fix:      pressureFix(n, kind),
 			}
@@ -362,7 +421,8 @@ func checkPressure(f *Facts, r *Result) {
 			if kind == corev1.NodeDiskPressure && n.Host != nil {
 				for _, fs := range n.Host.Probe.Filesystems {
 					finding.Evidence = append(finding.Evidence, Evidence{
-						Source: "file systems of Node " + n.Name, Text: fmt.Sprintf("%s: %d of %d MiB free", fs.Path, fs.FreeBytes>>20, fs.Bytes>>20),
+						Source: "file systems of Node " + n.Name,
+						Text:   fmt.Sprintf("%s: %d of %d MiB free", fs.Path, fs.FreeBytes>>20, fs.Bytes>>20),
 					})
 				}
 			}
@@ -374,11 +434,17 @@ func checkPressure(f *Facts, r *Result) {
 func pressureFix(n *Node, kind corev1.NodeConditionType) Fix {
 	switch kind {
 	case corev1.NodeDiskPressure:
-		return Fix{Text: "Free space: unused images, logs, emptyDir volumes; or give the node a bigger disk, because GPU images take 10 to 20 GB each.", Commands: []string{
-			onHost(n.Name, "sudo crictl rmi --prune"), onHost(n.Name, "df -h"),
-		}}
+		return Fix{Text: "Free space: unused images, logs, emptyDir volumes; or give the node a bigger disk, because GPU images take 10 to 20 GB each.",
+			Commands: []string{
+				onHost(n.Name, "sudo crictl rmi --prune"), onHost(n.Name, "df -h"),
+			}}
 	case corev1.NodeMemoryPressure:
-		return Fix{Text: "Find what takes the node's memory; give GPU pods memory limits.", Commands: []string{"kubectl top pods -A --sort-by=memory", command("kubectl describe node %s", n.Name)}}
+		return Fix{
+			Text:     "Find what takes the node's memory; give GPU pods memory limits.",
+			Commands: []string{"kubectl top pods -A --sort-by=memory", command("kubectl describe node %s", n.Name)},
+		}
 	}
-	return Fix{Text: "Find what starts so many processes on the node.", Commands: []string{onHost(n.Name, "ps -eLf | wc -l")}}
+	return Fix{
+		Text: "Find what starts so many processes on the node.", Commands: []string{onHost(n.Name, "ps -eLf | wc -l")},
+	}
 }

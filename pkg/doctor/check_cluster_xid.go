@@ -10,10 +10,11 @@ import (
 
 // xidPatterns are how agents name XIDs: "Xid (PCI:0000:17:00): 79,", "NvidiaXID79Error", "ErrorCode:79".
 var xidPatterns = []*regexp.Regexp{
-	regexp.MustCompile(`(?i)Xid \([^)]*\): (\d{1,4})`), regexp.MustCompile(`(?i)Xid[ =:]{0,3}(\d{1,4})`), regexp.MustCompile(`ErrorCode:(\d{1,4})\b`),
+	regexp.MustCompile(`(?i)Xid \([^)]*\): (\d{1,4})`), regexp.MustCompile(`(?i)Xid[ =:]{0,3}(\d{1,4})`),
+	regexp.MustCompile(`ErrorCode:(\d{1,4})\b`),
 }
 
-// xidsIn are the XIDs that agents name in conditions.
+// xidsIn returns the XIDs that agents name in conditions.
 func xidsIn(text string) []int {
 	var all []int
 	for _, pattern := range xidPatterns {
@@ -26,7 +27,7 @@ func xidsIn(text string) []int {
 	return all
 }
 
-// xidSeverity is how bad a code is for the node's other users; empty when the code is not known.
+// xidSeverity returns how bad a code is for the node's other users; empty when the code is not known.
 func xidSeverity(code int) Severity {
 	known, ok := xid.Lookup(code)
 	if !ok {

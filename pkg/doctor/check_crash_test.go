@@ -20,13 +20,15 @@ func TestACheckThatCrashesIsUnknown(t *testing.T) {
 		_ = none[len(r.findings)]
 	}}}
 	r.run(NewFacts(&snapshot.Snapshot{}))
-	if len(r.findings) != 1 || len(r.unknown) != 1 || !strings.Contains(r.unknown[0].Why, "this check failed: ") || !strings.Contains(r.unknown[0].Why, "index out of range") ||
+	if len(r.findings) != 1 || len(r.unknown) != 1 || !strings.Contains(r.unknown[0].Why, "this check failed: ") ||
+		!strings.Contains(r.unknown[0].Why, "index out of range") ||
 		!strings.HasSuffix(r.unknown[0].Why, "; please report it") {
 		t.Errorf("findings %v, unknown %v", r.findings, r.unknown)
 	}
 }
 
-// Bundles are of strangers: no check crashes over pods without containers or statuses, nor over objects of which half is missing.
+// Bundles are of strangers: no check crashes over pods without containers or statuses, nor over objects of which half
+// is missing.
 func TestNoCheckCrashesOverDamagedSnapshots(t *testing.T) {
 	t.Parallel()
 	damages := map[string]func(*snapshot.Snapshot){

@@ -6,14 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// devicePluginChecks are those of what advertises GPUs to the kubelet.
+// devicePluginChecks returns those of what advertises GPUs to the kubelet.
 //
-// Not built: of dp.capacity-zero that a plugin registered before the kubelet's last start: neither the sockets' times nor the plugin's own
-// lines prove it, so that both are quoted and nothing is concluded from them; of share.mps a wrong hostIPC of workloads, which no message
-// names.
+// Not built: of dp.capacity-zero that a plugin registered before the kubelet's last start: neither the sockets' times
+// nor the plugin's own lines prove it, so that both are quoted and nothing is concluded from them; of share.mps a wrong
+// hostIPC of workloads, which no message names.
 func devicePluginChecks() []Check {
 	return []Check{
-		pluginPodCheck(), nvmlCheck(), capacityCheck(), noPluginCheck(), unhealthyCheck(), unhealthyXIDCheck(), duplicateCheck(),
+		pluginPodCheck(), nvmlCheck(), capacityCheck(), noPluginCheck(), unhealthyCheck(), unhealthyXIDCheck(),
+		duplicateCheck(),
 		migStrategyCheck(), timeSlicingCheck(), mpsCheck(),
 	}
 }
@@ -44,8 +45,8 @@ func gpuText(resources corev1.ResourceList) string {
 	return joined(all)
 }
 
-// advertises is whether pods can get GPUs of the node, by whatever way: a device plugin's resource, also of another vendor's plugin or for
-// virtual machines, or DRA.
+// advertises reports whether pods can get GPUs of the node, by whatever way: a device plugin's resource, also of
+// another vendor's plugin or for virtual machines, or DRA.
 func advertises(f *Facts, n *Node) bool {
 	if gpusOf(n.Status.Capacity) > 0 || draDevicesOn(f, n.Name) > 0 {
 		return true
@@ -58,5 +59,5 @@ func advertises(f *Facts, n *Node) bool {
 	return false
 }
 
-// pluginReady is whether a device plugin on the node is ready.
+// pluginReady reports whether a device plugin on the node is ready.
 func pluginReady(n *Node) bool { return slices.ContainsFunc(current(n, DevicePlugin), podReady) }

@@ -11,12 +11,14 @@ import (
 
 func joined(all []string) string { return strings.Join(all, ", ") }
 
-// isOtherGPU is whether it is a GPU by another name: those of KubeVirt (nvidia.com/GA102GL_A10), HAMi, Volcano, run:ai.
+// isOtherGPU reports whether it is a GPU by another name: those of KubeVirt (nvidia.com/GA102GL_A10), HAMi, Volcano,
+// run:ai.
 func isOtherGPU(name corev1.ResourceName) bool {
 	text := string(name)
 	vendor, rest, _ := strings.Cut(text, "/")
 	switch {
-	case IsGPUResource(name), strings.HasPrefix(text, "nvidia.com/gpumem"), strings.HasPrefix(text, "nvidia.com/gpucores"):
+	case IsGPUResource(name), strings.HasPrefix(text, "nvidia.com/gpumem"),
+		strings.HasPrefix(text, "nvidia.com/gpucores"):
 		return false
 	case vendor == "nvidia.com", strings.HasPrefix(rest, "vgpu"), strings.HasPrefix(rest, "gpu"):
 		return true
@@ -50,7 +52,8 @@ func pluginPodCheck() Check {
 				}
 				found := troubleFinding(t)
 				found.Title = "the device plugin's pod " + troubleWords(t)
-				if n := f.Node(pod.Spec.NodeName); n != nil && (!slices.Contains(f.GPUNodes, n) || gpusOf(n.Status.Allocatable) > 0) {
+				if n := f.Node(pod.Spec.NodeName); n != nil &&
+					(!slices.Contains(f.GPUNodes, n) || gpusOf(n.Status.Allocatable) > 0) {
 					found.Severity = Warning // no GPU is missing: a node without any, or advertised by somebody else
 				}
 				r.Add(found)
@@ -104,9 +107,13 @@ func checkCapacity(f *Facts, r *Result, n *Node) {
 			fieldEvidence(PodObject(pod), ".status.phase", "%s, ready: %t", pod.Status.Phase, podReady(pod)),
 		},
 		Fix: Fix{Text: "Let the plugin register again, and look at what it says then.", Commands: []string{
-			restartPod(pod.Namespace, pod.Name), command("kubectl get node %s -o jsonpath='{.status.capacity}'", n.Name)}},
+			restartPod(pod.Namespace, pod.Name),
+			command("kubectl get node %s -o jsonpath='{.status.capacity}'", n.Name)}},
 	}
-	if e, ok := logEvidence(f, pod, "Registered device plugin for 'nvidia.com/", "ListAndWatch ended unexpectedly", "Could not register device plugin", "No devices found"); ok {
+	if e, ok := logEvidence(
+		f, pod, "Registered device plugin for 'nvidia.com/", "ListAndWatch ended unexpectedly",
+		"Could not register device plugin", "No devices found",
+	); ok {
 		found.Evidence = append(found.Evidence, e)
 	}
 	if n.Host != nil {
@@ -117,7 +124,10 @@ func checkCapacity(f *Facts, r *Result, n *Node) {
 		found.Title = "the device plugin registers in a folder that the node's kubelet does not use"
 		found.Subject = PodObject(pod) // no restart mends it
 		found.Evidence = append(found.Evidence, fieldEvidence(PodObject(pod), ".spec.volumes[].hostPath", "%s", dir))
-		found.Fix = Fix{Text: "Give the plugin the kubelet's folder " + kubeletRoot(n) + "/device-plugins.", Commands: []string{command("kubectl edit %s -n %s", ownerOf(pod), pod.Namespace)}}
+		found.Fix = Fix{
+			Text:     "Give the plugin the kubelet's folder " + kubeletRoot(n) + "/device-plugins.",
+			Commands: []string{command("kubectl edit %s -n %s", ownerOf(pod), pod.Namespace)},
+		}
 		if h, ok := releaseOf(f, chartOperator); ok {
 			found.Fix.Commands = []string{helmUpgrade(h, "hostPaths.kubeletRootDir="+kubeletRoot(n))}
 		}
@@ -125,9 +135,10 @@ func checkCapacity(f *Facts, r *Result, n *Node) {
 	r.Add(found)
 }
 
-// starting is whether all these pods are too young to say anything.
+// starting reports whether all these pods are too young to say anything.
 func starting(f *Facts, pods []*corev1.Pod) bool {
-	return !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace })
+	return !slices.ContainsFunc(pods,
+		func(pod *corev1.Pod) bool { return f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace })
 }
 
 // sockets quotes the sockets in the kubelet's folder for device plugins.
@@ -151,7 +162,7 @@ func sockets(n *Node) []Evidence {
 	return all
 }
 
-// pluginFolder is the host's folder in which a plugin makes its socket; empty when its pod mounts none.
+// pluginFolder returns the host's folder in which a plugin makes its socket; empty when its pod mounts none.
 func pluginFolder(pod *corev1.Pod) string {
 	for _, v := range pod.Spec.Volumes {
 		if v.HostPath != nil && strings.HasSuffix(strings.TrimSuffix(v.HostPath.Path, "/"), "device-plugins") {
@@ -161,12 +172,12 @@ func pluginFolder(pod *corev1.Pod) string {
 	return ""
 }
 
-// elsewhere is whether the node's kubelet surely uses another folder for device plugins.
+// elsewhere reports whether the node's kubelet surely uses another folder for device plugins.
 func elsewhere(n *Node, dir string) bool {
 	return kubeletRoot(n) != "/var/lib/kubelet" && dir != kubeletRoot(n)+"/device-plugins"
 }
 
-// kubeletRoot is where the kubelet of a distribution keeps its files. MicroK8s has a link at the usual place.
+// kubeletRoot returns where the kubelet of a distribution keeps its files. MicroK8s has a link at the usual place.
 func kubeletRoot(n *Node) string {
 	if n.Distribution == K0s {
 		return "/var/lib/k0s/kubelet"
@@ -221,9 +232,10 @@ func checkNoPlugin(f *Facts, r *Result, n *Node, waiting bool) {
 	}
 	found := Finding{
 		Object: n.Object(), Confidence: Certain, Severity: Info,
-		Title:    "the node has GPUs, and neither a device plugin nor a DRA driver advertises them",
-		Evidence: append([]Evidence{fieldEvidence(n.Object(), ".status.capacity", "%s", gpuText(n.Status.Capacity))}, labelEvidence(n, gpuLabels()...)...),
-		Fix:      noPluginFix(f, n),
+		Title: "the node has GPUs, and neither a device plugin nor a DRA driver advertises them",
+		Evidence: append([]Evidence{fieldEvidence(n.Object(), ".status.capacity", "%s", gpuText(n.Status.Capacity))},
+			labelEvidence(n, gpuLabels()...)...),
+		Fix: noPluginFix(f, n),
 	}
 	if wantsPlugins(f) {
 		found.Severity = Warning
@@ -234,22 +246,26 @@ func checkNoPlugin(f *Facts, r *Result, n *Node, waiting bool) {
 	r.Add(found)
 }
 
-// pluginGone is whether a device plugin has been on the node, and is no more: the kubelet knows of its GPUs and allocates none. Plugins that are
-// no pods, as Bottlerocket's, cannot be seen, nor those of others whose names do not tell.
+// pluginGone reports whether a device plugin has been on the node, and is no more: the kubelet knows of its GPUs and
+// allocates none. Plugins that are no pods, as Bottlerocket's, cannot be seen, nor those of others whose names do not
+// tell.
 func pluginGone(n *Node) bool {
 	if gpusOf(n.Status.Capacity) == 0 || gpusOf(n.Status.Allocatable) > 0 || n.Distribution == Bottlerocket {
 		return false
 	}
 	return !slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
-		return !Ended(pod) && (ComponentOf(pod.Labels, pod.Spec) == DevicePlugin || strings.Contains(pod.Name, "device-plugin"))
+		return !Ended(pod) &&
+			(ComponentOf(pod.Labels, pod.Spec) == DevicePlugin || strings.Contains(pod.Name, "device-plugin"))
 	})
 }
 
 func goneFinding(f *Facts, n *Node) Finding {
 	found := Finding{
-		Object: n.Object(), Confidence: Likely, Title: "no device plugin runs on the node any more, so that nothing offers its GPUs to the kubelet",
-		Evidence: append(lostGPUs(n), Evidence{Source: "pods on " + n.Object().String(), Text: "(no pod of a device plugin)"}),
-		Fix:      noPluginFix(f, n),
+		Object: n.Object(), Confidence: Likely,
+		Title: "no device plugin runs on the node any more, so that nothing offers its GPUs to the kubelet",
+		Evidence: append(lostGPUs(n),
+			Evidence{Source: "pods on " + n.Object().String(), Text: "(no pod of a device plugin)"}),
+		Fix: noPluginFix(f, n),
 	}
 	_, operator := clusterPolicy(f)
 	if operator || pluginDaemonSet(f) != nil {
@@ -257,7 +273,8 @@ func goneFinding(f *Facts, n *Node) Finding {
 	}
 	found.Fix = Fix{
 		Text: "Nothing is wrong with the GPUs: the plugin's DaemonSet is not there. Install it again, in the way in which it was installed; its Helm chart is one.",
-		Commands: []string{command("helm upgrade --install nvdp %s --repo %s -n kube-system", chartDevicePlugin, chartRepository(chartDevicePlugin)),
+		Commands: []string{command("helm upgrade --install nvdp %s --repo %s -n kube-system", chartDevicePlugin,
+			chartRepository(chartDevicePlugin)),
 			command("kubectl get node %s -o jsonpath='{.status.allocatable}'", n.Name)},
 	}
 	if h, ok := releaseOf(f, chartDevicePlugin); ok {
@@ -266,45 +283,59 @@ func goneFinding(f *Facts, n *Node) Finding {
 	return found
 }
 
-// pluginDaemonSet is the DaemonSet of a device plugin, on whatever nodes it runs; nil when there is none.
+// pluginDaemonSet returns the DaemonSet of a device plugin, on whatever nodes it runs; nil when there is none.
 func pluginDaemonSet(f *Facts) *appsv1.DaemonSet {
 	for i := range f.DaemonSets {
 		d := &f.DaemonSets[i]
-		if ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == DevicePlugin && !strings.Contains(d.Name, "mps") {
+		if ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == DevicePlugin &&
+			!strings.Contains(d.Name, "mps") {
 			return d
 		}
 	}
 	return nil
 }
 
-// wantsPlugins is whether the cluster is meant to give GPUs to pods: it has the software for it.
+// wantsPlugins reports whether the cluster is meant to give GPUs to pods: it has the software for it.
 func wantsPlugins(f *Facts) bool {
 	_, operator := clusterPolicy(f)
-	return operator || len(f.Component(DevicePlugin)) > 0 || slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
-		return ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == DevicePlugin
-	})
+	return operator || len(f.Component(DevicePlugin)) > 0 ||
+		slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
+			return ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == DevicePlugin
+		})
 }
 
-// noPluginFix says why a device plugin's DaemonSet leaves the node out, or how to install one.
+// noPluginFix returns why a device plugin's DaemonSet leaves the node out, or how to install one.
 func noPluginFix(f *Facts, n *Node) Fix {
 	if d := pluginDaemonSet(f); d != nil {
 		taint, kept := keptAway(n, d)
-		text := "A device plugin is installed and does not run on the node: its DaemonSet's node selector, affinity or tolerations leave it out."
+		text :=
+			"A device plugin is installed and does not run on the node: its DaemonSet's node selector, affinity or tolerations leave it out."
 		if kept {
-			text = "The device plugin's DaemonSet does not tolerate the taint " + taint.ToString() + " of the node: add the toleration."
+			text = "The device plugin's DaemonSet does not tolerate the taint " + taint.ToString() +
+				" of the node: add the toleration."
 		}
-		return Fix{Text: text, Commands: []string{command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace), command("kubectl get node %s --show-labels", n.Name)}}
+		return Fix{Text: text, Commands: []string{
+			command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
+			command("kubectl get node %s --show-labels", n.Name),
+		}}
 	}
 	if _, ok := clusterPolicy(f); ok {
 		if policyOff(f, "devicePlugin") {
-			return Fix{Text: "The operator's device plugin is switched off: switch it on, or use a DRA driver.", Commands: changeOperator(f, "devicePlugin.enabled", true)}
+			return Fix{
+				Text:     "The operator's device plugin is switched off: switch it on, or use a DRA driver.",
+				Commands: changeOperator(f, "devicePlugin.enabled", true),
+			}
 		}
 		return Fix{Text: "The operator has not placed its device plugin on the node: see its labels nvidia.com/gpu.deploy.* and what the operator says.",
-			Commands: []string{command("kubectl get node %s --show-labels", n.Name), command("kubectl logs -n %s -l app=gpu-operator --tail 50", operatorNamespace(f))}}
+			Commands: []string{
+				command("kubectl get node %s --show-labels", n.Name),
+				command("kubectl logs -n %s -l app=gpu-operator --tail 50", operatorNamespace(f)),
+			}}
 	}
 	return Fix{
-		Text:     "Install the GPU operator, or the device plugin alone where driver and toolkit are on the node already.",
-		Commands: []string{command("helm install gpu-operator gpu-operator --repo %s -n gpu-operator --create-namespace", chartRepository(chartOperator))},
+		Text: "Install the GPU operator, or the device plugin alone where driver and toolkit are on the node already.",
+		Commands: []string{command("helm install gpu-operator gpu-operator --repo %s -n gpu-operator --create-namespace",
+			chartRepository(chartOperator))},
 	}
 }
 
@@ -342,18 +373,23 @@ func checkDuplicate(r *Result, n *Node) {
 		return
 	}
 	found := Finding{
-		Severity: Warning, Object: n.Object(), Title: "two device plugins of different owners advertise GPUs on the node",
-		Fix: Fix{Text: "Keep one: delete the DaemonSet of the other, or keep it off GPU nodes. If the operator's is not the one to keep, switch that off (devicePlugin.enabled=false)."},
+		Severity: Warning, Object: n.Object(),
+		Title: "two device plugins of different owners advertise GPUs on the node",
+		Fix: Fix{
+			Text: "Keep one: delete the DaemonSet of the other, or keep it off GPU nodes. If the operator's is not the one to keep, switch that off (devicePlugin.enabled=false).",
+		},
 	}
 	for _, owner := range sortedKeys(owners) {
 		pod := owners[owner]
-		found.Evidence = append(found.Evidence, fieldEvidence(PodObject(pod), ".spec.containers[].image", "%s, made by %s", images(pod), ownerOf(pod)))
-		found.Fix.Commands = append(found.Fix.Commands, "# one of them: "+command("kubectl delete %s -n %s", ownerOf(pod), pod.Namespace))
+		found.Evidence = append(found.Evidence,
+			fieldEvidence(PodObject(pod), ".spec.containers[].image", "%s, made by %s", images(pod), ownerOf(pod)))
+		found.Fix.Commands = append(found.Fix.Commands,
+			"# one of them: "+command("kubectl delete %s -n %s", ownerOf(pod), pod.Namespace))
 	}
 	r.Add(found)
 }
 
-// advertisesGPUs is whether a pod is a device plugin for nvidia.com/gpu: NVIDIA's, a cloud's, HAMi's or Volcano's.
+// advertisesGPUs reports whether a pod is a device plugin for nvidia.com/gpu: NVIDIA's, a cloud's, HAMi's or Volcano's.
 func advertisesGPUs(pod *corev1.Pod) bool {
 	name := strings.ToLower(pod.Name)
 	if strings.Contains(name, "sandbox") || strings.Contains(name, "kubevirt") {

@@ -51,7 +51,8 @@ func checkUnhealthy(f *Facts, r *Result, n *Node) {
 		return // dp.none
 	}
 	r.Add(Finding{
-		Object: n.Object(), Title: "the node has GPUs that it does not offer, because its device plugin calls them unhealthy",
+		Object:   n.Object(),
+		Title:    "the node has GPUs that it does not offer, because its device plugin calls them unhealthy",
 		Evidence: lost,
 		Fix: Fix{
 			Text:     "Find out what is wrong with the GPU (nvidia-smi, kernel log), repair or reset it, and restart the device plugin's pod there: a device stays unhealthy until then.",
@@ -60,7 +61,7 @@ func checkUnhealthy(f *Facts, r *Result, n *Node) {
 	})
 }
 
-// restartPlugins are the commands that restart the node's device plugins.
+// restartPlugins returns the commands that restart the node's device plugins.
 func restartPlugins(n *Node) []string {
 	var all []string
 	for _, pod := range current(n, DevicePlugin) {
@@ -75,7 +76,8 @@ func lostGPUs(n *Node) []Evidence {
 	for _, name := range sortedKeys(resourceNames(n.Status.Capacity)) {
 		has, offers := n.Status.Capacity[corev1.ResourceName(name)], n.Status.Allocatable[corev1.ResourceName(name)]
 		if has.Cmp(offers) > 0 {
-			all = append(all, fieldEvidence(n.Object(), ".status", "capacity %s: %s, allocatable %s: %s", name, has.String(), name, offers.String()))
+			all = append(all, fieldEvidence(n.Object(), ".status", "capacity %s: %s, allocatable %s: %s", name,
+				has.String(), name, offers.String()))
 		}
 	}
 	return all
@@ -101,7 +103,10 @@ func unhealthyXIDCheck() Check {
 			"A line in the log of a node that offers all its GPUs is history.",
 		Explains: gpuLost("dp.unhealthy", "op.operand-failing", "op.clusterpolicy"),
 		Doc:      "https://docs.nvidia.com/deploy/xid-errors/index.html",
-		Sources:  []string{"k8s-device-plugin#189", "k8s-device-plugin#231", "k8s-device-plugin#234", "k8s-device-plugin#1974", "k8s-device-plugin#2038", "container-engine-accelerators#188"},
+		Sources: []string{
+			"k8s-device-plugin#189", "k8s-device-plugin#231", "k8s-device-plugin#234", "k8s-device-plugin#1974",
+			"k8s-device-plugin#2038", "container-engine-accelerators#188",
+		},
 		Run: func(f *Facts, r *Result) {
 			if r.Lacks(f, "api/nodes") || r.Lacks(f, "api/pods") {
 				return
@@ -112,7 +117,8 @@ func unhealthyXIDCheck() Check {
 					continue
 				}
 				for _, pod := range current(n, DevicePlugin) {
-					e, ok := logEvidence(f, pod, "XidCriticalError:", "XidCriticalError", "device marked unhealthy", "got unhealthy", "marking device as unhealthy")
+					e, ok := logEvidence(f, pod, "XidCriticalError:", "XidCriticalError", "device marked unhealthy",
+						"got unhealthy", "marking device as unhealthy")
 					if !ok {
 						if podReady(pod) {
 							lacksLog(f, r, pod)

@@ -16,9 +16,11 @@ func migStrategyCheck() Check {
 		Reads: "labels nvidia.com/mig.* and nvidia.com/gpu.product of nodes, logs of device plugin and feature discovery, capacity, and what Pending pods ask for",
 		Why: "Strategy single wants all GPUs of a node divided into equal instances and offers them as nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
 			"none ignores MIG. A GPU in MIG mode without instances is offered by none of them.",
-		Explains: gpuLost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
-		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html",
-		Sources: []string{"gpu-operator#442", "gpu-operator#603", "gpu-operator#637", "gpu-operator#646", "gpu-operator#322", "k8s-device-plugin#253", "k8s-device-plugin#257",
+		Explains: gpuLost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero",
+			"dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html",
+		Sources: []string{"gpu-operator#442", "gpu-operator#603", "gpu-operator#637", "gpu-operator#646",
+			"gpu-operator#322", "k8s-device-plugin#253", "k8s-device-plugin#257",
 			"k8s-device-plugin#240", "k8s-device-plugin#767", "nvidia-container-toolkit#1740"},
 		Run: func(f *Facts, r *Result) {
 			if r.Lacks(f, "api/nodes") || r.Lacks(f, "api/pods") {
@@ -40,11 +42,13 @@ func migStrategyCheck() Check {
 func checkMIGNode(f *Facts, r *Result, n *Node) {
 	var evidence []Evidence
 	if strings.HasSuffix(n.Labels["nvidia.com/gpu.product"], "-MIG-INVALID") {
-		evidence = labelEvidence(n, "nvidia.com/gpu.product", "nvidia.com/mig.strategy", "nvidia.com/mig.config", "nvidia.com/mig.config.state")
+		evidence = labelEvidence(n, "nvidia.com/gpu.product", "nvidia.com/mig.strategy", "nvidia.com/mig.config",
+			"nvidia.com/mig.config.state")
 	}
 	if gpusOf(n.Status.Allocatable) == 0 {
 		for _, pod := range slices.Concat(current(n, DevicePlugin), current(n, FeatureDiscovery)) {
-			e, ok := logEvidence(f, pod, "migEnabled=true was not configured cor", "invalid MIG configuration", "configured with the same migEnabled value", "more than one MIG device type present on node",
+			e, ok := logEvidence(f, pod, "migEnabled=true was not configured cor", "invalid MIG configuration",
+				"configured with the same migEnabled value", "more than one MIG device type present on node",
 				"No MIG devices associated with")
 			if ok {
 				evidence = append(evidence, e)
@@ -58,14 +62,21 @@ func checkMIGNode(f *Facts, r *Result, n *Node) {
 	}
 	fix := Fix{Text: "Divide all GPUs of the node alike, or use the strategy mixed, which allows any division."}
 	if want := n.Labels["nvidia.com/mig.config"]; want != "" {
-		fix.Commands = append(fix.Commands, command("kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or a configuration that divides all alike", n.Name))
+		fix.Commands = append(fix.Commands, command(
+			"kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or a configuration that divides all alike",
+			n.Name,
+		))
 	}
 	if h, ok := releaseOf(f, chartDevicePlugin); ok {
 		fix.Commands = append(fix.Commands, helmUpgrade(h, "migStrategy=mixed"))
 	} else {
 		fix.Commands = append(fix.Commands, changeOperator(f, "mig.strategy", "mixed")...)
 	}
-	r.Add(Finding{Object: n.Object(), Title: "GPUs in MIG mode are not divided as the MIG strategy wants, so that the node offers none", Evidence: evidence, Fix: fix})
+	r.Add(Finding{
+		Object:   n.Object(),
+		Title:    "GPUs in MIG mode are not divided as the MIG strategy wants, so that the node offers none",
+		Evidence: evidence, Fix: fix,
+	})
 }
 
 // migOffer is what the cluster's nodes offer, and those of them that are divided, or could be: one for each strategy.
@@ -83,7 +94,8 @@ func findMIGOffer(f *Facts) migOffer {
 			}
 		}
 		strategy := n.Labels["nvidia.com/mig.strategy"]
-		if strategy != "" && (n.Labels["nvidia.com/mig.capable"] == "true" || migResources(n)) && (o.divided[strategy] == nil || migResources(n)) {
+		if strategy != "" && (n.Labels["nvidia.com/mig.capable"] == "true" || migResources(n)) &&
+			(o.divided[strategy] == nil || migResources(n)) {
 			o.divided[strategy] = n
 		}
 	}
@@ -99,7 +111,8 @@ func (o migOffer) check(r *Result, pod *corev1.Pod) {
 		}
 		for _, strategy := range sortedKeys(o.divided) {
 			n := o.divided[strategy]
-			mismatch := wantsMIG && strategy != "mixed" && o.offered["nvidia.com/gpu"] > 0 || !wantsMIG && strategy == "mixed" && migResources(n)
+			mismatch := wantsMIG && strategy != "mixed" && o.offered["nvidia.com/gpu"] > 0 ||
+				!wantsMIG && strategy == "mixed" && migResources(n)
 			if !mismatch {
 				continue
 			}
@@ -111,8 +124,10 @@ func (o migOffer) check(r *Result, pod *corev1.Pod) {
 			}
 			r.Add(Finding{
 				Object: PodObject(pod), Confidence: Likely,
-				Title: fmt.Sprintf("the pod asks for %s, which no node offers under the MIG strategy %s", name, strategy),
-				Evidence: append(labelEvidence(n, "nvidia.com/mig.strategy", "nvidia.com/mig.config", "nvidia.com/gpu.product"),
+				Title: fmt.Sprintf("the pod asks for %s, which no node offers under the MIG strategy %s", name,
+					strategy),
+				Evidence: append(labelEvidence(n, "nvidia.com/mig.strategy", "nvidia.com/mig.config",
+					"nvidia.com/gpu.product"),
 					fieldEvidence(n.Object(), ".status.allocatable", "%s", gpuText(n.Status.Allocatable)),
 					fieldEvidence(PodObject(pod), ".spec.containers[].resources.limits", "%s", name)),
 				Fix: Fix{Text: fmt.Sprintf("Ask for what is offered (%s), or change the strategy.", joined(offers))},
@@ -122,7 +137,7 @@ func (o migOffer) check(r *Result, pod *corev1.Pod) {
 	}
 }
 
-// migResources is whether the node offers MIG instances by their profiles.
+// migResources reports whether the node offers MIG instances by their profiles.
 func migResources(n *Node) bool {
 	for name, q := range n.Status.Capacity {
 		if strings.HasPrefix(string(name), "nvidia.com/mig-") && q.Value() > 0 {

@@ -8,11 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// nvmlMissing are what plugin and feature discovery print when they do not find the driver's library in their container.
+// nvmlMissing returns what plugin and feature discovery print when they do not find the driver's library in their
+// container.
 func nvmlMissing() []string {
 	return []string{
-		"could not load NVML library", "libnvidia-ml.so.1: cannot open shared object file", "Incompatible platform detected", "Incompatible strategy detected",
-		"If this is a GPU node, did you configure the NVIDIA Container Toolkit?", "No devices found. Waiting indefinitely", "ERROR_LIBRARY_NOT_FOUND",
+		"could not load NVML library", "libnvidia-ml.so.1: cannot open shared object file",
+		"Incompatible platform detected", "Incompatible strategy detected",
+		"If this is a GPU node, did you configure the NVIDIA Container Toolkit?",
+		"No devices found. Waiting indefinitely", "ERROR_LIBRARY_NOT_FOUND",
 	}
 }
 
@@ -24,9 +27,11 @@ func nvmlCheck() Check {
 		Reads: "logs of the device plugin and of feature discovery on GPU nodes that advertise no GPU, their runtimeClassName, and the RuntimeClasses",
 		Why: "The plugin needs libnvidia-ml.so.1, which NVIDIA's runtime brings into its container: by the pod's RuntimeClass, or as the node's default. Where GPUs are advertised an old line in a log " +
 			"says nothing.",
-		Explains: gpuLost("dp.not-running", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
-		Doc:      "https://github.com/NVIDIA/k8s-device-plugin#configure-containerd",
-		Sources: []string{"k8s-device-plugin#478", "k8s-device-plugin#1011", "k8s-device-plugin#1371", "k8s-device-plugin#444", "k8s-device-plugin#352", "k8s-device-plugin#23",
+		Explains: gpuLost("dp.not-running", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing",
+			"op.clusterpolicy", "gfd.labels"),
+		Doc: "https://github.com/NVIDIA/k8s-device-plugin#configure-containerd",
+		Sources: []string{"k8s-device-plugin#478", "k8s-device-plugin#1011", "k8s-device-plugin#1371",
+			"k8s-device-plugin#444", "k8s-device-plugin#352", "k8s-device-plugin#23",
 			"k8s-device-plugin#826", "k8s-device-plugin#655", "amazon-eks-ami#1744", "gpu-feature-discovery#36"},
 		Run: func(f *Facts, r *Result) {
 			if r.Lacks(f, "api/pods") {
@@ -58,9 +63,13 @@ func checkNVML(f *Facts, r *Result, n *Node) {
 				class = *pod.Spec.RuntimeClassName
 			}
 			found := Finding{
-				Object: n.Object(), Confidence: Likely, Title: fmt.Sprintf("the %s finds no NVML library in its container", c),
-				Evidence: []Evidence{e, fieldEvidence(PodObject(pod), ".spec.runtimeClassName", "%s", orNone(class)), fieldEvidence(n.Object(), ".status.allocatable", "%s", gpuText(n.Status.Allocatable))},
-				Fix:      nvmlFix(f, n, pod, class),
+				Object: n.Object(), Confidence: Likely,
+				Title: fmt.Sprintf("the %s finds no NVML library in its container", c),
+				Evidence: []Evidence{
+					e, fieldEvidence(PodObject(pod), ".spec.runtimeClassName", "%s", orNone(class)),
+					fieldEvidence(n.Object(), ".status.allocatable", "%s", gpuText(n.Status.Allocatable)),
+				},
+				Fix: nvmlFix(f, n, pod, class),
 			}
 			if c != DevicePlugin {
 				found.Severity = Warning
@@ -78,7 +87,7 @@ func orNone(text string) string {
 	return text
 }
 
-// started is whether any container of the pod ever ran, so that there should be a log.
+// started reports whether any container of the pod ever ran, so that there should be a log.
 func started(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
@@ -90,12 +99,16 @@ func nvmlFix(f *Facts, n *Node, pod *corev1.Pod, class string) Fix {
 		return Fix{
 			Text: "The pod has its RuntimeClass, so that the runtime behind it does not find the driver: check the driver on the node (nvidia-smi). If the driver lies elsewhere than at / or " +
 				"/run/nvidia/driver, tell the plugin where (nvidiaDriverRoot).",
-			Commands: []string{command("kubectl get runtimeclass %s -o yaml", class), command("kubectl gpu-fault runtime show %s", n.Name)},
+			Commands: []string{
+				command("kubectl get runtimeclass %s -o yaml", class),
+				command("kubectl gpu-fault runtime show %s", n.Name),
+			},
 		}
 	}
 	name := ""
 	for _, rc := range f.RuntimeClasses {
-		if strings.HasPrefix(rc.Handler, "nvidia") && !strings.Contains(rc.Handler, "legacy") && !strings.Contains(rc.Handler, "cdi") && name == "" {
+		if strings.HasPrefix(rc.Handler, "nvidia") && !strings.Contains(rc.Handler, "legacy") &&
+			!strings.Contains(rc.Handler, "cdi") && name == "" {
 			name = rc.Name
 		}
 	}
@@ -107,8 +120,12 @@ func nvmlFix(f *Facts, n *Node, pod *corev1.Pod, class string) Fix {
 		}
 	}
 	fix := Fix{
-		Text:     fmt.Sprintf("The pod runs under the node's default runtime, which is not NVIDIA's: give it the RuntimeClass %s, or make NVIDIA's runtime the node's default.", name),
-		Commands: []string{command("kubectl patch %s -n %s --type merge -p %s", ownerOf(pod), pod.Namespace, fmt.Sprintf(`{"spec":{"template":{"spec":{"runtimeClassName":%q}}}}`, name))},
+		Text: fmt.Sprintf(
+			"The pod runs under the node's default runtime, which is not NVIDIA's: give it the RuntimeClass %s, or make NVIDIA's runtime the node's default.",
+			name,
+		),
+		Commands: []string{command("kubectl patch %s -n %s --type merge -p %s", ownerOf(pod), pod.Namespace,
+			fmt.Sprintf(`{"spec":{"template":{"spec":{"runtimeClassName":%q}}}}`, name))},
 	}
 	if h, ok := releaseOf(f, chartDevicePlugin); ok && h.Namespace == pod.Namespace {
 		fix.Commands, fix.Values = []string{helmUpgrade(h, "runtimeClassName="+name)}, "runtimeClassName: "+name+"\n"

@@ -17,11 +17,11 @@ const (
 	draDomain = "compute-domain.nvidia.com"
 )
 
-// draChecks are those of dynamic resource allocation: GPUs that pods get by claims, and compute domains.
+// draChecks returns those of dynamic resource allocation: GPUs that pods get by claims, and compute domains.
 //
-// Not built: of dra.unallocatable which device a CEL selector leaves out, because that takes the API server's CEL environment, and a wrong
-// answer would send people to the wrong selector; of dra.prepare claims that are prepared and have no device nodes, which the driver layer
-// tells by the nodes themselves (drv.devnodes).
+// Not built: of dra.unallocatable which device a CEL selector leaves out, because that takes the API server's CEL
+// environment, and a wrong answer would send people to the wrong selector; of dra.prepare claims that are prepared and
+// have no device nodes, which the driver layer tells by the nodes themselves (drv.devnodes).
 func draChecks() []Check {
 	return []Check{unallocatableCheck(), prepareCheck(), imexCheck(), staleSliceCheck(), doubleCheck()}
 }
@@ -46,9 +46,15 @@ func unallocatableCheck() Check {
 		Reads: "Pending pods with resource claims, their claims, DeviceClasses, ResourceSlices of NVIDIA's drivers, and what the scheduler says",
 		Why: "A claim needs a DeviceClass that is there, a driver that offers devices in ResourceSlices, and a free device that fits. The chart of NVIDIA's driver leaves GPUs out unless " +
 			"resources.gpus.enabled is set. Devices that are all in use are no fault of the cluster, but the pod waits.",
-		Explains: []string{"sched.insufficient-gpu", "sched.unschedulable", "sched.none-advertised", "sched.all-in-use", "sched.waiting"},
-		Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/",
-		Sources:  []string{"dra-driver-nvidia-gpu#33", "dra-driver-nvidia-gpu#35", "dra-driver-nvidia-gpu#46", "dra-driver-nvidia-gpu#150", "HAMi k8s-dra-driver#5", "kubernetes#126320"},
+		Explains: []string{
+			"sched.insufficient-gpu", "sched.unschedulable", "sched.none-advertised", "sched.all-in-use",
+			"sched.waiting",
+		},
+		Doc: "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/",
+		Sources: []string{
+			"dra-driver-nvidia-gpu#33", "dra-driver-nvidia-gpu#35", "dra-driver-nvidia-gpu#46",
+			"dra-driver-nvidia-gpu#150", "HAMi k8s-dra-driver#5", "kubernetes#126320",
+		},
 		Run: func(f *Facts, r *Result) {
 			if !usesClaims(f) {
 				return
@@ -59,7 +65,8 @@ func unallocatableCheck() Check {
 				}
 			}
 			for _, pod := range f.claimPods {
-				if pod.Spec.NodeName == "" && len(pod.Spec.ResourceClaims) > 0 && f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace {
+				if pod.Spec.NodeName == "" && len(pod.Spec.ResourceClaims) > 0 &&
+					f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace {
 					checkClaims(f, r, pod)
 				}
 			}
@@ -78,8 +85,11 @@ func checkClaims(f *Facts, r *Result, pod *corev1.Pod) {
 		if claim == nil {
 			if e, ok := mentions(said, "resourceclaim", "resource claim"); ok && f.offersClaims() {
 				r.Add(claimFinding(pod, []Evidence{e}, "the pod's resource claim has not been made", Fix{
-					Text:     "See whether its template is there, and what the events of the pod say.",
-					Commands: []string{command("kubectl get resourceclaims,resourceclaimtemplates -n %s", pod.Namespace), command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
+					Text: "See whether its template is there, and what the events of the pod say.",
+					Commands: []string{
+						command("kubectl get resourceclaims,resourceclaimtemplates -n %s", pod.Namespace),
+						command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace),
+					},
 				}))
 			}
 			continue
@@ -96,10 +106,14 @@ func checkClaims(f *Facts, r *Result, pod *corev1.Pod) {
 	}
 }
 
-// checkClass tells why nothing of a class can be allocated to a claim.
-func checkClass(f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, class string, said []Evidence) (Finding, bool) {
+// checkClass returns why nothing of a class can be allocated to a claim.
+func checkClass(
+	f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, class string, said []Evidence,
+) (Finding, bool) {
 	object := Object{Kind: "ResourceClaim", Namespace: claim.Namespace, Name: claim.Name}
-	evidence := append([]Evidence{fieldEvidence(object, ".spec.devices.requests[].exactly.deviceClassName", "%s", class)}, said...)
+	evidence := append(
+		[]Evidence{fieldEvidence(object, ".spec.devices.requests[].exactly.deviceClassName", "%s", class)}, said...,
+	)
 	at := slices.IndexFunc(f.DeviceClasses, func(d resourcev1.DeviceClass) bool { return d.Name == class })
 	ours := strings.HasSuffix(class, "nvidia.com") || strings.Contains(class, "gpu") && !ofOthers(class)
 	driver := draGPU
@@ -119,11 +133,15 @@ func checkClass(f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, clas
 	if !ours {
 		return Finding{}, false // another vendor's
 	}
-	install := []string{command("helm install %s %s --repo %s -n %s --create-namespace --set resources.gpus.enabled=true", chartDRA, chartDRA, chartRepository(chartDRA), chartDRA)}
+	install :=
+		[]string{command("helm install %s %s --repo %s -n %s --create-namespace --set resources.gpus.enabled=true",
+			chartDRA, chartDRA, chartRepository(chartDRA), chartDRA)}
 	if h, ok := releaseOf(f, chartDRA); ok {
 		install = []string{helmUpgrade(h, "resources.gpus.enabled=true", "gpuResourcesEnabledOverride=true")}
 	} else if len(f.Component(DRADriver)) > 0 { // installed, and its release is not known
-		install = []string{"helm list -A --filter dra # then upgrade that release to the same version with --reuse-values --set resources.gpus.enabled=true"}
+		install = []string{
+			"helm list -A --filter dra # then upgrade that release to the same version with --reuse-values --set resources.gpus.enabled=true",
+		}
 	}
 	total, free := devices(f, driver)
 	switch {
@@ -133,27 +151,41 @@ func checkClass(f *Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, clas
 			has = append(has, d.Name)
 		}
 		evidence = append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "DeviceClasses", "%s", orNone(joined(has))))
-		return claimFinding(pod, evidence, "the claim names a DeviceClass that does not exist", Fix{Text: "Name one that is there, or let the DRA driver's chart make it.", Commands: install}), true
+		return claimFinding(pod, evidence, "the claim names a DeviceClass that does not exist",
+			Fix{Text: "Name one that is there, or let the DRA driver's chart make it.", Commands: install}), true
 	case total == 0:
-		evidence = append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "none of the driver %s has a device", driver))
-		fix := Fix{Text: "Let NVIDIA's DRA driver run on the GPU nodes and offer GPUs, which its chart leaves out unless it is told.", Commands: install}
+		evidence = append(evidence,
+			fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "none of the driver %s has a device", driver))
+		fix := Fix{
+			Text:     "Let NVIDIA's DRA driver run on the GPU nodes and offer GPUs, which its chart leaves out unless it is told.",
+			Commands: install,
+		}
 		if driver == draDomain {
-			fix = Fix{Text: "Let the compute domain plugin of NVIDIA's DRA driver run on the GPU nodes.", Commands: []string{"kubectl get pods -A | grep dra-driver"}}
+			fix = Fix{
+				Text:     "Let the compute domain plugin of NVIDIA's DRA driver run on the GPU nodes.",
+				Commands: []string{"kubectl get pods -A | grep dra-driver"},
+			}
 		}
 		return claimFinding(pod, evidence, "no ResourceSlice offers a device for the claim", fix), true
 	case free == 0:
-		evidence = append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "%s of %s, all allocated", count.Of(total, "device"), driver))
-		found := claimFinding(pod, evidence, "the claim waits: all devices are in use", Fix{Text: "Free a GPU, or add nodes.", Commands: []string{"kubectl get resourceclaims -A"}})
+		evidence = append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "%s of %s, all allocated",
+			count.Of(total, "device"), driver))
+		found := claimFinding(pod, evidence, "the claim waits: all devices are in use",
+			Fix{Text: "Free a GPU, or add nodes.", Commands: []string{"kubectl get resourceclaims -A"}})
 		found.Severity = Warning
 		return found, true
 	}
 	if len(said) == 0 {
 		return Finding{}, false
 	}
-	found := claimFinding(pod, append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices", "%s of %s, %d not allocated", count.Of(total, "device"), driver, free)),
+	found := claimFinding(pod, append(evidence, fieldEvidence(Object{Kind: "Cluster"}, "ResourceSlices",
+		"%s of %s, %d not allocated", count.Of(total, "device"), driver, free)),
 		"devices are free, and none fits the claim", Fix{
-			Text:     "Compare the claim's selectors, count and constraints with the attributes of the devices, and the pod's node selector with where they are.",
-			Commands: []string{command("kubectl get resourceclaim %s -n %s -o yaml", claim.Name, claim.Namespace), "kubectl get resourceslices -o yaml"},
+			Text: "Compare the claim's selectors, count and constraints with the attributes of the devices, and the pod's node selector with where they are.",
+			Commands: []string{
+				command("kubectl get resourceclaim %s -n %s -o yaml", claim.Name, claim.Namespace),
+				"kubectl get resourceslices -o yaml",
+			},
 		})
 	found.Confidence = Possible
 	if _, ok := mentions(said, "cannot allocate all claims"); ok {
@@ -186,7 +218,8 @@ func claimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourc
 		case c.Namespace != pod.Namespace:
 		case c.Name == name:
 			return c
-		case name == "" && slices.ContainsFunc(c.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.Name == pod.Name }):
+		case name == "" && slices.ContainsFunc(c.OwnerReferences,
+			func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.Name == pod.Name }):
 			owned = append(owned, c)
 		}
 	}
@@ -198,7 +231,7 @@ func claimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourc
 	return nil
 }
 
-// classesOf are the DeviceClasses that a claim names.
+// classesOf returns the DeviceClasses that a claim names.
 func classesOf(claim *resourcev1.ResourceClaim) []string {
 	var all []string
 	for _, request := range claim.Spec.Devices.Requests {
@@ -243,7 +276,10 @@ func devices(f *Facts, driver string) (total, free int) {
 func schedulerSays(f *Facts, pod *corev1.Pod) []Evidence {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return []Evidence{{Source: PodObject(pod).String() + " .status.conditions[PodScheduled]", Time: c.LastTransitionTime.Time, Text: clip(c.Message)}}
+			return []Evidence{{
+				Source: PodObject(pod).String() + " .status.conditions[PodScheduled]", Time: c.LastTransitionTime.Time,
+				Text: clip(c.Message),
+			}}
 		}
 	}
 	for _, e := range f.EventsOfPod(pod) {
@@ -274,14 +310,16 @@ func prepareCheck() Check {
 		Why:      "A claim that is allocated must be prepared by the driver's plugin on the node before the pod starts. An event about a pod that runs now, or is gone, is history.",
 		Explains: []string{"wl.pod-failing", "rt.sandbox-failed"},
 		Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/",
-		Sources: []string{"dra-driver-nvidia-gpu#4", "dra-driver-nvidia-gpu#99", "dra-driver-nvidia-gpu#222", "dra-driver-nvidia-gpu#736", "dra-driver-nvidia-gpu#814",
+		Sources: []string{"dra-driver-nvidia-gpu#4", "dra-driver-nvidia-gpu#99", "dra-driver-nvidia-gpu#222",
+			"dra-driver-nvidia-gpu#736", "dra-driver-nvidia-gpu#814",
 			"dra-driver-nvidia-gpu#1380"},
 		Run: func(f *Facts, r *Result) {
 			if !usesClaims(f) || r.Lacks(f, "api/events") || r.Lacks(f, "api/pods") {
 				return
 			}
 			for _, pod := range f.claimPods {
-				if pod.Spec.NodeName != "" && len(pod.Spec.ResourceClaims) > 0 && !podReady(pod) && pod.DeletionTimestamp == nil {
+				if pod.Spec.NodeName != "" && len(pod.Spec.ResourceClaims) > 0 && !podReady(pod) &&
+					pod.DeletionTimestamp == nil {
 					checkPrepare(f, r, pod)
 				}
 			}
@@ -291,16 +329,21 @@ func prepareCheck() Check {
 
 func checkPrepare(f *Facts, r *Result, pod *corev1.Pod) {
 	for _, e := range f.EventsOfPod(pod) {
-		if e.Reason != "FailedPrepareDynamicResources" || !strings.Contains(e.Message, "nvidia.com") && !nvidiaClaims(f, pod) {
+		if e.Reason != "FailedPrepareDynamicResources" ||
+			!strings.Contains(e.Message, "nvidia.com") && !nvidiaClaims(f, pod) {
 			continue
 		}
 		found := Finding{
-			Object: PodObject(pod), Nodes: []string{pod.Spec.NodeName}, Title: "the DRA driver does not prepare the pod's claim", Evidence: []Evidence{clipped(Quote(e))},
-			Fix: Fix{Text: "Restart the driver's plugin on the node. If the message stays, delete pod and claim, so that another device is allocated."},
+			Object: PodObject(pod), Nodes: []string{pod.Spec.NodeName},
+			Title: "the DRA driver does not prepare the pod's claim", Evidence: []Evidence{clipped(Quote(e))},
+			Fix: Fix{
+				Text: "Restart the driver's plugin on the node. If the message stays, delete pod and claim, so that another device is allocated.",
+			},
 		}
 		if strings.Contains(e.Message, "is not registered") {
 			found.Title = "the DRA driver is not registered with the kubelet of the pod's node"
-			found.Fix.Text = "Restart the driver's plugin on the node, so that it registers; if it has no pod there, see why its DaemonSet leaves the node out."
+			found.Fix.Text =
+				"Restart the driver's plugin on the node, so that it registers; if it has no pod there, see why its DaemonSet leaves the node out."
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			for _, plugin := range current(n, DRADriver) {
@@ -314,7 +357,9 @@ func checkPrepare(f *Facts, r *Result, pod *corev1.Pod) {
 			if n.Host != nil {
 				for _, s := range n.Host.Probe.DevicePlugins {
 					if strings.Contains(s.Path, "plugins_registry") && strings.Contains(s.Path, "nvidia") {
-						found.Evidence = append(found.Evidence, fieldEvidence(n.Object(), s.Path, "made %s", s.Modified.UTC().Format("2006-01-02T15:04:05Z")))
+						found.Evidence = append(found.Evidence,
+							fieldEvidence(n.Object(), s.Path, "made %s",
+								s.Modified.UTC().Format("2006-01-02T15:04:05Z")))
 					}
 				}
 			}

@@ -67,9 +67,15 @@ func checkPools(f *Facts, r *Result) {
 			continue
 		}
 		found := Finding{
-			Severity: Warning, Object: object, Title: "the scheduler ignores the pool of devices, because slices of it are missing",
-			Evidence: []Evidence{fieldEvidence(object, ".spec.pool", "name %s, generation %d, resourceSliceCount %d; %d are there", p.name, s.Spec.Pool.Generation, s.Spec.Pool.ResourceSliceCount, count[p])},
-			Fix:      Fix{Text: "Restart the DRA driver's plugin on the node, so that it publishes its pool again.", Commands: restartDRA(f, s)},
+			Severity: Warning, Object: object,
+			Title: "the scheduler ignores the pool of devices, because slices of it are missing",
+			Evidence: []Evidence{fieldEvidence(object, ".spec.pool",
+				"name %s, generation %d, resourceSliceCount %d; %d are there", p.name, s.Spec.Pool.Generation,
+				s.Spec.Pool.ResourceSliceCount, count[p])},
+			Fix: Fix{
+				Text:     "Restart the DRA driver's plugin on the node, so that it publishes its pool again.",
+				Commands: restartDRA(f, s),
+			},
 		}
 		if s.Spec.NodeName != nil {
 			found.Nodes = []string{*s.Spec.NodeName}
@@ -83,32 +89,50 @@ func checkSlice(f *Facts, r *Result, s *resourcev1.ResourceSlice) {
 	if s.Spec.NodeName == nil {
 		return
 	}
-	place := fieldEvidence(object, ".spec", "driver %s, nodeName %s, %s", s.Spec.Driver, *s.Spec.NodeName, count.Of(len(s.Spec.Devices), "device"))
+	place := fieldEvidence(object, ".spec", "driver %s, nodeName %s, %s", s.Spec.Driver, *s.Spec.NodeName,
+		count.Of(len(s.Spec.Devices), "device"))
 	n := f.Node(*s.Spec.NodeName)
 	if n == nil {
 		r.Add(Finding{
-			Severity: Warning, Object: object, Title: "the slice offers devices of a node that does not exist", Evidence: []Evidence{place},
-			Fix: Fix{Text: "Delete it: its driver is gone with the node.", Commands: []string{command("kubectl delete resourceslice %s", s.Name)}},
+			Severity: Warning, Object: object, Title: "the slice offers devices of a node that does not exist",
+			Evidence: []Evidence{place},
+			Fix: Fix{
+				Text:     "Delete it: its driver is gone with the node.",
+				Commands: []string{command("kubectl delete resourceslice %s", s.Name)},
+			},
 		})
 		return
 	}
-	if len(s.Spec.Devices) > 0 && alive(n) && len(n.Component(DRADriver)) == 0 && f.Now.Sub(s.CreationTimestamp.Time) >= operandGrace {
+	if len(s.Spec.Devices) > 0 && alive(n) && len(n.Component(DRADriver)) == 0 &&
+		f.Now.Sub(s.CreationTimestamp.Time) >= operandGrace {
 		r.Add(Finding{
-			Severity: Warning, Confidence: Likely, Object: object, Nodes: []string{n.Name}, Title: "the slice offers devices of a node on which no DRA driver runs",
+			Severity: Warning, Confidence: Likely, Object: object, Nodes: []string{n.Name},
+			Title:    "the slice offers devices of a node on which no DRA driver runs",
 			Evidence: []Evidence{place, fieldEvidence(n.Object(), "pods", "none of the DRA driver")},
-			Fix:      Fix{Text: "Let the driver's plugin run on the node, or delete the slice if it is not to come back.", Commands: []string{"kubectl get daemonsets -A | grep dra-driver", command("kubectl delete resourceslice %s", s.Name)}},
+			Fix: Fix{
+				Text: "Let the driver's plugin run on the node, or delete the slice if it is not to come back.",
+				Commands: []string{
+					"kubectl get daemonsets -A | grep dra-driver", command("kubectl delete resourceslice %s", s.Name),
+				},
+			},
 		})
 		return
 	}
 	for _, d := range s.Spec.Devices {
 		for _, taint := range d.Taints {
-			if taint.Effect != resourcev1.DeviceTaintEffectNoSchedule && taint.Effect != resourcev1.DeviceTaintEffectNoExecute {
+			if taint.Effect != resourcev1.DeviceTaintEffectNoSchedule &&
+				taint.Effect != resourcev1.DeviceTaintEffectNoExecute {
 				continue
 			}
 			r.Add(Finding{
-				Severity: Warning, Object: object, Nodes: []string{n.Name}, Title: "the DRA driver tainted a device, so that nobody gets it",
-				Evidence: []Evidence{fieldEvidence(object, ".spec.devices["+d.Name+"].taints", "%s=%s:%s", taint.Key, taint.Value, taint.Effect)},
-				Fix:      Fix{Text: "Repair or reset the device; the driver takes the taint away, or its plugin's restart does.", Commands: restartDRA(f, s)},
+				Severity: Warning, Object: object, Nodes: []string{n.Name},
+				Title: "the DRA driver tainted a device, so that nobody gets it",
+				Evidence: []Evidence{fieldEvidence(object, ".spec.devices["+d.Name+"].taints", "%s=%s:%s", taint.Key,
+					taint.Value, taint.Effect)},
+				Fix: Fix{
+					Text:     "Repair or reset the device; the driver takes the taint away, or its plugin's restart does.",
+					Commands: restartDRA(f, s),
+				},
 			})
 			return
 		}
@@ -116,7 +140,7 @@ func checkSlice(f *Facts, r *Result, s *resourcev1.ResourceSlice) {
 	r.Pass(object)
 }
 
-// restartDRA are the commands that restart the DRA driver's pods on a slice's node.
+// restartDRA returns the commands that restart the DRA driver's pods on a slice's node.
 func restartDRA(f *Facts, s *resourcev1.ResourceSlice) []string {
 	var all []string
 	if s.Spec.NodeName == nil {
@@ -153,13 +177,20 @@ func doubleCheck() Check {
 					r.Pass(n.Object())
 					continue
 				}
-				fix := Fix{Text: "Give GPUs one way only: switch off the device plugin, or the DRA driver's GPUs.", Commands: changeOperator(f, "devicePlugin.enabled", false)}
+				fix := Fix{
+					Text:     "Give GPUs one way only: switch off the device plugin, or the DRA driver's GPUs.",
+					Commands: changeOperator(f, "devicePlugin.enabled", false),
+				}
 				if h, ok := releaseOf(f, chartDRA); ok {
 					fix.Commands = append(fix.Commands, "# or: "+helmUpgrade(h, "resources.gpus.enabled=false"))
 				}
 				r.Add(Finding{
-					Severity: Warning, Object: n.Object(), Title: "a device plugin and a DRA driver both give away the node's GPUs",
-					Evidence: []Evidence{fieldEvidence(n.Object(), ".status.allocatable", "%s", gpuText(n.Status.Allocatable)), fieldEvidence(n.Object(), "ResourceSlices", "%s of %s", count.Of(offered, "device"), draGPU)}, Fix: fix,
+					Severity: Warning, Object: n.Object(),
+					Title: "a device plugin and a DRA driver both give away the node's GPUs",
+					Evidence: []Evidence{
+						fieldEvidence(n.Object(), ".status.allocatable", "%s", gpuText(n.Status.Allocatable)),
+						fieldEvidence(n.Object(), "ResourceSlices", "%s of %s", count.Of(offered, "device"), draGPU),
+					}, Fix: fix,
 				})
 			}
 		},
@@ -176,7 +207,10 @@ func imexCheck() Check {
 			"for which a pod has waited for over 2 minutes.",
 		Explains: []string{"dra.prepare", "wl.pod-failing", "op.operand-failing"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/dra-cds.html",
-		Sources:  []string{"dra-driver-nvidia-gpu#524", "dra-driver-nvidia-gpu#627", "dra-driver-nvidia-gpu#892", "cloud-native-docs#453", "aicr#2520"},
+		Sources: []string{
+			"dra-driver-nvidia-gpu#524", "dra-driver-nvidia-gpu#627", "dra-driver-nvidia-gpu#892",
+			"cloud-native-docs#453", "aicr#2520",
+		},
 		Run: func(f *Facts, r *Result) {
 			if len(f.CRDs) > 0 && !slices.Contains(f.CRDs, "computedomains.resource.nvidia.com") {
 				return
@@ -192,7 +226,8 @@ func imexCheck() Check {
 	}
 }
 
-// checkHostIMEX looks for an IMEX daemon of the host on nodes that are to have one of the DRA driver, and returns the nodes that have.
+// checkHostIMEX looks for an IMEX daemon of the host on nodes that are to have one of the DRA driver, and returns the
+// nodes that have.
 func checkHostIMEX(f *Facts, r *Result) (told map[string]bool) {
 	told = map[string]bool{}
 	if len(f.ComputeDomains) == 0 {
@@ -205,7 +240,10 @@ func checkHostIMEX(f *Facts, r *Result) (told map[string]bool) {
 		var evidence []Evidence
 		for _, k := range n.Host.KernelLog {
 			if strings.Contains(k.Text, "Failed to allocate Imex session") && len(evidence) == 0 {
-				evidence = append(evidence, Evidence{Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, k.Sequence), Time: k.Time, Text: clip(k.Text)})
+				evidence = append(evidence, Evidence{
+					Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, k.Sequence), Time: k.Time,
+					Text: clip(k.Text),
+				})
 			}
 		}
 		severity, running := Warning, false
@@ -215,7 +253,10 @@ func checkHostIMEX(f *Facts, r *Result) (told map[string]bool) {
 		for _, u := range n.Host.Probe.Units {
 			if strings.HasPrefix(u.Name, "nvidia-imex") && u.PID != 0 {
 				running = true
-				evidence = append(evidence, Evidence{Source: "nodes/" + n.Name + " unit " + u.Name, Time: u.Started, Text: fmt.Sprintf("running, PID %d", u.PID)})
+				evidence = append(evidence, Evidence{
+					Source: "nodes/" + n.Name + " unit " + u.Name, Time: u.Started,
+					Text: fmt.Sprintf("running, PID %d", u.PID),
+				})
 			}
 		}
 		if !running {
@@ -224,8 +265,13 @@ func checkHostIMEX(f *Facts, r *Result) (told map[string]bool) {
 		}
 		told[n.Name] = true
 		r.Add(Finding{
-			Severity: severity, Confidence: Likely, Object: n.Object(), Title: "the host runs an IMEX daemon of its own, which is in the way of those of compute domains", Evidence: evidence,
-			Fix: Fix{Text: "Disable it on the node, and restart the DRA driver's pods there.", Commands: []string{disableIMEX(n)}},
+			Severity: severity, Confidence: Likely, Object: n.Object(),
+			Title:    "the host runs an IMEX daemon of its own, which is in the way of those of compute domains",
+			Evidence: evidence,
+			Fix: Fix{
+				Text:     "Disable it on the node, and restart the DRA driver's pods there.",
+				Commands: []string{disableIMEX(n)},
+			},
 		})
 	}
 	return told
@@ -237,7 +283,8 @@ func checkDomain(f *Facts, r *Result, u unstructured.Unstructured, told map[stri
 	status, _, _ := unstructured.NestedString(u.Object, "status", "status")
 	var waiting []*corev1.Pod
 	for _, pod := range f.claimPods {
-		if pod.Namespace == u.GetNamespace() && !podReady(pod) && pod.Spec.NodeName != "" && f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace && usesDomain(u, pod) {
+		if pod.Namespace == u.GetNamespace() && !podReady(pod) && pod.Spec.NodeName != "" &&
+			f.Now.Sub(pod.CreationTimestamp.Time) >= operandGrace && usesDomain(u, pod) {
 			waiting = append(waiting, pod)
 		}
 	}
@@ -247,10 +294,17 @@ func checkDomain(f *Facts, r *Result, u unstructured.Unstructured, told map[stri
 	}
 	found := Finding{
 		Object: object, Confidence: Likely, Title: "the compute domain is not ready, and a pod waits for it",
-		Evidence: []Evidence{fieldEvidence(object, ".status.status", "%s", orNone(status)), fieldEvidence(PodObject(waiting[0]), ".status.phase", "%s", waiting[0].Status.Phase)},
+		Evidence: []Evidence{
+			fieldEvidence(object, ".status.status", "%s", orNone(status)),
+			fieldEvidence(PodObject(waiting[0]), ".status.phase", "%s", waiting[0].Status.Phase),
+		},
 		Fix: Fix{
-			Text:     "See which of its daemons is not ready: an IMEX daemon of the host (nvidia-imex.service), another NVLink clique, and blocked ports between the nodes are what stops them.",
-			Commands: []string{command("kubectl describe computedomain %s -n %s", u.GetName(), u.GetNamespace()), command("kubectl get pods -A -o wide | grep -F %s", u.GetName()), "kubectl get nodes -L nvidia.com/gpu.clique"},
+			Text: "See which of its daemons is not ready: an IMEX daemon of the host (nvidia-imex.service), another NVLink clique, and blocked ports between the nodes are what stops them.",
+			Commands: []string{
+				command("kubectl describe computedomain %s -n %s", u.GetName(), u.GetNamespace()),
+				command("kubectl get pods -A -o wide | grep -F %s", u.GetName()),
+				"kubectl get nodes -L nvidia.com/gpu.clique",
+			},
 		},
 	}
 	for _, pod := range waiting {
@@ -266,7 +320,8 @@ func checkDomain(f *Facts, r *Result, u unstructured.Unstructured, told map[stri
 			found.Nodes = append(found.Nodes, name)
 		}
 		if m["status"] != "Ready" && len(found.Evidence) < 4 {
-			found.Evidence = append(found.Evidence, fieldEvidence(object, ".status.nodes", "%v: %v", m["name"], m["status"]))
+			found.Evidence = append(found.Evidence,
+				fieldEvidence(object, ".status.nodes", "%v: %v", m["name"], m["status"]))
 		}
 	}
 	slices.Sort(found.Nodes)
@@ -283,13 +338,19 @@ func checkDomain(f *Facts, r *Result, u unstructured.Unstructured, told map[stri
 		if !ok {
 			continue
 		}
-		if found.Title = "the compute domain is not ready, because something else on its nodes owns the IMEX session"; len(found.Evidence) < 6 {
+		if found.Title = "the compute domain is not ready, because something else on its nodes owns the IMEX session"; len(
+			found.Evidence,
+		) < 6 {
 			found.Evidence = append(found.Evidence, e)
 		}
 		if n.Host != nil && len(n.Host.Probe.Processes["nvidia-imex"]) > 0 && len(found.Evidence) < 7 {
-			found.Evidence = append(found.Evidence, Evidence{Source: "nodes/" + n.Name + " processes", Text: fmt.Sprintf("nvidia-imex %v", n.Host.Probe.Processes["nvidia-imex"])})
+			found.Evidence = append(found.Evidence, Evidence{
+				Source: "nodes/" + n.Name + " processes",
+				Text:   fmt.Sprintf("nvidia-imex %v", n.Host.Probe.Processes["nvidia-imex"]),
+			})
 		}
-		found.Fix.Text = "Disable the IMEX daemon of the host on the domain's nodes, then delete the domain's daemon pods there, so that they start again."
+		found.Fix.Text =
+			"Disable the IMEX daemon of the host on the domain's nodes, then delete the domain's daemon pods there, so that they start again."
 		found.Fix.Commands = append([]string{disableIMEX(n)}, found.Fix.Commands...)
 	}
 	r.Add(found)
@@ -305,12 +366,12 @@ func sessionInUse(f *Facts, n *Node) (Evidence, bool) {
 	return Evidence{}, false
 }
 
-// disableIMEX is the command that stops the host's IMEX daemon for good.
+// disableIMEX returns the command that stops the host's IMEX daemon for good.
 func disableIMEX(n *Node) string {
 	return onHost(n.Name, "sudo systemctl disable --now nvidia-imex && sudo systemctl mask nvidia-imex")
 }
 
-// usesDomain is whether a pod claims a channel of a compute domain, by the template that the domain makes.
+// usesDomain reports whether a pod claims a channel of a compute domain, by the template that the domain makes.
 func usesDomain(u unstructured.Unstructured, pod *corev1.Pod) bool {
 	template, _, _ := unstructured.NestedString(u.Object, "spec", "channel", "resourceClaimTemplate", "name")
 	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {

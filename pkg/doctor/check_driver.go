@@ -14,14 +14,17 @@ import (
 
 func driverChecks() []Check {
 	return []Check{
-		driverNotLoadedCheck(), nouveauCheck(), uvmCheck(), deviceNodesCheck(), libraryMismatchCheck(), gspCheck(), fabricManagerCheck(), licenseCheck(),
-		persistenceCheck(), driverBuildCheck(), driverHeadersCheck(), secureBootCheck(), unsupportedGPUCheck(), driverImageCheck(), driverUpgradeCheck(),
+		driverNotLoadedCheck(), nouveauCheck(), uvmCheck(), deviceNodesCheck(), libraryMismatchCheck(), gspCheck(),
+		fabricManagerCheck(), licenseCheck(),
+		persistenceCheck(), driverBuildCheck(), driverHeadersCheck(), secureBootCheck(), unsupportedGPUCheck(),
+		driverImageCheck(), driverUpgradeCheck(),
 	}
 }
 
-// driverSymptoms are the findings that follow where the driver does not work.
+// driverSymptoms returns the findings that follow where the driver does not work.
 func driverSymptoms(more ...string) []string {
-	return append(gpuSymptoms(more...), "hw.count", "rt.handler-missing", "cdi.unresolvable", "share.mps", "drv.persistence")
+	return append(gpuSymptoms(more...), "hw.count", "rt.handler-missing", "cdi.unresolvable", "share.mps",
+		"drv.persistence")
 }
 
 // installDoc is how to install the driver.
@@ -30,7 +33,7 @@ const (
 	operatorDoc = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html"
 )
 
-// containerDriver is whether the node's driver comes from a container of the GPU operator, and not from the host.
+// containerDriver reports whether the node's driver comes from a container of the GPU operator, and not from the host.
 func containerDriver(f *Facts, n *Node) bool {
 	if n.Labels["nvidia.com/gpu.deploy.driver"] == "pre-installed" {
 		return false
@@ -42,7 +45,7 @@ func containerDriver(f *Facts, n *Node) bool {
 	return operated && !policyOff(f, "driver")
 }
 
-// kernelOf is the node's kernel.
+// kernelOf returns the node's kernel.
 func kernelOf(n *Node) string {
 	if n.Host != nil && n.Host.Info.KernelRelease != "" {
 		return n.Host.Info.KernelRelease
@@ -50,7 +53,7 @@ func kernelOf(n *Node) string {
 	return n.Status.NodeInfo.KernelVersion
 }
 
-// osOf is the node's system for people: Ubuntu 22.04.5 LTS.
+// osOf returns the node's system for people: Ubuntu 22.04.5 LTS.
 func osOf(n *Node) string {
 	if n.Host != nil && n.Host.Probe.OS["PRETTY_NAME"] != "" {
 		return n.Host.Probe.OS["PRETTY_NAME"]
@@ -58,15 +61,17 @@ func osOf(n *Node) string {
 	return cmp.Or(n.Status.NodeInfo.OSImage, "its system")
 }
 
-// packager is how the node's system installs packages: apt, dnf, zypper, or empty where it does not.
+// packager returns how the node's system installs packages: apt, dnf, zypper, or empty where it does not.
 func packager(n *Node) string {
 	id := strings.ToLower(n.Status.NodeInfo.OSImage)
 	if n.Host != nil && n.Host.Probe.OS["ID"] != "" {
 		id = strings.ToLower(n.Host.Probe.OS["ID"] + " " + n.Host.Probe.OS["ID_LIKE"])
 	}
 	for _, known := range []struct{ part, by string }{
-		{"ubuntu", "apt"}, {"debian", "apt"}, {"bottlerocket", ""}, {"talos", ""}, {"cos", ""}, {"container-optimized", ""}, {"coreos", ""}, {"flatcar", ""},
-		{"suse", "zypper"}, {"sles", "zypper"}, {"rhel", "dnf"}, {"red hat", "dnf"}, {"rocky", "dnf"}, {"centos", "dnf"}, {"fedora", "dnf"}, {"amzn", "dnf"}, {"amazon", "dnf"}, {"oracle", "dnf"},
+		{"ubuntu", "apt"}, {"debian", "apt"}, {"bottlerocket", ""}, {"talos", ""}, {"cos", ""},
+		{"container-optimized", ""}, {"coreos", ""}, {"flatcar", ""},
+		{"suse", "zypper"}, {"sles", "zypper"}, {"rhel", "dnf"}, {"red hat", "dnf"}, {"rocky", "dnf"},
+		{"centos", "dnf"}, {"fedora", "dnf"}, {"amzn", "dnf"}, {"amazon", "dnf"}, {"oracle", "dnf"},
 	} {
 		if strings.Contains(id, known.part) {
 			return known.by
@@ -79,49 +84,68 @@ func packager(n *Node) string {
 func installHeaders(n *Node) []string {
 	switch kernel := kernelOf(n); packager(n) {
 	case "apt":
-		return []string{onHost(n.Name, "sudo apt-get install -y linux-headers-%s", kernel), onHost(n.Name, "sudo dkms autoinstall -k %s", kernel), onHost(n.Name, "sudo modprobe nvidia")}
+		return []string{
+			onHost(n.Name, "sudo apt-get install -y linux-headers-%s", kernel),
+			onHost(n.Name, "sudo dkms autoinstall -k %s", kernel), onHost(n.Name, "sudo modprobe nvidia"),
+		}
 	case "dnf":
-		return []string{onHost(n.Name, "sudo dnf install -y kernel-devel-%s kernel-headers", kernel), onHost(n.Name, "sudo dkms autoinstall -k %s", kernel), onHost(n.Name, "sudo modprobe nvidia")}
+		return []string{
+			onHost(n.Name, "sudo dnf install -y kernel-devel-%s kernel-headers", kernel),
+			onHost(n.Name, "sudo dkms autoinstall -k %s", kernel), onHost(n.Name, "sudo modprobe nvidia"),
+		}
 	case "zypper":
-		return []string{onHost(n.Name, "sudo zypper install -y kernel-default-devel"), onHost(n.Name, "sudo dkms autoinstall -k %s", kernel), onHost(n.Name, "sudo modprobe nvidia")}
+		return []string{
+			onHost(n.Name, "sudo zypper install -y kernel-default-devel"),
+			onHost(n.Name, "sudo dkms autoinstall -k %s", kernel), onHost(n.Name, "sudo modprobe nvidia"),
+		}
 	}
 	return nil
 }
 
-// installDriver says how the node gets a driver.
+// installDriver returns how the node gets a driver.
 func installDriver(f *Facts, n *Node) Fix {
 	switch {
 	case containerDriver(f, n):
-		fix := Fix{Text: "The GPU operator's driver container must load it: look at the log of its pod on the node. If the driver is to be installed on the host instead, set driver.enabled=false."}
+		fix := Fix{
+			Text: "The GPU operator's driver container must load it: look at the log of its pod on the node. If the driver is to be installed on the host instead, set driver.enabled=false.",
+		}
 		for _, pod := range n.Component(Driver) {
-			fix.Commands = append(fix.Commands, command("kubectl logs -n %s %s --all-containers --tail=100", pod.Namespace, pod.Name))
+			fix.Commands = append(fix.Commands,
+				command("kubectl logs -n %s %s --all-containers --tail=100", pod.Namespace, pod.Name))
 		}
 		if len(fix.Commands) == 0 {
-			fix.Text = "The GPU operator is to install it by a container, but no driver pod runs on the node: look at the DaemonSet's node selector, and at the node's labels nvidia.com/gpu.deploy.driver " +
-				"and feature.node.kubernetes.io/kernel-version.full. If the driver is to be installed on the host instead, set driver.enabled=false."
-			fix.Commands = append([]string{"kubectl get daemonset -A -l app=nvidia-driver-daemonset"}, command("kubectl describe node %s", n.Name))
+			fix.Text =
+				"The GPU operator is to install it by a container, but no driver pod runs on the node: look at the DaemonSet's node selector, and at the node's labels nvidia.com/gpu.deploy.driver " +
+					"and feature.node.kubernetes.io/kernel-version.full. If the driver is to be installed on the host instead, set driver.enabled=false."
+			fix.Commands = append([]string{"kubectl get daemonset -A -l app=nvidia-driver-daemonset"},
+				command("kubectl describe node %s", n.Name))
 		}
 		return fix
 	case n.Distribution == Talos:
 		return Fix{Text: "Talos loads the driver from system extensions: install nonfree-kmod-nvidia (or nvidia-open-gpu-kernel-modules) and nvidia-container-toolkit of the node's Talos release, " +
-			"and add nvidia, nvidia_uvm, nvidia_drm and nvidia_modeset to machine.kernel.modules.", Commands: []string{command("talosctl -n %s get extensions", n.Name)}}
+			"and add nvidia, nvidia_uvm, nvidia_drm and nvidia_modeset to machine.kernel.modules.",
+			Commands: []string{command("talosctl -n %s get extensions", n.Name)}}
 	case n.Distribution == Bottlerocket:
-		return Fix{Text: "Bottlerocket has the driver only in its variants whose names end in -nvidia: run the node from one of these."}
+		return Fix{
+			Text: "Bottlerocket has the driver only in its variants whose names end in -nvidia: run the node from one of these.",
+		}
 	case n.Distribution == GKE:
 		return Fix{Text: "GKE installs the driver when the node pool is made with gpu-driver-version=default or latest; otherwise apply Google's driver installer DaemonSet.",
 			Commands: []string{"kubectl get pods -n kube-system -o wide | grep nvidia-driver-installer"}}
 	}
-	fix := Fix{Text: "Install the driver on " + osOf(n) + ", or build its module for the kernel " + kernelOf(n) + " that runs. Hold the kernel's packages back, or use DKMS, so that an update does not do it again.",
+	fix := Fix{Text: "Install the driver on " + osOf(n) + ", or build its module for the kernel " + kernelOf(n) +
+		" that runs. Hold the kernel's packages back, or use DKMS, so that an update does not do it again.",
 		Commands: installHeaders(n)}
 	return fix
 }
 
 // reloadDriver are commands that load the driver's modules anew.
 func reloadDriver(n *Node) []string {
-	return drain(n, onHost(n.Name, "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia"), onHost(n.Name, "sudo modprobe nvidia"), uncordon(n))
+	return drain(n, onHost(n.Name, "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia"),
+		onHost(n.Name, "sudo modprobe nvidia"), uncordon(n))
 }
 
-// moduleLoaded is whether a kernel module is loaded; known is false when that was not read.
+// moduleLoaded reports whether a kernel module is loaded; known is false when that was not read.
 func moduleLoaded(host *node.Diagnosis, name string) (loaded, known bool) {
 	if host.Probe.Unread["modules"] != "" && len(host.Probe.Modules) == 0 {
 		return host.Probe.Driver.Kernel != "" && name == "nvidia", host.Probe.Driver.Kernel != ""
@@ -143,7 +167,7 @@ func lacksPCI(r *Result, n *Node) bool {
 	return true
 }
 
-// driverVersion is that of the loaded module; empty when there is none.
+// driverVersion returns that of the loaded module; empty when there is none.
 func driverVersion(host *node.Diagnosis) string {
 	return cmp.Or(host.Probe.Driver.Kernel, host.Info.DriverVersion)
 }
@@ -174,7 +198,7 @@ func grepRecords(n *Node, texts ...string) (node.KernelRecord, bool) {
 // isLibrary finds the version at the end of a library's name.
 var isLibrary = regexp.MustCompile(`^(libnvidia-ml|libcuda)\.so\.(\d+\.\d+(?:\.\d+)?)$`)
 
-// libraryVersions are the versions of the driver's libraries on the node, and the paths of each.
+// libraryVersions returns the versions of the driver's libraries on the node, and the paths of each.
 func libraryVersions(host *node.Diagnosis) map[string][]string {
 	found := map[string][]string{}
 	for _, p := range host.Probe.Driver.Libraries {
@@ -185,7 +209,8 @@ func libraryVersions(host *node.Diagnosis) map[string][]string {
 	return found
 }
 
-// podTexts finds one of the texts in what a pod of the node says now: logs of pods that are not ready, and messages of their containers.
+// podTexts finds one of the texts in what a pod of the node says now: logs of pods that are not ready, and messages of
+// their containers.
 func podTexts(f *Facts, n *Node, texts ...string) (Evidence, bool) {
 	for _, pod := range n.Pods {
 		if Ended(pod) || podReady(pod) || ComponentOf(pod.Labels, pod.Spec) == "" && !f.wantsGPU(pod) {

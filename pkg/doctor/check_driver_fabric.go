@@ -20,7 +20,8 @@ func fabricManagerCheck() Check {
 			"version. Nodes without NVSwitches need none, and GPUs in virtual machines have theirs on the host.",
 		Explains: gpuSymptoms(),
 		Doc:      "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
-		Sources: []string{"gpu-operator#375", "gpu-operator#1043", "gpu-operator#2781", "pytorch#35710", "jax#34113", "huggingface_hub#4128", "huggingface_hub#4134", "gpu-burn#133",
+		Sources: []string{"gpu-operator#375", "gpu-operator#1043", "gpu-operator#2781", "pytorch#35710", "jax#34113",
+			"huggingface_hub#4128", "huggingface_hub#4134", "gpu-burn#133",
 			"gpustack#4154"},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
@@ -42,7 +43,8 @@ func checkFabric(f *Facts, r *Result, n *Node) {
 			return
 		}
 		r.Add(Finding{
-			Title: "CUDA waits for the fabric of NVSwitches to be set up", Confidence: Likely, Object: n.Object(), Evidence: []Evidence{said}, Fix: fabricFix(f, n, ""),
+			Title: "CUDA waits for the fabric of NVSwitches to be set up", Confidence: Likely, Object: n.Object(),
+			Evidence: []Evidence{said}, Fix: fabricFix(f, n, ""),
 		})
 		return
 	}
@@ -55,19 +57,25 @@ func checkFabric(f *Facts, r *Result, n *Node) {
 	}
 	waiting, done := fabricStates(v.smi)
 	driver, manager := driverVersion(host), host.Probe.FabricManager
-	running := len(host.Probe.Processes["nv-fabricmanager"]) > 0 || len(host.Probe.Processes["nvidia-fabricmanager"]) > 0
+	running := len(host.Probe.Processes["nv-fabricmanager"]) > 0 ||
+		len(host.Probe.Processes["nvidia-fabricmanager"]) > 0
 	finding := Finding{Object: n.Object()}
 	switch {
 	case len(switches) > 0 && running && manager != "" && driver != "" && manager != driver:
 		finding.Title = "the Fabric Manager is of another version than the driver"
 		finding.Evidence = []Evidence{
-			{Source: "nv-fabricmanager --version on node " + n.Name, Text: manager}, {Source: "/proc/driver/nvidia/version on node " + n.Name, Text: driver},
+			{Source: "nv-fabricmanager --version on node " + n.Name, Text: manager},
+			{Source: "/proc/driver/nvidia/version on node " + n.Name, Text: driver},
 		}
 	case len(switches) > 0 && !running && done == 0 && driver != "":
 		finding.Title = "the Fabric Manager does not run, and the GPUs are linked by NVSwitches"
-		finding.Evidence = []Evidence{{Source: "processes and PCI devices on node " + n.Name, Text: fmt.Sprintf("%s (%s), no process nv-fabricmanager", count.Of(len(switches), "NVSwitch"), switches[0].Address)}}
+		finding.Evidence = []Evidence{{Source: "processes and PCI devices on node " + n.Name, Text: fmt.Sprintf(
+			"%s (%s), no process nv-fabricmanager", count.Of(len(switches), "NVSwitch"), switches[0].Address,
+		)}}
 		if manager != "" && manager != driver {
-			finding.Evidence = append(finding.Evidence, Evidence{Source: "nv-fabricmanager --version on node " + n.Name, Text: manager + ", and the driver is " + driver})
+			finding.Evidence = append(finding.Evidence, Evidence{
+				Source: "nv-fabricmanager --version on node " + n.Name, Text: manager + ", and the driver is " + driver,
+			})
 		}
 		if host.Probe.Unread["processes"] != "" {
 			finding.Confidence = Possible
@@ -96,12 +104,13 @@ func checkFabric(f *Facts, r *Result, n *Node) {
 	r.Add(finding)
 }
 
-// isNVSwitch is whether a PCI device is an NVSwitch: a bridge of class "other".
+// isNVSwitch reports whether a PCI device is an NVSwitch: a bridge of class "other".
 func isNVSwitch(d node.PCIDevice) bool {
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "0680")
 }
 
-// fabricStates are the GPUs whose fabric is not set up, and how many have it. Boards without NVSwitches tell no state.
+// fabricStates returns the GPUs whose fabric is not set up, and how many have it. Boards without NVSwitches tell no
+// state.
 func fabricStates(log *nvidiasmi.Log) (waiting []nvidiasmi.GPU, done int) {
 	if log == nil {
 		return nil, 0
@@ -126,7 +135,8 @@ func journalErrors(n *Node, unit string, most int) []Evidence {
 		}
 		lines := strings.Split(strings.TrimSpace(text), "\n")
 		for _, line := range slices.Backward(lines) {
-			if lower := strings.ToLower(line); len(all) < most && (strings.Contains(lower, "error") || strings.Contains(lower, "failed")) {
+			if lower := strings.ToLower(line); len(all) < most &&
+				(strings.Contains(lower, "error") || strings.Contains(lower, "failed")) {
 				all = append(all, Evidence{Source: "journal of " + unit + " on node " + n.Name, Text: clip(line)})
 			}
 		}
@@ -139,21 +149,30 @@ func fabricFix(f *Facts, n *Node, driver string) Fix {
 	fix := Fix{
 		Text: "Install the Fabric Manager of exactly the driver's version, and start it. Where GPUs are of the generation of B200 and later, its InfiniBand modules must be loaded first (ib_umad, mlx5_ib). In a virtual " +
 			"machine, look on the host.",
-		Commands: []string{onHost(n.Name, "sudo systemctl enable --now nvidia-fabricmanager"), onHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager")},
+		Commands: []string{
+			onHost(n.Name, "sudo systemctl enable --now nvidia-fabricmanager"),
+			onHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"),
+		},
 	}
 	if driver != "" {
 		switch packager(n) {
 		case "apt":
-			fix.Commands = append([]string{onHost(n.Name, "sudo apt-get install -y nvidia-fabricmanager-%s=%s", branch, driver+"-*")}, fix.Commands...)
+			fix.Commands = append([]string{
+				onHost(n.Name, "sudo apt-get install -y nvidia-fabricmanager-%s=%s", branch, driver+"-*"),
+			}, fix.Commands...)
 		case "dnf":
-			fix.Commands = append([]string{onHost(n.Name, "sudo dnf install -y nvidia-fabric-manager-%s", driver)}, fix.Commands...)
+			fix.Commands = append([]string{onHost(n.Name, "sudo dnf install -y nvidia-fabric-manager-%s", driver)},
+				fix.Commands...)
 		}
 	}
 	if containerDriver(f, n) {
-		fix.Text = "The GPU operator's driver container starts the Fabric Manager where it finds NVSwitches: look at its pod's log on the node, and restart the pod when no GPU is in use."
+		fix.Text =
+			"The GPU operator's driver container starts the Fabric Manager where it finds NVSwitches: look at its pod's log on the node, and restart the pod when no GPU is in use."
 		fix.Commands = nil
 		for _, pod := range n.Component(Driver) {
-			fix.Commands = append(fix.Commands, command("kubectl logs -n %s %s -c nvidia-driver-ctr --tail=100", pod.Namespace, pod.Name), restartPod(pod.Namespace, pod.Name))
+			fix.Commands = append(fix.Commands,
+				command("kubectl logs -n %s %s -c nvidia-driver-ctr --tail=100", pod.Namespace, pod.Name),
+				restartPod(pod.Namespace, pod.Name))
 		}
 	}
 	return fix
@@ -167,16 +186,19 @@ func licenseCheck() Check {
 		Reads:    "nvidia-smi -q -x: vgpu_software_licensed_product",
 		Why:      "A vGPU without a license is slowed down after some minutes, and then refuses CUDA. GPUs that are no vGPU tell no license.",
 		Explains: []string{"wl.pod-failing", "op.init-chain", "op.operand-failing"},
-		Doc:      "https://docs.nvidia.com/license-system/latest/", Sources: []string{"gpu-operator#220", "gpu-operator#628", "gpu-operator#663", "AKS#4870", "aks-gpu#90"},
+		Doc:      "https://docs.nvidia.com/license-system/latest/",
+		Sources:  []string{"gpu-operator#220", "gpu-operator#628", "gpu-operator#663", "AKS#4870", "aks-gpu#90"},
 		Run: func(f *Facts, r *Result) {
 			eachSMI(f, r, func(n *Node, v *gpuView) {
 				for _, g := range v.smi.GPUs {
-					if !strings.HasPrefix(strings.ToLower(g.License.Status), "unlicensed") || strings.EqualFold(g.Virtualization, "Pass-Through") {
+					if !strings.HasPrefix(strings.ToLower(g.License.Status), "unlicensed") ||
+						strings.EqualFold(g.Virtualization, "Pass-Through") {
 						r.Pass(smiObject(n, g))
 						continue
 					}
 					finding := Finding{
-						Severity: Warning, Title: "the virtual GPU has no license, so that it will be slowed down", Object: smiObject(n, g), Nodes: []string{n.Name},
+						Severity: Warning, Title: "the virtual GPU has no license, so that it will be slowed down",
+						Object: smiObject(n, g), Nodes: []string{n.Name},
 						Evidence: []Evidence{smiEvidence(n, g, "license_status", g.License.Status)},
 						Fix: Fix{
 							Text:     "Give the driver a client token of NVIDIA's license system, and look whether the node reaches the license server: /etc/nvidia/ClientConfigToken, nvidia-gridd.",
@@ -184,10 +206,12 @@ func licenseCheck() Check {
 						},
 					}
 					if strings.Contains(strings.ToLower(g.License.Status), "(restricted)") {
-						finding.Severity, finding.Title = Error, "the virtual GPU has no license, and is restricted for that"
+						finding.Severity, finding.Title = Error,
+							"the virtual GPU has no license, and is restricted for that"
 					}
 					if containerDriver(f, n) {
-						finding.Fix.Text = "Give the GPU operator a Secret (or ConfigMap) with gridd.conf and client_configuration_token.tok, as driver.licensingConfig.secretName, and look whether the node reaches the license server."
+						finding.Fix.Text =
+							"Give the GPU operator a Secret (or ConfigMap) with gridd.conf and client_configuration_token.tok, as driver.licensingConfig.secretName, and look whether the node reaches the license server."
 						finding.Fix.Commands = changeOperator(f, "driver.licensingConfig.secretName", "SECRET")
 					}
 					r.Add(finding)

@@ -20,15 +20,22 @@ func driverNotLoadedCheck() Check {
 		Reads: "the loaded modules, the GPUs on the PCI bus and the module that has each, nvidia.ko below /lib/modules, what nvidia-smi says; without a look at the node what the container toolkit says in pods' events",
 		Why: "A module is built for one kernel: after an update of the kernel there may be none for it. GPUs that are given to virtual machines (vfio-pci) need none. Where a container brings the driver, " +
 			"it may take 20 minutes to build it.",
-		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"), InfoExplains: true, // while it is being installed
-		Doc:     installDoc,
-		Sources: []string{"nvidia-docker#365", "nvidia-docker#804", "nvidia-docker#988", "compute-gpu-installation#18", "compute-gpu-installation#25", "compute-gpu-installation#33"},
+		// While it is being installed
+		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"), InfoExplains: true,
+		Doc: installDoc,
+		Sources: []string{
+			"nvidia-docker#365", "nvidia-docker#804", "nvidia-docker#988", "compute-gpu-installation#18",
+			"compute-gpu-installation#25", "compute-gpu-installation#33",
+		},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
 				if n.Host != nil {
 					checkLoaded(f, r, n, n.Host)
 				} else if said, says := podTexts(f, n, "nvml error: driver not loaded"); says {
-					r.Add(Finding{Title: "no NVIDIA driver is loaded", Object: n.Object(), Fix: installDriver(f, n), Evidence: []Evidence{said}})
+					r.Add(Finding{
+						Title: "no NVIDIA driver is loaded", Object: n.Object(), Fix: installDriver(f, n),
+						Evidence: []Evidence{said},
+					})
 				} else {
 					r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
 				}
@@ -61,28 +68,41 @@ func checkLoaded(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 	kernel := kernelOf(n)
 	finding := Finding{
 		Title: "no NVIDIA driver is loaded", Object: n.Object(), Fix: installDriver(f, n),
-		Evidence: []Evidence{{Source: "/proc/modules and /sys/bus/pci/devices on node " + n.Name, Text: fmt.Sprintf("module nvidia is not loaded; GPU %s has driver %q", own[0].Address, own[0].Driver)}},
+		Evidence: []Evidence{{
+			Source: "/proc/modules and /sys/bus/pci/devices on node " + n.Name,
+			Text:   fmt.Sprintf("module nvidia is not loaded; GPU %s has driver %q", own[0].Address, own[0].Driver),
+		}},
 	}
-	if containsAny(host.Probe.SMIError, []string{"couldn't communicate with the NVIDIA driver", "not found", "No such file"}) {
-		finding.Evidence = append(finding.Evidence, Evidence{Source: "nvidia-smi on node " + n.Name, Text: firstLine(host.Probe.SMIError)})
+	if containsAny(
+		host.Probe.SMIError, []string{"couldn't communicate with the NVIDIA driver", "not found", "No such file"},
+	) {
+		finding.Evidence = append(finding.Evidence,
+			Evidence{Source: "nvidia-smi on node " + n.Name, Text: firstLine(host.Probe.SMIError)})
 	}
 	if built := builtFor(host); len(built) > 0 && !slices.Contains(built, kernel) {
 		finding.Title = "the NVIDIA driver is built for another kernel than the one that runs, so it is not loaded"
-		finding.Evidence = append(finding.Evidence, Evidence{Source: "/lib/modules on node " + n.Name, Text: fmt.Sprintf("nvidia.ko for %s; running kernel %s", strings.Join(built, ", "), kernel)})
+		finding.Evidence = append(finding.Evidence, Evidence{
+			Source: "/lib/modules on node " + n.Name,
+			Text:   fmt.Sprintf("nvidia.ko for %s; running kernel %s", strings.Join(built, ", "), kernel),
+		})
 	}
-	if e, ok := grepKernel(n, "Module nvidia not found", "nvidia: probe of", "NVRM: No NVIDIA GPU found", "NVRM: None of the NVIDIA devices were initialized"); ok {
+	if e, ok := grepKernel(
+		n, "Module nvidia not found", "nvidia: probe of", "NVRM: No NVIDIA GPU found",
+		"NVRM: None of the NVIDIA devices were initialized",
+	); ok {
 		finding.Evidence = append(finding.Evidence, e)
 	}
 	for _, pod := range n.Component(Driver) {
 		if age := f.Now.Sub(pod.CreationTimestamp.Time); !podReady(pod) && age < driverGrace && restarts(pod) == 0 {
 			finding.Severity, finding.Title = Info, "the NVIDIA driver is being installed"
-			finding.Evidence = append(finding.Evidence, fieldEvidence(PodObject(pod), ".metadata.creationTimestamp", "%s", pod.CreationTimestamp.UTC().Format(time.RFC3339)))
+			finding.Evidence = append(finding.Evidence, fieldEvidence(PodObject(pod), ".metadata.creationTimestamp",
+				"%s", pod.CreationTimestamp.UTC().Format(time.RFC3339)))
 		}
 	}
 	r.Add(finding)
 }
 
-// builtFor are the kernels that nvidia.ko was built for.
+// builtFor returns the kernels that nvidia.ko was built for.
 func builtFor(host *node.Diagnosis) []string {
 	var kernels []string
 	for _, p := range host.Probe.Driver.Built {
@@ -121,7 +141,8 @@ func checkNouveau(f *Facts, r *Result, n *Node) {
 		for _, d := range n.Host.Probe.PCI {
 			if own := kernelsOwn(d); IsGPUDevice(d) && own != "" {
 				module = own
-				finding.Evidence = append(finding.Evidence, Evidence{Source: "/sys/bus/pci/devices/" + d.Address + "/driver on node " + n.Name, Text: d.Driver})
+				finding.Evidence = append(finding.Evidence,
+					Evidence{Source: "/sys/bus/pci/devices/" + d.Address + "/driver on node " + n.Name, Text: d.Driver})
 				break
 			}
 		}
@@ -131,7 +152,8 @@ func checkNouveau(f *Facts, r *Result, n *Node) {
 			}
 		}
 	}
-	finding.Title, finding.Fix = "the module "+module+" has the node's GPUs, so that NVIDIA's driver cannot have them", blacklist(n, module)
+	finding.Title, finding.Fix = "the module "+module+" has the node's GPUs, so that NVIDIA's driver cannot have them",
+		blacklist(n, module)
 	switch {
 	case len(finding.Evidence) > 0:
 		r.Add(finding)
@@ -143,11 +165,13 @@ func checkNouveau(f *Facts, r *Result, n *Node) {
 }
 
 func nouveauTexts() []string {
-	return []string{"The Nouveau kernel driver is currently in use", "nouveau kernel module is loaded", "Could not unload nouveau"}
+	return []string{
+		"The Nouveau kernel driver is currently in use", "nouveau kernel module is loaded", "Could not unload nouveau",
+	}
 }
 
-// kernelsOwn is the kernel's own module that has a device, in the place of NVIDIA's; empty when none has. A driver may be named otherwise
-// than its module: that of nova_core is NovaCore.
+// kernelsOwn returns the kernel's own module that has a device, in the place of NVIDIA's; empty when none has. A driver
+// may be named otherwise than its module: that of nova_core is NovaCore.
 func kernelsOwn(d node.PCIDevice) string {
 	switch strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(d.Driver)) {
 	case "nouveau":
@@ -159,7 +183,9 @@ func kernelsOwn(d node.PCIDevice) string {
 }
 
 func blacklist(n *Node, module string) Fix {
-	rebuild := map[string]string{"apt": "sudo update-initramfs -u", "dnf": "sudo dracut --force", "zypper": "sudo dracut --force"}[packager(n)]
+	rebuild := map[string]string{
+		"apt": "sudo update-initramfs -u", "dnf": "sudo dracut --force", "zypper": "sudo dracut --force",
+	}[packager(n)]
 	file := "/etc/modprobe.d/blacklist-" + module + ".conf"
 	commands := []string{onHost(n.Name, "echo %s | sudo tee %s", "blacklist "+module, file)}
 	if module == "nouveau" {
@@ -168,7 +194,10 @@ func blacklist(n *Node, module string) Fix {
 	if rebuild != "" {
 		commands = append(commands, onHost(n.Name, rebuild))
 	}
-	return Fix{Text: "Keep " + module + " from being loaded on " + osOf(n) + ", and reboot the node.", Commands: append(commands, drain(n, reboot(n), uncordon(n))...)}
+	return Fix{
+		Text:     "Keep " + module + " from being loaded on " + osOf(n) + ", and reboot the node.",
+		Commands: append(commands, drain(n, reboot(n), uncordon(n))...),
+	}
 }
 
 func uvmCheck() Check {
@@ -181,7 +210,10 @@ func uvmCheck() Check {
 			"error when a pod fails for it.",
 		Explains: driverSymptoms(),
 		Doc:      installDoc,
-		Sources:  []string{"nvidia-docker#106", "nvidia-docker#139", "nvidia-docker#319", "nvidia-docker#396", "nvidia-docker#512", "gpu-operator#1923", "dra#1380"},
+		Sources: []string{
+			"nvidia-docker#106", "nvidia-docker#139", "nvidia-docker#319", "nvidia-docker#396", "nvidia-docker#512",
+			"gpu-operator#1923", "dra#1380",
+		},
 		Run: func(f *Facts, r *Result) {
 			r.EachHost(f, func(n *Node, host *node.Diagnosis) { checkUVM(f, r, n, host) })
 		},
@@ -206,8 +238,12 @@ func checkUVM(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 		return
 	}
 	finding := Finding{
-		Severity: Warning, Confidence: Likely, Title: "the device /dev/nvidia-uvm is missing, which CUDA needs", Object: n.Object(),
-		Evidence: []Evidence{{Source: "/proc/modules and /dev on node " + n.Name, Text: fmt.Sprintf("module nvidia_uvm loaded: %t; device nvidia-uvm: %t", uvm, device)}},
+		Severity: Warning, Confidence: Likely, Title: "the device /dev/nvidia-uvm is missing, which CUDA needs",
+		Object: n.Object(),
+		Evidence: []Evidence{{
+			Source: "/proc/modules and /dev on node " + n.Name,
+			Text:   fmt.Sprintf("module nvidia_uvm loaded: %t; device nvidia-uvm: %t", uvm, device),
+		}},
 		Fix: Fix{
 			Text:     "Load the module and make its device; nvidia-persistenced, or a udev rule of the driver's packages, does it at each start of the node.",
 			Commands: []string{onHost(n.Name, "sudo nvidia-modprobe -u -c=0"), onHost(n.Name, "ls -l /dev/nvidia-uvm")},
@@ -220,7 +256,8 @@ func checkUVM(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 		finding.Severity, finding.Confidence, finding.Evidence = Error, Certain, append(finding.Evidence, said)
 	}
 	if containerDriver(f, n) {
-		finding.Fix.Text = "The GPU operator's driver container loads it: restart its pod on the node when no GPU is in use."
+		finding.Fix.Text =
+			"The GPU operator's driver container loads it: restart its pod on the node when no GPU is in use."
 		for _, pod := range n.Component(Driver) {
 			finding.Fix.Commands = []string{restartPod(pod.Namespace, pod.Name)}
 		}
@@ -228,7 +265,7 @@ func checkUVM(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 	r.Add(finding)
 }
 
-// hasDevice is whether a device node of that name is there, in /dev or in that of a driver container.
+// hasDevice reports whether a device node of that name is there, in /dev or in that of a driver container.
 func hasDevice(host *node.Diagnosis, name string) bool {
 	return slices.ContainsFunc(host.Probe.Devices, func(d node.DeviceNode) bool { return path.Base(d.Path) == name })
 }
@@ -261,7 +298,8 @@ func checkDevices(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 	}
 	gpus := map[string]bool{}
 	for _, d := range host.Probe.Devices {
-		if name := path.Base(d.Path); strings.HasPrefix(name, "nvidia") && strings.Trim(name[len("nvidia"):], "0123456789") == "" && name != "nvidia" {
+		if name := path.Base(d.Path); strings.HasPrefix(name, "nvidia") &&
+			strings.Trim(name[len("nvidia"):], "0123456789") == "" && name != "nvidia" {
 			gpus[name] = true
 		}
 	}
@@ -278,12 +316,14 @@ func checkDevices(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 	}
 	finding := Finding{
 		Severity: Warning, Confidence: Likely, Title: "device nodes of GPUs are missing in /dev", Object: n.Object(),
-		Evidence: []Evidence{{Source: "/dev on node " + n.Name, Text: fmt.Sprintf("nvidiactl: %t; GPUs with a device node: %d of %d (%s)", control, len(gpus), want,
-			cmp.Or(strings.Join(slices.Sorted(maps.Keys(gpus)), " "), "none"))}},
+		Evidence: []Evidence{{Source: "/dev on node " + n.Name,
+			Text: fmt.Sprintf("nvidiactl: %t; GPUs with a device node: %d of %d (%s)", control, len(gpus), want,
+				cmp.Or(strings.Join(slices.Sorted(maps.Keys(gpus)), " "), "none"))}},
 		Fix: Fix{
 			Text: "Make them now (nvidia-modprobe once for each GPU, with its number in the place of 0), and let nvidia-persistenced run, or install the driver's udev rules, so that they are there after the next start.",
 			Commands: []string{
-				onHost(n.Name, "sudo nvidia-modprobe -c 0 -u"), onHost(n.Name, "sudo nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules"),
+				onHost(n.Name, "sudo nvidia-modprobe -c 0 -u"),
+				onHost(n.Name, "sudo nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules"),
 			},
 		},
 	}
@@ -303,7 +343,10 @@ func libraryMismatchCheck() Check {
 			"do no harm.",
 		Explains: driverSymptoms("fab.fabricmanager"),
 		Doc:      installDoc,
-		Sources:  []string{"nvidia-container-toolkit#394", "nvidia-container-toolkit#171", "nvidia-docker#1168", "nvidia-docker#1451", "k8s-device-plugin#1431"},
+		Sources: []string{
+			"nvidia-container-toolkit#394", "nvidia-container-toolkit#171", "nvidia-docker#1168", "nvidia-docker#1451",
+			"k8s-device-plugin#1431",
+		},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
 				checkLibraries(f, r, n)
@@ -326,7 +369,8 @@ func checkLibraries(f *Facts, r *Result, n *Node) {
 		},
 	}
 	if by := packager(n); by == "apt" {
-		finding.Fix.Commands = append(finding.Fix.Commands, onHost(n.Name, "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'"))
+		finding.Fix.Commands = append(finding.Fix.Commands,
+			onHost(n.Name, "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'"))
 	}
 	said, says := podTexts(f, n, mismatchTexts()...)
 	if n.Host == nil {
@@ -372,7 +416,9 @@ func gspCheck() Check {
 		Why: "Since Turing much of the driver runs on the GPU itself. When that firmware hangs or crashes, each call takes 45 seconds and fails, until the GPU is reset. Together with an XID 79 of the same GPU it is a " +
 			"consequence of that.",
 		Explains: gpuSymptoms("fab.fabricmanager"),
-		Doc:      xidDoc, Sources: []string{"open-gpu-kernel-modules#446", "open-gpu-kernel-modules#1080", "open-gpu-kernel-modules#1230", "gpud#500"},
+		Doc:      xidDoc, Sources: []string{
+			"open-gpu-kernel-modules#446", "open-gpu-kernel-modules#1080", "open-gpu-kernel-modules#1230", "gpud#500",
+		},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
 				v := n.gpus()
@@ -383,7 +429,8 @@ func gspCheck() Check {
 						title = "the firmware on the GPU's system processor (GSP) crashed"
 					}
 					fix := Fix{
-						Text:     "Drain the node, and reset the GPU or reboot. If it comes back, update the driver" + versionNote(n) + ".",
+						Text: "Drain the node, and reset the GPU or reboot. If it comes back, update the driver" +
+							versionNote(n) + ".",
 						Commands: drain(n, resetGPU(n, g.event.PCI), uncordon(n)),
 					}
 					if n.Host != nil && !n.Host.Probe.Driver.Open && driverVersion(n.Host) != "" {
@@ -396,9 +443,14 @@ func gspCheck() Check {
 					r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
 				case len(v.incidents) == 0 && strings.Contains(v.smiError, hangs):
 					r.Add(Finding{
-						Severity: Warning, Confidence: Possible, Title: "nvidia-smi does not come back: the driver, or the firmware of a GPU, hangs", Object: n.Object(),
+						Severity: Warning, Confidence: Possible,
+						Title:    "nvidia-smi does not come back: the driver, or the firmware of a GPU, hangs",
+						Object:   n.Object(),
 						Evidence: []Evidence{{Source: "nvidia-smi on node " + n.Name, Text: firstLine(v.smiError)}},
-						Fix:      Fix{Text: "Run nvidia-smi on the node, and look at the kernel log meanwhile. When it hangs there, too, drain the node and reboot it.", Commands: drain(n, reboot(n))},
+						Fix: Fix{
+							Text:     "Run nvidia-smi on the node, and look at the kernel log meanwhile. When it hangs there, too, drain the node and reboot it.",
+							Commands: drain(n, reboot(n)),
+						},
 					})
 				case len(groups) == 0:
 					r.Pass(n.Object())
@@ -430,14 +482,20 @@ func persistenceCheck() Check {
 		Run: func(f *Facts, r *Result) {
 			eachSMI(f, r, func(n *Node, v *gpuView) {
 				for _, g := range v.smi.GPUs {
-					if g.Persistence == nil || *g.Persistence || len(n.Host.Probe.Processes["nvidia-persistenced"]) > 0 {
+					if g.Persistence == nil || *g.Persistence ||
+						len(n.Host.Probe.Processes["nvidia-persistenced"]) > 0 {
 						r.Pass(smiObject(n, g))
 						continue
 					}
 					r.Add(Finding{
-						Severity: Info, Title: "the driver unloads its state whenever no process uses the GPU (persistence mode is off)", Object: smiObject(n, g), Nodes: []string{n.Name},
+						Severity: Info,
+						Title:    "the driver unloads its state whenever no process uses the GPU (persistence mode is off)",
+						Object:   smiObject(n, g), Nodes: []string{n.Name},
 						Evidence: []Evidence{smiEvidence(n, g, "persistence_mode", "Disabled")},
-						Fix:      Fix{Text: "Run nvidia-persistenced on the node.", Commands: []string{onHost(n.Name, "sudo systemctl enable --now nvidia-persistenced")}},
+						Fix: Fix{
+							Text:     "Run nvidia-persistenced on the node.",
+							Commands: []string{onHost(n.Name, "sudo systemctl enable --now nvidia-persistenced")},
+						},
 					})
 				}
 			})

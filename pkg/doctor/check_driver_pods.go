@@ -13,7 +13,8 @@ import (
 
 func headersTexts() []string {
 	return []string{
-		"Could not resolve Linux kernel version", "Unable to locate package linux-headers-", "No package kernel-devel-", "No match for argument: kernel-devel", "No match for argument: kernel-headers",
+		"Could not resolve Linux kernel version", "Unable to locate package linux-headers-", "No package kernel-devel-",
+		"No match for argument: kernel-devel", "No match for argument: kernel-headers",
 		"Unable to find a match: kernel-", "Unable to open the file '/lib/modules", "kernel-headers package not found",
 	}
 }
@@ -27,20 +28,24 @@ func secureBootTexts() []string {
 
 func unsupportedTexts() []string {
 	return []string{
-		"installed in this system is not supported by the", "requires use of the NVIDIA open kernel modules", "is not supported by open nvidia.ko", "not supported by the open kernel modules",
+		"installed in this system is not supported by the", "requires use of the NVIDIA open kernel modules",
+		"is not supported by open nvidia.ko", "not supported by the open kernel modules",
 	}
 }
 
 func upgradeTexts() []string {
 	return []string{
-		"failed to uninstall nvidia driver components", "failed to unload driver", "Could not unload NVIDIA driver kernel modules", "Auto drain of the node", "auto drain is disabled",
+		"failed to uninstall nvidia driver components", "failed to unload driver",
+		"Could not unload NVIDIA driver kernel modules", "Auto drain of the node", "auto drain is disabled",
 	}
 }
 
 func buildTexts() []string {
 	return []string{
-		"Unable to load the kernel module 'nvidia.ko'", "GPL-incompatible module nvidia.ko", "An error occurred while performing the step", "Failed to build the kernel module",
-		"Unable to build the NVIDIA kernel module", "modprobe: ERROR: could not insert 'nvidia'", "modprobe: FATAL: Module nvidia not found",
+		"Unable to load the kernel module 'nvidia.ko'", "GPL-incompatible module nvidia.ko",
+		"An error occurred while performing the step", "Failed to build the kernel module",
+		"Unable to build the NVIDIA kernel module", "modprobe: ERROR: could not insert 'nvidia'",
+		"modprobe: FATAL: Module nvidia not found",
 	}
 }
 
@@ -68,7 +73,8 @@ func restarts(pod *corev1.Pod) int32 {
 // driverLogCheck fills in what the checks of driver pods' logs have in common.
 func driverLogCheck(c Check, find func(f *Facts, n *Node) (Finding, bool)) Check {
 	c.Layer, c.Needs, c.Doc = LayerDriver, []Need{NeedLogs}, cmp.Or(c.Doc, operatorDoc)
-	c.Explains = driverSymptoms(append(c.Explains, "drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "drv.lib-mismatch", "fab.fabricmanager")...)
+	c.Explains = driverSymptoms(append(c.Explains, "drv.not-loaded", "drv.devnodes", "drv.uvm-missing",
+		"drv.lib-mismatch", "fab.fabricmanager")...)
 	c.Run = func(f *Facts, r *Result) {
 		if r.Lacks(f, "api/pods") {
 			return
@@ -103,9 +109,15 @@ func driverBuildCheck() Check {
 		Reads: "the logs of driver pods that are not ready",
 		Why: "The container builds the module for the node's kernel and loads it. Which of the known reasons it has is told by other checks (headers, Secure Boot, nouveau, a GPU that the driver does not know); " +
 			"this one tells of the rest, such as a driver that does not build on a newer kernel, or one on the host in its way.",
-		Sources: []string{"gpu-operator#15", "gpu-operator#83", "gpu-operator#130", "gpu-operator#180", "gpu-operator#258", "gpu-operator#671", "gpu-operator#751", "gpu-operator#1390"},
+		Sources: []string{
+			"gpu-operator#15", "gpu-operator#83", "gpu-operator#130", "gpu-operator#180", "gpu-operator#258",
+			"gpu-operator#671", "gpu-operator#751", "gpu-operator#1390",
+		},
 	}, func(f *Facts, n *Node) (Finding, bool) {
-		if _, exact := driverPodSays(f, n, slices.Concat(headersTexts(), secureBootTexts(), unsupportedTexts(), nouveauTexts(), upgradeTexts())...); exact {
+		if _, exact := driverPodSays(
+			f, n,
+			slices.Concat(headersTexts(), secureBootTexts(), unsupportedTexts(), nouveauTexts(), upgradeTexts())...,
+		); exact {
 			return Finding{}, false
 		}
 		e, ok := driverPodSays(f, n, buildTexts()...)
@@ -115,11 +127,15 @@ func driverBuildCheck() Check {
 		finding := Finding{
 			Title: "the driver's container cannot build or load the kernel module", Evidence: []Evidence{e},
 			Fix: Fix{
-				Text:     "Use a newer driver, which knows the kernel " + kernelOf(n) + " of " + osOf(n) + ", or an older kernel. If the node has a driver of its own, do not install a second one: driver.enabled=false.",
+				Text: "Use a newer driver, which knows the kernel " + kernelOf(n) + " of " + osOf(n) +
+					", or an older kernel. If the node has a driver of its own, do not install a second one: driver.enabled=false.",
 				Commands: changeOperator(f, "driver.version", "VERSION"),
 			},
 		}
-		if k, ok := grepKernel(n, "nvidia: disagrees about version", "nvidia: Unknown symbol", "nvidia: version magic", "NVRM: request_mem_region failed"); ok {
+		if k, ok := grepKernel(
+			n, "nvidia: disagrees about version", "nvidia: Unknown symbol", "nvidia: version magic",
+			"NVRM: request_mem_region failed",
+		); ok {
 			finding.Evidence = append(finding.Evidence, k)
 		}
 		return finding, true
@@ -129,15 +145,20 @@ func driverBuildCheck() Check {
 func driverHeadersCheck() Check {
 	return driverLogCheck(Check{
 		ID: "drv.headers", Title: "the driver's container finds no headers for the node's kernel",
-		Reads:   "the logs of driver pods that are not ready, and the node's kernel",
-		Why:     "The container installs headers of the node's kernel from the distribution's repository. It has none for old, private or very new kernels, or cannot be reached.",
-		Sources: []string{"gpu-operator#85", "gpu-operator#155", "gpu-operator#205", "gpu-operator#300", "gpu-operator#457", "gpu-operator#526", "gpu-operator#541", "gpu-operator#1220"},
+		Reads: "the logs of driver pods that are not ready, and the node's kernel",
+		Why:   "The container installs headers of the node's kernel from the distribution's repository. It has none for old, private or very new kernels, or cannot be reached.",
+		Sources: []string{
+			"gpu-operator#85", "gpu-operator#155", "gpu-operator#205", "gpu-operator#300", "gpu-operator#457",
+			"gpu-operator#526", "gpu-operator#541", "gpu-operator#1220",
+		},
 	}, func(f *Facts, n *Node) (Finding, bool) {
 		e, ok := driverPodSays(f, n, headersTexts()...)
 		return Finding{
-			Title: "the driver's container finds no headers for the node's kernel", Evidence: []Evidence{e, fieldEvidence(n.Object(), ".status.nodeInfo.kernelVersion", "%s", kernelOf(n))},
+			Title:    "the driver's container finds no headers for the node's kernel",
+			Evidence: []Evidence{e, fieldEvidence(n.Object(), ".status.nodeInfo.kernelVersion", "%s", kernelOf(n))},
 			Fix: Fix{
-				Text: "Give the driver's container a repository that has headers for " + kernelOf(n) + " (" + osOf(n) + "): driver.repoConfig.configMapName. Or use a precompiled driver (driver.usePrecompiled=true), if NVIDIA " +
+				Text: "Give the driver's container a repository that has headers for " + kernelOf(n) + " (" + osOf(n) +
+					"): driver.repoConfig.configMapName. Or use a precompiled driver (driver.usePrecompiled=true), if NVIDIA " +
 					"publishes one for that kernel, or move the node to a kernel of its distribution.",
 				Commands: changeOperator(f, "driver.usePrecompiled", true),
 			},
@@ -148,9 +169,12 @@ func driverHeadersCheck() Check {
 func secureBootCheck() Check {
 	c := driverLogCheck(Check{
 		ID: "drv.secureboot", Title: "Secure Boot refuses the driver's module, because no trusted key has signed it",
-		Reads:    "the kernel log, the logs of driver pods that are not ready, whether Secure Boot is on",
-		Why:      "With Secure Boot the kernel loads only modules that are signed by a key it knows. Lines from before a module was loaded are over.",
-		Sources:  []string{"gpu-driver-container#44", "gpu-operator#141", "gpu-operator#266", "gpu-operator#1142", "gpu-operator#1726", "talos#7174", "extensions#227"},
+		Reads: "the kernel log, the logs of driver pods that are not ready, whether Secure Boot is on",
+		Why:   "With Secure Boot the kernel loads only modules that are signed by a key it knows. Lines from before a module was loaded are over.",
+		Sources: []string{
+			"gpu-driver-container#44", "gpu-operator#141", "gpu-operator#266", "gpu-operator#1142", "gpu-operator#1726",
+			"talos#7174", "extensions#227",
+		},
 		Explains: []string{"drv.build-fail"},
 	}, func(f *Facts, n *Node) (Finding, bool) {
 		e, ok := driverPodSays(f, n, secureBootTexts()...)
@@ -160,15 +184,18 @@ func secureBootCheck() Check {
 			}
 		}
 		finding := Finding{
-			Title: "Secure Boot refuses the driver's module, because no key that the kernel trusts has signed it", Evidence: []Evidence{e},
+			Title:    "Secure Boot refuses the driver's module, because no key that the kernel trusts has signed it",
+			Evidence: []Evidence{e},
 			Fix: Fix{
-				Text: "Use a module that is signed: packages of " + osOf(n) + " (on Ubuntu, linux-modules-nvidia-*), or a precompiled driver container. Or sign the module and enrol the key (mokutil --import, then reboot), or switch " +
+				Text: "Use a module that is signed: packages of " + osOf(n) +
+					" (on Ubuntu, linux-modules-nvidia-*), or a precompiled driver container. Or sign the module and enrol the key (mokutil --import, then reboot), or switch " +
 					"Secure Boot off in the firmware.",
 				Commands: []string{onHost(n.Name, "mokutil --sb-state")},
 			},
 		}
 		if n.Host != nil && n.Host.Probe.SecureBoot != "" {
-			finding.Evidence = append(finding.Evidence, Evidence{Source: "firmware of node " + n.Name, Text: "Secure Boot: " + n.Host.Probe.SecureBoot})
+			finding.Evidence = append(finding.Evidence,
+				Evidence{Source: "firmware of node " + n.Name, Text: "Secure Boot: " + n.Host.Probe.SecureBoot})
 		}
 		return finding, ok
 	})
@@ -188,13 +215,22 @@ func unsupportedGPUCheck() Check {
 		if v := n.gpus(); !ok && n.Host != nil && (v.smi == nil || len(v.smi.GPUs) < len(gpuAddresses(n))) {
 			e, ok = grepKernel(n, unsupportedTexts()...)
 		}
-		finding := Finding{Title: "the driver does not support the node's GPU", Evidence: []Evidence{e}, Fix: Fix{Text: "Install a newer driver" + versionNote(n) + ", or an older one if the GPU is older than Turing."}}
+		finding := Finding{
+			Title: "the driver does not support the node's GPU", Evidence: []Evidence{e},
+			Fix: Fix{
+				Text: "Install a newer driver" + versionNote(n) + ", or an older one if the GPU is older than Turing.",
+			},
+		}
 		if containerDriver(f, n) {
 			finding.Fix.Commands = changeOperator(f, "driver.version", "VERSION")
 		}
 		if strings.Contains(e.Text, "open kernel modules") {
-			finding.Title = "the GPU works with NVIDIA's open kernel modules only, and the driver uses the proprietary ones"
-			finding.Fix = Fix{Text: "Use the open kernel modules: the package nvidia-open, or with the GPU operator driver.kernelModuleType=open.", Commands: changeOperator(f, "driver.kernelModuleType", "open")}
+			finding.Title =
+				"the GPU works with NVIDIA's open kernel modules only, and the driver uses the proprietary ones"
+			finding.Fix = Fix{
+				Text:     "Use the open kernel modules: the package nvidia-open, or with the GPU operator driver.kernelModuleType=open.",
+				Commands: changeOperator(f, "driver.kernelModuleType", "open"),
+			}
 		}
 		return finding, ok
 	})
@@ -212,7 +248,8 @@ func driverImageCheck() Check {
 			"another fault, and not told here.",
 		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "img.not-found"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/platform-support.html",
-		Sources: []string{"gpu-operator#170", "gpu-operator#273", "gpu-operator#308", "gpu-operator#418", "gpu-operator#560", "gpu-operator#647", "gpu-operator#690", "gpu-operator#1212", "gpu-operator#1623",
+		Sources: []string{"gpu-operator#170", "gpu-operator#273", "gpu-operator#308", "gpu-operator#418",
+			"gpu-operator#560", "gpu-operator#647", "gpu-operator#690", "gpu-operator#1212", "gpu-operator#1623",
 			"gpu-operator#2016"},
 		Run: func(f *Facts, r *Result) {
 			if r.Lacks(f, "api/pods") {
@@ -229,10 +266,11 @@ func driverImageCheck() Check {
 	}
 }
 
-// missingImage is what the kubelet says of a driver's image that the registry does not have.
+// missingImage returns what the kubelet says of a driver's image that the registry does not have.
 func missingImage(f *Facts, n *Node) (Evidence, string, bool) {
 	absent := func(text string) bool {
-		return containsAny(text, []string{"not found", "manifest unknown", "NotFound", "no matching manifest"}) && !containsAny(text, []string{"i/o timeout", "no such host"})
+		return containsAny(text, []string{"not found", "manifest unknown", "NotFound", "no matching manifest"}) &&
+			!containsAny(text, []string{"i/o timeout", "no such host"})
 	}
 	for _, pod := range n.Component(Driver) {
 		if podReady(pod) {
@@ -240,11 +278,13 @@ func missingImage(f *Facts, n *Node) (Evidence, string, bool) {
 		}
 		for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 			w := s.State.Waiting
-			if w == nil || w.Reason != "ImagePullBackOff" && w.Reason != "ErrImagePull" && w.Reason != "InvalidImageName" {
+			if w == nil ||
+				w.Reason != "ImagePullBackOff" && w.Reason != "ErrImagePull" && w.Reason != "InvalidImageName" {
 				continue
 			}
 			if absent(w.Message) {
-				return fieldEvidence(PodObject(pod), ".status.containerStatuses["+s.Name+"].state.waiting", "%s: %s", w.Reason, w.Message), s.Image, true
+				return fieldEvidence(PodObject(pod), ".status.containerStatuses["+s.Name+"].state.waiting", "%s: %s",
+					w.Reason, w.Message), s.Image, true
 			}
 			for _, e := range f.EventsOfPod(pod) {
 				if strings.Contains(e.Message, "Failed to pull image") && absent(e.Message) {
@@ -259,11 +299,14 @@ func missingImage(f *Facts, n *Node) (Evidence, string, bool) {
 func driverImageFinding(f *Facts, n *Node, e Evidence, image string) Finding {
 	return Finding{
 		Title: "there is no image of the driver for the node's system", Object: n.Object(),
-		Evidence: []Evidence{e, fieldEvidence(n.Object(), ".status.nodeInfo", "osImage: %s, kernelVersion: %s", n.Status.NodeInfo.OSImage, kernelOf(n))},
+		Evidence: []Evidence{e, fieldEvidence(n.Object(), ".status.nodeInfo", "osImage: %s, kernelVersion: %s",
+			n.Status.NodeInfo.OSImage, kernelOf(n))},
 		Fix: Fix{
 			Text: fmt.Sprintf("The image %s does not exist. Choose a driver.version that NVIDIA publishes for %s; where there is none, install the driver on the host and set driver.enabled=false. "+
-				"With driver.usePrecompiled=true the tag has the kernel, and most kernels have no image.", image, osOf(n)),
-			Commands: append([]string{command("kubectl get node %s --show-labels", n.Name)}, changeOperator(f, "driver.enabled", false)...),
+				"With driver.usePrecompiled=true the tag has the kernel, and most kernels have no image.", image,
+				osOf(n)),
+			Commands: append([]string{command("kubectl get node %s --show-labels", n.Name)},
+				changeOperator(f, "driver.enabled", false)...),
 		},
 	}
 }
@@ -276,9 +319,13 @@ func driverUpgradeCheck() Check {
 		Reads: "the node's labels nvidia.com/gpu-driver-upgrade-state and nvidia.com/gpu.deploy.*, and the logs of driver pods that are not ready",
 		Why: "The driver can be exchanged only when nothing uses it. Pods that hold GPUs, also those that do not ask for one, keep the old module loaded. The state upgrade-failed stays until somebody acts; other states " +
 			"are told as information, as an upgrade may take an hour.",
-		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "drv.build-fail", "op.deploy-label-off"),
-		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-driver-upgrades.html",
-		Sources:  []string{"gpu-operator#367", "gpu-operator#416", "gpu-operator#426", "gpu-operator#454", "gpu-operator#901", "gpu-operator#2166", "k8s-driver-manager#166"},
+		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "drv.build-fail",
+			"op.deploy-label-off"),
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-driver-upgrades.html",
+		Sources: []string{
+			"gpu-operator#367", "gpu-operator#416", "gpu-operator#426", "gpu-operator#454", "gpu-operator#901",
+			"gpu-operator#2166", "k8s-driver-manager#166",
+		},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
 				checkUpgrade(f, r, n)
@@ -293,22 +340,30 @@ const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
 func checkUpgrade(f *Facts, r *Result, n *Node) {
 	finding := Finding{Object: n.Object(), Evidence: labelEvidence(n, upgradeState), Fix: Fix{
 		Text: "End the pods that use GPUs on the node, or let the operator do it (driver.upgradePolicy.drain.enable=true); then have it try again, by the label.",
-		Commands: append(changeOperator(f, "driver.upgradePolicy.drain.enable", true), command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
+		Commands: append(changeOperator(f, "driver.upgradePolicy.drain.enable", true),
+			command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
 			command("kubectl label node %s --overwrite %s=upgrade-required", n.Name, upgradeState)),
 	}}
 	state := n.Labels[upgradeState]
 	said, says := driverPodSays(f, n, upgradeTexts()...)
 	switch {
 	case says:
-		finding.Title, finding.Evidence = "the driver cannot be upgraded, because something still uses it", append(finding.Evidence, said)
+		finding.Title, finding.Evidence = "the driver cannot be upgraded, because something still uses it",
+			append(finding.Evidence, said)
 	case state == "upgrade-failed":
 		finding.Title, finding.Confidence = "the upgrade of the node's driver failed", Certain
 	case state != "" && state != "upgrade-done":
 		finding.Severity, finding.Title = Info, "the node's driver is being upgraded"
-		finding.Fix = Fix{Text: "Wait until the state is upgrade-done; if it stays for more than an hour, look at the operator's log."}
-	case slices.ContainsFunc(deployLabels(n), func(v string) bool { return strings.Contains(v, "paused-for-driver-upgrade") }) && state == "upgrade-done":
-		finding.Severity, finding.Title = Warning, "parts of the operator are still paused on the node, though no upgrade of its driver goes on"
-		finding.Fix = Fix{Text: "Restart the driver's pod on the node: its driver manager sets the labels nvidia.com/gpu.deploy.* back."}
+		finding.Fix = Fix{
+			Text: "Wait until the state is upgrade-done; if it stays for more than an hour, look at the operator's log.",
+		}
+	case slices.ContainsFunc(deployLabels(n),
+		func(v string) bool { return strings.Contains(v, "paused-for-driver-upgrade") }) && state == "upgrade-done":
+		finding.Severity, finding.Title = Warning,
+			"parts of the operator are still paused on the node, though no upgrade of its driver goes on"
+		finding.Fix = Fix{
+			Text: "Restart the driver's pod on the node: its driver manager sets the labels nvidia.com/gpu.deploy.* back.",
+		}
 		for _, pod := range n.Component(Driver) {
 			finding.Fix.Commands = append(finding.Fix.Commands, restartPod(pod.Namespace, pod.Name))
 		}
@@ -319,7 +374,7 @@ func checkUpgrade(f *Facts, r *Result, n *Node) {
 	r.Add(finding)
 }
 
-// deployLabels are the values of the labels by which the operator places its parts.
+// deployLabels returns the values of the labels by which the operator places its parts.
 func deployLabels(n *Node) []string {
 	var all []string
 	for label, value := range n.Labels {

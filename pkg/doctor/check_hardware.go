@@ -10,12 +10,15 @@ import (
 )
 
 // notBuilt, of the catalogue's hardware and driver layers:
-//   - hw.nvlink does not read `nvidia-smi nvlink -s`: the XML has no links, and the helper starts nvidia-smi once. It judges by XIDs and SXids.
-//   - hw.acs-iommu does not run `nvidia-smi topo -p2p r`, for the same reason, and cannot tell whether GPUs have NVLink between them.
+//   - hw.nvlink does not read `nvidia-smi nvlink -s`: the XML has no links, and the helper starts nvidia-smi once. It
+//     judges by XIDs and SXids.
+//   - hw.acs-iommu does not run `nvidia-smi topo -p2p r`, for the same reason, and cannot show whether GPUs have NVLink
+//     between them.
 //   - wl.cuda-oom's part on the node (which process holds which memory) is of the workload layer.
 func hardwareChecks() []Check {
 	return []Check{
-		gpuLostCheck(), gpuCountCheck(), rowRemapCheck(), eccCheck(), nvlinkCheck(), xidCheck(), recoveryCheck(), throttleCheck(), pcieCheck(), acsCheck(),
+		gpuLostCheck(), gpuCountCheck(), rowRemapCheck(), eccCheck(), nvlinkCheck(), xidCheck(), recoveryCheck(),
+		throttleCheck(), pcieCheck(), acsCheck(),
 	}
 }
 
@@ -26,24 +29,29 @@ const (
 	remapDoc = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
 )
 
-// gpuSymptoms are the findings of other layers that follow from a GPU that does not work.
+// gpuSymptoms returns the findings of other layers that follow from a GPU that does not work.
 func gpuSymptoms(more ...string) []string {
 	return append(gpuLost(more...),
-		"node.condition", "node.not-ready", "sched.node-state", "sched.taint", "dp.unhealthy", "dp.unhealthy-xid", "dp.not-running",
-		"dp.capacity-zero", "dp.none", "dp.nvml-missing", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "mig.manager-failed", "gfd.labels",
-		"obs.dcgm-crash", "dra.unallocatable", "dra.prepare", "rt.sandbox-failed", "wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "wl.probe-failing",
+		"node.condition", "node.not-ready", "sched.node-state", "sched.taint", "dp.unhealthy", "dp.unhealthy-xid",
+		"dp.not-running",
+		"dp.capacity-zero", "dp.none", "dp.nvml-missing", "op.init-chain", "op.operand-failing", "op.clusterpolicy",
+		"mig.manager-failed", "gfd.labels",
+		"obs.dcgm-crash", "dra.unallocatable", "dra.prepare", "rt.sandbox-failed", "wl.pod-failing", "wl.cuda-error",
+		"wl.cpu-mode", "wl.probe-failing",
 		"sched.unschedulable", "sched.nodes-unavailable", "sched.unbalanced",
 	)
 }
 
-// drain are the commands that take a node out of use before its GPU is reset.
+// drain returns the commands that take a node out of use before its GPU is reset.
 func drain(n *Node, more ...string) []string {
 	return append([]string{
-		command("kubectl cordon %s", n.Name), command("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name),
+		command("kubectl cordon %s", n.Name),
+		command("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name),
 	}, more...)
 }
 
-// resetGPU is the command that resets one GPU, or all where none is named. It fails while something uses them; a reboot does the same.
+// resetGPU returns the command that resets one GPU, or all where none is named. It fails while something uses them; a
+// reboot does the same.
 func resetGPU(n *Node, p xid.PCI) string {
 	if p == (xid.PCI{}) {
 		return onHost(n.Name, "sudo nvidia-smi --gpu-reset")
@@ -51,16 +59,17 @@ func resetGPU(n *Node, p xid.PCI) string {
 	return onHost(n.Name, "sudo nvidia-smi --gpu-reset -i %s", p.WithFunction())
 }
 
-// reboot is the command that reboots a node.
+// reboot returns the command that reboots a node.
 func reboot(n *Node) string { return onHost(n.Name, "sudo systemctl reboot") }
 
-// uncordon is the command that lets a node take pods again.
+// uncordon returns the command that lets a node take pods again.
 func uncordon(n *Node) string { return command("kubectl uncordon %s", n.Name) }
 
-// incidentFinding is what all findings about incidents have in common.
+// incidentFinding returns what all findings about incidents have in common.
 func (v *gpuView) incidentFinding(g sameKind, severity Severity, title string, fix Fix) Finding {
 	f := Finding{
-		Severity: severity, Title: title, Object: gpuObject(v.node, g.event.PCI), Nodes: []string{v.node.Name}, Evidence: v.evidence(g), Fix: fix,
+		Severity: severity, Title: title, Object: gpuObject(v.node, g.event.PCI), Nodes: []string{v.node.Name},
+		Evidence: v.evidence(g), Fix: fix,
 		written: g.fromUserSpace(), ofRun: v.ofOpenRun(g),
 	}
 	if g.event.Kind == xid.KindSXid {
@@ -110,7 +119,8 @@ func codeName(e xid.Event) string {
 	return fmt.Sprintf("XID %d", e.Code)
 }
 
-// recovery turns the driver's words for what a GPU needs into ours; empty when it needs nothing. Sources: XID 154, nvidia-smi -q.
+// recovery turns the driver's words for what a GPU needs into ours; empty when it needs nothing. Sources: XID 154,
+// nvidia-smi -q.
 func recovery(action string) (need string, severity Severity) {
 	action = strings.ToLower(action)
 	switch {
@@ -154,7 +164,7 @@ func recoveryCheck() Check {
 	}
 }
 
-// troubled is whether another check of this layer tells why a GPU needs a reset.
+// troubled reports whether another check of this layer tells why a GPU needs a reset.
 func (v *gpuView) troubled(g nvidiasmi.GPU) bool {
 	if _, found := remapFinding(v.node, g); found {
 		return true
@@ -192,7 +202,8 @@ func checkRecovery(r *Result, n *Node, g nvidiasmi.GPU) {
 	case yes(g.ResetRequired):
 		need, severity, evidence = "a reset", Error, []Evidence{smiEvidence(n, g, "reset_required", "Yes")}
 	case yes(g.DrainAndReset):
-		need, severity, evidence = "a reset, once its workloads are gone", Warning, []Evidence{smiEvidence(n, g, "drain_and_reset_recommended", "Yes")}
+		need, severity, evidence = "a reset, once its workloads are gone", Warning,
+			[]Evidence{smiEvidence(n, g, "drain_and_reset_recommended", "Yes")}
 	default:
 		r.Pass(smiObject(n, g))
 		return
@@ -206,16 +217,22 @@ func checkRecovery(r *Result, n *Node, g nvidiasmi.GPU) {
 		last = reboot(n)
 	}
 	r.Add(Finding{
-		Severity: severity, Title: "the driver says that the GPU needs " + need, Object: smiObject(n, g), Nodes: []string{n.Name}, Evidence: evidence,
-		Fix: Fix{Text: "Drain the node, do what the driver asks for, and uncordon it.", Commands: drain(n, last, uncordon(n))},
+		Severity: severity, Title: "the driver says that the GPU needs " + need, Object: smiObject(n, g),
+		Nodes: []string{n.Name}, Evidence: evidence,
+		Fix: Fix{
+			Text:     "Drain the node, do what the driver asks for, and uncordon it.",
+			Commands: drain(n, last, uncordon(n)),
+		},
 	})
 }
 
-// gpuAddresses are those of the node's GPUs that the NVIDIA driver should have, by the PCI bus: not those given to virtual machines.
+// gpuAddresses returns those of the node's GPUs that the NVIDIA driver should have, by the PCI bus: not those given to
+// virtual machines.
 func gpuAddresses(n *Node) []xid.PCI {
 	var all []xid.PCI
 	for _, d := range n.Host.Probe.PCI {
-		if p, err := xid.ParsePCI(d.Address); err == nil && IsGPUDevice(d) && d.Driver != "vfio-pci" && !slices.Contains(all, p) {
+		if p, err := xid.ParsePCI(d.Address); err == nil && IsGPUDevice(d) && d.Driver != "vfio-pci" &&
+			!slices.Contains(all, p) {
 			all = append(all, p)
 		}
 	}

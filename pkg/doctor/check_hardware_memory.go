@@ -19,7 +19,10 @@ func rowRemapCheck() Check {
 			"calls it healthy, but the bad row stays in use. When remapping failed, there is no spare row, and the GPU must be replaced. XID 63 is normal once the reset is done.",
 		Explains: gpuSymptoms(),
 		Doc:      remapDoc,
-		Sources:  []string{"k8s-device-plugin#243", "k8s-device-plugin#267", "eks-node-monitoring-agent#245", "gpud#80", "gpud#108", "azhpc-diagnostics#75"},
+		Sources: []string{
+			"k8s-device-plugin#243", "k8s-device-plugin#267", "eks-node-monitoring-agent#245", "gpud#80", "gpud#108",
+			"azhpc-diagnostics#75",
+		},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
 				checkRemap(f, r, n)
@@ -56,9 +59,12 @@ func checkRemap(f *Facts, r *Result, n *Node) {
 		case g.event.Code == 64:
 			r.Add(v.incidentFinding(g, Error, "remapping a row of the GPU's memory failed", replaceFix(n)))
 		case known != nil && known.Remapped != nil && known.Remapped.Pending != nil:
-			r.Add(v.incidentFinding(g, Info, "a row of the GPU's memory was replaced by a spare one, and no reset is pending", Fix{Text: "Nothing is to be done."}))
+			r.Add(v.incidentFinding(g, Info,
+				"a row of the GPU's memory was replaced by a spare one, and no reset is pending",
+				Fix{Text: "Nothing is to be done."}))
 		default:
-			r.Add(v.incidentFinding(g, Warning, "a row of the GPU's memory is marked for replacement, which needs a reset", pendingFix(n, g.event.PCI)))
+			r.Add(v.incidentFinding(g, Warning,
+				"a row of the GPU's memory is marked for replacement, which needs a reset", pendingFix(n, g.event.PCI)))
 		}
 	}
 	switch {
@@ -80,22 +86,28 @@ func remapFinding(n *Node, g nvidiasmi.GPU) (Finding, bool) {
 	switch m := g.Remapped; {
 	case m != nil && yes(m.Failure):
 		finding.Title, finding.Fix = "the GPU's memory has an error for which no spare row is left", replaceFix(n)
-		finding.Evidence = []Evidence{smiEvidence(n, g, "remapped_row_failure", "Yes"), countEvidence(n, g, "remapped_row_unc", m.Uncorrectable)}
+		finding.Evidence = []Evidence{
+			smiEvidence(n, g, "remapped_row_failure", "Yes"), countEvidence(n, g, "remapped_row_unc", m.Uncorrectable),
+		}
 	case m != nil && yes(m.Pending):
 		finding.Severity, finding.Fix = Warning, pendingFix(n, at)
 		finding.Title = "a row of the GPU's memory waits for a reset to be replaced by a spare one"
-		finding.Evidence = []Evidence{smiEvidence(n, g, "remapped_row_pending", "Yes"), countEvidence(n, g, "remapped_row_unc", m.Uncorrectable)}
+		finding.Evidence = []Evidence{
+			smiEvidence(n, g, "remapped_row_pending", "Yes"), countEvidence(n, g, "remapped_row_unc", m.Uncorrectable),
+		}
 	case yes(g.Retired.Pending):
 		finding.Severity, finding.Fix = Warning, pendingFix(n, at)
 		finding.Title = "a page of the GPU's memory waits for a reset to be retired"
-		finding.Evidence = []Evidence{smiEvidence(n, g, "pending_retirement", "Yes"), countEvidence(n, g, "retired_count", g.Retired.DoubleBit)}
+		finding.Evidence = []Evidence{
+			smiEvidence(n, g, "pending_retirement", "Yes"), countEvidence(n, g, "retired_count", g.Retired.DoubleBit),
+		}
 	default:
 		return Finding{}, false
 	}
 	return finding, true
 }
 
-// remapFailed is whether no spare row was left for an error.
+// remapFailed reports whether no spare row was left for an error.
 func remapFailed(g nvidiasmi.GPU) bool { return g.Remapped != nil && yes(g.Remapped.Failure) }
 
 func countEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) Evidence {
@@ -107,8 +119,9 @@ func countEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) Evide
 
 func pendingFix(n *Node, p xid.PCI) Fix {
 	return Fix{
-		Text:     "Drain the node when it suits, and reset the GPU or reboot: that takes the bad memory out of use. If it comes back again and again, have the GPU replaced.",
-		Commands: drain(n, resetGPU(n, p), onHost(n.Name, "nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT"), uncordon(n)),
+		Text: "Drain the node when it suits, and reset the GPU or reboot: that takes the bad memory out of use. If it comes back again and again, have the GPU replaced.",
+		Commands: drain(n, resetGPU(n, p), onHost(n.Name, "nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT"),
+			uncordon(n)),
 	}
 }
 
@@ -119,7 +132,8 @@ func replaceFix(n *Node) Fix {
 	}
 }
 
-// linesAbout quotes the newest line of each kind that the kernel log has about a GPU, of those that a check tells of and that are not over.
+// linesAbout quotes the newest line of each kind that the kernel log has about a GPU, of those that a check tells of
+// and that are not over.
 func (v *gpuView) linesAbout(p xid.PCI, check string) []Evidence {
 	var all []Evidence
 	for _, g := range groupIncidents(v.of(check)) {
@@ -152,9 +166,11 @@ func checkECC(f *Facts, r *Result, n *Node) {
 	v := n.gpus()
 	told := map[xid.PCI]bool{}
 	for _, g := range groupIncidents(v.of("hw.ecc")) {
-		severity, title := Error, "the GPU had a memory error that could not be corrected and that ends all its workloads"
+		severity, title := Error,
+			"the GPU had a memory error that could not be corrected and that ends all its workloads"
 		if g.event.Code == 94 {
-			severity, title = Warning, "the GPU had a memory error that could not be corrected; only the workload that it hit ended"
+			severity, title = Warning,
+				"the GPU had a memory error that could not be corrected; only the workload that it hit ended"
 		}
 		finding := v.incidentFinding(g, severity, title, eccFix(n, g.event.PCI))
 		known := v.gpuAt(g.event.PCI)
@@ -199,7 +215,7 @@ func eccFix(n *Node, p xid.PCI) Fix {
 	}
 }
 
-// eccFinding is what the counters say of a GPU.
+// eccFinding returns what the counters say of a GPU.
 func eccFinding(n *Node, g nvidiasmi.GPU) (Finding, bool) {
 	finding := Finding{Object: smiObject(n, g), Nodes: []string{n.Name}}
 	var at xid.PCI
@@ -212,25 +228,32 @@ func eccFinding(n *Node, g nvidiasmi.GPU) (Finding, bool) {
 		finding.Title, finding.Fix = "the GPU has memory that cannot be repaired", replaceFix(n)
 		finding.Evidence = []Evidence{smiEvidence(n, g, "unrepairable_memory", "Yes")}
 	case yes(g.ECC.SRAMThresholdExceeded):
-		finding.Title, finding.Fix = "the GPU had more errors in its SRAM than it may have: it should be replaced", replaceFix(n)
+		finding.Title, finding.Fix = "the GPU had more errors in its SRAM than it may have: it should be replaced",
+			replaceFix(n)
 		finding.Evidence = []Evidence{smiEvidence(n, g, "sram_threshold_exceeded", "Yes")}
 	case moreThan(g.ECC.Volatile.SRAMUncorrectable, 0), moreThan(g.ECC.Volatile.DRAMUncorrectable, 0) && !remapTells:
 		finding.Severity, finding.Fix = Warning, eccFix(n, at)
 		finding.Title = "the GPU had memory errors that could not be corrected since its driver was loaded"
 		finding.Evidence = []Evidence{
-			countEvidence(n, g, "dram_uncorrectable", g.ECC.Volatile.DRAMUncorrectable), countEvidence(n, g, "sram_uncorrectable", g.ECC.Volatile.SRAMUncorrectable),
+			countEvidence(n, g, "dram_uncorrectable", g.ECC.Volatile.DRAMUncorrectable),
+			countEvidence(n, g, "sram_uncorrectable", g.ECC.Volatile.SRAMUncorrectable),
 		}
 	case yes(g.ECC.ChannelRepairPending), yes(g.ECC.TPCRepairPending):
 		finding.Severity, finding.Fix = Warning, eccFix(n, at)
 		finding.Title = "the GPU waits for a reset to repair itself"
 		finding.Evidence = []Evidence{
-			smiEvidence(n, g, "channel_repair_pending", yesNo(yes(g.ECC.ChannelRepairPending))), smiEvidence(n, g, "tpc_repair_pending", yesNo(yes(g.ECC.TPCRepairPending))),
+			smiEvidence(n, g, "channel_repair_pending", yesNo(yes(g.ECC.ChannelRepairPending))),
+			smiEvidence(n, g, "tpc_repair_pending", yesNo(yes(g.ECC.TPCRepairPending))),
 		}
 	case g.ECC.Enabled != nil && g.ECC.Pending != nil && *g.ECC.Enabled != *g.ECC.Pending:
 		finding.Severity = Info
 		finding.Title = "the GPU changes whether it corrects memory errors at its next reset"
-		finding.Fix = Fix{Text: "Reset the GPU when nothing uses it, or set the mode back.", Commands: []string{resetGPU(n, at)}}
-		finding.Evidence = []Evidence{smiEvidence(n, g, "pending_ecc", map[bool]string{true: "Enabled", false: "Disabled"}[*g.ECC.Pending])}
+		finding.Fix = Fix{
+			Text: "Reset the GPU when nothing uses it, or set the mode back.", Commands: []string{resetGPU(n, at)},
+		}
+		finding.Evidence = []Evidence{
+			smiEvidence(n, g, "pending_ecc", map[bool]string{true: "Enabled", false: "Disabled"}[*g.ECC.Pending]),
+		}
 	default:
 		return Finding{}, false
 	}
@@ -253,7 +276,9 @@ func nvlinkCheck() Check {
 		Why: "A fatal error of a link ends the jobs that use it, on both ends, and the link may stay down until the GPUs at both ends are reset. Errors that the driver calls non-fatal are " +
 			"told as information.",
 		Explains: gpuSymptoms("fab.fabricmanager"),
-		Doc:      xidDoc, Sources: []string{"gpud: nvlink, sxid", "open-gpu-kernel-modules#1150", "open-gpu-kernel-modules#1355", "NVSentinel#1888"},
+		Doc:      xidDoc, Sources: []string{
+			"gpud: nvlink, sxid", "open-gpu-kernel-modules#1150", "open-gpu-kernel-modules#1355", "NVSentinel#1888",
+		},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
 				v := n.gpus()
@@ -263,7 +288,9 @@ func nvlinkCheck() Check {
 					r.Add(v.incidentFinding(g, severity, title, Fix{
 						Text: "Drain the node, and reset all its GPUs together, or reboot, so that the links are trained again. Look at the Fabric Manager's log for what it did about it. If it " +
 							"happens again on the same link, have the boards or the cables of that link checked.",
-						Commands: drain(n, onHost(n.Name, "nvidia-smi nvlink -s"), onHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"), resetGPU(n, xid.PCI{})),
+						Commands: drain(n, onHost(n.Name, "nvidia-smi nvlink -s"),
+							onHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"),
+							resetGPU(n, xid.PCI{})),
 					}))
 				}
 				switch {
@@ -277,7 +304,7 @@ func nvlinkCheck() Check {
 	}
 }
 
-// linkError says how bad an error of a link is, as far as its line does.
+// linkError returns how bad an error of a link is, as far as its line does.
 func linkError(e xid.Event) (Severity, string) {
 	switch {
 	case e.Kind == xid.KindSXid && e.Severity == xid.SeverityFatal:

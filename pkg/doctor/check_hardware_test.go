@@ -46,35 +46,46 @@ func hwGPU(bus string, set ...string) string {
 	<temperature><gpu_temp>40 C</gpu_temp><gpu_temp_tlimit>45 C</gpu_temp_tlimit></temperature><fabric><state>N/A</state><status>N/A</status></fabric></gpu>`
 	for _, s := range set {
 		element, value, _ := strings.Cut(s, "=")
-		text = regexp.MustCompile(`<`+element+`>[^<]*</`+element+`>`).ReplaceAllString(text, "<"+element+">"+value+"</"+element+">")
+		text = regexp.MustCompile(`<`+element+`>[^<]*</`+element+`>`).ReplaceAllString(text,
+			"<"+element+">"+value+"</"+element+">")
 	}
 	return text
 }
 
 func hwXML(gpus ...string) string {
-	return `<?xml version="1.0" ?><nvidia_smi_log><driver_version>` + hwDriver + `</driver_version><attached_gpus>` + fmt.Sprint(len(gpus)) + `</attached_gpus>` +
+	return `<?xml version="1.0" ?><nvidia_smi_log><driver_version>` + hwDriver + `</driver_version><attached_gpus>` +
+		fmt.Sprint(len(gpus)) + `</attached_gpus>` +
 		strings.Join(gpus, "") + `</nvidia_smi_log>`
 }
 
-// hwLine is a record of the kernel log, a number of minutes after the node was started; the driver's own.
+// hwLine returns a record of the kernel log, a number of minutes after the node was started; the driver's own.
 func hwLine(minutes float64, text string) node.KernelRecord {
 	uptime := time.Duration(minutes * float64(time.Minute))
-	return node.KernelRecord{Sequence: uint64(1000 + minutes*10), Uptime: uptime, Time: hwNow.Add(uptime - 2*time.Hour), Priority: 4, Text: text}
+	return node.KernelRecord{
+		Sequence: uint64(1000 + minutes*10), Uptime: uptime, Time: hwNow.Add(uptime - 2*time.Hour), Priority: 4,
+		Text: text,
+	}
 }
 
-// hwHost is a healthy node with two GPUs, 0000:17:00.0 and 0000:3d:00.0.
+// hwHost returns a healthy node with two GPUs, 0000:17:00.0 and 0000:3d:00.0.
 func hwHost() *node.Diagnosis {
 	d := &node.Diagnosis{SMI: hwXML(hwGPU("17"), hwGPU("3d"))}
 	d.Info.KernelRelease, d.Info.DriverVersion = "6.8.0-60-generic", hwDriver
 	p := &d.Probe
 	p.OS = map[string]string{"ID": "ubuntu", "PRETTY_NAME": "Ubuntu 24.04.2 LTS"}
 	for _, bus := range []string{"17", "3d"} {
-		p.PCI = append(p.PCI, node.PCIDevice{Address: "0000:" + bus + ":00.0", Class: "0x030200", Device: "0x2330", Driver: "nvidia", LinkWidth: 16, MaxLinkWidth: 16, ConfigReadable: true})
+		p.PCI = append(p.PCI, node.PCIDevice{
+			Address: "0000:" + bus + ":00.0", Class: "0x030200", Device: "0x2330", Driver: "nvidia", LinkWidth: 16,
+			MaxLinkWidth: 16, ConfigReadable: true,
+		})
 	}
 	p.Modules = []node.Module{{Name: "nvidia", Version: hwDriver}, {Name: "nvidia_uvm"}, {Name: "nvidia_modeset"}}
 	p.Driver = node.DriverFiles{
-		Root: "/", Kernel: hwDriver, Libraries: []string{"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so." + hwDriver, "/usr/lib/x86_64-linux-gnu/libcuda.so." + hwDriver},
-		Built: []string{"/lib/modules/6.8.0-60-generic/updates/dkms/nvidia.ko.zst"}, Kernels: []string{"6.8.0-60-generic"},
+		Root: "/", Kernel: hwDriver, Libraries: []string{
+			"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so." + hwDriver, "/usr/lib/x86_64-linux-gnu/libcuda.so." + hwDriver,
+		},
+		Built:   []string{"/lib/modules/6.8.0-60-generic/updates/dkms/nvidia.ko.zst"},
+		Kernels: []string{"6.8.0-60-generic"},
 	}
 	for i, name := range []string{"nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm"} {
 		p.Devices = append(p.Devices, node.DeviceNode{Path: "/dev/" + name, Major: 195, Minor: i, Mode: "0666"})
@@ -84,13 +95,17 @@ func hwHost() *node.Diagnosis {
 	return d
 }
 
-// hwSnapshot is a cluster of one node with that host.
+// hwSnapshot returns a cluster of one node with that host.
 func hwSnapshot(host *node.Diagnosis) *snapshot.Snapshot {
-	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "2"}}}
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "gpu-1", Labels: map[string]string{"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "2"},
+	}}
 	n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}
 	n.Status.Allocatable = n.Status.Capacity.DeepCopy()
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	n.Status.NodeInfo = corev1.NodeSystemInfo{KernelVersion: "6.8.0-60-generic", OSImage: "Ubuntu 24.04.2 LTS", ContainerRuntimeVersion: "containerd://2.1.4"}
+	n.Status.NodeInfo = corev1.NodeSystemInfo{
+		KernelVersion: "6.8.0-60-generic", OSImage: "Ubuntu 24.04.2 LTS", ContainerRuntimeVersion: "containerd://2.1.4",
+	}
 	s := &snapshot.Snapshot{Meta: snapshot.Meta{Created: hwNow}, Nodes: []corev1.Node{n}}
 	if host != nil {
 		s.Hosts = map[string]*node.Diagnosis{"gpu-1": host}
@@ -98,10 +113,10 @@ func hwSnapshot(host *node.Diagnosis) *snapshot.Snapshot {
 	return s
 }
 
-// hwChecks are the checks of this part.
+// hwChecks returns the checks of this part.
 func hwChecks() []string { return []string{"hw.*", "drv.*", "fab.*", "vgpu.*"} }
 
-// hwRoots are what a report has at warning or above, as "id severity".
+// hwRoots returns what a report has at warning or above, as "id severity".
 func hwRoots(report Report) []string {
 	var all []string
 	for _, f := range report.Roots() {
@@ -159,70 +174,150 @@ func TestHardwareFaults(t *testing.T) {
 		change func(*node.Diagnosis)
 		want   []string
 	}{
-		{"row pending", second("remapped_row_pending=Yes", "remapped_row_unc=1", "dram_uncorrectable=1"), []string{"hw.row-remap warning"}},
+		{
+			"row pending", second("remapped_row_pending=Yes", "remapped_row_unc=1", "dram_uncorrectable=1"),
+			[]string{"hw.row-remap warning"},
+		},
 		{"no spare row", second("remapped_row_failure=Yes", "dram_uncorrectable=3"), []string{"hw.row-remap error"}},
 		{"page pending", second("pending_retirement=Yes"), []string{"hw.row-remap warning"}},
-		{"63, and the reset is pending", all(second("remapped_row_pending=Yes"), says(gpu+"63, Row Remapper: New row (0x0000000018f31d80) marked for remapping, reset gpu to activate.")), []string{"hw.row-remap warning"}},
-		{"63, and all is done", says(gpu + "63, Row Remapper: New row (0x0000000018f31d80) marked for remapping, reset gpu to activate."), nil},
+		{"63, and the reset is pending", all(
+			second("remapped_row_pending=Yes"),
+			says(gpu+"63, Row Remapper: New row (0x0000000018f31d80) marked for remapping, reset gpu to activate."),
+		), []string{"hw.row-remap warning"}},
+		{
+			"63, and all is done",
+			says(gpu + "63, Row Remapper: New row (0x0000000018f31d80) marked for remapping, reset gpu to activate."),
+			nil,
+		},
 		{"double bit error", all(second("remapped_row_pending=Yes", "gpu_recovery_action=Drain and Reset"), says(
-			gpu+"48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at physAddr 0xe9b9107e0 partition 3, subpartition 0.",
-			gpu+"171, HBM, Uncorrectable DRAM error in FBPA 6 subpartition 0 physAddr 0x1", gpu+"63, pid=1, name=python, Row Remapper: New row (0x1) marked for remapping, reset gpu to activate.",
-			gpu+"154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", gpu+"94, pid=1, name=python, Contained: SM (0x1). RST: No, D-RST: No",
+			gpu+
+				"48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at physAddr 0xe9b9107e0 partition 3, subpartition 0.",
+			gpu+"171, HBM, Uncorrectable DRAM error in FBPA 6 subpartition 0 physAddr 0x1",
+			gpu+"63, pid=1, name=python, Row Remapper: New row (0x1) marked for remapping, reset gpu to activate.",
+			gpu+"154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)",
+			gpu+"94, pid=1, name=python, Contained: SM (0x1). RST: No, D-RST: No",
 			gpu+"45, pid=1, name=python, channel 0x00000002",
 		)), []string{"hw.ecc error"}},
-		{"double bit error, and remapping failed", all(second("remapped_row_failure=Yes"), says(gpu+"48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer")), []string{"hw.row-remap error"}},
-		{"contained", says(gpu + "94, pid=1, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No"), []string{"hw.ecc warning"}},
-		{"remapping failed", says(gpu+"62, 223b6a66 00002100 00000000", gpu+"48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer",
-			gpu+"64, Row Remapper Error: (0x0000000000000001) - All reserved rows for bank are remapped"), []string{"hw.row-remap error"}},
+		{"double bit error, and remapping failed", all(
+			second("remapped_row_failure=Yes"),
+			says(gpu+"48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer"),
+		), []string{"hw.row-remap error"}},
+		{
+			"contained", says(gpu + "94, pid=1, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No"),
+			[]string{"hw.ecc warning"},
+		},
+		{"remapping failed", says(gpu+"62, 223b6a66 00002100 00000000",
+			gpu+"48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer",
+			gpu+"64, Row Remapper Error: (0x0000000000000001) - All reserved rows for bank are remapped"),
+			[]string{"hw.row-remap error"}},
 		{"SRAM errors", second("sram_uncorrectable_parity=1"), []string{"hw.ecc warning"}},
 		{"SRAM threshold", second("sram_threshold_exceeded=Yes"), []string{"hw.ecc error"}},
 		{"ECC mode pending", second("pending_ecc=Disabled"), nil},
 		{"reset asked for", second("gpu_recovery_action=Reset"), []string{"hw.recovery-action error"}},
-		{"reset asked for, old driver", second("gpu_recovery_action=N/A", "reset_required=Yes"), []string{"hw.recovery-action error"}},
-		{"an application's fault", says(gpu+"31, pid=1942, name=llama, channel 0x00000002, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC6", gpu+"43, pid=1942, name=llama, channel 0x00000008",
+		{
+			"reset asked for, old driver", second("gpu_recovery_action=N/A", "reset_required=Yes"),
+			[]string{"hw.recovery-action error"},
+		},
+		{"an application's fault", says(gpu+
+			"31, pid=1942, name=llama, channel 0x00000002, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC6", gpu+
+			"43, pid=1942, name=llama, channel 0x00000008",
 			gpu+"45, pid=1942, name=llama, channel 0x00000002"), nil},
 		{"45 alone", says(gpu + "45, pid=1942, name=llama, channel 0x00000002"), nil},
-		{"PMU halted", all(second("gpu_recovery_action=Reset"), says(gpu+"62, 223b6a66 00002100 00000000 20662342", gpu+"154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+		{"PMU halted", all(second("gpu_recovery_action=Reset"), says(gpu+"62, 223b6a66 00002100 00000000 20662342",
+			gpu+"154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
 			gpu+"45, pid=1, name=python, channel 0x00000002")), []string{"hw.xid-recent error"}},
-		{"154 alone", says(gpu + "154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"), []string{"hw.xid-recent error"}},
+		{
+			"154 alone", says(gpu + "154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
+			[]string{"hw.xid-recent error"},
+		},
 		{"unknown code", says(gpu + "999, something new"), []string{"hw.xid-recent warning"}},
-		{"NVLink", says(gpu + "74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"), []string{"hw.nvlink error"}},
-		{"NVLink 5, not fatal", says(gpu + "145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000 0x00000000 0x00000000 0x00000000)"), nil},
-		{"NVLink 5, fatal", says(gpu + "149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"), []string{"hw.nvlink error"}},
-		{"NVSwitch", says("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"), []string{"hw.nvlink error"}},
-		{"GSP", all(second("gpu_recovery_action=Reset"), says(gpu+"119, pid=4071838, name=python, Timeout after 45s of waiting for RPC response from GPU4 GSP! Expected function 76 (GSP_RM_CONTROL) (0x20801702 0x4).",
-			gpu+"154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")), []string{"drv.gsp error"}},
+		{
+			"NVLink",
+			says(gpu +
+				"74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"),
+			[]string{"hw.nvlink error"},
+		},
+		{"NVLink 5, not fatal", says(
+			gpu +
+				"145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000 0x00000000 0x00000000 0x00000000)",
+		), nil},
+		{
+			"NVLink 5, fatal",
+			says(gpu +
+				"149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"),
+			[]string{"hw.nvlink error"},
+		},
+		{
+			"NVSwitch", says("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"),
+			[]string{"hw.nvlink error"},
+		},
+		{"GSP", all(second("gpu_recovery_action=Reset"),
+			says(gpu+
+				"119, pid=4071838, name=python, Timeout after 45s of waiting for RPC response from GPU4 GSP! Expected function 76 (GSP_RM_CONTROL) (0x20801702 0x4).",
+				gpu+"154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")),
+			[]string{"drv.gsp error"}},
 		{"XID of another node's GPU", says("NVRM: Xid (PCI:0000:c7:00): 79, GPU has fallen off the bus."), nil},
 		{"79, and the GPU answers", says(gpu + "79, GPU has fallen off the bus."), []string{"hw.gpu-lost warning"}},
 		{"79, and the driver was loaded since", func(d *node.Diagnosis) {
-			d.KernelLog = append(d.KernelLog, hwLine(60, gpu+"79, GPU has fallen off the bus."), hwLine(70, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  "+hwDriver))
+			d.KernelLog = append(d.KernelLog, hwLine(60, gpu+"79, GPU has fallen off the bus."),
+				hwLine(70, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  "+hwDriver))
 		}, nil},
 		{"79, and the GPU is gone", func(d *node.Diagnosis) {
 			d.SMI = "Unable to determine the device handle for GPU0: 0000:17:00.0: Unknown Error\n" + hwXML(hwGPU("3d"))
 			d.Probe.PCI[0].ConfigReadable = false
-			says(gpu+"79, pid=1101234, name=nvc:[driver], GPU has fallen off the bus.", "NVRM: GPU 0000:17:00.0: GPU has fallen off the bus.",
-				gpu+"119, pid=1, name=python, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 (GSP_RM_CONTROL) (0x20801702 0x4).",
-				gpu+"154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", gpu+"45, pid=1, name=python, channel 0x00000002")(d)
+			says(gpu+"79, pid=1101234, name=nvc:[driver], GPU has fallen off the bus.",
+				"NVRM: GPU 0000:17:00.0: GPU has fallen off the bus.",
+				gpu+
+					"119, pid=1, name=python, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 (GSP_RM_CONTROL) (0x20801702 0x4).",
+				gpu+"154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+				gpu+"45, pid=1, name=python, channel 0x00000002")(d)
 		}, []string{"hw.gpu-lost error"}},
 		{"lost before the driver was loaded", func(d *node.Diagnosis) {
 			d.SMI = hwXML(hwGPU("3d"))
-			says("NVRM: The NVIDIA GPU 0000:17:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system has\nNVRM: fallen off the bus and is not responding to commands.")(d)
+			says(
+				"NVRM: The NVIDIA GPU 0000:17:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system has\nNVRM: fallen off the bus and is not responding to commands.",
+			)(d)
 		}, []string{"hw.gpu-lost error"}},
 		{"nvidia-smi cannot reach it", func(d *node.Diagnosis) {
-			d.SMI, d.Probe.SMIError = "", "Unable to determine the device handle for GPU 0000:17:00.0: GPU is lost.  Reboot the system to recover this GPU"
+			d.SMI, d.Probe.SMIError = "",
+				"Unable to determine the device handle for GPU 0000:17:00.0: GPU is lost.  Reboot the system to recover this GPU"
 		}, []string{"hw.gpu-lost error"}},
-		{"reads as all ones", func(d *node.Diagnosis) { d.SMI, d.Probe.PCI[0].ConfigReadable = hwXML(hwGPU("3d")), false }, []string{"hw.gpu-lost error"}},
+		{
+			"reads as all ones",
+			func(d *node.Diagnosis) { d.SMI, d.Probe.PCI[0].ConfigReadable = hwXML(hwGPU("3d")), false },
+			[]string{"hw.gpu-lost error"},
+		},
 		{"not in nvidia-smi", func(d *node.Diagnosis) { d.SMI = hwXML(hwGPU("3d")) }, []string{"hw.count error"}},
-		{"given to a virtual machine", func(d *node.Diagnosis) { d.SMI, d.Probe.PCI[0].Driver = hwXML(hwGPU("3d"), hwGPU("4e")), "vfio-pci" }, nil},
-		{"too hot", second("clocks_event_reason_hw_slowdown=Active", "clocks_event_reason_hw_thermal_slowdown=Active", "gpu_temp=93 C"), []string{"hw.throttle warning"}},
-		{"power brake", second("clocks_event_reason_hw_slowdown=Active", "clocks_event_reason_hw_power_brake_slowdown=Active"), []string{"hw.throttle warning"}},
+		{
+			"given to a virtual machine",
+			func(d *node.Diagnosis) { d.SMI, d.Probe.PCI[0].Driver = hwXML(hwGPU("3d"), hwGPU("4e")), "vfio-pci" }, nil,
+		},
+		{"too hot", second("clocks_event_reason_hw_slowdown=Active", "clocks_event_reason_hw_thermal_slowdown=Active",
+			"gpu_temp=93 C"), []string{"hw.throttle warning"}},
+		{
+			"power brake",
+			second("clocks_event_reason_hw_slowdown=Active", "clocks_event_reason_hw_power_brake_slowdown=Active"),
+			[]string{"hw.throttle warning"},
+		},
 		{"8 lanes", second("current_link_width=8x"), []string{"hw.pcie-degraded warning"}},
 		{"8 lanes, in a virtual machine", second("current_link_width=8x", "virtualization_mode=Pass-Through"), nil},
 		{"slow link under load", second("gpu_util=95 %", "current_link_gen=1"), []string{"hw.pcie-degraded warning"}},
-		{"fast link under load, of a slower host", second("gpu_util=95 %", "current_link_gen=4", "max_host_link_gen=4"), nil},
-		{"unlicensed", second("license_status=Unlicensed (Unrestricted)", "virtualization_mode=VGPU"), []string{"vgpu.license warning"}},
-		{"unlicensed and restricted", second("license_status=Unlicensed (Restricted)", "virtualization_mode=VGPU"), []string{"vgpu.license error"}},
-		{"no persistence", all(second("persistence_mode=Disabled"), func(d *node.Diagnosis) { d.Probe.Processes = nil }), nil},
+		{
+			"fast link under load, of a slower host",
+			second("gpu_util=95 %", "current_link_gen=4", "max_host_link_gen=4"), nil,
+		},
+		{
+			"unlicensed", second("license_status=Unlicensed (Unrestricted)", "virtualization_mode=VGPU"),
+			[]string{"vgpu.license warning"},
+		},
+		{
+			"unlicensed and restricted", second("license_status=Unlicensed (Restricted)", "virtualization_mode=VGPU"),
+			[]string{"vgpu.license error"},
+		},
+		{
+			"no persistence",
+			all(second("persistence_mode=Disabled"), func(d *node.Diagnosis) { d.Probe.Processes = nil }), nil,
+		},
 		{"ACS", func(d *node.Diagnosis) {
 			on := true
 			d.Probe.PCI[0].ACSRedirect, d.Probe.PCI[1].ACSRedirect = &on, &on
@@ -241,7 +336,8 @@ func TestHardwareFaults(t *testing.T) {
 				t.Errorf("roots %v, want %v\n%+v", got, test.want, report.Items)
 			}
 			for _, f := range report.Items {
-				if len(f.Evidence) == 0 || f.Fix.Text == "" || f.Title == "" || !slices.Equal(f.Nodes, []string{"gpu-1"}) {
+				if len(f.Evidence) == 0 || f.Fix.Text == "" || f.Title == "" ||
+					!slices.Equal(f.Nodes, []string{"gpu-1"}) {
 					t.Errorf("%s lacks evidence, a fix, a title or its node: %+v", f.ID, f)
 				}
 			}
@@ -253,10 +349,17 @@ func TestHardwareFaults(t *testing.T) {
 func TestFaultsOfTwoGPUs(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
-	host.SMI = hwXML(hwGPU("17", "gpu_recovery_action=Reset"), hwGPU("3d", "remapped_row_pending=Yes", "current_link_width=8x"))
+	host.SMI = hwXML(hwGPU("17", "gpu_recovery_action=Reset"),
+		hwGPU("3d", "remapped_row_pending=Yes", "current_link_width=8x"))
 	host.KernelLog = append(host.KernelLog,
-		hwLine(60, "NVRM: Xid (PCI:0000:17:00): 48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer"),
-		hwLine(60.1, "NVRM: Xid (PCI:0000:3d:00): 119, pid=1, name=python, Timeout after 45s of waiting for RPC response from GPU1 GSP! Expected function 76 (GSP_RM_CONTROL) (0x20801702 0x4)."))
+		hwLine(
+			60,
+			"NVRM: Xid (PCI:0000:17:00): 48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer",
+		),
+		hwLine(
+			60.1,
+			"NVRM: Xid (PCI:0000:3d:00): 119, pid=1, name=python, Timeout after 45s of waiting for RPC response from GPU1 GSP! Expected function 76 (GSP_RM_CONTROL) (0x20801702 0x4).",
+		))
 	want := []string{"drv.gsp error", "hw.ecc error", "hw.pcie-degraded warning", "hw.row-remap warning"}
 	if got := hwRoots(Examine(hwSnapshot(host), Options{Checks: hwChecks()})); !slices.Equal(got, want) {
 		t.Errorf("roots %v, want %v", got, want)
@@ -268,32 +371,43 @@ func TestInjectedLine(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
 	host.KernelLog = append(host.KernelLog, node.KernelRecord{
-		Sequence: 812, Uptime: time.Hour, Priority: 12, Text: "kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
+		Sequence: 812, Uptime: time.Hour, Priority: 12,
+		Text: "kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
 	})
 	f := hwFinding(t, Examine(hwSnapshot(host), Options{Checks: hwChecks()}), "hw.gpu-lost")
-	if f.Confidence != Possible || !strings.Contains(f.Title, "a program wrote that line") || !strings.Contains(f.Evidence[0].Source, "user space") || !strings.Contains(f.Evidence[0].Source, "sequence 812") {
+	if f.Confidence != Possible || !strings.Contains(f.Title, "a program wrote that line") ||
+		!strings.Contains(f.Evidence[0].Source, "user space") ||
+		!strings.Contains(f.Evidence[0].Source, "sequence 812") {
 		t.Errorf("it is told as if the driver had written it: %+v", f)
 	}
 }
 
-// Many lines of one code on one GPU are one finding that counts them, and repetition makes an application's fault a warning.
+// Many lines of one code on one GPU are one finding that counts them, and repetition makes an application's fault a
+// warning.
 func TestRepeatedXIDs(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
 	for i := range 12 {
-		host.KernelLog = append(host.KernelLog, hwLine(float64(20+5*i), fmt.Sprintf("NVRM: Xid (PCI:0000:17:00): 13, pid=%d, name=python3, Graphics Exception: ChID 000c, Class 0000cbc0", i+1)))
+		host.KernelLog = append(host.KernelLog, hwLine(float64(20+5*i), fmt.Sprintf(
+			"NVRM: Xid (PCI:0000:17:00): 13, pid=%d, name=python3, Graphics Exception: ChID 000c, Class 0000cbc0", i+1,
+		)))
 	}
 	f := hwFinding(t, Examine(hwSnapshot(host), Options{Checks: hwChecks()}), "hw.xid-recent")
-	if f.Severity != Warning || !strings.Contains(f.Evidence[0].Source, "newest of 12") || !strings.Contains(f.Evidence[0].Text, "pid=12,") {
+	if f.Severity != Warning || !strings.Contains(f.Evidence[0].Source, "newest of 12") ||
+		!strings.Contains(f.Evidence[0].Text, "pid=12,") {
 		t.Errorf("12 lines of one code: %+v", f)
 	}
 }
 
-// An application's code that the device plugin withdraws the GPU for is a warning where it did so: the GPU is missing until its pod is restarted.
+// An application's code that the device plugin withdraws the GPU for is a warning where it did so: the GPU is missing
+// until its pod is restarted.
 func TestXIDThatThePluginActsOn(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
-	host.KernelLog = append(host.KernelLog, hwLine(60, "NVRM: Xid (PCI:0000:17:00): 69, pid=1310987, name=train.3, Class Error: ChId 0008, Class 0000cbc0, Offset 00000184, Data ffffffff, ErrorCode 00000004"))
+	host.KernelLog = append(host.KernelLog, hwLine(
+		60,
+		"NVRM: Xid (PCI:0000:17:00): 69, pid=1310987, name=train.3, Class Error: ChId 0008, Class 0000cbc0, Offset 00000184, Data ffffffff, ErrorCode 00000004",
+	))
 	s := hwSnapshot(host)
 	if got := hwRoots(Examine(s, Options{Checks: hwChecks()})); len(got) > 0 {
 		t.Errorf("the GPU is in use, and 69 gives %v", got)
@@ -304,22 +418,36 @@ func TestXIDThatThePluginActsOn(t *testing.T) {
 	}
 }
 
-// One lost GPU: what the kernel, nvidia-smi, the node's capacity, its conditions, the device plugin and a pod say of it has one root.
+// One lost GPU: what the kernel, nvidia-smi, the node's capacity, its conditions, the device plugin and a pod say of it
+// has one root.
 func TestLostGPUHasOneRoot(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
 	host.SMI = "Unable to determine the device handle for GPU0: 0000:17:00.0: Unknown Error\n" + hwXML(hwGPU("3d"))
-	host.KernelLog = append(host.KernelLog, hwLine(60, "NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus."), hwLine(60.1, "NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"))
+	host.KernelLog = append(host.KernelLog, hwLine(60, "NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus."),
+		hwLine(
+			60.1,
+			"NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+		))
 	s := hwSnapshot(host)
 	s.Nodes[0].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("1")
 	s.Nodes[0].Status.Capacity["nvidia.com/gpu"] = resource.MustParse("1")
 	s.Nodes[0].Status.Conditions = append(s.Nodes[0].Status.Conditions, corev1.NodeCondition{
-		Type: "SysLogsXIDError", Status: corev1.ConditionTrue, Reason: "SysLogsXIDErrorIsNotHealthy", Message: "ErrorCode:79 PCI:0000:17:00 GPU has fallen off the bus. Recommended Action=RESTART_BM;",
+		Type: "SysLogsXIDError", Status: corev1.ConditionTrue, Reason: "SysLogsXIDErrorIsNotHealthy",
+		Message: "ErrorCode:79 PCI:0000:17:00 GPU has fallen off the bus. Recommended Action=RESTART_BM;",
 	})
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "train-0", CreationTimestamp: metav1.NewTime(hwNow.Add(-time.Minute))}}
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "train-0", CreationTimestamp: metav1.NewTime(hwNow.Add(-time.Minute)),
+	}}
 	pod.Spec.NodeName = "gpu-1"
-	pod.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
-	pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: Allocate failed due to rpc error: nvml: GPU is lost, which is unexpected"}
+	pod.Spec.Containers = []corev1.Container{{
+		Name:      "main",
+		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
+	}}
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError",
+		Message: "Pod was rejected: Allocate failed due to rpc error: nvml: GPU is lost, which is unexpected",
+	}
 	s.Pods = []corev1.Pod{pod}
 	report := Examine(s, Options{})
 	if got := hwRoots(report); !slices.Equal(got, []string{"hw.gpu-lost error"}) {
@@ -335,17 +463,29 @@ func TestLostGPUHasOneRoot(t *testing.T) {
 	}
 }
 
-// Where the node was not read its conditions tell, in the words of each detector; and what nobody tells is unknown and not fine.
+// Where the node was not read its conditions tell, in the words of each detector; and what nobody tells is unknown and
+// not fine.
 func TestHardwareFromAPI(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		condition corev1.NodeCondition
 		want      string
 	}{
-		"NVSentinel":         {corev1.NodeCondition{Type: "SysLogsXIDError", Status: corev1.ConditionTrue, Message: "ErrorCode:79 PCI:0000:17:00 GPU_UUID:GPU-1 NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus"}, "hw.gpu-lost error"},
-		"EKS":                {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: corev1.ConditionFalse, Reason: "NvidiaXID48Error"}, "hw.ecc error"},
-		"NPD":                {corev1.NodeCondition{Type: "GPUXidErrors", Status: corev1.ConditionTrue, Reason: "XIDErrors", Message: "NVRM: Xid (PCI:0000:17:00): 119, pid=1, name=python"}, "drv.gsp error"},
-		"NVSentinel healthy": {corev1.NodeCondition{Type: "SysLogsXIDError", Status: corev1.ConditionFalse, Reason: "SysLogsXIDErrorIsHealthy", Message: "No Health Failures"}, ""},
+		"NVSentinel": {corev1.NodeCondition{
+			Type: "SysLogsXIDError", Status: corev1.ConditionTrue,
+			Message: "ErrorCode:79 PCI:0000:17:00 GPU_UUID:GPU-1 NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus",
+		}, "hw.gpu-lost error"},
+		"EKS": {corev1.NodeCondition{
+			Type: "AcceleratedHardwareReady", Status: corev1.ConditionFalse, Reason: "NvidiaXID48Error",
+		}, "hw.ecc error"},
+		"NPD": {corev1.NodeCondition{
+			Type: "GPUXidErrors", Status: corev1.ConditionTrue, Reason: "XIDErrors",
+			Message: "NVRM: Xid (PCI:0000:17:00): 119, pid=1, name=python",
+		}, "drv.gsp error"},
+		"NVSentinel healthy": {corev1.NodeCondition{
+			Type: "SysLogsXIDError", Status: corev1.ConditionFalse, Reason: "SysLogsXIDErrorIsHealthy",
+			Message: "No Health Failures",
+		}, ""},
 	} {
 		s := hwSnapshot(nil)
 		s.Meta.APIOnly = true
@@ -358,7 +498,10 @@ func TestHardwareFromAPI(t *testing.T) {
 		for _, u := range report.Unknown {
 			unknown[u.Check] = true
 		}
-		for _, id := range []string{"hw.row-remap", "hw.nvlink", "hw.throttle", "hw.pcie-degraded", "hw.count", "drv.not-loaded", "drv.uvm-missing", "fab.fabricmanager", "vgpu.license"} {
+		for _, id := range []string{
+			"hw.row-remap", "hw.nvlink", "hw.throttle", "hw.pcie-degraded", "hw.count", "drv.not-loaded",
+			"drv.uvm-missing", "fab.fabricmanager", "vgpu.license",
+		} {
 			if !unknown[id] {
 				t.Errorf("%s: %s does not say that it could not look", name, id)
 			}
@@ -392,7 +535,10 @@ func TestHealthyOutputs(t *testing.T) {
 		host.Probe.Driver.Libraries = []string{"/usr/lib/libnvidia-ml.so." + log.Driver}
 		host.Probe.Processes = nil
 		for i, g := range log.GPUs {
-			host.Probe.PCI = append(host.Probe.PCI, node.PCIDevice{Address: g.PCI.WithFunction(), Class: "0x030200", Driver: "nvidia", ConfigReadable: true})
+			host.Probe.PCI = append(host.Probe.PCI,
+				node.PCIDevice{
+					Address: g.PCI.WithFunction(), Class: "0x030200", Driver: "nvidia", ConfigReadable: true,
+				})
 			host.Probe.Devices = append(host.Probe.Devices, node.DeviceNode{Path: fmt.Sprintf("/dev/nvidia%d", i)})
 		}
 		s := hwSnapshot(host)
@@ -412,7 +558,8 @@ func TestHardwareHostile(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
 	host.SMI = "<nvidia_smi_log>" + strings.Repeat("<gpu>", 100_000)
-	host.KernelLog = append(host.KernelLog, hwLine(60, "NVRM: Xid (PCI:0000:17:00): 62, "+strings.Repeat("A", 1<<20)), hwLine(61, "NVRM: Xid (PCI:0000:17:00): 99999999999999999999, x"))
+	host.KernelLog = append(host.KernelLog, hwLine(60, "NVRM: Xid (PCI:0000:17:00): 62, "+strings.Repeat("A", 1<<20)),
+		hwLine(61, "NVRM: Xid (PCI:0000:17:00): 99999999999999999999, x"))
 	report := Examine(hwSnapshot(host), Options{Checks: hwChecks()})
 	for _, f := range report.Items {
 		for _, e := range f.Evidence {

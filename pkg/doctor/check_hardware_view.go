@@ -43,7 +43,8 @@ type driverRecord struct {
 	condition corev1.NodeConditionType
 }
 
-// incident is one thing that went wrong with one GPU or NVSwitch: a record that says what, and those that go along with it.
+// incident is one thing that went wrong with one GPU or NVSwitch: a record that says what, and those that go along with
+// it.
 type incident struct {
 	primary driverRecord
 	along   []driverRecord
@@ -89,7 +90,8 @@ func (v *gpuView) readKernelLog(host *node.Diagnosis) {
 				v.ours = append(v.ours, ownLine{run, record})
 				continue
 			}
-			if at := record.event.PCI; (record.event.Kind == xid.KindXID || record.event.Kind == xid.KindFallenOff) && len(known) > 0 && !known[at.String()] {
+			if at := record.event.PCI; (record.event.Kind == xid.KindXID || record.event.Kind == xid.KindFallenOff) &&
+				len(known) > 0 && !known[at.String()] {
 				v.strangers = append(v.strangers, record)
 				continue
 			}
@@ -98,7 +100,7 @@ func (v *gpuView) readKernelLog(host *node.Diagnosis) {
 	}
 }
 
-// driverRecords are the XIDs and their like in one record, which may have several lines.
+// driverRecords returns the XIDs and their like in one record, which may have several lines.
 func driverRecords(k node.KernelRecord) []driverRecord {
 	text := strings.ReplaceAll(k.Text, `\x0a`, "\n")
 	e, prefix, err := xid.Parse(text)
@@ -120,7 +122,8 @@ func driverRecords(k node.KernelRecord) []driverRecord {
 	return nil
 }
 
-// knownDevices are the GPUs and NVSwitches that the node has, by address without function; empty when that was not read.
+// knownDevices returns the GPUs and NVSwitches that the node has, by address without function; empty when that was not
+// read.
 func knownDevices(host *node.Diagnosis) map[string]bool {
 	known := map[string]bool{}
 	add := func(address string) {
@@ -138,13 +141,17 @@ func knownDevices(host *node.Diagnosis) map[string]bool {
 }
 
 var (
-	// conditionCode finds codes in the messages and reasons of NVSentinel ("ErrorCode:79 PCI:0000:17:00"), EKS (NvidiaXID79Error), gpud and NPD.
-	conditionCode = regexp.MustCompile(`(?i)(?:ErrorCode:|NvidiaXID|\bXID(?: \(PCI:[0-9a-f:.]+\))?:? ?)(\d{1,3})(?:\D|$)`)
-	conditionPCI  = regexp.MustCompile(`(?i)PCI:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})`)
+	// conditionCode finds codes in the messages and reasons of NVSentinel ("ErrorCode:79 PCI:0000:17:00"), EKS
+	// (NvidiaXID79Error), gpud and NPD.
+	conditionCode = regexp.MustCompile(
+		`(?i)(?:ErrorCode:|NvidiaXID|\bXID(?: \(PCI:[0-9a-f:.]+\))?:? ?)(\d{1,3})(?:\D|$)`,
+	)
+	conditionPCI = regexp.MustCompile(`(?i)PCI:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})`)
 )
 
-// readConditions takes codes out of what node problem detectors, NVSentinel and the EKS agent say of the node. It is for nodes whose kernel log
-// was not read: one that was tells it better, and when it does not have the code, the condition is old.
+// readConditions takes codes out of what node problem detectors, NVSentinel and the EKS agent say of the node. It is
+// for nodes whose kernel log was not read: one that was tells it better, and when it does not have the code, the
+// condition is old.
 func (v *gpuView) readConditions() {
 	for _, c := range v.node.Status.Conditions {
 		if _, ours := v.rests(c); ours || !tellsProblem(c) {
@@ -166,18 +173,21 @@ func (v *gpuView) readConditions() {
 				continue // several conditions tell the same
 			}
 			v.records = append(v.records, driverRecord{
-				KernelRecord: node.KernelRecord{Time: c.LastTransitionTime.Time, Text: strings.TrimSpace(c.Reason + ": " + c.Message)},
-				event:        event, condition: c.Type,
+				KernelRecord: node.KernelRecord{
+					Time: c.LastTransitionTime.Time, Text: strings.TrimSpace(c.Reason + ": " + c.Message),
+				},
+				event: event, condition: c.Type,
 			})
 		}
 	}
 }
 
-// tellsProblem is whether a condition that is not the kubelet's own says that something is wrong. Most are true then; those that are named
-// for health are false.
+// tellsProblem reports whether a condition that is not the kubelet's own says that something is wrong. Most are true
+// then; those that are named for health are false.
 func tellsProblem(c corev1.NodeCondition) bool {
 	switch c.Type {
-	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable:
+	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+		corev1.NodeNetworkUnavailable:
 		return false
 	}
 	if strings.HasSuffix(string(c.Type), "Ready") || strings.HasSuffix(string(c.Type), "Healthy") {
@@ -186,7 +196,8 @@ func tellsProblem(c corev1.NodeCondition) bool {
 	return c.Status == corev1.ConditionTrue
 }
 
-// window is how far apart records of one incident are: real cascades take a few seconds, and a GSP timeout is told again after 45.
+// window is how far apart records of one incident are: real cascades take a few seconds, and a GSP timeout is told
+// again after 45.
 const window = time.Minute
 
 // mostRecords is how many of the driver's records of one node are looked at: the newest.
@@ -209,7 +220,8 @@ func incidents(records []driverRecord) []incident {
 		}
 		taken[i] = true
 		in := incident{primary: records[i]}
-		first, _ := slices.BinarySearchFunc(records, in.primary.Uptime-window, func(r driverRecord, at time.Duration) int { return cmp.Compare(r.Uptime, at) })
+		first, _ := slices.BinarySearchFunc(records, in.primary.Uptime-window,
+			func(r driverRecord, at time.Duration) int { return cmp.Compare(r.Uptime, at) })
 		for j := first; j < len(records) && records[j].Uptime <= in.primary.Uptime+window; j++ {
 			if !taken[j] && in.primary.takes(records[j]) {
 				taken[j] = true
@@ -224,8 +236,8 @@ func incidents(records []driverRecord) []incident {
 	return all
 }
 
-// takes is whether another record, of the same minute, belongs to the incident of this one. Conditions do not tell of which minute a code is,
-// nor always of which GPU.
+// takes reports whether another record, of the same minute, belongs to the incident of this one. Conditions do not tell
+// of which minute a code is, nor always of which GPU.
 func (r driverRecord) takes(other driverRecord) bool {
 	a, b := r.event.PCI, other.event.PCI
 	a.Function, b.Function = 0, 0
@@ -260,8 +272,8 @@ func weight(e xid.Event) int {
 	return 9
 }
 
-// follows is whether an event goes along with another that happened to the same GPU in the same minute. Sources: NVIDIA's XID catalogue, and
-// the groups of real logs in pkg/xid.
+// follows reports whether an event goes along with another that happened to the same GPU in the same minute. Sources:
+// NVIDIA's XID catalogue, and the groups of real logs in pkg/xid.
 func follows(primary, other xid.Event) bool {
 	if other.Kind == xid.KindFallenOff {
 		return primary.Kind == xid.KindFallenOff || primary.Code == 79
@@ -298,7 +310,7 @@ func remapCodes() []int  { return []int{63, 64} }
 func gspCodes() []int    { return []int{119, 120} }
 func nvlinkCodes() []int { return []int{74, 144, 145, 146, 147, 148, 149, 150} }
 
-// ownerOfCode is the check that tells of an event, so that each is told once.
+// ownerOfCode returns the check that tells of an event, so that each is told once.
 func ownerOfCode(e xid.Event) string {
 	switch {
 	case e.Kind == xid.KindFallenOff, e.Code == 79 && e.Kind == xid.KindXID:
@@ -315,9 +327,10 @@ func ownerOfCode(e xid.Event) string {
 	return "hw.xid-recent"
 }
 
-// of are the incidents that a check tells of.
+// of returns the incidents that a check tells of.
 func (v *gpuView) of(check string) []incident {
-	return slices.DeleteFunc(slices.Clone(v.incidents), func(in incident) bool { return ownerOfCode(in.primary.event) != check })
+	return slices.DeleteFunc(slices.Clone(v.incidents),
+		func(in incident) bool { return ownerOfCode(in.primary.event) != check })
 }
 
 // sameKind are incidents of one code on one GPU, the newest first.
@@ -330,7 +343,8 @@ func groupIncidents(all []incident) []sameKind {
 	var groups []sameKind
 	for _, in := range all {
 		i := slices.IndexFunc(groups, func(g sameKind) bool {
-			return g.event.Kind == in.primary.event.Kind && g.event.Code == in.primary.event.Code && g.event.PCI == in.primary.event.PCI
+			return g.event.Kind == in.primary.event.Kind && g.event.Code == in.primary.event.Code &&
+				g.event.PCI == in.primary.event.PCI
 		})
 		if i < 0 {
 			groups = append(groups, sameKind{event: in.primary.event})
@@ -341,7 +355,7 @@ func groupIncidents(all []incident) []sameKind {
 	return groups
 }
 
-// count is how many records there are, with those that only go along left out.
+// count returns how many records there are, with those that only go along left out.
 func (g sameKind) count() int {
 	n := 0
 	for _, in := range g.incidents {
@@ -399,7 +413,9 @@ func (v *gpuView) quote(r driverRecord) Evidence {
 
 // quoteKernel quotes a record that is none of the driver's reports.
 func (n *Node) quoteKernel(k node.KernelRecord) Evidence {
-	return Evidence{Source: fmt.Sprintf("kernel log of node %s, sequence %d", n.Name, k.Sequence), Time: k.Time, Text: clip(k.Text)}
+	return Evidence{
+		Source: fmt.Sprintf("kernel log of node %s, sequence %d", n.Name, k.Sequence), Time: k.Time, Text: clip(k.Text),
+	}
 }
 
 // gpuAt is nvidia-smi's GPU of an address; nil when it does not show it.
@@ -415,19 +431,19 @@ func (v *gpuView) gpuAt(p xid.PCI) *nvidiasmi.GPU {
 	return nil
 }
 
-// answers is whether nvidia-smi shows the GPU, and it answers.
+// answers reports whether nvidia-smi shows the GPU, and it answers.
 func (v *gpuView) answers(p xid.PCI) bool {
 	g := v.gpuAt(p)
 	return g != nil && !g.Lost() && g.MemoryTotal != nil
 }
 
-// allAnswer is whether nvidia-smi shows GPUs, no fewer than the node has, and all of them answer.
+// allAnswer reports whether nvidia-smi shows GPUs, no fewer than the node has, and all of them answer.
 func (v *gpuView) allAnswer() bool {
 	return v.smi != nil && len(v.smi.GPUs) > 0 && len(v.smi.GPUs) >= len(gpuAddresses(v.node)) &&
 		!slices.ContainsFunc(v.smi.GPUs, func(g nvidiasmi.GPU) bool { return g.Lost() || g.MemoryTotal == nil })
 }
 
-// over is whether it happened before the driver was loaded last, and the GPU answers since.
+// over reports whether it happened before the driver was loaded last, and the GPU answers since.
 func (v *gpuView) over(g sameKind) bool {
 	newest := g.incidents[0].primary
 	return newest.condition == "" && v.loaded >= 0 && newest.Uptime < v.loaded && v.answers(g.event.PCI)
@@ -436,7 +452,8 @@ func (v *gpuView) over(g sameKind) bool {
 // pastAfter is how old an incident is that a GPU got over.
 const pastAfter = 24 * time.Hour
 
-// past is whether it happened more than a day ago, by the node's own clock, and nvidia-smi shows that nothing is left of it.
+// past reports whether it happened more than a day ago, by the node's own clock, and nvidia-smi shows that nothing is
+// left of it.
 func (v *gpuView) past(g sameKind) bool {
 	newest := g.incidents[0].primary
 	if newest.condition != "" || v.node.Host == nil || !v.healthy(g.event) {
@@ -452,8 +469,8 @@ func (v *gpuView) past(g sameKind) bool {
 	return false
 }
 
-// healthy is whether nvidia-smi shows the GPU of an event, and says that it needs nothing. An event that names none of the node's GPUs (of an
-// NVSwitch, of the GSP) may be of each of them.
+// healthy reports whether nvidia-smi shows the GPU of an event, and says that it needs nothing. An event that names
+// none of the node's GPUs (of an NVSwitch, of the GSP) may be of each of them.
 func (v *gpuView) healthy(e xid.Event) bool {
 	if v.smi == nil || len(v.smi.GPUs) == 0 || v.node.Host == nil || len(v.smi.GPUs) < len(gpuAddresses(v.node)) {
 		return false
@@ -471,7 +488,7 @@ func (v *gpuView) needsNothing(g nvidiasmi.GPU) bool {
 	return !g.Lost() && need == "" && !remaps && !yes(g.ResetRequired) && !yes(g.DrainAndReset)
 }
 
-// times are when it happened; none when one of the records does not tell.
+// times returns when it happened; none when one of the records does not tell.
 func (v *gpuView) times(g sameKind) []time.Time {
 	var all []time.Time
 	for _, in := range g.incidents {
@@ -512,7 +529,8 @@ func eachSMI(f *Facts, r *Result, do func(n *Node, v *gpuView)) {
 	r.EachHost(f, func(n *Node, _ *node.Diagnosis) {
 		v := n.gpus()
 		if v.smi == nil {
-			r.Unknown(n.Object(), "nvidia-smi says nothing that can be read: %s", cmp.Or(firstLine(v.smiError), "it was not run"))
+			r.Unknown(n.Object(), "nvidia-smi says nothing that can be read: %s",
+				cmp.Or(firstLine(v.smiError), "it was not run"))
 			return
 		}
 		do(n, v)
@@ -524,8 +542,8 @@ func firstLine(text string) string {
 	return clip(line)
 }
 
-// yes is whether a value is told, and true.
+// yes reports whether a value is told, and true.
 func yes(b *bool) bool { return b != nil && *b }
 
-// moreThan is whether a value is told, and above a limit.
+// moreThan reports whether a value is told, and above a limit.
 func moreThan(n *int64, limit int64) bool { return n != nil && *n > limit }

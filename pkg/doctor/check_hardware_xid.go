@@ -8,7 +8,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// linkNonfatal is whether the line of an NVLink 5 error says so of itself: "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (...)".
+// linkNonfatal reports whether the line of an NVLink 5 error says so of itself: "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12
+// (...)".
 func linkNonfatal(body string) bool {
 	fields := strings.Fields(body)
 	return len(fields) > 1 && strings.EqualFold(fields[1], "nonfatal")
@@ -25,7 +26,8 @@ func xidCheck() Check {
 			"information where nvidia-smi shows that the GPU needs nothing; what is over explains only pods that failed within ten minutes of it. Lost GPUs, memory, links and the " +
 			"GSP have checks of their own.",
 		Explains: gpuSymptoms(),
-		Doc:      xidDoc, Sources: []string{"NVIDIA XID catalogue (October 2025)", "gpud: xid", "k8s-device-plugin#1974"},
+		Doc:      xidDoc,
+		Sources:  []string{"NVIDIA XID catalogue (October 2025)", "gpud: xid", "k8s-device-plugin#1974"},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
 				checkXIDs(f, r, n)
@@ -54,9 +56,12 @@ func checkXIDs(f *Facts, r *Result, n *Node) {
 	if len(v.strangers) > 0 {
 		newest := v.strangers[len(v.strangers)-1]
 		r.Add(Finding{
-			Severity: Info, Confidence: Possible, Title: "the kernel log has XIDs of GPUs that the node does not have", Object: n.Object(),
+			Severity: Info, Confidence: Possible, Title: "the kernel log has XIDs of GPUs that the node does not have",
+			Object:   n.Object(),
 			Evidence: []Evidence{v.quote(newest)},
-			Fix:      Fix{Text: "They tell nothing about the node's GPUs: a test wrote them, or the GPU was removed since the node was started."},
+			Fix: Fix{
+				Text: "They tell nothing about the node's GPUs: a test wrote them, or the GPU was removed since the node was started.",
+			},
 		})
 	}
 	switch {
@@ -74,7 +79,7 @@ func checkXIDs(f *Facts, r *Result, n *Node) {
 // repeated is how many XIDs of an application on one GPU are more than an accident of one run.
 const repeated = 10
 
-// withdrawn is whether the device plugin calls some of the node's GPUs unhealthy.
+// withdrawn reports whether the device plugin calls some of the node's GPUs unhealthy.
 func withdrawn(n *Node) bool {
 	for name, have := range n.Status.Capacity {
 		if can, ok := n.Status.Allocatable[name]; IsGPUResource(name) && ok && can.Cmp(have) < 0 {
@@ -84,7 +89,7 @@ func withdrawn(n *Node) bool {
 	return false
 }
 
-// judge says what a code means, from NVIDIA's catalogue.
+// judge returns what a code means, from NVIDIA's catalogue.
 func judge(n *Node, g sameKind) (Severity, string, Fix) {
 	name := codeName(g.event)
 	if g.event.Code == 154 {
@@ -92,36 +97,52 @@ func judge(n *Node, g sameKind) (Severity, string, Fix) {
 	}
 	code, known := xid.Lookup(g.event.Code)
 	if !known {
-		return Warning, "the driver reports " + name + ", which no catalogue has", Fix{Text: "Look at the lines around it, and ask the vendor of the GPU."}
+		return Warning, "the driver reports " + name + ", which no catalogue has", Fix{
+			Text: "Look at the lines around it, and ask the vendor of the GPU.",
+		}
 	}
 	switch code.NVIDIA.Immediate {
 	case "RESET_GPU":
 		return Error, "the driver reports " + name + ": the GPU needs a reset", Fix{
-			Text: "Drain the node, and reset the GPU or reboot." + afterwards(code), Commands: drain(n, resetGPU(n, g.event.PCI), uncordon(n)),
+			Text:     "Drain the node, and reset the GPU or reboot." + afterwards(code),
+			Commands: drain(n, resetGPU(n, g.event.PCI), uncordon(n)),
 		}
 	case "RESTART_BM", "RESTART_VM":
-		return Error, "the driver reports " + name + ": the node needs a reboot", Fix{Text: "Drain the node and reboot it." + afterwards(code), Commands: drain(n)}
+		return Error, "the driver reports " + name + ": the node needs a reboot", Fix{
+			Text: "Drain the node and reboot it." + afterwards(code), Commands: drain(n),
+		}
 	case "CHECK_MECHANICALS":
 		return Error, "the driver reports " + name + ": power or cooling of the GPU is at fault", Fix{
-			Text: "Drain the node, and check the GPU's power connectors, its seat and its cooling." + afterwards(code), Commands: drain(n),
+			Text: "Drain the node, and check the GPU's power connectors, its seat and its cooling." +
+				afterwards(code),
+			Commands: drain(n),
 		}
 	case "UPDATE_SWFW":
-		return Warning, "the driver reports " + name + ": driver and firmware do not fit", Fix{Text: "Update the driver, or the vGPU software of the host, so that both are of one release."}
+		return Warning, "the driver reports " + name + ": driver and firmware do not fit", Fix{
+			Text: "Update the driver, or the vGPU software of the host, so that both are of one release.",
+		}
 	case "RESTART_APP", "WORKFLOW_XID_45", "CHECK_UVM":
-		return Info, "a workload on the GPU failed with " + name, Fix{Text: "Look at the workload: its log has the CUDA error, and a fault in its code is the usual cause. Its pod must be restarted, as its CUDA context is lost." +
-			" If different workloads fail like this on one GPU only, run dcgmi diag on it."}
+		return Info, "a workload on the GPU failed with " + name,
+			Fix{Text: "Look at the workload: its log has the CUDA error, and a fault in its code is the usual cause. Its pod must be restarted, as its CUDA context is lost." +
+				" If different workloads fail like this on one GPU only, run dcgmi diag on it."}
 	case "IGNORE":
 		return Info, "the driver reports " + name, Fix{Text: "By itself it needs nothing." + afterwards(code)}
 	}
 	switch code.Class {
 	case "gpu_fatal", "memory":
-		return Error, "the driver reports " + name, Fix{Text: "Drain the node, reset the GPU, and ask the vendor of the GPU if it comes back." + afterwards(code), Commands: drain(n, resetGPU(n, g.event.PCI))}
+		return Error, "the driver reports " + name, Fix{
+			Text: "Drain the node, reset the GPU, and ask the vendor of the GPU if it comes back." +
+				afterwards(code),
+			Commands: drain(n, resetGPU(n, g.event.PCI)),
+		}
 	case "app":
 		return Info, "a workload on the GPU failed with " + name, Fix{Text: "Look at the workload's log."}
 	case "info":
 		return Info, "the driver reports " + name, Fix{Text: "By itself it needs nothing."}
 	}
-	return Warning, "the driver reports " + name, Fix{Text: "Look at the lines around it, and ask the vendor of the GPU if it comes back." + afterwards(code)}
+	return Warning, "the driver reports " + name, Fix{
+		Text: "Look at the lines around it, and ask the vendor of the GPU if it comes back." + afterwards(code),
+	}
 }
 
 // judgeRecovery reads an XID 154, which comes with another code that may be gone from the log.
@@ -130,7 +151,9 @@ func judgeRecovery(n *Node, g sameKind) (Severity, string, Fix) {
 	_, to, _ := strings.Cut(body, " to ")
 	need, severity := recovery(to)
 	if need == "" {
-		return Info, "the driver says that the GPU needs nothing any more (XID 154)", Fix{Text: "Nothing is to be done."}
+		return Info, "the driver says that the GPU needs nothing any more (XID 154)", Fix{
+			Text: "Nothing is to be done.",
+		}
 	}
 	last := resetGPU(n, g.event.PCI)
 	if strings.Contains(need, "reboot") {
@@ -141,7 +164,7 @@ func judgeRecovery(n *Node, g sameKind) (Severity, string, Fix) {
 	}
 }
 
-// afterwards is what NVIDIA says to look into.
+// afterwards returns what NVIDIA says to look into.
 func afterwards(c xid.Code) string {
 	text := map[string]string{
 		"CONTACT_SUPPORT":     "If it comes back, ask the vendor of the GPU.",
@@ -165,7 +188,8 @@ func throttleCheck() Check {
 		Why: "Slowdowns by hardware are always worth a look: too hot, or the power supply pulled the brake. An idle GPU has low clocks, and one under load may reach its power limit; both are " +
 			"normal and not told.",
 		Explains: []string{"node.condition"},
-		Doc:      debugDoc, Sources: []string{"NVSentinel#890", "open_clip#703", "azurehpc#595", "hardware-observer#307"},
+		Doc:      debugDoc,
+		Sources:  []string{"NVSentinel#890", "open_clip#703", "azurehpc#595", "hardware-observer#307"},
 		Run: func(f *Facts, r *Result) {
 			eachSMI(f, r, func(n *Node, v *gpuView) {
 				prefix := "clocks_event_reason_"
@@ -177,29 +201,36 @@ func throttleCheck() Check {
 					reason := ""
 					switch s := g.Slowdown; {
 					case yes(s.PowerBrake):
-						reason, finding.Title = "hw_power_brake_slowdown", "the power supply slows the GPU down (power brake)"
-						finding.Fix.Text = "Check the node's power supplies and their cables, and the power budget of its rack. A lower power limit of the GPUs (nvidia-smi -pl) helps until then."
+						reason, finding.Title = "hw_power_brake_slowdown",
+							"the power supply slows the GPU down (power brake)"
+						finding.Fix.Text =
+							"Check the node's power supplies and their cables, and the power budget of its rack. A lower power limit of the GPUs (nvidia-smi -pl) helps until then."
 					case yes(s.HardwareThermal):
-						reason, finding.Title = "hw_thermal_slowdown", "the GPU is so hot that its hardware slows it down"
+						reason, finding.Title = "hw_thermal_slowdown",
+							"the GPU is so hot that its hardware slows it down"
 					case yes(s.Hardware):
 						reason, finding.Title = "hw_slowdown", "the GPU's hardware slows it down"
 					case yes(s.SoftwareThermal):
-						reason, finding.Title = "sw_thermal_slowdown", "the driver slows the GPU down, so that it does not get too hot"
+						reason, finding.Title = "sw_thermal_slowdown",
+							"the driver slows the GPU down, so that it does not get too hot"
 					default:
 						r.Pass(smiObject(n, g))
 						continue
 					}
-					finding.Fix.Text = cmp.Or(finding.Fix.Text, "Check the node's fans, air flow and inlet temperature, and that the GPU's heat sink sits well.")
+					finding.Fix.Text = cmp.Or(finding.Fix.Text,
+						"Check the node's fans, air flow and inlet temperature, and that the GPU's heat sink sits well.")
 					finding.Evidence = []Evidence{smiEvidence(n, g, prefix+reason, "Active")}
 					for _, t := range []struct {
 						element string
 						value   *int64
 					}{
-						{"gpu_temp", g.Temperature.GPU}, {"gpu_temp_slow_threshold", g.Temperature.Slowdown}, {"gpu_temp_tlimit", g.Temperature.Margin},
+						{"gpu_temp", g.Temperature.GPU}, {"gpu_temp_slow_threshold", g.Temperature.Slowdown},
+						{"gpu_temp_tlimit", g.Temperature.Margin},
 						{"gpu_temp_slow_tlimit_threshold", g.Temperature.SlowdownMargin},
 					} {
 						if t.value != nil {
-							finding.Evidence = append(finding.Evidence, smiEvidence(n, g, t.element, fmt.Sprintf("%d C", *t.value)))
+							finding.Evidence = append(finding.Evidence,
+								smiEvidence(n, g, t.element, fmt.Sprintf("%d C", *t.value)))
 						}
 					}
 					r.Add(finding)

@@ -45,8 +45,9 @@ func injectedChecks() []Check {
 			Reads: "LD_PRELOAD, variables, volumes and init containers of pods",
 			Why: "the pod loads the library of this tool's CUDA faults, or that of Dynamo's fault injection, and no open run of this tool " +
 				"explains it. It is an error where the pod fails: the library may be the reason",
-			Explains: []string{"wl.pod-failing", "wl.cuda*", "wl.cpu-mode"}, Sources: []string{"ai-dynamo/dynamo tests/fault_tolerance/hardware"},
-			Run: checkPreloaded,
+			Explains: []string{"wl.pod-failing", "wl.cuda*", "wl.cpu-mode"},
+			Sources:  []string{"ai-dynamo/dynamo tests/fault_tolerance/hardware"},
+			Run:      checkPreloaded,
 		},
 	})
 }
@@ -54,7 +55,8 @@ func injectedChecks() []Check {
 // injectedFault is the finding of an open run whose fault is in place.
 const injectedFault = "fault.injected"
 
-// The faults of runs, as the ledger names them. A runtime fault whose mode is known goes by both: "runtime missing-handler".
+// The faults of runs, as the ledger names them. A runtime fault whose mode is known goes by both: "runtime
+// missing-handler".
 const (
 	asXID = "xid"
 
@@ -64,18 +66,24 @@ const (
 	asScenario    = "scenario"
 )
 
-// injectedEffects is what each kind of fault leads to directly. What these findings explain in their turn is theirs, so that something real that
-// is wrong at the same place stays a root.
+// injectedEffects returns what each kind of fault leads to directly. What these findings explain in their turn is
+// theirs, so that something real that is wrong at the same place stays a root.
 func injectedEffects() map[string][]string {
 	// Without its configuration, or while it restarts, a runtime starts no pods, and its node is not Ready.
-	runtime := []string{"rt.sandbox-failed", "rt.not-ready", "rt.restart-loop", "rt.edited-not-restarted", "rt.config-not-loaded", "node.not-ready", "node.condition"}
+	runtime := []string{
+		"rt.sandbox-failed", "rt.not-ready", "rt.restart-loop", "rt.edited-not-restarted", "rt.config-not-loaded",
+		"node.not-ready", "node.condition",
+	}
 	effects := map[string][]string{
 		// The line itself, and what detectors and remediators do about it: a condition, a cordon, a reboot.
 		asXID: {"hw.*", "drv.gsp", "node.condition", "sched.node-state", "node.not-ready"},
 		// Of an XID upon which no detector acts nobody cordons or loses a node.
 		asHarmlessXID: {"hw.*", "drv.gsp", "node.condition"},
 		// A pod that carries the library sees CUDA fail, and ends, hangs or computes on the CPU.
-		asCUDA: {"wl.pod-failing", "wl.cuda-error", "wl.cuda-oom", "wl.cuda-vs-driver", "wl.cuda-preload", "wl.cpu-mode", "wl.probe-failing", "wl.idle-holder"},
+		asCUDA: {
+			"wl.pod-failing", "wl.cuda-error", "wl.cuda-oom", "wl.cuda-vs-driver", "wl.cuda-preload", "wl.cpu-mode",
+			"wl.probe-failing", "wl.idle-holder",
+		},
 		// An exercise has its namespaces to itself: what is proven by itself there is what it is about.
 		asScenario: append([]string{"*"}, provenByItself()...),
 		asRuntime:  runtime,
@@ -94,13 +102,14 @@ func injectedEffects() map[string][]string {
 
 func runtimeAs(mode containerd.Mode) string { return asRuntime + " " + string(mode) }
 
-// labEffects is what an exercise's steps on nodes lead to directly: lines in kernel logs, broken runtimes, firewalls, taints and labels.
+// labEffects returns what an exercise's steps on nodes lead to directly: lines in kernel logs, broken runtimes,
+// firewalls, taints and labels.
 func labEffects() []string {
 	all := injectedEffects()
 	return slices.Concat(all[asXID], all[asRuntime], []string{"net.*", "sched.*", "gfd.labels", "nfd.labels"})
 }
 
-// kindOf is how a run explains, for Check.ExplainsAs.
+// kindOf returns how a run explains, for Check.ExplainsAs.
 func kindOf(run snapshot.Run) string {
 	if run.Fault == asRuntime {
 		for _, word := range strings.Fields(run.Summary) { // "containerd missing-handler (nvidia)"
@@ -141,7 +150,7 @@ func isOfGPU(f Finding) bool { return f.Layer == LayerHardware || f.Layer == Lay
 // fixRun is the fault of runs that record what `doctor --fix` made: they are no faults (pkg/mend).
 const fixRun = "fix"
 
-// runState says whether a run's fault is in place; why says why not.
+// runState reports whether a run's fault is in place; why says why not.
 func (f *Facts) runState(run snapshot.Run) (stands bool, why string) {
 	switch {
 	case !run.Closed.IsZero():
@@ -182,7 +191,8 @@ func kernelRecord(host *node.Diagnosis, e snapshot.RunEvidence) (node.KernelReco
 	return host.KernelLog[i], true
 }
 
-// proves is whether a record is the one that a run says it wrote: the same sequence number and text, or, without numbers, the same text.
+// proves reports whether a record is the one that a run says it wrote: the same sequence number and text, or, without
+// numbers, the same text.
 func proves(e snapshot.RunEvidence, r node.KernelRecord) bool {
 	_, after, known := strings.Cut(e.Source, "sequence ")
 	digits := strings.TrimRight(after[:min(len(after), 20)], " .,:;)")
@@ -215,7 +225,8 @@ func checkRecorded(f *Facts, r *Result) {
 			continue
 		}
 		r.Add(Finding{
-			Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: Info, Title: "a run of this tool is open, and its fault " +
+			Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: Info,
+			Title: "a run of this tool is open, and its fault " +
 				"is not in place",
 			Evidence: []Evidence{runEvidence(run), {Source: "run " + run.ID, Text: why}},
 			Fix:      Fix{Text: "close it by reverting it", Commands: []string{revertRun(run)}},
@@ -247,7 +258,8 @@ func runEvidence(run snapshot.Run) Evidence {
 	return clipped(Evidence{Source: "record of run " + run.ID, Time: run.Created, Text: text})
 }
 
-// injected is the finding of a run whose fault is in place. It concerns the nodes and the pods that the run changed, and no others.
+// injected returns the finding of a run whose fault is in place. It concerns the nodes and the pods that the run
+// changed, and no others.
 func (f *Facts) injected(run snapshot.Run) Finding {
 	finding := Finding{
 		Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), as: kindOf(run), began: run.Created,
@@ -276,13 +288,17 @@ func (f *Facts) injected(run snapshot.Run) Finding {
 			found = []string{t.Namespace + "/" + t.Name} // no pod of it is there; it does not concern the whole cluster
 		}
 		pods = append(pods, found...)
-		finding.Evidence = append(finding.Evidence, fieldEvidence(Object{Kind: t.Kind, Namespace: t.Namespace, Name: t.Name}, "pods that carry it", "%s", strings.Join(found, ", ")))
+		finding.Evidence = append(finding.Evidence, fieldEvidence(
+			Object{Kind: t.Kind, Namespace: t.Namespace, Name: t.Name}, "pods that carry it", "%s",
+			strings.Join(found, ", "),
+		))
 	}
 	finding.Evidence = finding.Evidence[:min(len(finding.Evidence), 6)]
 	return finding.ForPods(pods...)
 }
 
-// exercise completes the finding of a scenario's run: its namespaces are its own, with all that is in them. Its steps name them many times.
+// exercise completes the finding of a scenario's run: its namespaces are its own, with all that is in them. Its steps
+// name them many times.
 func (f *Facts) exercise(run snapshot.Run, finding Finding) Finding {
 	slices.Sort(finding.Nodes)
 	finding.Nodes = slices.Compact(finding.Nodes)
@@ -309,7 +325,8 @@ func (f *Facts) exercise(run snapshot.Run, finding Finding) Finding {
 			}
 		}
 		if len(pods) > 0 {
-			places = append(places, fieldEvidence(Object{Kind: "Namespace", Name: namespace}, "pods of the exercise", "%s", joined(pods)))
+			places = append(places,
+				fieldEvidence(Object{Kind: "Namespace", Name: namespace}, "pods of the exercise", "%s", joined(pods)))
 		}
 	}
 	finding.Evidence = slices.Concat(finding.Evidence[:1], places, finding.Evidence[1:])
@@ -348,7 +365,8 @@ func (f *Facts) whoseRun(run snapshot.Run) string {
 	return text
 }
 
-// targetEvidence are the lines that a run wrote on a node, as the node's kernel log has them; else what the run itself says.
+// targetEvidence returns the lines that a run wrote on a node, as the node's kernel log has them; else what the run
+// itself says.
 func (f *Facts) targetEvidence(t snapshot.Target) []Evidence {
 	var all []Evidence
 	n := f.Node(t.Name)
@@ -368,7 +386,8 @@ func (f *Facts) targetEvidence(t snapshot.Target) []Evidence {
 	return all
 }
 
-// What CUDA faults of this tool add to pods (pkg/workload, pkg/leftover; they need a client, and this package must not).
+// What CUDA faults of this tool add to pods (pkg/workload, pkg/leftover; they need a client, and this package must
+// not).
 const (
 	labelRun      = "gpufault.dev/run"
 	ourLibVolume  = "gpu-fault-lib"
@@ -377,7 +396,7 @@ const (
 	ourLibraryDir = "/gpu-fault/lib"
 )
 
-// runOf is the run whose fault a pod carries; carried is whether it carries one.
+// runOf returns the run whose fault a pod carries; carried reports whether it carries one.
 func runOf(pod *corev1.Pod) (run string, carried bool) {
 	for _, v := range pod.Spec.Volumes {
 		if v.Name == ourLibVolume {
@@ -390,7 +409,7 @@ func runOf(pod *corev1.Pod) (run string, carried bool) {
 	return pod.Labels[labelRun], pod.Labels[labelRun] != ""
 }
 
-// carriers are the pods that carry a run's fault, or belong to a target of it.
+// carriers returns the pods that carry a run's fault, or belong to a target of it.
 func (f *Facts) carriers(run snapshot.Run, t snapshot.Target) []string {
 	var all []string
 	for i := range f.Snapshot.Pods {
@@ -406,11 +425,13 @@ func (f *Facts) carriers(run snapshot.Run, t snapshot.Target) []string {
 	return all
 }
 
-// ownedBy is whether a pod was made for a workload: directly, or by a ReplicaSet or a Job that has its name.
+// ownedBy reports whether a pod was made for a workload: directly, or by a ReplicaSet or a Job that has its name.
 func ownedBy(pod *corev1.Pod, t snapshot.Target) bool {
 	for _, o := range pod.OwnerReferences {
 		parent := o.Name[:max(strings.LastIndexByte(o.Name, '-'), 0)]
-		if o.Kind == t.Kind && o.Name == t.Name || (t.Kind == "Deployment" && o.Kind == "ReplicaSet" || t.Kind == "CronJob" && o.Kind == "Job") && parent == t.Name {
+		if o.Kind == t.Kind && o.Name == t.Name ||
+			(t.Kind == "Deployment" && o.Kind == "ReplicaSet" || t.Kind == "CronJob" && o.Kind == "Job") &&
+				parent == t.Name {
 			return true
 		}
 	}
@@ -433,11 +454,13 @@ func checkPreloaded(f *Facts, r *Result) {
 			},
 		}
 		if ours {
-			finding.Fix = Fix{Text: "a CUDA fault of this tool put it there, and no open run of it is known: look for what is left, and take it " +
-				"out with --clean", Commands: []string{"kubectl gpu-fault leftovers"}}
+			finding.Fix =
+				Fix{Text: "a CUDA fault of this tool put it there, and no open run of it is known: look for what is left, and take it " +
+					"out with --clean", Commands: []string{"kubectl gpu-fault leftovers"}}
 		}
 		if run, _ := runOf(pod); run != "" {
-			finding.Fix.Text, finding.Fix.Commands = "run "+run+" put it there: revert that", []string{revertRun(snapshot.Run{ID: run})}
+			finding.Fix.Text, finding.Fix.Commands = "run "+run+" put it there: revert that",
+				[]string{revertRun(snapshot.Run{ID: run})}
 		}
 		if pod.Spec.NodeName != "" {
 			finding.Nodes = []string{pod.Spec.NodeName}
@@ -449,27 +472,31 @@ func checkPreloaded(f *Facts, r *Result) {
 	}
 }
 
-// podFails is whether a container of the pod has ended with an error, or cannot start.
+// podFails reports whether a container of the pod has ended with an error, or cannot start.
 func podFails(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodFailed {
 		return true
 	}
-	return !podReady(pod) && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
-		return s.State.Terminated != nil && s.State.Terminated.ExitCode != 0 || s.LastTerminationState.Terminated != nil && s.LastTerminationState.Terminated.ExitCode != 0 ||
+	return !podReady(pod) && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses,
+		pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
+		return s.State.Terminated != nil && s.State.Terminated.ExitCode != 0 ||
+			s.LastTerminationState.Terminated != nil && s.LastTerminationState.Terminated.ExitCode != 0 ||
 			s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff"
 	})
 }
 
-// preloaded is what of fault injections a pod has; ours is whether it is this tool's.
+// preloaded returns what of fault injections a pod has; ours reports whether it is this tool's.
 func preloaded(pod *corev1.Pod) (evidence []Evidence, ours bool) {
 	object := PodObject(pod)
 	for _, v := range pod.Spec.Volumes {
 		switch {
 		case v.Name == ourLibVolume && v.ConfigMap != nil:
 			ours = true
-			evidence = append(evidence, fieldEvidence(object, ".spec.volumes", "%s (ConfigMap %s)", v.Name, v.ConfigMap.Name))
+			evidence = append(evidence,
+				fieldEvidence(object, ".spec.volumes", "%s (ConfigMap %s)", v.Name, v.ConfigMap.Name))
 		case v.Name == "cuda-fault-lib-source" && v.ConfigMap != nil: // Dynamo's inject_into_pods.py
-			evidence = append(evidence, fieldEvidence(object, ".spec.volumes", "%s (ConfigMap %s)", v.Name, v.ConfigMap.Name))
+			evidence = append(evidence,
+				fieldEvidence(object, ".spec.volumes", "%s (ConfigMap %s)", v.Name, v.ConfigMap.Name))
 		}
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -480,11 +507,13 @@ func preloaded(pod *corev1.Pod) (evidence []Evidence, ours bool) {
 					mine := path.Base(file) == ourLibrary || strings.HasPrefix(file, ourLibraryDir+"/")
 					if mine || slices.Contains([]string{"cuda_intercept.so", "fake_cuda_xid79.so"}, path.Base(file)) {
 						ours = ours || mine
-						evidence = append(evidence, fieldEvidence(object, "container "+c.Name+" .env", "%s=%s", e.Name, e.Value))
+						evidence = append(evidence,
+							fieldEvidence(object, "container "+c.Name+" .env", "%s=%s", e.Name, e.Value))
 					}
 				}
 			case e.Name == "CUDA_XID_TYPE" || e.Name == "CUDA_FAULT_INJECTION_ENABLED":
-				evidence = append(evidence, fieldEvidence(object, "container "+c.Name+" .env", "%s=%s", e.Name, e.Value))
+				evidence = append(evidence,
+					fieldEvidence(object, "container "+c.Name+" .env", "%s=%s", e.Name, e.Value))
 			}
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// A line in a kernel log stays when the run that wrote it is over, and so do the conditions of detectors that believed it. Both are told as
-// what they are, and not as a stranger's, nor as an error of the GPU.
+// A line in a kernel log stays when the run that wrote it is over, and so do the conditions of detectors that believed
+// it. Both are told as what they are, and not as a stranger's, nor as an error of the GPU.
 
 // ownLine is a line of a run that is over, as the node's kernel log has it.
 type ownLine struct {
@@ -60,7 +60,7 @@ func (f *Facts) findXIDRuns() map[string]xidRuns {
 	return all
 }
 
-// linesOn are the proofs of the lines that a run wrote on a node.
+// linesOn returns the proofs of the lines that a run wrote on a node.
 func linesOn(run snapshot.Run, nodeName string) []snapshot.RunEvidence {
 	var all []snapshot.RunEvidence
 	for _, t := range run.Targets {
@@ -71,7 +71,8 @@ func linesOn(run snapshot.Run, nodeName string) []snapshot.RunEvidence {
 	return all
 }
 
-// writer is the run that is over and wrote a record; empty when none did. What the driver itself wrote is nobody's.
+// writer returns the run that is over and wrote a record; empty when none did. What the driver itself wrote is
+// nobody's.
 func (v *gpuView) writer(r driverRecord) string {
 	if !r.userSpace {
 		return ""
@@ -79,17 +80,20 @@ func (v *gpuView) writer(r driverRecord) string {
 	return writerAmong(v.runs.over, v.node.Name, r)
 }
 
-// writerAmong is the run among some that wrote a record of a node; empty when none did.
+// writerAmong returns the run among some that wrote a record of a node; empty when none did.
 func writerAmong(runs []snapshot.Run, nodeName string, r driverRecord) string {
 	for _, run := range runs {
-		if slices.ContainsFunc(linesOn(run, nodeName), func(e snapshot.RunEvidence) bool { return proves(e, r.KernelRecord) }) {
+		if slices.ContainsFunc(
+			linesOn(run, nodeName), func(e snapshot.RunEvidence) bool { return proves(e, r.KernelRecord) },
+		) {
 			return run.ID
 		}
 	}
 	return ""
 }
 
-// ofOpenRun reports whether all that tells of an incident is lines that open runs wrote, or a detector's condition that rests on them.
+// ofOpenRun reports whether all that tells of an incident is lines that open runs wrote, or a detector's condition that
+// rests on them.
 func (v *gpuView) ofOpenRun(g sameKind) bool {
 	return !g.contains(func(r driverRecord) bool { return !v.byOpenRun(r) })
 }
@@ -116,8 +120,8 @@ func (v *gpuView) restsOnOpen(c corev1.NodeCondition) (ownCondition, bool) {
 	return v.restsOn(v.runs.open, c)
 }
 
-// restsOn finds the run among some on whose line a condition rests: it names the same codes, of the same GPU if of any, since the run began,
-// and the kernel log, where it was read, has no line of these codes that was not the runs'.
+// restsOn finds the run among some on whose line a condition rests: it names the same codes, of the same GPU if of any,
+// since the run began, and the kernel log, where it was read, has no line of these codes that was not the runs'.
 func (v *gpuView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondition, bool) {
 	text := c.Reason + " " + c.Message
 	codes := xidsIn(text)
@@ -159,17 +163,25 @@ const clocksDiffer = time.Minute
 func (o ownCondition) finding(n *Node, c corev1.NodeCondition) Finding {
 	detector := detectorOf(c)
 	f := Finding{
-		Title: fmt.Sprintf("the condition %s still tells of XID %s, which this tool wrote to the kernel log for a test that is over", c.Type, numbers(o.codes)), Object: n.Object(),
+		Title: fmt.Sprintf(
+			"the condition %s still tells of XID %s, which this tool wrote to the kernel log for a test that is over",
+			c.Type, numbers(o.codes),
+		), Object: n.Object(),
 		Severity: Warning, Confidence: Likely, Evidence: []Evidence{quoteCondition(n, c), runEvidence(o.run)},
-		Fix: Fix{Text: fmt.Sprintf("It is no error of a GPU: run %s wrote the line. Make the detector forget it. %s: %s.", o.run.ID, detector.Name, detector.Forget)},
+		Fix: Fix{Text: fmt.Sprintf("It is no error of a GPU: run %s wrote the line. Make the detector forget it. %s: %s.",
+			o.run.ID, detector.Name, detector.Forget)},
 	}
 	for _, e := range linesOn(o.run, n.Name)[:1] {
-		f.Evidence = append(f.Evidence, clipped(Evidence{Source: "node " + n.Name + ", " + e.Source, Time: e.Time, Text: e.Text}))
+		f.Evidence = append(f.Evidence,
+			clipped(Evidence{Source: "node " + n.Name + ", " + e.Source, Time: e.Time, Text: e.Text}))
 	}
 	if detector.ID != xid.IDNPDKmsg {
 		return f
 	}
-	f.Fix.Commands = []string{onHost(n.Name, "sudo systemctl restart node-problem-detector"), command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name)}
+	f.Fix.Commands = []string{
+		onHost(n.Name, "sudo systemctl restart node-problem-detector"),
+		command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
+	}
 	f.Fix.Text += " It runs as a unit of the node, or as a pod, which is restarted by deleting it."
 	for _, pod := range n.Pods {
 		if strings.Contains(pod.Name, "problem-detector") {
@@ -179,8 +191,8 @@ func (o ownCondition) finding(n *Node, c corev1.NodeCondition) Finding {
 	return f
 }
 
-// detectorOf is the detector that most likely set a condition: NVSentinel and the EKS agent are known by their words, others are rules of
-// node-problem-detector.
+// detectorOf returns the detector that most likely set a condition: NVSentinel and the EKS agent are known by their
+// words, others are rules of node-problem-detector.
 func detectorOf(c corev1.NodeCondition) xid.Detector {
 	id := xid.IDNPDKmsg
 	switch text := c.Reason + " " + c.Message; {
@@ -224,7 +236,9 @@ func (f *Facts) checkOwnLines(r *Result) {
 			Object: Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: Info, Nodes: where[run.ID],
 			Title:    "this tool wrote lines to a kernel log for a test that is over: they tell nothing about the GPU",
 			Evidence: append([]Evidence{runEvidence(run)}, ours[run.ID]...),
-			Fix:      Fix{Text: "Nothing is to be done: a line stays until the node is started anew. A detector that has acted on it must be made to forget it."},
+			Fix: Fix{
+				Text: "Nothing is to be done: a line stays until the node is started anew. A detector that has acted on it must be made to forget it.",
+			},
 		})
 	}
 }

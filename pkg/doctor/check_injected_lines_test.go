@@ -15,25 +15,35 @@ import (
 
 const ourXID79 = "kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus."
 
-// closedXID is a run that wrote a line on gpu-1 ten minutes ago, and was reverted a minute later.
+// closedXID returns a run that wrote a line on gpu-1 ten minutes ago, and was reverted a minute later.
 func closedXID() snapshot.Run {
 	return snapshot.Run{
-		ID: "xid-1", Fault: "xid", Summary: "XID 79 on GPU 0", By: "alice", Phase: "Reverted", Created: hwNow.Add(-10 * time.Minute), Closed: hwNow.Add(-9 * time.Minute),
-		Revert: "kubectl gpu-fault revert xid-1", Targets: []snapshot.Target{{Kind: "Node", Name: "gpu-1", Permanent: true,
-			Evidence: []snapshot.RunEvidence{{Source: "/dev/kmsg sequence 812", Time: hwNow.Add(-10 * time.Minute), Text: ourXID79}}}},
+		ID: "xid-1", Fault: "xid", Summary: "XID 79 on GPU 0", By: "alice", Phase: "Reverted",
+		Created: hwNow.Add(-10 * time.Minute), Closed: hwNow.Add(-9 * time.Minute),
+		Revert: "kubectl gpu-fault revert xid-1",
+		Targets: []snapshot.Target{{Kind: "Node", Name: "gpu-1", Permanent: true,
+			Evidence: []snapshot.RunEvidence{
+				{Source: "/dev/kmsg sequence 812", Time: hwNow.Add(-10 * time.Minute), Text: ourXID79},
+			}}},
 	}
 }
 
 func quotes(ago time.Duration, text string) corev1.NodeCondition {
-	return corev1.NodeCondition{Type: "GPUXid", Status: corev1.ConditionTrue, Reason: "XidFatal", Message: text, LastTransitionTime: metav1.NewTime(hwNow.Add(-ago))}
+	return corev1.NodeCondition{
+		Type: "GPUXid", Status: corev1.ConditionTrue, Reason: "XidFatal", Message: text,
+		LastTransitionTime: metav1.NewTime(hwNow.Add(-ago)),
+	}
 }
 
-// A line that a run of ours wrote is ours when the run is over, too, and so is a node condition that still quotes it: neither is an error of the
-// GPU, nor a stranger's, and nobody is told to drain the node. What the driver itself, or anybody else, wrote stays what it is.
+// A line that a run of ours wrote is ours when the run is over, too, and so is a node condition that still quotes it:
+// neither is an error of the GPU, nor a stranger's, and nobody is told to drain the node. What the driver itself, or
+// anybody else, wrote stays what it is.
 func TestLinesOfRunsThatAreOver(t *testing.T) {
 	t.Parallel()
 	line := func(sequence uint64, priority int, text string) node.KernelRecord {
-		return node.KernelRecord{Sequence: sequence, Priority: priority, Text: text, Uptime: time.Hour, Time: hwNow.Add(-10 * time.Minute)}
+		return node.KernelRecord{
+			Sequence: sequence, Priority: priority, Text: text, Uptime: time.Hour, Time: hwNow.Add(-10 * time.Minute),
+		}
 	}
 	ours := line(812, 12, ourXID79)
 	for name, test := range map[string]struct {
@@ -42,20 +52,44 @@ func TestLinesOfRunsThatAreOver(t *testing.T) {
 		options   Options
 		want      string // findings: ID and severity
 	}{
-		"the line":                     {log: []node.KernelRecord{ours}, want: "fault.recorded info"},
-		"the line of an exercise":      {log: []node.KernelRecord{ours}, want: "fault.recorded info"},
-		"the line, nobody knows of it": {log: []node.KernelRecord{ours}, options: Options{IgnoreInjected: true}, want: "hw.gpu-lost warning"},
-		"somebody else's line":         {log: []node.KernelRecord{ours, line(900, 12, ourXID79)}, want: "fault.recorded info, hw.gpu-lost warning"},
-		"the driver's line":            {log: []node.KernelRecord{ours, line(900, 4, strings.TrimPrefix(ourXID79, "kernel: "))}, want: "fault.recorded info, hw.gpu-lost warning"},
-		"a condition quotes it":        {log: []node.KernelRecord{ours}, condition: new(quotes(10*time.Minute, ourXID79)), want: "fault.recorded info, node.condition warning"},
-		"a condition, node not read":   {condition: new(quotes(10*time.Minute, ourXID79)), want: "node.condition warning"},
-		"a condition, lines left out":  {log: []node.KernelRecord{ours}, condition: new(quotes(10*time.Minute, ourXID79)), options: Options{Since: time.Minute}, want: "node.condition warning"},
-		"a condition of before":        {condition: new(quotes(time.Hour, ourXID79)), want: "hw.gpu-lost error"},
-		"a condition of another code":  {condition: new(quotes(time.Minute, strings.Replace(ourXID79, "79", "62", 1))), want: "hw.xid-recent error"},
-		"a condition of another GPU":   {condition: new(quotes(time.Minute, strings.Replace(ourXID79, ":17:", ":3d:", 1))), want: "hw.gpu-lost error"},
-		"a condition, and another's line": {log: []node.KernelRecord{ours, line(900, 12, ourXID79)}, condition: new(quotes(time.Minute, ourXID79)),
-			want: "fault.recorded info, hw.gpu-lost warning"},
-		"a condition, nobody knows of the run": {condition: new(quotes(time.Minute, ourXID79)), options: Options{IgnoreInjected: true}, want: "hw.gpu-lost error"},
+		"the line":                {log: []node.KernelRecord{ours}, want: "fault.recorded info"},
+		"the line of an exercise": {log: []node.KernelRecord{ours}, want: "fault.recorded info"},
+		"the line, nobody knows of it": {
+			log: []node.KernelRecord{ours}, options: Options{IgnoreInjected: true}, want: "hw.gpu-lost warning",
+		},
+		"somebody else's line": {
+			log: []node.KernelRecord{ours, line(900, 12, ourXID79)}, want: "fault.recorded info, hw.gpu-lost warning",
+		},
+		"the driver's line": {
+			log:  []node.KernelRecord{ours, line(900, 4, strings.TrimPrefix(ourXID79, "kernel: "))},
+			want: "fault.recorded info, hw.gpu-lost warning",
+		},
+		"a condition quotes it": {
+			log: []node.KernelRecord{ours}, condition: new(quotes(10*time.Minute, ourXID79)),
+			want: "fault.recorded info, node.condition warning",
+		},
+		"a condition, node not read": {
+			condition: new(quotes(10*time.Minute, ourXID79)), want: "node.condition warning",
+		},
+		"a condition, lines left out": {
+			log: []node.KernelRecord{ours}, condition: new(quotes(10*time.Minute, ourXID79)),
+			options: Options{Since: time.Minute}, want: "node.condition warning",
+		},
+		"a condition of before": {condition: new(quotes(time.Hour, ourXID79)), want: "hw.gpu-lost error"},
+		"a condition of another code": {
+			condition: new(quotes(time.Minute, strings.Replace(ourXID79, "79", "62", 1))), want: "hw.xid-recent error",
+		},
+		"a condition of another GPU": {
+			condition: new(quotes(time.Minute, strings.Replace(ourXID79, ":17:", ":3d:", 1))),
+			want:      "hw.gpu-lost error",
+		},
+		"a condition, and another's line": {log: []node.KernelRecord{ours, line(900, 12, ourXID79)},
+			condition: new(quotes(time.Minute, ourXID79)),
+			want:      "fault.recorded info, hw.gpu-lost warning"},
+		"a condition, nobody knows of the run": {
+			condition: new(quotes(time.Minute, ourXID79)), options: Options{IgnoreInjected: true},
+			want: "hw.gpu-lost error",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,9 +122,11 @@ func TestLinesOfRunsThatAreOver(t *testing.T) {
 			for _, f := range report.Items {
 				fix := f.Fix.Text + strings.Join(f.Fix.Commands, " ")
 				switch {
-				case f.ID == "fault.recorded" && (f.Object.Name != "xid-1" || !strings.Contains(f.Evidence[len(f.Evidence)-1].Source, "sequence 812") || f.Fix.Commands != nil):
+				case f.ID == "fault.recorded" && (f.Object.Name != "xid-1" ||
+					!strings.Contains(f.Evidence[len(f.Evidence)-1].Source, "sequence 812") || f.Fix.Commands != nil):
 					t.Errorf("the run's line is told as %+v", f)
-				case f.ID == "node.condition" && f.Root && (strings.Contains(fix, "drain") || !strings.Contains(fix, "restart node-problem-detector") || !strings.Contains(fix, "xid-1")):
+				case f.ID == "node.condition" && f.Root && (strings.Contains(fix, "drain") ||
+					!strings.Contains(fix, "restart node-problem-detector") || !strings.Contains(fix, "xid-1")):
 					t.Errorf("a condition of ours is to be mended with %s", fix)
 				}
 			}
@@ -101,15 +137,20 @@ func TestLinesOfRunsThatAreOver(t *testing.T) {
 // A line that a program wrote is not told as the driver's word, and is no error by itself.
 func TestTitlesOfWrittenLines(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"62, 1, 2, 3", "48, pid=1, DBE", "74, NVLink", "119, GSP", "64, row", "79, GPU has fallen off the bus."} {
+	for _, text := range []string{
+		"62, 1, 2, 3", "48, pid=1, DBE", "74, NVLink", "119, GSP", "64, row", "79, GPU has fallen off the bus.",
+	} {
 		host := hwHost()
-		host.KernelLog = []node.KernelRecord{{Sequence: 812, Uptime: time.Hour, Priority: 12, Text: "kernel: NVRM: Xid (PCI:0000:17:00): " + text}}
+		host.KernelLog = []node.KernelRecord{
+			{Sequence: 812, Uptime: time.Hour, Priority: 12, Text: "kernel: NVRM: Xid (PCI:0000:17:00): " + text},
+		}
 		report := Examine(hwSnapshot(host), Options{Checks: hwChecks()})
 		if len(report.Items) == 0 {
 			t.Errorf("XID %s is not told", text)
 		}
 		for _, f := range report.Items {
-			if f.Severity == Error || strings.Contains(f.Title, "the driver reports") || !strings.HasPrefix(f.Title, "the kernel log tells of XID ") {
+			if f.Severity == Error || strings.Contains(f.Title, "the driver reports") ||
+				!strings.HasPrefix(f.Title, "the kernel log tells of XID ") {
 				t.Errorf("XID %s is a stranger's line, and told as %s: %s", text, f.Severity, f.Title)
 			}
 		}
@@ -145,7 +186,8 @@ func TestConditionOfAGPUThatAnswers(t *testing.T) {
 	s.Hosts["gpu-1"].KernelLog = nil
 	f := hwFinding(t, Examine(s, Options{Checks: hwChecks()}), "hw.gpu-lost")
 	fix := f.Fix.Text + strings.Join(f.Fix.Commands, " ")
-	if f.Severity != Warning || strings.Contains(f.Title, "kernel log") || strings.Contains(fix, "kubectl drain") || strings.Contains(fix, "power-cycle") {
+	if f.Severity != Warning || strings.Contains(f.Title, "kernel log") || strings.Contains(fix, "kubectl drain") ||
+		strings.Contains(fix, "power-cycle") {
 		t.Errorf("%s: %s\n%s", f.Severity, f.Title, fix)
 	}
 }

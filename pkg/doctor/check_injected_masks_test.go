@@ -14,19 +14,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// openOn is an open run on node a of the bench, which began a minute ago.
+// openOn returns an open run on node a of the bench, which began a minute ago.
 func openOn(fault, summary string, targets ...snapshot.Target) snapshot.Run {
 	if len(targets) == 0 {
 		targets = []snapshot.Target{{Kind: "Node", Name: "a"}}
 	}
 	return snapshot.Run{
-		ID: fault + "-1", Fault: fault, Summary: summary, By: "alice", Phase: "Proven", Created: benchNow().Add(-time.Minute),
-		Until: benchNow().Add(time.Hour), Revert: "kubectl gpu-fault revert " + fault + "-1", Targets: targets,
+		ID: fault + "-1", Fault: fault, Summary: summary, By: "alice", Phase: "Proven",
+		Created: benchNow().Add(-time.Minute),
+		Until:   benchNow().Add(time.Hour), Revert: "kubectl gpu-fault revert " + fault + "-1", Targets: targets,
 	}
 }
 
-// TestAnOpenRunHidesNothingElse: an open run that is harmless by itself must not keep anybody from seeing what really is wrong on its node.
-// Once an XID 31 hid all of these for half an hour.
+// TestAnOpenRunHidesNothingElse: an open run that is harmless by itself must not keep anybody from seeing what really
+// is wrong on its node. Once an XID 31 hid all of these for half an hour.
 func TestAnOpenRunHidesNothingElse(t *testing.T) {
 	t.Parallel()
 	runs := []snapshot.Run{
@@ -34,12 +35,16 @@ func TestAnOpenRunHidesNothingElse(t *testing.T) {
 		openOn("runtime", "containerd missing-handler (nvidia)"),
 		openOn("runtime", "somebody else's words"),
 		openOn("cuda", "out-of-memory", snapshot.Target{Kind: "Deployment", Namespace: "team", Name: "other"}),
-		openOn("scenario", "an exercise", snapshot.Target{Kind: "Node", Name: "a"}, snapshot.Target{Kind: "Namespace", Name: "lab"}),
+		openOn("scenario", "an exercise", snapshot.Target{Kind: "Node", Name: "a"},
+			snapshot.Target{Kind: "Namespace", Name: "lab"}),
 	}
 	waiting := func(reason, message string) podChange {
 		return func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodPending
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+				Name:  "main",
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+			}}
 		}
 	}
 	for name, wrong := range map[string]func() *bench{
@@ -47,25 +52,35 @@ func TestAnOpenRunHidesNothingElse(t *testing.T) {
 			return newBench().node("a", 2).pod("p", "a", 1, crashing(3, "Error")).log("p", "config file not found")
 		},
 		"an image that is not there": func() *bench {
-			return newBench().node("a", 2).pod("p", "a", 1, waiting("ErrImagePull", `failed to pull and unpack image "r.example/x:1": not found`))
+			return newBench().node("a", 2).pod("p", "a", 1,
+				waiting("ErrImagePull", `failed to pull and unpack image "r.example/x:1": not found`))
 		},
 		"a GPU that the plugin took away": func() *bench {
-			return newBench().node("a", 2, func(n *corev1.Node) { n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("1") })
+			return newBench().node("a", 2,
+				func(n *corev1.Node) { n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("1") })
 		},
 		"a pod that asks for too much": func() *bench { return newBench().node("a", 2).pod("p", "", 4) },
-		"a program on the CPU":         func() *bench { return newBench().node("a", 2).pod("p", "a", 1).head("p", "device: cpu") },
+		"a program on the CPU": func() *bench {
+			return newBench().node("a", 2).pod("p", "a", 1).head("p", "device: cpu")
+		},
 		"a real XID": func() *bench {
-			return newBench().node("a", 2).kernel("a", "NVRM: Xid (PCI:0000:17:00): 79, pid=4242, name=python, GPU has fallen off the bus.")
+			return newBench().node("a", 2).kernel("a",
+				"NVRM: Xid (PCI:0000:17:00): 79, pid=4242, name=python, GPU has fallen off the bus.")
 		},
 		"a cordon of an hour ago": func() *bench {
 			return newBench().node("a", 2, func(n *corev1.Node) {
 				n.Spec.Unschedulable = true
-				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule, TimeAdded: new(benchAgo(time.Hour))})
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{
+					Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
+					TimeAdded: new(benchAgo(time.Hour)),
+				})
 			}).pod("p", "", 1)
 		},
 		"a node that is lost since an hour": func() *bench {
 			return newBench().node("a", 2, func(n *corev1.Node) {
-				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: benchAgo(time.Hour)}}
+				n.Status.Conditions = []corev1.NodeCondition{
+					{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: benchAgo(time.Hour)},
+				}
 			})
 		},
 	} {
@@ -81,7 +96,8 @@ func TestAnOpenRunHidesNothingElse(t *testing.T) {
 				report := Examine(&b.Snapshot, Options{})
 				got := strings.TrimSpace(strings.ReplaceAll(" "+runtimeRoots(report)+" ", " fault.injected ", " "))
 				if got != without {
-					t.Errorf("with an open run %s (%s) the roots are %q, without it %q:\n%s", run.ID, run.Summary, got, without, reportLines(report))
+					t.Errorf("with an open run %s (%s) the roots are %q, without it %q:\n%s", run.ID, run.Summary, got,
+						without, reportLines(report))
 				}
 			}
 		})
@@ -96,10 +112,16 @@ func TestAHarmlessXIDExplainsNoLostNode(t *testing.T) {
 		"kernel: NVRM: Xid (PCI:0000:17:00): 31, pid=4242, name=python, Ch 00000008, intr 0000.": "fault.injected node.not-ready",
 	} {
 		b := newBench().node("a", 2, func(n *corev1.Node) {
-			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: benchAgo(10 * time.Second)}}
+			n.Status.Conditions = []corev1.NodeCondition{
+				{
+					Type: corev1.NodeReady, Status: corev1.ConditionUnknown,
+					LastTransitionTime: benchAgo(10 * time.Second),
+				},
+			}
 		})
 		b.Runs = []snapshot.Run{openOn("xid", "XID on GPU 0", snapshot.Target{
-			Kind: "Node", Name: "a", Permanent: true, Evidence: []snapshot.RunEvidence{{Source: "/dev/kmsg sequence 4711", Text: line}},
+			Kind: "Node", Name: "a", Permanent: true,
+			Evidence: []snapshot.RunEvidence{{Source: "/dev/kmsg sequence 4711", Text: line}},
 		})}
 		report := Examine(&b.Snapshot, Options{})
 		if got := runtimeRoots(report); got != want {
@@ -108,20 +130,24 @@ func TestAHarmlessXIDExplainsNoLostNode(t *testing.T) {
 	}
 }
 
-// TestAnOpenXIDExplainsWhatDetectorsMakeOfIt: the line itself, the condition that quotes it, the cordon that follows; and none of another code, of
-// another GPU, or of before.
+// TestAnOpenXIDExplainsWhatDetectorsMakeOfIt: the line itself, the condition that quotes it, the cordon that follows;
+// and none of another code, of another GPU, or of before.
 func TestAnOpenXIDExplainsWhatDetectorsMakeOfIt(t *testing.T) {
 	t.Parallel()
 	open := closedXID()
 	open.Phase, open.Closed, open.Until = "Proven", time.Time{}, hwNow.Add(time.Hour)
 	line := func(sequence uint64, priority int, text string) node.KernelRecord {
-		return node.KernelRecord{Sequence: sequence, Priority: priority, Text: text, Uptime: time.Hour, Time: hwNow.Add(-10 * time.Minute)}
+		return node.KernelRecord{
+			Sequence: sequence, Priority: priority, Text: text, Uptime: time.Hour, Time: hwNow.Add(-10 * time.Minute),
+		}
 	}
 	ours := line(812, 12, ourXID79)
 	cordoned := func(ago time.Duration) func(*corev1.Node) {
 		return func(n *corev1.Node) {
 			n.Spec.Unschedulable = true
-			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, TimeAdded: new(metav1.NewTime(hwNow.Add(-ago)))}}
+			n.Spec.Taints = []corev1.Taint{
+				{Key: corev1.TaintNodeUnschedulable, TimeAdded: new(metav1.NewTime(hwNow.Add(-ago)))},
+			}
 		}
 	}
 	condition := func(ago time.Duration, text string) func(*corev1.Node) {
@@ -133,15 +159,34 @@ func TestAnOpenXIDExplainsWhatDetectorsMakeOfIt(t *testing.T) {
 		want string
 	}{
 		"the line": {[]node.KernelRecord{ours}, nil, "fault.injected"},
-		"the line of a module, in the driver's way": {[]node.KernelRecord{line(812, 3, strings.TrimPrefix(ourXID79, "kernel: "))}, nil, "fault.injected"},
-		"the driver's line, too":                    {[]node.KernelRecord{ours, line(900, 3, strings.TrimPrefix(ourXID79, "kernel: "))}, nil, "fault.injected hw.gpu-lost"},
-		"a condition that quotes it":                {[]node.KernelRecord{ours}, condition(9*time.Minute, ourXID79), "fault.injected"},
-		"the same, and the node was not read":       {nil, condition(9*time.Minute, ourXID79), "fault.injected"},
-		"a condition of before":                     {[]node.KernelRecord{ours}, condition(time.Hour, ourXID79), "fault.injected node.condition"},
-		"a condition of another code":               {[]node.KernelRecord{ours}, condition(9*time.Minute, strings.Replace(ourXID79, "79", "48", 1)), "fault.injected node.condition"},
-		"a condition of another GPU":                {[]node.KernelRecord{ours}, condition(9*time.Minute, strings.Replace(ourXID79, ":17:", ":3d:", 1)), "fault.injected node.condition"},
-		"a cordon that follows":                     {[]node.KernelRecord{ours}, cordoned(9 * time.Minute), "fault.injected"},
-		"a cordon of before":                        {[]node.KernelRecord{ours}, cordoned(time.Hour), "fault.injected sched.node-state"},
+		"the line of a module, in the driver's way": {
+			[]node.KernelRecord{line(812, 3, strings.TrimPrefix(ourXID79, "kernel: "))}, nil, "fault.injected",
+		},
+		"the driver's line, too": {
+			[]node.KernelRecord{ours, line(900, 3, strings.TrimPrefix(ourXID79, "kernel: "))}, nil,
+			"fault.injected hw.gpu-lost",
+		},
+		"a condition that quotes it": {
+			[]node.KernelRecord{ours}, condition(9*time.Minute, ourXID79), "fault.injected",
+		},
+		"the same, and the node was not read": {nil, condition(9*time.Minute, ourXID79), "fault.injected"},
+		"a condition of before": {
+			[]node.KernelRecord{ours}, condition(time.Hour, ourXID79), "fault.injected node.condition",
+		},
+		"a condition of another code": {
+			[]node.KernelRecord{ours}, condition(9*time.Minute, strings.Replace(ourXID79, "79", "48", 1)),
+			"fault.injected node.condition",
+		},
+		"a condition of another GPU": {
+			[]node.KernelRecord{ours}, condition(9*time.Minute, strings.Replace(ourXID79, ":17:", ":3d:", 1)),
+			"fault.injected node.condition",
+		},
+		"a cordon that follows": {
+			[]node.KernelRecord{ours}, cordoned(9 * time.Minute), "fault.injected",
+		},
+		"a cordon of before": {
+			[]node.KernelRecord{ours}, cordoned(time.Hour), "fault.injected sched.node-state",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -155,7 +200,9 @@ func TestAnOpenXIDExplainsWhatDetectorsMakeOfIt(t *testing.T) {
 			if test.edit != nil {
 				test.edit(&s.Nodes[0])
 			}
-			report := Examine(s, Options{Checks: []string{"hw.gpu-lost", "hw.xid-recent", "fault.*", "node.condition", "sched.node-state"}})
+			report := Examine(s, Options{
+				Checks: []string{"hw.gpu-lost", "hw.xid-recent", "fault.*", "node.condition", "sched.node-state"},
+			})
 			roots := map[string]bool{}
 			for _, f := range report.Items {
 				roots[f.ID] = roots[f.ID] || f.Root
@@ -167,7 +214,8 @@ func TestAnOpenXIDExplainsWhatDetectorsMakeOfIt(t *testing.T) {
 	}
 }
 
-// TestLiveStateWins: an event is history where the runtime shows now that it has the handler, and where it was started anew since.
+// TestLiveStateWins: an event is history where the runtime shows now that it has the handler, and where it was started
+// anew since.
 func TestLiveStateWins(t *testing.T) {
 	t.Parallel()
 	const missing = sandboxError + `failed to get sandbox runtime: no runtime for "nvidia" is configured`
@@ -187,12 +235,15 @@ func TestLiveStateWins(t *testing.T) {
 			t.Parallel()
 			s := failsToStart(gpuCluster(node.Runtime{}), missing)
 			for _, handler := range test.handlers {
-				s.Nodes[0].Status.RuntimeHandlers = append(s.Nodes[0].Status.RuntimeHandlers, corev1.NodeRuntimeHandler{Name: handler})
+				s.Nodes[0].Status.RuntimeHandlers = append(s.Nodes[0].Status.RuntimeHandlers,
+					corev1.NodeRuntimeHandler{Name: handler})
 			}
 			f := NewFacts(s)
 			if !test.started.IsZero() {
 				n := f.Node("gpu-1")
-				n.Host = &node.Diagnosis{Probe: node.Probe{Units: []node.Unit{{Name: "containerd.service", PID: 7, Started: test.started}}}}
+				n.Host = &node.Diagnosis{
+					Probe: node.Probe{Units: []node.Unit{{Name: "containerd.service", PID: 7, Started: test.started}}},
+				}
 				n.View = &runtimeview.View{Runtime: &runtimeview.Instance{PID: 7}}
 			}
 			r := &Result{check: Check{ID: "rt.handler-missing", Layer: LayerRuntime}}

@@ -21,7 +21,8 @@ func networkChecks() []Check {
 			ID: id, Layer: LayerNetwork, Title: title, Needs: []Need{NeedAPI}, Why: why, Sources: sources,
 			Reads: "waiting reason and message of containers, events Failed and FailedCreatePodSandBox",
 			Explains: []string{
-				"op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "wl.pod-failing", "rt.sandbox-failed", "obs.*", "gfd.*", "nfd.*",
+				"op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
+				"wl.pod-failing", "rt.sandbox-failed", "obs.*", "gfd.*", "nfd.*",
 			},
 			Doc: "https://kubernetes.io/docs/concepts/containers/images/",
 			Run: func(f *Facts, r *Result) { checkPulls(f, r, id) },
@@ -32,17 +33,21 @@ func networkChecks() []Check {
 			"The runtime's own words tell a time-out, TLS, a refused connection and a proxy apart; a name that does not resolve is net.dns. The node pulls, not the pod: NetworkPolicies do not matter, the node's firewall, proxy and DNS do.",
 			"gpu-operator#199", "gpu-operator#332", "NFD#1229", "seed 001, scenario 7"),
 		pulls("img.pull-auth", "a registry refuses to hand out an image",
-			"401, 403, insufficient_scope, a missing pull secret and a rate limit: the registry answers, and says no.", "nim-deploy#42", "nvidia-docker#535"),
+			"401, 403, insufficient_scope, a missing pull secret and a rate limit: the registry answers, and says no.",
+			"nim-deploy#42", "nvidia-docker#535"),
 		pulls("img.not-found", "an image does not exist in its registry",
-			"The registry answers that it has no such repository or tag, or the reference is not one.", "gpu-operator#170", "gpu-operator#690"),
+			"The registry answers that it has no such repository or tag, or the reference is not one.",
+			"gpu-operator#170", "gpu-operator#690"),
 		{
-			ID: "net.dns", Layer: LayerNetwork, Title: "names do not resolve inside GPU pods, or on the node that pulls their images",
+			ID: "net.dns", Layer: LayerNetwork,
+			Title: "names do not resolve inside GPU pods, or on the node that pulls their images",
 			Needs: []Need{NeedAPI, NeedLogs},
 			Reads: "logs of GPU pods and of the GPU components that fail, messages of their containers; why images cannot be pulled",
 			Why: "\"Temporary failure in name resolution\" and its kin mean that no DNS server answered. Inside pods, an answer that the name does not exist is told only by the program, and not here. " +
 				"The node pulls images, and asks the DNS server of the node: \"lookup NAME on SERVER\" is about that server, and no registry was asked.",
 			Explains: []string{
-				"wl.pod-failing", "wl.probe-failing", "op.init-chain", "op.operand-failing", "dp.not-running", "drv.headers", "drv.build-fail", "img.pull-network",
+				"wl.pod-failing", "wl.probe-failing", "op.init-chain", "op.operand-failing", "dp.not-running",
+				"drv.headers", "drv.build-fail", "img.pull-network",
 				"op.clusterpolicy", "dp.capacity-zero", "rt.sandbox-failed", "obs.*", "gfd.*", "nfd.*",
 			},
 			Sources: []string{"seed 002"},
@@ -54,7 +59,8 @@ func networkChecks() []Check {
 			Reads: "the node's kernel log: lines of UFW, firewalld and iptables with IN=, OUT=, SRC=, DST=",
 			Why:   "UFW denies routed packets by default, and those of pods are routed. Packets that come from outside to the node itself are the internet's noise and no fault. An error when pods of the node fail on the network at the same time, else a warning.",
 			Explains: []string{
-				"img.pull-network", "net.dns", "wl.pod-failing", "wl.probe-failing", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running",
+				"img.pull-network", "net.dns", "wl.pod-failing", "wl.probe-failing", "op.init-chain",
+				"op.operand-failing", "op.clusterpolicy", "dp.not-running",
 				"drv.headers", "drv.build-fail", "nfd.labels", "node.not-ready",
 			},
 			Sources: []string{"seed 002"},
@@ -70,7 +76,8 @@ type pullFailure struct{ id, kind string }
 // classifyPull tells it from the runtime's words; false when they do not say.
 func classifyPull(message string) (pullFailure, bool) {
 	lower := strings.ToLower(message)
-	if kind := nameFailure(lower); kind != "" && !strings.Contains(lower, "proxyconnect") { // before "connection refused", which is then the DNS server's
+	// Before "connection refused", which is then the DNS server's
+	if kind := nameFailure(lower); kind != "" && !strings.Contains(lower, "proxyconnect") {
 		return pullFailure{"net.dns", kind}, true
 	}
 	for _, known := range []struct {
@@ -79,14 +86,37 @@ func classifyPull(message string) (pullFailure, bool) {
 	}{
 		// A wrong platform is wl.exec-format's, though containerd adds "not found" to it.
 		{[]string{"no match for platform", "no matching manifest for"}, pullFailure{"", "platform"}},
-		{[]string{"invalidimagename", "invalid reference format", "couldn't parse image"}, pullFailure{"img.not-found", "name"}},
-		{[]string{"toomanyrequests", "429 too many requests", "pull rate limit"}, pullFailure{"img.pull-auth", "limit"}},
+		{
+			[]string{"invalidimagename", "invalid reference format", "couldn't parse image"},
+			pullFailure{"img.not-found", "name"},
+		},
+		{
+			[]string{"toomanyrequests", "429 too many requests", "pull rate limit"},
+			pullFailure{"img.pull-auth", "limit"},
+		},
 		{[]string{"proxyconnect", "proxy error", "407 proxy authentication"}, pullFailure{"img.pull-network", "proxy"}},
-		{[]string{"x509:", "certificate", "tls handshake timeout", "tls: ", "server gave http response to https client"}, pullFailure{"img.pull-network", "tls"}},
-		{[]string{"i/o timeout", "client.timeout exceeded", "context deadline exceeded", "timeout awaiting", "connection timed out", "no route to host", "network is unreachable"}, pullFailure{"img.pull-network", "timeout"}},
-		{[]string{"connection refused", "connection reset", "unexpected eof", "broken pipe", "502 bad gateway", "503 service unavailable", "504 gateway"}, pullFailure{"img.pull-network", "refused"}},
-		{[]string{"401 unauthorized", "403 forbidden", "insufficient_scope", "authorization failed", "unauthorized:", "unauthorized", "no basic auth credentials", "pull access denied", "denied:", "authentication required"}, pullFailure{"img.pull-auth", "auth"}},
-		{[]string{"manifest unknown", "not found", "name unknown", "repository does not exist", "does not exist"}, pullFailure{"img.not-found", "tag"}},
+		{
+			[]string{
+				"x509:", "certificate", "tls handshake timeout", "tls: ", "server gave http response to https client",
+			},
+			pullFailure{"img.pull-network", "tls"},
+		},
+		{[]string{
+			"i/o timeout", "client.timeout exceeded", "context deadline exceeded", "timeout awaiting",
+			"connection timed out", "no route to host", "network is unreachable",
+		}, pullFailure{"img.pull-network", "timeout"}},
+		{[]string{
+			"connection refused", "connection reset", "unexpected eof", "broken pipe", "502 bad gateway",
+			"503 service unavailable", "504 gateway",
+		}, pullFailure{"img.pull-network", "refused"}},
+		{[]string{
+			"401 unauthorized", "403 forbidden", "insufficient_scope", "authorization failed", "unauthorized:",
+			"unauthorized", "no basic auth credentials", "pull access denied", "denied:", "authentication required",
+		}, pullFailure{"img.pull-auth", "auth"}},
+		{
+			[]string{"manifest unknown", "not found", "name unknown", "repository does not exist", "does not exist"},
+			pullFailure{"img.not-found", "tag"},
+		},
 	} {
 		if containsAny(lower, known.texts) {
 			return known.is, true
@@ -95,11 +125,12 @@ func classifyPull(message string) (pullFailure, bool) {
 	return pullFailure{}, false
 }
 
-// lookup is how Go's resolver begins its errors: "lookup nvcr.io on 10.0.0.2:53: ...", or without a server "lookup nvcr.io: ...".
+// lookup is how Go's resolver begins its errors: "lookup nvcr.io on 10.0.0.2:53: ...", or without a server "lookup
+// nvcr.io: ...".
 var lookup = regexp.MustCompile(`\blookup (\S+?)(?: on \S+)?: (\S.*)`)
 
-// nameFailure is whether a message, in lower case, says that a name could not be resolved: "no-name" when a server answered that there is none,
-// "dns" when none answered; empty when it says something else.
+// nameFailure reports whether a message, in lower case, says that a name could not be resolved: "no-name" when a server
+// answered that there is none, "dns" when none answered; empty when it says something else.
 func nameFailure(lower string) string {
 	said := lower
 	if m := lookup.FindStringSubmatch(lower); m != nil {
@@ -108,7 +139,8 @@ func nameFailure(lower string) string {
 	switch {
 	case strings.Contains(said, "no such host"):
 		return "no-name"
-	case strings.HasPrefix(said, "lookup: "), containsAny(said, []string{"server misbehaving", "temporary failure in name resolution", "name resolution"}):
+	case strings.HasPrefix(said, "lookup: "),
+		containsAny(said, []string{"server misbehaving", "temporary failure in name resolution", "name resolution"}):
 		return "dns"
 	}
 	return ""
@@ -122,7 +154,7 @@ type pulling struct {
 	evidence Evidence
 }
 
-// failedPulls are the images that a pod cannot get, now.
+// failedPulls returns the images that a pod cannot get, now.
 func (f *Facts) failedPulls(pod *corev1.Pod) []pulling {
 	if pod.DeletionTimestamp != nil || Ended(pod) {
 		return nil
@@ -130,11 +162,16 @@ func (f *Facts) failedPulls(pod *corev1.Pod) []pulling {
 	var all []pulling
 	for _, c := range statuses(pod) {
 		w := c.State.Waiting
-		if w == nil || !slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "RegistryUnavailable", "ErrImageInspect"}, w.Reason) {
+		if w == nil || !slices.Contains([]string{
+			"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "RegistryUnavailable", "ErrImageInspect",
+		}, w.Reason) {
 			continue
 		}
 		p := pulling{image: cmp.Or(imageOf(pod, c.Name), c.Image)}
-		p.evidence = Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .state.waiting", Text: cut(w.Reason + ": " + w.Message)}
+		p.evidence = Evidence{
+			Source: PodObject(pod).String() + ", container " + c.Name + " .state.waiting",
+			Text:   cut(w.Reason + ": " + w.Message),
+		}
 		p.failure, p.known = classifyPull(w.Reason + " " + w.Message)
 		named := cmp.Or(quotedWord(w.Message), p.image) // the template may have changed since
 		for _, e := range f.EventsOfPod(pod) {
@@ -153,7 +190,8 @@ func (f *Facts) failedPulls(pod *corev1.Pod) []pulling {
 		return all
 	}
 	for _, e := range f.EventsOfPod(pod) { // the pause image
-		if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, "sandbox image") && strings.Contains(e.Message, "pull") {
+		if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, "sandbox image") &&
+			strings.Contains(e.Message, "pull") {
 			p := pulling{image: quotedWord(e.Message), evidence: Quote(e)}
 			p.evidence.Text = cut(p.evidence.Text)
 			p.failure, p.known = classifyPull(e.Message)
@@ -163,7 +201,7 @@ func (f *Facts) failedPulls(pod *corev1.Pod) []pulling {
 	return all
 }
 
-// quotedWord is the first text in double quotes.
+// quotedWord returns the first text in double quotes.
 func quotedWord(text string) string {
 	_, rest, _ := strings.Cut(text, `"`)
 	word, _, found := strings.Cut(rest, `"`)
@@ -173,7 +211,7 @@ func quotedWord(text string) string {
 	return word
 }
 
-// imageOf is the image that a pod's container asks for.
+// imageOf returns the image that a pod's container asks for.
 func imageOf(pod *corev1.Pod, container string) string {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if c.Name == container {
@@ -183,7 +221,7 @@ func imageOf(pod *corev1.Pod, container string) string {
 	return ""
 }
 
-// registryOf is the host that an image is pulled from.
+// registryOf returns the host that an image is pulled from.
 func registryOf(image string) string {
 	host, _, found := strings.Cut(image, "/")
 	if found && (strings.ContainsAny(host, ".:") || host == "localhost") {
@@ -192,7 +230,8 @@ func registryOf(image string) string {
 	return "docker.io"
 }
 
-// concerns is how bad it is when a pod does not run: GPU pods and the components that make GPUs usable are what doctor is about.
+// concerns returns how bad it is when a pod does not run: GPU pods and the components that make GPUs usable are what
+// doctor is about.
 func (f *Facts) concerns(pod *corev1.Pod) Severity {
 	if f.wantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" {
 		return Error
@@ -222,7 +261,10 @@ func checkPulls(f *Facts, r *Result, id string) {
 				continue // an app of somebody, which has nothing to do with GPUs
 			}
 			title, fix := pullFix(pod, p)
-			r.Add(Finding{Title: title, Object: PodObject(pod), Nodes: onNode(pod), Severity: severity, Evidence: []Evidence{p.evidence}, Fix: fix})
+			r.Add(Finding{
+				Title: title, Object: PodObject(pod), Nodes: onNode(pod), Severity: severity,
+				Evidence: []Evidence{p.evidence}, Fix: fix,
+			})
 		}
 	}
 }
@@ -235,46 +277,60 @@ func pullFix(pod *corev1.Pod, p pulling) (string, Fix) {
 	if m := lookup.FindStringSubmatch(p.evidence.Text); m != nil {
 		host = m[1] // its server for tokens, perhaps, or a mirror
 	}
-	resolve := []string{onHost(pod.Spec.NodeName, "cat /etc/resolv.conf"), onHost(pod.Spec.NodeName, "getent hosts %s", host)}
+	resolve := []string{
+		onHost(pod.Spec.NodeName, "cat /etc/resolv.conf"), onHost(pod.Spec.NodeName, "getent hosts %s", host),
+	}
 	switch p.failure.kind {
 	case "dns":
-		return "the node cannot resolve the name of the image's registry: its DNS server does not answer, or fails", Fix{
-			Text:     "Repair the DNS of the nodes (/etc/resolv.conf, systemd-resolved): the message names the server that they ask for " + host + ".",
-			Commands: resolve,
-		}
+		return "the node cannot resolve the name of the image's registry: its DNS server does not answer, or fails",
+			Fix{
+				Text: "Repair the DNS of the nodes (/etc/resolv.conf, systemd-resolved): the message names the server that they ask for " +
+					host + ".",
+				Commands: resolve,
+			}
 	case "no-name":
 		return "the node cannot resolve the name of the image's registry: its DNS server knows no such name", Fix{
-			Text:     "Correct the image's name, " + p.image + ", or have the DNS server of the nodes know " + host + ".",
+			Text: "Correct the image's name, " + p.image + ", or have the DNS server of the nodes know " + host +
+				".",
 			Commands: append(resolve, editCommands(pod)...),
 		}
 	case "tls":
 		return "the TLS connection to the image's registry fails", Fix{
-			Text:     "Trust the certificate authority of " + registry + " on the nodes (a proxy that opens TLS has its own), and check their clocks and MTU.",
+			Text: "Trust the certificate authority of " + registry +
+				" on the nodes (a proxy that opens TLS has its own), and check their clocks and MTU.",
 			Commands: curl,
 		}
 	case "proxy":
 		return "the proxy between the node and the image's registry fails", Fix{
-			Text: "Correct HTTPS_PROXY and NO_PROXY of the container runtime's unit on the nodes, then restart it.", Commands: curl,
+			Text:     "Correct HTTPS_PROXY and NO_PROXY of the container runtime's unit on the nodes, then restart it.",
+			Commands: curl,
 		}
 	case "timeout":
 		return "the node does not reach the image's registry: the connection times out", Fix{
-			Text: "Let the nodes reach " + registry + " on TCP 443: firewall rule, NAT gateway, security group, or HTTPS_PROXY in the container runtime's " +
+			Text: "Let the nodes reach " + registry +
+				" on TCP 443: firewall rule, NAT gateway, security group, or HTTPS_PROXY in the container runtime's " +
 				"unit; or use a mirror inside. The node pulls images, so that NetworkPolicies do not matter.",
 			Commands: curl,
 		}
 	case "refused":
-		return "the image's registry refuses or breaks off the connection", Fix{Text: "See whether " + registry + " is up and reachable on its port from the nodes.", Commands: curl}
+		return "the image's registry refuses or breaks off the connection", Fix{
+			Text: "See whether " + registry + " is up and reachable on its port from the nodes.", Commands: curl,
+		}
 	case "limit":
 		return "the image's registry has limited how often it may be asked", Fix{
-			Text: "Log in with a pull secret, or pull through a mirror of " + registry + ".", Commands: secretCommands(pod, registry),
+			Text:     "Log in with a pull secret, or pull through a mirror of " + registry + ".",
+			Commands: secretCommands(pod, registry),
 		}
 	case "auth":
 		return "the image's registry refuses: no valid credentials for this image", Fix{
-			Text:     "Give the pod's service account a pull secret for " + registry + "; some registries say the same when the image does not exist.",
+			Text: "Give the pod's service account a pull secret for " + registry +
+				"; some registries say the same when the image does not exist.",
 			Commands: secretCommands(pod, registry),
 		}
 	case "name":
-		return "the image reference is not valid", Fix{Text: "Correct the image's name: " + p.image + ".", Commands: editCommands(pod)}
+		return "the image reference is not valid", Fix{
+			Text: "Correct the image's name: " + p.image + ".", Commands: editCommands(pod),
+		}
 	}
 	return "the image does not exist in its registry", Fix{
 		Text: "Correct name or tag of the image: " + p.image + ".", Commands: append(try, editCommands(pod)...),
@@ -288,20 +344,25 @@ func secretCommands(pod *corev1.Pod, registry string) []string {
 	}
 	account := cmp.Or(pod.Spec.ServiceAccountName, "default")
 	return []string{
-		command("kubectl -n %s create secret docker-registry regcred --docker-server=%s --docker-username=%s --docker-password=TOKEN", pod.Namespace, registry, user),
-		command("kubectl -n %s patch serviceaccount %s -p '{\"imagePullSecrets\":[{\"name\":\"regcred\"}]}'", pod.Namespace, account),
+		command(
+			"kubectl -n %s create secret docker-registry regcred --docker-server=%s --docker-username=%s --docker-password=TOKEN",
+			pod.Namespace, registry, user,
+		),
+		command("kubectl -n %s patch serviceaccount %s -p '{\"imagePullSecrets\":[{\"name\":\"regcred\"}]}'",
+			pod.Namespace, account),
 	}
 }
 
-// dnsTexts are what programs say when no DNS server answers.
+// dnsTexts returns what programs say when no DNS server answers.
 func dnsTexts() []string {
 	return []string{
-		"Temporary failure in name resolution", "Temporary failure resolving", "server misbehaving", "Could not resolve host", "Name or service not known",
+		"Temporary failure in name resolution", "Temporary failure resolving", "server misbehaving",
+		"Could not resolve host", "Name or service not known",
 		"EAI_AGAIN", "no such host", "[Errno -3]",
 	}
 }
 
-// onNetwork are the pods that the network checks look at: GPU pods and components that fail.
+// onNetwork returns the pods that the network checks look at: GPU pods and components that fail.
 func (f *Facts) onNetwork() []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range f.Snapshot.Pods {
@@ -332,15 +393,19 @@ func checkDNS(f *Facts, r *Result) {
 			continue
 		}
 		if policies != "" {
-			r.Unknown(PodObject(pod), "whether NetworkPolicies keep it from its DNS server: api/networkpolicies: %s", policies)
+			r.Unknown(PodObject(pod), "whether NetworkPolicies keep it from its DNS server: api/networkpolicies: %s",
+				policies)
 		}
 		r.Add(Finding{
-			Title: "names do not resolve inside the pod", Object: PodObject(pod), Nodes: onNode(pod), Confidence: Likely, Evidence: []Evidence{e},
+			Title: "names do not resolve inside the pod", Object: PodObject(pod), Nodes: onNode(pod),
+			Confidence: Likely, Evidence: []Evidence{e},
 			Fix: Fix{
 				Text: "See whether CoreDNS is up and can be reached from this node: its pods, NetworkPolicies with egress rules (UDP and TCP 53), the node's firewall for routed packets.",
 				Commands: []string{
-					"kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide", command("kubectl -n %s get networkpolicies", pod.Namespace),
-					onHost(pod.Spec.NodeName, "sudo ufw status verbose"), onHost(pod.Spec.NodeName, "sudo dmesg | grep 'UFW BLOCK' | tail"),
+					"kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide",
+					command("kubectl -n %s get networkpolicies", pod.Namespace),
+					onHost(pod.Spec.NodeName, "sudo ufw status verbose"),
+					onHost(pod.Spec.NodeName, "sudo dmesg | grep 'UFW BLOCK' | tail"),
 				},
 			},
 		})
@@ -389,23 +454,28 @@ func parseBlocked(text string) (blocked, bool) {
 	return b, b.src.IsValid() && b.dst.IsValid()
 }
 
-// ofPods is whether an interface is one of those that pods hang on.
+// ofPods reports whether an interface is one of those that pods hang on.
 func ofPods(name string) bool {
-	return regexp.MustCompile(`^(lxc|cali|veth|cni|cilium|flannel|cbr|tunl|vxlan|eni[0-9a-f]|azv|gke[0-9a-f]|weave|antrea|ovn|kube-bridge)`).MatchString(name)
+	return regexp.MustCompile(
+		`^(lxc|cali|veth|cni|cilium|flannel|cbr|tunl|vxlan|eni[0-9a-f]|azv|gke[0-9a-f]|weave|antrea|ovn|kube-bridge)`,
+	).MatchString(name)
 }
 
-// egress is whether a packet came from a pod of the node, or from the node itself to where images and names come from.
+// egress reports whether a packet came from a pod of the node, or from the node itself to where images and names come
+// from.
 func (b blocked) egress() bool {
 	if b.dst.IsMulticast() || b.dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return false
 	}
-	return ofPods(b.in) || b.own() && slices.Contains([]string{"53", "80", "443", "3128", "5000", "6443", "8080"}, b.port)
+	return ofPods(b.in) ||
+		b.own() && slices.Contains([]string{"53", "80", "443", "3128", "5000", "6443", "8080"}, b.port)
 }
 
-// own is whether the node itself sent it.
+// own reports whether the node itself sent it.
 func (b blocked) own() bool { return b.in == "" && b.out != "" }
 
-// interfaceName is a name that may stand in a command; empty when it is none: anybody with privilege can write to the kernel log.
+// interfaceName returns a name that may stand in a command; empty when it is none: anybody with privilege can write to
+// the kernel log.
 func interfaceName(name string) string {
 	if regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$`).MatchString(name) {
 		return name
@@ -413,7 +483,7 @@ func interfaceName(name string) string {
 	return ""
 }
 
-// pattern is the interface as a firewall's rule matches all of its kind: lxc+ for lxc1a2b.
+// pattern returns the interface as a firewall's rule matches all of its kind: lxc+ for lxc1a2b.
 func pattern(name string) string {
 	kind := regexp.MustCompile(`^(lxc|cali|veth|eni|azv|gke)`).FindString(name)
 	if kind == "" {
@@ -454,7 +524,8 @@ func checkEgress(f *Facts, r *Result) {
 		}
 		for _, record := range lines[max(0, len(lines)-3):] {
 			finding.Evidence = append(finding.Evidence, Evidence{
-				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time, Text: cut(record.Text),
+				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time,
+				Text: cut(record.Text),
 			})
 		}
 		if suffering {
@@ -467,17 +538,22 @@ func checkEgress(f *Facts, r *Result) {
 	})
 }
 
-// failsOnNetwork is whether pods of the node fail with the network's own words.
+// failsOnNetwork reports whether pods of the node fail with the network's own words.
 func (f *Facts) failsOnNetwork(n *Node) bool {
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		troubles := f.troubles(pod)
 		if len(troubles) == 0 {
 			return false
 		}
-		if _, dns := f.said(pod, troubles, append(dnsTexts(), "i/o timeout", "Connection timed out", "connection timed out", "Network is unreachable")...); dns {
+		if _, dns := f.said(
+			pod, troubles,
+			append(dnsTexts(), "i/o timeout", "Connection timed out", "connection timed out",
+				"Network is unreachable")...,
+		); dns {
 			return true
 		}
-		return slices.ContainsFunc(f.failedPulls(pod), func(p pulling) bool { return p.failure.id == "img.pull-network" || p.failure.id == "net.dns" })
+		return slices.ContainsFunc(f.failedPulls(pod),
+			func(p pulling) bool { return p.failure.id == "img.pull-network" || p.failure.id == "net.dns" })
 	})
 }
 
@@ -486,7 +562,9 @@ func firewallFix(n *Node, b blocked) Fix {
 		return Fix{
 			Text: "Let the node forward the packets of its pods: allow them in the firewall that wrote these lines (firewalld: put the pods' interfaces into the zone trusted).",
 			Commands: []string{
-				onHost(n.Name, "sudo firewall-cmd --permanent --zone=trusted --add-interface=%s && sudo firewall-cmd --reload", b.in), onHost(n.Name, "sudo iptables -S FORWARD"),
+				onHost(n.Name,
+					"sudo firewall-cmd --permanent --zone=trusted --add-interface=%s && sudo firewall-cmd --reload",
+					b.in), onHost(n.Name, "sudo iptables -S FORWARD"),
 			},
 		}
 	}
@@ -494,7 +572,8 @@ func firewallFix(n *Node, b blocked) Fix {
 		return Fix{
 			Text: "UFW denies what the node sends: allow DNS and the registries' port, for this node and each other one that runs UFW.",
 			Commands: []string{
-				onHost(n.Name, "sudo ufw allow out on %s to any port %s proto %s", b.out, b.port, cmp.Or(protocol(b.proto), "tcp")), onHost(n.Name, "sudo ufw reload"),
+				onHost(n.Name, "sudo ufw allow out on %s to any port %s proto %s", b.out, b.port,
+					cmp.Or(protocol(b.proto), "tcp")), onHost(n.Name, "sudo ufw reload"),
 			},
 		}
 	}
@@ -503,18 +582,20 @@ func firewallFix(n *Node, b blocked) Fix {
 	}
 	if b.out != "" {
 		fix.Commands = append(fix.Commands,
-			onHost(n.Name, "sudo ufw route allow in on %s out on %s", pattern(b.in), b.out), onHost(n.Name, "sudo ufw route allow in on %s out on %s", b.out, pattern(b.in)))
+			onHost(n.Name, "sudo ufw route allow in on %s out on %s", pattern(b.in), b.out),
+			onHost(n.Name, "sudo ufw route allow in on %s out on %s", b.out, pattern(b.in)))
 	} else {
 		fix.Commands = append(fix.Commands, onHost(n.Name, "sudo ufw allow in on %s", pattern(b.in)))
 	}
 	if network := podNetwork(n, b.src); network != "" {
-		fix.Commands = append(fix.Commands, onHost(n.Name, "sudo ufw route allow from %s", network), onHost(n.Name, "sudo ufw route allow to %s", network))
+		fix.Commands = append(fix.Commands, onHost(n.Name, "sudo ufw route allow from %s", network),
+			onHost(n.Name, "sudo ufw route allow to %s", network))
 	}
 	fix.Commands = append(fix.Commands, onHost(n.Name, "sudo ufw reload"))
 	return fix
 }
 
-// protocol is a protocol as UFW takes it.
+// protocol returns a protocol as UFW takes it.
 func protocol(name string) string {
 	if lower := strings.ToLower(name); lower == "tcp" || lower == "udp" {
 		return lower
@@ -522,7 +603,7 @@ func protocol(name string) string {
 	return ""
 }
 
-// podNetwork is the network that an address of a pod belongs to: the node's, else the private block around it.
+// podNetwork returns the network that an address of a pod belongs to: the node's, else the private block around it.
 func podNetwork(n *Node, src netip.Addr) string {
 	for _, cidr := range append(slices.Clone(n.Spec.PodCIDRs), n.Spec.PodCIDR) {
 		if p, err := netip.ParsePrefix(cidr); err == nil && p.Contains(src) {

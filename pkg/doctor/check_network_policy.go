@@ -21,12 +21,14 @@ func networkPolicyCheck() Check {
 			"the field that is wrong. That the network plugin enforces policies is taken for granted, but for flannel, which does not. Not known are policies of plugins' own kinds, which may allow more, and " +
 			"destinations outside of the cluster. Rules by addresses apply to pods or not, as plugins like: what hangs on one is unknown.",
 		Explains: []string{
-			"net.dns", "wl.pod-failing", "wl.probe-failing", "wl.idle-holder", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "drv.headers",
+			"net.dns", "wl.pod-failing", "wl.probe-failing", "wl.idle-holder", "op.init-chain", "op.operand-failing",
+			"op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "drv.headers",
 			"drv.build-fail", "obs.*", "gfd.*", "nfd.*",
 		},
 		Doc: "https://kubernetes.io/docs/concepts/services-networking/network-policies/",
 		Sources: []string{
-			"aws/aws-network-policy-agent#230", "kubernetes/website#38267", "projectcalico/calico#8049", "kubernetes/website#8295", "kubernetes/kubernetes#47797",
+			"aws/aws-network-policy-agent#230", "kubernetes/website#38267", "projectcalico/calico#8049",
+			"kubernetes/website#8295", "kubernetes/kubernetes#47797",
 			"kubernetes/kubernetes#112467", "seed 001",
 		},
 		Run: checkPolicies,
@@ -55,14 +57,17 @@ func checkPolicies(f *Facts, r *Result) {
 	}
 }
 
-// checkPolicy goes the way of the pod's first words: names, then what it asks for, out of here and into there. What is denied first is told.
+// checkPolicy goes the way of the pod's first words: names, then what it asks for, out of here and into there. What is
+// denied first is told.
 func (f *Facts) checkPolicy(r *Result, u unreached) {
 	pod := PodObject(u.pod)
 	dns := f.dnsServer(endOf(u.pod))
 	_, by := f.admits(networkingv1.PolicyTypeEgress, dns.connection)
 	switch ofCluster := u.pod.Spec.DNSPolicy != corev1.DNSDefault && u.pod.Spec.DNSPolicy != corev1.DNSNone; {
 	case u.names && !ofCluster && len(by) > 0:
-		r.Unknown(pod, "it asks another DNS server than the cluster's, and whether NetworkPolicies (%s) let it cannot be told", policyNames(by))
+		r.Unknown(pod,
+			"it asks another DNS server than the cluster's, and whether NetworkPolicies (%s) let it cannot be told",
+			policyNames(by))
 		return
 	case u.names && ofCluster:
 		f.tellDenied(r, u, dns)
@@ -91,20 +96,22 @@ func (f *Facts) checkPolicy(r *Result, u unreached) {
 		}
 	}
 	if len(by) > 0 && len(u.asks) == 0 {
-		r.Unknown(pod, "NetworkPolicies restrict what it reaches (%s), and neither its log nor its command names a Service: whether they are why it gets no answer cannot be told", policyNames(by))
+		r.Unknown(pod,
+			"NetworkPolicies restrict what it reaches (%s), and neither its log nor its command names a Service: whether they are why it gets no answer cannot be told",
+			policyNames(by))
 		return
 	}
 	r.Pass(pod)
 }
 
-// reaches is whether policies of both ends let a pod reach what it asks for.
+// reaches reports whether policies of both ends let a pod reach what it asks for.
 func (f *Facts) reaches(w wanted) answer {
 	out, _ := f.admits(networkingv1.PolicyTypeEgress, w.connection)
 	in, _ := f.admits(networkingv1.PolicyTypeIngress, w.connection)
 	return min(out, in)
 }
 
-// tellDenied is whether there is no need to look further: policies deny it, or it cannot be told.
+// tellDenied reports whether there is no need to look further: policies deny it, or it cannot be told.
 func (f *Facts) tellDenied(r *Result, u unreached, w wanted) bool {
 	for _, d := range []networkingv1.PolicyType{networkingv1.PolicyTypeEgress, networkingv1.PolicyTypeIngress} {
 		let, by := f.admits(d, w.connection)
@@ -112,9 +119,13 @@ func (f *Facts) tellDenied(r *Result, u unreached, w wanted) bool {
 		case let == surely:
 			continue
 		case let == perhaps:
-			r.Unknown(PodObject(u.pod), "whether NetworkPolicies (%s) let it reach %s depends on the network plugin, or on labels that are not known", policyNames(by), w.name)
+			r.Unknown(PodObject(u.pod),
+				"whether NetworkPolicies (%s) let it reach %s depends on the network plugin, or on labels that are not known",
+				policyNames(by), w.name)
 		case f.hasDaemonSet("flannel") && !f.enforcesPolicies():
-			r.Unknown(PodObject(u.pod), "NetworkPolicies (%s) deny it %s, and the network plugin flannel does not enforce them", policyNames(by), w.name)
+			r.Unknown(PodObject(u.pod),
+				"NetworkPolicies (%s) deny it %s, and the network plugin flannel does not enforce them",
+				policyNames(by), w.name)
 		default:
 			r.Add(f.denied(u, w, d, by))
 		}
@@ -123,9 +134,11 @@ func (f *Facts) tellDenied(r *Result, u unreached, w wanted) bool {
 	return false
 }
 
-// enforcesPolicies is whether there is a DaemonSet that is known to enforce NetworkPolicies.
+// enforcesPolicies reports whether there is a DaemonSet that is known to enforce NetworkPolicies.
 func (f *Facts) enforcesPolicies() bool {
-	return slices.ContainsFunc([]string{"canal", "calico", "cilium", "kube-router", "antrea", "weave", "ovn", "network-policy", "npm", "romana"}, f.hasDaemonSet)
+	return slices.ContainsFunc([]string{
+		"canal", "calico", "cilium", "kube-router", "antrea", "weave", "ovn", "network-policy", "npm", "romana",
+	}, f.hasDaemonSet)
 }
 
 func policyNames(all []*networkingv1.NetworkPolicy) string {
@@ -139,10 +152,14 @@ func policyNames(all []*networkingv1.NetworkPolicy) string {
 // nodeLocalDNS is where a cache on the node answers for the DNS server, where there is one.
 var nodeLocalDNS = netip.MustParseAddr("169.254.20.10")
 
-// dnsServer is the cluster's DNS, asked by UDP, as resolvers do. Where its Service is not in the snapshot, it has the labels that all clusters give it.
+// dnsServer returns the cluster's DNS, asked by UDP, as resolvers do. Where its Service is not in the snapshot, it has
+// the labels that all clusters give it.
 func (f *Facts) dnsServer(from end) wanted {
 	w := wanted{dns: true, name: "the DNS server", port: 53, selector: map[string]string{"k8s-app": "kube-dns"}}
-	w.connection = connection{from: from, to: end{namespace: "kube-system", labels: w.selector, partial: true}, protocol: corev1.ProtocolUDP, port: 53}
+	w.connection = connection{
+		from: from, to: end{namespace: "kube-system", labels: w.selector, partial: true}, protocol: corev1.ProtocolUDP,
+		port: 53,
+	}
 	for _, ref := range dnsServices() {
 		service := f.service(ref)
 		if service == nil {
@@ -159,12 +176,15 @@ func (f *Facts) dnsServer(from end) wanted {
 	return w
 }
 
-// dnsServices are the Services of DNS servers: that of most clusters, and OpenShift's.
+// dnsServices returns the Services of DNS servers: that of most clusters, and OpenShift's.
 func dnsServices() []ServiceRef {
-	return []ServiceRef{{Namespace: "kube-system", Name: "kube-dns", Port: 53}, {Namespace: "openshift-dns", Name: "dns-default", Port: 53}}
+	return []ServiceRef{
+		{Namespace: "kube-system", Name: "kube-dns", Port: 53},
+		{Namespace: "openshift-dns", Name: "dns-default", Port: 53},
+	}
 }
 
-// DNSServices are the Services of a cluster's DNS server, under one of these names.
+// DNSServices returns the Services of a cluster's DNS server, under one of these names.
 func DNSServices() []ServiceRef { return dnsServices() }
 
 func (f *Facts) service(ref ServiceRef) *corev1.Service {
@@ -176,8 +196,8 @@ func (f *Facts) service(ref ServiceRef) *corev1.Service {
 	return nil
 }
 
-// behind are the connections that a Service leads to: of each of its ports that is meant, to one of its pods, which are all alike. None where it
-// selects no pods, and where the pods' port cannot be told.
+// behind returns the connections that a Service leads to: of each of its ports that is meant, to one of its pods, which
+// are all alike. None where it selects no pods, and where the pods' port cannot be told.
 func (f *Facts) behind(service *corev1.Service, ref ServiceRef, from end) []wanted {
 	if len(service.Spec.Selector) == 0 {
 		return nil
@@ -185,7 +205,8 @@ func (f *Facts) behind(service *corev1.Service, ref ServiceRef, from end) []want
 	to := end{namespace: service.Namespace, labels: service.Spec.Selector, partial: true}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.Namespace == service.Namespace && !Ended(pod) && pod.DeletionTimestamp == nil && picks(&metav1.LabelSelector{MatchLabels: service.Spec.Selector}, pod.Labels, false) == surely {
+		if pod.Namespace == service.Namespace && !Ended(pod) && pod.DeletionTimestamp == nil &&
+			picks(&metav1.LabelSelector{MatchLabels: service.Spec.Selector}, pod.Labels, false) == surely {
 			to = endOf(pod)
 			break
 		}
@@ -200,8 +221,12 @@ func (f *Facts) behind(service *corev1.Service, ref ServiceRef, from end) []want
 		if ref.Port != 0 && p.Port != ref.Port {
 			continue
 		}
-		w := wanted{name: "Service " + service.Namespace + "/" + service.Name, selector: service.Spec.Selector, port: p.Port}
-		w.connection = connection{from: from, to: to, protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), port: targetPort(p, to)}
+		w := wanted{
+			name: "Service " + service.Namespace + "/" + service.Name, selector: service.Spec.Selector, port: p.Port,
+		}
+		w.connection = connection{
+			from: from, to: to, protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), port: targetPort(p, to),
+		}
 		if w.connection.port != 0 {
 			all = append(all, w)
 		}
@@ -209,7 +234,7 @@ func (f *Facts) behind(service *corev1.Service, ref ServiceRef, from end) []want
 	return all
 }
 
-// targetPort is the pods' port that a Service's leads to; 0 when its name is not among theirs.
+// targetPort returns the pods' port that a Service's leads to; 0 when its name is not among theirs.
 func targetPort(p corev1.ServicePort, to end) int32 {
 	if p.TargetPort.Type == intstr.Int {
 		return cmp.Or(p.TargetPort.IntVal, p.Port)

@@ -33,7 +33,8 @@ type miss struct {
 	rule, at int
 }
 
-// nearest finds it. A rule is no near miss just because it allows something else to somebody: it must be about this destination.
+// nearest finds it. A rule is no near miss just because it allows something else to somebody: it must be about this
+// destination.
 func (f *Facts) nearest(d networkingv1.PolicyType, w wanted, by []*networkingv1.NetworkPolicy) miss {
 	best := miss{kind: missAll, policy: by[0]}
 	other := w.to
@@ -56,7 +57,8 @@ func (f *Facts) nearest(d networkingv1.PolicyType, w wanted, by []*networkingv1.
 				case is != never || ports == never:
 				case d == networkingv1.PolicyTypeIngress:
 					better(miss{missPeers, p, i, j})
-				case peer.NamespaceSelector != nil && f.selectsNoNamespace(peer.NamespaceSelector) && f.meant(peer, w, r.ports):
+				case peer.NamespaceSelector != nil && f.selectsNoNamespace(peer.NamespaceSelector) &&
+					f.meant(peer, w, r.ports):
 					better(miss{missNamespace, p, i, j})
 				case w.dns && onlyDNS(r.ports):
 					better(miss{missPeers, p, i, j})
@@ -67,25 +69,27 @@ func (f *Facts) nearest(d networkingv1.PolicyType, w wanted, by []*networkingv1.
 	return best
 }
 
-// isSpecific is whether a peer is less than all pods of all namespaces, or of its own.
+// isSpecific reports whether a peer is less than all pods of all namespaces, or of its own.
 func isSpecific(peer networkingv1.NetworkPolicyPeer) bool {
 	chooses := func(s *metav1.LabelSelector) bool { return s != nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0 }
 	return chooses(peer.PodSelector) || chooses(peer.NamespaceSelector)
 }
 
-// onlyDNS is whether ports are those of DNS and nothing else.
+// onlyDNS reports whether ports are those of DNS and nothing else.
 func onlyDNS(ports []networkingv1.NetworkPolicyPort) bool {
 	return len(ports) > 0 && !slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
 		return p.Port == nil || !slices.Contains([]string{"53", "5353", "dns", "dns-tcp"}, p.Port.String())
 	})
 }
 
-// meant is whether a peer that selects nothing was to be what the pod wants: by its pods, by the namespace's name, or by the ports of DNS.
+// meant reports whether a peer that selects nothing was to be what the pod wants: by its pods, by the namespace's name,
+// or by the ports of DNS.
 func (f *Facts) meant(peer networkingv1.NetworkPolicyPeer, w wanted, ports []networkingv1.NetworkPolicyPort) bool {
 	if peer.PodSelector != nil && len(peer.PodSelector.MatchLabels) > 0 {
 		return picks(peer.PodSelector, w.to.labels, false) == surely
 	}
-	return w.dns && onlyDNS(ports) || strings.Contains(metav1.FormatLabelSelector(peer.NamespaceSelector), w.to.namespace)
+	return w.dns && onlyDNS(ports) ||
+		strings.Contains(metav1.FormatLabelSelector(peer.NamespaceSelector), w.to.namespace)
 }
 
 // denied tells of what policies deny: which rule, in what, and how it is put right.
@@ -99,90 +103,129 @@ func (f *Facts) denied(u unreached, w wanted, d networkingv1.PolicyType, by []*n
 	}
 	rule := fmt.Sprintf("/spec/%s/%d", side, m.rule)
 	field := fmt.Sprintf(".spec.%s[%d]", side, m.rule)
-	finding := Finding{Object: PodObject(u.pod), Subject: object, Nodes: onNode(u.pod), Confidence: Likely, Evidence: []Evidence{u.said}}
+	finding := Finding{
+		Object: PodObject(u.pod), Subject: object, Nodes: onNode(u.pod), Confidence: Likely,
+		Evidence: []Evidence{u.said},
+	}
 	switch rules := policyRules(m.policy, d); m.kind {
 	case missPorts:
 		finding.Title, finding.Fix.Text = f.wrongPorts(w, d, m.policy.Name, rules[m.rule].ports, listens)
-		finding.Evidence = append(finding.Evidence, fieldEvidence(object, field+".ports", "%s", portsText(rules[m.rule].ports)))
+		finding.Evidence = append(finding.Evidence,
+			fieldEvidence(object, field+".ports", "%s", portsText(rules[m.rule].ports)))
 		finding.Fix.Commands = []string{w.rightPort(m.policy, rule, rules[m.rule].ports)}
 	case missNamespace:
 		peer := rules[m.rule].peers[m.at]
-		finding.Title = fmt.Sprintf("the NetworkPolicy %s is to let the pod reach %s, and its namespaceSelector selects no namespace", m.policy.Name, w.name)
-		finding.Evidence = append(finding.Evidence, fieldEvidence(object, fmt.Sprintf("%s.to[%d].namespaceSelector", field, m.at), "%s", metav1.FormatLabelSelector(peer.NamespaceSelector)), f.labelsEvidence(w.to.namespace))
+		finding.Title = fmt.Sprintf(
+			"the NetworkPolicy %s is to let the pod reach %s, and its namespaceSelector selects no namespace",
+			m.policy.Name, w.name,
+		)
+		finding.Evidence = append(finding.Evidence, fieldEvidence(object,
+			fmt.Sprintf("%s.to[%d].namespaceSelector", field, m.at), "%s",
+			metav1.FormatLabelSelector(peer.NamespaceSelector)), f.labelsEvidence(w.to.namespace))
 		finding.Fix = Fix{
-			Text:     "Select the namespace by a label that it has: each has kubernetes.io/metadata.name. A selector that selects nothing is no error to Kubernetes.",
-			Commands: []string{patchPolicy(m.policy, "replace", fmt.Sprintf("%s/to/%d/namespaceSelector", rule, m.at), byName(w.to.namespace))},
+			Text: "Select the namespace by a label that it has: each has kubernetes.io/metadata.name. A selector that selects nothing is no error to Kubernetes.",
+			Commands: []string{patchPolicy(m.policy, "replace", fmt.Sprintf("%s/to/%d/namespaceSelector", rule, m.at),
+				byName(w.to.namespace))},
 		}
 	case missPeers:
 		var who []string
 		for _, p := range rules[m.rule].peers {
 			who = append(who, peerText(p))
 		}
-		finding.Evidence = append(finding.Evidence, fieldEvidence(object, field+"."+peers, "%s", strings.Join(who, "; ")))
+		finding.Evidence = append(finding.Evidence,
+			fieldEvidence(object, field+"."+peers, "%s", strings.Join(who, "; ")))
 		if d == networkingv1.PolicyTypeIngress {
-			finding.Title = fmt.Sprintf("the NetworkPolicy %s lets others in to %s, and not the pods of namespace %s", m.policy.Name, w.name, u.pod.Namespace)
+			finding.Title = fmt.Sprintf("the NetworkPolicy %s lets others in to %s, and not the pods of namespace %s",
+				m.policy.Name, w.name, u.pod.Namespace)
 			finding.Evidence = append(finding.Evidence, f.labelsEvidence(u.pod.Namespace))
-			finding.Fix = Fix{Text: "Let the pod's namespace in: both ends must allow a connection.", Commands: []string{patchPolicy(m.policy, "add", rule+"/from/-", w.client())}}
+			finding.Fix = Fix{
+				Text:     "Let the pod's namespace in: both ends must allow a connection.",
+				Commands: []string{patchPolicy(m.policy, "add", rule+"/from/-", w.client())},
+			}
 			break
 		}
-		finding.Title = fmt.Sprintf("the NetworkPolicy %s allows DNS, and to other pods than those of the DNS server", m.policy.Name)
-		finding.Fix = Fix{Text: "Allow the pods of the DNS server.", Commands: []string{patchPolicy(m.policy, "add", rule+"/to/-", w.server())}}
+		finding.Title = fmt.Sprintf("the NetworkPolicy %s allows DNS, and to other pods than those of the DNS server",
+			m.policy.Name)
+		finding.Fix = Fix{
+			Text:     "Allow the pods of the DNS server.",
+			Commands: []string{patchPolicy(m.policy, "add", rule+"/to/-", w.server())},
+		}
 	case missAll:
 		finding.Title = "NetworkPolicies deny the pod all but what they name, and none lets it reach " + w.name
 		if d == networkingv1.PolicyTypeIngress {
-			finding.Title = fmt.Sprintf("NetworkPolicies deny the pods of %s all but what they name, and none lets the pods of namespace %s in", w.name, u.pod.Namespace)
+			finding.Title = fmt.Sprintf(
+				"NetworkPolicies deny the pods of %s all but what they name, and none lets the pods of namespace %s in",
+				w.name, u.pod.Namespace,
+			)
 		}
-		finding.Fix = Fix{Text: "Add a policy that allows it, from a file: policies add up.", Values: w.allow(d, by[0]), Commands: []string{"kubectl apply -f policy.yaml"}}
+		finding.Fix = Fix{
+			Text: "Add a policy that allows it, from a file: policies add up.", Values: w.allow(d, by[0]),
+			Commands: []string{"kubectl apply -f policy.yaml"},
+		}
 	}
 	if !w.dns {
 		finding.Evidence = append(finding.Evidence, Evidence{
-			Source: w.name + " .spec.ports", Text: fmt.Sprintf("%d leads to %s of the pods %s", w.port, listens, metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: w.selector})),
+			Source: w.name + " .spec.ports", Text: fmt.Sprintf("%d leads to %s of the pods %s", w.port, listens,
+				metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: w.selector})),
 		})
 	}
-	finding.Evidence = append(finding.Evidence, Evidence{Source: "NetworkPolicies of Namespace " + m.policy.Namespace + " that select " + selected, Text: policyNames(by)})
+	finding.Evidence = append(finding.Evidence, Evidence{
+		Source: "NetworkPolicies of Namespace " + m.policy.Namespace + " that select " + selected,
+		Text:   policyNames(by),
+	})
 	return finding
 }
 
 // wrongPorts says in what the ports of a rule are wrong.
-func (f *Facts) wrongPorts(w wanted, d networkingv1.PolicyType, policy string, ports []networkingv1.NetworkPolicyPort, listens string) (title, fix string) {
+func (f *Facts) wrongPorts(
+	w wanted, d networkingv1.PolicyType, policy string, ports []networkingv1.NetworkPolicyPort, listens string,
+) (title, fix string) {
 	ofService := slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
 		return p.Port != nil && p.Port.Type == intstr.Int && p.Port.IntVal == w.port
 	})
 	allowed := portsText(ports)
 	switch {
 	case w.dns && !strings.Contains(allowed, string(corev1.ProtocolUDP)):
-		return fmt.Sprintf("the NetworkPolicy %s allows DNS by %s alone, and names are asked by UDP", policy, allowed), "Allow DNS by both: UDP for names, and TCP for long answers."
+		return fmt.Sprintf("the NetworkPolicy %s allows DNS by %s alone, and names are asked by UDP", policy, allowed),
+			"Allow DNS by both: UDP for names, and TCP for long answers."
 	case ofService && w.port != w.connection.port:
-		return fmt.Sprintf("the NetworkPolicy %s allows %s, the port of the Service, and its pods listen on %s", policy, allowed, listens),
+		return fmt.Sprintf("the NetworkPolicy %s allows %s, the port of the Service, and its pods listen on %s", policy,
+				allowed, listens),
 			"Allow the pods' port: policies see a connection after the Service was resolved."
 	case d == networkingv1.PolicyTypeIngress:
-		return fmt.Sprintf("the NetworkPolicy %s lets the pod in to %s on %s, and its pods listen on %s", policy, w.name, allowed, listens), "Allow the port that the pods listen on."
+		return fmt.Sprintf("the NetworkPolicy %s lets the pod in to %s on %s, and its pods listen on %s", policy,
+			w.name, allowed, listens), "Allow the port that the pods listen on."
 	}
-	return fmt.Sprintf("the NetworkPolicy %s lets the pod reach %s on %s, and its pods listen on %s", policy, w.name, allowed, listens), "Allow the port that the pods listen on."
+	return fmt.Sprintf("the NetworkPolicy %s lets the pod reach %s on %s, and its pods listen on %s", policy, w.name,
+		allowed, listens), "Allow the port that the pods listen on."
 }
 
 // rightPort replaces the only port of a rule where that is the Service's, and else adds one.
 func (w wanted) rightPort(p *networkingv1.NetworkPolicy, rule string, ports []networkingv1.NetworkPolicyPort) string {
-	if len(ports) == 1 && !w.dns && ports[0].Port != nil && portIs(networkingv1.NetworkPolicyPort{Protocol: ports[0].Protocol}, w.connection) == surely {
+	if len(ports) == 1 && !w.dns && ports[0].Port != nil &&
+		portIs(networkingv1.NetworkPolicyPort{Protocol: ports[0].Protocol}, w.connection) == surely {
 		return patchPolicy(p, "replace", rule+"/ports/0/port", w.connection.port)
 	}
 	return patchPolicy(p, "add", rule+"/ports/-", map[string]any{"protocol": w.protocol, "port": w.connection.port})
 }
 
-// client is the pod that asks, as a peer of policies; server the pods that it asks.
+// client returns the pod that asks, as a peer of policies; server the pods that it asks.
 func (w wanted) client() map[string]any {
 	return map[string]any{"namespaceSelector": byName(w.from.namespace)}
 }
 
 func (w wanted) server() map[string]any {
-	return map[string]any{"namespaceSelector": byName(w.to.namespace), "podSelector": map[string]any{"matchLabels": w.selector}}
+	return map[string]any{
+		"namespaceSelector": byName(w.to.namespace), "podSelector": map[string]any{"matchLabels": w.selector},
+	}
 }
 
 func byName(namespace string) map[string]any {
 	return map[string]any{"matchLabels": map[string]string{corev1.LabelMetadataName: namespace}}
 }
 
-// allow makes a policy that allows what is denied: for the pods that the denying one selects, or into those of the Service.
+// allow makes a policy that allows what is denied: for the pods that the denying one selects, or into those of the
+// Service.
 func (w wanted) allow(d networkingv1.PolicyType, denying *networkingv1.NetworkPolicy) string {
 	ports := []map[string]any{{"protocol": w.protocol, "port": w.connection.port}}
 	if w.dns {
@@ -202,7 +245,8 @@ func (w wanted) allow(d networkingv1.PolicyType, denying *networkingv1.NetworkPo
 		spec["egress"] = []any{map[string]any{"to": []any{w.server()}, "ports": ports}}
 	}
 	policy, err := yaml.Marshal(map[string]any{
-		"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": map[string]string{"name": name, "namespace": denying.Namespace}, "spec": spec,
+		"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+		"metadata": map[string]string{"name": name, "namespace": denying.Namespace}, "spec": spec,
 	})
 	if err != nil {
 		return ""

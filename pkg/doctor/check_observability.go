@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// observabilityChecks are those of dcgm-exporter and of who scrapes it.
+// observabilityChecks returns those of dcgm-exporter and of who scrapes it.
 //
-// Not built: of obs.dcgm-labels what :9400/metrics itself says: a snapshot does not scrape. That shared GPUs have no metrics per pod is no
-// fault, and so is not told.
+// Not built: of obs.dcgm-labels what :9400/metrics itself says: a snapshot does not scrape. That shared GPUs have no
+// metrics per pod is no fault, and so is not told.
 func observabilityChecks() []Check { return []Check{dcgmLabelsCheck(), dcgmCrashCheck()} }
 
 func dcgmLabelsCheck() Check {
@@ -27,7 +27,8 @@ func dcgmLabelsCheck() Check {
 		Why: "A Prometheus of the operator scrapes the ServiceMonitors that its selectors match, in the namespaces that they match. dcgm-exporter knows pods only with DCGM_EXPORTER_KUBERNETES=true " +
 			"and the kubelet's pod-resources folder. Who scrapes in another way needs no ServiceMonitor, so that none is no fault.",
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-telemetry/latest/kube-prometheus.html",
-		Sources: []string{"gpu-operator#305", "gpu-operator#363", "gpu-operator#2009", "dcgm-exporter#85", "dcgm-exporter#138", "dcgm-exporter#150", "dcgm-exporter#342",
+		Sources: []string{"gpu-operator#305", "gpu-operator#363", "gpu-operator#2009", "dcgm-exporter#85",
+			"dcgm-exporter#138", "dcgm-exporter#150", "dcgm-exporter#342",
 			"dcgm-exporter#363", "dcgm-exporter#529"},
 		Run: func(f *Facts, r *Result) {
 			if r.Lacks(f, "api/pods") {
@@ -52,20 +53,32 @@ func checkPodLabels(f *Facts, r *Result, pod *corev1.Pod) {
 		return v.HostPath != nil && strings.Contains(v.HostPath.Path, "pod-resources")
 	})
 	for _, c := range pod.Spec.Containers {
-		on := slices.Contains(c.Args, "-k") || slices.Contains(c.Args, "--kubernetes") || slices.Contains(c.Args, "--kubernetes=true")
+		on := slices.Contains(c.Args, "-k") || slices.Contains(c.Args, "--kubernetes") ||
+			slices.Contains(c.Args, "--kubernetes=true")
 		for _, e := range c.Env {
 			on = on || e.Name == "DCGM_EXPORTER_KUBERNETES" && strings.EqualFold(e.Value, "true")
 		}
 		if !strings.Contains(c.Name+c.Image, "dcgm-exporter") || on && mounted {
 			continue
 		}
-		found := Finding{Object: PodObject(pod), Severity: Info, Title: "dcgm-exporter is not told to say of which pod a metric is",
-			Evidence: []Evidence{fieldEvidence(PodObject(pod), ".spec.containers["+c.Name+"].env", "no DCGM_EXPORTER_KUBERNETES=true")},
-			Fix:      Fix{Text: "Set DCGM_EXPORTER_KUBERNETES=true, and mount /var/lib/kubelet/pod-resources.", Commands: []string{command("kubectl set env %s -n %s DCGM_EXPORTER_KUBERNETES=true", ownerOf(pod), pod.Namespace)}},
+		found := Finding{Object: PodObject(pod), Severity: Info,
+			Title: "dcgm-exporter is not told to say of which pod a metric is",
+			Evidence: []Evidence{
+				fieldEvidence(PodObject(pod), ".spec.containers["+c.Name+"].env", "no DCGM_EXPORTER_KUBERNETES=true"),
+			},
+			Fix: Fix{
+				Text: "Set DCGM_EXPORTER_KUBERNETES=true, and mount /var/lib/kubelet/pod-resources.",
+				Commands: []string{
+					command("kubectl set env %s -n %s DCGM_EXPORTER_KUBERNETES=true", ownerOf(pod), pod.Namespace),
+				},
+			},
 		}
 		if on {
-			found.Severity, found.Title = Warning, "dcgm-exporter cannot say of which pod a metric is: it does not see the kubelet's pod-resources"
-			found.Evidence = []Evidence{fieldEvidence(PodObject(pod), ".spec.volumes", "no hostPath %s/pod-resources", kubeletRootOf(f, pod))}
+			found.Severity, found.Title = Warning,
+				"dcgm-exporter cannot say of which pod a metric is: it does not see the kubelet's pod-resources"
+			found.Evidence = []Evidence{
+				fieldEvidence(PodObject(pod), ".spec.volumes", "no hostPath %s/pod-resources", kubeletRootOf(f, pod)),
+			}
 			found.Fix.Commands = []string{command("kubectl edit %s -n %s", ownerOf(pod), pod.Namespace)}
 		}
 		r.Add(found)
@@ -91,9 +104,14 @@ func checkMonitors(f *Facts, r *Result, exporter *corev1.Pod) {
 	}
 	if len(monitors) == 0 {
 		r.Add(Finding{
-			Severity: Info, Confidence: Possible, Object: PodObject(exporter), Title: "there is a Prometheus operator, and no ServiceMonitor for dcgm-exporter",
-			Evidence: []Evidence{fieldEvidence(Object{Kind: "Cluster"}, "ServiceMonitors", "%d, none for dcgm-exporter", len(f.ServiceMonitors))},
-			Fix:      Fix{Text: "If it is not scraped in another way: let the operator make one.", Commands: changeOperator(f, "dcgmExporter.serviceMonitor.enabled", true)},
+			Severity: Info, Confidence: Possible, Object: PodObject(exporter),
+			Title: "there is a Prometheus operator, and no ServiceMonitor for dcgm-exporter",
+			Evidence: []Evidence{fieldEvidence(Object{Kind: "Cluster"}, "ServiceMonitors", "%d, none for dcgm-exporter",
+				len(f.ServiceMonitors))},
+			Fix: Fix{
+				Text:     "If it is not scraped in another way: let the operator make one.",
+				Commands: changeOperator(f, "dcgmExporter.serviceMonitor.enabled", true),
+			},
 		})
 		return
 	}
@@ -111,28 +129,42 @@ func checkMonitors(f *Facts, r *Result, exporter *corev1.Pod) {
 			r.Pass(object)
 			continue
 		}
-		evidence := append([]Evidence{fieldEvidence(object, ".metadata.labels", "%s", orNone(labels.Set(m.GetLabels()).String()))}, why[:min(len(why), 3)]...)
+		evidence := append(
+			[]Evidence{fieldEvidence(object, ".metadata.labels", "%s", orNone(labels.Set(m.GetLabels()).String()))},
+			why[:min(len(why), 3)]...,
+		)
 		fix := Fix{Text: "Give the ServiceMonitor the labels that the Prometheus selects."}
-		if wants, _, _ := unstructured.NestedStringMap(f.Prometheuses[0].Object, "spec", "serviceMonitorSelector", "matchLabels"); len(wants) > 0 {
+		if wants, _, _ := unstructured.NestedStringMap(
+			f.Prometheuses[0].Object, "spec", "serviceMonitorSelector", "matchLabels",
+		); len(wants) > 0 {
 			for _, key := range sortedKeys(wants) {
-				fix.Commands = append(fix.Commands, command("kubectl label servicemonitor %s -n %s %s", m.GetName(), m.GetNamespace(), key+"="+wants[key]))
+				fix.Commands = append(fix.Commands,
+					command("kubectl label servicemonitor %s -n %s %s", m.GetName(), m.GetNamespace(),
+						key+"="+wants[key]))
 				fix.Values += fmt.Sprintf("        %s: %s\n", key, wants[key])
 			}
-			fix.Values = "dcgmExporter:\n  serviceMonitor:\n    enabled: true\n    additionalLabels:\n" + strings.ReplaceAll(fix.Values, "        ", "      ")
+			fix.Values = "dcgmExporter:\n  serviceMonitor:\n    enabled: true\n    additionalLabels:\n" +
+				strings.ReplaceAll(fix.Values, "        ", "      ")
 			if h, ok := releaseOf(f, chartOperator); ok {
 				var set []string
 				for _, key := range sortedKeys(wants) {
-					set = append(set, "dcgmExporter.serviceMonitor.additionalLabels."+strings.ReplaceAll(key, ".", `\.`)+"="+wants[key])
+					set = append(set,
+						"dcgmExporter.serviceMonitor.additionalLabels."+strings.ReplaceAll(key, ".", `\.`)+"="+
+							wants[key])
 				}
 				fix.Text += " The operator sets its labels back, so that they belong into its values."
 				fix.Commands = []string{helmUpgrade(h, set...)}
 			}
 		}
-		r.Add(Finding{Severity: Warning, Object: object, Title: "no Prometheus selects the ServiceMonitor of dcgm-exporter", Evidence: evidence, Fix: fix})
+		r.Add(Finding{
+			Severity: Warning, Object: object, Title: "no Prometheus selects the ServiceMonitor of dcgm-exporter",
+			Evidence: evidence, Fix: fix,
+		})
 	}
 }
 
-// scrapes is whether a Prometheus selects a ServiceMonitor, by its labels and its namespace's; if not, what says so.
+// scrapes reports whether a Prometheus selects a ServiceMonitor, by its labels and its namespace's; if not, what says
+// so.
 func scrapes(f *Facts, p, m unstructured.Unstructured) (Evidence, bool) {
 	object := Object{Kind: "Prometheus", Namespace: p.GetNamespace(), Name: p.GetName()}
 	byLabels, text := selectorOf(p, "serviceMonitorSelector")
@@ -143,7 +175,8 @@ func scrapes(f *Facts, p, m unstructured.Unstructured) (Evidence, bool) {
 		if m.GetNamespace() == p.GetNamespace() {
 			return Evidence{}, true
 		}
-		return fieldEvidence(object, ".spec.serviceMonitorNamespaceSelector", "not set: only namespace %s", p.GetNamespace()), false
+		return fieldEvidence(object, ".spec.serviceMonitorNamespaceSelector", "not set: only namespace %s",
+			p.GetNamespace()), false
 	}
 	byNamespace, text := selectorOf(p, "serviceMonitorNamespaceSelector")
 	at := slices.IndexFunc(f.Namespaces, func(n corev1.Namespace) bool { return n.Name == m.GetNamespace() })
@@ -180,7 +213,8 @@ func dcgmCrashCheck() Check {
 			"limit gives. Other crashes are told as op.operand-failing.",
 		Explains: []string{"op.operand-failing", "op.clusterpolicy"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-telemetry/latest/dcgm-exporter.html",
-		Sources: []string{"dcgm-exporter#22", "dcgm-exporter#126", "dcgm-exporter#202", "dcgm-exporter#328", "dcgm-exporter#330", "gpu-monitoring-tools#119", "gpu-monitoring-tools#120",
+		Sources: []string{"dcgm-exporter#22", "dcgm-exporter#126", "dcgm-exporter#202", "dcgm-exporter#328",
+			"dcgm-exporter#330", "gpu-monitoring-tools#119", "gpu-monitoring-tools#120",
 			"gpu-monitoring-tools#141", "gpu-monitoring-tools#161"},
 		Run: func(f *Facts, r *Result) {
 			if r.Lacks(f, "api/pods") {
@@ -205,10 +239,12 @@ func checkDCGM(f *Facts, r *Result, pod *corev1.Pod, t podTrouble) {
 	}
 	if killed, limit := dcgmOutOfMemory(pod); killed {
 		found.Title = "dcgm-exporter needs more memory than its limit"
-		found.Evidence = append(found.Evidence, fieldEvidence(PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", orNone(limit)))
+		found.Evidence = append(found.Evidence,
+			fieldEvidence(PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", orNone(limit)))
 		found.Fix = Fix{
-			Text:     "Raise the limit, in the values of what installs it.",
-			Commands: []string{command("kubectl set resources %s -n %s -c %s --limits=memory=1Gi", ownerOf(pod), pod.Namespace, mainContainer(pod))},
+			Text: "Raise the limit, in the values of what installs it.",
+			Commands: []string{command("kubectl set resources %s -n %s -c %s --limits=memory=1Gi", ownerOf(pod),
+				pod.Namespace, mainContainer(pod))},
 		}
 		if clusterChange := changeOperator(f, "dcgmExporter.resources.limits.memory", "1Gi"); clusterChange != nil {
 			found.Fix.Commands = clusterChange
@@ -217,23 +253,35 @@ func checkDCGM(f *Facts, r *Result, pod *corev1.Pod, t podTrouble) {
 		return
 	}
 	for _, known := range []struct{ text, title, fix string }{
-		{"third-party Profiling module", "dcgm-exporter cannot profile the GPU, and ends", "Leave DCGM_FI_PROF_* out of the metrics, or end what else profiles the GPU (another DCGM, Nsight): there can be one."},
-		{"Profiling module returned an unrecoverable error", "dcgm-exporter cannot profile the GPU, and ends", "Leave DCGM_FI_PROF_* out of the metrics, or end what else profiles the GPU (another DCGM, Nsight): there can be one."},
-		{"module of DCGM that is not currently loaded", "dcgm-exporter asks for a module of DCGM that is not loaded", "Leave out the metrics that need it (DCGM_FI_PROF_* on GPUs that are not for data centres), or use an image whose DCGM fits the driver."},
+		{
+			"third-party Profiling module", "dcgm-exporter cannot profile the GPU, and ends",
+			"Leave DCGM_FI_PROF_* out of the metrics, or end what else profiles the GPU (another DCGM, Nsight): there can be one.",
+		},
+		{
+			"Profiling module returned an unrecoverable error", "dcgm-exporter cannot profile the GPU, and ends",
+			"Leave DCGM_FI_PROF_* out of the metrics, or end what else profiles the GPU (another DCGM, Nsight): there can be one.",
+		},
+		{
+			"module of DCGM that is not currently loaded", "dcgm-exporter asks for a module of DCGM that is not loaded",
+			"Leave out the metrics that need it (DCGM_FI_PROF_* on GPUs that are not for data centres), or use an image whose DCGM fits the driver.",
+		},
 	} {
 		e, ok := logEvidence(f, pod, known.text)
 		if !ok {
 			continue
 		}
 		found.Title, found.Evidence = known.title, append([]Evidence{e}, found.Evidence...)
-		found.Fix = Fix{Text: known.fix, Commands: []string{command("kubectl describe %s -n %s # DCGM_EXPORTER_COLLECTORS names the file of metrics", ownerOf(pod), pod.Namespace)}}
+		found.Fix = Fix{Text: known.fix, Commands: []string{command(
+			"kubectl describe %s -n %s # DCGM_EXPORTER_COLLECTORS names the file of metrics", ownerOf(pod),
+			pod.Namespace,
+		)}}
 		r.Add(found)
 		return
 	}
 	lacksLog(f, r, pod)
 }
 
-// dcgmOutOfMemory is whether the kernel killed a container of the pod for its memory, and what its limit is.
+// dcgmOutOfMemory reports whether the kernel killed a container of the pod for its memory, and what its limit is.
 func dcgmOutOfMemory(pod *corev1.Pod) (killed bool, limit string) {
 	for _, s := range pod.Status.ContainerStatuses {
 		for _, state := range []corev1.ContainerState{s.State, s.LastTerminationState} {

@@ -1,12 +1,14 @@
 package doctor
 
-// operatorChecks are those of the GPU operator and what it brings, besides the device plugin.
+// operatorChecks returns those of the GPU operator and what it brings, besides the device plugin.
 //
-// Not built: of op.versions the matrix of Kubernetes and operator versions that NVIDIA supports: it changes with each release, and a wrong row
-// would accuse a healthy cluster; and CRDs are told by name only, because their schemas are not in a snapshot. Of op.clusterpolicy the kind
-// GPUCluster of the newest operators, which is not in a snapshot either.
+// Not built: of op.versions the matrix of Kubernetes and operator versions that NVIDIA supports: it changes with each
+// release, and a wrong row would accuse a healthy cluster; and CRDs are told by name only, because their schemas are
+// not in a snapshot. Of op.clusterpolicy the kind GPUCluster of the newest operators, which is not in a snapshot
+// either.
 func operatorChecks() []Check {
 	return []Check{
-		initChainCheck(), operandCheck(), nfdCheck(), policyCheck(), deployLabelCheck(), versionsCheck(), migManagerCheck(), gfdCheck(), peermemCheck(),
+		initChainCheck(), operandCheck(), nfdCheck(), policyCheck(), deployLabelCheck(), versionsCheck(),
+		migManagerCheck(), gfdCheck(), peermemCheck(),
 	}
 }

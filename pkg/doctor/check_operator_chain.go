@@ -47,9 +47,11 @@ func initChainCheck() Check {
 			"driver's and the toolkit's pods, their last log lines, and the files in /run/nvidia/validations",
 		Why: "Each part of the operator waits in an init container until the part before it has written its file: driver, container toolkit, CUDA, device plugin. So one broken part " +
 			"makes all later pods wait. Only the first link that is broken is told. A driver may take 20 minutes, which is its own startup probe's limit, and all else 2 minutes.",
-		Explains: gpuLost("op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "dp.none", "dp.unhealthy", "gfd.labels", "obs.dcgm-crash", "mig.manager-failed", "share.mps"),
-		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
-		Sources: []string{"gpu-operator#161", "gpu-operator#280", "gpu-operator#378", "gpu-operator#448", "gpu-operator#487", "gpu-operator#579", "gpu-operator#1043",
+		Explains: gpuLost("op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "dp.none",
+			"dp.unhealthy", "gfd.labels", "obs.dcgm-crash", "mig.manager-failed", "share.mps"),
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
+		Sources: []string{"gpu-operator#161", "gpu-operator#280", "gpu-operator#378", "gpu-operator#448",
+			"gpu-operator#487", "gpu-operator#579", "gpu-operator#1043",
 			"gpu-operator#1518", "gpu-operator#1982"},
 		Run: func(f *Facts, r *Result) {
 			if r.Lacks(f, "api/pods") {
@@ -69,7 +71,7 @@ func initChainCheck() Check {
 	}
 }
 
-// hasChain is whether pods of the operator run on the node.
+// hasChain reports whether pods of the operator run on the node.
 func hasChain(n *Node) bool {
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
@@ -99,7 +101,7 @@ func checkChain(f *Facts, r *Result, n *Node) {
 	r.Pass(n.Object())
 }
 
-// state tells how far a link is on a node, and what says so.
+// state returns how far a link is on a node, and what says so.
 func (l link) state(f *Facts, n *Node) (linkState, podTrouble) {
 	if l.part != "" {
 		for _, pod := range current(n, l.part) {
@@ -123,7 +125,8 @@ func (l link) made(f *Facts, pod *corev1.Pod) (linkState, podTrouble) {
 	case !bad && podReady(pod):
 		return linkDone, t
 	case !bad:
-		t.Evidence = []Evidence{fieldEvidence(PodObject(pod), ".status.phase", "%s, created %s", pod.Status.Phase, pod.CreationTimestamp.UTC().Format(time.RFC3339))}
+		t.Evidence = []Evidence{fieldEvidence(PodObject(pod), ".status.phase", "%s, created %s", pod.Status.Phase,
+			pod.CreationTimestamp.UTC().Format(time.RFC3339))}
 		return linkStarting, t
 	case t.Init && t.Container != "k8s-driver-manager" && t.Waits:
 		return linkStarting, t // it waits for an earlier link itself, which was looked at
@@ -162,13 +165,15 @@ func (l link) awaited(f *Facts, n *Node) (linkState, podTrouble) {
 	return state, found
 }
 
-// blames is whether a pod's trouble is this link's: its init container waits or fails, and not for lack of an image or a network. A runtime
-// that does not know the pod's handler is the toolkit's, in whichever init container the pod is.
+// blames reports whether a pod's trouble is this link's: its init container waits or fails, and not for lack of an
+// image or a network. A runtime that does not know the pod's handler is the toolkit's, in whichever init container the
+// pod is.
 func (l link) blames(t podTrouble, waiting string) bool {
 	switch {
 	case t.Reason == "FailedCreatePodSandBox":
 		return l.part == Toolkit && len(t.Evidence) > 0 && slices.ContainsFunc(t.Evidence, func(e Evidence) bool {
-			return strings.Contains(e.Text, "no runtime for") || strings.Contains(e.Text, "RuntimeHandler") || strings.Contains(e.Text, "runtime handler")
+			return strings.Contains(e.Text, "no runtime for") || strings.Contains(e.Text, "RuntimeHandler") ||
+				strings.Contains(e.Text, "runtime handler")
 		})
 	case t.Container != waiting, strings.Contains(t.Reason, "Image"), t.Reason == "FailedMount":
 		return false
@@ -176,12 +181,13 @@ func (l link) blames(t podTrouble, waiting string) bool {
 	return true
 }
 
-// justMade is whether the pod that makes the step became ready so lately that others may not have noticed.
+// justMade reports whether the pod that makes the step became ready so lately that others may not have noticed.
 func (l link) justMade(f *Facts, n *Node) bool {
 	if l.part == "" {
 		return false
 	}
-	return slices.ContainsFunc(current(n, l.part), func(pod *corev1.Pod) bool { up := upFor(f, pod); return up > 0 && up < operandGrace })
+	return slices.ContainsFunc(current(n, l.part),
+		func(pod *corev1.Pod) bool { up := upFor(f, pod); return up > 0 && up < operandGrace })
 }
 
 func (l link) finding(f *Facts, n *Node, t podTrouble) Finding {
@@ -198,7 +204,8 @@ func (l link) finding(f *Facts, n *Node, t podTrouble) Finding {
 		if files == "" {
 			files = "(no file)"
 		}
-		found.Evidence = append(found.Evidence, Evidence{Source: "nodes/" + n.Name + " /run/nvidia/validations", Text: files})
+		found.Evidence = append(found.Evidence,
+			Evidence{Source: "nodes/" + n.Name + " /run/nvidia/validations", Text: files})
 	}
 	return found
 }
@@ -214,13 +221,20 @@ func (l link) fix(f *Facts, t podTrouble) Fix {
 	case "driver-ready":
 		text := "Make the driver work on the node: the pod's log says why it does not."
 		if len(f.Component(Driver)) == 0 {
-			text = "The operator installs no driver here, so that the node must have one: install it, and check with nvidia-smi on the node."
+			text =
+				"The operator installs no driver here, so that the node must have one: install it, and check with nvidia-smi on the node."
 		}
 		return Fix{Text: text, Commands: see}
 	case "toolkit-ready":
-		return Fix{Text: "Make the container toolkit configure the container runtime of the node: its log, and the pod's events, say what fails.", Commands: see}
+		return Fix{
+			Text:     "Make the container toolkit configure the container runtime of the node: its log, and the pod's events, say what fails.",
+			Commands: see,
+		}
 	case "cuda-ready":
-		return Fix{Text: "A first CUDA program fails on the node although driver and toolkit are there. Its log has the CUDA error; on machines with NVSwitch look at the fabric manager first.", Commands: see}
+		return Fix{
+			Text:     "A first CUDA program fails on the node although driver and toolkit are there. Its log has the CUDA error; on machines with NVSwitch look at the fabric manager first.",
+			Commands: see,
+		}
 	}
 	return Fix{
 		Text:     "The operator's validator cannot get a GPU: it asks for one, and waits while all are in use. Free one, or let it pass by deleting its pod when one is free.",

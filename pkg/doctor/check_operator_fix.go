@@ -20,7 +20,7 @@ const (
 	chartNFD          = "node-feature-discovery"
 )
 
-// chartRepository is where NVIDIA and others publish a chart.
+// chartRepository returns where NVIDIA and others publish a chart.
 func chartRepository(chart string) string {
 	switch chart {
 	case chartDevicePlugin:
@@ -43,9 +43,11 @@ func releaseOf(f *Facts, chart string) (snapshot.HelmRelease, bool) {
 	return snapshot.HelmRelease{}, false
 }
 
-// helmUpgrade changes values of an installed release and nothing else: the same chart, its version, and all values that it has.
+// helmUpgrade changes values of an installed release and nothing else: the same chart, its version, and all values that
+// it has.
 func helmUpgrade(h snapshot.HelmRelease, set ...string) string {
-	format, args := "helm upgrade %s %s --repo %s -n %s --version %s --reuse-values", []any{h.Name, h.Chart, chartRepository(h.Chart), h.Namespace, h.ChartVersion}
+	format, args := "helm upgrade %s %s --repo %s -n %s --version %s --reuse-values",
+		[]any{h.Name, h.Chart, chartRepository(h.Chart), h.Namespace, h.ChartVersion}
 	for _, s := range set {
 		format, args = format+" --set %s", append(args, s)
 	}
@@ -60,8 +62,8 @@ func helmUpgradeFile(h snapshot.HelmRelease) string {
 	return leftOut
 }
 
-// changeOperator is the command that sets values of the operator: by Helm where Helm installed it, because the next upgrade would undo
-// anything else, or on the ClusterPolicy. A path is the same for both: "toolkit.enabled".
+// changeOperator returns the command that sets values of the operator: by Helm where Helm installed it, because the
+// next upgrade would undo anything else, or on the ClusterPolicy. A path is the same for both: "toolkit.enabled".
 func changeOperator(f *Facts, path string, value any) []string {
 	if h, ok := releaseOf(f, chartOperator); ok {
 		return []string{helmUpgrade(h, fmt.Sprintf("%s=%v", path, value))}
@@ -81,7 +83,7 @@ func changeOperator(f *Facts, path string, value any) []string {
 	return []string{command("kubectl patch clusterpolicy %s --type merge -p %s", policy.GetName(), string(patch))}
 }
 
-// clusterPolicy is the one that the operator obeys: the first that is not ignored.
+// clusterPolicy returns the one that the operator obeys: the first that is not ignored.
 func clusterPolicy(f *Facts) (unstructured.Unstructured, bool) {
 	for _, p := range f.ClusterPolicies {
 		if state, _, _ := unstructured.NestedString(p.Object, "status", "state"); state != "ignored" {
@@ -101,7 +103,7 @@ func policyString(f *Facts, fields ...string) string {
 	return text
 }
 
-// policyOff is whether the ClusterPolicy switches a part off.
+// policyOff reports whether the ClusterPolicy switches a part off.
 func policyOff(f *Facts, part string) bool {
 	p, ok := clusterPolicy(f)
 	if !ok {
@@ -111,7 +113,7 @@ func policyOff(f *Facts, part string) bool {
 	return found && !on
 }
 
-// operatorNamespace is where the operator's operands run.
+// operatorNamespace returns where the operator's operands run.
 func operatorNamespace(f *Facts) string {
 	for _, c := range []Component{Operator, Validator, Toolkit, Driver} {
 		for _, pod := range f.Component(c) {
@@ -124,12 +126,13 @@ func operatorNamespace(f *Facts) string {
 	return "gpu-operator"
 }
 
-// restartPod is the command that deletes a pod, so that its DaemonSet makes a new one.
+// restartPod returns the command that deletes a pod, so that its DaemonSet makes a new one.
 func restartPod(namespace, name string) string {
 	return command("kubectl delete pod %s -n %s", name, namespace)
 }
 
-// gpuLost are the findings of the scheduling layer that follow where GPUs are not advertised, or fewer than there are.
+// gpuLost returns the findings of the scheduling layer that follow where GPUs are not advertised, or fewer than there
+// are.
 func gpuLost(more ...string) []string {
 	return append(more,
 		"sched.insufficient-gpu", "sched.none-advertised", "sched.all-in-use", "sched.fragmented",

@@ -15,9 +15,13 @@ func migManagerCheck() Check {
 		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the MIG manager there",
 		Why: "The MIG manager says in a label of the node what became of the wanted configuration. It fails where a process uses a GPU, where the configuration does not fit the GPU, and where a " +
 			"reboot is needed that nobody does. A configuration that is being applied is no fault.",
-		Explains: gpuLost("sched.node-selector", "mig.strategy-mismatch", "dp.none", "dp.not-running", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
-		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html",
-		Sources:  []string{"mig-parted#157", "mig-parted#357", "gpu-operator#322", "gpu-operator#603", "gpu-operator#646", "gpu-operator#1310", "gpu-operator#2376"},
+		Explains: gpuLost("sched.node-selector", "mig.strategy-mismatch", "dp.none", "dp.not-running",
+			"dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html",
+		Sources: []string{
+			"mig-parted#157", "mig-parted#357", "gpu-operator#322", "gpu-operator#603", "gpu-operator#646",
+			"gpu-operator#1310", "gpu-operator#2376",
+		},
 		Run: func(f *Facts, r *Result) {
 			if r.Lacks(f, "api/nodes") {
 				return
@@ -40,7 +44,8 @@ func checkMIGManager(f *Facts, r *Result, n *Node) {
 			found.Severity = Warning // what was there before is still advertised
 		}
 	case (n.Labels[state] == "pending" || n.Labels[state] == "rebooting") && len(pods) == 0 && !r.Lacks(f, "api/pods"):
-		found.Title, found.Severity, found.Confidence = "a MIG configuration is wanted, and no MIG manager runs on the node to apply it", Warning, Likely
+		found.Title, found.Severity, found.Confidence =
+			"a MIG configuration is wanted, and no MIG manager runs on the node to apply it", Warning, Likely
 	case n.Labels[state] == "pending":
 		e, gaveUp := gaveUpMIG(f, pods)
 		if !gaveUp {
@@ -57,7 +62,10 @@ func checkMIGManager(f *Facts, r *Result, n *Node) {
 		return
 	}
 	for _, pod := range pods {
-		if e, ok := logEvidence(f, pod, "error setting MIGConfig", "in use by another client", "Error applying MIG configuration", "error:", "level=error", "level=fatal"); ok && !slices.Contains(found.Evidence, e) {
+		if e, ok := logEvidence(
+			f, pod, "error setting MIGConfig", "in use by another client", "Error applying MIG configuration", "error:",
+			"level=error", "level=fatal",
+		); ok && !slices.Contains(found.Evidence, e) {
 			found.Evidence = append(found.Evidence, e)
 		}
 		lacksLog(f, r, pod)
@@ -69,16 +77,19 @@ func checkMIGManager(f *Facts, r *Result, n *Node) {
 	}
 	if want := n.Labels[config]; want != "" {
 		found.Fix.Commands = append(found.Fix.Commands,
-			command("kubectl label node %s %s-", n.Name, config), command("kubectl label node %s %s=%s", n.Name, config, want), uncordon(n))
+			command("kubectl label node %s %s-", n.Name, config),
+			command("kubectl label node %s %s=%s", n.Name, config, want), uncordon(n))
 	}
 	if len(pods) == 0 {
-		found.Fix = Fix{Text: "Enable the MIG manager, or divide the GPUs by hand and remove the label.", Commands: append(changeOperator(f, "migManager.enabled", true),
-			command("kubectl label node %s %s-", n.Name, config))}
+		found.Fix = Fix{Text: "Enable the MIG manager, or divide the GPUs by hand and remove the label.",
+			Commands: append(changeOperator(f, "migManager.enabled", true),
+				command("kubectl label node %s %s-", n.Name, config))}
 	}
 	r.Add(found)
 }
 
-// gaveUpMIG returns the error after which a MIG manager waits for another label, though it has set no state for the last one.
+// gaveUpMIG returns the error after which a MIG manager waits for another label, though it has set no state for the
+// last one.
 func gaveUpMIG(f *Facts, pods []*corev1.Pod) (Evidence, bool) {
 	for _, pod := range pods {
 		for _, l := range f.LogsOf(pod) {
@@ -90,14 +101,18 @@ func gaveUpMIG(f *Facts, pods []*corev1.Pod) (Evidence, bool) {
 				switch {
 				case strings.Contains(line, "Updating to MIG config"):
 					failed, waits = "", false
-				case strings.Contains(line, "level=error"), strings.Contains(line, "Failed to apply MIG config"), strings.Contains(line, "error setting MIGConfig"):
+				case strings.Contains(line, "level=error"), strings.Contains(line, "Failed to apply MIG config"),
+					strings.Contains(line, "error setting MIGConfig"):
 					failed = strings.TrimRight(line, "\r\n")
 				case strings.Contains(line, "Waiting for change to"):
 					waits = true
 				}
 			}
 			if failed != "" && waits {
-				return Evidence{Source: "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container, Text: clip(failed)}, true
+				return Evidence{
+					Source: "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container,
+					Text:   clip(failed),
+				}, true
 			}
 		}
 	}
@@ -114,7 +129,10 @@ func gfdCheck() Check {
 			"Workloads that select nodes by model then find none. A cluster without feature discovery needs no labels.",
 		Explains: []string{"sched.node-selector"},
 		Doc:      "https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md",
-		Sources:  []string{"gpu-feature-discovery#5", "gpu-feature-discovery#36", "gpu-feature-discovery#71", "gpu-feature-discovery#75", "k8s-device-plugin#733"},
+		Sources: []string{
+			"gpu-feature-discovery#5", "gpu-feature-discovery#36", "gpu-feature-discovery#71",
+			"gpu-feature-discovery#75", "k8s-device-plugin#733",
+		},
 		Run: func(f *Facts, r *Result) {
 			if r.Lacks(f, "api/pods") {
 				return
@@ -127,7 +145,8 @@ func gfdCheck() Check {
 }
 
 func checkGFD(f *Facts, r *Result, n *Node) {
-	pods := slices.DeleteFunc(current(n, FeatureDiscovery), func(pod *corev1.Pod) bool { return upFor(f, pod) < operandGrace })
+	pods := slices.DeleteFunc(current(n, FeatureDiscovery),
+		func(pod *corev1.Pod) bool { return upFor(f, pod) < operandGrace })
 	if n.Labels["nvidia.com/gpu.product"] != "" {
 		r.Pass(n.Object())
 		return
@@ -135,7 +154,9 @@ func checkGFD(f *Facts, r *Result, n *Node) {
 	if len(pods) == 0 || !alive(n) {
 		return // it does not run here, or a symptom check says why it does not work
 	}
-	if slices.ContainsFunc(f.Component(NFD), func(pod *corev1.Pod) bool { _, bad := operandTrouble(f, pod); return bad }) {
+	if slices.ContainsFunc(
+		f.Component(NFD), func(pod *corev1.Pod) bool { _, bad := operandTrouble(f, pod); return bad },
+	) {
 		return // it writes the labels, and a symptom check says why it does not work
 	}
 	pod := pods[0]
@@ -149,11 +170,16 @@ func checkGFD(f *Facts, r *Result, n *Node) {
 		},
 	}
 	for _, master := range f.Component(NFD) {
-		if e, ok := logEvidence(f, master, "Namespace 'nvidia.com' is not allowed", `Namespace "nvidia.com" is not allowed`, "namespace is not allowed"); ok {
-			found.Confidence, found.Title = Certain, "node feature discovery refuses the labels of GPU feature discovery"
+		if e, ok := logEvidence(
+			f, master, "Namespace 'nvidia.com' is not allowed", `Namespace "nvidia.com" is not allowed`,
+			"namespace is not allowed",
+		); ok {
+			found.Confidence, found.Title = Certain,
+				"node feature discovery refuses the labels of GPU feature discovery"
 			found.Evidence = append(found.Evidence, e)
 			found.Fix = Fix{
-				Text:     "Allow the namespace nvidia.com in NFD's master (nfd-master.conf: extraLabelNs: [nvidia.com]), then restart " + ownerOf(master) + ".",
+				Text: "Allow the namespace nvidia.com in NFD's master (nfd-master.conf: extraLabelNs: [nvidia.com]), then restart " +
+					ownerOf(master) + ".",
 				Commands: []string{command("kubectl edit configmap -n %s", master.Namespace)},
 				Values:   "node-feature-discovery:\n  master:\n    config:\n      extraLabelNs: [\"nvidia.com\"]\n",
 			}
@@ -161,7 +187,10 @@ func checkGFD(f *Facts, r *Result, n *Node) {
 			return
 		}
 	}
-	if e, ok := logEvidence(f, pod, "could not load NVML library", "failed to initialize NVML", "Incompatible strategy detected", "no labels generated", "No labels generated"); ok {
+	if e, ok := logEvidence(
+		f, pod, "could not load NVML library", "failed to initialize NVML", "Incompatible strategy detected",
+		"no labels generated", "No labels generated",
+	); ok {
 		found.Confidence = Certain
 		found.Evidence = append(found.Evidence, e)
 	} else {
@@ -212,7 +241,10 @@ func checkPeermem(f *Facts, r *Result, n *Node) {
 			if ready = s.Ready; ready {
 				break
 			}
-			if e, ok := logEvidence(f, pod, "could not insert 'nvidia_peermem'", "could not insert 'nvidia-peermem'", "Module nvidia-peermem not found", "Module nvidia_peermem not found"); ok {
+			if e, ok := logEvidence(
+				f, pod, "could not insert 'nvidia_peermem'", "could not insert 'nvidia-peermem'",
+				"Module nvidia-peermem not found", "Module nvidia_peermem not found",
+			); ok {
 				evidence = append(append(evidence, podEvidence(f, pod, s)...), e)
 			}
 		}
@@ -240,5 +272,9 @@ func checkPeermem(f *Facts, r *Result, n *Node) {
 	if pods := current(n, Driver); len(pods) > 0 {
 		fix.Commands = []string{restartPod(pods[0].Namespace, pods[0].Name)}
 	}
-	r.Add(Finding{Severity: Warning, Confidence: Likely, Object: n.Object(), Title: "network cards cannot read GPU memory directly: nvidia_peermem is not loaded", Evidence: evidence, Fix: fix})
+	r.Add(Finding{
+		Severity: Warning, Confidence: Likely, Object: n.Object(),
+		Title: "network cards cannot read GPU memory directly: nvidia_peermem is not loaded", Evidence: evidence,
+		Fix: fix,
+	})
 }

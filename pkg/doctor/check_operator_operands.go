@@ -33,9 +33,11 @@ func operandCheck() Check {
 	}
 }
 
-// operandKinds are all components but the device plugin, which has a check of its own.
+// operandKinds returns all components but the device plugin, which has a check of its own.
 func operandKinds() []Component {
-	return []Component{Driver, Toolkit, FeatureDiscovery, DCGMExporter, DCGM, MIGManager, MPS, Validator, Operator, NFD, DRADriver}
+	return []Component{
+		Driver, Toolkit, FeatureDiscovery, DCGMExporter, DCGM, MIGManager, MPS, Validator, Operator, NFD, DRADriver,
+	}
 }
 
 func checkOperand(f *Facts, r *Result, c Component, pod *corev1.Pod) {
@@ -56,7 +58,7 @@ func checkOperand(f *Facts, r *Result, c Component, pod *corev1.Pod) {
 	r.Add(found)
 }
 
-// troubleFinding is the finding of a symptom check about a pod.
+// troubleFinding returns the finding of a symptom check about a pod.
 func troubleFinding(t podTrouble) Finding {
 	pod := t.Pod
 	found := Finding{Object: PodObject(pod), Evidence: t.Evidence, Fix: Fix{
@@ -64,7 +66,8 @@ func troubleFinding(t podTrouble) Finding {
 		Commands: []string{command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 	}}
 	if t.Container != "" {
-		found.Fix.Commands = append(found.Fix.Commands, command("kubectl logs %s -n %s -c %s", pod.Name, pod.Namespace, t.Container))
+		found.Fix.Commands = append(found.Fix.Commands,
+			command("kubectl logs %s -n %s -c %s", pod.Name, pod.Namespace, t.Container))
 	}
 	if pod.Spec.NodeName != "" {
 		found.Nodes = []string{pod.Spec.NodeName}
@@ -72,7 +75,7 @@ func troubleFinding(t podTrouble) Finding {
 	return found
 }
 
-// troubleWords says what a pod's trouble is, as the end of a sentence about it.
+// troubleWords returns what a pod's trouble is, as the end of a sentence about it.
 func troubleWords(t podTrouble) string {
 	switch {
 	case t.Pod.Spec.NodeName == "":

@@ -13,7 +13,8 @@ import (
 const (
 	// operandGrace is how long a pod may take to start before that says anything.
 	operandGrace = 2 * time.Minute
-	// driverGrace is the same for a driver, which may have to be compiled: the operator's own startup probe gives it 20 minutes.
+	// driverGrace is the same for a driver, which may have to be compiled: the operator's own startup probe gives it 20
+	// minutes.
 	driverGrace = 20 * time.Minute
 	// evidenceLimit is how many bytes of a quotation are kept.
 	evidenceLimit = 2 << 10
@@ -31,7 +32,8 @@ type podTrouble struct {
 	Evidence []Evidence
 }
 
-// operandTrouble tells whether a pod does not work, and why. A pod that is about to start, that has ended, or that is being deleted does.
+// operandTrouble reports whether a pod does not work, and why. A pod that is about to start, that has ended, or that is
+// being deleted does.
 func operandTrouble(f *Facts, pod *corev1.Pod) (podTrouble, bool) {
 	if Ended(pod) || pod.DeletionTimestamp != nil || podReady(pod) {
 		return podTrouble{}, false
@@ -42,14 +44,18 @@ func operandTrouble(f *Facts, pod *corev1.Pod) (podTrouble, bool) {
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && age >= operandGrace {
 				t.Reason, t.Waits = cmp.Or(c.Reason, "Unschedulable"), true
-				t.Evidence = []Evidence{{Source: PodObject(pod).String() + " .status.conditions[PodScheduled]", Time: c.LastTransitionTime.Time, Text: clip(c.Message)}}
+				t.Evidence = []Evidence{{
+					Source: PodObject(pod).String() + " .status.conditions[PodScheduled]",
+					Time:   c.LastTransitionTime.Time, Text: clip(c.Message),
+				}}
 				return t, true
 			}
 		}
 		return t, false
 	}
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		t.Init = slices.ContainsFunc(pod.Status.InitContainerStatuses, func(i corev1.ContainerStatus) bool { return i.Name == s.Name })
+		t.Init = slices.ContainsFunc(pod.Status.InitContainerStatuses,
+			func(i corev1.ContainerStatus) bool { return i.Name == s.Name })
 		if containerDone(s, t.Init) {
 			continue
 		}
@@ -69,7 +75,8 @@ func operandTrouble(f *Facts, pod *corev1.Pod) (podTrouble, bool) {
 	return t, false
 }
 
-// containerDone is whether a container is as it should be: an init container that has ended well, another that is ready.
+// containerDone reports whether a container is as it should be: an init container that has ended well, another that is
+// ready.
 func containerDone(s corev1.ContainerStatus, init bool) bool {
 	if init && s.State.Terminated != nil {
 		return s.State.Terminated.ExitCode == 0
@@ -77,10 +84,13 @@ func containerDone(s corev1.ContainerStatus, init bool) bool {
 	return s.Ready
 }
 
-// containerTrouble says what is wrong with a container; empty when it may still start by itself.
-func containerTrouble(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus, age time.Duration) (reason string, waits bool) {
+// containerTrouble returns what is wrong with a container; empty when it may still start by itself.
+func containerTrouble(
+	f *Facts, pod *corev1.Pod, s corev1.ContainerStatus, age time.Duration,
+) (reason string, waits bool) {
 	switch state := s.State; {
-	case state.Waiting != nil && !slices.Contains([]string{"", "PodInitializing", "ContainerCreating"}, state.Waiting.Reason):
+	case state.Waiting != nil &&
+		!slices.Contains([]string{"", "PodInitializing", "ContainerCreating"}, state.Waiting.Reason):
 		return state.Waiting.Reason, false
 	case state.Waiting != nil:
 		if e := startFailure(f, pod); e != nil {
@@ -92,7 +102,8 @@ func containerTrouble(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus, age t
 	case state.Terminated != nil && (state.Terminated.ExitCode != 0 || state.Terminated.Reason == "OOMKilled"):
 		return cmp.Or(state.Terminated.Reason, "Error"), false
 	case state.Running != nil:
-		if last := s.LastTerminationState.Terminated; s.RestartCount > 0 && last != nil && last.ExitCode != 0 && age >= operandGrace {
+		if last := s.LastTerminationState.Terminated; s.RestartCount > 0 && last != nil && last.ExitCode != 0 &&
+			age >= operandGrace {
 			return "Restarting", false
 		}
 		if f.Now.Sub(state.Running.StartedAt.Time) >= startGrace(pod) {
@@ -102,7 +113,7 @@ func containerTrouble(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus, age t
 	return "", false
 }
 
-// startGrace is how long a pod's containers may run without being ready.
+// startGrace returns how long a pod's containers may run without being ready.
 func startGrace(pod *corev1.Pod) time.Duration {
 	if ComponentOf(pod.Labels, pod.Spec) == Driver {
 		return driverGrace
@@ -110,17 +121,20 @@ func startGrace(pod *corev1.Pod) time.Duration {
 	return operandGrace
 }
 
-// startFailure is the newest event that says why no container of the pod was started; nil when there is none.
+// startFailure returns the newest event that says why no container of the pod was started; nil when there is none.
 func startFailure(f *Facts, pod *corev1.Pod) *corev1.Event {
 	for _, e := range f.EventsOfPod(pod) {
-		if slices.Contains([]string{"FailedCreatePodSandBox", "FailedMount", "FailedPrepareDynamicResources"}, e.Reason) {
+		if slices.Contains(
+			[]string{"FailedCreatePodSandBox", "FailedMount", "FailedPrepareDynamicResources"}, e.Reason,
+		) {
 			return e
 		}
 	}
 	return nil
 }
 
-// podEvidence quotes what a container says of itself: why it waits, how it ended, its last lines, and the newest warning about its pod.
+// podEvidence quotes what a container says of itself: why it waits, how it ended, its last lines, and the newest
+// warning about its pod.
 func podEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []Evidence {
 	place := PodObject(pod).String() + " .status.containerStatuses[" + s.Name + "]"
 	var all []Evidence
@@ -131,14 +145,16 @@ func podEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []Evidence
 		add(".state.waiting", time.Time{}, strings.TrimSuffix(w.Reason+": "+w.Message, ": "))
 	}
 	if r := s.State.Running; r != nil && !s.Ready {
-		add(".state.running", r.StartedAt.Time, fmt.Sprintf("running since %s, ready: %t, restarts: %d", r.StartedAt.UTC().Format(time.RFC3339), s.Ready, s.RestartCount))
+		add(".state.running", r.StartedAt.Time, fmt.Sprintf("running since %s, ready: %t, restarts: %d",
+			r.StartedAt.UTC().Format(time.RFC3339), s.Ready, s.RestartCount))
 	}
 	for _, ended := range []struct {
 		where string
 		state *corev1.ContainerStateTerminated
 	}{{".state.terminated", s.State.Terminated}, {".lastState.terminated", s.LastTerminationState.Terminated}} {
 		if t := ended.state; t != nil && t.ExitCode != 0 {
-			add(ended.where, t.FinishedAt.Time, strings.TrimSuffix(fmt.Sprintf("%s, exit code %d: %s", t.Reason, t.ExitCode, t.Message), ": "))
+			add(ended.where, t.FinishedAt.Time,
+				strings.TrimSuffix(fmt.Sprintf("%s, exit code %d: %s", t.Reason, t.ExitCode, t.Message), ": "))
 		}
 	}
 	all = append(all, lastLines(f, pod, s.Name, 2)...)
@@ -173,7 +189,7 @@ func lastLines(f *Facts, pod *corev1.Pod, container string, most int) []Evidence
 	return all
 }
 
-// podReady is whether all containers of a pod work.
+// podReady reports whether all containers of a pod work.
 func podReady(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -193,12 +209,13 @@ func upFor(f *Facts, pod *corev1.Pod) time.Duration {
 	return 0
 }
 
-// current are the pods of a component on a node that are not being deleted.
+// current returns the pods of a component on a node that are not being deleted.
 func current(n *Node, c Component) []*corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(n.Component(c)), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
+	return slices.DeleteFunc(slices.Clone(n.Component(c)),
+		func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 }
 
-// alive is whether what the API says of a node and its pods is of now: the kubelet reports.
+// alive reports whether what the API says of a node and its pods is of now: the kubelet reports.
 func alive(n *Node) bool { return n.Ready().Status == corev1.ConditionTrue }
 
 // clip keeps evidence short.
@@ -223,11 +240,13 @@ func logEvidence(f *Facts, pod *corev1.Pod, texts ...string) (Evidence, bool) {
 // lacksLog records that a pod's log would tell, and is not there.
 func lacksLog(f *Facts, r *Result, pod *corev1.Pod) {
 	if len(f.LogsOf(pod)) == 0 {
-		r.Unknown(PodObject(pod), "its log is not there: %s", cmp.Or(f.Missing("logs/"+pod.Namespace+"/"+pod.Name), f.Missing("logs"), "not collected"))
+		r.Unknown(PodObject(pod), "its log is not there: %s",
+			cmp.Or(f.Missing("logs/"+pod.Namespace+"/"+pod.Name), f.Missing("logs"), "not collected"))
 	}
 }
 
-// mainContainer is the name of a pod's first container; empty when it has none, which only a damaged snapshot says.
+// mainContainer returns the name of a pod's first container; empty when it has none, which only a damaged snapshot
+// says.
 func mainContainer(pod *corev1.Pod) string {
 	if len(pod.Spec.Containers) == 0 {
 		return ""
@@ -235,7 +254,7 @@ func mainContainer(pod *corev1.Pod) string {
 	return pod.Spec.Containers[0].Name
 }
 
-// ownerOf is the name of what made a pod, as kubectl takes it: daemonset/nvidia-device-plugin-daemonset.
+// ownerOf returns the name of what made a pod, as kubectl takes it: daemonset/nvidia-device-plugin-daemonset.
 func ownerOf(pod *corev1.Pod) string {
 	for _, o := range pod.OwnerReferences {
 		if o.Controller != nil && *o.Controller {

@@ -16,7 +16,7 @@ type condition struct {
 	at                            time.Time
 }
 
-// conditions are those of a custom resource; what is not of the usual shape is left out.
+// conditions returns those of a custom resource; what is not of the usual shape is left out.
 func conditions(u unstructured.Unstructured) []condition {
 	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	var all []condition
@@ -49,7 +49,10 @@ func policyCheck() Check {
 			"A state that is younger than 2 minutes, or a driver upgrade that is going on, is no finding.",
 		Explains: []string{"dp.none"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
-		Sources:  []string{"gpu-operator#331", "gpu-operator#368", "gpu-operator#377", "gpu-operator#667", "gpu-operator#723", "gpu-operator#1310"},
+		Sources: []string{
+			"gpu-operator#331", "gpu-operator#368", "gpu-operator#377", "gpu-operator#667", "gpu-operator#723",
+			"gpu-operator#1310",
+		},
 		Run: func(f *Facts, r *Result) {
 			if r.Lacks(f, "api/clusterpolicies") || r.Lacks(f, "api/nvidiadrivers") {
 				return
@@ -70,13 +73,17 @@ func checkPolicy(f *Facts, r *Result, u unstructured.Unstructured) {
 		Evidence: []Evidence{fieldEvidence(object, ".status.state", "%s", state)},
 		Title:    "the GPU operator says that it is not ready",
 		Fix: Fix{
-			Text:     "Look at the operands that it names, and at the operator's own log.",
-			Commands: []string{command("kubectl describe %s %s", kind, u.GetName()), command("kubectl logs -n %s -l app=gpu-operator --tail 50", operatorNamespace(f))},
+			Text: "Look at the operands that it names, and at the operator's own log.",
+			Commands: []string{
+				command("kubectl describe %s %s", kind, u.GetName()),
+				command("kubectl logs -n %s -l app=gpu-operator --tail 50", operatorNamespace(f)),
+			},
 		},
 	}
 	young := true
 	for _, c := range conditions(u) {
-		if (c.kind == "Error" && c.status == "True" || c.kind == "Ready" && c.status == "False") && c.reason != "Ready" {
+		if (c.kind == "Error" && c.status == "True" || c.kind == "Ready" && c.status == "False") &&
+			c.reason != "Ready" {
 			found.Evidence = append(found.Evidence, c.evidence(u))
 			young = young && !c.at.IsZero() && f.Now.Sub(c.at) < operandGrace
 			switch c.reason {
@@ -84,7 +91,10 @@ func checkPolicy(f *Facts, r *Result, u unstructured.Unstructured) {
 				found.Severity, found.Title = Error, "the GPU operator cannot do what is wanted of it"
 			case "ConflictingNodeSelector":
 				found.Severity, found.Title = Error, "two NVIDIADriver resources want the same nodes"
-				found.Fix = Fix{Text: "Make their node selectors disjoint.", Commands: []string{"kubectl get nvidiadrivers -o wide"}}
+				found.Fix = Fix{
+					Text:     "Make their node selectors disjoint.",
+					Commands: []string{"kubectl get nvidiadrivers -o wide"},
+				}
 			}
 		} else if c.kind == "Ready" {
 			young = young && f.Now.Sub(c.at) < operandGrace
@@ -98,7 +108,10 @@ func checkPolicy(f *Facts, r *Result, u unstructured.Unstructured) {
 		}
 	case "ignored":
 		found.Title = "a second ClusterPolicy is ignored: the operator obeys only one"
-		found.Fix = Fix{Text: "Delete the one that is ignored, after what it says is in the other.", Commands: []string{command("kubectl delete clusterpolicy %s", u.GetName())}}
+		found.Fix = Fix{
+			Text:     "Delete the one that is ignored, after what it says is in the other.",
+			Commands: []string{command("kubectl delete clusterpolicy %s", u.GetName())},
+		}
 		r.Add(found)
 		return
 	}
@@ -113,7 +126,7 @@ func checkPolicy(f *Facts, r *Result, u unstructured.Unstructured) {
 	r.Add(found)
 }
 
-// upgrading is whether the operator is upgrading the node's driver, and has not failed.
+// upgrading reports whether the operator is upgrading the node's driver, and has not failed.
 func upgrading(n *Node) bool {
 	state := n.Labels["nvidia.com/gpu-driver-upgrade-state"]
 	return state != "" && state != "upgrade-done" && state != "upgrade-failed" && state != "unknown"
@@ -134,7 +147,8 @@ func deployLabelCheck() Check {
 			if r.Lacks(f, "api/nodes") {
 				return
 			}
-			left := slices.ContainsFunc(f.GPUNodes, func(n *Node) bool { return len(switchedOff(n)) == 0 || advertises(f, n) })
+			left := slices.ContainsFunc(f.GPUNodes,
+				func(n *Node) bool { return len(switchedOff(n)) == 0 || advertises(f, n) })
 			awaited := f.awaited("sched.all-in-use", "sched.fragmented") // it would have more
 			for _, n := range f.GPUNodes {
 				off := switchedOff(n)
@@ -150,19 +164,23 @@ func deployLabelCheck() Check {
 					severity = Warning // it may be what they wait for
 				}
 				fix := Fix{Text: "If it is not meant so, remove the labels.", Commands: []string{removeLabels(n, off)}}
-				r.Add(Finding{Severity: severity, Object: n.Object(), Title: "labels of the node keep parts of the GPU operator off it", Evidence: labelEvidence(n, off...), Fix: fix})
+				r.Add(Finding{
+					Severity: severity, Object: n.Object(),
+					Title:    "labels of the node keep parts of the GPU operator off it",
+					Evidence: labelEvidence(n, off...), Fix: fix,
+				})
 			}
 		},
 	}
 }
 
-// forMachines is whether the node's GPUs are for virtual machines, on purpose.
+// forMachines reports whether the node's GPUs are for virtual machines, on purpose.
 func forMachines(n *Node) bool {
 	return strings.HasPrefix(n.Labels["nvidia.com/gpu.workload.config"], "vm-")
 }
 
-// switchedOff are the labels that keep operands off the node: false, or a workload configuration that is not for containers. What the
-// operator pauses while it works says "paused-for-...", and comes back.
+// switchedOff returns the labels that keep operands off the node: false, or a workload configuration that is not for
+// containers. What the operator pauses while it works says "paused-for-...", and comes back.
 func switchedOff(n *Node) []string {
 	var off []string
 	for label, value := range n.Labels {
@@ -203,13 +221,18 @@ func versionsCheck() Check {
 func checkReleases(f *Facts, r *Result) {
 	for _, h := range f.HelmReleases {
 		object := Object{Kind: "HelmRelease", Namespace: h.Namespace, Name: h.Name}
-		if !slices.Contains([]string{chartOperator, chartDevicePlugin, chartDRA}, h.Chart) || h.Status != "failed" && !strings.HasPrefix(h.Status, "pending-") {
+		if !slices.Contains([]string{chartOperator, chartDevicePlugin, chartDRA}, h.Chart) ||
+			h.Status != "failed" && !strings.HasPrefix(h.Status, "pending-") {
 			r.Pass(object)
 			continue
 		}
-		fix := Fix{Text: "See its history. Go back to the last revision that was deployed, or upgrade again.", Commands: []string{command("helm history %s -n %s", h.Name, h.Namespace)}}
+		fix := Fix{
+			Text:     "See its history. Go back to the last revision that was deployed, or upgrade again.",
+			Commands: []string{command("helm history %s -n %s", h.Name, h.Namespace)},
+		}
 		if strings.HasPrefix(h.Status, "pending-") {
-			fix.Text = "See its history. If nobody is upgrading it now, the upgrade was cut off: roll back to the last revision that was deployed, or Helm refuses every later upgrade."
+			fix.Text =
+				"See its history. If nobody is upgrading it now, the upgrade was cut off: roll back to the last revision that was deployed, or Helm refuses every later upgrade."
 		}
 		if h.Revision > 1 {
 			fix.Commands = append(fix.Commands, command("helm rollback %s %d -n %s", h.Name, h.Revision-1, h.Namespace))
@@ -220,7 +243,8 @@ func checkReleases(f *Facts, r *Result) {
 		}
 		r.Add(Finding{
 			Severity: severity, Object: object, Title: "the Helm release is not deployed as a whole",
-			Evidence: []Evidence{fieldEvidence(object, "status", "%s, chart %s-%s, revision %d", h.Status, h.Chart, h.ChartVersion, h.Revision)}, Fix: fix,
+			Evidence: []Evidence{fieldEvidence(object, "status", "%s, chart %s-%s, revision %d", h.Status, h.Chart,
+				h.ChartVersion, h.Revision)}, Fix: fix,
 		})
 	}
 }
@@ -228,7 +252,8 @@ func checkReleases(f *Facts, r *Result) {
 // checkOperatorLog looks for kinds and fields that the operator wants and the API server does not have.
 func checkOperatorLog(f *Facts, r *Result) {
 	for _, pod := range f.Component(Operator) {
-		e, ok := logEvidence(f, pod, `no matches for kind "NVIDIADriver"`, `no matches for kind "ClusterPolicy"`, `unknown field "spec.`, `no kind is registered for the type v1.ClusterPolicy`)
+		e, ok := logEvidence(f, pod, `no matches for kind "NVIDIADriver"`, `no matches for kind "ClusterPolicy"`,
+			`unknown field "spec.`, `no kind is registered for the type v1.ClusterPolicy`)
 		if !ok {
 			continue
 		}
@@ -241,8 +266,10 @@ func checkOperatorLog(f *Facts, r *Result) {
 			fix.Commands = []string{helmUpgrade(h, "operator.upgradeCRD=true")}
 		}
 		r.Add(Finding{
-			Severity: severity, Confidence: Likely, Object: PodObject(pod), Title: "the operator wants a kind or a field that the cluster's CRDs do not have",
-			Evidence: []Evidence{e, fieldEvidence(Object{Kind: "Cluster"}, "CRDs", "%s", strings.Join(f.CRDs, ", "))}, Fix: fix,
+			Severity: severity, Confidence: Likely, Object: PodObject(pod),
+			Title:    "the operator wants a kind or a field that the cluster's CRDs do not have",
+			Evidence: []Evidence{e, fieldEvidence(Object{Kind: "Cluster"}, "CRDs", "%s", strings.Join(f.CRDs, ", "))},
+			Fix:      fix,
 		}.ForPods(pod.Namespace + "/" + pod.Name))
 		return
 	}
@@ -258,9 +285,11 @@ func checkTags(f *Facts, r *Result) {
 				continue // right after an upgrade the operands follow one by one
 			}
 			r.Add(Finding{
-				Severity: Info, Confidence: Possible, Object: PodObject(validator), Title: "the operator and its validator are of different releases",
+				Severity: Info, Confidence: Possible, Object: PodObject(validator),
+				Title: "the operator and its validator are of different releases",
 				Evidence: []Evidence{
-					fieldEvidence(PodObject(operator), ".spec.containers[].image", "%s", image), fieldEvidence(PodObject(validator), ".spec.containers[].image", "%s", other),
+					fieldEvidence(PodObject(operator), ".spec.containers[].image", "%s", image),
+					fieldEvidence(PodObject(validator), ".spec.containers[].image", "%s", other),
 				},
 				Fix: Fix{Text: "After an upgrade of the operator its operands follow; if they do not, the ClusterPolicy pins old versions (spec.validator.version).",
 					Commands: []string{"kubectl get clusterpolicies -o yaml"}},
@@ -270,7 +299,8 @@ func checkTags(f *Facts, r *Result) {
 	}
 }
 
-// releaseTag is the release that a pod's image is of: v25.3.0 of gpu-operator:v25.3.0-ubi9; empty when its tag does not say.
+// releaseTag returns the release that a pod's image is of: v25.3.0 of gpu-operator:v25.3.0-ubi9; empty when its tag
+// does not say.
 func releaseTag(pod *corev1.Pod) (version, image string) {
 	for _, c := range pod.Spec.Containers {
 		name, _, _ := strings.Cut(c.Image, "@")
@@ -284,7 +314,7 @@ func releaseTag(pod *corev1.Pod) (version, image string) {
 	return "", ""
 }
 
-// removeLabels is the command that takes labels off a node.
+// removeLabels returns the command that takes labels off a node.
 func removeLabels(n *Node, keys []string) string {
 	format, args := "kubectl label node %s", []any{n.Name}
 	for _, key := range keys {

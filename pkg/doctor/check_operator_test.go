@@ -14,16 +14,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// operandNow is when the snapshots of these tests were made.
+// operandNow returns when the snapshots of these tests were made.
 func operandNow() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
 
 func operandAgo(d time.Duration) metav1.Time { return metav1.NewTime(operandNow().Add(-d)) }
 
 type nodeEdit func(*corev1.Node)
 
-// plainNode is a node that is Ready for a month.
+// plainNode returns a node that is Ready for a month.
 func plainNode(name string, edits ...nodeEdit) corev1.Node {
-	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: operandAgo(720 * time.Hour), Labels: map[string]string{}}}
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, CreationTimestamp: operandAgo(720 * time.Hour), Labels: map[string]string{},
+	}}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	n.Status.NodeInfo.ContainerRuntimeVersion, n.Status.NodeInfo.KubeletVersion = "containerd://2.1.4", "v1.34.1"
 	n.Status.Capacity, n.Status.Allocatable = corev1.ResourceList{}, corev1.ResourceList{}
@@ -33,10 +35,11 @@ func plainNode(name string, edits ...nodeEdit) corev1.Node {
 	return n
 }
 
-// gpuNode is one with eight GPUs, labelled by NFD and GFD, which advertises them.
+// gpuNode returns one with eight GPUs, labelled by NFD and GFD, which advertises them.
 func gpuNode(edits ...nodeEdit) corev1.Node {
 	return plainNode("gpu-1", append([]nodeEdit{
-		nodeLabel("feature.node.kubernetes.io/pci-10de.present=true", "nvidia.com/gpu.present=true", "nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count=8"),
+		nodeLabel("feature.node.kubernetes.io/pci-10de.present=true", "nvidia.com/gpu.present=true",
+			"nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count=8"),
 		offers("nvidia.com/gpu", 8, 8),
 	}, edits...)...)
 }
@@ -54,7 +57,8 @@ func nodeLabel(labels ...string) nodeEdit {
 
 func offers(name corev1.ResourceName, capacity, allocatable int64) nodeEdit {
 	return func(n *corev1.Node) {
-		n.Status.Capacity[name], n.Status.Allocatable[name] = *resource.NewQuantity(capacity, resource.DecimalSI), *resource.NewQuantity(allocatable, resource.DecimalSI)
+		n.Status.Capacity[name], n.Status.Allocatable[name] = *resource.NewQuantity(capacity, resource.DecimalSI),
+			*resource.NewQuantity(allocatable, resource.DecimalSI)
 	}
 }
 
@@ -67,23 +71,29 @@ func notReadyNode(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.Condi
 
 type podEdit func(*corev1.Pod)
 
-// operandPod is a pod of a DaemonSet of the operator on gpu-1, ready for a day. inits are its init containers, which have ended.
+// operandPod returns a pod of a DaemonSet of the operator on gpu-1, ready for a day. inits are its init containers,
+// which have ended.
 func operandPod(app, container string, inits []string, edits ...podEdit) corev1.Pod {
 	yes := true
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "gpu-operator", Name: app + "-x", Labels: map[string]string{"app": app}, CreationTimestamp: operandAgo(24 * time.Hour),
-		OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: app, Controller: &yes}},
+		Namespace: "gpu-operator", Name: app + "-x", Labels: map[string]string{"app": app},
+		CreationTimestamp: operandAgo(24 * time.Hour),
+		OwnerReferences:   []metav1.OwnerReference{{Kind: "DaemonSet", Name: app, Controller: &yes}},
 	}}
 	pod.Spec.NodeName = "gpu-1"
 	pod.Spec.Containers = []corev1.Container{{Name: container, Image: "nvcr.io/nvidia/" + app + ":v1.0.0"}}
 	pod.Status.Phase = corev1.PodRunning
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: operandAgo(23 * time.Hour)}}
+	pod.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: operandAgo(23 * time.Hour)},
+	}
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: operandAgo(23 * time.Hour)}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, Ready: true, State: running}}
 	for _, name := range inits {
-		pod.Spec.InitContainers = append(pod.Spec.InitContainers, corev1.Container{Name: name, Image: "nvcr.io/nvidia/gpu-operator:v25.10.0"})
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers,
+			corev1.Container{Name: name, Image: "nvcr.io/nvidia/gpu-operator:v25.10.0"})
 		pod.Status.InitContainerStatuses = append(pod.Status.InitContainerStatuses, corev1.ContainerStatus{
-			Name: name, Ready: true, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}},
+			Name: name, Ready: true,
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}},
 		})
 	}
 	for _, edit := range edits {
@@ -98,31 +108,38 @@ func driverPod(edits ...podEdit) corev1.Pod {
 }
 
 func toolkitPod(edits ...podEdit) corev1.Pod {
-	return operandPod("nvidia-container-toolkit-daemonset", "nvidia-container-toolkit-ctr", []string{"driver-validation"}, edits...)
+	return operandPod("nvidia-container-toolkit-daemonset", "nvidia-container-toolkit-ctr",
+		[]string{"driver-validation"}, edits...)
 }
 
 func pluginPod(edits ...podEdit) corev1.Pod {
-	return operandPod("nvidia-device-plugin-daemonset", "nvidia-device-plugin", []string{"toolkit-validation"}, edits...)
+	return operandPod("nvidia-device-plugin-daemonset", "nvidia-device-plugin", []string{"toolkit-validation"},
+		edits...)
 }
 
 func validatorPod(edits ...podEdit) corev1.Pod {
-	return operandPod("nvidia-operator-validator", "nvidia-operator-validator", []string{"driver-validation", "toolkit-validation", "cuda-validation", "plugin-validation"}, edits...)
+	return operandPod("nvidia-operator-validator", "nvidia-operator-validator",
+		[]string{"driver-validation", "toolkit-validation", "cuda-validation", "plugin-validation"}, edits...)
 }
 
 func discoveryPod(edits ...podEdit) corev1.Pod {
-	return operandPod("gpu-feature-discovery", "gpu-feature-discovery", []string{"toolkit-validation"}, append([]podEdit{func(pod *corev1.Pod) {
-		pod.Spec.Containers[0].Image = "nvcr.io/nvidia/k8s-device-plugin:v0.17.1-ubi9" // it is in the same image
-	}}, edits...)...)
+	return operandPod("gpu-feature-discovery", "gpu-feature-discovery", []string{"toolkit-validation"},
+		append([]podEdit{func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].Image = "nvcr.io/nvidia/k8s-device-plugin:v0.17.1-ubi9" // it is in the same image
+		}}, edits...)...)
 }
 
 func exporterPod(edits ...podEdit) corev1.Pod {
-	return operandPod("nvidia-dcgm-exporter", "nvidia-dcgm-exporter", []string{"toolkit-validation"}, append([]podEdit{func(pod *corev1.Pod) {
-		pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "DCGM_EXPORTER_KUBERNETES", Value: "true"}}
-		pod.Spec.Volumes = []corev1.Volume{{Name: "p", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/kubelet/pod-resources"}}}}
-	}}, edits...)...)
+	return operandPod("nvidia-dcgm-exporter", "nvidia-dcgm-exporter", []string{"toolkit-validation"},
+		append([]podEdit{func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "DCGM_EXPORTER_KUBERNETES", Value: "true"}}
+			pod.Spec.Volumes = []corev1.Volume{{Name: "p", VolumeSource: corev1.VolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/kubelet/pod-resources"},
+			}}}
+		}}, edits...)...)
 }
 
-// standalonePlugin is the device plugin of its own chart, without init containers.
+// standalonePlugin returns the device plugin of its own chart, without init containers.
 func standalonePlugin(edits ...podEdit) corev1.Pod {
 	return operandPod("nvidia-device-plugin", "nvidia-device-plugin-ctr", nil, edits...)
 }
@@ -149,7 +166,8 @@ func waitsIn(init string, since time.Duration) podEdit {
 			switch {
 			case s.Name == init:
 				seen = true
-				s.Ready, s.State = false, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: operandAgo(since)}}
+				s.Ready, s.State = false,
+					corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: operandAgo(since)}}
 			case seen:
 				s.Ready, s.State = false, initializing
 			}
@@ -163,8 +181,12 @@ func crashes(message string) podEdit {
 		unready(pod)
 		s := &pod.Status.ContainerStatuses[0]
 		s.RestartCount = 12
-		s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s restarting failed container"}}
-		s.LastTerminationState = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: message}}
+		s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+			Reason: "CrashLoopBackOff", Message: "back-off 5m0s restarting failed container",
+		}}
+		s.LastTerminationState = corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: message},
+		}
 	}
 }
 
@@ -189,7 +211,9 @@ func startsFor(d time.Duration) podEdit {
 	return func(pod *corev1.Pod) {
 		unready(pod)
 		pod.CreationTimestamp = operandAgo(d)
-		pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: operandAgo(d)}}
+		pod.Status.ContainerStatuses[0].State = corev1.ContainerState{
+			Running: &corev1.ContainerStateRunning{StartedAt: operandAgo(d)},
+		}
 	}
 }
 
@@ -201,12 +225,19 @@ func podNamed(namespace, name string) podEdit {
 
 func podOn(node string) podEdit { return func(pod *corev1.Pod) { pod.Spec.NodeName = node } }
 
-// gpuPod is a workload that asks for a GPU resource and is on no node yet.
+// gpuPod returns a workload that asks for a GPU resource and is on no node yet.
 func gpuPod(name corev1.ResourceName) corev1.Pod {
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "train", CreationTimestamp: operandAgo(time.Hour)}}
-	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "train:1", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{name: *resource.NewQuantity(1, resource.DecimalSI)}}}}
+	pod := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "train", CreationTimestamp: operandAgo(time.Hour)},
+	}
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "train:1", Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{name: *resource.NewQuantity(1, resource.DecimalSI)},
+	}}}
 	pod.Status.Phase = corev1.PodPending
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient " + string(name) + "."}}
+	pod.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+		Message: "0/1 nodes are available: 1 Insufficient " + string(name) + ".",
+	}}
 	return pod
 }
 
@@ -214,7 +245,8 @@ func logOf(pod corev1.Pod, text string) snapshot.Log {
 	return snapshot.Log{Namespace: pod.Namespace, Pod: pod.Name, Container: pod.Spec.Containers[0].Name, Text: text}
 }
 
-// operatorTold runs the checks of these layers alone, and says what they found: "root ID SEVERITY OBJECT" or "ID OBJECT <- CAUSES", and "unknown ID OBJECT".
+// operatorTold runs the checks of these layers alone, and says what they found: "root ID SEVERITY OBJECT" or "ID OBJECT
+// <- CAUSES", and "unknown ID OBJECT".
 func operatorTold(t *testing.T, s snapshot.Snapshot) ([]string, []Finding) {
 	t.Helper()
 	s.Meta.Created = operandNow()
@@ -270,7 +302,8 @@ func runOperandCases(t *testing.T, cases map[string]operandCase) {
 			got, items := operatorTold(t, test.s)
 			slices.Sort(test.want)
 			if !slices.Equal(got, test.want) {
-				t.Errorf("found\n  %s\nand it should be\n  %s", strings.Join(got, "\n  "), strings.Join(test.want, "\n  "))
+				t.Errorf("found\n  %s\nand it should be\n  %s", strings.Join(got, "\n  "),
+					strings.Join(test.want, "\n  "))
 			}
 			var fixes, evidence strings.Builder
 			for _, f := range items {
@@ -297,7 +330,10 @@ func runOperandCases(t *testing.T, cases map[string]operandCase) {
 func TestOperatorDamaged(t *testing.T) {
 	t.Parallel()
 	var pods []corev1.Pod
-	for _, pod := range []corev1.Pod{driverPod(unready), toolkitPod(crashes("x")), pluginPod(unready), validatorPod(unready), discoveryPod(), exporterPod(crashes("x"))} {
+	for _, pod := range []corev1.Pod{
+		driverPod(unready), toolkitPod(crashes("x")), pluginPod(unready), validatorPod(unready), discoveryPod(),
+		exporterPod(crashes("x")),
+	} {
 		pod.Spec.Containers, pod.Status.InitContainerStatuses = nil, nil
 		pods = append(pods, pod)
 	}
@@ -305,11 +341,14 @@ func TestOperatorDamaged(t *testing.T) {
 	odd.Object["spec"], odd.Object["status"] = "text", []any{"text"}
 	long := pluginPod(crashes(strings.Repeat("x", 1<<20)))
 	s := snapshot.Snapshot{
-		Nodes: []corev1.Node{gpuNode(withoutGPUs, nodeLabel("nvidia.com/gpu.product", "nvidia.com/mig.config.state=failed")), {}}, Pods: append(pods, long, corev1.Pod{}),
+		Nodes: []corev1.Node{
+			gpuNode(withoutGPUs, nodeLabel("nvidia.com/gpu.product", "nvidia.com/mig.config.state=failed")), {},
+		}, Pods: append(pods, long, corev1.Pod{}),
 		Logs: []snapshot.Log{logOf(long, strings.Repeat("\xff", 1<<20)+"\n")},
 	}
 	s.ClusterPolicies = append(s.ClusterPolicies, odd)
-	s.ServiceMonitors, s.Prometheuses, s.ComputeDomains, s.NVIDIADrivers = s.ClusterPolicies, s.ClusterPolicies, s.ClusterPolicies, s.ClusterPolicies
+	s.ServiceMonitors, s.Prometheuses, s.ComputeDomains, s.NVIDIADrivers = s.ClusterPolicies, s.ClusterPolicies,
+		s.ClusterPolicies, s.ClusterPolicies
 	_, items := operatorTold(t, s)
 	for _, f := range items {
 		for _, e := range f.Evidence {

@@ -13,14 +13,19 @@ import (
 func cdiChecks() []Check {
 	return []Check{
 		{
-			ID: "cdi.unresolvable", Layer: LayerRuntime, From: []string{"api/pods", "api/events"}, Needs: []Need{NeedAPI, NeedNode},
+			ID: "cdi.unresolvable", Layer: LayerRuntime, From: []string{"api/pods", "api/events"},
+			Needs: []Need{NeedAPI, NeedNode},
 			Title: "CDI devices that pods were given cannot be resolved",
 			Reads: "events and states of containers; the CDI specifications in /etc/cdi and /var/run/cdi, the host paths and the driver version " +
 				"in them, the loaded driver",
 			Why:      "the runtime says `unresolvable CDI devices`; or a specification names files that are not there, or libraries of another driver than the loaded one",
-			Explains: noPods(), Doc: "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
-			Sources: []string{"nvidia-container-toolkit#146", "nvidia-container-toolkit#434", "nvidia-container-toolkit#885", "nvidia-container-toolkit#1239", "dra-driver#736"},
-			Run:     checkUnresolvable,
+			Explains: noPods(),
+			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
+			Sources: []string{
+				"nvidia-container-toolkit#146", "nvidia-container-toolkit#434", "nvidia-container-toolkit#885",
+				"nvidia-container-toolkit#1239", "dra-driver#736",
+			},
+			Run: checkUnresolvable,
 		},
 		{
 			ID: "rt.cdi-off", Layer: LayerRuntime, From: []string{"api/pods"}, Needs: []Need{NeedAPI, NeedNode},
@@ -32,7 +37,8 @@ func cdiChecks() []Check {
 			Run: checkCDIOff,
 		},
 		{
-			ID: "cdi.runtime-too-old", Layer: LayerRuntime, From: []string{"api/clusterpolicies", "api/pods"}, Needs: []Need{NeedAPI},
+			ID: "cdi.runtime-too-old", Layer: LayerRuntime, From: []string{"api/clusterpolicies", "api/pods"},
+			Needs: []Need{NeedAPI},
 			Title: "containerd is too old for CDI, by which GPUs are handed out",
 			Reads: ".status.nodeInfo.containerRuntimeVersion, how the device plugin hands out devices, cdi.enabled of the ClusterPolicy and the " +
 				"operator's version",
@@ -61,7 +67,8 @@ func checkUnresolvable(f *Facts, r *Result) {
 			continue
 		}
 		finding := Finding{
-			Object: n.Object(), Title: "CDI devices cannot be resolved", Evidence: append(said.evidence(), wrong[:min(len(wrong), 3)]...), Fix: cdiFix(f, n, said.name),
+			Object: n.Object(), Title: "CDI devices cannot be resolved",
+			Evidence: append(said.evidence(), wrong[:min(len(wrong), 3)]...), Fix: cdiFix(f, n, said.name),
 		}
 		if len(said.errors) == 0 {
 			finding.Title, finding.Severity = "a CDI specification does not fit to the node", Info
@@ -73,10 +80,12 @@ func checkUnresolvable(f *Facts, r *Result) {
 	}
 }
 
-// wrongSpec is what is wrong with a specification of NVIDIA's.
+// wrongSpec returns what is wrong with a specification of NVIDIA's.
 func wrongSpec(n *Node, spec node.CDISpec) []Evidence {
 	quote := func(format string, args ...any) Evidence {
-		return clipped(Evidence{Source: "nodes/" + n.Name + ": " + spec.Path, Time: spec.Modified, Text: fmt.Sprintf(format, args...)})
+		return clipped(Evidence{
+			Source: "nodes/" + n.Name + ": " + spec.Path, Time: spec.Modified, Text: fmt.Sprintf(format, args...),
+		})
 	}
 	loaded := n.Host.Probe.Driver.Kernel
 	switch {
@@ -95,8 +104,9 @@ func wrongSpec(n *Node, spec node.CDISpec) []Evidence {
 func cdiFix(f *Facts, n *Node, devices string) Fix {
 	switch {
 	case strings.Contains(devices, "k8s.gpu.nvidia.com") || strings.Contains(devices, "gpu.nvidia.com/"):
-		fix := Fix{Text: "the DRA driver writes the specification of a claim when it prepares it: start its pod on the node anew, and then the " +
-			"pod that has the claim"}
+		fix :=
+			Fix{Text: "the DRA driver writes the specification of a claim when it prepares it: start its pod on the node anew, and then the " +
+				"pod that has the claim"}
 		for _, pod := range current(n, DRADriver) {
 			fix.Commands = append(fix.Commands, restartPod(pod.Namespace, pod.Name))
 		}
@@ -133,8 +143,9 @@ func checkCDIOff(f *Facts, r *Result) {
 		}
 		r.Add(Finding{
 			Object: n.Object(), Title: "containerd has CDI off, and GPUs are handed out by CDI only",
-			Evidence: []Evidence{{Source: "nodes/" + n.Name + ": containerd's configuration in memory (CRI Status)", Text: "enableCDI: " +
-				"false"}, source},
+			Evidence: []Evidence{{Source: "nodes/" + n.Name + ": containerd's configuration in memory (CRI Status)",
+				Text: "enableCDI: " +
+					"false"}, source},
 			Fix: Fix{
 				Text: fmt.Sprintf("set enable_cdi = true in the table of CRI in %s, or RUNTIME_ENABLE_CDI=true for the toolkit, and restart "+
 					"%s", i.ConfigPath, i.UnitName()),
@@ -153,14 +164,17 @@ func checkRuntimeTooOld(f *Facts, r *Result) {
 		source, only := f.onlyCDI(n)
 		if p, ok := clusterPolicy(f); ok && !only && policyBool(p, "spec", "cdi", "enabled") {
 			version := f.operatorVersion()
-			source, only = fieldEvidence(Object{Kind: "ClusterPolicy", Name: p.GetName()}, ".spec.cdi.enabled", "true (GPU operator %s)", version), versionAtLeast(version, 25, 10)
+			source, only = fieldEvidence(Object{Kind: "ClusterPolicy", Name: p.GetName()}, ".spec.cdi.enabled",
+				"true (GPU operator %s)", version), versionAtLeast(version, 25, 10)
 		}
 		if !only {
 			continue
 		}
 		r.Add(Finding{
-			Object: n.Object(), Confidence: Likely, Title: "containerd is too old for CDI, by which GPUs are handed out",
-			Evidence: []Evidence{fieldEvidence(n.Object(), ".status.nodeInfo.containerRuntimeVersion", "%s", n.Status.NodeInfo.ContainerRuntimeVersion), source},
+			Object: n.Object(), Confidence: Likely,
+			Title: "containerd is too old for CDI, by which GPUs are handed out",
+			Evidence: []Evidence{fieldEvidence(n.Object(), ".status.nodeInfo.containerRuntimeVersion", "%s",
+				n.Status.NodeInfo.ContainerRuntimeVersion), source},
 			Fix: Fix{Text: "upgrade containerd to 1.7 or later with enable_cdi = true; until then set cdi.enabled=false, so that GPUs come by the " +
 				"NVIDIA runtime", Commands: changeOperator(f, "cdi.enabled", false)},
 		})

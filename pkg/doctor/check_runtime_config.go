@@ -28,8 +28,10 @@ func configurationChecks() []Check {
 			Why: "before containerd 2.0 a plugin's table in an imported file replaces the one of the file before, and so a drop-in with only the " +
 				"nvidia handler takes runc away: CRI does not load",
 			Explains: noRuntime("rt.default-missing"),
-			Sources:  []string{"METR/hawk#273", "k8s-snap#1991", "k8s-device-plugin#1145", "gpu-operator#1323", "kubernetes#100992"},
-			Run:      func(f *Facts, r *Result) { viewFindings(f, r, "rt.dropin-shadow") },
+			Sources: []string{
+				"METR/hawk#273", "k8s-snap#1991", "k8s-device-plugin#1145", "gpu-operator#1323", "kubernetes#100992",
+			},
+			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.dropin-shadow") },
 		},
 		{
 			ID: "rt.default-missing", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: files,
@@ -47,7 +49,8 @@ func configurationChecks() []Check {
 			Run:      func(f *Facts, r *Result) { viewFindings(f, r, "rt.cri-disabled") },
 		},
 		{
-			ID: "rt.not-ready", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: "the answer of the runtime at the kubelet's endpoint; what was said of doctor's own pod",
+			ID: "rt.not-ready", Layer: LayerRuntime, Needs: []Need{NeedNode},
+			Reads:    "the answer of the runtime at the kubelet's endpoint; what was said of doctor's own pod",
 			Title:    "the container runtime does not serve the kubelet",
 			Why:      "nothing listens at the socket, it has no CRI, or CRI says that it is not ready; or the pod that was to read the node did not start, and not for its image",
 			Explains: noRuntime(), Sources: []string{"kubernetes#111591"}, Run: checkRuntimeNotReady,
@@ -57,12 +60,14 @@ func configurationChecks() []Check {
 			Title: "containerd's configuration was edited, and containerd was not restarted",
 			Why: "what the files come to is not what containerd has in memory: it does not load files again by itself. It is an error where pods " +
 				"ask for a handler that only the files have. Where the files are wrong, a restart would break the node, and the fix says so",
-			Explains: noPods("rt.handler-missing", "rt.binary-missing", "rt.runtime-type", "rt.cgroup-driver", "rt.option-misplaced", "rt.dropin-shadow", "rt.default-missing",
+			Explains: noPods("rt.handler-missing", "rt.binary-missing", "rt.runtime-type", "rt.cgroup-driver",
+				"rt.option-misplaced", "rt.dropin-shadow", "rt.default-missing",
 				"rt.unparsable", "rt.cri-disabled", "rt.config-not-loaded", "rt.cdi-off"),
 			Sources: []string{"containerd has no reload: cmd/containerd/command/main_unix.go"}, Run: checkEdited,
 		},
 		{
-			ID: "rt.config-not-loaded", Layer: LayerRuntime, Needs: []Need{NeedNode}, Reads: "when containerd's process started, and when its " +
+			ID: "rt.config-not-loaded", Layer: LayerRuntime, Needs: []Need{NeedNode},
+			Reads: "when containerd's process started, and when its " +
 				"files were written",
 			Title: "configuration files are younger than the containerd that runs",
 			Why: "with the same handlers in files and memory it may be that the same was written again; what else was changed is not in effect " +
@@ -77,7 +82,8 @@ func configurationChecks() []Check {
 			Run: func(f *Facts, r *Result) { viewFindings(f, r, "rt.option-misplaced") },
 		},
 		{
-			ID: "rt.generated-file", Layer: LayerRuntime, From: []string{"api/pods"}, Needs: []Need{NeedAPI, NeedNode, NeedLogs},
+			ID: "rt.generated-file", Layer: LayerRuntime, From: []string{"api/pods"},
+			Needs: []Need{NeedAPI, NeedNode, NeedLogs},
 			Title: "the toolkit was told to edit a file that something else writes anew, or a template",
 			Reads: "what the toolkit's DaemonSet was told, the first lines of that file, the toolkit's log",
 			Why: "k3s, rke2, k0s, microk8s and others write their containerd's configuration at each start; a template is not TOML, and the " +
@@ -104,14 +110,27 @@ func checkNotStarted(f *Facts, r *Result) {
 			continue
 		}
 		finding := Finding{
-			Object: n.Object(), Severity: Warning, Confidence: Possible, Title: "the node does not start pods: the pod that was to read it did not start",
-			Evidence: []Evidence{{Source: "pod of kubectl gpu-fault doctor on " + n.Object().String(), Text: clip(m.NotStarted)}},
+			Object: n.Object(), Severity: Warning, Confidence: Possible,
+			Title: "the node does not start pods: the pod that was to read it did not start",
+			Evidence: []Evidence{
+				{Source: "pod of kubectl gpu-fault doctor on " + n.Object().String(), Text: clip(m.NotStarted)},
+			},
 			Fix: Fix{
-				Text:     fmt.Sprintf("Look why %s and the kubelet start no pod there. Nothing else could be read of the node.", n.runtimeUnit()),
-				Commands: []string{command("kubectl describe node %s", n.Name), onHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", n.runtimeUnit()), onHost(n.Name, "sudo systemctl status %s", n.runtimeUnit())},
+				Text: fmt.Sprintf(
+					"Look why %s and the kubelet start no pod there. Nothing else could be read of the node.",
+					n.runtimeUnit(),
+				),
+				Commands: []string{
+					command("kubectl describe node %s", n.Name),
+					onHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", n.runtimeUnit()),
+					onHost(n.Name, "sudo systemctl status %s", n.runtimeUnit()),
+				},
 			},
 		}
-		if containsAny(m.NotStarted, []string{"FailedCreatePodSandBox", "runtime.v1.RuntimeService", "code = Unavailable", "container runtime is down", "containerd.sock", "crio.sock"}) {
+		if containsAny(m.NotStarted, []string{
+			"FailedCreatePodSandBox", "runtime.v1.RuntimeService", "code = Unavailable", "container runtime is down",
+			"containerd.sock", "crio.sock",
+		}) {
 			finding.Severity, finding.Confidence = Error, Likely
 		}
 		r.Add(finding)
@@ -126,15 +145,22 @@ func checkRuntimeNotReady(f *Facts, r *Result) {
 			r.Add(Finding{
 				Object: n.Object(), Title: found.Title, Evidence: quoted(n, found.Quotes),
 				Fix: Fix{
-					Text:     fmt.Sprintf("on the node: look why %s does not serve, and start it; no pod can be started there before", unit),
-					Commands: []string{onHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", unit), onHost(n.Name, "sudo systemctl restart %s", unit)},
+					Text: fmt.Sprintf(
+						"on the node: look why %s does not serve, and start it; no pod can be started there before",
+						unit,
+					),
+					Commands: []string{
+						onHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", unit),
+						onHost(n.Name, "sudo systemctl restart %s", unit),
+					},
 				},
 			})
 		}
 	})
 }
 
-// checkEdited tells of files that are not in effect: handlers that differ, and files with which containerd, or a handler, would not work.
+// checkEdited tells of files that are not in effect: handlers that differ, and files with which containerd, or a
+// handler, would not work.
 func checkEdited(f *Facts, r *Result) {
 	r.eachRuntime(f, func(n *Node) {
 		i := n.instance()
@@ -152,8 +178,12 @@ func checkEdited(f *Facts, r *Result) {
 			return
 		}
 		finding := Finding{
-			Object: n.Object(), Severity: Warning, Title: "containerd's configuration was edited after containerd read it, and is not in effect",
-			Fix: Fix{Text: fmt.Sprintf("restart %s, so that it loads %s", i.UnitName(), i.ConfigPath), Commands: []string{restartUnit(n)}},
+			Object: n.Object(), Severity: Warning,
+			Title: "containerd's configuration was edited after containerd read it, and is not in effect",
+			Fix: Fix{
+				Text:     fmt.Sprintf("restart %s, so that it loads %s", i.UnitName(), i.ConfigPath),
+				Commands: []string{restartUnit(n)},
+			},
 		}
 		lacking := f.lacking(n)
 		for _, found := range edited {
@@ -163,21 +193,24 @@ func checkEdited(f *Facts, r *Result) {
 					finding.Severity = Error
 				}
 				if h, _ := i.Handler(handler); h.OnDisk == nil && f.matters(n, []string{handler}) {
-					finding.Fix = Fix{Text: fmt.Sprintf("the files no longer have the handler %s, which pods ask for: put it back into %s before "+
-						"anything restarts %s", handler, i.ConfigPath, i.UnitName())}
+					finding.Fix =
+						Fix{Text: fmt.Sprintf("the files no longer have the handler %s, which pods ask for: put it back into %s before "+
+							"anything restarts %s", handler, i.ConfigPath, i.UnitName())}
 				}
 			}
 		}
 		for _, found := range latent {
 			finding.Evidence = append(finding.Evidence, quoted(n, found.Quotes)...)
-			finding.Fix = Fix{Text: fmt.Sprintf("do not restart %s before the files are mended: with them it would break (%s). "+
-				"%s", i.UnitName(), found.ID, found.Fix)}
+			finding.Fix =
+				Fix{Text: fmt.Sprintf("do not restart %s before the files are mended: with them it would break (%s). "+
+					"%s", i.UnitName(), found.ID, found.Fix)}
 		}
 		r.Add(finding)
 	})
 }
 
-// loadMargin is how much younger than its process a file must be: a clock of the node's, and the time between fork and reading.
+// loadMargin is how much younger than its process a file must be: a clock of the node's, and the time between fork and
+// reading.
 const loadMargin = 5 * time.Second
 
 func checkNotLoaded(f *Facts, r *Result) {
@@ -189,16 +222,23 @@ func checkNotLoaded(f *Facts, r *Result) {
 		var young []Evidence
 		for _, file := range i.Files {
 			if file.Modified.After(started.Add(loadMargin)) {
-				young = append(young, Evidence{Source: "nodes/" + n.Name + ": " + file.Path, Time: file.Modified, Text: "modified " + file.Modified.UTC().Format(time.RFC3339)})
+				young = append(young, Evidence{
+					Source: "nodes/" + n.Name + ": " + file.Path, Time: file.Modified,
+					Text: "modified " + file.Modified.UTC().Format(time.RFC3339),
+				})
 			}
 		}
 		if len(young) == 0 {
 			return
 		}
 		r.Add(Finding{
-			Object: n.Object(), Severity: Info, Confidence: Possible, Title: "configuration files are younger than the containerd that runs",
-			Evidence: append(young[:min(len(young), 3)], Evidence{Source: "nodes/" + n.Name + ": process of " + i.UnitName(), Time: started, Text: "started " + started.UTC().Format(time.RFC3339)}),
-			Fix:      Fix{Text: "if somebody changed more than handlers, restart " + i.UnitName() + " when it suits"},
+			Object: n.Object(), Severity: Info, Confidence: Possible,
+			Title: "configuration files are younger than the containerd that runs",
+			Evidence: append(young[:min(len(young), 3)], Evidence{
+				Source: "nodes/" + n.Name + ": process of " + i.UnitName(), Time: started,
+				Text: "started " + started.UTC().Format(time.RFC3339),
+			}),
+			Fix: Fix{Text: "if somebody changed more than handlers, restart " + i.UnitName() + " when it suits"},
 		})
 	})
 }
@@ -230,10 +270,12 @@ func checkGenerated(f *Facts, r *Result) {
 					continue
 				}
 				r.Add(Finding{
-					Object: n.Object(), Severity: Warning, Title: "the toolkit edits a file that is written anew at each start, so that its " +
+					Object: n.Object(), Severity: Warning,
+					Title: "the toolkit edits a file that is written anew at each start, so that its " +
 						"handlers go away",
 					Evidence: []Evidence{
-						fieldEvidence(Object{Kind: "DaemonSet", Namespace: t.Namespace, Name: t.Name}, "the configuration that it edits", "%s", told),
+						fieldEvidence(Object{Kind: "DaemonSet", Namespace: t.Namespace, Name: t.Name},
+							"the configuration that it edits", "%s", told),
 						{Source: "nodes/" + n.Name + ": " + file.Path, Text: file.NotEdited},
 					},
 					Fix: f.toolkitFix(n),
@@ -253,25 +295,29 @@ func checkGKESource(f *Facts, r *Result) {
 				if !strings.Contains(c.Image, "container-toolkit:v1.18.0") || podReady(pod) {
 					continue
 				}
-				told := slices.ContainsFunc(envOf(c.Env, "RUNTIME_CONFIG_SOURCE"), func(value string) bool { return strings.HasPrefix(value, "file") })
+				told := slices.ContainsFunc(envOf(c.Env, "RUNTIME_CONFIG_SOURCE"),
+					func(value string) bool { return strings.HasPrefix(value, "file") })
 				if told {
 					continue
 				}
 				r.Add(Finding{
-					Object: n.Object(), Confidence: Likely, Title: "toolkit 1.18.0 reads another configuration than that of the kubelet's " +
+					Object: n.Object(), Confidence: Likely,
+					Title: "toolkit 1.18.0 reads another configuration than that of the kubelet's " +
 						"containerd on GKE",
 					Evidence: []Evidence{
 						fieldEvidence(PodObject(pod), "container "+c.Name+" .image", "%s", c.Image),
-						fieldEvidence(n.Object(), ".status.nodeInfo.kubeletVersion", "%s", n.Status.NodeInfo.KubeletVersion),
+						fieldEvidence(n.Object(), ".status.nodeInfo.kubeletVersion", "%s",
+							n.Status.NodeInfo.KubeletVersion),
 					},
-					Fix: f.toolkitEnvFix([]runtimeview.Setting{{Name: "RUNTIME_CONFIG_SOURCE", Value: "file"}}, "tell the toolkit to read the file"),
+					Fix: f.toolkitEnvFix([]runtimeview.Setting{{Name: "RUNTIME_CONFIG_SOURCE", Value: "file"}},
+						"tell the toolkit to read the file"),
 				})
 			}
 		}
 	}
 }
 
-// versionAtLeast is whether a version like v1.33.2-gke.100 is major.minor or later; false for what is none.
+// versionAtLeast reports whether a version like v1.33.2-gke.100 is major.minor or later; false for what is none.
 func versionAtLeast(version string, major, minor int) bool {
 	var x, y int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &x, &y); n != 2 {

@@ -16,14 +16,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// readNode is a healthy cluster whose node was read: containerd of a release with these files.
+// readNode returns a healthy cluster whose node was read: containerd of a release with these files.
 func readNode(t *testing.T, release string, files ...string) *snapshot.Snapshot {
 	t.Helper()
 	c := configOf(t, release, files...)
-	return gpuCluster(node.Runtime{Kubelet: node.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instanceOf(c, daemonWith(c))})
+	return gpuCluster(
+		node.Runtime{Kubelet: node.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instanceOf(c, daemonWith(c))},
+	)
 }
 
-// kubeadmNode is one of kubeadm with the handler nvidia.
+// kubeadmNode returns one of kubeadm with the handler nvidia.
 func kubeadmNode(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
 	return readNode(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
@@ -34,17 +36,24 @@ func kubeadmConfig(t *testing.T) *containerd.Config {
 	return configOf(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
 }
 
-// withoutWatcher is a node whose containerd was started at 11:55, and where one said at that time that there was no inotify instance left for it:
-// as containerd 2.2 did on a node of the test cluster.
+// withoutWatcher returns a node whose containerd was started at 11:55, and where one said at that time that there was
+// no inotify instance left for it: as containerd 2.2 did on a node of the test cluster.
 func withoutWatcher(t *testing.T, at string, instance *node.Instance) *snapshot.Snapshot {
 	t.Helper()
 	s := gpuCluster(node.Runtime{Kubelet: node.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instance})
 	host := s.Hosts["gpu-1"]
-	host.Probe.Units = []node.Unit{{Name: "containerd.service", PID: instance.PID, Started: runtimeTime.Add(-5*time.Minute + 400*time.Millisecond)}}
+	host.Probe.Units = []node.Unit{
+		{
+			Name: "containerd.service", PID: instance.PID,
+			Started: runtimeTime.Add(-5*time.Minute + 400*time.Millisecond),
+		},
+	}
 	host.Probe.Sysctls = map[string]string{"fs.inotify.max_user_instances": "128"}
-	host.Journals = map[string]string{"containerd.service": "2026-01-01T" + at + `+0000 gpu-1 containerd[50]: time="2026-01-01T` + at +
+	host.Journals = map[string]string{"containerd.service": "2026-01-01T" + at +
+		`+0000 gpu-1 containerd[50]: time="2026-01-01T` + at +
 		`.407827763Z" level=warning msg="failed to load plugin" error="failed to create CRI service: failed to create cni conf monitor for default: ` +
-		`failed to create fsnotify watcher: too many open files" id=io.containerd.grpc.v1.cri type=io.containerd.grpc.v1` + "\n"}
+		`failed to create fsnotify watcher: too many open files" id=io.containerd.grpc.v1.cri type=io.containerd.grpc.v1` +
+		"\n"}
 	return s
 }
 
@@ -56,8 +65,12 @@ func withPart(s *snapshot.Snapshot, name, image string, ready bool, env ...corev
 	}
 	s.Pods = append([]corev1.Pod{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: name, Labels: map[string]string{"app": name}},
-		Spec:       corev1.PodSpec{NodeName: "gpu-1", Containers: []corev1.Container{{Name: "ctr", Image: image, Env: env}}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}},
+		Spec: corev1.PodSpec{
+			NodeName: "gpu-1", Containers: []corev1.Container{{Name: "ctr", Image: image, Env: env}},
+		},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}},
+		},
 	}}, s.Pods...)
 	return &s.Pods[0]
 }
@@ -72,13 +85,16 @@ func pluginEnv(s *snapshot.Snapshot, env ...corev1.EnvVar) { s.Pods[0].Spec.Cont
 func cannotStart(s *snapshot.Snapshot, reason, message string) *snapshot.Snapshot {
 	pod := &s.Pods[len(s.Pods)-1]
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
-		Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+		Name:  "main",
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
 	}}}
 	return s
 }
 
 func policyWith(spec map[string]any) []unstructured.Unstructured {
-	return []unstructured.Unstructured{{Object: map[string]any{"metadata": map[string]any{"name": "cluster-policy"}, "status": map[string]any{"state": "ready"}, "spec": spec}}}
+	return []unstructured.Unstructured{{Object: map[string]any{
+		"metadata": map[string]any{"name": "cluster-policy"}, "status": map[string]any{"state": "ready"}, "spec": spec,
+	}}}
 }
 
 // Each check finds what it is for, with a fix for this node, and keeps still at what only looks like it.
@@ -86,8 +102,12 @@ func TestRuntimeChecks(t *testing.T) {
 	t.Parallel()
 	const root, id = "version = 2\n", `[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.`
 	toolkitSet := func(s *snapshot.Snapshot, env ...corev1.EnvVar) {
-		set := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "nvidia-container-toolkit-daemonset"}}
-		set.Spec.Template.Spec.Containers = []corev1.Container{{Name: "ctr", Image: "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", Env: env}}
+		set := appsv1.DaemonSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "nvidia-container-toolkit-daemonset"},
+		}
+		set.Spec.Template.Spec.Containers = []corev1.Container{
+			{Name: "ctr", Image: "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", Env: env},
+		}
 		s.DaemonSets = append(s.DaemonSets, set)
 	}
 	for name, test := range map[string]struct {
@@ -100,14 +120,16 @@ func TestRuntimeChecks(t *testing.T) {
 			s := gpuCluster(node.Runtime{})
 			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.34.1+k3s1"
 			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", false)
-			return withLog(s, "nvidia-container-toolkit-daemonset", "Error signaling containerd, attempt 5/6: unable to dial: dial unix "+
-				"/runtime/sock-dir/containerd.sock: connect: no such file or directory\n")
+			return withLog(s, "nvidia-container-toolkit-daemonset",
+				"Error signaling containerd, attempt 5/6: unable to dial: dial unix "+
+					"/runtime/sock-dir/containerd.sock: connect: no such file or directory\n")
 		}, Error, "/run/k3s/containerd/containerd.sock"},
 		"the toolkit found it in the end": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{})
 			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", true)
-			return withLog(s, "nvidia-container-toolkit-daemonset", "Error signaling containerd, attempt 1/6: unable to dial: dial unix "+
-				"/runtime/sock-dir/containerd.sock: connect: no such file or directory\n")
+			return withLog(s, "nvidia-container-toolkit-daemonset",
+				"Error signaling containerd, attempt 1/6: unable to dial: dial unix "+
+					"/runtime/sock-dir/containerd.sock: connect: no such file or directory\n")
 		}, "", ""},
 		"the toolkit edits another file": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
 			s := readNode(t, "2.1.4", "/opt/containerd/config.toml", "version = 3\n")
@@ -133,36 +155,47 @@ func TestRuntimeChecks(t *testing.T) {
 			return s
 		}, Error, "kubectl delete pod nvidia-container-toolkit-daemonset -n gpu"},
 		"CRI-O without the handler": {"rt.handler-missing", func(t *testing.T) *snapshot.Snapshot {
-			s := failsToStart(gpuCluster(node.Runtime{}), "failed to find runtime handler nvidia from runtime list map[crun:0xc0 runc:0xc1]")
+			s := failsToStart(gpuCluster(node.Runtime{}),
+				"failed to find runtime handler nvidia from runtime list map[crun:0xc0 runc:0xc1]")
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "cri-o://1.33.0"
 			return s
 		}, Error, "CRIO_CONFIG_MODE=config"},
 		"a class that is not there, of a DaemonSet": {"rc.handler-mismatch", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{})
 			s.RuntimeClasses = nil
-			s.DaemonSets = []appsv1.DaemonSet{{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "nvidia-device-plugin"}, Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1}}}
+			s.DaemonSets = []appsv1.DaemonSet{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "nvidia-device-plugin"},
+				Status:     appsv1.DaemonSetStatus{DesiredNumberScheduled: 1},
+			}}
 			s.DaemonSets[0].Spec.Template.Spec.RuntimeClassName = new("nvidia")
 			return s
 		}, Error, `RuntimeClass "nvidia", which does not exist`},
-		"a class that is not there, as the API server says": {"rc.handler-mismatch", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
-			s.RuntimeClasses = nil
-			s.Events = []corev1.Event{{
-				InvolvedObject: corev1.ObjectReference{Kind: "DaemonSet", Namespace: "gpu", Name: "x"}, Reason: "FailedCreate",
-				Message: `Error creating: pods "x-" is forbidden: pod rejected: RuntimeClass "nvidia" not found`,
-			}}
-			return s
-		}, Error, "pod rejected"},
+		"a class that is not there, as the API server says": {"rc.handler-mismatch",
+			func(t *testing.T) *snapshot.Snapshot {
+				s := gpuCluster(node.Runtime{})
+				s.RuntimeClasses = nil
+				s.Events = []corev1.Event{{
+					InvolvedObject: corev1.ObjectReference{Kind: "DaemonSet", Namespace: "gpu", Name: "x"},
+					Reason:         "FailedCreate",
+					Message:        `Error creating: pods "x-" is forbidden: pod rejected: RuntimeClass "nvidia" not found`,
+				}}
+				return s
+			}, Error, "pod rejected"},
 		"the same words, before the class was made": {"rc.handler-mismatch", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{})
-			s.Events = []corev1.Event{{InvolvedObject: corev1.ObjectReference{Kind: "DaemonSet"}, Reason: "FailedCreate", Message: `pod rejected: RuntimeClass "nvidia" not found`}}
+			s.Events = []corev1.Event{{
+				InvolvedObject: corev1.ObjectReference{Kind: "DaemonSet"}, Reason: "FailedCreate",
+				Message: `pod rejected: RuntimeClass "nvidia" not found`,
+			}}
 			return s
 		}, "", ""},
 		"the nodes call the handler otherwise": {"rc.handler-mismatch", func(t *testing.T) *snapshot.Snapshot {
 			return readNode(t, "2.1.4", rootConfig, nodeConfig(t, "v2-aks-mixed.toml"))
 		}, Error, "handler: nvidia-container-runtime"},
 		"the ID of version 3 on 1.7": {"rt.version-skew-ids", func(t *testing.T) *snapshot.Snapshot {
-			return readNode(t, "1.7.28", rootConfig, root+id+"runc]\nruntime_type = 'io.containerd.runc.v2'\n"+`[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]`+"\nruntime_type = 'io.containerd.runc.v2'\n")
+			return readNode(t, "1.7.28", rootConfig, root+id+"runc]\nruntime_type = 'io.containerd.runc.v2'\n"+
+				`[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]`+
+				"\nruntime_type = 'io.containerd.runc.v2'\n")
 		}, Error, "config migrate"},
 		"the ID of version 3 on 2.1": {"rt.version-skew-ids", func(t *testing.T) *snapshot.Snapshot {
 			return readNode(t, "2.1.4", rootConfig, nodeConfig(t, "v2-aks-mixed.toml"))
@@ -188,23 +221,29 @@ func TestRuntimeChecks(t *testing.T) {
 		}, Error, "disabled_plugins"},
 		"files younger than the process": {"rt.config-not-loaded", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
-			s.Hosts["gpu-1"].Probe.Units = []node.Unit{{Name: "containerd.service", PID: 50, Started: runtimeTime.Add(-2 * time.Hour)}}
+			s.Hosts["gpu-1"].Probe.Units = []node.Unit{
+				{Name: "containerd.service", PID: 50, Started: runtimeTime.Add(-2 * time.Hour)},
+			}
 			return s
 		}, Info, rootConfig},
 		"files older than the process": {"rt.config-not-loaded", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
-			s.Hosts["gpu-1"].Probe.Units = []node.Unit{{Name: "containerd.service", PID: 50, Started: runtimeTime.Add(-time.Minute)}}
+			s.Hosts["gpu-1"].Probe.Units = []node.Unit{
+				{Name: "containerd.service", PID: 50, Started: runtimeTime.Add(-time.Minute)},
+			}
 			return s
 		}, "", ""},
 		"the toolkit reads a template": {"rt.generated-file", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{})
 			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", false)
-			return withLog(s, "nvidia-container-toolkit-daemonset", "unable to load config: (6, 21): parsing error: keys cannot contain { "+
-				"character\n")
+			return withLog(s, "nvidia-container-toolkit-daemonset",
+				"unable to load config: (6, 21): parsing error: keys cannot contain { "+
+					"character\n")
 		}, Error, "doctor --node gpu-1"},
 		"the toolkit edits what k3s writes": {"rt.generated-file", func(t *testing.T) *snapshot.Snapshot {
 			const file = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
-			s := readNode(t, "2.1.4", file, "# File generated by k3s. DO NOT EDIT. Use config.toml.tmpl instead.\nversion = 3\n")
+			s := readNode(t, "2.1.4", file,
+				"# File generated by k3s. DO NOT EDIT. Use config.toml.tmpl instead.\nversion = 3\n")
 			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.34.1+k3s1"
 			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", true)
 			toolkitSet(s, corev1.EnvVar{Name: "CONTAINERD_CONFIG", Value: file})
@@ -214,33 +253,39 @@ func TestRuntimeChecks(t *testing.T) {
 			s := gpuCluster(node.Runtime{})
 			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.33.4-gke.1000"
 			s.ClusterPolicies = policyWith(nil)
-			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.18.0-ubuntu20.04", false)
+			withPart(s, "nvidia-container-toolkit-daemonset",
+				"nvcr.io/nvidia/k8s/container-toolkit:v1.18.0-ubuntu20.04", false)
 			return s
 		}, Error, "RUNTIME_CONFIG_SOURCE"},
 		"toolkit 1.18.0 on GKE, told": {"rt.gke-config-source", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{})
 			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.33.4-gke.1000"
-			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.18.0", false, corev1.EnvVar{Name: "RUNTIME_CONFIG_SOURCE", Value: "file"})
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.18.0", false,
+				corev1.EnvVar{Name: "RUNTIME_CONFIG_SOURCE", Value: "file"})
 			return s
 		}, "", ""},
 		"a handler that nobody uses, without its binary": {"rt.binary-missing", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
-			s.Hosts["gpu-1"].Runtime.Instance.Executables["/usr/local/nvidia/toolkit/nvidia-container-runtime"] = "missing"
+			s.Hosts["gpu-1"].Runtime.Instance.Executables["/usr/local/nvidia/toolkit/nvidia-container-runtime"] =
+				"missing"
 			for i := range s.Pods {
 				s.Pods[i].Spec.RuntimeClassName = nil
 			}
 			return s
 		}, Info, ""},
 		"a program of the user's that is not there": {"rt.binary-missing", func(t *testing.T) *snapshot.Snapshot {
-			return cannotStart(gpuCluster(node.Runtime{}), "RunContainerError", `failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: exec: "train": executable file not found in $PATH: unknown`)
+			return cannotStart(gpuCluster(node.Runtime{}), "RunContainerError",
+				`failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: exec: "train": executable file not found in $PATH: unknown`)
 		}, "", ""},
 		"Docker": {"docker.no-gpu-driver", func(t *testing.T) *snapshot.Snapshot {
-			s := cannotStart(gpuCluster(node.Runtime{}), "RunContainerError", `Error response from daemon: could not select device driver "" with capabilities: [[gpu]]`)
+			s := cannotStart(gpuCluster(node.Runtime{}), "RunContainerError",
+				`Error response from daemon: could not select device driver "" with capabilities: [[gpu]]`)
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "docker://24.0.7"
 			return s
 		}, Error, "nvidia-ctk runtime configure --runtime=docker"},
 		"the network of a sandbox": {"rt.sandbox-failed", func(t *testing.T) *snapshot.Snapshot {
-			return failsToStart(gpuCluster(node.Runtime{}), `plugin type="calico" failed (add): error getting ClusterInformation`)
+			return failsToStart(gpuCluster(node.Runtime{}),
+				`plugin type="calico" failed (add): error getting ClusterInformation`)
 		}, Error, "calico"},
 		"the sandbox of a pod without GPUs": {"rt.sandbox-failed", func(t *testing.T) *snapshot.Snapshot {
 			s := failsToStart(gpuCluster(node.Runtime{}), "whatever")
@@ -255,7 +300,9 @@ func TestRuntimeChecks(t *testing.T) {
 		"a specification of another driver": {"cdi.unresolvable", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
 			s.Hosts["gpu-1"].Probe.Driver.Kernel = "580.1"
-			s.Hosts["gpu-1"].Probe.CDI = []node.CDISpec{{Path: "/var/run/cdi/nvidia.yaml", Kind: "nvidia.com/gpu", DriverVersion: "570.1"}}
+			s.Hosts["gpu-1"].Probe.CDI = []node.CDISpec{
+				{Path: "/var/run/cdi/nvidia.yaml", Kind: "nvidia.com/gpu", DriverVersion: "570.1"},
+			}
 			pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: "cdi-cri"})
 			return s
 		}, Warning, "nvidia-ctk cdi generate"},
@@ -264,19 +311,25 @@ func TestRuntimeChecks(t *testing.T) {
 			pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: "cdi-cri"})
 			return s
 		}, Error, "enable_cdi = true"},
-		"CDI is off, and nobody needs it": {"rt.cdi-off", func(t *testing.T) *snapshot.Snapshot { return kubeadmNode(t) }, "", ""},
+		"CDI is off, and nobody needs it": {
+			"rt.cdi-off", func(t *testing.T) *snapshot.Snapshot { return kubeadmNode(t) }, "", "",
+		},
 		"containerd 1.6 and CDI": {"cdi.runtime-too-old", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{})
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.6.39"
 			s.ClusterPolicies = policyWith(map[string]any{"cdi": map[string]any{"enabled": true}})
-			s.HelmReleases = []snapshot.HelmRelease{{Namespace: "gpu", Name: "gpu-operator", Chart: "gpu-operator", ChartVersion: "v25.10.0"}}
+			s.HelmReleases = []snapshot.HelmRelease{
+				{Namespace: "gpu", Name: "gpu-operator", Chart: "gpu-operator", ChartVersion: "v25.10.0"},
+			}
 			return s
 		}, Error, "cdi.enabled=false"},
 		"containerd 1.6 and an older operator": {"cdi.runtime-too-old", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{})
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.6.39"
 			s.ClusterPolicies = policyWith(map[string]any{"cdi": map[string]any{"enabled": true}})
-			s.HelmReleases = []snapshot.HelmRelease{{Namespace: "gpu", Name: "gpu-operator", Chart: "gpu-operator", ChartVersion: "v24.9.0"}}
+			s.HelmReleases = []snapshot.HelmRelease{
+				{Namespace: "gpu", Name: "gpu-operator", Chart: "gpu-operator", ChartVersion: "v24.9.0"},
+			}
 			return s
 		}, "", ""},
 		"a container that lost its GPUs": {"rt.nvml-unknown-error", func(t *testing.T) *snapshot.Snapshot {
@@ -302,25 +355,31 @@ func TestRuntimeChecks(t *testing.T) {
 		}, "", ""},
 		"a pod that helps itself": {"sec.all-gpus-visible", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{})
-			withPart(s, "notebook", "jupyter", true, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}).Spec.RuntimeClassName = new("nvidia")
+			withPart(s, "notebook", "jupyter", true,
+				corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}).Spec.RuntimeClassName = new("nvidia")
 			return s
 		}, Warning, "NVIDIA_VISIBLE_DEVICES=all"},
-		"a pod that helps itself, where that is forbidden": {"sec.all-gpus-visible", func(t *testing.T) *snapshot.Snapshot {
-			s := kubeadmNode(t)
-			s.Hosts["gpu-1"].Probe.ToolkitConfig = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
-			withPart(s, "notebook", "jupyter", true, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}).Spec.RuntimeClassName = new("nvidia")
-			return s
-		}, "", ""},
+		"a pod that helps itself, where that is forbidden": {"sec.all-gpus-visible",
+			func(t *testing.T) *snapshot.Snapshot {
+				s := kubeadmNode(t)
+				s.Hosts["gpu-1"].Probe.ToolkitConfig =
+					"accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+				withPart(s, "notebook", "jupyter", true,
+					corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}).Spec.RuntimeClassName = new("nvidia")
+				return s
+			}, "", ""},
 		"SELinux": {"sec.selinux", func(t *testing.T) *snapshot.Snapshot {
-			s := cannotStart(kubeadmNode(t), "CreateContainerError", "nvidia-container-cli: initialization error: nvml error: insufficient "+
-				"permissions: unknown")
+			s := cannotStart(kubeadmNode(t), "CreateContainerError",
+				"nvidia-container-cli: initialization error: nvml error: insufficient "+
+					"permissions: unknown")
 			s.Hosts["gpu-1"].Probe.SELinux = "enforcing"
 			return s
 		}, Error, "container_use_devices"},
 		"no-cgroups": {"sec.selinux", func(t *testing.T) *snapshot.Snapshot {
 			s := cannotStart(kubeadmNode(t), "CreateContainerError", "nvml error: insufficient permissions")
-			s.Hosts["gpu-1"].Probe.ToolkitConfig, s.Hosts["gpu-1"].Probe.ToolkitConfigPath = "[nvidia-container-cli]\n#no-cgroups = "+
-				"false\nno-cgroups = true\n", "/etc/nvidia-container-runtime/config.toml"
+			s.Hosts["gpu-1"].Probe.ToolkitConfig, s.Hosts["gpu-1"].Probe.ToolkitConfigPath =
+				"[nvidia-container-cli]\n#no-cgroups = "+
+					"false\nno-cgroups = true\n", "/etc/nvidia-container-runtime/config.toml"
 			return s
 		}, Error, "set no-cgroups = false in /etc/nvidia-container-runtime/config.toml"},
 		"SELinux alone": {"sec.selinux", func(t *testing.T) *snapshot.Snapshot {
@@ -332,17 +391,24 @@ func TestRuntimeChecks(t *testing.T) {
 			s := kubeadmNode(t)
 			text := ""
 			for _, at := range []string{"11:53:00", "11:55:00", "11:57:00"} {
-				text += "2026-01-01T" + at + "+0000 gpu-1 systemd[1]: containerd.service: Scheduled restart job, restart counter is at 7.\n"
+				text += "2026-01-01T" + at +
+					"+0000 gpu-1 systemd[1]: containerd.service: Scheduled restart job, restart counter is at 7.\n"
 			}
 			s.Hosts["gpu-1"].Journals = map[string]string{"containerd.service": text}
 			return s
 		}, Warning, "3 restarts in ten minutes"},
 		"the toolkit and the runtime restart each other": {"rt.restart-loop", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
-			s.Hosts["gpu-1"].Journals = map[string]string{"containerd.service": "2026-01-01T08:00:00+0000 gpu-1 containerd[50]: x\n"}
-			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", false).Status.ContainerStatuses = []corev1.ContainerStatus{{
-				Name: "ctr", RestartCount: 26, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
-				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}},
+			s.Hosts["gpu-1"].Journals = map[string]string{
+				"containerd.service": "2026-01-01T08:00:00+0000 gpu-1 containerd[50]: x\n",
+			}
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0",
+				false).Status.ContainerStatuses = []corev1.ContainerStatus{{
+				Name: "ctr", RestartCount: 26,
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+				LastTerminationState: corev1.ContainerState{
+					Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"},
+				},
 			}}
 			return s
 		}, Error, "RUNTIME_RESTART_MODE=none"},
@@ -360,7 +426,8 @@ func TestRuntimeChecks(t *testing.T) {
 		}, Error, "99-nvidia.toml"},
 		"restarts of long ago": {"rt.restart-loop", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
-			line := "2026-01-01T08:00:00+0000 gpu-1 systemd[1]: containerd.service: Scheduled restart job, restart counter is at 7.\n"
+			line :=
+				"2026-01-01T08:00:00+0000 gpu-1 systemd[1]: containerd.service: Scheduled restart job, restart counter is at 7.\n"
 			s.Hosts["gpu-1"].Journals = map[string]string{"containerd.service": strings.Repeat(line, 9)}
 			return s
 		}, "", ""},
@@ -380,7 +447,8 @@ func TestRuntimeChecks(t *testing.T) {
 		}, Error, "fs.inotify.max_user_instances=8192"},
 		"an old toolkit": {"sec.ctk-cve", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{})
-			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.17.5-ubuntu20.04", true)
+			withPart(s, "nvidia-container-toolkit-daemonset",
+				"nvcr.io/nvidia/k8s/container-toolkit:v1.17.5-ubuntu20.04", true)
 			return s
 		}, Warning, "1.17.5: CVE-2025-23266"},
 		"a new toolkit, as its program says": {"sec.ctk-cve", func(t *testing.T) *snapshot.Snapshot {
@@ -399,14 +467,16 @@ func TestRuntimeChecks(t *testing.T) {
 				return
 			}
 			if len(report.Items) != 1 || report.Items[0].Severity != test.want {
-				t.Fatalf("it finds\n%s\nwant one %s with severity %s; unknown: %+v", reportLines(report), test.id, test.want, report.Unknown)
+				t.Fatalf("it finds\n%s\nwant one %s with severity %s; unknown: %+v", reportLines(report), test.id,
+					test.want, report.Unknown)
 			}
 			f := report.Items[0]
 			all := f.Title + "\n" + f.Fix.Text + "\n" + strings.Join(f.Fix.Commands, "\n") + "\n" + f.Fix.Values
 			for _, e := range f.Evidence {
 				all += "\n" + e.Source + ": " + e.Text
 			}
-			if len(f.Evidence) == 0 || f.Fix.Text == "" || !strings.Contains(strings.ToLower(all), strings.ToLower(test.says)) {
+			if len(f.Evidence) == 0 || f.Fix.Text == "" ||
+				!strings.Contains(strings.ToLower(all), strings.ToLower(test.says)) {
 				t.Errorf("the finding does not say %q:\n%s", test.says, all)
 			}
 			if len(f.Evidence) > 6 {
@@ -425,7 +495,8 @@ func TestRuntimeWithoutInotify(t *testing.T) {
 	}
 }
 
-// Where the node could not be read, nobody says that it is well; and a node whose runtime is down has one root, which says how to look.
+// Where the node could not be read, nobody says that it is well; and a node whose runtime is down has one root, which
+// says how to look.
 func TestRuntimeNotRead(t *testing.T) {
 	t.Parallel()
 	report := Examine(withoutRuntime(gpuCluster(node.Runtime{})), Options{})
@@ -436,7 +507,10 @@ func TestRuntimeNotRead(t *testing.T) {
 	for _, u := range report.Unknown {
 		unknown[u.Check] = true
 	}
-	for _, id := range []string{"rt.wrong-instance", "rt.unparsable", "rt.dropin-shadow", "rt.edited-not-restarted", "rt.option-misplaced", "rt.cpumanager", "rt.restart-loop"} {
+	for _, id := range []string{
+		"rt.wrong-instance", "rt.unparsable", "rt.dropin-shadow", "rt.edited-not-restarted", "rt.option-misplaced",
+		"rt.cpumanager", "rt.restart-loop",
+	} {
 		if !unknown[id] {
 			t.Errorf("%s says nothing of a node that was not read", id)
 		}
@@ -447,7 +521,8 @@ func TestRuntimeNotRead(t *testing.T) {
 func TestUnusedHandler(t *testing.T) {
 	t.Parallel()
 	s := kubeadmNode(t)
-	s.RuntimeClasses = append(s.RuntimeClasses, nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "kata"}, Handler: "kata"})
+	s.RuntimeClasses = append(s.RuntimeClasses,
+		nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "kata"}, Handler: "kata"})
 	if report := Examine(s, Options{}); runtimeRoots(report) != "" {
 		t.Errorf("the roots are %q:\n%s", runtimeRoots(report), reportLines(report))
 	}
@@ -457,7 +532,8 @@ func FuzzVersionIn(f *testing.F) {
 	f.Add("NVIDIA Container Runtime version 1.17.8\ncommit: 1.2.3")
 	f.Add("v1.17.5-ubuntu20.04")
 	f.Fuzz(func(t *testing.T, text string) {
-		if version := versionIn(text); version != "" && (versionBefore(version, version) || strings.Count(version, ".") != 2) {
+		if version := versionIn(text); version != "" &&
+			(versionBefore(version, version) || strings.Count(version, ".") != 2) {
 			t.Errorf("%q: %q is no version", text, version)
 		}
 	})
@@ -466,7 +542,8 @@ func FuzzVersionIn(f *testing.F) {
 func FuzzJournalTime(f *testing.F) {
 	f.Add("2026-01-01T11:53:00+0000 gpu-1 systemd[1]: x")
 	f.Fuzz(func(t *testing.T, line string) {
-		if at, ok := journalTime(line); ok && at.Equal(time.Time{}) && !strings.HasPrefix(line, "0001") && !strings.HasPrefix(line, "0000") {
+		if at, ok := journalTime(line); ok && at.Equal(time.Time{}) && !strings.HasPrefix(line, "0001") &&
+			!strings.HasPrefix(line, "0000") {
 			t.Errorf("%q has no time", line)
 		}
 	})

@@ -12,9 +12,10 @@ import (
 type startError struct {
 	pod  *corev1.Pod
 	node *Node
-	// id is the finding that the words stand for, and name what they name: a handler, a file, a runtime type, CDI devices.
+	// id is the finding that the words stand for, and name what they name: a handler, a file, a runtime type, CDI
+	// devices.
 	id, name string
-	// sandbox is whether already the pod's sandbox could not be made.
+	// sandbox reports whether already the pod's sandbox could not be made.
 	sandbox  bool
 	evidence Evidence
 }
@@ -25,22 +26,33 @@ type startPattern struct {
 	re *regexp.Regexp
 }
 
-// handlerName is how a handler or a RuntimeClass is named. Events are anybody's who may write them, and these names go into commands.
+// handlerName is how a handler or a RuntimeClass is named. Events are anybody's who may write them, and these names go
+// into commands.
 const handlerName = `([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)`
 
-// Texts of containerd 1.7.28 and 2.3.4, where not noted, as pods' events have them. What comes before them differs between releases.
+// Texts of containerd 1.7.28 and 2.3.4, where not noted, as pods' events have them. What comes before them differs
+// between releases.
 var startPatterns = []startPattern{
 	{"rt.handler-missing", regexp.MustCompile(`no runtime for "` + handlerName + `" is configured`)},
-	{"rt.handler-missing", regexp.MustCompile(`RuntimeHandler "` + handlerName + `" not supported`)},                   // dockershim
-	{"rt.handler-missing", regexp.MustCompile(`failed to find runtime handler ` + handlerName + ` from runtime list`)}, // CRI-O
-	{"rt.runtime-type", regexp.MustCompile(`runtime "([^"]+)" binary not installed`)},                                  // the shim
-	{"rt.binary-missing", regexp.MustCompile(`unable to retrieve OCI runtime error.*fork/exec (/[^\s:]+): `)},          // BinaryName
-	{"rt.binary-missing", regexp.MustCompile(`unable to retrieve OCI runtime error.*exec: "([^"]+)": executable file not found`)},
+	// dockershim
+	{"rt.handler-missing", regexp.MustCompile(`RuntimeHandler "` + handlerName + `" not supported`)},
+	// CRI-O
+	{"rt.handler-missing", regexp.MustCompile(`failed to find runtime handler ` + handlerName + ` from runtime list`)},
+	// The shim
+	{"rt.runtime-type", regexp.MustCompile(`runtime "([^"]+)" binary not installed`)},
+	// BinaryName
+	{"rt.binary-missing", regexp.MustCompile(`unable to retrieve OCI runtime error.*fork/exec (/[^\s:]+): `)},
+	{
+		"rt.binary-missing",
+		regexp.MustCompile(`unable to retrieve OCI runtime error.*exec: "([^"]+)": executable file not found`),
+	},
 	{"rt.cgroup-driver", regexp.MustCompile(`expected cgroupsPath to be of format "(slice:prefix:name)"`)}, // runc
 	{"cdi.unresolvable", regexp.MustCompile(`unresolvable CDI devices? ([^\n]+)`)},
 	{"cdi.unresolvable", regexp.MustCompile(`failed to stat CDI host device "?([^":\s]+)`)},
-	{"rc.handler-mismatch", regexp.MustCompile(`runtimeclasses?\.node\.k8s\.io "` + handlerName + `" not found`)}, // the kubelet
-	{"rc.handler-mismatch", regexp.MustCompile(`RuntimeClass "` + handlerName + `" not found`)},                   // the API server
+	// The kubelet
+	{"rc.handler-mismatch", regexp.MustCompile(`runtimeclasses?\.node\.k8s\.io "` + handlerName + `" not found`)},
+	// The API server
+	{"rc.handler-mismatch", regexp.MustCompile(`RuntimeClass "` + handlerName + `" not found`)},
 	{"docker.no-gpu-driver", regexp.MustCompile(`could not select device driver "([^"]*)" with capabilities: \[\[gpu`)},
 	{"rt.shim-skew", regexp.MustCompile(`failed to create TTRPC connection: (dial unix \S+)`)},
 	{"rt.shim-skew", regexp.MustCompile(`(unsupported shim version[^\n]*)`)},
@@ -59,7 +71,8 @@ func recognise(text string) (id, name string) {
 
 const failedSandbox = "FailedCreatePodSandBox"
 
-// findStartErrors reads what the runtimes say about pods that do not start, by node. A pod that has started since is no evidence.
+// findStartErrors reads what the runtimes say about pods that do not start, by node. A pod that has started since is no
+// evidence.
 func (f *Facts) findStartErrors() map[*Node][]startError {
 	all := map[*Node][]startError{}
 	for i := range f.Snapshot.Pods {
@@ -81,7 +94,7 @@ func (f *Facts) findStartErrors() map[*Node][]startError {
 	return all
 }
 
-// runtimeSaid are the newest words about a pod's sandbox, and those of its containers that wait.
+// runtimeSaid returns the newest words about a pod's sandbox, and those of its containers that wait.
 func (f *Facts) runtimeSaid(pod *corev1.Pod) []startError {
 	var all []startError
 	events := f.EventsOfPod(pod)
@@ -100,34 +113,41 @@ func (f *Facts) runtimeSaid(pod *corev1.Pod) []startError {
 		}
 	}
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if w := s.State.Waiting; w != nil && w.Message != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
-			all = append(all, startError{evidence: fieldEvidence(PodObject(pod), "container "+s.Name+" .state.waiting", "%s: %s", w.Reason, w.Message)})
+		if w := s.State.Waiting; w != nil && w.Message != "" && w.Reason != "ContainerCreating" &&
+			w.Reason != "PodInitializing" {
+			all = append(all, startError{
+				evidence: fieldEvidence(PodObject(pod), "container "+s.Name+" .state.waiting", "%s: %s", w.Reason,
+					w.Message),
+			})
 		}
 		for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
 			if t != nil && t.Message != "" && (t.Reason == "StartError" || t.Reason == "ContainerCannotRun") {
-				all = append(all, startError{evidence: fieldEvidence(PodObject(pod), "container "+s.Name+" .terminated", "%s: %s", t.Reason, t.Message)})
+				all = append(all, startError{evidence: fieldEvidence(PodObject(pod), "container "+s.Name+" .terminated",
+					"%s: %s", t.Reason, t.Message)})
 			}
 		}
 	}
-	if e := newest("Failed"); e != nil && len(all) == 0 && !strings.Contains(e.Message, "ImagePull") && !strings.Contains(e.Message, "pull image") {
+	if e := newest("Failed"); e != nil && len(all) == 0 && !strings.Contains(e.Message, "ImagePull") &&
+		!strings.Contains(e.Message, "pull image") {
 		all = append(all, startError{evidence: Quote(e)})
 	}
 	return all
 }
 
-// hasSandbox is whether the pod's sandbox was made, so that older words about it are of no concern.
+// hasSandbox reports whether the pod's sandbox was made, so that older words about it are of no concern.
 func hasSandbox(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReadyToStartContainers {
 			return c.Status == corev1.ConditionTrue
 		}
 	}
-	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
-		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
-	})
+	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
+		func(s corev1.ContainerStatus) bool {
+			return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
+		})
 }
 
-// errorsOf are the start errors of an ID on a node, by what they name.
+// errorsOf returns the start errors of an ID on a node, by what they name.
 func (f *Facts) errorsOf(id string, n *Node) []errorGroup {
 	var all []errorGroup
 	for _, e := range f.startErrors()[n] {
@@ -149,7 +169,7 @@ type errorGroup struct {
 	errors []startError
 }
 
-// pods are those of which the runtime says it.
+// pods returns those of which the runtime says it.
 func (g errorGroup) pods() []string {
 	var all []string
 	for _, e := range g.errors {
@@ -158,7 +178,7 @@ func (g errorGroup) pods() []string {
 	return all
 }
 
-// evidence are the first quotations.
+// evidence returns the first quotations.
 func (g errorGroup) evidence() []Evidence {
 	var all []Evidence
 	for _, e := range g.errors[:min(len(g.errors), 2)] {
@@ -167,7 +187,7 @@ func (g errorGroup) evidence() []Evidence {
 	return all
 }
 
-// errorsOn are the errors of an ID on a node, whatever they name; without errors when there are none.
+// errorsOn returns the errors of an ID on a node, whatever they name; without errors when there are none.
 func (f *Facts) errorsOn(id string, n *Node) errorGroup {
 	var all errorGroup
 	for _, g := range f.errorsOf(id, n) {

@@ -19,15 +19,19 @@ import (
 func nodeRuntimeChecks() []Check {
 	return []Check{
 		{
-			ID: "rt.nvml-unknown-error", Layer: LayerRuntime, From: []string{"api/pods", "logs"}, Needs: []Need{NeedLogs},
+			ID: "rt.nvml-unknown-error", Layer: LayerRuntime, From: []string{"api/pods", "logs"},
+			Needs: []Need{NeedLogs},
 			Title: "containers lose their GPUs while they run",
 			Reads: "logs of pods on GPU nodes; the links in /dev/char, the kubelet's cgroup driver",
 			Why: "`Failed to initialize NVML: Unknown Error` in a container, while the node's driver works: systemd has set the container's devices anew, at a daemon-reload, and the GPUs were not " +
 				"among those that it knew",
 			Explains: []string{"wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
-			Sources:  []string{"nvidia-container-toolkit#48", "nvidia-container-toolkit#251", "nvidia-docker#1671", "nvidia-docker#1730", "gpu-operator#485"},
-			Run:      checkUnknownError,
+			Sources: []string{
+				"nvidia-container-toolkit#48", "nvidia-container-toolkit#251", "nvidia-docker#1671",
+				"nvidia-docker#1730", "gpu-operator#485",
+			},
+			Run: checkUnknownError,
 		},
 		{
 			ID: "rt.cpumanager", Layer: LayerRuntime, Needs: []Need{NeedNode},
@@ -35,27 +39,35 @@ func nodeRuntimeChecks() []Check {
 			Reads: "the kubelet's cpuManagerPolicy, PASS_DEVICE_SPECS and the strategy of the device plugin",
 			Why: "with the static policy the kubelet updates containers' cgroups all the time, and runc forgets devices that are not in the " +
 				"container's specification: the device plugin must pass them (PASS_DEVICE_SPECS), or hand them out by CDI",
-			Explains: []string{"rt.nvml-unknown-error", "wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
-			Sources:  []string{"nvidia-docker#966", "k8s-device-plugin#145", "kubernetes#77073"},
-			Run:      checkCPUManager,
+			Explains: []string{
+				"rt.nvml-unknown-error", "wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash",
+			},
+			Sources: []string{"nvidia-docker#966", "k8s-device-plugin#145", "kubernetes#77073"},
+			Run:     checkCPUManager,
 		},
 		{
-			ID: "sec.all-gpus-visible", Layer: LayerRuntime, From: []string{"api/pods", "api/runtimeclasses"}, Needs: []Need{NeedAPI},
+			ID: "sec.all-gpus-visible", Layer: LayerRuntime, From: []string{"api/pods", "api/runtimeclasses"},
+			Needs: []Need{NeedAPI},
 			Title: "a pod that asked for no GPU sees all of them",
 			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification",
 			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES itself, and the runtime obeys: its GPUs are those of others, and the scheduler " +
 				"knows nothing of it. Without other GPU pods on the node it is only told",
-			Sources: []string{"gpu-operator#28", "gpu-operator#421", "gpu-operator#700", "k8s-device-plugin#87", "bottlerocket#3718"},
-			Run:     checkAllVisible,
+			Sources: []string{
+				"gpu-operator#28", "gpu-operator#421", "gpu-operator#700", "k8s-device-plugin#87", "bottlerocket#3718",
+			},
+			Run: checkAllVisible,
 		},
 		{
-			ID: "sec.selinux", Layer: LayerRuntime, From: []string{"api/pods", "logs"}, Needs: []Need{NeedAPI, NeedLogs},
+			ID: "sec.selinux", Layer: LayerRuntime, From: []string{"api/pods", "logs"},
+			Needs:    []Need{NeedAPI, NeedLogs},
 			Title:    "containers may not open the GPU's device files",
 			Reads:    "states of containers and logs; SELinux, the modes of /dev/nvidia*, no-cgroups of the toolkit's configuration",
 			Why:      "NVML says `Insufficient Permissions`: SELinux, the mode of the device files, or no-cgroups keep the container from them",
 			Explains: []string{"wl.pod-failing", "wl.cuda-error", "dp.*", "op.*", "obs.dcgm-crash"},
-			Sources:  []string{"nvidia-docker#1608", "nvidia-container-toolkit#33", "nvidia-container-toolkit#210", "containerd#6042"},
-			Run:      checkPermissions,
+			Sources: []string{
+				"nvidia-docker#1608", "nvidia-container-toolkit#33", "nvidia-container-toolkit#210", "containerd#6042",
+			},
+			Run: checkPermissions,
 		},
 		{
 			ID: "rt.restart-loop", Layer: LayerRuntime, Needs: []Need{NeedNode},
@@ -63,8 +75,10 @@ func nodeRuntimeChecks() []Check {
 			Reads:    "the journal of the runtime's unit",
 			Why:      "systemd scheduled three restarts or more within the last ten minutes of the journal",
 			Explains: noRuntime(),
-			Sources:  []string{"gpu-operator#399", "gpu-operator#456", "gpu-operator#712", "gpu-operator#991", "containerd#10437"},
-			Run:      checkRestartLoop,
+			Sources: []string{
+				"gpu-operator#399", "gpu-operator#456", "gpu-operator#712", "gpu-operator#991", "containerd#10437",
+			},
+			Run: checkRestartLoop,
 		},
 		{
 			ID: "rt.no-inotify", Layer: LayerRuntime, Needs: []Need{NeedNode},
@@ -81,8 +95,9 @@ func nodeRuntimeChecks() []Check {
 			Title:    "the node has no inotify watches left",
 			Reads:    "logs of the GPU components; fs.inotify.max_user_instances and max_user_watches",
 			Why:      "a component says `too many open files` about a watcher of files: the node's limit for all its containers is reached. Low limits alone are no finding",
-			Explains: []string{"dp.*", "op.*", "gfd.labels", "mig.*", "wl.pod-failing"}, Sources: []string{"gpu-operator#441", "kubernetes#64614"},
-			Run: checkInotify,
+			Explains: []string{"dp.*", "op.*", "gfd.labels", "mig.*", "wl.pod-failing"},
+			Sources:  []string{"gpu-operator#441", "kubernetes#64614"},
+			Run:      checkInotify,
 		},
 	}
 }
@@ -97,12 +112,16 @@ func checkUnknownError(f *Facts, r *Result) {
 				continue
 			}
 			finding := Finding{
-				Object: PodObject(pod), Nodes: []string{n.Name}, Confidence: Likely, Title: "the container has lost its GPUs while it " +
+				Object: PodObject(pod), Nodes: []string{n.Name}, Confidence: Likely,
+				Title: "the container has lost its GPUs while it " +
 					"runs", Evidence: []Evidence{clipped(e)},
 				Fix: Fix{
 					Text: "start the pod anew; so that it does not come again, make the links in /dev/char on the node (and a rule of udev that " +
 						"does), or hand out GPUs by CDI",
-					Commands: []string{restartPod(pod.Namespace, pod.Name), onHost(n.Name, "sudo nvidia-ctk system create-dev-char-symlinks --create-all")},
+					Commands: []string{
+						restartPod(pod.Namespace, pod.Name),
+						onHost(n.Name, "sudo nvidia-ctk system create-dev-char-symlinks --create-all"),
+					},
 				},
 			}
 			if n.Host != nil {
@@ -113,10 +132,14 @@ func checkUnknownError(f *Facts, r *Result) {
 					}
 				}
 				if slices.Sort(missing); len(missing) > 0 {
-					finding.Evidence = append(finding.Evidence, Evidence{Source: "nodes/" + n.Name + ": links that are not there", Text: clip(strings.Join(missing, " "))})
+					finding.Evidence = append(finding.Evidence, Evidence{
+						Source: "nodes/" + n.Name + ": links that are not there",
+						Text:   clip(strings.Join(missing, " ")),
+					})
 				}
 				if driver := n.Host.Runtime.Kubelet.CgroupDriver; driver != "" {
-					finding.Evidence = append(finding.Evidence, Evidence{Source: "nodes/" + n.Name + ": the kubelet's cgroupDriver", Text: driver})
+					finding.Evidence = append(finding.Evidence,
+						Evidence{Source: "nodes/" + n.Name + ": the kubelet's cgroupDriver", Text: driver})
 				}
 			}
 			r.Add(finding)
@@ -138,9 +161,12 @@ func checkCPUManager(f *Facts, r *Result) {
 			continue
 		}
 		finding := Finding{
-			Object: n.Object(), Severity: Warning, Confidence: Likely, Title: "the static CPU manager takes GPUs away from running containers, " +
+			Object: n.Object(), Severity: Warning, Confidence: Likely,
+			Title: "the static CPU manager takes GPUs away from running containers, " +
 				"because the device plugin does not pass device specs",
-			Evidence: []Evidence{{Source: "nodes/" + n.Name + ": the kubelet's cpuManagerPolicy", Text: "static"}, source},
+			Evidence: []Evidence{
+				{Source: "nodes/" + n.Name + ": the kubelet's cpuManagerPolicy", Text: "static"}, source,
+			},
 			Fix: Fix{
 				Text: "set PASS_DEVICE_SPECS=true for the device plugin (compatWithCPUManager=true in its own chart, devicePlugin.env in the GPU " +
 					"operator's), or hand out GPUs by CDI",
@@ -156,11 +182,12 @@ func checkCPUManager(f *Facts, r *Result) {
 	}
 }
 
-// passesDevices is whether the node's device plugin passes device specs.
+// passesDevices reports whether the node's device plugin passes device specs.
 func passesDevices(n *Node) bool {
 	for _, pod := range current(n, DevicePlugin) {
 		for _, c := range pod.Spec.Containers {
-			if slices.Contains(envOf(c.Env, "PASS_DEVICE_SPECS"), "true") || slices.Contains(c.Args, "--pass-device-specs") || slices.Contains(c.Args, "--pass-device-specs=true") {
+			if slices.Contains(envOf(c.Env, "PASS_DEVICE_SPECS"), "true") ||
+				slices.Contains(c.Args, "--pass-device-specs") || slices.Contains(c.Args, "--pass-device-specs=true") {
 				return true
 			}
 		}
@@ -177,14 +204,18 @@ func checkAllVisible(f *Facts, r *Result) {
 			}
 			for _, c := range pod.Spec.Containers {
 				value := strings.Join(envOf(c.Env, "NVIDIA_VISIBLE_DEVICES"), "")
-				privileged := c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+				privileged := c.SecurityContext != nil && c.SecurityContext.Privileged != nil &&
+					*c.SecurityContext.Privileged
 				if value == "" || value == "void" || value == "none" || privileged {
 					continue
 				}
 				finding := Finding{
-					Object: PodObject(pod), Nodes: []string{n.Name}, Severity: Info, Confidence: Likely, Title: "the pod asks for no GPU and sees " +
+					Object: PodObject(pod), Nodes: []string{n.Name}, Severity: Info, Confidence: Likely,
+					Title: "the pod asks for no GPU and sees " +
 						"those of others, by NVIDIA_VISIBLE_DEVICES",
-					Evidence: []Evidence{fieldEvidence(PodObject(pod), "container "+c.Name+" .env", "NVIDIA_VISIBLE_DEVICES=%s", value)},
+					Evidence: []Evidence{
+						fieldEvidence(PodObject(pod), "container "+c.Name+" .env", "NVIDIA_VISIBLE_DEVICES=%s", value),
+					},
 					Fix: Fix{
 						Text: "let the pod ask for nvidia.com/gpu and leave the variable out; to forbid it to all, hand out GPUs by volume-mounts " +
 							"or CDI, and set ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
@@ -202,10 +233,13 @@ func checkAllVisible(f *Facts, r *Result) {
 	}
 }
 
-// hasNVIDIARuntime is whether a pod runs with the NVIDIA runtime, by its runtime class or because it is the node's default, and the runtime
-// obeys the variable.
+// hasNVIDIARuntime reports whether a pod runs with the NVIDIA runtime, by its runtime class or because it is the node's
+// default, and the runtime obeys the variable.
 func (f *Facts) hasNVIDIARuntime(n *Node, pod *corev1.Pod) bool {
-	if n.Host != nil && toolkitSetting(n.Host.Probe.ToolkitConfig, "accept-nvidia-visible-devices-envvar-when-unprivileged") == "false" {
+	if n.Host != nil &&
+		toolkitSetting(
+			n.Host.Probe.ToolkitConfig, "accept-nvidia-visible-devices-envvar-when-unprivileged",
+		) == "false" {
 		return false
 	}
 	if name := pod.Spec.RuntimeClassName; name != nil {
@@ -220,7 +254,8 @@ func (f *Facts) hasNVIDIARuntime(n *Node, pod *corev1.Pod) bool {
 	return known && h.IsGPU()
 }
 
-// toolkitSetting is a top-level setting of the toolkit's config.toml as it stands there; empty when it is not set, or commented out.
+// toolkitSetting returns a top-level setting of the toolkit's config.toml as it stands there; empty when it is not set,
+// or commented out.
 func toolkitSetting(config, key string) string {
 	for line := range strings.Lines(config) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
@@ -242,7 +277,9 @@ func checkPermissions(f *Facts, r *Result) {
 			if Ended(pod) || podReady(pod) {
 				continue
 			}
-			if e, ok := logEvidence(f, pod, "Failed to initialize NVML: Insufficient Permissions", "nvml error: insufficient permissions"); ok {
+			if e, ok := logEvidence(
+				f, pod, "Failed to initialize NVML: Insufficient Permissions", "nvml error: insufficient permissions",
+			); ok {
 				evidence, pods = append(evidence, e), append(pods, pod.Namespace+"/"+pod.Name)
 			}
 		}
@@ -252,7 +289,10 @@ func checkPermissions(f *Facts, r *Result) {
 		finding := Finding{
 			Object: n.Object(), Confidence: Possible, Title: "containers may not open the GPU's device " +
 				"files", Evidence: evidence[:min(len(evidence), 3)],
-			Fix: Fix{Text: "look at SELinux, the modes of /dev/nvidia* (0666) and no-cgroups (false) on the node", Commands: []string{lookAt(n)}},
+			Fix: Fix{
+				Text:     "look at SELinux, the modes of /dev/nvidia* (0666) and no-cgroups (false) on the node",
+				Commands: []string{lookAt(n)},
+			},
 		}
 		if n.Host != nil {
 			finding = f.whyNotAllowed(n, finding)
@@ -261,24 +301,29 @@ func checkPermissions(f *Facts, r *Result) {
 	}
 }
 
-// whyNotAllowed says which of the node's settings keeps containers from device files.
+// whyNotAllowed returns which of the node's settings keeps containers from device files.
 func (f *Facts) whyNotAllowed(n *Node, finding Finding) Finding {
 	p := n.Host.Probe
 	quote := func(source, text string) {
-		finding.Evidence, finding.Confidence = append(finding.Evidence, Evidence{Source: "nodes/" + n.Name + ": " + source, Text: text}), Likely
+		finding.Evidence, finding.Confidence = append(finding.Evidence,
+			Evidence{Source: "nodes/" + n.Name + ": " + source, Text: text}), Likely
 	}
 	for _, d := range p.Devices {
-		if d.Mode != "" && !strings.HasSuffix(d.Mode, "666") && strings.HasPrefix(d.Path, "/dev/nvidia") && !strings.HasPrefix(d.Path, "/dev/nvidia-caps") {
+		if d.Mode != "" && !strings.HasSuffix(d.Mode, "666") && strings.HasPrefix(d.Path, "/dev/nvidia") &&
+			!strings.HasPrefix(d.Path, "/dev/nvidia-caps") {
 			quote(d.Path, "mode "+d.Mode)
-			finding.Fix = Fix{Text: "let the driver make its device files with mode 0666: NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and load " +
-				"it anew"}
+			finding.Fix =
+				Fix{Text: "let the driver make its device files with mode 0666: NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and load " +
+					"it anew"}
 			return finding
 		}
 	}
 	switch {
 	case toolkitSetting(p.ToolkitConfig, "no-cgroups") == "true":
 		quote(p.ToolkitConfigPath, "no-cgroups = true")
-		finding.Fix = Fix{Text: "set no-cgroups = false in " + p.ToolkitConfigPath + ": true is for containers without root only"}
+		finding.Fix = Fix{
+			Text: "set no-cgroups = false in " + p.ToolkitConfigPath + ": true is for containers without root only",
+		}
 	case p.SELinux == "enforcing":
 		quote("SELinux", "enforcing")
 		finding.Confidence = Possible // it enforces on many nodes that are well
@@ -319,7 +364,9 @@ func checkRestartLoop(f *Facts, r *Result) {
 			} else if !strings.Contains(line, tooQuickly) {
 				continue
 			}
-			last = clipped(Evidence{Source: "nodes/" + n.Name + "/journal/" + unit, Time: at, Text: strings.TrimSpace(line)})
+			last = clipped(
+				Evidence{Source: "nodes/" + n.Name + "/journal/" + unit, Time: at, Text: strings.TrimSpace(line)},
+			)
 		}
 		now := n.Host.Probe.Time
 		if now.IsZero() {
@@ -336,7 +383,13 @@ func checkRestartLoop(f *Facts, r *Result) {
 		}
 		r.Add(Finding{
 			Object: n.Object(), Severity: severity, Title: "the container runtime is restarted again and again",
-			Evidence: []Evidence{last, {Source: "nodes/" + n.Name + "/journal/" + unit, Text: count.Of(len(times), "restart") + " in ten minutes"}},
+			Evidence: []Evidence{
+				last,
+				{
+					Source: "nodes/" + n.Name + "/journal/" + unit,
+					Text:   count.Of(len(times), "restart") + " in ten minutes",
+				},
+			},
 			Fix: Fix{
 				Text: fmt.Sprintf("look into the journal of %s for why it ends; if the NVIDIA container toolkit or another tool restarts it, "+
 					"let only one of them edit its configuration", unit),
@@ -346,7 +399,8 @@ func checkRestartLoop(f *Facts, r *Result) {
 	})
 }
 
-// checkToolkitLoop knows a toolkit that restarts the runtime and is ended by that: its container ends without an error, again and again.
+// checkToolkitLoop knows a toolkit that restarts the runtime and is ended by that: its container ends without an error,
+// again and again.
 func checkToolkitLoop(f *Facts, r *Result, pod *corev1.Pod) {
 	for _, s := range pod.Status.ContainerStatuses {
 		last, n := s.LastTerminationState.Terminated, f.Node(pod.Spec.NodeName)
@@ -355,10 +409,13 @@ func checkToolkitLoop(f *Facts, r *Result, pod *corev1.Pod) {
 			continue
 		}
 		finding := Finding{
-			Object: n.Object(), Confidence: Likely, Title: "the container runtime and the NVIDIA container toolkit restart each other",
+			Object: n.Object(), Confidence: Likely,
+			Title: "the container runtime and the NVIDIA container toolkit restart each other",
 			Evidence: []Evidence{
-				fieldEvidence(PodObject(pod), "container "+s.Name+" .state.waiting", "%s: %s", s.State.Waiting.Reason, s.State.Waiting.Message),
-				fieldEvidence(PodObject(pod), "container "+s.Name+" .lastState.terminated", "%s, exit code %d, %s", last.Reason, last.ExitCode, count.Of(s.RestartCount, "restart")),
+				fieldEvidence(PodObject(pod), "container "+s.Name+" .state.waiting", "%s: %s", s.State.Waiting.Reason,
+					s.State.Waiting.Message),
+				fieldEvidence(PodObject(pod), "container "+s.Name+" .lastState.terminated", "%s, exit code %d, %s",
+					last.Reason, last.ExitCode, count.Of(s.RestartCount, "restart")),
 			},
 			Fix: Fix{
 				Text: "something ends the toolkit's container as soon as it has restarted the runtime: look which other tool writes the runtime's " +
@@ -375,13 +432,13 @@ func checkToolkitLoop(f *Facts, r *Result, pod *corev1.Pod) {
 	}
 }
 
-// runtimeJournal is what the runtime's unit said; empty when that was not read.
+// runtimeJournal returns what the runtime's unit said; empty when that was not read.
 func (n *Node) runtimeJournal() (unit, journal string) {
 	unit = unitOf(n)
 	return unit, cmp.Or(n.Host.Journals[unit], n.Host.Journals[strings.TrimSuffix(unit, ".service")])
 }
 
-// runtimeStarted is when the node's runtime was started; zero when that was not read.
+// runtimeStarted returns when the node's runtime was started; zero when that was not read.
 func (n *Node) runtimeStarted() (started time.Time) {
 	i := n.instance()
 	if i == nil || n.Host == nil {
@@ -395,12 +452,12 @@ func (n *Node) runtimeStarted() (started time.Time) {
 	return started
 }
 
-// raiseInotify is the command that raises the node's limits, until its next boot.
+// raiseInotify returns the command that raises the node's limits, until its next boot.
 func raiseInotify(n *Node) string {
 	return onHost(n.Name, "sudo sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
 }
 
-// inotifyLimits are what the node allows.
+// inotifyLimits returns what the node allows.
 func inotifyLimits(n *Node) (limits []Evidence) {
 	if n.Host == nil {
 		return nil
@@ -428,26 +485,33 @@ func checkNoInotify(f *Facts, r *Result) {
 		var said Evidence
 		for line := range strings.Lines(journal) {
 			at, timed := journalTime(line)
-			if timed && at.Before(started) || !strings.Contains(line, "too many open files") || !containsAny(line, []string{"watcher", "inotify"}) {
+			if timed && at.Before(started) || !strings.Contains(line, "too many open files") ||
+				!containsAny(line, []string{"watcher", "inotify"}) {
 				continue
 			}
-			said = clipped(Evidence{Source: "nodes/" + n.Name + "/journal/" + unit, Time: at, Text: strings.TrimSpace(line)})
+			said = clipped(
+				Evidence{Source: "nodes/" + n.Name + "/journal/" + unit, Time: at, Text: strings.TrimSpace(line)},
+			)
 		}
 		if said.Text == "" {
 			r.Pass(n.Object())
 			return
 		}
 		r.Add(Finding{
-			Object: n.Object(), Title: "the container runtime found no inotify instance left", Evidence: append([]Evidence{said}, inotifyLimits(n)...),
+			Object: n.Object(), Title: "the container runtime found no inotify instance left",
+			Evidence: append([]Evidence{said}, inotifyLimits(n)...),
 			Fix: Fix{
-				Text:     fmt.Sprintf("raise the limits on the node, and in /etc/sysctl.d so that they stay; then restart %s, which does not try again by itself", unit),
+				Text: fmt.Sprintf(
+					"raise the limits on the node, and in /etc/sysctl.d so that they stay; then restart %s, which does not try again by itself",
+					unit,
+				),
 				Commands: []string{raiseInotify(n), restartUnit(n)},
 			},
 		})
 	})
 }
 
-// journalTime is the time at the head of a line of `journalctl -o short-iso`.
+// journalTime returns the time at the head of a line of `journalctl -o short-iso`.
 func journalTime(line string) (time.Time, bool) {
 	head, _, _ := strings.Cut(line, " ")
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05-0700"} {
@@ -469,7 +533,8 @@ func checkInotify(f *Facts, r *Result) {
 				continue
 			}
 			r.Add(Finding{
-				Object: n.Object(), Title: "the node has no inotify watches left", Evidence: append([]Evidence{e}, inotifyLimits(n)...),
+				Object: n.Object(), Title: "the node has no inotify watches left",
+				Evidence: append([]Evidence{e}, inotifyLimits(n)...),
 				Fix: Fix{
 					Text:     "raise the limits on the node, and in /etc/sysctl.d so that they stay; then the pods start",
 					Commands: []string{raiseInotify(n)},

@@ -28,7 +28,7 @@ var runtimeTime = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 const rootConfig = "/etc/containerd/config.toml"
 
-// nodeConfig is a real configuration of pkg/containerd's own tests.
+// nodeConfig returns a real configuration of pkg/containerd's own tests.
 func nodeConfig(t *testing.T, name string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "containerd", "testdata", "nodes", name))
@@ -38,7 +38,7 @@ func nodeConfig(t *testing.T, name string) string {
 	return string(raw)
 }
 
-// configOf is what a containerd of a release loads: the root file first.
+// configOf returns what a containerd of a release loads: the root file first.
 func configOf(t *testing.T, release string, files ...string) *containerd.Config {
 	t.Helper()
 	r, err := containerd.ParseRelease(release)
@@ -52,7 +52,7 @@ func configOf(t *testing.T, release string, files ...string) *containerd.Config 
 	return c
 }
 
-// daemonWith is what the daemon would answer with these files; nil where CRI does not load with them.
+// daemonWith returns what the daemon would answer with these files; nil where CRI does not load with them.
 func daemonWith(c *containerd.Config) *cri.Info {
 	merged, err := c.Merged()
 	if err != nil {
@@ -69,35 +69,46 @@ func daemonWith(c *containerd.Config) *cri.Info {
 		if kind == "" {
 			kind = "io.containerd.runc.v2"
 		}
-		options := map[string]any{"BinaryName": h.BinaryName, "SystemdCgroup": h.SystemdCgroup != nil && *h.SystemdCgroup}
+		options := map[string]any{
+			"BinaryName": h.BinaryName, "SystemdCgroup": h.SystemdCgroup != nil && *h.SystemdCgroup,
+		}
 		runtimes[name] = map[string]any{"runtimeType": kind, "options": options}
 	}
 	if runtimes["runc"] == nil {
-		runtimes["runc"] = map[string]any{"runtimeType": "io.containerd.runc.v2", "options": map[string]any{"BinaryName": "", "SystemdCgroup": false}}
+		runtimes["runc"] = map[string]any{
+			"runtimeType": "io.containerd.runc.v2", "options": map[string]any{"BinaryName": "", "SystemdCgroup": false},
+		}
 	}
 	fallback := merged.DefaultRuntime
 	if fallback == "" {
 		fallback = "runc"
 	}
-	raw, _ := json.Marshal(map[string]any{"enableCDI": c.Release.AtLeast(2, 0), "containerd": map[string]any{"defaultRuntimeName": fallback, "runtimes": runtimes}})
+	raw, _ := json.Marshal(map[string]any{
+		"enableCDI":  c.Release.AtLeast(2, 0),
+		"containerd": map[string]any{"defaultRuntimeName": fallback, "runtimes": runtimes},
+	})
 	return &cri.Info{Name: "containerd", Version: "v" + c.Release.String(), Ready: true, Config: raw}
 }
 
-// instanceOf is the kubelet's containerd with files on disk, and with what it has loaded.
+// instanceOf returns the kubelet's containerd with files on disk, and with what it has loaded.
 func instanceOf(disk *containerd.Config, info *cri.Info) *node.Instance {
 	i := &node.Instance{
-		PID: 50, Exe: "/usr/bin/containerd", Socket: "/run/containerd/containerd.sock", Unit: "containerd.service", ConfigPath: disk.Files[0].Path,
-		Release: "v" + disk.Release.String(), CRI: info, Executables: map[string]string{},
+		PID: 50, Exe: "/usr/bin/containerd", Socket: "/run/containerd/containerd.sock", Unit: "containerd.service",
+		ConfigPath: disk.Files[0].Path,
+		Release:    "v" + disk.Release.String(), CRI: info, Executables: map[string]string{},
 	}
 	for _, f := range disk.Files {
-		i.Files = append(i.Files, node.ConfigFile{Path: f.Path, Data: f.Data, Meta: deadman.Meta{Mode: 0o644, ModTime: runtimeTime.Add(-time.Hour)}})
+		i.Files = append(i.Files, node.ConfigFile{
+			Path: f.Path, Data: f.Data, Meta: deadman.Meta{Mode: 0o644, ModTime: runtimeTime.Add(-time.Hour)},
+		})
 	}
 	merged, err := disk.Merged()
 	if err != nil {
 		i.ConfigError = err.Error()
 	}
 	if info == nil {
-		i.CRIError = "it has no CRI: the plugin is disabled, or did not load (unknown service runtime.v1.RuntimeService)"
+		i.CRIError =
+			"it has no CRI: the plugin is disabled, or did not load (unknown service runtime.v1.RuntimeService)"
 	}
 	var all []containerd.Handler
 	if merged != nil {
@@ -123,24 +134,38 @@ func instanceOf(disk *containerd.Config, info *cri.Info) *node.Instance {
 	return i
 }
 
-// gpuCluster is a healthy cluster with one GPU node whose helper found that runtime, and pods that need it.
+// gpuCluster returns a healthy cluster with one GPU node whose helper found that runtime, and pods that need it.
 func gpuCluster(runtime node.Runtime) *snapshot.Snapshot {
 	ready := func(status corev1.ConditionStatus) []corev1.PodCondition {
-		return []corev1.PodCondition{{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.NewTime(runtimeTime.Add(-time.Hour))}}
+		return []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.NewTime(runtimeTime.Add(-time.Hour))},
+		}
 	}
 	gpus := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
-	capacity := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8"), "cpu": resource.MustParse("64"), "memory": resource.MustParse("512Gi"), "pods": resource.MustParse("110")}
+	capacity := corev1.ResourceList{
+		"nvidia.com/gpu": resource.MustParse("8"), "cpu": resource.MustParse("64"),
+		"memory": resource.MustParse("512Gi"), "pods": resource.MustParse("110"),
+	}
 	release := "2.1.4"
 	if i := runtime.Instance; i != nil {
 		release = strings.TrimPrefix(i.Release, "v")
 	}
 	pod := func(name, image string, labels map[string]string) corev1.Pod {
 		return corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: name, Labels: labels, CreationTimestamp: metav1.NewTime(runtimeTime.Add(-2 * time.Hour))},
-			Spec:       corev1.PodSpec{NodeName: "gpu-1", RuntimeClassName: new("nvidia"), Containers: []corev1.Container{{Name: "main", Image: image}}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "gpu", Name: name, Labels: labels,
+				CreationTimestamp: metav1.NewTime(runtimeTime.Add(-2 * time.Hour)),
+			},
+			Spec: corev1.PodSpec{
+				NodeName: "gpu-1", RuntimeClassName: new("nvidia"),
+				Containers: []corev1.Container{{Name: "main", Image: image}},
+			},
 			Status: corev1.PodStatus{
-				Phase: corev1.PodRunning, Conditions: ready(corev1.ConditionTrue), StartTime: new(metav1.NewTime(runtimeTime.Add(-2 * time.Hour))),
-				ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(runtimeTime.Add(-time.Hour))}}}},
+				Phase: corev1.PodRunning, Conditions: ready(corev1.ConditionTrue),
+				StartTime: new(metav1.NewTime(runtimeTime.Add(-2 * time.Hour))),
+				ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Ready: true, State: corev1.ContainerState{
+					Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(runtimeTime.Add(-time.Hour))},
+				}}},
 			},
 		}
 	}
@@ -149,15 +174,24 @@ func gpuCluster(runtime node.Runtime) *snapshot.Snapshot {
 	s := &snapshot.Snapshot{
 		Meta: snapshot.Meta{Created: runtimeTime},
 		Nodes: []corev1.Node{{
-			ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-H100"}},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:   "gpu-1",
+				Labels: map[string]string{"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-H100"},
+			},
 			Status: corev1.NodeStatus{
 				Capacity: capacity, Allocatable: capacity,
-				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}},
-				NodeInfo:   corev1.NodeSystemInfo{ContainerRuntimeVersion: "containerd://" + release, KubeletVersion: "v1.34.1", Architecture: "amd64"},
+				Conditions: []corev1.NodeCondition{
+					{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"},
+				},
+				NodeInfo: corev1.NodeSystemInfo{
+					ContainerRuntimeVersion: "containerd://" + release, KubeletVersion: "v1.34.1",
+					Architecture: "amd64",
+				},
 			},
 		}},
 		RuntimeClasses: []nodev1.RuntimeClass{{ObjectMeta: metav1.ObjectMeta{Name: "nvidia"}, Handler: "nvidia"}},
-		Pods:           []corev1.Pod{pod("nvidia-device-plugin-x", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", map[string]string{"app": "nvidia-device-plugin-daemonset"}), train},
+		Pods: []corev1.Pod{pod("nvidia-device-plugin-x", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0",
+			map[string]string{"app": "nvidia-device-plugin-daemonset"}), train},
 	}
 	if runtime.Instance != nil || runtime.Problem != "" {
 		s.Hosts = map[string]*node.Diagnosis{"gpu-1": {Runtime: runtime}}
@@ -168,10 +202,17 @@ func gpuCluster(runtime node.Runtime) *snapshot.Snapshot {
 // failsToStart makes the training pod one that does not start, with the kubelet's event.
 func failsToStart(s *snapshot.Snapshot, message string) *snapshot.Snapshot {
 	pod := &s.Pods[len(s.Pods)-1]
-	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{
+		{
+			Name:  "main",
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}},
+		},
+	}}
 	s.Events = append(s.Events, corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "e"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name},
-		Type: corev1.EventTypeWarning, Reason: "FailedCreatePodSandBox", Message: message, LastTimestamp: metav1.NewTime(runtimeTime.Add(-10 * time.Second)), Count: 12,
+		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, Name: "e"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name},
+		Type:           corev1.EventTypeWarning, Reason: "FailedCreatePodSandBox", Message: message,
+		LastTimestamp: metav1.NewTime(runtimeTime.Add(-10 * time.Second)), Count: 12,
 	})
 	return s
 }
@@ -179,12 +220,13 @@ func failsToStart(s *snapshot.Snapshot, message string) *snapshot.Snapshot {
 // withoutRuntime makes the node one whose kubelet has no runtime.
 func withoutRuntime(s *snapshot.Snapshot) *snapshot.Snapshot {
 	s.Nodes[0].Status.Conditions = []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "container runtime is down", LastTransitionTime: metav1.NewTime(runtimeTime.Add(-5 * time.Minute)),
+		Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady",
+		Message: "container runtime is down", LastTransitionTime: metav1.NewTime(runtimeTime.Add(-5 * time.Minute)),
 	}}
 	return s
 }
 
-// runtimeRoots are the IDs of what no other finding explains, from Warning on.
+// runtimeRoots returns the IDs of what no other finding explains, from Warning on.
 func runtimeRoots(r Report) string {
 	var all []string
 	for _, f := range r.Roots() {
@@ -196,11 +238,12 @@ func runtimeRoots(r Report) string {
 	return strings.Join(all, " ")
 }
 
-// reportLines is the whole report in lines, for messages.
+// reportLines returns the whole report in lines, for messages.
 func reportLines(r Report) string {
 	var all []string
 	for _, f := range r.Items {
-		all = append(all, fmt.Sprintf("%s %s root=%t %s: %s <- %v", f.ID, f.Severity, f.Root, f.Object, f.Title, f.CausedBy))
+		all = append(all,
+			fmt.Sprintf("%s %s root=%t %s: %s <- %v", f.ID, f.Severity, f.Root, f.Object, f.Title, f.CausedBy))
 	}
 	return strings.Join(all, "\n")
 }
@@ -208,18 +251,26 @@ func reportLines(r Report) string {
 // sandboxError is how the kubelet's event begins.
 const sandboxError = "Failed to create pod sandbox: rpc error: code = Unknown desc = "
 
-// What the kubelet's event says for each mode of `runtime break`, as the real daemons said it (1.7.28); empty where pods start.
+// What the kubelet's event says for each mode of `runtime break`, as the real daemons said it (1.7.28); empty where
+// pods start.
 var modeEvents = map[containerd.Mode]string{
-	containerd.ModeMissingHandler:   sandboxError + `failed to get sandbox runtime: no runtime for "nvidia" is configured`,
-	containerd.ModeWrongInstance:    sandboxError + `failed to get sandbox runtime: no runtime for "nvidia" is configured`,
-	containerd.ModeBinaryMissing:    sandboxError + `failed to create containerd task: failed to create shim task: OCI runtime create failed: unable to retrieve OCI runtime error (open /run/containerd/io.containerd.runtime.v2.task/k8s.io/6f/log.json: no such file or directory): fork/exec /usr/local/nvidia/toolkit/nvidia-container-runtime.gpu-fault-missing: no such file or directory: unknown`,
-	containerd.ModeWrongRuntimeType: sandboxError + `failed to create containerd task: failed to resolve runtime path: runtime "io.containerd.gpu-fault-nosuch.v2" binary not installed "containerd-shim-gpu-fault-nosuch-v2": file does not exist: unknown`,
+	containerd.ModeMissingHandler: sandboxError +
+		`failed to get sandbox runtime: no runtime for "nvidia" is configured`,
+	containerd.ModeWrongInstance: sandboxError +
+		`failed to get sandbox runtime: no runtime for "nvidia" is configured`,
+	containerd.ModeBinaryMissing: sandboxError +
+		`failed to create containerd task: failed to create shim task: OCI runtime create failed: unable to retrieve OCI runtime error (open /run/containerd/io.containerd.runtime.v2.task/k8s.io/6f/log.json: no such file or directory): fork/exec /usr/local/nvidia/toolkit/nvidia-container-runtime.gpu-fault-missing: no such file or directory: unknown`,
+	containerd.ModeWrongRuntimeType: sandboxError +
+		`failed to create containerd task: failed to resolve runtime path: runtime "io.containerd.gpu-fault-nosuch.v2" binary not installed "containerd-shim-gpu-fault-nosuch-v2": file does not exist: unknown`,
 }
 
-// Every fault that `runtime break` makes is told as its own root, and nothing else is: with what the node's files and memory say after a restart.
+// Every fault that `runtime break` makes is told as its own root, and nothing else is: with what the node's files and
+// memory say after a restart.
 func TestModesOfRuntimeBreak(t *testing.T) {
 	t.Parallel()
-	for _, base := range []struct{ file, release string }{{"v2-kubeadm.toml", "1.7.28"}, {"v2-kubeadm.toml", "2.1.4"}, {"v4-toolkit.toml", "2.3.7"}} {
+	for _, base := range []struct{ file, release string }{
+		{"v2-kubeadm.toml", "1.7.28"}, {"v2-kubeadm.toml", "2.1.4"}, {"v4-toolkit.toml", "2.3.7"},
+	} {
 		for _, mode := range containerd.Modes() {
 			if mode.Mode == containerd.ModeDropinShadow && base.release != "1.7.28" {
 				continue // 2.0 and later merge drop-ins
@@ -227,14 +278,20 @@ func TestModesOfRuntimeBreak(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %s", mode.Mode, base.release), func(t *testing.T) {
 				t.Parallel()
 				before := configOf(t, base.release, rootConfig, nodeConfig(t, base.file))
-				broken, err := before.Break(containerd.Request{Mode: mode.Mode, Handler: "nvidia", Decoy: containerd.File{Path: "/etc/containerd-decoy.toml"}})
+				broken, err := before.Break(containerd.Request{
+					Mode: mode.Mode, Handler: "nvidia", Decoy: containerd.File{Path: "/etc/containerd-decoy.toml"},
+				})
 				if err != nil {
 					t.Fatal(err)
 				}
 				after, decoys := withFault(before, broken)
-				kubelet := node.Kubelet{PID: 100, Endpoint: "unix:///run/containerd/containerd.sock", EndpointFrom: "default"}
+				kubelet := node.Kubelet{
+					PID: 100, Endpoint: "unix:///run/containerd/containerd.sock", EndpointFrom: "default",
+				}
 
-				s := gpuCluster(node.Runtime{Kubelet: kubelet, Instance: instanceOf(after, daemonWith(after)), Decoys: decoys})
+				s := gpuCluster(
+					node.Runtime{Kubelet: kubelet, Instance: instanceOf(after, daemonWith(after)), Decoys: decoys},
+				)
 				if mode.NodeLoss {
 					s = withoutRuntime(s)
 				} else if message := modeEvents[mode.Mode]; message != "" {
@@ -246,14 +303,19 @@ func TestModesOfRuntimeBreak(t *testing.T) {
 				}
 
 				// Only edited, and not restarted: that is the root, whatever it would become.
-				s = gpuCluster(node.Runtime{Kubelet: kubelet, Instance: instanceOf(after, daemonWith(before)), Decoys: decoys})
+				s = gpuCluster(
+					node.Runtime{Kubelet: kubelet, Instance: instanceOf(after, daemonWith(before)), Decoys: decoys},
+				)
 				report = Examine(s, Options{})
 				if got := runtimeRoots(report); got != "rt.edited-not-restarted" {
 					t.Errorf("edited and not restarted, the roots are %q:\n%s", got, reportLines(report))
 				}
 
 				// And without the fault there is nothing.
-				report = Examine(gpuCluster(node.Runtime{Kubelet: kubelet, Instance: instanceOf(before, daemonWith(before))}), Options{})
+				report = Examine(
+					gpuCluster(node.Runtime{Kubelet: kubelet, Instance: instanceOf(before, daemonWith(before))}),
+					Options{},
+				)
 				if got := runtimeRoots(report); got != "" {
 					t.Errorf("the node as it was has the roots %q:\n%s", got, reportLines(report))
 				}
@@ -262,7 +324,7 @@ func TestModesOfRuntimeBreak(t *testing.T) {
 	}
 }
 
-// withFault is what the daemon loads with a fault in its files, and the files that it does not load.
+// withFault returns what the daemon loads with a fault in its files, and the files that it does not load.
 func withFault(before *containerd.Config, broken *containerd.Broken) (*containerd.Config, []node.Instance) {
 	after := &containerd.Config{Release: before.Release, Files: slices.Clone(before.Files)}
 	var decoys []node.Instance
@@ -272,7 +334,10 @@ func withFault(before *containerd.Config, broken *containerd.Broken) (*container
 		case n >= 0:
 			after.Files[n].Data = f.After
 		case f.Path == "/etc/containerd-decoy.toml":
-			decoys = append(decoys, node.Instance{ConfigPath: f.Path, Release: before.Release.String(), Files: []node.ConfigFile{{Path: f.Path, Data: f.After}}})
+			decoys = append(decoys, node.Instance{
+				ConfigPath: f.Path, Release: before.Release.String(),
+				Files: []node.ConfigFile{{Path: f.Path, Data: f.After}},
+			})
 		default:
 			after.Files = append(after.Files, containerd.File{Path: f.Path, Data: f.After})
 		}
@@ -280,7 +345,8 @@ func withFault(before *containerd.Config, broken *containerd.Broken) (*container
 	return after, decoys
 }
 
-// Without the node the words of the runtime are the evidence, and they name the root all the same. The fix says to read the node.
+// Without the node the words of the runtime are the evidence, and they name the root all the same. The fix says to read
+// the node.
 func TestStartErrorsWithoutTheNode(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
@@ -307,7 +373,8 @@ func TestStartErrorsWithoutTheNode(t *testing.T) {
 			if !strings.Contains(root.Evidence[0].Text, message) {
 				t.Errorf("the runtime's words are not quoted: %+v", root.Evidence)
 			}
-			if want == "rt.handler-missing" && !slices.Contains(root.Fix.Commands, "kubectl gpu-fault doctor --node gpu-1") {
+			if want == "rt.handler-missing" &&
+				!slices.Contains(root.Fix.Commands, "kubectl gpu-fault doctor --node gpu-1") {
 				t.Errorf("the fix does not say to read the node: %+v", root.Fix)
 			}
 		})
@@ -320,11 +387,14 @@ func TestStartErrorsOfPodsThatStarted(t *testing.T) {
 	message := sandboxError + `failed to get sandbox runtime: no runtime for "nvidia" is configured`
 	for name, change := range map[string]func(*corev1.Pod){
 		"it is ready": func(pod *corev1.Pod) {
-			pod.Status.Phase, pod.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			pod.Status.Phase, pod.Status.Conditions = corev1.PodRunning,
+				[]corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		},
 		"it has ended": func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded },
 		"its sandbox is there": func(pod *corev1.Pod) {
-			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+			pod.Status.Conditions = []corev1.PodCondition{
+				{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue},
+			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -343,18 +413,22 @@ const (
 	snapSocket = "/var/lib/k8s-containerd/k8s-containerd/run/containerd/containerd.sock"
 )
 
-// wrongInstance is the cluster of the thread k8s-snap#1991: the kubelet's containerd is the snap's, and the toolkit edits the other one.
+// wrongInstance returns the cluster of the thread k8s-snap#1991: the kubelet's containerd is the snap's, and the
+// toolkit edits the other one.
 func wrongInstance(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
 	plain := "version = 3\nimports = ['/var/lib/k8s-containerd/k8s-containerd/etc/containerd/containerd.d/*.toml']\n"
 	own := configOf(t, "2.1.4", snapConfig, plain)
 	instance := instanceOf(own, daemonWith(own))
 	instance.Socket, instance.Unit = snapSocket, "snap.k8s.containerd.service"
-	other := configOf(t, "2.1.4", rootConfig, "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n", "/etc/containerd/conf.d/99-nvidia.toml", nvidiaDropIn)
+	other := configOf(t, "2.1.4", rootConfig, "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n",
+		"/etc/containerd/conf.d/99-nvidia.toml", nvidiaDropIn)
 	decoy := *instanceOf(other, daemonWith(other))
 	decoy.PID = 60
 	s := gpuCluster(node.Runtime{
-		Kubelet:  node.Kubelet{PID: 100, Endpoint: "unix://" + snapSocket, EndpointFrom: "/var/snap/k8s/common/args/kubelet"},
+		Kubelet: node.Kubelet{
+			PID: 100, Endpoint: "unix://" + snapSocket, EndpointFrom: "/var/snap/k8s/common/args/kubelet",
+		},
 		Instance: instance, Decoys: []node.Instance{decoy},
 	})
 	return failsToStart(s, sandboxError+`failed to get sandbox runtime: no runtime for "nvidia" is configured`)
@@ -367,12 +441,14 @@ runtime_type = "io.containerd.runc.v2"
 BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 `
 
-// The fix for the wrong instance has all four variables, those that the user has already, the release's own version, and the right unit.
+// The fix for the wrong instance has all four variables, those that the user has already, the release's own version,
+// and the right unit.
 func TestWrongInstanceFix(t *testing.T) {
 	t.Parallel()
 	policy := unstructured.Unstructured{Object: map[string]any{
-		"kind": "ClusterPolicy", "metadata": map[string]any{"name": "cluster-policy"}, "status": map[string]any{"state": "ready"},
-		"spec": map[string]any{"toolkit": map[string]any{"env": []any{map[string]any{"name": "MINE", "value": "1"}}}},
+		"kind": "ClusterPolicy", "metadata": map[string]any{"name": "cluster-policy"},
+		"status": map[string]any{"state": "ready"},
+		"spec":   map[string]any{"toolkit": map[string]any{"env": []any{map[string]any{"name": "MINE", "value": "1"}}}},
 	}}
 	for name, test := range map[string]struct {
 		change func(*snapshot.Snapshot)
@@ -380,26 +456,35 @@ func TestWrongInstanceFix(t *testing.T) {
 	}{
 		"Helm": {func(s *snapshot.Snapshot) {
 			s.HelmReleases = []snapshot.HelmRelease{{
-				Namespace: "gpu-operator", Name: "gpu-operator-1758", Chart: "gpu-operator", ChartVersion: "v25.10.1", Status: "deployed",
-				Values: map[string]any{"toolkit": map[string]any{"env": []any{map[string]any{"name": "MINE", "value": "1"}, map[string]any{"name": "CONTAINERD_SOCKET", "value": "/old"}}}},
+				Namespace: "gpu-operator", Name: "gpu-operator-1758", Chart: "gpu-operator", ChartVersion: "v25.10.1",
+				Status: "deployed",
+				Values: map[string]any{"toolkit": map[string]any{"env": []any{
+					map[string]any{"name": "MINE", "value": "1"},
+					map[string]any{"name": "CONTAINERD_SOCKET", "value": "/old"},
+				}}},
 			}}
 			s.ClusterPolicies = []unstructured.Unstructured{policy}
 		}, []string{
 			"helm upgrade gpu-operator-1758 gpu-operator --repo https://helm.ngc.nvidia.com/nvidia -n gpu-operator --version v25.10.1 " +
 				"--reuse-values -f values.yaml",
-			"- name: MINE\n    value: \"1\"\n", "- name: CONTAINERD_CONFIG\n    value: " + snapConfig, "- name: CONTAINERD_SOCKET\n    value: " +
+			"- name: MINE\n    value: \"1\"\n", "- name: CONTAINERD_CONFIG\n    value: " + snapConfig,
+			"- name: CONTAINERD_SOCKET\n    value: " +
 				"" + snapSocket,
 			"- name: RUNTIME_DROP_IN_CONFIG\n    value: /var/lib/k8s-containerd/k8s-containerd/etc/containerd/containerd.d/99-nvidia.toml",
 			"- name: RUNTIME_CONFIG_SOURCE\n    value: file=" + snapConfig, "restarts snap.k8s.containerd.service",
 		}},
 		"a ClusterPolicy without Helm": {
 			func(s *snapshot.Snapshot) { s.ClusterPolicies = []unstructured.Unstructured{policy} },
-			[]string{"kubectl patch clusterpolicy cluster-policy --type merge --patch-file patch.yaml", "name: MINE", "name: CONTAINERD_CONFIG"},
+			[]string{
+				"kubectl patch clusterpolicy cluster-policy --type merge --patch-file patch.yaml", "name: MINE",
+				"name: CONTAINERD_CONFIG",
+			},
 		},
 		"no operator": {
 			func(*snapshot.Snapshot) {},
 			[]string{"nvidia-ctk runtime configure " +
-				"--runtime=containerd", "--config=" + snapConfig, "/containerd.d/99-nvidia.toml", "systemctl restart snap.k8s.containerd.service"},
+				"--runtime=containerd", "--config=" + snapConfig, "/containerd.d/99-nvidia.toml",
+				"systemctl restart snap.k8s.containerd.service"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -428,8 +513,9 @@ func TestWrongInstanceFix(t *testing.T) {
 func TestRuntimeIsHealthy(t *testing.T) {
 	t.Parallel()
 	none := func(t *testing.T, release string) node.Runtime {
-		c := configOf(t, release, rootConfig, "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\nruntime_type = "+
-			"'io.containerd.runc.v2'\n")
+		c := configOf(t, release, rootConfig,
+			"version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\nruntime_type = "+
+				"'io.containerd.runc.v2'\n")
 		return node.Runtime{Instance: instanceOf(c, daemonWith(c))}
 	}
 	withoutClass := func(s *snapshot.Snapshot) {
@@ -440,14 +526,18 @@ func TestRuntimeIsHealthy(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T) *snapshot.Snapshot{
 		"GKE's own device plugin": func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(none(t, "1.7.28"))
-			s.Nodes[0].Labels["cloud.google.com/gke-nodepool"], s.Nodes[0].Labels["cloud.google.com/gke-accelerator"] = "gpu", "nvidia-h100"
+			s.Nodes[0].Labels["cloud.google.com/gke-nodepool"], s.Nodes[0].Labels["cloud.google.com/gke-accelerator"] =
+				"gpu",
+				"nvidia-h100"
 			s.RuntimeClasses = nil
 			withoutClass(s)
 			return s
 		},
 		"CRI-O with its hook": func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(node.Runtime{Problem: "the kubelet of this node uses CRI-O " +
-				"1.33.0", Instance: &node.Instance{PID: 9, Unit: "crio.service", CRI: &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true}}})
+				"1.33.0", Instance: &node.Instance{
+				PID: 9, Unit: "crio.service", CRI: &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true},
+			}})
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "cri-o://1.33.0"
 			withoutClass(s)
 			return s
@@ -464,9 +554,17 @@ func TestRuntimeIsHealthy(t *testing.T) {
 				"metadata": map[string]any{"name": "cluster-policy"}, "status": map[string]any{"state": "ready"},
 				"spec": map[string]any{"cdi": map[string]any{"enabled": true, "nriPluginEnabled": true}},
 			}}}
-			set := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "nvidia-container-toolkit-daemonset"}}
-			set.Spec.Template.Spec.Containers = []corev1.Container{{Name: "ctr", Image: "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", Env: []corev1.EnvVar{{Name: "CONTAINERD_CONFIG", Value: "/elsewhere/config.toml"}}}}
-			set.Status = appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, CurrentNumberScheduled: 1, NumberReady: 1, NumberAvailable: 1, UpdatedNumberScheduled: 1}
+			set := appsv1.DaemonSet{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "nvidia-container-toolkit-daemonset"},
+			}
+			set.Spec.Template.Spec.Containers = []corev1.Container{{
+				Name: "ctr", Image: "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0",
+				Env: []corev1.EnvVar{{Name: "CONTAINERD_CONFIG", Value: "/elsewhere/config.toml"}},
+			}}
+			set.Status = appsv1.DaemonSetStatus{
+				DesiredNumberScheduled: 1, CurrentNumberScheduled: 1, NumberReady: 1, NumberAvailable: 1,
+				UpdatedNumberScheduled: 1,
+			}
 			s.DaemonSets = []appsv1.DaemonSet{set}
 			withoutClass(s)
 			return s
@@ -485,7 +583,9 @@ func TestRuntimeIsHealthy(t *testing.T) {
 			return s
 		},
 		"microk8s, where the handler is nvidia-container-runtime": func(t *testing.T) *snapshot.Snapshot {
-			c := configOf(t, "1.7.28", "/var/snap/microk8s/1/args/containerd.toml", strings.ReplaceAll(nodeConfig(t, "v2-kubeadm.toml"), "runtimes.nvidia", "runtimes.nvidia-container-runtime"))
+			c := configOf(t, "1.7.28", "/var/snap/microk8s/1/args/containerd.toml", strings.ReplaceAll(
+				nodeConfig(t, "v2-kubeadm.toml"), "runtimes.nvidia", "runtimes.nvidia-container-runtime",
+			))
 			s := gpuCluster(node.Runtime{Instance: instanceOf(c, daemonWith(c))})
 			s.RuntimeClasses[0].Handler = "nvidia-container-runtime"
 			s.Nodes[0].Labels["microk8s.io/cluster"] = "true"
@@ -500,9 +600,13 @@ func TestRuntimeIsHealthy(t *testing.T) {
 		"Docker's containerd beside it, with CRI disabled": func(t *testing.T) *snapshot.Snapshot {
 			c := configOf(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
 			decoy := configOf(t, "1.7.28", "/etc/docker-containerd.toml", nodeConfig(t, "v1-docker.toml"))
-			return gpuCluster(node.Runtime{Instance: instanceOf(c, daemonWith(c)), Decoys: []node.Instance{*instanceOf(decoy, nil)}})
+			return gpuCluster(
+				node.Runtime{Instance: instanceOf(c, daemonWith(c)), Decoys: []node.Instance{*instanceOf(decoy, nil)}},
+			)
 		},
-		"containerd 1.7, which tells the API no handlers": func(t *testing.T) *snapshot.Snapshot { return gpuCluster(node.Runtime{}) },
+		"containerd 1.7, which tells the API no handlers": func(t *testing.T) *snapshot.Snapshot {
+			return gpuCluster(node.Runtime{})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -12,11 +12,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// toolkitFix tells the NVIDIA container toolkit which containerd a node's kubelet uses, the way that the cluster installed it.
+// toolkitFix tells the NVIDIA container toolkit which containerd a node's kubelet uses, the way that the cluster
+// installed it.
 func (f *Facts) toolkitFix(n *Node) Fix {
 	env := f.toolkitEnv(n)
 	if len(env) == 0 {
-		return Fix{Text: "read the node, so that doctor can say what to tell the toolkit", Commands: []string{lookAt(n)}}
+		return Fix{
+			Text: "read the node, so that doctor can say what to tell the toolkit", Commands: []string{lookAt(n)},
+		}
 	}
 	text := "tell the NVIDIA container toolkit which containerd the kubelet uses"
 	unit := "the runtime"
@@ -24,9 +27,10 @@ func (f *Facts) toolkitFix(n *Node) Fix {
 		unit = i.UnitName()
 	}
 	if n.Distribution == K3s || n.Distribution == RKE2 {
-		text = fmt.Sprintf("%s writes its containerd's configuration itself, with the NVIDIA handlers when it finds the toolkit's programs on the "+
-			"node: leave the file alone, tell the toolkit "+
-			"only the socket, and restart %s once the toolkit is installed", n.Distribution, unit)
+		text =
+			fmt.Sprintf("%s writes its containerd's configuration itself, with the NVIDIA handlers when it finds the toolkit's programs on the "+
+				"node: leave the file alone, tell the toolkit "+
+				"only the socket, and restart %s once the toolkit is installed", n.Distribution, unit)
 		fix := f.toolkitEnvFix(env[1:2], text)
 		fix.Commands = append(fix.Commands, restartUnit(n))
 		return fix
@@ -39,10 +43,12 @@ func (f *Facts) toolkitFix(n *Node) Fix {
 	return f.toolkitEnvFix(env, text+"; it writes the handlers there, and restarts "+unit)
 }
 
-// toolkitEnv is what the toolkit has to be told on a node: by what was read there, else by the node's distribution.
+// toolkitEnv returns what the toolkit has to be told on a node: by what was read there, else by the node's
+// distribution.
 func (f *Facts) toolkitEnv(n *Node) []runtimeview.Setting {
 	place, ok := n.Distribution.runtime()
-	ofTemplate := n.Distribution == MicroK8s || n.Distribution == K0s // what the containerd loads is made anew from it at each start
+	// What the containerd loads is made anew from it at each start
+	ofTemplate := n.Distribution == MicroK8s || n.Distribution == K0s
 	if n.View != nil && !ofTemplate {
 		if env := n.View.ToolkitEnv(); len(env) > 0 {
 			return env
@@ -63,8 +69,9 @@ func (f *Facts) hasOperator() bool {
 	return release || policy || len(f.Component(Operator)) > 0
 }
 
-// toolkitEnvFix sets variables of the toolkit by Helm where Helm installed the operator, else on the ClusterPolicy, else on the DaemonSet. Helm and
-// the ClusterPolicy replace lists as a whole, so the variables that are there already are in it.
+// toolkitEnvFix sets variables of the toolkit by Helm where Helm installed the operator, else on the ClusterPolicy,
+// else on the DaemonSet. Helm and the ClusterPolicy replace lists as a whole, so the variables that are there already
+// are in it.
 func (f *Facts) toolkitEnvFix(env []runtimeview.Setting, text string) Fix {
 	if h, ok := releaseOf(f, chartOperator); ok {
 		toolkit, _ := h.Values["toolkit"].(map[string]any)
@@ -74,20 +81,25 @@ func (f *Facts) toolkitEnvFix(env []runtimeview.Setting, text string) Fix {
 			values = nil
 		}
 		return Fix{
-			Text: text + fmt.Sprintf(": save the values as values.yaml, and upgrade the Helm release %s to its own version, "+
-				"%s", h.Name, h.ChartVersion),
+			Text: text +
+				fmt.Sprintf(": save the values as values.yaml, and upgrade the Helm release %s to its own version, "+
+					"%s", h.Name, h.ChartVersion),
 			Commands: []string{helmUpgradeFile(h)}, Values: string(values),
 		}
 	}
 	if p, ok := clusterPolicy(f); ok {
 		old, _, _ := unstructured.NestedSlice(p.Object, "spec", "toolkit", "env")
-		patch, err := yaml.Marshal(map[string]any{"spec": map[string]any{"toolkit": map[string]any{"env": withEnv(old, env)}}})
+		patch, err := yaml.Marshal(
+			map[string]any{"spec": map[string]any{"toolkit": map[string]any{"env": withEnv(old, env)}}},
+		)
 		if err != nil {
 			patch = nil
 		}
 		return Fix{
-			Text:     text + ": save the values as patch.yaml, and patch the ClusterPolicy " + p.GetName(),
-			Commands: []string{command("kubectl patch clusterpolicy %s --type merge --patch-file patch.yaml", p.GetName())}, Values: string(patch),
+			Text: text + ": save the values as patch.yaml, and patch the ClusterPolicy " + p.GetName(),
+			Commands: []string{
+				command("kubectl patch clusterpolicy %s --type merge --patch-file patch.yaml", p.GetName()),
+			}, Values: string(patch),
 		}
 	}
 	var words []string
@@ -95,9 +107,11 @@ func (f *Facts) toolkitEnvFix(env []runtimeview.Setting, text string) Fix {
 		words = append(words, shellQuote(s.Name+"="+s.Value))
 	}
 	for _, set := range f.DaemonSets {
-		if ComponentOf(set.Labels, set.Spec.Template.Spec) == Toolkit || strings.Contains(set.Name, "container-toolkit") {
+		if ComponentOf(set.Labels, set.Spec.Template.Spec) == Toolkit ||
+			strings.Contains(set.Name, "container-toolkit") {
 			return Fix{
-				Text:     text + fmt.Sprintf(": set the variables of DaemonSet %s/%s, or better of what installs it", set.Namespace, set.Name),
+				Text: text + fmt.Sprintf(": set the variables of DaemonSet %s/%s, or better of what installs it",
+					set.Namespace, set.Name),
 				Commands: []string{setEnv(set.Namespace, set.Name, env)},
 			}
 		}
@@ -105,7 +119,7 @@ func (f *Facts) toolkitEnvFix(env []runtimeview.Setting, text string) Fix {
 	return Fix{Text: text + ": " + strings.Join(words, " ")}
 }
 
-// setEnv is the command that sets variables of a DaemonSet.
+// setEnv returns the command that sets variables of a DaemonSet.
 func setEnv(namespace, name string, env []runtimeview.Setting) string {
 	format, args := "kubectl set env daemonset/%s -n %s", []any{name, namespace}
 	for _, s := range env {
@@ -114,7 +128,7 @@ func setEnv(namespace, name string, env []runtimeview.Setting) string {
 	return command(format, args...)
 }
 
-// withEnv is a list of variables with some of them set; what comes from elsewhere (valueFrom) is replaced, too.
+// withEnv returns a list of variables with some of them set; what comes from elsewhere (valueFrom) is replaced, too.
 func withEnv(old []any, env []runtimeview.Setting) []any {
 	var all []any
 	for _, v := range old {
@@ -130,7 +144,7 @@ func withEnv(old []any, env []runtimeview.Setting) []any {
 	return all
 }
 
-// envOf are the values of a variable; none when it is not set to a plain one.
+// envOf returns the values of a variable; none when it is not set to a plain one.
 func envOf(env []corev1.EnvVar, name string) []string {
 	var all []string
 	for _, e := range env {
@@ -141,15 +155,19 @@ func envOf(env []corev1.EnvVar, name string) []string {
 	return all
 }
 
-// toolkitVersion is that of the toolkit on a node, and who says so: the node's own program, else the image of the toolkit's pod.
+// toolkitVersion returns that of the toolkit on a node, and who says so: the node's own program, else the image of the
+// toolkit's pod.
 func (f *Facts) toolkitVersion(n *Node) (string, Evidence) {
 	if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
 		said := n.Host.Probe.ToolkitVersion
-		return versionIn(said), Evidence{Source: "nodes/" + n.Name + ": version of the NVIDIA container toolkit", Text: clip(said)}
+		return versionIn(said), Evidence{
+			Source: "nodes/" + n.Name + ": version of the NVIDIA container toolkit", Text: clip(said),
+		}
 	}
 	for _, pod := range current(n, Toolkit) {
 		for _, c := range pod.Spec.Containers {
-			if _, tag, ok := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":"); ok && strings.Contains(c.Image, "container-toolkit") {
+			if _, tag, ok := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":"); ok &&
+				strings.Contains(c.Image, "container-toolkit") {
 				return versionIn(tag), fieldEvidence(PodObject(pod), "container "+c.Name+" .image", "%s", c.Image)
 			}
 		}
@@ -157,7 +175,8 @@ func (f *Facts) toolkitVersion(n *Node) (string, Evidence) {
 	return "", Evidence{}
 }
 
-// versionIn is the first version in a text: 1.17.8 in "NVIDIA Container Runtime version 1.17.8" and "v1.17.8-ubuntu20.04".
+// versionIn returns the first version in a text: 1.17.8 in "NVIDIA Container Runtime version 1.17.8" and
+// "v1.17.8-ubuntu20.04".
 func versionIn(text string) string {
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }) {
 		var x, y, z int
@@ -168,7 +187,7 @@ func versionIn(text string) string {
 	return ""
 }
 
-// versionBefore is whether a version x.y.z is before another.
+// versionBefore reports whether a version x.y.z is before another.
 func versionBefore(version, than string) bool {
 	var a, b [3]int
 	_, err := fmt.Sscanf(version, "%d.%d.%d", &a[0], &a[1], &a[2])
@@ -180,11 +199,12 @@ func versionBefore(version, than string) bool {
 func toolkitChecks() []Check {
 	return []Check{{
 		ID: "sec.ctk-cve", Layer: LayerRuntime, From: []string{"api/pods"}, Needs: []Need{NeedAPI},
-		Title: "the NVIDIA container toolkit has a known hole",
-		Reads: "the version that the toolkit's program says, or the tag of its image",
-		Why:   "containers can escape to the node with versions before 1.16.2 (CVE-2024-0132), 1.17.4 (CVE-2025-23359) and 1.17.8 (CVE-2025-23266)",
-		Doc:   "https://nvidia.custhelp.com/app/answers/detail/a_id/5659", Sources: []string{"CVE-2024-0132", "CVE-2025-23359", "CVE-2025-23266"},
-		Run: checkToolkitHoles,
+		Title:   "the NVIDIA container toolkit has a known hole",
+		Reads:   "the version that the toolkit's program says, or the tag of its image",
+		Why:     "containers can escape to the node with versions before 1.16.2 (CVE-2024-0132), 1.17.4 (CVE-2025-23359) and 1.17.8 (CVE-2025-23266)",
+		Doc:     "https://nvidia.custhelp.com/app/answers/detail/a_id/5659",
+		Sources: []string{"CVE-2024-0132", "CVE-2025-23359", "CVE-2025-23266"},
+		Run:     checkToolkitHoles,
 	}}
 }
 
@@ -195,7 +215,9 @@ func checkToolkitHoles(f *Facts, r *Result) {
 			continue // there may be none: the nodes of clouds have other ways
 		}
 		var holes []string
-		for _, hole := range []struct{ id, fixed string }{{"CVE-2024-0132", "1.16.2"}, {"CVE-2025-23359", "1.17.4"}, {"CVE-2025-23266", "1.17.8"}} {
+		for _, hole := range []struct{ id, fixed string }{
+			{"CVE-2024-0132", "1.16.2"}, {"CVE-2025-23359", "1.17.4"}, {"CVE-2025-23266", "1.17.8"},
+		} {
 			if versionBefore(version, hole.fixed) {
 				holes = append(holes, hole.id)
 			}
@@ -206,8 +228,9 @@ func checkToolkitHoles(f *Facts, r *Result) {
 		}
 		r.Add(Finding{
 			Object: n.Object(), Severity: Warning, Evidence: []Evidence{evidence},
-			Title: fmt.Sprintf("a container can escape from the NVIDIA container toolkit %s: %s", version, strings.Join(holes, ", ")),
-			Fix:   Fix{Text: "upgrade the toolkit to 1.17.8 or later, the GPU operator to 25.3.1 or later"},
+			Title: fmt.Sprintf("a container can escape from the NVIDIA container toolkit %s: %s", version,
+				strings.Join(holes, ", ")),
+			Fix: Fix{Text: "upgrade the toolkit to 1.17.8 or later, the GPU operator to 25.3.1 or later"},
 		})
 	}
 }

@@ -7,21 +7,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What the catalogue has and these checks do not: a pod whose spec.nodeName its author set cannot be told from one that a scheduler bound
-// (both look the same afterwards, and the kubelet writes PodScheduled for both), so sched.unbalanced counts selectors and affinity only. The
-// other filters of the scheduler (inter-pod affinity, topology spread, host ports, volume limits) are not computed: the scheduler's own
-// message is quoted instead, as sched.unschedulable.
+// What the catalogue has and these checks do not: a pod whose spec.nodeName its author set cannot be told from one that
+// a scheduler bound (both look the same afterwards, and the kubelet writes PodScheduled for both), so sched.unbalanced
+// counts selectors and affinity only. The other filters of the scheduler (inter-pod affinity, topology spread, host
+// ports, volume limits) are not computed: the scheduler's own message is quoted instead, as sched.unschedulable.
 
 func schedulingChecks() []Check {
 	return slices.Concat(pendingChecks(), []Check{
 		{
-			ID: "sched.unbalanced", Layer: LayerScheduling, Title: "one of identical GPU nodes is full and another idle, because pods are tied to it",
-			Needs:    []Need{NeedAPI},
-			Reads:    "GPU nodes of the same model and size; node selectors and required affinity of the pods that hold or wait for GPUs there",
-			Why:      "Uneven use alone is normal: packing keeps room for big pods. It is told only when pods' selectors let them onto the full node and not onto its idle twin. Warning when a pod waits, else Info.",
-			Explains: []string{"sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu", "sched.insufficient-other"},
-			Sources:  []string{"seed 001, scenario 5"},
-			Run:      checkUnbalanced,
+			ID: "sched.unbalanced", Layer: LayerScheduling,
+			Title: "one of identical GPU nodes is full and another idle, because pods are tied to it",
+			Needs: []Need{NeedAPI},
+			Reads: "GPU nodes of the same model and size; node selectors and required affinity of the pods that hold or wait for GPUs there",
+			Why:   "Uneven use alone is normal: packing keeps room for big pods. It is told only when pods' selectors let them onto the full node and not onto its idle twin. Warning when a pod waits, else Info.",
+			Explains: []string{
+				"sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu", "sched.insufficient-other",
+			},
+			Sources: []string{"seed 001, scenario 5"},
+			Run:     checkUnbalanced,
 		},
 		{
 			ID: "sched.topology", Layer: LayerScheduling, Title: "the kubelet's topology manager refused a GPU pod",
@@ -33,18 +36,22 @@ func schedulingChecks() []Check {
 			Run:      checkTopology,
 		},
 		{
-			ID: "alloc.unexpected-admission", Layer: LayerDevicePlugin, Title: "the kubelet could not allocate the GPUs of a pod that was placed on its node",
+			ID: "alloc.unexpected-admission", Layer: LayerDevicePlugin,
+			Title:    "the kubelet could not allocate the GPUs of a pod that was placed on its node",
 			Needs:    []Need{NeedAPI},
 			Reads:    "Pod .status.reason UnexpectedAdmissionError or OutOfnvidia.com/gpu, with its message",
 			Why:      "The scheduler and the kubelet disagree on how many GPUs are there: devices became unhealthy, the device plugin or the kubelet restarted, or the pod was bound past the scheduler. A pod whose owner has a healthy newer pod is Info.",
 			Explains: []string{"wl.pod-failing"},
-			Sources:  []string{"kubernetes#97131", "kubernetes#130145", "k8s-device-plugin#2038", "k8s-device-plugin#231"},
-			Run:      checkAdmission,
+			Sources: []string{
+				"kubernetes#97131", "kubernetes#130145", "k8s-device-plugin#2038", "k8s-device-plugin#231",
+			},
+			Run: checkAdmission,
 		},
 	})
 }
 
-// pendingChecks are one check for each reason why a pod is Pending, so that each can be asked for, explained and ignored by itself.
+// pendingChecks returns one check for each reason why a pod is Pending, so that each can be asked for, explained and
+// ignored by itself.
 func pendingChecks() []Check {
 	const why = "Doctor computes as the scheduler does, over the GPU nodes: names of resources, node selector and affinity, size, taints and " +
 		"state, and allocatable less the requests of all pods that have not ended. The first step that no node passes is the reason. Pods " +
@@ -54,14 +61,26 @@ func pendingChecks() []Check {
 		id, title string
 		sources   []string
 	}{
-		{"sched.none-advertised", "no node advertises the GPUs that a pod asks for", []string{"k8s-device-plugin#22", "k8s-device-plugin#33", "k8s-device-plugin#1228"}},
+		{
+			"sched.none-advertised", "no node advertises the GPUs that a pod asks for",
+			[]string{"k8s-device-plugin#22", "k8s-device-plugin#33", "k8s-device-plugin#1228"},
+		},
 		{"sched.all-in-use", "all GPUs that a pod could have are in use", []string{"k8s-device-plugin#348"}},
 		{"sched.bigger-than-any-node", "a pod asks for more GPUs than any node has", []string{"seed 001, scenario 2"}},
 		{"sched.fragmented", "enough GPUs are free, but on no single node", nil},
-		{"sched.wrong-resource-name", "a pod asks for GPUs by a name that no node offers", []string{"k8s-device-plugin#240", "k8s-device-plugin#1080"}},
-		{"sched.insufficient-gpu", "a node lacks healthy GPUs, or the scheduler sees fewer than there are", []string{"k8s-device-plugin#35", "k8s-device-plugin#1552"}},
+		{
+			"sched.wrong-resource-name", "a pod asks for GPUs by a name that no node offers",
+			[]string{"k8s-device-plugin#240", "k8s-device-plugin#1080"},
+		},
+		{
+			"sched.insufficient-gpu", "a node lacks healthy GPUs, or the scheduler sees fewer than there are",
+			[]string{"k8s-device-plugin#35", "k8s-device-plugin#1552"},
+		},
 		{"sched.insufficient-other", "GPU nodes lack CPU, memory or another resource for a pod", nil},
-		{"sched.taint", "a pod does not tolerate the GPU nodes' taint", []string{"k8s-device-plugin#421", "kubernetes#76035"}},
+		{
+			"sched.taint", "a pod does not tolerate the GPU nodes' taint",
+			[]string{"k8s-device-plugin#421", "kubernetes#76035"},
+		},
 		{"sched.node-selector", "a pod's selector or affinity matches no GPU node", []string{"seed 001, scenario 2"}},
 		{"sched.nodes-unavailable", "all nodes with the right GPUs are cordoned, not ready or under pressure", nil},
 		{"sched.volume", "a volume keeps a pod from being scheduled", nil},
@@ -72,8 +91,9 @@ func pendingChecks() []Check {
 	var all []Check
 	for _, t := range titles {
 		all = append(all, Check{
-			ID: t.id, Layer: LayerScheduling, Title: t.title, Needs: []Need{NeedAPI}, Reads: reads, Why: why, Sources: t.sources,
-			Run: func(f *Facts, r *Result) { reportPending(f, r, t.id) },
+			ID: t.id, Layer: LayerScheduling, Title: t.title, Needs: []Need{NeedAPI}, Reads: reads, Why: why,
+			Sources: t.sources,
+			Run:     func(f *Facts, r *Result) { reportPending(f, r, t.id) },
 		})
 	}
 	return all
@@ -88,7 +108,8 @@ func reportPending(f *Facts, r *Result, id string) {
 			continue
 		}
 		r.Add(Finding{
-			Title: p.title, Object: PodObject(p.pod), Nodes: p.nodes, Severity: p.severity, Confidence: p.confidence, Evidence: p.evidence, Fix: p.fix,
+			Title: p.title, Object: PodObject(p.pod), Nodes: p.nodes, Severity: p.severity, Confidence: p.confidence,
+			Evidence: p.evidence, Fix: p.fix,
 		})
 	}
 }
@@ -103,10 +124,17 @@ func checkTopology(f *Facts, r *Result) {
 		if pod.Status.Reason != "TopologyAffinityError" || !f.wantsGPU(pod) || f.replaced(pod) {
 			continue
 		}
-		evidence := []Evidence{{Source: PodObject(pod).String() + " .status.reason", Text: pod.Status.Reason + ": " + cut(pod.Status.Message)}}
+		evidence := []Evidence{
+			{
+				Source: PodObject(pod).String() + " .status.reason",
+				Text:   pod.Status.Reason + ": " + cut(pod.Status.Message),
+			},
+		}
 		if n := f.Node(pod.Spec.NodeName); n != nil && n.Host != nil {
 			if policy := n.Host.Probe.KubeletConfig["topologyManagerPolicy"]; policy != "" {
-				evidence = append(evidence, Evidence{Source: "kubelet configuration of Node " + n.Name, Text: "topologyManagerPolicy: " + policy})
+				evidence = append(evidence, Evidence{
+					Source: "kubelet configuration of Node " + n.Name, Text: "topologyManagerPolicy: " + policy,
+				})
 			}
 		}
 		r.Add(Finding{
@@ -121,7 +149,7 @@ func checkTopology(f *Facts, r *Result) {
 	}
 }
 
-// onNode is the pod's node, if it has one.
+// onNode returns the pod's node, if it has one.
 func onNode(pod *corev1.Pod) []string {
 	if pod.Spec.NodeName == "" {
 		return nil
@@ -136,21 +164,29 @@ func checkAdmission(f *Facts, r *Result) {
 	}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		outOf := strings.HasPrefix(pod.Status.Reason, "OutOf") && IsGPUResource(corev1.ResourceName(strings.TrimPrefix(pod.Status.Reason, "OutOf")))
-		unexpected := pod.Status.Reason == "UnexpectedAdmissionError" && (len(GPURequests(pod)) > 0 || strings.Contains(pod.Status.Message, "nvidia.com/"))
+		outOf := strings.HasPrefix(pod.Status.Reason, "OutOf") &&
+			IsGPUResource(corev1.ResourceName(strings.TrimPrefix(pod.Status.Reason, "OutOf")))
+		unexpected := pod.Status.Reason == "UnexpectedAdmissionError" &&
+			(len(GPURequests(pod)) > 0 || strings.Contains(pod.Status.Message, "nvidia.com/"))
 		if pod.DeletionTimestamp != nil || !outOf && !unexpected {
 			continue
 		}
 		finding := Finding{
 			Title:  "the kubelet could not allocate the GPUs of a pod that was placed on its node",
 			Object: PodObject(pod), Nodes: onNode(pod),
-			Evidence: []Evidence{{Source: PodObject(pod).String() + " .status.message", Text: pod.Status.Reason + ": " + cut(pod.Status.Message)}},
+			Evidence: []Evidence{{
+				Source: PodObject(pod).String() + " .status.message",
+				Text:   pod.Status.Reason + ": " + cut(pod.Status.Message),
+			}},
 			Fix: Fix{
 				Text: "Delete the failed pod; where the node's GPUs are healthy and new pods fail, too, restart its device plugin pod, then its " +
 					"kubelet, which may hold stale allocations (kubernetes#130145).",
 				Commands: []string{
 					command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
-					command("kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'", pod.Spec.NodeName),
+					command(
+						"kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'",
+						pod.Spec.NodeName,
+					),
 				},
 			},
 		}
@@ -158,9 +194,11 @@ func checkAdmission(f *Facts, r *Result) {
 		case outOf:
 			finding.Title = "the pod was put on a node that has no GPUs left, past the scheduler"
 			finding.Fix.Text = "Do not set spec.nodeName: let the scheduler choose, and delete the failed pod."
-		case strings.Contains(pod.Status.Message, "no healthy devices present"), strings.Contains(pod.Status.Message, "unhealthy devices"):
+		case strings.Contains(pod.Status.Message, "no healthy devices present"),
+			strings.Contains(pod.Status.Message, "unhealthy devices"):
 			finding.Title = "the kubelet has no healthy GPU for a pod that was placed on its node"
-			finding.Fix.Text = "Repair the GPUs that the device plugin took out (its log names them), restart its pod, then delete the failed pod."
+			finding.Fix.Text =
+				"Repair the GPUs that the device plugin took out (its log names them), restart its pod, then delete the failed pod."
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			finding.Evidence = append(finding.Evidence, quoteAllocatable([]*Node{n})...)

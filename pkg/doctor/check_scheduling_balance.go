@@ -57,7 +57,8 @@ func (s *scheduler) unbalanced(full, idle *Node, tied []*corev1.Pod, waits []*co
 	}
 	for _, pod := range slices.Concat(waits, tied)[:min(few, len(waits)+len(tied))] {
 		finding.Evidence = append(finding.Evidence, Evidence{
-			Source: PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity", Text: selectorText(pod),
+			Source: PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity",
+			Text:   selectorText(pod),
 		})
 		for _, command := range editCommands(pod) {
 			if !slices.Contains(finding.Fix.Commands, command) {
@@ -106,7 +107,8 @@ func (s *scheduler) load(n *Node) float64 {
 	return 0.5
 }
 
-// tied are the pods of a node that hold GPUs, and those that wait for some, whose selectors allow the node and not its twin.
+// tied returns the pods of a node that hold GPUs, and those that wait for some, whose selectors allow the node and not
+// its twin.
 func (s *scheduler) tied(n, twin *Node) (holding, waiting []*corev1.Pod) {
 	only := func(pod *corev1.Pod) bool {
 		owner := metav1.GetControllerOf(pod)

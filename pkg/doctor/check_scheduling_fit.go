@@ -10,9 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// This file computes as the scheduler's filters do: NodeUnschedulable, TaintToleration, NodeAffinity and NodeResourcesFit.
+// This file computes as the scheduler's filters do: NodeUnschedulable, TaintToleration, NodeAffinity and
+// NodeResourcesFit.
 
-// demand is what a pod asks the scheduler for, of every resource: containers, init containers, sidecars and overhead.
+// demand returns what a pod asks the scheduler for, of every resource: containers, init containers, sidecars and
+// overhead.
 func demand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	all := requests(pod, func(corev1.ResourceName) bool { return true })
 	if r := pod.Spec.Resources; r != nil { // of the pod as a whole: they count instead of the containers'
@@ -26,7 +28,8 @@ func demand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return all
 }
 
-// inUse is what the pods on a node that have not ended ask for together. It is a lower bound where the snapshot does not keep all pods.
+// inUse returns what the pods on a node that have not ended ask for together. It is a lower bound where the snapshot
+// does not keep all pods.
 func inUse(n *Node) map[corev1.ResourceName]int64 {
 	sum := map[corev1.ResourceName]int64{}
 	for _, pod := range n.Pods {
@@ -40,7 +43,7 @@ func inUse(n *Node) map[corev1.ResourceName]int64 {
 	return sum
 }
 
-// allocatable is how much of a resource a node gives to pods.
+// allocatable returns how much of a resource a node gives to pods.
 func (n *Node) allocatable(name corev1.ResourceName) int64 {
 	q := n.Status.Allocatable[name]
 	return amount(name, q)
@@ -51,7 +54,7 @@ func (n *Node) capacity(name corev1.ResourceName) int64 {
 	return amount(name, q)
 }
 
-// selects is whether a pod's node selector and required node affinity let it onto a node.
+// selects reports whether a pod's node selector and required node affinity let it onto a node.
 func selects(pod *corev1.Pod, n *Node) bool {
 	for key, value := range pod.Spec.NodeSelector {
 		if have, ok := n.Labels[key]; !ok || have != value {
@@ -62,7 +65,8 @@ func selects(pod *corev1.Pod, n *Node) bool {
 	if required == nil {
 		return true
 	}
-	return slices.ContainsFunc(required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool { return termMatches(t, n) })
+	return slices.ContainsFunc(required.NodeSelectorTerms,
+		func(t corev1.NodeSelectorTerm) bool { return termMatches(t, n) })
 }
 
 func requiredAffinity(pod *corev1.Pod) *corev1.NodeSelector {
@@ -72,7 +76,7 @@ func requiredAffinity(pod *corev1.Pod) *corev1.NodeSelector {
 	return pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// termMatches is whether a node meets all of a term's requirements. A term without any matches nothing.
+// termMatches reports whether a node meets all of a term's requirements. A term without any matches nothing.
 func termMatches(t corev1.NodeSelectorTerm, n *Node) bool {
 	if len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0 {
 		return false
@@ -92,7 +96,8 @@ func termMatches(t corev1.NodeSelectorTerm, n *Node) bool {
 
 func requirementMatches(e corev1.NodeSelectorRequirement, have map[string]string) bool {
 	operators := map[corev1.NodeSelectorOperator]selection.Operator{
-		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn, corev1.NodeSelectorOpExists: selection.Exists,
+		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
+		corev1.NodeSelectorOpExists:       selection.Exists,
 		corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist, corev1.NodeSelectorOpGt: selection.GreaterThan,
 		corev1.NodeSelectorOpLt: selection.LessThan,
 	}
@@ -100,8 +105,8 @@ func requirementMatches(e corev1.NodeSelectorRequirement, have map[string]string
 	return err == nil && r.Matches(labels.Set(have))
 }
 
-// untolerated returns the first taint that keeps a pod off a node, or nil. A cordon counts as its taint, which the node controller sets
-// a moment later.
+// untolerated returns the first taint that keeps a pod off a node, or nil. A cordon counts as its taint, which the node
+// controller sets a moment later.
 func untolerated(pod *corev1.Pod, n *Node) *corev1.Taint {
 	taints := n.Spec.Taints
 	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
@@ -111,7 +116,8 @@ func untolerated(pod *corev1.Pod, n *Node) *corev1.Taint {
 	for i := range taints {
 		t := &taints[i]
 		hard := t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
-		if hard && !slices.ContainsFunc(pod.Spec.Tolerations, func(by corev1.Toleration) bool { return tolerates(by, *t) }) {
+		if hard &&
+			!slices.ContainsFunc(pod.Spec.Tolerations, func(by corev1.Toleration) bool { return tolerates(by, *t) }) {
 			return t
 		}
 	}
@@ -132,9 +138,10 @@ func tolerates(by corev1.Toleration, t corev1.Taint) bool {
 	return false
 }
 
-// ofNodeState is whether a taint says what state a node is in, and not whom it is for.
+// ofNodeState reports whether a taint says what state a node is in, and not whom it is for.
 func ofNodeState(t *corev1.Taint) bool {
-	return strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")
+	return strings.HasPrefix(t.Key, "node.kubernetes.io/") ||
+		strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")
 }
 
 // taintText prints a taint as kubectl taint takes it.
@@ -157,7 +164,8 @@ func selectorText(pod *corev1.Pod) string {
 		for _, t := range required.NodeSelectorTerms {
 			var and []string
 			for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
-				and = append(and, strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Key, e.Operator, strings.Join(e.Values, ","))))
+				and = append(and,
+					strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Key, e.Operator, strings.Join(e.Values, ","))))
 			}
 			terms = append(terms, strings.Join(and, " and "))
 		}

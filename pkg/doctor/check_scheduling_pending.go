@@ -47,7 +47,8 @@ func (f *Facts) findPending() []pendingPod {
 	var all []pendingPod
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" {
+		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil ||
+			pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" {
 			continue
 		}
 		if len(gpuDemand(pod)) == 0 && !f.wantsGPU(pod) {
@@ -64,7 +65,8 @@ func (f *Facts) findPending() []pendingPod {
 			}
 		}
 		if f.age(pod) < youngPending && v.id != "" && !slices.Contains(timeless, v.id) && v.severity != Info {
-			v.title += fmt.Sprintf(" (the pod is new; this is %s if it still waits after %s)", map[Severity]string{Error: "an error", Warning: "a warning"}[v.severity], youngPending)
+			v.title += fmt.Sprintf(" (the pod is new; this is %s if it still waits after %s)",
+				map[Severity]string{Error: "an error", Warning: "a warning"}[v.severity], youngPending)
 			v.severity = Info
 		}
 		if message.Text != "" {
@@ -75,8 +77,8 @@ func (f *Facts) findPending() []pendingPod {
 	return all
 }
 
-// age is how old a pod was when the snapshot was made. One without a time counts as old, and so does one from the future: then the clock of
-// the client is wrong, and its word must not excuse the pod.
+// age returns how old a pod was when the snapshot was made. One without a time counts as old, and so does one from the
+// future: then the clock of the client is wrong, and its word must not excuse the pod.
 func (f *Facts) age(pod *corev1.Pod) time.Duration {
 	age := f.Now.Sub(pod.CreationTimestamp.Time)
 	if pod.CreationTimestamp.IsZero() || age < -skew {
@@ -88,7 +90,8 @@ func (f *Facts) age(pod *corev1.Pod) time.Duration {
 // likeness is equal for pods that the scheduler treats alike.
 func likeness(pod *corev1.Pod, message string) string {
 	raw, err := json.Marshal([]any{
-		demand(pod), pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, len(pod.Spec.ResourceClaims), pod.Spec.SchedulerName, message,
+		demand(pod), pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, len(pod.Spec.ResourceClaims),
+		pod.Spec.SchedulerName, message,
 	})
 	if err != nil {
 		return string(pod.UID) + pod.Namespace + "/" + pod.Name
@@ -96,12 +99,14 @@ func likeness(pod *corev1.Pod, message string) string {
 	return string(raw)
 }
 
-// scheduledMessage is what the scheduler says last about a pod: its condition, which is always the newest word, or an event.
+// scheduledMessage returns what the scheduler says last about a pod: its condition, which is always the newest word, or
+// an event.
 func scheduledMessage(f *Facts, pod *corev1.Pod) Evidence {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
 			return Evidence{
-				Source: PodObject(pod).String() + " .status.conditions[PodScheduled].message", Time: c.LastTransitionTime.Time, Text: cut(c.Message),
+				Source: PodObject(pod).String() + " .status.conditions[PodScheduled].message",
+				Time:   c.LastTransitionTime.Time, Text: cut(c.Message),
 			}
 		}
 	}
@@ -115,7 +120,7 @@ func scheduledMessage(f *Facts, pod *corev1.Pod) Evidence {
 	return Evidence{}
 }
 
-// gpuDemand is what a pod asks for that is a GPU, or that its author took for one: amd.com/gpu, nvidia.com/gpus.
+// gpuDemand returns what a pod asks for that is a GPU, or that its author took for one: amd.com/gpu, nvidia.com/gpus.
 func gpuDemand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	all := demand(pod)
 	maps.DeleteFunc(all, func(name corev1.ResourceName, n int64) bool { return n == 0 || !looksLikeGPU(name) })
@@ -126,10 +131,12 @@ func looksLikeGPU(name corev1.ResourceName) bool {
 	lower := strings.ToLower(string(name))
 	domain, rest, qualified := strings.Cut(lower, "/")
 	switch rest {
-	case "gpumem", "gpucores", "gpumem-percentage", "priority", "gpu-mem", "gpu-core": // of schedulers that share GPUs: they count these themselves
+	case "gpumem", "gpucores", "gpumem-percentage", "priority", "gpu-mem", "gpu-core":
+		// Of schedulers that share GPUs: they count these themselves
 		return false
 	}
-	return IsGPUResource(name) || qualified && (strings.Contains(rest, "gpu") || domain == "nvidia.com" && strings.HasPrefix(rest, "mig"))
+	return IsGPUResource(name) ||
+		qualified && (strings.Contains(rest, "gpu") || domain == "nvidia.com" && strings.HasPrefix(rest, "mig"))
 }
 
 // scheduler is what the scheduler knows of the nodes that have GPUs.
@@ -162,12 +169,13 @@ func (s *scheduler) use(n *Node) map[corev1.ResourceName]int64 {
 	return s.used[n]
 }
 
-// free is how much of a resource no pod has asked for. Never negative: a node may have lost devices that pods still hold.
+// free returns how much of a resource no pod has asked for. Never negative: a node may have lost devices that pods
+// still hold.
 func (s *scheduler) free(n *Node, name corev1.ResourceName) int64 {
 	return max(0, n.allocatable(name)-s.use(n)[name])
 }
 
-// advertised are the GPU resources that a node gives to pods, sorted.
+// advertised returns the GPU resources that a node gives to pods, sorted.
 func advertised(n *Node) []corev1.ResourceName {
 	var names []corev1.ResourceName
 	for name := range n.Status.Allocatable {
@@ -179,19 +187,26 @@ func advertised(n *Node) []corev1.ResourceName {
 	return names
 }
 
-// waiting are the pods that nothing is wrong with: somebody holds them back on purpose, or room is being made for them.
+// waiting returns the pods that nothing is wrong with: somebody holds them back on purpose, or room is being made for
+// them.
 func (s *scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 	v := verdict{id: "sched.waiting", severity: Info, confidence: Certain}
 	object := PodObject(pod)
 	switch {
 	case len(pod.Spec.SchedulingGates) > 0:
 		v.title = "a scheduling gate holds the pod back: whoever set it has not yet released it"
-		v.evidence = []Evidence{{Source: object.String() + " .spec.schedulingGates", Text: pod.Spec.SchedulingGates[0].Name}}
-		v.fix = Fix{Text: "Wait for the owner of the gate (Kueue: the workload's queue has no room yet), and look at its own objects."}
+		v.evidence = []Evidence{
+			{Source: object.String() + " .spec.schedulingGates", Text: pod.Spec.SchedulingGates[0].Name},
+		}
+		v.fix = Fix{
+			Text: "Wait for the owner of the gate (Kueue: the workload's queue has no room yet), and look at its own objects.",
+		}
 		return v, true
 	case pod.Status.NominatedNodeName != "":
 		v.title = "the scheduler makes room for the pod by preempting others"
-		v.evidence = []Evidence{{Source: object.String() + " .status.nominatedNodeName", Text: pod.Status.NominatedNodeName}}
+		v.evidence = []Evidence{
+			{Source: object.String() + " .status.nominatedNodeName", Text: pod.Status.NominatedNodeName},
+		}
 		v.nodes = []string{pod.Status.NominatedNodeName}
 		v.fix = Fix{Text: "Wait until the preempted pods have ended."}
 		return v, true
@@ -200,20 +215,22 @@ func (s *scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		if isScaleUp(e) && s.f.Now.Sub(EventTime(e)) < scaleUpTime {
 			v.title = "the autoscaler is adding a node for the pod"
 			v.evidence = []Evidence{Quote(e)}
-			v.fix = Fix{Text: "Wait for the node; a GPU node takes several minutes until its driver and device plugin are ready."}
+			v.fix = Fix{
+				Text: "Wait for the node; a GPU node takes several minutes until its driver and device plugin are ready.",
+			}
 			return v, true
 		}
 	}
 	return verdict{}, false
 }
 
-// isScaleUp is whether an autoscaler says in an event that it adds a node for a pod.
+// isScaleUp reports whether an autoscaler says in an event that it adds a node for a pod.
 func isScaleUp(e *corev1.Event) bool {
 	return e.Reason == "TriggeredScaleUp" || e.Reason == "Nominated"
 }
 
-// scales is whether nodes for the pod may come from an autoscaler that has none now: it said so of the pod, or the pod selects by what only
-// autoscaled node pools have.
+// scales reports whether nodes for the pod may come from an autoscaler that has none now: it said so of the pod, or the
+// pod selects by what only autoscaled node pools have.
 func (s *scheduler) scales(pod *corev1.Pod) (Evidence, bool) {
 	for _, e := range s.f.EventsOfPod(pod) {
 		if isScaleUp(e) {
@@ -222,21 +239,28 @@ func (s *scheduler) scales(pod *corev1.Pod) (Evidence, bool) {
 	}
 	for _, key := range keysOf(pod) {
 		if slices.Contains([]string{
-			"cloud.google.com/gke-accelerator", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool", "karpenter.sh/capacity-type", "eks.amazonaws.com/nodegroup",
-			"karpenter.k8s.aws/instance-gpu-name", "karpenter.k8s.aws/instance-gpu-count", "karpenter.k8s.aws/instance-family", "kubernetes.azure.com/agentpool", "agentpool",
+			"cloud.google.com/gke-accelerator", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
+			"karpenter.sh/capacity-type", "eks.amazonaws.com/nodegroup",
+			"karpenter.k8s.aws/instance-gpu-name", "karpenter.k8s.aws/instance-gpu-count",
+			"karpenter.k8s.aws/instance-family", "kubernetes.azure.com/agentpool", "agentpool",
 		}, key) {
-			return Evidence{Source: PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity", Text: selectorText(pod)}, true
+			return Evidence{
+				Source: PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity",
+				Text:   selectorText(pod),
+			}, true
 		}
 	}
 	return Evidence{}, false
 }
 
-// judge works out why a pod fits nowhere: each step keeps the nodes that pass it, and the first step that none passes is the reason.
+// judge works out why a pod fits nowhere: each step keeps the nodes that pass it, and the first step that none passes
+// is the reason.
 func (s *scheduler) judge(pod *corev1.Pod, message string) verdict {
 	switch {
 	case aboutClaims(message):
 		return verdict{}
-	case strings.Contains(message, "unbound immediate PersistentVolumeClaims"), strings.Contains(message, "persistentvolumeclaim"):
+	case strings.Contains(message, "unbound immediate PersistentVolumeClaims"),
+		strings.Contains(message, "persistentvolumeclaim"):
 		return s.volume(pod, message)
 	}
 	want := gpuDemand(pod)
@@ -275,16 +299,19 @@ func (s *scheduler) judge(pod *corev1.Pod, message string) verdict {
 	return s.otherwise(pod, message, roomy)
 }
 
-// claiming is the verdict on a pod that asks for GPUs by claims only: which devices fit is for the DRA layer, and the rest for the scheduler's
-// own words.
+// claiming returns the verdict on a pod that asks for GPUs by claims only: which devices fit is for the DRA layer, and
+// the rest for the scheduler's own words.
 func (s *scheduler) claiming(message string) verdict {
 	if message == "" {
 		return verdict{}
 	}
 	return verdict{
 		id: "sched.unschedulable", severity: Error, confidence: Likely,
-		title: "the scheduler places a pod with a claim for GPUs nowhere, for a reason that is not the claim", nodes: s.names(s.nodes),
-		fix: Fix{Text: "See the scheduler's message: what the pod asks for beside its claims, its selectors, and the taints of the nodes."},
+		title: "the scheduler places a pod with a claim for GPUs nowhere, for a reason that is not the claim",
+		nodes: s.names(s.nodes),
+		fix: Fix{
+			Text: "See the scheduler's message: what the pod asks for beside its claims, its selectors, and the taints of the nodes.",
+		},
 	}
 }
 
@@ -307,13 +334,13 @@ func covers(want map[corev1.ResourceName]int64, has func(corev1.ResourceName) in
 	return true
 }
 
-// available is whether the kubelet of a node says that it is well; a node without the condition is taken for well.
+// available reports whether the kubelet of a node says that it is well; a node without the condition is taken for well.
 func available(n *Node) bool {
 	status := n.Ready().Status
 	return (status == corev1.ConditionTrue || status == "") && !n.Spec.Unschedulable
 }
 
-// aboutClaims is whether the scheduler's message is about resource claims, which the DRA layer reports.
+// aboutClaims reports whether the scheduler's message is about resource claims, which the DRA layer reports.
 func aboutClaims(message string) bool {
 	return slices.ContainsFunc([]string{
 		"cannot allocate all claims", "waiting for resource claim", "resourceclaim", "resource claim", "device class",
@@ -323,8 +350,8 @@ func aboutClaims(message string) bool {
 // manyNodes is how many nodes a finding about a pod names. More say no more, and cost time in a cluster of thousands.
 const manyNodes = 256
 
-// names are the nodes' names. Of very many, those come first that do not give all that they could: causes are on them. The slice is clipped:
-// findings that share it may append to it.
+// names returns the nodes' names. Of very many, those come first that do not give all that they could: causes are on
+// them. The slice is clipped: findings that share it may append to it.
 func (s *scheduler) names(nodes []*Node) []string {
 	if len(nodes) > manyNodes {
 		poor := keep(nodes, s.poor)
@@ -338,7 +365,7 @@ func (s *scheduler) names(nodes []*Node) []string {
 	return slices.Clip(all)
 }
 
-// poor is whether a node does not give all that it could, worked out once for each.
+// poor reports whether a node does not give all that it could, worked out once for each.
 func (s *scheduler) poor(n *Node) bool {
 	is, known := s.known[n]
 	if !known {
@@ -348,10 +375,11 @@ func (s *scheduler) poor(n *Node) bool {
 	return is
 }
 
-// lacking is whether a node advertises no GPUs, or fewer than it has.
+// lacking reports whether a node advertises no GPUs, or fewer than it has.
 func lacking(n *Node) bool {
 	ours := advertised(n)
-	return len(ours) == 0 || slices.ContainsFunc(ours, func(r corev1.ResourceName) bool { return n.allocatable(r) < n.capacity(r) })
+	return len(ours) == 0 ||
+		slices.ContainsFunc(ours, func(r corev1.ResourceName) bool { return n.allocatable(r) < n.capacity(r) })
 }
 
 // few is how many nodes or pods are quoted.
@@ -389,12 +417,15 @@ func quoteDemand(pod *corev1.Pod, want map[corev1.ResourceName]int64) Evidence {
 	return Evidence{Source: PodObject(pod).String() + " .spec.containers[].resources", Text: demandText(want)}
 }
 
-// awaited are the nodes that pending pods could run on, if only their GPUs were offered. Pods that somebody holds back on purpose wait for none,
-// nor do those that wait for GPUs which others use; more are IDs of reasons that count, too.
+// awaited returns the nodes that pending pods could run on, if only their GPUs were offered. Pods that somebody holds
+// back on purpose wait for none, nor do those that wait for GPUs which others use; more are IDs of reasons that count,
+// too.
 func (f *Facts) awaited(more ...string) map[string]bool {
 	all := map[string]bool{}
 	for _, p := range f.pending() {
-		if reasons := append([]string{"sched.none-advertised", "sched.nodes-unavailable", "sched.insufficient-gpu"}, more...); slices.Contains(reasons, p.id) {
+		if reasons := append(
+			[]string{"sched.none-advertised", "sched.nodes-unavailable", "sched.insufficient-gpu"}, more...,
+		); slices.Contains(reasons, p.id) {
 			for _, n := range p.nodes {
 				all[n] = true
 			}

@@ -43,15 +43,22 @@ func newBench() *bench {
 // node adds a Ready amd64 node of 8 CPUs with a label that tells of GPUs, and that many of them.
 func (b *bench) node(name string, count int64, edits ...nodeChange) *bench {
 	n := corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: benchAgo(240 * time.Hour), Labels: map[string]string{
-			"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "Tesla-T4",
-		}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: benchAgo(240 * time.Hour),
+			Labels: map[string]string{
+				"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "nvidia.com/gpu.present": "true",
+				"nvidia.com/gpu.product": "Tesla-T4",
+			}},
 		Status: corev1.NodeStatus{
-			NodeInfo:   corev1.NodeSystemInfo{Architecture: "amd64", KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "containerd://2.1.4"},
+			NodeInfo: corev1.NodeSystemInfo{
+				Architecture: "amd64", KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "containerd://2.1.4",
+			},
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		},
 	}
-	list := corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("32Gi"), "pods": resource.MustParse("110"), "nvidia.com/gpu": pieces(count)}
+	list := corev1.ResourceList{
+		"cpu": resource.MustParse("8"), "memory": resource.MustParse("32Gi"), "pods": resource.MustParse("110"),
+		"nvidia.com/gpu": pieces(count),
+	}
 	n.Status.Capacity, n.Status.Allocatable = list.DeepCopy(), list.DeepCopy()
 	for _, edit := range edits {
 		edit(&n)
@@ -74,10 +81,13 @@ func (b *bench) pod(name, on string, count int64, edits ...podChange) *bench {
 		p.Status.Phase = corev1.PodRunning
 		p.Status.StartTime = &p.CreationTimestamp
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: "train:1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{Name: "main", Image: "train:1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+		}
 	} else {
 		p.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+			Message: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
 		}}
 	}
 	for _, edit := range edits {
@@ -89,7 +99,8 @@ func (b *bench) pod(name, on string, count int64, edits ...podChange) *bench {
 
 func (b *bench) event(kind, name, reason, message string, edits ...func(*corev1.Event)) *bench {
 	e := corev1.Event{
-		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: "team", Name: name}, Reason: reason, Message: message, Type: corev1.EventTypeWarning,
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: "team", Name: name}, Reason: reason,
+		Message: message, Type: corev1.EventTypeWarning,
 		LastTimestamp: benchAgo(time.Minute),
 	}
 	for _, edit := range edits {
@@ -104,7 +115,7 @@ func (b *bench) log(pod, text string) *bench {
 	return b
 }
 
-// head is the beginning of the container's log, and container the end of another's.
+// head returns the beginning of the container's log, and container the end of another's.
 func (b *bench) head(pod, text string) *bench {
 	b.Logs = append(b.Logs, snapshot.Log{Namespace: "team", Pod: pod, Container: "main", Head: true, Text: text})
 	return b
@@ -115,7 +126,7 @@ func (b *bench) container(name, text string) *bench {
 	return b
 }
 
-// previous is the log of the container's run before.
+// previous returns the log of the container's run before.
 func (b *bench) previous(pod, text string) *bench {
 	b.Logs = append(b.Logs, snapshot.Log{Namespace: "team", Pod: pod, Container: "main", Previous: true, Text: text})
 	return b
@@ -143,20 +154,24 @@ func created(ago time.Duration) podChange {
 
 func inState(s corev1.ContainerState, last corev1.ContainerState) podChange {
 	return func(p *corev1.Pod) {
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: s, LastTerminationState: last, RestartCount: 5}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{Name: "main", State: s, LastTerminationState: last, RestartCount: 5},
+		}
 		p.Status.Conditions = nil
 	}
 }
 
 func exitedWith(code int32, reason string) corev1.ContainerState {
-	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, FinishedAt: benchAgo(time.Minute)}}
+	return corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, FinishedAt: benchAgo(time.Minute)},
+	}
 }
 
 func inWaiting(reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
-// crashing is a container in CrashLoopBackOff.
+// crashing returns a container in CrashLoopBackOff.
 func crashing(code int32, reason string) podChange {
 	return inState(inWaiting("CrashLoopBackOff", "back-off 5m0s restarting failed container"), exitedWith(code, reason))
 }
@@ -164,7 +179,8 @@ func crashing(code int32, reason string) podChange {
 // failed is a pod that ended badly and is not restarted.
 func endedBadly(reason string) podChange {
 	return func(p *corev1.Pod) {
-		p.Status.Phase, p.Status.Reason, p.Status.Conditions, p.Status.ContainerStatuses = corev1.PodFailed, reason, nil, nil
+		p.Status.Phase, p.Status.Reason, p.Status.Conditions, p.Status.ContainerStatuses = corev1.PodFailed, reason,
+			nil, nil
 	}
 }
 
@@ -177,7 +193,8 @@ func cannotPull(reason, message string) podChange {
 
 func tainted(key, value string) nodeChange {
 	return func(n *corev1.Node) {
-		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffectNoSchedule})
+		n.Spec.Taints = append(n.Spec.Taints,
+			corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffectNoSchedule})
 	}
 }
 
@@ -185,19 +202,26 @@ func cordoned(n *corev1.Node) { n.Spec.Unschedulable = true }
 
 func readiness(status corev1.ConditionStatus, reason, message string) nodeChange {
 	return func(n *corev1.Node) {
-		n.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: status, Reason: reason, Message: message}
+		n.Status.Conditions[0] = corev1.NodeCondition{
+			Type: corev1.NodeReady, Status: status, Reason: reason, Message: message,
+		}
 	}
 }
 
 func reports(kind, reason, message string, status corev1.ConditionStatus) nodeChange {
 	return func(n *corev1.Node) {
-		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(kind), Status: status, Reason: reason, Message: message})
+		n.Status.Conditions = append(n.Status.Conditions,
+			corev1.NodeCondition{
+				Type: corev1.NodeConditionType(kind), Status: status, Reason: reason, Message: message,
+			})
 	}
 }
 
 func gives(name string, capacity, allocatable int64) nodeChange {
 	return func(n *corev1.Node) {
-		n.Status.Capacity[corev1.ResourceName(name)], n.Status.Allocatable[corev1.ResourceName(name)] = pieces(capacity), pieces(allocatable)
+		n.Status.Capacity[corev1.ResourceName(name)], n.Status.Allocatable[corev1.ResourceName(name)] =
+			pieces(capacity),
+			pieces(allocatable)
 	}
 }
 
@@ -211,14 +235,17 @@ func (b *bench) tell(t *testing.T) ([]string, []Finding) {
 	var lines []string
 	var all []Finding
 	f := NewFacts(&b.Snapshot)
-	for _, c := range slices.Concat(clusterChecks(), networkChecks(), schedulingChecks(), accessChecks(), workloadChecks()) {
+	for _, c := range slices.Concat(
+		clusterChecks(), networkChecks(), schedulingChecks(), accessChecks(), workloadChecks(),
+	) {
 		r := &Result{check: c}
 		c.Run(f, r)
 		for _, found := range r.findings {
 			if found.ID != c.ID {
 				t.Errorf("check %s makes a finding of ID %s: nothing can explain that", c.ID, found.ID)
 			}
-			if found.Title == "" || found.Fix.Text == "" || len(found.Evidence) == 0 || found.Evidence[0].Text == "" || found.Object.Kind == "" {
+			if found.Title == "" || found.Fix.Text == "" || len(found.Evidence) == 0 || found.Evidence[0].Text == "" ||
+				found.Object.Kind == "" {
 				t.Errorf("finding of %s lacks its title, fix, evidence or object: %+v", c.ID, found)
 			}
 			lines = append(lines, fmt.Sprintf("%s %s", found.ID, found.Severity))
@@ -269,9 +296,12 @@ func TestPending(t *testing.T) {
 		}
 	}
 	together := func(p *corev1.Pod) {
-		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
-			{TopologyKey: "kubernetes.io/hostname", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}},
-		}}}
+		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey:   "kubernetes.io/hostname",
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
+			}},
+		}}
 	}
 	silent := func(p *corev1.Pod) { p.Status.Conditions, p.Spec.SchedulerName = nil, "volcano" }
 	claims := func(p *corev1.Pod) {
@@ -279,64 +309,160 @@ func TestPending(t *testing.T) {
 		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
 	}
 	runBench(t, map[string]benchCase{
-		"healthy":                 {newBench().node("a", 2).pod("p", "a", 2), "", ""},
-		"no GPU node":             {newBench().pod("p", "", 1), "sched.none-advertised error", "no node of the cluster"},
-		"nothing advertised":      {newBench().node("a", 0).pod("p", "", 1), "sched.none-advertised error", "nvidia.com/gpu: 0"},
-		"plugin of one node dead": {newBench().node("a", 0).pod("p", "", 1).pod("q", "a", 0), "sched.none-advertised error", "Node a"},
-		"all in use":              {newBench().node("a", 2).pod("h", "a", 2, owned("Job", "train")).pod("p", "", 1), "sched.all-in-use warning", "owner Job train, age 1h0m"},
-		"a failed pod holds none": {newBench().node("a", 2).pod("h", "a", 2).pod("done", "a", 1, endedBadly("")).pod("p", "", 1), "sched.all-in-use warning, wl.pod-failing error", ""},
-		"ended pods hold nothing": {newBench().node("a", 2).pod("h", "a", 2, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }).pod("p", "", 1, toldByScheduler("")),
+		"healthy": {newBench().node("a", 2).pod("p", "a", 2), "", ""},
+		"no GPU node": {
+			newBench().pod("p", "", 1), "sched.none-advertised error", "no node of the cluster",
+		},
+		"nothing advertised": {
+			newBench().node("a", 0).pod("p", "", 1), "sched.none-advertised error", "nvidia.com/gpu: 0",
+		},
+		"plugin of one node dead": {
+			newBench().node("a", 0).pod("p", "", 1).pod("q", "a", 0), "sched.none-advertised error", "Node a",
+		},
+		"all in use": {
+			newBench().node("a", 2).pod("h", "a", 2, owned("Job", "train")).pod("p", "", 1), "sched.all-in-use warning",
+			"owner Job train, age 1h0m",
+		},
+		"a failed pod holds none": {
+			newBench().node("a", 2).pod("h", "a", 2).pod("done", "a", 1, endedBadly("")).pod("p", "", 1),
+			"sched.all-in-use warning, wl.pod-failing error", "",
+		},
+		"ended pods hold nothing": {newBench().node("a", 2).pod("h", "a", 2,
+			func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }).pod("p", "", 1, toldByScheduler("")),
 			"sched.waiting info", ""},
 		"free, and tainted": {newBench().node("a", 2).node("b", 2, func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "maintenance", Value: "pending", Effect: corev1.TaintEffectNoSchedule}}
-		}).pod("h", "a", 2).pod("p", "", 1, toldByScheduler("0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint {maintenance: pending}.")),
+		}).pod("h", "a", 2).pod("p", "", 1, toldByScheduler(
+			"0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint {maintenance: pending}.",
+		)),
 			"sched.all-in-use warning", "kubectl taint node b maintenance=pending:NoSchedule- # its GPUs are free"},
-		"free, and not where its like are": {newBench().node("a", 2).node("b", 2).pod("h", "a", 2, together).pod("p", "", 1, together,
-			toldByScheduler("0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match pod affinity rules.")), "sched.unschedulable error", `"topologyKey":"kubernetes.io/hostname"`},
-		"bigger than any":    {newBench().node("a", 2).node("b", 2).pod("p", "", 4), "sched.bigger-than-any-node error", "at most 2 of nvidia.com/gpu"},
-		"fewer healthy":      {newBench().node("a", 0, gives("nvidia.com/gpu", 4, 3)).pod("p", "", 4), "sched.insufficient-gpu error", "nvidia.com/gpu: 4"},
-		"fragmented":         {newBench().node("a", 2).node("b", 2).pod("h", "a", 1).pod("i", "b", 1).pod("p", "", 2), "sched.fragmented warning", "1 of 2 free"},
-		"wrong name: MIG":    {newBench().node("a", 0, gives("nvidia.com/mig-1g.10gb", 7, 7)).pod("p", "", 1), "sched.wrong-resource-name error", "mig-1g.10gb instead of nvidia.com/gpu"},
-		"wrong name: shared": {newBench().node("a", 4).pod("p", "", 0, needs(corev1.ResourceList{"nvidia.com/gpu.shared": pieces(1)})), "sched.wrong-resource-name error", "renameByDefault"},
-		"wrong name: AMD":    {newBench().node("a", 4).pod("p", "", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(1)})), "sched.wrong-resource-name error", "nvidia.com/gpu instead of amd.com/gpu"},
-		"AMD's own nodes":    {newBench().node("a", 4).node("x", 0, gives("amd.com/gpu", 8, 8)).pod("h", "x", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(4)})), "", ""},
-		"taint":              {newBench().node("a", 2, tainted("nvidia.com/gpu", "present")).pod("p", "", 1), "sched.taint error", `"operator":"Equal"`},
-		"taint tolerated": {newBench().node("a", 2, tainted("nvidia.com/gpu", "present")).pod("p", "", 1, toldByScheduler(""), func(p *corev1.Pod) {
+		"free, and not where its like are": {newBench().node("a", 2).node("b", 2).pod("h", "a", 2, together).pod("p",
+			"", 1, together,
+			toldByScheduler(
+				"0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match pod affinity rules.",
+			)),
+			"sched.unschedulable error", `"topologyKey":"kubernetes.io/hostname"`},
+		"bigger than any": {
+			newBench().node("a", 2).node("b", 2).pod("p", "", 4), "sched.bigger-than-any-node error",
+			"at most 2 of nvidia.com/gpu",
+		},
+		"fewer healthy": {
+			newBench().node("a", 0, gives("nvidia.com/gpu", 4, 3)).pod("p", "", 4), "sched.insufficient-gpu error",
+			"nvidia.com/gpu: 4",
+		},
+		"fragmented": {
+			newBench().node("a", 2).node("b", 2).pod("h", "a", 1).pod("i", "b", 1).pod("p", "", 2),
+			"sched.fragmented warning", "1 of 2 free",
+		},
+		"wrong name: MIG": {
+			newBench().node("a", 0, gives("nvidia.com/mig-1g.10gb", 7, 7)).pod("p", "", 1),
+			"sched.wrong-resource-name error", "mig-1g.10gb instead of nvidia.com/gpu",
+		},
+		"wrong name: shared": {
+			newBench().node("a", 4).pod("p", "", 0, needs(corev1.ResourceList{"nvidia.com/gpu.shared": pieces(1)})),
+			"sched.wrong-resource-name error", "renameByDefault",
+		},
+		"wrong name: AMD": {
+			newBench().node("a", 4).pod("p", "", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(1)})),
+			"sched.wrong-resource-name error", "nvidia.com/gpu instead of amd.com/gpu",
+		},
+		"AMD's own nodes": {newBench().node("a", 4).node("x", 0,
+			gives("amd.com/gpu", 8, 8)).pod("h", "x", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(4)})), "", ""},
+		"taint": {
+			newBench().node("a", 2, tainted("nvidia.com/gpu", "present")).pod("p", "", 1), "sched.taint error",
+			`"operator":"Equal"`,
+		},
+		"taint tolerated": {newBench().node("a", 2,
+			tainted("nvidia.com/gpu", "present")).pod("p", "", 1, toldByScheduler(""), func(p *corev1.Pod) {
 			p.Spec.Tolerations = []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists}}
 		}), "sched.waiting info", ""},
-		"selector": {newBench().node("a", 2).pod("p", "", 1, selector("nvidia.com/gpu.product", "H100")), "sched.node-selector error", "nvidia.com/gpu.product=Tesla-T4"},
+		"selector": {
+			newBench().node("a", 2).pod("p", "", 1, selector("nvidia.com/gpu.product", "H100")),
+			"sched.node-selector error", "nvidia.com/gpu.product=Tesla-T4",
+		},
 		"selector of a plain": {newBench().node("a", 2).node("plain", 0, func(n *corev1.Node) {
 			n.Labels = map[string]string{"pool": "cpu"}
 			delete(n.Status.Capacity, "nvidia.com/gpu")
 		}).pod("p", "", 1, selector("pool", "cpu")), "sched.node-selector error", "only onto nodes that have no GPUs"},
-		"cordoned":              {newBench().node("a", 2, cordoned).pod("p", "", 1), "sched.node-state error, sched.nodes-unavailable error", "kubectl uncordon a"},
-		"cordoned, nobody":      {newBench().node("a", 2, cordoned).node("b", 2).pod("h", "b", 1), "sched.node-state info", ""},
-		"cordoned beside full":  {newBench().node("a", 2, cordoned).node("b", 2).pod("h", "b", 2).pod("p", "", 1), "sched.all-in-use warning, sched.node-state info", "uncordon a"},
-		"node not ready":        {newBench().node("a", 2, readiness(corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.")).pod("p", "", 1), "node.not-ready error, sched.nodes-unavailable error", ""},
-		"CPU":                   {newBench().node("a", 2).pod("p", "", 1, requests("12")), "sched.insufficient-other error", "cpu: 8000m free, the pod asks for 12000m"},
-		"CPU, by the message":   {newBench().node("a", 2).pod("p", "", 1, toldByScheduler("0/1 nodes are available: 1 Insufficient cpu.")), "sched.insufficient-other error", ""},
-		"volume":                {newBench().node("a", 2).pod("p", "", 1, toldByScheduler("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.")), "sched.volume error", ""},
-		"anti-affinity":         {newBench().node("a", 2).pod("p", "", 1, toldByScheduler("0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules.")), "sched.unschedulable error", ""},
+		"cordoned": {
+			newBench().node("a", 2, cordoned).pod("p", "", 1), "sched.node-state error, sched.nodes-unavailable error",
+			"kubectl uncordon a",
+		},
+		"cordoned, nobody": {
+			newBench().node("a", 2, cordoned).node("b", 2).pod("h", "b", 1), "sched.node-state info", "",
+		},
+		"cordoned beside full": {
+			newBench().node("a", 2, cordoned).node("b", 2).pod("h", "b", 2).pod("p", "", 1),
+			"sched.all-in-use warning, sched.node-state info", "uncordon a",
+		},
+		"node not ready": {newBench().node("a", 2, readiness(corev1.ConditionUnknown, "NodeStatusUnknown",
+			"Kubelet stopped posting node status.")).pod("p", "", 1),
+			"node.not-ready error, sched.nodes-unavailable error", ""},
+		"CPU": {
+			newBench().node("a", 2).pod("p", "", 1, requests("12")), "sched.insufficient-other error",
+			"cpu: 8000m free, the pod asks for 12000m",
+		},
+		"CPU, by the message": {
+			newBench().node("a", 2).pod("p", "", 1, toldByScheduler("0/1 nodes are available: 1 Insufficient cpu.")),
+			"sched.insufficient-other error", "",
+		},
+		"volume": {newBench().node("a", 2).pod(
+			"p", "", 1, toldByScheduler("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."),
+		), "sched.volume error", ""},
+		"anti-affinity": {newBench().node("a", 2).pod(
+			"p", "", 1, toldByScheduler("0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."),
+		), "sched.unschedulable error", ""},
 		"the scheduler differs": {newBench().node("a", 2).pod("p", "", 1), "sched.insufficient-gpu error", ""},
-		"claim":                 {newBench().node("a", 2).pod("p", "", 1, claims, toldByScheduler("0/1 nodes are available: 1 cannot allocate all claims.")), "", ""},
-		"gate":                  {newBench().node("a", 0).pod("p", "", 1, gated), "sched.waiting info", "kueue"},
-		"nominated":             {newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, func(p *corev1.Pod) { p.Status.NominatedNodeName = "a" }), "sched.waiting info", ""},
-		"scale-up":              {newBench().pod("p", "", 1).event("Pod", "p", "TriggeredScaleUp", "pod triggered scale-up"), "sched.waiting info", ""},
-		"young":                 {newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, created(10*time.Second)), "sched.all-in-use info", ""},
-		"young and too big":     {newBench().node("a", 2).pod("p", "", 4, created(10*time.Second)), "sched.bigger-than-any-node error", ""},
-		"the clock is wrong":    {newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, created(-time.Hour)), "sched.all-in-use warning", ""},
-		"no scheduler":          {newBench().node("a", 2).pod("p", "", 1, silent), "sched.no-scheduler error", "volcano"},
-		"deleted":               {newBench().node("a", 0).pod("p", "", 1, func(p *corev1.Pod) { at := benchAgo(time.Second); p.DeletionTimestamp = &at }), "", ""},
-		"topology":              {newBench().node("a", 2).pod("p", "a", 1, endedBadly("TopologyAffinityError")), "sched.topology error", ""},
-		"admission": {newBench().node("a", 2).pod("p", "a", 1, endedBadly("UnexpectedAdmissionError"), func(p *corev1.Pod) {
-			p.Status.Message = "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 1, Available: 0, which is unexpected"
+		"claim": {newBench().node("a", 2).pod("p", "", 1, claims,
+			toldByScheduler("0/1 nodes are available: 1 cannot allocate all claims.")), "", ""},
+		"gate": {newBench().node("a", 0).pod("p", "", 1, gated), "sched.waiting info", "kueue"},
+		"nominated": {newBench().node("a", 2).pod("h", "a",
+			2).pod("p", "", 1, func(p *corev1.Pod) { p.Status.NominatedNodeName = "a" }), "sched.waiting info", ""},
+		"scale-up": {
+			newBench().pod("p", "", 1).event("Pod", "p", "TriggeredScaleUp", "pod triggered scale-up"),
+			"sched.waiting info", "",
+		},
+		"young": {
+			newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, created(10*time.Second)), "sched.all-in-use info",
+			"",
+		},
+		"young and too big": {
+			newBench().node("a", 2).pod("p", "", 4, created(10*time.Second)), "sched.bigger-than-any-node error", "",
+		},
+		"the clock is wrong": {
+			newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, created(-time.Hour)), "sched.all-in-use warning",
+			"",
+		},
+		"no scheduler": {
+			newBench().node("a", 2).pod("p", "", 1, silent), "sched.no-scheduler error", "volcano",
+		},
+		"deleted": {newBench().node("a", 0).pod("p", "", 1,
+			func(p *corev1.Pod) { at := benchAgo(time.Second); p.DeletionTimestamp = &at }), "", ""},
+		"topology": {
+			newBench().node("a", 2).pod("p", "a", 1, endedBadly("TopologyAffinityError")), "sched.topology error", "",
+		},
+		"admission": {newBench().node("a",
+			2).pod("p", "a", 1, endedBadly("UnexpectedAdmissionError"), func(p *corev1.Pod) {
+			p.Status.Message =
+				"Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 1, Available: 0, which is unexpected"
 		}), "alloc.unexpected-admission error", "Requested: 1"},
-		"admission, replaced": {newBench().node("a", 2).pod("p", "a", 1, owned("ReplicaSet", "r"), created(2*time.Hour), endedBadly("UnexpectedAdmissionError")).pod("q", "a", 1, owned("ReplicaSet", "r")),
+		"admission, replaced": {newBench().node("a", 2).pod("p", "a", 1, owned("ReplicaSet", "r"), created(2*time.Hour),
+			endedBadly("UnexpectedAdmissionError")).pod("q", "a", 1, owned("ReplicaSet", "r")),
 			"alloc.unexpected-admission info", ""},
-		"past the scheduler": {newBench().node("a", 2).pod("p", "a", 1, endedBadly("OutOfnvidia.com/gpu")), "alloc.unexpected-admission error", "spec.nodeName"},
-		"unbalanced":         {newBench().node("a", 2).node("b", 2).pod("h", "a", 2).pod("p", "", 1, selector("kubernetes.io/hostname", "a")), "sched.all-in-use warning, sched.unbalanced warning", "kubernetes.io/hostname=a"},
-		"packed, not tied":   {newBench().node("a", 2).node("b", 2).pod("h", "a", 2), "", ""},
-		"tied, nobody waits": {newBench().node("a", 2).node("b", 2).pod("h", "a", 2, selector("kubernetes.io/hostname", "a")), "sched.unbalanced info", ""},
+		"past the scheduler": {
+			newBench().node("a", 2).pod("p", "a", 1, endedBadly("OutOfnvidia.com/gpu")),
+			"alloc.unexpected-admission error", "spec.nodeName",
+		},
+		"unbalanced": {
+			newBench().node("a",
+				2).node("b", 2).pod("h", "a", 2).pod("p", "", 1, selector("kubernetes.io/hostname", "a")),
+			"sched.all-in-use warning, sched.unbalanced warning", "kubernetes.io/hostname=a",
+		},
+		"packed, not tied": {newBench().node("a", 2).node("b", 2).pod("h", "a", 2), "", ""},
+		"tied, nobody waits": {
+			newBench().node("a", 2).node("b", 2).pod("h", "a", 2, selector("kubernetes.io/hostname", "a")),
+			"sched.unbalanced info", "",
+		},
 	})
 }
 
@@ -344,7 +470,10 @@ func TestPending(t *testing.T) {
 func TestPendingUnknown(t *testing.T) {
 	t.Parallel()
 	lines, all := newBench().node("a", 0).missing("api/pods").tell(t)
-	for _, id := range []string{"sched.all-in-use", "sched.none-advertised", "sched.unbalanced", "alloc.unexpected-admission", "wl.pod-failing", "wl.exec-format", "wl.cpu-mode"} {
+	for _, id := range []string{
+		"sched.all-in-use", "sched.none-advertised", "sched.unbalanced", "alloc.unexpected-admission", "wl.pod-failing",
+		"wl.exec-format", "wl.cpu-mode",
+	} {
 		if !slices.Contains(lines, id+" unknown") {
 			t.Errorf("%s is not unknown without pods: %v", id, lines)
 		}
@@ -361,11 +490,18 @@ func TestSchedulingRoots(t *testing.T) {
 		bench *bench
 		root  string
 	}{
-		"not ready":  {newBench().node("a", 2, readiness(corev1.ConditionFalse, "KubeletNotReady", "container runtime is down")).pod("p", "", 1), "node.not-ready"},
-		"cordoned":   {newBench().node("a", 2, cordoned).pod("p", "", 1), "sched.node-state"},
-		"unbalanced": {newBench().node("a", 2).node("b", 2).pod("h", "a", 2).pod("p", "", 1, selector("kubernetes.io/hostname", "a")), "sched.unbalanced"},
-		"format":     {newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error")).log("p", "exec /usr/bin/python3: exec format error"), "wl.exec-format"},
-		"pull":       {newBench().node("a", 2).pod("p", "a", 1, cannotPull("ErrImagePull", `failed to pull: dial tcp 1.2.3.4:443: i/o timeout`)), "img.pull-network"},
+		"not ready": {newBench().node("a", 2, readiness(corev1.ConditionFalse, "KubeletNotReady",
+			"container runtime is down")).pod("p", "", 1), "node.not-ready"},
+		"cordoned": {newBench().node("a", 2, cordoned).pod("p", "", 1), "sched.node-state"},
+		"unbalanced": {
+			newBench().node("a",
+				2).node("b", 2).pod("h", "a", 2).pod("p", "", 1, selector("kubernetes.io/hostname", "a")),
+			"sched.unbalanced",
+		},
+		"format": {newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error")).log("p",
+			"exec /usr/bin/python3: exec format error"), "wl.exec-format"},
+		"pull": {newBench().node("a", 2).pod("p", "a", 1,
+			cannotPull("ErrImagePull", `failed to pull: dial tcp 1.2.3.4:443: i/o timeout`)), "img.pull-network"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -383,8 +519,8 @@ func TestSchedulingRoots(t *testing.T) {
 	}
 }
 
-// A pod counts as in the scheduler: its containers and sidecars together, or the most that an init container needs beside the sidecars
-// before it.
+// A pod counts as in the scheduler: its containers and sidecars together, or the most that an init container needs
+// beside the sidecars before it.
 func TestDemand(t *testing.T) {
 	t.Parallel()
 	always := corev1.ContainerRestartPolicyAlways
@@ -399,11 +535,17 @@ func TestDemand(t *testing.T) {
 		init, main []corev1.Container
 		want       int64
 	}{
-		"containers add up":                    {nil, []corev1.Container{c(1, false), c(2, false)}, 3},
-		"the greatest init container":          {[]corev1.Container{c(4, false), c(2, false)}, []corev1.Container{c(1, false)}, 4},
-		"a sidecar runs beside":                {[]corev1.Container{c(1, true)}, []corev1.Container{c(2, false)}, 3},
-		"an init container after a sidecar":    {[]corev1.Container{c(1, true), c(4, false)}, []corev1.Container{c(1, false)}, 5},
-		"a sidecar after the init container":   {[]corev1.Container{c(4, false), c(1, true)}, []corev1.Container{c(1, false)}, 4},
+		"containers add up": {nil, []corev1.Container{c(1, false), c(2, false)}, 3},
+		"the greatest init container": {
+			[]corev1.Container{c(4, false), c(2, false)}, []corev1.Container{c(1, false)}, 4,
+		},
+		"a sidecar runs beside": {[]corev1.Container{c(1, true)}, []corev1.Container{c(2, false)}, 3},
+		"an init container after a sidecar": {
+			[]corev1.Container{c(1, true), c(4, false)}, []corev1.Container{c(1, false)}, 5,
+		},
+		"a sidecar after the init container": {
+			[]corev1.Container{c(4, false), c(1, true)}, []corev1.Container{c(1, false)}, 4,
+		},
 		"only an init container asks for GPUs": {[]corev1.Container{c(2, false)}, []corev1.Container{{}}, 2},
 	} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{InitContainers: x.init, Containers: x.main}}
@@ -416,7 +558,11 @@ func TestDemand(t *testing.T) {
 // Required affinity: terms are alternatives, their requirements hold together, and an empty term matches nothing.
 func TestSelects(t *testing.T) {
 	t.Parallel()
-	n := &Node{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"gpu": "t4", "memory": "16"}}}}
+	n := &Node{
+		Node: &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"gpu": "t4", "memory": "16"}},
+		},
+	}
 	is := func(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorRequirement {
 		return corev1.NodeSelectorRequirement{Key: key, Operator: op, Values: values}
 	}
@@ -424,13 +570,32 @@ func TestSelects(t *testing.T) {
 		terms []corev1.NodeSelectorTerm
 		want  bool
 	}{
-		"in":            {[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "In", "t4", "l4")}}}, true},
-		"both":          {[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "Exists"), is("memory", "Gt", "20")}}}, false},
-		"either":        {[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "In", "h100")}}, {MatchExpressions: []corev1.NodeSelectorRequirement{is("memory", "Gt", "8")}}}, true},
-		"not in":        {[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{is("zone", "NotIn", "x")}}}, true},
-		"by name":       {[]corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{is("metadata.name", "In", "b")}}}, false},
+		"in": {
+			[]corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "In", "t4", "l4")}},
+			},
+			true,
+		},
+		"both": {[]corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "Exists"), is("memory", "Gt", "20")}},
+		}, false},
+		"either": {[]corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "In", "h100")}},
+			{MatchExpressions: []corev1.NodeSelectorRequirement{is("memory", "Gt", "8")}},
+		}, true},
+		"not in": {
+			[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{is("zone", "NotIn", "x")}}},
+			true,
+		},
+		"by name": {
+			[]corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{is("metadata.name", "In", "b")}}},
+			false,
+		},
 		"an empty term": {[]corev1.NodeSelectorTerm{{}}, false},
-		"nonsense":      {[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "Near", "t4")}}}, false},
+		"nonsense": {
+			[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "Near", "t4")}}},
+			false,
+		},
 	} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: x.terms},
@@ -441,8 +606,8 @@ func TestSelects(t *testing.T) {
 	}
 }
 
-// Over random clusters the numbers of the allocation view add up, holders account for all that is used, and no pod that is told to wait for
-// GPUs would fit on an open node.
+// Over random clusters the numbers of the allocation view add up, holders account for all that is used, and no pod that
+// is told to wait for GPUs would fit on an open node.
 func TestAllocationAddsUp(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
@@ -476,7 +641,8 @@ func TestAllocationAddsUp(t *testing.T) {
 				for _, h := range n.Holders {
 					held += h.GPUs
 				}
-				if c.Used+c.Free != c.Allocatable || c.Used > c.Allocatable || c.Allocatable > c.Capacity || held != c.Used {
+				if c.Used+c.Free != c.Allocatable || c.Used > c.Allocatable || c.Allocatable > c.Capacity ||
+					held != c.Used {
 					t.Fatalf("seed %d: node %s does not add up: %+v, held %d", seed, n.Node, c, held)
 				}
 				most, open, total = max(most, c.Allocatable), max(open, c.Free), total+c.Free
@@ -496,13 +662,14 @@ func TestAllocationAddsUp(t *testing.T) {
 				expected = "sched.all-in-use"
 			}
 			if p.id != expected {
-				t.Fatalf("seed %d: a pod that wants %d of (biggest node %d, most free %d, all free %d) is %s, want %s", seed, want, most, open, total, p.id, expected)
+				t.Fatalf("seed %d: a pod that wants %d of (biggest node %d, most free %d, all free %d) is %s, want %s",
+					seed, want, most, open, total, p.id, expected)
 			}
 		}
 	}
 }
 
-// enoughOn is whether the nodes that are big enough for it have that many free together.
+// enoughOn reports whether the nodes that are big enough for it have that many free together.
 func enoughOn(view AllocationView, want int64) bool {
 	sum := int64(0)
 	for _, n := range view.Nodes {
@@ -521,18 +688,24 @@ func TestAllocationOfClaims(t *testing.T) {
 	b := newBench().node("a", 0).pod("p", "a", 0)
 	name := "a"
 	b.ResourceSlices = []resourcev1.ResourceSlice{{Spec: resourcev1.ResourceSliceSpec{
-		Driver: "gpu.nvidia.com", NodeName: &name, Pool: resourcev1.ResourcePool{Name: "a"}, Devices: []resourcev1.Device{{Name: "gpu-0"}, {Name: "gpu-1"}},
+		Driver: "gpu.nvidia.com", NodeName: &name, Pool: resourcev1.ResourcePool{Name: "a"},
+		Devices: []resourcev1.Device{{Name: "gpu-0"}, {Name: "gpu-1"}},
 	}}}
 	b.ResourceClaims = []resourcev1.ResourceClaim{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "claim"},
 		Status: resourcev1.ResourceClaimStatus{
-			Allocation:  &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Driver: "gpu.nvidia.com", Pool: "a", Device: "gpu-0"}}}},
+			Allocation: &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
+				Results: []resourcev1.DeviceRequestAllocationResult{
+					{Driver: "gpu.nvidia.com", Pool: "a", Device: "gpu-0"},
+				},
+			}},
 			ReservedFor: []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: "p"}},
 		},
 	}}
 	view := Allocation(NewFacts(&b.Snapshot))
 	want := ResourceCounts{"gpu.nvidia.com", 2, 2, 1, 1}
-	if got := view.Nodes[0]; !slices.Contains(got.Resources, want) || len(got.Holders) != 1 || got.Holders[0].Pod != "p" || got.Holders[0].GPUs != 1 {
+	if got := view.Nodes[0]; !slices.Contains(got.Resources, want) || len(got.Holders) != 1 ||
+		got.Holders[0].Pod != "p" || got.Holders[0].GPUs != 1 {
 		t.Errorf("node a is %+v, want %+v and the holder p", got, want)
 	}
 }

@@ -39,8 +39,10 @@ func (s *scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 			v.title = "the pod asks for NVIDIA GPUs, and waits for a node that an autoscaler may add; there is none yet"
 		}
 		v.fix = Fix{
-			Text:     "Add a GPU node; where there is one, its driver and device plugin (or node feature discovery) have not told Kubernetes yet.",
-			Commands: []string{"kubectl get nodes -L nvidia.com/gpu.present,feature.node.kubernetes.io/pci-10de.present"},
+			Text: "Add a GPU node; where there is one, its driver and device plugin (or node feature discovery) have not told Kubernetes yet.",
+			Commands: []string{
+				"kubectl get nodes -L nvidia.com/gpu.present,feature.node.kubernetes.io/pci-10de.present",
+			},
 		}
 		return v
 	default:
@@ -72,7 +74,8 @@ func (s *scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 		id: "sched.wrong-resource-name", severity: Error, confidence: Certain, nodes: s.names(other),
 		title:    fmt.Sprintf("the pod asks for %s, and the nodes offer their GPUs by another name", name),
 		evidence: append([]Evidence{quoteDemand(pod, gpuDemand(pod))}, quoteAllocatable(other)...),
-		fix:      Fix{Text: fmt.Sprintf("Ask for what the nodes advertise: %s instead of %s", strings.Join(list[:min(len(list), 6)], ", "), name)},
+		fix: Fix{Text: fmt.Sprintf("Ask for what the nodes advertise: %s instead of %s",
+			strings.Join(list[:min(len(list), 6)], ", "), name)},
 	}
 	switch {
 	case strings.HasPrefix(string(name), "nvidia.com/mig-"):
@@ -90,7 +93,7 @@ func (s *scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 	return v
 }
 
-// renamed is the command that makes a pod without an owner anew, with another name of a resource.
+// renamed returns the command that makes a pod without an owner anew, with another name of a resource.
 func renamed(pod *corev1.Pod, from, to corev1.ResourceName) []string {
 	if metav1.GetControllerOf(pod) != nil {
 		return nil
@@ -103,16 +106,23 @@ func renamed(pod *corev1.Pod, from, to corev1.ResourceName) []string {
 func editCommands(pod *corev1.Pod) []string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		return []string{command("kubectl -n %s edit pod %s # what a pod does not allow is kept in a file, which is named: kubectl replace --force -f FILE makes the pod anew", pod.Namespace, pod.Name)}
+		return []string{command(
+			"kubectl -n %s edit pod %s # what a pod does not allow is kept in a file, which is named: kubectl replace --force -f FILE makes the pod anew",
+			pod.Namespace, pod.Name,
+		)}
 	}
 	kind, name := strings.ToLower(owner.Kind), owner.Name
 	switch kind {
 	case "node":
-		return []string{onHost(pod.Spec.NodeName, "ls /etc/kubernetes/manifests # change the manifest of the static pod, which is usually there")}
+		return []string{onHost(pod.Spec.NodeName,
+			"ls /etc/kubernetes/manifests # change the manifest of the static pod, which is usually there")}
 	case "replicaset":
 		return []string{command("kubectl -n %s edit deployment %s", pod.Namespace, deploymentName(pod, name))}
 	case "job":
-		return []string{command("# the template of a Job cannot be changed: correct its manifest, delete Job %s in namespace %s and create it again", name, pod.Namespace)}
+		return []string{command(
+			"# the template of a Job cannot be changed: correct its manifest, delete Job %s in namespace %s and create it again",
+			name, pod.Namespace,
+		)}
 	}
 	return []string{command("kubectl -n %s edit %s %s", pod.Namespace, kind, name)}
 }
@@ -129,8 +139,11 @@ func (s *scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 	})
 	v := verdict{
 		id: "sched.node-selector", severity: Error, confidence: Certain, nodes: s.names(able),
-		title:    "no GPU node has the labels that the pod's node selector or affinity demands",
-		evidence: []Evidence{{Source: PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity", Text: selectorText(pod)}},
+		title: "no GPU node has the labels that the pod's node selector or affinity demands",
+		evidence: []Evidence{{
+			Source: PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity",
+			Text:   selectorText(pod),
+		}},
 	}
 	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
 		for _, n := range able[:min(few, len(able))] {
@@ -139,15 +152,20 @@ func (s *scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 				if !ok {
 					text = "has no label " + key
 				}
-				v.evidence = append(v.evidence, Evidence{Source: n.Object().String() + " .metadata.labels", Text: cut(text)})
+				v.evidence = append(v.evidence,
+					Evidence{Source: n.Object().String() + " .metadata.labels", Text: cut(text)})
 			}
 		}
 	}
 	v.evidence = v.evidence[:min(len(v.evidence), few+1)]
-	v.fix = Fix{Text: "Change the selector to labels that the GPU nodes have, or label the nodes that are meant.", Commands: editCommands(pod)}
+	v.fix = Fix{
+		Text:     "Change the selector to labels that the GPU nodes have, or label the nodes that are meant.",
+		Commands: editCommands(pod),
+	}
 	if plain := keep(s.f.Nodes, func(n *Node) bool { return selects(pod, n) }); len(plain) > 0 {
 		v.title = "the pod's node selector or affinity lets it only onto nodes that have no GPUs"
-		v.evidence = append(v.evidence, Evidence{Source: plain[0].Object().String() + " .status.allocatable", Text: "no GPU resource"})
+		v.evidence = append(v.evidence,
+			Evidence{Source: plain[0].Object().String() + " .status.allocatable", Text: "no GPU resource"})
 	}
 	if keys := keysOf(pod); len(able) > 0 && len(keys) > 0 {
 		v.fix.Commands = append(v.fix.Commands, command("kubectl get nodes -L %s", strings.Join(keys, ",")))
@@ -155,7 +173,7 @@ func (s *scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 	return v
 }
 
-// keysOf are the labels that the pod's selector and affinity name, sorted.
+// keysOf returns the labels that the pod's selector and affinity name, sorted.
 func keysOf(pod *corev1.Pod) []string {
 	keys := slices.Collect(maps.Keys(pod.Spec.NodeSelector))
 	if required := requiredAffinity(pod); required != nil {
@@ -204,7 +222,7 @@ func (s *scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 	return v
 }
 
-// biggest are the nodes, those with the most of what is wanted first.
+// biggest returns the nodes, those with the most of what is wanted first.
 func biggest(nodes []*Node, want map[corev1.ResourceName]int64) []*Node {
 	sorted := slices.Clone(nodes)
 	size := func(n *Node) (sum int64) {
@@ -243,15 +261,19 @@ func (s *scheduler) closed(pod *corev1.Pod, big []*Node) verdict {
 		v.evidence = append(v.evidence, Evidence{Source: n.Object().String() + " .spec.taints", Text: taintText(t)})
 	}
 	t = foreignTaint(pod, tainted[0])
-	v.fix = Fix{Text: "Add the toleration to the pod's template, or remove the taint from the nodes when nothing needs it.", Commands: tolerate(pod, t)}
+	v.fix = Fix{
+		Text:     "Add the toleration to the pod's template, or remove the taint from the nodes when nothing needs it.",
+		Commands: tolerate(pod, t),
+	}
 	for _, n := range tainted[:min(few, len(tainted))] {
-		v.fix.Commands = append(v.fix.Commands, command("kubectl taint node %s %s- # only when the taint is not wanted", n.Name, taintText(foreignTaint(pod, n))))
+		v.fix.Commands = append(v.fix.Commands, command("kubectl taint node %s %s- # only when the taint is not wanted",
+			n.Name, taintText(foreignTaint(pod, n))))
 	}
 	return v
 }
 
-// tolerate is the command that adds a toleration: to the template of the owner that makes such pods, else to the pod itself, to which the API lets
-// tolerations be added.
+// tolerate returns the command that adds a toleration: to the template of the owner that makes such pods, else to the
+// pod itself, to which the API lets tolerations be added.
 func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
 	more := corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect}
 	if t.Value != "" {
@@ -268,11 +290,15 @@ func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
 			kind, name = "deployment", deploymentName(pod, name)
 		}
 		if slices.Contains([]string{"deployment", "statefulset", "daemonset"}, kind) {
-			patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"tolerations": all}}}})
+			patch, err := json.Marshal(map[string]any{
+				"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"tolerations": all}}},
+			})
 			if err != nil {
 				return nil
 			}
-			return []string{command("kubectl -n %s patch %s %s --type merge -p %s", pod.Namespace, kind, name, string(patch))}
+			return []string{
+				command("kubectl -n %s patch %s %s --type merge -p %s", pod.Namespace, kind, name, string(patch)),
+			}
 		}
 	}
 	operation := map[string]any{"op": "add", "path": "/spec/tolerations/-", "value": more}
@@ -286,14 +312,16 @@ func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
 	return []string{command("kubectl -n %s patch pod %s --type json -p %s", pod.Namespace, pod.Name, string(patch))}
 }
 
-// foreignTaint is the first taint of a node that the pod does not tolerate, and that is not about the node's state.
+// foreignTaint returns the first taint of a node that the pod does not tolerate, and that is not about the node's
+// state.
 func foreignTaint(pod *corev1.Pod, n *Node) *corev1.Taint {
 	if len(n.Spec.Taints) == 0 {
 		return nil
 	}
 	without := *n.Node
 	without.Spec.Unschedulable = false
-	without.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool { return ofNodeState(&t) })
+	without.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints),
+		func(t corev1.Taint) bool { return ofNodeState(&t) })
 	return untolerated(pod, &Node{Node: &without})
 }
 
@@ -301,7 +329,8 @@ func foreignTaint(pod *corev1.Pod, n *Node) *corev1.Taint {
 func quoteState(pod *corev1.Pod, n *Node) Evidence {
 	if ready := n.Ready(); ready.Status != corev1.ConditionTrue && ready.Status != "" {
 		return Evidence{
-			Source: n.Object().String() + " .status.conditions[Ready].message", Time: ready.LastTransitionTime.Time, Text: cut(ready.Message),
+			Source: n.Object().String() + " .status.conditions[Ready].message", Time: ready.LastTransitionTime.Time,
+			Text: cut(ready.Message),
 		}
 	}
 	if n.Spec.Unschedulable {
@@ -315,8 +344,8 @@ func quoteState(pod *corev1.Pod, n *Node) Evidence {
 
 // full: the nodes have the GPUs, and other pods have them.
 //
-// Its nodes are also those whose GPUs nobody advertises, or not all of them: were they well, the pod might run there. Those that are kept out
-// on purpose, for virtual machines, are not among them: others have the GPUs.
+// Its nodes are also those whose GPUs nobody advertises, or not all of them: were they well, the pod might run there.
+// Those that are kept out on purpose, for virtual machines, are not among them: others have the GPUs.
 func (s *scheduler) full(pod *corev1.Pod, want map[corev1.ResourceName]int64, open, big, selected []*Node) verdict {
 	v := verdict{id: "sched.all-in-use", severity: Warning, confidence: Certain}
 	v.nodes = s.names(keep(selected, func(n *Node) bool {
@@ -328,7 +357,9 @@ func (s *scheduler) full(pod *corev1.Pod, want map[corev1.ResourceName]int64, op
 	for _, n := range open {
 		free += s.free(n, short[0])
 	}
-	v.fix = Fix{Text: "Wait, end what is not needed, or add nodes: `kubectl gpu-fault doctor` lists who holds the GPUs, and since when."}
+	v.fix = Fix{
+		Text: "Wait, end what is not needed, or add nodes: `kubectl gpu-fault doctor` lists who holds the GPUs, and since when.",
+	}
 	if want[short[0]] > 1 && free >= want[short[0]] {
 		v.id = "sched.fragmented"
 		v.title = "enough GPUs are free in the cluster, and no single node has enough free ones"
@@ -354,15 +385,21 @@ func (s *scheduler) full(pod *corev1.Pod, want map[corev1.ResourceName]int64, op
 	spare := 0
 	for _, n := range big {
 		if len(v.fix.Commands) < most && n.Spec.Unschedulable {
-			v.fix.Commands = append(v.fix.Commands, command("kubectl uncordon %s # it has GPUs, and is cordoned", n.Name))
+			v.fix.Commands = append(v.fix.Commands,
+				command("kubectl uncordon %s # it has GPUs, and is cordoned", n.Name))
 		}
 		t := foreignTaint(pod, n)
-		if t == nil || strings.HasPrefix(t.Key, "node-role.kubernetes.io/") || !available(n) || !covers(want, func(name corev1.ResourceName) int64 { return s.free(n, name) }) {
+		if t == nil || strings.HasPrefix(t.Key, "node-role.kubernetes.io/") || !available(n) ||
+			!covers(want, func(name corev1.ResourceName) int64 { return s.free(n, name) }) {
 			continue
 		}
 		if spare++; spare <= few {
-			v.evidence = append(v.evidence, Evidence{Source: n.Object().String() + " .spec.taints, and its GPUs are free", Text: taintText(t)})
-			v.fix.Commands = append(v.fix.Commands, command("kubectl taint node %s %s- # its GPUs are free; only when the taint is not wanted", n.Name, taintText(t)))
+			v.evidence = append(v.evidence,
+				Evidence{Source: n.Object().String() + " .spec.taints, and its GPUs are free", Text: taintText(t)})
+			v.fix.Commands = append(v.fix.Commands, command(
+				"kubectl taint node %s %s- # its GPUs are free; only when the taint is not wanted", n.Name,
+				taintText(t),
+			))
 		}
 	}
 	if spare > 0 {
@@ -378,14 +415,20 @@ type placement struct {
 	of                func(*corev1.Pod) any
 }
 
-// keptOffBy is the first such rule that the scheduler's message names; the zero placement when it names none.
+// keptOffBy returns the first such rule that the scheduler's message names; the zero placement when it names none.
 func keptOffBy(message string) placement {
 	affinity := func(pod *corev1.Pod) any { return pod.Spec.Affinity }
 	for _, p := range []placement{
 		{"didn't match pod affinity rules", "the rules of its pod affinity", ".spec.affinity", affinity},
 		{"didn't match pod anti-affinity rules", "the rules of its pod anti-affinity", ".spec.affinity", affinity},
-		{"didn't match pod topology spread constraints", "its topology spread constraints", ".spec.topologySpreadConstraints", func(pod *corev1.Pod) any { return pod.Spec.TopologySpreadConstraints }},
-		{"didn't satisfy existing pods anti-affinity rules", "the anti-affinity rules of other pods", ".metadata.labels, which these select", func(pod *corev1.Pod) any { return pod.Labels }},
+		{
+			"didn't match pod topology spread constraints", "its topology spread constraints",
+			".spec.topologySpreadConstraints", func(pod *corev1.Pod) any { return pod.Spec.TopologySpreadConstraints },
+		},
+		{
+			"didn't satisfy existing pods anti-affinity rules", "the anti-affinity rules of other pods",
+			".metadata.labels, which these select", func(pod *corev1.Pod) any { return pod.Labels },
+		},
 	} {
 		if strings.Contains(message, p.said) {
 			return p
@@ -394,7 +437,7 @@ func keptOffBy(message string) placement {
 	return placement{}
 }
 
-// quote is the rule as the pod has it.
+// quote returns the rule as the pod has it.
 func (p placement) quote(pod *corev1.Pod) string {
 	text, err := json.Marshal(p.of(pod))
 	if err != nil {
@@ -423,7 +466,8 @@ func (s *scheduler) otherwise(pod *corev1.Pod, message string, roomy []*Node) ve
 			if n.allocatable(name)-used < need[name] {
 				lacking = append(lacking, Evidence{
 					Source: n.Object().String() + " .status.allocatable less the requests of its pods",
-					Text:   fmt.Sprintf("%s: %s free, the pod asks for %s", name, inWords(name, max(0, n.allocatable(name)-used)), inWords(name, need[name])),
+					Text: fmt.Sprintf("%s: %s free, the pod asks for %s", name,
+						inWords(name, max(0, n.allocatable(name)-used)), inWords(name, need[name])),
 				})
 				return true
 			}
@@ -434,24 +478,34 @@ func (s *scheduler) otherwise(pod *corev1.Pod, message string, roomy []*Node) ve
 	insufficient := insufficientInMessage(message)
 	switch {
 	case len(blocked) == len(roomy), len(insufficient) > 0 && !slices.ContainsFunc(insufficient, isOurs):
-		v.id, v.title = "sched.insufficient-other", "GPUs are free, and their nodes lack CPU, memory or another resource that the pod asks for"
+		v.id, v.title = "sched.insufficient-other",
+			"GPUs are free, and their nodes lack CPU, memory or another resource that the pod asks for"
 		v.evidence = lacking[:min(few, len(lacking))]
-		v.fix = Fix{Text: "Lower the pod's other requests, or move pods that need no GPU off the GPU nodes (a taint keeps them away).", Commands: editCommands(pod)}
+		v.fix = Fix{
+			Text:     "Lower the pod's other requests, or move pods that need no GPU off the GPU nodes (a taint keeps them away).",
+			Commands: editCommands(pod),
+		}
 	case strings.Contains(strings.ToLower(message), "volume"):
 		return s.volume(pod, message)
 	case keptOffBy(message).rule != "":
 		by := keptOffBy(message)
 		v.id, v.confidence = "sched.unschedulable", Likely
 		v.title = fmt.Sprintf("GPUs are free, and %s keep the pod off their nodes", by.rule)
-		v.evidence = append([]Evidence{fieldEvidence(PodObject(pod), by.field, "%s", by.quote(pod))}, quoteAllocatable(roomy)...)
-		v.fix = Fix{Text: "Change " + by.rule + " where they are not needed: each must hold on one node, together with room for the GPUs.", Commands: editCommands(pod)}
+		v.evidence = append([]Evidence{fieldEvidence(PodObject(pod), by.field, "%s", by.quote(pod))},
+			quoteAllocatable(roomy)...)
+		v.fix = Fix{
+			Text: "Change " + by.rule +
+				" where they are not needed: each must hold on one node, together with room for the GPUs.",
+			Commands: editCommands(pod),
+		}
 	case slices.ContainsFunc(insufficient, isOurs):
 		v.id, v.confidence = "sched.insufficient-gpu", Possible
 		v.title = "the scheduler finds too few free GPUs, though the pods that the snapshot holds leave enough"
 		v.evidence = quoteAllocatable(roomy)
-		v.fix = Fix{Text: "Look again: the pod may be placed now; else find pods that the snapshot does not hold.", Commands: []string{
-			command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
-		}}
+		v.fix = Fix{Text: "Look again: the pod may be placed now; else find pods that the snapshot does not hold.",
+			Commands: []string{
+				command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
+			}}
 	case message == "" && neverLookedAt(pod) && s.f.age(pod) >= noScheduler:
 		v.id, v.confidence = "sched.no-scheduler", Likely
 		name := pod.Spec.SchedulerName
@@ -460,7 +514,10 @@ func (s *scheduler) otherwise(pod *corev1.Pod, message string, roomy []*Node) ve
 		}
 		v.title = fmt.Sprintf("no scheduler has looked at the pod: it waits for one named %q", name)
 		v.evidence = []Evidence{{Source: PodObject(pod).String() + " .spec.schedulerName", Text: name}}
-		v.fix = Fix{Text: "Start that scheduler, or take schedulerName out of the pod.", Commands: []string{"kubectl get pods -A | grep -i scheduler"}}
+		v.fix = Fix{
+			Text:     "Start that scheduler, or take schedulerName out of the pod.",
+			Commands: []string{"kubectl get pods -A | grep -i scheduler"},
+		}
 	case message == "":
 		v.id, v.severity, v.confidence = "sched.waiting", Info, Possible
 		v.title = "a node has room for the pod, and the scheduler has said nothing against it yet"
@@ -469,7 +526,10 @@ func (s *scheduler) otherwise(pod *corev1.Pod, message string, roomy []*Node) ve
 	default:
 		v.id, v.confidence = "sched.unschedulable", Likely
 		v.title = "GPUs are free, and the scheduler keeps the pod off their nodes for another reason"
-		v.fix = Fix{Text: "See the scheduler's message: pod affinity, anti-affinity, topology spread and host ports are in the pod's own spec.", Commands: editCommands(pod)}
+		v.fix = Fix{
+			Text:     "See the scheduler's message: pod affinity, anti-affinity, topology spread and host ports are in the pod's own spec.",
+			Commands: editCommands(pod),
+		}
 	}
 	return v
 }
@@ -481,7 +541,9 @@ func keepPods(pods []*corev1.Pod) []*corev1.Pod {
 func isOurs(name string) bool { return looksLikeGPU(corev1.ResourceName(name)) }
 
 func isCore(name corev1.ResourceName) bool {
-	return slices.Contains([]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}, name)
+	return slices.Contains([]corev1.ResourceName{
+		corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods,
+	}, name)
 }
 
 // inWords prints an amount with its unit.
@@ -495,12 +557,14 @@ func inWords(name corev1.ResourceName, n int64) string {
 	return fmt.Sprint(n)
 }
 
-// neverLookedAt is whether no scheduler has written the pod's condition.
+// neverLookedAt reports whether no scheduler has written the pod's condition.
 func neverLookedAt(pod *corev1.Pod) bool {
-	return !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+	return !slices.ContainsFunc(pod.Status.Conditions,
+		func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
 }
 
-// insufficientInMessage are the resources that the scheduler calls insufficient: "2 Insufficient cpu, 1 Insufficient nvidia.com/gpu".
+// insufficientInMessage returns the resources that the scheduler calls insufficient: "2 Insufficient cpu, 1
+// Insufficient nvidia.com/gpu".
 func insufficientInMessage(message string) []string {
 	var all []string
 	for _, m := range regexp.MustCompile(`Insufficient ([A-Za-z0-9./_-]+)`).FindAllStringSubmatch(message, -1) {
@@ -512,17 +576,24 @@ func insufficientInMessage(message string) []string {
 }
 
 func (s *scheduler) volume(pod *corev1.Pod, message string) verdict {
-	v := verdict{id: "sched.volume", severity: Error, confidence: Certain, title: "a volume of the pod keeps it from being scheduled"}
+	v := verdict{
+		id: "sched.volume", severity: Error, confidence: Certain,
+		title: "a volume of the pod keeps it from being scheduled",
+	}
 	if message == "" {
 		v.confidence = Possible
 	}
 	for _, volume := range pod.Spec.Volumes {
 		if claim := volume.PersistentVolumeClaim; claim != nil {
-			v.evidence = append(v.evidence, Evidence{Source: PodObject(pod).String() + " .spec.volumes[].persistentVolumeClaim", Text: claim.ClaimName})
-			v.fix.Commands = append(v.fix.Commands, command("kubectl -n %s describe pvc %s", pod.Namespace, claim.ClaimName))
+			v.evidence = append(v.evidence, Evidence{
+				Source: PodObject(pod).String() + " .spec.volumes[].persistentVolumeClaim", Text: claim.ClaimName,
+			})
+			v.fix.Commands = append(v.fix.Commands,
+				command("kubectl -n %s describe pvc %s", pod.Namespace, claim.ClaimName))
 		}
 	}
-	v.fix.Text = "Bind the claim: its storage class must exist and have a provisioner, and a volume that exists must be reachable from a GPU node's zone."
+	v.fix.Text =
+		"Bind the claim: its storage class must exist and have a provisioner, and a volume that exists must be reachable from a GPU node's zone."
 	return v
 }
 

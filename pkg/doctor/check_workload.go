@@ -10,9 +10,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// What the catalogue has and these checks do not: the variables that an image itself sets (NVIDIA_REQUIRE_CUDA, NVIDIA_VISIBLE_DEVICES) are not in
-// a snapshot, so that wl.cuda-vs-driver and wl.cpu-mode know only those of the pod; and use over time is not either, so that wl.idle-holder
-// goes by one look, and wl.cpu-mode does not compare DCGM's numbers.
+// What the catalogue has and these checks do not: the variables that an image itself sets (NVIDIA_REQUIRE_CUDA,
+// NVIDIA_VISIBLE_DEVICES) are not in a snapshot, so that wl.cuda-vs-driver and wl.cpu-mode know only those of the pod;
+// and use over time is not either, so that wl.idle-holder goes by one look, and wl.cpu-mode does not compare DCGM's
+// numbers.
 
 func workloadChecks() []Check {
 	const logs = "logs of GPU pods that fail, messages of their containers, events"
@@ -33,10 +34,12 @@ func workloadChecks() []Check {
 			Reads: logs + "; platforms of images in their registries; Node .status.nodeInfo.architecture",
 			Why: "\"exec format error\" and \"no match for platform\" say so themselves. Before it fails: the image has no platform for the node, or for any GPU node that a pod that is not " +
 				"yet placed may run on. A container that runs disproves it.",
-			Explains: []string{"wl.pod-failing", "op.operand-failing", "op.init-chain", "dp.not-running", "img.not-found"},
-			Doc:      "https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-arch",
-			Sources:  []string{"seed 000", "gpu-operator#575", "node-problem-detector#797"},
-			Run:      checkExecFormat,
+			Explains: []string{
+				"wl.pod-failing", "op.operand-failing", "op.init-chain", "dp.not-running", "img.not-found",
+			},
+			Doc:     "https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-arch",
+			Sources: []string{"seed 000", "gpu-operator#575", "node-problem-detector#797"},
+			Run:     checkExecFormat,
 		},
 		{
 			ID: "wl.cpu-mode", Layer: LayerWorkload, Title: "a pod that has a GPU does not use it, or cannot see it",
@@ -52,28 +55,35 @@ func workloadChecks() []Check {
 		},
 		{
 			ID: "wl.cuda-vs-driver", Layer: LayerWorkload, Title: "a pod's CUDA needs a newer driver than the node has",
-			Needs: []Need{NeedAPI, NeedLogs}, Reads: logs + "; labels nvidia.com/cuda.driver-version.* and cuda.runtime-version.* of the node",
+			Needs:    []Need{NeedAPI, NeedLogs},
+			Reads:    logs + "; labels nvidia.com/cuda.driver-version.* and cuda.runtime-version.* of the node",
 			Why:      "The program, or the hook that starts the container, says so. The labels tell which CUDA version the node's driver serves.",
-			Explains: append([]string{"rt.sandbox-failed"}, failing...), Doc: "https://docs.nvidia.com/deploy/cuda-compatibility/",
-			Sources: []string{"nvidia-docker#400", "nvidia-docker#536", "gpu-operator#176"},
-			Run:     says(wordsTooNew),
+			Explains: append([]string{"rt.sandbox-failed"}, failing...),
+			Doc:      "https://docs.nvidia.com/deploy/cuda-compatibility/",
+			Sources:  []string{"nvidia-docker#400", "nvidia-docker#536", "gpu-operator#176"},
+			Run:      says(wordsTooNew),
 		},
 		{
 			ID: "wl.cuda-oom", Layer: LayerWorkload, Title: "the GPU's memory is too small for what runs on it",
 			Needs: []Need{NeedAPI, NeedLogs}, Reads: logs + "; label nvidia.com/gpu.memory; processes in nvidia-smi",
-			Why: "CUDA's own words, in a pod that fails.", Explains: failing, Sources: []string{"seed 001, scenario 3", "k8s-device-plugin#323", "pytorch#40863"},
-			Run: says(wordsOutOfMemory),
+			Why: "CUDA's own words, in a pod that fails.", Explains: failing,
+			Sources: []string{"seed 001, scenario 3", "k8s-device-plugin#323", "pytorch#40863"},
+			Run:     says(wordsOutOfMemory),
 		},
 		{
-			ID: "wl.oom-killed", Layer: LayerWorkload, Title: "a GPU pod was killed for using too much of the host's memory",
-			Needs: []Need{NeedAPI}, Reads: "containers' states with the reason OOMKilled", Why: "The kernel killed it at its memory limit, or because the node had none left. GPU memory has nothing to do with it.",
-			Explains: failing, Doc: "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/", Run: checkOOMKilled,
+			ID: "wl.oom-killed", Layer: LayerWorkload,
+			Title: "a GPU pod was killed for using too much of the host's memory",
+			Needs: []Need{NeedAPI}, Reads: "containers' states with the reason OOMKilled",
+			Why:      "The kernel killed it at its memory limit, or because the node had none left. GPU memory has nothing to do with it.",
+			Explains: failing, Doc: "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/",
+			Run: checkOOMKilled,
 		},
 		{
 			ID: "wl.shm", Layer: LayerWorkload, Title: "/dev/shm of a pod is too small for NCCL or for data loaders",
 			Needs: []Need{NeedAPI, NeedLogs}, Reads: logs + "; volumes mounted at /dev/shm",
-			Why: "Containers get 64 MiB there unless a memory volume is mounted.", Explains: failing, Sources: []string{"nccl#290", "nccl#342", "llm-d#352"},
-			Run: says(wordsSharedMemory),
+			Why: "Containers get 64 MiB there unless a memory volume is mounted.", Explains: failing,
+			Sources: []string{"nccl#290", "nccl#342", "llm-d#352"},
+			Run:     says(wordsSharedMemory),
 		},
 		{
 			ID: "wl.cuda-error", Layer: LayerWorkload, Title: "a CUDA call failed in a GPU pod",
@@ -82,22 +92,29 @@ func workloadChecks() []Check {
 			Explains: failing, Doc: "https://docs.nvidia.com/deploy/xid-errors/", Run: says(wordsCUDAError),
 		},
 		{
-			ID: "wl.config-error", Layer: LayerWorkload, Title: "a GPU pod refers to a ConfigMap or Secret that is not there",
-			Needs: []Need{NeedAPI}, Reads: "containers that wait with CreateContainerConfigError", Why: "The kubelet's message names what is missing.", Explains: failing, Run: checkConfigError,
+			ID: "wl.config-error", Layer: LayerWorkload,
+			Title: "a GPU pod refers to a ConfigMap or Secret that is not there",
+			Needs: []Need{NeedAPI}, Reads: "containers that wait with CreateContainerConfigError",
+			Why: "The kubelet's message names what is missing.", Explains: failing, Run: checkConfigError,
 		},
 		{
 			ID: "wl.probe-failing", Layer: LayerWorkload, Title: "a GPU pod runs, and its probes fail",
 			Needs: []Need{NeedAPI}, Reads: "events Unhealthy and Killing, readiness of containers",
 			Why:      "Loading a model takes minutes: a liveness probe that does not wait kills the container over and over. A pod that became ready is fine.",
-			Explains: failing, Doc: "https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/", Run: checkProbes,
+			Explains: failing,
+			Doc:      "https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/",
+			Run:      checkProbes,
 		},
 		{
 			ID: "wl.volume", Layer: LayerWorkload, Title: "a volume of a GPU pod cannot be attached or mounted",
-			Needs: []Need{NeedAPI}, Reads: "events FailedMount and FailedAttachVolume", Why: "Only for pods that still wait, for more than 2 minutes.", Explains: failing, Run: checkVolumes,
+			Needs: []Need{NeedAPI}, Reads: "events FailedMount and FailedAttachVolume",
+			Why: "Only for pods that still wait, for more than 2 minutes.", Explains: failing, Run: checkVolumes,
 		},
 		{
 			ID: "wl.evicted", Layer: LayerWorkload, Title: "the kubelet evicted a GPU pod",
-			Needs: []Need{NeedAPI}, Reads: "Pod .status.reason Evicted", Why: "The node ran short of disk, memory or process IDs. History once the owner has a newer healthy pod.", Explains: failing, Run: checkEvicted,
+			Needs: []Need{NeedAPI}, Reads: "Pod .status.reason Evicted",
+			Why:      "The node ran short of disk, memory or process IDs. History once the owner has a newer healthy pod.",
+			Explains: failing, Run: checkEvicted,
 		},
 		{
 			ID: "wl.idle-holder", Layer: LayerWorkload, Title: "a pod holds GPUs that nothing runs on",
@@ -118,7 +135,8 @@ func checkFailing(f *Facts, r *Result) {
 	}
 	for _, pod := range f.workloads() {
 		switch pod.Status.Reason {
-		case "UnexpectedAdmissionError", "TopologyAffinityError", "Evicted", "Preempting", "Preempted", "NodeShutdown", "Terminated", "Shutdown":
+		case "UnexpectedAdmissionError", "TopologyAffinityError", "Evicted", "Preempting", "Preempted", "NodeShutdown",
+			"Terminated", "Shutdown":
 			continue // told by other checks, or nobody's fault
 		}
 		troubles := f.troubles(pod)
@@ -127,7 +145,9 @@ func checkFailing(f *Facts, r *Result) {
 		case len(troubles) > 0:
 			reportFailing(f, r, pod, troubles)
 		case pod.Status.Phase == corev1.PodFailed && !f.history(pod):
-			reportFailing(f, r, pod, []trouble{{text: "phase Failed", message: strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)}})
+			reportFailing(f, r, pod, []trouble{
+				{text: "phase Failed", message: strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)},
+			})
 		case pod.Status.Phase == corev1.PodUnknown:
 			reportFailing(f, r, pod, []trouble{{text: "phase Unknown", message: pod.Status.Message}})
 		case isReady(pod):
@@ -140,7 +160,8 @@ func checkFailing(f *Facts, r *Result) {
 
 func reportFailing(f *Facts, r *Result, pod *corev1.Pod, troubles []trouble) {
 	finding := Finding{
-		Title: "the GPU pod crashes", Object: PodObject(pod), Nodes: onNode(pod), failed: f.failedAt(pod, troubles), own: f.ownReason(pod, troubles),
+		Title: "the GPU pod crashes", Object: PodObject(pod), Nodes: onNode(pod), failed: f.failedAt(pod, troubles),
+		own: f.ownReason(pod, troubles),
 		Fix: Fix{Text: "See what the container says, and its events.", Commands: []string{
 			command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
 			command("kubectl -n %s logs %s --all-containers --previous --tail=50", pod.Namespace, pod.Name),
@@ -167,7 +188,8 @@ func reportFailing(f *Facts, r *Result, pod *corev1.Pod, troubles []trouble) {
 	r.Add(finding)
 }
 
-// lastWords are the last lines of a container's log, of the run before when there is one: that is the run that failed.
+// lastWords returns the last lines of a container's log, of the run before when there is one: that is the run that
+// failed.
 func (f *Facts) lastWords(pod *corev1.Pod, container string) (Evidence, bool) {
 	var found Evidence
 	for _, l := range f.LogsOf(pod) {
@@ -176,7 +198,10 @@ func (f *Facts) lastWords(pod *corev1.Pod, container string) (Evidence, bool) {
 		}
 		text := strings.TrimRight(l.Text, "\r\n")
 		lines := strings.Split(text[max(0, len(text)-2048):], "\n")
-		e := Evidence{Source: "end of the log of " + PodObject(pod).String() + ", container " + l.Container, Text: strings.ToValidUTF8(strings.Join(lines[max(0, len(lines)-3):], "\n"), "")}
+		e := Evidence{
+			Source: "end of the log of " + PodObject(pod).String() + ", container " + l.Container,
+			Text:   strings.ToValidUTF8(strings.Join(lines[max(0, len(lines)-3):], "\n"), ""),
+		}
 		if l.Previous {
 			e.Source += ", its run before"
 			return e, true
@@ -198,7 +223,8 @@ func checkStarting(f *Facts, r *Result, pod *corev1.Pod) {
 	}
 	var warnings []Evidence
 	for _, e := range f.EventsOfPod(pod) {
-		if e.Type != corev1.EventTypeNormal && e.Reason != "FailedScheduling" && f.Now.Sub(EventTime(e)) < slowStart && len(warnings) < few {
+		if e.Type != corev1.EventTypeNormal && e.Reason != "FailedScheduling" && f.Now.Sub(EventTime(e)) < slowStart &&
+			len(warnings) < few {
 			q := Quote(e)
 			q.Text = cut(q.Text)
 			warnings = append(warnings, q)
@@ -213,10 +239,15 @@ func checkStarting(f *Facts, r *Result, pod *corev1.Pod) {
 	}
 	state := Evidence{Source: PodObject(pod).String() + " .status", Text: cut(text) + ", for " + ageText(since)}
 	finding := Finding{
-		Title: "the GPU pod does not start", Object: PodObject(pod), Nodes: onNode(pod), Evidence: append([]Evidence{state}, warnings...),
-		Fix: Fix{Text: "See the pod's events.", Commands: []string{command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)}},
+		Title: "the GPU pod does not start", Object: PodObject(pod), Nodes: onNode(pod),
+		Evidence: append([]Evidence{state}, warnings...),
+		Fix: Fix{
+			Text:     "See the pod's events.",
+			Commands: []string{command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)},
+		},
 	}
-	running := len(pod.Status.InitContainerStatuses) > 0 && pod.Status.InitContainerStatuses[0].State.Running != nil // a long download, perhaps
+	// A long download, perhaps
+	running := len(pod.Status.InitContainerStatuses) > 0 && pod.Status.InitContainerStatuses[0].State.Running != nil
 	switch {
 	case since < startTime, running && len(warnings) == 0:
 		r.Pass(PodObject(pod))
@@ -255,12 +286,24 @@ func checkOOMKilled(f *Facts, r *Result) {
 				}
 			}
 			r.Add(Finding{
-				Title: "the kernel killed the container for using too much of the host's memory", Object: PodObject(pod), Nodes: onNode(pod),
+				Title:  "the kernel killed the container for using too much of the host's memory",
+				Object: PodObject(pod), Nodes: onNode(pod),
 				Evidence: []Evidence{
-					{Source: PodObject(pod).String() + ", container " + c.Name + " .status", Time: killed.FinishedAt.Time, Text: fmt.Sprintf("OOMKilled, exit code %d, %s", killed.ExitCode, count.Of(c.RestartCount, "restart"))},
-					{Source: PodObject(pod).String() + ", container " + c.Name + " .resources.limits.memory", Text: limit},
+					{
+						Source: PodObject(pod).String() + ", container " + c.Name + " .status",
+						Time:   killed.FinishedAt.Time,
+						Text: fmt.Sprintf("OOMKilled, exit code %d, %s", killed.ExitCode,
+							count.Of(c.RestartCount, "restart")),
+					},
+					{
+						Source: PodObject(pod).String() + ", container " + c.Name + " .resources.limits.memory",
+						Text:   limit,
+					},
 				},
-				Fix: Fix{Text: "Raise the container's memory limit, or load less into the host's memory (data loader workers, weights that are loaded whole).", Commands: editCommands(pod)},
+				Fix: Fix{
+					Text:     "Raise the container's memory limit, or load less into the host's memory (data loader workers, weights that are loaded whole).",
+					Commands: editCommands(pod),
+				},
 			})
 		}
 	}
@@ -276,11 +319,13 @@ func checkConfigError(f *Facts, r *Result) {
 				continue
 			}
 			r.Add(Finding{
-				Title: "a container cannot be created: what its configuration refers to is not there", Object: PodObject(pod), Nodes: onNode(pod),
+				Title:  "a container cannot be created: what its configuration refers to is not there",
+				Object: PodObject(pod), Nodes: onNode(pod),
 				Evidence: []Evidence{quoteTrouble(pod, t)},
-				Fix: Fix{Text: "Create the ConfigMap, Secret or key that the message names, or correct its name in the pod.", Commands: []string{
-					command("kubectl -n %s get configmaps,secrets", pod.Namespace),
-				}},
+				Fix: Fix{Text: "Create the ConfigMap, Secret or key that the message names, or correct its name in the pod.",
+					Commands: []string{
+						command("kubectl -n %s get configmaps,secrets", pod.Namespace),
+					}},
 			})
 		}
 	}
@@ -301,10 +346,14 @@ func checkVolumes(f *Facts, r *Result) {
 			q := Quote(e)
 			q.Text = cut(q.Text)
 			r.Add(Finding{
-				Title: "a volume of the pod cannot be attached or mounted", Object: PodObject(pod), Nodes: onNode(pod), Evidence: []Evidence{q},
-				Fix: Fix{Text: "See the message: the ConfigMap, Secret or claim must exist, and a volume that one node may have must be detached from the node before.", Commands: []string{
-					command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name), command("kubectl -n %s get pvc,configmaps,secrets", pod.Namespace), "kubectl get volumeattachments",
-				}},
+				Title: "a volume of the pod cannot be attached or mounted", Object: PodObject(pod), Nodes: onNode(pod),
+				Evidence: []Evidence{q},
+				Fix: Fix{Text: "See the message: the ConfigMap, Secret or claim must exist, and a volume that one node may have must be detached from the node before.",
+					Commands: []string{
+						command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
+						command("kubectl -n %s get pvc,configmaps,secrets", pod.Namespace),
+						"kubectl get volumeattachments",
+					}},
 			})
 			break
 		}
@@ -325,10 +374,14 @@ func checkEvicted(f *Facts, r *Result) {
 		}
 		r.Add(Finding{
 			Title: "the kubelet evicted the GPU pod", Object: PodObject(pod), Nodes: onNode(pod), Severity: severity,
-			Evidence: []Evidence{{Source: PodObject(pod).String() + " .status.message", Text: cut(cmp.Or(pod.Status.Message, pod.Status.Reason))}},
-			Fix: Fix{Text: "Give the pod requests for what the node ran short of (ephemeral-storage, memory), and the node more of it; then delete the evicted pod.", Commands: []string{
-				command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
+			Evidence: []Evidence{{
+				Source: PodObject(pod).String() + " .status.message",
+				Text:   cut(cmp.Or(pod.Status.Message, pod.Status.Reason)),
 			}},
+			Fix: Fix{Text: "Give the pod requests for what the node ran short of (ephemeral-storage, memory), and the node more of it; then delete the evicted pod.",
+				Commands: []string{
+					command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
+				}},
 		})
 	}
 }
@@ -348,7 +401,8 @@ func checkProbes(f *Facts, r *Result) {
 			q.Text = cut(q.Text)
 			recent := f.Now.Sub(q.Time) < slowStart
 			switch {
-			case recent && killed.Text == "" && e.Reason == "Killing" && containsAny(e.Message, []string{"failed liveness probe", "failed startup probe"}):
+			case recent && killed.Text == "" && e.Reason == "Killing" &&
+				containsAny(e.Message, []string{"failed liveness probe", "failed startup probe"}):
 				killed = q
 			case recent && unhealthy.Text == "" && e.Reason == "Unhealthy":
 				unhealthy = q
@@ -358,11 +412,19 @@ func checkProbes(f *Facts, r *Result) {
 		switch {
 		case killed.Text != "":
 			finding.Title = "the container's probe fails, and the kubelet kills it for that"
-			finding.Fix = Fix{Text: "Give the container a startup probe that waits as long as the model takes to load (failureThreshold times periodSeconds).", Commands: editCommands(pod)}
+			finding.Fix = Fix{
+				Text:     "Give the container a startup probe that waits as long as the model takes to load (failureThreshold times periodSeconds).",
+				Commands: editCommands(pod),
+			}
 			finding.Evidence = []Evidence{killed}
 		case unhealthy.Text != "" && f.age(pod) > slowStart:
 			finding.Title, finding.Severity = "the pod runs, and does not become ready: its probe fails", Warning
-			finding.Fix = Fix{Text: "See why the program does not answer its probe.", Commands: []string{command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name)}}
+			finding.Fix = Fix{
+				Text: "See why the program does not answer its probe.",
+				Commands: []string{
+					command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name),
+				},
+			}
 		default:
 			continue
 		}

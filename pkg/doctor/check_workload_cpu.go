@@ -13,20 +13,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// What programs say at their beginning when they compute on the CPU. Each is a line that programs print, seen in public logs:
+// What programs say at their beginning when they compute on the CPU. Each is a line that programs print, seen in public
+// logs:
 //   - "Using device: cpu", "Using cpu device": the form of PyTorch's quick start, and of Stable-Baselines3;
 //   - "Use CPU": Informer, Autoformer and what is made of them (exp_basic.py);
 //   - "Process rank: -1, device: cpu, n_gpu: 0": the examples of transformers; "Device set to use cpu": its pipelines;
 //   - "Use pytorch device_name: cpu": sentence-transformers;
 //   - "GPU available: False, used: False", "GPU available: True (cuda), used: False": Lightning;
-//   - "No GPU/TPU found, falling back to CPU.", "a CUDA-enabled jaxlib is not installed. Falling back to cpu.": JAX (jax#6805);
+//   - "No GPU/TPU found, falling back to CPU.", "a CUDA-enabled jaxlib is not installed. Falling back to cpu.": JAX
+//     (jax#6805);
 //   - "Cannot dlopen some GPU libraries.", "Skipping registering GPU devices": TensorFlow (gpu_device.cc);
 //   - "No visible GPU is found, setting device to CPU.": XGBoost (context.cc);
 //   - "FP16 is not supported on CPU; using FP32 instead": Whisper (transcribe.py);
 //   - "no usable GPU found, --gpu-layers option will be ignored": llama.cpp (arg.cpp).
 //
-// A setting is none of them: DeepSpeed prints "device": "cpu" for what it offloads, and YAML has it indented. So a line must begin with it, but for
-// what loggers put before.
+// A setting is none of them: DeepSpeed prints "device": "cpu" for what it offloads, and YAML has it indented. So a line
+// must begin with it, but for what loggers put before.
 const (
 	logPrefix = `(?:\[[^\]]*\]\s*|[0-9][-0-9/:.,TZ+]*\s+|(?:debug|info|warn|warning|notice)\b[]:\s]*|\w+(?:\.\w+)+:|[\w./-]+:\d+:\s*|[\w.<>]+(?::[\w.<>]+)*(?::\d+)?\s*[-:|]\s+|[-|*>#=+✓]+\s*)*`
 	onCPU     = `(?:process rank: -?\d+, |(?:we are |now )?(?:using|use|selected|current|training|compute|torch|pytorch|default|running on)\s+(?:pytorch |torch |the )?)?` +
@@ -39,12 +41,16 @@ var (
 		`|no visible gpu is found, setting device to cpu)|cuda-enabled jaxlib is not installed|cannot dlopen some gpu libraries|skipping registering gpu devices` +
 		`|fp16 is not supported on cpu; using fp32|no usable gpu found, --gpu-layers`)
 	// computesOnGPU are words of one that uses its GPU, perhaps beside something on the CPU.
-	computesOnGPU = regexp.MustCompile(`(?i)\b(?:device|using|use|on|to)\b[a-z_ :=>'"(.]{0,24}\b(?:cuda|gpu:?\d)\b(?: |$|[:,.;)'"])|\bcuda:\d|cudadevice\(|device:gpu:\d|nccl (?:info|version)|, used: true`)
+	computesOnGPU = regexp.MustCompile(
+		`(?i)\b(?:device|using|use|on|to)\b[a-z_ :=>'"(.]{0,24}\b(?:cuda|gpu:?\d)\b(?: |$|[:,.;)'"])|\bcuda:\d|cudadevice\(|device:gpu:\d|nccl (?:info|version)|, used: true`,
+	)
 )
 
-// saysCPU is the line by which a log says that its program computes on the CPU, and not on a GPU as well.
+// saysCPU returns the line by which a log says that its program computes on the CPU, and not on a GPU as well.
 func saysCPU(text string) (line string, found bool) {
-	none := slices.DeleteFunc(wordsNoGPU.texts(), func(text string) bool { return strings.EqualFold(text, "falling back to CPU") }) // a part of it may
+	// A part of it may
+	none := slices.DeleteFunc(wordsNoGPU.texts(),
+		func(text string) bool { return strings.EqualFold(text, "falling back to CPU") })
 	for l := range strings.Lines(text) {
 		l = strings.TrimRight(l, "\r\n")
 		switch cpu := computesOnCPU.MatchString(l) || containsAny(l, none); {
@@ -57,14 +63,18 @@ func saysCPU(text string) (line string, found bool) {
 	return line, line != ""
 }
 
-// hides is whether a value of a variable hides all GPUs from the program; devices is how many the container has, 0 when that is not known.
+// hides reports whether a value of a variable hides all GPUs from the program; devices is how many the container has, 0
+// when that is not known.
 func hides(name, value string, devices int64) bool {
 	value = strings.TrimSpace(value)
 	switch name {
-	case "CUDA_VISIBLE_DEVICES": // an invalid entry hides itself and all after it; the container's GPUs count from 0, whatever their numbers on the node
+	case "CUDA_VISIBLE_DEVICES":
+		// An invalid entry hides itself and all after it; the container's GPUs count from 0, whatever their numbers on
+		// the node
 		first, _, _ := strings.Cut(value, ",")
 		index, err := strconv.ParseInt(strings.TrimSpace(first), 10, 64)
-		return value == "" || strings.HasPrefix(value, "-1") || strings.EqualFold(value, "NoDevFiles") || strings.EqualFold(value, "none") || err == nil && (index < 0 || devices > 0 && index >= devices)
+		return value == "" || strings.HasPrefix(value, "-1") || strings.EqualFold(value, "NoDevFiles") ||
+			strings.EqualFold(value, "none") || err == nil && (index < 0 || devices > 0 && index >= devices)
 	case "NVIDIA_VISIBLE_DEVICES":
 		return value == "" || value == "void" || value == "none"
 	}
@@ -86,8 +96,12 @@ func checkCPUMode(f *Facts, r *Result) {
 				severity = Error
 			}
 			r.Add(Finding{
-				Title: "a variable of the pod hides its GPUs from the program", Object: PodObject(pod), Nodes: onNode(pod), Severity: severity, Evidence: evidence, own: true,
-				Fix: Fix{Text: "Remove the variable: the device plugin or the runtime sets it for the GPUs that the pod was given.", Commands: editCommands(pod)},
+				Title: "a variable of the pod hides its GPUs from the program", Object: PodObject(pod),
+				Nodes: onNode(pod), Severity: severity, Evidence: evidence, own: true,
+				Fix: Fix{
+					Text:     "Remove the variable: the device plugin or the runtime sets it for the GPUs that the pod was given.",
+					Commands: editCommands(pod),
+				},
 			})
 			continue
 		}
@@ -108,7 +122,8 @@ func checkCPUMode(f *Facts, r *Result) {
 	f.withoutGPU(r)
 }
 
-// sayCPU is the line by which a container with GPUs says, at the beginning or at the end of its log, that it computes on the CPU.
+// sayCPU returns the line by which a container with GPUs says, at the beginning or at the end of its log, that it
+// computes on the CPU.
 func (f *Facts) sayCPU(pod *corev1.Pod) (Evidence, bool) {
 	if pod.Status.Phase != corev1.PodRunning {
 		return Evidence{}, false
@@ -132,12 +147,12 @@ func (f *Facts) sayCPU(pod *corev1.Pod) (Evidence, bool) {
 	return Evidence{}, false
 }
 
-// HoldsGPUs is whether a container of a pod that asks for GPUs is given them.
+// HoldsGPUs reports whether a container of a pod that asks for GPUs is given them.
 func HoldsGPUs(pod *corev1.Pod, c *corev1.Container) bool {
 	return len(pod.Spec.ResourceClaims) > 0 || gpuLimit(c) > 0
 }
 
-// gpuLimit is how many GPUs, or parts of them, a container asks for by resources.
+// gpuLimit returns how many GPUs, or parts of them, a container asks for by resources.
 func gpuLimit(c *corev1.Container) (count int64) {
 	for name, quantity := range c.Resources.Limits {
 		if IsGPUResource(name) {
@@ -147,7 +162,7 @@ func gpuLimit(c *corev1.Container) (count int64) {
 	return count
 }
 
-// hidden are the variables by which the containers that hold a pod's GPUs hide them.
+// hidden returns the variables by which the containers that hold a pod's GPUs hide them.
 func hidden(pod *corev1.Pod) []Evidence {
 	var all []Evidence
 	for i := range pod.Spec.Containers {
@@ -160,10 +175,17 @@ func hidden(pod *corev1.Pod) []Evidence {
 			count = 0
 		}
 		for _, e := range c.Env {
-			if e.ValueFrom == nil && hides(e.Name, e.Value, count) && (e.Name != "NVIDIA_VISIBLE_DEVICES" || len(pod.Spec.ResourceClaims) == 0) {
-				all = append(all, Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .env", Text: fmt.Sprintf("%s=%q", e.Name, e.Value)})
+			if e.ValueFrom == nil && hides(e.Name, e.Value, count) &&
+				(e.Name != "NVIDIA_VISIBLE_DEVICES" || len(pod.Spec.ResourceClaims) == 0) {
+				all = append(all, Evidence{
+					Source: PodObject(pod).String() + ", container " + c.Name + " .env",
+					Text:   fmt.Sprintf("%s=%q", e.Name, e.Value),
+				})
 				if !hides(e.Name, e.Value, 0) { // by its number alone
-					all = append(all, Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .resources.limits", Text: fmt.Sprintf("GPUs: %d; the container counts them from 0", count)})
+					all = append(all, Evidence{
+						Source: PodObject(pod).String() + ", container " + c.Name + " .resources.limits",
+						Text:   fmt.Sprintf("GPUs: %d; the container counts them from 0", count),
+					})
 				}
 			}
 		}
@@ -171,15 +193,18 @@ func hidden(pod *corev1.Pod) []Evidence {
 	return all
 }
 
-// seesMore is whether a container may see GPUs of its node that it did not ask for: it is privileged, or says itself which it wants.
+// seesMore reports whether a container may see GPUs of its node that it did not ask for: it is privileged, or says
+// itself which it wants.
 func seesMore(c *corev1.Container) bool {
 	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged ||
-		slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NVIDIA_VISIBLE_DEVICES" && !hides(e.Name, e.Value, 0) })
+		slices.ContainsFunc(c.Env,
+			func(e corev1.EnvVar) bool { return e.Name == "NVIDIA_VISIBLE_DEVICES" && !hides(e.Name, e.Value, 0) })
 }
 
 func blind(pod *corev1.Pod, e Evidence, severity Severity) Finding {
 	finding := Finding{
-		Title: "the program finds no GPU in a pod that has one", Object: PodObject(pod), Nodes: onNode(pod), Severity: severity, Confidence: Likely, Evidence: []Evidence{e},
+		Title: "the program finds no GPU in a pod that has one", Object: PodObject(pod), Nodes: onNode(pod),
+		Severity: severity, Confidence: Likely, Evidence: []Evidence{e},
 		Fix: Fix{
 			Text:     "See whether the container was given the GPU (nvidia-smi inside): if not, the runtime did not inject it (RuntimeClass nvidia, CDI); if so, the program is a build for CPUs, or hides the GPUs itself.",
 			Commands: []string{command("kubectl -n %s exec %s -- nvidia-smi -L", pod.Namespace, pod.Name)},
@@ -197,7 +222,8 @@ func blind(pod *corev1.Pod, e Evidence, severity Severity) Finding {
 	return finding
 }
 
-// onCPUFix says where to look for what tells a program to compute on the CPU. ConfigMaps of workloads are not in a snapshot.
+// onCPUFix returns where to look for what tells a program to compute on the CPU. ConfigMaps of workloads are not in a
+// snapshot.
 func onCPUFix(pod *corev1.Pod) Fix {
 	fix := Fix{
 		Text: "See what tells it so: its arguments, its settings, or a variable (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES, JAX_PLATFORMS), which may come from a ConfigMap by envFrom and is not in the " +
@@ -207,7 +233,8 @@ func onCPUFix(pod *corev1.Pod) Fix {
 	for _, c := range pod.Spec.Containers {
 		for _, from := range c.EnvFrom {
 			if from.ConfigMapRef != nil {
-				fix.Commands = append(fix.Commands, command("kubectl -n %s get configmap %s -o yaml", pod.Namespace, from.ConfigMapRef.Name))
+				fix.Commands = append(fix.Commands,
+					command("kubectl -n %s get configmap %s -o yaml", pod.Namespace, from.ConfigMapRef.Name))
 			}
 		}
 	}
@@ -216,7 +243,9 @@ func onCPUFix(pod *corev1.Pod) Fix {
 }
 
 // cpuArgument is an argument that chooses the CPU: --device=cpu, or cpu after -device.
-var cpuArgument = regexp.MustCompile(`(?i)^(?:--?[\w.-]*(?:device|accelerator|platform|backend)[\w.-]*[= ])?["']?cpu["']?$|^--?(?:no-cuda|no_cuda|use-cpu|use_cpu|cpu|force-cpu)(?:=true)?$`)
+var cpuArgument = regexp.MustCompile(
+	`(?i)^(?:--?[\w.-]*(?:device|accelerator|platform|backend)[\w.-]*[= ])?["']?cpu["']?$|^--?(?:no-cuda|no_cuda|use-cpu|use_cpu|cpu|force-cpu)(?:=true)?$`,
+)
 
 // toldCPU quotes what in a pod may tell its program to compute on the CPU.
 func toldCPU(pod *corev1.Pod) []Evidence {
@@ -230,11 +259,15 @@ func toldCPU(pod *corev1.Pod) []Evidence {
 			if !strings.HasPrefix(arg, "-") && i > 0 {
 				arg = args[i-1] + " " + arg
 			}
-			all = append(all, Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .args", Text: cut(arg)})
+			all = append(all,
+				Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .args", Text: cut(arg)})
 		}
 		for _, from := range c.EnvFrom {
 			if from.ConfigMapRef != nil {
-				all = append(all, Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .envFrom", Text: "ConfigMap " + from.ConfigMapRef.Name})
+				all = append(all, Evidence{
+					Source: PodObject(pod).String() + ", container " + c.Name + " .envFrom",
+					Text:   "ConfigMap " + from.ConfigMapRef.Name,
+				})
 			}
 		}
 	}
@@ -257,8 +290,12 @@ func (f *Facts) withoutGPU(r *Result) {
 			continue
 		}
 		r.Add(Finding{
-			Title: "the program looks for a GPU, and the pod asks for none", Object: PodObject(pod), Nodes: onNode(pod), Severity: Warning, Confidence: Likely, Evidence: []Evidence{e},
-			Fix: Fix{Text: "Ask for a GPU in the container's limits.", Values: "resources:\n  limits:\n    nvidia.com/gpu: 1\n", Commands: editCommands(pod)},
+			Title: "the program looks for a GPU, and the pod asks for none", Object: PodObject(pod), Nodes: onNode(pod),
+			Severity: Warning, Confidence: Likely, Evidence: []Evidence{e},
+			Fix: Fix{
+				Text:   "Ask for a GPU in the container's limits.",
+				Values: "resources:\n  limits:\n    nvidia.com/gpu: 1\n", Commands: editCommands(pod),
+			},
 		})
 	}
 }

@@ -15,8 +15,8 @@ const idleTime = 30 * time.Minute
 // unusedMemory is how much of a GPU's memory, in MiB, the driver itself may use.
 const unusedMemory = 1024
 
-// idle is whether nothing computes on the GPUs of a pod; nil when it cannot be told. Which process belongs to which pod is not known, so that
-// only a node none of whose GPUs does anything tells: its pods are all idle.
+// idle reports whether nothing computes on the GPUs of a pod; nil when it cannot be told. Which process belongs to
+// which pod is not known, so that only a node none of whose GPUs does anything tells: its pods are all idle.
 func idle(n *Node, pod *corev1.Pod) *bool {
 	log := n.gpus().smi
 	if pod.Status.Phase != corev1.PodRunning || log == nil || len(log.GPUs) == 0 {
@@ -25,7 +25,8 @@ func idle(n *Node, pod *corev1.Pod) *bool {
 	quiet := true
 	for _, g := range log.GPUs {
 		switch {
-		case len(g.Errors) > 0, g.MIG.Enabled != nil && *g.MIG.Enabled, g.MemoryUsed == nil, g.Utilization == nil || g.Utilization.GPU == nil:
+		case len(g.Errors) > 0, g.MIG.Enabled != nil && *g.MIG.Enabled, g.MemoryUsed == nil,
+			g.Utilization == nil || g.Utilization.GPU == nil:
 			return nil
 		case len(g.Processes) > 0, *g.MemoryUsed > unusedMemory, *g.Utilization.GPU > 0:
 			quiet = false
@@ -41,7 +42,8 @@ func checkIdle(f *Facts, r *Result) {
 	if r.Lacks(f, "api/pods") {
 		return
 	}
-	wanted := slices.ContainsFunc(f.pending(), func(p pendingPod) bool { return p.id == "sched.all-in-use" || p.id == "sched.fragmented" })
+	wanted := slices.ContainsFunc(f.pending(),
+		func(p pendingPod) bool { return p.id == "sched.all-in-use" || p.id == "sched.fragmented" })
 	r.EachHost(f, func(n *Node, host *node.Diagnosis) {
 		if host.SMI == "" {
 			if len(newScheduler(f).holders([]*Node{n}, nil)) > 0 {
@@ -50,7 +52,8 @@ func checkIdle(f *Facts, r *Result) {
 			return
 		}
 		for _, pod := range n.Pods {
-			if Ended(pod) || pod.DeletionTimestamp != nil || !f.wantsGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" || pod.Status.StartTime == nil {
+			if Ended(pod) || pod.DeletionTimestamp != nil || !f.wantsGPU(pod) ||
+				ComponentOf(pod.Labels, pod.Spec) != "" || pod.Status.StartTime == nil {
 				continue
 			}
 			held := f.Now.Sub(pod.Status.StartTime.Time)
@@ -58,13 +61,23 @@ func checkIdle(f *Facts, r *Result) {
 				continue
 			}
 			finding := Finding{
-				Title: "the pod holds GPUs that nothing runs on", Object: PodObject(pod), Nodes: onNode(pod), Severity: Info, Confidence: Likely,
+				Title: "the pod holds GPUs that nothing runs on", Object: PodObject(pod), Nodes: onNode(pod),
+				Severity: Info, Confidence: Likely,
 				Evidence: []Evidence{
-					{Source: "nvidia-smi on Node " + n.Name, Text: "no process, no load and no memory in use on any GPU"},
+					{
+						Source: "nvidia-smi on Node " + n.Name,
+						Text:   "no process, no load and no memory in use on any GPU",
+					},
 					quoteDemand(pod, gpuDemand(pod)),
-					{Source: PodObject(pod).String() + " .status.startTime", Time: pod.Status.StartTime.Time, Text: "running for " + ageText(held)},
+					{
+						Source: PodObject(pod).String() + " .status.startTime", Time: pod.Status.StartTime.Time,
+						Text: "running for " + ageText(held),
+					},
 				},
-				Fix: Fix{Text: "Ask its owner whether it is still needed, and end it.", Commands: []string{command("kubectl -n %s get pod %s -o wide", pod.Namespace, pod.Name)}},
+				Fix: Fix{
+					Text:     "Ask its owner whether it is still needed, and end it.",
+					Commands: []string{command("kubectl -n %s get pod %s -o wide", pod.Namespace, pod.Name)},
+				},
 			}
 			if wanted {
 				finding.Severity = Warning

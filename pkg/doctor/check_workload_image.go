@@ -9,9 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// formatTexts are what kernels, shells and container runtimes say of a program for another processor.
+// formatTexts returns what kernels, shells and container runtimes say of a program for another processor.
 func formatTexts() []string {
-	return []string{"exec format error", "Exec format error", "no match for platform in manifest", "no matching manifest for"}
+	return []string{
+		"exec format error", "Exec format error", "no match for platform in manifest", "no matching manifest for",
+	}
 }
 
 func checkExecFormat(f *Facts, r *Result) {
@@ -20,7 +22,8 @@ func checkExecFormat(f *Facts, r *Result) {
 	}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed && f.history(pod) {
+		if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded ||
+			pod.Status.Phase == corev1.PodFailed && f.history(pod) {
 			continue
 		}
 		if pod.Spec.NodeName == "" {
@@ -55,7 +58,9 @@ func checkExecFormat(f *Facts, r *Result) {
 }
 
 func quoteArchitecture(n *Node) Evidence {
-	return Evidence{Source: n.Object().String() + " .status.nodeInfo.architecture", Text: n.Status.NodeInfo.Architecture}
+	return Evidence{
+		Source: n.Object().String() + " .status.nodeInfo.architecture", Text: n.Status.NodeInfo.Architecture,
+	}
 }
 
 func (f *Facts) formatFinding(pod *corev1.Pod, image string) Finding {
@@ -65,8 +70,9 @@ func (f *Facts) formatFinding(pod *corev1.Pod, image string) Finding {
 	finding := Finding{
 		Title: "the image is for another processor than the node has", Object: PodObject(pod), Nodes: onNode(pod),
 		Fix: Fix{
-			Text:     "Use an image that has the node's platform, or send the pod to nodes of the image's (nodeSelector kubernetes.io/arch).",
-			Commands: append([]string{command("crane config %s | jq -r '.os + \"/\" + .architecture'", image)}, editCommands(pod)...),
+			Text: "Use an image that has the node's platform, or send the pod to nodes of the image's (nodeSelector kubernetes.io/arch).",
+			Commands: append([]string{command("crane config %s | jq -r '.os + \"/\" + .architecture'", image)},
+				editCommands(pod)...),
 		},
 	}
 	n := f.Node(pod.Spec.NodeName)
@@ -75,7 +81,10 @@ func (f *Facts) formatFinding(pod *corev1.Pod, image string) Finding {
 		finding.Severity = Warning
 	}
 	if n != nil && n.Status.NodeInfo.Architecture != "" {
-		finding.Fix.Text = fmt.Sprintf("Use an image that has linux/%s, or send the pod to nodes of the image's processor (nodeSelector kubernetes.io/arch).", n.Status.NodeInfo.Architecture)
+		finding.Fix.Text = fmt.Sprintf(
+			"Use an image that has linux/%s, or send the pod to nodes of the image's processor (nodeSelector kubernetes.io/arch).",
+			n.Status.NodeInfo.Architecture,
+		)
 	}
 	return finding
 }
@@ -99,14 +108,15 @@ func (f *Facts) wrongPlatform(pod *corev1.Pod, n *Node, troubles []trouble) ([]E
 	return all, first
 }
 
-// serves is whether an image runs on a processor. Nothing known counts as yes.
+// serves reports whether an image runs on a processor. Nothing known counts as yes.
 func serves(platforms []string, architecture string) bool {
 	if len(platforms) == 0 || architecture == "" {
 		return true
 	}
 	return slices.ContainsFunc(platforms, func(p string) bool {
 		parts := strings.Split(p, "/")
-		return len(parts) >= 2 && parts[0] == "linux" && parts[1] == architecture || p == "unknown/unknown" && len(platforms) == 1
+		return len(parts) >= 2 && parts[0] == "linux" && parts[1] == architecture ||
+			p == "unknown/unknown" && len(platforms) == 1
 	})
 }
 
@@ -145,7 +155,10 @@ func (f *Facts) checkCandidates(r *Result, pod *corev1.Pod) {
 			finding.Title = "the image is for another processor than some of the GPU nodes that the pod may run on have"
 			finding.Severity = Info
 		}
-		finding.Evidence = []Evidence{{Source: "platforms of image " + c.Image, Text: strings.Join(image.Platforms, ", ")}, quoteArchitecture(unfit[0])}
+		finding.Evidence = []Evidence{
+			{Source: "platforms of image " + c.Image, Text: strings.Join(image.Platforms, ", ")},
+			quoteArchitecture(unfit[0]),
+		}
 		r.Add(finding)
 		return
 	}

@@ -25,39 +25,50 @@ func (w words) texts() []string {
 	switch w {
 	case wordsSharedMemory:
 		return []string{
-			"posix_fallocate failed : No space left on device", "failed to extend /dev/shm/", "Error while creating shared memory segment", "insufficient shared memory (shm)",
+			"posix_fallocate failed : No space left on device", "failed to extend /dev/shm/",
+			"Error while creating shared memory segment", "insufficient shared memory (shm)",
 			"unable to allocate shared memory(shm)", "No space left on device: '/dev/shm",
 		}
 	case wordsTooNew:
 		return []string{
-			"CUDA driver version is insufficient for CUDA runtime version", "unsatisfied condition: cuda", "unsatisfied condition: driver", "The NVIDIA driver on your system is too old",
-			"cudaErrorInsufficientDriver", "forward compatibility was attempted on non supported HW", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-			"PTX was compiled with an unsupported toolchain", "cudaErrorUnsupportedPtxVersion", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+			"CUDA driver version is insufficient for CUDA runtime version", "unsatisfied condition: cuda",
+			"unsatisfied condition: driver", "The NVIDIA driver on your system is too old",
+			"cudaErrorInsufficientDriver", "forward compatibility was attempted on non supported HW",
+			"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+			"PTX was compiled with an unsupported toolchain", "cudaErrorUnsupportedPtxVersion",
+			"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
 		}
 	case wordsOutOfMemory:
 		return []string{
-			"CUDA out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA error: out of memory", "cudaErrorMemoryAllocation", "No available memory for the cache blocks",
+			"CUDA out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA error: out of memory", "cudaErrorMemoryAllocation",
+			"No available memory for the cache blocks",
 			"less than desired GPU memory utilization", "CUBLAS_STATUS_ALLOC_FAILED",
 		}
 	case wordsNoGPU:
 		return []string{
-			"No CUDA GPUs are available", "Found no NVIDIA driver on your system", "no CUDA-capable device is detected", "CUDA_ERROR_NO_DEVICE", "cudaErrorNoDevice",
-			"torch.cuda.is_available(): False", "torch.cuda.is_available() False", "torch.cuda.is_available() = False", "torch.cuda.is_available() is False",
-			"torch.cuda.is_available() returned False", "torch.cuda.is_available() returns False", "CUDA available: False", "cuda available: False",
-			"Torch not compiled with CUDA enabled", "Failed to infer device type", "GPU will not be used", "Could not find cuda drivers", "falling back to CPU",
+			"No CUDA GPUs are available", "Found no NVIDIA driver on your system", "no CUDA-capable device is detected",
+			"CUDA_ERROR_NO_DEVICE", "cudaErrorNoDevice",
+			"torch.cuda.is_available(): False", "torch.cuda.is_available() False", "torch.cuda.is_available() = False",
+			"torch.cuda.is_available() is False",
+			"torch.cuda.is_available() returned False", "torch.cuda.is_available() returns False",
+			"CUDA available: False", "cuda available: False",
+			"Torch not compiled with CUDA enabled", "Failed to infer device type", "GPU will not be used",
+			"Could not find cuda drivers", "falling back to CPU",
 			"Falling back to cpu", "CUDA is not available",
 		}
 	case wordsCUDAError:
 		return []string{
-			"uncorrectable ECC", "GPU is lost", "has fallen off the bus", "an illegal memory access", "unspecified launch failure", "device-side assert triggered",
-			"no kernel image is available", "system not yet initialized", "CUDA error:", "CUDA_ERROR_", "cudaError", "unhandled cuda error", "CUDNN_STATUS_", "CUBLAS_STATUS_",
+			"uncorrectable ECC", "GPU is lost", "has fallen off the bus", "an illegal memory access",
+			"unspecified launch failure", "device-side assert triggered",
+			"no kernel image is available", "system not yet initialized", "CUDA error:", "CUDA_ERROR_", "cudaError",
+			"unhandled cuda error", "CUDNN_STATUS_", "CUBLAS_STATUS_",
 			"Failed to initialize NVML", "misaligned address", "CUDA driver error",
 		}
 	}
 	return nil
 }
 
-// wordsOf is the first kind of words that a failing pod says, and the quotation.
+// wordsOf returns the first kind of words that a failing pod says, and the quotation.
 func (f *Facts) wordsOf(pod *corev1.Pod, troubles []trouble) (words, Evidence, bool) {
 	for w := range kindsOfWords {
 		if e, found := f.said(pod, troubles, w.texts()...); found {
@@ -89,7 +100,10 @@ func says(kind words) func(*Facts, *Result) {
 				continue
 			}
 			n := f.Node(pod.Spec.NodeName)
-			finding := Finding{Object: PodObject(pod), Nodes: onNode(pod), Confidence: Likely, Evidence: []Evidence{e}, failed: f.failedAt(pod, troubles)}
+			finding := Finding{
+				Object: PodObject(pod), Nodes: onNode(pod), Confidence: Likely, Evidence: []Evidence{e},
+				failed: f.failedAt(pod, troubles),
+			}
 			kind.tell(pod, n, &finding)
 			r.Add(finding)
 		}
@@ -103,8 +117,12 @@ func (w words) tell(pod *corev1.Pod, n *Node, finding *Finding) {
 		tellShared(pod, finding)
 	case wordsTooNew:
 		finding.Title = "the image's CUDA needs a newer driver than the node has"
-		finding.Fix = Fix{Text: "Use an image with an older CUDA, or a newer driver on the node (chart of the GPU operator: driver.version); on data-centre GPUs the package cuda-compat may do.", Commands: editCommands(pod)}
-		finding.Evidence = append(finding.Evidence, quoteLabels(n, "nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
+		finding.Fix = Fix{
+			Text:     "Use an image with an older CUDA, or a newer driver on the node (chart of the GPU operator: driver.version); on data-centre GPUs the package cuda-compat may do.",
+			Commands: editCommands(pod),
+		}
+		finding.Evidence = append(finding.Evidence, quoteLabels(n, "nvidia.com/cuda.driver-version.full",
+			"nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
 		finding.Evidence = append(finding.Evidence, quoteEnv(pod, "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION")...)
 	case wordsOutOfMemory:
 		finding.Title = "the GPU's memory is too small for what the pod puts into it"
@@ -112,7 +130,8 @@ func (w words) tell(pod *corev1.Pod, n *Node, finding *Finding) {
 			Text:     "Use a GPU or MIG profile with more memory, more GPUs, or a smaller batch or model (or a lower share of memory: vLLM's --gpu-memory-utilization); with time-slicing all pods of a GPU share its memory, and nothing keeps them apart.",
 			Commands: editCommands(pod),
 		}
-		finding.Evidence = append(finding.Evidence, quoteLabels(n, "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas")...)
+		finding.Evidence = append(finding.Evidence,
+			quoteLabels(n, "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas")...)
 	case wordsCUDAError:
 		tellCUDA(n, finding)
 	}
@@ -121,8 +140,9 @@ func (w words) tell(pod *corev1.Pod, n *Node, finding *Finding) {
 func tellShared(pod *corev1.Pod, finding *Finding) {
 	finding.Title = "/dev/shm of the pod is too small"
 	finding.Fix = Fix{
-		Text:   "Mount a memory volume at /dev/shm: its size counts against the container's memory limit.",
-		Values: "volumes:\n- name: shm\n  emptyDir: {medium: Memory, sizeLimit: 16Gi}\n# in the container:\nvolumeMounts:\n- {name: shm, mountPath: /dev/shm}\n", Commands: editCommands(pod),
+		Text:     "Mount a memory volume at /dev/shm: its size counts against the container's memory limit.",
+		Values:   "volumes:\n- name: shm\n  emptyDir: {medium: Memory, sizeLimit: 16Gi}\n# in the container:\nvolumeMounts:\n- {name: shm, mountPath: /dev/shm}\n",
+		Commands: editCommands(pod),
 	}
 	text := "no volume is mounted at /dev/shm, so that it has 64 MiB"
 	for _, c := range pod.Spec.Containers {
@@ -137,13 +157,16 @@ func tellShared(pod *corev1.Pod, finding *Finding) {
 			}
 		}
 	}
-	finding.Evidence = append(finding.Evidence, Evidence{Source: PodObject(pod).String() + " .spec.containers[].volumeMounts", Text: text})
+	finding.Evidence = append(finding.Evidence,
+		Evidence{Source: PodObject(pod).String() + " .spec.containers[].volumeMounts", Text: text})
 }
 
 func tellCUDA(n *Node, finding *Finding) {
 	said := finding.Evidence[0].Text
 	finding.Title = "a CUDA call of the program failed"
-	finding.Fix = Fix{Text: "See whether the kernel log of the node has an XID at that time: if so the GPU's own finding counts, if not it is the program's fault (run it with CUDA_LAUNCH_BLOCKING=1)."}
+	finding.Fix = Fix{
+		Text: "See whether the kernel log of the node has an XID at that time: if so the GPU's own finding counts, if not it is the program's fault (run it with CUDA_LAUNCH_BLOCKING=1).",
+	}
 	switch {
 	case containsAny(said, []string{"uncorrectable ECC", "GPU is lost", "fallen off the bus"}):
 		finding.Title = "the program lost its GPU to a hardware error"
@@ -153,10 +176,12 @@ func tellCUDA(n *Node, finding *Finding) {
 		finding.Fix.Text = "Start the fabric manager of the driver's own version on the node."
 	case strings.Contains(said, "no kernel image is available"):
 		finding.Title = "the image's CUDA code is not built for the node's GPU"
-		finding.Fix.Text = "Use a build of the program that has the GPU's compute capability (newer PyTorch, TORCH_CUDA_ARCH_LIST)."
+		finding.Fix.Text =
+			"Use a build of the program that has the GPU's compute capability (newer PyTorch, TORCH_CUDA_ARCH_LIST)."
 	case containsAny(said, []string{"an illegal memory access", "device-side assert triggered", "misaligned address"}):
 		finding.Title = "the program's own CUDA code failed"
-		finding.Fix.Text = "Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer; XID 13 or 31 in the kernel log belongs to it, and any other XID speaks against the GPU."
+		finding.Fix.Text =
+			"Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer; XID 13 or 31 in the kernel log belongs to it, and any other XID speaks against the GPU."
 	}
 	if n == nil {
 		return
@@ -169,7 +194,8 @@ func tellCUDA(n *Node, finding *Finding) {
 	for _, record := range slices.Backward(n.Host.KernelLog) {
 		if strings.Contains(record.Text, "Xid (") && len(finding.Evidence) < few+1 {
 			finding.Evidence = append(finding.Evidence, Evidence{
-				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time, Text: cut(record.Text),
+				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time,
+				Text: cut(record.Text),
 			})
 		}
 	}
@@ -179,7 +205,8 @@ func quoteLabels(n *Node, labels ...string) []Evidence {
 	var all []Evidence
 	for _, label := range labels {
 		if n != nil && n.Labels[label] != "" {
-			all = append(all, Evidence{Source: n.Object().String() + " .metadata.labels", Text: label + "=" + n.Labels[label]})
+			all = append(all,
+				Evidence{Source: n.Object().String() + " .metadata.labels", Text: label + "=" + n.Labels[label]})
 		}
 	}
 	return all
@@ -191,7 +218,10 @@ func quoteEnv(pod *corev1.Pod, want ...string) []Evidence {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for _, e := range c.Env {
 			if slices.Contains(want, e.Name) && e.ValueFrom == nil {
-				all = append(all, Evidence{Source: PodObject(pod).String() + ", container " + c.Name + " .env", Text: cut(fmt.Sprintf("%s=%q", e.Name, e.Value))})
+				all = append(all, Evidence{
+					Source: PodObject(pod).String() + ", container " + c.Name + " .env",
+					Text:   cut(fmt.Sprintf("%s=%q", e.Name, e.Value)),
+				})
 			}
 		}
 	}

@@ -19,15 +19,16 @@ const (
 	evictedSince = 6 * time.Hour    // an eviction is over sooner: the pod's owner has made another
 )
 
-// workloads are the pods that ask for GPUs, are none of the components that make them usable, and are not being deleted; also those that
-// have failed.
+// workloads returns the pods that ask for GPUs, are none of the components that make them usable, and are not being
+// deleted; also those that have failed.
 func (f *Facts) workloads() []*corev1.Pod { return f.gpuWorkloads() }
 
 func (f *Facts) findWorkloads() []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && f.wantsGPU(pod) && ComponentOf(pod.Labels, pod.Spec) == "" {
+		if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && f.wantsGPU(pod) &&
+			ComponentOf(pod.Labels, pod.Spec) == "" {
 			all = append(all, pod)
 		}
 	}
@@ -51,20 +52,24 @@ type trouble struct {
 // badReasons are waiting reasons that do not go away by waiting.
 func badReasons() []string {
 	return []string{
-		"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
-		"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError", "PreStartHookError", "StartError",
+		"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull",
+		"RegistryUnavailable",
+		"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError",
+		"PreStartHookError", "StartError",
 		"ContainerCannotRun", "ErrImageInspect", "SignatureValidationFailed",
 	}
 }
 
-// statuses are those of all containers, the init containers first, as they run.
+// statuses returns those of all containers, the init containers first, as they run.
 func statuses(pod *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }
 
-// troubles are the containers of a pod that fail now or have just failed; none when the pod is well, or is ready again.
+// troubles returns the containers of a pod that fail now or have just failed; none when the pod is well, or is ready
+// again.
 func (f *Facts) troubles(pod *corev1.Pod) []trouble {
-	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed && f.history(pod) {
+	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded ||
+		pod.Status.Phase == corev1.PodFailed && f.history(pod) {
 		return nil
 	}
 	var all []trouble
@@ -73,7 +78,8 @@ func (f *Facts) troubles(pod *corev1.Pod) []trouble {
 		switch {
 		case c.State.Waiting != nil && slices.Contains(badReasons(), c.State.Waiting.Reason):
 			t := trouble{
-				container: c.Name, text: "waiting: " + c.State.Waiting.Reason, message: c.State.Waiting.Message, reason: c.State.Waiting.Reason, ran: last != nil,
+				container: c.Name, text: "waiting: " + c.State.Waiting.Reason, message: c.State.Waiting.Message,
+				reason: c.State.Waiting.Reason, ran: last != nil,
 			}
 			if last != nil {
 				t.exitCode, t.time = last.ExitCode, last.FinishedAt.Time
@@ -83,7 +89,8 @@ func (f *Facts) troubles(pod *corev1.Pod) []trouble {
 			all = append(all, t)
 		case c.State.Terminated != nil && c.State.Terminated.ExitCode != 0:
 			all = append(all, exited(c.Name, c.State.Terminated))
-		case c.State.Running != nil && last != nil && last.ExitCode != 0 && f.Now.Sub(last.FinishedAt.Time) < recentCrash && !isReady(pod):
+		case c.State.Running != nil && last != nil && last.ExitCode != 0 &&
+			f.Now.Sub(last.FinishedAt.Time) < recentCrash && !isReady(pod):
 			t := exited(c.Name, last)
 			t.again, t.restarts = true, c.RestartCount
 			all = append(all, t)
@@ -94,18 +101,19 @@ func (f *Facts) troubles(pod *corev1.Pod) []trouble {
 
 func exited(container string, t *corev1.ContainerStateTerminated) trouble {
 	return trouble{
-		container: container, text: fmt.Sprintf("exit code %d (%s)", t.ExitCode, t.Reason), message: t.Message, reason: t.Reason,
+		container: container, text: fmt.Sprintf("exit code %d (%s)", t.ExitCode, t.Reason), message: t.Message,
+		reason:   t.Reason,
 		exitCode: t.ExitCode, time: t.FinishedAt.Time, ran: true,
 	}
 }
 
-// history is whether a failed pod is only that: it failed long ago, or its owner has a newer pod that is well.
+// history reports whether a failed pod is only that: it failed long ago, or its owner has a newer pod that is well.
 func (f *Facts) history(pod *corev1.Pod) bool {
 	ended := lastChange(pod)
 	return !ended.IsZero() && f.Now.Sub(ended) > failedCounts || f.replaced(pod)
 }
 
-// lastChange is when a pod's status changed last, as far as it says; for one that has ended that is its end.
+// lastChange returns when a pod's status changed last, as far as it says; for one that has ended that is its end.
 func lastChange(pod *corev1.Pod) time.Time {
 	last := pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {
@@ -121,21 +129,24 @@ func lastChange(pod *corev1.Pod) time.Time {
 	return last
 }
 
-// replaced is whether the owner of a pod has a newer pod that runs and is ready, or has succeeded.
+// replaced reports whether the owner of a pod has a newer pod that runs and is ready, or has succeeded.
 func (f *Facts) replaced(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
 		return false
 	}
-	return slices.ContainsFunc(f.siblings()[string(owner.UID)+owner.Kind+pod.Namespace+owner.Name], func(other *corev1.Pod) bool {
-		return other != pod && !other.CreationTimestamp.Before(&pod.CreationTimestamp) && (other.Status.Phase == corev1.PodSucceeded || isReady(other))
-	})
+	return slices.ContainsFunc(f.siblings()[string(owner.UID)+owner.Kind+pod.Namespace+owner.Name],
+		func(other *corev1.Pod) bool {
+			return other != pod && !other.CreationTimestamp.Before(&pod.CreationTimestamp) &&
+				(other.Status.Phase == corev1.PodSucceeded || isReady(other))
+		})
 }
 
 func isReady(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	return pod.Status.Phase == corev1.PodRunning &&
+		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
 }
 
 // findSiblings groups pods by their owner.
@@ -157,16 +168,21 @@ func quoteTrouble(pod *corev1.Pod, t trouble) Evidence {
 	if first, _, _ := strings.Cut(strings.TrimSpace(t.message), "\n"); first != "" {
 		text += ": " + first
 	}
-	return Evidence{Source: PodObject(pod).String() + ", container " + t.container + " .status", Time: t.time, Text: cut(text)}
+	return Evidence{
+		Source: PodObject(pod).String() + ", container " + t.container + " .status", Time: t.time, Text: cut(text),
+	}
 }
 
-// said looks for the first of the texts in what is known of a failing pod: messages of its containers, its logs, its events. It knows when
-// it could not look: a container has run and left no log.
+// said looks for the first of the texts in what is known of a failing pod: messages of its containers, its logs, its
+// events. It knows when it could not look: a container has run and left no log.
 func (f *Facts) said(pod *corev1.Pod, troubles []trouble, texts ...string) (Evidence, bool) {
 	for _, t := range troubles {
 		for line := range strings.Lines(t.message) {
 			if containsAny(line, texts) {
-				return Evidence{Source: PodObject(pod).String() + ", container " + t.container + " .status", Time: t.time, Text: cut(strings.TrimSpace(line))}, true
+				return Evidence{
+					Source: PodObject(pod).String() + ", container " + t.container + " .status", Time: t.time,
+					Text: cut(strings.TrimSpace(line)),
+				}, true
 			}
 		}
 	}
@@ -188,7 +204,8 @@ func containsAny(text string, parts []string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
 }
 
-// unread is why the log of a pod whose containers ran is not there; empty when it is, or when there is none to be had.
+// unread returns why the log of a pod whose containers ran is not there; empty when it is, or when there is none to be
+// had.
 func (f *Facts) unread(pod *corev1.Pod, troubles []trouble) string {
 	if len(f.LogsOf(pod)) > 0 || !slices.ContainsFunc(troubles, func(t trouble) bool { return t.ran }) {
 		return ""

@@ -11,11 +11,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// What GPU pods themselves say of why they fail; pods that start, have ended well, are being deleted or have been replaced are fine.
+// What GPU pods themselves say of why they fail; pods that start, have ended well, are being deleted or have been
+// replaced are fine.
 func TestWorkloadChecks(t *testing.T) {
 	t.Parallel()
 	crash := func(log string) *bench {
-		b := newBench().node("a", 2, func(n *corev1.Node) { n.Labels["nvidia.com/gpu.memory"] = "15360" }).pod("p", "a", 1, crashing(1, "Error"))
+		b := newBench().node("a", 2,
+			func(n *corev1.Node) { n.Labels["nvidia.com/gpu.memory"] = "15360" }).pod("p", "a", 1, crashing(1, "Error"))
 		return b.log("p", log)
 	}
 	variable := func(name, value string) podChange {
@@ -37,70 +39,171 @@ func TestWorkloadChecks(t *testing.T) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: exitedWith(1, "Error")}}
 	}
 	settings := func(p *corev1.Pod) {
-		p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "runtime"}}}}
+		p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
+			{
+				ConfigMapRef: &corev1.ConfigMapEnvSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "runtime"},
+				},
+			},
+		}
 	}
 	unready := func(p *corev1.Pod) { p.Status.Conditions = nil }
 	runBench(t, map[string]benchCase{
-		"crash":           {crash("Traceback\nValueError: my own mistake"), "wl.pod-failing error", "ValueError: my own mistake"},
-		"crash, log gone": {crash("RuntimeError: boom").previous("p", "unable to retrieve container logs for containerd://3f1c"), "wl.pod-failing error", "RuntimeError: boom"},
-		"crash, no log":   {newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error")), "net.dns unknown, wl.cpu-mode unknown, wl.cuda-error unknown, wl.cuda-oom unknown, wl.cuda-vs-driver unknown, wl.exec-format unknown, wl.pod-failing error, wl.pod-failing unknown, wl.shm unknown", ""},
-		"young":           {newBench().node("a", 2).pod("p", "a", 1, starting(time.Minute)), "", ""},
-		"slow":            {newBench().node("a", 2).pod("p", "a", 1, starting(5*time.Minute)), "wl.pod-failing info", ""},
-		"very slow":       {newBench().node("a", 2).pod("p", "a", 1, starting(time.Hour)), "wl.pod-failing warning", ""},
-		"sandbox":         {newBench().node("a", 2).pod("p", "a", 1, starting(5*time.Minute)).event("Pod", "p", "FailedCreatePodSandBox", "something"), "wl.pod-failing error", "something"},
-		"succeeded":       {newBench().node("a", 2).pod("p", "a", 1, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), "", ""},
-		"deleted":         {newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error"), func(p *corev1.Pod) { at := benchAgo(0); p.DeletionTimestamp = &at }), "", ""},
-		"failed Job":      {newBench().node("a", 2).pod("p", "a", 1, jobFailed, owned("Job", "j")).log("p", "x"), "wl.pod-failing error", ""},
-		"Job tried again": {newBench().node("a", 2).pod("p", "a", 1, jobFailed, owned("Job", "j")).pod("q", "a", 1, owned("Job", "j"), created(time.Minute)), "", ""},
-		"recovered":       {newBench().node("a", 2).pod("p", "a", 1).log("p", "CUDA out of memory"), "", ""},
+		"crash": {
+			crash("Traceback\nValueError: my own mistake"), "wl.pod-failing error", "ValueError: my own mistake",
+		},
+		"crash, log gone": {
+			crash("RuntimeError: boom").previous("p", "unable to retrieve container logs for containerd://3f1c"),
+			"wl.pod-failing error", "RuntimeError: boom",
+		},
+		"crash, no log": {
+			newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error")),
+			"net.dns unknown, wl.cpu-mode unknown, wl.cuda-error unknown, wl.cuda-oom unknown, wl.cuda-vs-driver unknown, wl.exec-format unknown, wl.pod-failing error, wl.pod-failing unknown, wl.shm unknown",
+			"",
+		},
+		"young": {newBench().node("a", 2).pod("p", "a", 1, starting(time.Minute)), "", ""},
+		"slow": {
+			newBench().node("a", 2).pod("p", "a", 1, starting(5*time.Minute)), "wl.pod-failing info", "",
+		},
+		"very slow": {
+			newBench().node("a", 2).pod("p", "a", 1, starting(time.Hour)), "wl.pod-failing warning", "",
+		},
+		"sandbox": {newBench().node("a", 2).pod("p", "a", 1, starting(5*time.Minute)).event("Pod", "p",
+			"FailedCreatePodSandBox", "something"), "wl.pod-failing error", "something"},
+		"succeeded": {
+			newBench().node("a", 2).pod("p", "a", 1, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), "",
+			"",
+		},
+		"deleted": {newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error"),
+			func(p *corev1.Pod) { at := benchAgo(0); p.DeletionTimestamp = &at }), "", ""},
+		"failed Job": {
+			newBench().node("a", 2).pod("p", "a", 1, jobFailed, owned("Job", "j")).log("p", "x"),
+			"wl.pod-failing error", "",
+		},
+		"Job tried again": {newBench().node("a", 2).pod("p", "a", 1, jobFailed,
+			owned("Job", "j")).pod("q", "a", 1, owned("Job", "j"), created(time.Minute)), "", ""},
+		"recovered": {newBench().node("a", 2).pod("p", "a", 1).log("p", "CUDA out of memory"), "", ""},
 
-		"exec format":          {newBench().node("a", 2).pod("p", "a", 0, crashing(1, "Error")).log("p", "standard_init_linux.go:219: exec user process caused: exec format error"), "wl.exec-format error", "status.nodeInfo.architecture Time:0001-01-01 00:00:00 +0000 UTC Text:amd64"},
-		"exec format, failed":  {newBench().node("a", 2).pod("p", "a", 1, jobFailed).log("p", "exec /usr/bin/python3: exec format error"), "wl.exec-format error, wl.pod-failing error", ""},
-		"platform, crashing":   {image(crash("x"), "linux/arm64/v8"), "wl.exec-format error, wl.pod-failing error", "linux/arm64/v8"},
-		"platform, it runs":    {image(newBench().node("a", 2).pod("p", "a", 1), "linux/arm64"), "", ""},
-		"platform, not placed": {image(newBench().node("a", 2).pod("p", "", 1, toldByScheduler("")), "linux/arm64"), "sched.waiting info, wl.exec-format warning", ""},
-		"platform, good":       {image(newBench().node("a", 2).pod("p", "", 1, toldByScheduler("")), "linux/arm64", "linux/amd64"), "sched.waiting info", ""},
+		"exec format": {newBench().node("a", 2).pod("p", "a", 0, crashing(1, "Error")).log(
+			"p", "standard_init_linux.go:219: exec user process caused: exec format error",
+		), "wl.exec-format error", "status.nodeInfo.architecture Time:0001-01-01 00:00:00 +0000 UTC Text:amd64"},
+		"exec format, failed": {
+			newBench().node("a", 2).pod("p", "a", 1, jobFailed).log("p", "exec /usr/bin/python3: exec format error"),
+			"wl.exec-format error, wl.pod-failing error", "",
+		},
+		"platform, crashing": {
+			image(crash("x"), "linux/arm64/v8"), "wl.exec-format error, wl.pod-failing error", "linux/arm64/v8",
+		},
+		"platform, it runs": {image(newBench().node("a", 2).pod("p", "a", 1), "linux/arm64"), "", ""},
+		"platform, not placed": {
+			image(newBench().node("a", 2).pod("p", "", 1, toldByScheduler("")), "linux/arm64"),
+			"sched.waiting info, wl.exec-format warning", "",
+		},
+		"platform, good": {
+			image(newBench().node("a", 2).pod("p", "", 1, toldByScheduler("")), "linux/arm64", "linux/amd64"),
+			"sched.waiting info", "",
+		},
 		"registry did not tell": {func() *bench {
 			b := newBench().node("a", 2).pod("p", "", 1, toldByScheduler(""))
 			b.Images["train:1"] = snapshot.Image{Error: "unauthorized"}
 			return b
 		}(), "sched.waiting info, wl.exec-format unknown", ""},
 
-		"CPU mode, variable":    {newBench().node("a", 2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "-1")), "wl.cpu-mode warning", `CUDA_VISIBLE_DEVICES="-1"`},
-		"CPU mode, empty":       {newBench().node("a", 2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "")), "wl.cpu-mode warning", ""},
-		"CPU mode, void":        {newBench().node("a", 2).pod("p", "a", 1, variable("NVIDIA_VISIBLE_DEVICES", "void")), "wl.cpu-mode warning", ""},
-		"GPU mode":              {newBench().node("a", 2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "0,1")), "", ""},
-		"CPU mode, no such GPU": {newBench().node("a", 2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "7")), "wl.cpu-mode warning", "GPUs: 1; the container counts them from 0"},
-		"privileged, more GPUs": {newBench().node("a", 2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "7"), func(p *corev1.Pod) {
+		"CPU mode, variable": {
+			newBench().node("a", 2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "-1")), "wl.cpu-mode warning",
+			`CUDA_VISIBLE_DEVICES="-1"`,
+		},
+		"CPU mode, empty": {
+			newBench().node("a", 2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "")), "wl.cpu-mode warning", "",
+		},
+		"CPU mode, void": {
+			newBench().node("a", 2).pod("p", "a", 1, variable("NVIDIA_VISIBLE_DEVICES", "void")), "wl.cpu-mode warning",
+			"",
+		},
+		"GPU mode": {
+			newBench().node("a", 2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "0,1")), "", "",
+		},
+		"CPU mode, no such GPU": {
+			newBench().node("a", 2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "7")), "wl.cpu-mode warning",
+			"GPUs: 1; the container counts them from 0",
+		},
+		"privileged, more GPUs": {newBench().node("a",
+			2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "7"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
 		}), "", ""},
-		"CPU mode, beginning": {newBench().node("a", 2).pod("p", "a", 1, settings).head("p", "trainer 2.3\ndevice: cpu\nstep 1"), "wl.cpu-mode warning", "kubectl -n team get configmap runtime -o yaml"},
+		"CPU mode, beginning": {
+			newBench().node("a", 2).pod("p", "a", 1, settings).head("p", "trainer 2.3\ndevice: cpu\nstep 1"),
+			"wl.cpu-mode warning", "kubectl -n team get configmap runtime -o yaml",
+		},
 		"CPU mode, argument": {newBench().node("a", 2).pod("p", "a", 1, func(p *corev1.Pod) {
 			p.Spec.Containers[0].Args = []string{"-report", "5", "-device", "cpu"}
 		}).head("p", "device: cpu"), "wl.cpu-mode warning", "Text:-device cpu"},
 		"CPU mode, another container": {newBench().node("a", 2).pod("p", "a", 1, func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "sidecar"})
 		}).log("p", "").container("sidecar", "Using device: cpu"), "", ""},
-		"CPU mode, log":     {newBench().node("a", 2).pod("p", "a", 1).log("p", "torch.cuda.is_available(): False"), "wl.cpu-mode warning", ""},
-		"no GPUs available": {crash("RuntimeError: No CUDA GPUs are available"), "wl.cpu-mode error, wl.pod-failing error", ""},
-		"asks for none":     {newBench().node("a", 2).pod("p", "a", 0, crashing(1, "Error")).log("p", "RuntimeError: No CUDA GPUs are available"), "wl.cpu-mode warning", "asks for none"},
+		"CPU mode, log": {
+			newBench().node("a", 2).pod("p", "a", 1).log("p", "torch.cuda.is_available(): False"),
+			"wl.cpu-mode warning", "",
+		},
+		"no GPUs available": {
+			crash("RuntimeError: No CUDA GPUs are available"), "wl.cpu-mode error, wl.pod-failing error", "",
+		},
+		"asks for none": {newBench().node("a", 2).pod("p", "a", 0, crashing(1, "Error")).log("p",
+			"RuntimeError: No CUDA GPUs are available"), "wl.cpu-mode warning", "asks for none"},
 
-		"driver too old": {crash("CUDA driver version is insufficient for CUDA runtime version"), "wl.cuda-vs-driver error, wl.pod-failing error", ""},
-		"driver too old, hook": {newBench().node("a", 2).pod("p", "a", 1, inState(inWaiting("RunContainerError", "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, please update your driver"), corev1.ContainerState{})),
+		"driver too old": {
+			crash("CUDA driver version is insufficient for CUDA runtime version"),
+			"wl.cuda-vs-driver error, wl.pod-failing error", "",
+		},
+		"driver too old, hook": {newBench().node("a", 2).pod("p", "a", 1, inState(inWaiting(
+			"RunContainerError",
+			"nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, please update your driver",
+		), corev1.ContainerState{})),
 			"wl.cuda-vs-driver error, wl.pod-failing error", "cuda>=12.4"},
-		"CUDA memory":      {crash("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB"), "wl.cuda-oom error, wl.pod-failing error", "nvidia.com/gpu.memory=15360"},
-		"host memory":      {newBench().node("a", 2).pod("p", "a", 1, crashing(137, "OOMKilled")).log("p", "x"), "wl.oom-killed error, wl.pod-failing error", ""},
-		"shared memory":    {crash("NCCL WARN Error while creating shared memory segment /dev/shm/nccl-1 (size 9637888)\nunhandled cuda error"), "wl.pod-failing error, wl.shm error", "64 MiB"},
-		"CUDA error":       {crash("CUDA error: unspecified launch failure"), "wl.cuda-error error, wl.pod-failing error", ""},
-		"ECC":              {crash("RuntimeError: CUDA error: uncorrectable ECC error encountered").kernel("a", "NVRM: Xid (PCI:0000:17:00): 48, pid=1, DBE"), "wl.cuda-error error, wl.idle-holder unknown, wl.pod-failing error", "Xid (PCI:0000:17:00): 48"},
-		"config":           {newBench().node("a", 2).pod("p", "a", 1, inState(inWaiting("CreateContainerConfigError", `secret "hf-token" not found`), corev1.ContainerState{})), "wl.config-error error, wl.pod-failing error", "hf-token"},
-		"volume":           {newBench().node("a", 2).pod("p", "a", 1, starting(5*time.Minute)).event("Pod", "p", "FailedMount", `MountVolume.SetUp failed for volume "v": configmap "c" not found`), "wl.pod-failing error, wl.volume error", ""},
+		"CUDA memory": {
+			crash("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB"),
+			"wl.cuda-oom error, wl.pod-failing error", "nvidia.com/gpu.memory=15360",
+		},
+		"host memory": {
+			newBench().node("a", 2).pod("p", "a", 1, crashing(137, "OOMKilled")).log("p", "x"),
+			"wl.oom-killed error, wl.pod-failing error", "",
+		},
+		"shared memory": {
+			crash(
+				"NCCL WARN Error while creating shared memory segment /dev/shm/nccl-1 (size 9637888)\nunhandled cuda error",
+			),
+			"wl.pod-failing error, wl.shm error", "64 MiB",
+		},
+		"CUDA error": {
+			crash("CUDA error: unspecified launch failure"), "wl.cuda-error error, wl.pod-failing error", "",
+		},
+		"ECC": {
+			crash("RuntimeError: CUDA error: uncorrectable ECC error encountered").kernel("a",
+				"NVRM: Xid (PCI:0000:17:00): 48, pid=1, DBE"),
+			"wl.cuda-error error, wl.idle-holder unknown, wl.pod-failing error", "Xid (PCI:0000:17:00): 48",
+		},
+		"config": {newBench().node("a", 2).pod(
+			"p", "a", 1,
+			inState(inWaiting("CreateContainerConfigError", `secret "hf-token" not found`), corev1.ContainerState{}),
+		), "wl.config-error error, wl.pod-failing error", "hf-token"},
+		"volume": {newBench().node("a", 2).pod("p", "a", 1, starting(5*time.Minute)).event("Pod", "p",
+			"FailedMount",
+			`MountVolume.SetUp failed for volume "v": configmap "c" not found`),
+			"wl.pod-failing error, wl.volume error", ""},
 		"volume, then ran": {newBench().node("a", 2).pod("p", "a", 1).event("Pod", "p", "FailedMount", "x"), "", ""},
-		"liveness":         {newBench().node("a", 2).pod("p", "a", 1, unready).event("Pod", "p", "Killing", "Container main failed liveness probe, will be restarted"), "wl.probe-failing error", "startup probe"},
-		"readiness":        {newBench().node("a", 2).pod("p", "a", 1, unready).event("Pod", "p", "Unhealthy", "Readiness probe failed: 503"), "wl.probe-failing warning", ""},
-		"loading":          {newBench().node("a", 2).pod("p", "a", 1, unready, created(5*time.Minute)).event("Pod", "p", "Unhealthy", "Readiness probe failed: 503"), "", ""},
-		"evicted":          {newBench().node("a", 2).pod("p", "a", 1, endedBadly("Evicted")), "wl.evicted warning", ""},
-		"no GPU pod":       {newBench().node("a", 2).pod("p", "a", 0, crashing(1, "Error")).log("p", "CUDA error: x"), "", ""},
+		"liveness": {newBench().node("a", 2).pod("p", "a", 1, unready).event("Pod", "p", "Killing",
+			"Container main failed liveness probe, will be restarted"), "wl.probe-failing error", "startup probe"},
+		"readiness": {
+			newBench().node("a",
+				2).pod("p", "a", 1, unready).event("Pod", "p", "Unhealthy", "Readiness probe failed: 503"),
+			"wl.probe-failing warning", "",
+		},
+		"loading": {newBench().node("a", 2).pod("p", "a", 1, unready, created(5*time.Minute)).event("Pod", "p",
+			"Unhealthy", "Readiness probe failed: 503"), "", ""},
+		"evicted": {newBench().node("a", 2).pod("p", "a", 1, endedBadly("Evicted")), "wl.evicted warning", ""},
+		"no GPU pod": {
+			newBench().node("a", 2).pod("p", "a", 0, crashing(1, "Error")).log("p", "CUDA error: x"), "", "",
+		},
 	})
 }
 
@@ -119,15 +222,21 @@ func TestIdleHolder(t *testing.T) {
 		return b
 	}
 	held := func() *bench { return newBench().node("a", 1).pod("p", "a", 1) }
-	process := `<process_info><pid>7</pid><type>C</type><process_name>python3</process_name><used_memory>900 MiB</used_memory></process_info>`
+	process :=
+		`<process_info><pid>7</pid><type>C</type><process_name>python3</process_name><used_memory>900 MiB</used_memory></process_info>`
 	runBench(t, map[string]benchCase{
-		"idle":              {read(held(), smiOfOne("3", "0", "")), "wl.idle-holder info", ""},
-		"idle, others wait": {read(held().pod("q", "", 1), smiOfOne("3", "0", "")), "sched.all-in-use warning, wl.idle-holder warning", ""},
-		"a process":         {read(held(), smiOfOne("903", "0", process)), "", ""},
-		"busy":              {read(held(), smiOfOne("9000", "97", process)), "", ""},
-		"memory in use":     {read(held(), smiOfOne("9000", "0", "")), "", ""},
-		"young":             {read(newBench().node("a", 1).pod("p", "a", 1, created(time.Minute)), smiOfOne("3", "0", "")), "", ""},
-		"not told":          {read(held(), "garbage"), "", ""},
+		"idle": {read(held(), smiOfOne("3", "0", "")), "wl.idle-holder info", ""},
+		"idle, others wait": {
+			read(held().pod("q", "", 1), smiOfOne("3", "0", "")), "sched.all-in-use warning, wl.idle-holder warning",
+			"",
+		},
+		"a process":     {read(held(), smiOfOne("903", "0", process)), "", ""},
+		"busy":          {read(held(), smiOfOne("9000", "97", process)), "", ""},
+		"memory in use": {read(held(), smiOfOne("9000", "0", "")), "", ""},
+		"young": {
+			read(newBench().node("a", 1).pod("p", "a", 1, created(time.Minute)), smiOfOne("3", "0", "")), "", "",
+		},
+		"not told": {read(held(), "garbage"), "", ""},
 	})
 	f := NewFacts(&read(held(), smiOfOne("3", "0", "")).Snapshot)
 	if h := Allocation(f).Nodes[0].Holders[0]; h.Idle == nil || !*h.Idle {
@@ -143,10 +252,14 @@ func TestHides(t *testing.T) {
 		devices     int64
 		want        bool
 	}{
-		{"CUDA_VISIBLE_DEVICES", "", 1, true}, {"CUDA_VISIBLE_DEVICES", "-1", 1, true}, {"CUDA_VISIBLE_DEVICES", "-1,0", 1, true}, {"CUDA_VISIBLE_DEVICES", "0", 1, false},
-		{"CUDA_VISIBLE_DEVICES", "0,-1", 1, false}, {"NVIDIA_VISIBLE_DEVICES", "void", 1, true}, {"NVIDIA_VISIBLE_DEVICES", "all", 1, false}, {"HOME", "", 1, false},
-		{"CUDA_VISIBLE_DEVICES", "NoDevFiles", 1, true}, {"CUDA_VISIBLE_DEVICES", "7", 1, true}, {"CUDA_VISIBLE_DEVICES", " 1 ,0", 1, true}, {"CUDA_VISIBLE_DEVICES", "1", 2, false},
-		{"CUDA_VISIBLE_DEVICES", "2", 2, true}, {"CUDA_VISIBLE_DEVICES", "7", 0, false}, {"CUDA_VISIBLE_DEVICES", "GPU-8932f937", 1, false}, {"CUDA_VISIBLE_DEVICES", "MIG-1", 1, false},
+		{"CUDA_VISIBLE_DEVICES", "", 1, true}, {"CUDA_VISIBLE_DEVICES", "-1", 1, true},
+		{"CUDA_VISIBLE_DEVICES", "-1,0", 1, true}, {"CUDA_VISIBLE_DEVICES", "0", 1, false},
+		{"CUDA_VISIBLE_DEVICES", "0,-1", 1, false}, {"NVIDIA_VISIBLE_DEVICES", "void", 1, true},
+		{"NVIDIA_VISIBLE_DEVICES", "all", 1, false}, {"HOME", "", 1, false},
+		{"CUDA_VISIBLE_DEVICES", "NoDevFiles", 1, true}, {"CUDA_VISIBLE_DEVICES", "7", 1, true},
+		{"CUDA_VISIBLE_DEVICES", " 1 ,0", 1, true}, {"CUDA_VISIBLE_DEVICES", "1", 2, false},
+		{"CUDA_VISIBLE_DEVICES", "2", 2, true}, {"CUDA_VISIBLE_DEVICES", "7", 0, false},
+		{"CUDA_VISIBLE_DEVICES", "GPU-8932f937", 1, false}, {"CUDA_VISIBLE_DEVICES", "MIG-1", 1, false},
 	} {
 		if got := hides(c.name, c.value, c.devices); got != c.want {
 			t.Errorf("hides(%s=%q) of %d is %v, want %v", c.name, c.value, c.devices, got, c.want)
@@ -213,7 +326,9 @@ func FuzzSaysCPU(f *testing.F) {
 // Ages are printed in the units that people think in.
 func TestAgeText(t *testing.T) {
 	t.Parallel()
-	for d, want := range map[time.Duration]string{-time.Second: "0s", 90 * time.Second: "1m", 61 * time.Minute: "1h1m", 50 * time.Hour: "2d2h"} {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 90 * time.Second: "1m", 61 * time.Minute: "1h1m", 50 * time.Hour: "2d2h",
+	} {
 		if got := ageText(d); got != want {
 			t.Errorf("ageText(%s) = %s, want %s", d, got, want)
 		}

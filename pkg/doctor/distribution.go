@@ -37,7 +37,8 @@ func distribution(n *Node) Distribution {
 		return GKE
 	case has("eks.amazonaws.com/nodegroup"), strings.Contains(info.KubeletVersion, "-eks-"):
 		return EKS
-	case has("kubernetes.azure.com/cluster"), has("kubernetes.azure.com/agentpool"), provider == "azure" && has("agentpool"):
+	case has("kubernetes.azure.com/cluster"), has("kubernetes.azure.com/agentpool"),
+		provider == "azure" && has("agentpool"):
 		return AKS
 	case strings.Contains(info.KubeletVersion, "+rke2"):
 		return RKE2
@@ -53,12 +54,13 @@ func distribution(n *Node) Distribution {
 	return Generic
 }
 
-// IsCRIO is whether the node's runtime is CRI-O, which has no containerd configuration, and often no handler for GPUs.
+// IsCRIO reports whether the node's runtime is CRI-O, which has no containerd configuration, and often no handler for
+// GPUs.
 func (n *Node) IsCRIO() bool {
 	return strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "cri-o://")
 }
 
-// IsContainerd is whether the node's runtime is containerd.
+// IsContainerd reports whether the node's runtime is containerd.
 func (n *Node) IsContainerd() bool {
 	return strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://")
 }

@@ -1,8 +1,9 @@
-// Package doctor concludes from a snapshot why GPU workloads do not run: findings, and which of them are the roots of the others.
+// Package doctor concludes from a snapshot why GPU workloads do not run: findings, and which of them are the roots of
+// the others.
 //
-// It is pure: a snapshot goes in, a report comes out, on any machine. A check is a value (check.go) in the file of its layer (check_*.go);
-// what its findings explain is written in the check, and graph.go folds the consequences below their roots. A check that cannot see its
-// evidence says unknown, with the reason, and never pass.
+// It is pure: a snapshot goes in, a report comes out, on any machine. A check is a value (check.go) in the file of its
+// layer (check_*.go); what its findings explain is written in the check, and graph.go folds the consequences below
+// their roots. A check that cannot see its evidence says unknown, with the reason, and never pass.
 package doctor
 
 import (
@@ -28,8 +29,9 @@ type Options struct {
 
 // Ignore names findings that are known and accepted.
 type Ignore struct {
-	ID     string `json:"id"`               // or a pattern: "hw.*"
-	Object string `json:"object,omitempty"` // "Node gpu-*", as Object.String prints it, with * for anything; empty means all
+	ID string `json:"id"` // or a pattern: "hw.*"
+	// "Node gpu-*", as Object.String prints it, with * for anything; empty means all
+	Object string `json:"object,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -69,17 +71,18 @@ type Summary struct {
 	Unknown   int `json:"unknown"`
 }
 
-// LayerResult is the state of one layer: how many checks came to what. The numbers add up to Checks. A check that found something counts where
-// its worst finding belongs.
+// LayerResult is the state of one layer: how many checks came to what. The numbers add up to Checks. A check that found
+// something counts where its worst finding belongs.
 type LayerResult struct {
 	Layer    Layer `json:"layer"`
 	Checks   int   `json:"checks"`
 	Passed   int   `json:"passed"` // found nothing, on all that was to be looked at
 	Errors   int   `json:"errors"`
 	Warnings int   `json:"warnings"`
-	Infos    int   `json:"infos"`   // found only what is no problem, what another finding explains, or what the user ignores
-	NotRead  int   `json:"notRead"` // need nodes, and nobody asked for one to be read
-	Unknown  int   `json:"unknown"` // could not see all that they need
+	// found only what is no problem, what another finding explains, or what the user ignores
+	Infos   int `json:"infos"`
+	NotRead int `json:"notRead"` // need nodes, and nobody asked for one to be read
+	Unknown int `json:"unknown"` // could not see all that they need
 }
 
 // State is the state of one layer of one node.
@@ -103,7 +106,9 @@ type NodeResult struct {
 // Examine runs the checks over a snapshot.
 func Examine(s *snapshot.Snapshot, o Options) Report {
 	facts := NewFacts(narrowed(s, o))
-	report := Report{APIVersion: snapshot.APIVersion, Kind: Kind, Snapshot: s.Meta, Created: facts.Now, Items: []Finding{}}
+	report := Report{
+		APIVersion: snapshot.APIVersion, Kind: Kind, Snapshot: s.Meta, Created: facts.Now, Items: []Finding{},
+	}
 	report.Summary = Summary{Nodes: len(facts.Nodes), GPUNodes: len(facts.GPUNodes), GPUPods: len(facts.GPUPods)}
 	for _, n := range facts.GPUNodes {
 		if n.Host != nil {
@@ -113,7 +118,8 @@ func Examine(s *snapshot.Snapshot, o Options) Report {
 	var checks []Check
 	var results []*Result
 	for _, c := range Checks() {
-		if len(o.Checks) > 0 && !slices.ContainsFunc(o.Checks, func(pattern string) bool { return matches(pattern, c.ID) }) {
+		if len(o.Checks) > 0 &&
+			!slices.ContainsFunc(o.Checks, func(pattern string) bool { return matches(pattern, c.ID) }) {
 			continue
 		}
 		r := &Result{check: c, asked: s.Meta.Asked}
@@ -140,7 +146,7 @@ func Examine(s *snapshot.Snapshot, o Options) Report {
 	return report
 }
 
-// narrowed is the part of a snapshot that is to be looked at. The snapshot itself stays as it is.
+// narrowed returns the part of a snapshot that is to be looked at. The snapshot itself stays as it is.
 func narrowed(s *snapshot.Snapshot, o Options) *snapshot.Snapshot {
 	part := *s
 	if o.IgnoreInjected {
@@ -160,7 +166,7 @@ func narrowed(s *snapshot.Snapshot, o Options) *snapshot.Snapshot {
 	return &part
 }
 
-// clock is a node's own time when it was read, so that a clock that is wrong does not matter.
+// clock returns a node's own time when it was read, so that a clock that is wrong does not matter.
 func clock(host *node.Diagnosis, s *snapshot.Snapshot) time.Time {
 	if host.Probe.Time.IsZero() {
 		return s.Meta.Created
@@ -168,7 +174,7 @@ func clock(host *node.Diagnosis, s *snapshot.Snapshot) time.Time {
 	return host.Probe.Time
 }
 
-// Worst is the highest severity of a root; empty when nothing was found above Info.
+// Worst returns the highest severity of a root; empty when nothing was found above Info.
 func (r Report) Worst() Severity {
 	switch {
 	case r.Summary.Errors > 0:
@@ -179,7 +185,7 @@ func (r Report) Worst() Severity {
 	return ""
 }
 
-// Roots are the findings that no other explains.
+// Roots returns the findings that no other explains.
 func (r Report) Roots() []Finding {
 	return slices.DeleteFunc(slices.Clone(r.Items), func(f Finding) bool { return !f.Root })
 }
@@ -187,7 +193,8 @@ func (r Report) Roots() []Finding {
 // Checks returns all checks, by layer and ID.
 func Checks() []Check {
 	all := slices.Concat(
-		injectedChecks(), hardwareChecks(), driverChecks(), runtimeChecks(), operatorChecks(), devicePluginChecks(), draChecks(), clusterChecks(),
+		injectedChecks(), hardwareChecks(), driverChecks(), runtimeChecks(), operatorChecks(), devicePluginChecks(),
+		draChecks(), clusterChecks(),
 		networkChecks(), schedulingChecks(), accessChecks(), workloadChecks(), observabilityChecks(),
 	)
 	order := map[Layer]int{}
@@ -200,7 +207,7 @@ func Checks() []Check {
 	return all
 }
 
-// layers counts the checks of each layer that has some; read is whether any node was.
+// layers counts the checks of each layer that has some; read reports whether any node was.
 func layers(results []*Result, items []Finding, read bool) []LayerResult {
 	all := make([]LayerResult, len(Layers()))
 	at, has := map[Layer]*LayerResult{}, map[Layer]bool{}
@@ -235,7 +242,7 @@ func layers(results []*Result, items []Finding, read bool) []LayerResult {
 	return slices.DeleteFunc(all, func(l LayerResult) bool { return !has[l.Layer] })
 }
 
-// worst is the worst of the items that the check found; nil when it found none that is shown.
+// worst returns the worst of the items that the check found; nil when it found none that is shown.
 func (r *Result) worst(items []Finding) *Finding {
 	type kind struct {
 		id    string

@@ -12,7 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// Whatever XID the driver prints, alone or with all that comes with it, is one cause or none: never two, and never an unknown ID.
+// Whatever XID the driver prints, alone or with all that comes with it, is one cause or none: never two, and never an
+// unknown ID.
 func TestEveryXIDHasOneRoot(t *testing.T) {
 	t.Parallel()
 	pci, err := xid.ParsePCI("0000:17:00")
@@ -44,7 +45,8 @@ func TestEveryXIDHasOneRoot(t *testing.T) {
 			}
 			roots := hwRoots(Examine(hwSnapshot(host), Options{}))
 			if len(roots) > 1 {
-				t.Errorf("XID %d %s has %d roots, %v:\n%s", code.Number, how, len(roots), roots, strings.Join(texts, "\n"))
+				t.Errorf("XID %d %s has %d roots, %v:\n%s", code.Number, how, len(roots), roots,
+					strings.Join(texts, "\n"))
 			}
 			if how == "alone" {
 				root := strings.Join(roots, ", ")
@@ -61,7 +63,10 @@ func TestEveryXIDHasOneRoot(t *testing.T) {
 	if cascades < 5 {
 		t.Errorf("only %d codes have a cascade", cascades)
 	}
-	for root, must := range map[string]string{"hw.gpu-lost warning": "79" /* nvidia-smi still shows it */, "drv.gsp error": "119", "hw.nvlink error": "74", "": "31"} {
+	for root, must := range map[string]string{
+		"hw.gpu-lost warning": "79", // nvidia-smi still shows it
+		"drv.gsp error":       "119", "hw.nvlink error": "74", "": "31",
+	} {
 		if !slices.Contains(table[root], must) {
 			t.Errorf("XID %s is not %q", must, root)
 		}
@@ -86,11 +91,18 @@ func TestEveryInjectedXIDIsItsRuns(t *testing.T) {
 		}
 		at := hwNow.Add(-time.Minute)
 		host := hwHost()
-		host.KernelLog = append(host.KernelLog, node.KernelRecord{Sequence: 4711, Uptime: 119 * time.Minute, Time: at, Priority: record.Facility<<3 | record.Level, Text: record.Text})
+		host.KernelLog = append(host.KernelLog, node.KernelRecord{
+			Sequence: 4711, Uptime: 119 * time.Minute, Time: at, Priority: record.Facility<<3 | record.Level,
+			Text: record.Text,
+		})
 		s := hwSnapshot(host)
 		s.Runs = []snapshot.Run{{
-			ID: "xid-7k3f9q", Fault: "xid", Summary: fmt.Sprintf("XID %d on GPU 0", code.Number), Phase: "Proven", Created: at, Until: hwNow.Add(time.Hour),
-			Targets: []snapshot.Target{{Kind: "Node", Name: "gpu-1", Permanent: true, Evidence: []snapshot.RunEvidence{{Source: "/dev/kmsg sequence 4711", Time: at, Text: record.Text}}}},
+			ID: "xid-7k3f9q", Fault: "xid", Summary: fmt.Sprintf("XID %d on GPU 0", code.Number), Phase: "Proven",
+			Created: at, Until: hwNow.Add(time.Hour),
+			Targets: []snapshot.Target{{
+				Kind: "Node", Name: "gpu-1", Permanent: true,
+				Evidence: []snapshot.RunEvidence{{Source: "/dev/kmsg sequence 4711", Time: at, Text: record.Text}},
+			}},
 		}}
 		if roots := hwRoots(Examine(s, Options{})); !slices.Equal(roots, []string{"fault.injected error"}) {
 			t.Errorf("XID %d that we wrote has the roots %v", code.Number, roots)

@@ -72,7 +72,8 @@ func NewFacts(s *snapshot.Snapshot) *Facts {
 	f := &Facts{
 		Snapshot: s, Now: s.Meta.Created,
 		parts: map[Component][]*corev1.Pod{},
-		nodes: map[string]*Node{}, events: map[objectKey][]*corev1.Event{}, pods: map[string]*corev1.Pod{}, logs: map[string][]*snapshot.Log{},
+		nodes: map[string]*Node{}, events: map[objectKey][]*corev1.Event{}, pods: map[string]*corev1.Pod{},
+		logs:  map[string][]*snapshot.Log{},
 		heads: map[string][]*snapshot.Log{},
 	}
 	for i := range s.Nodes {
@@ -155,7 +156,8 @@ func (f *Facts) EventsOf(kind, namespace, name string) []*corev1.Event {
 // EventsOfPod returns the current events of a pod, the newest first. It omits events of an earlier pod with the same
 // name, and events about a step that the pod has completed since.
 func (f *Facts) EventsOfPod(pod *corev1.Pod) []*corev1.Event {
-	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey] // the kubelet's events have another UID than the API's pod
+	// The kubelet's events have another UID than the API's pod
+	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return slices.DeleteFunc(slices.Clone(f.EventsOf("Pod", pod.Namespace, pod.Name)), func(e *corev1.Event) bool {
 		if uid := e.InvolvedObject.UID; uid != "" && pod.UID != "" && uid != pod.UID && !isMirror {
 			return true
@@ -171,7 +173,8 @@ func stepTaken(pod *corev1.Pod, reason string) time.Time {
 	switch reason {
 	case "FailedScheduling":
 		return trueSince(pod, corev1.PodScheduled)
-	case "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedPrepareDynamicResources":
+	case "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume", "FailedMapVolume",
+		"FailedPrepareDynamicResources":
 		return trueSince(pod, corev1.PodReadyToStartContainers)
 	}
 	return time.Time{}
@@ -209,7 +212,7 @@ func (f *Facts) WhyNoHost(name string) string {
 	return cmp.Or(f.Missing("nodes/"+name), why)
 }
 
-// EventTime is when an event happened last.
+// EventTime returns when an event happened last.
 func EventTime(e *corev1.Event) time.Time {
 	if e.Series != nil && !e.Series.LastObservedTime.IsZero() {
 		return e.Series.LastObservedTime.Time
@@ -228,7 +231,8 @@ func Quote(e *corev1.Event) Evidence {
 	return Evidence{Source: "event " + e.Reason + " of " + object.String(), Time: EventTime(e), Text: e.Message}
 }
 
-// GrepLogs returns the first line of the pod's logs that contains one of the texts, as evidence; newest containers first, then those before.
+// GrepLogs returns the first line of the pod's logs that contains one of the texts, as evidence; newest containers
+// first, then those before.
 func (f *Facts) GrepLogs(pod *corev1.Pod, texts ...string) (Evidence, bool) {
 	for _, l := range f.LogsOf(pod) {
 		for line := range strings.Lines(l.Text) {
@@ -242,19 +246,20 @@ func (f *Facts) GrepLogs(pod *corev1.Pod, texts ...string) (Evidence, bool) {
 	return Evidence{}, false
 }
 
-// Ended is whether the pod has ended, so that it holds nothing.
+// Ended reports whether the pod has ended, so that it holds nothing.
 func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// IsGPUResource is whether it is a resource by which NVIDIA GPUs are asked for: nvidia.com/gpu, nvidia.com/gpu.shared, nvidia.com/mig-1g.5gb.
+// IsGPUResource reports whether it is a resource by which NVIDIA GPUs are asked for: nvidia.com/gpu,
+// nvidia.com/gpu.shared, nvidia.com/mig-1g.5gb.
 func IsGPUResource(name corev1.ResourceName) bool {
 	rest, ours := strings.CutPrefix(string(name), "nvidia.com/")
 	return ours && (rest == "gpu" || rest == "gpu.shared" || strings.HasPrefix(rest, "mig-"))
 }
 
-// GPURequests returns how many of each GPU resource a pod asks for, as the scheduler counts: containers together, or the most that an init
-// container needs.
+// GPURequests returns how many of each GPU resource a pod asks for, as the scheduler counts: containers together, or
+// the most that an init container needs.
 func GPURequests(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return requests(pod, IsGPUResource)
 }
@@ -268,7 +273,8 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1
 			}
 		}
 	}
-	// Sidecars run beside the containers and beside the init containers after them, which run alone and before the containers.
+	// Sidecars run beside the containers and beside the init containers after them, which run alone and before the
+	// containers.
 	sidecars, before := map[corev1.ResourceName]int64{}, map[corev1.ResourceName]int64{}
 	for _, c := range pod.Spec.InitContainers {
 		always := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
@@ -294,7 +300,7 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1
 	return sum
 }
 
-// asked are a container's requests, as amount counts; extended resources may stand in the limits only.
+// asked returns a container's requests, as amount counts; extended resources may stand in the limits only.
 func asked(r corev1.ResourceRequirements) map[corev1.ResourceName]int64 {
 	if len(r.Limits)+len(r.Requests) == 0 { // as most: no map is made for them
 		return nil
@@ -309,7 +315,7 @@ func asked(r corev1.ResourceRequirements) map[corev1.ResourceName]int64 {
 	return all
 }
 
-// amount is a quantity as a whole number: thousandths of a CPU, bytes, pieces.
+// amount returns a quantity as a whole number: thousandths of a CPU, bytes, pieces.
 func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	if name == corev1.ResourceCPU {
 		return q.MilliValue()
@@ -317,7 +323,8 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// WantsGPU is whether the pod may ask for GPUs: by a resource, or by a resource claim, whatever that is for. Facts.wantsGPU knows claims.
+// WantsGPU reports whether the pod may ask for GPUs: by a resource, or by a resource claim, whatever that is for.
+// Facts.wantsGPU knows claims.
 func WantsGPU(pod *corev1.Pod) bool {
 	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0
 }
@@ -326,8 +333,10 @@ func WantsGPU(pod *corev1.Pod) bool {
 func gpuLabels() []string {
 	return []string{
 		"nvidia.com/gpu.present", "nvidia.com/gpu.product", "nvidia.com/gpu.count", "nvidia.com/gpu",
-		"feature.node.kubernetes.io/pci-10de.present", "feature.node.kubernetes.io/pci-0300_10de.present", "feature.node.kubernetes.io/pci-0302_10de.present",
-		"cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator", "karpenter.k8s.aws/instance-gpu-name", "kubernetes.azure.com/accelerator",
+		"feature.node.kubernetes.io/pci-10de.present", "feature.node.kubernetes.io/pci-0300_10de.present",
+		"feature.node.kubernetes.io/pci-0302_10de.present",
+		"cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator", "karpenter.k8s.aws/instance-gpu-name",
+		"kubernetes.azure.com/accelerator",
 		"accelerator",
 	}
 }
@@ -349,20 +358,22 @@ func hasGPUs(n *Node) bool {
 	return n.Host != nil && (len(n.Host.Info.GPUs) > 0 || slices.ContainsFunc(n.Host.Probe.PCI, IsGPUDevice))
 }
 
-// ofOthers is whether a label's value names an accelerator that is not NVIDIA's.
+// ofOthers reports whether a label's value names an accelerator that is not NVIDIA's.
 func ofOthers(value string) bool {
 	value = strings.ToLower(value)
-	return slices.ContainsFunc([]string{"amd", "radeon", "instinct", "gaudi", "habana", "inferentia", "trainium", "neuron", "tpu", "intel"}, func(other string) bool {
+	return slices.ContainsFunc([]string{
+		"amd", "radeon", "instinct", "gaudi", "habana", "inferentia", "trainium", "neuron", "tpu", "intel",
+	}, func(other string) bool {
 		return strings.Contains(value, other)
 	})
 }
 
-// IsGPUDevice is whether a PCI device is a GPU: a display controller, and not an NVSwitch.
+// IsGPUDevice reports whether a PCI device is a GPU: a display controller, and not an NVSwitch.
 func IsGPUDevice(d node.PCIDevice) bool {
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "03")
 }
 
-// Ready is the node's Ready condition; the zero value when it has none.
+// Ready returns the node's Ready condition; the zero value when it has none.
 func (n *Node) Ready() corev1.NodeCondition { return n.Condition(corev1.NodeReady) }
 
 // Condition returns the node's condition of a type; the zero value when it has none.
@@ -407,22 +418,28 @@ var componentNames = []struct {
 	part string
 	is   Component
 }{
-	{"device-plugin-validator", Validator}, {"cuda-validator", Validator}, {"mps-control-daemon", MPS}, {"dra-driver", DRADriver}, {"gpu-feature-discovery", FeatureDiscovery},
-	{"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit}, {"dcgm-exporter", DCGMExporter}, {"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
+	{"device-plugin-validator", Validator}, {"cuda-validator", Validator}, {"mps-control-daemon", MPS},
+	{"dra-driver", DRADriver}, {"gpu-feature-discovery", FeatureDiscovery},
+	{"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit}, {"dcgm-exporter", DCGMExporter},
+	{"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
 	{"operator-validator", Validator}, {"nvidia-driver", Driver}, {"nvidia-vgpu-manager", Driver},
 	{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
 }
 
 // ComponentOf returns which component a pod or a DaemonSet is, by its labels and images; empty when it is none.
 func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
-	names := []string{labels["app"], labels["app.kubernetes.io/component"], labels["app.kubernetes.io/name"], labels["k8s-app"], labels["name"]}
+	names := []string{
+		labels["app"], labels["app.kubernetes.io/component"], labels["app.kubernetes.io/name"], labels["k8s-app"],
+		labels["name"],
+	}
 	for _, c := range spec.Containers {
 		image, _, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
 		names = append(names, image, c.Name) // GPU feature discovery and MPS are in the image of the device plugin
 	}
 	for _, known := range componentNames {
 		for _, name := range names {
-			if strings.Contains(name, known.part) && (!slices.Contains([]Component{DevicePlugin, Operator, DRADriver}, known.is) || nvidias(names, spec)) {
+			if strings.Contains(name, known.part) &&
+				(!slices.Contains([]Component{DevicePlugin, Operator, DRADriver}, known.is) || nvidias(names, spec)) {
 				return known.is
 			}
 		}
@@ -435,15 +452,16 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	return ""
 }
 
-// nvidias is whether software that others make by the same name is NVIDIA's: a device plugin, an operator, a DRA driver. Its own words count; where
-// it has none (a mirror of the images), software for GPUs that no other maker names.
+// nvidias reports whether software that others make by the same name is NVIDIA's: a device plugin, an operator, a DRA
+// driver. Its own words count; where it has none (a mirror of the images), software for GPUs that no other maker names.
 func nvidias(names []string, spec corev1.PodSpec) bool {
 	all := slices.Clone(names)
 	for _, c := range spec.Containers {
 		image, _, _ := strings.Cut(c.Image, "@")
 		all = append(all, image)
 	}
-	words := strings.FieldsFunc(strings.ToLower(strings.Join(all, " ")), func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+	words := strings.FieldsFunc(strings.ToLower(strings.Join(all, " ")),
+		func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
 	has := func(some ...string) bool {
 		return slices.ContainsFunc(some, func(word string) bool { return slices.Contains(words, word) })
 	}
@@ -452,7 +470,8 @@ func nvidias(names []string, spec corev1.PodSpec) bool {
 		return false
 	case has("nvidia"):
 		return true
-	case has("amd", "rocm", "radeon", "intel", "habana", "habanalabs", "habanaai", "gaudi", "cpu", "tpu", "npu", "ascend", "neuron", "fpga", "xilinx", "furiosa", "metax", "cambricon"):
+	case has("amd", "rocm", "radeon", "intel", "habana", "habanalabs", "habanaai", "gaudi", "cpu", "tpu", "npu",
+		"ascend", "neuron", "fpga", "xilinx", "furiosa", "metax", "cambricon"):
 		return false
 	}
 	return has("gpu")

@@ -12,8 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// TestEventsOfPodAreNoHistory protects live state: what the API says of a pod now is newer than an event about a step that it has taken since, or about
-// an earlier pod of its name.
+// TestEventsOfPodAreNoHistory protects live state: what the API says of a pod now is newer than an event about a step
+// that it has taken since, or about an earlier pod of its name.
 func TestEventsOfPodAreNoHistory(t *testing.T) {
 	t.Parallel()
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -27,8 +27,10 @@ func TestEventsOfPodAreNoHistory(t *testing.T) {
 		return corev1.PodCondition{Type: condition, Status: status, LastTransitionTime: metav1.NewTime(noon)}
 	}
 	s := &snapshot.Snapshot{Events: []corev1.Event{
-		event("FailedScheduling", "new", -time.Minute), event("FailedMount", "new", -time.Second), event("FailedMount", "new", time.Second),
-		event("FailedCreatePodSandBox", "", 0), event("Unhealthy", "new", -time.Hour), event("Killing", "old", time.Minute),
+		event("FailedScheduling", "new", -time.Minute), event("FailedMount", "new", -time.Second),
+		event("FailedMount", "new", time.Second),
+		event("FailedCreatePodSandBox", "", 0), event("Unhealthy", "new", -time.Hour),
+		event("Killing", "old", time.Minute),
 	}}
 	for name, test := range map[string]struct {
 		conditions []corev1.PodCondition
@@ -39,12 +41,19 @@ func TestEventsOfPodAreNoHistory(t *testing.T) {
 			[]string{"FailedCreatePodSandBox", "FailedMount", "FailedMount", "FailedScheduling", "Unhealthy"}},
 		"it has a node": {[]corev1.PodCondition{is(corev1.PodScheduled, corev1.ConditionTrue)}, false,
 			[]string{"FailedCreatePodSandBox", "FailedMount", "FailedMount", "Unhealthy"}},
-		"it has a sandbox": {[]corev1.PodCondition{is(corev1.PodScheduled, corev1.ConditionTrue), is(corev1.PodReadyToStartContainers, corev1.ConditionTrue)}, false,
+		"it has a sandbox": {[]corev1.PodCondition{
+			is(corev1.PodScheduled, corev1.ConditionTrue), is(corev1.PodReadyToStartContainers, corev1.ConditionTrue),
+		}, false,
 			[]string{"FailedMount", "Unhealthy"}},
 		"a static pod, whose events have the kubelet's UID": {nil, true,
-			[]string{"FailedCreatePodSandBox", "FailedMount", "FailedMount", "FailedScheduling", "Killing", "Unhealthy"}},
+			[]string{
+				"FailedCreatePodSandBox", "FailedMount", "FailedMount", "FailedScheduling", "Killing", "Unhealthy",
+			}},
 	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "train-0", UID: "new"}, Status: corev1.PodStatus{Conditions: test.conditions}}
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "train-0", UID: "new"},
+			Status:     corev1.PodStatus{Conditions: test.conditions},
+		}
 		if test.mirror {
 			pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 		}

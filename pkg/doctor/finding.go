@@ -49,7 +49,8 @@ const (
 // Layers returns all layers in their order.
 func Layers() []Layer {
 	return []Layer{
-		LayerHardware, LayerDriver, LayerRuntime, LayerOperator, LayerDevicePlugin, LayerDRA, LayerCluster, LayerNetwork, LayerScheduling,
+		LayerHardware, LayerDriver, LayerRuntime, LayerOperator, LayerDevicePlugin, LayerDRA, LayerCluster,
+		LayerNetwork, LayerScheduling,
 		LayerAccess, LayerWorkload, LayerObservability,
 	}
 }
@@ -73,7 +74,8 @@ func (o Object) String() string {
 
 // Evidence is a quotation, never a paraphrase, and the place where it stands.
 type Evidence struct {
-	// Source is where to look: "event of Pod default/train-0", "nodes/gpu-1/kernel.log sequence 812", "Node gpu-1 .status.allocatable".
+	// Source is where to look: "event of Pod default/train-0", "nodes/gpu-1/kernel.log sequence 812", "Node gpu-1
+	// .status.allocatable".
 	Source string    `json:"source"`
 	Time   time.Time `json:"time,omitzero"`
 	Text   string    `json:"text"`
@@ -99,11 +101,14 @@ type Finding struct {
 	// Object is the first of Objects.
 	Object  Object   `json:"object"`
 	Objects []Object `json:"objects,omitempty"` // all, when there are several
-	// Subject is what has to be changed or made, where that is not Object: the RuntimeClass that pods name and that does not exist.
+	// Subject is what has to be changed or made, where that is not Object: the RuntimeClass that pods name and that
+	// does not exist.
 	Subject Object `json:"subject,omitzero"`
-	// Nodes are those that it concerns; none means the whole cluster. Findings that share a node can explain each other.
+	// Nodes are those that it concerns; none means the whole cluster. Findings that share a node can explain each
+	// other.
 	Nodes []string `json:"nodes,omitempty"`
-	// Pods ("namespace/name") are those that it concerns, as far as it knows them itself; what it explains may name more.
+	// Pods ("namespace/name") are those that it concerns, as far as it knows them itself; what it explains may name
+	// more.
 	Pods     []string   `json:"pods,omitempty"`
 	Evidence []Evidence `json:"evidence"`
 	Fix      Fix        `json:"fix"`
@@ -124,9 +129,11 @@ type Finding struct {
 	failed time.Time
 	// began is since when it is so, as far as anybody knows: what was so before a fault was injected is not its doing.
 	began time.Time
-	// ofGPU says that it is about a GPU, though its layer is another; ofRun, that it rests on nothing but lines that an open run wrote.
+	// ofGPU says that it is about a GPU, though its layer is another; ofRun, that it rests on nothing but lines that an
+	// open run wrote.
 	ofGPU, ofRun bool
-	// lab is what follows from this one whatever else proves it, for a run that has whole namespaces to itself; else nil.
+	// lab is what follows from this one whatever else proves it, for a run that has whole namespaces to itself; else
+	// nil.
 	lab *lab
 	// own says that the pod names a reason of its own, which nothing that is wrong with its node explains.
 	own bool
@@ -135,20 +142,23 @@ type Finding struct {
 // lab is what an exercise of this tool has to itself.
 type lab struct {
 	namespaces, nodes []string
-	objects           []string  // without a namespace, which it made or changed, as Object.String has them: "RuntimeClass nvidia"
-	since             time.Time // when it began
+	// Without a namespace, which it made or changed, as Object.String has them: "RuntimeClass nvidia"
+	objects []string
+	since   time.Time // when it began
 }
 
-// covers reports whether a finding is about something in the lab. What is about no place at all, as a RuntimeClass, may be of the lab too. What a node
-// lacks is the lab's when only its own pods miss it, and they do because of an object of its own.
+// covers reports whether a finding is about something in the lab. What is about no place at all, as a RuntimeClass, may
+// be of the lab too. What a node lacks is the lab's when only its own pods miss it, and they do because of an object of
+// its own.
 func (l *lab) covers(f Finding) bool {
 	foreign := func(pod string) bool {
 		namespace, _, _ := strings.Cut(pod, "/")
 		return !slices.Contains(l.namespaces, namespace)
 	}
-	if len(f.Pods) > 0 && !slices.ContainsFunc(f.Pods, foreign) && slices.ContainsFunc(f.Evidence, func(e Evidence) bool {
-		return slices.ContainsFunc(l.objects, func(o string) bool { return strings.HasPrefix(e.Source, o+" ") })
-	}) {
+	if len(f.Pods) > 0 && !slices.ContainsFunc(f.Pods, foreign) &&
+		slices.ContainsFunc(f.Evidence, func(e Evidence) bool {
+			return slices.ContainsFunc(l.objects, func(o string) bool { return strings.HasPrefix(e.Source, o+" ") })
+		}) {
 		return true
 	}
 	if len(f.Nodes)+len(f.pods) == 0 && f.Object.Namespace == "" {
@@ -157,8 +167,10 @@ func (l *lab) covers(f Finding) bool {
 	if f.Object.Namespace != "" && slices.Contains(l.namespaces, f.Object.Namespace) {
 		return true
 	}
-	// Nodes are shared with others: of what is wrong with them only what its steps lead to is the exercise's, and nothing of others' pods.
-	if f.Object.Namespace == "" && anyMatches(labEffects(), f.ID) && !f.before(l.since) && slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.nodes, n) }) {
+	// Nodes are shared with others: of what is wrong with them only what its steps lead to is the exercise's, and
+	// nothing of others' pods.
+	if f.Object.Namespace == "" && anyMatches(labEffects(), f.ID) && !f.before(l.since) &&
+		slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.nodes, n) }) {
 		return true
 	}
 	return slices.ContainsFunc(f.pods, func(p string) bool { return !foreign(p) })

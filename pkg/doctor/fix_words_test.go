@@ -12,8 +12,13 @@ import (
 func TestFixesMendSomething(t *testing.T) {
 	t.Parallel()
 	pod := func(kind, owner string) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "p-1", Labels: map[string]string{"pod-template-hash": "abc"}}}
-		p.Spec.Tolerations = []corev1.Toleration{{Key: "team", Operator: corev1.TolerationOpExists}, {Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ml", Name: "p-1", Labels: map[string]string{"pod-template-hash": "abc"},
+		}}
+		p.Spec.Tolerations = []corev1.Toleration{
+			{Key: "team", Operator: corev1.TolerationOpExists},
+			{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists},
+		}
 		if kind != "" {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: owner, Controller: new(true)}}
 		}
@@ -24,11 +29,19 @@ func TestFixesMendSomething(t *testing.T) {
 		"a pod's wrong name": {renamed(pod("", ""), "nvidia.com/gpus", "nvidia.com/gpu"), []string{
 			`kubectl -n ml get pod p-1 -o json | jq --arg from nvidia.com/gpus --arg to nvidia.com/gpu 'walk(if type == "object" and has($from) then .[$to] = .[$from] | del(.[$from]) else . end)' | kubectl replace --force -f -`,
 		}},
-		"an owner's wrong name":       {renamed(pod("StatefulSet", "s"), "a", "b"), nil},
-		"a Deployment":                {editCommands(pod("ReplicaSet", "web-abc")), []string{"kubectl -n ml edit deployment web"}},
-		"a Job":                       {editCommands(pod("Job", "j")), []string{"# the template of a Job cannot be changed: correct its manifest, delete Job j in namespace ml and create it again"}},
-		"a toleration of a pod":       {tolerate(pod("", ""), taint), []string{`kubectl -n ml patch pod p-1 --type json -p '[{"op":"add","path":"/spec/tolerations/-","value":{"key":"dedicated","operator":"Equal","value":"a;b","effect":"NoSchedule"}}]'`}},
-		"a toleration of a Job's pod": {tolerate(pod("Job", "j"), taint), []string{`kubectl -n ml patch pod p-1 --type json -p '[{"op":"add","path":"/spec/tolerations/-","value":{"key":"dedicated","operator":"Equal","value":"a;b","effect":"NoSchedule"}}]'`}},
+		"an owner's wrong name": {renamed(pod("StatefulSet", "s"), "a", "b"), nil},
+		"a Deployment": {
+			editCommands(pod("ReplicaSet", "web-abc")), []string{"kubectl -n ml edit deployment web"},
+		},
+		"a Job": {editCommands(pod("Job", "j")), []string{
+			"# the template of a Job cannot be changed: correct its manifest, delete Job j in namespace ml and create it again",
+		}},
+		"a toleration of a pod": {tolerate(pod("", ""), taint), []string{
+			`kubectl -n ml patch pod p-1 --type json -p '[{"op":"add","path":"/spec/tolerations/-","value":{"key":"dedicated","operator":"Equal","value":"a;b","effect":"NoSchedule"}}]'`,
+		}},
+		"a toleration of a Job's pod": {tolerate(pod("Job", "j"), taint), []string{
+			`kubectl -n ml patch pod p-1 --type json -p '[{"op":"add","path":"/spec/tolerations/-","value":{"key":"dedicated","operator":"Equal","value":"a;b","effect":"NoSchedule"}}]'`,
+		}},
 		"a toleration of an owner": {tolerate(pod("ReplicaSet", "web-abc"), taint), []string{
 			`kubectl -n ml patch deployment web --type merge -p '{"spec":{"template":{"spec":{"tolerations":[{"key":"team","operator":"Exists"},{"key":"dedicated","operator":"Equal","value":"a;b","effect":"NoSchedule"}]}}}}'`,
 		}},
@@ -44,10 +57,13 @@ func TestExceededQuota(t *testing.T) {
 	t.Parallel()
 	const gpu = "requests.nvidia.com/gpu"
 	for message, want := range map[string]exceededQuota{
-		`pods "x" is forbidden: exceeded quota: gpuq, requested: ` + gpu + `=1, used: ` + gpu + `=2, limited: ` + gpu + `=2`:          {"gpuq", gpu, 1, 2, 2},
-		`exceeded quota: gpuq, requested: cpu=1,` + gpu + `=1, used: cpu=1,` + gpu + `=2, limited: cpu=1,` + gpu + `=2`:               {},
-		`exceeded quota: gpuq, requested: ` + gpu + `=1, used: ` + gpu + `=2, limited: ` + gpu + `=2, and more that someone appended`: {},
-		`exceeded quota: gpuq, requested: memory=1Gi, used: memory=2Gi, limited: memory=2Gi`:                                          {},
+		`pods "x" is forbidden: exceeded quota: gpuq, requested: ` + gpu + `=1, used: ` + gpu + `=2, limited: ` + gpu +
+			`=2`: {"gpuq", gpu, 1, 2, 2},
+		`exceeded quota: gpuq, requested: cpu=1,` + gpu + `=1, used: cpu=1,` + gpu + `=2, limited: cpu=1,` + gpu +
+			`=2`: {},
+		`exceeded quota: gpuq, requested: ` + gpu + `=1, used: ` + gpu + `=2, limited: ` + gpu +
+			`=2, and more that someone appended`: {},
+		`exceeded quota: gpuq, requested: memory=1Gi, used: memory=2Gi, limited: memory=2Gi`: {},
 	} {
 		if got, ok := exceeded(message); got != want || ok != (want.quota != "") {
 			t.Errorf("%q: %+v %t, want %+v", message, got, ok, want)

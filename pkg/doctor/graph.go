@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// gather drops what the user ignores, finds what explains what, and merges findings that say the same about different objects.
+// gather drops what the user ignores, finds what explains what, and merges findings that say the same about different
+// objects.
 func gather(results []*Result, ignore []Ignore, checks []Check) (all []Finding, ignored int) {
 	var single []Finding
 	for _, r := range results {
@@ -28,7 +29,10 @@ func gather(results []*Result, ignore []Ignore, checks []Check) (all []Finding, 
 		k := key{f.ID, f.Title, f.Fix.Text, strings.Join(f.CausedBy, " ")}
 		if _, known := at[k]; !known {
 			at[k] = len(merged)
-			merged = append(merged, &merging{Finding: f, objects: map[Object]bool{}, nodes: map[string]bool{}, pods: map[string]bool{}, named: map[string]bool{}, everywhere: len(f.Nodes) == 0})
+			merged = append(merged, &merging{
+				Finding: f, objects: map[Object]bool{}, nodes: map[string]bool{}, pods: map[string]bool{},
+				named: map[string]bool{}, everywhere: len(f.Nodes) == 0,
+			})
 		}
 		merged[at[k]].add(f)
 	}
@@ -41,7 +45,8 @@ func gather(results []*Result, ignore []Ignore, checks []Check) (all []Finding, 
 // most is how many quotations and commands a finding about many objects keeps.
 const most = 8
 
-// merging is a finding that others are added to. A cluster may have it on thousands of nodes, so that what is there already is asked of sets.
+// merging is a finding that others are added to. A cluster may have it on thousands of nodes, so that what is there
+// already is asked of sets.
 type merging struct {
 	Finding
 	objects    map[Object]bool
@@ -65,7 +70,8 @@ func (m *merging) add(f Finding) {
 	}
 	for _, p := range f.pods {
 		m.pods[p] = true
-		m.named[p] = m.named[p] || !strings.Contains(p, " ") // some findings set themselves apart by the name of another object
+		// Some findings set themselves apart by the name of another object
+		m.named[p] = m.named[p] || !strings.Contains(p, " ")
 	}
 	for _, p := range f.Pods {
 		m.named[p] = true
@@ -105,26 +111,29 @@ type cause struct {
 
 func (f Finding) cause() cause { return cause{f.ID, f.as, f.written, f.ofRun} }
 
-// provenByItself are findings whose proof is in the object's own specification, or in its image, whatever else is wrong near it: only a check that
-// names the ID explains them, and no pattern does.
+// provenByItself are findings whose proof is in the object's own specification, or in its image, whatever else is wrong
+// near it: only a check that names the ID explains them, and no pattern does.
 func provenByItself() []string {
 	return []string{
-		"sched.wrong-resource-name", "sched.bigger-than-any-node", "sched.node-selector", "sched.taint", "sched.volume", "sched.insufficient-other",
+		"sched.wrong-resource-name", "sched.bigger-than-any-node", "sched.node-selector", "sched.taint", "sched.volume",
+		"sched.insufficient-other",
 		"rbac.quota", "ns.podsecurity", "img.not-found", "img.pull-auth",
 		"wl.exec-format", "wl.config-error", "wl.volume", "wl.oom-killed", "wl.shm",
 	}
 }
 
-// Means is whether a pattern of Check.Explains means a finding: one that is proven by itself only by its name.
+// Means reports whether a pattern of Check.Explains means a finding: one that is proven by itself only by its name.
 func Means(pattern, id string) bool {
 	return pattern == id || !slices.Contains(provenByItself(), id) && anyMatches([]string{pattern}, id)
 }
 
-// detectorsDo is what follows from a line that a program wrote into the kernel log: nothing is wrong with the GPU, and detectors act on it.
+// detectorsDo returns what follows from a line that a program wrote into the kernel log: nothing is wrong with the GPU,
+// and detectors act on it.
 func detectorsDo() []string { return []string{"node.condition", "sched.node-state"} }
 
-// explain writes into each finding the IDs of those that may be its cause: their checks say so, and both concern the same node or pod. It
-// asks indexes and not each pair, because a cluster may have a finding on each of thousands of nodes.
+// explain writes into each finding the IDs of those that may be its cause: their checks say so, and both concern the
+// same node or pod. It asks indexes and not each pair, because a cluster may have a finding on each of thousands of
+// nodes.
 func explain(all []Finding, checks []Check) {
 	type place struct {
 		cause
@@ -198,7 +207,8 @@ func explain(all []Finding, checks []Check) {
 			// A run explains nothing but what is at the place that it changed.
 			near := (anywhere[from] || len(f.Nodes) == 0) && !f.own && from.id != injectedFault
 			for _, n := range f.Nodes {
-				near = near || !f.own && here[place{from, "node " + n}].meets(f) || len(f.pods) == 0 && here[place{from, "pods on " + n}].meets(f)
+				near = near || !f.own && here[place{from, "node " + n}].meets(f) ||
+					len(f.pods) == 0 && here[place{from, "pods on " + n}].meets(f)
 			}
 			for _, p := range f.pods {
 				near = near || here[place{from, "pod " + p}].meets(f)
@@ -211,11 +221,12 @@ func explain(all []Finding, checks []Check) {
 	}
 }
 
-// fold finds the roots: what is explained is none, and its severity does not count. Two that explain each other, by whatever way, are
-// both roots.
+// fold finds the roots: what is explained is none, and its severity does not count. Two that explain each other, by
+// whatever way, are both roots.
 func fold(all []Finding) ([]Finding, []Edge) {
 	causes := func(from, to int) bool {
-		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to]) && !all[from].mute
+		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to]) &&
+			!all[from].mute
 	}
 	// direct[i] are the findings that i explains directly.
 	direct := make([][]int, len(all))
@@ -279,8 +290,8 @@ func fold(all []Finding) ([]Finding, []Edge) {
 	return sorted, edges
 }
 
-// related is whether two findings concern the same: a pod where both name pods, else a node; one that names no node concerns all. A lab concerns what is
-// in it.
+// related reports whether two findings concern the same: a pod where both name pods, else a node; one that names no
+// node concerns all. A lab concerns what is in it.
 func related(a, b Finding) bool {
 	if a.lab != nil {
 		return a.lab.covers(b)
@@ -321,7 +332,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// onlyTrue are the keys whose value is true, sorted.
+// onlyTrue returns the keys whose value is true, sorted.
 func onlyTrue(set map[string]bool) []string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(set)) {

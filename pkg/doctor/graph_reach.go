@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// How long after an incident that is over a pod may fail because of it, and how far apart the clocks of nodes and of the API may be.
+// How long after an incident that is over a pod may fail because of it, and how far apart the clocks of nodes and of
+// the API may be.
 const (
 	incidentReach = 10 * time.Minute
 	clockSkew     = time.Minute
@@ -31,7 +32,8 @@ func (s *span) add(f Finding) {
 	s.times = append(s.times, f.times...)
 }
 
-// meets is whether one of the causes was at work when the finding came about. A finding that does not tell when meets all.
+// meets reports whether one of the causes was at work when the finding came about. A finding that does not tell when
+// meets all.
 func (s *span) meets(f Finding) bool {
 	if s == nil || f.before(s.began) {
 		return false
@@ -42,8 +44,8 @@ func (s *span) meets(f Finding) bool {
 	})
 }
 
-// raise makes an error of a warning without which a workload would run: it is why that does not, and an error must not be hidden below a
-// warning. It goes by the severities before those of consequences are lowered.
+// raise makes an error of a warning without which a workload would run: it is why that does not, and an error must not
+// be hidden below a warning. It goes by the severities before those of consequences are lowered.
 func raise(all []Finding, direct [][]int) {
 	for i := range all {
 		if !all[i].Root || all[i].Severity != Warning {
@@ -57,7 +59,8 @@ func raise(all []Finding, direct [][]int) {
 				continue
 			}
 			seen[next] = true
-			if f := all[next]; !f.Root && f.Severity == Error && (f.Layer == LayerWorkload || f.Layer == LayerScheduling) {
+			if f := all[next]; !f.Root && f.Severity == Error &&
+				(f.Layer == LayerWorkload || f.Layer == LayerScheduling) {
 				all[i].Severity = Error
 				break
 			}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// told is a check's findings, each "ID", "ID@node", or "ID@node/pod".
+// told returns a check's findings, each "ID", "ID@node", or "ID@node/pod".
 func told(t *testing.T, c Check, what ...string) *Result {
 	t.Helper()
 	r := &Result{check: c}
@@ -27,7 +27,7 @@ func told(t *testing.T, c Check, what ...string) *Result {
 	return r
 }
 
-// shape is what the graph came to: "root[objects] <- consequence[objects]".
+// shape returns what the graph came to: "root[objects] <- consequence[objects]".
 func shape(items []Finding) string {
 	var lines []string
 	for _, f := range items {
@@ -51,12 +51,17 @@ func shape(items []Finding) string {
 // What follows from a cause on the same node or pod is folded under it, and what only looks like it elsewhere is not.
 func TestFold(t *testing.T) {
 	t.Parallel()
-	cause := Check{ID: "rt.wrong-instance", Title: "cause", Layer: LayerRuntime, Explains: []string{"rt.handler-missing", "dp.*"}}
-	middle := Check{ID: "rt.handler-missing", Title: "middle", Layer: LayerRuntime, Explains: []string{"wl.pod-failing"}}
+	cause := Check{
+		ID: "rt.wrong-instance", Title: "cause", Layer: LayerRuntime, Explains: []string{"rt.handler-missing", "dp.*"},
+	}
+	middle := Check{
+		ID: "rt.handler-missing", Title: "middle", Layer: LayerRuntime, Explains: []string{"wl.pod-failing"},
+	}
 	plugin := Check{ID: "dp.capacity-zero", Title: "plugin", Layer: LayerDevicePlugin, Explains: []string{"sched.*"}}
 	pending := Check{ID: "sched.none", Title: "pending", Layer: LayerScheduling}
 	failing := Check{ID: "wl.pod-failing", Title: "failing", Layer: LayerWorkload}
-	a, b := Check{ID: "a", Title: "a", Layer: LayerCluster, Explains: []string{"b"}}, Check{ID: "b", Title: "b", Layer: LayerCluster, Explains: []string{"a"}}
+	a, b := Check{ID: "a", Title: "a", Layer: LayerCluster, Explains: []string{"b"}},
+		Check{ID: "b", Title: "b", Layer: LayerCluster, Explains: []string{"a"}}
 	for name, test := range map[string]struct {
 		results []*Result
 		want    string
@@ -153,7 +158,8 @@ func TestChecksAreWhole(t *testing.T) {
 	}
 	for _, c := range Checks() {
 		for _, pattern := range c.Explains {
-			found := slices.ContainsFunc(Checks(), func(other Check) bool { return Check{Explains: []string{pattern}}.explains(other.ID) })
+			found := slices.ContainsFunc(Checks(),
+				func(other Check) bool { return Check{Explains: []string{pattern}}.explains(other.ID) })
 			if !found {
 				t.Errorf("%s explains %q, which no check finds", c.ID, pattern)
 			}

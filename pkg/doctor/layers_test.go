@@ -11,13 +11,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// The table of layers says what was learnt: its numbers add up, what nobody asked for is not looked at (and neither passed nor unknown), and what
-// was found fine on the nodes that were read has passed.
+// The table of layers says what was learnt: its numbers add up, what nobody asked for is not looked at (and neither
+// passed nor unknown), and what was found fine on the nodes that were read has passed.
 func TestLayersAddUp(t *testing.T) {
 	t.Parallel()
 	two := func() *snapshot.Snapshot {
 		s := newBench().node("a", 2).node("b", 2).Snapshot
-		s.Missing = append(s.Missing, snapshot.Missing{What: "nodes/b", Why: NotAsked + ": it looks healthy by what the API says"})
+		s.Missing = append(s.Missing,
+			snapshot.Missing{What: "nodes/b", Why: NotAsked + ": it looks healthy by what the API says"})
 		return &s
 	}
 	hardware := func(s *snapshot.Snapshot, o Options) LayerResult {
@@ -30,7 +31,8 @@ func TestLayersAddUp(t *testing.T) {
 		return r.Layers[0]
 	}
 	none := two()
-	none.Missing = append(none.Missing, snapshot.Missing{What: "nodes/a", Why: NotAsked + ": it looks healthy by what the API says"})
+	none.Missing = append(none.Missing,
+		snapshot.Missing{What: "nodes/a", Why: NotAsked + ": it looks healthy by what the API says"})
 	if l := hardware(none, Options{}); l.Layer != LayerHardware || l.NotRead == 0 || l.Unknown != 0 {
 		t.Errorf("no node was asked for, and the hardware is %+v", l)
 	}
@@ -44,12 +46,16 @@ func TestLayersAddUp(t *testing.T) {
 		t.Errorf("one node was read, and the hardware is %+v", l)
 	}
 	broken := two()
-	broken.Missing = append(broken.Missing, snapshot.Missing{What: "nodes/a", Why: "not read: the node does not start pods"})
+	broken.Missing = append(broken.Missing,
+		snapshot.Missing{What: "nodes/a", Why: "not read: the node does not start pods"})
 	if l := hardware(broken, Options{}); l.Unknown == 0 {
 		t.Errorf("a node that was to be read was not, and the hardware is %+v: missing evidence never passes", l)
 	}
 	for _, found := range []*snapshot.Snapshot{
-		{Meta: snapshot.Meta{Created: benchNow()}, Runs: []snapshot.Run{{ID: "r", Fault: "runtime", Phase: "Active", Created: benchNow(), Targets: []snapshot.Target{{Kind: "Node", Name: "a"}}}}},
+		{Meta: snapshot.Meta{Created: benchNow()}, Runs: []snapshot.Run{{
+			ID: "r", Fault: "runtime", Phase: "Active", Created: benchNow(),
+			Targets: []snapshot.Target{{Kind: "Node", Name: "a"}},
+		}}},
 		&newBench().node("a", 2).pod("p", "", 4).Snapshot,
 	} {
 		hardware(found, Options{})
@@ -59,7 +65,8 @@ func TestLayersAddUp(t *testing.T) {
 // Whose pods wait for a handler is known to the finding itself, for who asks about a pod.
 func TestFindingsNameTheirPods(t *testing.T) {
 	t.Parallel()
-	r := Examine(&newBench().node("a", 2).pod("p", "", 4).pod("q", "", 4).Snapshot, Options{Checks: []string{"sched.*"}})
+	r := Examine(&newBench().node("a", 2).pod("p", "", 4).pod("q", "", 4).Snapshot,
+		Options{Checks: []string{"sched.*"}})
 	for _, f := range r.Items {
 		if f.ID == "sched.bigger-than-any-node" && strings.Join(f.Pods, " ") == "team/p team/q" {
 			return
@@ -72,9 +79,11 @@ func TestFindingsNameTheirPods(t *testing.T) {
 func TestYoungPodsSaySo(t *testing.T) {
 	t.Parallel()
 	young := func(p *corev1.Pod) { p.CreationTimestamp = benchAgo(3 * time.Second) }
-	r := Examine(&newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, young).Snapshot, Options{Checks: []string{"sched.*"}})
+	r := Examine(&newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, young).Snapshot,
+		Options{Checks: []string{"sched.*"}})
 	for _, f := range r.Items {
-		if f.ID == "sched.all-in-use" && f.Severity == Info && strings.HasSuffix(f.Title, " (the pod is new; this is a warning if it still waits after 30s)") {
+		if f.ID == "sched.all-in-use" && f.Severity == Info &&
+			strings.HasSuffix(f.Title, " (the pod is new; this is a warning if it still waits after 30s)") {
 			return
 		}
 	}

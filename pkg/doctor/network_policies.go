@@ -13,14 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// What NetworkPolicies say of one connection. They see the pods at both ends, after a Service was resolved: the pods' labels, and the port that the
-// pods listen on. The first policy that selects a pod denies the rest, for each direction apart; what others allow adds up.
+// What NetworkPolicies say of one connection. They see the pods at both ends, after a Service was resolved: the pods'
+// labels, and the port that the pods listen on. The first policy that selects a pod denies the rest, for each direction
+// apart; what others allow adds up.
 
-// answer is whether something is so. Answers are ordered: of two that both must hold the lesser counts.
+// answer reports whether something is so. Answers are ordered: of two that both must hold the lesser counts.
 type answer int
 
-// The answers. It is perhaps what cannot be told: labels that are not in the snapshot, and rules by addresses, which network plugins apply to pods in
-// different ways.
+// The answers. It is perhaps what cannot be told: labels that are not in the snapshot, and rules by addresses, which
+// network plugins apply to pods in different ways.
 const (
 	never answer = iota
 	perhaps
@@ -71,7 +72,7 @@ func policyRules(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType) []pol
 	return all
 }
 
-// endOf is a pod as policies see it.
+// endOf returns a pod as policies see it.
 func endOf(pod *corev1.Pod) end {
 	e := end{namespace: pod.Namespace, labels: pod.Labels}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -83,7 +84,7 @@ func endOf(pod *corev1.Pod) end {
 	return e
 }
 
-// policySelects is whether a policy selects the pod at an end, for a direction.
+// policySelects reports whether a policy selects the pod at an end, for a direction.
 func policySelects(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType, e end) answer {
 	types := p.Spec.PolicyTypes
 	if len(types) == 0 { // as the API server fills it in
@@ -98,7 +99,7 @@ func policySelects(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType, e e
 	return picks(&p.Spec.PodSelector, e.labels, e.partial)
 }
 
-// selects is whether a selector selects labels, of which there may be more than are known.
+// selects reports whether a selector selects labels, of which there may be more than are known.
 func picks(s *metav1.LabelSelector, known labels.Set, partial bool) answer {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -108,13 +109,16 @@ func picks(s *metav1.LabelSelector, known labels.Set, partial bool) answer {
 		return surely
 	}
 	requirements, _ := selector.Requirements()
-	if partial && !slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return known.Has(r.Key()) && !r.Matches(known) }) {
+	if partial && !slices.ContainsFunc(
+		requirements, func(r labels.Requirement) bool { return known.Has(r.Key()) && !r.Matches(known) },
+	) {
 		return perhaps
 	}
 	return never
 }
 
-// admits is whether policies let a connection out of its pod, or into the other; by are the policies that select that pod.
+// admits reports whether policies let a connection out of its pod, or into the other; by are the policies that select
+// that pod.
 func (f *Facts) admits(d networkingv1.PolicyType, c connection) (let answer, by []*networkingv1.NetworkPolicy) {
 	self, other := c.from, c.to
 	if d == networkingv1.PolicyTypeIngress {
@@ -139,7 +143,7 @@ func (f *Facts) admits(d networkingv1.PolicyType, c connection) (let answer, by 
 	return let, by
 }
 
-// peersAllow is whether a rule is about the other end.
+// peersAllow reports whether a rule is about the other end.
 func (f *Facts) peersAllow(peers []networkingv1.NetworkPolicyPeer, namespace string, other end) answer {
 	let := certain(len(peers) == 0)
 	for i := range peers {
@@ -163,7 +167,8 @@ func (f *Facts) peerIs(peer *networkingv1.NetworkPolicyPeer, namespace string, o
 	return is
 }
 
-// blockHas is at most perhaps: some network plugins do not apply blocks of addresses to pods, or see the address of the Service.
+// blockHas is at most perhaps: some network plugins do not apply blocks of addresses to pods, or see the address of the
+// Service.
 func blockHas(cidr string, other end) answer {
 	block, err := netip.ParsePrefix(cidr)
 	if err != nil || len(other.addresses) == 0 || slices.ContainsFunc(other.addresses, block.Contains) {
@@ -172,7 +177,7 @@ func blockHas(cidr string, other end) answer {
 	return never
 }
 
-// namespaceLabels are those that are known, and whether there may be more.
+// namespaceLabels returns those that are known, and whether there may be more.
 func (f *Facts) namespaceLabels(name string) (known labels.Set, partial bool) {
 	for i := range f.Namespaces {
 		if f.Namespaces[i].Name == name {
@@ -182,9 +187,10 @@ func (f *Facts) namespaceLabels(name string) (known labels.Set, partial bool) {
 	return labels.Set{corev1.LabelMetadataName: name}, true
 }
 
-// selectsNoNamespace is whether no namespace of the cluster has the labels.
+// selectsNoNamespace reports whether no namespace of the cluster has the labels.
 func (f *Facts) selectsNoNamespace(s *metav1.LabelSelector) bool {
-	return len(f.Namespaces) > 0 && !slices.ContainsFunc(f.Namespaces, func(n corev1.Namespace) bool { return picks(s, n.Labels, false) != never })
+	return len(f.Namespaces) > 0 &&
+		!slices.ContainsFunc(f.Namespaces, func(n corev1.Namespace) bool { return picks(s, n.Labels, false) != never })
 }
 
 func portsAllow(ports []networkingv1.NetworkPolicyPort, c connection) answer {
@@ -213,7 +219,8 @@ func portIs(p networkingv1.NetworkPolicyPort, c connection) answer {
 		return certain(p.Port.IntVal <= c.port && c.port <= last)
 	}
 	if slices.ContainsFunc(c.to.ports, func(of corev1.ContainerPort) bool {
-		return of.Name == p.Port.StrVal && of.ContainerPort == c.port && (of.Protocol == c.protocol || of.Protocol == "" && c.protocol == corev1.ProtocolTCP)
+		return of.Name == p.Port.StrVal && of.ContainerPort == c.port &&
+			(of.Protocol == c.protocol || of.Protocol == "" && c.protocol == corev1.ProtocolTCP)
 	}) {
 		return surely
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// The same snapshot gives the same report, byte for byte, where Go's maps give their keys in another order each time: quotas, demands and claims
-// with several resources.
+// The same snapshot gives the same report, byte for byte, where Go's maps give their keys in another order each time:
+// quotas, demands and claims with several resources.
 func TestReportsOfTheSameSnapshotAreTheSame(t *testing.T) {
 	t.Parallel()
 	name := "gpu-1"
@@ -31,25 +31,40 @@ func TestReportsOfTheSameSnapshotAreTheSame(t *testing.T) {
 		Meta: snapshot.Meta{Created: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)},
 		Nodes: []corev1.Node{{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"nvidia.com/gpu.present": "true"}},
-			Status:     corev1.NodeStatus{Capacity: many, Allocatable: few, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+			Status: corev1.NodeStatus{
+				Capacity: many, Allocatable: few,
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			},
 		}},
 		Pods: []corev1.Pod{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "big"},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: many}}}},
+			Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: many}}},
+			},
 			Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
-				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+				Message: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
 			}}},
 		}},
-		ResourceQuotas: []corev1.ResourceQuota{{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: many}}},
+		ResourceQuotas: []corev1.ResourceQuota{
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: many}},
+		},
 	}
-	claim := resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c"}, Status: resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{}}}
+	claim := resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c"},
+		Status:     resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{}},
+	}
 	for i := range 5 {
 		pool := fmt.Sprintf("pool-%d", i)
 		s.ResourceSlices = append(s.ResourceSlices, resourcev1.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: resourcev1.ResourceSliceSpec{NodeName: &name, Driver: "gpu.nvidia.com", Pool: resourcev1.ResourcePool{Name: pool}, Devices: []resourcev1.Device{{Name: "gpu-0"}}},
+			ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: resourcev1.ResourceSliceSpec{
+				NodeName: &name, Driver: "gpu.nvidia.com", Pool: resourcev1.ResourcePool{Name: pool},
+				Devices: []resourcev1.Device{{Name: "gpu-0"}},
+			},
 		})
 		for range i + 1 {
-			claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results, resourcev1.DeviceRequestAllocationResult{Driver: "gpu.nvidia.com", Pool: pool, Device: "gpu-0"})
+			claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results,
+				resourcev1.DeviceRequestAllocationResult{Driver: "gpu.nvidia.com", Pool: pool, Device: "gpu-0"})
 		}
 	}
 	s.ResourceClaims = []resourcev1.ResourceClaim{claim}

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// alarms are the roots of a report at warning or above: "id severity Kind namespace/name", sorted.
+// alarms returns the roots of a report at warning or above: "id severity Kind namespace/name", sorted.
 func alarms(r Report) []string {
 	lines := []string{}
 	for _, f := range r.Roots() {
@@ -31,7 +31,8 @@ func alarms(r Report) []string {
 func wantAlarms(t *testing.T, r Report, want ...string) {
 	t.Helper()
 	if got := alarms(r); !slices.Equal(got, append([]string{}, want...)) {
-		t.Errorf("doctor alarms of\n  %s\nwant\n  %s\n%s", strings.Join(got, "\n  "), strings.Join(want, "\n  "), describe(r))
+		t.Errorf("doctor alarms of\n  %s\nwant\n  %s\n%s", strings.Join(got, "\n  "), strings.Join(want, "\n  "),
+			describe(r))
 	}
 }
 
@@ -42,7 +43,9 @@ func TestOrdinaryLife(t *testing.T) {
 	t.Parallel()
 	ended := func(ago time.Duration, edits ...podChange) podChange {
 		return func(p *corev1.Pod) {
-			inState(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", FinishedAt: benchAgo(ago)}}, corev1.ContainerState{})(p)
+			inState(corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", FinishedAt: benchAgo(ago)},
+			}, corev1.ContainerState{})(p)
 			p.CreationTimestamp = benchAgo(ago + time.Hour)
 			p.Status.Phase = corev1.PodFailed
 			for _, edit := range edits {
@@ -54,8 +57,11 @@ func TestOrdinaryLife(t *testing.T) {
 		return func(p *corev1.Pod) {
 			at := benchAgo(5 * time.Minute)
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{
-				Name: "main", RestartCount: restarts, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at}},
-				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 143, Reason: "Error", FinishedAt: at}},
+				Name: "main", RestartCount: restarts,
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at}},
+				LastTerminationState: corev1.ContainerState{
+					Terminated: &corev1.ContainerStateTerminated{ExitCode: 143, Reason: "Error", FinishedAt: at},
+				},
 			}}
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
 		}
@@ -76,22 +82,44 @@ func TestOrdinaryLife(t *testing.T) {
 		bench *bench
 		want  []string
 	}{
-		"a job's pod failed five hours ago":          {newBench().node("a", 8).pod("exp-1", "a", 1, ended(5*time.Hour, owned("Job", "exp"))), nil},
-		"a job ran out of GPU memory five hours ago": {newBench().node("a", 8).pod("exp-1", "a", 1, ended(5*time.Hour, owned("Job", "exp"))).log("exp-1", "CUDA out of memory\n"), nil},
-		"a job's pod failed a moment ago":            {newBench().node("a", 8).pod("exp-1", "a", 1, ended(time.Minute, owned("Job", "exp"))), []string{"wl.pod-failing error Pod team/exp-1"}},
-		"a job was retried, and the new pod runs": {newBench().node("a", 8).pod("exp-1", "a", 1, ended(time.Minute, owned("Job", "exp"))).
+		"a job's pod failed five hours ago": {
+			newBench().node("a", 8).pod("exp-1", "a", 1, ended(5*time.Hour, owned("Job", "exp"))), nil,
+		},
+		"a job ran out of GPU memory five hours ago": {newBench().node("a",
+			8).pod("exp-1", "a", 1, ended(5*time.Hour, owned("Job", "exp"))).log("exp-1", "CUDA out of memory\n"), nil},
+		"a job's pod failed a moment ago": {
+			newBench().node("a", 8).pod("exp-1", "a", 1, ended(time.Minute, owned("Job", "exp"))),
+			[]string{"wl.pod-failing error Pod team/exp-1"},
+		},
+		"a job was retried, and the new pod runs": {newBench().node("a",
+			8).pod("exp-1", "a", 1, ended(time.Minute, owned("Job", "exp"))).
 			pod("exp-2", "a", 1, created(30*time.Second), owned("Job", "exp")), nil},
-		"a pod was restarted and is ready":            {newBench().node("a", 8).pod("serve", "a", 1, restarted(corev1.ConditionTrue, 1)), nil},
-		"a pod was restarted once, and loads":         {newBench().node("a", 8).pod("serve", "a", 1, restarted(corev1.ConditionFalse, 1)), nil},
-		"a pod was restarted often, and is not ready": {newBench().node("a", 8).pod("serve", "a", 1, restarted(corev1.ConditionFalse, 7)), []string{"wl.pod-failing warning Pod team/serve"}},
-		"an admission failed five hours ago":          {newBench().node("a", 8).pod("old", "a", 1, created(5*time.Hour), endedBadly("UnexpectedAdmissionError")), nil},
-		"a monitoring DaemonSet sees all GPUs":        {withClass(newBench().node("a", 8).pod("agent", "a", 0, watching("DaemonSet")).pod("train", "a", 1)), nil},
-		"a user's pod sees all GPUs": {withClass(newBench().node("a", 8).pod("agent", "a", 0, watching("Job")).pod("train", "a", 1)),
+		"a pod was restarted and is ready": {
+			newBench().node("a", 8).pod("serve", "a", 1, restarted(corev1.ConditionTrue, 1)), nil,
+		},
+		"a pod was restarted once, and loads": {
+			newBench().node("a", 8).pod("serve", "a", 1, restarted(corev1.ConditionFalse, 1)), nil,
+		},
+		"a pod was restarted often, and is not ready": {
+			newBench().node("a", 8).pod("serve", "a", 1, restarted(corev1.ConditionFalse, 7)),
+			[]string{"wl.pod-failing warning Pod team/serve"},
+		},
+		"an admission failed five hours ago": {
+			newBench().node("a", 8).pod("old", "a", 1, created(5*time.Hour), endedBadly("UnexpectedAdmissionError")),
+			nil,
+		},
+		"a monitoring DaemonSet sees all GPUs": {
+			withClass(newBench().node("a", 8).pod("agent", "a", 0, watching("DaemonSet")).pod("train", "a", 1)), nil,
+		},
+		"a user's pod sees all GPUs": {withClass(
+			newBench().node("a", 8).pod("agent", "a", 0, watching("Job")).pod("train", "a", 1),
+		),
 			[]string{"sec.all-gpus-visible warning Pod team/agent"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			wantAlarms(t, Examine(&c.bench.Snapshot, Options{Checks: []string{"wl.*", "sec.*", "alloc.*", "sched.*"}}), c.want...)
+			wantAlarms(t, Examine(&c.bench.Snapshot, Options{Checks: []string{"wl.*", "sec.*", "alloc.*", "sched.*"}}),
+				c.want...)
 		})
 	}
 }
@@ -99,18 +127,22 @@ func TestOrdinaryLife(t *testing.T) {
 // A pod that was restarted is still told, as information.
 func TestRestartIsTold(t *testing.T) {
 	t.Parallel()
-	b := newBench().node("a", 8).pod("serve", "a", 1, func(p *corev1.Pod) { p.Status.ContainerStatuses[0].LastTerminationState = exitedWith(1, "Error") })
+	b := newBench().node("a", 8).pod("serve", "a", 1,
+		func(p *corev1.Pod) { p.Status.ContainerStatuses[0].LastTerminationState = exitedWith(1, "Error") })
 	r := Examine(&b.Snapshot, Options{Checks: []string{"wl.pod-failing"}})
-	if len(r.Items) != 1 || r.Items[0].Severity != Info || !strings.Contains(r.Items[0].Evidence[0].Text, "exit code 1") {
+	if len(r.Items) != 1 || r.Items[0].Severity != Info ||
+		!strings.Contains(r.Items[0].Evidence[0].Text, "exit code 1") {
 		t.Errorf("the restart of a ready pod is not told: %+v", r.Items)
 	}
 }
 
-// Nodes that an autoscaler or the cloud takes away are no alarm, and those that join get their time; others that are not Ready are an error.
+// Nodes that an autoscaler or the cloud takes away are no alarm, and those that join get their time; others that are
+// not Ready are an error.
 func TestNodesThatComeAndGo(t *testing.T) {
 	t.Parallel()
 	gone := readiness(corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.")
-	joining := readiness(corev1.ConditionFalse, "KubeletNotReady", "container runtime network not ready: NetworkReady=false")
+	joining := readiness(corev1.ConditionFalse, "KubeletNotReady",
+		"container runtime network not ready: NetworkReady=false")
 	aged := func(d time.Duration) nodeChange {
 		return func(n *corev1.Node) { n.CreationTimestamp = benchAgo(d) }
 	}
@@ -119,17 +151,29 @@ func TestNodesThatComeAndGo(t *testing.T) {
 		waiting bool
 		want    string
 	}{
-		"lost":                               {edits: []nodeChange{gone}, want: "error"},
-		"Karpenter removes it":               {edits: []nodeChange{gone, tainted("karpenter.sh/disrupted", "")}},
-		"the cluster autoscaler removes it":  {edits: []nodeChange{gone, tainted("ToBeDeletedByClusterAutoscaler", "1")}},
-		"the cloud has shut it down":         {edits: []nodeChange{gone, tainted("node.cloudprovider.kubernetes.io/shutdown", "")}},
-		"a spot node is being reclaimed":     {edits: []nodeChange{gone, tainted("cloud.google.com/impending-node-termination", "")}},
-		"somebody put it out of service":     {edits: []nodeChange{gone, tainted("node.kubernetes.io/out-of-service", "nodeshutdown")}},
-		"it shuts down":                      {edits: []nodeChange{readiness(corev1.ConditionFalse, "KubeletNotReady", "node is shutting down")}},
-		"it joined 2 minutes ago":            {edits: []nodeChange{joining, aged(2 * time.Minute)}},
-		"it joined 6 minutes ago":            {edits: []nodeChange{joining, aged(6 * time.Minute)}, want: "warning"},
-		"a pod waits for it since 6 minutes": {edits: []nodeChange{joining, aged(6 * time.Minute)}, waiting: true, want: "error"},
-		"it joined 20 minutes ago":           {edits: []nodeChange{joining, aged(20 * time.Minute)}, want: "error"},
+		"lost":                 {edits: []nodeChange{gone}, want: "error"},
+		"Karpenter removes it": {edits: []nodeChange{gone, tainted("karpenter.sh/disrupted", "")}},
+		"the cluster autoscaler removes it": {
+			edits: []nodeChange{gone, tainted("ToBeDeletedByClusterAutoscaler", "1")},
+		},
+		"the cloud has shut it down": {
+			edits: []nodeChange{gone, tainted("node.cloudprovider.kubernetes.io/shutdown", "")},
+		},
+		"a spot node is being reclaimed": {
+			edits: []nodeChange{gone, tainted("cloud.google.com/impending-node-termination", "")},
+		},
+		"somebody put it out of service": {
+			edits: []nodeChange{gone, tainted("node.kubernetes.io/out-of-service", "nodeshutdown")},
+		},
+		"it shuts down": {
+			edits: []nodeChange{readiness(corev1.ConditionFalse, "KubeletNotReady", "node is shutting down")},
+		},
+		"it joined 2 minutes ago": {edits: []nodeChange{joining, aged(2 * time.Minute)}},
+		"it joined 6 minutes ago": {edits: []nodeChange{joining, aged(6 * time.Minute)}, want: "warning"},
+		"a pod waits for it since 6 minutes": {
+			edits: []nodeChange{joining, aged(6 * time.Minute)}, waiting: true, want: "error",
+		},
+		"it joined 20 minutes ago": {edits: []nodeChange{joining, aged(20 * time.Minute)}, want: "error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -174,13 +218,22 @@ func TestComponentsOfOthers(t *testing.T) {
 		{"gpu-operator", "docker.io/rocm/gpu-operator:v1.2", "manager", ""},
 		{"amd-gpu-device-plugin", "rocm/k8s-device-plugin:1.0", "dp", ""},
 		{"", "rocm/k8s-device-plugin:1.0", "amdgpu-dp-cntr", ""},
-		{"intel-gpu-resource-driver", "ghcr.io/intel/intel-resource-drivers-for-kubernetes/intel-gpu-dra-driver:v0.8", "kubelet-plugin", ""},
+		{
+			"intel-gpu-resource-driver",
+			"ghcr.io/intel/intel-resource-drivers-for-kubernetes/intel-gpu-dra-driver:v0.8", "kubelet-plugin", "",
+		},
 		{"dra-driver-cpu", "registry.k8s.io/dra-driver-cpu:v0", "d", ""},
 		{"dra-driver-sriov", "ghcr.io/k8snetworkplumbingwg/dra-driver-sriov:v0", "d", ""},
-		{"habanalabs-device-plugin", "vault.habana.ai/docker-k8s-device-plugin/docker-k8s-device-plugin:1", "habana", ""},
+		{
+			"habanalabs-device-plugin", "vault.habana.ai/docker-k8s-device-plugin/docker-k8s-device-plugin:1", "habana",
+			"",
+		},
 		{"sriov-device-plugin", "nvcr.io/nvidia/mellanox/sriov-network-device-plugin:v3", "kube-sriovdp", ""},
 		{"gpu-operator", "registry.local/mirror/gpu-operator:v25.3.4", "gpu-operator", Operator},
-		{"nvidia-device-plugin-daemonset", "registry.local/k8s-device-plugin:v0.17.1", "nvidia-device-plugin", DevicePlugin},
+		{
+			"nvidia-device-plugin-daemonset", "registry.local/k8s-device-plugin:v0.17.1", "nvidia-device-plugin",
+			DevicePlugin,
+		},
 		{"", "nvcr.io/nvidia/k8s-device-plugin:v0.17.1", "ctr", DevicePlugin},
 		{"", "gke.gcr.io/nvidia-gpu-device-plugin@sha256:1a2b", "nvidia-gpu-device-plugin", DevicePlugin},
 		{"nvidia-dra-driver-gpu", "registry.local/k8s-dra-driver-gpu:v25.8.1", "gpus", DRADriver},
@@ -188,7 +241,8 @@ func TestComponentsOfOthers(t *testing.T) {
 		labels := map[string]string{"app.kubernetes.io/name": c.app}
 		spec := corev1.PodSpec{Containers: []corev1.Container{{Name: c.container, Image: c.image}}}
 		if got := ComponentOf(labels, spec); got != c.want {
-			t.Errorf("app %q, image %s, container %s is taken for %q, and is %q", c.app, c.image, c.container, got, c.want)
+			t.Errorf("app %q, image %s, container %s is taken for %q, and is %q", c.app, c.image, c.container, got,
+				c.want)
 		}
 	}
 }
@@ -212,18 +266,26 @@ func TestClaimsForOtherDevices(t *testing.T) {
 		crashes bool
 		want    []string
 	}{
-		"unknown, waits for CPU":         {},
-		"unknown, crashes":               {crashes: true},
-		"SR-IOV, waits for CPU":          {class: "sriov.example.com"},
-		"SR-IOV, crashes":                {class: "sriov.example.com", crashes: true},
-		"a GPU of Intel, crashes":        {class: "gpu.intel.com", crashes: true},
-		"a GPU of NVIDIA, crashes":       {class: "gpu.nvidia.com", crashes: true, want: []string{"wl.pod-failing error Pod default/p"}},
-		"a class of one's own, crashes":  {class: "fast", selects: `device.driver == "gpu.nvidia.com"`, crashes: true, want: []string{"wl.pod-failing error Pod default/p"}},
-		"a GPU of NVIDIA, waits for CPU": {class: "gpu.nvidia.com", want: []string{"sched.unschedulable error Pod default/p"}},
+		"unknown, waits for CPU":  {},
+		"unknown, crashes":        {crashes: true},
+		"SR-IOV, waits for CPU":   {class: "sriov.example.com"},
+		"SR-IOV, crashes":         {class: "sriov.example.com", crashes: true},
+		"a GPU of Intel, crashes": {class: "gpu.intel.com", crashes: true},
+		"a GPU of NVIDIA, crashes": {
+			class: "gpu.nvidia.com", crashes: true, want: []string{"wl.pod-failing error Pod default/p"},
+		},
+		"a class of one's own, crashes": {
+			class: "fast", selects: `device.driver == "gpu.nvidia.com"`, crashes: true,
+			want: []string{"wl.pod-failing error Pod default/p"},
+		},
+		"a GPU of NVIDIA, waits for CPU": {
+			class: "gpu.nvidia.com", want: []string{"sched.unschedulable error Pod default/p"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench().node("cpu", 0, func(n *corev1.Node) { n.Labels = nil; delete(n.Status.Capacity, "nvidia.com/gpu") })
+			b := newBench().node("cpu", 0,
+				func(n *corev1.Node) { n.Labels = nil; delete(n.Status.Capacity, "nvidia.com/gpu") })
 			if c.crashes {
 				b.pod("p", "cpu", 0, claiming, crashing(1, "Error"))
 			} else {
@@ -233,7 +295,9 @@ func TestClaimsForOtherDevices(t *testing.T) {
 				b.ResourceClaims = []resourcev1.ResourceClaim{claimFor("c", c.class)}
 				class := deviceClass(c.class)
 				if c.selects != "" {
-					class.Spec.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: c.selects}}}
+					class.Spec.Selectors = []resourcev1.DeviceSelector{
+						{CEL: &resourcev1.CELDeviceSelector{Expression: c.selects}},
+					}
 				}
 				b.DeviceClasses = []resourcev1.DeviceClass{class}
 			}
@@ -242,8 +306,8 @@ func TestClaimsForOtherDevices(t *testing.T) {
 	}
 }
 
-// A warning without whose cause a workload would run is an error itself, so that --fail-on error does not pass over it; one that explains nothing
-// of the kind stays a warning.
+// A warning without whose cause a workload would run is an error itself, so that --fail-on error does not pass over it;
+// one that explains nothing of the kind stays a warning.
 func TestWarningThatExplainsAnError(t *testing.T) {
 	t.Parallel()
 	cause := Check{ID: "cause", Title: "cause", Layer: LayerDriver, Explains: []string{"middle"}}
@@ -261,9 +325,15 @@ func TestWarningThatExplainsAnError(t *testing.T) {
 		results []*Result
 		want    string
 	}{
-		"a pod fails for it": {[]*Result{warning(cause, "n1"), warning(middle, "n1"), told(t, failing, "n1/p")}, "error"},
-		"no pod fails":       {[]*Result{warning(cause, "n1"), warning(middle, "n1"), told(t, plugin, "n1")}, "warning"},
-		"a pod elsewhere":    {[]*Result{warning(cause, "n1"), warning(middle, "n1"), told(t, failing, "n2/p")}, "warning"},
+		"a pod fails for it": {
+			[]*Result{warning(cause, "n1"), warning(middle, "n1"), told(t, failing, "n1/p")}, "error",
+		},
+		"no pod fails": {
+			[]*Result{warning(cause, "n1"), warning(middle, "n1"), told(t, plugin, "n1")}, "warning",
+		},
+		"a pod elsewhere": {
+			[]*Result{warning(cause, "n1"), warning(middle, "n1"), told(t, failing, "n2/p")}, "warning",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -286,8 +356,8 @@ func hwTrain(host *node.Diagnosis, ago time.Duration, log string) *bench {
 	}).log("train", log)
 }
 
-// A pod that says why it fails, in words of its own, does not follow from what is wrong with its node; one that speaks of CUDA, or that left no
-// word, may.
+// A pod that says why it fails, in words of its own, does not follow from what is wrong with its node; one that speaks
+// of CUDA, or that left no word, may.
 func TestOwnReasonStaysRoot(t *testing.T) {
 	t.Parallel()
 	broken := func() *node.Diagnosis { // a GPU of the node needs a reset
@@ -309,14 +379,27 @@ func TestOwnReasonStaysRoot(t *testing.T) {
 		log  string
 		want []string
 	}{
-		"an ImportError on a broken node":       {broken(), importError, []string{reset, own}},
-		"a missing file on a broken node":       {broken(), "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'\n", []string{reset, own}},
-		"words of CUDA on a broken node":        {broken(), "RuntimeError: CUDA error: unspecified launch failure\n", []string{reset}},
-		"a library of the driver is missing":    {broken(), "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory\n", []string{reset}},
-		"no word on a broken node":              {broken(), "starting\n", []string{reset}},
-		"an ImportError where ACS is on":        {acs(), importError, []string{"hw.acs-iommu warning Node gpu-1", own}},
-		"a crash without words where ACS is on": {acs(), "starting\n", []string{"hw.acs-iommu warning Node gpu-1", own}},
-		"collectives time out where ACS is on":  {acs(), "Watchdog caught collective operation timeout: WorkNCCL\n", []string{"hw.acs-iommu error Node gpu-1"}},
+		"an ImportError on a broken node": {broken(), importError, []string{reset, own}},
+		"a missing file on a broken node": {
+			broken(), "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'\n",
+			[]string{reset, own},
+		},
+		"words of CUDA on a broken node": {
+			broken(), "RuntimeError: CUDA error: unspecified launch failure\n", []string{reset},
+		},
+		"a library of the driver is missing": {
+			broken(), "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory\n",
+			[]string{reset},
+		},
+		"no word on a broken node":       {broken(), "starting\n", []string{reset}},
+		"an ImportError where ACS is on": {acs(), importError, []string{"hw.acs-iommu warning Node gpu-1", own}},
+		"a crash without words where ACS is on": {
+			acs(), "starting\n", []string{"hw.acs-iommu warning Node gpu-1", own},
+		},
+		"collectives time out where ACS is on": {
+			acs(), "Watchdog caught collective operation timeout: WorkNCCL\n",
+			[]string{"hw.acs-iommu error Node gpu-1"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -326,15 +409,18 @@ func TestOwnReasonStaysRoot(t *testing.T) {
 	}
 }
 
-// What happened to a GPU long ago, and left nothing that nvidia-smi shows, is no alarm, and no cause of today's crash. What is young explains what
-// failed with it; what is still there explains all.
+// What happened to a GPU long ago, and left nothing that nvidia-smi shows, is no alarm, and no cause of today's crash.
+// What is young explains what failed with it; what is still there explains all.
 func TestOldIncidents(t *testing.T) {
 	t.Parallel()
 	const xid48 = "NVRM: Xid (PCI:0000:17:00): 48, pid=1, name=x, An uncorrectable double bit error (DBE) has been detected"
 	at := func(host *node.Diagnosis, ago time.Duration, texts ...string) *node.Diagnosis {
 		host.Probe.Uptime, host.Probe.Time, host.KernelLog = 200*24*time.Hour, hwNow, nil
 		for i, text := range texts {
-			host.KernelLog = append(host.KernelLog, node.KernelRecord{Sequence: uint64(i + 9), Priority: 4, Uptime: host.Probe.Uptime - ago, Time: hwNow.Add(-ago), Text: text})
+			host.KernelLog = append(host.KernelLog, node.KernelRecord{
+				Sequence: uint64(i + 9), Priority: 4, Uptime: host.Probe.Uptime - ago, Time: hwNow.Add(-ago),
+				Text: text,
+			})
 		}
 		return host
 	}
@@ -349,7 +435,8 @@ func TestOldIncidents(t *testing.T) {
 		return host
 	}
 	day := 24 * time.Hour
-	ecc, pod, words := "hw.ecc error GPU gpu-1/0000:17:00", "wl.pod-failing error Pod team/train", "RuntimeError: CUDA error: unspecified launch failure\n"
+	ecc, pod, words := "hw.ecc error GPU gpu-1/0000:17:00", "wl.pod-failing error Pod team/train",
+		"RuntimeError: CUDA error: unspecified launch failure\n"
 	for name, c := range map[string]struct {
 		host   *node.Diagnosis
 		failed time.Duration
@@ -358,14 +445,31 @@ func TestOldIncidents(t *testing.T) {
 	}{
 		"three of half a year ago, and a crash of today": {at(hwHost(), 190*day, xid48,
 			"NVRM: Xid (PCI:0000:17:00): 119, pid=1, name=x, Timeout after 6s of waiting for RPC response from GPU0 GSP!",
-			"NVRM: Xid (PCI:0000:17:00): 62, pid=1, name=x, 0000(0000) 00000000 00000000"), time.Minute, "starting\n", []string{pod}},
-		"it fell off the bus half a year ago":             {at(hwHost(), 190*day, "NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus."), time.Minute, "starting\n", []string{pod}},
-		"old, and the GPU still needs a reset":            {at(needsReset(), 190*day, xid48), time.Minute, words, []string{ecc}},
-		"old, and nvidia-smi was not read":                {at(unread(), 190*day, xid48), time.Minute, words, []string{ecc}},
-		"an hour ago, and a crash a minute ago":           {at(hwHost(), time.Hour, xid48), time.Minute, words, []string{ecc, "wl.cuda-error error Pod team/train"}},
-		"an hour ago, and the crash a minute after":       {at(hwHost(), time.Hour, xid48), 59 * time.Minute, words, []string{ecc}},
-		"an hour ago, and the crash a minute ago says so": {at(hwHost(), time.Hour, xid48), time.Minute, "CUDA error: uncorrectable ECC error encountered\n", []string{ecc}},
-		"an hour ago, and the crash before":               {at(hwHost(), time.Hour, xid48), 2 * time.Hour, words, []string{ecc, "wl.cuda-error error Pod team/train"}},
+			"NVRM: Xid (PCI:0000:17:00): 62, pid=1, name=x, 0000(0000) 00000000 00000000"), time.Minute, "starting\n",
+			[]string{pod}},
+		"it fell off the bus half a year ago": {
+			at(hwHost(), 190*day, "NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus."), time.Minute,
+			"starting\n", []string{pod},
+		},
+		"old, and the GPU still needs a reset": {
+			at(needsReset(), 190*day, xid48), time.Minute, words, []string{ecc},
+		},
+		"old, and nvidia-smi was not read": {
+			at(unread(), 190*day, xid48), time.Minute, words, []string{ecc},
+		},
+		"an hour ago, and a crash a minute ago": {
+			at(hwHost(), time.Hour, xid48), time.Minute, words, []string{ecc, "wl.cuda-error error Pod team/train"},
+		},
+		"an hour ago, and the crash a minute after": {
+			at(hwHost(), time.Hour, xid48), 59 * time.Minute, words, []string{ecc},
+		},
+		"an hour ago, and the crash a minute ago says so": {
+			at(hwHost(), time.Hour, xid48), time.Minute, "CUDA error: uncorrectable ECC error encountered\n",
+			[]string{ecc},
+		},
+		"an hour ago, and the crash before": {
+			at(hwHost(), time.Hour, xid48), 2 * time.Hour, words, []string{ecc, "wl.cuda-error error Pod team/train"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -375,7 +479,8 @@ func TestOldIncidents(t *testing.T) {
 	}
 	counted := hwHost()
 	counted.SMI = hwXML(hwGPU("17", "dram_uncorrectable=3"), hwGPU("3d"))
-	wantAlarms(t, Examine(hwSnapshot(at(counted, 190*day, xid48)), Options{Checks: []string{"hw.*"}}), "hw.ecc warning GPU gpu-1/0000:17:00")
+	wantAlarms(t, Examine(hwSnapshot(at(counted, 190*day, xid48)), Options{Checks: []string{"hw.*"}}),
+		"hw.ecc warning GPU gpu-1/0000:17:00")
 }
 
 // A pod that is held back on purpose waits for no node, and a node for virtual machines is not why all GPUs are in use.
@@ -388,7 +493,9 @@ func TestWhoWaitsForANode(t *testing.T) {
 	}
 	vm := func(n *corev1.Node) {
 		bare(n)
-		n.Labels = map[string]string{"nvidia.com/gpu.present": "true", "nvidia.com/gpu.workload.config": "vm-passthrough"}
+		n.Labels = map[string]string{
+			"nvidia.com/gpu.present": "true", "nvidia.com/gpu.workload.config": "vm-passthrough",
+		}
 		gives("nvidia.com/GA102GL_A10", 2, 2)(n)
 	}
 	gated := func(p *corev1.Pod) {
@@ -398,14 +505,25 @@ func TestWhoWaitsForANode(t *testing.T) {
 		bench *bench
 		want  []string
 	}{
-		"a gated pod, and a node without a plugin":        {newBench().node("a", 8).node("b", 0, bare).pod("train", "", 1, gated), nil},
-		"a pod, and a node without a plugin":              {newBench().node("b", 0, bare).pod("train", "", 1), []string{"dp.none error Node b"}},
-		"all GPUs are in use, and a node is for machines": {newBench().node("a", 1).node("vm", 0, vm).pod("runs", "a", 1).pod("waits", "", 1), []string{"sched.all-in-use warning Pod team/waits"}},
-		"the only node is for machines":                   {newBench().node("vm", 0, vm).pod("waits", "", 1), []string{"op.deploy-label-off error Node vm"}},
+		"a gated pod, and a node without a plugin": {
+			newBench().node("a", 8).node("b", 0, bare).pod("train", "", 1, gated), nil,
+		},
+		"a pod, and a node without a plugin": {
+			newBench().node("b", 0, bare).pod("train", "", 1), []string{"dp.none error Node b"},
+		},
+		"all GPUs are in use, and a node is for machines": {
+			newBench().node("a", 1).node("vm", 0, vm).pod("runs", "a", 1).pod("waits", "", 1),
+			[]string{"sched.all-in-use warning Pod team/waits"},
+		},
+		"the only node is for machines": {
+			newBench().node("vm", 0, vm).pod("waits", "", 1), []string{"op.deploy-label-off error Node vm"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			wantAlarms(t, Examine(&c.bench.Snapshot, Options{Checks: []string{"dp.none", "op.deploy-label-off", "sched.*"}}), c.want...)
+			wantAlarms(t,
+				Examine(&c.bench.Snapshot, Options{Checks: []string{"dp.none", "op.deploy-label-off", "sched.*"}}),
+				c.want...)
 		})
 	}
 }
@@ -419,7 +537,8 @@ func TestScaleFromZero(t *testing.T) {
 		delete(n.Status.Allocatable, "nvidia.com/gpu")
 	}
 	scaled := func(b *bench) *bench {
-		return b.event("Pod", "train", "TriggeredScaleUp", "pod triggered scale-up", func(e *corev1.Event) { e.LastTimestamp = benchAgo(3 * time.Hour) })
+		return b.event("Pod", "train", "TriggeredScaleUp", "pod triggered scale-up",
+			func(e *corev1.Event) { e.LastTimestamp = benchAgo(3 * time.Hour) })
 	}
 	for name, c := range map[string]struct {
 		bench *bench
@@ -427,8 +546,14 @@ func TestScaleFromZero(t *testing.T) {
 	}{
 		"nobody scales":                {newBench().node("cpu", 0, noGPU).pod("train", "", 1), "error"},
 		"it was triggered 3 hours ago": {scaled(newBench().node("cpu", 0, noGPU).pod("train", "", 1)), "warning"},
-		"the pod names a node pool":    {newBench().node("cpu", 0, noGPU).pod("train", "", 1, selector("karpenter.sh/nodepool", "gpu")), "warning"},
-		"the pod names an accelerator": {newBench().node("cpu", 0, noGPU).pod("train", "", 1, selector("cloud.google.com/gke-accelerator", "nvidia-l4")), "warning"},
+		"the pod names a node pool": {
+			newBench().node("cpu", 0, noGPU).pod("train", "", 1, selector("karpenter.sh/nodepool", "gpu")), "warning",
+		},
+		"the pod names an accelerator": {
+			newBench().node("cpu", 0,
+				noGPU).pod("train", "", 1, selector("cloud.google.com/gke-accelerator", "nvidia-l4")),
+			"warning",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -441,26 +566,36 @@ func TestScaleFromZero(t *testing.T) {
 	}
 }
 
-// What may not be listed is unknown: no check passes for want of evidence, and the matrix shows no layer as good of which nothing was seen.
+// What may not be listed is unknown: no check passes for want of evidence, and the matrix shows no layer as good of
+// which nothing was seen.
 func TestUnseenIsNotGood(t *testing.T) {
 	t.Parallel()
 	b := newBench().node("a", 2)
 	for _, what := range []string{
-		"api/pods", "api/events", "api/daemonsets", "api/runtimeclasses", "logs", "helm", "api/clusterpolicies", "api/nvidiadrivers", "api/resourcequotas", "api/limitranges",
-		"api/configmaps", "api/namespaces", "api/resourceslices", "api/resourceclaims", "api/deviceclasses", "api/servicemonitors", "api/prometheuses", "api/computedomains",
+		"api/pods", "api/events", "api/daemonsets", "api/runtimeclasses", "logs", "helm", "api/clusterpolicies",
+		"api/nvidiadrivers", "api/resourcequotas", "api/limitranges",
+		"api/configmaps", "api/namespaces", "api/resourceslices", "api/resourceclaims", "api/deviceclasses",
+		"api/servicemonitors", "api/prometheuses", "api/computedomains",
 		"api/crds", "runs",
 	} {
 		b.missing(what)
 	}
 	r := Examine(&b.Snapshot, Options{})
-	fromNodes := []string{"op.deploy-label-off", "dp.unhealthy", "node.condition", "node.not-ready", "node.pressure", "sched.node-state"} // nodes were seen
+	// nodes were seen
+	fromNodes := []string{
+		"op.deploy-label-off", "dp.unhealthy", "node.condition", "node.not-ready", "node.pressure", "sched.node-state",
+	}
 	for _, c := range Checks() {
-		silent := !slices.ContainsFunc(r.Unknown, func(u Unknown) bool { return u.Check == c.ID }) && !slices.ContainsFunc(r.Items, func(f Finding) bool { return f.ID == c.ID })
+		silent := !slices.ContainsFunc(r.Unknown, func(u Unknown) bool { return u.Check == c.ID }) &&
+			!slices.ContainsFunc(r.Items, func(f Finding) bool { return f.ID == c.ID })
 		if silent && !slices.Contains(fromNodes, c.ID) {
 			t.Errorf("%s passes, and nothing but nodes could be listed", c.ID)
 		}
 	}
-	for _, l := range []Layer{LayerOperator, LayerDevicePlugin, LayerDRA, LayerScheduling, LayerAccess, LayerWorkload, LayerObservability, LayerRuntime} {
+	for _, l := range []Layer{
+		LayerOperator, LayerDevicePlugin, LayerDRA, LayerScheduling, LayerAccess, LayerWorkload, LayerObservability,
+		LayerRuntime,
+	} {
 		if got := r.Nodes[0].Layers[l]; got != NotSeen {
 			t.Errorf("the layer %s of the node is %s, and nobody could see it", l, got)
 		}

@@ -42,18 +42,24 @@ type ServiceRef struct {
 }
 
 var (
-	// noNameTexts are what programs say whose DNS server does not answer: glibc, musl, Go, Node, curl, busybox, bind, apt.
+	// noNameTexts are what programs say whose DNS server does not answer: glibc, musl, Go, Node, curl, busybox, bind,
+	// apt.
 	noNameTexts = regexp.MustCompile(`(?i)no servers could be reached|temporary failure (in name resolution|resolving)|could(n't| not) resolve|bad address|` +
 		`name or service not known|eai_again|server misbehaving|\[errno -3\]|\blookup \S+.*(i/o timeout|deadline exceeded|timed out)|resolving timed out|name resolution.*(failed|timed out)`)
 	// noAnswerTexts are what they say when a connection gets no answer. A timeout alone may be a setting.
-	noAnswerTexts = regexp.MustCompile(`(?i)timed out|i/o timeout|deadline exceeded|timeout exceeded|etimedout|(connect|connection|read|request) ?time-?out`)
+	noAnswerTexts = regexp.MustCompile(
+		`(?i)timed out|i/o timeout|deadline exceeded|timeout exceeded|etimedout|(connect|connection|read|request) ?time-?out`,
+	)
 	// refusedTexts are what they say where policies refuse, as kube-router's do, and do not drop.
 	refusedTexts = regexp.MustCompile(`(?i)connection refused|no route to host|host is unreachable|econnrefused`)
-	// serviceNames are names of Services as Kubernetes makes them, with a scheme before and a port after, or a port as nc takes it.
-	serviceNames = regexp.MustCompile(`(https?://)?\b([a-z0-9][-a-z0-9]{0,62})\.([a-z0-9][-a-z0-9]{0,62})\.svc\b(?:\.[a-z0-9][-.a-z0-9]*)?(?:[: ]([0-9]{1,5})(?:[^.0-9]|$))?`)
+	// serviceNames are names of Services as Kubernetes makes them, with a scheme before and a port after, or a port as
+	// nc takes it.
+	serviceNames = regexp.MustCompile(
+		`(https?://)?\b([a-z0-9][-a-z0-9]{0,62})\.([a-z0-9][-a-z0-9]{0,62})\.svc\b(?:\.[a-z0-9][-.a-z0-9]*)?(?:[: ]([0-9]{1,5})(?:[^.0-9]|$))?`,
+	)
 )
 
-// servicesNamed are the Services that a text names, each once, the first first.
+// servicesNamed returns the Services that a text names, each once, the first first.
 func servicesNamed(text string) []ServiceRef {
 	var all []ServiceRef
 	for _, m := range serviceNames.FindAllStringSubmatch(text, -1) {
@@ -75,7 +81,8 @@ func servicesNamed(text string) []ServiceRef {
 // withService adds a Service. Of one that is named twice the mention counts that has a port.
 func withService(all []ServiceRef, more ...ServiceRef) []ServiceRef {
 	for _, ref := range more {
-		at := slices.IndexFunc(all, func(r ServiceRef) bool { return r.Namespace == ref.Namespace && r.Name == ref.Name })
+		at := slices.IndexFunc(all,
+			func(r ServiceRef) bool { return r.Namespace == ref.Namespace && r.Name == ref.Name })
 		switch {
 		case !isSubdomain(ref.Name) || !isSubdomain(ref.Namespace):
 		case at < 0:
@@ -87,8 +94,8 @@ func withService(all []ServiceRef, more ...ServiceRef) []ServiceRef {
 	return all
 }
 
-// Unreached are the namespaces of GPU pods and components that do not get on because somebody does not answer them, and the Services that these
-// ask for: of both the few that are worth to be looked at.
+// Unreached returns the namespaces of GPU pods and components that do not get on because somebody does not answer them,
+// and the Services that these ask for: of both the few that are worth to be looked at.
 func (f *Facts) Unreached() (namespaces []string, services []ServiceRef) {
 	for _, u := range f.unreachedPods() {
 		namespaces = append(namespaces, u.pod.Namespace)
@@ -103,7 +110,8 @@ func (f *Facts) findUnreached() []unreached {
 	var all []unreached
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Spec.HostNetwork || len(f.LogsOf(pod)) == 0 || f.concerns(pod) != Error {
+		if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Spec.HostNetwork ||
+			len(f.LogsOf(pod)) == 0 || f.concerns(pod) != Error {
 			continue
 		}
 		for _, container := range f.stuck(pod) {
@@ -116,7 +124,7 @@ func (f *Facts) findUnreached() []unreached {
 	return all
 }
 
-// stuck are the containers of a pod that keep it from getting on: they fail, or run and do not end or become ready.
+// stuck returns the containers of a pod that keep it from getting on: they fail, or run and do not end or become ready.
 func (f *Facts) stuck(pod *corev1.Pod) []string {
 	var all []string
 	for _, t := range f.troubles(pod) {
@@ -144,7 +152,7 @@ func isSidecar(pod *corev1.Pod, container string) bool {
 	})
 }
 
-// unanswered is whether a container says at the end of its log that somebody does not answer, and whom it asks.
+// unanswered reports whether a container says at the end of its log that somebody does not answer, and whom it asks.
 func (f *Facts) unanswered(pod *corev1.Pod, container string) (unreached, bool) {
 	u := unreached{pod: pod}
 	var text string
@@ -157,7 +165,8 @@ func (f *Facts) unanswered(pod *corev1.Pod, container string) (unreached, bool) 
 		text += strings.Join(lines, "\n") + "\n"
 		for _, line := range lines {
 			noName := noNameTexts.MatchString(line)
-			if noName && !u.names || u.said.Text == "" && (noAnswerTexts.MatchString(line) || f.policiesRefuse(pod) && refusedTexts.MatchString(line)) {
+			if noName && !u.names || u.said.Text == "" &&
+				(noAnswerTexts.MatchString(line) || f.policiesRefuse(pod) && refusedTexts.MatchString(line)) {
 				u.said = Evidence{Source: logSource(l), Text: cut(strings.TrimSpace(line))}
 				u.names = u.names || noName
 			}
@@ -187,13 +196,14 @@ func logSource(l *snapshot.Log) string {
 	return source
 }
 
-// policiesRefuse is whether the network plugin answers what policies deny with a refusal: kube-router does, which is in k3s.
+// policiesRefuse reports whether the network plugin answers what policies deny with a refusal: kube-router does, which
+// is in k3s.
 func (f *Facts) policiesRefuse(pod *corev1.Pod) bool {
 	n := f.Node(pod.Spec.NodeName)
 	return n != nil && n.Distribution == K3s || f.hasDaemonSet("kube-router")
 }
 
-// hasDaemonSet is whether the cluster has a DaemonSet with this in its name.
+// hasDaemonSet reports whether the cluster has a DaemonSet with this in its name.
 func (f *Facts) hasDaemonSet(part string) bool {
 	return slices.ContainsFunc(f.DaemonSets, func(ds appsv1.DaemonSet) bool { return strings.Contains(ds.Name, part) })
 }

@@ -25,7 +25,8 @@ type PermissionError struct {
 
 func (e *PermissionError) Error() string {
 	if len(e.Missing) == 1 {
-		return fmt.Sprintf("you may not %s; whoever administers the cluster can allow it: %s | kubectl apply -f -", e.Missing[0], e.Command)
+		return fmt.Sprintf("you may not %s; whoever administers the cluster can allow it: %s | kubectl apply -f -",
+			e.Missing[0], e.Command)
 	}
 	var text strings.Builder
 	text.WriteString("you lack rights:")
@@ -36,7 +37,7 @@ func (e *PermissionError) Error() string {
 	return text.String()
 }
 
-// grouped is a line for each resource, with the verbs: create,get pods in namespace gpu-fault.
+// grouped returns a line for each resource, with the verbs: create,get pods in namespace gpu-fault.
 func grouped(missing []Permission) []string {
 	verbs := map[Permission][]string{}
 	var order []Permission
@@ -49,7 +50,9 @@ func grouped(missing []Permission) []string {
 	}
 	lines := make([]string, len(order))
 	for i, key := range order {
-		lines[i] = Permission{Verb: strings.Join(verbs[key], ","), Group: key.Group, Resource: key.Resource, Namespace: key.Namespace}.String()
+		lines[i] = Permission{
+			Verb: strings.Join(verbs[key], ","), Group: key.Group, Resource: key.Resource, Namespace: key.Namespace,
+		}.String()
 	}
 	return lines
 }
@@ -119,10 +122,13 @@ func (s *Session) checkRevertAccess(ctx context.Context, run ledger.Run) error {
 }
 
 func (s *Session) refusal(ctx context.Context, missing []Permission, features, namespace string) error {
-	return &PermissionError{Missing: missing, Command: s.Ledger.Command(RolesFor(features, s.whoami(ctx), namespace)...)}
+	return &PermissionError{
+		Missing: missing, Command: s.Ledger.Command(RolesFor(features, s.whoami(ctx), namespace)...),
+	}
 }
 
-// RolesFor are the words of the command that prints the roles of features for a user, and for workloads of a namespace. Both may be empty.
+// RolesFor returns the words of the command that prints the roles of features for a user, and for workloads of a
+// namespace. Both may be empty.
 func RolesFor(features, user, namespace string) []string {
 	words := []string{"rbac", "print", "--for", features}
 	account, isAccount := strings.CutPrefix(user, "system:serviceaccount:")
@@ -143,14 +149,17 @@ func RolesFor(features, user, namespace string) []string {
 // inWords are the characters that no shell takes for more than they are.
 const inWords = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/@+"
 
-// withoutNamespaceCreation drops what is needed only to create the ledger's namespace, unless that is known not to exist.
+// withoutNamespaceCreation drops what is needed only to create the ledger's namespace, unless that is known not to
+// exist.
 func (s *Session) withoutNamespaceCreation(ctx context.Context, missing []Permission) []Permission {
 	creation := namespaceCreation(s.Ledger.Namespace)
 	isCreation := func(p Permission) bool { return slices.Contains(creation, p) }
 	if !slices.ContainsFunc(missing, isCreation) {
 		return missing
 	}
-	if _, err := s.Client.CoreV1().Namespaces().Get(ctx, s.Ledger.Namespace, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+	if _, err := s.Client.CoreV1().Namespaces().Get(
+		ctx, s.Ledger.Namespace, metav1.GetOptions{},
+	); apierrors.IsNotFound(err) {
 		return missing
 	}
 	return slices.DeleteFunc(missing, isCreation)
@@ -160,9 +169,11 @@ func (s *Session) missing(ctx context.Context, needs []Permission) (required, op
 	return Missing(ctx, s.Client, needs, s.parallel())
 }
 
-// Missing asks the API server which of the permissions the user has not, some questions at a time. For those who may do everything that is one
-// question.
-func Missing(ctx context.Context, client kubernetes.Interface, needs []Permission, parallel int) (required, optional []Permission, err error) {
+// Missing asks the API server which of the permissions the user has not, some questions at a time. For those who may do
+// everything that is one question.
+func Missing(
+	ctx context.Context, client kubernetes.Interface, needs []Permission, parallel int,
+) (required, optional []Permission, err error) {
 	all, err := mayI(ctx, client, Permission{Verb: "*", Group: "*", Resource: "*"})
 	if err != nil || all {
 		return nil, nil, err

@@ -30,7 +30,8 @@ func TestArmingIsAnnouncedEachTime(t *testing.T) {
 			}
 		}
 	}
-	if got := strings.Join(sorted(told), ", "); got != "Normal GPUFaultDisarmed, Warning GPUFaultArmed, Warning GPUFaultArmed" {
+	if got := strings.Join(sorted(told),
+		", "); got != "Normal GPUFaultDisarmed, Warning GPUFaultArmed, Warning GPUFaultArmed" {
 		t.Error(got)
 	}
 }

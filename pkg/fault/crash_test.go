@@ -61,8 +61,8 @@ func (k *killed) hooks() ledgertest.Hooks {
 	}
 }
 
-// TestAClientMayDieAfterEveryWrite kills the client at each of its writes, in Run and then in Revert. Whatever it changed must be in
-// the ledger then, and a fresh client must be able to put everything back.
+// TestAClientMayDieAfterEveryWrite kills the client at each of its writes, in Run and then in Revert. Whatever it
+// changed must be in the ledger then, and a fresh client must be able to put everything back.
 func TestAClientMayDieAfterEveryWrite(t *testing.T) {
 	for _, landed := range []bool{false, true} {
 		for _, stop := range []string{"", "failing step", "ctrl-c"} {
@@ -119,7 +119,8 @@ func survives(t *testing.T, name, stop string, k *killed) (finished bool) {
 	// While something is to be undone, nobody else gets the target, also after the deadline.
 	for _, node := range w.broken() {
 		other := w.client(ledgertest.Hooks{}).later(time.Hour)
-		if _, err := other.Run(t.Context(), other.plan(node)); err == nil || !strings.Contains(err.Error(), "is locked by run") {
+		if _, err := other.Run(t.Context(), other.plan(node)); err == nil ||
+			!strings.Contains(err.Error(), "is locked by run") {
 			t.Errorf("%s: a second run on %s: %v", name, node, err)
 		}
 	}

@@ -51,12 +51,15 @@ func connect(t *testing.T) *cluster {
 	suffix := fmt.Sprintf("%x", time.Now().UnixNano())
 	c.ledgerNS, c.worldNS = "led-"+suffix, "led-world-"+suffix
 	ctx := context.Background()
-	if _, err := c.admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.worldNS}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.admin.CoreV1().Namespaces().Create(
+		ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.worldNS}}, metav1.CreateOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		for _, ns := range []string{c.ledgerNS, c.worldNS} {
-			if err := c.admin.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			if err := c.admin.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil &&
+				!apierrors.IsNotFound(err) {
 				t.Error(err)
 			}
 		}
@@ -114,21 +117,28 @@ func (c *cluster) session(client kubernetes.Interface, warn func(string)) *fault
 }
 
 func (c *cluster) plan(client kubernetes.Interface, nodes ...string) fault.Plan {
-	plan := fault.Plan{Fault: "runtime", Summary: "a test that changes nothing on the node", Allow: fault.Allowances{ControlPlane: true}}
+	plan := fault.Plan{
+		Fault: "runtime", Summary: "a test that changes nothing on the node",
+		Allow: fault.Allowances{ControlPlane: true},
+	}
 	for _, verb := range []string{"create", "delete"} {
 		plan.Needs = append(plan.Needs, fault.Permission{Verb: verb, Resource: "configmaps", Namespace: c.worldNS})
 	}
 	for i, node := range nodes {
 		plan.Changes = append(plan.Changes, fault.Change{
-			Target: ledger.Target{Kind: "Node", Name: node}, Action: "create a ConfigMap", Undo: ledger.Undo{Kind: "configmap"},
+			Target: ledger.Target{Kind: "Node", Name: node}, Action: "create a ConfigMap",
+			Undo: ledger.Undo{Kind: "configmap"},
 			Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
-				cm, err := client.CoreV1().ConfigMaps(c.worldNS).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-					Name: fmt.Sprintf("%s.%d", r.Run().ID, i+1),
-				}}, metav1.CreateOptions{})
+				cm, err := client.CoreV1().ConfigMaps(c.worldNS).Create(ctx,
+					&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+						Name: fmt.Sprintf("%s.%d", r.Run().ID, i+1),
+					}}, metav1.CreateOptions{})
 				if err != nil {
 					return nil, err
 				}
-				return []ledger.Evidence{{Source: "resourceVersion " + cm.ResourceVersion, Time: time.Now(), Text: cm.Name}}, nil
+				return []ledger.Evidence{
+					{Source: "resourceVersion " + cm.ResourceVersion, Time: time.Now(), Text: cm.Name},
+				}, nil
 			},
 		})
 	}

@@ -1,7 +1,7 @@
 //go:build e2e
 
-// These tests need a real cluster, by KUBECONFIG, as its administrator. They work in namespaces of their own, and leave Events on a
-// node. KUBECTL names the kubectl to describe the node with.
+// These tests need a real cluster, by KUBECONFIG, as its administrator. They work in namespaces of their own, and leave
+// Events on a node. KUBECTL names the kubectl to describe the node with.
 package fault_test
 
 import (
@@ -70,7 +70,8 @@ func TestE2ERunAndRevert(t *testing.T) {
 
 func describe(t *testing.T, node string) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), cmp.Or(os.Getenv("KUBECTL"), "kubectl"), "describe", "node", node).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), cmp.Or(os.Getenv("KUBECTL"), "kubectl"), "describe", "node",
+		node).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -89,7 +90,8 @@ func TestE2EOfConcurrentSessionsOneGetsTheNode(t *testing.T) {
 	for i := range n {
 		client := c.client(t, "")
 		wg.Go(func() {
-			runs[i], errs[i] = c.session(client, func(text string) { t.Log(text) }).Run(t.Context(), c.plan(client, c.node))
+			runs[i], errs[i] = c.session(client, func(text string) { t.Log(text) }).Run(t.Context(),
+				c.plan(client, c.node))
 		})
 	}
 	wg.Wait()
@@ -108,7 +110,8 @@ func TestE2EOfConcurrentSessionsOneGetsTheNode(t *testing.T) {
 	if winner == nil {
 		t.Fatalf("nobody got the node: %v", errs)
 	}
-	world, err := c.admin.CoreV1().ConfigMaps(c.worldNS).List(t.Context(), metav1.ListOptions{LabelSelector: "!nothing"})
+	world, err := c.admin.CoreV1().ConfigMaps(c.worldNS).List(t.Context(),
+		metav1.ListOptions{LabelSelector: "!nothing"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +149,8 @@ func TestE2EPermissions(t *testing.T) {
 	needs := fault.PlanPermissions(plan, c.ledgerNS)
 	grant := func(needs []fault.Permission) {
 		t.Helper()
-		c.grant(t, fault.Roles(c.ledgerNS, needs, []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: user}}))
+		c.grant(t,
+			fault.Roles(c.ledgerNS, needs, []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: user}}))
 	}
 	warnings := 0
 	s := c.session(client, func(string) { warnings++ })
@@ -191,7 +195,8 @@ func TestE2EPermissions(t *testing.T) {
 			case missing.Verb == "create" && missing.Resource == "namespaces", missing.Resource == "serviceaccounts":
 				return err == nil // the namespace is there
 			}
-			return err != nil && strings.HasPrefix(err.Error(), "you may not "+missing.String()+";") && strings.Contains(err.Error(), "kubectl gpu-fault rbac print --for runtime")
+			return err != nil && strings.HasPrefix(err.Error(), "you may not "+missing.String()+";") &&
+				strings.Contains(err.Error(), "kubectl gpu-fault rbac print --for runtime")
 		})
 	}
 }

@@ -49,7 +49,8 @@ func (s *Session) reverted(ctx context.Context, run ledger.Run, step ledger.Step
 	if by != "" && by != run.By {
 		message += ", reverted by " + by
 	}
-	if first, _, _ := strings.Cut(step.Message, "\n"); first != "" { // the rest may quote files, and many may read Events
+	// The rest may quote files, and many may read Events
+	if first, _, _ := strings.Cut(step.Message, "\n"); first != "" {
 		message += ": " + first
 	}
 	s.event(ctx, run, step, ReasonReverted, corev1.EventTypeNormal, message)
@@ -65,12 +66,13 @@ func (s *Session) Announce(ctx context.Context, run ledger.Run, id, reason strin
 	if reason == ReasonDisarmed {
 		kind = corev1.EventTypeNormal
 	}
-	s.event(ctx, run, *step, reason, kind, fmt.Sprintf("%s: by kubectl gpu-fault run %s%s", run.Summary, run.ID, of(s.whoami(ctx))))
+	s.event(ctx, run, *step, reason, kind,
+		fmt.Sprintf("%s: by kubectl gpu-fault run %s%s", run.Summary, run.ID, of(s.whoami(ctx))))
 }
 
-// event writes an Event, unless the run is quiet. `kubectl describe` finds it by kind, name, namespace and UID of the object: for nodes it asks for the
-// node's UID, as its controllers write it, and for the name, as the kubelet does. The UID is right on every version, and does not
-// show a node the Events of its predecessor.
+// event writes an Event, unless the run is quiet. `kubectl describe` finds it by kind, name, namespace and UID of the
+// object: for nodes it asks for the node's UID, as its controllers write it, and for the name, as the kubelet does. The
+// UID is right on every version, and does not show a node the Events of its predecessor.
 func (s *Session) event(ctx context.Context, run ledger.Run, step ledger.Step, reason, kind, message string) {
 	if run.Quiet {
 		return
@@ -89,10 +91,12 @@ func (s *Session) event(ctx context.Context, run ledger.Run, step ledger.Step, r
 			Labels:    map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: run.ID},
 		},
 		InvolvedObject: corev1.ObjectReference{
-			Kind: step.Target.Kind, Namespace: step.Target.Namespace, Name: step.Target.Name, UID: types.UID(step.Target.UID),
+			Kind: step.Target.Kind, Namespace: step.Target.Namespace, Name: step.Target.Name,
+			UID:        types.UID(step.Target.UID),
 			APIVersion: apiVersion(step.Target.Kind),
 		},
-		Reason: reason, Type: kind, Message: shorten(message, maxEventMessage), Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Reason: reason, Type: kind, Message: shorten(message, maxEventMessage), Count: 1, FirstTimestamp: now,
+		LastTimestamp:       now,
 		Source:              corev1.EventSource{Component: ledger.ManagedBy, Host: run.From},
 		ReportingController: "gpufault.dev/" + ledger.ManagedBy, ReportingInstance: run.ID,
 	}, metav1.CreateOptions{})
@@ -111,7 +115,8 @@ func apiVersion(kind string) string {
 	return ""
 }
 
-// eventName is the same for the same thing, so that a revert that is repeated does not tell it twice. Arming happens many times.
+// eventName returns the same for the same thing, so that a revert that is repeated does not tell it twice. Arming
+// happens many times.
 func eventName(run ledger.Run, step ledger.Step, reason string, now time.Time) string {
 	what := ""
 	switch reason {

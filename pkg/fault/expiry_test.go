@@ -15,7 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger/ledgertest"
 )
 
-// What belongs to a run with a TTL must go away though no client comes back: its locks are owned by a Job that the cluster deletes.
+// What belongs to a run with a TTL must go away though no client comes back: its locks are owned by a Job that the
+// cluster deletes.
 func TestALockOfARunWithATTLIsOwnedByItsJob(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
@@ -35,11 +36,14 @@ func TestALockOfARunWithATTLIsOwnedByItsJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after := *job.Spec.TTLSecondsAfterFinished; *job.Spec.Completions != 0 || *job.Spec.Parallelism != 0 || after < 30*60 || after > 32*60 {
-		t.Errorf("it completes at %d of %d, and lives %d s after that", *job.Spec.Completions, *job.Spec.Parallelism, after)
+	if after := *job.Spec.TTLSecondsAfterFinished; *job.Spec.Completions != 0 || *job.Spec.Parallelism != 0 ||
+		after < 30*60 || after > 32*60 {
+		t.Errorf("it completes at %d of %d, and lives %d s after that", *job.Spec.Completions, *job.Spec.Parallelism,
+			after)
 	}
 	lease, err := c.Client.CoordinationV1().Leases(ledger.DefaultNamespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(lease.Items) != 1 || len(lease.Items[0].OwnerReferences) != 1 || lease.Items[0].OwnerReferences[0].Name != job.Name {
+	if err != nil || len(lease.Items) != 1 || len(lease.Items[0].OwnerReferences) != 1 ||
+		lease.Items[0].OwnerReferences[0].Name != job.Name {
 		t.Errorf("the lock is not the job's: %v, %+v", err, lease.Items)
 	}
 	if owner == nil || owner.UID != job.UID {
@@ -48,7 +52,9 @@ func TestALockOfARunWithATTLIsOwnedByItsJob(t *testing.T) {
 	if _, err := c.Revert(t.Context(), run.ID, false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Client.BatchV1().Jobs(ledger.DefaultNamespace).Get(t.Context(), run.ID, metav1.GetOptions{}); err == nil {
+	if _, err := c.Client.BatchV1().Jobs(ledger.DefaultNamespace).Get(
+		t.Context(), run.ID, metav1.GetOptions{},
+	); err == nil {
 		t.Error("the job outlives the revert")
 	}
 }
@@ -89,8 +95,9 @@ func TestAPlanWithoutPodsMakesNoJob(t *testing.T) {
 	}
 }
 
-// A run's Lease locks its target, and its record alone does not: anyone who may write ConfigMaps could keep others from every node. After the
-// TTL the Lease is gone, and the target itself refuses what would be built upon a change that is still in place.
+// A run's Lease locks its target, and its record alone does not: anyone who may write ConfigMaps could keep others from
+// every node. After the TTL the Lease is gone, and the target itself refuses what would be built upon a change that is
+// still in place.
 func TestARecordAloneLocksNothing(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
@@ -104,7 +111,8 @@ func TestARecordAloneLocksNothing(t *testing.T) {
 		t.Error("expired before its time, or not at it")
 	}
 	later := w.client(ledgertest.Hooks{}).later(time.Hour)
-	wantText(t, later.Preflight(t.Context(), later.plan("gpu-1")), "node/gpu-1 is locked by run "+run.ID, "its time was up at 2026-05-04T12:01:00Z", "kubectl gpu-fault revert "+run.ID)
+	wantText(t, later.Preflight(t.Context(), later.plan("gpu-1")), "node/gpu-1 is locked by run "+run.ID,
+		"its time was up at 2026-05-04T12:01:00Z", "kubectl gpu-fault revert "+run.ID)
 	leases := c.Client.CoordinationV1().Leases(ledger.DefaultNamespace)
 	list, _ := leases.List(t.Context(), metav1.ListOptions{})
 	for _, lease := range list.Items { // the garbage collector's work
@@ -130,7 +138,10 @@ func TestARecordThatRepeatsItselfIsRejected(t *testing.T) {
 	c.Undoers["file"] = undoer
 	run := ledger.Run{ID: "runtime-dead33", Fault: "runtime", Phase: ledger.Proven, Deadline: start}
 	for i := range 1000 {
-		run.Steps = append(run.Steps, ledger.Step{ID: fmt.Sprint(i), Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: "file"}})
+		run.Steps = append(run.Steps, ledger.Step{
+			ID: fmt.Sprint(i), Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateProven,
+			Undo: ledger.Undo{Kind: "file"},
+		})
 	}
 	if _, err := c.Ledger.Create(t.Context(), run); err != nil {
 		t.Fatal(err)
@@ -155,16 +166,21 @@ func (e *entering) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (
 	return e.Undoer.Undo(ctx, run, step)
 }
 
-// A client that was killed in the middle gives no sign of life, so nobody has to wait for its deadline or to force anything.
+// A client that was killed in the middle gives no sign of life, so nobody has to wait for its deadline or to force
+// anything.
 func TestTheRunOfASilentClientIsTakenOver(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
 	if _, err := c.Ledger.EnsureNamespace(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	run := ledger.Run{ID: "runtime-dead22", Fault: "runtime", Phase: ledger.Applying, Deadline: start.Add(10 * time.Minute), Steps: []ledger.Step{
-		{ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateApplying, Undo: ledger.Undo{Kind: "file"}},
-	}}
+	run := ledger.Run{ID: "runtime-dead22", Fault: "runtime", Phase: ledger.Applying,
+		Deadline: start.Add(10 * time.Minute), Steps: []ledger.Step{
+			{
+				ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateApplying,
+				Undo: ledger.Undo{Kind: "file"},
+			},
+		}}
 	if _, err := c.Ledger.Create(t.Context(), run); err != nil {
 		t.Fatal(err)
 	}

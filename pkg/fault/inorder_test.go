@@ -17,7 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger/ledgertest"
 )
 
-// ordered is a plan whose changes build upon each other, on targets of their own; log gets what was done and undone.
+// ordered returns a plan whose changes build upon each other, on targets of their own; log gets what was done and
+// undone.
 func (c *client) ordered(log *journal, nodes ...string) fault.Plan {
 	plan := c.plan(nodes...)
 	plan.InOrder, plan.Quiet, plan.Allow = true, true, fault.Allowances{Majority: true, LastGPUNode: true}
@@ -55,7 +56,8 @@ func (l logged) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return l.client.Undo(ctx, run, step)
 }
 
-// A plan in order does one thing after the other, and a revert from elsewhere undoes the last first, though the targets differ.
+// A plan in order does one thing after the other, and a revert from elsewhere undoes the last first, though the targets
+// differ.
 func TestAPlanInOrderIsMadeAndUndoneOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -75,7 +77,10 @@ func TestAPlanInOrderIsMadeAndUndoneOneAfterTheOther(t *testing.T) {
 	if run, err = other.Revert(t.Context(), run.ID, false); err != nil || !run.IsClosed() {
 		t.Fatalf("%v %+v", err, run)
 	}
-	want := []string{"do gpu-1", "done gpu-1", "do gpu-3", "do gpu-2", "do gpu-1", "undo gpu-1", "undo gpu-2", "undo gpu-3", "undo gpu-1"}
+	want := []string{
+		"do gpu-1", "done gpu-1", "do gpu-3", "do gpu-2", "do gpu-1", "undo gpu-1", "undo gpu-2", "undo gpu-3",
+		"undo gpu-1",
+	}
 	if diff := cmp.Diff(want, log.lines); diff != "" {
 		t.Error(diff)
 	}
@@ -111,13 +116,18 @@ func TestAFailureInOrderUndoesAllThatWasDoneBefore(t *testing.T) {
 			if name == "its time" {
 				c.Timeout = 300 * time.Millisecond
 			}
-			plan.Changes[2].Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) { return fails(ctx, c, r) }
+			plan.Changes[2].Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+				return fails(ctx, c, r)
+			}
 			run, err := c.Run(t.Context(), plan)
 			wantText(t, err, "node/gpu-3: ")
-			if run.Phase != ledger.Failed || !run.IsClosed() || states(run) != "reverted reverted failed skipped" || !strings.Contains(run.Message, "all was undone") {
+			if run.Phase != ledger.Failed || !run.IsClosed() || states(run) != "reverted reverted failed skipped" ||
+				!strings.Contains(run.Message, "all was undone") {
 				t.Errorf("%s %q: %s", run.Phase, run.Message, states(run))
 			}
-			if diff := cmp.Diff([]string{"do gpu-1", "do gpu-2", "undo gpu-3", "undo gpu-2", "undo gpu-1"}, log.lines); diff != "" {
+			if diff := cmp.Diff(
+				[]string{"do gpu-1", "do gpu-2", "undo gpu-3", "undo gpu-2", "undo gpu-1"}, log.lines,
+			); diff != "" {
 				t.Error(diff)
 			}
 			if now := w.state(t); len(w.broken())+len(now.leases) > 0 {
@@ -127,17 +137,21 @@ func TestAFailureInOrderUndoesAllThatWasDoneBefore(t *testing.T) {
 	}
 }
 
-// What cannot be undone after a failure does not keep the rest from it, and stays recorded and locked for the next revert.
+// What cannot be undone after a failure does not keep the rest from it, and stays recorded and locked for the next
+// revert.
 func TestAFailureInOrderLeavesOnRecordWhatCannotBeUndone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c, log := w.client(ledgertest.Hooks{}), &journal{}
 	plan := c.ordered(log, "gpu-1", "gpu-2", "gpu-3")
-	plan.Changes[2].Apply = func(context.Context, fault.Recorder) ([]ledger.Evidence, error) { return nil, errors.New("no image") }
+	plan.Changes[2].Apply = func(context.Context, fault.Recorder) ([]ledger.Evidence, error) {
+		return nil, errors.New("no image")
+	}
 	c.Undoers = map[string]fault.Undoer{"file": stubborn{logged{c, log}, "gpu-2"}}
 	run, err := c.Run(t.Context(), plan)
 	wantText(t, err, "no image", "node/gpu-2: undo", "revert "+run.ID)
-	if run.Phase != ledger.Failed || run.IsClosed() || states(run) != "reverted proven failed" || !slices.Equal(w.state(t).leases, []string{"Node/gpu-2"}) {
+	if run.Phase != ledger.Failed || run.IsClosed() || states(run) != "reverted proven failed" ||
+		!slices.Equal(w.state(t).leases, []string{"Node/gpu-2"}) {
 		t.Errorf("%s: %s, locks %v", run.Phase, states(run), w.state(t).leases)
 	}
 	c.Undoers = map[string]fault.Undoer{"file": c}
@@ -172,15 +186,19 @@ func TestCtrlCInOrderUndoesTheLastFirst(t *testing.T) {
 		return nil, ctx.Err()
 	}
 	run, err := c.Run(ctx, plan)
-	if !errors.Is(err, context.Canceled) || run.Phase != ledger.Interrupted || !run.IsClosed() || states(run) != "reverted reverted reverted" {
+	if !errors.Is(err, context.Canceled) || run.Phase != ledger.Interrupted || !run.IsClosed() ||
+		states(run) != "reverted reverted reverted" {
 		t.Errorf("%v %s: %s", err, run.Phase, states(run))
 	}
-	if diff := cmp.Diff([]string{"do gpu-1", "do gpu-2", "undo gpu-3", "undo gpu-2", "undo gpu-1"}, log.lines); diff != "" {
+	if diff := cmp.Diff(
+		[]string{"do gpu-1", "do gpu-2", "undo gpu-3", "undo gpu-2", "undo gpu-1"}, log.lines,
+	); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// A revert from elsewhere that takes a run in order over has the say: the client that finds out undoes nothing more than its own step.
+// A revert from elsewhere that takes a run in order over has the say: the client that finds out undoes nothing more
+// than its own step.
 func TestARunInOrderThatIsTakenOverIsUndoneByTheOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -196,13 +214,14 @@ func TestARunInOrderThatIsTakenOverIsUndoneByTheOther(t *testing.T) {
 	}
 	run, err := c.Run(t.Context(), plan)
 	wantText(t, err, "was reverted by somebody else")
-	if run.Phase != ledger.Reverted || !run.IsClosed() || len(w.broken()) > 0 || slices.Contains(log.lines, "do gpu-3") || slices.Contains(log.lines, "undo gpu-1") {
+	if run.Phase != ledger.Reverted || !run.IsClosed() || len(w.broken()) > 0 ||
+		slices.Contains(log.lines, "do gpu-3") || slices.Contains(log.lines, "undo gpu-1") {
 		t.Errorf("%s: %s; %v, broken %v", run.Phase, states(run), log.lines, w.broken())
 	}
 }
 
-// TestAClientInOrderMayDieAfterEveryWrite is TestAClientMayDieAfterEveryWrite for plans in order, one of which fails at its last step: a
-// revert finds all that is left, and undoes the last first.
+// TestAClientInOrderMayDieAfterEveryWrite is TestAClientMayDieAfterEveryWrite for plans in order, one of which fails at
+// its last step: a revert finds all that is left, and undoes the last first.
 func TestAClientInOrderMayDieAfterEveryWrite(t *testing.T) {
 	t.Parallel()
 	for _, landed := range []bool{false, true} {

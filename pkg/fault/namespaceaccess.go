@@ -17,8 +17,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// Whoever may make pods in the ledger's namespace, or get into those that are there, is root on the nodes while a debug pod runs. Rights in the
-// whole cluster are an administrator's, and so are the roles that `rbac print` printed. What others have is a RoleBinding in the namespace.
+// Whoever may make pods in the ledger's namespace, or get into those that are there, is root on the nodes while a debug
+// pod runs. Rights in the whole cluster are an administrator's, and so are the roles that `rbac print` printed. What
+// others have is a RoleBinding in the namespace.
 
 // write are the verbs that set what an object runs.
 var write = []string{"create", "update", "patch"}
@@ -41,8 +42,8 @@ var rootEquivalents = map[string]map[string][]string{
 	rbacv1.GroupName: {"roles": {"bind", "escalate"}, "clusterroles": {"bind"}},
 }
 
-// CheckNamespaceAccess returns an error that names who else could get into a privileged pod in the namespace. A user who may not read the namespace's
-// RoleBindings is not told.
+// CheckNamespaceAccess returns an error that names who else could get into a privileged pod in the namespace. A user
+// who may not read the namespace's RoleBindings is not told.
 func CheckNamespaceAccess(ctx context.Context, client kubernetes.Interface, namespace string) error {
 	bindings, err := client.RbacV1().RoleBindings(namespace).List(ctx, metav1.ListOptions{})
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
@@ -60,11 +61,13 @@ func CheckNamespaceAccess(ctx context.Context, client kubernetes.Interface, name
 		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 			continue
 		case err != nil:
-			return fmt.Errorf("get %s %s of RoleBinding %s in namespace %s: %w", binding.RoleRef.Kind, binding.RoleRef.Name, binding.Name, namespace, err)
+			return fmt.Errorf("get %s %s of RoleBinding %s in namespace %s: %w", binding.RoleRef.Kind,
+				binding.RoleRef.Name, binding.Name, namespace, err)
 		}
 		if right := firstRootEquivalent(rules); right != "" {
 			return fmt.Errorf("RoleBinding %q in namespace %s lets %s %s, and whoever may do that there is root on the nodes while a debug pod runs: "+
-				"delete the binding, or use another ledger namespace", binding.Name, namespace, subjects(binding.Subjects), right)
+				"delete the binding, or use another ledger namespace", binding.Name, namespace,
+				subjects(binding.Subjects), right)
 		}
 	}
 	return nil
@@ -87,7 +90,9 @@ func (s *Session) checkNamespaceAccess(ctx context.Context) error {
 	return err
 }
 
-func rulesOf(ctx context.Context, client kubernetes.Interface, namespace string, ref rbacv1.RoleRef) ([]rbacv1.PolicyRule, error) {
+func rulesOf(
+	ctx context.Context, client kubernetes.Interface, namespace string, ref rbacv1.RoleRef,
+) ([]rbacv1.PolicyRule, error) {
 	if ref.Kind == "ClusterRole" {
 		role, err := client.RbacV1().ClusterRoles().Get(ctx, ref.Name, metav1.GetOptions{})
 		if err != nil {
@@ -107,7 +112,9 @@ func firstRootEquivalent(rules []rbacv1.PolicyRule) string {
 	for _, group := range slices.Sorted(maps.Keys(rootEquivalents)) {
 		for _, resource := range slices.Sorted(maps.Keys(rootEquivalents[group])) {
 			for _, verb := range rootEquivalents[group][resource] {
-				if slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool { return grants(rule, group, resource, verb) }) {
+				if slices.ContainsFunc(
+					rules, func(rule rbacv1.PolicyRule) bool { return grants(rule, group, resource, verb) },
+				) {
 					return verb + " " + resource
 				}
 			}

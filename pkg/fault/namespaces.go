@@ -7,8 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// checkNamespaces refuses targets in namespaces whose workloads keep the cluster, or the GPUs, or this tool alive. There is no
-// flag to allow them.
+// checkNamespaces refuses targets in namespaces whose workloads keep the cluster, or the GPUs, or this tool alive.
+// There is no flag to allow them.
 func checkNamespaces(plan Plan, ledgerNamespace string) []error {
 	var seen []string
 	var problems []error
@@ -27,7 +27,8 @@ func checkNamespaces(plan Plan, ledgerNamespace string) []error {
 	return problems
 }
 
-// CheckNamespace refuses a target in a protected namespace. Preflight does; it is for faults that ask much about a target before.
+// CheckNamespace refuses a target in a protected namespace. Preflight does; it is for faults that ask much about a
+// target before.
 func CheckNamespace(target ledger.Target, namespace, ledgerNamespace string) error {
 	if why, protected := protectedBecause(namespace, ledgerNamespace); protected {
 		return fmt.Errorf("%s: namespace %s is protected, because %s", target, namespace, why)
@@ -35,7 +36,7 @@ func CheckNamespace(target ledger.Target, namespace, ledgerNamespace string) err
 	return nil
 }
 
-// protectedBecause says why a namespace is protected.
+// protectedBecause returns why a namespace is protected.
 func protectedBecause(namespace, ledgerNamespace string) (why string, protected bool) {
 	switch namespace {
 	case "":

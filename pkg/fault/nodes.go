@@ -43,9 +43,10 @@ func nodeTargets(plan Plan) []ledger.Target {
 	return targets
 }
 
-// harmed is whether a change to the target takes something away from it.
+// harmed reports whether a change to the target takes something away from it.
 func harmed(plan Plan, target ledger.Target) bool {
-	return slices.ContainsFunc(plan.Changes, func(change Change) bool { return change.Target.Same(target) && !change.Harmless })
+	return slices.ContainsFunc(plan.Changes,
+		func(change Change) bool { return change.Target.Same(target) && !change.Harmless })
 }
 
 // checkNodes checks that each target node exists, can run our pod, and is no control-plane node that would be harmed.
@@ -59,17 +60,22 @@ func checkNodes(plan Plan, nodes []corev1.Node) []error {
 		}
 		node := nodes[i]
 		if target.UID != "" && target.UID != string(node.UID) {
-			problems = append(problems, fmt.Errorf("node %s is not the one that was meant: it was registered anew meanwhile; try again", node.Name))
+			problems = append(problems,
+				fmt.Errorf("node %s is not the one that was meant: it was registered anew meanwhile; try again",
+					node.Name))
 		}
 		if os := operatingSystem(node); os != "linux" {
 			problems = append(problems, fmt.Errorf("node %s runs %s: faults work on linux nodes only", node.Name, os))
 		}
 		if ready, why := isReady(node); !ready {
-			problems = append(problems, fmt.Errorf("node %s is not Ready (%s), so that nothing could be proven or undone there", node.Name, why))
+			problems = append(problems,
+				fmt.Errorf("node %s is not Ready (%s), so that nothing could be proven or undone there", node.Name,
+					why))
 		}
 		if role, ok := ControlPlaneRole(node); ok && !plan.Allow.ControlPlane && harmed(plan, target) {
-			problems = append(problems, fmt.Errorf("node %s belongs to the control plane (label %s); to break it anyway: --allow-control-plane",
-				node.Name, role))
+			problems = append(problems,
+				fmt.Errorf("node %s belongs to the control plane (label %s); to break it anyway: --allow-control-plane",
+					node.Name, role))
 		}
 	}
 	return problems
@@ -93,8 +99,8 @@ func operatingSystem(node corev1.Node) string {
 	return "linux" // a node without a kubelet's report: kwok and tests
 }
 
-// ControlPlaneRole returns the label that makes a node one of the control plane. kubeadm's are control-plane and, before 1.24,
-// master; RKE's are controlplane and etcd.
+// ControlPlaneRole returns the label that makes a node one of the control plane. kubeadm's are control-plane and,
+// before 1.24, master; RKE's are controlplane and etcd.
 func ControlPlaneRole(node corev1.Node) (string, bool) {
 	for _, role := range []string{"control-plane", "master", "controlplane", "etcd"} {
 		label := "node-role.kubernetes.io/" + role

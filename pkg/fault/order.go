@@ -7,7 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// chains are the indices of steps that follow each other: those of each target, or all of them where the run is in order.
+// chains returns the indices of steps that follow each other: those of each target, or all of them where the run is in
+// order.
 func chains(run ledger.Run, steps []ledger.Step) [][]int {
 	targets := (ledger.Run{Steps: steps}).Targets()
 	if run.InOrder {
@@ -29,7 +30,8 @@ func (s *Session) undoInterrupted(ctx context.Context, w *ledger.Writer, results
 	s.undoPending(ctx, w, results, ledger.Interrupted, "stopped by the user")
 }
 
-// undoFailed undoes what was done before a step failed, in a run whose steps build upon each other. Who took the run over undoes it instead.
+// undoFailed undoes what was done before a step failed, in a run whose steps build upon each other. Who took the run
+// over undoes it instead.
 func (s *Session) undoFailed(ctx context.Context, w *ledger.Writer, results *results) {
 	if inItsWay(w.Run()) {
 		s.undoPending(ctx, w, results, ledger.Failed, "a step failed, and what was done before it is undone")

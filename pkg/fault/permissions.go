@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// BasePermissions are what a Session itself needs to run a plan and to revert it, whatever the fault, in a ledger namespace that exists.
+// BasePermissions returns what a Session itself needs to run a plan and to revert it, whatever the fault, in a ledger
+// namespace that exists.
 func BasePermissions(ledgerNamespace string) []Permission {
 	base := []Permission{
 		{Verb: "list", Resource: "nodes"},
@@ -18,13 +19,15 @@ func BasePermissions(ledgerNamespace string) []Permission {
 	return Permissions(base, RevertPermissions(ledgerNamespace))
 }
 
-// RevertPermissions are what Revert needs of every run, whatever its fault: to take it over, to delete what a dead client left, to free the locks,
-// and to close the record. What an undo needs besides is its Undoer's to say: see Needer.
+// RevertPermissions returns what Revert needs of every run, whatever its fault: to take it over, to delete what a dead
+// client left, to free the locks, and to close the record. What an undo needs besides is its Undoer's to say: see
+// Needer.
 func RevertPermissions(ledgerNamespace string) []Permission {
 	all := []Permission{
 		{Verb: "get", Resource: "nodes"},      // is it still the same node?
 		{Verb: "get", Resource: "namespaces"}, // is the namespace marked as a ledger?
-		{Verb: "get", Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true}, // that would end the run's time
+		// That would end the run's time
+		{Verb: "get", Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true},
 		{Verb: "delete", Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true},
 		{Verb: "create", Resource: "events", Namespace: nodeEvents, Optional: true},
 	}
@@ -34,10 +37,11 @@ func RevertPermissions(ledgerNamespace string) []Permission {
 	for _, verb := range []string{"get", "list", "delete"} {
 		all = append(all, Permission{Verb: verb, Group: groupLeases, Resource: "leases", Namespace: ledgerNamespace})
 	}
-	return Permissions(all, []Permission{{Verb: "update", Resource: "configmaps", Namespace: ledgerNamespace}}, ReadPermissions(ledgerNamespace))
+	return Permissions(all, []Permission{{Verb: "update", Resource: "configmaps", Namespace: ledgerNamespace}},
+		ReadPermissions(ledgerNamespace))
 }
 
-// ReadPermissions are what it takes to read the ledger; an empty namespace means those of all.
+// ReadPermissions returns what it takes to read the ledger; an empty namespace means those of all.
 func ReadPermissions(ledgerNamespace string) []Permission {
 	return []Permission{
 		{Verb: "get", Resource: "configmaps", Namespace: ledgerNamespace},
@@ -47,23 +51,27 @@ func ReadPermissions(ledgerNamespace string) []Permission {
 
 const groupLeases = "coordination.k8s.io"
 
-// DebugPodPermissions are what a fault needs that works on nodes through debug pods. Exec over WebSockets is a GET. Who has them is root on
-// the nodes, by such a pod or by the Job that owns it.
+// DebugPodPermissions returns what a fault needs that works on nodes through debug pods. Exec over WebSockets is a GET.
+// Who has them is root on the nodes, by such a pod or by the Job that owns it.
 func DebugPodPermissions(namespace string) []Permission {
-	all := []Permission{{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}} // tell why a pod does not start
+	// tell why a pod does not start
+	all := []Permission{{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}}
 	for _, verb := range []string{"create", "get", "list", "watch", "delete"} {
 		all = append(all, Permission{Verb: verb, Resource: "pods", Namespace: namespace})
 	}
 	for _, verb := range []string{"create", "get"} {
 		all = append(all, Permission{Verb: verb, Resource: "pods/exec", Namespace: namespace})
 	}
-	for _, verb := range []string{"create", "delete", "patch"} { // so that what belongs to the run goes away when its time is up
-		all = append(all, Permission{Verb: verb, Group: "batch", Resource: "jobs", Namespace: namespace, Optional: true})
+	// So that what belongs to the run goes away when its time is up
+	for _, verb := range []string{"create", "delete", "patch"} {
+		all = append(all,
+			Permission{Verb: verb, Group: "batch", Resource: "jobs", Namespace: namespace, Optional: true})
 	}
 	return all
 }
 
-// namespaceCreation is what the very first run in a cluster needs. `rbac print` leaves it out: its list holds the namespace.
+// namespaceCreation returns what the very first run in a cluster needs. `rbac print` leaves it out: its list holds the
+// namespace.
 func namespaceCreation(ledgerNamespace string) []Permission {
 	return []Permission{
 		{Verb: "create", Resource: "namespaces"},
@@ -71,12 +79,13 @@ func namespaceCreation(ledgerNamespace string) []Permission {
 	}
 }
 
-// PlanPermissions are what a plan needs in all.
+// PlanPermissions returns what a plan needs in all.
 func PlanPermissions(plan Plan, ledgerNamespace string) []Permission {
 	var events []Permission
 	for _, change := range plan.Changes {
 		if namespace := change.Target.Namespace; namespace != "" && !plan.Quiet {
-			events = append(events, Permission{Verb: "create", Resource: "events", Namespace: namespace, Optional: true})
+			events = append(events,
+				Permission{Verb: "create", Resource: "events", Namespace: namespace, Optional: true})
 		}
 	}
 	return Permissions(BasePermissions(ledgerNamespace), namespaceCreation(ledgerNamespace), plan.Needs, events)
@@ -97,7 +106,8 @@ func Permissions(lists ...[]Permission) []Permission {
 	}
 	slices.SortFunc(all, func(a, b Permission) int {
 		return cmp.Or(
-			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Verb, b.Verb),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource),
+			cmp.Compare(a.Verb, b.Verb),
 		)
 	})
 	return all

@@ -27,7 +27,8 @@ func (s *Session) deletePods(ctx context.Context, id string) error {
 	}
 	var failed []error
 	for _, pod := range left.Items {
-		err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		err := pods.Delete(ctx, pod.Name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			failed = append(failed, fmt.Errorf("delete debug pod %s that run %s left: %w", pod.Name, id, err))
 		}
@@ -35,14 +36,16 @@ func (s *Session) deletePods(ctx context.Context, id string) error {
 	if len(left.Items) == 0 || len(failed) > 0 {
 		return errors.Join(failed...)
 	}
-	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, podTimeout, true, func(ctx context.Context) (bool, error) {
-		if now, err := pods.List(ctx, ours); err == nil {
-			left = now
-		}
-		return len(left.Items) == 0, nil
-	})
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, podTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			if now, err := pods.List(ctx, ours); err == nil {
+				left = now
+			}
+			return len(left.Items) == 0, nil
+		})
 	if err != nil {
-		return fmt.Errorf("%s of run %s still present after %s; is their node lost?", count.Of(len(left.Items), "debug pod"), id, podTimeout)
+		return fmt.Errorf("%s of run %s still present after %s; is their node lost?",
+			count.Of(len(left.Items), "debug pod"), id, podTimeout)
 	}
 	return nil
 }

@@ -43,8 +43,8 @@ type clearance struct {
 // clearanceLife is how long Run trusts a preflight. A user who thinks longer before saying yes gets another one.
 const clearanceLife = 30 * time.Second
 
-// Preflight checks all that can be checked before anything is changed, and changes nothing. The error is a *PreflightError
-// with every problem, or ctx's.
+// Preflight checks all that can be checked before anything is changed, and changes nothing. The error is a
+// *PreflightError with every problem, or ctx's.
 func (s *Session) Preflight(ctx context.Context, plan Plan) error {
 	seen, err := s.preflight(ctx, plan)
 	if err != nil {
@@ -77,7 +77,8 @@ func fingerprint(plan Plan) string {
 	for _, change := range plan.Changes {
 		targets = append(targets, fmt.Sprintf("%+v %q %q", change.Target, change.Action, change.Undo.Kind))
 	}
-	return fmt.Sprintf("%q %q %q %+v %+v %s %q %d", plan.Fault, plan.Summary, targets, plan.Needs, plan.Allow, plan.TTL, plan.Reason, len(plan.Checks))
+	return fmt.Sprintf("%q %q %q %+v %+v %s %q %d", plan.Fault, plan.Summary, targets, plan.Needs, plan.Allow, plan.TTL,
+		plan.Reason, len(plan.Checks))
 }
 
 func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
@@ -150,7 +151,8 @@ func (s *Session) validate(plan Plan) error {
 		case change.Apply == nil || change.Target.Kind == "" || change.Target.Name == "":
 			return fmt.Errorf("the plan for %s is not complete", change.Target)
 		case !known && change.Undo.Kind != ledger.UndoNone:
-			return fmt.Errorf("the plan for %s says to undo it by %q, which nobody knows", change.Target, change.Undo.Kind)
+			return fmt.Errorf("the plan for %s says to undo it by %q, which nobody knows", change.Target,
+				change.Undo.Kind)
 		}
 	}
 	return nil

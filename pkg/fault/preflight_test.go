@@ -85,21 +85,35 @@ func TestPreflightOfTheBlastRadius(t *testing.T) {
 		allow   fault.Allowances
 		want    []string
 	}{
-		"one of two":                          {plain: 2, targets: "a"},
-		"two of three":                        {plain: 3, targets: "a b", want: []string{"2 of 3", majority}},
-		"two of four":                         {plain: 4, targets: "a b"},
-		"three of four, allowed":              {plain: 4, targets: "a b c", allow: fault.Allowances{Majority: true}},
-		"the only one":                        {plain: 1, targets: "a", want: []string{"1 of 1", last}},
-		"the only one, allowed":               {plain: 1, targets: "a", allow: fault.Allowances{LastGPUNode: true}},
-		"all":                                 {plain: 2, targets: "a b", want: []string{last, majority}},
-		"all, half allowed":                   {plain: 2, targets: "a b", allow: fault.Allowances{Majority: true}, want: []string{last}},
-		"cordoned ones do not count":          {plain: 1, nodes: map[string]func(*corev1.Node){"x": cordon, "y": lose}, targets: "a", want: []string{last}},
-		"nothing is lost with a cordoned one": {plain: 1, nodes: map[string]func(*corev1.Node){"x": cordon}, targets: "x"},
-		"labels and MIG slices count":         {plain: 1, nodes: map[string]func(*corev1.Node){"x": label, "y": mig}, targets: "a"},
-		"nodes without GPUs do not":           {plain: 1, nodes: map[string]func(*corev1.Node){"x": noGPU, "y": noGPU}, targets: "a", want: []string{last}},
-		"a node without GPUs":                 {plain: 1, nodes: map[string]func(*corev1.Node){"x": noGPU}, targets: "x"},
-		"other runs count":                    {plain: 4, held: "a b", targets: "c", want: []string{"3 of 4", "2 of them held by other runs", majority}},
-		"one remains with other runs":         {plain: 2, held: "a", targets: "b", want: []string{last}},
+		"one of two":             {plain: 2, targets: "a"},
+		"two of three":           {plain: 3, targets: "a b", want: []string{"2 of 3", majority}},
+		"two of four":            {plain: 4, targets: "a b"},
+		"three of four, allowed": {plain: 4, targets: "a b c", allow: fault.Allowances{Majority: true}},
+		"the only one":           {plain: 1, targets: "a", want: []string{"1 of 1", last}},
+		"the only one, allowed":  {plain: 1, targets: "a", allow: fault.Allowances{LastGPUNode: true}},
+		"all":                    {plain: 2, targets: "a b", want: []string{last, majority}},
+		"all, half allowed": {
+			plain: 2, targets: "a b", allow: fault.Allowances{Majority: true}, want: []string{last},
+		},
+		"cordoned ones do not count": {
+			plain: 1, nodes: map[string]func(*corev1.Node){"x": cordon, "y": lose}, targets: "a", want: []string{last},
+		},
+		"nothing is lost with a cordoned one": {
+			plain: 1, nodes: map[string]func(*corev1.Node){"x": cordon}, targets: "x",
+		},
+		"labels and MIG slices count": {
+			plain: 1, nodes: map[string]func(*corev1.Node){"x": label, "y": mig}, targets: "a",
+		},
+		"nodes without GPUs do not": {
+			plain: 1, nodes: map[string]func(*corev1.Node){"x": noGPU, "y": noGPU}, targets: "a", want: []string{last},
+		},
+		"a node without GPUs": {
+			plain: 1, nodes: map[string]func(*corev1.Node){"x": noGPU}, targets: "x",
+		},
+		"other runs count": {
+			plain: 4, held: "a b", targets: "c", want: []string{"3 of 4", "2 of them held by other runs", majority},
+		},
+		"one remains with other runs": {plain: 2, held: "a", targets: "b", want: []string{last}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &world{server: ledgertest.New(t), files: map[string]string{}}
@@ -138,7 +152,8 @@ func TestPreflightNamesAllProblemsAtOnce(t *testing.T) {
 	c := w.client(ledgertest.Hooks{})
 	plan := c.plan("gpu-1", "gpu-9x9x9")
 	plan.Changes = append(plan.Changes, fault.Change{
-		Target: ledger.Target{Kind: "Deployment", Namespace: "kube-system", Name: "coredns"}, Undo: ledger.Undo{Kind: ledger.UndoNone}, Apply: plan.Changes[0].Apply,
+		Target: ledger.Target{Kind: "Deployment", Namespace: "kube-system", Name: "coredns"},
+		Undo:   ledger.Undo{Kind: ledger.UndoNone}, Apply: plan.Changes[0].Apply,
 	})
 	plan.Checks = []func(context.Context) error{
 		func(context.Context) error { return errors.New("the image cannot be pulled") },
@@ -147,7 +162,8 @@ func TestPreflightNamesAllProblemsAtOnce(t *testing.T) {
 		func(context.Context) error { return nil },
 	}
 	err = c.Preflight(t.Context(), plan)
-	wantText(t, err, "5 problems:\n  - ", "locked by run "+held.ID, `no node "gpu-9x9x9"`, "the image cannot be pulled", "panic: a bug",
+	wantText(t, err, "5 problems:\n  - ", "locked by run "+held.ID, `no node "gpu-9x9x9"`, "the image cannot be pulled",
+		"panic: a bug",
 		"deployment/coredns in namespace kube-system: namespace kube-system is protected")
 	var locked *ledger.LockedError
 	if !errors.As(err, &locked) || locked.Holder != held.ID {
@@ -161,16 +177,19 @@ func TestPreflightNamesAllProblemsAtOnce(t *testing.T) {
 func TestPreflightOfPermissions(t *testing.T) {
 	w := newWorld(t)
 	w.server.Denied = func(a authorizationv1.ResourceAttributes) bool {
-		return a.Resource == "pods" && a.Subresource == "exec" || a.Resource == "leases" && a.Verb == "update" || a.Resource == "events"
+		return a.Resource == "pods" && a.Subresource == "exec" || a.Resource == "leases" && a.Verb == "update" ||
+			a.Resource == "events"
 	}
 	c := w.client(ledgertest.Hooks{})
 	plan := c.plan("gpu-1")
 	plan.Needs = []fault.Permission{
-		{Verb: "create", Resource: "pods", Namespace: "gpu-fault"}, {Verb: "create", Resource: "pods/exec", Namespace: "gpu-fault"},
+		{Verb: "create", Resource: "pods", Namespace: "gpu-fault"},
+		{Verb: "create", Resource: "pods/exec", Namespace: "gpu-fault"},
 		{Verb: "create", Resource: "pods/exec", Namespace: "gpu-fault"},
 	}
 	err := c.Preflight(t.Context(), plan)
-	wantText(t, err, "you lack rights:\n  create pods/exec in namespace gpu-fault\n  update leases.coordination.k8s.io in namespace gpu-fault\n")
+	wantText(t, err,
+		"you lack rights:\n  create pods/exec in namespace gpu-fault\n  update leases.coordination.k8s.io in namespace gpu-fault\n")
 	if !strings.HasSuffix(err.Error(), "kubectl gpu-fault rbac print --for runtime --user alice | kubectl apply -f -") {
 		t.Errorf("no next step: %v", err)
 	}
@@ -181,7 +200,8 @@ func TestPreflightOfPermissions(t *testing.T) {
 	if err := c.Preflight(t.Context(), plan); err != nil {
 		t.Error(err)
 	}
-	if got := c.warnings(); len(got) != 1 || got[0] != "warning: you may not create events in namespace default; the run goes on without" {
+	if got := c.warnings(); len(got) != 1 ||
+		got[0] != "warning: you may not create events in namespace default; the run goes on without" {
 		t.Errorf("%q", got)
 	}
 	// A request that is forbidden is not told a second time.
@@ -205,7 +225,8 @@ func TestPreflightOfPermissions(t *testing.T) {
 	w.server.Denied = func(a authorizationv1.ResourceAttributes) bool {
 		return a.Resource == "namespaces" || a.Resource == "serviceaccounts"
 	}
-	if err := c.Preflight(t.Context(), c.plan("gpu-1")); err == nil || !strings.HasPrefix(err.Error(), "you may not get namespaces;") {
+	if err := c.Preflight(t.Context(), c.plan("gpu-1")); err == nil ||
+		!strings.HasPrefix(err.Error(), "you may not get namespaces;") {
 		t.Error(err)
 	}
 }

@@ -30,14 +30,16 @@ func (e *RunningError) Error() string {
 		e.Run.ID, who, until.Format(time.RFC3339), until.Sub(e.Now).Round(time.Second))
 }
 
-// Revert undoes a run, whoever made it and however far it got, and closes its record. It may be repeated: it goes on where an
-// earlier one stopped, and changes nothing of a run that is closed. A run whose client has not finished is reverted once the client
-// has given no sign of life for some heartbeats; with force at once. A client that lives nevertheless is stopped at its next step.
+// Revert undoes a run, whoever made it and however far it got, and closes its record. It may be repeated: it goes on
+// where an earlier one stopped, and changes nothing of a run that is closed. A run whose client has not finished is
+// reverted once the client has given no sign of life for some heartbeats; with force at once. A client that lives
+// nevertheless is stopped at its next step.
 //
-// The returned run is the record afterwards; the State and the Message of its steps say what became of them: reverted, superseded,
-// permanent, skipped, or as they were when they could not be undone. It is nil when nothing was tried. The error is a *RunningError when the run's client may be at
-// work, a *ledger.NotFoundError when there is no such run, wraps ledger.ErrNewer when this version cannot read it, and
-// otherwise joins a *StepError for each step that could not be undone; the run then stays open.
+// The returned run is the record afterwards; the State and the Message of its steps say what became of them: reverted,
+// superseded, permanent, skipped, or as they were when they could not be undone. It is nil when nothing was tried. The
+// error is a *RunningError when the run's client may be at work, a *ledger.NotFoundError when there is no such run,
+// wraps ledger.ErrNewer when this version cannot read it, and otherwise joins a *StepError for each step that could not
+// be undone; the run then stays open.
 func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Run, error) {
 	return s.revert(ctx, id, nil, force)
 }
@@ -186,8 +188,8 @@ func (s *Session) unlock(ctx context.Context, run ledger.Run, outcomes ...outcom
 	return s.Ledger.Unlock(ctx, freed(locks, pending))
 }
 
-// revertClosed removes what a client left behind that died between closing its run and tidying up, and tells again what there is
-// to say about changes that cannot be undone. The record stays as it is.
+// revertClosed removes what a client left behind that died between closing its run and tidying up, and tells again what
+// there is to say about changes that cannot be undone. The record stays as it is.
 func (s *Session) revertClosed(ctx context.Context, run ledger.Run) (*ledger.Run, error) {
 	if err := s.deletePods(ctx, run.ID); err != nil {
 		s.warn("%v", err)

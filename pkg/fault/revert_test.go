@@ -43,9 +43,15 @@ func TestRevertStaysOpenUntilAllIsUndone(t *testing.T) {
 	undo := c.Undoers["file"]
 	for name, bad := range map[string]map[string]fault.Undoer{
 		`node/gpu-2: undo node/gpu-2: its kind "file" is unknown: it was made by a newer kubectl gpu-fault`: {},
-		"node/gpu-2: undo node/gpu-2: the node is lost":                                                     {"file": undoing(func() (ledger.State, error) { return "", errors.New("the node is lost") })},
-		"node/gpu-2: undo node/gpu-2: panic: a bug":                                                         {"file": undoing(func() (ledger.State, error) { panic("a bug") })},
-		`node/gpu-2: undo node/gpu-2: it ended in state`:                                                    {"file": undoing(func() (ledger.State, error) { return ledger.StateProven, nil })},
+		"node/gpu-2: undo node/gpu-2: the node is lost": {
+			"file": undoing(func() (ledger.State, error) { return "", errors.New("the node is lost") }),
+		},
+		"node/gpu-2: undo node/gpu-2: panic: a bug": {
+			"file": undoing(func() (ledger.State, error) { panic("a bug") }),
+		},
+		`node/gpu-2: undo node/gpu-2: it ended in state`: {
+			"file": undoing(func() (ledger.State, error) { return ledger.StateProven, nil }),
+		},
 	} {
 		c.Undoers, c.seen = bad, nil
 		after, err := c.Revert(t.Context(), run.ID, false)
@@ -54,18 +60,21 @@ func TestRevertStaysOpenUntilAllIsUndone(t *testing.T) {
 		if !slices.Contains(c.seen, "gpu-2: not undone") || slices.Contains(c.seen, "gpu-2 proven") {
 			t.Errorf("%s: said %q", name, c.seen)
 		}
-		if after.IsClosed() || states(after) != "proven proven" || after.Steps[1].Message == "" || len(w.state(t).leases) != 2 {
+		if after.IsClosed() || states(after) != "proven proven" || after.Steps[1].Message == "" ||
+			len(w.state(t).leases) != 2 {
 			t.Errorf("%+v", after)
 		}
 	}
 	c.Undoers = map[string]fault.Undoer{"file": undo}
 	after, err := c.Revert(t.Context(), run.ID, false)
-	if err != nil || states(after) != "reverted reverted" || !after.IsClosed() || len(w.broken())+len(w.state(t).leases) > 0 {
+	if err != nil || states(after) != "reverted reverted" || !after.IsClosed() ||
+		len(w.broken())+len(w.state(t).leases) > 0 {
 		t.Errorf("%v, %+v", err, after)
 	}
 }
 
-// Who may write ConfigMaps can make a record immutable. What it names is put back all the same, and its locks are freed: a record locks nothing.
+// Who may write ConfigMaps can make a record immutable. What it names is put back all the same, and its locks are
+// freed: a record locks nothing.
 func TestARecordThatCannotBeWrittenLocksNothing(t *testing.T) {
 	w := newWorld(t)
 	run, err := w.client(ledgertest.Hooks{}).Run(t.Context(), w.client(ledgertest.Hooks{}).plan("gpu-1"))
@@ -88,7 +97,8 @@ func TestARecordThatCannotBeWrittenLocksNothing(t *testing.T) {
 	}
 }
 
-// Between the question and the revert, a record may be replaced by one about another node: what was not shown is not done.
+// Between the question and the revert, a record may be replaced by one about another node: what was not shown is not
+// done.
 func TestARunThatChangedSinceItWasShownIsNotReverted(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(ledgertest.Hooks{})
@@ -152,7 +162,8 @@ func TestARunThatIsBeingMadeIsRevertedOnlyByForce(t *testing.T) {
 		if !errors.As(err, &running) {
 			t.Errorf("without force: %v", err)
 		}
-		wantText(t, err, "is still being made by alice on host laptop, until 2026-05-04T12:11:00Z (in 11m0s)", "--force")
+		wantText(t, err, "is still being made by alice on host laptop, until 2026-05-04T12:11:00Z (in 11m0s)",
+			"--force")
 		if after, err := other.Revert(ctx, r.Run().ID, true); err != nil || after.Phase != ledger.Reverted {
 			t.Errorf("by force: %v", err)
 		}
@@ -188,18 +199,24 @@ func TestRevertOfADeadClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, label := range []string{"runtime-dead22", "runtime-other2"} {
-		_, err := c.Client.CoreV1().Pods(ledger.DefaultNamespace).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Name: "debug-" + label, Labels: map[string]string{ledger.LabelRun: label},
-		}}, metav1.CreateOptions{})
+		_, err := c.Client.CoreV1().Pods(ledger.DefaultNamespace).Create(t.Context(),
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Name: "debug-" + label, Labels: map[string]string{ledger.LabelRun: label},
+			}}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	run := ledger.Run{ID: "runtime-dead22", Fault: "runtime", Phase: ledger.Applying, Deadline: start.Add(10 * time.Minute)}
-	for i, state := range []ledger.State{ledger.StateApplying, ledger.StateApplied, ledger.StateProven, ledger.StatePlanned} {
+	run := ledger.Run{
+		ID: "runtime-dead22", Fault: "runtime", Phase: ledger.Applying, Deadline: start.Add(10 * time.Minute),
+	}
+	for i, state := range []ledger.State{
+		ledger.StateApplying, ledger.StateApplied, ledger.StateProven, ledger.StatePlanned,
+	} {
 		node := fmt.Sprintf("gpu-%d", i+1)
 		run.Steps = append(run.Steps, ledger.Step{
-			ID: fmt.Sprint(i + 1), Target: ledger.Target{Kind: "Node", Name: node}, State: state, Undo: ledger.Undo{Kind: "file"},
+			ID: fmt.Sprint(i + 1), Target: ledger.Target{Kind: "Node", Name: node}, State: state,
+			Undo: ledger.Undo{Kind: "file"},
 		})
 		if state != ledger.StateApplying && state != ledger.StatePlanned {
 			w.set(node, run.ID)
@@ -232,7 +249,10 @@ func TestRecordsOfATenant(t *testing.T) {
 	c.Ledger.Namespace = "default"
 	_, err := c.Ledger.Create(t.Context(), ledger.Run{
 		ID: "runtime-222222", Fault: "runtime", Phase: ledger.Proven, Deadline: start,
-		Steps: []ledger.Step{{ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: "file"}}},
+		Steps: []ledger.Step{{
+			ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateProven,
+			Undo: ledger.Undo{Kind: "file"},
+		}},
 	})
 	if err != nil {
 		t.Fatal(err)

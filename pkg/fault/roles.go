@@ -20,9 +20,9 @@ func Least(permissions []Permission) []Permission {
 	})
 }
 
-// Roles returns the objects that grant the permissions, optional ones included, to the subjects: a ClusterRole for those without a
-// namespace, a Role in each namespace, and a binding for each role unless there are no subjects. All have the same name. The
-// namespaces must exist before they are applied; see ledger.NamespaceObject.
+// Roles returns the objects that grant the permissions, optional ones included, to the subjects: a ClusterRole for
+// those without a namespace, a Role in each namespace, and a binding for each role unless there are no subjects. All
+// have the same name. The namespaces must exist before they are applied; see ledger.NamespaceObject.
 func Roles(name string, permissions []Permission, subjects []rbacv1.Subject) []runtime.Object {
 	byNamespace := map[string][]Permission{}
 	var namespaces []string
@@ -53,14 +53,18 @@ func binding(name, namespace string, subjects []rbacv1.Subject) runtime.Object {
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
 	if namespace == "" {
 		return &rbacv1.ClusterRoleBinding{
-			TypeMeta: rbacType("ClusterRoleBinding"), ObjectMeta: objectMeta(name, ""), Subjects: subjects, RoleRef: ref,
+			TypeMeta: rbacType("ClusterRoleBinding"), ObjectMeta: objectMeta(name, ""), Subjects: subjects,
+			RoleRef: ref,
 		}
 	}
 	ref.Kind = "Role"
-	return &rbacv1.RoleBinding{TypeMeta: rbacType("RoleBinding"), ObjectMeta: objectMeta(name, namespace), Subjects: subjects, RoleRef: ref}
+	return &rbacv1.RoleBinding{
+		TypeMeta: rbacType("RoleBinding"), ObjectMeta: objectMeta(name, namespace), Subjects: subjects, RoleRef: ref,
+	}
 }
 
-// rules writes permissions with as few rules as can be read well: resources of a group that have the same verbs share one.
+// rules writes permissions with as few rules as can be read well: resources of a group that have the same verbs share
+// one.
 func rules(permissions []Permission) []rbacv1.PolicyRule {
 	type resource struct{ group, name string }
 	verbs := map[resource][]string{}
@@ -81,7 +85,8 @@ func rules(permissions []Permission) []rbacv1.PolicyRule {
 			rules[i].Resources = append(rules[i].Resources, r.name)
 			continue
 		}
-		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.name}, Verbs: verbs[r]})
+		rules = append(rules,
+			rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.name}, Verbs: verbs[r]})
 	}
 	return rules
 }
@@ -91,5 +96,7 @@ func rbacType(kind string) metav1.TypeMeta {
 }
 
 func objectMeta(name, namespace string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy}}
+	return metav1.ObjectMeta{
+		Name: name, Namespace: namespace, Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy},
+	}
 }

@@ -28,16 +28,16 @@ func (e *StepError) Unwrap() error { return e.Err }
 
 // Run makes the changes of a plan: it preflights, writes the record, locks the targets, applies and proves.
 //
-// When a step fails, it is undone, later steps on its target are skipped, and the steps on other targets go on: what lands there is
-// what the user asked for, and one Revert undoes it. The error joins a *StepError for each. A plan in order stops there, and all that was
-// done before is undone too.
+// When a step fails, it is undone, later steps on its target are skipped, and the steps on other targets go on: what
+// lands there is what the user asked for, and one Revert undoes it. The error joins a *StepError for each. A plan in
+// order stops there, and all that was done before is undone too.
 //
 // When ctx ends, everything is undone that can be, and the error wraps ctx's cause. Undoing and recording go on for
 // CleanupTimeout.
 //
-// The returned run is the record as last stored; nil when there is none. Locks stay with the targets where something has to be
-// undone. A run that is proven stays open until Revert, also one that cannot be undone; others are closed when nothing is
-// left in place.
+// The returned run is the record as last stored; nil when there is none. Locks stay with the targets where something
+// has to be undone. A run that is proven stays open until Revert, also one that cannot be undone; others are closed
+// when nothing is left in place.
 func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	seen, err := s.clear(ctx, plan)
 	if err != nil {
@@ -60,7 +60,8 @@ func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	}
 	stop := s.beat(ctx, locks)
 	defer stop()
-	limited, cancel := context.WithTimeoutCause(ctx, run.Deadline.Sub(s.Ledger.Now()), fmt.Errorf("not done within %s", s.timeout()))
+	limited, cancel := context.WithTimeoutCause(ctx, run.Deadline.Sub(s.Ledger.Now()),
+		fmt.Errorf("not done within %s", s.timeout()))
 	defer cancel()
 	results := s.applyAll(limited, w, plan, run.Owner)
 	return s.finish(ctx, w, locks, results, nil)
@@ -78,7 +79,8 @@ func (s *Session) expire(ctx context.Context, run ledger.Run) *ledger.Owner {
 	return owner
 }
 
-// beat renews a lock until it is stopped, so that others see that this client lives. Stopping it waits for a renewal under way.
+// beat renews a lock until it is stopped, so that others see that this client lives. Stopping it waits for a renewal
+// under way.
 func (s *Session) beat(ctx context.Context, locks []ledger.Lock) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a client that is stopped still undoes
 	var beating sync.WaitGroup
@@ -100,12 +102,14 @@ func (s *Session) beat(ctx context.Context, locks []ledger.Lock) (stop func()) {
 	return func() { cancel(); beating.Wait() }
 }
 
-// draft is the record of a plan before anything happens.
+// draft returns the record of a plan before anything happens.
 func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.Run {
 	now := s.Ledger.Now()
 	run := ledger.Run{
-		Fault: plan.Fault, Summary: plan.Summary, Command: plan.Command, By: s.whoami(ctx), From: s.From, Client: s.Version,
-		Created: now, Deadline: now.Add(s.timeout()), Reason: plan.Reason, Phase: ledger.Planned, InOrder: plan.InOrder, Quiet: plan.Quiet,
+		Fault: plan.Fault, Summary: plan.Summary, Command: plan.Command, By: s.whoami(ctx), From: s.From,
+		Client:  s.Version,
+		Created: now, Deadline: now.Add(s.timeout()), Reason: plan.Reason, Phase: ledger.Planned, InOrder: plan.InOrder,
+		Quiet: plan.Quiet,
 	}
 	if plan.TTL > 0 {
 		run.Until = now.Add(plan.TTL)
@@ -119,11 +123,12 @@ func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.R
 	return run
 }
 
-// Planned is the record as a run of the plan would begin, for dry runs: without ID, owner and times.
+// Planned returns the record as a run of the plan would begin, for dry runs: without ID, owner and times.
 func (p Plan) Planned() ledger.Run {
 	return ledger.Run{
 		APIVersion: ledger.APIVersion, Kind: ledger.KindRun,
-		Fault: p.Fault, Summary: p.Summary, Command: p.Command, Reason: p.Reason, Phase: ledger.Planned, Steps: p.steps(),
+		Fault: p.Fault, Summary: p.Summary, Command: p.Command, Reason: p.Reason, Phase: ledger.Planned,
+		Steps:   p.steps(),
 		InOrder: p.InOrder, Quiet: p.Quiet,
 	}
 }
@@ -132,7 +137,8 @@ func (p Plan) steps() []ledger.Step {
 	var steps []ledger.Step
 	for i, change := range p.Changes {
 		steps = append(steps, ledger.Step{
-			ID: fmt.Sprint(i + 1), Target: change.Target, Action: change.Action, State: ledger.StatePlanned, Undo: change.Undo,
+			ID: fmt.Sprint(i + 1), Target: change.Target, Action: change.Action, State: ledger.StatePlanned,
+			Undo: change.Undo,
 		})
 	}
 	return steps
@@ -178,7 +184,8 @@ func (r *results) fail(id string, err error) {
 	r.failed[id] = errors.Join(r.failed[id], err)
 }
 
-// applyAll makes the changes: in their order on each target, on many targets at the same time unless the run is in order.
+// applyAll makes the changes: in their order on each target, on many targets at the same time unless the run is in
+// order.
 func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, plan Plan, owner *ledger.Owner) *results {
 	results := &results{allow: plan.Allow}
 	harmless := func(change Change) bool { return change.Harmless }
@@ -202,9 +209,11 @@ func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, plan Plan, own
 	return results
 }
 
-// finish undoes a run that the user stopped, writes how the run ended, frees the locks of targets where nothing is left to undo,
-// and says what went wrong. early is why no step was begun.
-func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.Lock, results *results, early error) (*ledger.Run, error) {
+// finish undoes a run that the user stopped, writes how the run ended, frees the locks of targets where nothing is left
+// to undo, and says what went wrong. early is why no step was begun.
+func (s *Session) finish(
+	ctx context.Context, w *ledger.Writer, locks []ledger.Lock, results *results, early error,
+) (*ledger.Run, error) {
 	stopped := ctx.Err() != nil // asked once: a Ctrl-C from now on comes too late
 	switch {
 	case early != nil:
@@ -229,7 +238,8 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 		case early != nil:
 			run.Phase, run.Message = ledger.Failed, text(early)
 		case len(results.failed) > 0:
-			run.Phase, run.Message = ledger.Failed, fmt.Sprintf("%d of %s failed", len(results.failed), count.Of(len(run.Steps), "step"))
+			run.Phase, run.Message = ledger.Failed,
+				fmt.Sprintf("%d of %s failed", len(results.failed), count.Of(len(run.Steps), "step"))
 			if run.InOrder && !slices.ContainsFunc(run.Steps, ledger.Step.InPlace) {
 				run.Message = fmt.Sprintf("a step of %d failed, and all was undone", len(run.Steps))
 			}
@@ -281,12 +291,14 @@ func (s *Session) finish(ctx context.Context, w *ledger.Writer, locks []ledger.L
 		errs = append(errs, fmt.Errorf("the ledger does not say how the run ended: %w", saveErr))
 	}
 	if len(pending) > 0 && errors.Join(errs...) != nil {
-		errs = append(errs, fmt.Errorf("changes of run %s may be in place; undo them with: %s", run.ID, s.Ledger.Command("revert", run.ID)))
+		errs = append(errs, fmt.Errorf("changes of run %s may be in place; undo them with: %s", run.ID,
+			s.Ledger.Command("revert", run.ID)))
 	}
 	return &run, errors.Join(errs...)
 }
 
-// tidy frees the locks of targets where nothing is left in place, and lets the run's Job end when it is of no use any more.
+// tidy frees the locks of targets where nothing is left in place, and lets the run's Job end when it is of no use any
+// more.
 func (s *Session) tidy(ctx context.Context, run ledger.Run, locks []ledger.Lock) {
 	if err := s.Ledger.Unlock(ctx, freed(locks, run.Pending())); err != nil {
 		s.warn("%v", err) // a lock of a finished run is taken over by the next
@@ -300,7 +312,7 @@ func (s *Session) tidy(ctx context.Context, run ledger.Run, locks []ledger.Lock)
 	}
 }
 
-// freed are the locks of targets where nothing is left in place.
+// freed returns the locks of targets where nothing is left in place.
 func freed(locks []ledger.Lock, pending []ledger.Step) []ledger.Lock {
 	return slices.DeleteFunc(slices.Clone(locks), func(lock ledger.Lock) bool {
 		return slices.ContainsFunc(pending, func(step ledger.Step) bool { return step.Target.Same(lock.Target) })

@@ -23,7 +23,8 @@ func TestARunIsRecordedLockedProvenAndReverted(t *testing.T) {
 		t.Fatal(err)
 	}
 	step := run.Steps[0]
-	if run.Phase != ledger.Proven || run.By != ledgertest.User || run.From != "laptop" || run.IsClosed() || step.State != ledger.StateProven ||
+	if run.Phase != ledger.Proven || run.By != ledgertest.User || run.From != "laptop" || run.IsClosed() ||
+		step.State != ledger.StateProven ||
 		len(step.Evidence) != 1 || step.Target.UID == "" || string(step.Undo.Data) != `""` {
 		t.Errorf("%+v", run)
 	}
@@ -31,7 +32,9 @@ func TestARunIsRecordedLockedProvenAndReverted(t *testing.T) {
 	if diff := cmp.Diff([]string{"Node/gpu-1"}, now.leases); diff != "" {
 		t.Errorf("a change that stands keeps its lock: %s", diff)
 	}
-	want := []string{"run Planned", "gpu-1 applying", "gpu-1 applying", "gpu-1: breaking it", "gpu-1 proven", "run Proven"}
+	want := []string{
+		"run Planned", "gpu-1 applying", "gpu-1 applying", "gpu-1: breaking it", "gpu-1 proven", "run Proven",
+	}
 	if diff := cmp.Diff(want, c.seen); diff != "" {
 		t.Errorf("observer (-want +got)\n%s", diff)
 	}
@@ -42,7 +45,8 @@ func TestARunIsRecordedLockedProvenAndReverted(t *testing.T) {
 
 	for range 2 { // the second finds nothing to do
 		run, err = other.Revert(t.Context(), run.ID, false)
-		if err != nil || run.Phase != ledger.Reverted || !run.IsClosed() || states(run) != "reverted" || run.Steps[0].Message != "the file is back" {
+		if err != nil || run.Phase != ledger.Reverted || !run.IsClosed() || states(run) != "reverted" ||
+			run.Steps[0].Message != "the file is back" {
 			t.Errorf("%v, %+v", err, run)
 		}
 	}
@@ -51,7 +55,8 @@ func TestARunIsRecordedLockedProvenAndReverted(t *testing.T) {
 		t.Errorf("locks %v, broken %v, %d events", now.leases, w.broken(), len(now.events))
 	}
 	for _, event := range now.events {
-		if event.Namespace != "default" || event.InvolvedObject.UID == "" || string(event.InvolvedObject.UID) != step.Target.UID ||
+		if event.Namespace != "default" || event.InvolvedObject.UID == "" ||
+			string(event.InvolvedObject.UID) != step.Target.UID ||
 			!strings.Contains(event.Message, run.ID) || !strings.Contains(event.Message, "alice") {
 			t.Errorf("%+v", event)
 		}
@@ -76,8 +81,11 @@ func TestWhatCannotBeUndoneFreesItsLockAndStaysOpen(t *testing.T) {
 func TestARunOnOneNodeTakesFewCalls(t *testing.T) {
 	var calls []string
 	w := newWorld(t)
-	c := w.client(ledgertest.Hooks{Before: func(call ledgertest.Call) error { calls = append(calls, call.String()); return nil }})
-	c.Heartbeat = time.Minute                                        // on a busy machine a run takes longer than the heartbeat of these tests, which would be counted
+	c := w.client(
+		ledgertest.Hooks{Before: func(call ledgertest.Call) error { calls = append(calls, call.String()); return nil }},
+	)
+	// On a busy machine a run takes longer than the heartbeat of these tests, which would be counted
+	c.Heartbeat = time.Minute
 	if _, err := c.Ledger.EnsureNamespace(t.Context()); err != nil { // as after the first run
 		t.Fatal(err)
 	}
@@ -106,8 +114,13 @@ func TestOneFailureDoesNotStopTheOthers(t *testing.T) {
 		apply func(*client, fault.Recorder) ([]ledger.Evidence, error)
 		want  string
 	}{
-		"an error":    {func(*client, fault.Recorder) ([]ledger.Evidence, error) { return nil, errors.New("no image") }, "node/gpu-2: no image"},
-		"a panic":     {func(*client, fault.Recorder) ([]ledger.Evidence, error) { panic("a bug") }, "node/gpu-2: panic: a bug"},
+		"an error": {
+			func(*client, fault.Recorder) ([]ledger.Evidence, error) { return nil, errors.New("no image") },
+			"node/gpu-2: no image",
+		},
+		"a panic": {
+			func(*client, fault.Recorder) ([]ledger.Evidence, error) { panic("a bug") }, "node/gpu-2: panic: a bug",
+		},
 		"no evidence": {func(*client, fault.Recorder) ([]ledger.Evidence, error) { return nil, nil }, "nothing proves"},
 		"an error after the change": {func(c *client, r fault.Recorder) ([]ledger.Evidence, error) {
 			c.world.set("gpu-2", r.Run().ID)
@@ -119,10 +132,13 @@ func TestOneFailureDoesNotStopTheOthers(t *testing.T) {
 			c := w.client(ledgertest.Hooks{})
 			plan := c.plan("gpu-1", "gpu-2", "gpu-3", "gpu-2")
 			plan.Allow = fault.Allowances{Majority: true}
-			plan.Changes[1].Apply = func(_ context.Context, r fault.Recorder) ([]ledger.Evidence, error) { return test.apply(c, r) }
+			plan.Changes[1].Apply = func(_ context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+				return test.apply(c, r)
+			}
 			run, err := c.Run(t.Context(), plan)
 			wantText(t, err, test.want, "kubectl gpu-fault revert "+run.ID)
-			if run.Phase != ledger.Failed || run.IsClosed() || states(run) != "proven failed proven skipped" || run.Steps[1].Undone.IsZero() {
+			if run.Phase != ledger.Failed || run.IsClosed() || states(run) != "proven failed proven skipped" ||
+				run.Steps[1].Undone.IsZero() {
 				t.Errorf("%s: %s, %+v", run.Phase, states(run), run.Steps[1])
 			}
 			if got := w.file("gpu-2"); got != "" {
@@ -132,7 +148,8 @@ func TestOneFailureDoesNotStopTheOthers(t *testing.T) {
 				t.Error(diff)
 			}
 			run, err = c.Revert(t.Context(), run.ID, false)
-			if err != nil || !run.IsClosed() || len(w.broken()) > 0 || states(run) != "reverted failed reverted skipped" {
+			if err != nil || !run.IsClosed() || len(w.broken()) > 0 ||
+				states(run) != "reverted failed reverted skipped" {
 				t.Errorf("%v %s, broken %v", err, states(run), w.broken())
 			}
 		})
@@ -167,7 +184,8 @@ func TestCtrlCUndoesEverything(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error: %v", err)
 	}
-	if run.Phase != ledger.Interrupted || !run.IsClosed() || run.Message != "stopped by the user" || strings.Contains(states(run), "failed") {
+	if run.Phase != ledger.Interrupted || !run.IsClosed() || run.Message != "stopped by the user" ||
+		strings.Contains(states(run), "failed") {
 		t.Errorf("%s: %s", run.Phase, states(run))
 	}
 	if now := w.state(t); len(w.broken())+len(now.leases) > 0 {
@@ -237,7 +255,8 @@ func TestAChangeThatTheLedgerMissesIsUndoneLoudly(t *testing.T) {
 		return apply(ctx, r)
 	}
 	run, err := c.Run(t.Context(), plan)
-	wantText(t, err, "the change was made and proven, but the ledger does not have it", "etcd is down", "kubectl gpu-fault revert "+run.ID)
+	wantText(t, err, "the change was made and proven, but the ledger does not have it", "etcd is down",
+		"kubectl gpu-fault revert "+run.ID)
 	if len(w.broken()) > 0 {
 		t.Error("it was not undone")
 	}
@@ -246,7 +265,8 @@ func TestAChangeThatTheLedgerMissesIsUndoneLoudly(t *testing.T) {
 		t.Errorf("%+v", now)
 	}
 	down.Store(false)
-	if run, err := c.later(time.Hour).Revert(t.Context(), run.ID, false); err != nil || !run.IsClosed() || len(w.state(t).leases) > 0 {
+	if run, err := c.later(time.Hour).Revert(t.Context(), run.ID, false); err != nil || !run.IsClosed() ||
+		len(w.state(t).leases) > 0 {
 		t.Errorf("%v, %+v", err, run)
 	}
 }

@@ -15,7 +15,8 @@ import (
 
 // The defaults of a Session.
 const (
-	// DefaultParallel is enough to hide the start of debug pods behind each other, and few enough not to flood a registry.
+	// DefaultParallel is enough to hide the start of debug pods behind each other, and few enough not to flood a
+	// registry.
 	DefaultParallel = 10
 	// DefaultTimeout leaves time to pull an image over a slow link.
 	DefaultTimeout = 10 * time.Minute
@@ -23,8 +24,9 @@ const (
 	DefaultCleanupTimeout = time.Minute
 )
 
-// Session makes and undoes changes. Client and Ledger are required, and an Undoer for every kind of undo that plans name.
-// Use one Session for Preflight and Run of a plan: Run then trusts the Preflight that the user saw, if it is fresh.
+// Session makes and undoes changes. Client and Ledger are required, and an Undoer for every kind of undo that plans
+// name. Use one Session for Preflight and Run of a plan: Run then trusts the Preflight that the user saw, if it is
+// fresh.
 type Session struct {
 	Client  kubernetes.Interface
 	Ledger  *ledger.Store
@@ -37,8 +39,8 @@ type Session struct {
 	Timeout time.Duration
 	// CleanupTimeout bounds what Run does after it was stopped; 0 means DefaultCleanupTimeout.
 	CleanupTimeout time.Duration
-	// Retry is how often, and with which pauses, the ledger is tried when a change is made and its record must follow; zero means
-	// six times within eight seconds.
+	// Retry is how often, and with which pauses, the ledger is tried when a change is made and its record must follow;
+	// zero means six times within eight seconds.
 	Retry wait.Backoff
 
 	// Heartbeat is how often a run's client shows that it lives; 0 means ledger.HeartbeatEvery.

@@ -67,7 +67,8 @@ func (s *Session) applyStep(
 
 // giveUp undoes a step that failed, and records both.
 func (s *Session) giveUp(
-	ctx context.Context, w *ledger.Writer, id string, evidence []ledger.Evidence, reason error, stopped bool, results *results,
+	ctx context.Context, w *ledger.Writer, id string, evidence []ledger.Evidence, reason error, stopped bool,
+	results *results,
 ) error {
 	run := w.Run()
 	step := *run.Step(id)
@@ -100,7 +101,9 @@ func (s *Session) giveUp(
 }
 
 // saveStep records what is about to be done. An error means that it must not be done.
-func (s *Session) saveStep(ctx context.Context, w *ledger.Writer, id string, change func(*ledger.Run, *ledger.Step) error) error {
+func (s *Session) saveStep(
+	ctx context.Context, w *ledger.Writer, id string, change func(*ledger.Run, *ledger.Step) error,
+) error {
 	err := w.Save(ctx, func(run *ledger.Run) error {
 		if !inItsWay(*run) {
 			return errTakenOver
@@ -118,7 +121,7 @@ func (s *Session) saveStep(ctx context.Context, w *ledger.Writer, id string, cha
 	return nil
 }
 
-// inItsWay is whether nobody took the run away from its client.
+// inItsWay reports whether nobody took the run away from its client.
 func inItsWay(run ledger.Run) bool {
 	return run.Phase == ledger.Planned || run.Phase == ledger.Applying
 }
@@ -133,7 +136,7 @@ func (s *Session) saveSurely(ctx context.Context, w *ledger.Writer, change func(
 	return err
 }
 
-// isFinal is whether to try again is useless.
+// isFinal reports whether to try again is useless.
 func isFinal(err error) bool {
 	return errors.Is(err, ledger.ErrClosed) || errors.Is(err, ledger.ErrNewer) || errors.Is(err, errTakenOver) ||
 		errors.As(err, new(*ledger.NotFoundError)) || errors.As(err, new(*ledger.TooLargeError)) ||

@@ -14,7 +14,8 @@ import (
 
 // outcome is what became of one step in a revert.
 type outcome struct {
-	// step is the step as recorded afterwards. Its state is reverted, superseded or permanent; when err is set, what it was before.
+	// step is the step as recorded afterwards. Its state is reverted, superseded or permanent; when err is set, what it
+	// was before.
 	step ledger.Step
 	err  error
 	// undone reports whether the change was undone, even if the record could not be updated.
@@ -22,13 +23,18 @@ type outcome struct {
 }
 
 // undo undoes one step, once it is verified. It records nothing.
-func (s *Session) undo(ctx context.Context, run ledger.Run, step ledger.Step, allow Allowances) (state ledger.State, said string, err error) {
+func (s *Session) undo(
+	ctx context.Context, run ledger.Run, step ledger.Step, allow Allowances,
+) (state ledger.State, said string, err error) {
 	undoer, ok := s.Undoers[step.Undo.Kind]
 	switch {
 	case !ok && step.Undo.IsPermanent():
 		return ledger.StatePermanent, "this cannot be undone", nil
 	case !ok:
-		return "", "", fmt.Errorf("undo %s: its kind %q is unknown: it was made by a newer kubectl gpu-fault; upgrade this one", step.Target, step.Undo.Kind)
+		return "", "", fmt.Errorf(
+			"undo %s: its kind %q is unknown: it was made by a newer kubectl gpu-fault; upgrade this one", step.Target,
+			step.Undo.Kind,
+		)
 	}
 	if gone, err := s.verify(ctx, run, step, allow); err != nil {
 		return "", "", fmt.Errorf("undo %s: %w", step.Target, err)
@@ -49,9 +55,11 @@ func (s *Session) undo(ctx context.Context, run ledger.Run, step ledger.Step, al
 	return "", "", fmt.Errorf("undo %s: it ended in state %q", step.Target, state)
 }
 
-// undoAll undoes steps, on each target the last first, and records each. Those of a run in order are undone one after the other; what
-// cannot be undone does not keep the others from it.
-func (s *Session) undoAll(ctx context.Context, w *ledger.Writer, steps []ledger.Step, by string, allow Allowances) []outcome {
+// undoAll undoes steps, on each target the last first, and records each. Those of a run in order are undone one after
+// the other; what cannot be undone does not keep the others from it.
+func (s *Session) undoAll(
+	ctx context.Context, w *ledger.Writer, steps []ledger.Step, by string, allow Allowances,
+) []outcome {
 	outcomes := make([]outcome, len(steps))
 	run := w.Run()
 	var group errgroup.Group
@@ -76,7 +84,9 @@ func (s *Session) undoAll(ctx context.Context, w *ledger.Writer, steps []ledger.
 	return outcomes
 }
 
-func (s *Session) undoStep(ctx context.Context, w *ledger.Writer, run ledger.Run, step ledger.Step, allow Allowances) outcome {
+func (s *Session) undoStep(
+	ctx context.Context, w *ledger.Writer, run ledger.Run, step ledger.Step, allow Allowances,
+) outcome {
 	if err := ctx.Err(); err != nil {
 		return outcome{step: step, err: fmt.Errorf("undo %s: %w", step.Target, context.Cause(ctx))}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// A record may have been written by anyone who may write ConfigMaps in the ledger. What is verified here holds before anything is undone, and is
-// what the user is shown before the question.
+// A record may have been written by anyone who may write ConfigMaps in the ledger. What is verified here holds before
+// anything is undone, and is what the user is shown before the question.
 
 // NodeUndoer is an Undoer that starts a privileged pod on the node that is the step's target.
 type NodeUndoer interface {
@@ -30,7 +30,8 @@ type Verifier interface {
 	Verify(ctx context.Context, run ledger.Run, step ledger.Step) error
 }
 
-// CheckUndo returns, for the question before a revert, why the step of a recorded run would not be undone; nil if nothing is known to stand in the way.
+// CheckUndo returns, for the question before a revert, why the step of a recorded run would not be undone; nil if
+// nothing is known to stand in the way.
 func (s *Session) CheckUndo(ctx context.Context, run ledger.Run, step ledger.Step) error {
 	gone, err := s.verify(ctx, run, step, s.Allow)
 	if err == nil && gone != "" {
@@ -40,7 +41,9 @@ func (s *Session) CheckUndo(ctx context.Context, run ledger.Run, step ledger.Ste
 }
 
 // verify returns in gone why there is nothing to undo any more.
-func (s *Session) verify(ctx context.Context, run ledger.Run, step ledger.Step, allow Allowances) (gone string, err error) {
+func (s *Session) verify(
+	ctx context.Context, run ledger.Run, step ledger.Step, allow Allowances,
+) (gone string, err error) {
 	undoer := s.Undoers[step.Undo.Kind]
 	if entering, ok := undoer.(NodeUndoer); ok && entering.EntersNode(step) {
 		if step.Target.Kind != kindNode {
@@ -61,8 +64,8 @@ func (s *Session) verify(ctx context.Context, run ledger.Run, step ledger.Step, 
 	return "", nil
 }
 
-// checkRepetition rejects a record that changes one node twice in the same way. A run never does so: the node has one record of it. A forged record
-// of thousands of such steps would start one pod after the other.
+// checkRepetition rejects a record that changes one node twice in the same way. A run never does so: the node has one
+// record of it. A forged record of thousands of such steps would start one pod after the other.
 func (s *Session) checkRepetition(run ledger.Run) error {
 	type change struct{ kind, node string }
 	seen := map[change]int{}
@@ -73,16 +76,21 @@ func (s *Session) checkRepetition(run ledger.Run) error {
 		}
 		one := change{step.Undo.Kind, step.Target.Name}
 		if seen[one]++; seen[one] > 1 {
-			return fmt.Errorf("the record of run %s is rejected: it names %s more than once for the same change (%s)", run.ID, step.Target, step.Undo.Kind)
+			return fmt.Errorf("the record of run %s is rejected: it names %s more than once for the same change (%s)",
+				run.ID, step.Target, step.Undo.Kind)
 		}
 	}
 	return nil
 }
 
-// mayEnter refuses nodes on which the user would not have broken anything. gone says that the node is another one, or none.
-func (s *Session) mayEnter(ctx context.Context, run ledger.Run, target ledger.Target, allow Allowances) (gone string, err error) {
+// mayEnter refuses nodes on which the user would not have broken anything. gone says that the node is another one, or
+// none.
+func (s *Session) mayEnter(
+	ctx context.Context, run ledger.Run, target ledger.Target, allow Allowances,
+) (gone string, err error) {
 	if problems := validation.NameIsDNSSubdomain(target.Name, false); len(problems) > 0 {
-		return "", fmt.Errorf("the record's undo is rejected: %q is not the name of a node: %s", target.Name, strings.Join(problems, "; "))
+		return "", fmt.Errorf("the record's undo is rejected: %q is not the name of a node: %s", target.Name,
+			strings.Join(problems, "; "))
 	}
 	node, gone, err := s.sameNode(ctx, target)
 	if err != nil || gone != "" {
@@ -93,8 +101,9 @@ func (s *Session) mayEnter(ctx context.Context, run ledger.Run, target ledger.Ta
 		if run.Fault == "scenario" {
 			command = []string{"scenario", "end", run.ID}
 		}
-		return "", fmt.Errorf("node %q belongs to the control plane (label %s), and the undo starts a privileged pod there: if the run is genuine: %s",
-			target.Name, role, s.Ledger.Command(append(command, "--allow-control-plane")...))
+		return "",
+			fmt.Errorf("node %q belongs to the control plane (label %s), and the undo starts a privileged pod there: if the run is genuine: %s",
+				target.Name, role, s.Ledger.Command(append(command, "--allow-control-plane")...))
 	}
 	return "", nil
 }
@@ -104,12 +113,16 @@ func (s *Session) sameNode(ctx context.Context, target ledger.Target) (node *cor
 	node, err = s.Client.CoreV1().Nodes().Get(ctx, target.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Sprintf("node %q is not in the cluster; if its machine still runs, its dead man's switch or its next boot restores it", target.Name), nil
+		return nil, fmt.Sprintf(
+			"node %q is not in the cluster; if its machine still runs, its dead man's switch or its next boot restores it",
+			target.Name,
+		), nil
 	case err != nil:
 		return nil, "", fmt.Errorf("check whether node %q is the one that was changed: %w", target.Name, err)
 	case target.UID != "" && string(node.UID) != target.UID:
-		return nil, fmt.Sprintf("node %q is another one than was changed (UID %s, not %s); if it is the same machine, its dead man's switch or its next "+
-			"boot restores it", target.Name, node.UID, target.UID), nil
+		return nil,
+			fmt.Sprintf("node %q is another one than was changed (UID %s, not %s); if it is the same machine, its dead man's switch or its next "+
+				"boot restores it", target.Name, node.UID, target.UID), nil
 	}
 	return node, "", nil
 }

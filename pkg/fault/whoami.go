@@ -7,9 +7,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// whoami is the user as the API server knows them. It is for people to read, so that a run goes on without it.
+// whoami returns the user as the API server knows them. It is for people to read, so that a run goes on without it.
 func (s *Session) whoami(ctx context.Context) string {
-	review, err := s.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := s.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
+		metav1.CreateOptions{})
 	if err != nil {
 		s.warn("the record will not say who you are: %v", err)
 		return ""

@@ -53,7 +53,7 @@ func (w *world) set(node, content string) {
 	w.files[node] = content
 }
 
-// broken are the nodes whose file is not as it was.
+// broken returns the nodes whose file is not as it was.
 func (w *world) broken() (nodes []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,10 +83,12 @@ func (w *world) client(hooks ledgertest.Hooks) *client {
 		Heartbeat: 10 * time.Millisecond,
 		Retry:     wait.Backoff{Steps: 3, Duration: time.Millisecond}, From: "laptop",
 		Observer: fault.Observer{
-			RunChanged:  func(run ledger.Run) { c.seen = append(c.seen, "run "+string(run.Phase)) },
-			StepChanged: func(_ ledger.Run, step ledger.Step) { c.seen = append(c.seen, step.Target.Name+" "+string(step.State)) },
-			Progress:    func(step ledger.Step, text string) { c.seen = append(c.seen, step.Target.Name+": "+text) },
-			Warning:     func(text string) { c.seen = append(c.seen, "warning: "+text) },
+			RunChanged: func(run ledger.Run) { c.seen = append(c.seen, "run "+string(run.Phase)) },
+			StepChanged: func(_ ledger.Run, step ledger.Step) {
+				c.seen = append(c.seen, step.Target.Name+" "+string(step.State))
+			},
+			Progress: func(step ledger.Step, text string) { c.seen = append(c.seen, step.Target.Name+": "+text) },
+			Warning:  func(text string) { c.seen = append(c.seen, "warning: "+text) },
 		},
 	}
 	return c
@@ -113,8 +115,10 @@ func (c *client) plan(nodes ...string) fault.Plan {
 	for _, node := range nodes {
 		plan.Changes = append(plan.Changes, fault.Change{
 			Target: ledger.Target{Kind: "Node", Name: node}, Action: "break the file",
-			Undo:  ledger.Undo{Kind: "file"},
-			Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) { return c.apply(ctx, r, node) },
+			Undo: ledger.Undo{Kind: "file"},
+			Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+				return c.apply(ctx, r, node)
+			},
 		})
 	}
 	return plan
@@ -153,8 +157,10 @@ func gpuNode(name string, change ...func(*corev1.Node)) *corev1.Node {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux"}},
 		Status: corev1.NodeStatus{
-			Capacity:   corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}},
+			Capacity: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+			Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"},
+			},
 		},
 	}
 	for _, c := range change {

@@ -1,6 +1,7 @@
-// Package fieldowner reads who owns the fields of an object (its metadata.managedFields), and gives back what a change has taken from its
-// owners. Whoever writes a value becomes its owner, also who only puts a former value back: without this, a change that was undone would
-// still be seen, a GitOps tool would not own its fields any more, and its next server-side apply could meet conflicts.
+// Package fieldowner reads who owns the fields of an object (its metadata.managedFields), and gives back what a change
+// has taken from its owners. Whoever writes a value becomes its owner, also who only puts a former value back: without
+// this, a change that was undone would still be seen, a GitOps tool would not own its fields any more, and its next
+// server-side apply could meet conflicts.
 package fieldowner
 
 import (
@@ -12,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Owned are fields of an entry of metadata.managedFields: what a field manager has, or had before a change. The first four fields tell the
-// entry from others; ledger records hold it as JSON.
+// Owned are fields of an entry of metadata.managedFields: what a field manager has, or had before a change. The first
+// four fields tell the entry from others; ledger records hold it as JSON.
 type Owned struct {
 	Manager    string `json:"manager"`
 	Operation  string `json:"operation"`
@@ -25,9 +26,10 @@ type Owned struct {
 	Fields json.RawMessage `json:"fields"`
 }
 
-// Is is whether an entry is the one that the fields are, or were, in.
+// Is reports whether an entry is the one that the fields are, or were, in.
 func (o Owned) Is(entry metav1.ManagedFieldsEntry) bool {
-	return entry.Manager == o.Manager && string(entry.Operation) == o.Operation && entry.APIVersion == o.APIVersion && entry.Subresource == o.Sub
+	return entry.Manager == o.Manager && string(entry.Operation) == o.Operation && entry.APIVersion == o.APIVersion &&
+		entry.Subresource == o.Sub
 }
 
 // The API server's limits (ValidateManagedFields).
@@ -39,7 +41,8 @@ const (
 // Validate refuses what no API server would have in an object: records come from a cluster, and may be forged.
 func (o Owned) Validate() error {
 	switch {
-	case o.Operation != string(metav1.ManagedFieldsOperationApply) && o.Operation != string(metav1.ManagedFieldsOperationUpdate):
+	case o.Operation != string(metav1.ManagedFieldsOperationApply) &&
+		o.Operation != string(metav1.ManagedFieldsOperationUpdate):
 		return fmt.Errorf("field managers do no %q", o.Operation)
 	case o.APIVersion == "":
 		return errors.New("a field manager's entry has no apiVersion")
@@ -49,8 +52,8 @@ func (o Owned) Validate() error {
 	return Validate(o.Fields)
 }
 
-// Lost is what the owners before a change do not own any more after it, and lost to `to`, whose own entries do not count: what another
-// manager has instead (the API server puts the oldest of many entries together) is no loss.
+// Lost returns what the owners before a change do not own any more after it, and lost to `to`, whose own entries do not
+// count: what another manager has instead (the API server puts the oldest of many entries together) is no loss.
 func Lost(before, after []metav1.ManagedFieldsEntry, to func(metav1.ManagedFieldsEntry) bool) []Owned {
 	elsewhere := Set{}
 	for _, is := range after {
@@ -73,12 +76,15 @@ func Lost(before, after []metav1.ManagedFieldsEntry, to func(metav1.ManagedField
 }
 
 func ownedBy(entry metav1.ManagedFieldsEntry) Owned {
-	return Owned{Manager: entry.Manager, Operation: string(entry.Operation), APIVersion: entry.APIVersion, Sub: entry.Subresource, Time: entry.Time}
+	return Owned{
+		Manager: entry.Manager, Operation: string(entry.Operation), APIVersion: entry.APIVersion,
+		Sub: entry.Subresource, Time: entry.Time,
+	}
 }
 
-// GiveBack returns entries in which the owners have again what they own and the entries of `from` hold now; what another manager has taken
-// since stays with that one. The entries of `from` keep all but what they give; if that is nil, they keep nothing. An entry without fields
-// goes. changed is whether the result differs.
+// GiveBack returns entries in which the owners have again what they own and the entries of `from` hold now; what
+// another manager has taken since stays with that one. The entries of `from` keep all but what they give; if that is
+// nil, they keep nothing. An entry without fields goes. changed reports whether the result differs.
 func GiveBack(
 	now []metav1.ManagedFieldsEntry, from func(metav1.ManagedFieldsEntry) bool, gives Set, owners []Owned,
 ) (result []metav1.ManagedFieldsEntry, changed bool) {
@@ -114,8 +120,9 @@ func GiveBack(
 		changed = true
 		if i < 0 {
 			result = append(result, metav1.ManagedFieldsEntry{
-				Manager: o.Manager, Operation: metav1.ManagedFieldsOperationType(o.Operation), APIVersion: o.APIVersion, Subresource: o.Sub,
-				Time: o.Time, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{},
+				Manager: o.Manager, Operation: metav1.ManagedFieldsOperationType(o.Operation), APIVersion: o.APIVersion,
+				Subresource: o.Sub,
+				Time:        o.Time, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{},
 			})
 			i = len(result) - 1
 		}
@@ -127,14 +134,14 @@ func GiveBack(
 
 func (o Owned) set() Set { return Parse(o.Fields) }
 
-// Without is the same owner without some fields.
+// Without returns the same owner without some fields.
 func (o Owned) Without(fields Set) Owned {
 	o.Fields = o.set().Minus(fields).Encode()
 	return o
 }
 
-// ForRequest are entries as an API server takes them: an empty list would be taken for none given, and the former ones would stay; one empty
-// entry says that there are none.
+// ForRequest are entries as an API server takes them: an empty list would be taken for none given, and the former ones
+// would stay; one empty entry says that there are none.
 func ForRequest(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	if len(entries) == 0 {
 		return []metav1.ManagedFieldsEntry{{}}

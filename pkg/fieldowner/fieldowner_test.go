@@ -16,14 +16,20 @@ const us = "kubectl-gpu-fault"
 func isUs(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == us }
 
 func entry(manager, operation, fields string) metav1.ManagedFieldsEntry {
-	return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationType(operation), APIVersion: "apps/v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
+	return metav1.ManagedFieldsEntry{
+		Manager: manager, Operation: metav1.ManagedFieldsOperationType(operation), APIVersion: "apps/v1",
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields),
+	}
 }
 
 // What managers lost to us they get back, and what another took meanwhile stays with that one; of us nothing is left.
 func TestFieldsAreGivenBack(t *testing.T) {
 	t.Parallel()
-	users := `{"f:spec":{"f:env":{".":{},"k:{\"name\":\"LD_PRELOAD\"}":{".":{},"f:name":{},"f:value":{}}},"f:terms":{}}}`
-	before := []metav1.ManagedFieldsEntry{entry("gitops", "Apply", users), entry("kubectl", "Update", `{"f:spec":{"f:terms":{}}}`)}
+	users :=
+		`{"f:spec":{"f:env":{".":{},"k:{\"name\":\"LD_PRELOAD\"}":{".":{},"f:name":{},"f:value":{}}},"f:terms":{}}}`
+	before := []metav1.ManagedFieldsEntry{
+		entry("gitops", "Apply", users), entry("kubectl", "Update", `{"f:spec":{"f:terms":{}}}`),
+	}
 	after := []metav1.ManagedFieldsEntry{
 		entry("gitops", "Apply", `{"f:spec":{"f:env":{".":{},"k:{\"name\":\"LD_PRELOAD\"}":{".":{},"f:name":{}}}}}`),
 		entry(us, "Update", `{"f:spec":{"f:env":{"k:{\"name\":\"LD_PRELOAD\"}":{"f:value":{}}},"f:terms":{}}}`),
@@ -42,10 +48,20 @@ func TestFieldsAreGivenBack(t *testing.T) {
 		now  []metav1.ManagedFieldsEntry
 		want []metav1.ManagedFieldsEntry
 	}{
-		"all":         {after, before},
-		"nothing":     {before, before},
-		"taken":       {append([]metav1.ManagedFieldsEntry{entry("thief", "Update", `{"f:spec":{"f:terms":{}}}`), after[0]}, entry(us, "Update", `{"f:spec":{"f:env":{"k:{\"name\":\"LD_PRELOAD\"}":{"f:value":{}}}}}`)), []metav1.ManagedFieldsEntry{entry("thief", "Update", `{"f:spec":{"f:terms":{}}}`), entry("gitops", "Apply", `{"f:spec":{"f:env":{".":{},"k:{\"name\":\"LD_PRELOAD\"}":{".":{},"f:name":{},"f:value":{}}}}}`)}},
-		"only status": {[]metav1.ManagedFieldsEntry{{Manager: "c", Subresource: "status"}}, []metav1.ManagedFieldsEntry{{Manager: "c", Subresource: "status"}}},
+		"all":     {after, before},
+		"nothing": {before, before},
+		"taken": {append(
+			[]metav1.ManagedFieldsEntry{entry("thief", "Update", `{"f:spec":{"f:terms":{}}}`), after[0]},
+			entry(us, "Update", `{"f:spec":{"f:env":{"k:{\"name\":\"LD_PRELOAD\"}":{"f:value":{}}}}}`),
+		), []metav1.ManagedFieldsEntry{
+			entry("thief", "Update", `{"f:spec":{"f:terms":{}}}`),
+			entry("gitops", "Apply",
+				`{"f:spec":{"f:env":{".":{},"k:{\"name\":\"LD_PRELOAD\"}":{".":{},"f:name":{},"f:value":{}}}}}`),
+		}},
+		"only status": {
+			[]metav1.ManagedFieldsEntry{{Manager: "c", Subresource: "status"}},
+			[]metav1.ManagedFieldsEntry{{Manager: "c", Subresource: "status"}},
+		},
 	} {
 		got, changed := fieldowner.GiveBack(test.now, isUs, nil, owned)
 		if changed != (name == "all" || name == "taken") || len(got) != len(test.want) {
@@ -62,7 +78,8 @@ func same(t *testing.T, name string, got, want []metav1.ManagedFieldsEntry) {
 		t.Fatalf("%s: %d entries, not %d: %v", name, len(got), len(want), got)
 	}
 	for i := range got {
-		if got[i].Manager != want[i].Manager || got[i].FieldsV1 != nil && !reflect.DeepEqual(parsed(t, got[i]), parsed(t, want[i])) {
+		if got[i].Manager != want[i].Manager ||
+			got[i].FieldsV1 != nil && !reflect.DeepEqual(parsed(t, got[i]), parsed(t, want[i])) {
 			t.Errorf("%s: %s has %s, not %s", name, got[i].Manager, got[i].FieldsV1, want[i].FieldsV1)
 		}
 	}
@@ -76,22 +93,32 @@ func parsed(t *testing.T, entry metav1.ManagedFieldsEntry) (tree any) {
 	return tree
 }
 
-// Who shares its name with somebody gives only what it says it gives, and keeps its entry as long as something is in it.
+// Who shares its name with somebody gives only what it says it gives, and keeps its entry as long as something is in
+// it.
 func TestOnlySomeIsGiven(t *testing.T) {
 	t.Parallel()
-	now := []metav1.ManagedFieldsEntry{entry(us, "Update", `{"f:a":{},"f:b":{"f:x":{},"f:y":{}},"f:c":{}}`), entry("gitops", "Apply", `{"f:d":{}}`)}
-	owners := []fieldowner.Owned{{Manager: "gitops", Operation: "Apply", APIVersion: "apps/v1", Fields: []byte(`{"f:b":{"f:x":{}},"f:gone":{}}`)},
+	now := []metav1.ManagedFieldsEntry{
+		entry(us, "Update", `{"f:a":{},"f:b":{"f:x":{},"f:y":{}},"f:c":{}}`), entry("gitops", "Apply", `{"f:d":{}}`),
+	}
+	owners := []fieldowner.Owned{{
+		Manager: "gitops", Operation: "Apply", APIVersion: "apps/v1", Fields: []byte(`{"f:b":{"f:x":{}},"f:gone":{}}`),
+	},
 		{Manager: "controller", Operation: "Update", APIVersion: "apps/v1", Sub: "scale", Fields: []byte(`{"f:c":{}}`)}}
-	got, changed := fieldowner.GiveBack(now, isUs, fieldowner.Parse([]byte(`{"f:a":{},"f:b":{"f:x":{}},"f:never":{}}`)), owners)
+	got, changed := fieldowner.GiveBack(now, isUs, fieldowner.Parse([]byte(`{"f:a":{},"f:b":{"f:x":{}},"f:never":{}}`)),
+		owners)
 	if !changed || len(got) != 3 || got[2].Subresource != "scale" {
 		t.Fatalf("%v %v", changed, got)
 	}
-	same(t, "some", got, []metav1.ManagedFieldsEntry{entry(us, "Update", `{"f:b":{"f:y":{}},"f:c":{}}`), entry("gitops", "Apply", `{"f:b":{"f:x":{}},"f:d":{}}`),
+	same(t, "some", got, []metav1.ManagedFieldsEntry{entry(us, "Update", `{"f:b":{"f:y":{}},"f:c":{}}`),
+		entry("gitops", "Apply", `{"f:b":{"f:x":{}},"f:d":{}}`),
 		entry("controller", "Update", `{"f:c":{}}`)})
-	if again, changed := fieldowner.GiveBack(got, isUs, fieldowner.Parse([]byte(`{"f:a":{},"f:b":{"f:x":{}}}`)), owners); changed {
+	if again, changed := fieldowner.GiveBack(
+		got, isUs, fieldowner.Parse([]byte(`{"f:a":{},"f:b":{"f:x":{}}}`)), owners,
+	); changed {
 		t.Errorf("once more: %v", again)
 	}
-	got, changed = fieldowner.GiveBack(now[:1], isUs, fieldowner.Parse([]byte(`{"f:a":{},"f:b":{"f:x":{},"f:y":{}},"f:c":{}}`)), nil)
+	got, changed = fieldowner.GiveBack(now[:1], isUs,
+		fieldowner.Parse([]byte(`{"f:a":{},"f:b":{"f:x":{},"f:y":{}},"f:c":{}}`)), nil)
 	if request := fieldowner.ForRequest(got); !changed || len(request) != 1 || request[0].Manager != "" {
 		t.Errorf("nothing is left of it: %v", request)
 	}
@@ -100,8 +127,13 @@ func TestOnlySomeIsGiven(t *testing.T) {
 // What the API server puts together with another entry was not lost to us.
 func TestWhatAnotherHasIsNoLoss(t *testing.T) {
 	t.Parallel()
-	before := []metav1.ManagedFieldsEntry{entry("old", "Update", `{"f:a":{},"f:b":{}}`), entry("both", "Update", `{"f:b":{}}`)}
-	after := []metav1.ManagedFieldsEntry{entry("ancient-changes", "Update", `{"f:a":{}}`), entry("both", "Update", `{"f:b":{}}`), entry(us, "Update", `{"f:b":{}}`)}
+	before := []metav1.ManagedFieldsEntry{
+		entry("old", "Update", `{"f:a":{},"f:b":{}}`), entry("both", "Update", `{"f:b":{}}`),
+	}
+	after := []metav1.ManagedFieldsEntry{
+		entry("ancient-changes", "Update", `{"f:a":{}}`), entry("both", "Update", `{"f:b":{}}`),
+		entry(us, "Update", `{"f:b":{}}`),
+	}
 	lost := fieldowner.Lost(before, after, isUs)
 	if len(lost) != 1 || lost[0].Manager != "old" || string(lost[0].Fields) != `{"f:b":{}}` {
 		t.Errorf("%+v", lost)
@@ -133,7 +165,10 @@ func TestRecordsKeepTheirForm(t *testing.T) {
 // What no API server writes is refused, and does nothing where it is not asked first.
 func TestForgedFields(t *testing.T) {
 	t.Parallel()
-	good := fieldowner.Owned{Manager: "m", Operation: "Update", APIVersion: "v1", Fields: []byte(`{"f:a":{".":{},"k:{\"name\":\"x\"}":{".":{},"v:1":{},"i:0":{}}}}`)}
+	good := fieldowner.Owned{
+		Manager: "m", Operation: "Update", APIVersion: "v1",
+		Fields: []byte(`{"f:a":{".":{},"k:{\"name\":\"x\"}":{".":{},"v:1":{},"i:0":{}}}}`),
+	}
 	if err := good.Validate(); err != nil {
 		t.Error(err)
 	}

@@ -21,7 +21,7 @@ const stepEnd = "\x00"
 // maxDepth bounds how deep fields lie: those of a pod template have ten steps.
 const maxDepth = 100
 
-// Fields are those of all the entries that are meant.
+// Fields returns those of all the entries that are meant.
 func Fields(entries []metav1.ManagedFieldsEntry, which func(metav1.ManagedFieldsEntry) bool) Set {
 	set := Set{}
 	for _, entry := range entries {
@@ -39,8 +39,8 @@ func fieldsOf(entry metav1.ManagedFieldsEntry) Set {
 	return Parse(entry.FieldsV1.GetRawBytes())
 }
 
-// Parse reads FieldsV1: nested objects, in which a leaf is empty, and "." stands for a field that has owned ones below it. What is none makes
-// an empty set.
+// Parse reads FieldsV1: nested objects, in which a leaf is empty, and "." stands for a field that has owned ones below
+// it. What is none makes an empty set.
 func Parse(raw []byte) Set {
 	set := Set{}
 	var tree map[string]any
@@ -84,7 +84,8 @@ func validateTree(tree map[string]any, depth int) error {
 	}
 	for name, below := range tree {
 		kind, rest, _ := strings.Cut(name, ":")
-		if name != "." && (!slices.Contains([]string{"f", "k", "v", "i"}, kind) || rest == "") || strings.Contains(name, stepEnd) {
+		if name != "." && (!slices.Contains([]string{"f", "k", "v", "i"}, kind) || rest == "") ||
+			strings.Contains(name, stepEnd) {
 			return fmt.Errorf("%q is no step to an owned field", name)
 		}
 		children, ok := below.(map[string]any)
@@ -101,7 +102,7 @@ func validateTree(tree map[string]any, depth int) error {
 // Add puts the members of another set in.
 func (s Set) Add(other Set) { maps.Copy(s, other) }
 
-// Minus is a set without the members of another.
+// Minus returns a set without the members of another.
 func (s Set) Minus(other Set) Set {
 	rest := Set{}
 	for member := range s {
@@ -112,7 +113,7 @@ func (s Set) Minus(other Set) Set {
 	return rest
 }
 
-// Below are the members at a field, whose steps are as in FieldsV1 (`f:spec`, `k:{"name":"main"}`), and below it.
+// Below returns the members at a field, whose steps are as in FieldsV1 (`f:spec`, `k:{"name":"main"}`), and below it.
 func (s Set) Below(steps ...string) Set {
 	prefix := strings.Join(steps, stepEnd) + stepEnd
 	below := Set{}
@@ -124,7 +125,7 @@ func (s Set) Below(steps ...string) Set {
 	return below
 }
 
-// Elements are the members that are elements of lists (`k:{"name":"main"}`), each by its steps.
+// Elements returns the members that are elements of lists (`k:{"name":"main"}`), each by its steps.
 func (s Set) Elements() [][]string {
 	var all [][]string
 	for _, member := range slices.Sorted(maps.Keys(s)) {
@@ -136,8 +137,8 @@ func (s Set) Elements() [][]string {
 	return all
 }
 
-// Around is what the fields lie in: objects, lists and their elements. Who puts back what was removed with all that it lay in owns those as
-// well, and who applied it (server-side apply) had not.
+// Around returns what the fields lie in: objects, lists and their elements. Who puts back what was removed with all
+// that it lay in owns those as well, and who applied it (server-side apply) had not.
 func (s Set) Around() Set {
 	around := Set{}
 	for member := range s {
@@ -163,7 +164,7 @@ func (s Set) and(other Set) Set {
 	return both
 }
 
-// Sum is a hash of the members, in hexadecimal.
+// Sum returns a hash of the members, in hexadecimal.
 func (s Set) Sum() string {
 	sum := sha256.Sum256(s.Encode())
 	return hex.EncodeToString(sum[:])

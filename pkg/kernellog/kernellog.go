@@ -1,7 +1,7 @@
 // Package kernellog is the fault that writes records to the kernel logs of nodes, and proves each by reading it back.
 //
-// What to write is decided on the node's own facts (its GPUs, its pods) after they were read and before anything is written.
-// A log cannot be unwritten: Undoer says what readers of the log need to forget a record.
+// What to write is decided on the node's own facts (its GPUs, its pods) after they were read and before anything is
+// written. A log cannot be unwritten: Undoer says what readers of the log need to forget a record.
 package kernellog
 
 import (
@@ -22,10 +22,11 @@ import (
 type Pod interface {
 	// Inspect reads what the node is.
 	Inspect(ctx context.Context, what node.Inspect) (*node.Info, error)
-	// WriteKmsg writes records and returns those that were read back from the log: all, or with an error the first of them. each
-	// hears of them as they come.
+	// WriteKmsg writes records and returns those that were read back from the log: all, or with an error the first of
+	// them. each hears of them as they come.
 	WriteKmsg(ctx context.Context, what node.WriteKmsg, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error)
-	// BuildModule builds the kernel module; WriteModule is WriteKmsg through it; RemoveModule unloads it if its run had left it loaded.
+	// BuildModule builds the kernel module; WriteModule is WriteKmsg through it; RemoveModule unloads it if its run had
+	// left it loaded.
 	BuildModule(ctx context.Context, what node.BuildModule) (*node.BuiltModule, error)
 	WriteModule(ctx context.Context, what node.WriteModule, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error)
 	RemoveModule(ctx context.Context) (*node.RemovedModule, error)
@@ -68,7 +69,7 @@ type Result struct {
 	Written []node.WrittenKmsg // proven, in the order of Records
 }
 
-// Complete is whether every record was read back.
+// Complete reports whether every record was read back.
 func (r *Result) Complete() bool { return len(r.Records) > 0 && len(r.Written) == len(r.Records) }
 
 // Result returns what the node got; nil when the run did not get that far.
@@ -78,7 +79,7 @@ func (in *Injection) Result(nodeName string) *Result {
 	return in.results[nodeName]
 }
 
-// Change is the change to one node, for a fault.Plan.
+// Change returns the change to one node, for a fault.Plan.
 func (in *Injection) Change(target ledger.Target, action string) fault.Change {
 	return fault.Change{
 		Target: target,
@@ -98,13 +99,16 @@ type Detail struct {
 	Records []string `json:"records"` // at most keptRecords
 }
 
-// What of a burst goes into the ledger, for each node: a ConfigMap holds 1 MiB, and a run may write thousands on many nodes.
+// What of a burst goes into the ledger, for each node: a ConfigMap holds 1 MiB, and a run may write thousands on many
+// nodes.
 const (
 	keptRecords    = 20
 	evidenceBudget = 4 << 10 // bytes
 )
 
-func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorder) (evidence []ledger.Evidence, err error) {
+func (in *Injection) apply(
+	ctx context.Context, nodeName string, r fault.Recorder,
+) (evidence []ledger.Evidence, err error) {
 	r.Progress("starting the debug pod")
 	pod, err := in.Start(ctx, r.Run(), nodeName, r.Progress)
 	if err != nil {
@@ -142,7 +146,7 @@ func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorde
 	return result.evidence(), err
 }
 
-// request is what the helper gets to write.
+// request returns what the helper gets to write.
 func (r *Result) request() []node.KmsgRecord {
 	records := make([]node.KmsgRecord, len(r.Records))
 	for i, record := range r.Records {
@@ -151,10 +155,13 @@ func (r *Result) request() []node.KmsgRecord {
 	return records
 }
 
-// unwritten is the undo of records in a log: there is none.
+// unwritten returns the undo of records in a log: there is none.
 func unwritten() ledger.Undo { return ledger.Undo{Kind: UndoKind, Permanent: true} }
 
-func (in *Injection) write(ctx context.Context, r fault.Recorder, result *Result, write func(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error)) error {
+func (in *Injection) write(
+	ctx context.Context, r fault.Recorder, result *Result,
+	write func(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error),
+) error {
 	proven, told := 0, time.Now()
 	written, err := write(func(some []node.WrittenKmsg) {
 		proven += len(some)
@@ -166,18 +173,21 @@ func (in *Injection) write(ctx context.Context, r fault.Recorder, result *Result
 	result.Written = written
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.Canceled):
-		return fmt.Errorf("stopped when %d of %s were known to be written", len(written), count.Of(len(result.Records), "record"))
+		return fmt.Errorf("stopped when %d of %s were known to be written", len(written),
+			count.Of(len(result.Records), "record"))
 	case err != nil && len(written) > 0:
-		return fmt.Errorf("%d of %s written and read back: %w", len(written), count.Of(len(result.Records), "record"), err)
+		return fmt.Errorf("%d of %s written and read back: %w", len(written), count.Of(len(result.Records), "record"),
+			err)
 	case err != nil:
 		return err
 	case !result.Complete():
-		return fmt.Errorf("only %d of %s read back from the kernel log", len(written), count.Of(len(result.Records), "record"))
+		return fmt.Errorf("only %d of %s read back from the kernel log", len(written),
+			count.Of(len(result.Records), "record"))
 	}
 	return nil
 }
 
-// nothingWritten is whether the helper refused before its first write.
+// nothingWritten reports whether the helper refused before its first write.
 func nothingWritten(err error) bool {
 	var refused *node.Error
 	return errors.As(err, &refused) && (refused.Code == node.CodeDevkmsgOff || refused.Code == node.CodeBadRequest)
@@ -192,12 +202,13 @@ func (in *Injection) keep(result *Result) {
 	in.results[result.Node] = result
 }
 
-// evidence is every record with its sequence number, or of many those at both ends.
+// evidence returns every record with its sequence number, or of many those at both ends.
 func (r *Result) evidence() []ledger.Evidence {
 	all := make([]ledger.Evidence, len(r.Written))
 	for i, w := range r.Written {
 		all[i] = ledger.Evidence{
-			Source: fmt.Sprintf("/dev/kmsg sequence %d", w.Sequence), Time: w.Time.UTC().Truncate(time.Microsecond), Text: w.Text,
+			Source: fmt.Sprintf("/dev/kmsg sequence %d", w.Sequence), Time: w.Time.UTC().Truncate(time.Microsecond),
+			Text: w.Text,
 		}
 	}
 	return ledger.Condense(all, evidenceBudget)

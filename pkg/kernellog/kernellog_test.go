@@ -28,7 +28,9 @@ func (p *fakePod) Inspect(context.Context, node.Inspect) (*node.Info, error) {
 	return &node.Info{Hostname: "n"}, nil
 }
 
-func (p *fakePod) WriteKmsg(_ context.Context, _ node.WriteKmsg, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+func (p *fakePod) WriteKmsg(
+	_ context.Context, _ node.WriteKmsg, each func([]node.WrittenKmsg),
+) ([]node.WrittenKmsg, error) {
 	p.calls = append(p.calls, "write")
 	return p.prove(each)
 }
@@ -38,7 +40,9 @@ func (p *fakePod) BuildModule(context.Context, node.BuildModule) (*node.BuiltMod
 	return &node.BuiltModule{Module: []byte("built")}, nil
 }
 
-func (p *fakePod) WriteModule(_ context.Context, what node.WriteModule, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+func (p *fakePod) WriteModule(
+	_ context.Context, what node.WriteModule, each func([]node.WrittenKmsg),
+) ([]node.WrittenKmsg, error) {
 	p.calls = append(p.calls, "write through "+string(what.Module))
 	return p.prove(each)
 }
@@ -51,7 +55,8 @@ func (p *fakePod) RemoveModule(context.Context) (*node.RemovedModule, error) {
 func (p *fakePod) prove(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
 	var written []node.WrittenKmsg
 	for i := range p.proves {
-		written = append(written, node.WrittenKmsg{Record: i, Sequence: uint64(100 + i), Time: time.Unix(int64(i), 0), Text: "text"})
+		written = append(written,
+			node.WrittenKmsg{Record: i, Sequence: uint64(100 + i), Time: time.Unix(int64(i), 0), Text: "text"})
 	}
 	each(written)
 	return written, p.fails
@@ -83,7 +88,9 @@ func injection(pod *fakePod, records int) *Injection {
 		Compose: func(string, node.Info) ([]Record, error) {
 			all := make([]Record, records)
 			for i := range all {
-				all[i] = Record{KmsgRecord: node.KmsgRecord{Data: fmt.Sprintf("<4>line %d\n", i)}, XID: "79", GPU: "0000:17:00"}
+				all[i] = Record{
+					KmsgRecord: node.KmsgRecord{Data: fmt.Sprintf("<4>line %d\n", i)}, XID: "79", GPU: "0000:17:00",
+				}
 			}
 			return all, nil
 		},
@@ -101,7 +108,10 @@ func TestRecordsBeforeItWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(rec.saves) != 1 || rec.saves[0] != 1 {
-		t.Errorf("the ledger was saved after %v calls to the pod; wanted once, after the inspection and before the write", rec.saves)
+		t.Errorf(
+			"the ledger was saved after %v calls to the pod; wanted once, after the inspection and before the write",
+			rec.saves,
+		)
 	}
 	var d Detail
 	if err := json.Unmarshal(rec.step.Detail, &d); err != nil || d.Count != 2 || len(d.Records) != 2 {
@@ -144,7 +154,8 @@ func TestLostRecordsAreAnError(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			pod := &fakePod{proves: 2, fails: test.fails}
-			evidence, err := injection(pod, 3).Change(ledger.Target{Name: "a"}, "write").Apply(t.Context(), &recorder{pod: pod})
+			evidence, err := injection(pod,
+				3).Change(ledger.Target{Name: "a"}, "write").Apply(t.Context(), &recorder{pod: pod})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, wanted %q", err, test.want)
 			}
@@ -169,15 +180,19 @@ func TestABurstFitsTheLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(raw) > 2*evidenceBudget || len(rec.step.Detail) > 2*evidenceBudget || len(in.Result("a").Written) != 5000 {
-		t.Errorf("ledger %d and %d bytes, result %d: wanted few bytes, and all records in the result", len(raw), len(rec.step.Detail), len(in.Result("a").Written))
+		t.Errorf("ledger %d and %d bytes, result %d: wanted few bytes, and all records in the result", len(raw),
+			len(rec.step.Detail), len(in.Result("a").Written))
 	}
 }
 
 func TestUndoTellsTheTruth(t *testing.T) {
 	t.Parallel()
-	u := Undoer{Forget: func(xids []string) []string { return []string{"NVSentinel: reboot after " + strings.Join(xids, ",")} }}
+	u := Undoer{
+		Forget: func(xids []string) []string { return []string{"NVSentinel: reboot after " + strings.Join(xids, ",")} },
+	}
 	state, message, err := u.Undo(t.Context(), ledger.Run{}, ledger.Step{Detail: json.RawMessage(`{"xids":["79"]}`)})
-	if err != nil || state != ledger.StatePermanent || !strings.Contains(message, "cannot be unwritten") || !strings.Contains(message, "after 79") {
+	if err != nil || state != ledger.StatePermanent || !strings.Contains(message, "cannot be unwritten") ||
+		!strings.Contains(message, "after 79") {
 		t.Errorf("%v %q %v", state, message, err)
 	}
 	state, _, err = u.Undo(t.Context(), ledger.Run{}, ledger.Step{})

@@ -56,7 +56,9 @@ func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorde
 		}
 	})
 	if err == nil && forgotten != nil {
-		return fmt.Errorf("the records are written, and the kernel module is unloaded, but the ledger does not say so: %w", forgotten)
+		return fmt.Errorf(
+			"the records are written, and the kernel module is unloaded, but the ledger does not say so: %w", forgotten,
+		)
 	}
 	return err
 }
@@ -64,13 +66,14 @@ func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorde
 // forgetTimeout is how long the ledger may take to learn that the module is unloaded.
 const forgetTimeout = 10 * time.Second
 
-// isUnloaded is whether the helper has said, by its last answer, that the module is not loaded any more, or never was.
+// isUnloaded reports whether the helper has said, by its last answer, that the module is not loaded any more, or never
+// was.
 func isUnloaded(err error) bool {
 	var refused *node.Error
 	return err == nil || errors.As(err, &refused) && refused.Code != node.CodeStays && refused.Code != node.CodeInternal
 }
 
-// nothingLoaded is whether the helper refused before anything was loaded.
+// nothingLoaded reports whether the helper refused before anything was loaded.
 func nothingLoaded(err error) bool {
 	var refused *node.Error
 	return errors.As(err, &refused) && refused.Code.BeforeLoad()
@@ -79,8 +82,8 @@ func nothingLoaded(err error) bool {
 // ModuleUndoKind is the ledger.Undo.Kind of a kernel module that may be loaded.
 const ModuleUndoKind = "kernel-module"
 
-// ModuleUndoer unloads the kernel module of a run whose client, pod or helper was killed while it was loaded. Start is nil where it is only
-// to describe.
+// ModuleUndoer unloads the kernel module of a run whose client, pod or helper was killed while it was loaded. Start is
+// nil where it is only to describe.
 type ModuleUndoer struct {
 	Log   Undoer
 	Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
@@ -128,13 +131,14 @@ func (u ModuleUndoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step
 
 const byHand = "; by hand, on the node: rmmod " + kmod.Name
 
-// fate is what became of the module.
+// fate returns what became of the module.
 func fate(removed node.RemovedModule) string {
 	switch {
 	case removed.Removed:
 		return "the kernel module was still loaded, and is unloaded now"
 	case removed.Other != "":
-		return "the kernel module was unloaded already; the one that is loaded now belongs to " + removed.Other + ", and was left"
+		return "the kernel module was unloaded already; the one that is loaded now belongs to " + removed.Other +
+			", and was left"
 	default:
 		return "the kernel module is not loaded"
 	}

@@ -39,12 +39,17 @@ func TestTheUndoIsRecordedBeforeTheModuleIsLoaded(t *testing.T) {
 		"built on the node": {nil, nil, "inspect,build,write through built", UndoKind, false},
 		"given":             {[]byte("given"), nil, "inspect,write through given", UndoKind, false},
 		"refused before it was loaded": {
-			[]byte("given"), &node.Error{Code: node.CodeUntrusted, Message: "lockdown"}, "inspect,write through given", UndoKind, true,
+			[]byte("given"), &node.Error{Code: node.CodeUntrusted, Message: "lockdown"}, "inspect,write through given",
+			UndoKind, true,
 		},
 		"a record was lost, and it was unloaded": {
-			[]byte("given"), &node.Error{Code: node.CodeNotProven, Message: "lost"}, "inspect,write through given", UndoKind, false,
+			[]byte("given"), &node.Error{Code: node.CodeNotProven, Message: "lost"}, "inspect,write through given",
+			UndoKind, false,
 		},
-		"it stays": {[]byte("given"), &node.Error{Code: node.CodeStays, Message: "in use"}, "inspect,write through given", ModuleUndoKind, false},
+		"it stays": {
+			[]byte("given"), &node.Error{Code: node.CodeStays, Message: "in use"}, "inspect,write through given",
+			ModuleUndoKind, false,
+		},
 		"nobody knows": {
 			[]byte("given"), debugpod.ErrOutputLost, "inspect,write through given", ModuleUndoKind, false,
 		},
@@ -63,7 +68,8 @@ func TestTheUndoIsRecordedBeforeTheModuleIsLoaded(t *testing.T) {
 				t.Errorf("the pod saw %s, wanted %s", got, tc.calls)
 			}
 			if len(rec.saves) == 0 || rec.saves[0] != len(pod.calls)-1 || rec.undos[0] != ModuleUndoKind {
-				t.Errorf("saved after %v calls, %v: wanted the undo %s right before the last call", rec.saves, rec.undos, ModuleUndoKind)
+				t.Errorf("saved after %v calls, %v: wanted the undo %s right before the last call", rec.saves,
+					rec.undos, ModuleUndoKind)
 			}
 			if rec.step.Undo.Kind != tc.undo || (rec.step.Detail == nil) != tc.gone {
 				t.Errorf("the ledger ends with %+v, detail %s; wanted %s", rec.step.Undo, rec.step.Detail, tc.undo)
@@ -80,7 +86,8 @@ func TestNoModuleIsLoadedWithoutARecord(t *testing.T) {
 	pod := &fakePod{proves: 1}
 	in := injection(pod, 1)
 	in.Module = &Module{}
-	_, err := in.Change(ledger.Target{Name: "a"}, "write").Apply(t.Context(), &recorder{pod: pod, fails: errors.New("etcd is full")})
+	_, err := in.Change(ledger.Target{Name: "a"},
+		"write").Apply(t.Context(), &recorder{pod: pod, fails: errors.New("etcd is full")})
 	if err == nil || strings.Contains(strings.Join(pod.calls, ","), "write") {
 		t.Errorf("%v, the pod saw %v: wanted an error before the module is loaded", err, pod.calls)
 	}
@@ -96,12 +103,16 @@ func TestModuleUndo(t *testing.T) {
 		"still loaded": {node.RemovedModule{Removed: true}, nil, "is unloaded now"},
 		"not loaded":   {node.RemovedModule{}, nil, "is not loaded"},
 		"another's":    {node.RemovedModule{Other: "run xid-999999"}, nil, "xid-999999, and was left"},
-		"in use":       {node.RemovedModule{}, &node.Error{Code: node.CodeStays, Message: "in use"}, "rmmod gpu_fault_xid"},
+		"in use": {
+			node.RemovedModule{}, &node.Error{Code: node.CodeStays, Message: "in use"}, "rmmod gpu_fault_xid",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pod := &fakePod{module: tc.found, fails: tc.fails}
-			u := ModuleUndoer{Start: func(context.Context, ledger.Run, string, func(string)) (Pod, error) { return pod, nil }}
+			u := ModuleUndoer{
+				Start: func(context.Context, ledger.Run, string, func(string)) (Pod, error) { return pod, nil },
+			}
 			step := ledger.Step{Detail: json.RawMessage(`{"xids":["79"]}`), Undo: ledger.Undo{Kind: ModuleUndoKind}}
 			state, said, err := u.Undo(t.Context(), ledger.Run{}, step)
 			if tc.fails != nil {

@@ -29,7 +29,9 @@ func (u Undoer) Undo(_ context.Context, _ ledger.Run, step ledger.Step) (ledger.
 	}
 	var d Detail
 	_ = json.Unmarshal(step.Detail, &d) // an unreadable detail costs the list of XIDs, not the revert
-	lines := []string{"the lines stay in the kernel log: it cannot be unwritten. What each detector needs to forget them:"}
+	lines := []string{
+		"the lines stay in the kernel log: it cannot be unwritten. What each detector needs to forget them:",
+	}
 	if u.Forget != nil {
 		for _, line := range u.Forget(d.XIDs) {
 			lines = append(lines, "  "+line)

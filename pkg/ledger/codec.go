@@ -31,12 +31,14 @@ const (
 	LabelRun   = "gpufault.dev/run"   // the ID of the run that a lock or a debug pod belongs to
 	LabelFault = "gpufault.dev/fault" // of records
 	LabelPhase = "gpufault.dev/phase" // of records
-	// LabelClosed is "true" or "false". A selector for open records asks for != true, so that one without the label counts as open.
+	// LabelClosed is "true" or "false". A selector for open records asks for != true, so that one without the label
+	// counts as open.
 	LabelClosed = "gpufault.dev/closed"
 
 	AnnotationSummary = "gpufault.dev/summary"
 	AnnotationTarget  = "gpufault.dev/target" // of locks
-	// AnnotationSum is the SHA-256 of a record, in hexadecimal. It finds what was edited by hand or cut off; it is no signature.
+	// AnnotationSum is the SHA-256 of a record, in hexadecimal. It finds what was edited by hand or cut off; it is no
+	// signature.
 	AnnotationSum = "gpufault.dev/sha256"
 
 	dataKey = "run.json"
@@ -52,8 +54,8 @@ const roomToEnd = 128 << 10
 // ErrNewer says that a record was written by a version whose records this one does not understand.
 var ErrNewer = errors.New("the record was made by a newer kubectl gpu-fault: upgrade this one to work with it")
 
-// ErrTampered says that a record is not as this tool wrote it. What it says could make a revert write anything anywhere, so nothing
-// follows it.
+// ErrTampered says that a record is not as this tool wrote it. What it says could make a revert write anything
+// anywhere, so nothing follows it.
 var ErrTampered = errors.New("the record was changed by somebody else, so nothing of it is believed")
 
 // TooLargeError says that a record does not fit into a ConfigMap. Nothing was written.
@@ -63,7 +65,8 @@ type TooLargeError struct {
 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the record of run %s would have %d KiB and at most %d KiB fit: take fewer targets or shorter evidence", e.ID,
+	return fmt.Sprintf("the record of run %s would have %d KiB and at most %d KiB fit: take fewer targets or shorter evidence",
+		e.ID,
 		e.Size>>10, e.Limit>>10)
 }
 
@@ -91,18 +94,20 @@ func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, erro
 		LabelPhase:     string(run.Phase),
 		LabelClosed:    fmt.Sprint(run.IsClosed()),
 	})
-	cm.Annotations = with(cm.Annotations, map[string]string{AnnotationSummary: describe(run), AnnotationSum: patch.Sum(text)})
+	cm.Annotations = with(cm.Annotations,
+		map[string]string{AnnotationSummary: describe(run), AnnotationSum: patch.Sum(text)})
 	cm.Data = map[string]string{dataKey: string(text)}
 	return cm, nil
 }
 
-// unreadableError says that there is a record, and that it cannot be understood. It wraps ErrNewer when a newer version made it.
+// unreadableError says that there is a record, and that it cannot be understood. It wraps ErrNewer when a newer version
+// made it.
 type unreadableError struct{ error }
 
 func (e *unreadableError) Unwrap() error { return e.error }
 
-// decode reads the run of a ConfigMap. It refuses what it does not know: to write back a record without a field of a newer
-// version could lose an undo. Its error is an *unreadableError.
+// decode reads the run of a ConfigMap. It refuses what it does not know: to write back a record without a field of a
+// newer version could lose an undo. Its error is an *unreadableError.
 func decode(cm *corev1.ConfigMap) (Run, error) {
 	run, err := decodeRun(cm)
 	if err != nil {
@@ -127,7 +132,8 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 		return Run{}, fmt.Errorf("record %s is a %q of %q: %w", cm.Name, kind.Kind, kind.APIVersion, ErrNewer)
 	}
 	if sum := cm.Annotations[AnnotationSum]; sum != patch.Sum([]byte(text)) {
-		return Run{}, fmt.Errorf("%w: its SHA-256 is %.12s, and the annotation has %.12q", ErrTampered, patch.Sum([]byte(text)), cmp.Or(sum, "missing"))
+		return Run{}, fmt.Errorf("%w: its SHA-256 is %.12s, and the annotation has %.12q", ErrTampered,
+			patch.Sum([]byte(text)), cmp.Or(sum, "missing"))
 	}
 	var run Run
 	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -135,7 +141,8 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 	if err := decoder.Decode(&run); err != nil {
 		// encoding/json has no type for it; a test holds the wording.
 		if strings.Contains(err.Error(), "unknown field") {
-			return Run{}, fmt.Errorf("record %s has an %s: %w", cm.Name, strings.TrimPrefix(err.Error(), "json: "), ErrNewer)
+			return Run{},
+				fmt.Errorf("record %s has an %s: %w", cm.Name, strings.TrimPrefix(err.Error(), "json: "), ErrNewer)
 		}
 		return Run{}, fmt.Errorf("read %s of configmap %s: %w", dataKey, cm.Name, err)
 	}
@@ -169,13 +176,14 @@ func checkText(run Run) error {
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
 		control := func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
 		if strings.ContainsFunc(fields[field], control) {
-			return fmt.Errorf("%s of the record must not have control characters or line breaks: %q", field, fields[field])
+			return fmt.Errorf("%s of the record must not have control characters or line breaks: %q", field,
+				fields[field])
 		}
 	}
 	return nil
 }
 
-// describe is the line that a person sees who reads the ConfigMap with kubectl.
+// describe returns the line that a person sees who reads the ConfigMap with kubectl.
 func describe(run Run) string {
 	text := fmt.Sprintf("%s, %s, %s", run.Summary, count.Of(len(run.Steps), "step"), run.Phase)
 	if run.By != "" {

@@ -27,7 +27,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// connect returns a function that makes stores with clients of their own on one new namespace, and the count of their requests.
+// connect returns a function that makes stores with clients of their own on one new namespace, and the count of their
+// requests.
 func connect(t *testing.T) (func() *ledger.Store, *atomic.Int32) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
@@ -52,7 +53,9 @@ func connect(t *testing.T) (func() *ledger.Store, *atomic.Int32) {
 		t.Fatalf("created %v, %v", created, err)
 	}
 	t.Cleanup(func() {
-		if err := first.Client.CoreV1().Namespaces().Delete(context.Background(), namespace, metav1.DeleteOptions{}); err != nil {
+		if err := first.Client.CoreV1().Namespaces().Delete(
+			context.Background(), namespace, metav1.DeleteOptions{},
+		); err != nil {
 			t.Error(err)
 		}
 	})
@@ -84,7 +87,9 @@ func TestE2EConcurrentSavesMerge(t *testing.T) {
 		for i := range saves {
 			wg.Go(func() {
 				id := fmt.Sprint(c*saves + i + 1)
-				if err := own.Save(t.Context(), func(run *ledger.Run) error { run.Step(id).State = ledger.StateProven; return nil }); err != nil {
+				if err := own.Save(
+					t.Context(), func(run *ledger.Run) error { run.Step(id).State = ledger.StateProven; return nil },
+				); err != nil {
 					t.Error(err)
 				}
 			})
@@ -130,7 +135,8 @@ func TestE2ELocks(t *testing.T) {
 	if got := leases(t, store); winner < 0 || len(got) != 3 {
 		t.Fatalf("winner %d, locks %v", winner, got)
 	}
-	// The winner closes and dies before it unlocks: of those who take over, one gets them; the old locks no longer count.
+	// The winner closes and dies before it unlocks: of those who take over, one gets them; the old locks no longer
+	// count.
 	if err := store.Close(t.Context(), runs[winner].ID, ledger.Failed, ""); err != nil {
 		t.Fatal(err)
 	}

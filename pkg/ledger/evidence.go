@@ -2,9 +2,9 @@ package ledger
 
 import "encoding/json"
 
-// Condense returns evidence that takes at most about budget bytes of the record: all of it when it fits, otherwise as much of its
-// beginning and its end as fits, and in between how many proofs were left out. The sources of the proofs around the
-// gap ("/dev/kmsg sequence 4711") still say which range was seen.
+// Condense returns evidence that takes at most about budget bytes of the record: all of it when it fits, otherwise as
+// much of its beginning and its end as fits, and in between how many proofs were left out. The sources of the proofs
+// around the gap ("/dev/kmsg sequence 4711") still say which range was seen.
 func Condense(evidence []Evidence, budget int) []Evidence {
 	total := 0
 	sizes := make([]int, len(evidence))

@@ -13,14 +13,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// expiryGrace is how long after its end the locks and debug pods of a run are deleted: by then the dead men have put everything back.
+// expiryGrace is how long after its end the locks and debug pods of a run are deleted: by then the dead men have put
+// everything back.
 const expiryGrace = 45 * time.Second
 
 // Expire lets the cluster itself delete what belongs to a run when its time is up, though no client ever comes back.
 //
-// What belongs to the run is owned by a Job that wants no completions: it is complete from the start and never has a pod. The
-// TTL-after-finished controller deletes it after ttlSecondsAfterFinished, and the garbage collector what it owns. So nothing of ours
-// runs in the cluster, and nobody has credentials that could leak. (A Job may have `completions: 0`; pkg/apis/batch/validation.)
+// What belongs to the run is owned by a Job that wants no completions: it is complete from the start and never has a
+// pod. The TTL-after-finished controller deletes it after ttlSecondsAfterFinished, and the garbage collector what it
+// owns. So nothing of ours runs in the cluster, and nobody has credentials that could leak. (A Job may have
+// `completions: 0`; pkg/apis/batch/validation.)
 func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
 	end := run.Until
 	if run.Deadline.After(end) { // the client may still be at work
@@ -29,9 +31,12 @@ func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
 	after := lifetime(run, end)
 	job, err := s.Client.BatchV1().Jobs(s.Namespace).Create(ctx, &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        run.ID,
-			Labels:      map[string]string{LabelManagedBy: ManagedBy, LabelRun: run.ID},
-			Annotations: map[string]string{AnnotationSummary: "deletes the locks and debug pods of run " + run.ID + " when its time is up; runs nothing"},
+			Name:   run.ID,
+			Labels: map[string]string{LabelManagedBy: ManagedBy, LabelRun: run.ID},
+			Annotations: map[string]string{
+				AnnotationSummary: "deletes the locks and debug pods of run " + run.ID +
+					" when its time is up; runs nothing",
+			},
 		},
 		Spec: batchv1.JobSpec{
 			Completions: new(int32(0)), Parallelism: new(int32(0)), TTLSecondsAfterFinished: &after,
@@ -55,7 +60,8 @@ func (s *Store) ExpireOnTime(ctx context.Context, run Run) error {
 		return nil
 	}
 	patch := fmt.Sprintf(`{"spec":{"ttlSecondsAfterFinished":%d}}`, lifetime(run, run.Until))
-	_, err := s.Client.BatchV1().Jobs(s.Namespace).Patch(ctx, run.Owner.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := s.Client.BatchV1().Jobs(s.Namespace).Patch(ctx, run.Owner.Name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("locks and debug pods of run %s go away at %s instead of %s: %w", run.ID,
 			run.Deadline.Format(time.TimeOnly), run.Until.Format(time.TimeOnly), err)
@@ -63,7 +69,7 @@ func (s *Store) ExpireOnTime(ctx context.Context, run Run) error {
 	return nil
 }
 
-// nobody is the pod that the Job never has. It is a harmless one, since policies look at it.
+// nobody returns the pod that the Job never has. It is a harmless one, since policies look at it.
 func nobody() corev1.PodSpec {
 	return corev1.PodSpec{
 		RestartPolicy:                corev1.RestartPolicyNever,
@@ -94,7 +100,9 @@ func (s *Store) EndExpiry(ctx context.Context, run Run) error {
 			return nil // it belongs to another client, whatever name the record gives the run
 		}
 		background := metav1.DeletePropagationBackground // and the locks and pods that nobody else deleted
-		err = jobs.Delete(ctx, run.ID, metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: metav1.NewUIDPreconditions(string(job.UID))})
+		err = jobs.Delete(ctx, run.ID, metav1.DeleteOptions{
+			PropagationPolicy: &background, Preconditions: metav1.NewUIDPreconditions(string(job.UID)),
+		})
 	}
 	if apierrors.IsForbidden(err) && run.Owner == nil {
 		return nil // a fault without debug pods has no Job, and needs no right to delete one

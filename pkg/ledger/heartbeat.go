@@ -12,8 +12,8 @@ import (
 // HeartbeatEvery is how often the client of a run that is in its way renews one of its locks.
 const HeartbeatEvery = 2 * time.Second
 
-// silence is how many heartbeats a client may miss before it counts as dead. One that lives after all does no harm: once its run was
-// taken over it cannot record, and so not make, another change.
+// silence is how many heartbeats a client may miss before it counts as dead. One that lives after all does no harm:
+// once its run was taken over it cannot record, and so not make, another change.
 const silence = 4
 
 // Heartbeat renews a lock, and so tells that the run's client lives. It returns the lock as it is now.
@@ -33,8 +33,9 @@ func (s *Store) Heartbeat(ctx context.Context, lock Lock) (Lock, error) {
 	return *lockOf(lease), nil
 }
 
-// Lives watches whether the client of a run does anything: renews a lock, or writes the record. It returns at once when it does, and
-// after some missed heartbeats when it does not. No clocks are compared, as those of two machines may differ.
+// Lives watches whether the client of a run does anything: renews a lock, or writes the record. It returns at once when
+// it does, and after some missed heartbeats when it does not. No clocks are compared, as those of two machines may
+// differ.
 func (s *Store) Lives(ctx context.Context, id string, every time.Duration) (bool, error) {
 	first, err := s.pulse(ctx, id)
 	if err != nil {
@@ -57,7 +58,7 @@ func (s *Store) Lives(ctx context.Context, id string, every time.Duration) (bool
 	return false, nil
 }
 
-// pulse is what changes when a run's client lives.
+// pulse returns what changes when a run's client lives.
 func (s *Store) pulse(ctx context.Context, id string) (map[string]string, error) {
 	record, err := s.read(ctx, id)
 	if err != nil {

@@ -29,7 +29,8 @@ type Listing struct {
 	Runs []Run // the newest first
 	// Unreadable are records that this version does not understand, or that somebody damaged.
 	Unreadable []Unreadable
-	// Unmarked are, for a Store of all namespaces, those with records that are not marked as ledgers. Their records are left out.
+	// Unmarked are, for a Store of all namespaces, those with records that are not marked as ledgers. Their records are
+	// left out.
 	Unmarked []string
 }
 
@@ -43,8 +44,8 @@ type Unreadable struct {
 // pageSize keeps a page of records below what an API server likes to send at once: a record has up to 1 MiB.
 const pageSize = 50
 
-// List reads the runs of a scope. A record that cannot be read does not make it fail. The error is an *UnmarkedError when the Store's
-// namespace is not marked as a ledger. A Store of all namespaces lists the ledgers among them.
+// List reads the runs of a scope. A record that cannot be read does not make it fail. The error is an *UnmarkedError
+// when the Store's namespace is not marked as a ledger. A Store of all namespaces lists the ledgers among them.
 func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 	if s.Namespace == metav1.NamespaceAll {
 		found, err := s.records(ctx, scope, "in all namespaces")
@@ -53,7 +54,8 @@ func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 		}
 		return s.onlyLedgers(ctx, found)
 	}
-	// Both at once: every command lists. The namespace's error counts first, so that the same trouble always reads the same.
+	// Both at once: every command lists. The namespace's error counts first, so that the same trouble always reads the
+	// same.
 	marked := make(chan error, 1)
 	go func() { marked <- s.CheckNamespace(ctx) }()
 	found, err := s.records(ctx, scope, "in namespace "+s.Namespace)
@@ -63,7 +65,8 @@ func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 	return found, nil
 }
 
-// onlyLedgers leaves out the records in namespaces that are not marked as ledgers: anyone who works there may have written them.
+// onlyLedgers leaves out the records in namespaces that are not marked as ledgers: anyone who works there may have
+// written them.
 func (s *Store) onlyLedgers(ctx context.Context, found Listing) (Listing, error) {
 	namespaces := map[string]bool{}
 	for _, run := range found.Runs {
@@ -82,7 +85,8 @@ func (s *Store) onlyLedgers(ctx context.Context, found Listing) (Listing, error)
 		namespaces[namespace] = err == nil
 	}
 	found.Runs = slices.DeleteFunc(found.Runs, func(run Run) bool { return !namespaces[run.Namespace] })
-	found.Unreadable = slices.DeleteFunc(found.Unreadable, func(bad Unreadable) bool { return !namespaces[bad.Namespace] })
+	found.Unreadable = slices.DeleteFunc(found.Unreadable,
+		func(bad Unreadable) bool { return !namespaces[bad.Namespace] })
 	return found, nil
 }
 
@@ -117,12 +121,12 @@ func (s *Store) records(ctx context.Context, scope Scope, where string) (Listing
 	return found, nil
 }
 
-// HistoryLimit is how many settled runs are kept. With the usual 3 KiB each that is a few hundred KiB in etcd and one page or two
-// for `list --all`, and a week of nightly tests over ten nodes can still be looked up.
+// HistoryLimit is how many settled runs are kept. With the usual 3 KiB each that is a few hundred KiB in etcd and one
+// page or two for `list --all`, and a week of nightly tests over ten nodes can still be looked up.
 const HistoryLimit = 100
 
-// Prune deletes the oldest settled runs until keep of them are left, and returns how many it deleted. It looks only at a count, a
-// single small request, while there cannot be too many.
+// Prune deletes the oldest settled runs until keep of them are left, and returns how many it deleted. It looks only at
+// a count, a single small request, while there cannot be too many.
 func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	few, err := s.fewerThan(ctx, keep)
 	if err != nil || few {
@@ -135,7 +139,8 @@ func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	deleted, settled := 0, 0
 	var failed []error
 	for _, run := range all.Runs {
-		// A proven run that cannot be undone was not closed by anybody; before its deadline its client may still be at it.
+		// A proven run that cannot be undone was not closed by anybody; before its deadline its client may still be at
+		// it.
 		if !run.Settled() || !run.IsClosed() && s.Now().Before(run.Deadline.Add(ClockSkew)) {
 			continue
 		}
@@ -156,7 +161,8 @@ func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	return deleted, errors.Join(failed...)
 }
 
-// fewerThan is whether the namespace has at most n ConfigMaps, by the API server's own count of what it left out of a page.
+// fewerThan reports whether the namespace has at most n ConfigMaps, by the API server's own count of what it left out
+// of a page.
 func (s *Store) fewerThan(ctx context.Context, n int) (bool, error) {
 	page, err := s.configMaps().List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// idAlphabet has no vowels, so that no words come out, and nothing that is read for something else (0 and o, 1 and l and i).
+// idAlphabet has no vowels, so that no words come out, and nothing that is read for something else (0 and o, 1 and l
+// and i).
 const idAlphabet = "23456789bcdfghjkmnpqrstvwxz"
 
 // idLength gives 387 million IDs for each fault: a collision, which Create survives, is a rare thing.

@@ -64,14 +64,16 @@ func (e *LockedError) Error() string {
 		}
 	}
 	if !e.Since.IsZero() {
-		text += fmt.Sprintf(" since %s (%s ago)", e.Since.Format(time.RFC3339), max(0, e.Now.Sub(e.Since)).Round(time.Second))
+		text += fmt.Sprintf(" since %s (%s ago)", e.Since.Format(time.RFC3339),
+			max(0, e.Now.Sub(e.Since)).Round(time.Second))
 	}
 	if e.Run != nil && e.Run.InItsWay(e.Now) {
 		return text + fmt.Sprintf("; it may be at work until %s; wait for it, or afterwards free it with: %s",
 			e.Run.Deadline.Format(time.RFC3339), command(e.namespace, "revert", e.Holder))
 	}
 	if e.Run != nil && e.Run.Expired(e.Now) {
-		text += fmt.Sprintf("; its time was up at %s, but nobody has confirmed that it is undone", e.Run.Until.Format(time.RFC3339))
+		text += fmt.Sprintf("; its time was up at %s, but nobody has confirmed that it is undone",
+			e.Run.Until.Format(time.RFC3339))
 	}
 	return text + "; free it with: " + command(e.namespace, "revert", e.Holder)
 }
@@ -79,9 +81,9 @@ func (e *LockedError) Error() string {
 // lockAttempts is how often a lock is tried that changes hands while we look at it.
 const lockAttempts = 5
 
-// Lock takes the locks of all the targets for the run, or none. It does not wait: the error is a *LockedError when another run
-// holds one. A lock is taken over from a run that is closed or gone, and from one whose deadline has passed and that has nothing
-// to undo on the target: a change that stands is never built upon.
+// Lock takes the locks of all the targets for the run, or none. It does not wait: the error is a *LockedError when
+// another run holds one. A lock is taken over from a run that is closed or gone, and from one whose deadline has passed
+// and that has nothing to undo on the target: a change that stands is never built upon.
 func (s *Store) Lock(ctx context.Context, run Run, targets []Target) ([]Lock, error) {
 	// In one order for everybody: of two runs that want the same targets, one gets them all.
 	targets = slices.CompactFunc(slices.SortedFunc(slices.Values(targets), func(a, b Target) int {
@@ -131,7 +133,8 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 		if err := s.mayTakeOver(ctx, *held); err != nil {
 			return nil, err
 		}
-		taken, err := s.leases().Update(ctx, s.lease(run, target, lease), metav1.UpdateOptions{}) // its resourceVersion is the precondition
+		// Its resourceVersion is the precondition
+		taken, err := s.leases().Update(ctx, s.lease(run, target, lease), metav1.UpdateOptions{})
 		if err == nil {
 			return lockOf(taken), nil
 		}
@@ -144,7 +147,10 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 
 // mayTakeOver returns nil when the holder needs the lock no more, and otherwise says who holds it.
 func (s *Store) mayTakeOver(ctx context.Context, lock Lock) error {
-	locked := &LockedError{Target: lock.Target, Holder: lock.Holder, Since: lock.Since, Now: s.Now(), namespace: s.Namespace, lease: lock.name}
+	locked := &LockedError{
+		Target: lock.Target, Holder: lock.Holder, Since: lock.Since, Now: s.Now(), namespace: s.Namespace,
+		lease: lock.name,
+	}
 	run, err := s.Get(ctx, lock.Holder)
 	switch {
 	case lock.Holder == "" || errors.As(err, new(*NotFoundError)):
@@ -200,9 +206,10 @@ func (s *Store) LocksOf(ctx context.Context, id string) ([]Lock, error) {
 	return s.list(ctx, LabelRun+"="+id, func(lock Lock) bool { return lock.Holder == id })
 }
 
-// Refusals returns, for every target in the ledger that could not be locked now, why. Its errors say who holds it. A record alone locks
-// nothing: anyone who may write ConfigMaps could keep others from a node. When the lock of a run is gone, as after a TTL, and its change is
-// still in place, the target itself refuses another one: a node by its own record, a workload by its template.
+// Refusals returns, for every target in the ledger that could not be locked now, why. Its errors say who holds it. A
+// record alone locks nothing: anyone who may write ConfigMaps could keep others from a node. When the lock of a run is
+// gone, as after a TTL, and its change is still in place, the target itself refuses another one: a node by its own
+// record, a workload by its template.
 func (s *Store) Refusals(ctx context.Context) ([]*LockedError, error) {
 	locks, err := s.list(ctx, LabelManagedBy+"="+ManagedBy, func(Lock) bool { return true })
 	if err != nil {
@@ -251,13 +258,14 @@ func (s *Store) leases() typedcoordinationv1.LeaseInterface {
 	return s.Client.CoordinationV1().Leases(s.Namespace)
 }
 
-// lease is the Lease with which the run holds the target: a new one, or a former holder's.
+// lease returns the Lease with which the run holds the target: a new one, or a former holder's.
 func (s *Store) lease(run Run, target Target, former *coordinationv1.Lease) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{}
 	if former != nil {
 		lease = former.DeepCopy()
 		transitions := int32(1)
-		if n := lease.Spec.LeaseTransitions; n != nil && *n > 0 && *n < math.MaxInt32 { // anyone who may write Leases may have written another
+		// Anyone who may write Leases may have written another
+		if n := lease.Spec.LeaseTransitions; n != nil && *n > 0 && *n < math.MaxInt32 {
 			transitions += *n
 		}
 		lease.Spec.LeaseTransitions = &transitions

@@ -41,7 +41,10 @@ func TestALockedTargetIsRefusedAndNamesTheHolder(t *testing.T) {
 	if !errors.As(err, &locked) || locked.Holder != first.ID {
 		t.Fatalf("error: %v", err)
 	}
-	for _, want := range []string{"node/b is locked by run " + first.ID, "of alice on host laptop", "(1m30s ago)", "kubectl gpu-fault revert " + first.ID, "may be at work until"} {
+	for _, want := range []string{
+		"node/b is locked by run " + first.ID, "of alice on host laptop", "(1m30s ago)",
+		"kubectl gpu-fault revert " + first.ID, "may be at work until",
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}
@@ -72,9 +75,17 @@ func TestWhenALockIsTakenOver(t *testing.T) {
 		"just expired, clocks may differ": {then: func(s *ledger.Store, _ string) {
 			s.Clock = func() time.Time { return start.Add(10*time.Minute + 30*time.Second) }
 		}},
-		"expired, a change is in place":      {holder: func(r *ledger.Run) { r.Steps[0].State = ledger.StateApplying }, then: func(s *ledger.Store, _ string) { expired(s) }},
-		"expired, a change that is for ever": {holder: func(r *ledger.Run) { r.Steps[0].State, r.Steps[0].Undo.Permanent = ledger.StateApplying, true }, then: func(s *ledger.Store, _ string) { expired(s) }, taken: true},
-		"closed":                             {then: func(s *ledger.Store, id string) { _ = s.Close(t.Context(), id, ledger.Reverted, "") }, taken: true},
+		"expired, a change is in place": {
+			holder: func(r *ledger.Run) { r.Steps[0].State = ledger.StateApplying },
+			then:   func(s *ledger.Store, _ string) { expired(s) },
+		},
+		"expired, a change that is for ever": {
+			holder: func(r *ledger.Run) { r.Steps[0].State, r.Steps[0].Undo.Permanent = ledger.StateApplying, true },
+			then:   func(s *ledger.Store, _ string) { expired(s) }, taken: true,
+		},
+		"closed": {
+			then: func(s *ledger.Store, id string) { _ = s.Close(t.Context(), id, ledger.Reverted, "") }, taken: true,
+		},
 		"gone": {then: func(s *ledger.Store, id string) {
 			_ = s.Client.CoreV1().ConfigMaps(s.Namespace).Delete(t.Context(), id, metav1.DeleteOptions{})
 		}, taken: true},
@@ -163,7 +174,8 @@ func TestALockWhoseAnswerWasLostIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestATakenOverLockStaysValid: a Lease with a counter at its end, which anyone who may write Leases can write, must not keep others from the target.
+// TestATakenOverLockStaysValid: a Lease with a counter at its end, which anyone who may write Leases can write, must
+// not keep others from the target.
 func TestATakenOverLockStaysValid(t *testing.T) {
 	t.Parallel()
 	store := ledger.New(ledgertest.New(t).Client(ledgertest.Hooks{}), ledger.DefaultNamespace)
@@ -203,8 +215,10 @@ func TestLockNamesAreValidAndDistinct(t *testing.T) {
 	run := newRun()
 	long := strings.Repeat("a", 250)
 	targets := []ledger.Target{
-		{Kind: "Node", Name: "a.b"}, {Kind: "Node", Name: "a-b"}, {Kind: "Node", Name: long + "xyz"}, {Kind: "Node", Name: long + "xyy"},
-		{Kind: "Deployment", Namespace: "a", Name: "b"}, {Kind: "Deployment", Namespace: "a-b", Name: "b"}, {Kind: "DaemonSet", Namespace: "a", Name: "b"},
+		{Kind: "Node", Name: "a.b"}, {Kind: "Node", Name: "a-b"}, {Kind: "Node", Name: long + "xyz"},
+		{Kind: "Node", Name: long + "xyy"},
+		{Kind: "Deployment", Namespace: "a", Name: "b"}, {Kind: "Deployment", Namespace: "a-b", Name: "b"},
+		{Kind: "DaemonSet", Namespace: "a", Name: "b"},
 	}
 	if _, err := store.Lock(t.Context(), create(t, store, run).Run(), targets); err != nil {
 		t.Fatal(err)

@@ -11,11 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// serviceAccountTimeout is how long a new namespace may take to get its default service account; usually it takes 10 ms.
+// serviceAccountTimeout is how long a new namespace may take to get its default service account; usually it takes 10
+// ms.
 const serviceAccountTimeout = 15 * time.Second
 
-// NamespaceObject is the namespace as EnsureNamespace creates it. The debug pods in it are privileged, which it says to Pod
-// Security and to whoever reads it.
+// NamespaceObject returns the namespace as EnsureNamespace creates it. The debug pods in it are privileged, which it
+// says to Pod Security and to whoever reads it.
 func NamespaceObject(name string) *corev1.Namespace {
 	return &corev1.Namespace{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
@@ -81,11 +82,12 @@ func (s *Store) EnsureNamespace(ctx context.Context) (created bool, err error) {
 // waitForServiceAccount waits for the account that every pod needs; without it pods of a new namespace are refused.
 func (s *Store) waitForServiceAccount(ctx context.Context) error {
 	var last error
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, serviceAccountTimeout, true, func(ctx context.Context) (bool, error) {
-		_, last = s.Client.CoreV1().ServiceAccounts(s.Namespace).Get(ctx, "default", metav1.GetOptions{})
-		// Not every user may read service accounts. Then the first pod has to find out.
-		return last == nil || apierrors.IsForbidden(last), nil
-	})
+	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, serviceAccountTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			_, last = s.Client.CoreV1().ServiceAccounts(s.Namespace).Get(ctx, "default", metav1.GetOptions{})
+			// Not every user may read service accounts. Then the first pod has to find out.
+			return last == nil || apierrors.IsForbidden(last), nil
+		})
 	if err != nil {
 		return fmt.Errorf("wait for the default service account of namespace %s: %w", s.Namespace, last)
 	}

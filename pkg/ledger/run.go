@@ -1,7 +1,8 @@
 // Package ledger keeps the record of every run in the cluster: what it changes, how that is undone, and how far it got.
 //
-// A record is written before the first change, so that whoever has the cluster can undo a run whose client died. Records are
-// ConfigMaps and locks are Leases, both in one namespace, so that they need no CustomResourceDefinition and can be read with kubectl.
+// A record is written before the first change, so that whoever has the cluster can undo a run whose client died.
+// Records are ConfigMaps and locks are Leases, both in one namespace, so that they need no CustomResourceDefinition and
+// can be read with kubectl.
 package ledger
 
 import (
@@ -35,10 +36,12 @@ type Run struct {
 	Created time.Time `json:"created"`
 	// Deadline is when the client must have finished; after it the run's locks may be taken over.
 	Deadline time.Time `json:"deadline"`
-	// Until is when the fault is to be gone: its TTL. Zero when it stays until it is reverted, for the Reason that the user gave.
+	// Until is when the fault is to be gone: its TTL. Zero when it stays until it is reverted, for the Reason that the
+	// user gave.
 	Until  time.Time `json:"until,omitzero"`
 	Reason string    `json:"reason,omitempty"`
-	// Owner is what the cluster deletes when the time is up, and with it the run's locks and debug pods; nil without a TTL.
+	// Owner is what the cluster deletes when the time is up, and with it the run's locks and debug pods; nil without a
+	// TTL.
 	Owner *Owner `json:"owner,omitempty"`
 	// Closed is zero while the run is in its way, or its fault is in place. A closed run never changes again.
 	Closed time.Time `json:"closed,omitzero"`
@@ -64,12 +67,14 @@ type Phase string
 
 // The phases of a run, in their order.
 const (
-	Planned     Phase = "Planned"     // recorded, nothing changed yet
-	Applying    Phase = "Applying"    // changes are under way
-	Proven      Phase = "Proven"      // all changes are proven to have landed
-	Failed      Phase = "Failed"      // a step could not be applied or proven, and was undone where that is possible; the others stand
-	Interrupted Phase = "Interrupted" // stopped by the user, or taken over by a revert; what was changed is undone where that is possible
-	Reverted    Phase = "Reverted"    // undone, or closed where nothing can be undone
+	Planned  Phase = "Planned"  // recorded, nothing changed yet
+	Applying Phase = "Applying" // changes are under way
+	Proven   Phase = "Proven"   // all changes are proven to have landed
+	// A step could not be applied or proven, and was undone where that is possible; the others stand
+	Failed Phase = "Failed"
+	// stopped by the user, or taken over by a revert; what was changed is undone where that is possible
+	Interrupted Phase = "Interrupted"
+	Reverted    Phase = "Reverted" // undone, or closed where nothing can be undone
 )
 
 // Step is one change to one target.
@@ -86,7 +91,8 @@ type Step struct {
 	Evidence []Evidence `json:"evidence,omitempty"`
 	Started  time.Time  `json:"started,omitzero"`
 	Ended    time.Time  `json:"ended,omitzero"`
-	// Undone is when the change was undone, or found not to be there. While it is zero a begun step's change may be in place.
+	// Undone is when the change was undone, or found not to be there. While it is zero a begun step's change may be in
+	// place.
 	Undone  time.Time `json:"undone,omitzero"`
 	Message string    `json:"message,omitempty"`
 }
@@ -103,7 +109,7 @@ const (
 	StateReverted   State = "reverted"
 	StateSuperseded State = "superseded" // somebody else changed it meanwhile; theirs was left
 	StatePermanent  State = "permanent"  // closed, though it cannot be undone; see Message
-	StateFailed     State = "failed"     // not applied or not proven; Undone says whether its change is gone
+	StateFailed     State = "failed"     // not applied or not proven; Undone reports whether its change is gone
 	StateSkipped    State = "skipped"    // never begun
 )
 
@@ -120,8 +126,8 @@ type Undo struct {
 	// Kind picks who can undo it: see fault.Undoer.
 	Kind string          `json:"kind"`
 	Data json.RawMessage `json:"data,omitempty"`
-	// Permanent says that the change cannot be undone, as a line in a kernel log: it needs no revert and holds no lock once it
-	// is made. An Undoer of its kind, if there is one, only tells what there is to say about it.
+	// Permanent says that the change cannot be undone, as a line in a kernel log: it needs no revert and holds no lock
+	// once it is made. An Undoer of its kind, if there is one, only tells what there is to say about it.
 	Permanent bool `json:"permanent,omitempty"`
 }
 

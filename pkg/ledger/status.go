@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// ClockSkew is how far the clocks of two clients are trusted to differ. A deadline counts as passed for others only this much
-// later than for the run's own client.
+// ClockSkew is how far the clocks of two clients are trusted to differ. A deadline counts as passed for others only
+// this much later than for the run's own client.
 const ClockSkew = time.Minute
 
-// IsPermanent is whether there is nothing to undo.
+// IsPermanent reports whether there is nothing to undo.
 func (u Undo) IsPermanent() bool { return u.Permanent || u.Kind == UndoNone }
 
-// InPlace is whether the step's change may be in place: it was begun, and not undone.
+// InPlace reports whether the step's change may be in place: it was begun, and not undone.
 func (s Step) InPlace() bool {
 	switch s.State {
 	case StatePlanned, StateSkipped, StateReverted, StateSuperseded:
@@ -22,12 +22,12 @@ func (s Step) InPlace() bool {
 	return s.Undone.IsZero()
 }
 
-// Pending is whether the step still has to be undone.
+// Pending reports whether the step still has to be undone.
 func (s Step) Pending() bool {
 	return s.InPlace() && s.State != StatePermanent && !s.Undo.IsPermanent()
 }
 
-// Pending are the steps that still have to be undone.
+// Pending returns the steps that still have to be undone.
 func (r Run) Pending() []Step {
 	var pending []Step
 	for _, step := range r.Steps {
@@ -38,22 +38,22 @@ func (r Run) Pending() []Step {
 	return pending
 }
 
-// IsClosed is whether the run is over for good.
+// IsClosed reports whether the run is over for good.
 func (r Run) IsClosed() bool { return !r.Closed.IsZero() }
 
-// InItsWay is whether the run's client may still be making changes at that time: it has not said that it finished, and
-// its deadline has not passed.
+// InItsWay reports whether the run's client may still be making changes at that time: it has not said that it finished,
+// and its deadline has not passed.
 func (r Run) InItsWay(now time.Time) bool {
 	return !r.IsClosed() && (r.Phase == Planned || r.Phase == Applying) && now.Before(r.Deadline.Add(ClockSkew))
 }
 
-// Expired is whether the run's time is up and it is still open.
+// Expired reports whether the run's time is up and it is still open.
 func (r Run) Expired(now time.Time) bool {
 	return !r.IsClosed() && !r.Until.IsZero() && !now.Before(r.Until)
 }
 
-// Settled is whether nobody has to do anything about the run any more: it is closed, or its client has finished and nothing of it
-// can be undone.
+// Settled reports whether nobody has to do anything about the run any more: it is closed, or its client has finished
+// and nothing of it can be undone.
 func (r Run) Settled() bool {
 	return r.IsClosed() || r.Phase != Planned && r.Phase != Applying && len(r.Pending()) == 0
 }
@@ -68,7 +68,7 @@ func (r *Run) Step(id string) *Step {
 	return nil
 }
 
-// Targets are the distinct targets of the run's steps, in the order of the steps.
+// Targets returns the distinct targets of the run's steps, in the order of the steps.
 func (r Run) Targets() []Target {
 	var targets []Target
 	for _, step := range r.Steps {
@@ -79,7 +79,8 @@ func (r Run) Targets() []Target {
 	return targets
 }
 
-// Same is whether both are the same place in the cluster. UIDs are not compared: a node that registers anew is the same node.
+// Same reports whether both are the same place in the cluster. UIDs are not compared: a node that registers anew is the
+// same node.
 func (t Target) Same(other Target) bool {
 	return t.Kind == other.Kind && t.Namespace == other.Namespace && t.Name == other.Name
 }

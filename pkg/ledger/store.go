@@ -47,10 +47,11 @@ var ErrClosed = errors.New("the run is closed")
 type NotFoundError struct{ ID, Namespace string }
 
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("there is no run %s in the ledger (namespace %s); see: %s", e.ID, e.Namespace, command(e.Namespace, "list", "--all"))
+	return fmt.Sprintf("there is no run %s in the ledger (namespace %s); see: %s", e.ID, e.Namespace,
+		command(e.Namespace, "list", "--all"))
 }
 
-// Command is a command line of this tool that works on this ledger, for messages.
+// Command returns a command line of this tool that works on this ledger, for messages.
 func (s *Store) Command(words ...string) string { return command(s.Namespace, words...) }
 
 func command(namespace string, words ...string) string {
@@ -73,9 +74,9 @@ func (s *Store) NewID(fault string) (string, error) {
 // idAttempts is how many IDs Create tries; that two are taken in a row does not happen by chance.
 const idAttempts = 3
 
-// Create writes a new record and returns a Writer for it. A run without an ID gets one. After an error no record is left, as
-// far as the cluster can be reached. apierrors.IsNotFound tells of an error that the namespace does not exist: see
-// EnsureNamespace.
+// Create writes a new record and returns a Writer for it. A run without an ID gets one. After an error no record is
+// left, as far as the cluster can be reached. apierrors.IsNotFound tells of an error that the namespace does not exist:
+// see EnsureNamespace.
 func (s *Store) Create(ctx context.Context, run Run) (*Writer, error) {
 	if run.Created.IsZero() {
 		run.Created = s.Now()
@@ -106,19 +107,20 @@ func (s *Store) Create(ctx context.Context, run Run) (*Writer, error) {
 	}
 }
 
-// withdraw deletes a record whose creation failed, in case that only the answer was lost. It is best effort: a record that
-// plans and never began harms nobody.
+// withdraw deletes a record whose creation failed, in case that only the answer was lost. It is best effort: a record
+// that plans and never began harms nobody.
 func (s *Store) withdraw(ctx context.Context, sent *corev1.ConfigMap) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	cm, err := s.configMaps().Get(ctx, sent.Name, metav1.GetOptions{})
 	if err == nil && cm.Data[dataKey] == sent.Data[dataKey] { // ours, not one that had the name before
-		_ = s.configMaps().Delete(ctx, cm.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}})
+		_ = s.configMaps().Delete(ctx, cm.Name,
+			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}})
 	}
 }
 
-// Get reads a run. The error is a *NotFoundError when there is none, an *UnmarkedError when the namespace is not marked as a ledger, and
-// wraps ErrNewer when a newer version made the run.
+// Get reads a run. The error is a *NotFoundError when there is none, an *UnmarkedError when the namespace is not marked
+// as a ledger, and wraps ErrNewer when a newer version made the run.
 func (s *Store) Get(ctx context.Context, id string) (Run, error) {
 	cm, err := s.read(ctx, id)
 	if err != nil {
@@ -179,8 +181,8 @@ func (s *Store) configMaps() typedcorev1.ConfigMapInterface {
 	return s.Client.CoreV1().ConfigMaps(s.Namespace)
 }
 
-// Now is the wall clock as it is written into records. It lacks the monotonic clock, which stands still while a laptop
-// sleeps: deadlines must not.
+// Now returns the wall clock as it is written into records. It lacks the monotonic clock, which stands still while a
+// laptop sleeps: deadlines must not.
 func (s *Store) Now() time.Time {
 	clock := s.Clock
 	if clock == nil {

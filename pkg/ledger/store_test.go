@@ -39,8 +39,9 @@ func newRun(nodes ...string) ledger.Run {
 	}
 	for i, name := range nodes {
 		run.Steps = append(run.Steps, ledger.Step{
-			ID: fmt.Sprint(i + 1), Target: ledger.Target{Kind: "Node", Name: name}, Action: "edit a file", State: ledger.StatePlanned,
-			Undo: ledger.Undo{Kind: "file", Data: json.RawMessage(`{"old":"x"}`)},
+			ID: fmt.Sprint(i + 1), Target: ledger.Target{Kind: "Node", Name: name}, Action: "edit a file",
+			State: ledger.StatePlanned,
+			Undo:  ledger.Undo{Kind: "file", Data: json.RawMessage(`{"old":"x"}`)},
 		})
 	}
 	return run
@@ -71,13 +72,15 @@ func TestARecordIsReadBackAsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"app.kubernetes.io/managed-by": "kubectl-gpu-fault", "gpufault.dev/fault": "runtime", "gpufault.dev/phase": "Planned",
+		"app.kubernetes.io/managed-by": "kubectl-gpu-fault", "gpufault.dev/fault": "runtime",
+		"gpufault.dev/phase":  "Planned",
 		"gpufault.dev/closed": "false",
 	}
 	if diff := cmp.Diff(want, cm.Labels); diff != "" {
 		t.Errorf("labels (-want +got)\n%s", diff)
 	}
-	if got := cm.Annotations[ledger.AnnotationSummary]; got != "containerd without its runtime, 2 steps, Planned, by alice" {
+	if got := cm.Annotations[ledger.AnnotationSummary]; got !=
+		"containerd without its runtime, 2 steps, Planned, by alice" {
 		t.Errorf("summary: %q", got)
 	}
 }
@@ -140,15 +143,27 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		newer bool
 		hand  bool // edited by hand: the sum in the annotation is not the text's
 	}{
-		"newer version":      {func(s string) string { return strings.Replace(s, "v1alpha1", "v1", 1) }, true, false},
-		"unknown field":      {func(s string) string { return strings.Replace(s, `"phase"`, `"reaper":"x","phase"`, 1) }, true, false},
-		"not JSON":           {func(s string) string { return s[:20] }, false, false},
-		"two records":        {func(s string) string { return s + s }, false, false},
-		"another run's":      {func(s string) string { return strings.Replace(s, `"id":"runtime-`, `"id":"cuda-`, 1) }, false, false},
-		"another target":     {func(s string) string { return strings.Replace(s, `"name":"gpu-1"`, `"name":"gpu-2"`, 1) }, false, true},
+		"newer version": {func(s string) string { return strings.Replace(s, "v1alpha1", "v1", 1) }, true, false},
+		"unknown field": {
+			func(s string) string { return strings.Replace(s, `"phase"`, `"reaper":"x","phase"`, 1) }, true, false,
+		},
+		"not JSON":    {func(s string) string { return s[:20] }, false, false},
+		"two records": {func(s string) string { return s + s }, false, false},
+		"another run's": {
+			func(s string) string { return strings.Replace(s, `"id":"runtime-`, `"id":"cuda-`, 1) }, false, false,
+		},
+		"another target": {
+			func(s string) string { return strings.Replace(s, `"name":"gpu-1"`, `"name":"gpu-2"`, 1) }, false, true,
+		},
 		"no record in there": {nil, false, false},
-		"two lines":          {func(s string) string { return strings.Replace(s, `"by":"alice"`, `"by":"alice\nxid-1 reverted"`, 1) }, false, false},
-		"turned text":        {func(s string) string { return strings.Replace(s, `"name":"gpu-1"`, `"name":"gpu-\u202e1"`, 1) }, false, false},
+		"two lines": {
+			func(s string) string { return strings.Replace(s, `"by":"alice"`, `"by":"alice\nxid-1 reverted"`, 1) },
+			false, false,
+		},
+		"turned text": {
+			func(s string) string { return strings.Replace(s, `"name":"gpu-1"`, `"name":"gpu-\u202e1"`, 1) }, false,
+			false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := create(t, store, newRun("gpu-1")).Run().ID
@@ -264,7 +279,8 @@ func TestEnsureNamespace(t *testing.T) {
 		}
 		return nil
 	}}), "others")
-	if _, err := denied.EnsureNamespace(t.Context()); err == nil || !strings.Contains(err.Error(), "create namespace others") {
+	if _, err := denied.EnsureNamespace(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "create namespace others") {
 		t.Errorf("error: %v", err)
 	}
 }
@@ -274,7 +290,8 @@ func TestEnsureNamespace(t *testing.T) {
 func TestUnmarkedNamespace(t *testing.T) {
 	store := ledger.New(ledgertest.New(t).Client(ledgertest.Hooks{}), "default")
 	var unmarked *ledger.UnmarkedError
-	if err := store.CheckNamespace(t.Context()); !errors.As(err, &unmarked) || !strings.Contains(err.Error(), "label gpufault.dev/ledger=true") {
+	if err := store.CheckNamespace(t.Context()); !errors.As(err, &unmarked) ||
+		!strings.Contains(err.Error(), "label gpufault.dev/ledger=true") {
 		t.Errorf("an unmarked namespace: %v", err)
 	}
 	if _, err := store.EnsureNamespace(t.Context()); !errors.As(err, &unmarked) {
@@ -286,13 +303,15 @@ func TestUnmarkedNamespace(t *testing.T) {
 	}
 }
 
-// TestTheSameRefusalAlwaysReadsTheSame: the namespace and the records are read at once; which answer comes first decides nothing.
+// TestTheSameRefusalAlwaysReadsTheSame: the namespace and the records are read at once; which answer comes first
+// decides nothing.
 func TestTheSameRefusalAlwaysReadsTheSame(t *testing.T) {
 	store := ledger.New(ledgertest.New(t).Client(ledgertest.Hooks{Before: func(c ledgertest.Call) error {
 		return errors.New("no right to read " + c.Resource)
 	}}), "faults")
 	for range 50 {
-		if _, err := store.List(t.Context(), ledger.Active); err == nil || !strings.Contains(err.Error(), "no right to read namespaces") {
+		if _, err := store.List(t.Context(), ledger.Active); err == nil ||
+			!strings.Contains(err.Error(), "no right to read namespaces") {
 			t.Fatal(err)
 		}
 	}

@@ -16,12 +16,12 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// writeTimeout bounds one write to the ledger, conflicts included. The write goes on when the caller's context ends: whoever asked
-// for it wants to know whether it is there.
+// writeTimeout bounds one write to the ledger, conflicts included. The write goes on when the caller's context ends:
+// whoever asked for it wants to know whether it is there.
 const writeTimeout = 15 * time.Second
 
-// Writer changes one run. Its methods may be called from many goroutines: what they save while an update is under way goes
-// into the next one together, so that a run over many nodes needs few requests.
+// Writer changes one run. Its methods may be called from many goroutines: what they save while an update is under way
+// goes into the next one together, so that a run over many nodes needs few requests.
 type Writer struct {
 	store *Store
 
@@ -50,16 +50,16 @@ func (s *Store) writer(cm *corev1.ConfigMap) (*Writer, error) {
 	return &Writer{store: s, stored: stored{cm, run}}, nil
 }
 
-// Run is the run as it was last stored.
+// Run returns the run as it was last stored.
 func (w *Writer) Run() Run {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stored.run.Clone()
 }
 
-// Save changes the run and returns once the ledger has it. An error means that the ledger is not known to have it. The change may
-// be applied several times, each time to a newer record; when it fails, only its own Save fails. ErrClosed when the run
-// was closed, perhaps by somebody else.
+// Save changes the run and returns once the ledger has it. An error means that the ledger is not known to have it. The
+// change may be applied several times, each time to a newer record; when it fails, only its own Save fails. ErrClosed
+// when the run was closed, perhaps by somebody else.
 func (w *Writer) Save(ctx context.Context, change func(*Run) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("write the record of run %s: %w", w.id(), context.Cause(ctx))
@@ -169,7 +169,7 @@ func (w *Writer) commit(ctx context.Context, batch []*save) {
 	}
 }
 
-// current is the record to change: the one known, or after a conflict the one that is stored now.
+// current returns the record to change: the one known, or after a conflict the one that is stored now.
 func (w *Writer) current(ctx context.Context, reread bool) (stored, error) {
 	if !reread {
 		w.mu.Lock()

@@ -38,7 +38,9 @@ func TestConcurrentSavesShareUpdates(t *testing.T) {
 	for i := range n {
 		wg.Go(func() {
 			id := fmt.Sprint(i + 1)
-			if err := w.Save(t.Context(), func(run *ledger.Run) error { run.Step(id).State = ledger.StateApplying; return nil }); err != nil {
+			if err := w.Save(
+				t.Context(), func(run *ledger.Run) error { run.Step(id).State = ledger.StateApplying; return nil },
+			); err != nil {
 				t.Error(err)
 			}
 			// Durable when Save returns, for everybody.
@@ -135,7 +137,8 @@ func TestOneBadChangeDoesNotSpoilItsBatch(t *testing.T) {
 	close(gate)
 	wg.Wait()
 	var tooLarge *ledger.TooLargeError
-	if results[0] != nil || results[1] != nil || results[2] == nil || !errors.As(results[3], &tooLarge) || results[4] == nil {
+	if results[0] != nil || results[1] != nil || results[2] == nil || !errors.As(results[3], &tooLarge) ||
+		results[4] == nil {
 		t.Errorf("%v", results)
 	}
 	run, _ := store.Get(t.Context(), w.Run().ID)
@@ -156,7 +159,9 @@ func TestSavesOfTwoClientsMerge(t *testing.T) {
 	for id, w := range map[string]*ledger.Writer{"1": a, "2": b} {
 		wg.Go(func() {
 			for i := range 30 {
-				if err := w.Save(t.Context(), func(run *ledger.Run) error { run.Step(id).Message = fmt.Sprint(i); return nil }); err != nil {
+				if err := w.Save(
+					t.Context(), func(run *ledger.Run) error { run.Step(id).Message = fmt.Sprint(i); return nil },
+				); err != nil {
 					t.Error(err)
 				}
 			}
@@ -172,7 +177,10 @@ func TestSavesOfTwoClientsMerge(t *testing.T) {
 func TestSaveTellsTheTruthWhenItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var count atomic.Int32
-	store := newStore(t, ledgertest.New(t).Client(updates(&count, func() error { cancel(); time.Sleep(10 * time.Millisecond); return nil })))
+	store := newStore(t,
+		ledgertest.New(t).Client(
+			updates(&count, func() error { cancel(); time.Sleep(10 * time.Millisecond); return nil }),
+		))
 	w := create(t, store, newRun("a"))
 	set := func(run *ledger.Run) error { run.Phase = ledger.Applying; return nil }
 	if err := w.Save(ctx, set); err != nil {

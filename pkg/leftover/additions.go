@@ -48,7 +48,8 @@ func (c *change) merge(other change) {
 
 const preload = "LD_PRELOAD"
 
-// The names that Dynamo's fault injection gives (inject_into_pods.py): libraries, environment variables, volumes, init containers.
+// The names that Dynamo's fault injection gives (inject_into_pods.py): libraries, environment variables, volumes, init
+// containers.
 var (
 	dynamoLibraries  = []string{"cuda_intercept.so", "fake_cuda_xid79.so"}
 	dynamoVariables  = []string{"CUDA_FAULT_INJECTION_ENABLED", "CUDA_XID_TYPE"}
@@ -62,7 +63,8 @@ const (
 	ourVariablePrefix    = "GPUFAULT_"
 )
 
-// What CUDA faults of this tool add (pkg/workload): a library, a variable, two volumes. The ConfigMap of the first is named after the run.
+// What CUDA faults of this tool add (pkg/workload): a library, a variable, two volumes. The ConfigMap of the first is
+// named after the run.
 const (
 	ourLibrary      = workload.LibraryName
 	ourConfigPrefix = "gpu-fault-"
@@ -70,7 +72,7 @@ const (
 	ourRunVolume    = "gpu-fault-run"
 )
 
-// ourVolume is whether a volume has one of our names, and whether it is what we make by that name.
+// ourVolume reports whether a volume has one of our names, and whether it is what we make by that name.
 func ourVolume(volume map[string]any) (named, genuine bool) {
 	switch text(volume, "name") {
 	case ourLibVolume:
@@ -83,12 +85,13 @@ func ourVolume(volume map[string]any) (named, genuine bool) {
 	return false, false
 }
 
-// ourVariable is whether an environment variable is one that only we set.
+// ourVariable reports whether an environment variable is one that only we set.
 func ourVariable(name string) bool {
 	return name == workload.NodeVar || strings.HasPrefix(name, ourVariablePrefix)
 }
 
-// dynamoVolume is whether a volume has one of the tool's names, and whether it is what the tool makes by that name.
+// dynamoVolume reports whether a volume has one of the tool's names, and whether it is what the tool makes by that
+// name.
 func dynamoVolume(volume map[string]any) (named, genuine bool) {
 	switch text(volume, "name") {
 	case dynamoSource:
@@ -199,8 +202,8 @@ func withoutVariables(container container, c *change, ours func(name string) boo
 	})
 }
 
-// withoutLibraries takes libraries, by the names of their files, out of a value of LD_PRELOAD: paths between blanks or colons
-// (ld.so(8)). What stays has the separators that it had.
+// withoutLibraries takes libraries, by the names of their files, out of a value of LD_PRELOAD: paths between blanks or
+// colons (ld.so(8)). What stays has the separators that it had.
 func withoutLibraries(value string, names []string) (rest string, taken []string) {
 	const separators = ": "
 	var kept strings.Builder
@@ -226,7 +229,7 @@ func withoutLibraries(value string, names []string) (rest string, taken []string
 	return strings.Trim(kept.String(), separators), taken
 }
 
-// pinnedTo are the hosts that the required node affinity allows by name.
+// pinnedTo returns the hosts that the required node affinity allows by name.
 func pinnedTo(spec map[string]any) []string {
 	required, _ := field(spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
 	var hosts []string

@@ -46,10 +46,11 @@ const (
 // ErrChanged says that an object is not any more what was found, so that it was left.
 var ErrChanged = errors.New("it was changed meanwhile: look again")
 
-// Clean removes the leftovers whose remedy is Delete or Edit; the others are not in the results. It goes on after a failure.
+// Clean removes the leftovers whose remedy is Delete or Edit; the others are not in the results. It goes on after a
+// failure.
 //
-// An object is deleted only if it is the one that was found. Of an edited one only the additions are taken, from what it is now; a
-// conflict with somebody else's change is tried again.
+// An object is deleted only if it is the one that was found. Of an edited one only the additions are taken, from what
+// it is now; a conflict with somebody else's change is tried again.
 func (c *Cleaner) Clean(ctx context.Context, items []Leftover) []Result {
 	stuck := map[string]string{} // namespaces in which something still needs Dynamo's ConfigMap
 	for _, l := range items {
@@ -57,7 +58,8 @@ func (c *Cleaner) Clean(ctx context.Context, items []Leftover) []Result {
 			stuck[l.Namespace] = l.Ref()
 		}
 	}
-	items = slices.DeleteFunc(slices.Clone(items), func(l Leftover) bool { return l.Remedy != Delete && l.Remedy != Edit })
+	items = slices.DeleteFunc(slices.Clone(items),
+		func(l Leftover) bool { return l.Remedy != Delete && l.Remedy != Edit })
 	slices.SortStableFunc(items, func(a, b Leftover) int { return order(a) - order(b) })
 
 	var results []Result
@@ -87,7 +89,8 @@ func (c *Cleaner) Clean(ctx context.Context, items []Leftover) []Result {
 // order is: first who injects, then faults, and what templates mount after them.
 func order(l Leftover) int {
 	switch {
-	case l.Of == Dynamo && (l.Kind == kindDeployment || l.Kind == "DaemonSet" || l.Kind == kindJob) && l.Remedy == Delete:
+	case l.Of == Dynamo && (l.Kind == kindDeployment || l.Kind == "DaemonSet" || l.Kind == kindJob) &&
+		l.Remedy == Delete:
 		return 0
 	case l.Kind == "NetworkPolicy", l.Kind == "NetworkChaos":
 		return 1
@@ -98,7 +101,7 @@ func order(l Leftover) int {
 	}
 }
 
-// isSource is whether it is the ConfigMap that Dynamo's additions mount.
+// isSource reports whether it is the ConfigMap that Dynamo's additions mount.
 func (l Leftover) isSource() bool {
 	return l.Of == Dynamo && l.Kind == "ConfigMap" && l.Name == dynamoConfigMap
 }
@@ -109,11 +112,12 @@ func (c *Cleaner) delete(ctx context.Context, l Leftover) (string, error) {
 		preconditions.ResourceVersion = &l.resourceVersion
 	}
 	background := metav1.DeletePropagationBackground
-	err := c.resource(l).Delete(ctx, l.Name, metav1.DeleteOptions{Preconditions: preconditions, PropagationPolicy: &background})
+	err := c.resource(l).Delete(ctx, l.Name,
+		metav1.DeleteOptions{Preconditions: preconditions, PropagationPolicy: &background})
 	return outcome(DidDelete, err)
 }
 
-// outcome is what became of a request to do something to a leftover.
+// outcome returns what became of a request to do something to a leftover.
 func outcome(did string, err error) (string, error) {
 	switch {
 	case err == nil:
@@ -139,14 +143,16 @@ func (c *Cleaner) edit(ctx context.Context, l Leftover) (did string, err error) 
 			return nil
 		case err != nil:
 			return err
-		case object.GetUID() != l.UID, l.Of == Ours && object.GetGeneration() != l.generation: // a new run may aim at it
+		case object.GetUID() != l.UID, l.Of == Ours && object.GetGeneration() != l.generation:
+			// A new run may aim at it
 			return ErrChanged
 		}
 		if did = DidGo; !takeOut(l, object) {
 			return nil
 		}
 		did = DidEdit
-		_, err = c.resource(l).Update(ctx, object, metav1.UpdateOptions{FieldManager: cleanManager}) // its resourceVersion is the precondition
+		// Its resourceVersion is the precondition
+		_, err = c.resource(l).Update(ctx, object, metav1.UpdateOptions{FieldManager: cleanManager})
 		return err
 	})
 	if err != nil {
@@ -189,7 +195,8 @@ func (c *Cleaner) unlabel(ctx context.Context, l Leftover) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = c.resource(l).Patch(ctx, l.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: cleanManager})
+	_, err = c.resource(l).Patch(ctx, l.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: cleanManager})
 	return outcome(DidEdit, err)
 }
 

@@ -71,7 +71,9 @@ func TestCleanDynamo(t *testing.T) {
 	}
 	golden.Compare(t, "graph-after.golden.yaml", string(graph))
 	// The workload that a graph owns is changed by its operator; nobody fights it.
-	if owned := fmt.Sprint(w.get(workloads()[1].resource, "vllm-decode").Object); !strings.Contains(owned, "cuda_intercept.so") {
+	if owned := fmt.Sprint(w.get(workloads()[1].resource, "vllm-decode").Object); !strings.Contains(
+		owned, "cuda_intercept.so",
+	) {
 		t.Error("a Deployment that has an owner was edited")
 	}
 }
@@ -80,9 +82,10 @@ func TestCleanDynamo(t *testing.T) {
 func TestConfigMapStaysWhileItIsMounted(t *testing.T) {
 	t.Parallel()
 	w := dynamoWorld(t)
-	w.dynamic.PrependReactor("update", "dynamographdeployments", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, errors.New("a webhook says no")
-	})
+	w.dynamic.PrependReactor("update", "dynamographdeployments",
+		func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("a webhook says no")
+		})
 	said := strings.Join(w.clean(), "\n")
 	for _, want := range []string{
 		"dynamographdeployment.nvidia.com/vllm failed: a webhook says no",
@@ -139,7 +142,8 @@ spec: {replicas: 1, template: {spec: {containers: [{name: web, env: [{name: CUDA
 // Only the very object that was found is deleted, and a lock only if nobody has taken it over.
 func TestDeletePreconditions(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, pod("xid-22")+"\n---\n"+strings.Replace(lease("xid-22"), "metadata:", "metadata:\n  resourceVersion: \"7\"", 1))
+	w := newWorld(t,
+		pod("xid-22")+"\n---\n"+strings.Replace(lease("xid-22"), "metadata:", "metadata:\n  resourceVersion: \"7\"", 1))
 	got := map[string]string{}
 	w.dynamic.PrependReactor("delete", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		remove := action.(clienttesting.DeleteActionImpl)
@@ -148,7 +152,8 @@ func TestDeletePreconditions(t *testing.T) {
 			text += ", version " + *version
 		}
 		got[remove.Name] = text
-		return true, nil, apierrors.NewConflict(remove.Resource.GroupResource(), remove.Name, errors.New("precondition failed"))
+		return true, nil,
+			apierrors.NewConflict(remove.Resource.GroupResource(), remove.Name, errors.New("precondition failed"))
 	})
 	said := w.clean()
 	want := map[string]string{"pod-xid-22": "uid Pod-pod-xid-22", "lock-xid-22": "uid Lease-lock-xid-22, version 7"}
@@ -175,7 +180,8 @@ metadata:
 spec: {template: {spec: {containers: [{name: web, env: [{name: GPUFAULT_STATE, value: /x}, {name: MINE, value: "1"}]}]}}}
 `
 
-// What a lost run left in a workload goes; what a run that is in place has there, and what a new run may have put there, stays.
+// What a lost run left in a workload goes; what a run that is in place has there, and what a new run may have put
+// there, stays.
 func TestChangesOfOurs(t *testing.T) {
 	t.Parallel()
 	deployments := workloads()[1].resource
@@ -185,12 +191,14 @@ func TestChangesOfOurs(t *testing.T) {
 		if diff := cmp.Diff([]string{"deployment.apps/web edited"}, w.clean()); diff != "" {
 			t.Errorf("it said (-want +got):\n%s", diff)
 		}
-		if after := fmt.Sprint(w.get(deployments, "web").Object["spec"]); strings.Contains(after, "GPUFAULT") || !strings.Contains(after, "MINE") {
+		if after := fmt.Sprint(w.get(deployments, "web").Object["spec"]); strings.Contains(after, "GPUFAULT") ||
+			!strings.Contains(after, "MINE") {
 			t.Errorf("after it: %s", after)
 		}
 		// The field that our manager has set: nobody knows what it was before.
 		found := w.find()
-		if len(found.Items) != 1 || found.Items[0].Remedy != Nobody || !strings.Contains(found.Items[0].Todo, "--show-managed-fields") {
+		if len(found.Items) != 1 || found.Items[0].Remedy != Nobody ||
+			!strings.Contains(found.Items[0].Todo, "--show-managed-fields") {
 			t.Errorf("then: %v", lines(found.Items))
 		}
 	})
@@ -253,7 +261,9 @@ spec:
 func TestAShimWithoutARecord(t *testing.T) {
 	t.Parallel()
 	deployments := workloads()[1].resource
-	for name, text := range map[string]string{"labelled": shimmed, "told by the ConfigMap": strings.Replace(shimmed, ", gpufault.dev/run: cuda-22", "", 1)} {
+	for name, text := range map[string]string{
+		"labelled": shimmed, "told by the ConfigMap": strings.Replace(shimmed, ", gpufault.dev/run: cuda-22", "", 1),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, text)
@@ -265,7 +275,8 @@ func TestAShimWithoutARecord(t *testing.T) {
 				t.Errorf("it said (-want +got):\n%s", diff)
 			}
 			after := fmt.Sprint(w.get(deployments, "web").Object["spec"])
-			if strings.Contains(after, "gpu-fault") || strings.Contains(after, "GPU_FAULT") || strings.Contains(after, "gpufault") {
+			if strings.Contains(after, "gpu-fault") || strings.Contains(after, "GPU_FAULT") ||
+				strings.Contains(after, "gpufault") {
 				t.Errorf("ours is left: %s", after)
 			}
 			for _, theirs := range []string{"value:/usr/lib/libjemalloc.so", "mountPath:/data", "app:web"} {

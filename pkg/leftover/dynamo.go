@@ -16,7 +16,9 @@ const serviceNamespace = "fault-injection-system"
 
 // The names in those manifests (api-service, gpu-fault-injector-kernel, network-fault-injector, test-job-rbac-addon).
 var (
-	serviceWorkloads  = []string{"fault-injection-api", "gpu-fault-injector-kernel", "gpu-fault-injector", "network-fault-injector"}
+	serviceWorkloads = []string{
+		"fault-injection-api", "gpu-fault-injector-kernel", "gpu-fault-injector", "network-fault-injector",
+	}
 	serviceConfigMaps = []string{"gpu-fault-injector-config"}
 	serviceRoles      = append([]string{"fault-injection-test-exec"}, serviceWorkloads...)
 )
@@ -33,16 +35,25 @@ var (
 	nodeResource    = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 	serviceResource = schema.GroupVersionResource{Version: "v1", Resource: "services"}
 	accountResource = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
-	roleResource    = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}
-	bindingResource = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
-	policyResource  = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
-	chaosResource   = schema.GroupVersionResource{Group: "chaos-mesh.org", Version: "v1alpha1", Resource: "networkchaos"}
+	roleResource    = schema.GroupVersionResource{
+		Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles",
+	}
+	bindingResource = schema.GroupVersionResource{
+		Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings",
+	}
+	policyResource = schema.GroupVersionResource{
+		Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies",
+	}
+	chaosResource = schema.GroupVersionResource{
+		Group: "chaos-mesh.org", Version: "v1alpha1", Resource: "networkchaos",
+	}
 )
 
-// listed are the resources that are listed besides those with pod specs.
+// listed returns the resources that are listed besides those with pod specs.
 func listed() []schema.GroupVersionResource {
 	return []schema.GroupVersionResource{
-		configMapResource, leaseResource, nodeResource, serviceResource, accountResource, policyResource, chaosResource, roleResource, bindingResource,
+		configMapResource, leaseResource, nodeResource, serviceResource, accountResource, policyResource, chaosResource,
+		roleResource, bindingResource,
 	}
 }
 
@@ -52,18 +63,24 @@ func (s *search) dynamoObjects() []task {
 	fault := func(o *metav1.PartialObjectMetadata) bool { return o.Labels[labelFaultAPI] == valueFaultAPI }
 	roles := func(o *metav1.PartialObjectMetadata) bool { return slices.Contains(serviceRoles, o.Name) }
 	return []task{
-		s.dynamoObject(configMapResource, "ConfigMap", metav1.ListOptions{FieldSelector: "metadata.name=" + dynamoConfigMap}, "source of the CUDA library",
+		s.dynamoObject(configMapResource, "ConfigMap",
+			metav1.ListOptions{FieldSelector: "metadata.name=" + dynamoConfigMap}, "source of the CUDA library",
 			func(o *metav1.PartialObjectMetadata) bool { return o.Name == dynamoConfigMap }),
 		s.dynamoObject(policyResource, "NetworkPolicy", network, "network partition", fault),
 		s.dynamoObject(chaosResource, "NetworkChaos", network, "network chaos", fault),
-		s.dynamoObject(roleResource, "ClusterRole", metav1.ListOptions{}, "rights of the fault-injection service", roles),
-		s.dynamoObject(bindingResource, "ClusterRoleBinding", metav1.ListOptions{}, "rights of the fault-injection service", roles),
+		s.dynamoObject(roleResource, "ClusterRole", metav1.ListOptions{}, "rights of the fault-injection service",
+			roles),
+		s.dynamoObject(bindingResource, "ClusterRoleBinding", metav1.ListOptions{},
+			"rights of the fault-injection service", roles),
 		s.cordonedNodes,
 	}
 }
 
 // dynamoObject lists objects of a kind and takes those that are Dynamo's. Selectors only save traffic.
-func (s *search) dynamoObject(resource schema.GroupVersionResource, kind string, options metav1.ListOptions, what string, isTheirs func(*metav1.PartialObjectMetadata) bool) task {
+func (s *search) dynamoObject(
+	resource schema.GroupVersionResource, kind string, options metav1.ListOptions, what string,
+	isTheirs func(*metav1.PartialObjectMetadata) bool,
+) task {
 	return func(ctx context.Context) error {
 		_, err := s.metadata(ctx, resource, options, func(o *metav1.PartialObjectMetadata) {
 			if isTheirs(o) {
@@ -74,12 +91,14 @@ func (s *search) dynamoObject(resource schema.GroupVersionResource, kind string,
 	}
 }
 
-// isService takes a workload of the fault-injection service: by its name in the service's namespace, elsewhere also by label and image.
+// isService takes a workload of the fault-injection service: by its name in the service's namespace, elsewhere also by
+// label and image.
 func (s *search) isService(k kind, o *unstructured.Unstructured) bool {
 	what := ""
 	switch {
 	case (k.name == kindDeployment || k.name == "DaemonSet") && slices.Contains(serviceWorkloads, o.GetName()):
-		if o.GetNamespace() != serviceNamespace && (o.GetLabels()["app"] != o.GetName() || !hasImage(k, o, "fault-inject")) {
+		if o.GetNamespace() != serviceNamespace &&
+			(o.GetLabels()["app"] != o.GetName() || !hasImage(k, o, "fault-inject")) {
 			return false
 		}
 		what = "the fault-injection service"
@@ -133,7 +152,10 @@ func (s *search) serviceParts() []task {
 				list, err := s.Metadata.Resource(part.resource).Namespace(namespace).List(ctx, metav1.ListOptions{})
 				switch {
 				case mayNot(err):
-					s.skip(Skipped{What: part.resource.GroupResource().String() + " in namespace " + namespace, Why: "you may not list them"})
+					s.skip(Skipped{
+						What: part.resource.GroupResource().String() + " in namespace " + namespace,
+						Why:  "you may not list them",
+					})
 					return nil
 				case err != nil:
 					return fmt.Errorf("list %s in namespace %s: %w", part.resource.Resource, namespace, err)
@@ -154,19 +176,20 @@ func (s *search) serviceParts() []task {
 
 // cordonedNodes finds nodes with the labels of Dynamo's tests.
 func (s *search) cordonedNodes(ctx context.Context) error {
-	_, err := s.objects(ctx, nodeResource, metav1.ListOptions{LabelSelector: labelCordoned}, func(o *unstructured.Unstructured) {
-		if _, ok := o.GetLabels()[labelCordoned]; !ok {
-			return
-		}
-		left := leftoverOf(nodeResource, "Node", o, Dynamo, "label "+labelCordoned)
-		left.Since = changedAt(o, []string{labelCordoned})
-		left.Remedy = Edit
-		if cordoned, _, _ := unstructured.NestedBool(o.Object, "spec", "unschedulable"); cordoned {
-			left.What = append(left.What, "cordoned")
-			left.Remedy, left.Todo = Nobody, "if nobody else wants it cordoned: kubectl uncordon "+o.GetName()
-		}
-		s.items = append(s.items, left)
-	})
+	_, err := s.objects(ctx, nodeResource, metav1.ListOptions{LabelSelector: labelCordoned},
+		func(o *unstructured.Unstructured) {
+			if _, ok := o.GetLabels()[labelCordoned]; !ok {
+				return
+			}
+			left := leftoverOf(nodeResource, "Node", o, Dynamo, "label "+labelCordoned)
+			left.Since = changedAt(o, []string{labelCordoned})
+			left.Remedy = Edit
+			if cordoned, _, _ := unstructured.NestedBool(o.Object, "spec", "unschedulable"); cordoned {
+				left.What = append(left.What, "cordoned")
+				left.Remedy, left.Todo = Nobody, "if nobody else wants it cordoned: kubectl uncordon "+o.GetName()
+			}
+			s.items = append(s.items, left)
+		})
 	return err
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// dynamoWorld is a cluster in which Dynamo's tooling was used, beside things of the user's that look alike.
+// dynamoWorld returns a cluster in which Dynamo's tooling was used, beside things of the user's that look alike.
 func dynamoWorld(t *testing.T) *world {
 	t.Helper()
 	documents, err := os.ReadFile("testdata/dynamo.yaml")
@@ -34,7 +34,10 @@ func TestDoubts(t *testing.T) {
 		if l.Kind != kindGraph {
 			continue
 		}
-		want := []string{"nodeAffinity kubernetes.io/hostname In [gpu-1] may be the tool's: look", "updateStrategy maxUnavailable 100% may be the tool's: look"}
+		want := []string{
+			"nodeAffinity kubernetes.io/hostname In [gpu-1] may be the tool's: look",
+			"updateStrategy maxUnavailable 100% may be the tool's: look",
+		}
 		if diff := cmp.Diff(want, l.Doubts); diff != "" {
 			t.Errorf("doubts (-want +got):\n%s", diff)
 		}
@@ -120,7 +123,10 @@ func TestWithoutLibraries(t *testing.T) {
 
 // Whatever LD_PRELOAD says, the libraries of the user's stay, in their order, and the tool's are gone.
 func FuzzWithoutLibraries(f *testing.F) {
-	for _, seed := range []string{"", "/a.so:/b.so", "/x/cuda_intercept.so", "/a.so: /x/cuda_intercept.so :/b.so", ":::", "cuda_intercept.so cuda_intercept.so"} {
+	for _, seed := range []string{
+		"", "/a.so:/b.so", "/x/cuda_intercept.so", "/a.so: /x/cuda_intercept.so :/b.so", ":::",
+		"cuda_intercept.so cuda_intercept.so",
+	} {
 		f.Add(seed)
 	}
 	split := func(value string) []string {
@@ -131,7 +137,8 @@ func FuzzWithoutLibraries(f *testing.F) {
 		var want []string
 		ours := 0
 		for _, library := range split(value) {
-			if base := library[strings.LastIndex(library, "/")+1:]; base == dynamoLibraries[0] || base == dynamoLibraries[1] {
+			if base := library[strings.LastIndex(library, "/")+1:]; base == dynamoLibraries[0] ||
+				base == dynamoLibraries[1] {
 				ours++
 			} else {
 				want = append(want, library)
@@ -141,7 +148,8 @@ func FuzzWithoutLibraries(f *testing.F) {
 			return // path.Base looks past slashes at the end
 		}
 		if diff := cmp.Diff(want, split(rest), cmpopts.EquateEmpty()); diff != "" || len(taken) != ours {
-			t.Errorf("of %q stayed %q, and %d were taken, wanted %d (-want +got):\n%s", value, rest, len(taken), ours, diff)
+			t.Errorf("of %q stayed %q, and %d were taken, wanted %d (-want +got):\n%s", value, rest, len(taken), ours,
+				diff)
 		}
 		if again, more := withoutLibraries(rest, dynamoLibraries); again != rest || len(more) > 0 {
 			t.Errorf("of %q a second time stayed %q", rest, again)

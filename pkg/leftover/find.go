@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/tools/pager"
 )
 
-// Finder looks for leftovers in a cluster. All clients are the same cluster's. It only lists, and asks for whole objects only where
-// it has to look into them.
+// Finder looks for leftovers in a cluster. All clients are the same cluster's. It only lists, and asks for whole
+// objects only where it has to look into them.
 type Finder struct {
 	Client   kubernetes.Interface
 	Dynamic  dynamic.Interface
@@ -31,7 +31,8 @@ type Finder struct {
 	Clock func() time.Time
 }
 
-// Find looks everywhere that it may. What it may not read is in Found.Skipped; the error is for a cluster that does not answer.
+// Find looks everywhere that it may. What it may not read is in Found.Skipped; the error is for a cluster that does not
+// answer.
 func (f *Finder) Find(ctx context.Context) (*Found, error) {
 	s := &search{Finder: f, inventory: newInventory()}
 	if err := s.inParallel(ctx, slices.Concat(s.workloads(), s.labelled(), s.dynamoObjects())); err != nil {
@@ -92,41 +93,53 @@ func (s *search) inParallel(ctx context.Context, tasks []task) error {
 	return group.Wait()
 }
 
-// metadata visits the metadata of the objects of a kind. It returns whether it saw all that there are; a kind that the cluster lacks has
-// none. Visits come one at a time.
-func (s *search) metadata(ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions, visit func(*metav1.PartialObjectMetadata)) (bool, error) {
+// metadata visits the metadata of the objects of a kind. It returns whether it saw all that there are; a kind that the
+// cluster lacks has none. Visits come one at a time.
+func (s *search) metadata(
+	ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions,
+	visit func(*metav1.PartialObjectMetadata),
+) (bool, error) {
 	client := s.Metadata.Resource(resource)
-	return s.each(ctx, resource, options, func(ctx context.Context, namespace string, options metav1.ListOptions) (runtime.Object, error) {
-		if namespace == "" {
-			return client.List(ctx, options)
-		}
-		return client.Namespace(namespace).List(ctx, options)
-	}, func(object runtime.Object) {
-		if o, ok := object.(*metav1.PartialObjectMetadata); ok && o.DeletionTimestamp == nil { // else it is going already
-			visit(o)
-		}
-	})
+	return s.each(ctx, resource, options,
+		func(ctx context.Context, namespace string, options metav1.ListOptions) (runtime.Object, error) {
+			if namespace == "" {
+				return client.List(ctx, options)
+			}
+			return client.Namespace(namespace).List(ctx, options)
+		}, func(object runtime.Object) {
+			// Else it is going already
+			if o, ok := object.(*metav1.PartialObjectMetadata); ok && o.DeletionTimestamp == nil {
+				visit(o)
+			}
+		})
 }
 
 // objects visits whole objects.
-func (s *search) objects(ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions, visit func(*unstructured.Unstructured)) (bool, error) {
+func (s *search) objects(
+	ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions,
+	visit func(*unstructured.Unstructured),
+) (bool, error) {
 	client := s.Dynamic.Resource(resource)
-	return s.each(ctx, resource, options, func(ctx context.Context, namespace string, options metav1.ListOptions) (runtime.Object, error) {
-		if namespace == "" {
-			return client.List(ctx, options)
-		}
-		return client.Namespace(namespace).List(ctx, options)
-	}, func(object runtime.Object) {
-		if o, ok := object.(*unstructured.Unstructured); ok && o.GetDeletionTimestamp() == nil {
-			visit(o)
-		}
-	})
+	return s.each(ctx, resource, options,
+		func(ctx context.Context, namespace string, options metav1.ListOptions) (runtime.Object, error) {
+			if namespace == "" {
+				return client.List(ctx, options)
+			}
+			return client.Namespace(namespace).List(ctx, options)
+		}, func(object runtime.Object) {
+			if o, ok := object.(*unstructured.Unstructured); ok && o.GetDeletionTimestamp() == nil {
+				visit(o)
+			}
+		})
 }
 
 type lister func(ctx context.Context, namespace string, options metav1.ListOptions) (runtime.Object, error)
 
 // each lists in all namespaces, or in those of the Finder where that is not allowed.
-func (s *search) each(ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions, list lister, visit func(runtime.Object)) (bool, error) {
+func (s *search) each(
+	ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions, list lister,
+	visit func(runtime.Object),
+) (bool, error) {
 	what := resource.GroupResource().String()
 	err := s.pages(ctx, "", options, list, visit)
 	switch {
@@ -152,7 +165,9 @@ func (s *search) each(ctx context.Context, resource schema.GroupVersionResource,
 	return false, nil
 }
 
-func (s *search) pages(ctx context.Context, namespace string, options metav1.ListOptions, list lister, visit func(runtime.Object)) error {
+func (s *search) pages(
+	ctx context.Context, namespace string, options metav1.ListOptions, list lister, visit func(runtime.Object),
+) error {
 	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return list(ctx, namespace, options)
 	})
@@ -165,7 +180,7 @@ func (s *search) pages(ctx context.Context, namespace string, options metav1.Lis
 	})
 }
 
-// mayNot is whether the API server refuses to list a kind, for good.
+// mayNot reports whether the API server refuses to list a kind, for good.
 func mayNot(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) }
 
 func reason(err error) string {
@@ -186,7 +201,10 @@ func (s *search) result() *Found {
 		}
 		return 1
 	})
-	return &Found{Items: items, Skipped: s.skipped, InUse: s.inUse, Nodes: s.runs.nodes(), Unmarked: s.runs.unmarked, runs: s.runs}
+	return &Found{
+		Items: items, Skipped: s.skipped, InUse: s.inUse, Nodes: s.runs.nodes(), Unmarked: s.runs.unmarked,
+		runs: s.runs,
+	}
 }
 
 func (f *Finder) now() time.Time {
@@ -196,11 +214,14 @@ func (f *Finder) now() time.Time {
 	return f.Clock()
 }
 
-// leftoverOf is a leftover about an object.
-func leftoverOf(resource schema.GroupVersionResource, kind string, o metav1.Object, of Source, what ...string) Leftover {
+// leftoverOf returns a leftover about an object.
+func leftoverOf(
+	resource schema.GroupVersionResource, kind string, o metav1.Object, of Source, what ...string,
+) Leftover {
 	return Leftover{
-		APIVersion: resource.GroupVersion().String(), Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
-		Of: of, Since: o.GetCreationTimestamp().UTC(), What: what, Remedy: Delete,
+		APIVersion: resource.GroupVersion().String(), Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(),
+		UID: o.GetUID(),
+		Of:  of, Since: o.GetCreationTimestamp().UTC(), What: what, Remedy: Delete,
 		resource: resource, resourceVersion: o.GetResourceVersion(), generation: o.GetGeneration(),
 	}
 }

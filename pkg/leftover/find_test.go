@@ -23,7 +23,7 @@ import (
 
 func uid(kind, name string) types.UID { return types.UID(kind + "-" + name) }
 
-// pod is a debug pod of a run.
+// pod returns a debug pod of a run.
 func pod(run string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -46,12 +46,18 @@ metadata:
 `, run)
 }
 
-// run is a run with one step on node gpu-1 that has to be undone, as far as the state says.
+// run returns a run with one step on node gpu-1 that has to be undone, as far as the state says.
 func run(id string, phase ledger.Phase, state ledger.State, change func(*ledger.Run)) ledger.Run {
 	kind, _, _ := strings.Cut(id, "-")
 	r := ledger.Run{
-		ID: id, Fault: kind, Summary: "containerd without a handler", Created: now.Add(-time.Hour), Deadline: now.Add(-30 * time.Minute), Phase: phase,
-		Steps: []ledger.Step{{ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: state, Undo: ledger.Undo{Kind: "files"}}},
+		ID: id, Fault: kind, Summary: "containerd without a handler", Created: now.Add(-time.Hour),
+		Deadline: now.Add(-30 * time.Minute), Phase: phase,
+		Steps: []ledger.Step{
+			{
+				ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: state,
+				Undo: ledger.Undo{Kind: "files"},
+			},
+		},
 	}
 	if change != nil {
 		change(&r)
@@ -82,7 +88,9 @@ func TestWhatIsOurs(t *testing.T) {
 			},
 		},
 		"closed, with files that were not put back": {
-			run: new(run("runtime-22", ledger.Reverted, ledger.StateSuperseded, func(r *ledger.Run) { r.Closed = now })),
+			run: new(
+				run("runtime-22", ledger.Reverted, ledger.StateSuperseded, func(r *ledger.Run) { r.Closed = now }),
+			),
 			want: []string{
 				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, its run is closed | delete",
 				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, its run is closed | delete",
@@ -90,9 +98,12 @@ func TestWhatIsOurs(t *testing.T) {
 			nodes: []string{"gpu-1"},
 		},
 		"in place, without an end": {run: new(run("runtime-22", ledger.Proven, ledger.StateProven, nil)), inUse: 2},
-		"in place, with an end":    {run: new(run("runtime-22", ledger.Proven, ledger.StateProven, until(time.Minute))), inUse: 2},
+		"in place, with an end": {
+			run: new(run("runtime-22", ledger.Proven, ledger.StateProven, until(time.Minute))), inUse: 2,
+		},
 		"in its way": {
-			run:   new(run("runtime-22", ledger.Applying, ledger.StateApplying, func(r *ledger.Run) { r.Deadline = now.Add(time.Minute) })),
+			run: new(run("runtime-22", ledger.Applying, ledger.StateApplying,
+				func(r *ledger.Run) { r.Deadline = now.Add(time.Minute) })),
 			inUse: 2,
 		},
 		"its time is up": {
@@ -108,7 +119,8 @@ func TestWhatIsOurs(t *testing.T) {
 			nodes: []string{"gpu-1"},
 		},
 		"nothing to undo, but not tidied up": {
-			run: new(run("runtime-22", ledger.Proven, ledger.StateProven, func(r *ledger.Run) { r.Steps[0].Undo = ledger.Undo{Kind: ledger.UndoNone} })),
+			run: new(run("runtime-22", ledger.Proven, ledger.StateProven,
+				func(r *ledger.Run) { r.Steps[0].Undo = ledger.Undo{Kind: ledger.UndoNone} })),
 			want: []string{
 				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, its client ended without tidying up | none | kubectl gpu-fault revert runtime-22",
 				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, its client ended without tidying up | none | kubectl gpu-fault revert runtime-22",
@@ -155,7 +167,8 @@ func TestWhatIsOurs(t *testing.T) {
 	}
 }
 
-// A command that only reads has no record: its pod is no leftover while it may be at work, and one when its deadline has passed.
+// A command that only reads has no record: its pod is no leftover while it may be at work, and one when its deadline
+// has passed.
 func TestPodsOfReadersAreInUse(t *testing.T) {
 	t.Parallel()
 	young := newWorld(t, pod("leftovers-22")).find()
@@ -177,7 +190,9 @@ func TestWithoutAllRecordsNothingOfOursIsDeleted(t *testing.T) {
 	if len(found.Items) != 1 || found.Items[0].Remedy != Nobody {
 		t.Errorf("found %v", lines(found.Items))
 	}
-	want := []Skipped{{What: "configmaps", Why: "you may not list them in all namespaces", Namespaces: []string{"gpu-fault"}}}
+	want := []Skipped{
+		{What: "configmaps", Why: "you may not list them in all namespaces", Namespaces: []string{"gpu-fault"}},
+	}
 	if diff := cmp.Diff(want, found.Skipped); diff != "" {
 		t.Errorf("not looked at (-want +got):\n%s", diff)
 	}
@@ -189,8 +204,12 @@ func TestRecordsOfTenantsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "")
 	w.record(ledger.Run{
-		ID: "runtime-222222", Fault: "runtime", Phase: ledger.Proven, Created: now.Add(-time.Hour), Until: now.Add(-time.Minute),
-		Steps: []ledger.Step{{ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: "node-files"}}},
+		ID: "runtime-222222", Fault: "runtime", Phase: ledger.Proven, Created: now.Add(-time.Hour),
+		Until: now.Add(-time.Minute),
+		Steps: []ledger.Step{{
+			ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: ledger.StateProven,
+			Undo: ledger.Undo{Kind: "node-files"},
+		}},
 	})
 	if found := w.find(); len(found.Items) != 1 || !strings.Contains(found.Items[0].Todo, "revert") {
 		t.Fatalf("in a ledger: %v", lines(found.Items))
@@ -202,11 +221,13 @@ func TestRecordsOfTenantsAreNotFollowed(t *testing.T) {
 	}
 	found := w.find()
 	// Its pod is not a leftover either: an administrator's namespace may only lack the label.
-	if len(found.Items) != 1 || found.Items[0].Remedy != Nobody || strings.Contains(found.Items[0].Todo, "kubectl") || len(found.Nodes) != 0 {
+	if len(found.Items) != 1 || found.Items[0].Remedy != Nobody || strings.Contains(found.Items[0].Todo, "kubectl") ||
+		len(found.Nodes) != 0 {
 		t.Errorf("in a namespace that is not marked: %v on %v", lines(found.Items), found.Nodes)
 	}
 	if len(found.Skipped) != 0 || !slices.Equal(found.Unmarked, []string{ledger.DefaultNamespace}) {
-		t.Errorf("not marked %v, not looked at %v: a tenant must not make every look incomplete", found.Unmarked, found.Skipped)
+		t.Errorf("not marked %v, not looked at %v: a tenant must not make every look incomplete", found.Unmarked,
+			found.Skipped)
 	}
 	if keep := found.Keep([]deadman.Leftover{{Run: "runtime-222222"}}); !slices.Contains(keep, "runtime-222222") {
 		t.Errorf("the helper is told to keep %v", keep)
@@ -222,7 +243,8 @@ func TestForbiddenKindsAreTold(t *testing.T) {
 	if got := lines(found.Items); len(got) != 2 {
 		t.Errorf("found %v, wanted the lease, and the pod in the ledger's namespace", got)
 	}
-	if len(found.Skipped) != 1 || found.Skipped[0].What != "pods" || !slices.Equal(found.Skipped[0].Namespaces, []string{"gpu-fault"}) {
+	if len(found.Skipped) != 1 || found.Skipped[0].What != "pods" ||
+		!slices.Equal(found.Skipped[0].Namespaces, []string{"gpu-fault"}) {
 		t.Errorf("not looked at: %v", found.Skipped)
 	}
 }
@@ -248,7 +270,10 @@ func TestOnNode(t *testing.T) {
 	found := w.find()
 	things := []deadman.Leftover{
 		{Kind: deadman.LeftoverRecord, Path: "/var/lib/gpu-fault/runtime-open", Run: "runtime-open"},
-		{Kind: deadman.LeftoverRecord, Path: "/var/lib/gpu-fault/runtime-over", Run: "runtime-over", Status: &deadman.Status{Phase: deadman.PhaseFailed}},
+		{
+			Kind: deadman.LeftoverRecord, Path: "/var/lib/gpu-fault/runtime-over", Run: "runtime-over",
+			Status: &deadman.Status{Phase: deadman.PhaseFailed},
+		},
 		{Kind: deadman.LeftoverDeadMan, Path: "pid 4711", Run: "runtime-gone"},
 		{Kind: deadman.LeftoverModule, Path: "/sys/module/gpu_fault_xid", Run: "xid-gone"},
 		{Kind: deadman.LeftoverForeign, Path: "/var/lib/cuda-fault-test"},
@@ -280,7 +305,9 @@ func TestNodesWhereAModuleMayBe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "")
-			w.record(run("xid-22", ledger.Applying, ledger.StateApplying, func(r *ledger.Run) { r.Steps[0].Undo = tc.undo }))
+			w.record(
+				run("xid-22", ledger.Applying, ledger.StateApplying, func(r *ledger.Run) { r.Steps[0].Undo = tc.undo }),
+			)
 			if found := w.find(); !slices.Equal(found.Nodes, tc.nodes) || len(found.Items) != len(tc.nodes) {
 				t.Errorf("nodes %v, %v; wanted %v", found.Nodes, lines(found.Items), tc.nodes)
 			}

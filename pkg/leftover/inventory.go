@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// inventory is what the lists of workloads and pods gave. Of objects without anything to find it keeps only who they are.
+// inventory is what the lists of workloads and pods gave. Of objects without anything to find it keeps only who they
+// are.
 type inventory struct {
 	byUID  map[types.UID]*identity
 	byName map[string]*identity
@@ -39,7 +40,9 @@ type marked struct {
 }
 
 func newInventory() *inventory {
-	return &inventory{byUID: map[types.UID]*identity{}, byName: map[string]*identity{}, services: []string{serviceNamespace}}
+	return &inventory{
+		byUID: map[types.UID]*identity{}, byName: map[string]*identity{}, services: []string{serviceNamespace},
+	}
 }
 
 func nameKey(kind, namespace, name string) string { return kind + "/" + namespace + "/" + name }
@@ -51,7 +54,8 @@ func (s *search) workloads() []task {
 	var tasks []task
 	for _, k := range workloads() {
 		tasks = append(tasks, func(ctx context.Context) error {
-			_, err := s.objects(ctx, k.resource, metav1.ListOptions{}, func(o *unstructured.Unstructured) { s.take(k, o) })
+			_, err := s.objects(ctx, k.resource, metav1.ListOptions{},
+				func(o *unstructured.Unstructured) { s.take(k, o) })
 			return err
 		})
 	}
@@ -61,7 +65,10 @@ func (s *search) workloads() []task {
 // take looks at a workload or a pod.
 func (s *search) take(k kind, o *unstructured.Unstructured) {
 	if k.name != kindPod {
-		who := &identity{o.GetAPIVersion(), k.name, o.GetNamespace(), o.GetName(), metav1.GetControllerOf(o), o.GetLabels()[labelGraph]}
+		who := &identity{
+			o.GetAPIVersion(), k.name, o.GetNamespace(), o.GetName(), metav1.GetControllerOf(o),
+			o.GetLabels()[labelGraph],
+		}
 		s.byUID[o.GetUID()], s.byName[nameKey(k.name, o.GetNamespace(), o.GetName())] = who, who
 	}
 	switch {
@@ -93,13 +100,14 @@ func (s *search) take(k kind, o *unstructured.Unstructured) {
 	}
 }
 
-// mayHave is whether it is worth to copy the object: most have nothing of the kind.
+// mayHave reports whether it is worth to copy the object: most have nothing of the kind.
 func mayHave(k kind, o *unstructured.Unstructured) bool {
 	for _, p := range k.places(o) {
 		for _, c := range p.containers() {
 			for _, variable := range elements(c.fields, c.env) {
 				name := text(variable, "name")
-				if name == preload || name == "CUDA_XID_TYPE" || strings.HasPrefix(name, dynamoVariablePrefix) || ourVariable(name) {
+				if name == preload || name == "CUDA_XID_TYPE" || strings.HasPrefix(name, dynamoVariablePrefix) ||
+					ourVariable(name) {
 					return true
 				}
 			}
@@ -123,7 +131,7 @@ func mayHave(k kind, o *unstructured.Unstructured) bool {
 	return false
 }
 
-// isOver is whether a pod or a job has ended.
+// isOver reports whether a pod or a job has ended.
 func isOver(k kind, o *unstructured.Unstructured) bool {
 	status, _ := field(o.Object, "status")
 	switch k.name {
@@ -131,7 +139,8 @@ func isOver(k kind, o *unstructured.Unstructured) bool {
 		return text(status, "phase") == "Succeeded" || text(status, "phase") == "Failed"
 	case kindJob:
 		for _, condition := range elements(status, "conditions") {
-			if kind := text(condition, "type"); (kind == "Complete" || kind == "Failed") && text(condition, "status") == "True" {
+			if kind := text(condition, "type"); (kind == "Complete" || kind == "Failed") &&
+				text(condition, "status") == "True" {
 				return true
 			}
 		}
@@ -139,9 +148,13 @@ func isOver(k kind, o *unstructured.Unstructured) bool {
 	return false
 }
 
-// top is the topmost object that owns this one, as far as it can be told without further requests. ok is false when nobody does.
+// top returns the topmost object that owns this one, as far as it can be told without further requests. ok is false
+// when nobody does.
 func (in *inventory) top(o *unstructured.Unstructured) (top identity, ok bool) {
-	who := identity{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName(), metav1.GetControllerOf(o), o.GetLabels()[labelGraph]}
+	who := identity{
+		o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName(), metav1.GetControllerOf(o),
+		o.GetLabels()[labelGraph],
+	}
 	for range 8 { // a loop of owners would not end
 		next := in.owner(who, o.GetLabels()["pod-template-hash"])
 		if next == nil {
@@ -163,12 +176,15 @@ func (in *inventory) owner(who identity, templateHash string) *identity {
 		return known
 	}
 	// A ReplicaSet is its Deployment's name and the hash that its pods have as a label.
-	if name, cut := strings.CutSuffix(who.owner.Name, "-"+templateHash); cut && who.owner.Kind == kindReplicaSet && templateHash != "" {
+	if name, cut := strings.CutSuffix(who.owner.Name, "-"+templateHash); cut && who.owner.Kind == kindReplicaSet &&
+		templateHash != "" {
 		if known := in.byName[nameKey(kindDeployment, who.namespace, name)]; known != nil {
 			return known
 		}
 	}
-	return &identity{apiVersion: who.owner.APIVersion, kind: who.owner.Kind, namespace: who.namespace, name: who.owner.Name}
+	return &identity{
+		apiVersion: who.owner.APIVersion, kind: who.owner.Kind, namespace: who.namespace, name: who.owner.Name,
+	}
 }
 
 // assemble makes leftovers of what was found in objects.
@@ -204,7 +220,8 @@ func (s *search) place(m marked, left Leftover) {
 	top, owned := s.top(m.object)
 	if owned {
 		if i := slices.IndexFunc(s.items, func(other Leftover) bool {
-			return other.Of == left.Of && other.Kind == top.kind && other.Namespace == top.namespace && other.Name == top.name && other.edit != nil
+			return other.Of == left.Of && other.Kind == top.kind && other.Namespace == top.namespace &&
+				other.Name == top.name && other.edit != nil
 		}); i >= 0 {
 			s.items[i].With = append(s.items[i].With, ref(left.APIVersion, left.Kind, left.Name))
 			return
@@ -222,16 +239,20 @@ func (s *search) fixed(m marked, left *Leftover, top identity, owned bool) {
 	case owned:
 		owner := ref(top.apiVersion, top.kind, top.name)
 		left.What = append(left.What, "owned by "+owner)
-		left.Remedy, left.Todo = Nobody, fmt.Sprintf("its owner would put it back; see: kubectl edit %s -n %s", owner, left.Namespace)
+		left.Remedy, left.Todo = Nobody,
+			fmt.Sprintf("its owner would put it back; see: kubectl edit %s -n %s", owner, left.Namespace)
 		if m.kind.name == kindPod && s.byName[nameKey(top.kind, top.namespace, top.name)] != nil {
-			left.Todo = fmt.Sprintf("its owner makes it anew without: kubectl delete pod %s -n %s", left.Name, left.Namespace)
+			left.Todo = fmt.Sprintf("its owner makes it anew without: kubectl delete pod %s -n %s", left.Name,
+				left.Namespace)
 		}
 	case m.kind.fixed != "":
-		left.Remedy, left.Todo = Nobody, fmt.Sprintf("%s: kubectl delete %s -n %s, and make it again without", m.kind.fixed, ref(left.APIVersion, left.Kind, left.Name), left.Namespace)
+		left.Remedy, left.Todo = Nobody, fmt.Sprintf("%s: kubectl delete %s -n %s, and make it again without",
+			m.kind.fixed, ref(left.APIVersion, left.Kind, left.Name), left.Namespace)
 	}
 }
 
-// changedAt is when somebody put one of the names into the object, by its managed fields; zero when they do not tell.
+// changedAt returns when somebody put one of the names into the object, by its managed fields; zero when they do not
+// tell.
 func changedAt(o metav1.Object, names []string) time.Time {
 	var last time.Time
 	for _, entry := range o.GetManagedFields() {

@@ -26,22 +26,33 @@ const (
 	kindGraph      = "DynamoGraphDeployment"
 )
 
-// workloads are all kinds whose pod specs are looked at. The API server may lack some.
+// workloads returns all kinds whose pod specs are looked at. The API server may lack some.
 func workloads() []kind {
 	template := [][]string{{"spec", "template", "spec"}}
 	apps := schema.GroupVersion{Group: "apps", Version: "v1"}
 	batch := schema.GroupVersion{Group: "batch", Version: "v1"}
 	return []kind{
-		{schema.GroupVersion{Version: "v1"}.WithResource("pods"), kindPod, [][]string{{"spec"}}, "a pod's containers cannot be changed"},
+		{
+			schema.GroupVersion{Version: "v1"}.WithResource("pods"), kindPod, [][]string{{"spec"}},
+			"a pod's containers cannot be changed",
+		},
 		{apps.WithResource("deployments"), kindDeployment, template, ""},
 		{apps.WithResource("statefulsets"), "StatefulSet", template, ""},
 		{apps.WithResource("daemonsets"), "DaemonSet", template, ""},
 		{batch.WithResource("jobs"), kindJob, template, "a job's template cannot be changed"},
-		{batch.WithResource("cronjobs"), "CronJob", [][]string{{"spec", "jobTemplate", "spec", "template", "spec"}}, ""},
-		{schema.GroupVersionResource{Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"}, "LeaderWorkerSet", [][]string{
-			{"spec", "leaderWorkerTemplate", "leaderTemplate", "spec"}, {"spec", "leaderWorkerTemplate", "workerTemplate", "spec"},
-		}, ""},
-		{schema.GroupVersionResource{Group: "nvidia.com", Version: "v1alpha1", Resource: "dynamographdeployments"}, kindGraph, nil, ""},
+		{
+			batch.WithResource("cronjobs"), "CronJob", [][]string{{"spec", "jobTemplate", "spec", "template", "spec"}},
+			"",
+		},
+		{schema.GroupVersionResource{Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"},
+			"LeaderWorkerSet", [][]string{
+				{"spec", "leaderWorkerTemplate", "leaderTemplate", "spec"},
+				{"spec", "leaderWorkerTemplate", "workerTemplate", "spec"},
+			}, ""},
+		{
+			schema.GroupVersionResource{Group: "nvidia.com", Version: "v1alpha1", Resource: "dynamographdeployments"},
+			kindGraph, nil, "",
+		},
 	}
 }
 
@@ -52,7 +63,7 @@ type place struct {
 	service map[string]any
 }
 
-// places are the pod specs of an object.
+// places returns the pod specs of an object.
 func (k kind) places(object *unstructured.Unstructured) []place {
 	var all []place
 	for _, path := range k.specs {
@@ -84,7 +95,8 @@ type container struct {
 	env    string // the name of the field with the variables
 }
 
-// containers are all of a pod spec. A service of a DynamoGraphDeployment has a main container apart, and variables of its own.
+// containers returns all of a pod spec. A service of a DynamoGraphDeployment has a main container apart, and variables
+// of its own.
 func (p place) containers() []container {
 	var all []container
 	for _, list := range []string{"initContainers", "containers", "ephemeralContainers"} {
@@ -101,7 +113,7 @@ func (p place) containers() []container {
 	return all
 }
 
-// field is the object at a path; not a copy.
+// field returns the object at a path; not a copy.
 func field(object map[string]any, path ...string) (map[string]any, bool) {
 	for _, name := range path {
 		next, ok := object[name].(map[string]any)
@@ -113,7 +125,7 @@ func field(object map[string]any, path ...string) (map[string]any, bool) {
 	return object, true
 }
 
-// elements are the objects of a list; not copies.
+// elements returns the objects of a list; not copies.
 func elements(object map[string]any, list string) []map[string]any {
 	items, _ := object[list].([]any)
 	var all []map[string]any

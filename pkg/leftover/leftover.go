@@ -1,8 +1,9 @@
-// Package leftover finds what fault injection left in a cluster, and removes it: what this tool left, and what the fault-injection
-// tooling of NVIDIA's Dynamo left, which has no list of its own of what it changed.
+// Package leftover finds what fault injection left in a cluster, and removes it: what this tool left, and what the
+// fault-injection tooling of NVIDIA's Dynamo left, which has no list of its own of what it changed.
 //
-// What is ours is known by its labels, and judged by the ledger: nothing of a run that may still be in place is a leftover. What is
-// Dynamo's is known by the exact names that it gives. Where the two differ from what a user made, the user's stays.
+// What is ours is known by its labels, and judged by the ledger: nothing of a run that may still be in place is a
+// leftover. What is Dynamo's is known by the exact names that it gives. Where the two differ from what a user made, the
+// user's stays.
 package leftover
 
 import (
@@ -15,10 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Leftover is one thing that was left: an object, additions to an object, the fault of a run whose time is up, or a file on a node.
+// Leftover is one thing that was left: an object, additions to an object, the fault of a run whose time is up, or a
+// file on a node.
 type Leftover struct {
-	// APIVersion and Kind are the object's. A fault and a thing on a node have no APIVersion; their kinds are KindFault, and
-	// deadman.Leftover's.
+	// APIVersion and Kind are the object's. A fault and a thing on a node have no APIVersion; their kinds are
+	// KindFault, and deadman.Leftover's.
 	APIVersion string    `json:"apiVersion,omitempty"`
 	Kind       string    `json:"kind"`
 	Namespace  string    `json:"namespace,omitempty"`
@@ -73,7 +75,8 @@ const (
 	Nobody Remedy = "none"   // it is left to a person: see Todo
 )
 
-// Ref names it as kubectl does: deployment.apps/web, fault/runtime-2hb5gn, or record/gpu-1:/var/lib/gpu-fault/runtime-2hb5gn.
+// Ref names it as kubectl does: deployment.apps/web, fault/runtime-2hb5gn, or
+// record/gpu-1:/var/lib/gpu-fault/runtime-2hb5gn.
 func (l Leftover) Ref() string {
 	if l.Node != "" {
 		return l.Kind + "/" + l.Node + ":" + l.Name
@@ -120,7 +123,8 @@ func sortItems(items []Leftover) {
 		return 1
 	}
 	slices.SortStableFunc(items, func(a, b Leftover) int {
-		return cmp.Or(cmp.Compare(first(a), first(b)), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Namespace, b.Namespace),
+		return cmp.Or(cmp.Compare(first(a), first(b)), cmp.Compare(a.Node, b.Node),
+			cmp.Compare(a.Namespace, b.Namespace),
 			cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Of, b.Of))
 	})
 }

@@ -12,8 +12,8 @@ import (
 // dynamoMarker is the directory of a node with which Dynamo's library is switched on and off.
 const dynamoMarker = "cuda-fault-test"
 
-// OnNode judges what the helper found on a node by the ledger. What belongs to runs that may be in place is no leftover; what belongs to
-// an overdue one goes with its fault.
+// OnNode judges what the helper found on a node by the ledger. What belongs to runs that may be in place is no
+// leftover; what belongs to an overdue one goes with its fault.
 func (f *Found) OnNode(node string, things []deadman.Leftover) []Leftover {
 	var items []Leftover
 	for _, thing := range things {
@@ -75,7 +75,7 @@ func describe(thing deadman.Leftover) string {
 	return thing.Kind
 }
 
-// Keep are the runs of which the helper must leave everything on the node: all but those that certainly are over.
+// Keep returns the runs of which the helper must leave everything on the node: all but those that certainly are over.
 func (f *Found) Keep(things []deadman.Leftover) []string {
 	var ids []string
 	for id, known := range f.runs.byID {

@@ -47,7 +47,7 @@ func (s *search) labelled() []task {
 	}}
 }
 
-// labelledObject is an object with our label, as the leftover that it may be.
+// labelledObject returns an object with our label, as the leftover that it may be.
 func labelledObject(resource schema.GroupVersionResource, kind string, o metav1.Object) Leftover {
 	what := "made by this tool"
 	switch kind {
@@ -63,13 +63,19 @@ func labelledObject(resource schema.GroupVersionResource, kind string, o metav1.
 	return left
 }
 
-// ourPod is a debug pod. busy is whether it belongs to a command that only reads, has no record, and may be at work.
-func ourPod(resource schema.GroupVersionResource, o *unstructured.Unstructured, now time.Time) (left Leftover, busy bool) {
+// ourPod returns a debug pod. busy reports whether it belongs to a command that only reads, has no record, and may be
+// at work.
+func ourPod(
+	resource schema.GroupVersionResource, o *unstructured.Unstructured, now time.Time,
+) (left Leftover, busy bool) {
 	left = labelledObject(resource, kindPod, o)
 	spec, _ := field(o.Object, "spec")
 	status, _ := field(o.Object, "status")
 	phase := text(status, "phase")
-	left.What = []string{fmt.Sprintf("debug pod on node %s, %s", cmp.Or(text(spec, "nodeName"), "(none)"), cmp.Or(phase, "of unknown phase"))}
+	left.What = []string{
+		fmt.Sprintf("debug pod on node %s, %s", cmp.Or(text(spec, "nodeName"), "(none)"),
+			cmp.Or(phase, "of unknown phase")),
+	}
 	seconds, bounded, _ := unstructured.NestedInt64(o.Object, "spec", "activeDeadlineSeconds")
 	kind, _, _ := strings.Cut(left.Run, "-")
 	busy = left.Run != "" && !slices.Contains(faultKinds, kind) && phase != "Succeeded" && phase != "Failed" &&
@@ -94,7 +100,8 @@ func (s *search) ofOurs(left Leftover) {
 	s.items = append(s.items, left)
 }
 
-// judge says what may be done about something of ours, by the standing of its run. Its remedy stays only where that certainly is over.
+// judge says what may be done about something of ours, by the standing of its run. Its remedy stays only where that
+// certainly is over.
 func (l *Leftover) judge(known knownRun) {
 	switch known.standing {
 	case closed:
@@ -119,7 +126,7 @@ func (l *Leftover) judge(known knownRun) {
 	}
 }
 
-// fields are the managed fields of ours on an object: since when.
+// fields returns the managed fields of ours on an object: since when.
 func fields(o metav1.Object) (since time.Time, any bool) {
 	for _, entry := range o.GetManagedFields() {
 		if entry.Manager != fieldManager {
@@ -167,15 +174,19 @@ func (s *search) ourChanges(m marked) {
 		left.What = append([]string{"fields of the manager " + fieldManager}, left.What...)
 		if left.Remedy == Edit { // to take out fields whose former values nobody knows would guess
 			left.Remedy = Nobody
-			left.Todo = fmt.Sprintf("kubectl get %s -n %s -o yaml --show-managed-fields", ref(left.APIVersion, left.Kind, left.Name), left.Namespace)
+			left.Todo = fmt.Sprintf("kubectl get %s -n %s -o yaml --show-managed-fields",
+				ref(left.APIVersion, left.Kind, left.Name), left.Namespace)
 		}
 	}
 	s.place(m, left)
 }
 
-// runOf is the run that an object or its pods name.
+// runOf returns the run that an object or its pods name.
 func runOf(m marked) string {
-	for _, path := range [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "template", "metadata", "labels"}, {"spec", "template", "metadata", "annotations"}} {
+	for _, path := range [][]string{
+		{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "template", "metadata", "labels"},
+		{"spec", "template", "metadata", "annotations"},
+	} {
 		if words, ok := field(m.object.Object, path...); ok && text(words, ledger.LabelRun) != "" {
 			return text(words, ledger.LabelRun)
 		}

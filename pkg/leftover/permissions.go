@@ -2,7 +2,7 @@ package leftover
 
 import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 
-// Permissions are what a Finder needs to search everywhere: to list objects in all namespaces, and to get the
+// Permissions returns what a Finder needs to search everywhere: to list objects in all namespaces, and to get the
 // namespaces, which determines the ledgers among them. Without one of them it reports what it did not search.
 func Permissions() []fault.Permission {
 	resources := listed()

@@ -42,7 +42,7 @@ type knownRun struct {
 // runs are the runs of all ledgers in the cluster that may be read.
 type runs struct {
 	byID map[string]knownRun
-	// complete is whether the records of all namespaces were seen. Otherwise nobody can say that a run has none.
+	// complete reports whether the records of all namespaces were seen. Otherwise nobody can say that a run has none.
 	complete bool
 	// unmarked are namespaces with records that are not marked as ledgers.
 	unmarked []string
@@ -50,8 +50,8 @@ type runs struct {
 	now      time.Time
 }
 
-// loadRuns reads the ledgers of the namespaces where records are. It comes after the objects were listed: the record of a run is
-// written before anything else of it, so an object without a record has lost it.
+// loadRuns reads the ledgers of the namespaces where records are. It comes after the objects were listed: the record of
+// a run is written before anything else of it, so an object without a record has lost it.
 func (f *Finder) loadRuns(ctx context.Context, records []metav1.PartialObjectMetadata, complete bool) (*runs, error) {
 	known := &runs{byID: map[string]knownRun{}, complete: complete, now: f.now()}
 	scopes := map[string]ledger.Scope{}
@@ -94,9 +94,11 @@ func (f *Finder) loadRuns(ctx context.Context, records []metav1.PartialObjectMet
 	return known, nil
 }
 
-// trusted are the records in namespaces that are marked as ledgers. The others may have been written by anyone who
+// trusted returns the records in namespaces that are marked as ledgers. The others may have been written by anyone who
 // works there: nothing follows them, and no command is suggested that would.
-func (f *Finder) trusted(ctx context.Context, records []metav1.PartialObjectMetadata, known *runs) ([]metav1.PartialObjectMetadata, error) {
+func (f *Finder) trusted(
+	ctx context.Context, records []metav1.PartialObjectMetadata, known *runs,
+) ([]metav1.PartialObjectMetadata, error) {
 	marked := map[string]bool{}
 	var trusted []metav1.PartialObjectMetadata
 	for _, record := range records {
@@ -133,7 +135,7 @@ func (r *runs) learn(id string, known knownRun) {
 	}
 }
 
-// of is the run with the ID.
+// of returns the run with the ID.
 func (r *runs) of(id string) knownRun {
 	known, ok := r.byID[id]
 	switch {
@@ -152,14 +154,16 @@ func (r *runs) aiming(kind, namespace, name string) (string, knownRun) {
 		if known.standing < ended {
 			continue
 		}
-		if slices.ContainsFunc(known.run.Targets(), (ledger.Target{Kind: kind, Namespace: namespace, Name: name}).Same) {
+		if slices.ContainsFunc(
+			known.run.Targets(), (ledger.Target{Kind: kind, Namespace: namespace, Name: name}).Same,
+		) {
 			return id, known
 		}
 	}
 	return "", knownRun{standing: missing}
 }
 
-// judge says what a record that was read means for what belongs to its run.
+// judge returns what a record that was read means for what belongs to its run.
 func judge(run ledger.Run, now time.Time) standing {
 	finished := run.Phase != ledger.Planned && run.Phase != ledger.Applying
 	switch {
@@ -178,7 +182,7 @@ func judge(run ledger.Run, now time.Time) standing {
 	}
 }
 
-// faults are the leftovers of kind fault.
+// faults returns the leftovers of kind fault.
 func (r *runs) faults() []Leftover {
 	var all []Leftover
 	for id, known := range r.byID {
@@ -189,7 +193,8 @@ func (r *runs) faults() []Leftover {
 		if known.run.Expired(r.now) {
 			why = fmt.Sprintf("its time was up at %s", known.run.Until.Format(time.RFC3339))
 		}
-		what := fmt.Sprintf("%s on %s: %s, and nobody confirmed that it is undone", known.run.Summary, targets(known.run.Pending()), why)
+		what := fmt.Sprintf("%s on %s: %s, and nobody confirmed that it is undone", known.run.Summary,
+			targets(known.run.Pending()), why)
 		all = append(all, Leftover{
 			Kind: KindFault, Namespace: known.store.Namespace, Name: id, Of: Ours, Run: id, Since: known.run.Created,
 			What: []string{what}, Remedy: Nobody, Todo: known.store.Command("revert", id),
@@ -211,7 +216,7 @@ func targets(steps []ledger.Step) string {
 // nodeFault is the fault that changes files of nodes.
 const nodeFault = "runtime"
 
-// nodes are those where a run that changes nodes may have left something: it did not end with everything put back.
+// nodes returns those where a run that changes nodes may have left something: it did not end with everything put back.
 func (r *runs) nodes() []string {
 	var names []string
 	for _, known := range r.byID {

@@ -30,7 +30,8 @@ type world struct {
 	metadata *metadatafake.FakeMetadataClient
 }
 
-// newWorld is a cluster with these objects, as YAML documents. An object without a UID gets its kind and name as one.
+// newWorld returns a cluster with these objects, as YAML documents. An object without a UID gets its kind and name as
+// one.
 func newWorld(t *testing.T, documents string) *world {
 	t.Helper()
 	partial := metadatafake.NewTestScheme()
@@ -90,8 +91,10 @@ func (w *world) add(object *unstructured.Unstructured) {
 func (w *world) addMetadata(resource schema.GroupVersionResource, object metav1.Object) {
 	w.t.Helper()
 	partial := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
-		Labels: object.GetLabels(), Annotations: object.GetAnnotations(), CreationTimestamp: object.GetCreationTimestamp(),
+		Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID(),
+		ResourceVersion: object.GetResourceVersion(),
+		Labels:          object.GetLabels(), Annotations: object.GetAnnotations(),
+		CreationTimestamp: object.GetCreationTimestamp(),
 	}}
 	if err := w.metadata.Tracker().Create(resource, partial, object.GetNamespace()); err != nil {
 		w.t.Fatal(err)
@@ -121,8 +124,9 @@ func (w *world) mirror(name string) *corev1.ConfigMap {
 
 func (w *world) finder() *Finder {
 	return &Finder{
-		Client: w.client, Dynamic: w.dynamic, Metadata: metadata.Interface(w.metadata), Namespaces: []string{ledger.DefaultNamespace},
-		Clock: func() time.Time { return now },
+		Client: w.client, Dynamic: w.dynamic, Metadata: metadata.Interface(w.metadata),
+		Namespaces: []string{ledger.DefaultNamespace},
+		Clock:      func() time.Time { return now },
 	}
 }
 

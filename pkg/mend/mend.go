@@ -1,6 +1,6 @@
-// Package mend makes the few repairs that doctor offers to make: those that are safe, and that can be undone or undo themselves. They go
-// through a fault.Session as faults do: with a preflight, a record before the change, a proof after it, and an undo where there is
-// something to undo.
+// Package mend makes the few repairs that doctor offers to make: those that are safe, and that can be undone or undo
+// themselves. They go through a fault.Session as faults do: with a preflight, a record before the change, a proof after
+// it, and an undo where there is something to undo.
 package mend
 
 import (
@@ -34,7 +34,8 @@ const Fault = "fix"
 // UndoKind is the ledger.Undo.Kind of objects that a repair created.
 const UndoKind = "created-runtimeclass"
 
-// annotationRun is on what a repair created, for people and `leftovers`. By annotationSeal, its seal's mark, the undo knows it.
+// annotationRun is on what a repair created, for people and `leftovers`. By annotationSeal, its seal's mark, the undo
+// knows it.
 const (
 	annotationRun  = "gpufault.dev/run"
 	annotationSeal = "gpufault.dev/seal"
@@ -46,7 +47,7 @@ type Data struct {
 	Handler string `json:"handler"`
 }
 
-// RuntimeClass is the object that CreateRuntimeClass makes.
+// RuntimeClass returns the object that CreateRuntimeClass makes.
 func RuntimeClass(name, handler string) *nodev1.RuntimeClass {
 	return &nodev1.RuntimeClass{
 		TypeMeta:   metav1.TypeMeta{APIVersion: nodev1.SchemeGroupVersion.String(), Kind: "RuntimeClass"},
@@ -55,7 +56,7 @@ func RuntimeClass(name, handler string) *nodev1.RuntimeClass {
 	}
 }
 
-// CreateRuntimeClass is the change that makes a RuntimeClass. Its undo deletes it, if it is still as it was made.
+// CreateRuntimeClass returns the change that makes a RuntimeClass. Its undo deletes it, if it is still as it was made.
 func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (fault.Change, error) {
 	data, err := json.Marshal(Data{Name: name, Handler: handler})
 	if err != nil {
@@ -67,7 +68,9 @@ func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (faul
 		Undo:   ledger.Undo{Kind: UndoKind, Data: data},
 		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 			class := RuntimeClass(name, handler)
-			class.Annotations = map[string]string{annotationRun: r.Run().ID, annotationSeal: mark(r.Run().ID, name, handler)}
+			class.Annotations = map[string]string{
+				annotationRun: r.Run().ID, annotationSeal: mark(r.Run().ID, name, handler),
+			}
 			made, err := client.NodeV1().RuntimeClasses().Create(ctx, class, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
 				return nil, fmt.Errorf("there is a RuntimeClass %s meanwhile: run doctor again", name)
@@ -76,15 +79,17 @@ func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (faul
 				return nil, fmt.Errorf("create RuntimeClass %s: %w", name, err)
 			}
 			return []ledger.Evidence{{
-				Source: "RuntimeClass " + name, Time: time.Now(), Text: fmt.Sprintf("uid %s, handler %s", made.UID, made.Handler),
+				Source: "RuntimeClass " + name, Time: time.Now(),
+				Text: fmt.Sprintf("uid %s, handler %s", made.UID, made.Handler),
 			}}, nil
 		},
 	}, nil
 }
 
-// mark is what the RuntimeClass of a run carries.
+// mark returns what the RuntimeClass of a run carries.
 func mark(run, name, handler string) string {
-	return seal.Of(run, UndoKind, fmt.Appendf(nil, "%q %q", name, handler)).Mark("node.k8s.io", "runtimeclasses", "", name)
+	return seal.Of(run, UndoKind,
+		fmt.Appendf(nil, "%q %q", name, handler)).Mark("node.k8s.io", "runtimeclasses", "", name)
 }
 
 // Undoer deletes what a repair created. Client is nil where it is only to describe.
@@ -105,7 +110,8 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	}
 	switch {
 	case data.Name != step.Target.Name || step.Target.Kind != "RuntimeClass":
-		return "", "", fmt.Errorf("the record's undo is rejected: it is about RuntimeClass %s, and the target is %s", data.Name, step.Target)
+		return "", "", fmt.Errorf("the record's undo is rejected: it is about RuntimeClass %s, and the target is %s",
+			data.Name, step.Target)
 	case u.Client == nil:
 		return "", "", errors.New("no cluster to undo it in")
 	}
@@ -116,9 +122,11 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	case err != nil:
 		return "", "", fmt.Errorf("get RuntimeClass %s: %w", data.Name, err)
 	case now.Annotations[annotationSeal] != mark(run.ID, data.Name, data.Handler):
-		return ledger.StateSuperseded, fmt.Sprintf("RuntimeClass %s is not the one that this run made, and was left alone", data.Name), nil
+		return ledger.StateSuperseded,
+			fmt.Sprintf("RuntimeClass %s is not the one that this run made, and was left alone", data.Name), nil
 	case now.Handler != data.Handler || now.Overhead != nil || now.Scheduling != nil:
-		return ledger.StateSuperseded, fmt.Sprintf("RuntimeClass %s was changed meanwhile, and was left alone", data.Name), nil
+		return ledger.StateSuperseded,
+			fmt.Sprintf("RuntimeClass %s was changed meanwhile, and was left alone", data.Name), nil
 	}
 	err = u.Client.NodeV1().RuntimeClasses().Delete(ctx, data.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &now.UID, ResourceVersion: &now.ResourceVersion},
@@ -129,28 +137,35 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return ledger.StateReverted, fmt.Sprintf("RuntimeClass %s is deleted", data.Name), nil
 }
 
-// RestartPod is the change that deletes the device plugin's pod on a node that advertises no GPU, so that its DaemonSet makes a new one there.
-// It cannot be undone. It is proven when a new pod is ready there and the node advertises GPUs; every is how often that is looked for. It
-// takes nothing away from the node. Whether a restart is a remedy is looked at now, and once
-// more before the pod is deleted: the user may think for a while.
-func RestartPod(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, every time.Duration) (fault.Change, error) {
+// RestartPod returns the change that deletes the device plugin's pod on a node that advertises no GPU, so that its
+// DaemonSet makes a new one there. It cannot be undone. It is proven when a new pod is ready there and the node
+// advertises GPUs; every is how often that is looked for. It takes nothing away from the node. Whether a restart is a
+// remedy is looked at now, and once more before the pod is deleted: the user may think for a while.
+func RestartPod(
+	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, every time.Duration,
+) (fault.Change, error) {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil || owner.Kind != "DaemonSet" {
-		return fault.Change{}, fmt.Errorf("pod %s/%s belongs to no DaemonSet, which would make it anew: restart it by hand", pod.Namespace, pod.Name)
+		return fault.Change{}, fmt.Errorf(
+			"pod %s/%s belongs to no DaemonSet, which would make it anew: restart it by hand", pod.Namespace, pod.Name,
+		)
 	}
 	if err := restartHelps(ctx, client, pod, owner); err != nil {
 		return fault.Change{}, err
 	}
 	return fault.Change{
-		Target:   ledger.Target{Kind: "Node", Name: pod.Spec.NodeName}, // which no fault may have at that time; namespaces of drivers are barred
-		Action:   fmt.Sprintf("delete pod %s/%s, so that DaemonSet %s makes it anew", pod.Namespace, pod.Name, owner.Name),
+		// Which no fault may have at that time; namespaces of drivers are barred
+		Target: ledger.Target{Kind: "Node", Name: pod.Spec.NodeName},
+		Action: fmt.Sprintf("delete pod %s/%s, so that DaemonSet %s makes it anew", pod.Namespace, pod.Name,
+			owner.Name),
 		Undo:     ledger.Undo{Kind: ledger.UndoNone, Permanent: true},
 		Harmless: true,
 		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 			if err := restartHelps(ctx, client, pod, owner); err != nil {
 				return nil, fmt.Errorf("nothing was deleted: %w", err)
 			}
-			err := client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+			err := client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 			if err != nil && !apierrors.IsNotFound(err) {
 				return nil, fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
 			}
@@ -160,8 +175,10 @@ func RestartPod(ctx context.Context, client kubernetes.Interface, pod *corev1.Po
 	}, nil
 }
 
-// restartHelps says why a restart would be no remedy, or would not bring the same pod back.
-func restartHelps(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, owner *metav1.OwnerReference) error {
+// restartHelps returns why a restart would be no remedy, or would not bring the same pod back.
+func restartHelps(
+	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, owner *metav1.OwnerReference,
+) error {
 	n, err := client.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("get node %s: %w", pod.Spec.NodeName, err)
@@ -176,23 +193,32 @@ func restartHelps(ctx context.Context, client kubernetes.Interface, pod *corev1.
 	case err != nil:
 		return fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	case !isReady(now):
-		return fmt.Errorf("pod %s/%s does not run, or is not ready (%s), so that a restart is no remedy", pod.Namespace, pod.Name, now.Status.Phase)
+		return fmt.Errorf("pod %s/%s does not run, or is not ready (%s), so that a restart is no remedy", pod.Namespace,
+			pod.Name, now.Status.Phase)
 	}
 	ds, err := client.AppsV1().DaemonSets(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && (ds.UID != owner.UID || ds.DeletionTimestamp != nil):
-		return fmt.Errorf("DaemonSet %s/%s is gone or going, and would not make the pod anew", pod.Namespace, owner.Name)
+		return fmt.Errorf("DaemonSet %s/%s is gone or going, and would not make the pod anew", pod.Namespace,
+			owner.Name)
 	case err != nil:
 		return fmt.Errorf("get DaemonSet %s/%s: %w", pod.Namespace, owner.Name, err)
 	case !labels.SelectorFromSet(ds.Spec.Template.Spec.NodeSelector).Matches(labels.Set(n.Labels)):
-		return fmt.Errorf("DaemonSet %s/%s would make no pod on node %s any more, whose labels do not fit its nodeSelector", pod.Namespace, owner.Name, n.Name)
-	case ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType && ds.Status.UpdatedNumberScheduled < ds.Status.DesiredNumberScheduled:
-		return fmt.Errorf("DaemonSet %s/%s updates its pods when they are deleted (OnDelete), and has an update waiting: a restart would bring another version; do it by hand", pod.Namespace, owner.Name)
+		return fmt.Errorf(
+			"DaemonSet %s/%s would make no pod on node %s any more, whose labels do not fit its nodeSelector",
+			pod.Namespace, owner.Name, n.Name,
+		)
+	case ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType &&
+		ds.Status.UpdatedNumberScheduled < ds.Status.DesiredNumberScheduled:
+		return fmt.Errorf(
+			"DaemonSet %s/%s updates its pods when they are deleted (OnDelete), and has an update waiting: a restart would bring another version; do it by hand",
+			pod.Namespace, owner.Name,
+		)
 	}
 	return nil
 }
 
-// advertised is how many GPUs, or parts of them, a node has by what its kubelet says.
+// advertised returns how many GPUs, or parts of them, a node has by what its kubelet says.
 func advertised(n *corev1.Node) (sum int64) {
 	for name, q := range n.Status.Capacity {
 		if doctor.IsGPUResource(name) {
@@ -203,29 +229,37 @@ func advertised(n *corev1.Node) (sum int64) {
 }
 
 func isReady(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	return pod.Status.Phase == corev1.PodRunning &&
+		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
 }
 
-// successor waits until the owner's new pod is ready on the node of the one that was deleted, and the node advertises GPUs.
-func successor(ctx context.Context, client kubernetes.Interface, was *corev1.Pod, owner *metav1.OwnerReference, every time.Duration) ([]ledger.Evidence, error) {
+// successor waits until the owner's new pod is ready on the node of the one that was deleted, and the node advertises
+// GPUs.
+func successor(
+	ctx context.Context, client kubernetes.Interface, was *corev1.Pod, owner *metav1.OwnerReference,
+	every time.Duration,
+) ([]ledger.Evidence, error) {
 	var proof []ledger.Evidence
 	missing := fmt.Sprintf("no new one is ready on node %s yet", was.Spec.NodeName)
 	err := wait.PollUntilContextCancel(ctx, every, true, func(ctx context.Context) (bool, error) {
-		pods, err := client.CoreV1().Pods(was.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", was.Spec.NodeName).String()})
+		pods, err := client.CoreV1().Pods(was.Namespace).List(ctx,
+			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", was.Spec.NodeName).String()})
 		if err != nil {
 			return false, fmt.Errorf("look for the new pod: %w", err)
 		}
 		i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool {
 			by := metav1.GetControllerOf(&p)
-			return by != nil && by.UID == owner.UID && p.UID != was.UID && p.Spec.NodeName == was.Spec.NodeName && isReady(&p)
+			return by != nil && by.UID == owner.UID && p.UID != was.UID && p.Spec.NodeName == was.Spec.NodeName &&
+				isReady(&p)
 		})
 		if i < 0 {
 			return false, nil
 		}
 		p := &pods.Items[i]
-		missing = fmt.Sprintf("pod %s is ready in its place, and node %s still advertises no GPU", p.Name, p.Spec.NodeName)
+		missing = fmt.Sprintf("pod %s is ready in its place, and node %s still advertises no GPU", p.Name,
+			p.Spec.NodeName)
 		n, err := client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
 		if err != nil {
 			return false, fmt.Errorf("look at node %s: %w", p.Spec.NodeName, err)
@@ -235,7 +269,8 @@ func successor(ctx context.Context, client kubernetes.Interface, was *corev1.Pod
 		}
 		proof = []ledger.Evidence{{
 			Source: fmt.Sprintf("Pod %s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName), Time: time.Now(),
-			Text: fmt.Sprintf("%s, uid %s, made by DaemonSet %s in the place of %s", p.Status.Phase, p.UID, owner.Name, was.Name),
+			Text: fmt.Sprintf("%s, uid %s, made by DaemonSet %s in the place of %s", p.Status.Phase, p.UID, owner.Name,
+				was.Name),
 		}, {
 			Source: "Node " + n.Name + " .status.capacity", Time: time.Now(), Text: count.Of(advertised(n), "GPU"),
 		}}
@@ -247,7 +282,8 @@ func successor(ctx context.Context, client kubernetes.Interface, was *corev1.Pod
 	return proof, err
 }
 
-// Permissions are what the repairs need beyond what every run needs: for a pod of the namespace, or for RuntimeClasses where it is empty.
+// Permissions returns what the repairs need beyond what every run needs: for a pod of the namespace, or for
+// RuntimeClasses where it is empty.
 func Permissions(namespace string) []fault.Permission {
 	if namespace != "" {
 		return []fault.Permission{
@@ -266,7 +302,7 @@ func Permissions(namespace string) []fault.Permission {
 	}
 }
 
-// AllPermissions are what all repairs need, whatever is found: device plugins may be in any namespace.
+// AllPermissions returns what all repairs need, whatever is found: device plugins may be in any namespace.
 func AllPermissions() []fault.Permission {
 	all := Permissions("")
 	for _, p := range Permissions("any") {

@@ -67,7 +67,8 @@ func TestRuntimeClassUndo(t *testing.T) {
 			if test.meanwhile != nil {
 				test.meanwhile(t, client)
 			}
-			state, said, err := Undoer{client}.Undo(t.Context(), ledger.Run{ID: test.run}, ledger.Step{Target: change.Target, Undo: change.Undo})
+			state, said, err := Undoer{client}.Undo(t.Context(), ledger.Run{ID: test.run},
+				ledger.Step{Target: change.Target, Undo: change.Undo})
 			if err != nil || state != test.want {
 				t.Errorf("undone to %q (%s), %v; wanted %q", state, said, err, test.want)
 			}
@@ -82,8 +83,12 @@ func TestRuntimeClassUndo(t *testing.T) {
 // A record that is about something else than its target is no order to delete that.
 func TestUndoIsBoundToItsTarget(t *testing.T) {
 	t.Parallel()
-	step := ledger.Step{Target: ledger.Target{Kind: "RuntimeClass", Name: "nvidia"}, Undo: ledger.Undo{Kind: UndoKind, Data: []byte(`{"name":"gvisor"}`)}}
-	if _, _, err := (Undoer{fake.NewClientset()}).Undo(t.Context(), ledger.Run{}, step); err == nil || !strings.Contains(err.Error(), "rejected") {
+	step := ledger.Step{
+		Target: ledger.Target{Kind: "RuntimeClass", Name: "nvidia"},
+		Undo:   ledger.Undo{Kind: UndoKind, Data: []byte(`{"name":"gvisor"}`)},
+	}
+	if _, _, err := (Undoer{fake.NewClientset()}).Undo(t.Context(), ledger.Run{}, step); err == nil ||
+		!strings.Contains(err.Error(), "rejected") {
 		t.Errorf("a record about another RuntimeClass is believed: %v", err)
 	}
 }
@@ -97,23 +102,31 @@ func pluginPod(name string, phase corev1.PodPhase) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "gpu-operator", Name: name, UID: types.UID(name),
-			OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "nvidia-device-plugin", UID: "ds", Controller: &yes}},
+			OwnerReferences: []metav1.OwnerReference{
+				{Kind: "DaemonSet", Name: "nvidia-device-plugin", UID: "ds", Controller: &yes},
+			},
 		},
-		Spec: corev1.PodSpec{NodeName: "gpu-1"}, Status: corev1.PodStatus{Phase: phase, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
+		Spec: corev1.PodSpec{NodeName: "gpu-1"}, Status: corev1.PodStatus{
+			Phase: phase, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}},
+		},
 	}
 }
 
 func pluginSet() *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "nvidia-device-plugin", UID: "ds"},
-		Spec:       appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"gpu": "yes"}}}},
+		Spec: appsv1.DaemonSetSpec{
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"gpu": "yes"}}},
+		},
 	}
 }
 
 func nodeWith(gpus string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"gpu": "yes"}},
-		Status:     corev1.NodeStatus{Capacity: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(gpus), "nvidia.com/other": resource.MustParse("3")}},
+		Status: corev1.NodeStatus{Capacity: corev1.ResourceList{
+			"nvidia.com/gpu": resource.MustParse(gpus), "nvidia.com/other": resource.MustParse("3"),
+		}},
 	}
 }
 
@@ -125,7 +138,8 @@ func reactsToDelete(client *fake.Clientset, do func()) {
 	})
 }
 
-// A restart is proven by a new pod that is ready on the same node, and by GPUs that the node advertises again; never by the old pod.
+// A restart is proven by a new pod that is ready on the same node, and by GPUs that the node advertises again; never by
+// the old pod.
 func TestRestartPod(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -153,7 +167,8 @@ func TestRestartPod(t *testing.T) {
 				if test.next != "" {
 					err = client.Tracker().Add(pluginPod("plugin-b", test.next))
 				}
-				err = errors.Join(err, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("nodes"), nodeWith(test.gpus), ""))
+				err = errors.Join(err,
+					client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("nodes"), nodeWith(test.gpus), ""))
 				if err != nil {
 					t.Error(err)
 				}
@@ -164,20 +179,24 @@ func TestRestartPod(t *testing.T) {
 			switch {
 			case test.wrong != "" && (err == nil || !strings.Contains(err.Error(), test.wrong)):
 				t.Errorf("the restart counts as proven: %v %v; wanted %q", proof, err, test.wrong)
-			case test.wrong == "" && (err != nil || len(proof) != 2 || !strings.Contains(proof[0].Text, "uid plugin-b") || proof[1].Text != "8 GPUs"):
+			case test.wrong == "" && (err != nil || len(proof) != 2 ||
+				!strings.Contains(proof[0].Text, "uid plugin-b") || proof[1].Text != "8 GPUs"):
 				t.Errorf("proof %v, %v", proof, err)
 			}
 		})
 	}
 }
 
-// Between the report and the answer to the question minutes may pass: what became well, or is another pod's, is left alone.
+// Between the report and the answer to the question minutes may pass: what became well, or is another pod's, is left
+// alone.
 func TestRestartPodLooksAgain(t *testing.T) {
 	t.Parallel()
 	for wrong, change := range map[string]func(*corev1.Node, *corev1.Pod, *appsv1.DaemonSet){
-		"advertises 8 GPUs now":     func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { *n = *nodeWith("8") },
-		"gone or going meanwhile":   func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) { p.UID = "another" },
-		"is not ready":              func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) { p.Status.Conditions = nil },
+		"advertises 8 GPUs now":   func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { *n = *nodeWith("8") },
+		"gone or going meanwhile": func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) { p.UID = "another" },
+		"is not ready": func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) {
+			p.Status.Conditions = nil
+		},
 		"would make no pod on node": func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { n.Labels = nil },
 		"has an update waiting": func(_ *corev1.Node, _ *corev1.Pod, ds *appsv1.DaemonSet) {
 			ds.Spec.UpdateStrategy.Type, ds.Status.DesiredNumberScheduled = "OnDelete", 2
@@ -196,7 +215,8 @@ func TestRestartPodLooksAgain(t *testing.T) {
 		n, p, ds := nodeWith("0"), was.DeepCopy(), pluginSet()
 		change(n, p, ds)
 		later := fake.NewClientset(n, p, ds)
-		if _, err := RestartPod(t.Context(), later, was, time.Millisecond); err == nil || !strings.Contains(err.Error(), wrong) {
+		if _, err := RestartPod(t.Context(), later, was, time.Millisecond); err == nil ||
+			!strings.Contains(err.Error(), wrong) {
 			t.Errorf("it is offered: %v, wanted %q", err, wrong)
 		}
 		for _, err := range []error{
@@ -224,7 +244,8 @@ func TestRestartPodLooksAgain(t *testing.T) {
 	}
 }
 
-// In a cluster of 5,000 nodes kube-system has ten thousands of pods: only those of the node are asked for, twice a second.
+// In a cluster of 5,000 nodes kube-system has ten thousands of pods: only those of the node are asked for, twice a
+// second.
 func TestRestartPodAsksForOneNode(t *testing.T) {
 	t.Parallel()
 	was := pluginPod("plugin-a", corev1.PodRunning)

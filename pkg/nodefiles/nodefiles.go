@@ -1,5 +1,5 @@
-// Package nodefiles is the fault that changes files of nodes and restarts the service that reads them, behind a dead man that puts
-// everything back.
+// Package nodefiles is the fault that changes files of nodes and restarts the service that reads them, behind a dead
+// man that puts everything back.
 //
 // What to change is decided on what the node's files hold, after they were read and before anything is written. What
 // to restore is in the node's own record before the first change, and only there: the ledger's record can be written
@@ -24,8 +24,8 @@ import (
 type Pod interface {
 	// InspectRuntime reads which container runtime the kubelet uses, and its files.
 	InspectRuntime(ctx context.Context) (*node.Runtime, error)
-	// Change arms the node's dead man and lets it make the change. It returns the dead man's last word, which is PhaseApplied when
-	// there is no error; each hears of the phases as they come.
+	// Change arms the node's dead man and lets it make the change. It returns the dead man's last word, which is
+	// PhaseApplied when there is no error; each hears of the phases as they come.
 	Change(ctx context.Context, what deadman.Change, each func(deadman.Status)) (*deadman.Status, error)
 	// Restore puts the files back, or finds that the dead man has.
 	Restore(ctx context.Context, what deadman.Restore) (*deadman.Restored, error)
@@ -35,14 +35,17 @@ type Pod interface {
 
 // Start creates a debug pod for a run on a node and waits until it runs. It lives that long; zero means until it is
 // deleted. Its image is chosen by the user of this command, never by a record.
-type Start func(ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string)) (Pod, error)
+type Start func(
+	ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string),
+) (Pod, error)
 
 // Decision is what is to be done to one node.
 type Decision struct {
 	// Change is made by the dead man; its TTL is filled in.
 	Change deadman.Change
-	// Landed says whether the fault shows in what CRI says afterwards, nil when CRI does not serve, and in which words; an error when
-	// it does not show. Nil when the service is not restarted: then the bytes on the disk are the proof.
+	// Landed reports whether the fault shows in what CRI says afterwards, nil when CRI does not serve, and in which
+	// words; an error when it does not show. Nil when the service is not restarted: then the bytes on the disk are the
+	// proof.
 	Landed func(now *cri.Info) (string, error)
 	// Edits says in a line per file what is changed in it, for the evidence.
 	Edits []string
@@ -62,7 +65,7 @@ type Injection struct {
 	Probe  Probe // nil: none
 }
 
-// Change is the change to one node, for a fault.Plan.
+// Change returns the change to one node, for a fault.Plan.
 func (in *Injection) Change(target ledger.Target, action string) fault.Change {
 	return fault.Change{
 		Target: target,
@@ -74,10 +77,13 @@ func (in *Injection) Change(target ledger.Target, action string) fault.Change {
 	}
 }
 
-// podGrace is how much longer than the fault its debug pod may live: the dead man, not the pod's deadline, is to end the fault.
+// podGrace is how much longer than the fault its debug pod may live: the dead man, not the pod's deadline, is to end
+// the fault.
 const podGrace = 2 * time.Minute
 
-func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorder) (evidence []ledger.Evidence, err error) {
+func (in *Injection) apply(
+	ctx context.Context, nodeName string, r fault.Recorder,
+) (evidence []ledger.Evidence, err error) {
 	run := r.Run()
 	lives := time.Duration(0)
 	if !run.Until.IsZero() {
@@ -105,7 +111,8 @@ func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorde
 	}
 	if !run.Until.IsZero() {
 		if decision.Change.TTL = time.Until(run.Until).Round(time.Second); decision.Change.TTL <= 0 {
-			return nil, fmt.Errorf("the time of the fault was up at %s, before it could be made: give a longer --ttl", run.Until.Format(time.RFC3339))
+			return nil, fmt.Errorf("the time of the fault was up at %s, before it could be made: give a longer --ttl",
+				run.Until.Format(time.RFC3339))
 		}
 	}
 	claim := Claim{Image: in.Image, NodeLoss: decision.Change.MayFail}
@@ -129,7 +136,8 @@ func (in *Injection) apply(ctx context.Context, nodeName string, r fault.Recorde
 	}
 	evidence, err = in.prove(ctx, nodeName, r, *decision, *status)
 	if err == nil && !run.Until.IsZero() && time.Until(run.Until) < aLook {
-		err = fmt.Errorf("its time was up at %s, before anybody could look at it: give a longer --ttl", run.Until.Format(time.RFC3339))
+		err = fmt.Errorf("its time was up at %s, before anybody could look at it: give a longer --ttl",
+			run.Until.Format(time.RFC3339))
 	}
 	return evidence, err
 }
@@ -172,7 +180,10 @@ func (in *Injection) prove(
 	if decision.Landed != nil {
 		said, err := decision.Landed(status.CRI)
 		if err != nil {
-			return evidence, fmt.Errorf("the configuration was changed and %s restarted, but the fault does not show: %w", decision.Change.Service.Unit, err)
+			return evidence, fmt.Errorf(
+				"the configuration was changed and %s restarted, but the fault does not show: %w",
+				decision.Change.Service.Unit, err,
+			)
 		}
 		evidence = append(evidence, ledger.Evidence{Source: source(status), Time: at, Text: said})
 	}

@@ -36,7 +36,9 @@ func (p *fakePod) InspectRuntime(context.Context) (*node.Runtime, error) {
 func (p *fakePod) Change(_ context.Context, what deadman.Change, each func(deadman.Status)) (*deadman.Status, error) {
 	p.calls, p.change = append(p.calls, "change"), what
 	each(deadman.Status{Phase: deadman.PhaseArmed})
-	return &deadman.Status{Phase: deadman.PhaseApplied, CRI: &cri.Info{Name: "containerd", Version: "2.3.7"}}, p.changeErr
+	return &deadman.Status{
+		Phase: deadman.PhaseApplied, CRI: &cri.Info{Name: "containerd", Version: "2.3.7"},
+	}, p.changeErr
 }
 
 func (p *fakePod) Restore(_ context.Context, what deadman.Restore) (*deadman.Restored, error) {
@@ -68,7 +70,10 @@ func (r *fakeRecorder) Progress(string) {}
 func decision(landed func(*cri.Info) (string, error)) *Decision {
 	return &Decision{
 		Change: deadman.Change{
-			Files:   []deadman.File{{Path: config, Before: patch.Sum([]byte("a")), After: patch.Sum([]byte("b")), Edits: []patch.Edit{{Old: []byte("a"), New: []byte("b")}}}},
+			Files: []deadman.File{{
+				Path: config, Before: patch.Sum([]byte("a")), After: patch.Sum([]byte("b")),
+				Edits: []patch.Edit{{Old: []byte("a"), New: []byte("b")}},
+			}},
 			Service: &deadman.Service{Unit: "containerd.service"},
 		},
 		Landed: landed,
@@ -87,23 +92,27 @@ func injection(pod *fakePod, d *Decision, err error) *Injection {
 
 func shows(*cri.Info) (string, error) { return "nvidia is gone", nil }
 
-// The undo must be in the ledger before the node is changed, and the pod stays with the fault: to delete it is to heal the node.
+// The undo must be in the ledger before the node is changed, and the pod stays with the fault: to delete it is to heal
+// the node.
 func TestTheUndoIsSavedBeforeTheChange(t *testing.T) {
 	t.Parallel()
 	pod := &fakePod{}
 	r := &fakeRecorder{pod: pod, run: ledger.Run{ID: "runtime-abc234", Until: time.Now().Add(time.Hour)}}
-	evidence, err := injection(pod, decision(shows), nil).Change(ledger.Target{Kind: "Node", Name: "n"}, "").Apply(t.Context(), r)
+	evidence, err := injection(pod, decision(shows), nil).Change(ledger.Target{Kind: "Node", Name: "n"},
+		"").Apply(t.Context(), r)
 	if err != nil || strings.Join(pod.calls, " ") != "start inspect save change" {
 		t.Fatalf("%v, calls %v", err, pod.calls)
 	}
 	var claim Claim
-	if err := json.Unmarshal(r.step.Undo.Data, &claim); err != nil || len(claim.Files) != 1 || claim.Files[0].Path != config {
+	if err := json.Unmarshal(r.step.Undo.Data, &claim); err != nil || len(claim.Files) != 1 ||
+		claim.Files[0].Path != config {
 		t.Errorf("saved %s, %v", r.step.Undo.Data, err)
 	}
 	if pod.change.TTL < 59*time.Minute || pod.change.TTL > time.Hour {
 		t.Errorf("the dead man waits %s, not an hour", pod.change.TTL)
 	}
-	if len(evidence) != 2 || evidence[1].Text != "nvidia is gone" || evidence[1].Source != "CRI Status of containerd 2.3.7" {
+	if len(evidence) != 2 || evidence[1].Text != "nvidia is gone" ||
+		evidence[1].Source != "CRI Status of containerd 2.3.7" {
 		t.Errorf("evidence %+v", evidence)
 	}
 }
@@ -120,11 +129,16 @@ func TestAFailedChangeClosesThePod(t *testing.T) {
 		want    string
 		calls   string
 	}{
-		"refused":       {decide: errors.New("it is a template"), want: "it is a template", calls: "start inspect close"},
-		"not saved":     {save: errors.New("no ledger"), want: "no ledger", calls: "start inspect save close"},
-		"not changed":   {change: errors.New("disk full"), want: "disk full", calls: "start inspect save change close"},
-		"does not show": {landed: func(*cri.Info) (string, error) { return "", errors.New("nvidia is there") }, want: "does not show: nvidia is there", calls: "start inspect save change close"},
-		"time was up":   {expired: true, want: "before it could be made", calls: "start inspect close"},
+		"refused": {
+			decide: errors.New("it is a template"), want: "it is a template", calls: "start inspect close",
+		},
+		"not saved":   {save: errors.New("no ledger"), want: "no ledger", calls: "start inspect save close"},
+		"not changed": {change: errors.New("disk full"), want: "disk full", calls: "start inspect save change close"},
+		"does not show": {
+			landed: func(*cri.Info) (string, error) { return "", errors.New("nvidia is there") },
+			want:   "does not show: nvidia is there", calls: "start inspect save change close",
+		},
+		"time was up": {expired: true, want: "before it could be made", calls: "start inspect close"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -137,7 +151,8 @@ func TestAFailedChangeClosesThePod(t *testing.T) {
 			if landed == nil {
 				landed = shows
 			}
-			_, err := injection(pod, decision(landed), test.decide).Change(ledger.Target{Kind: "Node", Name: "n"}, "").Apply(t.Context(), r)
+			_, err := injection(pod, decision(landed),
+				test.decide).Change(ledger.Target{Kind: "Node", Name: "n"}, "").Apply(t.Context(), r)
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Join(pod.calls, " ") != test.calls {
 				t.Errorf("%v, calls %v", err, pod.calls)
 			}
@@ -147,15 +162,16 @@ func TestAFailedChangeClosesThePod(t *testing.T) {
 
 func undoer(pod *fakePod, fail func(n int) error) (Undoer, *int) {
 	starts := 0
-	return Undoer{Retry: time.Millisecond, Start: func(context.Context, ledger.Run, string, time.Duration, func(string)) (Pod, error) {
-		starts++
-		if fail != nil {
-			if err := fail(starts); err != nil {
-				return nil, err
+	return Undoer{Retry: time.Millisecond,
+		Start: func(context.Context, ledger.Run, string, time.Duration, func(string)) (Pod, error) {
+			starts++
+			if fail != nil {
+				if err := fail(starts); err != nil {
+					return nil, err
+				}
 			}
-		}
-		return pod, nil
-	}}, &starts
+			return pod, nil
+		}}, &starts
 }
 
 func saved(t *testing.T, change func(*Claim)) ledger.Step {
@@ -179,13 +195,45 @@ func TestUndoSaysWhatBecameOfEachFile(t *testing.T) {
 		state    ledger.State
 		want     []string // in the message or the error
 	}{
-		"restored":        {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}, CRI: &cri.Info{}, SameConfig: true}, ledger.StateReverted, []string{"bytes, mode, owner", "the container runtime shows the configuration of before"}},
-		"by the dead man": {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready, SameMeta: true}}, SameConfig: true, ByDeadMan: &deadman.Status{Cause: "TTL"}}, ledger.StateReverted, []string{"times are as before", "dead man", "TTL"}},
-		"by somebody":     {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready}}, SameConfig: true}, ledger.StateReverted, []string{"put back by somebody else"}},
-		"superseded": {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeSuperseded, Now: now, Ours: []byte("b\n"), Edits: []patch.Edit{{Old: []byte("a"), New: []byte("b")}}}}}, ledger.StateSuperseded,
-			[]string{"another client has changed it since", "we had taken out, and it is in their file", "we had put in, and it is not in their file"}},
-		"deleted":      {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeSuperseded, Deleted: true}}}, ledger.StateSuperseded, []string{"another client has deleted it"}},
-		"other config": {deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}, CRI: &cri.Info{}}, ledger.StateReverted, []string{"another configuration than before, since something that is not ours changed"}},
+		"restored": {
+			deadman.Restored{
+				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}, CRI: &cri.Info{},
+				SameConfig: true,
+			},
+			ledger.StateReverted,
+			[]string{"bytes, mode, owner", "the container runtime shows the configuration of before"},
+		},
+		"by the dead man": {deadman.Restored{
+			Files:      []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready, SameMeta: true}},
+			SameConfig: true, ByDeadMan: &deadman.Status{Cause: "TTL"},
+		}, ledger.StateReverted, []string{"times are as before", "dead man", "TTL"}},
+		"by somebody": {
+			deadman.Restored{
+				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready}}, SameConfig: true,
+			},
+			ledger.StateReverted, []string{"put back by somebody else"},
+		},
+		"superseded": {deadman.Restored{Files: []deadman.RestoredFile{{
+			Path: config, Outcome: deadman.OutcomeSuperseded, Now: now, Ours: []byte("b\n"),
+			Edits: []patch.Edit{{Old: []byte("a"), New: []byte("b")}},
+		}}}, ledger.StateSuperseded,
+			[]string{
+				"another client has changed it since", "we had taken out, and it is in their file",
+				"we had put in, and it is not in their file",
+			}},
+		"deleted": {
+			deadman.Restored{
+				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeSuperseded, Deleted: true}},
+			},
+			ledger.StateSuperseded, []string{"another client has deleted it"},
+		},
+		"other config": {
+			deadman.Restored{
+				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}, CRI: &cri.Info{},
+			},
+			ledger.StateReverted,
+			[]string{"another configuration than before, since something that is not ours changed"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -200,7 +248,8 @@ func TestUndoSaysWhatBecameOfEachFile(t *testing.T) {
 				t.Errorf("state %q, %v", state, err)
 			}
 			// What they wrote may hold credentials: it is for the eyes, not for the ledger.
-			if strings.Contains(said, "anonymous") || name == "superseded" && !strings.Contains(strings.Join(shown, ""), "  +# anonymous") {
+			if strings.Contains(said, "anonymous") ||
+				name == "superseded" && !strings.Contains(strings.Join(shown, ""), "  +# anonymous") {
 				t.Errorf("said %q, shown %q", said, shown)
 			}
 			for _, want := range test.want {
@@ -232,9 +281,13 @@ func TestAnotherImageIsShown(t *testing.T) {
 	t.Parallel()
 	u, _ := undoer(&fakePod{}, func(int) error { return errors.New("no such image") })
 	u.Image = "busybox"
-	for image, want := range map[string]string{"mirror/busybox\x1b[2J": `injected with image "mirror/busybox\x1b[2J": if you trust it, pass --image`, "busybox": "", "": ""} {
+	for image, want := range map[string]string{
+		"mirror/busybox\x1b[2J": `injected with image "mirror/busybox\x1b[2J": if you trust it, pass --image`,
+		"busybox":               "", "": "",
+	} {
 		_, _, err := u.Undo(t.Context(), ledger.Run{ID: "runtime-abc234"}, saved(t, func(c *Claim) { c.Image = image }))
-		if err == nil || !strings.Contains(err.Error(), want) || want == "" && strings.Contains(err.Error(), "--image") {
+		if err == nil || !strings.Contains(err.Error(), want) ||
+			want == "" && strings.Contains(err.Error(), "--image") {
 			t.Errorf("%q: %v", image, err)
 		}
 	}
@@ -301,7 +354,9 @@ func TestNothingSavedIsNothingChanged(t *testing.T) {
 // A node without a container runtime starts no pod: the dead man comes first, and the revert confirms it.
 func TestUndoWaitsForTheDeadManOfALostNode(t *testing.T) {
 	t.Parallel()
-	pod := &fakePod{restored: deadman.Restored{Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready}}, SameConfig: true}}
+	pod := &fakePod{restored: deadman.Restored{
+		Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready}}, SameConfig: true,
+	}}
 	u, starts := undoer(pod, func(n int) error {
 		if n < 3 {
 			return errors.New("node n is not Ready")

@@ -18,7 +18,7 @@ const maxShown = 12
 // maxDiff bounds a difference in a report, in lines.
 const maxDiff = 40
 
-// difference is what somebody else changed in a file as we left it, line by line, where the node still knows that.
+// difference returns what somebody else changed in a file as we left it, line by line, where the node still knows that.
 func difference(f deadman.RestoredFile) string {
 	if f.Ours == nil || f.Now == nil {
 		return ""
@@ -39,10 +39,13 @@ func report(f deadman.RestoredFile) string {
 	if f.Deleted {
 		return fmt.Sprintf("%s: another client has deleted it since; not changed", f.Path)
 	}
-	lines := []string{fmt.Sprintf("%s: another client has changed it since (SHA-256 before %.12s, ours %.12s, now %.12s); theirs was not changed", f.Path,
-		sum(f.Before), sum(f.After), patch.Sum(f.Now))}
+	lines :=
+		[]string{fmt.Sprintf("%s: another client has changed it since (SHA-256 before %.12s, ours %.12s, now %.12s); theirs was not changed",
+			f.Path,
+			sum(f.Before), sum(f.After), patch.Sum(f.Now))}
 	if f.Now == nil {
-		lines[0] = fmt.Sprintf("%s: another client has changed it since, and it is large; theirs was not changed", f.Path)
+		lines[0] = fmt.Sprintf("%s: another client has changed it since, and it is large; theirs was not changed",
+			f.Path)
 	}
 	for _, e := range f.Edits {
 		if len(e.Old) > 0 {

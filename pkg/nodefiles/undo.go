@@ -28,7 +28,8 @@ type Claim struct {
 	Files []ClaimedFile `json:"files"`
 	// Image is that of the debug pod that made the change.
 	Image string `json:"image,omitempty"`
-	// NodeLoss is whether nothing can be started on the node while the change is there, so that only its dead man can end it.
+	// NodeLoss reports whether nothing can be started on the node while the change is there, so that only its dead man
+	// can end it.
 	NodeLoss bool `json:"nodeLoss,omitempty"`
 }
 
@@ -47,7 +48,8 @@ type Undoer struct {
 	Image string
 	// Progress tells the user what goes on with a step; nil: nobody.
 	Progress func(step ledger.Step, text string)
-	// Show is for the user's eyes only, not for the ledger: what somebody else wrote into a file may hold credentials. Nil: nobody's.
+	// Show is for the user's eyes only, not for the ledger: what somebody else wrote into a file may hold credentials.
+	// Nil: nobody's.
 	Show func(text string)
 	// Deadline is until when to wait for the dead men of lost nodes; it is asked for when the first is waited for.
 	// Nil means MostWait from then.
@@ -112,7 +114,9 @@ func otherImage(recorded, used string) string {
 	return fmt.Sprintf("; the run was injected with image %q: if you trust it, pass --image", recorded)
 }
 
-func (u Undoer) restore(ctx context.Context, pod Pod, run ledger.Run, step ledger.Step, claim Claim) (ledger.State, string, error) {
+func (u Undoer) restore(
+	ctx context.Context, pod Pod, run ledger.Run, step ledger.Step, claim Claim,
+) (ledger.State, string, error) {
 	restored, err := pod.Restore(ctx, deadman.Restore{Overwrite: u.Overwrite})
 	if err != nil {
 		return "", "", err
@@ -121,7 +125,10 @@ func (u Undoer) restore(ctx context.Context, pod Pod, run ledger.Run, step ledge
 		u.say(step, "the node has no record of the run: comparing its files")
 		runtime, err := pod.InspectRuntime(ctx)
 		if err != nil {
-			return "", "", fmt.Errorf("the node has no record of the run, and its files cannot be compared with what the run changed: %w", err)
+			return "", "", fmt.Errorf(
+				"the node has no record of the run, and its files cannot be compared with what the run changed: %w",
+				err,
+			)
 		}
 		return unrecorded(run, step.Target.Name, claim, *restored, *runtime)
 	}
@@ -148,7 +155,8 @@ func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, cla
 	say, late, deadline := func(text string) { u.say(step, text) }, false, time.Time{}
 	for {
 		pod, err := u.Start(ctx, run, step.Target.Name, restorePodLives, say)
-		if err == nil || !claim.NodeLoss || run.Until.IsZero() || apierrors.IsNotFound(err) || time.Now().After(run.Until.Add(comeback)) {
+		if err == nil || !claim.NodeLoss || run.Until.IsZero() || apierrors.IsNotFound(err) ||
+			time.Now().After(run.Until.Add(comeback)) {
 			return pod, err
 		}
 		if deadline.IsZero() {
@@ -158,11 +166,13 @@ func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, cla
 			}
 		}
 		if run.Until.After(deadline) || time.Now().After(deadline) {
-			return nil, fmt.Errorf("%w; the node is said to restore itself at %s: revert the run after that", err, run.Until.Format(time.RFC3339))
+			return nil, fmt.Errorf("%w; the node is said to restore itself at %s: revert the run after that", err,
+				run.Until.Format(time.RFC3339))
 		}
 		say = func(string) {} // the same each time
 		if wait := time.Until(run.Until).Round(time.Second); wait > 0 {
-			u.say(step, fmt.Sprintf("no pod can be started on the node: waiting for its dead man, in %s%s", wait, byHand(run)))
+			u.say(step,
+				fmt.Sprintf("no pod can be started on the node: waiting for its dead man, in %s%s", wait, byHand(run)))
 		} else if !late {
 			late = true
 			u.say(step, "waiting until the node starts pods again")
@@ -181,7 +191,7 @@ func (u Undoer) say(step ledger.Step, text string) {
 	}
 }
 
-// byHand says how the node heals without us.
+// byHand returns how the node heals without us.
 func byHand(run ledger.Run) string {
 	text := fmt.Sprintf("; by hand, on the node: sh %s/restore.sh", path.Join(deadman.Dir, run.ID))
 	if time.Now().Before(run.Until) {
@@ -197,7 +207,10 @@ func unrecorded(
 	run ledger.Run, nodeName string, claim Claim, restored deadman.Restored, runtime node.Runtime,
 ) (ledger.State, string, error) {
 	if runtime.Instance == nil {
-		return "", "", fmt.Errorf("the node has no record of the run, and its files cannot be compared with what the run changed: %s", runtime.Problem)
+		return "", "", fmt.Errorf(
+			"the node has no record of the run, and its files cannot be compared with what the run changed: %s",
+			runtime.Problem,
+		)
 	}
 	now := map[string]string{}
 	for _, instance := range append(runtime.Decoys, *runtime.Instance) {
@@ -205,7 +218,9 @@ func unrecorded(
 			now[f.Path] = patch.Sum(f.Data)
 		}
 	}
-	lines := []string{"the node has no record of the run: its dead man has restored the files and removed it, or nothing was changed"}
+	lines := []string{
+		"the node has no record of the run: its dead man has restored the files and removed it, or nothing was changed",
+	}
 	if restored.Told {
 		lines[0] = "the node's record of the run was missing; its dead man still ran, and was told to restore"
 	}
@@ -220,17 +235,22 @@ func unrecorded(
 			lines = append(lines, fmt.Sprintf("%q is as before", f.Path))
 		case loaded:
 			state = ledger.StateSuperseded
-			lines = append(lines, fmt.Sprintf("%q is neither as before nor as the run left it: another client has changed it since; not changed", f.Path))
+			lines = append(lines, fmt.Sprintf(
+				"%q is neither as before nor as the run left it: another client has changed it since; not changed",
+				f.Path,
+			))
 		case f.Before == deadman.Absent:
 			lines = append(lines, fmt.Sprintf("%q is not loaded, as before", f.Path))
 		default:
 			state = ledger.StateSuperseded
-			lines = append(lines, fmt.Sprintf("%q is not loaded by any container runtime now, so it was not compared", f.Path))
+			lines = append(lines,
+				fmt.Sprintf("%q is not loaded by any container runtime now, so it was not compared", f.Path))
 		}
 	}
 	if restored.Script != "" && len(still) == 0 {
-		lines = append(lines, fmt.Sprintf("part of the run's record remains in %s: kubectl gpu-fault leftovers --node %s --clean",
-			path.Dir(restored.Script), nodeName))
+		lines = append(lines,
+			fmt.Sprintf("part of the run's record remains in %s: kubectl gpu-fault leftovers --node %s --clean",
+				path.Dir(restored.Script), nodeName))
 	}
 	if len(still) == 0 {
 		return state, strings.Join(lines, "\n"), nil
@@ -239,11 +259,14 @@ func unrecorded(
 	if restored.Script != "" {
 		way = "on the node, this is left of the record, and restores it: sh " + restored.Script
 	}
-	return "", "", fmt.Errorf("the node has no record of the run, so nothing was restored, and %s has the content that the run is said to have left there: "+
-		"%s; if the run is not one of yours: kubectl delete configmap %s -n %s", strings.Join(still, ", "), way, run.ID, run.Namespace)
+	return "", "",
+		fmt.Errorf("the node has no record of the run, so nothing was restored, and %s has the content that the run is said to have left there: "+
+			"%s; if the run is not one of yours: kubectl delete configmap %s -n %s", strings.Join(still, ", "), way,
+			run.ID,
+			run.Namespace)
 }
 
-// verdict says what became of the files, for people.
+// verdict returns what became of the files, for people.
 func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	var put, over, already, by, theirs []string
 	for _, f := range restored.Files {
@@ -269,20 +292,28 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 		lines = append(lines, fmt.Sprintf("%s: bytes, mode, owner and times are as before", strings.Join(put, ", ")))
 	}
 	if len(over) > 0 {
-		lines = append(lines, fmt.Sprintf("%s: what somebody had written there meanwhile is gone, as asked for; bytes, mode, owner and times are as before", strings.Join(over, ", ")))
+		lines = append(lines, fmt.Sprintf(
+			"%s: what somebody had written there meanwhile is gone, as asked for; bytes, mode, owner and times are as before",
+			strings.Join(over, ", "),
+		))
 	}
 	if len(already) > 0 {
-		lines = append(lines, fmt.Sprintf("%s: bytes, mode, owner and times are as before%s", strings.Join(already, ", "), who(restored)))
+		lines = append(lines,
+			fmt.Sprintf("%s: bytes, mode, owner and times are as before%s", strings.Join(already, ", "), who(restored)))
 	}
 	if len(by) > 0 {
-		lines = append(lines, fmt.Sprintf("%s: its bytes are as before, put back by somebody else: its mode, owner or time is another", strings.Join(by, ", ")))
+		lines = append(lines, fmt.Sprintf(
+			"%s: its bytes are as before, put back by somebody else: its mode, owner or time is another",
+			strings.Join(by, ", "),
+		))
 	}
 	lines = append(lines, theirs...)
 	switch {
 	case len(theirs) > 0:
 		return ledger.StateSuperseded, strings.Join(lines, "\n"), nil
 	case restored.CRI != nil && !restored.SameConfig: // it serves, and was restarted with our files as before
-		lines = append(lines, "the container runtime shows another configuration than before, since something that is not ours changed in the meantime: see `kubectl gpu-fault runtime show`")
+		lines = append(lines,
+			"the container runtime shows another configuration than before, since something that is not ours changed in the meantime: see `kubectl gpu-fault runtime show`")
 	case restored.CRI != nil:
 		lines = append(lines, "the container runtime shows the configuration of before")
 	}
@@ -293,7 +324,8 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 func who(restored deadman.Restored) string {
 	switch by := restored.ByDeadMan; {
 	case by != nil:
-		return fmt.Sprintf("; the node's dead man put them back at %s (%s)", by.Time.UTC().Format(time.RFC3339), by.Cause)
+		return fmt.Sprintf("; the node's dead man put them back at %s (%s)", by.Time.UTC().Format(time.RFC3339),
+			by.Cause)
 	}
 	return "; nothing had been changed"
 }

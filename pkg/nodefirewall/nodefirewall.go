@@ -1,7 +1,8 @@
-// Package nodefirewall is the fault that has nodes drop packets between their pods and a TCP port: a rule of nftables, in a table of its own.
+// Package nodefirewall is the fault that has nodes drop packets between their pods and a TCP port: a rule of nftables,
+// in a table of its own.
 //
-// The dead man is the node's kernel: what it blocks, it blocks until a time, and forgets then by itself, whatever became of the client, the
-// API server, the debug pod or the kubelet. A node that boots forgets it, too.
+// The dead man is the node's kernel: what it blocks, it blocks until a time, and forgets then by itself, whatever
+// became of the client, the API server, the debug pod or the kubelet. A node that boots forgets it, too.
 package nodefirewall
 
 import (
@@ -43,7 +44,7 @@ type claim struct {
 	Firewall node.Firewall `json:"firewall"`
 }
 
-// Change is the change to one node, for a fault.Plan. The TTL of what is filled in when it is made.
+// Change returns the change to one node, for a fault.Plan. The TTL of what is filled in when it is made.
 func (in *Injection) Change(nodeName, action string, what node.Firewall) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: "Node", Name: nodeName},
@@ -55,7 +56,9 @@ func (in *Injection) Change(nodeName, action string, what node.Firewall) fault.C
 	}
 }
 
-func (in *Injection) apply(ctx context.Context, nodeName string, what node.Firewall, r fault.Recorder) (evidence []ledger.Evidence, err error) {
+func (in *Injection) apply(
+	ctx context.Context, nodeName string, what node.Firewall, r fault.Recorder,
+) (evidence []ledger.Evidence, err error) {
 	run := r.Run()
 	if run.Until.IsZero() {
 		return nil, errors.New("a firewall needs a time at which the node's kernel lets go of it: give a time to live")
@@ -67,7 +70,8 @@ func (in *Injection) apply(ctx context.Context, nodeName string, what node.Firew
 	}
 	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
 	if what.TTL = time.Until(run.Until).Round(time.Second); what.TTL <= 0 {
-		return nil, fmt.Errorf("the time of the fault was up at %s, before it could be made", run.Until.Format(time.RFC3339))
+		return nil,
+			fmt.Errorf("the time of the fault was up at %s, before it could be made", run.Until.Format(time.RFC3339))
 	}
 	if err := what.Validate(); err != nil {
 		return nil, err
@@ -97,7 +101,7 @@ func (in *Injection) apply(ctx context.Context, nodeName string, what node.Firew
 // forgetTimeout is how long the ledger may take to learn that nothing was made.
 const forgetTimeout = 10 * time.Second
 
-// nothingMade is whether the node refused before it changed anything.
+// nothingMade reports whether the node refused before it changed anything.
 func nothingMade(err error) bool {
 	var refused *node.Error
 	return errors.As(err, &refused) && (refused.Code == node.CodeExists || refused.Code == node.CodeNoFilter)
@@ -143,8 +147,9 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 			u.Progress(step, text)
 		}
 	}
-	byHand := fmt.Sprintf("; by hand, on the node: nft list ruleset shows a table with a set %s: delete it; the kernel itself lets go at the end of the "+
-		"run's time, and when the node boots", node.FirewallSet(run.ID))
+	byHand :=
+		fmt.Sprintf("; by hand, on the node: nft list ruleset shows a table with a set %s: delete it; the kernel itself lets go at the end of the "+
+			"run's time, and when the node boots", node.FirewallSet(run.ID))
 	pod, err := u.Start(ctx, run, step.Target.Name, say)
 	if err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand)
@@ -162,11 +167,12 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return state, said, nil
 }
 
-// fate is what became of a run's table.
+// fate returns what became of a run's table.
 func fate(removed node.RemovedFirewall) (ledger.State, string) {
 	if !removed.Removed {
-		return ledger.StateReverted, "the node's nftables have nothing of this run: another client removed it, it was never made, " +
-			"or the node has booted since"
+		return ledger.StateReverted,
+			"the node's nftables have nothing of this run: another client removed it, it was never made, " +
+				"or the node has booted since"
 	}
 	dropped := ""
 	if removed.Dropped > 0 {
@@ -174,10 +180,13 @@ func fate(removed node.RemovedFirewall) (ledger.State, string) {
 	}
 	switch {
 	case len(removed.Left) > 0:
-		return ledger.StateSuperseded, fmt.Sprintf("our rule is removed%s; the table inet %s stays, since another client has put something into it: %s; "+
-			"when it is not needed: nft delete table inet %[2]s", dropped, removed.Table, strings.Join(removed.Left, ", "))
+		return ledger.StateSuperseded,
+			fmt.Sprintf("our rule is removed%s; the table inet %s stays, since another client has put something into it: %s; "+
+				"when it is not needed: nft delete table inet %[2]s", dropped, removed.Table,
+				strings.Join(removed.Left, ", "))
 	case removed.Expired:
-		return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed; it blocked nothing any more%s", removed.Table, dropped)
+		return ledger.StateReverted,
+			fmt.Sprintf("the table inet %s is removed; it blocked nothing any more%s", removed.Table, dropped)
 	}
 	return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed%s", removed.Table, dropped)
 }

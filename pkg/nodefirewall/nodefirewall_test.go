@@ -64,7 +64,8 @@ func (p *fakePod) apply(t *testing.T, r *recorder) ([]ledger.Evidence, error) {
 	return in.Change("node-b", "drop", asked).Apply(t.Context(), r)
 }
 
-// TestTheUndoIsSavedBeforeTheRule: nothing is blocked that the ledger does not know how to free, nothing for ever, and the pod is always closed.
+// TestTheUndoIsSavedBeforeTheRule: nothing is blocked that the ledger does not know how to free, nothing for ever, and
+// the pod is always closed.
 func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 	t.Parallel()
 	hour := ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(time.Hour)}
@@ -75,14 +76,30 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 		calls string
 		wrong string
 	}{
-		"as it should be":     {run: hour, calls: "start save build close"},
-		"the ledger is full":  {run: hour, saves: errors.New("etcd is full"), calls: "start save close", wrong: "etcd is full"},
-		"the node refuses":    {run: hour, pod: &node.Error{Code: node.CodeNoFilter, Message: "no nftables"}, calls: "start save build save close", wrong: "no nftables"},
-		"there is a table":    {run: hour, pod: &node.Error{Code: node.CodeExists, Message: "somebody's"}, calls: "start save build save close", wrong: "somebody's"},
-		"nobody knows":        {run: hour, pod: errors.New("connection lost"), calls: "start save build close", wrong: "connection lost"},
-		"without an end":      {run: ledger.Run{ID: "scenario-abc234"}, calls: "", wrong: "give a time to live"},
-		"its time is up":      {run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(-time.Minute)}, calls: "start close", wrong: "before it could be made"},
-		"longer than allowed": {run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(1000 * time.Hour)}, calls: "start close", wrong: "cannot last"},
+		"as it should be": {run: hour, calls: "start save build close"},
+		"the ledger is full": {
+			run: hour, saves: errors.New("etcd is full"), calls: "start save close", wrong: "etcd is full",
+		},
+		"the node refuses": {
+			run: hour, pod: &node.Error{Code: node.CodeNoFilter, Message: "no nftables"},
+			calls: "start save build save close", wrong: "no nftables",
+		},
+		"there is a table": {
+			run: hour, pod: &node.Error{Code: node.CodeExists, Message: "somebody's"},
+			calls: "start save build save close", wrong: "somebody's",
+		},
+		"nobody knows": {
+			run: hour, pod: errors.New("connection lost"), calls: "start save build close", wrong: "connection lost",
+		},
+		"without an end": {run: ledger.Run{ID: "scenario-abc234"}, calls: "", wrong: "give a time to live"},
+		"its time is up": {
+			run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(-time.Minute)}, calls: "start close",
+			wrong: "before it could be made",
+		},
+		"longer than allowed": {
+			run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(1000 * time.Hour)}, calls: "start close",
+			wrong: "cannot last",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,12 +113,14 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), tc.wrong) {
 					t.Errorf("error %v does not say %q", err, tc.wrong)
 				}
-				if forgotten := len(r.step.Undo.Data) == 0; nothingMade(tc.pod) && !forgotten || tc.wrong == "connection lost" && forgotten {
+				if forgotten := len(r.step.Undo.Data) == 0; nothingMade(tc.pod) && !forgotten ||
+					tc.wrong == "connection lost" && forgotten {
 					t.Errorf("the undo is %s", r.step.Undo.Data)
 				}
 				return
 			}
-			if err != nil || len(evidence) != 1 || !strings.Contains(evidence[0].Text, "the kernel lets go of it in 1h0m0s") {
+			if err != nil || len(evidence) != 1 ||
+				!strings.Contains(evidence[0].Text, "the kernel lets go of it in 1h0m0s") {
 				t.Errorf("%+v, %v", evidence, err)
 			}
 			if pod.built.TTL < 59*time.Minute {
@@ -128,13 +147,31 @@ func TestUndo(t *testing.T) {
 		says    string
 		calls   string
 	}{
-		"removed":          {good, node.RemovedFirewall{Table: "hardening", Removed: true, Dropped: 12}, nil, ledger.StateReverted, "inet hardening is removed; it had dropped 12 packets", "start remove close"},
-		"after its time":   {good, node.RemovedFirewall{Table: "hardening", Removed: true, Expired: true}, nil, ledger.StateReverted, "it blocked nothing any more", "start remove close"},
-		"gone":             {good, node.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close"},
-		"others' rules":    {good, node.RemovedFirewall{Table: "hardening", Removed: true, Left: []string{"chain input"}}, nil, ledger.StateSuperseded, "another client has put something into it: chain input; when it is not needed: nft delete table inet hardening", "start remove close"},
-		"no nftables":      {good, node.RemovedFirewall{}, &node.Error{Code: node.CodeNoFilter}, ledger.StateReverted, "have nothing of this run", "start remove close"},
-		"the node is away": {good, node.RemovedFirewall{}, errors.New("no route"), "", "a table with a set ports-", "start remove close"},
-		"never made":       {nil, node.RemovedFirewall{}, nil, ledger.StateReverted, "nothing had been changed", ""},
+		"removed": {
+			good, node.RemovedFirewall{Table: "hardening", Removed: true, Dropped: 12}, nil, ledger.StateReverted,
+			"inet hardening is removed; it had dropped 12 packets", "start remove close",
+		},
+		"after its time": {
+			good, node.RemovedFirewall{Table: "hardening", Removed: true, Expired: true}, nil, ledger.StateReverted,
+			"it blocked nothing any more", "start remove close",
+		},
+		"gone": {
+			good, node.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close",
+		},
+		"others' rules": {
+			good, node.RemovedFirewall{Table: "hardening", Removed: true, Left: []string{"chain input"}}, nil,
+			ledger.StateSuperseded,
+			"another client has put something into it: chain input; when it is not needed: nft delete table inet hardening",
+			"start remove close",
+		},
+		"no nftables": {
+			good, node.RemovedFirewall{}, &node.Error{Code: node.CodeNoFilter}, ledger.StateReverted,
+			"have nothing of this run", "start remove close",
+		},
+		"the node is away": {
+			good, node.RemovedFirewall{}, errors.New("no route"), "", "a table with a set ports-", "start remove close",
+		},
+		"never made": {nil, node.RemovedFirewall{}, nil, ledger.StateReverted, "nothing had been changed", ""},
 		"forged": {
 			json.RawMessage(`{"firewall": {"table": "; flush ruleset"}, "settings": {"image": "evil"}}`),
 			node.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close",
@@ -143,8 +180,11 @@ func TestUndo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pod := &fakePod{removed: tc.removed, fails: tc.fails}
-			step := ledger.Step{Target: ledger.Target{Kind: "Node", Name: "node-b"}, Undo: ledger.Undo{Kind: UndoKind, Data: tc.data}}
-			state, said, err := Undoer{Start: pod.start, Overwrite: true}.Undo(t.Context(), ledger.Run{ID: "scenario-abc234"}, step)
+			step := ledger.Step{
+				Target: ledger.Target{Kind: "Node", Name: "node-b"}, Undo: ledger.Undo{Kind: UndoKind, Data: tc.data},
+			}
+			state, said, err := Undoer{Start: pod.start, Overwrite: true}.Undo(t.Context(),
+				ledger.Run{ID: "scenario-abc234"}, step)
 			if err != nil {
 				said = err.Error()
 			}

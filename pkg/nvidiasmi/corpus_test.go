@@ -10,8 +10,8 @@ import (
 // corpusEnv names a folder with more outputs of nvidia-smi.
 const corpusEnv = "NVIDIA_SMI_OUTPUTS"
 
-// Real outputs from public repositories, where they are there: each parses, each GPU has what every schema tells, and the few values that
-// are checked here are those of the file.
+// Real outputs from public repositories, where they are there: each parses, each GPU has what every schema tells, and
+// the few values that are checked here are those of the file.
 func TestCorpus(t *testing.T) {
 	t.Parallel()
 	folder := os.Getenv(corpusEnv)
@@ -41,7 +41,8 @@ func TestCorpus(t *testing.T) {
 			t.Errorf("%s: driver %q, %d GPUs", name, log.Driver, len(log.GPUs))
 		}
 		for _, g := range log.GPUs {
-			if g.PCI == nil || g.UUID == "" || g.Product == "" || g.Minor == nil || g.MemoryTotal == nil || g.Temperature.GPU == nil ||
+			if g.PCI == nil || g.UUID == "" || g.Product == "" || g.Minor == nil || g.MemoryTotal == nil ||
+				g.Temperature.GPU == nil ||
 				g.PCIe.Width == nil || g.Slowdown.Hardware == nil || g.Persistence == nil || g.Lost() {
 				t.Errorf("%s: GPU %s lacks what every schema tells: %+v", name, g.ID, g)
 			}

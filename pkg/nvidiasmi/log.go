@@ -11,7 +11,8 @@ type Log struct {
 	// Attached is how many GPUs the driver knows, also those that it cannot show.
 	Attached *int64 `json:"attached,omitempty"`
 	GPUs     []GPU  `json:"gpus"`
-	// Notes are lines before and after the XML: "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error".
+	// Notes are lines before and after the XML: "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown
+	// Error".
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -27,7 +28,7 @@ type GPU struct {
 	Product      string `json:"product,omitempty"`
 	Brand        string `json:"brand,omitempty"`
 	Architecture string `json:"architecture,omitempty"`
-	// Persistence is whether the driver stays initialised without clients.
+	// Persistence reports whether the driver stays initialised without clients.
 	Persistence *bool  `json:"persistence,omitempty"`
 	ComputeMode string `json:"computeMode,omitempty"` // Default, Exclusive_Process, Prohibited
 	// Virtualization is None, Pass-Through, VGPU or Host VGPU.
@@ -89,8 +90,8 @@ type ECC struct {
 	UnrepairableMemory   *bool `json:"unrepairableMemory,omitempty"`
 }
 
-// Counts are errors, of whichever schema: single_bit and double_bit of GPUs before Turing are what sram and dram, correctable and
-// uncorrectable, are later. An old schema's device_memory is DRAM, and all else of it SRAM.
+// Counts are errors, of whichever schema: single_bit and double_bit of GPUs before Turing are what sram and dram,
+// correctable and uncorrectable, are later. An old schema's device_memory is DRAM, and all else of it SRAM.
 type Counts struct {
 	SRAMCorrectable   *int64 `json:"sramCorrectable,omitempty"`
 	SRAMUncorrectable *int64 `json:"sramUncorrectable,omitempty"` // parity and SEC-DED together
@@ -98,7 +99,7 @@ type Counts struct {
 	DRAMUncorrectable *int64 `json:"dramUncorrectable,omitempty"`
 }
 
-// Uncorrectable is how many errors could not be corrected; false when the GPU does not count them.
+// Uncorrectable returns how many errors could not be corrected; false when the GPU does not count them.
 func (c Counts) Uncorrectable() (int64, bool) { return sum(c.SRAMUncorrectable, c.DRAMUncorrectable) }
 
 // Retired are pages of memory that GPUs before Ampere no longer use.
@@ -142,16 +143,17 @@ type PCIe struct {
 
 // Slowdown is why clocks are lower than they could be: clocks_throttle_reasons until R530, clocks_event_reasons since.
 type Slowdown struct {
-	Idle            *bool `json:"idle,omitempty"`
-	PowerCap        *bool `json:"powerCap,omitempty"`        // by software: the limit is reached, which is normal under load
+	Idle *bool `json:"idle,omitempty"`
+	// By software: the limit is reached, which is normal under load
+	PowerCap        *bool `json:"powerCap,omitempty"`
 	Hardware        *bool `json:"hardware,omitempty"`        // any of the next two, or another reason of the board
 	HardwareThermal *bool `json:"hardwareThermal,omitempty"` // too hot
 	PowerBrake      *bool `json:"powerBrake,omitempty"`      // the power supply asked for it
 	SoftwareThermal *bool `json:"softwareThermal,omitempty"` // the driver holds the temperature down
 }
 
-// Temperature is in degrees Celsius. Since Hopper thresholds are distances to a limit that may differ per board: Margin is how far the GPU
-// is from it, and the Margin thresholds are zero or negative.
+// Temperature is in degrees Celsius. Since Hopper thresholds are distances to a limit that may differ per board: Margin
+// is how far the GPU is from it, and the Margin thresholds are zero or negative.
 type Temperature struct {
 	GPU            *int64 `json:"gpu,omitempty"`
 	Slowdown       *int64 `json:"slowdown,omitempty"`
@@ -192,10 +194,11 @@ type Fabric struct {
 // License is that of a vGPU's software; empty where none is needed.
 type License struct {
 	Product string `json:"product,omitempty"`
-	Status  string `json:"status,omitempty"` // Licensed (Expiry: ...), Unlicensed (Unrestricted), Unlicensed (Restricted)
+	// Licensed (Expiry: ...), Unlicensed (Unrestricted), Unlicensed (Restricted)
+	Status string `json:"status,omitempty"`
 }
 
-// Lost is whether nvidia-smi says of the GPU that it is lost, or that it needs a reset before it answers.
+// Lost reports whether nvidia-smi says of the GPU that it is lost, or that it needs a reset before it answers.
 func (g GPU) Lost() bool {
 	for _, e := range g.Errors {
 		if lost(e) {

@@ -10,8 +10,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// Parse reads the output of `nvidia-smi -q -x`, also with other lines before and after the XML, as nvidia-smi prints when it cannot ask a
-// GPU. Outputs above [MaxSize], or with more elements than any node can have, are refused.
+// Parse reads the output of `nvidia-smi -q -x`, also with other lines before and after the XML, as nvidia-smi prints
+// when it cannot ask a GPU. Outputs above [MaxSize], or with more elements than any node can have, are refused.
 //
 // An output that is cut off gives what could be read, and an error; the Log is nil only when there was nothing of it.
 func Parse(raw []byte) (*Log, error) {
@@ -82,20 +82,27 @@ func lines(raw []byte) []string {
 
 func gpu(e *element) GPU {
 	g := GPU{
-		ID: e.id, UUID: e.word("uuid"), Serial: e.word("serial"), Minor: e.number("minor_number"), Product: e.word("product_name"),
-		Brand: e.word("product_brand"), Architecture: e.word("product_architecture"), Persistence: e.flag("persistence_mode"),
+		ID: e.id, UUID: e.word("uuid"), Serial: e.word("serial"), Minor: e.number("minor_number"),
+		Product: e.word("product_name"),
+		Brand:   e.word("product_brand"), Architecture: e.word("product_architecture"),
+		Persistence: e.flag("persistence_mode"),
 		ComputeMode: e.word("compute_mode"), Virtualization: e.word("gpu_virtualization_mode/virtualization_mode"),
 		GSPFirmware: e.word("gsp_firmware_version"), RecoveryAction: e.word("gpu_recovery_action"),
-		ResetRequired: e.flag("gpu_reset_status/reset_required"), DrainAndReset: e.flag("gpu_reset_status/drain_and_reset_recommended"),
-		MIG: mig(e), ECC: ecc(e), Retired: retired(e.at("retired_pages")), Remapped: remapped(e.at("remapped_rows")), PCIe: pcie(e.at("pci")),
-		Slowdown: slowdown(e), Temperature: temperature(e.at("temperature")), Utilization: utilization(e.at("utilization")),
-		MemoryUsed: e.number("fb_memory_usage/used"), MemoryTotal: e.number("fb_memory_usage/total"),
+		ResetRequired: e.flag("gpu_reset_status/reset_required"),
+		DrainAndReset: e.flag("gpu_reset_status/drain_and_reset_recommended"),
+		MIG:           mig(e), ECC: ecc(e), Retired: retired(e.at("retired_pages")),
+		Remapped: remapped(e.at("remapped_rows")),
+		PCIe:     pcie(e.at("pci")),
+		Slowdown: slowdown(e), Temperature: temperature(e.at("temperature")),
+		Utilization: utilization(e.at("utilization")),
+		MemoryUsed:  e.number("fb_memory_usage/used"), MemoryTotal: e.number("fb_memory_usage/total"),
 		Fabric: Fabric{
 			e.word("fabric/state"), e.word("fabric/status"), e.word("fabric/cliqueId"), e.word("fabric/clusterUuid"),
 			e.word("fabric/health/summary"),
 		},
 		License: License{
-			e.word("vgpu_software_licensed_product/licensed_product_name", "grid_licensed_product/licensed_product_name"),
+			e.word("vgpu_software_licensed_product/licensed_product_name",
+				"grid_licensed_product/licensed_product_name"),
 			e.word("vgpu_software_licensed_product/license_status", "grid_licensed_product/license_status"),
 		},
 	}
@@ -108,7 +115,8 @@ func gpu(e *element) GPU {
 	for _, p := range e.at("processes").all("process_info") {
 		if pid := p.number("pid"); pid != nil {
 			g.Processes = append(g.Processes, Process{
-				*pid, p.word("type"), p.word("process_name"), p.number("used_memory"), p.number("gpu_instance_id"), p.number("compute_instance_id"),
+				*pid, p.word("type"), p.word("process_name"), p.number("used_memory"), p.number("gpu_instance_id"),
+				p.number("compute_instance_id"),
 			})
 		}
 	}
@@ -136,16 +144,18 @@ func ecc(e *element) ECC {
 		Enabled: e.flag("ecc_mode/current_ecc"), Pending: e.flag("ecc_mode/pending_ecc"),
 		Volatile: counts(e.at("ecc_errors/volatile")), Aggregate: counts(e.at("ecc_errors/aggregate")),
 		SRAMThresholdExceeded: e.flag("ecc_errors/aggregate/sram_threshold_exceeded"),
-		ChannelRepairPending:  e.flag("ecc_errors/channel_repair_pending"), TPCRepairPending: e.flag("ecc_errors/tpc_repair_pending"),
-		UnrepairableMemory: e.flag("ecc_errors/unrepairable_memory"),
+		ChannelRepairPending:  e.flag("ecc_errors/channel_repair_pending"),
+		TPCRepairPending:      e.flag("ecc_errors/tpc_repair_pending"),
+		UnrepairableMemory:    e.flag("ecc_errors/unrepairable_memory"),
 	}
 }
 
 func counts(e *element) Counts {
 	c := Counts{
-		SRAMCorrectable:   e.number("sram_correctable"),
-		SRAMUncorrectable: sumOf(e.number("sram_uncorrectable"), e.number("sram_uncorrectable_parity"), e.number("sram_uncorrectable_secded")),
-		DRAMCorrectable:   e.number("dram_correctable"), DRAMUncorrectable: e.number("dram_uncorrectable"),
+		SRAMCorrectable: e.number("sram_correctable"),
+		SRAMUncorrectable: sumOf(e.number("sram_uncorrectable"), e.number("sram_uncorrectable_parity"),
+			e.number("sram_uncorrectable_secded")),
+		DRAMCorrectable: e.number("dram_correctable"), DRAMUncorrectable: e.number("dram_uncorrectable"),
 	}
 	if single := e.at("single_bit"); single != nil {
 		c.SRAMCorrectable, c.DRAMCorrectable = sram(single), single.number("device_memory")
@@ -157,7 +167,8 @@ func counts(e *element) Counts {
 }
 
 func sram(e *element) *int64 {
-	return sumOf(e.number("register_file"), e.number("l1_cache"), e.number("l2_cache"), e.number("texture_memory"), e.number("texture_shm"), e.number("cbu"))
+	return sumOf(e.number("register_file"), e.number("l1_cache"), e.number("l2_cache"), e.number("texture_memory"),
+		e.number("texture_shm"), e.number("cbu"))
 }
 
 func retired(e *element) Retired {
@@ -172,7 +183,8 @@ func remapped(e *element) *Remapped {
 		return nil
 	}
 	r := &Remapped{
-		e.number("remapped_row_corr"), e.number("remapped_row_unc"), e.flag("remapped_row_pending"), e.flag("remapped_row_failure"), nil,
+		e.number("remapped_row_corr"), e.number("remapped_row_unc"), e.flag("remapped_row_pending"),
+		e.flag("remapped_row_failure"), nil,
 	}
 	if h := e.at("row_remapper_histogram"); h != nil {
 		bank := func(left string) *int64 { return h.number("row_remapper_histogram_" + left) }
@@ -184,25 +196,30 @@ func remapped(e *element) *Remapped {
 func pcie(e *element) PCIe {
 	const generation, width = "pci_gpu_link_info/pcie_gen/", "pci_gpu_link_info/link_widths/"
 	return PCIe{
-		e.number(generation + "current_link_gen"), e.number(generation + "max_link_gen"), e.number(generation + "max_device_link_gen"),
-		e.number(generation + "max_host_link_gen"), e.number(width + "current_link_width"), e.number(width + "max_link_width"),
+		e.number(generation + "current_link_gen"), e.number(generation + "max_link_gen"),
+		e.number(generation + "max_device_link_gen"),
+		e.number(generation + "max_host_link_gen"), e.number(width + "current_link_width"),
+		e.number(width + "max_link_width"),
 		e.number("replay_counter"), e.number("replay_rollover_counter"),
 	}
 }
 
 func slowdown(e *element) Slowdown {
 	flag := func(reason string) *bool {
-		return e.flag("clocks_event_reasons/clocks_event_reason_"+reason, "clocks_throttle_reasons/clocks_throttle_reason_"+reason)
+		return e.flag("clocks_event_reasons/clocks_event_reason_"+reason,
+			"clocks_throttle_reasons/clocks_throttle_reason_"+reason)
 	}
 	return Slowdown{
-		flag("gpu_idle"), flag("sw_power_cap"), flag("hw_slowdown"), flag("hw_thermal_slowdown"), flag("hw_power_brake_slowdown"),
+		flag("gpu_idle"), flag("sw_power_cap"), flag("hw_slowdown"), flag("hw_thermal_slowdown"),
+		flag("hw_power_brake_slowdown"),
 		flag("sw_thermal_slowdown"),
 	}
 }
 
 func temperature(e *element) Temperature {
 	return Temperature{
-		e.number("gpu_temp"), e.number("gpu_temp_slow_threshold"), e.number("gpu_temp_max_threshold"), e.number("gpu_temp_tlimit"),
+		e.number("gpu_temp"), e.number("gpu_temp_slow_threshold"), e.number("gpu_temp_max_threshold"),
+		e.number("gpu_temp_tlimit"),
 		e.number("gpu_temp_slow_tlimit_threshold"), e.number("gpu_temp_max_tlimit_threshold"), e.number("memory_temp"),
 	}
 }

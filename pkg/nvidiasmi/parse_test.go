@@ -46,7 +46,8 @@ func TestNewSchema(t *testing.T) {
 		t.Fatalf("driver %q, CUDA %q, %d GPUs", log.Driver, log.CUDA, len(log.GPUs))
 	}
 	g := log.GPUs[0]
-	if g.PCI == nil || g.PCI.String() != "0000:00:09" || g.Product != "NVIDIA H100 80GB HBM3" || g.Architecture != "Hopper" || g.ComputeMode != "Default" {
+	if g.PCI == nil || g.PCI.String() != "0000:00:09" || g.Product != "NVIDIA H100 80GB HBM3" ||
+		g.Architecture != "Hopper" || g.ComputeMode != "Default" {
 		t.Errorf("it is %+v %q %q %q", g.PCI, g.Product, g.Architecture, g.ComputeMode)
 	}
 	is(t, "minor", g.Minor, 0)
@@ -71,7 +72,8 @@ func TestNewSchema(t *testing.T) {
 	absent(t, "temperature of slowdown", g.Temperature.Slowdown)
 	is(t, "memory", g.MemoryTotal, 81559)
 	is(t, "utilisation", g.Utilization.GPU, 0)
-	if g.RecoveryAction != "None" || g.GSPFirmware != "590.48.01" || g.Fabric.State != "Completed" || g.Fabric.Health != "Healthy" {
+	if g.RecoveryAction != "None" || g.GSPFirmware != "590.48.01" || g.Fabric.State != "Completed" ||
+		g.Fabric.Health != "Healthy" {
 		t.Errorf("recovery %q, GSP %q, fabric %+v", g.RecoveryAction, g.GSPFirmware, g.Fabric)
 	}
 	absent(t, "reset required, which is deprecated", g.ResetRequired)
@@ -144,8 +146,9 @@ func TestCutOff(t *testing.T) {
 // What is no output, or a hostile one, is refused in bounded time and memory.
 func TestHostile(t *testing.T) {
 	t.Parallel()
-	bomb := `<?xml version="1.0"?><!DOCTYPE nvidia_smi_log [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>` +
-		`<nvidia_smi_log><driver_version>&b;</driver_version></nvidia_smi_log>`
+	bomb :=
+		`<?xml version="1.0"?><!DOCTYPE nvidia_smi_log [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>` +
+			`<nvidia_smi_log><driver_version>&b;</driver_version></nvidia_smi_log>`
 	for name, text := range map[string]string{
 		"empty": "", "words": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
 		"another document": "<?xml version='1.0'?><html/>", "entities": bomb,
@@ -160,7 +163,8 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	// 10 MB in one value are cut, and do not hide what follows.
-	long := "<nvidia_smi_log><driver_version>" + strings.Repeat("5", 10<<20) + "</driver_version><cuda_version>13.1</cuda_version></nvidia_smi_log>"
+	long := "<nvidia_smi_log><driver_version>" + strings.Repeat("5", 10<<20) +
+		"</driver_version><cuda_version>13.1</cuda_version></nvidia_smi_log>"
 	if log, err := Parse([]byte(long)); err != nil || log.CUDA != "13.1" || len(log.Driver) > maxText {
 		t.Errorf("a value of 10 MB: %v", err)
 	}

@@ -24,8 +24,8 @@ type element struct {
 	children       []*element
 }
 
-// read makes a tree of the first element of a document. What could be read comes back also with an error: an output that ends in the middle
-// still tells of the GPUs before.
+// read makes a tree of the first element of a document. What could be read comes back also with an error: an output
+// that ends in the middle still tells of the GPUs before.
 func read(raw []byte) (*element, error) {
 	d := xml.NewDecoder(bytes.NewReader(raw))
 	d.Strict = true
@@ -44,7 +44,8 @@ func read(raw []byte) (*element, error) {
 		switch t := token.(type) {
 		case xml.StartElement:
 			if count++; count > maxElements || len(stack) >= maxDepth {
-				return root, fmt.Errorf("the XML has more than %d elements, or more than %d within each other", maxElements, maxDepth)
+				return root, fmt.Errorf("the XML has more than %d elements, or more than %d within each other",
+					maxElements, maxDepth)
 			}
 			e := &element{name: t.Name.Local}
 			for _, a := range t.Attr {
@@ -96,7 +97,7 @@ func (e *element) child(name string) *element {
 	return nil
 }
 
-// all are the children of a name.
+// all returns the children of a name.
 func (e *element) all(name string) []*element {
 	var found []*element
 	if e != nil {

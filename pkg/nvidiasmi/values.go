@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// word is the first value that is told at any of the paths.
+// word returns the first value that is told at any of the paths.
 func (e *element) word(paths ...string) string {
 	for _, path := range paths {
 		if at := e.at(path); at != nil && told(at.text) {
@@ -15,7 +15,8 @@ func (e *element) word(paths ...string) string {
 	return ""
 }
 
-// number is the first value at any of the paths that is a whole number, whatever its unit: 20 C, 16x, 192 bank(s), 81920 MiB.
+// number returns the first value at any of the paths that is a whole number, whatever its unit: 20 C, 16x, 192 bank(s),
+// 81920 MiB.
 func (e *element) number(paths ...string) *int64 {
 	text := e.word(paths...)
 	end := 0
@@ -29,7 +30,7 @@ func (e *element) number(paths ...string) *int64 {
 	return &n
 }
 
-// flag is the first value at any of the paths that says yes or no.
+// flag returns the first value at any of the paths that says yes or no.
 func (e *element) flag(paths ...string) *bool {
 	for _, path := range paths {
 		switch strings.ToLower(e.word(path)) {
@@ -44,7 +45,7 @@ func (e *element) flag(paths ...string) *bool {
 	return nil
 }
 
-// told is whether a text is a value, and not a way to say that there is none.
+// told reports whether a text is a value, and not a way to say that there is none.
 func told(text string) bool {
 	switch strings.ToLower(strings.Trim(text, "[]")) {
 	case "", "n/a", "none available", "not supported", "not available", "not found", "insufficient permissions",
@@ -54,13 +55,13 @@ func told(text string) bool {
 	return !failed(text)
 }
 
-// failed is whether a text says that the value could not be had.
+// failed reports whether a text says that the value could not be had.
 func failed(text string) bool {
 	bare := strings.ToLower(strings.Trim(text, "[]"))
 	return bare == "unknown error" || bare == "err!" || lost(text)
 }
 
-// lost is whether a text says that the GPU does not answer.
+// lost reports whether a text says that the GPU does not answer.
 func lost(text string) bool {
 	bare := strings.ToLower(strings.Trim(text, "[]"))
 	return bare == "gpu is lost" || bare == "gpu requires reset"

@@ -9,8 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// ahead begins to delete the namespaces of the run's other steps: each takes seconds to go, and so all go at the same time. Their own steps
-// wait for them, and say what went wrong.
+// ahead begins to delete the namespaces of the run's other steps: each takes seconds to go, and so all go at the same
+// time. Their own steps wait for them, and say what went wrong.
 func (u undoing) ahead(ctx context.Context) {
 	if u.run.Phase == ledger.Planned || u.run.Phase == ledger.Applying { // only this step is undone, not the run
 		return
@@ -28,7 +28,8 @@ func (u undoing) ahead(ctx context.Context) {
 				continue
 			}
 			live, err := u.live(ctx, o)
-			if err != nil || live == nil || live.GetDeletionTimestamp() != nil || live.GetLabels()[LabelInstance] != o.mark(d.seal(u.run.ID, step.ID)) {
+			if err != nil || live == nil || live.GetDeletionTimestamp() != nil ||
+				live.GetLabels()[LabelInstance] != o.mark(d.seal(u.run.ID, step.ID)) {
 				continue
 			}
 			u.deleteNamespace(ctx, live)
@@ -36,10 +37,11 @@ func (u undoing) ahead(ctx context.Context) {
 	}
 }
 
-// holdsMore is whether a change of another kind is in a namespace: its undo wants to find it there.
+// holdsMore reports whether a change of another kind is in a namespace: its undo wants to find it there.
 func (u undoing) holdsMore(namespace string) bool {
 	for _, step := range u.run.Steps {
-		if step.Target.Namespace == namespace && step.Undo.Kind != UndoKind && !step.Undo.IsPermanent() && step.InPlace() {
+		if step.Target.Namespace == namespace && step.Undo.Kind != UndoKind && !step.Undo.IsPermanent() &&
+			step.InPlace() {
 			return true
 		}
 	}
@@ -49,7 +51,9 @@ func (u undoing) holdsMore(namespace string) bool {
 func (u undoing) deleteNamespace(ctx context.Context, live *unstructured.Unstructured) {
 	uid := live.GetUID()
 	namespaces := Object{Version: "v1", Resource: "namespaces", Kind: "Namespace", Name: live.GetName()}
-	if err := reach(u.Dynamic, namespaces).Delete(ctx, live.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err == nil {
+	if err := reach(u.Dynamic, namespaces).Delete(
+		ctx, live.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
+	); err == nil {
 		u.hurry(ctx, live.GetName())
 	}
 }

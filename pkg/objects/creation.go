@@ -34,12 +34,12 @@ type Creation struct {
 	LedgerNamespace string
 }
 
-// Change is the change for a fault.Plan. Check tells before what it would fail with.
+// Change returns the change for a fault.Plan. Check tells before what it would fail with.
 func (c *Creation) Change(action string) fault.Change {
 	return fault.Change{Target: c.target(), Action: action, Undo: ledger.Undo{Kind: UndoKind}, Apply: c.apply}
 }
 
-// target is what two runs must not create in at the same time.
+// target returns what two runs must not create in at the same time.
 func (c *Creation) target() ledger.Target {
 	if c.Target != (ledger.Target{}) || len(c.Objects) == 0 {
 		return c.Target
@@ -65,14 +65,16 @@ func (c *Creation) prepare() ([]*unstructured.Unstructured, *Data, error) {
 		return nil, nil, errNoCluster
 	}
 	if len(c.Objects) == 0 || len(c.Objects) > maxObjects {
-		return nil, nil, fmt.Errorf("%s cannot be created in one step: there may be 1 to %d", count.Of(len(c.Objects), "object"), maxObjects)
+		return nil, nil, fmt.Errorf("%s cannot be created in one step: there may be 1 to %d",
+			count.Of(len(c.Objects), "object"), maxObjects)
 	}
 	manifests := make([]*unstructured.Unstructured, 0, len(c.Objects))
 	d := &Data{}
 	var problems []error
 	for _, first := range []bool{true, false} {
 		for _, manifest := range c.Objects {
-			if isNamespace := manifest.GroupVersionKind().GroupKind() == (schema.GroupKind{Kind: "Namespace"}); isNamespace != first {
+			if isNamespace := manifest.GroupVersionKind().
+				GroupKind() == (schema.GroupKind{Kind: "Namespace"}); isNamespace != first {
 				continue
 			}
 			o, err := objectOf(c.Mapper, manifest)
@@ -93,8 +95,8 @@ func (c *Creation) prepare() ([]*unstructured.Unstructured, *Data, error) {
 	return manifests, d, errors.Join(problems...)
 }
 
-// Check says what stands in the way: for Plan.Checks. It changes nothing. What is to be created in a namespace that does not exist yet is
-// looked at by the API server only when it is created.
+// Check returns what stands in the way: for Plan.Checks. It changes nothing. What is to be created in a namespace that
+// does not exist yet is looked at by the API server only when it is created.
 func (c *Creation) Check(ctx context.Context) error {
 	manifests, d, err := c.prepare()
 	if err != nil {
@@ -117,13 +119,14 @@ func (c *Creation) try(ctx context.Context, o Object, manifest *unstructured.Uns
 	switch {
 	case apierrors.IsNotFound(err) && o.Namespace != "": // its namespace is yet to be created
 		return nil
-	case apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run"): // a webhook, which says nothing of the object
+	case apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run"):
+		// A webhook, which says nothing of the object
 		return nil
 	}
 	return c.explain(ctx, o, err)
 }
 
-// explain says why an object could not be created.
+// explain returns why an object could not be created.
 func (c *Creation) explain(ctx context.Context, o Object, err error) error {
 	if !apierrors.IsAlreadyExists(err) {
 		if err != nil {
@@ -131,7 +134,8 @@ func (c *Creation) explain(ctx context.Context, o Object, err error) error {
 		}
 		return err
 	}
-	if live, getErr := c.client(o).Get(ctx, o.Name, metav1.GetOptions{}); getErr == nil && live.GetDeletionTimestamp() != nil {
+	if live, getErr := c.client(o).Get(ctx, o.Name, metav1.GetOptions{}); getErr == nil &&
+		live.GetDeletionTimestamp() != nil {
 		return fmt.Errorf("%s is still being deleted: wait until it is gone", o)
 	}
 	return fmt.Errorf("%s exists already: delete it, or use another name", o)
@@ -146,8 +150,8 @@ func reach(client dynamic.Interface, o Object) dynamic.ResourceInterface {
 	return client.Resource(o.GVR()).Namespace(o.Namespace)
 }
 
-// apply writes down what it is going to create, creates it, and writes down the UIDs. Who dies in between leaves objects that have their names
-// in the ledger, and the mark that the ledger's data comes to.
+// apply writes down what it is going to create, creates it, and writes down the UIDs. Who dies in between leaves
+// objects that have their names in the ledger, and the mark that the ledger's data comes to.
 func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 	manifests, d, err := c.prepare()
 	if err != nil {
@@ -182,20 +186,26 @@ func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	return evidence, save()
 }
 
-func (c *Creation) create(ctx context.Context, o *Object, manifest *unstructured.Unstructured, instance string) (ledger.Evidence, error) {
+func (c *Creation) create(
+	ctx context.Context, o *Object, manifest *unstructured.Unstructured, instance string,
+) (ledger.Evidence, error) {
 	labels := manifest.GetLabels()
 	if labels == nil {
 		labels = map[string]string{}
 	}
 	labels[LabelInstance] = instance
 	manifest.SetLabels(labels)
-	made, err := c.client(*o).Create(ctx, manifest, metav1.CreateOptions{FieldManager: ManagerCreate, FieldValidation: metav1.FieldValidationStrict})
+	made, err := c.client(*o).Create(ctx, manifest,
+		metav1.CreateOptions{FieldManager: ManagerCreate, FieldValidation: metav1.FieldValidationStrict})
 	if err != nil {
 		return ledger.Evidence{}, c.explain(ctx, *o, err)
 	}
 	o.UID = string(made.GetUID())
 	if made.GetLabels()[LabelInstance] != instance {
-		return ledger.Evidence{}, fmt.Errorf("create %s: an admission policy of the cluster changes the label %s, by which it would be known: except it from that policy", o, LabelInstance)
+		return ledger.Evidence{}, fmt.Errorf(
+			"create %s: an admission policy of the cluster changes the label %s, by which it would be known: except it from that policy",
+			o, LabelInstance,
+		)
 	}
 	if o.isNamespace() {
 		err = c.awaitAccount(ctx, o.Name)
@@ -208,19 +218,23 @@ const accountTimeout = 15 * time.Second
 
 // awaitAccount waits for the account that every pod needs: pods that come before it are refused.
 func (c *Creation) awaitAccount(ctx context.Context, namespace string) error {
-	accounts := c.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}).Namespace(namespace)
+	accounts := c.Dynamic.Resource(
+		schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"},
+	).Namespace(namespace)
 	var last error
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, accountTimeout, true, func(ctx context.Context) (bool, error) {
-		_, last = accounts.Get(ctx, "default", metav1.GetOptions{})
-		return last == nil || apierrors.IsForbidden(last), nil // not every user may read accounts; then the first pod has to find out
-	})
+	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, accountTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			_, last = accounts.Get(ctx, "default", metav1.GetOptions{})
+			// Not every user may read accounts; then the first pod has to find out
+			return last == nil || apierrors.IsForbidden(last), nil
+		})
 	if err != nil {
 		return fmt.Errorf("wait for the default service account of namespace %s: %w", namespace, last)
 	}
 	return nil
 }
 
-// Permissions are what the creation and its undo need.
+// Permissions returns what the creation and its undo need.
 func (c *Creation) Permissions() ([]fault.Permission, error) {
 	_, d, err := c.prepare()
 	if err != nil {
@@ -229,7 +243,8 @@ func (c *Creation) Permissions() ([]fault.Permission, error) {
 	var all []fault.Permission
 	for _, o := range d.Created {
 		for _, verb := range []string{"create", "get", "delete"} {
-			all = append(all, fault.Permission{Verb: verb, Group: o.Group, Resource: o.Resource, Namespace: o.Namespace})
+			all = append(all,
+				fault.Permission{Verb: verb, Group: o.Group, Resource: o.Resource, Namespace: o.Namespace})
 		}
 		if o.isNamespace() {
 			all = append(all,

@@ -46,7 +46,8 @@ func ReadData(step ledger.Step) (*Data, error) {
 	return &d, nil
 }
 
-// validate refuses what this tool never writes: the data comes from the cluster, and says what to delete and to change in it.
+// validate refuses what this tool never writes: the data comes from the cluster, and says what to delete and to change
+// in it.
 func (d *Data) validate() error {
 	switch {
 	case len(d.Created) > 0 == (d.Patched != nil):
@@ -100,8 +101,8 @@ func (d *Data) check(ledgerNamespace string) error {
 	return nil
 }
 
-// Objects are what a step created or patched, and what keeps its seal: what is the run's own among the objects of a cluster. It is empty for steps
-// of other kinds, and for those that have changed nothing yet.
+// Objects returns what a step created or patched, and what keeps its seal: what is the run's own among the objects of a
+// cluster. It is empty for steps of other kinds, and for those that have changed nothing yet.
 func Objects(run ledger.Run, step ledger.Step) []Object {
 	if step.Undo.Kind != UndoKind {
 		return nil
@@ -112,12 +113,15 @@ func Objects(run ledger.Run, step ledger.Step) []Object {
 	}
 	all := slices.Clone(d.objects())
 	if d.Sealed {
-		all = append(all, Object{Group: groupRBAC, Version: "v1", Resource: "clusterroles", Kind: "ClusterRole", Name: seal.ClusterRole(d.seal(run.ID, step.ID))})
+		all = append(all, Object{
+			Group: groupRBAC, Version: "v1", Resource: "clusterroles", Kind: "ClusterRole",
+			Name: seal.ClusterRole(d.seal(run.ID, step.ID)),
+		})
 	}
 	return all
 }
 
-// namespaces are those that the steps of a run create, by name, with the mark of each.
+// namespaces returns those that the steps of a run create, by name, with the mark of each.
 func namespaces(run ledger.Run) map[string]string {
 	found := map[string]string{}
 	for _, step := range run.Steps {
@@ -141,7 +145,8 @@ func namespaces(run ledger.Run) map[string]string {
 func (d *Data) needsKeeper(made map[string]string) bool {
 	own := func(o Object) bool {
 		_, goes := made[o.Namespace]
-		return goes || slices.ContainsFunc(d.Created, func(n Object) bool { return n.isNamespace() && n.Name == o.Namespace })
+		return goes ||
+			slices.ContainsFunc(d.Created, func(n Object) bool { return n.isNamespace() && n.Name == o.Namespace })
 	}
 	return slices.ContainsFunc(d.objects(), func(o Object) bool {
 		return !own(o) && (!o.isNamespace() || d.Patched != nil)

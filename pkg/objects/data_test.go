@@ -18,10 +18,13 @@ func TestTheSealSurvivesTheLedger(t *testing.T) {
 	t.Parallel()
 	d := &Data{
 		Patched: &Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a", UID: "1"}, Sealed: true,
-		Edits: diff(parse(t, `{spec: {a: "<&>", b: [1, 2.5], c: {z: 1, a: "ü\u2028"}}}`), parse(t, `{spec: {a: "x>y", b: [2], c: {z: "&"}}}`)),
+		Edits: diff(parse(t, `{spec: {a: "<&>", b: [1, 2.5], c: {z: 1, a: "ü\u2028"}}}`),
+			parse(t, `{spec: {a: "x>y", b: [2], c: {z: "&"}}}`)),
 	}
 	want := d.seal("scenario-bcdfgh", "1")
-	raw, err := json.MarshalIndent(ledger.Run{Steps: []ledger.Step{{ID: "1", Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}}}}, "", " ")
+	raw, err := json.MarshalIndent(
+		ledger.Run{Steps: []ledger.Step{{ID: "1", Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}}}}, "", " ",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +39,9 @@ func TestTheSealSurvivesTheLedger(t *testing.T) {
 	if err != nil || back.seal("scenario-bcdfgh", "1") != want {
 		t.Errorf("%v: %s, not %s", err, back.seal("scenario-bcdfgh", "1"), want)
 	}
-	for name, other := range map[string]seal.Seal{"run": back.seal("scenario-bcdfgj", "1"), "step": back.seal("scenario-bcdfgh", "2")} {
+	for name, other := range map[string]seal.Seal{
+		"run": back.seal("scenario-bcdfgj", "1"), "step": back.seal("scenario-bcdfgh", "2"),
+	} {
 		if other == want {
 			t.Errorf("another %s has the same seal", name)
 		}
@@ -45,10 +50,13 @@ func TestTheSealSurvivesTheLedger(t *testing.T) {
 	if back.seal("scenario-bcdfgh", "1") == want {
 		t.Error("other values have the same seal")
 	}
-	made := &Data{Created: []Object{{Version: "v1", Resource: "configmaps", Kind: "ConfigMap", Namespace: "a", Name: "x"}}}
+	made := &Data{
+		Created: []Object{{Version: "v1", Resource: "configmaps", Kind: "ConfigMap", Namespace: "a", Name: "x"}},
+	}
 	before := made.seal("r", "1")
 	made.Created[0].UID = "known later"
-	if made.seal("r", "1") != before || made.Created[0].mark(before) == string(before) || made.Created[0].mark(before) == (Object{Name: "y"}).mark(before) {
+	if made.seal("r", "1") != before || made.Created[0].mark(before) == string(before) ||
+		made.Created[0].mark(before) == (Object{Name: "y"}).mark(before) {
 		t.Error("the seal depends on UIDs, or objects share their marks")
 	}
 }
@@ -90,13 +98,16 @@ func TestDescribe(t *testing.T) {
 	own := Data{Created: []Object{{Version: "v1", Resource: "namespaces", Kind: "Namespace", Name: "a"},
 		{Version: "v1", Resource: "configmaps", Kind: "ConfigMap", Namespace: "a", Name: "x"}}}
 	for range 10 {
-		own.Created = append(own.Created, Object{Version: "v1", Resource: "configmaps", Kind: "ConfigMap", Namespace: "b", Name: "y"})
+		own.Created = append(own.Created,
+			Object{Version: "v1", Resource: "configmaps", Kind: "ConfigMap", Namespace: "b", Name: "y"})
 	}
 	patch := Data{Patched: &Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a", UID: "1"},
 		Edits: []Edit{{Path: Path{{Field: "metadata"}, {Field: "labels"}, {Field: "a.b/c"}}, Ours: []byte(`"x"`)}}}
 	for want, data := range map[string]json.RawMessage{
 		"delete Namespace a with all that is in it, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y and 5 more": encode(own),
-		`put back metadata.labels["a.b/c"] of Node a, as far as it is still ours`:                                                         encode(patch),
+		`put back metadata.labels["a.b/c"] of Node a, as far as it is still ours`: encode(
+			patch,
+		),
 		"nothing was changed yet": nil,
 	} {
 		if got := (Undoer{}).Describe(ledger.Step{Undo: ledger.Undo{Kind: UndoKind, Data: data}}); got != want {

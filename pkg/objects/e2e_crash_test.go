@@ -17,7 +17,9 @@ func TestAClientMayDieWhileItCreates(t *testing.T) {
 	probe := newLab(t)
 	counting := &killer{}
 	c := probe.newClient(counting)
-	if _, err := c.session.Run(t.Context(), probe.plan(c, probe.creation(c, probe.manifests()...).Change("create the tenant"))); err != nil {
+	if _, err := c.session.Run(
+		t.Context(), probe.plan(c, probe.creation(c, probe.manifests()...).Change("create the tenant")),
+	); err != nil {
 		t.Fatal(err)
 	}
 	all := len(counting.writes)
@@ -32,7 +34,8 @@ func TestAClientMayDieWhileItCreates(t *testing.T) {
 				l := newLab(t)
 				k := &killer{after: after, landed: landed}
 				victim := l.newClient(k)
-				_, err := victim.session.Run(t.Context(), l.plan(victim, l.creation(victim, l.manifests()...).Change("create the tenant")))
+				_, err := victim.session.Run(t.Context(),
+					l.plan(victim, l.creation(victim, l.manifests()...).Change("create the tenant")))
 				if !k.dead || err == nil {
 					t.Fatalf("the client lives: %v", err)
 				}
@@ -71,7 +74,8 @@ func TestAClientMayDieWhileItReverts(t *testing.T) {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {
 			t.Parallel()
 			l := newLab(t)
-			run, err := l.session.Run(t.Context(), l.plan(l.client, l.creation(l.client, l.manifests()...).Change("create the tenant")))
+			run, err := l.session.Run(t.Context(),
+				l.plan(l.client, l.creation(l.client, l.manifests()...).Change("create the tenant")))
 			if err != nil {
 				t.Fatal(err)
 			}

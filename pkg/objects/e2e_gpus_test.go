@@ -22,16 +22,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
 )
 
-// bareNode is a Node without GPUs that no kubelet writes, so that nobody else does: whatever cluster the tests have, this one has none.
+// bareNode returns a Node without GPUs that no kubelet writes, so that nobody else does: whatever cluster the tests
+// have, this one has none.
 func (l *lab) bareNode() string {
 	l.Helper()
 	name := "bare-" + l.word
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"type": "kwok"}}, // so that no device plugin is started for it
+		// So that no device plugin is started for it
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"type": "kwok"}},
 		Spec:       corev1.NodeSpec{Unschedulable: true},
 		Status: corev1.NodeStatus{
-			Capacity: corev1.ResourceList{"cpu": resource.MustParse("4")}, Allocatable: corev1.ResourceList{"cpu": resource.MustParse("3900m")},
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}},
+			Capacity:    corev1.ResourceList{"cpu": resource.MustParse("4")},
+			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("3900m")},
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(),
+				LastTransitionTime: metav1.Now(),
+			}},
 		},
 	}
 	if _, err := l.typed.CoreV1().Nodes().Create(l.Context(), node, metav1.CreateOptions{}); err != nil {
@@ -46,10 +52,11 @@ func (l *lab) bareNode() string {
 	return name
 }
 
-// offers are a node's labels and resources, as they are stored.
+// offers returns a node's labels and resources, as they are stored.
 func (l *lab) offers(name string) map[string]any {
 	l.Helper()
-	node, err := l.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}).Get(l.Context(), name, metav1.GetOptions{})
+	node, err := l.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}).Get(l.Context(),
+		name, metav1.GetOptions{})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -60,14 +67,17 @@ func (l *lab) offers(name string) map[string]any {
 	return found
 }
 
-// advertise is two GPUs on a node, with a label.
+// advertise returns two GPUs on a node, with a label.
 func (l *lab) advertise(c *client, node string) fault.Plan {
 	label := l.nodePatch(c, node, func(p *objects.Patching) {
-		p.Merge = map[string]any{"metadata": map[string]any{"labels": map[string]any{"nvidia.com/gpu.machine": "Simulated"}}}
+		p.Merge = map[string]any{
+			"metadata": map[string]any{"labels": map[string]any{"nvidia.com/gpu.machine": "Simulated"}},
+		}
 	})
 	status := l.nodePatch(c, node, func(p *objects.Patching) {
 		gpus := map[string]any{"nvidia.com/gpu": "2"}
-		p.Subresource, p.Merge = "status", map[string]any{"status": map[string]any{"capacity": gpus, "allocatable": gpus}}
+		p.Subresource, p.Merge = "status",
+			map[string]any{"status": map[string]any{"capacity": gpus, "allocatable": gpus}}
 	})
 	plan := l.plan(c, label.Change("label"), status.Change("advertise"))
 	plan.Checks = []func(context.Context) error{label.Check, status.Check}
@@ -79,14 +89,15 @@ func (l *lab) advertise(c *client, node string) fault.Plan {
 
 func (l *lab) patchStatus(node, body string) {
 	l.Helper()
-	_, err := l.typed.CoreV1().Nodes().Patch(l.Context(), node, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: "kubelet"}, "status")
+	_, err := l.typed.CoreV1().Nodes().Patch(l.Context(), node, types.MergePatchType, []byte(body),
+		metav1.PatchOptions{FieldManager: "kubelet"}, "status")
 	if err != nil {
 		l.Fatal(err)
 	}
 }
 
-// GPUs that are advertised on a node are there at once, and what was absent is absent again, whatever a kubelet has made of them; those of a
-// device plugin that has come meanwhile stay, and it is said.
+// GPUs that are advertised on a node are there at once, and what was absent is absent again, whatever a kubelet has
+// made of them; those of a device plugin that has come meanwhile stay, and it is said.
 func TestAdvertisedGPUs(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -94,12 +105,23 @@ func TestAdvertisedGPUs(t *testing.T) {
 		state     ledger.State
 		left      any
 	}{
-		"undisturbed":           {state: ledger.StateReverted},
-		"zeroed":                {`{"status":{"capacity":{"nvidia.com/gpu":"0"},"allocatable":{"nvidia.com/gpu":"0"}}}`, ledger.StateReverted, nil},
-		"half zeroed":           {`{"status":{"allocatable":{"nvidia.com/gpu":"0"}}}`, ledger.StateReverted, nil},
-		"gone":                  {`{"status":{"capacity":{"nvidia.com/gpu":null},"allocatable":{"nvidia.com/gpu":null}}}`, ledger.StateReverted, nil},
-		"a device plugin came":  {`{"status":{"capacity":{"nvidia.com/gpu":"8"},"allocatable":{"nvidia.com/gpu":"8"}}}`, ledger.StateSuperseded, "8"},
-		"others wrote the rest": {`{"status":{"capacity":{"memory":"1Gi"},"allocatable":{"memory":"1Gi"}}}`, ledger.StateReverted, nil},
+		"undisturbed": {state: ledger.StateReverted},
+		"zeroed": {
+			`{"status":{"capacity":{"nvidia.com/gpu":"0"},"allocatable":{"nvidia.com/gpu":"0"}}}`, ledger.StateReverted,
+			nil,
+		},
+		"half zeroed": {`{"status":{"allocatable":{"nvidia.com/gpu":"0"}}}`, ledger.StateReverted, nil},
+		"gone": {
+			`{"status":{"capacity":{"nvidia.com/gpu":null},"allocatable":{"nvidia.com/gpu":null}}}`,
+			ledger.StateReverted, nil,
+		},
+		"a device plugin came": {
+			`{"status":{"capacity":{"nvidia.com/gpu":"8"},"allocatable":{"nvidia.com/gpu":"8"}}}`,
+			ledger.StateSuperseded, "8",
+		},
+		"others wrote the rest": {
+			`{"status":{"capacity":{"memory":"1Gi"},"allocatable":{"memory":"1Gi"}}}`, ledger.StateReverted, nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +134,8 @@ func TestAdvertisedGPUs(t *testing.T) {
 			}
 			now := l.node(node)
 			capacity, allocatable := now.Status.Capacity["nvidia.com/gpu"], now.Status.Allocatable["nvidia.com/gpu"]
-			if capacity.Value() != 2 || allocatable.Value() != 2 || now.Labels["nvidia.com/gpu.machine"] != "Simulated" {
+			if capacity.Value() != 2 || allocatable.Value() != 2 ||
+				now.Labels["nvidia.com/gpu.machine"] != "Simulated" {
 				t.Fatalf("%v %v", now.Labels, now.Status)
 			}
 			want := before
@@ -133,7 +156,8 @@ func TestAdvertisedGPUs(t *testing.T) {
 			if diff := cmp.Diff(want, l.offers(node)); diff != "" {
 				t.Error(diff)
 			}
-			if step := run.Steps[1]; step.State != test.state || test.left != nil && !strings.Contains(step.Message, "nvidia.com/gpu") {
+			if step := run.Steps[1]; step.State != test.state ||
+				test.left != nil && !strings.Contains(step.Message, "nvidia.com/gpu") {
 				t.Errorf("%s: %s", step.State, step.Message)
 			}
 			if left := l.seals(run); len(left) > 0 {

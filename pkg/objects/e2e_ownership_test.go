@@ -23,7 +23,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
 )
 
-// owners are the fields of each manager of the Deployment, but for those that its controller keeps in the status.
+// owners returns the fields of each manager of the Deployment, but for those that its controller keeps in the status.
 func (l *lab) owners() map[string]any {
 	l.Helper()
 	live, err := l.typed.AppsV1().Deployments(l.team()).Get(l.Context(), "web", metav1.GetOptions{})
@@ -52,13 +52,15 @@ func (l *lab) sends(manager string, kind types.PatchType, body string) {
 		force := true
 		options.Force = &force
 	}
-	if _, err := l.typed.AppsV1().Deployments(l.team()).Patch(l.Context(), "web", kind, []byte(body), options); err != nil {
+	if _, err := l.typed.AppsV1().Deployments(l.team()).Patch(
+		l.Context(), "web", kind, []byte(body), options,
+	); err != nil {
 		l.Fatal(err)
 	}
 }
 
-// owned makes a Deployment without pods, in a namespace that is not the run's, which Argo CD applies, somebody updates, and somebody has
-// patched with kubectl.
+// owned makes a Deployment without pods, in a namespace that is not the run's, which Argo CD applies, somebody updates,
+// and somebody has patched with kubectl.
 func (l *lab) owned() *objects.Patching {
 	l.Helper()
 	namespace := object("v1", "Namespace", "", l.team(), nil)
@@ -67,23 +69,29 @@ func (l *lab) owned() *objects.Patching {
 		l.Fatal(err)
 	}
 	l.Cleanup(func() {
-		if err := l.typed.CoreV1().Namespaces().Delete(context.Background(), l.team(), metav1.DeleteOptions{}); err != nil {
+		if err := l.typed.CoreV1().Namespaces().Delete(
+			context.Background(), l.team(), metav1.DeleteOptions{},
+		); err != nil {
 			l.Log(err)
 		}
 	})
 	l.sends("argocd", types.ApplyPatchType, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","labels":{"team":"a"}},"spec":{
 		"replicas":0,"selector":{"matchLabels":{"app":"web"}},"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[
 		{"name":"main","image":"docker.io/library/busybox:1.35","env":[{"name":"A","value":"1"}],"ports":[{"containerPort":80}]}]}}}}`)
-	l.sends("controller", types.StrategicMergePatchType, `{"metadata":{"annotations":{"example.com/seen":"1","example.com/kept":"1"}},"spec":{"minReadySeconds":1}}`)
-	l.sends(objects.ManagerPatch, types.StrategicMergePatchType, `{"metadata":{"annotations":{"example.com/mine":"1","example.com/both":"1"}},"spec":{"revisionHistoryLimit":3}}`)
+	l.sends("controller", types.StrategicMergePatchType,
+		`{"metadata":{"annotations":{"example.com/seen":"1","example.com/kept":"1"}},"spec":{"minReadySeconds":1}}`)
+	l.sends(objects.ManagerPatch, types.StrategicMergePatchType,
+		`{"metadata":{"annotations":{"example.com/mine":"1","example.com/both":"1"}},"spec":{"revisionHistoryLimit":3}}`)
 	return &objects.Patching{
-		Dynamic: l.dynamic, Mapper: l.mapper, APIVersion: "apps/v1", Kind: "Deployment", Namespace: l.team(), Name: "web", LedgerNamespace: l.ledger(),
+		Dynamic: l.dynamic, Mapper: l.mapper, APIVersion: "apps/v1", Kind: "Deployment", Namespace: l.team(),
+		Name: "web", LedgerNamespace: l.ledger(),
 		Merge: map[string]any{
 			"metadata": map[string]any{"labels": map[string]any{"team": nil}, "annotations": map[string]any{
 				"example.com/seen": "2", "example.com/mine": nil, "example.com/both": "2", "example.com/new": "x"}},
 			"spec": map[string]any{"minReadySeconds": 2, "template": map[string]any{"spec": map[string]any{
 				"nodeSelector": map[string]any{"example.com/gpu": "none"},
-				"containers": []any{map[string]any{"name": "main", "image": "docker.io/library/busybox:none", // without env and ports
+				// Without env and ports
+				"containers": []any{map[string]any{"name": "main", "image": "docker.io/library/busybox:none",
 					"resources": map[string]any{"limits": map[string]any{"memory": "64Mi"}}}}}}},
 		},
 	}
@@ -111,7 +119,8 @@ func (l *lab) sameOwners(want map[string]any) {
 	}
 }
 
-// After the undo each field is owned by who owned it before: a GitOps tool, a controller, and who had patched with kubectl.
+// After the undo each field is owned by who owned it before: a GitOps tool, a controller, and who had patched with
+// kubectl.
 func TestE2EOwnershipIsGivenBack(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -132,7 +141,8 @@ func TestE2EOwnershipIsGivenBack(t *testing.T) {
 	// What is applied again without force meets no conflict: the tool owns its fields.
 	body := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","labels":{"team":"b"}},"spec":{"replicas":0,"selector":{"matchLabels":{"app":"web"}},
 		"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"docker.io/library/busybox:1.36"}]}}}}`
-	_, err = l.typed.AppsV1().Deployments(l.team()).Patch(t.Context(), "web", types.ApplyPatchType, []byte(body), metav1.PatchOptions{FieldManager: "argocd"})
+	_, err = l.typed.AppsV1().Deployments(l.team()).Patch(t.Context(), "web", types.ApplyPatchType, []byte(body),
+		metav1.PatchOptions{FieldManager: "argocd"})
 	if err != nil {
 		t.Errorf("a server-side apply without force: %v", err)
 	}
@@ -147,14 +157,17 @@ func TestE2EOwnershipIsGivenBackButForWhatWasTakenOver(t *testing.T) {
 	run := l.broken(patch)
 	l.sends("thief", types.StrategicMergePatchType, `{"metadata":{"annotations":{"example.com/seen":"3"}}}`)
 	reverted, err := l.session.Revert(t.Context(), run.ID, false)
-	if err != nil || reverted.Steps[0].State != ledger.StateSuperseded || !strings.Contains(reverted.Steps[0].Message, "example.com/seen") {
+	if err != nil || reverted.Steps[0].State != ledger.StateSuperseded ||
+		!strings.Contains(reverted.Steps[0].Message, "example.com/seen") {
 		t.Fatalf("%v %+v", err, reverted)
 	}
 	controller, _ := want["controller Update apps/v1 "].(map[string]any)
 	metadata, _ := controller["f:metadata"].(map[string]any)
 	annotations, _ := metadata["f:annotations"].(map[string]any)
 	delete(annotations, "f:example.com/seen")
-	want["thief Update apps/v1 "] = map[string]any{"f:metadata": map[string]any{"f:annotations": map[string]any{"f:example.com/seen": map[string]any{}}}}
+	want["thief Update apps/v1 "] = map[string]any{
+		"f:metadata": map[string]any{"f:annotations": map[string]any{"f:example.com/seen": map[string]any{}}},
+	}
 	l.sameOwners(want)
 }
 

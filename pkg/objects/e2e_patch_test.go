@@ -18,14 +18,17 @@ import (
 )
 
 func (l *lab) nodePatch(c *client, node string, patch func(*objects.Patching)) *objects.Patching {
-	p := &objects.Patching{Dynamic: c.dynamic, Mapper: c.mapper, APIVersion: "v1", Kind: "Node", Name: node, LedgerNamespace: l.ledger()}
+	p := &objects.Patching{
+		Dynamic: c.dynamic, Mapper: c.mapper, APIVersion: "v1", Kind: "Node", Name: node, LedgerNamespace: l.ledger(),
+	}
 	patch(p)
 	return p
 }
 
 func (l *lab) somebody(node, body string) {
 	l.Helper()
-	_, err := l.typed.CoreV1().Nodes().Patch(l.Context(), node, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{FieldManager: "somebody"})
+	_, err := l.typed.CoreV1().Nodes().Patch(l.Context(), node, types.StrategicMergePatchType, []byte(body),
+		metav1.PatchOptions{FieldManager: "somebody"})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -44,8 +47,12 @@ func (l *lab) untaint(name, key string) {
 	l.Helper()
 	node := l.node(name)
 	i := slices.IndexFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
-	patch := fmt.Sprintf(`[{"op":"test","path":"/spec/taints/%d/key","value":%q},{"op":"remove","path":"/spec/taints/%d"}]`, i, key, i)
-	if _, err := l.typed.CoreV1().Nodes().Patch(l.Context(), name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	patch := fmt.Sprintf(
+		`[{"op":"test","path":"/spec/taints/%d/key","value":%q},{"op":"remove","path":"/spec/taints/%d"}]`, i, key, i,
+	)
+	if _, err := l.typed.CoreV1().Nodes().Patch(
+		l.Context(), name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{},
+	); err != nil {
 		l.Error(err)
 	}
 }
@@ -54,7 +61,8 @@ func hasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }
 
-// What is patched of a node is put back, beside what somebody else has changed there meanwhile; and what somebody has changed of ours is left.
+// What is patched of a node is put back, beside what somebody else has changed there meanwhile; and what somebody has
+// changed of ours is left.
 func TestANodeIsPutBackBesideTheChangesOfOthers(t *testing.T) {
 	l := newLab(t)
 	name := l.worker().Name
@@ -63,7 +71,8 @@ func TestANodeIsPutBackBesideTheChangesOfOthers(t *testing.T) {
 	t.Cleanup(func() {
 		l.Logf("tidying node %s", name)
 		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:null,%q:null,%q:null}}}`, ours, theirs, lost)
-		_, _ = l.typed.CoreV1().Nodes().Patch(context.Background(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, _ = l.typed.CoreV1().Nodes().Patch(context.Background(), name, types.StrategicMergePatchType, []byte(patch),
+			metav1.PatchOptions{})
 	})
 	merge := l.nodePatch(l.client, name, func(p *objects.Patching) {
 		p.Merge = map[string]any{"metadata": map[string]any{"labels": map[string]any{ours: "x", lost: nil}}}
@@ -88,14 +97,17 @@ func TestANodeIsPutBackBesideTheChangesOfOthers(t *testing.T) {
 	}
 	t.Logf("%s", run.Steps[0].Undo.Data)
 	t.Logf("%s", run.Steps[1].Undo.Data)
-	l.somebody(name, fmt.Sprintf(`{"metadata":{"labels":{%q:"y"}},"spec":{"taints":[{"key":%q,"effect":"PreferNoSchedule"}]}}`, theirs, theirs))
+	l.somebody(name, fmt.Sprintf(
+		`{"metadata":{"labels":{%q:"y"}},"spec":{"taints":[{"key":%q,"effect":"PreferNoSchedule"}]}}`, theirs, theirs,
+	))
 
 	run, err = l.session.Revert(t.Context(), run.ID, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	now = l.node(name)
-	if _, is := now.Labels[ours]; is || now.Labels[lost] != "before" || now.Labels[theirs] != "y" || hasTaint(now, ours) || !hasTaint(now, theirs) {
+	if _, is := now.Labels[ours]; is || now.Labels[lost] != "before" || now.Labels[theirs] != "y" ||
+		hasTaint(now, ours) || !hasTaint(now, theirs) {
 		t.Errorf("labels %v, taints %v", now.Labels, now.Spec.Taints)
 	}
 	for _, step := range run.Steps {
@@ -119,7 +131,8 @@ func TestANodeIsPutBackBesideTheChangesOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	now = l.node(name)
-	if step := run.Steps[0]; step.State != ledger.StateSuperseded || !strings.Contains(step.Message, ours) || now.Labels[ours] != "changed" ||
+	if step := run.Steps[0]; step.State != ledger.StateSuperseded || !strings.Contains(step.Message, ours) ||
+		now.Labels[ours] != "changed" ||
 		now.Labels[lost] != "before" {
 		t.Errorf("%s: %s; %v", step.State, step.Message, now.Labels)
 	}
@@ -141,7 +154,9 @@ func TestAForgedPatchIsNotFollowed(t *testing.T) {
 	}
 	honest := run.Steps[0].Undo.Data
 	forge := func(data string) error {
-		if _, err := l.session.Ledger.Update(t.Context(), run.ID, func(r *ledger.Run) error { r.Steps[0].Undo.Data = []byte(data); return nil }); err != nil {
+		if _, err := l.session.Ledger.Update(
+			t.Context(), run.ID, func(r *ledger.Run) error { r.Steps[0].Undo.Data = []byte(data); return nil },
+		); err != nil {
 			t.Fatal(err)
 		}
 		_, err := l.session.Revert(t.Context(), run.ID, false)

@@ -15,7 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
 )
 
-// What is created looks as if somebody had used kubectl, is the first revision, writes no Events, and goes without a trace.
+// What is created looks as if somebody had used kubectl, is the first revision, writes no Events, and goes without a
+// trace.
 func TestATenantComesAndGoes(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -44,7 +45,8 @@ func TestATenantComesAndGoes(t *testing.T) {
 			t.Errorf("a candidate sees the field manager %s", field.Manager)
 		}
 	}
-	if text := fmt.Sprint(deployment.Labels, deployment.Annotations); strings.Contains(text, "gpu") || strings.Contains(text, "fault") {
+	if text := fmt.Sprint(deployment.Labels, deployment.Annotations); strings.Contains(text, "gpu") ||
+		strings.Contains(text, "fault") {
 		t.Errorf("a candidate sees %s", text)
 	}
 	events, err := l.typed.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
@@ -56,7 +58,8 @@ func TestATenantComesAndGoes(t *testing.T) {
 			t.Errorf("a quiet run has written an Event: %s", event.Message)
 		}
 	}
-	if err := creation.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "Namespace "+l.team()+" exists already") ||
+	if err := creation.Check(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "Namespace "+l.team()+" exists already") ||
 		!strings.Contains(err.Error(), "ClusterRoleBinding "+l.team()+" exists already") {
 		t.Errorf("a second creation: %v", err)
 	}
@@ -72,13 +75,16 @@ func TestATenantComesAndGoes(t *testing.T) {
 	}
 }
 
-// A later step that fails undoes the earlier ones, the last first, and says which object was in its way; that one stays.
+// A later step that fails undoes the earlier ones, the last first, and says which object was in its way; that one
+// stays.
 func TestWhatExistsAlreadyIsLeftAndAllElseUndone(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	tenant := l.creation(l.client, l.manifests()...)
-	more := l.creation(l.client, object("v1", "ConfigMap", l.team(), "settings", nil), object("v1", "ConfigMap", "default", l.team(), nil))
-	again := l.creation(l.client, object("v1", "ConfigMap", l.team(), "other", nil), object("v1", "ServiceAccount", l.team(), "trainer", nil))
+	more := l.creation(l.client, object("v1", "ConfigMap", l.team(), "settings", nil),
+		object("v1", "ConfigMap", "default", l.team(), nil))
+	again := l.creation(l.client, object("v1", "ConfigMap", l.team(), "other", nil),
+		object("v1", "ServiceAccount", l.team(), "trainer", nil))
 	run, err := l.session.Run(t.Context(), l.plan(l.client, tenant.Change("1"), more.Change("2"), again.Change("3")))
 	if err == nil || !strings.Contains(err.Error(), "ServiceAccount "+l.team()+"/trainer exists already") {
 		t.Fatalf("%v", err)
@@ -87,7 +93,8 @@ func TestWhatExistsAlreadyIsLeftAndAllElseUndone(t *testing.T) {
 	for _, step := range run.Steps {
 		states = append(states, string(step.State))
 	}
-	if want := []string{"reverted", "reverted", "failed"}; !slices.Equal(states, want) || !run.IsClosed() || run.Phase != ledger.Failed {
+	if want := []string{"reverted", "reverted", "failed"}; !slices.Equal(states, want) || !run.IsClosed() ||
+		run.Phase != ledger.Failed {
 		t.Errorf("%s: %v, %q", run.Phase, states, run.Message)
 	}
 	if left := append(l.left(), l.seals(run)...); len(left) > 0 {

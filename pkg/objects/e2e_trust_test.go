@@ -35,16 +35,17 @@ func (l *lab) run(creation *objects.Creation) *ledger.Run {
 	return run
 }
 
-// What a candidate does to an object in the cluster at large: takes its label off (kubectl replace), makes it anew from its own YAML (kubectl
-// replace --force), or makes another under its name, since a roleRef cannot be changed. The first two are deleted as ours; the third only
-// when whoever ends the exercise says so.
+// What a candidate does to an object in the cluster at large: takes its label off (kubectl replace), makes it anew from
+// its own YAML (kubectl replace --force), or makes another under its name, since a roleRef cannot be changed. The first
+// two are deleted as ours; the third only when whoever ends the exercise says so.
 func TestWhatACandidateMadeOfOurObjects(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	role := func(suffix string) string { return l.team() + suffix }
 	rules := map[string]any{"rules": []any{}}
 	const group = "rbac.authorization.k8s.io/v1"
-	run := l.run(l.creation(l.client, object(group, "ClusterRole", "", role("-bare"), rules), object(group, "ClusterRole", "", role("-again"), rules),
+	run := l.run(l.creation(l.client, object(group, "ClusterRole", "", role("-bare"), rules),
+		object(group, "ClusterRole", "", role("-again"), rules),
 		object(group, "ClusterRole", "", role("-other"), rules)))
 	roles := l.typed.RbacV1().ClusterRoles()
 	bare, err := roles.Get(t.Context(), role("-bare"), metav1.GetOptions{})
@@ -97,11 +98,14 @@ func TestASuccessorIsLeftByAPlainRevert(t *testing.T) {
 	if err := maps.Delete(t.Context(), l.team(), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: l.team()}}, metav1.CreateOptions{}); err != nil {
+	if _, err := maps.Create(
+		t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: l.team()}}, metav1.CreateOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	run, err := l.session.Revert(t.Context(), run.ID, false)
-	if err != nil || run.Steps[0].State != ledger.StateSuperseded || !strings.Contains(run.Steps[0].Message, "made it anew") || !run.IsClosed() {
+	if err != nil || run.Steps[0].State != ledger.StateSuperseded ||
+		!strings.Contains(run.Steps[0].Message, "made it anew") || !run.IsClosed() {
 		t.Errorf("%v %+v", err, run)
 	}
 	if err := maps.Delete(t.Context(), l.team(), metav1.DeleteOptions{}); err != nil {
@@ -109,8 +113,8 @@ func TestASuccessorIsLeftByAPlainRevert(t *testing.T) {
 	}
 }
 
-// Who writes a record by hand gets nobody's object deleted by it: neither by its name and UID, nor by the label that it has, nor in a run that
-// is true otherwise.
+// Who writes a record by hand gets nobody's object deleted by it: neither by its name and UID, nor by the label that it
+// has, nor in a run that is true otherwise.
 func TestAForgedListDeletesNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -135,7 +139,10 @@ func TestAForgedListDeletesNothing(t *testing.T) {
 		}
 		forged, err := l.session.Ledger.Create(t.Context(), ledger.Run{
 			Fault: "scenario", Summary: "forged", Phase: ledger.Proven, Created: time.Now(), Deadline: time.Now(),
-			Steps: []ledger.Step{{ID: "1", Target: run.Steps[0].Target, State: ledger.StateProven, Undo: ledger.Undo{Kind: objects.UndoKind, Data: text}}},
+			Steps: []ledger.Step{{
+				ID: "1", Target: run.Steps[0].Target, State: ledger.StateProven,
+				Undo: ledger.Undo{Kind: objects.UndoKind, Data: text},
+			}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -157,13 +164,17 @@ func TestAForgedListDeletesNothing(t *testing.T) {
 		d.Created[1].Name, d.Created[1].UID = victim.Name, string(victim.UID)
 	})
 	forge(func(d *objects.Data) {
-		d.Created[0] = objects.Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: l.worker().Name, UID: string(l.worker().UID)}
+		d.Created[0] = objects.Object{
+			Version: "v1", Resource: "nodes", Kind: "Node", Name: l.worker().Name, UID: string(l.worker().UID),
+		}
 	})
 	forge(func(d *objects.Data) {
 		d.Created[0] = objects.Object{Version: "v1", Resource: "nodes", Kind: "Namespace", Name: l.worker().Name}
 	})
 	forge(func(d *objects.Data) { d.Created[0].Namespace = "kube-system"; d.Created[0].Name = "coredns" })
-	for name, namespace := range map[string]string{victim.Name: "default", l.team(): "default", "coredns": "kube-system"} {
+	for name, namespace := range map[string]string{
+		victim.Name: "default", l.team(): "default", "coredns": "kube-system",
+	} {
 		if _, err := l.typed.CoreV1().ConfigMaps(namespace).Get(t.Context(), name, metav1.GetOptions{}); err != nil {
 			t.Errorf("a forged record has deleted something: %v", err)
 		}
@@ -173,21 +184,26 @@ func TestAForgedListDeletesNothing(t *testing.T) {
 	}
 }
 
-// A namespace that cannot go is waited for, not for ever, and the error says what holds it. When that is gone, the revert is repeated.
+// A namespace that cannot go is waited for, not for ever, and the error says what holds it. When that is gone, the
+// revert is repeated.
 func TestANamespaceThatDoesNotGoSaysWhatHoldsIt(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	run := l.run(l.creation(l.client, object("v1", "Namespace", "", l.team(), nil), object("v1", "ConfigMap", l.team(), "held", nil)))
+	run := l.run(l.creation(l.client, object("v1", "Namespace", "", l.team(), nil),
+		object("v1", "ConfigMap", l.team(), "held", nil)))
 	maps := l.typed.CoreV1().ConfigMaps(l.team())
 	hold := func(patch string) {
-		if _, err := maps.Patch(t.Context(), "held", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		if _, err := maps.Patch(
+			t.Context(), "held", types.MergePatchType, []byte(patch), metav1.PatchOptions{},
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
 	hold(`{"metadata":{"finalizers":["example.com/hold"]}}`)
 	l.undoer(func(u *objects.Undoer) { u.Wait = 8 * time.Second })
 	run, err := l.session.Revert(t.Context(), run.ID, false)
-	if err == nil || !strings.Contains(err.Error(), "not gone after 8s") || !strings.Contains(err.Error(), "example.com/hold in 1 resource instances") || run.IsClosed() {
+	if err == nil || !strings.Contains(err.Error(), "not gone after 8s") ||
+		!strings.Contains(err.Error(), "example.com/hold in 1 resource instances") || run.IsClosed() {
 		t.Errorf("%v", err)
 	}
 	hold(`{"metadata":{"finalizers":null}}`)
@@ -197,13 +213,16 @@ func TestANamespaceThatDoesNotGoSaysWhatHoldsIt(t *testing.T) {
 	}
 }
 
-// What a run patches in a namespace that it made goes with that: no ClusterRole keeps its seal, and nothing is put back one by one.
+// What a run patches in a namespace that it made goes with that: no ClusterRole keeps its seal, and nothing is put back
+// one by one.
 func TestAPatchInOurOwnNamespaceGoesWithIt(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	tenant := l.creation(l.client, object("v1", "Namespace", "", l.team(), nil), object("v1", "ConfigMap", l.team(), "settings", map[string]any{"data": map[string]any{"a": "1"}}))
+	tenant := l.creation(l.client, object("v1", "Namespace", "", l.team(), nil),
+		object("v1", "ConfigMap", l.team(), "settings", map[string]any{"data": map[string]any{"a": "1"}}))
 	more := l.creation(l.client, object("v1", "ConfigMap", l.team(), "more", nil))
-	patch := &objects.Patching{Dynamic: l.dynamic, Mapper: l.mapper, APIVersion: "v1", Kind: "ConfigMap", Namespace: l.team(), Name: "settings",
+	patch := &objects.Patching{Dynamic: l.dynamic, Mapper: l.mapper, APIVersion: "v1", Kind: "ConfigMap",
+		Namespace: l.team(), Name: "settings",
 		Merge: map[string]any{"data": map[string]any{"a": "2"}}, LedgerNamespace: l.ledger()}
 	for _, check := range []error{tenant.Check(t.Context()), more.Check(t.Context()), patch.Check(t.Context())} {
 		if check != nil {
@@ -231,7 +250,8 @@ func TestAPatchInOurOwnNamespaceGoesWithIt(t *testing.T) {
 func TestTheNamespacesOfARunGoTogether(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	one := l.creation(l.client, object("v1", "Namespace", "", l.team(), nil), object("v1", "ConfigMap", l.team(), "held", nil))
+	one := l.creation(l.client, object("v1", "Namespace", "", l.team(), nil),
+		object("v1", "ConfigMap", l.team(), "held", nil))
 	two := l.creation(l.client, object("v1", "Namespace", "", l.team()+"-b", nil))
 	plan := l.plan(l.client, one.Change("1"), two.Change("2"))
 	run, err := l.session.Run(t.Context(), plan)
@@ -241,7 +261,8 @@ func TestTheNamespacesOfARunGoTogether(t *testing.T) {
 	applying := *run
 	applying.Phase = ledger.Applying
 	undoer := l.session.Undoers[objects.UndoKind]
-	if state, said, err := undoer.Undo(t.Context(), applying, applying.Steps[1]); err != nil || state != ledger.StateReverted {
+	if state, said, err := undoer.Undo(t.Context(), applying, applying.Steps[1]); err != nil ||
+		state != ledger.StateReverted {
 		t.Fatalf("%s %s %v", state, said, err)
 	}
 	if left := l.left(); len(left) != 1 || !strings.Contains(left[0], "Active") {

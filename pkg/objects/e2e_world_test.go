@@ -1,7 +1,7 @@
 //go:build e2e && scenario
 
-// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have docker.io/library/busybox:1.35. They work in
-// namespaces and with names of their own.
+// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have
+// docker.io/library/busybox:1.35. They work in namespaces and with names of their own.
 package objects_test
 
 import (
@@ -60,7 +60,8 @@ func newLab(t *testing.T) *lab {
 				_, _ = l.session.Revert(ctx, run.ID, true)
 			}
 		}
-		if err := l.typed.CoreV1().Namespaces().Delete(ctx, l.ledger(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := l.typed.CoreV1().Namespaces().Delete(ctx, l.ledger(), metav1.DeleteOptions{}); err != nil &&
+			!apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
 	})
@@ -70,7 +71,7 @@ func newLab(t *testing.T) *lab {
 func (l *lab) ledger() string { return "objects-test-" + l.word }
 func (l *lab) team() string   { return "team-" + l.word }
 
-// newClient is a client whose requests go through a killer, if there is one.
+// newClient returns a client whose requests go through a killer, if there is one.
 func (l *lab) newClient(k *killer) *client {
 	l.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
@@ -96,7 +97,9 @@ func (l *lab) newClient(k *killer) *client {
 	c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery.Discovery()))
 	c.session = &fault.Session{
 		Client: c.typed, Ledger: ledger.New(c.typed, l.ledger()), From: "test", Heartbeat: 50 * time.Millisecond,
-		Undoers:        map[string]fault.Undoer{objects.UndoKind: objects.Undoer{Dynamic: c.dynamic, LedgerNamespace: l.ledger(), Wait: time.Minute}},
+		Undoers: map[string]fault.Undoer{
+			objects.UndoKind: objects.Undoer{Dynamic: c.dynamic, LedgerNamespace: l.ledger(), Wait: time.Minute},
+		},
 		CleanupTimeout: 2 * time.Minute,
 		Observer:       fault.Observer{Warning: func(text string) { l.Log("warning: " + text) }},
 	}
@@ -126,7 +129,8 @@ func (k *killer) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errKilled
 	}
 	dies, write := false, ""
-	if r.Method != http.MethodGet && !strings.Contains(r.URL.Path, "/selfsubject") && !strings.Contains(r.URL.RawQuery, "dryRun") &&
+	if r.Method != http.MethodGet && !strings.Contains(r.URL.Path, "/selfsubject") &&
+		!strings.Contains(r.URL.RawQuery, "dryRun") &&
 		!(strings.Contains(r.URL.Path, "/leases/") && r.Method == http.MethodPut) { // heartbeats come when they want
 		write = r.Method + " " + r.URL.Path
 		k.writes = append(k.writes, write)
@@ -144,7 +148,8 @@ func (k *killer) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, errKilled
 	}
-	if write != "" && r.Method != http.MethodPost && err == nil && response.StatusCode == http.StatusConflict { // it is made once more, and counts then
+	// It is made once more, and counts then
+	if write != "" && r.Method != http.MethodPost && err == nil && response.StatusCode == http.StatusConflict {
 		k.mu.Lock()
 		i := slices.Index(k.writes, write)
 		k.writes = slices.Delete(k.writes, i, i+1)
@@ -154,7 +159,9 @@ func (k *killer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func object(apiVersion, kind, namespace, name string, rest map[string]any) *unstructured.Unstructured {
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name}}}
+	o := &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name}},
+	}
 	if namespace != "" {
 		o.SetNamespace(namespace)
 	}
@@ -164,7 +171,7 @@ func object(apiVersion, kind, namespace, name string, rest map[string]any) *unst
 	return o
 }
 
-// manifests are a tenant: a namespace, a Deployment, and RBAC in it and around it.
+// manifests returns a tenant: a namespace, a Deployment, and RBAC in it and around it.
 func (l *lab) manifests() []*unstructured.Unstructured {
 	rule := []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"pods"}, "verbs": []any{"get"}}}
 	subject := []any{map[string]any{"kind": "ServiceAccount", "name": "trainer", "namespace": l.team()}}
@@ -174,17 +181,21 @@ func (l *lab) manifests() []*unstructured.Unstructured {
 	labels := map[string]any{"app": "trainer"}
 	return []*unstructured.Unstructured{
 		object("rbac.authorization.k8s.io/v1", "ClusterRole", "", l.team(), map[string]any{"rules": rule}),
-		object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", l.team(), map[string]any{"subjects": subject, "roleRef": ref("ClusterRole", l.team())}),
+		object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", l.team(),
+			map[string]any{"subjects": subject, "roleRef": ref("ClusterRole", l.team())}),
 		object("v1", "Namespace", "", l.team(), nil),
 		object("v1", "ServiceAccount", l.team(), "trainer", nil),
 		object("rbac.authorization.k8s.io/v1", "Role", l.team(), "trainer", map[string]any{"rules": rule}),
-		object("rbac.authorization.k8s.io/v1", "RoleBinding", l.team(), "trainer", map[string]any{"subjects": subject, "roleRef": ref("Role", "trainer")}),
+		object("rbac.authorization.k8s.io/v1", "RoleBinding", l.team(), "trainer",
+			map[string]any{"subjects": subject, "roleRef": ref("Role", "trainer")}),
 		object("apps/v1", "Deployment", l.team(), "trainer", map[string]any{"spec": map[string]any{
 			"replicas": int64(1), "selector": map[string]any{"matchLabels": labels},
 			"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": map[string]any{
 				"serviceAccountName": "trainer",
-				"containers": []any{map[string]any{"name": "main", "image": "docker.io/library/busybox:1.35", "imagePullPolicy": "IfNotPresent",
-					"command": []any{"sh", "-c", "sleep 3600"}}}, // ignores SIGTERM, as PID 1 does: its grace period is 30 s
+				"containers": []any{map[string]any{"name": "main", "image": "docker.io/library/busybox:1.35",
+					"imagePullPolicy": "IfNotPresent",
+					// ignores SIGTERM, as PID 1 does: its grace period is 30 s
+					"command": []any{"sh", "-c", "sleep 3600"}}},
 			}},
 		}}),
 	}
@@ -198,7 +209,7 @@ func (l *lab) plan(c *client, changes ...fault.Change) fault.Plan {
 	return fault.Plan{Fault: "scenario", Summary: "a test", Changes: changes, InOrder: true, Quiet: true, NoPods: true}
 }
 
-// left is what is there of the lab.
+// left returns what is there of the lab.
 func (l *lab) left() (found []string) {
 	l.Helper()
 	ctx := context.Background()
@@ -220,7 +231,7 @@ func (l *lab) left() (found []string) {
 	return found
 }
 
-// seals are the ClusterRoles that keep the seals of the steps of a run.
+// seals returns the ClusterRoles that keep the seals of the steps of a run.
 func (l *lab) seals(run *ledger.Run) (found []string) {
 	l.Helper()
 	for _, step := range run.Steps {
@@ -238,7 +249,8 @@ func (l *lab) seals(run *ledger.Run) (found []string) {
 
 func (l *lab) worker() *corev1.Node {
 	l.Helper()
-	nodes, err := l.typed.CoreV1().Nodes().List(l.Context(), metav1.ListOptions{LabelSelector: "!node-role.kubernetes.io/control-plane"})
+	nodes, err := l.typed.CoreV1().Nodes().List(l.Context(),
+		metav1.ListOptions{LabelSelector: "!node-role.kubernetes.io/control-plane"})
 	if err != nil || len(nodes.Items) == 0 {
 		l.Fatalf("no worker: %v", err)
 	}

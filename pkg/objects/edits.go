@@ -40,7 +40,7 @@ func (e Edit) validate() error {
 // skipped are fields that the API server writes.
 var skipped = []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"}
 
-// diff is what a patch has changed.
+// diff returns what a patch has changed.
 func diff(before, after map[string]any) []Edit {
 	var edits []Edit
 	for _, name := range keys(before, after) {
@@ -115,12 +115,15 @@ func diffLists(at Path, before, after []any, isNew bool, made int) ([]Edit, bool
 	if len(before) == len(after) { // in place
 		for i := range before {
 			if !reflect.DeepEqual(before[i], after[i]) {
-				edits = append(edits, Edit{Path: at, Element: true, Was: encode(before[i]), Ours: encode(after[i]), At: i})
+				edits = append(edits,
+					Edit{Path: at, Element: true, Was: encode(before[i]), Ours: encode(after[i]), At: i})
 			}
 		}
-		return edits, !slices.ContainsFunc(edits, func(e Edit) bool { return contains(after, decode(e.Was)) || contains(before, decode(e.Ours)) })
+		return edits, !slices.ContainsFunc(edits,
+			func(e Edit) bool { return contains(after, decode(e.Was)) || contains(before, decode(e.Ours)) })
 	}
-	for i, e := range slices.Backward(before) { // so that the undo, which begins with the last edit, puts back the first first
+	// So that the undo, which begins with the last edit, puts back the first first
+	for i, e := range slices.Backward(before) {
 		if !contains(after, e) {
 			edits = append(edits, Edit{Path: at, Element: true, Was: encode(e), At: i, Made: made})
 		}
@@ -133,7 +136,7 @@ func diffLists(at Path, before, after []any, isNew bool, made int) ([]Edit, bool
 	return edits, true
 }
 
-// inOrder is whether what is in both lists has the same order in both.
+// inOrder reports whether what is in both lists has the same order in both.
 func inOrder(before, after []any) bool {
 	last := -1
 	for _, e := range before {
@@ -158,7 +161,8 @@ func areDistinct(list []any) bool {
 func diffNamed(at Path, before, after []any, made int) ([]Edit, bool) {
 	var edits []Edit
 	last := -1
-	for i, e := range slices.Backward(before) { // so that the undo, which begins with the last edit, puts back the first first
+	// So that the undo, which begins with the last edit, puts back the first first
+	for i, e := range slices.Backward(before) {
 		if s := stepTo(e); place(after, s) < 0 {
 			edits = append(edits, Edit{Path: at.then(s), Was: encode(e), At: i, Made: made})
 		}
@@ -193,7 +197,7 @@ func areObjects(list []any) bool {
 	return !slices.ContainsFunc(list, func(e any) bool { _, ok := e.(map[string]any); return !ok })
 }
 
-// named is whether each element has a name of its own.
+// named reports whether each element has a name of its own.
 func named(list []any) bool {
 	seen := map[string]bool{}
 	for _, e := range list {

@@ -59,29 +59,88 @@ func takeAllBack(object map[string]any, edits []Edit) (theirs []string) {
 func TestTakeBackIsThreeWay(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ before, after, now, want, theirs string }{
-		"nothing else changed":     {"{spec: {a: 1, b: 2}}", "{spec: {a: 9, c: 3}}", "{spec: {a: 9, c: 3}}", "{spec: {a: 1, b: 2}}", ""},
-		"another field":            {"{spec: {a: 1}}", "{spec: {a: 9}}", "{spec: {a: 9, z: 1}}", "{spec: {a: 1, z: 1}}", ""},
-		"our field":                {"{spec: {a: 1}}", "{spec: {a: 9}}", "{spec: {a: 5}}", "{spec: {a: 5}}", "spec.a"},
-		"put back already":         {"{spec: {a: 1}}", "{spec: {a: 9}}", "{spec: {a: 1}}", "{spec: {a: 1}}", ""},
-		"the field we took":        {"{spec: {a: 1}}", "{spec: {}}", "{spec: {a: 7}}", "{spec: {a: 7}}", "spec.a"},
-		"first labels":             {"{metadata: {name: x}}", "{metadata: {name: x, labels: {a: b}}}", "{metadata: {name: x, labels: {a: b, c: d}}}", "{metadata: {name: x, labels: {c: d}}}", ""},
-		"labels that we made":      {"{metadata: {name: x}}", "{metadata: {name: x, labels: {a: b}}}", "{metadata: {name: x, labels: {a: b}}}", "{metadata: {name: x}}", ""},
-		"last label":               {"{metadata: {labels: {a: b}}}", "{metadata: {}}", "{metadata: {labels: {c: d}}}", "{metadata: {labels: {a: b, c: d}}}", ""},
-		"a taint beside ours":      {"{spec: {}}", "{spec: {taints: [{key: a}]}}", "{spec: {taints: [{key: b}, {key: a}]}}", "{spec: {taints: [{key: b}]}}", ""},
-		"the only taint":           {"{spec: {}}", "{spec: {taints: [{key: a}]}}", "{spec: {taints: [{key: a}]}}", "{spec: {}}", ""},
-		"our taint taken off":      {"{spec: {}}", "{spec: {taints: [{key: a}]}}", "{spec: {}}", "{spec: {}}", ""},
-		"a taint that we took":     {"{spec: {taints: [{key: a}, {key: b}, {key: c}]}}", "{spec: {taints: [{key: a}, {key: c}]}}", "{spec: {taints: [{key: a}, {key: c}, {key: d}]}}", "{spec: {taints: [{key: a}, {key: b}, {key: c}, {key: d}]}}", ""},
-		"a subject":                {"{subjects: [{kind: SA, name: x, namespace: a}]}", "{subjects: [{kind: SA, name: x, namespace: b}]}", "{subjects: [{kind: SA, name: x, namespace: b}, {kind: SA, name: y, namespace: b}]}", "{subjects: [{kind: SA, name: x, namespace: a}, {kind: SA, name: y, namespace: b}]}", ""},
-		"a rule":                   {"{rules: [{verbs: [get]}, {verbs: [list]}]}", "{rules: [{verbs: [get]}, {verbs: [watch]}]}", "{rules: [{verbs: [get, create]}, {verbs: [watch]}]}", "{rules: [{verbs: [get, create]}, {verbs: [list]}]}", ""},
-		"a rule changed by others": {"{rules: [{verbs: [get]}]}", "{rules: [{verbs: [watch]}]}", "{rules: [{verbs: [create]}]}", "{rules: [{verbs: [create]}]}", "rules"},
-		"a container's image":      {"{spec: {containers: [{name: a, image: x}, {name: b, image: y}]}}", "{spec: {containers: [{name: a, image: z}, {name: b, image: y}]}}", "{spec: {containers: [{name: n, image: n}, {name: a, image: z, tty: true}]}}", "{spec: {containers: [{name: n, image: n}, {name: a, image: x, tty: true}]}}", ""},
-		"a container that is gone": {"{spec: {containers: [{name: a, image: x}, {name: b}]}}", "{spec: {containers: [{name: a, image: z}, {name: b}]}}", "{spec: {containers: [{name: b}]}}", "{spec: {containers: [{name: b}]}}", "spec.containers[name=a].image"},
-		"a container that we took": {"{spec: {containers: [{name: a}, {name: b}]}}", "{spec: {containers: [{name: b}]}}", "{spec: {containers: [{name: b}]}}", "{spec: {containers: [{name: a}, {name: b}]}}", ""},
-		"arguments are one value":  {"{spec: {args: [a, b]}}", "{spec: {args: [a, c]}}", "{spec: {args: [a, c, d]}}", "{spec: {args: [a, c, d]}}", "spec.args"},
-		"another order":            {"{spec: {l: [{a: 1}, {a: 2}]}}", "{spec: {l: [{a: 2}, {a: 1}]}}", "{spec: {l: [{a: 2}, {a: 1}]}}", "{spec: {l: [{a: 1}, {a: 2}]}}", ""},
-		"an empty object":          {"{spec: {}}", "{spec: {emptyDir: {}}}", "{spec: {emptyDir: {}}}", "{spec: {}}", ""},
-		"another kind of value":    {"{spec: {a: [1]}}", "{spec: {a: {b: 1}}}", "{spec: {a: {b: 1}}}", "{spec: {a: [1]}}", ""},
-		"the API server's fields":  {"{metadata: {resourceVersion: '1', generation: 1}, status: {a: 1}, spec: {a: 1}}", "{metadata: {resourceVersion: '2', generation: 2}, status: {a: 2}, spec: {a: 2}}", "{metadata: {resourceVersion: '3'}, spec: {a: 2}}", "{metadata: {resourceVersion: '3'}, spec: {a: 1}}", ""},
+		"nothing else changed": {
+			"{spec: {a: 1, b: 2}}", "{spec: {a: 9, c: 3}}", "{spec: {a: 9, c: 3}}", "{spec: {a: 1, b: 2}}", "",
+		},
+		"another field": {
+			"{spec: {a: 1}}", "{spec: {a: 9}}", "{spec: {a: 9, z: 1}}", "{spec: {a: 1, z: 1}}", "",
+		},
+		"our field":         {"{spec: {a: 1}}", "{spec: {a: 9}}", "{spec: {a: 5}}", "{spec: {a: 5}}", "spec.a"},
+		"put back already":  {"{spec: {a: 1}}", "{spec: {a: 9}}", "{spec: {a: 1}}", "{spec: {a: 1}}", ""},
+		"the field we took": {"{spec: {a: 1}}", "{spec: {}}", "{spec: {a: 7}}", "{spec: {a: 7}}", "spec.a"},
+		"first labels": {
+			"{metadata: {name: x}}", "{metadata: {name: x, labels: {a: b}}}",
+			"{metadata: {name: x, labels: {a: b, c: d}}}", "{metadata: {name: x, labels: {c: d}}}", "",
+		},
+		"labels that we made": {
+			"{metadata: {name: x}}", "{metadata: {name: x, labels: {a: b}}}", "{metadata: {name: x, labels: {a: b}}}",
+			"{metadata: {name: x}}", "",
+		},
+		"last label": {
+			"{metadata: {labels: {a: b}}}", "{metadata: {}}", "{metadata: {labels: {c: d}}}",
+			"{metadata: {labels: {a: b, c: d}}}", "",
+		},
+		"a taint beside ours": {
+			"{spec: {}}", "{spec: {taints: [{key: a}]}}", "{spec: {taints: [{key: b}, {key: a}]}}",
+			"{spec: {taints: [{key: b}]}}", "",
+		},
+		"the only taint": {
+			"{spec: {}}", "{spec: {taints: [{key: a}]}}", "{spec: {taints: [{key: a}]}}", "{spec: {}}", "",
+		},
+		"our taint taken off": {"{spec: {}}", "{spec: {taints: [{key: a}]}}", "{spec: {}}", "{spec: {}}", ""},
+		"a taint that we took": {
+			"{spec: {taints: [{key: a}, {key: b}, {key: c}]}}", "{spec: {taints: [{key: a}, {key: c}]}}",
+			"{spec: {taints: [{key: a}, {key: c}, {key: d}]}}",
+			"{spec: {taints: [{key: a}, {key: b}, {key: c}, {key: d}]}}", "",
+		},
+		"a subject": {
+			"{subjects: [{kind: SA, name: x, namespace: a}]}", "{subjects: [{kind: SA, name: x, namespace: b}]}",
+			"{subjects: [{kind: SA, name: x, namespace: b}, {kind: SA, name: y, namespace: b}]}",
+			"{subjects: [{kind: SA, name: x, namespace: a}, {kind: SA, name: y, namespace: b}]}", "",
+		},
+		"a rule": {
+			"{rules: [{verbs: [get]}, {verbs: [list]}]}", "{rules: [{verbs: [get]}, {verbs: [watch]}]}",
+			"{rules: [{verbs: [get, create]}, {verbs: [watch]}]}", "{rules: [{verbs: [get, create]}, {verbs: [list]}]}",
+			"",
+		},
+		"a rule changed by others": {
+			"{rules: [{verbs: [get]}]}", "{rules: [{verbs: [watch]}]}", "{rules: [{verbs: [create]}]}",
+			"{rules: [{verbs: [create]}]}", "rules",
+		},
+		"a container's image": {
+			"{spec: {containers: [{name: a, image: x}, {name: b, image: y}]}}",
+			"{spec: {containers: [{name: a, image: z}, {name: b, image: y}]}}",
+			"{spec: {containers: [{name: n, image: n}, {name: a, image: z, tty: true}]}}",
+			"{spec: {containers: [{name: n, image: n}, {name: a, image: x, tty: true}]}}", "",
+		},
+		"a container that is gone": {
+			"{spec: {containers: [{name: a, image: x}, {name: b}]}}",
+			"{spec: {containers: [{name: a, image: z}, {name: b}]}}", "{spec: {containers: [{name: b}]}}",
+			"{spec: {containers: [{name: b}]}}", "spec.containers[name=a].image",
+		},
+		"a container that we took": {
+			"{spec: {containers: [{name: a}, {name: b}]}}", "{spec: {containers: [{name: b}]}}",
+			"{spec: {containers: [{name: b}]}}", "{spec: {containers: [{name: a}, {name: b}]}}", "",
+		},
+		"arguments are one value": {
+			"{spec: {args: [a, b]}}", "{spec: {args: [a, c]}}", "{spec: {args: [a, c, d]}}",
+			"{spec: {args: [a, c, d]}}", "spec.args",
+		},
+		"another order": {
+			"{spec: {l: [{a: 1}, {a: 2}]}}", "{spec: {l: [{a: 2}, {a: 1}]}}", "{spec: {l: [{a: 2}, {a: 1}]}}",
+			"{spec: {l: [{a: 1}, {a: 2}]}}", "",
+		},
+		"an empty object": {
+			"{spec: {}}", "{spec: {emptyDir: {}}}", "{spec: {emptyDir: {}}}", "{spec: {}}", "",
+		},
+		"another kind of value": {
+			"{spec: {a: [1]}}", "{spec: {a: {b: 1}}}", "{spec: {a: {b: 1}}}", "{spec: {a: [1]}}", "",
+		},
+		"the API server's fields": {
+			"{metadata: {resourceVersion: '1', generation: 1}, status: {a: 1}, spec: {a: 1}}",
+			"{metadata: {resourceVersion: '2', generation: 2}, status: {a: 2}, spec: {a: 2}}",
+			"{metadata: {resourceVersion: '3'}, spec: {a: 2}}", "{metadata: {resourceVersion: '3'}, spec: {a: 1}}", "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +190,7 @@ func (r random) value(depth int) any {
 	}
 }
 
-// mutated is a value that differs here and there.
+// mutated returns a value that differs here and there.
 func (r random) mutated(value any, depth int) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -163,7 +222,8 @@ func (r random) mutated(value any, depth int) any {
 	return value
 }
 
-// pruned is a value without what is empty: the API server makes no difference for most fields, and the undo makes none.
+// pruned returns a value without what is empty: the API server makes no difference for most fields, and the undo makes
+// none.
 func pruned(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -184,7 +244,8 @@ func pruned(value any) any {
 	return value
 }
 
-// GPUs that were advertised on a node without any go, whatever its kubelet has made of them meanwhile; those of a device plugin stay, and are told.
+// GPUs that were advertised on a node without any go, whatever its kubelet has made of them meanwhile; those of a
+// device plugin stay, and are told.
 func TestAdvertisedGPUsAreTakenBack(t *testing.T) {
 	t.Parallel()
 	edits := diffValues(Path{{Field: "status"}}, parse(t, `{capacity: {cpu: "4"}, allocatable: {cpu: "3"}}`),
@@ -199,16 +260,21 @@ func TestAdvertisedGPUsAreTakenBack(t *testing.T) {
 		"those of a device plugin":       {`{cpu: "4", nvidia.com/gpu: "8"}`, `{cpu: "4", nvidia.com/gpu: "8"}`, 2},
 		"beside another number of cores": {`{cpu: "2", nvidia.com/gpu: "2"}`, `{cpu: "2"}`, 0},
 	} {
-		now := map[string]any{"status": map[string]any{"capacity": parse(t, test.now), "allocatable": parse(t, test.now)}}
+		now := map[string]any{
+			"status": map[string]any{"capacity": parse(t, test.now), "allocatable": parse(t, test.now)},
+		}
 		theirs := takeAllBack(now, edits)
-		want := map[string]any{"status": map[string]any{"capacity": parse(t, test.want), "allocatable": parse(t, test.want)}}
+		want := map[string]any{
+			"status": map[string]any{"capacity": parse(t, test.want), "allocatable": parse(t, test.want)},
+		}
 		if diff := cmp.Diff(want, now); diff != "" || len(theirs) != test.theirs {
 			t.Errorf("%s: %d of others\n%s", name, len(theirs), diff)
 		}
 	}
 }
 
-// Whatever a patch does to whatever object, taking it back makes the object as it was; and the merge patch that is sent does that.
+// Whatever a patch does to whatever object, taking it back makes the object as it was; and the merge patch that is sent
+// does that.
 func TestWhateverIsPatchedIsPutBack(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(5000) {
@@ -219,10 +285,12 @@ func TestWhateverIsPatchedIsPutBack(t *testing.T) {
 		now := runtime.DeepCopyJSON(after)
 		theirs := takeAllBack(now, edits)
 		if diff := cmp.Diff(pruned(before), pruned(now)); diff != "" || len(theirs) > 0 {
-			t.Fatalf("seed %d: theirs %v\nbefore %s\nafter  %s\nedits  %s\n%s", seed, theirs, encode(before), encode(after), encode(edits), diff)
+			t.Fatalf("seed %d: theirs %v\nbefore %s\nafter  %s\nedits  %s\n%s", seed, theirs, encode(before),
+				encode(after), encode(edits), diff)
 		}
 		if got := merged(after, merge(after, now)); cmp.Diff(pruned(now), pruned(got)) != "" {
-			t.Fatalf("seed %d: the merge patch %s makes %s of %s", seed, encode(merge(after, now)), encode(got), encode(after))
+			t.Fatalf("seed %d: the merge patch %s makes %s of %s", seed, encode(merge(after, now)), encode(got),
+				encode(after))
 		}
 	}
 }
@@ -249,9 +317,12 @@ func merged(target any, patch any) any {
 
 // FuzzTakeBack holds that no record makes an undo panic, whatever it says of whatever object.
 func FuzzTakeBack(f *testing.F) {
-	f.Add([]byte(`[{"path":["spec","taints"],"element":true,"ours":{"key":"a"},"made":1}]`), []byte(`{"spec":{"taints":[{"key":"a"}]}}`))
-	f.Add([]byte(`[{"path":["spec","containers",{"name":"a"},"image"],"was":"x","ours":"y"}]`), []byte(`{"spec":{"containers":[{"name":"a","image":"y"}]}}`))
-	f.Add([]byte(`[{"path":["spec","containers",{"name":"a"}],"was":{"name":"a"},"at":7}]`), []byte(`{"spec":{"containers":{}}}`))
+	f.Add([]byte(`[{"path":["spec","taints"],"element":true,"ours":{"key":"a"},"made":1}]`),
+		[]byte(`{"spec":{"taints":[{"key":"a"}]}}`))
+	f.Add([]byte(`[{"path":["spec","containers",{"name":"a"},"image"],"was":"x","ours":"y"}]`),
+		[]byte(`{"spec":{"containers":[{"name":"a","image":"y"}]}}`))
+	f.Add([]byte(`[{"path":["spec","containers",{"name":"a"}],"was":{"name":"a"},"at":7}]`),
+		[]byte(`{"spec":{"containers":{}}}`))
 	f.Fuzz(func(t *testing.T, record, live []byte) {
 		var edits []Edit
 		object, ok := decode(live).(map[string]any)
@@ -266,7 +337,8 @@ func FuzzTakeBack(f *testing.F) {
 			_ = Object{Kind: "ConfigMap"}.mayBeEdited(e)
 		}
 		takeAllBack(object, edits)
-		if _, err := json.Marshal(&unstructured.Unstructured{Object: object}); err != nil && object["kind"] != nil && object["apiVersion"] != nil {
+		if _, err := json.Marshal(&unstructured.Unstructured{Object: object}); err != nil && object["kind"] != nil &&
+			object["apiVersion"] != nil {
 			t.Errorf("it makes no object any more: %v", err)
 		}
 	})

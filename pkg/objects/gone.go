@@ -47,7 +47,7 @@ func (u undoing) awaitGone(ctx context.Context, objects []Object) error {
 	return fmt.Errorf("%s is being deleted, and not gone after %s%s", left[0], most, holders(last))
 }
 
-// holders says what keeps an object from going: a namespace's conditions, and finalizers.
+// holders returns what keeps an object from going: a namespace's conditions, and finalizers.
 func holders(live *unstructured.Unstructured) string {
 	if live == nil {
 		return ""
@@ -56,7 +56,8 @@ func holders(live *unstructured.Unstructured) string {
 	conditions, _, _ := unstructured.NestedSlice(live.Object, "status", "conditions")
 	for _, c := range conditions {
 		condition, _ := c.(map[string]any)
-		if message, _ := condition["message"].(string); condition["status"] == "True" && message != "" && live.GetKind() == "Namespace" {
+		if message, _ := condition["message"].(string); condition["status"] == "True" && message != "" &&
+			live.GetKind() == "Namespace" {
 			reasons = append(reasons, message)
 		}
 	}

@@ -21,16 +21,18 @@ const (
 	gpuResource = "nvidia.com/gpu"
 )
 
-// clusterKinds are the kinds without a namespace that may be created and patched, by group and kind. All others rule over objects of
-// everybody (webhooks, CustomResourceDefinitions, APIServices), or are hardware and data.
+// clusterKinds are the kinds without a namespace that may be created and patched, by group and kind. All others rule
+// over objects of everybody (webhooks, CustomResourceDefinitions, APIServices), or are hardware and data.
 var clusterKinds = map[string]string{
-	"Namespace": "", "ClusterRole": groupRBAC, "ClusterRoleBinding": groupRBAC, "RuntimeClass": "node.k8s.io", "PriorityClass": "scheduling.k8s.io",
-	"StorageClass": "storage.k8s.io", "DeviceClass": "resource.k8s.io",
+	"Namespace": "", "ClusterRole": groupRBAC, "ClusterRoleBinding": groupRBAC, "RuntimeClass": "node.k8s.io",
+	"PriorityClass": "scheduling.k8s.io",
+	"StorageClass":  "storage.k8s.io", "DeviceClass": "resource.k8s.io",
 }
 
 // refusedGroups are of objects that are no configuration: questions to the API server, elections, notes of controllers.
 var refusedGroups = []string{
-	"authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io", "coordination.k8s.io", "events.k8s.io", "discovery.k8s.io",
+	"authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io", "coordination.k8s.io", "events.k8s.io",
+	"discovery.k8s.io",
 	"admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "metrics.k8s.io",
 }
 
@@ -50,14 +52,17 @@ func (o Object) mayBeCreated(ledgerNamespace string) error {
 
 // mayBePatched refuses what a Patching does not change.
 func (o Object) mayBePatched(ledgerNamespace string) error {
-	if o.Group == "" && o.Kind == kindNode && o.Resource == "nodes" && o.Namespace == "" && (o.Subresource == "" || o.Subresource == fieldStatus) {
+	if o.Group == "" && o.Kind == kindNode && o.Resource == "nodes" && o.Namespace == "" &&
+		(o.Subresource == "" || o.Subresource == fieldStatus) {
 		return nil
 	}
 	if o.Subresource != "" {
 		return fmt.Errorf("%s: its %s is out of bounds", o, o.Subresource)
 	}
 	if o.Group == "" && o.Kind == "Secret" {
-		return fmt.Errorf("%s: the record of a patch holds the values before, and others read records: secrets are only created", o)
+		return fmt.Errorf(
+			"%s: the record of a patch holds the values before, and others read records: secrets are only created", o,
+		)
 	}
 	return o.allowed(ledgerNamespace)
 }
@@ -67,14 +72,18 @@ func (o Object) allowed(ledgerNamespace string) error {
 	clusterWide = clusterWide && group == o.Group
 	switch {
 	case slices.Contains(refusedGroups, o.Group), o.Group == "" && slices.Contains(refusedKinds, o.Kind):
-		return fmt.Errorf("%s: objects of the kind %s are out of bounds: they are no configuration, or rule over objects of everybody", o, o.Kind)
+		return fmt.Errorf(
+			"%s: objects of the kind %s are out of bounds: they are no configuration, or rule over objects of everybody",
+			o, o.Kind,
+		)
 	case strings.ContainsAny(o.Resource, "/"):
 		return fmt.Errorf("%s: %s is no resource", o, o.Resource)
 	case o.Namespace == "" && !clusterWide:
 		return fmt.Errorf("%s: objects of the kind %s that belong to no namespace are out of bounds", o, o.Kind)
 	case o.Namespace != "" && clusterWide:
 		return fmt.Errorf("%s: a %s belongs to no namespace", o, o.Kind)
-	case o.Group == groupRBAC && (strings.HasPrefix(o.Name, "system:") || slices.Contains([]string{"cluster-admin", "admin", "edit", "view"}, o.Name)):
+	case o.Group == groupRBAC && (strings.HasPrefix(o.Name, "system:") ||
+		slices.Contains([]string{"cluster-admin", "admin", "edit", "view"}, o.Name)):
 		return fmt.Errorf("%s: it is one of Kubernetes' own", o)
 	}
 	namespace := o.Namespace
@@ -90,16 +99,20 @@ func (o Object) allowed(ledgerNamespace string) error {
 	return fault.CheckNamespace(o.target(), namespace, cmp.Or(ledgerNamespace, ledger.DefaultNamespace))
 }
 
-// MayTouch is whether a run may make or change the object, for others who put objects back: the error says what is out of bounds.
+// MayTouch reports whether a run may make or change the object, for others who put objects back: the error says what is
+// out of bounds.
 func (o Object) MayTouch(ledgerNamespace string) error { return o.allowed(ledgerNamespace) }
 
 func (o Object) target() ledger.Target {
 	return ledger.Target{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID}
 }
 
-// nodeFields are what a Patching changes of a Node, and nodeStatusFields what of its status: GPUs that are not there, for exercises without.
+// nodeFields are what a Patching changes of a Node, and nodeStatusFields what of its status: GPUs that are not there,
+// for exercises without.
 var (
-	nodeFields       = [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "taints"}, {"spec", "unschedulable"}}
+	nodeFields = [][]string{
+		{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "taints"}, {"spec", "unschedulable"},
+	}
 	nodeStatusFields = [][]string{{fieldStatus, "capacity", gpuResource}, {fieldStatus, "allocatable", gpuResource}}
 )
 
@@ -113,7 +126,10 @@ func (o Object) mayBeEdited(e Edit) error {
 		if slices.ContainsFunc(fields, e.Path.within) {
 			return nil
 		}
-		return fmt.Errorf("%s: of nodes only labels, annotations, taints, unschedulable and the number of GPUs are changed, not %s", o, e.Path)
+		return fmt.Errorf(
+			"%s: of nodes only labels, annotations, taints, unschedulable and the number of GPUs are changed, not %s",
+			o, e.Path,
+		)
 	}
 	switch e.Path[0].Field {
 	case fieldStatus, "apiVersion", "kind":
@@ -129,7 +145,10 @@ func (o Object) mayBeEdited(e Edit) error {
 // objectOf names the object of a manifest, which must be one that can be created.
 func objectOf(mapper meta.RESTMapper, manifest *unstructured.Unstructured) (Object, error) {
 	kind := manifest.GroupVersionKind()
-	o := Object{Group: kind.Group, Version: kind.Version, Kind: kind.Kind, Namespace: manifest.GetNamespace(), Name: manifest.GetName()}
+	o := Object{
+		Group: kind.Group, Version: kind.Version, Kind: kind.Kind, Namespace: manifest.GetNamespace(),
+		Name: manifest.GetName(),
+	}
 	if kind.Kind == "" || kind.Version == "" {
 		return o, fmt.Errorf("an object %q has no apiVersion or no kind", manifest.GetName())
 	}
@@ -163,7 +182,10 @@ func checkManifest(o Object, manifest *unstructured.Unstructured) error {
 		return fmt.Errorf("%s: it has ownerReferences or finalizers, with which it could not be undone", o)
 	}
 	if _, taken := manifest.GetLabels()[LabelInstance]; taken {
-		return fmt.Errorf("%s: it has the label %s, by which its undo finds it: use another one (on pod templates it may stay)", o, LabelInstance)
+		return fmt.Errorf(
+			"%s: it has the label %s, by which its undo finds it: use another one (on pod templates it may stay)", o,
+			LabelInstance,
+		)
 	}
 	for _, keys := range []map[string]string{manifest.GetLabels(), manifest.GetAnnotations()} {
 		for key := range keys {

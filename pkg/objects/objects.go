@@ -1,11 +1,12 @@
-// Package objects creates and patches any Kubernetes objects as changes of a fault.Plan, under neutral names: what it leaves in sight looks
-// as if somebody had used kubectl.
+// Package objects creates and patches any Kubernetes objects as changes of a fault.Plan, under neutral names: what it
+// leaves in sight looks as if somebody had used kubectl.
 //
-// What is created carries a label, app.kubernetes.io/instance, whose value is its mark: a word made of a hash over the run, the step, and the
-// kinds, names and contents of all that the step creates, and of the object's own name, so that nobody sees what came together. The list is
-// in the ledger before the first object is there, so that a client may die at any moment: what has a name of the list and its mark was made
-// by this step. The mark is the step's seal on the object (pkg/seal): whoever can write only the ledger can put any name into a record, but no
-// mark on anyone's object. For what cannot carry a mark (a patched object, an object whose label the candidate removed) a ClusterRole keeps the
+// What is created carries a label, app.kubernetes.io/instance, whose value is its mark: a word made of a hash over the
+// run, the step, and the kinds, names and contents of all that the step creates, and of the object's own name, so that
+// nobody sees what came together. The list is in the ledger before the first object is there, so that a client may die
+// at any moment: what has a name of the list and its mark was made by this step. The mark is the step's seal on the
+// object (pkg/seal): whoever can write only the ledger can put any name into a record, but no mark on anyone's object.
+// For what cannot carry a mark (a patched object, an object whose label the candidate removed) a ClusterRole keeps the
 // seal.
 package objects
 
@@ -50,12 +51,12 @@ func (o Object) APIVersion() string {
 	return schema.GroupVersion{Group: o.Group, Version: o.Version}.String()
 }
 
-// GVR is what dynamic clients reach it by.
+// GVR returns what dynamic clients reach it by.
 func (o Object) GVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: o.Group, Version: o.Version, Resource: o.Resource}
 }
 
-// subresources are what a request names behind the object.
+// subresources returns what a request names behind the object.
 func (o Object) subresources() []string {
 	if o.Subresource == "" {
 		return nil
@@ -71,19 +72,21 @@ func (o Object) String() string {
 	return o.Kind + " " + o.Namespace + "/" + o.Name
 }
 
-// same is whether both name one object, whatever is known of it.
+// same reports whether both name one object, whatever is known of it.
 func (o Object) same(other Object) bool {
-	return o.Group == other.Group && o.Resource == other.Resource && o.Namespace == other.Namespace && o.Name == other.Name
+	return o.Group == other.Group && o.Resource == other.Resource && o.Namespace == other.Namespace &&
+		o.Name == other.Name
 }
 
 func (o Object) isNamespace() bool { return o.Group == "" && o.Resource == "namespaces" }
 
-// is whether a live object is of the type that the name says: the resource alone could be another's.
+// is reports whether a live object is of the type that the name says: the resource alone could be another's.
 func (o Object) is(live *unstructured.Unstructured) bool {
 	return live.GroupVersionKind() == schema.GroupVersionKind{Group: o.Group, Version: o.Version, Kind: o.Kind}
 }
 
-// seal is the seal of a step's undo: of everything that it would follow, except UIDs, which are known only after the creation.
+// seal returns the seal of a step's undo: of everything that it would follow, except UIDs, which are known only after
+// the creation.
 func (d *Data) seal(run, step string) seal.Seal {
 	plain := Data{Created: make([]Object, len(d.Created)), Patched: d.Patched, Edits: d.Edits, Ownership: d.Ownership}
 	for i, o := range d.Created {
@@ -93,10 +96,10 @@ func (d *Data) seal(run, step string) seal.Seal {
 	return seal.Of(run, step, encode(plain))
 }
 
-// mark is the label of an object that a step creates.
+// mark returns the label of an object that a step creates.
 func (o Object) mark(s seal.Seal) string { return s.Mark(o.Group, o.Resource, o.Namespace, o.Name) }
 
-// keeper is where the seals of steps are that mark no object.
+// keeper returns where the seals of steps are that mark no object.
 func keeper(client dynamic.Interface) seal.ClusterRoles {
 	return seal.ClusterRoles{Dynamic: client, FieldManager: ManagerCreate, Label: LabelInstance}
 }

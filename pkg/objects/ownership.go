@@ -15,30 +15,36 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Ownership is what a patch changes of who owns the object's fields (metadata.managedFields). Patches are made under the name of kubectl's, and
-// somebody may have patched the object with kubectl before: that one's entry is told apart from ours by what is in it.
+// Ownership is what a patch changes of who owns the object's fields (metadata.managedFields). Patches are made under
+// the name of kubectl's, and somebody may have patched the object with kubectl before: that one's entry is told apart
+// from ours by what is in it.
 type Ownership struct {
 	// Lost is what others lose by the patch.
 	Lost []fieldowner.Owned `json:"lost,omitempty"`
-	// Gained is what ManagerPatch has not owned before, and will own by the patch or by its undo, as FieldsV1: it keeps none of it.
+	// Gained is what ManagerPatch has not owned before, and will own by the patch or by its undo, as FieldsV1: it keeps
+	// none of it.
 	Gained json.RawMessage `json:"gained,omitempty"`
-	// Own is what ManagerPatch itself owned and loses, since the patch removes it, as FieldsV1: the undo makes it own that again.
+	// Own is what ManagerPatch itself owned and loses, since the patch removes it, as FieldsV1: the undo makes it own
+	// that again.
 	Own json.RawMessage `json:"own,omitempty"`
 	// Time is when ManagerPatch had written before, and Sum the hash of what it owned then. Empty when it had not.
 	Time *metav1.Time `json:"time,omitempty"`
 	Sum  string       `json:"sum,omitempty"`
 }
 
-// ours is the entry of metadata.managedFields that patches of an object, and their undo, write to.
+// ours returns the entry of metadata.managedFields that patches of an object, and their undo, write to.
 func (o Object) ours() fieldowner.Owned {
 	return fieldowner.Owned{
-		Manager: ManagerPatch, Operation: string(metav1.ManagedFieldsOperationUpdate), APIVersion: o.APIVersion(), Sub: o.Subresource,
+		Manager: ManagerPatch, Operation: string(metav1.ManagedFieldsOperationUpdate), APIVersion: o.APIVersion(),
+		Sub: o.Subresource,
 	}
 }
 
-// foresee asks the API server who would own what after the write. The preview does not tell it: what an admission webhook changes on its way
-// is nobody's there, and ours when it is written, since then it is in the patch.
-func foresee(ctx context.Context, client dynamic.Interface, o Object, before, after *unstructured.Unstructured) (*Ownership, error) {
+// foresee asks the API server who would own what after the write. The preview does not tell it: what an admission
+// webhook changes on its way is nobody's there, and ours when it is written, since then it is in the patch.
+func foresee(
+	ctx context.Context, client dynamic.Interface, o Object, before, after *unstructured.Unstructured,
+) (*Ownership, error) {
 	trial, err := write(ctx, client, o, before, after, metav1.DryRunAll)
 	if err != nil {
 		return nil, err
@@ -71,7 +77,7 @@ func ownership(o Object, before, after []metav1.ManagedFieldsEntry) *Ownership {
 	return w
 }
 
-// fieldsV1 is nil for no fields.
+// fieldsV1 returns nil for no fields.
 func fieldsV1(set fieldowner.Set) json.RawMessage {
 	if len(set) == 0 {
 		return nil
@@ -79,7 +85,8 @@ func fieldsV1(set fieldowner.Set) json.RawMessage {
 	return set.Encode()
 }
 
-// validate refuses what no patch makes of an object. What is left is harmless also when it is forged: it moves only what ManagerPatch owns.
+// validate refuses what no patch makes of an object. What is left is harmless also when it is forged: it moves only
+// what ManagerPatch owns.
 func (w *Ownership) validate() error {
 	if w == nil {
 		return nil
@@ -106,12 +113,14 @@ func (w *Ownership) validate() error {
 	return nil
 }
 
-// returned is how the fields of an object are to be owned after its values were put back. It is nil where nothing is to be given.
+// returned returns how the fields of an object are to be owned after its values were put back. It is nil where nothing
+// is to be given.
 func (w *Ownership) returned(o Object, back restored, now []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	ours := o.ours().Is
 	before, after := back.before.GetManagedFields(), back.now.GetManagedFields()
-	// What the undo itself took: removed values that nobody owned, and what somebody took over meanwhile within a list that is owned as a whole.
-	// It is known only to who put the values back; who comes later, since that one died, has the record alone.
+	// What the undo itself took: removed values that nobody owned, and what somebody took over meanwhile within a list
+	// that is owned as a whole. It is known only to who put the values back; who comes later, since that one died, has
+	// the record alone.
 	gives := fieldowner.Fields(after, ours).Minus(fieldowner.Fields(before, ours)).Minus(fieldowner.Parse(w.Own))
 	gives.Add(fieldowner.Parse(w.Gained))
 	owners := fieldowner.Lost(before, after, ours)
@@ -148,8 +157,9 @@ func (w *Ownership) returned(o Object, back restored, now []metav1.ManagedFields
 	return fieldowner.ForRequest(entries)
 }
 
-// giveBack gives the fields of an object whose values were put back to their former owners. It is a write of its own, since who writes values
-// owns them; one that was lost is made up for by the next undo. It returns what there is to say of it.
+// giveBack gives the fields of an object whose values were put back to their former owners. It is a write of its own,
+// since who writes values owns them; one that was lost is made up for by the next undo. It returns what there is to say
+// of it.
 func (u undoing) giveBack(ctx context.Context, o Object, back restored) (string, error) {
 	w := u.data.Ownership
 	if w == nil || back.now == nil {
@@ -177,24 +187,29 @@ func (u undoing) giveBack(ctx context.Context, o Object, back restored) (string,
 		if !believed {
 			err := u.checkSeal(ctx, o, nil)
 			if broken := (*seal.BrokenError)(nil); errors.As(err, &broken) {
-				said = fmt.Sprintf("; the owners of its fields were not restored, since %s does not vouch for the record", broken.Where)
+				said = fmt.Sprintf(
+					"; the owners of its fields were not restored, since %s does not vouch for the record",
+					broken.Where,
+				)
 				return nil
 			} else if err != nil {
 				return err
 			}
 			believed = true
 		}
-		_, err = patchAsRead(ctx, u.Dynamic, plain, now, map[string]any{"metadata": map[string]any{"managedFields": entries}})
+		_, err = patchAsRead(ctx, u.Dynamic, plain, now,
+			map[string]any{"metadata": map[string]any{"managedFields": entries}})
 		now = nil // is read anew, should somebody have been faster
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return err
 	})
-	// The values are back, which is what counts: a webhook that fails, say, must not keep the run open. Whether a request without an answer came
-	// through nobody knows, and the next undo finds out.
+	// The values are back, which is what counts: a webhook that fails, say, must not keep the run open. Whether a
+	// request without an answer came through nobody knows, and the next undo finds out.
 	if answered := apierrors.APIStatus(nil); errors.As(err, &answered) {
-		return fmt.Sprintf("; its fields are owned by %s, since they could not be given back to who owned them: %v", ManagerPatch, err), nil
+		return fmt.Sprintf("; its fields are owned by %s, since they could not be given back to who owned them: %v",
+			ManagerPatch, err), nil
 	}
 	return said, err
 }

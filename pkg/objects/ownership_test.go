@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// owners are the fields of each entry, by its name.
+// owners returns the fields of each entry, by its name.
 func owners(t *testing.T, object *unstructured.Unstructured) map[string]any {
 	t.Helper()
 	all := map[string]any{}
@@ -33,34 +33,49 @@ func owners(t *testing.T, object *unstructured.Unstructured) map[string]any {
 	return all
 }
 
-// owned is a Deployment that Argo CD applies, that a controller updates and scales, and that somebody has patched with kubectl.
+// owned returns a Deployment that Argo CD applies, that a controller updates and scales, and that somebody has patched
+// with kubectl.
 func (s *server) owned() Object {
-	o := s.has(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: team, annotations: {nobodys: "1"}}}`)
+	o := s.has(
+		`{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: team, annotations: {nobodys: "1"}}}`,
+	)
 	s.sends("argocd", types.ApplyPatchType, o, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"team","labels":{"team":"a"}},"spec":{
 		"replicas":2,"selector":{"matchLabels":{"app":"web"}},"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[
 		{"name":"main","image":"a:1","env":[{"name":"A","value":"1"}],"resources":{"limits":{"nvidia.com/gpu":"1"}}}]}}}}`)
 	s.sends("controller", types.MergePatchType, o, `{"metadata":{"annotations":{"seen":"1"}}}`)
 	s.sends("controller", types.MergePatchType, o, `{"status":{"replicas":2}}`, fieldStatus)
-	s.sends(ManagerPatch, types.MergePatchType, o, `{"metadata":{"annotations":{"mine":"1","both":"1"}},"spec":{"paused":false}}`)
+	s.sends(ManagerPatch, types.MergePatchType, o,
+		`{"metadata":{"annotations":{"mine":"1","both":"1"}},"spec":{"paused":false}}`)
 	if got := owners(s.T, s.get(o)); len(got) != 5 { // before-first-apply is the fifth
 		s.Fatalf("the server does not tell owners: %v", got)
 	}
 	return o
 }
 
-// ours is a patch that takes fields from all of them.
+// ours returns a patch that takes fields from all of them.
 func (s *server) ours() *Patching {
-	return &Patching{Dynamic: s, Mapper: s.mapper, APIVersion: "apps/v1", Kind: "Deployment", Namespace: "team", Name: "web", Merge: map[string]any{
-		"metadata": map[string]any{"labels": map[string]any{"team": nil}, "annotations": map[string]any{"seen": "2", "mine": nil, "both": "2", "new": "x", "nobodys": nil}},
-		"spec": map[string]any{"replicas": int64(0), "template": map[string]any{"spec": map[string]any{"nodeSelector": map[string]any{"gpu": "none"}, "containers": []any{
-			map[string]any{"name": "main", "image": "a:2", "resources": map[string]any{"limits": map[string]any{"nvidia.com/gpu": "2"}}}}}}},
-	}}
+	return &Patching{Dynamic: s, Mapper: s.mapper, APIVersion: "apps/v1", Kind: "Deployment", Namespace: "team",
+		Name: "web", Merge: map[string]any{
+			"metadata": map[string]any{
+				"labels":      map[string]any{"team": nil},
+				"annotations": map[string]any{"seen": "2", "mine": nil, "both": "2", "new": "x", "nobodys": nil},
+			},
+			"spec": map[string]any{"replicas": int64(0),
+				"template": map[string]any{"spec": map[string]any{"nodeSelector": map[string]any{"gpu": "none"},
+					"containers": []any{
+						map[string]any{
+							"name": "main", "image": "a:2",
+							"resources": map[string]any{"limits": map[string]any{"nvidia.com/gpu": "2"}},
+						}}}}},
+		}}
 }
 
 // breaks applies a patch, and returns its record.
 func (s *server) breaks(p *Patching) *book {
 	s.Helper()
-	b := &book{run: ledger.Run{ID: "scenario-bcdfgh", Steps: []ledger.Step{{ID: "1", Undo: ledger.Undo{Kind: UndoKind}}}}}
+	b := &book{
+		run: ledger.Run{ID: "scenario-bcdfgh", Steps: []ledger.Step{{ID: "1", Undo: ledger.Undo{Kind: UndoKind}}}},
+	}
 	if _, err := p.apply(s.Context(), b); err != nil {
 		s.Fatal(err)
 	}
@@ -83,7 +98,8 @@ func (s *server) same(o Object, want map[string]any) {
 	}
 }
 
-// After the undo each field is owned by who owned it before, also what kubectl had patched before; and nothing is left of us.
+// After the undo each field is owned by who owned it before, also what kubectl had patched before; and nothing is left
+// of us.
 func TestOwnershipIsGivenBack(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -138,8 +154,8 @@ func TestAnEarlierPatchKeepsItsTime(t *testing.T) {
 	}
 }
 
-// What others have taken since stays with them: a field with another value, one with the former value, one that they own beside us; and what
-// somebody has patched with kubectl meanwhile stays kubectl's.
+// What others have taken since stays with them: a field with another value, one with the former value, one that they
+// own beside us; and what somebody has patched with kubectl meanwhile stays kubectl's.
 func TestWhatOthersHaveTakenStaysWithThem(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -147,7 +163,8 @@ func TestWhatOthersHaveTakenStaysWithThem(t *testing.T) {
 	want := owners(t, s.get(o))
 	b := s.breaks(s.ours())
 	s.sends("thief", types.MergePatchType, o, `{"metadata":{"annotations":{"seen":"3"}},"spec":{"replicas":2}}`)
-	s.sends("sharer", types.ApplyPatchType, o, `{"apiVersion":"apps/v1","kind":"Deployment","spec":{"template":{"spec":{"nodeSelector":{"gpu":"none"}}}}}`)
+	s.sends("sharer", types.ApplyPatchType, o,
+		`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"template":{"spec":{"nodeSelector":{"gpu":"none"}}}}}`)
 	s.sends(ManagerPatch, types.MergePatchType, o, `{"metadata":{"annotations":{"meanwhile":"1"}}}`)
 	state, said := s.undo(b)
 	if state != ledger.StateSuperseded || !strings.Contains(said, "seen") {
@@ -163,7 +180,8 @@ func TestWhatOthersHaveTakenStaysWithThem(t *testing.T) {
 	delete(want, "controller Update apps/v1 ") // it had only this annotation
 	delete(dig("argocd Apply apps/v1 ", "f:spec"), "f:replicas")
 	dig(ManagerPatch+" Update apps/v1 ", "f:metadata", "f:annotations")["f:meanwhile"] = map[string]any{}
-	want["thief Update apps/v1 "] = parse(t, `{"f:metadata":{"f:annotations":{"f:seen":{}}},"f:spec":{"f:replicas":{}}}`)
+	want["thief Update apps/v1 "] = parse(t,
+		`{"f:metadata":{"f:annotations":{"f:seen":{}}},"f:spec":{"f:replicas":{}}}`)
 	s.same(o, want)
 }
 
@@ -194,7 +212,8 @@ func TestALostSecondWriteIsMadeUpFor(t *testing.T) {
 	o := s.owned()
 	want := owners(t, s.get(o))
 	patch := s.ours()
-	delete(patch.Merge["metadata"].(map[string]any)["annotations"].(map[string]any), "nobodys") // only who puts it back knows of it
+	// Only who puts it back knows of it
+	delete(patch.Merge["metadata"].(map[string]any)["annotations"].(map[string]any), "nobodys")
 	b := s.breaks(patch)
 	dies := true
 	s.before = func(p clienttesting.PatchActionImpl) error {
@@ -220,10 +239,14 @@ func TestALostSecondWriteIsMadeUpFor(t *testing.T) {
 func TestTheSecondWriteMeetsOthers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{
-		"conflict":               nil,
-		"forbidden":              apierrors.NewForbidden(Object{Resource: "deployments", Group: "apps"}.GVR().GroupResource(), "web", errors.New("no")),
+		"conflict": nil,
+		"forbidden": apierrors.NewForbidden(
+			Object{Resource: "deployments", Group: "apps"}.GVR().GroupResource(), "web", errors.New("no"),
+		),
 		"a webhook that is down": apierrors.NewInternalError(errors.New("failed calling webhook")),
-		"conflicts without end":  apierrors.NewConflict(Object{Resource: "deployments", Group: "apps"}.GVR().GroupResource(), "web", errors.New("no")),
+		"conflicts without end": apierrors.NewConflict(
+			Object{Resource: "deployments", Group: "apps"}.GVR().GroupResource(), "web", errors.New("no"),
+		),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -247,7 +270,8 @@ func TestTheSecondWriteMeetsOthers(t *testing.T) {
 				t.Errorf("%s: %s", state, said)
 			}
 			if answer == nil {
-				want["controller Update apps/v1 status"].(map[string]any)["f:status"].(map[string]any)["f:readyReplicas"] = map[string]any{}
+				status := want["controller Update apps/v1 status"].(map[string]any)["f:status"].(map[string]any)
+				status["f:readyReplicas"] = map[string]any{}
 				s.same(o, want)
 			}
 		})
@@ -260,11 +284,15 @@ func TestOwnershipOfANodesStatus(t *testing.T) {
 	s := newServer(t)
 	o := s.has(`{apiVersion: v1, kind: Node, metadata: {name: n1}}`)
 	s.sends("somebody", types.ApplyPatchType, o, `{"apiVersion":"v1","kind":"Node","metadata":{"labels":{"a":"b"}}}`)
-	s.sends("kubelet", types.MergePatchType, o, `{"status":{"capacity":{"cpu":"2","nvidia.com/gpu":"8"},"allocatable":{"cpu":"2"}}}`, fieldStatus)
+	s.sends("kubelet", types.MergePatchType, o,
+		`{"status":{"capacity":{"cpu":"2","nvidia.com/gpu":"8"},"allocatable":{"cpu":"2"}}}`, fieldStatus)
 	s.sends(ManagerPatch, types.MergePatchType, o, `{"metadata":{"labels":{"mine":"1"}}}`)
 	want := owners(t, s.get(o))
-	p := &Patching{Dynamic: s, Mapper: s.mapper, APIVersion: "v1", Kind: kindNode, Name: "n1", Subresource: fieldStatus, Merge: map[string]any{
-		"status": map[string]any{"capacity": map[string]any{gpuResource: "4"}, "allocatable": map[string]any{gpuResource: "4"}}}}
+	p := &Patching{Dynamic: s, Mapper: s.mapper, APIVersion: "v1", Kind: kindNode, Name: "n1", Subresource: fieldStatus,
+		Merge: map[string]any{
+			"status": map[string]any{
+				"capacity": map[string]any{gpuResource: "4"}, "allocatable": map[string]any{gpuResource: "4"},
+			}}}
 	b := s.breaks(p)
 	if _, is := owners(t, s.get(o))[ManagerPatch+" Update v1 status"]; !is {
 		t.Fatalf("%v", owners(t, s.get(o)))
@@ -314,7 +342,10 @@ func TestForgedOwnership(t *testing.T) {
 			t.Errorf("%s is believed", name)
 		}
 	}
-	created := Data{Created: []Object{{Version: "v1", Resource: "configmaps", Kind: "ConfigMap", Namespace: "a", Name: "x"}}, Ownership: honest}
+	created := Data{
+		Created:   []Object{{Version: "v1", Resource: "configmaps", Kind: "ConfigMap", Namespace: "a", Name: "x"}},
+		Ownership: honest,
+	}
 	if _, err := ReadData(ledger.Step{Undo: ledger.Undo{Data: encode(created)}}); err == nil {
 		t.Error("ownership of what was created is believed")
 	}
@@ -325,7 +356,9 @@ func TestOwnershipThatHasNoRoom(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	o := s.owned()
-	b := &book{run: ledger.Run{ID: "scenario-bcdfgh", Steps: []ledger.Step{{ID: "1", Undo: ledger.Undo{Kind: UndoKind}}}}}
+	b := &book{
+		run: ledger.Run{ID: "scenario-bcdfgh", Steps: []ledger.Step{{ID: "1", Undo: ledger.Undo{Kind: UndoKind}}}},
+	}
 	b.save = func(step *ledger.Step) error {
 		if strings.Contains(string(step.Undo.Data), "ownership") {
 			return fmt.Errorf("save: %w", &ledger.TooLargeError{ID: "x"})
@@ -343,7 +376,11 @@ func TestOwnershipThatHasNoRoom(t *testing.T) {
 	for i := range 600 {
 		labels[fmt.Sprintf("example.com/%030d", i)] = nil
 	}
-	text := strings.ReplaceAll(string(encode(map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"labels": labels}})), "null", `"1"`)
+	text := strings.ReplaceAll(string(
+		encode(
+			map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"labels": labels}},
+		),
+	), "null", `"1"`)
 	s.sends("argocd", types.ApplyPatchType, wide, text)
 	patch := s.ours()
 	patch.Name, patch.Merge = "wide", map[string]any{"metadata": map[string]any{"labels": labels}}

@@ -22,8 +22,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Patching changes an object that exists. Of a Node it changes labels, annotations, taints and whether it is cordoned; of a Node's status how many
-// GPUs it advertises.
+// Patching changes an object that exists. Of a Node it changes labels, annotations, taints and whether it is cordoned;
+// of a Node's status how many GPUs it advertises.
 type Patching struct {
 	Dynamic dynamic.Interface
 	Mapper  meta.RESTMapper
@@ -38,7 +38,7 @@ type Patching struct {
 	LedgerNamespace string
 }
 
-// Change is the change for a fault.Plan. Check tells before what it would fail with.
+// Change returns the change for a fault.Plan. Check tells before what it would fail with.
 func (p *Patching) Change(action string) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: p.Kind, Namespace: p.Namespace, Name: p.Name}, Action: action,
@@ -46,8 +46,8 @@ func (p *Patching) Change(action string) fault.Change {
 	}
 }
 
-// Check says what stands in the way: for Plan.Checks. It changes nothing. An object that does not exist is no problem, since a change before
-// this one may create it.
+// Check returns what stands in the way: for Plan.Checks. It changes nothing. An object that does not exist is no
+// problem, since a change before this one may create it.
 func (p *Patching) Check(ctx context.Context) error {
 	o, err := p.object()
 	if err != nil {
@@ -91,7 +91,9 @@ func (p *Patching) object() (Object, error) {
 var errChanged = errors.New("others change it all the time")
 
 // preview asks the API server what the patch would make of the object: its defaults included.
-func (p *Patching) preview(ctx context.Context, o Object) (before, after *unstructured.Unstructured, edits []Edit, err error) {
+func (p *Patching) preview(
+	ctx context.Context, o Object,
+) (before, after *unstructured.Unstructured, edits []Edit, err error) {
 	client := reach(p.Dynamic, o)
 	if before, err = client.Get(ctx, o.Name, metav1.GetOptions{}); err != nil {
 		return nil, nil, nil, fmt.Errorf("get %s: %w", o, err)
@@ -126,7 +128,8 @@ func (p *Patching) preview(ctx context.Context, o Object) (before, after *unstru
 		}
 	}
 	if size := len(encode(edits)); size > maxEdits {
-		return before, after, nil, fmt.Errorf("patch %s: its undo would have %d KiB, and %d are room in the record", o, size>>10, maxEdits>>10)
+		return before, after, nil,
+			fmt.Errorf("patch %s: its undo would have %d KiB, and %d are room in the record", o, size>>10, maxEdits>>10)
 	}
 	return before, after, edits, nil
 }
@@ -137,8 +140,8 @@ const (
 	attemptPause = 50 * time.Millisecond
 )
 
-// apply patches the object as it was looked at, and begins anew when somebody was faster, so that the undo is always the one that was written
-// down.
+// apply patches the object as it was looked at, and begins anew when somebody was faster, so that the undo is always
+// the one that was written down.
 func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 	o, err := p.object()
 	if err != nil {
@@ -179,8 +182,8 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	}
 }
 
-// record writes the undo down, first in the ledger, then keeps its seal, which it returns. Where the ledger has no room for who owned
-// the fields, it does without: the values can be put back all the same.
+// record writes the undo down, first in the ledger, then keeps its seal, which it returns. Where the ledger has no room
+// for who owned the fields, it does without: the values can be put back all the same.
 func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run, d *Data) (seal.Seal, error) {
 	step := ""
 	save := func() error {
@@ -202,9 +205,11 @@ func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run,
 	return sealed, keeper(p.Dynamic).Keep(ctx, sealed)
 }
 
-// write makes one object of the other, if it is still as it was: the resourceVersion in a merge patch is its precondition. It returns what
-// the API server has made of it. With metav1.DryRunAll nothing is kept.
-func write(ctx context.Context, client dynamic.Interface, o Object, from, to *unstructured.Unstructured, dryRun ...string) (*unstructured.Unstructured, error) {
+// write makes one object of the other, if it is still as it was: the resourceVersion in a merge patch is its
+// precondition. It returns what the API server has made of it. With metav1.DryRunAll nothing is kept.
+func write(
+	ctx context.Context, client dynamic.Interface, o Object, from, to *unstructured.Unstructured, dryRun ...string,
+) (*unstructured.Unstructured, error) {
 	before, after := map[string]any{}, map[string]any{}
 	if o.Subresource == fieldStatus {
 		before[fieldStatus], after[fieldStatus] = from.Object[fieldStatus], to.Object[fieldStatus]
@@ -222,7 +227,8 @@ func write(ctx context.Context, client dynamic.Interface, o Object, from, to *un
 
 // patchAsRead sends a merge patch that holds only for the object as it was read.
 func patchAsRead(
-	ctx context.Context, client dynamic.Interface, o Object, read *unstructured.Unstructured, body map[string]any, dryRun ...string,
+	ctx context.Context, client dynamic.Interface, o Object, read *unstructured.Unstructured, body map[string]any,
+	dryRun ...string,
 ) (*unstructured.Unstructured, error) {
 	around, _ := body["metadata"].(map[string]any)
 	if around == nil {
@@ -242,18 +248,19 @@ func patchAsRead(
 	return now, nil
 }
 
-// evidence is a proof for each edit: the API server has answered with what is stored now.
+// evidence returns a proof for each edit: the API server has answered with what is stored now.
 func evidence(o Object, edits []Edit) []ledger.Evidence {
 	var all []ledger.Evidence
 	for _, e := range edits {
 		all = append(all, ledger.Evidence{
-			Source: o.String(), Time: time.Now().UTC(), Text: fmt.Sprintf("%s: was %s, is %s", e.Path, brief(e.Was), brief(e.Ours)),
+			Source: o.String(), Time: time.Now().UTC(),
+			Text: fmt.Sprintf("%s: was %s, is %s", e.Path, brief(e.Was), brief(e.Ours)),
 		})
 	}
 	return all
 }
 
-// brief is a value for people.
+// brief returns a value for people.
 func brief(text json.RawMessage) string {
 	const most = 120
 	switch {
@@ -265,7 +272,7 @@ func brief(text json.RawMessage) string {
 	return string(text)
 }
 
-// Permissions are what the patch and its undo need.
+// Permissions returns what the patch and its undo need.
 func (p *Patching) Permissions() ([]fault.Permission, error) {
 	o, err := p.object()
 	if err != nil {
@@ -274,10 +281,13 @@ func (p *Patching) Permissions() ([]fault.Permission, error) {
 	all := keeperPermissions()
 	patched := strings.Join(append([]string{o.Resource}, o.subresources()...), "/")
 	needs := []fault.Permission{
-		{Verb: "get", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace}, {Verb: "patch", Group: o.Group, Resource: patched, Namespace: o.Namespace},
+		{Verb: "get", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace},
+		{Verb: "patch", Group: o.Group, Resource: patched, Namespace: o.Namespace},
 	}
 	if o.Subresource != "" { // fields are given back by the object itself
-		needs = append(needs, fault.Permission{Verb: "patch", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace, Optional: true})
+		needs = append(needs, fault.Permission{
+			Verb: "patch", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace, Optional: true,
+		})
 	}
 	return fault.Permissions(all, needs), nil
 }

@@ -9,7 +9,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// Somebody who changes the object just while it is looked at does not stand in the way: a Node that is new is written by many.
+// Somebody who changes the object just while it is looked at does not stand in the way: a Node that is new is written
+// by many.
 func TestCheckBesideOthers(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -15,7 +15,7 @@ type Step struct {
 	Name  string
 }
 
-// String is the path for people: spec.template.spec.containers[name=main].image.
+// String returns the path for people: spec.template.spec.containers[name=main].image.
 func (p Path) String() string {
 	var text strings.Builder
 	for i, s := range p {
@@ -34,10 +34,10 @@ func (p Path) String() string {
 	return text.String()
 }
 
-// then is a longer path. It never shares memory with p.
+// then returns a longer path. It never shares memory with p.
 func (p Path) then(s Step) Path { return append(append(make(Path, 0, len(p)+1), p...), s) }
 
-// within is whether the path is that of the fields, or lies below it.
+// within reports whether the path is that of the fields, or lies below it.
 func (p Path) within(fields []string) bool {
 	for i, field := range fields {
 		if i >= len(p) || p[i].Field != field {
@@ -47,7 +47,7 @@ func (p Path) within(fields []string) bool {
 	return true
 }
 
-// owned is the path as in metadata.managedFields.
+// owned returns the path as in metadata.managedFields.
 func (p Path) owned() []string {
 	steps := make([]string, len(p))
 	for i, s := range p {
@@ -111,7 +111,7 @@ func get(object any, p Path) (any, bool) {
 	return object, true
 }
 
-// place is where in a list an element with a name is, or -1.
+// place returns where in a list an element with a name is, or -1.
 func place(list []any, s Step) int {
 	for i, e := range list {
 		if m, ok := e.(map[string]any); ok && s.Name != "" && m["name"] == s.Name {

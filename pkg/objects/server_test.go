@@ -25,7 +25,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// server is an API server in memory that knows who owns which field: by the API server's own code, and the schemas of Kubernetes.
+// server is an API server in memory that knows who owns which field: by the API server's own code, and the schemas of
+// Kubernetes.
 type server struct {
 	*testing.T
 	*dynamicfake.FakeDynamicClient
@@ -41,11 +42,13 @@ type server struct {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	kinds := map[schema.GroupVersionResource]string{
-		{Group: "apps", Version: "v1", Resource: "deployments"}: "DeploymentList", {Version: "v1", Resource: "nodes"}: "NodeList",
+		{Group: "apps", Version: "v1", Resource: "deployments"}:     "DeploymentList",
+		{Version: "v1", Resource: "nodes"}:                          "NodeList",
 		{Group: groupRBAC, Version: "v1", Resource: "clusterroles"}: "ClusterRoleList",
 	}
-	s := &server{T: t, FakeDynamicClient: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds),
-		mapper: meta.NewDefaultRESTMapper(nil), types: applyconfigurations.NewTypeConverter(scheme.Scheme)}
+	s := &server{T: t,
+		FakeDynamicClient: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds),
+		mapper:            meta.NewDefaultRESTMapper(nil), types: applyconfigurations.NewTypeConverter(scheme.Scheme)}
 	s.mapper.Add(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, meta.RESTScopeNamespace)
 	s.mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Node"}, meta.RESTScopeRoot)
 	s.PrependReactor("patch", "*", s.patch)
@@ -95,7 +98,8 @@ func (s *server) patch(action clienttesting.Action) (bool, runtime.Object, error
 	var after runtime.Object
 	if p.PatchType == types.ApplyPatchType {
 		applied := &unstructured.Unstructured{Object: parse(s.T, string(p.Patch))}
-		after, err = manager.Apply(live, applied, p.PatchOptions.FieldManager, p.PatchOptions.Force != nil && *p.PatchOptions.Force)
+		after, err = manager.Apply(live, applied, p.PatchOptions.FieldManager,
+			p.PatchOptions.Force != nil && *p.PatchOptions.Force)
 	} else {
 		var changed *unstructured.Unstructured
 		if changed, err = s.merged(p, live); err == nil {
@@ -115,8 +119,11 @@ func (s *server) patch(action clienttesting.Action) (bool, runtime.Object, error
 	return true, result, err
 }
 
-// merged is the object with a patch in it, with the preconditions and the reach of a subresource that an API server sees to.
-func (s *server) merged(p clienttesting.PatchActionImpl, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// merged returns the object with a patch in it, with the preconditions and the reach of a subresource that an API
+// server sees to.
+func (s *server) merged(
+	p clienttesting.PatchActionImpl, live *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
 	from, err := json.Marshal(live.Object)
 	if err != nil {
 		return nil, err

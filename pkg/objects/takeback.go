@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// takeBack puts back in an object what is still as an edit left it. It says whether that changed something, and whether somebody else has
-// changed it meanwhile.
+// takeBack puts back in an object what is still as an edit left it. It reports whether that changed something, and
+// whether somebody else has changed it meanwhile.
 func (e Edit) takeBack(object map[string]any) (changed, theirs bool) {
 	was, ours := decode(e.Was), decode(e.Ours)
 	if e.Element {
@@ -26,9 +26,9 @@ func (e Edit) takeBack(object map[string]any) (changed, theirs bool) {
 	return true, false
 }
 
-// zeroed is whether a kubelet has set a number of devices of ours to zero, as it does when a device plugin came and went, and on a node whose
-// folder of device plugins is empty when it starts (setters.go and reconcileExtendedResource in kubelet_node_status.go). Zero is nobody's:
-// a kubelet that means it writes it again.
+// zeroed reports whether a kubelet has set a number of devices of ours to zero, as it does when a device plugin came
+// and went, and on a node whose folder of device plugins is empty when it starts (setters.go and
+// reconcileExtendedResource in kubelet_node_status.go). Zero is nobody's: a kubelet that means it writes it again.
 func (e Edit) zeroed(now any) bool {
 	return e.Path[0].Field == fieldStatus && now == "0"
 }
@@ -104,7 +104,7 @@ func isEmpty(value any) bool {
 	return value == nil
 }
 
-// merge is the JSON merge patch (RFC 7386) that makes one object of the other. Lists are replaced as a whole.
+// merge returns the JSON merge patch (RFC 7386) that makes one object of the other. Lists are replaced as a whole.
 func merge(from, to map[string]any) map[string]any {
 	body := map[string]any{}
 	for _, name := range keys(from, to) {

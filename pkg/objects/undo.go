@@ -13,14 +13,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Undoer deletes what a step created, and takes back what it patched. Dynamic is nil where it is only to describe. It needs no mapper:
-// records name resources.
+// Undoer deletes what a step created, and takes back what it patched. Dynamic is nil where it is only to describe. It
+// needs no mapper: records name resources.
 type Undoer struct {
 	Dynamic dynamic.Interface
 	// LedgerNamespace is where nothing is undone; empty is ledger.DefaultNamespace.
 	LedgerNamespace string
-	// Successors says to delete also what somebody made anew under the name of an object of ours that is gone: a candidate who deleted
-	// and created what cannot be changed. Without it that is left, and reported.
+	// Successors says to delete also what somebody made anew under the name of an object of ours that is gone: a
+	// candidate who deleted and created what cannot be changed. Without it that is left, and reported.
 	Successors bool
 	// Wait bounds how long it waits until what it deleted is gone; zero means DefaultWait.
 	Wait time.Duration
@@ -60,7 +60,7 @@ func (u Undoer) Describe(step ledger.Step) string {
 	return "delete " + listed(names)
 }
 
-// listed is a list for people, cut where it is long.
+// listed returns a list for people, cut where it is long.
 func listed(names []string) string {
 	const most = 6
 	if len(names) > most {
@@ -77,8 +77,8 @@ func paths(edits []Edit) string {
 	return listed(all)
 }
 
-// Verify implements fault.Verifier. What was created is known by the marks of the objects, each when it is deleted; what was patched in a
-// namespace of the run goes with that.
+// Verify implements fault.Verifier. What was created is known by the marks of the objects, each when it is deleted;
+// what was patched in a namespace of the run goes with that.
 func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) error {
 	d, err := u.read(step)
 	if err != nil || d == nil || !d.Sealed || d.Patched == nil {
@@ -144,7 +144,8 @@ type undoing struct {
 	report func(string)
 }
 
-// goes is whether a namespace was created by the run, still is that one or gone, and so takes with it what is in it.
+// goes reports whether a namespace was created by the run, still is that one or gone, and so takes with it what is in
+// it.
 func (u undoing) goes(ctx context.Context, namespace string) (bool, error) {
 	instance, made := namespaces(u.run)[namespace]
 	if !made {

@@ -85,7 +85,8 @@ func (u undoing) said(gone []Object) string {
 	return listed(names) + " deleted"
 }
 
-// delete deletes one object if it is ours, and returns the UID of what has to go. why says that something was left, and what.
+// delete deletes one object if it is ours, and returns the UID of what has to go. why says that something was left, and
+// what.
 func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.UID, why string, err error) {
 	if o.Namespace != "" {
 		if goes, err := u.goes(ctx, o.Namespace); err != nil || goes {
@@ -107,7 +108,8 @@ func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.
 		options.PropagationPolicy = nil
 	}
 	err = reach(u.Dynamic, o).Delete(ctx, o.Name, options)
-	if err != nil && !apierrors.IsNotFound(err) && !(o.isNamespace() && apierrors.IsConflict(err)) { // a namespace that is going already says so
+	// A namespace that is going already says so
+	if err != nil && !apierrors.IsNotFound(err) && !(o.isNamespace() && apierrors.IsConflict(err)) {
 		return "", "", fmt.Errorf("delete %s: %w", o, err)
 	}
 	if o.isNamespace() && (err == nil || live.GetDeletionTimestamp() != nil) { // not of one that was made anew just now
@@ -116,7 +118,7 @@ func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.
 	return uid, "", nil
 }
 
-// judge is whether an object is ours, and what there is to say of one that is not.
+// judge reports whether an object is ours, and what there is to say of one that is not.
 func (u undoing) judge(o Object, live *unstructured.Unstructured, trusted bool) (why string, ours bool) {
 	same := o.UID == string(live.GetUID())
 	switch {
@@ -127,18 +129,24 @@ func (u undoing) judge(o Object, live *unstructured.Unstructured, trusted bool) 
 	case same && trusted:
 		return "", true
 	case same:
-		return fmt.Sprintf("%s was not deleted: it does not carry the mark of this run (label %s), so it may not be the run's", o, LabelInstance), false
+		return fmt.Sprintf(
+			"%s was not deleted: it does not carry the mark of this run (label %s), so it may not be the run's", o,
+			LabelInstance,
+		), false
 	case trusted && u.Successors:
 		return "", true
 	}
-	return fmt.Sprintf("%s was left: somebody has made it anew meanwhile (uid %s, not %s)", o, live.GetUID(), o.UID), false
+	return fmt.Sprintf("%s was left: somebody has made it anew meanwhile (uid %s, not %s)", o, live.GetUID(), o.UID),
+		false
 }
 
-// hurry lets pods of a namespace that goes end at once: as it is, it would wait for their grace periods. It is best effort.
+// hurry lets pods of a namespace that goes end at once: as it is, it would wait for their grace periods. It is best
+// effort.
 func (u undoing) hurry(ctx context.Context, namespace string) {
 	pods := Object{Version: "v1", Resource: "pods", Kind: "Pod", Namespace: namespace}
 	now := int64(1) // 0 would forget pods that may still run
-	err := u.Dynamic.Resource(pods.GVR()).Namespace(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
+	err := u.Dynamic.Resource(pods.GVR()).Namespace(namespace).DeleteCollection(ctx,
+		metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) && !errors.Is(err, context.Canceled) {
 		u.report("pods of namespace " + namespace + " take their time to end: " + err.Error())
 	}

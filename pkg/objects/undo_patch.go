@@ -62,8 +62,8 @@ func retry(ctx context.Context, o Object, do func() error) error {
 type restored struct {
 	state ledger.State
 	said  string
-	// before is the object as it was read, and now as it is with the values put back: the same one where there were none. Both are nil
-	// when it is not the one that was patched.
+	// before is the object as it was read, and now as it is with the values put back: the same one where there were
+	// none. Both are nil when it is not the one that was patched.
 	before, now *unstructured.Unstructured
 	// theirs are the edits where others have written something else meanwhile.
 	theirs []Edit
@@ -78,7 +78,8 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 		return restored{state: ledger.StateSuperseded, said: fmt.Sprintf("%s is not there any more", o)}, nil
 	case string(live.GetUID()) != o.UID:
 		return restored{state: ledger.StateSuperseded,
-			said: fmt.Sprintf("%s is another one than was patched (uid %s, not %s), and was left alone", o, live.GetUID(), o.UID)}, nil
+			said: fmt.Sprintf("%s is another one than was patched (uid %s, not %s), and was left alone", o,
+				live.GetUID(), o.UID)}, nil
 	}
 	one := restored{state: ledger.StateReverted, before: live, now: live}
 	desired, back, theirs := u.data.withoutOurs(live)
@@ -94,7 +95,8 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 	switch {
 	case len(theirs) > 0:
 		one.state, one.theirs = ledger.StateSuperseded, theirs
-		one.said = fmt.Sprintf("%s: somebody has changed %s meanwhile, and that was left; it was %s before", o, paths(theirs), was(theirs))
+		one.said = fmt.Sprintf("%s: somebody has changed %s meanwhile, and that was left; it was %s before", o,
+			paths(theirs), was(theirs))
 	case len(back) == 0:
 		one.said = fmt.Sprintf("%s is as it was", o)
 	default:
@@ -103,7 +105,8 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 	return one, nil
 }
 
-// withoutOurs is an object without what is still ours, which edits that takes back, and those where others have written something else.
+// withoutOurs returns an object without what is still ours, which edits that takes back, and those where others have
+// written something else.
 func (d *Data) withoutOurs(live *unstructured.Unstructured) (desired *unstructured.Unstructured, back, theirs []Edit) {
 	desired = live.DeepCopy()
 	for _, e := range slices.Backward(d.Edits) {
@@ -120,7 +123,8 @@ func (d *Data) withoutOurs(live *unstructured.Unstructured) (desired *unstructur
 
 // checkSeal refuses to write what a record says if only the ledger says so.
 func (u undoing) checkSeal(ctx context.Context, o Object, edits []Edit) error {
-	return seal.Check(ctx, keeper(u.Dynamic), u.seal, fmt.Sprintf("put %s of %s back by hand (to %s) and revert again", paths(edits), o, was(edits)))
+	return seal.Check(ctx, keeper(u.Dynamic), u.seal,
+		fmt.Sprintf("put %s of %s back by hand (to %s) and revert again", paths(edits), o, was(edits)))
 }
 
 func was(edits []Edit) string {

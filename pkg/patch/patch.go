@@ -1,5 +1,5 @@
-// Package patch changes bytes at known places of a file, and takes the change back exactly. A patch holds only what it touches, so
-// that a record of it does not spread the rest of a file, which may have credentials in it.
+// Package patch changes bytes at known places of a file, and takes the change back exactly. A patch holds only what it
+// touches, so that a record of it does not spread the rest of a file, which may have credentials in it.
 package patch
 
 import (
@@ -16,7 +16,8 @@ type Edit struct {
 	New    []byte `json:"new,omitempty"`
 }
 
-// Apply makes the edits. They are in ascending order and do not overlap. The error says where the data is not what an edit expects.
+// Apply makes the edits. They are in ascending order and do not overlap. The error says where the data is not what an
+// edit expects.
 func Apply(data []byte, edits []Edit) ([]byte, error) {
 	var out []byte
 	at := 0
@@ -44,7 +45,7 @@ func Invert(edits []Edit) []Edit {
 	return inverse
 }
 
-// Sum is the SHA-256 of data, in hexadecimal.
+// Sum returns the SHA-256 of data, in hexadecimal.
 func Sum(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])

@@ -13,13 +13,14 @@ import (
 // Edit mends one file of a configuration: a script of sed, for the lines as they were read.
 type Edit struct{ File, Sed string }
 
-// editable is whether a file may be edited by hand: it is what it was read from, and nothing writes it anew. sed would replace a link by a file.
+// editable reports whether a file may be edited by hand: it is what it was read from, and nothing writes it anew. sed
+// would replace a link by a file.
 func (i *Instance) editable(file string) bool {
 	n := slices.IndexFunc(i.Files, func(f File) bool { return f.Path == file })
 	return n >= 0 && i.ConfigError == "" && i.Files[n].Link == "" && i.Files[n].NotEdited == ""
 }
 
-// lines are those of a file, without blanks around them.
+// lines returns those of a file, without blanks around them.
 func (i *Instance) lines(file string) []string {
 	var all []string
 	for line := range bytes.Lines(i.data[file]) {
@@ -28,14 +29,14 @@ func (i *Instance) lines(file string) []string {
 	return all
 }
 
-// isPlain is whether a text means itself to sed, but for dots.
+// isPlain reports whether a text means itself to sed, but for dots.
 func isPlain(text string) bool { return regexp.MustCompile(`^[A-Za-z0-9._/-]+$`).MatchString(text) }
 
-// pattern is the regular expression of sed that fits a plain text.
+// pattern returns the regular expression of sed that fits a plain text.
 func pattern(text string) string { return strings.ReplaceAll(text, ".", `\.`) }
 
-// setting finds a setting of a handler: in one of its tables, or in that of its options. ok is false where it stands otherwise, such as in an
-// inline table.
+// setting finds a setting of a handler: in one of its tables, or in that of its options. ok is false where it stands
+// otherwise, such as in an inline table.
 func (i *Instance) setting(h Handler, key string) (file string, line int, ok bool) {
 	for _, place := range h.Places {
 		file, begin, ok := cutPlace(place)
@@ -55,7 +56,7 @@ func (i *Instance) setting(h Handler, key string) (file string, line int, ok boo
 	return "", 0, false
 }
 
-// replaced is the edit that puts another value in place of a handler's; nil where that is not known to be right.
+// replaced returns the edit that puts another value in place of a handler's; nil where that is not known to be right.
 func (i *Instance) replaced(h Handler, key, value, by string) *Edit {
 	file, line, ok := i.setting(h, key)
 	if !ok || !isPlain(value) || !isPlain(by) || !strings.Contains(i.Line(file, line), value) {
@@ -64,7 +65,7 @@ func (i *Instance) replaced(h Handler, key, value, by string) *Edit {
 	return &Edit{file, fmt.Sprintf("%ds|%s|%s|", line, pattern(value), by)}
 }
 
-// enabled is the edit that takes a plugin out of a list in one line; nil where the list is written otherwise.
+// enabled returns the edit that takes a plugin out of a list in one line; nil where the list is written otherwise.
 func (i *Instance) enabled(plugin string) *Edit {
 	if !isPlain(plugin) || !i.editable(i.ConfigPath) {
 		return nil
@@ -83,12 +84,14 @@ func (i *Instance) enabled(plugin string) *Edit {
 	return nil
 }
 
-// optionsTable is the header of the table in which a misplaced option belongs, as the file writes the handler's; empty when it writes it otherwise.
+// optionsTable returns the header of the table in which a misplaced option belongs, as the file writes the handler's;
+// empty when it writes it otherwise.
 func (i *Instance) optionsTable(p containerd.Problem) string {
 	all := i.lines(p.File)
 	for n := min(p.Line, len(all)) - 1; n >= 0; n-- {
 		if header := all[n]; strings.HasPrefix(header, "[") {
-			if name, ok := strings.CutSuffix(header, "]"); ok && strings.HasSuffix(strings.ReplaceAll(name, `"`, ""), ".runtimes."+p.Handlers[0]) {
+			if name, ok := strings.CutSuffix(header, "]"); ok &&
+				strings.HasSuffix(strings.ReplaceAll(name, `"`, ""), ".runtimes."+p.Handlers[0]) {
 				return name + ".options]"
 			}
 			return ""
@@ -97,7 +100,8 @@ func (i *Instance) optionsTable(p containerd.Problem) string {
 	return ""
 }
 
-// moved is the edit that moves a misplaced option into the table of options: to its beginning, or into a new one at the end of the file.
+// moved returns the edit that moves a misplaced option into the table of options: to its beginning, or into a new one
+// at the end of the file.
 func (i *Instance) moved(p containerd.Problem) *Edit {
 	header, all := i.optionsTable(p), i.lines(p.File)
 	if header == "" || !i.editable(p.File) || p.Line >= len(all) || strings.ContainsAny(header, "|\\&\n'") {

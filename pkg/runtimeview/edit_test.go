@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// An edit that doctor hands out to be pasted mends what the finding says, and breaks nothing else: sed makes it of the very file, and the view
-// of what comes out has no such finding. Where the right edit is not known, there is none.
+// An edit that doctor hands out to be pasted mends what the finding says, and breaks nothing else: sed makes it of the
+// very file, and the view of what comes out has no such finding. Where the right edit is not known, there is none.
 func TestEdits(t *testing.T) {
 	t.Parallel()
 	sed, err := exec.LookPath("sed")
@@ -18,26 +18,45 @@ func TestEdits(t *testing.T) {
 	}
 	const file = "/etc/containerd/config.toml"
 	options := strings.TrimSuffix(table3, "]\nruntime_type = \"io.containerd.runc.v2\"\n") + ".options]\n"
-	runc := "[plugins.\"io.containerd.cri.v1.runtime\".containerd]\ndefault_runtime_name = \"runc\"\n" + strings.ReplaceAll(table3, "nvidia", "runc") + strings.ReplaceAll(options, "nvidia", "runc") + "  SystemdCgroup = true\n"
+	runc := "[plugins.\"io.containerd.cri.v1.runtime\".containerd]\ndefault_runtime_name = \"runc\"\n" +
+		strings.ReplaceAll(table3, "nvidia", "runc") + strings.ReplaceAll(options, "nvidia", "runc") +
+		"  SystemdCgroup = true\n"
 	for name, test := range map[string]struct {
 		release, text, id string
 		want              string // a line below another, in the file that comes out; empty when there is no edit
 	}{
 		"an option, and a table for it below": {
-			"2.1.4", "version = 3\n" + table3 + "  BinaryName = \"/x\"\n\n  " + options + "  SystemdCgroup = true\n", "rt.option-misplaced",
+			"2.1.4", "version = 3\n" + table3 + "  BinaryName = \"/x\"\n\n  " + options + "  SystemdCgroup = true\n",
+			"rt.option-misplaced",
 			".options]\n  BinaryName = \"/x\"\n  SystemdCgroup",
 		},
 		"an option without a table": {
-			"2.1.4", "version = 3\n" + table3 + "BinaryName = \"/x\"\npod_annotations = []\n", "rt.option-misplaced", "pod_annotations = []\n" + options + "BinaryName = \"/x\"\n",
+			"2.1.4", "version = 3\n" + table3 + "BinaryName = \"/x\"\npod_annotations = []\n", "rt.option-misplaced",
+			"pod_annotations = []\n" + options + "BinaryName = \"/x\"\n",
 		},
-		"an option in the last line":     {"2.1.4", "version = 3\n" + table3 + "BinaryName = \"/x\"\n", "rt.option-misplaced", ""},
-		"an option in an inline table":   {"2.1.4", "version = 3\n[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes]\nnvidia = {BinaryName = \"/x\"}\n#\n", "rt.option-misplaced", ""},
-		"a cgroup driver":                {"2.1.4", "version = 3\n" + runc + table3 + options + "SystemdCgroup = false\nBinaryName = \"/false\"\n", "rt.cgroup-driver", "SystemdCgroup = true\nBinaryName = \"/false\""},
+		"an option in the last line": {
+			"2.1.4", "version = 3\n" + table3 + "BinaryName = \"/x\"\n", "rt.option-misplaced", "",
+		},
+		"an option in an inline table": {
+			"2.1.4",
+			"version = 3\n[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes]\nnvidia = {BinaryName = \"/x\"}\n#\n",
+			"rt.option-misplaced", "",
+		},
+		"a cgroup driver": {
+			"2.1.4", "version = 3\n" + runc + table3 + options + "SystemdCgroup = false\nBinaryName = \"/false\"\n",
+			"rt.cgroup-driver", "SystemdCgroup = true\nBinaryName = \"/false\"",
+		},
 		"a cgroup driver that is unsaid": {"2.1.4", "version = 3\n" + runc + table3, "rt.cgroup-driver", ""},
-		"CRI alone is disabled":          {"1.7.28", "disabled_plugins = [\"cri\"]\n", "rt.cri-disabled", "disabled_plugins = []\n"},
-		"CRI is disabled first":          {"1.7.28", "disabled_plugins = [\"cri\", \"zfs\"]\n", "rt.cri-disabled", "disabled_plugins = [\"zfs\"]\n"},
-		"CRI is disabled last":           {"1.7.28", "disabled_plugins = [\"zfs\" , \"cri\"]\n", "rt.cri-disabled", "disabled_plugins = [\"zfs\"]\n"},
-		"CRI is disabled in many lines":  {"1.7.28", "disabled_plugins = [\n  \"cri\",\n]\n", "rt.cri-disabled", ""},
+		"CRI alone is disabled": {
+			"1.7.28", "disabled_plugins = [\"cri\"]\n", "rt.cri-disabled", "disabled_plugins = []\n",
+		},
+		"CRI is disabled first": {
+			"1.7.28", "disabled_plugins = [\"cri\", \"zfs\"]\n", "rt.cri-disabled", "disabled_plugins = [\"zfs\"]\n",
+		},
+		"CRI is disabled last": {
+			"1.7.28", "disabled_plugins = [\"zfs\" , \"cri\"]\n", "rt.cri-disabled", "disabled_plugins = [\"zfs\"]\n",
+		},
+		"CRI is disabled in many lines": {"1.7.28", "disabled_plugins = [\n  \"cri\",\n]\n", "rt.cri-disabled", ""},
 	} {
 		find := func(text string) *Finding {
 			v := New("gpu-1", loaded(test.release, nil, file, text), nil, nil)
@@ -83,22 +102,42 @@ func TestEdits(t *testing.T) {
 func TestTitlesNameThings(t *testing.T) {
 	t.Parallel()
 	const file, dropIn = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
-	missing := loaded("2.1.4", []string{"runc=", "nvidia=/usr/bin/nvidia-container-runtime"}, file, "version = 3\n"+table3)
+	missing := loaded("2.1.4", []string{"runc=", "nvidia=/usr/bin/nvidia-container-runtime"}, file,
+		"version = 3\n"+table3)
 	missing.Instance.Executables["/usr/bin/nvidia-container-runtime"] = "missing"
 	shim := loaded("2.1.4", []string{"runc="}, file, "version = 3\n"+strings.ReplaceAll(table3, "runc.v2", "kata.v2"))
 	shim.Instance.Executables["containerd-shim-kata-v2"] = "in no folder of PATH (/usr/bin)"
 	decoy := loaded("2.1.4", []string{"runc="}, file, "version = 3\n")
-	decoy.Decoys = append(decoy.Decoys, *loaded("2.1.4", nil, "/opt/containerd/config.toml", "version = 3\n"+table3).Instance)
+	decoy.Decoys = append(decoy.Decoys,
+		*loaded("2.1.4", nil, "/opt/containerd/config.toml", "version = 3\n"+table3).Instance)
 	for id, test := range map[string]struct {
 		view View
 		want string
 	}{
-		"rt.binary-missing":   {New("gpu-1", missing, nil, nil), "handler nvidia starts /usr/bin/nvidia-container-runtime, which does not exist"},
-		"rt.runtime-type":     {New("gpu-1", shim, nil, nil), "handler nvidia has a runtime type whose shim, containerd-shim-kata-v2, is in no folder of containerd's PATH"},
-		"rt.wrong-instance":   {New("gpu-1", decoy, nil, nil), "handler nvidia is in /opt/containerd/config.toml:2, which the kubelet's containerd does not load"},
-		"rt.option-misplaced": {New("gpu-1", loaded("2.1.4", nil, file, "version = 3\n"+table3+"BinaryName = \"/x\"\n"), nil, nil), "BinaryName of handler nvidia is one level too high in " + file + ", where containerd ignores it"},
-		"rt.dropin-shadow":    {New("gpu-1", loaded("1.7.28", nil, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+table2), nil, nil), "the drop-in " + dropIn + " replaces the whole configuration of CRI, so that CRI does not load"},
-		"rt.version-skew-ids": {New("gpu-1", loaded("1.7.28", []string{"runc="}, file, "version = 2\n"+runc2+table3), nil, nil), "handler nvidia is in " + file + " under the ID of a plugin that containerd 1.7.28 does not read there"},
+		"rt.binary-missing": {
+			New("gpu-1", missing, nil, nil),
+			"handler nvidia starts /usr/bin/nvidia-container-runtime, which does not exist",
+		},
+		"rt.runtime-type": {
+			New("gpu-1", shim, nil, nil),
+			"handler nvidia has a runtime type whose shim, containerd-shim-kata-v2, is in no folder of containerd's PATH",
+		},
+		"rt.wrong-instance": {
+			New("gpu-1", decoy, nil, nil),
+			"handler nvidia is in /opt/containerd/config.toml:2, which the kubelet's containerd does not load",
+		},
+		"rt.option-misplaced": {
+			New("gpu-1", loaded("2.1.4", nil, file, "version = 3\n"+table3+"BinaryName = \"/x\"\n"), nil, nil),
+			"BinaryName of handler nvidia is one level too high in " + file + ", where containerd ignores it",
+		},
+		"rt.dropin-shadow": {
+			New("gpu-1", loaded("1.7.28", nil, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+table2), nil, nil),
+			"the drop-in " + dropIn + " replaces the whole configuration of CRI, so that CRI does not load",
+		},
+		"rt.version-skew-ids": {
+			New("gpu-1", loaded("1.7.28", []string{"runc="}, file, "version = 2\n"+runc2+table3), nil, nil),
+			"handler nvidia is in " + file + " under the ID of a plugin that containerd 1.7.28 does not read there",
+		},
 	} {
 		var got []string
 		for _, f := range test.view.Findings {

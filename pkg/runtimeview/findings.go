@@ -61,15 +61,18 @@ func (v *View) notServing() []Finding {
 			message += "; it still runs with what it has in memory, until its next restart"
 		}
 		all = append(all, Finding{
-			ID: "rt.unparsable", Message: message, Fix: "mend " + i.ConfigPath + " before anything restarts " + i.UnitName(),
-			Title: "containerd would not start with " + i.ConfigPath + " and what it imports", Latent: i.Ready, Quotes: []Quote{{"containerd's " +
+			ID: "rt.unparsable", Message: message,
+			Fix:   "mend " + i.ConfigPath + " before anything restarts " + i.UnitName(),
+			Title: "containerd would not start with " + i.ConfigPath + " and what it imports", Latent: i.Ready,
+			Quotes: []Quote{{"containerd's " +
 				"configuration", i.ConfigError}},
 		})
 	}
 	if !i.Ready {
 		all = append(all, Finding{
 			ID: "rt.not-ready", Message: i.UnitName() + " does not serve the kubelet: " + i.Error,
-			Title: "the container runtime does not serve the kubelet", Quotes: []Quote{{"the runtime at " + cmp.Or(i.Socket, "its socket"), i.Error}},
+			Title:  "the container runtime does not serve the kubelet",
+			Quotes: []Quote{{"the runtime at " + cmp.Or(i.Socket, "its socket"), i.Error}},
 		})
 	}
 	return all
@@ -86,28 +89,35 @@ func (v *View) notLoaded() []Finding {
 		f := Finding{Latent: i.Ready, Handlers: p.Handlers, Quotes: i.quotes(p)}
 		switch p.Kind {
 		case containerd.ProblemDisabled:
-			f.ID, f.Title = "rt.cri-disabled", fmt.Sprintf("%s disables CRI (%q), without which the kubelet has no runtime", i.ConfigPath, p.Value)
+			f.ID, f.Title = "rt.cri-disabled",
+				fmt.Sprintf("%s disables CRI (%q), without which the kubelet has no runtime", i.ConfigPath, p.Value)
 			f.Edit = i.enabled(p.Value)
 			f.Message = p.Text + later
-			f.Fix = fmt.Sprintf("take %q out of disabled_plugins in %s, and restart %s", p.Value, i.ConfigPath, i.UnitName())
+			f.Fix = fmt.Sprintf("take %q out of disabled_plugins in %s, and restart %s", p.Value, i.ConfigPath,
+				i.UnitName())
 		case containerd.ProblemNoDefault:
 			if shadow := i.shadow(p.Default); shadow != nil {
-				f.ID, f.Title = "rt.dropin-shadow", "the drop-in "+shadow.File+" replaces the whole configuration of CRI, so that CRI does not load"
+				f.ID, f.Title = "rt.dropin-shadow",
+					"the drop-in "+shadow.File+" replaces the whole configuration of CRI, so that CRI does not load"
 				f.Quotes = append(i.quotes(*shadow), f.Quotes...)
 				f.Message = shadow.Text + "; " + p.Text + later
-				f.Fix = fmt.Sprintf("move %s away, or write the whole table of CRI into it; then restart %s. containerd 2.0 merges such "+
-					"files", shadow.File, i.UnitName())
+				f.Fix =
+					fmt.Sprintf("move %s away, or write the whole table of CRI into it; then restart %s. containerd 2.0 merges such "+
+						"files", shadow.File, i.UnitName())
 				break
 			}
-			f.ID, f.Title = "rt.default-missing", fmt.Sprintf("the default runtime handler %q does not exist, so that CRI does not load", p.Default)
+			f.ID, f.Title = "rt.default-missing",
+				fmt.Sprintf("the default runtime handler %q does not exist, so that CRI does not load", p.Default)
 			f.Message = p.Text + later
-			f.Fix = fmt.Sprintf("set default_runtime_name in %s to a handler that is defined, or define %s; then restart "+
-				"%s", i.ConfigPath, p.Default, i.UnitName())
+			f.Fix =
+				fmt.Sprintf("set default_runtime_name in %s to a handler that is defined, or define %s; then restart "+
+					"%s", i.ConfigPath, p.Default, i.UnitName())
 		case containerd.ProblemReplaces:
 			if len(p.Handlers) == 0 || i.has(containerd.ProblemNoDefault) {
 				continue
 			}
-			f.ID, f.Mild, f.Title = "rt.dropin-shadow", true, "the drop-in "+p.File+" replaces the whole configuration of CRI, and with it "+plainly("handler", p.Handlers)
+			f.ID, f.Mild, f.Title = "rt.dropin-shadow", true, "the drop-in "+p.File+
+				" replaces the whole configuration of CRI, and with it "+plainly("handler", p.Handlers)
 			f.Message = p.Text + "; lost: " + strings.Join(p.Handlers, ", ") + later
 			f.Fix = fmt.Sprintf("write the whole table of CRI into %s; containerd 2.0 merges such files", p.File)
 		default:
@@ -118,7 +128,7 @@ func (v *View) notLoaded() []Finding {
 	return all
 }
 
-// shadow is the drop-in that hides the default handler, or the setting that names another one; nil when none does.
+// shadow returns the drop-in that hides the default handler, or the setting that names another one; nil when none does.
 func (i *Instance) shadow(handler string) *containerd.Problem {
 	for n, p := range i.Problems {
 		if p.Kind == containerd.ProblemReplaces && (i.configuredDefault == "" || slices.Contains(p.Handlers, handler)) {
@@ -132,7 +142,7 @@ func (i *Instance) has(kind containerd.ProblemKind) bool {
 	return slices.ContainsFunc(i.Problems, func(p containerd.Problem) bool { return p.Kind == kind })
 }
 
-// quotes are the line that has the problem, and what containerd makes of it.
+// quotes returns the line that has the problem, and what containerd makes of it.
 func (i *Instance) quotes(p containerd.Problem) []Quote {
 	var all []Quote
 	if line := i.Line(p.File, p.Line); line != "" {
@@ -153,7 +163,8 @@ func (v *View) ignored() []Finding {
 			}
 			h, known := i.Handler(p.Handlers[0])
 			f.ID = "rt.option-misplaced"
-			f.Title = fmt.Sprintf("%s of handler %s is one level too high in %s, where containerd ignores it", p.Key, p.Handlers[0], p.File)
+			f.Title = fmt.Sprintf("%s of handler %s is one level too high in %s, where containerd ignores it", p.Key,
+				p.Handlers[0], p.File)
 			f.Message += ": pods with it run with plain runc, and see no GPU"
 			f.Latent = known && h.InMemory != nil && h.InMemory.BinaryName != "" && p.Key == binaryName
 			f.Mild = p.Key != binaryName || known && h.OnDisk != nil && h.OnDisk.BinaryName != ""
@@ -164,13 +175,18 @@ func (v *View) ignored() []Finding {
 			f.Fix = fmt.Sprintf("move %s, line %d of %s, into the table %s, and restart %s", p.Key, p.Line, p.File,
 				cmp.Or(i.optionsTable(p), "options of handler "+p.Handlers[0]), i.UnitName())
 		case containerd.ProblemUnread:
-			f.Handlers = slices.DeleteFunc(slices.Clone(p.Handlers), func(name string) bool { return !isGPUName(name) || i.knows(name) })
+			f.Handlers = slices.DeleteFunc(slices.Clone(p.Handlers),
+				func(name string) bool { return !isGPUName(name) || i.knows(name) })
 			if len(f.Handlers) == 0 {
 				continue
 			}
-			f.ID, f.Title = "rt.version-skew-ids", fmt.Sprintf("%s in %s under the ID of a plugin that containerd %s does not read there", isAre("handler", f.Handlers), p.File, i.Release)
-			f.Fix = fmt.Sprintf("%s -c %s config migrate writes the ID that this release reads; put it in place, and restart "+
-				"%s", cmp.Or(i.Exe, "containerd"), p.File, i.UnitName())
+			f.ID, f.Title = "rt.version-skew-ids", fmt.Sprintf(
+				"%s in %s under the ID of a plugin that containerd %s does not read there",
+				isAre("handler", f.Handlers), p.File, i.Release,
+			)
+			f.Fix =
+				fmt.Sprintf("%s -c %s config migrate writes the ID that this release reads; put it in place, and restart "+
+					"%s", cmp.Or(i.Exe, "containerd"), p.File, i.UnitName())
 		default:
 			continue
 		}
@@ -181,10 +197,12 @@ func (v *View) ignored() []Finding {
 
 const binaryName = "BinaryName"
 
-// isRuncOption is whether a key is one of runc's options (core/runtime/v2 options.proto in containerd), which belong under options.
+// isRuncOption reports whether a key is one of runc's options (core/runtime/v2 options.proto in containerd), which
+// belong under options.
 func isRuncOption(key string) bool {
 	return slices.Contains([]string{
-		binaryName, "SystemdCgroup", "Root", "NoPivotRoot", "NoNewKeyring", "ShimCgroup", "IoUid", "IoGid", "CriuPath", "CriuImagePath", "CriuWorkPath",
+		binaryName, "SystemdCgroup", "Root", "NoPivotRoot", "NoNewKeyring", "ShimCgroup", "IoUid", "IoGid", "CriuPath",
+		"CriuImagePath", "CriuWorkPath",
 	}, key)
 }
 
@@ -206,8 +224,9 @@ func (v *View) wrongInstance() []Finding {
 		if len(places) > 0 {
 			where = places[0]
 		}
-		message := fmt.Sprintf("%s defined in %s, which %s; the kubelet uses %s, which does not have %s: pods that ask for one fail with `no runtime for %q is configured`",
-			isAre("handler", lost), where, d.loadedBy(), v.Runtime.describe(), itThem(lost), lost[0])
+		message :=
+			fmt.Sprintf("%s defined in %s, which %s; the kubelet uses %s, which does not have %s: pods that ask for one fail with `no runtime for %q is configured`",
+				isAre("handler", lost), where, d.loadedBy(), v.Runtime.describe(), itThem(lost), lost[0])
 		quotes := []Quote{
 			{"the kubelet, from " + cmp.Or(v.Kubelet.EndpointFrom, "its settings"), v.Kubelet.Endpoint},
 			{"handlers of " + v.Runtime.describe(), strings.Join(v.Runtime.names(), ", ")},
@@ -233,12 +252,14 @@ func cutPlace(place string) (file string, line int, ok bool) {
 	return place[:n], line, err == nil
 }
 
-// wronglyTold finds a toolkit that runs on the node, and edits a configuration that the kubelet's containerd does not load.
+// wronglyTold finds a toolkit that runs on the node, and edits a configuration that the kubelet's containerd does not
+// load.
 func (v *View) wronglyTold() []Finding {
 	var all []Finding
 	for _, t := range v.Toolkits {
 		told := t.Config()
-		if !t.MatchesNode || told == "" || told == v.Runtime.ConfigPath || v.Runtime.loads(told) || v.Runtime.HasGPUHandler() {
+		if !t.MatchesNode || told == "" || told == v.Runtime.ConfigPath || v.Runtime.loads(told) ||
+			v.Runtime.HasGPUHandler() {
 			continue
 		}
 		said := "nothing about the runtime, so that it edits the default"
@@ -270,7 +291,7 @@ func (i *Instance) paths() []string {
 	return all
 }
 
-// names are the handlers that it has in memory, else on disk.
+// names returns the handlers that it has in memory, else on disk.
 func (i *Instance) names() []string {
 	var all []string
 	memory := i.ShowsMemory()
@@ -282,12 +303,12 @@ func (i *Instance) names() []string {
 	return all
 }
 
-// HasGPUHandler is whether it has a handler for GPUs, whoever defined it.
+// HasGPUHandler reports whether it has a handler for GPUs, whoever defined it.
 func (i *Instance) HasGPUHandler() bool { return slices.ContainsFunc(i.Handlers, Handler.IsGPU) }
 
-// ToolkitEnv is what the NVIDIA container toolkit has to be told to edit the right containerd; none when that is not known. All four are
-// needed: since v1.18 the toolkit writes a drop-in, and reads the configuration by `containerd config dump`, whichever containerd is the
-// first in the node's PATH.
+// ToolkitEnv returns what the NVIDIA container toolkit has to be told to edit the right containerd; none when that is
+// not known. All four are needed: since v1.18 the toolkit writes a drop-in, and reads the configuration by `containerd
+// config dump`, whichever containerd is the first in the node's PATH.
 func (v *View) ToolkitEnv() []Setting {
 	i := v.Runtime
 	if i == nil || i.ConfigPath == "" {
@@ -295,11 +316,13 @@ func (v *View) ToolkitEnv() []Setting {
 	}
 	return []Setting{
 		{Name: "CONTAINERD_CONFIG", Value: i.ConfigPath}, {Name: "CONTAINERD_SOCKET", Value: i.Socket},
-		{Name: "RUNTIME_DROP_IN_CONFIG", Value: i.dropIn()}, {Name: "RUNTIME_CONFIG_SOURCE", Value: "file=" + i.ConfigPath},
+		{Name: "RUNTIME_DROP_IN_CONFIG", Value: i.dropIn()},
+		{Name: "RUNTIME_CONFIG_SOURCE", Value: "file=" + i.ConfigPath},
 	}
 }
 
-// dropIn is where the toolkit's drop-in is loaded: in a folder that the root file imports. Where it imports none, the toolkit adds the import.
+// dropIn returns where the toolkit's drop-in is loaded: in a folder that the root file imports. Where it imports none,
+// the toolkit adds the import.
 func (i *Instance) dropIn() string {
 	for _, pattern := range i.Imports {
 		if path.Base(pattern) != "*.toml" && path.Base(pattern) != "*" {
@@ -318,7 +341,8 @@ func (v *View) toolkitFix() string {
 	for _, s := range v.ToolkitEnv() {
 		values = append(values, s.Name+"="+s.Value)
 	}
-	return "tell the NVIDIA container toolkit which containerd it is (toolkit.env of the GPU operator's chart): " + strings.Join(values, ", ")
+	return "tell the NVIDIA container toolkit which containerd it is (toolkit.env of the GPU operator's chart): " +
+		strings.Join(values, ", ")
 }
 
 func (v *View) stale() []Finding {
@@ -361,13 +385,14 @@ func (v *View) stale() []Finding {
 	}
 	return []Finding{{
 		ID: "rt.edited-not-restarted", Fix: fix, Handlers: all, Quotes: quotes, Mild: len(added) == 0,
-		Message: "the files were edited after containerd read them (" + strings.Join(words, "; ") + "): containerd has the old handlers in memory " +
+		Message: "the files were edited after containerd read them (" + strings.Join(words, "; ") +
+			"): containerd has the old handlers in memory " +
 			"until it is restarted",
 		Title: "the configuration was edited after containerd read it, and is not in effect",
 	}}
 }
 
-// said is a handler's settings in a line.
+// said returns a handler's settings in a line.
 func said(s *Settings) string {
 	if s == nil {
 		return "none"
@@ -389,21 +414,27 @@ func (v *View) missing() []Finding {
 	for program, handlers := range users {
 		f := Finding{
 			ID: "rt.binary-missing", Handlers: handlers, Latent: true,
-			Title:   fmt.Sprintf("%s %s %s, which %s", plainly("handler", handlers), verb(handlers, "starts"), program, unusable(v.Runtime.Executables[program])),
-			Message: fmt.Sprintf("%s of %s: %s; pods with it do not start", program, plainly("handler", handlers), v.Runtime.Executables[program]),
-			Quotes:  []Quote{{program, v.Runtime.Executables[program]}},
+			Title: fmt.Sprintf("%s %s %s, which %s", plainly("handler", handlers), verb(handlers, "starts"), program,
+				unusable(v.Runtime.Executables[program])),
+			Message: fmt.Sprintf("%s of %s: %s; pods with it do not start", program, plainly("handler", handlers),
+				v.Runtime.Executables[program]),
+			Quotes: []Quote{{program, v.Runtime.Executables[program]}},
 		}
 		if IsShim(program) {
 			f.ID = "rt.runtime-type"
-			f.Title = fmt.Sprintf("%s %s a runtime type whose shim, %s, %s", plainly("handler", handlers), have(handlers), program, unusable(v.Runtime.Executables[program]))
+			f.Title = fmt.Sprintf("%s %s a runtime type whose shim, %s, %s", plainly("handler", handlers),
+				have(handlers), program, unusable(v.Runtime.Executables[program]))
 		}
 		for _, name := range handlers {
 			h, _ := v.Runtime.Handler(name)
-			f.Latent = f.Latent && h.InMemory != nil && !slices.Contains((&Handler{InMemory: h.InMemory}).Programs(), program)
+			f.Latent = f.Latent && h.InMemory != nil &&
+				!slices.Contains((&Handler{InMemory: h.InMemory}).Programs(), program)
 			if h.InMemory == nil && v.Runtime.ShowsMemory() {
 				continue // nobody can use it yet
 			}
-			f.Quotes = append(f.Quotes, Quote{"handler " + name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective()))})
+			f.Quotes = append(f.Quotes, Quote{
+				"handler " + name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective())),
+			})
 			if kind := h.Effective().Type; IsShim(program) && h.IsGPU() && len(handlers) == 1 {
 				f.Edit = v.Runtime.replaced(h, "runtime_type", kind, runcType)
 			}
@@ -417,7 +448,7 @@ func (v *View) missing() []Finding {
 // runcType is the runtime_type of NVIDIA's handlers, as their toolkit writes it.
 const runcType = "io.containerd.runc.v2"
 
-// unusable is what is wrong with a program, as the end of a sentence.
+// unusable returns what is wrong with a program, as the end of a sentence.
 func unusable(problem string) string {
 	switch problem {
 	case "missing":
@@ -431,7 +462,7 @@ func unusable(problem string) string {
 	return "cannot be executed"
 }
 
-// verb is one of the third person, for one or for several.
+// verb returns one of the third person, for one or for several.
 func verb(names []string, singular string) string {
 	if len(names) > 1 {
 		return strings.TrimSuffix(singular, "s")
@@ -446,7 +477,7 @@ func have(names []string) string {
 	return "has"
 }
 
-// Programs are what the handler executes, on disk and in memory, as Executables has them.
+// Programs returns what the handler executes, on disk and in memory, as Executables has them.
 func (h Handler) Programs() []string {
 	var all []string
 	for _, s := range []*Settings{h.OnDisk, h.InMemory} {
@@ -479,7 +510,9 @@ func (v *View) cgroups() []Finding {
 		if h.UsesRunc() && !builtIn && h.Effective().Systemd() != *expected {
 			other = append(other, h.Name)
 			edit = v.Runtime.replaced(h, "SystemdCgroup", fmt.Sprint(!*expected), fmt.Sprint(*expected))
-			quotes = append(quotes, Quote{"handler " + h.Name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective()))})
+			quotes = append(quotes, Quote{
+				"handler " + h.Name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective())),
+			})
 		}
 	}
 	if len(other) == 0 {
@@ -493,27 +526,28 @@ func (v *View) cgroups() []Finding {
 		Title: fmt.Sprintf("SystemdCgroup of %s is not that of %s (%t)", plainly("handler", other), who, *expected),
 		Message: fmt.Sprintf("SystemdCgroup of %s is not that of %s (%t): its pods do not start, or their limits do not "+
 			"hold", plainly("handler", other), who, *expected),
-		Fix: fmt.Sprintf("set SystemdCgroup = %t in the options of %s, and restart %s", *expected, plainly("handler", other), v.Runtime.UnitName()),
+		Fix: fmt.Sprintf("set SystemdCgroup = %t in the options of %s, and restart %s", *expected,
+			plainly("handler", other), v.Runtime.UnitName()),
 	}}
 }
 
-// IsShim is whether the program is a shim of containerd, and not what a shim executes.
+// IsShim reports whether the program is a shim of containerd, and not what a shim executes.
 func IsShim(program string) bool { return strings.HasPrefix(path.Base(program), "containerd-shim-") }
 
-// UsesRunc is whether runc, or what stands for it, runs the handler's pods.
+// UsesRunc reports whether runc, or what stands for it, runs the handler's pods.
 func (h Handler) UsesRunc() bool {
 	kind := h.Effective().Type
 	return kind == "" || strings.HasPrefix(kind, "io.containerd.runc.")
 }
 
-// IsGPU is whether the handler is for GPUs, by its name or by what it executes.
+// IsGPU reports whether the handler is for GPUs, by its name or by what it executes.
 func (h Handler) IsGPU() bool {
 	return isGPUName(h.Name) || isGPUName(h.Effective().BinaryName)
 }
 
 func isGPUName(name string) bool { return strings.Contains(name, "nvidia") }
 
-// Handler is the instance's handler of that name.
+// Handler returns the instance's handler of that name.
 func (i *Instance) Handler(name string) (Handler, bool) {
 	n := slices.IndexFunc(i.Handlers, func(h Handler) bool { return h.Name == name })
 	if n < 0 {
@@ -522,13 +556,13 @@ func (i *Instance) Handler(name string) (Handler, bool) {
 	return i.Handlers[n], true
 }
 
-// knows is whether the instance knows a handler, or will after a restart.
+// knows reports whether the instance knows a handler, or will after a restart.
 func (i *Instance) knows(name string) bool {
 	_, ok := i.Handler(name)
 	return ok
 }
 
-// UnitName is what to restart.
+// UnitName returns what to restart.
 func (i *Instance) UnitName() string { return cmp.Or(i.Unit, "containerd") }
 
 func (i *Instance) describe() string {

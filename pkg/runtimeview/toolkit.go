@@ -15,7 +15,7 @@ import (
 type RuntimeClass struct {
 	Name    string `json:"name"`
 	Handler string `json:"handler"`
-	// Known is whether the kubelet's runtime has the handler in memory; not given when that is not known.
+	// Known reports whether the kubelet's runtime has the handler in memory; not given when that is not known.
 	Known *bool `json:"known,omitempty"`
 }
 
@@ -24,7 +24,7 @@ type Toolkit struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Container string `json:"container"`
-	// MatchesNode is whether its node selector lets it run on the node.
+	// MatchesNode reports whether its node selector lets it run on the node.
 	MatchesNode bool      `json:"matchesNode"`
 	Settings    []Setting `json:"settings"`
 }
@@ -37,13 +37,15 @@ type Setting struct {
 	OnNode string `json:"onNode,omitempty"`
 }
 
-// toolkitSettings are the toolkit's variables that say which runtime it edits (cmd/nvidia-ctk-installer in nvidia-container-toolkit).
+// toolkitSettings are the toolkit's variables that say which runtime it edits (cmd/nvidia-ctk-installer in
+// nvidia-container-toolkit).
 var toolkitSettings = []string{
-	"RUNTIME", "RUNTIME_CONFIG", "CONTAINERD_CONFIG", "RUNTIME_CONFIG_SOURCE", "RUNTIME_DROP_IN_CONFIG", "RUNTIME_DROP_IN_CONFIG_HOST_PATH",
+	"RUNTIME", "RUNTIME_CONFIG", "CONTAINERD_CONFIG", "RUNTIME_CONFIG_SOURCE", "RUNTIME_DROP_IN_CONFIG",
+	"RUNTIME_DROP_IN_CONFIG_HOST_PATH",
 	"RUNTIME_SOCKET", "CONTAINERD_SOCKET", "RUNTIME_RESTART_MODE", "CONTAINERD_RUNTIME_CLASS", "NVIDIA_RUNTIME_NAME",
 }
 
-// ToolkitsOf are the containers of a DaemonSet that are the toolkit; none when it is another one.
+// ToolkitsOf returns the containers of a DaemonSet that are the toolkit; none when it is another one.
 func ToolkitsOf(set appsv1.DaemonSet, nodeLabels labels.Set) []Toolkit {
 	var all []Toolkit
 	pod := set.Spec.Template.Spec
@@ -51,7 +53,10 @@ func ToolkitsOf(set appsv1.DaemonSet, nodeLabels labels.Set) []Toolkit {
 		if !strings.Contains(c.Image, "container-toolkit") && !strings.Contains(set.Name, "container-toolkit") {
 			continue
 		}
-		t := Toolkit{Namespace: set.Namespace, Name: set.Name, Container: c.Name, Settings: []Setting{}, MatchesNode: labels.SelectorFromSet(pod.NodeSelector).Matches(nodeLabels)}
+		t := Toolkit{
+			Namespace: set.Namespace, Name: set.Name, Container: c.Name, Settings: []Setting{},
+			MatchesNode: labels.SelectorFromSet(pod.NodeSelector).Matches(nodeLabels),
+		}
 		for _, env := range c.Env {
 			if slices.Contains(toolkitSettings, env.Name) {
 				t.Settings = append(t.Settings, Setting{env.Name, env.Value, hostPathOf(env.Value, c, pod.Volumes)})
@@ -89,7 +94,7 @@ func hostPathOf(value string, c corev1.Container, volumes []corev1.Volume) strin
 	return result
 }
 
-// Setting is the first of these variables that the toolkit has; nil when it has none of them.
+// Setting returns the first of these variables that the toolkit has; nil when it has none of them.
 func (t Toolkit) Setting(names ...string) *Setting {
 	for _, name := range names {
 		for i, s := range t.Settings {
@@ -101,8 +106,8 @@ func (t Toolkit) Setting(names ...string) *Setting {
 	return nil
 }
 
-// Config is the file that the toolkit edits, as a path on the node; empty where it was told a path of its own container, of which nobody knows
-// what it is on the node.
+// Config returns the file that the toolkit edits, as a path on the node; empty where it was told a path of its own
+// container, of which nobody knows what it is on the node.
 func (t Toolkit) Config() string {
 	s := t.Setting("RUNTIME_CONFIG", "CONTAINERD_CONFIG")
 	switch {

@@ -1,5 +1,6 @@
-// Package runtimeview says what a node's container runtime is, as the kubelet sees it, and what is wrong with it. It is pure: what the node
-// and the cluster said goes in. `runtime show` prints a view, and `doctor` concludes from its findings, so that both say the same.
+// Package runtimeview says what a node's container runtime is, as the kubelet sees it, and what is wrong with it. It is
+// pure: what the node and the cluster said goes in. `runtime show` prints a view, and `doctor` concludes from its
+// findings, so that both say the same.
 package runtimeview
 
 import (
@@ -17,7 +18,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// View is what `runtime show -o json` prints. The files' contents are not in it: they may hold a registry's credentials.
+// View is what `runtime show -o json` prints. The files' contents are not in it: they may hold a registry's
+// credentials.
 type View struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
@@ -88,7 +90,7 @@ type Handler struct {
 	InMemory       *Settings `json:"inMemory,omitempty"`
 	Places         []string  `json:"places,omitempty"` // FILE:LINE
 	RuntimeClasses []string  `json:"runtimeClasses,omitempty"`
-	// Stale is whether containerd has not loaded what is on disk.
+	// Stale reports whether containerd has not loaded what is on disk.
 	Stale bool `json:"stale,omitempty"`
 }
 
@@ -104,7 +106,8 @@ func New(nodeName string, found node.Runtime, classes []RuntimeClass, toolkits [
 	v := View{
 		APIVersion: "gpufault.dev/v1alpha1", Kind: "RuntimeView", Node: nodeName,
 		Kubelet: found.Kubelet, Problem: found.Problem, Warnings: found.Warnings,
-		RuntimeClasses: append([]RuntimeClass{}, classes...), Toolkits: append([]Toolkit{}, toolkits...), Decoys: []Instance{},
+		RuntimeClasses: append([]RuntimeClass{}, classes...), Toolkits: append([]Toolkit{}, toolkits...),
+		Decoys: []Instance{},
 	}
 	if found.Instance != nil {
 		i := newInstance(*found.Instance)
@@ -134,7 +137,7 @@ func (v *View) join() {
 	}
 }
 
-// ShowsMemory is whether the runtime told what it has in memory. It always has a handler.
+// ShowsMemory reports whether the runtime told what it has in memory. It always has a handler.
 func (i *Instance) ShowsMemory() bool {
 	return slices.ContainsFunc(i.Handlers, func(h Handler) bool { return h.InMemory != nil })
 }
@@ -177,20 +180,22 @@ func newInstance(from node.Instance) Instance {
 
 func newFile(f node.ConfigFile) File {
 	out := File{
-		Path: f.Path, Lines: bytes.Count(f.Data, []byte("\n")), SHA256: patch.Sum(f.Data), Mode: fmt.Sprintf("%04o", f.Meta.Mode),
-		UID: f.Meta.UID, GID: f.Meta.GID, Modified: f.Meta.ModTime.UTC(), Link: f.Meta.Link, NotEdited: f.ReadOnly,
+		Path: f.Path, Lines: bytes.Count(f.Data, []byte("\n")), SHA256: patch.Sum(f.Data),
+		Mode: fmt.Sprintf("%04o", f.Meta.Mode),
+		UID:  f.Meta.UID, GID: f.Meta.GID, Modified: f.Meta.ModTime.UTC(), Link: f.Meta.Link, NotEdited: f.ReadOnly,
 	}
 	if len(f.Data) > 0 && f.Data[len(f.Data)-1] != '\n' {
 		out.Lines++
 	}
-	if refused := containerd.Refuse(containerd.File{Path: f.Path, Data: f.Data}); refused != nil && out.NotEdited == "" {
+	if refused := containerd.Refuse(containerd.File{Path: f.Path, Data: f.Data}); refused != nil &&
+		out.NotEdited == "" {
 		out.NotEdited = refused.Reason
 	}
 	return out
 }
 
-// compare lists the handlers of disk and memory; memory is nil when it is not known. Without trust in the disk, which does not load,
-// nothing on it is called stale.
+// compare lists the handlers of disk and memory; memory is nil when it is not known. Without trust in the disk, which
+// does not load, nothing on it is called stale.
 func compare(disk, memory *containerd.Merged, trust bool) []Handler {
 	names := map[string]bool{}
 	for name := range disk.Handlers {
@@ -227,7 +232,7 @@ func compare(disk, memory *containerd.Merged, trust bool) []Handler {
 	return all
 }
 
-// differs is whether a restart would change the handler.
+// differs reports whether a restart would change the handler.
 func (h Handler) differs() bool {
 	switch {
 	case h.OnDisk == nil: // runc is built in, with its defaults
@@ -236,7 +241,8 @@ func (h Handler) differs() bool {
 		return true
 	}
 	disk, memory := *h.OnDisk, *h.InMemory
-	return disk.Type != "" && disk.Type != memory.Type || disk.BinaryName != memory.BinaryName || disk.Systemd() != memory.Systemd()
+	return disk.Type != "" && disk.Type != memory.Type || disk.BinaryName != memory.BinaryName ||
+		disk.Systemd() != memory.Systemd()
 }
 
 // Systemd is SystemdCgroup, which is false where it is not given.
@@ -252,7 +258,7 @@ func (i *Instance) markDefault(disk, memory *containerd.Merged) {
 	}
 }
 
-// Effective are a handler's settings in memory, else on disk.
+// Effective returns a handler's settings in memory, else on disk.
 func (h Handler) Effective() Settings {
 	if h.InMemory != nil {
 		return *h.InMemory
@@ -276,7 +282,7 @@ func enabledCDI(said *cri.Info) *bool {
 	return config.EnableCDI
 }
 
-// imports are those of the root file; none when it cannot be read.
+// imports returns those of the root file; none when it cannot be read.
 func imports(files []node.ConfigFile) []string {
 	var root struct{ Imports []string }
 	if len(files) == 0 || toml.Unmarshal(files[0].Data, &root) != nil {
@@ -285,7 +291,7 @@ func imports(files []node.ConfigFile) []string {
 	return root.Imports
 }
 
-// Line is a line of a configuration file, from 1; empty when there is none.
+// Line returns a line of a configuration file, from 1; empty when there is none.
 func (i *Instance) Line(file string, number int) string {
 	lines := bytes.Split(i.data[file], []byte("\n"))
 	if number < 1 || number > len(lines) {

@@ -15,14 +15,20 @@ import (
 )
 
 const (
-	table3 = `[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]` + "\nruntime_type = \"io.containerd.runc.v2\"\n"
-	table2 = `[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]` + "\nruntime_type = \"io.containerd.runc.v2\"\n"
-	runc2  = `[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]` + "\nruntime_type = \"io.containerd.runc.v2\"\n"
+	table3 = `[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]` +
+		"\nruntime_type = \"io.containerd.runc.v2\"\n"
+	table2 = `[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]` +
+		"\nruntime_type = \"io.containerd.runc.v2\"\n"
+	runc2 = `[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]` +
+		"\nruntime_type = \"io.containerd.runc.v2\"\n"
 )
 
-// loaded is a containerd with these files (path, text, ...), and what it has in memory: "NAME=BINARY", or nothing when it does not serve.
+// loaded returns a containerd with these files (path, text, ...), and what it has in memory: "NAME=BINARY", or nothing
+// when it does not serve.
 func loaded(release string, memory []string, files ...string) node.Runtime {
-	i := &node.Instance{PID: 50, Unit: "containerd.service", Release: release, ConfigPath: files[0], Executables: map[string]string{}}
+	i := &node.Instance{
+		PID: 50, Unit: "containerd.service", Release: release, ConfigPath: files[0], Executables: map[string]string{},
+	}
 	for n := 0; n < len(files); n += 2 {
 		i.Files = append(i.Files, node.ConfigFile{Path: files[n], Data: []byte(files[n+1])})
 	}
@@ -33,9 +39,13 @@ func loaded(release string, memory []string, files ...string) node.Runtime {
 	runtimes := map[string]any{}
 	for _, h := range memory {
 		name, binary, _ := strings.Cut(h, "=")
-		runtimes[name] = map[string]any{"runtimeType": "io.containerd.runc.v2", "options": map[string]any{"BinaryName": binary}}
+		runtimes[name] = map[string]any{
+			"runtimeType": "io.containerd.runc.v2", "options": map[string]any{"BinaryName": binary},
+		}
 	}
-	raw, _ := json.Marshal(map[string]any{"enableCDI": false, "containerd": map[string]any{"defaultRuntimeName": "runc", "runtimes": runtimes}})
+	raw, _ := json.Marshal(map[string]any{
+		"enableCDI": false, "containerd": map[string]any{"defaultRuntimeName": "runc", "runtimes": runtimes},
+	})
 	i.CRI = &cri.Info{Name: "containerd", Version: release, Ready: true, Config: raw}
 	return node.Runtime{Instance: i}
 }
@@ -48,16 +58,41 @@ func TestFindings(t *testing.T) {
 		found node.Runtime
 		want  string // ID, with ~ when only the files have it, and - when nothing fails by it alone
 	}{
-		"a misplaced option":                  {loaded("2.1.4", []string{"runc=", "nvidia="}, file, "version = 3\n"+table3+"BinaryName = \"/x\"\n"), "rt.option-misplaced"},
-		"a misplaced option, not loaded":      {loaded("2.1.4", []string{"runc=", "nvidia=/x"}, file, "version = 3\n"+table3+"BinaryName = \"/x\"\n"), "rt.edited-not-restarted- rt.option-misplaced~"},
-		"a key that nobody knows":             {loaded("2.1.4", []string{"runc=", "nvidia="}, file, "version = 3\n"+table3+"snapshoter = \"x\"\n"), ""},
-		"a shadow":                            {loaded("1.7.28", nil, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+table2), "rt.not-ready rt.dropin-shadow"},
-		"a shadow, not loaded":                {loaded("1.7.28", []string{"runc=", "nvidia="}, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+table2), "rt.dropin-shadow~"},
-		"a drop-in that 2.0 merges":           {loaded("2.0.5", []string{"runc=", "nvidia="}, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+table2), ""},
-		"a drop-in with all that there was":   {loaded("1.7.28", []string{"runc=", "nvidia="}, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+runc2+table2), ""},
-		"a drop-in that takes a handler away": {loaded("1.7.28", []string{"runc="}, file, "version = 2\n"+runc2+table2, dropIn, "version = 2\n"+runc2), "rt.dropin-shadow~-"},
-		"CRI is disabled":                     {loaded("1.7.28", nil, file, "disabled_plugins = [\"cri\"]\n"), "rt.not-ready rt.cri-disabled"},
-		"an ID that 1.7 does not read":        {loaded("1.7.28", []string{"runc="}, file, "version = 2\n"+runc2+table3), "rt.version-skew-ids"},
+		"a misplaced option": {
+			loaded("2.1.4", []string{"runc=", "nvidia="}, file, "version = 3\n"+table3+"BinaryName = \"/x\"\n"),
+			"rt.option-misplaced",
+		},
+		"a misplaced option, not loaded": {
+			loaded("2.1.4", []string{"runc=", "nvidia=/x"}, file, "version = 3\n"+table3+"BinaryName = \"/x\"\n"),
+			"rt.edited-not-restarted- rt.option-misplaced~",
+		},
+		"a key that nobody knows": {
+			loaded("2.1.4", []string{"runc=", "nvidia="}, file, "version = 3\n"+table3+"snapshoter = \"x\"\n"), "",
+		},
+		"a shadow": {
+			loaded("1.7.28", nil, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+table2),
+			"rt.not-ready rt.dropin-shadow",
+		},
+		"a shadow, not loaded": {
+			loaded("1.7.28", []string{"runc=", "nvidia="}, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+table2),
+			"rt.dropin-shadow~",
+		},
+		"a drop-in that 2.0 merges": {
+			loaded("2.0.5", []string{"runc=", "nvidia="}, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+table2),
+			"",
+		},
+		"a drop-in with all that there was": {loaded("1.7.28", []string{"runc=", "nvidia="}, file,
+			"version = 2\n"+runc2, dropIn, "version = 2\n"+runc2+table2), ""},
+		"a drop-in that takes a handler away": {
+			loaded("1.7.28", []string{"runc="}, file, "version = 2\n"+runc2+table2, dropIn, "version = 2\n"+runc2),
+			"rt.dropin-shadow~-",
+		},
+		"CRI is disabled": {
+			loaded("1.7.28", nil, file, "disabled_plugins = [\"cri\"]\n"), "rt.not-ready rt.cri-disabled",
+		},
+		"an ID that 1.7 does not read": {
+			loaded("1.7.28", []string{"runc="}, file, "version = 2\n"+runc2+table3), "rt.version-skew-ids",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,9 +127,11 @@ func TestToolkitEnv(t *testing.T) {
 		`imports = ["/one/file.toml", "/two/*.toml"]`: "/two/99-nvidia.toml",
 		`imports = 7`: "/opt/c/conf.d/99-nvidia.toml",
 	} {
-		v := New("gpu-1", loaded("2.1.4", []string{"runc="}, "/opt/c/config.toml", "version = 3\n"+imports+"\n"), nil, nil)
+		v := New("gpu-1", loaded("2.1.4", []string{"runc="}, "/opt/c/config.toml", "version = 3\n"+imports+"\n"), nil,
+			nil)
 		env := v.ToolkitEnv()
-		if len(env) != 4 || env[2].Name != "RUNTIME_DROP_IN_CONFIG" || env[2].Value != want || env[3].Value != "file=/opt/c/config.toml" {
+		if len(env) != 4 || env[2].Name != "RUNTIME_DROP_IN_CONFIG" || env[2].Value != want ||
+			env[3].Value != "file=/opt/c/config.toml" {
 			t.Errorf("%s: %v, want the drop-in %s", imports, env, want)
 		}
 	}
@@ -107,10 +144,13 @@ func TestToolkitEnv(t *testing.T) {
 func TestToolkitConfig(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
-		"": "/etc/containerd/config.toml", "/opt/config.toml": "/opt/config.toml", "/runtime/config-dir/config.toml": "",
+		"": "/etc/containerd/config.toml", "/opt/config.toml": "/opt/config.toml",
+		"/runtime/config-dir/config.toml": "",
 	} {
 		var set appsv1.DaemonSet
-		set.Spec.Template.Spec.Containers = []corev1.Container{{Image: "container-toolkit", Env: []corev1.EnvVar{{Name: "RUNTIME_CONFIG", Value: value}}}}
+		set.Spec.Template.Spec.Containers = []corev1.Container{
+			{Image: "container-toolkit", Env: []corev1.EnvVar{{Name: "RUNTIME_CONFIG", Value: value}}},
+		}
 		if got := ToolkitsOf(set, nil)[0].Config(); got != want {
 			t.Errorf("told %q it edits %q, want %q", value, got, want)
 		}
@@ -122,7 +162,8 @@ func FuzzView(f *testing.F) {
 	f.Add("2.1.4", "version = 3\n"+table3+"BinaryName = \"/x\"\n", "", `{"containerd":{"runtimes":{"nvidia":{}}}}`)
 	f.Add("1.7.28", "version = 2\n"+runc2, "version = 2\n"+table2, `"{}"`)
 	f.Fuzz(func(t *testing.T, release, root, dropIn, memory string) {
-		r := loaded(release, []string{}, "/etc/containerd/config.toml", "# secret-in-a-comment\n"+root, "/etc/containerd/conf.d/x.toml", dropIn)
+		r := loaded(release, []string{}, "/etc/containerd/config.toml", "# secret-in-a-comment\n"+root,
+			"/etc/containerd/conf.d/x.toml", dropIn)
 		r.Instance.CRI.Config = json.RawMessage(memory)
 		r.Decoys = []node.Instance{*r.Instance}
 		raw, err := json.Marshal(New("gpu-1", r, []RuntimeClass{{"nvidia", "nvidia", nil}}, nil))

@@ -13,9 +13,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// NeedsConsent says what the scenario does or gives to the candidate that a cluster's owner should agree to before it comes from somebody
-// else's file: root on nodes, the hosts' files and network, rights over the whole cluster, others' Secrets and namespaces. Ask it of what Resolve
-// returned: of a file that was only parsed, whatever an expression may become counts as the worst.
+// NeedsConsent returns what the scenario does or gives to the candidate that a cluster's owner should agree to before
+// it comes from somebody else's file: root on nodes, the hosts' files and network, rights over the whole cluster,
+// others' Secrets and namespaces. Ask it of what Resolve returned: of a file that was only parsed, whatever an
+// expression may become counts as the worst.
 func (s Scenario) NeedsConsent() []string {
 	c := consent{own: map[string]bool{}}
 	c.ownNamespaces(s)
@@ -59,7 +60,8 @@ func (c *consent) ownNamespaces(s Scenario) {
 
 // unknown finds what only Resolve will know, where the format has more than a number.
 func (c *consent) unknown(n *node, path string) {
-	if n.later && (strings.HasPrefix(path, "setup") || strings.HasPrefix(path, "inject") || strings.HasPrefix(path, "public.access")) {
+	if n.later && (strings.HasPrefix(path, "setup") || strings.HasPrefix(path, "inject") ||
+		strings.HasPrefix(path, "public.access")) {
 		c.add(path, "something that is known only once the parameters are drawn")
 	}
 	for _, e := range n.keys {
@@ -77,11 +79,13 @@ func (c *consent) access(a Access) {
 	c.rules("public.access.rules", "the candidate", a.Rules)
 	for _, ns := range a.Namespaces {
 		if !c.own[ns] {
-			c.add("public.access.namespaces", "the candidate becomes admin of namespace %s, which the scenario does not make itself", ns)
+			c.add("public.access.namespaces",
+				"the candidate becomes admin of namespace %s, which the scenario does not make itself", ns)
 		}
 	}
 	if w := a.Workload; w != nil && !c.own[w.Namespace] {
-		c.add("public.access.workload", "the candidate changes %s %s in namespace %s, and so runs what they want there", w.Kind, w.Name, w.Namespace)
+		c.add("public.access.workload", "the candidate changes %s %s in namespace %s, and so runs what they want there",
+			w.Kind, w.Name, w.Namespace)
 	}
 	for _, ns := range a.Read {
 		if !c.own[ns] {
@@ -101,15 +105,18 @@ var dangerous = []string{"escalate", "bind", "impersonate"}
 // rules are rights in the whole cluster.
 func (c *consent) rules(where, who string, rules []rbacv1.PolicyRule) {
 	for _, r := range rules {
-		reads := !slices.ContainsFunc(r.Verbs, func(v string) bool { return !slices.Contains([]string{"get", "list", "watch"}, v) })
+		reads := !slices.ContainsFunc(r.Verbs,
+			func(v string) bool { return !slices.Contains([]string{"get", "list", "watch"}, v) })
 		what := strings.Join(append(slices.Clone(r.Resources), r.NonResourceURLs...), ", ")
 		switch {
 		case slices.Contains(r.Verbs, "*") && slices.Contains(r.Resources, "*"):
 			c.add(where, "%s may do everything in the whole cluster", who)
 		case slices.ContainsFunc(r.Verbs, func(v string) bool { return slices.Contains(dangerous, v) }):
 			c.add(where, "%s may %s %s: from there to every right", who, strings.Join(r.Verbs, ", "), what)
-		case slices.ContainsFunc(r.Resources, func(v string) bool { return v == "*" || strings.HasPrefix(v, "secrets") }):
-			c.add(where, "%s may %s %s in the whole cluster, which is all Secrets", who, strings.Join(r.Verbs, ", "), what)
+		case slices.ContainsFunc(r.Resources,
+			func(v string) bool { return v == "*" || strings.HasPrefix(v, "secrets") }):
+			c.add(where, "%s may %s %s in the whole cluster, which is all Secrets", who, strings.Join(r.Verbs, ", "),
+				what)
 		case !reads:
 			c.add(where, "%s may %s %s in the whole cluster", who, strings.Join(r.Verbs, ", "), what)
 		}
@@ -127,14 +134,18 @@ func (c *consent) steps(path string, steps []Step) {
 		case s.Patch != nil:
 			c.patch(where+".patch", s.Patch)
 		case s.XID != nil:
-			c.add(where, "XID %s in the kernel log of %s: what watches it may drain or reboot the node", s.XID.Codes, s.XID.Node)
+			c.add(where, "XID %s in the kernel log of %s: what watches it may drain or reboot the node", s.XID.Codes,
+				s.XID.Node)
 		case s.Runtime != nil:
 			c.add(where, "a broken containerd configuration (%s) on %s", s.Runtime.Mode, s.Runtime.Node)
 		case s.Firewall != nil:
-			c.add(where, "a firewall rule on %s, which drops what its pods send to TCP port %d anywhere, or get from it", s.Firewall.Node, s.Firewall.Port)
+			c.add(where,
+				"a firewall rule on %s, which drops what its pods send to TCP port %d anywhere, or get from it",
+				s.Firewall.Node, s.Firewall.Port)
 		case s.CUDA != nil:
 			if ns := s.CUDA.Workload.Namespace; !c.own[ns] {
-				c.add(where, "CUDA errors in %s of namespace %s, which is not the scenario's own", s.CUDA.Workload.Name, ns)
+				c.add(where, "CUDA errors in %s of namespace %s, which is not the scenario's own", s.CUDA.Workload.Name,
+					ns)
 			}
 		}
 		c.checks(where+".wait", s.Wait)
@@ -144,7 +155,10 @@ func (c *consent) steps(path string, steps []Step) {
 func refOf(object Object) Ref {
 	text := func(v any) string { s, _ := v.(string); return s }
 	meta, _ := object["metadata"].(map[string]any)
-	return Ref{APIVersion: text(object["apiVersion"]), Kind: text(object["kind"]), Namespace: text(meta["namespace"]), Name: text(meta["name"])}
+	return Ref{
+		APIVersion: text(object["apiVersion"]), Kind: text(object["kind"]), Namespace: text(meta["namespace"]),
+		Name: text(meta["name"]),
+	}
 }
 
 func (c *consent) object(where string, object Object) {
@@ -163,7 +177,8 @@ func (c *consent) object(where string, object Object) {
 	case "Role":
 		for _, r := range policyRules(object["rules"]) {
 			if slices.ContainsFunc(r.Verbs, func(v string) bool { return slices.Contains(dangerous, v) }) {
-				c.add(where, "whoever has %s may %s %s", name, strings.Join(r.Verbs, ", "), strings.Join(r.Resources, ", "))
+				c.add(where, "whoever has %s may %s %s", name, strings.Join(r.Verbs, ", "),
+					strings.Join(r.Resources, ", "))
 			}
 		}
 	}
@@ -175,8 +190,10 @@ func (c *consent) place(where string, ref Ref) {
 	switch {
 	case strings.Contains(ref.Kind, "${"):
 		c.add(where, "an object of a kind that is known only once the parameters are drawn")
-	case slices.Contains([]string{"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
-		"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "APIService", "CustomResourceDefinition", "CertificateSigningRequest"}, ref.Kind):
+	case slices.Contains([]string{"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
+		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+		"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "APIService", "CustomResourceDefinition",
+		"CertificateSigningRequest"}, ref.Kind):
 		c.add(where, "%s, which concerns the whole cluster", name)
 	case ref.Kind == "Node":
 		c.add(where, "a change of %s", name)
@@ -244,7 +261,8 @@ func (c *consent) key(where, name, key string, value any) {
 		}
 	case "roleRef":
 		role, _ := value.(map[string]any)
-		if r, _ := role["name"].(string); strings.HasPrefix(name, "RoleBinding/") && (r == "cluster-admin" || strings.HasPrefix(r, "system:") || strings.Contains(r, "${")) {
+		if r, _ := role["name"].(string); strings.HasPrefix(name, "RoleBinding/") &&
+			(r == "cluster-admin" || strings.HasPrefix(r, "system:") || strings.Contains(r, "${")) {
 			c.add(where, "the role %s for the subjects of %s", r, name)
 		}
 	}

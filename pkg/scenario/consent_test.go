@@ -10,7 +10,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// TestHarmless holds that an ordinary scenario asks for nothing that needs consent: who is asked each time does not read any more.
+// TestHarmless holds that an ordinary scenario asks for nothing that needs consent: who is asked each time does not
+// read any more.
 func TestHarmless(t *testing.T) {
 	t.Parallel()
 	r, err := good(t).Resolve(1, nil, SampleFacts())
@@ -36,7 +37,8 @@ func TestMalicious(t *testing.T) {
 	golden.Compare(t, "malicious.txt", strings.Join(r.NeedsConsent(), "\n")+"\n")
 }
 
-// TestHiddenByExpressions holds that an expression hides nothing: unresolved, it counts as the worst; resolved, as what it became.
+// TestHiddenByExpressions holds that an expression hides nothing: unresolved, it counts as the worst; resolved, as what
+// it became.
 func TestHiddenByExpressions(t *testing.T) {
 	t.Parallel()
 	for old, new := range map[string]string{

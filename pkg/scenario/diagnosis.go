@@ -18,8 +18,8 @@ import (
 // mostDiagnosis bounds what is read, in bytes: a diagnosis is a few lines.
 const mostDiagnosis = 64 << 10
 
-// ReadDiagnosis reads a diagnosis, JSON or YAML, and refuses fields that there are not: they would be lost. Of a file that holds nothing it
-// is the zero Diagnosis.
+// ReadDiagnosis reads a diagnosis, JSON or YAML, and refuses fields that there are not: they would be lost. Of a file
+// that holds nothing it is the zero Diagnosis.
 func ReadDiagnosis(r io.Reader) (Diagnosis, error) {
 	text, err := io.ReadAll(io.LimitReader(r, mostDiagnosis+1))
 	switch {
@@ -38,7 +38,8 @@ func ReadDiagnosis(r io.Reader) (Diagnosis, error) {
 		err = errors.Join(append(unknown, err)...)
 	}
 	if err != nil {
-		return Diagnosis{}, fmt.Errorf("%w; the fields are component, object, field, mechanism and explanation, each a text", err)
+		return Diagnosis{},
+			fmt.Errorf("%w; the fields are component, object, field, mechanism and explanation, each a text", err)
 	}
 	return d, nil
 }
@@ -64,8 +65,9 @@ type FieldScore struct {
 	Got   string `json:"got,omitempty"`
 }
 
-// Compare holds a diagnosis against what is right, field by field. Case, punctuation and indices do not count, kinds may be written as kubectl
-// takes them (deploy, deployments.apps), and a field's path may begin later than the right one, as long as two of its names are there.
+// Compare holds a diagnosis against what is right, field by field. Case, punctuation and indices do not count, kinds
+// may be written as kubectl takes them (deploy, deployments.apps), and a field's path may begin later than the right
+// one, as long as two of its names are there.
 func Compare(right RootCause, got Diagnosis) []FieldScore {
 	return []FieldScore{
 		score("component", right.Component, got.Component, sameWords),
@@ -86,14 +88,17 @@ func score(name string, answer Answer, got string, same func(right, got string) 
 	return FieldScore{Field: name, Right: right, Want: answer.Value, Got: strings.TrimSpace(got)}
 }
 
-// nothing is how people write that there is nothing: of a cluster in which all is well. An empty answer says nothing, not that.
+// nothing returns how people write that there is nothing: of a cluster in which all is well. An empty answer says
+// nothing, not that.
 func nothing(s string) bool {
-	return slices.Contains([]string{"none", "nothing", "n a", "na", "no fault", "not broken", "healthy", "ok"}, strings.Join(words(s), " "))
+	return slices.Contains([]string{"none", "nothing", "n a", "na", "no fault", "not broken", "healthy", "ok"},
+		strings.Join(words(s), " "))
 }
 
-// words are the letters and digits of a text, small.
+// words returns the letters and digits of a text, small.
 func words(s string) []string {
-	return strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	return strings.FieldsFunc(strings.ToLower(s),
+		func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
 func sameWords(right, got string) bool {
@@ -123,22 +128,30 @@ func sameObject(right, got string) bool {
 	return rightKind == gotKind && rightName == gotName
 }
 
-// object takes Kind/name apart: Deployment/trainer, deploy trainer, deployments.apps/trainer, research/deployment/trainer.
+// object takes Kind/name apart: Deployment/trainer, deploy trainer, deployments.apps/trainer,
+// research/deployment/trainer.
 func object(s string) (kind, name string) {
-	parts := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return r == '/' || unicode.IsSpace(r) || strings.ContainsRune(`"'`+"`", r) })
+	parts := strings.FieldsFunc(strings.ToLower(s),
+		func(r rune) bool { return r == '/' || unicode.IsSpace(r) || strings.ContainsRune(`"'`+"`", r) })
 	if len(parts) < 2 {
 		return "", strings.Join(parts, "")
 	}
 	kind, _, _ = strings.Cut(parts[len(parts)-2], ".")
 	kind = strings.ReplaceAll(kind, "-", "")
-	return cmp.Or(shortKinds[kind], shortKinds[strings.TrimSuffix(kind, "s")], strings.TrimSuffix(kind, "s")), parts[len(parts)-1]
+	return cmp.Or(shortKinds[kind], shortKinds[strings.TrimSuffix(kind, "s")], strings.TrimSuffix(kind, "s")),
+		parts[len(parts)-1]
 }
 
 // shortKinds are kubectl's short names, and plurals that do not only add an s.
 var shortKinds = map[string]string{
-	"cm": "configmap", "deploy": "deployment", "ds": "daemonset", "ep": "endpoint", "ing": "ingres", "ingresse": "ingres", "ingress": "ingres", "limit": "limitrange",
-	"netpol": "networkpolicy", "networkpolicie": "networkpolicy", "no": "node", "ns": "namespace", "pc": "priorityclas", "po": "pod",
-	"priorityclasse": "priorityclas", "priorityclass": "priorityclas", "pv": "persistentvolume", "pvc": "persistentvolumeclaim", "quota": "resourcequota", "rs": "replicaset",
-	"runtimeclasse": "runtimeclas", "runtimeclass": "runtimeclas", "sa": "serviceaccount", "sts": "statefulset", "svc": "service",
-	"storageclass": "storageclas", "storageclasse": "storageclas", "sc": "storageclas", "cj": "cronjob", "hpa": "horizontalpodautoscaler",
+	"cm": "configmap", "deploy": "deployment", "ds": "daemonset", "ep": "endpoint", "ing": "ingres",
+	"ingresse": "ingres", "ingress": "ingres", "limit": "limitrange",
+	"netpol": "networkpolicy", "networkpolicie": "networkpolicy", "no": "node", "ns": "namespace", "pc": "priorityclas",
+	"po":             "pod",
+	"priorityclasse": "priorityclas", "priorityclass": "priorityclas", "pv": "persistentvolume",
+	"pvc": "persistentvolumeclaim", "quota": "resourcequota", "rs": "replicaset",
+	"runtimeclasse": "runtimeclas", "runtimeclass": "runtimeclas", "sa": "serviceaccount", "sts": "statefulset",
+	"svc":          "service",
+	"storageclass": "storageclas", "storageclasse": "storageclas", "sc": "storageclas", "cj": "cronjob",
+	"hpa": "horizontalpodautoscaler",
 }

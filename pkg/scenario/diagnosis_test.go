@@ -11,7 +11,10 @@ func TestCompare(t *testing.T) {
 	right := RootCause{
 		Component: Answer{Value: "device-plugin", Aliases: []string{"NVIDIA device plugin"}},
 		Object:    Answer{Value: "Deployment/trainer"},
-		Field:     Answer{Value: "spec.template.spec.containers[0].resources.limits", Aliases: []string{`spec.template.spec.containers[0].resources.limits["nvidia.com/gpu"]`}},
+		Field: Answer{
+			Value:   "spec.template.spec.containers[0].resources.limits",
+			Aliases: []string{`spec.template.spec.containers[0].resources.limits["nvidia.com/gpu"]`},
+		},
 		Mechanism: Answer{Value: "requests-more-than-any-node-has", Aliases: []string{"too many GPUs"}},
 	}
 	yes := Diagnosis{}
@@ -21,16 +24,26 @@ func TestCompare(t *testing.T) {
 		right []string
 		wrong []string
 	}{
-		{"component", func(d *Diagnosis, s string) { d.Component = s }, []string{"device-plugin", "Device Plugin", "device_plugin", "nvidia-device-plugin", "DevicePlugin"},
+		{"component", func(d *Diagnosis, s string) { d.Component = s },
+			[]string{"device-plugin", "Device Plugin", "device_plugin", "nvidia-device-plugin", "DevicePlugin"},
 			[]string{"", "plugin", "workload", "device-plugin or scheduler", "none"}},
 		{"object", func(d *Diagnosis, s string) { d.Object = s },
-			[]string{"Deployment/trainer", "deploy/trainer", "deployments.apps/trainer", "deployment trainer", "team-a/deployment/trainer", "deployment.apps/Trainer", `deployment "trainer"`},
+			[]string{
+				"Deployment/trainer", "deploy/trainer", "deployments.apps/trainer", "deployment trainer",
+				"team-a/deployment/trainer", "deployment.apps/Trainer", `deployment "trainer"`,
+			},
 			[]string{"", "trainer", "Pod/trainer", "Deployment/trainer-2", "statefulset/trainer", "deployment"}},
 		{"field", func(d *Diagnosis, s string) { d.Field = s },
-			[]string{"spec.template.spec.containers[0].resources.limits", ".spec.template.spec.containers[*].resources.limits", "resources.limits", "/spec/template/spec/containers/0/resources/limits",
+			[]string{"spec.template.spec.containers[0].resources.limits",
+				".spec.template.spec.containers[*].resources.limits", "resources.limits",
+				"/spec/template/spec/containers/0/resources/limits",
 				`containers[0].resources.limits["nvidia.com/gpu"]`},
-			[]string{"", "limits", "spec", "spec.template", "resources.requests", "resources.limits resources.requests nodeSelector", "0.0"}},
-		{"mechanism", func(d *Diagnosis, s string) { d.Mechanism = s }, []string{"requests-more-than-any-node-has", "Requests more than any node has.", "Too many GPUs!"},
+			[]string{
+				"", "limits", "spec", "spec.template", "resources.requests",
+				"resources.limits resources.requests nodeSelector", "0.0",
+			}},
+		{"mechanism", func(d *Diagnosis, s string) { d.Mechanism = s },
+			[]string{"requests-more-than-any-node-has", "Requests more than any node has.", "Too many GPUs!"},
 			[]string{"", "requests", "requests-more-than-any-node-has,too-many-gpus", "none"}},
 	} {
 		for _, text := range append(got.right, got.wrong...) {
@@ -60,7 +73,9 @@ func TestCompareNothing(t *testing.T) {
 	t.Parallel()
 	none := Answer{Value: "none"}
 	right := RootCause{Component: none, Object: none, Field: none, Mechanism: none}
-	for got, want := range map[string]bool{"none": true, "None": true, "n/a": true, "nothing": true, "": false, "-": false, "workload": false, "no": false} {
+	for got, want := range map[string]bool{
+		"none": true, "None": true, "n/a": true, "nothing": true, "": false, "-": false, "workload": false, "no": false,
+	} {
 		for _, s := range Compare(right, Diagnosis{Component: got, Object: got, Field: got, Mechanism: got}) {
 			if s.Right != want {
 				t.Errorf("%s %q: %v", s.Field, got, s.Right)
@@ -73,9 +88,12 @@ func TestCompareNothing(t *testing.T) {
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	for got, want := range map[string]string{
-		"netpol/x": "NetworkPolicy/x", "networkpolicies.networking.k8s.io/x": "NetworkPolicy/x", "svc/x": "Service/x", "sa/x": "ServiceAccount/x",
-		"clusterrolebindings/x": "ClusterRoleBinding/x", "quota/x": "ResourceQuota/x", "resourcequotas/x": "ResourceQuota/x", "ds/x": "DaemonSet/x", "jobs.batch/x": "Job/x",
-		"runtimeclasses/x": "RuntimeClass/x", "ingresses/x": "Ingress/x", "ing/x": "Ingress/x", "no/x": "Node/x", "cm/x": "ConfigMap/x", "storageclasses/x": "StorageClass/x", "sc/x": "StorageClass/x",
+		"netpol/x": "NetworkPolicy/x", "networkpolicies.networking.k8s.io/x": "NetworkPolicy/x", "svc/x": "Service/x",
+		"sa/x":                  "ServiceAccount/x",
+		"clusterrolebindings/x": "ClusterRoleBinding/x", "quota/x": "ResourceQuota/x",
+		"resourcequotas/x": "ResourceQuota/x", "ds/x": "DaemonSet/x", "jobs.batch/x": "Job/x",
+		"runtimeclasses/x": "RuntimeClass/x", "ingresses/x": "Ingress/x", "ing/x": "Ingress/x", "no/x": "Node/x",
+		"cm/x": "ConfigMap/x", "storageclasses/x": "StorageClass/x", "sc/x": "StorageClass/x",
 		"priorityclasses/x": "PriorityClass/x", "endpoints/x": "Endpoints/x", "config-map/x": "ConfigMap/x",
 	} {
 		if !sameObject(want, got) {
@@ -87,7 +105,9 @@ func TestKinds(t *testing.T) {
 // People write YAML and programs JSON; what would be lost, or is no diagnosis, is refused.
 func TestReadDiagnosis(t *testing.T) {
 	t.Parallel()
-	want := Diagnosis{Component: "network", Object: "NetworkPolicy/deny", Explanation: "it's \"blocked\" 100 % / of the time"}
+	want := Diagnosis{
+		Component: "network", Object: "NetworkPolicy/deny", Explanation: "it's \"blocked\" 100 % / of the time",
+	}
 	for _, text := range []string{
 		"component: network\nobject: NetworkPolicy/deny\nexplanation: it's \"blocked\" 100 % / of the time\n",
 		"{\n\t\"component\": \"network\",\n\t\"object\": \"NetworkPolicy\\/deny\",\n\t\"explanation\": \"it's \\\"blocked\\\" 100 % / of the time\"}",
@@ -98,8 +118,10 @@ func TestReadDiagnosis(t *testing.T) {
 		}
 	}
 	for text, problem := range map[string]string{
-		`{"cause":"x"}`: `unknown field "cause"`, "cause: x": `unknown field "cause"`, "[]": "the fields are", "component: [x]": "the fields are", "x": "the fields are",
-		`{"component":"x"} {}`: "the fields are", "component: x\ncomponent: y": "already", strings.Repeat("x", mostDiagnosis+1): "more than 64 KiB",
+		`{"cause":"x"}`: `unknown field "cause"`, "cause: x": `unknown field "cause"`, "[]": "the fields are",
+		"component: [x]": "the fields are", "x": "the fields are",
+		`{"component":"x"} {}`: "the fields are", "component: x\ncomponent: y": "already",
+		strings.Repeat("x", mostDiagnosis+1): "more than 64 KiB",
 	} {
 		if got, err := ReadDiagnosis(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), problem) {
 			t.Errorf("%.50s: %+v, %v", text, got, err)

@@ -20,8 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
 )
 
-// draw gives each parameter its value: what the user gave, or what the seed says. A parameter's draw depends on the seed and its name only, so
-// that neither a further parameter nor one that is given changes the others.
+// draw gives each parameter its value: what the user gave, or what the seed says. A parameter's draw depends on the
+// seed and its name only, so that neither a further parameter nor one that is given changes the others.
 func (s *Scenario) draw(seed int64, given map[string]string, own *WorkloadFacts, facts any) (map[string]any, error) {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(given)) {
@@ -45,7 +45,9 @@ func (s *Scenario) draw(seed int64, given map[string]string, own *WorkloadFacts,
 		case len(param.OneOf) > 0:
 			drawn[name] = param.OneOf[choose(seed, name, len(param.OneOf))]
 		case len(param.Between) == 2:
-			drawn[name] = int64(param.Between[0] + pick(fmt.Sprint(name, " ", seed), param.Between[1]-param.Between[0]+1))
+			drawn[name] = int64(
+				param.Between[0] + pick(fmt.Sprint(name, " ", seed), param.Between[1]-param.Between[0]+1),
+			)
 		}
 		errs = append(errs, err)
 	}
@@ -60,8 +62,8 @@ func (s *Scenario) draw(seed int64, given map[string]string, own *WorkloadFacts,
 	return drawn, compute(drawn, computed, facts)
 }
 
-// choose draws one of n. Seeds come in blocks of n, and each block has an order of its own, in which every one comes once: few seeds in a row
-// show many variants.
+// choose draws one of n. Seeds come in blocks of n, and each block has an order of its own, in which every one comes
+// once: few seeds in a row show many variants.
 func choose(seed int64, name string, n int) int {
 	block, position := uint64(seed)/uint64(n), uint64(seed)%uint64(n)
 	order := make([]int, n)
@@ -72,8 +74,8 @@ func choose(seed int64, name string, n int) int {
 	return order[position]
 }
 
-// pick draws one of n by a hash, and not by a generator of Go's library, whose releases may change it: a seed that somebody has written down
-// must mean the same for ever.
+// pick draws one of n by a hash, and not by a generator of Go's library, whose releases may change it: a seed that
+// somebody has written down must mean the same for ever.
 func pick(what string, n int) int {
 	sum := sha256.Sum256([]byte(what))
 	high, _ := bits.Mul64(binary.BigEndian.Uint64(sum[:]), uint64(n))
@@ -84,7 +86,8 @@ func pick(what string, n int) int {
 func compute(drawn map[string]any, computed map[string]*expr.Program, facts any) error {
 	for len(computed) > 0 {
 		ready := slices.DeleteFunc(slices.Sorted(maps.Keys(computed)), func(name string) bool {
-			return slices.ContainsFunc(computed[name].Fields("p"), func(needs string) bool { return computed[needs] != nil })
+			return slices.ContainsFunc(computed[name].Fields("p"),
+				func(needs string) bool { return computed[needs] != nil })
 		})
 		if len(ready) == 0 {
 			return fmt.Errorf("params: %s need each other", strings.Join(slices.Sorted(maps.Keys(computed)), ", "))
@@ -101,7 +104,7 @@ func compute(drawn map[string]any, computed map[string]*expr.Program, facts any)
 	return nil
 }
 
-// accept is a value that the user gave, if the parameter may have it.
+// accept returns a value that the user gave, if the parameter may have it.
 func (p Param) accept(name, value string) (any, error) {
 	switch {
 	case len(p.OneOf) > 0:
@@ -127,7 +130,7 @@ func (p Param) accept(name, value string) (any, error) {
 	return out, kjson.UnmarshalCaseSensitivePreserveInts(data, &out)
 }
 
-// choiceName is how a user names one of the values: by itself, or by the name within it.
+// choiceName returns how a user names one of the values: by itself, or by the name within it.
 func choiceName(choice any) string {
 	switch choice := choice.(type) {
 	case string:

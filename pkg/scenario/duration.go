@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Std is the duration as the standard library has it.
+// Std returns the duration as the standard library has it.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
 func (d Duration) String() string { return time.Duration(d).String() }

@@ -27,17 +27,20 @@ type Facts struct {
 	MostGPUs    int `json:"mostGPUs"`
 	// Architecture is that of the nodes with GPUs (amd64), "" when they differ.
 	Architecture string `json:"architecture"`
-	// Simulated says that the GPUs are not real, and Simulation those that the exercise advertises itself; absent where it does not.
+	// Simulated says that the GPUs are not real, and Simulation those that the exercise advertises itself; absent where
+	// it does not.
 	Simulated  bool        `json:"simulated"`
 	Simulation *Simulation `json:"simulation,omitempty"`
-	// Lab says that the nodes have the trainer's image, registry.lab.internal/ml/trainer, as those of this project's test cluster have.
+	// Lab says that the nodes have the trainer's image, registry.lab.internal/ml/trainer, as those of this project's
+	// test cluster have.
 	Lab bool `json:"lab"`
-	// Workload is the Deployment of the trainer's that the exercise is played on; absent when the scenario creates its own.
+	// Workload is the Deployment of the trainer's that the exercise is played on; absent when the scenario creates its
+	// own.
 	Workload *WorkloadFacts `json:"workload,omitempty"`
 	// WaitingGPUs is how many pods ask for that are on no node yet.
 	WaitingGPUs int `json:"waitingGPUs,omitempty"`
-	// RuntimeClass is the one that gives pods NVIDIA's runtime, "" when the cluster has none. Where the nodes' default runtime is another one,
-	// pods need it to see their GPUs; elsewhere it does no harm.
+	// RuntimeClass is the one that gives pods NVIDIA's runtime, "" when the cluster has none. Where the nodes' default
+	// runtime is another one, pods need it to see their GPUs; elsewhere it does no harm.
 	RuntimeClass string `json:"runtimeClass"`
 	// Registry is that of a local cluster, HOST:PORT as its nodes call it (KEP-1755), "" when the cluster names none.
 	Registry string `json:"registry"`
@@ -64,7 +67,8 @@ func GatherFacts(ctx context.Context, client kubernetes.Interface) (Facts, error
 	if err != nil {
 		return Facts{}, fmt.Errorf("listing the nodes: %w", err)
 	}
-	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "status.phase!=Succeeded,status.phase!=Failed"})
+	pods, err := client.CoreV1().Pods("").List(ctx,
+		metav1.ListOptions{FieldSelector: "status.phase!=Succeeded,status.phase!=Failed"})
 	if err != nil {
 		return Facts{}, fmt.Errorf("listing the pods, for which GPUs are free: %w", err)
 	}
@@ -86,7 +90,8 @@ func GatherFacts(ctx context.Context, client kubernetes.Interface) (Facts, error
 	return f, nil
 }
 
-// nvidiaRuntimeClass is the class whose handler is NVIDIA's runtime, as its toolkit names it. Who may not read classes has none.
+// nvidiaRuntimeClass returns the class whose handler is NVIDIA's runtime, as its toolkit names it. Who may not read
+// classes has none.
 func nvidiaRuntimeClass(ctx context.Context, client kubernetes.Interface) string {
 	classes, err := client.NodeV1().RuntimeClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -100,9 +105,10 @@ func nvidiaRuntimeClass(ctx context.Context, client kubernetes.Interface) string
 	return ""
 }
 
-// localRegistry is what kind, k3d and the like say of theirs. Who may not read it has none.
+// localRegistry returns what kind, k3d and the like say of theirs. Who may not read it has none.
 func localRegistry(ctx context.Context, client kubernetes.Interface) string {
-	said, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, "local-registry-hosting", metav1.GetOptions{})
+	said, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, "local-registry-hosting",
+		metav1.GetOptions{})
 	if err != nil {
 		return ""
 	}
@@ -147,13 +153,15 @@ func nodeFacts(n *corev1.Node, taken int64) NodeFacts {
 	memory, _ := strconv.Atoi(n.Labels[labelMemory])
 	_, control := n.Labels["node-role.kubernetes.io/control-plane"]
 	return NodeFacts{
-		Name: n.Name, Architecture: n.Status.NodeInfo.Architecture, Hostname: cmp.Or(n.Labels[corev1.LabelHostname], n.Name),
-		GPUs: int(gpus), FreeGPUs: int(max(gpus-taken, 0)),
-		Product: n.Labels[labelProduct], MemoryMiB: memory, ControlPlane: control, Runtime: n.Status.NodeInfo.ContainerRuntimeVersion,
+		Name: n.Name, Architecture: n.Status.NodeInfo.Architecture,
+		Hostname: cmp.Or(n.Labels[corev1.LabelHostname], n.Name),
+		GPUs:     int(gpus), FreeGPUs: int(max(gpus-taken, 0)),
+		Product: n.Labels[labelProduct], MemoryMiB: memory, ControlPlane: control,
+		Runtime: n.Status.NodeInfo.ContainerRuntimeVersion,
 	}
 }
 
-// usable is whether pods without tolerations get to the node, now.
+// usable reports whether pods without tolerations get to the node, now.
 func usable(n *corev1.Node) bool {
 	if n.Spec.Unschedulable {
 		return false
@@ -172,20 +180,23 @@ func usable(n *corev1.Node) bool {
 	return false
 }
 
-// simulated is whether the node says that its GPUs are not real: those of test/cluster, kwok's, the fake GPU operator's.
+// simulated reports whether the node says that its GPUs are not real: those of test/cluster, kwok's, the fake GPU
+// operator's.
 func simulated(n *corev1.Node) bool {
 	return strings.HasPrefix(n.Labels[labelMachine], "Simulated") || n.Annotations["kwok.x-k8s.io/node"] != "" ||
 		n.Labels["run.ai/simulated-gpu-node-pool"] != ""
 }
 
-// lab is whether a node is of the test cluster (its inventory has that machine), or somebody has loaded the image.
+// lab reports whether a node is of the test cluster (its inventory has that machine), or somebody has loaded the image.
 func lab(n *corev1.Node) bool {
-	return n.Labels[labelMachine] == "Simulated-GPU-Server" || slices.ContainsFunc(n.Status.Images, func(image corev1.ContainerImage) bool {
-		return slices.ContainsFunc(image.Names, func(name string) bool { return strings.HasPrefix(name, "registry.lab.internal/ml/trainer") })
-	})
+	return n.Labels[labelMachine] == "Simulated-GPU-Server" ||
+		slices.ContainsFunc(n.Status.Images, func(image corev1.ContainerImage) bool {
+			return slices.ContainsFunc(image.Names,
+				func(name string) bool { return strings.HasPrefix(name, "registry.lab.internal/ml/trainer") })
+		})
 }
 
-// gpusTaken is how many GPUs pods hold on each node; under "" those that are on none yet.
+// gpusTaken returns how many GPUs pods hold on each node; under "" those that are on none yet.
 func gpusTaken(pods []corev1.Pod) map[string]int64 {
 	taken := map[string]int64{}
 	for i := range pods {

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Variables are those that the check's expect may use.
+// Variables returns those that the check's expect may use.
 func (c Check) Variables() []string {
 	v := []string{"p", "facts", "now"}
 	switch {
@@ -35,9 +35,10 @@ func (c Check) Variables() []string {
 	return v
 }
 
-// Lint finds what Parse cannot see: expressions that do not compile or use what is not there, too few variants, solutions and wrong fixes, points
-// that do not add up, and the answer in what the candidate reads. It also plays the scenario with each choice of its parameters, on a cluster of
-// two nodes with two GPUs. Those that are not warnings must be mended before it can be used.
+// Lint finds what Parse cannot see: expressions that do not compile or use what is not there, too few variants,
+// solutions and wrong fixes, points that do not add up, and the answer in what the candidate reads. It also plays the
+// scenario with each choice of its parameters, on a cluster of two nodes with two GPUs. Those that are not warnings
+// must be mended before it can be used.
 func (s *Scenario) Lint() []Problem {
 	src, err := s.from()
 	if err != nil {
@@ -72,7 +73,7 @@ func problemsOf(err error) []Problem {
 	return out
 }
 
-// distinct are the problems in the file's order, each once.
+// distinct returns the problems in the file's order, each once.
 func (r *reader) distinct() []Problem {
 	var out []Problem
 	for _, p := range r.sorted() {
@@ -172,7 +173,7 @@ func (l *linter) expect(n *node, path string) {
 	l.program(e, e.value.(string), expr.Join(path, "expect"), c.Variables()...)
 }
 
-// uses is whether the parameters and facts that an expression looks up are there.
+// uses reports whether the parameters and facts that an expression looks up are there.
 func (l *linter) uses(n *node, path string, p expr.Placed) {
 	line, column := l.place(n, &expr.Error{Line: p.Line, Column: p.Column})
 	for _, name := range p.Fields("p") {
@@ -188,23 +189,28 @@ func (l *linter) uses(n *node, path string, p expr.Placed) {
 	}
 }
 
-// leastVariants, and as many wrong fixes: what the project promises of its own scenarios, and what makes others' worth repeating.
+// leastVariants, and as many wrong fixes: what the project promises of its own scenarios, and what makes others' worth
+// repeating.
 const leastVariants = 3
 
 func (l *linter) counts() {
 	sealed := l.root.find("sealed")
 	if n := l.variants(); n < leastVariants {
-		l.wrong(l.root.find("params"), "params", "the seed draws from %d: %d at least, or the answer can be learnt by heart", n, leastVariants)
+		l.wrong(l.root.find("params"), "params",
+			"the seed draws from %d: %d at least, or the answer can be learnt by heart", n, leastVariants)
 	}
 	if n := len(l.s.Sealed.WrongFixes); n < leastVariants {
-		l.wrong(sealed.find("wrongFixes"), "sealed.wrongFixes", "there are %d: %d at least show that the grading can tell a fix from a workaround", n, leastVariants)
+		l.wrong(sealed.find("wrongFixes"), "sealed.wrongFixes",
+			"there are %d: %d at least show that the grading can tell a fix from a workaround", n, leastVariants)
 	}
 	if len(l.s.Sealed.Solutions) == 0 {
-		l.wrong(sealed.find("solutions"), "sealed.solutions", "is empty: without a solution nobody knows that there is one")
+		l.wrong(sealed.find("solutions"), "sealed.solutions",
+			"is empty: without a solution nobody knows that there is one")
 	}
 	for i, a := range l.s.Sealed.Solutions {
 		if len(a.Steps) == 0 && !l.nothingBroken() {
-			l.wrong(item(sealed.find("solutions"), i), fmt.Sprintf("sealed.solutions[%d].steps", i), "is empty: only where nothing is broken, doing nothing is right")
+			l.wrong(item(sealed.find("solutions"), i), fmt.Sprintf("sealed.solutions[%d].steps", i),
+				"is empty: only where nothing is broken, doing nothing is right")
 		}
 	}
 	for i, a := range l.s.Sealed.WrongFixes {
@@ -215,7 +221,8 @@ func (l *linter) counts() {
 	if g := l.s.Sealed.Grade; len(g.Fixed) == 0 && !(l.nothingBroken() && len(g.Unchanged) > 0) {
 		l.wrong(sealed.find("grade"), "sealed.grade.fixed", "is empty: everything would pass")
 	} else if len(g.Unchanged) == 0 && !l.nothingBroken() {
-		l.warn(sealed.find("grade"), "sealed.grade.unchanged", "is empty: nothing holds against workarounds but fixed and the collateral")
+		l.warn(sealed.find("grade"), "sealed.grade.unchanged",
+			"is empty: nothing holds against workarounds but fixed and the collateral")
 	}
 	if len(l.s.Sealed.Broken) == 0 {
 		l.wrong(sealed.find("broken"), "sealed.broken", "is empty: nobody would know whether the symptom is there")
@@ -244,7 +251,7 @@ func (l *linter) otherwise() {
 	}
 }
 
-// item is a list's, or the list itself.
+// item returns a list's, or the list itself.
 func item(n *node, i int) *node {
 	if i < len(n.items) {
 		return n.items[i]
@@ -254,7 +261,7 @@ func item(n *node, i int) *node {
 
 func (l *linter) nothingBroken() bool { return nothing(l.s.Sealed.RootCause.Component.Value) }
 
-// variants are the combinations of what the parameters can be, as far as somebody would count.
+// variants returns the combinations of what the parameters can be, as far as somebody would count.
 func (l *linter) variants() int {
 	n := 1
 	for _, p := range l.s.Params {

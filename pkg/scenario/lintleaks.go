@@ -9,7 +9,10 @@ import (
 )
 
 // telling are words that say in a name that something was broken on purpose.
-var telling = []string{"fault", "faulty", "broken", "inject", "injected", "gpufault", "scenario", "wrong", "chaos", "sabotage", "bug", "buggy", "solution", "decoy", "gpu-fault"}
+var telling = []string{
+	"fault", "faulty", "broken", "inject", "injected", "gpufault", "scenario", "wrong", "chaos", "sabotage", "bug",
+	"buggy", "solution", "decoy", "gpu-fault",
+}
 
 // leaks are words of the answer where the candidate reads them.
 func (l *linter) leaks(r *Resolved) {
@@ -40,7 +43,8 @@ func (n *node) list() []*node {
 	return n.items
 }
 
-// secretWords are those of the answer by which it could be found: the mechanism in all its forms, and the variant's name.
+// secretWords returns those of the answer by which it could be found: the mechanism in all its forms, and the variant's
+// name.
 func secretWords(r *Resolved) []string {
 	m := r.Sealed.RootCause.Mechanism
 	words := append([]string{m.Value, r.Metadata.Name}, m.Aliases...)
@@ -50,7 +54,7 @@ func secretWords(r *Resolved) []string {
 	return slices.DeleteFunc(words, func(w string) bool { return nothing(w) || len(w) < 4 })
 }
 
-// contains is whether a text has the words of another, in their order and beside each other.
+// contains reports whether a text has the words of another, in their order and beside each other.
 func contains(text, phrase string) bool {
 	p := strings.Join(words(phrase), " ")
 	return p != "" && strings.Contains(" "+strings.Join(words(text), " ")+" ", " "+p+" ")

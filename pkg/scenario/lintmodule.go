@@ -7,12 +7,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// module is whether what concerns the Terraform module is there as a whole, or not at all.
+// module reports whether what concerns the Terraform module is there as a whole, or not at all.
 func (l *linter) module() {
 	t := l.root.get("terraform")
 	switch said := l.root.find("public").get("terraform"); {
 	case t != nil && said == nil:
-		l.wrong(l.root.find("public"), "public.terraform", "is missing: the candidate has to know what the module manages")
+		l.wrong(l.root.find("public"), "public.terraform",
+			"is missing: the candidate has to know what the module manages")
 	case t == nil && said != nil:
 		l.wrong(said, "public.terraform", "there is no module: terraform is missing")
 	}
@@ -20,16 +21,20 @@ func (l *linter) module() {
 		return
 	}
 	sealed := l.root.find("sealed")
-	for part, attempts := range map[string][]Attempt{"solutions": l.s.Sealed.Solutions, "wrongFixes": l.s.Sealed.WrongFixes} {
+	for part, attempts := range map[string][]Attempt{
+		"solutions": l.s.Sealed.Solutions, "wrongFixes": l.s.Sealed.WrongFixes,
+	} {
 		for i, a := range attempts {
 			if a.Terraform {
-				l.wrong(item(sealed.find(part), i), fmt.Sprintf("sealed.%s[%d].terraform", part, i), "there is no module: terraform is missing")
+				l.wrong(item(sealed.find(part), i), fmt.Sprintf("sealed.%s[%d].terraform", part, i),
+					"there is no module: terraform is missing")
 			}
 		}
 	}
 }
 
-// modulePlayed is whether the module can be written, before and after each attempt in it, and is what grading will take.
+// modulePlayed reports whether the module can be written, before and after each attempt in it, and is what grading will
+// take.
 func (l *linter) modulePlayed(r *Resolved) {
 	at := r.source.root.find("terraform")
 	began, err := r.Module()
@@ -53,7 +58,9 @@ func (l *linter) modulePlayed(r *Resolved) {
 		}
 	}
 	solved := false
-	for part, attempts := range map[string][]Attempt{"solutions": r.Sealed.Solutions, "wrongFixes": r.Sealed.WrongFixes} {
+	for part, attempts := range map[string][]Attempt{
+		"solutions": r.Sealed.Solutions, "wrongFixes": r.Sealed.WrongFixes,
+	} {
 		for i, a := range attempts {
 			if !a.Terraform {
 				continue
@@ -69,7 +76,7 @@ func (l *linter) modulePlayed(r *Resolved) {
 	}
 }
 
-// handsIn is whether a module after an attempt may be handed in.
+// handsIn reports whether a module after an attempt may be handed in.
 func (r *Resolved) handsIn(began terraform.Module, a Attempt) error {
 	after, err := r.ModuleAfter(a)
 	if err != nil {

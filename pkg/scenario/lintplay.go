@@ -8,18 +8,21 @@ import (
 	"strings"
 )
 
-// SampleFacts are those of a cluster of two nodes with two GPUs, as test/cluster has it: for trying scenarios without one.
+// SampleFacts returns those of a cluster of two nodes with two GPUs, as test/cluster has it: for trying scenarios
+// without one.
 func SampleFacts() Facts {
 	f := Facts{Kubernetes: "v1.36.3", Simulated: true, Lab: true, Registry: "localhost:5000"}
 	for _, name := range []string{"node-a", "node-b"} {
-		f.Nodes = append(f.Nodes, NodeFacts{Name: name, Hostname: name, Architecture: "amd64", GPUs: 2, FreeGPUs: 2, Product: "NVIDIA-H200",
-			MemoryMiB: 143771, ControlPlane: name == "node-a", Runtime: "containerd://2.3.7"})
+		f.Nodes = append(f.Nodes,
+			NodeFacts{Name: name, Hostname: name, Architecture: "amd64", GPUs: 2, FreeGPUs: 2, Product: "NVIDIA-H200",
+				MemoryMiB: 143771, ControlPlane: name == "node-a", Runtime: "containerd://2.3.7"})
 	}
 	f.summarise()
 	return f
 }
 
-// seedsToPlay is how many seeds Lint plays besides each choice by itself: enough that a pair of choices is hardly missed.
+// seedsToPlay is how many seeds Lint plays besides each choice by itself: enough that a pair of choices is hardly
+// missed.
 const seedsToPlay = 24
 
 // play resolves the scenario with each choice of each parameter, and looks at what comes out.
@@ -38,7 +41,10 @@ func (l *linter) play() {
 		l.playOnce(int64(i+1), given, SampleFacts())
 		if l.s.Workload != nil {
 			own := SampleFacts()
-			own.Workload = &WorkloadFacts{Namespace: "team", Name: "server", Labels: "app=server,tier=gpu", Replicas: 2, Container: 1, GPUs: 1, Requests: i%2 == 0}
+			own.Workload = &WorkloadFacts{
+				Namespace: "team", Name: "server", Labels: "app=server,tier=gpu", Replicas: 2, Container: 1, GPUs: 1,
+				Requests: i%2 == 0,
+			}
 			l.playOnce(int64(i+1), nil, own)
 		}
 	}
@@ -72,7 +78,8 @@ func (l *linter) played(r *Resolved) {
 		l.wrong(sealed.find("solutions"), "sealed.solutions", "there is none when %s", variant)
 	}
 	if wrong < leastVariants && len(l.s.Sealed.WrongFixes) >= leastVariants {
-		l.wrong(sealed.find("wrongFixes"), "sealed.wrongFixes", "%d of them when %s: %d at least", wrong, variant, leastVariants)
+		l.wrong(sealed.find("wrongFixes"), "sealed.wrongFixes", "%d of them when %s: %d at least", wrong, variant,
+			leastVariants)
 	}
 	if len(r.Sealed.Broken) == 0 && len(l.s.Sealed.Broken) > 0 {
 		l.wrong(sealed.find("broken"), "sealed.broken", "there is none when %s", variant)
@@ -80,15 +87,17 @@ func (l *linter) played(r *Resolved) {
 	if len(r.Sealed.Grade.Fixed) == 0 && len(l.s.Sealed.Grade.Fixed) > 0 {
 		l.wrong(sealed.find("grade", "fixed"), "sealed.grade.fixed", "there is none when %s", variant)
 	}
-	l.offered(root.find("public", "choices", "component"), "public.choices.component", r.Public.Choices.Component, r.Sealed.RootCause.Component)
-	l.offered(root.find("public", "choices", "mechanism"), "public.choices.mechanism", r.Public.Choices.Mechanism, r.Sealed.RootCause.Mechanism)
+	l.offered(root.find("public", "choices", "component"), "public.choices.component", r.Public.Choices.Component,
+		r.Sealed.RootCause.Component)
+	l.offered(root.find("public", "choices", "mechanism"), "public.choices.mechanism", r.Public.Choices.Mechanism,
+		r.Sealed.RootCause.Mechanism)
 	l.namespaces(r)
 	l.collateral(r)
 	l.leaks(r)
 	l.modulePlayed(r)
 }
 
-// describe is the parameters as messages have them.
+// describe returns the parameters as messages have them.
 func describe(drawn map[string]any) string {
 	if v, is := drawn["variant"]; is {
 		return "variant is " + choiceName(v)
@@ -100,19 +109,21 @@ func describe(drawn map[string]any) string {
 	return strings.Join(parts, ", ")
 }
 
-// namespaces are those that the candidate works in: the scenario has to make them, or end could not undo what was done there.
+// namespaces are those that the candidate works in: the scenario has to make them, or end could not undo what was done
+// there.
 func (l *linter) namespaces(r *Resolved) {
 	c := consent{own: map[string]bool{}}
 	c.ownNamespaces(r.Scenario)
 	for i, ns := range r.Public.Access.Namespaces {
 		if !c.own[ns] {
 			n := item(r.source.root.find("public", "access", "namespaces"), i)
-			l.warn(n, fmt.Sprintf("public.access.namespaces[%d]", i), "neither setup nor inject creates the namespace %s", ns)
+			l.warn(n, fmt.Sprintf("public.access.namespaces[%d]", i),
+				"neither setup nor inject creates the namespace %s", ns)
 		}
 	}
 }
 
-// collateral is whether the candidate may change what the solutions change.
+// collateral reports whether the candidate may change what the solutions change.
 func (l *linter) collateral(r *Resolved) {
 	allow := r.Sealed.Grade.Collateral.Allow
 	for i, a := range r.Sealed.Solutions {
@@ -124,7 +135,9 @@ func (l *linter) collateral(r *Resolved) {
 					continue
 				}
 				if !slices.ContainsFunc(allow, func(a Allowed) bool { return a.covers(change) }) {
-					l.wrong(n, field, "%s %s/%s in namespace %q is damage: sealed.grade.collateral.allow does not have it", change.what, change.ref.Kind, change.ref.Name, change.ref.Namespace)
+					l.wrong(n, field,
+						"%s %s/%s in namespace %q is damage: sealed.grade.collateral.allow does not have it",
+						change.what, change.ref.Kind, change.ref.Name, change.ref.Namespace)
 				}
 			}
 		}
@@ -136,7 +149,7 @@ type change struct {
 	ref  Ref
 }
 
-// changes are what the baseline will show of a step.
+// changes returns what the baseline will show of a step.
 func changes(s Step) []change {
 	var all []change
 	switch {

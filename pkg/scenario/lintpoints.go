@@ -28,7 +28,8 @@ func (l *linter) weights() {
 		}
 	}
 	if cost > w.Hints {
-		l.warn(l.root.find("sealed", "hints"), "sealed.hints", "cost %s together, of the %d that hints have", count.Of(cost, "point"), w.Hints)
+		l.warn(l.root.find("sealed", "hints"), "sealed.hints", "cost %s together, of the %d that hints have",
+			count.Of(cost, "point"), w.Hints)
 	}
 }
 
@@ -37,7 +38,8 @@ func (l *linter) names() {
 	twice := func(path []string, field string, names []string) {
 		for i, name := range names {
 			if name != "" && slices.Index(names, name) < i {
-				l.warn(item(l.root.find(path...), i), fmt.Sprintf("%s[%d].name", field, i), "%q stands twice: reports tell them apart by it", name)
+				l.warn(item(l.root.find(path...), i), fmt.Sprintf("%s[%d].name", field, i),
+					"%q stands twice: reports tell them apart by it", name)
 			}
 		}
 	}
@@ -71,7 +73,8 @@ func (l *linter) choices() {
 }
 
 func (l *linter) offered(n *node, field string, choices []string, right Answer) {
-	if len(choices) > 0 && !slices.ContainsFunc(choices, func(c string) bool { return score("", right, c, sameWords).Right }) {
+	if len(choices) > 0 &&
+		!slices.ContainsFunc(choices, func(c string) bool { return score("", right, c, sameWords).Right }) {
 		l.wrong(n, field, "does not have the right one, %q", right.Value)
 	}
 }

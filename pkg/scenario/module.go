@@ -11,10 +11,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// InModule is the apiVersion by which steps of attempts name resources that only the module has: its kind is their type.
+// InModule is the apiVersion by which steps of attempts name resources that only the module has: its kind is their
+// type.
 const InModule = "terraform"
 
-// Module is the Terraform module of the lab; nil when the scenario has none.
+// Module returns the Terraform module of the lab; nil when the scenario has none.
 func (s *Scenario) Module() (*terraform.Source, error) {
 	if s.Terraform == nil {
 		return nil, nil
@@ -24,17 +25,21 @@ func (s *Scenario) Module() (*terraform.Source, error) {
 	for _, ref := range s.Terraform.Manages {
 		object := s.created(ref)
 		if object == nil {
-			return nil, fmt.Errorf("terraform.manages: neither setup nor inject creates %s %s in namespace %q", ref.Kind, ref.Name, ref.Namespace)
+			return nil, fmt.Errorf("terraform.manages: neither setup nor inject creates %s %s in namespace %q",
+				ref.Kind, ref.Name, ref.Namespace)
 		}
 		if !slices.Contains(s.Public.Access.Namespaces, ref.Namespace) {
-			return nil, fmt.Errorf("terraform.manages: %s %s is in namespace %q, in which the candidate may change nothing", ref.Kind, ref.Name, ref.Namespace)
+			return nil, fmt.Errorf(
+				"terraform.manages: %s %s is in namespace %q, in which the candidate may change nothing", ref.Kind,
+				ref.Name, ref.Namespace,
+			)
 		}
 		source.Objects = append(source.Objects, object)
 	}
 	return source, nil
 }
 
-// created is the manifest of an object that the lab makes; nil when it makes none.
+// created returns the manifest of an object that the lab makes; nil when it makes none.
 func (s *Scenario) created(ref Ref) Object {
 	for _, step := range slices.Concat(s.Setup, s.Inject) {
 		if step.Create == nil {
@@ -49,7 +54,7 @@ func (s *Scenario) created(ref Ref) Object {
 	return nil
 }
 
-// ModuleAfter is the module as it is after an attempt in it.
+// ModuleAfter returns the module as it is after an attempt in it.
 func (s *Scenario) ModuleAfter(a Attempt) (*terraform.Source, error) {
 	source, err := s.Module()
 	if err != nil {
@@ -61,7 +66,10 @@ func (s *Scenario) ModuleAfter(a Attempt) (*terraform.Source, error) {
 	m := inModule{objects: slices.Clone(source.Objects)}
 	for _, resource := range source.Types() {
 		for name, body := range source.Resources[resource] {
-			m.objects = append(m.objects, Object{"apiVersion": InModule, "kind": resource, "metadata": map[string]any{"name": name}, "body": body})
+			m.objects = append(m.objects,
+				Object{
+					"apiVersion": InModule, "kind": resource, "metadata": map[string]any{"name": name}, "body": body,
+				})
 		}
 	}
 	for i, step := range a.Steps {
@@ -115,7 +123,7 @@ func (m *inModule) find(ref Ref) int {
 	return slices.IndexFunc(m.objects, func(object Object) bool { return refOf(object) == ref })
 }
 
-// patched is an object after a patch. Of a resource that is no object the patch is of its body.
+// patched returns an object after a patch. Of a resource that is no object the patch is of its body.
 func patched(object Object, patch Patch) (Object, error) {
 	merge := patch.Merge
 	if patch.Object.APIVersion == InModule && merge != nil {

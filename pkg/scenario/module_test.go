@@ -7,7 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// An attempt in the module changes its objects as it would those of the cluster, and resources of a cloud by their bodies; the lab stays as it was.
+// An attempt in the module changes its objects as it would those of the cluster, and resources of a cloud by their
+// bodies; the lab stays as it was.
 func TestModuleAfter(t *testing.T) {
 	t.Parallel()
 	s, err := Find("wrong-role-binding")
@@ -18,11 +19,15 @@ func TestModuleAfter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	binding := Ref{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "RoleBinding", Namespace: "team-pricing", Name: "sweeper"}
+	binding := Ref{
+		APIVersion: "rbac.authorization.k8s.io/v1", Kind: "RoleBinding", Namespace: "team-pricing", Name: "sweeper",
+	}
 	role := Ref{APIVersion: binding.APIVersion, Kind: "Role", Namespace: "team-pricing", Name: "sweeper-jobs"}
 	member := Ref{APIVersion: InModule, Kind: "google_project_iam_member", Name: "runs"}
 	after, err := r.ModuleAfter(Attempt{Steps: []Step{
-		{Patch: &Patch{Object: binding, JSON: []any{map[string]any{"op": "replace", "path": "/roleRef/name", "value": "edit"}}}},
+		{Patch: &Patch{
+			Object: binding, JSON: []any{map[string]any{"op": "replace", "path": "/roleRef/name", "value": "edit"}},
+		}},
 		{Patch: &Patch{Object: member, Merge: map[string]any{"role": "roles/owner"}}},
 		{Delete: &role},
 	}})
@@ -37,15 +42,19 @@ func TestModuleAfter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(module.Objects) != 1 || module.Objects[0]["roleRef"].(map[string]any)["name"] != "edit" || module.Resources["google_project_iam_member"]["runs"]["role"] != "roles/owner" {
+	if len(module.Objects) != 1 || module.Objects[0]["roleRef"].(map[string]any)["name"] != "edit" ||
+		module.Resources["google_project_iam_member"]["runs"]["role"] != "roles/owner" {
 		t.Errorf("%+v", module)
 	}
 	began, err := r.Module()
-	if err != nil || len(began.Objects) != 2 || began.Objects[1]["roleRef"].(map[string]any)["name"] != "view" || began.Resources["google_project_iam_member"]["runs"]["role"] != "roles/container.viewer" {
+	if err != nil || len(began.Objects) != 2 || began.Objects[1]["roleRef"].(map[string]any)["name"] != "view" ||
+		began.Resources["google_project_iam_member"]["runs"]["role"] != "roles/container.viewer" {
 		t.Errorf("%+v, %v", began, err)
 	}
 	for want, step := range map[string]Step{
-		"the module has no Role x":            {Delete: &Ref{APIVersion: role.APIVersion, Kind: "Role", Namespace: "team-pricing", Name: "x"}},
+		"the module has no Role x": {
+			Delete: &Ref{APIVersion: role.APIVersion, Kind: "Role", Namespace: "team-pricing", Name: "x"},
+		},
 		"the module has no RoleBinding other": {Patch: &Patch{Object: Ref{Kind: "RoleBinding", Name: "other"}}},
 		"can only patch, create and delete":   {NodeShell: &NodeShell{}},
 	} {
@@ -74,7 +83,8 @@ func TestModuleRefuses(t *testing.T) {
 	if module, err := r.Module(); module != nil || err != nil {
 		t.Errorf("%v, %v", module, err)
 	}
-	if _, err := r.ModuleAfter(Attempt{Name: "x"}); err == nil || !strings.Contains(err.Error(), "the scenario has none") {
+	if _, err := r.ModuleAfter(Attempt{Name: "x"}); err == nil ||
+		!strings.Contains(err.Error(), "the scenario has none") {
 		t.Errorf("%v", err)
 	}
 }

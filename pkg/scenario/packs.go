@@ -20,13 +20,15 @@ import (
 // builtin are the scenarios of the program; its own files do not change while it runs.
 var builtin = sync.OnceValues(func() ([]*Scenario, error) { return parseAll(packs.Files) })
 
-// Builtin are the scenarios that come with the program, by difficulty and name. They are the same ones at each call: do not change them.
+// Builtin returns the scenarios that come with the program, by difficulty and name. They are the same ones at each
+// call: do not change them.
 func Builtin() ([]*Scenario, error) {
 	all, err := builtin()
 	return slices.Clone(all), err
 }
 
-// parseAll parses the YAML files of a folder. The error has the problems of all of them, and what is right is returned all the same.
+// parseAll parses the YAML files of a folder. The error has the problems of all of them, and what is right is returned
+// all the same.
 func parseAll(folder fs.FS) ([]*Scenario, error) {
 	names, err := fs.Glob(folder, "*.yaml")
 	if err != nil {
@@ -59,7 +61,7 @@ func parseAll(folder fs.FS) ([]*Scenario, error) {
 	return all, errors.Join(errs...)
 }
 
-// Find is the built-in scenario of a name; the error says which may have been meant.
+// Find returns the built-in scenario of a name; the error says which may have been meant.
 func Find(name string) (*Scenario, error) {
 	all, err := Builtin()
 	for _, s := range all {
@@ -87,10 +89,11 @@ func unknownScenario(name string, all []*Scenario) error {
 		return fmt.Errorf("there is no scenario %q: did you mean %s? (kubectl gpu-fault scenario list)", name, best)
 	}
 	slices.Sort(names)
-	return fmt.Errorf("there is no scenario %q: there are %s; for one in a file write its path, as ./%s.yaml", name, strings.Join(names, ", "), name)
+	return fmt.Errorf("there is no scenario %q: there are %s; for one in a file write its path, as ./%s.yaml", name,
+		strings.Join(names, ", "), name)
 }
 
-// alike is the distance of what a user wrote from a name, or from some of its words: "memory", "role-binding".
+// alike returns the distance of what a user wrote from a name, or from some of its words: "memory", "role-binding".
 func alike(wrote, name string) int {
 	least := similar.Distance(wrote, name)
 	words := strings.Split(name, "-")
@@ -104,8 +107,8 @@ func alike(wrote, name string) int {
 	return least
 }
 
-// Load reads a scenario from a file, also a sealed one: then it needs an identity that opens it, and without one the error is ErrSealed and
-// the scenario has its public half only.
+// Load reads a scenario from a file, also a sealed one: then it needs an identity that opens it, and without one the
+// error is ErrSealed and the scenario has its public half only.
 func Load(path string, identities ...age.Identity) (*Scenario, error) {
 	data, err := readFile(path)
 	if err != nil {
@@ -137,7 +140,7 @@ func readFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// File is where the scenario was read from, "" when it was not.
+// File returns where the scenario was read from, "" when it was not.
 func (s *Scenario) File() string {
 	if s.source == nil {
 		return ""

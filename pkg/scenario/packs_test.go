@@ -40,7 +40,8 @@ func TestBuiltin(t *testing.T) {
 				t.Errorf("%v (warning: %v)", &p, p.Warning)
 			}
 			// One that offered it alone would tell that nothing is broken.
-			if !bytes.Contains(data, []byte("    component: [none, ")) || !bytes.Contains(data, []byte("    mechanism: [nothing-is-broken, ")) {
+			if !bytes.Contains(data, []byte("    component: [none, ")) ||
+				!bytes.Contains(data, []byte("    mechanism: [nothing-is-broken, ")) {
 				t.Error("the choices do not begin with none and nothing-is-broken")
 			}
 		})
@@ -50,7 +51,10 @@ func TestBuiltin(t *testing.T) {
 // TestFind holds that a mistyped name, or a word of it, finds the scenario that was meant.
 func TestFind(t *testing.T) {
 	t.Parallel()
-	all := []*Scenario{{Metadata: Metadata{Name: "gpu-memory"}}, {Metadata: Metadata{Name: "wrong-role-binding"}}, {Metadata: Metadata{Name: "noop"}}}
+	all := []*Scenario{
+		{Metadata: Metadata{Name: "gpu-memory"}}, {Metadata: Metadata{Name: "wrong-role-binding"}},
+		{Metadata: Metadata{Name: "noop"}},
+	}
 	for name, want := range map[string]string{
 		"gpu-memroy":       "did you mean gpu-memory?",
 		"GPU-Memory":       "did you mean gpu-memory?",
@@ -73,8 +77,11 @@ func TestParseAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := parseAll(fstest.MapFS{"a.yaml": {Data: data}, "b.yaml": {Data: data}, "c.yaml": {Data: []byte("x")}, "README.md": {Data: []byte("x")}})
-	if len(all) != 1 || err == nil || !strings.Contains(err.Error(), "b.yaml: starved-trainer is already the scenario's name in a.yaml") ||
+	all, err := parseAll(fstest.MapFS{
+		"a.yaml": {Data: data}, "b.yaml": {Data: data}, "c.yaml": {Data: []byte("x")}, "README.md": {Data: []byte("x")},
+	})
+	if len(all) != 1 || err == nil ||
+		!strings.Contains(err.Error(), "b.yaml: starved-trainer is already the scenario's name in a.yaml") ||
 		!strings.Contains(err.Error(), "c.yaml:1:1: must be a map") {
 		t.Errorf("%d scenarios, %v", len(all), err)
 	}

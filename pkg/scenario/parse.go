@@ -10,8 +10,8 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// source is what a scenario was read from: it tells the places of what is wrong, and has the expressions that stand where the types have
-// something else than text.
+// source is what a scenario was read from: it tells the places of what is wrong, and has the expressions that stand
+// where the types have something else than text.
 type source struct {
 	file  string
 	data  []byte
@@ -19,11 +19,12 @@ type source struct {
 	root  *node
 }
 
-// Parse reads a scenario file, strictly: it finds unknown fields, wrong types, missing fields and such as exclude each other, all at once. The
-// error is Problems, each with its line, column and field. What needs parameters and expressions is Lint's.
+// Parse reads a scenario file, strictly: it finds unknown fields, wrong types, missing fields and such as exclude each
+// other, all at once. The error is Problems, each with its line, column and field. What needs parameters and
+// expressions is Lint's.
 //
-// Fields that are not text and have a ${} in the file are zero until Resolve. Resolve plays the file: change what it returns, and not what
-// Parse does.
+// Fields that are not text and have a ${} in the file are zero until Resolve. Resolve plays the file: change what it
+// returns, and not what Parse does.
 func Parse(file string, data []byte) (*Scenario, error) {
 	r := &reader{file: file}
 	root := r.read(data)
@@ -43,9 +44,10 @@ func Parse(file string, data []byte) (*Scenario, error) {
 	return s, nil
 }
 
-// sorted are the problems as the file has them, the first hundred of them.
+// sorted returns the problems as the file has them, the first hundred of them.
 func (r *reader) sorted() Problems {
-	slices.SortStableFunc(r.problems, func(a, b *Problem) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
+	slices.SortStableFunc(r.problems,
+		func(a, b *Problem) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
 	return r.problems[:min(len(r.problems), 100)]
 }
 
@@ -59,7 +61,8 @@ func decode(root *node) (*Scenario, error) {
 	return &s, json.Unmarshal(data, &s)
 }
 
-// UnmarshalJSON keeps whole numbers whole: encoding/json would make 3 in a manifest or a parameter 3.0, which CEL cannot add to an int.
+// UnmarshalJSON keeps whole numbers whole: encoding/json would make 3 in a manifest or a parameter 3.0, which CEL
+// cannot add to an int.
 func (s *Scenario) UnmarshalJSON(data []byte) error {
 	type plain Scenario // without this method
 	return kjson.UnmarshalCaseSensitivePreserveInts(data, (*plain)(s))
@@ -88,7 +91,7 @@ func (r *Resolved) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// from is what the scenario was read from; for one that was made in Go, what its JSON has.
+// from returns what the scenario was read from; for one that was made in Go, what its JSON has.
 func (s *Scenario) from() (*source, error) {
 	if s.source != nil {
 		return s.source, nil

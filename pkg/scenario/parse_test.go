@@ -40,8 +40,8 @@ func TestGoodFile(t *testing.T) {
 	}
 }
 
-// TestParseErrors holds that every file in testdata/bad is refused with all that is wrong in it, each with its place, in words that say what
-// to do.
+// TestParseErrors holds that every file in testdata/bad is refused with all that is wrong in it, each with its place,
+// in words that say what to do.
 func TestParseErrors(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/bad/*.yaml")
@@ -65,7 +65,8 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestAgreesWithKubernetesYAML holds that our reading of a file, which knows places, makes the same of it as the library of all Kubernetes tools.
+// TestAgreesWithKubernetesYAML holds that our reading of a file, which knows places, makes the same of it as the
+// library of all Kubernetes tools.
 func TestAgreesWithKubernetesYAML(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/good.yaml")
@@ -92,7 +93,8 @@ func TestAgreesWithKubernetesYAML(t *testing.T) {
 	}
 }
 
-// TestIntsStayInts holds that numbers in manifests and parameters are still whole after JSON: CEL does not add an int to a double.
+// TestIntsStayInts holds that numbers in manifests and parameters are still whole after JSON: CEL does not add an int
+// to a double.
 func TestIntsStayInts(t *testing.T) {
 	t.Parallel()
 	r, err := good(t).Resolve(1, map[string]string{"variant": "count"}, SampleFacts())

@@ -17,10 +17,11 @@ type Problem struct {
 	Warning bool `json:"warning,omitempty"`
 }
 
-// ParseError is one Problem of a file that is no scenario. Parse returns all of them as Problems; errors.As finds the first.
+// ParseError is one Problem of a file that is no scenario. Parse returns all of them as Problems; errors.As finds the
+// first.
 type ParseError = Problem
 
-// Error is the problem as compilers write it: FILE:LINE:COLUMN: FIELD: MESSAGE.
+// Error returns the problem as compilers write it: FILE:LINE:COLUMN: FIELD: MESSAGE.
 func (p *Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -60,7 +61,7 @@ func (p Problems) Unwrap() []error {
 	return all
 }
 
-// Places are the problems of an error, each with its place as far as it is known.
+// Places returns the problems of an error, each with its place as far as it is known.
 func Places(err error) Problems {
 	var all Problems
 	var one *Problem

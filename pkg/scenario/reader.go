@@ -32,7 +32,8 @@ type reader struct {
 }
 
 func (r *reader) fail(line, column int, field, format string, args ...any) {
-	r.problems = append(r.problems, &Problem{File: r.file, Line: line, Column: column, Field: field, Message: fmt.Sprintf(format, args...)})
+	r.problems = append(r.problems,
+		&Problem{File: r.file, Line: line, Column: column, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 // read reads a file of one document.
@@ -72,7 +73,9 @@ func (r *reader) syntax(err error) {
 		line, _ = strconv.Atoi(m[1])
 		message = m[2]
 	}
-	if i := slices.IndexFunc(r.lines, func(l string) bool { return strings.HasPrefix(strings.TrimLeft(l, " "), "\t") }); i >= 0 && line > 0 && i+1 <= line+1 {
+	if i := slices.IndexFunc(
+		r.lines, func(l string) bool { return strings.HasPrefix(strings.TrimLeft(l, " "), "\t") },
+	); i >= 0 && line > 0 && i+1 <= line+1 {
 		r.fail(i+1, strings.Index(r.lines[i], "\t")+1, "", "a tab: YAML is indented by spaces")
 		return
 	}
@@ -121,7 +124,7 @@ func styleOf(y *yaml.Node) style {
 	return plainStyle
 }
 
-// place is where in the file an error within a text is.
+// place returns where in the file an error within a text is.
 func (r *reader) place(n *node, e *expr.Error) (line, column int) {
 	switch {
 	case n.style == literal && n.line < len(r.lines):
@@ -146,7 +149,7 @@ func (r *reader) exprError(n *node, path string, err error) {
 	}
 }
 
-// alias is the value that an alias stands for, with the place of the anchor.
+// alias returns the value that an alias stands for, with the place of the anchor.
 func (r *reader) alias(y *yaml.Node, path string, depth int) *node {
 	if slices.Contains(r.within, y.Alias) {
 		r.fail(y.Line, y.Column, path, "*%s contains itself", y.Value)
@@ -170,10 +173,14 @@ func (r *reader) mapping(n *node, y *yaml.Node, path string, depth int) {
 			continue
 		}
 		if before := n.entry(key.Value); before != nil {
-			r.fail(key.Line, key.Column, expr.Join(path, key.Value), "the key stands twice: already in line %d", before.line)
+			r.fail(key.Line, key.Column, expr.Join(path, key.Value), "the key stands twice: already in line %d",
+				before.line)
 			continue
 		}
-		n.keys = append(n.keys, entry{name: key.Value, line: key.Line, column: key.Column, value: r.node(value, expr.Join(path, key.Value), depth+1)})
+		n.keys = append(n.keys, entry{
+			name: key.Value, line: key.Line, column: key.Column,
+			value: r.node(value, expr.Join(path, key.Value), depth+1),
+		})
 	}
 	for _, m := range merged { // what stands in the map itself goes before what is merged
 		for _, e := range m.keys {
@@ -184,7 +191,7 @@ func (r *reader) mapping(n *node, y *yaml.Node, path string, depth int) {
 	}
 }
 
-// merged are the maps after a << key.
+// merged returns the maps after a << key.
 func (r *reader) merged(y *yaml.Node, path string, depth int) []*node {
 	m := r.node(y, path, depth+1)
 	maps := []*node{m}
@@ -213,7 +220,8 @@ func (r *reader) scalar(y *yaml.Node, path string) any {
 			return nil
 		}
 	default:
-		r.fail(y.Line, y.Column, path, "the tag %s is not understood: only plain text, numbers, true, false and null are", tag)
+		r.fail(y.Line, y.Column, path,
+			"the tag %s is not understood: only plain text, numbers, true, false and null are", tag)
 		return nil
 	}
 	switch value := value.(type) {

@@ -19,9 +19,10 @@ type Resolved struct {
 	Facts Facts          `json:"facts"`
 }
 
-// Resolve plays the scenario for a seed and a cluster: the same seed, parameters and facts always give the same. Parameters that are given go
-// before what the seed draws, and must be such as it could draw. What comes out is held against the format as strictly as the file, so that
-// an expression cannot bring in what Parse would refuse. Problems of expressions are Problems, with their places.
+// Resolve plays the scenario for a seed and a cluster: the same seed, parameters and facts always give the same.
+// Parameters that are given go before what the seed draws, and must be such as it could draw. What comes out is held
+// against the format as strictly as the file, so that an expression cannot bring in what Parse would refuse. Problems
+// of expressions are Problems, with their places.
 func (s *Scenario) Resolve(seed int64, given map[string]string, facts Facts) (*Resolved, error) {
 	src, err := s.from()
 	if err != nil {
@@ -75,7 +76,7 @@ type player struct {
 	vars expr.Vars
 }
 
-// play is the node as it is played, or nil when it is omitted or its when is false.
+// play returns the node as it is played, or nil when it is omitted or its when is false.
 func (p *player) play(n *node, path string) *node {
 	if n.role == rolePlain || n.role == roleExpect || n.role == roleExpr {
 		return n.clone()
@@ -118,7 +119,7 @@ func (p *player) mapping(n *node, path string) *node {
 	return &out
 }
 
-// key is the name of an entry: within manifests it may have expressions.
+// key returns the name of an entry: within manifests it may have expressions.
 func (p *player) key(n *node, e entry, path string) string {
 	if !strings.Contains(e.name, "${") || n.owner != nil {
 		return e.name
@@ -137,7 +138,7 @@ func (p *player) key(n *node, e entry, path string) string {
 	return name
 }
 
-// withoutPath is an error of Interpolate whose path is known better here.
+// withoutPath returns an error of Interpolate whose path is known better here.
 func withoutPath(err error) error {
 	var at *expr.PathError
 	if errors.As(err, &at) {
@@ -146,7 +147,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// holds is whether a when says true; one that fails is a problem, and its item stays.
+// holds reports whether a when says true; one that fails is a problem, and its item stays.
 func (p *player) holds(n *node, path string) bool {
 	text, _ := n.value.(string)
 	if strings.TrimSpace(text) == "" {

@@ -14,7 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestResolved holds what comes out: one seed as it is played, whole. A change of it changes what seeds mean that people have written down.
+// TestResolved holds what comes out: one seed as it is played, whole. A change of it changes what seeds mean that
+// people have written down.
 func TestResolved(t *testing.T) {
 	t.Parallel()
 	for seed := range int64(2) {
@@ -30,8 +31,8 @@ func TestResolved(t *testing.T) {
 	}
 }
 
-// TestSeeds holds that a seed always means the same, that different seeds differ, that all choices come up, and that giving one parameter does
-// not change what is drawn for the others.
+// TestSeeds holds that a seed always means the same, that different seeds differ, that all choices come up, and that
+// giving one parameter does not change what is drawn for the others.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	s, seen := good(t), map[string]int{}
@@ -63,8 +64,9 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestFewSeedsShowAllVariants holds that n seeds from a multiple of n on draw each of n choices once, so that nobody who tries seeds one after the
-// other meets the same variant again and again, and that parameters with as many choices do not go together.
+// TestFewSeedsShowAllVariants holds that n seeds from a multiple of n on draw each of n choices once, so that nobody
+// who tries seeds one after the other meets the same variant again and again, and that parameters with as many choices
+// do not go together.
 func TestFewSeedsShowAllVariants(t *testing.T) {
 	t.Parallel()
 	together := map[[2]int]bool{}
@@ -92,12 +94,16 @@ func TestFewSeedsShowAllVariants(t *testing.T) {
 func TestGiven(t *testing.T) {
 	t.Parallel()
 	s := &Scenario{Params: map[string]Param{
-		"mode": {OneOf: []any{"a", int64(2), map[string]any{"name": "third", "size": int64(3)}}}, "n": {Between: []int{2, 4}}, "free": {Expr: "1"},
+		"mode": {OneOf: []any{"a", int64(2), map[string]any{"name": "third", "size": int64(3)}}},
+		"n":    {Between: []int{2, 4}}, "free": {Expr: "1"},
 	}}
 	for given, want := range map[string]any{
-		"mode=a": "a", "mode=2": int64(2), "mode=third": map[string]any{"name": "third", "size": int64(3)}, "n=3": int64(3), "free=7": int64(7), "free=[a, 1]": []any{"a", int64(1)},
-		"mode=b": "mode=b: it can be a, 2, third", "n=5": "n=5: it can be a number from 2 to 4", "n=x": "n=x: it can be a number from 2 to 4",
-		"mod=a": "the scenario has no parameter mod: did you mean mode?", "zzz=1": "the scenario has no parameter zzz: there are free, mode, n", "free=[": "free=[: no YAML",
+		"mode=a": "a", "mode=2": int64(2), "mode=third": map[string]any{"name": "third", "size": int64(3)},
+		"n=3": int64(3), "free=7": int64(7), "free=[a, 1]": []any{"a", int64(1)},
+		"mode=b": "mode=b: it can be a, 2, third", "n=5": "n=5: it can be a number from 2 to 4",
+		"n=x":   "n=x: it can be a number from 2 to 4",
+		"mod=a": "the scenario has no parameter mod: did you mean mode?",
+		"zzz=1": "the scenario has no parameter zzz: there are free, mode, n", "free=[": "free=[: no YAML",
 	} {
 		name, value, _ := strings.Cut(given, "=")
 		drawn, err := s.draw(1, map[string]string{name: value}, nil, nil)
@@ -113,10 +119,13 @@ func TestGiven(t *testing.T) {
 	}
 }
 
-// TestComputedParams holds that parameters made of others wait for them, whatever their names, and that a circle is told.
+// TestComputedParams holds that parameters made of others wait for them, whatever their names, and that a circle is
+// told.
 func TestComputedParams(t *testing.T) {
 	t.Parallel()
-	s := &Scenario{Params: map[string]Param{"a": {Expr: "p.z + 1"}, "z": {Expr: "p['m'] * 2"}, "m": {OneOf: []any{int64(20)}}}}
+	s := &Scenario{
+		Params: map[string]Param{"a": {Expr: "p.z + 1"}, "z": {Expr: "p['m'] * 2"}, "m": {OneOf: []any{int64(20)}}},
+	}
 	drawn, err := s.draw(1, nil, nil, nil)
 	if err != nil || drawn["a"] != int64(41) {
 		t.Errorf("%v, %v", drawn, err)
@@ -126,12 +135,13 @@ func TestComputedParams(t *testing.T) {
 		t.Errorf("a circle: %v", err)
 	}
 	s.Params["m"] = Param{Expr: "p.nothing"}
-	if _, err := s.draw(1, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "params.m.expr: p has no field \"nothing\"") {
+	if _, err := s.draw(1, nil, nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "params.m.expr: p has no field \"nothing\"") {
 		t.Errorf("a name that is not there: %v", err)
 	}
 }
 
-// edit is the good file with a piece replaced.
+// edit returns the good file with a piece replaced.
 func edit(t testing.TB, pairs ...string) (*Scenario, error) {
 	t.Helper()
 	data, err := os.ReadFile("testdata/good.yaml")
@@ -148,25 +158,44 @@ func edit(t testing.TB, pairs ...string) (*Scenario, error) {
 	return Parse("good.yaml", []byte(text))
 }
 
-// TestResolveIsStrict holds that an expression cannot bring in what Parse refuses, and that its problems have their places.
+// TestResolveIsStrict holds that an expression cannot bring in what Parse refuses, and that its problems have their
+// places.
 func TestResolveIsStrict(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ old, new, want string }{
 		{"minutes: 15", "minutes: 0", "must be from 1 to 480"},
 		{"stableFor: 10s", `stableFor: "${'10'}"`, `good.yaml:104:16: sealed.grade.stableFor: "10" is no duration`},
-		{"stableFor: 10s", `stableFor: "${p.replicas}"`, "must be a duration with its unit, as 90s or 5m, and is the number"},
+		{
+			"stableFor: 10s", `stableFor: "${p.replicas}"`,
+			"must be a duration with its unit, as 90s or 5m, and is the number",
+		},
 		{"within: 20s", `within: "${p.nothing}"`, "sealed.broken[0].within: ${p.nothing}: p has no field \"nothing\""},
-		{"title: Training of ${p.team} does not start", `title: "${p.replicas}"`, "public.title: must be text, and is the number"},
-		{"title: Training of ${p.team} does not start", "title: Training of ${p.team + 1}", "types that it does not take"},
+		{
+			"title: Training of ${p.team} does not start", `title: "${p.replicas}"`,
+			"public.title: must be text, and is the number",
+		},
+		{
+			"title: Training of ${p.team} does not start", "title: Training of ${p.team + 1}",
+			"types that it does not take",
+		},
 		{"title: Training of ${p.team} does not start", "title: ${omit}", "public.title: is missing"},
-		{"story: The Deployment asks for what no node has.", "story: |\n    One.\n    Two ${p.x} and ${facts.y}.", "good.yaml:86:11: sealed.story: ${p.x}: p has no field \"x\""},
+		{
+			"story: The Deployment asks for what no node has.", "story: |\n    One.\n    Two ${p.x} and ${facts.y}.",
+			"good.yaml:86:11: sealed.story: ${p.x}: p has no field \"x\"",
+		},
 		{"fields: [spec.template]}", `fields: "${[1]}"}`, "must be text, and is the number 1"},
-		{"merge: {spec: {replicas: 0}}", "merge: {}\n            json: \"${p.replicas > 0 ? [] : omit}\"", "there is already merge"},
+		{
+			"merge: {spec: {replicas: 0}}", "merge: {}\n            json: \"${p.replicas > 0 ? [] : omit}\"",
+			"there is already merge",
+		},
 		{"merge: {spec: {replicas: 0}}", `merge: "${omit}"`, "must have one of merge, json"},
 		{"namespaces: [\"${p.ns}\"]", "namespaces: [\"${omit}\"]", "the candidate needs a namespace"},
 		{"when: p.variant == \"count\"", "when: p.variant", `sealed.hints[1].when: p.variant says "`},
 		{"when: p.variant == \"count\"", "when: p.variant ==", "sealed.hints[1].when: the expression ends too early"},
-		{"when: p.variant == \"count\"", "when: o.x", "sealed.hints[1].when: there is no o: variables here are facts, p"},
+		{
+			"when: p.variant == \"count\"", "when: o.x",
+			"sealed.hints[1].when: there is no o: variables here are facts, p",
+		},
 	} {
 		s, err := edit(t, c.old, c.new)
 		if err == nil {
@@ -179,11 +208,13 @@ func TestResolveIsStrict(t *testing.T) {
 	}
 }
 
-// TestExpressionsOfAnyType holds that an expression can stand for a number, a truth value, a duration, a list and a whole step.
+// TestExpressionsOfAnyType holds that an expression can stand for a number, a truth value, a duration, a list and a
+// whole step.
 func TestExpressionsOfAnyType(t *testing.T) {
 	t.Parallel()
 	s, err := edit(t, "cost: 3", `cost: "${p.replicas + 1}"`, "stableFor: 10s", `stableFor: "${string(p.replicas)}s"`,
-		"fields: [spec.template]}", `fields: "${['a', 'b']}", deleted: "${1 < 2}"}`, "delete: {apiVersion: apps/v1, kind: Deployment, namespace: \"${p.ns}\", name: trainer}",
+		"fields: [spec.template]}", `fields: "${['a', 'b']}", deleted: "${1 < 2}"}`,
+		"delete: {apiVersion: apps/v1, kind: Deployment, namespace: \"${p.ns}\", name: trainer}",
 		`delete: "${{'apiVersion': 'v1', 'kind': 'Pod', 'name': p.team}}"`)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +224,8 @@ func TestExpressionsOfAnyType(t *testing.T) {
 		t.Fatal(err)
 	}
 	allow := r.Sealed.Grade.Collateral.Allow[0]
-	if r.Sealed.Hints[1].Cost != 4 || r.Sealed.Grade.StableFor.String() != "3s" || len(allow.Fields) != 2 || !allow.Deleted ||
+	if r.Sealed.Hints[1].Cost != 4 || r.Sealed.Grade.StableFor.String() != "3s" || len(allow.Fields) != 2 ||
+		!allow.Deleted ||
 		*r.Sealed.WrongFixes[1].Steps[0].Delete != (Ref{APIVersion: "v1", Kind: "Pod", Name: "vega"}) {
 		t.Errorf("got %+v, %+v", allow, r.Sealed.Hints)
 	}

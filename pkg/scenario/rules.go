@@ -14,7 +14,9 @@ import (
 
 // Names of fields that exclude each other.
 var (
-	stepActions    = []string{"create", "patch", "xid", "runtime", "firewall", "cuda", "wait", "delete", "replace", "nodeShell"}
+	stepActions = []string{
+		"create", "patch", "xid", "runtime", "firewall", "cuda", "wait", "delete", "replace", "nodeShell",
+	}
 	trainerActions = []string{"xid", "runtime", "firewall", "cuda"}
 	attemptActions = []string{"delete", "replace", "nodeShell"}
 	checkSources   = []string{"object", "objects", "logs", "events", "exec", "http", "can", "probe", "terraform"}
@@ -53,7 +55,8 @@ func (c *checker) rules(n *node, t reflect.Type, path string) {
 		c.someOf(n, path, "xid", "error", "memLimit", "hideAll", "hang")
 	case reflect.TypeFor[Access]():
 		if l := n.get("namespaces"); l != nil && l.shape == list && len(l.items) == 0 {
-			c.fail(l.line, l.column, expr.Join(path, "namespaces"), "is empty: the candidate needs a namespace to work in")
+			c.fail(l.line, l.column, expr.Join(path, "namespaces"),
+				"is empty: the candidate needs a namespace to work in")
 		}
 	}
 }
@@ -77,7 +80,7 @@ func (c *checker) is(n *node, path, name, want string) {
 	}
 }
 
-// set are those of the names that a map has: certainly, as opposed to what an expression may omit.
+// set returns those of the names that a map has: certainly, as opposed to what an expression may omit.
 func set(n *node, names []string) (certain, perhaps []entry) {
 	for _, e := range n.keys {
 		if !slices.Contains(names, e.name) || e.value.shape == scalar && e.value.value == nil {
@@ -103,7 +106,8 @@ func (c *checker) exactlyOne(n *node, path string, names ...string) {
 		c.fail(n.line, n.column, path, "must have one of %s", strings.Join(names, ", "))
 	case len(certain) > 1:
 		e := certain[1]
-		c.fail(e.line, e.column, expr.Join(path, e.name), "there is already %s: one of %s only", certain[0].name, strings.Join(names, ", "))
+		c.fail(e.line, e.column, expr.Join(path, e.name), "there is already %s: one of %s only", certain[0].name,
+			strings.Join(names, ", "))
 	}
 }
 
@@ -185,12 +189,14 @@ func (c *checker) probe(n *node, path string) {
 func (c *checker) metadata(n *node, path string) {
 	if name := n.get("name"); name != nil {
 		if text, is := name.value.(string); is && text != "" && len(validation.IsDNS1123Label(text)) > 0 {
-			c.fail(name.line, name.column, expr.Join(path, "name"), "%q: write small letters, digits and dashes, up to 63", text)
+			c.fail(name.line, name.column, expr.Join(path, "name"),
+				"%q: write small letters, digits and dashes, up to 63", text)
 		}
 	}
 	if d := n.get("difficulty"); d != nil {
 		if text, is := d.value.(string); is && !slices.Contains(difficulties, text) {
-			c.fail(d.line, d.column, expr.Join(path, "difficulty"), "must be one of %s, and is %s", strings.Join(difficulties, ", "), d.describe())
+			c.fail(d.line, d.column, expr.Join(path, "difficulty"), "must be one of %s, and is %s",
+				strings.Join(difficulties, ", "), d.describe())
 		}
 	}
 	if m := n.get("minutes"); m != nil {
@@ -211,7 +217,8 @@ func (c *checker) param(n *node, path string) {
 		}
 		for i, item := range o.items {
 			if text, is := item.value.(string); is && strings.Contains(text, "${") {
-				c.fail(item.line, item.column, fmt.Sprintf("%s[%d]", expr.Join(path, "oneOf"), i), "is not interpolated: use a parameter with expr")
+				c.fail(item.line, item.column, fmt.Sprintf("%s[%d]", expr.Join(path, "oneOf"), i),
+					"is not interpolated: use a parameter with expr")
 			}
 		}
 	}
@@ -220,7 +227,8 @@ func (c *checker) param(n *node, path string) {
 		return
 	}
 	if len(b.items) != 2 {
-		c.fail(b.line, b.column, expr.Join(path, "between"), "must be two numbers, the least and the most, and has %d", len(b.items))
+		c.fail(b.line, b.column, expr.Join(path, "between"), "must be two numbers, the least and the most, and has %d",
+			len(b.items))
 		return
 	}
 	least, is1 := b.items[0].value.(int64)

@@ -1,6 +1,6 @@
-// Package scenario is the format of the exercises: a broken situation on a real cluster that a person, or an agent, has to diagnose and
-// mend. A file has a public half, which the candidate may read, and a sealed one, which has the answer. Strings may hold ${CEL}, over the
-// drawn parameters (p) and what the cluster is like (facts); see package expr.
+// Package scenario is the format of the exercises: a broken situation on a real cluster that a person, or an agent, has
+// to diagnose and mend. A file has a public half, which the candidate may read, and a sealed one, which has the answer.
+// Strings may hold ${CEL}, over the drawn parameters (p) and what the cluster is like (facts); see package expr.
 //
 // Below it are:
 //
@@ -65,7 +65,8 @@ type Requires struct {
 	NodeAccess    bool `json:"nodeAccess,omitempty"`    // privileged pods are allowed in the ledger's namespace
 	// Otherwise is a scenario of ours that takes this one's place where NetworkPolicies are not enforced.
 	Otherwise string `json:"otherwise,omitempty"`
-	// Toolkit is NVIDIA's container toolkit on the nodes: a handler of their container runtime, which GPUs that an exercise simulates lack.
+	// Toolkit is NVIDIA's container toolkit on the nodes: a handler of their container runtime, which GPUs that an
+	// exercise simulates lack.
 	Toolkit bool `json:"toolkit,omitempty"`
 	// Images are those that nodes must be able to start: looked for on the nodes, or in their registry.
 	Images []string `json:"images,omitempty"`
@@ -86,23 +87,27 @@ type Public struct {
 	Access   Access `json:"access"`
 	// Simulated says what in the lab is not the real thing, so that nobody takes it for the fault.
 	Simulated string `json:"simulated,omitempty"`
-	// Terraform says what the module manages, and what the part of it that is not in the cluster stands for. Only who is given it reads this.
+	// Terraform says what the module manages, and what the part of it that is not in the cluster stands for. Only who
+	// is given it reads this.
 	Terraform string `json:"terraform,omitempty"`
 	// Choices are what the interactive submit offers; without them it asks for free text.
 	Choices Choices `json:"choices,omitempty"`
 }
 
-// Choices are, for each field of the diagnosis, what the interactive submit offers besides free text: the right one among others.
+// Choices are, for each field of the diagnosis, what the interactive submit offers besides free text: the right one
+// among others.
 type Choices struct {
 	Component []string `json:"component,omitempty"`
 	Mechanism []string `json:"mechanism,omitempty"`
 }
 
-// Access is what the candidate's kubeconfig may do, besides reading nodes, classes and what has no secrets in the whole cluster.
+// Access is what the candidate's kubeconfig may do, besides reading nodes, classes and what has no secrets in the whole
+// cluster.
 type Access struct {
 	// Namespaces are those in which the candidate is admin. The first is the default one.
 	Namespaces []string `json:"namespaces"`
-	// Workload is a workload in a namespace of others, which the candidate may view: they change it, and nothing else there.
+	// Workload is a workload in a namespace of others, which the candidate may view: they change it, and nothing else
+	// there.
 	Workload *Ref `json:"workload,omitempty"`
 	// Read are further namespaces that may be read (no Secrets).
 	Read []string `json:"read,omitempty"`
@@ -112,7 +117,7 @@ type Access struct {
 	NodeShell bool `json:"nodeShell,omitempty"`
 }
 
-// Home is the namespace in which the candidate works first; empty when there is none.
+// Home returns the namespace in which the candidate works first; empty when there is none.
 func (a Access) Home() string {
 	switch {
 	case len(a.Namespaces) > 0:
@@ -123,7 +128,7 @@ func (a Access) Home() string {
 	return ""
 }
 
-// Shared are the namespaces of others in which the candidate has a workload to change.
+// Shared returns the namespaces of others in which the candidate has a workload to change.
 func (a Access) Shared() []string {
 	if a.Workload == nil || slices.Contains(a.Namespaces, a.Workload.Namespace) {
 		return nil
@@ -137,13 +142,15 @@ type Terraform struct {
 	Manages []Ref `json:"manages"`
 	// Variables are the module's, with their values: wherever such a value stands, the module refers to its variable.
 	Variables map[string]string `json:"variables,omitempty"`
-	// Resources stand for the same in a cloud, by type and name: google_compute_firewall. Nobody applies them: checks of the grade look at them.
+	// Resources stand for the same in a cloud, by type and name: google_compute_firewall. Nobody applies them: checks
+	// of the grade look at them.
 	Resources map[string]map[string]map[string]any `json:"resources,omitempty"`
 }
 
 // Sealed is the half with the answer.
 type Sealed struct {
-	// Broken must hold before the candidate begins: the symptom is really there. Otherwise the start has failed, not the candidate.
+	// Broken must hold before the candidate begins: the symptom is really there. Otherwise the start has failed, not
+	// the candidate.
 	Broken    []Check   `json:"broken"`
 	RootCause RootCause `json:"rootCause"`
 	// Story tells it all, for reveal and the interviewer's guide.
@@ -154,14 +161,17 @@ type Sealed struct {
 	Criteria []string `json:"criteria,omitempty"`
 	Hints    []Hint   `json:"hints,omitempty"`
 	Grade    Grade    `json:"grade"`
-	// Solutions must each be graded as passed, and WrongFixes each as failed; tests hold both. They are made with the candidate's rights.
+	// Solutions must each be graded as passed, and WrongFixes each as failed; tests hold both. They are made with the
+	// candidate's rights.
 	Solutions  []Attempt `json:"solutions"`
 	WrongFixes []Attempt `json:"wrongFixes"`
 }
 
 // RootCause is what the diagnosis is compared with.
 type RootCause struct {
-	Component Answer `json:"component"` // the part of the stack: workload, scheduler, image, device-plugin, runtime, network, rbac, monitoring, hardware, none
+	// The part of the stack: workload, scheduler, image, device-plugin, runtime, network, rbac, monitoring, hardware,
+	// none
+	Component Answer `json:"component"`
 	Object    Answer `json:"object"`    // Kind/name: Deployment/trainer
 	Field     Answer `json:"field"`     // where: spec.template.spec.containers[0].resources.limits
 	Mechanism Answer `json:"mechanism"` // one of a vocabulary: requests-more-than-any-node-has
@@ -195,8 +205,8 @@ type Hint struct {
 	Text string `json:"text"`
 }
 
-// Grade is how the result is judged. It passes when all of Fixed hold for StableFor, all of Unchanged hold, and nothing else in the cluster
-// was changed. The rest is points.
+// Grade is how the result is judged. It passes when all of Fixed hold for StableFor, all of Unchanged hold, and nothing
+// else in the cluster was changed. The rest is points.
 type Grade struct {
 	Fixed      []Check    `json:"fixed,omitempty"`
 	Unchanged  []Check    `json:"unchanged,omitempty"` // against workarounds
@@ -218,7 +228,7 @@ type Allowed struct {
 	Name      string `json:"name,omitempty"`
 	// Fields are those of a changed object that may differ: spec.template, metadata.labels; empty means all.
 	Fields []string `json:"fields,omitempty"`
-	// Deleted says whether it may also be gone; Created whether it may be new.
+	// Deleted reports whether it may also be gone; Created whether it may be new.
 	Deleted bool `json:"deleted,omitempty"`
 	Created bool `json:"created,omitempty"`
 }
@@ -241,7 +251,8 @@ type Attempt struct {
 	When  string `json:"when,omitempty"`
 	Why   string `json:"why"` // why it is right, or why it must not count
 	Steps []Step `json:"steps"`
-	// Terraform makes the steps in the module, and hands that in. Resources of a cloud are objects of apiVersion terraform there.
+	// Terraform makes the steps in the module, and hands that in. Resources of a cloud are objects of apiVersion
+	// terraform there.
 	Terraform bool `json:"terraform,omitempty"`
 }
 
@@ -262,8 +273,8 @@ type Step struct {
 	Create *Create `json:"create,omitempty"`
 	// Patch changes an object that exists.
 	Patch *Patch `json:"patch,omitempty"`
-	// XID writes lines to the kernel log, Runtime breaks a containerd configuration, Firewall has a node drop packets, CUDA loads the shim into
-	// a running workload.
+	// XID writes lines to the kernel log, Runtime breaks a containerd configuration, Firewall has a node drop packets,
+	// CUDA loads the shim into a running workload.
 	XID      *XID      `json:"xid,omitempty"`
 	Runtime  *Runtime  `json:"runtime,omitempty"`
 	Firewall *Firewall `json:"firewall,omitempty"`
@@ -284,8 +295,9 @@ type Object = map[string]any
 // Create makes objects.
 type Create struct {
 	Objects []Object `json:"objects"`
-	// Shim puts the CUDA shim into the pod templates of these objects from their first revision on, under neutral names: the part of the
-	// lab that stands for hardware which is not there (a GPU with less memory), or for a GPU that breaks.
+	// Shim puts the CUDA shim into the pod templates of these objects from their first revision on, under neutral
+	// names: the part of the lab that stands for hardware which is not there (a GPU with less memory), or for a GPU
+	// that breaks.
 	Shim *CUDAFault `json:"shim,omitempty"`
 }
 
@@ -363,9 +375,11 @@ type Check struct {
 	HTTP *HTTP `json:"http,omitempty"`
 	// Can asks whether somebody may do something (allowed, reason).
 	Can *Can `json:"can,omitempty"`
-	// Probe creates a pod, waits until it has ended or Within is over, and deletes it (o, text: its log, list: its events).
+	// Probe creates a pod, waits until it has ended or Within is over, and deletes it (o, text: its log, list: its
+	// events).
 	Probe *Probe `json:"probe,omitempty"`
-	// Terraform lists the resources of a type in the module that was handed in (list). Without one the check does not count.
+	// Terraform lists the resources of a type in the module that was handed in (list). Without one the check does not
+	// count.
 	Terraform string `json:"terraform,omitempty"`
 
 	// Expect is CEL over the variables of the source, p, facts and now; it must be true. It is not interpolated.

@@ -28,7 +28,7 @@ type field struct {
 	required bool
 }
 
-// fields are those of a struct: what has no omitempty must be there.
+// fields returns those of a struct: what has no omitempty must be there.
 func fields(t reflect.Type) []field {
 	var all []field
 	for i := range t.NumField() {
@@ -84,7 +84,7 @@ func (c *checker) check(n *node, t reflect.Type, path string, r role) {
 	}
 }
 
-// closed is whether each ${ of a text has its }.
+// closed reports whether each ${ of a text has its }.
 func (c *checker) closed(n *node, text, path string) {
 	if err := expr.Closed(text); err != nil {
 		c.exprError(n, path, err)
@@ -210,12 +210,13 @@ func (c *checker) structure(n *node, t reflect.Type, path string, r role) {
 	c.rules(n, t, path)
 }
 
-// optional is what a type requires, but not at this place: events without a name are those of all objects of the kind.
+// optional returns what a type requires, but not at this place: events without a name are those of all objects of the
+// kind.
 func optional(t reflect.Type, f field, path string) bool {
 	return t == reflect.TypeFor[Ref]() && f.name == "name" && strings.HasSuffix(path, ".events")
 }
 
-// require is whether a field is there that must be.
+// require reports whether a field is there that must be.
 func (c *checker) require(n *node, f field, path string) {
 	value := n.get(f.name)
 	if value == nil {
@@ -230,10 +231,11 @@ func (c *checker) require(n *node, f field, path string) {
 	}
 }
 
-// roleOf is what texts of a field are for.
+// roleOf returns what texts of a field are for.
 func roleOf(t reflect.Type, name string, r role) role {
 	switch {
-	case t == reflect.TypeFor[Scenario]() && slices.Contains([]string{"apiVersion", "kind", "metadata", "params", "workload"}, name):
+	case t == reflect.TypeFor[Scenario]() &&
+		slices.Contains([]string{"apiVersion", "kind", "metadata", "params", "workload"}, name):
 		return rolePlain
 	case t == reflect.TypeFor[Param]() && name == "expr":
 		return roleExpr
@@ -245,7 +247,7 @@ func roleOf(t reflect.Type, name string, r role) role {
 	return r
 }
 
-// nearest says which field may have been meant, or which there are.
+// nearest returns which field may have been meant, or which there are.
 func nearest(name string, all []field) string {
 	names := make([]string, len(all))
 	for i, f := range all {

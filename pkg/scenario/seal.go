@@ -35,8 +35,9 @@ var sealedLine = regexp.MustCompile(`(?m)^kind:\s*["']?` + SealedKind + `["']?\s
 
 func isSealed(data []byte) bool { return sealedLine.Match(data) }
 
-// Export writes the scenario with its public half readable, and all of it encrypted for the recipients; age.NewScryptRecipient makes one of
-// a passphrase. Parameters, setup and injection give the answer away as much as the sealed half does, so they are not to be read either.
+// Export writes the scenario with its public half readable, and all of it encrypted for the recipients;
+// age.NewScryptRecipient makes one of a passphrase. Parameters, setup and injection give the answer away as much as the
+// sealed half does, so they are not to be read either.
 func Export(w io.Writer, s *Scenario, recipients ...age.Recipient) error {
 	if len(recipients) == 0 {
 		return errors.New("for whom? a sealed scenario needs a passphrase or an age recipient")
@@ -49,7 +50,9 @@ func Export(w io.Writer, s *Scenario, recipients ...age.Recipient) error {
 	if err := encrypt(&armored, src.data, recipients); err != nil {
 		return fmt.Errorf("sealing %s: %w", s.Metadata.Name, err)
 	}
-	out := bytes.NewBufferString("# The answer is encrypted with age: kubectl gpu-fault scenario start --file THIS --identity KEY opens it.\n")
+	out := bytes.NewBufferString(
+		"# The answer is encrypted with age: kubectl gpu-fault scenario start --file THIS --identity KEY opens it.\n",
+	)
 	for _, part := range []any{
 		struct {
 			APIVersion string `json:"apiVersion"`
@@ -82,7 +85,7 @@ func Export(w io.Writer, s *Scenario, recipients ...age.Recipient) error {
 	return err
 }
 
-// half is a part of the file with its expressions.
+// half returns a part of the file with its expressions.
 func half(root *node, name string) any {
 	n := root.get(name)
 	if n == nil {
@@ -116,7 +119,8 @@ func encrypt(out io.Writer, data []byte, recipients []age.Recipient) error {
 	return errors.Join(w.Close(), armored.Close())
 }
 
-// ParseSealed opens what Export wrote. When no identity fits, the error is ErrSealed, and the scenario has its public half only.
+// ParseSealed opens what Export wrote. When no identity fits, the error is ErrSealed, and the scenario has its public
+// half only.
 func ParseSealed(file string, data []byte, identities ...age.Identity) (*Scenario, error) {
 	r := &reader{file: file}
 	root := r.read(data)
@@ -147,7 +151,8 @@ func ParseSealed(file string, data []byte, identities ...age.Identity) (*Scenari
 	}
 	for _, part := range []string{"metadata", "requires", "public"} {
 		if !equalJSON(half(root, part), half(s.source.root, part)) {
-			return nil, fmt.Errorf("%s: %s was changed after the export: it is not what the sealed half has", file, part)
+			return nil,
+				fmt.Errorf("%s: %s was changed after the export: it is not what the sealed half has", file, part)
 		}
 	}
 	return s, nil

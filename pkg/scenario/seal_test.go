@@ -30,18 +30,25 @@ func identity(t *testing.T) *age.X25519Identity {
 	return id
 }
 
-// TestSealed holds that a sealed file shows what the candidate may read and no word of the answer, and that its owner gets back what was exported.
+// TestSealed holds that a sealed file shows what the candidate may read and no word of the answer, and that its owner
+// gets back what was exported.
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	s, id := good(t), identity(t)
 	text := export(t, s, id.Recipient())
-	for _, secret := range []string{"oneOf", "resource-name", "misspelt", "wrongFixes", "rootCause", "Deployment", "the most that"} {
+	for _, secret := range []string{
+		"oneOf", "resource-name", "misspelt", "wrongFixes", "rootCause", "Deployment", "the most that",
+	} {
 		shown, _, _ := strings.Cut(text, "encrypted:")
-		if strings.Contains(shown, secret) && !strings.Contains(shown, "mechanism:\n    - "+secret) && secret != "misspelt" {
+		if strings.Contains(shown, secret) && !strings.Contains(shown, "mechanism:\n    - "+secret) &&
+			secret != "misspelt" {
 			t.Errorf("%q can be read in\n%s", secret, shown)
 		}
 	}
-	for _, public := range []string{"kind: SealedScenario", "title: Training of ${p.team} does not start", "-----BEGIN AGE ENCRYPTED FILE-----", "difficulty: junior"} {
+	for _, public := range []string{
+		"kind: SealedScenario", "title: Training of ${p.team} does not start", "-----BEGIN AGE ENCRYPTED FILE-----",
+		"difficulty: junior",
+	} {
 		if !strings.Contains(text, public) {
 			t.Errorf("%q cannot be read in\n%s", public, text)
 		}
@@ -62,7 +69,8 @@ func TestSealed(t *testing.T) {
 	}
 	for _, ids := range [][]age.Identity{nil, {identity(t)}} {
 		half, err := Load(file, ids...)
-		if !errors.Is(err, ErrSealed) || half == nil || half.Public.Title != s.Public.Title || half.Metadata.Minutes != 15 || half.Sealed.Story != "" || half.Params != nil {
+		if !errors.Is(err, ErrSealed) || half == nil || half.Public.Title != s.Public.Title ||
+			half.Metadata.Minutes != 15 || half.Sealed.Story != "" || half.Params != nil {
 			t.Errorf("without the right identity: %+v, %v", half, err)
 		}
 	}
@@ -87,8 +95,8 @@ func TestSealedByPassphrase(t *testing.T) {
 	}
 }
 
-// TestSealedTampered holds that a public half which was changed afterwards (more rights for the candidate, say) is refused, and so is a file
-// that is damaged.
+// TestSealedTampered holds that a public half which was changed afterwards (more rights for the candidate, say) is
+// refused, and so is a file that is damaged.
 func TestSealedTampered(t *testing.T) {
 	t.Parallel()
 	id := identity(t)

@@ -33,23 +33,26 @@ const (
 	simulatedMemory  = 16384 // MiB
 )
 
-// Labels are those that GPU feature discovery would set, as far as scenarios look at them, and the one that says that the GPUs are simulated.
-// nvidia.com/gpu.present is not among them: device plugins and exporters would be started on the nodes by it.
+// Labels returns those that GPU feature discovery would set, as far as scenarios look at them, and the one that says
+// that the GPUs are simulated. nvidia.com/gpu.present is not among them: device plugins and exporters would be started
+// on the nodes by it.
 func (s Simulation) Labels() map[string]string {
 	return map[string]string{
-		labelMachine: "Simulated", labelProduct: simulatedProduct, labelMemory: strconv.Itoa(simulatedMemory), "nvidia.com/gpu.count": strconv.Itoa(s.GPUs),
+		labelMachine: "Simulated", labelProduct: simulatedProduct, labelMemory: strconv.Itoa(simulatedMemory),
+		"nvidia.com/gpu.count": strconv.Itoa(s.GPUs),
 	}
 }
 
 // SimulatedNote tells candidates what nodes lack that only say that they have GPUs.
 const SimulatedNote = "The simulated GPUs are only offered to the scheduler: the nodes have no driver, no device plugin and no nvidia-smi."
 
-// SimulateGPUs is what the cluster is like once as many GPUs are advertised on each of some of its nodes: on so many as are asked for, or as
-// there are, those of the control plane last. It changes nothing. A cluster that has GPUs is refused: others' pods that wait for one would get one
-// that is none.
+// SimulateGPUs returns what the cluster is like once as many GPUs are advertised on each of some of its nodes: on so
+// many as are asked for, or as there are, those of the control plane last. It changes nothing. A cluster that has GPUs
+// is refused: others' pods that wait for one would get one that is none.
 func SimulateGPUs(ctx context.Context, client kubernetes.Interface, gpus, nodes int) (Facts, error) {
 	if gpus < 1 || gpus > MostSimulatedGPUs {
-		return Facts{}, fmt.Errorf("%s cannot be simulated on a node: specify 1 to %d", count.Of(gpus, "GPU"), MostSimulatedGPUs)
+		return Facts{},
+			fmt.Errorf("%s cannot be simulated on a node: specify 1 to %d", count.Of(gpus, "GPU"), MostSimulatedGPUs)
 	}
 	all, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -70,7 +73,9 @@ func SimulateGPUs(ctx context.Context, client kubernetes.Interface, gpus, nodes 
 // simulate puts GPUs on nodes of a cluster without.
 func (f Facts) simulate(gpus, nodes int) (Facts, error) {
 	if len(f.Nodes) == 0 {
-		return Facts{}, errors.New("GPUs are simulated on nodes that are Ready and take pods without tolerations, and there is none: uncordon or untaint one")
+		return Facts{}, errors.New(
+			"GPUs are simulated on nodes that are Ready and take pods without tolerations, and there is none: uncordon or untaint one",
+		)
 	}
 	f.Nodes = slices.SortedStableFunc(slices.Values(f.Nodes), func(a, b NodeFacts) int {
 		switch {
@@ -91,10 +96,14 @@ func (f Facts) simulate(gpus, nodes int) (Facts, error) {
 	return f, nil
 }
 
-// noGPUs refuses a node that has GPUs, by what a device plugin, GPU feature discovery or node feature discovery says of it.
+// noGPUs refuses a node that has GPUs, by what a device plugin, GPU feature discovery or node feature discovery says of
+// it.
 func noGPUs(n *corev1.Node) error {
 	if simulated(n) && n.Annotations["kwok.x-k8s.io/node"] == "" {
-		return fmt.Errorf("node %s has simulated GPUs already: leave --simulate-gpus out, or end the exercise that made them first (kubectl gpu-fault scenario status)", n.Name)
+		return fmt.Errorf(
+			"node %s has simulated GPUs already: leave --simulate-gpus out, or end the exercise that made them first (kubectl gpu-fault scenario status)",
+			n.Name,
+		)
 	}
 	why := ""
 	for name, quantity := range n.Status.Capacity {
@@ -104,7 +113,8 @@ func noGPUs(n *corev1.Node) error {
 	}
 	for label, value := range n.Labels {
 		// NVIDIA's devices by their PCI vendor, as node feature discovery has them.
-		isPCI := strings.HasPrefix(label, "feature.node.kubernetes.io/pci-") && strings.Contains(label, "10de") && value == "true"
+		isPCI := strings.HasPrefix(label, "feature.node.kubernetes.io/pci-") && strings.Contains(label, "10de") &&
+			value == "true"
 		if why == "" && (isPCI || strings.HasPrefix(label, "nvidia.com/gpu.")) {
 			why = "it has the label " + label
 		}

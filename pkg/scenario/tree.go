@@ -46,7 +46,7 @@ type entry struct {
 	value        *node
 }
 
-// get is a map's value, or nil.
+// get returns a map's value, or nil.
 func (n *node) get(name string) *node {
 	if n == nil {
 		return nil
@@ -59,7 +59,7 @@ func (n *node) get(name string) *node {
 	return nil
 }
 
-// entry is a key with its value, or nil.
+// entry returns a key with its value, or nil.
 func (n *node) entry(name string) *entry {
 	for i := range n.keys {
 		if n.keys[i].name == name {
@@ -81,7 +81,7 @@ func (n *node) find(names ...string) *node {
 	return n
 }
 
-// plain is what JSON has of the node. What only Resolve knows is left out.
+// plain returns what JSON has of the node. What only Resolve knows is left out.
 func (n *node) plain() any {
 	switch {
 	case n.shape == mapping:
@@ -124,7 +124,7 @@ func (n *node) graft(value any) *node {
 	return g
 }
 
-// clone is a copy that can be marked anew.
+// clone returns a copy that can be marked anew.
 func (n *node) clone() *node {
 	c := *n
 	c.keys, c.items = slices.Clone(n.keys), slices.Clone(n.items)
@@ -137,7 +137,7 @@ func (n *node) clone() *node {
 	return &c
 }
 
-// describe is what a node is, for messages.
+// describe returns what a node is, for messages.
 func (n *node) describe() string {
 	switch n.shape {
 	case mapping:

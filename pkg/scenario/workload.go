@@ -15,8 +15,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Played says how a scenario is played on a Deployment of the trainer's, which takes the place of the one that it creates. Only scenarios have
-// it whose fault lies in that Deployment alone, and can be seen and graded without knowing what it computes: then facts.workload is there.
+// Played says how a scenario is played on a Deployment of the trainer's, which takes the place of the one that it
+// creates. Only scenarios have it whose fault lies in that Deployment alone, and can be seen and graded without knowing
+// what it computes: then facts.workload is there.
 type Played struct {
 	// Namespace and Name are the parameters that take those of the Deployment.
 	Namespace string `json:"namespace"`
@@ -36,22 +37,31 @@ type WorkloadFacts struct {
 	Requests  bool   `json:"requests"`  // whether it names them in its requests, too
 }
 
-// FindWorkload reads the Deployment that a trainer names as KIND/NAME. It refuses one that could not be broken and mended as scenarios do it, and
-// says why.
+// FindWorkload reads the Deployment that a trainer names as KIND/NAME. It refuses one that could not be broken and
+// mended as scenarios do it, and says why.
 func FindWorkload(ctx context.Context, client kubernetes.Interface, namespace, name string) (*WorkloadFacts, error) {
 	kind, name, _ := strings.Cut(name, "/")
 	switch {
 	case name == "":
 		return nil, fmt.Errorf("--workload %s: write KIND/NAME, as deployment/trainer", kind)
 	case slices.Contains([]string{"sts", "statefulset", "statefulsets"}, strings.ToLower(kind)):
-		return nil, fmt.Errorf("--workload %s/%s: a StatefulSet waits for ever for a pod that does not start, also when its template is right again "+
-			"(Kubernetes calls it forced rollback), so that mending it is not what is asked: name a Deployment", kind, name)
-	case !slices.Contains([]string{"deploy", "deployment", "deployments", "deployment.apps", "deployments.apps"}, strings.ToLower(kind)):
-		return nil, fmt.Errorf("--workload %s/%s: exercises are played on Deployments only: name one as deployment/%[2]s", kind, name)
+		return nil,
+			fmt.Errorf("--workload %s/%s: a StatefulSet waits for ever for a pod that does not start, also when its template is right again "+
+				"(Kubernetes calls it forced rollback), so that mending it is not what is asked: name a Deployment",
+				kind,
+				name)
+	case !slices.Contains([]string{"deploy", "deployment", "deployments", "deployment.apps", "deployments.apps"},
+		strings.ToLower(kind)):
+		return nil, fmt.Errorf(
+			"--workload %s/%s: exercises are played on Deployments only: name one as deployment/%[2]s", kind, name,
+		)
 	}
 	d, err := client.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no Deployment %s in namespace %s: name another with --workload, or its namespace with -n", name, namespace)
+		return nil, fmt.Errorf(
+			"there is no Deployment %s in namespace %s: name another with --workload, or its namespace with -n", name,
+			namespace,
+		)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading Deployment %s in namespace %s: %w", name, namespace, err)
@@ -82,13 +92,17 @@ func (w WorkloadFacts) fits(d *appsv1.Deployment) error {
 	case d.DeletionTimestamp != nil:
 		return refuse("is being deleted", "name another")
 	case len(d.OwnerReferences) > 0:
-		return refuse("belongs to "+d.OwnerReferences[0].Kind+" "+d.OwnerReferences[0].Name, "its owner would undo what is broken; name one that nothing manages")
+		return refuse("belongs to "+d.OwnerReferences[0].Kind+" "+d.OwnerReferences[0].Name,
+			"its owner would undo what is broken; name one that nothing manages")
 	case w.Container < 0:
 		return refuse("asks for no "+GPUResource, "name one that has it in the limits of a container")
 	case d.Spec.Paused:
 		return refuse("is paused", "resume it with: kubectl rollout resume")
-	case w.Replicas == 0 || d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas != int32(w.Replicas) || d.Status.AvailableReplicas != int32(w.Replicas):
-		return refuse(fmt.Sprintf("has %d of %s available", d.Status.AvailableReplicas, count.Of(w.Replicas, "replica")), "it must work before it is broken")
+	case w.Replicas == 0 || d.Status.ObservedGeneration < d.Generation ||
+		d.Status.UpdatedReplicas != int32(w.Replicas) || d.Status.AvailableReplicas != int32(w.Replicas):
+		return refuse(fmt.Sprintf("has %d of %s available", d.Status.AvailableReplicas,
+			count.Of(w.Replicas, "replica")),
+			"it must work before it is broken")
 	}
 	return nil
 }
@@ -108,7 +122,8 @@ func (p *Played) on(w *WorkloadFacts, seed int64, given map[string]string, drawn
 	return nil
 }
 
-// OnWorkload refuses a scenario that cannot be played on a Deployment of the trainer's, and names those of ours that can.
+// OnWorkload refuses a scenario that cannot be played on a Deployment of the trainer's, and names those of ours that
+// can.
 func (s *Scenario) OnWorkload() error {
 	if s.Workload != nil {
 		return nil

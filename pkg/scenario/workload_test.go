@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// aDeployment is one of two replicas, whose second container has two GPUs.
+// aDeployment returns one of two replicas, whose second container has two GPUs.
 func aDeployment(change func(*appsv1.Deployment)) *appsv1.Deployment {
 	gpus := corev1.ResourceList{GPUResource: resource.MustParse("2")}
 	d := &appsv1.Deployment{
@@ -31,14 +31,17 @@ func aDeployment(change func(*appsv1.Deployment)) *appsv1.Deployment {
 	return d
 }
 
-// What a scenario has to know of the trainer's Deployment is read; what could not be broken and mended fairly is refused, with what to do.
+// What a scenario has to know of the trainer's Deployment is read; what could not be broken and mended fairly is
+// refused, with what to do.
 func TestFindWorkload(t *testing.T) {
 	t.Parallel()
 	got, err := FindWorkload(t.Context(), fake.NewClientset(aDeployment(nil)), "prod", "deploy/server")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(&WorkloadFacts{Namespace: "prod", Name: "server", Labels: "app=server", Replicas: 2, Container: 1, GPUs: 2, Requests: true}, got); diff != "" {
+	if diff := cmp.Diff(&WorkloadFacts{
+		Namespace: "prod", Name: "server", Labels: "app=server", Replicas: 2, Container: 1, GPUs: 2, Requests: true,
+	}, got); diff != "" {
 		t.Error(diff)
 	}
 	for name, test := range map[string]struct {
@@ -50,16 +53,32 @@ func TestFindWorkload(t *testing.T) {
 		"a StatefulSet": {"sts/server", nil, "name a Deployment"},
 		"another kind":  {"job/server", nil, "on Deployments only"},
 		"not there":     {"deployment/serve", nil, "there is no Deployment serve in namespace prod"},
-		"no GPUs":       {"deploy/server", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers = d.Spec.Template.Spec.Containers[:1] }, "asks for no nvidia.com/gpu"},
-		"paused":        {"deploy/server", func(d *appsv1.Deployment) { d.Spec.Paused = true }, "kubectl rollout resume"},
-		"broken":        {"deploy/server", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 1 }, "has 1 of 2 replicas available"},
-		"rolling out":   {"deploy/server", func(d *appsv1.Deployment) { d.Status.ObservedGeneration = 2 }, "it must work before"},
-		"scaled to 0":   {"deploy/server", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(0)) }, "of 0 replicas"},
+		"no GPUs": {
+			"deploy/server",
+			func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers = d.Spec.Template.Spec.Containers[:1] },
+			"asks for no nvidia.com/gpu",
+		},
+		"paused": {
+			"deploy/server", func(d *appsv1.Deployment) { d.Spec.Paused = true }, "kubectl rollout resume",
+		},
+		"broken": {
+			"deploy/server", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 1 },
+			"has 1 of 2 replicas available",
+		},
+		"rolling out": {
+			"deploy/server", func(d *appsv1.Deployment) { d.Status.ObservedGeneration = 2 }, "it must work before",
+		},
+		"scaled to 0": {
+			"deploy/server", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(0)) }, "of 0 replicas",
+		},
 		"an operator's": {"deploy/server", func(d *appsv1.Deployment) {
 			d.OwnerReferences = []metav1.OwnerReference{{Kind: "InferenceService", Name: "llm"}}
 		}, "belongs to InferenceService llm"},
 	} {
-		if _, err := FindWorkload(t.Context(), fake.NewClientset(aDeployment(test.change)), "prod", test.named); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := FindWorkload(
+			t.Context(), fake.NewClientset(aDeployment(test.change)), "prod", test.named,
+		); err == nil ||
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -73,7 +92,9 @@ func TestPlayedOnAWorkload(t *testing.T) {
 		t.Fatal(err)
 	}
 	facts := SampleFacts()
-	facts.Workload = &WorkloadFacts{Namespace: "prod", Name: "server", Labels: "app=server", Replicas: 2, Container: 1, GPUs: 2, Requests: true}
+	facts.Workload = &WorkloadFacts{
+		Namespace: "prod", Name: "server", Labels: "app=server", Replicas: 2, Container: 1, GPUs: 2, Requests: true,
+	}
 	want := &Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "prod", Name: "server"}
 	kinds := map[any]bool{}
 	for seed := range int64(30) {
@@ -88,24 +109,30 @@ func TestPlayedOnAWorkload(t *testing.T) {
 		if diff := cmp.Diff(Access{Namespaces: []string{}, Workload: want}, r.Public.Access); diff != "" {
 			t.Error(diff)
 		}
-		if !strings.Contains(strings.Join(r.NeedsConsent(), "\n"), "the candidate changes Deployment server in namespace prod") {
+		if !strings.Contains(
+			strings.Join(r.NeedsConsent(), "\n"), "the candidate changes Deployment server in namespace prod",
+		) {
 			t.Errorf("%q", r.NeedsConsent())
 		}
-		if len(r.Requires.Images) > 0 || !strings.Contains(r.Public.Briefing, "Deployment server in namespace prod worked") || r.Public.Simulated != "" {
+		if len(r.Requires.Images) > 0 ||
+			!strings.Contains(r.Public.Briefing, "Deployment server in namespace prod worked") ||
+			r.Public.Simulated != "" {
 			t.Errorf("%+v %q %q", r.Requires, r.Public.Briefing, r.Public.Simulated)
 		}
 	}
 	if len(kinds) != 3 || kinds["quota"] || kinds["pool"] {
 		t.Errorf("%v", kinds)
 	}
-	if _, err := s.Resolve(1, map[string]string{"kind": "quota"}, facts); err == nil || !strings.Contains(err.Error(), "kind=quota cannot be played on a workload of yours") {
+	if _, err := s.Resolve(1, map[string]string{"kind": "quota"}, facts); err == nil ||
+		!strings.Contains(err.Error(), "kind=quota cannot be played on a workload of yours") {
 		t.Errorf("%v", err)
 	}
 	other, err := Find("gpu-memory")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Resolve(1, nil, facts); err == nil || !strings.Contains(err.Error(), "these can: gpu-resources") {
+	if _, err := other.Resolve(1, nil, facts); err == nil ||
+		!strings.Contains(err.Error(), "these can: gpu-resources") {
 		t.Errorf("%v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// ClusterRoles keeps each seal as a ClusterRole without rules, whose name is the seal's: whoever can write only ConfigMaps cannot make one.
-// Its name and label say nothing about who made it or for what.
+// ClusterRoles keeps each seal as a ClusterRole without rules, whose name is the seal's: whoever can write only
+// ConfigMaps cannot make one. Its name and label say nothing about who made it or for what.
 type ClusterRoles struct {
 	Dynamic      dynamic.Interface
 	FieldManager string
@@ -26,7 +26,9 @@ var _ Keeper = ClusterRoles{}
 func ClusterRole(s Seal) string { return "lab-" + string(s) }
 
 func (k ClusterRoles) client() dynamic.NamespaceableResourceInterface {
-	return k.Dynamic.Resource(schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"})
+	return k.Dynamic.Resource(
+		schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
+	)
 }
 
 // Where implements Keeper.

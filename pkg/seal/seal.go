@@ -1,13 +1,15 @@
 // Package seal distinguishes the record that a run wrote from one that others wrote.
 //
-// A record is a ConfigMap: whoever may write ConfigMaps in the ledger can write any record, with the right sums. So an undo changes API objects
-// only as its seal allows. The seal is a hash of all that the undo would follow, and it is kept where other rights are needed to write it:
+// A record is a ConfigMap: whoever may write ConfigMaps in the ledger can write any record, with the right sums. So an
+// undo changes API objects only as its seal allows. The seal is a hash of all that the undo would follow, and it is
+// kept where other rights are needed to write it:
 //
 //   - on each object that the run creates, as its mark;
 //   - in a ClusterRole without rules, for objects on which a mark would give the exercise away (ClusterRoles);
 //   - on the run's ConfigMap beside a workload, which takes rights in the workload's namespace (pkg/workload).
 //
-// On a node nothing of the record in the cluster is followed at all: there the node's own record decides (debugpod/deadman/guard).
+// On a node nothing of the record in the cluster is followed at all: there the node's own record decides
+// (debugpod/deadman/guard).
 package seal
 
 import (
@@ -23,7 +25,8 @@ type Seal string
 // Of returns the seal of a step's undo. What is not known before the change, such as a UID, must not be in the undo.
 func Of(run, step string, undo []byte) Seal { return Seal(spell("%q %q %s", run, step, undo)) }
 
-// Mark returns what an object of the sealed step carries. Objects of one step have different marks, so that nobody sees what came together.
+// Mark returns what an object of the sealed step carries. Objects of one step have different marks, so that nobody sees
+// what came together.
 func (s Seal) Mark(group, resource, namespace, name string) string {
 	return spell("%q %q %q %q %q", string(s), group, resource, namespace, name)
 }
@@ -60,7 +63,9 @@ type BrokenError struct {
 }
 
 func (e *BrokenError) Error() string {
-	text := fmt.Sprintf("the record's undo is rejected: %s does not vouch for it, so another client may have written it", e.Where)
+	text :=
+		fmt.Sprintf("the record's undo is rejected: %s does not vouch for it, so another client may have written it",
+			e.Where)
 	if e.ByHand != "" {
 		text += "; if the record is genuine, " + e.ByHand
 	}

@@ -3,8 +3,8 @@ package similar
 
 import "strings"
 
-// Nearest is the name that was most likely meant by what somebody wrote, where case does not count; empty when none is near. Of several that
-// are as near it is the first.
+// Nearest returns the name that was most likely meant by what somebody wrote, where case does not count; empty when
+// none is near. Of several that are as near it is the first.
 func Nearest(wrote string, names []string) string {
 	best, least := "", 0
 	for _, name := range names {
@@ -16,7 +16,7 @@ func Nearest(wrote string, names []string) string {
 	return best
 }
 
-// Distance is how many bytes have to be put in, taken out or replaced to make b of a (Levenshtein's distance).
+// Distance returns how many bytes have to be put in, taken out or replaced to make b of a (Levenshtein's distance).
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

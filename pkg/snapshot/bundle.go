@@ -12,8 +12,9 @@ import (
 	"strings"
 )
 
-// Open reads a bundle, or the folder that one was unpacked into. A bundle is read while it is unpacked, and nothing of it is written
-// anywhere. Links and devices in it are passed over, and so is what a link in a folder points to outside of it.
+// Open reads a bundle, or the folder that one was unpacked into. A bundle is read while it is unpacked, and nothing of
+// it is written anywhere. Links and devices in it are passed over, and so is what a link in a folder points to outside
+// of it.
 func Open(path string) (*Snapshot, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -52,7 +53,9 @@ func openFolder(path string) (*Snapshot, error) {
 // isOne refuses folders and archives of something else.
 func (s *Snapshot) isOne() error {
 	if s.Meta.Kind == "" {
-		return errors.New("there is no snapshot.json in it: give a file or a folder that `kubectl gpu-fault doctor --bundle` made")
+		return errors.New(
+			"there is no snapshot.json in it: give a file or a folder that `kubectl gpu-fault doctor --bundle` made",
+		)
 	}
 	return nil
 }
@@ -76,7 +79,9 @@ func readBundle(f io.Reader) (*Snapshot, error) {
 			return nil, unpackError(err)
 		}
 		if n >= maxEntries {
-			return nil, fmt.Errorf("there are more than %d files in it, which no snapshot needs: it was not made by this tool", maxEntries)
+			return nil, fmt.Errorf(
+				"there are more than %d files in it, which no snapshot needs: it was not made by this tool", maxEntries,
+			)
 		}
 		name, err := entryName(header.Name, &folder)
 		if err != nil {
@@ -107,7 +112,10 @@ func entryName(raw string, folder *string) (string, error) {
 		return ".", nil
 	}
 	if !fs.ValidPath(name) {
-		return "", fmt.Errorf("there is a file %q in it, which lies outside of it or has no proper name: it was not made by this tool", cut(raw))
+		return "", fmt.Errorf(
+			"there is a file %q in it, which lies outside of it or has no proper name: it was not made by this tool",
+			cut(raw),
+		)
 	}
 	first, rest, deeper := strings.Cut(name, "/")
 	if !slices.Contains(topLevel(), first) && deeper && (*folder == "" || *folder == first) {
@@ -126,10 +134,10 @@ func cut(text string) string {
 	return text
 }
 
-// oneLine is an error that may quote what is in a file.
+// oneLine returns an error that may quote what is in a file.
 func oneLine(err error) string { return cut(strings.Join(strings.Fields(err.Error()), " ")) }
 
-// unpackError says what to do about an archive that cannot be unpacked.
+// unpackError returns what to do about an archive that cannot be unpacked.
 func unpackError(err error) error {
 	switch {
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, io.EOF):

@@ -37,7 +37,8 @@ func named(namespace, name string) metav1.ObjectMeta {
 
 func custom(kind, name string) []unstructured.Unstructured {
 	return []unstructured.Unstructured{{Object: map[string]any{
-		"apiVersion": "example.com/v1", "kind": kind, "metadata": map[string]any{"name": name}, "spec": map[string]any{"n": int64(3), "x": 1.5},
+		"apiVersion": "example.com/v1", "kind": kind, "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"n": int64(3), "x": 1.5},
 	}}}
 }
 
@@ -47,43 +48,89 @@ func full() *Snapshot {
 	booted := created.Add(-time.Hour)
 	shared := []byte("version = 2\n")
 	return &Snapshot{
-		Meta:       Meta{APIVersion: APIVersion, Kind: Kind, Created: created, Client: "v1", Server: "v1.36.3", Context: "c", PodsSeen: 9},
-		Nodes:      []corev1.Node{{ObjectMeta: named("", "a"), Status: corev1.NodeStatus{Capacity: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}}}, {ObjectMeta: named("", "b")}},
-		Pods:       []corev1.Pod{{ObjectMeta: named("x", "p"), Spec: corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}},
-		Namespaces: []corev1.Namespace{{ObjectMeta: named("", "x")}}, Events: []corev1.Event{{ObjectMeta: named("x", "e"), Message: "m", EventTime: metav1.NewMicroTime(created)}},
-		DaemonSets: []appsv1.DaemonSet{{ObjectMeta: named("x", "d")}}, RuntimeClasses: []nodev1.RuntimeClass{{ObjectMeta: named("", "nvidia"), Handler: "nvidia"}},
-		ResourceQuotas: []corev1.ResourceQuota{{ObjectMeta: named("x", "q")}}, LimitRanges: []corev1.LimitRange{{ObjectMeta: named("x", "l")}},
-		ConfigMaps:      []corev1.ConfigMap{{ObjectMeta: named("x", "cm"), Data: map[string]string{"config.yaml": "version: v1\nsharing:\n  timeSlicing: {}\n"}}},
-		NetworkPolicies: []networkingv1.NetworkPolicy{{ObjectMeta: named("x", "np"), Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}}}},
-		Services:        []corev1.Service{{ObjectMeta: named("x", "svc"), Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}}}},
-		ResourceSlices:  []resourcev1.ResourceSlice{{ObjectMeta: named("", "s")}}, ResourceClaims: []resourcev1.ResourceClaim{{ObjectMeta: named("x", "rc")}},
-		DeviceClasses: []resourcev1.DeviceClass{{ObjectMeta: named("", "gpu.nvidia.com")}}, ClusterPolicies: custom("ClusterPolicy", "cp"), NVIDIADrivers: custom("NVIDIADriver", "nd"),
-		ComputeDomains: custom("ComputeDomain", "cd"), ServiceMonitors: custom("ServiceMonitor", "sm"), Prometheuses: custom("Prometheus", "pr"),
+		Meta: Meta{
+			APIVersion: APIVersion, Kind: Kind, Created: created, Client: "v1", Server: "v1.36.3", Context: "c",
+			PodsSeen: 9,
+		},
+		Nodes: []corev1.Node{{
+			ObjectMeta: named("", "a"),
+			Status:     corev1.NodeStatus{Capacity: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}},
+		}, {ObjectMeta: named("", "b")}},
+		Pods: []corev1.Pod{{
+			ObjectMeta: named("x", "p"),
+			Spec:       corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}},
+		Namespaces: []corev1.Namespace{{ObjectMeta: named("", "x")}},
+		Events: []corev1.Event{
+			{ObjectMeta: named("x", "e"), Message: "m", EventTime: metav1.NewMicroTime(created)},
+		},
+		DaemonSets:     []appsv1.DaemonSet{{ObjectMeta: named("x", "d")}},
+		RuntimeClasses: []nodev1.RuntimeClass{{ObjectMeta: named("", "nvidia"), Handler: "nvidia"}},
+		ResourceQuotas: []corev1.ResourceQuota{{ObjectMeta: named("x", "q")}},
+		LimitRanges:    []corev1.LimitRange{{ObjectMeta: named("x", "l")}},
+		ConfigMaps: []corev1.ConfigMap{{
+			ObjectMeta: named("x", "cm"),
+			Data:       map[string]string{"config.yaml": "version: v1\nsharing:\n  timeSlicing: {}\n"},
+		}},
+		NetworkPolicies: []networkingv1.NetworkPolicy{{
+			ObjectMeta: named("x", "np"),
+			Spec: networkingv1.NetworkPolicySpec{
+				PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
+			},
+		}},
+		Services: []corev1.Service{{ObjectMeta: named("x", "svc"), Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"a": "b"},
+			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
+		}}},
+		ResourceSlices:  []resourcev1.ResourceSlice{{ObjectMeta: named("", "s")}},
+		ResourceClaims:  []resourcev1.ResourceClaim{{ObjectMeta: named("x", "rc")}},
+		DeviceClasses:   []resourcev1.DeviceClass{{ObjectMeta: named("", "gpu.nvidia.com")}},
+		ClusterPolicies: custom("ClusterPolicy", "cp"), NVIDIADrivers: custom("NVIDIADriver", "nd"),
+		ComputeDomains: custom("ComputeDomain", "cd"), ServiceMonitors: custom("ServiceMonitor", "sm"),
+		Prometheuses: custom("Prometheus", "pr"),
 		CRDs:         []string{"clusterpolicies.nvidia.com"},
-		HelmReleases: []HelmRelease{{Namespace: "g", Name: "gpu-operator", Chart: "gpu-operator", Revision: 2, Values: map[string]any{"n": int64(3), "toolkit": map[string]any{"enabled": true}}}},
+		HelmReleases: []HelmRelease{{
+			Namespace: "g", Name: "gpu-operator", Chart: "gpu-operator", Revision: 2,
+			Values: map[string]any{"n": int64(3), "toolkit": map[string]any{"enabled": true}},
+		}},
 		Logs: []Log{
-			{Namespace: "x", Pod: "p", Container: "c", Head: true, Text: "device: cpu\n"}, {Namespace: "x", Pod: "p", Container: "c", Text: "text\xff\n" + strings.Repeat("a", 1<<20)},
+			{Namespace: "x", Pod: "p", Container: "c", Head: true, Text: "device: cpu\n"},
+			{Namespace: "x", Pod: "p", Container: "c", Text: "text\xff\n" + strings.Repeat("a", 1<<20)},
 			{Namespace: "x", Pod: "p", Container: "c", Previous: true},
 		},
 		Images: map[string]Image{"r/i:1": {Platforms: []string{"linux/amd64"}}, "r/j": {Error: "away"}},
-		Runs: []Run{{ID: "xid-1", Fault: "xid", Created: created, Targets: []Target{{Kind: "Node", Name: "a", Permanent: true,
-			Evidence: []RunEvidence{{Source: "sequence 3", Time: created, Text: "NVRM"}}}}}},
+		Runs: []Run{{ID: "xid-1", Fault: "xid", Created: created,
+			Targets: []Target{{Kind: "Node", Name: "a", Permanent: true,
+				Evidence: []RunEvidence{{Source: "sequence 3", Time: created, Text: "NVRM"}}}}}},
 		Missing: []Missing{{What: "api/events", Why: "forbidden"}},
 		Hosts: map[string]*node.Diagnosis{
 			"a": {
 				Info: node.Info{Hostname: "a", KernelRelease: "6.8"},
 				Runtime: node.Runtime{
 					Kubelet: node.Kubelet{PID: 3},
-					Instance: &node.Instance{PID: 4, ConfigPath: "/etc/containerd/config.toml", CRI: &cri.Info{Name: "containerd", Config: json.RawMessage(`{"a":1}`)}, Files: []node.ConfigFile{
-						{Path: "/etc/containerd/config.toml", Data: shared}, {Path: "/etc/containerd/empty.toml", Data: []byte{}}, {Path: "/etc/containerd/none.toml"}, {Path: "odd/../path", Data: []byte("x")},
+					Instance: &node.Instance{PID: 4, ConfigPath: "/etc/containerd/config.toml", CRI: &cri.Info{
+						Name: "containerd", Config: json.RawMessage(`{"a":1}`),
+					}, Files: []node.ConfigFile{
+						{Path: "/etc/containerd/config.toml", Data: shared},
+						{Path: "/etc/containerd/empty.toml", Data: []byte{}}, {Path: "/etc/containerd/none.toml"},
+						{Path: "odd/../path", Data: []byte("x")},
 					}},
-					Decoys: []node.Instance{{Files: []node.ConfigFile{{Path: "/etc/containerd/config.toml", Data: []byte("another root's\n")}, {Path: "/etc/containerd/empty.toml", Data: []byte{}}}}},
+					Decoys: []node.Instance{{Files: []node.ConfigFile{
+						{Path: "/etc/containerd/config.toml", Data: []byte("another root's\n")},
+						{Path: "/etc/containerd/empty.toml", Data: []byte{}},
+					}}},
 				},
 				Probe: node.Probe{Time: created, Uptime: time.Hour, OS: map[string]string{"ID": "ubuntu"}},
 				SMI:   "<nvidia_smi_log/>\n",
 				KernelLog: []node.KernelRecord{
-					{Sequence: 7, Uptime: 2500 * time.Millisecond, Time: booted.Add(2500 * time.Millisecond), Priority: 4, Text: "NVRM: a;b"},
-					{Sequence: 9, Uptime: 3 * time.Second, Time: booted.Add(3 * time.Second), Priority: 14, Text: "two\nlines\r and \\x0a, \xff"},
+					{
+						Sequence: 7, Uptime: 2500 * time.Millisecond, Time: booted.Add(2500 * time.Millisecond),
+						Priority: 4, Text: "NVRM: a;b",
+					},
+					{
+						Sequence: 9, Uptime: 3 * time.Second, Time: booted.Add(3 * time.Second), Priority: 14,
+						Text: "two\nlines\r and \\x0a, \xff",
+					},
 				},
 				Journals: map[string]string{"kubelet.service": "l\n", "snap.k8s.containerd.service": ""},
 			},
@@ -159,7 +206,9 @@ func unpack(t *testing.T, data []byte) string {
 		}
 		name := filepath.Join(folder, header.Name)
 		content, err := io.ReadAll(entries)
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, content, 0o600)); err != nil {
+		if err := errors.Join(
+			err, os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, content, 0o600),
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -205,7 +254,8 @@ func plain(name, content string) entry { return entry{tar.Header{Name: name}, co
 func TestBundleOfAFolderIsRead(t *testing.T) {
 	t.Parallel()
 	data := archive(t,
-		entry{tar.Header{Name: "./", Typeflag: tar.TypeDir}, ""}, entry{tar.Header{Name: "case-17/", Typeflag: tar.TypeDir}, ""},
+		entry{tar.Header{Name: "./", Typeflag: tar.TypeDir}, ""},
+		entry{tar.Header{Name: "case-17/", Typeflag: tar.TypeDir}, ""},
 		plain("case-17/snapshot.json", meta), plain("case-17/api/nodes.json", `{"items":[{"metadata":{"name":"a"}}]}`),
 		plain("case-17/.api.swp", "x"), plain("case-17/api/nodes.json", `{"items":[{"metadata":{"name":"again"}}]}`),
 		entry{tar.Header{Name: "case-17/api/pods.json", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}, ""},
@@ -220,7 +270,8 @@ func TestBundleOfAFolderIsRead(t *testing.T) {
 	}
 }
 
-// A bundle comes from a stranger: it must not reach outside, hang, or fill the memory, and the message must say what to do.
+// A bundle comes from a stranger: it must not reach outside, hang, or fill the memory, and the message must say what to
+// do.
 func TestHostileBundles(t *testing.T) {
 	t.Parallel()
 	good := written(t, full())
@@ -229,22 +280,37 @@ func TestHostileBundles(t *testing.T) {
 		data []byte
 		want string
 	}{
-		"traversal":         {archive(t, plain("snapshot.json", meta), plain("nodes/../../../tmp/x", "")), "outside of it"},
-		"absolute":          {archive(t, plain("/etc/passwd", "")), "outside of it"},
-		"truncated":         {good[:len(good)/2], "ends in the middle: copy it once more"},
-		"without its end":   {good[:len(good)-4], "ends in the middle: copy it once more"},
-		"one bit":           {append(bytes.Clone(good[:len(good)-6]), 1, 2, 3, 4, 5, 6), "damaged"},
-		"not gzip":          {[]byte("hello world, I am a text"), "no tar.gz"},
-		"empty":             {nil, "no tar.gz"},
-		"gzip of a text":    {zip(t, strings.Repeat("no tar ", 200)), "damaged"},
-		"something else":    {archive(t, plain("README.md", "x")), "no snapshot.json"},
-		"garbage":           {archive(t, plain("snapshot.json", meta), plain("api/pods.json", "{")), `"api/pods.json" cannot be read`},
-		"newer":             {archive(t, plain("snapshot.json", strings.Replace(meta, "v1alpha1", "v1", 1))), "use a newer version of this tool"},
-		"a file of 10 GB":   {archive(t, plain("snapshot.json", meta), entry{tar.Header{Name: "api/pods.json", Size: 10 << 30}, "{"}), `"api/pods.json" has more than 256 MiB`},
-		"a large YAML":      {archive(t, plain("snapshot.json", meta), zeros("api/pods.yaml", 33)), "more than 32 MiB"},
-		"a bomb":            {archive(t, plain("snapshot.json", meta), entry{tar.Header{Name: "other", Size: 10 << 30}, ""}), "ends in the middle"},
-		"too many small":    {archive(t, many(maxEntries+1)...), "more than 200000 files"},
-		"no regular length": {archive(t, entry{tar.Header{Name: strings.Repeat("n/", 4000) + "x"}, ""}), "no snapshot.json"},
+		"traversal": {
+			archive(t, plain("snapshot.json", meta), plain("nodes/../../../tmp/x", "")), "outside of it",
+		},
+		"absolute":        {archive(t, plain("/etc/passwd", "")), "outside of it"},
+		"truncated":       {good[:len(good)/2], "ends in the middle: copy it once more"},
+		"without its end": {good[:len(good)-4], "ends in the middle: copy it once more"},
+		"one bit":         {append(bytes.Clone(good[:len(good)-6]), 1, 2, 3, 4, 5, 6), "damaged"},
+		"not gzip":        {[]byte("hello world, I am a text"), "no tar.gz"},
+		"empty":           {nil, "no tar.gz"},
+		"gzip of a text":  {zip(t, strings.Repeat("no tar ", 200)), "damaged"},
+		"something else":  {archive(t, plain("README.md", "x")), "no snapshot.json"},
+		"garbage": {
+			archive(t, plain("snapshot.json", meta), plain("api/pods.json", "{")), `"api/pods.json" cannot be read`,
+		},
+		"newer": {
+			archive(t, plain("snapshot.json", strings.Replace(meta, "v1alpha1", "v1", 1))),
+			"use a newer version of this tool",
+		},
+		"a file of 10 GB": {
+			archive(t, plain("snapshot.json", meta), entry{tar.Header{Name: "api/pods.json", Size: 10 << 30}, "{"}),
+			`"api/pods.json" has more than 256 MiB`,
+		},
+		"a large YAML": {archive(t, plain("snapshot.json", meta), zeros("api/pods.yaml", 33)), "more than 32 MiB"},
+		"a bomb": {
+			archive(t, plain("snapshot.json", meta), entry{tar.Header{Name: "other", Size: 10 << 30}, ""}),
+			"ends in the middle",
+		},
+		"too many small": {archive(t, many(maxEntries+1)...), "more than 200000 files"},
+		"no regular length": {
+			archive(t, entry{tar.Header{Name: strings.Repeat("n/", 4000) + "x"}, ""}), "no snapshot.json",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := readBundle(bytes.NewReader(test.data))
@@ -339,9 +405,11 @@ func FuzzBundle(f *testing.F) {
 
 // A file of any content, under each name of the layout.
 func FuzzRead(f *testing.F) {
-	f.Add("api/pods.json", `{"items":[{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","resources":{"limits":{"nvidia.com/gpu":"1"}}}]}}]}`)
+	f.Add("api/pods.json",
+		`{"items":[{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","resources":{"limits":{"nvidia.com/gpu":"1"}}}]}}]}`)
 	f.Add("api/clusterpolicies.yaml", "a: &a [1]\nb: *a\n---\nmetadata: 3\n")
-	f.Add("nodes/a/runtime.json", `{"instance":{"files":[{"path":"/x","data":"eA=="}],"cri":{"config":{"registry":{"auth":"x"}}}}}`)
+	f.Add("nodes/a/runtime.json",
+		`{"instance":{"files":[{"path":"/x","data":"eA=="}],"cri":{"config":{"registry":{"auth":"x"}}}}}`)
 	f.Add("api/crds.json", `[1]`)
 	f.Add("helm.json", `[{"values":{"env":[{"name":"A_TOKEN","value":"x"}]}}]`)
 	f.Fuzz(func(t *testing.T, name, content string) {

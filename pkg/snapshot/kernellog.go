@@ -15,9 +15,10 @@ const dmesgPriority = 4
 // maxLogRecords is how many records of one log are kept: five times what the helper sends.
 const maxLogRecords = 10_000
 
-// ParseKernelLog reads kernel.log: a record a line as SEQUENCE;PRIORITY;UPTIME;TEXT, or what dmesg prints, with or without -T, -x and -r.
-// Lines that are neither become records, too, with the time of the line before: the driver writes some messages over several lines. Lines of
-// dmesg are numbered from 1. Of more than 10,000 lines the last are read.
+// ParseKernelLog reads kernel.log: a record a line as SEQUENCE;PRIORITY;UPTIME;TEXT, or what dmesg prints, with or
+// without -T, -x and -r. Lines that are neither become records, too, with the time of the line before: the driver
+// writes some messages over several lines. Lines of dmesg are numbered from 1. Of more than 10,000 lines the last are
+// read.
 func ParseKernelLog(text string) []node.KernelRecord {
 	var all []node.KernelRecord
 	var last node.KernelRecord
@@ -36,7 +37,7 @@ func ParseKernelLog(text string) []node.KernelRecord {
 	return all
 }
 
-// lastRecords is the end of a text, with as many lines as may be records.
+// lastRecords returns the end of a text, with as many lines as may be records.
 func lastRecords(text string) string {
 	at := len(strings.TrimRight(text, "\r\n"))
 	for range maxLogRecords {
@@ -58,7 +59,9 @@ func parseRecord(line string) (node.KernelRecord, bool) {
 	if err1 != nil || err2 != nil || !ok {
 		return node.KernelRecord{}, false
 	}
-	return node.KernelRecord{Sequence: sequence, Priority: int(priority), Uptime: uptime, Text: unescape(parts[3])}, true
+	return node.KernelRecord{
+		Sequence: sequence, Priority: int(priority), Uptime: uptime, Text: unescape(parts[3]),
+	}, true
 }
 
 // microseconds refuses more than what a duration holds, 292 years.
@@ -70,11 +73,17 @@ func microseconds(text string) (time.Duration, bool) {
 	return time.Duration(n) * time.Microsecond, true
 }
 
-// dmesgLine has the priority of `dmesg -r`, the facility and level of `dmesg -x`, the time, the thread that some kernels name, and the text.
-var dmesgLine = regexp.MustCompile(`^(?:<(\d{1,4})>)?(?:[a-z0-9]+ *:[a-z]+ *: *)?\[ *([^\[\]]+)\](?:\[ *[TC]\d+\])? ?(.*)$`)
+// dmesgLine has the priority of `dmesg -r`, the facility and level of `dmesg -x`, the time, the thread that some
+// kernels name, and the text.
+var dmesgLine = regexp.MustCompile(
+	`^(?:<(\d{1,4})>)?(?:[a-z0-9]+ *:[a-z]+ *: *)?\[ *([^\[\]]+)\](?:\[ *[TC]\d+\])? ?(.*)$`,
+)
 
 func parseDmesg(line string, last node.KernelRecord) node.KernelRecord {
-	record := node.KernelRecord{Sequence: last.Sequence + 1, Priority: dmesgPriority, Uptime: last.Uptime, Time: last.Time, Text: unescape(line)}
+	record := node.KernelRecord{
+		Sequence: last.Sequence + 1, Priority: dmesgPriority, Uptime: last.Uptime, Time: last.Time,
+		Text: unescape(line),
+	}
 	match := dmesgLine.FindStringSubmatch(line)
 	if match == nil {
 		return record
@@ -101,13 +110,15 @@ func parseDmesg(line string, last node.KernelRecord) node.KernelRecord {
 func formatKernelLog(records []node.KernelRecord) string {
 	var b strings.Builder
 	for _, r := range records {
-		b.WriteString(strconv.FormatUint(r.Sequence, 10) + ";" + strconv.Itoa(max(r.Priority, 0)) + ";" + strconv.FormatInt(max(r.Uptime, 0).Microseconds(), 10) + ";")
+		b.WriteString(strconv.FormatUint(r.Sequence, 10) + ";" + strconv.Itoa(max(r.Priority, 0)) + ";" +
+			strconv.FormatInt(max(r.Uptime, 0).Microseconds(), 10) + ";")
 		b.WriteString(escape(r.Text) + "\n")
 	}
 	return b.String()
 }
 
-// escaped is what the kernel makes of bytes that do not print: \x0a. https://docs.kernel.org/admin-guide/abi-testing.html, dev-kmsg
+// escaped is what the kernel makes of bytes that do not print: \x0a.
+// https://docs.kernel.org/admin-guide/abi-testing.html, dev-kmsg
 var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 
 func unescape(text string) string {

@@ -14,17 +14,23 @@ func TestParseKernelLogForms(t *testing.T) {
 	t.Parallel()
 	at := 12*time.Second + 345678*time.Microsecond
 	for line, want := range map[string]node.KernelRecord{
-		`812;4;12345678;NVRM: a;b\x0ac`:                {Sequence: 812, Priority: 4, Uptime: at, Text: "NVRM: a;b\nc"},
-		"[   12.345678] NVRM: Xid":                     {Sequence: 1, Priority: 4, Uptime: at, Text: "NVRM: Xid"},
-		"[   12.345678][ T1234] NVRM: Xid":             {Sequence: 1, Priority: 4, Uptime: at, Text: "NVRM: Xid"},
-		"<14>[   12.345678] user":                      {Sequence: 1, Priority: 14, Uptime: at, Text: "user"},
-		"kern  :warn  : [   12.345678] NVRM: Xid":      {Sequence: 1, Priority: 4, Uptime: at, Text: "NVRM: Xid"},
-		"[Thu Jan  1 12:00:00 2026] NVRM: Xid":         {Sequence: 1, Priority: 4, Time: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), Text: "NVRM: Xid"},
-		"Jan  1 12:00:00 host kernel: NVRM: Xid":       {Sequence: 1, Priority: 4, Text: "Jan  1 12:00:00 host kernel: NVRM: Xid"},
-		"[drm] initialised":                            {Sequence: 1, Priority: 4, Text: "[drm] initialised"},
-		"[99999999999999.000000] x":                    {Sequence: 1, Priority: 4, Text: "[99999999999999.000000] x"},
-		"1;2;x;NVRM":                                   {Sequence: 1, Priority: 4, Text: "1;2;x;NVRM"},
-		"1;4;9223372036854775807;longer than for ever": {Sequence: 1, Priority: 4, Text: "1;4;9223372036854775807;longer than for ever"},
+		`812;4;12345678;NVRM: a;b\x0ac`:           {Sequence: 812, Priority: 4, Uptime: at, Text: "NVRM: a;b\nc"},
+		"[   12.345678] NVRM: Xid":                {Sequence: 1, Priority: 4, Uptime: at, Text: "NVRM: Xid"},
+		"[   12.345678][ T1234] NVRM: Xid":        {Sequence: 1, Priority: 4, Uptime: at, Text: "NVRM: Xid"},
+		"<14>[   12.345678] user":                 {Sequence: 1, Priority: 14, Uptime: at, Text: "user"},
+		"kern  :warn  : [   12.345678] NVRM: Xid": {Sequence: 1, Priority: 4, Uptime: at, Text: "NVRM: Xid"},
+		"[Thu Jan  1 12:00:00 2026] NVRM: Xid": {
+			Sequence: 1, Priority: 4, Time: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), Text: "NVRM: Xid",
+		},
+		"Jan  1 12:00:00 host kernel: NVRM: Xid": {
+			Sequence: 1, Priority: 4, Text: "Jan  1 12:00:00 host kernel: NVRM: Xid",
+		},
+		"[drm] initialised":         {Sequence: 1, Priority: 4, Text: "[drm] initialised"},
+		"[99999999999999.000000] x": {Sequence: 1, Priority: 4, Text: "[99999999999999.000000] x"},
+		"1;2;x;NVRM":                {Sequence: 1, Priority: 4, Text: "1;2;x;NVRM"},
+		"1;4;9223372036854775807;longer than for ever": {
+			Sequence: 1, Priority: 4, Text: "1;4;9223372036854775807;longer than for ever",
+		},
 	} {
 		if got := ParseKernelLog(line + "\r\n\n"); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
 			t.Errorf("%q is read as %+v, wanted %+v", line, got, want)

@@ -12,7 +12,9 @@ import (
 func TestASnapshotWithoutKindIsThere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "snapshot.json"), []byte(`{"apiVersion":"`+APIVersion+`"}`), 0o600); err != nil {
+	if err := os.WriteFile(
+		filepath.Join(dir, "snapshot.json"), []byte(`{"apiVersion":"`+APIVersion+`"}`), 0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Open(dir)

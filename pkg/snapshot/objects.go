@@ -28,32 +28,44 @@ import (
 // errNewer says that a newer version of this tool made the snapshot.
 var errNewer = errors.New("use a newer version of this tool")
 
-// apiParsers are the files of JSON or YAML outside nodes/.
+// apiParsers returns the files of JSON or YAML outside nodes/.
 func (r *reader) apiParsers() map[string]func(file) error {
 	s := &r.s
 	return map[string]func(file) error{
-		"snapshot":           func(f file) error { return r.decodeMeta(f, &s.Meta) },
-		"missing":            func(f file) error { return r.decode(f, &s.Missing) },
-		"helm":               r.decodeHelm,
-		"images":             func(f file) error { return r.decode(f, &s.Images) },
-		"runs":               func(f file) error { return r.decode(f, &s.Runs) },
-		"api/crds":           r.decodeNames,
-		"api/nodes":          func(f file) error { return objects[corev1.Node](r, f, "Node", &s.Nodes) },
-		"api/namespaces":     func(f file) error { return objects[corev1.Namespace](r, f, "Namespace", &s.Namespaces) },
-		"api/pods":           func(f file) error { return objects[corev1.Pod](r, f, "Pod", &s.Pods) },
-		"api/events":         func(f file) error { return objects[corev1.Event](r, f, "Event", &s.Events) },
-		"api/daemonsets":     func(f file) error { return objects[appsv1.DaemonSet](r, f, "DaemonSet", &s.DaemonSets) },
-		"api/runtimeclasses": func(f file) error { return objects[nodev1.RuntimeClass](r, f, "RuntimeClass", &s.RuntimeClasses) },
-		"api/resourcequotas": func(f file) error { return objects[corev1.ResourceQuota](r, f, "ResourceQuota", &s.ResourceQuotas) },
-		"api/limitranges":    func(f file) error { return objects[corev1.LimitRange](r, f, "LimitRange", &s.LimitRanges) },
-		"api/configmaps":     func(f file) error { return objects[corev1.ConfigMap](r, f, "ConfigMap", &s.ConfigMaps) },
+		"snapshot":       func(f file) error { return r.decodeMeta(f, &s.Meta) },
+		"missing":        func(f file) error { return r.decode(f, &s.Missing) },
+		"helm":           r.decodeHelm,
+		"images":         func(f file) error { return r.decode(f, &s.Images) },
+		"runs":           func(f file) error { return r.decode(f, &s.Runs) },
+		"api/crds":       r.decodeNames,
+		"api/nodes":      func(f file) error { return objects[corev1.Node](r, f, "Node", &s.Nodes) },
+		"api/namespaces": func(f file) error { return objects[corev1.Namespace](r, f, "Namespace", &s.Namespaces) },
+		"api/pods":       func(f file) error { return objects[corev1.Pod](r, f, "Pod", &s.Pods) },
+		"api/events":     func(f file) error { return objects[corev1.Event](r, f, "Event", &s.Events) },
+		"api/daemonsets": func(f file) error { return objects[appsv1.DaemonSet](r, f, "DaemonSet", &s.DaemonSets) },
+		"api/runtimeclasses": func(f file) error {
+			return objects[nodev1.RuntimeClass](r, f, "RuntimeClass", &s.RuntimeClasses)
+		},
+		"api/resourcequotas": func(f file) error {
+			return objects[corev1.ResourceQuota](r, f, "ResourceQuota", &s.ResourceQuotas)
+		},
+		"api/limitranges": func(f file) error {
+			return objects[corev1.LimitRange](r, f, "LimitRange", &s.LimitRanges)
+		},
+		"api/configmaps": func(f file) error { return objects[corev1.ConfigMap](r, f, "ConfigMap", &s.ConfigMaps) },
 		"api/networkpolicies": func(f file) error {
 			return objects[networkingv1.NetworkPolicy](r, f, "NetworkPolicy", &s.NetworkPolicies)
 		},
-		"api/services":        func(f file) error { return objects[corev1.Service](r, f, "Service", &s.Services) },
-		"api/resourceslices":  func(f file) error { return objects[resourcev1.ResourceSlice](r, f, "ResourceSlice", &s.ResourceSlices) },
-		"api/resourceclaims":  func(f file) error { return objects[resourcev1.ResourceClaim](r, f, "ResourceClaim", &s.ResourceClaims) },
-		"api/deviceclasses":   func(f file) error { return objects[resourcev1.DeviceClass](r, f, "DeviceClass", &s.DeviceClasses) },
+		"api/services": func(f file) error { return objects[corev1.Service](r, f, "Service", &s.Services) },
+		"api/resourceslices": func(f file) error {
+			return objects[resourcev1.ResourceSlice](r, f, "ResourceSlice", &s.ResourceSlices)
+		},
+		"api/resourceclaims": func(f file) error {
+			return objects[resourcev1.ResourceClaim](r, f, "ResourceClaim", &s.ResourceClaims)
+		},
+		"api/deviceclasses": func(f file) error {
+			return objects[resourcev1.DeviceClass](r, f, "DeviceClass", &s.DeviceClasses)
+		},
 		"api/clusterpolicies": func(f file) error { return r.customObjects(f, &s.ClusterPolicies) },
 		"api/nvidiadrivers":   func(f file) error { return r.customObjects(f, &s.NVIDIADrivers) },
 		"api/computedomains":  func(f file) error { return r.customObjects(f, &s.ComputeDomains) },
@@ -102,12 +114,16 @@ func (r *reader) customObjects(f file, into *[]unstructured.Unstructured) error 
 	})
 }
 
-// named leaves out objects with names that Kubernetes does not allow, and says so: names end up in commands that people paste into a shell.
+// named leaves out objects with names that Kubernetes does not allow, and says so: names end up in commands that people
+// paste into a shell.
 func (r *reader) named(what string, names ...string) bool {
 	for _, name := range names {
 		asFlag := name != "" && !isAlphanumeric(rune(name[0])) // "--all" is a flag to kubectl
 		if asFlag || strings.ContainsFunc(name, func(c rune) bool { return !isNameRune(c) }) || len(name) > 253 {
-			r.s.Missing = append(r.s.Missing, Missing{What: what, Why: "an object was left out whose name Kubernetes does not allow: the snapshot was changed by somebody"})
+			r.s.Missing = append(r.s.Missing, Missing{
+				What: what,
+				Why:  "an object was left out whose name Kubernetes does not allow: the snapshot was changed by somebody",
+			})
 			return false
 		}
 	}
@@ -152,7 +168,8 @@ func (r *reader) each(f file, do func(raw []byte) error) error {
 	})
 }
 
-// eachDocument calls do with each document of a file as JSON: YAML may have several, and so may JSON, one after the other.
+// eachDocument calls do with each document of a file as JSON: YAML may have several, and so may JSON, one after the
+// other.
 func (r *reader) eachDocument(f file, do func([]byte) error) error {
 	if f.yaml {
 		return r.eachYAML(f.data, do)
@@ -233,7 +250,8 @@ func (r *reader) decodeHelm(f file) error {
 	if err := r.decode(f, &r.s.HelmReleases); err != nil {
 		return err
 	}
-	r.s.HelmReleases = slices.DeleteFunc(r.s.HelmReleases, func(h HelmRelease) bool { return !r.named("helm", h.Namespace, h.Name, h.Chart) })
+	r.s.HelmReleases = slices.DeleteFunc(r.s.HelmReleases,
+		func(h HelmRelease) bool { return !r.named("helm", h.Namespace, h.Name, h.Chart) })
 	return nil
 }
 
@@ -249,7 +267,8 @@ func (r *reader) decodeMeta(f file, meta *Meta) error {
 	case meta.APIVersion == "" || meta.APIVersion == APIVersion:
 		return nil
 	case group == strings.Split(APIVersion, "/")[0]:
-		return fmt.Errorf("the snapshot is in the form %q, and this version reads %s: %w", cut(meta.APIVersion), APIVersion, errNewer)
+		return fmt.Errorf("the snapshot is in the form %q, and this version reads %s: %w", cut(meta.APIVersion),
+			APIVersion, errNewer)
 	}
 	return fmt.Errorf("it is in the form %q, which is not this tool's (%s)", cut(meta.APIVersion), APIVersion)
 }
@@ -278,7 +297,8 @@ func (r *reader) decodeNames(f file) error {
 // sortObjects sorts all objects, and drops those that are there twice.
 func (r *reader) sortObjects() { r.s.Sort() }
 
-// Sort brings everything into the order that a snapshot has: by namespace and name. Of objects with the same name the first stays.
+// Sort brings everything into the order that a snapshot has: by namespace and name. Of objects with the same name the
+// first stays.
 func (s *Snapshot) Sort() {
 	s.Nodes = sorted(s.Nodes)
 	s.Namespaces = sorted(s.Namespaces)
@@ -302,12 +322,14 @@ func (s *Snapshot) Sort() {
 	slices.Sort(s.CRDs)
 	s.CRDs = slices.Compact(s.CRDs)
 	slices.SortStableFunc(s.HelmReleases, func(a, b HelmRelease) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Revision, b.Revision))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Revision, b.Revision))
 	})
 	sortLogs(s.Logs)
 }
 
-// sorted sorts. Objects are large, and mostly in order already, as the API server lists them: they are moved only when they must be.
+// sorted sorts. Objects are large, and mostly in order already, as the API server lists them: they are moved only when
+// they must be.
 func sorted[T any, P interface {
 	*T
 	metav1.Object
@@ -345,7 +367,8 @@ func sorted[T any, P interface {
 func sortLogs(logs []Log) {
 	slices.SortStableFunc(logs, func(a, b Log) int {
 		after := map[bool]int{true: 1}
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container),
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
+			cmp.Compare(a.Container, b.Container),
 			cmp.Compare(after[a.Previous], after[b.Previous]), cmp.Compare(after[b.Head], after[a.Head]))
 	})
 }

@@ -15,10 +15,11 @@ import (
 
 // Limits of what is read. A real snapshot of 5,000 nodes has less than a fifth of each.
 const (
-	maxFile    = 256 << 20  // bytes of one file
-	maxTotal   = 1 << 30    // bytes of all files
-	maxYAML    = 32 << 20   // bytes of one YAML file; its parser needs many times that
-	maxText    = 4 << 20    // bytes of a log, or of a file of a node; the helper and the collector keep a quarter of it at most
+	maxFile  = 256 << 20 // bytes of one file
+	maxTotal = 1 << 30   // bytes of all files
+	maxYAML  = 32 << 20  // bytes of one YAML file; its parser needs many times that
+	// bytes of a log, or of a file of a node; the helper and the collector keep a quarter of it at most
+	maxText    = 4 << 20
 	maxSMI     = 8 << 20    // bytes of one nvidia-smi.xml; eight GPUs with MIG have 500 kB
 	maxEntries = 200_000    // files, also those that are not read
 	maxObjects = 4_000_000  // JSON objects and lists of all files: each may become a kilobyte in memory
@@ -26,8 +27,8 @@ const (
 	maxRecords = 5_000_000  // of all kernel logs; the helper sends 2,000 of a node at most
 )
 
-// Read reads the layout of README.md from a tree. A file that is not there means that there is nothing of that kind, also snapshot.json:
-// then Meta is zero. Files of other names are left alone. An error names the file.
+// Read reads the layout of README.md from a tree. A file that is not there means that there is nothing of that kind,
+// also snapshot.json: then Meta is zero. Files of other names are left alone. An error names the file.
 func Read(fsys fs.FS) (*Snapshot, error) {
 	r := newReader()
 	for _, top := range topLevel() {
@@ -49,7 +50,7 @@ func Read(fsys fs.FS) (*Snapshot, error) {
 	return r.finish()
 }
 
-// topLevel are the names at the top of the layout, in which others do not lie.
+// topLevel returns the names at the top of the layout, in which others do not lie.
 func topLevel() []string {
 	names := []string{"api", "logs", "nodes"}
 	for _, base := range []string{"snapshot", "missing", "helm", "images", "runs"} {
@@ -95,7 +96,8 @@ func (r *reader) addFile(fsys fs.FS, name string) error {
 		return fmt.Errorf("read %q: %w", cut(name), unnamed(err))
 	}
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("read %q: it is not a regular file: put a copy of its content in its place, or remove it", cut(name))
+		return fmt.Errorf("read %q: it is not a regular file: put a copy of its content in its place, or remove it",
+			cut(name))
 	}
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -105,7 +107,7 @@ func (r *reader) addFile(fsys fs.FS, name string) error {
 	return r.add(name, info.Size(), f)
 }
 
-// wants is whether the layout has a file of that name.
+// wants reports whether the layout has a file of that name.
 func (r *reader) wants(name string) bool {
 	parts := strings.Split(name, "/")
 	switch parts[0] {
@@ -149,7 +151,8 @@ func (r *reader) add(name string, size int64, content io.Reader) error {
 
 func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, error) {
 	limit := sizeLimit(name)
-	tooLarge := fmt.Errorf("%q has more than %d MiB, which no snapshot needs: take what concerns GPUs only, as JSON", cut(name), limit>>20)
+	tooLarge := fmt.Errorf("%q has more than %d MiB, which no snapshot needs: take what concerns GPUs only, as JSON",
+		cut(name), limit>>20)
 	if size > limit {
 		return nil, tooLarge
 	}
@@ -166,7 +169,7 @@ func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, er
 	return data, nil
 }
 
-// sizeLimit is how many bytes a file of that name may have.
+// sizeLimit returns how many bytes a file of that name may have.
 func sizeLimit(name string) int64 {
 	_, isYAML, structured := cutExtension(name)
 	switch parts := strings.Split(name, "/"); {
@@ -181,19 +184,21 @@ func sizeLimit(name string) int64 {
 }
 
 func errTooMuch() error {
-	return fmt.Errorf("there is more than %d MiB in it, which no snapshot needs: take what concerns GPUs only", maxTotal>>20)
+	return fmt.Errorf("there is more than %d MiB in it, which no snapshot needs: take what concerns GPUs only",
+		maxTotal>>20)
 }
 
-// damaged says which file is at fault.
+// damaged returns which file is at fault.
 func damaged(name string, err error) error {
 	if errors.Is(err, errNewer) {
 		return fmt.Errorf("%q: %w", cut(name), err)
 	}
 	// Not wrapped: JSON that ends in the middle is another matter than an archive that does.
-	return fmt.Errorf("%q cannot be read (%s): correct that file, or remove it from the snapshot", cut(name), oneLine(err))
+	return fmt.Errorf("%q cannot be read (%s): correct that file, or remove it from the snapshot", cut(name),
+		oneLine(err))
 }
 
-// unnamed is a file's error without the file's name, which may hold anything, and which the message has already.
+// unnamed returns a file's error without the file's name, which may hold anything, and which the message has already.
 func unnamed(err error) error {
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		return e.Err
@@ -201,7 +206,7 @@ func unnamed(err error) error {
 	return err
 }
 
-// cutExtension is whether a file is JSON or YAML, and its name without that.
+// cutExtension reports whether a file is JSON or YAML, and its name without that.
 func cutExtension(name string) (base string, yaml, structured bool) {
 	switch extension := path.Ext(name); extension {
 	case ".json":
@@ -217,7 +222,9 @@ func (r *reader) addLog(name string, data []byte) {
 	parts := strings.Split(strings.TrimSuffix(name, ".log"), "/")
 	container, previous := strings.CutSuffix(parts[2], ".previous")
 	container, head := strings.CutSuffix(container, ".head")
-	r.s.Logs = append(r.s.Logs, Log{Namespace: parts[0], Pod: parts[1], Container: container, Previous: previous, Head: head, Text: string(data)})
+	r.s.Logs = append(r.s.Logs, Log{
+		Namespace: parts[0], Pod: parts[1], Container: container, Previous: previous, Head: head, Text: string(data),
+	})
 }
 
 func (r *reader) host(name string) *node.Diagnosis {
@@ -258,7 +265,10 @@ func (r *reader) addHost(name string, data []byte) error {
 		host := r.host(nodeName)
 		host.KernelLog = ParseKernelLog(string(data))
 		if r.records += len(host.KernelLog); r.records > maxRecords {
-			return fmt.Errorf("%q: with it there are more than %d kernel log records, which no snapshot needs: take those that concern GPUs", cut(name), maxRecords)
+			return fmt.Errorf(
+				"%q: with it there are more than %d kernel log records, which no snapshot needs: take those that concern GPUs",
+				cut(name), maxRecords,
+			)
 		}
 	case structured:
 		return r.addHostPart(name, nodeName, file{base, isYAML, data})
@@ -296,8 +306,8 @@ func (r *reader) finish() (*Snapshot, error) {
 	return s, nil
 }
 
-// putBack gives the runtime's files their contents. Contents that stand in runtime.json itself stay: two runtimes may see different files
-// below the same path.
+// putBack gives the runtime's files their contents. Contents that stand in runtime.json itself stay: two runtimes may
+// see different files below the same path.
 func (r *reader) putBack(runtime *node.Runtime, contents map[string][]byte) {
 	put := func(instance *node.Instance) {
 		if instance.CRI != nil {

@@ -66,7 +66,8 @@ func TestReadTakesWhatKubectlPrints(t *testing.T) {
 	if string(files[0].Data) != "version = 2\n" || files[1].Data == nil || files[2].Data != nil {
 		t.Errorf("the runtime's files did not get their contents: %+v", files)
 	}
-	if want := time.Date(2026, 1, 1, 0, 0, 2, 5e8, time.UTC); len(host.KernelLog) != 1 || !host.KernelLog[0].Time.Equal(want) {
+	if want := time.Date(2026, 1, 1, 0, 0, 2, 5e8, time.UTC); len(host.KernelLog) != 1 ||
+		!host.KernelLog[0].Time.Equal(want) {
 		t.Errorf("the kernel log is %+v, wanted its time to be %s", host.KernelLog, want)
 	}
 	if host.Journals["k"] != "line\n" || host.SMI != "<x/>" {
@@ -86,40 +87,53 @@ func TestReadOfNothing(t *testing.T) {
 func TestReadNamesTheFileAtFault(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ file, content, want string }{
-		"garbage":           {"api/pods.json", "{", `"api/pods.json" cannot be read`},
-		"an item":           {"api/pods.json", `{"items":[{},{"metadata":3}]}`, "items[1]"},
-		"another kind":      {"api/pods.json", `{"kind":"Node"}`, `it has a "Node" where a Pod is expected`},
-		"no list":           {"api/pods.json", `{"items":{}}`, "its items are no list"},
-		"YAML":              {"api/pods.yaml", "a: [", `"api/pods.yaml" cannot be read`},
-		"a node":            {"nodes/a/probe.json", "[]", `"nodes/a/probe.json" cannot be read`},
-		"two metas":         {"snapshot.json", "{}{}", "more than one document"},
-		"newer":             {"snapshot.json", `{"apiVersion":"gpufault.dev/v2","kind":"Snapshot"}`, "use a newer version of this tool"},
-		"somebody else's":   {"snapshot.json", `{"apiVersion":"example.com/v1","kind":"Snapshot"}`, "not this tool's"},
-		"another kind's":    {"snapshot.json", `{"kind":"Run"}`, `it is a "Run"`},
-		"many small things": {"api/pods.json", `{"items":[` + strings.Repeat("{},", maxObjects) + `{}]}`, "more than 4000000 objects"},
-		"many small lists":  {"api/clusterpolicies.json", `{"metadata":{"name":"x"},"spec":[` + strings.Repeat("[],", maxObjects) + `[]]}`, "more than 4000000 objects"},
-		"many small values": {"helm.json", `[{"values":{"x":[` + strings.Repeat("0,", maxValues) + `0,0]}}]`, "more than 16000000 values"},
-		"a kernel log":      {"nodes/a/kernel.log", strings.Repeat("a\n", maxText/2+1), "more than 4 MiB"},
-		"a log":             {"logs/x/y/c.log", strings.Repeat("a", maxText+1), "more than 4 MiB"},
-		"a journal":         {"nodes/a/journal/k.log", strings.Repeat("a", maxText+1), "more than 4 MiB"},
-		"a node's file":     {"nodes/a/files/etc/c.json", strings.Repeat("a", maxText+1), "more than 4 MiB"},
-		"nvidia-smi":        {"nodes/a/nvidia-smi.xml", strings.Repeat("a", maxSMI+1), "more than 8 MiB"},
+		"garbage":      {"api/pods.json", "{", `"api/pods.json" cannot be read`},
+		"an item":      {"api/pods.json", `{"items":[{},{"metadata":3}]}`, "items[1]"},
+		"another kind": {"api/pods.json", `{"kind":"Node"}`, `it has a "Node" where a Pod is expected`},
+		"no list":      {"api/pods.json", `{"items":{}}`, "its items are no list"},
+		"YAML":         {"api/pods.yaml", "a: [", `"api/pods.yaml" cannot be read`},
+		"a node":       {"nodes/a/probe.json", "[]", `"nodes/a/probe.json" cannot be read`},
+		"two metas":    {"snapshot.json", "{}{}", "more than one document"},
+		"newer": {
+			"snapshot.json", `{"apiVersion":"gpufault.dev/v2","kind":"Snapshot"}`, "use a newer version of this tool",
+		},
+		"somebody else's": {"snapshot.json", `{"apiVersion":"example.com/v1","kind":"Snapshot"}`, "not this tool's"},
+		"another kind's":  {"snapshot.json", `{"kind":"Run"}`, `it is a "Run"`},
+		"many small things": {
+			"api/pods.json", `{"items":[` + strings.Repeat("{},", maxObjects) + `{}]}`, "more than 4000000 objects",
+		},
+		"many small lists": {
+			"api/clusterpolicies.json",
+			`{"metadata":{"name":"x"},"spec":[` + strings.Repeat("[],", maxObjects) + `[]]}`,
+			"more than 4000000 objects",
+		},
+		"many small values": {
+			"helm.json", `[{"values":{"x":[` + strings.Repeat("0,", maxValues) + `0,0]}}]`, "more than 16000000 values",
+		},
+		"a kernel log":  {"nodes/a/kernel.log", strings.Repeat("a\n", maxText/2+1), "more than 4 MiB"},
+		"a log":         {"logs/x/y/c.log", strings.Repeat("a", maxText+1), "more than 4 MiB"},
+		"a journal":     {"nodes/a/journal/k.log", strings.Repeat("a", maxText+1), "more than 4 MiB"},
+		"a node's file": {"nodes/a/files/etc/c.json", strings.Repeat("a", maxText+1), "more than 4 MiB"},
+		"nvidia-smi":    {"nodes/a/nvidia-smi.xml", strings.Repeat("a", maxSMI+1), "more than 8 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := Read(tree(map[string]string{test.file: test.content}))
-			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), `"`+test.file+`"`) {
+			if err == nil || !strings.Contains(err.Error(), test.want) ||
+				!strings.Contains(err.Error(), `"`+test.file+`"`) {
 				t.Fatalf("%v, wanted it to begin with %s and to say %q", err, test.file, test.want)
 			}
 		})
 	}
 }
 
-// A file of the layout that cannot be read must not pass for one that is not there, and a named pipe must not be waited for.
+// A file of the layout that cannot be read must not pass for one that is not there, and a named pipe must not be waited
+// for.
 func TestANamedPipeIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := Read(fstest.MapFS{"api/pods.json": {Mode: fs.ModeNamedPipe}})
-	if err == nil || !strings.Contains(err.Error(), `"api/pods.json"`) || !strings.Contains(err.Error(), "not a regular file") {
+	if err == nil || !strings.Contains(err.Error(), `"api/pods.json"`) ||
+		!strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("%v", err)
 	}
 }
@@ -134,7 +148,8 @@ func (u unreadable) Open(name string) (fs.File, error) {
 	return u.MapFS.Open(name)
 }
 
-// TestMessagesQuoteNames: a member of a bundle has any name, and a message with it is one line that fits a terminal and speaks to none.
+// TestMessagesQuoteNames: a member of a bundle has any name, and a message with it is one line that fits a terminal and
+// speaks to none.
 func TestMessagesQuoteNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a\nerror: all is well", "a\x1b[2J", "a\u202eb", strings.Repeat("long", 2500)} {
@@ -144,7 +159,9 @@ func TestMessagesQuoteNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		damaged := tree(map[string]string{"api/pods.json": `{"kind":` + string(kind) + `}`})
-		for what, fsys := range map[string]fs.FS{"too large": large, "unreadable": unreadable{large}, "of another kind": damaged} {
+		for what, fsys := range map[string]fs.FS{
+			"too large": large, "unreadable": unreadable{large}, "of another kind": damaged,
+		} {
 			_, err := Read(fsys)
 			if err == nil {
 				t.Fatalf("%s: nothing is wrong with %q", what, name)
@@ -172,7 +189,8 @@ func TestReadLeavesOutImpossibleNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Pods) != 1 || len(s.ClusterPolicies) != 0 || len(s.RuntimeClasses) != 1 || len(s.HelmReleases) != 1 || len(s.Hosts) != 0 || len(s.Logs) != 1 {
+	if len(s.Pods) != 1 || len(s.ClusterPolicies) != 0 || len(s.RuntimeClasses) != 1 || len(s.HelmReleases) != 1 ||
+		len(s.Hosts) != 0 || len(s.Logs) != 1 {
 		t.Errorf("names that Kubernetes does not allow came through, or others did not: %+v", s)
 	}
 	if len(s.Missing) != 8 {

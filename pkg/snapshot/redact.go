@@ -17,9 +17,10 @@ import (
 // Redacted stands where a secret stood.
 const Redacted = "REDACTED"
 
-// Redact takes secrets out of the snapshot, in place: values of variables, flags and keys whose names say that they are secret, what looks like
-// a credential wherever it stands, and the credentials for registries in configurations of container runtimes. Managed fields and
-// kubectl's copy of the last applied manifest go as well: they repeat the values. Write does the same; to redact twice changes nothing.
+// Redact takes secrets out of the snapshot, in place: values of variables, flags and keys whose names say that they are
+// secret, what looks like a credential wherever it stands, and the credentials for registries in configurations of
+// container runtimes. Managed fields and kubectl's copy of the last applied manifest go as well: they repeat the
+// values. Write does the same; to redact twice changes nothing.
 func Redact(s *Snapshot) {
 	each(s.Nodes, redactMeta)
 	each(s.Namespaces, redactMeta)
@@ -35,7 +36,9 @@ func Redact(s *Snapshot) {
 	each(s.ResourceSlices, redactMeta)
 	each(s.ResourceClaims, redactClaim)
 	each(s.DeviceClasses, redactMeta)
-	for _, all := range [][]unstructured.Unstructured{s.ClusterPolicies, s.NVIDIADrivers, s.ComputeDomains, s.ServiceMonitors, s.Prometheuses} {
+	for _, all := range [][]unstructured.Unstructured{
+		s.ClusterPolicies, s.NVIDIADrivers, s.ComputeDomains, s.ServiceMonitors, s.Prometheuses,
+	} {
 		each(all, redactCustom)
 	}
 	s.HelmReleases = redactHelm(s.HelmReleases)
@@ -97,7 +100,8 @@ func redactClaim(claim *resourcev1.ResourceClaim) {
 	}
 }
 
-// redactPods redacts each container once: pods of the same template share theirs, so that of 50,000 pods there are a few.
+// redactPods redacts each container once: pods of the same template share theirs, so that of 50,000 pods there are a
+// few.
 func redactPods(pods []corev1.Pod) {
 	done := map[*corev1.Container]bool{}
 	once := func(c *corev1.Container) {
@@ -115,7 +119,9 @@ func redactPodWith(pod *corev1.Pod, container func(*corev1.Container)) {
 	redactMeta(pod)
 	redactSpec(&pod.Spec, container)
 	pod.Status.Message = redactText(pod.Status.Message)
-	for _, all := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses} {
+	for _, all := range [][]corev1.ContainerStatus{
+		pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
+	} {
 		for i := range all {
 			redactState(&all[i].State)
 			redactState(&all[i].LastTerminationState)
@@ -177,7 +183,8 @@ func redactAction(exec *corev1.ExecAction, get *corev1.HTTPGetAction) {
 func redactArgs(args []string) {
 	for i, arg := range args {
 		args[i] = redactText(arg)
-		if i > 0 && strings.HasPrefix(args[i-1], "-") && !strings.ContainsAny(args[i-1], "= ") && !strings.HasPrefix(arg, "-") {
+		if i > 0 && strings.HasPrefix(args[i-1], "-") && !strings.ContainsAny(args[i-1], "= ") &&
+			!strings.HasPrefix(arg, "-") {
 			args[i] = redactVariable(strings.TrimLeft(args[i-1], "-"), args[i])
 		}
 		if i > 0 && (args[i-1] == "-u" || args[i-1] == "--user") && strings.Contains(arg, ":") { // curl's
@@ -186,8 +193,8 @@ func redactArgs(args []string) {
 	}
 }
 
-// RedactCommand returns the command without what looks like a credential. When that is only seen in all arguments together, as in curl -u
-// USER:PASSWORD, the command becomes one text.
+// RedactCommand returns the command without what looks like a credential. When that is only seen in all arguments
+// together, as in curl -u USER:PASSWORD, the command becomes one text.
 func RedactCommand(command []string) []string {
 	args := slices.Clone(command)
 	redactArgs(args)
@@ -280,7 +287,8 @@ func redactTree(name string, value any) any {
 	return value
 }
 
-// RedactHost is Redact for what was read on one node. It returns a copy that shares nothing that was changed, or that takeFiles changes.
+// RedactHost is Redact for what was read on one node. It returns a copy that shares nothing that was changed, or that
+// takeFiles changes.
 func RedactHost(host *node.Diagnosis) *node.Diagnosis {
 	h := *host
 	if h.Runtime.Instance != nil {

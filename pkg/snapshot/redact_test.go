@@ -28,8 +28,10 @@ func secretive() *Snapshot {
 	spec := corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "c",
 		Env: []corev1.EnvVar{
-			{Name: "NGC_API_KEY", Value: "hush-ngc"}, {Name: "HF_TOKEN", Value: "hush-hf"}, {Name: "DB_PASSWORD", Value: "hush-db"}, {Name: "awsSecretAccessKey", Value: "hush-aws"},
-			{Name: "HTTPS_PROXY", Value: "http://me:hush-proxy@proxy:3128"}, {Name: "X", Value: aws}, {Name: "CUDA_VISIBLE_DEVICES", Value: "-1"},
+			{Name: "NGC_API_KEY", Value: "hush-ngc"}, {Name: "HF_TOKEN", Value: "hush-hf"},
+			{Name: "DB_PASSWORD", Value: "hush-db"}, {Name: "awsSecretAccessKey", Value: "hush-aws"},
+			{Name: "HTTPS_PROXY", Value: "http://me:hush-proxy@proxy:3128"}, {Name: "X", Value: aws},
+			{Name: "CUDA_VISIBLE_DEVICES", Value: "-1"},
 			{Name: "TOKEN_FILE", Value: "/var/run/token"},
 		},
 		Args:    []string{"--api-key", "hush-arg", "--token=hush-flag", "--mig-strategy", "single"},
@@ -40,7 +42,9 @@ func secretive() *Snapshot {
 	}}}
 	meta := metav1.ObjectMeta{
 		Namespace: "x", Name: "o", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "hush-manager"}},
-		Annotations: map[string]string{dropped: "hush-applied", "example.com/password": "hush-annotation", "nvidia.com/gpu.driver": "kept"},
+		Annotations: map[string]string{
+			dropped: "hush-applied", "example.com/password": "hush-annotation", "nvidia.com/gpu.driver": "kept",
+		},
 	}
 	config := `version = 2
 [plugins."io.containerd.grpc.v1.cri".registry.configs."r.example.com".auth]
@@ -57,28 +61,57 @@ hush-identity
 # the last line
 `
 	s := &Snapshot{
-		Pods:       []corev1.Pod{{ObjectMeta: meta, Spec: spec, Status: corev1.PodStatus{Message: "GET https://u:hush-status@h/"}}},
-		DaemonSets: []appsv1.DaemonSet{{ObjectMeta: *meta.DeepCopy(), Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: *spec.DeepCopy()}}}},
-		Events:     []corev1.Event{{ObjectMeta: metav1.ObjectMeta{Name: "e"}, Message: "pull: https://r/?token=hush-event&x=1: 401"}},
-		ConfigMaps: []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "cm"}, Data: map[string]string{"token": "hush-cm", "config.yaml": "a: 1\npassword: hush-yaml\nflags: {migStrategy: single}\n"}, BinaryData: map[string][]byte{"b": []byte("hush-binary")}}},
+		Pods: []corev1.Pod{
+			{ObjectMeta: meta, Spec: spec, Status: corev1.PodStatus{Message: "GET https://u:hush-status@h/"}},
+		},
+		DaemonSets: []appsv1.DaemonSet{{
+			ObjectMeta: *meta.DeepCopy(),
+			Spec:       appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: *spec.DeepCopy()}},
+		}},
+		Events: []corev1.Event{
+			{ObjectMeta: metav1.ObjectMeta{Name: "e"}, Message: "pull: https://r/?token=hush-event&x=1: 401"},
+		},
+		ConfigMaps: []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "cm"}, Data: map[string]string{
+			"token": "hush-cm", "config.yaml": "a: 1\npassword: hush-yaml\nflags: {migStrategy: single}\n",
+		}, BinaryData: map[string][]byte{"b": []byte("hush-binary")}}},
 		ClusterPolicies: []unstructured.Unstructured{{Object: map[string]any{
-			"metadata": map[string]any{"name": "cp", "annotations": map[string]any{dropped: "hush-cp-applied"}, "managedFields": []any{map[string]any{"manager": "hush-cp-manager"}}},
+			"metadata": map[string]any{
+				"name": "cp", "annotations": map[string]any{dropped: "hush-cp-applied"},
+				"managedFields": []any{map[string]any{"manager": "hush-cp-manager"}},
+			},
 			"spec": map[string]any{
-				"driver":     map[string]any{"env": []any{map[string]any{"name": "PROXY_PASSWORD", "value": "hush-cp-env"}, map[string]any{"name": "CONTAINERD_SOCKET", "value": "/kept.sock"}}, "imagePullSecrets": []any{"kept-pull-secret"}, "licensingConfig": map[string]any{"secretName": "kept-license"}},
+				"driver": map[string]any{"env": []any{
+					map[string]any{"name": "PROXY_PASSWORD", "value": "hush-cp-env"},
+					map[string]any{"name": "CONTAINERD_SOCKET", "value": "/kept.sock"},
+				}, "imagePullSecrets": []any{"kept-pull-secret"},
+					"licensingConfig": map[string]any{"secretName": "kept-license"}},
 				"daemonsets": map[string]any{"tolerations": []any{map[string]any{"key": "kept-toleration"}}},
 			},
 		}}},
-		HelmReleases: []HelmRelease{{Name: "h", Values: map[string]any{"ngc": map[string]any{"apiKey": "hush-values", "existingSecret": "kept-existing"}, "url": "https://a:hush-url@h", "topologyKey": "kept-topology"}}},
-		Logs:         []Log{{Namespace: "x", Pod: "p", Container: "c", Text: "line\nkey " + jwt + "\n-----BEGIN RSA PRIVATE KEY-----\nhush-pem\n-----END RSA PRIVATE KEY-----\nkept-log"}},
-		Images:       map[string]Image{"i": {Error: "GET https://r/token?access_key=hush-image: 401"}},
-		Missing:      []Missing{{What: "api/x", Why: "https://a:hush-missing@h", NotStarted: "token=hush-started"}},
+		HelmReleases: []HelmRelease{{Name: "h", Values: map[string]any{
+			"ngc": map[string]any{"apiKey": "hush-values", "existingSecret": "kept-existing"},
+			"url": "https://a:hush-url@h", "topologyKey": "kept-topology",
+		}}},
+		Logs: []Log{{
+			Namespace: "x", Pod: "p", Container: "c",
+			Text: "line\nkey " + jwt +
+				"\n-----BEGIN RSA PRIVATE KEY-----\nhush-pem\n-----END RSA PRIVATE KEY-----\nkept-log",
+		}},
+		Images:  map[string]Image{"i": {Error: "GET https://r/token?access_key=hush-image: 401"}},
+		Missing: []Missing{{What: "api/x", Why: "https://a:hush-missing@h", NotStarted: "token=hush-started"}},
 		Hosts: map[string]*node.Diagnosis{"n": {
 			Runtime: node.Runtime{Instance: &node.Instance{
-				Args:  []string{"containerd", "--token", "hush-process"},
-				CRI:   &cri.Info{Config: json.RawMessage(`{"registry":{"configs":{"r":{"auth":{"username":"hush-cri-user","password":"hush-cri","auth":""}}},"headers":{"Authorization":["hush-cri-header"]}},"kept":12345678901234567890}`)},
+				Args: []string{"containerd", "--token", "hush-process"},
+				CRI: &cri.Info{Config: json.RawMessage(
+					`{"registry":{"configs":{"r":{"auth":{"username":"hush-cri-user","password":"hush-cri","auth":""}}},"headers":{"Authorization":["hush-cri-header"]}},"kept":12345678901234567890}`,
+				)},
 				Files: []node.ConfigFile{{Path: "/etc/c.toml", Data: []byte(config)}},
-			}, Decoys: []node.Instance{{Files: []node.ConfigFile{{Path: "/etc/d.toml", Data: []byte("auth = 'hush-decoy'\n")}}}}},
-			Probe:     node.Probe{Cmdline: "root=/dev/sda k3s_token=hush-cmdline", ToolkitConfig: "password = \"hush-toolkit\"\n"},
+			}, Decoys: []node.Instance{
+				{Files: []node.ConfigFile{{Path: "/etc/d.toml", Data: []byte("auth = 'hush-decoy'\n")}}},
+			}},
+			Probe: node.Probe{
+				Cmdline: "root=/dev/sda k3s_token=hush-cmdline", ToolkitConfig: "password = \"hush-toolkit\"\n",
+			},
 			Journals:  map[string]string{"kubelet": "Bearer hush-journal-0123456789\n"},
 			KernelLog: []node.KernelRecord{{Text: "http://a:hush-kernel@h"}},
 		}},
@@ -110,8 +143,10 @@ func TestBundleHasNoSecrets(t *testing.T) {
 		}
 	}
 	for _, kept := range []string{
-		"CUDA_VISIBLE_DEVICES", `"-1"`, "/var/run/token", "proxy:3128", `"single"`, "kept-pull-secret", "kept-license", "kept-toleration", "kept-existing", "kept-topology", "kept-log",
-		"/kept.sock", `other = \"kept\"`, "# the last line", "12345678901234567890", "migStrategy: single", "nvidia.com/gpu.driver",
+		"CUDA_VISIBLE_DEVICES", `"-1"`, "/var/run/token", "proxy:3128", `"single"`, "kept-pull-secret", "kept-license",
+		"kept-toleration", "kept-existing", "kept-topology", "kept-log",
+		"/kept.sock", `other = \"kept\"`, "# the last line", "12345678901234567890", "migStrategy: single",
+		"nvidia.com/gpu.driver",
 	} {
 		if !strings.Contains(all, kept) && !strings.Contains(all, strings.ReplaceAll(kept, `\"`, `"`)) {
 			t.Errorf("%q was taken for a secret", kept)
@@ -126,10 +161,17 @@ func TestBundleHasNoSecrets(t *testing.T) {
 func TestSecretsInTexts(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
-		`{"token":"hush"}`, `{\"token\":\"hush\"}`, "password: hush", "password = 'hush x'", `sh -c "train --password hush --epochs 3"`, "run --api-key hush", "run --db-password=hush", "--registry-token hush",
-		"curl -u me:hush https://r", "mysql -uroot -phush", `"mysqldump","-u","me","-phush"`, "mariadb-admin -h db -phush ping", "curl -s --user me:hush https://r", "docker login -u me -p hush r.example.com", "Authorization: token hush", "authorization: hush", `"Authorization": "Basic hush"`, "X-Api-Key: hush",
-		"aws_secret_access_key = hush", `{"auths":{"r":{"auth":"hush"}}}`, "DefaultEndpointsProtocol=https;AccountKey=hush;x", "https://a.blob.core.windows.net/c?sv=1&sig=hush&x=1",
-		"https://hooks.slack.com/services/T0/B0/hush", "https://x.webhook.office.com/webhookb2/hush", "AZURE_CLIENT_SECRET=hush", "hf-token: hush",
+		`{"token":"hush"}`, `{\"token\":\"hush\"}`, "password: hush", "password = 'hush x'",
+		`sh -c "train --password hush --epochs 3"`, "run --api-key hush", "run --db-password=hush",
+		"--registry-token hush",
+		"curl -u me:hush https://r", "mysql -uroot -phush", `"mysqldump","-u","me","-phush"`,
+		"mariadb-admin -h db -phush ping", "curl -s --user me:hush https://r",
+		"docker login -u me -p hush r.example.com", "Authorization: token hush", "authorization: hush",
+		`"Authorization": "Basic hush"`, "X-Api-Key: hush",
+		"aws_secret_access_key = hush", `{"auths":{"r":{"auth":"hush"}}}`,
+		"DefaultEndpointsProtocol=https;AccountKey=hush;x", "https://a.blob.core.windows.net/c?sv=1&sig=hush&x=1",
+		"https://hooks.slack.com/services/T0/B0/hush", "https://x.webhook.office.com/webhookb2/hush",
+		"AZURE_CLIENT_SECRET=hush", "hf-token: hush",
 	} {
 		once := redactText(text)
 		if strings.Contains(once, "hush") || !strings.Contains(once, Redacted) {
@@ -140,15 +182,21 @@ func TestSecretsInTexts(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		`MountVolume.SetUp failed for volume "x": secret "y" not found`, "token: expired", "invalid token: unauthorized", "tokenizer: llama", "--token-file /var/run/token",
-		"NVRM: Xid (PCI:0000:17:00): 79, pid=1", "kubectl -n x get secret y", "--mig-strategy single", "key: nvidia.com/gpu", "BinaryName = \"/usr/bin/nvidia-container-runtime\"", "curl -u", "author: me", "mysql -uroot -p", "python train.py -profile",
+		`MountVolume.SetUp failed for volume "x": secret "y" not found`, "token: expired",
+		"invalid token: unauthorized", "tokenizer: llama", "--token-file /var/run/token",
+		"NVRM: Xid (PCI:0000:17:00): 79, pid=1", "kubectl -n x get secret y", "--mig-strategy single",
+		"key: nvidia.com/gpu", "BinaryName = \"/usr/bin/nvidia-container-runtime\"", "curl -u", "author: me",
+		"mysql -uroot -p", "python train.py -profile",
 		"unauthorized: authentication required", "imagePullSecrets: [ngc]",
 	} {
 		if got := redactText(text); got != text {
 			t.Errorf("%q became %q, though there is no secret in it", text, got)
 		}
 	}
-	for _, name := range []string{"dockerconfigjson", ".dockerconfigjson", "dockerConfigJson", "webhookUrl", "slackWebhookURL", "auth", "registryAuth"} {
+	for _, name := range []string{
+		"dockerconfigjson", ".dockerconfigjson", "dockerConfigJson", "webhookUrl", "slackWebhookURL", "auth",
+		"registryAuth",
+	} {
 		if redactSetting(name, "hush") != Redacted {
 			t.Errorf("Helm's value %s is not taken for a secret", name)
 		}
@@ -180,7 +228,9 @@ func TestRedactIsWhatWriteDoes(t *testing.T) {
 	s := secretive()
 	Redact(s)
 	if everything(t, s) != everything(t, secretive()) {
-		t.Error("a redacted snapshot is written otherwise than one that Write redacts: redaction is not the same, or not idempotent")
+		t.Error(
+			"a redacted snapshot is written otherwise than one that Write redacts: redaction is not the same, or not idempotent",
+		)
 	}
 	if strings.Contains(string(s.Hosts["n"].Runtime.Instance.Files[0].Data), "hush-") {
 		t.Error("Redact left a secret in a file of a node")
@@ -213,8 +263,10 @@ func TestRedactedFilesKeepTheirLines(t *testing.T) {
 	}
 	for _, harmless := range []string{
 		"[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.nvidia.options]\n  BinaryName = \"/usr/bin/nvidia-container-runtime\"\n  SystemdCgroup = true\n",
-		"disable_token = true\nauth = \"\"\n", "no-cgroups = false\n#accept-nvidia-visible-devices-envvar-when-unprivileged = true\n",
-		"version: v1\nflags:\n  migStrategy: none\nauthentication:\n  x509: {}\n", "config_path = \"/etc/containerd/certs.d\"\n",
+		"disable_token = true\nauth = \"\"\n",
+		"no-cgroups = false\n#accept-nvidia-visible-devices-envvar-when-unprivileged = true\n",
+		"version: v1\nflags:\n  migStrategy: none\nauthentication:\n  x509: {}\n",
+		"config_path = \"/etc/containerd/certs.d\"\n",
 	} {
 		if got := redactConfig(harmless); got != harmless {
 			t.Errorf("%q became %q", harmless, got)
@@ -224,17 +276,25 @@ func TestRedactedFilesKeepTheirLines(t *testing.T) {
 
 func TestSecretNames(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"NGC_API_KEY", "TOKEN", "hfToken", "AWS_SECRET_ACCESS_KEY", "db-password", "PGPASSWORD", "GOOGLE_CREDENTIALS", "sshPrivateKey", "ENCRYPTION_KEY"} {
+	for _, name := range []string{
+		"NGC_API_KEY", "TOKEN", "hfToken", "AWS_SECRET_ACCESS_KEY", "db-password", "PGPASSWORD", "GOOGLE_CREDENTIALS",
+		"sshPrivateKey", "ENCRYPTION_KEY",
+	} {
 		if !isSecretVariable(name) {
 			t.Errorf("the variable %s holds a secret", name)
 		}
 	}
-	for _, name := range []string{"NVIDIA_VISIBLE_DEVICES", "CONTAINERD_CONFIG", "RUNTIME_CONFIG_SOURCE", "MIG_STRATEGY", "KEYBOARD", "MONKEY", "SECRET_NAME", "TOKEN_PATH", "", "_"} {
+	for _, name := range []string{
+		"NVIDIA_VISIBLE_DEVICES", "CONTAINERD_CONFIG", "RUNTIME_CONFIG_SOURCE", "MIG_STRATEGY", "KEYBOARD", "MONKEY",
+		"SECRET_NAME", "TOKEN_PATH", "", "_",
+	} {
 		if isSecretVariable(name) {
 			t.Errorf("the variable %s holds no secret", name)
 		}
 	}
-	for _, name := range []string{"key", "topologyKey", "imagePullSecrets", "existingSecret", "secretName", "env", "tokenFile"} {
+	for _, name := range []string{
+		"key", "topologyKey", "imagePullSecrets", "existingSecret", "secretName", "env", "tokenFile",
+	} {
 		if isSecretSetting(name) {
 			t.Errorf("the setting %s holds no secret", name)
 		}

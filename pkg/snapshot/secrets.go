@@ -14,7 +14,8 @@ func words(name string) []string {
 	var b strings.Builder
 	runes := []rune(name)
 	for i, c := range runes {
-		if unicode.IsUpper(c) && i > 0 && (!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])) {
+		if unicode.IsUpper(c) && i > 0 &&
+			(!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])) {
 			b.WriteByte(' ')
 		}
 		if !unicode.IsLetter(c) && !unicode.IsDigit(c) {
@@ -28,26 +29,29 @@ func words(name string) []string {
 // secretWords are words that alone make a name that of a secret.
 func secretWords() []string {
 	return []string{
-		"token", "password", "passwd", "passphrase", "pwd", "secret", "credential", "apikey", "authorization", "auth", "privatekey", "accesskey", "accountkey",
+		"token", "password", "passwd", "passphrase", "pwd", "secret", "credential", "apikey", "authorization", "auth",
+		"privatekey", "accesskey", "accountkey",
 		"webhook", "dockerconfigjson", "dockerconfig", "dockercfg", "dsn", "cookie", "jwt",
 	}
 }
 
-// isSecretVariable is whether an environment variable or a flag holds a secret, by its name. It errs on the safe side: what matters for GPUs
-// has none of these words.
+// isSecretVariable reports whether an environment variable or a flag holds a secret, by its name. It errs on the safe
+// side: what matters for GPUs has none of these words.
 func isSecretVariable(name string) bool {
 	all := words(name)
-	if len(all) == 0 || slices.Contains([]string{"file", "path", "dir", "name"}, all[len(all)-1]) { // where it is, not what it is
+	// Where it is, not what it is
+	if len(all) == 0 || slices.Contains([]string{"file", "path", "dir", "name"}, all[len(all)-1]) {
 		return false
 	}
 	return slices.ContainsFunc(all, func(word string) bool {
 		word = strings.TrimSuffix(word, "s")
-		return word == "key" || slices.ContainsFunc(secretWords(), func(secret string) bool { return strings.HasSuffix(word, secret) })
+		return word == "key" ||
+			slices.ContainsFunc(secretWords(), func(secret string) bool { return strings.HasSuffix(word, secret) })
 	})
 }
 
-// isSecretSetting is whether a key of a configuration holds a secret, by its name. It lets pass what doctor must see: the key of a toleration,
-// topologyKey, imagePullSecrets, existingSecret.
+// isSecretSetting reports whether a key of a configuration holds a secret, by its name. It lets pass what doctor must
+// see: the key of a toleration, topologyKey, imagePullSecrets, existingSecret.
 func isSecretSetting(name string) bool {
 	all := words(name)
 	if len(all) == 0 {
@@ -58,14 +62,18 @@ func isSecretSetting(name string) bool {
 		before = all[len(all)-2]
 	}
 	switch {
-	case last == "secret" && slices.Contains([]string{"existing", "pull", "tls", "config"}, before): // the name of a Secret
+	case last == "secret" && slices.Contains([]string{"existing", "pull", "tls", "config"}, before):
+		// The name of a Secret
 		return false
 	case last == "key":
-		return slices.Contains([]string{"api", "access", "private", "secret", "encryption", "license", "signing", "auth", "ssh", "account"}, before)
+		return slices.Contains([]string{
+			"api", "access", "private", "secret", "encryption", "license", "signing", "auth", "ssh", "account",
+		}, before)
 	case slices.Contains([]string{"url", "uri"}, last):
 		return before == "webhook"
 	}
-	return slices.Contains(secretWords(), last) || last == "credentials" || strings.HasPrefix(strings.Join(all, ""), "dockerconfig")
+	return slices.Contains(secretWords(), last) || last == "credentials" ||
+		strings.HasPrefix(strings.Join(all, ""), "dockerconfig")
 }
 
 func redactVariable(name, value string) string {
@@ -92,31 +100,58 @@ type credential struct {
 
 // credentials are those of many systems: of registries, clouds, model hubs and forges.
 var credentials = []credential{
-	{[]string{"PRIVATE KEY-----"}, regexp.MustCompile(`-----BEGIN ([A-Z ]*)PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`), Redacted},
+	{
+		[]string{"PRIVATE KEY-----"},
+		regexp.MustCompile(`-----BEGIN ([A-Z ]*)PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`),
+		Redacted,
+	},
 	{[]string{"@"}, regexp.MustCompile(`://[^/\s@"']*:[^/\s@"']*@`), "://" + Redacted + "@"},
-	{[]string{"earer ", "EARER ", "asic ", "ASIC "}, regexp.MustCompile(`(?i)\b(bearer|basic) +[A-Za-z0-9._~+/=-]{16,}`), "$1 " + Redacted},
+	{
+		[]string{"earer ", "EARER ", "asic ", "ASIC "},
+		regexp.MustCompile(`(?i)\b(bearer|basic) +[A-Za-z0-9._~+/=-]{16,}`), "$1 " + Redacted,
+	},
 	{[]string{"eyJ"}, regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`), Redacted},
 	{[]string{"AKIA", "ASIA"}, regexp.MustCompile(`\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`), Redacted},
 	{[]string{"nvapi-", "hf_", "gh", "sk-", "xox", "glpat-", "AIza"}, regexp.MustCompile(
 		`\b(?:nvapi-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|` +
-			`sk-[A-Za-z0-9_-]{20,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|glpat-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,})`), Redacted},
-	{[]string{"sig="}, regexp.MustCompile(`([?&;"' ]sig=)[^&\s"';]+`), "${1}" + Redacted}, // Azure's shared access signatures
+			`sk-[A-Za-z0-9_-]{20,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|glpat-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,})`),
+		Redacted},
+	// Azure's shared access signatures
+	{[]string{"sig="}, regexp.MustCompile(`([?&;"' ]sig=)[^&\s"';]+`), "${1}" + Redacted},
 	{[]string{"hooks.slack.com/", "/api/webhooks/", "webhook.office.com/"}, regexp.MustCompile(
-		`((?:hooks\.slack\.com/[a-z]+|discord(?:app)?\.com/api/webhooks|webhook\.office\.com)/)[^\s"'<>]+`), "${1}" + Redacted},
-	{[]string{"uthorization", "UTHORIZATION"}, regexp.MustCompile(`(?i)(\b(?:proxy-)?authorization["']?[ \t]*[:=][ \t]*["']?)(?:(?:bearer|basic|token|negotiate|digest|apikey)[ \t]+)?[^\s"',;}{\[\]]+`),
+		`((?:hooks\.slack\.com/[a-z]+|discord(?:app)?\.com/api/webhooks|webhook\.office\.com)/)[^\s"'<>]+`),
+		"${1}" + Redacted},
+	{[]string{"uthorization", "UTHORIZATION"}, regexp.MustCompile(
+		`(?i)(\b(?:proxy-)?authorization["']?[ \t]*[:=][ \t]*["']?)(?:(?:bearer|basic|token|negotiate|digest|apikey)[ \t]+)?[^\s"',;}{\[\]]+`,
+	),
 		"${1}" + Redacted},
 	// curl -u USER:PASSWORD, docker login -p PASSWORD, sshpass -p PASSWORD
-	{[]string{"curl", "wget"}, regexp.MustCompile(`(\b(?:curl|wget)\b[^\n|;&]*?[ \t](?:-u|--user|--proxy-user|-U)[ \t=]?["']?)[^\s"':]+:[^\s"']+`), "${1}" + Redacted},
-	{[]string{"mysql", "mariadb", "-p"}, regexp.MustCompile(`(\b(?:mysql|mariadb)[a-z-]*\b[^\n|;&]*?[ \t"',]-p)[^\s"',|;&]+`), "${1}" + Redacted},
-	{[]string{"login", "sshpass"}, regexp.MustCompile(`(\b(?:login\b[^\n|;&]*?[ \t]-p|sshpass[ \t]+-p)[ \t]*["']?)[^\s"']+`), "${1}" + Redacted},
+	{
+		[]string{"curl", "wget"},
+		regexp.MustCompile(
+			`(\b(?:curl|wget)\b[^\n|;&]*?[ \t](?:-u|--user|--proxy-user|-U)[ \t=]?["']?)[^\s"':]+:[^\s"']+`,
+		),
+		"${1}" + Redacted,
+	},
+	{
+		[]string{"mysql", "mariadb", "-p"},
+		regexp.MustCompile(`(\b(?:mysql|mariadb)[a-z-]*\b[^\n|;&]*?[ \t"',]-p)[^\s"',|;&]+`), "${1}" + Redacted,
+	},
+	{
+		[]string{"login", "sshpass"},
+		regexp.MustCompile(`(\b(?:login\b[^\n|;&]*?[ \t]-p|sshpass[ \t]+-p)[ \t]*["']?)[^\s"']+`), "${1}" + Redacted,
+	},
 }
 
-// assignment is a setting of any syntax whose name says that its value is secret: token=x, "password": "x", api_key = x, --token x.
+// assignment is a setting of any syntax whose name says that its value is secret: token=x, "password": "x", api_key =
+// x, --token x.
 var assignment = regexp.MustCompile(`(?i)((?:token|passw(?:or)?d|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|x-amz-signature|[\\"']auth[\\]?)` +
 	`[\\]?["']?(?:[ \t]*[:=][ \t]*))(\\?"[^"\n]*"|'[^'\n]*'|[^\s"'&;,(){}\[\]]+)`)
 
 // flag is an option of a command whose value follows it.
-var flag = regexp.MustCompile(`(?i)((?:^|[\s"'])--?(?:[a-z0-9]+[_-])*(?:token|passw(?:or)?d|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key)[ \t]+)("[^"\n]*"|'[^'\n]*'|[^\s"'-][^\s"']*)`)
+var flag = regexp.MustCompile(
+	`(?i)((?:^|[\s"'])--?(?:[a-z0-9]+[_-])*(?:token|passw(?:or)?d|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key)[ \t]+)("[^"\n]*"|'[^'\n]*'|[^\s"'-][^\s"']*)`,
+)
 
 // redactAssignments takes the values, but for words that say what is wrong with one: "token: expired".
 func redactAssignments(text string) string {
@@ -140,7 +175,8 @@ func redactAssignments(text string) string {
 
 func harmlessWords() []string {
 	return []string{
-		"true", "false", "null", "none", "nil", "not", "no", "is", "was", "the", "a", "expired", "invalid", "unknown", "missing", "cannot", "could", "failed", "error", "unauthorized",
+		"true", "false", "null", "none", "nil", "not", "no", "is", "was", "the", "a", "expired", "invalid", "unknown",
+		"missing", "cannot", "could", "failed", "error", "unauthorized",
 		"forbidden", "denied", "required", "empty", "unexpected", "{}", "[]", "{", "[", strings.ToLower(Redacted),
 	}
 }
@@ -152,7 +188,8 @@ func redactText(text string) string {
 			text = c.pattern.ReplaceAllString(text, c.with)
 		}
 	}
-	if !slices.ContainsFunc(secretMarks(), func(mark string) bool { return strings.Contains(text, mark) }) { // most have none
+	// Most have none
+	if !slices.ContainsFunc(secretMarks(), func(mark string) bool { return strings.Contains(text, mark) }) {
 		return text
 	}
 	return flag.ReplaceAllString(redactAssignments(text), "${1}"+Redacted)
@@ -161,7 +198,8 @@ func redactText(text string) string {
 // secretMarks are of which one is in each name of a secret.
 func secretMarks() []string {
 	return []string{
-		"oken", "OKEN", "assw", "ASSW", "assphrase", "ASSPHRASE", "ecret", "ECRET", "redential", "REDENTIAL", "key", "Key", "KEY", "mz-Sig", "mz-sig", `"auth`, `'auth`, `\"auth`,
+		"oken", "OKEN", "assw", "ASSW", "assphrase", "ASSPHRASE", "ecret", "ECRET", "redential", "REDENTIAL", "key",
+		"Key", "KEY", "mz-Sig", "mz-sig", `"auth`, `'auth`, `\"auth`,
 	}
 }
 
@@ -187,7 +225,8 @@ func redactConfig(text string) string {
 	return redactText(text)
 }
 
-// redactJSON takes credentials for registries out of the configuration that containerd has in memory. What is no JSON goes altogether.
+// redactJSON takes credentials for registries out of the configuration that containerd has in memory. What is no JSON
+// goes altogether.
 func redactJSON(raw json.RawMessage) json.RawMessage {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
@@ -205,7 +244,7 @@ func redactJSON(raw json.RawMessage) json.RawMessage {
 	return redacted
 }
 
-// redactRegistries changes the tree, and is whether it did.
+// redactRegistries changes the tree, and reports whether it did.
 func redactRegistries(tree any) (changed bool) {
 	switch v := tree.(type) {
 	case []any:

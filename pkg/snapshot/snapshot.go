@@ -1,7 +1,8 @@
 // Package snapshot is all the evidence that doctor has: objects of the API, logs, and what the helper read on nodes.
 //
-// A snapshot is data: package collect fills one from a cluster, Write makes a bundle of it, Read takes it from a bundle or a folder on any
-// machine. What could not be seen is in Missing, so that nobody takes its absence for health. README.md beside this file has the layout.
+// A snapshot is data: package collect fills one from a cluster, Write makes a bundle of it, Read takes it from a bundle
+// or a folder on any machine. What could not be seen is in Missing, so that nobody takes its absence for health.
+// README.md beside this file has the layout.
 package snapshot
 
 import (
@@ -34,7 +35,8 @@ type Snapshot struct {
 
 	// NetworkPolicies are those of namespaces with GPU pods or components that are not well, and of the Services.
 	NetworkPolicies []networkingv1.NetworkPolicy
-	// Services are those that such pods ask for in vain, as far as their logs and commands name them; and the cluster's DNS, if there are any.
+	// Services are those that such pods ask for in vain, as far as their logs and commands name them; and the cluster's
+	// DNS, if there are any.
 	Services []corev1.Service
 
 	ResourceSlices []resourcev1.ResourceSlice
@@ -46,14 +48,15 @@ type Snapshot struct {
 	ComputeDomains  []unstructured.Unstructured
 	ServiceMonitors []unstructured.Unstructured
 	Prometheuses    []unstructured.Unstructured
-	CRDs            []string // names of the CustomResourceDefinitions of groups that matter: nvidia.com, monitoring.coreos.com, ...
+	// Names of the CustomResourceDefinitions of groups that matter: nvidia.com, monitoring.coreos.com, ...
+	CRDs []string
 
 	HelmReleases []HelmRelease
 	Logs         []Log
 	Hosts        map[string]*node.Diagnosis // what the helper read, by node
 	Images       map[string]Image           // by the reference as pods have it
-	// Runs are this tool's own faults that are open: their changes may be in place. Of those that are closed it has the ones of the last days that
-	// wrote lines to kernel logs, because these stay.
+	// Runs are this tool's own faults that are open: their changes may be in place. Of those that are closed it has the
+	// ones of the last days that wrote lines to kernel logs, because these stay.
 	Runs []Run
 
 	Missing []Missing
@@ -84,12 +87,13 @@ const (
 
 // Missing is evidence that was wanted and could not be had.
 type Missing struct {
-	// What names it as the bundle would: "api/pods", "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr", "nodes/node-a", "images/REF".
+	// What names it as the bundle would: "api/pods", "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr",
+	// "nodes/node-a", "images/REF".
 	What string `json:"what"`
 	// Why is for people: "forbidden: ...", "node node-a is not Ready", "not asked for: it looks healthy".
 	Why string `json:"why"`
-	// NotStarted is what the kubelet and the runtime said when this tool's own pod did not start on the node, as far as that is the node's doing: it
-	// is evidence by itself. Else empty.
+	// NotStarted is what the kubelet and the runtime said when this tool's own pod did not start on the node, as far as
+	// that is the node's doing: it is evidence by itself. Else empty.
 	NotStarted string `json:"notStarted,omitempty"`
 }
 
@@ -101,7 +105,8 @@ type Log struct {
 	Text                      string
 }
 
-// NoLog is whether the text is no log, but the kubelet's own words, in its place, for one that the runtime has not any more.
+// NoLog reports whether the text is no log, but the kubelet's own words, in its place, for one that the runtime has not
+// any more.
 func NoLog(text string) bool {
 	text = strings.TrimSpace(text)
 	return strings.HasPrefix(text, "unable to retrieve container logs for ") && !strings.Contains(text, "\n")

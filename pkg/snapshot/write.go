@@ -20,8 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// Write writes the snapshot as a bundle: a tar.gz in the layout of README.md, without secrets (see Redact). The same snapshot makes the same
-// bytes. What Open makes of it equals the snapshot, but for secrets.
+// Write writes the snapshot as a bundle: a tar.gz in the layout of README.md, without secrets (see Redact). The same
+// snapshot makes the same bytes. What Open makes of it equals the snapshot, but for secrets.
 func Write(w io.Writer, s *Snapshot) error {
 	zipped := gzip.NewWriter(w)
 	b := &bundle{tar: tar.NewWriter(zipped), time: s.Meta.Created}
@@ -111,14 +111,15 @@ func (b *bundle) host(folder string, host *node.Diagnosis) {
 	}
 }
 
-// takeFiles takes the contents of files out of the runtime, by path. Those that cannot be files of the bundle stay: two runtimes may see
-// different files below the same path, and a path may be no name.
+// takeFiles takes the contents of files out of the runtime, by path. Those that cannot be files of the bundle stay: two
+// runtimes may see different files below the same path, and a path may be no name.
 func takeFiles(runtime *node.Runtime) map[string][]byte {
 	files := map[string][]byte{}
 	take := func(instance *node.Instance) {
 		for i := range instance.Files {
 			f := &instance.Files[i]
-			if f.Data == nil || !strings.HasPrefix(f.Path, "/") || f.Path != path.Clean(f.Path) || !fs.ValidPath(f.Path[1:]) || f.Path == "/" {
+			if f.Data == nil || !strings.HasPrefix(f.Path, "/") || f.Path != path.Clean(f.Path) ||
+				!fs.ValidPath(f.Path[1:]) || f.Path == "/" {
 				continue
 			}
 			if other, taken := files[f.Path]; taken && !bytes.Equal(other, f.Data) {

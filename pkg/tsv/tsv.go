@@ -9,8 +9,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Each calls do with every row of a table: its cells by column, without those that are "-", which stands for an empty one. The first line
-// names the columns (separated by blanks in columns), and lines that begin with # are comments. Errors begin with the file's name and line.
+// Each calls do with every row of a table: its cells by column, without those that are "-", which stands for an empty
+// one. The first line names the columns (separated by blanks in columns), and lines that begin with # are comments.
+// Errors begin with the file's name and line.
 func Each(file, text, columns string, do func(row map[string]string) error) error {
 	want := strings.Fields(columns)
 	header := false

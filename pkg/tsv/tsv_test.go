@@ -13,10 +13,12 @@ func TestEach(t *testing.T) {
 	for name, test := range map[string]struct {
 		text, rows, err string
 	}{
-		"rows":             {"# why\ncode\tname\n2\toom\n# more\n3\t-\n", "map[code:2 name:oom] map[code:3]", ""},
-		"no last newline":  {"code\tname\n2\toom", "map[code:2 name:oom]", ""},
-		"no rows":          {"code\tname\n", "", ""},
-		"other columns":    {"name\tcode\n2\toom\n", "", `t.tsv:1: the columns are ["name" "code"], want ["code" "name"]`},
+		"rows":            {"# why\ncode\tname\n2\toom\n# more\n3\t-\n", "map[code:2 name:oom] map[code:3]", ""},
+		"no last newline": {"code\tname\n2\toom", "map[code:2 name:oom]", ""},
+		"no rows":         {"code\tname\n", "", ""},
+		"other columns": {
+			"name\tcode\n2\toom\n", "", `t.tsv:1: the columns are ["name" "code"], want ["code" "name"]`,
+		},
 		"too few cells":    {"code\tname\n2\toom\n3\n", "map[code:2 name:oom]", "t.tsv:3: 1 cell, want 2"},
 		"empty cell":       {"code\tname\n2\t\n", "", "t.tsv:2: cell name is empty or padded"},
 		"padded cell":      {"code\tname\n2 \toom\n", "", "t.tsv:2: cell code is empty or padded"},

@@ -66,7 +66,8 @@ func (in *Injection) preload() string {
 	return LibraryDir + "/" + in.library()
 }
 
-// folders are the names that ld.so has for an architecture. glibc 2.26 to 2.36 say haswell or xeon_phi on some of Intel's processors.
+// folders returns the names that ld.so has for an architecture. glibc 2.26 to 2.36 say haswell or xeon_phi on some of
+// Intel's processors.
 func folders(arch string, mixed bool) []string {
 	switch {
 	case !mixed:
@@ -84,7 +85,8 @@ func libraryKey(arch string) string { return "libgpufault-" + arch + ".so" }
 // mode of the files, as YAML's 0555: executable, so that the library can be run to tell its state.
 const mode = 0o555
 
-// into puts the additions into the chosen templates. An error means that the templates cannot have them; p is of no use then.
+// into puts the additions into the chosen templates. An error means that the templates cannot have them; p is of no use
+// then.
 func (a additions) into(p *patcher, ref string, chosen []Chosen) ([]Edit, error) {
 	var edits []Edit
 	for _, c := range chosen {
@@ -109,7 +111,8 @@ func (a additions) template(p *patcher, ref string, c Chosen) (edits []Edit, err
 	}
 	for _, volume := range []string{volumeLib, volumeRun} {
 		if _, taken := get(p.object, t.spec.then(field("volumes"), element("name", volume))); taken {
-			return nil, fmt.Errorf("%s: the template %s has a volume %s that no run is known for: remove it", ref, t.label(), volume)
+			return nil, fmt.Errorf("%s: the template %s has a volume %s that no run is known for: remove it", ref,
+				t.label(), volume)
 		}
 	}
 	if t.meta != nil && !a.noLabels {
@@ -126,19 +129,23 @@ func (a additions) template(p *patcher, ref string, c Chosen) (edits []Edit, err
 		mounts := container.path.then(field("volumeMounts"))
 		for _, dir := range []string{LibraryDir, RunDir} {
 			if _, taken := get(p.object, mounts.then(element("mountPath", dir))); taken {
-				return nil, fmt.Errorf("%s: container %s has something of its own mounted at %s", ref, container.Name, dir)
+				return nil,
+					fmt.Errorf("%s: container %s has something of its own mounted at %s", ref, container.Name, dir)
 			}
 		}
 		at, value, problem := a.preloadOf(p, t, container)
 		if problem != nil {
 			return nil, fmt.Errorf("%s: %w", ref, problem)
 		}
-		set(mounts.then(element("mountPath", LibraryDir)), map[string]any{"name": volumeLib, "mountPath": LibraryDir, "readOnly": true})
+		set(mounts.then(element("mountPath", LibraryDir)),
+			map[string]any{"name": volumeLib, "mountPath": LibraryDir, "readOnly": true})
 		set(mounts.then(element("mountPath", RunDir)), map[string]any{"name": volumeRun, "mountPath": RunDir})
 		env := container.path.then(field("env"))
 		if _, taken := get(p.object, env.then(element("name", NodeVar))); !taken {
 			set(env.then(element("name", NodeVar)), map[string]any{
-				"name": NodeVar, "valueFrom": map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": "spec.nodeName"}},
+				"name": NodeVar, "valueFrom": map[string]any{
+					"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": "spec.nodeName"},
+				},
 			})
 		}
 		set(at, value)
@@ -151,21 +158,26 @@ func (a additions) template(p *patcher, ref string, c Chosen) (edits []Edit, err
 	return edits, err
 }
 
-// preloadOf is where LD_PRELOAD of a container is set, and to what: ours first, so that it sees every call, then the user's.
+// preloadOf returns where LD_PRELOAD of a container is set, and to what: ours first, so that it sees every call, then
+// the user's.
 func (a additions) preloadOf(p *patcher, t Template, c Container) (Path, any, error) {
 	at := c.path.then(field("env"), element("name", a.variable))
 	users := ""
 	switch variable := getMap(p.object, at); {
 	case variable["valueFrom"] != nil:
-		return nil, nil, fmt.Errorf("container %s takes %s from elsewhere (%s), so that nothing can be put before it: give it a value in the template",
-			c.Name, a.variable, at.then(field("valueFrom")))
+		return nil, nil,
+			fmt.Errorf("container %s takes %s from elsewhere (%s), so that nothing can be put before it: give it a value in the template",
+				c.Name, a.variable, at.then(field("valueFrom")))
 	case variable != nil:
 		users, _ = variable["value"].(string)
 		return at.then(field("value")), chain(a.preload, users), nil
 	case t.env != nil:
 		inherited := getMap(p.object, t.env.then(element("name", a.variable)))
 		if inherited["valueFrom"] != nil {
-			return nil, nil, fmt.Errorf("%s takes %s from elsewhere, so that nothing can be put before it: give it a value", t.label(), a.variable)
+			return nil, nil, fmt.Errorf(
+				"%s takes %s from elsewhere, so that nothing can be put before it: give it a value", t.label(),
+				a.variable,
+			)
 		}
 		users, _ = inherited["value"].(string)
 	}

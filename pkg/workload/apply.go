@@ -23,8 +23,8 @@ type Injection struct {
 	Workload  *Workload
 	Selection Selection
 	Pin       *Pin // nil: wherever the scheduler wants
-	// Preloads are what images set as LD_PRELOAD by themselves, by the image's name in the template: it is chained where the template
-	// sets none.
+	// Preloads are what images set as LD_PRELOAD by themselves, by the image's name in the template: it is chained
+	// where the template sets none.
 	Preloads map[string]string
 	// Libraries are the shims by architecture, as nodes call it: amd64, arm64. One for each that Architectures told.
 	Libraries map[string][]byte
@@ -36,7 +36,7 @@ type Injection struct {
 	Disarmed func(run ledger.Run) ([]byte, error)
 	// Recreate is the user's consent to delete and create again what cannot be changed: Jobs, JobSets.
 	Recreate bool
-	// MayCrash is whether the fault is there from the start, so that new pods may crash and never get ready.
+	// MayCrash reports whether the fault is there from the start, so that new pods may crash and never get ready.
 	MayCrash bool
 	// Prove says how it shows that the shim is loaded, after the rollout. Nil: the rollout is the proof.
 	Prove func(ctx context.Context, r fault.Recorder, pods []corev1.Pod) ([]ledger.Evidence, error)
@@ -44,7 +44,7 @@ type Injection struct {
 	Wait time.Duration
 }
 
-// Change is the change to the workload, for a fault.Plan.
+// Change returns the change to the workload, for a fault.Plan.
 func (in *Injection) Change(action string) fault.Change {
 	return fault.Change{
 		Target: in.Workload.Target(),
@@ -87,7 +87,8 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 	if err != nil {
 		return evidence, err
 	}
-	evidence = append(evidence, ledger.Evidence{Source: "pods of " + in.Workload.Ref(), Time: now(), Text: rollout.Text})
+	evidence = append(evidence,
+		ledger.Evidence{Source: "pods of " + in.Workload.Ref(), Time: now(), Text: rollout.Text})
 	if in.Prove == nil || rollout.Later {
 		return evidence, nil
 	}
@@ -116,7 +117,8 @@ func record(ctx context.Context, r fault.Recorder, d Data) error {
 	return r.Save(ctx, func(s *ledger.Step) { s.Undo.Data = data })
 }
 
-// write makes the change. When somebody is faster it is planned anew on what they wrote, and the ledger hears of it first.
+// write makes the change. When somebody is faster it is planned anew on what they wrote, and the ledger hears of it
+// first.
 func (in *Injection) write(ctx context.Context, r fault.Recorder, p *plan) error {
 	if p.data.Recreated != nil {
 		return in.recreate(ctx, r, p)
@@ -137,8 +139,8 @@ func (in *Injection) write(ctx context.Context, r fault.Recorder, p *plan) error
 	})
 }
 
-// follow makes the plan fit what somebody has made of the object meanwhile. Where the undo stays the same there is nothing to try and to
-// record anew, and so less time for the next change of somebody's.
+// follow makes the plan fit what somebody has made of the object meanwhile. Where the undo stays the same there is
+// nothing to try and to record anew, and so less time for the next change of somebody's.
 func (in *Injection) follow(ctx context.Context, r fault.Recorder, p *plan) error {
 	now, err := in.Cluster.again(ctx, in.Workload)
 	if err != nil {
@@ -161,10 +163,11 @@ func (in *Injection) follow(ctx context.Context, r fault.Recorder, p *plan) erro
 	return in.save(ctx, r, p.data)
 }
 
-// sameUndo is whether edits undo the same. Our values differ by the API server's defaults.
+// sameUndo reports whether edits undo the same. Our values differ by the API server's defaults.
 func sameUndo(a, b []Edit) bool {
 	return slices.EqualFunc(a, b, func(a, b Edit) bool {
-		return a.Path.String() == b.Path.String() && a.Element == b.Element && a.Made == b.Made && same(json.RawMessage(orNull(a.Was)), orNull(b.Was))
+		return a.Path.String() == b.Path.String() && a.Element == b.Element && a.Made == b.Made &&
+			same(json.RawMessage(orNull(a.Was)), orNull(b.Was))
 	})
 }
 
@@ -183,7 +186,8 @@ func (in *Injection) stored(ctx context.Context, r fault.Recorder, p *plan, stor
 // recreate deletes the object and creates it again with the additions.
 func (in *Injection) recreate(ctx context.Context, r fault.Recorder, p *plan) error {
 	r.Progress("deleting " + in.Workload.Ref() + " and its pods, to create it again")
-	created, err := in.Cluster.replace(ctx, &Workload{Object: p.object, Resource: in.Workload.Resource}, p.changed, mayRecreate)
+	created, err := in.Cluster.replace(ctx, &Workload{Object: p.object, Resource: in.Workload.Resource}, p.changed,
+		mayRecreate)
 	if err != nil {
 		return err
 	}
@@ -192,13 +196,15 @@ func (in *Injection) recreate(ctx context.Context, r fault.Recorder, p *plan) er
 		return err
 	}
 	owner := ownerReference(created.GetAPIVersion(), created.GetKind(), created.GetName(), created.GetUID())
-	return changeConfigMap(ctx, in.Cluster.Client, created.GetNamespace(), r.Run().ID, func(cm *corev1.ConfigMap) error {
-		cm.OwnerReferences = []metav1.OwnerReference{owner}
-		return nil
-	})
+	return changeConfigMap(ctx, in.Cluster.Client, created.GetNamespace(), r.Run().ID,
+		func(cm *corev1.ConfigMap) error {
+			cm.OwnerReferences = []metav1.OwnerReference{owner}
+			return nil
+		})
 }
 
-// ownerReference lets the ConfigMap go with its workload. It does not hold up the workload's deletion, which would need more rights.
+// ownerReference lets the ConfigMap go with its workload. It does not hold up the workload's deletion, which would need
+// more rights.
 func ownerReference(apiVersion, kind, name string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid}
 }

@@ -38,7 +38,8 @@ func (w *world) sealStep(step ledger.Step) {
 	stored, err := w.client.Tracker().Get(configMaps, d.Namespace, Name(run))
 	if apierrors.IsNotFound(err) {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Name: Name(run), Namespace: d.Namespace, Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: run},
+			Name: Name(run), Namespace: d.Namespace,
+			Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: run},
 		}}
 		setSeal(cm, d.seal(run))
 		err = w.client.Tracker().Create(configMaps, cm, d.Namespace)
@@ -57,7 +58,8 @@ func (w *world) undoAsRecorded(step ledger.Step) (ledger.State, string, error) {
 	return Undoer{Cluster: w.cluster, Settle: time.Millisecond}.Undo(w.Context(), ledger.Run{ID: run}, step)
 }
 
-// The undo is in the ledger before anything is created or changed, and afterwards the ConfigMap is there before pods want it.
+// The undo is in the ledger before anything is created or changed, and afterwards the ConfigMap is there before pods
+// want it.
 func TestTheUndoIsSavedFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, web)
@@ -74,14 +76,17 @@ func TestTheUndoIsSavedFirst(t *testing.T) {
 	if got := strings.Join(w.calls, ", "); got != "save, create configmap, patch deployments" {
 		t.Errorf("calls %s", got)
 	}
-	if state, said, err := w.undo(r.step); err != nil || state != ledger.StateReverted || !strings.Contains(said, "as before") {
+	if state, said, err := w.undo(r.step); err != nil || state != ledger.StateReverted ||
+		!strings.Contains(said, "as before") {
 		t.Errorf("%s: %s, %v", state, said, err)
 	}
 	after := w.object(found)
 	if diff := cmp.Diff(before.Object["spec"], after.Object["spec"]); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := w.client.CoreV1().ConfigMaps("team").Get(t.Context(), Name(run), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := w.client.CoreV1().ConfigMaps("team").Get(
+		t.Context(), Name(run), metav1.GetOptions{},
+	); !apierrors.IsNotFound(err) {
 		t.Errorf("the configmap is left: %v", err)
 	}
 }
@@ -91,12 +96,14 @@ func TestNothingIsChangedWithoutTheLedger(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, web)
 	r := &recorder{world: w, err: errors.New("no ledger")}
-	if _, err := w.injection(w.find("deployment/web")).Change("").Apply(t.Context(), r); err == nil || strings.Join(w.calls, ", ") != "save" {
+	if _, err := w.injection(w.find("deployment/web")).Change("").Apply(t.Context(), r); err == nil ||
+		strings.Join(w.calls, ", ") != "save" {
 		t.Errorf("%v, calls %v", err, w.calls)
 	}
 }
 
-// Others who are faster do not lose their changes, are tried against again a bounded number of times, and are told in the end.
+// Others who are faster do not lose their changes, are tried against again a bounded number of times, and are told in
+// the end.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	change := func(o *unstructured.Unstructured, n int64) {
@@ -139,7 +146,8 @@ func TestConflicts(t *testing.T) {
 			if !done {
 				done = true
 				change(o, 1)
-				at := path("spec", "template", "spec", "containers").then(element("name", "main"), field("env"), element("name", "LD_PRELOAD"))
+				at := path("spec", "template", "spec",
+					"containers").then(element("name", "main"), field("env"), element("name", "LD_PRELOAD"))
 				getMap(o.Object, at)["value"] = "/b.so"
 			}
 		}
@@ -147,10 +155,12 @@ func TestConflicts(t *testing.T) {
 		if _, err := w.injection(found).Change("").Apply(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(w.calls, ", "); got != "save, create configmap, update configmap, save, patch deployments" {
+		if got := strings.Join(w.calls,
+			", "); got != "save, create configmap, update configmap, save, patch deployments" {
 			t.Errorf("calls %s", got)
 		}
-		if _, _, err := w.undo(r.step); err != nil || !strings.Contains(string(encode(w.object(found).Object["spec"])), `"/b.so"`) {
+		if _, _, err := w.undo(r.step); err != nil ||
+			!strings.Contains(string(encode(w.object(found).Object["spec"])), `"/b.so"`) {
 			t.Errorf("%v: %s", err, encode(w.object(found).Object))
 		}
 	})
@@ -160,7 +170,8 @@ func TestConflicts(t *testing.T) {
 		n := 0
 		w.interfere = func(o *unstructured.Unstructured) { n++; change(o, int64(n)) }
 		_, err := w.injection(w.find("deployment/web")).Change("").Apply(t.Context(), &recorder{world: w})
-		if err == nil || n != conflicts().Steps || !strings.Contains(err.Error(), "was changed by others at each of 12 attempts") {
+		if err == nil || n != conflicts().Steps ||
+			!strings.Contains(err.Error(), "was changed by others at each of 12 attempts") {
 			t.Errorf("%d tries, %v", n, err)
 		}
 	})
@@ -171,16 +182,22 @@ func TestRefusalsAreExplained(t *testing.T) {
 	t.Parallel()
 	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
 	forbidden := func(text string) error { return apierrors.NewForbidden(deployments, "web", errors.New(text)) }
-	terminating := apierrors.NewForbidden(deployments, "web", errors.New("unable to create new content in namespace team because it is being terminated"))
+	terminating := apierrors.NewForbidden(deployments, "web",
+		errors.New("unable to create new content in namespace team because it is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	for name, test := range map[string]struct {
 		err  error
 		want string
 	}{
-		"rights":      {forbidden(`User "x" cannot patch resource "deployments"`), "gpu-fault rbac print --for cuda"},
-		"quota":       {forbidden("exceeded quota: small"), "kubectl describe quota -n team"},
-		"security":    {forbidden(`violates PodSecurity "restricted:latest": hostNetwork`), "passes the level restricted"},
-		"webhook":     {apierrors.NewBadRequest(`admission webhook "x" denied the request: no`), "ask whoever runs it for an exception"},
+		"rights": {forbidden(`User "x" cannot patch resource "deployments"`), "gpu-fault rbac print --for cuda"},
+		"quota":  {forbidden("exceeded quota: small"), "kubectl describe quota -n team"},
+		"security": {
+			forbidden(`violates PodSecurity "restricted:latest": hostNetwork`), "passes the level restricted",
+		},
+		"webhook": {
+			apierrors.NewBadRequest(`admission webhook "x" denied the request: no`),
+			"ask whoever runs it for an exception",
+		},
 		"terminating": {terminating, "namespace team is being deleted"},
 		"immutable":   {apierrors.NewInvalid(schema.GroupKind{Kind: "JobSet"}, "web", nil), ""},
 	} {
@@ -213,7 +230,8 @@ func TestConfigMap(t *testing.T) {
 	conflicts := 3
 	w.client.PrependReactor("update", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if conflicts--; conflicts >= 0 {
-			return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "configmaps"}, Name(run), errors.New("newer"))
+			return true, nil,
+				apierrors.NewConflict(schema.GroupResource{Resource: "configmaps"}, Name(run), errors.New("newer"))
 		}
 		return false, nil, nil
 	})
@@ -221,7 +239,8 @@ func TestConfigMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	cm, err := w.client.CoreV1().ConfigMaps("team").Get(t.Context(), Name(run), metav1.GetOptions{})
-	if err != nil || string(cm.BinaryData[StateKey]) != "new" || string(cm.BinaryData[libraryKey("amd64")]) != "so" || len(cm.OwnerReferences) != 1 {
+	if err != nil || string(cm.BinaryData[StateKey]) != "new" || string(cm.BinaryData[libraryKey("amd64")]) != "so" ||
+		len(cm.OwnerReferences) != 1 {
 		t.Errorf("%v, %v", cm, err)
 	}
 	if state, err := ReadState(t.Context(), w.client, "team", run); err != nil || string(state) != "new" {
@@ -231,7 +250,8 @@ func TestConfigMap(t *testing.T) {
 	if _, err := w.client.CoreV1().ConfigMaps("team").Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := UpdateState(t.Context(), w.client, "team", run, nil); err == nil || !strings.Contains(err.Error(), "was left alone") {
+	if err := UpdateState(t.Context(), w.client, "team", run, nil); err == nil ||
+		!strings.Contains(err.Error(), "was left alone") {
 		t.Errorf("another run's: %v", err)
 	}
 	if err := deleteConfigMap(t.Context(), w.client, "team", run); err != nil {

@@ -20,8 +20,9 @@ type placement struct {
 	Affinity     *corev1.Affinity  `json:"affinity"`
 }
 
-// Architectures are those of the nodes that the chosen templates' pods may run on, sorted, as nodes call them: amd64, arm64. Where
-// containers request GPUs only nodes with GPUs count, if there are any. The error tells of templates that no node fits, and of Windows.
+// Architectures returns those of the nodes that the chosen templates' pods may run on, sorted, as nodes call them:
+// amd64, arm64. Where containers request GPUs only nodes with GPUs count, if there are any. The error tells of
+// templates that no node fits, and of Windows.
 func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chosen) ([]string, error) {
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -31,7 +32,8 @@ func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chose
 	for _, chosen := range chosen {
 		spec := getMap(w.Object.Object, chosen.Template.spec)
 		if os := getText(spec, path("os", "name")); os == "windows" {
-			return nil, fmt.Errorf("%s: the template %s is for Windows, for which there is no shim", w.Ref(), chosen.Template.label())
+			return nil, fmt.Errorf("%s: the template %s is for Windows, for which there is no shim", w.Ref(),
+				chosen.Template.label())
 		}
 		var p placement
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{
@@ -41,11 +43,14 @@ func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chose
 		}
 		nodes := slices.DeleteFunc(slices.Clone(list.Items), func(n corev1.Node) bool { return !p.allows(&n) })
 		if len(nodes) == 0 {
-			return nil, fmt.Errorf("%s: no node fits the nodeName, nodeSelector or nodeAffinity of the template %s, so that its architecture is not known",
-				w.Ref(), chosen.Template.label())
+			return nil,
+				fmt.Errorf("%s: no node fits the nodeName, nodeSelector or nodeAffinity of the template %s, so that its architecture is not known",
+					w.Ref(), chosen.Template.label())
 		}
 		if slices.ContainsFunc(chosen.Containers, func(c Container) bool { return c.GPU }) {
-			if withGPU := slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return !hasGPU(&n) }); len(withGPU) > 0 {
+			if withGPU := slices.DeleteFunc(
+				slices.Clone(nodes), func(n corev1.Node) bool { return !hasGPU(&n) },
+			); len(withGPU) > 0 {
 				nodes = withGPU
 			}
 		}
@@ -76,7 +81,7 @@ func hasGPU(n *corev1.Node) bool {
 	return false
 }
 
-// allows is whether pods may run on a node, by its labels. Taints come and go, and do not count.
+// allows reports whether pods may run on a node, by its labels. Taints come and go, and do not count.
 func (p placement) allows(n *corev1.Node) bool {
 	if p.NodeName != "" {
 		return p.NodeName == n.Name
@@ -84,7 +89,8 @@ func (p placement) allows(n *corev1.Node) bool {
 	if !labels.SelectorFromSet(p.NodeSelector).Matches(labels.Set(n.Labels)) {
 		return false
 	}
-	if p.Affinity == nil || p.Affinity.NodeAffinity == nil || p.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if p.Affinity == nil || p.Affinity.NodeAffinity == nil ||
+		p.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return true
 	}
 	return slices.ContainsFunc(p.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms,
@@ -97,10 +103,11 @@ func (p placement) allows(n *corev1.Node) bool {
 		})
 }
 
-// matches is whether all requirements hold. One that cannot be read does not hold, as for the scheduler.
+// matches reports whether all requirements hold. One that cannot be read does not hold, as for the scheduler.
 func matches(requirements []corev1.NodeSelectorRequirement, set labels.Set) bool {
 	operators := map[corev1.NodeSelectorOperator]selection.Operator{
-		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn, corev1.NodeSelectorOpExists: selection.Exists,
+		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
+		corev1.NodeSelectorOpExists:       selection.Exists,
 		corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist, corev1.NodeSelectorOpGt: selection.GreaterThan,
 		corev1.NodeSelectorOpLt: selection.LessThan,
 	}

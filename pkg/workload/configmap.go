@@ -20,20 +20,22 @@ const maxConfigMap = 1 << 20
 // stateRoom is kept for the state while it is not known.
 const stateRoom = 4 << 10
 
-// Name is the ConfigMap of a run, in the workload's namespace.
+// Name returns the ConfigMap of a run, in the workload's namespace.
 func Name(run string) string { return "gpu-fault-" + run }
 
 // payload is the ConfigMap of a run.
 type payload struct{ *corev1.ConfigMap }
 
-// configMap is what a run brings along. The workload owns it, so that it goes away with the workload.
+// configMap returns what a run brings along. The workload owns it, so that it goes away with the workload.
 func (in *Injection) configMap(run string, state []byte) payload {
 	w := in.Workload.Object
 	cm := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: Name(run), Namespace: w.GetNamespace(),
-			Labels:          map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: run},
-			OwnerReferences: []metav1.OwnerReference{ownerReference(w.GetAPIVersion(), w.GetKind(), w.GetName(), w.GetUID())},
+			Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: run},
+			OwnerReferences: []metav1.OwnerReference{
+				ownerReference(w.GetAPIVersion(), w.GetKind(), w.GetName(), w.GetUID()),
+			},
 		},
 		BinaryData: map[string][]byte{StateKey: state},
 	}
@@ -61,8 +63,9 @@ func (p payload) fits() error {
 // tryConfigMap asks the API server whether it would take the ConfigMap: quota, rights, admission.
 func (in *Injection) tryConfigMap(ctx context.Context, run string) error {
 	cm := in.configMap(run, nil)
-	_, err := in.Cluster.Client.CoreV1().ConfigMaps(cm.Namespace).Create(ctx, cm.ConfigMap, metav1.CreateOptions{FieldManager: FieldManager,
-		DryRun: []string{metav1.DryRunAll}})
+	_, err := in.Cluster.Client.CoreV1().ConfigMaps(cm.Namespace).Create(ctx, cm.ConfigMap,
+		metav1.CreateOptions{FieldManager: FieldManager,
+			DryRun: []string{metav1.DryRunAll}})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return explain(err, "create configmap "+cm.Name, cm.Namespace)
 	}
@@ -99,7 +102,9 @@ func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, d Data
 }
 
 // changeConfigMap changes a run's ConfigMap, whoever else does as well.
-func changeConfigMap(ctx context.Context, client kubernetes.Interface, namespace, run string, change func(*corev1.ConfigMap) error) error {
+func changeConfigMap(
+	ctx context.Context, client kubernetes.Interface, namespace, run string, change func(*corev1.ConfigMap) error,
+) error {
 	configMaps, what := client.CoreV1().ConfigMaps(namespace), "configmap "+Name(run)
 	return retry(ctx, conflicts(), what, func() error {
 		cm, err := configMaps.Get(ctx, Name(run), metav1.GetOptions{})
@@ -112,7 +117,8 @@ func changeConfigMap(ctx context.Context, client kubernetes.Interface, namespace
 		if err := change(cm); err != nil {
 			return err
 		}
-		_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{FieldManager: FieldManager}) // its resourceVersion is the precondition
+		// Its resourceVersion is the precondition
+		_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{FieldManager: FieldManager})
 		return explain(err, "change "+what, namespace)
 	})
 }
@@ -124,8 +130,8 @@ func isOfRun(cm *corev1.ConfigMap, run string) bool {
 // ErrReverting says that a run's fault is being taken away, so that it must not begin again.
 var ErrReverting = errors.New("the run is being reverted by somebody")
 
-// UpdateState replaces a run's state file by a disarmed one. Pods see it when their kubelet looks: see Refresh. apierrors.IsNotFound tells
-// of the error that the run has no ConfigMap there any more.
+// UpdateState replaces a run's state file by a disarmed one. Pods see it when their kubelet looks: see Refresh.
+// apierrors.IsNotFound tells of the error that the run has no ConfigMap there any more.
 func UpdateState(ctx context.Context, client kubernetes.Interface, namespace, run string, state []byte) error {
 	return changeConfigMap(ctx, client, namespace, run, func(cm *corev1.ConfigMap) error {
 		setState(cm, state)
@@ -133,8 +139,8 @@ func UpdateState(ctx context.Context, client kubernetes.Interface, namespace, ru
 	})
 }
 
-// Arm is UpdateState for an armed state. It is ErrReverting when an undo has disarmed the run: the ConfigMap's resourceVersion decides who
-// was first.
+// Arm is UpdateState for an armed state. It is ErrReverting when an undo has disarmed the run: the ConfigMap's
+// resourceVersion decides who was first.
 func Arm(ctx context.Context, client kubernetes.Interface, namespace, run string, state []byte) error {
 	return changeConfigMap(ctx, client, namespace, run, func(cm *corev1.ConfigMap) error {
 		if _, ends := cm.Annotations[reverting]; ends {
@@ -174,7 +180,8 @@ func deleteConfigMap(ctx context.Context, client kubernetes.Interface, namespace
 	configMaps := client.CoreV1().ConfigMaps(namespace)
 	cm, err := configMaps.Get(ctx, Name(run), metav1.GetOptions{})
 	if err == nil && isOfRun(cm, run) {
-		err = configMaps.Delete(ctx, cm.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(cm.UID))})
+		err = configMaps.Delete(ctx, cm.Name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(cm.UID))})
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete configmap %s: %w", Name(run), err)

@@ -53,7 +53,8 @@ type Recreated struct {
 // maxOriginal bounds an object that is kept as a whole, in bytes: the record has room for 1 MiB.
 const maxOriginal = 400 << 10
 
-// ReadData reads the undo of a step, which must be about the step's target. It is nil, without an error, when the step had changed nothing yet.
+// ReadData reads the undo of a step, which must be about the step's target. It is nil, without an error, when the step
+// had changed nothing yet.
 func ReadData(step ledger.Step) (*Data, error) {
 	if len(step.Undo.Data) == 0 {
 		return nil, nil
@@ -104,7 +105,7 @@ func (d *Data) Ref() string {
 	return ref(schema.GroupVersion{Group: d.Group, Version: d.Version}.String(), d.Kind, d.Name)
 }
 
-// specs are the paths of the pod specs that carry the shim.
+// specs returns the paths of the pod specs that carry the shim.
 func (d *Data) specs() []Path {
 	var all []Path
 	for _, e := range d.Edits {

@@ -2,8 +2,8 @@ package workload
 
 import "fmt"
 
-// dynamoTemplates are those of NVIDIA Dynamo's graphs and components (v1alpha1): each service has the fields of a pod spec in
-// extraPodSpec, its main container apart, and variables of its own.
+// dynamoTemplates returns those of NVIDIA Dynamo's graphs and components (v1alpha1): each service has the fields of a
+// pod spec in extraPodSpec, its main container apart, and variables of its own.
 func dynamoTemplates(object map[string]any) []Template {
 	services := getMap(object, path("spec", "services"))
 	if services == nil {
@@ -24,12 +24,16 @@ func dynamoTemplates(object map[string]any) []Template {
 }
 
 func dynamoService(object map[string]any, name string, at Path) Template {
-	t := Template{Name: name, Path: at, spec: at.then(field("extraPodSpec")), meta: at.then(field("extraPodMetadata")), env: at.then(field("envs"))}
+	t := Template{
+		Name: name, Path: at, spec: at.then(field("extraPodSpec")), meta: at.then(field("extraPodMetadata")),
+		env: at.then(field("envs")),
+	}
 	main := Container{Name: "main", path: t.spec.then(field("mainContainer"))}
 	main.Image = getText(object, main.path.then(field("image")))
 	main.GPU = wantsGPU(getMap(object, main.path))
 	for _, kind := range []string{"limits", "requests"} {
-		if gpus, ok := get(object, at.then(path("resources", kind, "gpu")...)); ok && fmt.Sprint(gpus) != "0" && fmt.Sprint(gpus) != "" {
+		if gpus, ok := get(object, at.then(path("resources", kind, "gpu")...)); ok && fmt.Sprint(gpus) != "0" &&
+			fmt.Sprint(gpus) != "" {
 			main.GPU = true
 		}
 	}

@@ -39,7 +39,8 @@ func TestE2EUndoLeavesWhatOthersChanged(t *testing.T) {
 		 "value":{"matchExpressions":[{"key":"theirs","operator":"Exists"}]}},
 		{"op":"replace","path":"/spec/replicas","value":1}]`)
 	state, said := s.undo(r)
-	if state != ledger.StateSuperseded || !strings.Contains(said, "libtcmalloc") || !strings.Contains(said, "nodeSelectorTerms") {
+	if state != ledger.StateSuperseded || !strings.Contains(said, "libtcmalloc") ||
+		!strings.Contains(said, "nodeSelectorTerms") {
 		t.Errorf("%s: %s", state, said)
 	}
 	after := fmt.Sprint(s.get(w).Object["spec"])
@@ -62,7 +63,9 @@ func TestE2EUndoLeavesWhatOthersChanged(t *testing.T) {
 func TestE2ECronJob(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.apply("apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: web}\nspec:\n  schedule: '0 0 1 1 *'\n  jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: main, image: 'docker.io/library/busybox:1.35', command: ['true']}]}}}}\n")
+	s.apply(
+		"apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: web}\nspec:\n  schedule: '0 0 1 1 *'\n  jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: main, image: 'docker.io/library/busybox:1.35', command: ['true']}]}}}}\n",
+	)
 	w := s.find("cj/web")
 	before := s.get(w)
 	r := s.inject(s.injection(w))
@@ -96,7 +99,8 @@ func TestE2EJobIsCreatedAgain(t *testing.T) {
 	if s.get(w).GetUID() == before.GetUID() {
 		t.Error("it was not created again")
 	}
-	cm, err := s.cluster.Client.CoreV1().ConfigMaps(s.namespace).Get(t.Context(), workload.Name(r.run.ID), metav1.GetOptions{})
+	cm, err := s.cluster.Client.CoreV1().ConfigMaps(s.namespace).Get(t.Context(), workload.Name(r.run.ID),
+		metav1.GetOptions{})
 	if err != nil || len(cm.OwnerReferences) != 1 || cm.OwnerReferences[0].UID != s.get(w).GetUID() {
 		t.Errorf("the configmap belongs to %v, %v", cm.OwnerReferences, err)
 	}
@@ -117,7 +121,9 @@ func TestE2EJobIsCreatedAgain(t *testing.T) {
 	})
 }
 
-var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+var crds = schema.GroupVersionResource{
+	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
+}
 
 const crd = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%s.wltest.dev"},"spec":{
 "group":"wltest.dev","scope":"Namespaced","names":{"plural":"%s","singular":"%s","kind":"Train%s"},
@@ -125,8 +131,8 @@ const crd = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefin
   "replicaSpecs":{"type":"object","additionalProperties":{"type":"object","properties":{"template":{"type":"object","properties":{
     "metadata":{"type":"object"},"spec":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}}}}}}}}}}]}}`
 
-// A custom resource whose schema knows no list keys and drops labels of pods is changed and restored as well, and its lists belong to
-// their owner again.
+// A custom resource whose schema knows no list keys and drops labels of pods is changed and restored as well, and its
+// lists belong to their owner again.
 func TestE2ECustomResource(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -139,7 +145,9 @@ func TestE2ECustomResource(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.cluster.Dynamic.Resource(crds).Delete(context.Background(), name+".wltest.dev", metav1.DeleteOptions{}); err != nil {
+		if err := s.cluster.Dynamic.Resource(crds).Delete(
+			context.Background(), name+".wltest.dev", metav1.DeleteOptions{},
+		); err != nil {
 			t.Error(err)
 		}
 	})
@@ -150,7 +158,9 @@ func TestE2ECustomResource(t *testing.T) {
 		_, err := s.cluster.Mapper.RESTMapping(schema.GroupKind{Group: "wltest.dev", Kind: "Train" + name})
 		return err == nil, fmt.Sprint(err)
 	})
-	s.apply("apiVersion: wltest.dev/v1\nkind: Train" + name + "\nmetadata: {name: web}\nspec:\n  replicaSpecs:\n    Worker:\n      template:\n        " + template(8, forever) +
+	s.apply("apiVersion: wltest.dev/v1\nkind: Train" + name +
+		"\nmetadata: {name: web}\nspec:\n  replicaSpecs:\n    Worker:\n      template:\n        " +
+		template(8, forever) +
 		"\n    Launcher:\n      template: {spec: {containers: [{name: launcher, image: x}]}}\n")
 	w := s.find(name + "/web")
 	before := s.get(w)
@@ -173,8 +183,9 @@ func TestE2ECustomResource(t *testing.T) {
 	s.same(before, s.get(w))
 }
 
-// Somebody who changes the workload all the time does not keep the change, or its undo, from coming through. The storm is as fast as a
-// controller gone mad: were it faster than a read and a write of a busy API server, nobody could win against it.
+// Somebody who changes the workload all the time does not keep the change, or its undo, from coming through. The storm
+// is as fast as a controller gone mad: were it faster than a read and a write of a busy API server, nobody could win
+// against it.
 func TestE2EAgainstAStormOfChanges(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -189,8 +200,10 @@ func TestE2EAgainstAStormOfChanges(t *testing.T) {
 				stopped <- n
 				return
 			case <-time.After(150 * time.Millisecond): // also its spec, so that its generation counts
-				body := fmt.Appendf(nil, `{"metadata":{"annotations":{"n":"%d"}},"spec":{"progressDeadlineSeconds":%d}}`, n, 600+n)
-				_, _ = s.cluster.Dynamic.Resource(w.Resource).Namespace(s.namespace).Patch(t.Context(), "web", "application/merge-patch+json", body, metav1.PatchOptions{FieldManager: "storm"})
+				body := fmt.Appendf(nil,
+					`{"metadata":{"annotations":{"n":"%d"}},"spec":{"progressDeadlineSeconds":%d}}`, n, 600+n)
+				_, _ = s.cluster.Dynamic.Resource(w.Resource).Namespace(s.namespace).Patch(t.Context(), "web",
+					"application/merge-patch+json", body, metav1.PatchOptions{FieldManager: "storm"})
 			}
 		}
 	}()
@@ -217,11 +230,13 @@ func TestE2ENearMisses(t *testing.T) {
 		"deploy":           "write TYPE/NAME",
 		"pytorchjob/train": "has no type",
 	} {
-		if _, err := s.cluster.Find(t.Context(), s.namespace, name); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := s.cluster.Find(t.Context(), s.namespace, name); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, lacks %q", name, err, want)
 		}
 	}
-	if w, err := s.cluster.Find(t.Context(), "kube-system", "configmap/kube-root-ca.crt"); err == nil || !strings.Contains(err.Error(), "no pod template") {
+	if w, err := s.cluster.Find(t.Context(), "kube-system", "configmap/kube-root-ca.crt"); err == nil ||
+		!strings.Contains(err.Error(), "no pod template") {
 		t.Errorf("a configmap: %v, %v", w, err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
-// trainer is the image of the sample CUDA workload, loaded into the nodes.
+// trainer returns the image of the sample CUDA workload, loaded into the nodes.
 func (s *site) trainer() string {
 	s.Helper()
 	out, err := exec.Command("../../test/cluster/trainer").Output()
@@ -64,7 +64,7 @@ func (s *site) create(object *unstructured.Unstructured) {
 	}
 }
 
-// logs are those of the containers of a pod's label, the ended ones too.
+// logs returns those of the containers of a pod's label, the ended ones too.
 func (s *site) logs(label string) (text string) {
 	s.Helper()
 	pods, err := s.cluster.Client.CoreV1().Pods(s.namespace).List(s.Context(), metav1.ListOptions{LabelSelector: label})
@@ -73,7 +73,8 @@ func (s *site) logs(label string) (text string) {
 	}
 	for _, pod := range pods.Items {
 		for _, previous := range []bool{false, true} {
-			raw, err := s.cluster.Client.CoreV1().Pods(s.namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: "main", Previous: previous}).DoRaw(s.Context())
+			raw, err := s.cluster.Client.CoreV1().Pods(s.namespace).GetLogs(pod.Name,
+				&corev1.PodLogOptions{Container: "main", Previous: previous}).DoRaw(s.Context())
 			if err == nil {
 				text += string(raw)
 			}
@@ -82,8 +83,8 @@ func (s *site) logs(label string) (text string) {
 	return text
 }
 
-// A Deployment comes with a GPU that has 16 GiB, as its first revision: its program, which wants 32, dies of it with the driver's own error,
-// and nothing that a candidate reads names the cause.
+// A Deployment comes with a GPU that has 16 GiB, as its first revision: its program, which wants 32, dies of it with
+// the driver's own error, and nothing that a candidate reads names the cause.
 func TestALabsShimIsThereFromTheFirstRevision(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -129,11 +130,14 @@ func TestALabsShimIsThereFromTheFirstRevision(t *testing.T) {
 	if err != nil || len(sets.Items) != 1 {
 		t.Fatalf("%v: %d ReplicaSets", err, len(sets.Items))
 	}
-	configMap, err := s.cluster.Client.CoreV1().ConfigMaps(s.namespace).Get(s.Context(), shim.ConfigMap, metav1.GetOptions{})
+	configMap, err := s.cluster.Client.CoreV1().ConfigMaps(s.namespace).Get(s.Context(), shim.ConfigMap,
+		metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range map[string]any{"deployment": deployment, "replica set": sets.Items[0], "config map": configMap, "log": text} {
+	for name, value := range map[string]any{
+		"deployment": deployment, "replica set": sets.Items[0], "config map": configMap, "log": text,
+	} {
 		seen, err := json.Marshal(value)
 		if err != nil {
 			t.Fatal(err)
@@ -155,14 +159,18 @@ func TestALabsShimIsThereFromTheFirstRevision(t *testing.T) {
 	}
 }
 
-// A GPU that dies stays dead for the container's next start: the mark of it is in the pod, whose folder for it is found under its other name.
+// A GPU that dies stays dead for the container's next start: the mark of it is in the pod, whose folder for it is found
+// under its other name.
 func TestALabsGPUStaysLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "train", "namespace": s.namespace, "labels": map[string]any{"app": "train"}},
-		"spec": map[string]any{"containers": []any{map[string]any{"name": "main", "image": s.trainer(), "imagePullPolicy": "Never",
-			"resources": map[string]any{"limits": map[string]any{"nvidia.com/gpu": "1"}}}}},
+		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{
+			"name": "train", "namespace": s.namespace, "labels": map[string]any{"app": "train"},
+		},
+		"spec": map[string]any{"containers": []any{map[string]any{"name": "main", "image": s.trainer(),
+			"imagePullPolicy": "Never",
+			"resources":       map[string]any{"limits": map[string]any{"nvidia.com/gpu": "1"}}}}},
 	}}
 	shim := s.shim(cudafault.Fault{XID: 79, Trigger: cudafault.Trigger{AfterCalls: 60}})
 	if err := workload.AddShim(object, shim); err != nil {
@@ -176,7 +184,8 @@ func TestALabsGPUStaysLost(t *testing.T) {
 	s.create(object)
 	s.until("its GPU is lost, for its next start too", func() (bool, string) {
 		text := s.logs("app=train")
-		return strings.Contains(text, "(999)") && strings.Contains(text, "(100)") || strings.Count(text, "Error") > 1, text
+		return strings.Contains(text, "(999)") && strings.Contains(text, "(100)") ||
+			strings.Count(text, "Error") > 1, text
 	})
 	text := s.logs("app=train")
 	t.Log(text)
@@ -203,9 +212,13 @@ func TestALabsFaultOfOneNode(t *testing.T) {
 	image := s.trainer()
 	for _, node := range []string{bad, good} {
 		object := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": node, "namespace": s.namespace, "labels": map[string]any{"on": node}},
+			"apiVersion": "v1", "kind": "Pod",
+			"metadata": map[string]any{"name": node, "namespace": s.namespace, "labels": map[string]any{"on": node}},
 			"spec": map[string]any{"nodeName": node, "restartPolicy": "Never",
-				"containers": []any{map[string]any{"name": "main", "image": image, "imagePullPolicy": "Never", "env": []any{map[string]any{"name": "TRAINER_STEPS", "value": "20"}}}}},
+				"containers": []any{map[string]any{
+					"name": "main", "image": image, "imagePullPolicy": "Never",
+					"env": []any{map[string]any{"name": "TRAINER_STEPS", "value": "20"}},
+				}}},
 		}}
 		if err := workload.AddShim(object, shim); err != nil {
 			t.Fatal(err)

@@ -29,12 +29,14 @@ func documents() map[string]string {
 	selector := "  selector: {matchLabels: {app: web}}\n  template:\n    "
 	return map[string]string{
 		"deploy": head("Deployment", "apps/v1") + "spec:\n  replicas: 2\n" + selector + template(4, forever),
-		"sts":    head("StatefulSet", "apps/v1") + "spec:\n  replicas: 2\n  serviceName: web\n  podManagementPolicy: Parallel\n" + selector + template(4, forever),
-		"ds":     head("DaemonSet", "apps/v1") + "spec:\n" + selector + template(4, forever),
+		"sts": head("StatefulSet", "apps/v1") +
+			"spec:\n  replicas: 2\n  serviceName: web\n  podManagementPolicy: Parallel\n" + selector +
+			template(4, forever),
+		"ds": head("DaemonSet", "apps/v1") + "spec:\n" + selector + template(4, forever),
 	}
 }
 
-// essence is what of an object must be as before after the undo: all but what the API server counts.
+// essence returns what of an object must be as before after the undo: all but what the API server counts.
 func essence(object *unstructured.Unstructured) map[string]any {
 	o := object.DeepCopy()
 	delete(o.Object, "status")
@@ -48,7 +50,7 @@ func essence(object *unstructured.Unstructured) map[string]any {
 	return o.Object
 }
 
-// owners are the fields of each manager, but for what controllers keep in the status.
+// owners returns the fields of each manager, but for what controllers keep in the status.
 func owners(object *unstructured.Unstructured) map[string]string {
 	all := map[string]string{}
 	for _, e := range object.GetManagedFields() {
@@ -72,21 +74,25 @@ func (s *site) same(before, after *unstructured.Unstructured) {
 	}
 }
 
-// What is injected runs in every pod, under the strictest Pod Security, and nothing of it is left, not even who owned a field.
+// What is injected runs in every pod, under the strictest Pod Security, and nothing of it is left, not even who owned a
+// field.
 func TestE2EInjectAndUndo(t *testing.T) {
 	for kind, document := range documents() {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			_, err := s.cluster.Client.CoreV1().Namespaces().Patch(t.Context(), s.namespace, "application/merge-patch+json",
-				[]byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`), metav1.PatchOptions{})
+			_, err := s.cluster.Client.CoreV1().Namespaces().Patch(t.Context(), s.namespace,
+				"application/merge-patch+json",
+				[]byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`),
+				metav1.PatchOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			s.apply(document)
 			w := s.find(kind + "/web")
 			s.until("pods", func() (bool, string) {
-				pods, err := s.cluster.Client.CoreV1().Pods(s.namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "status.phase=Running"})
+				pods, err := s.cluster.Client.CoreV1().Pods(s.namespace).List(t.Context(),
+					metav1.ListOptions{FieldSelector: "status.phase=Running"})
 				return err == nil && len(pods.Items) >= 2, fmt.Sprint(err)
 			})
 			before := s.get(w)
@@ -107,7 +113,8 @@ func TestE2EInjectAndUndo(t *testing.T) {
 			if got := workload.Carriers(&pods[0]); len(got) != 2 {
 				t.Errorf("carriers %v", got)
 			}
-			if pod, err := s.cluster.Find(t.Context(), s.namespace, "pod/"+pods[0].Name); err != nil || pod.Ref() != w.Ref() || pod.Run() != r.run.ID {
+			if pod, err := s.cluster.Find(t.Context(), s.namespace, "pod/"+pods[0].Name); err != nil ||
+				pod.Ref() != w.Ref() || pod.Run() != r.run.ID {
 				t.Errorf("up from its pod: %v, %v", pod, err)
 			}
 			_, err = s.injection(w).Preview(t.Context())
@@ -115,7 +122,9 @@ func TestE2EInjectAndUndo(t *testing.T) {
 				t.Errorf("a second injection: %v", err)
 			}
 			s.seen(pods[0].Name, "armed")
-			if err := workload.UpdateState(t.Context(), s.cluster.Client, s.namespace, r.run.ID, []byte("changed")); err != nil {
+			if err := workload.UpdateState(
+				t.Context(), s.cluster.Client, s.namespace, r.run.ID, []byte("changed"),
+			); err != nil {
 				t.Error(err)
 			}
 			begin := time.Now()
@@ -132,10 +141,13 @@ func TestE2EInjectAndUndo(t *testing.T) {
 				t.Errorf("state %s", state)
 			}
 			s.same(before, s.get(w))
-			if state, said := s.undo(r); state != ledger.StateReverted || !strings.Contains(said, "nothing of the run") {
+			if state, said := s.undo(r); state != ledger.StateReverted ||
+				!strings.Contains(said, "nothing of the run") {
 				t.Errorf("once more: %s, %s", state, said)
 			}
-			if cms, err := s.cluster.Client.CoreV1().ConfigMaps(s.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: ledger.LabelRun}); err != nil || len(cms.Items) > 0 {
+			if cms, err := s.cluster.Client.CoreV1().ConfigMaps(s.namespace).List(
+				t.Context(), metav1.ListOptions{LabelSelector: ledger.LabelRun},
+			); err != nil || len(cms.Items) > 0 {
 				t.Errorf("left %d configmaps, %v", len(cms.Items), err)
 			}
 		})
@@ -146,7 +158,8 @@ func TestE2EInjectAndUndo(t *testing.T) {
 func (s *site) seen(pod, state string) {
 	s.Helper()
 	s.until("the state in "+pod, func() (bool, string) {
-		text, err := s.cluster.Client.CoreV1().Pods(s.namespace).GetLogs(pod, &corev1.PodLogOptions{Container: "main"}).DoRaw(s.Context())
+		text, err := s.cluster.Client.CoreV1().Pods(s.namespace).GetLogs(pod,
+			&corev1.PodLogOptions{Container: "main"}).DoRaw(s.Context())
 		return strings.Contains(string(text), "state="+state+"\nwritable"), fmt.Sprintf("%s %v", text, err)
 	})
 }

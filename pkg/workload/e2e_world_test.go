@@ -1,7 +1,7 @@
 //go:build e2e
 
-// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have docker.io/library/busybox:1.35. They work in
-// namespaces of their own.
+// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have
+// docker.io/library/busybox:1.35. They work in namespaces of their own.
 package workload_test
 
 import (
@@ -52,7 +52,10 @@ func newSite(t *testing.T) *site {
 	}
 	cached := memory.NewMemCacheClient(client.Discovery())
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
-	s := &site{t, &workload.Cluster{Client: client, Dynamic: dyn, Mapper: mapper}, fmt.Sprintf("wl-test-%x", time.Now().UnixNano())}
+	s := &site{
+		t, &workload.Cluster{Client: client, Dynamic: dyn, Mapper: mapper},
+		fmt.Sprintf("wl-test-%x", time.Now().UnixNano()),
+	}
 	ctx := context.Background()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}
 	if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
@@ -77,13 +80,15 @@ func (s *site) apply(document string) *unstructured.Unstructured {
 	if err != nil {
 		s.Fatal(err)
 	}
-	mapping, err := s.cluster.Mapper.RESTMapping(object.GroupVersionKind().GroupKind(), object.GroupVersionKind().Version)
+	mapping, err := s.cluster.Mapper.RESTMapping(object.GroupVersionKind().GroupKind(),
+		object.GroupVersionKind().Version)
 	if err != nil {
 		s.Fatal(err)
 	}
 	var created *unstructured.Unstructured
 	s.until("create "+object.GetName(), func() (bool, string) {
-		created, err = s.cluster.Dynamic.Resource(mapping.Resource).Namespace(s.namespace).Apply(s.Context(), object.GetName(), object,
+		created, err = s.cluster.Dynamic.Resource(mapping.Resource).Namespace(s.namespace).Apply(s.Context(),
+			object.GetName(), object,
 			metav1.ApplyOptions{FieldManager: "gitops", Force: true})
 		return err == nil, fmt.Sprint(err)
 	})
@@ -115,7 +120,8 @@ func (s *site) find(name string) *workload.Workload {
 // get reads the workload anew.
 func (s *site) get(w *workload.Workload) *unstructured.Unstructured {
 	s.Helper()
-	now, err := s.cluster.Dynamic.Resource(w.Resource).Namespace(s.namespace).Get(s.Context(), w.Object.GetName(), metav1.GetOptions{})
+	now, err := s.cluster.Dynamic.Resource(w.Resource).Namespace(s.namespace).Get(s.Context(), w.Object.GetName(),
+		metav1.GetOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -124,7 +130,8 @@ func (s *site) get(w *workload.Workload) *unstructured.Unstructured {
 
 func (s *site) patch(w *workload.Workload, body string) {
 	s.Helper()
-	_, err := s.cluster.Dynamic.Resource(w.Resource).Namespace(s.namespace).Patch(s.Context(), w.Object.GetName(), types.JSONPatchType, []byte(body),
+	_, err := s.cluster.Dynamic.Resource(w.Resource).Namespace(s.namespace).Patch(s.Context(), w.Object.GetName(),
+		types.JSONPatchType, []byte(body),
 		metav1.PatchOptions{FieldManager: "somebody"})
 	if err != nil {
 		s.Fatal(err)
@@ -180,7 +187,9 @@ func (s *site) undo(r *record) (ledger.State, string) {
 		s.Fatal(err)
 	}
 	s.Logf("record: %d bytes; %s", len(raw), workload.Undoer{}.Describe(step))
-	state, said, err := workload.Undoer{Cluster: s.cluster, Settle: 500 * time.Millisecond}.Undo(s.Context(), r.run, step)
+	state, said, err := workload.Undoer{
+		Cluster: s.cluster, Settle: 500 * time.Millisecond,
+	}.Undo(s.Context(), r.run, step)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -188,7 +197,7 @@ func (s *site) undo(r *record) (ledger.State, string) {
 	return state, said
 }
 
-// template is a pod template that has something of everything that the shim must not disturb.
+// template returns a pod template that has something of everything that the shim must not disturb.
 func template(indent int, command string) string {
 	text := `metadata: {labels: {app: web}}
 spec:

@@ -12,7 +12,8 @@ import (
 // Edit is one change of ours to an object: data, enough to take it back.
 type Edit struct {
 	Path Path `json:"path"`
-	// Element is whether Ours was appended to the list at Path, whose elements have no key; else Ours is the value at Path.
+	// Element reports whether Ours was appended to the list at Path, whose elements have no key; else Ours is the value
+	// at Path.
 	Element bool `json:"element,omitempty"`
 	// Was is the value before; empty when there was none.
 	Was json.RawMessage `json:"was,omitempty"`
@@ -58,7 +59,7 @@ func (p *patcher) add(at Path, value any) (Edit, error) {
 	return edit, p.write("add", at[:missing+1], wrap(at[missing:], []any{value}))
 }
 
-// missing is the first step of a path that does not exist.
+// missing returns the first step of a path that does not exist.
 func (p *patcher) missing(at Path) int {
 	for i := range at {
 		if value, ok := get(p.object, at[:i+1]); !ok || value == nil {
@@ -68,7 +69,7 @@ func (p *patcher) missing(at Path) int {
 	return len(at) - 1
 }
 
-// wrap is the value that has to be put at the first step so that all steps lead to the value.
+// wrap returns the value that has to be put at the first step so that all steps lead to the value.
 func wrap(steps Path, value any) any {
 	for i := len(steps) - 1; i > 0; i-- {
 		if steps[i].Key != "" {
@@ -91,7 +92,7 @@ func keyed(s Step, value any) any {
 // remove takes out the value at a path.
 func (p *patcher) remove(at Path) error { return p.write("remove", at, nil) }
 
-// isEmpty is whether nothing is left of an object or a list but the key that it is found by.
+// isEmpty reports whether nothing is left of an object or a list but the key that it is found by.
 func isEmpty(value any, at Path) bool {
 	switch value := value.(type) {
 	case map[string]any:
@@ -167,7 +168,7 @@ func (p *patcher) relink(at Path, list any) error {
 	return nil
 }
 
-// pointer is a path as JSON patches write it (RFC 6901). All but its last step must exist.
+// pointer returns a path as JSON patches write it (RFC 6901). All but its last step must exist.
 func (p *patcher) pointer(at Path) (string, error) {
 	var text strings.Builder
 	for i, s := range at {
@@ -211,7 +212,7 @@ func decode(text json.RawMessage) (any, error) {
 	return value, err
 }
 
-// same is whether a value is what the JSON says.
+// same reports whether a value is what the JSON says.
 func same(value any, text json.RawMessage) bool {
 	other, err := decode(text)
 	if err != nil {

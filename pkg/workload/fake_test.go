@@ -28,15 +28,17 @@ import (
 // kindsOfWorld are the kinds that a world knows, and their resources.
 var kindsOfWorld = map[schema.GroupVersionKind]string{
 	{Version: "v1", Kind: "Pod"}: "pods", {Version: "v1", Kind: "ConfigMap"}: "configmaps",
-	{Group: "apps", Version: "v1", Kind: "Deployment"}: "deployments", {Group: "apps", Version: "v1", Kind: "ReplicaSet"}: "replicasets",
-	{Group: "apps", Version: "v1", Kind: "StatefulSet"}: "statefulsets",
-	{Group: "batch", Version: "v1", Kind: "Job"}:        "jobs", {Group: "batch", Version: "v1", Kind: "CronJob"}: "cronjobs",
+	{Group: "apps", Version: "v1", Kind: "Deployment"}:                        "deployments",
+	{Group: "apps", Version: "v1", Kind: "ReplicaSet"}:                        "replicasets",
+	{Group: "apps", Version: "v1", Kind: "StatefulSet"}:                       "statefulsets",
+	{Group: "batch", Version: "v1", Kind: "Job"}:                              "jobs",
+	{Group: "batch", Version: "v1", Kind: "CronJob"}:                          "cronjobs",
 	{Group: "example.org", Version: "v1", Kind: "Owner"}:                      "owners",
 	{Group: "nvidia.com", Version: "v1alpha1", Kind: "DynamoGraphDeployment"}: "dynamographdeployments",
 }
 
-// world is a cluster in memory. Its dynamic client applies the patches with their tests as the API server does: a failed test is answered
-// as there, and a dry run keeps nothing.
+// world is a cluster in memory. Its dynamic client applies the patches with their tests as the API server does: a
+// failed test is answered as there, and a dry run keeps nothing.
 type world struct {
 	*testing.T
 	cluster *Cluster
@@ -56,10 +58,17 @@ func newWorld(t *testing.T, documents ...string) *world {
 	for kind, resource := range kindsOfWorld {
 		gvr := kind.GroupVersion().WithResource(resource)
 		lists[gvr] = kind.Kind + "List"
-		mapper.AddSpecific(kind, gvr, kind.GroupVersion().WithResource(strings.ToLower(kind.Kind)), meta.RESTScopeNamespace)
+		mapper.AddSpecific(kind, gvr, kind.GroupVersion().WithResource(strings.ToLower(kind.Kind)),
+			meta.RESTScopeNamespace)
 	}
-	w := &world{T: t, dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists), client: fake.NewClientset()}
-	w.cluster = &Cluster{Client: w.client, Dynamic: w.dynamic, Mapper: mapper, Conflicts: wait.Backoff{Steps: 12, Duration: time.Millisecond}}
+	w := &world{
+		T: t, dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists),
+		client: fake.NewClientset(),
+	}
+	w.cluster = &Cluster{
+		Client: w.client, Dynamic: w.dynamic, Mapper: mapper,
+		Conflicts: wait.Backoff{Steps: 12, Duration: time.Millisecond},
+	}
 	for _, document := range documents {
 		object := parseYAML(t, document)
 		if object.GetUID() == "" {
@@ -95,7 +104,7 @@ func (w *world) note(call string) {
 	w.calls = append(w.calls, call)
 }
 
-// stale is what the API server answers when a test of a JSON patch fails.
+// stale returns what the API server answers when a test of a JSON patch fails.
 func stale() error {
 	return apierrors.NewGenericServerResponse(422, "", schema.GroupResource{}, "", "testing value failed", 0, false)
 }
@@ -207,23 +216,26 @@ func (w *world) injection(of *Workload) *Injection {
 	}
 }
 
-// started is a pod that carries the shim.
+// started returns a pod that carries the shim.
 func started(name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "team"},
-		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: volumeLib, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: Name(run)},
-		}}}}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}},
+		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: volumeLib,
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: Name(run)},
+			}}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+		}},
 	}
 }
 
-// targetOf is the target of the step that has the data.
+// targetOf returns the target of the step that has the data.
 func targetOf(d *Data) ledger.Target {
 	return ledger.Target{Kind: d.Kind, Namespace: d.Namespace, Name: d.Name, UID: d.UID}
 }
 
-// stepOf is a step with the data, as the ledger keeps it.
+// stepOf returns a step with the data, as the ledger keeps it.
 func stepOf(d *Data) ledger.Step {
 	return ledger.Step{Target: targetOf(d), Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}}
 }

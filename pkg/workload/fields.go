@@ -10,9 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// writeFields replaces the managed fields of an object as it was read. The API server takes them as they are when nothing else changes
-// (fieldmanager.Update: "this is necessary to allow directly updating managed fields").
-func (c *Cluster) writeFields(ctx context.Context, w *Workload, object *unstructured.Unstructured, fields []metav1.ManagedFieldsEntry) error {
+// writeFields replaces the managed fields of an object as it was read. The API server takes them as they are when
+// nothing else changes (fieldmanager.Update: "this is necessary to allow directly updating managed fields").
+func (c *Cluster) writeFields(
+	ctx context.Context, w *Workload, object *unstructured.Unstructured, fields []metav1.ManagedFieldsEntry,
+) error {
 	ops := []operation{{Op: "test", Path: "/metadata/uid", Value: encode(object.GetUID())}}
 	if version := object.GetResourceVersion(); version != "" {
 		ops = append(ops, operation{Op: "test", Path: "/metadata/resourceVersion", Value: encode(version)})
@@ -21,6 +23,7 @@ func (c *Cluster) writeFields(ctx context.Context, w *Workload, object *unstruct
 	if err != nil {
 		return fmt.Errorf("encode the managed fields: %w", err)
 	}
-	_, err = c.resource(w).Patch(ctx, object.GetName(), types.JSONPatchType, body, metav1.PatchOptions{FieldManager: FieldManager})
+	_, err = c.resource(w).Patch(ctx, object.GetName(), types.JSONPatchType, body,
+		metav1.PatchOptions{FieldManager: FieldManager})
 	return explain(err, "give the fields of "+w.Ref()+" back", object.GetNamespace())
 }

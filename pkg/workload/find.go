@@ -16,19 +16,21 @@ import (
 // maxOwners bounds the way up: from a pod to a Dynamo graph there are five.
 const maxOwners = 10
 
-// Find finds a workload by what a user calls it, TYPE/NAME as kubectl takes it, and goes up to the topmost owner that has pod templates:
-// changes to what a controller makes would be undone by it. The errors are for people.
+// Find finds a workload by what a user calls it, TYPE/NAME as kubectl takes it, and goes up to the topmost owner that
+// has pod templates: changes to what a controller makes would be undone by it. The errors are for people.
 func (c *Cluster) Find(ctx context.Context, namespace, name string) (*Workload, error) {
 	kind, name, ok := strings.Cut(strings.TrimSpace(name), "/")
 	if !ok || kind == "" || name == "" || strings.Contains(name, "/") {
-		return nil, fmt.Errorf("%q does not name a workload: write TYPE/NAME, such as deployment/web", strings.Trim(kind+"/"+name, "/"))
+		return nil, fmt.Errorf("%q does not name a workload: write TYPE/NAME, such as deployment/web",
+			strings.Trim(kind+"/"+name, "/"))
 	}
 	mapping, err := c.mapping(kind)
 	if err != nil {
 		return nil, err
 	}
 	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
-		return nil, fmt.Errorf("%s/%s: a %s is no workload: it belongs to no namespace", kind, name, mapping.GroupVersionKind.Kind)
+		return nil, fmt.Errorf("%s/%s: a %s is no workload: it belongs to no namespace", kind, name,
+			mapping.GroupVersionKind.Kind)
 	}
 	object, err := c.Dynamic.Resource(mapping.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -47,7 +49,8 @@ func (c *Cluster) Find(ctx context.Context, namespace, name string) (*Workload, 
 	return w, nil
 }
 
-// mapping finds a type by its name, in all the forms that kubectl takes: deploy, deployments.apps, deployments.v1.apps, Deployment.
+// mapping finds a type by its name, in all the forms that kubectl takes: deploy, deployments.apps, deployments.v1.apps,
+// Deployment.
 func (c *Cluster) mapping(name string) (*meta.RESTMapping, error) {
 	full, group := schema.ParseResourceArg(strings.ToLower(name))
 	kind := schema.GroupVersionKind{}
@@ -79,7 +82,9 @@ func (c *Cluster) mapping(name string) (*meta.RESTMapping, error) {
 }
 
 // climb goes from an object up to its topmost owner with pod templates.
-func (c *Cluster) climb(ctx context.Context, object *unstructured.Unstructured, resource schema.GroupVersionResource) (*Workload, error) {
+func (c *Cluster) climb(
+	ctx context.Context, object *unstructured.Unstructured, resource schema.GroupVersionResource,
+) (*Workload, error) {
 	asked := refOf(object)
 	var found *Workload
 	if templates := Templates(object); len(templates) > 0 {
@@ -116,27 +121,36 @@ func (c *Cluster) climb(ctx context.Context, object *unstructured.Unstructured, 
 	return found, nil
 }
 
-// noTemplate says why an object, or what owns it, cannot carry the shim, and what to do.
+// noTemplate returns why an object, or what owns it, cannot carry the shim, and what to do.
 func noTemplate(top *unstructured.Unstructured, asked, above, reason string) error {
 	isPod := strings.HasPrefix(asked, "pod/")
 	switch {
 	case isPod && strings.HasPrefix(above, "node/"):
-		return fmt.Errorf("%s is a static pod of %s, which runs it from a file: there is no pod template in the cluster", asked, above)
+		return fmt.Errorf("%s is a static pod of %s, which runs it from a file: there is no pod template in the cluster",
+			asked, above)
 	case isPod && above != "" && reason != "":
-		return fmt.Errorf("%s belongs to %s, which cannot be read (%s): name an object with a pod template, or get the right to read it", asked, above,
+		return fmt.Errorf("%s belongs to %s, which cannot be read (%s): name an object with a pod template, or get the right to read it",
+			asked, above,
 			reason)
 	case isPod && above != "":
-		return fmt.Errorf("%s belongs to %s, which has no pod template that could be changed: name the object that makes its pods", asked, above)
+		return fmt.Errorf(
+			"%s belongs to %s, which has no pod template that could be changed: name the object that makes its pods",
+			asked, above,
+		)
 	case isPod:
 		return fmt.Errorf("%s is a bare pod: its containers cannot be changed, and nothing would make it again; run it as a Deployment or a Job, "+
 			"and inject into that", asked)
 	case above != "":
-		return fmt.Errorf("%s has no pod template, and neither has %s: name what makes the pods, such as deployment/NAME", asked, above)
+		return fmt.Errorf(
+			"%s has no pod template, and neither has %s: name what makes the pods, such as deployment/NAME", asked,
+			above,
+		)
 	}
-	return fmt.Errorf("%s has no pod template (kind %s): name what makes the pods, such as deployment/NAME", asked, top.GetKind())
+	return fmt.Errorf("%s has no pod template (kind %s): name what makes the pods, such as deployment/NAME", asked,
+		top.GetKind())
 }
 
-// ownerOf is the controller of an object, or its only owner.
+// ownerOf returns the controller of an object, or its only owner.
 func ownerOf(object *unstructured.Unstructured) *metav1.OwnerReference {
 	if controller := metav1.GetControllerOf(object); controller != nil {
 		return controller
@@ -173,7 +187,7 @@ func (c *Cluster) owner(
 	return object, mapping.Resource, nil
 }
 
-// Run is the run whose shim the workload carries; empty when it carries none.
+// Run returns the run whose shim the workload carries; empty when it carries none.
 func (w *Workload) Run() string {
 	for _, t := range w.Templates {
 		for _, v := range getList(w.Object.Object, t.spec.then(field("volumes"))) {

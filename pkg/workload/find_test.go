@@ -15,31 +15,39 @@ import (
 const pod = `kind: Pod, apiVersion: v1, spec: {containers: [{name: c, image: i}]}`
 
 func owned(kind, api, name string) string {
-	return `ownerReferences: [{apiVersion: ` + api + `, kind: ` + kind + `, name: ` + name + `, uid: uid-` + name + `, controller: true}]`
+	return `ownerReferences: [{apiVersion: ` + api + `, kind: ` + kind + `, name: ` + name + `, uid: uid-` + name +
+		`, controller: true}]`
 }
 
-// From whatever the user names, the way leads up to the topmost owner that can be changed; what cannot carry the shim is refused with
-// what to do instead.
+// From whatever the user names, the way leads up to the topmost owner that can be changed; what cannot carry the shim
+// is refused with what to do instead.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	template := `spec: {template: {spec: {containers: [{name: c, image: i}]}}}`
 	w := newWorld(t,
 		web,
-		`{kind: ReplicaSet, apiVersion: apps/v1, metadata: {name: web-1, namespace: team, `+owned("Deployment", "apps/v1", "web")+`}, `+template+`}`,
+		`{kind: ReplicaSet, apiVersion: apps/v1, metadata: {name: web-1, namespace: team, `+
+			owned("Deployment", "apps/v1", "web")+`}, `+template+`}`,
 		`{`+pod+`, metadata: {name: web-1-a, namespace: team, `+owned("ReplicaSet", "apps/v1", "web-1")+`}}`,
 		`{`+pod+`, metadata: {name: bare, namespace: team}}`,
 		`{`+pod+`, metadata: {name: static, namespace: team, `+owned("Node", "v1", "n1")+`}}`,
 		`{kind: Owner, apiVersion: example.org/v1, metadata: {name: top, namespace: team}, spec: {replicas: 1}}`,
-		`{kind: Job, apiVersion: batch/v1, metadata: {name: made, namespace: team, `+owned("Owner", "example.org/v1", "top")+`}, `+template+`}`,
+		`{kind: Job, apiVersion: batch/v1, metadata: {name: made, namespace: team, `+
+			owned("Owner", "example.org/v1", "top")+`}, `+template+`}`,
 		`{`+pod+`, metadata: {name: direct, namespace: team, `+owned("Owner", "example.org/v1", "top")+`}}`,
 		`{`+pod+`, metadata: {name: strange, namespace: team, `+owned("Unheard", "x.org/v1", "u")+`}}`,
-		`{kind: CronJob, apiVersion: batch/v1, metadata: {name: nightly, namespace: team}, spec: {jobTemplate: {`+template+`}}}`,
-		`{kind: Job, apiVersion: batch/v1, metadata: {name: nightly-1, namespace: team, `+owned("CronJob", "batch/v1", "nightly")+`}, `+template+`}`,
-		`{kind: ReplicaSet, apiVersion: apps/v1, metadata: {name: orphan, namespace: team, `+owned("Deployment", "apps/v1", "gone")+`}, `+template+`}`,
+		`{kind: CronJob, apiVersion: batch/v1, metadata: {name: nightly, namespace: team}, spec: {jobTemplate: {`+
+			template+`}}}`,
+		`{kind: Job, apiVersion: batch/v1, metadata: {name: nightly-1, namespace: team, `+
+			owned("CronJob", "batch/v1", "nightly")+`}, `+template+`}`,
+		`{kind: ReplicaSet, apiVersion: apps/v1, metadata: {name: orphan, namespace: team, `+
+			owned("Deployment", "apps/v1", "gone")+`}, `+template+`}`,
 		`{kind: ConfigMap, apiVersion: v1, metadata: {name: cm, namespace: team}}`,
-		`{kind: StatefulSet, apiVersion: apps/v1, metadata: {name: going, namespace: team, deletionTimestamp: "2026-01-01T00:00:00Z"}, `+template+`}`,
+		`{kind: StatefulSet, apiVersion: apps/v1, metadata: {name: going, namespace: team, deletionTimestamp: "2026-01-01T00:00:00Z"}, `+
+			template+`}`,
 		`{kind: DynamoGraphDeployment, apiVersion: nvidia.com/v1alpha1, metadata: {name: graph, namespace: team}, spec: {services: {A: {}}}}`,
-		`{kind: Deployment, apiVersion: apps/v1, metadata: {name: graph-a, namespace: team, `+owned("DynamoGraphDeployment", "nvidia.com/v1alpha1", "graph")+`}, `+template+`}`,
+		`{kind: Deployment, apiVersion: apps/v1, metadata: {name: graph-a, namespace: team, `+
+			owned("DynamoGraphDeployment", "nvidia.com/v1alpha1", "graph")+`}, `+template+`}`,
 	)
 	for name, want := range map[string]string{
 		"deployment/web":       "deployment.apps/web",
@@ -82,9 +90,11 @@ func TestFind(t *testing.T) {
 		}
 	}
 	w.dynamic.PrependReactor("get", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "web", nil)
+		return true, nil,
+			apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "web", nil)
 	})
-	if found, err := w.cluster.Find(t.Context(), "team", "pod/web-1-a"); err != nil || found.Ref() != "replicaset.apps/web-1" || found.Above != "deployment.apps/web" {
+	if found, err := w.cluster.Find(t.Context(), "team", "pod/web-1-a"); err != nil ||
+		found.Ref() != "replicaset.apps/web-1" || found.Above != "deployment.apps/web" {
 		t.Errorf("an owner that may not be read: %v, %v", found, err)
 	}
 }
@@ -136,9 +146,12 @@ func TestNotes(t *testing.T) {
 	w := newWorld(t,
 		`{kind: CronJob, apiVersion: batch/v1, metadata: {name: nightly, namespace: team, labels: {argocd.argoproj.io/instance: shop}}, spec: {jobTemplate: {spec: {template: {spec: {containers: [
 			{name: c, image: i, envFrom: [{secretRef: {name: keys}}, {configMapRef: {name: settings}}]}]}}}}}}`,
-		`{kind: Job, apiVersion: batch/v1, metadata: {name: nightly-1, namespace: team, `+owned("CronJob", "batch/v1", "nightly")+`}, spec: {template: {spec: {containers: [{name: c, image: i}]}}}}`)
+		`{kind: Job, apiVersion: batch/v1, metadata: {name: nightly-1, namespace: team, `+
+			owned("CronJob", "batch/v1", "nightly")+`}, spec: {template: {spec: {containers: [{name: c, image: i}]}}}}`)
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: "scaler", Namespace: "team"}}
-	hpa.Spec.ScaleTargetRef, hpa.Spec.MaxReplicas = autoscalingv2.CrossVersionObjectReference{Kind: "CronJob", Name: "nightly"}, 9
+	hpa.Spec.ScaleTargetRef, hpa.Spec.MaxReplicas = autoscalingv2.CrossVersionObjectReference{
+		Kind: "CronJob", Name: "nightly",
+	}, 9
 	if err := w.client.Tracker().Add(hpa); err != nil {
 		t.Fatal(err)
 	}
@@ -148,14 +161,17 @@ func TestNotes(t *testing.T) {
 	}
 	said := strings.Join(preview.Notes, "\n")
 	for _, part := range []string{
-		"job.batch/nightly-1 belongs to cronjob.batch/nightly, which is what is changed", "applies to the next job", "Argo CD application shop",
-		"container c takes variables from secret keys", "from configMap settings", "horizontalpodautoscaler/scaler scales cronjob.batch/nightly from 1 to 9 pods",
+		"job.batch/nightly-1 belongs to cronjob.batch/nightly, which is what is changed", "applies to the next job",
+		"Argo CD application shop",
+		"container c takes variables from secret keys", "from configMap settings",
+		"horizontalpodautoscaler/scaler scales cronjob.batch/nightly from 1 to 9 pods",
 	} {
 		if !strings.Contains(said, part) {
 			t.Errorf("the notes lack %q:\n%s", part, said)
 		}
 	}
-	if len(w.calls) > 0 || preview.Replaced != NextJob || len(preview.Changes) != 7 || strings.Contains(strings.Join(preview.Changes, ""), previewRun) {
+	if len(w.calls) > 0 || preview.Replaced != NextJob || len(preview.Changes) != 7 ||
+		strings.Contains(strings.Join(preview.Changes, ""), previewRun) {
 		t.Errorf("calls %v, %+v", w.calls, preview)
 	}
 }

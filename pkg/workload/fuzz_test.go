@@ -26,7 +26,9 @@ func FuzzTemplates(f *testing.F) {
 			f.Add(raw)
 		}
 	}
-	f.Add([]byte(`{"kind":"X","apiVersion":"v1","spec":{"":{"spec":{"containers":[{"name":"a","image":"b"}]}},"a":[[{"containers":[{"name":"a","image":"b","env":null,"volumeMounts":{}}]}]]}}`))
+	f.Add([]byte(
+		`{"kind":"X","apiVersion":"v1","spec":{"":{"spec":{"containers":[{"name":"a","image":"b"}]}},"a":[[{"containers":[{"name":"a","image":"b","env":null,"volumeMounts":{}}]}]]}}`,
+	))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		object := &unstructured.Unstructured{}
 		if json.Unmarshal(raw, &object.Object) != nil || object.Object == nil {
@@ -60,7 +62,7 @@ func FuzzTemplates(f *testing.F) {
 	})
 }
 
-// hasNull is whether an object has nulls, which the API server drops before it stores: they are not restored.
+// hasNull reports whether an object has nulls, which the API server drops before it stores: they are not restored.
 func hasNull(value any) bool {
 	switch value := value.(type) {
 	case nil:
@@ -83,8 +85,12 @@ func hasNull(value any) bool {
 
 // Whatever a record says, it is refused or followed without a panic.
 func FuzzUndoData(f *testing.F) {
-	f.Add([]byte(`{"version":"v1","resource":"x","kind":"X","namespace":"n","name":"n","uid":"u","configMap":"c","variable":"LD_PRELOAD","preload":"/gpu-fault/lib/libgpufault.so","edits":[{"path":["spec","template","spec","volumes",{"name":"gpu-fault-lib"}],"ours":{"a":1},"made":3}]}`))
-	f.Add([]byte(`{"version":"v1","resource":"x","kind":"X","namespace":"n","name":"n","uid":"u","configMap":"c","variable":"LD_PRELOAD","preload":"/gpu-fault/lib/libgpufault.so","pin":null,"edits":[{"path":["spec","template"],"ours":null,"was":"x","element":true}],"owned":[{"fields":{"f:a":{".":{}}}}]}`))
+	f.Add([]byte(
+		`{"version":"v1","resource":"x","kind":"X","namespace":"n","name":"n","uid":"u","configMap":"c","variable":"LD_PRELOAD","preload":"/gpu-fault/lib/libgpufault.so","edits":[{"path":["spec","template","spec","volumes",{"name":"gpu-fault-lib"}],"ours":{"a":1},"made":3}]}`,
+	))
+	f.Add([]byte(
+		`{"version":"v1","resource":"x","kind":"X","namespace":"n","name":"n","uid":"u","configMap":"c","variable":"LD_PRELOAD","preload":"/gpu-fault/lib/libgpufault.so","pin":null,"edits":[{"path":["spec","template"],"ours":null,"was":"x","element":true}],"owned":[{"fields":{"f:a":{".":{}}}}]}`,
+	))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var read Data
 		_ = json.Unmarshal(raw, &read)

@@ -12,7 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// In every kind the shim gets into the right containers, what the user had is kept, and the undo gives exactly the former object.
+// In every kind the shim gets into the right containers, what the user had is kept, and the undo gives exactly the
+// former object.
 func TestEveryKind(t *testing.T) {
 	t.Parallel()
 	files, err := os.ReadDir("testdata/kinds")
@@ -28,7 +29,8 @@ func TestEveryKind(t *testing.T) {
 		w := kind(t, name)
 		before := w.Object.DeepCopy()
 		with, d := injected(t, w, Selection{}, true)
-		fmt.Fprintf(&all, "%s: templates %s; pods are replaced: %s\n", w.Ref(), templateNames(w.Templates), w.Replacement())
+		fmt.Fprintf(&all, "%s: templates %s; pods are replaced: %s\n", w.Ref(), templateNames(w.Templates),
+			w.Replacement())
 		for _, e := range d.Edits {
 			fmt.Fprintf(&all, "  %s\n", e)
 		}
@@ -77,18 +79,27 @@ func TestSelect(t *testing.T) {
 		selection Selection
 		want      string // containers, or a part of the error
 	}{
-		"those with GPUs":       {"deployment", Selection{}, "main"},
-		"by name":               {"deployment", Selection{Containers: []string{"exporter", "setup"}}, "exporter setup"},
-		"unknown container":     {"deployment", Selection{Containers: []string{"mian"}}, `no container "mian": there are exporter, istio-proxy, main, setup`},
-		"no sidecars":           {"statefulset", Selection{}, "a"},
-		"a sidecar, by name":    {"statefulset", Selection{Containers: []string{"istio-proxy"}}, "istio-proxy"},
-		"a service":             {"dynamographdeployment", Selection{Services: []string{"Frontend"}}, "main"},
-		"unknown service":       {"dynamographdeployment", Selection{Services: []string{"Decoder"}}, "there are services.Decode, services.Frontend, services.Prefill"},
-		"services with GPUs":    {"dynamographdeployment", Selection{}, "main main"},
-		"MIG counts":            {"jobset", Selection{}, "trainer"},
-		"service of a web":      {"deployment", Selection{Services: []string{"x"}}, "no service or template"},
-		"a template twice":      {"pytorchjob", Selection{Services: []string{"Worker", "Worker"}}, "pytorch"},
-		"container of a worker": {"mpijob", Selection{Services: []string{"Worker"}, Containers: []string{"launcher"}}, `no container "launcher"`},
+		"those with GPUs": {"deployment", Selection{}, "main"},
+		"by name":         {"deployment", Selection{Containers: []string{"exporter", "setup"}}, "exporter setup"},
+		"unknown container": {
+			"deployment", Selection{Containers: []string{"mian"}},
+			`no container "mian": there are exporter, istio-proxy, main, setup`,
+		},
+		"no sidecars":        {"statefulset", Selection{}, "a"},
+		"a sidecar, by name": {"statefulset", Selection{Containers: []string{"istio-proxy"}}, "istio-proxy"},
+		"a service":          {"dynamographdeployment", Selection{Services: []string{"Frontend"}}, "main"},
+		"unknown service": {
+			"dynamographdeployment", Selection{Services: []string{"Decoder"}},
+			"there are services.Decode, services.Frontend, services.Prefill",
+		},
+		"services with GPUs": {"dynamographdeployment", Selection{}, "main main"},
+		"MIG counts":         {"jobset", Selection{}, "trainer"},
+		"service of a web":   {"deployment", Selection{Services: []string{"x"}}, "no service or template"},
+		"a template twice":   {"pytorchjob", Selection{Services: []string{"Worker", "Worker"}}, "pytorch"},
+		"container of a worker": {
+			"mpijob", Selection{Services: []string{"Worker"}, Containers: []string{"launcher"}},
+			`no container "launcher"`,
+		},
 	} {
 		chosen, err := kind(t, test.kind).Select(test.selection)
 		var names []string
@@ -111,8 +122,14 @@ func TestSelect(t *testing.T) {
 func TestRefusedTemplates(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ change, want string }{
-		"valueFrom":     {`{"name":"c","image":"i","env":[{"name":"LD_PRELOAD","valueFrom":{"configMapKeyRef":{"name":"x","key":"y"}}}]}`, "takes LD_PRELOAD from elsewhere"},
-		"mounted there": {`{"name":"c","image":"i","volumeMounts":[{"name":"x","mountPath":"/gpu-fault/lib"}]}`, "mounted at /gpu-fault/lib"},
+		"valueFrom": {
+			`{"name":"c","image":"i","env":[{"name":"LD_PRELOAD","valueFrom":{"configMapKeyRef":{"name":"x","key":"y"}}}]}`,
+			"takes LD_PRELOAD from elsewhere",
+		},
+		"mounted there": {
+			`{"name":"c","image":"i","volumeMounts":[{"name":"x","mountPath":"/gpu-fault/lib"}]}`,
+			"mounted at /gpu-fault/lib",
+		},
 	} {
 		w := kind(t, "statefulset")
 		container, err := decode(json.RawMessage(test.change))

@@ -36,7 +36,8 @@ func (c *Cluster) notThere(ctx context.Context, mapping *meta.RESTMapping, names
 	if err == nil {
 		for _, o := range all.Items {
 			if o.GetName() == name && o.GetNamespace() != namespace {
-				return fmt.Errorf("%s, but in namespace %s: give it with -n %s", text, o.GetNamespace(), o.GetNamespace())
+				return fmt.Errorf("%s, but in namespace %s: give it with -n %s", text, o.GetNamespace(),
+					o.GetNamespace())
 			}
 		}
 	}
@@ -76,7 +77,7 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// near are the names that a typing error or a forgotten part makes of another, the nearest first.
+// near returns the names that a typing error or a forgotten part makes of another, the nearest first.
 func near(name string, names []string) []string {
 	type candidate struct {
 		name     string

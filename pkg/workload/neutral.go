@@ -8,8 +8,9 @@ import (
 	"hash/fnv"
 )
 
-// The names in the shim (cudafault/shim: shim.h, state.h, look.c, run.c, trigger.c) that tell what it is, and what stands for them in a lab.
-// They are texts that end with a zero byte, each is in the file as it is here, and what takes its place is no longer.
+// The names in the shim (cudafault/shim: shim.h, state.h, look.c, run.c, trigger.c) that tell what it is, and what
+// stands for them in a lab. They are texts that end with a zero byte, each is in the file as it is here, and what takes
+// its place is no longer.
 const (
 	fileState  = LibraryDir + "/" + StateKey // GF_STATE_PATH
 	fileRun    = RunDir + "/processes"       // GF_RUN_PATH
@@ -17,8 +18,8 @@ const (
 	magicLab   = "GPULAYER"
 )
 
-// neutralLibrary is the library with the folders of a lab in it, and without the names that tell what it is: who looks at its strings must
-// not find the answer either.
+// neutralLibrary returns the library with the folders of a lab in it, and without the names that tell what it is: who
+// looks at its strings must not find the answer either.
 func (s Shim) neutralLibrary(library []byte) ([]byte, error) {
 	library = bytes.Clone(library)
 	for _, name := range []struct {
@@ -53,9 +54,10 @@ const (
 	stateRunTo = 80
 )
 
-// neutralState is the state file for a neutral library: under another name, and without the run's ID.
+// neutralState returns the state file for a neutral library: under another name, and without the run's ID.
 func neutralState(state []byte) ([]byte, error) {
-	if len(state) != stateSize || !bytes.HasPrefix(state, []byte(magicState)) || binary.LittleEndian.Uint64(state[stateSum:]) != sumState(state) {
+	if len(state) != stateSize || !bytes.HasPrefix(state, []byte(magicState)) ||
+		binary.LittleEndian.Uint64(state[stateSum:]) != sumState(state) {
 		return nil, errors.New("the state file is none of this version")
 	}
 	state = bytes.Clone(state)

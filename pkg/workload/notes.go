@@ -24,7 +24,7 @@ const (
 	Unknown  Replacement = "unknown"  // its controller decides
 )
 
-// Replacement is when pods are replaced after a change to the workload's templates.
+// Replacement returns when pods are replaced after a change to the workload's templates.
 func (w *Workload) Replacement() Replacement {
 	group, kind := w.Object.GroupVersionKind().Group, w.Object.GetKind()
 	text := func(names ...string) string { return getText(w.Object.Object, path(names...)) }
@@ -47,7 +47,8 @@ func (w *Workload) Replacement() Replacement {
 		return Recreate
 	case group == "leaderworkerset.x-k8s.io", group == "nvidia.com" && kind == "DynamoGraphDeployment":
 		return Rolling
-	case group == "ray.io" && kind == "RayCluster", group == "kubeflow.org": // their controllers replace only pods that are gone
+	case group == "ray.io" && kind == "RayCluster", group == "kubeflow.org":
+		// Their controllers replace only pods that are gone
 		return OnDelete
 	}
 	return Unknown
@@ -58,10 +59,13 @@ func (w *Workload) Managers() []string {
 	labels, annotations := w.Object.GetLabels(), w.Object.GetAnnotations()
 	var notes []string
 	warn := func(who, pause string) {
-		notes = append(notes, fmt.Sprintf("%s is managed by %s, which may undo the change at its next synchronisation: %s", w.Ref(), who, pause))
+		notes = append(notes, fmt.Sprintf(
+			"%s is managed by %s, which may undo the change at its next synchronisation: %s", w.Ref(), who, pause,
+		))
 	}
 	managed := func(manager string) bool {
-		return slices.ContainsFunc(w.Object.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Manager == manager })
+		return slices.ContainsFunc(w.Object.GetManagedFields(),
+			func(e metav1.ManagedFieldsEntry) bool { return e.Manager == manager })
 	}
 	argo := cmp.Or(annotations["argocd.argoproj.io/tracking-id"], labels["argocd.argoproj.io/instance"])
 	switch {
@@ -69,10 +73,12 @@ func (w *Workload) Managers() []string {
 		warn("Argo CD"+of(" application ", argo), "turn automatic sync, or at least self-heal, off for that time")
 	case labels["kustomize.toolkit.fluxcd.io/name"] != "" || managed("kustomize-controller"):
 		name := labels["kustomize.toolkit.fluxcd.io/name"]
-		warn("Flux"+of(" kustomization ", name), fmt.Sprintf("flux suspend kustomization %s, and resume it afterwards", cmp.Or(name, "NAME")))
+		warn("Flux"+of(" kustomization ", name),
+			fmt.Sprintf("flux suspend kustomization %s, and resume it afterwards", cmp.Or(name, "NAME")))
 	case labels["helm.toolkit.fluxcd.io/name"] != "" || managed("helm-controller"):
 		name := labels["helm.toolkit.fluxcd.io/name"]
-		warn("Flux"+of(" helmrelease ", name), fmt.Sprintf("flux suspend helmrelease %s, and resume it afterwards", cmp.Or(name, "NAME")))
+		warn("Flux"+of(" helmrelease ", name),
+			fmt.Sprintf("flux suspend helmrelease %s, and resume it afterwards", cmp.Or(name, "NAME")))
 	case managed("fleetagent") || annotations["objectset.rio.cattle.io/id"] != "":
 		warn("Rancher Fleet", "pause its bundle for that time")
 	}
@@ -86,51 +92,64 @@ func of(word, name string) string {
 	return word + name
 }
 
-// Notes are what a user should know before a change: who may undo it, and when it takes effect. What may not be read is left out.
+// Notes returns what a user should know before a change: who may undo it, and when it takes effect. What may not be
+// read is left out.
 func (c *Cluster) Notes(ctx context.Context, w *Workload) []string {
 	return c.notes(ctx, w, w.Replacement())
 }
 
-// notes are those for a replacement that was found out by trying.
+// notes returns those for a replacement that was found out by trying.
 func (c *Cluster) notes(ctx context.Context, w *Workload, replaced Replacement) []string {
 	var notes []string
 	if w.Asked != "" {
-		notes = append(notes, fmt.Sprintf("%s belongs to %s, which is what is changed, with all its pods", w.Asked, w.Ref()))
+		notes = append(notes,
+			fmt.Sprintf("%s belongs to %s, which is what is changed, with all its pods", w.Asked, w.Ref()))
 	}
 	if w.Above != "" {
-		notes = append(notes, fmt.Sprintf("%s belongs to %s, which has no pod template to change, and whose controller may undo the change", w.Ref(),
-			w.Above))
+		notes = append(notes,
+			fmt.Sprintf("%s belongs to %s, which has no pod template to change, and whose controller may undo the change",
+				w.Ref(),
+				w.Above))
 	}
 	switch replaced {
 	case OnDelete:
-		notes = append(notes, fmt.Sprintf("the controller of %s does not replace running pods: they get the shim, and lose it again, only when "+
-			"you delete them", w.Ref()))
+		notes = append(notes,
+			fmt.Sprintf("the controller of %s does not replace running pods: they get the shim, and lose it again, only when "+
+				"you delete them", w.Ref()))
 	case Paused:
-		notes = append(notes, fmt.Sprintf("the rollout of %s is paused: pods get the shim when you resume it: kubectl rollout resume %s -n %s", w.Ref(),
-			w.Ref(), w.Object.GetNamespace()))
+		notes = append(notes,
+			fmt.Sprintf("the rollout of %s is paused: pods get the shim when you resume it: kubectl rollout resume %s -n %s",
+				w.Ref(),
+				w.Ref(), w.Object.GetNamespace()))
 	case NextJob:
 		notes = append(notes, fmt.Sprintf("%s: the change applies to the next job, not to jobs that run", w.Ref()))
 	case Recreate:
-		notes = append(notes, fmt.Sprintf("%s is deleted and created again, and once more for the undo: its work begins anew each time", w.Ref()))
+		notes = append(notes, fmt.Sprintf(
+			"%s is deleted and created again, and once more for the undo: its work begins anew each time", w.Ref(),
+		))
 	case Unknown:
-		notes = append(notes, fmt.Sprintf("whether running pods are replaced is up to the controller of %s: if they are not, delete them", w.Ref()))
+		notes = append(notes, fmt.Sprintf(
+			"whether running pods are replaced is up to the controller of %s: if they are not, delete them", w.Ref(),
+		))
 	}
 	notes = append(notes, w.Managers()...)
 	return append(notes, c.autoscalers(ctx, w)...)
 }
 
-// autoscalers are the HorizontalPodAutoscalers that scale the workload.
+// autoscalers returns the HorizontalPodAutoscalers that scale the workload.
 func (c *Cluster) autoscalers(ctx context.Context, w *Workload) []string {
-	list, err := c.Client.AutoscalingV2().HorizontalPodAutoscalers(w.Object.GetNamespace()).List(ctx, metav1.ListOptions{})
+	list, err := c.Client.AutoscalingV2().HorizontalPodAutoscalers(w.Object.GetNamespace()).List(ctx,
+		metav1.ListOptions{})
 	if err != nil {
 		return nil
 	}
 	var notes []string
 	for _, hpa := range list.Items {
 		if target := hpa.Spec.ScaleTargetRef; target.Kind == w.Object.GetKind() && target.Name == w.Object.GetName() {
-			notes = append(notes, fmt.Sprintf("horizontalpodautoscaler/%s scales %s from %d to %s, and may answer the fault with more pods, "+
-				"which have it too",
-				hpa.Name, w.Ref(), atLeast(hpa.Spec.MinReplicas), count.Of(hpa.Spec.MaxReplicas, "pod")))
+			notes = append(notes,
+				fmt.Sprintf("horizontalpodautoscaler/%s scales %s from %d to %s, and may answer the fault with more pods, "+
+					"which have it too",
+					hpa.Name, w.Ref(), atLeast(hpa.Spec.MinReplicas), count.Of(hpa.Spec.MaxReplicas, "pod")))
 		}
 	}
 	return notes
@@ -154,9 +173,10 @@ func envFromNotes(w *Workload, chosen []Chosen, variable string) []string {
 			for _, e := range getList(w.Object.Object, container.path.then(field("envFrom"))) {
 				for _, kind := range []string{"configMap", "secret"} {
 					if name := getText(e, path(kind+"Ref", "name")); name != "" {
-						notes = append(notes, fmt.Sprintf("container %s takes variables from %s %s: if %s is among them, ours hides it; to keep it, set it in "+
-							"the template",
-							container.Name, kind, name, variable))
+						notes = append(notes,
+							fmt.Sprintf("container %s takes variables from %s %s: if %s is among them, ours hides it; to keep it, set it in "+
+								"the template",
+								container.Name, kind, name, variable))
 					}
 				}
 			}

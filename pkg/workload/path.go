@@ -13,8 +13,8 @@ type Path []Step
 type Step struct {
 	// Field is the name of a field; when Key is set, the value that the element's field Key has.
 	Field string
-	// Key is the field that tells the elements of a list from each other: name, mountPath, groupName. Of several with the same value the
-	// last is meant, which is the one that counts among environment variables.
+	// Key is the field that tells the elements of a list from each other: name, mountPath, groupName. Of several with
+	// the same value the last is meant, which is the one that counts among environment variables.
 	Key string
 	// Index is the place of an element in a list whose elements have no such field; Field and Key are empty then.
 	Index int
@@ -25,7 +25,7 @@ func element(key, value string) Step { return Step{Key: key, Field: value} }
 
 func (s Step) isIndex() bool { return s.Field == "" && s.Key == "" }
 
-// path is a path of fields.
+// path returns a path of fields.
 func path(names ...string) Path {
 	steps := make(Path, len(names))
 	for i, name := range names {
@@ -34,12 +34,12 @@ func path(names ...string) Path {
 	return steps
 }
 
-// then is a longer path. It never shares memory with p.
+// then returns a longer path. It never shares memory with p.
 func (p Path) then(steps ...Step) Path {
 	return append(append(make(Path, 0, len(p)+len(steps)), p...), steps...)
 }
 
-// String is the path for people: spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value.
+// String returns the path for people: spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value.
 func (p Path) String() string {
 	var text strings.Builder
 	for i, s := range p {
@@ -125,7 +125,7 @@ func get(object any, p Path) (any, bool) {
 	return object, true
 }
 
-// place is where in a list an element is.
+// place returns where in a list an element is.
 func place(list []any, s Step) (int, bool) {
 	if s.isIndex() {
 		return s.Index, s.Index < len(list)
@@ -141,21 +141,21 @@ func place(list []any, s Step) (int, bool) {
 	return 0, false
 }
 
-// getMap is the object at a path, or nil, which can be read like an empty one.
+// getMap returns the object at a path, or nil, which can be read like an empty one.
 func getMap(object any, p Path) map[string]any {
 	value, _ := get(object, p)
 	m, _ := value.(map[string]any)
 	return m
 }
 
-// getList is the list at a path.
+// getList returns the list at a path.
 func getList(object any, p Path) []any {
 	value, _ := get(object, p)
 	l, _ := value.([]any)
 	return l
 }
 
-// getText is the string at a path, or empty.
+// getText returns the string at a path, or empty.
 func getText(object any, p Path) string {
 	value, _ := get(object, p)
 	s, _ := value.(string)

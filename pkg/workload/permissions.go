@@ -9,17 +9,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// Permissions are what an Injection and its undo need, for a fault.Plan.
+// Permissions returns what an Injection and its undo need, for a fault.Plan.
 func (in *Injection) Permissions() []fault.Permission {
 	return Permissions(in.Workload.Resource.GroupResource(), in.Workload.Object.GetNamespace(), in.Recreate)
 }
 
-// Permissions are what it takes to put the shim into workloads of a kind in a namespace, and to take it out again; recreate is for kinds whose
-// templates cannot be changed. An empty namespace means all.
+// Permissions returns what it takes to put the shim into workloads of a kind in a namespace, and to take it out again;
+// recreate is for kinds whose templates cannot be changed. An empty namespace means all.
 func Permissions(kind schema.GroupResource, namespace string, recreate bool) []fault.Permission {
 	all := []fault.Permission{
 		{Verb: "list", Resource: "pods", Namespace: namespace},
-		{Verb: "patch", Resource: "pods", Namespace: namespace, Optional: true},  // the state reaches them in a second, not a minute
+		// The state reaches them in a second, not a minute
+		{Verb: "patch", Resource: "pods", Namespace: namespace, Optional: true},
 		{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}, // tell why pods are not created
 	}
 	for _, verb := range []string{"create", "get", "update", "delete"} {
@@ -30,7 +31,8 @@ func Permissions(kind schema.GroupResource, namespace string, recreate bool) []f
 		verbs = append(verbs, "create", "delete")
 	}
 	for _, verb := range verbs {
-		all = append(all, fault.Permission{Verb: verb, Group: kind.Group, Resource: kind.Resource, Namespace: namespace})
+		all = append(all,
+			fault.Permission{Verb: verb, Group: kind.Group, Resource: kind.Resource, Namespace: namespace})
 	}
 	return all
 }

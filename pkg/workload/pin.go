@@ -13,20 +13,22 @@ import (
 // Pin keeps the pods of the changed templates on nodes.
 type Pin struct {
 	Nodes []string // names
-	// Hard is whether pods stay Pending when the nodes have no room; else the nodes are preferred.
+	// Hard reports whether pods stay Pending when the nodes have no room; else the nodes are preferred.
 	Hard bool
 }
 
 // Where node affinity is in a pod spec.
 func requiredTerms(spec Path) Path {
-	return spec.then(path("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")...)
+	return spec.then(
+		path("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")...,
+	)
 }
 
 func preferredTerms(spec Path) Path {
 	return spec.then(path("affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")...)
 }
 
-// expression is what picks the pin's nodes. Their label may differ from their names.
+// expression returns what picks the pin's nodes. Their label may differ from their names.
 func (p *Pin) expression(ctx context.Context, c *Cluster) (map[string]any, error) {
 	if len(p.Nodes) == 0 {
 		return nil, errors.New("no node to pin to")
@@ -47,10 +49,12 @@ func (p *Pin) expression(ctx context.Context, c *Cluster) (map[string]any, error
 	return map[string]any{"key": corev1.LabelHostname, "operator": "In", "values": values}, nil
 }
 
-// pin pins a template to nodes. Terms are alternatives, so each of the user's gets our expression besides its own; none is taken away.
+// pin pins a template to nodes. Terms are alternatives, so each of the user's gets our expression besides its own; none
+// is taken away.
 func (a additions) pin(p *patcher, t Template) ([]Edit, error) {
 	if name := getText(p.object, t.spec.then(field("nodeName"))); name != "" {
-		return nil, fmt.Errorf("the template %s names its node, %s, so that its pods cannot be pinned to another", t.label(), name)
+		return nil, fmt.Errorf("the template %s names its node, %s, so that its pods cannot be pinned to another",
+			t.label(), name)
 	}
 	term := map[string]any{"matchExpressions": []any{a.expr}}
 	if !a.hard {
@@ -66,7 +70,7 @@ func (a additions) pin(p *patcher, t Template) ([]Edit, error) {
 	return []Edit{edit}, err
 }
 
-// pinned are the terms with our requirement in each.
+// pinned returns the terms with our requirement in each.
 func pinned(terms []any, expr any) (result []any, changed bool) {
 	if len(terms) == 0 {
 		return []any{map[string]any{"matchExpressions": []any{expr}}}, true
@@ -91,8 +95,8 @@ func pinned(terms []any, expr any) (result []any, changed bool) {
 	return result, changed
 }
 
-// unpin takes our expression out of terms that somebody changed after us, and returns what is left and whether it was in there. A term
-// that had nothing else is ours and goes as a whole: without conditions it would match no node.
+// unpin takes our expression out of terms that somebody changed after us, and returns what is left and whether it was
+// in there. A term that had nothing else is ours and goes as a whole: without conditions it would match no node.
 func unpin(terms []any, expr any) (left []any, found bool) {
 	for _, e := range terms {
 		term, ok := e.(map[string]any)
@@ -108,7 +112,9 @@ func unpin(terms []any, expr any) (left []any, found bool) {
 			without[name] = value
 		}
 		delete(without, "matchExpressions")
-		if rest := append(append(make([]any, 0, len(expressions)), expressions[:i]...), expressions[i+1:]...); len(rest) > 0 {
+		if rest := append(
+			append(make([]any, 0, len(expressions)), expressions[:i]...), expressions[i+1:]...,
+		); len(rest) > 0 {
 			without["matchExpressions"] = rest
 		}
 		if len(without) > 0 {
@@ -118,7 +124,7 @@ func unpin(terms []any, expr any) (left []any, found bool) {
 	return left, found
 }
 
-// indexOf is where in a list a value is; -1 when it is not there.
+// indexOf returns where in a list a value is; -1 when it is not there.
 func indexOf(list []any, value []byte) int {
 	for i, e := range list {
 		if same(e, value) {

@@ -25,8 +25,8 @@ type plan struct {
 	additions additions
 }
 
-// plan reads the object anew, puts the additions in, and lets the API server try it without keeping it: admission is asked, defaults are
-// filled in, and it shows who loses which fields to us.
+// plan reads the object anew, puts the additions in, and lets the API server try it without keeping it: admission is
+// asked, defaults are filled in, and it shows who loses which fields to us.
 func (in *Injection) plan(ctx context.Context, run string) (*plan, error) {
 	a := in.newAdditions(run)
 	if in.Pin != nil {
@@ -99,11 +99,14 @@ func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*pla
 		return nil, err
 	}
 	p := &plan{
-		object: w.Object, ops: patcher.ops, changed: &unstructured.Unstructured{Object: patcher.object}, notes: envFromNotes(w, chosen, a.variable),
+		object: w.Object, ops: patcher.ops, changed: &unstructured.Unstructured{Object: patcher.object},
+		notes:     envFromNotes(w, chosen, a.variable),
 		additions: a,
 		data: Data{
-			Group: w.Resource.Group, Version: w.Resource.Version, Resource: w.Resource.Resource, Kind: w.Object.GetKind(), Namespace: w.Object.GetNamespace(),
-			Name: w.Object.GetName(), UID: string(w.Object.GetUID()), ConfigMap: Name(a.run), Edits: edits, Variable: a.variable, Preload: a.preload,
+			Group: w.Resource.Group, Version: w.Resource.Version, Resource: w.Resource.Resource,
+			Kind: w.Object.GetKind(), Namespace: w.Object.GetNamespace(),
+			Name: w.Object.GetName(), UID: string(w.Object.GetUID()), ConfigMap: Name(a.run), Edits: edits,
+			Variable: a.variable, Preload: a.preload,
 			Replaced: w.Replacement(), Before: sum(w.Object),
 		},
 	}
@@ -126,7 +129,10 @@ func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*pla
 				return nil, nil
 			}
 		}
-		return nil, fmt.Errorf("%s: the API server drops %s: its schema has no such field, so that this kind cannot carry the shim", w.Ref(), dropped)
+		return nil, fmt.Errorf(
+			"%s: the API server drops %s: its schema has no such field, so that this kind cannot carry the shim",
+			w.Ref(), dropped,
+		)
 	}
 	return p, nil
 }
@@ -150,23 +156,28 @@ func (in *Injection) dryRun(ctx context.Context, w *Workload, p *plan) (*unstruc
 	original := recreatable(p.object)
 	p.data.Recreated, p.data.Before = &Recreated{Original: encode(original.Object)}, sum(original)
 	if n := len(p.data.Recreated.Original); n > maxOriginal {
-		return nil, fmt.Errorf("%s has %d KiB, and for the undo at most %d KiB can be kept", w.Ref(), n>>10, maxOriginal>>10)
+		return nil,
+			fmt.Errorf("%s has %d KiB, and for the undo at most %d KiB can be kept", w.Ref(), n>>10, maxOriginal>>10)
 	}
 	p.changed = recreatable(p.changed)
 	p.changed.SetManagedFields(nil)
 	trial := p.changed.DeepCopy()
 	trial.SetName("")
 	trial.SetGenerateName("gpu-fault-trial-") // its own name is taken
-	stored, err := in.Cluster.resource(w).Create(ctx, trial, metav1.CreateOptions{FieldManager: FieldManager, DryRun: []string{metav1.DryRunAll}})
+	stored, err := in.Cluster.resource(w).Create(ctx, trial,
+		metav1.CreateOptions{FieldManager: FieldManager, DryRun: []string{metav1.DryRunAll}})
 	return stored, explain(err, "create "+w.Ref()+" again", w.Object.GetNamespace())
 }
 
-// patch sends a JSON patch that holds only for the object as it was read. What its controller writes into its status is no obstacle: the
-// generation does not count that.
-func (c *Cluster) patch(ctx context.Context, w *Workload, ops []operation, dryRun bool) (*unstructured.Unstructured, error) {
+// patch sends a JSON patch that holds only for the object as it was read. What its controller writes into its status is
+// no obstacle: the generation does not count that.
+func (c *Cluster) patch(
+	ctx context.Context, w *Workload, ops []operation, dryRun bool,
+) (*unstructured.Unstructured, error) {
 	tests := []operation{{Op: "test", Path: "/metadata/uid", Value: encode(w.Object.GetUID())}}
 	if w.Object.GetGeneration() > 0 {
-		tests = append(tests, operation{Op: "test", Path: "/metadata/generation", Value: encode(w.Object.GetGeneration())})
+		tests = append(tests,
+			operation{Op: "test", Path: "/metadata/generation", Value: encode(w.Object.GetGeneration())})
 	} else if version := w.Object.GetResourceVersion(); version != "" {
 		tests = append(tests, operation{Op: "test", Path: "/metadata/resourceVersion", Value: encode(version)})
 	}
@@ -205,7 +216,7 @@ func (d *Data) adopt(stored *unstructured.Unstructured) Path {
 	return nil
 }
 
-// covers is whether a value has all of ours; the API server may have added defaults.
+// covers reports whether a value has all of ours; the API server may have added defaults.
 func covers(value, ours any) bool {
 	switch ours := ours.(type) {
 	case map[string]any:

@@ -12,25 +12,31 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The rollout is over when all pods there should be carry the shim and have begun, also if they have crashed since, and no other of the
-// same template runs. Pods of others do not count.
+// The rollout is over when all pods there should be carry the shim and have begun, also if they have crashed since, and
+// no other of the same template runs. Pods of others do not count.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	crashed := func(name string) *corev1.Pod {
 		p := started(name)
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"},
+		},
 			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
 		return p
 	}
 	pending := func(name string) *corev1.Pod {
 		p := started(name)
-		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/2 nodes"}}}
+		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/2 nodes"},
+		}}
 		return p
 	}
 	old := func(name, owner string) *corev1.Pod {
 		p := started(name)
 		p.Spec.Volumes = nil
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner, UID: types.UID("uid-" + owner)}}
+		p.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner, UID: types.UID("uid-" + owner)},
+		}
 		return p
 	}
 	refused := started("refused") // by its kubelet
@@ -45,7 +51,9 @@ func TestRollout(t *testing.T) {
 		text     string
 		problems string
 	}{
-		"all new":             {[]*corev1.Pod{started("a"), started("b")}, true, "2 pods with the shim, 2 of them started, 0 without", ""},
+		"all new": {
+			[]*corev1.Pod{started("a"), started("b")}, true, "2 pods with the shim, 2 of them started, 0 without", "",
+		},
 		"crashed":             {[]*corev1.Pod{started("a"), crashed("b")}, true, "2 of them started", ""},
 		"crashed, an old one": {[]*corev1.Pod{started("a"), crashed("b"), old("c", "web-1")}, false, "1 without", ""},
 		"too few":             {[]*corev1.Pod{started("a")}, false, "1 pod with the shim", ""},
@@ -53,8 +61,12 @@ func TestRollout(t *testing.T) {
 		"an old one, over":    {[]*corev1.Pod{started("a"), started("b"), over}, true, "0 without", ""},
 		"somebody else's":     {[]*corev1.Pod{started("a"), started("b"), old("c", "other-1")}, true, "0 without", ""},
 		"nobody's":            {[]*corev1.Pod{started("a"), started("b"), old("c", "gone")}, true, "0 without", ""},
-		"one without a place": {[]*corev1.Pod{started("a"), pending("b")}, false, "1 of them started", "pod b: Pending: Unschedulable: 0/2 nodes"},
-		"one not admitted": {[]*corev1.Pod{started("a"), started("b"), refused, evicted}, true, "2 pods with the shim, 2 of them started",
+		"one without a place": {
+			[]*corev1.Pod{started("a"), pending("b")}, false, "1 of them started",
+			"pod b: Pending: Unschedulable: 0/2 nodes",
+		},
+		"one not admitted": {[]*corev1.Pod{started("a"), started("b"), refused, evicted}, true,
+			"2 pods with the shim, 2 of them started",
 			"pod evicted is over (Evicted), and does not count;pod refused is over (UnexpectedAdmissionError: no GPU), and does not count"},
 		"none": {nil, false, "0 pods", ""},
 	} {
@@ -62,8 +74,10 @@ func TestRollout(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, strings.Replace(web, "replicas: 1", "replicas: 2", 1),
 				strings.Replace(web, "name: web", "name: other", 1),
-				`{kind: ReplicaSet, apiVersion: apps/v1, metadata: {name: web-1, namespace: team, `+owned("Deployment", "apps/v1", "web")+`}}`,
-				`{kind: ReplicaSet, apiVersion: apps/v1, metadata: {name: other-1, namespace: team, `+owned("Deployment", "apps/v1", "other")+`}}`)
+				`{kind: ReplicaSet, apiVersion: apps/v1, metadata: {name: web-1, namespace: team, `+
+					owned("Deployment", "apps/v1", "web")+`}}`,
+				`{kind: ReplicaSet, apiVersion: apps/v1, metadata: {name: other-1, namespace: team, `+
+					owned("Deployment", "apps/v1", "other")+`}}`)
 			for _, p := range test.pods {
 				if err := w.client.Tracker().Add(p); err != nil {
 					t.Fatal(err)
@@ -73,10 +87,12 @@ func TestRollout(t *testing.T) {
 			_, d := injected(t, found, Selection{}, false)
 			d.UID = string(found.Object.GetUID())
 			r, err := w.cluster.Rollout(t.Context(), d)
-			if err != nil || r.Done != test.done || r.Later || !strings.Contains(r.Text, test.text) || strings.Join(r.Problems, ";") != test.problems {
+			if err != nil || r.Done != test.done || r.Later || !strings.Contains(r.Text, test.text) ||
+				strings.Join(r.Problems, ";") != test.problems {
 				t.Errorf("%+v, %v", r, err)
 			}
-			if held, err := w.cluster.Wait(t.Context(), d, time.Millisecond, true, nil); r.Held && (err != nil || !test.done && !strings.Contains(held.Text, "new ones crash")) {
+			if held, err := w.cluster.Wait(t.Context(), d, time.Millisecond, true, nil); r.Held &&
+				(err != nil || !test.done && !strings.Contains(held.Text, "new ones crash")) {
 				t.Errorf("waiting for a fault that makes pods crash: %+v, %v", held, err)
 			}
 			if r.Held != strings.Contains(name, "crashed") {
@@ -84,7 +100,8 @@ func TestRollout(t *testing.T) {
 			}
 			if !test.done {
 				_, err := w.cluster.Wait(t.Context(), d, time.Millisecond, false, nil)
-				if err == nil || !strings.Contains(err.Error(), test.text) || !strings.Contains(err.Error(), test.problems) {
+				if err == nil || !strings.Contains(err.Error(), test.text) ||
+					!strings.Contains(err.Error(), test.problems) {
 					t.Errorf("waiting: %v", err)
 				}
 			}
@@ -92,7 +109,8 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-// Of an object with several templates only pods of the changed ones must follow: they often have containers of the same name.
+// Of an object with several templates only pods of the changed ones must follow: they often have containers of the same
+// name.
 func TestPodsOfOtherTemplatesNeedNotFollow(t *testing.T) {
 	t.Parallel()
 	w := kind(t, "mpijob")
@@ -105,13 +123,19 @@ func TestPodsOfOtherTemplatesNeedNotFollow(t *testing.T) {
 	}
 }
 
-// Only the pods that mount a run's ConfigMap are its pods; they are told to their kubelets, and what to run in them is known.
+// Only the pods that mount a run's ConfigMap are its pods; they are told to their kubelets, and what to run in them is
+// known.
 func TestPodsOfARun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	mixed := started("b")
-	mixed.Spec.Volumes[0].ConfigMap.Items = []corev1.KeyToPath{{Key: libraryKey("amd64"), Path: "x86_64/libgpufault.so"}, {Key: libraryKey("arm64"), Path: "aarch64/libgpufault.so"}}
-	mixed.Spec.Containers = []corev1.Container{{Name: "main", VolumeMounts: []corev1.VolumeMount{{Name: volumeLib, MountPath: LibraryDir}}}, {Name: "side"}}
+	mixed.Spec.Volumes[0].ConfigMap.Items = []corev1.KeyToPath{
+		{Key: libraryKey("amd64"), Path: "x86_64/libgpufault.so"},
+		{Key: libraryKey("arm64"), Path: "aarch64/libgpufault.so"},
+	}
+	mixed.Spec.Containers = []corev1.Container{
+		{Name: "main", VolumeMounts: []corev1.VolumeMount{{Name: volumeLib, MountPath: LibraryDir}}}, {Name: "side"},
+	}
 	other := started("c")
 	other.Spec.Volumes[0].ConfigMap.Name = Name("cuda-other")
 	for _, p := range []*corev1.Pod{mixed, started("a"), other} {
@@ -123,7 +147,8 @@ func TestPodsOfARun(t *testing.T) {
 	if err != nil || len(pods) != 2 || pods[0].Name != "a" || pods[1].Name != "b" {
 		t.Fatalf("%v, %v", pods, err)
 	}
-	if got := fmt.Sprintf("%v %s %q", Carriers(&pods[1]), ExecPath(&pods[1], "arm64"), ExecPath(&pods[1], "riscv64")); got != `[main] /gpu-fault/lib/aarch64/libgpufault.so "/gpu-fault/lib/x86_64/libgpufault.so"` {
+	if got := fmt.Sprintf("%v %s %q", Carriers(&pods[1]), ExecPath(&pods[1], "arm64"), ExecPath(&pods[1],
+		"riscv64")); got != `[main] /gpu-fault/lib/aarch64/libgpufault.so "/gpu-fault/lib/x86_64/libgpufault.so"` {
 		t.Errorf("carriers and program: %s", got)
 	}
 	gone := pods[0]
@@ -141,7 +166,9 @@ func TestPodsOfARun(t *testing.T) {
 func TestArchitectures(t *testing.T) {
 	t.Parallel()
 	node := func(name, os, arch string, gpu bool) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/arch": arch, "kubernetes.io/os": os, "slot": "5"}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"kubernetes.io/arch": arch, "kubernetes.io/os": os, "slot": "5"},
+		}}
 		n.Status.NodeInfo = corev1.NodeSystemInfo{Architecture: arch, OperatingSystem: os}
 		if gpu {
 			n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
@@ -149,7 +176,8 @@ func TestArchitectures(t *testing.T) {
 		return n
 	}
 	required := func(term string) string {
-		return `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [` + term + `]}}}, `
+		return `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [` +
+			term + `]}}}, `
 	}
 	for spec, want := range map[string]string{
 		``: "[amd64 arm64 s390x]",
@@ -157,14 +185,25 @@ func TestArchitectures(t *testing.T) {
 		`nodeName: win, `:                         "only on Windows",
 		`os: {name: windows}, `:                   "is for Windows",
 		`nodeSelector: {kubernetes.io/arch: x}, `: "no node fits",
-		required(`{matchExpressions: [{key: kubernetes.io/arch, operator: NotIn, values: [arm64, s390x]}]}`):                    "[amd64]",
-		required(`{matchFields: [{key: metadata.name, operator: In, values: [arm]}]}, {}`):                                      "[arm64]",
-		required(`{matchExpressions: [{key: slot, operator: Gt, values: ["4"]}, {key: kubernetes.io/arch, operator: Exists}]}`): "[amd64 arm64 s390x]",
-		required(`{matchExpressions: [{key: slot, operator: Lt, values: ["4"]}]}`):                                              "no node fits",
+		required(
+			`{matchExpressions: [{key: kubernetes.io/arch, operator: NotIn, values: [arm64, s390x]}]}`,
+		): "[amd64]",
+		required(
+			`{matchFields: [{key: metadata.name, operator: In, values: [arm]}]}, {}`,
+		): "[arm64]",
+		required(
+			`{matchExpressions: [{key: slot, operator: Gt, values: ["4"]}, {key: kubernetes.io/arch, operator: Exists}]}`,
+		): "[amd64 arm64 s390x]",
+		required(
+			`{matchExpressions: [{key: slot, operator: Lt, values: ["4"]}]}`,
+		): "no node fits",
 		`gpu`: "[amd64]",
 	} {
 		w := newWorld(t, strings.NewReplacer("containers", strings.TrimSuffix(spec, "gpu")+"containers").Replace(web))
-		for _, n := range []*corev1.Node{node("amd", "linux", "amd64", true), node("arm", "linux", "arm64", false), node("z", "linux", "s390x", false), node("win", "windows", "amd64", false)} {
+		for _, n := range []*corev1.Node{
+			node("amd", "linux", "amd64", true), node("arm", "linux", "arm64", false),
+			node("z", "linux", "s390x", false), node("win", "windows", "amd64", false),
+		} {
 			if err := w.client.Tracker().Add(n); err != nil {
 				t.Fatal(err)
 			}
@@ -210,7 +249,9 @@ func TestRolloutOfAJob(t *testing.T) {
 func TestExecPathOfAnUnknownArchitecture(t *testing.T) {
 	t.Parallel()
 	p := started("a")
-	p.Spec.Volumes[0].ConfigMap.Items = []corev1.KeyToPath{{Key: StateKey, Path: StateKey}, {Key: libraryKey("arm64"), Path: LibraryName}}
+	p.Spec.Volumes[0].ConfigMap.Items = []corev1.KeyToPath{
+		{Key: StateKey, Path: StateKey}, {Key: libraryKey("arm64"), Path: LibraryName},
+	}
 	if got := ExecPath(p, ""); got != Executable {
 		t.Errorf("%q", got)
 	}

@@ -25,7 +25,8 @@ type Preview struct {
 // previewRun stands for the run's ID, which is not known yet.
 const previewRun = "cuda-preview"
 
-// Preview tries the injection on the API server, which keeps nothing of it. Its errors are those that Change would have.
+// Preview tries the injection on the API server, which keeps nothing of it. Its errors are those that Change would
+// have.
 func (in *Injection) Preview(ctx context.Context) (*Preview, error) {
 	if err := in.validate(); err != nil {
 		return nil, err
@@ -43,7 +44,10 @@ func (in *Injection) Preview(ctx context.Context) (*Preview, error) {
 	if err := in.tryConfigMap(ctx, previewRun); err != nil {
 		return nil, err
 	}
-	view := &Preview{Notes: append(p.notes, in.Cluster.notes(ctx, in.Workload, p.data.Replaced)...), Replaced: p.data.Replaced, Preload: p.data.Preload}
+	view := &Preview{
+		Notes: append(p.notes, in.Cluster.notes(ctx, in.Workload, p.data.Replaced)...), Replaced: p.data.Replaced,
+		Preload: p.data.Preload,
+	}
 	for _, e := range p.data.Edits {
 		view.Changes = append(view.Changes, strings.ReplaceAll(e.String(), previewRun, "RUN"))
 	}

@@ -33,13 +33,14 @@ func TestJobsThatMayNotBeCreatedAgain(t *testing.T) {
 		w := newWorld(t, job(status))
 		in := w.injection(w.find("job/train"))
 		in.Recreate = status != ""
-		if _, err := in.Change("").Apply(t.Context(), &recorder{world: w}); err == nil || !strings.Contains(err.Error(), want) || len(w.calls) > 0 {
+		if _, err := in.Change("").Apply(t.Context(), &recorder{world: w}); err == nil ||
+			!strings.Contains(err.Error(), want) || len(w.calls) > 0 {
 			t.Errorf("%s: %v, calls %v", status, err, w.calls)
 		}
 	}
 }
 
-// recreated is a world in which a job was created again with the shim.
+// recreated returns a world in which a job was created again with the shim.
 func recreated(t *testing.T) (*world, *Workload, *recorder) {
 	t.Helper()
 	w := newWorld(t, job(""))
@@ -58,11 +59,13 @@ func recreated(t *testing.T) (*world, *Workload, *recorder) {
 func TestJobIsCreatedAgainAndBack(t *testing.T) {
 	t.Parallel()
 	w, found, r := recreated(t)
-	if got := strings.Join(w.calls[:6], ", "); got != "save, create configmap, delete jobs, create jobs, update configmap, save" {
+	if got := strings.Join(w.calls[:6],
+		", "); got != "save, create configmap, delete jobs, create jobs, update configmap, save" {
 		t.Errorf("calls %s", got)
 	}
 	now := w.object(found)
-	if now.GetUID() == found.Object.GetUID() || !strings.Contains(string(encode(now.Object)), "LD_PRELOAD") || strings.Contains(string(encode(now.Object)), "controller-uid") {
+	if now.GetUID() == found.Object.GetUID() || !strings.Contains(string(encode(now.Object)), "LD_PRELOAD") ||
+		strings.Contains(string(encode(now.Object)), "controller-uid") {
 		t.Errorf("created %s", encode(now.Object))
 	}
 	// What somebody changes of it meanwhile is kept.
@@ -80,7 +83,9 @@ func TestJobIsCreatedAgainAndBack(t *testing.T) {
 	if diff := cmp.Diff(want.Object["spec"], after.Object["spec"]); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := w.client.CoreV1().ConfigMaps("team").Get(t.Context(), Name(run), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := w.client.CoreV1().ConfigMaps("team").Get(
+		t.Context(), Name(run), metav1.GetOptions{},
+	); !apierrors.IsNotFound(err) {
 		t.Errorf("the configmap is left: %v", err)
 	}
 }
@@ -104,7 +109,8 @@ func TestUndoAfterACrash(t *testing.T) {
 		if _, err := in.Change("").Apply(t.Context(), r); err == nil {
 			t.Fatal("no error")
 		}
-		if state, said, err := w.undo(r.step); err != nil || state != ledger.StateReverted || !strings.Contains(said, "created again as it was") {
+		if state, said, err := w.undo(r.step); err != nil || state != ledger.StateReverted ||
+			!strings.Contains(said, "created again as it was") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 		if got := encode(w.object(found).Object); strings.Contains(string(got), "gpu-fault") {
@@ -138,7 +144,8 @@ func TestUndoAfterACrash(t *testing.T) {
 		if err := w.cluster.resource(found).Delete(t.Context(), "train", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if state, said, err := w.undo(r.step); err != nil || state != ledger.StateSuperseded || !strings.Contains(said, "somebody deleted") {
+		if state, said, err := w.undo(r.step); err != nil || state != ledger.StateSuperseded ||
+			!strings.Contains(said, "somebody deleted") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 	})
@@ -151,7 +158,8 @@ func TestUndoAfterACrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls := len(w.calls)
-		if state, said, err := w.undo(r.step); err != nil || state != ledger.StateSuperseded || !strings.Contains(said, "has finished") {
+		if state, said, err := w.undo(r.step); err != nil || state != ledger.StateSuperseded ||
+			!strings.Contains(said, "has finished") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 		if strings.Contains(strings.Join(w.calls[calls:], " "), "jobs") {
@@ -161,7 +169,8 @@ func TestUndoAfterACrash(t *testing.T) {
 	t.Run("nothing had been done", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, web)
-		if state, said, err := w.undo(ledger.Step{Undo: ledger.Undo{Kind: UndoKind}}); err != nil || state != ledger.StateReverted || !strings.Contains(said, "nothing had been changed") {
+		if state, said, err := w.undo(ledger.Step{Undo: ledger.Undo{Kind: UndoKind}}); err != nil ||
+			state != ledger.StateReverted || !strings.Contains(said, "nothing had been changed") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 	})
@@ -170,17 +179,20 @@ func TestUndoAfterACrash(t *testing.T) {
 		w := newWorld(t, web)
 		_, d := injected(t, w.find("deployment/web"), Selection{}, false)
 		d.Name = "web" // whose UID is not u1
-		if state, said, err := w.undo(stepOf(d)); err != nil || state != ledger.StateSuperseded || !strings.Contains(said, "another one than was changed") {
+		if state, said, err := w.undo(stepOf(d)); err != nil || state != ledger.StateSuperseded ||
+			!strings.Contains(said, "another one than was changed") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 		d.Name = "gone"
-		if state, said, err := w.undo(stepOf(d)); err != nil || state != ledger.StateSuperseded || !strings.Contains(said, "not there any more") {
+		if state, said, err := w.undo(stepOf(d)); err != nil || state != ledger.StateSuperseded ||
+			!strings.Contains(said, "not there any more") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 	})
 }
 
-// Work that ends between the look at a Job and its deletion is not lost: the version that was looked at is deleted, or none.
+// Work that ends between the look at a Job and its deletion is not lost: the version that was looked at is deleted, or
+// none.
 func TestJobThatEndsBeforeItIsDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, strings.Replace(job(""), "labels:", "resourceVersion: '7', labels:", 1))

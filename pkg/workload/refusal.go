@@ -33,15 +33,21 @@ func explain(err error, what, namespace string) error {
 	case apierrors.IsNotFound(err) && says("namespaces "):
 		hint = "there is no such namespace: give the workload's with -n"
 	case says("violates podsecurity"):
-		hint = "what is added passes the level restricted, so the template did not pass before: see kubectl get namespace " + namespace + " --show-labels"
+		hint =
+			"what is added passes the level restricted, so the template did not pass before: see kubectl get namespace " +
+				namespace + " --show-labels"
 	case says("denied the request"), says("denied request"), says("security context constraint"):
-		hint = "an admission policy of the cluster refuses it: ask whoever runs it for an exception for namespace " + namespace
+		hint = "an admission policy of the cluster refuses it: ask whoever runs it for an exception for namespace " +
+			namespace
 	case says("failed calling webhook"):
 		hint = "an admission webhook of the cluster does not work: ask whoever runs it"
 	case says("exceeded quota"), says("failed quota"):
 		hint = fmt.Sprintf("see kubectl describe quota -n %s", namespace)
 	case apierrors.IsForbidden(err) && says("cannot "):
-		hint = fmt.Sprintf("whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for cuda -n %s | kubectl apply -f -", namespace)
+		hint = fmt.Sprintf(
+			"whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for cuda -n %s | kubectl apply -f -",
+			namespace,
+		)
 	case apierrors.IsRequestEntityTooLargeError(err), says("must have at most"), says("request is too large"):
 		hint = "an object has room for 1 MiB"
 	}
@@ -51,14 +57,16 @@ func explain(err error, what, namespace string) error {
 	return fmt.Errorf("%s: %w; %s", what, err, hint)
 }
 
-// isImmutable is whether the API server, or a controller's webhook, refuses since the template never changes: Jobs, JobSets.
+// isImmutable reports whether the API server, or a controller's webhook, refuses since the template never changes:
+// Jobs, JobSets.
 func isImmutable(err error) bool {
-	return err != nil && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)) && strings.Contains(err.Error(),
-		"immutable")
+	return err != nil && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)) &&
+		strings.Contains(err.Error(),
+			"immutable")
 }
 
-// isStale is whether somebody changed the object after it was read. A JSON patch whose test fails is answered with status 422 and
-// neither causes nor a kind, which validation always gives (apiserver's applyJSPatch).
+// isStale reports whether somebody changed the object after it was read. A JSON patch whose test fails is answered with
+// status 422 and neither causes nor a kind, which validation always gives (apiserver's applyJSPatch).
 func isStale(err error) bool {
 	if apierrors.IsConflict(err) {
 		return true
@@ -72,7 +80,7 @@ func isStale(err error) bool {
 		"the server rejected our request due to an error in our request")
 }
 
-// conflicts are how often a write is tried against others, within some 10 seconds.
+// conflicts returns how often a write is tried against others, within some 10 seconds.
 func conflicts() wait.Backoff {
 	return wait.Backoff{Steps: 12, Duration: 20 * time.Millisecond, Factor: 1.7, Jitter: 0.3, Cap: 3 * time.Second}
 }

@@ -26,7 +26,8 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	case err != nil && !gone:
 		return "", "", fmt.Errorf("get %s: %w", d.Ref(), err)
 	case gone && d.Recreated.UID != "" && !u.deletedByUs(ctx, run, d):
-		return ledger.StateSuperseded, fmt.Sprintf("somebody deleted %s meanwhile: it was not created again", d.Ref()), nil
+		return ledger.StateSuperseded, fmt.Sprintf("somebody deleted %s meanwhile: it was not created again", d.Ref()),
+			nil
 	case gone: // a client died between the two
 		if _, err := u.Cluster.create(ctx, w, original); err != nil {
 			return "", "", err
@@ -47,7 +48,8 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	there.Templates = Templates(now)
 	switch {
 	case there.Run() != run.ID:
-		return ledger.StateSuperseded, fmt.Sprintf("%s is another one than was changed (UID %s), and was left alone", d.Ref(), now.GetUID()), nil
+		return ledger.StateSuperseded,
+			fmt.Sprintf("%s is another one than was changed (UID %s), and was left alone", d.Ref(), now.GetUID()), nil
 	case finished(now) != "":
 		return ledger.StateSuperseded, finishedText(d, finished(now)), nil
 	}
@@ -57,7 +59,8 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	}
 	with := recreatable(&unstructured.Unstructured{Object: r.object})
 	with.SetManagedFields(original.GetManagedFields())
-	if len(original.GetLabels()) == 0 && maps.Equal(with.GetLabels(), templateLabels(with)) { // it gets those of its template again
+	// It gets those of its template again
+	if len(original.GetLabels()) == 0 && maps.Equal(with.GetLabels(), templateLabels(with)) {
 		unstructured.RemoveNestedField(with.Object, "metadata", "labels")
 	}
 	if err := u.announce(ctx, run, d); err != nil {
@@ -84,11 +87,14 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 var errFinished = errors.New("it has finished")
 
 func finishedText(d *Data, how string) string {
-	return fmt.Sprintf("%s has finished (%s) with the fault in its template, and was left: created again it would do its work again", d.Ref(), how)
+	return fmt.Sprintf(
+		"%s has finished (%s) with the fault in its template, and was left: created again it would do its work again",
+		d.Ref(), how,
+	)
 }
 
-// announcement is the annotation that the ConfigMap has while its owner is deleted to be created again. An undo that is repeated after
-// its client died must tell that from a user's deletion.
+// announcement is the annotation that the ConfigMap has while its owner is deleted to be created again. An undo that is
+// repeated after its client died must tell that from a user's deletion.
 const announcement = "gpufault.dev/restoring"
 
 func (u Undoer) announce(ctx context.Context, run ledger.Run, d *Data) error {

@@ -19,12 +19,13 @@ import (
 
 // Rollout is how far the pods of a workload have followed a change of its templates.
 type Rollout struct {
-	// Done is whether all pods carry the shim and have begun, and none of the changed templates runs without it.
+	// Done reports whether all pods carry the shim and have begun, and none of the changed templates runs without it.
 	Done bool
-	// Later is whether there is nothing to wait for: pods get the shim when the next job begins, or when somebody deletes or resumes.
+	// Later reports whether there is nothing to wait for: pods get the shim when the next job begins, or when somebody
+	// deletes or resumes.
 	Later bool
-	// Held is whether new pods crash, so that the workload's controller keeps pods of before: as far as it goes with a fault that new pods
-	// meet at once.
+	// Held reports whether new pods crash, so that the workload's controller keeps pods of before: as far as it goes
+	// with a fault that new pods meet at once.
 	Held  bool
 	Want  int // how many pods there are to be; -1 where the kind does not tell
 	New   int // with the shim
@@ -58,7 +59,8 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 		}
 		if carries(&pod, d.ConfigMap) {
 			if lingers(&pod, r.Want >= 0 || d.Replaced == Rolling) {
-				r.Problems = append(r.Problems, fmt.Sprintf("pod %s is over (%s), and does not count", pod.Name, PodState(&pod)))
+				r.Problems = append(r.Problems,
+					fmt.Sprintf("pod %s is over (%s), and does not count", pod.Name, PodState(&pod)))
 				continue
 			}
 			r.New++
@@ -66,7 +68,8 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 			crashes = crashes || hasCrashed(&pod)
 			if isUp(&pod) {
 				r.Ready++
-			} else if state := PodState(&pod); state != string(corev1.PodPending) && state != string(corev1.PodRunning) {
+			} else if state := PodState(&pod); state != string(corev1.PodPending) &&
+				state != string(corev1.PodRunning) {
 				r.Problems = append(r.Problems, fmt.Sprintf("pod %s: %s", pod.Name, state))
 			}
 			continue
@@ -81,8 +84,8 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 	return r, nil
 }
 
-// lingers is whether a pod is over and another takes its place: one that never began, as a kubelet that does not admit it leaves, and where
-// pods are kept up, any. Elsewhere, as of Jobs, pods that are over have done their work.
+// lingers reports whether a pod is over and another takes its place: one that never began, as a kubelet that does not
+// admit it leaves, and where pods are kept up, any. Elsewhere, as of Jobs, pods that are over have done their work.
 func lingers(pod *corev1.Pod, keptUp bool) bool {
 	switch pod.Status.Phase {
 	case corev1.PodFailed:
@@ -120,7 +123,7 @@ func (r *Rollout) judge(w *Workload, d *Data) {
 	}
 }
 
-// wanted is how many pods a workload of Kubernetes' own kinds is to have; -1 for others.
+// wanted returns how many pods a workload of Kubernetes' own kinds is to have; -1 for others.
 func wanted(object *unstructured.Unstructured) int {
 	at := Path(nil)
 	switch group, kind := object.GroupVersionKind().Group, object.GetKind(); {
@@ -137,8 +140,8 @@ func wanted(object *unstructured.Unstructured) int {
 	return -1
 }
 
-// madeFrom is whether a pod was made from one of the changed templates, and not from another of the same object: by the images and
-// commands of the containers, since the names are often the same.
+// madeFrom reports whether a pod was made from one of the changed templates, and not from another of the same object:
+// by the images and commands of the containers, since the names are often the same.
 func (w *Workload) madeFrom(pod *corev1.Pod, d *Data) bool {
 	changed, other := false, false
 	for _, t := range w.Templates {
@@ -164,7 +167,9 @@ func (w *Workload) matches(pod *corev1.Pod, t Template) bool {
 			return false
 		}
 		is := getMap(w.Object.Object, c.path)
-		for name, words := range map[string][]string{"command": pod.Spec.Containers[i].Command, "args": pod.Spec.Containers[i].Args} {
+		for name, words := range map[string][]string{
+			"command": pod.Spec.Containers[i].Command, "args": pod.Spec.Containers[i].Args,
+		} {
 			if want, ok := is[name]; ok && !same(words, encode(want)) {
 				return false
 			}
@@ -199,9 +204,11 @@ func (o *owners) lead(ctx context.Context, references []metav1.OwnerReference) b
 // pollRollout is how often a rollout is looked at.
 const pollRollout = 300 * time.Millisecond
 
-// Wait waits until the pods of a workload have followed, or, where the fault may make new ones crash, until it does. The error says what
-// holds them up; 0 waits as long as ctx.
-func (c *Cluster) Wait(ctx context.Context, d *Data, most time.Duration, mayCrash bool, progress func(string)) (*Rollout, error) {
+// Wait waits until the pods of a workload have followed, or, where the fault may make new ones crash, until it does.
+// The error says what holds them up; 0 waits as long as ctx.
+func (c *Cluster) Wait(
+	ctx context.Context, d *Data, most time.Duration, mayCrash bool, progress func(string),
+) (*Rollout, error) {
 	if most > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, most, fmt.Errorf("not done within %s", most))
@@ -234,7 +241,7 @@ func (c *Cluster) Wait(ctx context.Context, d *Data, most time.Duration, mayCras
 	}
 }
 
-// stuck says why a rollout did not end.
+// stuck returns why a rollout did not end.
 func (c *Cluster) stuck(ctx context.Context, d *Data, last *Rollout, err error) error {
 	cause := context.Cause(ctx)
 	if last == nil {
@@ -253,9 +260,10 @@ func (c *Cluster) stuck(ctx context.Context, d *Data, last *Rollout, err error) 
 	return fmt.Errorf("%s: %w", text, cause)
 }
 
-// refused are the last words of controllers whose pods the API server did not take: quota, Pod Security, webhooks.
+// refused returns the last words of controllers whose pods the API server did not take: quota, Pod Security, webhooks.
 func (c *Cluster) refused(ctx context.Context, d *Data) []string {
-	events, err := c.Client.CoreV1().Events(d.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,reason=FailedCreate"})
+	events, err := c.Client.CoreV1().Events(d.Namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: "type=Warning,reason=FailedCreate"})
 	if err != nil {
 		return nil
 	}
@@ -264,7 +272,9 @@ func (c *Cluster) refused(ctx context.Context, d *Data) []string {
 		if e.Reason != "FailedCreate" || !strings.HasPrefix(e.InvolvedObject.Name, d.Name) {
 			continue
 		}
-		if text := fmt.Sprintf("%s/%s: %s", strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, e.Message); !slices.Contains(said, text) &&
+		if text := fmt.Sprintf(
+			"%s/%s: %s", strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, e.Message,
+		); !slices.Contains(said, text) &&
 			len(said) < 3 {
 			said = append(said, text)
 		}

@@ -14,11 +14,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// annotationSeals is on a run's ConfigMap: the seals of the undos that the run has recorded, separated by blanks. Whoever writes only the ledger
-// cannot write it.
+// annotationSeals is on a run's ConfigMap: the seals of the undos that the run has recorded, separated by blanks.
+// Whoever writes only the ledger cannot write it.
 const annotationSeals = "gpufault.dev/seals"
 
-// mostSeals is how many seals are kept. A run records its undo again when another client is faster, and the last ones count.
+// mostSeals is how many seals are kept. A run records its undo again when another client is faster, and the last ones
+// count.
 const mostSeals = 16
 
 // configMapKeeper keeps the seals of a run on its ConfigMap, in the workload's namespace.
@@ -29,7 +30,7 @@ type configMapKeeper struct {
 
 var _ seal.Keeper = configMapKeeper{}
 
-// seal is the seal of the undo.
+// seal returns the seal of the undo.
 func (d *Data) seal(run string) seal.Seal { return seal.Of(run, d.Ref(), encode(d)) }
 
 // Where implements seal.Keeper.
@@ -37,7 +38,8 @@ func (k configMapKeeper) Where(seal.Seal) string {
 	return fmt.Sprintf("configmap %s in namespace %s", Name(k.run), k.namespace)
 }
 
-// Keep implements seal.Keeper. A seal is kept before the record has the undo, and those before it stay: the client may die in between.
+// Keep implements seal.Keeper. A seal is kept before the record has the undo, and those before it stay: the client may
+// die in between.
 func (k configMapKeeper) Keep(ctx context.Context, s seal.Seal) error {
 	return changeConfigMap(ctx, k.client, k.namespace, k.run, func(cm *corev1.ConfigMap) error {
 		setSeal(cm, s)
@@ -51,7 +53,8 @@ func setSeal(cm *corev1.ConfigMap, s seal.Seal) {
 		return
 	}
 	seals = append(seals, string(s))
-	metav1.SetMetaDataAnnotation(&cm.ObjectMeta, annotationSeals, strings.Join(seals[max(0, len(seals)-mostSeals):], " "))
+	metav1.SetMetaDataAnnotation(&cm.ObjectMeta, annotationSeals,
+		strings.Join(seals[max(0, len(seals)-mostSeals):], " "))
 }
 
 // Has implements seal.Keeper.

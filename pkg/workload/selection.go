@@ -27,9 +27,11 @@ func (w *Workload) Select(s Selection) ([]Chosen, error) {
 	if len(s.Services) > 0 {
 		templates = nil
 		for _, name := range s.Services {
-			i := slices.IndexFunc(w.Templates, func(t Template) bool { return t.Name != "" && (t.Name == name || t.Name == "services."+name) })
+			i := slices.IndexFunc(w.Templates,
+				func(t Template) bool { return t.Name != "" && (t.Name == name || t.Name == "services."+name) })
 			if i < 0 {
-				return nil, fmt.Errorf("%s has no service or template %q: there are %s", w.Ref(), name, templateNames(w.Templates))
+				return nil, fmt.Errorf("%s has no service or template %q: there are %s", w.Ref(), name,
+					templateNames(w.Templates))
 			}
 			if !slices.ContainsFunc(templates, func(t Template) bool { return t.Name == w.Templates[i].Name }) {
 				templates = append(templates, w.Templates[i])
@@ -57,12 +59,14 @@ func (w *Workload) Select(s Selection) ([]Chosen, error) {
 	}
 	for _, name := range s.Containers {
 		if !found[name] {
-			return nil, fmt.Errorf("%s has no container %q: there are %s", w.Ref(), name, strings.Join(slices.Sorted(maps.Keys(there)), ", "))
+			return nil, fmt.Errorf("%s has no container %q: there are %s", w.Ref(), name,
+				strings.Join(slices.Sorted(maps.Keys(there)), ", "))
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%s has only sidecars (%s): name the containers with --container", w.Ref(), strings.Join(slices.Sorted(maps.Keys(there)),
-			", "))
+		return nil, fmt.Errorf("%s has only sidecars (%s): name the containers with --container", w.Ref(),
+			strings.Join(slices.Sorted(maps.Keys(there)),
+				", "))
 	}
 	return chosen, nil
 }
@@ -77,9 +81,10 @@ func byDefault(templates []Template) func(Container) bool {
 	return func(c Container) bool { return !c.Init && !slices.Contains(sidecars(), c.Name) }
 }
 
-// sidecars are the names that service meshes and agents give to the containers that they inject.
+// sidecars returns the names that service meshes and agents give to the containers that they inject.
 func sidecars() []string {
-	return []string{"istio-proxy", "linkerd-proxy", "consul-dataplane", "envoy-sidecar", "vault-agent", "cloud-sql-proxy", "fluent-bit", "filebeat",
+	return []string{"istio-proxy", "linkerd-proxy", "consul-dataplane", "envoy-sidecar", "vault-agent",
+		"cloud-sql-proxy", "fluent-bit", "filebeat",
 		"daprd", "queue-proxy"}
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// reverting is the annotation that a run's ConfigMap has from the moment it is disarmed to be taken away: nobody may arm it again. Its
-// value is when.
+// reverting is the annotation that a run's ConfigMap has from the moment it is disarmed to be taken away: nobody may
+// arm it again. Its value is when.
 const reverting = "gpufault.dev/reverting"
 
 // nudgeTime bounds how long the kubelets of all pods may take to be told before the workload is restored.
@@ -86,8 +86,8 @@ func (e *ending) nudge(ctx context.Context) {
 	}
 }
 
-// settle gives processes that go on the time to see that they are disarmed, and tells their kubelets again and again meanwhile. It ends at
-// once when no pod runs with the shim.
+// settle gives processes that go on the time to see that they are disarmed, and tells their kubelets again and again
+// meanwhile. It ends at once when no pod runs with the shim.
 func (e *ending) settle(ctx context.Context, step ledger.Step) error {
 	if e.gone {
 		return nil
@@ -109,8 +109,8 @@ func (e *ending) settle(ctx context.Context, step ledger.Step) error {
 	return nil
 }
 
-// close deletes the ConfigMap, unless pods run whose kubelets may not have seen yet that it is disarmed: for those it stays, and goes with
-// its owner. It returns what is to be said of it.
+// close deletes the ConfigMap, unless pods run whose kubelets may not have seen yet that it is disarmed: for those it
+// stays, and goes with its owner. It returns what is to be said of it.
 func (e *ending) close(ctx context.Context, d *Data) (string, error) {
 	if e.disarmed && e.untold != nil {
 		return fmt.Sprintf("\nconfigmap %s was left, disarmed: pods that run mount it, and their kubelets could not be told (%v); it goes with %s",
@@ -125,7 +125,7 @@ func (e *ending) close(ctx context.Context, d *Data) (string, error) {
 	return "", nil
 }
 
-// pods says what becomes of pods that the controller does not replace.
+// pods returns what becomes of pods that the controller does not replace.
 func (e *ending) pods(d *Data) string {
 	until := map[Replacement]string{
 		OnDelete: "pods keep %s until somebody deletes them", NextJob: "jobs that run keep %s",

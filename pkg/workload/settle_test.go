@@ -19,8 +19,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// The ConfigMap goes only when the pods that run with the shim are known to learn that they are disarmed; else it stays, disarmed, and
-// nothing says that the shim is idle.
+// The ConfigMap goes only when the pods that run with the shim are known to learn that they are disarmed; else it
+// stays, disarmed, and nothing says that the shim is idle.
 func TestTheConfigMapStaysForPodsThatWereNotTold(t *testing.T) {
 	t.Parallel()
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "web-1", errors.New("no right"))
@@ -31,9 +31,15 @@ func TestTheConfigMapStaysForPodsThatWereNotTold(t *testing.T) {
 		says    string
 		hasNot  string
 	}{
-		"told":       {func(int32) error { return nil }, OnDelete, false, "pods keep the idle shim", "was left"},
-		"told later": {func(n int32) error { return map[bool]error{true: forbidden}[n == 1] }, Rolling, false, "as before", "was left"},
-		"told once":  {func(n int32) error { return map[bool]error{true: forbidden}[n > 1] }, Rolling, false, "as before", "was left"},
+		"told": {func(int32) error { return nil }, OnDelete, false, "pods keep the idle shim", "was left"},
+		"told later": {
+			func(n int32) error { return map[bool]error{true: forbidden}[n == 1] }, Rolling, false, "as before",
+			"was left",
+		},
+		"told once": {
+			func(n int32) error { return map[bool]error{true: forbidden}[n > 1] }, Rolling, false, "as before",
+			"was left",
+		},
 		"never, on delete": {func(int32) error { return forbidden }, OnDelete, true,
 			"pods keep the shim until somebody deletes them; it is disarmed within a minute or two", "idle"},
 		"never, rolling": {func(int32) error { return forbidden }, Rolling, true, "was left, disarmed", "idle"},
@@ -61,7 +67,8 @@ func TestTheConfigMapStaysForPodsThatWereNotTold(t *testing.T) {
 				return err != nil, nil, err
 			})
 			state, said, err := w.undo(stepOf(d))
-			if err != nil || state != ledger.StateReverted || !strings.Contains(said, test.says) || strings.Contains(said, test.hasNot) {
+			if err != nil || state != ledger.StateReverted || !strings.Contains(said, test.says) ||
+				strings.Contains(said, test.hasNot) {
 				t.Errorf("%s, %s, %v", state, said, err)
 			}
 			kept, err := ReadState(t.Context(), w.client, "team", run)
@@ -132,7 +139,8 @@ func TestArmDuringAnUndo(t *testing.T) {
 		if err := w.client.Tracker().Update(configMaps, ended, "team"); err != nil {
 			t.Error(err)
 		}
-		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "configmaps"}, Name(run), errors.New("newer"))
+		return true, nil,
+			apierrors.NewConflict(schema.GroupResource{Resource: "configmaps"}, Name(run), errors.New("newer"))
 	})
 	if err := Arm(t.Context(), w.client, "team", run, []byte("armed 3")); !errors.Is(err, ErrReverting) || !lost {
 		t.Errorf("armed: %v", err)
@@ -166,7 +174,8 @@ func TestRefreshOfMany(t *testing.T) {
 		return name == "p03" || name == "p30", nil, errors.New("no")
 	})
 	told, err := refresh(t.Context(), w.client, pods, "x")
-	if len(told) != 33 || err == nil || !strings.HasPrefix(err.Error(), "2 pods: annotate pod p03") || strings.Contains(err.Error(), "p30") {
+	if len(told) != 33 || err == nil || !strings.HasPrefix(err.Error(), "2 pods: annotate pod p03") ||
+		strings.Contains(err.Error(), "p30") {
 		t.Errorf("%d told, %v", len(told), err)
 	}
 }

@@ -12,11 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Shim is the CUDA shim as AddShim puts it into an object that does not exist yet. Nothing that shows in the object says what it is for: it
-// stands for hardware that is not there (a GPU with less memory), and who looks at the object must not take it for the trouble, nor find
-// the trouble's name in it.
+// Shim is the CUDA shim as AddShim puts it into an object that does not exist yet. Nothing that shows in the object
+// says what it is for: it stands for hardware that is not there (a GPU with less memory), and who looks at the object
+// must not take it for the trouble, nor find the trouble's name in it.
 type Shim struct {
-	// ConfigMap is the name of the ConfigMap with the libraries and the state, in the object's namespace: "lab-gpu-k7x2".
+	// ConfigMap is the name of the ConfigMap with the libraries and the state, in the object's namespace:
+	// "lab-gpu-k7x2".
 	ConfigMap string
 	// Libraries by architecture (amd64, arm64).
 	Libraries map[string][]byte
@@ -44,8 +45,9 @@ const (
 // maxShimDir is how long the folders may be: their names take the place of the usual ones in the library.
 const maxShimDir = 14
 
-// AddShim puts the shim into the pod templates of an object that is yet to be created, or into a Pod, so that its first revision has it: into
-// the containers that request GPUs, or, where none does, into all but init containers. The user's own LD_PRELOAD is kept behind it.
+// AddShim puts the shim into the pod templates of an object that is yet to be created, or into a Pod, so that its first
+// revision has it: into the containers that request GPUs, or, where none does, into all but init containers. The user's
+// own LD_PRELOAD is kept behind it.
 func AddShim(object *unstructured.Unstructured, s Shim) error {
 	s = s.withDefaults()
 	if err := s.validate(); err != nil {
@@ -53,7 +55,9 @@ func AddShim(object *unstructured.Unstructured, s Shim) error {
 	}
 	templates := Templates(object)
 	if object.GetKind() == "Pod" && object.GetAPIVersion() == "v1" {
-		templates = []Template{{Path: Path{}, spec: Path{field("spec")}, Containers: containers(object.Object, Path{field("spec")})}}
+		templates = []Template{
+			{Path: Path{}, spec: Path{field("spec")}, Containers: containers(object.Object, Path{field("spec")})},
+		}
 	}
 	if len(templates) == 0 {
 		return fmt.Errorf("%s has no pod template that the shim could be put into", refOf(object))
@@ -86,15 +90,18 @@ func (s Shim) withDefaults() Shim {
 
 func (s Shim) validate() error {
 	for _, dir := range []string{s.Dir, s.RunDir} {
-		if len(dir) > maxShimDir || !slashpath.IsAbs(dir) || slashpath.Clean(dir) != dir || dir == "/" || strings.ContainsAny(dir, ": $") {
-			return fmt.Errorf("%s cannot be the folder of the shim: it takes an absolute path of at most %d bytes", dir, maxShimDir)
+		if len(dir) > maxShimDir || !slashpath.IsAbs(dir) || slashpath.Clean(dir) != dir || dir == "/" ||
+			strings.ContainsAny(dir, ": $") {
+			return fmt.Errorf("%s cannot be the folder of the shim: it takes an absolute path of at most %d bytes", dir,
+				maxShimDir)
 		}
 	}
 	switch {
 	case s.Dir == s.RunDir:
 		return fmt.Errorf("the shim needs two folders, not %s twice", s.Dir)
 	case s.ConfigMap == "" || len(s.Libraries) == 0 || strings.ContainsAny(s.Library, "/: $"):
-		return fmt.Errorf("the shim has no ConfigMap, no library, or a file name that the linker does not take: %q", s.Library)
+		return fmt.Errorf("the shim has no ConfigMap, no library, or a file name that the linker does not take: %q",
+			s.Library)
 	}
 	return nil
 }
@@ -121,7 +128,8 @@ func (s Shim) into(p *patcher, ref string, t Template, chosen []Container) error
 		}
 	}
 	set(t.spec.then(field("volumes"), element("name", shimVolume)), map[string]any{
-		"name": shimVolume, "configMap": map[string]any{"name": s.ConfigMap, "defaultMode": int64(mode), "items": files},
+		"name":      shimVolume,
+		"configMap": map[string]any{"name": s.ConfigMap, "defaultMode": int64(mode), "items": files},
 	})
 	set(t.spec.then(field("volumes"), element("name", shimRunVolume)), map[string]any{
 		"name": shimRunVolume, "emptyDir": map[string]any{"sizeLimit": "1Mi"},
@@ -132,7 +140,8 @@ func (s Shim) into(p *patcher, ref string, t Template, chosen []Container) error
 			return fmt.Errorf("%s: %w", ref, problem)
 		}
 		mounts := c.path.then(field("volumeMounts"))
-		set(mounts.then(element("mountPath", s.Dir)), map[string]any{"name": shimVolume, "mountPath": s.Dir, "readOnly": true})
+		set(mounts.then(element("mountPath", s.Dir)),
+			map[string]any{"name": shimVolume, "mountPath": s.Dir, "readOnly": true})
 		set(mounts.then(element("mountPath", s.RunDir)), map[string]any{"name": shimRunVolume, "mountPath": s.RunDir})
 		set(at, value)
 		node := c.path.then(field("env"), element("name", shimNodeVar))
@@ -141,13 +150,14 @@ func (s Shim) into(p *patcher, ref string, t Template, chosen []Container) error
 		case users == nil:
 			set(node, map[string]any{"name": shimNodeVar, "valueFrom": source})
 		case getText(users, path("valueFrom", "fieldRef", "fieldPath")) != "spec.nodeName":
-			return fmt.Errorf("%s: container %s has a variable %s that is not spec.nodeName: call it otherwise", ref, c.Name, shimNodeVar)
+			return fmt.Errorf("%s: container %s has a variable %s that is not spec.nodeName: call it otherwise", ref,
+				c.Name, shimNodeVar)
 		}
 	}
 	return err
 }
 
-// preload is what ld.so loads. It replaces $PLATFORM by the name that it has for the machine's processor.
+// preload returns what ld.so loads. It replaces $PLATFORM by the name that it has for the machine's processor.
 func (s Shim) preload() string {
 	if len(s.Libraries) > 1 {
 		return s.Dir + "/$PLATFORM/" + s.Library
@@ -155,7 +165,7 @@ func (s Shim) preload() string {
 	return s.Dir + "/" + s.Library
 }
 
-// ShimConfigMap is the ConfigMap to create before the object.
+// ShimConfigMap returns the ConfigMap to create before the object.
 func ShimConfigMap(namespace string, s Shim) (*unstructured.Unstructured, error) {
 	s = s.withDefaults()
 	if err := s.validate(); err != nil {

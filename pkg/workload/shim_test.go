@@ -48,7 +48,8 @@ func manifest(t *testing.T, text string) *unstructured.Unstructured {
 	return object
 }
 
-// Nothing that lies in the ConfigMap, or in its name and keys, says what it is; and every library that this program carries can be made so.
+// Nothing that lies in the ConfigMap, or in its name and keys, says what it is; and every library that this program
+// carries can be made so.
 func TestALabsConfigMapTellsNothing(t *testing.T) {
 	t.Parallel()
 	s := labShim(t, "amd64", "arm64")
@@ -59,8 +60,10 @@ func TestALabsConfigMapTellsNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			neutral, err := s.withDefaults().neutralLibrary(library)
-			if err != nil || len(neutral) != len(library) || !bytes.Contains(neutral, []byte("/opt/gpu-lab/state\x00")) ||
-				!bytes.Contains(neutral, []byte("/run/gpu-lab/processes\x00")) || !bytes.Contains(neutral, []byte("NODE_NAME\x00")) {
+			if err != nil || len(neutral) != len(library) ||
+				!bytes.Contains(neutral, []byte("/opt/gpu-lab/state\x00")) ||
+				!bytes.Contains(neutral, []byte("/run/gpu-lab/processes\x00")) ||
+				!bytes.Contains(neutral, []byte("NODE_NAME\x00")) {
 				t.Errorf("%s %s: %v", layer, arch, err)
 			}
 		}
@@ -103,20 +106,34 @@ func TestALabsConfigMapTellsNothing(t *testing.T) {
 	}
 }
 
-// The shim comes into the containers that ask for GPUs, or where none does into all but init containers, of every kind that has pods; the
-// user's own LD_PRELOAD stays behind it, and everything else as it was.
+// The shim comes into the containers that ask for GPUs, or where none does into all but init containers, of every kind
+// that has pods; the user's own LD_PRELOAD stays behind it, and everything else as it was.
 func TestAddShim(t *testing.T) {
 	t.Parallel()
-	const gpu, plain = `{name: g, image: x, env: [{name: A, value: a}], resources: {limits: {nvidia.com/gpu: 1}}}`, `{name: p, image: z, env: [{name: LD_PRELOAD, value: /j.so}]}`
+	const gpu, plain = `{name: g, image: x, env: [{name: A, value: a}], resources: {limits: {nvidia.com/gpu: 1}}}`,
+		`{name: p, image: z, env: [{name: LD_PRELOAD, value: /j.so}]}`
 	for name, test := range map[string]struct {
 		text string
 		want []string // container=LD_PRELOAD
 	}{
-		"a pod":         {`{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {containers: [` + gpu + `, ` + plain + `]}}`, []string{"g=/opt/gpu-lab/libgpu-lab.so"}},
-		"a deployment":  {`{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}, spec: {template: {spec: {containers: [` + plain + `], initContainers: [{name: i, image: z}]}}}}`, []string{"p=/opt/gpu-lab/libgpu-lab.so:/j.so"}},
-		"a statefulset": {`{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: x}, spec: {template: {spec: {containers: [` + gpu + `]}}}}`, []string{"g=/opt/gpu-lab/libgpu-lab.so"}},
-		"a job":         {`{apiVersion: batch/v1, kind: Job, metadata: {name: x}, spec: {template: {spec: {containers: [` + gpu + `], restartPolicy: Never}}}}`, []string{"g=/opt/gpu-lab/libgpu-lab.so"}},
-		"a cron job":    {`{apiVersion: batch/v1, kind: CronJob, metadata: {name: x}, spec: {jobTemplate: {spec: {template: {spec: {containers: [` + gpu + `]}}}}}}`, []string{"g=/opt/gpu-lab/libgpu-lab.so"}},
+		"a pod": {
+			`{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {containers: [` + gpu + `, ` + plain + `]}}`,
+			[]string{"g=/opt/gpu-lab/libgpu-lab.so"},
+		},
+		"a deployment": {`{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}, spec: {template: {spec: {containers: [` +
+			plain + `], initContainers: [{name: i, image: z}]}}}}`, []string{"p=/opt/gpu-lab/libgpu-lab.so:/j.so"}},
+		"a statefulset": {
+			`{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: x}, spec: {template: {spec: {containers: [` +
+				gpu + `]}}}}`,
+			[]string{"g=/opt/gpu-lab/libgpu-lab.so"},
+		},
+		"a job": {`{apiVersion: batch/v1, kind: Job, metadata: {name: x}, spec: {template: {spec: {containers: [` +
+			gpu + `], restartPolicy: Never}}}}`, []string{"g=/opt/gpu-lab/libgpu-lab.so"}},
+		"a cron job": {
+			`{apiVersion: batch/v1, kind: CronJob, metadata: {name: x}, spec: {jobTemplate: {spec: {template: {spec: {containers: [` +
+				gpu + `]}}}}}}`,
+			[]string{"g=/opt/gpu-lab/libgpu-lab.so"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +148,8 @@ func TestAddShim(t *testing.T) {
 				switch v := v.(type) {
 				case map[string]any:
 					for _, e := range getList(v, path("env")) {
-						if variable, _ := e.(map[string]any); variable["name"] == PreloadVar && v["volumeMounts"] != nil {
+						if variable, _ := e.(map[string]any); variable["name"] == PreloadVar &&
+							v["volumeMounts"] != nil {
 							got = append(got, v["name"].(string)+"="+variable["value"].(string))
 						}
 					}
@@ -146,7 +164,8 @@ func TestAddShim(t *testing.T) {
 			}
 			walk(object.Object)
 			text, err := json.Marshal(object.Object)
-			if err != nil || !slices.Equal(got, test.want) || strings.Contains(strings.ReplaceAll(string(text), "defaultMode", ""), "fault") {
+			if err != nil || !slices.Equal(got, test.want) ||
+				strings.Contains(strings.ReplaceAll(string(text), "defaultMode", ""), "fault") {
 				t.Errorf("%v %v: %s", err, got, text)
 			}
 			if err := AddShim(object, s); err == nil {

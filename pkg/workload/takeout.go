@@ -17,7 +17,8 @@ type removal struct {
 	kept []string // what somebody else changed meanwhile, in words
 }
 
-// takeOut makes the patch that undoes the edits: what still is ours is taken back, what somebody changed meanwhile stays and is told.
+// takeOut makes the patch that undoes the edits: what still is ours is taken back, what somebody changed meanwhile
+// stays and is told.
 func (d *Data) takeOut(object *unstructured.Unstructured, run string) (*removal, error) {
 	r := &removal{patcher: &patcher{object: object.DeepCopy().Object}, data: d, run: run}
 	templates := Templates(&unstructured.Unstructured{Object: r.object})
@@ -61,7 +62,8 @@ func (d *Data) takeOut(object *unstructured.Unstructured, run string) (*removal,
 
 func isVolume(e Edit) bool {
 	last := e.Path[len(e.Path)-1]
-	return last.Key == "name" && (last.Field == volumeLib || last.Field == volumeRun) && len(e.Path) > 1 && e.Path[len(e.Path)-2] == field("volumes")
+	return last.Key == "name" && (last.Field == volumeLib || last.Field == volumeRun) && len(e.Path) > 1 &&
+		e.Path[len(e.Path)-2] == field("volumes")
 }
 
 // undo takes one edit back, where it still is as we left it.
@@ -179,7 +181,7 @@ func (r *removal) sweepPin(t Template) error {
 	return r.write("replace", at, left)
 }
 
-// pinned is whether we changed the terms at a path: else the same requirement there is the user's own.
+// pinned reports whether we changed the terms at a path: else the same requirement there is the user's own.
 func (r *removal) pinned(at Path) bool {
 	for _, e := range r.data.Edits {
 		if now, _ := get(r.object, at); e.Path.String() == at.String() && !same(now, orNull(e.Was)) {
@@ -196,10 +198,12 @@ func orNull(text []byte) []byte {
 	return text
 }
 
-// isMounted is whether a container still mounts one of our volumes, which then must stay: without it the object would not be valid.
+// isMounted reports whether a container still mounts one of our volumes, which then must stay: without it the object
+// would not be valid.
 func (r *removal) isMounted(e Edit) bool {
 	spec, name := e.Path[:len(e.Path)-2], e.Path[len(e.Path)-1].Field
-	all := append(getList(r.object, spec.then(field("containers"))), getList(r.object, spec.then(field("initContainers")))...)
+	all := append(getList(r.object, spec.then(field("containers"))),
+		getList(r.object, spec.then(field("initContainers")))...)
 	all = append(all, getMap(r.object, spec.then(field("mainContainer"))))
 	for _, c := range all {
 		for _, m := range getList(c, path("volumeMounts")) {
@@ -231,7 +235,7 @@ func (r *removal) prune(e Edit) error {
 	return nil
 }
 
-// mountsConfigMap is whether a volume of the object still is our ConfigMap.
+// mountsConfigMap reports whether a volume of the object still is our ConfigMap.
 func (r *removal) mountsConfigMap() bool {
 	for _, spec := range r.data.specs() {
 		for _, v := range getList(r.object, spec.then(field("volumes"))) {
@@ -243,7 +247,7 @@ func (r *removal) mountsConfigMap() bool {
 	return false
 }
 
-// sum is the SHA-256 of the pod templates of an object.
+// sum returns the SHA-256 of the pod templates of an object.
 func sum(object *unstructured.Unstructured) string {
 	var all []any
 	for _, t := range Templates(object) {

@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// What somebody changed while the fault was in place stays, and the report says where, theirs and ours; all else of ours goes.
+// What somebody changed while the fault was in place stays, and the report says where, theirs and ours; all else of
+// ours goes.
 func TestUndoIsThreeWay(t *testing.T) {
 	t.Parallel()
 	spec := path("spec", "template", "spec")
@@ -24,7 +25,9 @@ func TestUndoIsThreeWay(t *testing.T) {
 		"nothing": {func(*patcher) error { return nil }, nil, []string{"libtcmalloc"}, nil},
 		"preload changed": {
 			func(p *patcher) error { return p.write("replace", preload.then(field("value")), "/theirs.so") },
-			[]string{`spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value: somebody changed it meanwhile: theirs "/theirs.so", ours "/gpu-fault/lib/libgpufault.so:/usr/lib/libtcmalloc.so"`},
+			[]string{
+				`spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value: somebody changed it meanwhile: theirs "/theirs.so", ours "/gpu-fault/lib/libgpufault.so:/usr/lib/libtcmalloc.so"`,
+			},
 			[]string{"/theirs.so"}, []string{"libtcmalloc"},
 		},
 		"preload extended": {
@@ -40,8 +43,15 @@ func TestUndoIsThreeWay(t *testing.T) {
 		"restored by hand": {func(p *patcher) error {
 			return p.write("replace", preload.then(field("value")), "/usr/lib/libtcmalloc.so")
 		}, nil, []string{"libtcmalloc"}, nil},
-		"container renamed": {func(p *patcher) error { return p.write("replace", main.then(field("name")), "other") }, []string{"somebody removed it", "our library was taken out"}, []string{`"other"`, "/usr/lib/libtcmalloc.so"}, nil},
-		"container removed": {func(p *patcher) error { return p.remove(main) }, []string{"somebody removed it"}, []string{"exporter"}, []string{"libtcmalloc"}},
+		"container renamed": {
+			func(p *patcher) error { return p.write("replace", main.then(field("name")), "other") },
+			[]string{"somebody removed it", "our library was taken out"},
+			[]string{`"other"`, "/usr/lib/libtcmalloc.so"}, nil,
+		},
+		"container removed": {
+			func(p *patcher) error { return p.remove(main) }, []string{"somebody removed it"}, []string{"exporter"},
+			[]string{"libtcmalloc"},
+		},
 		"container added": {func(p *patcher) error {
 			_, err := p.set(spec.then(field("containers"), element("name", "new")), map[string]any{"name": "new"})
 			return err
@@ -54,27 +64,37 @@ func TestUndoIsThreeWay(t *testing.T) {
 		},
 		"mount changed": {
 			func(p *patcher) error {
-				return p.write("replace", main.then(field("volumeMounts"), element("mountPath", LibraryDir), field("readOnly")), false)
+				return p.write("replace",
+					main.then(field("volumeMounts"), element("mountPath", LibraryDir), field("readOnly")), false)
 			},
-			[]string{"volumeMounts[mountPath=/gpu-fault/lib]: somebody changed it", "volumes[name=gpu-fault-lib]: it is still mounted, at /gpu-fault/lib; it was left"},
+			[]string{
+				"volumeMounts[mountPath=/gpu-fault/lib]: somebody changed it",
+				"volumes[name=gpu-fault-lib]: it is still mounted, at /gpu-fault/lib; it was left",
+			},
 			[]string{`"readOnly":false`, Name(run)}, []string{"gpu-fault-run", "GPU_FAULT_NODE"},
 		},
 		"volume changed": {
 			func(p *patcher) error {
-				return p.write("replace", spec.then(field("volumes"), element("name", volumeRun)), map[string]any{"name": volumeRun, "emptyDir": map[string]any{}})
+				return p.write("replace", spec.then(field("volumes"), element("name", volumeRun)),
+					map[string]any{"name": volumeRun, "emptyDir": map[string]any{}})
 			},
-			[]string{"volumes[name=gpu-fault-run]: somebody changed it"}, []string{`"emptyDir":{},"name":"gpu-fault-run"`}, nil,
+			[]string{"volumes[name=gpu-fault-run]: somebody changed it"},
+			[]string{`"emptyDir":{},"name":"gpu-fault-run"`}, nil,
 		},
 		"term added": {
 			func(p *patcher) error {
-				_, err := p.add(requiredTerms(spec), map[string]any{"matchExpressions": []any{map[string]any{"key": "theirs", "operator": "Exists"}}})
+				_, err := p.add(requiredTerms(spec),
+					map[string]any{"matchExpressions": []any{map[string]any{"key": "theirs", "operator": "Exists"}}})
 				return err
 			},
-			[]string{"nodeSelectorTerms: somebody changed it"}, []string{`"theirs"`, `"zone"`, `"metadata.name"`}, []string{"hostname"},
+			[]string{"nodeSelectorTerms: somebody changed it"}, []string{`"theirs"`, `"zone"`, `"metadata.name"`},
+			[]string{"hostname"},
 		},
 		"pinned elsewhere": {
 			func(p *patcher) error {
-				return p.write("replace", requiredTerms(spec), []any{map[string]any{"matchExpressions": []any{map[string]any{"key": "kubernetes.io/hostname", "operator": "In", "values": []any{"n2"}}}}})
+				return p.write("replace", requiredTerms(spec), []any{map[string]any{"matchExpressions": []any{
+					map[string]any{"key": "kubernetes.io/hostname", "operator": "In", "values": []any{"n2"}},
+				}}})
 			},
 			[]string{"nodeSelectorTerms: somebody changed it"}, []string{`"n2"`}, nil,
 		},
@@ -133,8 +153,8 @@ func TestUndoIsThreeWay(t *testing.T) {
 	}
 }
 
-// A term without conditions matches no node. Pinned, it must not begin to match ours; and a requirement that the user had before is
-// not ours to take.
+// A term without conditions matches no node. Pinned, it must not begin to match ours; and a requirement that the user
+// had before is not ours to take.
 func TestPin(t *testing.T) {
 	t.Parallel()
 	expr := map[string]any{"key": "kubernetes.io/hostname", "operator": "In", "values": []any{"n1"}}
@@ -142,13 +162,21 @@ func TestPin(t *testing.T) {
 		terms, pinned string
 		hard          bool
 	}{
-		"none":             {`null`, `[{"matchExpressions":[E]}]`, true},
-		"each of them":     {`[{"matchExpressions":[{"key":"a","operator":"Exists"}]},{"matchFields":[{"key":"f","operator":"In","values":["x"]}]}]`, `[{"matchExpressions":[{"key":"a","operator":"Exists"},E]},{"matchExpressions":[E],"matchFields":[{"key":"f","operator":"In","values":["x"]}]}]`, true},
-		"one without any":  {`[{},{"matchExpressions":[{"key":"a","operator":"Exists"}]}]`, `[{},{"matchExpressions":[{"key":"a","operator":"Exists"},E]}]`, true},
+		"none": {`null`, `[{"matchExpressions":[E]}]`, true},
+		"each of them": {
+			`[{"matchExpressions":[{"key":"a","operator":"Exists"}]},{"matchFields":[{"key":"f","operator":"In","values":["x"]}]}]`,
+			`[{"matchExpressions":[{"key":"a","operator":"Exists"},E]},{"matchExpressions":[E],"matchFields":[{"key":"f","operator":"In","values":["x"]}]}]`,
+			true,
+		},
+		"one without any": {
+			`[{},{"matchExpressions":[{"key":"a","operator":"Exists"}]}]`,
+			`[{},{"matchExpressions":[{"key":"a","operator":"Exists"},E]}]`, true,
+		},
 		"the user's equal": {`[{"matchExpressions":[E]}]`, `[{"matchExpressions":[E]}]`, true},
 		"soft":             {`null`, `[{"preference":{"matchExpressions":[E]},"weight":100}]`, false},
 		"soft, with others": {`[{"preference":{"matchExpressions":[{"key":"a","operator":"Exists"}]},"weight":1}]`,
-			`[{"preference":{"matchExpressions":[{"key":"a","operator":"Exists"}]},"weight":1},{"preference":{"matchExpressions":[E]},"weight":100}]`, false},
+			`[{"preference":{"matchExpressions":[{"key":"a","operator":"Exists"}]},"weight":1},{"preference":{"matchExpressions":[E]},"weight":100}]`,
+			false},
 	} {
 		full := func(text string) json.RawMessage {
 			return json.RawMessage(strings.ReplaceAll(text, "E]", string(encode(expr))+"]"))
@@ -198,7 +226,8 @@ func TestPin(t *testing.T) {
 	}
 }
 
-// The patch sent is the change made in memory: applied to the object it gives the same, whatever the order of its lists.
+// The patch sent is the change made in memory: applied to the object it gives the same, whatever the order of its
+// lists.
 func TestPatchIsWhatWasDoneInMemory(t *testing.T) {
 	t.Parallel()
 	w := kind(t, "deployment")

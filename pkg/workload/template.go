@@ -11,7 +11,8 @@ import (
 
 // Template is one pod template of an object.
 type Template struct {
-	// Name tells the templates of an object from each other: "worker", "services.Decode"; empty for Kubernetes' own kinds, which have one.
+	// Name tells the templates of an object from each other: "worker", "services.Decode"; empty for Kubernetes' own
+	// kinds, which have one.
 	Name string
 	// Path is where it lies.
 	Path Path
@@ -32,7 +33,7 @@ type Container struct {
 	path  Path
 }
 
-// label is the template's name, or where it lies.
+// label returns the template's name, or where it lies.
 func (t Template) label() string {
 	if t.Name == "" {
 		return t.Path.String()
@@ -75,7 +76,7 @@ func Templates(object *unstructured.Unstructured) []Template {
 	return named(l.found)
 }
 
-// templateAt is the template with a spec and metadata at a path.
+// templateAt returns the template with a spec and metadata at a path.
 func templateAt(object map[string]any, name string, at Path) Template {
 	t := Template{Name: name, Path: at, spec: at.then(field("spec")), meta: at.then(field("metadata"))}
 	t.Containers = containers(object, t.spec)
@@ -120,7 +121,7 @@ func (l *locator) walk(value any, at Path, depth int) {
 	}
 }
 
-// listKey is the field that tells the elements of a list from each other; empty when there is none.
+// listKey returns the field that tells the elements of a list from each other; empty when there is none.
 func listKey(list []any) string {
 	for _, key := range []string{"name", "groupName"} { // groupName: Ray's workers
 		seen := map[string]bool{}
@@ -140,7 +141,7 @@ func listKey(list []any) string {
 	return ""
 }
 
-// isPodSpec is whether something has containers as pods have: all with a name, and one with an image at least.
+// isPodSpec reports whether something has containers as pods have: all with a name, and one with an image at least.
 func isPodSpec(spec map[string]any) bool {
 	list, ok := spec["containers"].([]any)
 	if !ok {
@@ -159,7 +160,7 @@ func isPodSpec(spec map[string]any) bool {
 	return images > 0
 }
 
-// containers are those of a pod spec.
+// containers returns those of a pod spec.
 func containers(object map[string]any, spec Path) []Container {
 	var all []Container
 	for _, list := range []string{"containers", "initContainers"} {
@@ -171,14 +172,15 @@ func containers(object map[string]any, spec Path) []Container {
 			}
 			image, _ := c["image"].(string)
 			all = append(all, Container{
-				Name: name, Image: image, Init: list == "initContainers", GPU: wantsGPU(c), path: spec.then(field(list), element("name", name)),
+				Name: name, Image: image, Init: list == "initContainers", GPU: wantsGPU(c),
+				path: spec.then(field(list), element("name", name)),
 			})
 		}
 	}
 	return all
 }
 
-// wantsGPU is whether a container requests resources of NVIDIA's device plugins, whole GPUs or MIG slices.
+// wantsGPU reports whether a container requests resources of NVIDIA's device plugins, whole GPUs or MIG slices.
 func wantsGPU(container map[string]any) bool {
 	for _, kind := range []string{"limits", "requests"} {
 		for name, amount := range getMap(container, path("resources", kind)) {
@@ -217,8 +219,9 @@ func nameOf(p Path) string {
 		word := s.Field
 		if s.Key == "" {
 			inList := i+1 < len(p) && (p[i+1].Key != "" || p[i+1].isIndex()) // its element says more
-			if inList || strings.HasSuffix(strings.ToLower(word), "replicaspecs") || slices.Contains([]string{"spec", "template", "podTemplate",
-				"leaderWorkerTemplate", "rayClusterSpec", "rayClusterConfig", "clusterSpec"}, word) {
+			if inList || strings.HasSuffix(strings.ToLower(word), "replicaspecs") ||
+				slices.Contains([]string{"spec", "template", "podTemplate",
+					"leaderWorkerTemplate", "rayClusterSpec", "rayClusterConfig", "clusterSpec"}, word) {
 				continue
 			}
 			for _, suffix := range []string{"PodTemplate", "Template", "GroupSpec", "PodSpec"} {

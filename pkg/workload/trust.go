@@ -13,21 +13,24 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// Whoever may write the ledger's ConfigMaps must not get, by a record, the rights of whoever reverts it. So an undo is sealed, and is about the
-// object that the record shows as the step's target, within the bounds of every Injection.
+// Whoever may write the ledger's ConfigMaps must not get, by a record, the rights of whoever reverts it. So an undo is
+// sealed, and is about the object that the record shows as the step's target, within the bounds of every Injection.
 
-// checkTarget refuses data of another object than the step's. ReadData has compared all but a UID that the step does not name.
+// checkTarget refuses data of another object than the step's. ReadData has compared all but a UID that the step does
+// not name.
 func (d *Data) checkTarget(target ledger.Target) error {
 	switch {
 	case d.Kind != target.Kind || d.Namespace != target.Namespace || d.Name != target.Name:
 		return fmt.Errorf("it is about %s in namespace %s, and its step about %s", d.Ref(), d.Namespace, target)
 	case target.UID != "" && d.UID != target.UID:
-		return fmt.Errorf("it is about the %s with the UID %s, and its step about that with %s", d.Ref(), d.UID, target.UID)
+		return fmt.Errorf("it is about the %s with the UID %s, and its step about that with %s", d.Ref(), d.UID,
+			target.UID)
 	}
 	return nil
 }
 
-// checkUndo refuses what may be read, but not be undone: workloads out of bounds, and objects that are not what the data says.
+// checkUndo refuses what may be read, but not be undone: workloads out of bounds, and objects that are not what the
+// data says.
 func (d *Data) checkUndo(target ledger.Target, ledgerNamespace string) error {
 	if d.UID != target.UID {
 		return errors.New("its step does not name the object's UID")
@@ -54,7 +57,7 @@ func (d *Data) checkUndo(target ledger.Target, ledgerNamespace string) error {
 	return nil
 }
 
-// is whether an object has the type that the data says: the resource alone could be another's.
+// is reports whether an object has the type that the data says: the resource alone could be another's.
 func (d *Data) is(object *unstructured.Unstructured) bool {
 	return object.GroupVersionKind() == schema.GroupVersionKind{Group: d.Group, Version: d.Version, Kind: d.Kind}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// A record is written by whoever may write ConfigMaps in the ledger's namespace, and undone with the rights of another: it gets nothing
-// done but the undo of what an Injection does to the step's target.
+// A record is written by whoever may write ConfigMaps in the ledger's namespace, and undone with the rights of another:
+// it gets nothing done but the undo of what an Injection does to the step's target.
 func TestForgedRecords(t *testing.T) {
 	t.Parallel()
 	raw := func(text string) json.RawMessage { return json.RawMessage(text) }
@@ -26,21 +26,39 @@ func TestForgedRecords(t *testing.T) {
 		"another namespace": {func(_ *Data, target *ledger.Target) { target.Namespace = "other" }, "its step about"},
 		"another kind":      {func(_ *Data, target *ledger.Target) { target.Kind = "StatefulSet" }, "its step about"},
 		"another UID":       {func(_ *Data, target *ledger.Target) { target.UID = "u2" }, "the UID"},
-		"no UID":            {func(_ *Data, target *ledger.Target) { target.UID = "" }, "does not name the object's UID"},
-		"kube-system": {func(d *Data, target *ledger.Target) { d.Namespace, target.Namespace = "kube-system", "kube-system" },
+		"no UID": {
+			func(_ *Data, target *ledger.Target) { target.UID = "" }, "does not name the object's UID",
+		},
+		"kube-system": {func(d *Data, target *ledger.Target) {
+			d.Namespace, target.Namespace = "kube-system", "kube-system"
+		},
 			"namespace kube-system is protected"},
-		"the ledger": {func(d *Data, target *ledger.Target) { d.Namespace, target.Namespace = "gpu-fault", "gpu-fault" },
+		"the ledger": {func(d *Data, target *ledger.Target) {
+			d.Namespace, target.Namespace = "gpu-fault", "gpu-fault"
+		},
 			"namespace gpu-fault is protected"},
-		"a resource of another kind": {func(d *Data, _ *ledger.Target) { d.Kind, d.Group = "Deployment", "apps"; d.Resource = "statefulsets" }, ""},
-		"a pod":                      {func(d *Data, target *ledger.Target) { d.Kind, target.Kind = "Pod", "Pod" }, "a pod has no template"},
+		"a resource of another kind": {
+			func(d *Data, _ *ledger.Target) { d.Kind, d.Group = "Deployment", "apps"; d.Resource = "statefulsets" }, "",
+		},
+		"a pod": {
+			func(d *Data, target *ledger.Target) { d.Kind, target.Kind = "Pod", "Pod" }, "a pod has no template",
+		},
 		"a pod to create": {func(d *Data, _ *ledger.Target) {
-			d.Recreated = &Recreated{Original: raw(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","namespace":"team"},"spec":{"containers":[{"name":"a","image":"b"}]}}`)}
+			d.Recreated = &Recreated{Original: raw(
+				`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","namespace":"team"},"spec":{"containers":[{"name":"a","image":"b"}]}}`,
+			)}
 		}, "it holds pod/web"},
 		"one without a template to create": {func(d *Data, _ *ledger.Target) {
-			d.Recreated = &Recreated{Original: raw(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"team"}}`)}
+			d.Recreated = &Recreated{
+				Original: raw(
+					`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"team"}}`,
+				),
+			}
 		}, "no pod template"},
 		"one of another namespace to create": {func(d *Data, _ *ledger.Target) {
-			d.Recreated = &Recreated{Original: raw(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"x"}}`)}
+			d.Recreated = &Recreated{
+				Original: raw(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"x"}}`),
+			}
 		}, "in namespace x"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -51,11 +69,14 @@ func TestForgedRecords(t *testing.T) {
 			d.UID = string(found.Object.GetUID())
 			target := targetOf(d)
 			test.forge(d, &target)
-			_, said, err := w.undoAsRecorded(ledger.Step{Target: target, Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}})
+			_, said, err := w.undoAsRecorded(
+				ledger.Step{Target: target, Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}},
+			)
 			switch {
 			case test.want == "" && (err != nil || !strings.Contains(said, "not there any more")):
 				t.Errorf("%s, %v", said, err)
-			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "rejected")):
+			case test.want != "" &&
+				(err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "rejected")):
 				t.Errorf("%s, %v, not %q", said, err, test.want)
 			}
 			if len(w.calls) > 0 {
@@ -65,7 +86,8 @@ func TestForgedRecords(t *testing.T) {
 	}
 }
 
-// A record that no ConfigMap vouches for changes nothing, whatever it says of an object that carries the shim, and of one that does not.
+// A record that no ConfigMap vouches for changes nothing, whatever it says of an object that carries the shim, and of
+// one that does not.
 func TestForgedUndoIsRejected(t *testing.T) {
 	t.Parallel()
 	main := path("spec", "template", "spec", "containers").then(element("name", "main"))
@@ -77,11 +99,13 @@ func TestForgedUndoIsRejected(t *testing.T) {
 		"a volume of the user": func(d *Data) {
 			d.Edits[0].Path = path("spec", "template", "spec", "volumes").then(element("name", "data"))
 		},
-		"a library before":    func(d *Data) { d.Edits[0].Was = raw(`"/evil.so"`) },
-		"the user's affinity": func(d *Data) { d.Pin = raw(`{"key":"kubernetes.io/hostname","operator":"In","values":["n1"]}`) },
-		"another library":     func(d *Data) { d.Preload = "/opt/mine.so" },
-		"another state":       func(d *Data) { d.Disarmed = []byte("armed") },
-		"fewer edits":         func(d *Data) { d.Edits = d.Edits[1:] },
+		"a library before": func(d *Data) { d.Edits[0].Was = raw(`"/evil.so"`) },
+		"the user's affinity": func(d *Data) {
+			d.Pin = raw(`{"key":"kubernetes.io/hostname","operator":"In","values":["n1"]}`)
+		},
+		"another library": func(d *Data) { d.Preload = "/opt/mine.so" },
+		"another state":   func(d *Data) { d.Disarmed = []byte("armed") },
+		"fewer edits":     func(d *Data) { d.Edits = d.Edits[1:] },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -114,7 +138,8 @@ func TestForgedUndoIsRejected(t *testing.T) {
 	}
 }
 
-// What another client wrote meanwhile is recorded anew, and a client that dies before the record has it leaves a seal for the record that is there.
+// What another client wrote meanwhile is recorded anew, and a client that dies before the record has it leaves a seal
+// for the record that is there.
 func TestSealsOfEarlierRecordsStay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, web)
@@ -147,7 +172,8 @@ func TestSealsOfEarlierRecordsStay(t *testing.T) {
 		}
 	}
 	cm, err := w.client.CoreV1().ConfigMaps("team").Get(t.Context(), Name(run), metav1.GetOptions{})
-	if seals := strings.Fields(cm.Annotations[annotationSeals]); err != nil || len(seals) != mostSeals || seals[mostSeals-1] != string(newer.seal(run)) {
+	if seals := strings.Fields(cm.Annotations[annotationSeals]); err != nil || len(seals) != mostSeals ||
+		seals[mostSeals-1] != string(newer.seal(run)) {
 		t.Errorf("%d seals, %v", len(seals), err)
 	}
 }
@@ -161,7 +187,9 @@ func TestNothingIsCreatedFromTheRecordAlone(t *testing.T) {
 	}{
 		"as it was": {func(*Data) {}, ledger.StateReverted},
 		"another content": {func(d *Data) {
-			d.Recreated.Original = []byte(strings.Replace(string(d.Recreated.Original), `"image":"i"`, `"image":"evil"`, 1))
+			d.Recreated.Original = []byte(
+				strings.Replace(string(d.Recreated.Original), `"image":"i"`, `"image":"evil"`, 1),
+			)
 		}, ledger.StateSuperseded},
 	} {
 		w, found, r := recreated(t)

@@ -24,10 +24,11 @@ type Undoer struct {
 	Cluster *Cluster
 	// Progress tells the user what goes on with a step; nil: nobody.
 	Progress func(step ledger.Step, text string)
-	// Settle is how long processes that go on have to see that they are disarmed before the file goes away; 0 means three seconds. They
-	// look once a second, and their kubelets are told.
+	// Settle is how long processes that go on have to see that they are disarmed before the file goes away; 0 means
+	// three seconds. They look once a second, and their kubelets are told.
 	Settle time.Duration
-	// LedgerNamespace is where records are, in which nothing is ever changed by one; empty means ledger.DefaultNamespace.
+	// LedgerNamespace is where records are, in which nothing is ever changed by one; empty means
+	// ledger.DefaultNamespace.
 	LedgerNamespace string
 }
 
@@ -38,9 +39,11 @@ func (u Undoer) Describe(step ledger.Step) string {
 	case err != nil || d == nil:
 		return "put the pod template back"
 	case d.Recreated != nil:
-		return fmt.Sprintf("delete %s in namespace %s and create it again as it was; delete configmap %s", d.Ref(), d.Namespace, d.ConfigMap)
+		return fmt.Sprintf("delete %s in namespace %s and create it again as it was; delete configmap %s", d.Ref(),
+			d.Namespace, d.ConfigMap)
 	}
-	text := fmt.Sprintf("remove %s from the pod templates of %s in namespace %s; delete configmap %s", count.Of(len(d.Edits), "edit"), d.Ref(), d.Namespace,
+	text := fmt.Sprintf("remove %s from the pod templates of %s in namespace %s; delete configmap %s",
+		count.Of(len(d.Edits), "edit"), d.Ref(), d.Namespace,
 		d.ConfigMap)
 	if d.Replaced == Rolling {
 		text += "; its pods are replaced"
@@ -58,14 +61,16 @@ func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) er
 	return err
 }
 
-// read reads a step's undo and checks it. sealed reports whether the run's ConfigMap vouches for it; without that nothing of it is followed.
+// read reads a step's undo and checks it. sealed reports whether the run's ConfigMap vouches for it; without that
+// nothing of it is followed.
 func (u Undoer) read(ctx context.Context, run ledger.Run, step ledger.Step) (d *Data, sealed bool, err error) {
 	d, err = ReadData(step)
 	switch {
 	case err != nil || d == nil:
 		return nil, false, err
 	case d.ConfigMap != Name(run.ID):
-		return nil, false, fmt.Errorf("the record's undo is rejected: %s is not the configmap of run %s", d.ConfigMap, run.ID)
+		return nil, false,
+			fmt.Errorf("the record's undo is rejected: %s is not the configmap of run %s", d.ConfigMap, run.ID)
 	case u.Cluster == nil:
 		return nil, false, errors.New("no cluster to undo it in")
 	}
@@ -117,22 +122,27 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return state, said + left, nil
 }
 
-// unsealed is the undo of a record for which no ConfigMap vouches: an earlier undo was stopped before it could say that it had finished, nothing
-// had been changed yet, or another client wrote the record. Nothing is written.
+// unsealed returns the undo of a record for which no ConfigMap vouches: an earlier undo was stopped before it could say
+// that it had finished, nothing had been changed yet, or another client wrote the record. Nothing is written.
 func (u Undoer) unsealed(ctx context.Context, run ledger.Run, d *Data) (ledger.State, string, error) {
 	w := d.workload()
 	now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return ledger.StateSuperseded, fmt.Sprintf("%s is not there any more, and was not created again: no configmap vouches for the record", d.Ref()), nil
+		return ledger.StateSuperseded, fmt.Sprintf(
+			"%s is not there any more, and was not created again: no configmap vouches for the record", d.Ref(),
+		), nil
 	case err != nil:
 		return "", "", fmt.Errorf("get %s: %w", d.Ref(), err)
 	}
 	there := &Workload{Object: now, Resource: w.Resource, Templates: Templates(now)}
 	if there.Run() == run.ID {
 		return "", "", &seal.BrokenError{
-			Where:  configMapKeeper{u.Cluster.Client, d.Namespace, run.ID}.Where(""),
-			ByHand: fmt.Sprintf("delete it (kubectl delete configmap %s -n %s) and remove what is left of the run with: kubectl gpu-fault leftovers --clean", run.ID, run.Namespace),
+			Where: configMapKeeper{u.Cluster.Client, d.Namespace, run.ID}.Where(""),
+			ByHand: fmt.Sprintf(
+				"delete it (kubectl delete configmap %s -n %s) and remove what is left of the run with: kubectl gpu-fault leftovers --clean",
+				run.ID, run.Namespace,
+			),
 		}
 	}
 	return ledger.StateReverted, fmt.Sprintf("%s: nothing of the run is in its pod templates", d.Ref()), nil
@@ -151,7 +161,7 @@ func (u Undoer) say(step ledger.Step, text string) {
 	}
 }
 
-// workload is what the data is about, without its content.
+// workload returns what the data is about, without its content.
 func (d *Data) workload() *Workload {
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion(schema.GroupVersion{Group: d.Group, Version: d.Version}.String())
@@ -163,7 +173,9 @@ func (d *Data) workload() *Workload {
 }
 
 // takeBack undoes the edits in the object.
-func (u Undoer) takeBack(ctx context.Context, run ledger.Run, w *Workload, d *Data) (state ledger.State, said string, needed bool, err error) {
+func (u Undoer) takeBack(
+	ctx context.Context, run ledger.Run, w *Workload, d *Data,
+) (state ledger.State, said string, needed bool, err error) {
 	var r *removal
 	var after *unstructured.Unstructured
 	err = retry(ctx, u.Cluster.conflicts(), d.Ref(), func() error {
@@ -178,7 +190,8 @@ func (u Undoer) takeBack(ctx context.Context, run ledger.Run, w *Workload, d *Da
 		case !d.is(now):
 			return fmt.Errorf("the record's undo is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
 		case string(now.GetUID()) != d.UID:
-			said = fmt.Sprintf("%s is another one than was changed (UID %s, not %s), and was left alone", d.Ref(), now.GetUID(), d.UID)
+			said = fmt.Sprintf("%s is another one than was changed (UID %s, not %s), and was left alone", d.Ref(),
+				now.GetUID(), d.UID)
 			return nil
 		case now.GetDeletionTimestamp() != nil:
 			said = fmt.Sprintf("%s is being deleted, and was left alone", d.Ref())
@@ -204,9 +217,10 @@ func (u Undoer) takeBack(ctx context.Context, run ledger.Run, w *Workload, d *Da
 	if r == nil {
 		return ledger.StateSuperseded, said, false, nil
 	}
-	err = u.Cluster.own(ctx, w, types.UID(d.UID), func(now []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, bool) {
-		return giveBack(now, d.Owned)
-	})
+	err = u.Cluster.own(ctx, w, types.UID(d.UID),
+		func(now []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, bool) {
+			return giveBack(now, d.Owned)
+		})
 	if err != nil {
 		return "", "", false, err
 	}
@@ -214,19 +228,21 @@ func (u Undoer) takeBack(ctx context.Context, run ledger.Run, w *Workload, d *Da
 	return state, said, r.mountsConfigMap(), nil
 }
 
-// verdict says what became of the object, for people.
+// verdict returns what became of the object, for people.
 func (d *Data) verdict(r *removal, after *unstructured.Unstructured) (ledger.State, string) {
 	said := fmt.Sprintf("%s: its pod templates are as before", d.Ref())
 	switch same := d.Before == "" || sum(after) == d.Before; {
 	case len(r.kept) > 0:
-		return ledger.StateSuperseded, fmt.Sprintf("%s: what is ours was taken out of its pod templates, and what others changed meanwhile was left:\n  %s",
-			d.Ref(), strings.Join(r.kept, "\n  "))
+		return ledger.StateSuperseded,
+			fmt.Sprintf("%s: what is ours was taken out of its pod templates, and what others changed meanwhile was left:\n  %s",
+				d.Ref(), strings.Join(r.kept, "\n  "))
 	case len(r.ops) == 0 && same:
 		said += "; they were already"
 	case len(r.ops) == 0:
 		said = d.Ref() + ": nothing of ours is in its pod templates; others changed them meanwhile"
 	case !same:
-		said = d.Ref() + ": all that is ours was taken out of its pod templates; what others changed in them meanwhile was left"
+		said = d.Ref() +
+			": all that is ours was taken out of its pod templates; what others changed in them meanwhile was left"
 	}
 	return ledger.StateReverted, said
 }

@@ -39,7 +39,9 @@ func workloadOf(object *unstructured.Unstructured) *Workload {
 	gvk := object.GroupVersionKind()
 	return &Workload{
 		Object: object, Templates: Templates(object),
-		Resource: schema.GroupVersionResource{Group: gvk.Group, Version: gvk.Version, Resource: strings.ToLower(gvk.Kind) + "s"},
+		Resource: schema.GroupVersionResource{
+			Group: gvk.Group, Version: gvk.Version, Resource: strings.ToLower(gvk.Kind) + "s",
+		},
 	}
 }
 
@@ -48,7 +50,9 @@ const run = "cuda-abc234"
 // injected puts a run's additions into a copy of an object in memory, pinned hard where pin is set.
 func injected(t testing.TB, w *Workload, s Selection, pin bool) (*Workload, *Data) {
 	t.Helper()
-	in := &Injection{Libraries: map[string][]byte{"amd64": nil}, Preloads: map[string]string{"torch": "/image.so"}, Selection: s}
+	in := &Injection{
+		Libraries: map[string][]byte{"amd64": nil}, Preloads: map[string]string{"torch": "/image.so"}, Selection: s,
+	}
 	a := in.newAdditions(run)
 	if pin {
 		a.expr, a.hard = map[string]any{"key": "kubernetes.io/hostname", "operator": "In", "values": []any{"n1"}}, true
@@ -58,8 +62,10 @@ func injected(t testing.TB, w *Workload, s Selection, pin bool) (*Workload, *Dat
 		t.Fatal(err)
 	}
 	d := &Data{
-		Group: w.Resource.Group, Version: w.Resource.Version, Resource: w.Resource.Resource, Kind: w.Object.GetKind(), Namespace: "team", Name: "web", UID: "u1",
-		ConfigMap: Name(run), Edits: edits, Variable: a.variable, Preload: a.preload, Before: sum(w.Object), Replaced: w.Replacement(),
+		Group: w.Resource.Group, Version: w.Resource.Version, Resource: w.Resource.Resource, Kind: w.Object.GetKind(),
+		Namespace: "team", Name: "web", UID: "u1",
+		ConfigMap: Name(run), Edits: edits, Variable: a.variable, Preload: a.preload, Before: sum(w.Object),
+		Replaced: w.Replacement(),
 	}
 	if pin {
 		d.Pin = encode(a.expr)

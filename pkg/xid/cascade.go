@@ -47,7 +47,8 @@ func GroupFor(code int, g Generation) (Group, error) {
 		}
 	}
 	if elsewhere != nil {
-		return Group{}, fmt.Errorf("XID %d leads to others on the drivers %s, not on %s", code, strings.Join(elsewhere, ", "), g)
+		return Group{},
+			fmt.Errorf("XID %d leads to others on the drivers %s, not on %s", code, strings.Join(elsewhere, ", "), g)
 	}
 	slices.Sort(with)
 	var list []string
@@ -58,14 +59,16 @@ func GroupFor(code int, g Generation) (Group, error) {
 	if code == 45 || code == 154 {
 		hint = ": it follows others, so name the code that causes it"
 	}
-	return Group{}, fmt.Errorf("no other XIDs are known to come with XID %d%s; codes with a cascade: %s", code, hint, strings.Join(list, ", "))
+	return Group{}, fmt.Errorf("no other XIDs are known to come with XID %d%s; codes with a cascade: %s", code, hint,
+		strings.Join(list, ", "))
 }
 
-// Cascade returns what a real fault writes of which code is the leading line: the lines in their order, with the time since the
-// first. The order is that of real logs, all within a second unless the description says otherwise; the milliseconds are ours.
+// Cascade returns what a real fault writes of which code is the leading line: the lines in their order, with the time
+// since the first. The order is that of real logs, all within a second unless the description says otherwise; the
+// milliseconds are ours.
 //
-// With Options.UUID, and Serial, the lines come first by which the driver introduces a GPU before its first XID. Peers are the
-// other GPUs of faults that strike both ends of an NVLink. Message and Variant cannot be chosen for a cascade.
+// With Options.UUID, and Serial, the lines come first by which the driver introduces a GPU before its first XID. Peers
+// are the other GPUs of faults that strike both ends of an NVLink. Message and Variant cannot be chosen for a cascade.
 func Cascade(code int, o Options) ([]Step, error) {
 	if o.Message != "" || o.Variant != "" {
 		return nil, fmt.Errorf("a cascade has its own texts: leave out the message and the variant, or the cascade")
@@ -127,7 +130,8 @@ type stepPlan struct {
 	leads   int // only in the cascade of this code; 0: always
 	code    int
 	variant string
-	process *Process      // whom it blames if the user names nobody: nil nobody; not the template's, so that a group blames one
+	// whom it blames if the user names nobody: nil nobody; not the template's, so that a group blames one
+	process *Process
 	times   int           // as many lines, each with the next value of vary; 0 is one
 	every   time.Duration // between them
 	vary    string

@@ -12,11 +12,12 @@ import (
 // Code is one XID of the catalogue.
 type Code struct {
 	Number      int      `json:"number"`
-	Name        string   `json:"name"`                  // mnemonic of the driver's header (nverror.h)
-	Aliases     []string `json:"aliases,omitempty"`     // other names, as in NVIDIA's sheet
-	Description string   `json:"description"`           // in our words
-	Class       string   `json:"class"`                 // app | driver_fw | memory | link | gpu_fatal | info | unused
-	Families    []string `json:"gpuFamilies,omitempty"` // A100, H100, B100, GB200 that can report it; nil also if not known
+	Name        string   `json:"name"`              // mnemonic of the driver's header (nverror.h)
+	Aliases     []string `json:"aliases,omitempty"` // other names, as in NVIDIA's sheet
+	Description string   `json:"description"`       // in our words
+	Class       string   `json:"class"`             // app | driver_fw | memory | link | gpu_fatal | info | unused
+	// A100, H100, B100, GB200 that can report it; nil also if not known
+	Families []string `json:"gpuFamilies,omitempty"`
 
 	NVIDIA NVIDIAAction `json:"nvidia"`
 	// Detectors says by the ID of a detector (see [Detectors]) how it reacts once it knows of the code, whatever way it
@@ -32,13 +33,14 @@ type Code struct {
 type NVIDIAAction struct {
 	Immediate     string `json:"immediate,omitempty"`     // RESTART_APP, RESET_GPU, RESTART_BM, ...
 	Investigatory string `json:"investigatory,omitempty"` // what to look into afterwards
-	RecoverySince string `json:"recoverySince,omitempty"` // since which release XID 154 follows this code; "" it does not
+	// Since which release XID 154 follows this code; "" it does not
+	RecoverySince string `json:"recoverySince,omitempty"`
 }
 
 // Reaction is what one detector does about a code.
 type Reaction struct {
-	// Action is the detector's own word: NVSentinel's recommended action (RESTART_BM, ..., FROM_MESSAGE for 154), gpud's
-	// suggested actions, EKS "condition" or "event", the device plugin's "unhealthy" or "ignored".
+	// Action is the detector's own word: NVSentinel's recommended action (RESTART_BM, ..., FROM_MESSAGE for 154),
+	// gpud's suggested actions, EKS "condition" or "event", the device plugin's "unhealthy" or "ignored".
 	Action   string `json:"action,omitempty"`
 	Severity string `json:"severity,omitempty"` // gpud's event type: Info, Warning, Fatal; "" if it drops the code
 	// Fatal: the node or the GPU counts as broken for the detector.
@@ -68,8 +70,8 @@ func Lookup(n int) (Code, bool) {
 	return c.clone(), true
 }
 
-// Search returns the codes whose number begins with word, or whose name or description holds it, in any case; numbers first.
-// An empty word finds all.
+// Search returns the codes whose number begins with word, or whose name or description holds it, in any case; numbers
+// first. An empty word finds all.
 func Search(word string) []Code {
 	word = strings.ToLower(strings.TrimSpace(word))
 	var byNumber, byText []Code
@@ -93,7 +95,7 @@ type SXid struct {
 	Body     string   `json:"body"`
 	Evidence Evidence `json:"evidence"`
 	Source   string   `json:"source"`
-	// Gpud says whether gpud's table holds the code: "yes", "no", or "?" where that is not established.
+	// Gpud reports whether gpud's table holds the code: "yes", "no", or "?" where that is not established.
 	Gpud string `json:"gpud"`
 }
 
@@ -161,5 +163,6 @@ func (c Code) template(variant string, g Generation) (Template, error) {
 	if other != nil {
 		return *other, nil
 	}
-	return Template{}, fmt.Errorf("XID %d has no variant %q: use one of %s", c.Number, variant, strings.Join(names, ", "))
+	return Template{},
+		fmt.Errorf("XID %d has no variant %q: use one of %s", c.Number, variant, strings.Join(names, ", "))
 }

@@ -20,13 +20,16 @@ func TestTablesLoad(t *testing.T) {
 		if c.Number != i+1 {
 			t.Fatalf("code %d at place %d", c.Number, i)
 		}
-		if c.Template.Evidence == Generic && c.Template.Source != "no line of a driver is known for this code" && c.Number != 46 {
+		if c.Template.Evidence == Generic && c.Template.Source != "no line of a driver is known for this code" &&
+			c.Number != 46 {
 			t.Errorf("code %d: a generic body must say that no line is known, not %q", c.Number, c.Template.Source)
 		}
 		if c.Template.Source == "" {
 			t.Errorf("code %d: body without source", c.Number)
 		}
-		if got := slices.Sorted(maps.Keys(c.Detectors)); !slices.Equal(got, []string{IDDevicePlugin, IDEKS, IDGpud, IDNVSentinel}) {
+		if got := slices.Sorted(maps.Keys(c.Detectors)); !slices.Equal(
+			got, []string{IDDevicePlugin, IDEKS, IDGpud, IDNVSentinel},
+		) {
 			t.Errorf("code %d: reactions of %v", c.Number, got)
 		}
 	}
@@ -51,15 +54,24 @@ func TestTableErrors(t *testing.T) {
 		{"no name", head + strings.Replace(row, "NAME", "-", 1), bodyHead, sxidHead, "lacks"},
 		{"number", head + strings.Replace(row, "1", "x", 1), bodyHead, sxidHead, "number"},
 		{"no body", head + row, bodyHead, sxidHead, "no body"},
-		{"body of another", head + row, bodyHead + strings.Replace(body, "1", "2", 1), sxidHead, "not in the catalogue"},
+		{
+			"body of another", head + row, bodyHead + strings.Replace(body, "1", "2", 1), sxidHead,
+			"not in the catalogue",
+		},
 		{"evidence", head + row, bodyHead + strings.Replace(body, "real", "true", 1), sxidHead, "evidence"},
 		{"driver", head + row, bodyHead + strings.Replace(body, "any", "old", 1), sxidHead, "driver version"},
 		{"process", head + row, bodyHead + strings.Replace(body, "-", "x", 1), sxidHead, "process"},
 		{"hole", head + row, bodyHead + strings.Replace(body, "text", "{x}", 1), sxidHead, "{x}"},
 		{"brace", head + row, bodyHead + strings.Replace(body, "text", "{x", 1), sxidHead, "brace"},
 		{"range", head + row, bodyHead + strings.Replace(body, "text", "{%d:2-3=1}", 1), sxidHead, "range"},
-		{"endless range", head + row, bodyHead + strings.Replace(body, "text", "{%d:0-0xffffffffffffffff=1}", 1), sxidHead, "range"},
-		{"big number", head + row, bodyHead + strings.Replace(body, "text", "{%d:0-0x1ffffffffffffffff=1}", 1), sxidHead, "out of range"},
+		{
+			"endless range", head + row, bodyHead + strings.Replace(body, "text", "{%d:0-0xffffffffffffffff=1}", 1),
+			sxidHead, "range",
+		},
+		{
+			"big number", head + row, bodyHead + strings.Replace(body, "text", "{%d:0-0x1ffffffffffffffff=1}", 1),
+			sxidHead, "out of range",
+		},
 		{"sxid", head + row, bodyHead + body, sxidHead + "x\tFatal\t1\treal\tyes\tb\ts\n", "code"},
 		{"sxid severity", head + row, bodyHead + body, sxidHead + "12345\tfatal\t1\treal\tyes\tb\ts\n", "severity"},
 		{"sxid link", head + row, bodyHead + body, sxidHead + "12345\tFatal\t-\treal\tyes\tb\ts\n", "link"},
@@ -75,7 +87,8 @@ func TestTableErrors(t *testing.T) {
 func TestLookupAndSearch(t *testing.T) {
 	t.Parallel()
 	c, ok := Lookup(79)
-	if !ok || c.Name != "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS" || c.NVIDIA.Immediate != "RESTART_BM" || c.Class != "gpu_fatal" {
+	if !ok || c.Name != "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS" || c.NVIDIA.Immediate != "RESTART_BM" ||
+		c.Class != "gpu_fatal" {
 		t.Errorf("Lookup(79) = %+v", c)
 	}
 	// What a caller does to its copy must not reach the next one.

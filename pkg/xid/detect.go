@@ -21,7 +21,7 @@ const (
 	IDTracepoint   = "tracepoint"
 )
 
-// Sight says whether a detector gets to see an injected line.
+// Sight reports whether a detector gets to see an injected line.
 type Sight string
 
 const (
@@ -34,13 +34,15 @@ const (
 type Verdict struct {
 	Detector string `json:"detector"` // ID
 	Seen     Sight  `json:"seen"`
-	// Reaction is what follows, for people: "RESTART_BM: cordons and drains the node, may reboot it". "" if it does not see it.
+	// Reaction is what follows, for people: "RESTART_BM: cordons and drains the node, may reboot it". "" if it does not
+	// see it.
 	Reaction string `json:"reaction,omitempty"`
 	Why      string `json:"why,omitempty"` // why it does not see the line, or what it depends on
 	// Action is the detector's own word for what it wants done: RESTART_BM, "RebootSystem,HardwareInspection".
 	Action string `json:"action,omitempty"`
-	// Fatal: it counts the node or the GPU as broken. MayReboot: it may reboot, reset or terminate the node, in its default
-	// set-up. Both are false if it does not see the line, and true where they depend on something that the line does not tell.
+	// Fatal: it counts the node or the GPU as broken. MayReboot: it may reboot, reset or terminate the node, in its
+	// default set-up. Both are false if it does not see the line, and true where they depend on something that the line
+	// does not tell.
 	Fatal     bool `json:"fatal"`
 	MayReboot bool `json:"mayReboot"`
 }
@@ -60,8 +62,9 @@ type Detector struct {
 	judge func(Event, Kmsg) Verdict
 }
 
-// Judge says whether the detector sees the event if it is written in the form f, and what it then does. [FormAuto] is a write to
-// /dev/kmsg. For readers of the log the verdict is computed: their own patterns are applied to what they would read.
+// Judge reports whether the detector sees the event if it is written in the form f, and what it then does. [FormAuto]
+// is a write to /dev/kmsg. For readers of the log the verdict is computed: their own patterns are applied to what they
+// would read.
 func (d Detector) Judge(e Event, f Form) Verdict {
 	k, err := Record(e, f)
 	var v Verdict
@@ -82,10 +85,12 @@ func Detectors() []Detector {
 	return slices.Concat(nvsentinel(), gpud(), nodeProblemDetector(), viaDriver(), logFiles())
 }
 
-// DetectorsOn returns the detectors that can run on nodes with these providerIDs (Node.spec.providerID), which one's own machines lack.
+// DetectorsOn returns the detectors that can run on nodes with these providerIDs (Node.spec.providerID), which one's
+// own machines lack.
 func DetectorsOn(providerIDs []string) []Detector {
 	return slices.DeleteFunc(Detectors(), func(d Detector) bool {
-		return d.Provider != "" && !slices.ContainsFunc(providerIDs, func(id string) bool { return strings.HasPrefix(id, d.Provider) })
+		return d.Provider != "" &&
+			!slices.ContainsFunc(providerIDs, func(id string) bool { return strings.HasPrefix(id, d.Provider) })
 	})
 }
 
@@ -110,7 +115,7 @@ func JudgeAll(e Event, f Form) []Verdict {
 
 func miss(why string) Verdict { return Verdict{Seen: No, Why: why} }
 
-// reaction is what the catalogue knows of a detector's reaction to the event's code.
+// reaction returns what the catalogue knows of a detector's reaction to the event's code.
 func reaction(id string, e Event) (Reaction, bool) {
 	if e.Kind != KindXID {
 		return Reaction{}, false

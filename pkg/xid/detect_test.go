@@ -28,20 +28,35 @@ func TestMeasured(t *testing.T) {
 		{IDNVSentinel, pci + "): 79, " + bus, FormModule, yes, "RESTART_BM", true},
 		{IDNVSentinel, pci + " GPU-I:05): 94, x", FormKernel, no, "", false},
 		{IDNVSentinel, pci + ".0): 48, x", FormKernel, yes, "COMPONENT_RESET", true},
-		{IDNVSentinel, pci + "): 154, from 0x0 (None) to 0x1 (GPU Reset Required)", FormKernel, yes, "COMPONENT_RESET", true},
-		{IDNVSentinel, pci + "): 154, from 0x0 (None) to 0x2 (Node Reboot Required)", FormKernel, yes, "RESTART_BM", true},
+		{
+			IDNVSentinel, pci + "): 154, from 0x0 (None) to 0x1 (GPU Reset Required)", FormKernel, yes,
+			"COMPONENT_RESET", true,
+		},
+		{
+			IDNVSentinel, pci + "): 154, from 0x0 (None) to 0x2 (Node Reboot Required)", FormKernel, yes, "RESTART_BM",
+			true,
+		},
 		{IDNVSentinel, pci + "): 154, from 0x1 (GPU Reset Required) to 0x0 (None)", FormKernel, yes, "NONE", false},
 		{IDNVSentinel, pci + "): 154, from 0x0 (None) to 0x3 (Drain P2P)", FormKernel, yes, "CONTACT_SUPPORT", true},
 		{IDNVSentinel, pci + "): 31, x", FormKernel, yes, "NONE", false},
-		{IDNVSentinel, pci + "): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000)", FormKernel, yes, "BY_RULE", true},
+		{
+			IDNVSentinel, pci + "): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000)", FormKernel,
+			yes, "BY_RULE", true,
+		},
 		{IDNVSentinel, pci + "): 149, x", FormKernel, yes, "CONTACT_SUPPORT", true},
 		{IDNVSentinel, pci + "): 999, x", FormKernel, yes, "CONTACT_SUPPORT", true},
 		{IDNVSentinel, pci + "): 45, x", FormKernel, yes, "CONTACT_SUPPORT", true},
 		{IDNVSentinel, pci + "): 74, x", FormKernel, yes, "CONTACT_SUPPORT", true},
 		{IDNVSentinel, pci + "): 163, x", FormKernel, yes, "CONTACT_SUPPORT", true},
 		{IDNVSentinel, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 29 x", FormPlain, no, "", false},
-		{IDNVSentinel, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 29 x", FormKernel, dep, "CONTACT_SUPPORT", true},
-		{IDNVSentinel, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 28002, Non-fatal, Link 29 x", FormKernel, dep, "NONE", false},
+		{
+			IDNVSentinel, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 29 x", FormKernel, dep,
+			"CONTACT_SUPPORT", true,
+		},
+		{
+			IDNVSentinel, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 28002, Non-fatal, Link 29 x", FormKernel, dep,
+			"NONE", false,
+		},
 		{IDNVSentinel, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Severity 1 x", FormKernel, no, "", false},
 		{IDNVSentinel, fallen, FormKernel, yes, "RESTART_BM", true},
 		{IDNVSentinel, fallen, FormPlain, no, "", false},
@@ -99,7 +114,8 @@ func TestVerdictTexts(t *testing.T) {
 	t.Parallel()
 	e := mustNew(t, 79, Options{PCI: gpu17})
 	nvs, _ := LookupDetector(IDNVSentinel)
-	if v := nvs.Judge(e, FormAuto); !v.MayReboot || v.Reaction != "RESTART_BM: cordons and drains the node, and may reboot it" {
+	if v := nvs.Judge(e, FormAuto); !v.MayReboot ||
+		v.Reaction != "RESTART_BM: cordons and drains the node, and may reboot it" {
 		t.Errorf("%+v", v)
 	}
 	if v := nvs.Judge(e, FormPlain); !strings.Contains(v.Why, `"NVRM: "`) || !strings.Contains(v.Why, "form kernel") {
@@ -109,7 +125,8 @@ func TestVerdictTexts(t *testing.T) {
 	if v := nvs.Judge(e, FormAuto); !strings.Contains(v.Why, "MIG") {
 		t.Errorf("%+v", v)
 	}
-	if v := nvs.Judge(Event{Kind: KindXID, Code: 79, Body: "a\nb"}, FormAuto); v.Seen != No || !strings.Contains(v.Why, "line break") {
+	if v := nvs.Judge(Event{Kind: KindXID, Code: 79, Body: "a\nb"}, FormAuto); v.Seen != No ||
+		!strings.Contains(v.Why, "line break") {
 		t.Errorf("%+v", v)
 	}
 	var ids []string
@@ -143,8 +160,8 @@ func TestOneForm(t *testing.T) {
 	}
 }
 
-// TestNPDRule: the rules that we name match what they are for, and one that does not run to the end of the line never fires, as
-// several published ones.
+// TestNPDRule: the rules that we name match what they are for, and one that does not run to the end of the line never
+// fires, as several published ones.
 func TestNPDRule(t *testing.T) {
 	t.Parallel()
 	for _, line := range readLines(t, "lines.txt") {

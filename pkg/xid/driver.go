@@ -11,8 +11,8 @@ import (
 type Generation string
 
 const (
-	// R535 stands for the releases 510 to 565: "Ch 0000000f", "pid='<unknown>', name=<unknown>" where no process is known,
-	// and no XID 154.
+	// R535 stands for the releases 510 to 565: "Ch 0000000f", "pid='<unknown>', name=<unknown>" where no process is
+	// known, and no XID 154.
 	R535 Generation = "R535"
 	// R580 stands for the releases 570 to 594: "channel 0x0000000f", and nothing where no process is known.
 	R580 Generation = "R580"
@@ -65,7 +65,7 @@ type Process struct {
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// UnknownProcess is how drivers of the generation R535 print that they know no process.
+// UnknownProcess returns how drivers of the generation R535 print that they know no process.
 func UnknownProcess() Process { return Process{Name: "<unknown>", Unknown: true} }
 
 // maxComm is the length that the kernel cuts names of processes to (TASK_COMM_LEN, without the NUL).
@@ -90,7 +90,7 @@ func ParseProcess(s string) (Process, error) {
 	return p, p.check()
 }
 
-// String is the text of the driver, "" for none.
+// String returns the text of the driver, "" for none.
 func (p Process) String() string {
 	var s string
 	switch {
@@ -130,7 +130,8 @@ type MIG struct {
 
 var migText = regexp.MustCompile(`^(?:GPU-I:)?(\d{1,3})(?:(?:/| GPU-CI:)(\d{1,3}))?$`)
 
-// ParseMIG understands "5" (GPU instance), "5/0" (with compute instance) and the driver's "GPU-I:05 GPU-CI:00". "" is none.
+// ParseMIG understands "5" (GPU instance), "5/0" (with compute instance) and the driver's "GPU-I:05 GPU-CI:00". "" is
+// none.
 func ParseMIG(s string) (MIG, error) {
 	if s == "" {
 		return MIG{}, nil
@@ -145,7 +146,7 @@ func ParseMIG(s string) (MIG, error) {
 	return g, nil
 }
 
-// String is the text of the driver, "" for none.
+// String returns the text of the driver, "" for none.
 func (m MIG) String() string {
 	switch {
 	case !m.On:

@@ -13,12 +13,14 @@ import (
 type Kind string
 
 const (
-	KindXID       Kind = "xid"            // NVRM: Xid (PCI:0000:17:00): 79, ...
-	KindSXid      Kind = "sxid"           // nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 ...
-	KindFallenOff Kind = "fallen-off-bus" // one record of three lines, when the driver probes a GPU that does not answer
+	KindXID  Kind = "xid"  // NVRM: Xid (PCI:0000:17:00): 79, ...
+	KindSXid Kind = "sxid" // nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 ...
+	// One record of three lines, when the driver probes a GPU that does not answer
+	KindFallenOff Kind = "fallen-off-bus"
 
 	// Companions of an XID.
-	KindUUID   Kind = "gpu-uuid"   // NVRM: GPU at PCI:0000:55:00: GPU-...; once per GPU, before its first XID. Body is the UUID.
+	// NVRM: GPU at PCI:0000:55:00: GPU-...; once per GPU, before its first XID. Body is the UUID.
+	KindUUID   Kind = "gpu-uuid"
 	KindSerial Kind = "gpu-serial" // NVRM: GPU Board Serial Number: ...; follows the UUID if known. Body is the number.
 	KindGPU    Kind = "gpu-note"   // NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.
 
@@ -38,9 +40,10 @@ const (
 type Address string
 
 const (
-	AddressDriver   Address = ""         // as the driver: an Xid without the function, an SXid with it
-	AddressFunction Address = "function" // an Xid with the function: no driver does it, but some injectors; gpud then misses it
-	AddressOld      Address = "old"      // (0000:03:00), without PCI:, as drivers before about R300
+	AddressDriver Address = "" // as the driver: an Xid without the function, an SXid with it
+	// An Xid with the function: no driver does it, but some injectors; gpud then misses it
+	AddressFunction Address = "function"
+	AddressOld      Address = "old" // (0000:03:00), without PCI:, as drivers before about R300
 )
 
 // Event is one report of the driver. Events are comparable.
@@ -65,7 +68,8 @@ type Event struct {
 	DeviceID string `json:"deviceID,omitempty"`
 }
 
-// Text is the line as the driver prints it, without priority and line end. Only [KindFallenOff] has more than one line.
+// Text returns the line as the driver prints it, without priority and line end. Only [KindFallenOff] has more than one
+// line.
 func (e Event) Text() string {
 	switch e.Kind {
 	case KindXID:
@@ -134,7 +138,7 @@ func (e Event) address() string {
 	return s
 }
 
-// level is the priority of the driver's line: kern.warning, as it prints without a level; SXids with KERN_ERR.
+// level returns the priority of the driver's line: kern.warning, as it prints without a level; SXids with KERN_ERR.
 func (e Event) level() int {
 	if e.Kind == KindSXid || e.Kind == KindSwitchNote {
 		return 3
@@ -186,7 +190,8 @@ func checkText(what, text string) error {
 			return fmt.Errorf("the %s has a line break at byte %d: one XID is one line", what, i)
 		}
 		if !unicode.IsPrint(r) {
-			return fmt.Errorf("the %s has the control character %U at byte %d: use printable characters only", what, r, i)
+			return fmt.Errorf("the %s has the control character %U at byte %d: use printable characters only", what, r,
+				i)
 		}
 	}
 	if what != "message" && strings.TrimSpace(text) != text {

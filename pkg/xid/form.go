@@ -8,11 +8,11 @@ type Form string
 const (
 	// FormAuto is FormKernel for writes to /dev/kmsg and FormModule for a kernel module.
 	FormAuto Form = "auto"
-	// FormKernel is "kernel: NVRM: Xid ...". journald takes "kernel" for the identifier and keeps the rest, so that its entry
-	// is that of the driver but for the facility. The only form that all readers of the log see.
+	// FormKernel is "kernel: NVRM: Xid ...". journald takes "kernel" for the identifier and keeps the rest, so that its
+	// entry is that of the driver but for the facility. The only form that all readers of the log see.
 	FormKernel Form = "kernel"
-	// FormPlain is "NVRM: Xid ...". In /dev/kmsg it is the driver's text, but journald cuts the "NVRM: " off, because the
-	// facility of what user space writes is never that of the kernel.
+	// FormPlain is "NVRM: Xid ...". In /dev/kmsg it is the driver's text, but journald cuts the "NVRM: " off, because
+	// the facility of what user space writes is never that of the kernel.
 	FormPlain Form = "plain"
 	// FormBracket is "[6085126.134786] NVRM: Xid ...". A word that does not end in ":" stops journald from cutting.
 	FormBracket Form = "bracket"
@@ -62,13 +62,15 @@ func (f Form) Resolve(v Via) (Form, error) {
 		case FormAuto, FormPlain, FormModule, "":
 			return FormModule, nil
 		}
-		return "", fmt.Errorf("the kernel module prints the driver's own text: leave out --form %s, or use --via kmsg", f)
+		return "",
+			fmt.Errorf("the kernel module prints the driver's own text: leave out --form %s, or use --via kmsg", f)
 	}
 	switch f {
 	case FormAuto, "":
 		return FormKernel, nil
 	case FormModule:
-		return "", fmt.Errorf("a write to /dev/kmsg cannot have the facility of the kernel: use --via kmod, or another form")
+		return "",
+			fmt.Errorf("a write to /dev/kmsg cannot have the facility of the kernel: use --via kmod, or another form")
 	}
 	return f, nil
 }

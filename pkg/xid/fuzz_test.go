@@ -11,7 +11,10 @@ func FuzzParse(f *testing.F) {
 	for _, line := range readLines(f, "lines.txt") {
 		f.Add(line)
 	}
-	for _, before := range []string{"<4>kernel: ", "4,344,5240688,-;", "[12345.678901] ", "[Tue Nov  3 10:11:12 2026] ", "Nov  3 10:11:12 h kernel: ", "2026-11-03T10:11:12.5Z h kernel: "} {
+	for _, before := range []string{
+		"<4>kernel: ", "4,344,5240688,-;", "[12345.678901] ", "[Tue Nov  3 10:11:12 2026] ",
+		"Nov  3 10:11:12 h kernel: ", "2026-11-03T10:11:12.5Z h kernel: ",
+	} {
 		f.Add(before + lost)
 	}
 	f.Add("Nov  3 10:11:12 h kernel: " + strings.ReplaceAll(fallen, "\n", "#012"))
@@ -36,7 +39,8 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzParseLog(f *testing.F) {
-	f.Add([]byte("[   10.000000] " + fallen1 + "\n" + strings.Repeat(" ", 15) + fallen2 + "\n" + strings.Repeat(" ", 15) + fallen3 + "\nusb\n"))
+	f.Add([]byte("[   10.000000] " + fallen1 + "\n" + strings.Repeat(" ",
+		15) + fallen2 + "\n" + strings.Repeat(" ", 15) + fallen3 + "\nusb\n"))
 	f.Add([]byte("Dec 31 23:59:59 h kernel: " + lost + "\nJan  1 00:00:01 h kernel: " + lost))
 	f.Add([]byte("4,1,1000000,-;" + escape(fallen) + "\n4,1,1,-;" + lost + "\n" + lost))
 	f.Add([]byte("[Tue Nov  3 10:11:12 0000] " + lost + "\n[Tue Nov  3 10:11:12 9999] " + lost))
@@ -47,7 +51,8 @@ func FuzzParseLog(f *testing.F) {
 			return
 		}
 		if len(l.Entries)+len(l.Refused)+l.Skipped > l.Lines {
-			t.Fatalf("%d entries, %d refused and %d skipped of %d lines", len(l.Entries), len(l.Refused), l.Skipped, l.Lines)
+			t.Fatalf("%d entries, %d refused and %d skipped of %d lines", len(l.Entries), len(l.Refused), l.Skipped,
+				l.Lines)
 		}
 		var last Entry
 		for _, e := range l.Entries {

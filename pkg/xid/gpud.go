@@ -45,7 +45,8 @@ func gpudXIDVerdict(e Event, k Kmsg) Verdict {
 	if isNVLink5(e.Code) && find("gpud nvlink5", k) != nil {
 		return Verdict{
 			Seen: Yes, Action: r.Action, Fatal: true,
-			Reaction: "by its rule for the unit and the registers: an event, or unhealthy with the suggestion " + r.Action,
+			Reaction: "by its rule for the unit and the registers: an event, or unhealthy with the suggestion " +
+				r.Action,
 		}
 	}
 	v := gpudVerdict(e)
@@ -76,6 +77,9 @@ func gpudSXidVerdict(e Event) Verdict {
 	case ok && s.Gpud == "no":
 		return miss("the code is not in its table: the line is dropped")
 	default:
-		return Verdict{Seen: Depends, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event, health by its table", Why: "only if its table has the code"}
+		return Verdict{
+			Seen: Depends, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event, health by its table",
+			Why: "only if its table has the code",
+		}
 	}
 }

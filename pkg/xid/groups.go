@@ -4,7 +4,8 @@ import "time"
 
 const ms = time.Millisecond
 
-// groups are what real logs show together. XID 154 and its recovery actions are of R565 and later, so R535 has none.
+// groups returns what real logs show together. XID 154 and its recovery actions are of R565 and later, so R535 has
+// none.
 func groups() []Group {
 	var (
 		current = []Generation{R580, R595}
@@ -19,7 +20,9 @@ func groups() []Group {
 	)
 	// teardown is what ends every process on a broken GPU: a 45 for each of its channels.
 	teardown := func(after time.Duration, channels, cause int) stepPlan {
-		return stepPlan{after: after, code: 45, process: worker, times: channels, every: ms, vary: "chan", from: 2, cause: cause}
+		return stepPlan{
+			after: after, code: 45, process: worker, times: channels, every: ms, vary: "chan", from: 2, cause: cause,
+		}
 	}
 	return []Group{{
 		Name:        "dram-dbe",

@@ -2,12 +2,13 @@ package xid
 
 import "strings"
 
-// JournaldView is what journald makes of a record of the kernel log: SYSLOG_IDENTIFIER and MESSAGE of its entry, which has
-// _TRANSPORT=kernel in any case.
+// JournaldView returns what journald makes of a record of the kernel log: SYSLOG_IDENTIFIER and MESSAGE of its entry,
+// which has _TRANSPORT=kernel in any case.
 //
-// For the kernel's own facility the identifier is "kernel" and the text stays whole. For all others, so for all that user space
-// writes to /dev/kmsg, journald takes a leading "word:" for the identifier and cuts it off with one blank: "NVRM: Xid ..."
-// becomes "Xid ...", which no detector looks for. (systemd, journald-kmsg.c and syslog_parse_identifier; measured on 252.)
+// For the kernel's own facility the identifier is "kernel" and the text stays whole. For all others, so for all that
+// user space writes to /dev/kmsg, journald takes a leading "word:" for the identifier and cuts it off with one blank:
+// "NVRM: Xid ..." becomes "Xid ...", which no detector looks for. (systemd, journald-kmsg.c and
+// syslog_parse_identifier; measured on 252.)
 func JournaldView(k Kmsg) (identifier, message string) {
 	if k.Facility == facilityKern {
 		return "kernel", k.Text

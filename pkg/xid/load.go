@@ -111,8 +111,9 @@ func codeOf(r row) (Code, error) {
 		return Code{}, fmt.Errorf("number is %q", r["number"])
 	}
 	c := Code{
-		Number: n, Name: r["name"], Aliases: r.list("aliases"), Description: r["description"], Families: r.list("families"),
-		NVIDIA: NVIDIAAction{r["nvidia_immediate"], r["nvidia_investigatory"], r["recovery_since"]},
+		Number: n, Name: r["name"], Aliases: r.list("aliases"), Description: r["description"],
+		Families: r.list("families"),
+		NVIDIA:   NVIDIAAction{r["nvidia_immediate"], r["nvidia_investigatory"], r["recovery_since"]},
 	}
 	if c.Name == "" || c.Description == "" {
 		return Code{}, fmt.Errorf("code %d lacks its name or description", n)

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// MaxLog is the size in bytes of the longest log that [ParseLog] reads: an excerpt is a few KiB, a whole dmesg under 2 MiB.
+// MaxLog is the size in bytes of the longest log that [ParseLog] reads: an excerpt is a few KiB, a whole dmesg under 2
+// MiB.
 const MaxLog = 16 << 20
 
 // Entry is one record of the driver in a log.
@@ -39,17 +40,20 @@ type Refusal struct {
 	Err  error
 }
 
-// ParseLog reads an excerpt of a log in any of the formats that [Parse] reads, also mixed. It keeps the lines of the driver and
-// joins records that a tool has printed on several lines; what is not the driver's it counts. Files that are compressed, binary
-// or longer than [MaxLog] are refused.
+// ParseLog reads an excerpt of a log in any of the formats that [Parse] reads, also mixed. It keeps the lines of the
+// driver and joins records that a tool has printed on several lines; what is not the driver's it counts. Files that are
+// compressed, binary or longer than [MaxLog] are refused.
 func ParseLog(r io.Reader) (Log, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, MaxLog+1))
 	switch {
 	case err != nil:
 		return Log{}, fmt.Errorf("reading the log: %w", err)
 	case len(raw) > MaxLog:
-		return Log{}, fmt.Errorf("the log is longer than %d MiB: cut out the incident, as with grep -e NVRM -e nvswitch", MaxLog>>20)
-	case bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) || bytes.HasPrefix(raw, []byte("\xfd7zXZ")) || bytes.HasPrefix(raw, []byte("\x28\xb5\x2f\xfd")):
+		return Log{},
+			fmt.Errorf("the log is longer than %d MiB: cut out the incident, as with grep -e NVRM -e nvswitch",
+				MaxLog>>20)
+	case bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) || bytes.HasPrefix(raw, []byte("\xfd7zXZ")) ||
+		bytes.HasPrefix(raw, []byte("\x28\xb5\x2f\xfd")):
 		return Log{}, errors.New("the log is compressed: unpack it first (zcat, xzcat, zstdcat)")
 	case bytes.HasPrefix(raw, []byte("LPKSHHRH")):
 		return Log{}, errors.New("the log is a journal file: print it first, with journalctl -k --file FILE")
@@ -134,7 +138,8 @@ func (e Entry) Record(f Form) (Kmsg, error) {
 	return dress(e.Text, e.Event.level(), f)
 }
 
-// clock turns the times of lines into offsets. Uptime and wall time do not mix, so each counts from where it was first seen.
+// clock turns the times of lines into offsets. Uptime and wall time do not mix, so each counts from where it was first
+// seen.
 type clock struct {
 	last             time.Duration
 	uptime, wall     time.Duration // offset + this = time of the line

@@ -31,20 +31,40 @@ func show(l Log) string {
 func TestParseLog(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, log, want string }{
-		{"dmesg", "[   10.000000] pci: x\n[   11.500000] " + lost + "\n[   12.000001] NVRM: GPU 0000:b3:00.0: x\n", "0s xid; 500.001ms gpu-note"},
+		{
+			"dmesg", "[   10.000000] pci: x\n[   11.500000] " + lost + "\n[   12.000001] NVRM: GPU 0000:b3:00.0: x\n",
+			"0s xid; 500.001ms gpu-note",
+		},
 		{"kmsg", "4,1,1000000,-;" + lost + "\n SUBSYSTEM=pci\n4,2,1000500,c;" + lost + "\n", "0s xid; 500µs xid"},
-		{"syslog over new year", "Dec 31 23:59:59 h kernel: " + lost + "\nJan  1 00:00:01 h kernel: " + lost + "\nJan  1 00:00:02 h kernel: " + lost, "0s xid; 2s xid; 3s xid"},
+		{"syslog over new year", "Dec 31 23:59:59 h kernel: " + lost + "\nJan  1 00:00:01 h kernel: " + lost +
+			"\nJan  1 00:00:02 h kernel: " + lost, "0s xid; 2s xid; 3s xid"},
 		{"leap day", "Feb 28 23:59:59 h kernel: " + lost + "\nFeb 29 00:00:00 h kernel: " + lost, "0s xid; 1s xid"},
 		{"ctime", "[Tue Nov  3 10:11:12 2026] " + lost + "\n[Tue Nov  3 10:12:12 2026] " + lost, "0s xid; 1m0s xid"},
 		{"no time", lost + "\n\n" + lost, "0s xid; 0s xid"},
-		{"mixed", "[   10.000000] " + lost + "\n[   12.000000] " + lost + "\n" + lost + "\n2026-11-03T10:11:12Z h kernel: " + lost +
-			"\n2026-11-03T10:11:13Z h kernel: " + lost + "\n[   20.000000] " + lost, "0s xid; 2s xid; 2s xid; 2s xid; 3s xid; 10s xid"},
-		{"reboot", "[  100.000000] " + lost + "\n[  101.000000] " + lost + "\n[    5.000000] " + lost + "\n[    6.000000] " + lost, "0s xid; 1s xid; 1s xid; 2s xid"},
-		{"wrong year", "[Tue Nov  3 10:11:12 1026] " + lost + "\n[Tue Nov  3 10:11:12 2026] " + lost + "\n[Tue Nov  3 10:11:13 2026] " + lost, "0s xid; 0s xid; 1s xid"},
+		{"mixed", "[   10.000000] " + lost + "\n[   12.000000] " + lost + "\n" + lost +
+			"\n2026-11-03T10:11:12Z h kernel: " + lost +
+			"\n2026-11-03T10:11:13Z h kernel: " + lost + "\n[   20.000000] " + lost,
+			"0s xid; 2s xid; 2s xid; 2s xid; 3s xid; 10s xid"},
+		{
+			"reboot",
+			"[  100.000000] " + lost + "\n[  101.000000] " + lost + "\n[    5.000000] " + lost + "\n[    6.000000] " +
+				lost,
+			"0s xid; 1s xid; 1s xid; 2s xid",
+		},
+		{"wrong year", "[Tue Nov  3 10:11:12 1026] " + lost + "\n[Tue Nov  3 10:11:12 2026] " + lost +
+			"\n[Tue Nov  3 10:11:13 2026] " + lost, "0s xid; 0s xid; 1s xid"},
 		{"one record in kmsg", "4,1,1000000,-;" + escape(fallen), "0s fallen-off-bus"},
-		{"one record in rsyslog", "Nov  3 10:11:12 h kernel: " + strings.ReplaceAll(fallen, "\n", "#012"), "0s fallen-off-bus"},
-		{"three lines of dmesg", "[   10.000000] " + fallen1 + "\n" + strings.Repeat(" ", 15) + fallen2 + "\n" + strings.Repeat(" ", 15) + fallen3 + "\n", "0s fallen-off-bus"},
-		{"three lines with times", "[   10.000000] " + fallen1 + "\n[   10.000000] " + fallen2 + "\n[   10.000000] " + fallen3, "0s fallen-off-bus"},
+		{
+			"one record in rsyslog", "Nov  3 10:11:12 h kernel: " + strings.ReplaceAll(fallen, "\n", "#012"),
+			"0s fallen-off-bus",
+		},
+		{"three lines of dmesg", "[   10.000000] " + fallen1 + "\n" + strings.Repeat(" ",
+			15) + fallen2 + "\n" + strings.Repeat(" ", 15) + fallen3 + "\n", "0s fallen-off-bus"},
+		{
+			"three lines with times",
+			"[   10.000000] " + fallen1 + "\n[   10.000000] " + fallen2 + "\n[   10.000000] " + fallen3,
+			"0s fallen-off-bus",
+		},
 		{"torn off", "[   10.000000] " + fallen1 + "\n[   10.000000] " + fallen2, "0s note; 0s note"},
 		{"interrupted", fallen1 + "\nusb 1-1: x\n" + fallen2 + "\n" + fallen3, "0s note; 0s note; 0s note"},
 		{"twice", fallen1 + "\n" + fallen + "\r\n", "0s note; 0s fallen-off-bus"},
@@ -75,7 +95,8 @@ func TestParseLogCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.Lines != 4 || l.Skipped != 1 || len(l.Entries) != 2 || len(l.Refused) != 1 || l.Refused[0].Line != 4 || l.Entries[1].Line != 5 {
+	if l.Lines != 4 || l.Skipped != 1 || len(l.Entries) != 2 || len(l.Refused) != 1 || l.Refused[0].Line != 4 ||
+		l.Entries[1].Line != 5 {
 		t.Errorf("%+v", l)
 	}
 	wantError(t, l.Refused[0].Err, "control character")
@@ -141,7 +162,8 @@ func TestRemap(t *testing.T) {
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	const uuid = UUID("GPU-00000000-1111-2222-3333-444444444444")
-	log := "[  100.000000] NVRM: GPU at PCI:0000:b3:00: GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3\n[  100.000010] " + lost +
+	log := "[  100.000000] NVRM: GPU at PCI:0000:b3:00: GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3\n[  100.000010] " +
+		lost +
 		"\n[  101.000000] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n"
 	l, err := ParseLog(strings.NewReader(log))
 	if err != nil {

@@ -43,8 +43,8 @@ func (d dressing) event(t *testing.T, c Code) Event {
 
 var forms = []Form{FormKernel, FormPlain, FormBracket, FormModule}
 
-// TestPatterns applies every pattern to every line that the catalogue can produce. The golden file lists which codes match:
-// all that is not in it is a known miss.
+// TestPatterns applies every pattern to every line that the catalogue can produce. The golden file lists which codes
+// match: all that is not in it is a known miss.
 func TestPatterns(t *testing.T) {
 	t.Parallel()
 	patterns := fixedPatterns()
@@ -132,7 +132,8 @@ func checkVerdict(t *testing.T, c Code, v Verdict) {
 		}
 	case Yes:
 		r, ok := c.Detectors[v.Detector]
-		if v.Reaction == "" || ok && r.Action != "FROM_MESSAGE" && !isNVLink5(c.Number) && (v.Fatal != r.Fatal || v.Action != r.Action) {
+		if v.Reaction == "" ||
+			ok && r.Action != "FROM_MESSAGE" && !isNVLink5(c.Number) && (v.Fatal != r.Fatal || v.Action != r.Action) {
 			t.Errorf("%s of %d: %+v, the catalogue says %+v", v.Detector, c.Number, v, r)
 		}
 	default:

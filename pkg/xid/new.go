@@ -12,10 +12,11 @@ type Options struct {
 	MIG     MIG
 	Process Process // zero: the template's, mostly that of the real line
 	Driver  Generation
-	// Seed varies the numbers of the text (channels, addresses, links). The same seed gives the same text; 0 gives that of the
-	// line in the catalogue.
+	// Seed varies the numbers of the text (channels, addresses, links). The same seed gives the same text; 0 gives that
+	// of the line in the catalogue.
 	Seed uint64
-	// Message replaces the text behind code and process. It may begin with "pid=..., name=..., " as the driver's lines do.
+	// Message replaces the text behind code and process. It may begin with "pid=..., name=..., " as the driver's lines
+	// do.
 	Message string
 	// Variant is the name of another template of the code ([Code].Variants); "" is the default.
 	Variant string
@@ -41,8 +42,9 @@ func newXID(code int, o Options, v *values) (Event, error) {
 	e.PCI.Function = 0 // the driver does not print it, so it would not survive
 	known, ok := lookup(code)
 	if !ok && o.Message == "" {
-		return Event{}, fmt.Errorf("XID %d is not in the catalogue (it ends at %d), so its text is not known: give it with --message",
-			code, lastCode())
+		return Event{},
+			fmt.Errorf("XID %d is not in the catalogue (it ends at %d), so its text is not known: give it with --message",
+				code, lastCode())
 	}
 	if ok {
 		t, err := known.template(o.Variant, o.Driver.orDefault())
@@ -71,7 +73,8 @@ func newXID(code int, o Options, v *values) (Event, error) {
 		}
 		message := strings.TrimSpace(o.Message)
 		if message == "" {
-			return Event{}, fmt.Errorf("the message is blank: write what the driver prints behind %q", strconv.Itoa(code)+", ")
+			return Event{},
+				fmt.Errorf("the message is blank: write what the driver prints behind %q", strconv.Itoa(code)+", ")
 		}
 		if p, rest := cutProcess(message); p != (Process{}) {
 			if o.Process != (Process{}) && p != o.Process {
@@ -88,8 +91,8 @@ func newXID(code int, o Options, v *values) (Event, error) {
 	return e, e.Check()
 }
 
-// NewSXid makes an error of NVSwitch o.Switch at o.PCI. A code that [LookupSXid] does not know needs Options.Message, which
-// then begins with the severity: "Fatal, Link 30 LTSSM Fault Up".
+// NewSXid makes an error of NVSwitch o.Switch at o.PCI. A code that [LookupSXid] does not know needs Options.Message,
+// which then begins with the severity: "Fatal, Link 30 LTSSM Fault Up".
 func NewSXid(code int, o Options) (Event, error) {
 	if err := checkNumber(code); err != nil {
 		return Event{}, err
@@ -106,7 +109,8 @@ func NewSXid(code int, o Options) (Event, error) {
 			return Event{}, err
 		}
 		if e.cutSeverity(strings.TrimSpace(o.Message)); e.Severity == "" {
-			return Event{}, fmt.Errorf("the message of an SXid begins with its severity: write it like %q", "Fatal, Link 30 LTSSM Fault Up")
+			return Event{}, fmt.Errorf("the message of an SXid begins with its severity: write it like %q",
+				"Fatal, Link 30 LTSSM Fault Up")
 		}
 		return e, e.Check()
 	}
@@ -116,8 +120,9 @@ func NewSXid(code int, o Options) (Event, error) {
 		for _, s := range SXids() {
 			known = append(known, strconv.Itoa(s.Number))
 		}
-		return Event{}, fmt.Errorf("the text of SXid %d is not known: give it with --message, like %q, or use one of %s",
-			code, "Fatal, Link 30 LTSSM Fault Up", strings.Join(known, ", "))
+		return Event{},
+			fmt.Errorf("the text of SXid %d is not known: give it with --message, like %q, or use one of %s",
+				code, "Fatal, Link 30 LTSSM Fault Up", strings.Join(known, ", "))
 	}
 	e.Severity, e.HasLink, e.Link, e.Body = s.Severity, true, s.Link, s.Body
 	return e, e.Check()
@@ -129,14 +134,16 @@ const defaultDevice = "10de:26b5"
 // NewFallenOff makes the record that the driver prints when it probes a GPU that does not answer. It is no XID.
 func NewFallenOff(o Options) (Event, error) {
 	if o.Message != "" || o.Process != (Process{}) || o.MIG.On {
-		return Event{}, fmt.Errorf("the record %s is always the same: leave out message, process and MIG instance", KindFallenOff)
+		return Event{},
+			fmt.Errorf("the record %s is always the same: leave out message, process and MIG instance", KindFallenOff)
 	}
 	e := Event{Kind: KindFallenOff, PCI: o.PCI, DeviceID: strings.ToLower(o.DeviceID)}
 	if e.DeviceID == "" {
 		e.DeviceID = defaultDevice
 	}
 	if !deviceID.MatchString(e.DeviceID) {
-		return Event{}, fmt.Errorf("%q is no device ID: write vendor and device like 10de:2330 (lspci -n shows it)", o.DeviceID)
+		return Event{},
+			fmt.Errorf("%q is no device ID: write vendor and device like 10de:2330 (lspci -n shows it)", o.DeviceID)
 	}
 	return e, e.Check()
 }

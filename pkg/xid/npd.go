@@ -26,8 +26,9 @@ func nodeProblemDetector() []Detector {
 		judge: func(e Event, k Kmsg) Verdict {
 			identifier, _ := JournaldView(k)
 			if identifier != "kernel" {
-				why := fmt.Sprintf("journald gives the entry the identifier %q, and it reads those of kernel only: use the form %s",
-					identifier, FormKernel)
+				why :=
+					fmt.Sprintf("journald gives the entry the identifier %q, and it reads those of kernel only: use the form %s",
+						identifier, FormKernel)
 				return miss(why)
 			}
 			return judgeRule(e, find("npd journald", k), " and its source is kernel")
@@ -38,7 +39,10 @@ func nodeProblemDetector() []Detector {
 func judgeRule(e Event, match []string, also string) Verdict {
 	rule := npdRule(e)
 	if rule == "" {
-		return Verdict{Seen: Depends, Reaction: "event or node condition", Why: "only if the operator has a rule for such lines" + also}
+		return Verdict{
+			Seen: Depends, Reaction: "event or node condition",
+			Why: "only if the operator has a rule for such lines" + also,
+		}
 	}
 	if match == nil {
 		return miss("the usual rule, " + rule + ", does not match")

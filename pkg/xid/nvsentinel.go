@@ -31,7 +31,10 @@ func judgeNVSentinel(e Event, k Kmsg) Verdict {
 			v = nvsentinelVerdict("NONE")
 		}
 		v.Seen = Depends
-		v.Why = fmt.Sprintf("only if its metadata has an NVLink to the switch %s, link %s; else the line is an error in its log", m[2], m[5])
+		v.Why = fmt.Sprintf(
+			"only if its metadata has an NVLink to the switch %s, link %s; else the line is an error in its log", m[2],
+			m[5],
+		)
 		return v
 	case find("nvsentinel fallen-off", k) != nil:
 		return nvsentinelVerdict("RESTART_BM")
@@ -71,7 +74,7 @@ func nvsentinelXIDVerdict(e Event, k Kmsg) Verdict {
 // isNVLink5: the codes whose lines NVSentinel and gpud decode by unit and registers.
 func isNVLink5(code int) bool { return 144 <= code && code <= 150 }
 
-// recoveryAction is what NVSentinel reads from a 154: the last parenthesis.
+// recoveryAction returns what NVSentinel reads from a 154: the last parenthesis.
 func recoveryAction(body string) string {
 	last := body[strings.LastIndexByte(body, '(')+1:]
 	last, _, _ = strings.Cut(last, ")")
@@ -87,15 +90,16 @@ func recoveryAction(body string) string {
 	}
 }
 
-// nvsentinelVerdict: all actions but NONE are fatal, so the default rules cordon and drain; what then happens is the default
-// configuration of fault-remediation.
+// nvsentinelVerdict: all actions but NONE are fatal, so the default rules cordon and drain; what then happens is the
+// default configuration of fault-remediation.
 func nvsentinelVerdict(action string) Verdict {
 	v := Verdict{Seen: Yes, Action: action, Fatal: action != "NONE"}
 	switch action {
 	case "NONE":
 		v.Reaction = "NONE: a Kubernetes event, no cordon"
 	case "CONTACT_SUPPORT":
-		v.Reaction = "CONTACT_SUPPORT: cordons and drains the node; it has no remedy, so the node stays cordoned (label remediation-failed)"
+		v.Reaction =
+			"CONTACT_SUPPORT: cordons and drains the node; it has no remedy, so the node stays cordoned (label remediation-failed)"
 	default: // COMPONENT_RESET, RESTART_VM, RESTART_BM
 		v.Reaction = action + ": cordons and drains the node, and may reboot it"
 		v.MayReboot = true

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// viaDriver are the detectors that ask the driver, so that no text in a log reaches them.
+// viaDriver returns the detectors that ask the driver, so that no text in a log reaches them.
 func viaDriver() []Detector {
 	blind := func(id, source string, describe func(Reaction, Event) string) func(Event, Kmsg) Verdict {
 		return func(e Event, _ Kmsg) Verdict {
@@ -24,15 +24,21 @@ func viaDriver() []Detector {
 		Forget: "nothing to forget from the log; what clears its condition after an injection by DCGM, is not established",
 		judge: blind(IDEKS, "it asks DCGM (dcgmi test --inject reaches it)", func(r Reaction, e Event) string {
 			if r.Fatal {
-				return fmt.Sprintf("set AcceleratedHardwareReady=False, reason NvidiaXID%dError, which node auto repair acts on", e.Code)
+				return fmt.Sprintf(
+					"set AcceleratedHardwareReady=False, reason NvidiaXID%dError, which node auto repair acts on",
+					e.Code,
+				)
 			}
 			return fmt.Sprintf("write the event NvidiaXID%dWarning", e.Code)
 		}),
 	}, {
-		ID:     IDDevicePlugin,
-		Name:   "NVIDIA k8s-device-plugin",
-		Reads:  "NVML events (XidCriticalError)",
-		Notes:  []string{"DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS change which codes it heeds", "nvml-mock of NVIDIA's k8s-test-infra can send it events"},
+		ID:    IDDevicePlugin,
+		Name:  "NVIDIA k8s-device-plugin",
+		Reads: "NVML events (XidCriticalError)",
+		Notes: []string{
+			"DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS change which codes it heeds",
+			"nvml-mock of NVIDIA's k8s-test-infra can send it events",
+		},
 		Forget: "nothing to forget from the log; a device that it marked unhealthy recovers only when the plugin restarts",
 		judge: blind(IDDevicePlugin, "it waits for NVML events", func(r Reaction, _ Event) string {
 			if r.Fatal {
@@ -41,14 +47,17 @@ func viaDriver() []Detector {
 			return "ignore the code, which is on its list"
 		}),
 	}, {
-		ID:     IDDCGM,
-		Name:   "DCGM and dcgm-exporter",
-		Reads:  "NVML events, in nv-hostengine",
-		Notes:  []string{"dcgmi test --inject --gpuid 0 -f 230 -v 79 sets the metric (no log line), if the exporter uses the same hostengine"},
+		ID:    IDDCGM,
+		Name:  "DCGM and dcgm-exporter",
+		Reads: "NVML events, in nv-hostengine",
+		Notes: []string{
+			"dcgmi test --inject --gpuid 0 -f 230 -v 79 sets the metric (no log line), if the exporter uses the same hostengine",
+		},
 		Forget: "nothing to forget from the log; the metric DCGM_FI_DEV_XID_ERRORS keeps the last XID",
-		judge: blind(IDDCGM, "it gets NVML events (dcgmi test --inject -f 230 sets its metric)", func(_ Reaction, e Event) string {
-			return fmt.Sprintf("show DCGM_FI_DEV_XID_ERRORS=%d", e.Code)
-		}),
+		judge: blind(IDDCGM, "it gets NVML events (dcgmi test --inject -f 230 sets its metric)",
+			func(_ Reaction, e Event) string {
+				return fmt.Sprintf("show DCGM_FI_DEV_XID_ERRORS=%d", e.Code)
+			}),
 	}, {
 		ID:     IDTracepoint,
 		Name:   "tracepoint readers (eBPF)",
@@ -58,8 +67,8 @@ func viaDriver() []Detector {
 	}}
 }
 
-// logFiles are the detectors of clouds that read files or consoles into which the kernel log may flow. Their rules are not
-// public, so no verdict is better than "depends".
+// logFiles returns the detectors of clouds that read files or consoles into which the kernel log may flow. Their rules
+// are not public, so no verdict is better than "depends".
 func logFiles() []Detector {
 	return []Detector{{
 		ID: IDAKS, Provider: "azure:",
@@ -99,7 +108,10 @@ func logFiles() []Detector {
 			}
 			return Verdict{
 				Seen: Depends, Fatal: true, Reaction: "log entry, and what is built on it",
-				Why: fmt.Sprintf("its configuration is not public; the serial console gets the line only if the console's log level is above %d", k.Level),
+				Why: fmt.Sprintf(
+					"its configuration is not public; the serial console gets the line only if the console's log level is above %d",
+					k.Level,
+				),
 			}
 		},
 	}}
@@ -115,7 +127,8 @@ func onlyErrors(reaction string, why func(Kmsg) string) func(Event, Kmsg) Verdic
 	}
 }
 
-// syslogFile says when a record reaches a file of syslog. imklog leaves out what user space wrote unless told otherwise.
+// syslogFile returns when a record reaches a file of syslog. imklog leaves out what user space wrote unless told
+// otherwise.
 func syslogFile(k Kmsg) string {
 	if k.Facility == facilityKern {
 		return "only if rsyslog writes the kernel's log to that file"

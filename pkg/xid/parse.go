@@ -10,9 +10,9 @@ import (
 // ErrNotDriver is what [Parse] returns for a line without a report of the driver.
 var ErrNotDriver = errors.New("no line of NVIDIA's driver: such a line has NVRM: or nvidia-nvswitchN: in it")
 
-// Parse reads one line of a log: of /dev/kmsg, dmesg (also -T and -x), journalctl, a syslog file, or the bytes for a write to
-// /dev/kmsg. A record of several lines must have its newlines in it, or as /dev/kmsg (\x0a) or rsyslog (#012) write them;
-// [ParseLog] joins those that a tool has torn apart.
+// Parse reads one line of a log: of /dev/kmsg, dmesg (also -T and -x), journalctl, a syslog file, or the bytes for a
+// write to /dev/kmsg. A record of several lines must have its newlines in it, or as /dev/kmsg (\x0a) or rsyslog (#012)
+// write them; [ParseLog] joins those that a tool has torn apart.
 //
 // Every line with NVRM: or nvidia-nvswitchN: parses, if only as a note, unless it has control characters.
 func Parse(line string) (Event, Prefix, error) {
@@ -30,13 +30,15 @@ const (
 )
 
 var (
-	xidLine = regexp.MustCompile(`^NVRM: Xid \((PCI:)?` + addressPattern + `(?: GPU-I:(\d{2,3})(?: GPU-CI:(\d{2,3}))?)?\): ` +
+	xidLine = regexp.MustCompile(`^NVRM: Xid \((PCI:)?` + addressPattern +
+		`(?: GPU-I:(\d{2,3})(?: GPU-CI:(\d{2,3}))?)?\): ` +
 		numberPattern + `(?:, (.+))?$`)
-	sxidLine   = regexp.MustCompile(`^nvidia-nvswitch(\d{1,3}): SXid \(PCI:` + addressPattern + `\): (\d{5}), (.+)$`)
-	severe     = regexp.MustCompile(`^(Fatal|Non-fatal), (?:Link (\d{2,3}) )?(.+)$`)
-	process    = regexp.MustCompile(`^pid=('<unknown>'|[1-9]\d{0,8})(?:, name=([^,]+))?(?:, (.+))?$`)
-	cause      = regexp.MustCompile(`^(.+) caused by previous Xid ` + numberPattern + `$`)
-	fallenOff  = regexp.MustCompile(`^NVRM: The NVIDIA GPU ` + addressPattern + `\nNVRM: \(PCI ID: ([0-9a-f]{4}:[0-9a-f]{4})\) installed in this system has\nNVRM: fallen off the bus and is not responding to commands\.$`)
+	sxidLine  = regexp.MustCompile(`^nvidia-nvswitch(\d{1,3}): SXid \(PCI:` + addressPattern + `\): (\d{5}), (.+)$`)
+	severe    = regexp.MustCompile(`^(Fatal|Non-fatal), (?:Link (\d{2,3}) )?(.+)$`)
+	process   = regexp.MustCompile(`^pid=('<unknown>'|[1-9]\d{0,8})(?:, name=([^,]+))?(?:, (.+))?$`)
+	cause     = regexp.MustCompile(`^(.+) caused by previous Xid ` + numberPattern + `$`)
+	fallenOff = regexp.MustCompile(`^NVRM: The NVIDIA GPU ` + addressPattern +
+		`\nNVRM: \(PCI ID: ([0-9a-f]{4}:[0-9a-f]{4})\) installed in this system has\nNVRM: fallen off the bus and is not responding to commands\.$`)
 	deviceID   = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{4}$`)
 	uuidLine   = regexp.MustCompile(`^NVRM: GPU at PCI:` + addressPattern + `: (GPU-\S+)$`)
 	serialLine = regexp.MustCompile(`^NVRM: GPU Board Serial Number: (\S+)$`)
@@ -47,9 +49,10 @@ var (
 // parseText reads the text of the driver, from NVRM: or nvidia-nvswitchN: on. What it does not know is a note.
 func parseText(text string) Event {
 	for _, parse := range []func(string) (Event, bool){parseXID, parseSXid, parseFallenOff, parseCompanion} {
-		// A line counts as understood only if it can be written again: the spelling of an address may differ, but nothing may
-		// be lost, as leading zeros or a digit too many would be.
-		if e, ok := parse(text); ok && e.Check() == nil && strings.EqualFold(shortDomains(e.Text()), shortDomains(text)) {
+		// A line counts as understood only if it can be written again: the spelling of an address may differ, but
+		// nothing may be lost, as leading zeros or a digit too many would be.
+		if e, ok := parse(text); ok && e.Check() == nil &&
+			strings.EqualFold(shortDomains(e.Text()), shortDomains(text)) {
 			return e
 		}
 	}

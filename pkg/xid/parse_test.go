@@ -39,24 +39,41 @@ func TestParseEvents(t *testing.T) {
 		line string
 		want Event
 	}{
-		{"NVRM: Xid (PCI:0000:04:00): 79, pid=1, name=nvc:[driver], x", Event{Kind: KindXID, Code: 79, PCI: gpu, Process: Process{PID: 1, Name: "nvc:[driver]"}, Body: "x"}},
+		{
+			"NVRM: Xid (PCI:0000:04:00): 79, pid=1, name=nvc:[driver], x",
+			Event{Kind: KindXID, Code: 79, PCI: gpu, Process: Process{PID: 1, Name: "nvc:[driver]"}, Body: "x"},
+		},
 		{"NVRM: Xid (PCI:0000:04:00): 79", Event{Kind: KindXID, Code: 79, PCI: gpu}},
 		{"NVRM: Xid (0000:04:00): 79, x", Event{Kind: KindXID, Code: 79, PCI: gpu, Address: AddressOld, Body: "x"}},
-		{"NVRM: Xid (PCI:00000000:04:00.0): 79, x", Event{Kind: KindXID, Code: 79, PCI: gpu, Address: AddressFunction, Body: "x"}},
+		{
+			"NVRM: Xid (PCI:00000000:04:00.0): 79, x",
+			Event{Kind: KindXID, Code: 79, PCI: gpu, Address: AddressFunction, Body: "x"},
+		},
 		{"NVRM: Xid (PCI:0000:AB:00): 79, x", Event{Kind: KindXID, Code: 79, PCI: PCI{Bus: 0xab}, Body: "x"}},
 		{"NVRM: Xid (PCI:0000:04:00 GPU-I:05 GPU-CI:00): 79, pid='<unknown>', x", Event{
-			Kind: KindXID, Code: 79, PCI: gpu, MIG: MIG{On: true, GI: 5, HasCI: true}, Process: Process{Unknown: true}, Body: "x",
+			Kind: KindXID, Code: 79, PCI: gpu, MIG: MIG{On: true, GI: 5, HasCI: true}, Process: Process{Unknown: true},
+			Body: "x",
 		}},
-		{"NVRM: Xid (PCI:0000:04:00): 45, channel 0x2 caused by previous Xid 149", Event{Kind: KindXID, Code: 45, PCI: gpu, Body: "channel 0x2", CausedBy: 149}},
-		{"NVRM: Xid (PCI:0000:04:00): 43, x caused by previous Xid 149", Event{Kind: KindXID, Code: 43, PCI: gpu, Body: "x caused by previous Xid 149"}},
+		{
+			"NVRM: Xid (PCI:0000:04:00): 45, channel 0x2 caused by previous Xid 149",
+			Event{Kind: KindXID, Code: 45, PCI: gpu, Body: "channel 0x2", CausedBy: 149},
+		},
+		{
+			"NVRM: Xid (PCI:0000:04:00): 43, x caused by previous Xid 149",
+			Event{Kind: KindXID, Code: 43, PCI: gpu, Body: "x caused by previous Xid 149"},
+		},
 		{"NVRM: NVRM: Xid (PCI:0000:04:00): 79, x", Event{Kind: KindXID, Code: 79, PCI: gpu, Body: "x"}},
 		{"nvidia-nvswitch1: SXid (PCI:0000:04:00.0): 20034, Fatal, Link 07 x", Event{
-			Kind: KindSXid, Code: 20034, PCI: gpu, Switch: 1, Severity: SeverityFatal, HasLink: true, Link: 7, Body: "x",
+			Kind: KindSXid, Code: 20034, PCI: gpu, Switch: 1, Severity: SeverityFatal, HasLink: true, Link: 7,
+			Body: "x",
 		}},
 		// What would not survive is a note, so that a replay keeps it.
 		{"NVRM: Xid (PCI:0000:04:00): 079, x", Event{Kind: KindNote, Body: "Xid (PCI:0000:04:00): 079, x"}},
 		{"NVRM: Xid (PCI:0000:04:20): 79, x", Event{Kind: KindNote, Body: "Xid (PCI:0000:04:20): 79, x"}},
-		{"nvidia-nvswitch1: SXid (PCI:0000:04:00): 20034, Fatal", Event{Kind: KindSwitchNote, Switch: 1, Body: "SXid (PCI:0000:04:00): 20034, Fatal"}},
+		{
+			"nvidia-nvswitch1: SXid (PCI:0000:04:00): 20034, Fatal",
+			Event{Kind: KindSwitchNote, Switch: 1, Body: "SXid (PCI:0000:04:00): 20034, Fatal"},
+		},
 		{"NVRM: GPU at PCI:0000:04:00: none", Event{Kind: KindNote, Body: "GPU at PCI:0000:04:00: none"}},
 	} {
 		e, _, err := Parse(test.line)

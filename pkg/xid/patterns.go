@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// The patterns of the detectors, word for word where a detector has fixed ones. They are facts, so keep them as ugly as they are.
+// The patterns of the detectors, word for word where a detector has fixed ones. They are facts, so keep them as ugly as
+// they are.
 const (
 	// NVSentinel, syslog-health-monitor: applied to MESSAGE of journald's entries.
 	nvsentinelXID     = `NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:, pid=(\d+))?(?:, name=([^,]+))?(?:, Ch ([0-9a-fA-F]+))?`
@@ -79,8 +80,8 @@ func (v view) of(k Kmsg) string {
 	return escape(k.Text)
 }
 
-// npdRule is what operators usually write for node-problem-detector, which ships no rule for NVIDIA. It appends \z to every
-// rule, so that one which does not run to the end of the line never fires; hence the ".*".
+// npdRule returns what operators usually write for node-problem-detector, which ships no rule for NVIDIA. It appends \z
+// to every rule, so that one which does not run to the end of the line never fires; hence the ".*".
 func npdRule(e Event) string {
 	switch e.Kind {
 	case KindXID:

@@ -22,9 +22,9 @@ var (
 	pciShort = regexp.MustCompile(`^([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-9a-fA-F])$`)
 )
 
-// ParsePCI reads an address as the driver (0000:17:00), the kernel (0000:17:00.0), nvidia-smi (00000000:17:00.0) and lspci
-// (17:00.0, the domain is then 0) write it, in upper or lower case, with or without a leading "PCI:". Without domain the
-// function is needed, as in lspci: a bare 17:00 is more often a mistake.
+// ParsePCI reads an address as the driver (0000:17:00), the kernel (0000:17:00.0), nvidia-smi (00000000:17:00.0) and
+// lspci (17:00.0, the domain is then 0) write it, in upper or lower case, with or without a leading "PCI:". Without
+// domain the function is needed, as in lspci: a bare 17:00 is more often a mistake.
 func ParsePCI(s string) (PCI, error) {
 	text := strings.TrimPrefix(strings.TrimSpace(s), "PCI:")
 	m := pciText.FindStringSubmatch(text)
@@ -32,7 +32,8 @@ func ParsePCI(s string) (PCI, error) {
 		m = []string{"", "0", short[1], short[2], short[3]}
 	}
 	if m == nil {
-		return PCI{}, fmt.Errorf("%q is no PCI address: write it like 0000:17:00 (nvidia-smi --query-gpu=pci.bus_id shows it)", s)
+		return PCI{},
+			fmt.Errorf("%q is no PCI address: write it like 0000:17:00 (nvidia-smi --query-gpu=pci.bus_id shows it)", s)
 	}
 	var n [4]uint64
 	for i, digits := range m[1:5] {
@@ -49,10 +50,10 @@ func ParsePCI(s string) (PCI, error) {
 	return PCI{Domain: uint32(n[0]), Bus: uint8(n[1]), Device: uint8(n[2]), Function: uint8(n[3])}, nil
 }
 
-// String is the driver's form: lower case, four digits of domain (more if needed), no function: 0000:17:00.
+// String returns the driver's form: lower case, four digits of domain (more if needed), no function: 0000:17:00.
 func (p PCI) String() string { return fmt.Sprintf("%04x:%02x:%02x", p.Domain, p.Bus, p.Device) }
 
-// WithFunction is the kernel's form: 0000:17:00.0.
+// WithFunction returns the kernel's form: 0000:17:00.0.
 func (p PCI) WithFunction() string { return fmt.Sprintf("%s.%x", p, p.Function) }
 
 // MarshalText makes JSON and map keys of an address: with the function, so that nothing is lost.
@@ -70,13 +71,18 @@ func (p *PCI) UnmarshalText(text []byte) error {
 // UUID is the name of a GPU or of a MIG device, in lower case: GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3.
 type UUID string
 
-var uuidText = regexp.MustCompile(`^(?i:(GPU-|MIG-GPU-|MIG-)([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}))(/\d{1,2}/\d{1,2})?$`)
+var uuidText = regexp.MustCompile(
+	`^(?i:(GPU-|MIG-GPU-|MIG-)([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}))(/\d{1,2}/\d{1,2})?$`,
+)
 
 // ParseUUID reads GPU-UUID, MIG-UUID and the form MIG-GPU-UUID/GI/CI of drivers before R470.
 func ParseUUID(s string) (UUID, error) {
 	m := uuidText.FindStringSubmatch(strings.TrimSpace(s))
 	if m == nil {
-		return "", fmt.Errorf("%q is no UUID of a GPU: write it like GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3 (nvidia-smi -L shows it)", s)
+		return "", fmt.Errorf(
+			"%q is no UUID of a GPU: write it like GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3 (nvidia-smi -L shows it)",
+			s,
+		)
 	}
 	kind := strings.ToUpper(m[1])
 	if (kind == "MIG-GPU-") != (m[3] != "") {
@@ -97,5 +103,7 @@ func (u UUID) GPU() (UUID, error) {
 		whole, _, _ = strings.Cut(whole, "/")
 		return UUID("GPU-" + whole), nil
 	}
-	return "", errors.New("the UUID of a MIG device does not tell its GPU: give the GPU's (nvidia-smi -L lists MIG devices under it)")
+	return "", errors.New(
+		"the UUID of a MIG device does not tell its GPU: give the GPU's (nvidia-smi -L lists MIG devices under it)",
+	)
 }

@@ -76,7 +76,10 @@ func TestParseUUID(t *testing.T) {
 			t.Errorf("%q.GPU() = %q, %v", u, gpu, err)
 		}
 	}
-	for _, in := range []string{"", "GPU-", hex, "GPU-455e672a", "GPU-" + hex + "0", "GPU-" + hex + "/1/0", "MIG-GPU-" + hex, "GPU-g55e672a-1aa1-4b62-9a4f-0e60a1b0f2c3"} {
+	for _, in := range []string{
+		"", "GPU-", hex, "GPU-455e672a", "GPU-" + hex + "0", "GPU-" + hex + "/1/0", "MIG-GPU-" + hex,
+		"GPU-g55e672a-1aa1-4b62-9a4f-0e60a1b0f2c3",
+	} {
 		_, err := ParseUUID(in)
 		wantError(t, err, "no UUID of a GPU")
 	}
@@ -84,26 +87,34 @@ func TestParseUUID(t *testing.T) {
 
 func TestParseSmallThings(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]Generation{"": R580, "535": R535, "r565": R535, "R570": R580, "580.95.05": R580, "595.45.04": R595, "R600": R595} {
+	for in, want := range map[string]Generation{
+		"": R580, "535": R535, "r565": R535, "R570": R580, "580.95.05": R580, "595.45.04": R595, "R600": R595,
+	} {
 		if g, err := ParseGeneration(in); err != nil || g != want {
 			t.Errorf("ParseGeneration(%q) = %s, %v", in, g, err)
 		}
 	}
 	wantError(t, second(ParseGeneration("new")), "580.95.05")
 
-	for in, want := range map[string]string{"1234,python": "pid=1234, name=python", "7": "pid=7", "1,a b": "pid=1, name=a b"} {
+	for in, want := range map[string]string{
+		"1234,python": "pid=1234, name=python", "7": "pid=7", "1,a b": "pid=1, name=a b",
+	} {
 		if p, err := ParseProcess(in); err != nil || p.String() != want {
 			t.Errorf("ParseProcess(%q) = %s, %v", in, p, err)
 		}
 	}
 	for in, want := range map[string]string{
-		"": "PID,NAME", "python": "PID,NAME", "0,x": "PID,NAME", "-1,x": "PID,NAME", "1,": "empty name", "1,a,b": "comma",
-		"1,a\tb": "control character", "99999999999": "PID,NAME", "1,sixteen_letters_": `write "sixteen_letters"`, "1, x": "blank",
+		"": "PID,NAME", "python": "PID,NAME", "0,x": "PID,NAME", "-1,x": "PID,NAME", "1,": "empty name",
+		"1,a,b":  "comma",
+		"1,a\tb": "control character", "99999999999": "PID,NAME", "1,sixteen_letters_": `write "sixteen_letters"`,
+		"1, x": "blank",
 	} {
 		wantError(t, second(ParseProcess(in)), want)
 	}
 
-	for in, want := range map[string]string{"": "", "5": "GPU-I:05", "5/0": "GPU-I:05 GPU-CI:00", "GPU-I:05 GPU-CI:00": "GPU-I:05 GPU-CI:00"} {
+	for in, want := range map[string]string{
+		"": "", "5": "GPU-I:05", "5/0": "GPU-I:05 GPU-CI:00", "GPU-I:05 GPU-CI:00": "GPU-I:05 GPU-CI:00",
+	} {
 		if m, err := ParseMIG(in); err != nil || m.String() != want {
 			t.Errorf("ParseMIG(%q) = %s, %v", in, m, err)
 		}
@@ -113,7 +124,9 @@ func TestParseSmallThings(t *testing.T) {
 
 func TestSelector(t *testing.T) {
 	t.Parallel()
-	for in, known := range map[string]bool{"79": true, "sxid:20034": true, "fallen-off-bus": true, "999": false, "sxid:1": false} {
+	for in, known := range map[string]bool{
+		"79": true, "sxid:20034": true, "fallen-off-bus": true, "999": false, "sxid:1": false,
+	} {
 		s, err := ParseSelector(in)
 		if err != nil || s.String() != in || s.Known() != known {
 			t.Errorf("ParseSelector(%q) = %v, known %v, %v", in, s, s.Known(), err)
@@ -126,8 +139,9 @@ func TestSelector(t *testing.T) {
 		t.Errorf("%v, %v", s, err)
 	}
 	for in, want := range map[string]string{
-		"": "no XID", "0": "1 to 99999", "-1": "1 to 99999", "x": "xid list", "+7": "no XID", "7.9": "no XID", "100000": "1 to 99999",
-		"sxid:": "no XID", "yid:7": "selects nothing", "99999999999999999999": "no XID",
+		"": "no XID", "0": "1 to 99999", "-1": "1 to 99999", "x": "xid list", "+7": "no XID", "7.9": "no XID",
+		"100000": "1 to 99999",
+		"sxid:":  "no XID", "yid:7": "selects nothing", "99999999999999999999": "no XID",
 	} {
 		wantError(t, second(ParseSelector(in)), want)
 	}

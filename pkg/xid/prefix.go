@@ -10,10 +10,11 @@ import (
 type Format string
 
 const (
-	FormatNone    Format = "none"    // the driver's text alone
-	FormatWrite   Format = "write"   // <4>text: the bytes for a write to /dev/kmsg
-	FormatKmsg    Format = "kmsg"    // 4,344,5240688,-;text: read from /dev/kmsg
-	FormatDmesg   Format = "dmesg"   // [12345.678901] text, also with -x, or with a host as of journalctl -o short-monotonic
+	FormatNone  Format = "none"  // the driver's text alone
+	FormatWrite Format = "write" // <4>text: the bytes for a write to /dev/kmsg
+	FormatKmsg  Format = "kmsg"  // 4,344,5240688,-;text: read from /dev/kmsg
+	// [12345.678901] text, also with -x, or with a host as of journalctl -o short-monotonic
+	FormatDmesg   Format = "dmesg"
 	FormatCtime   Format = "ctime"   // [Tue Nov  3 10:11:12 2026] text: dmesg -T
 	FormatSyslog  Format = "syslog"  // Nov  3 10:11:12 host kernel: text: syslog files and journalctl
 	FormatISO     Format = "iso"     // 2026-11-03T10:11:12.345+00:00 host kernel: text
@@ -23,7 +24,8 @@ const (
 // Prefix is what stands before the driver's text on a line.
 type Prefix struct {
 	Format Format
-	// Form is that of a record written to /dev/kmsg, as far as the line shows it; FormModule for a record of the kernel.
+	// Form is that of a record written to /dev/kmsg, as far as the line shows it; FormModule for a record of the
+	// kernel.
 	Form Form
 	// Priority is facility*8+level, or -1 if the line does not tell it.
 	Priority int
@@ -43,14 +45,20 @@ const (
 )
 
 var (
-	driverTag    = regexp.MustCompile(`(?:^|[ ;>\]:])(NVRM: |nvidia-nvswitch\d+: )`)
-	writePrefix  = regexp.MustCompile(`^<(\d{1,3})>` + formPattern)
-	kmsgPrefix   = regexp.MustCompile(`^(\d{1,4}),\d+,(\d{1,15}),[^;]*;` + formPattern)
-	dmesgPrefix  = regexp.MustCompile(decorPattern + uptimePattern + callerPattern + `(?: |` + hostPattern + `)` + formPattern)
-	ctimePrefix  = regexp.MustCompile(decorPattern + `\[[A-Z][a-z]{2} ` + datePattern + ` (\d{4})\]` + callerPattern + ` ` + formPattern)
+	driverTag   = regexp.MustCompile(`(?:^|[ ;>\]:])(NVRM: |nvidia-nvswitch\d+: )`)
+	writePrefix = regexp.MustCompile(`^<(\d{1,3})>` + formPattern)
+	kmsgPrefix  = regexp.MustCompile(`^(\d{1,4}),\d+,(\d{1,15}),[^;]*;` + formPattern)
+	dmesgPrefix = regexp.MustCompile(
+		decorPattern + uptimePattern + callerPattern + `(?: |` + hostPattern + `)` + formPattern,
+	)
+	ctimePrefix = regexp.MustCompile(
+		decorPattern + `\[[A-Z][a-z]{2} ` + datePattern + ` (\d{4})\]` + callerPattern + ` ` + formPattern,
+	)
 	syslogPrefix = regexp.MustCompile(`^` + datePattern + hostPattern + formPattern)
-	isoPrefix    = regexp.MustCompile(`^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?(?:` + hostPattern + `| )` + formPattern)
-	nonePrefix   = regexp.MustCompile(`^` + formPattern)
+	isoPrefix    = regexp.MustCompile(
+		`^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?(?:` + hostPattern + `| )` + formPattern,
+	)
+	nonePrefix = regexp.MustCompile(`^` + formPattern)
 )
 
 // splitLine finds the driver's text in a line and says what stands before it. ok is false if there is none.

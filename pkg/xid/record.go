@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// MaxRecord is how many bytes one write to /dev/kmsg may have here, with the priority and the final newline. Newer kernels
-// take 1024, but 6.1 refuses 1000 with EINVAL, and stores nothing of it; older ones and gpud set the limit at 976.
+// MaxRecord is how many bytes one write to /dev/kmsg may have here, with the priority and the final newline. Newer
+// kernels take 1024, but 6.1 refuses 1000 with EINVAL, and stores nothing of it; older ones and gpud set the limit at
+// 976.
 const MaxRecord = 976
 
 // Facilities of syslog that matter here.
@@ -15,7 +16,8 @@ const (
 	facilityUser = 1 // what the kernel makes of facility 0 in a write to /dev/kmsg
 )
 
-// bracket is the time in front of FormBracket. Its value means nothing; NVSentinel's own acceptance test writes this one.
+// bracket is the time in front of FormBracket. Its value means nothing; NVSentinel's own acceptance test writes this
+// one.
 const bracket = "[6085126.134786] "
 
 // Kmsg is one record of the kernel log.
@@ -27,8 +29,8 @@ type Kmsg struct {
 	Text string `json:"text"`
 }
 
-// Record dresses the event in a form, as one write to /dev/kmsg. It refuses events with line breaks or control characters, and
-// records of more than [MaxRecord] bytes.
+// Record dresses the event in a form, as one write to /dev/kmsg. It refuses events with line breaks or control
+// characters, and records of more than [MaxRecord] bytes.
 func Record(e Event, f Form) (Kmsg, error) {
 	if err := e.Check(); err != nil {
 		return Kmsg{}, err
@@ -50,26 +52,27 @@ func dress(text string, level int, f Form) (Kmsg, error) {
 		return Kmsg{}, fmt.Errorf("unknown form %q: use auto, kernel, plain or bracket", f)
 	}
 	if n := len(k.Bytes()); n > MaxRecord {
-		return Kmsg{}, fmt.Errorf("the record has %d bytes, and kernels refuse more than %d: shorten the message by %d bytes",
-			n, MaxRecord, n-MaxRecord)
+		return Kmsg{},
+			fmt.Errorf("the record has %d bytes, and kernels refuse more than %d: shorten the message by %d bytes",
+				n, MaxRecord, n-MaxRecord)
 	}
 	return k, nil
 }
 
-// Bytes is what one write(2) to /dev/kmsg takes: the priority, the text, and the newline without which no reader sees the
-// record until the next one. Write it with an open and close of its own: a descriptor is limited to 10 records in 5 seconds,
-// and the kernel reports success for those that it drops.
+// Bytes returns what one write(2) to /dev/kmsg takes: the priority, the text, and the newline without which no reader
+// sees the record until the next one. Write it with an open and close of its own: a descriptor is limited to 10 records
+// in 5 seconds, and the kernel reports success for those that it drops.
 func (k Kmsg) Bytes() []byte {
 	return fmt.Appendf(nil, "<%d>%s\n", k.Level, k.Text)
 }
 
-// Raw is the record as a reader of /dev/kmsg gets it: "12,344,5240688,-;NVRM: ...", without the final newline.
+// Raw returns the record as a reader of /dev/kmsg gets it: "12,344,5240688,-;NVRM: ...", without the final newline.
 func (k Kmsg) Raw(sequence, microseconds uint64) string {
 	return fmt.Sprintf("%d,%d,%d,-;%s", k.Facility*8+k.Level, sequence, microseconds, escape(k.Text))
 }
 
-// escape is what the kernel does to text in /dev/kmsg (printk.c, msg_add_ext_text): everything but printable ASCII, and the
-// backslash, becomes \xNN.
+// escape returns what the kernel does to text in /dev/kmsg (printk.c, msg_add_ext_text): everything but printable
+// ASCII, and the backslash, becomes \xNN.
 func escape(text string) string {
 	var b strings.Builder
 	for i := range len(text) {

@@ -94,7 +94,8 @@ func TestJournaldView(t *testing.T) {
 	} {
 		identifier, message := JournaldView(Kmsg{Facility: test.facility, Level: 4, Text: test.text})
 		if identifier != test.identifier || message != test.message {
-			t.Errorf("JournaldView(%d, %q) = %q, %q; want %q, %q", test.facility, test.text, identifier, message, test.identifier, test.message)
+			t.Errorf("JournaldView(%d, %q) = %q, %q; want %q, %q", test.facility, test.text, identifier, message,
+				test.identifier, test.message)
 		}
 	}
 }

@@ -34,8 +34,9 @@ func (l Log) PCIs() []PCI {
 	return out
 }
 
-// Remap moves the entry to other devices: every address that is a key of to becomes its value; functions, upper or lower case,
-// the number of digits of the domain, and all other bytes stay. Keys and values are without function, and may change places.
+// Remap moves the entry to other devices: every address that is a key of to becomes its value; functions, upper or
+// lower case, the number of digits of the domain, and all other bytes stay. Keys and values are without function, and
+// may change places.
 func (e Entry) Remap(to map[PCI]PCI) Entry {
 	var b strings.Builder
 	last := 0
@@ -60,8 +61,8 @@ func (e Entry) Remap(to map[PCI]PCI) Entry {
 	return e
 }
 
-// WithUUID replaces the UUID of a line that tells it (see [KindUUID]); other entries stay as they are. A replay on another GPU
-// needs it: NVSentinel learns UUIDs from that line.
+// WithUUID replaces the UUID of a line that tells it (see [KindUUID]); other entries stay as they are. A replay on
+// another GPU needs it: NVSentinel learns UUIDs from that line.
 func (e Entry) WithUUID(u UUID) Entry {
 	if e.Event.Kind == KindUUID {
 		e.Text = strings.TrimSuffix(e.Text, e.Event.Body) + string(u)
@@ -86,7 +87,8 @@ func pciSpans(text string) []pciSpan {
 		if strings.HasSuffix(before, ":") && !strings.HasSuffix(before, "PCI:") {
 			continue
 		}
-		if after != "" && isWord(after[0]) || len(after) > 1 && strings.ContainsAny(after[:1], ":-.") && isWord(after[1]) {
+		if after != "" && isWord(after[0]) ||
+			len(after) > 1 && strings.ContainsAny(after[:1], ":-.") && isWord(after[1]) {
 			continue
 		}
 		p, err := ParsePCI(text[at[0]:at[1]])

@@ -12,8 +12,8 @@ type Selector struct {
 	Code int  // of an XID or SXid
 }
 
-// ParseSelector understands "79", "sxid:20034" and "fallen-off-bus". It does not ask the catalogue: a code that is not in it
-// can still be made with a message; see [Selector.Known].
+// ParseSelector understands "79", "sxid:20034" and "fallen-off-bus". It does not ask the catalogue: a code that is not
+// in it can still be made with a message; see [Selector.Known].
 func ParseSelector(s string) (Selector, error) {
 	s = strings.TrimSpace(s)
 	if s == string(KindFallenOff) {
@@ -27,20 +27,23 @@ func ParseSelector(s string) (Selector, error) {
 		case "sxid":
 			kind, digits = KindSXid, rest
 		default:
-			return Selector{}, fmt.Errorf("%q selects nothing: write an XID like 79, sxid:20034, or %s", s, KindFallenOff)
+			return Selector{},
+				fmt.Errorf("%q selects nothing: write an XID like 79, sxid:20034, or %s", s, KindFallenOff)
 		}
 	}
 	n, err := strconv.Atoi(digits)
 	switch {
 	case err != nil || strings.HasPrefix(digits, "+"):
-		return Selector{}, fmt.Errorf("%q is no XID: write its number, like 79 (xid list shows them), sxid:20034, or %s", s, KindFallenOff)
+		return Selector{},
+			fmt.Errorf("%q is no XID: write its number, like 79 (xid list shows them), sxid:20034, or %s",
+				s, KindFallenOff)
 	case n < 1 || n > maxNumber:
 		return Selector{}, fmt.Errorf("%q is no XID: numbers go from 1 to %d (xid list shows them)", s, maxNumber)
 	}
 	return Selector{Kind: kind, Code: n}, nil
 }
 
-// String is the form that [ParseSelector] reads.
+// String returns the form that [ParseSelector] reads.
 func (s Selector) String() string {
 	switch s.Kind {
 	case KindSXid:

@@ -66,8 +66,8 @@ func templateOf(r row) (int, Template, error) {
 	return n, t, nil
 }
 
-// values chooses the numbers of templates. With the seed 0 every number is the template's default (mostly that of the real line),
-// with another seed it is drawn. Named numbers keep their value.
+// values chooses the numbers of templates. With the seed 0 every number is the template's default (mostly that of the
+// real line), with another seed it is drawn. Named numbers keep their value.
 type values struct {
 	rnd   *rand.Rand
 	named map[string]uint64

@@ -142,11 +142,18 @@ func TestGenerations(t *testing.T) {
 		{79, Options{}, "79, GPU has fallen off the bus."},
 		{79, Options{Process: Process{PID: 1, Name: "x"}}, "79, pid=1, name=x, GPU has fallen off the bus."},
 		{154, Options{Driver: R535}, "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"},
-		{154, Options{Variant: "reboot"}, "154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"},
-		{119, Options{Driver: R595, Process: Process{PID: 1, Name: "x"}}, "119, pid=1, name=x, Timeout after 6s of waiting for RPC response from GPU1 GSP! " +
-			"Expected function 76 (GSP_RM_CONTROL) sequence 1234 (0x20802a02 0x8)."},
+		{
+			154, Options{Variant: "reboot"},
+			"154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+		},
+		{119, Options{Driver: R595, Process: Process{PID: 1, Name: "x"}},
+			"119, pid=1, name=x, Timeout after 6s of waiting for RPC response from GPU1 GSP! " +
+				"Expected function 76 (GSP_RM_CONTROL) sequence 1234 (0x20802a02 0x8)."},
 		{200, Options{Message: "pid=7, name=a b, text"}, "200, pid=7, name=a b, text"},
-		{45, Options{Message: "channel 0x00000002 caused by previous Xid 149"}, "45, channel 0x00000002 caused by previous Xid 149"},
+		{
+			45, Options{Message: "channel 0x00000002 caused by previous Xid 149"},
+			"45, channel 0x00000002 caused by previous Xid 149",
+		},
 	} {
 		test.o.PCI = gpu17
 		e := mustNew(t, test.code, test.o)
@@ -244,7 +251,10 @@ func TestEvidence(t *testing.T) {
 			known = append(known, c.Number)
 		}
 	}
-	want := []int{8, 13, 14, 31, 32, 43, 44, 45, 46, 48, 51, 61, 62, 63, 64, 69, 74, 79, 94, 95, 109, 119, 120, 137, 149, 154, 171, 172}
+	want := []int{
+		8, 13, 14, 31, 32, 43, 44, 45, 46, 48, 51, 61, 62, 63, 64, 69, 74, 79, 94, 95, 109, 119, 120, 137, 149, 154,
+		171, 172,
+	}
 	if diff := cmp.Diff(want, known); diff != "" {
 		t.Error(diff)
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// linkName is what kubectl runs to complete `kubectl gpu-fault`; see KEP-2379. krew cannot install a second name for a plugin.
+// linkName is what kubectl runs to complete `kubectl gpu-fault`; see KEP-2379. krew cannot install a second name for a
+// plugin.
 const linkName = "kubectl_complete-gpu_fault"
 
 // NewCommand returns `completion`.
@@ -34,7 +35,8 @@ With a shell's name, a script is printed for those who call kubectl-gpu_fault wi
 
   # For this shell, where the program is called without kubectl
   source <(kubectl gpu-fault completion bash)`,
-		Args:      cobra.MatchAll(usage.MaxArgs(1, "one shell", "kubectl gpu-fault completion bash"), usage.Known("completion")),
+		Args: cobra.MatchAll(usage.MaxArgs(1, "one shell", "kubectl gpu-fault completion bash"),
+			usage.Known("completion")),
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if install {
@@ -44,7 +46,8 @@ With a shell's name, a script is printed for those who call kubectl-gpu_fault wi
 				return errors.New("give --install, or a shell: bash, zsh, fish or powershell")
 			}
 			root := cmd.Root()
-			root.Use = "kubectl-gpu_fault" // the file that these scripts are for; as kubectl gpu-fault it is completed by kubectl
+			// The file that these scripts are for; as kubectl gpu-fault it is completed by kubectl
+			root.Use = "kubectl-gpu_fault"
 			switch args[0] {
 			case "bash":
 				return root.GenBashCompletionV2(streams.Out, true)
@@ -61,8 +64,8 @@ With a shell's name, a script is printed for those who call kubectl-gpu_fault wi
 	return cmd
 }
 
-// installLink makes the link beside the name that the user's shell finds, which with krew is a link in krew's bin folder. It goes to that
-// name, not to the file behind it: krew's next upgrade removes that one.
+// installLink makes the link beside the name that the user's shell finds, which with krew is a link in krew's bin
+// folder. It goes to that name, not to the file behind it: krew's next upgrade removes that one.
 func installLink(streams genericiooptions.IOStreams) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -87,14 +90,15 @@ func installLink(streams genericiooptions.IOStreams) error {
 		return fmt.Errorf("%s exists and is not a link: remove it first", link)
 	}
 	if err := os.Symlink(name, link); err != nil {
-		return fmt.Errorf("make the link: %w; a copy of %s by that name does as well, until the next upgrade", err, filepath.Join(dir, name))
+		return fmt.Errorf("make the link: %w; a copy of %s by that name does as well, until the next upgrade", err,
+			filepath.Join(dir, name))
 	}
 	printer.Talk(streams.ErrOut, "%s made; kubectl's completion now knows gpu-fault. "+
 		"Remove this link before you uninstall the plugin: krew does not.", link)
 	return nil
 }
 
-// programName is what kubectl looks for on an operating system, as Go calls it.
+// programName returns what kubectl looks for on an operating system, as Go calls it.
 func programName(goos string) string {
 	if goos == "windows" {
 		return "kubectl-gpu_fault.exe"
@@ -102,7 +106,7 @@ func programName(goos string) string {
 	return "kubectl-gpu_fault"
 }
 
-// pathFolder is the folder of PATH in which kubectl finds this program by its name.
+// pathFolder returns the folder of PATH in which kubectl finds this program by its name.
 func pathFolder(program, name string) (string, error) {
 	want, err := os.Stat(program)
 	if err != nil {

@@ -9,8 +9,9 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// krew puts a link on the PATH that each upgrade points to another file. The completion's link goes to krew's, so that it outlives
-// upgrades; one that an earlier release of this plugin made to the file itself, and that dangles by now, is replaced.
+// krew puts a link on the PATH that each upgrade points to another file. The completion's link goes to krew's, so that
+// it outlives upgrades; one that an earlier release of this plugin made to the file itself, and that dangles by now, is
+// replaced.
 func TestLinkOutlivesUpgrades(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
@@ -45,7 +46,8 @@ func TestLinkNeedsThePath(t *testing.T) {
 	t.Setenv("PATH", bin)
 	streams, _, _, _ := genericiooptions.NewTestIOStreams()
 	err := installLink(streams)
-	if err == nil || !strings.Contains(err.Error(), "in no folder of PATH") || !strings.Contains(err.Error(), "$KREW_ROOT/bin") {
+	if err == nil || !strings.Contains(err.Error(), "in no folder of PATH") ||
+		!strings.Contains(err.Error(), "$KREW_ROOT/bin") {
 		t.Errorf("the error is %v", err)
 	}
 	if left, _ := os.ReadDir(bin); len(left) != 0 {
@@ -55,7 +57,9 @@ func TestLinkNeedsThePath(t *testing.T) {
 
 func TestProgramName(t *testing.T) {
 	t.Parallel()
-	names := map[string]string{"linux": "kubectl-gpu_fault", "darwin": "kubectl-gpu_fault", "windows": "kubectl-gpu_fault.exe"}
+	names := map[string]string{
+		"linux": "kubectl-gpu_fault", "darwin": "kubectl-gpu_fault", "windows": "kubectl-gpu_fault.exe",
+	}
 	for goos, want := range names {
 		if got := programName(goos); got != want {
 			t.Errorf("%s: %s", goos, got)

@@ -113,40 +113,44 @@ func Runs(connection *kube.Connection) cobra.CompletionFunc {
 
 // Register completes kubectl's own connection flags that name things of the cluster.
 func Register(root *cobra.Command, connection *kube.Connection) {
-	_ = root.RegisterFlagCompletionFunc("namespace", func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		cluster, ctx, cancel, ok := connect(cmd, connection)
-		if !ok {
-			return nil, noFiles
-		}
-		defer cancel()
-		list, err := cluster.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, noFiles
-		}
-		var words []cobra.Completion
-		for _, ns := range list.Items {
-			if strings.HasPrefix(ns.Name, prefix) {
-				words = append(words, ns.Name)
+	_ = root.RegisterFlagCompletionFunc("namespace",
+		func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			cluster, ctx, cancel, ok := connect(cmd, connection)
+			if !ok {
+				return nil, noFiles
 			}
-		}
-		return words, noFiles
-	})
-	_ = root.RegisterFlagCompletionFunc("context", func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		config, err := connection.ToRawKubeConfigLoader().RawConfig()
-		if err != nil {
-			return nil, noFiles
-		}
-		var words []cobra.Completion
-		for name := range config.Contexts {
-			if strings.HasPrefix(name, prefix) {
-				words = append(words, name)
+			defer cancel()
+			list, err := cluster.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, noFiles
 			}
-		}
-		return words, noFiles
-	})
+			var words []cobra.Completion
+			for _, ns := range list.Items {
+				if strings.HasPrefix(ns.Name, prefix) {
+					words = append(words, ns.Name)
+				}
+			}
+			return words, noFiles
+		})
+	_ = root.RegisterFlagCompletionFunc("context",
+		func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			config, err := connection.ToRawKubeConfigLoader().RawConfig()
+			if err != nil {
+				return nil, noFiles
+			}
+			var words []cobra.Completion
+			for name := range config.Contexts {
+				if strings.HasPrefix(name, prefix) {
+					words = append(words, name)
+				}
+			}
+			return words, noFiles
+		})
 }
 
-func connect(cmd *cobra.Command, connection *kube.Connection) (*kube.Cluster, context.Context, context.CancelFunc, bool) {
+func connect(
+	cmd *cobra.Command, connection *kube.Connection,
+) (*kube.Cluster, context.Context, context.CancelFunc, bool) {
 	cluster, err := connection.Cluster()
 	if err != nil {
 		return nil, nil, nil, false

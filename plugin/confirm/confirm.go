@@ -17,14 +17,16 @@ import (
 // ErrDeclined says that the user answered no.
 var ErrDeclined = errors.New("nothing was changed: not confirmed")
 
-// Ask shows question on stderr and waits for y or yes. Without a terminal to ask on it fails and names --yes, so that no script
-// hangs. With yes it does not ask.
+// Ask shows question on stderr and waits for y or yes. Without a terminal to ask on it fails and names --yes, so that
+// no script hangs. With yes it does not ask.
 func Ask(ctx context.Context, streams genericiooptions.IOStreams, question string, yes bool) error {
 	if yes {
 		return nil
 	}
 	if !isTerminal(streams.In) {
-		return errors.New("nothing was changed: there is no terminal to ask on; give --yes to go ahead without a question")
+		return errors.New(
+			"nothing was changed: there is no terminal to ask on; give --yes to go ahead without a question",
+		)
 	}
 	fmt.Fprintf(streams.ErrOut, "%s (y/N): ", question)
 	answer := make(chan string, 1)

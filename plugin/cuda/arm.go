@@ -32,7 +32,8 @@ type arming struct {
 	format  printer.Format
 }
 
-// noticeTimeout is the default for how long processes may take to notice: those that call the driver look once a second.
+// noticeTimeout is the default for how long processes may take to notice: those that call the driver look once a
+// second.
 const noticeTimeout = 30 * time.Second
 
 func newArmCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
@@ -66,7 +67,8 @@ Processes notice at a call to the driver, at most one second later. What tripped
 		ValidArgsFunction: completeRuns(connection),
 	}
 	faults.addFlags(cmd)
-	cmd.Flags().StringSliceVar(&a.onlyOn, "only-on-node", nil, "The bad nodes; an empty value for all (default: as before)")
+	cmd.Flags().StringSliceVar(&a.onlyOn, "only-on-node", nil,
+		"The bad nodes; an empty value for all (default: as before)")
 	_ = cmd.RegisterFlagCompletionFunc("only-on-node", completion.Nodes(connection))
 	a.addFlags(cmd)
 	return cmd
@@ -96,11 +98,14 @@ to be armed again, until the run is reverted.`,
 
 func (a *arming) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&a.dryRun, "dry-run", a.dryRun, "none, client (say what would be done) or server (with all checks); change nothing")
+	flags.StringVar(&a.dryRun, "dry-run", a.dryRun,
+		"none, client (say what would be done) or server (with all checks); change nothing")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
-	flags.BoolVarP(&a.yes, "yes", "y", false, map[string]string{"arm": "Do not ask", "disarm": "Taken as well, for scripts: it does not ask anyway"}[a.verb])
+	flags.BoolVarP(&a.yes, "yes", "y", false,
+		map[string]string{"arm": "Do not ask", "disarm": "Taken as well, for scripts: it does not ask anyway"}[a.verb])
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "How long to wait until the processes have noticed")
-	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("dry-run",
+		cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 	a.format.AddFlags(cmd)
 }
 
@@ -142,8 +147,9 @@ func (a *arming) execute(ctx context.Context, connection *kube.Connection, strea
 		return kube.Explain(err)
 	}
 	switching := &switching{
-		arming: a, cluster: found, session: s, witness: newWitness(cluster.Client, debugpod.NewExecer(cluster.Config)), streams: streams,
-		note: func(text string) { report.Step(a.id, text) },
+		arming: a, cluster: found, session: s, witness: newWitness(cluster.Client, debugpod.NewExecer(cluster.Config)),
+		streams: streams,
+		note:    func(text string) { report.Step(a.id, text) },
 		injected: func(ctx context.Context, p *inPlace) (string, error) {
 			now, err := found.Find(ctx, p.data.Namespace, p.data.Ref())
 			if err != nil {

@@ -42,7 +42,8 @@ func TestArmWithoutTheShim(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, pod("web-1", "gpu-1"))
 	w.injected = ""
-	if _, errOut, err := w.switching(t, "arm", nil); err == nil || !strings.Contains(err.Error(), "somebody took the shim of run "+runID+" out of") {
+	if _, errOut, err := w.switching(t, "arm", nil); err == nil ||
+		!strings.Contains(err.Error(), "somebody took the shim of run "+runID+" out of") {
 		t.Errorf("%v\n%s", err, errOut)
 	}
 	if _, _, err := w.switching(t, "disarm", nil); err != nil {
@@ -71,7 +72,8 @@ func TestDisarmAndArm(t *testing.T) {
 		t.Errorf("%v\n%s%s", err, out, errOut)
 	}
 	s := w.stored(t)
-	if s.ArmedAt.IsZero() || s.Generation < uint64(before) || s.Error != w.state.Error || s.ErrorInit != w.state.ErrorInit {
+	if s.ArmedAt.IsZero() || s.Generation < uint64(before) || s.Error != w.state.Error ||
+		s.ErrorInit != w.state.ErrorInit {
 		t.Errorf("%+v", s)
 	}
 	if run, err = w.store().Get(t.Context(), runID); err != nil || run.Summary != w.run.Summary {
@@ -88,12 +90,14 @@ func TestDisarmAndArm(t *testing.T) {
 			t.Errorf("an Event is about %+v", e.InvolvedObject)
 		}
 	}
-	if got := strings.Join(reasons, " "); !strings.Contains(got, fault.ReasonArmed) || !strings.Contains(got, fault.ReasonDisarmed) {
+	if got := strings.Join(reasons, " "); !strings.Contains(got, fault.ReasonArmed) ||
+		!strings.Contains(got, fault.ReasonDisarmed) {
 		t.Errorf("Events: %s", got)
 	}
 }
 
-// Disarming does not shorten the kubelet's patience with crashed containers, which users would take for a fault that stays.
+// Disarming does not shorten the kubelet's patience with crashed containers, which users would take for a fault that
+// stays.
 func TestDisarmSaysWhoIsStillDown(t *testing.T) {
 	t.Parallel()
 	down := pod("web-2", "gpu-2")
@@ -145,20 +149,31 @@ func TestArmRefuses(t *testing.T) {
 		ask  func(*arming)
 		want string
 	}{
-		"no run":         {nil, func(a *arming) { a.id = "cuda-222222" }, "there is no run cuda-222222"},
-		"no ID":          {nil, func(a *arming) { a.id = "deployment/web" }, "is no run ID"},
-		"not cuda":       {func(r *ledger.Run) { r.Fault, r.Steps = "xid", nil }, nil, "is no CUDA fault"},
-		"closed":         {func(r *ledger.Run) { r.Closed, r.Phase = time.Now(), ledger.Reverted }, nil, "is closed since"},
-		"its time is up": {func(r *ledger.Run) { r.Until = time.Now().Add(-time.Minute) }, nil, "kubectl gpu-fault revert " + runID},
+		"no run":   {nil, func(a *arming) { a.id = "cuda-222222" }, "there is no run cuda-222222"},
+		"no ID":    {nil, func(a *arming) { a.id = "deployment/web" }, "is no run ID"},
+		"not cuda": {func(r *ledger.Run) { r.Fault, r.Steps = "xid", nil }, nil, "is no CUDA fault"},
+		"closed": {
+			func(r *ledger.Run) { r.Closed, r.Phase = time.Now(), ledger.Reverted }, nil, "is closed since",
+		},
+		"its time is up": {
+			func(r *ledger.Run) { r.Until = time.Now().Add(-time.Minute) }, nil, "kubectl gpu-fault revert " + runID,
+		},
 		"being made": {func(r *ledger.Run) {
 			r.Phase, r.Deadline = ledger.Applying, time.Now().Add(time.Minute)
 		}, nil, "still being made"},
-		"never begun":     {func(r *ledger.Run) { r.Steps[0].State = ledger.StateSkipped }, nil, "has nothing in place"},
-		"unknown node":    {nil, func(a *arming) { a.nodes, a.onlyOn = true, []string{"gpu-9"} }, "there is no node gpu-9"},
-		"another library": {nil, func(a *arming) { a.fault = &cudafault.Fault{Error: 719, Layer: cudafault.LayerRuntime} }, "--layer runtime"},
-		"no fault":        {nil, func(a *arming) { a.fault = &cudafault.Fault{} }, "--xid"},
-		"not confirmed":   {nil, func(a *arming) { a.yes = false }, "--yes"},
-		"no timeout":      {nil, func(a *arming) { a.timeout = 0 }, "--timeout"},
+		"never begun": {
+			func(r *ledger.Run) { r.Steps[0].State = ledger.StateSkipped }, nil, "has nothing in place",
+		},
+		"unknown node": {
+			nil, func(a *arming) { a.nodes, a.onlyOn = true, []string{"gpu-9"} }, "there is no node gpu-9",
+		},
+		"another library": {
+			nil, func(a *arming) { a.fault = &cudafault.Fault{Error: 719, Layer: cudafault.LayerRuntime} },
+			"--layer runtime",
+		},
+		"no fault":      {nil, func(a *arming) { a.fault = &cudafault.Fault{} }, "--xid"},
+		"not confirmed": {nil, func(a *arming) { a.yes = false }, "--yes"},
+		"no timeout":    {nil, func(a *arming) { a.timeout = 0 }, "--timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -204,7 +219,8 @@ func TestProcessesThatDoNotNotice(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.kubelet = func(string, []byte) []byte { return old }
-	if _, _, err := w.switching(t, "disarm", nil); err == nil || !strings.Contains(err.Error(), "is disarmed, but after 300ms the state file is not new in pods [web-1]") {
+	if _, _, err := w.switching(t, "disarm", nil); err == nil ||
+		!strings.Contains(err.Error(), "is disarmed, but after 300ms the state file is not new in pods [web-1]") {
 		t.Errorf("%v", err)
 	}
 }

@@ -20,16 +20,21 @@ import (
 // unanswered is a command line without --yes, where there is no terminal to ask on.
 func unanswered(a *arming) { a.yes = false }
 
-// To disarm heals, and so it works always: unasked, while the client is at work, after it was killed, and when the time is up.
+// To disarm heals, and so it works always: unasked, while the client is at work, after it was killed, and when the time
+// is up.
 func TestDisarmIsAnEmergencyBrake(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*ledger.Run){
-		"in place":              nil,
-		"being made":            func(r *ledger.Run) { r.Phase, r.Deadline = ledger.Applying, time.Now().Add(time.Minute) },
-		"its client was killed": func(r *ledger.Run) { r.Phase, r.Deadline = ledger.Applying, time.Now().Add(-time.Hour) },
-		"taken over":            func(r *ledger.Run) { r.Phase = ledger.Interrupted },
-		"not undone":            func(r *ledger.Run) { r.Phase, r.Steps[0].State = ledger.Failed, ledger.StateFailed },
-		"its time is up":        func(r *ledger.Run) { r.Until = time.Now().Add(-time.Minute) },
+		"in place": nil,
+		"being made": func(r *ledger.Run) {
+			r.Phase, r.Deadline = ledger.Applying, time.Now().Add(time.Minute)
+		},
+		"its client was killed": func(r *ledger.Run) {
+			r.Phase, r.Deadline = ledger.Applying, time.Now().Add(-time.Hour)
+		},
+		"taken over":     func(r *ledger.Run) { r.Phase = ledger.Interrupted },
+		"not undone":     func(r *ledger.Run) { r.Phase, r.Steps[0].State = ledger.Failed, ledger.StateFailed },
+		"its time is up": func(r *ledger.Run) { r.Until = time.Now().Add(-time.Minute) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -41,7 +46,8 @@ func TestDisarmIsAnEmergencyBrake(t *testing.T) {
 			if s := w.stored(t); !s.ArmedAt.IsZero() || s.Run != runID {
 				t.Errorf("%+v", s)
 			}
-			if run, err := w.store().Get(t.Context(), runID); err != nil || !strings.HasSuffix(run.Summary, disarmedSuffix) {
+			if run, err := w.store().Get(t.Context(), runID); err != nil ||
+				!strings.HasSuffix(run.Summary, disarmedSuffix) {
 				t.Errorf("%v, %q", err, run.Summary)
 			}
 		})
@@ -51,7 +57,8 @@ func TestDisarmIsAnEmergencyBrake(t *testing.T) {
 // A client that is still making the run may arm it between the two writes of a disarm: the disarm wins.
 func TestDisarmWinsAgainstTheClient(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(r *ledger.Run) { r.Phase, r.Deadline = ledger.Applying, time.Now().Add(time.Minute) }, pod("web-1", "gpu-1"))
+	w := newWorld(t, func(r *ledger.Run) { r.Phase, r.Deadline = ledger.Applying, time.Now().Add(time.Minute) },
+		pod("web-1", "gpu-1"))
 	armed := w.state
 	armed.Generation, armed.ArmedAt = 99, time.Now()
 	file, err := armed.Encode()
@@ -128,7 +135,10 @@ func TestDamagedState(t *testing.T) {
 				}, pod("web-1", "gpu-1"))
 				configMaps := w.client.CoreV1().ConfigMaps(namespace)
 				if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{
-					ObjectMeta: metav1.ObjectMeta{Name: workload.Name(other), Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: other}},
+					ObjectMeta: metav1.ObjectMeta{
+						Name:   workload.Name(other),
+						Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: other},
+					},
 					BinaryData: map[string][]byte{workload.StateKey: ofOther},
 				}, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
@@ -152,7 +162,8 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
-// Between the question and the arming somebody reverts the run: it stays healthy, the record says so, and the user hears of it.
+// Between the question and the arming somebody reverts the run: it stays healthy, the record says so, and the user
+// hears of it.
 func TestArmAgainstARevert(t *testing.T) {
 	t.Parallel()
 	isRecord := func(verb string) func(ledgertest.Call) bool {
@@ -163,7 +174,8 @@ func TestArmAgainstARevert(t *testing.T) {
 	isList := func(c ledgertest.Call) bool { return c.Verb == "list" && c.Resource == "pods" }
 	change := func(change func(*ledger.Run)) func(*testing.T, *world) error {
 		return func(t *testing.T, w *world) error {
-			_, err := ledger.New(w.server.Client(ledgertest.Hooks{}), ledger.DefaultNamespace).Update(t.Context(), runID, func(r *ledger.Run) error {
+			_, err := ledger.New(w.server.Client(ledgertest.Hooks{}),
+				ledger.DefaultNamespace).Update(t.Context(), runID, func(r *ledger.Run) error {
 				change(r)
 				return nil
 			})
@@ -172,7 +184,8 @@ func TestArmAgainstARevert(t *testing.T) {
 	}
 	closes := change(func(r *ledger.Run) { r.Closed, r.Phase = time.Now(), ledger.Reverted })
 	deletes := func(t *testing.T, w *world) error {
-		return w.server.Client(ledgertest.Hooks{}).CoreV1().ConfigMaps(namespace).Delete(t.Context(), workload.Name(runID), metav1.DeleteOptions{})
+		return w.server.Client(ledgertest.Hooks{}).CoreV1().ConfigMaps(namespace).Delete(t.Context(),
+			workload.Name(runID), metav1.DeleteOptions{})
 	}
 	for name, test := range map[string]struct {
 		when func(ledgertest.Call) bool
@@ -180,13 +193,22 @@ func TestArmAgainstARevert(t *testing.T) {
 		what func(*testing.T, *world) error
 		want string
 	}{
-		"closed while it was asked":      {isRecord("get"), 2, closes, "is closed since"},
-		"taken over while it was asked":  {isRecord("get"), 2, change(func(r *ledger.Run) { r.Phase = ledger.Interrupted }), "is being reverted by somebody"},
-		"time up while it was asked":     {isRecord("get"), 2, change(func(r *ledger.Run) { r.Until = time.Now() }), "was up at"},
-		"undone before the record":       {isList, 1, change(func(r *ledger.Run) { r.Steps[0].Undone = time.Now() }), "was undone by somebody"},
-		"closed before the record":       {isList, 1, closes, "was reverted by somebody meanwhile: nothing was armed"},
-		"closed with the record written": {isRecord("update"), 1, closes, "was reverted by somebody meanwhile: nothing was armed"},
-		"its ConfigMap deleted":          {isList, 1, deletes, "or its ConfigMap was deleted: nothing was armed"},
+		"closed while it was asked": {isRecord("get"), 2, closes, "is closed since"},
+		"taken over while it was asked": {
+			isRecord("get"), 2, change(func(r *ledger.Run) { r.Phase = ledger.Interrupted }),
+			"is being reverted by somebody",
+		},
+		"time up while it was asked": {
+			isRecord("get"), 2, change(func(r *ledger.Run) { r.Until = time.Now() }), "was up at",
+		},
+		"undone before the record": {
+			isList, 1, change(func(r *ledger.Run) { r.Steps[0].Undone = time.Now() }), "was undone by somebody",
+		},
+		"closed before the record": {isList, 1, closes, "was reverted by somebody meanwhile: nothing was armed"},
+		"closed with the record written": {
+			isRecord("update"), 1, closes, "was reverted by somebody meanwhile: nothing was armed",
+		},
+		"its ConfigMap deleted": {isList, 1, deletes, "or its ConfigMap was deleted: nothing was armed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -210,7 +232,8 @@ func TestArmAgainstARevert(t *testing.T) {
 					t.Errorf("it was armed nevertheless: %v, %+v", err, s)
 				}
 			}
-			if run, err := w.store().Get(t.Context(), runID); err != nil || run.Summary != w.run.Summary || string(run.Steps[0].Detail) != string(w.run.Steps[0].Detail) {
+			if run, err := w.store().Get(t.Context(), runID); err != nil || run.Summary != w.run.Summary ||
+				string(run.Steps[0].Detail) != string(w.run.Steps[0].Detail) {
 				t.Errorf("the record: %v, %q, %s", err, run.Summary, run.Steps[0].Detail)
 			}
 		})

@@ -18,8 +18,10 @@ type Load struct {
 	Timeout         time.Duration // of the rollout; zero means the default
 }
 
-// Change is the change of `cuda inject TYPE/NAME`, and what it needs to be allowed.
-func (l Load) Change(ctx context.Context, connection *kube.Connection, cluster *kube.Cluster) (fault.Change, []fault.Permission, error) {
+// Change returns the change of `cuda inject TYPE/NAME`, and what it needs to be allowed.
+func (l Load) Change(
+	ctx context.Context, connection *kube.Connection, cluster *kube.Cluster,
+) (fault.Change, []fault.Permission, error) {
 	in := newInjecting()
 	in.name, in.fault, in.recreate = l.Name, l.Fault, l.Recreate
 	if l.Timeout > 0 {

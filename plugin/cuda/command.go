@@ -1,4 +1,5 @@
-// Package cuda is `kubectl gpu-fault cuda`: faults of the GPU as programs see them, at the driver API, in the pods of one workload.
+// Package cuda is `kubectl gpu-fault cuda`: faults of the GPU as programs see them, at the driver API, in the pods of
+// one workload.
 package cuda
 
 import (
@@ -79,7 +80,8 @@ func checkReference(text string) error {
 	case !found:
 		return fmt.Errorf("%q is no workload: write TYPE/NAME, such as deployment/%s", text, text)
 	case kind == "" || name == "" || strings.Contains(name, "/"):
-		return fmt.Errorf("%q is no workload: write TYPE/NAME, such as deployment/web; the namespace is given with -n", text)
+		return fmt.Errorf("%q is no workload: write TYPE/NAME, such as deployment/web; the namespace is given with -n",
+			text)
 	}
 	return nil
 }

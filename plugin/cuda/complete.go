@@ -20,9 +20,12 @@ const completionTimeout = 3 * time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
-// kinds are those that complete; any other with pod templates can be typed.
+// kinds returns those that complete; any other with pod templates can be typed.
 func kinds() []string {
-	return []string{"deployment", "statefulset", "daemonset", "job", "cronjob", "jobset", "leaderworkerset", "pytorchjob", "mpijob", "raycluster", "dynamographdeployment"}
+	return []string{
+		"deployment", "statefulset", "daemonset", "job", "cronjob", "jobset", "leaderworkerset", "pytorchjob", "mpijob",
+		"raycluster", "dynamographdeployment",
+	}
 }
 
 // completeWorkload completes TYPE/, and then the names of that type in the namespace.
@@ -56,7 +59,7 @@ func completeWorkload(connection *kube.Connection) cobra.CompletionFunc {
 	}
 }
 
-// names are those of a kind's objects.
+// names returns those of a kind's objects.
 func names(ctx context.Context, cluster *workload.Cluster, namespace, kind string) []string {
 	resource, err := cluster.Mapper.ResourceFor(schema.ParseGroupResource(kind).WithVersion(""))
 	if err != nil {
@@ -149,7 +152,9 @@ func completeFrom(connection *kube.Connection, words func(workload.Template) []s
 	}
 }
 
-func connect(cmd *cobra.Command, connection *kube.Connection) (*kube.Cluster, *workload.Cluster, context.Context, context.CancelFunc) {
+func connect(
+	cmd *cobra.Command, connection *kube.Connection,
+) (*kube.Cluster, *workload.Cluster, context.Context, context.CancelFunc) {
 	cluster, err := connection.Cluster()
 	if err != nil {
 		return nil, nil, nil, nil

@@ -39,7 +39,9 @@ type decided struct {
 }
 
 // decide finds the workload, its containers and the libraries for its nodes, and refuses what cannot work.
-func (in *injecting) decide(ctx context.Context, cluster *workload.Cluster, namespace, ledgerNamespace string) (*decided, error) {
+func (in *injecting) decide(
+	ctx context.Context, cluster *workload.Cluster, namespace, ledgerNamespace string,
+) (*decided, error) {
 	found, err := cluster.Find(ctx, namespace, in.name)
 	if err != nil {
 		return nil, err
@@ -51,7 +53,8 @@ func (in *injecting) decide(ctx context.Context, cluster *workload.Cluster, name
 	if d.chosen, err = found.Select(in.selection); err != nil {
 		return nil, err
 	}
-	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"}) // from the API server's cache
+	// From the API server's cache
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
@@ -75,7 +78,8 @@ func (in *injecting) decide(ctx context.Context, cluster *workload.Cluster, name
 	return d, nil
 }
 
-// libraries are the shims for nodes of these architectures, and without those for which there is none: ld.so warns there, and goes on.
+// libraries returns the shims for nodes of these architectures, and without those for which there is none: ld.so warns
+// there, and goes on.
 func libraries(archs []string, layer cudafault.Layer) (found map[string][]byte, without []string, err error) {
 	found = map[string][]byte{}
 	var errs []error
@@ -106,7 +110,8 @@ func checkNodes(flag string, names []string, nodes []corev1.Node) error {
 // memoryLabel is the memory of a node's GPUs in MiB, by NVIDIA's GPU feature discovery.
 const memoryLabel = "nvidia.com/gpu.memory"
 
-// checkMemory refuses a limit that no GPU of the cluster would notice. Where no node tells its GPUs' memory nothing is refused.
+// checkMemory refuses a limit that no GPU of the cluster would notice. Where no node tells its GPUs' memory nothing is
+// refused.
 func checkMemory(limit uint64, nodes []corev1.Node) error {
 	var largest uint64
 	for _, n := range nodes {
@@ -121,7 +126,8 @@ func checkMemory(limit uint64, nodes []corev1.Node) error {
 	return nil
 }
 
-// budgets are the PodDisruptionBudgets over a workload's pods. They are told where they can be read: nothing depends on them.
+// budgets returns the PodDisruptionBudgets over a workload's pods. They are told where they can be read: nothing
+// depends on them.
 func budgets(ctx context.Context, cluster *workload.Cluster, w *workload.Workload) []string {
 	set, _, err := unstructured.NestedStringMap(w.Object.Object, "spec", "template", "metadata", "labels")
 	if err != nil || len(set) == 0 {
@@ -137,18 +143,20 @@ func budgets(ctx context.Context, cluster *workload.Cluster, w *workload.Workloa
 		if err != nil || selector.Empty() || !selector.Matches(labels.Set(set)) {
 			continue
 		}
-		names = append(names, fmt.Sprintf("%s (must be healthy: %d of %s)", budget.Name, budget.Status.DesiredHealthy, count.Of(budget.Status.ExpectedPods, "pod")))
+		names = append(names, fmt.Sprintf("%s (must be healthy: %d of %s)", budget.Name, budget.Status.DesiredHealthy,
+			count.Of(budget.Status.ExpectedPods, "pod")))
 	}
 	return names
 }
 
-// needs are the permissions of the run beyond what every fault needs.
+// needs returns the permissions of the run beyond what every fault needs.
 func (d *decided) needs(ofWorkload []fault.Permission) []fault.Permission {
 	namespace := d.workload.Target().Namespace
 	return fault.Permissions(ofWorkload, askPermissions(namespace))
 }
 
-// containers names what gets the shim: "container main", or with several templates "containers decode/main, prefill/main".
+// containers names what gets the shim: "container main", or with several templates "containers decode/main,
+// prefill/main".
 func (d *decided) containers() string {
 	var names []string
 	for _, c := range d.chosen {
@@ -166,21 +174,22 @@ func (d *decided) containers() string {
 	return "containers " + strings.Join(names, ", ")
 }
 
-// onGPUs is whether one of the chosen containers requests GPUs.
+// onGPUs reports whether one of the chosen containers requests GPUs.
 func (d *decided) onGPUs() bool {
 	return slices.ContainsFunc(d.chosen, func(c workload.Chosen) bool {
 		return slices.ContainsFunc(c.Containers, func(container workload.Container) bool { return container.GPU })
 	})
 }
 
-// needsRoom is whether a rolling update of a Deployment starts a new pod before it ends an old one, as that of one replica does by
-// default: with GPUs it goes on only where one is free.
+// needsRoom reports whether a rolling update of a Deployment starts a new pod before it ends an old one, as that of one
+// replica does by default: with GPUs it goes on only where one is free.
 func needsRoom(w *workload.Workload) bool {
 	if kind := w.Object.GroupVersionKind(); kind.Group != "apps" || kind.Kind != "Deployment" {
 		return false
 	}
 	var d appsv1.Deployment
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(w.Object.Object, &d); err != nil || d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(w.Object.Object, &d); err != nil ||
+		d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 		return false
 	}
 	replicas, most := 1, intstr.FromString("25%") // the API server's defaults
@@ -194,7 +203,7 @@ func needsRoom(w *workload.Workload) bool {
 	return err == nil && unavailable == 0 && replicas > 0
 }
 
-// images are those of the chosen containers, each once.
+// images returns those of the chosen containers, each once.
 func images(chosen []workload.Chosen) []string {
 	set := map[string]bool{}
 	for _, c := range chosen {

@@ -50,33 +50,49 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	// What fails.
 	own.IntVar(&f.what.XID, "xid", 0, "Fail as programs see it when the driver reports this XID")
-	own.StringVar(&f.error, "error", "", "CUDA error that calls return, by name or number: launch-failed, CUDA_ERROR_ECC_UNCORRECTABLE, 719")
-	own.StringVar(&f.phaseNew, "phase-new", "", "CUDA error of processes that start after the fault has hit one, in place of the profile's; none for none")
-	own.StringVar(&f.nvml, "nvml", "", "NVML error after the fault has hit a process (gpu-is-lost, 15), in place of the profile's; none for none")
-	own.BoolVar(&f.sticky, "sticky", false, "After the first error all calls of the process fail, until it ends (default: as hardware does with the error)")
-	own.BoolVar(&f.what.DriverMismatch, "driver-mismatch", false, "New processes find a driver of another version: CUDA error 803, NVML 18")
-	own.BoolVar(&f.what.FabricNotReady, "fabric-not-ready", false, "New processes find the fabric manager down: CUDA error 802")
-	own.BoolVar(&f.what.Hang, "hang", false, "Calls that wait for the GPU, and copies, do not return until the fault ends; they sleep")
-	own.DurationVar(&f.what.Latency, "latency", 0, "Make calls slower by this: copies, launches and calls that wait, or those that --xid, --error or --function mean")
+	own.StringVar(&f.error, "error", "",
+		"CUDA error that calls return, by name or number: launch-failed, CUDA_ERROR_ECC_UNCORRECTABLE, 719")
+	own.StringVar(&f.phaseNew, "phase-new", "",
+		"CUDA error of processes that start after the fault has hit one, in place of the profile's; none for none")
+	own.StringVar(&f.nvml, "nvml", "",
+		"NVML error after the fault has hit a process (gpu-is-lost, 15), in place of the profile's; none for none")
+	own.BoolVar(&f.sticky, "sticky", false,
+		"After the first error all calls of the process fail, until it ends (default: as hardware does with the error)")
+	own.BoolVar(&f.what.DriverMismatch, "driver-mismatch", false,
+		"New processes find a driver of another version: CUDA error 803, NVML 18")
+	own.BoolVar(&f.what.FabricNotReady, "fabric-not-ready", false,
+		"New processes find the fabric manager down: CUDA error 802")
+	own.BoolVar(&f.what.Hang, "hang", false,
+		"Calls that wait for the GPU, and copies, do not return until the fault ends; they sleep")
+	own.DurationVar(&f.what.Latency, "latency", 0,
+		"Make calls slower by this: copies, launches and calls that wait, or those that --xid, --error or --function mean")
 	own.DurationVar(&f.what.Jitter, "jitter", 0, "Add up to this to --latency, evenly spread")
-	own.StringVar(&f.memLimit, "mem-limit", "", "Memory that each device seems to have, such as 8Gi; allocations beyond it fail with out of memory")
+	own.StringVar(&f.memLimit, "mem-limit", "",
+		"Memory that each device seems to have, such as 8Gi; allocations beyond it fail with out of memory")
 	own.StringVar(&f.hideDevices, "hide-devices", "", "Devices that processes do not see, such as 0,2-3, or all")
-	own.Float64Var(&f.what.CorruptD2H, "corrupt-d2h", 0, "Share of copies from the device in which a bit is flipped, above 0 to 1; each is told on stderr")
+	own.Float64Var(&f.what.CorruptD2H, "corrupt-d2h", 0,
+		"Share of copies from the device in which a bit is flipped, above 0 to 1; each is told on stderr")
 	// When.
-	own.StringVar(&f.what.Function, "function", "", "Only calls of these driver functions count: a name or a glob, such as 'cuMemAlloc*'; with --error they fail themselves")
+	own.StringVar(&f.what.Function, "function", "",
+		"Only calls of these driver functions count: a name or a glob, such as 'cuMemAlloc*'; with --error they fail themselves")
 	own.Uint64Var(&f.what.AfterCalls, "after-calls", 0, "Let this many calls of each process pass first")
-	own.DurationVar(&f.what.After, "after", 0, "Let calls pass for this long since arming, or since the first call of a process that starts later")
+	own.DurationVar(&f.what.After, "after", 0,
+		"Let calls pass for this long since arming, or since the first call of a process that starts later")
 	own.Uint64Var(&f.what.Every, "every", 0, "Of the calls, trip each of this number: 10 is every tenth")
 	own.Float64Var(&f.what.Probability, "probability", 0, "Trip a call with this probability, above 0 to 1")
 	own.Uint64Var(&f.what.Seed, "seed", 0, "Chooses what is left to chance; the same seed trips the same calls")
-	own.StringVar(&f.window, "window", "", "Trip only between these times since arming, such as 10s-2m, or 10s- for no end")
+	own.StringVar(&f.window, "window", "",
+		"Trip only between these times since arming, such as 10s-2m, or 10s- for no end")
 	own.Uint64Var(&f.what.Max, "max", 0, "Trip at most this often in each process")
 	// Where.
 	own.StringVar(&f.devices, "device", "", "Only on these devices, as CUDA counts them in the process, such as 0,2-3")
-	own.IntVar(&f.rank, "rank", f.rank, "Only in this rank: RANK, OMPI_COMM_WORLD_RANK, JOB_COMPLETION_INDEX or LOCAL_RANK, the first that the process has")
+	own.IntVar(&f.rank, "rank", f.rank,
+		"Only in this rank: RANK, OMPI_COMM_WORLD_RANK, JOB_COMPLETION_INDEX or LOCAL_RANK, the first that the process has")
 	own.Lookup("rank").DefValue = "0" // which pflag does not show; -1 stands for "not given"
-	own.StringVar(&f.what.Process, "process", "", "Only in processes of this name, a glob: of the program, the process or the script, such as 'train*.py'")
-	own.StringVar(&f.layer, "layer", f.layer, "driver hits every CUDA program; runtime only calls of a dynamic CUDA runtime, for comparison")
+	own.StringVar(&f.what.Process, "process", "",
+		"Only in processes of this name, a glob: of the program, the process or the script, such as 'train*.py'")
+	own.StringVar(&f.layer, "layer", f.layer,
+		"driver hits every CUDA program; runtime only calls of a dynamic CUDA runtime, for comparison")
 	own.BoolVar(&f.what.Quiet, "quiet", false, "Do not tell the first trip of a process on its stderr")
 	f.own = own
 	cmd.Flags().AddFlagSet(own)
@@ -93,40 +109,47 @@ func (f *faultFlags) complete(cmd *cobra.Command) {
 	}
 	var codes []cobra.Completion
 	for _, code := range cudafault.Errors() {
-		codes = append(codes, cobra.CompletionWithDesc(typed(cudafault.ErrorName(code), "CUDA_ERROR_"), strconv.Itoa(code)))
+		codes = append(codes,
+			cobra.CompletionWithDesc(typed(cudafault.ErrorName(code), "CUDA_ERROR_"), strconv.Itoa(code)))
 	}
 	var nvml []cobra.Completion
 	for _, code := range cudafault.NVMLErrors() {
-		nvml = append(nvml, cobra.CompletionWithDesc(typed(cudafault.NVMLErrorName(code), "NVML_ERROR_"), strconv.Itoa(code)))
+		nvml = append(nvml,
+			cobra.CompletionWithDesc(typed(cudafault.NVMLErrorName(code), "NVML_ERROR_"), strconv.Itoa(code)))
 	}
 	for name, words := range map[string][]cobra.Completion{
-		"xid": xids, "error": codes, "phase-new": slices.Concat(codes, []cobra.Completion{none}), "nvml": slices.Concat(nvml, []cobra.Completion{none}),
-		"layer":        {cobra.CompletionWithDesc(string(cudafault.LayerDriver), "every CUDA program"), cobra.CompletionWithDesc(string(cudafault.LayerRuntime), "for comparison")},
+		"xid": xids, "error": codes, "phase-new": slices.Concat(codes, []cobra.Completion{none}),
+		"nvml": slices.Concat(nvml, []cobra.Completion{none}),
+		"layer": {
+			cobra.CompletionWithDesc(string(cudafault.LayerDriver), "every CUDA program"),
+			cobra.CompletionWithDesc(string(cudafault.LayerRuntime), "for comparison"),
+		},
 		"hide-devices": {"all", "0"}, "device": {"0"},
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, noFiles))
 	}
-	_ = cmd.RegisterFlagCompletionFunc("function", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return cudafault.Functions(cudafault.Layer(f.layer)), noFiles
-	})
+	_ = cmd.RegisterFlagCompletionFunc("function",
+		func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return cudafault.Functions(cudafault.Layer(f.layer)), noFiles
+		})
 }
 
 // none stands for no error where a flag overrides a profile.
 const none = "none"
 
-// typed is a name as it is easily typed: launch-failed.
+// typed returns a name as it is easily typed: launch-failed.
 func typed(name, prefix string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, prefix), "_", "-"))
 }
 
-// given is whether any flag of the fault was typed.
+// given reports whether any flag of the fault was typed.
 func (f *faultFlags) given(*cobra.Command) bool {
 	given := false
 	f.own.VisitAll(func(flag *pflag.Flag) { given = given || flag.Changed })
 	return given
 }
 
-// fault is what the flags say, and valid. It fails where they ask for nothing.
+// fault returns what the flags say, and valid. It fails where they ask for nothing.
 func (f *faultFlags) fault(cmd *cobra.Command) (cudafault.Fault, error) {
 	if err := f.checkZero(cmd.Flags()); err != nil {
 		return cudafault.Fault{}, err
@@ -253,7 +276,8 @@ func parseDevices(text string) ([]int, error) {
 		case to < from:
 			return nil, fmt.Errorf("the range %s goes backwards", part)
 		case to >= uint64(len(cudafault.AllDevices())):
-			return nil, fmt.Errorf("CUDA counts devices from 0, and %d is the last that can be named", len(cudafault.AllDevices())-1)
+			return nil, fmt.Errorf("CUDA counts devices from 0, and %d is the last that can be named",
+				len(cudafault.AllDevices())-1)
 		}
 		for d := int(from); d <= int(to); d++ {
 			if slices.Contains(list, d) {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// withFaultFlags is a command that has the flags of a fault, and another one.
+// withFaultFlags returns a command that has the flags of a fault, and another one.
 func withFaultFlags() (*cobra.Command, *faultFlags) {
 	cmd := &cobra.Command{Use: "inject", RunE: func(*cobra.Command, []string) error { return nil }}
 	f := newFaultFlags()
@@ -22,7 +22,7 @@ func withFaultFlags() (*cobra.Command, *faultFlags) {
 	return cmd, f
 }
 
-// typedFault is the fault of a command line.
+// typedFault returns the fault of a command line.
 func typedFault(t *testing.T, args ...string) (cudafault.Fault, error) {
 	t.Helper()
 	cmd, f := withFaultFlags()
@@ -45,17 +45,22 @@ func TestFaultFlags(t *testing.T) {
 		"--xid 48 --phase-new 214 --nvml reset-required": {XID: 48, PhaseNew: code(214), NVML: code(16)},
 		"--driver-mismatch":                              {DriverMismatch: true},
 		"--fabric-not-ready --mem-limit 1.5Gi":           {FabricNotReady: true, MemLimit: 3 << 29},
-		"--hang --window 10s-2m":                         {Hang: true, Trigger: cudafault.Trigger{WindowFrom: 10 * time.Second, WindowTo: 2 * time.Minute}},
+		"--hang --window 10s-2m": {
+			Hang: true, Trigger: cudafault.Trigger{WindowFrom: 10 * time.Second, WindowTo: 2 * time.Minute},
+		},
 		"--latency 5ms --jitter 1ms --seed 7 --window 1h-": {
-			Latency: 5 * time.Millisecond, Jitter: time.Millisecond, Trigger: cudafault.Trigger{Seed: 7, WindowFrom: time.Hour},
+			Latency: 5 * time.Millisecond, Jitter: time.Millisecond,
+			Trigger: cudafault.Trigger{Seed: 7, WindowFrom: time.Hour},
 		},
 		"--hide-devices all":          {HideDevices: cudafault.AllDevices()},
 		"--hide-devices 0,2-3":        {HideDevices: []int{0, 2, 3}},
 		"--corrupt-d2h 0.001 --quiet": {CorruptD2H: 0.001, Quiet: true},
 		"--error 2 --function cuMemAlloc* --after-calls 10 --after 1s --every 3 --probability 0.5 --max 4 --device 1 --rank 0 --process *.py": {
-			Error:   2,
-			Trigger: cudafault.Trigger{Function: "cuMemAlloc*", AfterCalls: 10, After: time.Second, Every: 3, Probability: 0.5, Max: 4},
-			Scope:   cudafault.Scope{Devices: []int{1}, Rank: code(0), Process: "*.py"},
+			Error: 2,
+			Trigger: cudafault.Trigger{
+				Function: "cuMemAlloc*", AfterCalls: 10, After: time.Second, Every: 3, Probability: 0.5, Max: 4,
+			},
+			Scope: cudafault.Scope{Devices: []int{1}, Rank: code(0), Process: "*.py"},
 		},
 		"--xid 79 --layer runtime": {XID: 79, Layer: cudafault.LayerRuntime},
 	} {
@@ -73,7 +78,8 @@ func TestFaultFlags(t *testing.T) {
 	}
 }
 
-// A value that cannot be meant is refused by the name of its flag. What the parts of a fault must not be together, cudafault tests.
+// A value that cannot be meant is refused by the name of its flag. What the parts of a fault must not be together,
+// cudafault tests.
 func TestBadFaultFlags(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
@@ -128,7 +134,9 @@ func TestBadFaultFlags(t *testing.T) {
 // `arm` without flags is the same fault again; with any it is another one.
 func TestFaultFlagsGiven(t *testing.T) {
 	t.Parallel()
-	for line, want := range map[string]bool{"": false, "--ttl 5m": false, "--xid 79": true, "--quiet": true, "--layer driver": true} {
+	for line, want := range map[string]bool{
+		"": false, "--ttl 5m": false, "--xid 79": true, "--quiet": true, "--layer driver": true,
+	} {
 		cmd, f := withFaultFlags()
 		if err := cmd.ParseFlags(strings.Fields(line)); err != nil {
 			t.Fatal(err)
@@ -151,7 +159,8 @@ func TestFaultFlagsComplete(t *testing.T) {
 		return all
 	}
 	for flag, want := range map[string]string{
-		"xid": "79\tGPU has fallen off the bus", "error": "launch-failed\t719", "nvml": "gpu-is-lost\t15", "phase-new": "none", "layer": "driver\tevery CUDA program",
+		"xid": "79\tGPU has fallen off the bus", "error": "launch-failed\t719", "nvml": "gpu-is-lost\t15",
+		"phase-new": "none", "layer": "driver\tevery CUDA program",
 		"function": "cuLaunchKernel", "hide-devices": "all",
 	} {
 		if !slices.Contains(words(flag), want) {

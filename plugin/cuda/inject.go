@@ -115,18 +115,25 @@ pods once more, where the workload's controller replaces them by itself.`,
 
 func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags := cmd.Flags()
-	flags.StringSliceVarP(&in.selection.Containers, "container", "c", nil, "Only these containers (default: those that request GPUs, or all where none does)")
-	flags.StringSliceVar(&in.selection.Services, "service", nil, "Only these services, replica types or groups of a workload that has several pod templates")
-	flags.StringSliceVar(&in.onlyOn, "only-on-node", nil, "The bad nodes: on others the shim passes calls through (default: all are)")
+	flags.StringSliceVarP(&in.selection.Containers, "container", "c", nil,
+		"Only these containers (default: those that request GPUs, or all where none does)")
+	flags.StringSliceVar(&in.selection.Services, "service", nil,
+		"Only these services, replica types or groups of a workload that has several pod templates")
+	flags.StringSliceVar(&in.onlyOn, "only-on-node", nil,
+		"The bad nodes: on others the shim passes calls through (default: all are)")
 	flags.StringSliceVar(&in.pinTo, "pin-node", nil, "Keep the pods on these nodes")
-	flags.StringVar(&in.pin, "pin", in.pin, "With --pin-node, hard (pods stay Pending where the nodes are full) or soft (they go elsewhere then)")
+	flags.StringVar(&in.pin, "pin", in.pin,
+		"With --pin-node, hard (pods stay Pending where the nodes are full) or soft (they go elsewhere then)")
 	flags.BoolVar(&in.disarmed, "disarmed", false, "Load the shim, and leave it to `cuda arm` to begin the fault")
 	flags.Lookup("disarmed").Usage = "Load the shim, and leave it to cuda arm to begin the fault"
 	flags.BoolVar(&in.atStart, "at-start", false, "Begin with the first call of the new pods, not once they are ready")
-	flags.BoolVar(&in.recreate, "recreate", false, "Allow to delete and create again what cannot be changed, such as Jobs: their work begins anew")
-	flags.BoolVar(&in.audit, "audit", false, "Load the shim by LD_AUDIT in place of LD_PRELOAD: it then also hits plugins opened with RTLD_DEEPBIND; glibc only")
+	flags.BoolVar(&in.recreate, "recreate", false,
+		"Allow to delete and create again what cannot be changed, such as Jobs: their work begins anew")
+	flags.BoolVar(&in.audit, "audit", false,
+		"Load the shim by LD_AUDIT in place of LD_PRELOAD: it then also hits plugins opened with RTLD_DEEPBIND; glibc only")
 	in.ttl.AddFlags(flags)
-	flags.StringVar(&in.dryRun, "dry-run", in.dryRun, "none, client (say what would be done) or server (with all checks); change nothing")
+	flags.StringVar(&in.dryRun, "dry-run", in.dryRun,
+		"none, client (say what would be done) or server (with all checks); change nothing")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&in.yes, "yes", "y", false, "Do not ask")
 	flags.DurationVar(&in.timeout, "timeout", in.timeout, "How long the rollout of the workload may take")
@@ -134,10 +141,12 @@ func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 
 	_ = cmd.RegisterFlagCompletionFunc("only-on-node", completion.Nodes(connection))
 	_ = cmd.RegisterFlagCompletionFunc("pin-node", completion.Nodes(connection))
-	_ = cmd.RegisterFlagCompletionFunc("pin", cobra.FixedCompletions([]string{"hard", "soft"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("pin",
+		cobra.FixedCompletions([]string{"hard", "soft"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("container", completeContainer(connection))
 	_ = cmd.RegisterFlagCompletionFunc("service", completeService(connection))
-	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("dry-run",
+		cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // validate checks everything that needs no cluster.
@@ -149,7 +158,8 @@ func (in *injecting) validate() error {
 		flag  string
 		names *[]string
 	}{
-		{"--container", &in.selection.Containers}, {"--service", &in.selection.Services}, {"--only-on-node", &in.onlyOn}, {"--pin-node", &in.pinTo},
+		{"--container", &in.selection.Containers}, {"--service", &in.selection.Services},
+		{"--only-on-node", &in.onlyOn}, {"--pin-node", &in.pinTo},
 	} {
 		if err := tidyNames(list.flag, list.names); err != nil {
 			return err
@@ -159,14 +169,18 @@ func (in *injecting) validate() error {
 	case in.pin != "hard" && in.pin != "soft":
 		return fmt.Errorf("--pin %s: choose hard or soft", in.pin)
 	case in.disarmed && in.atStart:
-		return errors.New("--at-start begins the fault with the first call, and --disarmed does not begin it: give one of them")
+		return errors.New(
+			"--at-start begins the fault with the first call, and --disarmed does not begin it: give one of them",
+		)
 	case in.timeout <= 0:
 		return fmt.Errorf("--timeout %s: give a time above 0, such as %s", in.timeout, rolloutTimeout)
 	case in.dryRun != "none" && in.dryRun != "client" && in.dryRun != "server":
 		return fmt.Errorf("--dry-run=%s: choose none, client or server", in.dryRun)
 	}
-	if len(in.onlyOn) > 0 && len(in.pinTo) > 0 && !slices.ContainsFunc(in.pinTo, func(n string) bool { return slices.Contains(in.onlyOn, n) }) {
-		return fmt.Errorf("--pin-node %s keeps the pods away from --only-on-node %s: no process would see the fault", strings.Join(in.pinTo, ","), strings.Join(in.onlyOn, ","))
+	if len(in.onlyOn) > 0 && len(in.pinTo) > 0 &&
+		!slices.ContainsFunc(in.pinTo, func(n string) bool { return slices.Contains(in.onlyOn, n) }) {
+		return fmt.Errorf("--pin-node %s keeps the pods away from --only-on-node %s: no process would see the fault",
+			strings.Join(in.pinTo, ","), strings.Join(in.onlyOn, ","))
 	}
 	in.fault.Nodes = in.onlyOn
 	state, err := in.fault.State("cuda-xxxxxx", 1, time.Now(), time.Time{})
@@ -238,7 +252,8 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 		}
 		return in.printDryRun(streams, d, plan)
 	}
-	question := fmt.Sprintf("Inject into %s in namespace %s in context %q?", d.workload.Ref(), d.workload.Target().Namespace, cluster.Context)
+	question := fmt.Sprintf("Inject into %s in namespace %s in context %q?", d.workload.Ref(),
+		d.workload.Target().Namespace, cluster.Context)
 	if err := confirm.Ask(ctx, streams, question, in.yes); err != nil {
 		return err
 	}
@@ -262,7 +277,8 @@ func (in *injecting) action(d *decided) string { return "load the CUDA shim into
 
 func (in *injecting) plan(d *decided, injection *injection) fault.Plan {
 	plan := fault.Plan{
-		Fault: "cuda", Summary: summary(in.fault, in.disarmed), Command: session.CommandLine(os.Args), Needs: d.needs(injection.Permissions()),
+		Fault: "cuda", Summary: summary(in.fault, in.disarmed), Command: session.CommandLine(os.Args),
+		Needs:   d.needs(injection.Permissions()),
 		Changes: []fault.Change{injection.change(in.action(d))}, NoPods: true,
 	}
 	in.ttl.Apply(&plan)

@@ -24,7 +24,9 @@ import (
 )
 
 func asked(change func(*injecting)) *injecting {
-	in := &injecting{name: "deployment/web", fault: lostGPU, pin: "hard", dryRun: "none", timeout: time.Minute, ttl: ttl.New()}
+	in := &injecting{
+		name: "deployment/web", fault: lostGPU, pin: "hard", dryRun: "none", timeout: time.Minute, ttl: ttl.New(),
+	}
 	if change != nil {
 		change(in)
 	}
@@ -38,20 +40,30 @@ func TestValidate(t *testing.T) {
 		change func(*injecting)
 		want   string // in the error; empty: fine
 	}{
-		"fine":                  {nil, ""},
-		"no type":               {func(in *injecting) { in.name = "web" }, "such as deployment/web"},
-		"no name":               {func(in *injecting) { in.name = "deployment/" }, "TYPE/NAME"},
-		"empty":                 {func(in *injecting) { in.name = "" }, "is a variable unset?"},
-		"with a namespace":      {func(in *injecting) { in.name = "deployment/prod/web" }, "given with -n"},
-		"no fault":              {func(in *injecting) { in.fault = cudafault.Fault{} }, "--xid"},
-		"unknown XID":           {func(in *injecting) { in.fault.XID = 4711 }, "4711"},
-		"contradiction":         {func(in *injecting) { in.fault.Error = 719 }, "--xid and --error"},
-		"unknown error":         {func(in *injecting) { in.fault = cudafault.Fault{Error: 12345} }, "12345"},
-		"empty container":       {func(in *injecting) { in.selection.Containers = []string{""} }, "--container: a name is empty"},
-		"empty node":            {func(in *injecting) { in.onlyOn = []string{"gpu-1", " "} }, "--only-on-node: a name is empty"},
-		"pin":                   {func(in *injecting) { in.pin = "firmly" }, "hard or soft"},
-		"pinned away":           {func(in *injecting) { in.pinTo, in.onlyOn = []string{"a"}, []string{"b"} }, "no process would see the fault"},
-		"pinned there":          {func(in *injecting) { in.pinTo, in.onlyOn = []string{"node/a"}, []string{"nodes/a", "b"} }, ""},
+		"fine":             {nil, ""},
+		"no type":          {func(in *injecting) { in.name = "web" }, "such as deployment/web"},
+		"no name":          {func(in *injecting) { in.name = "deployment/" }, "TYPE/NAME"},
+		"empty":            {func(in *injecting) { in.name = "" }, "is a variable unset?"},
+		"with a namespace": {func(in *injecting) { in.name = "deployment/prod/web" }, "given with -n"},
+		"no fault":         {func(in *injecting) { in.fault = cudafault.Fault{} }, "--xid"},
+		"unknown XID":      {func(in *injecting) { in.fault.XID = 4711 }, "4711"},
+		"contradiction":    {func(in *injecting) { in.fault.Error = 719 }, "--xid and --error"},
+		"unknown error":    {func(in *injecting) { in.fault = cudafault.Fault{Error: 12345} }, "12345"},
+		"empty container": {
+			func(in *injecting) { in.selection.Containers = []string{""} }, "--container: a name is empty",
+		},
+		"empty node": {
+			func(in *injecting) { in.onlyOn = []string{"gpu-1", " "} }, "--only-on-node: a name is empty",
+		},
+		"pin": {func(in *injecting) { in.pin = "firmly" }, "hard or soft"},
+		"pinned away": {
+			func(in *injecting) {
+				in.pinTo, in.onlyOn = []string{"a"}, []string{"b"}
+			}, "no process would see the fault",
+		},
+		"pinned there": {
+			func(in *injecting) { in.pinTo, in.onlyOn = []string{"node/a"}, []string{"nodes/a", "b"} }, "",
+		},
 		"disarmed and at start": {func(in *injecting) { in.disarmed, in.atStart = true, true }, "give one of them"},
 		"no time":               {func(in *injecting) { in.timeout = 0 }, "--timeout"},
 		"too many nodes": {func(in *injecting) {
@@ -67,7 +79,8 @@ func TestValidate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := asked(test.change).validate()
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			if test.want == "" && err != nil ||
+				test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("%v, want %q", err, test.want)
 			}
 		})
@@ -113,14 +126,15 @@ spec:
       - {name: istio-proxy, image: "registry.local/istio:1"}
 `
 
-// deployment is a workload, with what was asked for it.
+// deployment returns a workload, with what was asked for it.
 func deployment(asked string) *workload.Workload {
 	object := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(webYAML), &object.Object); err != nil {
 		return nil
 	}
 	return &workload.Workload{
-		Object: object, Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, Templates: workload.Templates(object), Asked: asked,
+		Object: object, Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
+		Templates: workload.Templates(object), Asked: asked,
 	}
 }
 
@@ -205,10 +219,14 @@ func TestASecondInjectionIsToldOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := asked(nil)
-	if err := in.unlessLocked(t.Context(), s, &workload.InjectedError{Ref: "deployment.apps/web", Run: runID}); err != nil {
+	if err := in.unlessLocked(
+		t.Context(), s, &workload.InjectedError{Ref: "deployment.apps/web", Run: runID},
+	); err != nil {
 		t.Errorf("its lock says it already: %v", err)
 	}
-	if err := in.unlessLocked(t.Context(), s, &workload.InjectedError{Ref: "deployment.apps/web", Run: "cuda-222222"}); err == nil || !strings.Contains(err.Error(), "cuda-222222") {
+	if err := in.unlessLocked(
+		t.Context(), s, &workload.InjectedError{Ref: "deployment.apps/web", Run: "cuda-222222"},
+	); err == nil || !strings.Contains(err.Error(), "cuda-222222") {
 		t.Errorf("nobody else says it: %v", err)
 	}
 	if err := in.unlessLocked(t.Context(), s, errMissing); !errors.Is(err, errMissing) {

@@ -19,9 +19,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
-// injection puts the shim into a workload, and arms it. Unless the fault is to be there from the start, the shim comes disarmed, and is
-// armed when the pods are up: so a rolling update goes through though the fault would keep new pods from getting ready, and processes that
-// run see what running processes see on hardware.
+// injection puts the shim into a workload, and arms it. Unless the fault is to be there from the start, the shim comes
+// disarmed, and is armed when the pods are up: so a rolling update goes through though the fault would keep new pods
+// from getting ready, and processes that run see what running processes see on hardware.
 type injection struct {
 	*workload.Injection
 	fault             cudafault.Fault
@@ -40,10 +40,12 @@ type detail struct {
 
 func (in *injecting) injection(cluster *workload.Cluster, d *decided, w *witness) *injection {
 	i := &injection{
-		fault: in.fault, disarmed: in.disarmed, atStart: in.atStart, witness: w, timeout: in.timeout, grace: grace, patience: patience,
+		fault: in.fault, disarmed: in.disarmed, atStart: in.atStart, witness: w, timeout: in.timeout, grace: grace,
+		patience: patience,
 		Injection: &workload.Injection{
-			Cluster: cluster, Workload: d.workload, Selection: in.selection, Preloads: d.preload, Libraries: d.libraries,
-			Recreate: in.recreate, Wait: in.timeout, MayCrash: in.atStart,
+			Cluster: cluster, Workload: d.workload, Selection: in.selection, Preloads: d.preload,
+			Libraries: d.libraries,
+			Recreate:  in.recreate, Wait: in.timeout, MayCrash: in.atStart,
 		},
 	}
 	if in.audit {
@@ -58,10 +60,11 @@ func (in *injecting) injection(cluster *workload.Cluster, d *decided, w *witness
 	return i
 }
 
-// The generations of a run: as it was created, and from when on it is armed. A later arming has the time as its generation.
+// The generations of a run: as it was created, and from when on it is armed. A later arming has the time as its
+// generation.
 func firstGeneration(run ledger.Run) uint64 { return uint64(run.Created.UnixNano()) }
 
-// state is the state file of a run's beginning.
+// state returns the state file of a run's beginning.
 func (i *injection) state(run ledger.Run, armed bool) ([]byte, error) {
 	at := time.Time{}
 	if armed {
@@ -74,7 +77,7 @@ func (i *injection) state(run ledger.Run, armed bool) ([]byte, error) {
 	return s.Encode()
 }
 
-// change is the change for a fault.Plan.
+// change returns the change for a fault.Plan.
 func (i *injection) change(action string) fault.Change {
 	change := i.Change(action)
 	apply := change.Apply
@@ -110,7 +113,10 @@ func (d detailing) Save(ctx context.Context, change func(*ledger.Step)) error {
 // prove shows that the shim is in the pods, arms it, and shows that it is armed.
 func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod) ([]ledger.Evidence, error) {
 	run := r.Run()
-	p := &proof{witness: i.witness, pods: i.pods(run), run: run.ID, generation: firstGeneration(run), grace: i.grace, patience: i.patience}
+	p := &proof{
+		witness: i.witness, pods: i.pods(run), run: run.ID, generation: firstGeneration(run), grace: i.grace,
+		patience: i.patience,
+	}
 	if !i.atStart {
 		r.Progress("waiting until its pods are ready")
 		i.awaitReady(ctx, run)
@@ -130,7 +136,8 @@ func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod)
 	return merge(evidence, after), err
 }
 
-// armedGrace is how long processes may take to notice that they are armed: those that call the driver look once a second.
+// armedGrace is how long processes may take to notice that they are armed: those that call the driver look once a
+// second.
 const armedGrace = 3 * time.Second
 
 func (i *injection) gather(ctx context.Context, r fault.Recorder, p *proof) ([]ledger.Evidence, error) {
@@ -140,7 +147,10 @@ func (i *injection) gather(ctx context.Context, r fault.Recorder, p *proof) ([]l
 	}
 	if len(evidence) == 0 && err == nil { // a workload without pods
 		target := i.Workload.Target()
-		evidence = append(evidence, ofTemplate(&workload.Data{Group: i.Workload.Resource.Group, Version: i.Workload.Resource.Version, Kind: target.Kind, Name: target.Name}))
+		evidence = append(evidence, ofTemplate(&workload.Data{
+			Group: i.Workload.Resource.Group, Version: i.Workload.Resource.Version, Kind: target.Kind,
+			Name: target.Name,
+		}))
 	}
 	return evidence, err
 }
@@ -151,8 +161,8 @@ func (i *injection) pods(run ledger.Run) func(context.Context) ([]corev1.Pod, er
 	}
 }
 
-// arm begins the fault, and returns its generation. Pods learn of it as soon as their kubelets look. When it fails, the undo of the run
-// disarms whatever was armed.
+// arm begins the fault, and returns its generation. Pods learn of it as soon as their kubelets look. When it fails, the
+// undo of the run disarms whatever was armed.
 func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
 	if err := mayGoOn(ctx, r); err != nil {
 		return 0, fmt.Errorf("nothing was armed: %w", err)
@@ -186,7 +196,8 @@ func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
 // errTooSlow is why a fault does not begin whose time is up.
 var errTooSlow = errors.New("the rollout took longer than --ttl: give a longer one")
 
-// mayGoOn asks the ledger, which says no to who was taken over or is too late, and knows whether somebody disarmed the run meanwhile.
+// mayGoOn asks the ledger, which says no to who was taken over or is too late, and knows whether somebody disarmed the
+// run meanwhile.
 func mayGoOn(ctx context.Context, r fault.Recorder) error {
 	if err := r.Save(ctx, func(*ledger.Step) {}); err != nil {
 		return err
@@ -197,12 +208,16 @@ func mayGoOn(ctx context.Context, r fault.Recorder) error {
 	return nil
 }
 
-// setState replaces the state file of a run, and makes the kubelets of its pods look at it now. late is why they look later.
-func setState(ctx context.Context, cluster *workload.Cluster, namespace, run string, s cudafault.State, pods []corev1.Pod) (late, err error) {
+// setState replaces the state file of a run, and makes the kubelets of its pods look at it now. late is why they look
+// later.
+func setState(
+	ctx context.Context, cluster *workload.Cluster, namespace, run string, s cudafault.State, pods []corev1.Pod,
+) (late, err error) {
 	write := workload.UpdateState
 	if !s.ArmedAt.IsZero() {
 		if write = workload.Arm; !s.Expires.IsZero() && !time.Now().Before(s.Expires) {
-			return nil, fmt.Errorf("the time of run %s is up since %s: nothing was armed", run, s.Expires.Local().Format("15:04:05"))
+			return nil, fmt.Errorf("the time of run %s is up since %s: nothing was armed", run,
+				s.Expires.Local().Format("15:04:05"))
 		}
 	}
 	s.Run = run
@@ -237,7 +252,7 @@ func (i *injection) awaitReady(ctx context.Context, run ledger.Run) {
 	})
 }
 
-// readyOrOver is whether waiting for the pod is of no use: it is ready, has ended, or crashes by itself.
+// readyOrOver reports whether waiting for the pod is of no use: it is ready, has ended, or crashes by itself.
 func readyOrOver(pod corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true

@@ -32,7 +32,8 @@ func (a *asking) Save(context.Context, func(*ledger.Step)) error {
 	return a.save(a.saves, &a.run)
 }
 
-// The client that makes a run does not arm it when somebody took it over, disarmed it, or its time is up; what it hears names the reason.
+// The client that makes a run does not arm it when somebody took it over, disarmed it, or its time is up; what it hears
+// names the reason.
 func TestTheClientAsksBeforeItArms(t *testing.T) {
 	t.Parallel()
 	disarm := func(run *ledger.Run) error {
@@ -44,8 +45,13 @@ func TestTheClientAsksBeforeItArms(t *testing.T) {
 		want    string
 		written bool // whether the state is armed nevertheless; the undo of the failed run disarms it
 	}{
-		"taken over": {func(int, *ledger.Run) error { return errors.New("somebody reverts this run") }, "nothing was armed: somebody reverts this run", false},
-		"disarmed":   {func(_ int, run *ledger.Run) error { return disarm(run) }, "somebody disarmed run " + runID, false},
+		"taken over": {
+			func(int, *ledger.Run) error { return errors.New("somebody reverts this run") },
+			"nothing was armed: somebody reverts this run", false,
+		},
+		"disarmed": {
+			func(_ int, run *ledger.Run) error { return disarm(run) }, "somebody disarmed run " + runID, false,
+		},
 		"disarmed in between": {func(n int, run *ledger.Run) error {
 			if n == 1 {
 				return nil
@@ -131,7 +137,10 @@ func TestExpiredProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := report{pod: pod("web-1", "gpu-1"), asked: true, file: &state, processes: []cudafault.Process{process(5, cudafault.StatusExpired), process(5, cudafault.StatusArmed)}}
+	r := report{
+		pod: pod("web-1", "gpu-1"), asked: true, file: &state,
+		processes: []cudafault.Process{process(5, cudafault.StatusExpired), process(5, cudafault.StatusArmed)},
+	}
 	if v, text := r.judge(runID, 5); v != failed || !strings.Contains(text, "longer than --ttl") {
 		t.Errorf("%v, %q", v, text)
 	}
@@ -142,7 +151,8 @@ func TestAnExpiredStateIsNotWritten(t *testing.T) {
 	w := newWorld(t, nil)
 	state := w.state
 	state.Generation, state.Expires = 9, time.Now().Add(-time.Second)
-	if _, err := setState(t.Context(), w.cluster(), namespace, runID, state, nil); err == nil || !strings.Contains(err.Error(), "the time of run "+runID+" is up since") {
+	if _, err := setState(t.Context(), w.cluster(), namespace, runID, state, nil); err == nil ||
+		!strings.Contains(err.Error(), "the time of run "+runID+" is up since") {
 		t.Errorf("%v", err)
 	}
 	if s := w.stored(t); s.Generation != w.state.Generation {
@@ -166,8 +176,10 @@ func TestATTLShorterThanTheRollout(t *testing.T) {
 func TestWhatARevertDoesToPods(t *testing.T) {
 	t.Parallel()
 	for how, want := range map[workload.Replacement]string{
-		workload.Rolling: "which replaces the pods once more", workload.OnDelete: "until somebody deletes them", workload.Paused: "until somebody resumes the rollout",
-		workload.NextJob: "jobs that run keep the idle shim", workload.Recreate: "creates it again", workload.Unknown: "its controller decides",
+		workload.Rolling: "which replaces the pods once more", workload.OnDelete: "until somebody deletes them",
+		workload.Paused:  "until somebody resumes the rollout",
+		workload.NextJob: "jobs that run keep the idle shim", workload.Recreate: "creates it again",
+		workload.Unknown: "its controller decides",
 	} {
 		if got := reverting(how); !strings.Contains(got, want) {
 			t.Errorf("%s: %q", how, got)
@@ -208,7 +220,8 @@ func TestWhatAContainerPrintsIsBounded(t *testing.T) {
 	}
 	long := shimPrefix + runID + ": " + strings.Repeat("ü", 1000)
 	said, refused := findLines(long+"\ncannot be preloaded "+workload.LibraryDir+"/ "+strings.Repeat("x", 1000), runID)
-	if len(said) != 1 || len(said[0]) > mostOfLine || len(refused) != 1 || len(refused[0]) > mostOfLine || !strings.HasSuffix(refused[0], "...") {
+	if len(said) != 1 || len(said[0]) > mostOfLine || len(refused) != 1 || len(refused[0]) > mostOfLine ||
+		!strings.HasSuffix(refused[0], "...") {
 		t.Errorf("%q, %q", said, refused)
 	}
 }
@@ -218,7 +231,8 @@ func TestNoExecWithoutAShim(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	if _, err := w.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "risc-1"}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{Architecture: "riscv64"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "risc-1"},
+		Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{Architecture: "riscv64"}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +278,9 @@ func TestManyPods(t *testing.T) {
 		if reading.Load() < 40 { // some rounds later
 			return []byte("starting\n"), nil
 		}
-		return []byte("gpu-fault: run " + runID + ": injected CUDA error 999 into cuLaunchKernel, call 0, pid 7 (python3)\n"), nil
+		return []byte(
+			"gpu-fault: run " + runID + ": injected CUDA error 999 into cuLaunchKernel, call 0, pid 7 (python3)\n",
+		), nil
 	}
 	evidence, _, err := p.gather(t.Context())
 	if err != nil || len(evidence) != len(pods) {

@@ -65,8 +65,8 @@ func (w *witness) listenWhere(ctx context.Context, reports []report, run string,
 	_ = group.Wait() // a log that cannot be read is none
 }
 
-// findLines picks the lines of the shim of a run, and those of a dynamic linker that did not load it: glibc's "object '...' from
-// LD_PRELOAD cannot be preloaded", musl's "Error relocating ..." and "Error loading shared library ...".
+// findLines picks the lines of the shim of a run, and those of a dynamic linker that did not load it: glibc's "object
+// '...' from LD_PRELOAD cannot be preloaded", musl's "Error relocating ..." and "Error loading shared library ...".
 func findLines(log, run string) (said, refused []string) {
 	for line := range strings.Lines(log) {
 		line = strings.TrimSpace(line)
@@ -74,7 +74,8 @@ func findLines(log, run string) (said, refused []string) {
 			said = append(said, cut(line[i:]))
 			continue
 		}
-		ofLinker := strings.Contains(line, "cannot be preloaded") || strings.Contains(line, "Error relocating") || strings.Contains(line, "Error loading shared library")
+		ofLinker := strings.Contains(line, "cannot be preloaded") || strings.Contains(line, "Error relocating") ||
+			strings.Contains(line, "Error loading shared library")
 		if ofLinker && strings.Contains(line, workload.LibraryDir+"/") && !slices.Contains(refused, cut(line)) {
 			refused = append(refused, cut(line))
 		}
@@ -99,7 +100,7 @@ func parseTrip(line string) (trip, bool) {
 	return trip{what, m[2], m[3], m[4]}, true
 }
 
-// errorCell is how tables show a CUDA error: 100 NO_DEVICE.
+// errorCell returns how tables show a CUDA error: 100 NO_DEVICE.
 func errorCell(code int) string {
 	return fmt.Sprintf("%d %s", code, strings.TrimPrefix(cudafault.ErrorName(code), "CUDA_ERROR_"))
 }

@@ -27,7 +27,8 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 		settled: func(r *report) bool { return r.noticed(next) },
 	})
 	if ctx.Err() != nil {
-		return fmt.Errorf("run %s is %sed, but nobody waits for its processes any more: %w", s.id, s.verb, context.Cause(ctx))
+		return fmt.Errorf("run %s is %sed, but nobody waits for its processes any more: %w", s.id, s.verb,
+			context.Cause(ctx))
 	}
 	if err != nil {
 		return fmt.Errorf("run %s is %sed, but its pods cannot be asked: %w", s.id, s.verb, err)
@@ -53,20 +54,27 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 		return fmt.Errorf("run %s is armed, but not everywhere: %s", s.id, strings.Join(over, "; "))
 	}
 	if len(late) > 0 {
-		return fmt.Errorf("run %s is %sed, but after %s the state file is not new in pods %v: their kubelets do so within a minute or two", s.id, s.verb, s.timeout, late)
+		return fmt.Errorf(
+			"run %s is %sed, but after %s the state file is not new in pods %v: their kubelets do so within a minute or two",
+			s.id, s.verb, s.timeout, late,
+		)
 	}
 	if pending > 0 {
-		printer.Talk(s.streams.ErrOut, "%s did not call the driver since, and will notice when they do, if they still live", count.Of(pending, "process"))
+		printer.Talk(s.streams.ErrOut,
+			"%s did not call the driver since, and will notice when they do, if they still live",
+			count.Of(pending, "process"))
 	}
 	printer.Talk(s.streams.ErrOut, "run %s is %sed, %s", s.id, s.verb, end(p.run))
 	if waiting := backingOff(reports); s.verb == "disarm" && len(waiting) > 0 {
-		printer.Talk(s.streams.ErrOut, "Still down: the kubelet waits up to 5 minutes before it starts crashed containers again (CrashLoopBackOff); to go on at once: kubectl delete pod -n %s %s",
+		printer.Talk(s.streams.ErrOut,
+			"Still down: the kubelet waits up to 5 minutes before it starts crashed containers again (CrashLoopBackOff); to go on at once: kubectl delete pod -n %s %s",
 			p.data.Namespace, strings.Join(waiting, " "))
 	}
 	return nil
 }
 
-// backingOff are the pods whose containers crashed so often that the kubelet lets them wait: disarming does not shorten that.
+// backingOff returns the pods whose containers crashed so often that the kubelet lets them wait: disarming does not
+// shorten that.
 func backingOff(reports []report) []string {
 	var names []string
 	for i := range reports {
@@ -84,24 +92,26 @@ func isExcluded(s cudafault.Status) bool {
 	return s == cudafault.StatusOtherNode || s == cudafault.StatusOtherProcess
 }
 
-// sameArming is whether a state file is of an arming, or disarmed as that is.
+// sameArming reports whether a state file is of an arming, or disarmed as that is.
 func sameArming(file, want cudafault.State) bool {
 	return file.Generation == want.Generation && file.ArmedAt.IsZero() == want.ArmedAt.IsZero()
 }
 
-// unaware is how many processes that may be alive have not noticed.
+// unaware returns how many processes that may be alive have not noticed.
 func (r *report) unaware(next cudafault.State) int {
 	n := 0
 	for _, p := range r.living() {
-		acts := p.Status == cudafault.StatusArmed || p.Status == cudafault.StatusTripped || p.Status == cudafault.StatusPoisoned
-		if p.Generation != next.Generation || next.ArmedAt.IsZero() == acts && !isExcluded(p.Status) && p.Status != cudafault.StatusExpired {
+		acts := p.Status == cudafault.StatusArmed || p.Status == cudafault.StatusTripped ||
+			p.Status == cudafault.StatusPoisoned
+		if p.Generation != next.Generation ||
+			next.ArmedAt.IsZero() == acts && !isExcluded(p.Status) && p.Status != cudafault.StatusExpired {
 			n++
 		}
 	}
 	return n
 }
 
-// noticed is whether nothing is to be waited for in a pod: all its processes have noticed, or it does not run.
+// noticed reports whether nothing is to be waited for in a pod: all its processes have noticed, or it does not run.
 func (r *report) noticed(next cudafault.State) bool {
 	if !r.asked {
 		return true

@@ -25,8 +25,8 @@ var usualKinds = []struct {
 	{schema.GroupResource{Group: "nvidia.com", Resource: "dynamographdeployments"}, false},
 }
 
-// Permissions are what CUDA faults in the usual kinds of workloads of a namespace need, beyond what every fault needs; empty is all
-// namespaces. Secrets are not among them.
+// Permissions returns what CUDA faults in the usual kinds of workloads of a namespace need, beyond what every fault
+// needs; empty is all namespaces. Secrets are not among them.
 func Permissions(namespace string) []fault.Permission {
 	all := append(askPermissions(namespace),
 		fault.Permission{Verb: "create", Resource: "events", Namespace: namespace, Optional: true},
@@ -40,15 +40,19 @@ func Permissions(namespace string) []fault.Permission {
 	return fault.Permissions(all)
 }
 
-// askPermissions are what it takes to ask pods what the shim in them does, and to tell before the question who else watches over them. Exec over
-// WebSockets is a GET.
+// askPermissions returns what it takes to ask pods what the shim in them does, and to tell before the question who else
+// watches over them. Exec over WebSockets is a GET.
 func askPermissions(namespace string) []fault.Permission {
 	return []fault.Permission{
 		{Verb: "list", Resource: "pods", Namespace: namespace},
 		{Verb: "create", Resource: "pods/exec", Namespace: namespace},
 		{Verb: "get", Resource: "pods/exec", Namespace: namespace},
-		{Verb: "get", Resource: "pods/log", Namespace: namespace, Optional: true}, // of pods that crash and cannot be asked
-		{Verb: "list", Group: "autoscaling", Resource: "horizontalpodautoscalers", Namespace: namespace, Optional: true},
+		// Of pods that crash and cannot be asked
+		{Verb: "get", Resource: "pods/log", Namespace: namespace, Optional: true},
+		{
+			Verb: "list", Group: "autoscaling", Resource: "horizontalpodautoscalers", Namespace: namespace,
+			Optional: true,
+		},
 		{Verb: "list", Group: "policy", Resource: "poddisruptionbudgets", Namespace: namespace, Optional: true},
 	}
 }

@@ -16,15 +16,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
-// registryTimeout bounds the look at all images: it is a courtesy, and many clusters' registries cannot be reached from a laptop.
+// registryTimeout bounds the look at all images: it is a courtesy, and many clusters' registries cannot be reached from
+// a laptop.
 const registryTimeout = 5 * time.Second
 
 // readEnvironment returns the environment variables that an image sets, each NAME=VALUE.
 type readEnvironment func(ctx context.Context, image string) ([]string, error)
 
-// preloads looks up which images set LD_PRELOAD: ld.so takes only one value, so that it must be chained. unread says of which images
-// that could not be found out.
-func preloads(ctx context.Context, chosen []workload.Chosen, read readEnvironment) (found map[string]string, unread []string) {
+// preloads looks up which images set LD_PRELOAD: ld.so takes only one value, so that it must be chained. unread says of
+// which images that could not be found out.
+func preloads(
+	ctx context.Context, chosen []workload.Chosen, read readEnvironment,
+) (found map[string]string, unread []string) {
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
 	found = map[string]string{}
@@ -60,8 +63,8 @@ func preloads(ctx context.Context, chosen []workload.Chosen, read readEnvironmen
 	return found, unread
 }
 
-// readImage reads an image's configuration from its registry, with the credentials of docker login where there are any. An image for
-// several platforms is looked at for linux/amd64: they are built from one recipe.
+// readImage reads an image's configuration from its registry, with the credentials of docker login where there are any.
+// An image for several platforms is looked at for linux/amd64: they are built from one recipe.
 func readImage(ctx context.Context, image string) ([]string, error) {
 	reference, err := name.ParseReference(image)
 	if err != nil {
@@ -78,7 +81,7 @@ func readImage(ctx context.Context, image string) ([]string, error) {
 	return config.Config.Env, nil
 }
 
-// brief is the core of a registry's error.
+// brief returns the core of a registry's error.
 func brief(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "its registry does not answer"

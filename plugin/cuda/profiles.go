@@ -98,7 +98,9 @@ that -o wide, json and yaml name.`,
 			}
 			return format.Object(streams.Out, list, names...)
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(
+			_ *cobra.Command, args []string, prefix string,
+		) ([]cobra.Completion, cobra.ShellCompDirective) {
 			var words []cobra.Completion
 			for _, p := range cudafault.Profiles() {
 				if strings.HasPrefix(p.Name, prefix) && !slices.Contains(args, p.Name) {
@@ -112,7 +114,7 @@ that -o wide, json and yaml name.`,
 	return cmd
 }
 
-// selectProfiles are those named, in this order; all for no names.
+// selectProfiles returns those named, in this order; all for no names.
 func selectProfiles(names []string) ([]cudafault.Profile, error) {
 	if len(names) == 0 {
 		return cudafault.Profiles(), nil
@@ -122,7 +124,10 @@ func selectProfiles(names []string) ([]cudafault.Profile, error) {
 		p, ok := cudafault.NamedProfile(name)
 		if !ok {
 			if _, err := strconv.Atoi(name); err == nil {
-				return nil, fmt.Errorf("there is no profile of XID %s: what programs see of it is not known; `kubectl gpu-fault cuda profiles` lists those that are", name)
+				return nil, fmt.Errorf(
+					"there is no profile of XID %s: what programs see of it is not known; `kubectl gpu-fault cuda profiles` lists those that are",
+					name,
+				)
 			}
 			return nil, fmt.Errorf("there is no profile %q: give XIDs, fabric-not-ready or driver-mismatch", name)
 		}
@@ -132,9 +137,15 @@ func selectProfiles(names []string) ([]cudafault.Profile, error) {
 }
 
 func profileTable(profiles []cudafault.Profile, format printer.Format) *printer.Table {
-	table := &printer.Table{Header: []string{"XID", "RUNNING PROCESS", "NEW PROCESS", "NVML", "SURFACES", "EVIDENCE", "DESCRIPTION"}, NoHeader: format.NoHeader}
+	table := &printer.Table{
+		Header:   []string{"XID", "RUNNING PROCESS", "NEW PROCESS", "NVML", "SURFACES", "EVIDENCE", "DESCRIPTION"},
+		NoHeader: format.NoHeader,
+	}
 	if format.IsWide() {
-		table.Header = []string{"XID", "RUNNING PROCESS", "NEW PROCESS", "NVML", "SURFACES", "STICKY", "CLASSES", "DESCRIPTION", "SOURCES", "NOTE"}
+		table.Header = []string{
+			"XID", "RUNNING PROCESS", "NEW PROCESS", "NVML", "SURFACES", "STICKY", "CLASSES", "DESCRIPTION", "SOURCES",
+			"NOTE",
+		}
 	}
 	for _, p := range profiles {
 		surfaces, sticky, classes := "", "", ""
@@ -144,7 +155,9 @@ func profileTable(profiles []cudafault.Profile, format printer.Format) *printer.
 				sticky = "yes"
 			}
 		}
-		cells := []string{p.Name, runningCell(p), assumed(cudaCell(p.New), p.NewBasis), assumed(nvmlCell(p), p.NewBasis), surfaces}
+		cells := []string{
+			p.Name, runningCell(p), assumed(cudaCell(p.New), p.NewBasis), assumed(nvmlCell(p), p.NewBasis), surfaces,
+		}
 		if format.IsWide() {
 			cells = append(cells, sticky, classes, p.Description, strings.Join(p.Evidence, ", "), p.Note)
 		} else {
@@ -155,7 +168,7 @@ func profileTable(profiles []cudafault.Profile, format printer.Format) *printer.
 	return table
 }
 
-// runningCell is the error of running processes, such as "226 contained, 214 before CUDA 12.8 (assumed)".
+// runningCell returns the error of running processes, such as "226 contained, 214 before CUDA 12.8 (assumed)".
 func runningCell(p cudafault.Profile) string {
 	text := cudaCell(p.Running)
 	if p.Latency > 0 {
@@ -199,11 +212,16 @@ func viewOf(p cudafault.Profile) profileView {
 	v := profileView{XID: p.XID, Name: p.Name, Description: p.Description, Injectable: !p.None(), Note: p.Note}
 	if p.Running != 0 {
 		v.Running = &runningView{
-			codeView: codeView{p.Running, cudafault.ErrorName(p.Running), p.RunningBasis}, RuntimeName: cudafault.RuntimeErrorName(p.Running),
-			Sticky: p.Sticky, Surface: p.Surface, Classes: p.Classes.Names(), LatencyClasses: p.LatencyClasses.Names(), HangClasses: p.HangClasses.Names(),
+			codeView:    codeView{p.Running, cudafault.ErrorName(p.Running), p.RunningBasis},
+			RuntimeName: cudafault.RuntimeErrorName(p.Running),
+			Sticky:      p.Sticky, Surface: p.Surface, Classes: p.Classes.Names(),
+			LatencyClasses: p.LatencyClasses.Names(),
+			HangClasses:    p.HangClasses.Names(),
 		}
 		if p.Fallback != 0 {
-			v.Running.Fallback = &fallbackView{codeView{Code: p.Fallback, Name: cudafault.ErrorName(p.Fallback)}, p.MinDriver}
+			v.Running.Fallback = &fallbackView{
+				codeView{Code: p.Fallback, Name: cudafault.ErrorName(p.Fallback)}, p.MinDriver,
+			}
 		}
 		if p.Latency > 0 {
 			v.Running.Latency = p.Latency.String()

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// runProfiles is what `cuda profiles` prints.
+// runProfiles returns what `cuda profiles` prints.
 func runProfiles(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	streams, _, out, _ := genericiooptions.NewTestIOStreams()
@@ -28,8 +28,9 @@ func runProfiles(t *testing.T, args ...string) (string, error) {
 func TestProfiles(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
-		"profiles": nil, "profiles-wide": {"-o", "wide"}, "profiles-name": {"-o", "name"}, "profiles-yaml": {"79", "94", "63", "driver-mismatch", "-o", "yaml"},
-		"profiles-two": {"149,109", "--no-headers"},
+		"profiles": nil, "profiles-wide": {"-o", "wide"}, "profiles-name": {"-o", "name"},
+		"profiles-yaml": {"79", "94", "63", "driver-mismatch", "-o", "yaml"},
+		"profiles-two":  {"149,109", "--no-headers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,11 +68,13 @@ func TestProfilesAsJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		t.Fatal(err)
 	}
-	if list.Kind != "CUDAProfileList" || list.APIVersion != "gpufault.dev/v1alpha1" || len(list.Items) != len(cudafault.Profiles()) {
+	if list.Kind != "CUDAProfileList" || list.APIVersion != "gpufault.dev/v1alpha1" ||
+		len(list.Items) != len(cudafault.Profiles()) {
 		t.Errorf("%s %s with %d items", list.APIVersion, list.Kind, len(list.Items))
 	}
 	for _, p := range list.Items {
-		if r := p.Running; r != nil && (!strings.HasPrefix(r.Name, "CUDA_ERROR_") || r.Basis == "" || r.Surface == "" || len(r.Classes) == 0) {
+		if r := p.Running; r != nil &&
+			(!strings.HasPrefix(r.Name, "CUDA_ERROR_") || r.Basis == "" || r.Surface == "" || len(r.Classes) == 0) {
 			t.Errorf("%s: %+v", p.Name, r)
 		}
 		if len(p.Evidence) == 0 {
@@ -91,7 +94,8 @@ func TestProfilesRefuse(t *testing.T) {
 		{[]string{"79", ""}, "no profile"},
 		{[]string{"79", "-o", "xml"}, "unknown output format"},
 	} {
-		if out, err := runProfiles(t, test.args...); err == nil || !strings.Contains(err.Error(), test.want) || out != "" {
+		if out, err := runProfiles(t, test.args...); err == nil || !strings.Contains(err.Error(), test.want) ||
+			out != "" {
 			t.Errorf("%q: error %v, want one with %q; %s", test.args, err, test.want, out)
 		}
 	}

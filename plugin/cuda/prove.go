@@ -20,8 +20,8 @@ import (
 const (
 	// pause is between two rounds of questions.
 	pause = 300 * time.Millisecond
-	// grace is how long processes may take to call the driver after the shim is seen in their containers. A program that imports
-	// PyTorch needs some seconds before its first call.
+	// grace is how long processes may take to call the driver after the shim is seen in their containers. A program
+	// that imports PyTorch needs some seconds before its first call.
 	grace = 10 * time.Second
 	// patience is how long pods may take until they can be asked, after their rollout.
 	patience = time.Minute
@@ -37,7 +37,8 @@ const (
 	loaded                   // a process has it
 )
 
-// judge says what a report proves of a run in one of its generations, and in words why. Without an answer, a line in the log counts.
+// judge returns what a report proves of a run in one of its generations, and in words why. Without an answer, a line in
+// the log counts.
 func (r *report) judge(run string, generation uint64) (verdict, string) {
 	switch {
 	case len(r.said) > 0 && !r.asked:
@@ -68,54 +69,62 @@ func (r *report) judge(run string, generation uint64) (verdict, string) {
 	}
 	if len(living) > 0 {
 		p := living[len(living)-1]
-		return delivered, fmt.Sprintf("process %d (%s) has the shim loaded; it takes notice at its next driver call", p.PID, p.Name)
+		return delivered,
+			fmt.Sprintf("process %d (%s) has the shim loaded; it takes notice at its next driver call", p.PID, p.Name)
 	}
 	return delivered, "shim and state are in the container; no process has called the driver yet"
 }
 
-// over says why a process of the pod holds the time of a generation to be up; empty when none does. Its clock is that of its node.
+// over returns why a process of the pod holds the time of a generation to be up; empty when none does. Its clock is
+// that of its node.
 func (r *report) over(generation uint64) string {
 	for _, p := range r.living() {
 		if p.Generation != generation || p.Status != cudafault.StatusExpired {
 			continue
 		}
 		if r.file != nil && !r.file.Expires.IsZero() && !time.Now().Before(r.file.Expires) {
-			return fmt.Sprintf("process %d (%s) passes all calls through, since the time is up: %v", p.PID, p.Name, errTooSlow)
+			return fmt.Sprintf("process %d (%s) passes all calls through, since the time is up: %v", p.PID, p.Name,
+				errTooSlow)
 		}
-		return fmt.Sprintf("process %d (%s) passes all calls through: its node's clock is ahead of yours by more than the TTL", p.PID, p.Name)
+		return fmt.Sprintf(
+			"process %d (%s) passes all calls through: its node's clock is ahead of yours by more than the TTL", p.PID,
+			p.Name,
+		)
 	}
 	return ""
 }
 
-// describeProcess says how a process has the shim loaded: the heartbeat.
+// describeProcess returns how a process has the shim loaded: the heartbeat.
 func describeProcess(p cudafault.Process) string {
-	text := fmt.Sprintf("process %d (%s): %s, %s by %s", p.PID, p.Name, statusWord(p.Status), count.Of(p.Hooks, "hook"), p.Paths)
+	text := fmt.Sprintf("process %d (%s): %s, %s by %s", p.PID, p.Name, statusWord(p.Status), count.Of(p.Hooks, "hook"),
+		p.Paths)
 	if p.Driver > 0 {
 		text += ", CUDA driver " + driverVersion(p.Driver)
 	}
 	return text
 }
 
-// driverVersion is what cuDriverGetVersion gives, as people write it: 12080 is 12.8.
+// driverVersion returns what cuDriverGetVersion gives, as people write it: 12080 is 12.8.
 func driverVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
 // watching is what watch waits for.
 type watching struct {
 	run  string
 	pods func(context.Context) ([]corev1.Pod, error)
-	// current is whether a state file is the one that pods shall have.
+	// current reports whether a state file is the one that pods shall have.
 	current func(cudafault.State) bool
-	// done is whether what was heard is enough.
+	// done reports whether what was heard is enough.
 	done func([]report) bool
-	// settled is whether a pod that answered is not to be asked again.
+	// settled reports whether a pod that answered is not to be asked again.
 	settled func(*report) bool
 }
 
-// refreshEvery is how often a kubelet is made to look again. It looks at a pod when that changes, but reads ConfigMaps from a cache, which
-// may hear of a change after the pod's; then it would not look for another minute.
+// refreshEvery is how often a kubelet is made to look again. It looks at a pod when that changes, but reads ConfigMaps
+// from a cache, which may hear of a change after the pod's; then it would not look for another minute.
 const refreshEvery = 2 * time.Second
 
-// watch asks the pods of a run until that is done, or ctx ends. It returns what it heard last; the error is why it heard nothing.
+// watch asks the pods of a run until that is done, or ctx ends. It returns what it heard last; the error is why it
+// heard nothing.
 func (w *witness) watch(ctx context.Context, what watching) ([]report, error) {
 	var (
 		last      []report
@@ -174,8 +183,8 @@ type proof struct {
 	patience time.Duration
 }
 
-// gather returns the evidence, a proof for each pod, and what there is to say about pods that cannot be asked yet. It fails where the
-// shim does not work, and where nobody can be asked.
+// gather returns the evidence, a proof for each pod, and what there is to say about pods that cannot be asked yet. It
+// fails where the shim does not work, and where nobody can be asked.
 func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes []string, err error) {
 	limited, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
@@ -200,7 +209,8 @@ func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes [
 		return !settled.IsZero() && time.Since(settled) >= p.grace
 	}
 	reports, err := p.witness.watch(limited, watching{
-		run: p.run, pods: p.pods, done: done, current: func(file cudafault.State) bool { return file.Generation == p.generation },
+		run: p.run, pods: p.pods, done: done,
+		current: func(file cudafault.State) bool { return file.Generation == p.generation },
 		settled: func(r *report) bool {
 			v, _ := r.judge(p.run, p.generation)
 			return v == loaded
@@ -243,7 +253,7 @@ func (r *report) source() string {
 	return text
 }
 
-// seen is when a process of the report showed last that it lives, or now.
+// seen returns when a process of the report showed last that it lives, or now.
 func (r *report) seen() time.Time {
 	var at time.Time
 	for _, p := range r.living() {
@@ -257,7 +267,7 @@ func (r *report) seen() time.Time {
 	return at.UTC().Truncate(time.Millisecond)
 }
 
-// ofTemplate is the evidence where no pod runs that could be asked: the controller makes them later.
+// ofTemplate returns the evidence where no pod runs that could be asked: the controller makes them later.
 func ofTemplate(data *workload.Data) ledger.Evidence {
 	return ledger.Evidence{
 		Source: data.Ref(), Time: time.Now().UTC().Truncate(time.Millisecond),
@@ -265,7 +275,7 @@ func ofTemplate(data *workload.Data) ledger.Evidence {
 	}
 }
 
-// statusWord is what a process does about the fault, as users call it.
+// statusWord returns what a process does about the fault, as users call it.
 func statusWord(s cudafault.Status) string {
 	switch s {
 	case cudafault.StatusPassing:

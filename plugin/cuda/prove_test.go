@@ -37,8 +37,10 @@ func TestProof(t *testing.T) {
 		fails  string // in the error
 	}{
 		"a process has it": {
-			pods:   []*corev1.Pod{pod("web-1", "gpu-1"), pod("web-2", "gpu-2")},
-			proven: []string{"process 7 (python3): armed, 347 hooks by dlsym,cuGetProcAddress, CUDA driver 12.8", "process 7"},
+			pods: []*corev1.Pod{pod("web-1", "gpu-1"), pod("web-2", "gpu-2")},
+			proven: []string{
+				"process 7 (python3): armed, 347 hooks by dlsym,cuGetProcAddress, CUDA driver 12.8", "process 7",
+			},
 		},
 		"nobody called the driver yet": {
 			pods: []*corev1.Pod{pod("web-1", "gpu-1")}, change: func(w *world) { w.processes = idle },
@@ -64,24 +66,31 @@ func TestProof(t *testing.T) {
 		},
 		"it crashed, and its log tells": {
 			pods: []*corev1.Pod{pod("web-1", "gpu-1", crashed)}, change: func(w *world) {
-				w.log = map[string]string{"web-1": "epoch 1\ngpu-fault: run cuda-7k3f9q: injected CUDA error 999 into cuLaunchKernel, call 0, pid 7 (python3)\nRuntimeError\n"}
+				w.log = map[string]string{
+					"web-1": "epoch 1\ngpu-fault: run cuda-7k3f9q: injected CUDA error 999 into cuLaunchKernel, call 0, pid 7 (python3)\nRuntimeError\n",
+				}
 			},
 			proven: []string{"in the log of its container: gpu-fault: run cuda-7k3f9q: injected CUDA error 999"},
 		},
 		"the log of another run is no proof": {
 			pods: []*corev1.Pod{pod("web-1", "gpu-1", crashed)}, change: func(w *world) {
-				w.log = map[string]string{"web-1": "gpu-fault: run cuda-222222: injected CUDA error 999 into cuLaunchKernel, call 0, pid 7 (python3)\n"}
+				w.log = map[string]string{
+					"web-1": "gpu-fault: run cuda-222222: injected CUDA error 999 into cuLaunchKernel, call 0, pid 7 (python3)\n",
+				}
 			},
 			fails: "no pod has shown that it has the shim: pod web-1: CrashLoopBackOff",
 		},
 		"the file is missing": {
-			pods: []*corev1.Pod{pod("web-1", "gpu-1"), pod("web-2", "gpu-2")}, change: func(w *world) { w.broken = map[string]error{"web-2": errMissing} },
+			pods:   []*corev1.Pod{pod("web-1", "gpu-1"), pod("web-2", "gpu-2")},
+			change: func(w *world) { w.broken = map[string]error{"web-2": errMissing} },
 			proven: []string{"process 7"}, fails: "pod web-2: the shim's file is not in the container",
 		},
 		"the linker refused it": {
 			pods: []*corev1.Pod{pod("web-1", "gpu-1")}, change: func(w *world) {
 				w.processes = idle
-				w.log = map[string]string{"web-1": "ERROR: ld.so: object '/gpu-fault/lib/libgpufault.so' from LD_PRELOAD cannot be preloaded (wrong ELF class: ELFCLASS64): ignored.\n"}
+				w.log = map[string]string{
+					"web-1": "ERROR: ld.so: object '/gpu-fault/lib/libgpufault.so' from LD_PRELOAD cannot be preloaded (wrong ELF class: ELFCLASS64): ignored.\n",
+				}
 			},
 			fails: "the dynamic linker did not load the shim: ERROR: ld.so",
 		},
@@ -96,7 +105,10 @@ func TestProof(t *testing.T) {
 			fails: `the state in it is of run "cuda-222222"`,
 		},
 		"one is still starting": {
-			pods:   []*corev1.Pod{pod("web-1", "gpu-1"), pod("web-2", "", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} })},
+			pods: []*corev1.Pod{
+				pod("web-1", "gpu-1"),
+				pod("web-2", "", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} }),
+			},
 			proven: []string{"process 7"}, notes: "pod web-2: Pending",
 		},
 		"one is going": {
@@ -107,7 +119,9 @@ func TestProof(t *testing.T) {
 		},
 		"no exec allowed": {
 			pods: []*corev1.Pod{pod("web-1", "gpu-1")}, change: func(w *world) {
-				w.broken = map[string]error{"web-1": errors.New(`pods "web-1" is forbidden: User "bob" cannot create resource "pods/exec"`)}
+				w.broken = map[string]error{
+					"web-1": errors.New(`pods "web-1" is forbidden: User "bob" cannot create resource "pods/exec"`),
+				}
 			},
 			fails: "you may not exec into it (pods/exec)",
 		},
@@ -119,7 +133,8 @@ func TestProof(t *testing.T) {
 				test.change(w)
 			}
 			evidence, notes, err := w.proof(t).gather(t.Context())
-			if test.fails == "" && err != nil || test.fails != "" && (err == nil || !strings.Contains(err.Error(), test.fails)) {
+			if test.fails == "" && err != nil ||
+				test.fails != "" && (err == nil || !strings.Contains(err.Error(), test.fails)) {
 				t.Errorf("%v, want %q", err, test.fails)
 			}
 			if len(evidence) != len(test.proven) {
@@ -149,7 +164,8 @@ func (r *recorder) Progress(text string)                           { r.said = ap
 func (w *world) recorder() *recorder                               { return &recorder{run: w.run} }
 func (w *world) injection(change ...func(*injection)) *injection {
 	i := &injection{
-		Injection: &workload.Injection{Cluster: w.cluster(), Workload: deployment("")}, fault: lostGPU, witness: w.witness(),
+		Injection: &workload.Injection{Cluster: w.cluster(), Workload: deployment("")}, fault: lostGPU,
+		witness: w.witness(),
 		timeout: 100 * time.Millisecond, grace: 20 * time.Millisecond, patience: 200 * time.Millisecond,
 	}
 	for _, c := range change {

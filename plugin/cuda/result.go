@@ -57,10 +57,11 @@ func (in *injecting) print(streams genericiooptions.IOStreams, store *ledger.Sto
 	return nil
 }
 
-// outcome says what the workload has now.
+// outcome returns what the workload has now.
 func (in *injecting) outcome(d *decided, run ledger.Run) string {
 	inPods := slices.ContainsFunc(run.Steps, func(step ledger.Step) bool {
-		return slices.ContainsFunc(step.Evidence, func(e ledger.Evidence) bool { return strings.HasPrefix(e.Source, "pod ") })
+		return slices.ContainsFunc(step.Evidence,
+			func(e ledger.Evidence) bool { return strings.HasPrefix(e.Source, "pod ") })
 	})
 	switch {
 	case in.disarmed && inPods:

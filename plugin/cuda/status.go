@@ -70,7 +70,10 @@ func checkStatusOf(name string, given bool) error {
 	return fmt.Errorf("%q is neither a run, such as cuda-7k3f9q, nor a workload, such as deployment/web", name)
 }
 
-func showStatus(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams, name string, format printer.Format) error {
+func showStatus(
+	ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams, name string,
+	format printer.Format,
+) error {
 	cluster, err := connection.Cluster()
 	if err != nil {
 		return err
@@ -80,7 +83,8 @@ func showStatus(ctx context.Context, connection *kube.Connection, streams generi
 		return err
 	}
 	store := ledger.New(cluster.Client, connection.LedgerNamespace)
-	places, err := placesOf(ctx, found, store, cluster.Namespace, name, func(text string) { printer.Talk(streams.ErrOut, "Warning: %s", text) })
+	places, err := placesOf(ctx, found, store, cluster.Namespace, name,
+		func(text string) { printer.Talk(streams.ErrOut, "Warning: %s", text) })
 	if err != nil {
 		return kube.Explain(err)
 	}
@@ -99,13 +103,16 @@ func showStatus(ctx context.Context, connection *kube.Connection, streams generi
 		list.Items = append(list.Items, statusOf(p, reports, time.Now()))
 	}
 	if len(places) == 0 && name == "" {
-		printer.Talk(streams.ErrOut, "no CUDA fault is in place by the ledger in namespace %q", connection.LedgerNamespace)
+		printer.Talk(streams.ErrOut, "no CUDA fault is in place by the ledger in namespace %q",
+			connection.LedgerNamespace)
 	}
 	return list.print(streams, format)
 }
 
-// placesOf are the runs that are meant: one by its ID, that of a workload, or all that are in place.
-func placesOf(ctx context.Context, cluster *workload.Cluster, store *ledger.Store, namespace, name string, warn func(string)) ([]*inPlace, error) {
+// placesOf returns the runs that are meant: one by its ID, that of a workload, or all that are in place.
+func placesOf(
+	ctx context.Context, cluster *workload.Cluster, store *ledger.Store, namespace, name string, warn func(string),
+) ([]*inPlace, error) {
 	id, err := parseRun(name)
 	if name != "" && err != nil {
 		w, err := cluster.Find(ctx, namespace, name)
@@ -113,7 +120,10 @@ func placesOf(ctx context.Context, cluster *workload.Cluster, store *ledger.Stor
 			return nil, err
 		}
 		if id = w.Run(); id == "" {
-			return nil, fmt.Errorf("no CUDA fault is in %s of namespace %s; `kubectl gpu-fault cuda status` shows where there are some", w.Ref(), namespace)
+			return nil, fmt.Errorf(
+				"no CUDA fault is in %s of namespace %s; `kubectl gpu-fault cuda status` shows where there are some",
+				w.Ref(), namespace,
+			)
 		}
 	}
 	if name != "" {
@@ -122,7 +132,8 @@ func placesOf(ctx context.Context, cluster *workload.Cluster, store *ledger.Stor
 			return nil, err
 		}
 		if run.IsClosed() {
-			warn(fmt.Sprintf("run %s is closed since %s (%s): its shim is not in place any more", run.ID, run.Closed.Local().Format(time.DateTime), run.Phase))
+			warn(fmt.Sprintf("run %s is closed since %s (%s): its shim is not in place any more", run.ID,
+				run.Closed.Local().Format(time.DateTime), run.Phase))
 			return nil, nil
 		}
 		p, err := placeOf(store, run)

@@ -13,7 +13,9 @@ import (
 
 // table has the columns that answer: is it loaded, is it armed, what did it do.
 func (l statusList) table(format printer.Format) *printer.Table {
-	t := &printer.Table{Header: []string{"POD", "NODE", "CONTAINER", "PID", "PROCESS", "LOADED", "STATE", "CALLS", "TRIPS", "LAST FUNCTION", "ERROR"}, NoHeader: format.NoHeader}
+	t := &printer.Table{Header: []string{
+		"POD", "NODE", "CONTAINER", "PID", "PROCESS", "LOADED", "STATE", "CALLS", "TRIPS", "LAST FUNCTION", "ERROR",
+	}, NoHeader: format.NoHeader}
 	if format.IsWide() {
 		t.Header = append(t.Header, "DRIVER", "HOOKS", "STARTED", "LOOKED", "TRIPPED", "LOG")
 	}
@@ -45,7 +47,8 @@ func (l statusList) table(format printer.Format) *printer.Table {
 	return t
 }
 
-// untold are the cells of a pod that could not be asked for its processes: what its log tells of each, or one row for the pod itself.
+// untold returns the cells of a pod that could not be asked for its processes: what its log tells of each, or one row
+// for the pod itself.
 func (p podStatus) untold() [][]string {
 	if len(p.Processes) > 0 {
 		return nil
@@ -55,16 +58,22 @@ func (p podStatus) untold() [][]string {
 	for _, line := range p.Log {
 		if t, ok := parseTrip(line); ok && p.Problem == "" && !told[t] {
 			told[t] = true
-			rows = append(rows, []string{t.pid, t.process, p.loaded(), p.state(), printer.Blank, printer.Blank, t.function, t.what})
+			rows = append(rows,
+				[]string{t.pid, t.process, p.loaded(), p.state(), printer.Blank, printer.Blank, t.function, t.what})
 		}
 	}
 	if len(rows) == 0 {
-		rows = [][]string{{printer.Blank, printer.Blank, p.loaded(), p.state(), printer.Blank, printer.Blank, printer.Blank, p.trouble()}}
+		rows = [][]string{
+			{
+				printer.Blank, printer.Blank, p.loaded(), p.state(), printer.Blank, printer.Blank, printer.Blank,
+				p.trouble(),
+			},
+		}
 	}
 	return rows
 }
 
-// loaded is the cell of a pod without processes: those that crash are told by the log.
+// loaded returns the cell of a pod without processes: those that crash are told by the log.
 func (p podStatus) loaded() string {
 	switch {
 	case len(p.Log) > 0:
@@ -76,7 +85,7 @@ func (p podStatus) loaded() string {
 	}
 }
 
-// state is the cell of a pod without processes.
+// state returns the cell of a pod without processes.
 func (p podStatus) state() string {
 	if p.State == "" {
 		return "unknown"
@@ -84,7 +93,7 @@ func (p podStatus) state() string {
 	return p.State
 }
 
-// trouble is the last cell of a pod without processes: what is wrong, or the shim's last word.
+// trouble returns the last cell of a pod without processes: what is wrong, or the shim's last word.
 func (p podStatus) trouble() string {
 	switch {
 	case p.Problem != "":
@@ -106,7 +115,8 @@ func (p processStatus) cells() []string {
 		failed = errorCell(p.LastError)
 	}
 	return []string{
-		fmt.Sprint(p.PID), p.Name, p.Paths.String(), state, fmt.Sprint(p.Calls), fmt.Sprint(p.Trips), cmp.Or(p.Function, printer.Blank), failed,
+		fmt.Sprint(p.PID), p.Name, p.Paths.String(), state, fmt.Sprint(p.Calls), fmt.Sprint(p.Trips),
+		cmp.Or(p.Function, printer.Blank), failed,
 	}
 }
 

@@ -17,17 +17,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// colourful is a run with pods in all the states that there are.
+// colourful returns a run with pods in all the states that there are.
 func colourful(t *testing.T) (*inPlace, []report, time.Time) {
 	t.Helper()
 	w := newWorld(t, nil,
-		pod("web-1", "gpu-1"), pod("web-2", "gpu-2"), pod("web-3", "gpu-1", crashed), pod("web-4", "gpu-2"), pod("web-5", "gpu-2"), pod("web-6", "gpu-1"),
+		pod("web-1", "gpu-1"), pod("web-2", "gpu-2"), pod("web-3", "gpu-1", crashed), pod("web-4", "gpu-2"),
+		pod("web-5", "gpu-2"), pod("web-6", "gpu-1"),
 		pod("web-7", "", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} }))
 	w.processes = func(name string, s cudafault.State) []cudafault.Process {
 		switch name {
 		case "web-1":
 			poisoned := process(s.Generation, cudafault.StatusPoisoned)
-			poisoned.Trips, poisoned.Function, poisoned.LastError, poisoned.TrippedAt = 1, "cuLaunchKernel", 999, started.Add(40*time.Second)
+			poisoned.Trips, poisoned.Function, poisoned.LastError, poisoned.TrippedAt = 1, "cuLaunchKernel", 999,
+				started.Add(40*time.Second)
 			ended := process(s.Generation, cudafault.StatusTripped)
 			ended.PID, ended.Started = 3, started.Add(-time.Minute)
 			return []cudafault.Process{poisoned, ended}
@@ -36,8 +38,12 @@ func colourful(t *testing.T) (*inPlace, []report, time.Time) {
 		}
 		return nil
 	}
-	w.log = map[string]string{"web-3": "gpu-fault: run cuda-7k3f9q: injected CUDA error 100 into cuInit, call 0, pid 1 (python3)\n"}
-	w.broken = map[string]error{"web-5": errMissing, "web-6": errors.New("Internal error occurred: the kubelet is gone")}
+	w.log = map[string]string{
+		"web-3": "gpu-fault: run cuda-7k3f9q: injected CUDA error 100 into cuInit, call 0, pid 1 (python3)\n",
+	}
+	w.broken = map[string]error{
+		"web-5": errMissing, "web-6": errors.New("Internal error occurred: the kubelet is gone"),
+	}
 	p, err := find(t.Context(), w.cluster(), w.store(), runID)
 	if err != nil {
 		t.Fatal(err)
@@ -60,11 +66,14 @@ func TestStatusIsReadByPeople(t *testing.T) {
 	for format, file := range map[string]string{"": "status.golden", "wide": "status-wide.golden"} {
 		var out, errOut bytes.Buffer
 		list := statusList{Items: []runStatus{statusOf(p, reports, now)}, now: now}
-		if err := list.print(genericiooptions.IOStreams{Out: &out, ErrOut: &errOut}, printer.Format{Output: format}); err != nil {
+		if err := list.print(
+			genericiooptions.IOStreams{Out: &out, ErrOut: &errOut}, printer.Format{Output: format},
+		); err != nil {
 			t.Fatal(err)
 		}
 		golden.Compare(t, file, out.String())
-		if !strings.Contains(errOut.String(), runID+": CUDA XID 79") || !strings.Contains(errOut.String(), "armed since") {
+		if !strings.Contains(errOut.String(), runID+": CUDA XID 79") ||
+			!strings.Contains(errOut.String(), "armed since") {
 			t.Errorf("%s", errOut.String())
 		}
 	}
@@ -99,12 +108,14 @@ func TestStatusIsReadByScripts(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &read); err != nil {
 		t.Fatal(err)
 	}
-	if read.APIVersion != ledger.APIVersion || read.Kind != "CUDAStatusList" || len(read.Items) != 1 || read.Items[0].Workload != "deployment.apps/web" || len(read.Items[0].Pods) != 7 {
+	if read.APIVersion != ledger.APIVersion || read.Kind != "CUDAStatusList" || len(read.Items) != 1 ||
+		read.Items[0].Workload != "deployment.apps/web" || len(read.Items[0].Pods) != 7 {
 		t.Fatalf("%s", out.String())
 	}
 	pods := read.Items[0].Pods
 	first := pods[0].Processes
-	if len(first) != 2 || !first[0].Former || first[1].State != "poisoned" || first[1].ErrorName != "CUDA_ERROR_UNKNOWN" || first[1].Trips != 1 {
+	if len(first) != 2 || !first[0].Former || first[1].State != "poisoned" ||
+		first[1].ErrorName != "CUDA_ERROR_UNKNOWN" || first[1].Trips != 1 {
 		t.Errorf("%+v", first)
 	}
 	if pods[2].State != "CrashLoopBackOff" || len(pods[2].Log) == 0 || pods[4].State != "not loaded" {
@@ -117,7 +128,8 @@ func TestStatusOfWhatIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(r *ledger.Run) { r.Closed, r.Phase = time.Now(), ledger.Reverted })
 	var said []string
-	places, err := placesOf(t.Context(), w.cluster(), w.store(), namespace, runID, func(text string) { said = append(said, text) })
+	places, err := placesOf(t.Context(), w.cluster(), w.store(), namespace, runID,
+		func(text string) { said = append(said, text) })
 	if err != nil || len(places) != 0 || !strings.Contains(strings.Join(said, "\n"), "is closed since") {
 		t.Errorf("%v, %d places, %q", err, len(places), said)
 	}
@@ -125,11 +137,14 @@ func TestStatusOfWhatIsGone(t *testing.T) {
 		t.Errorf("all: %v, %d places", err, len(places))
 	}
 	w = newWorld(t, nil)
-	if err := w.client.CoreV1().ConfigMaps(namespace).Delete(t.Context(), "gpu-fault-"+runID, deleteOptions()); err != nil {
+	if err := w.client.CoreV1().ConfigMaps(namespace).Delete(
+		t.Context(), "gpu-fault-"+runID, deleteOptions(),
+	); err != nil {
 		t.Fatal(err)
 	}
 	said = nil
-	places, err = placesOf(t.Context(), w.cluster(), w.store(), namespace, "", func(text string) { said = append(said, text) })
+	places, err = placesOf(t.Context(), w.cluster(), w.store(), namespace, "",
+		func(text string) { said = append(said, text) })
 	if err != nil || len(places) != 1 || !strings.Contains(strings.Join(said, "\n"), "ConfigMap is gone") {
 		t.Fatalf("%v, %d places, %q", err, len(places), said)
 	}
@@ -141,7 +156,8 @@ func TestStatusOfWhatIsGone(t *testing.T) {
 func TestWhatStatusTakes(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		runID: "", "run/" + runID: "", "deployment/web": "", "web": "neither a run", "": "variable unset", "a/b/c": "TYPE/NAME",
+		runID: "", "run/" + runID: "", "deployment/web": "", "web": "neither a run", "": "variable unset",
+		"a/b/c": "TYPE/NAME",
 	} {
 		err := checkStatusOf(name, true)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -178,9 +194,14 @@ func TestExplainExec(t *testing.T) {
 		want    string
 		missing bool
 	}{
-		"missing":     {errMissing, "the shim's file is not in the container", true},
-		"other arch":  {errors.New("exec /gpu-fault/lib/libgpufault.so: exec format error"), "another architecture", true},
-		"forbidden":   {errors.New(`pods "x" is forbidden: User "bob" cannot create resource "pods/exec" in API group ""`), "pods/exec", false},
+		"missing": {errMissing, "the shim's file is not in the container", true},
+		"other arch": {
+			errors.New("exec /gpu-fault/lib/libgpufault.so: exec format error"), "another architecture", true,
+		},
+		"forbidden": {
+			errors.New(`pods "x" is forbidden: User "bob" cannot create resource "pods/exec" in API group ""`),
+			"pods/exec", false,
+		},
 		"just ended":  {errors.New(`unable to upgrade connection: container not found ("main")`), "", false},
 		"some error":  {errors.New("dial tcp: i/o timeout\nmore"), "dial tcp: i/o timeout", false},
 		"exit status": {exitError{139}, "command terminated with exit code 139", false},

@@ -39,8 +39,8 @@ type podStatus struct {
 	Name       string   `json:"name"`
 	Node       string   `json:"node,omitempty"`
 	Containers []string `json:"containers"` // that load the shim
-	// State is one of armed, disarmed, expired, excluded, stale (the kubelet has not refreshed the file yet), or why it cannot be asked:
-	// CrashLoopBackOff, Pending: ...
+	// State is one of armed, disarmed, expired, excluded, stale (the kubelet has not refreshed the file yet), or why it
+	// cannot be asked: CrashLoopBackOff, Pending: ...
 	State string `json:"state"`
 	// Generation is that of the state file in the pod; 0 when it cannot be asked.
 	Generation uint64 `json:"generation,omitempty"`
@@ -63,7 +63,8 @@ type processStatus struct {
 // statusOf puts together what is known of a run.
 func statusOf(p *inPlace, reports []report, now time.Time) runStatus {
 	status := runStatus{
-		Run: p.run.ID, Summary: p.run.Summary, Workload: p.data.Ref(), Namespace: p.data.Namespace, Phase: p.phase(now), Until: p.run.Until,
+		Run: p.run.ID, Summary: p.run.Summary, Workload: p.data.Ref(), Namespace: p.data.Namespace, Phase: p.phase(now),
+		Until:   p.run.Until,
 		ArmedAt: p.state.ArmedAt, Generation: p.state.Generation, Pods: []podStatus{},
 	}
 	for i := range reports {
@@ -74,7 +75,8 @@ func statusOf(p *inPlace, reports []report, now time.Time) runStatus {
 
 func podOf(p *inPlace, r *report, now time.Time) podStatus {
 	pod := podStatus{
-		Name: r.pod.Name, Node: r.pod.Spec.NodeName, Containers: r.containers, State: r.state, Processes: []processStatus{}, Log: r.said, Problem: r.trouble,
+		Name: r.pod.Name, Node: r.pod.Spec.NodeName, Containers: r.containers, State: r.state,
+		Processes: []processStatus{}, Log: r.said, Problem: r.trouble,
 	}
 	if len(r.refused) > 0 {
 		pod.Problem = r.refused[len(r.refused)-1]
@@ -96,7 +98,7 @@ func podOf(p *inPlace, r *report, now time.Time) podStatus {
 	return pod
 }
 
-// fileState is what the state file in a pod says about it.
+// fileState returns what the state file in a pod says about it.
 func fileState(p *inPlace, file cudafault.State, node string, now time.Time) string {
 	switch {
 	case file.Run != p.run.ID:
@@ -130,9 +132,11 @@ func (l statusList) print(streams genericiooptions.IOStreams, format printer.For
 		return format.Object(streams.Out, l, names...)
 	}
 	for _, run := range l.Items {
-		printer.Talk(streams.ErrOut, "%s: %s on %s in namespace %s; %s%s", run.Run, without(run.Summary), run.Workload, run.Namespace, run.Phase, untilOf(run, l.now))
+		printer.Talk(streams.ErrOut, "%s: %s on %s in namespace %s; %s%s", run.Run, without(run.Summary), run.Workload,
+			run.Namespace, run.Phase, untilOf(run, l.now))
 		if len(run.Pods) == 0 {
-			printer.Talk(streams.ErrOut, "No pod has it: its controller has not made one yet, it has no replicas, or somebody took the shim out of the workload.")
+			printer.Talk(streams.ErrOut,
+				"No pod has it: its controller has not made one yet, it has no replicas, or somebody took the shim out of the workload.")
 		}
 	}
 	table := l.table(format)

@@ -6,16 +6,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// seenAtStart is whether only processes that start with it see a fault: those that run have called cuInit, and counted their devices.
+// seenAtStart reports whether only processes that start with it see a fault: those that run have called cuInit, and
+// counted their devices.
 func seenAtStart(s cudafault.State) bool {
-	running := s.Error != 0 && s.Classes&^cudafault.ClassInit != 0 || s.Latency > 0 || s.HangClasses != 0 || s.Corrupt > 0 || s.MemLimit > 0
+	running := s.Error != 0 && s.Classes&^cudafault.ClassInit != 0 || s.Latency > 0 || s.HangClasses != 0 ||
+		s.Corrupt > 0 || s.MemLimit > 0
 	return !running
 }
 
 // disarmedSuffix marks the summary of a run that is not armed.
 const disarmedSuffix = " [disarmed]"
 
-// summary is what lists of runs show.
+// summary returns what lists of runs show.
 func summary(f cudafault.Fault, disarmed bool) string {
 	text := f.Summary()
 	switch {

@@ -43,7 +43,9 @@ func (s *switching) run(ctx context.Context, kubeContext string) error {
 	case s.verb == "disarm": // it only heals, and so is not asked about
 		return s.disarm(ctx, p, next)
 	}
-	if err := confirm.Ask(ctx, s.streams, fmt.Sprintf("Arm run %s on %s in context %q?", s.id, p.data.Ref(), kubeContext), s.yes); err != nil {
+	if err := confirm.Ask(
+		ctx, s.streams, fmt.Sprintf("Arm run %s on %s in context %q?", s.id, p.data.Ref(), kubeContext), s.yes,
+	); err != nil {
 		return err
 	}
 	if p, next, asked, err = s.find(ctx); err != nil { // the answer may have taken its time
@@ -52,8 +54,8 @@ func (s *switching) run(ctx context.Context, kubeContext string) error {
 	return s.arm(ctx, p, next, asked)
 }
 
-// find reads the run, and says which state to write and which fault that stands for. What cannot be armed now is refused; only what has
-// nothing in place cannot be disarmed.
+// find reads the run, and says which state to write and which fault that stands for. What cannot be armed now is
+// refused; only what has nothing in place cannot be disarmed.
 func (s *switching) find(ctx context.Context) (*inPlace, cudafault.State, *cudafault.Fault, error) {
 	p, err := find(ctx, s.cluster, s.session.Ledger, s.id)
 	if p == nil {
@@ -75,19 +77,22 @@ func (s *switching) find(ctx context.Context) (*inPlace, cudafault.State, *cudaf
 	return p, next, asked, err
 }
 
-// carries refuses to arm what no new pod would have: somebody took the shim out of the workload, as by `kubectl rollout undo`.
+// carries refuses to arm what no new pod would have: somebody took the shim out of the workload, as by `kubectl rollout
+// undo`.
 func (s *switching) carries(ctx context.Context, p *inPlace) error {
 	now, err := s.injected(ctx, p)
 	if err != nil {
 		return err
 	}
 	if now != p.run.ID {
-		return fmt.Errorf("somebody took the shim of run %s out of %s: close the run with %s, and inject anew", s.id, p.data.Ref(), s.session.Ledger.Command("revert", s.id))
+		return fmt.Errorf("somebody took the shim of run %s out of %s: close the run with %s, and inject anew", s.id,
+			p.data.Ref(), s.session.Ledger.Command("revert", s.id))
 	}
 	return nil
 }
 
-// arm writes the record and then the state: what may be armed says the record, in which a revert leaves its mark before it undoes anything.
+// arm writes the record and then the state: what may be armed says the record, in which a revert leaves its mark before
+// it undoes anything.
 func (s *switching) arm(ctx context.Context, p *inPlace, next cudafault.State, asked *cudafault.Fault) error {
 	pods, err := p.pods(s.cluster)(ctx)
 	if err != nil {
@@ -110,8 +115,8 @@ func (s *switching) arm(ctx context.Context, p *inPlace, next cudafault.State, a
 	return s.finish(ctx, p, next, late)
 }
 
-// disarm writes the state and then the record. A client that is still making the run looks into the record before and after it arms; for
-// what it wrote in between the state is written once more.
+// disarm writes the state and then the record. A client that is still making the run looks into the record before and
+// after it arms; for what it wrote in between the state is written once more.
 func (s *switching) disarm(ctx context.Context, p *inPlace, next cudafault.State) error {
 	pods, unlisted := p.pods(s.cluster)(ctx)
 	late, err := setState(ctx, s.cluster, p.data.Namespace, s.id, next, pods)
@@ -131,12 +136,13 @@ func (s *switching) disarm(ctx context.Context, p *inPlace, next cudafault.State
 	return s.finish(ctx, p, next, errors.Join(late, unlisted))
 }
 
-// finish tells what was done and waits for the pods.
+// finish returns what was done and waits for the pods.
 func (s *switching) finish(ctx context.Context, p *inPlace, next cudafault.State, late error) error {
 	if late != nil {
 		s.note("its pods learn of it within a minute: " + late.Error())
 	}
-	s.session.Announce(ctx, p.run, p.step.ID, map[string]string{"arm": fault.ReasonArmed, "disarm": fault.ReasonDisarmed}[s.verb])
+	s.session.Announce(ctx, p.run, p.step.ID,
+		map[string]string{"arm": fault.ReasonArmed, "disarm": fault.ReasonDisarmed}[s.verb])
 	return s.await(ctx, p, next)
 }
 
@@ -146,11 +152,15 @@ func (s *switching) mayArm(run ledger.Run, step string, now time.Time) error {
 	revert := s.session.Ledger.Command("revert", s.id)
 	switch {
 	case run.IsClosed():
-		return fmt.Errorf("run %s is closed since %s (%s): inject it anew", s.id, run.Closed.Local().Format(time.DateTime), run.Phase)
+		return fmt.Errorf("run %s is closed since %s (%s): inject it anew", s.id,
+			run.Closed.Local().Format(time.DateTime), run.Phase)
 	case run.InItsWay(now):
 		return fmt.Errorf("run %s is still being made: wait for it", s.id)
 	case run.Phase == ledger.Interrupted, run.Phase == ledger.Failed:
-		return fmt.Errorf("run %s was stopped or is being reverted by somebody (%s): take it out with %s, and inject anew", s.id, run.Phase, revert)
+		return fmt.Errorf(
+			"run %s was stopped or is being reverted by somebody (%s): take it out with %s, and inject anew", s.id,
+			run.Phase, revert,
+		)
 	case of == nil || !of.InPlace():
 		return fmt.Errorf("run %s was undone by somebody: inject it anew", s.id)
 	case run.Expired(now):
@@ -160,7 +170,7 @@ func (s *switching) mayArm(run ledger.Run, step string, now time.Time) error {
 	return nil
 }
 
-// next is the state to arm with, and the fault that it stands for.
+// next returns the state to arm with, and the fault that it stands for.
 func (s *switching) next(ctx context.Context, p *inPlace, now time.Time) (cudafault.State, *cudafault.Fault, error) {
 	if err := s.mayArm(p.run, p.step.ID, now); err != nil {
 		return p.state, nil, err
@@ -193,7 +203,10 @@ func (s *switching) next(ctx context.Context, p *inPlace, now time.Time) (cudafa
 		asked.Nodes = s.onlyOn
 	}
 	if p.asked != nil && layerOf(*asked) != layerOf(*p.asked) {
-		return p.state, nil, fmt.Errorf("--layer %s: run %s was injected with the shim for %s: revert it, and inject anew", layerOf(*asked), s.id, layerOf(*p.asked))
+		return p.state, nil, fmt.Errorf(
+			"--layer %s: run %s was injected with the shim for %s: revert it, and inject anew", layerOf(*asked), s.id,
+			layerOf(*p.asked),
+		)
 	}
 	next, err := asked.State(s.id, generation, now, p.run.Until)
 	return next, asked, err
@@ -204,7 +217,8 @@ func (s *switching) before(p *inPlace, asked *cudafault.Fault, now time.Time, ku
 	say := func(format string, args ...any) { printer.Talk(s.streams.ErrOut, format, args...) }
 	say("%s on %s in namespace %s, in context %q; %s", s.id, p.data.Ref(), p.data.Namespace, kubeContext, p.phase(now))
 	if s.verb == "disarm" {
-		say("All calls pass through then. The shim stays loaded: `cuda arm %s` begins the fault again, `revert %s` takes it out.", s.id, s.id)
+		say("All calls pass through then. The shim stays loaded: `cuda arm %s` begins the fault again, `revert %s` takes it out.",
+			s.id, s.id)
 	} else {
 		what := without(p.run.Summary)
 		if asked != nil {
@@ -247,7 +261,8 @@ func (s *switching) record(ctx context.Context, p *inPlace, asked *cudafault.Fau
 	return run, err
 }
 
-// unrecord takes back what record wrote of a fault that did not begin after all. It is best effort: the state file is what counts.
+// unrecord takes back what record wrote of a fault that did not begin after all. It is best effort: the state file is
+// what counts.
 func (s *switching) unrecord(ctx context.Context, former ledger.Run, step string) {
 	_, err := s.session.Ledger.Update(ctx, s.id, func(run *ledger.Run) error {
 		run.Summary = former.Summary

@@ -37,7 +37,7 @@ type inPlace struct {
 	step  *ledger.Step
 	data  *workload.Data
 	state cudafault.State // as the run's ConfigMap has it
-	// unread is whether that could not be read.
+	// unread reports whether that could not be read.
 	unread bool
 	// asked is the fault as it was asked for; nil where a version without it made the record.
 	asked *cudafault.Fault
@@ -56,14 +56,15 @@ func find(ctx context.Context, cluster *workload.Cluster, store *ledger.Store, i
 	return p, p.read(ctx, cluster)
 }
 
-// placeOf is what the ledger knows of a run's place.
+// placeOf returns what the ledger knows of a run's place.
 func placeOf(store *ledger.Store, run ledger.Run) (*inPlace, error) {
 	step := ofRun(run, workload.UndoKind)
 	switch {
 	case run.Fault != "cuda" && step == nil:
 		return nil, fmt.Errorf("run %s is no CUDA fault (%s): see %s", run.ID, run.Summary, store.Command("list"))
 	case run.IsClosed():
-		return nil, fmt.Errorf("run %s is closed since %s (%s): its shim is not in place any more; inject it anew", run.ID, run.Closed.Local().Format(time.DateTime), run.Phase)
+		return nil, fmt.Errorf("run %s is closed since %s (%s): its shim is not in place any more; inject it anew",
+			run.ID, run.Closed.Local().Format(time.DateTime), run.Phase)
 	case step == nil || !step.InPlace():
 		return nil, fmt.Errorf("run %s has nothing in place: it came as far as %s", run.ID, run.Phase)
 	}
@@ -106,7 +107,8 @@ func (p *inPlace) read(ctx context.Context, cluster *workload.Cluster) error {
 	return nil
 }
 
-// healthy is the state file in which the run is disarmed: what is there, or what the record knows where that cannot be read.
+// healthy returns the state file in which the run is disarmed: what is there, or what the record knows where that
+// cannot be read.
 func (p *inPlace) healthy() cudafault.State {
 	now := uint64(time.Now().UnixNano())
 	if !p.unread {
@@ -131,7 +133,7 @@ func (p *inPlace) pods(cluster *workload.Cluster) func(context.Context) ([]corev
 	return func(ctx context.Context) ([]corev1.Pod, error) { return cluster.Pods(ctx, p.data.Namespace, p.run.ID) }
 }
 
-// phase says whether the fault is on: "armed since 14:00:05", "disarmed", "over since 14:30:00".
+// phase reports whether the fault is on: "armed since 14:00:05", "disarmed", "over since 14:30:00".
 func (p *inPlace) phase(now time.Time) string {
 	at := func(t time.Time) string { return t.Local().Format("15:04:05") }
 	switch {
@@ -140,7 +142,10 @@ func (p *inPlace) phase(now time.Time) string {
 	case p.state.Run == "":
 		return "its ConfigMap is gone, so that it cannot be armed or disarmed"
 	case !p.state.Expires.IsZero() && !now.Before(p.state.Expires):
-		return fmt.Sprintf("its time is up since %s: all calls pass through, and the pod template has the idle shim until it is reverted", at(p.state.Expires))
+		return fmt.Sprintf(
+			"its time is up since %s: all calls pass through, and the pod template has the idle shim until it is reverted",
+			at(p.state.Expires),
+		)
 	case p.state.ArmedAt.IsZero():
 		return "disarmed"
 	default:
@@ -168,6 +173,7 @@ func tryState(ctx context.Context, cluster *workload.Cluster, namespace, run str
 		cm.BinaryData = map[string][]byte{}
 	}
 	cm.BinaryData[workload.StateKey] = file
-	_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{FieldManager: workload.FieldManager, DryRun: []string{metav1.DryRunAll}})
+	_, err = configMaps.Update(ctx, cm,
+		metav1.UpdateOptions{FieldManager: workload.FieldManager, DryRun: []string{metav1.DryRunAll}})
 	return err
 }

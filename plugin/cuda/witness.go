@@ -22,7 +22,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
-// witness asks pods what the shim in them does: the shim's file, run as a program, prints what the pod's processes have written.
+// witness asks pods what the shim in them does: the shim's file, run as a program, prints what the pod's processes have
+// written.
 type witness struct {
 	client kubernetes.Interface
 	execer debugpod.Execer
@@ -46,13 +47,14 @@ type report struct {
 	pod        *corev1.Pod
 	containers []string // that load the shim
 	state      string   // of the pod, when it cannot be asked: "CrashLoopBackOff"
-	// asked is whether a container answered; file and processes are its answer. The file is nil when the shim has no state there.
+	// asked reports whether a container answered; file and processes are its answer. The file is nil when the shim has
+	// no state there.
 	asked     bool
 	file      *cudafault.State
 	processes []cudafault.Process
 	// trouble is why there is no answer, or why it does not help.
 	trouble string
-	// missing is whether the shim's file is not in the container.
+	// missing reports whether the shim's file is not in the container.
 	missing bool
 	// said are the lines of the shim, and refused those of the dynamic linker about it, in the logs.
 	said, refused []string
@@ -123,7 +125,8 @@ func (w *witness) askPod(ctx context.Context, pod *corev1.Pod) report {
 // stateOf says in a word or two what the containers with the shim do, or else their pod.
 func stateOf(pod *corev1.Pod, containers []string) string {
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if ended := status.State.Terminated; ended != nil && slices.Contains(containers, status.Name) && pod.DeletionTimestamp == nil {
+		if ended := status.State.Terminated; ended != nil && slices.Contains(containers, status.Name) &&
+			pod.DeletionTimestamp == nil {
 			return fmt.Sprintf("%s, exit %d", cmp.Or(ended.Reason, "Error"), ended.ExitCode)
 		}
 	}
@@ -155,7 +158,8 @@ func (w *witness) exec(ctx context.Context, pod *corev1.Pod, container string) (
 		return nil, errNoShim
 	}
 	out, said := &bounded{most: mostOutput, full: cancel}, &bounded{most: mostErrors, full: cancel}
-	err := w.execer.Exec(ctx, pod, container, []string{path}, debugpod.Streams{In: strings.NewReader(""), Out: out, Err: said})
+	err := w.execer.Exec(ctx, pod, container, []string{path},
+		debugpod.Streams{In: strings.NewReader(""), Out: out, Err: said})
 	if out.over || said.over { // client-go goes on reading after a failed write, and does not tell of it
 		return nil, errTooMuch
 	}
@@ -167,17 +171,18 @@ func (w *witness) exec(ctx context.Context, pod *corev1.Pod, container string) (
 
 var errNoShim = errors.New("no shim for this node's architecture is known")
 
-// hasShim is whether there is a shim for an architecture, so that a pod on such a node may have it.
+// hasShim reports whether there is a shim for an architecture, so that a pod on such a node may have it.
 func hasShim(arch string) bool {
 	_, err := cudafault.Library(arch, cudafault.LayerDriver)
 	return err == nil
 }
 
-// architecture is that of a node; empty when it cannot be told, which matters only on clusters of several.
+// architecture returns that of a node; empty when it cannot be told, which matters only on clusters of several.
 func (w *witness) architecture(ctx context.Context, node string) string {
 	w.nodes.Do(func() {
 		w.archs = map[string]string{}
-		list, err := w.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"}) // from the API server's cache
+		// From the API server's cache
+		list, err := w.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return
 		}
@@ -188,7 +193,7 @@ func (w *witness) architecture(ctx context.Context, node string) string {
 	return w.archs[node]
 }
 
-// explainExec says why an exec failed, and whether because the shim's file is not there.
+// explainExec returns why an exec failed, and whether because the shim's file is not there.
 func explainExec(err error) (why string, missing bool) {
 	text := err.Error()
 	switch {
@@ -198,7 +203,8 @@ func explainExec(err error) (why string, missing bool) {
 		return "the shim's file is not in the container", true
 	case strings.Contains(text, "exec format error"):
 		return "the shim's file is for another architecture than the node's", true
-	case strings.Contains(text, "container not found"), strings.Contains(text, "is not running"), strings.Contains(text, "not created or running"),
+	case strings.Contains(text, "container not found"), strings.Contains(text, "is not running"),
+		strings.Contains(text, "not created or running"),
 		strings.Contains(text, "cannot exec in a stopped"):
 		return "", false // it has just ended: the state of the pod says more
 	case errors.Is(err, context.DeadlineExceeded):
@@ -208,7 +214,7 @@ func explainExec(err error) (why string, missing bool) {
 	return first, false
 }
 
-// runningContainers are the names of those that run now.
+// runningContainers returns the names of those that run now.
 func runningContainers(pod *corev1.Pod) []string {
 	var names []string
 	for _, status := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
@@ -219,8 +225,8 @@ func runningContainers(pod *corev1.Pod) []string {
 	return names
 }
 
-// runningSince is when the first of the carriers that run now was started, to the second; zero when none runs. What a process reported
-// before belongs to a former life of its container.
+// runningSince returns when the first of the carriers that run now was started, to the second; zero when none runs.
+// What a process reported before belongs to a former life of its container.
 func (r *report) runningSince() time.Time {
 	var first time.Time
 	for _, status := range slices.Concat(r.pod.Status.ContainerStatuses, r.pod.Status.InitContainerStatuses) {
@@ -234,7 +240,7 @@ func (r *report) runningSince() time.Time {
 	return first
 }
 
-// living are the processes that may be alive: one that ended is known only when its container ended with it.
+// living returns the processes that may be alive: one that ended is known only when its container ended with it.
 func (r *report) living() []cudafault.Process {
 	since := r.runningSince().Truncate(time.Second)
 	var all []cudafault.Process

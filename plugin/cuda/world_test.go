@@ -30,23 +30,34 @@ const (
 // started is when containers and processes began, long enough ago that nothing is new.
 var started = time.Now().Add(-time.Minute).Truncate(time.Second)
 
-// pod is one with the shim whose only container runs.
+// pod returns one with the shim whose only container runs.
 func pod(name, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{
 			NodeName: node,
-			Volumes: []corev1.Volume{{Name: "gpu-fault-lib", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-				LocalObjectReference: corev1.LocalObjectReference{Name: workload.Name(runID)},
-				Items:                []corev1.KeyToPath{{Key: "libgpufault-amd64.so", Path: workload.LibraryName}, {Key: workload.StateKey, Path: workload.StateKey}},
-			}}}},
-			Containers: []corev1.Container{{Name: "main", VolumeMounts: []corev1.VolumeMount{{Name: "gpu-fault-lib", MountPath: workload.LibraryDir}}}},
+			Volumes: []corev1.Volume{{Name: "gpu-fault-lib",
+				VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: workload.Name(runID)},
+					Items: []corev1.KeyToPath{
+						{Key: "libgpufault-amd64.so", Path: workload.LibraryName},
+						{Key: workload.StateKey, Path: workload.StateKey},
+					},
+				}}}},
+			Containers: []corev1.Container{
+				{
+					Name:         "main",
+					VolumeMounts: []corev1.VolumeMount{{Name: "gpu-fault-lib", MountPath: workload.LibraryDir}},
+				},
+			},
 		},
 		Status: corev1.PodStatus{
 			Phase:      corev1.PodRunning,
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 			ContainerStatuses: []corev1.ContainerStatus{{
-				Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(started)}},
+				Name: "main", State: corev1.ContainerState{
+					Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(started)},
+				},
 			}},
 		},
 	}
@@ -58,7 +69,9 @@ func pod(name, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 
 // crashed makes the container of a pod one that waits to be started again.
 func crashed(p *corev1.Pod) {
-	p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+	p.Status.ContainerStatuses[0].State = corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"},
+	}
 	p.Status.ContainerStatuses[0].RestartCount = 3
 	p.Status.Conditions = nil
 }
@@ -113,7 +126,7 @@ func (s *shims) witness() *witness {
 	return w
 }
 
-// reportOf is what the shim's file prints when it is run: two files, each after its length.
+// reportOf returns what the shim's file prints when it is run: two files, each after its length.
 func reportOf(files ...[]byte) []byte {
 	var out []byte
 	for _, file := range files {
@@ -123,7 +136,7 @@ func reportOf(files ...[]byte) []byte {
 	return out
 }
 
-// processesFile is a file of processes, by the layout of shim/state.h.
+// processesFile returns a file of processes, by the layout of shim/state.h.
 func processesFile(processes ...cudafault.Process) []byte {
 	const header, slot = 128, 256
 	file := make([]byte, cudafault.ProcessesSize)
@@ -158,10 +171,11 @@ func processesFile(processes ...cudafault.Process) []byte {
 	return file
 }
 
-// process is one that has called the driver under a generation.
+// process returns one that has called the driver under a generation.
 func process(generation uint64, status cudafault.Status) cudafault.Process {
 	return cudafault.Process{
-		PID: 7, Name: "python3", Driver: 12080, Started: started.Add(time.Second), Looked: started.Add(30 * time.Second), Generation: generation,
+		PID: 7, Name: "python3", Driver: 12080, Started: started.Add(time.Second),
+		Looked: started.Add(30 * time.Second), Generation: generation,
 		Status: status, Paths: cudafault.PathDlsym | cudafault.PathProcAddress, Hooks: 347, Calls: 1200,
 	}
 }
@@ -194,17 +208,21 @@ func newWorld(t *testing.T, change func(*ledger.Run), pods ...*corev1.Pod) *worl
 		t.Fatal(err)
 	}
 	undo, err := json.Marshal(workload.Data{
-		Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment", Namespace: namespace, Name: "web", UID: "uid-web",
-		ConfigMap: workload.Name(runID), Variable: workload.PreloadVar, Preload: workload.Executable, Replaced: workload.Rolling,
+		Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment", Namespace: namespace, Name: "web",
+		UID:       "uid-web",
+		ConfigMap: workload.Name(runID), Variable: workload.PreloadVar, Preload: workload.Executable,
+		Replaced: workload.Rolling,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	run := ledger.Run{
-		ID: runID, Fault: "cuda", Summary: summary(lostGPU, false), By: "alice", Created: now.Add(-time.Minute), Deadline: now.Add(-time.Second),
-		Until: now.Add(30 * time.Minute), Phase: ledger.Proven, Steps: []ledger.Step{{
-			ID: "1", Target: ledger.Target{Kind: "Deployment", Namespace: namespace, Name: "web", UID: "uid-web"}, Action: "load the shim", State: ledger.StateProven,
+		ID: runID, Fault: "cuda", Summary: summary(lostGPU, false), By: "alice", Created: now.Add(-time.Minute),
+		Deadline: now.Add(-time.Second),
+		Until:    now.Add(30 * time.Minute), Phase: ledger.Proven, Steps: []ledger.Step{{
+			ID: "1", Target: ledger.Target{Kind: "Deployment", Namespace: namespace, Name: "web", UID: "uid-web"},
+			Action: "load the shim", State: ledger.StateProven,
 			Undo: ledger.Undo{Kind: workload.UndoKind, Data: undo}, Detail: kept, Started: now,
 		}},
 	}
@@ -220,8 +238,10 @@ func newWorld(t *testing.T, change func(*ledger.Run), pods ...*corev1.Pod) *worl
 		t.Fatal(err)
 	}
 	w := &world{injected: runID, run: run, state: state, server: ledgertest.New(t,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, ledger.NamespaceObject(ledger.DefaultNamespace),
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-2"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		ledger.NamespaceObject(ledger.DefaultNamespace),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-2"}},
 		&corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: workload.Name(runID), Labels: map[string]string{
 				ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: runID,
@@ -246,7 +266,7 @@ func (w *world) store() *ledger.Store { return ledger.New(w.client, ledger.Defau
 
 func (w *world) cluster() *workload.Cluster { return &workload.Cluster{Client: w.client} }
 
-// stored is the state in the run's ConfigMap.
+// stored returns the state in the run's ConfigMap.
 func (w *world) stored(t *testing.T) cudafault.State {
 	t.Helper()
 	file, err := workload.ReadState(t.Context(), w.client, namespace, runID)
@@ -268,7 +288,9 @@ type exitError struct{ code int }
 func (e exitError) Error() string   { return fmt.Sprintf("command terminated with exit code %d", e.code) }
 func (e exitError) ExitStatus() int { return e.code }
 
-var errMissing = errors.New(`OCI runtime exec failed: exec failed: unable to start container process: exec: "/gpu-fault/lib/libgpufault.so": stat /gpu-fault/lib/libgpufault.so: no such file or directory: unknown`)
+var errMissing = errors.New(
+	`OCI runtime exec failed: exec failed: unable to start container process: exec: "/gpu-fault/lib/libgpufault.so": stat /gpu-fault/lib/libgpufault.so: no such file or directory: unknown`,
+)
 
 // The report that tests make by hand must be one that the shim could have printed.
 func TestTheTestsSpeakTheShimsLanguage(t *testing.T) {
@@ -287,7 +309,8 @@ func TestTheTestsSpeakTheShimsLanguage(t *testing.T) {
 		t.Fatalf("%v, %+v, %+v", err, read, processes)
 	}
 	got := processes.List[0]
-	if got.PID != want.PID || got.Name != want.Name || got.Status != want.Status || got.Hooks != want.Hooks || !got.Started.Equal(want.Started) || got.Paths != want.Paths {
+	if got.PID != want.PID || got.Name != want.Name || got.Status != want.Status || got.Hooks != want.Hooks ||
+		!got.Started.Equal(want.Started) || got.Paths != want.Paths {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if !bytes.HasPrefix(file, []byte("GPUFAULT")) {

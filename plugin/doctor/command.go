@@ -1,5 +1,5 @@
-// Package doctor is `kubectl gpu-fault doctor`: it gathers evidence from a cluster or a bundle, says why GPU workloads do not run, and offers
-// to mend the little that can be mended safely.
+// Package doctor is `kubectl gpu-fault doctor`: it gathers evidence from a cluster or a bundle, says why GPU workloads
+// do not run, and offers to mend the little that can be mended safely.
 package doctor
 
 import (
@@ -79,28 +79,39 @@ it is 2 also when a check could not see what it needs, such as without the right
 // addFlags registers the flags.
 func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.nodes, "node", nil, "Nodes to read, as NODE, with a privileged pod on each, announced and not asked about")
+	flags.StringSliceVar(&o.nodes, "node", nil,
+		"Nodes to read, as NODE, with a privileged pod on each, announced and not asked about")
 	flags.StringVarP(&o.selector, "selector", "l", "", "Nodes to read, by their labels")
-	flags.BoolVar(&o.allGPUNodes, "all-gpu-nodes", false, "Read all GPU nodes, including those that look healthy, with a privileged pod on each, announced and not asked about")
+	flags.BoolVar(&o.allGPUNodes, "all-gpu-nodes", false,
+		"Read all GPU nodes, including those that look healthy, with a privileged pod on each, announced and not asked about")
 	flags.BoolVar(&o.apiOnly, "api-only", false, "Read the API only: start no pod, and need no right to do so")
 	flags.BoolVar(&o.noImages, "no-images", false, "Do not ask registries for the platforms of images")
 	flags.StringVar(&o.bundle, "bundle", "", "Also write the evidence to this file, as tar.gz, without secrets")
-	flags.StringVar(&o.fromBundle, "from-bundle", "", "Take the evidence from this bundle or folder instead of a cluster")
+	flags.StringVar(&o.fromBundle, "from-bundle", "",
+		"Take the evidence from this bundle or folder instead of a cluster")
 	flags.StringSliceVar(&o.checks, "checks", nil, "Only these checks: IDs, or patterns such as 'rt.*'")
-	flags.StringVar(&o.minSeverity, "min-severity", o.minSeverity, "Show findings from this severity on: info, warning or error")
+	flags.StringVar(&o.minSeverity, "min-severity", o.minSeverity,
+		"Show findings from this severity on: info, warning or error")
 	flags.StringVar(&o.failOn, "fail-on", o.failOn, "Exit with 2 from this severity on: error, warning or never")
-	flags.BoolVar(&o.allowUnknown, "allow-unknown", false, "With --fail-on: do not fail because of what could not be checked")
-	flags.StringVar(&o.ignoreFile, "ignore-file", "", "Hide the findings that this YAML file lists; no file is read unless it is named")
-	flags.BoolVar(&o.ignoreInjected, "ignore-injected", false, "Look as if nobody knew of the faults that this tool injected")
-	flags.DurationVar(&o.since, "since", 0, "Look only at kernel log lines that are not older than this; 0 is since the node's boot")
+	flags.BoolVar(&o.allowUnknown, "allow-unknown", false,
+		"With --fail-on: do not fail because of what could not be checked")
+	flags.StringVar(&o.ignoreFile, "ignore-file", "",
+		"Hide the findings that this YAML file lists; no file is read unless it is named")
+	flags.BoolVar(&o.ignoreInjected, "ignore-injected", false,
+		"Look as if nobody knew of the faults that this tool injected")
+	flags.DurationVar(&o.since, "since", 0,
+		"Look only at kernel log lines that are not older than this; 0 is since the node's boot")
 	flags.StringVar(&o.html, "html", "", "Also write the report to this file, as a page that needs nothing else")
-	flags.StringVar(&o.fix, "fix", "", "Mend the root with this ID, where that is safe: "+strings.Join(fixable(), ", ")+"; as ID=OBJECT where there are several")
-	flags.StringVar(&o.dryRun, "dry-run", o.dryRun, "With --fix: none, client (say what would be done) or server (with all checks); change nothing, and start no pod")
+	flags.StringVar(&o.fix, "fix", "", "Mend the root with this ID, where that is safe: "+strings.Join(fixable(),
+		", ")+"; as ID=OBJECT where there are several")
+	flags.StringVar(&o.dryRun, "dry-run", o.dryRun,
+		"With --fix: none, client (say what would be done) or server (with all checks); change nothing, and start no pod")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&o.yes, "yes", "y", false, "With --fix: do not ask")
 	flags.IntVar(&o.parallel, "parallel", o.parallel, "How many nodes to read at a time")
 	o.pods.AddFlags(cmd)
-	flags.StringVarP(&o.output, "output", "o", "", "Output format: json, yaml, name, wide, junit, sarif or jsonpath=TEMPLATE")
+	flags.StringVarP(&o.output, "output", "o", "",
+		"Output format: json, yaml, name, wide, junit, sarif or jsonpath=TEMPLATE")
 
 	fixed := func(words ...string) cobra.CompletionFunc {
 		return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
@@ -112,7 +123,8 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 		"fail-on":      fixed("error", "warning", "never"),
 		"fix":          fixed(fixable()...),
 		"dry-run":      fixed("none", "client", "server"),
-		"output":       cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),
+		"output": cobra.FixedCompletions(formats(),
+			cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, complete)
 	}

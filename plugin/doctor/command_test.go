@@ -42,7 +42,10 @@ func execute(t *testing.T, args ...string) (out, errOut string, err error) {
 // bundleOf writes a snapshot.
 func bundleOf(t *testing.T, s snapshot.Snapshot) string {
 	t.Helper()
-	s.Meta = snapshot.Meta{APIVersion: snapshot.APIVersion, Kind: snapshot.Kind, Created: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), APIOnly: true}
+	s.Meta = snapshot.Meta{
+		APIVersion: snapshot.APIVersion, Kind: snapshot.Kind, Created: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
+		APIOnly: true,
+	}
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
 	var raw bytes.Buffer
 	if err := snapshot.Write(&raw, &s); err != nil {
@@ -55,9 +58,10 @@ func bundleOf(t *testing.T, s snapshot.Snapshot) string {
 }
 
 func noGPUs(t *testing.T) string {
-	return bundleOf(t, snapshot.Snapshot{Nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "cpu-1"}, Status: corev1.NodeStatus{
-		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
-	}}}})
+	return bundleOf(t,
+		snapshot.Snapshot{Nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "cpu-1"}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		}}}})
 }
 
 // A command line that makes no sense is refused before anything is read, started or written, with words that help.
@@ -89,10 +93,12 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"did you mean " + doctor.Checks()[0].ID: {"--checks", doctor.Checks()[0].ID + "x"},
 		"an ID is empty":                        {"--checks", ""},
 		"--ignore-file":                         {"--ignore-file", filepath.Join(dir, "none.yaml")},
-		"must be at most 1048576 bytes":         {"--ignore-file", "/dev/zero", "--from-bundle", filepath.Join(dir, "none.tar.gz")},
-		"no such file":                          {"--from-bundle", filepath.Join(dir, "none.tar.gz")},
-		"needs the ID of a check":               {"explain"},
-		"takes no arguments":                    {"checks", "x"},
+		"must be at most 1048576 bytes": {
+			"--ignore-file", "/dev/zero", "--from-bundle", filepath.Join(dir, "none.tar.gz"),
+		},
+		"no such file":            {"--from-bundle", filepath.Join(dir, "none.tar.gz")},
+		"needs the ID of a check": {"explain"},
+		"takes no arguments":      {"checks", "x"},
 	} {
 		out, _, err := execute(t, args...)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -118,7 +124,8 @@ func TestNoGPUsFromABundle(t *testing.T) {
 	}
 }
 
-// TestFailOnFailsClosed: a gate does not open because nobody could look. Without --fail-on, doctor is for people, who read what it could not see.
+// TestFailOnFailsClosed: a gate does not open because nobody could look. Without --fail-on, doctor is for people, who
+// read what it could not see.
 func TestFailOnFailsClosed(t *testing.T) {
 	t.Parallel()
 	bundle := bundleOf(t, snapshot.Snapshot{
@@ -137,7 +144,8 @@ func TestFailOnFailsClosed(t *testing.T) {
 	} {
 		_, _, err := execute(t, append(test.args, "--from-bundle", bundle)...)
 		var verdict *usage.Verdict
-		if failed := errors.As(err, &verdict); failed != test.fails || failed && !strings.Contains(verdict.Message, "--allow-unknown") {
+		if failed := errors.As(err, &verdict); failed != test.fails ||
+			failed && !strings.Contains(verdict.Message, "--allow-unknown") {
 			t.Errorf("doctor %q: %v; wanted a verdict: %t", test.args, err, test.fails)
 		}
 	}
@@ -163,7 +171,8 @@ func TestVerdictAndFiles(t *testing.T) {
 		t.Fatalf("%v: %s", jsonErr, out)
 	}
 	for _, item := range r.Items {
-		if item.ID == "" || item.Severity == "" || item.Root == nil || item.Object == nil || item.Evidence == nil || item.Fix == nil {
+		if item.ID == "" || item.Severity == "" || item.Root == nil || item.Object == nil || item.Evidence == nil ||
+			item.Fix == nil {
 			t.Errorf("an item lacks what scripts read: %+v", item)
 		}
 	}
@@ -171,10 +180,12 @@ func TestVerdictAndFiles(t *testing.T) {
 	if got := errors.As(err, new(*usage.Verdict)); got != bad {
 		t.Errorf("something is wrong: %v, and the verdict says so: %v (%v)", bad, got, err)
 	}
-	if raw, err := os.ReadFile(page); err != nil || !strings.HasPrefix(string(raw), "<!DOCTYPE html>") || !strings.Contains(errOut, page+" written") {
+	if raw, err := os.ReadFile(page); err != nil || !strings.HasPrefix(string(raw), "<!DOCTYPE html>") ||
+		!strings.Contains(errOut, page+" written") {
 		t.Errorf("the page: %v; said %q", err, errOut)
 	}
-	if info, err := os.Stat(page); err != nil || info.Mode().Perm() != 0o600 { // it quotes logs, and names much of the cluster
+	// It quotes logs, and names much of the cluster
+	if info, err := os.Stat(page); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the page's mode is %v (%v)", info.Mode(), err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(page), ".gpu-fault*")); len(left) > 0 {
@@ -201,7 +212,8 @@ func TestIgnoreFile(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readIgnore(file); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if _, err := readIgnore(file); want == "" && err != nil ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v; wanted %q", text, err, want)
 		}
 	}
@@ -210,13 +222,23 @@ func TestIgnoreFile(t *testing.T) {
 func exampleChecks() []doctor.Check {
 	return []doctor.Check{
 		{
-			ID: "rt.wrong-instance", Layer: doctor.LayerRuntime, Title: "the toolkit configures a containerd that the kubelet does not use",
-			Needs: []doctor.Need{doctor.NeedNode, doctor.NeedAPI}, Reads: "the kubelet's socket, who listens there, and the toolkit's variables",
+			ID: "rt.wrong-instance", Layer: doctor.LayerRuntime,
+			Title:    "the toolkit configures a containerd that the kubelet does not use",
+			Needs:    []doctor.Need{doctor.NeedNode, doctor.NeedAPI},
+			Reads:    "the kubelet's socket, who listens there, and the toolkit's variables",
 			Why:      "A handler that is in the configuration of another containerd is of no use.",
-			Explains: []string{"rt.handler-missing", "dp.*"}, Doc: "https://example.org/doc", Sources: []string{"gpu-operator#1323", "k8s-snap#1991"},
+			Explains: []string{"rt.handler-missing", "dp.*"}, Doc: "https://example.org/doc",
+			Sources: []string{"gpu-operator#1323", "k8s-snap#1991"},
 		},
-		{ID: "rt.handler-missing", Layer: doctor.LayerRuntime, Title: "the runtime lacks a handler that pods ask for", Needs: []doctor.Need{doctor.NeedAPI}, Explains: []string{"dp.not-running"}},
-		{ID: "dp.not-running", Layer: doctor.LayerDevicePlugin, Title: "the device plugin does not run", Needs: []doctor.Need{doctor.NeedAPI}},
+		{
+			ID: "rt.handler-missing", Layer: doctor.LayerRuntime,
+			Title: "the runtime lacks a handler that pods ask for", Needs: []doctor.Need{doctor.NeedAPI},
+			Explains: []string{"dp.not-running"},
+		},
+		{
+			ID: "dp.not-running", Layer: doctor.LayerDevicePlugin, Title: "the device plugin does not run",
+			Needs: []doctor.Need{doctor.NeedAPI},
+		},
 	}
 }
 
@@ -239,7 +261,8 @@ func TestExplainAndChecks(t *testing.T) {
 		golden.Compare(t, file, out.String())
 	}
 	out.Reset()
-	if err := printChecks(streams, printer.Format{Output: "name"}, exampleChecks()); err != nil || !strings.HasPrefix(out.String(), "rt.wrong-instance\n") {
+	if err := printChecks(streams, printer.Format{Output: "name"}, exampleChecks()); err != nil ||
+		!strings.HasPrefix(out.String(), "rt.wrong-instance\n") {
 		t.Errorf("-o name: %v\n%s", err, out.String())
 	}
 }
@@ -273,7 +296,8 @@ func TestNearest(t *testing.T) {
 	t.Parallel()
 	ids := []string{"rt.wrong-instance", "rt.handler-missing", "dp.capacity-zero"}
 	for word, want := range map[string]string{
-		"rt.wrong-instanc": "rt.wrong-instance", "handler-missing": "rt.handler-missing", "dp.capacty-zero": "dp.capacity-zero", "zzz": "",
+		"rt.wrong-instanc": "rt.wrong-instance", "handler-missing": "rt.handler-missing",
+		"dp.capacty-zero": "dp.capacity-zero", "zzz": "",
 	} {
 		if got := nearest(word, ids); got != want {
 			t.Errorf("nearest to %s is %q, wanted %q", word, got, want)

@@ -38,7 +38,9 @@ func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 			}
 			return fmt.Errorf("explain: give one check, not a pattern; see: kubectl gpu-fault doctor checks")
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(
+			cmd *cobra.Command, args []string, prefix string,
+		) ([]cobra.Completion, cobra.ShellCompDirective) {
 			var words []cobra.Completion
 			for _, c := range doctor.Checks() {
 				if len(args) == 0 && strings.HasPrefix(c.ID, prefix) {
@@ -78,7 +80,8 @@ func explain(streams genericiooptions.IOStreams, c doctor.Check, all []doctor.Ch
 
 func needs(c doctor.Check) string {
 	says := map[doctor.Need]string{
-		doctor.NeedAPI: "objects of the API", doctor.NeedLogs: "logs of pods", doctor.NeedNode: "a privileged pod that reads the node",
+		doctor.NeedAPI: "objects of the API", doctor.NeedLogs: "logs of pods",
+		doctor.NeedNode:   "a privileged pod that reads the node",
 		doctor.NeedImages: "what registries say of images",
 	}
 	var all []string
@@ -91,7 +94,8 @@ func needs(c doctor.Check) string {
 // manyChecks is how many are told with what they look for; more than these nobody reads.
 const manyChecks = 12
 
-// described are IDs with what they look for, a line each; or only their names, a line for each family, when there are many.
+// described are IDs with what they look for, a line each; or only their names, a line for each family, when there are
+// many.
 func described(ids []string, all []doctor.Check) string {
 	var lines []string
 	if len(ids) > manyChecks {
@@ -136,11 +140,12 @@ func expand(patterns []string, all []doctor.Check) []string {
 	return ids
 }
 
-// causes are the IDs of the checks that say that they explain this one.
+// causes returns the IDs of the checks that say that they explain this one.
 func causes(c doctor.Check, all []doctor.Check) []string {
 	var ids []string
 	for _, other := range all {
-		if other.ID != c.ID && slices.ContainsFunc(other.Explains, func(pattern string) bool { return doctor.Means(pattern, c.ID) }) {
+		if other.ID != c.ID &&
+			slices.ContainsFunc(other.Explains, func(pattern string) bool { return doctor.Means(pattern, c.ID) }) {
 			ids = append(ids, other.ID)
 		}
 	}
@@ -205,7 +210,8 @@ func printChecks(streams genericiooptions.IOStreams, format printer.Format, all 
 	var names []string
 	for _, c := range all {
 		list.Items = append(list.Items, checkItem{
-			c.ID, c.Layer, c.Title, c.Needs, c.Reads, c.Why, expand(c.Explains, all), causes(c, all), report.Sources(c), c.Doc,
+			c.ID, c.Layer, c.Title, c.Needs, c.Reads, c.Why, expand(c.Explains, all), causes(c, all), report.Sources(c),
+			c.Doc,
 		})
 		names = append(names, c.ID)
 	}

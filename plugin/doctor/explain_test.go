@@ -11,12 +11,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
 
-// Of dozens of checks that explain one another `explain` names each, a line for a family, and not what all of them look for.
+// Of dozens of checks that explain one another `explain` names each, a line for a family, and not what all of them look
+// for.
 func TestExplainIsShort(t *testing.T) {
 	t.Parallel()
-	all := []doctor.Check{{ID: "rt.root", Title: "root", Explains: []string{"*"}, Sources: []string{"seed 001", "gpu-operator#1"}}}
+	all := []doctor.Check{
+		{ID: "rt.root", Title: "root", Explains: []string{"*"}, Sources: []string{"seed 001", "gpu-operator#1"}},
+	}
 	for i := range 20 {
-		all = append(all, doctor.Check{ID: fmt.Sprintf("%s.x%d", []string{"dp", "wl"}[i%2], i), Title: "a title of a check"})
+		all = append(all,
+			doctor.Check{ID: fmt.Sprintf("%s.x%d", []string{"dp", "wl"}[i%2], i), Title: "a title of a check"})
 	}
 	var out bytes.Buffer
 	explain(genericiooptions.IOStreams{Out: &out, ErrOut: &out}, all[0], all)

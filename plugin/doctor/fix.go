@@ -78,7 +78,8 @@ func (e *examination) carryOut(ctx context.Context, cluster *kube.Cluster, fix r
 	if e.dryRun == "client" {
 		return e.printDone(fix, " (client dry run)")
 	}
-	engine := session.New(ctx, cluster, e.connection.LedgerNamespace, e.parallel, e.pods, progress.New(e.streams.ErrOut))
+	engine := session.New(ctx, cluster, e.connection.LedgerNamespace, e.parallel, e.pods,
+		progress.New(e.streams.ErrOut))
 	engine.Timeout = e.pods.Timeout
 	if len(fix.revert) > 0 {
 		return e.revert(ctx, cluster, engine, fix)
@@ -111,7 +112,8 @@ func (e *examination) printDone(fix repair, suffix string) error {
 	return nil
 }
 
-// rootToFix finds the root with an ID, and of several the one that is about the object; the error of one that is mended by hand says how.
+// rootToFix finds the root with an ID, and of several the one that is about the object; the error of one that is mended
+// by hand says how.
 func rootToFix(r doctor.Report, id, object string) (doctor.Finding, error) {
 	var found, consequences []doctor.Finding
 	var others []string
@@ -129,17 +131,24 @@ func rootToFix(r doctor.Report, id, object string) (doctor.Finding, error) {
 	others = slices.Compact(others)
 	switch {
 	case len(found) == 0 && len(consequences) > 0:
-		return doctor.Finding{}, fmt.Errorf("--fix %s: it is no root: it follows from %s; see: kubectl gpu-fault doctor", id, strings.Join(consequences[0].CausedBy, ", "))
+		return doctor.Finding{},
+			fmt.Errorf("--fix %s: it is no root: it follows from %s; see: kubectl gpu-fault doctor",
+				id, strings.Join(consequences[0].CausedBy, ", "))
 	case len(found) == 0 && len(others) == 0:
-		return doctor.Finding{}, fmt.Errorf("--fix %s: it was not found, and nothing else either: there is nothing to fix", id)
+		return doctor.Finding{},
+			fmt.Errorf("--fix %s: it was not found, and nothing else either: there is nothing to fix", id)
 	case len(found) == 0:
-		return doctor.Finding{}, fmt.Errorf("--fix %s: it was not found; the roots are: %s", id, strings.Join(others, ", "))
+		return doctor.Finding{},
+			fmt.Errorf("--fix %s: it was not found; the roots are: %s", id, strings.Join(others, ", "))
 	case object == "" && len(found) > 1:
-		return doctor.Finding{}, fmt.Errorf("--fix %s matches %s; specify one:%s", id, count.Of(len(found), "root cause"), choices(found))
+		return doctor.Finding{},
+			fmt.Errorf("--fix %s matches %s; specify one:%s", id, count.Of(len(found), "root cause"), choices(found))
 	case object != "":
 		f, ok := about(found, object)
 		if !ok {
-			return f, fmt.Errorf("--fix %s=%s: no root of that name is about it; say which one:%s", id, object, choices(found))
+			return f,
+				fmt.Errorf("--fix %s=%s: no root of that name is about it; say which one:%s", id, object,
+					choices(found))
 		}
 		found = []doctor.Finding{f}
 	}
@@ -149,7 +158,8 @@ func rootToFix(r doctor.Report, id, object string) (doctor.Finding, error) {
 	return found[0], nil
 }
 
-// about is the first root that is about an object, narrowed to that. An object may be named as NAME, NAMESPACE/NAME, or as reports do it.
+// about returns the first root that is about an object, narrowed to that. An object may be named as NAME,
+// NAMESPACE/NAME, or as reports do it.
 func about(found []doctor.Finding, object string) (doctor.Finding, bool) {
 	for _, f := range found {
 		for _, o := range toChange(f) {
@@ -165,7 +175,7 @@ func about(found []doctor.Finding, object string) (doctor.Finding, bool) {
 	return doctor.Finding{}, false
 }
 
-// choices are the command lines for several roots.
+// choices returns the command lines for several roots.
 func choices(found []doctor.Finding) string {
 	var text string
 	for _, f := range found {
@@ -179,9 +189,12 @@ func choices(found []doctor.Finding) string {
 	return text
 }
 
-// byHand says how a finding is mended that doctor does not mend itself.
+// byHand returns how a finding is mended that doctor does not mend itself.
 func byHand(f doctor.Finding) error {
-	text := fmt.Sprintf("--fix %s: nothing was changed: this is mended by hand, since it is not safe to do it for you.\n%s", f.ID, f.Fix.Text)
+	text := fmt.Sprintf(
+		"--fix %s: nothing was changed: this is mended by hand, since it is not safe to do it for you.\n%s", f.ID,
+		f.Fix.Text,
+	)
 	for _, line := range slices.Concat(strings.Split(strings.TrimRight(f.Fix.Values, "\n"), "\n"), f.Fix.Commands) {
 		if line != "" {
 			text += "\n  " + line
@@ -191,7 +204,9 @@ func byHand(f doctor.Finding) error {
 }
 
 // repair makes the plan for a root.
-func (e *examination) repair(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
+func (e *examination) repair(
+	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding,
+) (repair, error) {
 	switch root.ID {
 	case fixInjected:
 		return reverting(s, root)
@@ -202,7 +217,7 @@ func (e *examination) repair(ctx context.Context, cluster *kube.Cluster, s *snap
 	}
 }
 
-// toChange are what the finding's fix changes or makes.
+// toChange returns what the finding's fix changes or makes.
 func toChange(f doctor.Finding) []doctor.Object {
 	if f.Subject.Kind != "" {
 		return []doctor.Object{f.Subject}
@@ -222,7 +237,8 @@ func reverting(s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
 	var fix repair
 	about := func(run snapshot.Run) bool {
 		words := strings.Join(append(slices.Clone(root.Fix.Commands), root.Fix.Text), "\n")
-		return slices.ContainsFunc(objectsOf(root), func(o doctor.Object) bool { return o.Kind == "Run" && o.Name == run.ID }) ||
+		return slices.ContainsFunc(objectsOf(root),
+			func(o doctor.Object) bool { return o.Kind == "Run" && o.Name == run.ID }) ||
 			slices.Contains(strings.Fields(words), run.ID)
 	}
 	for _, run := range s.Runs {
@@ -233,14 +249,19 @@ func reverting(s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
 		}
 	}
 	if len(fix.revert) == 0 {
-		return fix, errors.New("it is not known which run made it: see kubectl gpu-fault list, and kubectl gpu-fault revert RUN")
+		return fix,
+			errors.New(
+				"it is not known which run made it: see kubectl gpu-fault list, and kubectl gpu-fault revert RUN",
+			)
 	}
 	return fix, nil
 }
 
 func (e *examination) revert(ctx context.Context, cluster *kube.Cluster, engine *fault.Session, fix repair) error {
 	if e.dryRun == "server" {
-		return errors.New("--dry-run=server: most of what revert does happens on nodes, which the API server cannot try; use --dry-run=client")
+		return errors.New(
+			"--dry-run=server: most of what revert does happens on nodes, which the API server cannot try; use --dry-run=client",
+		)
 	}
 	// The records may have changed since the snapshot: show what they say now, and revert only that.
 	var runs []ledger.Run
@@ -268,8 +289,11 @@ func (e *examination) revert(ctx context.Context, cluster *kube.Cluster, engine 
 	return errors.Join(errs...)
 }
 
-// createClasses makes the RuntimeClasses that pods ask for and that are missing, where a node has a handler for it in memory.
-func (e *examination) createClasses(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
+// createClasses makes the RuntimeClasses that pods ask for and that are missing, where a node has a handler for it in
+// memory.
+func (e *examination) createClasses(
+	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding,
+) (repair, error) {
 	fix := repair{plan: e.newPlan("create missing RuntimeClasses", mend.Permissions(""))}
 	for _, o := range toChange(root) {
 		if o.Kind != "RuntimeClass" {
@@ -277,14 +301,20 @@ func (e *examination) createClasses(ctx context.Context, cluster *kube.Cluster, 
 		}
 		_, err := cluster.Client.NodeV1().RuntimeClasses().Get(ctx, o.Name, metav1.GetOptions{})
 		if err == nil {
-			return fix, fmt.Errorf("RuntimeClass %s is there: it names a handler that the nodes do not have, or have by another name, and which of the two is meant nobody knows but you.\n%s", o.Name, root.Fix.Text)
+			return fix, fmt.Errorf(
+				"RuntimeClass %s is there: it names a handler that the nodes do not have, or have by another name, and which of the two is meant nobody knows but you.\n%s",
+				o.Name, root.Fix.Text,
+			)
 		}
 		if !apierrors.IsNotFound(err) {
 			return fix, fmt.Errorf("get RuntimeClass %s: %w", o.Name, err)
 		}
 		handler, nodes := handlerFor(s, o.Name)
 		if len(nodes) == 0 {
-			return fix, fmt.Errorf("no node is known to have a handler %s, so that a RuntimeClass of that name would help nobody; read the GPU nodes with --all-gpu-nodes.\n%s", o.Name, root.Fix.Text)
+			return fix, fmt.Errorf(
+				"no node is known to have a handler %s, so that a RuntimeClass of that name would help nobody; read the GPU nodes with --all-gpu-nodes.\n%s",
+				o.Name, root.Fix.Text,
+			)
 		}
 		change, err := mend.CreateRuntimeClass(cluster.Client, o.Name, handler)
 		if err != nil {
@@ -295,7 +325,8 @@ func (e *examination) createClasses(ctx context.Context, cluster *kube.Cluster, 
 			return fix, fmt.Errorf("show RuntimeClass %s: %w", o.Name, err)
 		}
 		fix.plan.Changes = append(fix.plan.Changes, change)
-		fix.says = append(fix.says, fmt.Sprintf("create RuntimeClass %s; its handler %s is in memory on %s", o.Name, handler, strings.Join(nodes[:min(3, len(nodes))], ", ")))
+		fix.says = append(fix.says, fmt.Sprintf("create RuntimeClass %s; its handler %s is in memory on %s", o.Name,
+			handler, strings.Join(nodes[:min(3, len(nodes))], ", ")))
 		fix.diff += "+ " + strings.ReplaceAll(strings.TrimSpace(string(raw)), "\n", "\n+ ") + "\n"
 		fix.done = append(fix.done, "runtimeclass.node.k8s.io/"+o.Name+" created")
 	}
@@ -305,8 +336,8 @@ func (e *examination) createClasses(ctx context.Context, cluster *kube.Cluster, 
 	return fix, nil
 }
 
-// handlerFor is the handler that a class of this name stands for, and the nodes that have it: one of the same name, or for nvidia the name that
-// CRI-O's and older configurations give it.
+// handlerFor returns the handler that a class of this name stands for, and the nodes that have it: one of the same
+// name, or for nvidia the name that CRI-O's and older configurations give it.
 func handlerFor(s *snapshot.Snapshot, class string) (handler string, nodes []string) {
 	names := []string{class}
 	if class == "nvidia" {
@@ -320,11 +351,13 @@ func handlerFor(s *snapshot.Snapshot, class string) (handler string, nodes []str
 	return "", nil
 }
 
-// withHandler are the nodes that have a runtime handler, by what they say of themselves, or by what their runtime showed the helper.
+// withHandler returns the nodes that have a runtime handler, by what they say of themselves, or by what their runtime
+// showed the helper.
 func withHandler(s *snapshot.Snapshot, handler string) []string {
 	var names []string
 	for _, n := range s.Nodes {
-		has := slices.ContainsFunc(n.Status.RuntimeHandlers, func(h corev1.NodeRuntimeHandler) bool { return h.Name == handler })
+		has := slices.ContainsFunc(n.Status.RuntimeHandlers,
+			func(h corev1.NodeRuntimeHandler) bool { return h.Name == handler })
 		if host := s.Hosts[n.Name]; host != nil && host.Runtime.Instance != nil {
 			if config, err := host.Runtime.Instance.InMemory(); err == nil && config != nil {
 				_, loaded := config.Handlers[handler]
@@ -338,8 +371,11 @@ func withHandler(s *snapshot.Snapshot, handler string) []string {
 	return names
 }
 
-// restartPlugin deletes the device plugin's pod on the nodes of the finding: the one that runs, is Ready, and still advertises nothing.
-func (e *examination) restartPlugin(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
+// restartPlugin deletes the device plugin's pod on the nodes of the finding: the one that runs, is Ready, and still
+// advertises nothing.
+func (e *examination) restartPlugin(
+	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding,
+) (repair, error) {
 	fix := repair{}
 	if root.Subject.Kind != "" { // its pod is made wrongly
 		return fix, byHand(root)
@@ -366,7 +402,10 @@ func (e *examination) restartPlugin(ctx context.Context, cluster *kube.Cluster, 
 			}
 			fix.plan.Needs = fault.Permissions(fix.plan.Needs, mend.Permissions(p.Namespace))
 			fix.plan.Changes = append(fix.plan.Changes, change)
-			fix.says = append(fix.says, fmt.Sprintf("delete pod %s/%s on node %s; its DaemonSet makes it anew. GPU pods go on; this cannot be undone, and need not be", p.Namespace, p.Name, o.Name))
+			fix.says = append(fix.says, fmt.Sprintf(
+				"delete pod %s/%s on node %s; its DaemonSet makes it anew. GPU pods go on; this cannot be undone, and need not be",
+				p.Namespace, p.Name, o.Name,
+			))
 			fix.done = append(fix.done, fmt.Sprintf("pod/%s deleted", p.Name))
 		}
 	}
@@ -378,7 +417,8 @@ func (e *examination) restartPlugin(ctx context.Context, cluster *kube.Cluster, 
 
 func (e *examination) newPlan(summary string, needs []fault.Permission) fault.Plan {
 	return fault.Plan{
-		Fault: mend.Fault, Summary: summary, Command: session.CommandLine(os.Args), Reason: "kubectl gpu-fault doctor --fix " + e.fix,
-		Needs: needs, NoPods: true,
+		Fault: mend.Fault, Summary: summary, Command: session.CommandLine(os.Args),
+		Reason: "kubectl gpu-fault doctor --fix " + e.fix,
+		Needs:  needs, NoPods: true,
 	}
 }

@@ -32,20 +32,25 @@ import (
 )
 
 // fixing is doctor --fix with a cluster that allows all.
-func fixing(t *testing.T, id string, objects ...runtime.Object) (*examination, *kube.Cluster, *fake.Clientset, *bytes.Buffer, *bytes.Buffer) {
+func fixing(
+	t *testing.T, id string, objects ...runtime.Object,
+) (*examination, *kube.Cluster, *fake.Clientset, *bytes.Buffer, *bytes.Buffer) {
 	t.Helper()
 	var out, errOut bytes.Buffer
 	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut}
 	client := fake.NewClientset(append(objects, ledger.NamespaceObject(ledger.DefaultNamespace))...)
-	client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
-		review.Status.Allowed = true
-		return true, review, nil
-	})
+	client.PrependReactor("create", "selfsubjectaccessreviews",
+		func(action clienttesting.Action) (bool, runtime.Object, error) {
+			review := action.(clienttesting.CreateAction).
+				GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
+			review.Status.Allowed = true
+			return true, review, nil
+		})
 	o := newOptions()
 	o.fix, o.yes = id, true
 	return &examination{options: o, streams: streams, connection: kube.NewConnection(streams)},
-		&kube.Cluster{Client: client, Config: &rest.Config{Host: "https://localhost:1"}, Context: "test"}, client, &out, &errOut
+		&kube.Cluster{Client: client, Config: &rest.Config{Host: "https://localhost:1"}, Context: "test"}, client, &out,
+		&errOut
 }
 
 func withNvidia(s *snapshot.Snapshot) *snapshot.Snapshot {
@@ -57,15 +62,19 @@ func withNvidia(s *snapshot.Snapshot) *snapshot.Snapshot {
 
 var noClass = doctor.Finding{
 	ID: fixHandler, Root: true, Severity: doctor.Error, Title: "a RuntimeClass that pods name is not there",
-	Object: doctor.Object{Kind: "ReplicaSet", Namespace: "team", Name: "train-abc"}, Subject: doctor.Object{Kind: "RuntimeClass", Name: "nvidia"}, Fix: doctor.Fix{Text: "Create it.", Commands: []string{"kubectl apply -f -"}},
+	Object:  doctor.Object{Kind: "ReplicaSet", Namespace: "team", Name: "train-abc"},
+	Subject: doctor.Object{Kind: "RuntimeClass", Name: "nvidia"},
+	Fix:     doctor.Fix{Text: "Create it.", Commands: []string{"kubectl apply -f -"}},
 }
 
-// A missing RuntimeClass is made only where a node has its handler, and through the ledger, so that revert takes it away again.
+// A missing RuntimeClass is made only where a node has its handler, and through the ledger, so that revert takes it
+// away again.
 func TestMissingRuntimeClassIsMadeAndTakenBack(t *testing.T) {
 	t.Parallel()
 	e, cluster, client, _, errOut := fixing(t, fixHandler)
 	fix, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), noClass)
-	if err != nil || len(fix.plan.Changes) != 1 || !strings.Contains(fix.diff, "+ handler: nvidia\n") || fix.done[0] != "runtimeclass.node.k8s.io/nvidia created" {
+	if err != nil || len(fix.plan.Changes) != 1 || !strings.Contains(fix.diff, "+ handler: nvidia\n") ||
+		fix.done[0] != "runtimeclass.node.k8s.io/nvidia created" {
 		t.Fatalf("%+v, %v", fix, err)
 	}
 	engine := session.New(t.Context(), cluster, ledger.DefaultNamespace, 1, podflags.New(), progress.New(errOut))
@@ -82,7 +91,9 @@ func TestMissingRuntimeClassIsMadeAndTakenBack(t *testing.T) {
 	if _, err := engine.Revert(t.Context(), run.ID, false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.NodeV1().RuntimeClasses().Get(t.Context(), "nvidia", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := client.NodeV1().RuntimeClasses().Get(
+		t.Context(), "nvidia", metav1.GetOptions{},
+	); !apierrors.IsNotFound(err) {
 		t.Errorf("after the revert the RuntimeClass is there: %v", err)
 	}
 }
@@ -91,21 +102,25 @@ func TestMissingRuntimeClassIsMadeAndTakenBack(t *testing.T) {
 func TestWhatIsMendedByHand(t *testing.T) {
 	t.Parallel()
 	e, cluster, client, _, _ := fixing(t, fixHandler, mend.RuntimeClass("nvidia", "other"))
-	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), noClass); err == nil || !strings.Contains(err.Error(), "RuntimeClass nvidia is there") {
+	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), noClass); err == nil ||
+		!strings.Contains(err.Error(), "RuntimeClass nvidia is there") {
 		t.Errorf("a RuntimeClass that is there: %v", err)
 	}
 	other := noClass
 	other.Subject.Name = "nvidia-cdi"
-	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), other); err == nil || !strings.Contains(err.Error(), "no node is known to have a handler nvidia-cdi") {
+	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), other); err == nil ||
+		!strings.Contains(err.Error(), "no node is known to have a handler nvidia-cdi") {
 		t.Errorf("a handler that no node has: %v", err)
 	}
 	plugin := noClass
 	plugin.ID, plugin.Object, plugin.Subject = fixCapacity, doctor.Object{Kind: "Node", Name: "gpu-1"}, doctor.Object{}
-	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), plugin); err == nil || !strings.Contains(err.Error(), "no pod of the device plugin runs there") {
+	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), plugin); err == nil ||
+		!strings.Contains(err.Error(), "no pod of the device plugin runs there") {
 		t.Errorf("no device plugin: %v", err)
 	}
 	plugin.Subject = doctor.Object{Kind: "Pod", Namespace: "gpu-operator", Name: "x"} // in the wrong folder
-	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), plugin); err == nil || !strings.Contains(err.Error(), "by hand") {
+	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), plugin); err == nil ||
+		!strings.Contains(err.Error(), "by hand") {
 		t.Errorf("a device plugin that no restart mends: %v", err)
 	}
 	for _, action := range client.Actions() {
@@ -114,7 +129,10 @@ func TestWhatIsMendedByHand(t *testing.T) {
 		}
 	}
 	report := doctor.Report{Items: []doctor.Finding{
-		{ID: "drv.lib-mismatch", Root: true, Fix: doctor.Fix{Text: "Reboot the node.", Commands: []string{"kubectl drain gpu-2"}}},
+		{
+			ID: "drv.lib-mismatch", Root: true,
+			Fix: doctor.Fix{Text: "Reboot the node.", Commands: []string{"kubectl drain gpu-2"}},
+		},
 		{ID: "dp.capacity-zero", CausedBy: []string{"drv.lib-mismatch"}},
 	}}
 	for id, want := range map[string]string{
@@ -126,7 +144,8 @@ func TestWhatIsMendedByHand(t *testing.T) {
 			t.Errorf("--fix %s: %v; wanted %q", id, err, want)
 		}
 	}
-	if _, err := rootToFix(doctor.Report{}, fixHandler, ""); err == nil || !strings.Contains(err.Error(), "nothing to fix") {
+	if _, err := rootToFix(doctor.Report{}, fixHandler, ""); err == nil ||
+		!strings.Contains(err.Error(), "nothing to fix") {
 		t.Errorf("--fix on a healthy cluster: %v", err)
 	}
 }
@@ -135,35 +154,50 @@ func devicePlugin(phase corev1.PodPhase) corev1.Pod {
 	yes := true
 	return corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "gpu-operator", Name: "nvidia-device-plugin-x", UID: "old", Labels: map[string]string{"app": "nvidia-device-plugin-daemonset"},
-			OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "nvidia-device-plugin", UID: "ds", Controller: &yes}},
+			Namespace: "gpu-operator", Name: "nvidia-device-plugin-x", UID: "old",
+			Labels: map[string]string{"app": "nvidia-device-plugin-daemonset"},
+			OwnerReferences: []metav1.OwnerReference{
+				{Kind: "DaemonSet", Name: "nvidia-device-plugin", UID: "ds", Controller: &yes},
+			},
 		},
-		Spec:   corev1.PodSpec{NodeName: "gpu-1"},
-		Status: corev1.PodStatus{Phase: phase, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		Spec: corev1.PodSpec{NodeName: "gpu-1"},
+		Status: corev1.PodStatus{
+			Phase: phase, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		},
 	}
 }
 
-// withoutGPUs is the node of devicePlugin, and the DaemonSet.
+// withoutGPUs returns the node of devicePlugin, and the DaemonSet.
 func withoutGPUs() []runtime.Object {
 	n := gpuNode("gpu-1", corev1.ConditionTrue)
 	n.Status.Capacity, n.Status.Allocatable = nil, nil
-	return []runtime.Object{&n, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "nvidia-device-plugin", UID: "ds"}}}
+	return []runtime.Object{
+		&n,
+		&appsv1.DaemonSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "nvidia-device-plugin", UID: "ds"},
+		},
+	}
 }
 
 // Only a device plugin that runs, and is stuck now, not when it was read, is restarted.
 func TestRestartOfTheDevicePlugin(t *testing.T) {
 	t.Parallel()
 	stuck := devicePlugin(corev1.PodRunning)
-	root := doctor.Finding{ID: fixCapacity, Root: true, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}, Fix: doctor.Fix{Text: "Look at it."}}
+	root := doctor.Finding{
+		ID: fixCapacity, Root: true, Object: doctor.Object{Kind: "Node", Name: "gpu-1"},
+		Fix: doctor.Fix{Text: "Look at it."},
+	}
 	s := &snapshot.Snapshot{Pods: []corev1.Pod{stuck}}
 	e, cluster, _, _, _ := fixing(t, fixCapacity, append(withoutGPUs(), &stuck)...)
 	fix, err := e.repair(t.Context(), cluster, s, root)
-	if err != nil || len(fix.plan.Changes) != 1 || !fix.plan.Changes[0].Undo.IsPermanent() || !strings.Contains(fix.says[0], "cannot be undone") {
+	if err != nil || len(fix.plan.Changes) != 1 || !fix.plan.Changes[0].Undo.IsPermanent() ||
+		!strings.Contains(fix.says[0], "cannot be undone") {
 		t.Errorf("%+v, %v", fix, err)
 	}
 	pending := devicePlugin(corev1.PodPending)
 	e, cluster, _, _, _ = fixing(t, fixCapacity, append(withoutGPUs(), &pending)...)
-	if _, err := e.repair(t.Context(), cluster, s, root); err == nil || !strings.Contains(err.Error(), "a restart is no remedy.\nLook at it.") {
+	if _, err := e.repair(t.Context(), cluster, s, root); err == nil ||
+		!strings.Contains(err.Error(), "a restart is no remedy.\nLook at it.") {
 		t.Errorf("a device plugin that does not run any more: %v", err)
 	}
 }
@@ -174,17 +208,21 @@ func TestFindingOfAMissingRuntimeClassIsMended(t *testing.T) {
 	s := withNvidia(&snapshot.Snapshot{Meta: snapshot.Meta{Created: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)}})
 	for _, class := range []string{"nvidia", "nvidia-cdi"} {
 		s.Events = append(s.Events, corev1.Event{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: class}, Reason: "FailedCreate", Type: "Warning", LastTimestamp: metav1.NewTime(s.Meta.Created),
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: class}, Reason: "FailedCreate", Type: "Warning",
+			LastTimestamp:  metav1.NewTime(s.Meta.Created),
 			InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Namespace: "team", Name: "train-" + class},
-			Message:        `Error creating: pods "train-x" is forbidden: pod rejected: RuntimeClass "` + class + `" not found`,
+			Message: `Error creating: pods "train-x" is forbidden: pod rejected: RuntimeClass "` + class +
+				`" not found`,
 		})
 	}
 	report := doctor.Examine(s, doctor.Options{})
 	_, err := rootToFix(report, fixHandler, "")
-	if err == nil || !strings.Contains(err.Error(), "matches 2 root causes") || !strings.Contains(err.Error(), "--fix rc.handler-mismatch=nvidia: ReplicaSet team/train-nvidia: ") {
+	if err == nil || !strings.Contains(err.Error(), "matches 2 root causes") ||
+		!strings.Contains(err.Error(), "--fix rc.handler-mismatch=nvidia: ReplicaSet team/train-nvidia: ") {
 		t.Fatalf("of two roots one is chosen: %v", err)
 	}
-	if _, err := rootToFix(report, fixHandler, "gvisor"); err == nil || !strings.Contains(err.Error(), "no root of that name is about it") {
+	if _, err := rootToFix(report, fixHandler, "gvisor"); err == nil ||
+		!strings.Contains(err.Error(), "no root of that name is about it") {
 		t.Errorf("--fix rc.handler-mismatch=gvisor: %v", err)
 	}
 	root, err := rootToFix(report, fixHandler, "nvidia")
@@ -197,7 +235,8 @@ func TestFindingOfAMissingRuntimeClassIsMended(t *testing.T) {
 		t.Errorf("%+v, %v", fix, err)
 	}
 	s.Events = s.Events[:1]
-	if root, err := rootToFix(doctor.Examine(s, doctor.Options{}), fixHandler, ""); err != nil || root.Subject.Name != "nvidia" {
+	if root, err := rootToFix(doctor.Examine(s, doctor.Options{}), fixHandler, ""); err != nil ||
+		root.Subject.Name != "nvidia" {
 		t.Errorf("the only root: %+v, %v", root.Subject, err)
 	}
 }
@@ -205,19 +244,26 @@ func TestFindingOfAMissingRuntimeClassIsMended(t *testing.T) {
 // Of a finding about many nodes one can be chosen.
 func TestFixOfOneNode(t *testing.T) {
 	t.Parallel()
-	report := doctor.Report{Items: []doctor.Finding{{ID: fixCapacity, Root: true, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}, Objects: []doctor.Object{{Kind: "Node", Name: "gpu-1"}, {Kind: "Node", Name: "gpu-2"}}}}}
+	report := doctor.Report{Items: []doctor.Finding{{
+		ID: fixCapacity, Root: true, Object: doctor.Object{Kind: "Node", Name: "gpu-1"},
+		Objects: []doctor.Object{{Kind: "Node", Name: "gpu-1"}, {Kind: "Node", Name: "gpu-2"}},
+	}}}
 	root, err := rootToFix(report, fixCapacity, "gpu-2")
 	if err != nil || len(objectsOf(root)) != 1 || root.Object.Name != "gpu-2" {
 		t.Errorf("%+v, %v", root, err)
 	}
 }
 
-// A handler is known by what nodes say of themselves, and by what their runtime showed: kubelets before 1.31 do not say it.
+// A handler is known by what nodes say of themselves, and by what their runtime showed: kubelets before 1.31 do not say
+// it.
 func TestHandlersThatNodesHave(t *testing.T) {
 	t.Parallel()
-	s := &snapshot.Snapshot{Nodes: []corev1.Node{gpuNode("gpu-1", corev1.ConditionTrue)}, Hosts: map[string]*node.Diagnosis{"gpu-1": {Runtime: node.Runtime{Instance: &node.Instance{
-		CRI: &cri.Info{Config: json.RawMessage(`{"containerd":{"runtimes":{"nvidia-container-runtime":{"runtimeType":"io.containerd.runc.v2"}}}}`)},
-	}}}}}
+	s := &snapshot.Snapshot{Nodes: []corev1.Node{gpuNode("gpu-1", corev1.ConditionTrue)},
+		Hosts: map[string]*node.Diagnosis{"gpu-1": {Runtime: node.Runtime{Instance: &node.Instance{
+			CRI: &cri.Info{Config: json.RawMessage(
+				`{"containerd":{"runtimes":{"nvidia-container-runtime":{"runtimeType":"io.containerd.runc.v2"}}}}`,
+			)},
+		}}}}}
 	if handler, nodes := handlerFor(s, "nvidia"); handler != "nvidia-container-runtime" || len(nodes) != 1 {
 		t.Errorf("handler %q on %v", handler, nodes)
 	}
@@ -229,10 +275,15 @@ func TestHandlersThatNodesHave(t *testing.T) {
 // Only the runs that the finding names are reverted.
 func TestRevertOfInjectedFaults(t *testing.T) {
 	t.Parallel()
-	s := &snapshot.Snapshot{Runs: []snapshot.Run{{ID: "xid-aaaaaa", Summary: "XID 79"}, {ID: "runtime-bbbbbb", Summary: "handler"}}}
+	s := &snapshot.Snapshot{
+		Runs: []snapshot.Run{{ID: "xid-aaaaaa", Summary: "XID 79"}, {ID: "runtime-bbbbbb", Summary: "handler"}},
+	}
 	for _, root := range []doctor.Finding{
 		{ID: fixInjected, Object: doctor.Object{Kind: "Run", Name: "runtime-bbbbbb"}},
-		{ID: fixInjected, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}, Fix: doctor.Fix{Commands: []string{"kubectl gpu-fault revert runtime-bbbbbb"}}},
+		{
+			ID: fixInjected, Object: doctor.Object{Kind: "Node", Name: "gpu-1"},
+			Fix: doctor.Fix{Commands: []string{"kubectl gpu-fault revert runtime-bbbbbb"}},
+		},
 	} {
 		fix, err := reverting(s, root)
 		if err != nil || strings.Join(fix.revert, " ") != "runtime-bbbbbb" {
@@ -251,12 +302,14 @@ func TestFixAsks(t *testing.T) {
 	for _, dryRun := range []string{"none", "client"} {
 		e, cluster, client, out, _ := fixing(t, fixCapacity, append(withoutGPUs(), &root)...)
 		e.yes, e.dryRun = false, dryRun
-		fix, err := e.repair(context.Background(), cluster, &snapshot.Snapshot{Pods: []corev1.Pod{root}}, doctor.Finding{ID: fixCapacity, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}})
+		fix, err := e.repair(context.Background(), cluster, &snapshot.Snapshot{Pods: []corev1.Pod{root}},
+			doctor.Finding{ID: fixCapacity, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		err = e.carryOut(t.Context(), cluster, fix)
-		if dryRun == "client" && (err != nil || out.String() != "pod/nvidia-device-plugin-x deleted (client dry run)\n") {
+		if dryRun == "client" &&
+			(err != nil || out.String() != "pod/nvidia-device-plugin-x deleted (client dry run)\n") {
 			t.Errorf("client dry run: %v, %q", err, out.String())
 		}
 		if dryRun == "none" && (err == nil || !strings.Contains(err.Error(), "give --yes")) {

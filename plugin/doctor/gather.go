@@ -20,7 +20,8 @@ import (
 
 // source fills snapshots from a cluster, without privileges.
 type source interface {
-	// API reads the objects, and what hangs on them: logs, Helm's releases, what registries say. What it could not see is in Missing.
+	// API reads the objects, and what hangs on them: logs, Helm's releases, what registries say. What it could not see
+	// is in Missing.
 	API(ctx context.Context) (*snapshot.Snapshot, error)
 	// Suspicious are the GPU nodes that look wrong by what the API says.
 	Suspicious(s *snapshot.Snapshot) []string
@@ -30,7 +31,7 @@ type source interface {
 type reader interface {
 	// Admitted asks whether such a pod may be made on the node; the error says why not. It makes none.
 	Admitted(ctx context.Context, nodeName string) error
-	// Prepare makes the namespace of the pods if it is not there, and says whether it did.
+	// Prepare makes the namespace of the pods if it is not there, and reports whether it did.
 	Prepare(ctx context.Context) (created bool, err error)
 	// Read reads a node by a pod, and deletes it in any case.
 	Read(ctx context.Context, nodeName string, progress func(text string)) (*node.Diagnosis, error)
@@ -45,7 +46,8 @@ type gathering struct {
 	namespace string // of the pods
 }
 
-// gather returns all evidence that can be had. The error is for what leaves nothing to conclude from, and for being stopped.
+// gather returns all evidence that can be had. The error is for what leaves nothing to conclude from, and for being
+// stopped.
 func (g *gathering) gather(ctx context.Context) (*snapshot.Snapshot, error) {
 	s, err := g.source.API(ctx)
 	if ctx.Err() != nil {
@@ -106,7 +108,8 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 	case !g.needsNodes():
 		return nil, nil
 	default:
-		why = doctor.NotAsked + ": it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"
+		why = doctor.NotAsked +
+			": it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"
 		names = g.source.Suspicious(s)
 	}
 	slices.Sort(names)
@@ -132,7 +135,8 @@ func namespaceExists(s *snapshot.Snapshot, name string) error {
 		return nil
 	}
 	if like := nearest(name, all); like != "" {
-		return fmt.Errorf("-n: there is no namespace %q; did you mean %s? (kubectl get namespaces lists them)", name, like)
+		return fmt.Errorf("-n: there is no namespace %q; did you mean %s? (kubectl get namespaces lists them)", name,
+			like)
 	}
 	return fmt.Errorf("-n: there is no namespace %q: see kubectl get namespaces", name)
 }
@@ -146,9 +150,12 @@ func exist(s *snapshot.Snapshot, names []string) error {
 	for _, name := range names {
 		if len(all) > 0 && !slices.Contains(all, name) {
 			if like := nearest(name, all); like != "" {
-				return fmt.Errorf("there is no node %q; did you mean %s? (completion lists them; kubectl get nodes too)", name, like)
+				return fmt.Errorf("there is no node %q; did you mean %s? (completion lists them; kubectl get nodes too)",
+					name, like)
 			}
-			return fmt.Errorf("there is no node %q: see kubectl get nodes; the subcommands of doctor are explain and checks", name)
+			return fmt.Errorf(
+				"there is no node %q: see kubectl get nodes; the subcommands of doctor are explain and checks", name,
+			)
 		}
 	}
 	return nil
@@ -197,7 +204,8 @@ func (g *gathering) reachable(s *snapshot.Snapshot, names []string) []string {
 // read reads nodes by pods, several at a time. A node that cannot be read is missing, and stops no other.
 func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []string) {
 	if err := g.reader.Admitted(ctx, names[0]); err != nil && ctx.Err() == nil {
-		g.show.Note(fmt.Sprintf("no node is read, since no privileged pod may be made in namespace %s: %s", g.namespace, reason(err)))
+		g.show.Note(fmt.Sprintf("no node is read, since no privileged pod may be made in namespace %s: %s", g.namespace,
+			reason(err)))
 		g.show.Note("what only a node can tell is reported as unknown; --api-only leaves this out")
 		for _, name := range names {
 			missing(s, name, "not read: no privileged pod may be made: "+reason(err))
@@ -217,7 +225,10 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 		return
 	}
 	if created {
-		g.show.Note(fmt.Sprintf("namespace %s was created for it; it stays for the next time (kubectl delete namespace %s removes it)", g.namespace, g.namespace))
+		g.show.Note(fmt.Sprintf(
+			"namespace %s was created for it; it stays for the next time (kubectl delete namespace %s removes it)",
+			g.namespace, g.namespace,
+		))
 	}
 	found, failed := make([]*node.Diagnosis, len(names)), make([]error, len(names))
 	var group errgroup.Group
@@ -249,15 +260,16 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 	}
 }
 
-// notStarted is what kubelet and runtime said of a pod of ours that did not start, when that is the node's doing and not the image's, nor a
-// policy's; else empty.
+// notStarted returns what kubelet and runtime said of a pod of ours that did not start, when that is the node's doing
+// and not the image's, nor a policy's; else empty.
 func notStarted(err error) string {
 	var failure *debugpod.StartError
 	if !errors.As(err, &failure) || failure.Pulls {
 		return ""
 	}
 	switch failure.Reason {
-	case debugpod.ReasonTimeout, debugpod.ReasonNodeNotReady, "CreateContainerError", "RunContainerError", "PreStartHookError":
+	case debugpod.ReasonTimeout, debugpod.ReasonNodeNotReady, "CreateContainerError", "RunContainerError",
+		"PreStartHookError":
 		return failure.Message
 	}
 	return ""
@@ -267,7 +279,7 @@ func missing(s *snapshot.Snapshot, name, why string) {
 	s.Missing = append(s.Missing, snapshot.Missing{What: "nodes/" + name, Why: why})
 }
 
-// reason is an error in one line, without what a report has no use for.
+// reason returns an error in one line, without what a report has no use for.
 func reason(err error) string {
 	if err == nil {
 		return "nobody knows why"

@@ -22,13 +22,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
-// gpuNode is a node with eight GPUs.
+// gpuNode returns a node with eight GPUs.
 func gpuNode(name string, ready corev1.ConditionStatus) corev1.Node {
 	gpus := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
 	return corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux", "nvidia.com/gpu.present": "true", "pool": "a"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   name,
+			Labels: map[string]string{"kubernetes.io/os": "linux", "nvidia.com/gpu.present": "true", "pool": "a"},
+		},
 		Status: corev1.NodeStatus{
-			Capacity: gpus, Allocatable: gpus, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}},
+			Capacity: gpus, Allocatable: gpus,
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}},
 		},
 	}
 }
@@ -42,7 +46,8 @@ type fakeSource struct {
 func (f fakeSource) API(context.Context) (*snapshot.Snapshot, error) {
 	plain := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu-1"}}
 	return &snapshot.Snapshot{Nodes: []corev1.Node{
-		plain, gpuNode("gpu-1", corev1.ConditionTrue), gpuNode("gpu-2", corev1.ConditionTrue), gpuNode("gpu-3", corev1.ConditionTrue),
+		plain, gpuNode("gpu-1", corev1.ConditionTrue), gpuNode("gpu-2", corev1.ConditionTrue),
+		gpuNode("gpu-3", corev1.ConditionTrue),
 		gpuNode("gpu-4", corev1.ConditionUnknown),
 	}}, f.err
 }
@@ -82,7 +87,9 @@ func gatherWith(t *testing.T, change func(*gathering)) (*snapshot.Snapshot, *fak
 	t.Helper()
 	var talk bytes.Buffer
 	r := &fakeReader{}
-	g := &gathering{options: newOptions(), source: fakeSource{}, reader: r, show: progress.New(&talk), namespace: "gpu-fault"}
+	g := &gathering{
+		options: newOptions(), source: fakeSource{}, reader: r, show: progress.New(&talk), namespace: "gpu-fault",
+	}
 	change(g)
 	s, err := g.gather(t.Context())
 	slices.Sort(r.read)
@@ -108,9 +115,18 @@ func TestWhichNodesAreRead(t *testing.T) {
 		"api only": {func(g *gathering) { g.apiOnly = true }, "", nil},
 		"dry run":  {func(g *gathering) { g.fix, g.dryRun, g.allGPUNodes = fixHandler, "client", true }, "", nil},
 		"to mend":  {func(g *gathering) { g.fix, g.allGPUNodes = fixHandler, true }, "gpu-1 gpu-2 gpu-3", nil},
-		"named":    {func(g *gathering) { g.nodes = []string{"gpu-2", "node/cpu-1", "gpu-2"} }, "cpu-1 gpu-2", []string{"nodes/gpu-1: not asked for: other nodes were named"}},
-		"by label": {func(g *gathering) { g.selector = "pool=a" }, "gpu-1 gpu-2 gpu-3", []string{"nodes/gpu-4: not read: the node is not Ready"}},
-		"all":      {func(g *gathering) { g.allGPUNodes = true }, "gpu-1 gpu-2 gpu-3", []string{"nodes/gpu-4: not read: the node is not Ready"}},
+		"named": {
+			func(g *gathering) { g.nodes = []string{"gpu-2", "node/cpu-1", "gpu-2"} }, "cpu-1 gpu-2",
+			[]string{"nodes/gpu-1: not asked for: other nodes were named"},
+		},
+		"by label": {
+			func(g *gathering) { g.selector = "pool=a" }, "gpu-1 gpu-2 gpu-3",
+			[]string{"nodes/gpu-4: not read: the node is not Ready"},
+		},
+		"all": {
+			func(g *gathering) { g.allGPUNodes = true }, "gpu-1 gpu-2 gpu-3",
+			[]string{"nodes/gpu-4: not read: the node is not Ready"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -136,17 +152,21 @@ func TestWhichNodesAreRead(t *testing.T) {
 // Only nodes that look wrong are read when none is named; checks that need no node start no pod at all.
 func TestSuspiciousNodesAreRead(t *testing.T) {
 	t.Parallel()
-	needs := slices.ContainsFunc(doctor.Checks(), func(c doctor.Check) bool { return slices.Contains(c.Needs, doctor.NeedNode) })
+	needs := slices.ContainsFunc(doctor.Checks(),
+		func(c doctor.Check) bool { return slices.Contains(c.Needs, doctor.NeedNode) })
 	if !needs {
 		t.Fatal("no check needs a node")
 	}
 	s, r, _, err := gatherWith(t, func(g *gathering) { g.source = fakeSource{looking: []string{"gpu-3"}} })
-	if err != nil || strings.Join(r.read, " ") != "gpu-3" || !strings.Contains(whys(s), "nodes/gpu-1: not asked for: it looks healthy") {
+	if err != nil || strings.Join(r.read, " ") != "gpu-3" ||
+		!strings.Contains(whys(s), "nodes/gpu-1: not asked for: it looks healthy") {
 		t.Errorf("read %v (%v); missing:\n%s", r.read, err, whys(s))
 	}
 	for _, c := range doctor.Checks() {
 		if !slices.Contains(c.Needs, doctor.NeedNode) {
-			if _, r, _, err = gatherWith(t, func(g *gathering) { g.source, g.checks = fakeSource{looking: []string{"gpu-3"}}, []string{c.ID} }); err != nil || len(r.read) > 0 {
+			if _, r, _, err = gatherWith(
+				t, func(g *gathering) { g.source, g.checks = fakeSource{looking: []string{"gpu-3"}}, []string{c.ID} },
+			); err != nil || len(r.read) > 0 {
 				t.Errorf("%s needs no node, and %v were read (%v)", c.ID, r.read, err)
 			}
 			break
@@ -154,13 +174,16 @@ func TestSuspiciousNodesAreRead(t *testing.T) {
 	}
 }
 
-// Who may not make privileged pods is told so once, and gets the rest; a node that dies while it is read stops no other.
+// Who may not make privileged pods is told so once, and gets the rest; a node that dies while it is read stops no
+// other.
 func TestWhatCannotBeReadIsMissing(t *testing.T) {
 	t.Parallel()
 	s, r, talk, err := gatherWith(t, func(g *gathering) {
-		g.allGPUNodes, g.reader = true, &fakeReader{refused: errors.New(`pods "x" is forbidden: violates PodSecurity "restricted"`)}
+		g.allGPUNodes, g.reader = true,
+			&fakeReader{refused: errors.New(`pods "x" is forbidden: violates PodSecurity "restricted"`)}
 	})
-	if err != nil || len(r.read) > 0 || len(s.Hosts) > 0 || !strings.Contains(whys(s), "nodes/gpu-2: not read: no privileged pod may be made") {
+	if err != nil || len(r.read) > 0 || len(s.Hosts) > 0 ||
+		!strings.Contains(whys(s), "nodes/gpu-2: not read: no privileged pod may be made") {
 		t.Errorf("without the right to make pods: %v, read %v, missing:\n%s", err, r.read, whys(s))
 	}
 	if strings.Count(talk, "violates PodSecurity") != 1 || !strings.Contains(talk, "unknown") {
@@ -168,7 +191,8 @@ func TestWhatCannotBeReadIsMissing(t *testing.T) {
 	}
 	dead := &fakeReader{broken: errors.New("the node went away")}
 	s, _, talk, err = gatherWith(t, func(g *gathering) { g.allGPUNodes, g.reader = true, dead })
-	if err != nil || len(s.Hosts) != 2 || !strings.Contains(whys(s), "nodes/gpu-2: not read: the node went away") || !strings.Contains(talk, "went away") {
+	if err != nil || len(s.Hosts) != 2 || !strings.Contains(whys(s), "nodes/gpu-2: not read: the node went away") ||
+		!strings.Contains(talk, "went away") {
 		t.Errorf("with a node that dies: %v, %d hosts, missing:\n%s\nsaid:\n%s", err, len(s.Hosts), whys(s), talk)
 	}
 }
@@ -177,12 +201,18 @@ func TestWhatCannotBeReadIsMissing(t *testing.T) {
 func TestReadingIsBounded(t *testing.T) {
 	t.Parallel()
 	one := &fakeReader{}
-	if _, _, _, err := gatherWith(t, func(g *gathering) { g.allGPUNodes, g.parallel, g.reader = true, 1, one }); err != nil || one.top.Load() != 1 {
+	if _, _, _, err := gatherWith(
+		t, func(g *gathering) { g.allGPUNodes, g.parallel, g.reader = true, 1, one },
+	); err != nil ||
+		one.top.Load() != 1 {
 		t.Errorf("%d nodes at a time, with --parallel 1 (%v)", one.top.Load(), err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stopped := &fakeReader{cancel: cancel}
-	g := &gathering{options: newOptions(), source: fakeSource{}, reader: stopped, show: progress.New(&bytes.Buffer{}), namespace: "x"}
+	g := &gathering{
+		options: newOptions(), source: fakeSource{}, reader: stopped, show: progress.New(&bytes.Buffer{}),
+		namespace: "x",
+	}
 	g.allGPUNodes, g.parallel = true, 1
 	if _, err := g.gather(ctx); err == nil || err.Error() != "interrupted" || len(stopped.read) != 1 {
 		t.Errorf("after Ctrl-C in the first node: read %v, error %v", stopped.read, err)
@@ -191,15 +221,21 @@ func TestReadingIsBounded(t *testing.T) {
 
 func TestNamesOfNodesThatAreNotThere(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]string{"gpu-11": "did you mean gpu-1?", "explian": "subcommands of doctor are explain and checks"} {
-		if _, r, _, err := gatherWith(t, func(g *gathering) { g.nodes = []string{name} }); err == nil || !strings.Contains(err.Error(), want) || len(r.read) > 0 {
+	for name, want := range map[string]string{
+		"gpu-11": "did you mean gpu-1?", "explian": "subcommands of doctor are explain and checks",
+	} {
+		if _, r, _, err := gatherWith(t, func(g *gathering) { g.nodes = []string{name} }); err == nil ||
+			!strings.Contains(err.Error(), want) || len(r.read) > 0 {
 			t.Errorf("doctor %s: %v; wanted %q", name, err, want)
 		}
 	}
-	if _, _, _, err := gatherWith(t, func(g *gathering) { g.selector = "pool=b" }); err == nil || !strings.Contains(err.Error(), "no node has the labels") {
+	if _, _, _, err := gatherWith(t, func(g *gathering) { g.selector = "pool=b" }); err == nil ||
+		!strings.Contains(err.Error(), "no node has the labels") {
 		t.Errorf("-l pool=b: %v", err)
 	}
-	if _, _, _, err := gatherWith(t, func(g *gathering) { g.source = fakeSource{err: errors.New("unreachable")} }); err == nil || err.Error() != "unreachable" {
+	if _, _, _, err := gatherWith(
+		t, func(g *gathering) { g.source = fakeSource{err: errors.New("unreachable")} },
+	); err == nil || err.Error() != "unreachable" {
 		t.Errorf("an API server that is away: %v", err)
 	}
 }
@@ -255,14 +291,18 @@ func (l *leakingReader) Read(_ context.Context, name string, _ func(string)) (*n
 		return nil, errors.New("GET https://me:hush@api/: 500")
 	}
 	return &node.Diagnosis{
-		Journals: map[string]string{"k": "--token hush"}, Probe: node.Probe{Cmdline: "x.password=hush", SMIError: "token=hush", Unread: map[string]string{"pci": "token=hush"}},
+		Journals: map[string]string{"k": "--token hush"}, Probe: node.Probe{
+			Cmdline: "x.password=hush", SMIError: "token=hush", Unread: map[string]string{"pci": "token=hush"},
+		},
 	}, nil
 }
 
 // A namespace that is not there is a mistake, and no health.
 func TestANamespaceThatIsNotThere(t *testing.T) {
 	t.Parallel()
-	s := &snapshot.Snapshot{Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "training"}}, {ObjectMeta: metav1.ObjectMeta{Name: "default"}}}}
+	s := &snapshot.Snapshot{Namespaces: []corev1.Namespace{
+		{ObjectMeta: metav1.ObjectMeta{Name: "training"}}, {ObjectMeta: metav1.ObjectMeta{Name: "default"}},
+	}}
 	if err := namespaceExists(s, "trainnig"); err == nil || !strings.Contains(err.Error(), "did you mean training?") {
 		t.Errorf("-n trainnig: %v", err)
 	}
@@ -286,11 +326,16 @@ func TestNotStarted(t *testing.T) {
 		err  error
 		want string
 	}{
-		"sandbox": {&debugpod.StartError{Reason: debugpod.ReasonTimeout, Message: "did not run (events: FailedCreatePodSandBox: x)"}, "did not run (events: FailedCreatePodSandBox: x)"},
-		"image":   {&debugpod.StartError{Reason: "ErrImagePull", Message: "x"}, ""},
-		"slow":    {&debugpod.StartError{Reason: debugpod.ReasonTimeout, Message: "x", Pulls: true}, ""},
-		"policy":  {&debugpod.StartError{Reason: debugpod.ReasonPolicy, Message: "x"}, ""},
-		"other":   {errors.New("connection refused"), ""},
+		"sandbox": {
+			&debugpod.StartError{
+				Reason: debugpod.ReasonTimeout, Message: "did not run (events: FailedCreatePodSandBox: x)",
+			},
+			"did not run (events: FailedCreatePodSandBox: x)",
+		},
+		"image":  {&debugpod.StartError{Reason: "ErrImagePull", Message: "x"}, ""},
+		"slow":   {&debugpod.StartError{Reason: debugpod.ReasonTimeout, Message: "x", Pulls: true}, ""},
+		"policy": {&debugpod.StartError{Reason: debugpod.ReasonPolicy, Message: "x"}, ""},
+		"other":  {errors.New("connection refused"), ""},
 	} {
 		broken := &fakeReader{broken: fmt.Errorf("start the debug pod: %w", test.err)}
 		s, _, _, err := gatherWith(t, func(g *gathering) { g.allGPUNodes, g.reader = true, broken })

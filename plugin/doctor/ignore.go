@@ -22,7 +22,7 @@ type ignoreList struct {
 	Items      []doctor.Ignore `json:"items"`
 }
 
-// ignoreExample is an ignore file, for the help and for whoever wrote another.
+// ignoreExample returns an ignore file, for the help and for whoever wrote another.
 func ignoreExample() string {
 	return fmt.Sprintf(`  apiVersion: %s
   kind: %s
@@ -32,7 +32,7 @@ func ignoreExample() string {
     reason: "to be replaced, ticket 4711"`, snapshot.APIVersion, ignoreKind)
 }
 
-// shapeProblem says what is wrong with a file's shape, in words of YAML: what the parser says is of Go's types.
+// shapeProblem returns what is wrong with a file's shape, in words of YAML: what the parser says is of Go's types.
 func shapeProblem(err error) string {
 	text := err.Error()
 	if _, field, ok := strings.Cut(text, "unknown field "); ok {
@@ -65,7 +65,8 @@ func readIgnore(file string) ([]doctor.Ignore, error) {
 		return nil, fmt.Errorf("--ignore-file %q: must be at most %d bytes", file, maxIgnoreFile)
 	}
 	refused := func(format string, args ...any) error {
-		return fmt.Errorf("--ignore-file %s: %s; it looks like this:\n%s", file, fmt.Sprintf(format, args...), ignoreExample())
+		return fmt.Errorf("--ignore-file %s: %s; it looks like this:\n%s", file, fmt.Sprintf(format, args...),
+			ignoreExample())
 	}
 	var list ignoreList
 	if err := yaml.UnmarshalStrict(raw, &list); err != nil {

@@ -49,7 +49,8 @@ const defaultParallel = 10
 
 func newOptions() *options {
 	return &options{
-		minSeverity: string(doctor.Info), failOn: string(doctor.Error), dryRun: "none", parallel: defaultParallel, pods: podflags.New(),
+		minSeverity: string(doctor.Info), failOn: string(doctor.Error), dryRun: "none", parallel: defaultParallel,
+		pods: podflags.New(),
 	}
 }
 
@@ -57,7 +58,8 @@ const jsonPath = "jsonpath="
 
 func formats() []string { return []string{"json", "yaml", "name", "wide", "junit", "sarif", jsonPath} }
 
-// complete checks all that needs no cluster, before anything is done, and reads the ignore file. changed is whether a flag was given.
+// complete checks all that needs no cluster, before anything is done, and reads the ignore file. changed reports
+// whether a flag was given.
 func (o *options) complete(changed func(flag string) bool) error {
 	o.fix = strings.TrimPrefix(o.fix, "finding/") // as -o name prints it
 	fix, object, named := strings.Cut(o.fix, "=")
@@ -91,7 +93,9 @@ func (o *options) checkSource(changed func(string) bool) error {
 	case o.bundle != "" && o.fromBundle != "":
 		return errors.New("give --bundle FILE to write the evidence, or --from-bundle FILE to read it, not both")
 	case o.fromBundle != "" && ways > 0:
-		return errors.New("--from-bundle: the evidence is all there; leave out nodes, -l, --all-gpu-nodes and --api-only")
+		return errors.New(
+			"--from-bundle: the evidence is all there; leave out nodes, -l, --all-gpu-nodes and --api-only",
+		)
 	case o.fromBundle != "" && o.noImages:
 		return errors.New("--from-bundle: no registry is asked anyway; leave out --no-images")
 	case ways > 1:
@@ -140,7 +144,9 @@ func (o *options) checkChoices() error {
 	case !slices.Contains([]string{string(doctor.Error), string(doctor.Warning), never}, o.failOn):
 		return fmt.Errorf("--fail-on=%s: choose error, warning or never", o.failOn)
 	case o.allowUnknown && (!o.gated || o.failOn == never):
-		return errors.New("--allow-unknown is for --fail-on error or warning: without it what could not be checked fails nothing")
+		return errors.New(
+			"--allow-unknown is for --fail-on error or warning: without it what could not be checked fails nothing",
+		)
 	case o.minSeverity == string(doctor.Error) && o.failOn == string(doctor.Warning):
 		return errors.New("--fail-on warning: with --min-severity error no warning is shown that it could fail on")
 	case slices.Contains([]string{"junit", "sarif"}, o.output):
@@ -154,7 +160,8 @@ func (o *options) checkFormat() error {
 		if strings.HasPrefix(o.output, jsonPath) {
 			return err
 		}
-		return fmt.Errorf("unknown output format %q: choose json, yaml, name, wide, junit, sarif or jsonpath=TEMPLATE", o.output)
+		return fmt.Errorf("unknown output format %q: choose json, yaml, name, wide, junit, sarif or jsonpath=TEMPLATE",
+			o.output)
 	}
 	return nil
 }
@@ -181,15 +188,16 @@ func (o *options) checkFiles() error {
 	return nil
 }
 
-// startsNoPod is whether only the API is read: where that was asked for, and in a dry run, which changes nothing.
+// startsNoPod reports whether only the API is read: where that was asked for, and in a dry run, which changes nothing.
 func (o *options) startsNoPod() bool { return o.apiOnly || o.fix != "" && o.dryRun != "none" }
 
-// needsNodes is whether one of the chosen checks reads nodes.
+// needsNodes reports whether one of the chosen checks reads nodes.
 func (o *options) needsNodes() bool {
-	return slices.ContainsFunc(o.chosen(), func(c doctor.Check) bool { return slices.Contains(c.Needs, doctor.NeedNode) })
+	return slices.ContainsFunc(o.chosen(),
+		func(c doctor.Check) bool { return slices.Contains(c.Needs, doctor.NeedNode) })
 }
 
-// chosen are the checks that run.
+// chosen returns the checks that run.
 func (o *options) chosen() []doctor.Check {
 	all := doctor.Checks()
 	if len(o.checks) == 0 {
@@ -227,7 +235,7 @@ func known(flag string, patterns []string) error {
 	return nil
 }
 
-// families are what stands before the dot in IDs of checks.
+// families returns what stands before the dot in IDs of checks.
 func families(ids []string) []string {
 	var all []string
 	for _, id := range ids {
@@ -238,7 +246,7 @@ func families(ids []string) []string {
 	return all
 }
 
-// nearest is the word that is most like another, if it is like it at all.
+// nearest returns the word that is most like another, if it is like it at all.
 func nearest(word string, all []string) string {
 	best, least := "", len(word)/2+1
 	for _, candidate := range all {

@@ -2,9 +2,10 @@ package doctor
 
 import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 
-// Permissions are what doctor needs to see all: to list, to read logs, and to get the ConfigMaps that pods mount and the Services that they ask
-// for in vain; and unless apiOnly to have pods read nodes. It can do without each of those that read the API, and says then what it could not see.
-// The right to read secrets, in which Helm keeps its releases, is left out on purpose.
+// Permissions returns what doctor needs to see all: to list, to read logs, and to get the ConfigMaps that pods mount
+// and the Services that they ask for in vain; and unless apiOnly to have pods read nodes. It can do without each of
+// those that read the API, and says then what it could not see. The right to read secrets, in which Helm keeps its
+// releases, is left out on purpose.
 func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 	all := []fault.Permission{
 		{Verb: "get", Resource: "pods/log", Optional: true},
@@ -12,7 +13,9 @@ func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 		{Verb: "get", Resource: "configmaps", Optional: true},
 	}
 	for group, resources := range map[string][]string{
-		"":                      {"nodes", "namespaces", "pods", "events", "configmaps", "resourcequotas", "limitranges"},
+		"": {
+			"nodes", "namespaces", "pods", "events", "configmaps", "resourcequotas", "limitranges",
+		},
 		"apps":                  {"daemonsets"},
 		"networking.k8s.io":     {"networkpolicies"},
 		"node.k8s.io":           {"runtimeclasses"},
@@ -31,7 +34,7 @@ func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 	return fault.Permissions(all, podPermissions(ledgerNamespace))
 }
 
-// podPermissions are what the pods take that read nodes, in a ledger namespace that exists.
+// podPermissions returns what the pods take that read nodes, in a ledger namespace that exists.
 func podPermissions(namespace string) []fault.Permission {
 	all := []fault.Permission{{Verb: "get", Resource: "nodes"}, {Verb: "get", Resource: "namespaces"}}
 	for _, p := range fault.DebugPodPermissions(namespace) {

@@ -50,7 +50,9 @@ func (p *podReader) Prepare(ctx context.Context) (bool, error) {
 }
 
 // Read implements reader.
-func (p *podReader) Read(ctx context.Context, nodeName string, progress func(string)) (found *node.Diagnosis, err error) {
+func (p *podReader) Read(
+	ctx context.Context, nodeName string, progress func(string),
+) (found *node.Diagnosis, err error) {
 	id, err := p.store.NewID("doctor")
 	if err != nil {
 		return nil, err
@@ -78,12 +80,14 @@ func (p *podReader) Read(ctx context.Context, nodeName string, progress func(str
 	return found, err
 }
 
-// explaining is how much longer than --timeout a start may take, to find out why the pod does not run, and to delete it.
+// explaining is how much longer than --timeout a start may take, to find out why the pod does not run, and to delete
+// it.
 const explaining = 15 * time.Second
 
 // start starts the pod. The runner keeps to --timeout by itself, and then knows what the pod waited for.
 func (p *podReader) start(ctx context.Context, id, nodeName string, progress func(string)) (*debugpod.Session, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.pods.Timeout+explaining, fmt.Errorf("not started within %s", p.pods.Timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, p.pods.Timeout+explaining,
+		fmt.Errorf("not started within %s", p.pods.Timeout))
 	defer cancel()
 	return p.pods.Start(ctx, p.cluster, p.spec(id, nodeName), progress)
 }

@@ -21,12 +21,14 @@ import (
 func TestRightsAreAskedForBeforePodsAreMade(t *testing.T) {
 	t.Parallel()
 	client := fake.NewClientset()
-	client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &authorizationv1.SelfSubjectAccessReview{}, nil // which does not allow it
-	})
+	client.PrependReactor("create", "selfsubjectaccessreviews",
+		func(action clienttesting.Action) (bool, runtime.Object, error) {
+			return true, &authorizationv1.SelfSubjectAccessReview{}, nil // which does not allow it
+		})
 	p := &podReader{&kube.Cluster{Client: client}, ledger.New(client, "gpu-fault"), podflags.New()}
 	err := p.Admitted(t.Context(), "gpu-1")
-	if err == nil || !strings.Contains(err.Error(), "create,get pods/exec in namespace gpu-fault") || !strings.Contains(err.Error(), "kubectl gpu-fault rbac print --for doctor") {
+	if err == nil || !strings.Contains(err.Error(), "create,get pods/exec in namespace gpu-fault") ||
+		!strings.Contains(err.Error(), "kubectl gpu-fault rbac print --for doctor") {
 		t.Errorf("without any right: %v", err)
 	}
 	_, cluster, _, _, _ := fixing(t, "")
@@ -47,7 +49,8 @@ func TestThePodThatReadsHasMemory(t *testing.T) {
 	}
 }
 
-// When the pod does not start in time, what it waited for is the reason, and not only that time was up: the report quotes it.
+// When the pod does not start in time, what it waited for is the reason, and not only that time was up: the report
+// quotes it.
 func TestAPodThatDoesNotStartIsEvidence(t *testing.T) {
 	t.Parallel()
 	n := gpuNode("gpu-1", corev1.ConditionTrue)

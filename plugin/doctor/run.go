@@ -51,7 +51,8 @@ func (e *examination) run(ctx context.Context) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	show := progress.New(e.streams.ErrOut)
 	g := &gathering{
-		options: e.options, source: &clusterSource{e.options, cluster, e.connection.LedgerNamespace, show}, reader: newPodReader(cluster, e.connection, e.pods), show: show,
+		options: e.options, source: &clusterSource{e.options, cluster, e.connection.LedgerNamespace, show},
+		reader: newPodReader(cluster, e.connection, e.pods), show: show,
 		namespace: e.connection.LedgerNamespace,
 	}
 	if text := e.unreadable(ctx, cluster); text != "" {
@@ -67,7 +68,7 @@ func (e *examination) run(ctx context.Context) error {
 	return errors.Join(e.writeBundle(s), e.conclude(s))
 }
 
-// feature is what `rbac print --for` allows this run by.
+// feature returns what `rbac print --for` allows this run by.
 func (e *examination) feature() string {
 	feature := "doctor"
 	if e.fix != "" {
@@ -79,9 +80,10 @@ func (e *examination) feature() string {
 	return feature
 }
 
-// unreadable says what of the API the user may not read; empty when that is nothing.
+// unreadable returns what of the API the user may not read; empty when that is nothing.
 func (e *examination) unreadable(ctx context.Context, cluster *kube.Cluster) string {
-	_, missing, err := fault.Missing(ctx, cluster.Client, Permissions(e.connection.LedgerNamespace, true), fault.DefaultParallel)
+	_, missing, err := fault.Missing(ctx, cluster.Client, Permissions(e.connection.LedgerNamespace, true),
+		fault.DefaultParallel)
 	if err != nil || len(missing) == 0 { // who cannot ask tries
 		return ""
 	}
@@ -89,7 +91,8 @@ func (e *examination) unreadable(ctx context.Context, cluster *kube.Cluster) str
 	for _, need := range missing {
 		words = append(words, need.String())
 	}
-	return fmt.Sprintf("Warning: you may not %s: what that would show is reported as unknown; %s", strings.Join(words, ", "), e.connection.Grant())
+	return fmt.Sprintf("Warning: you may not %s: what that would show is reported as unknown; %s",
+		strings.Join(words, ", "), e.connection.Grant())
 }
 
 // conclude examines a snapshot and prints what was found.
@@ -110,7 +113,8 @@ func (e *examination) conclude(s *snapshot.Snapshot) error {
 	return nil
 }
 
-// gate is when the report fails. Who asks with --fail-on wants to know that all is well: what could not be checked fails it, too.
+// gate returns when the report fails. Who asks with --fail-on wants to know that all is well: what could not be checked
+// fails it, too.
 func (e *examination) gate() report.Gate {
 	if e.failOn == never {
 		return report.Gate{FailOn: doctor.Error}
@@ -119,7 +123,8 @@ func (e *examination) gate() report.Gate {
 }
 
 func (e *examination) examine(s *snapshot.Snapshot) doctor.Report {
-	r := doctor.Examine(s, doctor.Options{Checks: e.checks, IgnoreInjected: e.ignoreInjected, Ignore: e.ignore, Since: e.since})
+	r := doctor.Examine(s,
+		doctor.Options{Checks: e.checks, IgnoreInjected: e.ignoreInjected, Ignore: e.ignore, Since: e.since})
 	return report.Filter{Min: doctor.Severity(e.minSeverity), Namespace: e.namespace}.Apply(r)
 }
 
@@ -128,7 +133,10 @@ func (e *examination) print(r doctor.Report) error {
 	out := e.streams.Out
 	switch e.output {
 	case "", "wide":
-		text := report.Text{Width: report.WidthFor(printer.Width(out)), Colour: printers.AllowsColorOutput(printer.Raw(out)), Wide: e.output == "wide"}
+		text := report.Text{
+			Width: report.WidthFor(printer.Width(out)), Colour: printers.AllowsColorOutput(printer.Raw(out)),
+			Wide: e.output == "wide",
+		}
 		return text.Write(printer.Raw(out), r) // which cleans all that it has from elsewhere
 	case "junit":
 		return report.JUnit(out, r, e.chosen(), e.gate())

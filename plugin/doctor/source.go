@@ -39,7 +39,8 @@ func (c *clusterSource) API(ctx context.Context) (*snapshot.Snapshot, error) {
 	return s, nil
 }
 
-// The most nodes that are read without being asked for: of those that look wrong in the same way a few tell what there is to tell.
+// The most nodes that are read without being asked for: of those that look wrong in the same way a few tell what there
+// is to tell.
 const (
 	mostSuspicious = 20
 	mostAlike      = 3
@@ -50,8 +51,8 @@ func (c *clusterSource) Suspicious(s *snapshot.Snapshot) []string {
 	return suspicious(doctor.Examine(s, doctor.Options{}))
 }
 
-// suspicious are the GPU nodes about which something was found, at most so many that look alike. When something is wrong and no GPU node is
-// named by it, the first few are.
+// suspicious returns the GPU nodes about which something was found, at most so many that look alike. When something is
+// wrong and no GPU node is named by it, the first few are.
 func suspicious(r doctor.Report) []string {
 	looks := map[string][]string{} // the IDs of what was found, by node
 	wrong := false
@@ -75,7 +76,8 @@ func suspicious(r doctor.Report) []string {
 	if len(named) == 0 && wrong {
 		return others[:min(mostAlike, len(others))]
 	}
-	slices.SortStableFunc(named, func(a, b string) int { return cmp.Compare(len(looks[b]), len(looks[a])) }) // the worst first
+	// The worst first
+	slices.SortStableFunc(named, func(a, b string) int { return cmp.Compare(len(looks[b]), len(looks[a])) })
 	alike := map[string]int{}
 	var chosen []string
 	for _, name := range named {

@@ -69,8 +69,10 @@ The exit code is 0 when nothing is left, and 2 when something is.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.nodes, "node", nil, "Read this node too, with a privileged debug pod that is announced and not asked about; may be repeated")
-	flags.BoolVar(&f.allNodes, "nodes", false, "Read all GPU nodes too, with a privileged debug pod on each, announced and not asked about")
+	flags.StringSliceVar(&f.nodes, "node", nil,
+		"Read this node too, with a privileged debug pod that is announced and not asked about; may be repeated")
+	flags.BoolVar(&f.allNodes, "nodes", false,
+		"Read all GPU nodes too, with a privileged debug pod on each, announced and not asked about")
 	flags.BoolVar(&f.clean, "clean", false, "Remove what was found")
 	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false, "With --clean: allow nodes of the control plane")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "With --clean: do not ask")
@@ -79,7 +81,8 @@ The exit code is 0 when nothing is left, and 2 when something is.`,
 	flags.IntVar(&f.parallel, "parallel", f.parallel, "How many nodes at a time")
 	f.pods.AddFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
-	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("dry-run",
+		cobra.FixedCompletions([]string{"none", "client"}, cobra.ShellCompDirectiveNoFileComp))
 	f.format.AddFlags(cmd)
 	return cmd
 }
@@ -97,11 +100,15 @@ func (f *leftoversFlags) validate() error {
 	case len(f.nodes) > 0 && f.allNodes:
 		return errors.New("give --node NODE, or --nodes for all GPU nodes, not both")
 	case f.dryRun == "server":
-		return errors.New("--dry-run=server: what is removed on nodes cannot be tried by the API server; use --dry-run=client")
+		return errors.New(
+			"--dry-run=server: what is removed on nodes cannot be tried by the API server; use --dry-run=client",
+		)
 	case f.dryRun != "none" && f.dryRun != "client":
 		return fmt.Errorf("--dry-run=%s: choose none or client", f.dryRun)
 	case f.dryRun == "client" && !f.clean:
-		return errors.New("--dry-run says what --clean would do: give --clean too (without it nothing is changed anyway)")
+		return errors.New(
+			"--dry-run says what --clean would do: give --clean too (without it nothing is changed anyway)",
+		)
 	case f.parallel < 1:
 		return fmt.Errorf("--parallel %d: give 1 or more", f.parallel)
 	}
@@ -111,7 +118,9 @@ func (f *leftoversFlags) validate() error {
 	return f.format.Validate()
 }
 
-func (f *leftoversFlags) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
+func (f *leftoversFlags) run(
+	ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams,
+) error {
 	if connection.Feature = "leftovers"; len(f.nodes) > 0 || f.allNodes {
 		connection.Feature += ",xid" // for the debug pods
 	}
@@ -123,7 +132,9 @@ func (f *leftoversFlags) run(ctx context.Context, connection *kube.Connection, s
 	if err != nil {
 		return err
 	}
-	pods := &nodePods{leftoversFlags: f, cluster: cluster, ledgerNamespace: connection.LedgerNamespace, streams: streams}
+	pods := &nodePods{
+		leftoversFlags: f, cluster: cluster, ledgerNamespace: connection.LedgerNamespace, streams: streams,
+	}
 	if err := pods.choose(ctx); err != nil {
 		return kube.Explain(err)
 	}
@@ -136,7 +147,8 @@ func (f *leftoversFlags) run(ctx context.Context, connection *kube.Connection, s
 		return kube.Explain(err)
 	}
 	report := &leftoversReport{
-		connection: connection, streams: streams, format: f.format, now: time.Now(), found: found, items: append(found.Items, onNodes...), unseen: pods.unseen,
+		connection: connection, streams: streams, format: f.format, now: time.Now(), found: found,
+		items: append(found.Items, onNodes...), unseen: pods.unseen,
 	}
 	report.warn(pods.names)
 	if !f.clean || len(report.items) == 0 {
@@ -170,5 +182,7 @@ func newFinder(cluster *kube.Cluster, ledgerNamespace string) (*leftover.Finder,
 	}
 	namespaces := []string{ledgerNamespace, cluster.Namespace}
 	slices.Sort(namespaces)
-	return &leftover.Finder{Client: cluster.Client, Dynamic: objects, Metadata: names, Namespaces: slices.Compact(namespaces)}, nil
+	return &leftover.Finder{
+		Client: cluster.Client, Dynamic: objects, Metadata: names, Namespaces: slices.Compact(namespaces),
+	}, nil
 }

@@ -77,7 +77,10 @@ func (p *nodePods) choose(ctx context.Context) error {
 	slices.Sort(p.names)
 	for _, name := range p.names {
 		if role := roles[name]; role != "" && p.leftoversFlags.clean && !p.allowControlPlane {
-			return fmt.Errorf("node %q belongs to the control plane (label %s); to clean it anyway: --allow-control-plane", name, role)
+			return fmt.Errorf(
+				"node %q belongs to the control plane (label %s); to clean it anyway: --allow-control-plane", name,
+				role,
+			)
 		}
 	}
 	printer.Talk(p.streams.ErrOut, "%s", p.pods.Announcement(p.ledgerNamespace, p.names))
@@ -105,7 +108,8 @@ func (p *nodePods) look(ctx context.Context, found *leftover.Found) ([]leftover.
 	return items, nil
 }
 
-// clean removes what is on nodes. The ledger is read again right before, so that nothing of a run that began meanwhile is touched.
+// clean removes what is on nodes. The ledger is read again right before, so that nothing of a run that began meanwhile
+// is touched.
 func (p *nodePods) clean(ctx context.Context, finder *leftover.Finder, report *leftoversReport) {
 	var items []leftover.Leftover
 	var names []string
@@ -137,9 +141,10 @@ func (p *nodePods) clean(ctx context.Context, finder *leftover.Finder, report *l
 	}
 }
 
-// became is what the helper made of a leftover.
+// became returns what the helper made of a leftover.
 func became(l leftover.Leftover, answer []deadman.Leftover) (string, error) {
-	i := slices.IndexFunc(answer, func(thing deadman.Leftover) bool { return thing.Kind == l.Kind && thing.Path == l.Name })
+	i := slices.IndexFunc(answer,
+		func(thing deadman.Leftover) bool { return thing.Kind == l.Kind && thing.Path == l.Name })
 	switch {
 	case i < 0:
 		return leftover.DidGo, nil
@@ -153,7 +158,9 @@ func became(l leftover.Leftover, answer []deadman.Leftover) (string, error) {
 }
 
 // ask has the helper look for leftovers on several nodes. failed says which did not answer, and why.
-func (p *nodePods) ask(ctx context.Context, names []string, what func(name string) node.Leftovers) (answers map[string][]deadman.Leftover, failed map[string]error, err error) {
+func (p *nodePods) ask(
+	ctx context.Context, names []string, what func(name string) node.Leftovers,
+) (answers map[string][]deadman.Leftover, failed map[string]error, err error) {
 	store := ledger.New(p.cluster.Client, p.ledgerNamespace)
 	if _, err := store.EnsureNamespace(ctx); err != nil {
 		return nil, nil, err
@@ -190,7 +197,9 @@ func (p *nodePods) ask(ctx context.Context, names []string, what func(name strin
 	return answers, failed, nil
 }
 
-func (p *nodePods) askOne(ctx context.Context, id, name string, what node.Leftovers, say func(string)) (found []deadman.Leftover, err error) {
+func (p *nodePods) askOne(
+	ctx context.Context, id, name string, what node.Leftovers, say func(string),
+) (found []deadman.Leftover, err error) {
 	session, err := p.pods.Start(ctx, p.cluster, p.pods.Spec(id, name, p.ledgerNamespace), say)
 	if err != nil {
 		return nil, err

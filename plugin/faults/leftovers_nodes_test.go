@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
-// TestReadingNodesIsAnnounced: --node and --nodes print image, namespace and nodes before a pod is started, and neither asks: what only reads
-// needs no --yes in a script.
+// TestReadingNodesIsAnnounced: --node and --nodes print image, namespace and nodes before a pod is started, and neither
+// asks: what only reads needs no --yes in a script.
 func TestReadingNodesIsAnnounced(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -40,11 +40,16 @@ func TestReadingNodesIsAnnounced(t *testing.T) {
 			test.flags.pods = podflags.New()
 			test.flags.pods.Image = "registry.example/debug:1"
 			streams, _, _, stderr := genericiooptions.NewTestIOStreams()
-			pods := &nodePods{leftoversFlags: &test.flags, cluster: &kube.Cluster{Client: client}, ledgerNamespace: "ledger", streams: streams}
+			pods := &nodePods{
+				leftoversFlags: &test.flags, cluster: &kube.Cluster{Client: client}, ledgerNamespace: "ledger",
+				streams: streams,
+			}
 			if err := pods.choose(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			for _, want := range []string{test.want, "image registry.example/debug:1", "in namespace ledger", "privileged"} {
+			for _, want := range []string{
+				test.want, "image registry.example/debug:1", "in namespace ledger", "privileged",
+			} {
 				if !bytes.Contains(stderr.Bytes(), []byte(want)) {
 					t.Errorf("%q is missing:\n%s", want, stderr)
 				}

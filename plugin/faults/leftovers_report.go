@@ -24,7 +24,7 @@ import (
 type leftoverList struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	// Complete is whether everything that was asked for could be looked at.
+	// Complete reports whether everything that was asked for could be looked at.
 	Complete bool               `json:"complete"`
 	Skipped  []leftover.Skipped `json:"skipped,omitempty"`
 	Items    []leftoverItem     `json:"items"`
@@ -62,7 +62,8 @@ func (r *leftoversReport) warn(looked []string) {
 		printer.Talk(r.streams.ErrOut, "%s", r.connection.Grant())
 	}
 	for _, namespace := range r.found.Unmarked {
-		printer.Talk(r.streams.ErrOut, "Warning: the records in it are left out: %v", &ledger.UnmarkedError{Namespace: namespace})
+		printer.Talk(r.streams.ErrOut, "Warning: the records in it are left out: %v",
+			&ledger.UnmarkedError{Namespace: namespace})
 	}
 	var others []string
 	for _, node := range r.found.Nodes {
@@ -71,7 +72,8 @@ func (r *leftoversReport) warn(looked []string) {
 		}
 	}
 	if len(others) > 0 {
-		printer.Talk(r.streams.ErrOut, "not looked at: files on %s, where runs did not end with everything put back; add --node %s",
+		printer.Talk(r.streams.ErrOut,
+			"not looked at: files on %s, where runs did not end with everything put back; add --node %s",
 			strings.Join(others, ", "), strings.Join(others, ","))
 	}
 }
@@ -94,7 +96,7 @@ func (r *leftoversReport) print() error {
 	return nil
 }
 
-// left says what is ours and no leftover.
+// left returns what is ours and no leftover.
 func (r *leftoversReport) left() string {
 	if r.found.InUse == 0 {
 		return ""
@@ -109,12 +111,17 @@ func (r *leftoversReport) write() error {
 		}
 		return leftoverTable(r.items, r.format, r.now).Write(r.streams.Out)
 	}
-	list := leftoverList{APIVersion: ledger.APIVersion, Kind: "LeftoverList", Skipped: slices.Concat(r.found.Skipped, r.unseen), Items: []leftoverItem{}}
+	list := leftoverList{
+		APIVersion: ledger.APIVersion, Kind: "LeftoverList", Skipped: slices.Concat(r.found.Skipped, r.unseen),
+		Items: []leftoverItem{},
+	}
 	list.Complete = len(list.Skipped) == 0
 	var names []string
 	for _, l := range r.items {
 		item := leftoverItem{Leftover: l}
-		if i := slices.IndexFunc(r.results, func(result leftover.Result) bool { return same(result.Leftover, l) }); i >= 0 {
+		if i := slices.IndexFunc(
+			r.results, func(result leftover.Result) bool { return same(result.Leftover, l) },
+		); i >= 0 {
 			item.Result = r.results[i].Did
 			if r.results[i].Err != nil {
 				item.Result, item.Error = "failed", r.results[i].Err.Error()
@@ -133,7 +140,9 @@ func same(a, b leftover.Leftover) bool {
 }
 
 func leftoverTable(items []leftover.Leftover, format printer.Format, now time.Time) *printer.Table {
-	t := &printer.Table{Header: []string{"NAMESPACE", "KIND/NAME", "OF", "SINCE", "WHAT", "CLEAN"}, NoHeader: format.NoHeader}
+	t := &printer.Table{
+		Header: []string{"NAMESPACE", "KIND/NAME", "OF", "SINCE", "WHAT", "CLEAN"}, NoHeader: format.NoHeader,
+	}
 	for _, l := range items {
 		of := string(l.Of)
 		if l.Of == leftover.Ours {
@@ -168,7 +177,7 @@ func what(l leftover.Leftover, wide bool) string {
 	return strings.Join(parts, ", ")
 }
 
-// remedy is the column CLEAN.
+// remedy returns the column CLEAN.
 func remedy(l leftover.Leftover) string {
 	switch l.Remedy {
 	case leftover.Delete:
@@ -213,7 +222,9 @@ func (r *leftoversReport) dryRun() error {
 		return &usage.Verdict{}
 	}
 	for _, l := range r.items {
-		did := map[leftover.Remedy]string{leftover.Delete: leftover.DidDelete, leftover.Edit: leftover.DidEdit, leftover.OnNode: didRemove}[l.Remedy]
+		did := map[leftover.Remedy]string{
+			leftover.Delete: leftover.DidDelete, leftover.Edit: leftover.DidEdit, leftover.OnNode: didRemove,
+		}[l.Remedy]
 		if did != "" {
 			fmt.Fprintf(r.streams.Out, "%s (client dry run)\n", printer.Clean(sentence(l, did)))
 		}
@@ -229,16 +240,19 @@ func (r *leftoversReport) done(result leftover.Result) {
 	r.results = append(r.results, result)
 	switch {
 	case result.Err != nil:
-		printer.Talk(r.streams.ErrOut, "Warning: %s is still there: %s", within(result.Leftover), printer.Clean(r.explain(result).Error()))
+		printer.Talk(r.streams.ErrOut, "Warning: %s is still there: %s", within(result.Leftover),
+			printer.Clean(r.explain(result).Error()))
 	case r.format.IsTable():
 		fmt.Fprintln(r.streams.Out, printer.Clean(sentence(result.Leftover, result.Did)))
 	}
 	if result.Did == leftover.DidEdit && len(result.With) > 0 {
-		printer.Talk(r.streams.ErrOut, "%s: what runs with it goes when it is made anew: %s", within(result.Leftover), printer.Clean(strings.Join(result.With, " ")))
+		printer.Talk(r.streams.ErrOut, "%s: what runs with it goes when it is made anew: %s", within(result.Leftover),
+			printer.Clean(strings.Join(result.With, " ")))
 	}
 }
 
-// explain says why a leftover could not be removed. No role of `rbac print` lets one delete objects of others in all namespaces.
+// explain returns why a leftover could not be removed. No role of `rbac print` lets one delete objects of others in all
+// namespaces.
 func (r *leftoversReport) explain(result leftover.Result) error {
 	err := kube.Explain(result.Err)
 	switch {
@@ -271,7 +285,7 @@ func within(l leftover.Leftover) string {
 	return printer.Clean(l.Ref() + " in namespace " + l.Namespace)
 }
 
-// end is the verdict after --clean.
+// end returns the verdict after --clean.
 func (r *leftoversReport) end(ctx context.Context) error {
 	if !r.format.IsTable() {
 		if err := r.write(); err != nil {
@@ -297,7 +311,8 @@ func (r *leftoversReport) end(ctx context.Context) error {
 		return &usage.Verdict{Message: fmt.Sprintf("%d of %s still there", left, count.Of(len(r.items), "leftover"))}
 	}
 	if skipped := len(r.found.Skipped) + len(r.unseen); skipped > 0 {
-		printer.Talk(r.streams.ErrOut, "all that was found is removed, but %s could not be read", count.Of(skipped, "kind"))
+		printer.Talk(r.streams.ErrOut, "all that was found is removed, but %s could not be read",
+			count.Of(skipped, "kind"))
 	}
 	return nil
 }

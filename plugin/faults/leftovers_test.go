@@ -19,33 +19,47 @@ import (
 
 var leftoversNow = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// someLeftovers are one of each kind of remedy.
+// someLeftovers returns one of each kind of remedy.
 func someLeftovers() []leftover.Leftover {
 	since := leftoversNow.Add(-3 * time.Hour)
 	return []leftover.Leftover{
 		{
-			Kind: leftover.KindFault, Namespace: "gpu-fault", Name: "runtime-2hb5gn", Of: leftover.Ours, Run: "runtime-2hb5gn", Since: since,
-			What: []string{"containerd without a handler on node/gpu-1: its time was up"}, Remedy: leftover.Nobody, Todo: "kubectl gpu-fault revert runtime-2hb5gn",
+			Kind: leftover.KindFault, Namespace: "gpu-fault", Name: "runtime-2hb5gn", Of: leftover.Ours,
+			Run: "runtime-2hb5gn", Since: since,
+			What: []string{"containerd without a handler on node/gpu-1: its time was up"}, Remedy: leftover.Nobody,
+			Todo: "kubectl gpu-fault revert runtime-2hb5gn",
 		},
 		{
-			APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: "gpu-fault", Name: "lock", Of: leftover.Ours, Run: "xid-2hb5gn", Since: since,
+			APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: "gpu-fault", Name: "lock",
+			Of: leftover.Ours, Run: "xid-2hb5gn", Since: since,
 			What: []string{"lock of Node/gpu-1", "its run is closed"}, Remedy: leftover.Delete,
 		},
 		{
 			APIVersion: "apps/v1", Kind: "Deployment", Namespace: "dynamo", Name: "web", Of: leftover.Dynamo,
-			What: []string{"cuda_intercept.so in env LD_PRELOAD", "env CUDA_XID_TYPE", "volume cuda-fault-lib", "init container compile-cuda-fault-lib"},
-			With: []string{"pod/web-1", "pod/web-2"}, Doubts: []string{"nodeAffinity kubernetes.io/hostname In [gpu-1] may be the tool's: look"}, Remedy: leftover.Edit,
+			What: []string{
+				"cuda_intercept.so in env LD_PRELOAD", "env CUDA_XID_TYPE", "volume cuda-fault-lib",
+				"init container compile-cuda-fault-lib",
+			},
+			With:   []string{"pod/web-1", "pod/web-2"},
+			Doubts: []string{"nodeAffinity kubernetes.io/hostname In [gpu-1] may be the tool's: look"},
+			Remedy: leftover.Edit,
 		},
 		{
-			Kind: "record", Node: "gpu-1", Name: "/var/lib/gpu-fault/runtime-33", Of: leftover.Ours, Run: "runtime-33", Since: since,
-			What: []string{"record of changed files"}, Remedy: leftover.OnNode,
+			Kind: "record", Node: "gpu-1", Name: "/var/lib/gpu-fault/runtime-33", Of: leftover.Ours, Run: "runtime-33",
+			Since: since,
+			What:  []string{"record of changed files"}, Remedy: leftover.OnNode,
 		},
 	}
 }
 
-func leftoversReportOn(items []leftover.Leftover, format printer.Format) (report *leftoversReport, stdout, stderr *bytes.Buffer) {
+func leftoversReportOn(
+	items []leftover.Leftover, format printer.Format,
+) (report *leftoversReport, stdout, stderr *bytes.Buffer) {
 	streams, _, stdout, stderr := genericiooptions.NewTestIOStreams()
-	return &leftoversReport{connection: kube.NewConnection(streams), streams: streams, format: format, now: leftoversNow, found: &leftover.Found{Items: items}, items: items}, stdout, stderr
+	return &leftoversReport{
+		connection: kube.NewConnection(streams), streams: streams, format: format, now: leftoversNow,
+		found: &leftover.Found{Items: items}, items: items,
+	}, stdout, stderr
 }
 
 func TestLeftoversAreReadByPeople(t *testing.T) {
@@ -67,10 +81,13 @@ func TestNothingFound(t *testing.T) {
 		t.Errorf("got %v, %q, %q", err, stdout, stderr)
 	}
 	report, _, stderr = leftoversReportOn(nil, printer.Format{})
-	report.found.Skipped = []leftover.Skipped{{What: "pods", Why: "you may not list them in all namespaces", Namespaces: []string{"gpu-fault"}}}
+	report.found.Skipped = []leftover.Skipped{
+		{What: "pods", Why: "you may not list them in all namespaces", Namespaces: []string{"gpu-fault"}},
+	}
 	report.found.Nodes = []string{"gpu-1", "gpu-2"}
 	report.warn([]string{"gpu-2"})
-	if err := report.print(); err == nil || !strings.Contains(err.Error(), "nothing found, but 1 kind could not be read, so nobody knows") {
+	if err := report.print(); err == nil ||
+		!strings.Contains(err.Error(), "nothing found, but 1 kind could not be read, so nobody knows") {
 		t.Error(err)
 	}
 	for _, want := range []string{
@@ -83,7 +100,7 @@ func TestNothingFound(t *testing.T) {
 	}
 }
 
-// After a clean-up the exit code says whether anything is left, and each change has a line as kubectl has it.
+// After a clean-up the exit code shows whether anything is left, and each change has a line as kubectl has it.
 func TestCleanSaysWhatItDidAndWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	items := someLeftovers()
@@ -92,7 +109,8 @@ func TestCleanSaysWhatItDidAndWhatIsLeft(t *testing.T) {
 	report.done(leftover.Result{Leftover: items[2], Did: leftover.DidEdit})
 	report.done(leftover.Result{Leftover: items[3], Err: errors.New("its files are not as they were")})
 	err := report.end(t.Context())
-	want := "lease.coordination.k8s.io/lock deleted from namespace gpu-fault\ndeployment.apps/web edited in namespace dynamo\n"
+	want :=
+		"lease.coordination.k8s.io/lock deleted from namespace gpu-fault\ndeployment.apps/web edited in namespace dynamo\n"
 	if stdout.String() != want {
 		t.Errorf("stdout %q, wanted %q", stdout, want)
 	}
@@ -125,7 +143,8 @@ func TestWhatTheHelperMadeOfIt(t *testing.T) {
 		answer []deadman.Leftover
 		did    string
 	}{
-		"removed": {answer(true, ""), didRemove}, "kept": {answer(false, ""), ""}, "problem": {answer(false, "busy"), ""}, "gone": {nil, leftover.DidGo},
+		"removed": {answer(true, ""), didRemove}, "kept": {answer(false, ""), ""},
+		"problem": {answer(false, "busy"), ""}, "gone": {nil, leftover.DidGo},
 	} {
 		if did, err := became(l, tc.answer); did != tc.did || (err == nil) != (tc.did != "") {
 			t.Errorf("%s: %q, %v", name, did, err)

@@ -69,10 +69,12 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 				return kube.Explain(err)
 			}
 			for _, bad := range found.Unreadable {
-				printer.Talk(streams.ErrOut, "Warning: record %s in namespace %s is left out: %s", bad.Name, bad.Namespace, printer.Clean(bad.Err.Error()))
+				printer.Talk(streams.ErrOut, "Warning: record %s in namespace %s is left out: %s", bad.Name,
+					bad.Namespace, printer.Clean(bad.Err.Error()))
 			}
 			for _, namespace := range found.Unmarked {
-				printer.Talk(streams.ErrOut, "Warning: runs are left out: %v", &ledger.UnmarkedError{Namespace: namespace})
+				printer.Talk(streams.ErrOut, "Warning: runs are left out: %v",
+					&ledger.UnmarkedError{Namespace: namespace})
 			}
 			namespace := ""
 			if connection.Namespace != nil {
@@ -84,7 +86,8 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 			}
 			switch {
 			case len(found.Runs) == 0 && namespace != "":
-				printer.Talk(streams.ErrOut, "no runs that change something in namespace %q; without -n runs on nodes are listed too", namespace)
+				printer.Talk(streams.ErrOut,
+					"no runs that change something in namespace %q; without -n runs on nodes are listed too", namespace)
 				return nil
 			case len(found.Runs) == 0 && everywhere:
 				printer.Talk(streams.ErrOut, "%s", strings.Replace(none, " in namespace %q", " in any namespace", 1))
@@ -106,7 +109,7 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	return cmd
 }
 
-// in are the runs with a target in a namespace; all when it is empty.
+// in returns the runs with a target in a namespace; all when it is empty.
 func in(namespace string, runs []ledger.Run) []ledger.Run {
 	if namespace == "" {
 		return runs
@@ -133,7 +136,9 @@ func printRuns(streams genericiooptions.IOStreams, format printer.Format, runs [
 const leastWidth = 80
 
 func table(runs []ledger.Run, format printer.Format, everywhere bool, now time.Time) *printer.Table {
-	t := &printer.Table{Header: []string{"RUN", "STATUS", "FAULT", "TARGETS", "AGE", "UNTIL"}, NoHeader: format.NoHeader}
+	t := &printer.Table{
+		Header: []string{"RUN", "STATUS", "FAULT", "TARGETS", "AGE", "UNTIL"}, NoHeader: format.NoHeader,
+	}
 	if everywhere {
 		t.Header = slices.Insert(t.Header, 0, "LEDGER")
 	}
@@ -142,19 +147,23 @@ func table(runs []ledger.Run, format printer.Format, everywhere bool, now time.T
 	}
 	undoers := session.Undoers(xid.Detectors)
 	for _, run := range runs {
-		row := []string{run.ID, status(run, now), run.Summary, targets(run), duration.HumanDuration(now.Sub(run.Created)), until(run, now)}
+		row := []string{
+			run.ID, status(run, now), run.Summary, targets(run), duration.HumanDuration(now.Sub(run.Created)),
+			until(run, now),
+		}
 		if everywhere {
 			row = slices.Insert(row, 0, run.Namespace)
 		}
 		if format.IsWide() {
-			row = append(row, run.By, undo(undoers, run, now), cmp.Or(run.Reason, printer.Blank), cmp.Or(message(run), printer.Blank), commandLine(run.Command))
+			row = append(row, run.By, undo(undoers, run, now), cmp.Or(run.Reason, printer.Blank),
+				cmp.Or(message(run), printer.Blank), commandLine(run.Command))
 		}
 		t.Add(row...)
 	}
 	return t
 }
 
-// status is the phase, but for a run whose time is up.
+// status returns the phase, but for a run whose time is up.
 func status(run ledger.Run, now time.Time) string {
 	if run.Expired(now) {
 		return "Expired"

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// serveRuns is an API server that has the records of runs, and returns a kubeconfig for it.
+// serveRuns returns an API server that has the records of runs, and returns a kubeconfig for it.
 func serveRuns(t *testing.T, runs ...ledger.Run) string {
 	t.Helper()
 	client := fake.NewClientset(ledger.NamespaceObject(ledger.DefaultNamespace))
@@ -56,13 +56,17 @@ func serveRuns(t *testing.T, runs ...ledger.Run) string {
 func TestListOfANamespace(t *testing.T) {
 	t.Parallel()
 	run := func(id string, target ledger.Target) ledger.Run {
-		return ledger.Run{ID: id, Fault: "xid", Summary: "x", Phase: ledger.Proven, Steps: []ledger.Step{{ID: "1", Target: target, State: ledger.StateProven, Undo: ledger.Undo{Kind: "none"}}}}
+		return ledger.Run{
+			ID: id, Fault: "xid", Summary: "x", Phase: ledger.Proven,
+			Steps: []ledger.Step{{ID: "1", Target: target, State: ledger.StateProven, Undo: ledger.Undo{Kind: "none"}}},
+		}
 	}
 	config := serveRuns(t, run("xid-aaaaaa", ledger.Target{Kind: "Node", Name: "gpu-1"}),
 		run("cuda-bbbbbb", ledger.Target{Kind: "Deployment", Namespace: "research", Name: "web"}),
 		run("scenario-cccccc", ledger.Target{Kind: "Namespace", Name: "research"}))
 	for namespace, want := range map[string]string{
-		"": "xid-aaaaaa cuda-bbbbbb scenario-cccccc", "research": "cuda-bbbbbb scenario-cccccc", "foo": `no runs that change something in namespace "foo"`,
+		"": "xid-aaaaaa cuda-bbbbbb scenario-cccccc", "research": "cuda-bbbbbb scenario-cccccc",
+		"foo": `no runs that change something in namespace "foo"`,
 	} {
 		streams, _, out, stderr := genericiooptions.NewTestIOStreams()
 		connection := kube.NewConnection(streams)

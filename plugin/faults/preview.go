@@ -20,7 +20,8 @@ import (
 // mostPreviewed is how many steps of a run are listed before the question.
 const mostPreviewed = 20
 
-// preview says what a revert of the run does, before the question: each step as it was verified. What only the record says is marked as such.
+// preview returns what a revert of the run does, before the question: each step as it was verified. What only the
+// record says is marked as such.
 func (f *revertFlags) preview(ctx context.Context, s *fault.Session, run ledger.Run) string {
 	var text strings.Builder
 	text.WriteString(heading(run))
@@ -49,9 +50,12 @@ func (f *revertFlags) preview(ctx context.Context, s *fault.Session, run ledger.
 	return text.String()
 }
 
-// heading is the line about a run before it is reverted. A record is a claim: nothing in it begins a line.
+// heading returns the line about a run before it is reverted. A record is a claim: nothing in it begins a line.
 func heading(run ledger.Run) string {
-	return printer.Clean(fmt.Sprintf("%s: %s on %s (recorded by %s)", run.ID, run.Summary, targets(run), cmp.Or(run.By, "an unknown user")))
+	return printer.Clean(
+		fmt.Sprintf("%s: %s on %s (recorded by %s)", run.ID, run.Summary, targets(run),
+			cmp.Or(run.By, "an unknown user")),
+	)
 }
 
 func (f *revertFlags) previewStep(ctx context.Context, s *fault.Session, run ledger.Run, step ledger.Step) string {
@@ -67,7 +71,8 @@ func (f *revertFlags) previewStep(ctx context.Context, s *fault.Session, run led
 	}
 	does := undoer.Describe(step)
 	if entering, ok := undoer.(fault.NodeUndoer); ok && entering.EntersNode(step) {
-		does = fmt.Sprintf("starts a privileged pod with image %s in namespace %s, to %s", f.pods.Image, s.Ledger.Namespace, does)
+		does = fmt.Sprintf("starts a privileged pod with image %s in namespace %s, to %s", f.pods.Image,
+			s.Ledger.Namespace, does)
 	}
 	if recorded := recordedImage(step); recorded != "" && recorded != f.pods.Image {
 		does += fmt.Sprintf(" (the record names image %q; if you trust it, pass --image)", recorded)
@@ -75,7 +80,7 @@ func (f *revertFlags) previewStep(ctx context.Context, s *fault.Session, run led
 	return target + ": " + does
 }
 
-// recordedImage is the image of the debug pod that made the change, as the record says.
+// recordedImage returns the image of the debug pod that made the change, as the record says.
 func recordedImage(step ledger.Step) string {
 	var claim nodefiles.Claim
 	if step.Undo.Kind != nodefiles.UndoKind || json.Unmarshal(step.Undo.Data, &claim) != nil {
@@ -84,12 +89,13 @@ func recordedImage(step ledger.Step) string {
 	return claim.Image
 }
 
-// waits orders runs by how long their reverts may wait: not at all, for a sign of life of a client, or until a lost node restores itself. So no
-// record keeps the others from being reverted.
+// waits orders runs by how long their reverts may wait: not at all, for a sign of life of a client, or until a lost
+// node restores itself. So no record keeps the others from being reverted.
 func waits(run ledger.Run, now time.Time) int {
 	for _, step := range run.Pending() {
 		var claim nodefiles.Claim
-		if step.Undo.Kind == nodefiles.UndoKind && json.Unmarshal(step.Undo.Data, &claim) == nil && claim.NodeLoss && now.Before(run.Until) {
+		if step.Undo.Kind == nodefiles.UndoKind && json.Unmarshal(step.Undo.Data, &claim) == nil && claim.NodeLoss &&
+			now.Before(run.Until) {
 			return 2
 		}
 	}

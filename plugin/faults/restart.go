@@ -13,14 +13,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
-// withoutRestart refuses runs whose revert would restart something, or might: most controllers replace the pods as soon as their template
-// changes.
+// withoutRestart refuses runs whose revert would restart something, or might: most controllers replace the pods as soon
+// as their template changes.
 func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledger.Run) error {
 	for _, run := range runs {
 		disarm := "kubectl gpu-fault cuda disarm " + run.ID
 		for _, step := range run.Pending() {
 			if step.Undo.Kind != workload.UndoKind {
-				return fmt.Errorf("--without-restart is for faults in workloads, and run %s is in %s", run.ID, step.Target)
+				return fmt.Errorf("--without-restart is for faults in workloads, and run %s is in %s", run.ID,
+					step.Target)
 			}
 			data, err := workload.ReadData(step)
 			switch {
@@ -34,7 +35,8 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 			}
 			how, err := replacement(ctx, objects, data)
 			if err != nil {
-				return fmt.Errorf("--without-restart: what becomes of the pods of run %s cannot be told: %w", run.ID, err)
+				return fmt.Errorf("--without-restart: what becomes of the pods of run %s cannot be told: %w", run.ID,
+					err)
 			}
 			switch how {
 			case none, workload.OnDelete, workload.NextJob, workload.Paused:
@@ -53,8 +55,8 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 // none is the replacement of a workload that is not there any more, or is another one now: a revert leaves that alone.
 const none workload.Replacement = ""
 
-// replacement is when pods are replaced, by the workload as it is now: somebody may have changed its strategy, or resumed it, since the run
-// was made.
+// replacement returns when pods are replaced, by the workload as it is now: somebody may have changed its strategy, or
+// resumed it, since the run was made.
 func replacement(ctx context.Context, objects dynamic.Interface, data *workload.Data) (workload.Replacement, error) {
 	resource := schema.GroupVersionResource{Group: data.Group, Version: data.Version, Resource: data.Resource}
 	now, err := objects.Resource(resource).Namespace(data.Namespace).Get(ctx, data.Name, metav1.GetOptions{})

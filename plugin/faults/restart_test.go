@@ -20,36 +20,42 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// shimmed is a run with the CUDA shim in a workload whose pods are replaced in that way.
+// shimmed returns a run with the CUDA shim in a workload whose pods are replaced in that way.
 func shimmed(t *testing.T, how workload.Replacement, recreated *workload.Recreated) ledger.Run {
 	t.Helper()
 	data, err := json.Marshal(workload.Data{
-		Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment", Namespace: "prod", Name: "web", UID: "u", ConfigMap: "gpu-fault-cuda-222222",
+		Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment", Namespace: "prod", Name: "web",
+		UID: "u", ConfigMap: "gpu-fault-cuda-222222",
 		Variable: workload.PreloadVar, Preload: workload.Executable, Replaced: how, Recreated: recreated,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return ledger.Run{ID: "cuda-222222", Phase: ledger.Proven, Fault: "cuda", Steps: []ledger.Step{{
-		ID: "1", Target: ledger.Target{Kind: "Deployment", Namespace: "prod", Name: "web", UID: "u"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: workload.UndoKind, Data: data},
+		ID: "1", Target: ledger.Target{Kind: "Deployment", Namespace: "prod", Name: "web", UID: "u"},
+		State: ledger.StateProven, Undo: ledger.Undo{Kind: workload.UndoKind, Data: data},
 	}}}
 }
 
-// live is the workload of that run as it is now in the cluster.
+// live returns the workload of that run as it is now in the cluster.
 func live(change func(spec map[string]any)) *unstructured.Unstructured {
-	spec := map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "main"}}}}}
+	spec := map[string]any{
+		"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "main"}}}},
+	}
 	change(spec)
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"namespace": "prod", "name": "web", "uid": "u"}, "spec": spec,
+		"apiVersion": "apps/v1", "kind": "Deployment",
+		"metadata": map[string]any{"namespace": "prod", "name": "web", "uid": "u"}, "spec": spec,
 	}}
 }
 
-// Where a controller replaces pods by itself, --without-restart cannot be had; who asks for it hears of what can. The workload as it is
-// now says so, not as it was when the run was made.
+// Where a controller replaces pods by itself, --without-restart cannot be had; who asks for it hears of what can. The
+// workload as it is now says so, not as it was when the run was made.
 func TestRevertWithoutRestart(t *testing.T) {
 	t.Parallel()
 	node := ledger.Run{ID: "runtime-222222", Phase: ledger.Proven, Steps: []ledger.Step{{
-		Target: ledger.Target{Kind: "Node", Name: "a"}, State: ledger.StateProven, Undo: ledger.Undo{Kind: "node-files"},
+		Target: ledger.Target{Kind: "Node", Name: "a"}, State: ledger.StateProven,
+		Undo: ledger.Undo{Kind: "node-files"},
 	}}}
 	rolls := live(func(map[string]any) {})
 	paused := live(func(spec map[string]any) { spec["paused"] = true })
@@ -62,26 +68,35 @@ func TestRevertWithoutRestart(t *testing.T) {
 		now  *unstructured.Unstructured
 		want string
 	}{
-		"rolling":                   {shimmed(t, workload.Rolling, nil), rolls, "replaces its pods as soon as their template changes; to end the fault of run cuda-222222 and let them go on: kubectl gpu-fault cuda disarm cuda-222222"},
-		"resumed since":             {shimmed(t, workload.Paused, nil), rolls, "replaces its pods as soon as"},
-		"paused since":              {shimmed(t, workload.Rolling, nil), paused, ""},
-		"nobody knows":              {shimmed(t, workload.OnDelete, nil), unknown, "nobody knows whether"},
-		"gone":                      {shimmed(t, workload.Rolling, nil), nil, ""},
-		"another of that name":      {shimmed(t, workload.Rolling, nil), another, ""},
-		"recreated":                 {shimmed(t, workload.Recreate, &workload.Recreated{Original: json.RawMessage(`{}`)}), rolls, "deleted and created again"},
+		"rolling": {
+			shimmed(t, workload.Rolling, nil), rolls,
+			"replaces its pods as soon as their template changes; to end the fault of run cuda-222222 and let them go on: kubectl gpu-fault cuda disarm cuda-222222",
+		},
+		"resumed since":        {shimmed(t, workload.Paused, nil), rolls, "replaces its pods as soon as"},
+		"paused since":         {shimmed(t, workload.Rolling, nil), paused, ""},
+		"nobody knows":         {shimmed(t, workload.OnDelete, nil), unknown, "nobody knows whether"},
+		"gone":                 {shimmed(t, workload.Rolling, nil), nil, ""},
+		"another of that name": {shimmed(t, workload.Rolling, nil), another, ""},
+		"recreated": {
+			shimmed(t, workload.Recreate, &workload.Recreated{Original: json.RawMessage(`{}`)}), rolls,
+			"deleted and created again",
+		},
 		"a fault that is in a node": {node, rolls, "is for faults in workloads"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
 			if test.now != nil {
-				deployments := client.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}).Namespace("prod")
+				deployments := client.Resource(
+					schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
+				).Namespace("prod")
 				if _, err := deployments.Create(t.Context(), test.now, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			err := withoutRestart(t.Context(), client, []ledger.Run{test.run})
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			if test.want == "" && err != nil ||
+				test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("%v, want %q", err, test.want)
 			}
 		})
@@ -92,20 +107,24 @@ func TestRevertWithoutRestart(t *testing.T) {
 func TestRevertWithoutRestartMustKnow(t *testing.T) {
 	t.Parallel()
 	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
-	client.PrependReactor("get", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("refused") })
-	if err := withoutRestart(t.Context(), client, []ledger.Run{shimmed(t, workload.OnDelete, nil)}); err == nil || !strings.Contains(err.Error(), "cannot be told") {
+	client.PrependReactor("get", "deployments",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("refused") })
+	if err := withoutRestart(t.Context(), client, []ledger.Run{shimmed(t, workload.OnDelete, nil)}); err == nil ||
+		!strings.Contains(err.Error(), "cannot be told") {
 		t.Errorf("%v", err)
 	}
 }
 
-// When the time of a CUDA fault is up its processes are well, which the list must say: only the template waits for its revert.
+// When the time of a CUDA fault is up its processes are well, which the list must say: only the template waits for its
+// revert.
 func TestAnExpiredShimIsIdle(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	run := shimmed(t, workload.Rolling, nil)
 	run.Until = now.Add(-time.Minute)
 	undoers := session.Undoers(xid.Detectors)
-	if text := undo(undoers, run, now); !strings.HasPrefix(text, "its processes are healthy since "+run.Until.Local().Format("15:04")+", and the pod template still has the shim; ") {
+	if text := undo(undoers, run, now); !strings.HasPrefix(text, "its processes are healthy since "+
+		run.Until.Local().Format("15:04")+", and the pod template still has the shim; ") {
 		t.Errorf("expired: %s", text)
 	}
 	if text := undo(undoers, run, run.Until.Add(-time.Second)); strings.Contains(text, "healthy") {

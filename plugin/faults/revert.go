@@ -80,14 +80,18 @@ is reported as permanent, with what it takes to get over it. Reverting twice doe
 	flags.BoolVar(&f.all, "all", false, "All runs that are not closed")
 	flags.BoolVar(&f.expired, "expired", false, "All runs whose time is up and that are not closed")
 	flags.StringVar(&f.node, "node", "", "All runs that are not closed and touch this node")
-	flags.BoolVar(&f.force, "force", false, "Do not wait for a sign of life of the run's client: take the run away from it at once")
-	flags.BoolVar(&f.noRestart, "without-restart", false, "Only where no pod is replaced by it: of workloads whose pods somebody has to delete, and those whose next job is meant")
-	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false, "Allow privileged pods on nodes of the control plane")
+	flags.BoolVar(&f.force, "force", false,
+		"Do not wait for a sign of life of the run's client: take the run away from it at once")
+	flags.BoolVar(&f.noRestart, "without-restart", false,
+		"Only where no pod is replaced by it: of workloads whose pods somebody has to delete, and those whose next job is meant")
+	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false,
+		"Allow privileged pods on nodes of the control plane")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
 	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (say what would be undone; change nothing)")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
-	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("dry-run",
+		cobra.FixedCompletions([]string{"none", "client"}, cobra.ShellCompDirectiveNoFileComp))
 	f.pods.AddFlags(cmd)
 	f.format.AddFlags(cmd)
 	return cmd
@@ -102,9 +106,13 @@ func (f *revertFlags) validate() error {
 	}
 	switch {
 	case ways != 1:
-		return errors.New("give run IDs (`kubectl gpu-fault list` shows them), or --all, or --expired, or --node NODE, and only one of these")
+		return errors.New(
+			"give run IDs (`kubectl gpu-fault list` shows them), or --all, or --expired, or --node NODE, and only one of these",
+		)
 	case f.dryRun == "server":
-		return errors.New("--dry-run=server: most of what revert does happens on nodes, which the API server cannot try; use --dry-run=client")
+		return errors.New(
+			"--dry-run=server: most of what revert does happens on nodes, which the API server cannot try; use --dry-run=client",
+		)
 	case f.dryRun != "none" && f.dryRun != "client":
 		return fmt.Errorf("--dry-run=%s: choose none or client", f.dryRun)
 	}
@@ -130,8 +138,13 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 	}
 	if len(runs) == 0 && unreadable == nil {
 		if f.node != "" {
-			if _, err := cluster.Client.CoreV1().Nodes().Get(ctx, f.node, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-				return fmt.Errorf("nothing was reverted: there is no node %s, and no run that touched it; see kubectl get nodes", f.node)
+			if _, err := cluster.Client.CoreV1().Nodes().Get(
+				ctx, f.node, metav1.GetOptions{},
+			); apierrors.IsNotFound(err) {
+				return fmt.Errorf(
+					"nothing was reverted: there is no node %s, and no run that touched it; see kubectl get nodes",
+					f.node,
+				)
 			}
 		}
 		printer.Talk(streams.ErrOut, "nothing to revert in namespace %q", connection.LedgerNamespace)
@@ -144,7 +157,10 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 	return errors.Join(f.revertAll(ctx, cluster, connection, streams, runs), unreadable)
 }
 
-func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, streams genericiooptions.IOStreams, runs []ledger.Run) error {
+func (f *revertFlags) revertAll(
+	ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, streams genericiooptions.IOStreams,
+	runs []ledger.Run,
+) error {
 	if f.noRestart {
 		objects, err := dynamic.NewForConfig(cluster.Config)
 		if err != nil {
@@ -154,7 +170,8 @@ func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, conn
 			return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
 		}
 	}
-	s := session.New(ctx, cluster, connection.LedgerNamespace, fault.DefaultParallel, f.pods, progress.New(streams.ErrOut))
+	s := session.New(ctx, cluster, connection.LedgerNamespace, fault.DefaultParallel, f.pods,
+		progress.New(streams.ErrOut))
 	s.Allow.ControlPlane = f.allowControlPlane
 	for _, run := range runs {
 		printer.Talk(streams.ErrOut, "%s", f.preview(ctx, s, run))
@@ -174,8 +191,8 @@ func (f *revertFlags) revertAll(ctx context.Context, cluster *kube.Cluster, conn
 	return f.revert(ctx, s, streams, runs)
 }
 
-// find returns the runs that are meant. A run that was named is returned also when it is closed: reverting twice is no error.
-// unreadable says which records nobody knows what they mean.
+// find returns the runs that are meant. A run that was named is returned also when it is closed: reverting twice is no
+// error. unreadable says which records nobody knows what they mean.
 func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []ledger.Run, unreadable, err error) {
 	if len(f.ids) > 0 {
 		for _, id := range f.ids {
@@ -195,15 +212,17 @@ func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []led
 		return nil, nil, err
 	}
 	for _, bad := range found.Unreadable {
-		unreadable = errors.Join(unreadable, fmt.Errorf("record %s was left alone, since it cannot be read: %w; see: kubectl get configmap %s -n %s -o yaml",
-			bad.Name, bad.Err, bad.Name, store.Namespace))
+		unreadable = errors.Join(unreadable,
+			fmt.Errorf("record %s was left alone, since it cannot be read: %w; see: kubectl get configmap %s -n %s -o yaml",
+				bad.Name, bad.Err, bad.Name, store.Namespace))
 	}
 	if f.expired {
 		found.Runs = slices.DeleteFunc(found.Runs, func(run ledger.Run) bool { return !run.Expired(store.Now()) })
 	}
 	if f.node != "" {
 		found.Runs = slices.DeleteFunc(found.Runs, func(run ledger.Run) bool {
-			return !slices.ContainsFunc(run.Targets(), func(t ledger.Target) bool { return t.Kind == "Node" && t.Name == f.node })
+			return !slices.ContainsFunc(run.Targets(),
+				func(t ledger.Target) bool { return t.Kind == "Node" && t.Name == f.node })
 		})
 	}
 	return found.Runs, unreadable, nil
@@ -213,7 +232,9 @@ func isSuperseded(run ledger.Run) bool {
 	return slices.ContainsFunc(run.Steps, func(s ledger.Step) bool { return s.State == ledger.StateSuperseded })
 }
 
-func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams genericiooptions.IOStreams, runs []ledger.Run) error {
+func (f *revertFlags) revert(
+	ctx context.Context, s *fault.Session, streams genericiooptions.IOStreams, runs []ledger.Run,
+) error {
 	var (
 		errs []error
 		done []ledger.Run
@@ -234,14 +255,17 @@ func (f *revertFlags) revert(ctx context.Context, s *fault.Session, streams gene
 	}
 	for _, run := range done {
 		for _, step := range run.Steps {
-			fmt.Fprintln(streams.Out, printer.Clean(fmt.Sprintf("%s %s: %s", run.ID, targetName(step.Target), outcome(step))))
+			fmt.Fprintln(streams.Out,
+				printer.Clean(fmt.Sprintf("%s %s: %s", run.ID, targetName(step.Target), outcome(step))))
 		}
 	}
 	if text := remarks(done); text != "" {
 		printer.Talk(streams.ErrOut, "%s", text)
 	}
 	if len(errs) == 0 && slices.ContainsFunc(done, isSuperseded) {
-		return &usage.Verdict{Message: "somebody changed meanwhile what was to be undone, and theirs was left: see whether parts of the fault are still in it"}
+		return &usage.Verdict{
+			Message: "somebody changed meanwhile what was to be undone, and theirs was left: see whether parts of the fault are still in it",
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -25,7 +25,7 @@ func targets(run ledger.Run) string {
 	return strings.Join(names, ",")
 }
 
-// targetName is a node's name alone, since most targets are nodes.
+// targetName returns a node's name alone, since most targets are nodes.
 func targetName(t ledger.Target) string {
 	if t.Kind == "Node" {
 		return t.Name
@@ -33,12 +33,13 @@ func targetName(t ledger.Target) string {
 	return t.String()
 }
 
-// undo says what a revert does.
+// undo returns what a revert does.
 func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run ledger.Run, now time.Time) string {
 	var all []string
 	inWorkload := func(step ledger.Step) bool { return step.Undo.Kind == workload.UndoKind && step.InPlace() }
 	if run.Expired(now) && slices.ContainsFunc(run.Steps, inWorkload) {
-		all = append(all, fmt.Sprintf("its processes are healthy since %s, and the pod template still has the shim", run.Until.Local().Format("15:04")))
+		all = append(all, fmt.Sprintf("its processes are healthy since %s, and the pod template still has the shim",
+			run.Until.Local().Format("15:04")))
 	}
 	for _, step := range run.Steps {
 		u, ok := undoers[step.Undo.Kind]
@@ -62,7 +63,9 @@ const mostUndone = 3
 // message says in a line how the run ended. Of a failed one the reason is worth more than the number of steps.
 func message(run ledger.Run) string {
 	text := run.Message
-	if i := slices.IndexFunc(run.Steps, func(s ledger.Step) bool { return s.State == ledger.StateFailed && s.Message != "" }); i >= 0 && run.Phase == ledger.Failed {
+	if i := slices.IndexFunc(
+		run.Steps, func(s ledger.Step) bool { return s.State == ledger.StateFailed && s.Message != "" },
+	); i >= 0 && run.Phase == ledger.Failed {
 		text = run.Steps[i].Message
 		if len(run.Steps) > 1 {
 			text = targetName(run.Steps[i].Target) + ": " + text
@@ -75,7 +78,7 @@ func message(run ledger.Run) string {
 // plain are words that no shell changes.
 var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// commandLine is what the user typed, to be typed again.
+// commandLine returns what the user typed, to be typed again.
 func commandLine(words []string) string {
 	if len(words) == 0 {
 		return ""
@@ -86,13 +89,14 @@ func commandLine(words []string) string {
 			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
 	}
-	if strings.HasPrefix(filepath.Base(words[0]), "kubectl-gpu_fault") { // the file's name; on Windows it ends with .exe
+	// The file's name; on Windows it ends with .exe
+	if strings.HasPrefix(filepath.Base(words[0]), "kubectl-gpu_fault") {
 		quoted[0] = "kubectl gpu-fault"
 	}
 	return strings.Join(quoted, " ")
 }
 
-// outcome says what became of a step in a revert.
+// outcome returns what became of a step in a revert.
 func outcome(step ledger.Step) string {
 	switch {
 	case step.State == ledger.StatePlanned, step.State == ledger.StateSkipped, // never begun
@@ -106,8 +110,9 @@ func outcome(step ledger.Step) string {
 	}
 }
 
-// remarks joins the messages of steps into one text without duplicates. A message is a heading, or a heading and lines below it; lines below the
-// same heading are merged. What a record says is a claim, so that all of it is marked as a note or indented.
+// remarks joins the messages of steps into one text without duplicates. A message is a heading, or a heading and lines
+// below it; lines below the same heading are merged. What a record says is a claim, so that all of it is marked as a
+// note or indented.
 func remarks(runs []ledger.Run) string {
 	var order []string
 	below := map[string][]string{}

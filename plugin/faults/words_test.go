@@ -30,17 +30,21 @@ func TestListIsReadByPeople(t *testing.T) {
 	now := time.Now()
 	created := now.Add(-3 * time.Minute)
 	runs := []ledger.Run{{
-		ID: "xid-2hb5gn", Phase: ledger.Proven, Summary: "XID 79 on GPU 0", By: "alice", Created: created, Until: now.Add(27 * time.Minute),
+		ID: "xid-2hb5gn", Phase: ledger.Proven, Summary: "XID 79 on GPU 0", By: "alice", Created: created,
+		Until:   now.Add(27 * time.Minute),
 		Command: []string{"kubectl-gpu_fault", "xid", "79", "node-a", "node-b", "--message", "it's gone"},
 		Steps:   []ledger.Step{step("node-a", ledger.StateProven, ""), step("node-b", ledger.StateProven, "")},
 	}, {
-		ID: "xid-chgqth", Phase: ledger.Failed, Summary: "XID 63 on GPU 1", Created: created, Until: now.Add(-time.Minute), Message: "1 of 1 step failed",
+		ID: "xid-chgqth", Phase: ledger.Failed, Summary: "XID 63 on GPU 1", Created: created,
+		Until: now.Add(-time.Minute), Message: "1 of 1 step failed",
 		Command: []string{"/opt/bin/kubectl-gpu_fault.exe", "xid", "63", "node-b"},
 		Steps:   []ledger.Step{step("node-b", ledger.StateFailed, "node node-b has no GPU 1\n0  0000:17:00")},
 	}, {
-		ID: "xid-rqj7p9", Phase: ledger.Failed, Summary: "XID 63 on GPU 0", By: "bob", Created: created, Message: "1 of 4 steps failed",
+		ID: "xid-rqj7p9", Phase: ledger.Failed, Summary: "XID 63 on GPU 0", By: "bob", Created: created,
+		Message: "1 of 4 steps failed",
 		Steps: []ledger.Step{
-			step("a", ledger.StateProven, ""), step("b", ledger.StateFailed, "no helper"), step("c", ledger.StateSkipped, ""), step("d", ledger.StateSkipped, ""),
+			step("a", ledger.StateProven, ""), step("b", ledger.StateFailed, "no helper"),
+			step("c", ledger.StateSkipped, ""), step("d", ledger.StateSkipped, ""),
 		},
 	}}
 	for format, file := range map[string]string{"": "list.golden", "wide": "list-wide.golden"} {
@@ -52,21 +56,36 @@ func TestListIsReadByPeople(t *testing.T) {
 	}
 }
 
-// TestListFitsATerminal: with the names of a cloud's nodes and a long fault, the table has at most 80 columns, and says which run it is and
-// how long it lasts.
+// TestListFitsATerminal: with the names of a cloud's nodes and a long fault, the table has at most 80 columns, and says
+// which run it is and how long it lasts.
 func TestListFitsATerminal(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	target := func(name string) ledger.Step {
-		return ledger.Step{Target: ledger.Target{Kind: "Node", Name: name}, State: ledger.StateProven, Undo: ledger.Undo{Kind: kernellog.UndoKind, Permanent: true}}
+		return ledger.Step{
+			Target: ledger.Target{Kind: "Node", Name: name}, State: ledger.StateProven,
+			Undo: ledger.Undo{Kind: kernellog.UndoKind, Permanent: true},
+		}
 	}
 	runs := []ledger.Run{{
-		ID: "xid-2hb5gn", Phase: ledger.Proven, Summary: "XIDs 48, 63, 94, 154 on GPU 0000:17:00, with what comes with it, 50 times",
-		By: "arn:aws:sts::123456789012:assumed-role/sre-oncall/alice@example.com", Created: now.Add(-50 * time.Hour), Until: now.Add(598 * time.Second), Namespace: "gpu-fault-of-the-training-platform",
-		Steps: []ledger.Step{target("ip-192-168-112-34.eu-central-1.compute.internal"), target("gke-training-h100-pool-3f2a91bc-x7k2")},
+		ID: "xid-2hb5gn", Phase: ledger.Proven,
+		Summary: "XIDs 48, 63, 94, 154 on GPU 0000:17:00, with what comes with it, 50 times",
+		By:      "arn:aws:sts::123456789012:assumed-role/sre-oncall/alice@example.com",
+		Created: now.Add(-50 * time.Hour),
+		Until:   now.Add(598 * time.Second), Namespace: "gpu-fault-of-the-training-platform",
+		Steps: []ledger.Step{
+			target("ip-192-168-112-34.eu-central-1.compute.internal"), target("gke-training-h100-pool-3f2a91bc-x7k2"),
+		},
 	}, {
-		ID: "scenario-rqj7p9", Phase: ledger.Interrupted, Summary: "scenario unbalanced-nodes, seed 123456789", By: "system:serviceaccount:ci:runner", Created: now.Add(-5 * time.Minute), Closed: now.Add(-3 * time.Minute),
-		Steps: []ledger.Step{{Target: ledger.Target{Kind: "Deployment", Namespace: "inference-production", Name: "llama-3-405b-decode-worker"}, Undo: ledger.Undo{Kind: kernellog.UndoKind}}},
+		ID: "scenario-rqj7p9", Phase: ledger.Interrupted, Summary: "scenario unbalanced-nodes, seed 123456789",
+		By: "system:serviceaccount:ci:runner", Created: now.Add(-5 * time.Minute),
+		Closed: now.Add(-3 * time.Minute),
+		Steps: []ledger.Step{{
+			Target: ledger.Target{
+				Kind: "Deployment", Namespace: "inference-production", Name: "llama-3-405b-decode-worker",
+			},
+			Undo: ledger.Undo{Kind: kernellog.UndoKind},
+		}},
 	}}
 	for _, everywhere := range []bool{false, true} {
 		fitted := table(runs, printer.Format{}, everywhere, now)
@@ -80,7 +99,9 @@ func TestListFitsATerminal(t *testing.T) {
 				t.Errorf("%d columns: %s", len(line)-1, line)
 			}
 		}
-		for _, want := range []string{"xid-2hb5gn", "in 9m58s", "scenario-rqj7p9", "Interrupted", "3m ago", "XID", "ip-"} {
+		for _, want := range []string{
+			"xid-2hb5gn", "in 9m58s", "scenario-rqj7p9", "Interrupted", "3m ago", "XID", "ip-",
+		} {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("%q is missing:\n%s", want, out.String())
 			}
@@ -144,21 +165,28 @@ func TestRemarksAreMerged(t *testing.T) {
 		{Steps: []ledger.Step{step("a", ledger.StateSuperseded, "changed by bob")}},
 		{Steps: []ledger.Step{step("a", ledger.StatePermanent, heading+"\n  gpud: a\n  npd: c")}},
 	}
-	want := strings.Join([]string{"Note: " + heading, "  gpud: a", "  NVSentinel: b", "  npd: c", "Note: changed by bob"}, "\n")
+	want := strings.Join(
+		[]string{"Note: " + heading, "  gpud: a", "  NVSentinel: b", "  npd: c", "Note: changed by bob"}, "\n",
+	)
 	if diff := cmp.Diff(want, remarks(runs)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// TestARecordForgesNoLine: whoever may write ConfigMaps may write a record whose texts have line breaks. They begin no line of our output.
+// TestARecordForgesNoLine: whoever may write ConfigMaps may write a record whose texts have line breaks. They begin no
+// line of our output.
 func TestARecordForgesNoLine(t *testing.T) {
 	t.Parallel()
 	const forged = "all is well\nxid-999 node-x: reverted"
 	failed := step("node-a", ledger.StateFailed, forged)
 	failed.Evidence = []ledger.Evidence{{Source: forged, Text: forged}}
 	run := ledger.Run{
-		ID: "xid-2hb5gn", Phase: ledger.Failed, Summary: "XID 79", By: "bob", Message: forged, Command: []string{"kubectl-gpu_fault", forged},
-		Steps: []ledger.Step{failed, step("node-b", ledger.StateSuperseded, forged), step("node-c", ledger.StatePermanent, forged+"\nmore")},
+		ID: "xid-2hb5gn", Phase: ledger.Failed, Summary: "XID 79", By: "bob", Message: forged,
+		Command: []string{"kubectl-gpu_fault", forged},
+		Steps: []ledger.Step{
+			failed, step("node-b", ledger.StateSuperseded, forged),
+			step("node-c", ledger.StatePermanent, forged+"\nmore"),
+		},
 	}
 	var out bytes.Buffer
 	for _, format := range []string{"", "wide"} {
@@ -172,7 +200,8 @@ func TestARecordForgesNoLine(t *testing.T) {
 	progress.New(&out).Step(forged, forged)
 	progress.New(&out).Note(forged)
 	report, stdout, stderr := leftoversReportOn([]leftover.Leftover{{
-		Kind: forged, Name: forged, Namespace: forged, Remedy: leftover.Nobody, Todo: forged, What: []string{forged}, Doubts: []string{forged},
+		Kind: forged, Name: forged, Namespace: forged, Remedy: leftover.Nobody, Todo: forged, What: []string{forged},
+		Doubts: []string{forged},
 	}}, printer.Format{})
 	report.found.Skipped = []leftover.Skipped{{What: forged, Why: forged, Namespaces: []string{forged}}}
 	report.warn(nil)

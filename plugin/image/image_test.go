@@ -101,11 +101,13 @@ func TestPush(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want report
-	if err := json.Unmarshal([]byte(built), &want); err != nil || want.Kind != "DebugImage" || len(want.Platforms) != 2 {
+	if err := json.Unmarshal([]byte(built), &want); err != nil || want.Kind != "DebugImage" ||
+		len(want.Platforms) != 2 {
 		t.Fatalf("%s %v", built, err)
 	}
 	pushed, talk, err := execute(t, "push", repository)
-	if err != nil || pushed != repository+":"+want.Tag+"@"+want.Digest+"\n" || !strings.Contains(talk, "for linux/arm64") {
+	if err != nil || pushed != repository+":"+want.Tag+"@"+want.Digest+"\n" ||
+		!strings.Contains(talk, "for linux/arm64") {
 		t.Errorf("stdout %q, stderr %q, %v", pushed, talk, err)
 	}
 	again, _, err := execute(t, "push", repository+":prod", "-o", "name")
@@ -114,7 +116,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// guarded is a registry as most are: it takes a token, which another address gives to who is logged in there.
+// guarded returns a registry as most are: it takes a token, which another address gives to who is logged in there.
 // https://distribution.github.io/distribution/spec/auth/token/
 func guarded(t *testing.T, user, password string) (host string) {
 	t.Helper()
@@ -165,7 +167,8 @@ func TestPushWithCredentials(t *testing.T) {
 			if test.want == "" && (err != nil || !strings.HasPrefix(pushed, host+"/tools/node:")) {
 				t.Errorf("stdout %q, %v", pushed, err)
 			}
-			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || pushed != "" || strings.Contains(err.Error(), "wrong")) {
+			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || pushed != "" ||
+				strings.Contains(err.Error(), "wrong")) {
 				t.Errorf("error %v, wanted %q; stdout %q", err, test.want, pushed)
 			}
 		})
@@ -177,7 +180,8 @@ func TestSave(t *testing.T) {
 	needsHelpers(t)
 	file := filepath.Join(t.TempDir(), "image.tar")
 	named, talk, err := execute(t, "save", "node", "-f", file)
-	if err != nil || !strings.HasPrefix(named, "docker.io/library/node:gpu-fault-") || !strings.Contains(talk, "ctr -n k8s.io images import") {
+	if err != nil || !strings.HasPrefix(named, "docker.io/library/node:gpu-fault-") ||
+		!strings.Contains(talk, "ctr -n k8s.io images import") {
 		t.Fatalf("stdout %q, stderr %q, %v", named, talk, err)
 	}
 	saved, err := os.ReadFile(file)
@@ -192,7 +196,8 @@ func TestSave(t *testing.T) {
 	if err != nil || !strings.HasPrefix(pinned, "example.com/node@sha256:") {
 		t.Errorf("with a tag of one's own: %q %v", pinned, err)
 	}
-	docker, _, err := execute(t, "save", "node", "-f", file, "--force", "--format", "docker", "--platform", "linux/arm64")
+	docker, _, err := execute(t, "save", "node", "-f", file, "--force", "--format", "docker", "--platform",
+		"linux/arm64")
 	if err != nil || docker != named {
 		t.Errorf("docker archive: %q %v", docker, err)
 	}

@@ -35,7 +35,8 @@ Without :TAG it gets the image's own, by which the plugin knows it also where th
 
   # Under a tag of your own
   kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node:prod`,
-		Args: usage.ExactArgs(1, "one repository", "kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node"),
+		Args: usage.ExactArgs(1, "one repository",
+			"kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := format.Validate(); err != nil {
 				return err
@@ -51,10 +52,13 @@ Without :TAG it gets the image's own, by which the plugin knows it also where th
 			if err != nil {
 				return err
 			}
-			if repository := tag.RepositoryStr(); tag.RegistryStr() == name.DefaultRegistry && strings.HasPrefix(repository, "library/") {
-				return fmt.Errorf("%q names no registry, as in: registry.example.com/tools/%s", args[0], strings.TrimPrefix(repository, "library/"))
+			if repository := tag.RepositoryStr(); tag.RegistryStr() == name.DefaultRegistry &&
+				strings.HasPrefix(repository, "library/") {
+				return fmt.Errorf("%q names no registry, as in: registry.example.com/tools/%s", args[0],
+					strings.TrimPrefix(repository, "library/"))
 			}
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not done within %s (--timeout)", timeout))
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout,
+				fmt.Errorf("not done within %s (--timeout)", timeout))
 			defer cancel()
 			r := reportOf(img, image.CRIName(tag)+"@"+img.Digest.String(), tag.TagStr())
 			for _, p := range r.Platforms {

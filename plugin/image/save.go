@@ -51,7 +51,8 @@ archive has one platform, and keeps no digest, so that it must have the image's 
 	flags.StringVar(&s.format, "format", s.format, "Format of the archive: oci or docker")
 	flags.StringVar(&s.platform, "platform", "", "Platform of a docker archive, such as linux/amd64")
 	flags.BoolVar(&s.force, "force", false, "Replace the file if it is there")
-	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"oci", "docker"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{"oci", "docker"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("platform",
 		cobra.FixedCompletions([]string{"linux/amd64", "linux/arm64"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -109,11 +110,15 @@ func (s *saving) check() error {
 	case s.format == "docker" && s.platform == "":
 		return errors.New("a docker archive has one platform: say which, with --platform linux/amd64 or linux/arm64")
 	case s.format == "oci" && s.platform != "":
-		return errors.New("an OCI archive has all platforms, so that its digest stays the same: leave --platform off, or choose --format docker")
+		return errors.New(
+			"an OCI archive has all platforms, so that its digest stays the same: leave --platform off, or choose --format docker",
+		)
 	}
 	if s.file == "-" {
 		if out, is := printer.Raw(s.streams.Out).(*os.File); is && term.IsTerminal(int(out.Fd())) {
-			return errors.New("standard output is a terminal, and the archive is binary: redirect standard output, or specify -f FILE")
+			return errors.New(
+				"standard output is a terminal, and the archive is binary: redirect standard output, or specify -f FILE",
+			)
 		}
 		return nil
 	}
@@ -154,6 +159,7 @@ func buffered(w io.Writer, write func(io.Writer) error) error {
 
 // say tells what to do with it.
 func (s *saving) say(tag name.Tag, use string) {
-	printer.Talk(s.streams.ErrOut, "saved %s; load it on every node (ctr -n k8s.io images import FILE, kind load image-archive FILE), "+
-		"then use --image %s", image.CRIName(tag), use)
+	printer.Talk(s.streams.ErrOut,
+		"saved %s; load it on every node (ctr -n k8s.io images import FILE, kind load image-archive FILE), "+
+			"then use --image %s", image.CRIName(tag), use)
 }

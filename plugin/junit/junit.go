@@ -71,7 +71,8 @@ type testcase struct {
 	Output  string   `xml:"system-out,omitempty"`
 }
 
-// Write writes the report. It cleans all text, whoever wrote it: names and messages are one line each, and nothing in them can move a cursor.
+// Write writes the report. It cleans all text, whoever wrote it: names and messages are one line each, and nothing in
+// them can move a cursor.
 func (r Report) Write(w io.Writer) error {
 	all := suites{Name: printer.Clean(r.Name)}
 	for _, s := range r.Suites {
@@ -88,7 +89,8 @@ func (r Report) Write(w io.Writer) error {
 				one.Skipped++
 			}
 			one.Cases = append(one.Cases, testcase{
-				printer.Clean(c.Name), printer.Clean(c.Class), seconds(c.Took), clean(c.Failure), clean(c.Error), clean(c.Skipped), printer.Escape(c.Output),
+				printer.Clean(c.Name), printer.Clean(c.Class), seconds(c.Took), clean(c.Failure), clean(c.Error),
+				clean(c.Skipped), printer.Escape(c.Output),
 			})
 		}
 		all.Tests, all.Failures = all.Tests+one.Tests, all.Failures+one.Failures

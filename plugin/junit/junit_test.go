@@ -11,20 +11,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// FuzzWrite: whatever text a caller passes, the report is XML that holds no character that speaks to a terminal, and the text begins no
-// line but in the bodies of messages and in the output.
+// FuzzWrite: whatever text a caller passes, the report is XML that holds no character that speaks to a terminal, and
+// the text begins no line but in the bodies of messages and in the output.
 func FuzzWrite(f *testing.F) {
 	f.Add("a\x1b[2Jb\u009bc\u202ed\re\xff\ufffe", "two\nlines\t]]>&#x1b;")
 	f.Fuzz(func(t *testing.T, one, other string) {
 		message := &Message{Message: one, Type: other, Text: one}
 		report := Report{Name: one, Suites: []Suite{{Name: other, Cases: []Case{
-			{Name: one, Class: other, Failure: message, Output: other}, {Name: other, Class: one, Error: message}, {Name: one, Skipped: message},
+			{Name: one, Class: other, Failure: message, Output: other}, {Name: other, Class: one, Error: message},
+			{Name: one, Skipped: message},
 		}}}}
 		var out bytes.Buffer
 		if err := report.Write(&out); err != nil {
 			t.Fatal(err)
 		}
-		if text := out.String(); !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return printer.IsDangerous(r) && r != '\n' && r != '\t' }) {
+		if text := out.String(); !utf8.ValidString(text) ||
+			strings.ContainsFunc(text, func(r rune) bool { return printer.IsDangerous(r) && r != '\n' && r != '\t' }) {
 			t.Fatalf("%q", text)
 		}
 		attributes := 0

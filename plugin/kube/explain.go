@@ -28,7 +28,8 @@ func Explain(err error) error {
 		return nil
 	case errors.Is(err, context.Canceled):
 		return err
-	case clientcmd.IsEmptyConfig(err), strings.Contains(err.Error(), "invalid configuration: no configuration has been provided"):
+	case clientcmd.IsEmptyConfig(err),
+		strings.Contains(err.Error(), "invalid configuration: no configuration has been provided"):
 		return ErrNoKubeconfig
 	case clientcmd.IsContextNotFound(err), isMissing(err, "context"):
 		return fmt.Errorf("%w: list the contexts with `kubectl config get-contexts`", err)
@@ -37,15 +38,17 @@ func Explain(err error) error {
 	case apierrors.IsUnauthorized(err):
 		return errors.New("the API server does not accept these credentials: log in again, or choose another --context")
 	case errors.As(err, &reqErr) && errors.As(err, &dial):
-		return fmt.Errorf("the API server at %s cannot be reached (%w): check --context, and that the cluster runs", host(reqErr.URL), dial.Err)
+		return fmt.Errorf("the API server at %s cannot be reached (%w): check --context, and that the cluster runs",
+			host(reqErr.URL), dial.Err)
 	case errors.As(err, &reqErr) && reqErr.Timeout():
-		return fmt.Errorf("the API server at %s did not answer in time: check the network, or raise --request-timeout", host(reqErr.URL))
+		return fmt.Errorf("the API server at %s did not answer in time: check the network, or raise --request-timeout",
+			host(reqErr.URL))
 	default:
 		return err
 	}
 }
 
-// Explain is the function Explain, and adds to the API server's refusal how to get the rights.
+// Explain returns the function Explain, and adds to the API server's refusal how to get the rights.
 func (c *Connection) Explain(err error) error {
 	err = Explain(err)
 	if !apierrors.IsForbidden(err) || c.Feature == "" || strings.Contains(err.Error(), "gpu-fault rbac") {
@@ -54,9 +57,10 @@ func (c *Connection) Explain(err error) error {
 	return fmt.Errorf("%w; %s", err, c.Grant())
 }
 
-// Grant says how a user gets the rights that the command takes.
+// Grant returns how a user gets the rights that the command takes.
 func (c *Connection) Grant() string {
-	return "whoever administers the cluster can allow it: " + ledger.New(nil, c.LedgerNamespace).Command("rbac", "print", "--for", c.Feature) + " | kubectl apply -f -"
+	return "whoever administers the cluster can allow it: " +
+		ledger.New(nil, c.LedgerNamespace).Command("rbac", "print", "--for", c.Feature) + " | kubectl apply -f -"
 }
 
 // isMissing knows the error that clientcmd has for a name that the kubeconfig lacks; it has no type.

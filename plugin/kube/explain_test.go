@@ -15,14 +15,19 @@ import (
 // People must read what to do, not what client-go calls it.
 func TestExplainSaysWhatToDo(t *testing.T) {
 	t.Parallel()
-	refused := &url.Error{Op: "Get", URL: "https://10.0.0.1:6443/api?timeout=2s", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
+	refused := &url.Error{
+		Op: "Get", URL: "https://10.0.0.1:6443/api?timeout=2s",
+		Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
+	}
 	for name, test := range map[string]struct {
 		err  error
 		want string
 	}{
 		"no kubeconfig": {clientcmd.ErrEmptyConfig, "no kubeconfig found"},
-		"API away":      {fmt.Errorf("list: %w", refused), "the API server at 10.0.0.1:6443 cannot be reached (connection refused)"},
-		"ours":          {errors.New("node x has no GPU 7"), "node x has no GPU 7"},
+		"API away": {
+			fmt.Errorf("list: %w", refused), "the API server at 10.0.0.1:6443 cannot be reached (connection refused)",
+		},
+		"ours": {errors.New("node x has no GPU 7"), "node x has no GPU 7"},
 	} {
 		if got := Explain(test.err); !strings.Contains(got.Error(), test.want) {
 			t.Errorf("%s: %q lacks %q", name, got, test.want)

@@ -1,4 +1,5 @@
-// Package kube turns the connection flags of the command line into clients, and the clients' errors into words for people.
+// Package kube turns the connection flags of the command line into clients, and the clients' errors into words for
+// people.
 package kube
 
 import (
@@ -22,13 +23,14 @@ import (
 type Connection struct {
 	*genericclioptions.ConfigFlags
 	LedgerNamespace string
-	// Feature is what `rbac print --for` allows the command by, with more flags if it takes them. Commands set it before they ask the cluster.
+	// Feature is what `rbac print --for` allows the command by, with more flags if it takes them. Commands set it
+	// before they ask the cluster.
 	Feature string
 
 	connected *Cluster
 }
 
-// Connected is the cluster that a command has connected to; nil when it did not.
+// Connected returns the cluster that a command has connected to; nil when it did not.
 func (c *Connection) Connected() *Cluster { return c.connected }
 
 // NewConnection returns the defaults, which the flags then change.
@@ -42,7 +44,8 @@ func NewConnection(streams genericiooptions.IOStreams) *Connection {
 // AddFlags registers the flags.
 func (c *Connection) AddFlags(flags *pflag.FlagSet) {
 	c.ConfigFlags.AddFlags(flags)
-	flags.StringVar(&c.LedgerNamespace, "ledger-namespace", c.LedgerNamespace, "Namespace of the run records, the locks and the debug pods; who uses another one does not see your locks")
+	flags.StringVar(&c.LedgerNamespace, "ledger-namespace", c.LedgerNamespace,
+		"Namespace of the run records, the locks and the debug pods; who uses another one does not see your locks")
 }
 
 // Cluster is a cluster that can be talked to.
@@ -82,8 +85,8 @@ func (c *Connection) Cluster() (*Cluster, error) {
 	return c.connected, nil
 }
 
-// Providers are the providerIDs of nodes: of the clouds that they are on. None for one's own machines, and when they cannot be read. No
-// names mean all nodes.
+// Providers returns the providerIDs of nodes: of the clouds that they are on. None for one's own machines, and when
+// they cannot be read. No names mean all nodes.
 func (c *Cluster) Providers(ctx context.Context, names []string) []string {
 	// From the API server's cache: this is only about what is shown.
 	nodes, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
@@ -99,18 +102,23 @@ func (c *Cluster) Providers(ctx context.Context, names []string) []string {
 	return ids
 }
 
-// checkLedgerNamespace refuses names that no namespace can have, and namespaces where privileged pods and records of ours have no place.
+// checkLedgerNamespace refuses names that no namespace can have, and namespaces where privileged pods and records of
+// ours have no place.
 func checkLedgerNamespace(name string) error {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-		return fmt.Errorf("--ledger-namespace %q cannot be a namespace: write lower-case letters, digits and '-', such as %s", name, ledger.DefaultNamespace)
+		return fmt.Errorf(
+			"--ledger-namespace %q cannot be a namespace: write lower-case letters, digits and '-', such as %s", name,
+			ledger.DefaultNamespace,
+		)
 	}
 	if name == "default" || strings.HasPrefix(name, "kube-") {
-		return fmt.Errorf("--ledger-namespace %s: records and privileged pods need a namespace of their own, such as %s", name, ledger.DefaultNamespace)
+		return fmt.Errorf("--ledger-namespace %s: records and privileged pods need a namespace of their own, such as %s",
+			name, ledger.DefaultNamespace)
 	}
 	return nil
 }
 
-// isNowhere is whether client-go found no cluster at all and fell back to the port that API servers had long ago.
+// isNowhere reports whether client-go found no cluster at all and fell back to the port that API servers had long ago.
 func (c *Connection) isNowhere(config *rest.Config) bool {
 	if c.APIServer != nil && *c.APIServer != "" {
 		return false

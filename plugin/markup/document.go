@@ -15,7 +15,8 @@ var (
 	Script string
 )
 
-// Document is a page that needs nothing else: its policy forbids browsers to load or run anything for it but our one style and one script.
+// Document is a page that needs nothing else: its policy forbids browsers to load or run anything for it but our one
+// style and one script.
 type Document struct {
 	Title string
 	// Style is added to that of all pages. It is a file of ours.
@@ -23,7 +24,7 @@ type Document struct {
 	Body  Part
 }
 
-// String is the page as a file.
+// String returns the page as a file.
 func (d Document) String() string {
 	style := Style + string(d.Style)
 	var b strings.Builder
@@ -42,12 +43,13 @@ func (d Document) String() string {
 	return b.String()
 }
 
-// Policy is a page's Content-Security-Policy.
+// Policy returns a page's Content-Security-Policy.
 func Policy(style string) string {
-	return "default-src 'none'; style-src '" + hash(style) + "'; script-src '" + hash(Script) + "'; base-uri 'none'; form-action 'none'"
+	return "default-src 'none'; style-src '" + hash(style) + "'; script-src '" + hash(Script) +
+		"'; base-uri 'none'; form-action 'none'"
 }
 
-// hash is how a Content-Security-Policy names the one style or script that may be there.
+// hash returns how a Content-Security-Policy names the one style or script that may be there.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])

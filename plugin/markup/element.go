@@ -1,6 +1,6 @@
-// Package markup writes the pages that reports are: HTML in which whatever anyone wrote is text, and nothing else. It is written with these few
-// elements and not with html/template: templates call methods by their names, for which Go's linker keeps every exported method of all of
-// Kubernetes' packages, and the plugin became half as large again.
+// Package markup writes the pages that reports are: HTML in which whatever anyone wrote is text, and nothing else. It
+// is written with these few elements and not with html/template: templates call methods by their names, for which Go's
+// linker keeps every exported method of all of Kubernetes' packages, and the plugin became half as large again.
 package markup
 
 import (
@@ -69,20 +69,21 @@ func (e element) put(b *strings.Builder) {
 	}
 }
 
-// isVoid is whether an element has no content and no end.
+// isVoid reports whether an element has no content and no end.
 func isVoid(t tag) bool { return t == "meta" || t == "br" }
 
-// endsLine is whether a line of the page's source ends with an element, where browsers take no blank from that.
+// endsLine reports whether a line of the page's source ends with an element, where browsers take no blank from that.
 func endsLine(t tag) bool {
 	switch t {
-	case "html", "head", "body", "meta", "title", "style", "script", "header", "main", "footer", "section", "article", "details", "summary",
+	case "html", "head", "body", "meta", "title", "style", "script", "header", "main", "footer", "section", "article",
+		"details", "summary",
 		"h1", "h2", "h3", "h4", "p", "div", "figure", "ul", "li", "table", "thead", "tbody", "tr", "defs", "path":
 		return true
 	}
 	return false
 }
 
-// El is an element with its attributes, wherever they stand among its parts.
+// El returns an element with its attributes, wherever they stand among its parts.
 func El(t tag, all ...Part) Part {
 	e := element{tag: t}
 	e.add(all)
@@ -103,19 +104,19 @@ func (e *element) add(all Parts) {
 	}
 }
 
-// Attr is an attribute of an element.
+// Attr returns an attribute of an element.
 func Attr(k key, value string) Part { return attribute{k, value} }
 
-// Num is an attribute in pixels or in units of its drawing.
+// Num returns an attribute in pixels or in units of its drawing.
 func Num(k key, n int) Part { return attribute{k, strconv.Itoa(n)} }
 
-// Class is what styles know an element by.
+// Class returns what styles know an element by.
 func Class(names ...string) Part { return attribute{"class", strings.Join(names, " ")} }
 
 // Jump makes an element lead to a place of the page itself.
 func Jump(anchor string) Part { return attribute{"href", "#" + anchor} }
 
-// Link is an address that leads to its page when it is one of the web; any other stays text.
+// Link returns an address that leads to its page when it is one of the web; any other stays text.
 func Link(address string) Part {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
@@ -124,7 +125,7 @@ func Link(address string) Part {
 	return El("a", attribute{"href", u.String()}, Attr("rel", "noreferrer"), Text(address))
 }
 
-// When is a part that is there only sometimes.
+// When returns a part that is there only sometimes.
 func When(ok bool, p Part) Part {
 	if ok {
 		return p
@@ -132,7 +133,7 @@ func When(ok bool, p Part) Part {
 	return nil
 }
 
-// Each is a part for each of them.
+// Each returns a part for each of them.
 func Each[T any](all []T, show func(T) Part) Parts {
 	var shown Parts
 	for _, one := range all {
@@ -141,8 +142,8 @@ func Each[T any](all []T, show func(T) Part) Parts {
 	return shown
 }
 
-// escape makes text mean nothing but itself within an element and within the quotation marks of an attribute. Lines stay; what cannot be
-// seen, or is no UTF-8, is shown by its number, also where whoever shows it forgot to.
+// escape makes text mean nothing but itself within an element and within the quotation marks of an attribute. Lines
+// stay; what cannot be seen, or is no UTF-8, is shown by its number, also where whoever shows it forgot to.
 func escape(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {

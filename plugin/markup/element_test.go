@@ -14,14 +14,19 @@ const hostile = "a\x1b[2Jb\x07\u009b31mc\u202ed\x7f\r\nnext <script>alert(1)</sc
 // escapes are words that want to be more than words.
 func escapes() []string {
 	return []string{
-		"", "a node", "a < b && c > d", hostile, `"`, `'`, `" onmouseover="alert(1)`, `' onmouseover='alert(1)`, "` onmouseover=`alert(1)",
-		"</script><script>alert(1)</script>", "</style><style>*{display:none}</style>", "</title>", "</pre>", "<img src=x onerror=alert(1)>",
-		"<!--", "-->", "<![CDATA[", "]]>", "<?xml?>", "&lt;script&gt;", "&#60;script>", "&amp;amp;", "\x00<\x00script>", "<scr\x00ipt>", "\x1b[2J\x9b31m",
-		"\xff\xfe<", "\xc0\xbcscript\xc0\xbe", "\xe2\x80", "+ADw-script+AD4-", "\u202egnp.exe", "\u2028", "\r\n\r\n", "two\nlines\n", "\ttab", "\ufeff", "\ufffe\uffff",
+		"", "a node", "a < b && c > d", hostile, `"`, `'`, `" onmouseover="alert(1)`, `' onmouseover='alert(1)`,
+		"` onmouseover=`alert(1)",
+		"</script><script>alert(1)</script>", "</style><style>*{display:none}</style>", "</title>", "</pre>",
+		"<img src=x onerror=alert(1)>",
+		"<!--", "-->", "<![CDATA[", "]]>", "<?xml?>", "&lt;script&gt;", "&#60;script>", "&amp;amp;", "\x00<\x00script>",
+		"<scr\x00ipt>", "\x1b[2J\x9b31m",
+		"\xff\xfe<", "\xc0\xbcscript\xc0\xbe", "\xe2\x80", "+ADw-script+AD4-", "\u202egnp.exe", "\u2028", "\r\n\r\n",
+		"two\nlines\n", "\ttab", "\ufeff", "\ufffe\uffff",
 	}
 }
 
-// Whatever text an element has, and whatever value its attribute, neither can end the other, and a browser reads it as what it is.
+// Whatever text an element has, and whatever value its attribute, neither can end the other, and a browser reads it as
+// what it is.
 func FuzzTextMeansNothing(f *testing.F) {
 	for _, s := range escapes() {
 		f.Add(s)
@@ -90,11 +95,13 @@ func TestOwnFilesStayInTheirElements(t *testing.T) {
 func TestElements(t *testing.T) {
 	t.Parallel()
 	for want, e := range map[string]Part{
-		`<a href="#f1">x</a>`:                 El("a", Text("x"), Jump("f1")),
-		`<b class="a b" id="c">12</b>`:        El("b", Parts{Class("a", "b"), nil, Parts{Text("1"), Attr("id", "c")}}, When(false, Text("no")), Text("2")),
-		"<p>1<br>2</p>\n":                     El("p", Text("1"), El("br"), Text("2")),
-		`<rect width="-3"></rect>`:            El("rect", Num("width", -3)),
-		"<ul><li>a</li>\n<li>b</li>\n</ul>\n": El("ul", Each([]string{"a", "b"}, func(s string) Part { return El("li", Text(s)) })),
+		`<a href="#f1">x</a>`: El("a", Text("x"), Jump("f1")),
+		`<b class="a b" id="c">12</b>`: El("b", Parts{Class("a", "b"), nil, Parts{Text("1"), Attr("id", "c")}},
+			When(false, Text("no")), Text("2")),
+		"<p>1<br>2</p>\n":          El("p", Text("1"), El("br"), Text("2")),
+		`<rect width="-3"></rect>`: El("rect", Num("width", -3)),
+		"<ul><li>a</li>\n<li>b</li>\n</ul>\n": El("ul",
+			Each([]string{"a", "b"}, func(s string) Part { return El("li", Text(s)) })),
 	} {
 		var b strings.Builder
 		if e.put(&b); b.String() != want {

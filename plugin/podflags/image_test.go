@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestOtherImage: an image that runs as root on the node is named before the question, unless it is the default one. The environment may have
-// chosen it.
+// TestOtherImage: an image that runs as root on the node is named before the question, unless it is the default one.
+// The environment may have chosen it.
 func TestOtherImage(t *testing.T) {
 	t.Parallel()
 	f := New()

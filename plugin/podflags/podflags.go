@@ -43,8 +43,8 @@ func (f *Flags) AddFlags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.Timeout, "timeout", f.Timeout, "Time for one node, with the start of its debug pod")
 }
 
-// OtherImage names the image of the debug pods in a plan, if it is not the default one: it runs as root on the node, and the environment may have
-// chosen it. It is empty, or begins with a blank.
+// OtherImage names the image of the debug pods in a plan, if it is not the default one: it runs as root on the node,
+// and the environment may have chosen it. It is empty, or begins with a blank.
 func (f *Flags) OtherImage() string {
 	if f.Image == debugpod.DefaultImage {
 		return ""
@@ -55,10 +55,12 @@ func (f *Flags) OtherImage() string {
 // AddImageFlags registers those that choose the image, for commands whose --timeout is about something else.
 func (f *Flags) AddImageFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Image, "image", f.Image, "Image of the debug pod: one of kubectl gpu-fault image, or one with sh, head, wc, printf and chmod (default: a busybox pinned by digest; kubectl gpu-fault version prints it)")
+	flags.StringVar(&f.Image, "image", f.Image,
+		"Image of the debug pod: one of kubectl gpu-fault image, or one with sh, head, wc, printf and chmod (default: a busybox pinned by digest; kubectl gpu-fault version prints it)")
 	flags.Lookup("image").DefValue = "" // a digest is wider than a terminal
 	flags.StringVar(&f.Pull, "image-pull-policy", f.Pull, "Pull policy of the image: Always, IfNotPresent or Never")
-	flags.StringSliceVar(&f.Secrets, "image-pull-secret", f.Secrets, "Secrets of the ledger namespace to pull the image with")
+	flags.StringSliceVar(&f.Secrets, "image-pull-secret", f.Secrets,
+		"Secrets of the ledger namespace to pull the image with")
 	_ = cmd.RegisterFlagCompletionFunc("image-pull-policy",
 		cobra.FixedCompletions([]string{"Always", "IfNotPresent", "Never"}, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -85,7 +87,7 @@ func (f *Flags) Validate() error {
 	return nil
 }
 
-// hasHelper is whether the image is the one that this build makes.
+// hasHelper reports whether the image is the one that this build makes.
 func (f *Flags) hasHelper() (bool, error) {
 	return image.HasHelper(f.Image, own)
 }
@@ -93,7 +95,7 @@ func (f *Flags) hasHelper() (bool, error) {
 // own is the image that this build makes, which takes a tenth of a second.
 var own = sync.OnceValues(func() (*image.Image, error) { return image.New(helper.For, helper.Architectures()) })
 
-// Spec is the debug pod of a run on a node, as far as it can be told without asking the cluster.
+// Spec returns the debug pod of a run on a node, as far as it can be told without asking the cluster.
 func (f *Flags) Spec(run, nodeName, namespace string) debugpod.Spec {
 	inside, err := f.hasHelper()
 	// With AnyBuild: another build began what this one undoes.
@@ -105,7 +107,8 @@ func (f *Flags) Spec(run, nodeName, namespace string) debugpod.Spec {
 	}
 }
 
-// Announcement is what a command prints before debug pods read nodes. Every command that only reads announces its pods, and asks nothing.
+// Announcement returns what a command prints before debug pods read nodes. Every command that only reads announces its
+// pods, and asks nothing.
 func (f *Flags) Announcement(namespace string, nodes []string) string {
 	const shown = 5
 	names := strings.Join(nodes[:min(shown, len(nodes))], ", ")
@@ -117,7 +120,9 @@ func (f *Flags) Announcement(namespace string, nodes []string) string {
 }
 
 // Start makes the pod of a spec and waits until it runs.
-func (f *Flags) Start(ctx context.Context, cluster *kube.Cluster, spec debugpod.Spec, progress func(string)) (*debugpod.Session, error) {
+func (f *Flags) Start(
+	ctx context.Context, cluster *kube.Cluster, spec debugpod.Spec, progress func(string),
+) (*debugpod.Session, error) {
 	arch, err := architecture(ctx, cluster, spec.Node)
 	if err != nil {
 		return nil, err
@@ -128,8 +133,8 @@ func (f *Flags) Start(ctx context.Context, cluster *kube.Cluster, spec debugpod.
 	return runner.Start(ctx, spec)
 }
 
-// Try asks the API server whether it would admit the pod: permissions, Pod Security, quota, policies. What the preflight of every run
-// says better, it leaves to that: the node is not there, or the namespace, which the run makes.
+// Try asks the API server whether it would admit the pod: permissions, Pod Security, quota, policies. What the
+// preflight of every run says better, it leaves to that: the node is not there, or the namespace, which the run makes.
 func (f *Flags) Try(ctx context.Context, cluster *kube.Cluster, spec debugpod.Spec) error {
 	arch, err := architecture(ctx, cluster, spec.Node)
 	if err != nil || arch == "" {

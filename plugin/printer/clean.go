@@ -35,8 +35,8 @@ func Escape(text string) string {
 	})
 }
 
-// Indented is text of several lines of which only the first begins at the margin: no line of a record, or of what a node says, looks like one
-// of ours.
+// Indented is text of several lines of which only the first begins at the margin: no line of a record, or of what a
+// node says, looks like one of ours.
 func Indented(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := 1; i < len(lines); i++ {
@@ -112,7 +112,7 @@ func (s *screen) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// partial is the end of data that is the beginning of a character.
+// partial returns the end of data that is the beginning of a character.
 func partial(data []byte) []byte {
 	for i := 1; i < utf8.UTFMax && i <= len(data); i++ {
 		if end := data[len(data)-i:]; utf8.RuneStart(end[0]) {

@@ -63,7 +63,8 @@ func FuzzScreen(f *testing.F) {
 				t.Fatalf("%q lets %q through", data, r)
 			}
 		}
-		harmless := utf8.Valid(data) && !strings.ContainsFunc(string(data), func(r rune) bool { return IsDangerous(r) && r != '\n' && r != '\t' })
+		harmless := utf8.Valid(data) &&
+			!strings.ContainsFunc(string(data), func(r rune) bool { return IsDangerous(r) && r != '\n' && r != '\t' })
 		if harmless && out.String() != string(data) {
 			t.Fatalf("%q became %q", data, out.String())
 		}

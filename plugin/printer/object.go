@@ -24,9 +24,11 @@ var formats = []string{"json", "yaml", "name", "wide", jsonPathPrefix}
 
 // AddFlags registers -o and --no-headers.
 func (f *Format) AddFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&f.Output, "output", "o", f.Output, "Output format: json, yaml, name, wide or jsonpath=TEMPLATE")
+	cmd.Flags().StringVarP(&f.Output, "output", "o", f.Output,
+		"Output format: json, yaml, name, wide or jsonpath=TEMPLATE")
 	cmd.Flags().BoolVar(&f.NoHeader, "no-headers", f.NoHeader, "Leave out the headers of tables")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+	_ = cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 }
 
 const jsonPathPrefix = "jsonpath="
@@ -43,13 +45,14 @@ func (f Format) Validate() error {
 	return fmt.Errorf("unknown output format %q: choose json, yaml, name, wide or jsonpath=TEMPLATE", f.Output)
 }
 
-// IsTable is whether a table is wanted.
+// IsTable reports whether a table is wanted.
 func (f Format) IsTable() bool { return f.Output == "" || f.Output == "wide" }
 
-// IsWide is whether the table shall have all its columns.
+// IsWide reports whether the table shall have all its columns.
 func (f Format) IsWide() bool { return f.Output == "wide" }
 
-// Object writes a versioned object (one with apiVersion and kind) in a format other than a table. names is what -o name prints, a line each.
+// Object writes a versioned object (one with apiVersion and kind) in a format other than a table. names is what -o name
+// prints, a line each.
 func (f Format) Object(w io.Writer, object any, names ...string) error {
 	if raw := Raw(w); Width(raw) == 0 { // for programs: verbatim
 		w = raw
@@ -85,7 +88,8 @@ func (f Format) Object(w io.Writer, object any, names ...string) error {
 // template parses the one of jsonpath=TEMPLATE.
 func (f Format) template() (*jsonpath.JSONPath, error) {
 	text := strings.TrimPrefix(f.Output, jsonPathPrefix)
-	template := jsonpath.New("out").AllowMissingKeys(true) // as `kubectl get` has it: a key that is not there prints nothing
+	// As `kubectl get` has it: a key that is not there prints nothing
+	template := jsonpath.New("out").AllowMissingKeys(true)
 	if err := template.Parse(text); err != nil {
 		return nil, fmt.Errorf("-o jsonpath: template %s: %w", text, err)
 	}

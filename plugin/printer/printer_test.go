@@ -42,7 +42,10 @@ func TestTableEscapesTerminalSequences(t *testing.T) {
 
 func TestObjectFormats(t *testing.T) {
 	t.Parallel()
-	object := map[string]any{"apiVersion": "gpufault.dev/v1alpha1", "kind": "Run", "id": "xid-abc", "steps": []map[string]any{{"id": "1"}}, "count": 1234567}
+	object := map[string]any{
+		"apiVersion": "gpufault.dev/v1alpha1", "kind": "Run", "id": "xid-abc", "steps": []map[string]any{{"id": "1"}},
+		"count": 1234567,
+	}
 	for format, want := range map[string]string{
 		"json":                      "\"id\": \"xid-abc\"",
 		"yaml":                      "id: xid-abc\n",
@@ -71,7 +74,8 @@ func TestObjectFormats(t *testing.T) {
 	}
 }
 
-// A key that is not there prints nothing, as with `kubectl get`; what is wrong with a template is said without the whole object.
+// A key that is not there prints nothing, as with `kubectl get`; what is wrong with a template is said without the
+// whole object.
 func TestJSONPathThatFindsNothing(t *testing.T) {
 	t.Parallel()
 	object := map[string]any{"steps": []string{"secret-step"}}

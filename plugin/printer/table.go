@@ -1,5 +1,5 @@
-// Package printer writes results as kubectl does: plain tables, and versioned objects as JSON, YAML, names or by a template. It is
-// the only package that knows tablewriter and how wide the terminal is.
+// Package printer writes results as kubectl does: plain tables, and versioned objects as JSON, YAML, names or by a
+// template. It is the only package that knows tablewriter and how wide the terminal is.
 package printer
 
 import (
@@ -32,7 +32,8 @@ const (
 // gap is between two columns, as in kubectl's tables.
 const gap = "   "
 
-// The narrowest that a column is made, in columns of the terminal. A last one that would get narrower goes below the others.
+// The narrowest that a column is made, in columns of the terminal. A last one that would get narrower goes below the
+// others.
 const (
 	leastLast  = 24 // the longest text
 	leastOther = 12
@@ -48,8 +49,9 @@ func (t *Table) Add(cells ...string) {
 	t.Rows = append(t.Rows, cells)
 }
 
-// Write renders the table. Cells are escaped, since kernel log lines and node names come from elsewhere. On a terminal that is too
-// narrow the widest column is wrapped; where the others do not fit either, lines are left to the terminal, as kubectl does.
+// Write renders the table. Cells are escaped, since kernel log lines and node names come from elsewhere. On a terminal
+// that is too narrow the widest column is wrapped; where the others do not fit either, lines are left to the terminal,
+// as kubectl does.
 func (t *Table) Write(w io.Writer) error { return t.write(w, Width(w)) }
 
 func (t *Table) write(w io.Writer, width int) error {
@@ -86,8 +88,9 @@ func (t *Table) write(w io.Writer, width int) error {
 // leastFitted is the narrowest that Fit makes a column.
 const leastFitted = 6
 
-// Fit shortens the cells of the named columns until the table is at most width columns of a terminal wide. It shortens the
-// widest column first, and takes characters out of the middle of its cells: the ends of names differ as often as their beginnings.
+// Fit shortens the cells of the named columns until the table is at most width columns of a terminal wide. It shortens
+// the widest column first, and takes characters out of the middle of its cells: the ends of names differ as often as
+// their beginnings.
 func (t *Table) Fit(width int, columns ...string) {
 	widths := make([]int, len(t.Header))
 	total := len(gap) * (len(widths) - 1)
@@ -138,7 +141,7 @@ func shorten(text string, width int) string {
 // indent is before a last column that is below the others.
 const indent = "    "
 
-// escaped are the rows as they may be shown, the header first.
+// escaped returns the rows as they may be shown, the header first.
 func (t *Table) escaped() [][]string {
 	all := t.Rows
 	if !t.NoHeader {
@@ -155,7 +158,8 @@ func (t *Table) escaped() [][]string {
 
 func escapeCell(cell string) string { return Clean(strings.ReplaceAll(cell, "\n", `\n`)) }
 
-// tooWide is the widest column, and how many columns of the terminal are left for it; -1, 0 where all fit, and where there is no terminal.
+// tooWide returns the widest column, and how many columns of the terminal are left for it; -1, 0 where all fit, and
+// where there is no terminal.
 func tooWide(rows [][]string, width int) (widest, room int) {
 	if width <= 0 || len(rows) == 0 {
 		return -1, 0

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/term"
 )
 
-// Talk writes text for people and ends its last line. On a terminal, lines that are too long are wrapped between words; a pipe gets
-// them as they are. What is in args may come from elsewhere: it is escaped.
+// Talk writes text for people and ends its last line. On a terminal, lines that are too long are wrapped between words;
+// a pipe gets them as they are. What is in args may come from elsewhere: it is escaped.
 func Talk(w io.Writer, format string, args ...any) {
 	text := Escape(strings.TrimSuffix(fmt.Sprintf(format, args...), "\n"))
 	// As with fmt.Fprintln, there is nobody to tell that nobody listens.
 	_, _ = fmt.Fprintln(w, Wrap(text, Width(w)))
 }
 
-// Width is the width in columns of the terminal that w is; 0 when it is none.
+// Width returns the width in columns of the terminal that w is; 0 when it is none.
 func Width(w io.Writer) int {
 	f, ok := Raw(w).(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -32,8 +32,8 @@ func Width(w io.Writer) int {
 	return width
 }
 
-// Wrap breaks lines that are wider than width columns between words. The rest of a line is indented as its beginning is. A word, and a
-// command of kubectl, stays in one piece, so that it can be copied. Width 0 leaves the text as it is.
+// Wrap breaks lines that are wider than width columns between words. The rest of a line is indented as its beginning
+// is. A word, and a command of kubectl, stays in one piece, so that it can be copied. Width 0 leaves the text as it is.
 func Wrap(text string, width int) string {
 	if width <= 0 {
 		return text

@@ -23,8 +23,8 @@ type Feature struct {
 	Allows string
 	// Reaches says what the holder could do with the rights beyond what the commands do.
 	Reaches string
-	// Permissions are the rules of the roles. The commands ask the API server about the same ones before they change anything: nobody writes
-	// them down a second time.
+	// Permissions are the rules of the roles. The commands ask the API server about the same ones before they change
+	// anything: nobody writes them down a second time.
 	Permissions func(Scope) ([]fault.Permission, error)
 }
 
@@ -47,7 +47,9 @@ func (s Scope) check(chosen []Feature) error {
 		return errors.New("--for cuda requires -n NAMESPACE, the namespace of the workloads: who may change workloads in all namespaces may start " +
 			"privileged pods in some of them")
 	}
-	if err := fault.CheckNamespace(ledger.Target{Kind: "Namespace", Name: s.Workloads}, s.Workloads, s.Ledger); err != nil {
+	if err := fault.CheckNamespace(
+		ledger.Target{Kind: "Namespace", Name: s.Workloads}, s.Workloads, s.Ledger,
+	); err != nil {
 		return fmt.Errorf("-n %s: %w", s.Workloads, err)
 	}
 	return nil
@@ -58,7 +60,7 @@ const (
 	writesLedger = "May rewrite the records of all runs, take their locks, and delete the pods of the ledger namespace."
 )
 
-// Features is the table of all that can be allowed.
+// Features returns the table of all that can be allowed.
 func Features() []Feature {
 	return []Feature{
 		{"xid", "write XIDs into kernel logs, by privileged pods: root on every node",
@@ -83,7 +85,8 @@ func Features() []Feature {
 				return scenario.Permissions(s.Ledger)
 			}},
 		{"doctor", "read the cluster, but no secrets, and nodes by privileged pods: root on every node",
-			"Reads the ConfigMaps and the logs of all namespaces, which may hold credentials. Without --api-only: " + rootOnNodes,
+			"Reads the ConfigMaps and the logs of all namespaces, which may hold credentials. Without --api-only: " +
+				rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {
 				return doctor.Permissions(s.Ledger, s.APIOnly), nil
 			}},
@@ -95,7 +98,8 @@ func Features() []Feature {
 		{"list", "read the ledger: what is broken, by whom, until when",
 			"Reads all ConfigMaps of the ledger namespace: who ran which command.",
 			func(s Scope) ([]fault.Permission, error) {
-				return append(fault.ReadPermissions(s.Ledger), fault.Permission{Verb: "get", Resource: "namespaces"}), nil
+				return append(fault.ReadPermissions(s.Ledger), fault.Permission{Verb: "get", Resource: "namespaces"}),
+					nil
 			}},
 		{"revert", "close anybody's runs; what a fault changed is undone with its feature besides",
 			"Ends the faults of all users, by their Jobs and pods. " + writesLedger,
@@ -110,7 +114,7 @@ func Features() []Feature {
 	}
 }
 
-// podsOf is what --pod needs in the namespace of -n.
+// podsOf returns what --pod needs in the namespace of -n.
 func podsOf(s Scope) []fault.Permission {
 	if s.Workloads == "" {
 		return nil

@@ -73,12 +73,13 @@ func (p *printing) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&p.users, "user", nil, "Bind the roles to this user (here not the kubeconfig's user)")
 	flags.StringArrayVar(&p.groups, "group", nil, "Bind the roles to this group")
-	flags.StringArrayVar(&p.accounts, "serviceaccount", nil, "Bind the roles to this service account, as NAMESPACE:NAME")
+	flags.StringArrayVar(&p.accounts, "serviceaccount", nil,
+		"Bind the roles to this service account, as NAMESPACE:NAME")
 	flags.BoolVar(&p.apiOnly, "api-only", false, "For doctor: leave out the pods that read nodes")
 	p.format.AddFlags(cmd)
 }
 
-// empty is whether nothing was asked for.
+// empty reports whether nothing was asked for.
 func (p *printing) empty(flags *pflag.FlagSet) bool {
 	return !slices.ContainsFunc([]string{"user", "group", "serviceaccount", "api-only", "output"}, flags.Changed)
 }
@@ -143,7 +144,7 @@ func (p *printing) print() error {
 	return p.format.Object(p.streams.Out, list{APIVersion: "v1", Kind: "List", Items: items}, names...)
 }
 
-// summary is a row of a table for each object, and its name as kubectl has it.
+// summary returns a row of a table for each object, and its name as kubectl has it.
 func summary(items []runtime.Object) (table *printer.Table, names []string, err error) {
 	table = &printer.Table{Header: []string{"KIND", "NAMESPACE", "NAME"}}
 	for _, item := range items {
@@ -162,11 +163,12 @@ func summary(items []runtime.Object) (table *printer.Table, names []string, err 
 	return table, names, nil
 }
 
-// choose are the features that were asked for, in the order of the table.
+// choose returns the features that were asked for, in the order of the table.
 func (p *printing) choose() ([]Feature, error) {
 	all := names()
 	if len(p.features) == 0 {
-		return nil, fmt.Errorf("say for what, as in: kubectl gpu-fault rbac print --for xid,doctor; there are: %s", strings.Join(all, ", "))
+		return nil, fmt.Errorf("say for what, as in: kubectl gpu-fault rbac print --for xid,doctor; there are: %s",
+			strings.Join(all, ", "))
 	}
 	for _, name := range p.features {
 		if !slices.Contains(all, name) {
@@ -174,7 +176,8 @@ func (p *printing) choose() ([]Feature, error) {
 		}
 	}
 	if p.apiOnly && !slices.Contains(p.features, "doctor") {
-		return nil, fmt.Errorf("--api-only is for doctor: %s has no part that does without", strings.Join(p.features, ", "))
+		return nil,
+			fmt.Errorf("--api-only is for doctor: %s has no part that does without", strings.Join(p.features, ", "))
 	}
 	return slices.DeleteFunc(Features(), func(f Feature) bool { return !slices.Contains(p.features, f.Name) }), nil
 }
@@ -206,7 +209,8 @@ func (p *printing) subjects() ([]rbacv1.Subject, error) {
 	return all, nil
 }
 
-// split splits the values of --user, --group and --serviceaccount at commas. Unlike a CSV reader it keeps every other character.
+// split splits the values of --user, --group and --serviceaccount at commas. Unlike a CSV reader it keeps every other
+// character.
 func split(values []string) (all []string) {
 	for _, value := range values {
 		all = append(all, strings.Split(value, ",")...)
@@ -221,7 +225,8 @@ type list struct {
 	Items      []runtime.Object `json:"items"`
 }
 
-// roles are the objects that grant the features to the subjects, behind the ledger's namespace where a role is in it.
+// roles returns the objects that grant the features to the subjects, behind the ledger's namespace where a role is in
+// it.
 func roles(features []Feature, scope Scope, subjects []rbacv1.Subject) ([]runtime.Object, error) {
 	var items []runtime.Object
 	inLedger := false
@@ -231,7 +236,8 @@ func roles(features []Feature, scope Scope, subjects []rbacv1.Subject) ([]runtim
 			return nil, err
 		}
 		items = append(items, fault.Roles("gpu-fault-"+f.Name, needs, subjects)...)
-		inLedger = inLedger || slices.ContainsFunc(needs, func(need fault.Permission) bool { return need.Namespace == scope.Ledger })
+		inLedger = inLedger ||
+			slices.ContainsFunc(needs, func(need fault.Permission) bool { return need.Namespace == scope.Ledger })
 	}
 	if inLedger {
 		items = slices.Insert(items, 0, runtime.Object(ledger.NamespaceObject(scope.Ledger)))

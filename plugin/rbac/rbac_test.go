@@ -20,25 +20,50 @@ func TestRoles(t *testing.T) {
 		args      []string
 		has, not  []string
 	}{
-		"short":             {"", []string{"xid", "--user", "alice"}, []string{"name: gpu-fault-xid\n", "name: alice"}, nil},
-		"several":           {"", []string{"print", "--for", "list,xid", "--serviceaccount", "ci:runner"}, []string{"name: gpu-fault-xid\n", "name: gpu-fault-list\n", "kind: ServiceAccount\n    name: runner\n    namespace: ci"}, []string{"gpu-fault-doctor"}},
-		"reads only":        {"", []string{"print", "--for", "list,leftovers"}, []string{"- list\n"}, []string{"create", "delete", "patch", "update", "secrets"}},
-		"without a ledger":  {"", []string{"print", "--for", "leftovers"}, []string{"kind: ClusterRole\n"}, []string{"kind: Namespace\n"}},
-		"roles alone":       {"", []string{"print", "--for", "xid"}, []string{"kind: ClusterRole\n", "kind: Role\n"}, []string{"Binding", "research"}},
-		"for people":        {"", []string{"print", "--for", "xid", "--user", "alice", "--group", "sre,ops"}, []string{"kind: User\n    name: alice", "name: sre", "name: ops"}, []string{"research"}},
-		"for pods":          {"research", []string{"print", "--for", "xid"}, []string{inResearch}, []string{"Binding"}},
-		"for people's pods": {"research", []string{"print", "--for", "xid", "--group", "sre"}, []string{inResearch, "kind: RoleBinding\n"}, nil},
+		"short": {
+			"", []string{"xid", "--user", "alice"}, []string{"name: gpu-fault-xid\n", "name: alice"}, nil,
+		},
+		"several": {"", []string{"print", "--for", "list,xid", "--serviceaccount", "ci:runner"}, []string{
+			"name: gpu-fault-xid\n", "name: gpu-fault-list\n",
+			"kind: ServiceAccount\n    name: runner\n    namespace: ci",
+		}, []string{"gpu-fault-doctor"}},
+		"reads only": {
+			"", []string{"print", "--for", "list,leftovers"}, []string{"- list\n"},
+			[]string{"create", "delete", "patch", "update", "secrets"},
+		},
+		"without a ledger": {
+			"", []string{"print", "--for", "leftovers"}, []string{"kind: ClusterRole\n"}, []string{"kind: Namespace\n"},
+		},
+		"roles alone": {
+			"", []string{"print", "--for", "xid"}, []string{"kind: ClusterRole\n", "kind: Role\n"},
+			[]string{"Binding", "research"},
+		},
+		"for people": {
+			"", []string{"print", "--for", "xid", "--user", "alice", "--group", "sre,ops"},
+			[]string{"kind: User\n    name: alice", "name: sre", "name: ops"}, []string{"research"},
+		},
+		"for pods": {"research", []string{"print", "--for", "xid"}, []string{inResearch}, []string{"Binding"}},
+		"for people's pods": {
+			"research", []string{"print", "--for", "xid", "--group", "sre"},
+			[]string{inResearch, "kind: RoleBinding\n"}, nil,
+		},
 		"workloads of a namespace": {"research", []string{"print", "--for", "cuda", "--user", "bob"}, []string{
-			"name: gpu-fault-cuda\n    namespace: research\n", "- deployments\n", "- pods/exec\n", "- dynamographdeployments\n", "kind: RoleBinding\n",
+			"name: gpu-fault-cuda\n    namespace: research\n", "- deployments\n", "- pods/exec\n",
+			"- dynamographdeployments\n", "kind: RoleBinding\n",
 		}, []string{"secrets"}},
 		"scenarios": {"", []string{"print", "--for", "scenario", "--group", "trainers"}, []string{
-			"kind: ClusterRole\n", "name: trainers", "- serviceaccounts/token\n", "- escalate\n", "- networkpolicies\n", "- resourcequotas\n", "- runtimeclasses\n",
+			"kind: ClusterRole\n", "name: trainers", "- serviceaccounts/token\n", "- escalate\n", "- networkpolicies\n",
+			"- resourcequotas\n", "- runtimeclasses\n",
 			"- subjectaccessreviews\n", "name: gpu-fault-scenario\n    namespace: gpu-fault\n", "- secrets\n",
 		}, []string{"${", "accounts-"}},
 		"doctor": {"", []string{"print", "--for", "doctor", "--user", "eve"}, []string{
-			"kind: ClusterRole\n", "- runtimeclasses\n", "- clusterpolicies\n", "- resourceslices\n", "- networkpolicies\n", "- services\n", "- pods/log\n", "- pods/exec\n", "- create\n",
+			"kind: ClusterRole\n", "- runtimeclasses\n", "- clusterpolicies\n", "- resourceslices\n",
+			"- networkpolicies\n", "- services\n", "- pods/log\n", "- pods/exec\n", "- create\n",
 		}, []string{"secrets", "leases", "update", "jobs"}},
-		"doctor without pods": {"", []string{"print", "--for", "doctor", "--api-only"}, []string{"- events\n", "- list\n"}, []string{"secrets", "create", "delete", "exec", "update"}},
+		"doctor without pods": {
+			"", []string{"print", "--for", "doctor", "--api-only"}, []string{"- events\n", "- list\n"},
+			[]string{"secrets", "create", "delete", "exec", "update"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,8 +94,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestWhatRolesReach: who grants a role reads what its holder could do with it beyond the commands, on stderr and in the file. No role lets one
-// create namespaces to have a ledger: the list holds it.
+// TestWhatRolesReach: who grants a role reads what its holder could do with it beyond the commands, on stderr and in
+// the file. No role lets one create namespaces to have a ledger: the list holds it.
 func TestWhatRolesReach(t *testing.T) {
 	t.Parallel()
 	for _, f := range Features() {
@@ -118,8 +143,9 @@ func TestNamesAndTable(t *testing.T) {
 func TestCUDARolesAreForOneNamespace(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[[2]string]string{
-		{"", "gpu-fault"}: "requires -n NAMESPACE", {"gpu-fault", "gpu-fault"}: "is protected", {"kube-system", "gpu-fault"}: "is protected",
-		{"gpu-fault", "x"}: "is protected", {"x", "x"}: "is protected",
+		{"", "gpu-fault"}: "requires -n NAMESPACE", {"gpu-fault", "gpu-fault"}: "is protected",
+		{"kube-system", "gpu-fault"}: "is protected",
+		{"gpu-fault", "x"}:           "is protected", {"x", "x"}: "is protected",
 	} {
 		namespace, ledger := args[0], args[1]
 		var out bytes.Buffer
@@ -134,7 +160,8 @@ func TestCUDARolesAreForOneNamespace(t *testing.T) {
 	}
 }
 
-// Each feature says what it allows, in a line of the table that fits a terminal; completion offers the rest of a list, and none twice.
+// Each feature says what it allows, in a line of the table that fits a terminal; completion offers the rest of a list,
+// and none twice.
 func TestFeatures(t *testing.T) {
 	t.Parallel()
 	for line := range strings.Lines(table()) {
@@ -151,14 +178,17 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// A service account is NAMESPACE:NAME; an empty name is a variable that is not set, and would bind nobody, or with a wildcard everybody.
+// A service account is NAMESPACE:NAME; an empty name is a variable that is not set, and would bind nobody, or with a
+// wildcard everybody.
 func TestSubjectsAreRefused(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{
-		"--serviceaccount=runner": "give NAMESPACE:NAME", "--serviceaccount=ci:": "give NAMESPACE:NAME", "--serviceaccount=a:b:c": "give NAMESPACE:NAME",
-		"--user= ": "is a variable unset?", "--group= ": "is a variable unset?",
+		"--serviceaccount=runner": "give NAMESPACE:NAME", "--serviceaccount=ci:": "give NAMESPACE:NAME",
+		"--serviceaccount=a:b:c": "give NAMESPACE:NAME",
+		"--user= ":               "is a variable unset?", "--group= ": "is a variable unset?",
 	} {
-		cmd := NewCommand(kube.NewConnection(genericiooptions.NewTestIOStreamsDiscard()), genericiooptions.NewTestIOStreamsDiscard())
+		cmd := NewCommand(kube.NewConnection(genericiooptions.NewTestIOStreamsDiscard()),
+			genericiooptions.NewTestIOStreamsDiscard())
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
 		cmd.SetArgs([]string{"print", "--for", "xid", flag})
 		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {

@@ -49,14 +49,18 @@ type breaking struct {
 // cleanupTimeout is for putting back what failed or was stopped: a debug pod, a restart of containerd, and its answer.
 const cleanupTimeout = 5 * time.Minute
 
-// nodeLossTTL is the default for modes in which nothing can be started on the node, so that only the node itself can end them.
+// nodeLossTTL is the default for modes in which nothing can be started on the node, so that only the node itself can
+// end them.
 const nodeLossTTL = 5 * time.Minute
 
 // nodeLossMin leaves time to prove that a node is lost, and to look at it.
 const nodeLossMin = 30 * time.Second
 
 func newBreaking() *breaking {
-	return &breaking{nodes: target.Nodes{NoPod: true}, handler: "nvidia", parallel: 10, dryRun: "none", ttl: ttl.New(), pods: podflags.New()}
+	return &breaking{
+		nodes: target.Nodes{NoPod: true}, handler: "nvidia", parallel: 10, dryRun: "none", ttl: ttl.New(),
+		pods: podflags.New(),
+	}
 }
 
 func newBreakCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
@@ -96,7 +100,7 @@ the way that works there.`,
 	return cmd
 }
 
-// modeList is the table of modes. Help does not wrap it, so that it fits any terminal.
+// modeList returns the table of modes. Help does not wrap it, so that it fits any terminal.
 func modeList() string {
 	const width, name = 80, 18
 	var text strings.Builder
@@ -118,17 +122,22 @@ func (b *breaking) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&b.mode, "mode", "", "How to break it; see above")
 	flags.StringVar(&b.handler, "handler", b.handler, "Runtime handler, as RuntimeClasses name it")
 	flags.BoolVar(&b.noRestart, "no-restart", false, "Change the files and do not restart containerd")
-	flags.BoolVar(&b.probe, "probe", false, "Prove it also by a pod with the handler's RuntimeClass, which must fail to start")
+	flags.BoolVar(&b.probe, "probe", false,
+		"Prove it also by a pod with the handler's RuntimeClass, which must fail to start")
 	flags.IntVar(&b.parallel, "parallel", b.parallel, "How many nodes at a time")
 	b.ttl.AddFlags(flags)
 	flags.Lookup("ttl").Usage += fmt.Sprintf(" (%s where the node is lost meanwhile)", "5m")
-	flags.StringVar(&b.dryRun, "dry-run", b.dryRun, "none, client (say what would be done) or server (with all checks); change nothing")
+	flags.StringVar(&b.dryRun, "dry-run", b.dryRun,
+		"none, client (say what would be done) or server (with all checks); change nothing")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&b.yes, "yes", "y", false, "Do not ask")
-	flags.BoolVar(&b.nodeLoss, "allow-node-loss", false, "Allow modes after which containerd does not serve, and the node is NotReady until its dead man restores it")
+	flags.BoolVar(&b.nodeLoss, "allow-node-loss", false,
+		"Allow modes after which containerd does not serve, and the node is NotReady until its dead man restores it")
 	flags.BoolVar(&b.allow.ControlPlane, "allow-control-plane", false, "Allow nodes of the control plane")
-	flags.BoolVar(&b.allow.LastGPUNode, "allow-last-gpu-node", false, "Allow a run that aims at every GPU node which is left")
-	flags.BoolVar(&b.allow.Majority, "allow-majority", false, "Allow a run that aims at more than half of the GPU nodes")
+	flags.BoolVar(&b.allow.LastGPUNode, "allow-last-gpu-node", false,
+		"Allow a run that aims at every GPU node which is left")
+	flags.BoolVar(&b.allow.Majority, "allow-majority", false,
+		"Allow a run that aims at more than half of the GPU nodes")
 	b.pods.AddFlags(cmd)
 	b.format.AddFlags(cmd)
 
@@ -137,13 +146,16 @@ func (b *breaking) addFlags(cmd *cobra.Command) {
 		modes = append(modes, cobra.CompletionWithDesc(string(m.Mode), m.Summary))
 	}
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("dry-run",
+		cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // validate checks everything that needs no cluster.
 func (b *breaking) validate(ttlGiven bool) error {
 	if b.mode == "" {
-		return errors.New("give --mode MODE; `kubectl gpu-fault runtime break --help` says what each does, completion lists them")
+		return errors.New(
+			"give --mode MODE; `kubectl gpu-fault runtime break --help` says what each does, completion lists them",
+		)
 	}
 	mode, err := containerd.ParseMode(b.mode)
 	if err != nil {
@@ -158,7 +170,10 @@ func (b *breaking) validate(ttlGiven bool) error {
 	case strings.TrimSpace(b.handler) == "":
 		return errors.New("--handler: the name is empty; most GPU nodes have nvidia")
 	case b.info.NodeLoss && !b.nodeLoss && !b.noRestart:
-		return fmt.Errorf("--mode %s: containerd does not serve after it, and the node is NotReady until its dead man restores it: give --allow-node-loss if you mean it, or --no-restart", mode)
+		return fmt.Errorf(
+			"--mode %s: containerd does not serve after it, and the node is NotReady until its dead man restores it: give --allow-node-loss if you mean it, or --no-restart",
+			mode,
+		)
 	case b.noRestart && b.probe:
 		return errors.New("--probe: with --no-restart pods still start as before: leave out one of them")
 	case b.probe && mode == containerd.ModeOptionMisplaced:
@@ -174,10 +189,12 @@ func (b *breaking) validate(ttlGiven bool) error {
 		b.ttl.TTL = nodeLossTTL
 	}
 	if b.info.NodeLoss && b.ttl.TTL == 0 && !b.noRestart {
-		return fmt.Errorf("--ttl 0: after --mode %s only the node's dead man can restore the node, so it needs a time", mode)
+		return fmt.Errorf("--ttl 0: after --mode %s only the node's dead man can restore the node, so it needs a time",
+			mode)
 	}
 	if b.info.NodeLoss && b.ttl.TTL > 0 && b.ttl.TTL < nodeLossMin && !b.noRestart {
-		return fmt.Errorf("--ttl %s: that containerd does not serve after --mode %s takes 15s to prove: give %s or more", b.ttl.TTL, mode, nodeLossMin)
+		return fmt.Errorf("--ttl %s: that containerd does not serve after --mode %s takes 15s to prove: give %s or more",
+			b.ttl.TTL, mode, nodeLossMin)
 	}
 	return errors.Join(b.nodes.Validate(), b.ttl.Validate(), b.pods.Validate(), b.format.Validate())
 }
@@ -211,7 +228,10 @@ func (b *breaking) run(ctx context.Context, connection *kube.Connection, streams
 	if b.dryRun == "server" {
 		return b.printDryRun(streams, names, plan)
 	}
-	if err := confirm.Ask(ctx, streams, fmt.Sprintf("Break containerd's configuration on %s in context %q?", list(names), cluster.Context), b.yes); err != nil {
+	if err := confirm.Ask(
+		ctx, streams,
+		fmt.Sprintf("Break containerd's configuration on %s in context %q?", list(names), cluster.Context), b.yes,
+	); err != nil {
 		return err
 	}
 	run, runErr := s.Run(ctx, plan)
@@ -226,7 +246,9 @@ func (b *breaking) injection(cluster *kube.Cluster, connection *kube.Connection)
 	}
 }
 
-func (b *breaking) plan(ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, names []string) (fault.Plan, error) {
+func (b *breaking) plan(
+	ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, names []string,
+) (fault.Plan, error) {
 	injection := b.injection(cluster, connection)
 	plan := fault.Plan{
 		Fault: "runtime", Summary: b.summary(), Command: session.CommandLine(os.Args), Allow: b.allow,
@@ -248,11 +270,12 @@ func (b *breaking) plan(ctx context.Context, cluster *kube.Cluster, connection *
 	return plan, nil
 }
 
-// Permissions are what breaking a configuration needs beyond what every fault needs.
+// Permissions returns what breaking a configuration needs beyond what every fault needs.
 func Permissions(ledgerNamespace string) []fault.Permission {
 	return append(fault.DebugPodPermissions(ledgerNamespace),
-		fault.Permission{Verb: "list", Group: "node.k8s.io", Resource: "runtimeclasses", Optional: true}, // for --probe and show
-		fault.Permission{Verb: "list", Group: "apps", Resource: "daemonsets", Optional: true})            // for show
+		// For --probe and show
+		fault.Permission{Verb: "list", Group: "node.k8s.io", Resource: "runtimeclasses", Optional: true},
+		fault.Permission{Verb: "list", Group: "apps", Resource: "daemonsets", Optional: true}) // for show
 }
 
 func (b *breaking) summary() string {

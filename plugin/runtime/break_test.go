@@ -16,8 +16,9 @@ import (
 
 func broken(change func(*breaking)) *breaking {
 	b := &breaking{
-		nodes: target.Nodes{Names: []string{"gpu-1"}}, mode: "missing-handler", handler: "nvidia", parallel: 1, dryRun: "none",
-		ttl: ttl.New(), pods: podflags.New(),
+		nodes: target.Nodes{Names: []string{"gpu-1"}}, mode: "missing-handler", handler: "nvidia", parallel: 1,
+		dryRun: "none",
+		ttl:    ttl.New(), pods: podflags.New(),
 	}
 	if change != nil {
 		change(b)
@@ -32,27 +33,32 @@ func TestValidate(t *testing.T) {
 		change func(*breaking)
 		want   string // in the error; empty: fine
 	}{
-		"fine":                 {nil, ""},
-		"no mode":              {func(b *breaking) { b.mode = "" }, "--mode MODE"},
-		"unknown mode":         {func(b *breaking) { b.mode = "smash" }, "missing-handler"},
-		"no node":              {func(b *breaking) { b.nodes.Names = nil }, "no target"},
-		"node loss":            {func(b *breaking) { b.mode = "unparsable" }, "--allow-node-loss"},
-		"node loss allowed":    {func(b *breaking) { b.mode, b.nodeLoss = "unparsable", true }, ""},
-		"node loss, too short": {func(b *breaking) { b.mode, b.nodeLoss, b.ttl.TTL = "unparsable", true, 20*time.Second }, "15s to prove"},
+		"fine":              {nil, ""},
+		"no mode":           {func(b *breaking) { b.mode = "" }, "--mode MODE"},
+		"unknown mode":      {func(b *breaking) { b.mode = "smash" }, "missing-handler"},
+		"no node":           {func(b *breaking) { b.nodes.Names = nil }, "no target"},
+		"node loss":         {func(b *breaking) { b.mode = "unparsable" }, "--allow-node-loss"},
+		"node loss allowed": {func(b *breaking) { b.mode, b.nodeLoss = "unparsable", true }, ""},
+		"node loss, too short": {
+			func(b *breaking) { b.mode, b.nodeLoss, b.ttl.TTL = "unparsable", true, 20*time.Second }, "15s to prove",
+		},
 		"node loss, edit only": {func(b *breaking) { b.mode, b.noRestart = "unparsable", true }, ""},
 		"node loss for ever": {func(b *breaking) {
 			b.mode, b.nodeLoss, b.ttl = "unparsable", true, ttl.Flags{Reason: "because"}
 		}, "needs a time"},
 		"probe without restart": {func(b *breaking) { b.probe, b.noRestart = true, true }, "--no-restart"},
-		"probe without error":   {func(b *breaking) { b.mode, b.probe = "option-misplaced", true }, "no error to wait for"},
-		"empty handler":         {func(b *breaking) { b.handler = " " }, "--handler"},
-		"negative TTL":          {func(b *breaking) { b.ttl.TTL = -time.Minute }, "negative"},
-		"dry run":               {func(b *breaking) { b.dryRun = "maybe" }, "client"},
+		"probe without error": {
+			func(b *breaking) { b.mode, b.probe = "option-misplaced", true }, "no error to wait for",
+		},
+		"empty handler": {func(b *breaking) { b.handler = " " }, "--handler"},
+		"negative TTL":  {func(b *breaking) { b.ttl.TTL = -time.Minute }, "negative"},
+		"dry run":       {func(b *breaking) { b.dryRun = "maybe" }, "client"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := broken(test.change).validate(true)
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			if test.want == "" && err != nil ||
+				test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("%v, want %q", err, test.want)
 			}
 		})
@@ -80,9 +86,13 @@ const gpuConfig = `version = 3
 
 func onGPUNode(change func(*node.Runtime)) node.Runtime {
 	r := node.Runtime{Instance: &node.Instance{
-		PID: 1, Unit: "containerd.service", Socket: "/run/containerd/containerd.sock", Release: "v2.3.7", ConfigPath: "/etc/containerd/config.toml",
-		Files: []node.ConfigFile{{Path: "/etc/containerd/config.toml", Data: []byte(gpuConfig)}},
-		CRI:   &cri.Info{Name: "containerd", Version: "v2.3.7", Config: []byte(`{"containerd":{"runtimes":{"nvidia":{},"runc":{}}}}`)},
+		PID: 1, Unit: "containerd.service", Socket: "/run/containerd/containerd.sock", Release: "v2.3.7",
+		ConfigPath: "/etc/containerd/config.toml",
+		Files:      []node.ConfigFile{{Path: "/etc/containerd/config.toml", Data: []byte(gpuConfig)}},
+		CRI: &cri.Info{
+			Name: "containerd", Version: "v2.3.7",
+			Config: []byte(`{"containerd":{"runtimes":{"nvidia":{},"runc":{}}}}`),
+		},
 	}}
 	if change != nil {
 		change(&r)
@@ -106,13 +116,17 @@ func TestDecide(t *testing.T) {
 	}
 	file := d.Change.Files[0]
 	after, err := patch.Apply([]byte(gpuConfig), file.Edits)
-	if err != nil || patch.Sum(after) != file.After || patch.Sum([]byte(gpuConfig)) != file.Before || strings.Contains(string(after), "nvidia") {
+	if err != nil || patch.Sum(after) != file.After || patch.Sum([]byte(gpuConfig)) != file.Before ||
+		strings.Contains(string(after), "nvidia") {
 		t.Errorf("%v, after:\n%s", err, after)
 	}
-	if _, err := d.Landed(&cri.Info{Config: []byte(`{"containerd":{"runtimes":{"nvidia":{},"runc":{}}}}`)}); err == nil {
+	if _, err := d.Landed(
+		&cri.Info{Config: []byte(`{"containerd":{"runtimes":{"nvidia":{},"runc":{}}}}`)},
+	); err == nil {
 		t.Error("it landed though CRI still has the handler")
 	}
-	if said, err := d.Landed(&cri.Info{Config: []byte(`{"containerd":{"runtimes":{"runc":{}}}}`)}); err != nil || !strings.Contains(said, "handlers in memory: runc") {
+	if said, err := d.Landed(&cri.Info{Config: []byte(`{"containerd":{"runtimes":{"runc":{}}}}`)}); err != nil ||
+		!strings.Contains(said, "handlers in memory: runc") {
 		t.Errorf("%q, %v", said, err)
 	}
 	if _, err := d.Landed(nil); err == nil {
@@ -132,7 +146,8 @@ func TestDecideWithoutRestart(t *testing.T) {
 	}
 }
 
-// The handler that moves away must be where the kubelet's containerd does not look: in a decoy that is there, or in a new file.
+// The handler that moves away must be where the kubelet's containerd does not look: in a decoy that is there, or in a
+// new file.
 func TestWrongInstanceMovesTheHandlerIntoADecoy(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -174,8 +189,13 @@ func TestDecideRefuses(t *testing.T) {
 		"CRI-O":      {func(r *node.Runtime) { r.Problem = "the kubelet uses CRI-O" }, "the kubelet uses CRI-O"},
 		"unresolved": {func(r *node.Runtime) { r.Instance = nil }, "runtime show gpu-1"},
 		"no unit":    {func(r *node.Runtime) { r.Instance.Unit = "" }, "--no-restart"},
-		"read-only":  {func(r *node.Runtime) { r.Instance.Files[0].ReadOnly = "the file system is read-only" }, "the file system is read-only"},
-		"template":   {func(r *node.Runtime) { r.Instance.Files[0].Data = []byte("root = {{ .Root }}\n") }, "config.toml"},
+		"read-only": {
+			func(r *node.Runtime) { r.Instance.Files[0].ReadOnly = "the file system is read-only" },
+			"the file system is read-only",
+		},
+		"template": {
+			func(r *node.Runtime) { r.Instance.Files[0].Data = []byte("root = {{ .Root }}\n") }, "config.toml",
+		},
 		"no file":    {func(r *node.Runtime) { r.Instance.Files = nil }, "nothing to break"},
 		"no release": {func(r *node.Runtime) { r.Instance.Release = "" }, "release"},
 		"k3s": {func(r *node.Runtime) {

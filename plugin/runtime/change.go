@@ -15,7 +15,8 @@ type Break struct {
 	Pods    podflags.Flags
 }
 
-// Change is the change of `runtime break NODE --mode MODE`. The plan that it is for must have a TTL: the node's dead man restores then.
+// Change returns the change of `runtime break NODE --mode MODE`. The plan that it is for must have a TTL: the node's
+// dead man restores then.
 func (b Break) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
 	options := newBreaking()
 	options.mode, options.pods = b.Mode, b.Pods

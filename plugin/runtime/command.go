@@ -1,5 +1,5 @@
-// Package runtime is `kubectl gpu-fault runtime`: which containerd the kubelets of nodes use and how it is configured, and breaking that
-// configuration on purpose.
+// Package runtime is `kubectl gpu-fault runtime`: which containerd the kubelets of nodes use and how it is configured,
+// and breaking that configuration on purpose.
 package runtime
 
 import (

@@ -21,8 +21,9 @@ func (b *breaking) decide(nodeName string, runtime node.Runtime) (*nodefiles.Dec
 		return nil, err
 	}
 	if instance.Unit == "" && !b.noRestart {
-		return nil, fmt.Errorf("nothing says how containerd (pid %d) is restarted: no systemd unit has it as its main process; --no-restart works there",
-			instance.PID)
+		return nil,
+			fmt.Errorf("nothing says how containerd (pid %d) is restarted: no systemd unit has it as its main process; --no-restart works there",
+				instance.PID)
 	}
 	request := containerd.Request{Mode: b.info.Mode, Handler: b.handler}
 	metas := metasOf(*instance)
@@ -48,23 +49,30 @@ func (b *breaking) decide(nodeName string, runtime node.Runtime) (*nodefiles.Dec
 		return nil, err
 	}
 	if broken.NodeLoss && !b.nodeLoss && !b.noRestart {
-		return nil, fmt.Errorf("with this configuration containerd does not serve after it, and the node is NotReady until it is restored: give --allow-node-loss if you mean it")
+		return nil, fmt.Errorf(
+			"with this configuration containerd does not serve after it, and the node is NotReady until it is restored: give --allow-node-loss if you mean it",
+		)
 	}
 	return b.decision(*instance, metas, *broken)
 }
 
-// usable is the instance to change, or why there is none.
+// usable returns the instance to change, or why there is none.
 func usable(nodeName string, runtime node.Runtime) (*node.Instance, *containerd.Config, error) {
 	instance := runtime.Instance
 	switch {
 	case runtime.Problem != "":
 		return nil, nil, errors.New(runtime.Problem)
 	case instance == nil:
-		return nil, nil, fmt.Errorf("it cannot be told which container runtime the kubelet uses: see `kubectl gpu-fault runtime show %s`", nodeName)
+		return nil, nil, fmt.Errorf(
+			"it cannot be told which container runtime the kubelet uses: see `kubectl gpu-fault runtime show %s`",
+			nodeName,
+		)
 	case instance.ConfigError != "":
 		return nil, nil, fmt.Errorf("containerd's configuration cannot be read: %s", instance.ConfigError)
 	case len(instance.Files) == 0:
-		return nil, nil, fmt.Errorf("containerd has no configuration file (%s is not there), so there is nothing to break", instance.ConfigPath)
+		return nil, nil, fmt.Errorf(
+			"containerd has no configuration file (%s is not there), so there is nothing to break", instance.ConfigPath,
+		)
 	}
 	release, err := containerd.ParseRelease(instance.Release)
 	if err != nil {
@@ -93,7 +101,10 @@ func upToDate(instance node.Instance) error {
 	}
 	for name := range disk.Handlers {
 		if _, ok := memory.Handlers[name]; !ok {
-			return fmt.Errorf("the handler %s is on the disk and not in containerd's memory: somebody edited the configuration and did not restart it. Restart containerd first, or give --no-restart", name)
+			return fmt.Errorf(
+				"the handler %s is on the disk and not in containerd's memory: somebody edited the configuration and did not restart it. Restart containerd first, or give --no-restart",
+				name,
+			)
 		}
 	}
 	return nil
@@ -107,7 +118,9 @@ func metasOf(instance node.Instance) map[string]node.ConfigFile {
 	return metas
 }
 
-func (b *breaking) decision(instance node.Instance, metas map[string]node.ConfigFile, broken containerd.Broken) (*nodefiles.Decision, error) {
+func (b *breaking) decision(
+	instance node.Instance, metas map[string]node.ConfigFile, broken containerd.Broken,
+) (*nodefiles.Decision, error) {
 	d := &nodefiles.Decision{Change: deadman.Change{BootRestore: true}}
 	for _, f := range broken.Files {
 		file := deadman.File{Path: f.Path, After: patch.Sum(f.After), Edits: f.Edits}
@@ -139,7 +152,7 @@ func (b *breaking) decision(instance node.Instance, metas map[string]node.Config
 	return d, nil
 }
 
-// landed says what CRI shows of the fault.
+// landed returns what CRI shows of the fault.
 func landed(broken containerd.Broken, now *cri.Info) (string, error) {
 	if now == nil {
 		if !broken.NodeLoss {
@@ -177,5 +190,5 @@ func describe(edits []patch.Edit) string {
 	return strings.Join(parts, ", ")
 }
 
-// restoreByHand is what to type on a node.
+// restoreByHand returns what to type on a node.
 func restoreByHand(run string) string { return "sh " + path.Join(deadman.Dir, run, "restore.sh") }

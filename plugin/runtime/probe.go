@@ -46,10 +46,12 @@ func newProbe(ctx context.Context, cluster *kube.Cluster, namespace string, b *b
 		}
 		others = append(others, class.Name+" ("+class.Handler+")")
 	}
-	return nil, fmt.Errorf("--probe: no RuntimeClass has the handler %q, so no pod can ask for it; there are: %s", b.handler, strings.Join(append(others, "no others"), ", "))
+	return nil, fmt.Errorf("--probe: no RuntimeClass has the handler %q, so no pod can ask for it; there are: %s",
+		b.handler, strings.Join(append(others, "no others"), ", "))
 }
 
-// run creates a pod on the node, waits for the event that says why it does not start, and deletes the pod. A pod that starts is an error.
+// run creates a pod on the node, waits for the event that says why it does not start, and deletes the pod. A pod that
+// starts is an error.
 func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evidence ledger.Evidence, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errors.New("no verdict in time"))
 	defer cancel()
@@ -61,7 +63,9 @@ func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evide
 	defer func() {
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 		defer cancel()
-		gone := pods.Delete(after, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		gone := pods.Delete(after, pod.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+		})
 		if gone != nil && !apierrors.IsNotFound(gone) {
 			err = errors.Join(err, fmt.Errorf("delete the probe pod %s: %w", pod.Name, gone))
 		}
@@ -70,7 +74,8 @@ func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evide
 	for {
 		now, getErr := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if getErr == nil && (now.Status.Phase == corev1.PodRunning || now.Status.Phase == corev1.PodSucceeded) {
-			return evidence, fmt.Errorf("a pod of runtime class %s starts nevertheless: the fault has no effect", p.class)
+			return evidence,
+				fmt.Errorf("a pod of runtime class %s starts nevertheless: the fault has no effect", p.class)
 		}
 		selector := fields.Set{"involvedObject.uid": string(pod.UID)}.AsSelector().String()
 		events, listErr := p.client.CoreV1().Events(p.namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
@@ -80,19 +85,22 @@ func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evide
 					continue
 				}
 				if said = e.Reason + ": " + e.Message; strings.Contains(e.Message, p.symptom) {
-					return ledger.Evidence{Source: "event of a pod with runtime class " + p.class, Time: e.LastTimestamp.UTC(), Text: said}, nil
+					return ledger.Evidence{
+						Source: "event of a pod with runtime class " + p.class, Time: e.LastTimestamp.UTC(), Text: said,
+					}, nil
 				}
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return evidence, fmt.Errorf("the probe pod does not show the fault (%w); its last event: %s", context.Cause(ctx), said)
+			return evidence,
+				fmt.Errorf("the probe pod does not show the fault (%w); its last event: %s", context.Cause(ctx), said)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
 
-// pod is a small one that ends at once if it starts.
+// pod returns a small one that ends at once if it starts.
 func (p *probe) pod(run ledger.Run, nodeName string) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -102,7 +110,8 @@ func (p *probe) pod(run ledger.Run, nodeName string) *corev1.Pod {
 		Spec: corev1.PodSpec{
 			NodeName: nodeName, RuntimeClassName: &p.class, RestartPolicy: corev1.RestartPolicyNever,
 			Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-			AutomountServiceAccountToken: new(false), ActiveDeadlineSeconds: new(int64(120)), TerminationGracePeriodSeconds: new(int64(0)),
+			AutomountServiceAccountToken: new(false), ActiveDeadlineSeconds: new(int64(120)),
+			TerminationGracePeriodSeconds: new(int64(0)),
 			Containers: []corev1.Container{{
 				Name: "probe", Image: p.image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"true"},
 				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{

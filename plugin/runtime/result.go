@@ -23,7 +23,8 @@ func (b *breaking) before(say func(string, ...any), names []string, context stri
 	if b.noRestart {
 		say("containerd is not restarted: pods start as before until somebody restarts it.")
 	} else {
-		say("containerd is restarted; containers that run go on. What users see then: %s", strings.ReplaceAll(b.info.Symptom, "nvidia", b.handler))
+		say("containerd is restarted; containers that run go on. What users see then: %s",
+			strings.ReplaceAll(b.info.Symptom, "nvidia", b.handler))
 	}
 	by := "; when the time is up the node does it by itself"
 	if b.ttl.TTL == 0 {
@@ -31,7 +32,9 @@ func (b *breaking) before(say func(string, ...any), names []string, context stri
 	}
 	say("It stays %s. Undo: `kubectl gpu-fault revert RUN`, or delete the debug pod%s.", b.ttl.String(), by)
 	if b.info.NodeLoss && !b.noRestart {
-		say("Warning: the node will be NotReady meanwhile, and nothing can be started on it, also no revert: its dead man ends it.")
+		say(
+			"Warning: the node will be NotReady meanwhile, and nothing can be started on it, also no revert: its dead man ends it.",
+		)
 		say("If you must be faster, on the node: %s", restoreByHand("RUN"))
 	}
 	say("")

@@ -58,7 +58,9 @@ A privileged pod reads the node and is deleted again. Nothing is changed.`,
 			}
 			return s.run(cmd.Context(), args[0])
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(
+			cmd *cobra.Command, args []string, prefix string,
+		) ([]cobra.Completion, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
@@ -83,7 +85,8 @@ func (s *show) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.pods.Timeout, fmt.Errorf("not done within %s: raise --timeout", s.pods.Timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.pods.Timeout,
+		fmt.Errorf("not done within %s: raise --timeout", s.pods.Timeout))
 	defer cancel()
 	n, err := cluster.Client.CoreV1().Nodes().Get(ctx, names[0], metav1.GetOptions{})
 	if err != nil {
@@ -121,7 +124,8 @@ func (s *show) ownRuns(ctx context.Context, cluster *kube.Cluster, nodeName stri
 	for _, run := range open.Runs {
 		for _, step := range run.Pending() {
 			if step.Target.Kind == "Node" && step.Target.Name == nodeName {
-				printer.Talk(s.streams.ErrOut, "Note: node %s is broken on purpose by run %s (%s, by %s); mend it with: %s",
+				printer.Talk(s.streams.ErrOut,
+					"Note: node %s is broken on purpose by run %s (%s, by %s); mend it with: %s",
 					nodeName, run.ID, run.Summary, cmp.Or(run.By, "somebody"), store.Command("revert", run.ID))
 			}
 		}
@@ -146,7 +150,10 @@ func (s *show) inspect(ctx context.Context, cluster *kube.Cluster, nodeName stri
 	report.Note(s.pods.Announcement(s.connection.LedgerNamespace, []string{nodeName}))
 	created, err := store.EnsureNamespace(ctx)
 	if created {
-		report.Note(fmt.Sprintf("namespace %s was created for it; it stays for the next time (kubectl delete namespace %s removes it)", store.Namespace, store.Namespace))
+		report.Note(fmt.Sprintf(
+			"namespace %s was created for it; it stays for the next time (kubectl delete namespace %s removes it)",
+			store.Namespace, store.Namespace,
+		))
 	}
 	if err != nil {
 		return nil, err

@@ -12,7 +12,9 @@ import (
 )
 
 // readCluster reads what the cluster says about runtimes. Who may not read it gets a warning, and the node's own side.
-func readCluster(ctx context.Context, client kubernetes.Interface, nodeLabels labels.Set) (classes []runtimeClass, toolkits []toolkit, warnings []string) {
+func readCluster(
+	ctx context.Context, client kubernetes.Interface, nodeLabels labels.Set,
+) (classes []runtimeClass, toolkits []toolkit, warnings []string) {
 	list, err := client.NodeV1().RuntimeClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		warnings = append(warnings, fmt.Sprintf("the cluster's RuntimeClasses are not shown: %v", err))
@@ -23,7 +25,8 @@ func readCluster(ctx context.Context, client kubernetes.Interface, nodeLabels la
 	}
 	sets, err := client.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return classes, nil, append(warnings, fmt.Sprintf("what the NVIDIA container toolkit was told is not shown: %v", err))
+		return classes, nil,
+			append(warnings, fmt.Sprintf("what the NVIDIA container toolkit was told is not shown: %v", err))
 	}
 	for _, set := range sets.Items {
 		toolkits = append(toolkits, runtimeview.ToolkitsOf(set, nodeLabels)...)

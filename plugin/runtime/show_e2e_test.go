@@ -41,7 +41,8 @@ func runShow(t *testing.T, c *cluster.Cluster, nodeName string) view {
 	return v
 }
 
-// From the kubelet's settings to the process behind its socket, with a real kubelet and containerd; and the pod is gone afterwards.
+// From the kubelet's settings to the process behind its socket, with a real kubelet and containerd; and the pod is gone
+// afterwards.
 func TestShowOnRealNode(t *testing.T) {
 	c := cluster.Require(t)
 	t.Setenv("KUBECONFIG", c.Kubeconfig)
@@ -53,17 +54,21 @@ func TestShowOnRealNode(t *testing.T) {
 		t.Fatalf("problem %q, warnings %q", v.Problem, v.Warnings)
 	}
 	pid := strings.TrimSpace(n.Sh(t, "systemctl", "show", "-p", "MainPID", "--value", "containerd"))
-	if got, _ := json.Marshal(i.PID); string(got) != pid || i.Unit != "containerd.service" || !i.Ready || i.Name != "containerd" {
-		t.Errorf("containerd is process %s of containerd.service; shown: %d of %q, %q ready %t", pid, i.PID, i.Unit, i.Name, i.Ready)
+	if got, _ := json.Marshal(i.PID); string(got) != pid || i.Unit != "containerd.service" || !i.Ready ||
+		i.Name != "containerd" {
+		t.Errorf("containerd is process %s of containerd.service; shown: %d of %q, %q ready %t", pid, i.PID, i.Unit,
+			i.Name, i.Ready)
 	}
 	if v.Kubelet.EndpointFrom != "/var/lib/kubelet/config.yaml" || v.Kubelet.CgroupDriver == "" {
 		t.Errorf("kubelet %+v", v.Kubelet)
 	}
 	sum := strings.Fields(n.Sh(t, "sha256sum", "/etc/containerd/config.toml"))[0]
-	if len(i.Files) == 0 || i.Files[0].Path != "/etc/containerd/config.toml" || i.Files[0].SHA256 != sum || i.Files[0].NotEdited != "" {
+	if len(i.Files) == 0 || i.Files[0].Path != "/etc/containerd/config.toml" || i.Files[0].SHA256 != sum ||
+		i.Files[0].NotEdited != "" {
 		t.Errorf("files %+v", i.Files)
 	}
-	if _, known := i.Handler("runc"); !known || !i.ShowsMemory() || i.Executables["runc"] != "" || i.Executables["containerd-shim-runc-v2"] != "" {
+	if _, known := i.Handler("runc"); !known || !i.ShowsMemory() || i.Executables["runc"] != "" ||
+		i.Executables["containerd-shim-runc-v2"] != "" {
 		t.Errorf("handlers %+v, executables %v", i.Handlers, i.Executables)
 	}
 	pods, err := c.Client.CoreV1().Pods(strings.ToLower(t.Name())).List(t.Context(), metav1.ListOptions{})
@@ -77,14 +82,16 @@ func TestShowOnRealNode(t *testing.T) {
 	}
 }
 
-// A GPU handler in a file that no containerd loads is what users look for; the file is written to a place of k0s, where it harms nobody.
+// A GPU handler in a file that no containerd loads is what users look for; the file is written to a place of k0s, where
+// it harms nobody.
 func TestShowFindsDecoyOnRealNode(t *testing.T) {
 	c := cluster.Require(t)
 	t.Setenv("KUBECONFIG", c.Kubeconfig)
 	n := c.Workers()[0]
 	const file = "/etc/k0s/containerd.toml"
 	t.Cleanup(func() { n.Sh(t, "rm", "-f", file) })
-	n.Sh(t, "sh", "-c", "mkdir -p /etc/k0s; cat >"+file+" <<'X'\nversion = 3\n"+onDisk("nvidia-decoy", "/usr/bin/nvidia-decoy", false)+"X\n")
+	n.Sh(t, "sh", "-c", "mkdir -p /etc/k0s; cat >"+file+" <<'X'\nversion = 3\n"+onDisk("nvidia-decoy",
+		"/usr/bin/nvidia-decoy", false)+"X\n")
 
 	v := runShow(t, c, n.Name)
 	found := false

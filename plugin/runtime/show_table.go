@@ -24,7 +24,8 @@ func (v *view) write(w io.Writer, format printer.Format) error {
 	out.lines("RuntimeClasses whose handler this node does not have:", v.homeless())
 	out.table("Other containerds and their files, which the kubelet does not use:", v.decoys(format.IsWide()))
 	for _, t := range v.Toolkits {
-		out.lines(fmt.Sprintf("The NVIDIA container toolkit, DaemonSet %s/%s, was told:", t.Namespace, t.Name), toolkitLines(t))
+		out.lines(fmt.Sprintf("The NVIDIA container toolkit, DaemonSet %s/%s, was told:", t.Namespace, t.Name),
+			toolkitLines(t))
 	}
 	var findings []string
 	for _, f := range v.Findings {
@@ -87,7 +88,7 @@ func (s *sections) table(title string, t *printer.Table) {
 	}
 }
 
-// summary are the pairs of name and value at the top.
+// summary returns the pairs of name and value at the top.
 func (v *view) summary(wide bool) []string {
 	var pairs [][2]string
 	add := func(name, value string) {
@@ -97,7 +98,8 @@ func (v *view) summary(wide bool) []string {
 	}
 	add("Node", v.Node)
 	if v.Kubelet.PID != 0 {
-		add("Kubelet", "process "+process(v.Kubelet.PID, v.Kubelet.Exe)+with(", cgroup driver ", v.Kubelet.CgroupDriver))
+		add("Kubelet",
+			"process "+process(v.Kubelet.PID, v.Kubelet.Exe)+with(", cgroup driver ", v.Kubelet.CgroupDriver))
 		add("Endpoint", fmt.Sprintf("%s (from %s)", v.Kubelet.Endpoint, from(v.Kubelet.EndpointFrom)))
 	}
 	if i := v.Runtime; i != nil {
@@ -181,7 +183,9 @@ func (v *view) files(wide bool) *printer.Table {
 
 // handlers has a row for each handler, and two where disk and memory differ.
 func (v *view) handlers(wide bool) *printer.Table {
-	t := &printer.Table{Header: []string{"HANDLER", "WHERE", "BINARY", "SYSTEMD-CGROUP", "TYPE", "RUNTIMECLASS", "DEFINED-IN", "NOTE"}}
+	t := &printer.Table{
+		Header: []string{"HANDLER", "WHERE", "BINARY", "SYSTEMD-CGROUP", "TYPE", "RUNTIMECLASS", "DEFINED-IN", "NOTE"},
+	}
 	memory := v.Runtime.ShowsMemory()
 	for _, h := range v.Runtime.Handlers {
 		add := func(where string, s *settings, note string) {
@@ -211,7 +215,8 @@ func (v *view) handlers(wide bool) *printer.Table {
 			if s == h.OnDisk || where == "disk, memory" {
 				defined = cmp.Or(strings.Join(h.Places, " "), printer.Blank)
 			}
-			t.Add(name, where, cmp.Or(binary, printer.Blank), systemd, kind, cmp.Or(strings.Join(h.RuntimeClasses, ","), printer.Blank), defined, cmp.Or(note, printer.Blank))
+			t.Add(name, where, cmp.Or(binary, printer.Blank), systemd, kind,
+				cmp.Or(strings.Join(h.RuntimeClasses, ","), printer.Blank), defined, cmp.Or(note, printer.Blank))
 		}
 		switch {
 		case h.OnDisk != nil && h.InMemory != nil && !h.Stale:
@@ -234,7 +239,7 @@ func (v *view) handlers(wide bool) *printer.Table {
 	return withoutBlanks(t)
 }
 
-// trouble is what is wrong with a program in a few words; the findings have all of them.
+// trouble returns what is wrong with a program in a few words; the findings have all of them.
 func trouble(program, problem string) string {
 	what := "binary"
 	if runtimeview.IsShim(program) {
@@ -246,12 +251,13 @@ func trouble(program, problem string) string {
 	return what + " missing!"
 }
 
-// homeless are the RuntimeClasses whose handler the node lacks.
+// homeless returns the RuntimeClasses whose handler the node lacks.
 func (v *view) homeless() []string {
 	var lines []string
 	for _, class := range v.RuntimeClasses {
 		if class.Known != nil && !*class.Known {
-			lines = append(lines, fmt.Sprintf("  %s (handler %s): pods with it do not start here", class.Name, class.Handler))
+			lines = append(lines,
+				fmt.Sprintf("  %s (handler %s): pods with it do not start here", class.Name, class.Handler))
 		}
 	}
 	return lines
@@ -285,7 +291,8 @@ func (v *view) decoys(wide bool) *printer.Table {
 		if d.PID != 0 && len(d.Files) == 0 {
 			path += " (not there)"
 		}
-		t.Add(path, by, socket, cmp.Or(strings.Join(gpu, ","), printer.None), cmp.Or(strings.Join(rest, ","), printer.Blank))
+		t.Add(path, by, socket, cmp.Or(strings.Join(gpu, ","), printer.None),
+			cmp.Or(strings.Join(rest, ","), printer.Blank))
 	}
 	return withoutBlanks(t)
 }

@@ -37,7 +37,7 @@ func configFile(path, data string) node.ConfigFile {
 	return node.ConfigFile{Path: path, Data: []byte(data), Meta: deadman.Meta{Mode: 0o644, ModTime: modified}}
 }
 
-// onDisk is a handler in a file, inMemory the same in CRI's status.
+// onDisk returns a handler in a file, inMemory the same in CRI's status.
 func onDisk(name, binary string, systemd bool) string {
 	table := "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes." + name
 	text := table + "]\nruntime_type = 'io.containerd.runc.v2'\n" + table + ".options]\n"
@@ -48,24 +48,32 @@ func onDisk(name, binary string, systemd bool) string {
 }
 
 func inMemory(name, binary string, systemd bool) string {
-	return fmt.Sprintf(`%q:{"runtimeType":"io.containerd.runc.v2","options":{"BinaryName":%q,"SystemdCgroup":%t}}`, name, binary, systemd)
+	return fmt.Sprintf(`%q:{"runtimeType":"io.containerd.runc.v2","options":{"BinaryName":%q,"SystemdCgroup":%t}}`,
+		name, binary, systemd)
 }
 
 func info(handlers ...string) *cri.Info {
 	return &cri.Info{Name: "containerd", Version: "v2.1.4", Ready: true,
-		Config: json.RawMessage(`{"containerd":{"defaultRuntimeName":"runc","runtimes":{` + strings.Join(handlers, ",") + `}}}`)}
+		Config: json.RawMessage(
+			`{"containerd":{"defaultRuntimeName":"runc","runtimes":{` + strings.Join(handlers, ",") + `}}}`,
+		)}
 }
 
-// healthy is a node of kubeadm with the toolkit's drop-in.
+// healthy returns a node of kubeadm with the toolkit's drop-in.
 func healthy() node.Runtime {
 	return node.Runtime{
-		Kubelet: node.Kubelet{PID: 100, Exe: "/usr/bin/kubelet", Endpoint: "unix:///run/containerd/containerd.sock", EndpointFrom: "default", CgroupDriver: "systemd"},
+		Kubelet: node.Kubelet{
+			PID: 100, Exe: "/usr/bin/kubelet", Endpoint: "unix:///run/containerd/containerd.sock",
+			EndpointFrom: "default", CgroupDriver: "systemd",
+		},
 		Instance: &node.Instance{
-			PID: 50, Exe: "/usr/bin/containerd", Args: []string{"/usr/bin/containerd"}, Socket: "/run/containerd/containerd.sock", Unit: "containerd.service",
+			PID: 50, Exe: "/usr/bin/containerd", Args: []string{"/usr/bin/containerd"},
+			Socket: "/run/containerd/containerd.sock", Unit: "containerd.service",
 			ConfigPath: "/etc/containerd/config.toml", Release: "v2.1.4",
 			CRI: info(inMemory("runc", "", true), inMemory("nvidia", nvidia, true)),
 			Files: []node.ConfigFile{
-				configFile("/etc/containerd/config.toml", "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n"+onDisk("runc", "", true)),
+				configFile("/etc/containerd/config.toml",
+					"version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n"+onDisk("runc", "", true)),
 				configFile("/etc/containerd/conf.d/99-nvidia.toml", "version = 3\n"+onDisk("nvidia", nvidia, true)),
 			},
 			Executables: map[string]string{"runc": "", nvidia: "", "containerd-shim-runc-v2": ""},
@@ -73,28 +81,35 @@ func healthy() node.Runtime {
 	}
 }
 
-// wrongInstance is the bug that this command is for: the toolkit edits /etc/containerd/config.toml, which exists, is loaded by a containerd
-// that runs, and is not the kubelet's.
+// wrongInstance returns the bug that this command is for: the toolkit edits /etc/containerd/config.toml, which exists,
+// is loaded by a containerd that runs, and is not the kubelet's.
 func wrongInstance() node.Runtime {
 	r := healthy()
 	decoy := *r.Instance
 	decoy.CRI = nil
-	r.Decoys = []node.Instance{decoy, {ConfigPath: "/etc/k0s/containerd.toml", Files: []node.ConfigFile{configFile("/etc/k0s/containerd.toml", "version = 2\n")}}}
+	r.Decoys = []node.Instance{decoy, {
+		ConfigPath: "/etc/k0s/containerd.toml",
+		Files:      []node.ConfigFile{configFile("/etc/k0s/containerd.toml", "version = 2\n")},
+	}}
 	r.Kubelet.Endpoint, r.Kubelet.EndpointFrom = "unix://"+snapSocket, "/var/snap/k8s/common/args/kubelet"
 	r.Instance = &node.Instance{
-		PID: 60, Exe: "/snap/k8s/1/bin/containerd", Socket: snapSocket, Unit: "snap.k8s.containerd.service", ConfigPath: snapConfig, Release: "v2.1.4",
-		CRI: info(inMemory("runc", "", true)), Files: []node.ConfigFile{configFile(snapConfig, "version = 3\n"+onDisk("runc", "", true))},
+		PID: 60, Exe: "/snap/k8s/1/bin/containerd", Socket: snapSocket, Unit: "snap.k8s.containerd.service",
+		ConfigPath: snapConfig, Release: "v2.1.4",
+		CRI:         info(inMemory("runc", "", true)),
+		Files:       []node.ConfigFile{configFile(snapConfig, "version = 3\n"+onDisk("runc", "", true))},
 		Executables: map[string]string{"runc": "", "containerd-shim-runc-v2": ""},
 	}
 	return r
 }
 
-// edited has one handler of each kind of difference between disk and memory, a binary that is missing and another cgroup driver.
+// edited has one handler of each kind of difference between disk and memory, a binary that is missing and another
+// cgroup driver.
 func edited() node.Runtime {
 	r := healthy()
 	i := r.Instance
 	i.CRI = info(inMemory("runc", "", true), inMemory("nvidia", nvidia, true), inMemory("nvidia-gone", nvidia, true))
-	i.Files[1] = configFile("/etc/containerd/conf.d/99-nvidia.toml", "version = 3\n"+onDisk("nvidia", nvidia+".new", true)+onDisk("nvidia-cdi", nvidia, false))
+	i.Files[1] = configFile("/etc/containerd/conf.d/99-nvidia.toml",
+		"version = 3\n"+onDisk("nvidia", nvidia+".new", true)+onDisk("nvidia-cdi", nvidia, false))
 	i.Files[0].Meta.Link = "/opt/real.toml"
 	i.Files[1].ReadOnly = "its file system is mounted read-only"
 	i.Executables[nvidia+".new"] = "missing"
@@ -104,26 +119,34 @@ func edited() node.Runtime {
 func crio() node.Runtime {
 	r := healthy()
 	r.Problem = "the kubelet of this node uses CRI-O 1.33.0; runtime faults work with containerd"
-	r.Instance = &node.Instance{PID: 50, Exe: "/usr/bin/crio", Socket: "/var/run/crio/crio.sock", Unit: "crio.service", Release: "1.33.0",
-		CRI: &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true}}
+	r.Instance = &node.Instance{PID: 50, Exe: "/usr/bin/crio", Socket: "/var/run/crio/crio.sock", Unit: "crio.service",
+		Release: "1.33.0",
+		CRI:     &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true}}
 	return r
 }
 
 func unparsable() node.Runtime {
 	r := healthy()
 	r.Instance.Files = []node.ConfigFile{configFile("/etc/containerd/config.toml", "version = \n")}
-	r.Instance.ConfigError = "containerd cannot load /etc/containerd/config.toml: line 1, column 11: unexpected end of line"
+	r.Instance.ConfigError =
+		"containerd cannot load /etc/containerd/config.toml: line 1, column 11: unexpected end of line"
 	return r
 }
 
 func TestView(t *testing.T) {
 	t.Parallel()
 	classes := []runtimeClass{{Name: "nvidia", Handler: "nvidia"}, {Name: "kata", Handler: "kata"}}
-	toolkits := []toolkit{{Namespace: "gpu-operator", Name: "nvidia-container-toolkit-daemonset", Container: "ctr", MatchesNode: true, Settings: []setting{
-		{Name: "CONTAINERD_CONFIG", Value: "/runtime/config-dir/config.toml", OnNode: "/etc/containerd/config.toml"}, {Name: "RUNTIME_RESTART_MODE", Value: "signal"},
-	}}}
+	toolkits := []toolkit{{Namespace: "gpu-operator", Name: "nvidia-container-toolkit-daemonset", Container: "ctr",
+		MatchesNode: true, Settings: []setting{
+			{
+				Name: "CONTAINERD_CONFIG", Value: "/runtime/config-dir/config.toml",
+				OnNode: "/etc/containerd/config.toml",
+			},
+			{Name: "RUNTIME_RESTART_MODE", Value: "signal"},
+		}}}
 	for name, found := range map[string]node.Runtime{
-		"healthy": healthy(), "wrong-instance": wrongInstance(), "edited": edited(), "crio": crio(), "unparsable": unparsable(),
+		"healthy": healthy(), "wrong-instance": wrongInstance(), "edited": edited(), "crio": crio(),
+		"unparsable": unparsable(),
 		"no-kubelet": {Problem: "no kubelet runs on this node"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -165,7 +188,8 @@ func TestFindings(t *testing.T) {
 		}(), "rt.not-ready"},
 		"no runc in the file": {func() node.Runtime {
 			r := healthy() // then it is built in, and not stale
-			r.Instance.Files[0] = configFile("/etc/containerd/config.toml", "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n")
+			r.Instance.Files[0] = configFile("/etc/containerd/config.toml",
+				"version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n")
 			return r
 		}(), ""},
 		"no shim": {func() node.Runtime {
@@ -191,7 +215,8 @@ func TestFindings(t *testing.T) {
 func TestViewHasNoContents(t *testing.T) {
 	t.Parallel()
 	r := healthy()
-	r.Instance.Files[0] = configFile("/etc/containerd/config.toml", "version = 3\n[plugins.'io.containerd.cri.v1.images'.registry.configs.x.auth]\npassword = 'hunter2'\n")
+	r.Instance.Files[0] = configFile("/etc/containerd/config.toml",
+		"version = 3\n[plugins.'io.containerd.cri.v1.images'.registry.configs.x.auth]\npassword = 'hunter2'\n")
 	raw, err := json.Marshal(newView("gpu-1", r, nil, nil))
 	if err != nil || strings.Contains(string(raw), "hunter2") || strings.Contains(string(raw), "aHVudGVyM") {
 		t.Errorf("the view has a secret, or cannot be printed: %v", err)
@@ -209,18 +234,26 @@ func TestToolkitOnNode(t *testing.T) {
 			{
 				Name: "ctr", Image: "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0",
 				Env: []corev1.EnvVar{
-					{Name: "CONTAINERD_CONFIG", Value: "/runtime/config-dir/config.toml"}, {Name: "RUNTIME_CONFIG_SOURCE", Value: "file=/runtime/config-dir/config.toml"},
-					{Name: "RUNTIME_RESTART_MODE", Value: "signal"}, {Name: "RUNTIME_SOCKET", Value: "/elsewhere/c.sock"}, {Name: "NGC_API_KEY", Value: "secret"},
+					{Name: "CONTAINERD_CONFIG", Value: "/runtime/config-dir/config.toml"},
+					{Name: "RUNTIME_CONFIG_SOURCE", Value: "file=/runtime/config-dir/config.toml"},
+					{Name: "RUNTIME_RESTART_MODE", Value: "signal"},
+					{Name: "RUNTIME_SOCKET", Value: "/elsewhere/c.sock"}, {Name: "NGC_API_KEY", Value: "secret"},
 				},
-				VolumeMounts: []corev1.VolumeMount{{Name: "root", MountPath: "/runtime"}, {Name: "config", MountPath: "/runtime/config-dir/"}},
+				VolumeMounts: []corev1.VolumeMount{
+					{Name: "root", MountPath: "/runtime"}, {Name: "config", MountPath: "/runtime/config-dir/"},
+				},
 			},
 		},
 		Volumes: []corev1.Volume{
 			{Name: "root", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-			{Name: "config", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc/containerd"}}},
+			{
+				Name:         "config",
+				VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc/containerd"}},
+			},
 		},
 	}
-	client := fake.NewClientset(&set, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "nvidia"}, Handler: "nvidia"})
+	client := fake.NewClientset(&set,
+		&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "nvidia"}, Handler: "nvidia"})
 	classes, toolkits, warnings := readCluster(t.Context(), client, map[string]string{"gpu": "yes"})
 	if len(warnings) > 0 || len(classes) != 1 || len(toolkits) != 1 {
 		t.Fatalf("%v %v %q", classes, toolkits, warnings)

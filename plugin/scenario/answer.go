@@ -14,11 +14,12 @@ func (c *common) ask(ctx context.Context, question string, yes bool) error {
 	return confirm.Ask(ctx, c.streams, question, yes)
 }
 
-// answer is the sealed half for people.
+// answer returns the sealed half for people.
 func answer(s *scenario.Sealed) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", strings.TrimSpace(s.Story))
-	fmt.Fprintf(&b, "Component:  %s\nObject:     %s\nField:      %s\nMechanism:  %s\n", s.RootCause.Component.Value, s.RootCause.Object.Value, s.RootCause.Field.Value,
+	fmt.Fprintf(&b, "Component:  %s\nObject:     %s\nField:      %s\nMechanism:  %s\n", s.RootCause.Component.Value,
+		s.RootCause.Object.Value, s.RootCause.Field.Value,
 		s.RootCause.Mechanism.Value)
 	if len(s.Look) > 0 {
 		b.WriteString("\nWhere to look:\n")

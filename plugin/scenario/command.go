@@ -1,5 +1,5 @@
-// Package scenario is `kubectl gpu-fault scenario`: broken situations on a real cluster for people, and agents, to diagnose and mend; graded,
-// and put back.
+// Package scenario is `kubectl gpu-fault scenario`: broken situations on a real cluster for people, and agents, to
+// diagnose and mend; graded, and put back.
 package scenario
 
 import (
@@ -53,8 +53,10 @@ nothing else of the exercise is left.`,
 		},
 	}
 	cmd.AddCommand(
-		c.newListCommand(), c.newShowCommand(), c.newStartCommand(), c.newStatusCommand(), c.newHintCommand(), c.newSubmitCommand(),
-		c.newGradeCommand(), c.newRevealCommand(), c.newEndCommand(), c.newLintCommand(), c.newExportCommand(), c.newSelftestCommand(),
+		c.newListCommand(), c.newShowCommand(), c.newStartCommand(), c.newStatusCommand(), c.newHintCommand(),
+		c.newSubmitCommand(),
+		c.newGradeCommand(), c.newRevealCommand(), c.newEndCommand(), c.newLintCommand(), c.newExportCommand(),
+		c.newSelftestCommand(),
 		c.newRunCommand(), c.newRecordCommand(),
 	)
 	return cmd
@@ -67,7 +69,7 @@ type common struct {
 	pods       podflags.Flags // of the faults of nodes
 }
 
-// one is the single argument of a command that may be left out.
+// one returns the single argument of a command that may be left out.
 func one(args []string) string {
 	if len(args) == 0 {
 		return ""
@@ -94,7 +96,9 @@ func completeNames(*cobra.Command, []string, string) ([]cobra.Completion, cobra.
 }
 
 // completeExercises completes IDs of exercises that run.
-func (c *common) completeExercises(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (c *common) completeExercises(
+	cmd *cobra.Command, args []string, _ string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

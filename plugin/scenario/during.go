@@ -33,7 +33,9 @@ func (c *common) newHintCommand() *cobra.Command {
 			if !format.IsTable() {
 				return format.Object(c.streams.Out, taken)
 			}
-			if _, err := fmt.Fprintln(c.streams.Out, printer.Wrap(printer.Escape(taken.Text), printer.Width(c.streams.Out))); err != nil {
+			if _, err := fmt.Fprintln(
+				c.streams.Out, printer.Wrap(printer.Escape(taken.Text), printer.Width(c.streams.Out)),
+			); err != nil {
 				return err
 			}
 			printer.Talk(c.streams.ErrOut, "It costs %s; hints left: %d.", count.Of(taken.Cost, "point"), left)

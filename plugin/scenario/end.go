@@ -48,15 +48,19 @@ It may be repeated, and works from any machine. The exit code is 0 when nothing 
 		ValidArgsFunction: c.completeExercises,
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
-	cmd.Flags().BoolVar(&allow.ControlPlane, "allow-control-plane", false, "Allow privileged pods on nodes of the control plane")
+	cmd.Flags().BoolVar(&allow.ControlPlane, "allow-control-plane", false,
+		"Allow privileged pods on nodes of the control plane")
 	cmd.Flags().BoolVar(&how.Force, "force", false, "Also while the client that started it seems to be at work")
-	cmd.Flags().BoolVar(&how.Restore, "restore", false, "Also put back what the candidate left outside of the exercise's own namespaces, files of nodes included")
+	cmd.Flags().BoolVar(&how.Restore, "restore", false,
+		"Also put back what the candidate left outside of the exercise's own namespaces, files of nodes included")
 	c.pods.AddImageFlags(cmd)
 	format.AddFlags(cmd)
 	return cmd
 }
 
-func (c *common) end(ctx context.Context, id string, how exercise.EndOptions, allow fault.Allowances, yes bool, format printer.Format) error {
+func (c *common) end(
+	ctx context.Context, id string, how exercise.EndOptions, allow fault.Allowances, yes bool, format printer.Format,
+) error {
 	lab, err := c.lab(ctx)
 	if err != nil {
 		return err
@@ -65,7 +69,9 @@ func (c *common) end(ctx context.Context, id string, how exercise.EndOptions, al
 	if id, err = c.beforeEnd(ctx, lab, id, how); err != nil {
 		return kube.Explain(err)
 	}
-	if err := confirm.Ask(ctx, c.streams, fmt.Sprintf("End exercise %s in context %q?", id, c.connection.Connected().Context), yes); err != nil {
+	if err := confirm.Ask(
+		ctx, c.streams, fmt.Sprintf("End exercise %s in context %q?", id, c.connection.Connected().Context), yes,
+	); err != nil {
 		return err
 	}
 	ending, err := lab.End(ctx, id, how)
@@ -75,7 +81,8 @@ func (c *common) end(ctx context.Context, id string, how exercise.EndOptions, al
 	if !format.IsTable() {
 		err = format.Object(c.streams.Out, ending, "exercise/"+id)
 	} else {
-		_, err = fmt.Fprintln(c.streams.Out, printer.Wrap(printer.Escape(endingText(*ending)), printer.Width(c.streams.Out)))
+		_, err = fmt.Fprintln(c.streams.Out,
+			printer.Wrap(printer.Escape(endingText(*ending)), printer.Width(c.streams.Out)))
 	}
 	if err == nil && !ending.Clean() {
 		return &usage.Verdict{}
@@ -83,8 +90,8 @@ func (c *common) end(ctx context.Context, id string, how exercise.EndOptions, al
 	return err
 }
 
-// beforeEnd says what is going to be deleted and put back, and returns the exercise's ID. Of one whose record is gone only its run is known,
-// which is reverted.
+// beforeEnd returns what is going to be deleted and put back, and returns the exercise's ID. Of one whose record is
+// gone only its run is known, which is reverted.
 func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, how exercise.EndOptions) (string, error) {
 	say := func(format string, args ...any) { printer.Talk(c.streams.ErrOut, format, args...) }
 	e, err := lab.Get(ctx, id)
@@ -96,7 +103,8 @@ func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, ho
 		return "", err
 	}
 	say("Exercise:  %s (%s), started by %s", e.ID, e.Scenario, e.By)
-	say("Undoes:    all that its run made; of namespaces that it made (%s) nothing is kept", strings.Join(e.Namespaces, ", "))
+	say("Undoes:    all that its run made; of namespaces that it made (%s) nothing is kept",
+		strings.Join(e.Namespaces, ", "))
 	leftovers, err := lab.Leftovers(ctx, e.ID)
 	if err != nil {
 		say("Warning: what the candidate left is not known: %v", c.connection.Explain(err))
@@ -114,17 +122,19 @@ func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, ho
 	return e.ID, nil
 }
 
-// endingText says what became of the cluster.
+// endingText returns what became of the cluster.
 func endingText(e exercise.Ending) string {
 	var b strings.Builder
 	for _, text := range e.Reverted {
 		fmt.Fprintln(&b, text)
 	}
 	for _, r := range e.Restored {
-		fmt.Fprintf(&b, "%s %s was %s by the candidate, and is as it was before\n", r.Difference.Ref.Kind, qualified(r.Difference.Ref.Namespace, r.Difference.Ref.Name), r.Difference.Kind)
+		fmt.Fprintf(&b, "%s %s was %s by the candidate, and is as it was before\n", r.Difference.Ref.Kind,
+			qualified(r.Difference.Ref.Namespace, r.Difference.Ref.Name), r.Difference.Kind)
 	}
 	for _, l := range e.Left {
-		fmt.Fprintf(&b, "LEFT: %s %s: %s\n", l.Difference.Ref.Kind, qualified(l.Difference.Ref.Namespace, l.Difference.Ref.Name), l.Why)
+		fmt.Fprintf(&b, "LEFT: %s %s: %s\n", l.Difference.Ref.Kind,
+			qualified(l.Difference.Ref.Namespace, l.Difference.Ref.Name), l.Why)
 		if l.ByHand != "" {
 			fmt.Fprintf(&b, "      %s\n", l.ByHand)
 		}
@@ -135,7 +145,8 @@ func endingText(e exercise.Ending) string {
 	case e.Clean():
 		fmt.Fprintf(&b, "exercise %s ended; the cluster is as it was before", e.ID)
 	default:
-		fmt.Fprintf(&b, "exercise %s ended; %s from the baseline left", e.ID, count.Of(len(e.Left)+len(e.Files), "difference"))
+		fmt.Fprintf(&b, "exercise %s ended; %s from the baseline left", e.ID,
+			count.Of(len(e.Left)+len(e.Files), "difference"))
 	}
 	return b.String()
 }

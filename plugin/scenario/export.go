@@ -36,7 +36,9 @@ recipients' identities can start it, or see the answer.`,
 				return err
 			}
 			if len(recipients) == 0 {
-				return errors.New("give --recipient AGE: the public key of whoever may read the answer; age-keygen makes one")
+				return errors.New(
+					"give --recipient AGE: the public key of whoever may read the answer; age-keygen makes one",
+				)
 			}
 			var to []age.Recipient
 			for _, text := range recipients {

@@ -31,25 +31,31 @@ var _ exercise.Faults = faults{}
 
 // XID implements exercise.Faults.
 func (f faults) XID(step scenario.XID) ([]fault.Change, []fault.Permission, error) {
-	change, err := xid.Lines{Codes: step.Codes, Node: step.Node, GPU: step.GPU, Cascade: step.Cascade, Pods: f.pods}.Change(f.connection, f.cluster)
+	change, err := xid.Lines{
+		Codes: step.Codes, Node: step.Node, GPU: step.GPU, Cascade: step.Cascade, Pods: f.pods,
+	}.Change(f.connection, f.cluster)
 	return []fault.Change{change}, xid.Permissions(f.connection.LedgerNamespace), err
 }
 
 // Runtime implements exercise.Faults.
 func (f faults) Runtime(step scenario.Runtime) ([]fault.Change, []fault.Permission, error) {
-	change, err := runtime.Break{Mode: step.Mode, Node: step.Node, Handler: step.Handler, Pods: f.pods}.Change(f.connection, f.cluster)
+	change, err := runtime.Break{
+		Mode: step.Mode, Node: step.Node, Handler: step.Handler, Pods: f.pods,
+	}.Change(f.connection, f.cluster)
 	return []fault.Change{change}, runtime.Permissions(f.connection.LedgerNamespace), err
 }
 
 // Firewall implements exercise.Faults.
 func (f faults) Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error) {
-	what := node.Firewall{Table: step.Table, Port: step.Port, Drop: node.Drop(step.Drop), TTL: time.Hour} // until the run ends, when that is known
+	// Until the run ends, when that is known
+	what := node.Firewall{Table: step.Table, Port: step.Port, Drop: node.Drop(step.Drop), TTL: time.Hour}
 	if err := what.Validate(); err != nil {
 		return nil, nil, fmt.Errorf("firewall: %w", err)
 	}
 	in := &nodefirewall.Injection{Start: session.StartFirewallPod(f.cluster, f.connection.LedgerNamespace, f.pods)}
 	action := fmt.Sprintf("drop %s of TCP port %d", step.Drop, step.Port)
-	return []fault.Change{in.Change(step.Node, action, what)}, fault.DebugPodPermissions(f.connection.LedgerNamespace), nil
+	return []fault.Change{in.Change(step.Node, action, what)}, fault.DebugPodPermissions(f.connection.LedgerNamespace),
+		nil
 }
 
 // CUDA implements exercise.Faults.
@@ -58,7 +64,9 @@ func (f faults) CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, [
 	if err != nil {
 		return nil, nil, err
 	}
-	load := cuda.Load{Namespace: step.Workload.Namespace, Name: step.Workload.Kind + "/" + step.Workload.Name, Fault: what}
+	load := cuda.Load{
+		Namespace: step.Workload.Namespace, Name: step.Workload.Kind + "/" + step.Workload.Name, Fault: what,
+	}
 	change, needs, err := load.Change(ctx, f.connection, f.cluster)
 	return []fault.Change{change}, needs, err
 }
@@ -90,7 +98,7 @@ func (f faults) Shim(what scenario.CUDAFault) (map[string][]byte, func(ledger.Ru
 	return libraries, state, nil
 }
 
-// cudaFault is what the fields of a scenario mean.
+// cudaFault returns what the fields of a scenario mean.
 func cudaFault(f scenario.CUDAFault) (cudafault.Fault, error) {
 	what := cudafault.Fault{XID: f.XID, Hang: f.Hang}
 	what.Nodes = f.Nodes

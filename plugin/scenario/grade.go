@@ -61,11 +61,14 @@ It may be repeated: the exercise goes on until it ends. The exit code is 0 when 
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&g.last, "last", false, "Show the latest judgement again, and judge nothing")
-	flags.StringVar(&g.transcript, "transcript", "", "Also tell of this transcript of scenario record: how long until the first look at the cause, and until a change")
+	flags.StringVar(&g.transcript, "transcript", "",
+		"Also tell of this transcript of scenario record: how long until the first look at the cause, and until a change")
 	_ = cmd.MarkFlagFilename("transcript", "jsonl")
 	flags.StringVar(&g.html, "html", "", "Also write the report to this file, as a page that needs nothing else")
 	flags.StringVarP(&g.output, "output", "o", "", "Output format: json, yaml, name, junit or jsonpath=TEMPLATE")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml", "name", "junit", "jsonpath="}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"json", "yaml", "name", "junit", "jsonpath="},
+			cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -94,7 +97,9 @@ func (g *grading) run(ctx context.Context, id string) error {
 	return nil
 }
 
-func (g *grading) judge(ctx context.Context, lab *exercise.Lab, id string, transcript *recorder.Transcript) (*exercise.Report, error) {
+func (g *grading) judge(
+	ctx context.Context, lab *exercise.Lab, id string, transcript *recorder.Transcript,
+) (*exercise.Report, error) {
 	if !g.last {
 		return lab.GradeRecorded(ctx, id, transcript)
 	}

@@ -10,20 +10,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// twoNodes is what the guides' cluster is like.
+// twoNodes returns what the guides' cluster is like.
 func twoNodes() scenario.Facts {
 	node := func(name string) scenario.NodeFacts {
 		return scenario.NodeFacts{
-			Name: name, Hostname: name, Architecture: "amd64", GPUs: 2, FreeGPUs: 2, Product: "Tesla-T4", MemoryMiB: 15360, Runtime: "containerd://2.3.7",
+			Name: name, Hostname: name, Architecture: "amd64", GPUs: 2, FreeGPUs: 2, Product: "Tesla-T4",
+			MemoryMiB: 15360, Runtime: "containerd://2.3.7",
 		}
 	}
 	return scenario.Facts{
-		Nodes: []scenario.NodeFacts{node("gpu-node-1"), node("gpu-node-2")}, GPUNodes: 2, GPUsPerNode: 2, MostGPUs: 2, Architecture: "amd64",
-		Kubernetes: "v1.36.3",
+		Nodes: []scenario.NodeFacts{node("gpu-node-1"), node("gpu-node-2")}, GPUNodes: 2, GPUsPerNode: 2, MostGPUs: 2,
+		Architecture: "amd64",
+		Kubernetes:   "v1.36.3",
 	}
 }
 
-// The interviewers' guides in docs are those of the scenarios as they are: `go test ./plugin/scenario -run Guides -update` writes them.
+// The interviewers' guides in docs are those of the scenarios as they are: `go test ./plugin/scenario -run Guides
+// -update` writes them.
 func TestGuidesAreCurrent(t *testing.T) {
 	t.Parallel()
 	all, err := scenario.Builtin()

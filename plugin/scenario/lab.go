@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// lab is where exercises are made, with the rights of whoever runs the command.
+// lab returns where exercises are made, with the rights of whoever runs the command.
 func (c *common) lab(ctx context.Context) (*exercise.Lab, error) {
 	if err := c.pods.Validate(); err != nil {
 		return nil, err
@@ -31,8 +31,10 @@ func (c *common) lab(ctx context.Context) (*exercise.Lab, error) {
 	}
 	report := progress.New(c.streams.ErrOut)
 	return &exercise.Lab{
-		Session: session.New(ctx, cluster, c.connection.LedgerNamespace, 1, c.pods, report), Client: cluster.Client, Dynamic: objects, Mapper: mapper,
-		Config: cluster.Config, LedgerNamespace: c.connection.LedgerNamespace, Faults: faults{c.connection, cluster, c.pods},
+		Session: session.New(ctx, cluster, c.connection.LedgerNamespace, 1, c.pods, report), Client: cluster.Client,
+		Dynamic: objects, Mapper: mapper,
+		Config: cluster.Config, LedgerNamespace: c.connection.LedgerNamespace,
+		Faults:   faults{c.connection, cluster, c.pods},
 		Progress: func(text string) { report.Step("lab", text) },
 	}, nil
 }

@@ -51,7 +51,7 @@ The exit code is 0 when all is well, and 2 when something is wrong.`,
 	return cmd
 }
 
-// lint is what is wrong in a file. The error is for a file that cannot be read.
+// lint returns what is wrong in a file. The error is for a file that cannot be read.
 func lint(file string) ([]scenario.Problem, error) {
 	s, err := scenario.Load(file)
 	var problems scenario.Problems

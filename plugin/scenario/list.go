@@ -29,7 +29,10 @@ type publicList struct {
 }
 
 func publicOf(s *scenario.Scenario) publicHalf {
-	return publicHalf{APIVersion: scenario.APIVersion, Kind: scenario.Kind, Metadata: s.Metadata, Requires: s.Requires, Public: s.Public}
+	return publicHalf{
+		APIVersion: scenario.APIVersion, Kind: scenario.Kind, Metadata: s.Metadata, Requires: s.Requires,
+		Public: s.Public,
+	}
 }
 
 func (c *common) newListCommand() *cobra.Command {
@@ -58,12 +61,17 @@ func (c *common) newListCommand() *cobra.Command {
 				}
 				return format.Object(c.streams.Out, list, names...)
 			}
-			t := &printer.Table{Header: []string{"NAME", "DIFFICULTY", "MINUTES", "NEEDS", "TITLE"}, NoHeader: format.NoHeader}
+			t := &printer.Table{
+				Header: []string{"NAME", "DIFFICULTY", "MINUTES", "NEEDS", "TITLE"}, NoHeader: format.NoHeader,
+			}
 			if format.IsWide() {
 				t.Header = append(t.Header, "TAGS")
 			}
 			for _, s := range all {
-				row := []string{s.Metadata.Name, s.Metadata.Difficulty, strconv.Itoa(s.Metadata.Minutes), needs(s.Requires), s.Public.Title}
+				row := []string{
+					s.Metadata.Name, s.Metadata.Difficulty, strconv.Itoa(s.Metadata.Minutes), needs(s.Requires),
+					s.Public.Title,
+				}
 				if format.IsWide() {
 					row = append(row, strings.Join(s.Metadata.Tags, ","))
 				}

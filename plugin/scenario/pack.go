@@ -27,14 +27,16 @@ type packFlags struct {
 func (p *packFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&p.file, "file", "f", "", "A scenario of your own, in place of NAME")
-	flags.StringVarP(&p.identity, "identity", "i", "", "File with the age identity that opens the sealed half of --file")
+	flags.StringVarP(&p.identity, "identity", "i", "",
+		"File with the age identity that opens the sealed half of --file")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
 	_ = cmd.MarkFlagFilename("identity")
 }
 
 // addTrust registers the flag that allows what others' packs ask for, for commands that play them.
 func (p *packFlags) addTrust(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&p.trust, "trust-pack", false, "Allow what --file asks for that could harm: it is listed, and --yes alone does not allow it")
+	cmd.Flags().BoolVar(&p.trust, "trust-pack", false,
+		"Allow what --file asks for that could harm: it is listed, and --yes alone does not allow it")
 }
 
 // consent asks for what a scenario of others wants that could harm.
@@ -42,14 +44,18 @@ func (c *common) consent(ctx context.Context, pack packFlags, wants []string, ye
 	if pack.file == "" || len(wants) == 0 || pack.trust {
 		return nil
 	}
-	printer.Talk(c.streams.ErrOut, "%s asks for what could harm the cluster:\n  %s", pack.file, strings.Join(wants, "\n  "))
+	printer.Talk(c.streams.ErrOut, "%s asks for what could harm the cluster:\n  %s", pack.file,
+		strings.Join(wants, "\n  "))
 	if yes {
-		return fmt.Errorf("nothing was changed: read %s, and give --trust-pack if you trust who wrote it; --yes alone does not allow that", pack.file)
+		return fmt.Errorf(
+			"nothing was changed: read %s, and give --trust-pack if you trust who wrote it; --yes alone does not allow that",
+			pack.file,
+		)
 	}
 	return confirm.Ask(ctx, c.streams, "Do you trust who wrote it?", false)
 }
 
-// wants is what the scenarios ask for that could harm, whatever is drawn.
+// wants returns what the scenarios ask for that could harm, whatever is drawn.
 func wants(chosen []*scenario.Scenario) []string {
 	var all []string
 	for _, s := range chosen {
@@ -99,7 +105,8 @@ func (p *packFlags) identities() ([]age.Identity, error) {
 
 // addSimulation registers the flag that makes a cluster without GPUs one that seems to have some.
 func addSimulation(flags *pflag.FlagSet, gpus *int) {
-	flags.IntVar(gpus, simulateFlag, 0, "On a cluster without GPUs: advertise so many on one or two nodes, until the exercise ends")
+	flags.IntVar(gpus, simulateFlag, 0,
+		"On a cluster without GPUs: advertise so many on one or two nodes, until the exercise ends")
 }
 
 const simulateFlag = "simulate-gpus"
@@ -115,6 +122,7 @@ func checkSimulation(flags *pflag.FlagSet, gpus int) error {
 // addAllowances registers the flags that lift the limits of the blast radius, for scenarios that break nodes.
 func addAllowances(flags *pflag.FlagSet, allow *fault.Allowances) {
 	flags.BoolVar(&allow.ControlPlane, "allow-control-plane", false, "Allow faults on nodes of the control plane")
-	flags.BoolVar(&allow.LastGPUNode, "allow-last-gpu-node", false, "Allow faults that hit every GPU node which is left")
+	flags.BoolVar(&allow.LastGPUNode, "allow-last-gpu-node", false,
+		"Allow faults that hit every GPU node which is left")
 	flags.BoolVar(&allow.Majority, "allow-majority", false, "Allow faults that hit more than half of the GPU nodes")
 }

@@ -9,12 +9,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
 
-// Permissions are what a trainer needs for all scenarios that come with the program, and for the faults in them.
+// Permissions returns what a trainer needs for all scenarios that come with the program, and for the faults in them.
 func Permissions(ledgerNamespace string) ([]fault.Permission, error) {
 	all, err := scenario.Builtin()
 	if err != nil {
 		return nil, err
 	}
-	return fault.Permissions(fault.BasePermissions(ledgerNamespace), exercise.Permissions(ledgerNamespace, all), xid.Permissions(ledgerNamespace),
+	return fault.Permissions(fault.BasePermissions(ledgerNamespace), exercise.Permissions(ledgerNamespace, all),
+		xid.Permissions(ledgerNamespace),
 		runtime.Permissions(ledgerNamespace), cuda.Permissions("")), nil
 }

@@ -60,8 +60,10 @@ kubeconfig may go around it. scenario grade --transcript shows it to the intervi
 			return r.run(cmd.Context())
 		},
 	}
-	cmd.Flags().StringVar(&r.kubeconfig, "kubeconfig-out", "", "File for the kubeconfig that the candidate uses meanwhile; it must not exist, and is removed at the end")
-	cmd.Flags().StringVar(&r.transcript, "transcript", "", "File for the transcript: JSON lines, which nobody else may read")
+	cmd.Flags().StringVar(&r.kubeconfig, "kubeconfig-out", "",
+		"File for the kubeconfig that the candidate uses meanwhile; it must not exist, and is removed at the end")
+	cmd.Flags().StringVar(&r.transcript, "transcript", "",
+		"File for the transcript: JSON lines, which nobody else may read")
 	r.format.AddFlags(cmd)
 	return cmd
 }
@@ -108,7 +110,8 @@ func (r *recording) run(ctx context.Context) error {
 	if err := writeNew(r.kubeconfig, proxy.Kubeconfig); err != nil {
 		return errors.Join(fmt.Errorf("--kubeconfig-out: %w", err), proxy.Stop(), file.Close())
 	}
-	printer.Talk(r.streams.ErrOut, "Recording into %s until Ctrl-C. The candidate begins with: export KUBECONFIG=%s", r.transcript, r.kubeconfig)
+	printer.Talk(r.streams.ErrOut, "Recording into %s until Ctrl-C. The candidate begins with: export KUBECONFIG=%s",
+		r.transcript, r.kubeconfig)
 	r.watch(ctx, cluster, proxy, file)
 	if err := errors.Join(proxy.Stop(), file.Close(), os.Remove(r.kubeconfig)); err != nil {
 		return fmt.Errorf("recording ended before its time: %w", err)
@@ -140,7 +143,8 @@ func (r *recording) watch(ctx context.Context, cluster *kube.Cluster, proxy *rec
 			continue
 		}
 		if refused++; refused > 1 { // once may be a slip of an API server that starts
-			printer.Talk(r.streams.ErrOut, "The candidate's token is not accepted any more: their time is over, or the exercise was ended.")
+			printer.Talk(r.streams.ErrOut,
+				"The candidate's token is not accepted any more: their time is over, or the exercise was ended.")
 			return
 		}
 	}
@@ -150,7 +154,8 @@ func (r *recording) watch(ctx context.Context, cluster *kube.Cluster, proxy *rec
 func whoami(ctx context.Context, cluster *kube.Cluster) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	review, err := cluster.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := cluster.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx,
+		&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -172,17 +177,23 @@ func (r *recording) print() error {
 	if err != nil {
 		return err
 	}
-	all := recorded{recorder.APIVersion, "TranscriptSummary", t.User, recorder.Summarize(t.Lines), recorder.Tally(t.Lines)}
+	all := recorded{
+		recorder.APIVersion, "TranscriptSummary", t.User, recorder.Summarize(t.Lines), recorder.Tally(t.Lines),
+	}
 	if !r.format.IsTable() {
 		return r.format.Object(r.streams.Out, all, "transcript/"+r.transcript)
 	}
-	table := &printer.Table{Header: []string{"VERB", "RESOURCE", "REQUESTS", "REFUSED", "FIRST"}, NoHeader: r.format.NoHeader}
+	table := &printer.Table{
+		Header: []string{"VERB", "RESOURCE", "REQUESTS", "REFUSED", "FIRST"}, NoHeader: r.format.NoHeader,
+	}
 	for _, a := range all.Asked {
-		table.Add(a.Verb, a.Resource, strconv.Itoa(a.Requests), strconv.Itoa(a.Refused), "+"+duration.HumanDuration(a.First.Sub(t.Began)))
+		table.Add(a.Verb, a.Resource, strconv.Itoa(a.Requests), strconv.Itoa(a.Refused),
+			"+"+duration.HumanDuration(a.First.Sub(t.Began)))
 	}
 	if err := table.Write(r.streams.Out); err != nil {
 		return err
 	}
-	printer.Talk(r.streams.ErrOut, "%s, of these %s; %s has them all", count.Of(all.Requests, "request"), count.Of(all.Changes, "change"), r.transcript)
+	printer.Talk(r.streams.ErrOut, "%s, of these %s; %s has them all", count.Of(all.Requests, "request"),
+		count.Of(all.Changes, "change"), r.transcript)
 	return nil
 }

@@ -47,10 +47,15 @@ func newDesk(t *testing.T, user string) *desk {
 		switch {
 		case d.over.Load() || r.Header.Get("Authorization") != "Bearer token":
 			w.WriteHeader(http.StatusUnauthorized)
-			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Code: http.StatusUnauthorized, Reason: metav1.StatusReasonUnauthorized})
+			_ = json.NewEncoder(w).Encode(metav1.Status{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Code: http.StatusUnauthorized,
+				Reason: metav1.StatusReasonUnauthorized,
+			})
 		case strings.HasSuffix(r.URL.Path, "/selfsubjectreviews"):
 			w.WriteHeader(http.StatusCreated)
-			review := authenticationv1.SelfSubjectReview{TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"}}
+			review := authenticationv1.SelfSubjectReview{
+				TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"},
+			}
 			review.Status.UserInfo.Username = user
 			_ = json.NewEncoder(w).Encode(review)
 		default:
@@ -60,10 +65,15 @@ func newDesk(t *testing.T, user string) *desk {
 	t.Cleanup(server.Close)
 	config := clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"lab": {
-			Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+			Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(
+				&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw},
+			),
 		}},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{"candidate": {Token: "token"}},
-		Contexts:  map[string]*clientcmdapi.Context{"lab": {Cluster: "lab", AuthInfo: "candidate", Namespace: "team-a"}}, CurrentContext: "lab",
+		Contexts: map[string]*clientcmdapi.Context{
+			"lab": {Cluster: "lab", AuthInfo: "candidate", Namespace: "team-a"},
+		},
+		CurrentContext: "lab",
 	}
 	if err := clientcmd.WriteToFile(config, d.file("candidate")); err != nil {
 		t.Fatal(err)
@@ -72,7 +82,8 @@ func newDesk(t *testing.T, user string) *desk {
 	connection := kube.NewConnection(streams)
 	*connection.KubeConfig = d.file("candidate")
 	d.line = &recording{
-		common: common{connection: connection, streams: streams}, kubeconfig: d.file("recorded"), transcript: d.file("transcript"), every: 10 * time.Millisecond,
+		common: common{connection: connection, streams: streams}, kubeconfig: d.file("recorded"),
+		transcript: d.file("transcript"), every: 10 * time.Millisecond,
 	}
 	return d
 }
@@ -83,13 +94,14 @@ func (d *desk) file(name string) string { return filepath.Join(d.folder, name) }
 func (d *desk) ask(path string) {
 	d.Helper()
 	var config *rest.Config
-	err := wait.PollUntilContextTimeout(d.Context(), 5*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
-		text, err := os.ReadFile(d.file("recorded"))
-		if err == nil && bytes.HasSuffix(text, []byte("\n")) {
-			config, err = clientcmd.RESTConfigFromKubeConfig(text)
-		}
-		return err == nil && config != nil, nil
-	})
+	err := wait.PollUntilContextTimeout(d.Context(), 5*time.Millisecond, 20*time.Second, true,
+		func(context.Context) (bool, error) {
+			text, err := os.ReadFile(d.file("recorded"))
+			if err == nil && bytes.HasSuffix(text, []byte("\n")) {
+				config, err = clientcmd.RESTConfigFromKubeConfig(text)
+			}
+			return err == nil && config != nil, nil
+		})
 	if err != nil {
 		d.Errorf("the recorded kubeconfig does not come: %v", err)
 		return
@@ -107,12 +119,14 @@ func (d *desk) ask(path string) {
 	_ = response.Body.Close()
 }
 
-// From the first request to Ctrl-C: the table has what was asked, the file is nobody else's, and the kubeconfig is gone. The second time the
-// transcript goes on.
+// From the first request to Ctrl-C: the table has what was asked, the file is nobody else's, and the kubeconfig is
+// gone. The second time the transcript goes on.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, candidate)
-	for _, path := range []string{"/api/v1/namespaces/team-a/pods/web-0", "/apis/apps/v1/namespaces/team-a/deployments"} {
+	for _, path := range []string{
+		"/api/v1/namespaces/team-a/pods/web-0", "/apis/apps/v1/namespaces/team-a/deployments",
+	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			d.ask(path)
@@ -125,12 +139,15 @@ func TestRecord(t *testing.T) {
 			t.Error("a kubeconfig that is of no use is left")
 		}
 	}
-	for _, want := range []string{"VERB", "get    pods               1          0", "list   deployments.apps   1          0"} {
+	for _, want := range []string{
+		"VERB", "get    pods               1          0", "list   deployments.apps   1          0",
+	} {
 		if !strings.Contains(d.out.String(), want) {
 			t.Errorf("%s lacks %q", &d.out, want)
 		}
 	}
-	if said := d.errOut.String(); !strings.Contains(said, "until Ctrl-C") || !strings.Contains(said, "2 requests, of these 0 changes") {
+	if said := d.errOut.String(); !strings.Contains(said, "until Ctrl-C") ||
+		!strings.Contains(said, "2 requests, of these 0 changes") {
 		t.Error(said)
 	}
 	read, err := recorder.ReadFile(d.file("transcript"))
@@ -140,7 +157,8 @@ func TestRecord(t *testing.T) {
 	if info, err := os.Stat(d.file("transcript")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if text, err := os.ReadFile(d.file("transcript")); err != nil || bytes.Contains(text, []byte("hunter2")) || bytes.Contains(text, []byte("token")) {
+	if text, err := os.ReadFile(d.file("transcript")); err != nil || bytes.Contains(text, []byte("hunter2")) ||
+		bytes.Contains(text, []byte("token")) {
 		t.Errorf("%s, %v", text, err)
 	}
 }
@@ -161,7 +179,8 @@ func TestRecordEndsWithTheToken(t *testing.T) {
 		t.Error(said)
 	}
 	var all recorded
-	if err := json.Unmarshal(d.out.Bytes(), &all); err != nil || all.Kind != "TranscriptSummary" || all.Requests != 1 || len(all.Asked) != 1 {
+	if err := json.Unmarshal(d.out.Bytes(), &all); err != nil || all.Kind != "TranscriptSummary" || all.Requests != 1 ||
+		len(all.Asked) != 1 {
 		t.Errorf("%s, %v", &d.out, err)
 	}
 }
@@ -176,7 +195,10 @@ func TestRecordRefuses(t *testing.T) {
 	if err := os.WriteFile(taken.file("transcript"), []byte("my notes\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for want, d := range map[string]*desk{"is of kubernetes-admin and not of a candidate": admin, "does not accept these credentials": gone, "is no transcript": taken} {
+	for want, d := range map[string]*desk{
+		"is of kubernetes-admin and not of a candidate": admin, "does not accept these credentials": gone,
+		"is no transcript": taken,
+	} {
 		if err := d.line.run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; wanted %q", err, want)
 		}

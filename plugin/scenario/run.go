@@ -71,7 +71,8 @@ The exit code is 0 when all were solved, and 2 when not, or when none could be p
 	flags.IntVar(&r.repeats, "repeats", r.repeats, "How often each scenario is played, each time with another seed")
 	flags.Int64Var(&r.seed, "seed", r.seed, "The first seed; the others follow it")
 	flags.DurationVar(&r.timeout, "timeout", 0, "Time of the agent for one exercise (default: the scenario's time box)")
-	flags.StringVar(&r.record, "record", "", "Folder for a transcript of what each program asks the API server; it is made")
+	flags.StringVar(&r.record, "record", "",
+		"Folder for a transcript of what each program asks the API server; it is made")
 	flags.BoolVar(&r.all, "all", false, "All scenarios that come with the program")
 	addSimulation(flags, &r.gpus)
 	addAllowances(flags, &r.allow)
@@ -99,7 +100,8 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 		return err
 	}
 	lab.Allow, lab.SimulateGPUs = r.allow, r.gpus
-	question := fmt.Sprintf("Play %d scenario(s) %d time(s) in context %q?", len(chosen), r.repeats, r.connection.Connected().Context)
+	question := fmt.Sprintf("Play %d scenario(s) %d time(s) in context %q?", len(chosen), r.repeats,
+		r.connection.Connected().Context)
 	if err := confirm.Ask(ctx, r.streams, question, r.yes); err != nil {
 		return err
 	}
@@ -109,10 +111,12 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 		}
 	}
 	options := exercise.AgentOptions{
-		Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Timeout: r.timeout, Record: r.record, Output: r.streams.ErrOut,
+		Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Timeout: r.timeout, Record: r.record,
+		Output: r.streams.ErrOut,
 	}
 	result, err := lab.Agents(ctx, options, func(t exercise.Try) {
-		printer.Talk(r.streams.ErrOut, "%s seed %d: %s, %s, in %s", t.Scenario, t.Seed, t.Outcome(), count.Of(t.Score, "point"), human(t.Took))
+		printer.Talk(r.streams.ErrOut, "%s seed %d: %s, %s, in %s", t.Scenario, t.Seed, t.Outcome(),
+			count.Of(t.Score, "point"), human(t.Took))
 	})
 	if result == nil {
 		return err
@@ -130,9 +134,12 @@ func (r *running) print(result *exercise.AgentReport) error {
 	if !r.format.IsTable() {
 		return r.format.Object(r.streams.Out, result)
 	}
-	t := &printer.Table{Header: []string{"SCENARIO", "TRIES", "PASSED", "PASS@1", "95%", "SCORE", "TOOK"}, NoHeader: r.format.NoHeader}
+	t := &printer.Table{
+		Header: []string{"SCENARIO", "TRIES", "PASSED", "PASS@1", "95%", "SCORE", "TOOK"}, NoHeader: r.format.NoHeader,
+	}
 	for _, s := range result.Scenarios {
-		t.Add(s.Scenario, fmt.Sprint(s.Tries), fmt.Sprint(s.Passed), percent(s.PassAt1), percent(s.Low)+"-"+percent(s.High), fmt.Sprintf("%.0f", s.Score), human(s.Took))
+		t.Add(s.Scenario, fmt.Sprint(s.Tries), fmt.Sprint(s.Passed), percent(s.PassAt1),
+			percent(s.Low)+"-"+percent(s.High), fmt.Sprintf("%.0f", s.Score), human(s.Took))
 	}
 	return t.Write(r.streams.Out)
 }

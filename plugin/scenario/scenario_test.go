@@ -46,7 +46,10 @@ func TestTheAnswerIsNotShown(t *testing.T) {
 			if err != nil || !strings.Contains(shown, s.Public.Title) {
 				t.Errorf("%v: %v: %s", args, err, shown)
 			}
-			for _, secret := range []string{s.Sealed.Story, s.Sealed.RootCause.Field.Value, s.Sealed.RootCause.Object.Value, "rootCause", "wrongFixes", "inject"} {
+			for _, secret := range []string{
+				s.Sealed.Story, s.Sealed.RootCause.Field.Value, s.Sealed.RootCause.Object.Value, "rootCause",
+				"wrongFixes", "inject",
+			} {
 				if len(secret) > 8 && strings.Contains(shown, secret) { // "gpu" tells nothing
 					t.Errorf("%v tells %q", args, secret)
 				}
@@ -89,7 +92,10 @@ func TestBadInput(t *testing.T) {
 		{[]string{"selftest", "gpu-resources", "--simulate-gpus", "17"}, "--simulate-gpus 17: give 1 to 16"},
 		{[]string{"run", "noop", "--agent", "true", "--simulate-gpus", "-1"}, "--simulate-gpus -1: give 1 to 16"},
 		{[]string{"start", "--file", filepath.Join(t.TempDir(), "none.yaml")}, "none.yaml"},
-		{[]string{"start", "gpu-memory", "--terraform", filepath.Join(t.TempDir(), "new")}, "gpu-memory has no Terraform module: these have one: blocked-egress, wrong-role-binding"},
+		{
+			[]string{"start", "gpu-memory", "--terraform", filepath.Join(t.TempDir(), "new")},
+			"gpu-memory has no Terraform module: these have one: blocked-egress, wrong-role-binding",
+		},
 		{[]string{"start", "blocked-egress", "--terraform", filepath.Dir(taken)}, "has files in it"},
 		{[]string{"start", "blocked-egress", "--terraform", taken}, "not a directory"},
 		{[]string{"submit", "--terraform", t.TempDir()}, "has no .tf files"},
@@ -114,14 +120,17 @@ func TestLint(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	bad := filepath.Join(folder, "bad.yaml")
-	if err := os.WriteFile(bad, []byte("apiVersion: gpufault.dev/v1alpha1\nkind: Scenario\nmetadata: {nmae: x}\n"), 0o600); err != nil {
+	if err := os.WriteFile(
+		bad, []byte("apiVersion: gpufault.dev/v1alpha1\nkind: Scenario\nmetadata: {nmae: x}\n"), 0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	out, _, err := command(t, "lint", bad)
 	if !errors.As(err, new(*usage.Verdict)) || !strings.Contains(out, bad+":3:") || !strings.Contains(out, "nmae") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if _, _, err := command(t, "lint", filepath.Join(folder, "none.yaml")); err == nil || errors.As(err, new(*usage.Verdict)) {
+	if _, _, err := command(t, "lint", filepath.Join(folder, "none.yaml")); err == nil ||
+		errors.As(err, new(*usage.Verdict)) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	if out, said, err := command(t, "lint", "../../pkg/scenario/packs/noop.yaml"); err != nil {

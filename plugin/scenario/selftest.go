@@ -60,7 +60,8 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 				return err
 			}
 			if parallel < 1 || len(seeds) == 0 {
-				return fmt.Errorf("--parallel %d with %s: specify at least one of each", parallel, count.Of(len(seeds), "seed"))
+				return fmt.Errorf("--parallel %d with %s: specify at least one of each", parallel,
+					count.Of(len(seeds), "seed"))
 			}
 			if err := c.consent(cmd.Context(), pack, wants(chosen), yes); err != nil {
 				return err
@@ -78,7 +79,8 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 	pack.addTrust(cmd)
 	cmd.Flags().Int64SliceVar(&seeds, "seeds", []int64{1, 2}, "Seeds to draw variants by")
 	cmd.Flags().IntVar(&parallel, "parallel", 1, "How many exercises at a time")
-	cmd.Flags().BoolVar(&sample, "sample", false, "Play only one solution and one wrong fix for each seed, drawn by the seed")
+	cmd.Flags().BoolVar(&sample, "sample", false,
+		"Play only one solution and one wrong fix for each seed, drawn by the seed")
 	cmd.Flags().BoolVar(&all, "all", false, "All scenarios that come with the program")
 	addSimulation(cmd.Flags(), &simulate)
 	addAllowances(cmd.Flags(), &allow)
@@ -88,14 +90,16 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 	return cmd
 }
 
-// several are the scenarios that are named, or all: with simulated GPUs, those that can do with them.
+// several returns the scenarios that are named, or all: with simulated GPUs, those that can do with them.
 func (p *packFlags) several(names []string, all bool, simulated int) ([]*scenario.Scenario, error) {
 	switch {
 	case all && (len(names) > 0 || p.file != ""):
 		return nil, fmt.Errorf("--all is all of ours: leave out what else is named")
 	case all:
 		chosen, err := scenario.Builtin()
-		return slices.DeleteFunc(chosen, func(s *scenario.Scenario) bool { return simulated > 0 && s.Requires.Toolkit }), err
+		return slices.DeleteFunc(chosen,
+				func(s *scenario.Scenario) bool { return simulated > 0 && s.Requires.Toolkit }),
+			err
 	case len(names) == 0:
 		s, err := p.load("")
 		return []*scenario.Scenario{s}, err
@@ -111,8 +115,12 @@ func (p *packFlags) several(names []string, all bool, simulated int) ([]*scenari
 	return chosen, nil
 }
 
-func (c *common) selftest(ctx context.Context, lab *exercise.Lab, chosen []*scenario.Scenario, seeds []int64, parallel int, yes bool, format printer.Format) error {
-	question := fmt.Sprintf("Break and mend %d scenario(s) with %d seed(s) in context %q?", len(chosen), len(seeds), c.connection.Connected().Context)
+func (c *common) selftest(
+	ctx context.Context, lab *exercise.Lab, chosen []*scenario.Scenario, seeds []int64, parallel int, yes bool,
+	format printer.Format,
+) error {
+	question := fmt.Sprintf("Break and mend %d scenario(s) with %d seed(s) in context %q?", len(chosen), len(seeds),
+		c.connection.Connected().Context)
 	if err := confirm.Ask(ctx, c.streams, question, yes); err != nil {
 		return err
 	}
@@ -154,13 +162,17 @@ func (c *common) printRows(rows []exercise.Row, format printer.Format) error {
 	if !format.IsTable() {
 		return format.Object(c.streams.Out, rowList{exercise.APIVersion, "SelftestList", rows})
 	}
-	t := &printer.Table{Header: []string{"SCENARIO", "SEED", "ATTEMPT", "WANTED", "GOT", "BROKEN", "GRADE", "TOOK"}, NoHeader: format.NoHeader}
+	t := &printer.Table{
+		Header:   []string{"SCENARIO", "SEED", "ATTEMPT", "WANTED", "GOT", "BROKEN", "GRADE", "TOOK"},
+		NoHeader: format.NoHeader,
+	}
 	for _, r := range rows {
 		got := r.Got
 		if !r.OK {
 			got += " WRONG"
 		}
-		t.Add(r.Scenario, strconv.FormatInt(r.Seed, 10), r.Attempt, r.Wanted, got, seconds(r.Broken), seconds(r.Grade), seconds(r.Took))
+		t.Add(r.Scenario, strconv.FormatInt(r.Seed, 10), r.Attempt, r.Wanted, got, seconds(r.Broken), seconds(r.Grade),
+			seconds(r.Took))
 	}
 	return t.Write(c.streams.Out)
 }

@@ -37,7 +37,8 @@ func (c *common) newShowCommand() *cobra.Command {
 			if !format.IsTable() {
 				return format.Object(c.streams.Out, publicOf(s), "scenario/"+s.Metadata.Name)
 			}
-			_, err = fmt.Fprintln(c.streams.Out, printer.Wrap(printer.Escape(describe(s)), printer.Width(c.streams.Out)))
+			_, err = fmt.Fprintln(c.streams.Out,
+				printer.Wrap(printer.Escape(describe(s)), printer.Width(c.streams.Out)))
 			return err
 		},
 		ValidArgsFunction: completeNames,
@@ -47,11 +48,13 @@ func (c *common) newShowCommand() *cobra.Command {
 	return cmd
 }
 
-// describe is the public half for people. Parameters are drawn when the scenario starts: until then their places are shown as three dots.
+// describe returns the public half for people. Parameters are drawn when the scenario starts: until then their places
+// are shown as three dots.
 func describe(s *scenario.Scenario) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n\n", s.Public.Title, s.Metadata.Name)
-	fmt.Fprintf(&b, "Difficulty:  %s\nTime box:    %s\nNeeds:       %s\n", s.Metadata.Difficulty, count.Of(s.Metadata.Minutes, "minute"), needs(s.Requires))
+	fmt.Fprintf(&b, "Difficulty:  %s\nTime box:    %s\nNeeds:       %s\n", s.Metadata.Difficulty,
+		count.Of(s.Metadata.Minutes, "minute"), needs(s.Requires))
 	if other := s.Requires.Otherwise; other != "" {
 		fmt.Fprintf(&b, "Otherwise:   %s, where NetworkPolicies are not enforced\n", other)
 	}

@@ -109,20 +109,25 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 	s.pack.addFlags(cmd)
 	s.pack.addTrust(cmd)
 	flags := cmd.Flags()
-	flags.Int64Var(&s.seed, "seed", 0, "Draws the variant, the names and the numbers (default: a new one, which is told)")
+	flags.Int64Var(&s.seed, "seed", 0,
+		"Draws the variant, the names and the numbers (default: a new one, which is told)")
 	flags.StringToStringVar(&s.set, "set", nil, "Set parameters yourself, as NAME=VALUE")
 	flags.StringVar(&s.kubeconfig, "kubeconfig-out", "", "File for the candidate's kubeconfig; it must not exist")
-	flags.StringVar(&s.terraform, "terraform", "", "Folder for the lab's Terraform module, which the candidate may mend in the place of the cluster; it must be empty, or not exist")
+	flags.StringVar(&s.terraform, "terraform", "",
+		"Folder for the lab's Terraform module, which the candidate may mend in the place of the cluster; it must be empty, or not exist")
 	flags.DurationVar(&s.lasts, "for", 0, "Time box (default: the scenario's)")
-	flags.StringVar(&s.dryRun, "dry-run", s.dryRun, "none, client (say what would be made) or server (also try images and policies, with pods that are deleted again); make nothing of the lab")
+	flags.StringVar(&s.dryRun, "dry-run", s.dryRun,
+		"none, client (say what would be made) or server (also try images and policies, with pods that are deleted again); make nothing of the lab")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask")
-	flags.StringVar(&s.workload, "workload", "", "Play it on a Deployment of yours, deployment/NAME in the namespace -n, which is put back at the end")
+	flags.StringVar(&s.workload, "workload", "",
+		"Play it on a Deployment of yours, deployment/NAME in the namespace -n, which is put back at the end")
 	addSimulation(flags, &s.simulate)
 	addAllowances(flags, &s.allow)
 	s.pods.AddImageFlags(cmd)
 	s.format.AddFlags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("dry-run",
+		cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // validate checks everything that needs no cluster.
@@ -155,7 +160,7 @@ func mustBeNew(name string) error {
 	return nil
 }
 
-// module is the Terraform module to write; nil when none is wanted.
+// module returns the Terraform module to write; nil when none is wanted.
 func (s *starting) module(r *scenario.Resolved) (terraform.Files, error) {
 	if s.terraform == "" {
 		return nil, nil
@@ -171,7 +176,7 @@ func (s *starting) module(r *scenario.Resolved) (terraform.Files, error) {
 	return files, nil
 }
 
-// withModules says which of ours have one.
+// withModules returns which of ours have one.
 func withModules() string {
 	all, err := scenario.Builtin()
 	if err != nil {
@@ -210,7 +215,8 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 	if s.dryRun != "client" {
 		err := lab.Preflight(ctx, resolved)
 		if instead := s.otherwise(err); instead != nil {
-			printer.Talk(s.streams.ErrOut, "This cluster does not enforce NetworkPolicies: in the place of %s it is %s, in which a node's firewall is changed, and the candidate is root on nodes.",
+			printer.Talk(s.streams.ErrOut,
+				"This cluster does not enforce NetworkPolicies: in the place of %s it is %s, in which a node's firewall is changed, and the candidate is root on nodes.",
 				found.Metadata.Name, instead.Metadata.Name)
 			return s.run(ctx, instead)
 		}
@@ -231,7 +237,9 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 			return fmt.Errorf("nothing was changed: --terraform: %w", err)
 		}
 	}
-	e, err := lab.Start(ctx, resolved, exercise.StartOptions{For: s.lasts, Consent: true, Terraform: files != nil, Command: session.CommandLine(os.Args)})
+	e, err := lab.Start(ctx, resolved, exercise.StartOptions{
+		For: s.lasts, Consent: true, Terraform: files != nil, Command: session.CommandLine(os.Args),
+	})
 	if err != nil {
 		files.Remove(s.terraform)
 		return kube.Explain(err)
@@ -239,11 +247,12 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 	return s.print(lab, e)
 }
 
-// otherwise is the scenario that takes the place of one with which a preflight ended so; nil when there is none, or when more was asked for than
-// the one scenario: then the error names the other.
+// otherwise returns the scenario that takes the place of one with which a preflight ended so; nil when there is none,
+// or when more was asked for than the one scenario: then the error names the other.
 func (s *starting) otherwise(err error) *scenario.Scenario {
 	var unenforced *exercise.UnenforcedError
-	if !errors.As(err, &unenforced) || unenforced.Otherwise == "" || s.pack.file != "" || s.terraform != "" || s.workload != "" || len(s.set) > 0 {
+	if !errors.As(err, &unenforced) || unenforced.Otherwise == "" || s.pack.file != "" || s.terraform != "" ||
+		s.workload != "" || len(s.set) > 0 {
 		return nil
 	}
 	instead, err := scenario.Find(unenforced.Otherwise)
@@ -263,14 +272,18 @@ func (s *starting) before(r *scenario.Resolved) {
 	say("Scenario:  %s (seed %d) in context %q", r.Metadata.Name, r.Seed, s.connection.Connected().Context)
 	say("Makes:     %s", strings.Join(made(r), ", "))
 	if sim := r.Facts.Simulation; sim != nil {
-		say("Simulates: %s on %s: their status and labels are changed, until the exercise ends", count.Of(sim.GPUs, "GPU"), strings.Join(sim.Nodes, ", "))
+		say("Simulates: %s on %s: their status and labels are changed, until the exercise ends",
+			count.Of(sim.GPUs, "GPU"), strings.Join(sim.Nodes, ", "))
 		if n := r.Facts.WaitingGPUs; n > 0 {
 			say("Warning:   others' pods wait for %s, and may start on simulated ones", count.Of(n, "GPU"))
 		}
 	}
 	if w := r.Public.Access.Workload; w != nil {
-		say("Candidate: views namespace %s without its Secrets, and changes %s %s, for %s", w.Namespace, w.Kind, w.Name, minutes)
-		say("Warning:   others' data is there: who changes a pod template can run any program in it, as any account of the namespace, and mount its Secrets")
+		say("Candidate: views namespace %s without its Secrets, and changes %s %s, for %s", w.Namespace, w.Kind, w.Name,
+			minutes)
+		say(
+			"Warning:   others' data is there: who changes a pod template can run any program in it, as any account of the namespace, and mount its Secrets",
+		)
 	} else {
 		say("Candidate: admin of %s, for %s", strings.Join(r.Public.Access.Namespaces, ", "), minutes)
 	}
@@ -326,16 +339,21 @@ func (s *starting) print(lab *exercise.Lab, e *exercise.Exercise) error {
 	if s.kubeconfig != "" {
 		card.Kubeconfig = s.kubeconfig
 		if err := writeNew(s.kubeconfig, e.Kubeconfig); err != nil {
-			writeErr = fmt.Errorf("the exercise runs, and the kubeconfig could not be written: %w; get another with: kubectl gpu-fault scenario status %s --kubeconfig-out FILE", err, e.ID)
+			writeErr = fmt.Errorf(
+				"the exercise runs, and the kubeconfig could not be written: %w; get another with: kubectl gpu-fault scenario status %s --kubeconfig-out FILE",
+				err, e.ID,
+			)
 		}
 	} else {
-		printer.Talk(s.streams.ErrOut, "The candidate's kubeconfig: kubectl gpu-fault scenario status %s --kubeconfig-out FILE", e.ID)
+		printer.Talk(s.streams.ErrOut,
+			"The candidate's kubeconfig: kubectl gpu-fault scenario status %s --kubeconfig-out FILE", e.ID)
 	}
 	if !s.format.IsTable() {
 		return errors.Join(s.format.Object(s.streams.Out, started{*e, card}, "exercise/"+e.ID), writeErr)
 	}
 	_, err := fmt.Fprintln(s.streams.Out, printer.Wrap(printer.Escape(cardText(card)), printer.Width(s.streams.Out)))
-	printer.Talk(s.streams.ErrOut, "Exercise %s (seed %d) is broken as it shall be, and runs until %s.", e.ID, e.Seed, e.Until.Local().Format("15:04"))
+	printer.Talk(s.streams.ErrOut, "Exercise %s (seed %d) is broken as it shall be, and runs until %s.", e.ID, e.Seed,
+		e.Until.Local().Format("15:04"))
 	return errors.Join(err, writeErr)
 }
 
@@ -347,7 +365,7 @@ func (s *starting) printDryRun(r *scenario.Resolved) error {
 	return err
 }
 
-// cardText is the card for people.
+// cardText returns the card for people.
 func cardText(c exercise.Card) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n%s\n\n", c.Title, strings.TrimSpace(c.Briefing))

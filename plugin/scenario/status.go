@@ -54,12 +54,13 @@ func (c *common) newStatusCommand() *cobra.Command {
 		ValidArgsFunction: c.completeExercises,
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "Those that have ended, too")
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig-out", "", "Write a new kubeconfig for the candidate to this file, which must not exist")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig-out", "",
+		"Write a new kubeconfig for the candidate to this file, which must not exist")
 	format.AddFlags(cmd)
 	return cmd
 }
 
-// shown are the exercises to print: the one that is named, those that run, or all.
+// shown returns the exercises to print: the one that is named, those that run, or all.
 func (c *common) shown(ctx context.Context, id string, all bool) ([]exercise.Exercise, error) {
 	lab, err := c.lab(ctx)
 	if err != nil {
@@ -113,13 +114,19 @@ func (c *common) printExercises(shown []exercise.Exercise, named bool, format pr
 		printer.Talk(c.streams.ErrOut, "no exercise runs; kubectl gpu-fault scenario list shows what can be started")
 		return nil
 	}
-	t := &printer.Table{Header: []string{"EXERCISE", "SCENARIO", "PHASE", "LEFT", "HINTS", "SCORE", "BY", "AGE"}, NoHeader: format.NoHeader}
+	t := &printer.Table{
+		Header:   []string{"EXERCISE", "SCENARIO", "PHASE", "LEFT", "HINTS", "SCORE", "BY", "AGE"},
+		NoHeader: format.NoHeader,
+	}
 	if format.IsWide() {
 		t.Header = append(t.Header, "SEED", "MESSAGE")
 	}
 	now := time.Now()
 	for _, e := range shown {
-		row := []string{e.ID, e.Scenario, string(e.Phase), left(e, now), strconv.Itoa(len(e.Hints)), score(e), e.By, duration.HumanDuration(now.Sub(e.Created))}
+		row := []string{
+			e.ID, e.Scenario, string(e.Phase), left(e, now), strconv.Itoa(len(e.Hints)), score(e), e.By,
+			duration.HumanDuration(now.Sub(e.Created)),
+		}
 		if format.IsWide() {
 			row = append(row, strconv.FormatInt(e.Seed, 10), orBlank(e.Message))
 		}
@@ -128,7 +135,7 @@ func (c *common) printExercises(shown []exercise.Exercise, named bool, format pr
 	return t.Write(c.streams.Out)
 }
 
-// left is how much of the time box is left.
+// left returns how much of the time box is left.
 func left(e exercise.Exercise, now time.Time) string {
 	switch {
 	case !e.Open() || e.Until.IsZero():

@@ -78,7 +78,8 @@ func (c *common) submit(ctx context.Context, id, file, folder string) error {
 		if _, err := lab.SubmitModule(ctx, e.ID, *module); err != nil {
 			return kube.Explain(err)
 		}
-		printer.Talk(c.streams.ErrOut, "The module of exercise %s is handed in: grade applies it to the cluster, and then looks.", e.ID)
+		printer.Talk(c.streams.ErrOut,
+			"The module of exercise %s is handed in: grade applies it to the cluster, and then looks.", e.ID)
 		if file == "" {
 			return nil
 		}
@@ -150,7 +151,7 @@ func (c *common) askDiagnosis(ctx context.Context, choices scenario.Choices) (d 
 	return d, nil
 }
 
-// chosen is a choice by its number, or what was typed.
+// chosen returns a choice by its number, or what was typed.
 func chosen(line string, choices []string) string {
 	if n, err := strconv.Atoi(line); err == nil && n >= 1 && n <= len(choices) {
 		return choices[n-1]

@@ -31,8 +31,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
-// Undoers knows for every kind of undo in a ledger who does it. A fault that is missing here could not be reverted. The detectors are
-// those of the cluster, for what cannot be undone. What works through debug pods only describes what it would do: New's can do it.
+// Undoers knows for every kind of undo in a ledger who does it. A fault that is missing here could not be reverted. The
+// detectors are those of the cluster, for what cannot be undone. What works through debug pods only describes what it
+// would do: New's can do it.
 func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 	return map[string]fault.Undoer{
 		nodefiles.UndoKind: nodefiles.Undoer{},
@@ -77,7 +78,10 @@ func forget(detectors []xid.Detector, xids []string) []string {
 
 // New returns a session on the cluster that shows its progress on report. The debug pods of its undos are started as
 // pods says: records may have been written by others, so nothing of a pod comes from there.
-func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, parallel int, pods podflags.Flags, report *progress.Reporter) *fault.Session {
+func New(
+	ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, parallel int, pods podflags.Flags,
+	report *progress.Reporter,
+) *fault.Session {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -86,7 +90,9 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 	undoers := Undoers(detectors)
 	undoers[kernellog.ModuleUndoKind] = kernellog.ModuleUndoer{
 		Log: logUndoer(detectors),
-		Start: func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (kernellog.Pod, error) {
+		Start: func(
+			ctx context.Context, run ledger.Run, nodeName string, progress func(string),
+		) (kernellog.Pod, error) {
 			run.Owner = nil // see unowned
 			return startPod(ctx, cluster, ledgerNamespace, pods, run, nodeName, shortPodLives, progress)
 		},
@@ -127,7 +133,7 @@ func New(ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, par
 	}
 }
 
-// workloads is where workloads are put back. It needs no mapper: records name resources.
+// workloads returns where workloads are put back. It needs no mapper: records name resources.
 func workloads(cluster *kube.Cluster) *workload.Cluster {
 	client := dynamicClient(cluster)
 	if client == nil {
@@ -146,7 +152,9 @@ func dynamicClient(cluster *kube.Cluster) dynamic.Interface {
 
 // StartPod starts debug pods for faults that change files.
 func StartPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags) nodefiles.Start {
-	return func(ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string)) (nodefiles.Pod, error) {
+	return func(
+		ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string),
+	) (nodefiles.Pod, error) {
 		return startPod(ctx, cluster, ledgerNamespace, pods, run, nodeName, lives, progress)
 	}
 }
@@ -171,10 +179,12 @@ func startPod(
 	return pods.Start(ctx, cluster, spec, progress)
 }
 
-// unowned starts pods that belong to no Job: after a run's time is up its Job is gone, and the garbage collector would delete at once
-// what it owns.
+// unowned starts pods that belong to no Job: after a run's time is up its Job is gone, and the garbage collector would
+// delete at once what it owns.
 func unowned(start nodefiles.Start) nodefiles.Start {
-	return func(ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string)) (nodefiles.Pod, error) {
+	return func(
+		ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string),
+	) (nodefiles.Pod, error) {
 		run.Owner = nil
 		return start(ctx, run, nodeName, lives, progress)
 	}
@@ -198,7 +208,7 @@ func stepChanged(report *progress.Reporter, run ledger.Run, step ledger.Step) {
 // secret is the flag whose value does not belong into a record that others read.
 const secret = "--token"
 
-// CommandLine is what the user typed, for the record, without credentials.
+// CommandLine returns what the user typed, for the record, without credentials.
 func CommandLine(args []string) []string {
 	shown := slices.Clone(args)
 	if len(shown) > 0 {

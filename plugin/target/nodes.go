@@ -45,11 +45,15 @@ func (n Nodes) Validate() error {
 	}
 	switch {
 	case ways == 0 && n.NoPod:
-		return errors.New("no target: give node names, or -l SELECTOR (completion lists the nodes; `kubectl get nodes` too)")
+		return errors.New(
+			"no target: give node names, or -l SELECTOR (completion lists the nodes; `kubectl get nodes` too)",
+		)
 	case ways > 1 && n.NoPod:
 		return errors.New("give node names, or -l SELECTOR, not both")
 	case ways == 0:
-		return errors.New("no target: give node names, or -l SELECTOR, or --pod POD (completion lists the nodes; `kubectl get nodes` too)")
+		return errors.New(
+			"no target: give node names, or -l SELECTOR, or --pod POD (completion lists the nodes; `kubectl get nodes` too)",
+		)
 	case ways > 1:
 		return errors.New("give node names, or -l SELECTOR, or --pod POD, not several of them")
 	}
@@ -57,7 +61,9 @@ func (n Nodes) Validate() error {
 }
 
 // Resolve returns the nodes, sorted by name and each once, and the pod if one was given.
-func (n Nodes) Resolve(ctx context.Context, client kubernetes.Interface, namespace string) ([]string, *corev1.Pod, error) {
+func (n Nodes) Resolve(
+	ctx context.Context, client kubernetes.Interface, namespace string,
+) ([]string, *corev1.Pod, error) {
 	switch {
 	case n.Pod != "":
 		pod, err := n.pod(ctx, client, namespace)
@@ -84,7 +90,8 @@ func (n Nodes) pod(ctx context.Context, client kubernetes.Interface, namespace s
 	switch {
 	case apierrors.IsNotFound(err):
 		if n.NamespaceGiven {
-			return nil, fmt.Errorf("pod %q not found in namespace %q: see kubectl get pods -n %s", name, namespace, namespace)
+			return nil,
+				fmt.Errorf("pod %q not found in namespace %q: see kubectl get pods -n %s", name, namespace, namespace)
 		}
 		return nil, fmt.Errorf("pod %q not found in namespace %q: specify its namespace with -n", name, namespace)
 	case err != nil:
@@ -92,7 +99,9 @@ func (n Nodes) pod(ctx context.Context, client kubernetes.Interface, namespace s
 	case pod.Spec.NodeName == "":
 		return nil, fmt.Errorf("pod %s/%s is not on a node yet (phase %s)", namespace, name, pod.Status.Phase)
 	case pod.Status.Phase != corev1.PodRunning:
-		return nil, fmt.Errorf("pod %s/%s is not running (phase %s): its GPUs cannot be told", namespace, name, pod.Status.Phase)
+		return nil,
+			fmt.Errorf("pod %s/%s is not running (phase %s): its GPUs cannot be told", namespace, name,
+				pod.Status.Phase)
 	}
 	return pod, nil
 }

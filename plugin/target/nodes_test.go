@@ -37,8 +37,14 @@ func TestResolve(t *testing.T) {
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"gpu": "yes"}}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"gpu": "yes"}}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}},
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "runs", Namespace: "n"}, Spec: corev1.PodSpec{NodeName: "c"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}},
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "waits", Namespace: "n"}, Status: corev1.PodStatus{Phase: corev1.PodPending}},
+		&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "runs", Namespace: "n"}, Spec: corev1.PodSpec{NodeName: "c"},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		},
+		&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "waits", Namespace: "n"},
+			Status:     corev1.PodStatus{Phase: corev1.PodPending},
+		},
 	)
 	for name, test := range map[string]struct {
 		nodes   Nodes

@@ -30,7 +30,8 @@ func New() Flags { return Flags{TTL: Default} }
 
 // AddFlags registers the flags.
 func (f *Flags) AddFlags(flags *pflag.FlagSet) {
-	flags.DurationVar(&f.TTL, "ttl", f.TTL, "How long the fault stays if nobody reverts it before, 10s to 24h; 0 for no end, which needs a --reason")
+	flags.DurationVar(&f.TTL, "ttl", f.TTL,
+		"How long the fault stays if nobody reverts it before, 10s to 24h; 0 for no end, which needs a --reason")
 	flags.StringVar(&f.Reason, "reason", f.Reason, "Why, for the record and for whoever finds it")
 }
 
@@ -39,11 +40,15 @@ func (f *Flags) Validate() error {
 	f.Reason = strings.TrimSpace(f.Reason)
 	switch {
 	case f.TTL == 0 && f.Reason == "":
-		return errors.New("--ttl 0: a fault without an end needs a reason that others can read: give --reason TEXT, or a --ttl up to 24h")
+		return errors.New(
+			"--ttl 0: a fault without an end needs a reason that others can read: give --reason TEXT, or a --ttl up to 24h",
+		)
 	case f.TTL < 0:
-		return fmt.Errorf("--ttl %s: a time cannot be negative: give %s to %s, or 0 with a --reason", f.TTL, short(shortest), short(longest))
+		return fmt.Errorf("--ttl %s: a time cannot be negative: give %s to %s, or 0 with a --reason", f.TTL,
+			short(shortest), short(longest))
 	case f.TTL != 0 && (f.TTL < shortest || f.TTL > longest):
-		return fmt.Errorf("--ttl %s: give %s to %s, or 0 for no end with a --reason", f.TTL, short(shortest), short(longest))
+		return fmt.Errorf("--ttl %s: give %s to %s, or 0 for no end with a --reason", f.TTL, short(shortest),
+			short(longest))
 	case len(f.Reason) > 500:
 		return fmt.Errorf("--reason: it has %d bytes, and 500 fit", len(f.Reason))
 	}
@@ -53,7 +58,7 @@ func (f *Flags) Validate() error {
 // Apply puts both into a plan.
 func (f *Flags) Apply(plan *fault.Plan) { plan.TTL, plan.Reason = f.TTL, f.Reason }
 
-// String says how long: "for 30m", or "until it is reverted".
+// String returns how long: "for 30m", or "until it is reverted".
 func (f *Flags) String() string {
 	if f.TTL == 0 {
 		return "until it is reverted"
@@ -61,7 +66,7 @@ func (f *Flags) String() string {
 	return "for " + short(f.TTL)
 }
 
-// short is a duration without its zero parts: 30m, not 30m0s.
+// short returns a duration without its zero parts: 30m, not 30m0s.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

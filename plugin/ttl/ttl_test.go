@@ -25,7 +25,8 @@ func TestValidate(t *testing.T) {
 		{Flags{TTL: time.Hour, Reason: strings.Repeat("x", 501)}, "500"},
 	} {
 		err := test.flags.Validate()
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+		if test.want == "" && err != nil ||
+			test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%+v: %v, want %q", test.flags, err, test.want)
 		}
 	}

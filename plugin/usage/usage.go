@@ -57,12 +57,12 @@ func Known(what string) cobra.PositionalArgs {
 	}
 }
 
-// name is the command as it is typed after `kubectl gpu-fault`.
+// name returns the command as it is typed after `kubectl gpu-fault`.
 func name(cmd *cobra.Command) string {
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().CommandPath()+" ")
 }
 
-// UnknownCommand is the error for words that name no command; near is the command above it.
+// UnknownCommand returns the error for words that name no command; near is the command above it.
 func UnknownCommand(near *cobra.Command, words []string) error {
 	text := fmt.Sprintf("there is no command %q", strings.Join(words, " "))
 	if near.SuggestionsMinimumDistance <= 0 {
@@ -75,9 +75,10 @@ func UnknownCommand(near *cobra.Command, words []string) error {
 	return fmt.Errorf("%s; see: %s --help", text, near.CommandPath())
 }
 
-// FlagError is what cobra.Command.SetFlagErrorFunc takes.
+// FlagError returns what cobra.Command.SetFlagErrorFunc takes.
 func FlagError(cmd *cobra.Command, err error) error {
-	if words := cmd.Flags().Args(); cmd == cmd.Root() && len(words) > 0 { // which are not the root's, so that its flags are not meant
+	// Which are not the root's, so that its flags are not meant
+	if words := cmd.Flags().Args(); cmd == cmd.Root() && len(words) > 0 {
 		return UnknownCommand(cmd, words[:1])
 	}
 	var missing *pflag.NotExistError
@@ -119,7 +120,7 @@ func Value(err error) error {
 	}
 }
 
-// takes says what a flag of a type that has rules takes.
+// takes returns what a flag of a type that has rules takes.
 func takes(f *pflag.Flag) string {
 	switch f.Value.Type() {
 	case "bool":

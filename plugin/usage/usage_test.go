@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// program is a small command line with one flag of each type.
+// program returns a small command line with one flag of each type.
 func program(args cobra.PositionalArgs) *cobra.Command {
 	root := &cobra.Command{
 		Use: "gpu-fault", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu-fault"},
@@ -47,31 +47,53 @@ func TestWhatTheUserReads(t *testing.T) {
 		line []string
 		want string
 	}{
-		"fine":            {NoArgs, []string{"list"}, ""},
-		"none":            {NoArgs, []string{"list", "xid-foo"}, "list takes no arguments"},
-		"too few":         {MinArgs(1, "a letter", example), []string{"list"}, "list needs a letter, as in: kubectl gpu-fault list a"},
-		"enough":          {MinArgs(1, "a letter", example), []string{"list", "a", "b"}, ""},
-		"too many":        {MaxArgs(1, "one letter", example), []string{"list", "a", "b"}, "list takes one letter and no more, as in: kubectl gpu-fault list a"},
-		"not few enough":  {ExactArgs(1, "one letter", example), []string{"list", "a", "b"}, "list takes one letter and no more, as in: kubectl gpu-fault list a"},
-		"not many enough": {ExactArgs(1, "one letter", example), []string{"list"}, "list needs one letter, as in: kubectl gpu-fault list a"},
-		"unknown word":    {Known("roles"), []string{"list", "c"}, `no roles for "c"; there are: a, b`},
+		"fine": {NoArgs, []string{"list"}, ""},
+		"none": {NoArgs, []string{"list", "xid-foo"}, "list takes no arguments"},
+		"too few": {
+			MinArgs(1, "a letter", example), []string{"list"}, "list needs a letter, as in: kubectl gpu-fault list a",
+		},
+		"enough": {MinArgs(1, "a letter", example), []string{"list", "a", "b"}, ""},
+		"too many": {
+			MaxArgs(1, "one letter", example), []string{"list", "a", "b"},
+			"list takes one letter and no more, as in: kubectl gpu-fault list a",
+		},
+		"not few enough": {
+			ExactArgs(1, "one letter", example), []string{"list", "a", "b"},
+			"list takes one letter and no more, as in: kubectl gpu-fault list a",
+		},
+		"not many enough": {
+			ExactArgs(1, "one letter", example), []string{"list"},
+			"list needs one letter, as in: kubectl gpu-fault list a",
+		},
+		"unknown word": {Known("roles"), []string{"list", "c"}, `no roles for "c"; there are: a, b`},
 
-		"unknown command":           {nil, []string{"lsit"}, `there is no command "lsit"; did you mean list?`},
-		"like none":                 {nil, []string{"nosuch"}, `there is no command "nosuch"; see: kubectl gpu-fault --help`},
-		"unknown command with flag": {nil, []string{"nosuch", "--foo"}, `there is no command "nosuch"; see: kubectl gpu-fault --help`},
+		"unknown command": {nil, []string{"lsit"}, `there is no command "lsit"; did you mean list?`},
+		"like none": {
+			nil, []string{"nosuch"}, `there is no command "nosuch"; see: kubectl gpu-fault --help`,
+		},
+		"unknown command with flag": {
+			nil, []string{"nosuch", "--foo"}, `there is no command "nosuch"; see: kubectl gpu-fault --help`,
+		},
 
-		"unknown flag":      {nil, []string{"list", "--nosuch"}, "there is no flag --nosuch; see: kubectl gpu-fault list --help"},
+		"unknown flag": {
+			nil, []string{"list", "--nosuch"}, "there is no flag --nosuch; see: kubectl gpu-fault list --help",
+		},
 		"unknown letter":    {nil, []string{"list", "-z"}, "there is no flag -z; see: kubectl gpu-fault list --help"},
 		"letter in a group": {nil, []string{"list", "-yz"}, "there is no flag -z; see: kubectl gpu-fault list --help"},
 		"value missing":     {nil, []string{"list", "--count"}, "--count needs a value: a whole number"},
 		"text missing":      {nil, []string{"list", "--gpu"}, "--gpu needs a value"},
 		"int":               {nil, []string{"list", "--count", "x"}, `--count "x": give a whole number`},
-		"huge":              {nil, []string{"list", "--count", "99999999999999999999"}, `--count "99999999999999999999": the number is too large`},
-		"uint":              {nil, []string{"list", "--seed", "-1"}, `--seed "-1": give a whole number, 0 or more`},
-		"float":             {nil, []string{"list", "--speed", "fast"}, `--speed "fast": give a number`},
-		"duration":          {nil, []string{"list", "--interval", "5"}, `--interval "5": give a time with its unit, such as 30s or 2m`},
-		"bool":              {nil, []string{"list", "--yes=perhaps"}, `--yes "perhaps": give true or false`},
-		"other type":        {nil, []string{"list", "--map", "x"}, `--map "x": x must be formatted as key=value`},
+		"huge": {
+			nil, []string{"list", "--count", "99999999999999999999"},
+			`--count "99999999999999999999": the number is too large`,
+		},
+		"uint":  {nil, []string{"list", "--seed", "-1"}, `--seed "-1": give a whole number, 0 or more`},
+		"float": {nil, []string{"list", "--speed", "fast"}, `--speed "fast": give a number`},
+		"duration": {
+			nil, []string{"list", "--interval", "5"}, `--interval "5": give a time with its unit, such as 30s or 2m`,
+		},
+		"bool":       {nil, []string{"list", "--yes=perhaps"}, `--yes "perhaps": give true or false`},
+		"other type": {nil, []string{"list", "--map", "x"}, `--map "x": x must be formatted as key=value`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
 package usage
 
-// Verdict ends a command that worked, and whose answer is no: leftovers were found, an expectation was not met. The exit code is 2.
+// Verdict ends a command that worked, and whose answer is no: leftovers were found, an expectation was not met. The
+// exit code is 2.
 type Verdict struct {
 	// Message is for stderr; empty when the output has said it.
 	Message string

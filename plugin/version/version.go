@@ -49,7 +49,9 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 			if err := format.Validate(); err != nil {
 				return err
 			}
-			r := report{APIVersion: ledger.APIVersion, Kind: "Version", Client: build.Get(), DebugImage: debugpod.DefaultImage}
+			r := report{
+				APIVersion: ledger.APIVersion, Kind: "Version", Client: build.Get(), DebugImage: debugpod.DefaultImage,
+			}
 			if !clientOnly {
 				server, err := serverVersion(connection)
 				switch {
@@ -89,7 +91,8 @@ func serverVersion(connection *kube.Connection) (string, error) {
 }
 
 func (r report) write(streams genericiooptions.IOStreams) error {
-	fmt.Fprintf(streams.Out, "Client:       %s (commit %s, %s, %s)\n", r.Client.Version, r.Client.Commit, r.Client.Go, r.Client.Platform)
+	fmt.Fprintf(streams.Out, "Client:       %s (commit %s, %s, %s)\n", r.Client.Version, r.Client.Commit, r.Client.Go,
+		r.Client.Platform)
 	fmt.Fprintf(streams.Out, "Debug image:  %s\n", r.DebugImage)
 	helpers := strings.Join(helper.Architectures(), ", ")
 	if helpers == "" {

@@ -38,7 +38,7 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	return nil
 }
 
-// labels are what the records report, in order, as far as they fit a line.
+// labels returns what the records report, in order, as far as they fit a line.
 func (w *writing) labels() []string {
 	const most = 12
 	var all []string
@@ -51,9 +51,11 @@ func (w *writing) labels() []string {
 	return all
 }
 
-// verdicts is a row for each detector that may see the events: the XIDs that it sees, and what it does about the worst of them; the
-// names of those that see none; and of those that may reboot a node.
-func verdicts(detectors []xid.Detector, events []xid.Event, form xid.Form) (seen *printer.Table, blind, reboots []string) {
+// verdicts returns a row for each detector that may see the events: the XIDs that it sees, and what it does about the
+// worst of them; the names of those that see none; and of those that may reboot a node.
+func verdicts(
+	detectors []xid.Detector, events []xid.Event, form xid.Form,
+) (seen *printer.Table, blind, reboots []string) {
 	events = worstFirst(events, form)
 	seen = &printer.Table{Header: []string{"DETECTOR", "SEES", "XID", "REACTION"}}
 	for _, d := range detectors {

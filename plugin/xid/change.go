@@ -18,7 +18,7 @@ type Lines struct {
 	Pods    podflags.Flags
 }
 
-// Change is the change of `xid CODES NODE`, for a plan of others. The error says what of the lines cannot be.
+// Change returns the change of `xid CODES NODE`, for a plan of others. The error says what of the lines cannot be.
 func (l Lines) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
 	f := newFlags()
 	f.cascade, f.pods = l.Cascade, l.Pods

@@ -1,4 +1,5 @@
-// Package xid is `kubectl gpu-fault xid`: XID lines in the kernel logs of nodes, exactly as the NVIDIA driver prints them.
+// Package xid is `kubectl gpu-fault xid`: XID lines in the kernel logs of nodes, exactly as the NVIDIA driver prints
+// them.
 package xid
 
 import (
@@ -58,7 +59,9 @@ A privileged pod writes the line and is deleted again. The line itself stays: a 
 			}
 			return o.run(cmd.Context(), connection, streams)
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(
+			cmd *cobra.Command, args []string, prefix string,
+		) ([]cobra.Completion, cobra.ShellCompDirective) {
 			if len(args) == 0 {
 				return completion.Codes(prefix), cobra.ShellCompDirectiveNoFileComp
 			}
@@ -93,17 +96,23 @@ func newFlags() *flags {
 func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	f.inject.add(cmd, connection)
 	flags := cmd.Flags()
-	flags.BoolVar(&f.cascade, "cascade", f.cascade, "Write what really comes together with the XID, in order and with its delays")
+	flags.BoolVar(&f.cascade, "cascade", f.cascade,
+		"Write what really comes together with the XID, in order and with its delays")
 	flags.IntVar(&f.count, "count", f.count, "How often to write the lines")
 	flags.DurationVar(&f.interval, "interval", f.interval, "Time between two writes of a --count")
-	flags.StringVar(&f.process, "process", f.process, "PID,NAME of the process in the line; \"none\" for none (default: a pod's own with --pod)")
-	flags.StringVar(&f.message, "message", f.message, "Text after the code, in place of the driver's; needed for codes that the catalogue lacks")
-	flags.StringVar(&f.driver, "driver", f.driver, "Wording of this driver branch, such as 535 or 580 (default: the node's driver, else 580)")
-	flags.StringVar(&f.mig, "mig", f.mig, "MIG instance in the line: GPU instance, or GPU instance/compute instance, such as 5 or 5/0")
+	flags.StringVar(&f.process, "process", f.process,
+		"PID,NAME of the process in the line; \"none\" for none (default: a pod's own with --pod)")
+	flags.StringVar(&f.message, "message", f.message,
+		"Text after the code, in place of the driver's; needed for codes that the catalogue lacks")
+	flags.StringVar(&f.driver, "driver", f.driver,
+		"Wording of this driver branch, such as 535 or 580 (default: the node's driver, else 580)")
+	flags.StringVar(&f.mig, "mig", f.mig,
+		"MIG instance in the line: GPU instance, or GPU instance/compute instance, such as 5 or 5/0")
 	flags.IntVar(&f.swtch, "switch", f.swtch, "Number of the NVSwitch, for sxid codes")
 	flags.IntVar(&f.link, "link", f.link, "NVLink, for sxid codes (default: the known line's)")
 	flags.Lookup("link").DefValue = "0" // which pflag does not show; -1 stands for "not given"
-	flags.Uint64Var(&f.seed, "seed", f.seed, "Chooses the made-up numbers in the line (channel, address); the same seed gives the same line")
+	flags.Uint64Var(&f.seed, "seed", f.seed,
+		"Chooses the made-up numbers in the line (channel, address); the same seed gives the same line")
 }
 
 // inject is what all commands have that write to kernel logs.
@@ -128,7 +137,8 @@ type allowFlags struct{ controlPlane, lastGPUNode, majority bool }
 
 func newInject() inject {
 	return inject{
-		gpu: "0", via: "kmsg", form: "auto", module: moduleFlags{builder: builderImage}, pods: podflags.New(), parallel: 10, ttl: ttl.New(), dryRun: "none",
+		gpu: "0", via: "kmsg", form: "auto", module: moduleFlags{builder: builderImage}, pods: podflags.New(),
+		parallel: 10, ttl: ttl.New(), dryRun: "none",
 	}
 }
 
@@ -136,21 +146,29 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.selector, "selector", "l", f.selector, "Nodes with these labels")
 	flags.StringVar(&f.pod, "pod", f.pod, "The node and the GPU of this pod, in the namespace of -n")
-	flags.StringVar(&f.gpu, "gpu", f.gpu, "GPU: its index as nvidia-smi counts, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod among the pod's")
-	flags.StringVar(&f.via, "via", f.via, "How the line gets into the log: kmsg writes to /dev/kmsg; kmod loads a kernel module for it, whose lines are the kernel's own")
-	flags.StringVar(&f.form, "form", f.form, "Form of the line: kernel (\"kernel: NVRM: ...\", seen by the most detectors), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\"); auto chooses kernel. With --via kmod the line is the driver's")
+	flags.StringVar(&f.gpu, "gpu", f.gpu,
+		"GPU: its index as nvidia-smi counts, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod among the pod's")
+	flags.StringVar(&f.via, "via", f.via,
+		"How the line gets into the log: kmsg writes to /dev/kmsg; kmod loads a kernel module for it, whose lines are the kernel's own")
+	flags.StringVar(&f.form, "form", f.form,
+		"Form of the line: kernel (\"kernel: NVRM: ...\", seen by the most detectors), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\"); auto chooses kernel. With --via kmod the line is the driver's")
 	f.module.add(cmd)
 	f.pods.AddFlags(cmd)
-	flags.Lookup("timeout").Usage = "Time for one node, from the debug pod's creation to the proven line; a long --count adds its own"
+	flags.Lookup("timeout").Usage =
+		"Time for one node, from the debug pod's creation to the proven line; a long --count adds its own"
 	flags.IntVar(&f.parallel, "parallel", f.parallel, "How many nodes at a time")
 	f.ttl.AddFlags(flags)
-	flags.Lookup("ttl").Usage = "How long the run stays open if nobody reverts it before, 10s to 24h; the line stays in the log whatever you give; 0 for no end, which needs a --reason"
-	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none, client (print the debug pods) or server (ask the API server whether it would admit them); change nothing")
+	flags.Lookup("ttl").Usage =
+		"How long the run stays open if nobody reverts it before, 10s to 24h; the line stays in the log whatever you give; 0 for no end, which needs a --reason"
+	flags.StringVar(&f.dryRun, "dry-run", f.dryRun,
+		"none, client (print the debug pods) or server (ask the API server whether it would admit them); change nothing")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&f.yes, "yes", "y", f.yes, "Do not ask")
 	flags.BoolVar(&f.allow.controlPlane, "allow-control-plane", false, "Allow nodes of the control plane")
-	flags.BoolVar(&f.allow.lastGPUNode, "allow-last-gpu-node", false, "Allow a run that aims at every GPU node which is left")
-	flags.BoolVar(&f.allow.majority, "allow-majority", false, "Allow a run that aims at more than half of the GPU nodes")
+	flags.BoolVar(&f.allow.lastGPUNode, "allow-last-gpu-node", false,
+		"Allow a run that aims at every GPU node which is left")
+	flags.BoolVar(&f.allow.majority, "allow-majority", false,
+		"Allow a run that aims at more than half of the GPU nodes")
 	f.format.AddFlags(cmd)
 
 	fixed := func(name string, words ...string) {
@@ -163,7 +181,7 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
 }
 
-// lineForm is the form of the lines, for the way that they take.
+// lineForm returns the form of the lines, for the way that they take.
 func (f *inject) lineForm() (xid.Form, error) {
 	form, err := xid.ParseForm(f.form)
 	if err == nil {

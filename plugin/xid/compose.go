@@ -19,7 +19,7 @@ type place struct {
 	process xid.Process
 }
 
-// sample is where lines are tried out before the node is known.
+// sample returns where lines are tried out before the node is known.
 func (o *options) sample() []place {
 	p := place{gpu: gpu{pci: xid.PCI{Bus: 0x17}}, driver: o.driver}
 	if address := o.gpus.address(); address != nil {
@@ -28,7 +28,7 @@ func (o *options) sample() []place {
 	return []place{p}
 }
 
-// places are the GPUs of a node that the lines are for.
+// places returns the GPUs of a node that the lines are for.
 func (o *options) places(info node.Info, pod podOnNode) ([]place, error) {
 	driver := o.driver
 	if driver == "" {
@@ -98,7 +98,8 @@ func (o *options) compose(places []place) ([]kernellog.Record, error) {
 		}
 	}
 	if total := len(once) * o.count; total > maxRecords {
-		return nil, fmt.Errorf("that would be %s for one node: write at most %d at a time", count.Of(total, "record"), maxRecords)
+		return nil, fmt.Errorf("that would be %s for one node: write at most %d at a time", count.Of(total, "record"),
+			maxRecords)
 	}
 	all := make([]kernellog.Record, 0, len(once)*o.count)
 	for i := range o.count {
@@ -112,7 +113,7 @@ func (o *options) compose(places []place) ([]kernellog.Record, error) {
 	return all, nil
 }
 
-// duration is how long the delays of the records add up to.
+// duration returns how long the delays of the records add up to.
 func duration(records []kernellog.Record) time.Duration {
 	var sum time.Duration
 	for _, r := range records {
@@ -121,7 +122,7 @@ func duration(records []kernellog.Record) time.Duration {
 	return sum
 }
 
-// events is the XID alone, or with what comes with it.
+// events returns the XID alone, or with what comes with it.
 func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 	text := o.text
 	text.PCI = p.gpu.pci
@@ -156,7 +157,7 @@ func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 	return []xid.Step{{Event: event}}, nil
 }
 
-// takesProcess is whether the driver ever prints a process with s.
+// takesProcess reports whether the driver ever prints a process with s.
 func takesProcess(s xid.Selector) bool {
 	code, known := xid.Lookup(s.Code)
 	return s.Kind == xid.KindXID && !(known && code.Template.NoProcess)
@@ -170,7 +171,7 @@ func (o *options) blame(err error) error {
 	return err
 }
 
-// label is what a record reports, for tables: an XID's number, or the kind of a companion line.
+// label returns what a record reports, for tables: an XID's number, or the kind of a companion line.
 func label(e xid.Event) string {
 	switch e.Kind {
 	case xid.KindXID:

@@ -31,7 +31,9 @@ func TestADryRunShowsWhatARunShows(t *testing.T) {
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"DETECTOR", "syslog-health-monitor may cordon, drain and reboot the node", "Undo: none", "Would write", "Xid"} {
+	for _, want := range []string{
+		"DETECTOR", "syslog-health-monitor may cordon, drain and reboot the node", "Undo: none", "Would write", "Xid",
+	} {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("%q is missing:\n%s", want, stderr)
 		}

@@ -54,7 +54,9 @@ func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(
+			_ *cobra.Command, _ []string, prefix string,
+		) ([]cobra.Completion, cobra.ShellCompDirective) {
 			return completion.Codes(prefix), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
@@ -75,7 +77,8 @@ func parseKnown(args []string) ([]xid.Selector, error) {
 			if s.Kind == xid.KindSXid {
 				what = fmt.Sprintf("SXid %d", s.Code)
 			}
-			return nil, fmt.Errorf("%s is not in the catalogue: `kubectl gpu-fault xid list` shows those that are", what)
+			return nil,
+				fmt.Errorf("%s is not in the catalogue: `kubectl gpu-fault xid list` shows those that are", what)
 		}
 		all = append(all, s)
 	}
@@ -97,7 +100,8 @@ func explainObject(out io.Writer, format printer.Format, selectors []xid.Selecto
 		}
 	}
 	if len(selectors) == 1 && len(list.Items) == 1 {
-		return format.Object(out, explained{APIVersion: ledger.APIVersion, Kind: "Xid", Code: list.Items[0]}, list.names()...)
+		return format.Object(out, explained{APIVersion: ledger.APIVersion, Kind: "Xid", Code: list.Items[0]},
+			list.names()...)
 	}
 	return format.Object(out, list, list.names()...)
 }
@@ -118,7 +122,9 @@ func explain(out io.Writer, s xid.Selector) error {
 		code, _ := xid.LookupSXid(s.Code)
 		explainSXid(out, code, event)
 	default:
-		printer.Talk(out, "%s\nThe record that the driver leaves when it starts and finds a GPU that does not answer: lines without an XID.\n\n%s", s, event.Text())
+		printer.Talk(out,
+			"%s\nThe record that the driver leaves when it starts and finds a GPU that does not answer: lines without an XID.\n\n%s",
+			s, event.Text())
 	}
 	return reactions(out, event)
 }
@@ -148,7 +154,9 @@ func explainSXid(out io.Writer, c xid.SXid, event xid.Event) {
 	if c.Severity == xid.SeverityNonFatal {
 		severity = "an error that is not fatal"
 	}
-	printer.Talk(out, "SXid %d  %s\n%s of an NVSwitch on one of its links; the line names the switch and the link, and no GPU\n", c.Number, c.Body, severity)
+	printer.Talk(out,
+		"SXid %d  %s\n%s of an NVSwitch on one of its links; the line names the switch and the link, and no GPU\n",
+		c.Number, c.Body, severity)
 	fmt.Fprintln(out)
 	field(out, "Line", event.Text())
 	field(out, "Source", fmt.Sprintf("%s (%s)", c.Evidence, c.Source))
@@ -162,7 +170,9 @@ func field(out io.Writer, name, value string) {
 
 // hanging writes text after a label; on a terminal that is too narrow it goes on below itself.
 func hanging(out io.Writer, label, text string) {
-	for _, line := range printer.WrapHanging(label+printer.Escape(text), printer.Width(out), strings.Repeat(" ", min(len(label), 16))) {
+	for _, line := range printer.WrapHanging(
+		label+printer.Escape(text), printer.Width(out), strings.Repeat(" ", min(len(label), 16)),
+	) {
 		fmt.Fprintln(out, line)
 	}
 }

@@ -48,7 +48,8 @@ func parseGPU(text string) (gpuChoice, error) {
 	case text == "all":
 		choice.all = true
 	case strings.HasPrefix(text, "MIG-"):
-		return choice, fmt.Errorf("--gpu %s is a MIG device: give the GPU's own UUID (`nvidia-smi -L` lists both)", text)
+		return choice,
+			fmt.Errorf("--gpu %s is a MIG device: give the GPU's own UUID (`nvidia-smi -L` lists both)", text)
 	case strings.HasPrefix(strings.ToUpper(text), "GPU-"):
 		uuid, err := xid.ParseUUID(text)
 		if err != nil {
@@ -64,7 +65,10 @@ func parseGPU(text string) (gpuChoice, error) {
 	default:
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return choice, fmt.Errorf("--gpu %q is none of these: an index as nvidia-smi counts (0), a UUID (GPU-...), a PCI address (0000:17:00), all", text)
+			return choice, fmt.Errorf(
+				"--gpu %q is none of these: an index as nvidia-smi counts (0), a UUID (GPU-...), a PCI address (0000:17:00), all",
+				text,
+			)
 		}
 		choice.index = n
 	}
@@ -107,14 +111,17 @@ func (c gpuChoice) among(known []gpu, pod podOnNode) ([]gpu, error) {
 		if c.pci != nil {
 			return []gpu{{pci: *c.pci}}, nil // no driver: the user says where the GPU would sit
 		}
-		return nil, errors.New("there is no GPU that the NVIDIA driver knows: to write for one that is not there, give its PCI address: --gpu 0000:17:00")
+		return nil, errors.New(
+			"there is no GPU that the NVIDIA driver knows: to write for one that is not there, give its PCI address: --gpu 0000:17:00",
+		)
 	}
 	if c.all {
 		return known, nil
 	}
 	for i, g := range known {
 		switch {
-		case c.index == i, c.uuid != "" && strings.EqualFold(c.uuid, g.uuid), c.pci != nil && c.pci.String() == g.pci.String():
+		case c.index == i, c.uuid != "" && strings.EqualFold(c.uuid, g.uuid),
+			c.pci != nil && c.pci.String() == g.pci.String():
 			return []gpu{g}, nil
 		}
 	}
@@ -124,7 +131,7 @@ func (c gpuChoice) among(known []gpu, pod podOnNode) ([]gpu, error) {
 	return nil, fmt.Errorf("there is no GPU %s; there are:\n%s", c, describe(known))
 }
 
-// address is the one PCI address that was given; nil when it was something else.
+// address returns the one PCI address that was given; nil when it was something else.
 func (cs gpuChoices) address() *xid.PCI {
 	if len(cs) != 1 {
 		return nil
@@ -132,7 +139,7 @@ func (cs gpuChoices) address() *xid.PCI {
 	return cs[0].pci
 }
 
-// atMost is how many GPUs of a node the choices can mean.
+// atMost returns how many GPUs of a node the choices can mean.
 func (cs gpuChoices) atMost() int {
 	n := len(cs)
 	for _, c := range cs {
@@ -183,7 +190,7 @@ func gpusOf(info node.Info) ([]gpu, error) {
 	return known, nil
 }
 
-// held are the GPUs that the pod holds.
+// held returns the GPUs that the pod holds.
 func (p podOnNode) held(known []gpu, use node.PodUse) ([]gpu, error) {
 	if len(use.GPUs) == 0 {
 		return nil, fmt.Errorf("%s holds no GPU: the kubelet's device checkpoint has no nvidia.com device for it", p)
@@ -195,7 +202,10 @@ func (p podOnNode) held(known []gpu, use node.PodUse) ([]gpu, error) {
 		}
 	}
 	if len(held) == 0 {
-		return nil, fmt.Errorf("%s holds %s, which the driver does not list as a GPU (a MIG device?): name the GPU with --gpu and the node instead", p, strings.Join(use.GPUs, ", "))
+		return nil, fmt.Errorf(
+			"%s holds %s, which the driver does not list as a GPU (a MIG device?): name the GPU with --gpu and the node instead",
+			p, strings.Join(use.GPUs, ", "),
+		)
 	}
 	return held, nil
 }

@@ -56,7 +56,7 @@ func (o *options) run(ctx context.Context, connection *kube.Connection, streams 
 	return w.run(ctx)
 }
 
-// writing is what the options come to.
+// writing returns what the options come to.
 func (o *options) writing(connection *kube.Connection) (*writing, error) {
 	sample, err := o.compose(o.sample())
 	if err != nil {
@@ -139,7 +139,10 @@ func (w *writing) run(ctx context.Context) error {
 	var holder podOnNode
 	if pod != nil {
 		if !asksForGPU(pod) {
-			return fmt.Errorf("nothing was changed: pod %s/%s asks for no nvidia.com device: choose one that does, or name the node and --gpu", pod.Namespace, pod.Name)
+			return fmt.Errorf(
+				"nothing was changed: pod %s/%s asks for no nvidia.com device: choose one that does, or name the node and --gpu",
+				pod.Namespace, pod.Name,
+			)
 		}
 		holder = podOnNode{pod.Namespace, pod.Name, string(pod.UID)}
 		w.summary += " of " + holder.String()
@@ -163,7 +166,10 @@ func (w *writing) run(ctx context.Context) error {
 	if err := w.before(ctx, cluster, names); err != nil {
 		return err
 	}
-	if err := confirm.Ask(ctx, w.streams, fmt.Sprintf("Write to the kernel log of %s in context %q?", listNodes(names), cluster.Context), w.yes); err != nil {
+	if err := confirm.Ask(
+		ctx, w.streams, fmt.Sprintf("Write to the kernel log of %s in context %q?", listNodes(names), cluster.Context),
+		w.yes,
+	); err != nil {
 		return err
 	}
 	run, runErr := s.Run(ctx, plan)
@@ -177,7 +183,8 @@ func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string
 	}
 	w.preview()
 	if w.dryRun == "server" {
-		printer.Talk(w.streams.ErrOut, "the API server would admit the debug pods; what they write on the nodes cannot be tried without writing it")
+		printer.Talk(w.streams.ErrOut,
+			"the API server would admit the debug pods; what they write on the nodes cannot be tried without writing it")
 	}
 	return w.printPods(names)
 }
@@ -199,7 +206,7 @@ func (w *writing) injection(cluster *kube.Cluster, pod podOnNode) *kernellog.Inj
 	return injection
 }
 
-// asksForGPU is whether the pod's spec asks for a device of NVIDIA's, by a device plugin's resource or by a claim.
+// asksForGPU reports whether the pod's spec asks for a device of NVIDIA's, by a device plugin's resource or by a claim.
 func asksForGPU(pod *corev1.Pod) bool {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return true
@@ -214,7 +221,7 @@ func asksForGPU(pod *corev1.Pod) bool {
 	return false
 }
 
-// spec is a node's debug pod.
+// spec returns a node's debug pod.
 func (w *writing) spec(run, nodeName string) debugpod.Spec {
 	spec := w.pods.Spec(run, nodeName, w.connection.LedgerNamespace)
 	spec.Deadline = w.deadline()
@@ -224,7 +231,7 @@ func (w *writing) spec(run, nodeName string) debugpod.Spec {
 	return spec
 }
 
-// deadline is how long one node may take.
+// deadline returns how long one node may take.
 func (w *writing) deadline() time.Duration {
 	if w.builds() {
 		return w.pods.Timeout + w.lasts + buildTime
@@ -235,18 +242,21 @@ func (w *writing) deadline() time.Duration {
 func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, names []string) fault.Plan {
 	plan := fault.Plan{
 		Fault: "xid", Summary: w.summary, Command: session.CommandLine(os.Args),
-		Allow: fault.Allowances{ControlPlane: w.allow.controlPlane, LastGPUNode: w.allow.lastGPUNode, Majority: w.allow.majority},
+		Allow: fault.Allowances{
+			ControlPlane: w.allow.controlPlane, LastGPUNode: w.allow.lastGPUNode, Majority: w.allow.majority,
+		},
 		Needs: Permissions(w.connection.LedgerNamespace),
 	}
 	w.ttl.Apply(&plan)
 	for _, name := range names {
 		plan.Changes = append(plan.Changes, injection.Change(ledger.Target{Kind: "Node", Name: name}, w.action))
 	}
-	plan.Checks = append(plan.Checks, func(ctx context.Context) error { return w.pods.Try(ctx, cluster, w.spec(beforeRun, names[0])) })
+	plan.Checks = append(plan.Checks,
+		func(ctx context.Context) error { return w.pods.Try(ctx, cluster, w.spec(beforeRun, names[0])) })
 	return plan
 }
 
-// Permissions are what writing to a kernel log needs beyond what every fault needs.
+// Permissions returns what writing to a kernel log needs beyond what every fault needs.
 func Permissions(ledgerNamespace string) []fault.Permission {
 	return fault.DebugPodPermissions(ledgerNamespace)
 }

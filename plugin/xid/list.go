@@ -47,7 +47,8 @@ func newListCommand(streams genericiooptions.IOStreams) *cobra.Command {
 			}
 			list := catalogue{APIVersion: ledger.APIVersion, Kind: "XidList", Items: xid.All(), SXids: xid.SXids()}
 			if len(args) == 1 {
-				if list.Items, list.SXids = search(args[0]), searchSXids(args[0]); len(list.Items)+len(list.SXids) == 0 {
+				if list.Items, list.SXids = search(args[0]), searchSXids(args[0]); len(list.Items)+
+					len(list.SXids) == 0 {
 					return fmt.Errorf("no XID and no SXid has %q in its number, name, class or description", args[0])
 				}
 			}
@@ -88,7 +89,8 @@ func searchSXids(word string) []xid.SXid {
 	var found []xid.SXid
 	for _, s := range xid.SXids() {
 		text := strings.ToLower(fmt.Sprintf("%s %s %s", sxidClass, s.Severity, s.Body))
-		if strings.HasPrefix(sxidName(s), word) || strings.HasPrefix(strconv.Itoa(s.Number), word) || strings.Contains(text, word) {
+		if strings.HasPrefix(sxidName(s), word) || strings.HasPrefix(strconv.Itoa(s.Number), word) ||
+			strings.Contains(text, word) {
 			found = append(found, s)
 		}
 	}
@@ -112,14 +114,19 @@ func (l catalogue) names() []string {
 }
 
 func (l catalogue) table(format printer.Format) *printer.Table {
-	table := &printer.Table{Header: []string{"XID", "CLASS", "NVIDIA-ACTION", "NVSENTINEL", "DESCRIPTION"}, NoHeader: format.NoHeader}
+	table := &printer.Table{
+		Header: []string{"XID", "CLASS", "NVIDIA-ACTION", "NVSENTINEL", "DESCRIPTION"}, NoHeader: format.NoHeader,
+	}
 	if format.IsWide() {
-		table.Header = []string{"XID", "NAME", "CLASS", "NVIDIA-ACTION", "NVSENTINEL", "GPUD", "EKS", "TEXT", "DESCRIPTION"}
+		table.Header = []string{
+			"XID", "NAME", "CLASS", "NVIDIA-ACTION", "NVSENTINEL", "GPUD", "EKS", "TEXT", "DESCRIPTION",
+		}
 	}
 	for _, c := range l.Items {
 		number, sentinel := fmt.Sprint(c.Number), c.Detectors[xid.IDNVSentinel].Action
 		if format.IsWide() {
-			table.Add(number, c.Name, c.Class, c.NVIDIA.Immediate, sentinel, c.Detectors[xid.IDGpud].Severity, c.Detectors[xid.IDEKS].Action, string(c.Template.Evidence), c.Description)
+			table.Add(number, c.Name, c.Class, c.NVIDIA.Immediate, sentinel, c.Detectors[xid.IDGpud].Severity,
+				c.Detectors[xid.IDEKS].Action, string(c.Template.Evidence), c.Description)
 		} else {
 			table.Add(number, c.Class, c.NVIDIA.Immediate, sentinel, c.Description)
 		}

@@ -26,7 +26,8 @@ type moduleFlags struct {
 }
 
 const (
-	// builderImage has make, gcc and libelf, and a C library that is new enough for the programs of most nodes' kernel headers.
+	// builderImage has make, gcc and libelf, and a C library that is new enough for the programs of most nodes' kernel
+	// headers.
 	builderImage = "public.ecr.aws/docker/library/buildpack-deps:trixie"
 	// builderMemory is what the compiler needs, and the page cache of what it reads.
 	builderMemory = "512Mi"
@@ -36,9 +37,12 @@ const (
 
 func (f *moduleFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.path, "ko", f.path, "For --via kmod: the built module (gpu_fault_xid.ko) for the nodes' kernel, in place of building it there; signed where nodes insist on that")
-	flags.StringVar(&f.headers, "kmod-headers", f.headers, "For --via kmod: directory on the nodes with the headers of their kernel (default: where packages and NVIDIA's driver container put them)")
-	flags.StringVar(&f.builder, "builder-image", f.builder, "For --via kmod without --ko: image of the debug pod that builds the module; needs sh, make, gcc, libelf and a C library not older than the nodes'")
+	flags.StringVar(&f.path, "ko", f.path,
+		"For --via kmod: the built module (gpu_fault_xid.ko) for the nodes' kernel, in place of building it there; signed where nodes insist on that")
+	flags.StringVar(&f.headers, "kmod-headers", f.headers,
+		"For --via kmod: directory on the nodes with the headers of their kernel (default: where packages and NVIDIA's driver container put them)")
+	flags.StringVar(&f.builder, "builder-image", f.builder,
+		"For --via kmod without --ko: image of the debug pod that builds the module; needs sh, make, gcc, libelf and a C library not older than the nodes'")
 	_ = cmd.MarkFlagFilename("ko", "ko")
 }
 
@@ -52,9 +56,14 @@ func (f *moduleFlags) validate(via xid.Via) error {
 	case via != xid.ViaKmod:
 		return nil
 	case f.path != "" && f.headers != "":
-		return errors.New("--ko is a module that is built already, and --kmod-headers is to build one: give one of them")
+		return errors.New(
+			"--ko is a module that is built already, and --kmod-headers is to build one: give one of them",
+		)
 	case f.headers != "" && (!path.IsAbs(f.headers) || path.Clean(f.headers) != f.headers):
-		return fmt.Errorf("--kmod-headers %s: give the absolute path on the nodes, such as /usr/src/linux-headers-6.1.0-56-amd64", f.headers)
+		return fmt.Errorf(
+			"--kmod-headers %s: give the absolute path on the nodes, such as /usr/src/linux-headers-6.1.0-56-amd64",
+			f.headers,
+		)
 	case f.builder == "" && f.path == "":
 		return errors.New("--builder-image is empty: give an image with make and gcc, or a built module with --ko")
 	case f.path == "":
@@ -82,16 +91,19 @@ func (f *inject) throughModule() *kernellog.Module {
 	return &kernellog.Module{File: f.module.file, Headers: f.module.headers}
 }
 
-// builds is whether the module is built on the nodes.
+// builds reports whether the module is built on the nodes.
 func (f *inject) builds() bool { return f.via == string(xid.ViaKmod) && f.module.file == nil }
 
-// how says what the pods do on the nodes, and what of it can be undone.
+// how returns what the pods do on the nodes, and what of it can be undone.
 func (w *writing) how() []string {
 	namespace := w.connection.LedgerNamespace
 	const forget = "`kubectl gpu-fault revert` says what each detector needs to forget the lines."
 	if w.via != string(xid.ViaKmod) {
 		return []string{
-			fmt.Sprintf("How: a privileged pod in namespace %q%s writes to /dev/kmsg, reads back what it wrote and is deleted again.", namespace, w.pods.OtherImage()),
+			fmt.Sprintf(
+				"How: a privileged pod in namespace %q%s writes to /dev/kmsg, reads back what it wrote and is deleted again.",
+				namespace, w.pods.OtherImage(),
+			),
 			"Undo: none, a kernel log cannot be unwritten; " + forget,
 		}
 	}
@@ -104,8 +116,15 @@ func (w *writing) how() []string {
 		taint = "O (out of tree)"
 	}
 	return []string{
-		fmt.Sprintf("How: a privileged pod in namespace %q%s loads the kernel module %s, %s; writes through it, reads back what it wrote, unloads it and is deleted again.", namespace, w.pods.OtherImage(), kmod.Name, from),
-		fmt.Sprintf("The kernel's log says that a module was loaded, and the kernel counts as tainted, %s, until its next boot.", taint),
-		"Undo: the module is unloaded at once, or by `kubectl gpu-fault revert` if this is killed. None for the log, which cannot be unwritten; " + forget,
+		fmt.Sprintf(
+			"How: a privileged pod in namespace %q%s loads the kernel module %s, %s; writes through it, reads back what it wrote, unloads it and is deleted again.",
+			namespace, w.pods.OtherImage(), kmod.Name, from,
+		),
+		fmt.Sprintf(
+			"The kernel's log says that a module was loaded, and the kernel counts as tainted, %s, until its next boot.",
+			taint,
+		),
+		"Undo: the module is unloaded at once, or by `kubectl gpu-fault revert` if this is killed. None for the log, which cannot be unwritten; " +
+			forget,
 	}
 }

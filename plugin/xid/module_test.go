@@ -25,11 +25,18 @@ func TestTheModulesPod(t *testing.T) {
 		through bool
 		says    string
 	}{
-		"kmsg":           {nil, "busybox", "", false, "writes to /dev/kmsg"},
-		"kmod":           {func(f *flags) { f.via = "kmod" }, builderImage, builderMemory, true, builderImage},
-		"another image":  {func(f *flags) { f.via, f.module.builder = "kmod", "mirror/gcc" }, "mirror/gcc", builderMemory, true, "mirror/gcc"},
-		"built already":  {func(f *flags) { f.via, f.module.path = "kmod", file }, "busybox", "", true, "for kernel 6.1.0-56-amd64"},
-		"its own images": {func(f *flags) { f.via, f.pods.Image = "kmod", "mirror/sh" }, builderImage, builderMemory, true, "tainted"},
+		"kmsg": {nil, "busybox", "", false, "writes to /dev/kmsg"},
+		"kmod": {func(f *flags) { f.via = "kmod" }, builderImage, builderMemory, true, builderImage},
+		"another image": {
+			func(f *flags) { f.via, f.module.builder = "kmod", "mirror/gcc" }, "mirror/gcc", builderMemory, true,
+			"mirror/gcc",
+		},
+		"built already": {
+			func(f *flags) { f.via, f.module.path = "kmod", file }, "busybox", "", true, "for kernel 6.1.0-56-amd64",
+		},
+		"its own images": {
+			func(f *flags) { f.via, f.pods.Image = "kmod", "mirror/sh" }, builderImage, builderMemory, true, "tainted",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -49,7 +56,8 @@ func TestTheModulesPod(t *testing.T) {
 			if (module != nil) != tc.through {
 				t.Errorf("through the module: %+v, wanted %v", module, tc.through)
 			}
-			if text := strings.Join(w.how(), "\n"); !strings.Contains(text, tc.says) || !strings.Contains(text, "cannot be unwritten") {
+			if text := strings.Join(w.how(), "\n"); !strings.Contains(text, tc.says) ||
+				!strings.Contains(text, "cannot be unwritten") {
 				t.Errorf("what is said beforehand lacks %q:\n%s", tc.says, text)
 			}
 		})

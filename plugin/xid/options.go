@@ -89,7 +89,8 @@ func (f *flags) toOptions(args []string) (*options, error) {
 	return o, f.checkRecords(sample, o.lasts(sample))
 }
 
-// lasts is how long the writes to one node take by their delays: the cascades of all GPUs, and the pauses between the rounds.
+// lasts returns how long the writes to one node take by their delays: the cascades of all GPUs, and the pauses between
+// the rounds.
 func (o *options) lasts(sample []kernellog.Record) time.Duration {
 	pauses := time.Duration(o.count-1) * o.interval
 	return (duration(sample)-pauses)*time.Duration(o.gpus.atMost()) + pauses
@@ -143,7 +144,10 @@ func (o *options) checkSwitches() error {
 			continue
 		}
 		if o.gpus.address() == nil {
-			return fmt.Errorf("%s is an error of an NVSwitch: give the switch's PCI address, such as --gpu 0000:05:00 (`lspci | grep -i nvswitch` on the node)", s)
+			return fmt.Errorf(
+				"%s is an error of an NVSwitch: give the switch's PCI address, such as --gpu 0000:05:00 (`lspci | grep -i nvswitch` on the node)",
+				s,
+			)
 		}
 		if len(o.selectors) > 1 || o.cascade {
 			return fmt.Errorf("%s stands alone: leave out other codes and --cascade", s)

@@ -17,7 +17,7 @@ import (
 
 var regexpProcess = regexp.MustCompile(`pid=\S+ name=[^,]+, `)
 
-// twoGPUs is a node whose device minors differ from nvidia-smi's order, as on many real machines.
+// twoGPUs returns a node whose device minors differ from nvidia-smi's order, as on many real machines.
 func twoGPUs() node.Info {
 	return node.Info{
 		DriverVersion: "590.48.01",
@@ -25,7 +25,9 @@ func twoGPUs() node.Info {
 			{Index: 0, Minor: 1, UUID: "GPU-11111111-1111-1111-1111-111111111111", PCI: "0000:17:00.0"},
 			{Index: 1, Minor: 0, UUID: "GPU-22222222-2222-2222-2222-222222222222", PCI: "0000:1f:00.0"},
 		},
-		Pods: map[string]node.PodUse{"pod-uid": {GPUs: []string{"GPU-22222222-2222-2222-2222-222222222222"}, PID: 4711, Process: "python3"}},
+		Pods: map[string]node.PodUse{
+			"pod-uid": {GPUs: []string{"GPU-22222222-2222-2222-2222-222222222222"}, PID: 4711, Process: "python3"},
+		},
 	}
 }
 
@@ -51,14 +53,18 @@ func TestBadCommandLines(t *testing.T) {
 		"code unknown":        {nil, []string{"79,999", "n"}, "--message"},
 		"no node":             {nil, []string{"79"}, "no target"},
 		"gpu":                 {func(f *flags) { f.gpu = "0000:17" }, []string{"79", "n"}, "0000:17"},
-		"mig":                 {func(f *flags) { f.gpu = "MIG-11111111-1111-1111-1111-111111111111" }, []string{"79", "n"}, "MIG"},
-		"message":             {func(f *flags) { f.message = "a\nb" }, []string{"79", "n"}, "--message"},
-		"long message":        {func(f *flags) { f.message = strings.Repeat("x", 990) }, []string{"79", "n"}, "976"},
-		"process":             {func(f *flags) { f.process = "1,a,b" }, []string{"79", "n"}, "--process"},
-		"count":               {func(f *flags) { f.count = 1e6 }, []string{"79", "n"}, "--count"},
-		"interval":            {func(f *flags) { f.interval = -1 }, []string{"79", "n"}, "--interval"},
-		"interval for one":    {func(f *flags) { f.interval = 1 }, []string{"79", "n"}, "--count"},
-		"days of writing":     {func(f *flags) { f.count, f.interval = 10000, time.Hour }, []string{"79", "n"}, "longer than"},
+		"mig": {
+			func(f *flags) { f.gpu = "MIG-11111111-1111-1111-1111-111111111111" }, []string{"79", "n"}, "MIG",
+		},
+		"message":          {func(f *flags) { f.message = "a\nb" }, []string{"79", "n"}, "--message"},
+		"long message":     {func(f *flags) { f.message = strings.Repeat("x", 990) }, []string{"79", "n"}, "976"},
+		"process":          {func(f *flags) { f.process = "1,a,b" }, []string{"79", "n"}, "--process"},
+		"count":            {func(f *flags) { f.count = 1e6 }, []string{"79", "n"}, "--count"},
+		"interval":         {func(f *flags) { f.interval = -1 }, []string{"79", "n"}, "--interval"},
+		"interval for one": {func(f *flags) { f.interval = 1 }, []string{"79", "n"}, "--count"},
+		"days of writing": {
+			func(f *flags) { f.count, f.interval = 10000, time.Hour }, []string{"79", "n"}, "longer than",
+		},
 		"timeout":             {func(f *flags) { f.pods.Timeout = time.Millisecond }, []string{"79", "n"}, "--timeout"},
 		"escapes too long":    {func(f *flags) { f.message = strings.Repeat("é", 450) }, []string{"79", "n"}, "1900"},
 		"switch of no switch": {func(f *flags) { f.swtch = 1 }, []string{"79", "n"}, "--switch is for"},
@@ -71,16 +77,33 @@ func TestBadCommandLines(t *testing.T) {
 		"mig instance":        {func(f *flags) { f.mig = "five" }, []string{"79", "n"}, "--mig"},
 		"driver":              {func(f *flags) { f.driver = "new" }, []string{"79", "n"}, "--driver"},
 		"unknown way":         {func(f *flags) { f.via = "mail" }, []string{"79", "n"}, "kmsg or kmod"},
-		"form of the module":  {func(f *flags) { f.via, f.form = "kmod", "kernel" }, []string{"79", "n"}, "leave out --form kernel"},
-		"module for kmsg":     {func(f *flags) { f.module.path = "x.ko" }, []string{"79", "n"}, "--via kmod"},
-		"headers for kmsg":    {func(f *flags) { f.module.headers = "/usr/src" }, []string{"79", "n"}, "--via kmod"},
-		"module and headers":  {func(f *flags) { f.via, f.module.path, f.module.headers = "kmod", "x.ko", "/usr/src" }, []string{"79", "n"}, "one of them"},
-		"relative headers":    {func(f *flags) { f.via, f.module.headers = "kmod", "src" }, []string{"79", "n"}, "absolute path"},
-		"no builder":          {func(f *flags) { f.via, f.module.builder = "kmod", "" }, []string{"79", "n"}, "--builder-image"},
-		"no such module":      {func(f *flags) { f.via, f.module.path = "kmod", "/nonexistent.ko" }, []string{"79", "n"}, "--ko"},
-		"module of nothing":   {func(f *flags) { f.via, f.module.path = "kmod", "options_test.go" }, []string{"79", "n"}, "no kernel module"},
-		"not ASCII by kmod":   {func(f *flags) { f.via, f.message = "kmod", "Größe" }, []string{"79", "n"}, "printable ASCII"},
-		"parallel":            {func(f *flags) { f.parallel = 0 }, []string{"79", "n"}, "--parallel"},
+		"form of the module": {
+			func(f *flags) { f.via, f.form = "kmod", "kernel" }, []string{"79", "n"}, "leave out --form kernel",
+		},
+		"module for kmsg":  {func(f *flags) { f.module.path = "x.ko" }, []string{"79", "n"}, "--via kmod"},
+		"headers for kmsg": {func(f *flags) { f.module.headers = "/usr/src" }, []string{"79", "n"}, "--via kmod"},
+		"module and headers": {
+			func(f *flags) { f.via, f.module.path, f.module.headers = "kmod", "x.ko", "/usr/src" }, []string{"79", "n"},
+			"one of them",
+		},
+		"relative headers": {
+			func(f *flags) { f.via, f.module.headers = "kmod", "src" }, []string{"79", "n"}, "absolute path",
+		},
+		"no builder": {
+			func(f *flags) { f.via, f.module.builder = "kmod", "" }, []string{"79", "n"}, "--builder-image",
+		},
+		"no such module": {
+			func(f *flags) { f.via, f.module.path = "kmod", "/nonexistent.ko" }, []string{"79", "n"}, "--ko",
+		},
+		"module of nothing": {
+			func(f *flags) {
+				f.via, f.module.path = "kmod", "options_test.go"
+			}, []string{"79", "n"}, "no kernel module",
+		},
+		"not ASCII by kmod": {
+			func(f *flags) { f.via, f.message = "kmod", "Größe" }, []string{"79", "n"}, "printable ASCII",
+		},
+		"parallel": {func(f *flags) { f.parallel = 0 }, []string{"79", "n"}, "--parallel"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +130,9 @@ func TestLinesForANode(t *testing.T) {
 		podUID string
 		want   []string
 	}{
-		"the first GPU": {nil, "79", "", []string{"<4>kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus."}},
+		"the first GPU": {
+			nil, "79", "", []string{"<4>kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus."},
+		},
 		"all GPUs, no process": {
 			func(f *flags) { f.gpu, f.process = "all", "none" }, "79", "",
 			[]string{
@@ -177,7 +202,8 @@ func TestCountAndInterval(t *testing.T) {
 	if len(records) != 6 {
 		t.Fatalf("%d records, wanted 3 times 2", len(records))
 	}
-	if duration(records) != 2*time.Second || records[0].Delay != 0 || records[2].Delay != time.Second || records[3].Delay != 0 {
+	if duration(records) != 2*time.Second || records[0].Delay != 0 || records[2].Delay != time.Second ||
+		records[3].Delay != 0 {
 		t.Errorf("delays %v: wanted a second before the second and the third pair", records)
 	}
 }
@@ -185,7 +211,8 @@ func TestCountAndInterval(t *testing.T) {
 func TestGPUsThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	for choice, want := range map[string]string{
-		"2": "1  0000:1f:00  GPU-2222", "0000:c7:00": "0  0000:17:00  GPU-1111", "GPU-33333333-3333-3333-3333-333333333333": "there is no GPU GPU-3333",
+		"2": "1  0000:1f:00  GPU-2222", "0000:c7:00": "0  0000:17:00  GPU-1111",
+		"GPU-33333333-3333-3333-3333-333333333333": "there is no GPU GPU-3333",
 	} {
 		c, err := parseGPUs(choice)
 		if err != nil {
@@ -225,7 +252,8 @@ func TestReplayMapsAddressesAndKeepsGaps(t *testing.T) {
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}
 	if records[1].Delay != 500*time.Millisecond || records[2].Delay != time.Minute {
-		t.Errorf("delays %s and %s: wanted half a second (twice as fast) and a minute (the longest gap)", records[1].Delay, records[2].Delay)
+		t.Errorf("delays %s and %s: wanted half a second (twice as fast) and a minute (the longest gap)",
+			records[1].Delay, records[2].Delay)
 	}
 	first, _ := parseGPUs("0")
 	r.gpus = first
@@ -236,7 +264,10 @@ func TestReplayMapsAddressesAndKeepsGaps(t *testing.T) {
 
 // Whatever is typed behind --gpu and --map, it is understood or refused with a reason, and never crashes.
 func FuzzParseGPU(f *testing.F) {
-	for _, seed := range []string{"0", "all", "-1", "0000:17:00", "GPU-11111111-1111-1111-1111-111111111111", "MIG-x", "17:00.0", "a=b", "0000:c7:00=0000:17:00"} {
+	for _, seed := range []string{
+		"0", "all", "-1", "0000:17:00", "GPU-11111111-1111-1111-1111-111111111111", "MIG-x", "17:00.0", "a=b",
+		"0000:c7:00=0000:17:00",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -261,7 +292,8 @@ func TestReplaySpeedsThatMakeNoSense(t *testing.T) {
 	}
 	for _, speed := range []float64{0, -1, math.NaN(), math.Inf(1)} {
 		f := &replayFlags{inject: newInject(), speed: speed}
-		if _, err := f.writing([]string{"-", "n"}, genericiooptions.NewTestIOStreamsDiscard()); err == nil || !strings.Contains(err.Error(), "--speed") {
+		if _, err := f.writing([]string{"-", "n"}, genericiooptions.NewTestIOStreamsDiscard()); err == nil ||
+			!strings.Contains(err.Error(), "--speed") {
 			t.Errorf("--speed %g: %v", speed, err)
 		}
 	}

@@ -54,7 +54,9 @@ PCI addresses are mapped to the node's GPUs: the log's first GPU to the first th
 			w.connection, w.streams = connection, streams
 			return w.run(cmd.Context())
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(
+			cmd *cobra.Command, args []string, prefix string,
+		) ([]cobra.Completion, cobra.ShellCompDirective) {
 			if len(args) == 0 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
@@ -66,7 +68,8 @@ PCI addresses are mapped to the node's GPUs: the log's first GPU to the first th
 	flags := cmd.Flags()
 	flags.Float64Var(&f.speed, "speed", f.speed, "How many times faster than in the log")
 	flags.DurationVar(&f.maxGap, "max-gap", f.maxGap, "Shorten longer gaps between two lines to this")
-	flags.StringSliceVar(&f.maps, "map", nil, "FROM=TO: the log's PCI address and that of the node's GPU; may be given several times")
+	flags.StringSliceVar(&f.maps, "map", nil,
+		"FROM=TO: the log's PCI address and that of the node's GPU; may be given several times")
 	return cmd
 }
 
@@ -111,7 +114,8 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 	}
 	return &writing{
 		inject: f.inject, nodes: nodes, form: form, events: r.events(), sample: sample, lasts: duration(sample),
-		summary: fmt.Sprintf("Replay of %s from %s, %s long%s", count.Of(len(sample), "record"), source(args[0]), duration(sample).Round(time.Millisecond), r.shortened()),
+		summary: fmt.Sprintf("Replay of %s from %s, %s long%s", count.Of(len(sample), "record"), source(args[0]),
+			duration(sample).Round(time.Millisecond), r.shortened()),
 		action:  fmt.Sprintf("write %s to the kernel log", count.Of(len(log.Entries), "record")),
 		compose: r.compose,
 	}, nil
@@ -135,11 +139,16 @@ func readLog(file string, streams genericiooptions.IOStreams) (*xid.Log, error) 
 		fmt.Fprintf(streams.ErrOut, "Warning: line %d is left out: %v\n", r.Line, r.Err)
 	}
 	if len(log.Entries) == 0 {
-		return nil, fmt.Errorf("%s has no line of the NVIDIA driver that can be replayed, among %d (they hold \"NVRM:\" or \"nvidia-nvswitch\")", source(file), log.Lines)
+		return nil, fmt.Errorf(
+			"%s has no line of the NVIDIA driver that can be replayed, among %d (they hold \"NVRM:\" or \"nvidia-nvswitch\")",
+			source(file), log.Lines,
+		)
 	}
-	fmt.Fprintf(streams.ErrOut, "%s: %s of the NVIDIA driver, %s of others left out\n", printer.Escape(source(file)), count.Of(len(log.Entries), "record"), count.Of(log.Skipped, "line"))
+	fmt.Fprintf(streams.ErrOut, "%s: %s of the NVIDIA driver, %s of others left out\n", printer.Escape(source(file)),
+		count.Of(len(log.Entries), "record"), count.Of(log.Skipped, "line"))
 	if len(log.Entries) > maxRecords {
-		return nil, fmt.Errorf("%s has %s of the driver: cut it to at most %d", file, count.Of(len(log.Entries), "record"), maxRecords)
+		return nil, fmt.Errorf("%s has %s of the driver: cut it to at most %d", file,
+			count.Of(len(log.Entries), "record"), maxRecords)
 	}
 	return &log, nil
 }
@@ -151,7 +160,7 @@ func source(file string) string {
 	return file
 }
 
-// shortened says how many gaps --max-gap cuts.
+// shortened returns how many gaps --max-gap cuts.
 func (r *replay) shortened() string {
 	n, last := 0, time.Duration(0)
 	for _, e := range r.entries {
@@ -208,7 +217,8 @@ func (r *replay) events() []xid.Event {
 	return all
 }
 
-// addresses are the GPUs of the log, in the order in which they first appear. NVSwitches keep theirs unless they are mapped by hand.
+// addresses returns the GPUs of the log, in the order in which they first appear. NVSwitches keep theirs unless they
+// are mapped by hand.
 func (r *replay) addresses() []xid.PCI {
 	var all []xid.PCI
 	for _, e := range r.entries {
@@ -226,7 +236,8 @@ func (r *replay) addresses() []xid.PCI {
 
 func (r *replay) compose(info node.Info, pod podOnNode) ([]kernellog.Record, error) {
 	chosen, err := r.gpus.pick(info, pod)
-	if err != nil && (len(info.GPUs) > 0 || len(r.byHand) == 0) { // on a node without a driver all addresses may be the user's
+	// On a node without a driver all addresses may be the user's
+	if err != nil && (len(info.GPUs) > 0 || len(r.byHand) == 0) {
 		return nil, err
 	}
 	to, uuids := map[xid.PCI]xid.PCI{}, map[xid.PCI]xid.UUID{}
@@ -236,7 +247,8 @@ func (r *replay) compose(info node.Info, pod podOnNode) ([]kernellog.Record, err
 			continue
 		}
 		if len(chosen) == 0 {
-			return nil, fmt.Errorf("the log tells of more GPUs than --gpu chooses here: give --gpu all, or --map %s=ADDRESS", p)
+			return nil,
+				fmt.Errorf("the log tells of more GPUs than --gpu chooses here: give --gpu all, or --map %s=ADDRESS", p)
 		}
 		to[p], uuids[chosen[0].pci] = chosen[0].pci, xid.UUID(chosen[0].uuid)
 		chosen = chosen[1:]
@@ -244,7 +256,8 @@ func (r *replay) compose(info node.Info, pod podOnNode) ([]kernellog.Record, err
 	return r.records(to, uuids)
 }
 
-// delay is the gap at the speed asked for; compared as a number, because a slow replay of a long gap overflows a Duration.
+// delay returns the gap at the speed asked for; compared as a number, because a slow replay of a long gap overflows a
+// Duration.
 func (r *replay) delay(gap time.Duration) time.Duration {
 	if slowed := float64(gap) / r.speed; slowed < float64(r.maxGap) {
 		return time.Duration(slowed)
@@ -252,7 +265,7 @@ func (r *replay) delay(gap time.Duration) time.Duration {
 	return r.maxGap
 }
 
-// records are the entries with their addresses changed, and with the UUIDs of the GPUs that they then tell of.
+// records returns the entries with their addresses changed, and with the UUIDs of the GPUs that they then tell of.
 func (r *replay) records(to map[xid.PCI]xid.PCI, uuids map[xid.PCI]xid.UUID) ([]kernellog.Record, error) {
 	var (
 		all  []kernellog.Record

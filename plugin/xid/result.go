@@ -43,7 +43,10 @@ func (w *writing) print(run *ledger.Run, from *kernellog.Injection, names []stri
 	if run == nil {
 		return nil
 	}
-	out := injection{APIVersion: ledger.APIVersion, Kind: "Injection", ID: run.ID, Phase: run.Phase, Summary: run.Summary, Message: run.Message}
+	out := injection{
+		APIVersion: ledger.APIVersion, Kind: "Injection", ID: run.ID, Phase: run.Phase, Summary: run.Summary,
+		Message: run.Message,
+	}
 	total := 0
 	for _, name := range names {
 		node := written{Node: name, Records: records(from.Result(name))}
@@ -64,7 +67,8 @@ func (w *writing) print(run *ledger.Run, from *kernellog.Injection, names []stri
 	if err := out.table(w.format).Write(w.streams.Out); err != nil {
 		return err
 	}
-	printer.Talk(w.streams.ErrOut, "%s", out.closing(total, ledger.New(nil, w.connection.LedgerNamespace).Command("revert", out.ID)))
+	printer.Talk(w.streams.ErrOut, "%s",
+		out.closing(total, ledger.New(nil, w.connection.LedgerNamespace).Command("revert", out.ID)))
 	return nil
 }
 
@@ -137,23 +141,27 @@ func (out injection) table(format printer.Format) *printer.Table {
 		rows[i] = fold(node.Records)
 		counted = counted || len(rows[i]) < len(node.Records)
 	}
-	table := &printer.Table{Header: cells(counted, "NODE", "GPU", "XID", "COUNT", "SEQUENCE", "TIME", "LINE"), NoHeader: format.NoHeader}
+	table := &printer.Table{
+		Header: cells(counted, "NODE", "GPU", "XID", "COUNT", "SEQUENCE", "TIME", "LINE"), NoHeader: format.NoHeader,
+	}
 	for i, node := range out.Nodes {
 		left := len(rows[i]) - 2*endRows
 		for j, r := range rows[i] {
 			if left > 1 && !format.IsWide() && j >= endRows && j < len(rows[i])-endRows {
 				if j == endRows {
-					table.Add(cells(counted, node.Node, "...", "...", "...", "...", "...", "("+count.Of(left, "more row")+": -o wide)")...)
+					table.Add(cells(counted, node.Node, "...", "...", "...", "...", "...",
+						"("+count.Of(left, "more row")+": -o wide)")...)
 				}
 				continue
 			}
-			table.Add(cells(counted, node.Node, r.GPU, r.XID, fmt.Sprint(r.count), r.sequence(), r.Time.Local().Format("15:04:05.000"), r.Text)...)
+			table.Add(cells(counted, node.Node, r.GPU, r.XID, fmt.Sprint(r.count), r.sequence(),
+				r.Time.Local().Format("15:04:05.000"), r.Text)...)
 		}
 	}
 	return table
 }
 
-// cells are those of a row, with the COUNT only where it tells something.
+// cells returns those of a row, with the COUNT only where it tells something.
 func cells(counted bool, node, gpu, xid, count, sequence, time, line string) []string {
 	if counted {
 		return []string{node, gpu, xid, count, sequence, time, line}
@@ -169,5 +177,6 @@ func (out injection) closing(records int, revert string) string {
 			nodes++
 		}
 	}
-	return fmt.Sprintf("%s written and read back on %s; close the run with: %s", count.Of(records, "record"), count.Of(nodes, "node"), revert)
+	return fmt.Sprintf("%s written and read back on %s; close the run with: %s", count.Of(records, "record"),
+		count.Of(nodes, "node"), revert)
 }

@@ -17,7 +17,8 @@ func burst(n, distinct int) []record {
 	all := make([]record, n)
 	for i := range all {
 		all[i] = record{
-			XID: "79", GPU: "0000:17:00", Sequence: uint64(70788 + i), Time: time.Date(2026, 5, 4, 12, 0, 0, i*1e6, time.Local),
+			XID: "79", GPU: "0000:17:00", Sequence: uint64(70788 + i),
+			Time: time.Date(2026, 5, 4, 12, 0, 0, i*1e6, time.Local),
 			Text: fmt.Sprintf("kernel: NVRM: Xid (PCI:0000:17:00): 79, line %d", i%distinct),
 		}
 	}
@@ -30,10 +31,15 @@ func TestManyRecordsAreFewRows(t *testing.T) {
 		wide  bool
 		nodes []written
 	}{
-		"one":             {false, []written{{Node: "node-b", Records: burst(1, 1)}}},
-		"distinct":        {false, []written{{Node: "node-a", Records: burst(2, 2)}, {Node: "node-b", Records: burst(2, 2)}, {Node: "node-c"}}},
-		"hundred-alike":   {false, []written{{Node: "node-b", Records: burst(100, 1)}}},
-		"two-in-turns":    {false, []written{{Node: "node-b", Records: burst(100, 2)}, {Node: "node-c", Records: burst(1, 1)}}},
+		"one": {false, []written{{Node: "node-b", Records: burst(1, 1)}}},
+		"distinct": {
+			false,
+			[]written{{Node: "node-a", Records: burst(2, 2)}, {Node: "node-b", Records: burst(2, 2)}, {Node: "node-c"}},
+		},
+		"hundred-alike": {false, []written{{Node: "node-b", Records: burst(100, 1)}}},
+		"two-in-turns": {
+			false, []written{{Node: "node-b", Records: burst(100, 2)}, {Node: "node-c", Records: burst(1, 1)}},
+		},
 		"wide-alike":      {true, []written{{Node: "node-b", Records: burst(4, 1)}}},
 		"seven-distinct":  {false, []written{{Node: "node-b", Records: burst(7, 7)}}},
 		"twenty-distinct": {false, []written{{Node: "node-b", Records: burst(20, 20)}}},
@@ -130,7 +136,9 @@ func TestExplainSeveral(t *testing.T) {
 			}
 		}
 	}
-	for code, want := range map[string]string{"999": "XID 999 is not in the catalogue", "sxid:1": "SXid 1 is not in the catalogue", "bus": `"bus" is no XID`} {
+	for code, want := range map[string]string{
+		"999": "XID 999 is not in the catalogue", "sxid:1": "SXid 1 is not in the catalogue", "bus": `"bus" is no XID`,
+	} {
 		if _, err := parseKnown([]string{"79", code}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, wanted %q", code, err, want)
 		}

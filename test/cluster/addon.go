@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Addons starts what only scenarios need, where it does not run yet: enforcement of NetworkPolicies, a registry, the images of kubectl and
-// Prometheus. They stay until the cluster goes; a node that is killed later loses them.
+// Addons starts what only scenarios need, where it does not run yet: enforcement of NetworkPolicies, a registry, the
+// images of kubectl and Prometheus. They stay until the cluster goes; a node that is killed later loses them.
 func (c *Cluster) Addons(t testing.TB) {
 	t.Helper()
 	if err := c.addons(); err != nil {

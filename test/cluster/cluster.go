@@ -1,5 +1,5 @@
-// Package cluster gives Go tests a real Kubernetes cluster of several nodes on this machine, with simulated GPUs. README.md says how it
-// works; the scripts beside it start it and take it down.
+// Package cluster gives Go tests a real Kubernetes cluster of several nodes on this machine, with simulated GPUs.
+// README.md says how it works; the scripts beside it start it and take it down.
 package cluster
 
 import (
@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// KubeconfigEnv names the kubeconfig of a cluster of ours that runs elsewhere than in .cluster; its other state lies beside it.
+	// KubeconfigEnv names the kubeconfig of a cluster of ours that runs elsewhere than in .cluster; its other state
+	// lies beside it.
 	KubeconfigEnv = "GPU_FAULT_TEST_KUBECONFIG"
 	// SwitchEnv set to "off" skips the tests that need a cluster.
 	SwitchEnv = "GPU_FAULT_TEST_CLUSTER"
@@ -53,9 +54,9 @@ type wanted struct{ nodes int }
 // Nodes asks for at least n nodes. The default is two: one control plane and one worker.
 func Nodes(n int) Option { return func(w *wanted) { w.nodes = n } }
 
-// Require returns the running cluster and starts it first if need be; it stays up after the test, for `test/cluster/down`. The test fails
-// where no cluster can be had, and is skipped only when SwitchEnv says so. It may be called by several test binaries at once: `up` has a
-// lock, and whoever comes second finds the cluster running.
+// Require returns the running cluster and starts it first if need be; it stays up after the test, for
+// `test/cluster/down`. The test fails where no cluster can be had, and is skipped only when SwitchEnv says so. It may
+// be called by several test binaries at once: `up` has a lock, and whoever comes second finds the cluster running.
 func Require(t testing.TB, options ...Option) *Cluster {
 	t.Helper()
 	if os.Getenv(SwitchEnv) == "off" {
@@ -70,7 +71,8 @@ func Require(t testing.TB, options ...Option) *Cluster {
 		t.Fatalf("the test cluster: %v", err)
 	}
 	if len(c.nodes) < w.nodes {
-		t.Fatalf("the test cluster has %d nodes, and this test needs %d: take it down and start it with NODES=%d", len(c.nodes), w.nodes, w.nodes)
+		t.Fatalf("the test cluster has %d nodes, and this test needs %d: take it down and start it with NODES=%d",
+			len(c.nodes), w.nodes, w.nodes)
 	}
 	return c
 }
@@ -129,7 +131,8 @@ func open(kubeconfig, scripts string) (*Cluster, error) {
 	return c, nil
 }
 
-// scriptsDir finds test/cluster from the folder of the package under test. (With -trimpath the runtime does not know where sources lie.)
+// scriptsDir finds test/cluster from the folder of the package under test. (With -trimpath the runtime does not know
+// where sources lie.)
 func scriptsDir() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -146,7 +149,8 @@ func scriptsDir() (string, error) {
 	}
 }
 
-// ControlPlane returns node-a, which has the label node-role.kubernetes.io/control-plane and GPUs, and runs pods like the others.
+// ControlPlane returns node-a, which has the label node-role.kubernetes.io/control-plane and GPUs, and runs pods like
+// the others.
 func (c *Cluster) ControlPlane() Node { return c.nodes[0] }
 
 // Workers returns all nodes but the control plane.

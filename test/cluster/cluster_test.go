@@ -65,8 +65,8 @@ func TestNodesAreReadyAndLookLikeGPUNodes(t *testing.T) {
 	}
 }
 
-// Two nodes take 22 of a user's inotify instances, of which the kernel gives 128: with five clusters, a containerd that was started again ran on
-// without its CRI plugin, and its node was NotReady for ever.
+// Two nodes take 22 of a user's inotify instances, of which the kernel gives 128: with five clusters, a containerd that
+// was started again ran on without its CRI plugin, and its node was NotReady for ever.
 func TestManyClustersFit(t *testing.T) {
 	Require(t)
 	const file = "/proc/sys/fs/inotify/max_user_instances"
@@ -83,15 +83,19 @@ func TestDebugPodSeesTheNodesDriver(t *testing.T) {
 	c := Require(t)
 	ns := c.Namespace(t)
 	for _, n := range c.Nodes() {
-		pod := podOn(n, "debug", "cat /proc/1/root/proc/driver/nvidia/version /proc/1/root/proc/driver/nvidia/gpus/*/information",
+		pod := podOn(n, "debug",
+			"cat /proc/1/root/proc/driver/nvidia/version /proc/1/root/proc/driver/nvidia/gpus/*/information",
 			"ls -l /proc/1/root/dev/", "nsenter -t 1 -m -- nvidia-smi -L")
 		pod.Spec.HostPID = true
 		privileged := true
 		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &privileged}
 		out := runPod(t, c, ns, pod)
-		wants := []string{"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01 ", "195, 255", "1,  11", "nvidia-uvm"}
+		wants := []string{
+			"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01 ", "195, 255", "1,  11", "nvidia-uvm",
+		}
 		for _, g := range n.GPUs {
-			wants = append(wants, "Bus Location: \t "+g.PCI+".0\nDevice Minor: \t "+fmt.Sprint(g.Minor)+"\n", "GPU UUID: \t "+g.UUID,
+			wants = append(wants, "Bus Location: \t "+g.PCI+".0\nDevice Minor: \t "+fmt.Sprint(g.Minor)+"\n",
+				"GPU UUID: \t "+g.UUID,
 				fmt.Sprintf("GPU %d: NVIDIA H200 (UUID: %s)", g.Index, g.UUID), fmt.Sprintf("nvidia%d\n", g.Minor))
 		}
 		for _, want := range wants {
@@ -115,7 +119,8 @@ func TestNvidiaSMI(t *testing.T) {
 		for _, g := range n.GPUs {
 			fmt.Fprintf(&want, "%d, NVIDIA H200, %s, 0000%s.0, 143771\n", g.Index, g.UUID, strings.ToUpper(g.PCI))
 		}
-		got := n.Sh(t, "nvidia-smi", "--query-gpu=index,gpu_name,uuid,pci.bus_id,memory.total", "--format=csv,noheader,nounits")
+		got := n.Sh(t, "nvidia-smi", "--query-gpu=index,gpu_name,uuid,pci.bus_id,memory.total",
+			"--format=csv,noheader,nounits")
 		if got != want.String() {
 			t.Errorf("%s: nvidia-smi says\n%swanted\n%s", n.Name, got, want.String())
 		}
@@ -129,7 +134,9 @@ func TestNvidiaSMI(t *testing.T) {
 		}
 	}
 	var exit *exec.ExitError
-	if out, err := c.ControlPlane().TrySh(t.Context(), "nvidia-smi", "--query-gpu=nonsense", "--format=csv"); !errors.As(err, &exit) ||
+	if out, err := c.ControlPlane().TrySh(
+		t.Context(), "nvidia-smi", "--query-gpu=nonsense", "--format=csv",
+	); !errors.As(err, &exit) ||
 		exit.ExitCode() != 2 || !strings.Contains(out, `Field "nonsense" is not a valid field to query.`) {
 		t.Errorf("an unknown field: %q, %v; wanted exit 2", out, err)
 	}
@@ -142,16 +149,18 @@ func TestXidConditionIsOnlyOnItsOwnNode(t *testing.T) {
 	b.RestartNPD(t)
 	t.Cleanup(func() { a.RestartNPD(t) })
 	m := mark()
-	// Both lines are written on node a; node-problem-detector of b reads them in this order, so once it has reported the second it has passed
-	// over the first.
-	kernelLine(t, a, fmt.Sprintf("NVRM: Xid (PCI:%s): 79, pid=%s, name=python3, GPU has fallen off the bus.", a.GPUs[1].PCI, m))
+	// Both lines are written on node a; node-problem-detector of b reads them in this order, so once it has reported
+	// the second it has passed over the first.
+	kernelLine(t, a,
+		fmt.Sprintf("NVRM: Xid (PCI:%s): 79, pid=%s, name=python3, GPU has fallen off the bus.", a.GPUs[1].PCI, m))
 	kernelLine(t, a, fmt.Sprintf("NVRM: Xid (PCI:%s): 31, pid=%s, name=python3, MMU Fault", b.GPUs[1].PCI, m))
 	Eventually(t, 20*time.Second, "condition GPUXid on "+a.Name, func() (bool, string) {
 		k := a.Condition(t, "GPUXid")
 		return k.Status == corev1.ConditionTrue && k.Reason == "Xid79" && strings.Contains(k.Message, m), fmt.Sprint(k)
 	})
 	Eventually(t, 20*time.Second, "event Xid on "+b.Name, func() (bool, string) {
-		events, err := c.Client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + b.Name})
+		events, err := c.Client.CoreV1().Events("").List(t.Context(),
+			metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + b.Name})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -175,11 +184,15 @@ func TestJournalHasTheLineAsTheKernels(t *testing.T) {
 	for _, n := range []Node{a, b} { // one kernel, one kernel log: both journals have it
 		var line string
 		Eventually(t, 20*time.Second, "the line in the journal of "+n.Name, func() (bool, string) {
-			out := n.Sh(t, "sh", "-c", "journalctl -k -o json --no-pager --grep 'pid="+m+",' || true") // without a match it exits with 1
+			// Without a match it exits with 1
+			out := n.Sh(t, "sh", "-c", "journalctl -k -o json --no-pager --grep 'pid="+m+",' || true")
 			line = regexp.MustCompile(`(?m)^.*pid=` + m + `,.*$`).FindString(out)
 			return line != "", fmt.Sprintf("%d lines without it", strings.Count(out, "\n"))
 		})
-		for _, want := range []string{`"MESSAGE":"NVRM: Xid (PCI:`, `"SYSLOG_IDENTIFIER":"kernel"`, `"_TRANSPORT":"kernel"`, `"_HOSTNAME":"` + n.Name + `"`} {
+		for _, want := range []string{
+			`"MESSAGE":"NVRM: Xid (PCI:`, `"SYSLOG_IDENTIFIER":"kernel"`, `"_TRANSPORT":"kernel"`,
+			`"_HOSTNAME":"` + n.Name + `"`,
+		} {
 			if !strings.Contains(line, want) {
 				t.Errorf("%s: the journal's entry lacks %s: %s", n.Name, want, line)
 			}
@@ -190,20 +203,25 @@ func TestJournalHasTheLineAsTheKernels(t *testing.T) {
 func TestServiceAndDNSAcrossNodes(t *testing.T) {
 	c := Require(t)
 	ns := c.Namespace(t)
-	server := podOn(c.ControlPlane(), "server", "mkdir /w", "echo served >/w/index.html", "exec busybox httpd -f -p 8080 -h /w")
+	server := podOn(c.ControlPlane(), "server", "mkdir /w", "echo served >/w/index.html",
+		"exec busybox httpd -f -p 8080 -h /w")
 	server.Labels = map[string]string{"app": "server"}
 	if _, err := c.Client.CoreV1().Pods(ns).Create(t.Context(), server, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec:       corev1.ServiceSpec{Selector: server.Labels, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}},
+		Spec: corev1.ServiceSpec{
+			Selector: server.Labels, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
+		},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	client := podOn(c.Workers()[0], "client", "for i in $(seq 60); do get http://web."+ns+".svc.cluster.local/ && exit 0; sleep 0.5; done; exit 1")
+	client := podOn(c.Workers()[0], "client",
+		"for i in $(seq 60); do get http://web."+ns+".svc.cluster.local/ && exit 0; sleep 0.5; done; exit 1")
 	if out := runPod(t, c, ns, client); !strings.Contains(out, "served") {
-		t.Errorf("a pod on %s did not reach a Service on %s by name:\n%s", c.Workers()[0].Name, c.ControlPlane().Name, out)
+		t.Errorf("a pod on %s did not reach a Service on %s by name:\n%s", c.Workers()[0].Name, c.ControlPlane().Name,
+			out)
 	}
 }
 
@@ -211,7 +229,9 @@ func TestPodSecurityIsEnforced(t *testing.T) {
 	c := Require(t)
 	ns := c.Namespace(t)
 	labels := []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
-	if _, err := c.Client.CoreV1().Namespaces().Patch(t.Context(), ns, "application/merge-patch+json", labels, metav1.PatchOptions{}); err != nil {
+	if _, err := c.Client.CoreV1().Namespaces().Patch(
+		t.Context(), ns, "application/merge-patch+json", labels, metav1.PatchOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	pod := podOn(c.Workers()[0], "refused", "true")
@@ -240,10 +260,13 @@ func TestGPUsAreInThePCIDomainOfTheCluster(t *testing.T) {
 		domain = "0000" // the default cluster is as the documentation shows it
 	}
 	for _, n := range c.Nodes() {
-		out := n.Sh(t, "sh", "-c", "ls /proc/driver/nvidia/gpus; nvidia-smi --query-gpu=pci.domain --format=csv,noheader")
+		out := n.Sh(t, "sh", "-c",
+			"ls /proc/driver/nvidia/gpus; nvidia-smi --query-gpu=pci.domain --format=csv,noheader")
 		for _, g := range n.GPUs {
-			if !strings.HasPrefix(g.PCI, domain+":") || !strings.Contains(out, g.PCI+".0\n") || !strings.Contains(out, "0x"+strings.ToUpper(domain)+"\n") {
-				t.Errorf("%s: GPU %s is not in domain %s as the driver and nvidia-smi see it:\n%s", n.Name, g.PCI, domain, out)
+			if !strings.HasPrefix(g.PCI, domain+":") || !strings.Contains(out, g.PCI+".0\n") ||
+				!strings.Contains(out, "0x"+strings.ToUpper(domain)+"\n") {
+				t.Errorf("%s: GPU %s is not in domain %s as the driver and nvidia-smi see it:\n%s", n.Name, g.PCI,
+					domain, out)
 			}
 		}
 	}

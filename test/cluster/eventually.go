@@ -35,26 +35,36 @@ func (c *Cluster) Namespace(t testing.TB) string {
 		return '-'
 	}, strings.ToLower(t.Name())), "-")
 	name = strings.TrimRight(name[:min(len(name), 50)], "-")
-	ns, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
+	ns, err := c.Client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatalf("make a namespace: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := c.Client.CoreV1().Namespaces().Delete(context.Background(), ns.Name, metav1.DeleteOptions{}); err != nil {
+		if err := c.Client.CoreV1().Namespaces().Delete(
+			context.Background(), ns.Name, metav1.DeleteOptions{},
+		); err != nil {
 			t.Errorf("delete namespace %s: %v", ns.Name, err)
 		}
 		// Pods that ignore SIGTERM would hold their GPUs for 30 seconds, which the next test needs.
 		grace := metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}
-		if err := c.Client.CoreV1().Pods(ns.Name).DeleteCollection(context.Background(), grace, metav1.ListOptions{}); err != nil {
+		if err := c.Client.CoreV1().Pods(ns.Name).DeleteCollection(
+			context.Background(), grace, metav1.ListOptions{},
+		); err != nil {
 			t.Errorf("delete the pods of namespace %s: %v", ns.Name, err)
 		}
 	})
-	// Both come a moment after the namespace. Without the account pods are refused; without the ConfigMap they wait to start.
+	// Both come a moment after the namespace. Without the account pods are refused; without the ConfigMap they wait to
+	// start.
 	Eventually(t, patience, "service account and CA certificate of namespace "+ns.Name, func() (bool, string) {
-		if _, err := c.Client.CoreV1().ServiceAccounts(ns.Name).Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+		if _, err := c.Client.CoreV1().ServiceAccounts(ns.Name).Get(
+			t.Context(), "default", metav1.GetOptions{},
+		); err != nil {
 			return false, err.Error()
 		}
-		if _, err := c.Client.CoreV1().ConfigMaps(ns.Name).Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{}); err != nil {
+		if _, err := c.Client.CoreV1().ConfigMaps(ns.Name).Get(
+			t.Context(), "kube-root-ca.crt", metav1.GetOptions{},
+		); err != nil {
 			return false, err.Error()
 		}
 		return true, ""

@@ -28,7 +28,8 @@ type Node struct {
 	script, state string
 }
 
-// TrySh runs a command on the node, as root in all of its namespaces, and returns what it wrote to stdout; the error has its stderr.
+// TrySh runs a command on the node, as root in all of its namespaces, and returns what it wrote to stdout; the error
+// has its stderr.
 func (n Node) TrySh(ctx context.Context, args ...string) (string, error) {
 	return n.run(ctx, append([]string{"sh", n.Name}, args...)...)
 }
@@ -45,7 +46,8 @@ func (n Node) Sh(t testing.TB, args ...string) string {
 	return out
 }
 
-// Kill ends the node at once, as a power failure would. It is started again when the test ends, if Start has not done so.
+// Kill ends the node at once, as a power failure would. It is started again when the test ends, if Start has not done
+// so.
 func (n Node) Kill(t testing.TB) {
 	t.Helper()
 	if _, err := n.run(t.Context(), "kill", n.Name); err != nil {
@@ -81,8 +83,8 @@ func (n Node) Start(t testing.TB) {
 // runtimeLook is how often a kubelet looks at its container runtime (pkg/kubelet, updateRuntimeUp).
 const runtimeLook = 5 * time.Second
 
-// Settle waits until the node's kubelet has looked at its container runtime again, and says that the node is Ready. A kubelet whose runtime was away
-// for half a minute says NotReady, even for some seconds after the runtime serves again.
+// Settle waits until the node's kubelet has looked at its container runtime again, and says that the node is Ready. A
+// kubelet whose runtime was away for half a minute says NotReady, even for some seconds after the runtime serves again.
 func (n Node) Settle(t testing.TB) {
 	t.Helper()
 	looked := time.Now().Add(runtimeLook)
@@ -92,12 +94,13 @@ func (n Node) Settle(t testing.TB) {
 			return false, err.Error()
 		}
 		ready := condition(node, corev1.NodeReady)
-		return ready.Status == corev1.ConditionTrue && ready.LastHeartbeatTime.After(looked), fmt.Sprintf("Ready=%s at %s: %s", ready.Status, ready.LastHeartbeatTime, ready.Message)
+		return ready.Status == corev1.ConditionTrue && ready.LastHeartbeatTime.After(looked),
+			fmt.Sprintf("Ready=%s at %s: %s", ready.Status, ready.LastHeartbeatTime, ready.Message)
 	})
 }
 
-// RestartNPD makes node-problem-detector forget: a permanent condition such as GPUXid stays until it starts anew. When this returns the
-// condition is False, and lines written from then on count.
+// RestartNPD makes node-problem-detector forget: a permanent condition such as GPUXid stays until it starts anew. When
+// this returns the condition is False, and lines written from then on count.
 func (n Node) RestartNPD(t testing.TB) {
 	t.Helper()
 	var restarted time.Time
@@ -106,21 +109,25 @@ func (n Node) RestartNPD(t testing.TB) {
 		restarted = time.Now()
 	}
 	restart()
-	Eventually(t, patience, "GPUXid of "+n.Name+" is False after node-problem-detector's restart", func() (bool, string) {
-		node, err := n.client.CoreV1().Nodes().Get(context.Background(), n.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		c := condition(node, "GPUXid")
-		state := fmt.Sprintf("%s %s at %s", c.Status, c.Reason, c.LastHeartbeatTime)
-		// It knows the machine's boot time to the second only, so it may count a line from just before its start, and drop one from just after.
-		settled := time.Since(restarted) > 1100*time.Millisecond
-		if settled && c.Status == corev1.ConditionTrue && c.LastHeartbeatTime.After(restarted.Truncate(time.Second)) {
-			restart()
-			return false, state
-		}
-		return settled && c.Status == corev1.ConditionFalse && !c.LastHeartbeatTime.Time.Before(restarted.Truncate(time.Second)), state
-	})
+	Eventually(t, patience, "GPUXid of "+n.Name+" is False after node-problem-detector's restart",
+		func() (bool, string) {
+			node, err := n.client.CoreV1().Nodes().Get(context.Background(), n.Name, metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			c := condition(node, "GPUXid")
+			state := fmt.Sprintf("%s %s at %s", c.Status, c.Reason, c.LastHeartbeatTime)
+			// It knows the machine's boot time to the second only, so it may count a line from just before its start,
+			// and drop one from just after.
+			settled := time.Since(restarted) > 1100*time.Millisecond
+			if settled && c.Status == corev1.ConditionTrue &&
+				c.LastHeartbeatTime.After(restarted.Truncate(time.Second)) {
+				restart()
+				return false, state
+			}
+			return settled && c.Status == corev1.ConditionFalse &&
+				!c.LastHeartbeatTime.Time.Before(restarted.Truncate(time.Second)), state
+		})
 }
 
 // Condition returns the node's condition of the given type; the zero value where it has none.
@@ -142,8 +149,8 @@ func condition(node *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCond
 	return corev1.NodeCondition{}
 }
 
-// Command is a command on the node, not started yet, for those that need more than TrySh: a stdin, or time. Killing it does not end what
-// it has started on the node; the end of its stdin may.
+// Command returns a command on the node, not started yet, for those that need more than TrySh: a stdin, or time.
+// Killing it does not end what it has started on the node; the end of its stdin may.
 func (n Node) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return n.command(ctx, append([]string{"sh", n.Name}, args...)...)
 }
@@ -161,7 +168,8 @@ func (n Node) run(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%w: %s%s", err, strings.TrimSpace(stderr.String()), lastLines(stdout.String()))
+		return stdout.String(),
+			fmt.Errorf("%w: %s%s", err, strings.TrimSpace(stderr.String()), lastLines(stdout.String()))
 	}
 	return stdout.String(), nil
 }

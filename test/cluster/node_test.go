@@ -20,9 +20,11 @@ func TestDevicePluginAllocatesAndNoticesSickGPUs(t *testing.T) {
 	ns := c.Namespace(t)
 	n := c.Workers()[0]
 	pod := podOn(n, "gpu", "echo visible=$NVIDIA_VISIBLE_DEVICES")
-	pod.Spec.NodeName, pod.Spec.NodeSelector = "", map[string]string{"kubernetes.io/hostname": n.Name} // the scheduler counts GPUs
+	// The scheduler counts GPUs
+	pod.Spec.NodeName, pod.Spec.NodeSelector = "", map[string]string{"kubernetes.io/hostname": n.Name}
 	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
-	if out := runPod(t, c, ns, pod); !strings.Contains(out, "visible="+n.GPUs[0].UUID) && !strings.Contains(out, "visible="+n.GPUs[1].UUID) {
+	if out := runPod(t, c, ns, pod); !strings.Contains(out, "visible="+n.GPUs[0].UUID) &&
+		!strings.Contains(out, "visible="+n.GPUs[1].UUID) {
 		t.Errorf("a pod with one GPU got %q, wanted one of %v", out, n.GPUs)
 	}
 
@@ -60,7 +62,8 @@ func TestSystemctlRestartsContainerd(t *testing.T) {
 		n.Sh(t, "rm", "-f", dropIn)
 		n.Sh(t, "systemctl", "restart", "containerd")
 	})
-	if out, err := n.TrySh(t.Context(), "systemctl", "restart", "containerd"); err == nil || !strings.Contains(err.Error(), "Job for containerd.service failed") {
+	if out, err := n.TrySh(t.Context(), "systemctl", "restart", "containerd"); err == nil ||
+		!strings.Contains(err.Error(), "Job for containerd.service failed") {
 		t.Errorf("restart with a broken configuration: %v %s; wanted it to fail", err, out)
 	}
 	if out, err := n.TrySh(t.Context(), "systemctl", "is-active", "containerd"); err == nil {
@@ -82,14 +85,16 @@ func TestKilledNodeComesBack(t *testing.T) {
 	}
 }
 
-// podOn is a pod on the node that runs the shell commands one after the other.
+// podOn returns a pod on the node that runs the shell commands one after the other.
 func podOn(n Node, name string, commands ...string) *corev1.Pod {
 	grace := int64(0)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name + "-" + n.Name},
 		Spec: corev1.PodSpec{
 			NodeName: n.Name, RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace,
-			Containers: []corev1.Container{{Name: "c", Image: image, Command: []string{"sh", "-c", strings.Join(commands, "\n")}}},
+			Containers: []corev1.Container{
+				{Name: "c", Image: image, Command: []string{"sh", "-c", strings.Join(commands, "\n")}},
+			},
 		},
 	}
 }
@@ -108,7 +113,8 @@ func runPod(t *testing.T, c *Cluster, ns string, pod *corev1.Pod) string {
 			return false, err.Error()
 		}
 		phase = p.Status.Phase
-		return phase == corev1.PodSucceeded || phase == corev1.PodFailed, fmt.Sprintf("%s %v", phase, p.Status.ContainerStatuses)
+		return phase == corev1.PodSucceeded ||
+			phase == corev1.PodFailed, fmt.Sprintf("%s %v", phase, p.Status.ContainerStatuses)
 	})
 	stream, err := pods.GetLogs(pod.Name, &corev1.PodLogOptions{}).Stream(t.Context())
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// nvidiaPod is a pod of RuntimeClass nvidia on the node.
+// nvidiaPod returns a pod of RuntimeClass nvidia on the node.
 func nvidiaPod(n Node, name string) *corev1.Pod {
 	pod := podOn(n, name, "echo alive")
 	class := "nvidia"
@@ -36,8 +36,13 @@ func TestPodOfRuntimeClassNvidiaRunsThroughTheSimulatedRuntime(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := strings.TrimPrefix(ran.Status.ContainerStatuses[0].ContainerID, "containerd://")
-		if log := n.Sh(t, "cat", "/var/log/services/nvidia-container-runtime.log"); !strings.Contains(log, " create --bundle ") || !strings.Contains(log, id) {
-			t.Errorf("%s: container %s was not made by the simulated nvidia-container-runtime; its log has %d lines without it", n.Name, id, strings.Count(log, "\n"))
+		if log := n.Sh(t, "cat", "/var/log/services/nvidia-container-runtime.log"); !strings.Contains(
+			log, " create --bundle ",
+		) || !strings.Contains(log, id) {
+			t.Errorf(
+				"%s: container %s was not made by the simulated nvidia-container-runtime; its log has %d lines without it",
+				n.Name, id, strings.Count(log, "\n"),
+			)
 		}
 	}
 }
@@ -62,14 +67,16 @@ func TestPodOfRuntimeClassNvidiaFailsWithoutTheHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	Eventually(t, time.Minute, "an event that there is no such handler", func() (bool, string) {
-		events, err := c.Client.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod.Name})
+		events, err := c.Client.CoreV1().Events(ns).List(t.Context(),
+			metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod.Name})
 		if err != nil {
 			return false, err.Error()
 		}
 		var last string
 		for _, e := range events.Items {
 			last = e.Reason + ": " + e.Message
-			if e.Reason == "FailedCreatePodSandBox" && strings.HasSuffix(e.Message, `no runtime for "nvidia" is configured`) {
+			if e.Reason == "FailedCreatePodSandBox" &&
+				strings.HasSuffix(e.Message, `no runtime for "nvidia" is configured`) {
 				return true, last
 			}
 		}
@@ -115,7 +122,10 @@ func TestStoppedAPIServerComesBack(t *testing.T) {
 		t.Error("the API server answers while it is stopped")
 	}
 	var exit *exec.ExitError
-	if out, err := c.ControlPlane().TrySh(t.Context(), "systemctl", "is-active", "kube-apiserver"); !errors.As(err, &exit) || exit.ExitCode() != 3 {
+	if out, err := c.ControlPlane().TrySh(
+		t.Context(), "systemctl", "is-active", "kube-apiserver",
+	); !errors.As(err, &exit) ||
+		exit.ExitCode() != 3 {
 		t.Errorf("is-active of the stopped API server: %q, %v; wanted exit 3", out, err)
 	}
 	start()
@@ -131,7 +141,8 @@ func TestContainerdConfigurationIsAsInReadme(t *testing.T) {
 		if dump := n.Sh(t, "containerd", "config", "dump"); !strings.Contains(dump, "format = 'text'") {
 			t.Errorf("%s: containerd does not load conf.d/10-debug.toml:\n%s", n.Name, dump)
 		}
-		_, err := n.TrySh(t.Context(), "test", "-e", "/var/lib/k8s-containerd/k8s-containerd/etc/containerd/config.toml")
+		_, err := n.TrySh(t.Context(), "test", "-e",
+			"/var/lib/k8s-containerd/k8s-containerd/etc/containerd/config.toml")
 		if there := err == nil; there == n.ControlPlane {
 			t.Errorf("%s: it has the configuration of another containerd: %t", n.Name, there)
 		}
@@ -140,7 +151,8 @@ func TestContainerdConfigurationIsAsInReadme(t *testing.T) {
 			a=/var/lib/gpu-fault/probe b=/etc/containerd/probe
 			echo probe >$a; stat -c %i $a; mv $a $b; stat -c %i $b; rm $b; rmdir /var/lib/gpu-fault 2>/dev/null || true`)
 		if inodes := strings.Fields(moved); len(inodes) != 2 || inodes[0] != inodes[1] {
-			t.Errorf("%s: a file cannot be renamed from /var/lib/gpu-fault to /etc/containerd: inodes %q", n.Name, inodes)
+			t.Errorf("%s: a file cannot be renamed from /var/lib/gpu-fault to /etc/containerd: inodes %q", n.Name,
+				inodes)
 		}
 	}
 }

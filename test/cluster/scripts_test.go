@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestDownLooksBetweenOthersSteps: when two clusters come down at once, the one must not take for its own what the other is about to put back.
-// The other's record goes first, then the limit that it had raised, all under a lock; `down` once looked in between, and found something left over.
+// TestDownLooksBetweenOthersSteps: when two clusters come down at once, the one must not take for its own what the
+// other is about to put back. The other's record goes first, then the limit that it had raised, all under a lock;
+// `down` once looked in between, and found something left over.
 func TestDownLooksBetweenOthersSteps(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Trainer returns the image of the sample CUDA workload, and sees to it that all nodes which run have it; a node that is killed later loses
-// it. Its program /trainer works with the fake driver that is in the image, without a GPU, and ends with exit code 1 at the first CUDA
-// error. The image has no shell.
+// Trainer returns the image of the sample CUDA workload, and sees to it that all nodes which run have it; a node that
+// is killed later loses it. Its program /trainer works with the fake driver that is in the image, without a GPU, and
+// ends with exit code 1 at the first CUDA error. The image has no shell.
 func (c *Cluster) Trainer(t testing.TB) string {
 	t.Helper()
 	image, err := c.trainer()

@@ -20,10 +20,14 @@ func TestTrainerRunsWithoutRootAndShell(t *testing.T) {
 		pod := podOn(n, "trainer")
 		container := &pod.Spec.Containers[0]
 		container.Image, container.ImagePullPolicy, container.Command = image, corev1.PullNever, nil
-		for name, value := range map[string]string{"TRAINER_STEPS": "3", "TRAINER_REPORT": "1", "FAKECUDA_DEVICES": "2"} {
+		for name, value := range map[string]string{
+			"TRAINER_STEPS": "3", "TRAINER_REPORT": "1", "FAKECUDA_DEVICES": "2",
+		} {
 			container.Env = append(container.Env, corev1.EnvVar{Name: name, Value: value})
 		}
-		container.SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(12345)), ReadOnlyRootFilesystem: new(true)}
+		container.SecurityContext = &corev1.SecurityContext{
+			RunAsUser: new(int64(12345)), ReadOnlyRootFilesystem: new(true),
+		}
 		out := runPod(t, c, ns, pod)
 		for _, want := range []string{"no NVIDIA driver: simulated GPU", "2 of 2 devices", "\nstep 3 ", "\ndone\n"} {
 			if !strings.Contains(out, want) {
@@ -39,8 +43,8 @@ func TestTrainerRunsWithoutRootAndShell(t *testing.T) {
 	}
 }
 
-// Scenarios have the workload under a name that says nothing, as an image of its own: kubelets tell all names of one. Its next version is of
-// another architecture.
+// Scenarios have the workload under a name that says nothing, as an image of its own: kubelets tell all names of one.
+// Its next version is of another architecture.
 func TestTrainerForScenarios(t *testing.T) {
 	c := Require(t)
 	ns := c.Namespace(t)
@@ -48,7 +52,8 @@ func TestTrainerForScenarios(t *testing.T) {
 	for _, n := range c.Nodes() {
 		const works, fails = "registry.lab.internal/ml/trainer:2.3", "registry.lab.internal/ml/trainer:2.4"
 		pod := podOn(n, "works")
-		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy, pod.Spec.Containers[0].Command = works, corev1.PullNever, nil
+		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy, pod.Spec.Containers[0].Command = works,
+			corev1.PullNever, nil
 		pod.Spec.Containers[0].Args = []string{"-steps", "3"}
 		if out := runPod(t, c, ns, pod); !strings.Contains(out, "\ndone\n") {
 			t.Errorf("%s: %s", n.Name, out)
@@ -62,7 +67,8 @@ func TestTrainerForScenarios(t *testing.T) {
 		}
 
 		pod = podOn(n, "fails")
-		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy, pod.Spec.Containers[0].Command = fails, corev1.PullNever, nil
+		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy, pod.Spec.Containers[0].Command = fails,
+			corev1.PullNever, nil
 		pods := c.Client.CoreV1().Pods(ns)
 		if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)

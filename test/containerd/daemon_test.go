@@ -1,8 +1,8 @@
 //go:build e2e
 
-// Package containerd_test holds pkg/containerd against real daemons, of 1.7 and of 2.x: how files are merged, and what each fault leads to.
-// The daemons run on a node of the test cluster beside the kubelet's own, which they do not touch: each has its namespaces, folders, socket
-// and configuration, and no kubelet; crirun asks it for pod sandboxes.
+// Package containerd_test holds pkg/containerd against real daemons, of 1.7 and of 2.x: how files are merged, and what
+// each fault leads to. The daemons run on a node of the test cluster beside the kubelet's own, which they do not touch:
+// each has its namespaces, folders, socket and configuration, and no kubelet; crirun asks it for pod sandboxes.
 package containerd_test
 
 import (
@@ -38,7 +38,10 @@ type daemon struct {
 
 var (
 	old     = daemon{containerd.Release{Major: 1, Minor: 7, Patch: 28}, "", "io.containerd.grpc.v1.cri", 2}
-	current = daemon{containerd.Release{Major: 2, Minor: 3, Patch: 7}, "/usr/local/bin/containerd", "io.containerd.cri.v1.runtime", 3}
+	current = daemon{
+		containerd.Release{Major: 2, Minor: 3, Patch: 7}, "/usr/local/bin/containerd", "io.containerd.cri.v1.runtime",
+		3,
+	}
 )
 
 // instance is a daemon with a configuration, and while it runs the process.
@@ -93,7 +96,7 @@ func (in *instance) load() (*containerd.Config, error) {
 	return containerd.Load(in.files, in.path(rootFile), in.release)
 }
 
-// dump is the daemon's own `config dump`; the error has its words.
+// dump returns the daemon's own `config dump`; the error has its words.
 func (in *instance) dump(t *testing.T) (map[string]any, error) {
 	t.Helper()
 	out, err := in.node.TrySh(t.Context(), in.exe, "-c", in.path(rootFile), "config", "dump")
@@ -107,8 +110,9 @@ func (in *instance) dump(t *testing.T) (map[string]any, error) {
 	return tree, nil
 }
 
-// isolated runs a daemon in namespaces of its own. Their PID 1 waits for the end of its stdin, and when it ends, so that the tests cannot
-// leave anything behind even when they are killed: the kernel ends daemon, shims and sandboxes, and their mounts go.
+// isolated runs a daemon in namespaces of its own. Their PID 1 waits for the end of its stdin, and when it ends, so
+// that the tests cannot leave anything behind even when they are killed: the kernel ends daemon, shims and sandboxes,
+// and their mounts go.
 const isolated = `mount -t tmpfs shims /run/containerd
 "$@" >"$LOG" 2>&1 &
 cat >/dev/null`
@@ -118,7 +122,8 @@ func (in *instance) start(t *testing.T) {
 	t.Helper()
 	// Beside each containerd lies the shim of its release.
 	shims := "PATH=" + path.Dir(in.exe) + ":/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	cmd := in.node.Command(context.Background(), "env", shims, "LOG="+in.path("log"), "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+	cmd := in.node.Command(context.Background(), "env", shims, "LOG="+in.path("log"), "unshare", "--mount", "--pid",
+		"--fork", "--kill-child", "--mount-proc",
 		"sh", "-c", isolated, "sh", in.exe, "-c", in.path(rootFile))
 	alive, err := cmd.StdinPipe()
 	if err != nil {
@@ -134,19 +139,22 @@ func (in *instance) start(t *testing.T) {
 			t.Logf("log of containerd %s:\n%s", in.release, in.node.Sh(t, "tail", "-n", "30", in.path("log")))
 		}
 	})
-	in.node.Sh(t, "timeout", "30", "sh", "-c", `until [ -S "$1" ]; do sleep 0.05; done`, "sh", in.path("containerd.sock"))
+	in.node.Sh(t, "timeout", "30", "sh", "-c", `until [ -S "$1" ]; do sleep 0.05; done`, "sh",
+		in.path("containerd.sock"))
 }
 
 // importPause gives the daemon the image of sandboxes.
 func (in *instance) importPause(t *testing.T) {
 	t.Helper()
-	in.node.Sh(t, "ctr", "-a", in.path("containerd.sock"), "-n", "k8s.io", "images", "import", "--local", "--all-platforms", "/opt/gpu-fault-cluster/images/pause.tar")
+	in.node.Sh(t, "ctr", "-a", in.path("containerd.sock"), "-n", "k8s.io", "images", "import", "--local",
+		"--all-platforms", "/opt/gpu-fault-cluster/images/pause.tar")
 }
 
 // complaint starts a daemon that must end by itself, and returns what it said.
 func (in *instance) complaint(t *testing.T) string {
 	t.Helper()
-	out, err := in.node.TrySh(t.Context(), "timeout", "10", "unshare", "--mount", "sh", "-c", `exec "$@" 2>&1`, "sh", in.exe, "-c", in.path(rootFile))
+	out, err := in.node.TrySh(t.Context(), "timeout", "10", "unshare", "--mount", "sh", "-c", `exec "$@" 2>&1`, "sh",
+		in.exe, "-c", in.path(rootFile))
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Fatalf("containerd %s should not start, and end with 1: %.500v", in.release, err)
@@ -160,7 +168,7 @@ func (in *instance) sandbox(t *testing.T, handler string) string {
 	return in.crirun(t, "-image", pause, "-cgroup", in.cgroup, in.path("containerd.sock"), handler)
 }
 
-// config is the configuration in memory, or what the daemon says.
+// config returns the configuration in memory, or what the daemon says.
 func (in *instance) config(t *testing.T) string {
 	t.Helper()
 	return in.crirun(t, "-config", in.path("containerd.sock"))
@@ -176,7 +184,7 @@ func (in *instance) crirun(t *testing.T, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// log is what the daemon has said since its start.
+// log returns what the daemon has said since its start.
 func (in *instance) log(t *testing.T) string {
 	t.Helper()
 	return in.node.Sh(t, "cat", in.path("log"))
@@ -235,7 +243,9 @@ func (s *shared) prepare(t *testing.T) error {
 		send(t, s.node, f, "sh", "-c", `cat >"$1" && chmod 755 "$1"`, "sh", path.Join(s.programs, name))
 		_ = f.Close()
 	}
-	s.cgroup = strings.TrimSpace(s.node.Sh(t, "sed", "-n", `s/^cgroupRoot: *"\([^"]*\)".*/\1/p`, "/var/lib/kubelet/config.yaml"))
+	s.cgroup = strings.TrimSpace(
+		s.node.Sh(t, "sed", "-n", `s/^cgroupRoot: *"\([^"]*\)".*/\1/p`, "/var/lib/kubelet/config.yaml"),
+	)
 	if s.cgroup == "" {
 		return errors.New("the kubelet's configuration on the node has no cgroupRoot")
 	}

@@ -28,8 +28,8 @@ func TestHealthyDaemonsRunSandboxes(t *testing.T) {
 	}
 }
 
-// faults is what users read of each mode, in the words of each release: patterns for the answer to a sandbox, or where the daemon does not
-// start for what it says then; and what its log has.
+// faults is what users read of each mode, in the words of each release: patterns for the answer to a sandbox, or where
+// the daemon does not start for what it says then; and what its log has.
 var faults = []struct {
 	mode            containerd.Mode
 	old, current    string
@@ -39,13 +39,23 @@ var faults = []struct {
 		current: `^unable to get OCI runtime for sandbox "[0-9a-f]{64}": no runtime for "nvidia" is configured$`},
 	{mode: containerd.ModeWrongInstance, old: `^failed to get sandbox runtime: no runtime for "nvidia" is configured$`,
 		current: `^unable to get OCI runtime for sandbox "[0-9a-f]{64}": no runtime for "nvidia" is configured$`},
-	{mode: containerd.ModeBinaryMissing, old: binaryMissing, current: `^failed to start sandbox "[0-9a-f]{64}": ` + binaryMissing},
+	{
+		mode: containerd.ModeBinaryMissing, old: binaryMissing,
+		current: `^failed to start sandbox "[0-9a-f]{64}": ` + binaryMissing,
+	},
 	{mode: containerd.ModeWrongRuntimeType, old: noShim, current: noShim},
 	{mode: containerd.ModeCgroupDriver, old: notSystemd, current: notSystemd},
-	{mode: containerd.ModeOptionMisplaced, old: "^ok$", current: "^ok$", nextLog: `Ignoring unknown key in TOML for plugin.*containerd runtimes nvidia BinaryName`},
-	{mode: containerd.ModeDropinShadow, old: noCRI, oldLog: noDefault, current: refused}, // since 2.0 drop-ins are merged
+	{
+		mode: containerd.ModeOptionMisplaced, old: "^ok$", current: "^ok$",
+		nextLog: `Ignoring unknown key in TOML for plugin.*containerd runtimes nvidia BinaryName`,
+	},
+	// Since 2.0 drop-ins are merged
+	{mode: containerd.ModeDropinShadow, old: noCRI, oldLog: noDefault, current: refused},
 	{mode: containerd.ModeDefaultMissing, old: noCRI, oldLog: noDefault, current: noCRI, nextLog: noDefault},
-	{mode: containerd.ModeUnparsable, old: `failed to load TOML: \S+: \(\d+, \d+\): `, current: `failed to unmarshal TOML at row \d+ column \d+: `},
+	{
+		mode: containerd.ModeUnparsable, old: `failed to load TOML: \S+: \(\d+, \d+\): `,
+		current: `failed to unmarshal TOML at row \d+ column \d+: `,
+	},
 }
 
 const (

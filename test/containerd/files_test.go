@@ -19,7 +19,8 @@ const (
 	nvidia = "/usr/local/nvidia/toolkit/nvidia-container-runtime" // simulated, see test/cluster
 )
 
-// root is the beginning of a root file: what a daemon of the tests needs to live beside others. Version 0 writes none.
+// root returns the beginning of a root file: what a daemon of the tests needs to live beside others. Version 0 writes
+// none.
 func root(version int, imports ...string) string {
 	var b strings.Builder
 	if version > 0 {
@@ -38,7 +39,8 @@ func root(version int, imports ...string) string {
 	return b.String()
 }
 
-// settings are those of CRI without which no sandbox runs here: no network for the image, and a root user that may not lower oom_score_adj.
+// settings returns those of CRI without which no sandbox runs here: no network for the image, and a root user that may
+// not lower oom_score_adj.
 func settings(plugin string) string {
 	if plugin == runtimeID {
 		return "[plugins.'io.containerd.cri.v1.images'.pinned_images]\n  sandbox = '" + pause + "'\n" +
@@ -47,17 +49,19 @@ func settings(plugin string) string {
 	return "[plugins.'" + plugin + "']\n  sandbox_image = '" + pause + "'\n  restrict_oom_score_adj = true\n"
 }
 
-// handler is a runtime handler; binary "" leaves BinaryName out.
+// handler returns a runtime handler; binary "" leaves BinaryName out.
 func handler(plugin, name, binary string) string {
-	text := fmt.Sprintf("[plugins.'%[1]s'.containerd.runtimes.%[2]s]\n  runtime_type = 'io.containerd.runc.v2'\n[plugins.'%[1]s'.containerd.runtimes.%[2]s.options]\n  SystemdCgroup = false\n",
-		plugin, name)
+	text :=
+		fmt.Sprintf("[plugins.'%[1]s'.containerd.runtimes.%[2]s]\n  runtime_type = 'io.containerd.runc.v2'\n[plugins.'%[1]s'.containerd.runtimes.%[2]s.options]\n  SystemdCgroup = false\n",
+			plugin, name)
 	if binary != "" {
 		text += "  BinaryName = '" + binary + "'\n"
 	}
 	return text
 }
 
-// healthy is a node's configuration as it should be, in the schema that is usual with the daemon.
+// healthy returns a node's configuration as it should be, in the schema that is usual with the daemon.
 func healthy(d daemon) string {
-	return root(d.version, "@DIR@/conf.d/*.toml") + settings(d.plugin) + handler(d.plugin, "runc", "") + handler(d.plugin, "nvidia", nvidia)
+	return root(d.version, "@DIR@/conf.d/*.toml") + settings(d.plugin) + handler(d.plugin, "runc", "") +
+		handler(d.plugin, "nvidia", nvidia)
 }

@@ -25,44 +25,59 @@ var merges = []struct {
 	files        map[string]string
 	old, current outcome
 }{{
-	name:    "a drop-in of version 2 with runc and another handler",
-	files:   map[string]string{rootFile: full(2, grpcID), "conf.d/99.toml": "version = 2\n" + handler(grpcID, "runc", "") + handler(grpcID, "other", nvidia)},
+	name: "a drop-in of version 2 with runc and another handler",
+	files: map[string]string{
+		rootFile:         full(2, grpcID),
+		"conf.d/99.toml": "version = 2\n" + handler(grpcID, "runc", "") + handler(grpcID, "other", nvidia),
+	},
 	old:     outcome{handlers: "other runc"}, // the drop-in's table replaces the root's
 	current: outcome{handlers: "nvidia other runc"},
 }, {
-	name:    "a drop-in with only the handler",
-	files:   map[string]string{rootFile: full(2, grpcID), "conf.d/99.toml": "version = 2\n" + handler(grpcID, "other", nvidia)},
+	name: "a drop-in with only the handler",
+	files: map[string]string{
+		rootFile: full(2, grpcID), "conf.d/99.toml": "version = 2\n" + handler(grpcID, "other", nvidia),
+	},
 	old:     outcome{handlers: "other", noCRI: true},
 	current: outcome{handlers: "nvidia other runc"},
 }, {
 	name: "two drop-ins that change the same handler: the later one wins",
 	files: map[string]string{rootFile: full(2, grpcID),
-		"conf.d/20.toml": "version = 2\n" + handler(grpcID, "nvidia", "/second"), "conf.d/10.toml": "version = 2\n" + handler(grpcID, "nvidia", "/first") + handler(grpcID, "runc", "")},
+		"conf.d/20.toml": "version = 2\n" + handler(grpcID, "nvidia", "/second"),
+		"conf.d/10.toml": "version = 2\n" + handler(grpcID, "nvidia", "/first") + handler(grpcID, "runc", "")},
 	old:     outcome{handlers: "nvidia", noCRI: true},
 	current: outcome{handlers: "nvidia runc"},
 }, {
-	name:    "a drop-in that concerns another plugin",
-	files:   map[string]string{rootFile: full(2, grpcID), "conf.d/99.toml": "version = 2\n[debug]\n  level = 'debug'\n"},
+	name: "a drop-in that concerns another plugin",
+	files: map[string]string{
+		rootFile: full(2, grpcID), "conf.d/99.toml": "version = 2\n[debug]\n  level = 'debug'\n",
+	},
 	old:     outcome{handlers: "nvidia runc"},
 	current: outcome{handlers: "nvidia runc"},
 }, {
-	name:    "version 2 with the IDs of version 3, as AKS has it",
-	files:   map[string]string{rootFile: root(2) + settings(runtimeID) + handler(runtimeID, "runc", "") + handler(runtimeID, "nvidia", nvidia)},
+	name: "version 2 with the IDs of version 3, as AKS has it",
+	files: map[string]string{
+		rootFile: root(2) + settings(runtimeID) + handler(runtimeID, "runc", "") + handler(runtimeID, "nvidia", nvidia),
+	},
 	old:     outcome{},
 	current: outcome{handlers: "nvidia runc"},
 }, {
-	name:    "version 2 with the IDs of 2 and of 3",
-	files:   map[string]string{rootFile: root(2) + settings(grpcID) + handler(grpcID, "runc", "") + handler(grpcID, "one", nvidia) + handler(runtimeID, "two", nvidia)},
+	name: "version 2 with the IDs of 2 and of 3",
+	files: map[string]string{rootFile: root(2) + settings(grpcID) + handler(grpcID, "runc",
+		"") + handler(grpcID, "one", nvidia) + handler(runtimeID, "two", nvidia)},
 	old:     outcome{handlers: "one runc"},
 	current: outcome{handlers: "two"},
 }, {
-	name:    "a drop-in of a higher version than the root",
-	files:   map[string]string{rootFile: full(2, grpcID), "conf.d/99.toml": "version = 3\n" + handler(runtimeID, "other", nvidia)},
+	name: "a drop-in of a higher version than the root",
+	files: map[string]string{
+		rootFile: full(2, grpcID), "conf.d/99.toml": "version = 3\n" + handler(runtimeID, "other", nvidia),
+	},
 	old:     outcome{refuses: "unsupported config version `3`"},
 	current: outcome{handlers: "nvidia other runc"}, // 2.3.4 refuses it
 }, {
-	name:    "a drop-in of a lower version than the root",
-	files:   map[string]string{rootFile: full(3, runtimeID), "conf.d/99.toml": "version = 2\n" + handler(grpcID, "other", nvidia)},
+	name: "a drop-in of a lower version than the root",
+	files: map[string]string{
+		rootFile: full(3, runtimeID), "conf.d/99.toml": "version = 2\n" + handler(grpcID, "other", nvidia),
+	},
 	old:     outcome{handlers: "other", noCRI: true}, // it looks at the version once, after all files: the last one's
 	current: outcome{handlers: "nvidia other runc"},
 }, {
@@ -71,8 +86,10 @@ var merges = []struct {
 	old:     outcome{refuses: "unsupported config version `3`"},
 	current: outcome{handlers: "nvidia other runc"},
 }, {
-	name:    "a drop-in without a version, with the IDs of version 2",
-	files:   map[string]string{rootFile: full(2, grpcID), "conf.d/99.toml": handler(grpcID, "runc", "") + handler(grpcID, "other", nvidia)},
+	name: "a drop-in without a version, with the IDs of version 2",
+	files: map[string]string{
+		rootFile: full(2, grpcID), "conf.d/99.toml": handler(grpcID, "runc", "") + handler(grpcID, "other", nvidia),
+	},
 	old:     outcome{handlers: "other runc"},
 	current: outcome{handlers: "nvidia other runc"},
 }, {
@@ -96,14 +113,18 @@ var merges = []struct {
 	old:     outcome{refuses: "gone.toml: no such file or directory"},
 	current: outcome{refuses: "gone.toml: no such file or directory"},
 }, {
-	name:    "an import by its name, relative to the file",
-	files:   map[string]string{rootFile: root(2, "more/here.toml") + settings(grpcID), "more/here.toml": "version = 2\n" + handler(grpcID, "runc", "") + handler(grpcID, "nvidia", nvidia)},
+	name: "an import by its name, relative to the file",
+	files: map[string]string{
+		rootFile:         root(2, "more/here.toml") + settings(grpcID),
+		"more/here.toml": "version = 2\n" + handler(grpcID, "runc", "") + handler(grpcID, "nvidia", nvidia),
+	},
 	old:     outcome{handlers: "nvidia runc"},
 	current: outcome{handlers: "nvidia runc"},
 }, {
 	name: "a drop-in that imports another file",
-	files: map[string]string{rootFile: full(2, grpcID), "conf.d/99.toml": "version = 2\nimports = ['@DIR@/more.toml']\n",
-		"more.toml": "version = 2\n" + handler(grpcID, "runc", "") + handler(grpcID, "other", nvidia)},
+	files: map[string]string{rootFile: full(2, grpcID),
+		"conf.d/99.toml": "version = 2\nimports = ['@DIR@/more.toml']\n",
+		"more.toml":      "version = 2\n" + handler(grpcID, "runc", "") + handler(grpcID, "other", nvidia)},
 	old:     outcome{handlers: "other runc"},
 	current: outcome{handlers: "nvidia other runc"},
 }, {
@@ -128,9 +149,10 @@ var merges = []struct {
 	current: outcome{refuses: "failed to unmarshal TOML at row "},
 }}
 
-// full is a root file with two handlers, and drop-ins.
+// full returns a root file with two handlers, and drop-ins.
 func full(version int, plugin string) string {
-	return root(version, "@DIR@/conf.d/*.toml") + settings(plugin) + handler(plugin, "runc", "") + handler(plugin, "nvidia", nvidia)
+	return root(version, "@DIR@/conf.d/*.toml") + settings(plugin) + handler(plugin, "runc", "") +
+		handler(plugin, "nvidia", nvidia)
 }
 
 func TestMergedIsWhatTheDaemonHas(t *testing.T) {
@@ -149,7 +171,9 @@ func TestMergedIsWhatTheDaemonHas(t *testing.T) {
 						t.Errorf("Merged expects that this loads, with %v", slices.Sorted(maps.Keys(ours.Handlers)))
 					}
 					// That of a disabled plugin comes only at the start.
-					if said, want := in.complaint(t), strings.ReplaceAll(want.refuses, "@DIR@", in.dir); !strings.Contains(said, want) {
+					if said, want := in.complaint(t), strings.ReplaceAll(
+						want.refuses, "@DIR@", in.dir,
+					); !strings.Contains(said, want) {
 						t.Errorf("it does not say %q:\n%s", want, said)
 					}
 					return
@@ -160,8 +184,11 @@ func TestMergedIsWhatTheDaemonHas(t *testing.T) {
 				if got := strings.Join(slices.Sorted(maps.Keys(ours.Handlers)), " "); got != want.handlers {
 					t.Errorf("Merged has the handlers %q, wanted %q", got, want.handlers)
 				}
-				if warned := slices.ContainsFunc(ours.Warnings, func(w string) bool { return strings.Contains(w, "CRI does not load") }); warned != want.noCRI {
-					t.Errorf("Merged warns that CRI does not load: %t, wanted %t: %q", warned, want.noCRI, ours.Warnings)
+				if warned := slices.ContainsFunc(
+					ours.Warnings, func(w string) bool { return strings.Contains(w, "CRI does not load") },
+				); warned != want.noCRI {
+					t.Errorf("Merged warns that CRI does not load: %t, wanted %t: %q", warned, want.noCRI,
+						ours.Warnings)
 				}
 				dump, err := in.dump(t)
 				if err != nil {
@@ -195,7 +222,8 @@ func (in *instance) merged() (*containerd.Merged, error) {
 	return c.Merged()
 }
 
-// compare holds what Merged says against the handlers that the daemon has. runc is built in, so it may have that besides.
+// compare holds what Merged says against the handlers that the daemon has. runc is built in, so it may have that
+// besides.
 func compare(t *testing.T, source string, ours *containerd.Merged, theirs map[string]containerd.Handler) {
 	t.Helper()
 	for name, h := range theirs {
@@ -222,7 +250,7 @@ func describe(h containerd.Handler) string {
 	return fmt.Sprintf("{type %q, BinaryName %q, SystemdCgroup %s}", h.Type, h.BinaryName, cgroup)
 }
 
-// dumped are the handlers in the daemon's own dump.
+// dumped returns the handlers in the daemon's own dump.
 func dumped(tree map[string]any, plugin string) map[string]containerd.Handler {
 	at := func(tree any, keys ...string) any {
 		for _, key := range keys {

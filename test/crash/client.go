@@ -18,8 +18,8 @@ type client struct {
 	stderr watched
 }
 
-// launch starts the plugin with a kubeconfig and the ledger of the site. Each line of its stderr goes to line, which may be nil and must
-// not wait for the client.
+// launch starts the plugin with a kubeconfig and the ledger of the site. Each line of its stderr goes to line, which
+// may be nil and must not wait for the client.
 func (s *site) launch(kubeconfig string, line func(*client, string), args ...string) (*client, error) {
 	c := &client{cmd: exec.CommandContext(s.ctx, s.world.plugin, args...), exited: make(chan struct{})}
 	c.cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "KUBECTL_GPU_FAULT_LEDGER_NAMESPACE="+s.ledger)
@@ -45,7 +45,8 @@ func (c *client) kill() { _ = c.cmd.Process.Kill() }
 func (c *client) wait(s *site) (code int) {
 	<-c.exited
 	code = c.cmd.ProcessState.ExitCode()
-	s.say("$ kubectl gpu-fault %s   # exit %d\n%s%s", strings.Join(c.cmd.Args[1:], " "), code, c.stdout.String(), c.stderr.text())
+	s.say("$ kubectl gpu-fault %s   # exit %d\n%s%s", strings.Join(c.cmd.Args[1:], " "), code, c.stdout.String(),
+		c.stderr.text())
 	return code
 }
 
@@ -63,7 +64,8 @@ func (s *site) plugin(args ...string) (stdout, stderr string, code int, err erro
 func (s *site) must(args ...string) (stdout string, err error) {
 	stdout, stderr, code, err := s.plugin(args...)
 	if err == nil && code != 0 {
-		err = fmt.Errorf("`kubectl gpu-fault %s` exits with %d: %s", strings.Join(args, " "), code, strings.TrimSpace(stderr))
+		err = fmt.Errorf("`kubectl gpu-fault %s` exits with %d: %s", strings.Join(args, " "), code,
+			strings.TrimSpace(stderr))
 	}
 	return stdout, err
 }

@@ -13,15 +13,20 @@ import (
 // cudaInject is the group of trials of `cuda inject`, of which nobody reverts some.
 const cudaInject = "cuda inject"
 
-// cudaTTL is long enough for a trial, and ends before the client's deadline, which makes the client shorten the life of the expiry job.
+// cudaTTL is long enough for a trial, and ends before the client's deadline, which makes the client shorten the life of
+// the expiry job.
 const cudaTTL = "3m"
 
-// inject is the command line that all trials use.
+// inject returns the command line that all trials use.
 func inject(s *site, ttl string) []string {
-	return []string{"cuda", "inject", "deployment/" + deploymentName, "-n", s.app.namespace, "--xid", "79", "--ttl", ttl, "--timeout", "1m", "--yes"}
+	return []string{
+		"cuda", "inject", "deployment/" + deploymentName, "-n", s.app.namespace, "--xid", "79", "--ttl", ttl,
+		"--timeout", "1m", "--yes",
+	}
 }
 
-// cudaKinds have a Deployment to work on in the place of a node. Their execs only ask the shim, as often as it takes: one is enough.
+// cudaKinds have a Deployment to work on in the place of a node. Their execs only ask the shim, as often as it takes:
+// one is enough.
 func cudaKinds() []kind {
 	return []kind{
 		{
@@ -58,7 +63,8 @@ func cudaExpiries() []trial {
 	}
 }
 
-// shimExpires checks that the shim knows when to end, whatever becomes of the client, and that the ledger tells what is left to do.
+// shimExpires checks that the shim knows when to end, whatever becomes of the client, and that the ledger tells what is
+// left to do.
 func (s *site) shimExpires(when at) error {
 	if err := s.deploy(); err != nil {
 		return err
@@ -80,7 +86,8 @@ func (s *site) shimExpires(when at) error {
 	}
 	state, err := cudafault.DecodeState(text)
 	if err == nil && (state.ArmedAt.IsZero() || state.Expires.IsZero() || state.Expires.After(run.Until)) {
-		err = fmt.Errorf("the shim was armed at %s and expires at %s; the run's time is up at %s", state.ArmedAt, state.Expires, run.Until)
+		err = fmt.Errorf("the shim was armed at %s and expires at %s; the run's time is up at %s", state.ArmedAt,
+			state.Expires, run.Until)
 	}
 	if err != nil {
 		return err

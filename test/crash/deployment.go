@@ -15,7 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// deployment is the workload of one trial: a Deployment of the sample CUDA program on the trial's node, in a namespace of its own.
+// deployment is the workload of one trial: a Deployment of the sample CUDA program on the trial's node, in a namespace
+// of its own.
 type deployment struct {
 	namespace string
 	was       string // before anything was done to it, as read returns it
@@ -51,13 +52,16 @@ func (s *site) deployed(change func(*appsv1.Deployment)) error {
 				Spec: corev1.PodSpec{
 					NodeSelector:                  map[string]string{corev1.LabelHostname: s.node.name},
 					TerminationGracePeriodSeconds: new(int64(0)),
-					Containers:                    []corev1.Container{{Name: "main", Image: s.world.trainer, ImagePullPolicy: corev1.PullNever}},
+					Containers: []corev1.Container{
+						{Name: "main", Image: s.world.trainer, ImagePullPolicy: corev1.PullNever},
+					},
 				},
 			},
 		},
 	}
 	change(object)
-	_, err := s.world.client.AppsV1().Deployments(d.namespace).Create(s.ctx, object, metav1.CreateOptions{FieldManager: "crash-user"})
+	_, err := s.world.client.AppsV1().Deployments(d.namespace).Create(s.ctx, object,
+		metav1.CreateOptions{FieldManager: "crash-user"})
 	if err != nil {
 		return err
 	}
@@ -65,7 +69,8 @@ func (s *site) deployed(change func(*appsv1.Deployment)) error {
 	return err
 }
 
-// read returns all that a revert has to bring back, with who owns which field, and without what controllers write and times.
+// read returns all that a revert has to bring back, with who owns which field, and without what controllers write and
+// times.
 func (d *deployment) read(s *site) (string, error) {
 	now, err := s.world.client.AppsV1().Deployments(d.namespace).Get(s.ctx, deploymentName, metav1.GetOptions{})
 	if err != nil {
@@ -75,15 +80,19 @@ func (d *deployment) read(s *site) (string, error) {
 	if len(now.Annotations) == 0 {
 		now.Annotations = nil
 	}
-	owners := slices.DeleteFunc(now.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "kube-controller-manager" })
+	owners := slices.DeleteFunc(now.ManagedFields,
+		func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "kube-controller-manager" })
 	for i := range owners {
 		owners[i].Time = nil
 	}
-	text, err := json.Marshal(map[string]any{"labels": now.Labels, "annotations": now.Annotations, "spec": now.Spec, "owners": owners})
+	text, err := json.Marshal(
+		map[string]any{"labels": now.Labels, "annotations": now.Annotations, "spec": now.Spec, "owners": owners},
+	)
 	return string(text), err
 }
 
-// restored checks that the Deployment is as before, also in who owns its fields, and that no ConfigMap of ours is beside it.
+// restored checks that the Deployment is as before, also in who owns its fields, and that no ConfigMap of ours is
+// beside it.
 func (d *deployment) restored(s *site) error {
 	now, err := d.read(s)
 	if err == nil && now != d.was {

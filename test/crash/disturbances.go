@@ -26,7 +26,10 @@ func disturbances() []disturbance {
 		{name: "containerd killed", do: onNode(killContainerd), columns: []string{during, after, alone}},
 		{name: "kubelet restarted", do: onNode(restartKubelet), columns: []string{during, after, alone}},
 		{name: "dead man killed", do: killDeadMan, columns: []string{during, after}},
-		{name: "record on the node deleted", do: onNode("rm -rf /var/lib/gpu-fault/*"), columns: []string{after, alone}},
+		{
+			name: "record on the node deleted", do: onNode("rm -rf /var/lib/gpu-fault/*"),
+			columns: []string{after, alone},
+		},
 		{name: "disk full", do: fillDisk, mend: freeDisk, columns: []string{alone}},
 	}
 }
@@ -79,7 +82,8 @@ func (d disturbance) inPlace(s *site) error {
 // timeIsUp disturbs a fault that is in place, and reverts nothing.
 func (d disturbance) timeIsUp(s *site) error {
 	run, err := s.broken("--ttl", "30s", "--timeout", "35s")
-	if err != nil && strings.Contains(err.Error(), "before it could be made") { // the machine is busy with something else
+	// The machine is busy with something else
+	if err != nil && strings.Contains(err.Error(), "before it could be made") {
 		if err = s.reverted(); err == nil {
 			run, err = s.broken("--ttl", "1m", "--timeout", "65s")
 		}
@@ -95,7 +99,8 @@ func (d disturbance) timeIsUp(s *site) error {
 	return errors.Join(err, healed, s.forgotten(run))
 }
 
-// killContainerd waits for a process first: between two of them the number is 0, which to kill(1) means all of its own group.
+// killContainerd waits for a process first: between two of them the number is 0, which to kill(1) means all of its own
+// group.
 const killContainerd = `for i in $(seq 100); do
   pid=$(systemctl show -p MainPID --value containerd)
   [ "$pid" -gt 1 ] && exec kill -9 "$pid"
@@ -103,7 +108,8 @@ const killContainerd = `for i in $(seq 100); do
 done
 exit 1`
 
-// restartKubelet tries again, as systemd does: a kubelet that finds no container runtime ends, and containerd may be about to start.
+// restartKubelet tries again, as systemd does: a kubelet that finds no container runtime ends, and containerd may be
+// about to start.
 const restartKubelet = `for i in $(seq 40); do
   systemctl restart kubelet && exit 0
   sleep 0.25
@@ -126,12 +132,14 @@ func killDeadMan(s *site) error {
 // deletePods deletes what runs in the ledger's namespace, as somebody who tidies up.
 func deletePods(grace int64) func(*site) error {
 	return func(s *site) error {
-		return s.world.client.CoreV1().Pods(s.ledger).DeleteCollection(s.ctx, metav1.DeleteOptions{GracePeriodSeconds: &grace}, metav1.ListOptions{})
+		return s.world.client.CoreV1().Pods(s.ledger).DeleteCollection(s.ctx,
+			metav1.DeleteOptions{GracePeriodSeconds: &grace}, metav1.ListOptions{})
 	}
 }
 
-// fillDisk leaves no byte free on the file systems that hold the node's configuration and the dead man's records. Both are on one tmpfs,
-// with all that containerd and the kubelet write. It is made as small as what is on it, so that it takes no memory to fill it.
+// fillDisk leaves no byte free on the file systems that hold the node's configuration and the dead man's records. Both
+// are on one tmpfs, with all that containerd and the kubelet write. It is made as small as what is on it, so that it
+// takes no memory to fill it.
 func fillDisk(s *site) error {
 	_, err := s.node.sh(s.ctx, `used=$(df -k --output=used /var/lib/kubelet | tail -n 1)
 mount -o remount,size=$((used))k /var/lib/kubelet
@@ -141,6 +149,7 @@ dd if=/dev/zero of=/var/lib/kubelet/full bs=4k 2>/dev/null
 }
 
 func freeDisk(s *site) error {
-	_, err := s.node.sh(context.WithoutCancel(s.ctx), "mount -o remount,size=8g /var/lib/kubelet; rm -f /var/lib/kubelet/full")
+	_, err := s.node.sh(context.WithoutCancel(s.ctx),
+		"mount -o remount,size=8g /var/lib/kubelet; rm -f /var/lib/kubelet/full")
 	return err
 }

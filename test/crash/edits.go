@@ -72,7 +72,8 @@ func editedThenExpired(s *site) error {
 	return superseded(s, path)
 }
 
-// superseded reverts and expects that somebody's file is left, and the difference told. Then it does what the other one would have to do.
+// superseded reverts and expects that somebody's file is left, and the difference told. Then it does what the other one
+// would have to do.
 func superseded(s *site, path string) error {
 	stdout, stderr, code, err := s.plugin("revert", "--all", "--yes")
 	if err != nil {
@@ -131,7 +132,8 @@ func ledgerEdited(s *site) error {
 	if code != 1 || !strings.Contains(stderr, "changed by somebody else") {
 		wrong = append(wrong, fmt.Errorf("the revert believes a record that was edited (exit %d): %s", code, stderr))
 	}
-	wrong = append(wrong, s.healed(run), s.leave(func() error { return eventually(s.ctx, run.Deadline.Add(tidyWithin), s.nothingLeft) }))
+	wrong = append(wrong, s.healed(run),
+		s.leave(func() error { return eventually(s.ctx, run.Deadline.Add(tidyWithin), s.nothingLeft) }))
 	// What an operator does with a record that nobody believes.
 	wrong = append(wrong, records.Delete(s.ctx, run.ID, metav1.DeleteOptions{}))
 	return errors.Join(append(wrong, s.clean())...)
@@ -153,7 +155,8 @@ func nothingKnown(s *site) error {
 	}
 	var wrong []error
 	if code != 1 || !strings.Contains(stderr, "has the content that the run is said to have left there") {
-		wrong = append(wrong, fmt.Errorf("the revert does not say that it restored nothing (exit %d): %s", code, stderr))
+		wrong = append(wrong,
+			fmt.Errorf("the revert does not say that it restored nothing (exit %d): %s", code, stderr))
 	}
 	if s.node.changes() == nil {
 		wrong = append(wrong, errors.New("the revert restored something, by what is only a claim"))
@@ -166,7 +169,8 @@ func fullBefore(s *site) error {
 	if err := fillDisk(s); err != nil {
 		return errors.Join(err, freeDisk(s))
 	}
-	_, stderr, code, err := s.plugin("runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "10m", "--timeout", "20s", "--yes")
+	_, stderr, code, err := s.plugin("runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "10m",
+		"--timeout", "20s", "--yes")
 	changed := s.node.changes()
 	err = errors.Join(err, changed, freeDisk(s))
 	if code != 1 || strings.TrimSpace(stderr) == "" {
@@ -175,8 +179,8 @@ func fullBefore(s *site) error {
 	return errors.Join(err, s.reverted())
 }
 
-// fullMeanwhile fills the disk when the debug pod runs, just before it is asked to change anything: the dead man finds no room for what
-// it needs to put everything back, and must not begin.
+// fullMeanwhile fills the disk when the debug pod runs, just before it is asked to change anything: the dead man finds
+// no room for what it needs to put everything back, and must not begin.
 func fullMeanwhile(s *site) error {
 	change := moment{"exec 2", before} // the first one reads the configuration
 	filled := errors.New("the client never came to the change")
@@ -190,20 +194,23 @@ func fullMeanwhile(s *site) error {
 		return err
 	}
 	defer p.close()
-	c, err := s.launch(p.kubeconfig, nil, "runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "10m", "--timeout", "30s", "--yes")
+	c, err := s.launch(p.kubeconfig, nil, "runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "10m",
+		"--timeout", "30s", "--yes")
 	if err != nil {
 		return err
 	}
 	code := c.wait(s)
 	err = errors.Join(filled, s.node.changes())
 	if code != 1 || !strings.Contains(c.stderr.text(), "no space left on device") {
-		err = errors.Join(err, fmt.Errorf("the break does not say that the disk is full (exit %d): %s", code, c.stderr.text()))
+		err = errors.Join(err,
+			fmt.Errorf("the break does not say that the disk is full (exit %d): %s", code, c.stderr.text()))
 	}
 	err = errors.Join(err, freeDisk(s))
 	return errors.Join(err, s.reverted())
 }
 
-// fullAfter fills the disk when the fault is in place. No new pod may be able to start there; the node must heal nevertheless.
+// fullAfter fills the disk when the fault is in place. No new pod may be able to start there; the node must heal
+// nevertheless.
 func fullAfter(s *site) error {
 	if _, err := s.broken("--ttl", "10m"); err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// exerciseKinds are exercises on somebody's Deployment: they patch what is not theirs, give a candidate rights there, and keep records of their own
-// beside the ledger's.
+// exerciseKinds are exercises on somebody's Deployment: they patch what is not theirs, give a candidate rights there,
+// and keep records of their own beside the ledger's.
 func exerciseKinds() []kind {
 	return []kind{
 		{name: "scenario start", prepare: (*site).exercised, command: startExercise},
@@ -34,15 +34,16 @@ func exerciseKinds() []kind {
 	}
 }
 
-// startExercise is the command line that all trials use. Each use writes another file.
+// startExercise returns the command line that all trials use. Each use writes another file.
 func startExercise(s *site) []string {
 	file := filepath.Join(s.dir, fmt.Sprintf("candidate-%d", time.Now().UnixNano()))
-	return []string{"scenario", "start", "gpu-resources", "--workload", "deployment/" + deploymentName, "-n", s.app.namespace, "--seed", "1", "--set", "kind=count",
+	return []string{"scenario", "start", "gpu-resources", "--workload", "deployment/" + deploymentName, "-n",
+		s.app.namespace, "--seed", "1", "--set", "kind=count",
 		"--kubeconfig-out", file, "--allow-control-plane", "--allow-majority", "--allow-last-gpu-node", "--yes"}
 }
 
-// exercised makes the trial's Deployment one with a GPU, and waits until it runs: an exercise begins with what works. It waits while others work on
-// the node, as some of them have its GPUs.
+// exercised makes the trial's Deployment one with a GPU, and waits until it runs: an exercise begins with what works.
+// It waits while others work on the node, as some of them have its GPUs.
 func (s *site) exercised() error {
 	if s.app == nil {
 		// Those that came first have a GPU first: the scheduler would prefer whoever comes when one is free.
@@ -70,8 +71,11 @@ func (s *site) exercised() error {
 	}
 	err := s.leave(func() error {
 		return eventually(s.ctx, time.Now().Add(trialTimeout), func() error {
-			d, err := s.world.client.AppsV1().Deployments(s.app.namespace).Get(s.ctx, deploymentName, metav1.GetOptions{})
-			if err == nil && (d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas < 1 || d.Status.Replicas != 1) {
+			d, err := s.world.client.AppsV1().Deployments(s.app.namespace).Get(s.ctx, deploymentName,
+				metav1.GetOptions{})
+			if err == nil &&
+				(d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas < 1 ||
+					d.Status.Replicas != 1) {
 				err = fmt.Errorf("the Deployment is not rolled out: %+v", d.Status)
 			}
 			return err
@@ -83,8 +87,9 @@ func (s *site) exercised() error {
 	return s.settledNode()
 }
 
-// ended ends the exercise, if there is one, and checks that nothing of it is left in the Deployment's namespace. The exit code 2 of `scenario end`
-// says that the cluster is another one than before, which it is: other trials are at work in it.
+// ended ends the exercise, if there is one, and checks that nothing of it is left in the Deployment's namespace. The
+// exit code 2 of `scenario end` says that the cluster is another one than before, which it is: other trials are at work
+// in it.
 func (s *site) ended() error {
 	running, err := s.exercises()
 	if err != nil {
@@ -125,7 +130,7 @@ func (s *site) ended() error {
 	return leftover(left)
 }
 
-// exercises are those that run.
+// exercises returns those that run.
 func (s *site) exercises() ([]string, error) {
 	stdout, err := s.must("scenario", "status", "-o", "json")
 	if err != nil {

@@ -9,12 +9,16 @@ import (
 )
 
 // watchedPaths are what a fault may touch on a node. Of the last one only what has our name counts.
-var watchedPaths = []string{"/etc/containerd", "/etc/containerd-decoy.toml", "/var/lib/k8s-containerd", "/var/lib/gpu-fault", "/etc/systemd/system"}
+var watchedPaths = []string{
+	"/etc/containerd", "/etc/containerd-decoy.toml", "/var/lib/k8s-containerd", "/var/lib/gpu-fault",
+	"/etc/systemd/system",
+}
 
 // tree is files of a node, by their paths.
 type tree map[string]file
 
-// file is all that a restore has to bring back. A folder's time is left out: it changes with every file that is made in it.
+// file is all that a restore has to bring back. A folder's time is left out: it changes with every file that is made in
+// it.
 type file struct {
 	Mode     fs.FileMode
 	UID, GID uint32

@@ -17,15 +17,17 @@ type kind struct {
 	command func(s *site) []string
 	// phases are when it is killed too, while the node is at work.
 	phases []phase
-	// execs is how many of its execs are steps of their own. A restart of the runtime cuts the connection, and how often the client then
-	// tries again depends on the machine.
+	// execs is how many of its execs are steps of their own. A restart of the runtime cuts the connection, and how
+	// often the client then tries again depends on the machine.
 	execs int
 }
 
 func kinds() []kind {
 	brk := func(flags ...string) func(*site) []string {
 		return func(s *site) []string {
-			return append([]string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "10m", "--yes"}, flags...)
+			return append([]string{
+				"runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "10m", "--yes",
+			}, flags...)
 		}
 	}
 	return slices.Concat([]kind{
@@ -38,8 +40,11 @@ func kinds() []kind {
 		{
 			name:    "runtime break",
 			command: brk(),
-			phases:  []phase{says("debug pod running"), recorded, changed, says("configuration changed"), stopped, says("container runtime serves again")},
-			execs:   3,
+			phases: []phase{
+				says("debug pod running"), recorded, changed, says("configuration changed"), stopped,
+				says("container runtime serves again"),
+			},
+			execs: 3,
 		},
 		{
 			name:    "runtime break --no-restart",
@@ -57,7 +62,7 @@ func kinds() []kind {
 	}, cudaKinds())
 }
 
-// isStep is whether the client's step is one of the matrix.
+// isStep reports whether the client's step is one of the matrix.
 func (k kind) isStep(name string) bool {
 	var n int
 	if _, err := fmt.Sscanf(name, "exec %d", &n); err == nil {
@@ -83,7 +88,8 @@ func (k kind) learn(s *site) ([]string, error) {
 		return nil, err
 	}
 	if code := c.wait(s); code != 0 {
-		return nil, fmt.Errorf("`kubectl gpu-fault %s` exits with %d: %s", strings.Join(k.command(s), " "), code, c.stderr.text())
+		return nil, fmt.Errorf("`kubectl gpu-fault %s` exits with %d: %s", strings.Join(k.command(s), " "), code,
+			c.stderr.text())
 	}
 	var steps []string
 	for _, name := range p.seen() {
@@ -94,21 +100,24 @@ func (k kind) learn(s *site) ([]string, error) {
 	return steps, s.reverted()
 }
 
-// trials are the kills at the steps that were learned, and at the phases.
+// trials returns the kills at the steps that were learned, and at the phases.
 func (k kind) trials(steps []string) []trial {
 	var all []trial
 	for _, name := range steps {
 		for _, side := range []string{before, after} {
-			all = append(all, trial{k.name, name, side, func(s *site) error { return k.killed(s, at{moment: moment{name, side}}) }})
+			all = append(all,
+				trial{k.name, name, side, func(s *site) error { return k.killed(s, at{moment: moment{name, side}}) }})
 		}
 	}
 	for _, phase := range k.phases {
-		all = append(all, trial{k.name, phase.name, during, func(s *site) error { return k.killed(s, at{phase: phase}) }})
+		all = append(all,
+			trial{k.name, phase.name, during, func(s *site) error { return k.killed(s, at{phase: phase}) }})
 	}
 	return all
 }
 
-// attempts is how often a step is waited for that a run may do without, such as the deletion of what the cluster may delete sooner.
+// attempts is how often a step is waited for that a run may do without, such as the deletion of what the cluster may
+// delete sooner.
 const attempts = 3
 
 // errNever says that a trial could not be made, and so counts for nothing.
@@ -139,7 +148,7 @@ type at struct {
 	phase phase
 }
 
-// killAt runs a command and kills its client. came is whether it got so far.
+// killAt runs a command and kills its client. came reports whether it got so far.
 func (s *site) killAt(when at, command ...string) (came bool, err error) {
 	var killed atomic.Bool
 	var c *client

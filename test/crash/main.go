@@ -1,8 +1,8 @@
-// Command crash proves that everything comes back, whatever dies. On a running test cluster it kills the client of the built plugin
-// with SIGKILL on both sides of every request that changes something, and while the node is at work; and it kills, fills and deletes
-// what a fault depends on. After each, a fresh process reverts, or the time is up, and the node must be as it was: content, mode, owner,
-// extended attributes and times of the files, no process, no pod, no lock, no open run; and so must a Deployment: its spec, and who owns
-// its fields.
+// Command crash proves that everything comes back, whatever dies. On a running test cluster it kills the client of the
+// built plugin with SIGKILL on both sides of every request that changes something, and while the node is at work; and
+// it kills, fills and deletes what a fault depends on. After each, a fresh process reverts, or the time is up, and the
+// node must be as it was: content, mode, owner, extended attributes and times of the files, no process, no pod, no
+// lock, no open run; and so must a Deployment: its spec, and who owns its fields.
 //
 // It prints the matrix, and as its last line how many of how many were restored.
 package main
@@ -27,15 +27,18 @@ import (
 // trialTimeout ends a trial in which something hangs.
 const trialTimeout = 5 * time.Minute
 
-// perNode is how many trials take turns on a node: only one works there, the others wait for what the cluster does by itself.
+// perNode is how many trials take turns on a node: only one works there, the others wait for what the cluster does by
+// itself.
 const perNode = 4
 
 func main() {
 	state := flag.String("state", ".cluster", "the `folder` with the state of a running test cluster of ours")
 	plugin := flag.String("plugin", "bin/kubectl-gpu_fault", "the plugin's `file`")
 	group := flag.String("group", "", "only groups of trials that match this `regexp`: '^runtime break$'")
-	exercises := flag.Bool("exercises", false, "also kill clients of `scenario` start and end, which wait for the nodes' GPUs")
-	some := flag.Bool("sample", false, "only one trial at each kind of step, and of each kind of disturbance, drawn from the groups in turn; no outages")
+	exercises := flag.Bool("exercises", false,
+		"also kill clients of `scenario` start and end, which wait for the nodes' GPUs")
+	some := flag.Bool("sample", false,
+		"only one trial at each kind of step, and of each kind of disturbance, drawn from the groups in turn; no outages")
 	only := flag.String("only", "", "only trials that match this `regexp`: 'exec 2 .AFTER'")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

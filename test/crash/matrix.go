@@ -23,8 +23,8 @@ type trial struct {
 
 func (t trial) String() string { return fmt.Sprintf("%s: %s [%s]", t.group, t.row, t.column) }
 
-// sample returns one trial of each row, in the order in which the rows come. Rows of several groups, such as the creation of a record, are
-// drawn from the groups and columns in turn.
+// sample returns one trial of each row, in the order in which the rows come. Rows of several groups, such as the
+// creation of a record, are drawn from the groups and columns in turn.
 func sample(all []trial) []trial {
 	var rows []string
 	of := map[string][]trial{}
@@ -47,7 +47,8 @@ type result struct {
 	err error
 }
 
-// printMatrix prints a table of the results and returns how many are right. Several results in a cell are right when all are.
+// printMatrix prints a table of the results and returns how many are right. Several results in a cell are right when
+// all are.
 func printMatrix(w io.Writer, results []result) (restored int) {
 	type place struct{ group, row string }
 	var rows []place

@@ -42,7 +42,8 @@ func TestSample(t *testing.T) {
 		rows[drawn.row]++
 		columns[drawn.column] = true
 	}
-	if len(rows) != 3 || rows["create lock"] != 1 || rows["create record"] != 1 || rows["exec"] != 1 || len(columns) != 2 {
+	if len(rows) != 3 || rows["create lock"] != 1 || rows["create record"] != 1 || rows["exec"] != 1 ||
+		len(columns) != 2 {
 		t.Errorf("drawn: rows %v, columns %v; want each row once, and both columns", rows, columns)
 	}
 }

@@ -71,8 +71,8 @@ func (o *outage) breaking(s *site) (err error) {
 	}
 }
 
-// end reverts when the API server is back. Kubelets look for it at intervals of up to half a minute, and end and start no pod before; so
-// does an operator.
+// end reverts when the API server is back. Kubelets look for it at intervals of up to half a minute, and end and start
+// no pod before; so does an operator.
 func (o *outage) end() error {
 	if o.client != nil {
 		o.client.wait(o.site)
@@ -135,7 +135,8 @@ func (st *stage) apiServer(verb string) error {
 	defer cancel()
 	script := "systemctl start kube-apiserver"
 	if verb == "stop" {
-		script = "systemctl stop kube-apiserver & sleep 0.1; systemctl kill -s KILL kube-apiserver; wait" // it would take its time
+		// It would take its time
+		script = "systemctl stop kube-apiserver & sleep 0.1; systemctl kill -s KILL kube-apiserver; wait"
 	}
 	if _, err := st.world.control.sh(ctx, script); err != nil || verb == "stop" {
 		return err

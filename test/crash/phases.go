@@ -13,7 +13,7 @@ type phase struct {
 	holds func(n *node) bool
 }
 
-// says is when the client says this.
+// says returns when the client says this.
 func says(text string) phase { return phase{name: "says: " + text, says: text} }
 
 // What can be seen on the node while it is broken and put back.
@@ -30,7 +30,7 @@ var (
 	}}
 )
 
-// configured is whether the runtime's configuration has the content of before.
+// configured reports whether the runtime's configuration has the content of before.
 func (n *node) configured() bool {
 	now, err := readTree(n.root)
 	if err != nil {

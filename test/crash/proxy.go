@@ -46,7 +46,8 @@ type stepKey struct{}
 
 var errKilled = errors.New("the client was killed")
 
-// newProxy starts a proxy to the API server that config leads to. When reached returns true the client is dead, and gets no answer.
+// newProxy starts a proxy to the API server that config leads to. When reached returns true the client is dead, and
+// gets no answer.
 func newProxy(config *rest.Config, dir string, reached func(moment) (killed bool)) (*proxy, error) {
 	target, err := url.Parse(config.Host)
 	if err != nil {
@@ -115,7 +116,7 @@ func (p *proxy) count(name string) string {
 	return name
 }
 
-// seen are the steps so far.
+// seen returns the steps so far.
 func (p *proxy) seen() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,8 +127,10 @@ func (p *proxy) writeKubeconfig() error {
 	const name = "crash"
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{
-		Server:                   p.server.URL,
-		CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.server.Certificate().Raw}),
+		Server: p.server.URL,
+		CertificateAuthorityData: pem.EncodeToMemory(
+			&pem.Block{Type: "CERTIFICATE", Bytes: p.server.Certificate().Raw},
+		),
 	}
 	config.AuthInfos[name] = &clientcmdapi.AuthInfo{} // the proxy has the credentials
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}

@@ -33,8 +33,8 @@ type site struct {
 	said strings.Builder
 }
 
-// settledNode waits until the node is Ready, and stays so: a kubelet that was restarted says for some seconds that it is not, and may not
-// have said so yet.
+// settledNode waits until the node is Ready, and stays so: a kubelet that was restarted says for some seconds that it
+// is not, and may not have said so yet.
 func (s *site) settledNode() error {
 	since := time.Time{}
 	return eventually(s.ctx, time.Now().Add(2*time.Minute), func() error {
@@ -74,7 +74,9 @@ func (s *site) leave(wait func() error) error {
 
 // broken breaks the node's runtime in the way that all trials use, and returns the run.
 func (s *site) broken(flags ...string) (ledger.Run, error) {
-	if _, err := s.must(append([]string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--yes"}, flags...)...); err != nil {
+	if _, err := s.must(
+		append([]string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--yes"}, flags...)...,
+	); err != nil {
 		return ledger.Run{}, err
 	}
 	if s.node.changes() == nil {
@@ -83,7 +85,7 @@ func (s *site) broken(flags ...string) (ledger.Run, error) {
 	return s.run()
 }
 
-// run is the only open run in the ledger.
+// run returns the only open run in the ledger.
 func (s *site) run() (ledger.Run, error) {
 	runs, err := s.runs()
 	if err != nil || len(runs) == 1 {
@@ -92,7 +94,7 @@ func (s *site) run() (ledger.Run, error) {
 	return ledger.Run{}, fmt.Errorf("the ledger has %d open runs, wanted 1", len(runs))
 }
 
-// runs are the open runs in the ledger.
+// runs returns the open runs in the ledger.
 func (s *site) runs() ([]ledger.Run, error) {
 	stdout, err := s.must("list", "-o", "json")
 	if err != nil {
@@ -107,7 +109,7 @@ func (s *site) runs() ([]ledger.Run, error) {
 	return list.Items, nil
 }
 
-// revert is what an operator does who finds a mess: a fresh process, and no --force.
+// revert returns what an operator does who finds a mess: a fresh process, and no --force.
 func (s *site) revert() error {
 	_, err := s.must("revert", "--all", "--yes")
 	return err
@@ -174,7 +176,8 @@ func leftover(left []string) error {
 	return fmt.Errorf("left in the cluster: %s", strings.Join(left, ", "))
 }
 
-// left is what is in the cluster of ours but records, and the pods that are deleted and that their node has yet to stop.
+// left returns what is in the cluster of ours but records, and the pods that are deleted and that their node has yet to
+// stop.
 func (s *site) left() (left, stopping []string, err error) {
 	options := metav1.ListOptions{LabelSelector: ledger.LabelManagedBy + "=" + ledger.ManagedBy}
 	pods, err := s.world.client.CoreV1().Pods(s.ledger).List(s.ctx, options)
@@ -205,7 +208,8 @@ func (s *site) left() (left, stopping []string, err error) {
 	return left, stopping, nil
 }
 
-// describePod is a pod with what says who has not done his part: nobody deleted it, or its node has not stopped it.
+// describePod returns a pod with what says who has not done his part: nobody deleted it, or its node has not stopped
+// it.
 func describePod(pod corev1.Pod) string {
 	text := fmt.Sprintf("%s (%s, made at %s", pod.Name, pod.Status.Phase, pod.CreationTimestamp.Format(time.TimeOnly))
 	if at := pod.DeletionTimestamp; at != nil {
@@ -227,28 +231,32 @@ func (s *site) closed() error {
 		return err
 	}
 	for _, run := range open {
-		err = errors.Join(err, fmt.Errorf("run %s is open: %s, step %s: %s", run.ID, run.Phase, run.Steps[0].State, run.Message))
+		err = errors.Join(err,
+			fmt.Errorf("run %s is open: %s, step %s: %s", run.ID, run.Phase, run.Steps[0].State, run.Message))
 	}
 	return err
 }
 
 // autopsy adds to the report what is there after a failure.
 func (s *site) autopsy() {
-	records, err := s.world.client.CoreV1().ConfigMaps(s.ledger).List(s.ctx, metav1.ListOptions{LabelSelector: ledger.LabelManagedBy + "=" + ledger.ManagedBy})
+	records, err := s.world.client.CoreV1().ConfigMaps(s.ledger).List(s.ctx,
+		metav1.ListOptions{LabelSelector: ledger.LabelManagedBy + "=" + ledger.ManagedBy})
 	if err == nil {
 		for _, cm := range records.Items {
 			text := cm.Data["run.json"]
 			s.say("record %s: %s", cm.Name, text[:min(len(text), 3000)])
 		}
 	}
-	node, err := s.node.sh(s.ctx, "ls -laR /var/lib/gpu-fault /etc/containerd; cat /var/lib/gpu-fault/*/status.json /var/lib/gpu-fault/*/*.log; systemctl status containerd; tail -n 5 /var/log/services/containerd.log; true")
+	node, err := s.node.sh(s.ctx,
+		"ls -laR /var/lib/gpu-fault /etc/containerd; cat /var/lib/gpu-fault/*/status.json /var/lib/gpu-fault/*/*.log; systemctl status containerd; tail -n 5 /var/log/services/containerd.log; true")
 	s.say("node %s: %v\n%s%v", s.node.name, err, node, s.node.processes())
 	pods, err := s.world.client.CoreV1().Pods(s.ledger).List(s.ctx, metav1.ListOptions{})
 	if err != nil {
 		return
 	}
 	for _, pod := range pods.Items {
-		log, err := s.node.sh(s.ctx, "ctr -n k8s.io tasks ls; grep -h -- "+pod.Name+" /var/log/services/kubelet.log /var/log/services/containerd.log | tail -n 40; true")
+		log, err := s.node.sh(s.ctx, "ctr -n k8s.io tasks ls; grep -h -- "+pod.Name+
+			" /var/log/services/kubelet.log /var/log/services/containerd.log | tail -n 40; true")
 		s.say("pod %s: %v\n%s", describePod(pod), err, log)
 	}
 }

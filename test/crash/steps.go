@@ -13,7 +13,8 @@ import (
 
 // words are what a request is about, in the words of the tool.
 var words = map[string]string{
-	"configmaps": "record", "leases": "lock", "jobs": "expiry job", "pods": "debug pod", "namespaces": "namespace", "events": "event",
+	"configmaps": "record", "leases": "lock", "jobs": "expiry job", "pods": "debug pod", "namespaces": "namespace",
+	"events":      "event",
 	"deployments": "deployment",
 }
 
@@ -27,15 +28,16 @@ const nudge = "patch pod"
 // runPhase finds how far a run is in the body of a request that saves its record: JSON within JSON, or within protobuf.
 var runPhase = regexp.MustCompile(`\\?"phase\\?":\s*\\?"(\w+)`)
 
-// step names the change that a request makes; empty when it makes none. A request that renews a lock is no step either: it comes by
-// the clock, not in the course of a run.
+// step names the change that a request makes; empty when it makes none. A request that renews a lock is no step either:
+// it comes by the clock, not in the course of a run.
 func step(r *http.Request) (string, error) {
 	resource, subresource := resourceOf(r.URL.Path)
 	dry := r.URL.Query().Has("dryRun")
 	switch {
 	case subresource == "exec":
 		return "exec", nil
-	case verbs[r.Method] == "", dry, strings.HasSuffix(resource, "reviews"), resource == "leases" && r.Method == http.MethodPut:
+	case verbs[r.Method] == "", dry, strings.HasSuffix(resource, "reviews"),
+		resource == "leases" && r.Method == http.MethodPut:
 		return "", nil
 	}
 	name := verbs[r.Method] + " " + resource

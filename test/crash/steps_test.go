@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The rows of the matrix are the requests that change something, and no others: a step that is not recognised is never killed at.
+// The rows of the matrix are the requests that change something, and no others: a step that is not recognised is never
+// killed at.
 func TestStepsAreTheRequestsThatChangeSomething(t *testing.T) {
 	t.Parallel()
 	const record = `{"kind":"ConfigMap","data":{"run.json":"{\"id\":\"xid-1\",\"phase\":\"Applying\",\"steps\":[]}"}}`
@@ -27,7 +28,11 @@ func TestStepsAreTheRequestsThatChangeSomething(t *testing.T) {
 		{http.MethodPatch, "/apis/batch/v1/namespaces/gpu-fault/jobs/j", "{}", "patch expiry job"},
 		{http.MethodPost, "/api/v1/namespaces/default/events", "{}", "create event"},
 		{http.MethodPut, "/api/v1/namespaces/gpu-fault/configmaps/xid-1", record, "save record (Applying)"},
-		{http.MethodPut, "/api/v1/namespaces/gpu-fault/configmaps/xid-1", "k8s\x00\x0arun.json\x12" + `{"id":"xid-1","phase":"Proven"}`, "save record (Proven)"}, // protobuf
+		// protobuf
+		{
+			http.MethodPut, "/api/v1/namespaces/gpu-fault/configmaps/xid-1",
+			"k8s\x00\x0arun.json\x12" + `{"id":"xid-1","phase":"Proven"}`, "save record (Proven)",
+		},
 		{http.MethodDelete, "/api/v1/namespaces/gpu-fault/configmaps/xid-1", "{}", "delete record"},
 		{http.MethodPost, "/api/v1/namespaces/app/configmaps", shim, "create configmap"},
 		{http.MethodPut, "/api/v1/namespaces/app/configmaps/gpu-fault-cuda-1", shim, "save configmap"},

@@ -11,23 +11,32 @@ import (
 const (
 	// healsWithin is how late after the TTL a node may be as before.
 	healsWithin = 10 * time.Second
-	// tidyWithin is how late after the end of the run the cluster has deleted pods and locks by itself: pkg/ledger waits 45 s, and the
-	// controllers take their time.
+	// tidyWithin is how late after the end of the run the cluster has deleted pods and locks by itself: pkg/ledger
+	// waits 45 s, and the controllers take their time.
 	tidyWithin = 45*time.Second + 45*time.Second
-	// stopsWithin is how long a kubelet whose runtime serves may take to stop a deleted pod: it comes back to it within a minute and a half.
+	// stopsWithin is how long a kubelet whose runtime serves may take to stop a deleted pod: it comes back to it within
+	// a minute and a half.
 	stopsWithin = 2 * time.Minute
 )
 
 // expiries are clients that die, and nobody reverts.
 func expiries() []trial {
 	handler := func(s *site) []string {
-		return []string{"runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "30s", "--timeout", "35s", "--yes"}
+		return []string{
+			"runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "30s", "--timeout", "35s", "--yes",
+		}
 	}
 	loss := func(s *site) []string {
-		return []string{"runtime", "break", s.node.name, "--mode", "unparsable", "--allow-node-loss", "--ttl", "40s", "--timeout", "45s", "--yes"}
+		return []string{
+			"runtime", "break", s.node.name, "--mode", "unparsable", "--allow-node-loss", "--ttl", "40s", "--timeout",
+			"45s", "--yes",
+		}
 	}
 	cell := func(row string, phase phase, command func(*site) []string) trial {
-		return trial{"the time is up, nobody reverts", row, alone, func(s *site) error { return s.expires(phase, command(s)...) }}
+		return trial{
+			"the time is up, nobody reverts", row, alone,
+			func(s *site) error { return s.expires(phase, command(s)...) },
+		}
 	}
 	return append(cudaExpiries(),
 		cell("killed when the debug pod runs", says("debug pod running"), handler),
@@ -40,7 +49,8 @@ func expiries() []trial {
 	)
 }
 
-// expires kills a client when it says something, or lets it finish, and waits until the node has healed and the cluster has tidied up.
+// expires kills a client when it says something, or lets it finish, and waits until the node has healed and the cluster
+// has tidied up.
 func (s *site) expires(phase phase, command ...string) error {
 	came, err := s.killAt(at{phase: phase}, command...)
 	if err != nil {
@@ -79,7 +89,8 @@ func (s *site) healed(run ledger.Run) error {
 	})
 }
 
-// forgotten waits until the cluster has deleted the run's pods and locks by itself, and then has a fresh process confirm that it is undone.
+// forgotten waits until the cluster has deleted the run's pods and locks by itself, and then has a fresh process
+// confirm that it is undone.
 func (s *site) forgotten(run ledger.Run) error {
 	end := run.Until
 	if run.Deadline.After(end) {

@@ -9,11 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// usable are the trials of the end: on every node that was broken so often a pod of the runtime class still starts, and nobody has rights any more.
+// usable returns the trials of the end: on every node that was broken so often a pod of the runtime class still starts,
+// and nobody has rights any more.
 func usable(workers []*node) []trial {
 	var all []trial
 	for _, n := range workers {
-		all = append(all, trial{"in the end", "a GPU pod starts on " + n.name, after, func(s *site) error { return s.startsPod(n.name) }})
+		all = append(all, trial{
+			"in the end", "a GPU pod starts on " + n.name, after, func(s *site) error { return s.startsPod(n.name) },
+		})
 	}
 	return append(all, trial{"in the end", "no role of an exercise", after, (*site).noLab})
 }
@@ -26,7 +29,9 @@ func (s *site) startsPod(nodeName string) error {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "crash-"},
 		Spec: corev1.PodSpec{
 			NodeName: nodeName, RuntimeClassName: &class, RestartPolicy: corev1.RestartPolicyNever,
-			Containers: []corev1.Container{{Name: "true", Image: "busybox:1.35", Command: []string{"true"}, ImagePullPolicy: corev1.PullNever}},
+			Containers: []corev1.Container{
+				{Name: "true", Image: "busybox:1.35", Command: []string{"true"}, ImagePullPolicy: corev1.PullNever},
+			},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {

@@ -78,7 +78,8 @@ func openWorld(state, plugin string) (*world, error) {
 		if err != nil {
 			return nil, fmt.Errorf("node %s does not run: %w", n.Name, err)
 		}
-		node := &node{name: n.Name, root: "/proc/" + strings.TrimSpace(string(pid)) + "/root", script: filepath.Join(scripts, "node"), state: state,
+		node := &node{name: n.Name, root: "/proc/" + strings.TrimSpace(string(pid)) + "/root",
+			script: filepath.Join(scripts, "node"), state: state,
 			gpus: make(chan struct{}, gpusOfANode)}
 		if n.ControlPlane {
 			w.control = node
@@ -88,7 +89,10 @@ func openWorld(state, plugin string) (*world, error) {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
 		if _, left := node.was["/var/lib/gpu-fault"]; left || len(node.processes()) > 0 {
-			return nil, fmt.Errorf("node %s is not clean to begin with: /var/lib/gpu-fault is there, or %v runs: take the cluster down and up again", n.Name, node.processes())
+			return nil, fmt.Errorf(
+				"node %s is not clean to begin with: /var/lib/gpu-fault is there, or %v runs: take the cluster down and up again",
+				n.Name, node.processes(),
+			)
 		}
 		w.workers = append(w.workers, node)
 	}
@@ -139,7 +143,7 @@ func (n *node) processes() map[int]string {
 	return found
 }
 
-// deadMan is the number of the only dead man on the node, there.
+// deadMan returns the number of the only dead man on the node, there.
 func (n *node) deadMan() (int, error) {
 	for pid, line := range n.processes() {
 		if strings.Contains(line, "gpu-fault-deadman") {
@@ -149,7 +153,7 @@ func (n *node) deadMan() (int, error) {
 	return 0, fmt.Errorf("no dead man runs on %s", n.name)
 }
 
-// changes are what is not as before on the node's disk.
+// changes returns what is not as before on the node's disk.
 func (n *node) changes() error {
 	now, err := readTree(n.root)
 	if err != nil {

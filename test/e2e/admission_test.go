@@ -10,8 +10,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// The example of an admission policy lets the group inject, as written, and nobody else; and the group may make our pods only. It binds to the
-// test's own ledger, and has names of its own.
+// The example of an admission policy lets the group inject, as written, and nobody else; and the group may make our
+// pods only. It binds to the test's own ledger, and has names of its own.
 func TestAdmissionPolicyExample(t *testing.T) {
 	e := setup(t)
 	e.makeLedger(map[string]string{"pod-security.kubernetes.io/enforce": "privileged"})
@@ -25,15 +25,20 @@ func TestAdmissionPolicyExample(t *testing.T) {
 	t.Cleanup(func() { e.kubectlWith(policy, "delete", "--ignore-not-found", "-f", "-") })
 
 	inject := func(more ...string) result {
-		return e.plugin(append([]string{"xid", "43", e.worker.Name, "--gpu", "0", "--yes", "--as", "root-of-all"}, more...)...)
+		return e.plugin(
+			append([]string{"xid", "43", e.worker.Name, "--gpu", "0", "--yes", "--as", "root-of-all"}, more...)...,
+		)
 	}
-	admin, sre := []string{"--as-group", "system:masters"}, []string{"--as-group", "system:masters", "--as-group", "gpu-sre"}
+	admin, sre := []string{"--as-group", "system:masters"},
+		[]string{"--as-group", "system:masters", "--as-group", "gpu-sre"}
 	cluster.Eventually(t, patience, "the policy is in force", func() (bool, string) {
 		said := inject(append(admin, "--dry-run=server")...)
 		return said.code == 1, said.stderr
 	})
-	e.refused(inject(admin...), "only the group gpu-sre may make pods in namespace "+e.ledger+", and you are root-of-all")
-	e.refused(inject(append(sre, "--image", "docker.io/evil/root:1")...), "registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9 and no others")
+	e.refused(inject(admin...),
+		"only the group gpu-sre may make pods in namespace "+e.ledger+", and you are root-of-all")
+	e.refused(inject(append(sre, "--image", "docker.io/evil/root:1")...),
+		"registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9 and no others")
 	e.untouched()
 	if r := inject(sre...); r.code != 0 {
 		t.Errorf("the group cannot inject: exit %d: %s", r.code, r.stderr)
@@ -43,7 +48,10 @@ func TestAdmissionPolicyExample(t *testing.T) {
 		"are those of kubectl gpu-fault": `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9","command":["sh","-c","trap 'exit 0' TERM INT; sleep 1 & wait"]}]}}`,
 		"sleep, and do nothing else":     `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"gpufault.dev/run":"x"}},"spec":{"automountServiceAccountToken":false,"containers":[{"name":"c","image":"registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9","command":["sh","-c","rm -rf /"]}]}}`,
 	} {
-		if said := e.kubectlFails(pod, "create", "-n", e.ledger, "-f", "-", "--as", "root-of-all", "--as-group", "system:masters", "--as-group", "gpu-sre"); !strings.Contains(said, name) {
+		if said := e.kubectlFails(
+			pod, "create", "-n", e.ledger, "-f", "-", "--as", "root-of-all", "--as-group", "system:masters",
+			"--as-group", "gpu-sre",
+		); !strings.Contains(said, name) {
 			t.Errorf("%s: kubectl said %s", name, said)
 		}
 	}
@@ -55,7 +63,9 @@ func TestAdmissionPolicyExample(t *testing.T) {
 		append([]string{"create", "-n", e.ledger, "-f", "-", "--as", "root-of-all"}, sre...)...)
 	e.kubectlWith("", "wait", "-n", e.ledger, "--for=condition=Ready", "--timeout=60s", "pod/there")
 	enter := []string{"exec", "-n", e.ledger, "there", "--as", "root-of-all"}
-	if said := e.kubectlFails("", append(enter, append(admin, "--", "true")...)...); !strings.Contains(said, "only the group gpu-sre may get into pods in namespace "+e.ledger) {
+	if said := e.kubectlFails("", append(enter, append(admin, "--", "true")...)...); !strings.Contains(
+		said, "only the group gpu-sre may get into pods in namespace "+e.ledger,
+	) {
 		t.Errorf("an administrator who is not of the group gets into a pod: %s", said)
 	}
 	e.kubectlWith("", append(enter, append(sre, "--", "true")...)...)

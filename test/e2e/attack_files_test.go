@@ -37,7 +37,9 @@ func bundle(t *testing.T, members ...member) string {
 	archive := tar.NewWriter(zipped)
 	for _, m := range members {
 		size := max(int64(len(m.data)), m.size)
-		header := &tar.Header{Name: m.name, Typeflag: m.kind, Linkname: m.link, Mode: 0o600, Size: size, Format: tar.FormatPAX}
+		header := &tar.Header{
+			Name: m.name, Typeflag: m.kind, Linkname: m.link, Mode: 0o600, Size: size, Format: tar.FormatPAX,
+		}
 		if m.kind != 0 {
 			header.Size = 0
 		}
@@ -45,7 +47,9 @@ func bundle(t *testing.T, members ...member) string {
 			t.Fatal(err)
 		}
 		if m.kind == 0 {
-			if _, err := io.Copy(archive, io.MultiReader(strings.NewReader(m.data), io.LimitReader(zeros{}, m.size))); err != nil {
+			if _, err := io.Copy(
+				archive, io.MultiReader(strings.NewReader(m.data), io.LimitReader(zeros{}, m.size)),
+			); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -72,8 +76,8 @@ func whole(t *testing.T, data []byte) string {
 	return path
 }
 
-// TestAttackBundles: a bundle from somebody else writes nothing, reads nothing outside of it, and ends with an error or findings in a
-// bounded time.
+// TestAttackBundles: a bundle from somebody else writes nothing, reads nothing outside of it, and ends with an error or
+// findings in a bounded time.
 func TestAttackBundles(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
@@ -84,25 +88,31 @@ func TestAttackBundles(t *testing.T) {
 	head := member{name: "snapshot.json", data: snapshotMember}
 	deep := strings.Repeat(`{"a":`, 200_000) + "1" + strings.Repeat("}", 200_000)
 	for name, path := range map[string]string{
-		"a path that climbs":                  bundle(t, head, member{name: "../../../../tmp/owned", data: "x"}),
-		"an absolute path":                    bundle(t, head, member{name: "/etc/owned", data: "x"}),
-		"a link to a file of the reader":      bundle(t, head, member{name: "nodes/a/kernel.log", kind: tar.TypeSymlink, link: secret}),
-		"a hard link":                         bundle(t, head, member{name: "nodes/a/kernel.log", kind: tar.TypeLink, link: secret}),
-		"a device":                            bundle(t, head, member{name: "nodes/a/kernel.log", kind: tar.TypeBlock}),
-		"the same member twice":               bundle(t, head, head, member{name: "snapshot.json", data: `{"kind":"Other"}`}),
-		"a name that rewrites the screen":     bundle(t, head, member{name: "nodes/" + hostile + "/probe.json", data: "{"}),
-		"a name of a hundred kilobytes":       bundle(t, head, member{name: "nodes/" + strings.Repeat("a", 100_000), data: "{"}),
+		"a path that climbs": bundle(t, head, member{name: "../../../../tmp/owned", data: "x"}),
+		"an absolute path":   bundle(t, head, member{name: "/etc/owned", data: "x"}),
+		"a link to a file of the reader": bundle(t, head,
+			member{name: "nodes/a/kernel.log", kind: tar.TypeSymlink, link: secret}),
+		"a hard link": bundle(t, head,
+			member{name: "nodes/a/kernel.log", kind: tar.TypeLink, link: secret}),
+		"a device": bundle(t, head, member{name: "nodes/a/kernel.log", kind: tar.TypeBlock}),
+		"the same member twice": bundle(t, head, head,
+			member{name: "snapshot.json", data: `{"kind":"Other"}`}),
+		"a name that rewrites the screen": bundle(t, head,
+			member{name: "nodes/" + hostile + "/probe.json", data: "{"}),
+		"a name of a hundred kilobytes": bundle(t, head,
+			member{name: "nodes/" + strings.Repeat("a", 100_000), data: "{"}),
 		"a name that is not UTF-8":            bundle(t, head, member{name: "nodes/\xff\xfe/probe.json", data: "{"}),
 		"two gigabytes of zeros":              bundle(t, head, member{name: "nodes/a/kernel.log", size: 2 << 30}),
 		"a snapshot of zeros":                 bundle(t, member{name: "snapshot.json", size: 1 << 30}),
 		"JSON of two hundred thousand levels": bundle(t, head, member{name: "pods.json", data: deep}),
 		"a snapshot without a kind":           bundle(t, member{name: "snapshot.json", data: `{}`}),
-		"objects that are not a list":         bundle(t, head, member{name: "pods.json", data: `{"items":{"a":1}}`}, member{name: "nodes.json", data: `"x"`}),
-		"an end in the middle":                whole(t, []byte("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03")),
-		"no archive":                          whole(t, []byte(hostile)),
-		"nothing":                             whole(t, nil),
-		"a folder of the system":              "/proc/self",
-		"a device of the system":              "/dev/zero",
+		"objects that are not a list": bundle(t, head, member{name: "pods.json", data: `{"items":{"a":1}}`},
+			member{name: "nodes.json", data: `"x"`}),
+		"an end in the middle":   whole(t, []byte("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03")),
+		"no archive":             whole(t, []byte(hostile)),
+		"nothing":                whole(t, nil),
+		"a folder of the system": "/proc/self",
+		"a device of the system": "/dev/zero",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +120,8 @@ func TestAttackBundles(t *testing.T) {
 			r := e.withoutCluster(t, "doctor", "--from-bundle", path)
 			said := r.stdout + r.stderr
 			plain(t, "the output", said)
-			if r.code != 0 && r.code != 1 && r.code != 2 || strings.Contains(said, "hunter2") || strings.Contains(said, "panic") {
+			if r.code != 0 && r.code != 1 && r.code != 2 || strings.Contains(said, "hunter2") ||
+				strings.Contains(said, "panic") {
 				t.Errorf("exit %d:\n%s", r.code, said)
 			}
 			if len(said) > 20_000 {
@@ -136,8 +147,8 @@ func (e *env) withoutCluster(t *testing.T, args ...string) result {
 	return one.pluginWith([]string{"KUBECONFIG=/nonexistent"}, args...)
 }
 
-// TestAttackOutputFiles: who can write in a folder where an administrator writes a file chooses neither which file is overwritten nor who
-// may read it.
+// TestAttackOutputFiles: who can write in a folder where an administrator writes a file chooses neither which file is
+// overwritten nor who may read it.
 func TestAttackOutputFiles(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
@@ -178,9 +189,13 @@ func TestAttackWords(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
 	for _, args := range [][]string{
-		{"revert", "--", "-A"}, {"revert", "../../secrets/x"}, {"revert", "xid-$(id)"}, {"revert", "xid-a,b=c"}, {"list", "--ledger-namespace", "a/../b"},
-		{"xid", "79", "--", "--privileged"}, {"xid", "79", "node-b;id"}, {"doctor", "--node", "$(id)"}, {"runtime", "show", "../node-a"},
-		{"xid", "79", e.worker.Name, "--message", "a\nb", "--yes"}, {"xid", "79", e.worker.Name, "--process", "1,a\nb", "--yes"}, {"xid", "79", e.worker.Name, "--gpu", "0000:17:00\nx", "--yes"},
+		{"revert", "--", "-A"}, {"revert", "../../secrets/x"}, {"revert", "xid-$(id)"}, {"revert", "xid-a,b=c"},
+		{"list", "--ledger-namespace", "a/../b"},
+		{"xid", "79", "--", "--privileged"}, {"xid", "79", "node-b;id"}, {"doctor", "--node", "$(id)"},
+		{"runtime", "show", "../node-a"},
+		{"xid", "79", e.worker.Name, "--message", "a\nb", "--yes"},
+		{"xid", "79", e.worker.Name, "--process", "1,a\nb", "--yes"},
+		{"xid", "79", e.worker.Name, "--gpu", "0000:17:00\nx", "--yes"},
 		{"cuda", "status", "deployment/$(id)"}, {"scenario", "end", "../x", "--yes"},
 	} {
 		t.Run(fmt.Sprintf("%q", args), func(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// The tests named TestAttack are attacks: each subtest is one, and passes when it gained nothing. `make test-attacks` runs them all.
-// Who attacks has the rights that the test grants, and no others: the API server is asked as that user.
+// The tests named TestAttack are attacks: each subtest is one, and passes when it gained nothing. `make test-attacks`
+// runs them all. Who attacks has the rights that the test grants, and no others: the API server is asked as that user.
 
 // writer is someone who may write ConfigMaps in the ledger's namespace, and nothing else anywhere.
 type writer struct {
@@ -48,7 +48,9 @@ func configMapWrites(namespace string) (all []fault.Permission) {
 // grant gives a user exactly these rights, and returns their client once the rights are in force.
 func (e *env) grant(user string, rights []fault.Permission) kubernetes.Interface {
 	e.t.Helper()
-	for _, object := range fault.Roles(user, rights, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}}) {
+	for _, object := range fault.Roles(
+		user, rights, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	) {
 		if err := e.make(object); err != nil {
 			e.t.Fatal(err)
 		}
@@ -57,7 +59,8 @@ func (e *env) grant(user string, rights []fault.Permission) kubernetes.Interface
 	return e.as(user)
 }
 
-// forge writes a record as the tool would: with the right labels and sums, of a run that is proven and whose time is up.
+// forge writes a record as the tool would: with the right labels and sums, of a run that is proven and whose time is
+// up.
 func (w *writer) forge(run ledger.Run) string {
 	w.t.Helper()
 	now := time.Now()
@@ -76,7 +79,7 @@ func (w *writer) forge(run ledger.Run) string {
 	return written.Run().ID
 }
 
-// step is one that was proven, with its undo.
+// step returns one that was proven, with its undo.
 func step(target ledger.Target, kind string, data any) ledger.Step {
 	text, isText := data.(string)
 	if !isText {
@@ -122,7 +125,8 @@ func (e *env) holds(t *testing.T, see func() string, args ...string) result {
 	before := see()
 	r := e.plugin(args...)
 	if after := see(); after != before {
-		t.Errorf("kubectl gpu-fault %s gave the attacker what they wanted:\n%s\nexit %d\n%s%s", strings.Join(args, " "), difference(before, after), r.code, r.stdout, r.stderr)
+		t.Errorf("kubectl gpu-fault %s gave the attacker what they wanted:\n%s\nexit %d\n%s%s", strings.Join(args, " "),
+			difference(before, after), r.code, r.stdout, r.stderr)
 	}
 	return r
 }
@@ -144,7 +148,7 @@ func (e *env) restoredByItself(t *testing.T, before string) {
 	})
 }
 
-// as is a client of a user.
+// as returns a client of a user.
 func (e *env) as(user string) kubernetes.Interface {
 	e.t.Helper()
 	config := rest.CopyConfig(e.cluster.RESTConfig)

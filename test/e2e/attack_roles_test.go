@@ -15,21 +15,31 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
-// TestAttackNarrowRoles: who has the printed roles of a feature that is not root on the nodes does not become it, and reaches no other
-// namespace. The API server is asked about each thing, as that user.
+// TestAttackNarrowRoles: who has the printed roles of a feature that is not root on the nodes does not become it, and
+// reaches no other namespace. The API server is asked about each thing, as that user.
 func TestAttackNarrowRoles(t *testing.T) {
 	e := setup(t)
 	e.makeLedger(map[string]string{"pod-security.kubernetes.io/enforce": "privileged"})
 	own := e.cluster.Namespace(t)
 	everywhere := []fault.Permission{
-		{Verb: "get", Resource: "secrets"}, {Verb: "list", Resource: "secrets"}, {Verb: "create", Resource: "pods"}, {Verb: "create", Resource: "pods/exec"}, {Verb: "get", Resource: "pods/exec"},
-		{Verb: "create", Resource: "pods/attach"}, {Verb: "patch", Resource: "pods/ephemeralcontainers"}, {Verb: "create", Resource: "serviceaccounts/token"}, {Verb: "impersonate", Resource: "users"},
-		{Verb: "create", Resource: "namespaces"}, {Verb: "patch", Resource: "namespaces"}, {Verb: "delete", Resource: "namespaces"}, {Verb: "patch", Resource: "nodes"}, {Verb: "patch", Resource: "nodes/status"},
-		{Verb: "delete", Resource: "nodes"}, {Verb: "get", Resource: "nodes/proxy"}, {Verb: "create", Resource: "nodes/proxy"},
-		{Verb: "create", Group: "apps", Resource: "deployments"}, {Verb: "patch", Group: "apps", Resource: "deployments"}, {Verb: "patch", Group: "apps", Resource: "daemonsets"}, {Verb: "create", Group: "batch", Resource: "jobs"},
-		{Verb: "create", Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}, {Verb: "create", Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"},
-		{Verb: "escalate", Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}, {Verb: "bind", Group: "rbac.authorization.k8s.io", Resource: "clusterroles"},
-		{Verb: "create", Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"}, {Verb: "approve", Group: "certificates.k8s.io", Resource: "signers"},
+		{Verb: "get", Resource: "secrets"}, {Verb: "list", Resource: "secrets"}, {Verb: "create", Resource: "pods"},
+		{Verb: "create", Resource: "pods/exec"}, {Verb: "get", Resource: "pods/exec"},
+		{Verb: "create", Resource: "pods/attach"}, {Verb: "patch", Resource: "pods/ephemeralcontainers"},
+		{Verb: "create", Resource: "serviceaccounts/token"}, {Verb: "impersonate", Resource: "users"},
+		{Verb: "create", Resource: "namespaces"}, {Verb: "patch", Resource: "namespaces"},
+		{Verb: "delete", Resource: "namespaces"}, {Verb: "patch", Resource: "nodes"},
+		{Verb: "patch", Resource: "nodes/status"},
+		{Verb: "delete", Resource: "nodes"}, {Verb: "get", Resource: "nodes/proxy"},
+		{Verb: "create", Resource: "nodes/proxy"},
+		{Verb: "create", Group: "apps", Resource: "deployments"},
+		{Verb: "patch", Group: "apps", Resource: "deployments"},
+		{Verb: "patch", Group: "apps", Resource: "daemonsets"}, {Verb: "create", Group: "batch", Resource: "jobs"},
+		{Verb: "create", Group: "rbac.authorization.k8s.io", Resource: "rolebindings"},
+		{Verb: "create", Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"},
+		{Verb: "escalate", Group: "rbac.authorization.k8s.io", Resource: "clusterroles"},
+		{Verb: "bind", Group: "rbac.authorization.k8s.io", Resource: "clusterroles"},
+		{Verb: "create", Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"},
+		{Verb: "approve", Group: "certificates.k8s.io", Resource: "signers"},
 	}
 	type place struct {
 		namespace string
@@ -57,9 +67,13 @@ func TestAttackNarrowRoles(t *testing.T) {
 		t.Cleanup(func() {
 			e.kubectlWith("", "delete", "clusterrole,clusterrolebinding", own+"-"+name, "--ignore-not-found")
 		})
-		e.inForce(name+"-"+own, fault.Permission{Verb: "list", Resource: map[bool]string{true: "nodes", false: "configmaps"}[apiOnly], Namespace: map[bool]string{false: e.ledger}[apiOnly]})
+		e.inForce(name+"-"+own, fault.Permission{
+			Verb: "list", Resource: map[bool]string{true: "nodes", false: "configmaps"}[apiOnly],
+			Namespace: map[bool]string{false: e.ledger}[apiOnly],
+		})
 		for _, p := range places {
-			t.Run(feature+" in "+strings.NewReplacer(own, "the own namespace", e.ledger, "the ledger").Replace(p.namespace), func(t *testing.T) {
+			t.Run(feature+" in "+strings.NewReplacer(own, "the own namespace", e.ledger,
+				"the ledger").Replace(p.namespace), func(t *testing.T) {
 				for _, thing := range everywhere {
 					if e.may(name+"-"+own, thing, p.namespace) && !contains(p.but, thing.Verb+" "+thing.Resource) {
 						t.Errorf("may %s in namespace %s", thing, p.namespace)
@@ -77,8 +91,10 @@ func TestAttackNarrowRoles(t *testing.T) {
 	t.Run("cuda, with a record that an administrator reverts", func(t *testing.T) {
 		w := &writer{env: e, user: "cuda-" + own, client: e.as("cuda-" + own)}
 		v := newVictims(w)
-		id := w.forge(ledger.Run{ID: "cuda-444444", Fault: "cuda", Steps: []ledger.Step{step(v.objects["Deployment"].target(), workload.UndoKind,
-			v.workloadUndo("cuda-444444", `[{"path":["spec","template","spec","hostPID"],"was":true,"ours":false}]`))}})
+		id := w.forge(ledger.Run{ID: "cuda-444444", Fault: "cuda",
+			Steps: []ledger.Step{step(v.objects["Deployment"].target(), workload.UndoKind,
+				v.workloadUndo("cuda-444444",
+					`[{"path":["spec","template","spec","hostPID"],"was":true,"ours":false}]`))}})
 		defer w.forget(id)
 		v.holds(t, v.see, "revert", id, "--yes")
 	})
@@ -100,11 +116,13 @@ func TestAttackNarrowRoles(t *testing.T) {
 func (e *env) may(user string, p fault.Permission, namespace string) bool {
 	e.t.Helper()
 	resource, subresource, _ := strings.Cut(p.Resource, "/")
-	review, err := e.cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(e.t.Context(), &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: p.Verb, Group: p.Group, Resource: resource, Subresource: subresource, Namespace: namespace,
-		}},
-	}, metav1.CreateOptions{})
+	review, err := e.cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(e.t.Context(),
+		&authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Verb: p.Verb, Group: p.Group, Resource: resource, Subresource: subresource, Namespace: namespace,
+				}},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		e.t.Fatal(fmt.Errorf("ask what %s may do: %w", user, err))
 	}

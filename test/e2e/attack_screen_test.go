@@ -20,7 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// hostile clears the screen, sets the title, rings, hides what follows, reverses it, and begins a line that looks like the tool's own.
+// hostile clears the screen, sets the title, rings, hides what follows, reverses it, and begins a line that looks like
+// the tool's own.
 const hostile = "\x1b[2J\x1b]0;owned\x07\u009b31m\u202egnihton\u2066\u2028\r\nrun/xid-999999 reverted"
 
 // plain fails the attack if a text moves the cursor, or has a line that begins with what the attacker wrote.
@@ -45,7 +46,13 @@ func TestAttackScreen(t *testing.T) {
 	namespace := w.cluster.Namespace(t)
 	client := w.cluster.Client
 	record := func() string {
-		run := ledger.Run{Message: hostile, Steps: []ledger.Step{step(ledger.Target{Kind: "Node", Name: w.worker.Name}, "node-files", map[string]any{"files": []any{map[string]any{"path": "/etc/" + hostile, "before": "x", "after": "y"}}, "image": hostile})}}
+		run := ledger.Run{Message: hostile, Steps: []ledger.Step{step(
+			ledger.Target{Kind: "Node", Name: w.worker.Name}, "node-files",
+			map[string]any{
+				"files": []any{map[string]any{"path": "/etc/" + hostile, "before": "x", "after": "y"}},
+				"image": hostile,
+			},
+		)}}
 		run.Command = []string{"kubectl-gpu_fault", hostile}
 		run.Steps[0].Message, run.Steps[0].Evidence = hostile, []ledger.Evidence{{Source: hostile, Text: hostile}}
 		return w.forge(run)
@@ -70,13 +77,20 @@ func TestAttackScreen(t *testing.T) {
 		})
 	}
 	condition := func() {
-		patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Hostile","status":"True","reason":"Xid79","message":%s,"lastHeartbeatTime":%q,"lastTransitionTime":%[2]q}]}}`, quoted, time.Now().UTC().Format(time.RFC3339))
-		if _, err := client.CoreV1().Nodes().Patch(t.Context(), w.worker.Name, "application/strategic-merge-patch+json", []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+		patch := fmt.Sprintf(
+			`{"status":{"conditions":[{"type":"Hostile","status":"True","reason":"Xid79","message":%s,"lastHeartbeatTime":%q,"lastTransitionTime":%[2]q}]}}`,
+			quoted, time.Now().UTC().Format(time.RFC3339),
+		)
+		if _, err := client.CoreV1().Nodes().Patch(
+			t.Context(), w.worker.Name, "application/strategic-merge-patch+json", []byte(patch), metav1.PatchOptions{},
+			"status",
+		); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
 			gone := []byte(`{"status":{"conditions":[{"$patch":"delete","type":"Hostile"}]}}`)
-			_, _ = client.CoreV1().Nodes().Patch(context.Background(), w.worker.Name, "application/strategic-merge-patch+json", gone, metav1.PatchOptions{}, "status")
+			_, _ = client.CoreV1().Nodes().Patch(context.Background(), w.worker.Name,
+				"application/strategic-merge-patch+json", gone, metav1.PatchOptions{}, "status")
 		})
 	}
 	broken()
@@ -88,9 +102,12 @@ func TestAttackScreen(t *testing.T) {
 		{"list"}, {"list", "-o", "wide"}, {"list", "--all", "-o", "wide"}, {"list", "-A"}, {"list", "-o", "name"},
 		{"leftovers"}, {"leftovers", "-o", "wide"}, {"revert", id, "--dry-run=client"}, {"revert", "--all"},
 		{"runtime", "show", w.worker.Name}, {"xid", "79", w.worker.Name, "--dry-run=client"},
-		{"doctor", "--api-only"}, {"doctor", "--api-only", "-o", "wide"}, {"doctor", "-n", namespace}, {"doctor", "--api-only", "-o", "name"},
-		{"doctor", "--api-only", "-o", "junit"}, {"doctor", "--api-only", "--html", filepath.Join(dir, "page.html")}, {"xid", "79", "--pod", "hostile", "-n", namespace, "--yes"},
-		{"cuda", "inject", "pod/hostile", "-n", namespace, "--xid", "79", "--yes"}, {"revert", id, "--yes"}, {"list", "--all", "-o", "wide"},
+		{"doctor", "--api-only"}, {"doctor", "--api-only", "-o", "wide"}, {"doctor", "-n", namespace},
+		{"doctor", "--api-only", "-o", "name"},
+		{"doctor", "--api-only", "-o", "junit"}, {"doctor", "--api-only", "--html", filepath.Join(dir, "page.html")},
+		{"xid", "79", "--pod", "hostile", "-n", namespace, "--yes"},
+		{"cuda", "inject", "pod/hostile", "-n", namespace, "--xid", "79", "--yes"}, {"revert", id, "--yes"},
+		{"list", "--all", "-o", "wide"},
 	} {
 		t.Run(strings.ReplaceAll(strings.Join(args, " "), dir, ""), func(t *testing.T) {
 			r := w.plugin(args...)

@@ -26,8 +26,9 @@ func newTenant(e *env) *tenant {
 	n := &tenant{env: e, namespace: e.cluster.Namespace(e.t)}
 	n.user = "tenant-" + n.namespace
 	_, err := e.cluster.Client.RbacV1().RoleBindings(n.namespace).Create(e.t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: n.user}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: n.user}},
+		ObjectMeta: metav1.ObjectMeta{Name: n.user},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: n.user}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		e.t.Fatal(err)
@@ -48,9 +49,13 @@ func TestAttackTenants(t *testing.T) {
 	e := setup(t)
 	e.makeLedger(map[string]string{"pod-security.kubernetes.io/enforce": "privileged"})
 	n := newTenant(e)
-	w := &writer{env: &env{t: t, cluster: e.cluster, worker: e.worker, control: e.control, ledger: n.namespace}, user: n.user}
+	w := &writer{
+		env: &env{t: t, cluster: e.cluster, worker: e.worker, control: e.control, ledger: n.namespace}, user: n.user,
+	}
 	w.client = e.as(n.user)
-	id := w.forge(ledger.Run{Steps: []ledger.Step{step(ledger.Target{Kind: "Node", Name: e.worker.Name}, "node-files", `{"files":[]}`)}})
+	id := w.forge(ledger.Run{
+		Steps: []ledger.Step{step(ledger.Target{Kind: "Node", Name: e.worker.Name}, "node-files", `{"files":[]}`)},
+	})
 	pods := func() string {
 		list, err := e.cluster.Client.CoreV1().Pods(n.namespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
@@ -61,7 +66,9 @@ func TestAttackTenants(t *testing.T) {
 	follow := "revert " + id
 
 	t.Run("a record in their namespace, named by the victim", func(t *testing.T) {
-		for _, args := range [][]string{{"revert", id, "--yes"}, {"revert", "--all", "--yes"}, {"revert", id, "--dry-run=client"}, {"list"}} {
+		for _, args := range [][]string{
+			{"revert", id, "--yes"}, {"revert", "--all", "--yes"}, {"revert", id, "--dry-run=client"}, {"list"},
+		} {
 			r := e.holds(t, pods, append(args, "--ledger-namespace", n.namespace)...)
 			r.says(t, 1, "is not marked as a ledger")
 			if strings.Contains(r.stdout+r.stderr, "handler") {
@@ -71,18 +78,23 @@ func TestAttackTenants(t *testing.T) {
 	})
 	t.Run("a record in their namespace, found by leftovers", func(t *testing.T) {
 		for _, args := range [][]string{{"leftovers"}, {"leftovers", "-o", "json"}, {"leftovers", "-o", "wide"}} {
-			if r := e.holds(t, pods, args...); strings.Contains(r.stdout+r.stderr, follow) || strings.Contains(r.stdout+r.stderr, "label namespace "+n.namespace) {
+			if r := e.holds(t, pods, args...); strings.Contains(r.stdout+r.stderr, follow) ||
+				strings.Contains(r.stdout+r.stderr, "label namespace "+n.namespace) {
 				t.Errorf("%v suggests to follow it:\n%s%s", args, r.stdout, r.stderr)
 			}
 		}
 	})
 	t.Run("a record in their namespace, found by list", func(t *testing.T) {
-		if r := e.ok("list", "-A"); strings.Contains(r.stdout, id) || !strings.Contains(r.stderr, "is not marked as a ledger") {
+		if r := e.ok("list", "-A"); strings.Contains(r.stdout, id) ||
+			!strings.Contains(r.stderr, "is not marked as a ledger") {
 			t.Errorf("list -A:\n%s%s", r.stdout, r.stderr)
 		}
 	})
 	t.Run("every other command that reads records", func(t *testing.T) {
-		for _, args := range [][]string{{"cuda", "status", id}, {"cuda", "arm", id, "--yes"}, {"cuda", "disarm", id, "--yes"}, {"xid", "explain", "79"}, {"doctor", "--api-only"}, {"scenario", "status"}} {
+		for _, args := range [][]string{
+			{"cuda", "status", id}, {"cuda", "arm", id, "--yes"}, {"cuda", "disarm", id, "--yes"},
+			{"xid", "explain", "79"}, {"doctor", "--api-only"}, {"scenario", "status"},
+		} {
 			r := e.holds(t, pods, append(args, "--ledger-namespace", n.namespace)...)
 			if said := r.stdout + r.stderr; strings.Contains(said, follow) || strings.Contains(said, "--expired") {
 				t.Errorf("%v suggests to follow it:\n%s", args, said)
@@ -90,7 +102,9 @@ func TestAttackTenants(t *testing.T) {
 		}
 	})
 	t.Run("completion of their record", func(t *testing.T) {
-		if r := e.plugin("__complete", "revert", "--ledger-namespace", n.namespace, ""); strings.Contains(r.stdout, id) {
+		if r := e.plugin(
+			"__complete", "revert", "--ledger-namespace", n.namespace, "",
+		); strings.Contains(r.stdout, id) {
 			t.Errorf("it is offered:\n%s", r.stdout)
 		}
 	})
@@ -115,7 +129,8 @@ func TestAttackTenants(t *testing.T) {
 			{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"xid-222222","namespace":%[1]q,"labels":{"app.kubernetes.io/managed-by":"kubectl-gpu-fault","gpufault.dev/run":"xid-222222"}},"spec":{"suspend":true,"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"busybox:1.35"}]}}}}]}`,
 			n.namespace, e.worker.Name), "create", "-f", "-")
 		others := func() string {
-			maps, err := e.cluster.Client.CoreV1().ConfigMaps("").List(t.Context(), metav1.ListOptions{LabelSelector: "!gpufault.dev/run"})
+			maps, err := e.cluster.Client.CoreV1().ConfigMaps("").List(t.Context(),
+				metav1.ListOptions{LabelSelector: "!gpufault.dev/run"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -151,12 +166,15 @@ func TestAttackTenants(t *testing.T) {
 	})
 	t.Run("a privileged pod where others may exec", func(t *testing.T) {
 		// A namespace that an administrator has marked by mistake: the tenant works there.
-		e.kubectlWith("", "label", "namespace", n.namespace, "gpufault.dev/ledger=true", "pod-security.kubernetes.io/enforce=privileged")
+		e.kubectlWith("", "label", "namespace", n.namespace, "gpufault.dev/ledger=true",
+			"pod-security.kubernetes.io/enforce=privileged")
 		t.Cleanup(func() {
-			e.kubectlWith("", "label", "namespace", n.namespace, "gpufault.dev/ledger-", "pod-security.kubernetes.io/enforce-")
+			e.kubectlWith("", "label", "namespace", n.namespace, "gpufault.dev/ledger-",
+				"pod-security.kubernetes.io/enforce-")
 		})
 		start := time.Now()
-		r := e.holds(t, func() string { return "0 pods" }, "xid", "43", e.worker.Name, "--gpu", "0", "--yes", "--ledger-namespace", n.namespace)
+		r := e.holds(t, func() string { return "0 pods" }, "xid", "43", e.worker.Name, "--gpu", "0", "--yes",
+			"--ledger-namespace", n.namespace)
 		if !strings.Contains(r.stderr, "admin") && !strings.Contains(r.stderr, n.user) {
 			t.Errorf("nobody is told who else is root there (%s): exit %d\n%s", time.Since(start), r.code, r.stderr)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
-// workloadUndo is the undo of a CUDA fault that no run has made, in a victim.
+// workloadUndo returns the undo of a CUDA fault that no run has made, in a victim.
 func (v *victims) workloadUndo(id string, edits string) map[string]any {
 	o := v.objects["Deployment"]
 	var list []any
@@ -23,8 +23,10 @@ func (v *victims) workloadUndo(id string, edits string) map[string]any {
 		v.t.Fatalf("%v in %s", err, edits)
 	}
 	return map[string]any{
-		"group": "apps", "version": "v1", "resource": "deployments", "kind": "Deployment", "namespace": o.namespace, "name": o.name, "uid": o.uid,
-		"configMap": workload.Name(id), "edits": list, "variable": "LD_PRELOAD", "preload": "/gpu-fault/lib/libgpufault.so", "replaced": "rolling",
+		"group": "apps", "version": "v1", "resource": "deployments", "kind": "Deployment", "namespace": o.namespace,
+		"name": o.name, "uid": o.uid,
+		"configMap": workload.Name(id), "edits": list, "variable": "LD_PRELOAD",
+		"preload": "/gpu-fault/lib/libgpufault.so", "replaced": "rolling",
 	}
 }
 
@@ -35,7 +37,9 @@ func TestAttackRecordsOfWorkloads(t *testing.T) {
 	const id = "cuda-222222"
 	spec := `["spec","template","spec"`
 	container := spec + `,"containers",{"name":"main"}`
-	preload := fmt.Sprintf(`[{"path":%s,"env",{"name":"LD_PRELOAD"},"value"],"was":"/tmp/evil.so","ours":"/opt/mine.so"}]`, container)
+	preload := fmt.Sprintf(
+		`[{"path":%s,"env",{"name":"LD_PRELOAD"},"value"],"was":"/tmp/evil.so","ours":"/opt/mine.so"}]`, container,
+	)
 	job := `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"evil","namespace":"` + v.namespace + `"},"spec":{"template":{"spec":{"restartPolicy":"Never","hostPID":true,
 		"containers":[{"name":"main","image":"busybox:1.35","securityContext":{"privileged":true}}]}}}}`
 	set := func(change func(d map[string]any)) func() map[string]any {
@@ -53,27 +57,39 @@ func TestAttackRecordsOfWorkloads(t *testing.T) {
 	for name, data := range map[string]func() map[string]any{
 		"a library of the user's": set(func(map[string]any) {}),
 		"an image": func() map[string]any {
-			return v.workloadUndo(id, fmt.Sprintf(`[{"path":%s,"image"],"was":"evil:1","ours":"busybox:1.35"}]`, container))
+			return v.workloadUndo(id,
+				fmt.Sprintf(`[{"path":%s,"image"],"was":"evil:1","ours":"busybox:1.35"}]`, container))
 		},
 		"a variable": func() map[string]any {
-			return v.workloadUndo(id, fmt.Sprintf(`[{"path":%s,"env",{"name":"MODE"}],"ours":{"name":"MODE","value":"safe"}}]`, container))
+			return v.workloadUndo(id,
+				fmt.Sprintf(`[{"path":%s,"env",{"name":"MODE"}],"ours":{"name":"MODE","value":"safe"}}]`, container))
 		},
 		"the host's processes": func() map[string]any {
 			return v.workloadUndo(id, fmt.Sprintf(`[{"path":%s,"hostPID"],"was":true,"ours":false}]`, spec))
 		},
-		"the number of replicas": func() map[string]any { return v.workloadUndo(id, `[{"path":["spec","replicas"],"was":50,"ours":0}]`) },
+		"the number of replicas": func() map[string]any {
+			return v.workloadUndo(id, `[{"path":["spec","replicas"],"was":50,"ours":0}]`)
+		},
 		"a volume before": func() map[string]any {
-			return v.workloadUndo(id, fmt.Sprintf(`[{"path":%s,"volumes",{"name":"gpu-fault-lib"}],"was":{"name":"x","hostPath":{"path":"/"}},"ours":{"name":"gpu-fault-lib"}}]`, spec))
+			return v.workloadUndo(id, fmt.Sprintf(
+				`[{"path":%s,"volumes",{"name":"gpu-fault-lib"}],"was":{"name":"x","hostPath":{"path":"/"}},"ours":{"name":"gpu-fault-lib"}}]`,
+				spec,
+			))
 		},
 		"an affinity of the user's": set(func(d map[string]any) {
-			d["pin"] = map[string]any{"key": "kubernetes.io/hostname", "operator": "In", "values": []string{v.worker.Name}}
+			d["pin"] = map[string]any{
+				"key": "kubernetes.io/hostname", "operator": "In", "values": []string{v.worker.Name},
+			}
 		}),
 		"a library by another name": set(func(d map[string]any) { d["preload"] = "/opt/mine.so" }),
 		"a Job to create": set(func(d map[string]any) {
 			recreated(job, "")(d)
 			d["group"], d["resource"], d["kind"], d["name"] = "batch", "jobs", "Job", "evil"
 		}),
-		"a Deployment to create again": set(recreated(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"`+v.objects["Deployment"].name+`","namespace":"`+v.namespace+`"},"spec":{"template":{"spec":{"containers":[{"name":"main","image":"evil:1"}]}}}}`, v.objects["Deployment"].uid)),
+		"a Deployment to create again": set(recreated(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"`+
+			v.objects["Deployment"].name+`","namespace":"`+v.namespace+
+			`"},"spec":{"template":{"spec":{"containers":[{"name":"main","image":"evil:1"}]}}}}`,
+			v.objects["Deployment"].uid)),
 		"a binding instead": set(func(d map[string]any) {
 			d["group"], d["resource"], d["kind"] = "rbac.authorization.k8s.io", "rolebindings", "RoleBinding"
 		}),
@@ -81,12 +97,18 @@ func TestAttackRecordsOfWorkloads(t *testing.T) {
 		"the ConfigMap of others": set(func(d map[string]any) { d["configMap"] = v.objects["ConfigMap"].name }),
 		"another state":           set(func(d map[string]any) { d["disarmed"] = "ZXZpbA==" }),
 		"owners of fields": set(func(d map[string]any) {
-			d["owned"] = []any{map[string]any{"manager": "evil", "operation": "Apply", "apiVersion": "apps/v1", "fields": json.RawMessage(`{"f:spec":{}}`)}}
+			d["owned"] = []any{map[string]any{
+				"manager": "evil", "operation": "Apply", "apiVersion": "apps/v1",
+				"fields": json.RawMessage(`{"f:spec":{}}`),
+			}}
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := data()
-			target := ledger.Target{Kind: d["kind"].(string), Namespace: d["namespace"].(string), Name: d["name"].(string), UID: v.objects["Deployment"].uid}
+			target := ledger.Target{
+				Kind: d["kind"].(string), Namespace: d["namespace"].(string), Name: d["name"].(string),
+				UID: v.objects["Deployment"].uid,
+			}
 			v.forge(ledger.Run{ID: id, Fault: "cuda", Steps: []ledger.Step{step(target, workload.UndoKind, d)}})
 			defer v.forget(id)
 			v.holds(t, v.see, "revert", id, "--yes")
@@ -95,7 +117,8 @@ func TestAttackRecordsOfWorkloads(t *testing.T) {
 	}
 }
 
-// TestAttackEditedRecords: the record of a genuine CUDA fault that another client has edited, with a new sum, is not followed; as it was it is.
+// TestAttackEditedRecords: the record of a genuine CUDA fault that another client has edited, with a new sum, is not
+// followed; as it was it is.
 func TestAttackEditedRecords(t *testing.T) {
 	c := setupCUDA(t)
 	w := newWriter(c.env)
@@ -127,7 +150,8 @@ func TestAttackEditedRecords(t *testing.T) {
 			edits(d)[0].(map[string]any)["was"] = map[string]any{"name": "x", "hostPath": map[string]any{"path": "/"}}
 		}),
 		"one edit more": edit(func(d map[string]any) {
-			d["edits"] = append(edits(d), map[string]any{"path": []any{"spec", "template", "spec", "hostPID"}, "was": true, "ours": false})
+			d["edits"] = append(edits(d),
+				map[string]any{"path": []any{"spec", "template", "spec", "hostPID"}, "was": true, "ours": false})
 		}),
 		"an edit less":              edit(func(d map[string]any) { d["edits"] = edits(d)[1:] }),
 		"another state of the shim": edit(func(d map[string]any) { d["disarmed"] = "ZXZpbA==" }),
@@ -162,8 +186,8 @@ func TestAttackEditedRecords(t *testing.T) {
 	c.same(before, get())
 }
 
-// TestAttackReplayedRecords: the record of a run that is over, opened again, undoes nothing that was changed since; one that was moved to
-// another ledger, closed or deleted keeps no node from being restored.
+// TestAttackReplayedRecords: the record of a run that is over, opened again, undoes nothing that was changed since; one
+// that was moved to another ledger, closed or deleted keeps no node from being restored.
 func TestAttackReplayedRecords(t *testing.T) {
 	w := newWriter(setup(t))
 	before := w.files()
@@ -174,15 +198,22 @@ func TestAttackReplayedRecords(t *testing.T) {
 	}
 	t.Run("moved to another ledger", func(t *testing.T) {
 		other := w.ledger + "-b"
-		w.kubectlWith(fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"labels":{"gpufault.dev/ledger":"true","pod-security.kubernetes.io/enforce":"privileged"}}}`, other), "create", "-f", "-")
+		w.kubectlWith(fmt.Sprintf(
+			`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"labels":{"gpufault.dev/ledger":"true","pod-security.kubernetes.io/enforce":"privileged"}}}`,
+			other,
+		), "create", "-f", "-")
 		t.Cleanup(func() { w.drop(w.cluster.Client.CoreV1().Namespaces(), other) })
 		record, err := w.cluster.Client.CoreV1().ConfigMaps(w.ledger).Get(t.Context(), run.ID, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		moved := record.DeepCopy()
-		moved.ObjectMeta = metav1.ObjectMeta{Name: record.Name, Namespace: other, Labels: record.Labels, Annotations: record.Annotations}
-		if _, err := w.cluster.Client.CoreV1().ConfigMaps(other).Create(t.Context(), moved, metav1.CreateOptions{}); err != nil {
+		moved.ObjectMeta = metav1.ObjectMeta{
+			Name: record.Name, Namespace: other, Labels: record.Labels, Annotations: record.Annotations,
+		}
+		if _, err := w.cluster.Client.CoreV1().ConfigMaps(other).Create(
+			t.Context(), moved, metav1.CreateOptions{},
+		); err != nil {
 			t.Fatal(err)
 		}
 		w.pluginWith([]string{"KUBECTL_GPU_FAULT_LEDGER_NAMESPACE=" + other}, "revert", run.ID, "--yes")
@@ -192,9 +223,11 @@ func TestAttackReplayedRecords(t *testing.T) {
 	})
 	t.Run("opened again", func(t *testing.T) {
 		w.ok("revert", run.ID, "--yes")
-		w.worker.Sh(t, "sh", "-c", `cp -p /etc/containerd/config.toml /root/as-it-was && echo "# by the administrator" >> /etc/containerd/config.toml`)
+		w.worker.Sh(t, "sh", "-c",
+			`cp -p /etc/containerd/config.toml /root/as-it-was && echo "# by the administrator" >> /etc/containerd/config.toml`)
 		t.Cleanup(func() {
-			w.worker.Sh(t, "sh", "-c", `cat /root/as-it-was > /etc/containerd/config.toml && touch -r /root/as-it-was /etc/containerd/config.toml`)
+			w.worker.Sh(t, "sh", "-c",
+				`cat /root/as-it-was > /etc/containerd/config.toml && touch -r /root/as-it-was /etc/containerd/config.toml`)
 		})
 		w.rewrite(run.ID, reopen)
 		w.holds(t, w.files, "revert", run.ID, "--yes")
@@ -202,7 +235,8 @@ func TestAttackReplayedRecords(t *testing.T) {
 	t.Run("closed by another client", func(t *testing.T) {
 		run := w.breaks("--mode", "missing-handler", "--ttl", "1m")
 		w.rewrite(run.ID, func(run *ledger.Run) { run.Closed, run.Phase = time.Now(), ledger.Reverted })
-		if found := w.plugin("leftovers", "--node", w.worker.Name); found.code != 2 || !strings.Contains(found.stdout, run.ID) {
+		if found := w.plugin("leftovers", "--node", w.worker.Name); found.code != 2 ||
+			!strings.Contains(found.stdout, run.ID) {
 			t.Errorf("leftovers does not find what the node has: exit %d\n%s%s", found.code, found.stdout, found.stderr)
 		}
 		w.restoredByItself(t, before)

@@ -18,13 +18,15 @@ func TestE2ECudaMemLimit(t *testing.T) {
 	t.Parallel()
 	c := setupCUDA(t)
 	d := c.deployment("train", "TRAINER_BYTES=268435456")
-	d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType // a pod that never gets ready would hold a rolling update up
+	// A pod that never gets ready would hold a rolling update up
+	d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 	train := c.create(d)
 	c.healthy("train", 1)
 	before := asUserSees(t, train())
 	seen := c.watchCrashes("train")
 	run := c.inject("deployment/train", "--mem-limit", "128Mi", "--at-start")
-	if said := seen.has(2, 1); !strings.Contains(said, "in cuMemAlloc(&weights") || !strings.Contains(said, " 128 of 128 MiB free") {
+	if said := seen.has(2, 1); !strings.Contains(said, "in cuMemAlloc(&weights") ||
+		!strings.Contains(said, " 128 of 128 MiB free") {
 		t.Errorf("the program said:\n%s", said)
 	}
 	c.reverted(run, before, train)
@@ -48,7 +50,8 @@ func TestE2ECudaHideDevices(t *testing.T) {
 	c.reverted(run, before, train)
 }
 
-// New pods crash at once, so that the rolling update keeps the one of before: that is as far as it goes, and no reason to take all back.
+// New pods crash at once, so that the rolling update keeps the one of before: that is as far as it goes, and no reason
+// to take all back.
 func TestE2ECudaAtStartUnderARollingUpdate(t *testing.T) {
 	t.Parallel()
 	c := setupCUDA(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// cuda is a test of `kubectl gpu-fault cuda`: a namespace of its own, in which Pod Security is as strict as it can be, for workloads of the
-// sample image, which has no shell.
+// cuda is a test of `kubectl gpu-fault cuda`: a namespace of its own, in which Pod Security is as strict as it can be,
+// for workloads of the sample image, which has no shell.
 type cuda struct {
 	*env
 	namespace string
@@ -31,14 +31,19 @@ type cuda struct {
 func setupCUDA(t *testing.T) *cuda {
 	t.Helper()
 	all := cluster.Require(t)
-	c := &cuda{env: &env{t: t, cluster: all, worker: all.Workers()[0], control: all.ControlPlane()}, image: all.Trainer(t), namespace: all.Namespace(t)}
+	c := &cuda{
+		env: &env{t: t, cluster: all, worker: all.Workers()[0], control: all.ControlPlane()}, image: all.Trainer(t),
+		namespace: all.Namespace(t),
+	}
 	var err error
 	if c.dynamic, err = dynamic.NewForConfig(all.RESTConfig); err != nil {
 		t.Fatal(err)
 	}
 	namespaces := all.Client.CoreV1().Namespaces()
 	restricted := []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
-	if _, err := namespaces.Patch(t.Context(), c.namespace, "application/merge-patch+json", restricted, metav1.PatchOptions{}); err != nil {
+	if _, err := namespaces.Patch(
+		t.Context(), c.namespace, "application/merge-patch+json", restricted, metav1.PatchOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	// New each time, as the namespace is, so that nobody has to wait until a former one is gone.
@@ -47,8 +52,8 @@ func setupCUDA(t *testing.T) *cuda {
 	return c
 }
 
-// asUserSees is an object without what the API server and controllers write: what a revert must bring back to the letter, with who owns
-// which field. UIDs are left out, as a recreated object has another.
+// asUserSees returns an object without what the API server and controllers write: what a revert must bring back to the
+// letter, with who owns which field. UIDs are left out, as a recreated object has another.
 func asUserSees(t *testing.T, object *unstructured.Unstructured) string {
 	t.Helper()
 	annotations := object.GetAnnotations()

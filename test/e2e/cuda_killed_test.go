@@ -32,13 +32,15 @@ func TestE2ECudaRevertAfterTheClientWasKilled(t *testing.T) {
 	before := asUserSees(t, get())
 	// The ConfigMap is made by then. A dry run of the patch comes before it.
 	isPatch := func(r *http.Request) bool {
-		return r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/deployments/train") && r.URL.Query().Get("dryRun") == ""
+		return r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/deployments/train") &&
+			r.URL.Query().Get("dryRun") == ""
 	}
 	for _, test := range []struct {
 		name     string
 		answered bool
 	}{{"before the patch", false}, {"after the patch", true}} {
-		out := c.killedAt(isPatch, test.answered, "cuda", "inject", "deployment/train", "-n", c.namespace, "--xid", "79", "--yes")
+		out := c.killedAt(isPatch, test.answered, "cuda", "inject", "deployment/train", "-n", c.namespace, "--xid",
+			"79", "--yes")
 		runs := c.runs()
 		if len(runs) != 1 {
 			t.Fatalf("%s: open runs %+v; the client had said:\n%s", test.name, runs, out)
@@ -55,8 +57,8 @@ func TestE2ECudaRevertAfterTheClientWasKilled(t *testing.T) {
 	}
 }
 
-// killedAt runs the plugin and kills it with SIGKILL at the first request that matches: when it comes, or with answered when it is done.
-// It returns what the plugin had said.
+// killedAt runs the plugin and kills it with SIGKILL at the first request that matches: when it comes, or with answered
+// when it is done. It returns what the plugin had said.
 func (c *cuda) killedAt(match func(*http.Request) bool, answered bool, args ...string) string {
 	c.t.Helper()
 	var (
@@ -83,7 +85,8 @@ func (c *cuda) killedAt(match func(*http.Request) bool, answered bool, args ...s
 		c.t.Fatal(err)
 	}
 	forward := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, FlushInterval: -1,
+		ErrorLog: log.New(io.Discard, "", 0),
 		ModifyResponse: func(r *http.Response) error {
 			if answered && kill(r.Request) {
 				return dead
@@ -100,7 +103,8 @@ func (c *cuda) killedAt(match func(*http.Request) bool, answered bool, args ...s
 		if !answered && kill(r) {
 			return
 		}
-		// Else the server closes the body of a request that is answered before its end was read, and the forwarding of both breaks off.
+		// Else the server closes the body of a request that is answered before its end was read, and the forwarding of
+		// both breaks off.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		forward.ServeHTTP(w, r)
 	}))
@@ -130,7 +134,8 @@ func (c *cuda) kubeconfigOf(server *httptest.Server) string {
 	const name = "proxy"
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{
-		Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+		Server:                   server.URL,
+		CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
 	}
 	config.AuthInfos[name] = &clientcmdapi.AuthInfo{}
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}

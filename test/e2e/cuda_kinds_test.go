@@ -23,7 +23,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// Its pods are replaced one after the other, each only when the former is ready: a fault from the first call on would stop at the first.
+// Its pods are replaced one after the other, each only when the former is ready: a fault from the first call on would
+// stop at the first.
 func TestE2ECudaStatefulSet(t *testing.T) {
 	t.Parallel()
 	c := setupCUDA(t)
@@ -44,7 +45,9 @@ func TestE2ECudaDaemonSet(t *testing.T) {
 	t.Parallel()
 	c := setupCUDA(t)
 	d := c.deployment("train")
-	get := c.create(&appsv1.DaemonSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template}})
+	get := c.create(&appsv1.DaemonSet{
+		ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template},
+	})
 	c.healthy("train", len(c.cluster.Nodes()))
 	before := asUserSees(t, get())
 	seen := c.watchCrashes("train")
@@ -64,7 +67,8 @@ func TestE2ECudaCronJob(t *testing.T) {
 	template := c.template("train", "TRAINER_STEPS=5")
 	template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	get := c.create(&batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "train"}, Spec: batchv1.CronJobSpec{
-		Schedule: "0 0 1 1 *", JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{BackoffLimit: new(int32(0)), Template: template}},
+		Schedule:    "0 0 1 1 *",
+		JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{BackoffLimit: new(int32(0)), Template: template}},
 	}})
 	before := asUserSees(t, get())
 	seen := c.watchCrashes("train")
@@ -118,7 +122,8 @@ func TestE2ECudaJob(t *testing.T) {
 
 var trainings = schema.GroupVersionResource{Group: "e2e.gpufault.dev", Version: "v1", Resource: "trainings"}
 
-// A kind that nobody knows: its pod template is found where it lies, also when the user names the Deployment that its controller makes.
+// A kind that nobody knows: its pod template is found where it lies, also when the user names the Deployment that its
+// controller makes.
 func TestE2ECudaCustomResource(t *testing.T) {
 	t.Parallel()
 	c := setupCUDA(t)
@@ -148,14 +153,23 @@ func TestE2ECudaCustomResource(t *testing.T) {
 // defineTraining makes the kind, whose content the API server does not look into.
 func (c *cuda) defineTraining() {
 	c.t.Helper()
-	definitions := c.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definitions := c.dynamic.Resource(
+		schema.GroupVersionResource{
+			Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
+		},
+	)
 	_, err := definitions.Create(c.t.Context(), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "trainings.e2e.gpufault.dev"},
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "trainings.e2e.gpufault.dev"},
 		"spec": map[string]any{
-			"group": trainings.Group, "scope": "Namespaced", "names": map[string]any{"plural": "trainings", "singular": "training", "kind": "Training"},
-			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{
-				"type": "object", "properties": map[string]any{"spec": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-			}}}},
+			"group": trainings.Group, "scope": "Namespaced",
+			"names": map[string]any{"plural": "trainings", "singular": "training", "kind": "Training"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{
+					"type": "object", "properties": map[string]any{
+						"spec": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+					},
+				}}}},
 		},
 	}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -170,12 +184,14 @@ func (c *cuda) defineTraining() {
 	})
 }
 
-// controlTraining is the controller of a training: a Deployment is always to have its template. It returns what stops it.
+// controlTraining returns the controller of a training: a Deployment is always to have its template. It returns what
+// stops it.
 func (c *cuda) controlTraining(get func() *unstructured.Unstructured) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	owner := get()
-	api, deployments := c.dynamic.Resource(trainings).Namespace(c.namespace), c.cluster.Client.AppsV1().Deployments(c.namespace)
+	api, deployments := c.dynamic.Resource(trainings).Namespace(c.namespace),
+		c.cluster.Client.AppsV1().Deployments(c.namespace)
 	go func() {
 		defer close(ended)
 		for ; ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
@@ -190,7 +206,10 @@ func (c *cuda) controlTraining(get func() *unstructured.Unstructured) (stop func
 					Name: owner.GetName(), Annotations: map[string]string{"made-of": patch.Sum(text)},
 					OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GroupVersionKind())},
 				},
-				Spec: appsv1.DeploymentSpec{Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": owner.GetName()}}},
+				Spec: appsv1.DeploymentSpec{
+					Replicas: new(int32(1)),
+					Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": owner.GetName()}},
+				},
 			}
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &want.Spec.Template); err != nil {
 				continue

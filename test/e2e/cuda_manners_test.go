@@ -23,21 +23,26 @@ func TestE2ECudaRolesAreEnough(t *testing.T) {
 	c.healthy("train", 1)
 	before := asUserSees(t, get())
 	user := "e2e-" + c.namespace
-	c.refuse([]string{"deployment/train", "--xid", "79", "--as", user}, "cannot get resource \"deployments\"", "kubectl gpu-fault rbac")
+	c.refuse([]string{"deployment/train", "--xid", "79", "--as", user}, "cannot get resource \"deployments\"",
+		"kubectl gpu-fault rbac")
 
 	role := c.ok("rbac", "cuda", "--user", user, "-n", c.namespace, "-o", "yaml").stdout
-	apply := exec.CommandContext(t.Context(), binary(t, "kubectl"), "--kubeconfig", c.cluster.Kubeconfig, "apply", "-f", "-")
+	apply := exec.CommandContext(t.Context(), binary(t, "kubectl"), "--kubeconfig", c.cluster.Kubeconfig, "apply", "-f",
+		"-")
 	apply.Stdin = strings.NewReader(role)
 	if out, err := apply.CombinedOutput(); err != nil {
 		t.Fatalf("kubectl apply of the printed role: %v\n%s\n%s", err, out, role)
 	}
 	t.Cleanup(func() {
-		remove := exec.Command(binary(t, "kubectl"), "--kubeconfig", c.cluster.Kubeconfig, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
+		remove := exec.Command(binary(t, "kubectl"), "--kubeconfig", c.cluster.Kubeconfig, "delete",
+			"--ignore-not-found", "--wait=false", "-f", "-")
 		remove.Stdin = strings.NewReader(role)
 		_ = remove.Run()
 	})
 	run := c.inject("deployment/train", "--xid", "79", "--disarmed", "--as", user)
-	for _, args := range [][]string{{"cuda", "arm", run, "--latency", "5ms"}, {"cuda", "status", run}, {"cuda", "disarm", run}, {"revert", run}} {
+	for _, args := range [][]string{
+		{"cuda", "arm", run, "--latency", "5ms"}, {"cuda", "status", run}, {"cuda", "disarm", run}, {"revert", run},
+	} {
 		args = append(args, "-n", c.namespace, "--as", user)
 		if args[1] != "status" {
 			args = append(args, "--yes")
@@ -59,12 +64,15 @@ func TestE2ECudaDryRun(t *testing.T) {
 	before, version := asUserSees(t, get()), get().GetGeneration()
 	for _, how := range []string{"client", "server"} {
 		var planned ledger.Run
-		c.decode(c.ok("cuda", "inject", "deployment/train", "-n", c.namespace, "--xid", "79", "--dry-run="+how, "-o", "json").stdout, &planned)
-		if planned.Phase != ledger.Planned || len(planned.Steps) != 1 || planned.Steps[0].Target.Name != "train" || planned.ID != "" {
+		c.decode(c.ok("cuda", "inject", "deployment/train", "-n", c.namespace, "--xid", "79", "--dry-run="+how, "-o",
+			"json").stdout, &planned)
+		if planned.Phase != ledger.Planned || len(planned.Steps) != 1 || planned.Steps[0].Target.Name != "train" ||
+			planned.ID != "" {
 			t.Errorf("--dry-run=%s -o json: %+v", how, planned)
 		}
 		r := c.ok("cuda", "inject", "deployment/train", "-n", c.namespace, "--xid", "79", "--dry-run="+how)
-		done, fault := "deployment.apps/train injected ("+how+" dry run)", "XID 79: running processes 999 (sticky), new ones 100 and NVML 15"
+		done, fault := "deployment.apps/train injected ("+how+" dry run)",
+			"XID 79: running processes 999 (sticky), new ones 100 and NVML 15"
 		if !strings.Contains(r.stdout, done) || !strings.Contains(r.stderr, fault) {
 			t.Errorf("--dry-run=%s: %s%s", how, r.stdout, r.stderr)
 		}
@@ -81,7 +89,8 @@ func TestE2ECudaDryRun(t *testing.T) {
 	c.untouched()
 }
 
-// When even the ledger is lost, what is in the workload is found and taken out. It looks at all namespaces, so this test runs alone.
+// When even the ledger is lost, what is in the workload is found and taken out. It looks at all namespaces, so this
+// test runs alone.
 func TestE2ECudaShimWithoutARecordIsFound(t *testing.T) {
 	c := setupCUDA(t)
 	get := c.create(c.deployment("train", "LD_PRELOAD=libc.so.6"))

@@ -18,15 +18,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// pods are those of a workload that are not on their way out, by node and name.
+// pods returns those of a workload that are not on their way out, by node and name.
 func (c *cuda) pods(app string) []corev1.Pod {
 	c.t.Helper()
-	list, err := c.cluster.Client.CoreV1().Pods(c.namespace).List(context.Background(), metav1.ListOptions{LabelSelector: "app=" + app})
+	list, err := c.cluster.Client.CoreV1().Pods(c.namespace).List(context.Background(),
+		metav1.ListOptions{LabelSelector: "app=" + app})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	left := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
-	slices.SortFunc(left, func(a, b corev1.Pod) int { return strings.Compare(a.Spec.NodeName+a.Name, b.Spec.NodeName+b.Name) })
+	slices.SortFunc(left,
+		func(a, b corev1.Pod) int { return strings.Compare(a.Spec.NodeName+a.Name, b.Spec.NodeName+b.Name) })
 	return left
 }
 
@@ -38,7 +40,7 @@ func uids(pods []corev1.Pod) []types.UID {
 	return all
 }
 
-// log is what the container has said lately: in the last seconds, or all of it where that is 0.
+// log returns what the container has said lately: in the last seconds, or all of it where that is 0.
 func (c *cuda) log(pod corev1.Pod, seconds int64) string {
 	options := &corev1.PodLogOptions{Container: pod.Spec.Containers[0].Name}
 	if seconds > 0 {
@@ -94,7 +96,7 @@ type podView struct {
 	} `json:"processes"`
 }
 
-// statusOf are the pods of a run, as the status tells.
+// statusOf returns the pods of a run, as the status tells.
 func (c *cuda) statusOf(run string) []podView {
 	c.t.Helper()
 	var status cudaStatus
@@ -121,12 +123,14 @@ type crashes struct {
 
 var cudaError = regexp.MustCompile(`CUDA error: [^\n]* \((\d+)\)`)
 
-// watchCrashes begins to look at the pods of a workload. How a process ended is in the pod's status only until its successor ends.
+// watchCrashes begins to look at the pods of a workload. How a process ended is in the pod's status only until its
+// successor ends.
 func (c *cuda) watchCrashes(app string) *crashes {
 	c.t.Helper()
 	s := &crashes{c: c, text: map[crash]string{}}
 	ctx, cancel := context.WithCancel(context.Background())
-	watch, err := c.cluster.Client.CoreV1().Pods(c.namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
+	watch, err := c.cluster.Client.CoreV1().Pods(c.namespace).Watch(ctx,
+		metav1.ListOptions{LabelSelector: "app=" + app})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -145,7 +149,9 @@ func (s *crashes) add(pod *corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, status := range pod.Status.ContainerStatuses {
-		for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
+		for _, ended := range []*corev1.ContainerStateTerminated{
+			status.State.Terminated, status.LastTerminationState.Terminated,
+		} {
 			if ended == nil {
 				continue
 			}
@@ -163,22 +169,23 @@ func (s *crashes) add(pod *corev1.Pod) {
 func (s *crashes) has(code, pods int) string {
 	s.c.t.Helper()
 	text := ""
-	cluster.Eventually(s.c.t, patience, fmt.Sprintf("%d pods end with CUDA error %d", pods, code), func() (bool, string) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		found := 0
-		for _, crash := range s.seen {
-			if crash.code == fmt.Sprint(code) {
-				found++
-				text = s.text[crash]
+	cluster.Eventually(s.c.t, patience, fmt.Sprintf("%d pods end with CUDA error %d", pods, code),
+		func() (bool, string) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			found := 0
+			for _, crash := range s.seen {
+				if crash.code == fmt.Sprint(code) {
+					found++
+					text = s.text[crash]
+				}
 			}
-		}
-		return found == pods, fmt.Sprint(s.seen)
-	})
+			return found == pods, fmt.Sprint(s.seen)
+		})
 	return text
 }
 
-// all are those seen so far.
+// all returns those seen so far.
 func (s *crashes) all() []crash {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,8 @@ func TestE2ECudaRefusals(t *testing.T) {
 	preload := c.deployment("preload")
 	preload.Spec.Replicas = new(int32(0))
 	preload.Spec.Template.Spec.Containers[0].Env = append(preload.Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{
-		Name: "LD_PRELOAD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}},
+		Name:      "LD_PRELOAD",
+		ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}},
 	})
 	c.create(preload)
 
@@ -35,23 +36,37 @@ func TestE2ECudaRefusals(t *testing.T) {
 		args  []string
 		parts []string
 	}{
-		"unknown workload":         {[]string{"deployment/wbe", "--xid", "79"}, []string{"wbe", "web"}},
-		"unknown type":             {[]string{"deploymnet/web", "--xid", "79"}, []string{"deploymnet"}},
-		"no type":                  {[]string{"web", "--xid", "79"}, []string{"TYPE/NAME"}},
-		"no pod template":          {[]string{"configmap/kube-root-ca.crt", "--xid", "79"}, []string{"pod template"}},
-		"bare pod":                 {[]string{"pod/bare", "--xid", "79"}, []string{"bare pod"}},
-		"unknown container":        {[]string{"deployment/web", "--xid", "79", "--container", "mian"}, []string{"mian", "main"}},
+		"unknown workload": {[]string{"deployment/wbe", "--xid", "79"}, []string{"wbe", "web"}},
+		"unknown type":     {[]string{"deploymnet/web", "--xid", "79"}, []string{"deploymnet"}},
+		"no type":          {[]string{"web", "--xid", "79"}, []string{"TYPE/NAME"}},
+		"no pod template":  {[]string{"configmap/kube-root-ca.crt", "--xid", "79"}, []string{"pod template"}},
+		"bare pod":         {[]string{"pod/bare", "--xid", "79"}, []string{"bare pod"}},
+		"unknown container": {
+			[]string{"deployment/web", "--xid", "79", "--container", "mian"}, []string{"mian", "main"},
+		},
 		"unknown XID":              {[]string{"deployment/web", "--xid", "4711"}, []string{"4711"}},
 		"XID that nothing notices": {[]string{"deployment/web", "--xid", "63"}, []string{"63"}},
 		"unknown error":            {[]string{"deployment/web", "--error", "nonsense"}, []string{"nonsense"}},
 		"no fault":                 {[]string{"deployment/web"}, []string{"--xid"}},
-		"two faults":               {[]string{"deployment/web", "--xid", "79", "--error", "719"}, []string{"--xid", "--error"}},
-		"memory limit":             {[]string{"deployment/web", "--mem-limit", "lots"}, []string{"--mem-limit", "lots"}},
-		"more than the GPU has":    {[]string{"deployment/web", "--mem-limit", "200Gi"}, []string{"--mem-limit", "200Gi", "143771Mi"}},
-		"unknown node":             {[]string{"deployment/web", "--xid", "79", "--only-on-node", "node-z"}, []string{"node-z"}},
-		"LD_PRELOAD of elsewhere":  {[]string{"deployment/preload", "--xid", "79"}, []string{"LD_PRELOAD", "valueFrom"}},
-		"protected namespace":      {[]string{"deployment/coredns", "--xid", "79", "-n", "kube-system"}, []string{"kube-system", "protected"}},
-		"no such namespace":        {[]string{"deployment/web", "--xid", "79", "-n", "nowhere"}, []string{"nowhere"}},
+		"two faults": {
+			[]string{"deployment/web", "--xid", "79", "--error", "719"}, []string{"--xid", "--error"},
+		},
+		"memory limit": {
+			[]string{"deployment/web", "--mem-limit", "lots"}, []string{"--mem-limit", "lots"},
+		},
+		"more than the GPU has": {
+			[]string{"deployment/web", "--mem-limit", "200Gi"}, []string{"--mem-limit", "200Gi", "143771Mi"},
+		},
+		"unknown node": {
+			[]string{"deployment/web", "--xid", "79", "--only-on-node", "node-z"}, []string{"node-z"},
+		},
+		"LD_PRELOAD of elsewhere": {
+			[]string{"deployment/preload", "--xid", "79"}, []string{"LD_PRELOAD", "valueFrom"},
+		},
+		"protected namespace": {
+			[]string{"deployment/coredns", "--xid", "79", "-n", "kube-system"}, []string{"kube-system", "protected"},
+		},
+		"no such namespace": {[]string{"deployment/web", "--xid", "79", "-n", "nowhere"}, []string{"nowhere"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := *c.env
@@ -65,8 +80,8 @@ func TestE2ECudaRefusals(t *testing.T) {
 	c.same(before, get())
 }
 
-// Where pods can only run on nodes that we have no shim for it is refused; one such node somewhere does no harm to others. The node is seen by
-// all tests, so this one runs alone.
+// Where pods can only run on nodes that we have no shim for it is refused; one such node somewhere does no harm to
+// others. The node is seen by all tests, so this one runs alone.
 func TestE2ECudaForeignArchitecture(t *testing.T) {
 	c := setupCUDA(t)
 	c.foreignNode("riscv64")
@@ -92,15 +107,19 @@ func (c *cuda) foreignNode(arch string) {
 	name := "e2e-" + arch
 	_ = nodes.Delete(c.t.Context(), name, metav1.DeleteOptions{})
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/arch": arch, "kubernetes.io/os": "linux"}},
-		Spec:       corev1.NodeSpec{Unschedulable: true},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"kubernetes.io/arch": arch, "kubernetes.io/os": "linux"},
+		},
+		Spec: corev1.NodeSpec{Unschedulable: true},
 	}
 	if _, err := nodes.Create(c.t.Context(), node, metav1.CreateOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { _ = nodes.Delete(context.Background(), name, metav1.DeleteOptions{}) })
 	status := []byte(`{"status":{"nodeInfo":{"architecture":"` + arch + `","operatingSystem":"linux"}}}`)
-	if _, err := nodes.Patch(c.t.Context(), name, "application/merge-patch+json", status, metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := nodes.Patch(
+		c.t.Context(), name, "application/merge-patch+json", status, metav1.PatchOptions{}, "status",
+	); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -115,7 +134,8 @@ func TestE2ECudaQuota(t *testing.T) {
 	quotas := c.cluster.Client.CoreV1().ResourceQuotas(c.namespace)
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "few"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/configmaps": quantity("1")}}, // the cluster's CA
+		// The cluster's CA
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/configmaps": quantity("1")}},
 	}
 	if _, err := quotas.Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -142,7 +162,9 @@ func TestE2ECudaTerminatingNamespace(t *testing.T) {
 	t.Cleanup(func() {
 		released := []byte(`{"metadata":{"finalizers":null}}`)
 		deployments := client.AppsV1().Deployments(c.namespace)
-		if _, err := deployments.Patch(context.Background(), "web", "application/merge-patch+json", released, metav1.PatchOptions{}); err != nil {
+		if _, err := deployments.Patch(
+			context.Background(), "web", "application/merge-patch+json", released, metav1.PatchOptions{},
+		); err != nil {
 			t.Error(err)
 		}
 	})

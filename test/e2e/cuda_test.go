@@ -17,10 +17,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// replicaSet is the one that a Deployment's pods are of now.
+// replicaSet returns the one that a Deployment's pods are of now.
 func (c *cuda) replicaSet(app string) string {
 	c.t.Helper()
-	sets, err := c.cluster.Client.AppsV1().ReplicaSets(c.namespace).List(c.t.Context(), metav1.ListOptions{LabelSelector: "app=" + app})
+	sets, err := c.cluster.Client.AppsV1().ReplicaSets(c.namespace).List(c.t.Context(),
+		metav1.ListOptions{LabelSelector: "app=" + app})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -33,14 +34,15 @@ func (c *cuda) replicaSet(app string) string {
 	return strings.Join(used, " and ")
 }
 
-// status is what `cuda status` prints for people.
+// status returns what `cuda status` prints for people.
 func (c *cuda) status(run string) string {
 	c.t.Helper()
 	return c.ok("cuda", "status", run, "-n", c.namespace).stdout
 }
 
-// The whole story of XID 79: the processes end as with a GPU that fell off the bus, the status says so, disarmed they are healthy without
-// being replaced, the revert brings back the former template and its ReplicaSet, and nobody else noticed.
+// The whole story of XID 79: the processes end as with a GPU that fell off the bus, the status says so, disarmed they
+// are healthy without being replaced, the revert brings back the former template and its ReplicaSet, and nobody else
+// noticed.
 func TestE2ECudaFromInjectionToRevert(t *testing.T) {
 	t.Parallel()
 	c := setupCUDA(t)
@@ -52,7 +54,8 @@ func TestE2ECudaFromInjectionToRevert(t *testing.T) {
 
 	seen := c.watchCrashes("train")
 	run := c.inject("deployment/train", "--xid", "79")
-	if runs := c.runs(); len(runs) != 1 || runs[0].ID != run || runs[0].Phase != ledger.Proven || len(runs[0].Steps[0].Evidence) == 0 {
+	if runs := c.runs(); len(runs) != 1 || runs[0].ID != run || runs[0].Phase != ledger.Proven ||
+		len(runs[0].Steps[0].Evidence) == 0 {
 		t.Errorf("the ledger has %+v, wanted the one proven run %s", runs, run)
 	}
 	for code, call := range map[int]string{999: "cu", 100: "cuInit"} { // of processes that ran, and of their successors
@@ -79,13 +82,15 @@ func TestE2ECudaFromInjectionToRevert(t *testing.T) {
 		t.Errorf("the pods are of %s, and were of %s", now, set)
 	}
 	c.same(otherBefore, other())
-	if after := c.healthy("other", 1); !slices.Equal(uids(after), uids(untouched)) || after[0].Status.ContainerStatuses[0].RestartCount != 0 {
+	if after := c.healthy("other", 1); !slices.Equal(uids(after), uids(untouched)) ||
+		after[0].Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Error("the pods of another Deployment were replaced or restarted")
 	}
 	c.ok("revert", run, "--yes") // once more does no harm
 }
 
-// Rolled out idle, the fault comes and goes without a restart by us: running processes get 999, their successors 100 from cuInit.
+// Rolled out idle, the fault comes and goes without a restart by us: running processes get 999, their successors 100
+// from cuInit.
 func TestE2ECudaArmAndDisarm(t *testing.T) {
 	t.Parallel()
 	c := setupCUDA(t)
@@ -97,7 +102,8 @@ func TestE2ECudaArmAndDisarm(t *testing.T) {
 	run := c.inject("deployment/train", "--xid", "79", "--disarmed")
 	pods := c.healthy("train", 2)
 	for _, pod := range c.statusOf(run) {
-		if pod.State != "disarmed" || len(pod.Processes) != 1 || pod.Processes[0].State != "disarmed" || pod.Processes[0].Hooks == 0 {
+		if pod.State != "disarmed" || len(pod.Processes) != 1 || pod.Processes[0].State != "disarmed" ||
+			pod.Processes[0].Hooks == 0 {
 			t.Errorf("the status says of a pod with one process, where all calls pass: %+v", pod)
 		}
 	}
@@ -126,7 +132,8 @@ func TestE2ECudaArmAndDisarm(t *testing.T) {
 	c.healthy("train", 2)
 }
 
-// By LD_AUDIT the same happens, in programs that nothing preloads into: the variable is the audit one, the fault lands, and goes.
+// By LD_AUDIT the same happens, in programs that nothing preloads into: the variable is the audit one, the fault lands,
+// and goes.
 func TestE2ECudaAudit(t *testing.T) {
 	t.Parallel()
 	c := setupCUDA(t)
@@ -137,7 +144,8 @@ func TestE2ECudaAudit(t *testing.T) {
 	seen := c.watchCrashes("train")
 	run := c.inject("deployment/train", "--xid", "79", "--audit")
 	seen.has(999, 1)
-	if template := asUserSees(t, train()); !strings.Contains(template, `"LD_AUDIT"`) || strings.Contains(template, `"LD_PRELOAD"`) {
+	if template := asUserSees(t, train()); !strings.Contains(template, `"LD_AUDIT"`) ||
+		strings.Contains(template, `"LD_PRELOAD"`) {
 		t.Errorf("the template does not load the shim by LD_AUDIT alone:\n%s", template)
 	}
 	c.ok("cuda", "disarm", run, "-n", c.namespace, "--yes")
@@ -146,7 +154,8 @@ func TestE2ECudaAudit(t *testing.T) {
 	c.healthy("train", 1)
 }
 
-// A bad node breaks what runs on it. The pod that is made in its place elsewhere is healthy, with the fault still in the template.
+// A bad node breaks what runs on it. The pod that is made in its place elsewhere is healthy, with the fault still in
+// the template.
 func TestE2ECudaBadNode(t *testing.T) {
 	t.Parallel()
 	c := setupCUDA(t)
@@ -154,11 +163,12 @@ func TestE2ECudaBadNode(t *testing.T) {
 	d := c.deployment("train")
 	d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 	d.Spec.Template.Spec.Affinity = apartFrom(map[string]string{"app": "blocker"})
-	d.Spec.Template.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
-		Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
-			{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{bad}},
-		}},
-	}}}
+	d.Spec.Template.Spec.Affinity.NodeAffinity =
+		&corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+			Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{bad}},
+			}},
+		}}}
 	train := c.create(d)
 	c.healthy("train", 1)
 	before := asUserSees(t, train())
@@ -176,7 +186,9 @@ func TestE2ECudaBadNode(t *testing.T) {
 	blocker.Spec.Template.Spec.NodeName = bad
 	c.create(blocker)
 	c.healthy("blocker", 1)
-	if err := c.cluster.Client.CoreV1().Pods(c.namespace).Delete(t.Context(), first.Name, metav1.DeleteOptions{}); err != nil {
+	if err := c.cluster.Client.CoreV1().Pods(c.namespace).Delete(
+		t.Context(), first.Name, metav1.DeleteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	var second corev1.Pod
@@ -200,8 +212,8 @@ func TestE2ECudaBadNode(t *testing.T) {
 	c.reverted(run, before, train)
 }
 
-// When the time is up the processes go on by themselves, without any client: calls that hang return, and all later ones pass. The template has
-// the shim until somebody reverts.
+// When the time is up the processes go on by themselves, without any client: calls that hang return, and all later ones
+// pass. The template has the shim until somebody reverts.
 func TestE2ECudaExpiry(t *testing.T) {
 	t.Parallel()
 	c := setupCUDA(t)

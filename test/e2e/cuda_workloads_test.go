@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// template is a pod of the trainer that Pod Security restricted admits: not root, and with nothing that it could write to. The labels
-// choose the pods; the environment is in the form NAME=VALUE.
+// template returns a pod of the trainer that Pod Security restricted admits: not root, and with nothing that it could
+// write to. The labels choose the pods; the environment is in the form NAME=VALUE.
 func (c *cuda) template(app string, environ ...string) corev1.PodTemplateSpec {
 	container := corev1.Container{
 		Name: "main", Image: c.image, ImagePullPolicy: corev1.PullNever,
@@ -25,7 +25,8 @@ func (c *cuda) template(app string, environ ...string) corev1.PodTemplateSpec {
 		// So that the API tells how a container ended.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}
 	for _, pair := range environ {
@@ -37,14 +38,15 @@ func (c *cuda) template(app string, environ ...string) corev1.PodTemplateSpec {
 		Spec: corev1.PodSpec{
 			AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(int64(2)),
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: new(true), RunAsUser: new(int64(65534)), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+				RunAsNonRoot: new(true), RunAsUser: new(int64(65534)),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{container},
 		},
 	}
 }
 
-// deployment is one of a pod.
+// deployment returns one of a pod.
 func (c *cuda) deployment(app string, environ ...string) *appsv1.Deployment {
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: app},
@@ -60,18 +62,22 @@ func onEachNode(d *appsv1.Deployment) *appsv1.Deployment {
 	d.Spec.Replicas = new(int32(2))
 	d.Spec.Template.Spec.Affinity = apartFrom(d.Spec.Selector.MatchLabels)
 	// There is no third node for a pod in advance.
-	d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: new(intstr.FromInt32(0)), MaxUnavailable: new(intstr.FromInt32(1))}
+	d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{
+		MaxSurge: new(intstr.FromInt32(0)), MaxUnavailable: new(intstr.FromInt32(1)),
+	}
 	return d
 }
 
 // apartFrom keeps pods off the nodes of those with the labels.
 func apartFrom(labels map[string]string) *corev1.Affinity {
-	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
-		{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: labels}},
-	}}}
+	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+			{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: labels}},
+		},
+	}}
 }
 
-// resource is the API of an object of one of Kubernetes' own kinds.
+// resource returns the API of an object of one of Kubernetes' own kinds.
 func (c *cuda) resource(object runtime.Object) (schema.GroupVersionResource, schema.GroupVersionKind) {
 	c.t.Helper()
 	kinds, _, err := scheme.Scheme.ObjectKinds(object)
@@ -95,7 +101,9 @@ func (c *cuda) create(object runtime.Object) (get func() *unstructured.Unstructu
 	return c.createIn(resource, content)
 }
 
-func (c *cuda) createIn(resource schema.GroupVersionResource, content *unstructured.Unstructured) (get func() *unstructured.Unstructured) {
+func (c *cuda) createIn(
+	resource schema.GroupVersionResource, content *unstructured.Unstructured,
+) (get func() *unstructured.Unstructured) {
 	c.t.Helper()
 	api := c.dynamic.Resource(resource).Namespace(c.namespace)
 	made, err := api.Create(c.t.Context(), content, metav1.CreateOptions{FieldManager: "e2e-user"})

@@ -30,7 +30,8 @@ func (e *env) withoutRuntimeClass() {
 	e.t.Cleanup(func() {
 		_ = classes.Delete(context.Background(), "nvidia", metav1.DeleteOptions{})
 		again := &nodev1.RuntimeClass{
-			ObjectMeta: metav1.ObjectMeta{Name: was.Name, Labels: was.Labels, Annotations: was.Annotations}, Handler: was.Handler, Overhead: was.Overhead, Scheduling: was.Scheduling,
+			ObjectMeta: metav1.ObjectMeta{Name: was.Name, Labels: was.Labels, Annotations: was.Annotations},
+			Handler:    was.Handler, Overhead: was.Overhead, Scheduling: was.Scheduling,
 		}
 		if _, err := classes.Create(context.Background(), again, metav1.CreateOptions{}); err != nil {
 			e.t.Errorf("RuntimeClass nvidia was not put back: %v", err)
@@ -53,8 +54,12 @@ func (e *env) classedDeployment(name string) {
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
-					RuntimeClassName: &class, NodeSelector: map[string]string{"kubernetes.io/hostname": e.worker.Name}, TerminationGracePeriodSeconds: new(int64(0)),
-					Containers: []corev1.Container{{Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "600"}}},
+					RuntimeClassName: &class, NodeSelector: map[string]string{"kubernetes.io/hostname": e.worker.Name},
+					TerminationGracePeriodSeconds: new(int64(0)),
+					Containers: []corev1.Container{{
+						Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever,
+						Command: []string{"sleep", "600"},
+					}},
 				},
 			},
 		},
@@ -71,7 +76,8 @@ func (e *env) classedDeployment(name string) {
 		})
 	})
 	cluster.Eventually(e.t, patience, "the pods of Deployment "+name+" are refused", func() (bool, string) {
-		events, err := e.cluster.Client.CoreV1().Events("default").List(e.t.Context(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("reason", "FailedCreate").String()})
+		events, err := e.cluster.Client.CoreV1().Events("default").List(e.t.Context(),
+			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("reason", "FailedCreate").String()})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -85,7 +91,7 @@ func (e *env) classedDeployment(name string) {
 	})
 }
 
-// hasClass is whether RuntimeClass nvidia is there.
+// hasClass reports whether RuntimeClass nvidia is there.
 func (e *env) hasClass() bool {
 	e.t.Helper()
 	_, err := e.cluster.Client.NodeV1().RuntimeClasses().Get(e.t.Context(), "nvidia", metav1.GetOptions{})
@@ -95,8 +101,8 @@ func (e *env) hasClass() bool {
 	return err == nil
 }
 
-// A RuntimeClass that pods name and that is not there is made by --fix, so that they start, and revert takes it away again. The dry run makes
-// nothing: no class, no pod that reads nodes, no namespace.
+// A RuntimeClass that pods name and that is not there is made by --fix, so that they start, and revert takes it away
+// again. The dry run makes nothing: no class, no pod that reads nodes, no namespace.
 func TestDoctorMendsAMissingRuntimeClass(t *testing.T) {
 	e := setup(t)
 	e.withoutRuntimeClass()
@@ -106,12 +112,15 @@ func TestDoctorMendsAMissingRuntimeClass(t *testing.T) {
 	if dry.stdout != "runtimeclass.node.k8s.io/nvidia created (client dry run)\n" || e.hasClass() {
 		t.Errorf("the dry run printed %q; the class is there: %t\n%s", dry.stdout, e.hasClass(), dry.stderr)
 	}
-	if _, err := e.cluster.Client.CoreV1().Namespaces().Get(t.Context(), e.ledger, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := e.cluster.Client.CoreV1().Namespaces().Get(
+		t.Context(), e.ledger, metav1.GetOptions{},
+	); !apierrors.IsNotFound(err) {
 		t.Errorf("the dry run made the namespace of the pods: %v", err)
 	}
 
 	r := e.ok("doctor", "--fix", "rc.handler-mismatch", "--yes")
-	if r.stdout != "runtimeclass.node.k8s.io/nvidia created\n" || !strings.Contains(r.stderr, "take it back with: ") || !e.hasClass() {
+	if r.stdout != "runtimeclass.node.k8s.io/nvidia created\n" || !strings.Contains(r.stderr, "take it back with: ") ||
+		!e.hasClass() {
 		t.Fatalf("printed %q\n%s", r.stdout, r.stderr)
 	}
 	cluster.Eventually(t, patience, "Deployment doctor-fix is available", func() (bool, string) {
@@ -133,8 +142,8 @@ func TestDoctorMendsAMissingRuntimeClass(t *testing.T) {
 	}
 }
 
-// hangPlugin makes the worker's device plugin hang, and restarts its kubelet: that forgets the plugin, which does not register again, and looks
-// healthy all the same.
+// hangPlugin makes the worker's device plugin hang, and restarts its kubelet: that forgets the plugin, which does not
+// register again, and looks healthy all the same.
 func (e *env) hangPlugin() {
 	e.t.Helper()
 	const signal = "kill -%s $(pgrep -f ^/simulated-device-plugin)"
@@ -157,15 +166,17 @@ func (e *env) advertises(gpus int) {
 			return false, err.Error()
 		}
 		all, usable := n.Status.Capacity["nvidia.com/gpu"], n.Status.Allocatable["nvidia.com/gpu"]
-		return all.Value() == int64(gpus) && usable.Value() == int64(gpus), fmt.Sprintf("%s, of which %s can be had", &all, &usable)
+		return all.Value() == int64(gpus) &&
+			usable.Value() == int64(gpus), fmt.Sprintf("%s, of which %s can be had", &all, &usable)
 	})
 }
 
-// pluginPod is the name of the device plugin's pod on the worker.
+// pluginPod returns the name of the device plugin's pod on the worker.
 func (e *env) pluginPod() string {
 	e.t.Helper()
 	pods, err := e.cluster.Client.CoreV1().Pods("kube-system").List(e.t.Context(), metav1.ListOptions{
-		LabelSelector: "name=nvidia-device-plugin-ds", FieldSelector: fields.OneTermEqualSelector("spec.nodeName", e.worker.Name).String(),
+		LabelSelector: "name=nvidia-device-plugin-ds",
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", e.worker.Name).String(),
 	})
 	if err != nil {
 		e.t.Fatal(err)
@@ -176,7 +187,8 @@ func (e *env) pluginPod() string {
 	return pods.Items[0].Name
 }
 
-// A device plugin that its kubelet has forgotten is restarted by --fix, so that the node has its GPUs again, and a pod that waits for them starts.
+// A device plugin that its kubelet has forgotten is restarted by --fix, so that the node has its GPUs again, and a pod
+// that waits for them starts.
 func TestDoctorMendsAForgottenDevicePlugin(t *testing.T) {
 	p := newPatient(t)
 	p.hangPlugin()
@@ -208,7 +220,9 @@ func TestDoctorMendsAForgottenDevicePlugin(t *testing.T) {
 	}
 
 	was := p.pluginPod()
-	if dry := p.ok("doctor", "--fix", root, "--dry-run=client"); dry.stdout != "pod/"+was+" deleted (client dry run)\n" || p.pluginPod() != was {
+	if dry := p.ok("doctor", "--fix", root, "--dry-run=client"); dry.stdout != "pod/"+was+
+		" deleted (client dry run)\n" ||
+		p.pluginPod() != was {
 		t.Errorf("the dry run printed %q; the pod was %s, and is %s\n%s", dry.stdout, was, p.pluginPod(), dry.stderr)
 	}
 	if r := p.ok("doctor", "--fix", root, "--yes"); r.stdout != "pod/"+was+" deleted\n" || p.pluginPod() == was {

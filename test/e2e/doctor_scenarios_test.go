@@ -88,8 +88,8 @@ func TestDoctorFindsScenarioXID79(t *testing.T) {
 	findsWhatBreaks(t, "xid-79", variant{"kind=ends", "hw.gpu-lost wl.cpu-mode"})
 }
 
-// findsWhatBreaks holds that doctor finds exactly one root in what a scenario breaks, the right one, for users who do not know of the run; the run
-// itself for those who do; and nothing after its end.
+// findsWhatBreaks holds that doctor finds exactly one root in what a scenario breaks, the right one, for users who do
+// not know of the run; the run itself for those who do; and nothing after its end.
 func findsWhatBreaks(t *testing.T, scenario string, variants ...variant) {
 	t.Helper()
 	c := cluster.Require(t)
@@ -100,7 +100,10 @@ func findsWhatBreaks(t *testing.T, scenario string, variants ...variant) {
 		t.Run(strings.TrimSpace(scenario+" "+value), func(t *testing.T) {
 			p := newPatient(t)
 			p.control.RestartNPD(t)
-			start := []string{"scenario", "start", scenario, "--seed", "3", "--yes", "--allow-control-plane", "--allow-majority", "--allow-last-gpu-node", "-o", "json"}
+			start := []string{
+				"scenario", "start", scenario, "--seed", "3", "--yes", "--allow-control-plane", "--allow-majority",
+				"--allow-last-gpu-node", "-o", "json",
+			}
 			if v.set != "" {
 				start = append(start, "--set", v.set)
 			}
@@ -112,10 +115,11 @@ func findsWhatBreaks(t *testing.T, scenario string, variants ...variant) {
 				}
 			})
 			// A young pod may be about to start: doctor waits for half a minute before it calls that an error.
-			cluster.Eventually(t, 90*time.Second, fmt.Sprintf("doctor, not knowing of the run, finds %q", v.roots), func() (bool, string) {
-				report := p.ask("--ignore-injected", "--all-gpu-nodes")
-				return roots(report) == v.roots, roots(report) + "\n" + describe(report)
-			})
+			cluster.Eventually(t, 90*time.Second, fmt.Sprintf("doctor, not knowing of the run, finds %q", v.roots),
+				func() (bool, string) {
+					report := p.ask("--ignore-injected", "--all-gpu-nodes")
+					return roots(report) == v.roots, roots(report) + "\n" + describe(report)
+				})
 			knowing := p.ask("--all-gpu-nodes")
 			if got := roots(knowing); got != "fault.injected" {
 				t.Errorf("doctor, knowing of the run, finds %q, want fault.injected:\n%s", got, describe(knowing))

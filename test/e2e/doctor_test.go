@@ -22,7 +22,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// The nodes share the machine's kernel log, in which older tests have left XIDs: doctor is asked about the time since a test began.
+// The nodes share the machine's kernel log, in which older tests have left XIDs: doctor is asked about the time since a
+// test began.
 type patient struct {
 	*env
 	began time.Time
@@ -39,7 +40,8 @@ func (p *patient) since() string {
 	return (time.Since(p.began).Round(time.Second) + time.Second).String()
 }
 
-// ask runs doctor, on the worker unless the arguments say otherwise, and returns its report. Finding something is no failure.
+// ask runs doctor, on the worker unless the arguments say otherwise, and returns its report. Finding something is no
+// failure.
 func (p *patient) ask(args ...string) doctor.Report {
 	p.t.Helper()
 	command := []string{"doctor", "--since", p.since(), "-o", "json"}
@@ -62,13 +64,14 @@ func (p *patient) ask(args ...string) doctor.Report {
 // pciDomain finds the PCI domain in the name of a device, as in node-a/0000:17:00.
 var pciDomain = regexp.MustCompile(`/([0-9a-f]{4}):[0-9a-f]{2}:[0-9a-f]{2}`)
 
-// foreign reports whether a name is that of a device of another cluster: all clusters of a machine share its kernel log.
+// foreign reports whether a name is that of a device of another cluster: all clusters of a machine share its kernel
+// log.
 func (p *patient) foreign(name string) bool {
 	domain := pciDomain.FindStringSubmatch(name)
 	return domain != nil && !strings.HasPrefix(p.worker.GPUs[0].PCI, domain[1]+":")
 }
 
-// roots are the IDs of what is at error level, and whatever else is wrong with the report.
+// roots returns the IDs of what is at error level, and whatever else is wrong with the report.
 func roots(report doctor.Report) string {
 	var ids []string
 	for _, f := range report.Items {
@@ -89,7 +92,8 @@ func roots(report doctor.Report) string {
 func describe(report doctor.Report) string {
 	var lines []string
 	for _, f := range report.Items {
-		lines = append(lines, fmt.Sprintf("%s %s root=%t %s on %s: %+v", f.Severity, f.ID, f.Root, f.Title, f.Object, f.Evidence))
+		lines = append(lines,
+			fmt.Sprintf("%s %s root=%t %s on %s: %+v", f.Severity, f.ID, f.Root, f.Title, f.Object, f.Evidence))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -107,8 +111,8 @@ func TestDoctorOnAHealthyCluster(t *testing.T) {
 	p.noPods()
 }
 
-// For every fault that this tool can make doctor has exactly one root: the run while it is known, and what is really wrong for those who must not
-// know of it.
+// For every fault that this tool can make doctor has exactly one root: the run while it is known, and what is really
+// wrong for those who must not know of it.
 func TestDoctorFindsEveryFault(t *testing.T) {
 	type row struct {
 		fault string
@@ -118,14 +122,38 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 		root  string
 	}
 	rows := []row{
-		{fault: "runtime missing-handler", args: []string{"--mode", "missing-handler"}, pod: true, root: "rt.handler-missing"},
-		{fault: "runtime wrong-instance", args: []string{"--mode", "wrong-instance"}, pod: true, root: "rt.wrong-instance"},
-		{fault: "runtime binary-missing", args: []string{"--mode", "binary-missing"}, pod: true, root: "rt.binary-missing"},
-		{fault: "runtime wrong-runtime-type", args: []string{"--mode", "wrong-runtime-type"}, pod: true, root: "rt.runtime-type"},
-		{fault: "runtime cgroup-driver", args: []string{"--mode", "cgroup-driver"}, pod: true, root: "rt.cgroup-driver"},
-		{fault: "runtime option-misplaced", args: []string{"--mode", "option-misplaced"}, pod: true, runs: true, root: "rt.option-misplaced"},
-		{fault: "runtime missing-handler not restarted", args: []string{"--mode", "missing-handler", "--no-restart"}, root: "rt.edited-not-restarted"},
-		{fault: "runtime unparsable not restarted", args: []string{"--mode", "unparsable", "--no-restart"}, root: "rt.edited-not-restarted"},
+		{
+			fault: "runtime missing-handler", args: []string{"--mode", "missing-handler"}, pod: true,
+			root: "rt.handler-missing",
+		},
+		{
+			fault: "runtime wrong-instance", args: []string{"--mode", "wrong-instance"}, pod: true,
+			root: "rt.wrong-instance",
+		},
+		{
+			fault: "runtime binary-missing", args: []string{"--mode", "binary-missing"}, pod: true,
+			root: "rt.binary-missing",
+		},
+		{
+			fault: "runtime wrong-runtime-type", args: []string{"--mode", "wrong-runtime-type"}, pod: true,
+			root: "rt.runtime-type",
+		},
+		{
+			fault: "runtime cgroup-driver", args: []string{"--mode", "cgroup-driver"}, pod: true,
+			root: "rt.cgroup-driver",
+		},
+		{
+			fault: "runtime option-misplaced", args: []string{"--mode", "option-misplaced"}, pod: true, runs: true,
+			root: "rt.option-misplaced",
+		},
+		{
+			fault: "runtime missing-handler not restarted", args: []string{"--mode", "missing-handler", "--no-restart"},
+			root: "rt.edited-not-restarted",
+		},
+		{
+			fault: "runtime unparsable not restarted", args: []string{"--mode", "unparsable", "--no-restart"},
+			root: "rt.edited-not-restarted",
+		},
 	}
 	matrix := []string{fmt.Sprintf("%-40s %-26s %s", "FAULT", "ROOT, UNKNOWN RUN", "ROOT, KNOWN RUN")}
 	for i, row := range rows {
@@ -143,7 +171,8 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 			}
 			blind, knowing := p.ask("--ignore-injected"), p.ask()
 			if got := roots(blind); got != row.root {
-				t.Errorf("without knowledge of the run the roots are %q, wanted %q:\n%s", got, row.root, describe(blind))
+				t.Errorf("without knowledge of the run the roots are %q, wanted %q:\n%s", got, row.root,
+					describe(blind))
 			}
 			if got := roots(knowing); got != "fault.injected" {
 				t.Errorf("the roots are %q:\n%s", got, describe(knowing))
@@ -167,8 +196,9 @@ func TestDoctorFindsEveryFault(t *testing.T) {
 	t.Log("\n" + strings.Join(matrix, "\n"))
 }
 
-// A node whose containerd does not serve at all has one root, before its kubelet gives up waiting for it and after: the pod that was to read the
-// node does not start, or the node is not Ready. (dropin-shadow needs a containerd that the cluster does not have.)
+// A node whose containerd does not serve at all has one root, before its kubelet gives up waiting for it and after: the
+// pod that was to read the node does not start, or the node is not Ready. (dropin-shadow needs a containerd that the
+// cluster does not have.)
 func TestDoctorOnANodeWithoutRuntime(t *testing.T) {
 	for _, mode := range []string{"default-missing", "unparsable"} {
 		t.Run(mode, func(t *testing.T) {
@@ -178,17 +208,22 @@ func TestDoctorOnANodeWithoutRuntime(t *testing.T) {
 			// The time is for a machine that is too busy for this test; else the node is healed by hand.
 			run := p.breaks("--mode", mode, "--allow-node-loss", "--ttl", "3m")
 			heal := fmt.Sprintf("test ! -e /var/lib/gpu-fault/%[1]s || sh /var/lib/gpu-fault/%[1]s/restore.sh", run.ID)
-			t.Cleanup(func() { p.worker.Sh(t, "sh", "-c", heal) }) // before the revert, which would wait for the dead man
+			// Before the revert, which would wait for the dead man
+			t.Cleanup(func() { p.worker.Sh(t, "sh", "-c", heal) })
 
 			early := p.ask("--ignore-injected", "--timeout", "15s")
 			if got := roots(early); got != "rt.not-ready" && got != "node.not-ready" {
-				t.Errorf("soon after, without knowledge of the run, the roots are %q, wanted rt.not-ready or node.not-ready:\n%s", got, describe(early))
+				t.Errorf(
+					"soon after, without knowledge of the run, the roots are %q, wanted rt.not-ready or node.not-ready:\n%s",
+					got, describe(early),
+				)
 			}
 			p.isReady(corev1.ConditionFalse)
 			p.gpuPod("gpu-lost") // a kubelet without a runtime does not even try to start it
 			blind, knowing := p.ask("--ignore-injected", "--timeout", "15s"), p.ask("--api-only")
 			if got := roots(blind); got != "node.not-ready" {
-				t.Errorf("without knowledge of the run the roots are %q, wanted node.not-ready:\n%s", got, describe(blind))
+				t.Errorf("without knowledge of the run the roots are %q, wanted node.not-ready:\n%s", got,
+					describe(blind))
 			}
 			if got := roots(knowing); got != "fault.injected" {
 				t.Errorf("by the API only the roots are %q:\n%s", got, describe(knowing))
@@ -213,17 +248,19 @@ func TestDoctorOnANodeWithoutRuntime(t *testing.T) {
 	}
 }
 
-// isNoNewcomer waits until the worker is older than doctor's patience with nodes that join: until then not being Ready is nothing to worry about.
+// isNoNewcomer waits until the worker is older than doctor's patience with nodes that join: until then not being Ready
+// is nothing to worry about.
 func (p *patient) isNoNewcomer() {
 	p.t.Helper()
-	cluster.Eventually(p.t, 6*time.Minute, p.worker.Name+" has been in the cluster for five minutes", func() (bool, string) {
-		n, err := p.cluster.Client.CoreV1().Nodes().Get(p.t.Context(), p.worker.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		age := time.Since(n.CreationTimestamp.Time)
-		return age > 5*time.Minute, age.String()
-	})
+	cluster.Eventually(p.t, 6*time.Minute, p.worker.Name+" has been in the cluster for five minutes",
+		func() (bool, string) {
+			n, err := p.cluster.Client.CoreV1().Nodes().Get(p.t.Context(), p.worker.Name, metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			age := time.Since(n.CreationTimestamp.Time)
+			return age > 5*time.Minute, age.String()
+		})
 }
 
 // isReady waits until the worker's kubelet says that it is Ready, or that it is not.
@@ -265,14 +302,16 @@ func (e *env) hasWarning(pod string) {
 func TestDoctorFindsXIDs(t *testing.T) {
 	matrix := []string{fmt.Sprintf("%-10s %-26s %s", "XID", "ROOT, UNKNOWN RUN", "ROOT, KNOWN RUN")}
 	for _, row := range []struct{ code, root string }{
-		{"79", "hw.gpu-lost"}, {"48", "hw.ecc"}, {"64", "hw.row-remap"}, {"74", "hw.nvlink"}, {"119", "drv.gsp"}, {"62", "hw.xid-recent"},
+		{"79", "hw.gpu-lost"}, {"48", "hw.ecc"}, {"64", "hw.row-remap"}, {"74", "hw.nvlink"}, {"119", "drv.gsp"},
+		{"62", "hw.xid-recent"},
 	} {
 		ok := t.Run(row.code, func(t *testing.T) {
 			p := newPatient(t)
 			p.ok("xid", row.code, p.worker.Name, "--allow-majority", "--yes")
 			blind, knowing := p.ask("--ignore-injected"), p.ask()
 			if got := roots(blind); got != row.root {
-				t.Errorf("without knowledge of the run the roots are %q, wanted %q:\n%s", got, row.root, describe(blind))
+				t.Errorf("without knowledge of the run the roots are %q, wanted %q:\n%s", got, row.root,
+					describe(blind))
 			}
 			if got := roots(knowing); got != "fault.injected" {
 				t.Errorf("the roots are %q:\n%s", got, describe(knowing))
@@ -324,7 +363,9 @@ func TestDoctorTellsTwoFaultsApart(t *testing.T) {
 	greedy := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "gpu-greedy"},
 		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(0)), Containers: []corev1.Container{{
-			Name: "c", Image: "busybox:1.35", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("16")}},
+			Name: "c", Image: "busybox:1.35", Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("16")},
+			},
 		}}},
 	}
 	pods := p.cluster.Client.CoreV1().Pods("default")
@@ -350,7 +391,8 @@ func TestDoctorFromABundle(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
 	since := p.since() // counts from when the bundle was made, also later
 	online := p.ask("--bundle", file, "--ignore-injected")
-	r := p.pluginWith([]string{"KUBECONFIG=/nonexistent"}, "doctor", "--from-bundle", file, "--ignore-injected", "-o", "json", "--since", since)
+	r := p.pluginWith([]string{"KUBECONFIG=/nonexistent"}, "doctor", "--from-bundle", file, "--ignore-injected", "-o",
+		"json", "--since", since)
 	var offline doctor.Report
 	p.decode(r.stdout, &offline)
 	if got, want := roots(offline), roots(online); got != want || got != "rt.binary-missing" || r.code != 2 {

@@ -19,21 +19,27 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/typed"
 )
 
-// needs are what examples name that only a user has: files, runs, exercises, kinds of other clusters, a kernel that loads modules.
+// needs are what examples name that only a user has: files, runs, exercises, kinds of other clusters, a kernel that
+// loads modules.
 var needs = []string{
-	"7k3f9q", "x7k2mq", "evidence.tar.gz -o", "my-scenario.yaml", "my-agent", "anna.jsonl", "candidate.kubeconfig --kubeconfig-out", "age1...", "interviewers.key",
-	"pytorchjob/", "--via kmod", "dmesg", "completion", "scenario hint", "scenario submit", "scenario grade", "scenario reveal", "scenario end",
-	"scenario status", "scenario run", "scenario selftest", "--simulate-gpus", "--fix", "--group", "--user", "--terraform", "replay", "cuda status", "image ",
+	"7k3f9q", "x7k2mq", "evidence.tar.gz -o", "my-scenario.yaml", "my-agent", "anna.jsonl",
+	"candidate.kubeconfig --kubeconfig-out", "age1...", "interviewers.key",
+	"pytorchjob/", "--via kmod", "dmesg", "completion", "scenario hint", "scenario submit", "scenario grade",
+	"scenario reveal", "scenario end",
+	"scenario status", "scenario run", "scenario selftest", "--simulate-gpus", "--fix", "--group", "--user",
+	"--terraform", "replay", "cuda status", "image ",
 }
 
-// A new user's first hour: every example of the help that needs nothing but a cluster, run as it stands on one, with the names of its nodes
-// and --dry-run where the command has it. None may fail, and nothing is changed.
+// A new user's first hour: every example of the help that needs nothing but a cluster, run as it stands on one, with
+// the names of its nodes and --dry-run where the command has it. None may fail, and nothing is changed.
 func TestExamplesRunOnACluster(t *testing.T) {
 	e := setup(t)
 	namespace := e.cluster.Namespace(t)
 	e.workloadOfExamples(namespace)
-	names := strings.NewReplacer("gpu-1", e.worker.Name, "gpu-2", e.control.Name, "worker-3", e.worker.Name, "gpu-7", e.worker.Name,
-		"evidence.tar.gz", t.TempDir()+"/evidence.tar.gz", "report.html", t.TempDir()+"/report.html", "deployment/trainer", "deployment/vllm")
+	names := strings.NewReplacer("gpu-1", e.worker.Name, "gpu-2", e.control.Name, "worker-3", e.worker.Name, "gpu-7",
+		e.worker.Name,
+		"evidence.tar.gz", t.TempDir()+"/evidence.tar.gz", "report.html", t.TempDir()+"/report.html",
+		"deployment/trainer", "deployment/vllm")
 	root := plugin.NewCommand(genericiooptions.NewTestIOStreamsDiscard())
 	run := map[string]bool{}
 	var visit func(*cobra.Command)
@@ -61,7 +67,8 @@ func TestExamplesRunOnACluster(t *testing.T) {
 			if !slices.Contains(args, "-n") {
 				args = append(args, "-n", namespace)
 			}
-			looks := slices.Contains([]string{"doctor", "leftovers", "revert"}, cmd.Name()) // whose --dry-run is for what else they can do
+			// whose --dry-run is for what else they can do
+			looks := slices.Contains([]string{"doctor", "leftovers", "revert"}, cmd.Name())
 			switch {
 			case cmd.Flags().Lookup("dry-run") != nil && !looks && !strings.Contains(line, "--dry-run"):
 				args = append(args, "--dry-run=server")
@@ -73,8 +80,10 @@ func TestExamplesRunOnACluster(t *testing.T) {
 			}
 			t.Run(line, func(t *testing.T) {
 				r := e.plugin(args...)
-				if verdict := r.code == 2 && (cmd.Name() == "doctor" || cmd.Name() == "leftovers"); r.code != 0 && !verdict {
-					t.Errorf("kubectl gpu-fault %s: exit %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+				if verdict := r.code == 2 && (cmd.Name() == "doctor" || cmd.Name() == "leftovers"); r.code != 0 &&
+					!verdict {
+					t.Errorf("kubectl gpu-fault %s: exit %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), r.code,
+						r.stdout, r.stderr)
 				}
 			})
 		}
@@ -97,14 +106,19 @@ func (e *env) workloadOfExamples(namespace string) {
 		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
 	}}}
 	pods, labels := e.cluster.Client.CoreV1().Pods(namespace), map[string]string{"app": "vllm"}
-	if _, err := pods.Create(e.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trainer-0"}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+	if _, err := pods.Create(
+		e.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trainer-0"}, Spec: spec},
+		metav1.CreateOptions{},
+	); err != nil {
 		e.t.Fatal(err)
 	}
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "vllm"}, Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
 	}}
-	if _, err := e.cluster.Client.AppsV1().Deployments(namespace).Create(e.t.Context(), deployment, metav1.CreateOptions{}); err != nil {
+	if _, err := e.cluster.Client.AppsV1().Deployments(namespace).Create(
+		e.t.Context(), deployment, metav1.CreateOptions{},
+	); err != nil {
 		e.t.Fatal(err)
 	}
 	cluster.Eventually(e.t, patience, "trainer-0 runs", func() (bool, string) {

@@ -11,14 +11,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// tables are those of the node's nftables that the scenario may make.
+// tables returns those of the node's nftables that the scenario may make.
 func (e *env) tables() string {
 	e.t.Helper()
-	return strings.TrimSpace(e.worker.Sh(e.t, "sh", "-c", "for t in hardening site-baseline egress-guard; do nft list table inet $t 2>/dev/null; done; true"))
+	return strings.TrimSpace(e.worker.Sh(e.t, "sh", "-c",
+		"for t in hardening site-baseline egress-guard; do nft list table inet $t 2>/dev/null; done; true"))
 }
 
-// TestBlockedEgressWithoutPolicies: the cluster enforces no NetworkPolicies, so that in the place of the exercise that needs them comes the one
-// with a firewall rule on a node, and that is said. The rule ends by itself, and `revert` removes it before.
+// TestBlockedEgressWithoutPolicies: the cluster enforces no NetworkPolicies, so that in the place of the exercise that
+// needs them comes the one with a firewall rule on a node, and that is said. The rule ends by itself, and `revert`
+// removes it before.
 func TestBlockedEgressWithoutPolicies(t *testing.T) {
 	e := setup(t)
 	e.cluster.WithoutPolicies(t)
@@ -26,8 +28,11 @@ func TestBlockedEgressWithoutPolicies(t *testing.T) {
 		t.Fatalf("the node has such tables already:\n%s", before)
 	}
 	t.Cleanup(func() { e.plugin("revert", "--all", "--yes") })
-	r := e.ok("scenario", "start", "blocked-egress", "--seed", "7", "--yes", "--allow-control-plane", "--allow-majority", "--allow-last-gpu-node", "-o", "json")
-	if !strings.Contains(r.stderr, "does not enforce NetworkPolicies: in the place of blocked-egress it is blocked-egress-node") {
+	r := e.ok("scenario", "start", "blocked-egress", "--seed", "7", "--yes", "--allow-control-plane",
+		"--allow-majority", "--allow-last-gpu-node", "-o", "json")
+	if !strings.Contains(
+		r.stderr, "does not enforce NetworkPolicies: in the place of blocked-egress it is blocked-egress-node",
+	) {
 		t.Errorf("nobody says that it is another exercise:\n%s", r.stderr)
 	}
 	var exercise struct{ ID, Scenario string }

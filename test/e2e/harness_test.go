@@ -77,7 +77,8 @@ func (e *env) ok(args ...string) result {
 	e.t.Helper()
 	r := e.plugin(args...)
 	if r.code != 0 {
-		e.t.Fatalf("kubectl gpu-fault %s: exit %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+		e.t.Fatalf("kubectl gpu-fault %s: exit %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), r.code, r.stdout,
+			r.stderr)
 	}
 	return r
 }
@@ -95,7 +96,9 @@ func (e *env) pluginWith(environ []string, args ...string) result {
 	if err != nil && !errors.As(err, &exit) {
 		e.t.Fatalf("run the plugin: %v (make build makes it)", err)
 	}
-	r := result{stdout: stdout.String(), stderr: stderr.String(), code: cmd.ProcessState.ExitCode(), took: time.Since(start)}
+	r := result{
+		stdout: stdout.String(), stderr: stderr.String(), code: cmd.ProcessState.ExitCode(), took: time.Since(start),
+	}
 	for _, text := range []string{"panic:", "goroutine ", "runtime error"} {
 		if strings.Contains(r.stderr, text) {
 			e.t.Errorf("the plugin showed the user a %q:\n%s", text, r.stderr)
@@ -104,7 +107,7 @@ func (e *env) pluginWith(environ []string, args ...string) result {
 	return r
 }
 
-// command is the plugin, ready to start.
+// command returns the plugin, ready to start.
 func (e *env) command(args ...string) *exec.Cmd {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(e.limit, 3*time.Minute))
@@ -114,7 +117,7 @@ func (e *env) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// binary is a program that make built.
+// binary returns a program that make built.
 func binary(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", "bin", name))
@@ -165,7 +168,7 @@ func (e *env) noPods() {
 	})
 }
 
-// runs are the records that list prints.
+// runs returns the records that list prints.
 func (e *env) runs(args ...string) []ledger.Run {
 	e.t.Helper()
 	var list struct {
@@ -182,7 +185,7 @@ func (e *env) decode(text string, into any) {
 	}
 }
 
-// condition is a node's condition; empty when it has none of that type.
+// condition returns a node's condition; empty when it has none of that type.
 func (e *env) condition(node, conditionType string) corev1.NodeCondition {
 	e.t.Helper()
 	n, err := e.cluster.Client.CoreV1().Nodes().Get(e.t.Context(), node, metav1.GetOptions{})

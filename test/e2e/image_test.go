@@ -9,14 +9,19 @@ import (
 	"testing"
 )
 
-// An image of ours that lies on the nodes only: nothing is pulled, nothing is streamed (it has no shell that could take it), and all
-// works as with the stock image. Then pushed to a registry, from where the kubelet pulls it.
+// An image of ours that lies on the nodes only: nothing is pulled, nothing is streamed (it has no shell that could take
+// it), and all works as with the stock image. Then pushed to a registry, from where the kubelet pulls it.
 func TestImage(t *testing.T) {
 	e := setup(t)
 	t.Run("loaded into the nodes", func(t *testing.T) {
-		// Since Kubernetes 1.35 a kubelet that has once pulled an image does not take the same bytes for loaded by hand any more.
-		if out, err := e.worker.TrySh(t.Context(), "grep", "-rl", pushedImage, "/var/lib/kubelet/image_manager/pulled"); err == nil && out != "" {
-			t.Skip("the kubelet of this cluster has pulled this image before, and wants to pull it always: make cluster-down, and try again")
+		// Since Kubernetes 1.35 a kubelet that has once pulled an image does not take the same bytes for loaded by hand
+		// any more.
+		if out, err := e.worker.TrySh(
+			t.Context(), "grep", "-rl", pushedImage, "/var/lib/kubelet/image_manager/pulled",
+		); err == nil && out != "" {
+			t.Skip(
+				"the kubelet of this cluster has pulled this image before, and wants to pull it always: make cluster-down, and try again",
+			)
 		}
 		e.t = t
 		imageLoaded(e)

@@ -67,8 +67,8 @@ func TestCtrlCCleansUp(t *testing.T) {
 	e.inject("43", e.worker.Name) // the lock is free
 }
 
-// Whatever the moment, and whether by Ctrl-C, kill, or a terminal that was closed: an interrupted client leaves no pod and no lock, and
-// its record says how it ended.
+// Whatever the moment, and whether by Ctrl-C, kill, or a terminal that was closed: an interrupted client leaves no pod
+// and no lock, and its record says how it ended.
 func TestInterruptedAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
@@ -80,7 +80,8 @@ func TestInterruptedAtAnyMoment(t *testing.T) {
 		timer := time.AfterFunc(delay, func() { _ = s.Process.Signal(signal) })
 		_ = s.Wait()
 		timer.Stop()
-		// On a busy machine the first signals come before the program has begun; it then just dies, and has done nothing.
+		// On a busy machine the first signals come before the program has begun; it then just dies, and has done
+		// nothing.
 		notBegun := s.ProcessState.ExitCode() == -1 && delay < 300*time.Millisecond
 		if code := s.ProcessState.ExitCode(); code != 130 && !notBegun {
 			t.Errorf("exit %d after signal %s at %s, wanted 130; stderr:\n%s", code, signal, delay, s.stderr.String())
@@ -95,7 +96,8 @@ func TestInterruptedAtAnyMoment(t *testing.T) {
 		step := run.Steps[0]
 		wrote, mayHave := len(step.Evidence) > 0, step.Detail != nil
 		if open := run.Closed.IsZero(); wrote && !open || open && !mayHave {
-			t.Errorf("run %s wrote %d records (about to write: %s), and is closed since %s", run.ID, len(step.Evidence), step.Detail, run.Closed)
+			t.Errorf("run %s wrote %d records (about to write: %s), and is closed since %s", run.ID, len(step.Evidence),
+				step.Detail, run.Closed)
 		}
 	}
 	e.inject("43", e.worker.Name)

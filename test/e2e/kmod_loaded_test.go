@@ -18,10 +18,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// The tests of this file need nodes whose kernel loads modules: test/kmod/cluster-tests runs them in a virtual machine, which is slow.
+// The tests of this file need nodes whose kernel loads modules: test/kmod/cluster-tests runs them in a virtual machine,
+// which is slow.
 const machinePatience = 5 * time.Minute
 
-// machine is a test's view of that cluster, and what the module is made of.
+// machine returns a test's view of that cluster, and what the module is made of.
 func machine(t *testing.T) (e *env, file string) {
 	t.Helper()
 	e = setup(t)
@@ -36,14 +37,14 @@ func machine(t *testing.T) (e *env, file string) {
 	return e, file
 }
 
-// loaded is whether the kernel has the module. All nodes share it.
+// loaded reports whether the kernel has the module. All nodes share it.
 func (e *env) loaded() bool {
 	e.t.Helper()
 	return strings.Contains("\n"+e.worker.Sh(e.t, "cat", "/proc/modules"), "\n"+kmod.Name+" ")
 }
 
-// isTheKernels checks that the only record with the text is one of facility kern and of the driver's level. What journald and rsyslog make of it
-// is held by test/kmod, where they run as on Debian.
+// isTheKernels checks that the only record with the text is one of facility kern and of the driver's level. What
+// journald and rsyslog make of it is held by test/kmod, where they run as on Debian.
 func (e *env) isTheKernels(text string) {
 	e.t.Helper()
 	var lines []string
@@ -71,16 +72,20 @@ func (e *env) nothingLeft() {
 	}
 }
 
-// The whole way with a module that is built already: it is loaded, the line is the kernel's own, real detectors see it, and it is unloaded.
+// The whole way with a module that is built already: it is loaded, the line is the kernel's own, real detectors see it,
+// and it is unloaded.
 func TestVMModuleThatIsBuilt(t *testing.T) {
 	e, file := machine(t)
 	e.worker.RestartNPD(t)
-	out := e.inject("79", e.worker.Name, "--via", "kmod", "--ko", file, "--process", "4711,a-built-module", "--timeout", "5m")
+	out := e.inject("79", e.worker.Name, "--via", "kmod", "--ko", file, "--process", "4711,a-built-module", "--timeout",
+		"5m")
 	if out.Phase != ledger.Proven || len(out.Nodes[0].Records) != 1 {
 		t.Fatalf("wanted one proven record: %+v", out)
 	}
 	gpu := e.worker.GPUs[0].PCI
-	if text, want := out.Nodes[0].Records[0].Text, fmt.Sprintf("NVRM: Xid (PCI:%s): 79, pid=4711, name=a-built-module, GPU has fallen off the bus.", gpu); text != want {
+	if text, want := out.Nodes[0].Records[0].Text, fmt.Sprintf(
+		"NVRM: Xid (PCI:%s): 79, pid=4711, name=a-built-module, GPU has fallen off the bus.", gpu,
+	); text != want {
 		t.Errorf("the line is %q, wanted %q", text, want)
 	}
 	e.nothingLeft()
@@ -98,14 +103,19 @@ func TestVMModuleThatTheNodeBuilds(t *testing.T) {
 	e, _ := machine(t)
 	tree := os.Getenv("KMOD_TREE")
 	kernel := strings.TrimSpace(e.worker.Sh(t, "uname", "-r"))
-	args := []string{"xid", "79", e.worker.Name, "--via", "kmod", "--builder-image", "docker.io/gpu-fault/builder:1", "--process", "4711,built-on-node", "--timeout", "5m", "--yes"}
+	args := []string{
+		"xid", "79", e.worker.Name, "--via", "kmod", "--builder-image", "docker.io/gpu-fault/builder:1", "--process",
+		"4711,built-on-node", "--timeout", "5m", "--yes",
+	}
 	e.refused(e.plugin(args...), "the node has no headers of its kernel "+kernel, "--kmod-headers")
 	e.nothingLeft()
 
 	// As the packages of headers do, without their time: the node's root is the machine's, which does not have them.
 	common := strings.TrimSuffix(kernel, "amd64") + "common"
 	kbuild := filepath.Base(e.worker.Sh(t, "sh", "-c", "ls -d "+tree+"/usr/lib/linux-kbuild-*|tr -d '\\n'"))
-	for _, dir := range []string{"/usr/src/linux-headers-" + kernel, "/usr/src/linux-headers-" + common, "/usr/lib/" + kbuild} {
+	for _, dir := range []string{
+		"/usr/src/linux-headers-" + kernel, "/usr/src/linux-headers-" + common, "/usr/lib/" + kbuild,
+	} {
 		e.worker.Sh(t, "mkdir", "-p", dir)
 		e.worker.Sh(t, "mount", "--bind", "-o", "ro", tree+dir, dir)
 		t.Cleanup(func() { e.worker.Sh(t, "umount", dir) })
@@ -122,7 +132,8 @@ func TestVMModuleThatTheNodeBuilds(t *testing.T) {
 // slowly begins a burst that takes minutes, and waits until its module is loaded.
 func (e *env) slowly(file, process string) *started {
 	e.t.Helper()
-	s := &started{Cmd: e.command("xid", "63", e.worker.Name, "--via", "kmod", "--ko", file, "--process", "4711,"+process, "--yes", "--count", "600", "--interval", "1s")}
+	s := &started{Cmd: e.command("xid", "63", e.worker.Name, "--via", "kmod", "--ko", file, "--process",
+		"4711,"+process, "--yes", "--count", "600", "--interval", "1s")}
 	s.Stdout, s.Stderr = &s.stdout, &s.stderr
 	if err := s.Start(); err != nil {
 		e.t.Fatal(err)
@@ -150,7 +161,8 @@ func TestVMModuleOfAClientThatIsKilled(t *testing.T) {
 	}
 	_ = s.Process.Kill()
 	_ = s.Wait()
-	cluster.Eventually(t, machinePatience, "the helper has unloaded the module", func() (bool, string) { return !e.loaded(), "it is loaded" })
+	cluster.Eventually(t, machinePatience, "the helper has unloaded the module",
+		func() (bool, string) { return !e.loaded(), "it is loaded" })
 	r := e.ok("revert", run.ID, "--yes", "--force")
 	if said := r.stdout + r.stderr; !strings.Contains(said, "the kernel module is not loaded") {
 		t.Errorf("revert does not say what became of the module:\n%s", said)
@@ -170,7 +182,8 @@ func TestVMModuleIsUnloadedByCtrlC(t *testing.T) {
 	e.nothingLeft()
 }
 
-// A helper that is killed leaves the module. Then leftovers shows it, no other run gets in its way, and revert unloads it.
+// A helper that is killed leaves the module. Then leftovers shows it, no other run gets in its way, and revert unloads
+// it.
 func TestVMModuleOfAHelperThatIsKilled(t *testing.T) {
 	e, file := machine(t)
 	s := e.slowly(file, "killed-helper")
@@ -184,8 +197,11 @@ func TestVMModuleOfAHelperThatIsKilled(t *testing.T) {
 		t.Fatal("the helper has unloaded the module before it was killed, so this proves nothing")
 	}
 
-	// Until the run's deadline its client may be alive, for all that others know. When the record is lost, too, the node tells.
-	if r := e.ok("leftovers", "--node", e.worker.Name); !strings.Contains(r.stdout+r.stderr, "of runs that are in place") {
+	// Until the run's deadline its client may be alive, for all that others know. When the record is lost, too, the
+	// node tells.
+	if r := e.ok("leftovers", "--node", e.worker.Name); !strings.Contains(
+		r.stdout+r.stderr, "of runs that are in place",
+	) {
 		t.Errorf("leftovers says nothing of a run in place:\n%s%s", r.stdout, r.stderr)
 	}
 	records := e.cluster.Client.CoreV1().ConfigMaps(e.ledger)
@@ -197,7 +213,8 @@ func TestVMModuleOfAHelperThatIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := e.plugin("leftovers", "--node", e.worker.Name)
-	if want := "kernel-module/" + e.worker.Name + ":/sys/module/" + kmod.Name; r.code != 2 || !strings.Contains(r.stdout, want) {
+	if want := "kernel-module/" + e.worker.Name + ":/sys/module/" + kmod.Name; r.code != 2 ||
+		!strings.Contains(r.stdout, want) {
 		t.Errorf("leftovers without the record: exit %d, wanted 2 and %s:\n%s%s", r.code, want, r.stdout, r.stderr)
 	}
 	record.ResourceVersion, record.UID = "", ""
@@ -207,7 +224,8 @@ func TestVMModuleOfAHelperThatIsKilled(t *testing.T) {
 	other := *e
 	other.ledger = e.ledger + "-2" // which knows nothing of the run
 	t.Cleanup(other.removeLedger)
-	other.refused(other.plugin("xid", "79", e.worker.Name, "--via", "kmod", "--ko", file, "--yes", "--timeout", "5m"), "is loaded already, by run "+run.ID, "kubectl gpu-fault revert "+run.ID)
+	other.refused(other.plugin("xid", "79", e.worker.Name, "--via", "kmod", "--ko", file, "--yes", "--timeout", "5m"),
+		"is loaded already, by run "+run.ID, "kubectl gpu-fault revert "+run.ID)
 
 	if r := e.ok("revert", run.ID, "--yes", "--force"); !strings.Contains(r.stdout+r.stderr, "is unloaded now") {
 		t.Errorf("revert does not say that it unloaded the module:\n%s%s", r.stdout, r.stderr)

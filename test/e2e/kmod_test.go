@@ -14,9 +14,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
 )
 
-// A node that cannot load the kernel module, or where it cannot be built, is told from others before anything is loaded: this kernel may have no
-// modules, and an image without make builds none wherever these tests run. The error says what to do, and what works instead. The module
-// itself is tried in virtual machines: see test/kmod.
+// A node that cannot load the kernel module, or where it cannot be built, is told from others before anything is
+// loaded: this kernel may have no modules, and an image without make builds none wherever these tests run. The error
+// says what to do, and what works instead. The module itself is tried in virtual machines: see test/kmod.
 func TestTheKernelModuleIsRefusedBeforeItIsLoaded(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
@@ -33,9 +33,12 @@ func TestTheKernelModuleIsRefusedBeforeItIsLoaded(t *testing.T) {
 			e := *e
 			e.t = t
 			before := e.lastSequence()
-			r := e.plugin(append([]string{"xid", "79", e.worker.Name, "--via", "kmod", "--yes", "--message", "must not be written"}, args...)...)
+			r := e.plugin(append([]string{
+				"xid", "79", e.worker.Name, "--via", "kmod", "--yes", "--message", "must not be written",
+			}, args...)...)
 			e.refused(r, "loads the kernel module gpu_fault_xid", "tainted", "--via kmsg")
-			if text := e.since(before); strings.Contains(text, "must not be written") || strings.Contains(text, "gpu_fault_xid") {
+			if text := e.since(before); strings.Contains(text, "must not be written") ||
+				strings.Contains(text, "gpu_fault_xid") {
 				t.Errorf("the kernel log was written, or a module loaded:\n%s", text)
 			}
 			if runs := e.runs(); len(runs) > 0 {

@@ -19,7 +19,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// left are the leftovers in a namespace. Others' tests run side by side and have theirs, so that the exit code says little here.
+// left returns the leftovers in a namespace. Others' tests run side by side and have theirs, so that the exit code says
+// little here.
 func (e *env) left(namespace string) map[string]leftover.Leftover {
 	e.t.Helper()
 	r := e.plugin("leftovers", "-o", "json")
@@ -51,20 +52,32 @@ func dynamoDeployment() *appsv1.Deployment {
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(int32(0)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-				InitContainers: []corev1.Container{{Name: "compile-cuda-fault-lib", Image: debugpod.DefaultImage, VolumeMounts: []corev1.VolumeMount{mount}}},
+				InitContainers: []corev1.Container{
+					{
+						Name: "compile-cuda-fault-lib", Image: debugpod.DefaultImage,
+						VolumeMounts: []corev1.VolumeMount{mount},
+					},
+				},
 				Containers: []corev1.Container{{
 					Name: "main", Image: debugpod.DefaultImage, VolumeMounts: []corev1.VolumeMount{mount},
 					Env: []corev1.EnvVar{
-						{Name: "LD_PRELOAD", Value: "/opt/mine.so:/cuda-fault/cuda_intercept.so"}, {Name: "CUDA_XID_TYPE", Value: "79"}, {Name: "MINE", Value: "1"},
+						{Name: "LD_PRELOAD", Value: "/opt/mine.so:/cuda-fault/cuda_intercept.so"},
+						{Name: "CUDA_XID_TYPE", Value: "79"}, {Name: "MINE", Value: "1"},
 					},
 				}},
-				Volumes: []corev1.Volume{{Name: "cuda-fault-lib", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+				Volumes: []corev1.Volume{
+					{
+						Name:         "cuda-fault-lib",
+						VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+					},
+				},
 			}},
 		},
 	}
 }
 
-// What another tool and a lost run of ours left is found, removed to the last piece, and then not found; what is the user's stays.
+// What another tool and a lost run of ours left is found, removed to the last piece, and then not found; what is the
+// user's stays.
 func TestLeftoversAreFoundAndRemoved(t *testing.T) {
 	e := setup(t)
 	namespace := e.cluster.Namespace(t)
@@ -77,23 +90,31 @@ func TestLeftoversAreFoundAndRemoved(t *testing.T) {
 		}
 	}
 	options := metav1.CreateOptions{}
-	create(client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cuda-fault-injection-lib"}}, options))
-	create(client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, options))
+	create(client.CoreV1().ConfigMaps(namespace).Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cuda-fault-injection-lib"}}, options))
+	create(client.CoreV1().ConfigMaps(namespace).Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, options))
 	create(client.NetworkingV1().NetworkPolicies(namespace).Create(t.Context(), &networkingv1.NetworkPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: "partition", Labels: map[string]string{"managed-by": "fault-injection-api"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "partition", Labels: map[string]string{"managed-by": "fault-injection-api"},
+		},
 	}, options))
 	create(client.AppsV1().Deployments(namespace).Create(t.Context(), dynamoDeployment(), options))
-	create(client.CoordinationV1().Leases(namespace).Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lock", Labels: ours}}, options))
+	create(client.CoordinationV1().Leases(namespace).Create(t.Context(),
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lock", Labels: ours}}, options))
 	create(client.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "orphan", Labels: ours},
 		Spec: corev1.PodSpec{
 			NodeName: e.worker.Name, TerminationGracePeriodSeconds: new(int64(0)),
-			Containers: []corev1.Container{{Name: "main", Image: debugpod.DefaultImage, Command: []string{"sleep", "600"}}},
+			Containers: []corev1.Container{
+				{Name: "main", Image: debugpod.DefaultImage, Command: []string{"sleep", "600"}},
+			},
 		},
 	}, options))
 
 	all := []string{
-		"configmap/cuda-fault-injection-lib", "networkpolicy.networking.k8s.io/partition", "deployment.apps/worker", "lease.coordination.k8s.io/lock", "pod/orphan",
+		"configmap/cuda-fault-injection-lib", "networkpolicy.networking.k8s.io/partition", "deployment.apps/worker",
+		"lease.coordination.k8s.io/lock", "pod/orphan",
 	}
 	found := e.left(namespace)
 	for _, name := range all {
@@ -107,12 +128,17 @@ func TestLeftoversAreFoundAndRemoved(t *testing.T) {
 
 	e.refused(e.plugin("leftovers", "--clean"), "--yes")
 	dry := e.plugin("leftovers", "--clean", "--dry-run=client")
-	if dry.code != 2 || !strings.Contains(dry.stdout, "pod/orphan deleted from namespace "+namespace+" (client dry run)") || len(e.left(namespace)) != len(all) {
+	if dry.code != 2 ||
+		!strings.Contains(dry.stdout, "pod/orphan deleted from namespace "+namespace+" (client dry run)") ||
+		len(e.left(namespace)) != len(all) {
 		t.Errorf("a dry run: exit %d, %s\n%d left of %d", dry.code, dry.stdout, len(e.left(namespace)), len(all))
 	}
 
 	cleaned := e.plugin("leftovers", "--clean", "--yes")
-	for _, line := range []string{"deployment.apps/worker edited in namespace " + namespace, "lease.coordination.k8s.io/lock deleted from namespace " + namespace} {
+	for _, line := range []string{
+		"deployment.apps/worker edited in namespace " + namespace,
+		"lease.coordination.k8s.io/lock deleted from namespace " + namespace,
+	} {
 		if !strings.Contains(cleaned.stdout, line) {
 			t.Errorf("it did not say %q:\n%s\n%s", line, cleaned.stdout, cleaned.stderr)
 		}
@@ -128,7 +154,8 @@ func TestLeftoversAreFoundAndRemoved(t *testing.T) {
 	}
 	spec := worker.Spec.Template.Spec
 	env := spec.Containers[0].Env
-	if len(spec.InitContainers)+len(spec.Volumes)+len(spec.Containers[0].VolumeMounts) != 0 || len(env) != 2 || env[0].Value != "/opt/mine.so" {
+	if len(spec.InitContainers)+len(spec.Volumes)+len(spec.Containers[0].VolumeMounts) != 0 || len(env) != 2 ||
+		env[0].Value != "/opt/mine.so" {
 		t.Errorf("the template after it: %+v", spec)
 	}
 	if _, err := client.CoreV1().ConfigMaps(namespace).Get(t.Context(), "mine", metav1.GetOptions{}); err != nil {

@@ -114,8 +114,8 @@ func TestVersionStartsAsFastAsKubectl(t *testing.T) {
 	}
 }
 
-// What people download and keep beside kubectl. What it weighs is mostly the Kubernetes API's types, CEL, HCL and the two helpers; see the Makefile for
-// how it is built.
+// What people download and keep beside kubectl. What it weighs is mostly the Kubernetes API's types, CEL, HCL and the
+// two helpers; see the Makefile for how it is built.
 func TestBinaryIsLean(t *testing.T) {
 	t.Parallel()
 	info, err := os.Stat(binary(t, "kubectl-gpu_fault"))

@@ -28,7 +28,9 @@ func (r *rights) cudaWorks() {
 	get := r.create(r.deployment("train"))
 	r.healthy("train", 1)
 	before := asUserSees(r.t, get())
-	run := strings.TrimPrefix(strings.TrimSpace(r.does("cuda", "inject", "deployment/train", "--xid", "79", "--disarmed", "--yes", "-o", "name")), "run/")
+	run := strings.TrimPrefix(strings.TrimSpace(
+		r.does("cuda", "inject", "deployment/train", "--xid", "79", "--disarmed", "--yes", "-o", "name"),
+	), "run/")
 	r.does("cuda", "arm", run, "--latency", "5ms", "--yes")
 	r.does("cuda", "status", run)
 	r.does("cuda", "disarm", run, "--yes")
@@ -46,10 +48,14 @@ func (r *rights) cudaPrepare() {
 	r.create(&appsv1.StatefulSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.StatefulSetSpec{
 		Replicas: none, Selector: d.Spec.Selector, Template: d.Spec.Template, ServiceName: "none",
 	}})
-	r.create(&appsv1.DaemonSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template}})
+	r.create(&appsv1.DaemonSet{
+		ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template},
+	})
 	job := r.template("job")
 	job.Spec.RestartPolicy = corev1.RestartPolicyNever
-	r.create(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "train"}, Spec: batchv1.JobSpec{Suspend: new(true), Template: job}})
+	r.create(&batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: "train"}, Spec: batchv1.JobSpec{Suspend: new(true), Template: job},
+	})
 	r.create(&batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "train"}, Spec: batchv1.CronJobSpec{
 		Schedule: "0 0 1 1 *", JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: job}},
 	}})
@@ -83,7 +89,7 @@ func (r *rights) fixWorks() {
 	r.does("revert", r.runs()[0].ID, "--yes")
 }
 
-// restarts are what a restart of the device plugin takes: that is mended only where a node lost its GPUs, as in
+// restarts returns what a restart of the device plugin takes: that is mended only where a node lost its GPUs, as in
 // TestDoctorMendsAForgottenDevicePlugin, with the same preflight.
 func restarts() map[string]string {
 	why := "the device plugin would have to fail"
@@ -116,14 +122,15 @@ func (r *rights) scenarioAsks(rule fault.Permission) [][]string {
 	return all
 }
 
-// scenarios are some that differ in what they take: workloads, a node's runtime, rights, others' pods.
+// scenarios returns some that differ in what they take: workloads, a node's runtime, rights, others' pods.
 func (r *rights) scenarios() []string {
 	return []string{"noop", "gpu-resources", "runtime-handler", "wrong-role-binding"}
 }
 
-// areAskedFor is for features with so many rules that a command for each would take too long: once somebody who may only read, and once somebody
-// who may do all but read, asks for every scenario, and is told all that is missing. The API server is asked about each rule by itself, so that
-// this says the same. Optional rules are left out: they are told of only where no other is missing.
+// areAskedFor is for features with so many rules that a command for each would take too long: once somebody who may
+// only read, and once somebody who may do all but read, asks for every scenario, and is told all that is missing. The
+// API server is asked about each rule by itself, so that this says the same. Optional rules are left out: they are told
+// of only where no other is missing.
 func (r *rights) areAskedFor(rules []fault.Permission) {
 	isRead := func(p fault.Permission) bool { return p.Verb == "get" || p.Verb == "list" }
 	isGround := func(p fault.Permission) bool {
@@ -134,7 +141,9 @@ func (r *rights) areAskedFor(rules []fault.Permission) {
 		reader: isRead, writer: func(p fault.Permission) bool { return !isRead(p) || isGround(p) && isRead(p) },
 	} {
 		may := slices.DeleteFunc(slices.Clone(rules), func(p fault.Permission) bool { return !has(p) })
-		for _, object := range fault.Roles(user, may, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}}) {
+		for _, object := range fault.Roles(
+			user, may, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		) {
 			if err := r.make(object); err != nil {
 				r.t.Fatal(err)
 			}
@@ -144,7 +153,9 @@ func (r *rights) areAskedFor(rules []fault.Permission) {
 	said, asked, drawn := "", 0, []string(nil)
 	for _, name := range r.scenarios() {
 		for _, user := range []string{reader, writer} {
-			said += r.plugin(r.asUser(user, "scenario", "start", name, "--seed", "1", "--yes", "--dry-run=server")...).stderr
+			said += r.plugin(
+				r.asUser(user, "scenario", "start", name, "--seed", "1", "--yes", "--dry-run=server")...,
+			).stderr
 		}
 	}
 	for _, rule := range rules {
@@ -156,14 +167,15 @@ func (r *rights) areAskedFor(rules []fault.Permission) {
 			drawn = append(drawn, rule.String())
 		}
 	}
-	// What a scenario needs depends on what is drawn, and the roles are for whatever is; so some rules are asked for with other seeds only.
+	// What a scenario needs depends on what is drawn, and the roles are for whatever is; so some rules are asked for
+	// with other seeds only.
 	r.t.Logf("%d rules are asked for; others, with this seed, are not: %s", asked, strings.Join(drawn, ", "))
 	if asked == 0 {
 		r.t.Errorf("nobody asks for any rule:\n%s", said)
 	}
 }
 
-// isGrouped is whether a text has the rule in a line of several: create,get pods in namespace a.
+// isGrouped reports whether a text has the rule in a line of several: create,get pods in namespace a.
 func isGrouped(text string, rule fault.Permission) bool {
 	name := rule.Resource
 	if rule.Group != "" {
@@ -171,7 +183,8 @@ func isGrouped(text string, rule fault.Permission) bool {
 	}
 	for line := range strings.Lines(text) {
 		words := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "error: nothing was changed: you may not "))
-		if len(words) > 1 && strings.TrimSuffix(words[1], ";") == name && slices.Contains(strings.Split(words[0], ","), rule.Verb) {
+		if len(words) > 1 && strings.TrimSuffix(words[1], ";") == name &&
+			slices.Contains(strings.Split(words[0], ","), rule.Verb) {
 			return true
 		}
 	}

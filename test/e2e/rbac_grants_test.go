@@ -20,7 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// applyPrinted applies what `rbac print` prints for the user, with kubectl, under names of the test's own: others apply the same roles.
+// applyPrinted applies what `rbac print` prints for the user, with kubectl, under names of the test's own: others apply
+// the same roles.
 func (r *rights) applyPrinted() {
 	r.t.Helper()
 	features := strings.Join(append([]string{r.feature.Name}, r.others...), ",")
@@ -31,7 +32,8 @@ func (r *rights) applyPrinted() {
 		Items []unstructured.Unstructured `json:"items"`
 	}
 	r.decode(roles, &list)
-	list.Items = slices.DeleteFunc(list.Items, func(o unstructured.Unstructured) bool { return o.GetKind() == "Namespace" })
+	list.Items = slices.DeleteFunc(list.Items,
+		func(o unstructured.Unstructured) bool { return o.GetKind() == "Namespace" })
 	text, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": list.Items})
 	if err != nil {
 		r.t.Fatal(err)
@@ -54,17 +56,21 @@ func (e *env) inForce(user string, may fault.Permission) {
 	e.t.Helper()
 	cluster.Eventually(e.t, patience, user+" may "+may.String(), func() (bool, string) {
 		resource, subresource, _ := strings.Cut(may.Resource, "/")
-		review, err := e.cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(e.t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb: may.Verb, Group: may.Group, Resource: resource, Subresource: subresource, Namespace: may.Namespace,
-			}},
-		}, metav1.CreateOptions{})
+		review, err := e.cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(e.t.Context(),
+			&authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
+					ResourceAttributes: &authorizationv1.ResourceAttributes{
+						Verb: may.Verb, Group: may.Group, Resource: resource, Subresource: subresource,
+						Namespace: may.Namespace,
+					}},
+			}, metav1.CreateOptions{})
 		return err == nil && review.Status.Allowed, "not yet"
 	})
 }
 
-// grantWithoutEach makes a user for each rule, who has all rules but that one. They have them in all namespaces, but where one is about to be
-// missing in a namespace only: so a ledger that does not exist yet can be told from a right that is missing.
+// grantWithoutEach makes a user for each rule, who has all rules but that one. They have them in all namespaces, but
+// where one is about to be missing in a namespace only: so a ledger that does not exist yet can be told from a right
+// that is missing.
 func (r *rights) grantWithoutEach(rules []fault.Permission) {
 	r.t.Helper()
 	var others []fault.Permission
@@ -93,7 +99,9 @@ func (r *rights) grantWithoutEach(rules []fault.Permission) {
 			has = append(has, rule)
 		}
 		user := r.without(i)
-		for _, object := range fault.Roles(user, has, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}}) {
+		for _, object := range fault.Roles(
+			user, has, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		) {
 			group.Go(func() error { return r.make(object) })
 		}
 	}
@@ -129,7 +137,7 @@ func (e *env) make(object runtime.Object) error {
 	return err
 }
 
-// served is whether the API server has the resource of a rule.
+// served reports whether the API server has the resource of a rule.
 func (r *rights) served(rule fault.Permission) bool {
 	resource, _, _ := strings.Cut(rule.Resource, "/")
 	lists, err := r.resources()
@@ -139,7 +147,8 @@ func (r *rights) served(rule fault.Permission) bool {
 	}
 	return slices.ContainsFunc(lists, func(list *metav1.APIResourceList) bool {
 		group, _, found := strings.Cut(list.GroupVersion, "/")
-		return (group == rule.Group || !found && rule.Group == "") && slices.ContainsFunc(list.APIResources, func(one metav1.APIResource) bool { return one.Name == resource })
+		return (group == rule.Group || !found && rule.Group == "") &&
+			slices.ContainsFunc(list.APIResources, func(one metav1.APIResource) bool { return one.Name == resource })
 	})
 }
 

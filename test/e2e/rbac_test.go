@@ -44,11 +44,15 @@ func coverage() map[string]covered {
 		"revert":    {works: (*rights).revertWorks, asks: (*rights).revertAsks, prepare: (*rights).revertPrepare},
 		"leftovers": {works: (*rights).leftoversWorks, asks: (*rights).leftoversAsks, goesOn: true},
 		"scenario":  {works: (*rights).scenarioWorks, asks: (*rights).scenarioAsks, atOnce: true},
-		"fix":       {works: (*rights).fixWorks, asks: (*rights).fixAsks, prepare: (*rights).fixPrepare, others: []string{"doctor"}, exempt: restarts()},
+		"fix": {
+			works: (*rights).fixWorks, asks: (*rights).fixAsks, prepare: (*rights).fixPrepare,
+			others: []string{"doctor"}, exempt: restarts(),
+		},
 	}
 }
 
-// Whoever has the roles of a feature, as they are printed, can do all of it. A feature that is new in the table fails here until it has a test.
+// Whoever has the roles of a feature, as they are printed, can do all of it. A feature that is new in the table fails
+// here until it has a test.
 func TestRolesAreEnough(t *testing.T) {
 	for _, feature := range rbac.Features() {
 		t.Run(feature.Name, func(t *testing.T) {
@@ -59,8 +63,8 @@ func TestRolesAreEnough(t *testing.T) {
 	}
 }
 
-// Whoever lacks one rule of a feature learns which, and how to get it, and nothing is changed. The rules are those of the table: one that is new
-// there fails here until a command asks for it.
+// Whoever lacks one rule of a feature learns which, and how to get it, and nothing is changed. The rules are those of
+// the table: one that is new there fails here until a command asks for it.
 func TestEveryRuleIsAskedFor(t *testing.T) {
 	for _, feature := range rbac.Features() {
 		t.Run(feature.Name, func(t *testing.T) {
@@ -121,7 +125,7 @@ func newRights(t *testing.T, feature rbac.Feature) *rights {
 	return r
 }
 
-// rules are those of the printed roles.
+// rules returns those of the printed roles.
 func (r *rights) rules() []fault.Permission {
 	r.t.Helper()
 	all, err := r.feature.Permissions(rbac.Scope{Ledger: r.ledger, Workloads: r.namespace})
@@ -131,7 +135,7 @@ func (r *rights) rules() []fault.Permission {
 	return fault.Least(all)
 }
 
-// asUser is a command line as a user.
+// asUser returns a command line as a user.
 func (r *rights) asUser(user string, args ...string) []string {
 	return append(slices.Clone(args), "-n", r.namespace, "--as", user)
 }
@@ -162,7 +166,8 @@ func (r *rights) isAskedFor(i int, rule fault.Permission) {
 		}
 		switch {
 		case rule.Optional || r.goesOn:
-			if got.code == 1 && !strings.Contains(got.stderr, "so nobody knows") { // as leftovers says where it found nothing
+			// As leftovers says where it found nothing
+			if got.code == 1 && !strings.Contains(got.stderr, "so nobody knows") {
 				r.t.Errorf("without %q, which it can do without, it failed:\n%s", rule, &said)
 			}
 		case got.code != 1:
@@ -176,7 +181,7 @@ func (r *rights) isAskedFor(i int, rule fault.Permission) {
 	r.t.Errorf("nobody says that %q is missing:\n%s", rule, &said)
 }
 
-// names is whether a text says that the user lacks the rule: in our words, or in the API server's.
+// names reports whether a text says that the user lacks the rule: in our words, or in the API server's.
 func names(text string, rule fault.Permission) bool {
 	name := rule.Resource
 	if rule.Group != "" {
@@ -198,7 +203,10 @@ func names(text string, rule fault.Permission) bool {
 func (r *rights) without(i int) string { return fmt.Sprintf("%s-without-%d", r.user, i) }
 
 func (r *rights) xidWorks() {
-	run := strings.TrimPrefix(strings.TrimSpace(r.does("xid", "43", r.worker.Name, "--gpu", "0", "--yes", "-o", "name")), "run/")
+	run := strings.TrimPrefix(strings.TrimSpace(
+		r.does("xid", "43", r.worker.Name, "--gpu", "0", "--yes", "-o", "name"),
+	),
+		"run/")
 	if runs := r.runs(); len(runs) != 1 || runs[0].By != r.user {
 		r.t.Errorf("run %s: the ledger says %+v, wanted it by %s", run, runs, r.user)
 	}
@@ -216,7 +224,8 @@ func (r *rights) xidAsks(rule fault.Permission) [][]string {
 
 func (r *rights) runtimeWorks() {
 	r.does("runtime", "show", r.worker.Name)
-	run := strings.TrimPrefix(strings.TrimSpace(r.does("runtime", "break", r.worker.Name, "--mode", "missing-handler", "--ttl", "5m", "--allow-majority", "--yes", "-o", "name")), "run/")
+	run := strings.TrimPrefix(strings.TrimSpace(r.does("runtime", "break", r.worker.Name, "--mode", "missing-handler",
+		"--ttl", "5m", "--allow-majority", "--yes", "-o", "name")), "run/")
 	r.does("revert", run, "--yes")
 	r.noPods()
 }
@@ -225,7 +234,12 @@ func (r *rights) runtimeAsks(rule fault.Permission) [][]string {
 	if rule.Resource == "pods" && rule.Namespace == r.namespace {
 		return r.xidAsks(rule)
 	}
-	return [][]string{{"runtime", "break", r.worker.Name, "--mode", "missing-handler", "--allow-majority", "--yes", "--dry-run=server"}}
+	return [][]string{
+		{
+			"runtime", "break", r.worker.Name, "--mode", "missing-handler", "--allow-majority", "--yes",
+			"--dry-run=server",
+		},
+	}
 }
 
 func (r *rights) listWorks() { r.does("list") }
@@ -239,7 +253,7 @@ func (r *rights) revertWorks() {
 	r.does("revert", run, "--yes")
 }
 
-// inject43 is a run of the administrator.
+// inject43 returns a run of the administrator.
 func (r *rights) inject43() string {
 	r.t.Helper()
 	r.one.Lock() // a node has one run in its way

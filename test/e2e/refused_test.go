@@ -22,7 +22,8 @@ func quantity(s string) resource.Quantity { return resource.MustParse(s) }
 // kubectl runs the real kubectl and returns its stdout.
 func (e *env) kubectl(args ...string) string {
 	e.t.Helper()
-	cmd := exec.CommandContext(e.t.Context(), binary(e.t, "kubectl"), append([]string{"--kubeconfig", e.cluster.Kubeconfig}, args...)...)
+	cmd := exec.CommandContext(e.t.Context(), binary(e.t, "kubectl"),
+		append([]string{"--kubeconfig", e.cluster.Kubeconfig}, args...)...)
 	out, err := cmd.Output()
 	if err != nil {
 		e.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -82,27 +83,29 @@ func TestNoTerminalNeedsYes(t *testing.T) {
 	e.untouched()
 }
 
-// An index that does not exist can only be known on the node: the kernel log stays untouched, the answer lists what is there.
+// An index that does not exist can only be known on the node: the kernel log stays untouched, the answer lists what is
+// there.
 func TestAGPUThatDoesNotExist(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
 	for _, choice := range []string{"7", "0000:ff:00", "GPU-00000000-0000-0000-0000-000000000000"} {
 		before := e.lastSequence()
-		e.refused(e.plugin("xid", "79", e.worker.Name, "--yes", "--gpu", choice), choice, e.worker.GPUs[0].UUID, e.worker.GPUs[1].PCI)
+		e.refused(e.plugin("xid", "79", e.worker.Name, "--yes", "--gpu", choice), choice, e.worker.GPUs[0].UUID,
+			e.worker.GPUs[1].PCI)
 		if text := e.since(before); strings.Contains(text, "ff:00") {
 			t.Errorf("the kernel log was written though the GPU does not exist:\n%s", text)
 		}
 	}
 }
 
-// lastSequence is the number of the newest record in the kernel log.
+// lastSequence returns the number of the newest record in the kernel log.
 func (e *env) lastSequence() string {
 	e.t.Helper()
 	lines := strings.Split(strings.TrimSpace(e.worker.Sh(e.t, "dmesg")), "\n")
 	return lines[len(lines)-1]
 }
 
-// since is the kernel log after the given line.
+// since returns the kernel log after the given line.
 func (e *env) since(line string) string {
 	e.t.Helper()
 	_, after, _ := strings.Cut(e.worker.Sh(e.t, "dmesg"), line)
@@ -133,12 +136,14 @@ func TestConnectionTroubleIsExplained(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
 	e.refused(e.pluginWith([]string{"KUBECONFIG=/nonexistent"}, "xid", "79", "x", "--yes"), "no kubeconfig found")
-	e.refused(e.plugin("xid", "79", "x", "--yes", "--server", "https://127.0.0.1:1"), "127.0.0.1:1", "cannot be reached")
+	e.refused(e.plugin("xid", "79", "x", "--yes", "--server", "https://127.0.0.1:1"), "127.0.0.1:1",
+		"cannot be reached")
 	e.refused(e.plugin("xid", "79", "x", "--yes", "--context", "nowhere"), "nowhere", "get-contexts")
 	for _, namespace := range []string{"", "kube-system", "Bad_Name"} {
 		e.refused(e.plugin("list", "--ledger-namespace", namespace), "--ledger-namespace")
 	}
-	e.refused(e.plugin("list", "--as", "nobody"), "cannot get resource \"namespaces\"", "kubectl gpu-fault rbac print --for list")
+	e.refused(e.plugin("list", "--as", "nobody"), "cannot get resource \"namespaces\"",
+		"kubectl gpu-fault rbac print --for list")
 }
 
 func (e *env) makeLedger(labels map[string]string) {
@@ -171,7 +176,9 @@ func TestQuotaRefusal(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "none"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: quantity("0")}},
 	}
-	if _, err := e.cluster.Client.CoreV1().ResourceQuotas(e.ledger).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+	if _, err := e.cluster.Client.CoreV1().ResourceQuotas(e.ledger).Create(
+		t.Context(), quota, metav1.CreateOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	cluster.Eventually(t, patience, "the quota is in force", func() (bool, string) {

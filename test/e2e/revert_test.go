@@ -18,10 +18,14 @@ func TestADamagedRecordDoesNotStopRevertAll(t *testing.T) {
 	e := setup(t)
 	out := e.inject("43", e.worker.Name)
 	damaged := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "bad-1", Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelFault: "xid"}},
-		Data:       map[string]string{"run.json": "{damaged"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "bad-1", Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelFault: "xid"},
+		},
+		Data: map[string]string{"run.json": "{damaged"},
 	}
-	if _, err := e.cluster.Client.CoreV1().ConfigMaps(e.ledger).Create(t.Context(), damaged, metav1.CreateOptions{}); err != nil {
+	if _, err := e.cluster.Client.CoreV1().ConfigMaps(e.ledger).Create(
+		t.Context(), damaged, metav1.CreateOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	r := e.plugin("revert", "--all", "--yes")

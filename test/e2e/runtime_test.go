@@ -19,7 +19,7 @@ import (
 
 // These tests restart the worker's containerd, so none of them runs beside another test.
 
-// files is all of containerd's configuration on the node, with everything that a restore must bring back.
+// files returns all of containerd's configuration on the node, with everything that a restore must bring back.
 func (e *env) files() string {
 	e.t.Helper()
 	return e.worker.Sh(e.t, "sh", "-c", `find /etc/containerd /var/lib/gpu-fault /etc/containerd-decoy.toml /var/lib/k8s-containerd -type f 2>/dev/null | sort |
@@ -31,7 +31,9 @@ func (e *env) breaks(args ...string) ledger.Run {
 	e.t.Helper()
 	e.t.Cleanup(func() { e.plugin("revert", "--all", "--yes") })
 	var run ledger.Run
-	e.decode(e.ok(append([]string{"runtime", "break", e.worker.Name, "--allow-majority", "--yes", "-o", "json"}, args...)...).stdout, &run)
+	e.decode(e.ok(
+		append([]string{"runtime", "break", e.worker.Name, "--allow-majority", "--yes", "-o", "json"}, args...)...,
+	).stdout, &run)
 	return run
 }
 
@@ -45,11 +47,16 @@ func (e *env) gpuPod(name string, command ...string) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
-			NodeName: e.worker.Name, RuntimeClassName: &class, RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(0)),
-			Containers: []corev1.Container{{Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever, Command: command}},
+			NodeName: e.worker.Name, RuntimeClassName: &class, RestartPolicy: corev1.RestartPolicyNever,
+			TerminationGracePeriodSeconds: new(int64(0)),
+			Containers: []corev1.Container{
+				{Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever, Command: command},
+			},
 		},
 	}
-	if _, err := e.cluster.Client.CoreV1().Pods("default").Create(e.t.Context(), pod, metav1.CreateOptions{}); err != nil {
+	if _, err := e.cluster.Client.CoreV1().Pods("default").Create(
+		e.t.Context(), pod, metav1.CreateOptions{},
+	); err != nil {
 		e.t.Fatal(err)
 	}
 	e.t.Cleanup(func() {
@@ -74,10 +81,12 @@ func TestAMissingHandlerIsSeenAndHeals(t *testing.T) {
 	e := setup(t)
 	before := e.files()
 	run := e.breaks("--mode", "missing-handler", "--ttl", "10m")
-	if run.Phase != ledger.Proven || len(run.Steps) != 1 || len(run.Steps[0].Evidence) < 2 || time.Until(run.Until) > 10*time.Minute {
+	if run.Phase != ledger.Proven || len(run.Steps) != 1 || len(run.Steps[0].Evidence) < 2 ||
+		time.Until(run.Until) > 10*time.Minute {
 		t.Fatalf("%+v", run)
 	}
-	if running := run.Steps[0].Evidence[1]; !strings.Contains(running.Source, "CRI Status") || !strings.Contains(running.Text, "handlers in memory: runc;") {
+	if running := run.Steps[0].Evidence[1]; !strings.Contains(running.Source, "CRI Status") ||
+		!strings.Contains(running.Text, "handlers in memory: runc;") {
 		t.Errorf("CRI's proof is %+v", running)
 	}
 	e.gpuPod("gpu-broken")
@@ -96,12 +105,16 @@ func TestAMissingHandlerIsSeenAndHeals(t *testing.T) {
 		return strings.Contains(said, symptom), said
 	})
 	listed := e.ok("list", "-o", "wide").stdout
-	for _, want := range []string{run.ID, "Proven", "restore the files of the run that the node has recorded, and restart what loads them", e.worker.Name, "in 9m"} {
+	for _, want := range []string{
+		run.ID, "Proven", "restore the files of the run that the node has recorded, and restart what loads them",
+		e.worker.Name, "in 9m",
+	} {
 		if !strings.Contains(listed, want) {
 			t.Errorf("list does not say %q:\n%s", want, listed)
 		}
 	}
-	e.mustSay(e.plugin("runtime", "break", e.worker.Name, "--mode", "cgroup-driver", "--yes", "--allow-majority"), 1, "locked by run "+run.ID)
+	e.mustSay(e.plugin("runtime", "break", e.worker.Name, "--mode", "cgroup-driver", "--yes", "--allow-majority"), 1,
+		"locked by run "+run.ID)
 	if out := e.ok("revert", run.ID, "--yes").stdout; !strings.Contains(out, e.worker.Name+": reverted") {
 		t.Errorf("revert: %s", out)
 	}
@@ -112,11 +125,14 @@ func TestAMissingHandlerIsSeenAndHeals(t *testing.T) {
 	e.noPods()
 }
 
-// Every mode that leaves the node alive is proven by CRI, seen by a pod where there is something to see, and taken back.
+// Every mode that leaves the node alive is proven by CRI, seen by a pod where there is something to see, and taken
+// back.
 func TestEveryMildModeHeals(t *testing.T) {
 	e := setup(t)
 	before := e.files()
-	for _, mode := range []string{"wrong-instance", "binary-missing", "wrong-runtime-type", "cgroup-driver", "option-misplaced"} {
+	for _, mode := range []string{
+		"wrong-instance", "binary-missing", "wrong-runtime-type", "cgroup-driver", "option-misplaced",
+	} {
 		args := []string{"--mode", mode}
 		if mode != "option-misplaced" {
 			args = append(args, "--probe")
@@ -165,7 +181,8 @@ func TestANodeThatIsLostComesBack(t *testing.T) {
 	if after := e.files(); after != before {
 		t.Errorf("the node is not as it was.\nbefore:\n%s\nafter:\n%s", before, after)
 	}
-	// A kubelet that starts pods says NotReady no more, but may not yet have said Ready: tests that come after need both.
+	// A kubelet that starts pods says NotReady no more, but may not yet have said Ready: tests that come after need
+	// both.
 	e.gpuPod("gpu-again")
 	e.podRan("gpu-again")
 	e.isReady(corev1.ConditionTrue)

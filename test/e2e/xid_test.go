@@ -42,8 +42,8 @@ func (e *env) inject(args ...string) injected {
 	return out
 }
 
-// The whole story: the line is in the node's kernel log, a real detector saw it, on that node only, the ledger has the record, an Event
-// tells it on the node, no pod is left, and revert says the truth.
+// The whole story: the line is in the node's kernel log, a real detector saw it, on that node only, the ledger has the
+// record, an Event tells it on the node, no pod is left, and revert says the truth.
 func TestXID79FromInjectionToDetection(t *testing.T) {
 	e := setup(t)
 	e.worker.RestartNPD(t)
@@ -59,7 +59,8 @@ func TestXID79FromInjectionToDetection(t *testing.T) {
 	}
 	record := out.Nodes[0].Records[0]
 	gpu := e.worker.GPUs[0].PCI
-	if record.GPU != gpu || !strings.Contains(record.Text, "NVRM: Xid (PCI:"+gpu+"): 79, ") || !strings.HasSuffix(record.Text, "GPU has fallen off the bus.") {
+	if record.GPU != gpu || !strings.Contains(record.Text, "NVRM: Xid (PCI:"+gpu+"): 79, ") ||
+		!strings.HasSuffix(record.Text, "GPU has fallen off the bus.") {
 		t.Errorf("the line is not the driver's for GPU 0 (%s): %q", gpu, record.Text)
 	}
 	if record.Time.Before(before) || record.Time.After(time.Now().Add(time.Second)) {
@@ -68,7 +69,8 @@ func TestXID79FromInjectionToDetection(t *testing.T) {
 
 	cluster.Eventually(t, patience, "node-problem-detector sets GPUXid on "+e.worker.Name, func() (bool, string) {
 		c := e.condition(e.worker.Name, "GPUXid")
-		return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, gpu), fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+		return c.Status == corev1.ConditionTrue &&
+			strings.Contains(c.Message, gpu), fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
 	})
 
 	runs := e.runs()
@@ -109,7 +111,8 @@ func TestJournaldFilesTheLineAsTheKernels(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
 	e.inject("79", e.worker.Name, "--gpu", "1", "--process", "4711,journald-test")
-	want := fmt.Sprintf("NVRM: Xid (PCI:%s): 79, pid=4711, name=journald-test, GPU has fallen off the bus.", e.worker.GPUs[1].PCI)
+	want := fmt.Sprintf("NVRM: Xid (PCI:%s): 79, pid=4711, name=journald-test, GPU has fallen off the bus.",
+		e.worker.GPUs[1].PCI)
 	cluster.Eventually(t, patience, "the journal of "+e.worker.Name+" has the line", func() (bool, string) {
 		var last string
 		for line := range strings.Lines(e.worker.Sh(t, "journalctl", "-k", "-o", "json", "--no-pager")) {
@@ -154,7 +157,8 @@ func TestTheGPUAndProcessOfAPod(t *testing.T) {
 		Spec: corev1.PodSpec{
 			NodeName: e.worker.Name,
 			Containers: []corev1.Container{{
-				Name: "app", Image: "docker.io/library/busybox:1.35", ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", "600"},
+				Name: "app", Image: "docker.io/library/busybox:1.35", ImagePullPolicy: corev1.PullIfNotPresent,
+				Command:   []string{"sleep", "600"},
 				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": quantity("1")}},
 			}},
 		},
@@ -238,8 +242,15 @@ func TestFormsAndSpecialRecords(t *testing.T) {
 		"plain":   {[]string{"48", "--form", "plain"}, `^NVRM: Xid \(PCI:` + gpu + `\): 48, `},
 		"bracket": {[]string{"48", "--form", "bracket"}, `^\[ *\d+\.\d+\] NVRM: Xid \(PCI:` + gpu + `\): 48, `},
 		"kernel":  {[]string{"48", "--form", "kernel"}, `^kernel: NVRM: Xid \(PCI:` + gpu + `\): 48, `},
-		"switch":  {[]string{"sxid:20034", "--gpu", gpu, "--switch", "3", "--link", "29"}, `nvidia-nvswitch3: SXid \(PCI:` + gpu + `\.0\): 20034, Fatal, Link 29 `},
-		"fallen":  {[]string{"fallen-off-bus"}, `NVRM: The NVIDIA GPU ` + gpu + `\.0\\x0aNVRM: \(PCI ID: .*fallen off the bus and is not responding to commands`},
+		"switch": {
+			[]string{"sxid:20034", "--gpu", gpu, "--switch", "3", "--link", "29"},
+			`nvidia-nvswitch3: SXid \(PCI:` + gpu + `\.0\): 20034, Fatal, Link 29 `,
+		},
+		"fallen": {
+			[]string{"fallen-off-bus"},
+			`NVRM: The NVIDIA GPU ` + gpu +
+				`\.0\\x0aNVRM: \(PCI ID: .*fallen off the bus and is not responding to commands`,
+		},
 		"message": {[]string{"999", "--message", "our own words"}, `Xid \(PCI:` + gpu + `\): 999, .*our own words`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -255,7 +266,8 @@ func TestFormsAndSpecialRecords(t *testing.T) {
 func TestSeveralNodesAtOnce(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
-	out := e.inject("63", "-l", "nvidia.com/gpu.present=true,!type", "--allow-control-plane", "--allow-last-gpu-node", "--allow-majority")
+	out := e.inject("63", "-l", "nvidia.com/gpu.present=true,!type", "--allow-control-plane", "--allow-last-gpu-node",
+		"--allow-majority")
 	if len(out.Nodes) != len(e.cluster.Nodes()) {
 		t.Fatalf("%d nodes were written to, wanted all %d", len(out.Nodes), len(e.cluster.Nodes()))
 	}

@@ -28,6 +28,7 @@ func Compare(t testing.TB, name, got string) {
 		t.Fatalf("%v (go test -update writes it)", err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs; look at the difference, and write it anew with go test -update (-want +got):\n%s", file, diff)
+		t.Errorf("%s differs; look at the difference, and write it anew with go test -update (-want +got):\n%s", file,
+			diff)
 	}
 }

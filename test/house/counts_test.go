@@ -22,7 +22,8 @@ var (
 func badCounts(format string) []string {
 	var bad []string
 	for _, m := range counted.FindAllStringSubmatch(format, -1) {
-		if !numbered.MatchString(m[1]) && !verb.MatchString(m[2]) && m[1] != "than " && m[1] != "most " && !strings.Contains(format, "more than %d") &&
+		if !numbered.MatchString(m[1]) && !verb.MatchString(m[2]) && m[1] != "than " && m[1] != "most " &&
+			!strings.Contains(format, "more than %d") &&
 			!strings.Contains(format, "more than the %d") {
 			bad = append(bad, m[0])
 		}
@@ -59,9 +60,11 @@ func TestNumbersAgreeWithTheirNouns(t *testing.T) {
 func TestBadCounts(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]int{
-		"%d pods with the shim": 1, "%s, %d steps, %s": 1, "%d of %d steps failed": 1, "and %d more nodes": 1, "at %v GPUs": 1,
-		"%d of %s failed": 0, "XID %d leads to others": 0, "only process %d loads": 0, "%d files are more than %d": 0, "more than %d files": 0,
-		"at most %d KiB": 0, "%d bytes": 0,
+		"%d pods with the shim": 1, "%s, %d steps, %s": 1, "%d of %d steps failed": 1, "and %d more nodes": 1,
+		"at %v GPUs":      1,
+		"%d of %s failed": 0, "XID %d leads to others": 0, "only process %d loads": 0, "%d files are more than %d": 0,
+		"more than %d files": 0,
+		"at most %d KiB":     0, "%d bytes": 0,
 	} {
 		if got := badCounts(format); len(got) != want {
 			t.Errorf("%q: %q", format, got)

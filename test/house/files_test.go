@@ -21,7 +21,8 @@ func TestFilesAreReadWithALimit(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range packages(t) {
 		rel := strings.TrimPrefix(p.ImportPath, module+"/")
-		if !below(rel, "plugin") && !below(rel, "pkg") && rel != "debugpod" && !below(rel, "debugpod/image") && rel != "cmd/kubectl-gpu_fault" {
+		if !below(rel, "plugin") && !below(rel, "pkg") && rel != "debugpod" && !below(rel, "debugpod/image") &&
+			rel != "cmd/kubectl-gpu_fault" {
 			continue
 		}
 		for _, name := range p.GoFiles {
@@ -30,7 +31,10 @@ func TestFilesAreReadWithALimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.ContainsFunc([]string{"os.ReadFile(", "ioutil.ReadFile("}, func(call string) bool { return strings.Contains(string(text), call) }) {
+			if !slices.ContainsFunc(
+				[]string{"os.ReadFile(", "ioutil.ReadFile("},
+				func(call string) bool { return strings.Contains(string(text), call) },
+			) {
 				continue
 			}
 			if seen[file] = true; wholeFiles[file] == "" {

@@ -25,16 +25,20 @@ type rule struct {
 
 var rules = []rule{
 	{
-		why:  "imports point downwards: a library must serve without the command line",
-		from: []string{"pkg", "debugpod"}, never: []string{module + "/plugin", module + "/cmd", "github.com/spf13/cobra", "github.com/spf13/pflag"},
+		why:   "imports point downwards: a library must serve without the command line",
+		from:  []string{"pkg", "debugpod"},
+		never: []string{module + "/plugin", module + "/cmd", "github.com/spf13/cobra", "github.com/spf13/pflag"},
 	},
 	{
 		why:  "the command line is put together in cmd only",
 		from: []string{"plugin"}, never: []string{module + "/cmd"},
 	},
 	{
-		why:  "leaves are pure: the helper and the line parser must build without Kubernetes",
-		from: []string{"pkg/xid", "pkg/build", "pkg/patch", "pkg/tsv", "pkg/similar", "pkg/containerd", "debugpod/cri", "debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault", "kmod"}, never: []string{"k8s.io", "sigs.k8s.io"},
+		why: "leaves are pure: the helper and the line parser must build without Kubernetes",
+		from: []string{
+			"pkg/xid", "pkg/build", "pkg/patch", "pkg/tsv", "pkg/similar", "pkg/containerd", "debugpod/cri",
+			"debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault", "kmod",
+		}, never: []string{"k8s.io", "sigs.k8s.io"},
 	},
 	{
 		why:  "what runs in production must not need the test cluster",
@@ -50,9 +54,11 @@ var rules = []rule{
 	},
 }
 
-// indirectAllowed: cli-runtime and client-go bring pflag along for config flags, and cobra and cli-runtime bring text/template, which the
-// linker drops as long as nobody calls it; ours is the direct import.
-var indirectAllowed = map[string]bool{"github.com/spf13/pflag": true, "github.com/spf13/cobra": true, "text/template": true}
+// indirectAllowed: cli-runtime and client-go bring pflag along for config flags, and cobra and cli-runtime bring
+// text/template, which the linker drops as long as nobody calls it; ours is the direct import.
+var indirectAllowed = map[string]bool{
+	"github.com/spf13/pflag": true, "github.com/spf13/cobra": true, "text/template": true,
+}
 
 type listed struct {
 	ImportPath, Dir string
@@ -81,7 +87,7 @@ func packages(t *testing.T) []listed {
 	}
 }
 
-// below is whether path is dir or lies under it.
+// below reports whether path is dir or lies under it.
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 func TestImportsPointDownwards(t *testing.T) {
@@ -119,8 +125,8 @@ func anyBelow(path string, dirs []string) bool {
 	return false
 }
 
-// TestOnlyMainTouchesTheProcess holds that everything but the mains takes its streams and reports errors as values, and that every
-// package says what it is for.
+// TestOnlyMainTouchesTheProcess holds that everything but the mains takes its streams and reports errors as values, and
+// that every package says what it is for.
 func TestOnlyMainTouchesTheProcess(t *testing.T) {
 	t.Parallel()
 	forbidden := map[string]string{

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// dials are the files that open connections by themselves, or listen, and to whom. All else goes through client-go, to the API server of the
-// kubeconfig.
+// dials are the files that open connections by themselves, or listen, and to whom. All else goes through client-go, to
+// the API server of the kubeconfig.
 var dials = map[string]string{
 	"debugpod/cri/grpc.go":              "the node's container runtime, over its Unix socket, from the debug pod",
 	"debugpod/image/push.go":            "the registry that `image push` was given",
@@ -25,24 +25,35 @@ var dials = map[string]string{
 
 // opens are what opens a connection, or listens, by the packages' paths.
 var opens = map[string][]string{
-	"net": {"Dial", "DialIP", "DialTCP", "DialTimeout", "DialUDP", "DialUnix", "Dialer", "Listen", "ListenConfig", "ListenPacket", "ListenTCP", "ListenUDP", "ListenUnix"},
+	"net": {
+		"Dial", "DialIP", "DialTCP", "DialTimeout", "DialUDP", "DialUnix", "Dialer", "Listen", "ListenConfig",
+		"ListenPacket", "ListenTCP", "ListenUDP", "ListenUnix",
+	},
 	"net/http": {
-		"Client", "DefaultClient", "DefaultTransport", "Get", "Head", "ListenAndServe", "ListenAndServeTLS", "NewRequest", "NewRequestWithContext", "Post", "PostForm",
+		"Client", "DefaultClient", "DefaultTransport", "Get", "Head", "ListenAndServe", "ListenAndServeTLS",
+		"NewRequest", "NewRequestWithContext", "Post", "PostForm",
 		"Serve", "Server", "Transport",
 	},
-	"crypto/tls":                                           {"Dial", "DialWithDialer", "Dialer", "Listen"},
-	"k8s.io/client-go/rest":                                {"HTTPClientFor", "TransportFor", "UnversionedRESTClientFor"},
-	"k8s.io/client-go/transport":                           {"New"},
-	"k8s.io/client-go/tools/remotecommand":                 {"NewSPDYExecutor", "NewWebSocketExecutor"},
-	"k8s.io/client-go/tools/portforward":                   {"New"},
-	"github.com/google/go-containerregistry/pkg/v1/remote": {"Get", "Head", "Image", "Index", "List", "Write", "WriteIndex", "WriteLayer", "MultiWrite", "Push", "Put", "Tag"},
+	"crypto/tls": {"Dial", "DialWithDialer", "Dialer", "Listen"},
+	"k8s.io/client-go/rest": {
+		"HTTPClientFor", "TransportFor", "UnversionedRESTClientFor",
+	},
+	"k8s.io/client-go/transport":           {"New"},
+	"k8s.io/client-go/tools/remotecommand": {"NewSPDYExecutor", "NewWebSocketExecutor"},
+	"k8s.io/client-go/tools/portforward":   {"New"},
+	"github.com/google/go-containerregistry/pkg/v1/remote": {
+		"Get", "Head", "Image", "Index", "List", "Write", "WriteIndex", "WriteLayer", "MultiWrite", "Push", "Put",
+		"Tag",
+	},
 }
 
 // never are packages that talk to the network in ways that nobody here looks at.
-var never = []string{"net/rpc", "net/smtp", "net/http/cgi", "google.golang.org/grpc", "github.com/google/go-containerregistry/pkg/crane"}
+var never = []string{
+	"net/rpc", "net/smtp", "net/http/cgi", "google.golang.org/grpc", "github.com/google/go-containerregistry/pkg/crane",
+}
 
-// TestNobodyCallsHome holds that only known files open connections: the program talks to the API server, to registries when it is asked to, and to
-// nobody else; the helper to nobody over the network.
+// TestNobodyCallsHome holds that only known files open connections: the program talks to the API server, to registries
+// when it is asked to, and to nobody else; the helper to nobody over the network.
 func TestNobodyCallsHome(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -78,10 +89,12 @@ func TestNobodyCallsHome(t *testing.T) {
 				if !ok {
 					return true
 				}
-				if x, ok := selector.X.(*ast.Ident); ok && x.Obj == nil && slices.Contains(opens[names[x.Name]], selector.Sel.Name) {
+				if x, ok := selector.X.(*ast.Ident); ok && x.Obj == nil &&
+					slices.Contains(opens[names[x.Name]], selector.Sel.Name) {
 					seen[file] = true
 					if dials[file] == "" {
-						t.Errorf("%s: %s.%s opens a connection: to whom? see dials", set.Position(n.Pos()), x.Name, selector.Sel.Name)
+						t.Errorf("%s: %s.%s opens a connection: to whom? see dials", set.Position(n.Pos()), x.Name,
+							selector.Sel.Name)
 					}
 				}
 				return true

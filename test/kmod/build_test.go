@@ -15,14 +15,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 )
 
-// TestBuild has the helper build the module as in a debug pod: make and the compiler are here, and the headers on a node, which is under
-// KMOD_NODE, has its mounts in the namespace KMOD_NAMESPACE, and runs the kernel KMOD_KERNEL. KMOD_OUT gets the module.
+// TestBuild has the helper build the module as in a debug pod: make and the compiler are here, and the headers on a
+// node, which is under KMOD_NODE, has its mounts in the namespace KMOD_NAMESPACE, and runs the kernel KMOD_KERNEL.
+// KMOD_OUT gets the module.
 func TestBuild(t *testing.T) {
 	kernel, out := os.Getenv("KMOD_KERNEL"), os.Getenv("KMOD_OUT")
 	proc := t.TempDir()
-	err := errors.Join(os.MkdirAll(filepath.Join(proc, "sys/kernel"), 0o755), os.MkdirAll(filepath.Join(proc, "1/ns"), 0o755),
+	err := errors.Join(os.MkdirAll(filepath.Join(proc, "sys/kernel"), 0o755),
+		os.MkdirAll(filepath.Join(proc, "1/ns"), 0o755),
 		os.Symlink(os.Getenv("KMOD_NAMESPACE"), filepath.Join(proc, "1/ns/mnt")),
-		os.WriteFile(filepath.Join(proc, "modules"), nil, 0o600), os.WriteFile(filepath.Join(proc, "sys/kernel/osrelease"), []byte(kernel+"\n"), 0o600))
+		os.WriteFile(filepath.Join(proc, "modules"), nil, 0o600),
+		os.WriteFile(filepath.Join(proc, "sys/kernel/osrelease"), []byte(kernel+"\n"), 0o600))
 	if err != nil || kernel == "" || out == "" {
 		t.Fatal("set KMOD_NODE, KMOD_NAMESPACE, KMOD_KERNEL and KMOD_OUT", err)
 	}
@@ -54,7 +57,8 @@ func TestBuild(t *testing.T) {
 	if !strings.Contains(answer.Built.Compiler, "gcc") {
 		t.Errorf("compiled by %q", answer.Built.Compiler)
 	}
-	t.Logf("with %s, against %s: %d bytes, %s", answer.Built.Compiler, answer.Built.Headers, len(answer.Built.Module), file.Magic)
+	t.Logf("with %s, against %s: %d bytes, %s", answer.Built.Compiler, answer.Built.Headers, len(answer.Built.Module),
+		file.Magic)
 	if err := os.WriteFile(out, answer.Built.Module, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func start(t *testing.T, run string, req node.Request) *running {
 	return &running{cmd, in, answers}
 }
 
-// next is the helper's next answer.
+// next returns the helper's next answer.
 func (r *running) next(t *testing.T) node.Answer {
 	t.Helper()
 	if !r.answers.Scan() {
@@ -73,7 +73,7 @@ func (r *running) next(t *testing.T) node.Answer {
 	return a
 }
 
-// end is the last answer, and all that was proven until then.
+// end returns the last answer, and all that was proven until then.
 func (r *running) end(t *testing.T) (node.Answer, []node.WrittenKmsg) {
 	t.Helper()
 	var all []node.WrittenKmsg
@@ -86,13 +86,13 @@ func (r *running) end(t *testing.T) (node.Answer, []node.WrittenKmsg) {
 	}
 }
 
-// do is a request from begin to end.
+// do returns a request from begin to end.
 func do(t *testing.T, run string, req node.Request) (node.Answer, []node.WrittenKmsg) {
 	t.Helper()
 	return start(t, run, req).end(t)
 }
 
-// built is the module's file.
+// built returns the module's file.
 func built(t *testing.T) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(moduleFile)
@@ -130,12 +130,14 @@ func TestVMHelperWrites(t *testing.T) {
 		"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
 		"NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:26b5) installed in this system has\nNVRM: fallen off the bus and is not responding to commands.",
 	}
-	last, written := do(t, ourRun, node.Request{WriteModule: &node.WriteModule{Module: built(t), Records: records(texts...)}})
+	last, written := do(t, ourRun,
+		node.Request{WriteModule: &node.WriteModule{Module: built(t), Records: records(texts...)}})
 	if !last.Done || len(written) != len(texts) {
 		t.Fatalf("%d of %d records are proven: %+v", len(written), len(texts), last.Error)
 	}
 	for i, want := range []int{4, 3, 4} {
-		if shown := strings.ReplaceAll(texts[i], "\n", `\x0a`); written[i].Priority != want || written[i].Text != shown {
+		if shown := strings.ReplaceAll(texts[i], "\n", `\x0a`); written[i].Priority != want ||
+			written[i].Text != shown {
 			t.Errorf("%+v, wanted priority %d, which is facility 0, and %q", written[i], want, shown)
 		}
 	}
@@ -145,21 +147,23 @@ func TestVMHelperWrites(t *testing.T) {
 // A burst is slowed down to what the module takes, and every record of it is proven.
 func TestVMHelperWritesMany(t *testing.T) {
 	const many = 1500
-	last, written := do(t, ourRun, node.Request{WriteModule: &node.WriteModule{Module: built(t), Records: slices.Repeat(records("NVRM: Xid (PCI:0000:17:00): 63, many"), many)}})
+	last, written := do(t, ourRun, node.Request{WriteModule: &node.WriteModule{
+		Module: built(t), Records: slices.Repeat(records("NVRM: Xid (PCI:0000:17:00): 63, many"), many),
+	}})
 	if !last.Done || len(written) != many {
 		t.Errorf("%d of %d records are proven: %+v", len(written), many, last.Error)
 	}
 	nothingLeft(t)
 }
 
-// slowly are a record, and another that nobody waits for.
+// slowly returns a record, and another that nobody waits for.
 func slowly() []node.KmsgRecord {
 	two := records("NVRM: Xid (PCI:0000:17:00): 79, first", "NVRM: Xid (PCI:0000:17:00): 79, second")
 	two[1].Delay = time.Hour
 	return two
 }
 
-// begun is a helper that has written the first of two records.
+// begun returns a helper that has written the first of two records.
 func begun(t *testing.T) *running {
 	t.Helper()
 	r := start(t, ourRun, node.Request{WriteModule: &node.WriteModule{Module: built(t), Records: slowly()}})
@@ -188,8 +192,8 @@ func TestVMHelperStopped(t *testing.T) {
 	}
 }
 
-// TestVMHelperKilled: nobody can unload when the helper is killed. Then the module stays, everybody sees whose it is, and whoever undoes
-// that run, and nobody else, removes it.
+// TestVMHelperKilled: nobody can unload when the helper is killed. Then the module stays, everybody sees whose it is,
+// and whoever undoes that run, and nobody else, removes it.
 func TestVMHelperKilled(t *testing.T) {
 	r := begun(t)
 	if err := r.cmd.Process.Kill(); err != nil {
@@ -199,19 +203,25 @@ func TestVMHelperKilled(t *testing.T) {
 	if !isLoaded() {
 		t.Fatal("the module is gone, so this shows nothing")
 	}
-	if last, _ := do(t, "xid-999999", node.Request{WriteModule: &node.WriteModule{Module: built(t), Records: slowly()}}); last.Error == nil ||
+	if last, _ := do(
+		t, "xid-999999", node.Request{WriteModule: &node.WriteModule{Module: built(t), Records: slowly()}},
+	); last.Error == nil ||
 		last.Error.Code != node.CodeLoaded || !strings.Contains(last.Error.Message, "revert "+ourRun) {
 		t.Errorf("another run: %+v, wanted %s and how to revert %s", last.Error, node.CodeLoaded, ourRun)
 	}
 	left := deadman.Leftover{Kind: deadman.LeftoverModule, Path: "/sys/module/" + kmod.Name, Run: ourRun}
-	if last, _ := do(t, "leftovers-1", node.Request{Leftovers: &node.Leftovers{}}); !slices.Contains(last.Leftovers, left) {
+	if last, _ := do(
+		t, "leftovers-1", node.Request{Leftovers: &node.Leftovers{}},
+	); !slices.Contains(last.Leftovers, left) {
 		t.Errorf("leftovers: %+v (%+v), wanted %+v", last.Leftovers, last.Error, left)
 	}
-	if last, _ := do(t, "xid-999999", node.Request{RemoveModule: &node.RemoveModule{}}); last.Removed == nil || last.Removed.Other != "run "+ourRun || !isLoaded() {
+	if last, _ := do(t, "xid-999999", node.Request{RemoveModule: &node.RemoveModule{}}); last.Removed == nil ||
+		last.Removed.Other != "run "+ourRun || !isLoaded() {
 		t.Errorf("the undo of another run: %+v %+v, loaded: %v", last.Removed, last.Error, isLoaded())
 	}
 	for _, want := range []node.RemovedModule{{Removed: true}, {}} { // undone, and undone again
-		if last, _ := do(t, ourRun, node.Request{RemoveModule: &node.RemoveModule{}}); last.Removed == nil || *last.Removed != want {
+		if last, _ := do(t, ourRun, node.Request{RemoveModule: &node.RemoveModule{}}); last.Removed == nil ||
+			*last.Removed != want {
 			t.Errorf("the undo: %+v %+v, wanted %+v", last.Removed, last.Error, want)
 		}
 		nothingLeft(t)
@@ -233,15 +243,18 @@ func TestVMHelperCleansLeftovers(t *testing.T) {
 		t.Run(tc.parameters, func(t *testing.T) {
 			load(t, tc.parameters)
 			last, _ := do(t, "leftovers-1", node.Request{Leftovers: &node.Leftovers{Clean: true, Keep: tc.keep}})
-			found := slices.DeleteFunc(last.Leftovers, func(l deadman.Leftover) bool { return l.Kind != deadman.LeftoverModule })
-			if !last.Done || len(found) != tc.found || isLoaded() != tc.stays || len(found) > 0 && found[0].Removed == tc.stays {
+			found := slices.DeleteFunc(last.Leftovers,
+				func(l deadman.Leftover) bool { return l.Kind != deadman.LeftoverModule })
+			if !last.Done || len(found) != tc.found || isLoaded() != tc.stays ||
+				len(found) > 0 && found[0].Removed == tc.stays {
 				t.Errorf("%+v (%+v), loaded: %v; wanted %+v", found, last.Error, isLoaded(), tc)
 			}
 		})
 	}
 }
 
-// TestVMHelperTellsOfWhatStays: somebody who holds the device keeps the module, and the helper does not say that it is done.
+// TestVMHelperTellsOfWhatStays: somebody who holds the device keeps the module, and the helper does not say that it is
+// done.
 func TestVMHelperTellsOfWhatStays(t *testing.T) {
 	r := begun(t)
 	holder := open(t)
@@ -251,13 +264,15 @@ func TestVMHelperTellsOfWhatStays(t *testing.T) {
 		t.Errorf("%+v, loaded: %v; wanted %s", last.Error, isLoaded(), node.CodeStays)
 	}
 	_ = holder.Close()
-	if last, _ := do(t, ourRun, node.Request{RemoveModule: &node.RemoveModule{}}); last.Removed == nil || !last.Removed.Removed {
+	if last, _ := do(t, ourRun, node.Request{RemoveModule: &node.RemoveModule{}}); last.Removed == nil ||
+		!last.Removed.Removed {
 		t.Errorf("the undo: %+v %+v", last.Removed, last.Error)
 	}
 	nothingLeft(t)
 }
 
-// TestVMHelperRefusesOtherKernels: what is for another kernel is recognised beforehand, and what only the kernel can tell, by its refusal.
+// TestVMHelperRefusesOtherKernels: what is for another kernel is recognised beforehand, and what only the kernel can
+// tell, by its refusal.
 func TestVMHelperRefusesOtherKernels(t *testing.T) {
 	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
@@ -273,7 +288,9 @@ func TestVMHelperRefusesOtherKernels(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			module := bytes.Replace(built(t), []byte(tc.from), []byte(tc.to), 1)
-			if last, _ := do(t, ourRun, node.Request{WriteModule: &node.WriteModule{Module: module, Records: slowly()}}); last.Error == nil || last.Error.Code != tc.code {
+			if last, _ := do(
+				t, ourRun, node.Request{WriteModule: &node.WriteModule{Module: module, Records: slowly()}},
+			); last.Error == nil || last.Error.Code != tc.code {
 				t.Errorf("%+v, wanted %s", last.Error, tc.code)
 			}
 			nothingLeft(t)
@@ -281,7 +298,7 @@ func TestVMHelperRefusesOtherKernels(t *testing.T) {
 	}
 }
 
-// signed is the module with a signature of a key that the kernel does not know.
+// signed returns the module with a signature of a key that the kernel does not know.
 func signed(t *testing.T) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(signedFile)
@@ -296,15 +313,16 @@ func signed(t *testing.T) []byte {
 
 // A kernel that insists on nothing takes any signature.
 func TestVMHelperTakesSigned(t *testing.T) {
-	last, written := do(t, ourRun, node.Request{WriteModule: &node.WriteModule{Module: signed(t), Records: records("NVRM: signed")}})
+	last, written := do(t, ourRun,
+		node.Request{WriteModule: &node.WriteModule{Module: signed(t), Records: records("NVRM: signed")}})
 	if !last.Done || len(written) != 1 {
 		t.Errorf("%d records are proven: %+v", len(written), last.Error)
 	}
 	nothingLeft(t)
 }
 
-// TestVMLocked shows, one after the other, what shuts modules out: it cannot be taken back before the next boot. The helper must recognise
-// each beforehand, and the kernel must really be shut.
+// TestVMLocked shows, one after the other, what shuts modules out: it cannot be taken back before the next boot. The
+// helper must recognise each beforehand, and the kernel must really be shut.
 func TestVMLocked(t *testing.T) {
 	for _, tc := range []struct {
 		path, value string
@@ -322,13 +340,15 @@ func TestVMLocked(t *testing.T) {
 			"write": {WriteModule: &node.WriteModule{Module: built(t), Records: slowly()}},
 			"build": {BuildModule: &node.BuildModule{}},
 		} {
-			if last, _ := do(t, ourRun, req); last.Error == nil || last.Error.Code != tc.code || !strings.Contains(last.Error.Message, tc.says) {
+			if last, _ := do(t, ourRun, req); last.Error == nil || last.Error.Code != tc.code ||
+				!strings.Contains(last.Error.Message, tc.says) {
 				t.Errorf("%s=%s, %s: %+v, wanted %s with %q", tc.path, tc.value, name, last.Error, tc.code, tc.says)
 			}
 		}
 		if tc.code == node.CodeUntrusted { // whether the key is known only the kernel can say
 			last, _ := do(t, ourRun, node.Request{WriteModule: &node.WriteModule{Module: signed(t), Records: slowly()}})
-			if last.Error == nil || last.Error.Code != tc.code || !strings.Contains(last.Error.Message, "does not trust the key") {
+			if last.Error == nil || last.Error.Code != tc.code ||
+				!strings.Contains(last.Error.Message, "does not trust the key") {
 				t.Errorf("%s=%s, signed: %+v, wanted %s", tc.path, tc.value, last.Error, tc.code)
 			}
 		}

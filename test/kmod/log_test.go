@@ -141,7 +141,7 @@ func (r reader) until(t *testing.T, what string, wanted func(raw) bool) raw {
 	}
 }
 
-// rest are all records that are there, with what is written last for a mark of the end.
+// rest returns all records that are there, with what is written last for a mark of the end.
 func (r reader) rest(t *testing.T) []raw {
 	t.Helper()
 	const mark = "test: here ends what was written"

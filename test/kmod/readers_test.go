@@ -42,7 +42,8 @@ func journal(t *testing.T, word string) entry {
 	return entry{}
 }
 
-// TestVMReaderJournald: of a line of the module journald makes what it makes of the driver's. Of user space's it shows another facility.
+// TestVMReaderJournald: of a line of the module journald makes what it makes of the driver's. Of user space's it shows
+// another facility.
 func TestVMReaderJournald(t *testing.T) {
 	load(t, "")
 	f := open(t)
@@ -51,11 +52,15 @@ func TestVMReaderJournald(t *testing.T) {
 	}
 	toKmsg(t, "<4>kernel: NVRM: Xid (PCI:0000:17:00): 79, through kmsg\n")
 	got := journal(t, "through the module")
-	if diff := cmp.Diff(entry{"kernel", "0", "kernel", "4", "NVRM: Xid (PCI:0000:17:00): 79, through the module"}, got); diff != "" {
+	if diff := cmp.Diff(
+		entry{"kernel", "0", "kernel", "4", "NVRM: Xid (PCI:0000:17:00): 79, through the module"}, got,
+	); diff != "" {
 		t.Error(diff)
 	}
 	other := journal(t, "through kmsg")
-	if diff := cmp.Diff(entry{"kernel", "1", "kernel", "4", "NVRM: Xid (PCI:0000:17:00): 79, through kmsg"}, other); diff != "" {
+	if diff := cmp.Diff(
+		entry{"kernel", "1", "kernel", "4", "NVRM: Xid (PCI:0000:17:00): 79, through kmsg"}, other,
+	); diff != "" {
 		t.Errorf("the other way: %s", diff)
 	}
 	for name, e := range map[string]entry{"kernel": other, "module": got} {
@@ -71,7 +76,8 @@ func TestVMReaderJournald(t *testing.T) {
 	}
 }
 
-// TestVMReaderRsyslog: with Debian's own settings rsyslog drops what user space wrote into the kernel log, and keeps what the module did.
+// TestVMReaderRsyslog: with Debian's own settings rsyslog drops what user space wrote into the kernel log, and keeps
+// what the module did.
 func TestVMReaderRsyslog(t *testing.T) {
 	load(t, "")
 	f := open(t)
@@ -83,7 +89,9 @@ func TestVMReaderRsyslog(t *testing.T) {
 	if err := write(f, "NVRM: Xid (PCI:0000:17:00): 79, rsyslog must see this\n"); err != nil {
 		t.Fatal(err)
 	}
-	for until := time.Now().Add(30 * time.Second); !strings.Contains(read(), "rsyslog must see this"); time.Sleep(100 * time.Millisecond) {
+	for until := time.Now().Add(30 * time.Second); !strings.Contains(read(), "rsyslog must see this"); time.Sleep(
+		100 * time.Millisecond,
+	) {
 		if time.Now().After(until) {
 			t.Fatalf("the module's line is not in kern.log:\n%s", read())
 		}

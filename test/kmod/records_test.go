@@ -12,8 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// catalogue is every line that the program knows: each text of each code in the words of each driver, alone and as it comes with others, in
-// each form of an address and with each kind of process.
+// catalogue returns every line that the program knows: each text of each code in the words of each driver, alone and as
+// it comes with others, in each form of an address and with each kind of process.
 func catalogue(t *testing.T) []xid.Event {
 	t.Helper()
 	var all []xid.Event
@@ -40,7 +40,8 @@ func catalogue(t *testing.T) []xid.Event {
 				add(e, nil)
 			}
 			together := xid.Options{
-				PCI: pci, Driver: driver, UUID: "GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3", Serial: "1794625612345", Peers: []xid.PCI{{Bus: 0x65}},
+				PCI: pci, Driver: driver, UUID: "GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3", Serial: "1794625612345",
+				Peers: []xid.PCI{{Bus: 0x65}},
 			}
 			if steps, err := xid.Cascade(code.Number, together); err == nil { // most come alone
 				for _, step := range steps {
@@ -61,12 +62,14 @@ func catalogue(t *testing.T) []xid.Event {
 	add(xid.NewSXid(20034, xid.Options{PCI: xid.PCI{Bus: 5}, Switch: 999}))
 	add(xid.NewFallenOff(xid.Options{PCI: xid.PCI{Bus: 0xb3}}))
 	add(xid.New(79, xid.Options{PCI: pci, Message: `100% of \x0a and "quotes", %s %n`}))
-	add(xid.New(79, xid.Options{PCI: pci, Message: strings.Repeat("x", kmod.MaxRecord-len("NVRM: Xid (PCI:0000:17:00): 79, \n"))}))
+	add(xid.New(79,
+		xid.Options{PCI: pci, Message: strings.Repeat("x", kmod.MaxRecord-len("NVRM: Xid (PCI:0000:17:00): 79, \n"))}))
 	return all
 }
 
-// TestVMCatalogue writes every line of the catalogue and reads the log raw: each must be there as it would be of the driver, byte for byte,
-// with facility 0, the driver's level and its flags but for c: see the comment on KERN_CONT in the module.
+// TestVMCatalogue writes every line of the catalogue and reads the log raw: each must be there as it would be of the
+// driver, byte for byte, with facility 0, the driver's level and its flags but for c: see the comment on KERN_CONT in
+// the module.
 func TestVMCatalogue(t *testing.T) {
 	load(t, "")
 	f, log := open(t), follow(t)
@@ -86,7 +89,8 @@ func TestVMCatalogue(t *testing.T) {
 			continue
 		}
 		got, ok := log.next(t, 5*time.Second)
-		for ok && !strings.Contains(got.text, "NVRM: ") && !strings.Contains(got.text, "nvswitch") { // a line of the kernel's own
+		// A line of the kernel's own
+		for ok && !strings.Contains(got.text, "NVRM: ") && !strings.Contains(got.text, "nvswitch") {
 			got, ok = log.next(t, 5*time.Second)
 		}
 		if !ok {

@@ -21,9 +21,9 @@ const fuzzed = 10_000
 // some records fit into the kernel's log many times: so many are written before they are counted.
 const some = 512
 
-// TestVMFuzz writes what nobody should: random bytes, and lines of the driver with something wrong in them. The module must take exactly
-// what CheckRecord, which the client asks before anything is touched, takes, log exactly that, and leave the kernel unharmed (init looks for
-// oopses at the end).
+// TestVMFuzz writes what nobody should: random bytes, and lines of the driver with something wrong in them. The module
+// must take exactly what CheckRecord, which the client asks before anything is touched, takes, log exactly that, and
+// leave the kernel unharmed (init looks for oopses at the end).
 func TestVMFuzz(t *testing.T) {
 	load(t, "")
 	f, log := open(t), follow(t)
@@ -63,7 +63,8 @@ func count(t *testing.T, log reader, want int) {
 	t.Helper()
 	got := 0
 	for _, record := range log.rest(t) {
-		if record.priority < 8 && (strings.HasPrefix(record.text, "NVRM: ") || strings.HasPrefix(record.text, "nvidia-nvswitch")) {
+		if record.priority < 8 &&
+			(strings.HasPrefix(record.text, "NVRM: ") || strings.HasPrefix(record.text, "nvidia-nvswitch")) {
 			got++
 		}
 	}
@@ -114,7 +115,10 @@ func TestVMRefused(t *testing.T) {
 	load(t, "")
 	f, log := open(t), follow(t)
 	for _, size := range []int{0, kmod.MaxRecord + 1, 1 << 20} {
-		if _, err := f.Write([]byte("NVRM: " + strings.Repeat("x", max(0, size-6)))[:size]); !errors.Is(err, syscall.EINVAL) && size > 0 {
+		if _, err := f.Write(
+			[]byte("NVRM: " + strings.Repeat("x", max(0, size-6)))[:size],
+		); !errors.Is(err, syscall.EINVAL) &&
+			size > 0 {
 			t.Errorf("%d bytes: %v, wanted EINVAL", size, err)
 		}
 	}
@@ -130,7 +134,8 @@ func TestVMRefused(t *testing.T) {
 	count(t, log, 0)
 }
 
-// TestVMUnprivileged: only who has CAP_SYS_ADMIN in the initial user namespace may write, whatever their user is called.
+// TestVMUnprivileged: only who has CAP_SYS_ADMIN in the initial user namespace may write, whatever their user is
+// called.
 func TestVMUnprivileged(t *testing.T) {
 	load(t, "")
 	if info, err := os.Stat(device); err != nil || info.Mode().Perm() != 0o200 {
@@ -146,12 +151,17 @@ func TestVMUnprivileged(t *testing.T) {
 		}
 		return string(said)
 	}
-	if said := open(&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}, device); !strings.Contains(said, "Permission denied") {
+	if said := open(
+		&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}, device,
+	); !strings.Contains(
+		said, "Permission denied",
+	) {
 		t.Errorf("a user: %s", said)
 	}
 	inside := &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}},
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}},
 	}
 	if said := open(inside, device); !strings.Contains(said, "Operation not permitted") {
 		t.Errorf("root of another user namespace: %s", said)

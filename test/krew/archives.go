@@ -218,7 +218,8 @@ func archivesHold(w *world) (string, error) {
 		}
 		want := []string{p.program(), "LICENSE", "LICENSE-kernel-module", "THIRD_PARTY_NOTICES.txt"}
 		texts := map[string]string{
-			"LICENSE": "Apache License", "LICENSE-kernel-module": "GNU GENERAL PUBLIC LICENSE", "THIRD_PARTY_NOTICES.txt": "k8s.io/client-go v",
+			"LICENSE": "Apache License", "LICENSE-kernel-module": "GNU GENERAL PUBLIC LICENSE",
+			"THIRD_PARTY_NOTICES.txt": "k8s.io/client-go v",
 		}
 		var names []string
 		for _, f := range files {
@@ -244,7 +245,8 @@ func archivesHold(w *world) (string, error) {
 	return fmt.Sprintf("%d platforms", len(platforms)), nil
 }
 
-// Limits that users of slow lines were promised: 20 MB to fetch, 50 MiB to keep. The programs for macOS and Windows have 51.1 MB, that for Linux 49.9.
+// Limits that users of slow lines were promised: 20 MB to fetch, 50 MiB to keep. The programs for macOS and Windows
+// have 51.1 MB, that for Linux 49.9.
 const archiveLimit, programLimit = 20e6, 50 << 20
 
 func sizes(w *world) (string, error) {
@@ -262,7 +264,8 @@ func sizes(w *world) (string, error) {
 		name := p.os + "/" + p.arch
 		fmt.Fprintf(&w.sizes, "%-16s %12.1f %12.1f\n", name, float64(info.Size())/1e6, float64(len(raw))/(1<<20))
 		if info.Size() > archiveLimit || len(raw) > programLimit {
-			tooBig = append(tooBig, fmt.Sprintf("%s: %.1f MB and %.1f MiB", name, float64(info.Size())/1e6, float64(len(raw))/(1<<20)))
+			tooBig = append(tooBig,
+				fmt.Sprintf("%s: %.1f MB and %.1f MiB", name, float64(info.Size())/1e6, float64(len(raw))/(1<<20)))
 		}
 	}
 	if len(tooBig) > 0 {

@@ -33,7 +33,8 @@ func stamps(w *world) (string, error) {
 }
 
 func helperDigests(w *world) (string, error) {
-	said, err := w.command(filepath.Join("bin/release", runtime.GOOS+"_"+runtime.GOARCH, program), "version", "--client", "-o", "json")
+	said, err := w.command(filepath.Join("bin/release", runtime.GOOS+"_"+runtime.GOARCH, program), "version",
+		"--client", "-o", "json")
 	if err != nil {
 		return "", err
 	}
@@ -59,7 +60,8 @@ func helperDigests(w *world) (string, error) {
 	return "amd64, arm64", nil
 }
 
-// bills compares each bill of materials with what Go wrote into the program, and into the helpers that are inside of it.
+// bills compares each bill of materials with what Go wrote into the program, and into the helpers that are inside of
+// it.
 func bills(w *world) (string, error) {
 	var least int
 	for _, p := range platforms {
@@ -78,8 +80,10 @@ func bills(w *world) (string, error) {
 		if err := json.Unmarshal(raw, &bill); err != nil {
 			return "", err
 		}
-		if bill.BOMFormat != "CycloneDX" || bill.Metadata.Component.Version != version || bill.Metadata.Timestamp != w.date {
-			return "", fmt.Errorf("%s: it is %s of %s, %s", p.base(), bill.BOMFormat, bill.Metadata.Component.Version, bill.Metadata.Timestamp)
+		if bill.BOMFormat != "CycloneDX" || bill.Metadata.Component.Version != version ||
+			bill.Metadata.Timestamp != w.date {
+			return "", fmt.Errorf("%s: it is %s of %s, %s", p.base(), bill.BOMFormat, bill.Metadata.Component.Version,
+				bill.Metadata.Timestamp)
 		}
 		named := map[string]bool{}
 		for _, c := range bill.Components {
@@ -111,7 +115,7 @@ func bills(w *world) (string, error) {
 	return fmt.Sprintf("CycloneDX, at least %d modules each", least), nil
 }
 
-// nodeHelpers are those that this tree's client carries.
+// nodeHelpers returns those that this tree's client carries.
 func nodeHelpers() ([][]byte, error) {
 	var all [][]byte
 	for _, arch := range helper.Architectures() {

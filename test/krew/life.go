@@ -71,7 +71,8 @@ func (w *world) version(want string) error {
 
 // completes makes the link, which krew cannot, and asks kubectl as a shell does.
 func completes(w *world) (string, error) {
-	if said, err := w.kubectl("__complete", "gpu-fault", "xid", "exp"); err == nil && strings.Contains(said, "explain\t") {
+	if said, err := w.kubectl("__complete", "gpu-fault", "xid", "exp"); err == nil &&
+		strings.Contains(said, "explain\t") {
 		return "", errors.New("kubectl completes without a link: this step proves nothing")
 	}
 	if _, err := w.kubectl("gpu-fault", "completion", "--install"); err != nil {
@@ -90,8 +91,9 @@ func (w *world) completed() error {
 
 func completesUpgraded(w *world) (string, error) { return "", w.completed() }
 
-// dangling: krew leaves the link when it removes what it points to. kubectl does not mind. krew takes a bin folder with files but without
-// any installed plugin for one of before version 0.3, until the link is removed, as the caveats ask for.
+// dangling: krew leaves the link when it removes what it points to. kubectl does not mind. krew takes a bin folder with
+// files but without any installed plugin for one of before version 0.3, until the link is removed, as the caveats ask
+// for.
 func dangling(w *world) (string, error) {
 	if _, err := w.publish(version); err != nil {
 		return "", err
@@ -142,7 +144,9 @@ func (w *world) publish(v string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	git := []string{"-C", w.index(), "-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false"}
+	git := []string{
+		"-C", w.index(), "-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false",
+	}
 	if _, err := os.Stat(filepath.Join(w.index(), ".git")); errors.Is(err, fs.ErrNotExist) {
 		if _, err := w.user(nil, "git", "init", "--quiet", w.index()); err != nil {
 			return "", err

@@ -1,6 +1,7 @@
-// Command krew proves a release (`make test-krew`): the archives of dist are right, reproducible and small enough, and the real krew and
-// the real kubectl install, upgrade and remove them by the manifest of dist, word for word. The release's page on github.com is
-// played by this program; nothing else is asked for anything, so that no network is needed.
+// Command krew proves a release (`make test-krew`): the archives of dist are right, reproducible and small enough, and
+// the real krew and the real kubectl install, upgrade and remove them by the manifest of dist, word for word. The
+// release's page on github.com is played by this program; nothing else is asked for anything, so that no network is
+// needed.
 package main
 
 import (
@@ -30,13 +31,14 @@ func main() {
 	}
 }
 
-// step is one thing that must hold. What it says of itself stands in the table; an error is the reason why it does not hold.
+// step is one thing that must hold. What it says of itself stands in the table; an error is the reason why it does not
+// hold.
 type step struct {
 	name string
 	run  func(*world) (string, error)
 }
 
-// steps are in the order of a release's life: later ones use what earlier ones installed.
+// steps returns in the order of a release's life: later ones use what earlier ones installed.
 func steps() []step {
 	return []step{
 		{"checksums hold for every file", checksumsHold},

@@ -25,8 +25,8 @@ const (
 	downloads = "/gpu-fault/kubectl-gpu-fault/releases/download/"
 )
 
-// page plays the page of a release on github.com, for programs that take its proxy and trust its certificate: so the manifest
-// is used as it is, and whoever wants to go elsewhere is noticed.
+// page plays the page of a release on github.com, for programs that take its proxy and trust its certificate: so the
+// manifest is used as it is, and whoever wants to go elsewhere is noticed.
 type page struct {
 	site, proxy *httptest.Server
 	certificate string // path of its PEM file
@@ -111,7 +111,8 @@ func (p *page) close() {
 	p.site.Close()
 }
 
-// selfSigned makes a certificate for github.com that is good for an hour, and writes it to a PEM file for those who are to trust it.
+// selfSigned makes a certificate for github.com that is good for an hour, and writes it to a PEM file for those who are
+// to trust it.
 func selfSigned(file string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -119,8 +120,9 @@ func selfSigned(file string) (tls.Certificate, error) {
 	}
 	now := time.Now()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{host}, NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), DNSNames: []string{host}, NotBefore: now.Add(-time.Minute),
+		NotAfter: now.Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

@@ -20,7 +20,8 @@ func (w *world) install(environment []string, manifest string, flags ...string) 
 		return "", err
 	}
 	environment = append([]string{"KREW_ROOT=" + root}, environment...)
-	said, err := w.user(environment, "kubectl", append([]string{"krew", "install", "--manifest=" + manifest}, flags...)...)
+	said, err := w.user(environment, "kubectl",
+		append([]string{"krew", "install", "--manifest=" + manifest}, flags...)...)
 	if err != nil {
 		if _, there := os.Lstat(filepath.Join(root, "bin", program)); !errors.Is(there, fs.ErrNotExist) {
 			return "", errors.New("it is on the PATH although krew refused it")
@@ -38,7 +39,8 @@ func wrongSum(w *world) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file, err := w.write("wrong-sum/gpu-fault.yaml", strings.Replace(manifest, right, strings.Repeat("f", len(right)), 1))
+	file, err := w.write("wrong-sum/gpu-fault.yaml",
+		strings.Replace(manifest, right, strings.Repeat("f", len(right)), 1))
 	if err != nil {
 		return "", err
 	}
@@ -151,12 +153,14 @@ func twoVersions(w *world) (string, error) {
 	return "kubectl plugin list: overshadowed", errors.Join(err, has(said, "the other one"))
 }
 
-// krewRoot: krew makes the folder that is missing; where it cannot, and where its programs are not on the PATH, the user is told what
-// to do.
+// krewRoot: krew makes the folder that is missing; where it cannot, and where its programs are not on the PATH, the
+// user is told what to do.
 func krewRoot(w *world) (string, error) {
 	manifest, local := filepath.Join(w.repo, dist, "krew-manifest.yaml"), "--archive="+filepath.Join(w.repo, archive())
 	missing := filepath.Join(w.dir, "missing", "krew")
-	if _, err := w.user([]string{"KREW_ROOT=" + missing}, "kubectl", "krew", "install", "--manifest="+manifest, local); err != nil {
+	if _, err := w.user(
+		[]string{"KREW_ROOT=" + missing}, "kubectl", "krew", "install", "--manifest="+manifest, local,
+	); err != nil {
 		return "", err
 	}
 	// /proc: root may write everywhere else.

@@ -38,7 +38,8 @@ type krewsPlatform struct {
 	} `json:"selector"`
 }
 
-// indexRules are those that reviewers of krew's index ask for and no tool checks: https://krew.sigs.k8s.io/docs/developer-guide/release/.
+// indexRules returns those that reviewers of krew's index ask for and no tool checks:
+// https://krew.sigs.k8s.io/docs/developer-guide/release/.
 func indexRules(w *world) (string, error) {
 	text, err := w.manifest()
 	if err != nil {
@@ -55,21 +56,25 @@ func indexRules(w *world) (string, error) {
 		}
 	}
 	s := m.Spec
-	rule(m.APIVersion == "krew.googlecontainertools.github.com/v1alpha2" && m.Kind == "Plugin", "it is a %s of %s", m.Kind, m.APIVersion)
+	rule(m.APIVersion == "krew.googlecontainertools.github.com/v1alpha2" && m.Kind == "Plugin", "it is a %s of %s",
+		m.Kind, m.APIVersion)
 	rule(m.Metadata.Name == "gpu-fault", "the name is %q", m.Metadata.Name)
 	rule(s.Version == version, "the version is %q", s.Version)
 	rule(strings.HasPrefix(s.Homepage, "https://"+host+"/"), "the homepage is %q", s.Homepage)
 	rule(s.ShortDescription == shortDescription, "the short description is %q", s.ShortDescription)
-	rule(len(s.ShortDescription) <= 50, "the short description has %d characters; the index shows 50", len(s.ShortDescription))
+	rule(len(s.ShortDescription) <= 50, "the short description has %d characters; the index shows 50",
+		len(s.ShortDescription))
 	for _, word := range []string{"kubectl", "kubernetes", "plugin"} {
-		rule(!strings.Contains(strings.ToLower(s.ShortDescription), word), "the short description says %q, which all in the index are", word)
+		rule(!strings.Contains(strings.ToLower(s.ShortDescription), word),
+			"the short description says %q, which all in the index are", word)
 	}
 	rule(!strings.HasSuffix(s.ShortDescription, "."), "the short description ends with a full stop")
 	rule(s.Description != "" && s.Caveats != "", "there is no description, or no caveats")
 	for _, line := range strings.Split(s.Description+s.Caveats, "\n") {
 		rule(len(line) <= 80, "this line has %d characters, and terminals 80: %s", len(line), line)
 	}
-	rule(!strings.Contains(s.Description, "kubectl gpu-fault"), "the description shows usage, which belongs into the help")
+	rule(!strings.Contains(s.Description, "kubectl gpu-fault"),
+		"the description shows usage, which belongs into the help")
 	for _, word := range []string{"privileged", "completion --install"} {
 		rule(strings.Contains(s.Caveats, word), "the caveats do not tell of %q", word)
 	}

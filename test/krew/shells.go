@@ -16,7 +16,8 @@ COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_LINE=$0 COMP_POINT=${#0} COMP_TYPE=9
 __start_kubectl kubectl 7 explain 2>/dev/null
 printf '%s\n' "${COMPREPLY[@]}"`
 
-// zsh completes only on a terminal, which its module zpty plays. The echo in two parts tells the answer from what was typed.
+// zsh completes only on a terminal, which its module zpty plays. The echo in two parts tells the answer from what was
+// typed.
 const zsh = `zmodload zsh/zpty
 zpty shell zsh -f -i
 zpty -w shell "autoload -Uz compinit; compinit -u -d $HOME/.zcompdump; source <(kubectl completion zsh); compdef _kubectl kubectl; LISTMAX=1000; echo rea''dy"

@@ -21,8 +21,8 @@ const (
 	dist           = "dist"
 )
 
-// world is all that the steps share: a folder of its own, with a home, a krew root and a PATH on which there is nothing but kubectl,
-// krew and git.
+// world is all that the steps share: a folder of its own, with a home, a krew root and a PATH on which there is nothing
+// but kubectl, krew and git.
 type world struct {
 	ctx   context.Context
 	repo  string // of this project
@@ -81,7 +81,8 @@ func (w *world) prepare() error {
 	return w.link()
 }
 
-// link puts the tools on the PATH. kubectl is a script, as validate-krew-manifest hands nothing of its environment but the PATH on.
+// link puts the tools on the PATH. kubectl is a script, as validate-krew-manifest hands nothing of its environment but
+// the PATH on.
 func (w *world) link() error {
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -111,10 +112,10 @@ func (w *world) tools() string { return filepath.Join(w.dir, "tools") }
 func (w *world) index() string { return filepath.Join(w.dir, "index") }
 func (w *world) root() string  { return filepath.Join(w.home(), ".krew") }
 
-// bin is a file of krew's folder on the PATH.
+// bin returns a file of krew's folder on the PATH.
 func (w *world) bin(name string) string { return filepath.Join(w.root(), "bin", name) }
 
-// manifest is that of the release, as it would be sent to krew's index.
+// manifest returns that of the release, as it would be sent to krew's index.
 func (w *world) manifest() (string, error) {
 	raw, err := os.ReadFile(filepath.Join(dist, "krew-manifest.yaml"))
 	return string(raw), err
@@ -129,7 +130,7 @@ func (w *world) write(name, content string) (string, error) {
 	return path, os.WriteFile(path, []byte(content), 0o644)
 }
 
-// archive is the archive of this machine's platform.
+// archive returns the archive of this machine's platform.
 func archive() string {
 	return filepath.Join(dist, strings.Join([]string{program, version, runtime.GOOS, runtime.GOARCH}, "_")+".tar.gz")
 }
@@ -146,7 +147,8 @@ func (w *world) command(name string, args ...string) (string, error) {
 	return w.start(exec.CommandContext(w.ctx, name, args...))
 }
 
-// user runs a program as somebody would who has just krew and kubectl; the environment may add to that, or replace parts.
+// user runs a program as somebody would who has just krew and kubectl; the environment may add to that, or replace
+// parts.
 func (w *world) user(environment []string, name string, args ...string) (string, error) {
 	path, err := exec.LookPath(filepath.Join(w.tools(), name))
 	if err != nil {
@@ -164,7 +166,8 @@ func (w *world) user(environment []string, name string, args ...string) (string,
 // kubectl runs `kubectl ARGS...` as a user.
 func (w *world) kubectl(args ...string) (string, error) { return w.user(nil, "kubectl", args...) }
 
-// start returns what the command wrote to both streams. Its standard input is empty: krew reads plugins' names from one that is not.
+// start returns what the command wrote to both streams. Its standard input is empty: krew reads plugins' names from one
+// that is not.
 func (w *world) start(cmd *exec.Cmd) (string, error) {
 	out, err := cmd.CombinedOutput()
 	said := strings.TrimSpace(string(out))
@@ -174,7 +177,7 @@ func (w *world) start(cmd *exec.Cmd) (string, error) {
 	return said, nil
 }
 
-// has is an error unless the text has all of the words.
+// has returns an error unless the text has all of the words.
 func has(text string, words ...string) error {
 	for _, word := range words {
 		if !strings.Contains(text, word) {
@@ -184,7 +187,7 @@ func has(text string, words ...string) error {
 	return nil
 }
 
-// refused is an error unless the command failed with a message that has the words.
+// refused returns an error unless the command failed with a message that has the words.
 func refused(said string, err error, words ...string) error {
 	if err == nil {
 		return fmt.Errorf("it was not refused:\n%s", said)

@@ -1,5 +1,5 @@
-// Command kubectl is kubectl itself, built from its module: tests and benchmarks need the real one, of the release that this plugin
-// is built with.
+// Command kubectl is kubectl itself, built from its module: tests and benchmarks need the real one, of the release that
+// this plugin is built with.
 package main
 
 import (

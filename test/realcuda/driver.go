@@ -29,7 +29,10 @@ func (b *bench) nvidia(root string) error {
 	}
 	r := b.former
 	if file := one(root, "usr/lib/*/nvidia/current/libcuda.so.*.*"); file != "" {
-		r = &release{bench: b, libraries: filepath.Dir(file), driver: "libcuda " + strings.TrimPrefix(filepath.Base(file), "libcuda.so.")}
+		r = &release{
+			bench: b, libraries: filepath.Dir(file),
+			driver: "libcuda " + strings.TrimPrefix(filepath.Base(file), "libcuda.so."),
+		}
 		b.former = r
 		if err := r.read(file); err != nil {
 			return err
@@ -80,11 +83,12 @@ func (r *release) read(file string) error {
 	for _, f := range ours {
 		r.hooks[f.Name] = true
 	}
-	r.see(r.driver, fmt.Sprintf("%d exported functions, addresses that two share", len(functions)), "0", strconv.Itoa(len(functions)-len(r.symbols)))
+	r.see(r.driver, fmt.Sprintf("%d exported functions, addresses that two share", len(functions)), "0",
+		strconv.Itoa(len(functions)-len(r.symbols)))
 	return nil
 }
 
-// place is where a function lies, as where.h writes it.
+// place returns where a function lies, as where.h writes it.
 func place(file string, f elf.Symbol) string { return fmt.Sprintf("%s+%#x", file, f.Value) }
 
 func exports(file string) ([]elf.Symbol, error) {
@@ -114,7 +118,7 @@ func (r *release) try(shim string, state *cudafault.State, stdin string, line ..
 	return program{line: line, env: append(env, "LD_LIBRARY_PATH="+r.libraries), stdin: stdin}.start()
 }
 
-// calls is what cuInit and cuMemAlloc return by three ways, without a fault and with one.
+// calls returns what cuInit and cuMemAlloc return by three ways, without a fault and with one.
 func (r *release) calls() error {
 	fault := func(s cudafault.State) *cudafault.State { s.Flags = cudafault.FlagQuiet; return &s }
 	for _, c := range []struct {
@@ -128,7 +132,10 @@ func (r *release) calls() error {
 		{"the same, shim disarmed", r.shim, fault(cudafault.State{}), "3 3 3, 100 100 100"},
 		{"the same, armed: cuInit 999", r.shim, fault(cudafault.State{ErrorInit: 999}), "3 3 3, 999 999 999"},
 		{"the same, armed: cuInit 226", r.shim, fault(cudafault.State{ErrorInit: 226}), "3 3 3, 226 226 226"},
-		{"the same, armed: allocation 214", r.shim, fault(cudafault.State{Error: 214, Classes: cudafault.ClassAlloc}), "214 214 214, 100 100 100"},
+		{
+			"the same, armed: allocation 214", r.shim,
+			fault(cudafault.State{Error: 214, Classes: cudafault.ClassAlloc}), "214 214 214, 100 100 100",
+		},
 	} {
 		got, err := r.try(c.shim, c.state, "", "calls")
 		if err != nil {

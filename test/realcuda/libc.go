@@ -17,15 +17,20 @@ import (
 
 // ways are the probes' ways to the driver.
 var ways = [][]string{
-	{"linked"}, {"loaded", "dlsym"}, {"loaded", "default"}, {"loaded", "v1"}, {"loaded", "v2"}, {"loaded", "v2-twins"}, {"loaded", "entry-point"},
-	{"loaded", "plugin", "plugin.so"}, {"loaded", "plugin", "static.so"}, {"loaded", "reopen"}, {"loaded", "fork"}, {"loaded", "threads"},
-	{"loaded", "graph"}, {"cudart", "cudart-11.8.tsv", "v1"}, {"cudart", "cudart-12.4.tsv", "v2"}, {"nvml"}, {"nvml", "init-flags"},
+	{"linked"}, {"loaded", "dlsym"}, {"loaded", "default"}, {"loaded", "v1"}, {"loaded", "v2"}, {"loaded", "v2-twins"},
+	{"loaded", "entry-point"},
+	{"loaded", "plugin", "plugin.so"}, {"loaded", "plugin", "static.so"}, {"loaded", "reopen"}, {"loaded", "fork"},
+	{"loaded", "threads"},
+	{"loaded", "graph"}, {"cudart", "cudart-11.8.tsv", "v1"}, {"cudart", "cudart-12.4.tsv", "v2"}, {"nvml"},
+	{"nvml", "init-flags"},
 }
 
-// audited are the ways with the shim as an audit module, which it has to be for RTLD_DEEPBIND. The last one needs glibc 2.35: before, ld.so does not
-// tell audit modules of the bindings of an object that is loaded with RTLD_NOW (glibc's bug 23734).
+// audited are the ways with the shim as an audit module, which it has to be for RTLD_DEEPBIND. The last one needs glibc
+// 2.35: before, ld.so does not tell audit modules of the bindings of an object that is loaded with RTLD_NOW (glibc's
+// bug 23734).
 var audited = [][]string{
-	{"linked"}, {"cudart", "cudart-12.4.tsv", "v2"}, {"loaded", "deepbind", "static.so"}, {"loaded", "deepbind", "plugin.so"},
+	{"linked"}, {"cudart", "cudart-12.4.tsv", "v2"}, {"loaded", "deepbind", "static.so"},
+	{"loaded", "deepbind", "plugin.so"},
 }
 
 const audits = 35 // the 2.x from which on
@@ -40,8 +45,10 @@ type clib struct {
 }
 
 var (
-	glibcVersion = regexp.MustCompile(`GNU C Library \(([^)]*)\) (?:stable|release|development) release version ([0-9.]*[0-9])`)
-	muslVersion  = regexp.MustCompile(`Version ([0-9.]+)`)
+	glibcVersion = regexp.MustCompile(
+		`GNU C Library \(([^)]*)\) (?:stable|release|development) release version ([0-9.]*[0-9])`,
+	)
+	muslVersion = regexp.MustCompile(`Version ([0-9.]+)`)
 )
 
 // libc tests with the C library under root. On musl the shim need only do no harm: there is no CUDA for it.
@@ -83,7 +90,8 @@ func (b *bench) libc(root string) error {
 		return c.harmless()
 	}
 	c.bin = filepath.Join(b.bin, arch)
-	c.loader = append(c.loader, one(filepath.Dir(file), "ld-linux-*.so.*"), "--library-path", filepath.Dir(file)+":"+c.bin)
+	c.loader = append(c.loader, one(filepath.Dir(file), "ld-linux-*.so.*"), "--library-path",
+		filepath.Dir(file)+":"+c.bin)
 	version := submatch(glibcVersion, string(data), 2)
 	c.name = "glibc " + version + " " + debian
 	if err := c.harmless(); err != nil {
@@ -130,7 +138,7 @@ func (c clib) try(shim, variable string, state *cudafault.State, words []string)
 var armed = cudafault.State{Error: 999, NVMLError: 15, Flags: cudafault.FlagQuiet,
 	Classes: cudafault.ClassAlloc | cudafault.ClassCopy | cudafault.ClassLaunch | cudafault.ClassSync}
 
-// harmless is a program that has nothing to do with CUDA, under an armed shim.
+// harmless returns a program that has nothing to do with CUDA, under an armed shim.
 func (c clib) harmless() error {
 	bare, err := c.try("", "", nil, []string{"idle"})
 	if err != nil {
@@ -178,13 +186,15 @@ func (c clib) driver(variable string, ways [][]string) error {
 		if failed, calls := codes(failing.stdout, code); failing.code == 0 && calls > 0 && failed == calls {
 			hit++
 		} else {
-			missed += fmt.Sprintf(" (%s: %d of %d calls, exit %d %s)", name, failed, calls, failing.code, failing.stderr)
+			missed += fmt.Sprintf(" (%s: %d of %d calls, exit %d %s)", name, failed, calls, failing.code,
+				failing.stderr)
 		}
 	}
 	wanted := fmt.Sprintf("%d of %[1]d", len(ways))
 	c.see(c.name, variable+", disarmed: ways to the fake driver that are as without the shim", wanted,
 		fmt.Sprintf("%d of %d%s", unchanged, len(ways), shortened(changed)))
-	c.see(c.name, variable+", armed: ways on which every call fails", wanted, fmt.Sprintf("%d of %d%s", hit, len(ways), shortened(missed)))
+	c.see(c.name, variable+", armed: ways on which every call fails", wanted,
+		fmt.Sprintf("%d of %d%s", hit, len(ways), shortened(missed)))
 	return nil
 }
 
@@ -196,7 +206,8 @@ func shortened(text string) string {
 	return text
 }
 
-// codes counts the probes' lines "... CALL FUNCTION CODE" that have the code, and all; "... NOTE WHAT CODE" is something that must not fail.
+// codes counts the probes' lines "... CALL FUNCTION CODE" that have the code, and all; "... NOTE WHAT CODE" is
+// something that must not fail.
 func codes(stdout, code string) (with, all int) {
 	lines := bufio.NewScanner(strings.NewReader(stdout))
 	for lines.Scan() {

@@ -1,12 +1,14 @@
-// Command realcuda tests the shim of cudafault with what others built: NVIDIA's user-space libraries, which tell something without a GPU too, and
-// the C libraries of several Debian releases. It prints a table of what was wanted and what was seen; the scripts beside it and
-// hack/test-real-libraries.sh fetch the libraries, build the C programs, and call it.
+// Command realcuda tests the shim of cudafault with what others built: NVIDIA's user-space libraries, which tell
+// something without a GPU too, and the C libraries of several Debian releases. It prints a table of what was wanted and
+// what was seen; the scripts beside it and hack/test-real-libraries.sh fetch the libraries, build the C programs, and
+// call it.
 //
-//	realcuda nvidia -bin FOLDER -shim FILE ROOT...     ROOT: an unpacked libcuda1 libnvidia-ml1 nvidia-smi, libcudart, libnccl2
+//	realcuda nvidia -bin FOLDER -shim FILE ROOT...     ROOT: an unpacked libcuda1 libnvidia-ml1 nvidia-smi, libcudart,
+//	                                                   libnccl2
 //	realcuda libc -bin FOLDER -lib FOLDER ROOT...      ROOT: an unpacked libc6 or musl
 //
-// NVIDIA's packages are looked at from outside only: which of their exported functions are found by which name, and what calls return. cudart's
-// check of its driver is never reached without a GPU, and nothing here answers it.
+// NVIDIA's packages are looked at from outside only: which of their exported functions are found by which name, and
+// what calls return. cudart's check of its driver is never reached without a GPU, and nothing here answers it.
 package main
 
 import (
@@ -89,7 +91,8 @@ func (b *bench) print(out io.Writer, what string) error {
 			ok = "yes"
 			good++
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", r.library, r.what, r.wanted, strings.ReplaceAll(r.seen, "\n", " | "), ok)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", r.library, r.what, r.wanted, strings.ReplaceAll(r.seen, "\n", " | "),
+			ok)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -10,7 +10,8 @@ import (
 
 var cudaFailure = regexp.MustCompile(`Cuda failure (?:\d+ )?'([^']*)'`)
 
-// nccl is NCCL on the last driver, with the static cudart that it brings: what it says of cuInit's error. It is run by the C library of -libc.
+// nccl is NCCL on the last driver, with the static cudart that it brings: what it says of cuInit's error. It is run by
+// the C library of -libc.
 func (r *release) nccl(file string) error {
 	libraries := one(r.libcRoot, "usr/lib/*-linux-gnu/libc.so.6")
 	if libraries == "" {

@@ -32,7 +32,7 @@ type result struct {
 	stdout, stderr string
 }
 
-// String is what of a result fits into a table.
+// String returns what of a result fits into a table.
 func (r result) String() string {
 	text := strings.TrimSpace(r.stdout)
 	if r.code != 0 {
@@ -58,7 +58,8 @@ func (p program) start() (result, error) {
 		line = []string{p.line[0]}
 	}
 	for _, one := range p.env {
-		// Only the loader's variables must not reach the emulator itself. All others have to: /proc/self/environ is the emulator's.
+		// Only the loader's variables must not reach the emulator itself. All others have to: /proc/self/environ is the
+		// emulator's.
 		if p.emu && strings.HasPrefix(one, "LD_") {
 			line = append(line, "-E", one)
 		} else {
@@ -70,7 +71,8 @@ func (p program) start() (result, error) {
 	}
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	var stdout, stderr bytes.Buffer
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = env, strings.NewReader(p.stdin), &stdout, &stderr, 5*time.Second
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = env, strings.NewReader(p.stdin), &stdout, &stderr,
+		5*time.Second
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {
@@ -82,7 +84,8 @@ func (p program) start() (result, error) {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}, nil
 }
 
-// preload is the environment that puts the shim before a program: with a state, or with none at all where it is nil. "" is no shim.
+// preload returns the environment that puts the shim before a program: with a state, or with none at all where it is
+// nil. "" is no shim.
 func (b *bench) preload(shim string, state *cudafault.State) ([]string, error) {
 	if shim == "" {
 		return nil, nil
@@ -95,7 +98,8 @@ func (b *bench) preload(shim string, state *cudafault.State) ([]string, error) {
 	if state != nil {
 		b.generation++
 		s := *state
-		s.Run, s.Rank, s.Generation, s.ArmedAt = "real-libraries", cudafault.AllRanks, b.generation, time.Now().Add(-time.Second)
+		s.Run, s.Rank, s.Generation, s.ArmedAt = "real-libraries", cudafault.AllRanks, b.generation,
+			time.Now().Add(-time.Second)
 		data, err := s.Encode()
 		if err != nil {
 			return nil, err
@@ -104,10 +108,12 @@ func (b *bench) preload(shim string, state *cudafault.State) ([]string, error) {
 			return nil, err
 		}
 	}
-	return []string{"LD_PRELOAD=" + shim, "GPU_FAULT_STATE=" + file, "GPU_FAULT_RUN=" + filepath.Join(dir, "processes")}, nil
+	return []string{
+		"LD_PRELOAD=" + shim, "GPU_FAULT_STATE=" + file, "GPU_FAULT_RUN=" + filepath.Join(dir, "processes"),
+	}, nil
 }
 
-// one is the only file of a pattern; "" where there is none.
+// one returns the only file of a pattern; "" where there is none.
 func one(pattern ...string) string {
 	found, _ := filepath.Glob(filepath.Join(pattern...)) // the patterns are ours and well formed
 	if len(found) == 0 {

@@ -11,12 +11,14 @@ import (
 )
 
 // versions that are asked for: those in which functions got new ones, and none that there ever was.
-var versions = []int{0, 2000, 2020, 2030, 3010, 3020, 4000, 4010, 5050, 6000, 7000, 8000, 9000, 9020, 10000, 10010, 10020, 11000, 11010, 11020, 11030,
+var versions = []int{0, 2000, 2020, 2030, 3010, 3020, 4000, 4010, 5050, 6000, 7000, 8000, 9000, 9020, 10000, 10010,
+	10020, 11000, 11010, 11020, 11030,
 	11040, 11060, 11070, 11080, 12000, 12010, 12020, 12030, 12040, 12050, 12080, 13000, 99000}
 
 var suffix = regexp.MustCompile(`(_v\d+)?(_ptsz|_ptds)?$`)
 
-// questions is every exported name for dlsym, and every exported and bare name in each version, with each flag, for cuGetProcAddress.
+// questions returns every exported name for dlsym, and every exported and bare name in each version, with each flag,
+// for cuGetProcAddress.
 func (r *release) questions() (symbols, addresses []string) {
 	names := []string{"(empty)", "cuNoSuchFunction", "cu", "cudaMalloc", "cublasCreate_v2"}
 	for _, name := range r.exported {
@@ -39,7 +41,8 @@ func (r *release) questions() (symbols, addresses []string) {
 	return append(symbols, "d cuNoSuchFunction", "d cublasCreate_v2", "d nvmlInit_v2"), addresses
 }
 
-// routing compares every answer with and without the shim: our function for each that we take over, and else the same answer to the last bit.
+// routing compares every answer with and without the shim: our function for each that we take over, and else the same
+// answer to the last bit.
 func (r *release) routing() error {
 	symbols, addresses := r.questions()
 	disarmed := &cudafault.State{}
@@ -84,12 +87,14 @@ func (r *release) compareLookups(what string, questions []string, state *cudafau
 	if lines := strings.Count(bare.stdout, "\n"); bare.code != 0 || lines != len(questions)+len(args)-1 {
 		wrong, first = wrong+1, fmt.Sprintf("%d answers, %s", lines, bare.stderr)
 	}
-	r.see(r.driver, fmt.Sprintf("%s: %d look-ups, %d of our functions", what, len(questions), routed), "0 answers wrong",
+	r.see(r.driver, fmt.Sprintf("%s: %d look-ups, %d of our functions", what, len(questions), routed),
+		"0 answers wrong",
 		strings.TrimSpace(fmt.Sprintf("%d answers wrong %s", wrong, first)))
 	return nil
 }
 
-// compare counts the answers that the shim changes as it has to, and those that are wrong, of which it gives back the first.
+// compare counts the answers that the shim changes as it has to, and those that are wrong, of which it gives back the
+// first.
 func (r *release) compare(bare, ours []string) (routed, wrong int, first string) {
 	for i := range max(len(bare), len(ours)) {
 		wanted, got := "nothing", "nothing"
@@ -112,7 +117,7 @@ func (r *release) compare(bare, ours []string) (routed, wrong int, first string)
 	return routed, wrong, first
 }
 
-// stubFor is the answer that the shim must make of one that the library gave: where.h says how they look.
+// stubFor returns the answer that the shim must make of one that the library gave: where.h says how they look.
 func (r *release) stubFor(answer string) string {
 	at := strings.LastIndexByte(answer, ' ') + 1
 	if name := r.symbols[answer[at:]]; r.hooks[name] {

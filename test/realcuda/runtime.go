@@ -10,19 +10,24 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// texts is how cudart names codes, as cudaGetErrorString of 11.2 to 12.4 has it. It does not know those above what there was when it was made.
+// texts is how cudart names codes, as cudaGetErrorString of 11.2 to 12.4 has it. It does not know those above what
+// there was when it was made.
 var texts = []struct {
 	code int
 	text string
 }{
-	{2, "out of memory"}, {100, "no CUDA-capable device is detected"}, {101, "invalid device ordinal"}, {214, "uncorrectable ECC error encountered"},
+	{2, "out of memory"}, {100, "no CUDA-capable device is detected"}, {101, "invalid device ordinal"},
+	{214, "uncorrectable ECC error encountered"},
 	{220, "uncorrectable NVLink error detected during the execution"}, {226, "unrecognized error code"},
-	{700, "an illegal memory access was encountered"}, {719, "unspecified launch failure"}, {721, "unrecognized error code"},
+	{700, "an illegal memory access was encountered"}, {719, "unspecified launch failure"},
+	{721, "unrecognized error code"},
 	{802, "system not yet initialized"}, {803, "system has unsupported display driver / cuda driver combination"},
-	{804, "forward compatibility was attempted on non supported HW"}, {999, "unknown error"}, {12345, "unrecognized error code"},
+	{804, "forward compatibility was attempted on non supported HW"}, {999, "unknown error"},
+	{12345, "unrecognized error code"},
 }
 
-// runtime starts a dynamic cudart: the same calls and look-ups with and without the shim, and each error of cuInit unchanged, with its text.
+// runtime starts a dynamic cudart: the same calls and look-ups with and without the shim, and each error of cuInit
+// unchanged, with its text.
 func (r *release) runtime(file string) error {
 	name := strings.TrimPrefix(filepath.Base(file), "libcudart.so.")
 	library := "cudart " + name
@@ -50,7 +55,8 @@ func (r *release) runtime(file string) error {
 			return err
 		}
 		code := strconv.Itoa(t.code)
-		wanted := []string{"cudaGetDeviceCount " + code, "text " + t.text, "peek " + code, "last " + code, "last again " + code,
+		wanted := []string{"cudaGetDeviceCount " + code, "text " + t.text, "peek " + code, "last " + code,
+			"last again " + code,
 			"cudaGetDeviceCount again " + code, "cudaSetDevice " + code, "cudaMalloc " + code}
 		lines := strings.Split(got.stdout, "\n")
 		ok := got.code == 0 && len(lines) > 9
@@ -85,8 +91,8 @@ func same(bare, ours result) string {
 	return ours.String()
 }
 
-// recorded compares what the runtime asks the driver for, and gets, with and without the shim, and with what is on record. Runtimes before
-// cuGetProcAddress (11.3) ask dlsym, which is not recorded.
+// recorded compares what the runtime asks the driver for, and gets, with and without the shim, and with what is on
+// record. Runtimes before cuGetProcAddress (11.3) ask dlsym, which is not recorded.
 func (r *release) recorded(library, file string) error {
 	version := strings.Join(strings.Split(strings.TrimPrefix(library, "cudart "), ".")[:2], ".")
 	list, err := os.ReadFile(filepath.Join(r.lookups, "cudart-"+version+".tsv"))
@@ -124,11 +130,12 @@ func (r *release) recorded(library, file string) error {
 			missing++
 		}
 	}
-	r.see(library, "look-ups, and how many are not on record", fmt.Sprintf("%d, 0", len(known)), fmt.Sprintf("%d, %d", len(asked), missing))
+	r.see(library, "look-ups, and how many are not on record", fmt.Sprintf("%d, 0", len(known)),
+		fmt.Sprintf("%d, %d", len(asked), missing))
 	return nil
 }
 
-// record is the look-ups of one start, in their order: recorder.c.
+// record returns the look-ups of one start, in their order: recorder.c.
 func (r *release) record(file, shim string) ([]string, error) {
 	env, err := r.preload(shim, nil)
 	if err != nil {
@@ -139,7 +146,8 @@ func (r *release) record(file, shim string) ([]string, error) {
 		return nil, err
 	}
 	log := filepath.Join(dir, "log")
-	env = append(env, "RECORD="+log, "REAL_DRIVER="+filepath.Join(r.libraries, "libcuda.so.1"), "LD_LIBRARY_PATH="+filepath.Join(r.bin, "recorder"))
+	env = append(env, "RECORD="+log, "REAL_DRIVER="+filepath.Join(r.libraries, "libcuda.so.1"),
+		"LD_LIBRARY_PATH="+filepath.Join(r.bin, "recorder"))
 	if _, err := (program{line: []string{filepath.Join(r.bin, "runtime"), file}, env: env}).start(); err != nil {
 		return nil, err
 	}

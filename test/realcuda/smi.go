@@ -43,7 +43,7 @@ func (r *release) smi(file string) error {
 	return nil
 }
 
-// ending is the exit code, and the text if it was printed.
+// ending returns the exit code, and the text if it was printed.
 func ending(got result, text string) string {
 	all := got.stdout + got.stderr
 	if !strings.Contains(all, text) {

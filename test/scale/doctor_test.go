@@ -23,8 +23,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/scale/bigcluster"
 )
 
-// TestServeBigCluster is the server of TestDoctorOnALargeCluster, in a process of its own: a process inherits the memory of the one that
-// starts it in what the system counts, and a server of 50,000 pods has much.
+// TestServeBigCluster is the server of TestDoctorOnALargeCluster, in a process of its own: a process inherits the
+// memory of the one that starts it in what the system counts, and a server of 50,000 pods has much.
 func TestServeBigCluster(t *testing.T) {
 	nodes, err := strconv.Atoi(os.Getenv("GPU_FAULT_SCALE_NODES"))
 	if err != nil {
@@ -57,12 +57,15 @@ func diagnose(t *testing.T, plugin string, nodes int) diagnosis {
 		t.Fatalf("the server says %q: %v", line, err)
 	}
 	config := filepath.Join(t.TempDir(), "kubeconfig")
-	err = os.WriteFile(config, fmt.Appendf(nil, "apiVersion: v1\nkind: Config\ncurrent-context: big\nclusters: [{name: big, cluster: {server: %q}}]\ncontexts: [{name: big, context: {cluster: big}}]\n", url), 0o600)
+	err = os.WriteFile(config, fmt.Appendf(nil,
+		"apiVersion: v1\nkind: Config\ncurrent-context: big\nclusters: [{name: big, cluster: {server: %q}}]\ncontexts: [{name: big, context: {cluster: big}}]\n",
+		url), 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), plugin, "doctor", "--api-only", "-o", "json", "--kubeconfig", config)
-	// The report goes into a file, of which only the beginning is read: this process must stay small, for the reason above.
+	// The report goes into a file, of which only the beginning is read: this process must stay small, for the reason
+	// above.
 	report, err := os.Create(filepath.Join(t.TempDir(), "report.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -90,12 +93,14 @@ func diagnose(t *testing.T, plugin string, nodes int) diagnosis {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d nodes, %d pods: %s of processor time, at most %d MiB, %d requests, %d MiB received", nodes, 10*nodes, d.cpu, d.memory>>20, d.Requests, d.Bytes>>20)
+	t.Logf("%d nodes, %d pods: %s of processor time, at most %d MiB, %d requests, %d MiB received", nodes, 10*nodes,
+		d.cpu, d.memory>>20, d.Requests, d.Bytes>>20)
 	return d
 }
 
-// 5,000 nodes with 50,000 pods are diagnosed on a laptop: in pages, under 400 MiB, and ten times the nodes cost at most twelve times as much. It
-// takes 8 to 10 s of processor time where nothing else runs; the limit here is for machines that are shared.
+// 5,000 nodes with 50,000 pods are diagnosed on a laptop: in pages, under 400 MiB, and ten times the nodes cost at most
+// twelve times as much. It takes 8 to 10 s of processor time where nothing else runs; the limit here is for machines
+// that are shared.
 func TestDoctorOnALargeCluster(t *testing.T) {
 	plugin := filepath.Join(t.TempDir(), "kubectl-gpu_fault")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", plugin, "../../cmd/kubectl-gpu_fault")
@@ -103,13 +108,15 @@ func TestDoctorOnALargeCluster(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the plugin: %v\n%s", err, out)
 	}
-	// Whatever else the machine does costs processor time too, by its caches and its clock: what counts is the best of some rounds.
+	// Whatever else the machine does costs processor time too, by its caches and its clock: what counts is the best of
+	// some rounds.
 	ratio, best := math.Inf(1), diagnosis{cpu: time.Hour, memory: math.MaxInt64}
 	for range 4 {
 		small, large := diagnose(t, plugin, 500), diagnose(t, plugin, 5000)
 		t.Logf("ten times the nodes cost %.1f times as much", large.cpu.Seconds()/small.cpu.Seconds())
 		ratio = min(ratio, large.cpu.Seconds()/small.cpu.Seconds())
-		best.cpu, best.memory, best.Unpaged = min(best.cpu, large.cpu), min(best.memory, large.memory), max(best.Unpaged, large.Unpaged)
+		best.cpu, best.memory, best.Unpaged = min(best.cpu, large.cpu), min(best.memory, large.memory),
+			max(best.Unpaged, large.Unpaged)
 		if ratio <= 12 && best.cpu <= 20*time.Second && best.memory <= 400<<20 {
 			break
 		}

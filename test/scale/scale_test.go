@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package scale measures what many nodes at once cost, on fake nodes (kwok) beside the real API server. Ten real nodes on one machine
-// would measure its cores: starting ten containers at once is work for twenty processes.
+// Package scale measures what many nodes at once cost, on fake nodes (kwok) beside the real API server. Ten real nodes
+// on one machine would measure its cores: starting ten containers at once is work for twenty processes.
 package scale
 
 import (
@@ -26,18 +26,21 @@ import (
 
 const ledgerNamespace = "ledger-scale"
 
-// On a fake node a pod runs at once and nothing can be executed in it. What the helper takes on a real node (measured on the test
-// cluster: 122 ms to upload and inspect, 59 ms to write a record) is waited for instead.
+// On a fake node a pod runs at once and nothing can be executed in it. What the helper takes on a real node (measured
+// on the test cluster: 122 ms to upload and inspect, 59 ms to write a record) is waited for instead.
 type fakePod struct{ *debugpod.Session }
 
 func (p fakePod) Inspect(ctx context.Context, _ node.Inspect) (*node.Info, error) {
 	return &node.Info{}, pause(ctx, 122*time.Millisecond)
 }
 
-func (p fakePod) WriteKmsg(ctx context.Context, what node.WriteKmsg, _ func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+func (p fakePod) WriteKmsg(
+	ctx context.Context, what node.WriteKmsg, _ func([]node.WrittenKmsg),
+) ([]node.WrittenKmsg, error) {
 	var written []node.WrittenKmsg
 	for i := range what.Records {
-		written = append(written, node.WrittenKmsg{Record: i, Sequence: uint64(i + 1), Time: time.Now(), Text: what.Records[i].Data})
+		written = append(written,
+			node.WrittenKmsg{Record: i, Sequence: uint64(i + 1), Time: time.Now(), Text: what.Records[i].Data})
 	}
 	return written, pause(ctx, 59*time.Millisecond)
 }
@@ -51,7 +54,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Ten nodes at once cost at most twice what one costs: pods, records, locks and Events of ten nodes go through the same client.
+// Ten nodes at once cost at most twice what one costs: pods, records, locks and Events of ten nodes go through the same
+// client.
 func TestTenNodesCostAtMostTwiceOne(t *testing.T) {
 	c := cluster.Require(t)
 	kwok(t, "start", "20", "2")
@@ -63,22 +67,30 @@ func TestTenNodesCostAtMostTwiceOne(t *testing.T) {
 	run := func(nodes int) time.Duration {
 		config := *c.RESTConfig
 		config.QPS, config.Burst = 100, 200 // as the plugin has it
-		runner := debugpod.NewRunner(c.Client, &config, func(string) ([]byte, error) { return []byte("not executed"), nil })
+		runner := debugpod.NewRunner(c.Client, &config,
+			func(string) ([]byte, error) { return []byte("not executed"), nil })
 		injection := &kernellog.Injection{
 			Start: func(ctx context.Context, run ledger.Run, name string, _ func(string)) (kernellog.Pod, error) {
-				session, err := runner.Start(ctx, debugpod.Spec{Run: run.ID, Node: name, Namespace: ledgerNamespace, Arch: "amd64"})
+				session, err := runner.Start(ctx,
+					debugpod.Spec{Run: run.ID, Node: name, Namespace: ledgerNamespace, Arch: "amd64"})
 				if err != nil {
 					return nil, err
 				}
 				return fakePod{session}, nil
 			},
 			Compose: func(string, node.Info) ([]kernellog.Record, error) {
-				return []kernellog.Record{{KmsgRecord: node.KmsgRecord{Data: "<4>kernel: NVRM: Xid (PCI:0000:17:00): 63, test\n"}, XID: "63"}}, nil
+				return []kernellog.Record{
+					{KmsgRecord: node.KmsgRecord{Data: "<4>kernel: NVRM: Xid (PCI:0000:17:00): 63, test\n"}, XID: "63"},
+				}, nil
 			},
 		}
-		plan := fault.Plan{Fault: "xid", Summary: "scale", Needs: fault.DebugPodPermissions(ledgerNamespace), Allow: fault.Allowances{Majority: true, LastGPUNode: true}}
+		plan := fault.Plan{
+			Fault: "xid", Summary: "scale", Needs: fault.DebugPodPermissions(ledgerNamespace),
+			Allow: fault.Allowances{Majority: true, LastGPUNode: true},
+		}
 		for i := range nodes {
-			plan.Changes = append(plan.Changes, injection.Change(ledger.Target{Kind: "Node", Name: fmt.Sprintf("fake-%05d", i)}, "write 1 record"))
+			plan.Changes = append(plan.Changes,
+				injection.Change(ledger.Target{Kind: "Node", Name: fmt.Sprintf("fake-%05d", i)}, "write 1 record"))
 		}
 		session := &fault.Session{
 			Client: c.Client, Ledger: ledger.New(c.Client, ledgerNamespace), Parallel: 10,
@@ -100,7 +112,8 @@ func TestTenNodesCostAtMostTwiceOne(t *testing.T) {
 	slices.Sort(ten)
 	// The fastest of each: what else the machine does only ever adds.
 	ratio := ten[0].Seconds() / one[0].Seconds()
-	t.Logf("one node %s, ten nodes %s (sorted); ratio of the fastest %.2f, of the medians %.2f", one, ten, ratio, ten[2].Seconds()/one[2].Seconds())
+	t.Logf("one node %s, ten nodes %s (sorted); ratio of the fastest %.2f, of the medians %.2f", one, ten, ratio,
+		ten[2].Seconds()/one[2].Seconds())
 	if ratio > 2 {
 		t.Errorf("ten nodes at once take %.2f times as long as one (%s, %s), wanted at most twice", ratio, ten, one)
 	}

@@ -35,8 +35,11 @@ type platform struct {
 }
 
 var (
-	x86   = platform{name: "x86_64", cc: "gcc", arch: "x86_64", missing: "gcc libc6-dev"}
-	arm   = platform{name: "aarch64", cc: "aarch64-linux-gnu-gcc", arch: "aarch64", runner: qemu, missing: "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"}
+	x86 = platform{name: "x86_64", cc: "gcc", arch: "x86_64", missing: "gcc libc6-dev"}
+	arm = platform{
+		name: "aarch64", cc: "aarch64-linux-gnu-gcc", arch: "aarch64", runner: qemu,
+		missing: "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+	}
 	musl  = platform{name: "musl", cc: "musl-gcc", arch: "x86_64", missing: "musl-tools"}
 	qemu  = []string{"qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"}
 	flags = []string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"}
@@ -67,15 +70,17 @@ var programs = []program{
 	{file: "actor", source: "actor.c", flags: []string{"-pthread"}},
 	{file: "rules", source: "rules.c", flags: []string{"-pthread", "-rdynamic"}},
 	{file: "busy", source: "busy.c"},
-	{file: "libcudart.so.12", source: "runtime_library.c", flags: []string{"-shared", "-fPIC", "-Wl,-soname,libcudart.so.12",
-		"-Wl,--version-script=" + probe + "/runtime_library.map"}},
+	{file: "libcudart.so.12", source: "runtime_library.c",
+		flags: []string{"-shared", "-fPIC", "-Wl,-soname,libcudart.so.12",
+			"-Wl,--version-script=" + probe + "/runtime_library.map"}},
 	{file: "runtime", source: "runtime.c", runtime: true},
 	{file: "idle", source: "idle.c", flags: []string{"-pthread", "-rdynamic"}},
 }
 
 var built sync.Map // platform name -> func() (string, error)
 
-// bin is the folder with the fake driver and the probes for a platform, built once for each content of their sources.
+// bin returns the folder with the fake driver and the probes for a platform, built once for each content of their
+// sources.
 func (p platform) bin(t *testing.T) string {
 	t.Helper()
 	build, _ := built.LoadOrStore(p.name, sync.OnceValues(p.build))
@@ -139,7 +144,7 @@ func prune(cache string) error {
 	return nil
 }
 
-// tools says what to install where something is missing: nothing is skipped.
+// tools returns what to install where something is missing: nothing is skipped.
 func (p platform) tools() error {
 	need := map[string]string{p.cc: p.missing}
 	if len(p.runner) > 0 {
@@ -169,7 +174,8 @@ func (p platform) compile(dir string) error {
 }
 
 func (p platform) cc1(prog program, dir string) error {
-	args := slices.Concat(flags, prog.flags, []string{"-o", filepath.Join(dir, prog.file), filepath.Join(probe, prog.source), "-L" + dir})
+	args := slices.Concat(flags, prog.flags,
+		[]string{"-o", filepath.Join(dir, prog.file), filepath.Join(probe, prog.source), "-L" + dir})
 	if prog.driver {
 		args = append(args, "-l:libcuda.so.1")
 	}
@@ -185,7 +191,8 @@ func (p platform) cc1(prog program, dir string) error {
 	return nil
 }
 
-// library is the shim for the platform, as it is committed; LIBRARY_DIR names another folder with x86_64 and aarch64 in it.
+// library returns the shim for the platform, as it is committed; LIBRARY_DIR names another folder with x86_64 and
+// aarch64 in it.
 func (p platform) library(t *testing.T) string {
 	t.Helper()
 	return p.file(t, "libgpufault.so")
@@ -197,7 +204,8 @@ func (p platform) file(t *testing.T, name string) string {
 	if other := os.Getenv("LIBRARY_DIR"); other != "" {
 		dir = other
 	}
-	copied, _ := libraries.LoadOrStore(p.arch+name, sync.OnceValues(func() (string, error) { return snapshot(filepath.Join(dir, p.arch, name)) }))
+	copied, _ := libraries.LoadOrStore(p.arch+name,
+		sync.OnceValues(func() (string, error) { return snapshot(filepath.Join(dir, p.arch, name)) }))
 	path, err := copied.(func() (string, error))()
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +215,8 @@ func (p platform) file(t *testing.T, name string) string {
 
 var libraries sync.Map // architecture and file -> func() (string, error)
 
-// snapshot is a copy of the library of its own, so that a build in the meantime does not change what is tested. TestMain removes it.
+// snapshot returns a copy of the library of its own, so that a build in the meantime does not change what is tested.
+// TestMain removes it.
 func snapshot(from string) (string, error) {
 	data, err := os.ReadFile(from)
 	if err != nil || len(data) == 0 {
@@ -236,8 +245,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// exportOnly is the shim without dlsym and cuGetProcAddress, which hooks what is linked and nothing else: the column to compare with.
-// There is one for x86_64.
+// exportOnly returns the shim without dlsym and cuGetProcAddress, which hooks what is linked and nothing else: the
+// column to compare with. There is one for x86_64.
 func (p platform) exportOnly(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("EXPORT_ONLY_DIR")

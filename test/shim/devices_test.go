@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// TestMemoryLimit: a device that is smaller than it is: allocations of every kind fail with 2 beyond it, and cuMemGetInfo, cuDeviceTotalMem and
-// NVML tell the same story. Memory that is freed can be had again.
+// TestMemoryLimit: a device that is smaller than it is: allocations of every kind fail with 2 beyond it, and
+// cuMemGetInfo, cuDeviceTotalMem and NVML tell the same story. Memory that is freed can be had again.
 func TestMemoryLimit(t *testing.T) {
 	const mib = 1 << 20
 	for _, on := range []platform{x86, arm} {
@@ -30,14 +30,17 @@ func TestMemoryLimit(t *testing.T) {
 				for i := range 3 {
 					a.want(fmt.Sprintf("alloc %s %d", kind, 20*mib), "0")
 					got := a.ask("info")
-					if _, err := fmt.Sscanf(got, "0 %d %d", &free, &total); err != nil || total != 64*mib || free > uint64(64-20*(i+1))*mib ||
+					if _, err := fmt.Sscanf(got, "0 %d %d", &free, &total); err != nil || total != 64*mib ||
+						free > uint64(64-20*(i+1))*mib ||
 						free < uint64(64-20*(i+1)-1)*mib {
 						t.Errorf("after %d of 20 MiB: %s", i+1, got)
 					}
 				}
 				a.want(fmt.Sprintf("alloc %s %d", kind, 20*mib), "2")
 				nvml := a.ask("nvml")
-				if want := fmt.Sprintf("memory 0:%d:%d:%d memory2 0:%d:%d:%d", total, free, total-free, total, free, total-free); !strings.HasSuffix(nvml, want) {
+				if want := fmt.Sprintf(
+					"memory 0:%d:%d:%d memory2 0:%d:%d:%d", total, free, total-free, total, free, total-free,
+				); !strings.HasSuffix(nvml, want) {
 					t.Errorf("NVML: %s, want %s", nvml, want)
 				}
 				a.want("free", "0")
@@ -45,7 +48,8 @@ func TestMemoryLimit(t *testing.T) {
 				a.want("launch 3", "0*3")
 				a.want("free", "0")
 				p.disarm()
-				eventually(t, "the device has its own size again", 5*time.Second, func() bool { return a.ask("total 0") == fmt.Sprintf("0 %d", 16<<30) })
+				eventually(t, "the device has its own size again", 5*time.Second,
+					func() bool { return a.ask("total 0") == fmt.Sprintf("0 %d", 16<<30) })
 				a.want(fmt.Sprintf("alloc %s %d", kind, 100*mib), "0")
 			})
 		}
@@ -78,7 +82,8 @@ func TestMemoryLimitAbove(t *testing.T) {
 	a.want(fmt.Sprintf("alloc plain %d", 2<<30), "2") // the driver's own
 }
 
-// TestHideDevices: hidden devices are not there, for CUDA and NVML alike; when all are, cuInit says so, as a real driver does.
+// TestHideDevices: hidden devices are not there, for CUDA and NVML alike; when all are, cuInit says so, as a real
+// driver does.
 func TestHideDevices(t *testing.T) {
 	p := newPod(t)
 	p.env["FAKECUDA_DEVICES"] = "4"
@@ -99,8 +104,9 @@ func TestHideDevices(t *testing.T) {
 	c.want("count", "0 4")
 }
 
-// TestCorruption: data from the device has as many wrong bits as the shim says that it flipped, in as many copies as its numbers predict, be the copy
-// synchronous or not; and what runs after an asynchronous copy in its stream sees the same as the program does later.
+// TestCorruption: data from the device has as many wrong bits as the shim says that it flipped, in as many copies as
+// its numbers predict, be the copy synchronous or not; and what runs after an asynchronous copy in its stream sees the
+// same as the program does later.
 func TestCorruption(t *testing.T) {
 	const n = 200
 	for _, on := range []platform{x86, arm} {
@@ -112,14 +118,17 @@ func TestCorruption(t *testing.T) {
 				a.want("start", "0")
 				got := a.ask("copies %s 4096 %d", way, n)
 				var code, copies, hit, bits int
-				if _, err := fmt.Sscanf(got, "%d copies %d hit %d bits %d", &code, &copies, &hit, &bits); err != nil || code != 0 || copies != n {
+				if _, err := fmt.Sscanf(got, "%d copies %d hit %d bits %d", &code, &copies, &hit, &bits); err != nil ||
+					code != 0 || copies != n {
 					t.Fatalf("copies: %s", got)
 				}
 				if hit < n/8 || hit > n*3/8 || bits != hit {
 					t.Errorf("%d bits are wrong in %d of %d copies, want one each in about a quarter", bits, hit, n)
 				}
 				reported := p.process(a.pid).Trips
-				lines := regexp.MustCompile(`(?m)^gpu-fault: run test-run: flipped bit [0-7] of byte \d+ in a device-to-host copy of 4096 bytes`)
+				lines := regexp.MustCompile(
+					`(?m)^gpu-fault: run test-run: flipped bit [0-7] of byte \d+ in a device-to-host copy of 4096 bytes`,
+				)
 				if n := len(lines.FindAllString(a.end(), -1)); n != 10 {
 					t.Errorf("%d lines on stderr, want the first 10 flips", n)
 				}
@@ -135,7 +144,8 @@ func TestCorruption(t *testing.T) {
 			a.want("start", "0")
 			got := a.ask("order 64")
 			var code, copies, late, bits int
-			if _, err := fmt.Sscanf(got, "%d copies %d late %d bits %d", &code, &copies, &late, &bits); err != nil || code != 0 || late != 0 || bits < 10 {
+			if _, err := fmt.Sscanf(got, "%d copies %d late %d bits %d", &code, &copies, &late, &bits); err != nil ||
+				code != 0 || late != 0 || bits < 10 {
 				t.Errorf("order: %s, want some bits, and none of them later than the copy", got)
 			}
 		})
@@ -144,7 +154,9 @@ func TestCorruption(t *testing.T) {
 		var answers []string
 		for range 2 {
 			p := newPod(t)
-			p.arm(all(cudafault.State{Corrupt: 0.1, Seed: 77, Classes: cudafault.ClassCopy, Flags: cudafault.FlagQuiet}))
+			p.arm(
+				all(cudafault.State{Corrupt: 0.1, Seed: 77, Classes: cudafault.ClassCopy, Flags: cudafault.FlagQuiet}),
+			)
 			a := p.actor()
 			a.want("start", "0")
 			answers = append(answers, a.ask("copies sync 4096 100"))

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// TestTwoPhases is XID 79 as it really is: the running process gets 999 for good, a new one 100 from cuInit and 15 from NVML; and health after
-// disarming, in all of them.
+// TestTwoPhases is XID 79 as it really is: the running process gets 999 for good, a new one 100 from cuInit and 15 from
+// NVML; and health after disarming, in all of them.
 func TestTwoPhases(t *testing.T) {
 	p := newPod(t)
 	p.env["FAKECUDA_DEVICES"] = "2"
@@ -22,7 +22,8 @@ func TestTwoPhases(t *testing.T) {
 	running.want("start", "0")
 	running.want("launch 20", "0*20")
 	early := p.actor() // does not use CUDA before the fault
-	p.arm(all(cudafault.State{Error: 999, ErrorInit: 100, NVMLError: 15, Flags: cudafault.FlagSticky | cudafault.FlagQuiet, AfterCalls: 30,
+	p.arm(all(cudafault.State{Error: 999, ErrorInit: 100, NVMLError: 15,
+		Flags: cudafault.FlagSticky | cudafault.FlagQuiet, AfterCalls: 30,
 		Classes: launches}))
 	healthy := p.actor() // new, but nothing has tripped yet
 	healthy.want("start", "0")
@@ -30,7 +31,9 @@ func TestTwoPhases(t *testing.T) {
 		t.Errorf("NVML before the trip: %s", got)
 	}
 	running.until("launch", 999)
-	for _, call := range []string{"launch", "sync", "streamsync", "eventsync", "query", "eventquery", "record", "h2d", "d2h", "set"} {
+	for _, call := range []string{
+		"launch", "sync", "streamsync", "eventsync", "query", "eventquery", "record", "h2d", "d2h", "set",
+	} {
 		running.want(call, "999*1")
 	}
 	running.want("alloc plain 4096", "999")
@@ -66,7 +69,9 @@ func TestImmediate(t *testing.T) {
 	if got := a.ask("nvml"); !strings.HasPrefix(got, "init 9 ") {
 		t.Errorf("NVML: %s, want init 9", got)
 	}
-	line := regexp.MustCompile(`^gpu-fault: run test-run: injected CUDA error 802 into cuInit, call \d+, pid \d+ \(actor\)\n$`)
+	line := regexp.MustCompile(
+		`^gpu-fault: run test-run: injected CUDA error 802 into cuInit, call \d+, pid \d+ \(actor\)\n$`,
+	)
 	if got := a.end(); !line.MatchString(got) {
 		t.Errorf("stderr: %q", got)
 	}
@@ -77,7 +82,10 @@ func TestSurface(t *testing.T) {
 	for _, call := range []string{"sync", "streamsync", "eventsync", "query", "eventquery", "h2d", "d2h"} {
 		t.Run(call, func(t *testing.T) {
 			p := newPod(t)
-			p.arm(all(cudafault.State{Error: 700, Classes: launches, AfterCalls: 2, Max: 1, Surface: cudafault.SurfaceSync, Flags: cudafault.FlagQuiet}))
+			p.arm(all(cudafault.State{
+				Error: 700, Classes: launches, AfterCalls: 2, Max: 1, Surface: cudafault.SurfaceSync,
+				Flags: cudafault.FlagQuiet,
+			}))
 			a := p.actor()
 			a.want("start", "0")
 			a.want("record", "0*1")
@@ -115,7 +123,8 @@ func TestNotSticky(t *testing.T) {
 	a.want("sync", "0*1")
 }
 
-// TestCapture: what would trip while a stream is captured waits for the end of the capture, which succeeds; then the next counted call trips.
+// TestCapture: what would trip while a stream is captured waits for the end of the capture, which succeeds; then the
+// next counted call trips.
 func TestCapture(t *testing.T) {
 	for _, surface := range []cudafault.Surface{cudafault.SurfaceCall, cudafault.SurfaceSync} {
 		t.Run(surface.String(), func(t *testing.T) {
@@ -139,7 +148,11 @@ func TestCapture(t *testing.T) {
 	}
 	t.Run("other threads trip meanwhile at the latest afterwards", func(t *testing.T) {
 		p := newPod(t)
-		p.arm(all(cudafault.State{Error: 719, Classes: launches, Max: 1, Flags: cudafault.FlagQuiet | cudafault.FlagSticky}))
+		p.arm(
+			all(cudafault.State{
+				Error: 719, Classes: launches, Max: 1, Flags: cudafault.FlagQuiet | cudafault.FlagSticky,
+			}),
+		)
 		a := p.actor()
 		a.want("start", "0")
 		a.want("capture begin", "0")
@@ -165,12 +178,15 @@ func TestGraphs(t *testing.T) {
 
 // TestFallback: 226 is given only where the driver knows it, 214 elsewhere, and the driver has a text for both.
 func TestFallback(t *testing.T) {
-	for version, want := range map[int]string{12040: "214 uncorrectable ECC error encountered", 12070: "214 uncorrectable ECC error encountered",
+	for version, want := range map[int]string{12040: "214 uncorrectable ECC error encountered",
+		12070: "214 uncorrectable ECC error encountered",
 		12080: "226 Invalid access", 13000: "226 Invalid access"} {
 		t.Run(strconv.Itoa(version), func(t *testing.T) {
 			p := newPod(t)
 			p.env["FAKECUDA_DRIVER_VERSION"] = strconv.Itoa(version)
-			p.arm(all(cudafault.State{Error: 226, ErrorFallback: 214, ErrorMinDriver: 12080, Classes: launches, Flags: cudafault.FlagQuiet}))
+			p.arm(all(cudafault.State{
+				Error: 226, ErrorFallback: 214, ErrorMinDriver: 12080, Classes: launches, Flags: cudafault.FlagQuiet,
+			}))
 			a := p.actor()
 			a.want("start", "0")
 			code, text, _ := strings.Cut(want, " ")
@@ -185,14 +201,16 @@ func TestFallback(t *testing.T) {
 // TestLatency: calls of the classes take longer by what was asked for, others do not, and nothing fails.
 func TestLatency(t *testing.T) {
 	p := newPod(t)
-	p.arm(all(cudafault.State{Latency: 40 * time.Millisecond, Jitter: 20 * time.Millisecond, LatencyClasses: cudafault.ClassSync,
-		Classes: cudafault.ClassSync, Flags: cudafault.FlagQuiet, Seed: 3}))
+	p.arm(all(cudafault.State{Latency: 40 * time.Millisecond, Jitter: 20 * time.Millisecond,
+		LatencyClasses: cudafault.ClassSync,
+		Classes:        cudafault.ClassSync, Flags: cudafault.FlagQuiet, Seed: 3}))
 	a := p.actor()
 	a.want("start", "0")
 	for range 5 {
 		var code, wall, cpu int
 		got := a.ask("time sync")
-		if _, err := fmt.Sscanf(got, "%d %d %d", &code, &wall, &cpu); err != nil || code != 0 || wall < 39 || wall > 150 || cpu > 10 {
+		if _, err := fmt.Sscanf(got, "%d %d %d", &code, &wall, &cpu); err != nil || code != 0 || wall < 39 ||
+			wall > 150 || cpu > 10 {
 			t.Errorf("sync: %s, want 0, 40 to 60 ms, no CPU time", got)
 		}
 		if _, err := fmt.Sscanf(a.ask("time launch"), "%d %d", &code, &wall); err != nil || code != 0 || wall > 20 {
@@ -204,8 +222,9 @@ func TestLatency(t *testing.T) {
 // TestLatencyOfInit: where initialisation is slow and fails (GSP timeouts, XID 119), it is slow first.
 func TestLatencyOfInit(t *testing.T) {
 	p := newPod(t)
-	p.arm(all(cudafault.State{ErrorInit: 999, Latency: 300 * time.Millisecond, LatencyClasses: cudafault.ClassInit, Classes: cudafault.ClassInit,
-		Flags: cudafault.FlagQuiet}))
+	p.arm(all(cudafault.State{ErrorInit: 999, Latency: 300 * time.Millisecond, LatencyClasses: cudafault.ClassInit,
+		Classes: cudafault.ClassInit,
+		Flags:   cudafault.FlagQuiet}))
 	a := p.actor()
 	var code, wall, cpu int
 	if got := a.ask("time init"); !scan(got, "%d %d %d", &code, &wall, &cpu) || code != 999 || wall < 299 || cpu > 50 {
@@ -213,18 +232,21 @@ func TestLatencyOfInit(t *testing.T) {
 	}
 }
 
-// scan is whether the text has that form.
+// scan reports whether the text has that form.
 func scan(text, form string, into ...any) bool {
 	n, err := fmt.Sscanf(text, form, into...)
 	return err == nil && n == len(into)
 }
 
-// TestHang: a call does not come back, costs no CPU time, and does come back, successfully, when the fault is disarmed or expires.
+// TestHang: a call does not come back, costs no CPU time, and does come back, successfully, when the fault is disarmed
+// or expires.
 func TestHang(t *testing.T) {
 	for _, way := range []string{"disarm", "expiry"} {
 		t.Run(way, func(t *testing.T) {
 			p := newPod(t)
-			s := all(cudafault.State{HangClasses: cudafault.ClassSync, Classes: launches | cudafault.ClassSync, AfterCalls: 3})
+			s := all(cudafault.State{
+				HangClasses: cudafault.ClassSync, Classes: launches | cudafault.ClassSync, AfterCalls: 3,
+			})
 			if way == "expiry" {
 				s.Expires = time.Now().Add(2500 * time.Millisecond)
 			}
@@ -244,11 +266,14 @@ func TestHang(t *testing.T) {
 			}
 			var code, wall, cpu int
 			got := a.answer("time sync")
-			if _, err := fmt.Sscanf(got, "%d %d %d", &code, &wall, &cpu); err != nil || code != 0 || wall < 650 || cpu > 100 {
+			if _, err := fmt.Sscanf(got, "%d %d %d", &code, &wall, &cpu); err != nil || code != 0 || wall < 650 ||
+				cpu > 100 {
 				t.Errorf("sync: %s, want 0, more than 650 ms, hardly any CPU time", got)
 			}
 			a.want("sync", "0*1")
-			if line := a.end(); !strings.HasPrefix(line, "gpu-fault: run test-run: injected a hang into cuCtxSynchronize, call 3, pid ") {
+			if line := a.end(); !strings.HasPrefix(
+				line, "gpu-fault: run test-run: injected a hang into cuCtxSynchronize, call 3, pid ",
+			) {
 				t.Errorf("stderr: %q", line)
 			}
 		})
@@ -258,7 +283,8 @@ func TestHang(t *testing.T) {
 // TestCombined: several effects at once do not get into each other's way.
 func TestCombined(t *testing.T) {
 	p := newPod(t)
-	p.arm(all(cudafault.State{Error: 719, Classes: launches, AfterCalls: 5, Max: 1, MemLimit: 64 << 20, Latency: 10 * time.Millisecond,
+	p.arm(all(cudafault.State{Error: 719, Classes: launches, AfterCalls: 5, Max: 1, MemLimit: 64 << 20,
+		Latency:        10 * time.Millisecond,
 		LatencyClasses: launches, Flags: cudafault.FlagQuiet}))
 	a := p.actor()
 	a.want("start", "0")
@@ -267,7 +293,8 @@ func TestCombined(t *testing.T) {
 	a.want("total 0", fmt.Sprintf("0 %d", 64<<20))
 }
 
-// TestTrainer is the sample workload as it would be in a pod: it runs to its end; under a fault it says what PyTorch would and exits 1.
+// TestTrainer is the sample workload as it would be in a pod: it runs to its end; under a fault it says what PyTorch
+// would and exits 1.
 func TestTrainer(t *testing.T) {
 	for _, on := range []platform{x86, arm} {
 		for _, test := range []struct {
@@ -281,11 +308,22 @@ func TestTrainer(t *testing.T) {
 			{"disarmed", &cudafault.State{Rank: -1}, nil, 0, ""},
 			{"ECC", &cudafault.State{Rank: -1, Error: 214, Classes: launches, AfterCalls: 20}, nil, 1,
 				"RuntimeError: CUDA error: uncorrectable ECC error encountered (214)"},
-			{"at the next wait", &cudafault.State{Rank: -1, Error: 700, Classes: launches, AfterCalls: 20, Surface: cudafault.SurfaceSync}, nil, 1,
+			{"at the next wait", &cudafault.State{
+				Rank: -1, Error: 700, Classes: launches, AfterCalls: 20, Surface: cudafault.SurfaceSync,
+			}, nil, 1,
 				"RuntimeError: CUDA error: an illegal memory access was encountered (700)\n  in cuEventSynchronize"},
-			{"no device", &cudafault.State{Rank: -1, Hide: []int{0}}, nil, 1, "injected CUDA error 100 into cuInit, call 0, pid"},
-			{"memory", &cudafault.State{Rank: -1, MemLimit: 1 << 30}, []string{"-bytes", "2147483648"}, 1, "RuntimeError: CUDA error: out of memory (2)"},
-			{"wrong data", &cudafault.State{Rank: -1, Corrupt: 0.5, Seed: 1, Classes: cudafault.ClassCopy}, nil, 1, "AssertionError: step "},
+			{
+				"no device", &cudafault.State{Rank: -1, Hide: []int{0}}, nil, 1,
+				"injected CUDA error 100 into cuInit, call 0, pid",
+			},
+			{
+				"memory", &cudafault.State{Rank: -1, MemLimit: 1 << 30}, []string{"-bytes", "2147483648"}, 1,
+				"RuntimeError: CUDA error: out of memory (2)",
+			},
+			{
+				"wrong data", &cudafault.State{Rank: -1, Corrupt: 0.5, Seed: 1, Classes: cudafault.ClassCopy}, nil, 1,
+				"AssertionError: step ",
+			},
 		} {
 			t.Run(on.name+"/"+test.name, func(t *testing.T) {
 				p := newPodOn(t, on)
@@ -293,8 +331,10 @@ func TestTrainer(t *testing.T) {
 					p.arm(*test.state)
 				}
 				p.env["LD_PRELOAD"] = on.library(t)
-				got := p.runProgram(p.program("trainer"), append([]string{"-steps", "50", "-interval", "0"}, test.args...)...)
-				if got.code != test.code || !strings.Contains(got.stderr, test.stderr) || (test.code == 0 && !strings.HasSuffix(got.stdout, "done\n")) {
+				got := p.runProgram(p.program("trainer"),
+					append([]string{"-steps", "50", "-interval", "0"}, test.args...)...)
+				if got.code != test.code || !strings.Contains(got.stderr, test.stderr) ||
+					(test.code == 0 && !strings.HasSuffix(got.stdout, "done\n")) {
 					t.Errorf("%+v", got)
 				}
 			})

@@ -86,8 +86,14 @@ func routes(t *testing.T) []route {
 		route{name: "ctypes", program: ctypesProgram, args: ctypesArgs},
 		route{name: "posix_spawn child", program: "loaded", args: []string{"spawn"}},
 		route{name: "exec", program: "loaded", args: []string{"exec"}},
-		route{name: "plugin, RTLD_DEEPBIND, linked (LD_AUDIT)", program: "loaded", args: []string{"deepbind", "plugin.so"}, audit: true},
-		route{name: "plugin, RTLD_DEEPBIND, static cudart (LD_AUDIT)", program: "loaded", args: []string{"deepbind", "static.so"}, audit: true},
+		route{
+			name: "plugin, RTLD_DEEPBIND, linked (LD_AUDIT)", program: "loaded",
+			args: []string{"deepbind", "plugin.so"}, audit: true,
+		},
+		route{
+			name: "plugin, RTLD_DEEPBIND, static cudart (LD_AUDIT)", program: "loaded",
+			args: []string{"deepbind", "static.so"}, audit: true,
+		},
 		route{name: "static cudart 12.4 (LD_AUDIT)", program: "cudart", args: cudart12, audit: true},
 		route{name: "linked (LD_AUDIT)", program: "linked", audit: true},
 	)
@@ -152,7 +158,7 @@ func hits(r result, code int) (hit, calls int, err error) {
 	return hit, calls, err
 }
 
-// armed is the state under which each of the calls of a route fails, and the code with which.
+// armed returns the state under which each of the calls of a route fails, and the code with which.
 func (r route) armed() (cudafault.State, int) {
 	s := all(cudafault.State{Error: 999, Flags: cudafault.FlagQuiet,
 		Classes: cudafault.ClassAlloc | cudafault.ClassCopy | cudafault.ClassLaunch | cudafault.ClassSync})
@@ -163,7 +169,8 @@ func (r route) armed() (cudafault.State, int) {
 	return s, 999
 }
 
-// try runs a route without a shim, with it unarmed (no state file; a disarmed one), and armed. Its answer is for the matrix, ok is for the count.
+// try runs a route without a shim, with it unarmed (no state file; a disarmed one), and armed. Its answer is for the
+// matrix, ok is for the count.
 func (r route) try(t *testing.T, shim string) (answer string, ok bool) {
 	p := newPodOn(t, r.on)
 	bare := r.run(p, "")
@@ -199,8 +206,9 @@ func (r route) try(t *testing.T, shim string) (answer string, ok bool) {
 	return "hit", true
 }
 
-// TestRuntimeLayer is the other library, which hooks cudart's exports and nothing else: a program linked to cudart is hit, cudaGetLastError agrees,
-// and the driver's library does not act for a state that is meant for the runtime's, nor the other way round.
+// TestRuntimeLayer is the other library, which hooks cudart's exports and nothing else: a program linked to cudart is
+// hit, cudaGetLastError agrees, and the driver's library does not act for a state that is meant for the runtime's, nor
+// the other way round.
 func TestRuntimeLayer(t *testing.T) {
 	for _, on := range []platform{x86, arm} {
 		t.Run(on.name, func(t *testing.T) {
@@ -235,8 +243,8 @@ func TestRuntimeLayer(t *testing.T) {
 	}
 }
 
-// TestPaths protects the claim that no way leads past the shim, and that it changes nothing unless armed. The variant that exports its hooks and
-// nothing more is tried for comparison, and may miss.
+// TestPaths protects the claim that no way leads past the shim, and that it changes nothing unless armed. The variant
+// that exports its hooks and nothing more is tried for comparison, and may miss.
 func TestPaths(t *testing.T) {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 8, 2, ' ', 0)

@@ -28,7 +28,7 @@ type pod struct {
 	env   map[string]string
 }
 
-// newPod is one without a state file, on this machine's glibc.
+// newPod returns one without a state file, on this machine's glibc.
 func newPod(t *testing.T) *pod {
 	t.Helper()
 	return newPodOn(t, x86)
@@ -37,7 +37,10 @@ func newPod(t *testing.T) *pod {
 func newPodOn(t *testing.T, on platform) *pod {
 	t.Helper()
 	dir := folder(t)
-	p := &pod{t: t, on: on, state: filepath.Join(dir, "state"), run: filepath.Join(dir, "processes"), env: map[string]string{}}
+	p := &pod{
+		t: t, on: on, state: filepath.Join(dir, "state"), run: filepath.Join(dir, "processes"),
+		env: map[string]string{},
+	}
 	p.env["LD_LIBRARY_PATH"] = on.bin(t)
 	p.env["GPU_FAULT_STATE"] = p.state
 	p.env["GPU_FAULT_RUN"] = p.run
@@ -45,7 +48,7 @@ func newPodOn(t *testing.T, on platform) *pod {
 	return p
 }
 
-// folder is a temporary one whose name has no comma, unlike some tests': qemu's -E would take it for a separator.
+// folder returns a temporary one whose name has no comma, unlike some tests': qemu's -E would take it for a separator.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shim-")
@@ -78,7 +81,7 @@ func (p *pod) arm(s cudafault.State) cudafault.State {
 	return s
 }
 
-// all is a state that holds for every rank: State's zero rank is rank 0.
+// all returns a state that holds for every rank: State's zero rank is rank 0.
 func all(s cudafault.State) cudafault.State {
 	s.Rank = cudafault.AllRanks
 	return s
@@ -103,7 +106,7 @@ func (p *pod) write(data []byte) {
 	}
 }
 
-// processes is what the shims report.
+// processes returns what the shims report.
 func (p *pod) processes() cudafault.Processes {
 	p.t.Helper()
 	data, err := os.ReadFile(p.run)
@@ -117,7 +120,7 @@ func (p *pod) processes() cudafault.Processes {
 	return all
 }
 
-// process is the one with that process ID.
+// process returns the one with that process ID.
 func (p *pod) process(pid int) cudafault.Process {
 	p.t.Helper()
 	list := p.processes().List
@@ -128,7 +131,7 @@ func (p *pod) process(pid int) cudafault.Process {
 	return list[i]
 }
 
-// command is a program in the pod. LD_PRELOAD and the like must reach it, and not the emulator.
+// command returns a program in the pod. LD_PRELOAD and the like must reach it, and not the emulator.
 func (p *pod) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=/"}
 	var line []string
@@ -153,7 +156,7 @@ func (p *pod) command(ctx context.Context, name string, args ...string) *exec.Cm
 	return cmd
 }
 
-// program is the path of a probe.
+// program returns the path of a probe.
 func (p *pod) program(name string) string { return filepath.Join(p.on.bin(p.t), name) }
 
 // result is how a program ended.

@@ -22,7 +22,8 @@ func TestProcesses(t *testing.T) {
 	a.want("start", "0")
 	got := p.process(a.pid)
 	if got.Status != cudafault.StatusNoState || got.Name != "actor" || got.Driver != 12080 || got.Hooks < 100 ||
-		got.Paths != cudafault.PathDlsym|cudafault.PathProcAddress || time.Since(got.Started) > time.Minute || got.Trips != 0 {
+		got.Paths != cudafault.PathDlsym|cudafault.PathProcAddress || time.Since(got.Started) > time.Minute ||
+		got.Trips != 0 {
 		t.Errorf("without a state: %+v", got)
 	}
 	s := p.arm(all(cudafault.State{Error: 214, Classes: launches, AfterCalls: 5, Flags: cudafault.FlagSticky}))
@@ -35,20 +36,25 @@ func TestProcesses(t *testing.T) {
 	}
 	a.want("launch 8", "0*5 214*3")
 	got = p.process(a.pid)
-	if got.Status != cudafault.StatusPoisoned || got.Trips != 1 || got.LastError != 214 || got.Function != "cuLaunchKernel" ||
+	if got.Status != cudafault.StatusPoisoned || got.Trips != 1 || got.LastError != 214 ||
+		got.Function != "cuLaunchKernel" ||
 		time.Since(got.TrippedAt) > time.Minute {
 		t.Errorf("tripped: %+v", got)
 	}
-	if all := p.processes(); all.TrippedGeneration != s.Generation || all.Trips != 1 || time.Since(all.TrippedAt) > time.Minute {
+	if all := p.processes(); all.TrippedGeneration != s.Generation || all.Trips != 1 ||
+		time.Since(all.TrippedAt) > time.Minute {
 		t.Errorf("the mark: %+v", all)
 	}
-	want := regexp.MustCompile(`^gpu-fault: run test-run: injected CUDA error 214 into cuLaunchKernel, call 5, pid \d+ \(actor\)\n$`)
+	want := regexp.MustCompile(
+		`^gpu-fault: run test-run: injected CUDA error 214 into cuLaunchKernel, call 5, pid \d+ \(actor\)\n$`,
+	)
 	if line := a.end(); !want.MatchString(line) {
 		t.Errorf("stderr: %q", line)
 	}
 }
 
-// TestSlots holds that places of processes that ended are used again: far more processes than places run one after another.
+// TestSlots holds that places of processes that ended are used again: far more processes than places run one after
+// another.
 func TestSlots(t *testing.T) {
 	p := newPod(t)
 	p.disarm()
@@ -63,7 +69,8 @@ func TestSlots(t *testing.T) {
 	p.process(a.pid)
 }
 
-// TestReport runs the library as a program: it prints both files, which is how the client reads them where there is no shell.
+// TestReport runs the library as a program: it prints both files, which is how the client reads them where there is no
+// shell.
 func TestReport(t *testing.T) {
 	for _, on := range []platform{x86, arm} {
 		t.Run(on.name, func(t *testing.T) {
@@ -91,7 +98,8 @@ func TestReport(t *testing.T) {
 					}
 					continue
 				}
-				if state == nil || state.Run != "report" || state.Error != 700 || processes == nil || processes.Trips != 1 || len(processes.List) != 1 {
+				if state == nil || state.Run != "report" || state.Error != 700 || processes == nil ||
+					processes.Trips != 1 || len(processes.List) != 1 {
 					t.Errorf("%+v %+v", state, processes)
 				}
 			}
@@ -111,7 +119,10 @@ func TestSystemCalls(t *testing.T) {
 	}{
 		{"no state", nil},
 		{"disarmed", &cudafault.State{Rank: -1}},
-		{"armed, far away", &cudafault.State{Rank: -1, Error: 719, Classes: launches | cudafault.ClassSync, AfterCalls: 1 << 50}},
+		{
+			"armed, far away",
+			&cudafault.State{Rank: -1, Error: 719, Classes: launches | cudafault.ClassSync, AfterCalls: 1 << 50},
+		},
 		{"armed, other calls", &cudafault.State{Rank: -1, Error: 719, Classes: cudafault.ClassIPC}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -123,7 +134,8 @@ func TestSystemCalls(t *testing.T) {
 				t.Helper()
 				log := filepath.Join(folder(t), "log")
 				p.env["BUSY"] = calls
-				got := p.runProgram(strace, "-f", "-qq", "-o", log, "-E", "LD_PRELOAD="+p.on.library(t), p.program("busy"), calls)
+				got := p.runProgram(strace, "-f", "-qq", "-o", log, "-E", "LD_PRELOAD="+p.on.library(t),
+					p.program("busy"), calls)
 				if got.code != 0 {
 					t.Fatalf("%+v", got)
 				}

@@ -16,16 +16,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// sticky999 is a state under which every call that counts fails from the first one on.
+// sticky999 returns a state under which every call that counts fails from the first one on.
 func sticky999() cudafault.State {
 	return all(cudafault.State{Error: 999, Flags: cudafault.FlagSticky | cudafault.FlagQuiet, Classes: launches})
 }
 
 const launches = cudafault.ClassLaunch
 
-// TestRules runs what other interposers got wrong. What the program prints must not change, whether the shim is armed or not: names that only begin
-// like the driver's (HAMi-core#215), RTLD_NEXT, messages of dlerror, no driver at all, first look-ups of 64 threads at once, and an allocator
-// that calls dlsym in the middle of malloc.
+// TestRules runs what other interposers got wrong. What the program prints must not change, whether the shim is armed
+// or not: names that only begin like the driver's (HAMi-core#215), RTLD_NEXT, messages of dlerror, no driver at all,
+// first look-ups of 64 threads at once, and an allocator that calls dlsym in the middle of malloc.
 func TestRules(t *testing.T) {
 	for _, on := range []platform{x86, arm} {
 		for _, test := range []struct {
@@ -76,8 +76,9 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestFile holds what makes one file work everywhere: no constructors (ICD loaders crashed), no library needed, no version of a symbol needed (a
-// shim built on a new distribution kept containers from starting), nothing exported but hooks, and a size that fits a ConfigMap twice.
+// TestFile holds what makes one file work everywhere: no constructors (ICD loaders crashed), no library needed, no
+// version of a symbol needed (a shim built on a new distribution kept containers from starting), nothing exported but
+// hooks, and a size that fits a ConfigMap twice.
 func TestFile(t *testing.T) {
 	for _, on := range []platform{x86, arm} {
 		t.Run(on.name, func(t *testing.T) {
@@ -94,7 +95,10 @@ func TestFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer file.Close()
-			for _, tag := range []elf.DynTag{elf.DT_INIT, elf.DT_INIT_ARRAY, elf.DT_FINI, elf.DT_FINI_ARRAY, elf.DT_NEEDED, elf.DT_VERNEED, elf.DT_TEXTREL} {
+			for _, tag := range []elf.DynTag{
+				elf.DT_INIT, elf.DT_INIT_ARRAY, elf.DT_FINI, elf.DT_FINI_ARRAY, elf.DT_NEEDED, elf.DT_VERNEED,
+				elf.DT_TEXTREL,
+			} {
 				if values, err := file.DynValue(tag); err != nil || len(values) > 0 {
 					t.Errorf("it has %v: %v %v", tag, values, err)
 				}
@@ -121,9 +125,12 @@ func TestFile(t *testing.T) {
 			if exported < 200 {
 				t.Errorf("%d names are exported: that is too few", exported)
 			}
-			// What must never be hooked: cudart's check of the driver goes through it, and it hands out tables nobody knows.
+			// What must never be hooked: cudart's check of the driver goes through it, and it hands out tables nobody
+			// knows.
 			for _, s := range symbols {
-				if slices.Contains([]string{"cuGetExportTable", "cuDriverGetVersion", "cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"}, s.Name) {
+				if slices.Contains([]string{
+					"cuGetExportTable", "cuDriverGetVersion", "cuModuleUnload", "cuDevicePrimaryCtxRelease_v2",
+				}, s.Name) {
 					t.Errorf("it hooks %s", s.Name)
 				}
 			}
@@ -131,7 +138,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// TestErrno protects callers that look at errno after a driver call that went well: the slow path opens files, and some are not there.
+// TestErrno protects callers that look at errno after a driver call that went well: the slow path opens files, and some
+// are not there.
 func TestErrno(t *testing.T) {
 	p := newPod(t)
 	a := p.actor()
@@ -174,14 +182,19 @@ func TestNullArguments(t *testing.T) {
 	}
 }
 
-// TestFork protects programs that fork workers, before CUDA is used (multiprocessing) and after (DataLoader): the child has a place of its own among
-// the processes, counts for itself, and sees the driver's own error where it may not use CUDA.
+// TestFork protects programs that fork workers, before CUDA is used (multiprocessing) and after (DataLoader): the child
+// has a place of its own among the processes, counts for itself, and sees the driver's own error where it may not use
+// CUDA.
 func TestFork(t *testing.T) {
 	for _, on := range []platform{x86, arm} {
 		t.Run(on.name, func(t *testing.T) {
 			p := newPodOn(t, on)
 			// Launches, and the enumeration of devices, which works without cuInit.
-			p.arm(all(cudafault.State{Error: 719, Flags: cudafault.FlagQuiet, Function: "cu[DL][ea]*[tl]", AfterCalls: 5}))
+			p.arm(
+				all(
+					cudafault.State{Error: 719, Flags: cudafault.FlagQuiet, Function: "cu[DL][ea]*[tl]", AfterCalls: 5},
+				),
+			)
 			a := p.actor()
 			for range 3 {
 				a.want("count", "3 0") // counted: the parent has used the shim, and not CUDA
@@ -217,10 +230,15 @@ func inChild(a *actor, command string) (pid int, answers string) {
 	return pid, rest
 }
 
-// TestNoLockHeld protects threads from each other: one that hangs in a call must not keep others from theirs (HAMi#2641 deadlocked in NCCL).
+// TestNoLockHeld protects threads from each other: one that hangs in a call must not keep others from theirs (HAMi#2641
+// deadlocked in NCCL).
 func TestNoLockHeld(t *testing.T) {
 	p := newPod(t)
-	p.arm(all(cudafault.State{HangClasses: cudafault.ClassSync, Classes: cudafault.ClassSync, Flags: cudafault.FlagQuiet}))
+	p.arm(
+		all(
+			cudafault.State{HangClasses: cudafault.ClassSync, Classes: cudafault.ClassSync, Flags: cudafault.FlagQuiet},
+		),
+	)
 	a := p.actor()
 	a.want("start", "0")
 	a.want("background sync", "0")
@@ -232,7 +250,8 @@ func TestNoLockHeld(t *testing.T) {
 	a.want("join", "0")
 }
 
-// TestUnusableRunFile keeps the program working where the file for the heartbeat cannot be used, and the fault too: the heartbeat is only proof.
+// TestUnusableRunFile keeps the program working where the file for the heartbeat cannot be used, and the fault too: the
+// heartbeat is only proof.
 func TestUnusableRunFile(t *testing.T) {
 	for _, test := range []struct {
 		name string

@@ -14,7 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// TestArming holds that a running process sees the fault within a second and a half of its file's arrival, and is healthy as soon after disarming.
+// TestArming holds that a running process sees the fault within a second and a half of its file's arrival, and is
+// healthy as soon after disarming.
 func TestArming(t *testing.T) {
 	for _, on := range []platform{x86, arm} {
 		t.Run(on.name, func(t *testing.T) {
@@ -38,7 +39,8 @@ func TestArming(t *testing.T) {
 	}
 }
 
-// TestArmingInAStorm arms and disarms while 32 threads call: nobody crashes, no other code comes, and in the end all is well.
+// TestArmingInAStorm arms and disarms while 32 threads call: nobody crashes, no other code comes, and in the end all is
+// well.
 func TestArmingInAStorm(t *testing.T) {
 	p := newPod(t)
 	a := p.actor()
@@ -73,7 +75,8 @@ func TestArmingInAStorm(t *testing.T) {
 	}
 }
 
-// TestExpiry holds the dead man: nobody disarms, and the process and new ones are healthy for good, whatever the context suffered.
+// TestExpiry holds the dead man: nobody disarms, and the process and new ones are healthy for good, whatever the
+// context suffered.
 func TestExpiry(t *testing.T) {
 	p := newPod(t)
 	s := sticky999()
@@ -116,7 +119,8 @@ func TestExpiryOfPoison(t *testing.T) {
 	a.want("launch 10", "0*10")
 }
 
-// TestArmedAnewForgets holds that a process does not report the trips of a former fault as those of the one that holds now.
+// TestArmedAnewForgets holds that a process does not report the trips of a former fault as those of the one that holds
+// now.
 func TestArmedAnewForgets(t *testing.T) {
 	p := newPod(t)
 	a := p.actor()
@@ -138,8 +142,8 @@ func TestArmedAnewForgets(t *testing.T) {
 	}
 }
 
-// TestGoneState holds that a fault ends with its ConfigMap: when the file is gone, a process is healthy within two looks; and the same fault
-// begins again when the file comes back.
+// TestGoneState holds that a fault ends with its ConfigMap: when the file is gone, a process is healthy within two
+// looks; and the same fault begins again when the file comes back.
 func TestGoneState(t *testing.T) {
 	for _, on := range []platform{x86, arm} {
 		t.Run(on.name, func(t *testing.T) {
@@ -165,7 +169,8 @@ func TestGoneState(t *testing.T) {
 	}
 }
 
-// TestBadStates holds that a file that is not a good state changes nothing: what held, holds; where nothing did, calls pass.
+// TestBadStates holds that a file that is not a good state changes nothing: what held, holds; where nothing did, calls
+// pass.
 func TestBadStates(t *testing.T) {
 	seal := func(data []byte) []byte {
 		clear(data[16:24])

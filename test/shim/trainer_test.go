@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// TestTrainerOnTheCPU protects the exercise about idle GPUs: as frameworks do, the sample workload goes to the CPU without a word when the
-// environment leaves it no device, and only then: a device that fails is an error.
+// TestTrainerOnTheCPU protects the exercise about idle GPUs: as frameworks do, the sample workload goes to the CPU
+// without a word when the environment leaves it no device, and only then: a device that fails is an error.
 func TestTrainerOnTheCPU(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -29,18 +29,28 @@ func TestTrainerOnTheCPU(t *testing.T) {
 		{"hidden", map[string]string{"CUDA_VISIBLE_DEVICES": ""}, nil, 0, "device: cpu\n"},
 		{"hidden as in Python", map[string]string{"CUDA_VISIBLE_DEVICES": "-1"}, nil, 0, "device: cpu\n"},
 		{"not there", map[string]string{"CUDA_VISIBLE_DEVICES": "7"}, nil, 0, "device: cpu\n"},
-		{"none of the runtime's", map[string]string{"NVIDIA_VISIBLE_DEVICES": "none", "CUDA_VISIBLE_DEVICES": "-1"}, nil, 0, "device: cpu\n"},
+		{
+			"none of the runtime's", map[string]string{"NVIDIA_VISIBLE_DEVICES": "none", "CUDA_VISIBLE_DEVICES": "-1"},
+			nil, 0, "device: cpu\n",
+		},
 		{"asked for", nil, []string{"-device", "cpu"}, 0, "device: cpu\n"},
-		{"hidden, and insisted on", map[string]string{"CUDA_VISIBLE_DEVICES": ""}, []string{"-require-cuda"}, 1, "no CUDA-capable device is detected (100)"},
+		{
+			"hidden, and insisted on", map[string]string{"CUDA_VISIBLE_DEVICES": ""}, []string{"-require-cuda"}, 1,
+			"no CUDA-capable device is detected (100)",
+		},
 		{"broken", map[string]string{"FAKECUDA_INIT": "100"}, nil, 1, "no CUDA-capable device is detected (100)"},
-		{"broken, and it does not matter", map[string]string{"FAKECUDA_INIT": "100"}, []string{"-device", "auto"}, 0, "device: cpu\n"},
+		{
+			"broken, and it does not matter", map[string]string{"FAKECUDA_INIT": "100"}, []string{"-device", "auto"}, 0,
+			"device: cpu\n",
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := newPod(t)
 			for name, value := range test.env {
 				p.env[name] = value
 			}
-			got := p.runProgram(p.program("trainer"), append([]string{"-steps", "3", "-interval", "0"}, test.args...)...)
+			got := p.runProgram(p.program("trainer"),
+				append([]string{"-steps", "3", "-interval", "0"}, test.args...)...)
 			if got.code != test.code || !strings.Contains(got.stdout+got.stderr, test.says) {
 				t.Errorf("%+v", got)
 			}
@@ -48,7 +58,8 @@ func TestTrainerOnTheCPU(t *testing.T) {
 	}
 }
 
-// TestTrainerMemory protects the exercise about memory: the words and the numbers are PyTorch's, and the settings decide.
+// TestTrainerMemory protects the exercise about memory: the words and the numbers are PyTorch's, and the settings
+// decide.
 func TestTrainerMemory(t *testing.T) {
 	model := map[string]string{"MODEL_MEMORY": "12Gi", "ACTIVATION_MEMORY": "640Mi"}
 	for _, test := range []struct {
@@ -57,12 +68,21 @@ func TestTrainerMemory(t *testing.T) {
 		code int
 		says string
 	}{
-		{"too much", map[string]string{"BATCH_SIZE": "32"}, 1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.77 GiB of which 1.77 GiB is free."},
+		{
+			"too much", map[string]string{"BATCH_SIZE": "32"}, 1,
+			"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.77 GiB of which 1.77 GiB is free.",
+		},
 		{"fewer samples", map[string]string{"BATCH_SIZE": "4"}, 0, "done\n"},
-		{"half the precision, half the samples", map[string]string{"BATCH_SIZE": "16", "PRECISION": "bf16"}, 0, "done\n"},
+		{
+			"half the precision, half the samples", map[string]string{"BATCH_SIZE": "16", "PRECISION": "bf16"}, 0,
+			"done\n",
+		},
 		{"half the precision", map[string]string{"BATCH_SIZE": "32", "PRECISION": "bf16"}, 1, "torch.OutOfMemoryError"},
 		{"no such precision", map[string]string{"PRECISION": "int8"}, 1, "ValueError: PRECISION: 'int8'"},
-		{"no samples", map[string]string{"BATCH_SIZE": "0"}, 1, "ValueError: batch_size should be a positive integer value"},
+		{
+			"no samples", map[string]string{"BATCH_SIZE": "0"}, 1,
+			"ValueError: batch_size should be a positive integer value",
+		},
 		{"no size", map[string]string{"MODEL_MEMORY": "much"}, 1, "ValueError: MODEL_MEMORY: 'much' is no size"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -82,8 +102,8 @@ func TestTrainerMemory(t *testing.T) {
 	}
 }
 
-// TestTrainerResumes protects the exercise about a GPU that is lost: what was saved is where the next process begins, from a file as from a
-// store, and a store that does not answer is no new beginning.
+// TestTrainerResumes protects the exercise about a GPU that is lost: what was saved is where the next process begins,
+// from a file as from a store, and a store that does not answer is no new beginning.
 func TestTrainerResumes(t *testing.T) {
 	port := freePort(t)
 	store := exec.Command(newPod(t).program("trainer"), "-store", fmt.Sprint(port))
@@ -100,13 +120,17 @@ func TestTrainerResumes(t *testing.T) {
 		}
 	}
 	for name, checkpoint := range map[string]string{
-		"file": filepath.Join(folder(t), "checkpoint"), "store": fmt.Sprintf("http://127.0.0.1:%d/run", port), "store by name": fmt.Sprintf("http://localhost:%d/other", port),
+		"file": filepath.Join(folder(t), "checkpoint"), "store": fmt.Sprintf("http://127.0.0.1:%d/run", port),
+		"store by name": fmt.Sprintf("http://localhost:%d/other", port),
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)
 			p.env["CHECKPOINT"], p.env["CHECKPOINT_EVERY"] = checkpoint, "20"
-			for _, step := range []struct{ steps, says string }{{"50", "no checkpoint yet: starting at step 1\n"}, {"70", "resumed from checkpoint at step 40\n"}} {
-				if got := p.runProgram(p.program("trainer"), "-steps", step.steps, "-interval", "0"); got.code != 0 || !strings.Contains(got.stdout, step.says) {
+			for _, step := range []struct{ steps, says string }{
+				{"50", "no checkpoint yet: starting at step 1\n"}, {"70", "resumed from checkpoint at step 40\n"},
+			} {
+				if got := p.runProgram(p.program("trainer"), "-steps", step.steps, "-interval", "0"); got.code != 0 ||
+					!strings.Contains(got.stdout, step.says) {
 					t.Errorf("%s steps: %+v", step.steps, got)
 				}
 			}
@@ -114,18 +138,22 @@ func TestTrainerResumes(t *testing.T) {
 	}
 	p := newPod(t)
 	p.env["CHECKPOINT"] = fmt.Sprintf("http://127.0.0.1:%d/run", freePort(t))
-	if got := p.runProgram(p.program("trainer"), "-steps", "5"); got.code != 1 || !strings.Contains(got.stderr, "no answer") {
+	if got := p.runProgram(p.program("trainer"), "-steps", "5"); got.code != 1 ||
+		!strings.Contains(got.stderr, "no answer") {
 		t.Errorf("without a store: %+v", got)
 	}
 }
 
-// TestTrainerBuffers protects the exercise about missing logs: lines come when the buffer is full or the program ends, unless Python's own
-// variable says otherwise.
+// TestTrainerBuffers protects the exercise about missing logs: lines come when the buffer is full or the program ends,
+// unless Python's own variable says otherwise.
 func TestTrainerBuffers(t *testing.T) {
 	for _, test := range []struct {
 		env  []string
 		soon bool
-	}{{nil, true}, {[]string{"TRAINER_BUFFERED=1"}, false}, {[]string{"TRAINER_BUFFERED=1", "PYTHONUNBUFFERED=1"}, true}} {
+	}{
+		{nil, true}, {[]string{"TRAINER_BUFFERED=1"}, false},
+		{[]string{"TRAINER_BUFFERED=1", "PYTHONUNBUFFERED=1"}, true},
+	} {
 		p := newPod(t)
 		program := exec.Command(p.program("trainer"), "-interval", "1000")
 		program.Env = append([]string{"LD_LIBRARY_PATH=" + p.env["LD_LIBRARY_PATH"], "TRAINER_REPORT=1"}, test.env...)

@@ -12,7 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// predicted is what n calls of one thread answer under a state, as cudafault computes it: runs of equal codes, as the actor prints them.
+// predicted returns what n calls of one thread answer under a state, as cudafault computes it: runs of equal codes, as
+// the actor prints them.
 func predicted(s cudafault.State, n int) string {
 	var runs []string
 	last, run := 0, 0
@@ -51,7 +52,10 @@ func TestCallTriggers(t *testing.T) {
 			{"probability 1%", cudafault.State{Probability: 0.01, Seed: 42}, -1},
 			{"probability 50%", cudafault.State{Probability: 0.5, Seed: 7}, -1},
 			{"probability 50%, other seed", cudafault.State{Probability: 0.5, Seed: 8}, -1},
-			{"probability, every, after, max", cudafault.State{Probability: 0.4, Seed: 9, Every: 3, AfterCalls: 20, Max: 10}, 10},
+			{
+				"probability, every, after, max",
+				cudafault.State{Probability: 0.4, Seed: 9, Every: 3, AfterCalls: 20, Max: 10}, 10,
+			},
 		} {
 			t.Run(on.name+"/"+test.name, func(t *testing.T) {
 				p := newPodOn(t, on)
@@ -72,7 +76,8 @@ func TestCallTriggers(t *testing.T) {
 				a := p.actor()
 				a.want("start", "0")
 				a.want("launch 400", want)
-				if got := p.process(a.pid); got.Trips != uint64(trips) || got.Function != "cuLaunchKernel" || got.LastError != 719 {
+				if got := p.process(a.pid); got.Trips != uint64(trips) || got.Function != "cuLaunchKernel" ||
+					got.LastError != 719 {
 					t.Errorf("reported: %+v, want %d trips of cuLaunchKernel with 719", got, trips)
 				}
 			})
@@ -92,12 +97,18 @@ func TestCountedCalls(t *testing.T) {
 		{"sync", cudafault.State{Classes: cudafault.ClassSync}, []string{"sync", "streamsync", "eventsync"}},
 		{"query", cudafault.State{Classes: cudafault.ClassQuery}, []string{"query", "eventquery"}},
 		{"event", cudafault.State{Classes: cudafault.ClassEvent}, []string{"record"}},
-		{"copy and set", cudafault.State{Classes: cudafault.ClassCopy | cudafault.ClassSet}, []string{"h2d", "d2h", "set"}},
+		{
+			"copy and set", cudafault.State{Classes: cudafault.ClassCopy | cudafault.ClassSet},
+			[]string{"h2d", "d2h", "set"},
+		},
 		{"glob", cudafault.State{Function: "cu*Synchronize"}, []string{"sync", "streamsync", "eventsync"}},
 		{"bare name", cudafault.State{Function: "cuMemcpyDtoH"}, []string{"d2h"}},
 		{"exported name", cudafault.State{Function: "cuMemcpyHtoD_v2"}, []string{"h2d"}},
 		{"question mark and brackets", cudafault.State{Function: "cuMemcpy[HX]to?"}, []string{"h2d"}},
-		{"function beats classes", cudafault.State{Function: "cuStreamQuery", Classes: cudafault.ClassLaunch}, []string{"query"}},
+		{
+			"function beats classes", cudafault.State{Function: "cuStreamQuery", Classes: cudafault.ClassLaunch},
+			[]string{"query"},
+		},
 		{"a name that nothing has", cudafault.State{Function: "cuNothing*", Classes: cudafault.ClassLaunch}, nil},
 		{"none", cudafault.State{}, nil},
 	} {
@@ -149,11 +160,13 @@ func eventually(t *testing.T, what string, atMost time.Duration, condition func(
 	}
 }
 
-// TestTimeTriggers holds that after_ms counts from the later of arming and the process's first call, and the window from arming.
+// TestTimeTriggers holds that after_ms counts from the later of arming and the process's first call, and the window
+// from arming.
 func TestTimeTriggers(t *testing.T) {
 	t.Run("after", func(t *testing.T) {
 		p := newPod(t)
-		p.arm(all(cudafault.State{Error: 719, Classes: launches, Flags: cudafault.FlagQuiet, After: 600 * time.Millisecond,
+		p.arm(all(cudafault.State{Error: 719, Classes: launches, Flags: cudafault.FlagQuiet,
+			After:   600 * time.Millisecond,
 			ArmedAt: time.Now().Add(-time.Hour)}))
 		a := p.actor()
 		a.want("start", "0")
@@ -164,8 +177,9 @@ func TestTimeTriggers(t *testing.T) {
 	})
 	t.Run("window", func(t *testing.T) {
 		p := newPod(t)
-		p.arm(all(cudafault.State{Error: 719, Classes: launches, Flags: cudafault.FlagQuiet, ArmedAt: time.Now(), WindowFrom: 500 * time.Millisecond,
-			WindowTo: 900 * time.Millisecond}))
+		p.arm(all(cudafault.State{Error: 719, Classes: launches, Flags: cudafault.FlagQuiet, ArmedAt: time.Now(),
+			WindowFrom: 500 * time.Millisecond,
+			WindowTo:   900 * time.Millisecond}))
 		a := p.actor()
 		a.want("start", "0")
 		a.want("launch 3", "0*3")
@@ -177,7 +191,11 @@ func TestTimeTriggers(t *testing.T) {
 	})
 	t.Run("window that is over", func(t *testing.T) {
 		p := newPod(t)
-		p.arm(all(cudafault.State{Error: 719, Classes: launches, ArmedAt: time.Now().Add(-time.Minute), WindowTo: time.Second}))
+		p.arm(all(
+			cudafault.State{
+				Error: 719, Classes: launches, ArmedAt: time.Now().Add(-time.Minute), WindowTo: time.Second,
+			},
+		))
 		a := p.actor()
 		a.want("start", "0")
 		a.want("launch 100", "0*100")
@@ -194,13 +212,23 @@ func TestTargets(t *testing.T) {
 		status cudafault.Status
 	}{
 		{"this node", cudafault.State{Nodes: []string{"node-b", "node-a"}, Rank: -1}, nil, true, 0},
-		{"another node", cudafault.State{Nodes: []string{"node-b", "node-c"}, Rank: -1}, nil, false, cudafault.StatusOtherNode},
-		{"no node is known", cudafault.State{Nodes: []string{"node-a"}, Rank: -1}, map[string]string{"GPU_FAULT_NODE": ""}, false,
+		{
+			"another node", cudafault.State{Nodes: []string{"node-b", "node-c"}, Rank: -1}, nil, false,
+			cudafault.StatusOtherNode,
+		},
+		{"no node is known", cudafault.State{Nodes: []string{"node-a"}, Rank: -1},
+			map[string]string{"GPU_FAULT_NODE": ""}, false,
 			cudafault.StatusOtherNode},
 		{"rank by RANK", cudafault.State{Rank: 3}, map[string]string{"RANK": "3"}, true, 0},
-		{"RANK goes before LOCAL_RANK", cudafault.State{Rank: 3}, map[string]string{"LOCAL_RANK": "3", "RANK": "11"}, false, cudafault.StatusOtherProcess},
+		{
+			"RANK goes before LOCAL_RANK", cudafault.State{Rank: 3}, map[string]string{"LOCAL_RANK": "3", "RANK": "11"},
+			false, cudafault.StatusOtherProcess,
+		},
 		{"rank by Open MPI", cudafault.State{Rank: 0}, map[string]string{"OMPI_COMM_WORLD_RANK": "0"}, true, 0},
-		{"rank by the index of the Job", cudafault.State{Rank: 2}, map[string]string{"JOB_COMPLETION_INDEX": "2"}, true, 0},
+		{
+			"rank by the index of the Job", cudafault.State{Rank: 2}, map[string]string{"JOB_COMPLETION_INDEX": "2"},
+			true, 0,
+		},
 		{"rank by LOCAL_RANK", cudafault.State{Rank: 1}, map[string]string{"LOCAL_RANK": "1"}, true, 0},
 		{"another rank", cudafault.State{Rank: 1}, map[string]string{"RANK": "0"}, false, cudafault.StatusOtherProcess},
 		{"a rank where there is none", cudafault.State{Rank: 0}, nil, false, cudafault.StatusOtherProcess},
@@ -251,7 +279,9 @@ func TestDevice(t *testing.T) {
 func TestDevicesAndHiding(t *testing.T) {
 	p := newPod(t)
 	p.env["FAKECUDA_DEVICES"] = "3"
-	p.arm(all(cudafault.State{Error: 719, Classes: cudafault.ClassSync, Flags: cudafault.FlagQuiet, Devices: []int{1}, Hide: []int{0}}))
+	p.arm(all(cudafault.State{
+		Error: 719, Classes: cudafault.ClassSync, Flags: cudafault.FlagQuiet, Devices: []int{1}, Hide: []int{0},
+	}))
 	a := p.actor()
 	a.want("start 0", "0") // device 1 of the three
 	a.want("sync", "719*1")
@@ -285,7 +315,8 @@ func TestThreads(t *testing.T) {
 				a.want("start", "0")
 				answer := a.ask("storm %d %d", threads, calls)
 				var passed, tripped int
-				if _, err := fmt.Sscanf(answer, "0*%d 719*%d", &passed, &tripped); err != nil || passed+tripped != threads*calls ||
+				if _, err := fmt.Sscanf(answer, "0*%d 719*%d", &passed, &tripped); err != nil ||
+					passed+tripped != threads*calls ||
 					tripped < test.least || tripped > test.most {
 					t.Errorf("%s, want between %d and %d times 719", answer, test.least, test.most)
 				}

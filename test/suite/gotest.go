@@ -26,7 +26,8 @@ type testFunc struct {
 	parallel bool // it calls t.Parallel first
 }
 
-// clusterTests finds the tests that are built with the tag e2e, also if the tag scenario is needed, in the tracked and new files of the tree.
+// clusterTests finds the tests that are built with the tag e2e, also if the tag scenario is needed, in the tracked and
+// new files of the tree.
 func clusterTests(root string) ([]testFunc, error) {
 	cmd := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "*_test.go")
 	cmd.Dir = root
@@ -47,7 +48,8 @@ func clusterTests(root string) ([]testFunc, error) {
 }
 
 func testsIn(root, name string) ([]testFunc, error) {
-	tree, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.ParseComments|parser.SkipObjectResolution)
+	tree, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil,
+		parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +62,8 @@ func testsIn(root, name string) ([]testFunc, error) {
 		if !isFunc || f.Recv != nil || !strings.HasPrefix(f.Name.Name, "Test") || f.Name.Name == "TestMain" {
 			continue
 		}
-		all = append(all, testFunc{pkg: "./" + filepath.Dir(name), name: f.Name.Name, file: name, parallel: startsParallel(f)})
+		all = append(all,
+			testFunc{pkg: "./" + filepath.Dir(name), name: f.Name.Name, file: name, parallel: startsParallel(f)})
 	}
 	return all, nil
 }
@@ -73,7 +76,9 @@ func needsCluster(tree *ast.File) bool {
 				continue
 			}
 			expr, err := constraint.Parse(c.Text)
-			ours := func(tag string) bool { return slices.Contains(strings.Split(clusterTags, ","), tag) || tag == "linux" }
+			ours := func(tag string) bool {
+				return slices.Contains(strings.Split(clusterTags, ","), tag) || tag == "linux"
+			}
 			return err == nil && expr.Eval(ours) && !expr.Eval(func(tag string) bool { return tag == "linux" })
 		}
 	}
@@ -96,15 +101,17 @@ func startsParallel(f *ast.FuncDecl) bool {
 	return false
 }
 
-// raceBuild is how all tests are built, so that they share the build cache. `make lint` vets them. Without symbols, and by Go's own linker in place
-// of gcc's, they link in half the time.
+// raceBuild returns how all tests are built, so that they share the build cache. `make lint` vets them. Without
+// symbols, and by Go's own linker in place of gcc's, they link in half the time.
 func raceBuild() []string { return []string{"-race", "-vet=off", "-ldflags=-s -w -linkmode=internal"} }
 
 // clusterTest runs tests of one package on the lane's cluster.
 func clusterTest(pkg string, names []string) func(*bay) ([]result, error) {
 	return func(b *bay) ([]result, error) {
-		// test2json would run the program itself, but with SIGINT ignored, and so without an end to what tests interrupt.
-		cmd := b.command("bash", "-o", "pipefail", "-c", `"$@" 2>&1 | go tool test2json -t -p "$0"`, pkg, b.programs[pkg], "-test.v=test2json", "-test.timeout=30m",
+		// test2json would run the program itself, but with SIGINT ignored, and so without an end to what tests
+		// interrupt.
+		cmd := b.command("bash", "-o", "pipefail", "-c", `"$@" 2>&1 | go tool test2json -t -p "$0"`, pkg,
+			b.programs[pkg], "-test.v=test2json", "-test.timeout=30m",
 			"-test.run=^("+strings.Join(names, "|")+")$")
 		cmd.Dir = filepath.Join(b.root, pkg)
 		cmd.Env = append(cmd.Env, "GORACE=atexit_sleep_ms=0")
@@ -125,7 +132,8 @@ func clusterTest(pkg string, names []string) func(*bay) ([]result, error) {
 func unitTests(args ...string) func(*bay) ([]result, error) {
 	return func(b *bay) ([]result, error) {
 		cmd := b.command("go", slices.Concat([]string{"test", "-json"}, raceBuild(), args)...)
-		cmd.Env = append(cmd.Env, "CGO_ENABLED=1", "GORACE=atexit_sleep_ms=0") // or each program would sleep for a second
+		// Or each program would sleep for a second
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=1", "GORACE=atexit_sleep_ms=0")
 		return testEvents(cmd, b.log)
 	}
 }
@@ -154,8 +162,8 @@ type event struct {
 	Elapsed                                   float64
 }
 
-// readEvents reads events up to the end. A package that fails without a failed test, such as one that does not build or ends before
-// its tests do, is a result too.
+// readEvents reads events up to the end. A package that fails without a failed test, such as one that does not build or
+// ends before its tests do, is a result too.
 func readEvents(r io.Reader, log io.Writer) ([]result, error) {
 	var results []result
 	reasons, said := map[string]string{}, map[string]string{}
@@ -212,7 +220,7 @@ var skipReason = regexp.MustCompile(`^\s+\w+_test\.go:\d+: `)
 // testFrame matches the lines that the testing package writes about a test, rather than the test itself.
 var testFrame = regexp.MustCompile(`^\s*(=== |--- |FAIL\b|PASS\b|ok\b|exit status )`)
 
-// lastLine is the last line of what a command wrote to standard output.
+// lastLine returns the last line of what a command wrote to standard output.
 func lastLine(out []byte) string {
 	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
 	return string(lines[len(lines)-1])

@@ -25,7 +25,8 @@ const (
 type site string
 
 const (
-	first site = "first"      // no cluster, and before all others: unit tests measure time, and keep the processors busy by themselves
+	// No cluster, and before all others: unit tests measure time, and keep the processors busy by themselves
+	first site = "first"
 	bench site = "no cluster" // beside the clusters, with the processor time that they leave
 	pair  site = "pair"       // a cluster of two nodes with all that a user's node has
 	wide  site = "wide"       // a cluster of six nodes with no more than the crash matrix needs
@@ -58,9 +59,10 @@ type result struct {
 // A bay is where one job runs: with its own log, and maybe a cluster.
 type bay struct {
 	*workshop
-	lane    *lane // nil: no cluster
-	log     io.Writer
-	command func(name string, args ...string) *exec.Cmd // writes to the log; killed with all its children when the run is interrupted
+	lane *lane // nil: no cluster
+	log  io.Writer
+	// writes to the log; killed with all its children when the run is interrupted
+	command func(name string, args ...string) *exec.Cmd
 }
 
 // choose returns the jobs that o asks for, those that take longest first, and those that are left out.
@@ -69,7 +71,8 @@ func choose(all []job, o options) (chosen, skipped []job, err error) {
 		return nil, nil, fmt.Errorf("-tier %q: supported values: test, ci, all", o.tier)
 	}
 	if o.lanes < 1 || o.lanes > 9 || o.repeat < 1 {
-		return nil, nil, fmt.Errorf("-lanes %d, -repeat %d: lanes must be 1 to 9, and repeat at least 1", o.lanes, o.repeat)
+		return nil, nil,
+			fmt.Errorf("-lanes %d, -repeat %d: lanes must be 1 to 9, and repeat at least 1", o.lanes, o.repeat)
 	}
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b job) int {

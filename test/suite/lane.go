@@ -17,8 +17,8 @@ type lane struct {
 	seats  chan struct{}   // what the machine has room for: one for each pair of nodes
 }
 
-// sit waits until the machine has room for a job on the site, and returns what ends that. With more clusters at work than two processors can
-// serve, times that tests measure are those of the queue.
+// sit waits until the machine has room for a job on the site, and returns what ends that. With more clusters at work
+// than two processors can serve, times that tests measure are those of the queue.
 func (l *lane) sit(s site) (leave func()) {
 	weight := 1
 	if s == wide {
@@ -36,13 +36,13 @@ func (l *lane) sit(s site) (leave func()) {
 	}
 }
 
-// state is the folder with the cluster's kubeconfig, keys and logs.
+// state returns the folder with the cluster's kubeconfig, keys and logs.
 func (l *lane) state() string { return filepath.Join(l.dir, fmt.Sprintf("cluster%d", l.number)) }
 
 func (l *lane) kubeconfig() string { return filepath.Join(l.state(), "kubeconfig") }
 
-// env tells scripts and tests which cluster is theirs. Every lane has a network of its own, and by that a PCI domain: all
-// clusters of a machine share one kernel log.
+// env tells scripts and tests which cluster is theirs. Every lane has a network of its own, and by that a PCI domain:
+// all clusters of a machine share one kernel log.
 func (l *lane) env() []string {
 	env := []string{
 		"STATE=" + l.state(), fmt.Sprintf("CLUSTER=suite%d", l.number), fmt.Sprintf("SUBNET=10.8%d.0", l.number),

@@ -17,18 +17,34 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// list is all that there is to run. The end-to-end tests come from the tree and from tests.tsv, the scenarios from their folder.
+// list returns all that there is to run. The end-to-end tests come from the tree and from tests.tsv, the scenarios from
+// their folder.
 func list() ([]job, error) {
 	jobs := []job{
-		{part: "unit tests (-race)", name: "unit", tier: core, site: first, seconds: 300, run: unitTests("-short", "./...")},
+		{
+			part: "unit tests (-race)", name: "unit", tier: core, site: first, seconds: 300,
+			run: unitTests("-short", "./..."),
+		},
 		{part: "CUDA shim", name: "shim", tier: core, site: own, seconds: 120, run: command("hack/test-shim.sh")},
-		{part: "shim as committed", name: "verify-shim", tier: check, site: bench, seconds: 15, run: command("make", "--no-print-directory", "verify-shim")},
-		{part: "lint", name: "lint", tier: check, site: bench, seconds: 120, run: command("make", "--no-print-directory", "lint")},
+		{
+			part: "shim as committed", name: "verify-shim", tier: check, site: bench, seconds: 15,
+			run: command("make", "--no-print-directory", "verify-shim"),
+		},
+		{
+			part: "lint", name: "lint", tier: check, site: bench, seconds: 120,
+			run: command("make", "--no-print-directory", "lint"),
+		},
 		{part: "demo", name: "demo", tier: check, site: own, seconds: 30, run: demo},
-		{part: "unit tests (-race)", name: "unit, whole corpora", tier: rest, site: first, seconds: 90, run: unitTests("./pkg/doctor")},
+		{
+			part: "unit tests (-race)", name: "unit, whole corpora", tier: rest, site: first, seconds: 90,
+			run: unitTests("./pkg/doctor"),
+		},
 		{part: "fuzzing", name: "fuzz", tier: rest, site: bench, seconds: 80, run: fuzz},
 		{part: "release and krew, offline", name: "krew", tier: rest, site: bench, seconds: 350, run: krew},
-		{part: "kernel module in VMs", name: "kmod", tier: rest, site: bench, seconds: 100, run: command("hack/test-kmod.sh")},
+		{
+			part: "kernel module in VMs", name: "kmod", tier: rest, site: bench, seconds: 100,
+			run: command("hack/test-kmod.sh"),
+		},
 	}
 	root, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
 	if err != nil {
@@ -53,7 +69,7 @@ func command(name string, args ...string) func(*bay) ([]result, error) {
 	}
 }
 
-// one is the result of a job that has only one.
+// one returns the result of a job that has only one.
 func one(name string, err error) ([]result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -78,7 +94,8 @@ func demo(b *bay) ([]result, error) {
 }
 
 func fuzz(b *bay) ([]result, error) {
-	cmd := b.command("go", append(append([]string{"test"}, raceBuild()[1:]...), "./pkg/containerd", "-run", "^$", "-fuzz", "FuzzBreakRestore", "-fuzztime", "60s")...)
+	cmd := b.command("go", append(append([]string{"test"}, raceBuild()[1:]...), "./pkg/containerd", "-run", "^$",
+		"-fuzz", "FuzzBreakRestore", "-fuzztime", "60s")...)
 	cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
 	return one("FuzzBreakRestore", cmd.Run())
 }
@@ -96,21 +113,23 @@ func krew(b *bay) ([]result, error) {
 	return one("test-krew", b.command("make", "--no-print-directory", "-C", clone, "test-krew").Run())
 }
 
-// testsFile has what is known of each end-to-end test: package, name, seconds, and core, rest, or alone: of the rest, and when nothing else
-// runs on the machine. A test that is not in it is core.
+// testsFile has what is known of each end-to-end test: package, name, seconds, and core, rest, or alone: of the rest,
+// and when nothing else runs on the machine. A test that is not in it is core.
 const testsFile = "test/suite/tests.tsv"
 
-// chunk is for how long, about, one job of end-to-end tests runs, in seconds: long enough to be worth a process, short enough that all
-// lanes end together.
+// chunk is for how long, about, one job of end-to-end tests runs, in seconds: long enough to be worth a process, short
+// enough that all lanes end together.
 const chunk = 40
 
-// Tests whose names begin with attackPrefix are the part attacks: each of their subtests is an attack, and passes when it held.
+// Tests whose names begin with attackPrefix are the part attacks: each of their subtests is an attack, and passes when
+// it held.
 const (
 	attackPrefix = "TestAttack"
 	attacks      = "attacks"
 )
 
-// endToEnd is a job for each group of tests of a package that takes about as long as a chunk. Tests that run in parallel stay together.
+// endToEnd returns a job for each group of tests of a package that takes about as long as a chunk. Tests that run in
+// parallel stay together.
 func endToEnd(root string) ([]job, error) {
 	tests, err := clusterTests(root)
 	if err != nil {
@@ -155,12 +174,14 @@ func endToEnd(root string) ([]job, error) {
 				seconds += each
 				names, group = append(names, group[0].name), group[1:]
 			}
-			word := map[bool]string{true: "parallel "}[k.parallel] + map[tier]string{rest: "rest "}[k.tier] + map[site]string{alone: "alone "}[k.site]
+			word := map[bool]string{true: "parallel "}[k.parallel] + map[tier]string{rest: "rest "}[k.tier] +
+				map[site]string{alone: "alone "}[k.site]
 			if k.part == attacks {
 				word += "attacks "
 			}
 			jobs = append(jobs, job{
-				part: k.part, name: fmt.Sprintf("e2e %s %s%d: %s", k.pkg, word, number, strings.Join(names, " ")), tier: k.tier, site: k.site,
+				part: k.part, name: fmt.Sprintf("e2e %s %s%d: %s", k.pkg, word, number, strings.Join(names, " ")),
+				tier: k.tier, site: k.site,
 				seconds: max(seconds, longest), pkg: k.pkg, run: clusterTest(k.pkg, names),
 			})
 		}
@@ -211,7 +232,7 @@ func readTests(path string) (map[string]known, error) {
 // seconds of an attempt, from the start of its exercise to the end.
 const attemptSeconds = 22
 
-// scenarios are two plays of each: every solution and wrong fix with two seeds, and a sample of both.
+// scenarios returns two plays of each: every solution and wrong fix with two seeds, and a sample of both.
 func scenarios(root string) ([]job, error) {
 	files, err := filepath.Glob(filepath.Join(root, "pkg/scenario/packs/*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -231,7 +252,10 @@ func scenarios(root string) ([]job, error) {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		attempts := len(pack.Sealed.Solutions) + len(pack.Sealed.WrongFixes)
-		jobs = append(jobs, job{part: "scenarios", name: "scenario " + name + " sample", tier: sample, site: pair, seconds: 2 * attemptSeconds, run: play(name, "1", "--sample")})
+		jobs = append(jobs, job{
+			part: "scenarios", name: "scenario " + name + " sample", tier: sample, site: pair,
+			seconds: 2 * attemptSeconds, run: play(name, "1", "--sample"),
+		})
 		for _, seed := range []string{"1", "2"} {
 			jobs = append(jobs, job{
 				part: "scenarios", name: "scenario " + name + " seed " + seed, tier: rest, site: pair,
@@ -266,7 +290,9 @@ func play(name, seed string, flags ...string) func(*bay) ([]result, error) {
 		}
 		var results []result
 		for _, p := range list.Items {
-			results = append(results, result{name: fmt.Sprintf("%s seed %d, %s", p.Scenario, p.Seed, p.Attempt), seconds: p.Took.Seconds(), row: p})
+			results = append(results, result{
+				name: fmt.Sprintf("%s seed %d, %s", p.Scenario, p.Seed, p.Attempt), seconds: p.Took.Seconds(), row: p,
+			})
 			if !p.OK {
 				last := &results[len(results)-1]
 				last.failed, last.why = true, fmt.Sprintf("wanted %s, got %s: %s", p.Wanted, p.Got, p.Why)
@@ -276,19 +302,26 @@ func play(name, seed string, flags ...string) func(*bay) ([]result, error) {
 	}
 }
 
-// crashGroups are the groups of the crash matrix that are not exercises, with the seconds that each takes.
+// crashGroups returns the groups of the crash matrix that are not exercises, with the seconds that each takes.
 func crashGroups() map[string]float64 {
 	return map[string]float64{
-		"xid 79": 60, "runtime break": 120, "runtime break --no-restart": 60, "revert of a runtime break": 120, "cuda inject": 120,
+		"xid 79": 60, "runtime break": 120, "runtime break --no-restart": 60, "revert of a runtime break": 120,
+		"cuda inject":          120,
 		"revert of a cuda run": 120, "disturbed": 150, "the time is up, nobody reverts": 150,
 	}
 }
 
-// crashes are the groups of the crash matrix, each with the seconds that it takes, and a sample: one crash at each kind of step.
+// crashes returns the groups of the crash matrix, each with the seconds that it takes, and a sample: one crash at each
+// kind of step.
 func crashes() []job {
-	jobs := []job{{part: "crash matrix", name: "crash sample", tier: sample, site: wide, seconds: 150, run: crash("-sample")}}
+	jobs := []job{
+		{part: "crash matrix", name: "crash sample", tier: sample, site: wide, seconds: 150, run: crash("-sample")},
+	}
 	for group, seconds := range crashGroups() {
-		jobs = append(jobs, job{part: "crash matrix", name: "crash group " + group, tier: rest, site: wide, seconds: seconds, run: crash("-group", "^"+regexp.QuoteMeta(group)+"$")})
+		jobs = append(jobs, job{
+			part: "crash matrix", name: "crash group " + group, tier: rest, site: wide, seconds: seconds,
+			run: crash("-group", "^"+regexp.QuoteMeta(group)+"$"),
+		})
 	}
 	return jobs
 }
@@ -301,13 +334,15 @@ var restored = regexp.MustCompile(`^restored (\d+) of (\d+)$`)
 // crash kills the client of the plugin, and what it depends on, at every step that the arguments choose.
 func crash(args ...string) func(*bay) ([]result, error) {
 	return func(b *bay) ([]result, error) {
-		cmd := b.command(b.programs[crashPackage], append([]string{"-state", b.lane.state(), "-plugin", b.plugin}, args...)...)
+		cmd := b.command(b.programs[crashPackage],
+			append([]string{"-state", b.lane.state(), "-plugin", b.plugin}, args...)...)
 		cmd.Stdout = nil
 		out, err := cmd.Output()
 		_, _ = b.log.Write(out)
 		counts := restored.FindStringSubmatch(lastLine(out))
 		if counts == nil || counts[2] == "0" {
-			return nil, fmt.Errorf("the crash matrix did not come to its end: %w", cmp.Or(err, fmt.Errorf("no trial matches %q", args)))
+			return nil, fmt.Errorf("the crash matrix did not come to its end: %w",
+				cmp.Or(err, fmt.Errorf("no trial matches %q", args)))
 		}
 		right, _ := strconv.Atoi(counts[1])
 		all, _ := strconv.Atoi(counts[2])
@@ -319,7 +354,7 @@ func crash(args ...string) func(*bay) ([]result, error) {
 // follows it.
 var failedTrial = regexp.MustCompile(`(?m)^FAIL (.+?): (.+(?:\n.+)*)`)
 
-// crashResults are the trials; those that failed say why.
+// crashResults returns the trials; those that failed say why.
 func crashResults(args, out string, right, all int) []result {
 	results := make([]result, right)
 	for i := range results {

@@ -1,5 +1,5 @@
-// Command suite runs this project's tests: one list of jobs (list.go), of which each of three tiers runs a part, side by side on
-// clusters of their own.
+// Command suite runs this project's tests: one list of jobs (list.go), of which each of three tiers runs a part, side
+// by side on clusters of their own.
 //
 //	make test                                  go run ./test/suite
 //	.ci/run                                    go run ./test/suite -tier ci
@@ -7,8 +7,8 @@
 //	go run ./test/suite -list                  prints the jobs of a tier and runs nothing
 //	go run ./test/suite -only 'crash|xid-79'   runs the jobs of any tier whose names match
 //
-// Standard output is the report: a table of parts, and `N passed, M failed` as the last line. Progress goes to standard error, and
-// what each job wrote to .suite/logs.
+// Standard output is the report: a table of parts, and `N passed, M failed` as the last line. Progress goes to standard
+// error, and what each job wrote to .suite/logs.
 package main
 
 import (
@@ -26,10 +26,12 @@ import (
 func main() {
 	var o options
 	flag.StringVar(&o.tier, "tier", "test", "which jobs to run: test, ci or all")
-	flag.StringVar(&o.share, "share", "auto", "with -tier ci, which share of the remaining jobs to run: auto (by the commit), or one such as 3/7")
+	flag.StringVar(&o.share, "share", "auto",
+		"with -tier ci, which share of the remaining jobs to run: auto (by the commit), or one such as 3/7")
 	only := flag.String("only", "", "run the jobs of all tiers whose names match this `regexp`")
 	flag.BoolVar(&o.list, "list", false, "print the jobs and their expected seconds; run nothing")
-	flag.DurationVar(&o.restFor, "rest-for", 0, "run jobs of the rest last, and begin none after this `time`; 0: as all others")
+	flag.DurationVar(&o.restFor, "rest-for", 0,
+		"run jobs of the rest last, and begin none after this `time`; 0: as all others")
 	flag.IntVar(&o.lanes, "lanes", 4, "clusters at a time; one of six nodes counts as two")
 	flag.IntVar(&o.repeat, "repeat", 1, "run each job this many times")
 	flag.StringVar(&o.measure, "measure", "", "write how long each end-to-end test took to this `file`: "+testsFile)

@@ -23,8 +23,8 @@ type queue struct {
 	leftOut   []job
 }
 
-// perform runs the jobs: the unit tests first; then those with clusters side by side, and beside them, with low priority, those without; at last those
-// that need the machine alone. It returns the jobs for which no time was left.
+// perform runs the jobs: the unit tests first; then those with clusters side by side, and beside them, with low
+// priority, those without; at last those that need the machine alone. It returns the jobs for which no time was left.
 func perform(ctx context.Context, w *workshop, r *report, jobs []job, o options) []job {
 	q := &queue{onSite: map[site]int{}}
 	if o.restFor > 0 {
@@ -46,7 +46,8 @@ func perform(ctx context.Context, w *workshop, r *report, jobs []job, o options)
 	})
 	for number := range o.lanes {
 		group.Go(func() {
-			r.work(ctx, w.bay(&lane{workshop: w, number: number + 1, built: built, seats: seats}, nil), q, pair, wide, own)
+			r.work(ctx, w.bay(&lane{workshop: w, number: number + 1, built: built, seats: seats}, nil), q, pair, wide,
+				own)
 		})
 	}
 	group.Wait()
@@ -100,8 +101,8 @@ func (r *report) work(ctx context.Context, b *bay, q *queue, sites ...site) {
 	}
 }
 
-// next returns the next job for one of the sites: first for the site where the caller is at, then for one where nobody is, which would otherwise
-// begin last, then for that with the most work for each caller there.
+// next returns the next job for one of the sites: first for the site where the caller is at, then for one where nobody
+// is, which would otherwise begin last, then for that with the most work for each caller there.
 func (q *queue) next(at site, sites ...site) (job, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -122,7 +123,8 @@ func (q *queue) next(at site, sites ...site) (job, bool) {
 			break
 		}
 		empty, bestEmpty := q.onSite[s] == 0, best != "" && q.onSite[best] == 0
-		if best == "" || empty && !bestEmpty || empty == bestEmpty && work[s]/float64(q.onSite[s]+1) > work[best]/float64(q.onSite[best]+1) {
+		if best == "" || empty && !bestEmpty ||
+			empty == bestEmpty && work[s]/float64(q.onSite[s]+1) > work[best]/float64(q.onSite[best]+1) {
 			best = s
 		}
 	}
@@ -174,7 +176,9 @@ func (r *report) run(b *bay, j job) {
 		command := b.command
 		b.command = func(name string, args ...string) *exec.Cmd {
 			// Linux weighs sessions first, and processes only within them.
-			return command("sh", append([]string{"-c", `{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 "$@"`, "sh", name}, args...)...)
+			return command("sh", append([]string{
+				"-c", `{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 "$@"`, "sh", name,
+			}, args...)...)
 		}
 	}
 	if b.lane != nil {

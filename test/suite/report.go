@@ -37,7 +37,10 @@ type partReport struct {
 }
 
 func newReport(talk io.Writer, jobs []job, repeat int) *report {
-	r := &report{talk: talk, jobs: len(jobs) * repeat, parts: map[string]*partReport{}, tests: map[string][]float64{}, cpu: readCPUTime()}
+	r := &report{
+		talk: talk, jobs: len(jobs) * repeat, parts: map[string]*partReport{}, tests: map[string][]float64{},
+		cpu: readCPUTime(),
+	}
 	for _, j := range jobs {
 		if r.parts[j.part] == nil {
 			r.parts[j.part] = &partReport{}
@@ -50,7 +53,8 @@ func newReport(talk io.Writer, jobs []job, repeat int) *report {
 
 // begins says which job runs now.
 func (r *report) begins(j job) {
-	fmt.Fprintf(r.talk, "             ...          %s: builds the tests of all packages and runs them, which takes minutes\n", j.name)
+	fmt.Fprintf(r.talk,
+		"             ...          %s: builds the tests of all packages and runs them, which takes minutes\n", j.name)
 }
 
 // finished reports a job: a line, and of one that failed what its log says.
@@ -79,7 +83,8 @@ func (r *report) finished(j job, results []result, err error, took time.Duration
 		if result.row != nil {
 			p.rows = append(p.rows, result.row)
 		}
-		if pkg, test, _ := strings.Cut(result.name, " "); strings.HasPrefix(pkg, "./") && !strings.Contains(test, "/") && result.skipped == "" {
+		if pkg, test, _ := strings.Cut(result.name, " "); strings.HasPrefix(pkg, "./") &&
+			!strings.Contains(test, "/") && result.skipped == "" {
 			r.tests[result.name] = append(r.tests[result.name], result.seconds)
 		}
 	}
@@ -130,8 +135,8 @@ func tail(text []byte, n int) []byte {
 	return append([]byte("...\n"), text[bytes.IndexByte(text, '\n')+1:]...)
 }
 
-// print prints what the tier leaves out and what it had no time for, what the parts have to show, the table of parts, and the count. It returns whether
-// anything failed.
+// print prints what the tier leaves out and what it had no time for, what the parts have to show, the table of parts,
+// and the count. It returns whether anything failed.
 func (r *report) print(w io.Writer, skipped, late []job, took time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +150,8 @@ func (r *report) print(w io.Writer, skipped, late []job, took time.Duration) boo
 		fmt.Fprintf(w, "%-28s %5d %8.0f %7d %7d\n", name, p.jobs, p.busy.Seconds(), p.passed, p.failed)
 		passed, failed, notRun = passed+p.passed, failed+p.failed, notRun+p.skipped
 	}
-	fmt.Fprintf(w, "%-28s %5d %8.0f  processors %s busy\n", "all, side by side", r.done, took.Seconds(), r.cpu.busySince())
+	fmt.Fprintf(w, "%-28s %5d %8.0f  processors %s busy\n", "all, side by side", r.done, took.Seconds(),
+		r.cpu.busySince())
 	if p := r.parts[attacks]; p != nil && len(r.parts) > 1 {
 		fmt.Fprintf(w, "attacks held %d of %d\n", p.held, p.tried)
 	}
@@ -195,7 +201,8 @@ func printSkipped(w io.Writer, why string, skipped []job) {
 		byPart[j.part] = append(byPart[j.part], leftOutName(j.name))
 		seconds += j.seconds
 	}
-	fmt.Fprintf(w, "%s %d jobs of about %s in all; `make test-all` runs them:\n", why, len(skipped), (time.Duration(seconds) * time.Second).Round(time.Minute))
+	fmt.Fprintf(w, "%s %d jobs of about %s in all; `make test-all` runs them:\n", why, len(skipped),
+		(time.Duration(seconds) * time.Second).Round(time.Minute))
 	for _, part := range slices.Sorted(maps.Keys(byPart)) {
 		slices.Sort(byPart[part])
 		fmt.Fprintf(w, "  %s: %s\n", part, strings.Join(byPart[part], "; "))
@@ -238,16 +245,19 @@ func printScenarios(w io.Writer, p *partReport) {
 			s.grade = max(s.grade, a.Grade)
 		}
 	}
-	fmt.Fprintf(w, "%-20s  %9s  %11s  %12s  %s\n", "SCENARIO", "SOLUTIONS", "WRONG FIXES", "BROKEN AFTER", "SOLUTION GRADED IN (the longest, stability included)")
+	fmt.Fprintf(w, "%-20s  %9s  %11s  %12s  %s\n", "SCENARIO", "SOLUTIONS", "WRONG FIXES", "BROKEN AFTER",
+		"SOLUTION GRADED IN (the longest, stability included)")
 	for _, name := range slices.Sorted(maps.Keys(scenarios)) {
 		s := scenarios[name]
 		count := func(wanted string) string { return fmt.Sprintf("%d of %d", s.right[wanted], s.all[wanted]) }
-		fmt.Fprintf(w, "%-20s  %9s  %11s  %11.1fs  %.1fs\n", name, count("passed"), count("failed"), s.broken.Seconds(), s.grade.Seconds())
+		fmt.Fprintf(w, "%-20s  %9s  %11s  %11.1fs  %.1fs\n", name, count("passed"), count("failed"), s.broken.Seconds(),
+			s.grade.Seconds())
 	}
 	fmt.Fprintf(w, "scenarios right %d of %d\n\n", right, all)
 }
 
-// writeTimes writes what each end-to-end test took, in the median of its runs, into tests.tsv. Tests that did not run keep their line.
+// writeTimes writes what each end-to-end test took, in the median of its runs, into tests.tsv. Tests that did not run
+// keep their line.
 func (r *report) writeTimes(path string) error {
 	all, err := readTests(path)
 	if err != nil {

@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// TestTestsFile holds tests.tsv against the tree: a line that names no test is stale, and each file of end-to-end tests, which stands for a
-// feature, has a test in `make test`, but for the features that are named here with the reason.
+// TestTestsFile holds tests.tsv against the tree: a line that names no test is stale, and each file of end-to-end
+// tests, which stands for a feature, has a test in `make test`, but for the features that are named here with the
+// reason.
 func TestTestsFile(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -77,13 +78,15 @@ func names(jobs []job) []string {
 	return all
 }
 
-// TestAWeekPlaysEverything protects what .ci/run leaves out: seven commits in a row run every job, each a share of about the same length, and what
-// a run leaves out is what it does not run.
+// TestAWeekPlaysEverything protects what .ci/run leaves out: seven commits in a row run every job, each a share of
+// about the same length, and what a run leaves out is what it does not run.
 func TestAWeekPlaysEverything(t *testing.T) {
 	t.Parallel()
 	played := map[string]bool{}
 	for k := range week {
-		chosen, skipped, err := choose(aList(), options{tier: "ci", share: fmt.Sprintf("%d/%d", k+1, week), only: regexp.MustCompile(""), lanes: 1, repeat: 1})
+		chosen, skipped, err := choose(aList(), options{
+			tier: "ci", share: fmt.Sprintf("%d/%d", k+1, week), only: regexp.MustCompile(""), lanes: 1, repeat: 1,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,12 +134,13 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// TestQueueKeepsLanesOnTheirCluster protects the clusters' start, which is what a change of the site costs: a lane stays where it is as long as
-// there is work, and every job is handed out once.
+// TestQueueKeepsLanesOnTheirCluster protects the clusters' start, which is what a change of the site costs: a lane
+// stays where it is as long as there is work, and every job is handed out once.
 func TestQueueKeepsLanesOnTheirCluster(t *testing.T) {
 	t.Parallel()
 	q := &queue{onSite: map[site]int{}, jobs: []job{
-		{name: "a", site: pair, seconds: 30}, {name: "b", site: wide, seconds: 20}, {name: "c", site: wide, seconds: 10}, {name: "d", site: pair, seconds: 5},
+		{name: "a", site: pair, seconds: 30}, {name: "b", site: wide, seconds: 20},
+		{name: "c", site: wide, seconds: 10}, {name: "d", site: pair, seconds: 5},
 		{name: "e", site: bench, seconds: 100},
 	}}
 	at := site("")
@@ -158,7 +162,8 @@ func TestQueueKeepsLanesOnTheirCluster(t *testing.T) {
 func TestTheRestEndsInTime(t *testing.T) {
 	t.Parallel()
 	jobs := []job{
-		{name: "long", tier: rest, site: pair, seconds: 90}, {name: "sample", tier: sample, site: wide, seconds: 20}, {name: "core", site: pair, seconds: 10},
+		{name: "long", tier: rest, site: pair, seconds: 90}, {name: "sample", tier: sample, site: wide, seconds: 20},
+		{name: "core", site: pair, seconds: 10},
 		{name: "lint", tier: check, site: bench, seconds: 5}, {name: "other", tier: rest, site: wide, seconds: 1},
 	}
 	order := func(restUntil time.Time) (string, *queue) {
@@ -182,7 +187,8 @@ func TestTheRestEndsInTime(t *testing.T) {
 	}
 }
 
-// TestReadEvents protects the verdict: a failure is never lost, whether of a test, of a package that does not build, or of a program that ends early.
+// TestReadEvents protects the verdict: a failure is never lost, whether of a test, of a package that does not build, or
+// of a program that ends early.
 func TestReadEvents(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -202,8 +208,10 @@ func TestReadEvents(t *testing.T) {
 		"a skip": {`{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:3: needs the moon\n"}
 {"Action":"skip","Package":"p","Test":"TestA"}
 {"Action":"pass","Package":"p"}`, 0, 0, 1},
-		"words of the go command": {"go: downloading x\n{\"Action\":\"pass\",\"Package\":\"p\",\"Test\":\"TestA\"}", 1, 0, 0},
-		"no package at all":       {"", 0, 0, 0},
+		"words of the go command": {
+			"go: downloading x\n{\"Action\":\"pass\",\"Package\":\"p\",\"Test\":\"TestA\"}", 1, 0, 0,
+		},
+		"no package at all": {"", 0, 0, 0},
 	} {
 		results, err := readEvents(strings.NewReader(test.events), io.Discard)
 		var passed, failed, skipped int
@@ -217,11 +225,13 @@ func TestReadEvents(t *testing.T) {
 				passed++
 			}
 		}
-		if failed > 0 && strings.Contains(test.events, "_test.go") && !strings.Contains(results[len(results)-1].why, "b_test.go:3: broken") {
+		if failed > 0 && strings.Contains(test.events, "_test.go") &&
+			!strings.Contains(results[len(results)-1].why, "b_test.go:3: broken") {
 			t.Errorf("%s: the failed test does not say why: %+v", name, results)
 		}
 		if err != nil || passed != test.passed || failed != test.failed || skipped != test.skipped {
-			t.Errorf("%s: %d passed, %d failed, %d skipped, want %d, %d, %d: %v", name, passed, failed, skipped, test.passed, test.failed, test.skipped, err)
+			t.Errorf("%s: %d passed, %d failed, %d skipped, want %d, %d, %d: %v", name, passed, failed, skipped,
+				test.passed, test.failed, test.skipped, err)
 		}
 	}
 }
@@ -236,7 +246,8 @@ func FuzzReadEvents(f *testing.F) {
 	})
 }
 
-// TestReport protects the contract for scripts: the last line is `N passed, M failed`, and a job that could not run is a failure.
+// TestReport protects the contract for scripts: the last line is `N passed, M failed`, and a job that could not run is
+// a failure.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
@@ -246,7 +257,10 @@ func TestReport(t *testing.T) {
 	jobs := []job{{part: "unit", name: "unit"}, {part: "e2e", name: "e2e"}, {part: "e2e", name: "never begun"}}
 	var talk, out strings.Builder
 	r := newReport(&talk, jobs, 1)
-	r.finished(jobs[0], []result{{name: "p TestA"}, {name: "p TestB", failed: true, why: "    b_test.go:3: broken\n"}, {name: "p TestC", skipped: "why"}}, nil, 0, log)
+	r.finished(jobs[0], []result{
+		{name: "p TestA"}, {name: "p TestB", failed: true, why: "    b_test.go:3: broken\n"},
+		{name: "p TestC", skipped: "why"},
+	}, nil, 0, log)
 	r.finished(jobs[1], nil, fmt.Errorf("no cluster"), 0, log)
 	if failed := r.print(&out, nil, nil, 0); !failed {
 		t.Error("the report says that nothing failed")
@@ -254,7 +268,10 @@ func TestReport(t *testing.T) {
 	if got := lastLine([]byte(out.String())); got != "1 passed, 3 failed, 1 skipped" {
 		t.Errorf("the last line is %q", got)
 	}
-	for _, want := range []string{"FAILED unit: p TestB\n        b_test.go:3: broken\n", "FAILED e2e: no cluster\n    what the job wrote\n", "1 jobs did not run"} {
+	for _, want := range []string{
+		"FAILED unit: p TestB\n        b_test.go:3: broken\n", "FAILED e2e: no cluster\n    what the job wrote\n",
+		"1 jobs did not run",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report does not say %q:\n%s", want, out.String())
 		}
@@ -269,7 +286,8 @@ func TestEveryCrashGroupRuns(t *testing.T) {
 	t.Parallel()
 	found := 0
 	for file, pattern := range map[string]string{
-		"kills.go": `name: +"([^"]+)"`, "cuda.go": `(?:name: +|cudaInject = )"([^"]+)"`, "ttl.go": `trial\{"([^"]+)"`, "edits.go": `group = "([^"]+)"`,
+		"kills.go": `name: +"([^"]+)"`, "cuda.go": `(?:name: +|cudaInject = )"([^"]+)"`, "ttl.go": `trial\{"([^"]+)"`,
+		"edits.go":        `group = "([^"]+)"`,
 		"disturbances.go": `trial\{"([^"]+)"`, "outages.go": `group: "([^"]+)"`,
 	} {
 		text, err := os.ReadFile(filepath.Join("..", "crash", file))
@@ -299,7 +317,9 @@ func TestCrashResults(t *testing.T) {
 			failed = append(failed, r.name+why(r.why))
 		}
 	}
-	want := []string{"xid 79, after write, kill\n    the taint is still there\n    second line", "crash -sample, trial 4"}
+	want := []string{
+		"xid 79, after write, kill\n    the taint is still there\n    second line", "crash -sample, trial 4",
+	}
 	if len(results) != 4 || !slices.Equal(failed, want) {
 		t.Errorf("of %d trials failed %q, want %q of 4", len(results), failed, want)
 	}

@@ -35,7 +35,10 @@ func newWorkshop(ctx context.Context) (*workshop, error) {
 		return nil, fmt.Errorf("find the repository: %w", err)
 	}
 	root := strings.TrimSpace(string(out))
-	w := &workshop{ctx: ctx, root: root, dir: filepath.Join(root, ".suite"), plugin: filepath.Join(root, "bin", "kubectl-gpu_fault"), programs: map[string]string{}}
+	w := &workshop{
+		ctx: ctx, root: root, dir: filepath.Join(root, ".suite"),
+		plugin: filepath.Join(root, "bin", "kubectl-gpu_fault"), programs: map[string]string{},
+	}
 	if _, err := os.Stat(w.plugin); err != nil {
 		return nil, fmt.Errorf("%w: `make build` makes it", err)
 	}
@@ -58,11 +61,12 @@ func newWorkshop(ctx context.Context) (*workshop, error) {
 
 func (w *workshop) close() { _ = w.lock.Close() }
 
-// build builds what the jobs run, before any of them begins: go commands that run side by side would compile the same packages again
-// and again. What is up to date from an earlier run is not linked again.
+// build builds what the jobs run, before any of them begins: go commands that run side by side would compile the same
+// packages again and again. What is up to date from an earlier run is not linked again.
 func (w *workshop) build(jobs []job, log *os.File) error {
 	b := w.bay(nil, log)
-	folders := map[string][]string{} // of test programs: go names them by the last element of their package, so some need another folder
+	// Of test programs: go names them by the last element of their package, so some need another folder
+	folders := map[string][]string{}
 	crash := false
 	for _, j := range jobs {
 		crash = crash || j.site == wide
@@ -71,7 +75,9 @@ func (w *workshop) build(jobs []job, log *os.File) error {
 		}
 		for number := 1; ; number++ {
 			folder := filepath.Join(w.dir, "programs", strconv.Itoa(number))
-			if !slices.ContainsFunc(folders[folder], func(pkg string) bool { return filepath.Base(pkg) == filepath.Base(j.pkg) }) {
+			if !slices.ContainsFunc(
+				folders[folder], func(pkg string) bool { return filepath.Base(pkg) == filepath.Base(j.pkg) },
+			) {
 				folders[folder] = append(folders[folder], j.pkg)
 				break
 			}
@@ -86,7 +92,8 @@ func (w *workshop) build(jobs []job, log *os.File) error {
 		return nil
 	}
 	for _, folder := range slices.Sorted(maps.Keys(folders)) {
-		args := slices.Concat([]string{"test", "-c", "-tags", clusterTags}, raceBuild(), []string{"-o", folder + "/"}, folders[folder])
+		args := slices.Concat([]string{"test", "-c", "-tags", clusterTags}, raceBuild(), []string{"-o", folder + "/"},
+			folders[folder])
 		if err := errors.Join(os.MkdirAll(folder, 0o755), run("CGO_ENABLED=1", args...)); err != nil {
 			return err
 		}
@@ -98,7 +105,8 @@ func (w *workshop) build(jobs []job, log *os.File) error {
 		return nil
 	}
 	w.programs[crashPackage] = filepath.Join(w.dir, "programs", "crash")
-	return run("CGO_ENABLED=0", "build", "-gcflags=all=-l", "-gcflags=std=", "-o", w.programs[crashPackage], crashPackage)
+	return run("CGO_ENABLED=0", "build", "-gcflags=all=-l", "-gcflags=std=", "-o", w.programs[crashPackage],
+		crashPackage)
 }
 
 // bay makes the place where one job runs.

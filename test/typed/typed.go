@@ -1,4 +1,5 @@
-// Package typed finds the commands of kubectl gpu-fault in what users are told to type: examples of help texts, and pages.
+// Package typed finds the commands of kubectl gpu-fault in what users are told to type: examples of help texts, and
+// pages.
 package typed
 
 import (
@@ -9,8 +10,8 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Commands are the arguments behind `kubectl gpu-fault` of each such command in a script, as a shell would hand them over, also of those
-// in pipes, loops and substitutions. Variables and substitutions count as "x".
+// Commands returns the arguments behind `kubectl gpu-fault` of each such command in a script, as a shell would hand
+// them over, also of those in pipes, loops and substitutions. Variables and substitutions count as "x".
 func Commands(script string) ([][]string, error) {
 	file, err := syntax.NewParser().Parse(strings.NewReader(script), "")
 	if err != nil {
@@ -34,7 +35,7 @@ func Commands(script string) ([][]string, error) {
 	return all, nil
 }
 
-// literal is a word without its quotes.
+// literal returns a word without its quotes.
 func literal(word *syntax.Word) string {
 	const unknown = "x"
 	runs := false
@@ -55,8 +56,8 @@ func literal(word *syntax.Word) string {
 	return text
 }
 
-// Scripts are the parts of a page of Markdown that are to be typed: blocks of code marked as sh, and of other blocks the lines that
-// begin with kubectl gpu-fault, behind the prompt where there is one.
+// Scripts returns the parts of a page of Markdown that are to be typed: blocks of code marked as sh, and of other
+// blocks the lines that begin with kubectl gpu-fault, behind the prompt where there is one.
 func Scripts(page string) []string {
 	var scripts []string
 	var script []string

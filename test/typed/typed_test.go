@@ -9,12 +9,24 @@ import (
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string][][]string{
-		"# a comment\nkubectl gpu-fault xid 79 gpu-1":                                                          {{"xid", "79", "gpu-1"}},
-		"kubectl gpu-fault rbac xid --group g | kubectl apply -f -":                                            {{"rbac", "xid", "--group", "g"}},
-		"kubectl gpu-fault doctor --checks 'rt.*' > out.txt # all":                                             {{"doctor", "--checks", "rt.*"}},
-		"kubectl gpu-fault list \\\n  --all":                                                                   {{"list", "--all"}},
-		"run=$(kubectl gpu-fault list -o name)\nfor r in $run; do kubectl gpu-fault revert \"$r\" --yes; done": {{"list", "-o", "name"}, {"revert", "x", "--yes"}},
-		"source <(kubectl gpu-fault completion bash)":                                                          {{"completion", "bash"}},
+		"# a comment\nkubectl gpu-fault xid 79 gpu-1": {
+			{"xid", "79", "gpu-1"},
+		},
+		"kubectl gpu-fault rbac xid --group g | kubectl apply -f -": {
+			{"rbac", "xid", "--group", "g"},
+		},
+		"kubectl gpu-fault doctor --checks 'rt.*' > out.txt # all": {
+			{"doctor", "--checks", "rt.*"},
+		},
+		"kubectl gpu-fault list \\\n  --all": {
+			{"list", "--all"},
+		},
+		"run=$(kubectl gpu-fault list -o name)\nfor r in $run; do kubectl gpu-fault revert \"$r\" --yes; done": {
+			{"list", "-o", "name"}, {"revert", "x", "--yes"},
+		},
+		"source <(kubectl gpu-fault completion bash)": {
+			{"completion", "bash"},
+		},
 		"kubectl get nodes": nil,
 	} {
 		got, err := Commands(script)
@@ -29,8 +41,12 @@ func TestCommands(t *testing.T) {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	page := "text kubectl gpu-fault no\n\n    $ kubectl gpu-fault list\n    RUN\n    kubectl gpu-fault start \\\n      --x   # why\n\n```sh\nif true; then\n  kubectl gpu-fault version\nfi\n```\n```text\nkubectl gpu-fault no\n```\n"
-	want := []string{"kubectl gpu-fault list", "kubectl gpu-fault start \\\n      --x   # why", "if true; then\n  kubectl gpu-fault version\nfi", ""}
+	page :=
+		"text kubectl gpu-fault no\n\n    $ kubectl gpu-fault list\n    RUN\n    kubectl gpu-fault start \\\n      --x   # why\n\n```sh\nif true; then\n  kubectl gpu-fault version\nfi\n```\n```text\nkubectl gpu-fault no\n```\n"
+	want := []string{
+		"kubectl gpu-fault list", "kubectl gpu-fault start \\\n      --x   # why",
+		"if true; then\n  kubectl gpu-fault version\nfi", "",
+	}
 	if diff := cmp.Diff(want, Scripts(page)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -10,11 +10,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// A record whose helper died before its dead man was armed stands for no change: it must not keep others from the file for ever. While it is
-// fresh its helper may still be about to begin.
+// A record whose helper died before its dead man was armed stands for no change: it must not keep others from the file
+// for ever. While it is fresh its helper may still be about to begin.
 func TestAnAbandonedRecordClaimsNothing(t *testing.T) {
 	w := newWorld(t)
-	change := deadman.Change{TTL: time.Hour, Service: w.service(), Files: []deadman.File{w.edit("etc/config.toml", original, original+"# ours\n")}}
+	change := deadman.Change{
+		TTL: time.Hour, Service: w.service(),
+		Files: []deadman.File{w.edit("etc/config.toml", original, original+"# ours\n")},
+	}
 	if _, err := w.prepare(t.Context(), "runtime-abandoned", change, process{}); err != nil {
 		t.Fatal(err)
 	}

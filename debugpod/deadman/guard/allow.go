@@ -16,10 +16,11 @@ import (
 type Runtime struct {
 	Unit   string // the systemd unit that restarts it; empty if there is none
 	Socket string // of its CRI
-	// Files are the files that it loads, and configurations of other containerds, which a change may mislead users with.
+	// Files are the files that it loads, and configurations of other containerds, which a change may mislead users
+	// with.
 	Files []string
-	// New are files that do not exist, and that a change may create; Globs are patterns, as path.Match has them, by which
-	// the runtime would load a new file.
+	// New are files that do not exist, and that a change may create; Globs are patterns, as path.Match has them, by
+	// which the runtime would load a new file.
 	New, Globs []string
 }
 
@@ -54,7 +55,8 @@ func (h Host) allow(ctx context.Context, r *record) ([]target, error) {
 	var targets []target
 	for _, f := range r.Change.Files {
 		if !slices.Contains(found.Files, f.Path) && (f.Before != deadman.Absent || !found.creates(f.Path)) {
-			return nil, errorf(CodeRefused, "%q is not a file that the kubelet's containerd loads: nothing was changed", f.Path)
+			return nil,
+				errorf(CodeRefused, "%q is not a file that the kubelet's containerd loads: nothing was changed", f.Path)
 		}
 		real, link, err := h.resolve(f.Path)
 		if err != nil {
@@ -79,7 +81,8 @@ func (r Runtime) service(asked *deadman.Service) (*deadman.Service, error) {
 		return nil, nil
 	case r.Unit == "":
 		return nil, errorf(CodeRefused,
-			"unit %q is not the kubelet's container runtime, which is not a unit of systemd: nothing was changed", asked.Unit)
+			"unit %q is not the kubelet's container runtime, which is not a unit of systemd: nothing was changed",
+			asked.Unit)
 	case asked.Unit != r.Unit:
 		return nil, errorf(CodeRefused,
 			"unit %q is not the kubelet's container runtime, which is unit %q: nothing was changed", asked.Unit, r.Unit)

@@ -66,12 +66,16 @@ func TestRefusesWhatTheHelperDoesNotFind(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			change := deadman.Change{TTL: time.Hour, Service: w.service(), Files: []deadman.File{w.edit("etc/config.toml", original, "after")}}
+			change := deadman.Change{
+				TTL: time.Hour, Service: w.service(),
+				Files: []deadman.File{w.edit("etc/config.toml", original, "after")},
+			}
 			test.do(w, &change)
 			before := w.look()
 			_, err := Change(t.Context(), w.Host, w.run, change, func(deadman.Status) error { return nil })
 			var failure *Error
-			if !errors.As(err, &failure) || failure.Code != CodeRefused || !strings.Contains(failure.Message, test.want) {
+			if !errors.As(err, &failure) || failure.Code != CodeRefused ||
+				!strings.Contains(failure.Message, test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 			w.same(before)
@@ -87,7 +91,10 @@ func TestRefusesWhatTheHelperDoesNotFind(t *testing.T) {
 func TestTheRecordHasWhatTheHelperFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if err := errors.Join(os.Mkdir(w.at("opt"), 0o755), os.Rename(w.at("etc/config.toml"), w.at("opt/real")), os.Symlink("../opt/real", w.at("etc/config.toml"))); err != nil {
+	if err := errors.Join(
+		os.Mkdir(w.at("opt"), 0o755), os.Rename(w.at("etc/config.toml"), w.at("opt/real")),
+		os.Symlink("../opt/real", w.at("etc/config.toml")),
+	); err != nil {
 		t.Fatal(err)
 	}
 	change := w.all()
@@ -98,7 +105,8 @@ func TestTheRecordHasWhatTheHelperFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, real := range map[string]string{
-		"etc/config.toml": "opt/real", "etc/conf.d/98-new.toml": "etc/conf.d/98-new.toml", "etc/conf.d/99-old.toml": "etc/conf.d/99-old.toml",
+		"etc/config.toml": "opt/real", "etc/conf.d/98-new.toml": "etc/conf.d/98-new.toml",
+		"etc/conf.d/99-old.toml": "etc/conf.d/99-old.toml",
 	} {
 		if !slices.Contains(r.Loaded, loaded{w.at(path), w.at(real)}) {
 			t.Errorf("%s is not in %+v", path, r.Loaded)
@@ -134,7 +142,8 @@ func TestTheListDecides(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(w *world, r *record){
 		"the list lacks the path": func(w *world, r *record) {
-			r.Loaded = slices.DeleteFunc(r.Loaded, func(l loaded) bool { return l.Path == w.at("etc/conf.d/99-old.toml") })
+			r.Loaded = slices.DeleteFunc(r.Loaded,
+				func(l loaded) bool { return l.Path == w.at("etc/conf.d/99-old.toml") })
 		},
 		"the list has another real path": func(w *world, r *record) {
 			for i := range r.Places {
@@ -157,13 +166,18 @@ func TestTheListDecides(t *testing.T) {
 			}
 			w.rewrite(func(r *record) { edit(w, r) })
 			_, err = Restore(t.Context(), w.Host, w.run, deadman.Restore{})
-			if err == nil || !strings.Contains(err.Error(), "99-old.toml is not restored: by the list in the run's record, it is not a file that the kubelet's containerd loads") {
+			if err == nil || !strings.Contains(
+				err.Error(),
+				"99-old.toml is not restored: by the list in the run's record, it is not a file that the kubelet's containerd loads",
+			) {
 				t.Errorf("got %v", err)
 			}
 			if exists(w.at("etc/conf.d/99-old.toml")) || exists(w.at("etc/shadow")) {
 				t.Error("the file was restored")
 			}
-			if text, _ := os.ReadFile(w.at("etc/config.toml")); (string(text) == original) == (name == "there is no list") {
+			if text, _ := os.ReadFile(
+				w.at("etc/config.toml"),
+			); (string(text) == original) == (name == "there is no list") {
 				t.Errorf("another file has %q", text)
 			}
 			if err := os.WriteFile(filepath.Join(w.dir(w.run), recordFile), kept, 0o600); err != nil {
@@ -187,7 +201,8 @@ func TestTheListDecides(t *testing.T) {
 				t.Fatal(err)
 			}
 			s, err := w.follow(t.Context(), w.run, ended, nil)
-			if err != nil || s.Phase != deadman.PhaseFailed || s.PID != 0 || !strings.Contains(s.Message, "it is not a file that the kubelet's containerd loads") {
+			if err != nil || s.Phase != deadman.PhaseFailed || s.PID != 0 ||
+				!strings.Contains(s.Message, "it is not a file that the kubelet's containerd loads") {
 				t.Errorf("%+v, %v", s, err)
 			}
 			if err := w.erase(w.run, r); err != nil {
@@ -204,7 +219,8 @@ func TestARecordOfAnotherVersion(t *testing.T) {
 	w := newWorld(t)
 	w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
 	w.rewrite(func(r *record) { r.Version, r.Loaded = recordVersion-1, nil })
-	if _, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{}); err == nil || !strings.Contains(err.Error(), "not one that this release understands") {
+	if _, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{}); err == nil ||
+		!strings.Contains(err.Error(), "not one that this release understands") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -216,7 +232,8 @@ func TestNamesOfPreparedFiles(t *testing.T) {
 		w := newWorld(t)
 		w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
 		w.rewrite(func(r *record) { r.Places[0].Before = name })
-		if _, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{}); err == nil || !strings.Contains(err.Error(), "is not the name of a prepared file") {
+		if _, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{}); err == nil ||
+			!strings.Contains(err.Error(), "is not the name of a prepared file") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -226,7 +243,9 @@ func TestNamesOfPreparedFiles(t *testing.T) {
 func TestTheServiceIsTheHelpersOwn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.change(deadman.Change{TTL: time.Hour, Service: w.service(), Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
+	w.change(deadman.Change{
+		TTL: time.Hour, Service: w.service(), Files: []deadman.File{w.edit("etc/config.toml", original, "after")},
+	})
 	raw, err := os.ReadFile(filepath.Join(w.dir(w.run), recordFile))
 	if err != nil {
 		t.Fatal(err)

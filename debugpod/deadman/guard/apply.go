@@ -81,11 +81,11 @@ func (s *site) apply(f deadman.File, p place) error {
 	return s.file.overwrite(will, nil)
 }
 
-// cannotRename is whether only the place is to blame: another mount, or a mount on the file itself.
+// cannotRename reports whether only the place is to blame: another mount, or a mount on the file itself.
 func cannotRename(err error) bool { return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) }
 
-// judge says what is to become of a file. Interrupted is whether an earlier restore, or the change itself, may have been cut short; overwrite
-// is whether also what somebody has changed meanwhile is put back.
+// judge returns what is to become of a file. Interrupted reports whether an earlier restore, or the change itself, may
+// have been cut short; overwrite reports whether also what somebody has changed meanwhile is put back.
 func (s *site) judge(f deadman.File, interrupted, overwrite bool) (deadman.RestoredFile, error) {
 	r := deadman.RestoredFile{Path: f.Path}
 	now, err := s.file.read()

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// leaveCgroups takes this process out of the cgroups of its pod, and into those of PID 1, in every hierarchy: whoever ends the pod
-// kills what is in its cgroups. It has left when it is in the same ones as PID 1.
+// leaveCgroups takes this process out of the cgroups of its pod, and into those of PID 1, in every hierarchy: whoever
+// ends the pod kills what is in its cgroups. It has left when it is in the same ones as PID 1.
 func leaveCgroups(proc string) error {
 	want, err := cgroupsOf(filepath.Join(proc, "1/cgroup"))
 	if err != nil {
@@ -45,7 +45,8 @@ func leaveCgroups(proc string) error {
 	}
 	for hierarchy, group := range want {
 		if has[hierarchy] != group {
-			return errors.Join(append(failed, fmt.Errorf("it is still in %s of hierarchy %q, and PID 1 in %s", has[hierarchy], hierarchy, group))...)
+			return errors.Join(append(failed,
+				fmt.Errorf("it is still in %s of hierarchy %q, and PID 1 in %s", has[hierarchy], hierarchy, group))...)
 		}
 	}
 	return nil
@@ -67,7 +68,7 @@ func cgroupsOf(file string) (map[string]string, error) {
 	return all, nil
 }
 
-// cgroupDir is where a cgroup is seen, by the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+// cgroupDir returns where a cgroup is seen, by the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 func cgroupDir(mountinfo, hierarchy, group string) (string, bool) {
 	for line := range strings.Lines(mountinfo) {
 		left, right, found := strings.Cut(strings.TrimSpace(line), " - ")

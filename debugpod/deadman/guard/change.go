@@ -14,21 +14,27 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// Change records a change, starts the dead man that makes it, and hands on what that says until it is applied, or has failed. When
-// ctx ends before the dead man is started, nothing is changed; later, the dead man finishes, and only nobody hears of it.
-func Change(ctx context.Context, h Host, run string, change deadman.Change, each func(deadman.Status) error) (*deadman.Status, error) {
+// Change records a change, starts the dead man that makes it, and hands on what that says until it is applied, or has
+// failed. When ctx ends before the dead man is started, nothing is changed; later, the dead man finishes, and only
+// nobody hears of it.
+func Change(
+	ctx context.Context, h Host, run string, change deadman.Change, each func(deadman.Status) error,
+) (*deadman.Status, error) {
 	if err := deadman.ValidRun(run); err != nil {
 		return nil, errorf(CodeFile, "%v", err)
 	}
 	pod := podProcess(h.Proc)
 	if pod.PID == 0 && change.TTL == 0 {
-		return nil, errorf(CodeNotArmed, "the pod has no main process that could be watched: nothing would ever put the change back; give it a time to live")
+		return nil, errorf(CodeNotArmed,
+			"the pod has no main process that could be watched: nothing would ever put the change back; give it a time to live")
 	}
 	r, err := h.prepare(ctx, run, change, pod)
 	if err != nil {
 		return nil, err
 	}
-	if err := each(deadman.Status{Run: run, Phase: deadman.PhaseRecorded, Files: r.Change.Files, Time: time.Now().UTC()}); err != nil {
+	if err := each(
+		deadman.Status{Run: run, Phase: deadman.PhaseRecorded, Files: r.Change.Files, Time: time.Now().UTC()},
+	); err != nil {
 		return nil, h.undo(r, errorf(CodeNotArmed, "nothing was changed: %v", err))
 	}
 	if ctx.Err() != nil {
@@ -39,7 +45,8 @@ func Change(ctx context.Context, h Host, run string, change deadman.Change, each
 		return nil, h.undo(r, errorf(CodeNotArmed, "nothing was changed, as the dead man did not start: %v", err))
 	}
 	last, err := h.follow(context.WithoutCancel(ctx), run, ended, each)
-	if last != nil && last.Phase == deadman.PhaseFailed && last.PID == 0 || err != nil && last != nil && last.Phase == deadman.PhaseRecorded {
+	if last != nil && last.Phase == deadman.PhaseFailed && last.PID == 0 ||
+		err != nil && last != nil && last.Phase == deadman.PhaseRecorded {
 		message := "it ended before it was armed"
 		if last.Message != "" {
 			message = last.Message
@@ -57,7 +64,8 @@ func (h Host) undo(r *record, why *Error) error {
 	return why
 }
 
-// start starts the dead man, in a session of its own and with none of our streams. The channel is closed when it has ended.
+// start starts the dead man, in a session of its own and with none of our streams. The channel is closed when it has
+// ended.
 func (h Host) start(run string) (<-chan struct{}, error) {
 	own, err := h.record(run)
 	if err != nil {
@@ -103,7 +111,9 @@ func Await(ctx context.Context, h Host, run string, each func(deadman.Status) er
 }
 
 // follow looks at the status until it is final. Ended, if not nil, is closed when the dead man ends.
-func (h Host) follow(ctx context.Context, run string, ended <-chan struct{}, each func(deadman.Status) error) (*deadman.Status, error) {
+func (h Host) follow(
+	ctx context.Context, run string, ended <-chan struct{}, each func(deadman.Status) error,
+) (*deadman.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.times.follow)
 	defer cancel()
 	var told deadman.Phase
@@ -114,7 +124,8 @@ func (h Host) follow(ctx context.Context, run string, ended <-chan struct{}, eac
 		s, err := h.status(run)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, errorf(CodeNoRecord, "the node has no record of run %s: it was not changed, or put back already", run)
+			return nil,
+				errorf(CodeNoRecord, "the node has no record of run %s: it was not changed, or put back already", run)
 		case err != nil:
 			return nil, asError(CodeFile, err)
 		}
@@ -132,7 +143,8 @@ func (h Host) follow(ctx context.Context, run string, ended <-chan struct{}, eac
 		}
 		// Who asks again may come before the dead man is started.
 		if gone && (ended != nil || time.Since(seen) > h.times.start) {
-			return &s.Status, errorf(CodeGone, "the dead man ended when the change was %s: put it back%s", s.Phase, h.logged(run))
+			return &s.Status,
+				errorf(CodeGone, "the dead man ended when the change was %s: put it back%s", s.Phase, h.logged(run))
 		}
 		if pause(ctx, 20*time.Millisecond) != nil {
 			return &s.Status, errorf(CodeBusy, "the change is only %s after %v", s.Phase, h.times.follow)

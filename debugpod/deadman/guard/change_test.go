@@ -17,7 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// TestWholeLife: files are changed, created and deleted, the service takes it up, and a restore gives back each byte and attribute.
+// TestWholeLife: files are changed, created and deleted, the service takes it up, and a restore gives back each byte
+// and attribute.
 func TestWholeLife(t *testing.T) {
 	t.Parallel()
 	for name, old := range map[string]string{"openat2": "", "before Linux 5.6": "yes"} {
@@ -35,10 +36,12 @@ func wholeLife(w *world) {
 	change := w.all()
 	before := w.look()
 	s := w.change(change)
-	if !s.Restarted || s.CRI == nil || !strings.Contains(string(s.CRI.Config), "gone") || s.PID == 0 || time.Until(s.Until) < 59*time.Minute {
+	if !s.Restarted || s.CRI == nil || !strings.Contains(string(s.CRI.Config), "gone") || s.PID == 0 ||
+		time.Until(s.Until) < 59*time.Minute {
 		t.Errorf("the status is %+v", s)
 	}
-	if text, _ := os.ReadFile(w.at("etc/conf.d/98-new.toml")); string(text) != "new\n" || exists(w.at("etc/conf.d/99-old.toml")) {
+	if text, _ := os.ReadFile(w.at("etc/conf.d/98-new.toml")); string(text) != "new\n" ||
+		exists(w.at("etc/conf.d/99-old.toml")) {
 		t.Error("files are not created or deleted")
 	}
 	r := w.restore(deadman.Restore{})
@@ -62,7 +65,8 @@ func TestLinksAndMounts(t *testing.T) {
 	for name, prepare := range map[string]func(w *world) error{
 		"two names": func(w *world) error { return os.Link(w.at("etc/config.toml"), w.at("etc/other-name")) },
 		"link": func(w *world) error {
-			return errors.Join(os.MkdirAll(w.at("opt"), 0o755), os.Rename(w.at("etc/config.toml"), w.at("opt/real")), os.Symlink("../opt/real", w.at("etc/config.toml")))
+			return errors.Join(os.MkdirAll(w.at("opt"), 0o755), os.Rename(w.at("etc/config.toml"), w.at("opt/real")),
+				os.Symlink("../opt/real", w.at("etc/config.toml")))
 		},
 		"mounted": func(w *world) error {
 			if err := os.Rename(w.at("etc/config.toml"), w.at("opt-real")); err != nil {
@@ -86,7 +90,9 @@ func TestLinksAndMounts(t *testing.T) {
 					t.Fatal(err)
 				}
 				before := w.look()
-				change := deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "shorter\n")}}
+				change := deadman.Change{
+					TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "shorter\n")},
+				}
 				w.change(change)
 				if text, _ := os.ReadFile(w.at("etc/config.toml")); string(text) != "shorter\n" {
 					t.Fatalf("changed to %q", text)
@@ -136,7 +142,9 @@ func TestRefused(t *testing.T) {
 			w := newWorld(t)
 			before := w.look()
 			// The first file is fine, and must be left alone all the same.
-			_, err := Change(t.Context(), w.Host, w.run, deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/first", "", "1"), tc.file(w)}}, func(deadman.Status) error { return nil })
+			_, err := Change(t.Context(), w.Host, w.run,
+				deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/first", "", "1"), tc.file(w)}},
+				func(deadman.Status) error { return nil })
 			var failure *Error
 			if !errors.As(err, &failure) || failure.Code != tc.code {
 				t.Errorf("got %v, want %s", err, tc.code)
@@ -146,7 +154,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestDiskFull: when there is no room for the record nothing is changed; and when it is full later, it is put back all the same.
+// TestDiskFull: when there is no room for the record nothing is changed; and when it is full later, it is put back all
+// the same.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
@@ -168,9 +177,12 @@ func TestDiskFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	change := deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, strings.Repeat("longer\n", 1000))}}
+	change := deadman.Change{
+		TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, strings.Repeat("longer\n", 1000))},
+	}
 	fill()
-	if _, err := Change(t.Context(), w.Host, w.run, change, func(deadman.Status) error { return nil }); err == nil || !strings.Contains(err.Error(), "no space") {
+	if _, err := Change(t.Context(), w.Host, w.run, change, func(deadman.Status) error { return nil }); err == nil ||
+		!strings.Contains(err.Error(), "no space") {
 		t.Errorf("got %v", err)
 	}
 	_ = os.Remove(w.at("filler"))
@@ -187,7 +199,8 @@ func TestDiskFull(t *testing.T) {
 	w.same(before)
 }
 
-// TestServiceFails: a change with which the service does not serve is taken back at once, with the reason; unless that is wanted.
+// TestServiceFails: a change with which the service does not serve is taken back at once, with the reason; unless that
+// is wanted.
 func TestServiceFails(t *testing.T) {
 	t.Parallel()
 	for name, mayFail := range map[string]bool{"not wanted": false, "wanted": true} {
@@ -195,9 +208,13 @@ func TestServiceFails(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			before := w.look()
-			change := deadman.Change{TTL: time.Hour, MayFail: mayFail, Service: w.service(), Files: []deadman.File{w.edit("etc/config.toml", original, "bad")}}
+			change := deadman.Change{
+				TTL: time.Hour, MayFail: mayFail, Service: w.service(),
+				Files: []deadman.File{w.edit("etc/config.toml", original, "bad")},
+			}
 			s, err := Change(t.Context(), w.Host, w.run, change, func(deadman.Status) error { return nil })
-			if err != nil || !strings.Contains(s.ServiceError, "Job for demo.service failed") || !strings.Contains(s.ServiceError, "the last words") || s.CRI != nil {
+			if err != nil || !strings.Contains(s.ServiceError, "Job for demo.service failed") ||
+				!strings.Contains(s.ServiceError, "the last words") || s.CRI != nil {
 				t.Fatalf("%+v, %v", s, err)
 			}
 			want := deadman.PhaseFailed
@@ -225,11 +242,16 @@ func TestHealsByItself(t *testing.T) {
 		do   func(w *world, s *deadman.Status) error
 		skip bool // the service is not restarted
 	}{
-		"its time is up":        {time.Second, func(*world, *deadman.Status) error { return nil }, false},
-		"it is told to end":     {time.Hour, func(_ *world, s *deadman.Status) error { return syscall.Kill(s.PID, syscall.SIGTERM) }, false},
-		"the record is removed": {time.Second, func(w *world, _ *deadman.Status) error { return os.RemoveAll(w.Dir) }, false},
+		"its time is up": {time.Second, func(*world, *deadman.Status) error { return nil }, false},
+		"it is told to end": {
+			time.Hour, func(_ *world, s *deadman.Status) error { return syscall.Kill(s.PID, syscall.SIGTERM) }, false,
+		},
+		"the record is removed": {
+			time.Second, func(w *world, _ *deadman.Status) error { return os.RemoveAll(w.Dir) }, false,
+		},
 		"the node is shut down": {time.Hour, func(w *world, s *deadman.Status) error {
-			return errors.Join(os.MkdirAll(w.Systemd, 0o755), os.WriteFile(w.at("stopping"), nil, 0o600), syscall.Kill(s.PID, syscall.SIGTERM))
+			return errors.Join(os.MkdirAll(w.Systemd, 0o755), os.WriteFile(w.at("stopping"), nil, 0o600),
+				syscall.Kill(s.PID, syscall.SIGTERM))
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -258,7 +280,8 @@ func TestHealsByItself(t *testing.T) {
 	}
 }
 
-// TestPodEnds: the end of the process that stands for the pod heals, and a process that has got its number does not keep it alive.
+// TestPodEnds: the end of the process that stands for the pod heals, and a process that has got its number does not
+// keep it alive.
 func TestPodEnds(t *testing.T) {
 	t.Parallel()
 	pod, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"}, &os.ProcAttr{})
@@ -275,7 +298,8 @@ func TestPodEnds(t *testing.T) {
 	}
 	w := newWorld(t)
 	before := w.look()
-	r, err := w.prepare(t.Context(), w.run, deadman.Change{Files: []deadman.File{w.edit("etc/config.toml", original, "x")}}, p)
+	r, err := w.prepare(t.Context(), w.run,
+		deadman.Change{Files: []deadman.File{w.edit("etc/config.toml", original, "x")}}, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +331,8 @@ func TestKeepsWhatItCouldNotHeal(t *testing.T) {
 		t.Fatalf("%+v, %v", last, err)
 	}
 	r := w.restore(deadman.Restore{})
-	if r.ByDeadMan == nil || r.ByDeadMan.Cause != causeTTL || r.Files[0].Outcome != deadman.OutcomeSuperseded || string(r.Files[0].Now) != "theirs" {
+	if r.ByDeadMan == nil || r.ByDeadMan.Cause != causeTTL || r.Files[0].Outcome != deadman.OutcomeSuperseded ||
+		string(r.Files[0].Now) != "theirs" {
 		t.Errorf("%+v", r)
 	}
 	if exists(filepath.Join(w.Dir, w.run)) {

@@ -1,5 +1,5 @@
-// Package guard is the dead man's work on a node. All of it runs in the node's own namespaces: Enter brings a process there. So
-// paths, links, mounts and services are just those that the node itself sees.
+// Package guard is the dead man's work on a node. All of it runs in the node's own namespaces: Enter brings a process
+// there. So paths, links, mounts and services are just those that the node itself sees.
 //
 // A record is a directory, Dir/RUN:
 //

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enter replaces this program with a copy of itself in the namespaces of the node's first process: its mounts, its network, its host
-// name. The copy gets args, with the number of a file descriptor added, from which it reads request. It returns only with an error.
+// Enter replaces this program with a copy of itself in the namespaces of the node's first process: its mounts, its
+// network, its host name. The copy gets args, with the number of a file descriptor added, from which it reads request.
+// It returns only with an error.
 func Enter(proc string, args []string, request []byte) error {
 	failed := make(chan error, 1)
 	go func() {
@@ -61,7 +62,8 @@ func enter(proc string, args []string, request []byte) error {
 	args = append(append([]string(nil), args...), fmt.Sprint(in.Fd()))
 	env := []string{searchPath, "LC_ALL=C"}
 	err = unix.Exec(fmt.Sprintf("/proc/self/fd/%d", self.Fd()), args, env)
-	// Not even from memory: some kernels forbid that. The file in the container will do; the kernel keeps it while it runs.
+	// Not even from memory: some kernels forbid that. The file in the container will do; the kernel keeps it while it
+	// runs.
 	if file, e := os.Open(filepath.Join(proc, "self/exe")); e == nil {
 		err = errors.Join(err, unix.Exec(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), args, env))
 	}
@@ -89,7 +91,8 @@ func join(proc string) error {
 	return nil
 }
 
-// copySelf returns this program in memory, so that it needs no file of the pod or the node; or its file, where there is no memory for it.
+// copySelf returns this program in memory, so that it needs no file of the pod or the node; or its file, where there is
+// no memory for it.
 func copySelf() (*os.File, error) {
 	file, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -137,7 +137,8 @@ func (f file) overwrite(data []byte, meta *deadman.Meta) (err error) {
 	return opened.Sync()
 }
 
-// isTorn is whether data are what overwrite leaves when it is interrupted on the way from one content to the other.
+// isTorn reports whether data are what overwrite leaves when it is interrupted on the way from one content to the
+// other.
 func isTorn(data, from, to []byte) bool {
 	for _, pair := range [][2][]byte{{from, to}, {to, from}} {
 		old, new := pair[0], pair[1]

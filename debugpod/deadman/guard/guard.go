@@ -31,8 +31,8 @@ type dead struct {
 	unhealed bool
 }
 
-// Guard is a dead man's life: it makes the change of the run's record, waits, and puts everything back. It runs as a process of
-// its own, which Change starts. Its error is for the log.
+// Guard returns a dead man's life: it makes the change of the run's record, waits, and puts everything back. It runs as
+// a process of its own, which Change starts. Its error is for the log.
 func Guard(ctx context.Context, h Host, run string) error {
 	if err := deadman.ValidRun(run); err != nil {
 		return err
@@ -104,7 +104,8 @@ func (d *dead) change(ctx context.Context, run string) error {
 		// The restart cuts the connection of who listens: this is the moment in which he can still hear how far it is.
 		_ = pause(ctx, d.times.hear)
 		if err := d.takeUp(ctx, d.record.Change, &d.saved.Status); err != nil && !d.record.Change.MayFail {
-			d.takeBack(ctx, "the change was taken back, as with it "+d.record.Change.Service.Unit+" does not serve: "+err.Error())
+			d.takeBack(ctx,
+				"the change was taken back, as with it "+d.record.Change.Service.Unit+" does not serve: "+err.Error())
 			return nil
 		}
 	}
@@ -189,7 +190,8 @@ func (d *dead) wait(ctx context.Context) string {
 		case <-tick.C:
 		}
 		// Both clocks: the wall clock may be set back, and the other one may be frozen with a virtual machine.
-		if ttl := d.record.Change.TTL; ttl > 0 && (uptime()-d.armedAt >= ttl || !time.Now().Round(0).Before(d.saved.Until)) {
+		if ttl := d.record.Change.TTL; ttl > 0 &&
+			(uptime()-d.armedAt >= ttl || !time.Now().Round(0).Before(d.saved.Until)) {
 			return causeTTL
 		}
 		if d.record.Pod.PID != 0 && !d.record.Pod.lives(d.Proc) {
@@ -198,8 +200,8 @@ func (d *dead) wait(ctx context.Context) string {
 	}
 }
 
-// heal puts back, and tries again for a while when that fails. Without a record, which somebody may have removed, it does so all
-// the same.
+// heal puts back, and tries again for a while when that fails. Without a record, which somebody may have removed, it
+// does so all the same.
 func (d *dead) heal(ctx context.Context, cause string) error {
 	ctx = context.WithoutCancel(ctx)
 	run := d.record.Run
@@ -281,7 +283,7 @@ func superseded(r *deadman.Restored) string {
 	return strings.Join(paths, ", ")
 }
 
-// shutsDown is whether systemd stops the node.
+// shutsDown reports whether systemd stops the node.
 func (d *dead) shutsDown(ctx context.Context) bool {
 	if _, err := os.Stat(d.Systemd); err != nil {
 		return false
@@ -296,7 +298,7 @@ func (d *dead) shutsDown(ctx context.Context) bool {
 	return true // also when nobody answers any more
 }
 
-// uptime is the time since boot, with the time in which the node was suspended.
+// uptime returns the time since boot, with the time in which the node was suspended.
 func uptime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {

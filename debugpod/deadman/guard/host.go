@@ -69,12 +69,14 @@ type times struct {
 	patience time.Duration // until trying to put back is given up
 }
 
-// Node is the node on which this process runs.
+// Node returns the node on which this process runs.
 func Node() Host {
 	return Host{
-		Root: "/", Dir: deadman.Dir, Units: "/etc/systemd/system", Systemd: "/run/systemd/system", Logs: "/var/log/services", Proc: "/proc",
+		Root: "/", Dir: deadman.Dir, Units: "/etc/systemd/system", Systemd: "/run/systemd/system",
+		Logs: "/var/log/services", Proc: "/proc",
 		Configs: []string{
-			"/etc/containerd", "/etc/containerd/conf.d", "/etc/containerd/config.d", "/etc/k0s", "/etc/k0s/containerd.d",
+			"/etc/containerd", "/etc/containerd/conf.d", "/etc/containerd/config.d", "/etc/k0s",
+			"/etc/k0s/containerd.d",
 			"/var/lib/rancher/*/agent/etc/containerd", "/var/snap/*/current/args",
 		},
 		Foreign: []string{"/var/lib/cuda-fault-test"}, // of Dynamo's fault injection
@@ -88,8 +90,10 @@ func Node() Host {
 
 func defaultTimes() times {
 	return times{
-		tick: 250 * time.Millisecond, poll: 30 * time.Millisecond, hear: 80 * time.Millisecond, restart: 4 * time.Minute, serve: 30 * time.Second, verdict: 15 * time.Second,
-		lock: 6 * time.Minute, start: time.Second, follow: 6 * time.Minute, retry: 5 * time.Second, patience: 7 * 24 * time.Hour,
+		tick: 250 * time.Millisecond, poll: 30 * time.Millisecond, hear: 80 * time.Millisecond,
+		restart: 4 * time.Minute, serve: 30 * time.Second, verdict: 15 * time.Second,
+		lock: 6 * time.Minute, start: time.Second, follow: 6 * time.Minute, retry: 5 * time.Second,
+		patience: 7 * 24 * time.Hour,
 	}
 }
 

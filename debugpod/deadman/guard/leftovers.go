@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// Leftovers finds what we and other fault injectors left on the node. With clean it removes it, but for what belongs to the runs in keep,
-// and to records whose files are not as they were.
+// Leftovers finds what we and other fault injectors left on the node. With clean it removes it, but for what belongs to
+// the runs in keep, and to records whose files are not as they were.
 func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadman.Leftover, error) {
 	found := []deadman.Leftover{}
 	busy := map[string]bool{} // runs whose other leftovers must stay
@@ -48,7 +48,8 @@ func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadma
 		l := deadman.Leftover{Kind: deadman.LeftoverDeadMan, Path: fmt.Sprint("pid ", pid), Run: run}
 		if clean && !busy[run] {
 			// Without a record it still knows how everything was: let it put that back.
-			l.Problem = "it has no record, and puts back what it knows when its time is up; to have that now: kill " + fmt.Sprint(pid)
+			l.Problem = "it has no record, and puts back what it knows when its time is up; to have that now: kill " +
+				fmt.Sprint(pid)
 		}
 		found = append(found, l)
 	}
@@ -87,7 +88,7 @@ func removed(l *deadman.Leftover, err error) {
 	}
 }
 
-// leftRecord is what lies in Dir under this name, and the files that were prepared for it.
+// leftRecord returns what lies in Dir under this name, and the files that were prepared for it.
 func (h Host) leftRecord(run string) (deadman.Leftover, []string) {
 	l := deadman.Leftover{Kind: deadman.LeftoverRecord, Path: h.dir(run), Run: run}
 	if s, err := h.status(run); err == nil {
@@ -126,7 +127,8 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 	}
 	if r != nil {
 		if why := h.changed(r); why != "" {
-			l.Problem = why + ": put it back with revert, or on the node with: sh " + filepath.Join(h.dir(run), scriptFile)
+			l.Problem = why + ": put it back with revert, or on the node with: sh " +
+				filepath.Join(h.dir(run), scriptFile)
 			if l.Status != nil {
 				l.Status.Message = strings.TrimPrefix(l.Status.Message+"; "+l.Problem, "; ")
 			}
@@ -140,7 +142,7 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 	removed(l, h.erase(run, r))
 }
 
-// changed says which file of a record is not as it was before, and is empty when all are.
+// changed returns which file of a record is not as it was before, and is empty when all are.
 func (h Host) changed(r *record) string {
 	for i, f := range r.Change.Files {
 		now, err := h.sumAt(r.Places[i].Real)
@@ -220,7 +222,8 @@ func preparedRun(name string) string {
 	return ""
 }
 
-// configDirs are where container runtimes have their configuration, and where prepared files may have been left beside it.
+// configDirs returns where container runtimes have their configuration, and where prepared files may have been left
+// beside it.
 func (h Host) configDirs() []string {
 	var all []string
 	for _, pattern := range h.Configs {

@@ -31,7 +31,9 @@ func metaOf(f *os.File) (deadman.Meta, uint64, error) {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return deadman.Meta{}, 0, &os.PathError{Op: "stat", Path: f.Name(), Err: err}
 	}
-	m := deadman.Meta{Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix()).UTC()}
+	m := deadman.Meta{
+		Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix()).UTC(),
+	}
 	var err error
 	if m.Xattrs, err = xattrs(f); err != nil {
 		return deadman.Meta{}, 0, fmt.Errorf("extended attributes of %s: %w", f.Name(), err)
@@ -42,7 +44,8 @@ func metaOf(f *os.File) (deadman.Meta, uint64, error) {
 // hasMeta reports whether the file has just these attributes.
 func (f file) hasMeta(m *deadman.Meta) bool {
 	now, _, err := f.meta()
-	return err == nil && m != nil && now.Mode == m.Mode && now.UID == m.UID && now.GID == m.GID && now.ModTime.Equal(m.ModTime) &&
+	return err == nil && m != nil && now.Mode == m.Mode && now.UID == m.UID && now.GID == m.GID &&
+		now.ModTime.Equal(m.ModTime) &&
 		maps.EqualFunc(now.Xattrs, m.Xattrs, bytes.Equal)
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// prepare makes the record of a change, with everything that is needed to make the change and to take it back, and syncs it. When
-// that fails, nothing is left of it. No file is changed.
+// prepare makes the record of a change, with everything that is needed to make the change and to take it back, and
+// syncs it. When that fails, nothing is left of it. No file is changed.
 func (h Host) prepare(ctx context.Context, run string, change deadman.Change, pod process) (_ *record, err error) {
 	r := &record{Version: recordVersion, Run: run, Change: change, Pod: pod}
 	r.Change.Files = slices.Clone(change.Files)
@@ -66,7 +66,9 @@ func (h Host) prepare(ctx context.Context, run string, change deadman.Change, po
 			return nil, fmt.Errorf("arrange for the restore at boot: %w", err)
 		}
 	}
-	if err := h.save(run, &saved{Status: deadman.Status{Phase: deadman.PhaseRecorded, Files: r.Change.Files}}); err != nil {
+	if err := h.save(
+		run, &saved{Status: deadman.Status{Phase: deadman.PhaseRecorded, Files: r.Change.Files}},
+	); err != nil {
 		return nil, fmt.Errorf("write the record: %w", err)
 	}
 	return r, h.syncRecords()
@@ -88,7 +90,8 @@ func (h Host) makeRecord(run string) (*dir, error) {
 	}
 	defer func() { _ = all.Close() }()
 	if err := all.mkdir(run, 0o700); errors.Is(err, fs.ErrExist) {
-		return nil, errorf(CodeExists, "the node has a record of run %s already, in %s: put it back first", run, h.dir(run))
+		return nil,
+			errorf(CodeExists, "the node has a record of run %s already, in %s: put it back first", run, h.dir(run))
 	} else if err != nil {
 		h.eraseRecords()
 		return nil, errorf(CodeFile, "make the record: %v", err)
@@ -117,12 +120,14 @@ func (h Host) syncRecords() error {
 	return nil
 }
 
-// unclaimed refuses a change to what another run has changed, whose ledger may be another one: that run's end would not know what to put
-// back, and this one's would bring its fault back.
+// unclaimed refuses a change to what another run has changed, whose ledger may be another one: that run's end would not
+// know what to put back, and this one's would bring its fault back.
 func (h Host) unclaimed(r *record, found []target) error {
 	for i, f := range r.Change.Files {
 		if other := h.claimant(r.Run, found[i].real); other != "" {
-			return errorf(CodeExists, "run %s has changed %s, and not put it back yet: see `kubectl gpu-fault list -A`, and revert it first", other, f.Path)
+			return errorf(CodeExists,
+				"run %s has changed %s, and not put it back yet: see `kubectl gpu-fault list -A`, and revert it first",
+				other, f.Path)
 		}
 	}
 	return nil
@@ -148,11 +153,12 @@ func (h Host) claimant(run, real string) string {
 	return ""
 }
 
-// abandoned is whether a run was recorded and never begun: its helper died before the dead man was armed, so that it changed nothing, and
-// nobody is left who will.
+// abandoned reports whether a run was recorded and never begun: its helper died before the dead man was armed, so that
+// it changed nothing, and nobody is left who will.
 func (h Host) abandoned(run string) bool {
 	s, err := h.status(run)
-	return err == nil && s.Phase == deadman.PhaseRecorded && time.Since(s.Time) > 10*h.times.start && len(h.guards(run)) == 0
+	return err == nil && s.Phase == deadman.PhaseRecorded && time.Since(s.Time) > 10*h.times.start &&
+		len(h.guards(run)) == 0
 }
 
 func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found target) error {
@@ -167,7 +173,8 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 		return err
 	}
 	if was.sum != f.Before {
-		return errorf(CodeChanged, "%s changed between read and write: it has the sum %s, not %s", f.Path, shown(was.sum), shown(f.Before))
+		return errorf(CodeChanged, "%s changed between read and write: it has the sum %s, not %s", f.Path,
+			shown(was.sum), shown(f.Before))
 	}
 	will, err := patch.Apply(was.data, f.Edits)
 	if err != nil {
@@ -190,7 +197,8 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Path, err)
 	}
-	p.InPlace = f.Before != deadman.Absent && f.After != deadman.Absent && (names > 1 || wait == nil || at.isMountPoint())
+	p.InPlace = f.Before != deadman.Absent && f.After != deadman.Absent &&
+		(names > 1 || wait == nil || at.isMountPoint())
 	if wait == nil || p.InPlace {
 		wait = own
 	}
@@ -229,11 +237,11 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 	return nil
 }
 
-// keptName is what a prepared file is called in the record.
+// keptName returns what a prepared file is called in the record.
 func keptName(what string, i int) string { return fmt.Sprintf("%s-%d", what, i) }
 
-// preparedName is what a prepared file is called beside the one that it is for. No glob that names an ending matches it, and who looks
-// for it finds it.
+// preparedName returns what a prepared file is called beside the one that it is for. No glob that names an ending
+// matches it, and who looks for it finds it.
 func preparedName(run, what, number string) string {
 	return fmt.Sprintf(".%s-%s-%s%s", run, what, number, preparedSuffix)
 }
@@ -286,7 +294,9 @@ type mount struct {
 
 func mountOf(d *dir) (mount, error) {
 	var st unix.Statx_t
-	if err := unix.Statx(int(d.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st); err != nil {
+	if err := unix.Statx(
+		int(d.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st,
+	); err != nil {
 		return mount{}, &os.PathError{Op: "statx", Path: d.Name(), Err: err}
 	}
 	m := mount{device: unix.Mkdev(st.Dev_major, st.Dev_minor)}

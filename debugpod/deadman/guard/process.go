@@ -20,7 +20,7 @@ type process struct {
 	Start uint64 `json:"start"` // in clock ticks since boot
 }
 
-// lives is whether the process is still there, and has not ended.
+// lives reports whether the process is still there, and has not ended.
 func (p process) lives(proc string) bool {
 	start, state, err := stat(proc, p.PID)
 	return err == nil && start == p.Start && state != 'Z' && state != 'X'
@@ -56,7 +56,8 @@ func processes(proc string) ([]int, error) {
 	return all, nil
 }
 
-// podProcess is the oldest process in this one's cgroups, but for itself: the main process of its container. Zero: there is none.
+// podProcess returns the oldest process in this one's cgroups, but for itself: the main process of its container. Zero:
+// there is none.
 func podProcess(proc string) process {
 	own, err := os.ReadFile(filepath.Join(proc, "self/cgroup"))
 	if err != nil {
@@ -80,10 +81,10 @@ func podProcess(proc string) process {
 	return oldest
 }
 
-// argv0 is what a dead man is called, so that it can be found.
+// argv0 returns what a dead man is called, so that it can be found.
 func argv0(run string) string { return "gpu-fault-deadman " + run }
 
-// guards are the dead men of the node, by the number of their process; of one run, or of all when it is empty.
+// guards returns the dead men of the node, by the number of their process; of one run, or of all when it is empty.
 func (h Host) guards(run string) map[int]string {
 	found := map[int]string{}
 	pids, _ := processes(h.Proc)
@@ -93,7 +94,8 @@ func (h Host) guards(run string) map[int]string {
 			continue
 		}
 		args := strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
-		if len(args) == 3 && args[1] == "guard" && args[0] == argv0(args[2]) && (run == "" || run == args[2]) && h.isOnHost(pid) {
+		if len(args) == 3 && args[1] == "guard" && args[0] == argv0(args[2]) && (run == "" || run == args[2]) &&
+			h.isOnHost(pid) {
 			found[pid] = args[2]
 		}
 	}

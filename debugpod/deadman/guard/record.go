@@ -29,9 +29,9 @@ type record struct {
 	// Change has the attributes of the files as they were, and the service as the helper found it.
 	Change deadman.Change `json:"change"`
 	Places []place        `json:"places"` // of Change.Files
-	// Loaded are the files that the helper itself found the container runtimes of the node to load before the change, and
-	// those that the change creates. No other file is changed or restored. The runtime's configuration cannot be read for
-	// that later: the change may have broken it, or removed an import from it.
+	// Loaded are the files that the helper itself found the container runtimes of the node to load before the change,
+	// and those that the change creates. No other file is changed or restored. The runtime's configuration cannot be
+	// read for that later: the change may have broken it, or removed an import from it.
 	Loaded []loaded `json:"loaded"`
 	// Pod is the main process of the pod; its end is a reason to put back. Zero: there is none to watch.
 	Pod process `json:"pod,omitzero"`
@@ -46,8 +46,8 @@ type loaded struct {
 // place is where a file really lies, and where its two versions wait.
 type place struct {
 	Real string `json:"real"` // the path with links followed
-	// Before and After are the names of the prepared files; empty if there is none. They are in the directory of Real if
-	// their names begin with a dot, else in the record's.
+	// Before and After are the names of the prepared files; empty if there is none. They are in the directory of Real
+	// if their names begin with a dot, else in the record's.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
 	// InPlace: the file has several names or is mounted, so it is overwritten; or nothing may be put beside it.
@@ -57,8 +57,8 @@ type place struct {
 // saved is status.json.
 type saved struct {
 	deadman.Status
-	// Plan is what a restore that has begun means to do. It tells the files that were put back before an interruption from those
-	// that were never ours.
+	// Plan is what a restore that has begun means to do. It tells the files that were put back before an interruption
+	// from those that were never ours.
 	Plan []deadman.RestoredFile `json:"plan,omitempty"`
 	// Asked: the plan is of a Restore, not of the dead man. DeadMan is then what that had said before.
 	Asked   bool            `json:"asked,omitempty"`
@@ -147,7 +147,8 @@ func (h Host) load(run string) (*record, error) {
 		return nil, fmt.Errorf("the record %s is damaged: %w", h.dir(run), err)
 	}
 	if r.Version != recordVersion || r.Run != run || len(r.Places) != len(r.Change.Files) {
-		return nil, fmt.Errorf("the record %s is not one that this release understands: put back by hand with: sh %s", h.dir(run), filepath.Join(h.dir(run), scriptFile))
+		return nil, fmt.Errorf("the record %s is not one that this release understands: put back by hand with: sh %s",
+			h.dir(run), filepath.Join(h.dir(run), scriptFile))
 	}
 	if err := errors.Join(r.Change.Validate(), r.validatePlaces()); err != nil {
 		return nil, fmt.Errorf("the record %s is damaged: %w", h.dir(run), err)
@@ -221,7 +222,8 @@ func (h Host) save(run string, s *saved) error {
 	return file{d, statusFile}.writeWhole(raw, 0o600)
 }
 
-// lock waits until nobody else works on the record. fs.ErrNotExist is in the error when there is none, also when it vanished meanwhile.
+// lock waits until nobody else works on the record. fs.ErrNotExist is in the error when there is none, also when it
+// vanished meanwhile.
 func (h Host) lock(ctx context.Context, run string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.times.lock)
 	defer cancel()
@@ -245,7 +247,8 @@ func (h Host) lock(ctx context.Context, run string) (unlock func(), err error) {
 		}
 		if pause(ctx, 20*time.Millisecond) != nil {
 			_ = d.Close()
-			return nil, errorf(CodeBusy, "somebody else works on the record %s for longer than %v: try again", h.dir(run), h.times.lock)
+			return nil, errorf(CodeBusy, "somebody else works on the record %s for longer than %v: try again",
+				h.dir(run), h.times.lock)
 		}
 	}
 	if err := h.isStill(run, d); err != nil {

@@ -90,7 +90,9 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 			}
 		}
 		if time.Now().After(until) {
-			return nil, errorf(CodeBusy, "the dead man of run %s was told to restore and has not finished after %v: try again", run, h.times.lock)
+			return nil, errorf(CodeBusy,
+				"the dead man of run %s was told to restore and has not finished after %v: try again", run,
+				h.times.lock)
 		}
 		if err := pause(ctx, h.times.tick); err != nil {
 			return nil, asError(CodeBusy, err)
@@ -115,8 +117,8 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 	return restored, asErrorOrNil(CodeFile, h.erase(run, nil))
 }
 
-// putAllBack puts back what is still ours, with overwrite also what is somebody else's, and has the service take it up. Whoever calls it holds
-// the lock.
+// putAllBack puts back what is still ours, with overwrite also what is somebody else's, and has the service take it up.
+// Whoever calls it holds the lock.
 func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *deadman.Restored, overwrite bool) error {
 	interrupted := s.Phase != deadman.PhaseWritten && s.Phase != deadman.PhaseApplied
 	restored.Files = nil
@@ -240,13 +242,15 @@ func withoutData(files []deadman.RestoredFile) []deadman.RestoredFile {
 	return files
 }
 
-// isFinal is whether a dead man has said its last word.
+// isFinal reports whether a dead man has said its last word.
 func isFinal(p deadman.Phase) bool {
 	return p == deadman.PhaseRestored || p == deadman.PhaseSuperseded || p == deadman.PhaseFailed
 }
 
 func phaseOf(r *deadman.Restored) deadman.Phase {
-	if slices.ContainsFunc(r.Files, func(f deadman.RestoredFile) bool { return f.Outcome == deadman.OutcomeSuperseded }) {
+	if slices.ContainsFunc(
+		r.Files, func(f deadman.RestoredFile) bool { return f.Outcome == deadman.OutcomeSuperseded },
+	) {
 		return deadman.PhaseSuperseded
 	}
 	return deadman.PhaseRestored

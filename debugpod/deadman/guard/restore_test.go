@@ -53,7 +53,9 @@ func TestOutcomes(t *testing.T) {
 					_ = os.Remove(path)
 				}
 				before := w.look()
-				w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", tc.from, tc.to)}})
+				w.change(
+					deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", tc.from, tc.to)}},
+				)
 				if tc.now == "" {
 					_ = os.Remove(path)
 				} else if tc.now != tc.to {
@@ -87,7 +89,8 @@ func TestOutcomes(t *testing.T) {
 				switch {
 				case want != deadman.OutcomeSuperseded:
 					w.same(before)
-				case string(text) != tc.now || string(got.Now) != tc.now || got.Deleted != errors.Is(err, os.ErrNotExist):
+				case string(text) != tc.now || string(got.Now) != tc.now ||
+					got.Deleted != errors.Is(err, os.ErrNotExist):
 					t.Errorf("%q lies there, %+v; theirs was %q", text, got, tc.now)
 				}
 				if exists(w.Dir) || len(w.guards(w.run)) != 0 {
@@ -118,18 +121,28 @@ func TestOnePathOfManyIsRefused(t *testing.T) {
 		do    func(w *world) error
 		wrong string
 	}{
-		"writable for all": {func(w *world) error { return os.Chmod(w.at("etc/conf.d"), 0o777) }, "writable for every user"},
+		"writable for all": {
+			func(w *world) error { return os.Chmod(w.at("etc/conf.d"), 0o777) }, "writable for every user",
+		},
 		"writable for a group": {func(w *world) error {
 			return errors.Join(os.Chown(w.at("etc/conf.d"), -1, 34), os.Chmod(w.at("etc/conf.d"), os.ModeSticky|0o775))
 		}, "writable for group 34"},
 		"writable for root's group": {func(w *world) error { return os.Chmod(w.at("etc/conf.d"), 0o775) }, ""},
 		"a link": {func(w *world) error {
-			return errors.Join(os.Rename(w.at("etc/conf.d"), w.at("etc/moved.d")), os.Symlink("moved.d", w.at("etc/conf.d")))
+			return errors.Join(os.Rename(w.at("etc/conf.d"), w.at("etc/moved.d")),
+				os.Symlink("moved.d", w.at("etc/conf.d")))
 		}, "is a symbolic link"},
-		"a file that others can write": {func(w *world) error { return os.Chmod(w.at("etc/conf.d/98-new.toml"), 0o666) }, "98-new.toml is writable for every user"},
-		"another user's file":          {func(w *world) error { return os.Chown(w.at("etc/conf.d/98-new.toml"), 1000, 0) }, "98-new.toml does not belong to root"},
+		"a file that others can write": {
+			func(w *world) error { return os.Chmod(w.at("etc/conf.d/98-new.toml"), 0o666) },
+			"98-new.toml is writable for every user",
+		},
+		"another user's file": {
+			func(w *world) error { return os.Chown(w.at("etc/conf.d/98-new.toml"), 1000, 0) },
+			"98-new.toml does not belong to root",
+		},
 		"a pipe": {func(w *world) error {
-			return errors.Join(os.Remove(w.at("etc/conf.d/98-new.toml")), unix.Mkfifo(w.at("etc/conf.d/98-new.toml"), 0o600))
+			return errors.Join(os.Remove(w.at("etc/conf.d/98-new.toml")),
+				unix.Mkfifo(w.at("etc/conf.d/98-new.toml"), 0o600))
 		}, "98-new.toml is not a regular file"},
 		"gone": {func(w *world) error { return os.RemoveAll(w.at("etc/conf.d")) }, ""},
 	} {
@@ -236,10 +249,13 @@ func TestAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestKilledAnywhere: the dead man is killed at each point of its life, and so is who restores; another restore then makes all as it was.
+// TestKilledAnywhere: the dead man is killed at each point of its life, and so is who restores; another restore then
+// makes all as it was.
 func TestKilledAnywhere(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"armed", "wrote 0", "wrote 1", "wrote 2", "written", "restarted", "applied", "waiting"} {
+	for _, point := range []string{
+		"armed", "wrote 0", "wrote 1", "wrote 2", "written", "restarted", "applied", "waiting",
+	} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -248,7 +264,8 @@ func TestKilledAnywhere(t *testing.T) {
 			w.Env = append(w.Env, killEnv+"="+point)
 			s, err := Change(t.Context(), w.Host, w.run, change, func(deadman.Status) error { return nil })
 			var failure *Error
-			if late := point == "applied" || point == "waiting"; !late && (!errors.As(err, &failure) || failure.Code != CodeGone) || s == nil {
+			if late := point == "applied" ||
+				point == "waiting"; !late && (!errors.As(err, &failure) || failure.Code != CodeGone) || s == nil {
 				t.Errorf("%+v, %v", s, err)
 			}
 			w.until("it is killed", func() bool { return len(w.guards(w.run)) == 0 })
@@ -283,10 +300,13 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// TestRestoreInterrupted: the answer gets lost, or the restorer is stopped, at each point; asked again, it says what became of the files.
+// TestRestoreInterrupted: the answer gets lost, or the restorer is stopped, at each point; asked again, it says what
+// became of the files.
 func TestRestoreInterrupted(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"planned", "put back 0", "put back 1", "put back 2", "restarted back", "put back", "result kept"} {
+	for _, point := range []string{
+		"planned", "put back 0", "put back 1", "put back 2", "restarted back", "put back", "result kept",
+	} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -348,13 +368,16 @@ func TestServiceDoesNotComeBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	before := w.look()
-	change := deadman.Change{TTL: time.Hour, Service: w.service(), Files: []deadman.File{w.edit("etc/config.toml", original, "after")}}
+	change := deadman.Change{
+		TTL: time.Hour, Service: w.service(), Files: []deadman.File{w.edit("etc/config.toml", original, "after")},
+	}
 	w.change(change)
 	w.put("broken", "")
 	ask := deadman.Restore{}
 	r, err := Restore(t.Context(), w.Host, w.run, ask)
 	var failure *Error
-	if !errors.As(err, &failure) || failure.Code != CodeService || r == nil || r.Files[0].Outcome != deadman.OutcomeRestored || r.CRI != nil || !exists(w.dir(w.run)) {
+	if !errors.As(err, &failure) || failure.Code != CodeService || r == nil ||
+		r.Files[0].Outcome != deadman.OutcomeRestored || r.CRI != nil || !exists(w.dir(w.run)) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	_ = os.Remove(w.at("broken"))
@@ -419,16 +442,19 @@ func TestScript(t *testing.T) {
 
 			w.change(change)
 			w.put("etc/config.toml", "theirs")
-			cmd := exec.Command(strings.Fields(shell)[0], append(strings.Fields(shell)[1:], w.dir(w.run)+"/"+scriptFile)...)
+			cmd := exec.Command(strings.Fields(shell)[0],
+				append(strings.Fields(shell)[1:], w.dir(w.run)+"/"+scriptFile)...)
 			out, err := cmd.CombinedOutput()
-			if text, _ := os.ReadFile(w.at("etc/config.toml")); err == nil || string(text) != "theirs" || !strings.Contains(string(out), "somebody else") || !exists(w.dir(w.run)) {
+			if text, _ := os.ReadFile(w.at("etc/config.toml")); err == nil || string(text) != "theirs" ||
+				!strings.Contains(string(out), "somebody else") || !exists(w.dir(w.run)) {
 				t.Errorf("%v: %s", err, out)
 			}
 		})
 	}
 }
 
-// TestScriptFollowsNoLink: the script restores nothing that another user could have chosen; it restores the other files.
+// TestScriptFollowsNoLink: the script restores nothing that another user could have chosen; it restores the other
+// files.
 func TestScriptFollowsNoLink(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -473,8 +499,16 @@ func TestScriptFollowsNoLink(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit(path, "old\n", "after"), w.edit("etc/config.toml", original, "after")}})
-					if err := errors.Join(os.Mkdir(w.at("victim"), 0o755), os.WriteFile(w.at("victim/99-old.toml"), []byte("after"), 0o600), plant(w)); err != nil {
+					w.change(deadman.Change{
+						TTL: time.Hour,
+						Files: []deadman.File{
+							w.edit(path, "old\n", "after"), w.edit("etc/config.toml", original, "after"),
+						},
+					})
+					if err := errors.Join(
+						os.Mkdir(w.at("victim"), 0o755),
+						os.WriteFile(w.at("victim/99-old.toml"), []byte("after"), 0o600), plant(w),
+					); err != nil {
 						t.Fatal(err)
 					}
 					// Without the search for the dead man, which forks for each process of the machine.
@@ -488,13 +522,17 @@ func TestScriptFollowsNoLink(t *testing.T) {
 					}
 					words := append(strings.Fields(shell), w.at("script"), "boot")
 					out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
-					if err == nil || !strings.Contains(string(out), w.at(path)+" is left as it is") || !exists(w.dir(w.run)) {
+					if err == nil || !strings.Contains(string(out), w.at(path)+" is left as it is") ||
+						!exists(w.dir(w.run)) {
 						t.Errorf("%v: %s", err, out)
 					}
-					if text, _ := os.ReadFile(w.at("victim/99-old.toml")); string(text) != "after" || exists(w.at("victim/new")) {
+					if text, _ := os.ReadFile(w.at("victim/99-old.toml")); string(text) != "after" ||
+						exists(w.at("victim/new")) {
 						t.Errorf("the script followed a link, which now leads to %q: %s", text, out)
 					}
-					if text, _ := os.ReadFile(w.at("etc/config.toml")); (string(text) == original) == exists(w.at("victim/alone")) {
+					if text, _ := os.ReadFile(w.at("etc/config.toml")); (string(text) == original) == exists(
+						w.at("victim/alone"),
+					) {
 						t.Errorf("the other file has %q: %s", text, out)
 					}
 				})
@@ -514,14 +552,18 @@ func TestBootUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := w.look()
-	change := deadman.Change{TTL: time.Hour, Service: w.service(), BootRestore: true, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}}
+	change := deadman.Change{
+		TTL: time.Hour, Service: w.service(), BootRestore: true,
+		Files: []deadman.File{w.edit("etc/config.toml", original, "after")},
+	}
 	w.change(change)
 	unit := w.bootUnit(w.run)
 	if target, err := os.Readlink(unit.link); err != nil || target != unit.path {
 		t.Errorf("%q, %v", target, err)
 	}
 	if verify, err := exec.LookPath("systemd-analyze"); err == nil {
-		if out, err := exec.Command(verify, "verify", "--man=no", unit.path).CombinedOutput(); err != nil || strings.Contains(string(out), unit.path) {
+		if out, err := exec.Command(verify, "verify", "--man=no", unit.path).CombinedOutput(); err != nil ||
+			strings.Contains(string(out), unit.path) {
 			t.Logf("systemd-analyze: %v: %s", err, out)
 			if strings.Contains(string(out), unit.path) {
 				t.Error("systemd does not take the unit")
@@ -553,7 +595,8 @@ func TestLeftovers(t *testing.T) {
 			if l.Run == w.run || l.Kind != deadman.LeftoverDeadMan { // other tests have theirs
 				found[l.Kind] = l.Removed
 			}
-			if l.Kind == deadman.LeftoverRecord && clean && len(keep) == 0 && !l.Removed && !strings.Contains(l.Problem+l.Status.Message, "still changed") {
+			if l.Kind == deadman.LeftoverRecord && clean && len(keep) == 0 && !l.Removed &&
+				!strings.Contains(l.Problem+l.Status.Message, "still changed") {
 				t.Errorf("%+v", l)
 			}
 		}
@@ -570,14 +613,18 @@ func TestLeftovers(t *testing.T) {
 			}
 		}
 	}
-	all := map[string]bool{deadman.LeftoverRecord: false, deadman.LeftoverDeadMan: false, deadman.LeftoverPrepared: false, deadman.LeftoverBootUnit: false, deadman.LeftoverForeign: false}
+	all := map[string]bool{
+		deadman.LeftoverRecord: false, deadman.LeftoverDeadMan: false, deadman.LeftoverPrepared: false,
+		deadman.LeftoverBootUnit: false, deadman.LeftoverForeign: false,
+	}
 	equal("looked", kinds(false), all)
 	all[deadman.LeftoverForeign] = true
 	equal("cleaned but for the kept", kinds(true, w.run, "other"), all)
 	delete(all, deadman.LeftoverForeign)
 	all[deadman.LeftoverPrepared], all[deadman.LeftoverBootUnit] = true, true
 	equal("cleaned", kinds(true), all)
-	if r, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{}); err != nil || r.Files[0].Outcome != deadman.OutcomeRestored {
+	if r, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{}); err != nil ||
+		r.Files[0].Outcome != deadman.OutcomeRestored {
 		t.Errorf("%+v, %v", r, err)
 	}
 	equal("cleaned of a result that nobody fetched", kinds(true), map[string]bool{deadman.LeftoverRecord: true})

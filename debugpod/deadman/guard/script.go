@@ -165,10 +165,12 @@ func or(word, instead string) string {
 	return word
 }
 
-// bootUnit is where the unit lies that puts back at boot, and the link that makes systemd start it.
+// bootUnit returns where the unit lies that puts back at boot, and the link that makes systemd start it.
 func (h Host) bootUnit(run string) struct{ path, link string } {
 	name := "gpu-fault-" + run + ".service"
-	return struct{ path, link string }{filepath.Join(h.Units, name), filepath.Join(h.Units, "multi-user.target.wants", name)}
+	return struct{ path, link string }{
+		filepath.Join(h.Units, name), filepath.Join(h.Units, "multi-user.target.wants", name),
+	}
 }
 
 const unitText = `# Made by kubectl gpu-fault, and removed by it. See %[1]s.
@@ -186,7 +188,8 @@ ExecStart=/bin/sh %[1]s boot
 WantedBy=multi-user.target
 `
 
-// armBoot has systemd put the files back when the node boots, before the service starts. It does nothing where there is no systemd.
+// armBoot has systemd put the files back when the node boots, before the service starts. It does nothing where there is
+// no systemd.
 func (h Host) armBoot(r *record) error {
 	if info, err := os.Stat(h.Systemd); err != nil || !info.IsDir() {
 		return nil
@@ -196,7 +199,8 @@ func (h Host) armBoot(r *record) error {
 	for _, p := range r.Places {
 		needs = append(needs, unitQuote(p.Real))
 	}
-	before := "containerd.service kubelet.service" // of a change that restarts nothing; a unit that is not there is no error
+	// Of a change that restarts nothing; a unit that is not there is no error
+	before := "containerd.service kubelet.service"
 	if service := r.Change.Service; service != nil {
 		before = service.Unit
 	}

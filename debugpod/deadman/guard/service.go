@@ -26,7 +26,8 @@ func (h Host) ask(ctx context.Context, s *deadman.Service) (*cri.Info, error) {
 
 // restart restarts a service, and returns when it has, or has failed to.
 func (h Host) restart(ctx context.Context, s *deadman.Service) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.times.restart, fmt.Errorf("it takes longer than %v", h.times.restart))
+	ctx, cancel := context.WithTimeoutCause(ctx, h.times.restart,
+		fmt.Errorf("it takes longer than %v", h.times.restart))
 	defer cancel()
 	// Starts that failed count: systemd refuses the next one when there were many.
 	_, _ = h.Run(ctx, "systemctl", "reset-failed", s.Unit)
@@ -34,9 +35,11 @@ func (h Host) restart(ctx context.Context, s *deadman.Service) error {
 	return err
 }
 
-// serves waits until the service's CRI answers, for the time given, and returns what it says. With a verdict that it does not serve
-// it returns at once when hopeless says so of the error.
-func (h Host) serves(ctx context.Context, s *deadman.Service, within time.Duration, hopeless func(error) bool) (*cri.Info, error) {
+// serves waits until the service's CRI answers, for the time given, and returns what it says. With a verdict that it
+// does not serve it returns at once when hopeless says so of the error.
+func (h Host) serves(
+	ctx context.Context, s *deadman.Service, within time.Duration, hopeless func(error) bool,
+) (*cri.Info, error) {
 	until := time.Now().Add(within)
 	for {
 		info, err := h.ask(ctx, s)
@@ -83,14 +86,14 @@ func (h Host) takeUp(ctx context.Context, change deadman.Change, s *deadman.Stat
 	return errors.New(s.ServiceError)
 }
 
-// isUnknownService is whether the daemon lives, and its CRI plugin did not load: that does not change any more.
+// isUnknownService reports whether the daemon lives, and its CRI plugin did not load: that does not change any more.
 func isUnknownService(err error) bool {
 	return strings.Contains(err.Error(), "unknown service")
 }
 
 const lastLines = 5
 
-// lastLines is the end of the service's log, from the journal or a file; empty where neither knows it.
+// lastLines returns the end of the service's log, from the journal or a file; empty where neither knows it.
 func (h Host) lastLines(ctx context.Context, s *deadman.Service) string {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -111,8 +114,8 @@ func cut(text string) string {
 	return text[max(0, len(text)-most):]
 }
 
-// bringBack has the service take up the files that were put back, if it needs to: when CRI does not serve, or shows another
-// configuration than before. Touched is whether we put a file back just now.
+// bringBack has the service take up the files that were put back, if it needs to: when CRI does not serve, or shows
+// another configuration than before. Touched reports whether we put a file back just now.
 func (h Host) bringBack(ctx context.Context, s *deadman.Service, touched bool, r *deadman.Restored) error {
 	info, err := h.ask(ctx, s)
 	needed := err != nil || h.sameConfig(s, info) == no || touched && h.sameConfig(s, info) == unknown

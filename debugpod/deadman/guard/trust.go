@@ -46,7 +46,7 @@ func (f file) close() {
 	}
 }
 
-// links is whether walk follows links. A link must belong to root, as the directory that it is in.
+// links reports whether walk follows links. A link must belong to root, as the directory that it is in.
 type links bool
 
 const (
@@ -232,7 +232,7 @@ func hasACL(f *os.File) bool {
 	return err == nil && n > 0
 }
 
-// byDescriptor is a path that leads to an open file, wherever the file is.
+// byDescriptor returns a path that leads to an open file, wherever the file is.
 func byDescriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 func isLink(path string) error { return fmt.Errorf("%s is a symbolic link: %w", path, errRefused) }

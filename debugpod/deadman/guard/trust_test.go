@@ -17,10 +17,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// accessList is a POSIX access control list that lets user 1000 write, as the kernel has it.
+// accessList returns a POSIX access control list that lets user 1000 write, as the kernel has it.
 func accessList() []byte {
 	list := binary.LittleEndian.AppendUint32(nil, 2)
-	for _, entry := range [][3]uint32{{1, 7, 0xffffffff}, {2, 7, 1000}, {4, 5, 0xffffffff}, {0x10, 7, 0xffffffff}, {0x20, 5, 0xffffffff}} {
+	for _, entry := range [][3]uint32{
+		{1, 7, 0xffffffff}, {2, 7, 1000}, {4, 5, 0xffffffff}, {0x10, 7, 0xffffffff}, {0x20, 5, 0xffffffff},
+	} {
 		list = binary.LittleEndian.AppendUint16(list, uint16(entry[0]))
 		list = binary.LittleEndian.AppendUint16(list, uint16(entry[1]))
 		list = binary.LittleEndian.AppendUint32(list, entry[2])
@@ -47,7 +49,8 @@ func TestResolve(t *testing.T) {
 	}
 	must(os.WriteFile(at("etc/containerd/config.toml"), nil, 0o600))
 	must(os.Symlink("config.toml", at("etc/containerd/link.toml")), os.Symlink("containerd", at("etc/linked")))
-	must(os.Symlink("config.toml", at("etc/containerd/theirs.toml")), os.Lchown(at("etc/containerd/theirs.toml"), 1000, 1000))
+	must(os.Symlink("config.toml", at("etc/containerd/theirs.toml")),
+		os.Lchown(at("etc/containerd/theirs.toml"), 1000, 1000))
 	must(os.Symlink("nowhere.toml", at("etc/containerd/dangling.toml")))
 	must(os.Chmod(at("volume"), os.ModeSticky|0o777))
 	must(os.Chmod(at("admins"), 0o775))
@@ -62,7 +65,8 @@ func TestResolve(t *testing.T) {
 	must(os.Symlink(at("etc/containerd"), at("absolute")))
 	must(os.Symlink("../../etc/containerd/config.toml", at("volume/sub/innocent.toml")))
 	must(os.Symlink("../../volume/config.toml", at("etc/containerd/volume.toml")))
-	must(os.Symlink("loop", at("loop")), os.Symlink("/", at("outside")), os.Symlink("../etc", at("etc/up")), os.Symlink("..", at("etc/parent")))
+	must(os.Symlink("loop", at("loop")), os.Symlink("/", at("outside")), os.Symlink("../etc", at("etc/up")),
+		os.Symlink("..", at("etc/parent")))
 	for path, want := range map[string]string{ // where it leads, or why it is refused
 		"etc/containerd/config.toml":         "etc/containerd/config.toml",
 		"etc/containerd/new.toml":            "etc/containerd/new.toml",
@@ -117,15 +121,27 @@ func TestOpensNothingThatOthersCanChange(t *testing.T) {
 	}{
 		"root's":               {func(string) error { return nil }, ""},
 		"root's and its group": {func(path string) error { return os.Chmod(path, 0o664) }, ""},
-		"a group's":            {func(path string) error { return errors.Join(os.Chown(path, 0, 34), os.Chmod(path, 0o660)) }, "writable for group 34"},
-		"a group's to read":    {func(path string) error { return errors.Join(os.Chown(path, 0, 34), os.Chmod(path, 0o640)) }, ""},
-		"every user's":         {func(path string) error { return os.Chmod(path, 0o602) }, "writable for every user"},
-		"another user's":       {func(path string) error { return os.Chown(path, 1000, 0) }, "does not belong to root"},
+		"a group's": {
+			func(path string) error { return errors.Join(os.Chown(path, 0, 34), os.Chmod(path, 0o660)) },
+			"writable for group 34",
+		},
+		"a group's to read": {
+			func(path string) error { return errors.Join(os.Chown(path, 0, 34), os.Chmod(path, 0o640)) }, "",
+		},
+		"every user's":   {func(path string) error { return os.Chmod(path, 0o602) }, "writable for every user"},
+		"another user's": {func(path string) error { return os.Chown(path, 1000, 0) }, "does not belong to root"},
 		"a link": {func(path string) error {
 			return errors.Join(os.Rename(path, path+moved), os.Symlink(filepath.Base(path)+moved, path))
 		}, "is a symbolic link"},
-		"a pipe":      {func(path string) error { return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)) }, "not a regular file"},
-		"a directory": {func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) }, "not a regular file"},
+		"a pipe": {
+			func(path string) error { return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)) },
+			"not a regular file",
+		},
+		"a directory": {
+			func(path string) error {
+				return errors.Join(os.Remove(path), os.Mkdir(path, 0o700))
+			}, "not a regular file",
+		},
 	} {
 		for _, oldKernel := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", old kernel: ", oldKernel), func(t *testing.T) {
@@ -188,11 +204,19 @@ func TestSwapped(t *testing.T) {
 					before := w.look()
 					// Where the link leads, the step finds just what it expects.
 					expected := map[bool]string{true: "old\n", false: "after"}[test.inChange]
-					if err := errors.Join(os.Mkdir(w.at("victim"), 0o755), os.WriteFile(w.at("victim/99-old.toml"), []byte(expected), 0o600)); err != nil {
+					if err := errors.Join(
+						os.Mkdir(w.at("victim"), 0o755),
+						os.WriteFile(w.at("victim/99-old.toml"), []byte(expected), 0o600),
+					); err != nil {
 						t.Fatal(err)
 					}
 					target := strings.Replace(w.at(what), w.at("etc/conf.d"), w.at("victim"), 1)
-					change := deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit(name, "old\n", "after"), w.edit("etc/config.toml", original, "after")}}
+					change := deadman.Change{
+						TTL: time.Hour,
+						Files: []deadman.File{
+							w.edit(name, "old\n", "after"), w.edit("etc/config.toml", original, "after"),
+						},
+					}
 					h := w.Host
 					if test.inChange {
 						h.Passed = swapAt(point, w.at(what), target)
@@ -229,7 +253,9 @@ func TestSwapped(t *testing.T) {
 					if changed := test.inChange && want == ""; (string(config) == "after") != changed {
 						t.Errorf("the other file has %q", config)
 					}
-					if err := errors.Join(os.Remove(w.at(what)), os.Rename(w.at(what)+moved, w.at(what)), os.RemoveAll(w.at("victim"))); err != nil {
+					if err := errors.Join(
+						os.Remove(w.at(what)), os.Rename(w.at(what)+moved, w.at(what)), os.RemoveAll(w.at("victim")),
+					); err != nil {
 						t.Fatal(err)
 					}
 					w.restore(deadman.Restore{})

@@ -41,11 +41,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// hostAt is a node in a folder. Its service loads etc/config.toml when it is restarted, and does not start when that says "bad".
+// hostAt returns a node in a folder. Its service loads etc/config.toml when it is restarted, and does not start when
+// that says "bad".
 func hostAt(base string) Host {
 	in := func(path string) string { return filepath.Join(base, path) }
 	h := Host{
-		Root: base, Dir: in("var/lib/gpu-fault"), Units: in("etc/systemd/system"), Systemd: in("run/systemd/system"), Logs: in("var/log/services"), Proc: "/proc",
+		Root: base, Dir: in("var/lib/gpu-fault"), Units: in("etc/systemd/system"), Systemd: in("run/systemd/system"),
+		Logs: in("var/log/services"), Proc: "/proc",
 		Configs: []string{in("etc")}, Foreign: []string{in("var/lib/foreign")},
 		ConfigSum: patch.Sum,
 		Program:   "/proc/self/exe",
@@ -53,7 +55,9 @@ func hostAt(base string) Host {
 		Inspect: func(context.Context) (Runtime, error) {
 			return Runtime{
 				Unit: "demo.service", Socket: "/run/demo.sock",
-				Files: []string{in("etc/config.toml"), in("etc/conf.d/99-old.toml"), in("etc/none.toml"), in("etc/conf.d")},
+				Files: []string{
+					in("etc/config.toml"), in("etc/conf.d/99-old.toml"), in("etc/none.toml"), in("etc/conf.d"),
+				},
 				New:   []string{in("etc/first"), in("etc/none/x.toml")},
 				Globs: []string{in("etc/conf.d/*.toml")},
 			}, nil
@@ -61,8 +65,10 @@ func hostAt(base string) Host {
 		LeaveCgroup: func() error { return nil },
 		times:       defaultTimes(),
 	}
-	h.times.tick, h.times.hear, h.times.poll, h.times.retry = 20*time.Millisecond, time.Millisecond, 5*time.Millisecond, 50*time.Millisecond
-	h.times.serve, h.times.verdict, h.times.lock, h.times.follow = 200*time.Millisecond, 200*time.Millisecond, 20*time.Second, 20*time.Second
+	h.times.tick, h.times.hear, h.times.poll, h.times.retry = 20*time.Millisecond, time.Millisecond, 5*time.Millisecond,
+		50*time.Millisecond
+	h.times.serve, h.times.verdict, h.times.lock, h.times.follow = 200*time.Millisecond, 200*time.Millisecond,
+		20*time.Second, 20*time.Second
 	h.Run = func(_ context.Context, name string, args ...string) (string, error) {
 		command := name + " " + strings.Join(args, " ")
 		f, err := os.OpenFile(in("commands"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
@@ -151,7 +157,9 @@ func newWorldIn(t *testing.T, base string) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{T: t, Host: hostAt(base), base: base, run: fmt.Sprintf("test-%d-%d", os.Getpid(), time.Now().UnixNano())}
+	w := &world{
+		T: t, Host: hostAt(base), base: base, run: fmt.Sprintf("test-%d-%d", os.Getpid(), time.Now().UnixNano()),
+	}
 	w.put("etc/config.toml", original)
 	w.put("serving", original)
 	t.Cleanup(func() {
@@ -186,7 +194,7 @@ func (w *world) put(path, text string) {
 	}
 }
 
-// edit is the change of a file: from and to are whole contents; "" is no file.
+// edit returns the change of a file: from and to are whole contents; "" is no file.
 func (w *world) edit(path, from, to string) deadman.File {
 	f := deadman.File{Path: w.at(path), Edits: []patch.Edit{{Old: []byte(from), New: []byte(to)}}}
 	if from != "" {
@@ -199,7 +207,9 @@ func (w *world) edit(path, from, to string) deadman.File {
 }
 
 func (w *world) service() *deadman.Service {
-	return &deadman.Service{Unit: "demo.service", Socket: "/run/demo.sock", Config: patch.Sum(configOf([]byte(original)))}
+	return &deadman.Service{
+		Unit: "demo.service", Socket: "/run/demo.sock", Config: patch.Sum(configOf([]byte(original))),
+	}
 }
 
 // all changes, creates and deletes.
@@ -212,7 +222,7 @@ func (w *world) all() deadman.Change {
 	}}
 }
 
-// look is all files of the node but those of its own life, with all their attributes.
+// look returns all files of the node but those of its own life, with all their attributes.
 func (w *world) look() string {
 	w.Helper()
 	var all strings.Builder
@@ -242,7 +252,8 @@ func (w *world) look() string {
 			return err
 		}
 		data, err := io.ReadAll(f)
-		_, _ = fmt.Fprintf(&all, "%s %o %d:%d %s %v %d names %q\n", name, m.Mode, m.UID, m.GID, m.ModTime, m.Xattrs, names, data)
+		_, _ = fmt.Fprintf(&all, "%s %o %d:%d %s %v %d names %q\n", name, m.Mode, m.UID, m.GID, m.ModTime, m.Xattrs,
+			names, data)
 		return err
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package ledgertest is an API server in memory for tests of what is recorded, locked and undone. Beyond client-go's fake it has
-// resource versions with conflicts, UIDs, delete preconditions and namespaces that must exist, and it lets a test fail any request
-// before or after it took effect. It has no field selectors, admission or controllers: for these take a real cluster.
+// Package ledgertest is an API server in memory for tests of what is recorded, locked and undone. Beyond client-go's
+// fake it has resource versions with conflicts, UIDs, delete preconditions and namespaces that must exist, and it lets
+// a test fail any request before or after it took effect. It has no field selectors, admission or controllers: for
+// these take a real cluster.
 package ledgertest
 
 import (
@@ -44,7 +45,7 @@ type Call struct {
 	Object runtime.Object
 }
 
-// Write is whether the request changes something in the cluster.
+// Write reports whether the request changes something in the cluster.
 func (c Call) Write() bool {
 	switch c.Verb {
 	case "create":
@@ -105,7 +106,9 @@ func (s *Server) Client(hooks Hooks) *fake.Clientset {
 	return client
 }
 
-func (s *Server) serve(action clienttesting.Action, call Call, forward clienttesting.ReactionFunc) (runtime.Object, error) {
+func (s *Server) serve(
+	action clienttesting.Action, call Call, forward clienttesting.ReactionFunc,
+) (runtime.Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	group := action.GetResource().GroupResource()
@@ -114,11 +117,13 @@ func (s *Server) serve(action clienttesting.Action, call Call, forward clienttes
 		review.Status.UserInfo.Username = User
 		return review, nil
 	case *authorizationv1.SelfSubjectAccessReview:
-		review.Status.Allowed = s.Denied == nil || review.Spec.ResourceAttributes.Verb != "*" && !s.Denied(*review.Spec.ResourceAttributes)
+		review.Status.Allowed = s.Denied == nil ||
+			review.Spec.ResourceAttributes.Verb != "*" && !s.Denied(*review.Spec.ResourceAttributes)
 		return review, nil
 	}
 	attributes := authorizationv1.ResourceAttributes{
-		Verb: call.Verb, Group: group.Group, Resource: call.Resource, Subresource: call.Subresource, Namespace: call.Namespace,
+		Verb: call.Verb, Group: group.Group, Resource: call.Resource, Subresource: call.Subresource,
+		Namespace: call.Namespace,
 	}
 	if s.Denied != nil && s.Denied(attributes) {
 		return nil, apierrors.NewForbidden(group, call.Name, fmt.Errorf("%s may not", User))
@@ -144,7 +149,9 @@ func (s *Server) serve(action clienttesting.Action, call Call, forward clienttes
 	}
 	_, result, err := forward(action)
 	if err == nil && call.Verb == "create" && call.Resource == "namespaces" {
-		err = s.tracker.Add(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: call.Name, Name: "default"}})
+		err = s.tracker.Add(
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: call.Name, Name: "default"}},
+		)
 	}
 	return result, err
 }
@@ -158,7 +165,9 @@ func (s *Server) admit(call Call) error {
 	return err
 }
 
-func (s *Server) precondition(action clienttesting.Action, group schema.GroupResource, call Call, version, uid string) error {
+func (s *Server) precondition(
+	action clienttesting.Action, group schema.GroupResource, call Call, version, uid string,
+) error {
 	object, err := s.tracker.Get(action.GetResource(), call.Namespace, call.Name)
 	if err != nil {
 		return err
@@ -188,7 +197,8 @@ func (s *Server) stamp(object runtime.Object, created bool) {
 
 func callOf(action clienttesting.Action) Call {
 	call := Call{
-		Verb: action.GetVerb(), Resource: action.GetResource().Resource, Subresource: action.GetSubresource(), Namespace: action.GetNamespace(),
+		Verb: action.GetVerb(), Resource: action.GetResource().Resource, Subresource: action.GetSubresource(),
+		Namespace: action.GetNamespace(),
 	}
 	switch a := action.(type) {
 	case clienttesting.CreateAction: // updates too: they have the same methods

@@ -29,7 +29,9 @@ import (
 )
 
 func onWorkload(kind, namespace string) scenario.Access {
-	return scenario.Access{Workload: &scenario.Ref{APIVersion: "apps/v1", Kind: kind, Namespace: namespace, Name: "server"}}
+	return scenario.Access{
+		Workload: &scenario.Ref{APIVersion: "apps/v1", Kind: kind, Namespace: namespace, Name: "server"},
+	}
 }
 
 // In a namespace of others the candidate views, and changes the one Deployment by its name: there is no role with more.
@@ -52,7 +54,9 @@ func TestWorkloadOfOthers(t *testing.T) {
 			rules, _, _ := unstructured.NestedSlice(o.Object, "rules")
 			for _, each := range rules {
 				rule, _ := each.(map[string]any)
-				if names, _, _ := unstructured.NestedStringSlice(rule, "resourceNames"); !slices.Equal(names, []string{"server"}) {
+				if names, _, _ := unstructured.NestedStringSlice(rule, "resourceNames"); !slices.Equal(
+					names, []string{"server"},
+				) {
 					t.Errorf("a rule for more than the Deployment: %v", rule)
 				}
 			}
@@ -75,45 +79,54 @@ func TestWorkloadOfOthers(t *testing.T) {
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	rule := func(groups, resources, verbs string, names ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: strings.Split(groups, ","), Resources: strings.Split(resources, ","), Verbs: strings.Split(verbs, ","), ResourceNames: names}
+		return rbacv1.PolicyRule{
+			APIGroups: strings.Split(groups, ","), Resources: strings.Split(resources, ","),
+			Verbs: strings.Split(verbs, ","), ResourceNames: names,
+		}
 	}
 	for name, at := range map[string]struct {
 		a    scenario.Access
 		want string // empty: it is fine
 	}{
-		"fine":              {scenario.Access{Namespaces: []string{"a"}, Read: []string{"kube-system"}}, ""},
-		"none":              {scenario.Access{}, "at least one"},
-		"empty":             {scenario.Access{Namespaces: []string{""}}, "empty name"},
-		"ledger":            {scenario.Access{Namespaces: []string{"a", "ledger"}}, "ledger has the records"},
-		"ledger read":       {scenario.Access{Namespaces: []string{"a"}, Read: []string{"ledger"}}, "ledger has the records"},
-		"system":            {scenario.Access{Namespaces: []string{"kube-system"}}, "put it into access.read"},
-		"a workload":        {onWorkload("Deployment", "prod"), ""},
-		"its ledger":        {onWorkload("Deployment", "ledger"), "ledger has the records"},
-		"its system":        {onWorkload("Deployment", "kube-system"), "put it into access.read"},
-		"its kind":          {onWorkload("DaemonSet", "prod"), "name a Deployment"},
-		"all":               {with(rule("*", "*", "*")), "becomes anybody"},
-		"read all":          {with(rule("*", "*", "get,list,watch")), "could be read"},
-		"secrets":           {with(rule("", "secrets", "list")), "could be read"},
-		"a Secret":          {with(rule("", "secrets", "get", "one")), ""},
-		"list of one":       {with(rule("", "secrets", "list", "one")), "could be read"},
-		"logs":              {with(rule("", "pods/log", "get")), "could be read"},
-		"events":            {with(rule("events.k8s.io", "events", "list")), "could be read"},
-		"jobs":              {with(rule("batch", "jobs", "list")), "could be read"},
-		"pods":              {with(rule("", "pods", "create")), "could be made"},
-		"exec":              {with(rule("", "pods/exec", "create")), "could be made"},
-		"deployments":       {with(rule("apps", "deployments", "patch")), "could be made"},
-		"read deployments":  {with(rule("apps", "deployments", "get,list")), ""},
-		"escalate":          {with(rule(rbacv1.GroupName, "clusterroles", "escalate")), "becomes anybody"},
-		"impersonate":       {with(rule("", "users", "impersonate")), "becomes anybody"},
-		"bind":              {with(rule(rbacv1.GroupName, "clusterroles", "bind")), "resourceNames"},
-		"bind edit":         {with(rule(rbacv1.GroupName, "clusterroles", "bind", "gpu-jobs", "edit")), "resourceNames"},
-		"bind one":          {with(rule(rbacv1.GroupName, "clusterroles", "bind", "gpu-jobs")), ""},
-		"bindings":          {with(rule(rbacv1.GroupName, "clusterrolebindings", "create,delete,get")), ""},
-		"cordon":            {with(rule("", "nodes", "patch,update")), ""},
-		"kubelets":          {with(rule("", "nodes/proxy", "get")), "nodes/proxy"},
-		"tokens":            {with(rule("", "serviceaccounts/token", "create")), "token of any"},
-		"namespaces":        {with(rule("", "namespaces", "patch")), "Pod Security"},
-		"webhooks":          {with(rule("admissionregistration.k8s.io", "validatingwebhookconfigurations", "create")), "webhooks"},
+		"fine":   {scenario.Access{Namespaces: []string{"a"}, Read: []string{"kube-system"}}, ""},
+		"none":   {scenario.Access{}, "at least one"},
+		"empty":  {scenario.Access{Namespaces: []string{""}}, "empty name"},
+		"ledger": {scenario.Access{Namespaces: []string{"a", "ledger"}}, "ledger has the records"},
+		"ledger read": {
+			scenario.Access{Namespaces: []string{"a"}, Read: []string{"ledger"}}, "ledger has the records",
+		},
+		"system":           {scenario.Access{Namespaces: []string{"kube-system"}}, "put it into access.read"},
+		"a workload":       {onWorkload("Deployment", "prod"), ""},
+		"its ledger":       {onWorkload("Deployment", "ledger"), "ledger has the records"},
+		"its system":       {onWorkload("Deployment", "kube-system"), "put it into access.read"},
+		"its kind":         {onWorkload("DaemonSet", "prod"), "name a Deployment"},
+		"all":              {with(rule("*", "*", "*")), "becomes anybody"},
+		"read all":         {with(rule("*", "*", "get,list,watch")), "could be read"},
+		"secrets":          {with(rule("", "secrets", "list")), "could be read"},
+		"a Secret":         {with(rule("", "secrets", "get", "one")), ""},
+		"list of one":      {with(rule("", "secrets", "list", "one")), "could be read"},
+		"logs":             {with(rule("", "pods/log", "get")), "could be read"},
+		"events":           {with(rule("events.k8s.io", "events", "list")), "could be read"},
+		"jobs":             {with(rule("batch", "jobs", "list")), "could be read"},
+		"pods":             {with(rule("", "pods", "create")), "could be made"},
+		"exec":             {with(rule("", "pods/exec", "create")), "could be made"},
+		"deployments":      {with(rule("apps", "deployments", "patch")), "could be made"},
+		"read deployments": {with(rule("apps", "deployments", "get,list")), ""},
+		"escalate":         {with(rule(rbacv1.GroupName, "clusterroles", "escalate")), "becomes anybody"},
+		"impersonate":      {with(rule("", "users", "impersonate")), "becomes anybody"},
+		"bind":             {with(rule(rbacv1.GroupName, "clusterroles", "bind")), "resourceNames"},
+		"bind edit": {
+			with(rule(rbacv1.GroupName, "clusterroles", "bind", "gpu-jobs", "edit")), "resourceNames",
+		},
+		"bind one":   {with(rule(rbacv1.GroupName, "clusterroles", "bind", "gpu-jobs")), ""},
+		"bindings":   {with(rule(rbacv1.GroupName, "clusterrolebindings", "create,delete,get")), ""},
+		"cordon":     {with(rule("", "nodes", "patch,update")), ""},
+		"kubelets":   {with(rule("", "nodes/proxy", "get")), "nodes/proxy"},
+		"tokens":     {with(rule("", "serviceaccounts/token", "create")), "token of any"},
+		"namespaces": {with(rule("", "namespaces", "patch")), "Pod Security"},
+		"webhooks": {
+			with(rule("admissionregistration.k8s.io", "validatingwebhookconfigurations", "create")), "webhooks",
+		},
 		"custom resources":  {with(rule("monitoring.coreos.com", "servicemonitors", "*")), "becomes anybody"},
 		"custom resources2": {with(rule("monitoring.coreos.com", "servicemonitors", "get,list,patch")), ""},
 	} {
@@ -142,7 +155,9 @@ func TestObjectsAreNeutral(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, word := range []string{"gpu", "fault", "scenario", "candidate", "ledger", "creationTimestamp", "status"} {
+		for _, word := range []string{
+			"gpu", "fault", "scenario", "candidate", "ledger", "creationTimestamp", "status",
+		} {
 			if strings.Contains(string(text), word) {
 				t.Errorf("%q in %s", word, text)
 			}
@@ -155,7 +170,8 @@ func TestObjectsAreNeutral(t *testing.T) {
 		t.Errorf("bindings %v", bound)
 	}
 	other, _ := Account("x")
-	if mine, _ := Account("gpu-fault-scenario-1"); mine == other || !strings.HasPrefix(User("x"), "system:serviceaccount:"+other+":") {
+	if mine, _ := Account("gpu-fault-scenario-1"); mine == other ||
+		!strings.HasPrefix(User("x"), "system:serviceaccount:"+other+":") {
 		t.Error("two exercises share an account")
 	}
 	seen := map[string]bool{}
@@ -172,7 +188,9 @@ func TestObjectsAreNeutral(t *testing.T) {
 func TestSecure(t *testing.T) {
 	t.Parallel()
 	space := func(name, level string) *unstructured.Unstructured {
-		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}}}
+		o := &unstructured.Unstructured{
+			Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}},
+		}
 		if level != "" {
 			o.SetLabels(map[string]string{enforce: level, "team": "x"})
 		}
@@ -181,9 +199,16 @@ func TestSecure(t *testing.T) {
 	for name, at := range map[string]struct {
 		shell bool
 		want  string
-	}{"no shell": {false, "baseline baseline restricted - privileged"}, "shell": {true, "privileged baseline restricted - privileged"}} {
+	}{
+		"no shell": {false, "baseline baseline restricted - privileged"},
+		"shell":    {true, "privileged baseline restricted - privileged"},
+	} {
 		objects := []*unstructured.Unstructured{
-			space("a", ""), space("b", privileged), space("c", restricted), {Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a"}}}, space("others", privileged),
+			space("a", ""), space("b", privileged), space("c", restricted), {
+				Object: map[string]any{
+					"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a"},
+				},
+			}, space("others", privileged),
 		}
 		Secure(objects, scenario.Access{Namespaces: []string{"a", "b", "c"}, NodeShell: at.shell})
 		var got []string
@@ -210,7 +235,9 @@ func tokens(life func(asked time.Duration) time.Duration, err error) (*fake.Clie
 		request := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest)
 		*seconds = *request.Spec.ExpirationSeconds
 		ends := time.Now().Add(life(time.Duration(*seconds) * time.Second))
-		return true, &authenticationv1.TokenRequest{Status: authenticationv1.TokenRequestStatus{Token: "candidates-token", ExpirationTimestamp: metav1.NewTime(ends)}}, err
+		return true, &authenticationv1.TokenRequest{Status: authenticationv1.TokenRequestStatus{
+			Token: "candidates-token", ExpirationTimestamp: metav1.NewTime(ends),
+		}}, err
 	})
 	return client, seconds
 }
@@ -230,13 +257,16 @@ func TestTokenLife(t *testing.T) {
 		asked     time.Duration
 		note, err string
 	}{
-		"as asked":         {45 * time.Minute, same, nil, 45 * time.Minute, "", ""},
-		"short box":        {2 * time.Minute, same, nil, 10 * time.Minute, "no token lives less", ""},
-		"shortened":        {8 * time.Hour, always(time.Hour), nil, 8 * time.Hour, "before the time box", ""},
-		"lengthened":       {time.Hour, always(24 * time.Hour), nil, time.Hour, "longer than the time box", ""},
-		"not a year's":     {3607 * time.Second, same, nil, 3608 * time.Second, "", ""},
-		"over":             {-time.Minute, same, nil, 0, "", "was over"},
-		"forbidden":        {time.Hour, same, apierrors.NewForbidden(accounts, "x", errors.New("no")), time.Hour, "", "serviceaccounts/token"},
+		"as asked":     {45 * time.Minute, same, nil, 45 * time.Minute, "", ""},
+		"short box":    {2 * time.Minute, same, nil, 10 * time.Minute, "no token lives less", ""},
+		"shortened":    {8 * time.Hour, always(time.Hour), nil, 8 * time.Hour, "before the time box", ""},
+		"lengthened":   {time.Hour, always(24 * time.Hour), nil, time.Hour, "longer than the time box", ""},
+		"not a year's": {3607 * time.Second, same, nil, 3608 * time.Second, "", ""},
+		"over":         {-time.Minute, same, nil, 0, "", "was over"},
+		"forbidden": {
+			time.Hour, same, apierrors.NewForbidden(accounts, "x", errors.New("no")), time.Hour, "",
+			"serviceaccounts/token",
+		},
 		"no account":       {time.Hour, same, apierrors.NewNotFound(accounts, "x"), time.Hour, "", "end the exercise"},
 		"no API server":    {time.Hour, same, errors.New("refused"), time.Hour, "", "refused"},
 		"box of ten hours": {10 * time.Hour, same, nil, 10 * time.Hour, "", ""},
@@ -244,14 +274,16 @@ func TestTokenLife(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client, seconds := tokens(at.life, at.fails)
-			issued, err := Kubeconfig(t.Context(), client, &rest.Config{Host: "https://x:6443"}, "id", scenario.Access{}, time.Now().Add(at.box))
+			issued, err := Kubeconfig(t.Context(), client, &rest.Config{Host: "https://x:6443"}, "id",
+				scenario.Access{}, time.Now().Add(at.box))
 			if (err == nil) != (at.err == "") || err != nil && !strings.Contains(err.Error(), at.err) {
 				t.Fatalf("error %v", err)
 			}
 			if (issued.Note == "") != (at.note == "") || !strings.Contains(issued.Note, at.note) {
 				t.Errorf("note %q", issued.Note)
 			}
-			if got := time.Duration(*seconds) * time.Second; (got-at.asked).Abs() > time.Second || got == 3607*time.Second {
+			if got := time.Duration(*seconds) * time.Second; (got-at.asked).Abs() > time.Second ||
+				got == 3607*time.Second {
 				t.Errorf("asked for %v", got)
 			}
 		})
@@ -270,12 +302,16 @@ func TestKubeconfigHasNothingOfTheTrainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := &rest.Config{
-		Host: "https://10.0.0.1:6443/behind/rancher", BearerToken: "trainers-token", Username: "trainers-name", Password: "trainers-password",
-		TLSClientConfig: rest.TLSClientConfig{CAFile: file, CertData: []byte("trainers-cert"), KeyData: []byte("trainers-key"), ServerName: "kubernetes"},
-		Impersonate:     rest.ImpersonationConfig{UserName: "trainers-other"}, Proxy: http.ProxyURL(proxy),
+		Host: "https://10.0.0.1:6443/behind/rancher", BearerToken: "trainers-token", Username: "trainers-name",
+		Password: "trainers-password",
+		TLSClientConfig: rest.TLSClientConfig{
+			CAFile: file, CertData: []byte("trainers-cert"), KeyData: []byte("trainers-key"), ServerName: "kubernetes",
+		},
+		Impersonate: rest.ImpersonationConfig{UserName: "trainers-other"}, Proxy: http.ProxyURL(proxy),
 	}
 	client, _ := tokens(func(d time.Duration) time.Duration { return d }, nil)
-	issued, err := Kubeconfig(t.Context(), client, config, "id", scenario.Access{Namespaces: []string{"team-a", "b"}}, time.Now().Add(time.Hour))
+	issued, err := Kubeconfig(t.Context(), client, config, "id", scenario.Access{Namespaces: []string{"team-a", "b"}},
+		time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,11 +331,14 @@ func TestKubeconfigHasNothingOfTheTrainers(t *testing.T) {
 		t.Errorf("proxy %v, %v", through, err)
 	}
 	namespace, _, err := loaded.Namespace()
-	if err != nil || namespace != "team-a" || got.Host != config.Host || string(got.CAData) != "the CA" || got.ServerName != "kubernetes" || got.BearerToken != "candidates-token" {
+	if err != nil || namespace != "team-a" || got.Host != config.Host || string(got.CAData) != "the CA" ||
+		got.ServerName != "kubernetes" || got.BearerToken != "candidates-token" {
 		t.Errorf("%s %+v %v", namespace, got, err)
 	}
 	config.CAFile = file + "gone"
-	if _, err := Kubeconfig(context.Background(), client, config, "id", scenario.Access{}, time.Now().Add(time.Hour)); err == nil || !strings.Contains(err.Error(), "CA") {
+	if _, err := Kubeconfig(
+		context.Background(), client, config, "id", scenario.Access{}, time.Now().Add(time.Hour),
+	); err == nil || !strings.Contains(err.Error(), "CA") {
 		t.Error(err)
 	}
 }

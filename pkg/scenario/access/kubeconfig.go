@@ -23,9 +23,11 @@ const (
 	// shortest is the shortest life of a token that the API server gives.
 	shortest = 10 * time.Minute
 	// extended is a life in seconds that the API server takes for that of a pod's token, and makes a year of.
-	// https://github.com/kubernetes/kubernetes/blob/master/pkg/serviceaccount/claims.go, WarnOnlyBoundTokenExpirationPeriod
+	// https://github.com/kubernetes/kubernetes/blob/master/pkg/serviceaccount/claims.go,
+	// WarnOnlyBoundTokenExpirationPeriod
 	extended = 60*60 + 7
-	// tolerated is how much longer or shorter a life may be without a note: the clocks differ, and the API server rounds.
+	// tolerated is how much longer or shorter a life may be without a note: the clocks differ, and the API server
+	// rounds.
 	tolerated = time.Minute
 )
 
@@ -38,13 +40,17 @@ type Issued struct {
 	Note string
 }
 
-// Kubeconfig returns a kubeconfig for the account that ends at until. Its token cannot end earlier than ten minutes from now, and the API
-// server may give it another life: see Issued.Note. config is the trainer's, of which the address and the CA are taken, and nothing by which
-// the trainer is known.
-func Kubeconfig(ctx context.Context, client kubernetes.Interface, config *rest.Config, id string, a scenario.Access, until time.Time) (Issued, error) {
+// Kubeconfig returns a kubeconfig for the account that ends at until. Its token cannot end earlier than ten minutes
+// from now, and the API server may give it another life: see Issued.Note. config is the trainer's, of which the address
+// and the CA are taken, and nothing by which the trainer is known.
+func Kubeconfig(
+	ctx context.Context, client kubernetes.Interface, config *rest.Config, id string, a scenario.Access,
+	until time.Time,
+) (Issued, error) {
 	now := time.Now()
 	if !until.After(now) {
-		return Issued{}, fmt.Errorf("the exercise's time was over at %s: end it, and start it again", until.Format(time.RFC3339))
+		return Issued{},
+			fmt.Errorf("the exercise's time was over at %s: end it, and start it again", until.Format(time.RFC3339))
 	}
 	cluster, err := clusterOf(config)
 	if err != nil {
@@ -57,12 +63,14 @@ func Kubeconfig(ctx context.Context, client kubernetes.Interface, config *rest.C
 	}
 	namespace, account := Account(id)
 	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}},
+		metav1.CreateOptions{})
 	if err != nil {
 		return Issued{}, explain(err, namespace, account)
 	}
 	if token.Status.Token == "" {
-		return Issued{}, errors.New("the API server gave an empty token: does it know TokenRequest (Kubernetes 1.24 and later do)?")
+		return Issued{},
+			errors.New("the API server gave an empty token: does it know TokenRequest (Kubernetes 1.24 and later do)?")
 	}
 	text, err := write(cluster, token.Status.Token, a)
 	if err != nil {
@@ -75,7 +83,8 @@ func Kubeconfig(ctx context.Context, client kubernetes.Interface, config *rest.C
 func explain(err error, namespace, account string) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("make a token for the candidate: %w: you need create on serviceaccounts/token in namespace %s", err, namespace)
+		return fmt.Errorf("make a token for the candidate: %w: you need create on serviceaccounts/token in namespace %s",
+			err, namespace)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("make a token for the candidate: service account %s/%s is not there: end the exercise, and start it again: %w",
 			namespace, account, err)
@@ -83,7 +92,7 @@ func explain(err error, namespace, account string) error {
 	return fmt.Errorf("make a token for the candidate: %w", err)
 }
 
-// note says what is odd about the life of a token.
+// note returns what is odd about the life of a token.
 func note(ends, until time.Time, asked time.Duration, now time.Time) string {
 	clock := func(t time.Time) string { return t.Local().Format("15:04:05") }
 	switch wanted := now.Add(asked); {
@@ -100,7 +109,8 @@ func note(ends, until time.Time, asked time.Duration, now time.Time) string {
 	return ""
 }
 
-// clusterOf is where the API server is and how it is known, with files read: the candidate has none of the trainer's.
+// clusterOf returns where the API server is and how it is known, with files read: the candidate has none of the
+// trainer's.
 func clusterOf(config *rest.Config) (*clientcmdapi.Cluster, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
@@ -113,7 +123,8 @@ func clusterOf(config *rest.Config) (*clientcmdapi.Cluster, error) {
 		}
 	}
 	cluster := &clientcmdapi.Cluster{
-		Server: base.String(), CertificateAuthorityData: ca, InsecureSkipTLSVerify: config.Insecure, TLSServerName: config.ServerName,
+		Server: base.String(), CertificateAuthorityData: ca, InsecureSkipTLSVerify: config.Insecure,
+		TLSServerName:      config.ServerName,
 		DisableCompression: config.DisableCompression,
 	}
 	if config.Proxy != nil {

@@ -11,11 +11,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Validate says what of the access cannot be given, because the answer could be read with it. It says all at once.
+// Validate returns what of the access cannot be given, because the answer could be read with it. It says all at once.
 func Validate(a scenario.Access, ledgerNamespace string) error {
 	var problems []error
 	if a.Home() == "" {
-		problems = append(problems, errors.New("access.namespaces: name at least one namespace, in which the candidate works"))
+		problems = append(problems,
+			errors.New("access.namespaces: name at least one namespace, in which the candidate works"))
 	}
 	working := slices.Concat(a.Namespaces, a.Shared())
 	for i, namespace := range slices.Concat(working, a.Read) {
@@ -23,13 +24,19 @@ func Validate(a scenario.Access, ledgerNamespace string) error {
 		case namespace == "":
 			problems = append(problems, errors.New("access: an empty name of a namespace"))
 		case namespace == ledgerNamespace:
-			problems = append(problems, fmt.Errorf("access: namespace %s has the records, and the answer with them: take another one", namespace))
+			problems = append(problems,
+				fmt.Errorf("access: namespace %s has the records, and the answer with them: take another one",
+					namespace))
 		case i < len(working) && slices.Contains([]string{"kube-system", "kube-public", "kube-node-lease"}, namespace):
-			problems = append(problems, fmt.Errorf("access.namespaces: who works in %s is admin of the cluster: put it into access.read", namespace))
+			problems = append(problems, fmt.Errorf(
+				"access.namespaces: who works in %s is admin of the cluster: put it into access.read", namespace,
+			))
 		}
 	}
-	if w := a.Workload; w != nil && (w.Kind != "Deployment" || !strings.HasPrefix(w.APIVersion, "apps/") || w.Namespace == "" || w.Name == "") {
-		problems = append(problems, fmt.Errorf("access.workload: %s %s in namespace %q: name a Deployment of apps/v1", w.Kind, w.Name, w.Namespace))
+	if w := a.Workload; w != nil &&
+		(w.Kind != "Deployment" || !strings.HasPrefix(w.APIVersion, "apps/") || w.Namespace == "" || w.Name == "") {
+		problems = append(problems, fmt.Errorf("access.workload: %s %s in namespace %q: name a Deployment of apps/v1",
+			w.Kind, w.Name, w.Namespace))
 	}
 	for i, rule := range a.Rules {
 		if why := tooMuch(rule); why != "" {
@@ -39,21 +46,25 @@ func Validate(a scenario.Access, ledgerNamespace string) error {
 	return errors.Join(problems...)
 }
 
-// isKubernetesOwn is whether a ClusterRole is one that clusters have anyway, whose rights are not the scenario's to know.
+// isKubernetesOwn reports whether a ClusterRole is one that clusters have anyway, whose rights are not the scenario's
+// to know.
 func isKubernetesOwn(role string) bool {
-	return slices.Contains([]string{"*", "cluster-admin", "admin", "edit", "view"}, role) || strings.HasPrefix(role, "system:")
+	return slices.Contains([]string{"*", "cluster-admin", "admin", "edit", "view"}, role) ||
+		strings.HasPrefix(role, "system:")
 }
 
-// tooMuch says why a rule for the whole cluster opens the ledger as well; empty when it does not.
+// tooMuch returns why a rule for the whole cluster opens the ledger as well; empty when it does not.
 func tooMuch(rule rbacv1.PolicyRule) string {
 	has := func(list []string, any ...string) bool {
 		return slices.ContainsFunc(list, func(s string) bool { return s == "*" || slices.Contains(any, s) })
 	}
 	core := has(rule.APIGroups, "")
 	// By name is fine: nobody knows the names of records beforehand.
-	reads := has(rule.Verbs, "get", "list", "watch") && (len(rule.ResourceNames) == 0 || has(rule.Verbs, "list", "watch"))
+	reads := has(rule.Verbs, "get", "list", "watch") &&
+		(len(rule.ResourceNames) == 0 || has(rule.Verbs, "list", "watch"))
 	makes := has(rule.Verbs, "create", "update", "patch")
-	changes := makes || has(rule.Verbs, "delete", "deletecollection") // deletecollection also answers with what it deleted
+	// deletecollection also answers with what it deleted
+	changes := makes || has(rule.Verbs, "delete", "deletecollection")
 	base := func(resource string) bool {
 		return slices.ContainsFunc(rule.Resources, func(r string) bool {
 			name, _, _ := strings.Cut(r, "/")
@@ -64,11 +75,14 @@ func tooMuch(rule rbacv1.PolicyRule) string {
 	switch {
 	case has(rule.Verbs, "escalate", "impersonate"):
 		return "with escalate or impersonate a candidate becomes anybody: leave them out"
-	case has(rule.Verbs, "bind") && (len(rule.ResourceNames) == 0 || slices.ContainsFunc(rule.ResourceNames, isKubernetesOwn)):
+	case has(rule.Verbs, "bind") &&
+		(len(rule.ResourceNames) == 0 || slices.ContainsFunc(rule.ResourceNames, isKubernetesOwn)):
 		return "with bind a candidate gives itself any role, and edit has Secrets: name in resourceNames a ClusterRole of the scenario's own"
-	case core && reads && (base("secrets") || base("configmaps") || base("pods") || base("events") || base("replicationcontrollers")):
+	case core && reads &&
+		(base("secrets") || base("configmaps") || base("pods") || base("events") || base("replicationcontrollers")):
 		return "the ledger's namespace could be read with it: " + instead
-	case reads && (has(rule.APIGroups, "events.k8s.io", "coordination.k8s.io") || has(rule.APIGroups, "batch") && base("jobs")):
+	case reads &&
+		(has(rule.APIGroups, "events.k8s.io", "coordination.k8s.io") || has(rule.APIGroups, "batch") && base("jobs")):
 		return "the ledger's namespace could be read with it: " + instead
 	case core && changes && (base("secrets") || base("configmaps")):
 		return "the ledger could be forged or deleted with it: " + instead

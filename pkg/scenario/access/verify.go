@@ -16,13 +16,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Verify asks the API server what the account really may do, once Objects are there, and fails when it could read the ledger or take
-// more rights: other bindings, of all service accounts for instance, count as well, and so do the accounts of the candidate's namespaces,
-// whose tokens their admin can have. The notes are what a trainer should know.
-func Verify(ctx context.Context, client kubernetes.Interface, id, ledgerNamespace string, a scenario.Access) (notes []string, err error) {
+// Verify asks the API server what the account really may do, once Objects are there, and fails when it could read the
+// ledger or take more rights: other bindings, of all service accounts for instance, count as well, and so do the
+// accounts of the candidate's namespaces, whose tokens their admin can have. The notes are what a trainer should know.
+func Verify(
+	ctx context.Context, client kubernetes.Interface, id, ledgerNamespace string, a scenario.Access,
+) (notes []string, err error) {
 	own, account := Account(id)
 	subjects := []subject{{own, account}}
-	for _, namespace := range slices.Concat(a.Namespaces, a.Shared()) { // who changes pods there runs them as any of its accounts
+	// Who changes pods there runs them as any of its accounts
+	for _, namespace := range slices.Concat(a.Namespaces, a.Shared()) {
 		accounts, err := client.CoreV1().ServiceAccounts(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("list the service accounts of the candidate's namespace %s: %w", namespace, err)
@@ -37,8 +40,10 @@ func Verify(ctx context.Context, client kubernetes.Interface, id, ledgerNamespac
 			return nil, err
 		}
 		if len(may) > 0 {
-			return nil, fmt.Errorf("the candidate could find the answer as %s, for it may %s: look for bindings of it, of system:serviceaccounts or of "+
-				"system:authenticated that give it, or use a cluster where the candidate has no more than this", who.user(), strings.Join(may, ", "))
+			return nil,
+				fmt.Errorf("the candidate could find the answer as %s, for it may %s: look for bindings of it, of system:serviceaccounts or of "+
+					"system:authenticated that give it, or use a cluster where the candidate has no more than this",
+					who.user(), strings.Join(may, ", "))
 		}
 	}
 	return notesOn(ctx, client, a)
@@ -49,14 +54,17 @@ type subject struct{ namespace, name string }
 
 func (s subject) user() string { return "system:serviceaccount:" + s.namespace + ":" + s.name }
 
-// allowed are those of the questions that the API server answers with yes, in words.
-func allowed(ctx context.Context, client kubernetes.Interface, who subject, questions []authorizationv1.ResourceAttributes) ([]string, error) {
+// allowed returns those of the questions that the API server answers with yes, in words.
+func allowed(
+	ctx context.Context, client kubernetes.Interface, who subject, questions []authorizationv1.ResourceAttributes,
+) ([]string, error) {
 	yes := make([]bool, len(questions))
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(8)
 	for i, question := range questions {
 		group.Go(func() error {
-			review, err := client.AuthorizationV1().SubjectAccessReviews().Create(asking, reviewOf(who, question), metav1.CreateOptions{})
+			review, err := client.AuthorizationV1().SubjectAccessReviews().Create(asking, reviewOf(who, question),
+				metav1.CreateOptions{})
 			if err != nil {
 				return fmt.Errorf("ask what the candidate may do: %w: you need create on subjectaccessreviews", err)
 			}
@@ -76,13 +84,15 @@ func allowed(ctx context.Context, client kubernetes.Interface, who subject, ques
 	return may, nil
 }
 
-// forbiddenTo is what would open the ledger or lead to it.
+// forbiddenTo returns what would open the ledger or lead to it.
 func forbiddenTo(id, ledgerNamespace string, a scenario.Access) []authorizationv1.ResourceAttributes {
 	ask := func(namespace, group, verb string, resources ...string) []authorizationv1.ResourceAttributes {
 		var all []authorizationv1.ResourceAttributes
 		for _, resource := range resources {
 			name, sub, _ := strings.Cut(resource, "/")
-			all = append(all, authorizationv1.ResourceAttributes{Namespace: namespace, Group: group, Verb: verb, Resource: name, Subresource: sub})
+			all = append(all, authorizationv1.ResourceAttributes{
+				Namespace: namespace, Group: group, Verb: verb, Resource: name, Subresource: sub,
+			})
 		}
 		return all
 	}
@@ -150,8 +160,9 @@ func notesOn(ctx context.Context, client kubernetes.Interface, a scenario.Access
 		}
 		level := namespace.Labels[enforce]
 		if (i > 0 || !a.NodeShell) && level != baseline && level != restricted {
-			notes = append(notes, fmt.Sprintf("namespace %s admits privileged pods, with which the candidate is root on the nodes: "+
-				"kubectl label namespace %s %s=%s", name, name, enforce, baseline))
+			notes = append(notes,
+				fmt.Sprintf("namespace %s admits privileged pods, with which the candidate is root on the nodes: "+
+					"kubectl label namespace %s %s=%s", name, name, enforce, baseline))
 		}
 	}
 	return notes, nil

@@ -1,5 +1,6 @@
-// Package baseline remembers what a cluster's objects say, so that what became of them can be compared with it: what a candidate changed, and
-// what an exercise left behind. It is made to be quiet: what controllers, kubelets and detectors write all the time is not in it.
+// Package baseline remembers what a cluster's objects say, so that what became of them can be compared with it: what a
+// candidate changed, and what an exercise left behind. It is made to be quiet: what controllers, kubelets and detectors
+// write all the time is not in it.
 package baseline
 
 import (
@@ -16,14 +17,16 @@ import (
 
 // Options say what of the cluster is captured. The zero value is all of it.
 type Options struct {
-	// Without are namespaces that are left out, with all that is in them: the ledger's, whose records change by themselves.
+	// Without are namespaces that are left out, with all that is in them: the ledger's, whose records change by
+	// themselves.
 	Without []string
 	// Whole are namespaces whose objects are kept whole however many there are in the cluster: those of the exercise.
 	Whole []string
-	// Limit is how many other objects are kept whole; of those beyond it there are only hashes, by which Diff finds which fields differ but not
-	// what was in them, and Get has only their names. Zero means 10,000.
+	// Limit is how many other objects are kept whole; of those beyond it there are only hashes, by which Diff finds
+	// which fields differ but not what was in them, and Get has only their names. Zero means 10,000.
 	Limit int
-	// Parallel is how many kinds are listed at the same time; zero means 8. The client's own rate limit may be the tighter one.
+	// Parallel is how many kinds are listed at the same time; zero means 8. The client's own rate limit may be the
+	// tighter one.
 	Parallel int
 }
 
@@ -67,10 +70,11 @@ func (k key) compare(other key) int {
 		cmp.Compare(k.kind.Kind, other.kind.Kind), cmp.Compare(k.name, other.name))
 }
 
-// Len is how many objects there are.
+// Len returns how many objects there are.
 func (b *Baseline) Len() int { return len(b.objects) }
 
-// Get returns an object as it was, without its status and what else is not kept, or nil. It belongs to the baseline: do not change it.
+// Get returns an object as it was, without its status and what else is not kept, or nil. It belongs to the baseline: do
+// not change it.
 func (b *Baseline) Get(ref scenario.Ref) map[string]any {
 	if found := b.objects[keyOf(ref)]; found != nil {
 		return found.body
@@ -78,8 +82,8 @@ func (b *Baseline) Get(ref scenario.Ref) map[string]any {
 	return nil
 }
 
-// List returns the objects that the selector picks, sorted by namespace and name. Of field selectors it knows metadata.name and
-// metadata.namespace; with any other, or one that cannot be parsed, it picks nothing.
+// List returns the objects that the selector picks, sorted by namespace and name. Of field selectors it knows
+// metadata.name and metadata.namespace; with any other, or one that cannot be parsed, it picks nothing.
 func (b *Baseline) List(selector scenario.Selector) []any {
 	group, _ := schema.ParseGroupVersion(selector.APIVersion)
 	kind := schema.GroupKind{Group: group.Group, Kind: selector.Kind}
@@ -90,7 +94,8 @@ func (b *Baseline) List(selector scenario.Selector) []any {
 	}
 	var found []key
 	for k, o := range b.objects {
-		if k.kind == kind && (selector.Namespace == "" || k.namespace == selector.Namespace) && fields.match(k) && wanted.Matches(labelsOf(o.body)) {
+		if k.kind == kind && (selector.Namespace == "" || k.namespace == selector.Namespace) && fields.match(k) &&
+			wanted.Matches(labelsOf(o.body)) {
 			found = append(found, k)
 		}
 	}

@@ -27,9 +27,12 @@ const (
 	patience = 30 * time.Second
 )
 
-// Capture lists all objects of all kinds. A kind that cannot be listed is in Missing; an error means that the API server is away or that
-// nothing may be listed. It asks about once per kind: a client with a rate limit of 5 per second makes it slow.
-func Capture(ctx context.Context, objects dynamic.Interface, kinds discovery.DiscoveryInterface, options Options) (*Baseline, error) {
+// Capture lists all objects of all kinds. A kind that cannot be listed is in Missing; an error means that the API
+// server is away or that nothing may be listed. It asks about once per kind: a client with a rate limit of 5 per second
+// makes it slow.
+func Capture(
+	ctx context.Context, objects dynamic.Interface, kinds discovery.DiscoveryInterface, options Options,
+) (*Baseline, error) {
 	c := &capture{
 		client: objects, options: options, gone: map[string]bool{},
 		b: &Baseline{Taken: time.Now().UTC(), kinds: map[schema.GroupKind]string{}, objects: map[key]*object{}},
@@ -125,7 +128,8 @@ func (c *capture) readSalt(ctx context.Context) {
 	}
 }
 
-// list keeps the objects of a kind. A page that lost its place, as on a busy cluster after five minutes, makes it begin anew without pages.
+// list keeps the objects of a kind. A page that lost its place, as on a busy cluster after five minutes, makes it begin
+// anew without pages.
 func (c *capture) list(ctx context.Context, r resource) error {
 	options := metav1.ListOptions{Limit: page}
 	for {
@@ -138,7 +142,8 @@ func (c *capture) list(ctx context.Context, r resource) error {
 		case apierrors.IsResourceExpired(err) && options.Continue != "":
 			options = metav1.ListOptions{}
 			continue
-		case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err): // its CustomResourceDefinition was deleted meanwhile
+		case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+			// Its CustomResourceDefinition was deleted meanwhile
 			return nil
 		case errors.As(err, &status):
 			c.missing(r.GroupResource().String(), err)
@@ -161,7 +166,9 @@ func (c *capture) list(ctx context.Context, r resource) error {
 	return nil
 }
 
-func (c *capture) page(ctx context.Context, r resource, options metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+func (c *capture) page(
+	ctx context.Context, r resource, options metav1.ListOptions,
+) (*unstructured.UnstructuredList, error) {
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	list, err := c.client.Resource(r.GroupVersionResource).List(within, options)
@@ -193,10 +200,12 @@ func (c *capture) keep(r resource, raw *unstructured.Unstructured) {
 	if !worth {
 		return
 	}
-	body["apiVersion"], body["kind"] = r.GroupVersion().String(), r.kind.Kind // items of a list of a built-in kind have none
+	// items of a list of a built-in kind have none
+	body["apiVersion"], body["kind"] = r.GroupVersion().String(), r.kind.Kind
 	o := &object{version: r.Version, body: body}
 	c.mu.Lock()
-	whole := !alwaysHashed(r.kind) && (c.whole < c.options.Limit || namespace != "" && slices.Contains(c.options.Whole, namespace))
+	whole := !alwaysHashed(r.kind) &&
+		(c.whole < c.options.Limit || namespace != "" && slices.Contains(c.options.Whole, namespace))
 	if whole {
 		c.whole++
 	}

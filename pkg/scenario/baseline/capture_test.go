@@ -20,10 +20,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// cluster is a fake one with ConfigMaps, Secrets and Leases, of which the lists may be made to fail.
-func cluster(fail func(options metav1.ListOptions, resource string) error, objects ...runtime.Object) (*fake.FakeDynamicClient, served) {
+// cluster returns a fake one with ConfigMaps, Secrets and Leases, of which the lists may be made to fail.
+func cluster(
+	fail func(options metav1.ListOptions, resource string) error, objects ...runtime.Object,
+) (*fake.FakeDynamicClient, served) {
 	kinds := map[schema.GroupVersionResource]string{
-		{Version: "v1", Resource: "configmaps"}: "ConfigMapList", {Version: "v1", Resource: "secrets"}: "SecretList", {Version: "v1", Resource: "namespaces"}: "NamespaceList",
+		{Version: "v1", Resource: "configmaps"}: "ConfigMapList", {Version: "v1", Resource: "secrets"}: "SecretList",
+		{Version: "v1", Resource: "namespaces"}:                           "NamespaceList",
 		{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}: "LeaseList",
 	}
 	dynamic := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...)
@@ -38,10 +41,15 @@ func cluster(fail func(options metav1.ListOptions, resource string) error, objec
 	list := metav1.Verbs{"list"}
 	return dynamic, served{lists: []*metav1.APIResourceList{
 		{GroupVersion: "v1", APIResources: []metav1.APIResource{
-			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: list}, {Name: "secrets", Kind: "Secret", Namespaced: true, Verbs: list},
-			{Name: "tokenreviews", Kind: "TokenReview", Verbs: metav1.Verbs{"create"}}, {Name: "namespaces", Kind: "Namespace", Verbs: list},
+			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: list},
+			{Name: "secrets", Kind: "Secret", Namespaced: true, Verbs: list},
+			{Name: "tokenreviews", Kind: "TokenReview", Verbs: metav1.Verbs{"create"}},
+			{Name: "namespaces", Kind: "Namespace", Verbs: list},
 		}},
-		{GroupVersion: "coordination.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "leases", Kind: "Lease", Namespaced: true, Verbs: list}}},
+		{
+			GroupVersion: "coordination.k8s.io/v1",
+			APIResources: []metav1.APIResource{{Name: "leases", Kind: "Lease", Namespaced: true, Verbs: list}},
+		},
 	}}
 }
 
@@ -56,12 +64,15 @@ func (s served) ServerPreferredResources() ([]*metav1.APIResourceList, error) { 
 
 func configMap(i int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "a", "name": fmt.Sprintf("c%04d", i), "labels": map[string]any{"n": fmt.Sprint(i)}},
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{
+			"namespace": "a", "name": fmt.Sprintf("c%04d", i), "labels": map[string]any{"n": fmt.Sprint(i)},
+		},
 		"data": map[string]any{"x": "y"},
 	}}
 }
 
-// Whatever a list answers, the capture says what is missing and does not take it for deleted; only without an API server there is none.
+// Whatever a list answers, the capture says what is missing and does not take it for deleted; only without an API
+// server there is none.
 func TestCaptureWhenListsFail(t *testing.T) {
 	t.Parallel()
 	configMaps := schema.GroupResource{Resource: "configmaps"}
@@ -95,7 +106,8 @@ func TestCaptureWhenListsFail(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Join(b.Missing, "\n"); !strings.HasPrefix(got, at.missing) || (got == "") != (at.missing == "") {
+			if got := strings.Join(b.Missing, "\n"); !strings.HasPrefix(got, at.missing) ||
+				(got == "") != (at.missing == "") {
 				t.Errorf("missing %q", got)
 			}
 			if len(b.kinds) != at.kinds {
@@ -160,7 +172,9 @@ func TestGetAndList(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, b := range []*Baseline{taken, read} {
-		if got := b.Get(scenario.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: "a", Name: "c0007"}); mapAt(got, "data")["x"] != "y" || got["kind"] != "ConfigMap" {
+		if got := b.Get(
+			scenario.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: "a", Name: "c0007"},
+		); mapAt(got, "data")["x"] != "y" || got["kind"] != "ConfigMap" {
 			t.Errorf("%v", got)
 		}
 		if got := b.Get(scenario.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: "b", Name: "c0007"}); got != nil {
@@ -197,7 +211,9 @@ func TestEncodeInParts(t *testing.T) {
 			noise[j] = byte(' ' + random.IntN(90))
 		}
 		o["data"] = map[string]any{"x": string(noise)}
-		b.objects[key{schema.GroupKind{Kind: "ConfigMap"}, "a", fmt.Sprintf("c%04d", i)}] = &object{version: "v1", body: o}
+		b.objects[key{schema.GroupKind{Kind: "ConfigMap"}, "a", fmt.Sprintf("c%04d", i)}] = &object{
+			version: "v1", body: o,
+		}
 	}
 	parts, err := b.Encode()
 	if err != nil || len(parts) < 3 {
@@ -212,19 +228,25 @@ func TestEncodeInParts(t *testing.T) {
 	if err != nil || Diff(b, read) != nil || read.Len() != 600 {
 		t.Errorf("%v", err)
 	}
-	for name, broken := range map[string][][]byte{"one missing": parts[:1], "none": nil, "exchanged": {parts[1], parts[0], parts[2]}, "empty": {{}}} {
+	for name, broken := range map[string][][]byte{
+		"one missing": parts[:1], "none": nil, "exchanged": {parts[1], parts[0], parts[2]}, "empty": {{}},
+	} {
 		if _, err := Decode(broken); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
 }
 
-// Of a large cluster, whose pods are mostly controllers', so much is kept as fits into a few Secrets, and a change is still found.
+// Of a large cluster, whose pods are mostly controllers', so much is kept as fits into a few Secrets, and a change is
+// still found.
 func TestLargeCluster(t *testing.T) {
 	t.Parallel()
 	const limit, count = 2_000, 2_400
 	take := func(change func(i int, o map[string]any)) *Baseline {
-		c := &capture{options: Options{Limit: limit}, gone: map[string]bool{}, b: &Baseline{kinds: map[schema.GroupKind]string{}, objects: map[key]*object{}}}
+		c := &capture{
+			options: Options{Limit: limit}, gone: map[string]bool{},
+			b: &Baseline{kinds: map[schema.GroupKind]string{}, objects: map[key]*object{}},
+		}
 		configMaps, pods := schema.GroupKind{Kind: "ConfigMap"}, schema.GroupKind{Kind: "Pod"}
 		c.b.kinds[configMaps], c.b.kinds[pods] = "v1", "v1"
 		for i := range count {
@@ -272,13 +294,16 @@ func FuzzDecode(f *testing.F) {
 func TestDiscoveryInParts(t *testing.T) {
 	t.Parallel()
 	dynamic, static := cluster(func(metav1.ListOptions, string) error { return nil }, configMap(1))
-	static.err = &discovery.ErrGroupDiscoveryFailed{Groups: map[schema.GroupVersion]error{{Group: "metrics.k8s.io", Version: "v1beta1"}: errors.New("away")}}
+	static.err = &discovery.ErrGroupDiscoveryFailed{
+		Groups: map[schema.GroupVersion]error{{Group: "metrics.k8s.io", Version: "v1beta1"}: errors.New("away")},
+	}
 	b, err := Capture(t.Context(), dynamic, static, Options{})
 	if err != nil || len(b.Missing) != 1 || b.Missing[0] != "metrics.k8s.io/v1beta1: away" || b.Len() != 1 {
 		t.Errorf("%+v, %v", b, err)
 	}
 	static.err = errors.New("connection refused")
-	if _, err := Capture(t.Context(), dynamic, static, Options{}); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if _, err := Capture(t.Context(), dynamic, static, Options{}); err == nil ||
+		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("%v", err)
 	}
 }

@@ -8,15 +8,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Collateral returns the differences that are neither allowed nor of our own objects. Of a changed object that has both allowed and other
-// fields, the others are left. What is allowed may have * in kind, namespace and name, as in path.Match; ours may be nil.
+// Collateral returns the differences that are neither allowed nor of our own objects. Of a changed object that has both
+// allowed and other fields, the others are left. What is allowed may have * in kind, namespace and name, as in
+// path.Match; ours may be nil.
 func Collateral(differences []Difference, allowed []scenario.Allowed, ours func(scenario.Ref) bool) []Difference {
 	var left []Difference
 	for _, d := range differences {
 		if ours != nil && ours(d.Ref) {
 			continue
 		}
-		matching := slices.DeleteFunc(slices.Clone(allowed), func(a scenario.Allowed) bool { return !concerns(a, d.Ref) })
+		matching := slices.DeleteFunc(slices.Clone(allowed),
+			func(a scenario.Allowed) bool { return !concerns(a, d.Ref) })
 		switch d.Kind {
 		case Created:
 			if !slices.ContainsFunc(matching, func(a scenario.Allowed) bool { return a.Created }) {
@@ -71,7 +73,7 @@ func versionOf(ref scenario.Ref) string {
 	return ref.APIVersion[strings.LastIndexByte(ref.APIVersion, '/')+1:]
 }
 
-// fieldAllowed is whether the field is one of those or lies below one; no fields mean all.
+// fieldAllowed reports whether the field is one of those or lies below one; no fields mean all.
 func fieldAllowed(fields []string, field string) bool {
 	if len(fields) == 0 {
 		return true

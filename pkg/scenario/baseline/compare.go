@@ -60,7 +60,8 @@ func (c *comparison) values(path string, was, is any) {
 	}
 	a, mapBefore := was.(map[string]any)
 	b, mapAfter := is.(map[string]any)
-	if mapBefore && mapAfter || mapBefore && is == nil || mapAfter && was == nil { // the fields of one that is not there are not there
+	// The fields of one that is not there are not there
+	if mapBefore && mapAfter || mapBefore && is == nil || mapAfter && was == nil {
 		for name := range union(a, b) {
 			c.values(expr.Join(path, name), a[name], b[name])
 		}
@@ -85,10 +86,11 @@ func (c *comparison) values(path string, was, is any) {
 	c.edits = append(c.edits, e)
 }
 
-// filledIn is whether a controller fills in the field of an object that was made without.
+// filledIn reports whether a controller fills in the field of an object that was made without.
 func filledIn(kind schema.GroupKind, path string) bool {
 	return slices.Contains([]string{
-		"Pod spec.nodeName", "PersistentVolumeClaim spec.volumeName", "Node spec.providerID", "Service spec.loadBalancerClass",
+		"Pod spec.nodeName", "PersistentVolumeClaim spec.volumeName", "Node spec.providerID",
+		"Service spec.loadBalancerClass",
 	}, kind.String()+" "+path)
 }
 
@@ -126,7 +128,7 @@ func union[V any](a, b map[string]V) map[string]struct{} {
 	return all
 }
 
-// show is a value in a line.
+// show returns a value in a line.
 func show(value any) string {
 	const longest = 160
 	if value == nil {

@@ -25,8 +25,9 @@ const (
 type Difference struct {
 	Ref  scenario.Ref `json:"ref"`
 	Kind Kind         `json:"kind"`
-	// Fields are those that differ in a changed object, sorted: spec.replicas, metadata.labels["example.com/team"], spec.containers[0].image. Of
-	// objects that are not whole they are those of the first two levels. metadata.uid is for one that was deleted and made anew.
+	// Fields are those that differ in a changed object, sorted: spec.replicas, metadata.labels["example.com/team"],
+	// spec.containers[0].image. Of objects that are not whole they are those of the first two levels. metadata.uid is
+	// for one that was deleted and made anew.
 	Fields []string `json:"fields,omitempty"`
 	// Before and After are what was in them and what is, shortened; of Secrets only that it differs.
 	Before string `json:"before,omitempty"`
@@ -35,7 +36,7 @@ type Difference struct {
 	edits []edit
 }
 
-// String is the difference in a line: Deployment team/web changed: spec.replicas (2, now 0).
+// String returns the difference in a line: Deployment team/web changed: spec.replicas (2, now 0).
 func (d Difference) String() string {
 	name := d.Ref.Name
 	if d.Ref.Namespace != "" {
@@ -52,8 +53,8 @@ func (d Difference) String() string {
 	return text
 }
 
-// Diff returns what became of the objects of before: deletions of namespaces first, else sorted. Kinds that one of the two could not list are
-// left out.
+// Diff returns what became of the objects of before: deletions of namespaces first, else sorted. Kinds that one of the
+// two could not list are left out.
 func Diff(before, after *Baseline) []Difference {
 	var found []Difference
 	scaled := scaledBy(before, after)
@@ -66,7 +67,9 @@ func Diff(before, after *Baseline) []Difference {
 		case is == nil && !goesByItself(k, was):
 			found = append(found, Difference{Ref: k.ref(was.version), Kind: Deleted})
 		case is != nil && is.version == was.version:
-			if edits := slices.DeleteFunc(compareObjects(k.kind, was, is), func(e edit) bool { return scaled.explains(k, e) }); len(edits) > 0 {
+			if edits := slices.DeleteFunc(
+				compareObjects(k.kind, was, is), func(e edit) bool { return scaled.explains(k, e) },
+			); len(edits) > 0 {
 				found = append(found, changed(k, was, edits))
 			}
 		}
@@ -117,7 +120,7 @@ func brief(fields, values []string) string {
 	return strings.Join(text, ", ")
 }
 
-// goesByItself is whether an object may vanish without anybody's doing.
+// goesByItself reports whether an object may vanish without anybody's doing.
 func goesByItself(k key, o *object) bool {
 	if (k.kind == schema.GroupKind{Group: "batch", Kind: "Job"}) {
 		return mapAt(o.body, "spec")["ttlSecondsAfterFinished"] != nil
@@ -125,7 +128,8 @@ func goesByItself(k key, o *object) bool {
 	return isDefaultAccount(k, o)
 }
 
-// comesByItself is whether an object may appear without anybody's doing: a cluster's autoscaler makes nodes, which have a providerID.
+// comesByItself reports whether an object may appear without anybody's doing: a cluster's autoscaler makes nodes, which
+// have a providerID.
 func comesByItself(k key, o *object) bool {
 	if (k.kind == schema.GroupKind{Kind: "Node"}) {
 		return mapAt(o.body, "spec")["providerID"] != nil
@@ -133,24 +137,27 @@ func comesByItself(k key, o *object) bool {
 	return isDefaultAccount(k, o)
 }
 
-// isDefaultAccount is whether it is the service account that each namespace gets and gets again, as it comes.
+// isDefaultAccount reports whether it is the service account that each namespace gets and gets again, as it comes.
 func isDefaultAccount(k key, o *object) bool {
 	if k.kind != (schema.GroupKind{Kind: "ServiceAccount"}) || k.name != "default" || o.hashes != nil {
 		return false
 	}
-	return o.body["imagePullSecrets"] == nil && o.body["automountServiceAccountToken"] == nil && mapAt(o.body, "metadata", "annotations") == nil
+	return o.body["imagePullSecrets"] == nil && o.body["automountServiceAccountToken"] == nil &&
+		mapAt(o.body, "metadata", "annotations") == nil
 }
 
 // scalers are the objects that autoscalers scale, with their bounds.
 type scalers map[key][2]int64
 
-// scaledBy returns what HorizontalPodAutoscalers that were there at both times scale. Their replicas are the autoscaler's.
+// scaledBy returns what HorizontalPodAutoscalers that were there at both times scale. Their replicas are the
+// autoscaler's.
 func scaledBy(before, after *Baseline) scalers {
 	all := scalers{}
 	for k, o := range before.objects {
 		spec := mapAt(o.body, "spec")
 		now := after.objects[k]
-		if (k.kind != schema.GroupKind{Group: "autoscaling", Kind: "HorizontalPodAutoscaler"}) || now == nil || spec == nil ||
+		if (k.kind != schema.GroupKind{Group: "autoscaling", Kind: "HorizontalPodAutoscaler"}) || now == nil ||
+			spec == nil ||
 			!maps.Equal(o.fieldHashes(), now.fieldHashes()) {
 			continue
 		}
@@ -163,12 +170,14 @@ func scaledBy(before, after *Baseline) scalers {
 			least = 1
 		}
 		most, _ := spec["maxReplicas"].(int64)
-		all[keyOf(scenario.Ref{APIVersion: api, Kind: kind, Namespace: k.namespace, Name: name})] = [2]int64{least, most}
+		all[keyOf(
+			scenario.Ref{APIVersion: api, Kind: kind, Namespace: k.namespace, Name: name},
+		)] = [2]int64{least, most}
 	}
 	return all
 }
 
-// explains is whether an autoscaler may have made the edit.
+// explains reports whether an autoscaler may have made the edit.
 func (s scalers) explains(k key, e edit) bool {
 	bounds, scaled := s[k]
 	replicas, is := e.now.(int64)

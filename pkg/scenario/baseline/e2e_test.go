@@ -1,8 +1,8 @@
 //go:build e2e && scenario
 
-// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have docker.io/library/busybox:1.35. They work in
-// namespaces of their own and change, for a moment, labels, taints and the cordon of a node. What others do meanwhile in other namespaces
-// does not disturb them.
+// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have
+// docker.io/library/busybox:1.35. They work in namespaces of their own and change, for a moment, labels, taints and the
+// cordon of a node. What others do meanwhile in other namespaces does not disturb them.
 package baseline_test
 
 import (
@@ -42,7 +42,10 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	config.QPS, config.Burst = 100, 200
-	l := &lab{T: t, client: kubernetes.NewForConfigOrDie(config), dynamic: dynamic.NewForConfigOrDie(config), namespace: fmt.Sprintf("bl-test-%x", time.Now().UnixNano())}
+	l := &lab{
+		T: t, client: kubernetes.NewForConfigOrDie(config), dynamic: dynamic.NewForConfigOrDie(config),
+		namespace: fmt.Sprintf("bl-test-%x", time.Now().UnixNano()),
+	}
 	l.create("apiVersion: v1\nkind: Namespace\nmetadata: {name: " + l.namespace + "}")
 	t.Cleanup(func() {
 		err := l.client.CoreV1().Namespaces().Delete(context.Background(), l.namespace, metav1.DeleteOptions{})
@@ -98,7 +101,8 @@ func (l *lab) until(what string, is func() (bool, string)) {
 func (l *lab) capture() *baseline.Baseline {
 	l.Helper()
 	began := time.Now()
-	b, err := baseline.Capture(l.Context(), l.dynamic, l.client.Discovery(), baseline.Options{Whole: []string{l.namespace}})
+	b, err := baseline.Capture(l.Context(), l.dynamic, l.client.Discovery(),
+		baseline.Options{Whole: []string{l.namespace}})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -116,7 +120,7 @@ func (l *lab) capture() *baseline.Baseline {
 	return b
 }
 
-// differences are those that no other test makes at the same time.
+// differences returns those that no other test makes at the same time.
 func (l *lab) differences(before, after *baseline.Baseline) []string {
 	var all []string
 	for _, d := range baseline.Diff(before, after) {
@@ -126,9 +130,13 @@ func (l *lab) differences(before, after *baseline.Baseline) []string {
 			mine = strings.Contains(fields+d.After+d.Before, l.namespace) || strings.Contains(fields, "unschedulable")
 		}
 		if mine || d.Ref.Namespace == "kube-system" || d.Ref.Namespace == "default" {
-			all = append(all, strings.TrimSpace(strings.ReplaceAll(fmt.Sprintf("%s %s %s %s", d.Kind, d.Ref.Kind, d.Ref.Name, fields), l.namespace, "NS")))
+			all = append(all, strings.TrimSpace(
+				strings.ReplaceAll(fmt.Sprintf("%s %s %s %s", d.Kind, d.Ref.Kind, d.Ref.Name, fields), l.namespace,
+					"NS"),
+			))
 		} else {
-			l.Logf("somebody else's: %s %s %s/%s %s: %s -> %s", d.Kind, d.Ref.Kind, d.Ref.Namespace, d.Ref.Name, fields, d.Before, d.After)
+			l.Logf("somebody else's: %s %s %s/%s %s: %s -> %s", d.Kind, d.Ref.Kind, d.Ref.Namespace, d.Ref.Name, fields,
+				d.Before, d.After)
 		}
 	}
 	return all
@@ -142,11 +150,16 @@ func template(name, command, restart string) string {
 
 // furnish makes what a namespace has.
 func (l *lab) furnish() {
-	l.create("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  replicas: 1\n  selector: {matchLabels: {app: web}}\n  template: " + template("web", "sleep 10000", ""))
+	l.create("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  replicas: 1\n  selector: {matchLabels: {app: web}}\n  template: " +
+		template("web", "sleep 10000", ""))
 	l.create("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {app.yaml: \"a: 1\"}")
 	l.create("apiVersion: v1\nkind: Secret\nmetadata: {name: password}\nstringData: {password: hunter2}")
-	l.create("apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: gpus}\nspec: {hard: {requests.nvidia.com/gpu: \"2\"}}")
-	l.create("apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: reader}\nrules: [{apiGroups: [\"\"], resources: [pods], verbs: [get]}]")
+	l.create(
+		"apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: gpus}\nspec: {hard: {requests.nvidia.com/gpu: \"2\"}}",
+	)
+	l.create(
+		"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: reader}\nrules: [{apiGroups: [\"\"], resources: [pods], verbs: [get]}]",
+	)
 	l.create("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{port: 80}]}")
 }
 
@@ -160,7 +173,9 @@ func (l *lab) patch(resource, name, patch string, subresources ...string) {
 	if resource == "nodes" {
 		client = l.dynamic.Resource(gvr)
 	}
-	if _, err := client.Patch(l.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...); err != nil {
+	if _, err := client.Patch(
+		l.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...,
+	); err != nil {
 		l.Fatal(err)
 	}
 }
@@ -170,14 +185,24 @@ func TestE2EQuietOnABusyCluster(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.furnish()
-	// An autoscaler's Deployment, that scales; one that rolls while it is captured; a Job that runs and is then cleaned away; a token.
-	l.create("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: scaled}\nspec:\n  replicas: 1\n  selector: {matchLabels: {app: scaled}}\n  template: " + template("scaled", "sleep 10000", ""))
-	l.create("apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: scaled}\nspec: {minReplicas: 1, maxReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: scaled}}")
-	l.create("apiVersion: batch/v1\nkind: Job\nmetadata: {name: short}\nspec: {ttlSecondsAfterFinished: 1, template: " + template("short", "sleep 1", "restartPolicy: Never,") + "}")
-	l.create("apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: often}\nspec: {schedule: \"* * * * *\", jobTemplate: {spec: {template: " + template("often", "true", "restartPolicy: Never,") + "}}}")
+	// An autoscaler's Deployment, that scales; one that rolls while it is captured; a Job that runs and is then cleaned
+	// away; a token.
+	l.create("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: scaled}\nspec:\n  replicas: 1\n  selector: {matchLabels: {app: scaled}}\n  template: " +
+		template("scaled", "sleep 10000", ""))
+	l.create(
+		"apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: scaled}\nspec: {minReplicas: 1, maxReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: scaled}}",
+	)
+	l.create("apiVersion: batch/v1\nkind: Job\nmetadata: {name: short}\nspec: {ttlSecondsAfterFinished: 1, template: " +
+		template("short", "sleep 1", "restartPolicy: Never,") + "}")
+	l.create("apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: often}\nspec: {schedule: \"* * * * *\", jobTemplate: {spec: {template: " +
+		template("often", "true", "restartPolicy: Never,") + "}}}")
 	l.create("apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: robot}")
-	l.create("apiVersion: v1\nkind: Secret\nmetadata: {name: token, annotations: {kubernetes.io/service-account.name: robot}}\ntype: kubernetes.io/service-account-token")
-	l.create("apiVersion: v1\nkind: Pod\nmetadata: {name: alone, labels: {app: alone}}\nspec: {restartPolicy: Never, containers: [{name: c, image: docker.io/library/busybox:1.35, command: [sleep, \"1\"]}]}")
+	l.create(
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: token, annotations: {kubernetes.io/service-account.name: robot}}\ntype: kubernetes.io/service-account-token",
+	)
+	l.create(
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: alone, labels: {app: alone}}\nspec: {restartPolicy: Never, containers: [{name: c, image: docker.io/library/busybox:1.35, command: [sleep, \"1\"]}]}",
+	)
 	l.patch("apps/deployments", "web", `{"spec":{"template":{"metadata":{"annotations":{"rolled":"now"}}}}}`)
 	before := l.capture()
 
@@ -188,17 +213,23 @@ func TestE2EQuietOnABusyCluster(t *testing.T) {
 		return err != nil, "it is there"
 	})
 	l.until("pods", func() (bool, string) {
-		pods, err := l.client.CoreV1().Pods(l.namespace).List(l.Context(), metav1.ListOptions{FieldSelector: "status.phase=Running", LabelSelector: "app in (web,scaled)"})
+		pods, err := l.client.CoreV1().Pods(l.namespace).List(l.Context(),
+			metav1.ListOptions{FieldSelector: "status.phase=Running", LabelSelector: "app in (web,scaled)"})
 		return err == nil && len(pods.Items) >= 4, fmt.Sprintf("%d run, %v", len(pods.Items), err)
 	})
 	l.until("the pod that stands alone ends", func() (bool, string) {
 		pod, err := l.client.CoreV1().Pods(l.namespace).Get(l.Context(), "alone", metav1.GetOptions{})
 		return err == nil && pod.Status.Phase == "Succeeded", fmt.Sprint(pod.Status.Phase, err)
 	})
-	if err := l.client.CoreV1().ServiceAccounts(l.namespace).Delete(l.Context(), "default", metav1.DeleteOptions{}); err != nil { // it comes again
+	// It comes again
+	if err := l.client.CoreV1().ServiceAccounts(l.namespace).Delete(
+		l.Context(), "default", metav1.DeleteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.client.CoreV1().ConfigMaps(l.namespace).Delete(l.Context(), "kube-root-ca.crt", metav1.DeleteOptions{}); err != nil {
+	if err := l.client.CoreV1().ConfigMaps(l.namespace).Delete(
+		l.Context(), "kube-root-ca.crt", metav1.DeleteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	// Kubelets report at least every ten seconds, and all leases are renewed.
@@ -244,7 +275,8 @@ func TestE2EEveryChangeIsFound(t *testing.T) {
 	node := nodes.Items[len(nodes.Items)-1].Name
 	l.patch("nodes", node, `{"metadata":{"labels":{"example.com/`+l.namespace+`":"x"}}}`)
 	t.Cleanup(func() {
-		_, err := l.client.CoreV1().Nodes().Patch(context.Background(), node, types.MergePatchType, []byte(`{"metadata":{"labels":{"example.com/`+l.namespace+`":null}}}`), metav1.PatchOptions{})
+		_, err := l.client.CoreV1().Nodes().Patch(context.Background(), node, types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"example.com/`+l.namespace+`":null}}}`), metav1.PatchOptions{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -252,30 +284,44 @@ func TestE2EEveryChangeIsFound(t *testing.T) {
 	l.patch("apps/deployments", "web", `{"spec":{"replicas":0}}`)
 	l.patch("configmaps", "settings", `{"data":{"app.yaml":"a: 2"}}`)
 	l.patch("secrets", "password", `{"stringData":{"password":"other"}}`)
-	l.patch("rbac.authorization.k8s.io/roles", "reader", `{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get","delete"]}]}`)
-	if err := l.client.CoreV1().ResourceQuotas(l.namespace).Delete(l.Context(), "gpus", metav1.DeleteOptions{}); err != nil {
+	l.patch("rbac.authorization.k8s.io/roles", "reader",
+		`{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get","delete"]}]}`)
+	if err := l.client.CoreV1().ResourceQuotas(l.namespace).Delete(
+		l.Context(), "gpus", metav1.DeleteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	binding := "bl-" + l.namespace
-	l.create("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: " + binding + "}\nroleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}\nsubjects: [{kind: ServiceAccount, name: x, namespace: " + l.namespace + "}]")
+	l.create("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: " + binding +
+		"}\nroleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}\nsubjects: [{kind: ServiceAccount, name: x, namespace: " +
+		l.namespace + "}]")
 	t.Cleanup(func() {
-		if err := l.client.RbacV1().ClusterRoleBindings().Delete(context.Background(), binding, metav1.DeleteOptions{}); err != nil {
+		if err := l.client.RbacV1().ClusterRoleBindings().Delete(
+			context.Background(), binding, metav1.DeleteOptions{},
+		); err != nil {
 			t.Error(err)
 		}
 	})
-	l.create("apiVersion: v1\nkind: Pod\nmetadata: {name: alone}\nspec: {terminationGracePeriodSeconds: 0, containers: [{name: c, image: docker.io/library/busybox:1.35, command: [sleep, \"10000\"]}]}")
+	l.create(
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: alone}\nspec: {terminationGracePeriodSeconds: 0, containers: [{name: c, image: docker.io/library/busybox:1.35, command: [sleep, \"10000\"]}]}",
+	)
 	after := l.capture()
 	want := []string{
-		"created ClusterRoleBinding bl-NS", "changed Node " + node + " metadata.labels[\"example.com/NS\"]", "changed ConfigMap settings data[\"app.yaml\"]", "created Pod alone", "deleted ResourceQuota gpus",
-		"changed Secret password data.password", "changed Deployment web spec.replicas", "changed Role reader rules[0].verbs",
+		"created ClusterRoleBinding bl-NS", "changed Node " + node + " metadata.labels[\"example.com/NS\"]",
+		"changed ConfigMap settings data[\"app.yaml\"]", "created Pod alone", "deleted ResourceQuota gpus",
+		"changed Secret password data.password", "changed Deployment web spec.replicas",
+		"changed Role reader rules[0].verbs",
 	}
 	compareSets(t, want, l.differences(before, after))
 	for _, d := range baseline.Diff(before, after) {
-		if text := d.Before + d.After; d.Ref.Kind == "Secret" && d.Ref.Namespace == l.namespace && strings.Contains(text, "other") {
+		if text := d.Before + d.After; d.Ref.Kind == "Secret" && d.Ref.Namespace == l.namespace &&
+			strings.Contains(text, "other") {
 			t.Errorf("a Secret's value is shown: %q", text)
 		}
 	}
-	if got := baseline.Collateral(baseline.Diff(before, after), []scenario.Allowed{{Created: true, Deleted: true}}, nil); got != nil {
+	if got := baseline.Collateral(
+		baseline.Diff(before, after), []scenario.Allowed{{Created: true, Deleted: true}}, nil,
+	); got != nil {
 		t.Errorf("all is allowed: %v", got)
 	}
 }
@@ -290,15 +336,22 @@ func TestE2ETaintAndCordon(t *testing.T) {
 	}
 	node := &nodes.Items[len(nodes.Items)-1]
 	if len(node.Spec.Taints) > 0 || node.Spec.Unschedulable {
-		t.Fatal("the node is not as it should be: another test works on it; run the packages one after the other (-p 1)")
+		t.Fatal(
+			"the node is not as it should be: another test works on it; run the packages one after the other (-p 1)",
+		)
 	}
-	l.patch("nodes", node.Name, `{"spec":{"unschedulable":true,"taints":[{"key":"example.com/`+l.namespace+`","effect":"PreferNoSchedule"}]}}`)
+	l.patch("nodes", node.Name,
+		`{"spec":{"unschedulable":true,"taints":[{"key":"example.com/`+l.namespace+`","effect":"PreferNoSchedule"}]}}`)
 	t.Cleanup(func() {
-		if _, err := l.client.CoreV1().Nodes().Patch(context.Background(), node.Name, types.MergePatchType, []byte(`{"spec":{"unschedulable":null,"taints":null}}`), metav1.PatchOptions{}); err != nil {
+		if _, err := l.client.CoreV1().Nodes().Patch(
+			context.Background(), node.Name, types.MergePatchType,
+			[]byte(`{"spec":{"unschedulable":null,"taints":null}}`), metav1.PatchOptions{},
+		); err != nil {
 			t.Error(err)
 		}
 	})
-	compareSets(t, []string{"changed Node " + node.Name + " spec.taints spec.unschedulable"}, l.differences(before, l.capture()))
+	compareSets(t, []string{"changed Node " + node.Name + " spec.taints spec.unschedulable"},
+		l.differences(before, l.capture()))
 }
 
 // A namespace that was deleted is the first difference, also while it is still going away; made anew it is another one.

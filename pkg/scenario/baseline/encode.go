@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// part is how many bytes of a baseline go into one Secret: an object may have 1.5 MiB in etcd, of which base64 takes a third.
+	// part is how many bytes of a baseline go into one Secret: an object may have 1.5 MiB in etcd, of which base64
+	// takes a third.
 	part = 700 << 10
 	// most is how large a baseline may be once it is unpacked: some hundred thousand objects.
 	most   = 512 << 20
@@ -80,9 +81,14 @@ func Decode(parts [][]byte) (*Baseline, error) {
 		return nil, fmt.Errorf("read the baseline: %w", err)
 	}
 	if in.Format != format {
-		return nil, fmt.Errorf("read the baseline: it has format %d, and this version knows %d: use the version that started the exercise", in.Format, format)
+		return nil, fmt.Errorf(
+			"read the baseline: it has format %d, and this version knows %d: use the version that started the exercise",
+			in.Format, format,
+		)
 	}
-	b := &Baseline{Taken: in.Taken, Missing: in.Missing, kinds: map[schema.GroupKind]string{}, objects: map[key]*object{}}
+	b := &Baseline{
+		Taken: in.Taken, Missing: in.Missing, kinds: map[schema.GroupKind]string{}, objects: map[key]*object{},
+	}
 	for _, k := range in.Kinds {
 		b.kinds[schema.GroupKind{Group: k.Group, Kind: k.Kind}] = k.Version
 	}
@@ -91,7 +97,9 @@ func Decode(parts [][]byte) (*Baseline, error) {
 			return nil, fmt.Errorf("read the baseline: object %q of no kind", o.Name)
 		}
 		k := in.Kinds[o.Kind]
-		b.objects[key{schema.GroupKind{Group: k.Group, Kind: k.Kind}, o.Namespace, o.Name}] = &object{k.Version, o.Body, o.Hashes}
+		b.objects[key{schema.GroupKind{Group: k.Group, Kind: k.Kind}, o.Namespace, o.Name}] = &object{
+			k.Version, o.Body, o.Hashes,
+		}
 	}
 	return b, nil
 }

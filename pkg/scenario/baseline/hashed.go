@@ -24,7 +24,7 @@ func (o *object) shrink() {
 	o.body = map[string]any{"apiVersion": o.body["apiVersion"], "kind": o.body["kind"], "metadata": kept}
 }
 
-// fieldHashes are an object's, whole or not.
+// fieldHashes returns an object's, whole or not.
 func (o *object) fieldHashes() map[string]string {
 	if o.hashes != nil {
 		return o.hashes
@@ -32,8 +32,8 @@ func (o *object) fieldHashes() map[string]string {
 	return hashFields(o.body)
 }
 
-// Digest is a hash of the objects that are asked for: the same as long as none of them is made, changed or deleted, and as many kinds could be
-// listed.
+// Digest returns a hash of the objects that are asked for: the same as long as none of them is made, changed or
+// deleted, and as many kinds could be listed.
 func (b *Baseline) Digest(of func(ref scenario.Ref, body map[string]any) bool) string {
 	all := map[string]map[string]string{"": {"missing": strings.Join(b.Missing, "; ")}}
 	for k, o := range b.objects {

@@ -16,8 +16,8 @@ import (
 // longest is the length of the longest string that is kept; longer ones are hashes.
 const longest = 8 << 10
 
-// normalise takes out of an object what it does not say itself: its status, what the API server counts, and what controllers note on it. It
-// changes the object. Not worth keeping are those that a controller made from another one.
+// normalise takes out of an object what it does not say itself: its status, what the API server counts, and what
+// controllers note on it. It changes the object. Not worth keeping are those that a controller made from another one.
 func normalise(kind schema.GroupKind, o map[string]any, salt []byte) (body map[string]any, worth bool) {
 	metadata, _ := o["metadata"].(map[string]any)
 	if metadata == nil || derived(kind, metadata) || !special(kind, o, metadata) {
@@ -55,7 +55,8 @@ func normaliseMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 	var names []any
 	for _, each := range owners {
 		if owner, is := each.(map[string]any); is { // without the UID: an owner that was made anew owns as before
-			names = append(names, map[string]any{"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["name"]})
+			names = append(names,
+				map[string]any{"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["name"]})
 		}
 	}
 	if names != nil {
@@ -64,7 +65,7 @@ func normaliseMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 	return kept
 }
 
-// noted is whether controllers write the annotation by themselves.
+// noted reports whether controllers write the annotation by themselves.
 func noted(kind schema.GroupKind, name string) bool {
 	if kind == (schema.GroupKind{Kind: "Node"}) {
 		return true // kubelets, network plugins and detectors; what matters to pods is in labels and taints
@@ -73,14 +74,17 @@ func noted(kind schema.GroupKind, name string) bool {
 	return slices.Contains([]string{
 		"kubectl.kubernetes.io/last-applied-configuration", // repeats the object
 		"deprecated.daemonset.template.generation", "control-plane.alpha.kubernetes.io/leader",
-		"endpoints.kubernetes.io/last-change-trigger-time", "batch.kubernetes.io/job-tracking", "kubernetes.io/limit-ranger",
+		"endpoints.kubernetes.io/last-change-trigger-time", "batch.kubernetes.io/job-tracking",
+		"kubernetes.io/limit-ranger",
 	}, name) || slices.Contains([]string{
-		"deployment.kubernetes.io", "pv.kubernetes.io", "volume.kubernetes.io", "volume.beta.kubernetes.io", "autoscaling.alpha.kubernetes.io",
-		"cni.projectcalico.org", "k8s.v1.cni.cncf.io", "k8s.ovn.org", "cloud.google.com", "lifecycle.cattle.io", "openshift.io", "security.openshift.io",
+		"deployment.kubernetes.io", "pv.kubernetes.io", "volume.kubernetes.io", "volume.beta.kubernetes.io",
+		"autoscaling.alpha.kubernetes.io",
+		"cni.projectcalico.org", "k8s.v1.cni.cncf.io", "k8s.ovn.org", "cloud.google.com", "lifecycle.cattle.io",
+		"openshift.io", "security.openshift.io",
 	}, domain) || strings.HasPrefix(name, "kubernetes.io/config.") // of static pods: the time of the kubelet's start
 }
 
-// labelled is whether controllers write the label by themselves.
+// labelled reports whether controllers write the label by themselves.
 func labelled(kind schema.GroupKind, name string) bool {
 	switch kind.String() {
 	case "Node":
@@ -99,8 +103,8 @@ func isControllerUID(label string) bool {
 	return label == "controller-uid" || label == "batch.kubernetes.io/controller-uid"
 }
 
-// special takes out of kinds in which controllers write beside the status what they write. It returns false for an object that is not worth
-// keeping.
+// special takes out of kinds in which controllers write beside the status what they write. It returns false for an
+// object that is not worth keeping.
 func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
 	switch kind.String() {
 	case "ConfigMap": // these are in each namespace, and written anew when somebody changes them
@@ -121,14 +125,17 @@ func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
 	case "PersistentVolume":
 		return normaliseVolume(o, metadata)
 	case "Job.batch": // one that was made anew has other ones
-		for _, path := range [][]string{{"spec", "selector", "matchLabels"}, {"spec", "template", "metadata", "labels"}} {
+		for _, path := range [][]string{
+			{"spec", "selector", "matchLabels"}, {"spec", "template", "metadata", "labels"},
+		} {
 			maps.DeleteFunc(mapAt(o, path...), func(name string, _ any) bool { return isControllerUID(name) })
 		}
 	case "ClusterRole.rbac.authorization.k8s.io":
 		if o["aggregationRule"] != nil {
 			delete(o, "rules") // a controller collects them
 		}
-	case "MutatingWebhookConfiguration.admissionregistration.k8s.io", "ValidatingWebhookConfiguration.admissionregistration.k8s.io":
+	case "MutatingWebhookConfiguration.admissionregistration.k8s.io",
+		"ValidatingWebhookConfiguration.admissionregistration.k8s.io":
 		dropBundles(o)
 	case "APIService.apiregistration.k8s.io":
 		dropField(o, "spec", "caBundle")
@@ -159,7 +166,8 @@ func normaliseNode(o map[string]any) {
 		delete(taint, "timeAdded")
 		key, _ := taint["key"].(string)
 		// These follow the node's conditions, and spec.unschedulable.
-		return strings.HasPrefix(key, "node.kubernetes.io/") || strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
+		return strings.HasPrefix(key, "node.kubernetes.io/") ||
+			strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
 	})
 	if delete(spec, "taints"); len(taints) > 0 {
 		slices.SortFunc(taints, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
@@ -247,7 +255,7 @@ func shorten(value any, salt []byte) any {
 	return value
 }
 
-// mapAt is the map at a path; nil when there is none. Reading from nil is fine, and so is deleting.
+// mapAt returns the map at a path; nil when there is none. Reading from nil is fine, and so is deleting.
 func mapAt(o map[string]any, path ...string) map[string]any {
 	for _, name := range path {
 		o, _ = o[name].(map[string]any)

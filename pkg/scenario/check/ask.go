@@ -21,7 +21,8 @@ const (
 	startFor = 60 * time.Second
 	// runEvery is the pause between two looks whether it runs.
 	runEvery = 200 * time.Millisecond
-	// spare is what an answer may take besides its own timeout: the way to the pod, and the resolver, which wget's does not bound.
+	// spare is what an answer may take besides its own timeout: the way to the pod, and the resolver, which wget's does
+	// not bound.
 	spare = 3 * time.Second
 )
 
@@ -59,13 +60,14 @@ func (a *asker) look(ctx context.Context) (view, error) {
 	return seen, err
 }
 
-// ended is whether the pod runs no more, or somebody has deleted it.
+// ended reports whether the pod runs no more, or somebody has deleted it.
 func (a *asker) ended(ctx context.Context) bool {
 	_, pod, err := a.pod.read(ctx)
 	return errors.Is(err, errGone) || err == nil && pod.Status.Phase != corev1.PodRunning
 }
 
-// start makes the pod, and waits a little until it runs. While it does not it is too early to judge; when it will not, that is an error.
+// start makes the pod, and waits a little until it runs. While it does not it is too early to judge; when it will not,
+// that is an error.
 func (a *asker) start(ctx context.Context) (view, error) {
 	if a.began.IsZero() {
 		a.began = time.Now()
@@ -133,7 +135,7 @@ func (a *asker) make(ctx context.Context) (state string, err error) {
 	return "created", nil
 }
 
-// manifest is the pod: one that waits, on any node that lives.
+// manifest returns the pod: one that waits, on any node that lives.
 func (a *asker) manifest(ctx context.Context) (map[string]any, error) {
 	nodes, err := a.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -148,14 +150,15 @@ func (a *asker) manifest(ctx context.Context) (map[string]any, error) {
 		"spec": map[string]any{
 			"tolerations": tolerations(nodes.Items),
 			"containers": []any{map[string]any{
-				"name": "main", "command": []any{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", deadline)},
+				"name":    "main",
+				"command": []any{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", deadline)},
 			}},
 		},
 	}, nil
 }
 
-// tolerations are for all taints that people have set: where the pod may run is not what it is to find out. Those of the node controller
-// tell of nodes on which nothing would run.
+// tolerations are for all taints that people have set: where the pod may run is not what it is to find out. Those of
+// the node controller tell of nodes on which nothing would run.
 func tolerations(nodes []corev1.Node) []any {
 	var keys []string
 	for i := range nodes {
@@ -173,8 +176,8 @@ func tolerations(nodes []corev1.Node) []any {
 	return all
 }
 
-// clients are programs that ask a URL, best first: busybox' and GNU's wget, older ones that do not tell the status, and what the images of
-// some test clusters have in its place.
+// clients are programs that ask a URL, best first: busybox' and GNU's wget, older ones that do not tell the status, and
+// what the images of some test clusters have in its place.
 func clients(url string, timeout time.Duration) [][]string {
 	seconds := strconv.Itoa(max(int((timeout+time.Second-1)/time.Second), 1))
 	return [][]string{
@@ -209,23 +212,25 @@ func (a *asker) ask(ctx context.Context) (view, error) {
 	return view{}, fmt.Errorf("the image %s has no wget: name one that has", a.running.Spec.Containers[0].Image)
 }
 
-// missing is whether a program is not there, does not know its options, or crashes: that says nothing of the URL. (Debian's static
-// busybox crashes in the resolver.)
+// missing reports whether a program is not there, does not know its options, or crashes: that says nothing of the URL.
+// (Debian's static busybox crashes in the resolver.)
 func missing(s said, err error) bool {
 	if err != nil {
-		return strings.Contains(err.Error(), "executable file not found") || strings.Contains(err.Error(), "no such file or directory")
+		return strings.Contains(err.Error(), "executable file not found") ||
+			strings.Contains(err.Error(), "no such file or directory")
 	}
 	if s.code == 126 || s.code == 127 || s.code >= 128 {
 		return true
 	}
-	usage := strings.Contains(s.stderr, "Usage: ") || strings.Contains(s.stderr, "invalid option") || strings.Contains(s.stderr, "unrecognized option")
+	usage := strings.Contains(s.stderr, "Usage: ") || strings.Contains(s.stderr, "invalid option") ||
+		strings.Contains(s.stderr, "unrecognized option")
 	return s.code != 0 && (usage || strings.Contains(s.stderr, "unsupported protocol scheme"))
 }
 
 // statusLine is how an answer begins; all programs show it, and all lines of a chain of redirections.
 var statusLine = regexp.MustCompile(`HTTP/[0-9.]+ ([0-9]{3})`)
 
-// heard is the answer that a program tells of.
+// heard returns the answer that a program tells of.
 func heard(s said) view {
 	if all := statusLine.FindAllStringSubmatch(s.stderr, -1); len(all) > 0 {
 		status, err := strconv.ParseInt(all[len(all)-1][1], 10, 64)

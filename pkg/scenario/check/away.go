@@ -15,25 +15,28 @@ import (
 // aliveTimeout is how long an API server may take to say its version.
 const aliveTimeout = 5 * time.Second
 
-// unreachable is whether an error comes from the API server being away, and not from what it says. A server that answers other questions
-// is not away: it may be a kubelet that is, or an API that another server should serve.
+// unreachable reports whether an error comes from the API server being away, and not from what it says. A server that
+// answers other questions is not away: it may be a kubelet that is, or an API that another server should serve.
 func (c *Checker) unreachable(ctx context.Context, err error) bool {
 	return fromConnection(err) && !c.alive(ctx)
 }
 
-// fromConnection is whether an error may be the connection's or a server's that has no time.
+// fromConnection reports whether an error may be the connection's or a server's that has no time.
 func fromConnection(err error) bool {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
-		return apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsServerTimeout(err) ||
+		return apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
+			apierrors.IsServerTimeout(err) ||
 			apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
 	}
 	var network net.Error
 	var address *url.Error
-	return errors.As(err, &network) || errors.As(err, &address) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, context.DeadlineExceeded) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
+	return errors.As(err, &network) || errors.As(err, &address) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, context.DeadlineExceeded) || utilnet.IsConnectionRefused(err) ||
+		utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
 }
 
-// alive is whether the API server says its version.
+// alive reports whether the API server says its version.
 func (c *Checker) alive(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, aliveTimeout)
 	defer cancel()

@@ -40,7 +40,7 @@ func (c *Checker) can(ctx context.Context, question scenario.Can) (view, error) 
 	return view{vars: expr.Vars{"allowed": answer.Status.Allowed, "reason": reason}, evidence: evidence}, nil
 }
 
-// groups are those that the API server gives a user by itself. Whoever asks for another user must name them.
+// groups returns those that the API server gives a user by itself. Whoever asks for another user must name them.
 func groups(user string) []string {
 	all := []string{"system:authenticated"}
 	if account, is := strings.CutPrefix(user, "system:serviceaccount:"); is {

@@ -1,7 +1,8 @@
-// Package check looks at a cluster and says whether what a scenario expects is so: of objects, logs, events, what a command in a container
-// says, what a URL answers, what somebody may do, and what becomes of a pod.
+// Package check looks at a cluster and reports whether what a scenario expects is so: of objects, logs, events, what a
+// command in a container says, what a URL answers, what somebody may do, and what becomes of a pod.
 //
-// Being unable to see is never taken for an answer: a check whose source cannot be read is false, with the reason, whatever it expects.
+// Being unable to see is never taken for an answer: a check whose source cannot be read is false, with the reason,
+// whatever it expects.
 package check
 
 import (
@@ -21,8 +22,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// Checker runs checks against one cluster. Config, Client, Dynamic and Mapper are that cluster's. Run may be called from several
-// goroutines.
+// Checker runs checks against one cluster. Config, Client, Dynamic and Mapper are that cluster's. Run may be called
+// from several goroutines.
 type Checker struct {
 	Config  *rest.Config
 	Client  kubernetes.Interface
@@ -36,14 +37,16 @@ type Checker struct {
 	// Module is the Terraform module that was handed in; nil when none was.
 	Module *terraform.Module
 
-	// Was and WasList, which several checks call at the same time, give what an object, or those of a selector, were at the baseline; nil of an object that did not exist. Where they are
-	// not set, was is null.
+	// Was and WasList, which several checks call at the same time, give what an object, or those of a selector, were at
+	// the baseline; nil of an object that did not exist. Where they are not set, was is null.
 	Was     func(ctx context.Context, ref scenario.Ref) (map[string]any, error)
 	WasList func(ctx context.Context, selector scenario.Selector) ([]any, error)
 
-	// ProbeImage is the image of pods that ask URLs, and of probes that name none; it has wget. Empty means the debug pods' one.
+	// ProbeImage is the image of pods that ask URLs, and of probes that name none; it has wget. Empty means the debug
+	// pods' one.
 	ProbeImage string
-	// Labels go on all pods that a Checker makes, so that those which a crash left are found. They must be neutral: candidates see them.
+	// Labels go on all pods that a Checker makes, so that those which a crash left are found. They must be neutral:
+	// candidates see them.
 	Labels map[string]string
 
 	// Progress, if set, hears what is being waited for. Calls come one at a time.
@@ -73,7 +76,7 @@ type Result struct {
 	LookedUntil time.Time `json:"-"`
 }
 
-// OK is whether all checks hold.
+// OK reports whether all checks hold.
 func OK(results []Result) bool {
 	for _, r := range results {
 		if !r.OK {
@@ -83,10 +86,10 @@ func OK(results []Result) bool {
 	return true
 }
 
-// Run runs all checks at the same time, each until it holds within its time and then stays so for as long as it must. The results are in
-// the order of the checks. There is an error when ctx ended, with the results so far, or when the API server could not be asked; what a
-// check could not see for other reasons is in its result. All pods that were made for it are deleted when Run returns, also when ctx ended;
-// those that could not be are named in Message.
+// Run runs all checks at the same time, each until it holds within its time and then stays so for as long as it must.
+// The results are in the order of the checks. There is an error when ctx ended, with the results so far, or when the
+// API server could not be asked; what a check could not see for other reasons is in its result. All pods that were made
+// for it are deleted when Run returns, also when ctx ended; those that could not be are named in Message.
 func (c *Checker) Run(ctx context.Context, checks []scenario.Check) ([]Result, error) {
 	results, errs := make([]Result, len(checks)), make([]error, len(checks))
 	base, err := c.variables()
@@ -104,7 +107,7 @@ func (c *Checker) Run(ctx context.Context, checks []scenario.Check) ([]Result, e
 	return results, firstOf(errs)
 }
 
-// firstOf is the first error: when the API server is away every check says so.
+// firstOf returns the first error: when the API server is away every check says so.
 func firstOf(errs []error) error {
 	for _, err := range errs {
 		if err != nil {

@@ -1,7 +1,7 @@
 //go:build e2e && scenario
 
-// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have the debug pods' default image (which is
-// test/cluster's busybox: it has httpd, and get in wget's place). They work in namespaces of their own.
+// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have the debug pods' default image
+// (which is test/cluster's busybox: it has httpd, and get in wget's place). They work in namespaces of their own.
 package check_test
 
 import (
@@ -53,11 +53,14 @@ func newSite(t *testing.T) *site {
 	}
 	cached := memory.NewMemCacheClient(client.Discovery())
 	s := &site{T: t, namespace: fmt.Sprintf("team-%x", time.Now().UnixNano()), Checker: &check.Checker{
-		Config: config, Client: client, Dynamic: dyn, Mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached), Every: 300 * time.Millisecond,
+		Config: config, Client: client, Dynamic: dyn, Mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached),
+		Every:  300 * time.Millisecond,
 		Params: map[string]any{"replicas": 2}, Facts: scenario.Facts{GPUsPerNode: 2},
 	}}
 	ctx := context.Background()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: s.namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}
 	if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +69,9 @@ func newSite(t *testing.T) *site {
 			t.Error(err)
 		}
 	})
-	s.apply("apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: compute}\nspec: {hard: {requests.cpu: '2', requests.memory: 2Gi, limits.cpu: '4', limits.memory: 2Gi, pods: '20'}}")
+	s.apply(
+		"apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: compute}\nspec: {hard: {requests.cpu: '2', requests.memory: 2Gi, limits.cpu: '4', limits.memory: 2Gi, pods: '20'}}",
+	)
 	return s
 }
 
@@ -81,8 +86,10 @@ func (s *site) apply(document string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) { // the namespace's ServiceAccount takes a moment
-		_, err = s.Dynamic.Resource(mapping.Resource).Namespace(s.namespace).Create(s.Context(), object, metav1.CreateOptions{})
+	// The namespace's ServiceAccount takes a moment
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		_, err = s.Dynamic.Resource(mapping.Resource).Namespace(s.namespace).Create(s.Context(), object,
+			metav1.CreateOptions{})
 		if err == nil {
 			return
 		}
@@ -92,7 +99,7 @@ func (s *site) apply(document string) {
 	}
 }
 
-// pod is one that passes the namespace's Pod Security and quota.
+// pod returns one that passes the namespace's Pod Security and quota.
 func pod(name, script string) string {
 	return `apiVersion: v1
 kind: Pod

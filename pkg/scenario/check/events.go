@@ -15,8 +15,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// events lists those about an object, the oldest first. An empty name means all objects of the kind. The list of core/v1 also has those
-// that were made by events.k8s.io; these get the fields that they lack, so that expressions need not know of two kinds.
+// events lists those about an object, the oldest first. An empty name means all objects of the kind. The list of
+// core/v1 also has those that were made by events.k8s.io; these get the fields that they lack, so that expressions need
+// not know of two kinds.
 func (c *Checker) events(ctx context.Context, ref scenario.Ref) (view, error) {
 	items, err := c.eventsAbout(ctx, ref, "")
 	if err != nil {
@@ -83,7 +84,7 @@ func complete(event map[string]any) {
 	}
 }
 
-// text is the first that is not empty.
+// text returns the first that is not empty.
 func text(values ...any) string {
 	for _, v := range values {
 		if s, _ := v.(string); s != "" {

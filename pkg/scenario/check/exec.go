@@ -34,7 +34,9 @@ func (c *Checker) command(ctx context.Context, e scenario.Exec) (view, error) {
 		if err != nil {
 			return view{}, err
 		}
-		return view{vars: expr.Vars{"stdout": said.stdout, "stderr": said.stderr, "code": said.code}, evidence: said.String()}, nil
+		return view{
+			vars: expr.Vars{"stdout": said.stdout, "stderr": said.stderr, "code": said.code}, evidence: said.String(),
+		}, nil
 	}
 	return view{}, fmt.Errorf("no pod is ready to run the command in: %s is %s", pods[0].Name, podState(&pods[0]))
 }
@@ -45,7 +47,7 @@ type said struct {
 	code           int64
 }
 
-// String is its exit code and its last words.
+// String returns its exit code and its last words.
 func (s said) String() string {
 	words := lastLine(s.stderr, "")
 	if words == "" || s.code == 0 {
@@ -58,7 +60,9 @@ func (s said) String() string {
 var errNotInTime = errors.New("the command has not ended in time")
 
 // runIn runs a command in a container. A command that ends with another code than 0 is no error.
-func (c *Checker) runIn(ctx context.Context, pod *corev1.Pod, name string, command []string, timeout time.Duration) (said, error) {
+func (c *Checker) runIn(
+	ctx context.Context, pod *corev1.Pod, name string, command []string, timeout time.Duration,
+) (said, error) {
 	execer, err := c.exec()
 	if err != nil {
 		return said{}, err
@@ -74,7 +78,8 @@ func (c *Checker) runIn(ctx context.Context, pod *corev1.Pod, name string, comma
 	out, errs := &headBuffer{most: maxText}, &headBuffer{most: maxText}
 	done := make(chan error, 1)
 	go func() { // streams may take long to notice that ctx has ended, when the node is gone
-		done <- execer.Exec(ctx, pod, containerOf(pod, name), command, debugpod.Streams{In: strings.NewReader(""), Out: out, Err: errs})
+		done <- execer.Exec(ctx, pod, containerOf(pod, name), command,
+			debugpod.Streams{In: strings.NewReader(""), Out: out, Err: errs})
 	}()
 	select {
 	case err = <-done:
@@ -93,7 +98,7 @@ func (c *Checker) runIn(ctx context.Context, pod *corev1.Pod, name string, comma
 	return said{}, fmt.Errorf("%s in pod %s/%s: %w", command[0], pod.Namespace, pod.Name, err)
 }
 
-// containerOf is the container that is meant: as with kubectl the one of the annotation, or the first.
+// containerOf returns the container that is meant: as with kubectl the one of the annotation, or the first.
 func containerOf(pod *corev1.Pod, name string) string {
 	switch {
 	case name != "":

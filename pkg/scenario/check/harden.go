@@ -13,8 +13,8 @@ const nobody int64 = 65534
 // deadline is how long a pod of ours lives at most, though nobody deletes it.
 const deadline int64 = 3600
 
-// harden fills in what a pod leaves open, so that it passes Pod Security's restricted level and quotas that ask for requests and limits,
-// ends by itself and has no credentials. What the pod says itself stays.
+// harden fills in what a pod leaves open, so that it passes Pod Security's restricted level and quotas that ask for
+// requests and limits, ends by itself and has no credentials. What the pod says itself stays.
 func (c *Checker) harden(object map[string]any) error {
 	spec, is := object["spec"].(map[string]any)
 	if !is {
@@ -32,7 +32,8 @@ func (c *Checker) harden(object map[string]any) error {
 	orElse(spec, "terminationGracePeriodSeconds", int64(1))
 	if !choosesUser(all) {
 		orElse(spec, "securityContext", map[string]any{
-			"runAsNonRoot": true, "runAsUser": nobody, "runAsGroup": nobody, "seccompProfile": map[string]any{"type": "RuntimeDefault"},
+			"runAsNonRoot": true, "runAsUser": nobody, "runAsGroup": nobody,
+			"seccompProfile": map[string]any{"type": "RuntimeDefault"},
 		})
 	}
 	for _, container := range all {
@@ -46,7 +47,7 @@ func (c *Checker) harden(object map[string]any) error {
 	return nil
 }
 
-// choosesUser is whether a container says itself as whom it runs, which the pod's own choice might contradict.
+// choosesUser reports whether a container says itself as whom it runs, which the pod's own choice might contradict.
 func choosesUser(containers []map[string]any) bool {
 	for _, container := range containers {
 		if context, is := container["securityContext"].(map[string]any); is {
@@ -73,7 +74,7 @@ func small(container map[string]any) {
 	}
 }
 
-// inner is a map in a map, made where it is missing.
+// inner returns a map in a map, made where it is missing.
 func inner(of map[string]any, key string) map[string]any {
 	m, is := of[key].(map[string]any)
 	if !is {
@@ -89,7 +90,7 @@ func orElse(m map[string]any, key string, value any) {
 	}
 }
 
-// mapsOf are the maps of a list.
+// mapsOf returns the maps of a list.
 func mapsOf(list any) []map[string]any {
 	items, _ := list.([]any)
 	var all []map[string]any

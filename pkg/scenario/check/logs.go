@@ -33,8 +33,9 @@ type container struct {
 	previous bool
 }
 
-// logs reads the end of the logs of all containers that have begun, pod by pod, in the order in which they run. That no container has
-// begun is nothing to judge by: a log that lacks a line must not be taken for one that nobody could write yet.
+// logs reads the end of the logs of all containers that have begun, pod by pod, in the order in which they run. That no
+// container has begun is nothing to judge by: a log that lacks a line must not be taken for one that nobody could write
+// yet.
 func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 	pods, err := c.pick(ctx, l.Namespace, l.Labels, l.Pod)
 	if err != nil {
@@ -42,7 +43,8 @@ func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 	}
 	containers := begun(pods, l)
 	if len(containers) == 0 {
-		return view{}, fmt.Errorf("no container%s has begun: pod %s is %s", named(l.Container), pods[0].Name, podState(&pods[0]))
+		return view{},
+			fmt.Errorf("no container%s has begun: pod %s is %s", named(l.Container), pods[0].Name, podState(&pods[0]))
 	}
 	var parts []string
 	for _, one := range containers {
@@ -63,30 +65,36 @@ func named(container string) string {
 	return " " + container
 }
 
-// begun are the containers that have something to say.
+// begun returns the containers that have something to say.
 func begun(pods []corev1.Pod, l scenario.Logs) []container {
 	if len(pods) > maxLogs {
-		slices.SortStableFunc(pods, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
+		slices.SortStableFunc(pods,
+			func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	}
 	var all []container
 	for i := range pods {
 		for _, s := range statuses(&pods[i]) {
 			has := s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
 			if has && (l.Container == "" || l.Container == s.Name) && len(all) < maxLogs {
-				all = append(all, container{pod: &pods[i], status: s, previous: l.Previous && s.LastTerminationState.Terminated != nil})
+				all = append(all, container{
+					pod: &pods[i], status: s, previous: l.Previous && s.LastTerminationState.Terminated != nil,
+				})
 			}
 		}
 	}
 	return all
 }
 
-// log reads the end of one container's log. A pod that goes meanwhile, or a container whose log the kubelet has thrown away, has none.
+// log reads the end of one container's log. A pod that goes meanwhile, or a container whose log the kubelet has thrown
+// away, has none.
 func (c *Checker) log(ctx context.Context, of container, l scenario.Logs, most int) (string, error) {
 	tail := l.Tail
 	if tail <= 0 {
 		tail = defaultTail
 	}
-	options := &corev1.PodLogOptions{Container: of.status.Name, Previous: of.previous, TailLines: &tail, LimitBytes: new(int64(maxRead))}
+	options := &corev1.PodLogOptions{
+		Container: of.status.Name, Previous: of.previous, TailLines: &tail, LimitBytes: new(int64(maxRead)),
+	}
 	if l.Since > 0 {
 		options.SinceSeconds = new(int64(max(time.Duration(l.Since)/time.Second, 1)))
 	}
@@ -108,7 +116,8 @@ func (c *Checker) log(ctx context.Context, of container, l scenario.Logs, most i
 		return "", fmt.Errorf("the log of %s/%s, container %s: %w", of.pod.Namespace, of.pod.Name, of.status.Name, err)
 	}
 	text := strings.TrimRight(end.String(), "\n")
-	if strings.HasPrefix(text, "unable to retrieve container logs for ") && !strings.Contains(text, "\n") { // the kubelet, with status 200
+	// The kubelet, with status 200
+	if strings.HasPrefix(text, "unable to retrieve container logs for ") && !strings.Contains(text, "\n") {
 		return "", nil
 	}
 	return text, nil
@@ -129,7 +138,7 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the end, from the beginning of a line on.
+// String returns the end, from the beginning of a line on.
 func (t *tailBuffer) String() string {
 	if over := len(t.data) - t.most; over > 0 {
 		t.data, t.cut = t.data[over:], true
@@ -154,7 +163,7 @@ func (h *headBuffer) Write(p []byte) (int, error) {
 
 func (h *headBuffer) String() string { return strings.ToValidUTF8(string(h.data), "\uFFFD") }
 
-// lastLine is the last line that is not empty.
+// lastLine returns the last line that is not empty.
 func lastLine(text, none string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if last := strings.TrimSpace(lines[len(lines)-1]); last != "" {

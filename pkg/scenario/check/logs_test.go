@@ -29,17 +29,23 @@ func waiting(reason string) corev1.ContainerState {
 
 func podOf(name string, statuses ...corev1.ContainerStatus) corev1.Pod {
 	return corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: statuses},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: statuses},
 	}
 }
 
 // apiError is how an API server says no.
 func apiError(w http.ResponseWriter, code int, message string) {
-	reason := map[int]metav1.StatusReason{400: metav1.StatusReasonBadRequest, 404: metav1.StatusReasonNotFound, 500: metav1.StatusReasonInternalError}[code]
+	reason := map[int]metav1.StatusReason{
+		400: metav1.StatusReasonBadRequest, 404: metav1.StatusReasonNotFound, 500: metav1.StatusReasonInternalError,
+	}[code]
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Code: int32(code), Status: metav1.StatusFailure, Reason: reason, Message: message})
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Code: int32(code), Status: metav1.StatusFailure,
+		Reason: reason, Message: message,
+	})
 }
 
 // Logs are read while containers restart and pods go: what is gone is left out, what cannot be read is no empty log.
@@ -47,7 +53,9 @@ func TestLogs(t *testing.T) {
 	t.Parallel()
 	deleted := podOf("old", corev1.ContainerStatus{Name: "main", State: runs()})
 	deleted.DeletionTimestamp = new(metav1.Unix(1, 0))
-	restarted := corev1.ContainerStatus{Name: "main", State: waiting("CrashLoopBackOff"), LastTerminationState: terminated(1), RestartCount: 3}
+	restarted := corev1.ContainerStatus{
+		Name: "main", State: waiting("CrashLoopBackOff"), LastTerminationState: terminated(1), RestartCount: 3,
+	}
 	first := podOf("p1", corev1.ContainerStatus{Name: "main", State: runs()})
 	first.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", State: terminated(0)}}
 	for name, test := range map[string]struct {
@@ -56,20 +64,60 @@ func TestLogs(t *testing.T) {
 		answer      map[string]string // of pod/container/previous
 		expect, why string
 	}{
-		"in the order of running": {[]corev1.Pod{first, podOf("p0", corev1.ContainerStatus{Name: "main", State: runs()})}, scenario.Logs{},
-			map[string]string{"p1/init/false": "i\n", "p1/main/false": "m\n", "p0/main/false": "o\n"}, `text == "o\ni\nm"`, ""},
-		"one container":                {[]corev1.Pod{first}, scenario.Logs{Container: "main"}, map[string]string{"p1/main/false": "m\n"}, `text == "m"`, ""},
-		"previous":                     {[]corev1.Pod{podOf("p", restarted)}, scenario.Logs{Previous: true}, map[string]string{"p/main/true": "before"}, `text == "before"`, ""},
-		"no previous one":              {[]corev1.Pod{podOf("p", corev1.ContainerStatus{Name: "main", State: runs()})}, scenario.Logs{Previous: true}, map[string]string{"p/main/false": "now"}, `text == "now"`, ""},
-		"previous one removed":         {[]corev1.Pod{podOf("p", restarted)}, scenario.Logs{Previous: true}, map[string]string{"p/main/true": "!400", "p/main/false": "now"}, `text == "now"`, ""},
-		"it waits to start":            {[]corev1.Pod{podOf("p", restarted)}, scenario.Logs{}, map[string]string{"p/main/false": "!400"}, `text == ""`, ""},
-		"the pod goes":                 {[]corev1.Pod{podOf("p", restarted), podOf("q", restarted)}, scenario.Logs{}, map[string]string{"p/main/false": "!404", "q/main/false": "here"}, `text == "here"`, ""},
-		"the log was removed":          {[]corev1.Pod{podOf("p", restarted)}, scenario.Logs{}, map[string]string{"p/main/false": "unable to retrieve container logs for containerd://abc"}, `text == ""`, ""},
-		"the node does not answer":     {[]corev1.Pod{podOf("p", restarted)}, scenario.Logs{}, map[string]string{"p/main/false": "!500"}, `text == ""`, "p/main/false"},
-		"none has begun":               {[]corev1.Pod{podOf("p", corev1.ContainerStatus{Name: "main", State: waiting("ErrImagePull")})}, scenario.Logs{}, nil, `text == ""`, "no container has begun: pod p is Running: ErrImagePull"},
-		"it is deleted":                {[]corev1.Pod{deleted}, scenario.Logs{Labels: "job=train"}, nil, `text == ""`, "there is no pod job=train in namespace a"},
-		"no such container":            {[]corev1.Pod{first}, scenario.Logs{Container: "x"}, nil, `text == ""`, "no container x has begun"},
-		"no text but bytes, cut words": {[]corev1.Pod{first}, scenario.Logs{Container: "main"}, map[string]string{"p1/main/false": "ok \xff\n"}, `text == "ok \ufffd"`, ""},
+		"in the order of running": {[]corev1.Pod{
+			first, podOf("p0", corev1.ContainerStatus{Name: "main", State: runs()}),
+		},
+			scenario.Logs{},
+			map[string]string{"p1/init/false": "i\n", "p1/main/false": "m\n", "p0/main/false": "o\n"},
+			`text == "o\ni\nm"`, ""},
+		"one container": {
+			[]corev1.Pod{first}, scenario.Logs{Container: "main"}, map[string]string{"p1/main/false": "m\n"},
+			`text == "m"`, "",
+		},
+		"previous": {
+			[]corev1.Pod{podOf("p", restarted)}, scenario.Logs{Previous: true},
+			map[string]string{"p/main/true": "before"}, `text == "before"`, "",
+		},
+		"no previous one": {
+			[]corev1.Pod{podOf("p", corev1.ContainerStatus{Name: "main", State: runs()})},
+			scenario.Logs{Previous: true}, map[string]string{"p/main/false": "now"}, `text == "now"`, "",
+		},
+		"previous one removed": {
+			[]corev1.Pod{podOf("p", restarted)}, scenario.Logs{Previous: true},
+			map[string]string{"p/main/true": "!400", "p/main/false": "now"}, `text == "now"`, "",
+		},
+		"it waits to start": {
+			[]corev1.Pod{podOf("p", restarted)}, scenario.Logs{}, map[string]string{"p/main/false": "!400"},
+			`text == ""`, "",
+		},
+		"the pod goes": {
+			[]corev1.Pod{podOf("p", restarted), podOf("q", restarted)}, scenario.Logs{},
+			map[string]string{"p/main/false": "!404", "q/main/false": "here"}, `text == "here"`, "",
+		},
+		"the log was removed": {
+			[]corev1.Pod{podOf("p", restarted)}, scenario.Logs{},
+			map[string]string{"p/main/false": "unable to retrieve container logs for containerd://abc"}, `text == ""`,
+			"",
+		},
+		"the node does not answer": {
+			[]corev1.Pod{podOf("p", restarted)}, scenario.Logs{}, map[string]string{"p/main/false": "!500"},
+			`text == ""`, "p/main/false",
+		},
+		"none has begun": {
+			[]corev1.Pod{podOf("p", corev1.ContainerStatus{Name: "main", State: waiting("ErrImagePull")})},
+			scenario.Logs{}, nil, `text == ""`, "no container has begun: pod p is Running: ErrImagePull",
+		},
+		"it is deleted": {
+			[]corev1.Pod{deleted}, scenario.Logs{Labels: "job=train"}, nil, `text == ""`,
+			"there is no pod job=train in namespace a",
+		},
+		"no such container": {
+			[]corev1.Pod{first}, scenario.Logs{Container: "x"}, nil, `text == ""`, "no container x has begun",
+		},
+		"no text but bytes, cut words": {
+			[]corev1.Pod{first}, scenario.Logs{Container: "main"}, map[string]string{"p1/main/false": "ok \xff\n"},
+			`text == "ok \ufffd"`, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,10 +125,13 @@ func TestLogs(t *testing.T) {
 				pod, isLog := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/a/pods/"), "/log")
 				if !isLog {
 					w.Header().Set("Content-Type", "application/json")
-					_ = json.NewEncoder(w).Encode(corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: test.pods})
+					_ = json.NewEncoder(w).Encode(
+						corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: test.pods},
+					)
 					return
 				}
-				key := fmt.Sprintf("%s/%s/%v", pod, r.URL.Query().Get("container"), r.URL.Query().Get("previous") == "true")
+				key := fmt.Sprintf("%s/%s/%v", pod, r.URL.Query().Get("container"),
+					r.URL.Query().Get("previous") == "true")
 				text, known := test.answer[key]
 				var code int
 				switch _, _ = fmt.Sscanf(text, "!%d", &code); {
@@ -114,7 +165,9 @@ func TestLogsAreBounded(t *testing.T) {
 	c := server(t, func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/log") {
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: pods})
+			_ = json.NewEncoder(w).Encode(
+				corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: pods},
+			)
 			return
 		}
 		asked.Add(1)
@@ -130,7 +183,8 @@ func TestLogsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := seen.vars["text"].(string)
-	if len(text) > maxText || len(text) < maxText/2 || asked.Load() != maxLogs || !strings.Contains(text, "line 1999 of /api/v1/namespaces/a/pods/p49/") || strings.Contains(text, "p05") {
+	if len(text) > maxText || len(text) < maxText/2 || asked.Load() != maxLogs ||
+		!strings.Contains(text, "line 1999 of /api/v1/namespaces/a/pods/p49/") || strings.Contains(text, "p05") {
 		t.Errorf("%d bytes of %d logs", len(text), asked.Load())
 	}
 	if !strings.HasPrefix(text, "line ") {

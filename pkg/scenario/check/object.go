@@ -95,7 +95,8 @@ func list(ctx context.Context, client dynamic.ResourceInterface, options metav1.
 	}
 }
 
-// client is for the objects of a kind. An API that the cluster does not have is nothing to see, and no error of the API server's.
+// client is for the objects of a kind. An API that the cluster does not have is nothing to see, and no error of the API
+// server's.
 func (c *Checker) client(apiVersion, kind, namespace string) (dynamic.ResourceInterface, error) {
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Permissions are what checks need to be seen. Kinds that the cluster does not have need none.
+// Permissions returns what checks need to be seen. Kinds that the cluster does not have need none.
 func (c *Checker) Permissions(checks []scenario.Check) []fault.Permission {
 	var needs []fault.Permission
 	add := func(namespace, resource string, verbs ...string) {
@@ -17,7 +17,8 @@ func (c *Checker) Permissions(checks []scenario.Check) []fault.Permission {
 	}
 	pod := func(namespace string) {
 		add(namespace, "pods", "create", "get", "delete")
-		needs = append(needs, fault.Permission{Verb: "deletecollection", Resource: "events", Namespace: namespace, Optional: true})
+		needs = append(needs,
+			fault.Permission{Verb: "deletecollection", Resource: "events", Namespace: namespace, Optional: true})
 	}
 	for _, one := range checks {
 		switch {
@@ -40,7 +41,8 @@ func (c *Checker) Permissions(checks []scenario.Check) []fault.Permission {
 			add(one.HTTP.Namespace, "pods/exec", "create", "get")
 			add("", "nodes", "list")
 		case one.Can != nil:
-			needs = append(needs, fault.Permission{Verb: "create", Group: "authorization.k8s.io", Resource: "subjectaccessreviews"})
+			needs = append(needs,
+				fault.Permission{Verb: "create", Group: "authorization.k8s.io", Resource: "subjectaccessreviews"})
 		case one.Probe != nil:
 			namespace, _ := nested(one.Probe.Pod, "metadata", "namespace").(string)
 			pod(namespace)
@@ -51,7 +53,7 @@ func (c *Checker) Permissions(checks []scenario.Check) []fault.Permission {
 	return fault.Permissions(needs)
 }
 
-// read is the right to read a kind.
+// read returns the right to read a kind.
 func (c *Checker) read(verb, apiVersion, kind, namespace string) []fault.Permission {
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pick lists the pods that a check means, by name. Those that are being deleted do not count: they are of a past that is over.
+// pick lists the pods that a check means, by name. Those that are being deleted do not count: they are of a past that
+// is over.
 func (c *Checker) pick(ctx context.Context, namespace, labels, name string) ([]corev1.Pod, error) {
 	if namespace == "" {
 		return nil, errNoNamespace
@@ -41,7 +42,7 @@ func (c *Checker) pick(ctx context.Context, namespace, labels, name string) ([]c
 	return pods, nil
 }
 
-// ready is whether the pod says so itself.
+// ready reports whether the pod says so itself.
 func ready(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {
@@ -51,13 +52,13 @@ func ready(pod *corev1.Pod) bool {
 	return false
 }
 
-// podState is a pod's state in few words: Pending: Unschedulable: 0/2 nodes are available.
+// podState returns a pod's state in few words: Pending: Unschedulable: 0/2 nodes are available.
 func podState(pod *corev1.Pod) string {
 	words := []string{string(pod.Status.Phase), pod.Status.Reason, trouble(pod)}
 	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), ": ")
 }
 
-// trouble is what keeps a pod, or a container of it, from running; empty when nothing does.
+// trouble returns what keeps a pod, or a container of it, from running; empty when nothing does.
 func trouble(pod *corev1.Pod) string {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
@@ -71,13 +72,16 @@ func trouble(pod *corev1.Pod) string {
 		case waiting != nil:
 			return waiting.Reason
 		case ended != nil && ended.ExitCode != 0:
-			return strings.TrimSuffix(fmt.Sprintf("%s (exit code %d): %s", ended.Reason, ended.ExitCode, strings.TrimSpace(ended.Message)), ": ")
+			return strings.TrimSuffix(
+				fmt.Sprintf("%s (exit code %d): %s", ended.Reason, ended.ExitCode, strings.TrimSpace(ended.Message)),
+				": ",
+			)
 		}
 	}
 	return ""
 }
 
-// statuses are those of the init containers and then the containers.
+// statuses returns those of the init containers and then the containers.
 func statuses(pod *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }

@@ -70,7 +70,8 @@ func (c *Checker) newPod(object map[string]any) (*ownPod, *unstructured.Unstruct
 // create makes the pod. It may have been made though there is an error, unless the API server itself refused.
 func (p *ownPod) create(ctx context.Context, o *unstructured.Unstructured) error {
 	p.made = time.Now()
-	created, err := p.pods(p.namespace).Create(ctx, o, metav1.CreateOptions{FieldManager: fieldManager, FieldValidation: metav1.FieldValidationStrict})
+	created, err := p.pods(p.namespace).Create(ctx, o,
+		metav1.CreateOptions{FieldManager: fieldManager, FieldValidation: metav1.FieldValidationStrict})
 	if apierrors.IsAlreadyExists(err) { // an answer that was lost: nobody else has this name
 		created, err = p.pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
 	}
@@ -84,12 +85,13 @@ func (p *ownPod) create(ctx context.Context, o *unstructured.Unstructured) error
 	return nil
 }
 
-// refused is whether the API server itself said no, so that there is certainly no pod.
+// refused reports whether the API server itself said no, so that there is certainly no pod.
 func refused(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err)
+	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
+		apierrors.IsBadRequest(err) || apierrors.IsNotFound(err)
 }
 
-// settling is whether a refusal comes from a namespace so new that it has no ServiceAccount yet.
+// settling reports whether a refusal comes from a namespace so new that it has no ServiceAccount yet.
 func settling(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account")
 }
@@ -98,7 +100,8 @@ func settling(err error) bool {
 func (p *ownPod) read(ctx context.Context) (map[string]any, *corev1.Pod, error) {
 	o, err := p.pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), err == nil && (p.uid != "" && o.GetUID() != p.uid || o.GetDeletionTimestamp() != nil):
+	case apierrors.IsNotFound(err),
+		err == nil && (p.uid != "" && o.GetUID() != p.uid || o.GetDeletionTimestamp() != nil):
 		return nil, nil, fmt.Errorf("pod %s/%s: %w: somebody deleted it", p.namespace, p.name, errGone)
 	case err != nil:
 		return nil, nil, fmt.Errorf("get pod %s/%s: %w", p.namespace, p.name, err)
@@ -110,8 +113,8 @@ func (p *ownPod) read(ctx context.Context) (map[string]any, *corev1.Pod, error) 
 	return o.Object, pod, nil
 }
 
-// remove deletes the pod and its events, and waits until it is gone, also when ctx has ended. A node that does not let it go is not waited
-// for: the pod is then deleted without it.
+// remove deletes the pod and its events, and waits until it is gone, also when ctx has ended. A node that does not let
+// it go is not waited for: the pod is then deleted without it.
 func (p *ownPod) remove(ctx context.Context) error {
 	if p == nil || p.made.IsZero() {
 		return nil

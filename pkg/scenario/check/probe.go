@@ -20,8 +20,9 @@ const (
 	settlingFor = 10 * time.Second
 )
 
-// probe makes a pod and sees what becomes of it. It can be judged when the pod has ended, runs, cannot be scheduled or cannot start, or when
-// it was waited for long enough. When that is not what was expected and there is time, another one is made.
+// probe makes a pod and sees what becomes of it. It can be judged when the pod has ended, runs, cannot be scheduled or
+// cannot start, or when it was waited for long enough. When that is not what was expected and there is time, another
+// one is made.
 type probe struct {
 	*Checker
 	object   map[string]any
@@ -112,7 +113,8 @@ func (p *probe) see(ctx context.Context, object map[string]any, pod *corev1.Pod)
 		}
 		text += part
 	}
-	list, err := p.eventsAbout(ctx, scenario.Ref{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name}, string(pod.UID))
+	list, err := p.eventsAbout(ctx, scenario.Ref{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name},
+		string(pod.UID))
 	if err != nil {
 		return view{}, fmt.Errorf("list events of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
@@ -145,7 +147,8 @@ func judge(pod *corev1.Pod) verdict {
 		return running
 	}
 	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && condition.Reason == corev1.PodReasonUnschedulable {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse &&
+			condition.Reason == corev1.PodReasonUnschedulable {
 			return stuck
 		}
 	}
@@ -157,10 +160,11 @@ func judge(pod *corev1.Pod) verdict {
 	return pending
 }
 
-// hopeless is whether a kubelet's reason to wait does not pass by itself within seconds.
+// hopeless reports whether a kubelet's reason to wait does not pass by itself within seconds.
 func hopeless(reason string) bool {
 	switch reason {
-	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed", "ImageInspectError", "InvalidImageName", "ErrImageNeverPull",
+	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed", "ImageInspectError",
+		"InvalidImageName", "ErrImageNeverPull",
 		"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError", "CrashLoopBackOff":
 		return true
 	}

@@ -20,16 +20,20 @@ import (
 )
 
 func probeCheck(within time.Duration, expect string) scenario.Check {
-	return scenario.Check{Within: scenario.Duration(within), Expect: expect, Probe: &scenario.Probe{Pod: scenario.Object{
-		"metadata": map[string]any{"name": "step", "namespace": "a"},
-		"spec":     map[string]any{"containers": []any{map[string]any{"name": "main"}}},
-	}}}
+	return scenario.Check{Within: scenario.Duration(within), Expect: expect,
+		Probe: &scenario.Probe{Pod: scenario.Object{
+			"metadata": map[string]any{"name": "step", "namespace": "a"},
+			"spec":     map[string]any{"containers": []any{map[string]any{"name": "main"}}},
+		}}}
 }
 
 func unschedulable(age time.Duration) corev1.PodStatus {
 	s := phase(corev1.PodPending)
 	if age >= time.Second {
-		s.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes are available"}}
+		s.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			Message: "0/2 nodes are available",
+		}}
 	}
 	return s
 }
@@ -54,7 +58,8 @@ func TestProbe(t *testing.T) {
 			return phase(corev1.PodSucceeded, terminated(0))
 		}, 30 * s, `o.status.phase == "Succeeded" && text == "fake logs"`, true, 1, 3 * s, 5 * s, "fake logs", ""},
 		"ends well the third time": {func(n int, _ time.Duration) corev1.PodStatus {
-			return phase(map[bool]corev1.PodPhase{true: corev1.PodSucceeded, false: corev1.PodFailed}[n == 3], terminated(0))
+			return phase(map[bool]corev1.PodPhase{true: corev1.PodSucceeded, false: corev1.PodFailed}[n == 3],
+				terminated(0))
 		}, 30 * s, `o.status.phase == "Succeeded"`, true, 3, 0, 5 * s, "", ""},
 		"is not scheduled, as expected": {func(_ int, age time.Duration) corev1.PodStatus { return unschedulable(age) },
 			30 * s, `!has(o.spec.nodeName)`, true, 1, s, 3 * s, "Unschedulable: 0/2 nodes are available", ""},
@@ -68,7 +73,9 @@ func TestProbe(t *testing.T) {
 			0, `o.status.phase == "Running"`, false, 1, 30 * s, 31 * s, "Pending", ""},
 		"runs": {func(int, time.Duration) corev1.PodStatus { return phase(corev1.PodRunning, runs()) },
 			30 * s, `o.status.phase == "Running"`, true, 1, 0, s, "", ""},
-		"gets no image": {func(int, time.Duration) corev1.PodStatus { return phase(corev1.PodPending, waiting("ErrImagePull")) },
+		"gets no image": {func(int, time.Duration) corev1.PodStatus {
+			return phase(corev1.PodPending, waiting("ErrImagePull"))
+		},
 			30 * s, `o.status.containerStatuses[0].state.waiting.reason == "ErrImagePull"`, true, 1, 0, s, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +84,8 @@ func TestProbe(t *testing.T) {
 				w := newWorld()
 				made := w.node(test.status)
 				r := w.one(t, probeCheck(test.within, test.expect))
-				if r.OK != test.ok || len(made()) != test.made || r.Took < test.least || r.Took > test.most || !strings.Contains(r.Saw, test.saw) || !strings.Contains(r.Message, test.why) {
+				if r.OK != test.ok || len(made()) != test.made || r.Took < test.least || r.Took > test.most ||
+					!strings.Contains(r.Saw, test.saw) || !strings.Contains(r.Message, test.why) {
 					t.Errorf("%+v; %d pods", r, len(made()))
 				}
 				for _, name := range made() {
@@ -111,7 +119,8 @@ func TestProbeRefused(t *testing.T) {
 		if r := w.one(t, probeCheck(0, `o == null && text.contains("exceeded quota")`)); !r.OK || r.Took > time.Second {
 			t.Errorf("%+v", r)
 		}
-		if r := w.one(t, probeCheck(5*time.Second, `!has(o.spec.nodeName)`)); r.OK || !strings.Contains(r.Saw, "exceeded quota") {
+		if r := w.one(t, probeCheck(5*time.Second, `!has(o.spec.nodeName)`)); r.OK ||
+			!strings.Contains(r.Saw, "exceeded quota") {
 			t.Errorf("%+v", r)
 		}
 		began := time.Now()
@@ -148,7 +157,8 @@ func TestProbeAnswerLost(t *testing.T) {
 					return true, nil, errRefused
 				})
 				results, err := w.Run(ctx, []scenario.Check{probeCheck(10*time.Second, `o.status.phase == "Running"`)})
-				if then == "goes on" && (err != nil || !OK(results)) || then == "is cancelled" && !errors.Is(err, context.Canceled) {
+				if then == "goes on" && (err != nil || !OK(results)) ||
+					then == "is cancelled" && !errors.Is(err, context.Canceled) {
 					t.Errorf("%+v, %v", results, err)
 				}
 				if left := w.left(t); len(left) > 0 {
@@ -160,7 +170,8 @@ func TestProbeAnswerLost(t *testing.T) {
 	}
 }
 
-// A node that is gone does not keep the pod, or the caller; and a pod that cannot be deleted is named, with what deletes it.
+// A node that is gone does not keep the pod, or the caller; and a pod that cannot be deleted is named, with what
+// deletes it.
 func TestPodStays(t *testing.T) {
 	t.Parallel()
 	for name, forced := range map[string]bool{"its node is gone": true, "for ever": false} {
@@ -177,7 +188,8 @@ func TestPodStays(t *testing.T) {
 					return !forced || options.GracePeriodSeconds == nil, nil, nil
 				})
 				r := w.one(t, probeCheck(10*time.Second, `o.status.phase == "Running"`))
-				if !r.OK || r.Took > 25*time.Second || forced != (len(w.left(t)) == 0) || !forced != strings.Contains(r.Message, "kubectl delete pod step-") {
+				if !r.OK || r.Took > 25*time.Second || forced != (len(w.left(t)) == 0) ||
+					!forced != strings.Contains(r.Message, "kubectl delete pod step-") {
 					t.Errorf("%+v", r)
 				}
 			})
@@ -253,7 +265,8 @@ terminationGracePeriodSeconds: 7
 		if err != nil || string(got) != want {
 			t.Errorf("%v\n%s\nwanted\n%s", err, got, want)
 		}
-		if labels := o.GetLabels(); labels["app"] != "x" || labels["app.kubernetes.io/instance"] != "kestrel" || !strings.HasPrefix(o.GetName(), "check-") {
+		if labels := o.GetLabels(); labels["app"] != "x" || labels["app.kubernetes.io/instance"] != "kestrel" ||
+			!strings.HasPrefix(o.GetName(), "check-") {
 			t.Errorf("%s %v", o.GetName(), labels)
 		}
 		if text := fmt.Sprint(o.Object); strings.Contains(text, "gpu-fault") || strings.Contains(text, "gpufault") {
@@ -263,14 +276,17 @@ terminationGracePeriodSeconds: 7
 			t.Errorf("the scenario's own object was changed: %v", object)
 		}
 	}
-	for _, bad := range []map[string]any{{}, {"metadata": map[string]any{"namespace": "a"}}, {"metadata": map[string]any{"namespace": "a"}, "spec": "x"}, {"metadata": map[string]any{"namespace": "a"}, "spec": map[string]any{"containers": "x"}}} {
+	for _, bad := range []map[string]any{
+		{}, {"metadata": map[string]any{"namespace": "a"}}, {"metadata": map[string]any{"namespace": "a"}, "spec": "x"},
+		{"metadata": map[string]any{"namespace": "a"}, "spec": map[string]any{"containers": "x"}},
+	} {
 		if _, _, err := w.newPod(bad); err == nil {
 			t.Errorf("%v was taken", bad)
 		}
 	}
 }
 
-// int64s is what scenarios have: JSON's numbers as Kubernetes reads them.
+// int64s returns what scenarios have: JSON's numbers as Kubernetes reads them.
 func int64s(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -9,12 +9,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// What our scenarios expect of the cloud's half of their modules tells a module that is mended from one that is not, in each variant. The
-// modules go the way of a candidate's: written, and read back.
+// What our scenarios expect of the cloud's half of their modules tells a module that is mended from one that is not, in
+// each variant. The modules go the way of a candidate's: written, and read back.
 func TestModulesOfTheCloud(t *testing.T) {
 	t.Parallel()
 	for name, ways := range map[string][]string{
-		"blocked-egress": {"dns", "port", "label", "server", "pull"}, "wrong-role-binding": {"role", "namespace", "group", "verb", "subject"},
+		"blocked-egress":     {"dns", "port", "label", "server", "pull"},
+		"wrong-role-binding": {"role", "namespace", "group", "verb", "subject"},
 	} {
 		s, err := scenario.Find(name)
 		if err != nil {
@@ -45,7 +46,8 @@ func TestModulesOfTheCloud(t *testing.T) {
 				}
 			}
 			for _, a := range r.Sealed.WrongFixes {
-				cloud := strings.HasPrefix(a.Name, "everywhere") || strings.HasPrefix(a.Name, "owner") || strings.Contains(a.Name, "half")
+				cloud := strings.HasPrefix(a.Name, "everywhere") || strings.HasPrefix(a.Name, "owner") ||
+					strings.Contains(a.Name, "half")
 				if cloud && right(r.ModuleAfter(a)) {
 					t.Errorf("%s, %s: the wrong fix %q counts", name, way, a.Name)
 				}
@@ -54,7 +56,7 @@ func TestModulesOfTheCloud(t *testing.T) {
 	}
 }
 
-// mended is whether all checks of a grade that look at the module hold.
+// mended reports whether all checks of a grade that look at the module hold.
 func mended(t *testing.T, r *scenario.Resolved, source *terraform.Source) bool {
 	t.Helper()
 	files, err := source.Write()
@@ -91,7 +93,8 @@ func mended(t *testing.T, r *scenario.Resolved, source *terraform.Source) bool {
 func TestNoModule(t *testing.T) {
 	t.Parallel()
 	c := &Checker{ping: func(ctx context.Context) error { return nil }}
-	results, err := c.Run(t.Context(), []scenario.Check{{Name: "x", Terraform: "google_compute_firewall", Expect: "size(list) == 0"}})
+	results, err := c.Run(t.Context(),
+		[]scenario.Check{{Name: "x", Terraform: "google_compute_firewall", Expect: "size(list) == 0"}})
 	if err != nil || results[0].OK || !strings.Contains(results[0].Message, "no Terraform module") {
 		t.Errorf("%+v, %v", results, err)
 	}

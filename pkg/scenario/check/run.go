@@ -15,7 +15,8 @@ import (
 const (
 	// lookTimeout is how long one look may take besides what its check allows it.
 	lookTimeout = 20 * time.Second
-	// awayFor is how long an API server that cannot be asked is waited for, whatever the check's own time: it may be restarting.
+	// awayFor is how long an API server that cannot be asked is waited for, whatever the check's own time: it may be
+	// restarting.
 	awayFor = 10 * time.Second
 	// firstPause is the pause after the first look. It doubles until it is Checker.Every.
 	firstPause = 100 * time.Millisecond
@@ -23,10 +24,10 @@ const (
 	probeWithin = 30 * time.Second
 )
 
-// wasWord is whether an expression compares with the baseline, which may cost a request.
+// wasWord reports whether an expression compares with the baseline, which may cost a request.
 var wasWord = regexp.MustCompile(`\bwas\b`)
 
-// variables are those that all expressions have.
+// variables returns those that all expressions have.
 func (c *Checker) variables() (expr.Vars, error) {
 	facts, err := expr.Plain(c.Facts)
 	if err != nil {
@@ -93,7 +94,7 @@ func within(check scenario.Check) time.Duration {
 	return time.Duration(check.Within)
 }
 
-// lookLimit is how long one look may take: an API server that hangs must not hang the check.
+// lookLimit returns how long one look may take: an API server that hangs must not hang the check.
 func lookLimit(check scenario.Check) time.Duration {
 	limit := lookTimeout
 	if check.Exec != nil {
@@ -105,7 +106,7 @@ func lookLimit(check scenario.Check) time.Duration {
 	return limit
 }
 
-// message is what is wrong: the scenario's own words and, where nothing could be compared, why.
+// message returns what is wrong: the scenario's own words and, where nothing could be compared, why.
 func (t *trial) message() string {
 	switch {
 	case t.check.Message == "":
@@ -116,7 +117,7 @@ func (t *trial) message() string {
 	return t.check.Message + " (" + t.why + ")"
 }
 
-// notSo is why a check is false that was judged.
+// notSo returns why a check is false that was judged.
 func notSo(expect string) string { return "it is not so that " + short(expect) }
 
 // until looks again and again, until the check has held for long enough or its time is over.
@@ -144,7 +145,8 @@ func (t *trial) until(ctx context.Context) (bool, error) {
 		default:
 			held := t.lookedFrom.Sub(t.since)
 			if wasSo := !t.since.IsZero(); wasSo {
-				t.why = fmt.Sprintf("it held for %s, and then no longer: %s", max(held, 0).Round(100*time.Millisecond), t.why)
+				t.why = fmt.Sprintf("it held for %s, and then no longer: %s", max(held, 0).Round(100*time.Millisecond),
+					t.why)
 			}
 			t.since = time.Time{}
 			if !now.Before(t.deadline) {
@@ -157,7 +159,7 @@ func (t *trial) until(ctx context.Context) (bool, error) {
 	}
 }
 
-// pause is how long to wait: not past the moment at which the answer is due.
+// pause returns how long to wait: not past the moment at which the answer is due.
 func (t *trial) pause(most, sustained time.Duration) time.Duration {
 	due := t.deadline
 	if !t.since.IsZero() {
@@ -169,7 +171,8 @@ func (t *trial) pause(most, sustained time.Duration) time.Duration {
 	return most
 }
 
-// look looks once and judges. What is not known is neither true nor false: it is too early, or the API server is away for a moment.
+// look looks once and judges. What is not known is neither true nor false: it is too early, or the API server is away
+// for a moment.
 func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, lookLimit(t.check))
 	defer cancel()

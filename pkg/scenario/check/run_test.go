@@ -36,23 +36,35 @@ func TestTime(t *testing.T) {
 		least, most       time.Duration
 		message           string
 	}{
-		"at once":                          {goodFrom(0, time.Hour), 0, 0, true, 0, 0, ""},
-		"not at once":                      {goodFrom(s, time.Hour), 0, 0, false, 0, 0, "it is not so that"},
-		"in time":                          {goodFrom(3*s, time.Hour), 5 * s, 0, true, 3 * s, 4 * s, ""},
-		"in the last moment":               {goodFrom(5*s, time.Hour), 5 * s, 0, true, 5 * s, 5 * s, ""},
-		"too late":                         {goodFrom(6*s, time.Hour), 5 * s, 0, false, 5 * s, 5 * s, "it is not so that"},
-		"for long enough":                  {goodFrom(2*s, 70*s), 5 * s, 60 * s, true, 62 * s, 64 * s, ""},
-		"for long enough from at once":     {goodFrom(0, 70*s), 0, 60 * s, true, 60 * s, 61 * s, ""},
-		"not for long enough":              {goodFrom(2*s, 30*s), 5 * s, 60 * s, false, 30 * s, 31 * s, "it held for 2"},
+		"at once":            {goodFrom(0, time.Hour), 0, 0, true, 0, 0, ""},
+		"not at once":        {goodFrom(s, time.Hour), 0, 0, false, 0, 0, "it is not so that"},
+		"in time":            {goodFrom(3*s, time.Hour), 5 * s, 0, true, 3 * s, 4 * s, ""},
+		"in the last moment": {goodFrom(5*s, time.Hour), 5 * s, 0, true, 5 * s, 5 * s, ""},
+		"too late": {
+			goodFrom(6*s, time.Hour), 5 * s, 0, false, 5 * s, 5 * s, "it is not so that",
+		},
+		"for long enough":              {goodFrom(2*s, 70*s), 5 * s, 60 * s, true, 62 * s, 64 * s, ""},
+		"for long enough from at once": {goodFrom(0, 70*s), 0, 60 * s, true, 60 * s, 61 * s, ""},
+		"not for long enough": {
+			goodFrom(2*s, 30*s), 5 * s, 60 * s, false, 30 * s, 31 * s, "it held for 2",
+		},
 		"it turns bad while there is time": {badIn(2*s, 3*s), 10 * s, 5 * s, true, 8 * s, 9 * s, ""},
 		"it turns bad after its time":      {badIn(7*s, 8*s), 5 * s, 10 * s, false, 7 * s, 8 * s, "it held for 7"},
-		"the API server restarts":          {func(at time.Duration) (string, error) { return away(at, 0, 5*s) }, 0, 0, true, 5 * s, 6 * s, ""},
-		"it restarts in the middle":        {func(at time.Duration) (string, error) { return away(at, 5*s, 10*s) }, 0, 30 * s, true, 30 * s, 32 * s, ""},
-		"nobody may look":                  {func(time.Duration) (string, error) { return "", forbidden() }, 2 * s, 0, false, 2 * s, 2 * s, "forbidden"},
+		"the API server restarts": {
+			func(at time.Duration) (string, error) { return away(at, 0, 5*s) }, 0, 0, true, 5 * s, 6 * s, "",
+		},
+		"it restarts in the middle": {
+			func(at time.Duration) (string, error) { return away(at, 5*s, 10*s) }, 0, 30 * s, true, 30 * s, 32 * s, "",
+		},
+		"nobody may look": {
+			func(time.Duration) (string, error) { return "", forbidden() }, 2 * s, 0, false, 2 * s, 2 * s, "forbidden",
+		},
 		"another server has no time": {func(time.Duration) (string, error) {
 			return "", apierrors.NewServiceUnavailable("the metrics are away")
 		}, 2 * s, 0, false, 2 * s, 2 * s, "metrics"},
-		"it cannot be seen for a while": {func(at time.Duration) (string, error) { return blindUntil(at, 3*s) }, 5 * s, 0, true, 3 * s, 4 * s, ""},
+		"it cannot be seen for a while": {
+			func(at time.Duration) (string, error) { return blindUntil(at, 3*s) }, 5 * s, 0, true, 3 * s, 4 * s, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,7 +79,8 @@ func TestTime(t *testing.T) {
 				}
 				w.settings(test.state)
 				r := w.one(t, of(test.within, test.sustained))
-				if r.OK != test.ok || r.Took < test.least || r.Took > test.most || !strings.Contains(r.Message, test.message) {
+				if r.OK != test.ok || r.Took < test.least || r.Took > test.most ||
+					!strings.Contains(r.Message, test.message) {
 					t.Errorf("%+v; wanted %v after %s to %s: %s", r, test.ok, test.least, test.most, test.message)
 				}
 			})
@@ -111,7 +124,8 @@ func TestAway(t *testing.T) {
 		w.settings(func(time.Duration) (string, error) { return "", errRefused })
 		began := time.Now()
 		_, err := w.Run(t.Context(), []scenario.Check{of(0, 0), of(time.Minute, 0)})
-		if err == nil || !strings.Contains(err.Error(), "API server cannot be asked") || time.Since(began) > 15*time.Second {
+		if err == nil || !strings.Contains(err.Error(), "API server cannot be asked") ||
+			time.Since(began) > 15*time.Second {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 	})
@@ -147,7 +161,8 @@ func TestCancelled(t *testing.T) {
 		never.Expect = `o.data.state == "bad"`
 		began := time.Now()
 		results, err := w.Run(ctx, []scenario.Check{of(time.Hour, 0), never})
-		if !errors.Is(err, gone) || time.Since(began) != 3*time.Second || len(results) != 2 || !results[1].OK || results[0].OK {
+		if !errors.Is(err, gone) || time.Since(began) != 3*time.Second || len(results) != 2 || !results[1].OK ||
+			results[0].OK {
 			t.Errorf("%v after %s: %+v", err, time.Since(began), results)
 		}
 	})
@@ -163,7 +178,8 @@ func TestParallelAndWords(t *testing.T) {
 		w.settings(func(time.Duration) (string, error) { return "bad", nil })
 		waits := of(10*time.Second, 0)
 		waits.Message = "the state stays bad"
-		broken, unknown, none, missing, byParam := of(time.Hour, 0), of(time.Hour, 0), of(time.Hour, 0), of(0, 0), of(0, 0)
+		broken, unknown, none, missing, byParam := of(time.Hour, 0), of(time.Hour, 0), of(time.Hour, 0), of(0, 0),
+			of(0, 0)
 		broken.Expect, unknown.Expect = "o.data.state ==", "stdout == ''"
 		none.Object = nil
 		missing.Expect, missing.Message = `o.spec.replicas == 1`, "it has no replicas"
@@ -173,10 +189,13 @@ func TestParallelAndWords(t *testing.T) {
 			t.Fatalf("%v %+v", err, results)
 		}
 		for i, want := range []Result{
-			{Message: "the state stays bad", Took: 10 * time.Second, Saw: `o.data.state = "bad"; ConfigMap s`}, {Message: "the state stays bad", Took: 10 * time.Second},
-			{Message: "expect: the expression ends too early"}, {Message: "expect: there is no stdout"}, {Message: "no source"}, {Message: "it has no replicas (o has no field \"spec\")"}, {},
+			{Message: "the state stays bad", Took: 10 * time.Second, Saw: `o.data.state = "bad"; ConfigMap s`},
+			{Message: "the state stays bad", Took: 10 * time.Second},
+			{Message: "expect: the expression ends too early"}, {Message: "expect: there is no stdout"},
+			{Message: "no source"}, {Message: "it has no replicas (o has no field \"spec\")"}, {},
 		} {
-			if got := results[i]; got.Took != want.Took || !strings.Contains(got.Message, want.Message) || !strings.Contains(got.Saw, want.Saw) {
+			if got := results[i]; got.Took != want.Took || !strings.Contains(got.Message, want.Message) ||
+				!strings.Contains(got.Saw, want.Saw) {
 				t.Errorf("%d: %+v, not %+v", i, got, want)
 			}
 		}

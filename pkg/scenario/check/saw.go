@@ -22,12 +22,15 @@ const (
 
 // path is a variable with fields: o.status.conditions[0].type. What is called is not one of them.
 var (
-	path  = regexp.MustCompile(`\b([a-zA-Z_]\w*)((?:\.[a-zA-Z_]\w*|\[(?:\d+|"[^"]*"|'[^']*')\]|\.\?[a-zA-Z_]\w*)+)(\s*\()?`)
+	path = regexp.MustCompile(
+		`\b([a-zA-Z_]\w*)((?:\.[a-zA-Z_]\w*|\[(?:\d+|"[^"]*"|'[^']*')\]|\.\?[a-zA-Z_]\w*)+)(\s*\()?`,
+	)
 	part  = regexp.MustCompile(`\.\??([a-zA-Z_]\w*)|\[(\d+)\]|\["([^"]*)"\]|\['([^']*)'\]`)
 	macro = regexp.MustCompile(`\blist\s*\.\s*(?:all|exists|exists_one|existsOne|filter|map)\s*\(\s*([a-zA-Z_]\w*)\s*,`)
 )
 
-// evidence is what a check shows of what it saw: the values that its expression compares, and the state of what it looked at.
+// evidence returns what a check shows of what it saw: the values that its expression compares, and the state of what it
+// looked at.
 func evidence(check scenario.Check, seen view) string {
 	var parts []string
 	if o, is := seen.vars["o"].(map[string]any); is {
@@ -136,7 +139,7 @@ func states(list []any) string {
 	return fmt.Sprintf("%d: %s", len(list), strings.Join(all, ", "))
 }
 
-// state is an object in few words: Pod trainer-0 Pending: Unschedulable: 0/2 nodes are available.
+// state returns an object in few words: Pod trainer-0 Pending: Unschedulable: 0/2 nodes are available.
 func state(o map[string]any) string {
 	name, _ := nested(o, "metadata", "name").(string)
 	words := fmt.Sprintf("%v %s", o["kind"], name)
@@ -155,7 +158,7 @@ func state(o map[string]any) string {
 	return words
 }
 
-// short is an expression in one line.
+// short returns an expression in one line.
 func short(text string) string { return cut(strings.Join(strings.Fields(text), " "), maxValue) }
 
 // cut shortens text, at a rune.

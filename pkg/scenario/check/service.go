@@ -37,16 +37,19 @@ func (c *Checker) service(ctx context.Context, h scenario.HTTP) (view, error) {
 	}
 	name, port, has := cutLast(h.Service)
 	if !has || h.Namespace == "" {
-		return view{}, fmt.Errorf("service %q in namespace %q: write NAME:PORT, or https:NAME:PORT, and the namespace", h.Service, h.Namespace)
+		return view{}, fmt.Errorf("service %q in namespace %q: write NAME:PORT, or https:NAME:PORT, and the namespace",
+			h.Service, h.Namespace)
 	}
 	config := rest.CopyConfig(c.Config)
-	config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &corev1.SchemeGroupVersion, "/api", scheme.Codecs.WithoutConversion()
+	config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &corev1.SchemeGroupVersion, "/api",
+		scheme.Codecs.WithoutConversion()
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		return view{}, err
 	}
 	path, query, _ := strings.Cut(h.Path, "?")
-	address := client.Get().Namespace(h.Namespace).Resource("services").Name(name + ":" + port).SubResource("proxy").Suffix(path).URL()
+	address := client.Get().Namespace(h.Namespace).Resource("services").Name(name + ":" +
+		port).SubResource("proxy").Suffix(path).URL()
 	address.RawQuery = query
 	limited, cancel := context.WithTimeout(ctx, httpTimeout(h))
 	defer cancel()
@@ -87,7 +90,8 @@ func timedOut(err error) bool {
 // proxied tells the service's answer from the API server's own, which means that there was none.
 func proxied(h scenario.HTTP, status int, body string) (view, error) {
 	var own metav1.Status
-	isOwn := status >= 400 && json.Unmarshal([]byte(body), &own) == nil && own.Kind == "Status" && own.APIVersion == "v1"
+	isOwn := status >= 400 && json.Unmarshal([]byte(body), &own) == nil && own.Kind == "Status" &&
+		own.APIVersion == "v1"
 	switch {
 	case isOwn && (status == http.StatusForbidden || status == http.StatusUnauthorized):
 		return view{}, fmt.Errorf("ask service %s/%s: %s", h.Namespace, h.Service, own.Message)
@@ -99,7 +103,7 @@ func proxied(h scenario.HTTP, status int, body string) (view, error) {
 	return answer(int64(status), body, ""), nil
 }
 
-// answer is what is seen of an HTTP answer; 0 is none, for the reason.
+// answer returns what is seen of an HTTP answer; 0 is none, for the reason.
 func answer(status int64, body, reason string) view {
 	evidence := reason
 	if status != 0 {

@@ -34,7 +34,9 @@ func (p passive) look(ctx context.Context) (view, error) { return p(ctx) }
 func (passive) close(context.Context) error              { return nil }
 
 // errNoSource is for a check that says nothing of where to look, which Parse refuses.
-var errNoSource = errors.New("the check has no source: it needs object, objects, logs, events, exec, http, can, probe or terraform")
+var errNoSource = errors.New(
+	"the check has no source: it needs object, objects, logs, events, exec, http, can, probe or terraform",
+)
 
 // source makes the source of a check. The variables that it gives are those of scenario.Check.Variables.
 func (c *Checker) source(check scenario.Check, wantsWas bool) (source, error) {

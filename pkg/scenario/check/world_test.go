@@ -73,20 +73,22 @@ func (w *world) settings(state func(since time.Duration) (string, error)) {
 			return true, nil, err
 		}
 		return true, &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "s", "namespace": "a"}, "data": map[string]any{"state": text},
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "s", "namespace": "a"},
+			"data": map[string]any{"state": text},
 		}}, nil
 	})
 }
 
-// of is a check of that ConfigMap.
+// of returns a check of that ConfigMap.
 func of(within, sustained time.Duration) scenario.Check {
 	return scenario.Check{
-		Name: "the state is good", Object: &scenario.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: "a", Name: "s"},
+		Name:   "the state is good",
+		Object: &scenario.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: "a", Name: "s"},
 		Expect: `o.data.state == "good"`, Within: scenario.Duration(within), Sustained: scenario.Duration(sustained),
 	}
 }
 
-// server is a Checker whose API server is the handler.
+// server returns a Checker whose API server is the handler.
 func server(t *testing.T, handler http.HandlerFunc) *Checker {
 	t.Helper()
 	s := httptest.NewServer(handler)
@@ -102,7 +104,9 @@ func server(t *testing.T, handler http.HandlerFunc) *Checker {
 // commands is an Execer that answers by the command's words.
 type commands func(ctx context.Context, pod, command string, streams debugpod.Streams) error
 
-func (c commands) Exec(ctx context.Context, pod *corev1.Pod, _ string, command []string, streams debugpod.Streams) error {
+func (c commands) Exec(
+	ctx context.Context, pod *corev1.Pod, _ string, command []string, streams debugpod.Streams,
+) error {
 	return c(ctx, pod.Name, strings.Join(command, " "), streams)
 }
 
@@ -111,7 +115,8 @@ type exitCode int
 func (e exitCode) Error() string   { return "it ended" }
 func (e exitCode) ExitStatus() int { return int(e) }
 
-// node makes pods what a kubelet makes of them: a pod's status is the function's, by how many have been made and its age.
+// node makes pods what a kubelet makes of them: a pod's status is the function's, by how many have been made and its
+// age.
 func (w *world) node(status func(n int, age time.Duration) corev1.PodStatus) (made func() []string) {
 	type life struct {
 		n     int
@@ -154,7 +159,7 @@ func (w *world) node(status func(n int, age time.Duration) corev1.PodStatus) (ma
 	}
 }
 
-// left are the pods that are there.
+// left returns the pods that are there.
 func (w *world) left(t *testing.T) []string {
 	t.Helper()
 	list, err := w.pods("").List(context.Background(), metav1.ListOptions{})

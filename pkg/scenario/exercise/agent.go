@@ -29,13 +29,14 @@ const (
 // AgentOptions are how programs are tested.
 type AgentOptions struct {
 	Scenarios []*scenario.Scenario
-	// Command is what sh runs for each try, in a folder of its own. It ends when it thinks that it is done. It may read whatever its user may:
-	// who does not trust it runs it in a container.
+	// Command is what sh runs for each try, in a folder of its own. It ends when it thinks that it is done. It may read
+	// whatever its user may: who does not trust it runs it in a container.
 	Command string
 	// Repeats is how often each scenario is played, with Seed, Seed+1 and so on; zero means once.
 	Repeats int
 	Seed    int64
-	// Timeout is how long one try may take; zero is the scenario's time box. Then the program is stopped, and what it has done is graded.
+	// Timeout is how long one try may take; zero is the scenario's time box. Then the program is stopped, and what it
+	// has done is graded.
 	Timeout time.Duration
 	// Record is a folder for a transcript of each try: SCENARIO-ID.jsonl; empty writes none.
 	Record string
@@ -58,7 +59,7 @@ type Try struct {
 	Report   *Report       `json:"report,omitempty"`
 }
 
-// Outcome is the try in a word.
+// Outcome returns the try in a word.
 func (t Try) Outcome() string {
 	switch {
 	case t.Invalid != "":
@@ -71,8 +72,8 @@ func (t Try) Outcome() string {
 	return NotPass
 }
 
-// Agents has a program solve scenarios, and says how often it does. Tries in which the lab could not be made do not count. The error says
-// why it could not go on; the report then has what there is.
+// Agents has a program solve scenarios, and says how often it does. Tries in which the lab could not be made do not
+// count. The error says why it could not go on; the report then has what there is.
 func (l *Lab) Agents(ctx context.Context, options AgentOptions, each func(Try)) (*AgentReport, error) {
 	if strings.TrimSpace(options.Command) == "" {
 		return nil, errors.New("there is no command to run")
@@ -122,7 +123,8 @@ func (l *Lab) play(ctx context.Context, s *scenario.Scenario, options AgentOptio
 	if err != nil {
 		return err
 	}
-	e, err := l.Start(ctx, r, StartOptions{For: options.Timeout, Consent: true, Command: []string{"run", "--agent", options.Command}})
+	e, err := l.Start(ctx, r,
+		StartOptions{For: options.Timeout, Consent: true, Command: []string{"run", "--agent", options.Command}})
 	if err != nil {
 		return err
 	}
@@ -186,7 +188,10 @@ func (l *Lab) solve(ctx context.Context, e *Exercise, options AgentOptions, try 
 type task struct{ card, kubeconfig, diagnosis string }
 
 func writeTask(folder string, e *Exercise, kubeconfig []byte) (task, error) {
-	files := task{filepath.Join(folder, "task.json"), filepath.Join(folder, "kubeconfig"), filepath.Join(folder, "diagnosis.json")}
+	files := task{
+		filepath.Join(folder, "task.json"), filepath.Join(folder, "kubeconfig"),
+		filepath.Join(folder, "diagnosis.json"),
+	}
 	card := CardOf(e)
 	card.Kubeconfig, card.Diagnosis = files.kubeconfig, files.diagnosis
 	card.Submit = howToSubmit + " Write it to the file that diagnosis names, and end."
@@ -209,7 +214,8 @@ func runProgram(ctx context.Context, folder string, files task, options AgentOpt
 	defer output.end()
 	cmd := exec.CommandContext(ctx, "sh", "-c", options.Command)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, output, output
-	cmd.Env = append(environment(), "KUBECONFIG="+files.kubeconfig, EnvCard+"="+files.card, EnvDiagnosis+"="+files.diagnosis)
+	cmd.Env = append(environment(), "KUBECONFIG="+files.kubeconfig, EnvCard+"="+files.card,
+		EnvDiagnosis+"="+files.diagnosis)
 	cmd.WaitDelay = 5 * time.Second // for what holds its streams open
 	alone(cmd)
 	err := cmd.Run()
@@ -248,7 +254,7 @@ func (q *quoted) end() {
 	}
 }
 
-// environment is this process's without what kubectl and this tool read.
+// environment returns this process's without what kubectl and this tool read.
 func environment() []string {
 	var kept []string
 	for _, variable := range os.Environ() {

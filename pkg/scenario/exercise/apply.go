@@ -19,9 +19,12 @@ import (
 // asTerraform is the name under which a module's objects are written, as Terraform's provider does.
 const asTerraform = "Terraform"
 
-// apply makes the cluster have a module's objects, and none of those known that the module no longer has. What the API server refuses is a
-// problem of the module's; the error is for what prevents to know. brought are the module's objects.
-func (c *candidate) apply(ctx context.Context, module terraform.Module, known []scenario.Ref) (done Applied, brought []scenario.Ref, err error) {
+// apply makes the cluster have a module's objects, and none of those known that the module no longer has. What the API
+// server refuses is a problem of the module's; the error is for what prevents to know. brought are the module's
+// objects.
+func (c *candidate) apply(
+	ctx context.Context, module terraform.Module, known []scenario.Ref,
+) (done Applied, brought []scenario.Ref, err error) {
 	note := func(what string, ref scenario.Ref, err error) error {
 		name := ref.Kind + " " + ref.Namespace + "/" + ref.Name
 		switch {
@@ -55,9 +58,10 @@ func (c *candidate) apply(ctx context.Context, module terraform.Module, known []
 	return done, brought, nil
 }
 
-// refusal is whether the API server has judged what was asked for, and not only failed.
+// refusal reports whether the API server has judged what was asked for, and not only failed.
 func refusal(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) ||
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsNotFound(err) ||
 		apierrors.IsAlreadyExists(err) || apierrors.IsMethodNotSupported(err)
 }
 
@@ -68,7 +72,8 @@ func (c *candidate) applyOne(ctx context.Context, object *unstructured.Unstructu
 		return "", err
 	}
 	create := func(did string) (string, error) {
-		_, err := reach.Create(ctx, object, metav1.CreateOptions{FieldManager: asTerraform, FieldValidation: metav1.FieldValidationStrict})
+		_, err := reach.Create(ctx, object,
+			metav1.CreateOptions{FieldManager: asTerraform, FieldValidation: metav1.FieldValidationStrict})
 		return did, err
 	}
 	for range updateAttempts {
@@ -99,7 +104,7 @@ func (c *candidate) applyOne(ctx context.Context, object *unstructured.Unstructu
 	return "", errors.New("others change it all the time: try again")
 }
 
-// replaces is whether Terraform makes the object anew: what a binding refers to can never be changed.
+// replaces reports whether Terraform makes the object anew: what a binding refers to can never be changed.
 func replaces(now, object *unstructured.Unstructured) bool {
 	before, is := now.Object["roleRef"]
 	return is && !sameJSON(before, object.Object["roleRef"])
@@ -111,7 +116,7 @@ func sameJSON(a, b any) bool {
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 
-// content is what somebody has asked for in an object.
+// content returns what somebody has asked for in an object.
 func content(object *unstructured.Unstructured) map[string]any {
 	asked := maps.Clone(object.Object)
 	delete(asked, "status")
@@ -119,7 +124,7 @@ func content(object *unstructured.Unstructured) map[string]any {
 	return asked
 }
 
-// overlay is an object with what the module says of it. Labels and annotations of which it says nothing stay.
+// overlay returns an object with what the module says of it. Labels and annotations of which it says nothing stay.
 func overlay(now, object *unstructured.Unstructured) *unstructured.Unstructured {
 	next := now.DeepCopy()
 	for key, value := range object.Object {
@@ -142,7 +147,7 @@ func overlay(now, object *unstructured.Unstructured) *unstructured.Unstructured 
 	return next
 }
 
-// unapply deletes an object that the module no longer has, and says whether it was there.
+// unapply deletes an object that the module no longer has, and reports whether it was there.
 func (c *candidate) unapply(ctx context.Context, ref scenario.Ref) (did string, err error) {
 	reach, err := c.reach(ref)
 	if err != nil {

@@ -43,7 +43,8 @@ func (l *Lab) as(ctx context.Context, e *Exercise, r *scenario.Resolved) (*candi
 	if err != nil {
 		return nil, fmt.Errorf("the candidate's kubeconfig: %w", err)
 	}
-	config.QPS, config.Burst, config.Timeout = 100, 200, time.Minute // nothing is watched; a server that hangs must not hang the attempt
+	// Nothing is watched; a server that hangs must not hang the attempt
+	config.QPS, config.Burst, config.Timeout = 100, 200, time.Minute
 	c := &candidate{lab: l, e: e, r: r, config: config}
 	if c.client, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
@@ -66,10 +67,11 @@ func (c *candidate) attempt(ctx context.Context, steps []scenario.Step) (made in
 	return len(steps), nil
 }
 
-// explain says what a token means that is not accepted.
+// explain returns what a token means that is not accepted.
 func (c *candidate) explain(err error) error {
 	if apierrors.IsUnauthorized(err) {
-		return fmt.Errorf("the candidate's token is not accepted; it ends at %s: %w", c.e.Account.Until.Format(time.RFC3339), err)
+		return fmt.Errorf("the candidate's token is not accepted; it ends at %s: %w",
+			c.e.Account.Until.Format(time.RFC3339), err)
 	}
 	return err
 }
@@ -116,7 +118,9 @@ func (c *candidate) create(ctx context.Context, list []scenario.Object) error {
 		if err != nil {
 			return err
 		}
-		options := metav1.CreateOptions{FieldManager: objects.ManagerCreate, FieldValidation: metav1.FieldValidationStrict}
+		options := metav1.CreateOptions{
+			FieldManager: objects.ManagerCreate, FieldValidation: metav1.FieldValidationStrict,
+		}
 		if _, err := reach.Create(ctx, object, options); err != nil {
 			return fmt.Errorf("create %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
@@ -182,8 +186,10 @@ func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (er
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "node-shell-"},
 		Spec: corev1.PodSpec{
 			ActiveDeadlineSeconds: new(int64(nodeShellTimeout / time.Second)),
-			NodeName:              shell.Node, HostPID: true, RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(0)),
-			AutomountServiceAccountToken: new(false), Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			NodeName:              shell.Node, HostPID: true, RestartPolicy: corev1.RestartPolicyNever,
+			TerminationGracePeriodSeconds: new(int64(0)),
+			AutomountServiceAccountToken:  new(false),
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			Containers: []corev1.Container{{
 				Name: "shell", Image: c.lab.probeImage(), ImagePullPolicy: corev1.PullIfNotPresent,
 				Command:         []string{"sh", "-c", whenTold, shell.Script},
@@ -205,21 +211,23 @@ func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (er
 	}()
 	var now *corev1.Pod
 	told := false
-	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, nodeShellTimeout, true, func(ctx context.Context) (bool, error) {
-		seen, err := pods.Get(ctx, created.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, final(err)
-		}
-		now = seen
-		if seen.Status.Phase == corev1.PodRunning && !told {
-			streams := debugpod.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}
-			// The answer may be lost to the restart; telling it twice does no harm.
-			limited, cancel := context.WithTimeout(ctx, 10*time.Second)
-			told = debugpod.NewExecer(c.config).Exec(limited, seen, "shell", []string{"touch", "/go"}, streams) == nil
-			cancel()
-		}
-		return seen.Status.Phase == corev1.PodSucceeded || seen.Status.Phase == corev1.PodFailed, nil
-	})
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, nodeShellTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			seen, err := pods.Get(ctx, created.Name, metav1.GetOptions{})
+			if err != nil {
+				return false, final(err)
+			}
+			now = seen
+			if seen.Status.Phase == corev1.PodRunning && !told {
+				streams := debugpod.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}
+				// The answer may be lost to the restart; telling it twice does no harm.
+				limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+				told = debugpod.NewExecer(c.config).Exec(limited, seen, "shell", []string{"touch", "/go"},
+					streams) == nil
+				cancel()
+			}
+			return seen.Status.Phase == corev1.PodSucceeded || seen.Status.Phase == corev1.PodFailed, nil
+		})
 	if err != nil {
 		return fmt.Errorf("the script did not end: %w", err)
 	}

@@ -13,9 +13,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// What an exercise's Secrets say is done with the trainer's rights: grade runs the scenario's checks, commands in pods among them, and end with
-// Restore writes what a snapshot says and deletes what it lacks. Who may write Secrets in the ledger's namespace, and nothing else, must not
-// choose that for the trainer. So the run's record, which is no Secret, has the hashes of what never changes: these are its seals.
+// What an exercise's Secrets say is done with the trainer's rights: grade runs the scenario's checks, commands in pods
+// among them, and end with Restore writes what a snapshot says and deletes what it lacks. Who may write Secrets in the
+// ledger's namespace, and nothing else, must not choose that for the trainer. So the run's record, which is no Secret,
+// has the hashes of what never changes: these are its seals.
 
 // The names of the seals, besides those of the snapshots.
 const (
@@ -23,7 +24,7 @@ const (
 	sealScenario = "scenario"
 )
 
-// sealOf is the seal of what one or more of an exercise's Secrets hold, as the run's record keeps it.
+// sealOf returns the seal of what one or more of an exercise's Secrets hold, as the run's record keeps it.
 func sealOf(parts ...[]byte) string {
 	whole, err := json.Marshal(parts)
 	if err != nil {
@@ -32,7 +33,8 @@ func sealOf(parts ...[]byte) string {
 	return string(seal.Of("", "", whole))
 }
 
-// seal is the hash of what says of an exercise which objects are its own. It stays the same from the start to the end.
+// seal returns the hash of what says of an exercise which objects are its own. It stays the same from the start to the
+// end.
 func (e *Exercise) seal() string {
 	fixed, err := json.Marshal(struct {
 		ID         string

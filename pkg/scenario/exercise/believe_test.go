@@ -6,13 +6,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// An exercise that was read has the seal of the one that was stored, also one that has nothing for itself, as on somebody's own Deployment; what is
-// changed in between is seen.
+// An exercise that was read has the seal of the one that was stored, also one that has nothing for itself, as on
+// somebody's own Deployment; what is changed in between is seen.
 func TestSealSurvivesTheLedger(t *testing.T) {
 	t.Parallel()
 	for name, e := range map[string]Exercise{
 		"all there is": {
-			ID: "scenario-1", Namespaces: []string{"harbour"}, Owned: []scenario.Ref{{Kind: "Node", Name: "a"}}, Nodes: []string{"a"},
+			ID: "scenario-1", Namespaces: []string{"harbour"}, Owned: []scenario.Ref{{Kind: "Node", Name: "a"}},
+			Nodes:   []string{"a"},
 			Account: Account{ID: "x", Namespace: "harbour", Name: "worker"}, Probe: "word",
 		},
 		"none":        {ID: "scenario-1"},

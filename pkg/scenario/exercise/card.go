@@ -17,14 +17,15 @@ const howToSubmit = "Mend it in the cluster, and write your diagnosis as a JSON 
 // orInModule is for who got a Terraform module.
 const orInModule = "In the place of the cluster you may mend the Terraform module and hand its folder in: it is applied with your rights before it is judged."
 
-// Card is what the candidate of an exercise is handed.
+// Card returns what the candidate of an exercise is handed.
 func (l *Lab) Card(e *Exercise) Card { return CardOf(e) }
 
-// CardOf is what the candidate of an exercise is handed: the public half, and when their time is over.
+// CardOf returns what the candidate of an exercise is handed: the public half, and when their time is over.
 func CardOf(e *Exercise) Card {
 	card := Card{
 		SchemaVersion: CardVersion, Title: e.Public.Title, Briefing: e.Public.Briefing, Simulated: e.Public.Simulated,
-		Terraform: e.Public.Terraform, Access: accessInWords(e.Public.Access), Minutes: e.Minutes, Deadline: e.Until, Submit: howToSubmit, Choices: e.Public.Choices,
+		Terraform: e.Public.Terraform, Access: accessInWords(e.Public.Access), Minutes: e.Minutes, Deadline: e.Until,
+		Submit: howToSubmit, Choices: e.Public.Choices,
 		Namespace: e.Public.Access.Home(),
 	}
 	if card.Terraform != "" {
@@ -33,14 +34,15 @@ func CardOf(e *Exercise) Card {
 	return card
 }
 
-// accessInWords says what a candidate may do.
+// accessInWords returns what a candidate may do.
 func accessInWords(a scenario.Access) []string {
 	words := []string{"read nodes, and what has no secrets in the whole cluster"}
 	if len(a.Namespaces) > 0 {
 		words = append(words, "everything an administrator may do in namespace "+strings.Join(a.Namespaces, ", "))
 	}
 	if w := a.Workload; w != nil {
-		words = append(words, fmt.Sprintf("view namespace %s (no Secrets), and change %s %s there", w.Namespace, w.Kind, w.Name))
+		words = append(words,
+			fmt.Sprintf("view namespace %s (no Secrets), and change %s %s there", w.Namespace, w.Kind, w.Name))
 	}
 	if len(a.Read) > 0 {
 		words = append(words, "read namespace "+strings.Join(a.Read, ", "))

@@ -13,7 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// maxSkew is how far this machine's clock may be off before the API server's is taken instead: its Date header has whole seconds.
+// maxSkew is how far this machine's clock may be off before the API server's is taken instead: its Date header has
+// whole seconds.
 const maxSkew = 2 * time.Second
 
 // clock returns the time by which the time box of an exercise is measured.
@@ -28,7 +29,8 @@ func (l *Lab) clock(ctx context.Context) func() time.Time {
 	return now
 }
 
-// stateOf is the digest of what the candidate of an exercise may change, as it is now; empty where that cannot be known.
+// stateOf returns the digest of what the candidate of an exercise may change, as it is now; empty where that cannot be
+// known.
 func (l *Lab) stateOf(ctx context.Context, id string) (string, error) {
 	e, _, err := l.read(ctx, id)
 	if err != nil || !e.Open() {
@@ -41,21 +43,26 @@ func (l *Lab) stateOf(ctx context.Context, id string) (string, error) {
 	return e.state(now, l.Mapper), nil
 }
 
-// state is the digest of what the candidate may change. What somebody does as root on nodes is in no object: then it is empty.
+// state returns the digest of what the candidate may change. What somebody does as root on nodes is in no object: then
+// it is empty.
 func (e *Exercise) state(now *baseline.Baseline, mapper meta.RESTMapper) string {
 	if e.Public.Access.NodeShell {
 		return ""
 	}
 	candidate := writersOf(e.Public.Access, mapper)
-	return now.Digest(func(ref scenario.Ref, body map[string]any) bool { return candidate.may(ref) && !e.probes(ref, body) })
+	return now.Digest(
+		func(ref scenario.Ref, body map[string]any) bool { return candidate.may(ref) && !e.probes(ref, body) },
+	)
 }
 
-// waits is whether a candidate who has handed in the diagnosis has changed nothing since, by the state of what they may change.
+// waits reports whether a candidate who has handed in the diagnosis has changed nothing since, by the state of what
+// they may change.
 func (e *Exercise) waits(state string) bool {
 	return !e.Submitted.IsZero() && state != "" && state == e.SubmittedState
 }
 
-// stop ends the candidate's time when they had handed in the diagnosis and, if there is one, the module, unless they went on.
+// stop ends the candidate's time when they had handed in the diagnosis and, if there is one, the module, unless they
+// went on.
 func (r *Report) stop(e *Exercise, state string) {
 	if !e.waits(state) {
 		return
@@ -67,8 +74,9 @@ func (r *Report) stop(e *Exercise, state string) {
 	r.Took, r.Late = max(at.Sub(e.Started), 0), at.After(e.Until)
 }
 
-// ServerClock returns the time as the API server has it: trainers, candidates and the token all have clocks of their own. When it does not
-// say, this machine's counts. note tells how far this machine's is off; it is empty when it is not.
+// ServerClock returns the time as the API server has it: trainers, candidates and the token all have clocks of their
+// own. When it does not say, this machine's counts. note tells how far this machine's is off; it is empty when it is
+// not.
 func ServerClock(ctx context.Context, config *rest.Config) (now func() time.Time, note string) {
 	skew := skewOf(ctx, config)
 	if skew > -maxSkew && skew < maxSkew {
@@ -78,12 +86,13 @@ func ServerClock(ctx context.Context, config *rest.Config) (now func() time.Time
 		if skew < 0 {
 			way = "ahead of"
 		}
-		note = fmt.Sprintf("this machine's clock is %s %s the API server's, which counts", skew.Abs().Round(time.Second), way)
+		note = fmt.Sprintf("this machine's clock is %s %s the API server's, which counts",
+			skew.Abs().Round(time.Second), way)
 	}
 	return func() time.Time { return time.Now().UTC().Add(skew).Truncate(time.Millisecond) }, note
 }
 
-// skewOf is how much later the API server has it than this machine; zero when it does not say.
+// skewOf returns how much later the API server has it than this machine; zero when it does not say.
 func skewOf(ctx context.Context, config *rest.Config) time.Duration {
 	if config == nil {
 		return 0

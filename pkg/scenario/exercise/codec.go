@@ -28,7 +28,8 @@ const (
 	keyChunk    = "part"
 )
 
-// maxSize bounds what an exercise's Secret holds, in bytes: the API server takes 1 MiB of data. keptGrades is how many reports are kept at most.
+// maxSize bounds what an exercise's Secret holds, in bytes: the API server takes 1 MiB of data. keptGrades is how many
+// reports are kept at most.
 const (
 	maxSize     = 900 << 10
 	maxScenario = 512 << 10
@@ -69,7 +70,8 @@ func encode(e *Exercise, base *corev1.Secret) (*corev1.Secret, error) {
 	}
 	secret.Data[keyExercise] = text
 	if size := len(text) + len(secret.Data[keyScenario]); size > maxSize {
-		return nil, fmt.Errorf("exercise %s would take %d KiB in its Secret and at most %d fit: shorten the scenario", e.ID, size>>10, maxSize>>10)
+		return nil, fmt.Errorf("exercise %s would take %d KiB in its Secret and at most %d fit: shorten the scenario",
+			e.ID, size>>10, maxSize>>10)
 	}
 	if secret.Labels == nil {
 		secret.Labels = map[string]string{}
@@ -80,7 +82,8 @@ func encode(e *Exercise, base *corev1.Secret) (*corev1.Secret, error) {
 	return secret, nil
 }
 
-// decode reads an exercise. It refuses what it does not know, as a newer version's record must not be written back without its fields.
+// decode reads an exercise. It refuses what it does not know, as a newer version's record must not be written back
+// without its fields.
 func decode(secret *corev1.Secret) (*Exercise, error) {
 	text, ok := secret.Data[keyExercise]
 	if !ok {
@@ -88,14 +91,20 @@ func decode(secret *corev1.Secret) (*Exercise, error) {
 	}
 	var kind metav1.TypeMeta
 	if err := json.Unmarshal(text, &kind); err != nil {
-		return nil, fmt.Errorf("exercise %s cannot be read: %w; what it changed is undone with: kubectl gpu-fault revert %[1]s", secret.Name, err)
+		return nil, fmt.Errorf(
+			"exercise %s cannot be read: %w; what it changed is undone with: kubectl gpu-fault revert %[1]s",
+			secret.Name, err,
+		)
 	}
 	if kind.APIVersion != APIVersion || kind.Kind != Kind {
 		return nil, fmt.Errorf("exercise %s is a %s %s: %w", secret.Name, kind.APIVersion, kind.Kind, ledger.ErrNewer)
 	}
 	var e Exercise
 	if err := kubejson.Unmarshal(text, &e); err != nil {
-		return nil, fmt.Errorf("exercise %s cannot be read: %w; what it changed is undone with: kubectl gpu-fault revert %[1]s", secret.Name, err)
+		return nil, fmt.Errorf(
+			"exercise %s cannot be read: %w; what it changed is undone with: kubectl gpu-fault revert %[1]s",
+			secret.Name, err,
+		)
 	}
 	if e.ID != secret.Name {
 		return nil, fmt.Errorf("secret %s holds exercise %q", secret.Name, e.ID)
@@ -120,7 +129,8 @@ func encodeScenario(r *scenario.Resolved) ([]byte, error) {
 		return nil, fmt.Errorf("store scenario %s: %w", r.Metadata.Name, err)
 	}
 	if packed.Len() > maxScenario {
-		return nil, fmt.Errorf("scenario %s takes %d KiB and at most %d fit into a Secret: shorten it", r.Metadata.Name, packed.Len()>>10, maxScenario>>10)
+		return nil, fmt.Errorf("scenario %s takes %d KiB and at most %d fit into a Secret: shorten it", r.Metadata.Name,
+			packed.Len()>>10, maxScenario>>10)
 	}
 	return packed.Bytes(), nil
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// A program that mends it, by the candidate's kubeconfig alone, passes; one that does nothing does not; one that goes on for ever is stopped.
+// A program that mends it, by the candidate's kubeconfig alone, passes; one that does nothing does not; one that goes
+// on for ever is stopped.
 func TestE2EAgents(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -32,16 +33,20 @@ func TestE2EAgents(t *testing.T) {
 	if err != nil || report.Tries != 2 || report.Passed != 2 || len(tries) != 2 {
 		t.Fatalf("%+v, %v", report, err)
 	}
-	if try := tries[0]; try.Exit != 0 || try.Note != "" || try.Score != 100 || try.Report.Recorded.Changes != 1 || try.Report.Recorded.Look == 0 {
+	if try := tries[0]; try.Exit != 0 || try.Note != "" || try.Score != 100 || try.Report.Recorded.Changes != 1 ||
+		try.Report.Recorded.Look == 0 {
 		t.Errorf("%+v: %+v", try, try.Report)
 	}
-	if written, err := filepath.Glob(filepath.Join(folder, "missing-settings-scenario-*.jsonl")); err != nil || len(written) != 2 {
+	if written, err := filepath.Glob(filepath.Join(folder, "missing-settings-scenario-*.jsonl")); err != nil ||
+		len(written) != 2 {
 		t.Errorf("transcripts: %q, %v", written, err)
 	}
 	report, err = s.lab("laptop").Agents(t.Context(), AgentOptions{
-		Scenarios: []*scenario.Scenario{parsed}, Seed: 1, Timeout: 5 * time.Second, Command: "echo '{' >\"$TASK_DIAGNOSIS\"; sleep 600", Output: logger{t},
+		Scenarios: []*scenario.Scenario{parsed}, Seed: 1, Timeout: 5 * time.Second,
+		Command: "echo '{' >\"$TASK_DIAGNOSIS\"; sleep 600", Output: logger{t},
 	}, nil)
-	if err != nil || report.Tries != 1 || report.Passed != 0 || report.All[0].Outcome() != "timed out" || !strings.Contains(report.All[0].Note, "cannot be read") {
+	if err != nil || report.Tries != 1 || report.Passed != 0 || report.All[0].Outcome() != "timed out" ||
+		!strings.Contains(report.All[0].Note, "cannot be read") {
 		t.Errorf("%+v, %v", report, err)
 	}
 }
@@ -59,7 +64,8 @@ func TestE2EHelperAgent(t *testing.T) {
 	if err != nil || !strings.Contains(string(card), "The page does not come up") {
 		t.Fatalf("%s, %v", card, err)
 	}
-	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil)
+	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(),
+		nil)
 	namespace, _, err := loading.Namespace()
 	if err != nil {
 		t.Fatal(err)
@@ -74,11 +80,16 @@ func TestE2EHelperAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked := deployment.Spec.Template.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name
-	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/template/spec/containers/0/envFrom/0/configMapRef/name","value":%q}]`, strings.TrimSuffix(asked, "-v2"))
-	if _, err := client.AppsV1().Deployments(namespace).Patch(t.Context(), "page", types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+	patch := fmt.Appendf(nil,
+		`[{"op":"replace","path":"/spec/template/spec/containers/0/envFrom/0/configMapRef/name","value":%q}]`,
+		strings.TrimSuffix(asked, "-v2"))
+	if _, err := client.AppsV1().Deployments(namespace).Patch(
+		t.Context(), "page", types.JSONPatchType, patch, metav1.PatchOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
-	diagnosis := `{"component":"Workload","object":"deployment/page","field":"spec.template.spec.containers.envFrom","mechanism":"missing ConfigMap","explanation":"x"}`
+	diagnosis :=
+		`{"component":"Workload","object":"deployment/page","field":"spec.template.spec.containers.envFrom","mechanism":"missing ConfigMap","explanation":"x"}`
 	if err := os.WriteFile(os.Getenv(EnvDiagnosis), []byte(diagnosis), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// What the candidate does where the exercise made nothing is put back: in a namespace that was there before, and on a node.
+// What the candidate does where the exercise made nothing is put back: in a namespace that was there before, and on a
+// node.
 func TestE2ECandidateLeavesThings(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -31,12 +32,17 @@ func TestE2ECandidateLeavesThings(t *testing.T) {
 	node := nodes.Items[len(nodes.Items)-1].Name
 	old := fmt.Sprintf("ex-old-%x", time.Now().UnixNano()%(1<<32))
 	maps := lab.Client.CoreV1().ConfigMaps(old)
-	if _, err := lab.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: old}}, metav1.CreateOptions{}); err != nil {
+	if _, err := lab.Client.CoreV1().Namespaces().Create(
+		t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: old}}, metav1.CreateOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = lab.Client.CoreV1().Namespaces().Delete(context.Background(), old, metav1.DeleteOptions{}) })
 	for _, name := range []string{"kept", "changed", "deleted"} {
-		one := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": "a"}}, Data: map[string]string{"a": "1", "b": "2"}}
+		one := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": "a"}},
+			Data:       map[string]string{"a": "1", "b": "2"},
+		}
 		if _, err := maps.Create(t.Context(), one, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -59,10 +65,13 @@ func TestE2ECandidateLeavesThings(t *testing.T) {
 	candidate := kubernetes.NewForConfigOrDie(config)
 	theirs := candidate.CoreV1().ConfigMaps(old)
 	label := "example.com/" + old
-	_, errLabel := candidate.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"x"}}}`, label), metav1.PatchOptions{})
-	_, errChange := theirs.Patch(t.Context(), "changed", types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"b"}},"data":{"a":null,"b":"3","c":"4"}}`), metav1.PatchOptions{})
+	_, errLabel := candidate.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType,
+		fmt.Appendf(nil, `{"metadata":{"labels":{%q:"x"}}}`, label), metav1.PatchOptions{})
+	_, errChange := theirs.Patch(t.Context(), "changed", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"team":"b"}},"data":{"a":null,"b":"3","c":"4"}}`), metav1.PatchOptions{})
 	errDelete := theirs.Delete(t.Context(), "deleted", metav1.DeleteOptions{})
-	_, errCreate := theirs.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "created"}}, metav1.CreateOptions{})
+	_, errCreate := theirs.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "created"}},
+		metav1.CreateOptions{})
 	errSecret := candidate.CoreV1().Secrets(old).Delete(t.Context(), "password", metav1.DeleteOptions{})
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: old}}
 	_, errClass := candidate.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{})
@@ -85,7 +94,8 @@ func TestE2ECandidateLeavesThings(t *testing.T) {
 		t.Fatalf("%+v, %v", ending, err)
 	}
 	for _, left := range ending.Left { // which anybody may have made, or changed
-		if !strings.Contains(left.Why, "it is left to you") || !strings.Contains(left.ByHand, left.Difference.Ref.Name) {
+		if !strings.Contains(left.Why, "it is left to you") ||
+			!strings.Contains(left.ByHand, left.Difference.Ref.Name) {
 			t.Errorf("%+v", left)
 		}
 	}
@@ -98,8 +108,8 @@ func TestE2ECandidateLeavesThings(t *testing.T) {
 	}
 }
 
-// An exercise whose namespace is deleted, which candidates may not do and administrators may, has failed, for that reason; and the end goes on as
-// if nothing had been.
+// An exercise whose namespace is deleted, which candidates may not do and administrators may, has failed, for that
+// reason; and the end goes on as if nothing had been.
 func TestE2ENamespaceIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -113,15 +123,20 @@ func TestE2ENamespaceIsDeleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := kubernetes.NewForConfigOrDie(config).CoreV1().Namespaces().Delete(t.Context(), e.Namespaces[0], metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+	if err := kubernetes.NewForConfigOrDie(config).CoreV1().Namespaces().Delete(
+		t.Context(), e.Namespaces[0], metav1.DeleteOptions{},
+	); !apierrors.IsForbidden(err) {
 		t.Errorf("the candidate may delete the namespace: %v", err)
 	}
-	if err := lab.Client.CoreV1().Namespaces().Delete(t.Context(), e.Namespaces[0], metav1.DeleteOptions{}); err != nil {
+	if err := lab.Client.CoreV1().Namespaces().Delete(
+		t.Context(), e.Namespaces[0], metav1.DeleteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
 	report, err := lab.Grade(t.Context(), "")
-	if err != nil || report.Passed || !strings.Contains(report.Reasons[0], "deleted: namespace "+e.Namespaces[0]) || time.Since(began) > 15*time.Second {
+	if err != nil || report.Passed || !strings.Contains(report.Reasons[0], "deleted: namespace "+e.Namespaces[0]) ||
+		time.Since(began) > 15*time.Second {
 		t.Errorf("%+v, %v", report, err)
 	}
 	if ending, err := lab.End(t.Context(), "", EndOptions{Restore: true}); err != nil || !ending.Clean() {

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// A candidate who mends the text of the module mends the cluster by it, as often as it is graded; what they take out of it is gone, and nothing
-// of it is left in the end.
+// A candidate who mends the text of the module mends the cluster by it, as often as it is graded; what they take out of
+// it is gone, and nothing of it is left in the end.
 func TestE2EModule(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -68,10 +68,12 @@ func TestE2EModule(t *testing.T) {
 		t.Errorf("a module that is as broken as the cluster: %+v %+v", report.Applied, report.Reasons)
 	}
 	cluster := strings.Replace(string(before), "-v2", "", 1)
-	if report := handIn(cluster); report.Passed || !slices.Equal(report.Applied.Changes, []string{"changed " + page}) || !strings.Contains(strings.Join(report.Reasons, ""), "the cloud lets users in") {
+	if report := handIn(cluster); report.Passed || !slices.Equal(report.Applied.Changes, []string{"changed " + page}) ||
+		!strings.Contains(strings.Join(report.Reasons, ""), "the cloud lets users in") {
 		t.Errorf("the cluster's half: %+v %+v", report.Applied, report.Reasons)
 	}
-	all := strings.Replace(cluster, "network = \"all\"\n", "network = \"all\"\n\n  allow {\n    protocol = \"tcp\"\n  }\n", 1)
+	all := strings.Replace(cluster, "network = \"all\"\n",
+		"network = \"all\"\n\n  allow {\n    protocol = \"tcp\"\n  }\n", 1)
 	if report := handIn(all); !report.Passed || len(report.Applied.Changes) > 0 {
 		t.Errorf("mended: %+v %+v", report.Applied, report.Reasons)
 	}
@@ -100,9 +102,15 @@ func TestE2EModuleWithoutRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	done, _, err := as.apply(t.Context(), terraform.Module{Objects: []terraform.Object{
-		{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "x", "namespace": "default"}, "spec": map[string]any{}},
-		{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{"name": "x", "namespace": e.Public.Access.Namespaces[0]},
-			"roleRef": map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}},
+		{
+			"apiVersion": "apps/v1", "kind": "Deployment",
+			"metadata": map[string]any{"name": "x", "namespace": "default"}, "spec": map[string]any{},
+		},
+		{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+			"metadata": map[string]any{"name": "x", "namespace": e.Public.Access.Namespaces[0]},
+			"roleRef": map[string]any{
+				"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin",
+			}},
 	}}, []scenario.Ref{{APIVersion: "v1", Kind: "ServiceAccount", Namespace: "kube-system", Name: "default"}})
 	if err != nil || len(done.Problems) != 3 || len(done.Changes) > 0 {
 		t.Errorf("%+v, %v", done, err)

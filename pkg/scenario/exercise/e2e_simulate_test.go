@@ -15,14 +15,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// onGPUs is the scenario of testdata with a GPU for each of its pods.
+// onGPUs returns the scenario of testdata with a GPU for each of its pods.
 func onGPUs(t *testing.T) []string {
 	return append(own(t), "requires: {nodes: 1}", "requires: {nodes: 1, gpus: 2}",
 		`envFrom: [{configMapRef: {name: "${p.key}-v2"}}]`, `envFrom: [{configMapRef: {name: "${p.key}-v2"}}]
                     resources: {limits: {nvidia.com/gpu: 1}}`)
 }
 
-// offered is what nodes are, as scenarios and schedulers see them: labels, capacity, allocatable.
+// offered returns what nodes are, as scenarios and schedulers see them: labels, capacity, allocatable.
 func (s *site) offered() map[string]any {
 	s.Helper()
 	nodes, err := s.lab("looker").Client.CoreV1().Nodes().List(s.Context(), metav1.ListOptions{})
@@ -36,8 +36,8 @@ func (s *site) offered() map[string]any {
 	return all
 }
 
-// simulating is a lab that simulates GPUs, on a cluster without. On one that has GPUs it holds that they are not, and there is nothing more to
-// see: the package's tests run there, too.
+// simulating returns a lab that simulates GPUs, on a cluster without. On one that has GPUs it holds that they are not,
+// and there is nothing more to see: the package's tests run there, too.
 func (s *site) simulating(parsed *scenario.Scenario) (*Lab, bool) {
 	s.Helper()
 	lab := s.lab("laptop")
@@ -54,8 +54,8 @@ func (s *site) simulating(parsed *scenario.Scenario) (*Lab, bool) {
 	return nil, false
 }
 
-// With simulated GPUs each solution passes and each wrong fix fails, nothing of the lab's own is the candidate's damage, and afterwards nodes offer
-// what they did.
+// With simulated GPUs each solution passes and each wrong fix fails, nothing of the lab's own is the candidate's
+// damage, and afterwards nodes offer what they did.
 func TestE2ESimulatedGPUs(t *testing.T) { // not parallel: it compares all nodes
 	s := newSite(t)
 	parsed := s.parsed(onGPUs(t)...)
@@ -67,7 +67,8 @@ func TestE2ESimulatedGPUs(t *testing.T) { // not parallel: it compares all nodes
 	rows := 0
 	err := lab.SelftestAll(t.Context(), []*scenario.Scenario{parsed}, []int64{1}, 3, func(row Row) {
 		rows++
-		t.Logf("%-28s wanted %s got %s broken %s %s", row.Attempt, row.Wanted, row.Got, row.Broken.Round(100*time.Millisecond), row.Why)
+		t.Logf("%-28s wanted %s got %s broken %s %s", row.Attempt, row.Wanted, row.Got,
+			row.Broken.Round(100*time.Millisecond), row.Why)
 	})
 	if err != nil || rows != 6 {
 		t.Errorf("%d rows, %v", rows, err)
@@ -77,7 +78,8 @@ func TestE2ESimulatedGPUs(t *testing.T) { // not parallel: it compares all nodes
 	}
 }
 
-// Whenever the trainer stops a start, or another one ends it, the GPUs go; and while an exercise has them no other gets any.
+// Whenever the trainer stops a start, or another one ends it, the GPUs go; and while an exercise has them no other gets
+// any.
 func TestE2ESimulatedGPUsGo(t *testing.T) {
 	s := newSite(t)
 	parsed := s.parsed(onGPUs(t)...)
@@ -95,7 +97,8 @@ func TestE2ESimulatedGPUsGo(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			seen := false
 			lab.Session.Observer.StepChanged = func(run ledger.Run, step ledger.Step) {
-				if seen || step.State != ledger.StateProven || len(step.Action) < len(moment) || step.Action[:len(moment)] != moment {
+				if seen || step.State != ledger.StateProven || len(step.Action) < len(moment) ||
+					step.Action[:len(moment)] != moment {
 					return
 				}
 				seen = true

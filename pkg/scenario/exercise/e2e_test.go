@@ -21,8 +21,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// The whole life of an exercise on a real API server: it becomes broken, each solution passes, each wrong fix fails, the candidate can read no
-// answer, and nothing is left; and so for two seeds at the same time, whose changes are not each other's damage.
+// The whole life of an exercise on a real API server: it becomes broken, each solution passes, each wrong fix fails,
+// the candidate can read no answer, and nothing is left; and so for two seeds at the same time, whose changes are not
+// each other's damage.
 func TestE2ESelftest(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -31,8 +32,10 @@ func TestE2ESelftest(t *testing.T) {
 	rows := 0
 	err := s.lab("laptop").SelftestAll(t.Context(), []*scenario.Scenario{parsed}, seeds, 3, func(row Row) {
 		rows++
-		t.Logf("seed %d: %s", row.Seed, fmt.Sprintf("%-28s wanted %s got %s score %3d broken %5s grade %5s took %5s %s", row.Attempt, row.Wanted, row.Got, row.Score,
-			row.Broken.Round(100*time.Millisecond), row.Grade.Round(100*time.Millisecond), row.Took.Round(100*time.Millisecond), row.Why))
+		t.Logf("seed %d: %s", row.Seed, fmt.Sprintf("%-28s wanted %s got %s score %3d broken %5s grade %5s took %5s %s",
+			row.Attempt, row.Wanted, row.Got, row.Score,
+			row.Broken.Round(100*time.Millisecond), row.Grade.Round(100*time.Millisecond),
+			row.Took.Round(100*time.Millisecond), row.Why))
 		if row.Broken > time.Minute {
 			t.Errorf("%s to confirmed broken", row.Broken)
 		}
@@ -74,7 +77,8 @@ func TestE2ESelftestFindsMistakes(t *testing.T) {
 	}
 }
 
-// Two trainers want the same namespace at the same moment: one gets it. A third machine gives hints and grades, a fourth ends.
+// Two trainers want the same namespace at the same moment: one gets it. A third machine gives hints and grades, a
+// fourth ends.
 func TestE2ETrainersOnSeveralMachines(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -101,11 +105,14 @@ func TestE2ETrainersOnSeveralMachines(t *testing.T) {
 	if _, _, err := third.Hint(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := third.Submit(t.Context(), "", scenario.Diagnosis{Component: "workload", Object: "deploy/page"}); err != nil {
+	if _, err := third.Submit(
+		t.Context(), "", scenario.Diagnosis{Component: "workload", Object: "deploy/page"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	report, err := third.Grade(t.Context(), "")
-	if err != nil || report.Passed || len(report.Hints) != 1 || len(report.Diagnosed) != 4 || len(report.Collateral) > 0 {
+	if err != nil || report.Passed || len(report.Hints) != 1 || len(report.Diagnosed) != 4 ||
+		len(report.Collateral) > 0 {
 		t.Errorf("%+v, %v", report, err)
 	}
 	again, err := third.Kubeconfig(t.Context(), "")
@@ -116,7 +123,8 @@ func TestE2ETrainersOnSeveralMachines(t *testing.T) {
 		t.Error(err)
 	} else if client, err := kubernetes.NewForConfig(config); err != nil {
 		t.Error(err)
-	} else if pods, err := client.CoreV1().Pods(e.Namespaces[0]).List(t.Context(), metav1.ListOptions{}); err != nil || len(pods.Items) != 3 {
+	} else if pods, err := client.CoreV1().Pods(e.Namespaces[0]).List(t.Context(), metav1.ListOptions{}); err != nil ||
+		len(pods.Items) != 3 {
 		t.Errorf("%v, %v", pods, err)
 	}
 	ending, err := s.lab("fourth").End(t.Context(), "", EndOptions{Restore: true})
@@ -142,10 +150,11 @@ func use(t *testing.T, kubeconfig []byte, namespace string) error {
 	}
 	// The API server remembers for some seconds that a token was good.
 	last := error(nil)
-	_ = wait.PollUntilContextTimeout(t.Context(), 500*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		_, last = client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-		return apierrors.IsUnauthorized(last), nil
-	})
+	_ = wait.PollUntilContextTimeout(t.Context(), 500*time.Millisecond, 30*time.Second, true,
+		func(ctx context.Context) (bool, error) {
+			_, last = client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+			return apierrors.IsUnauthorized(last), nil
+		})
 	return last
 }
 
@@ -169,7 +178,9 @@ func TestE2ECtrlC(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Phase != Failed {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if _, err := lab.Client.CoreV1().Namespaces().Get(t.Context(), r.Drawn["ns"].(string), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := lab.Client.CoreV1().Namespaces().Get(
+		t.Context(), r.Drawn["ns"].(string), metav1.GetOptions{},
+	); !apierrors.IsNotFound(err) {
 		t.Errorf("%v", err)
 	}
 	secrets, err := lab.secrets().List(t.Context(), metav1.ListOptions{})
@@ -178,7 +189,8 @@ func TestE2ECtrlC(t *testing.T) {
 	}
 }
 
-// What the cluster lacks is told with the words of those who know: the kubelet about an image, the network about policies.
+// What the cluster lacks is told with the words of those who know: the kubelet about an image, the network about
+// policies.
 func TestE2ERequirements(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -186,7 +198,8 @@ func TestE2ERequirements(t *testing.T) {
 	change := func(requires string) *scenario.Resolved {
 		return s.resolved(lab, s.parsed(append(own(t), "requires: {nodes: 1}", "requires: "+requires)...), 1)
 	}
-	err := lab.Preflight(t.Context(), change(`{images: ["docker.io/library/busybox:1.35", "registry.invalid/nothing/here:1"], nodeAccess: true}`))
+	err := lab.Preflight(t.Context(),
+		change(`{images: ["docker.io/library/busybox:1.35", "registry.invalid/nothing/here:1"], nodeAccess: true}`))
 	wants(t, err, "needs image registry.invalid/nothing/here:1", "Image", "load it into the nodes")
 	if strings.Contains(err.Error(), "busybox:1.35") || strings.Contains(err.Error(), "privileged pods") {
 		t.Error(err)
@@ -194,7 +207,8 @@ func TestE2ERequirements(t *testing.T) {
 	began := time.Now()
 	err = lab.Preflight(t.Context(), change(`{networkPolicy: true}`))
 	t.Logf("network policies: %v, after %s", err, time.Since(began).Round(time.Second))
-	if err != nil && !strings.Contains(err.Error(), "install a CNI that enforces them") { // whether they are depends on the cluster
+	// whether they are depends on the cluster
+	if err != nil && !strings.Contains(err.Error(), "install a CNI that enforces them") {
 		t.Error(err)
 	}
 	pods, err := lab.Client.CoreV1().Pods(s.namespace).List(t.Context(), metav1.ListOptions{})

@@ -23,7 +23,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// team is a namespace of others, with a Deployment that has a GPU, another one, and a Secret.
+// team returns a namespace of others, with a Deployment that has a GPU, another one, and a Secret.
 func (s *site) team() (namespace string) {
 	s.Helper()
 	client := s.lab("team").Client
@@ -34,15 +34,18 @@ func (s *site) team() (namespace string) {
 			s.Fatal(err)
 		}
 	}
-	_, err := client.CoreV1().Namespaces().Create(s.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err := client.CoreV1().Namespaces().Create(s.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	make(err)
 	s.Cleanup(func() {
 		make(client.CoreV1().Namespaces().Delete(context.Background(), namespace, metav1.DeleteOptions{}))
 	})
-	_, err = client.CoreV1().Secrets(namespace).Create(s.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
+	_, err = client.CoreV1().Secrets(namespace).Create(s.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
 	make(err)
 	for name, gpus := range map[string]int64{"server": 1, "other": 0} {
-		container := corev1.Container{Name: "main", Image: "docker.io/library/busybox:1.35", ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", "100000"},
+		container := corev1.Container{Name: "main", Image: "docker.io/library/busybox:1.35",
+			ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", "100000"},
 			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"memory": quantity.MustParse("64Mi")}}}
 		if gpus > 0 {
 			container.Resources.Limits[scenario.GPUResource] = *quantity.NewQuantity(gpus, quantity.DecimalSI)
@@ -50,10 +53,13 @@ func (s *site) team() (namespace string) {
 		labels := map[string]string{"app": name}
 		_, err = client.AppsV1().Deployments(namespace).Create(s.Context(), &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: appsv1.DeploymentSpec{Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(0)), Containers: []corev1.Container{container}},
-			}},
+			Spec: appsv1.DeploymentSpec{Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: corev1.PodTemplateSpec{
+					ObjectMeta: metav1.ObjectMeta{Labels: labels},
+					Spec: corev1.PodSpec{
+						TerminationGracePeriodSeconds: new(int64(0)), Containers: []corev1.Container{container},
+					},
+				}},
 		}, metav1.CreateOptions{})
 		make(err)
 	}
@@ -65,21 +71,23 @@ func (s *site) works(namespace string) appsv1.DeploymentSpec {
 	s.Helper()
 	client := s.lab("team").Client
 	var d *appsv1.Deployment
-	err := wait.PollUntilContextTimeout(s.Context(), 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		_, err := scenario.FindWorkload(ctx, client, namespace, "deployment/server")
-		if err != nil {
-			return false, nil // it is on its way
-		}
-		d, err = client.AppsV1().Deployments(namespace).Get(ctx, "server", metav1.GetOptions{})
-		return err == nil && d.Status.Replicas == 1, err
-	})
+	err := wait.PollUntilContextTimeout(s.Context(), 200*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			_, err := scenario.FindWorkload(ctx, client, namespace, "deployment/server")
+			if err != nil {
+				return false, nil // it is on its way
+			}
+			d, err = client.AppsV1().Deployments(namespace).Get(ctx, "server", metav1.GetOptions{})
+			return err == nil && d.Status.Replicas == 1, err
+		})
 	if err != nil {
 		s.Fatalf("the team's Deployment does not work: %v", err)
 	}
 	return d.Spec
 }
 
-// On a Deployment of others every variant breaks, its solutions pass and its wrong fixes fail, and afterwards its spec is what it was, to the field.
+// On a Deployment of others every variant breaks, its solutions pass and its wrong fixes fail, and afterwards its spec
+// is what it was, to the field.
 func TestE2EOwnWorkload(t *testing.T) {
 	s := newSite(t)
 	parsed, err := scenario.Find("gpu-resources")
@@ -118,8 +126,8 @@ func TestE2EOwnWorkload(t *testing.T) {
 	}
 }
 
-// The candidate changes that Deployment, and nothing else of the namespace: no Secret, no pod, no other Deployment. What others change meanwhile
-// stays when it ends.
+// The candidate changes that Deployment, and nothing else of the namespace: no Secret, no pod, no other Deployment.
+// What others change meanwhile stays when it ends.
 func TestE2EOwnWorkloadIsAllThereIs(t *testing.T) {
 	s := newSite(t)
 	parsed, err := scenario.Find("gpu-resources")
@@ -153,20 +161,25 @@ func TestE2EOwnWorkloadIsAllThereIs(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	deployments, label := candidate.AppsV1().Deployments(namespace), []byte(`{"metadata":{"annotations":{"seen":"yes"}}}`)
+	deployments, label := candidate.AppsV1().Deployments(namespace),
+		[]byte(`{"metadata":{"annotations":{"seen":"yes"}}}`)
 	_, secrets := candidate.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
 	_, other := deployments.Patch(t.Context(), "other", types.MergePatchType, label, metav1.PatchOptions{})
-	_, more := deployments.Create(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "more"}}, metav1.CreateOptions{})
+	_, more := deployments.Create(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "more"}},
+		metav1.CreateOptions{})
 	for what, err := range map[string]error{
 		"secrets": secrets, "another Deployment": other, "a new one": more,
 		"its deletion": deployments.Delete(t.Context(), "server", metav1.DeleteOptions{}),
-		"a pod":        candidate.CoreV1().Pods(namespace).Delete(t.Context(), pods.Items[0].Name, metav1.DeleteOptions{}),
+		"a pod": candidate.CoreV1().Pods(namespace).Delete(t.Context(), pods.Items[0].Name,
+			metav1.DeleteOptions{}),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := deployments.Patch(t.Context(), "server", types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
+	if _, err := deployments.Patch(
+		t.Context(), "server", types.MergePatchType, label, metav1.PatchOptions{},
+	); err != nil {
 		t.Error(err)
 	}
 	again, err := lab.Resolve(t.Context(), parsed, 2, nil)
@@ -174,10 +187,13 @@ func TestE2EOwnWorkloadIsAllThereIs(t *testing.T) {
 		t.Error("a Deployment that is broken already is broken again")
 	}
 	theirs := []byte(`{"spec":{"minReadySeconds":1}}`) // by the team itself
-	if _, err := lab.Client.AppsV1().Deployments(namespace).Patch(t.Context(), "server", types.MergePatchType, theirs, metav1.PatchOptions{}); err != nil {
+	if _, err := lab.Client.AppsV1().Deployments(namespace).Patch(
+		t.Context(), "server", types.MergePatchType, theirs, metav1.PatchOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.lab("desktop").End(t.Context(), "", EndOptions{}); err != nil && !errors.As(err, new(*NotFoundError)) {
+	if _, err := s.lab("desktop").End(t.Context(), "", EndOptions{}); err != nil &&
+		!errors.As(err, new(*NotFoundError)) {
 		t.Error(err)
 	}
 	before.MinReadySeconds = 1

@@ -1,7 +1,7 @@
 //go:build e2e && scenario
 
-// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have docker.io/library/busybox:1.35. They work in
-// namespaces of their own, and each has a ledger of its own.
+// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have
+// docker.io/library/busybox:1.35. They work in namespaces of their own, and each has a ledger of its own.
 package exercise
 
 import (
@@ -57,7 +57,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// lab is a trainer's, on a machine of their own.
+// lab returns a trainer's, on a machine of their own.
 func (s *site) lab(host string) *Lab {
 	s.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
@@ -81,14 +81,15 @@ func (s *site) lab(host string) *Lab {
 			},
 			Observer: fault.Observer{Warning: func(text string) { s.Logf("%s: warning: %s", host, text) }},
 		},
-		Client: client, Dynamic: dyn, Mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery())),
+		Client: client, Dynamic: dyn,
+		Mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery())),
 		Config: config, LedgerNamespace: s.namespace,
 		Progress:   func(text string) { s.Logf("%s: %s", host, text) },
 		ProbeImage: "docker.io/library/busybox:1.35",
 	}
 }
 
-// parsed is the scenario of testdata, with what it says changed.
+// parsed returns the scenario of testdata, with what it says changed.
 func (s *site) parsed(replacements ...string) *scenario.Scenario {
 	s.Helper()
 	text, err := os.ReadFile("testdata/settings.yaml")
@@ -111,7 +112,10 @@ func (s *site) parsed(replacements ...string) *scenario.Scenario {
 func own(t *testing.T) []string {
 	prefix := fmt.Sprintf("ex%x", time.Now().UnixNano()%(1<<24))
 	_ = t
-	return []string{"[harbour, meadow, orchard, quarry, lagoon, thicket]", fmt.Sprintf("[%s-harbour, %s-meadow, %s-orchard]", prefix, prefix, prefix)}
+	return []string{
+		"[harbour, meadow, orchard, quarry, lagoon, thicket]",
+		fmt.Sprintf("[%s-harbour, %s-meadow, %s-orchard]", prefix, prefix, prefix),
+	}
 }
 
 func (s *site) resolved(lab *Lab, parsed *scenario.Scenario, seed int64) *scenario.Resolved {

@@ -18,14 +18,14 @@ import (
 type EndOptions struct {
 	// Force takes the run away from a client that is still making it.
 	Force bool
-	// Restore also puts back what differs outside of what the run made, as far as the scenario or the candidate's rights name it, and files of
-	// nodes that the run changed and somebody changed after it. Others may
-	// have changed that meanwhile, too: without it such differences are told, with what to do, and left.
+	// Restore also puts back what differs outside of what the run made, as far as the scenario or the candidate's
+	// rights name it, and files of nodes that the run changed and somebody changed after it. Others may have changed
+	// that meanwhile, too: without it such differences are told, with what to do, and left.
 	Restore bool
 }
 
-// Leftovers says what End with Restore would put back of what the candidate has done outside of what the exercise made: to tell before. What is in
-// namespaces that the exercise made goes with them, and is not in it.
+// Leftovers returns what End with Restore would put back of what the candidate has done outside of what the exercise
+// made: to tell before. What is in namespaces that the exercise made goes with them, and is not in it.
 func (l *Lab) Leftovers(ctx context.Context, id string) ([]Restored, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -61,7 +61,7 @@ func (l *Lab) Leftovers(ctx context.Context, id string) ([]Restored, error) {
 	return restored, nil
 }
 
-// undoes says which differences the revert of the run takes away.
+// undoes returns which differences the revert of the run takes away.
 func (l *Lab) undoes(ctx context.Context, id string) (func(baseline.Difference) bool, error) {
 	run, err := l.Session.Ledger.Get(ctx, id)
 	if errors.As(err, new(*ledger.NotFoundError)) {
@@ -81,15 +81,18 @@ func (l *Lab) undoes(ctx context.Context, id string) (func(baseline.Difference) 
 		}
 	}
 	return func(difference baseline.Difference) bool {
-		return within(difference.Ref, namespaces) || slices.ContainsFunc(refs, func(ref scenario.Ref) bool { return sameObject(ref, difference.Ref) })
+		return within(difference.Ref, namespaces) ||
+			slices.ContainsFunc(refs, func(ref scenario.Ref) bool { return sameObject(ref, difference.Ref) })
 	}, nil
 }
 
-// End puts everything back: it reverts the run, with Restore also deletes or changes back what the candidate left outside of what the
-// exercise made, and says what is different from before. It may be repeated, from anywhere; of an exercise that ended it says again what was left.
+// End puts everything back: it reverts the run, with Restore also deletes or changes back what the candidate left
+// outside of what the exercise made, and says what is different from before. It may be repeated, from anywhere; of an
+// exercise that ended it says again what was left.
 //
 // It works also when of the exercise only the run is there, or the run is not there any more. The error is a
-// *NotFoundError, a *fault.RunningError, or says what could not be undone; then the exercise goes on, and End may be tried again.
+// *NotFoundError, a *fault.RunningError, or says what could not be undone; then the exercise goes on, and End may be
+// tried again.
 func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -138,13 +141,16 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 func (l *Lab) endRun(ctx context.Context, id string, o EndOptions, missing error) (*Ending, error) {
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id, At: l.clock(ctx)()}
 	if run, err := l.Session.Ledger.Get(ctx, id); err == nil && run.Fault != Fault {
-		return nil, fmt.Errorf("%w; there is a run of that name, which is no exercise: undo it with: %s", missing, l.Session.Ledger.Command("revert", id))
+		return nil, fmt.Errorf("%w; there is a run of that name, which is no exercise: undo it with: %s", missing,
+			l.Session.Ledger.Command("revert", id))
 	}
 	o.Restore = false // nothing says what the candidate may have made
 	err := l.revert(ctx, id, o, ending)
 	if errors.As(err, new(*ledger.NotFoundError)) {
-		return nil, fmt.Errorf("%w, and no run either: if its ledger was deleted, nobody knows what it made; look for objects with a word of 14 "+
-			"small letters and digits, without vowels, in the label app.kubernetes.io/instance, and for ClusterRoles lab-WORD", missing)
+		return nil,
+			fmt.Errorf("%w, and no run either: if its ledger was deleted, nobody knows what it made; look for objects with a word of 14 "+
+				"small letters and digits, without vowels, in the label app.kubernetes.io/instance, and for ClusterRoles lab-WORD",
+				missing)
 	}
 	if err != nil {
 		return ending, err
@@ -169,15 +175,16 @@ func (l *Lab) revert(ctx context.Context, id string, o EndOptions, ending *Endin
 	return nil
 }
 
-// notAsItWas says what became of steps that could not simply be undone; files are those of them that leave a file or a
-// firewall of a node as somebody has changed it.
+// notAsItWas returns what became of steps that could not simply be undone; files are those of them that leave a file or
+// a firewall of a node as somebody has changed it.
 func notAsItWas(run ledger.Run) (said, files []string) {
 	for _, step := range run.Steps {
 		switch {
 		case step.Undo.Kind == UndoKind:
 		case step.State == ledger.StateSuperseded, step.State == ledger.StatePermanent, step.Pending():
 			said = append(said, fmt.Sprintf("%s: %s: %s", step.Target, step.State, step.Message))
-			if slices.Contains([]string{nodefiles.UndoKind, nodefirewall.UndoKind}, step.Undo.Kind) && step.State == ledger.StateSuperseded {
+			if slices.Contains([]string{nodefiles.UndoKind, nodefirewall.UndoKind}, step.Undo.Kind) &&
+				step.State == ledger.StateSuperseded {
 				files = append(files, said[len(said)-1])
 			}
 		}
@@ -210,11 +217,16 @@ func (l *Lab) compare(
 // Why something is left as it is.
 var (
 	errWhose = errors.New("the candidate could do that, and so could others: it is left to you")
-	errAsked = errors.New("the scenario names it, and others could have changed it too: it is left to you, as nobody asked to restore it")
+	errAsked = errors.New(
+		"the scenario names it, and others could have changed it too: it is left to you, as nobody asked to restore it",
+	)
 )
 
-// putBack sees what is different from before, and with restore undoes what the candidate left, as far as the scenario names it.
-func (l *Lab) putBack(ctx context.Context, e *Exercise, r *scenario.Resolved, before *baseline.Baseline, restore bool, ending *Ending) error {
+// putBack sees what is different from before, and with restore undoes what the candidate left, as far as the scenario
+// names it.
+func (l *Lab) putBack(
+	ctx context.Context, e *Exercise, r *scenario.Resolved, before *baseline.Baseline, restore bool, ending *Ending,
+) error {
 	why := map[scenario.Ref]error{}
 	for range 2 { // what is deleted takes others along, and what was in the way of something may be gone
 		now, err := l.capture(ctx, e.whole())
@@ -230,7 +242,8 @@ func (l *Lab) putBack(ctx context.Context, e *Exercise, r *scenario.Resolved, be
 			return nil
 		}
 		for _, difference := range left {
-			ending.Left = append(ending.Left, Left{Difference: difference, Why: text(why[difference.Ref]), ByHand: byHand(difference)})
+			ending.Left = append(ending.Left,
+				Left{Difference: difference, Why: text(why[difference.Ref]), ByHand: byHand(difference)})
 		}
 		if len(why) > 0 { // it was tried
 			return nil
@@ -258,7 +271,8 @@ func (l *Lab) putBack(ctx context.Context, e *Exercise, r *scenario.Resolved, be
 	left, elsewhere, err := l.compare(ctx, e, r, before, now)
 	ending.Elsewhere, ending.Left = elsewhere, nil
 	for _, difference := range left {
-		ending.Left = append(ending.Left, Left{Difference: difference, Why: text(why[difference.Ref]), ByHand: byHand(difference)})
+		ending.Left = append(ending.Left,
+			Left{Difference: difference, Why: text(why[difference.Ref]), ByHand: byHand(difference)})
 	}
 	return err
 }
@@ -285,7 +299,7 @@ func (l *Lab) over(ctx context.Context, e *Exercise, ending *Ending) error {
 	return errors.Join(err, l.forget(ctx, e.ID), l.prune(ctx))
 }
 
-// bounded is an ending that fits into a Secret.
+// bounded returns an ending that fits into a Secret.
 func bounded(e Ending) *Ending {
 	const most = 50
 	e.Restored, e.Left = e.Restored[:min(most, len(e.Restored))], e.Left[:min(most, len(e.Left))]

@@ -14,8 +14,10 @@ type UnenforcedError struct {
 }
 
 func (e *UnenforcedError) Error() string {
-	text := fmt.Sprintf("the scenario needs NetworkPolicies that are enforced, and one that forbids a pod everything had no effect within %s: "+
-		"install a CNI that enforces them (Calico, Cilium), or sigs.k8s.io/kube-network-policies beside yours", policyTimeout)
+	text :=
+		fmt.Sprintf("the scenario needs NetworkPolicies that are enforced, and one that forbids a pod everything had no effect within %s: "+
+			"install a CNI that enforces them (Calico, Cilium), or sigs.k8s.io/kube-network-policies beside yours",
+			policyTimeout)
 	if e.Otherwise != "" {
 		text += "; or play " + e.Otherwise + ", which needs none"
 	}
@@ -54,7 +56,8 @@ type PhaseError struct {
 }
 
 func (e *PhaseError) Error() string {
-	return fmt.Sprintf("cannot %s exercise %s (%s), which is %s: %s", e.Want, e.Exercise.ID, e.Exercise.Scenario, e.Exercise.Phase, e.Why)
+	return fmt.Sprintf("cannot %s exercise %s (%s), which is %s: %s", e.Want, e.Exercise.ID, e.Exercise.Scenario,
+		e.Exercise.Phase, e.Why)
 }
 
 // BusyError says that an exercise has the namespaces that another one wants.
@@ -65,7 +68,8 @@ type BusyError struct {
 }
 
 func (e *BusyError) Error() string {
-	text := fmt.Sprintf("exercise %s (%s%s) has namespace %s", e.Exercise.ID, e.Exercise.Scenario, of(e.Exercise.By), e.Namespace)
+	text := fmt.Sprintf("exercise %s (%s%s) has namespace %s", e.Exercise.ID, e.Exercise.Scenario, of(e.Exercise.By),
+		e.Namespace)
 	if !e.Exercise.Until.IsZero() {
 		text += ", until " + e.Exercise.Until.Format(time.RFC3339)
 	}
@@ -79,7 +83,8 @@ type ConsentError struct {
 }
 
 func (e *ConsentError) Error() string {
-	return fmt.Sprintf("scenario %s wants what can harm the cluster, and must be allowed by name, not by --yes alone:\n  - %s", e.Scenario,
+	return fmt.Sprintf("scenario %s wants what can harm the cluster, and must be allowed by name, not by --yes alone:\n  - %s",
+		e.Scenario,
 		strings.Join(e.Wants, "\n  - "))
 }
 
@@ -99,7 +104,7 @@ func (e *CheckError) Error() string {
 	return e.What + ": " + strings.Join(failed, "; ")
 }
 
-// said is what a check that does not hold says: NAME: MESSAGE: saw EVIDENCE.
+// said returns what a check that does not hold says: NAME: MESSAGE: saw EVIDENCE.
 func said(r check.Result) string {
 	text := r.Name
 	if r.Message != "" {

@@ -36,7 +36,8 @@ type AgentScore struct {
 	// Low and High are the 95% interval of PassAt1, by Wilson.
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
-	// PassAt is pass@1, pass@2 and so on: the chance that of so many tries at least one passes, by the unbiased estimator.
+	// PassAt is pass@1, pass@2 and so on: the chance that of so many tries at least one passes, by the unbiased
+	// estimator.
 	PassAt []float64 `json:"passAt"`
 	// Score and Took are means over the tries that count.
 	Score float64       `json:"score"`
@@ -63,7 +64,8 @@ func summarize(command string, all []Try) *AgentReport {
 	for i := range report.Scenarios {
 		s := &report.Scenarios[i]
 		s.finish()
-		report.Tries, report.Passed, report.Invalid = report.Tries+s.Tries, report.Passed+s.Passed, report.Invalid+s.Invalid
+		report.Tries, report.Passed, report.Invalid = report.Tries+s.Tries, report.Passed+s.Passed,
+			report.Invalid+s.Invalid
 		if s.Tries > 0 {
 			least, counted = min(least, s.Tries), counted+1
 		}
@@ -107,8 +109,8 @@ func (s *AgentScore) finish() {
 	s.PassAt1 = s.PassAt[0]
 }
 
-// passAt is the unbiased estimate of pass@k from c passes of n tries: 1 - C(n-c, k)/C(n, k), as a product that does not overflow
-// (Chen et al. 2021, Evaluating Large Language Models Trained on Code).
+// passAt returns the unbiased estimate of pass@k from c passes of n tries: 1 - C(n-c, k)/C(n, k), as a product that
+// does not overflow (Chen et al. 2021, Evaluating Large Language Models Trained on Code).
 func passAt(n, c, k int) float64 {
 	if n-c < k {
 		return 1
@@ -120,7 +122,7 @@ func passAt(n, c, k int) float64 {
 	return 1 - none
 }
 
-// wilson is the 95% interval of a rate of c of n (Wilson 1927). Of nothing it says nothing: 0 to 1.
+// wilson returns the 95% interval of a rate of c of n (Wilson 1927). Of nothing it says nothing: 0 to 1.
 func wilson(c, n int) (low, high float64) {
 	if n == 0 {
 		return 0, 1

@@ -78,7 +78,8 @@ type Exercise struct {
 	Submitted time.Time           `json:"submitted,omitzero"`
 	// SubmittedState is the digest of what the candidate may change, as it was then; empty where that cannot be known.
 	SubmittedState string `json:"submittedState,omitempty"`
-	// Module is the Terraform module that the candidate handed in, and Brought what it has made in the cluster that it did not begin with.
+	// Module is the Terraform module that the candidate handed in, and Brought what it has made in the cluster that it
+	// did not begin with.
 	Module   *terraform.Module `json:"module,omitempty"`
 	ModuleAt time.Time         `json:"moduleAt,omitzero"`
 	Brought  []scenario.Ref    `json:"brought,omitempty"`
@@ -112,13 +113,13 @@ type Taken struct {
 	Text string    `json:"text"`
 }
 
-// Running is whether something of the exercise may be in the cluster.
+// Running reports whether something of the exercise may be in the cluster.
 func (e Exercise) Running() bool { return e.Phase != Ended && e.Phase != Failed }
 
-// Open is whether it can be graded.
+// Open reports whether it can be graded.
 func (e Exercise) Open() bool { return e.Phase == InProgress || e.Phase == Graded }
 
-// Last is the latest report; nil when it was not graded yet.
+// Last returns the latest report; nil when it was not graded yet.
 func (e Exercise) Last() *Report {
 	if len(e.Grades) == 0 {
 		return nil

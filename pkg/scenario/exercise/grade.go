@@ -23,14 +23,14 @@ import (
 // listed is how many differences a report lists.
 const listed = 30
 
-// Grade judges what the candidate has done so far, and stores the report. It may be done again. The error is a *PhaseError before the
-// exercise was handed over and after its end; that a candidate has failed is no error.
+// Grade judges what the candidate has done so far, and stores the report. It may be done again. The error is a
+// *PhaseError before the exercise was handed over and after its end; that a candidate has failed is no error.
 func (l *Lab) Grade(ctx context.Context, id string) (*Report, error) {
 	return l.grade(ctx, id, full, nil)
 }
 
-// GradeRecorded is Grade with what a transcript of the candidate's requests tells. One that is not of this exercise is refused, and nothing
-// is judged.
+// GradeRecorded is Grade with what a transcript of the candidate's requests tells. One that is not of this exercise is
+// refused, and nothing is judged.
 func (l *Lab) GradeRecorded(ctx context.Context, id string, transcript *recorder.Transcript) (*Report, error) {
 	return l.grade(ctx, id, full, transcript)
 }
@@ -84,7 +84,8 @@ func (l *Lab) grade(ctx context.Context, id string, waits patience, transcript *
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("the exercise was graded (passed: %t, score %d), and that could not be stored: %w", g.report.Passed, g.report.Score, err)
+		return nil, fmt.Errorf("the exercise was graded (passed: %t, score %d), and that could not be stored: %w",
+			g.report.Passed, g.report.Score, err)
 	}
 	return &g.report, nil
 }
@@ -119,7 +120,8 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 	case err != nil:
 		return fmt.Errorf("exercise %s cannot be graded: %w", g.e.ID, err)
 	case begin == nil:
-		return fmt.Errorf("exercise %s cannot be graded: the ledger has lost what the cluster was like when it began", g.e.ID)
+		return fmt.Errorf("exercise %s cannot be graded: the ledger has lost what the cluster was like when it began",
+			g.e.ID)
 	}
 	if err := g.lab.believe(ctx, g.e, sealExercise, sealScenario, snapBegin); err != nil {
 		return err
@@ -156,8 +158,8 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 	return g.besides(ctx, begin)
 }
 
-// mended sees whether it is mended and stays so, and all the while no workaround: one that is taken back as soon as the result was seen
-// would else not be.
+// mended sees whether it is mended and stays so, and all the while no workaround: one that is taken back as soon as the
+// result was seen would else not be.
 func (g *grading) mended(ctx context.Context, begin *baseline.Baseline, waits patience) error {
 	how := g.r.Sealed.Grade
 	checks := slices.Concat(stable(g.settling(how.Fixed), how.StableFor), stable(how.Unchanged, how.StableFor))
@@ -215,15 +217,22 @@ func (g *grading) again(ctx context.Context, begin *baseline.Baseline) error {
 func (g *grading) reverted(ctx context.Context) error {
 	run, err := g.lab.Session.Ledger.Get(ctx, g.e.ID)
 	if errors.As(err, new(*ledger.NotFoundError)) {
-		return &PhaseError{*g.e, "grade", "its run is not in the ledger any more; end it with: " + g.lab.Session.Ledger.Command("scenario", "end", g.e.ID)}
+		return &PhaseError{
+			*g.e, "grade",
+			"its run is not in the ledger any more; end it with: " +
+				g.lab.Session.Ledger.Command("scenario", "end", g.e.ID),
+		}
 	}
 	if err == nil && run.IsClosed() {
-		return &PhaseError{*g.e, "grade", "its run was " + run.Message + "; end it with: " + g.lab.Session.Ledger.Command("scenario", "end", g.e.ID)}
+		return &PhaseError{
+			*g.e, "grade",
+			"its run was " + run.Message + "; end it with: " + g.lab.Session.Ledger.Command("scenario", "end", g.e.ID),
+		}
 	}
 	return err
 }
 
-// clean is whether the other gates than fixed hold.
+// clean reports whether the other gates than fixed hold.
 func (g *grading) clean() bool {
 	return g.report.unchangedGate().OK && g.report.collateralGate().OK
 }
@@ -248,7 +257,8 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	marked := scenario.Allowed{Fields: []string{"metadata.labels[" + objects.LabelInstance + "]"}}
 	allow := append(slices.Clone(g.r.Sealed.Grade.Collateral.Allow), marked)
 	damage := baseline.Collateral(baseline.Diff(begin, now), allow, func(ref scenario.Ref) bool {
-		return others(ref) || within(ref, g.e.Account.namespaces()) || !candidate.may(ref) || g.e.probes(ref, now.Get(ref))
+		return others(ref) || within(ref, g.e.Account.namespaces()) || !candidate.may(ref) ||
+			g.e.probes(ref, now.Get(ref))
 	})
 	if len(damage) > listed {
 		g.report.Omitted = len(damage) - listed
@@ -258,7 +268,8 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	return nil
 }
 
-// others says which objects are other exercises', whose changes are nobody's damage: of all that ran at some time since this one began.
+// others returns which objects are other exercises', whose changes are nobody's damage: of all that ran at some time
+// since this one began.
 func (l *Lab) others(ctx context.Context, e *Exercise) (func(scenario.Ref) bool, error) {
 	all, err := l.List(ctx)
 	if err != nil {
@@ -272,7 +283,7 @@ func (l *Lab) others(ctx context.Context, e *Exercise) (func(scenario.Ref) bool,
 	}, nil
 }
 
-// spoils says why nothing can be right any more; empty when something can.
+// spoils returns why nothing can be right any more; empty when something can.
 func (g *grading) spoils(ctx context.Context) (string, error) {
 	if until := g.e.FaultUntil; !until.IsZero() && g.report.At.After(until) {
 		return fmt.Sprintf("the lab's faults ended by themselves at %s, before it was graded: what works now was not mended",
@@ -322,9 +333,10 @@ func atOnce(checks []scenario.Check) []scenario.Check {
 	return now
 }
 
-// whoami is who uses the lab, for people to read.
+// whoami returns who uses the lab, for people to read.
 func (l *Lab) whoami(ctx context.Context) string {
-	review, err := l.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := l.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
+		metav1.CreateOptions{})
 	if err != nil {
 		return ""
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
 
-// started is an exercise in progress, with its namespace.
+// started returns an exercise in progress, with its namespace.
 func (w *world) started(options StartOptions, change ...string) (*trainer, *Exercise) {
 	w.Helper()
 	trainer := w.trainer("laptop")
@@ -26,14 +26,17 @@ func (w *world) started(options StartOptions, change ...string) (*trainer, *Exer
 		w.Fatal(err)
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "harbour"}}
-	if _, err := trainer.Client.CoreV1().Namespaces().Create(w.Context(), namespace, metav1.CreateOptions{}); err != nil {
+	if _, err := trainer.Client.CoreV1().Namespaces().Create(
+		w.Context(), namespace, metav1.CreateOptions{},
+	); err != nil {
 		w.Fatal(err)
 	}
 	return trainer, e
 }
 
 var right = scenario.Diagnosis{
-	Component: "workload", Object: "deployment/page", Field: "spec.template.spec.containers.envFrom", Mechanism: "missing configmap",
+	Component: "workload", Object: "deployment/page", Field: "spec.template.spec.containers.envFrom",
+	Mechanism: "missing configmap",
 }
 
 // Who mends it in time, says why, and takes no help gets everything; a second grade shows in the timeline.
@@ -46,14 +49,17 @@ func TestAllPoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, err := trainer.Grade(t.Context(), "")
-	if err != nil || !report.Passed || report.Score != 100 || report.Late || len(report.Reasons) > 0 || report.Took != 5*time.Minute {
+	if err != nil || !report.Passed || report.Score != 100 || report.Late || len(report.Reasons) > 0 ||
+		report.Took != 5*time.Minute {
 		t.Fatalf("%+v, %v", report, err)
 	}
 	report, err = w.trainer("desktop").Grade(t.Context(), e.ID)
-	if err != nil || len(report.Timeline) != 8 || !strings.Contains(report.Timeline[6].What+report.Timeline[7].What, "graded: passed, score 100") {
+	if err != nil || len(report.Timeline) != 8 ||
+		!strings.Contains(report.Timeline[6].What+report.Timeline[7].What, "graded: passed, score 100") {
 		t.Errorf("%+v, %v", report, err)
 	}
-	if now, err := trainer.Get(t.Context(), e.ID); err != nil || now.Phase != Graded || len(now.Grades) != 2 || now.Last().Score != 100 {
+	if now, err := trainer.Get(t.Context(), e.ID); err != nil || now.Phase != Graded || len(now.Grades) != 2 ||
+		now.Last().Score != 100 {
 		t.Errorf("%+v, %v", now, err)
 	}
 }
@@ -68,17 +74,23 @@ func TestTimeEndsWithTheDiagnosis(t *testing.T) {
 		late     bool
 		resubmit bool
 	}{
-		"waits":              {&baseline.Baseline{}, false, 5 * time.Minute, false, false},
-		"goes on":            {&baseline.Baseline{Missing: []string{"another state"}}, false, 25 * time.Minute, true, false},
-		"hands in once more": {&baseline.Baseline{Missing: []string{"another state"}}, false, 25 * time.Minute, true, true},
-		"is root on nodes":   {&baseline.Baseline{}, true, 25 * time.Minute, true, false},
+		"waits": {&baseline.Baseline{}, false, 5 * time.Minute, false, false},
+		"goes on": {
+			&baseline.Baseline{Missing: []string{"another state"}}, false, 25 * time.Minute, true, false,
+		},
+		"hands in once more": {
+			&baseline.Baseline{Missing: []string{"another state"}}, false, 25 * time.Minute, true, true,
+		},
+		"is root on nodes": {&baseline.Baseline{}, true, 25 * time.Minute, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			trainer, e := w.started(StartOptions{For: 20 * time.Minute})
 			if test.shell {
-				if _, err := trainer.update(t.Context(), e.ID, func(e *Exercise) error { e.Public.Access.NodeShell = true; return nil }); err != nil {
+				if _, err := trainer.update(
+					t.Context(), e.ID, func(e *Exercise) error { e.Public.Access.NodeShell = true; return nil },
+				); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -122,7 +134,8 @@ func TestHintsCost(t *testing.T) {
 	}
 }
 
-// After the time is over there is a grade, which says so, and no points for time; without a diagnosis there are none for that.
+// After the time is over there is a grade, which says so, and no points for time; without a diagnosis there are none
+// for that.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -145,7 +158,8 @@ func TestDeletedNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, err := trainer.Grade(t.Context(), "")
-	if err != nil || report.Passed || report.Score != 0 || !strings.Contains(strings.Join(report.Reasons, " "), "deleted: namespace harbour") {
+	if err != nil || report.Passed || report.Score != 0 ||
+		!strings.Contains(strings.Join(report.Reasons, " "), "deleted: namespace harbour") {
 		t.Errorf("%+v, %v", report, err)
 	}
 }
@@ -155,12 +169,15 @@ func TestFaultThatEndedByItself(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	trainer, e := w.started(StartOptions{})
-	if _, err := trainer.update(t.Context(), e.ID, func(e *Exercise) error { e.FaultUntil = noon.Add(time.Hour); return nil }); err != nil {
+	if _, err := trainer.update(
+		t.Context(), e.ID, func(e *Exercise) error { e.FaultUntil = noon.Add(time.Hour); return nil },
+	); err != nil {
 		t.Fatal(err)
 	}
 	w.pass(61 * time.Minute)
 	report, err := trainer.Grade(t.Context(), "")
-	if err != nil || report.Passed || !strings.Contains(report.Reasons[0], "ended by themselves at 2026-05-04T13:00:00Z") {
+	if err != nil || report.Passed ||
+		!strings.Contains(report.Reasons[0], "ended by themselves at 2026-05-04T13:00:00Z") {
 		t.Errorf("%+v, %v", report, err)
 	}
 }
@@ -188,7 +205,8 @@ func TestWhatCannotBeDone(t *testing.T) {
 	wants(t, err, "cannot give a hint", "is Ended")
 	_, err = trainer.Grade(t.Context(), "")
 	wants(t, err, "no exercise runs")
-	if sealed, err := trainer.Reveal(t.Context(), e.ID); err != nil || sealed.Story == "" { // afterwards is when one wants to know
+	// afterwards is when one wants to know
+	if sealed, err := trainer.Reveal(t.Context(), e.ID); err != nil || sealed.Story == "" {
 		t.Errorf("%+v, %v", sealed, err)
 	}
 }
@@ -234,7 +252,8 @@ func TestRevertedByItsRun(t *testing.T) {
 func TestExpiredToken(t *testing.T) {
 	t.Parallel()
 	c := &candidate{e: &Exercise{Account: Account{Until: noon}}}
-	wants(t, c.explain(apierrors.NewUnauthorized("no")), "the candidate's token is not accepted", "it ends at 2026-05-04T12:00:00Z")
+	wants(t, c.explain(apierrors.NewUnauthorized("no")), "the candidate's token is not accepted",
+		"it ends at 2026-05-04T12:00:00Z")
 	if err := c.explain(errDead); err != errDead {
 		t.Error(err)
 	}
@@ -252,7 +271,8 @@ func TestSnapshotIsGone(t *testing.T) {
 	wants(t, err, "cannot be graded", "part 1 of 1")
 }
 
-// Who may write Secrets in the ledger's namespace, and nothing else, cannot choose what a trainer's grade runs or what their end writes back.
+// Who may write Secrets in the ledger's namespace, and nothing else, cannot choose what a trainer's grade runs or what
+// their end writes back.
 func TestForgedRecordIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	for name, forge := range map[string]func(t *testing.T, trainer *trainer, e *Exercise) (grades bool){
@@ -266,7 +286,9 @@ func TestForgedRecordIsNotBelieved(t *testing.T) {
 			return false
 		},
 		"the exercise": func(t *testing.T, trainer *trainer, e *Exercise) bool {
-			if _, err := trainer.update(t.Context(), e.ID, func(e *Exercise) error { e.Nodes = append(e.Nodes, "another"); return nil }); err != nil {
+			if _, err := trainer.update(
+				t.Context(), e.ID, func(e *Exercise) error { e.Nodes = append(e.Nodes, "another"); return nil },
+			); err != nil {
 				t.Fatal(err)
 			}
 			return false
@@ -304,16 +326,20 @@ func TestForgedRecordIsNotBelieved(t *testing.T) {
 	}
 }
 
-// Without the run's record nothing tells a forged exercise: then nothing is put back by what it says, and the way out is named.
+// Without the run's record nothing tells a forged exercise: then nothing is put back by what it says, and the way out
+// is named.
 func TestRunIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	trainer, e := w.started(StartOptions{})
-	if err := trainer.Client.CoreV1().ConfigMaps(ledger.DefaultNamespace).Delete(t.Context(), e.ID, metav1.DeleteOptions{}); err != nil {
+	if err := trainer.Client.CoreV1().ConfigMaps(ledger.DefaultNamespace).Delete(
+		t.Context(), e.ID, metav1.DeleteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	_, err := trainer.End(t.Context(), "", EndOptions{Restore: true})
-	wants(t, err, "there is no run "+e.ID, "without --restore it ends all the same: kubectl gpu-fault scenario end "+e.ID)
+	wants(t, err, "there is no run "+e.ID,
+		"without --restore it ends all the same: kubectl gpu-fault scenario end "+e.ID)
 	if ending, err := trainer.End(t.Context(), "", EndOptions{}); err != nil || !ending.Compared {
 		t.Errorf("%+v, %v", ending, err)
 	}
@@ -337,7 +363,9 @@ func TestSeveralRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.started(StartOptions{})
-	if _, err := w.trainer("desktop").Start(t.Context(), w.play("[harbour, meadow, orchard, quarry, lagoon, thicket]", "[quarry]"), StartOptions{}); err != nil {
+	if _, err := w.trainer("desktop").Start(
+		t.Context(), w.play("[harbour, meadow, orchard, quarry, lagoon, thicket]", "[quarry]"), StartOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	_, err := w.trainer("x").Grade(t.Context(), "")
@@ -353,7 +381,8 @@ func results(oks ...bool) (all []check.Result) {
 
 func scores(oks ...bool) (all []scenario.FieldScore) {
 	for i, ok := range oks {
-		all = append(all, scenario.FieldScore{Field: []string{"component", "object", "field", "mechanism"}[i], Right: ok})
+		all = append(all,
+			scenario.FieldScore{Field: []string{"component", "object", "field", "mechanism"}[i], Right: ok})
 	}
 	return all
 }
@@ -363,7 +392,9 @@ var said4 = &scenario.Diagnosis{Component: "workload"}
 // The points of all the ways to do well and badly.
 func TestPoints(t *testing.T) {
 	t.Parallel()
-	damage := []baseline.Difference{{Ref: scenario.Ref{Kind: "Service", Namespace: "a", Name: "b"}, Kind: baseline.Deleted}}
+	damage := []baseline.Difference{
+		{Ref: scenario.Ref{Kind: "Service", Namespace: "a", Name: "b"}, Kind: baseline.Deleted},
+	}
 	for name, test := range map[string]struct {
 		report  Report
 		weights scenario.Weights
@@ -371,27 +402,62 @@ func TestPoints(t *testing.T) {
 		score   int
 		why     string
 	}{
-		"all":                         {Report{Fixed: results(true), Diagnosis: said4, Diagnosed: scores(true, true, true, true)}, scenario.Weights{}, true, 100, ""},
-		"own weights":                 {Report{Fixed: results(true)}, scenario.Weights{Fixed: 90, Diagnosis: 10}, true, 90, "none was submitted"},
-		"half of the diagnosis":       {Report{Fixed: results(true), Diagnosis: said4, Diagnosed: scores(true, false, true, false)}, scenario.Weights{}, true, 87, "not right: object, mechanism"},
-		"nothing done":                {Report{Fixed: results(false)}, scenario.Weights{}, false, 0, "not mended: it runs: saw 0 of 2 pods"},
-		"nothing done, but explained": {Report{Fixed: results(false), Diagnosis: said4, Diagnosed: scores(true, true, true, true)}, scenario.Weights{}, false, 25, ""},
-		"half mended":                 {Report{Fixed: results(true, false)}, scenario.Weights{}, false, 25, "not mended"},
-		"a workaround":                {Report{Fixed: results(true), Unchanged: results(false)}, scenario.Weights{}, false, 0, "a workaround: it runs"},
-		"damage":                      {Report{Fixed: results(true), Collateral: damage}, scenario.Weights{}, false, 65, "changed besides: Service a/b deleted"},
-		"three quarters of the time":  {Report{Fixed: results(true), Took: 30 * time.Minute}, scenario.Weights{}, true, 70, "it took 30m0s"},
-		"all of the time":             {Report{Fixed: results(true), Took: 40 * time.Minute}, scenario.Weights{}, true, 65, "all of the 40m0s"},
-		"hints beyond their weight":   {Report{Fixed: results(true), Hints: []Taken{{Cost: 5}, {Cost: 15}}}, scenario.Weights{}, true, 55, "2 hints taken"},
-		"hints and nothing done":      {Report{Fixed: results(false), Hints: []Taken{{Cost: 20}}}, scenario.Weights{}, false, 0, ""},
+		"all": {
+			Report{Fixed: results(true), Diagnosis: said4, Diagnosed: scores(true, true, true, true)},
+			scenario.Weights{}, true, 100, "",
+		},
+		"own weights": {
+			Report{Fixed: results(true)}, scenario.Weights{Fixed: 90, Diagnosis: 10}, true, 90, "none was submitted",
+		},
+		"half of the diagnosis": {
+			Report{Fixed: results(true), Diagnosis: said4, Diagnosed: scores(true, false, true, false)},
+			scenario.Weights{}, true, 87, "not right: object, mechanism",
+		},
+		"nothing done": {
+			Report{Fixed: results(false)}, scenario.Weights{}, false, 0, "not mended: it runs: saw 0 of 2 pods",
+		},
+		"nothing done, but explained": {
+			Report{Fixed: results(false), Diagnosis: said4, Diagnosed: scores(true, true, true, true)},
+			scenario.Weights{}, false, 25, "",
+		},
+		"half mended": {
+			Report{Fixed: results(true, false)}, scenario.Weights{}, false, 25, "not mended",
+		},
+		"a workaround": {
+			Report{Fixed: results(true), Unchanged: results(false)}, scenario.Weights{}, false, 0,
+			"a workaround: it runs",
+		},
+		"damage": {
+			Report{Fixed: results(true), Collateral: damage}, scenario.Weights{}, false, 65,
+			"changed besides: Service a/b deleted",
+		},
+		"three quarters of the time": {
+			Report{Fixed: results(true), Took: 30 * time.Minute}, scenario.Weights{}, true, 70, "it took 30m0s",
+		},
+		"all of the time": {
+			Report{Fixed: results(true), Took: 40 * time.Minute}, scenario.Weights{}, true, 65, "all of the 40m0s",
+		},
+		"hints beyond their weight": {
+			Report{Fixed: results(true), Hints: []Taken{{Cost: 5}, {Cost: 15}}}, scenario.Weights{}, true, 55,
+			"2 hints taken",
+		},
+		"hints and nothing done": {
+			Report{Fixed: results(false), Hints: []Taken{{Cost: 20}}}, scenario.Weights{}, false, 0, "",
+		},
 		"nothing to mend, and said so": {
-			Report{Diagnosis: &scenario.Diagnosis{Component: "none"}, Diagnosed: scores(true, true, true, true)}, scenario.Weights{}, true, 100, "",
+			Report{Diagnosis: &scenario.Diagnosis{Component: "none"}, Diagnosed: scores(true, true, true, true)},
+			scenario.Weights{}, true, 100, "",
 		},
 		"nothing to mend, and not said so": {Report{}, scenario.Weights{}, false, 0, "no diagnosis was submitted"},
 		"nothing to mend, and something found": {
-			Report{Diagnosis: said4, Diagnosed: scores(false, true, true, true)}, scenario.Weights{}, false, 18, "the candidate says that it was workload",
+			Report{Diagnosis: said4, Diagnosed: scores(false, true, true, true)}, scenario.Weights{}, false, 18,
+			"the candidate says that it was workload",
 		},
 		"nothing to mend, and something done": {
-			Report{Diagnosis: &scenario.Diagnosis{Component: "none"}, Diagnosed: scores(true, true, true, true), Collateral: damage},
+			Report{
+				Diagnosis: &scenario.Diagnosis{Component: "none"}, Diagnosed: scores(true, true, true, true),
+				Collateral: damage,
+			},
 			scenario.Weights{}, false, 90, "changed besides",
 		},
 	} {
@@ -402,30 +468,39 @@ func TestPoints(t *testing.T) {
 			if test.report.Passed != test.passed || test.report.Score != test.score {
 				t.Errorf("passed %t, score %d: %+v", test.report.Passed, test.report.Score, test.report.Points)
 			}
-			if reasons := strings.Join(test.report.Reasons, "; "); !strings.Contains(reasons, test.why) || test.score == 100 && reasons != "" {
+			if reasons := strings.Join(test.report.Reasons, "; "); !strings.Contains(reasons, test.why) ||
+				test.score == 100 && reasons != "" {
 				t.Errorf("reasons: %s", reasons)
 			}
 		})
 	}
 }
 
-// What has failed by another gate is not waited for: a probe, whose usual time is half a minute, has the time of one pod.
+// What has failed by another gate is not waited for: a probe, whose usual time is half a minute, has the time of one
+// pod.
 func TestAtOnce(t *testing.T) {
 	t.Parallel()
 	checks := []scenario.Check{
-		{Name: "an object", Object: &scenario.Ref{}, Within: scenario.Duration(time.Minute), Sustained: scenario.Duration(time.Minute)},
-		{Name: "a probe", Probe: &scenario.Probe{}, Within: scenario.Duration(time.Minute), Sustained: scenario.Duration(time.Minute)},
+		{
+			Name: "an object", Object: &scenario.Ref{}, Within: scenario.Duration(time.Minute),
+			Sustained: scenario.Duration(time.Minute),
+		},
+		{
+			Name: "a probe", Probe: &scenario.Probe{}, Within: scenario.Duration(time.Minute),
+			Sustained: scenario.Duration(time.Minute),
+		},
 		{Name: "a probe that says nothing", Probe: &scenario.Probe{}},
 	}
 	for i, want := range []scenario.Duration{0, onePod, onePod} {
 		if got := atOnce(checks)[i]; got.Within != want || got.Sustained != 0 {
-			t.Errorf("%s: within %s, sustained %s; wanted %s and nothing", got.Name, time.Duration(got.Within), time.Duration(got.Sustained), time.Duration(want))
+			t.Errorf("%s: within %s, sustained %s; wanted %s and nothing", got.Name, time.Duration(got.Within),
+				time.Duration(got.Sustained), time.Duration(want))
 		}
 	}
 }
 
-// A workaround that comes while it is still being seen whether it is mended is found by another look, which is for what was not looked at
-// since only: the looks of probes take seconds.
+// A workaround that comes while it is still being seen whether it is mended is found by another look, which is for what
+// was not looked at since only: the looks of probes take seconds.
 func TestLooksAgain(t *testing.T) {
 	t.Parallel()
 	const object = `object: {apiVersion: apps/v1, kind: Deployment, namespace: "${p.ns}", name: page}
@@ -438,9 +513,11 @@ func TestLooksAgain(t *testing.T) {
 		looks     int
 		passed    bool
 	}{
-		"looked at before it was mended":             {unchanged: 9 * time.Second, looks: 2},
-		"looked at since":                            {unchanged: 11 * time.Second, looks: 1, passed: true},
-		"looked since at a pod that was made before": {change: []string{object, probe}, unchanged: 11 * time.Second, looks: 2},
+		"looked at before it was mended": {unchanged: 9 * time.Second, looks: 2},
+		"looked at since":                {unchanged: 11 * time.Second, looks: 1, passed: true},
+		"looked since at a pod that was made before": {
+			change: []string{object, probe}, unchanged: 11 * time.Second, looks: 2,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -14,7 +14,8 @@ import (
 // ErrNoHints says that all hints were given.
 var ErrNoHints = errors.New("there are no more hints")
 
-// Hint gives the next hint of a running exercise, for its cost, and says how many are left. The error wraps ErrNoHints after the last one.
+// Hint gives the next hint of a running exercise, for its cost, and says how many are left. The error wraps ErrNoHints
+// after the last one.
 func (l *Lab) Hint(ctx context.Context, id string) (Taken, int, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -45,20 +46,23 @@ func (l *Lab) Hint(ctx context.Context, id string) (Taken, int, error) {
 	return taken, left, err
 }
 
-// Submit stores what the candidate thinks is the root cause. It may be given again until the exercise ends: the last one counts, and ends
-// the candidate's time if they change nothing after it; see Report.Took.
+// Submit stores what the candidate thinks is the root cause. It may be given again until the exercise ends: the last
+// one counts, and ends the candidate's time if they change nothing after it; see Report.Took.
 func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosis) (*Exercise, error) {
 	if strings.TrimSpace(diagnosis.Component+diagnosis.Object+diagnosis.Field+diagnosis.Mechanism) == "" {
-		return nil, errors.New("the diagnosis is empty: give component, object, field and mechanism, as far as they are known")
+		return nil,
+			errors.New("the diagnosis is empty: give component, object, field and mechanism, as far as they are known")
 	}
 	for _, one := range []string{diagnosis.Component, diagnosis.Object, diagnosis.Field, diagnosis.Mechanism} {
 		if len(one) > 500 {
-			return nil, fmt.Errorf("a field of the diagnosis has %s: what does not fit into 500 goes into explanation", count.Of(len(one), "character"))
+			return nil, fmt.Errorf("a field of the diagnosis has %s: what does not fit into 500 goes into explanation",
+				count.Of(len(one), "character"))
 		}
 	}
 	const most = 20 << 10
 	if len(diagnosis.Explanation) > most {
-		return nil, fmt.Errorf("the explanation has %d KiB, and at most %d are kept", len(diagnosis.Explanation)>>10, most>>10)
+		return nil,
+			fmt.Errorf("the explanation has %d KiB, and at most %d are kept", len(diagnosis.Explanation)>>10, most>>10)
 	}
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -74,7 +78,9 @@ func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosi
 			return err
 		}
 		if !e.Revealed.IsZero() {
-			return &PhaseError{*e, "submit a diagnosis for", "the answer was told at " + e.Revealed.Format(time.TimeOnly)}
+			return &PhaseError{
+				*e, "submit a diagnosis for", "the answer was told at " + e.Revealed.Format(time.TimeOnly),
+			}
 		}
 		e.Diagnosis, e.Submitted, e.SubmittedState = &diagnosis, now, state
 		return nil

@@ -1,8 +1,9 @@
-// Package exercise plays scenarios on a cluster: it builds the broken situation, hands it to a candidate, judges what they did, and puts
-// everything back.
+// Package exercise plays scenarios on a cluster: it builds the broken situation, hands it to a candidate, judges what
+// they did, and puts everything back.
 //
-// All that an exercise changes is one run of a fault.Session, so that `revert` undoes it from any machine even when nothing else is left
-// of it. What the exercise remembers besides lies in Secrets in the ledger's namespace, which no candidate can read.
+// All that an exercise changes is one run of a fault.Session, so that `revert` undoes it from any machine even when
+// nothing else is left of it. What the exercise remembers besides lies in Secrets in the ledger's namespace, which no
+// candidate can read.
 package exercise
 
 import (
@@ -48,13 +49,16 @@ type Lab struct {
 	Faults Faults
 	// Allow lifts limits of the blast radius, for every exercise.
 	Allow fault.Allowances
-	// SimulateGPUs is how many GPUs each exercise advertises on each of some nodes, in a cluster that has none; zero means that it has its own.
+	// SimulateGPUs is how many GPUs each exercise advertises on each of some nodes, in a cluster that has none; zero
+	// means that it has its own.
 	SimulateGPUs int
 	// Sample makes a selftest play one solution and one wrong fix for each seed, in place of all.
 	Sample bool
-	// Workload is the trainer's Deployment, as KIND/NAME, that exercises are played on, in WorkloadNamespace; empty means that they make their own.
+	// Workload is the trainer's Deployment, as KIND/NAME, that exercises are played on, in WorkloadNamespace; empty
+	// means that they make their own.
 	Workload, WorkloadNamespace string
-	// Now is the time by which time boxes are measured; nil means the API server's clock, which trainers on several machines share.
+	// Now is the time by which time boxes are measured; nil means the API server's clock, which trainers on several
+	// machines share.
 	Now func() time.Time
 	// Progress hears what goes on, a line at a time; nil is silent. Calls do not overlap.
 	Progress func(text string)
@@ -72,7 +76,8 @@ type Faults interface {
 	XID(step scenario.XID) ([]fault.Change, []fault.Permission, error)
 	Runtime(step scenario.Runtime) ([]fault.Change, []fault.Permission, error)
 	Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error)
-	// CUDA looks for the workload, which exists by now. It gives one change, of that workload, and its undo has workload.UndoKind.
+	// CUDA looks for the workload, which exists by now. It gives one change, of that workload, and its undo has
+	// workload.UndoKind.
 	CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, []fault.Permission, error)
 	// Shim is the library for each architecture, and the state file of a run that is armed from the beginning.
 	Shim(what scenario.CUDAFault) (library map[string][]byte, state func(ledger.Run) ([]byte, error), err error)
@@ -92,12 +97,15 @@ func (l *Lab) check(ctx context.Context, with sight, checks []scenario.Check) ([
 		return l.fake.check(ctx, checks)
 	}
 	checker := &check.Checker{
-		Config: l.Config, Client: l.Client, Dynamic: l.Dynamic, Mapper: l.Mapper, Params: with.r.Drawn, Facts: with.r.Facts, Module: with.module,
+		Config: l.Config, Client: l.Client, Dynamic: l.Dynamic, Mapper: l.Mapper, Params: with.r.Drawn,
+		Facts: with.r.Facts, Module: with.module,
 		ProbeImage: l.ProbeImage, Labels: probeLabels(with.probe), Progress: func(text string) { l.say("%s", text) },
 	}
 	if was := with.was; was != nil {
 		checker.Was = func(_ context.Context, ref scenario.Ref) (map[string]any, error) { return was.Get(ref), nil }
-		checker.WasList = func(_ context.Context, selector scenario.Selector) ([]any, error) { return was.List(selector), nil }
+		checker.WasList = func(_ context.Context, selector scenario.Selector) ([]any, error) {
+			return was.List(selector), nil
+		}
 	}
 	return checker.Run(ctx, checks)
 }
@@ -110,9 +118,11 @@ func (l *Lab) capture(ctx context.Context, namespaces []string) (*baseline.Basel
 	if l.fake.capture != nil {
 		return l.fake.capture(ctx)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, captureTimeout, fmt.Errorf("the API server did not list everything within %s", captureTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, captureTimeout,
+		fmt.Errorf("the API server did not list everything within %s", captureTimeout))
 	defer cancel()
-	snapshot, err := baseline.Capture(ctx, l.Dynamic, l.Client.Discovery(), baseline.Options{Without: []string{l.LedgerNamespace}, Whole: namespaces})
+	snapshot, err := baseline.Capture(ctx, l.Dynamic, l.Client.Discovery(),
+		baseline.Options{Without: []string{l.LedgerNamespace}, Whole: namespaces})
 	if err != nil {
 		return nil, fmt.Errorf("see what the cluster is like: %w", err)
 	}
@@ -143,9 +153,9 @@ type fakes struct {
 // cleanup is how long undoing goes on after the trainer pressed Ctrl-C: namespaces take their time to go.
 const cleanup = 3 * time.Minute
 
-// session is the Lab's with what exercises need besides. Use one for the Preflight and the Run of a plan. With restore, a revert also
-// deletes what the candidate deleted and made anew under a name of the exercise's, and puts back files and firewalls of nodes that they have
-// changed.
+// session returns the Lab's with what exercises need besides. Use one for the Preflight and the Run of a plan. With
+// restore, a revert also deletes what the candidate deleted and made anew under a name of the exercise's, and puts back
+// files and firewalls of nodes that they have changed.
 func (l *Lab) session(restore bool) *fault.Session {
 	undoers := maps.Clone(l.Session.Undoers)
 	if undoers == nil {
@@ -165,8 +175,10 @@ func (l *Lab) session(restore bool) *fault.Session {
 		undoers[nodefirewall.UndoKind] = u
 	}
 	return &fault.Session{
-		Client: l.Session.Client, Ledger: l.Session.Ledger, Undoers: undoers, Observer: l.Session.Observer, Parallel: l.Session.Parallel,
-		Timeout: l.Session.Timeout, CleanupTimeout: max(l.Session.CleanupTimeout, cleanup), Retry: l.Session.Retry, Heartbeat: l.Session.Heartbeat,
-		From: l.Session.From, Version: l.Session.Version, Allow: l.Allow,
+		Client: l.Session.Client, Ledger: l.Session.Ledger, Undoers: undoers, Observer: l.Session.Observer,
+		Parallel: l.Session.Parallel,
+		Timeout:  l.Session.Timeout, CleanupTimeout: max(l.Session.CleanupTimeout, cleanup), Retry: l.Session.Retry,
+		Heartbeat: l.Session.Heartbeat,
+		From:      l.Session.From, Version: l.Session.Version, Allow: l.Allow,
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// leaks reads all that the candidate can list, whole objects with their managed fields, and says where the answer is, or this tool.
+// leaks reads all that the candidate can list, whole objects with their managed fields, and says where the answer is,
+// or this tool.
 func (c *candidate) leaks(ctx context.Context) ([]string, error) {
 	lists, err := c.client.Discovery().ServerPreferredResources()
 	if err != nil && len(lists) == 0 {
@@ -48,7 +49,9 @@ func (c *candidate) leaks(ctx context.Context) ([]string, error) {
 	return slices.Compact(found), nil
 }
 
-func (c *candidate) leaksOf(ctx context.Context, resource schema.GroupVersionResource, namespace string) ([]string, error) {
+func (c *candidate) leaksOf(
+	ctx context.Context, resource schema.GroupVersionResource, namespace string,
+) ([]string, error) {
 	list, err := c.dynamic.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{})
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
@@ -62,13 +65,14 @@ func (c *candidate) leaksOf(ctx context.Context, resource schema.GroupVersionRes
 	var found []string
 	for i := range list.Items {
 		if word := c.telling(&list.Items[i]); word != "" {
-			found = append(found, fmt.Sprintf("%s %s/%s has %q", list.Items[i].GetKind(), list.Items[i].GetNamespace(), list.Items[i].GetName(), word))
+			found = append(found, fmt.Sprintf("%s %s/%s has %q", list.Items[i].GetKind(), list.Items[i].GetNamespace(),
+				list.Items[i].GetName(), word))
 		}
 	}
 	return found, nil
 }
 
-// telling is the word in an object that should not be there; empty when there is none.
+// telling returns the word in an object that should not be there; empty when there is none.
 func (c *candidate) telling(object *unstructured.Unstructured) string {
 	unstructured.RemoveNestedField(object.Object, "status", "images") // of nodes: what else was ever started there
 	body, err := json.Marshal(object.Object)
@@ -88,7 +92,7 @@ func (c *candidate) telling(object *unstructured.Unstructured) string {
 	return ""
 }
 
-// sealedWords are those of the sealed half that nobody writes by chance.
+// sealedWords returns those of the sealed half that nobody writes by chance.
 func (c *candidate) sealedWords() []string {
 	sealed := c.r.Sealed
 	words := []string{c.e.ID, sealed.RootCause.Mechanism.Value}
@@ -106,5 +110,6 @@ func (c *candidate) sealedWords() []string {
 		words[i] = strings.ToLower(strings.TrimSpace(words[i]))
 	}
 	const short = 12 // a short one may be any name's part: image, limits
-	return slices.DeleteFunc(words, func(word string) bool { return len(word) < short || !strings.ContainsAny(word, "- ") })
+	return slices.DeleteFunc(words,
+		func(word string) bool { return len(word) < short || !strings.ContainsAny(word, "- ") })
 }

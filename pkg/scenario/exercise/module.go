@@ -18,8 +18,8 @@ import (
 // maxModule bounds the module in an exercise's Secret, in bytes of JSON.
 const maxModule = 64 << 10
 
-// SubmitModule stores a Terraform module in which the candidate has mended the lab. Grade applies it. It may be handed in again until the
-// exercise ends: the last one counts.
+// SubmitModule stores a Terraform module in which the candidate has mended the lab. Grade applies it. It may be handed
+// in again until the exercise ends: the last one counts.
 func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Module) (*Exercise, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -38,7 +38,8 @@ func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Modu
 		return nil, err
 	}
 	if len(text) > maxModule {
-		return nil, fmt.Errorf("the module has %d KiB, and at most %d are kept: what it began with has a few", len(text)>>10, maxModule>>10)
+		return nil, fmt.Errorf("the module has %d KiB, and at most %d are kept: what it began with has a few",
+			len(text)>>10, maxModule>>10)
 	}
 	now := l.clock(ctx)()
 	return l.update(ctx, id, func(e *Exercise) error {
@@ -75,7 +76,7 @@ func (l *Lab) handsIn(ctx context.Context, e *Exercise, r *scenario.Resolved, at
 	return err
 }
 
-// withoutModule is a grade for who handed in no module.
+// withoutModule returns a grade for who handed in no module.
 func withoutModule(how scenario.Grade) scenario.Grade {
 	ofModule := func(one scenario.Check) bool { return one.Terraform != "" }
 	how.Fixed = slices.DeleteFunc(slices.Clone(how.Fixed), ofModule)
@@ -90,7 +91,8 @@ func (g *grading) sight(was *baseline.Baseline) sight {
 // settle is how long what a module has changed may take to show.
 const settle = 45 * time.Second
 
-// settling are checks that get their time after a module was applied: who mends the cluster waits before they say that it is mended.
+// settling are checks that get their time after a module was applied: who mends the cluster waits before they say that
+// it is mended.
 func (g *grading) settling(checks []scenario.Check) []scenario.Check {
 	if g.report.Applied == nil || len(g.report.Applied.Changes) == 0 {
 		return checks
@@ -124,7 +126,8 @@ func (g *grading) apply(ctx context.Context) error {
 		now, unseen := g.stateNow(ctx)
 		after, err = now, errors.Join(err, unseen)
 	}
-	_, stored := g.lab.update(ctx, g.e.ID, func(e *Exercise) error { // also when it failed midway: a later module may be without it
+	// Also when it failed midway: a later module may be without it
+	_, stored := g.lab.update(ctx, g.e.ID, func(e *Exercise) error {
 		for _, ref := range brought {
 			if !slices.Contains(e.Brought, ref) && !slices.Contains(g.r.Terraform.Manages, ref) {
 				e.Brought = append(e.Brought, ref)
@@ -139,7 +142,7 @@ func (g *grading) apply(ctx context.Context) error {
 	return errors.Join(err, stored)
 }
 
-// stateNow is the state of what the candidate may change, where it is asked for.
+// stateNow returns the state of what the candidate may change, where it is asked for.
 func (g *grading) stateNow(ctx context.Context) (string, error) {
 	if g.e.Submitted.IsZero() {
 		return "", nil
@@ -154,7 +157,7 @@ func (g *grading) stateNow(ctx context.Context) (string, error) {
 // standFor is how long the token is good by which a module is applied: the least that API servers give.
 const standFor = 10 * time.Minute
 
-// stand is the candidate's, by a token of their account that nobody else gets.
+// stand returns the candidate's, by a token of their account that nobody else gets.
 func (l *Lab) stand(ctx context.Context, e *Exercise, r *scenario.Resolved) (*candidate, error) {
 	if l.fake.stand != nil {
 		return l.fake.stand(e, r), nil
@@ -168,15 +171,17 @@ func (l *Lab) stand(ctx context.Context, e *Exercise, r *scenario.Resolved) (*ca
 	return l.as(ctx, &own, r)
 }
 
-// OK is whether all of the module is in the cluster; without one there is nothing that is not.
+// OK reports whether all of the module is in the cluster; without one there is nothing that is not.
 func (a *Applied) OK() bool { return a == nil || len(a.Problems) == 0 }
 
-// results are the applying as one of the results that must be right.
+// results returns the applying as one of the results that must be right.
 func (a *Applied) results() []check.Result {
 	if a == nil {
 		return nil
 	}
-	result := check.Result{Name: "the Terraform module that was handed in is applied", OK: a.OK(), Saw: "nothing had to be changed"}
+	result := check.Result{
+		Name: "the Terraform module that was handed in is applied", OK: a.OK(), Saw: "nothing had to be changed",
+	}
 	if len(a.Changes) > 0 {
 		result.Saw = strings.Join(a.Changes, ", ")
 	}

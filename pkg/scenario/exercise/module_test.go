@@ -25,7 +25,9 @@ import (
 const rbac = "rbac.authorization.k8s.io/v1"
 
 func object(apiVersion, kind, name string, more map[string]any) map[string]any {
-	o := map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"namespace": "harbour", "name": name}}
+	o := map[string]any{
+		"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"namespace": "harbour", "name": name},
+	}
 	for key, value := range more {
 		o[key] = value
 	}
@@ -34,7 +36,8 @@ func object(apiVersion, kind, name string, more map[string]any) map[string]any {
 
 func binding(role, account string) map[string]any {
 	return object(rbac, "RoleBinding", "page", map[string]any{
-		"roleRef": map[string]any{"kind": "Role", "name": role}, "subjects": []any{map[string]any{"kind": "ServiceAccount", "name": account}},
+		"roleRef":  map[string]any{"kind": "Role", "name": role},
+		"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": account}},
 	})
 }
 
@@ -42,7 +45,7 @@ func role(name string, verbs ...any) map[string]any {
 	return object(rbac, "Role", name, map[string]any{"rules": []any{map[string]any{"verbs": verbs}}})
 }
 
-// applying is a candidate in a namespace that has some objects.
+// applying returns a candidate in a namespace that has some objects.
 func applying(t *testing.T, there ...map[string]any) (*candidate, *fake.FakeDynamicClient) {
 	t.Helper()
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -81,22 +84,31 @@ func (c *candidate) has(t *testing.T, of map[string]any) map[string]any {
 	return found.Object
 }
 
-// A module is applied as Terraform would: what differs is changed, what cannot be is made anew, and what it no longer has is deleted. What is as
-// it says is not touched, and what it says nothing of stays.
+// A module is applied as Terraform would: what differs is changed, what cannot be is made anew, and what it no longer
+// has is deleted. What is as it says is not touched, and what it says nothing of stays.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	labelled := role("page", "get")
 	labelled["metadata"].(map[string]any)["labels"] = map[string]any{"app.kubernetes.io/instance": "x"}
 	c, client := applying(t, labelled, binding("view", "page"), role("same", "get"), role("old", "get"))
-	module := terraform.Module{Objects: []terraform.Object{role("page", "get", "create"), binding("page", "page"), role("same", "get"), role("new", "list")}}
-	known := []scenario.Ref{refOf(&unstructured.Unstructured{Object: role("old")}), refOf(&unstructured.Unstructured{Object: role("page")}), {APIVersion: rbac, Kind: "Role", Namespace: "harbour", Name: "gone"}}
+	module := terraform.Module{Objects: []terraform.Object{
+		role("page", "get", "create"), binding("page", "page"), role("same", "get"), role("new", "list"),
+	}}
+	known := []scenario.Ref{
+		refOf(&unstructured.Unstructured{Object: role("old")}), refOf(&unstructured.Unstructured{Object: role("page")}),
+		{APIVersion: rbac, Kind: "Role", Namespace: "harbour", Name: "gone"},
+	}
 	done, brought, err := c.apply(t.Context(), module, known)
-	want := []string{"changed Role harbour/page", "replaced RoleBinding harbour/page", "created Role harbour/new", "deleted Role harbour/old"}
+	want := []string{
+		"changed Role harbour/page", "replaced RoleBinding harbour/page", "created Role harbour/new",
+		"deleted Role harbour/old",
+	}
 	if err != nil || !slices.Equal(done.Changes, want) || len(done.Problems) > 0 || len(brought) != 4 {
 		t.Fatalf("%+v %v %v", done, brought, err)
 	}
 	page := c.has(t, role("page"))
-	if page["metadata"].(map[string]any)["labels"] == nil || !sameJSON(page["rules"], role("page", "get", "create")["rules"]) {
+	if page["metadata"].(map[string]any)["labels"] == nil ||
+		!sameJSON(page["rules"], role("page", "get", "create")["rules"]) {
 		t.Errorf("%v", page)
 	}
 	if got := c.has(t, binding("", "")); !sameJSON(got["roleRef"], binding("page", "page")["roleRef"]) {
@@ -121,13 +133,16 @@ func TestApplyRefused(t *testing.T) {
 	c, client := applying(t, role("page", "get"))
 	resource := schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}
 	answer := error(apierrors.NewForbidden(resource, "page", errors.New("attempting to grant what you do not have")))
-	client.PrependReactor("create", "rolebindings", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
+	client.PrependReactor("create", "rolebindings",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
 	module := terraform.Module{Objects: []terraform.Object{binding("cluster-admin", "page"), role("page", "list")}}
 	done, _, err := c.apply(t.Context(), module, nil)
-	if err != nil || done.OK() || !strings.Contains(done.Problems[0], "do not have") || !slices.Equal(done.Changes, []string{"changed Role harbour/page"}) {
+	if err != nil || done.OK() || !strings.Contains(done.Problems[0], "do not have") ||
+		!slices.Equal(done.Changes, []string{"changed Role harbour/page"}) {
 		t.Errorf("%+v %v", done, err)
 	}
-	if result := done.results()[0]; result.OK || !strings.Contains(result.Message, "do not have") || result.Saw != "changed Role harbour/page" {
+	if result := done.results()[0]; result.OK || !strings.Contains(result.Message, "do not have") ||
+		result.Saw != "changed Role harbour/page" {
 		t.Errorf("%+v", result)
 	}
 	answer = apierrors.NewInternalError(errors.New("etcd is away"))
@@ -140,14 +155,16 @@ func TestApplyRefused(t *testing.T) {
 func withModule() []string {
 	return []string{
 		"  choices:\n", "  terraform: The page is kept as code.\n  choices:\n",
-		"sealed:\n  broken:", "terraform:\n  variables: {team: \"${p.ns}\"}\n  manages:\n    - {apiVersion: apps/v1, kind: Deployment, namespace: \"${p.ns}\", name: page}\n" +
+		"sealed:\n  broken:",
+		"terraform:\n  variables: {team: \"${p.ns}\"}\n  manages:\n    - {apiVersion: apps/v1, kind: Deployment, namespace: \"${p.ns}\", name: page}\n" +
 			"  resources: {google_compute_firewall: {page: {name: page, network: all}}}\nsealed:\n  broken:",
-		"    unchanged:\n", "      - {name: the cloud lets users in, terraform: google_compute_firewall, expect: \"list.exists(f, has(f.allow))\"}\n    unchanged:\n",
+		"    unchanged:\n",
+		"      - {name: the cloud lets users in, terraform: google_compute_firewall, expect: \"list.exists(f, has(f.allow))\"}\n    unchanged:\n",
 	}
 }
 
-// A module that was handed in is applied by the candidate before the cluster is judged, and the report says so. What it brought in is known
-// to the next grade, also of another trainer's.
+// A module that was handed in is applied by the candidate before the cluster is judged, and the report says so. What it
+// brought in is known to the next grade, also of another trainer's.
 func TestGradeWithModule(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -198,10 +215,15 @@ func TestGradeWithModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"created Deployment harbour/page", "created Deployment harbour/second"}; report.Applied == nil || !slices.Equal(report.Applied.Changes, want) {
+	if want := []string{
+		"created Deployment harbour/page", "created Deployment harbour/second",
+	}; report.Applied == nil ||
+		!slices.Equal(report.Applied.Changes, want) {
 		t.Errorf("%+v", report.Applied)
 	}
-	if want := []string{"the Terraform module that was handed in is applied", "both of the page's pods run", "the cloud lets users in"}; !slices.Equal(names(report), want) {
+	if want := []string{
+		"the Terraform module that was handed in is applied", "both of the page's pods run", "the cloud lets users in",
+	}; !slices.Equal(names(report), want) {
 		t.Errorf("%q", names(report))
 	}
 	if !slices.ContainsFunc(report.Timeline, func(m Moment) bool { return strings.Contains(m.What, "Terraform") }) {
@@ -224,8 +246,8 @@ func TestGradeWithModule(t *testing.T) {
 	}
 }
 
-// A module is applied when it is graded: who has handed it in, and the diagnosis, and waits for the trainer is not slower for it, neither the
-// first time nor later. Who goes on working after it is.
+// A module is applied when it is graded: who has handed it in, and the diagnosis, and waits for the trainer is not
+// slower for it, neither the first time nor later. Who goes on working after it is.
 func TestTimeEndsWithTheModule(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -248,7 +270,10 @@ func TestTimeEndsWithTheModule(t *testing.T) {
 			}
 			handIn := map[time.Duration]func() error{
 				test.diagnosis: func() error { _, err := trainer.Submit(t.Context(), e.ID, right); return err },
-				test.module:    func() error { _, err := trainer.SubmitModule(t.Context(), e.ID, began.Module); return err },
+				test.module: func() error {
+					_, err := trainer.SubmitModule(t.Context(), e.ID, began.Module)
+					return err
+				},
 			}
 			passed := time.Duration(0)
 			for _, at := range []time.Duration{3 * time.Minute, 5 * time.Minute} {
@@ -276,7 +301,8 @@ func TestTimeEndsWithTheModule(t *testing.T) {
 			for _, which := range []string{"first", "second"} {
 				report, err := trainer.Grade(t.Context(), e.ID)
 				if err != nil || report.Took != test.took || report.Late != test.goesOn {
-					t.Errorf("%s grade: took %s, late: %t, %v; wanted %s", which, report.Took, report.Late, err, test.took)
+					t.Errorf("%s grade: took %s, late: %t, %v; wanted %s", which, report.Took, report.Late, err,
+						test.took)
 				}
 				if len(report.Applied.Changes) == 0 && which == "first" {
 					t.Error("the module changed nothing, so that this shows nothing")
@@ -301,7 +327,8 @@ func TestGradeWithRefusedModule(t *testing.T) {
 	}
 	as, client := applying(t)
 	client.PrependReactor("create", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, "page", errors.New("not yours"))
+		return true, nil,
+			apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, "page", errors.New("not yours"))
 	})
 	trainer.fake.stand = func(e *Exercise, r *scenario.Resolved) *candidate { return as }
 	report, err := trainer.Grade(t.Context(), e.ID)
@@ -334,8 +361,12 @@ func TestSubmitModuleRefuses(t *testing.T) {
 	}
 	for want, change := range map[string]map[string]any{
 		"it manages only Deployment.apps": role("page", "get"),
-		`into namespace "kube-system"`:    {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "x", "namespace": "kube-system"}},
-		"KiB, and at most 64 are kept":    object("apps/v1", "Deployment", "page", map[string]any{"spec": strings.Repeat("x", 70<<10)}),
+		`into namespace "kube-system"`: {
+			"apiVersion": "apps/v1", "kind": "Deployment",
+			"metadata": map[string]any{"name": "x", "namespace": "kube-system"},
+		},
+		"KiB, and at most 64 are kept": object("apps/v1", "Deployment", "page",
+			map[string]any{"spec": strings.Repeat("x", 70<<10)}),
 	} {
 		_, err := trainer.SubmitModule(t.Context(), e.ID, terraform.Module{Objects: []terraform.Object{change}})
 		wants(t, err, want)
@@ -345,10 +376,13 @@ func TestSubmitModuleRefuses(t *testing.T) {
 	}
 }
 
-// What a module has changed gets time to show; what the module itself says is as it is at once, and so is a cluster in which nothing was changed.
+// What a module has changed gets time to show; what the module itself says is as it is at once, and so is a cluster in
+// which nothing was changed.
 func TestSettling(t *testing.T) {
 	t.Parallel()
-	checks := []scenario.Check{{Name: "pods", Within: scenario.Duration(time.Second)}, {Name: "cloud", Terraform: "google_compute_firewall"}}
+	checks := []scenario.Check{
+		{Name: "pods", Within: scenario.Duration(time.Second)}, {Name: "cloud", Terraform: "google_compute_firewall"},
+	}
 	g := &grading{report: Report{Applied: &Applied{Changes: []string{"changed Role harbour/page"}}}}
 	got := g.settling(checks)
 	if time.Duration(got[0].Within) != settle || got[1].Within != 0 || time.Duration(checks[0].Within) != time.Second {

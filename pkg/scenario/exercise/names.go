@@ -18,7 +18,7 @@ const (
 	kindSecret    = "Secret"
 )
 
-// made are the manifests that a scenario creates, in their order.
+// made returns the manifests that a scenario creates, in their order.
 func made(r *scenario.Resolved) []*unstructured.Unstructured {
 	var all []*unstructured.Unstructured
 	for _, step := range slices.Concat(r.Setup, r.Inject) {
@@ -32,7 +32,7 @@ func made(r *scenario.Resolved) []*unstructured.Unstructured {
 	return all
 }
 
-// namespacesOf are those that an exercise has for itself: which it makes, or in which the candidate is admin.
+// namespacesOf returns those that an exercise has for itself: which it makes, or in which the candidate is admin.
 func namespacesOf(r *scenario.Resolved) []string {
 	names := slices.Clone(r.Public.Access.Namespaces)
 	for _, object := range made(r) {
@@ -44,13 +44,14 @@ func namespacesOf(r *scenario.Resolved) []string {
 	return slices.Compact(names)
 }
 
-// whole are the namespaces of which snapshots keep everything: those of the exercise, and that of a workload of others.
+// whole returns the namespaces of which snapshots keep everything: those of the exercise, and that of a workload of
+// others.
 func (s *start) whole() []string { return slices.Concat(s.namespaces, s.r.Public.Access.Shared()) }
 
-// whole are those of an exercise that was stored.
+// whole returns those of an exercise that was stored.
 func (e Exercise) whole() []string { return slices.Concat(e.Namespaces, e.Public.Access.Shared()) }
 
-// ownedBy are the objects that a scenario makes or changes, outside of its namespaces.
+// ownedBy returns the objects that a scenario makes or changes, outside of its namespaces.
 func ownedBy(r *scenario.Resolved, namespaces []string) []scenario.Ref {
 	var refs []scenario.Ref
 	add := func(ref scenario.Ref) {
@@ -83,7 +84,7 @@ func ownedBy(r *scenario.Resolved, namespaces []string) []scenario.Ref {
 	return refs
 }
 
-// nodesOf are the nodes that a scenario breaks or changes, or that its attempts do.
+// nodesOf returns the nodes that a scenario breaks or changes, or that its attempts do.
 func nodesOf(r *scenario.Resolved) []string {
 	var names []string
 	steps := slices.Concat(r.Setup, r.Inject)
@@ -113,12 +114,15 @@ func nodeRef(name string) scenario.Ref {
 }
 
 func refOf(object *unstructured.Unstructured) scenario.Ref {
-	return scenario.Ref{APIVersion: object.GetAPIVersion(), Kind: object.GetKind(), Namespace: object.GetNamespace(), Name: object.GetName()}
+	return scenario.Ref{
+		APIVersion: object.GetAPIVersion(), Kind: object.GetKind(), Namespace: object.GetNamespace(),
+		Name: object.GetName(),
+	}
 }
 
 func isNamespace(ref scenario.Ref) bool { return ref.Kind == kindNamespace && ref.APIVersion == "v1" }
 
-// sameObject is whether both name one object, in whatever version of its API.
+// sameObject reports whether both name one object, in whatever version of its API.
 func sameObject(a, b scenario.Ref) bool {
 	return a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name && groupOf(a) == groupOf(b)
 }
@@ -131,12 +135,13 @@ func groupOf(ref scenario.Ref) string {
 	return gv.Group
 }
 
-// within is whether an object lies in one of the namespaces, or is one of them.
+// within reports whether an object lies in one of the namespaces, or is one of them.
 func within(ref scenario.Ref, namespaces []string) bool {
 	return slices.Contains(namespaces, ref.Namespace) || isNamespace(ref) && slices.Contains(namespaces, ref.Name)
 }
 
-// has is whether an object is the exercise's: in its namespaces, made or changed by it, or the candidate's account and rights.
+// has reports whether an object is the exercise's: in its namespaces, made or changed by it, or the candidate's account
+// and rights.
 func (e Exercise) has(ref scenario.Ref) bool {
 	return within(ref, e.Namespaces) || within(ref, e.Account.namespaces()) ||
 		slices.ContainsFunc(e.Owned, func(own scenario.Ref) bool { return sameObject(own, ref) })
@@ -169,7 +174,7 @@ func writersOf(access scenario.Access, mapper meta.RESTMapper) writers {
 	return w
 }
 
-// may is whether the candidate could have changed the object.
+// may reports whether the candidate could have changed the object.
 func (w writers) may(ref scenario.Ref) bool {
 	// Who is root on nodes may also write their labels, with the kubelet's credentials.
 	if w.all || slices.Contains(w.access.Namespaces, ref.Namespace) || w.access.NodeShell && ref.Kind == kindNode {
@@ -185,20 +190,23 @@ func (w writers) may(ref scenario.Ref) bool {
 	return false
 }
 
-// surely is whether nobody but the exercise and its candidate has a reason to change the object: it is in a namespace that the exercise made,
-// a node that it works on, or an object that the candidate's rights, what they are allowed, or an attempt of the scenario names. What is in
-// namespaces that stood before, and namespaces themselves, are everybody's: on those that the run made its undo has spoken.
+// surely reports whether nobody but the exercise and its candidate has a reason to change the object: it is in a
+// namespace that the exercise made, a node that it works on, or an object that the candidate's rights, what they are
+// allowed, or an attempt of the scenario names. What is in namespaces that stood before, and namespaces themselves, are
+// everybody's: on those that the run made its undo has spoken.
 func surely(e *Exercise, r *scenario.Resolved, w writers, stood func(namespace string) bool, ref scenario.Ref) bool {
 	switch {
 	case isNamespace(ref):
 		return false
-	case ref.Namespace != "" && !stood(ref.Namespace) && e.has(ref), ref.Kind == kindNode && slices.Contains(e.Nodes, ref.Name):
+	case ref.Namespace != "" && !stood(ref.Namespace) && e.has(ref),
+		ref.Kind == kindNode && slices.Contains(e.Nodes, ref.Name):
 		return true
 	case slices.ContainsFunc(namedBy(r), func(named scenario.Ref) bool { return sameObject(named, ref) }):
 		return true
 	}
 	for _, rule := range r.Public.Access.Rules {
-		if writes(rule.Verbs) && slices.Contains(rule.ResourceNames, ref.Name) && matches(rule.APIGroups, groupOf(ref)) &&
+		if writes(rule.Verbs) && slices.Contains(rule.ResourceNames, ref.Name) &&
+			matches(rule.APIGroups, groupOf(ref)) &&
 			matches(rule.Resources, w.resource(ref)) {
 			return true
 		}
@@ -215,7 +223,7 @@ func stoodIn(before *baseline.Baseline) func(namespace string) bool {
 	}
 }
 
-// namedBy are the objects that attempts of a scenario work on.
+// namedBy returns the objects that attempts of a scenario work on.
 func namedBy(r *scenario.Resolved) []scenario.Ref {
 	var refs []scenario.Ref
 	for _, attempt := range slices.Concat(r.Sealed.Solutions, r.Sealed.WrongFixes) {
@@ -237,7 +245,7 @@ func namedBy(r *scenario.Resolved) []scenario.Ref {
 	return refs
 }
 
-// resource is what rules call the kind of the object: deployments. Empty when the cluster has no such kind.
+// resource returns what rules call the kind of the object: deployments. Empty when the cluster has no such kind.
 func (w writers) resource(ref scenario.Ref) string {
 	if w.mapper == nil {
 		return ""
@@ -253,7 +261,7 @@ func matches(list []string, one string) bool {
 	return slices.Contains(list, "*") || slices.Contains(list, one)
 }
 
-// writes is whether one of the verbs changes something.
+// writes reports whether one of the verbs changes something.
 func writes(verbs []string) bool {
 	return slices.ContainsFunc(verbs, func(verb string) bool {
 		switch verb {

@@ -13,23 +13,25 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
 
-// needed are the rights that the exercise itself needs, besides those of its steps.
+// needed returns the rights that the exercise itself needs, besides those of its steps.
 func needed(ledgerNamespace string) []fault.Permission {
 	var needs []fault.Permission
 	for _, verb := range []string{"create", "get", "list", "update", "delete"} {
 		needs = append(needs, fault.Permission{Verb: verb, Resource: "secrets", Namespace: ledgerNamespace})
 	}
 	return append(needs,
-		fault.Permission{Verb: "list", Group: "*", Resource: "*", Optional: true}, // for what the cluster is like, before and after
+		// For what the cluster is like, before and after
+		fault.Permission{Verb: "list", Group: "*", Resource: "*", Optional: true},
 		fault.Permission{Verb: "get", Resource: "pods/log"},
 	)
 }
 
-// Permissions are what a trainer needs for scenarios, whatever is drawn: in all namespaces, as nobody knows beforehand which these are. What
-// faults of nodes and processes need besides is theirs to say.
+// Permissions returns what a trainer needs for scenarios, whatever is drawn: in all namespaces, as nobody knows
+// beforehand which these are. What faults of nodes and processes need besides is theirs to say.
 func Permissions(ledgerNamespace string, all []*scenario.Scenario) []fault.Permission {
 	anywhere := scenario.Access{Namespaces: []string{""}, Read: []string{""}}
-	needs := slices.Concat(access.Permissions("", anywhere), []fault.Permission{{Verb: "deletecollection", Resource: "pods", Optional: true}})
+	needs := slices.Concat(access.Permissions("", anywhere),
+		[]fault.Permission{{Verb: "deletecollection", Resource: "pods", Optional: true}})
 	mapper := meta.NewDefaultRESTMapper(nil)
 	var kind func(apiVersion, name string, verbs ...string)
 	kind = func(apiVersion, name string, verbs ...string) {
@@ -49,7 +51,8 @@ func Permissions(ledgerNamespace string, all []*scenario.Scenario) []fault.Permi
 			needs = append(needs, fault.Permission{Verb: verb, Group: gv.Group, Resource: resource.Resource})
 		}
 	}
-	for _, name := range []string{"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"} { // the candidate's, and witnesses
+	// The candidate's, and witnesses
+	for _, name := range []string{"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"} {
 		kind("rbac.authorization.k8s.io/v1", name, "create", "get", "delete")
 	}
 	kind("v1", "ServiceAccount", "create", "get", "delete")

@@ -57,7 +57,9 @@ func (l *Lab) begin(ctx context.Context, r *scenario.Resolved, options StartOpti
 	if err != nil {
 		return nil, err
 	}
-	s := &start{lab: l, session: l.session(false), r: r, options: options, clock: l.clock(ctx), namespaces: namespacesOf(r)}
+	s := &start{
+		lab: l, session: l.session(false), r: r, options: options, clock: l.clock(ctx), namespaces: namespacesOf(r),
+	}
 	s.owned = ownedBy(r, s.namespaces)
 	s.account.ID, s.probe = word, probe
 	s.account.Namespace, s.account.Name = access.Account(word)
@@ -72,9 +74,10 @@ func (s *start) makePlan() error {
 		return "stored in secret " + r.Run().ID, s.record(ctx, r)
 	}))
 	for _, namespace := range s.namespaces {
-		s.add(nil, look(namespaceTarget(namespace), "hold namespace "+namespace, func(context.Context, fault.Recorder) (string, error) {
-			return "it is held by its lock", nil
-		}))
+		s.add(nil, look(namespaceTarget(namespace), "hold namespace "+namespace,
+			func(context.Context, fault.Recorder) (string, error) {
+				return "it is held by its lock", nil
+			}))
 	}
 	if err := s.simulate(); err != nil {
 		return err
@@ -82,16 +85,19 @@ func (s *start) makePlan() error {
 	if err := s.steps(s.r.Setup); err != nil {
 		return err
 	}
-	s.stage("see that the lab is healthy", "the lab did not become healthy", s.r.Healthy, func(e *Exercise, now time.Time) {
-		e.Phase, e.HealthyAt = Healthy, now
-	})
+	s.stage("see that the lab is healthy", "the lab did not become healthy", s.r.Healthy,
+		func(e *Exercise, now time.Time) {
+			e.Phase, e.HealthyAt = Healthy, now
+		})
 	if err := s.steps(s.r.Inject); err != nil {
 		return err
 	}
-	s.stage("remember that the fault is in place", "", nil, func(e *Exercise, now time.Time) { e.Phase, e.InjectedAt = Injected, now })
-	s.stage("see that the lab is broken", "the lab did not become broken", s.r.Sealed.Broken, func(e *Exercise, now time.Time) {
-		e.Phase, e.BrokenAt = Broken, now
-	})
+	s.stage("remember that the fault is in place", "", nil,
+		func(e *Exercise, now time.Time) { e.Phase, e.InjectedAt = Injected, now })
+	s.stage("see that the lab is broken", "the lab did not become broken", s.r.Sealed.Broken,
+		func(e *Exercise, now time.Time) {
+			e.Phase, e.BrokenAt = Broken, now
+		})
 	if err := s.rights(); err != nil {
 		return err
 	}
@@ -99,7 +105,8 @@ func (s *start) makePlan() error {
 
 	s.plan.Fault, s.plan.Summary, s.plan.Command = Fault, "exercise "+s.r.Metadata.Name, s.options.Command
 	s.plan.InOrder, s.plan.Quiet, s.plan.NoPods, s.plan.Allow = true, true, !s.pods, s.lab.Allow
-	s.plan.Needs = fault.Permissions(s.plan.Needs, needed(s.lab.LedgerNamespace), access.Permissions(s.account.ID, s.r.Public.Access), s.looks())
+	s.plan.Needs = fault.Permissions(s.plan.Needs, needed(s.lab.LedgerNamespace),
+		access.Permissions(s.account.ID, s.r.Public.Access), s.looks())
 	if s.ends {
 		s.plan.TTL = s.options.timeBox(s.r) + grace
 	} else {
@@ -109,7 +116,7 @@ func (s *start) makePlan() error {
 	return nil
 }
 
-// looks are what the scenario's checks need.
+// looks returns what the scenario's checks need.
 func (s *start) looks() []fault.Permission {
 	if s.lab.Mapper == nil {
 		return nil
@@ -121,7 +128,8 @@ func (s *start) looks() []fault.Permission {
 	return (&check.Checker{Mapper: s.lab.Mapper}).Permissions(checks)
 }
 
-// home is what the exercise is locked by: the namespace that the candidate works in first, or the workload of others.
+// home returns what the exercise is locked by: the namespace that the candidate works in first, or the workload of
+// others.
 func (s *start) home() ledger.Target {
 	access := s.r.Public.Access
 	if w := access.Workload; w != nil && len(access.Namespaces) == 0 {
@@ -150,7 +158,7 @@ func (s *start) stage(action, otherwise string, checks []scenario.Check, reached
 	}))
 }
 
-// rights are the candidate's account and what it may do.
+// rights returns the candidate's account and what it may do.
 func (s *start) rights() error {
 	if s.lab.fake.rights != nil {
 		s.add(nil, s.lab.fake.rights())
@@ -177,7 +185,7 @@ func (s *start) rights() error {
 // secure keeps the candidate from becoming root on the nodes by a pod.
 func (s *start) secure(list []*unstructured.Unstructured) { access.Secure(list, s.r.Public.Access) }
 
-// shimmed are a step's objects with the shim in them, behind the ConfigMaps that hold it: one in each namespace.
+// shimmed returns a step's objects with the shim in them, behind the ConfigMaps that hold it: one in each namespace.
 func (s *start) shimmed(step scenario.Create, run ledger.Run) ([]*unstructured.Unstructured, error) {
 	libraries, state, err := s.lab.Faults.Shim(*step.Shim)
 	if err != nil {
@@ -217,7 +225,7 @@ func hasPods(object *unstructured.Unstructured) bool {
 	return object.GetKind() == "Pod" || len(workload.Templates(object)) > 0
 }
 
-// shorten is the random part of an ID.
+// shorten returns the random part of an ID.
 func shorten(id string) string { return id[max(0, len(id)-6):] }
 
 // handOver remembers what the candidate gets, makes the kubeconfig, sees that it works, and lets the time run.
@@ -242,10 +250,11 @@ func (s *start) handOver(ctx context.Context, r fault.Recorder) (string, error) 
 		return "", err
 	}
 	s.kubeconfig = issued.Kubeconfig
-	return "the candidate can work until " + issued.Until.Format(time.RFC3339), s.reached(ctx, func(e *Exercise, now time.Time) {
-		e.Phase, e.Started, e.Until = InProgress, now, now.Add(s.options.timeBox(s.r))
-		e.Account.Until, e.Snapshots[snapBegin] = issued.Until, n
-	})
+	return "the candidate can work until " + issued.Until.Format(time.RFC3339),
+		s.reached(ctx, func(e *Exercise, now time.Time) {
+			e.Phase, e.Started, e.Until = InProgress, now, now.Add(s.options.timeBox(s.r))
+			e.Account.Until, e.Snapshots[snapBegin] = issued.Until, n
+		})
 }
 
 // verify sees that the candidate's rights are what they should be.

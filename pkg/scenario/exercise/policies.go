@@ -28,8 +28,8 @@ const (
 	wordBlocked = "blocked"
 )
 
-// networkPolicies finds out whether NetworkPolicies are enforced: no API says so. A pod goes on asking the API server for a connection;
-// once it gets one, a policy forbids it all.
+// networkPolicies finds out whether NetworkPolicies are enforced: no API says so. A pod goes on asking the API server
+// for a connection; once it gets one, a policy forbids it all.
 func (s *start) networkPolicies(ctx context.Context) error {
 	if !s.r.Requires.NetworkPolicy || s.lab.enforced() {
 		return nil
@@ -59,7 +59,8 @@ func (l *Lab) probePolicies(ctx context.Context) (enforced bool, err error) {
 		return false, fmt.Errorf("get the API server's service: %w", err)
 	}
 	pod := l.bare("policy")
-	word := utilrand.String(8) // a policy of another preflight, or one that a crash left, must not forbid this pod anything
+	// A policy of another preflight, or one that a crash left, must not forbid this pod anything
+	word := utilrand.String(8)
 	label := map[string]string{"probe": word}
 	pod.Labels["probe"] = word
 	pod.Spec.Containers[0].Command = []string{"sh", "-c", fmt.Sprintf(
@@ -81,8 +82,10 @@ func (l *Lab) probePolicies(ctx context.Context) (enforced bool, err error) {
 		}
 		clean, cancel := outlive(ctx)
 		defer cancel()
-		if left := policies.Delete(clean, forbidden, metav1.DeleteOptions{}); left != nil && !apierrors.IsNotFound(left) {
-			err = errors.Join(err, fmt.Errorf("delete network policy %s in namespace %s by hand: %w", forbidden, l.LedgerNamespace, left))
+		if left := policies.Delete(clean, forbidden, metav1.DeleteOptions{}); left != nil &&
+			!apierrors.IsNotFound(left) {
+			err = errors.Join(err,
+				fmt.Errorf("delete network policy %s in namespace %s by hand: %w", forbidden, l.LedgerNamespace, left))
 		}
 	}()
 	last := ""
@@ -108,10 +111,11 @@ func (l *Lab) probePolicies(ctx context.Context) (enforced bool, err error) {
 
 // awaitBlocked waits until the pod's connections are blocked; that they are not in time is an answer, too.
 func (l *Lab) awaitBlocked(ctx context.Context, pod *corev1.Pod, enforced *bool) error {
-	err := wait.PollUntilContextTimeout(ctx, 300*time.Millisecond, policyTimeout, true, func(ctx context.Context) (bool, error) {
-		*enforced = l.lastLine(ctx, pod) == wordBlocked
-		return *enforced, nil
-	})
+	err := wait.PollUntilContextTimeout(ctx, 300*time.Millisecond, policyTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			*enforced = l.lastLine(ctx, pod) == wordBlocked
+			return *enforced, nil
+		})
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -122,7 +126,8 @@ func (l *Lab) awaitBlocked(ctx context.Context, pod *corev1.Pod, enforced *bool)
 }
 
 func (l *Lab) lastLine(ctx context.Context, pod *corev1.Pod) string {
-	text, err := l.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{TailLines: new(int64(1))}).DoRaw(ctx)
+	text, err := l.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name,
+		&corev1.PodLogOptions{TailLines: new(int64(1))}).DoRaw(ctx)
 	if err != nil {
 		return ""
 	}
@@ -130,7 +135,9 @@ func (l *Lab) lastLine(ctx context.Context, pod *corev1.Pod) string {
 }
 
 // withPod creates a pod in the ledger's namespace, looks at it until it is enough, and deletes it, also when ctx ends.
-func (l *Lab) withPod(ctx context.Context, pod *corev1.Pod, timeout time.Duration, enough func(*corev1.Pod) (bool, error)) (err error) {
+func (l *Lab) withPod(
+	ctx context.Context, pod *corev1.Pod, timeout time.Duration, enough func(*corev1.Pod) (bool, error),
+) (err error) {
 	if _, err := l.Session.Ledger.EnsureNamespace(ctx); err != nil {
 		return err
 	}
@@ -144,19 +151,22 @@ func (l *Lab) withPod(ctx context.Context, pod *corev1.Pod, timeout time.Duratio
 		defer cancel()
 		left := pods.Delete(clean, created.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 		if left != nil && !apierrors.IsNotFound(left) {
-			err = errors.Join(err, fmt.Errorf("delete pod %s in namespace %s by hand: %w", created.Name, l.LedgerNamespace, left))
+			err = errors.Join(err,
+				fmt.Errorf("delete pod %s in namespace %s by hand: %w", created.Name, l.LedgerNamespace, left))
 		}
 	}()
-	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-		now, err := pods.Get(ctx, created.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, final(err)
-		}
-		return enough(now)
-	})
+	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, timeout, true,
+		func(ctx context.Context) (bool, error) {
+			now, err := pods.Get(ctx, created.Name, metav1.GetOptions{})
+			if err != nil {
+				return false, final(err)
+			}
+			return enough(now)
+		})
 }
 
-// final is an error after which it is useless to look again; else nil: an API server that is away for a moment comes back.
+// final returns an error after which it is useless to look again; else nil: an API server that is away for a moment
+// comes back.
 func final(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return err

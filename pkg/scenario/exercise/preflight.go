@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Preflight says what stands in the way of an exercise, all of it: what the cluster lacks and how to get it, who has the namespaces, and what
-// the trainer may not do. It leaves the cluster as it is.
+// Preflight returns what stands in the way of an exercise, all of it: what the cluster lacks and how to get it, who has
+// the namespaces, and what the trainer may not do. It leaves the cluster as it is.
 func (l *Lab) Preflight(ctx context.Context, r *scenario.Resolved) error {
 	s, err := l.begin(ctx, r, StartOptions{})
 	if err != nil {
@@ -26,7 +26,7 @@ func (l *Lab) Preflight(ctx context.Context, r *scenario.Resolved) error {
 	return s.session.Preflight(ctx, s.plan)
 }
 
-// checks are the exercise's own part of the preflight.
+// checks returns the exercise's own part of the preflight.
 func (s *start) checks() []func(context.Context) error {
 	return []func(context.Context) error{
 		s.busy,
@@ -38,7 +38,8 @@ func (s *start) checks() []func(context.Context) error {
 	}
 }
 
-// fresh refuses namespaces that the scenario makes and that exist already: what is in them is somebody's, or is left of something.
+// fresh refuses namespaces that the scenario makes and that exist already: what is in them is somebody's, or is left of
+// something.
 func (s *start) fresh(ctx context.Context) error {
 	var problems []error
 	for _, object := range made(s.r) {
@@ -51,10 +52,14 @@ func (s *start) fresh(ctx context.Context) error {
 		case err != nil:
 			problems = append(problems, fmt.Errorf("look for namespace %s: %w", object.GetName(), err))
 		case found.DeletionTimestamp != nil:
-			problems = append(problems, fmt.Errorf("namespace %s is still being deleted: wait for it, or take another with another --seed", found.Name))
+			problems = append(problems, fmt.Errorf(
+				"namespace %s is still being deleted: wait for it, or take another with another --seed", found.Name,
+			))
 		default:
-			problems = append(problems, fmt.Errorf("namespace %s exists, since %s, and the exercise would make it: take another with another --seed, "+
-				"or if nobody needs it: kubectl delete namespace %[1]s", found.Name, found.CreationTimestamp.UTC().Format(time.RFC3339)))
+			problems = append(problems,
+				fmt.Errorf("namespace %s exists, since %s, and the exercise would make it: take another with another --seed, "+
+					"or if nobody needs it: kubectl delete namespace %[1]s", found.Name,
+					found.CreationTimestamp.UTC().Format(time.RFC3339)))
 		}
 	}
 	return errors.Join(problems...)
@@ -78,12 +83,19 @@ func enoughGPUs(needs scenario.Requires, facts scenario.Facts) error {
 			}
 		}
 	}
-	wants := fmt.Sprintf("the scenario needs %d Ready, schedulable nodes with %d %s each", nodes, gpus, scenario.GPUResource)
+	wants := fmt.Sprintf("the scenario needs %d Ready, schedulable nodes with %d %s each", nodes, gpus,
+		scenario.GPUResource)
 	switch {
 	case with == 0:
-		return fmt.Errorf("%s, and no node has any: install NVIDIA's GPU Operator or device plugin, or have them simulated with --simulate-gpus %d", wants, max(gpus, mostNodes))
+		return fmt.Errorf(
+			"%s, and no node has any: install NVIDIA's GPU Operator or device plugin, or have them simulated with --simulate-gpus %d",
+			wants, max(gpus, mostNodes),
+		)
 	case enough < nodes:
-		return fmt.Errorf("%s, and there are %d (%d have GPUs at all): add nodes, or uncordon and untaint those that there are", wants, enough, with)
+		return fmt.Errorf(
+			"%s, and there are %d (%d have GPUs at all): add nodes, or uncordon and untaint those that there are",
+			wants, enough, with,
+		)
 	case free < nodes:
 		return fmt.Errorf("%s that are free, and there are %d: other pods hold the rest; see them with: "+
 			"kubectl get pods -A -o custom-columns=NS:.metadata.namespace,POD:.metadata.name,"+
@@ -92,7 +104,7 @@ func enoughGPUs(needs scenario.Requires, facts scenario.Facts) error {
 	return nil
 }
 
-// nodeAccess is whether privileged pods are admitted where node faults start them.
+// nodeAccess reports whether privileged pods are admitted where node faults start them.
 func (s *start) nodeAccess(ctx context.Context) error {
 	if !s.r.Requires.NodeAccess {
 		return nil
@@ -100,13 +112,15 @@ func (s *start) nodeAccess(ctx context.Context) error {
 	pod := s.lab.bare("node-access")
 	pod.Spec.HostPID = true
 	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
-	_, err := s.lab.Client.CoreV1().Pods(s.lab.LedgerNamespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := s.lab.Client.CoreV1().Pods(s.lab.LedgerNamespace).Create(ctx, pod,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if apierrors.IsNotFound(err) { // the namespace does not exist yet; it is made so that it admits them
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("the scenario works on nodes through privileged pods in namespace %s, and they are not admitted: %w; allow them with: "+
-			"kubectl label namespace %[1]s pod-security.kubernetes.io/enforce=privileged --overwrite", s.lab.LedgerNamespace, err)
+			"kubectl label namespace %[1]s pod-security.kubernetes.io/enforce=privileged --overwrite",
+			s.lab.LedgerNamespace, err)
 	}
 	return nil
 }
@@ -140,7 +154,7 @@ func (s *start) images(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// familiar is an image's name as people write it, which kubelets report in full.
+// familiar returns an image's name as people write it, which kubelets report in full.
 func familiar(name string) string {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "docker.io/"), "library/")
 	if at := strings.LastIndex(name, "/"); !strings.Contains(name, "@") && !strings.Contains(name[at+1:], ":") {
@@ -160,14 +174,16 @@ func (l *Lab) pull(ctx context.Context, image string) error {
 	pod.Spec.Containers[0].Command = []string{"true"}
 	why := "it was not there after " + pullTimeout.String()
 	err := l.withPod(ctx, pod, pullTimeout, func(pod *corev1.Pod) (bool, error) {
-		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodRunning {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
+			pod.Status.Phase == corev1.PodRunning {
 			return true, nil
 		}
 		for _, status := range pod.Status.ContainerStatuses {
 			waiting := status.State.Waiting
 			switch {
 			case waiting == nil:
-			case slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}, waiting.Reason):
+			case slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"},
+				waiting.Reason):
 				why = waiting.Reason + ": " + waiting.Message
 				return false, errors.New(why)
 			case waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing":
@@ -186,16 +202,20 @@ func (l *Lab) pull(ctx context.Context, image string) error {
 	return nil
 }
 
-// bare is a pod that does nothing, for finding out what the cluster does with it.
+// bare returns a pod that does nothing, for finding out what the cluster does with it.
 func (l *Lab) bare(what string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: "probe-" + what + "-", Namespace: l.LedgerNamespace, Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy},
+			GenerateName: "probe-" + what + "-", Namespace: l.LedgerNamespace,
+			Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy},
 		},
 		Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(int64(0)),
-			EnableServiceLinks: new(false), ActiveDeadlineSeconds: new(int64(120)),
-			Containers: []corev1.Container{{Name: "probe", Image: l.probeImage(), ImagePullPolicy: corev1.PullIfNotPresent}},
+			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false),
+			TerminationGracePeriodSeconds: new(int64(0)),
+			EnableServiceLinks:            new(false), ActiveDeadlineSeconds: new(int64(120)),
+			Containers: []corev1.Container{
+				{Name: "probe", Image: l.probeImage(), ImagePullPolicy: corev1.PullIfNotPresent},
+			},
 		},
 	}
 }

@@ -25,12 +25,15 @@ func TestProbes(t *testing.T) {
 			t.Errorf("%v: %t", ref, got)
 		}
 	}
-	if e.Probe == "" || e.probes(scenario.Ref{APIVersion: "v1", Kind: "Pod"}, nil) || (Exercise{}).probes(scenario.Ref{APIVersion: "v1", Kind: "Pod"}, body) {
+	if e.Probe == "" || e.probes(scenario.Ref{APIVersion: "v1", Kind: "Pod"}, nil) ||
+		(Exercise{}).probes(scenario.Ref{APIVersion: "v1", Kind: "Pod"}, body) {
 		t.Error("what has no mark is a probe")
 	}
 	for name, labels := range map[string]map[string]string{"left": probeLabels(e.Probe), "theirs": {"app": "page"}} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-		if _, err := trainer.Client.CoreV1().Pods("harbour").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		if _, err := trainer.Client.CoreV1().Pods("harbour").Create(
+			t.Context(), pod, metav1.CreateOptions{},
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,13 +56,16 @@ func TestSurely(t *testing.T) {
 	r := newWorld(t).play()
 	e := &Exercise{Namespaces: []string{"harbour", "shared"}, Nodes: []string{"a"}}
 	stood := func(namespace string) bool { return namespace != "harbour" }
-	r.Sealed.Grade.Collateral.Allow = append(r.Sealed.Grade.Collateral.Allow, scenario.Allowed{Kind: "RuntimeClass", Name: "nvidia", Created: true}, scenario.Allowed{Kind: "PriorityClass"})
+	r.Sealed.Grade.Collateral.Allow = append(r.Sealed.Grade.Collateral.Allow,
+		scenario.Allowed{Kind: "RuntimeClass", Name: "nvidia", Created: true}, scenario.Allowed{Kind: "PriorityClass"})
 	for ref, want := range map[scenario.Ref]bool{
-		{APIVersion: "v1", Kind: "Pod", Namespace: "harbour", Name: "x"}:                             true,
-		{APIVersion: "v1", Kind: "Pod", Namespace: "other", Name: "x"}:                               false,
-		{APIVersion: "v1", Kind: "Pod", Namespace: "shared", Name: "x"}:                              false, // it was there before, for others too
-		{APIVersion: "v1", Kind: "Namespace", Name: "harbour"}:                                       false,
-		{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding", Name: "everything"}: true, // a wrong fix makes it
+		{APIVersion: "v1", Kind: "Pod", Namespace: "harbour", Name: "x"}: true,
+		{APIVersion: "v1", Kind: "Pod", Namespace: "other", Name: "x"}:   false,
+		// It was there before, for others too
+		{APIVersion: "v1", Kind: "Pod", Namespace: "shared", Name: "x"}: false,
+		{APIVersion: "v1", Kind: "Namespace", Name: "harbour"}:          false,
+		// A wrong fix makes it
+		{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding", Name: "everything"}: true,
 		{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding", Name: "somebody's"}: false,
 		{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass", Name: "nvidia"}:                         true,
 		{APIVersion: "scheduling.k8s.io/v1", Kind: "PriorityClass", Name: "x"}:                       false,

@@ -59,7 +59,10 @@ func TestWilson(t *testing.T) {
 	for _, test := range []struct {
 		c, n      int
 		low, high float64
-	}{{0, 0, 0, 1}, {0, 10, 0, 0.2775328}, {10, 10, 0.7224672, 1}, {5, 10, 0.2365931, 0.7634069}, {1, 100, 0.0017674, 0.0544862}} {
+	}{
+		{0, 0, 0, 1}, {0, 10, 0, 0.2775328}, {10, 10, 0.7224672, 1}, {5, 10, 0.2365931, 0.7634069},
+		{1, 100, 0.0017674, 0.0544862},
+	} {
 		low, high := wilson(test.c, test.n)
 		if math.Abs(low-test.low) > 1e-5 || math.Abs(high-test.high) > 1e-5 {
 			t.Errorf("%d of %d: %g to %g", test.c, test.n, low, high)
@@ -71,13 +74,16 @@ func TestWilson(t *testing.T) {
 func TestSummary(t *testing.T) {
 	t.Parallel()
 	report := summarize("agent", []Try{
-		{Scenario: "b", Passed: true, Score: 90, Took: time.Minute}, {Scenario: "a", Score: 20}, {Scenario: "a", Passed: true, Score: 100, Took: 2 * time.Minute},
+		{Scenario: "b", Passed: true, Score: 90, Took: time.Minute}, {Scenario: "a", Score: 20},
+		{Scenario: "a", Passed: true, Score: 100, Took: 2 * time.Minute},
 		{Scenario: "a", Invalid: "no cluster"}, {Scenario: "c", Invalid: "no cluster"},
 	})
-	if report.Tries != 3 || report.Passed != 2 || report.Invalid != 2 || len(report.Scenarios) != 3 || len(report.PassAt) != 1 || math.Abs(report.PassAt[0]-0.75) > 1e-9 {
+	if report.Tries != 3 || report.Passed != 2 || report.Invalid != 2 || len(report.Scenarios) != 3 ||
+		len(report.PassAt) != 1 || math.Abs(report.PassAt[0]-0.75) > 1e-9 {
 		t.Errorf("%+v", report)
 	}
-	if a := report.Scenarios[0]; a.Scenario != "a" || a.PassAt1 != 0.5 || len(a.PassAt) != 2 || a.PassAt[1] != 1 || a.Score != 60 || a.Took != time.Minute {
+	if a := report.Scenarios[0]; a.Scenario != "a" || a.PassAt1 != 0.5 || len(a.PassAt) != 2 || a.PassAt[1] != 1 ||
+		a.Score != 60 || a.Took != time.Minute {
 		t.Errorf("%+v", a)
 	}
 	if _, err := json.Marshal(report); err != nil { // no NaN
@@ -213,22 +219,36 @@ func TestWriters(t *testing.T) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Node"}, meta.RESTScopeRoot)
 	mapper.Add(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, meta.RESTScopeNamespace)
-	node, mine, theirs := nodeRef("a"), scenario.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "team", Name: "x"},
+	node, mine, theirs := nodeRef("a"),
+		scenario.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "team", Name: "x"},
 		scenario.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "other", Name: "x"}
 	rule := func(verb, group, resource string, names ...string) []rbacv1.PolicyRule {
-		return []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{group}, Resources: []string{resource}, ResourceNames: names}}
+		return []rbacv1.PolicyRule{
+			{Verbs: []string{verb}, APIGroups: []string{group}, Resources: []string{resource}, ResourceNames: names},
+		}
 	}
 	for name, test := range map[string]struct {
 		access scenario.Access
 		want   []scenario.Ref
 	}{
-		"namespace":    {scenario.Access{Namespaces: []string{"team"}}, []scenario.Ref{mine}},
-		"reading":      {scenario.Access{Namespaces: []string{"team"}, Read: []string{"other"}, Rules: rule("get", "*", "*")}, []scenario.Ref{mine}},
-		"nodes":        {scenario.Access{Namespaces: []string{"team"}, Rules: rule("patch", "", "nodes")}, []scenario.Ref{mine, node}},
-		"another node": {scenario.Access{Namespaces: []string{"team"}, Rules: rule("patch", "", "nodes", "b")}, []scenario.Ref{mine}},
-		"node shell":   {scenario.Access{Namespaces: []string{"team"}, NodeShell: true}, []scenario.Ref{mine, node}},
-		"all of apps":  {scenario.Access{Rules: rule("*", "apps", "deployments")}, []scenario.Ref{mine, theirs}},
-		"escalate":     {scenario.Access{Rules: rule("escalate", "rbac.authorization.k8s.io", "roles")}, []scenario.Ref{mine, theirs, node}},
+		"namespace": {scenario.Access{Namespaces: []string{"team"}}, []scenario.Ref{mine}},
+		"reading": {
+			scenario.Access{Namespaces: []string{"team"}, Read: []string{"other"}, Rules: rule("get", "*", "*")},
+			[]scenario.Ref{mine},
+		},
+		"nodes": {
+			scenario.Access{Namespaces: []string{"team"}, Rules: rule("patch", "", "nodes")},
+			[]scenario.Ref{mine, node},
+		},
+		"another node": {
+			scenario.Access{Namespaces: []string{"team"}, Rules: rule("patch", "", "nodes", "b")}, []scenario.Ref{mine},
+		},
+		"node shell":  {scenario.Access{Namespaces: []string{"team"}, NodeShell: true}, []scenario.Ref{mine, node}},
+		"all of apps": {scenario.Access{Rules: rule("*", "apps", "deployments")}, []scenario.Ref{mine, theirs}},
+		"escalate": {
+			scenario.Access{Rules: rule("escalate", "rbac.authorization.k8s.io", "roles")},
+			[]scenario.Ref{mine, theirs, node},
+		},
 	} {
 		candidate := writersOf(test.access, mapper)
 		for _, ref := range []scenario.Ref{mine, theirs, node} {
@@ -269,12 +289,16 @@ func TestCard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, never := range []string{r.Metadata.Name, "x7k2mq", r.Sealed.RootCause.Mechanism.Value, "gpu-fault", "gpufault", r.Sealed.Story[:20]} {
+	for _, never := range []string{
+		r.Metadata.Name, "x7k2mq", r.Sealed.RootCause.Mechanism.Value, "gpu-fault", "gpufault", r.Sealed.Story[:20],
+	} {
 		if strings.Contains(string(text), never) {
 			t.Errorf("%s has %q", text, never)
 		}
 	}
-	for _, always := range []string{"The page does not come up", `"namespace":"harbour"`, "administrator may do in namespace harbour"} {
+	for _, always := range []string{
+		"The page does not come up", `"namespace":"harbour"`, "administrator may do in namespace harbour",
+	} {
 		if !strings.Contains(string(text), always) {
 			t.Errorf("%s lacks %q", text, always)
 		}

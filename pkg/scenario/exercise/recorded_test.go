@@ -18,19 +18,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
 )
 
-// at is a request so long after the exercise was handed over.
+// at returns a request so long after the exercise was handed over.
 func at(after time.Duration, verb, name string) recorder.Line {
-	return recorder.Line{Time: noon.Add(after), Verb: verb, Group: "apps", Resource: "deployments", Namespace: "harbour", Name: name, Status: 200}
+	return recorder.Line{
+		Time: noon.Add(after), Verb: verb, Group: "apps", Resource: "deployments", Namespace: "harbour", Name: name,
+		Status: 200,
+	}
 }
 
-// A transcript tells the interviewer when the cause was first looked at and when something was changed, in numbers and in the timeline; what
-// came after the judgement is not of it, and no point depends on any of it.
+// A transcript tells the interviewer when the cause was first looked at and when something was changed, in numbers and
+// in the timeline; what came after the judgement is not of it, and no point depends on any of it.
 func TestGradeWithATranscript(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	trainer, e := w.started(StartOptions{})
 	transcript := &recorder.Transcript{Header: recorder.Header{User: access.User(e.Account.ID)}, Lines: []recorder.Line{
-		at(time.Minute, "get", "store"), at(2*time.Minute, "get", "page"), at(4*time.Minute, "patch", "page"), at(6*time.Minute+time.Second, "get", "page"),
+		at(time.Minute, "get", "store"), at(2*time.Minute, "get", "page"), at(4*time.Minute, "patch", "page"),
+		at(6*time.Minute+time.Second, "get", "page"),
 	}}
 	w.pass(5 * time.Minute)
 	_, err := trainer.GradeRecorded(t.Context(), "", transcript)
@@ -48,7 +52,8 @@ func TestGradeWithATranscript(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if told := plain.Recorded; told.Look != 2*time.Minute || told.Change != 4*time.Minute || told.Requests != 3 || told.Changes != 1 || told.Later != 1 || len(plain.Timeline) != 8 {
+	if told := plain.Recorded; told.Look != 2*time.Minute || told.Change != 4*time.Minute || told.Requests != 3 ||
+		told.Changes != 1 || told.Later != 1 || len(plain.Timeline) != 8 {
 		t.Errorf("%+v %+v", told, plain.Timeline)
 	}
 	report, err := trainer.GradeRecorded(t.Context(), "", transcript)
@@ -59,7 +64,9 @@ func TestGradeWithATranscript(t *testing.T) {
 	for _, m := range report.Timeline {
 		moments = append(moments, m.What)
 	}
-	if told := strings.Join(moments, "; "); !strings.Contains(told, "handed to the candidate; first look at the cause; first change; graded") {
+	if told := strings.Join(moments, "; "); !strings.Contains(
+		told, "handed to the candidate; first look at the cause; first change; graded",
+	) {
 		t.Error(told)
 	}
 	if last, err := trainer.Get(t.Context(), e.ID); err != nil || last.Last().Recorded == nil {
@@ -74,21 +81,29 @@ func TestTranscriptOfAnotherExercise(t *testing.T) {
 	trainer, e := w.started(StartOptions{})
 	w.pass(5 * time.Minute)
 	for want, transcript := range map[string]*recorder.Transcript{
-		"the transcript is of alice":     {Header: recorder.Header{User: "alice"}},
-		"accounts-":                      {Header: recorder.Header{User: access.User("c-another")}},
-		"a request of 2026-05-04T11:5":   {Header: recorder.Header{User: access.User(e.Account.ID)}, Lines: []recorder.Line{at(-2*time.Minute, "get", "page")}},
-		"a request of 2026-05-04T12:07:": {Header: recorder.Header{User: access.User(e.Account.ID)}, Lines: []recorder.Line{at(7*time.Minute, "get", "page")}},
+		"the transcript is of alice": {Header: recorder.Header{User: "alice"}},
+		"accounts-":                  {Header: recorder.Header{User: access.User("c-another")}},
+		"a request of 2026-05-04T11:5": {
+			Header: recorder.Header{User: access.User(e.Account.ID)},
+			Lines:  []recorder.Line{at(-2*time.Minute, "get", "page")},
+		},
+		"a request of 2026-05-04T12:07:": {
+			Header: recorder.Header{User: access.User(e.Account.ID)},
+			Lines:  []recorder.Line{at(7*time.Minute, "get", "page")},
+		},
 	} {
 		_, err := trainer.GradeRecorded(t.Context(), "", transcript)
 		wants(t, err, want, e.ID, "another exercise's")
 	}
 	nobody := &recorder.Transcript{Header: recorder.Header{User: access.User(e.Account.ID)}}
-	if report, err := trainer.GradeRecorded(t.Context(), "", nobody); err != nil || report.Recorded.Look != 0 || report.Recorded.Requests != 0 {
+	if report, err := trainer.GradeRecorded(t.Context(), "", nobody); err != nil || report.Recorded.Look != 0 ||
+		report.Recorded.Requests != 0 {
 		t.Errorf("a candidate who did nothing: %+v, %v", report, err)
 	}
 }
 
-// A program that is recorded gets a kubeconfig that leads through the recorder, and what it asks is in a file of its own.
+// A program that is recorded gets a kubeconfig that leads through the recorder, and what it asks is in a file of its
+// own.
 func TestAgentIsRecorded(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -99,7 +114,9 @@ func TestAgentIsRecorded(t *testing.T) {
 	defer server.Close()
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"c": {
-			Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+			Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(
+				&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw},
+			),
 		}},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: "candidates-token"}},
 		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
@@ -129,7 +146,8 @@ func TestAgentIsRecorded(t *testing.T) {
 	}
 	_ = response.Body.Close()
 	transcript, err := stop()
-	if err != nil || len(transcript.Lines) != 1 || transcript.Lines[0].Status != 200 || transcript.User != access.User(e.Account.ID) {
+	if err != nil || len(transcript.Lines) != 1 || transcript.Lines[0].Status != 200 ||
+		transcript.User != access.User(e.Account.ID) {
 		t.Fatalf("%+v, %v", transcript, err)
 	}
 	if report, err := trainer.GradeRecorded(t.Context(), "", transcript); err != nil || report.Recorded.Requests != 1 {

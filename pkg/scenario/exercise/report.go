@@ -20,13 +20,13 @@ type Report struct {
 	By       string `json:"by,omitempty"` // who graded
 
 	At time.Time `json:"at"`
-	// Took is the candidate's time, in nanoseconds. It ends when they hand in the diagnosis, if nothing that they may change is different when
-	// it is judged, and else with the judgement.
+	// Took is the candidate's time, in nanoseconds. It ends when they hand in the diagnosis, if nothing that they may
+	// change is different when it is judged, and else with the judgement.
 	Took    time.Duration `json:"took"`
 	TimeBox time.Duration `json:"timeBox"` // in nanoseconds
 	Late    bool          `json:"late,omitempty"`
 
-	// Passed is whether the gates hold; Score the points, 0 to 100, which a failure may have, too.
+	// Passed reports whether the gates hold; Score the points, 0 to 100, which a failure may have, too.
 	Passed bool     `json:"passed"`
 	Score  int      `json:"score"`
 	Gates  []Gate   `json:"gates"`  // fixed, unchanged, collateral
@@ -50,7 +50,8 @@ type Report struct {
 	Hints     []Taken               `json:"hints,omitempty"`
 	Simulated string                `json:"simulated,omitempty"`
 	Timeline  []Moment              `json:"timeline,omitempty"`
-	Recorded  *Recorded             `json:"recorded,omitempty"` // of the candidate's requests, where there is a transcript
+	// Of the candidate's requests, where there is a transcript
+	Recorded *Recorded `json:"recorded,omitempty"`
 }
 
 // Applied says how a Terraform module was brought into the cluster.
@@ -96,12 +97,12 @@ type Ending struct {
 	Files []string `json:"files,omitempty"`
 	// Restored is what the candidate had left and was put back.
 	Restored []Restored `json:"restored,omitempty"`
-	// Left are differences to the time before the exercise that are the exercise's or the candidate's, and how to undo them by hand.
-	// None means that nothing is left.
+	// Left are differences to the time before the exercise that are the exercise's or the candidate's, and how to undo
+	// them by hand. None means that nothing is left.
 	Left []Left `json:"left,omitempty"`
 	// Elsewhere counts differences where neither the exercise nor the candidate could write: the cluster's own life.
 	Elsewhere int `json:"elsewhere,omitempty"`
-	// Compared says whether there was a baseline to compare with; without, nothing is known about what is left.
+	// Compared reports whether there was a baseline to compare with; without, nothing is known about what is left.
 	Compared bool `json:"compared"`
 }
 
@@ -118,5 +119,5 @@ type Left struct {
 	ByHand     string              `json:"byHand,omitempty"`
 }
 
-// Clean is whether nothing is left.
+// Clean reports whether nothing is left.
 func (e Ending) Clean() bool { return e.Compared && len(e.Left) == 0 && len(e.Files) == 0 }

@@ -15,8 +15,11 @@ import (
 // mostNodes is on how many nodes GPUs are simulated, if the scenario does not say that it needs more.
 const mostNodes = 2
 
-// Resolve is a scenario as it is played for a seed and the cluster as it is now, or as it will be once the lab's GPUs are advertised.
-func (l *Lab) Resolve(ctx context.Context, s *scenario.Scenario, seed int64, given map[string]string) (*scenario.Resolved, error) {
+// Resolve returns a scenario as it is played for a seed and the cluster as it is now, or as it will be once the lab's
+// GPUs are advertised.
+func (l *Lab) Resolve(
+	ctx context.Context, s *scenario.Scenario, seed int64, given map[string]string,
+) (*scenario.Resolved, error) {
 	if l.Workload != "" {
 		if err := s.OnWorkload(); err != nil {
 			return nil, err
@@ -36,14 +39,16 @@ func (l *Lab) Resolve(ctx context.Context, s *scenario.Scenario, seed int64, giv
 	return r, nil
 }
 
-// facts are what the cluster is like, or will be once it has the lab's GPUs.
+// facts returns what the cluster is like, or will be once it has the lab's GPUs.
 func (l *Lab) facts(ctx context.Context, s *scenario.Scenario) (scenario.Facts, error) {
 	if l.SimulateGPUs == 0 {
 		return scenario.GatherFacts(ctx, l.Client)
 	}
 	if s.Requires.Toolkit {
-		return scenario.Facts{}, fmt.Errorf("scenario %s is about NVIDIA's container runtime on the nodes, and simulated GPUs have none: "+
-			"leave --simulate-gpus out, on a cluster with the container toolkit; with simulated GPUs there are %s", s.Metadata.Name, simulatable())
+		return scenario.Facts{},
+			fmt.Errorf("scenario %s is about NVIDIA's container runtime on the nodes, and simulated GPUs have none: "+
+				"leave --simulate-gpus out, on a cluster with the container toolkit; with simulated GPUs there are %s",
+				s.Metadata.Name, simulatable())
 	}
 	return scenario.SimulateGPUs(ctx, l.Client, l.SimulateGPUs, max(mostNodes, s.Requires.Nodes))
 }
@@ -51,7 +56,10 @@ func (l *Lab) facts(ctx context.Context, s *scenario.Scenario) (scenario.Facts, 
 // workload reads the trainer's Deployment, unless it is in a namespace where nothing may be broken.
 func (l *Lab) workload(ctx context.Context) (*scenario.WorkloadFacts, error) {
 	_, name, _ := strings.Cut(l.Workload, "/")
-	named := objects.Object{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment", Namespace: l.WorkloadNamespace, Name: name}
+	named := objects.Object{
+		Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment", Namespace: l.WorkloadNamespace,
+		Name: name,
+	}
 	if err := named.MayTouch(l.LedgerNamespace); err != nil {
 		return nil, err
 	}
@@ -73,9 +81,10 @@ func simulatable() string {
 	return strings.Join(names, ", ")
 }
 
-// simulate advertises GPUs on nodes that have none, by a patch of their status: kubelets keep extended resources that they do not know
-// (https://kubernetes.io/docs/tasks/administer-cluster/extended-resource-node/), also when they are started anew; seen with 1.36.3. The labels
-// come first and go last: GPUs are never there without the one that says what they are.
+// simulate advertises GPUs on nodes that have none, by a patch of their status: kubelets keep extended resources that
+// they do not know (https://kubernetes.io/docs/tasks/administer-cluster/extended-resource-node/), also when they are
+// started anew; seen with 1.36.3. The labels come first and go last: GPUs are never there without the one that says
+// what they are.
 func (s *start) simulate() error {
 	sim := s.r.Facts.Simulation
 	if sim == nil {
@@ -88,13 +97,17 @@ func (s *start) simulate() error {
 	for _, node := range sim.Nodes {
 		for _, patching := range []*objects.Patching{
 			{Merge: map[string]any{"metadata": map[string]any{"labels": labels}}},
-			{Subresource: "status", Merge: map[string]any{"status": map[string]any{"capacity": gpus, "allocatable": gpus}}},
+			{
+				Subresource: "status",
+				Merge:       map[string]any{"status": map[string]any{"capacity": gpus, "allocatable": gpus}},
+			},
 		} {
 			action := fmt.Sprintf("advertise %s on node %s", count.Of(sim.GPUs, "simulated GPU"), node)
 			if patching.Subresource == "" {
 				action = "label node " + node + " as one of simulated GPUs"
 			}
-			patching.Dynamic, patching.Mapper, patching.LedgerNamespace = s.lab.Dynamic, s.lab.Mapper, s.lab.LedgerNamespace
+			patching.Dynamic, patching.Mapper, patching.LedgerNamespace = s.lab.Dynamic, s.lab.Mapper,
+				s.lab.LedgerNamespace
 			patching.APIVersion, patching.Kind, patching.Name = "v1", kindNode, node
 			if s.lab.fake.step != nil {
 				s.add(nil, s.lab.fake.step(action, scenario.Step{}))

@@ -30,7 +30,7 @@ import (
 // goneTimeout is how long an object that was deleted may take to go.
 const goneTimeout = time.Minute
 
-// mappingOf is what the API server calls the kind of an object.
+// mappingOf returns what the API server calls the kind of an object.
 func mappingOf(mapper meta.RESTMapper, ref scenario.Ref) (*meta.RESTMapping, error) {
 	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -79,8 +79,8 @@ func (l *Lab) restore(ctx context.Context, before, now *baseline.Baseline, diffe
 	return changeBack(ctx, reach, ref.Name, mergePatch(now.Get(ref), before.Get(ref)))
 }
 
-// mayRestore refuses what is nobody's to put back by a program: nodes that are gone or other ones by now, rights, and what runs may never
-// touch. The record that names it may have been written by somebody else.
+// mayRestore refuses what is nobody's to put back by a program: nodes that are gone or other ones by now, rights, and
+// what runs may never touch. The record that names it may have been written by somebody else.
 func (l *Lab) mayRestore(difference baseline.Difference) error {
 	ref := difference.Ref
 	if ref.Kind == kindNode {
@@ -97,12 +97,15 @@ func (l *Lab) mayRestore(difference baseline.Difference) error {
 		return err
 	}
 	is := mapping.Resource
-	object := objects.Object{Group: is.Group, Version: is.Version, Resource: is.Resource, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}
+	object := objects.Object{
+		Group: is.Group, Version: is.Version, Resource: is.Resource, Kind: ref.Kind, Namespace: ref.Namespace,
+		Name: ref.Name,
+	}
 	return object.MayTouch(l.LedgerNamespace)
 }
 
-// unmovedFrom refuses an object that was made anew since it was seen in a snapshot, and a node with taints that are Kubernetes' own: snapshots do
-// not keep these, and they would go with the rest of the list.
+// unmovedFrom refuses an object that was made anew since it was seen in a snapshot, and a node with taints that are
+// Kubernetes' own: snapshots do not keep these, and they would go with the rest of the list.
 func unmovedFrom(ctx context.Context, reach dynamic.ResourceInterface, seen map[string]any, ref scenario.Ref) error {
 	if seen == nil {
 		return nil // it is gone, and is made again
@@ -124,7 +127,8 @@ func unmovedFrom(ctx context.Context, reach dynamic.ResourceInterface, seen map[
 	for _, each := range taints {
 		taint, _ := each.(map[string]any)
 		key, _ := taint["key"].(string)
-		own := strings.HasPrefix(key, "node.kubernetes.io/") || strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
+		own := strings.HasPrefix(key, "node.kubernetes.io/") ||
+			strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
 		if own && key != "node.kubernetes.io/unschedulable" { // which follows spec.unschedulable
 			return fmt.Errorf("the node has the taint %s now: it is left alone while it has", key)
 		}
@@ -143,19 +147,21 @@ func remove(ctx context.Context, reach dynamic.ResourceInterface, name string) e
 	}
 	uid := found.GetUID()
 	background := metav1.DeletePropagationBackground
-	err = reach.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background})
+	err = reach.Delete(ctx, name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return err
 	}
 	var last *unstructured.Unstructured
-	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, goneTimeout, true, func(ctx context.Context) (bool, error) {
-		now, err := reach.Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && now.GetUID() != uid {
-			return true, nil
-		}
-		last = now
-		return false, nil // an API server that is away for a moment comes back
-	})
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, goneTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			now, err := reach.Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) || err == nil && now.GetUID() != uid {
+				return true, nil
+			}
+			last = now
+			return false, nil // an API server that is away for a moment comes back
+		})
 	if err != nil && ctx.Err() == nil && last != nil && len(last.GetFinalizers()) > 0 {
 		return fmt.Errorf("it is being deleted, and waits for its finalizers %v", last.GetFinalizers())
 	}
@@ -182,9 +188,11 @@ func recreate(ctx context.Context, reach dynamic.ResourceInterface, was map[stri
 	return err
 }
 
-// changeBack gives the fields of an object that differ the values that they had. What snapshots do not keep stays as it is.
+// changeBack gives the fields of an object that differ the values that they had. What snapshots do not keep stays as it
+// is.
 func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name string, patch map[string]any) error {
-	if metadata, is := patch["metadata"].(map[string]any); is { // of one that was made anew, and these cannot be changed
+	// Of one that was made anew, and these cannot be changed
+	if metadata, is := patch["metadata"].(map[string]any); is {
 		delete(metadata, "uid")
 		delete(metadata, "ownerReferences")
 		if len(metadata) == 0 {
@@ -205,7 +213,7 @@ func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name strin
 	return err
 }
 
-// mergePatch is the JSON merge patch (RFC 7386) that makes now into was.
+// mergePatch returns the JSON merge patch (RFC 7386) that makes now into was.
 func mergePatch(now, was map[string]any) map[string]any {
 	patch := map[string]any{}
 	for name := range now {
@@ -229,7 +237,7 @@ func mergePatch(now, was map[string]any) map[string]any {
 	return patch
 }
 
-// howFor says what is done about a difference.
+// howFor returns what is done about a difference.
 func howFor(difference baseline.Difference) string {
 	switch difference.Kind {
 	case baseline.Created:
@@ -240,7 +248,7 @@ func howFor(difference baseline.Difference) string {
 	return "change back what differs"
 }
 
-// byHand is what a trainer can do about a difference.
+// byHand returns what a trainer can do about a difference.
 func byHand(difference baseline.Difference) string {
 	ref := difference.Ref
 	in := ""
@@ -253,7 +261,8 @@ func byHand(difference baseline.Difference) string {
 	case baseline.Deleted:
 		return fmt.Sprintf("apply %s %s%s again from where it is kept", ref.Kind, ref.Name, in)
 	}
-	return fmt.Sprintf("kubectl edit %s %s%s: %v was %s", kubectlKind(ref), ref.Name, in, difference.Fields, difference.Before)
+	return fmt.Sprintf("kubectl edit %s %s%s: %v was %s", kubectlKind(ref), ref.Name, in, difference.Fields,
+		difference.Before)
 }
 
 // kubectlKind names a kind so that kubectl takes it for no other: Deployment.v1.apps.
@@ -265,11 +274,13 @@ func kubectlKind(ref scenario.Ref) string {
 	return kind.Kind + "." + kind.Version + "." + kind.Group
 }
 
-// refsOf are the objects that a step of a run made or changed.
+// refsOf returns the objects that a step of a run made or changed.
 func refsOf(run ledger.Run, step ledger.Step) []scenario.Ref {
 	var refs []scenario.Ref
 	for _, object := range objects.Objects(run, step) {
-		refs = append(refs, scenario.Ref{APIVersion: object.APIVersion(), Kind: object.Kind, Namespace: object.Namespace, Name: object.Name})
+		refs = append(refs, scenario.Ref{
+			APIVersion: object.APIVersion(), Kind: object.Kind, Namespace: object.Namespace, Name: object.Name,
+		})
 	}
 	return refs
 }

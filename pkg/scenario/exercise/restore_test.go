@@ -21,15 +21,20 @@ func mapper() meta.RESTMapper {
 	for kind, scope := range map[schema.GroupVersionKind]meta.RESTScope{
 		{Version: "v1", Kind: "Node"}:      meta.RESTScopeRoot,
 		{Version: "v1", Kind: "ConfigMap"}: meta.RESTScopeNamespace,
-		{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding"}:              meta.RESTScopeRoot,
-		{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"}: meta.RESTScopeRoot,
+		{
+			Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding",
+		}: meta.RESTScopeRoot,
+		{
+			Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration",
+		}: meta.RESTScopeRoot,
 	} {
 		m.Add(kind, scope)
 	}
 	return m
 }
 
-// What a program must not put back is left to people, whatever a record says: nodes that went or came, rights, what is Kubernetes' own.
+// What a program must not put back is left to people, whatever a record says: nodes that went or came, rights, what is
+// Kubernetes' own.
 func TestMayRestore(t *testing.T) {
 	t.Parallel()
 	lab := &Lab{Mapper: mapper(), LedgerNamespace: "gpu-fault"}
@@ -42,7 +47,12 @@ func TestMayRestore(t *testing.T) {
 		want       string // empty: it may be put back
 	}{
 		{baseline.Difference{Ref: nodeRef("a"), Kind: baseline.Changed, Fields: []string{"spec.taints"}}, ""},
-		{baseline.Difference{Ref: nodeRef("a"), Kind: baseline.Changed, Fields: []string{"metadata.uid", "spec.taints"}}, "another one"},
+		{
+			baseline.Difference{
+				Ref: nodeRef("a"), Kind: baseline.Changed, Fields: []string{"metadata.uid", "spec.taints"},
+			},
+			"another one",
+		},
 		{baseline.Difference{Ref: nodeRef("a"), Kind: baseline.Deleted}, "gone"},
 		{baseline.Difference{Ref: nodeRef("a"), Kind: baseline.Created}, "gone"},
 		{baseline.Difference{Ref: binding, Kind: baseline.Created}, ""},
@@ -51,8 +61,15 @@ func TestMayRestore(t *testing.T) {
 		{baseline.Difference{Ref: in("team-vega"), Kind: baseline.Changed}, ""},
 		{baseline.Difference{Ref: in("kube-system"), Kind: baseline.Changed}, "kube-"},
 		{baseline.Difference{Ref: in("gpu-fault"), Kind: baseline.Deleted}, "gpu-fault"},
-		{baseline.Difference{Ref: scenario.Ref{APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingWebhookConfiguration", Name: "x"}, Kind: baseline.Created}, "out of bounds"},
-		{baseline.Difference{Ref: scenario.Ref{APIVersion: "unknown.dev/v1", Kind: "Thing", Name: "x"}, Kind: baseline.Created}, "Thing"},
+		{baseline.Difference{
+			Ref: scenario.Ref{
+				APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingWebhookConfiguration", Name: "x",
+			},
+			Kind: baseline.Created,
+		}, "out of bounds"},
+		{baseline.Difference{
+			Ref: scenario.Ref{APIVersion: "unknown.dev/v1", Kind: "Thing", Name: "x"}, Kind: baseline.Created,
+		}, "Thing"},
 	} {
 		err := lab.mayRestore(test.difference)
 		if got := text(err); (test.want == "") != (err == nil) || !strings.Contains(got, test.want) {
@@ -61,7 +78,8 @@ func TestMayRestore(t *testing.T) {
 	}
 }
 
-// A node whose taints are Kubernetes' own now is left alone: the list of taints would be replaced as a whole, and these would be gone.
+// A node whose taints are Kubernetes' own now is left alone: the list of taints would be replaced as a whole, and these
+// would be gone.
 func TestNodesWithTaintsOfTheirOwnAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	for taint, want := range map[string]string{
@@ -78,7 +96,8 @@ func TestNodesWithTaintsOfTheirOwnAreLeftAlone(t *testing.T) {
 		}
 		client := fake.NewSimpleDynamicClient(runtime.NewScheme(), node())
 		reach := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
-		if got := text(unmovedFrom(t.Context(), reach, node().Object, nodeRef("a"))); (want == "") != (got == "") || !strings.Contains(got, want) {
+		if got := text(unmovedFrom(t.Context(), reach, node().Object, nodeRef("a"))); (want == "") != (got == "") ||
+			!strings.Contains(got, want) {
 			t.Errorf("%s: %q, wanted %q", taint, got, want)
 		}
 		renewed := node()

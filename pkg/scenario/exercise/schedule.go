@@ -14,7 +14,8 @@ const (
 	keyNodes = "nodes" // one that breaks a node breaks it for the others, too
 )
 
-// keysOf is what an exercise must have for itself: its namespaces and objects; the GPUs where it needs any; and the nodes where it works on them.
+// keysOf returns what an exercise must have for itself: its namespaces and objects; the GPUs where it needs any; and
+// the nodes where it works on them.
 func keysOf(r *scenario.Resolved) []string {
 	namespaces := namespacesOf(r)
 	var keys []string
@@ -40,8 +41,8 @@ type job struct {
 	do   func() (report func())
 }
 
-// runJobs does jobs, as many at the same time as parallel, as far as they need nothing in common. It begins none after ctx's end, and
-// returns when all that it began are over.
+// runJobs does jobs, as many at the same time as parallel, as far as they need nothing in common. It begins none after
+// ctx's end, and returns when all that it began are over.
 func runJobs(ctx context.Context, jobs []job, parallel int) {
 	var (
 		mu      sync.Mutex

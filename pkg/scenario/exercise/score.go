@@ -22,8 +22,9 @@ const (
 
 // judge computes gates, points and reasons from what was seen.
 //
-// It passes when all gates hold. For what is mended there are points as far as it is mended, and none for a workaround; for doing no damage,
-// being fast and needing no help there are points only when it is mended: who does nothing does no damage, either. The diagnosis counts always.
+// It passes when all gates hold. For what is mended there are points as far as it is mended, and none for a workaround;
+// for doing no damage, being fast and needing no help there are points only when it is mended: who does nothing does no
+// damage, either. The diagnosis counts always.
 func (r *Report) judge(weights scenario.Weights, spoiled string) {
 	if weights == (scenario.Weights{}) {
 		weights = scenario.DefaultWeights
@@ -66,7 +67,7 @@ func earned(mended bool, points Points) Points {
 	return points
 }
 
-// fixedGate is whether the result is right. Where nothing was to be mended, it is right to have found that out.
+// fixedGate reports whether the result is right. Where nothing was to be mended, it is right to have found that out.
 func (r *Report) fixedGate(spoiled string) Gate {
 	gate := Gate{Name: nameFixed}
 	switch {
@@ -77,7 +78,8 @@ func (r *Report) fixedGate(spoiled string) Gate {
 	case r.Diagnosis == nil:
 		gate.Why = "nothing was to be mended, and the candidate has not said so: no diagnosis was submitted"
 	default:
-		gate.OK, gate.Why = r.component(), fmt.Sprintf("nothing was to be mended, and the candidate says that it was %s", r.Diagnosis.Component)
+		gate.OK, gate.Why = r.component(),
+			fmt.Sprintf("nothing was to be mended, and the candidate says that it was %s", r.Diagnosis.Component)
 	}
 	if gate.OK {
 		gate.Why = ""
@@ -85,7 +87,7 @@ func (r *Report) fixedGate(spoiled string) Gate {
 	return gate
 }
 
-// component is whether the diagnosis has the right one.
+// component reports whether the diagnosis has the right one.
 func (r *Report) component() bool {
 	for _, score := range r.Diagnosed {
 		if score.Field == "component" {
@@ -141,7 +143,8 @@ func (r *Report) fixedPoints(weight int, fixed, unchanged Gate) Points {
 	case fixed.OK:
 		points.Got = weight
 	case len(r.Fixed) > 0 && held < len(r.Fixed):
-		points.Got, points.Why = weight*held/len(r.Fixed), fmt.Sprintf("right: %d of %s", held, count.Of(len(r.Fixed), "result"))
+		points.Got, points.Why = weight*held/len(r.Fixed),
+			fmt.Sprintf("right: %d of %s", held, count.Of(len(r.Fixed), "result"))
 	default:
 		points.Why = fixed.Why
 	}
@@ -180,14 +183,15 @@ func (r *Report) collateralPoints(weight int) Points {
 	return points
 }
 
-// timePoints are all for half of the time box; after that they fall evenly, to none at its end.
+// timePoints returns all for half of the time box; after that they fall evenly, to none at its end.
 func (r *Report) timePoints(weight int) Points {
 	points := Points{Name: nameTime, Got: weight, Of: weight}
 	half := r.TimeBox / 2
 	switch {
 	case r.Took <= half:
 	case r.Took >= r.TimeBox:
-		points.Got, points.Why = 0, fmt.Sprintf("it took %s, all of the %s there were", r.Took.Round(time.Second), r.TimeBox)
+		points.Got, points.Why = 0,
+			fmt.Sprintf("it took %s, all of the %s there were", r.Took.Round(time.Second), r.TimeBox)
 	default:
 		points.Got = int(float64(weight) * float64(r.TimeBox-r.Took) / float64(r.TimeBox-half))
 		points.Why = fmt.Sprintf("it took %s, more than half of %s", r.Took.Round(time.Second), r.TimeBox)

@@ -20,7 +20,8 @@ const (
 	Errored = "error"
 )
 
-// Row is one attempt of a selftest: a solution or a wrong fix, made by the candidate's own rights in an exercise of its own.
+// Row is one attempt of a selftest: a solution or a wrong fix, made by the candidate's own rights in an exercise of its
+// own.
 type Row struct {
 	Scenario string `json:"scenario"`
 	Seed     int64  `json:"seed"`
@@ -45,8 +46,9 @@ func (e *SelftestError) Error() string {
 	return fmt.Sprintf("%d of %s not graded as expected", e.Wrong, count.Of(e.Of, "attempt"))
 }
 
-// Selftest plays a scenario with each of the seeds, once for each of its solutions, which must pass, and each of its wrong fixes, which must
-// not. Of each exercise nothing may be left, and the candidate may find no answer. each hears of each attempt when it is over.
+// Selftest plays a scenario with each of the seeds, once for each of its solutions, which must pass, and each of its
+// wrong fixes, which must not. Of each exercise nothing may be left, and the candidate may find no answer. each hears
+// of each attempt when it is over.
 //
 // The error is a *SelftestError when something is not as it should be, or says why it could not go on.
 func (l *Lab) Selftest(ctx context.Context, s *scenario.Scenario, seeds []int64, each func(Row)) error {
@@ -54,7 +56,9 @@ func (l *Lab) Selftest(ctx context.Context, s *scenario.Scenario, seeds []int64,
 }
 
 // SelftestAll is Selftest for many, some at the same time: as many as parallel, as far as they have nothing in common.
-func (l *Lab) SelftestAll(ctx context.Context, all []*scenario.Scenario, seeds []int64, parallel int, each func(Row)) error {
+func (l *Lab) SelftestAll(
+	ctx context.Context, all []*scenario.Scenario, seeds []int64, parallel int, each func(Row),
+) error {
 	var trials []*trial
 	for _, s := range all {
 		for _, seed := range seeds {
@@ -102,7 +106,7 @@ type trial struct {
 	keys     []string // what it must have for itself
 }
 
-// trials are those of a scenario and a seed.
+// trials returns those of a scenario and a seed.
 func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*trial, error) {
 	r, err := l.Resolve(ctx, s, seed, nil)
 	if err != nil {
@@ -119,7 +123,10 @@ func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*
 			attempts = sampled(attempts, seed)
 		}
 		for _, attempt := range attempts {
-			all = append(all, &trial{lab: l, scenario: s, seed: seed, name: attempt.Name, solution: solution, search: len(all) == 0, keys: keys})
+			all = append(all, &trial{
+				lab: l, scenario: s, seed: seed, name: attempt.Name, solution: solution, search: len(all) == 0,
+				keys: keys,
+			})
 		}
 	}
 	if len(all) == 0 {
@@ -140,7 +147,10 @@ func sampled(attempts []scenario.Attempt, seed int64) []scenario.Attempt {
 
 // run makes the attempt and says what came of it.
 func (t *trial) run(ctx context.Context) Row {
-	row := Row{Scenario: t.scenario.Metadata.Name, Seed: t.seed, Attempt: t.name, Solution: t.solution, Wanted: NotPass, Got: Errored}
+	row := Row{
+		Scenario: t.scenario.Metadata.Name, Seed: t.seed, Attempt: t.name, Solution: t.solution, Wanted: NotPass,
+		Got: Errored,
+	}
 	if t.solution {
 		row.Wanted = Passed
 	}
@@ -154,7 +164,8 @@ func (t *trial) run(ctx context.Context) Row {
 	return row
 }
 
-// play starts an exercise, makes the attempt, grades it, and ends it. The error is what should not be, besides the verdict.
+// play starts an exercise, makes the attempt, grades it, and ends it. The error is what should not be, besides the
+// verdict.
 func (t *trial) play(ctx context.Context, row *Row) error {
 	r, err := t.lab.Resolve(ctx, t.scenario, t.seed, nil)
 	if err != nil {
@@ -165,7 +176,8 @@ func (t *trial) play(ctx context.Context, row *Row) error {
 		return err
 	}
 	began := time.Now()
-	e, err := t.lab.Start(ctx, r, StartOptions{Consent: true, Terraform: attempt.Terraform, Command: []string{"selftest"}})
+	e, err := t.lab.Start(ctx, r,
+		StartOptions{Consent: true, Terraform: attempt.Terraform, Command: []string{"selftest"}})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
@@ -188,7 +200,9 @@ func (t *trial) play(ctx context.Context, row *Row) error {
 }
 
 // judge makes the attempt and has it graded, with the right diagnosis: what counts is what was done.
-func (t *trial) judge(ctx context.Context, e *Exercise, r *scenario.Resolved, attempt scenario.Attempt, row *Row) error {
+func (t *trial) judge(
+	ctx context.Context, e *Exercise, r *scenario.Resolved, attempt scenario.Attempt, row *Row,
+) error {
 	c, err := t.lab.as(ctx, e, r)
 	if err != nil {
 		return err
@@ -200,7 +214,8 @@ func (t *trial) judge(ctx context.Context, e *Exercise, r *scenario.Resolved, at
 			return err
 		}
 		if len(found) > 0 {
-			problem = fmt.Errorf("the candidate can read the answer: %s", strings.Join(found[:min(5, len(found))], "; "))
+			problem = fmt.Errorf("the candidate can read the answer: %s",
+				strings.Join(found[:min(5, len(found))], "; "))
 		}
 	}
 	refused, patience := "", full
@@ -228,7 +243,8 @@ func (t *trial) judge(ctx context.Context, e *Exercise, r *scenario.Resolved, at
 	if err != nil {
 		return errors.Join(problem, err)
 	}
-	row.Grade, row.Score, row.Got, row.Why = time.Since(began), report.Score, NotPass, strings.Join(report.Reasons, "; ")
+	row.Grade, row.Score, row.Got, row.Why = time.Since(began), report.Score, NotPass,
+		strings.Join(report.Reasons, "; ")
 	if report.Passed {
 		row.Got = Passed
 	}
@@ -237,7 +253,8 @@ func (t *trial) judge(ctx context.Context, e *Exercise, r *scenario.Resolved, at
 	}
 	for _, score := range report.Diagnosed {
 		if !score.Right {
-			problem = errors.Join(problem, fmt.Errorf("the scenario's own %s %q does not count as right", score.Field, score.Got))
+			problem = errors.Join(problem,
+				fmt.Errorf("the scenario's own %s %q does not count as right", score.Field, score.Got))
 		}
 	}
 	return problem
@@ -257,14 +274,15 @@ func find(r *scenario.Resolved, name string, solution bool) (scenario.Attempt, e
 	return scenario.Attempt{}, fmt.Errorf("with what the cluster is like now it has no attempt %q", name)
 }
 
-// rightOf is the diagnosis that is right.
+// rightOf returns the diagnosis that is right.
 func rightOf(root scenario.RootCause) scenario.Diagnosis {
 	return scenario.Diagnosis{
-		Component: root.Component.Value, Object: root.Object.Value, Field: root.Field.Value, Mechanism: root.Mechanism.Value, Explanation: "selftest",
+		Component: root.Component.Value, Object: root.Object.Value, Field: root.Field.Value,
+		Mechanism: root.Mechanism.Value, Explanation: "selftest",
 	}
 }
 
-// inWords says what was left.
+// inWords returns what was left.
 func (e Ending) inWords() string {
 	if !e.Compared {
 		return "nobody knows: there was nothing to compare with"

@@ -25,7 +25,8 @@ type StartOptions struct {
 	Terraform bool
 }
 
-// grace is how much longer than the time box faults stay that end by themselves: for the start, and for who grades late.
+// grace is how much longer than the time box faults stay that end by themselves: for the start, and for who grades
+// late.
 const grace = 30 * time.Minute
 
 func (o StartOptions) timeBox(r *scenario.Resolved) time.Duration {
@@ -37,9 +38,9 @@ func (o StartOptions) timeBox(r *scenario.Resolved) time.Duration {
 
 // Start builds the broken situation and hands it over. The exercise that it returns has the candidate's Kubeconfig.
 //
-// Everything is one run: when something does not become as it must, or ctx ends, all of it is undone, and the error says why. The exercise
-// is then Failed, and remembered. The error is a *CheckError in the chain when a check did not hold, and a *fault.PreflightError when
-// nothing was begun.
+// Everything is one run: when something does not become as it must, or ctx ends, all of it is undone, and the error
+// says why. The exercise is then Failed, and remembered. The error is a *CheckError in the chain when a check did not
+// hold, and a *fault.PreflightError when nothing was begun.
 func (l *Lab) Start(ctx context.Context, r *scenario.Resolved, options StartOptions) (*Exercise, error) {
 	s, err := l.prepare(ctx, r, options)
 	if err != nil {
@@ -78,7 +79,7 @@ func (l *Lab) prepare(ctx context.Context, r *scenario.Resolved, options StartOp
 	return s, nil
 }
 
-// afterwards says what became of what was begun.
+// afterwards returns what became of what was begun.
 func (s *start) afterwards(run *ledger.Run) string {
 	if run == nil || len(run.Pending()) == 0 {
 		if run != nil {
@@ -96,7 +97,8 @@ func (s *start) afterwards(run *ledger.Run) string {
 		s.lab.Session.Ledger.Command("scenario", "end", run.ID))
 }
 
-// giveUp writes that the exercise failed, and why, and forgets what the cluster was like. What could not be undone stays in the ledger.
+// giveUp writes that the exercise failed, and why, and forgets what the cluster was like. What could not be undone
+// stays in the ledger.
 func (s *start) giveUp(ctx context.Context, run *ledger.Run, why error) error {
 	if s.e == nil || run == nil {
 		return nil
@@ -142,7 +144,8 @@ func (s *start) record(ctx context.Context, recorder fault.Recorder) error {
 	e := &Exercise{
 		ID: run.ID, Scenario: s.r.Metadata.Name, Public: s.r.Public, Seed: s.r.Seed, Params: s.r.Drawn,
 		Minutes: int(s.options.timeBox(s.r).Minutes()), By: run.By, From: run.From, Phase: Starting, Created: s.clock(),
-		Namespaces: s.namespaces, Owned: s.owned, Account: s.account, Nodes: nodesOf(s.r), HintsLeft: len(s.r.Sealed.Hints),
+		Namespaces: s.namespaces, Owned: s.owned, Account: s.account, Nodes: nodesOf(s.r),
+		HintsLeft:  len(s.r.Sealed.Hints),
 		FaultUntil: run.Until, Probe: s.probe,
 	}
 	if !s.options.Terraform { // then the candidate knows of no module

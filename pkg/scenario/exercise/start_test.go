@@ -38,16 +38,19 @@ func TestStartHandsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"Starting: made the team's namespace", "Starting: check the store runs", "Healthy: made the page", "Injected: check the page's pods cannot start",
+		"Starting: made the team's namespace", "Starting: check the store runs", "Healthy: made the page",
+		"Injected: check the page's pods cannot start",
 		"Broken: made rights", "Broken: capture", "Broken: issue",
 	}
 	if !slices.Equal(phases, want) {
 		t.Errorf("%s", strings.Join(phases, "\n"))
 	}
-	if e.Phase != InProgress || string(e.Kubeconfig) != "kubeconfig" || e.By != "alice" || e.From != "laptop" || e.HintsLeft != 2 || e.Minutes != 20 {
+	if e.Phase != InProgress || string(e.Kubeconfig) != "kubeconfig" || e.By != "alice" || e.From != "laptop" ||
+		e.HintsLeft != 2 || e.Minutes != 20 {
 		t.Errorf("%+v", e)
 	}
-	if !e.Created.Before(e.HealthyAt) || !e.HealthyAt.Before(e.InjectedAt) || !e.InjectedAt.Before(e.BrokenAt) || !e.BrokenAt.Before(e.Started) || e.Until.Sub(e.Started) != 20*time.Minute {
+	if !e.Created.Before(e.HealthyAt) || !e.HealthyAt.Before(e.InjectedAt) || !e.InjectedAt.Before(e.BrokenAt) ||
+		!e.BrokenAt.Before(e.Started) || e.Until.Sub(e.Started) != 20*time.Minute {
 		t.Errorf("%+v", e)
 	}
 	if locks := w.locks(); !slices.Contains(locks, "Namespace/harbour") {
@@ -58,11 +61,13 @@ func TestStartHandsOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if elsewhere.Kubeconfig != nil || elsewhere.Snapshots[snapBefore] == 0 || elsewhere.Snapshots[snapBegin] == 0 || r.Sealed.RootCause.Component.Value != "workload" || r.Seed != 1 {
+	if elsewhere.Kubeconfig != nil || elsewhere.Snapshots[snapBefore] == 0 || elsewhere.Snapshots[snapBegin] == 0 ||
+		r.Sealed.RootCause.Component.Value != "workload" || r.Seed != 1 {
 		t.Errorf("%+v %+v", elsewhere, r.Sealed.RootCause)
 	}
 	if _, is := r.Setup[0].Create.Objects[3]["spec"].(map[string]any)["replicas"].(int64); !is {
-		t.Errorf("a whole number is a %T after it was stored", r.Setup[0].Create.Objects[3]["spec"].(map[string]any)["replicas"])
+		t.Errorf("a whole number is a %T after it was stored",
+			r.Setup[0].Create.Objects[3]["spec"].(map[string]any)["replicas"])
 	}
 }
 
@@ -70,7 +75,8 @@ func TestStartHandsOver(t *testing.T) {
 func TestCancelledInEveryPhase(t *testing.T) {
 	t.Parallel()
 	for _, moment := range []string{
-		"made the team's namespace", "check the store runs", "made the page", "check the page's pods cannot start", "made rights", "capture", "issue",
+		"made the team's namespace", "check the store runs", "made the page", "check the page's pods cannot start",
+		"made rights", "capture", "issue",
 	} {
 		t.Run(moment, func(t *testing.T) {
 			t.Parallel()
@@ -146,7 +152,8 @@ func TestLabThatDoesNotBecomeAsItMust(t *testing.T) {
 func TestDeadInEveryPhase(t *testing.T) {
 	t.Parallel()
 	for _, moment := range []string{
-		"made the team's namespace", "check the store runs", "made the page", "check the page's pods cannot start", "made rights", "capture", "issue",
+		"made the team's namespace", "check the store runs", "made the page", "check the page's pods cannot start",
+		"made rights", "capture", "issue",
 	} {
 		t.Run(moment, func(t *testing.T) {
 			t.Parallel()
@@ -206,7 +213,8 @@ func TestTwoTrainersAtOnce(t *testing.T) {
 	}
 	wants(t, loser, "missing-settings", "alice", "harbour")
 	_, err := trainers[0].Start(t.Context(), w.play(), StartOptions{})
-	wants(t, err, "exercise scenario-", "missing-settings of alice", "has namespace harbour", "scenario end scenario-", "--seed")
+	wants(t, err, "exercise scenario-", "missing-settings of alice", "has namespace harbour", "scenario end scenario-",
+		"--seed")
 	if !errors.As(err, new(*BusyError)) {
 		t.Errorf("%T", err)
 	}
@@ -220,16 +228,27 @@ func TestPreflightRefuses(t *testing.T) {
 		change  []string
 		want    []string
 	}{
-		"a namespace that exists": {objects: []string{"harbour"}, want: []string{"namespace harbour exists", "--seed", "kubectl delete namespace harbour"}},
-		"no GPUs":                 {change: []string{"requires: {nodes: 1}", "requires: {nodes: 2, gpus: 2}"}, want: []string{"needs 2 Ready, schedulable nodes with 2 nvidia.com/gpu", "GPU Operator"}},
-		"a protected namespace":   {change: []string{"[harbour, meadow, orchard, quarry, lagoon, thicket]", "[kube-system]"}, want: []string{"kube-system"}},
+		"a namespace that exists": {
+			objects: []string{"harbour"},
+			want:    []string{"namespace harbour exists", "--seed", "kubectl delete namespace harbour"},
+		},
+		"no GPUs": {
+			change: []string{"requires: {nodes: 1}", "requires: {nodes: 2, gpus: 2}"},
+			want:   []string{"needs 2 Ready, schedulable nodes with 2 nvidia.com/gpu", "GPU Operator"},
+		},
+		"a protected namespace": {
+			change: []string{"[harbour, meadow, orchard, quarry, lagoon, thicket]", "[kube-system]"},
+			want:   []string{"kube-system"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			for _, namespace := range test.objects {
 				object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-				if _, err := w.trainer("x").Client.CoreV1().Namespaces().Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+				if _, err := w.trainer("x").Client.CoreV1().Namespaces().Create(
+					t.Context(), object, metav1.CreateOptions{},
+				); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -290,8 +309,9 @@ func TestGPURequirements(t *testing.T) {
 func TestImageNames(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		"docker.io/library/busybox:1.35": "busybox:1.35", "busybox": "busybox:latest", "registry:5000/a/b": "registry:5000/a/b:latest",
-		"docker.io/a/b:2": "a/b:2", "busybox@sha256:00": "busybox@sha256:00",
+		"docker.io/library/busybox:1.35": "busybox:1.35", "busybox": "busybox:latest",
+		"registry:5000/a/b": "registry:5000/a/b:latest",
+		"docker.io/a/b:2":   "a/b:2", "busybox@sha256:00": "busybox@sha256:00",
 	} {
 		if got := familiar(name); got != want {
 			t.Errorf("%s: %s, not %s", name, got, want)
@@ -299,8 +319,8 @@ func TestImageNames(t *testing.T) {
 	}
 }
 
-// GPUs that the lab simulates are advertised after the exercise is remembered and before anything needs them; they are the exercise's, and no
-// other one can run beside it.
+// GPUs that the lab simulates are advertised after the exercise is remembered and before anything needs them; they are
+// the exercise's, and no other one can run beside it.
 func TestSimulatedGPUsComeFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -318,7 +338,8 @@ func TestSimulatedGPUsComeFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"label node b as one of simulated GPUs", "advertise 2 simulated GPUs on node b", "label node c as one of simulated GPUs",
+		"label node b as one of simulated GPUs", "advertise 2 simulated GPUs on node b",
+		"label node c as one of simulated GPUs",
 		"advertise 2 simulated GPUs on node c", "the team's namespace", "the page", "rights",
 	}
 	if !slices.Equal(made, want) {
@@ -338,7 +359,8 @@ func TestSimulatedGPUsComeFirst(t *testing.T) {
 	}
 }
 
-// Advertised GPUs are patches of the nodes' status, which the trainer must be allowed, and which no control plane's node is refused.
+// Advertised GPUs are patches of the nodes' status, which the trainer must be allowed, and which no control plane's
+// node is refused.
 func TestSimulatedGPUsArePatches(t *testing.T) {
 	t.Parallel()
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -350,12 +372,15 @@ func TestSimulatedGPUsArePatches(t *testing.T) {
 	if err := s.simulate(); err != nil {
 		t.Fatal(err)
 	}
-	for _, need := range []fault.Permission{{Verb: "patch", Resource: "nodes"}, {Verb: "patch", Resource: "nodes/status"}, {Verb: "get", Resource: "nodes"}} {
+	for _, need := range []fault.Permission{
+		{Verb: "patch", Resource: "nodes"}, {Verb: "patch", Resource: "nodes/status"}, {Verb: "get", Resource: "nodes"},
+	} {
 		if !slices.Contains(s.plan.Needs, need) {
 			t.Errorf("%s is not asked for", need)
 		}
 	}
-	if len(s.plan.Changes) != 2 || len(s.plan.Checks) != 2 || !s.plan.Changes[0].Harmless || !s.plan.Changes[1].Harmless {
+	if len(s.plan.Changes) != 2 || len(s.plan.Checks) != 2 || !s.plan.Changes[0].Harmless ||
+		!s.plan.Changes[1].Harmless {
 		t.Errorf("%+v", s.plan)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
-// UndoKind is the ledger.Undo.Kind of steps that only look, or hold a namespace: there is nothing to undo, but their locks stay until the
-// exercise ends.
+// UndoKind is the ledger.Undo.Kind of steps that only look, or hold a namespace: there is nothing to undo, but their
+// locks stay until the exercise ends.
 const UndoKind = "exercise"
 
 // Undoer ends steps of UndoKind.
@@ -36,8 +36,10 @@ func (Undoer) Undo(context.Context, ledger.Run, ledger.Step) (ledger.State, stri
 	return ledger.StateReverted, "there was nothing to undo", nil
 }
 
-// look is a change that changes nothing: it does something that must succeed before the next change is made.
-func look(target ledger.Target, action string, do func(ctx context.Context, r fault.Recorder) (saw string, err error)) fault.Change {
+// look returns a change that changes nothing: it does something that must succeed before the next change is made.
+func look(
+	target ledger.Target, action string, do func(ctx context.Context, r fault.Recorder) (saw string, err error),
+) fault.Change {
 	return fault.Change{
 		Target: target, Action: action, Undo: ledger.Undo{Kind: UndoKind},
 		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
@@ -50,7 +52,7 @@ func look(target ledger.Target, action string, do func(ctx context.Context, r fa
 	}
 }
 
-// steps are the changes that steps mean, with what they need.
+// steps returns the changes that steps mean, with what they need.
 func (s *start) steps(list []scenario.Step) error {
 	for _, step := range list {
 		if err := s.step(step); err != nil {
@@ -72,7 +74,8 @@ func (s *start) step(step scenario.Step) error {
 	case step.Patch != nil:
 		patching := &objects.Patching{
 			Dynamic: s.lab.Dynamic, Mapper: s.lab.Mapper, LedgerNamespace: s.lab.LedgerNamespace,
-			APIVersion: step.Patch.Object.APIVersion, Kind: step.Patch.Object.Kind, Namespace: step.Patch.Object.Namespace, Name: step.Patch.Object.Name,
+			APIVersion: step.Patch.Object.APIVersion, Kind: step.Patch.Object.Kind,
+			Namespace: step.Patch.Object.Namespace, Name: step.Patch.Object.Name,
 			Merge: step.Patch.Merge, JSON: step.Patch.JSON,
 		}
 		needs, err := patching.Permissions()
@@ -121,7 +124,8 @@ func (s *start) faulty(action string, step scenario.Step) error {
 		what := step.CUDA.Workload
 		s.add(nil, fault.Change{
 			Target: ledger.Target{Kind: what.Kind, Namespace: what.Namespace, Name: what.Name}, Action: action,
-			Undo: ledger.Undo{Kind: workload.UndoKind}, Apply: s.lazily(func(ctx context.Context, _ ledger.Run) (fault.Change, error) {
+			Undo: ledger.Undo{Kind: workload.UndoKind},
+			Apply: s.lazily(func(ctx context.Context, _ ledger.Run) (fault.Change, error) {
 				changes, _, err := s.lab.Faults.CUDA(ctx, *step.CUDA)
 				if err == nil && len(changes) != 1 {
 					err = fmt.Errorf("%s, expected one", count.Of(len(changes), "change"))
@@ -137,9 +141,13 @@ func (s *start) faulty(action string, step scenario.Step) error {
 	return errors.New("it does nothing")
 }
 
-// creation makes objects, with the shim in them when the step says so. The shim's state names the run, so that it is made when the run is.
+// creation makes objects, with the shim in them when the step says so. The shim's state names the run, so that it is
+// made when the run is.
 func (s *start) creation(action string, step scenario.Create) error {
-	plain := &objects.Creation{Dynamic: s.lab.Dynamic, Mapper: s.lab.Mapper, LedgerNamespace: s.lab.LedgerNamespace, Objects: s.manifests(step.Objects)}
+	plain := &objects.Creation{
+		Dynamic: s.lab.Dynamic, Mapper: s.lab.Mapper, LedgerNamespace: s.lab.LedgerNamespace,
+		Objects: s.manifests(step.Objects),
+	}
 	needs, err := plain.Permissions()
 	if err != nil {
 		return err
@@ -159,7 +167,9 @@ func (s *start) creation(action string, step scenario.Create) error {
 		if err != nil {
 			return fault.Change{}, err
 		}
-		later := &objects.Creation{Dynamic: plain.Dynamic, Mapper: plain.Mapper, LedgerNamespace: plain.LedgerNamespace, Objects: with}
+		later := &objects.Creation{
+			Dynamic: plain.Dynamic, Mapper: plain.Mapper, LedgerNamespace: plain.LedgerNamespace, Objects: with,
+		}
 		return later.Change(action), nil
 	})
 	change.Undo.Data = nil
@@ -172,9 +182,10 @@ func (s *start) creation(action string, step scenario.Create) error {
 	return nil
 }
 
-// makes is whether the exercise makes an object itself.
+// makes reports whether the exercise makes an object itself.
 func (s *start) makes(ref scenario.Ref) bool {
-	return slices.ContainsFunc(made(s.r), func(object *unstructured.Unstructured) bool { return sameObject(refOf(object), ref) })
+	return slices.ContainsFunc(made(s.r),
+		func(object *unstructured.Unstructured) bool { return sameObject(refOf(object), ref) })
 }
 
 // manifests are copies, with what keeps the candidate from becoming root on the nodes.
@@ -187,7 +198,8 @@ func (s *start) manifests(list []scenario.Object) []*unstructured.Unstructured {
 	return copies
 }
 
-// lazily makes a change that is known only when it is its turn. What is known of its undo then is in the ledger before it begins.
+// lazily makes a change that is known only when it is its turn. What is known of its undo then is in the ledger before
+// it begins.
 func (s *start) lazily(
 	make func(ctx context.Context, run ledger.Run) (fault.Change, error),
 ) func(context.Context, fault.Recorder) ([]ledger.Evidence, error) {
@@ -205,14 +217,15 @@ func (s *start) lazily(
 	}
 }
 
-// nameOf says what a step does, for the trainer and the record.
+// nameOf returns what a step does, for the trainer and the record.
 func nameOf(step scenario.Step) string {
 	switch {
 	case step.Name != "":
 		return step.Name
 	case step.Create != nil && len(step.Create.Objects) > 0:
 		first := &unstructured.Unstructured{Object: step.Create.Objects[0]}
-		return fmt.Sprintf("create %s, %s %s first", count.Of(len(step.Create.Objects), "object"), first.GetKind(), first.GetName())
+		return fmt.Sprintf("create %s, %s %s first", count.Of(len(step.Create.Objects), "object"), first.GetKind(),
+			first.GetName())
 	case step.Patch != nil:
 		return fmt.Sprintf("patch %s %s", step.Patch.Object.Kind, step.Patch.Object.Name)
 	case step.XID != nil:
@@ -220,7 +233,8 @@ func nameOf(step scenario.Step) string {
 	case step.Runtime != nil:
 		return fmt.Sprintf("containerd on node %s: %s", step.Runtime.Node, step.Runtime.Mode)
 	case step.Firewall != nil:
-		return fmt.Sprintf("a firewall rule on node %s: %s of port %d", step.Firewall.Node, step.Firewall.Drop, step.Firewall.Port)
+		return fmt.Sprintf("a firewall rule on node %s: %s of port %d", step.Firewall.Node, step.Firewall.Drop,
+			step.Firewall.Port)
 	case step.CUDA != nil:
 		return fmt.Sprintf("CUDA of %s %s", step.CUDA.Workload.Kind, step.CUDA.Workload.Name)
 	case len(step.Wait) > 0:

@@ -51,7 +51,9 @@ func (l *Lab) read(ctx context.Context, id string) (*Exercise, *corev1.Secret, e
 	secret, err := l.secrets().Get(ctx, id, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil, &NotFoundError{ID: id, Namespace: l.LedgerNamespace, list: l.Session.Ledger.Command("scenario", "status")}
+		return nil, nil, &NotFoundError{
+			ID: id, Namespace: l.LedgerNamespace, list: l.Session.Ledger.Command("scenario", "status"),
+		}
 	case err != nil:
 		return nil, nil, fmt.Errorf("read exercise %s: %w", id, err)
 	}
@@ -69,8 +71,8 @@ func (l *Lab) load(ctx context.Context, id string) (*Exercise, *scenario.Resolve
 	return e, r, err
 }
 
-// update changes an exercise and returns it as stored. The change is applied again, to the newer one, when another trainer changed it
-// meanwhile: it must look at the phase itself, and fail when it does not suit.
+// update changes an exercise and returns it as stored. The change is applied again, to the newer one, when another
+// trainer changed it meanwhile: it must look at the phase itself, and fail when it does not suit.
 func (l *Lab) update(ctx context.Context, id string, change func(*Exercise) error) (*Exercise, error) {
 	for range updateAttempts {
 		e, secret, err := l.read(ctx, id)
@@ -90,7 +92,9 @@ func (l *Lab) update(ctx context.Context, id string, change func(*Exercise) erro
 			e.secret = versionOf(stored)
 			return e, nil
 		case apierrors.IsNotFound(err):
-			return nil, &NotFoundError{ID: id, Namespace: l.LedgerNamespace, list: l.Session.Ledger.Command("scenario", "status")}
+			return nil, &NotFoundError{
+				ID: id, Namespace: l.LedgerNamespace, list: l.Session.Ledger.Command("scenario", "status"),
+			}
 		case !apierrors.IsConflict(err):
 			return nil, fmt.Errorf("store exercise %s: %w", id, err)
 		}
@@ -98,7 +102,8 @@ func (l *Lab) update(ctx context.Context, id string, change func(*Exercise) erro
 	return nil, fmt.Errorf("store exercise %s: others change it all the time: try again", id)
 }
 
-// List returns the exercises, the newest first, also those that are over. Secrets that cannot be read are left out and told to Progress.
+// List returns the exercises, the newest first, also those that are over. Secrets that cannot be read are left out and
+// told to Progress.
 func (l *Lab) List(ctx context.Context) ([]Exercise, error) {
 	secrets, err := l.secrets().List(ctx, metav1.ListOptions{LabelSelector: labelKind + "=" + kindExercise})
 	if err != nil {
@@ -122,7 +127,8 @@ func (l *Lab) List(ctx context.Context) ([]Exercise, error) {
 	return all, nil
 }
 
-// Get returns an exercise; with an empty ID the only one that runs. The error is a *NotFoundError or an *AmbiguousError.
+// Get returns an exercise; with an empty ID the only one that runs. The error is a *NotFoundError or an
+// *AmbiguousError.
 func (l *Lab) Get(ctx context.Context, id string) (*Exercise, error) {
 	if id != "" {
 		e, _, err := l.read(ctx, id)
@@ -142,7 +148,7 @@ func (l *Lab) Get(ctx context.Context, id string) (*Exercise, error) {
 	return nil, &AmbiguousError{Running: running}
 }
 
-// pick is the ID of an exercise that was named, or of the only one that runs.
+// pick returns the ID of an exercise that was named, or of the only one that runs.
 func (l *Lab) pick(ctx context.Context, id string) (string, error) {
 	if id != "" {
 		return id, nil
@@ -205,12 +211,14 @@ func chunk(id, name string, i int) string { return fmt.Sprintf("%s-%s-%d", id, n
 
 // forget deletes the snapshots of an exercise that is over.
 func (l *Lab) forget(ctx context.Context, id string) error {
-	secrets, err := l.secrets().List(ctx, metav1.ListOptions{LabelSelector: labelKind + "=" + kindSnapshot + "," + ledger.LabelRun + "=" + id})
+	secrets, err := l.secrets().List(ctx,
+		metav1.ListOptions{LabelSelector: labelKind + "=" + kindSnapshot + "," + ledger.LabelRun + "=" + id})
 	if err != nil {
 		return fmt.Errorf("forget what the cluster was like before %s: %w", id, err)
 	}
 	for _, secret := range secrets.Items {
-		if err := l.secrets().Delete(ctx, secret.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := l.secrets().Delete(ctx, secret.Name, metav1.DeleteOptions{}); err != nil &&
+			!apierrors.IsNotFound(err) {
 			return fmt.Errorf("forget what the cluster was like before %s: %w", id, err)
 		}
 	}
@@ -226,7 +234,8 @@ func (l *Lab) prune(ctx context.Context) error {
 	over := slices.DeleteFunc(all, Exercise.Running)
 	for i := historyLimit; i < len(over); i++ {
 		uid := types.UID(over[i].secret.uid)
-		err := l.secrets().Delete(ctx, over[i].ID, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+		err := l.secrets().Delete(ctx, over[i].ID,
+			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("forget exercise %s: %w", over[i].ID, err)
 		}

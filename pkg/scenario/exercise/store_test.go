@@ -56,15 +56,27 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		data map[string][]byte
 		want string
 	}{
-		"empty":        {nil, "holds no exercise"},
-		"broken":       {map[string][]byte{keyExercise: []byte(`{"id":`)}, "kubectl gpu-fault revert scenario-x"},
-		"newer":        {map[string][]byte{keyExercise: []byte(`{"apiVersion":"gpufault.dev/v2","kind":"Exercise","id":"scenario-x"}`)}, "newer kubectl gpu-fault"},
-		"another name": {map[string][]byte{keyExercise: []byte(`{"apiVersion":"gpufault.dev/v1alpha1","kind":"Exercise","id":"scenario-y"}`)}, "holds exercise \"scenario-y\""},
+		"empty":  {nil, "holds no exercise"},
+		"broken": {map[string][]byte{keyExercise: []byte(`{"id":`)}, "kubectl gpu-fault revert scenario-x"},
+		"newer": {
+			map[string][]byte{
+				keyExercise: []byte(`{"apiVersion":"gpufault.dev/v2","kind":"Exercise","id":"scenario-x"}`),
+			},
+			"newer kubectl gpu-fault",
+		},
+		"another name": {map[string][]byte{
+			keyExercise: []byte(`{"apiVersion":"gpufault.dev/v1alpha1","kind":"Exercise","id":"scenario-y"}`),
+		}, "holds exercise \"scenario-y\""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ledger.DefaultNamespace}}, &corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Name: "scenario-x", Namespace: ledger.DefaultNamespace, Labels: labelsOf("scenario-x", kindExercise)}, Data: test.data,
+			w := newWorld(t, &corev1.Namespace{
+				ObjectMeta: metav1.ObjectMeta{Name: ledger.DefaultNamespace},
+			}, &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "scenario-x", Namespace: ledger.DefaultNamespace,
+					Labels: labelsOf("scenario-x", kindExercise),
+				}, Data: test.data,
 			})
 			trainer := w.trainer("laptop")
 			_, err := trainer.Get(t.Context(), "scenario-x")
@@ -76,7 +88,8 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A record stays small however often it is graded, and a scenario that does not fit is refused before anything is changed.
+// A record stays small however often it is graded, and a scenario that does not fit is refused before anything is
+// changed.
 func TestRecordsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := &Exercise{ID: "scenario-x"}
@@ -107,7 +120,9 @@ func TestHistory(t *testing.T) {
 	w := newWorld(t)
 	trainer, running := w.started(StartOptions{})
 	for i := range historyLimit + 5 {
-		e := &Exercise{ID: fmt.Sprintf("scenario-%06d", i), Phase: Ended, Created: noon.Add(time.Duration(i) * time.Hour)}
+		e := &Exercise{
+			ID: fmt.Sprintf("scenario-%06d", i), Phase: Ended, Created: noon.Add(time.Duration(i) * time.Hour),
+		}
 		if err := trainer.create(t.Context(), e, w.play()); err != nil {
 			t.Fatal(err)
 		}
@@ -116,12 +131,14 @@ func TestHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, err := trainer.List(t.Context())
-	if err != nil || len(all) != historyLimit+1 || all[len(all)-1].ID != running.ID || all[0].ID != fmt.Sprintf("scenario-%06d", historyLimit+4) {
+	if err != nil || len(all) != historyLimit+1 || all[len(all)-1].ID != running.ID ||
+		all[0].ID != fmt.Sprintf("scenario-%06d", historyLimit+4) {
 		t.Errorf("%d, %v", len(all), err)
 	}
 }
 
-// The API server's clock counts where this machine's is off; where it is not, or the API server does not say, this machine's, which is finer.
+// The API server's clock counts where this machine's is off; where it is not, or the API server does not say, this
+// machine's, which is finer.
 func TestClock(t *testing.T) {
 	t.Parallel()
 	date := func(off time.Duration) func() string {
@@ -157,7 +174,9 @@ func TestClock(t *testing.T) {
 			}
 		})
 	}
-	if skew := time.Until((&Lab{Config: &rest.Config{Host: "127.0.0.1:1"}}).clock(t.Context())()); skew.Abs() > time.Second {
+	if skew := time.Until(
+		(&Lab{Config: &rest.Config{Host: "127.0.0.1:1"}}).clock(t.Context())(),
+	); skew.Abs() > time.Second {
 		t.Errorf("%s off without an API server", skew)
 	}
 }

@@ -9,13 +9,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// timeline is what happened, in its order.
+// timeline returns what happened, in its order.
 func timeline(e *Exercise, now time.Time) []Moment {
 	all := []Moment{
-		{e.Created, "started" + by(e.By)}, {e.HealthyAt, "the surroundings work"}, {e.InjectedAt, "the fault is in place"},
+		{e.Created, "started" + by(e.By)}, {e.HealthyAt, "the surroundings work"},
+		{e.InjectedAt, "the fault is in place"},
 		{e.BrokenAt, "seen to be broken"}, {e.Started, "handed to the candidate"},
 	}
-	all = append(all, Moment{e.ModuleAt, "Terraform module handed in"}, Moment{e.Submitted, "diagnosis submitted"}, Moment{e.Revealed, "the answer was told"})
+	all = append(all, Moment{e.ModuleAt, "Terraform module handed in"}, Moment{e.Submitted, "diagnosis submitted"},
+		Moment{e.Revealed, "the answer was told"})
 	for i, hint := range e.Hints {
 		all = append(all, Moment{hint.At, fmt.Sprintf("hint %d (cost: %d)", i+1, hint.Cost)})
 	}
@@ -29,7 +31,7 @@ func timeline(e *Exercise, now time.Time) []Moment {
 	return inOrder(all)
 }
 
-// inOrder are the moments that were, the earliest first.
+// inOrder returns the moments that were, the earliest first.
 func inOrder(all []Moment) []Moment {
 	all = slices.DeleteFunc(all, func(m Moment) bool { return m.At.IsZero() })
 	slices.SortStableFunc(all, func(a, b Moment) int { return a.At.Compare(b.At) })
@@ -50,7 +52,7 @@ func by(who string) string {
 	return " by " + who
 }
 
-// inWords says what became of an object.
+// inWords returns what became of an object.
 func inWords(difference baseline.Difference) string {
 	what := difference.Ref.Kind + " " + difference.Ref.Name
 	if difference.Ref.Namespace != "" {

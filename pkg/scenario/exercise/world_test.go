@@ -94,8 +94,9 @@ func (w *world) trainer(host string) *trainer {
 		Client: client, LedgerNamespace: ledger.DefaultNamespace, Now: w.clock,
 		Progress: func(text string) { t.said = append(t.said, text) },
 		Session: &fault.Session{
-			Client: client, Ledger: store, From: host, Undoers: map[string]fault.Undoer{"mark": t}, Heartbeat: 5 * time.Millisecond,
-			Retry: wait.Backoff{Steps: 2, Duration: time.Millisecond},
+			Client: client, Ledger: store, From: host, Undoers: map[string]fault.Undoer{"mark": t},
+			Heartbeat: 5 * time.Millisecond,
+			Retry:     wait.Backoff{Steps: 2, Duration: time.Millisecond},
 		},
 	}
 	t.fake = fakes{
@@ -141,7 +142,7 @@ func (t *trainer) look(ctx context.Context, checks []scenario.Check) ([]check.Re
 	return results, nil
 }
 
-// mark is a change that leaves a mark.
+// mark returns a change that leaves a mark.
 func (t *trainer) mark(action string, step scenario.Step) fault.Change {
 	target := ledger.Target{Kind: "ServiceAccount", Name: t.Session.From}
 	if step.Create != nil {
@@ -171,18 +172,20 @@ func (t *trainer) Undo(_ context.Context, _ ledger.Run, step ledger.Step) (ledge
 	}
 	t.world.mu.Lock()
 	defer t.world.mu.Unlock()
-	t.world.marks = slices.DeleteFunc(t.world.marks, func(mark string) bool { return fmt.Sprintf("%q", mark) == string(step.Undo.Data) })
+	t.world.marks = slices.DeleteFunc(t.world.marks,
+		func(mark string) bool { return fmt.Sprintf("%q", mark) == string(step.Undo.Data) })
 	return ledger.StateReverted, "gone", nil
 }
 
-// play is the scenario of testdata as it is played in a world.
+// play returns the scenario of testdata as it is played in a world.
 func (w *world) play(replacements ...string) *scenario.Resolved {
 	w.Helper()
 	text, err := os.ReadFile("testdata/settings.yaml")
 	if err != nil {
 		w.Fatal(err)
 	}
-	replacements = append(replacements, "[harbour, meadow, orchard, quarry, lagoon, thicket]", "[harbour]", "requires: {nodes: 1}", "requires: {}")
+	replacements = append(replacements, "[harbour, meadow, orchard, quarry, lagoon, thicket]", "[harbour]",
+		"requires: {nodes: 1}", "requires: {}")
 	parsed, err := scenario.Parse("settings.yaml", []byte(strings.NewReplacer(replacements...).Replace(string(text))))
 	if err != nil {
 		w.Fatal(err)
@@ -194,10 +197,13 @@ func (w *world) play(replacements ...string) *scenario.Resolved {
 	return r
 }
 
-// secrets are the names of those in the ledger's namespace.
+// secrets returns the names of those in the ledger's namespace.
 func (w *world) secrets() (names []string) {
 	w.Helper()
-	list, err := w.server.Client(ledgertest.Hooks{}).CoreV1().Secrets(ledger.DefaultNamespace).List(context.Background(), metav1.ListOptions{})
+	list, err := w.server.Client(ledgertest.Hooks{}).CoreV1().Secrets(
+		ledger.DefaultNamespace,
+	).List(context.Background(),
+		metav1.ListOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -207,10 +213,12 @@ func (w *world) secrets() (names []string) {
 	return names
 }
 
-// locks are the targets that are locked.
+// locks returns the targets that are locked.
 func (w *world) locks() (names []string) {
 	w.Helper()
-	list, err := w.server.Client(ledgertest.Hooks{}).CoordinationV1().Leases(ledger.DefaultNamespace).List(context.Background(), metav1.ListOptions{})
+	list, err := w.server.Client(ledgertest.Hooks{}).CoordinationV1().Leases(ledger.DefaultNamespace).List(
+		context.Background(), metav1.ListOptions{},
+	)
 	if err != nil {
 		w.Fatal(err)
 	}

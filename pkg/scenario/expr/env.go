@@ -18,15 +18,16 @@ var base = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(append([]cel.EnvOption{
 		cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true), cel.OptionalTypes(),
 		cel.ParserRecursionLimit(100), cel.ParserExpressionSizeLimit(20_000),
-		ext.Strings(), ext.Lists(ext.ListsMaxRangeSize(1_000)), ext.Sets(), ext.Math(), ext.Regex(), ext.Encoders(), ext.Bindings(), ext.TwoVarComprehensions(),
+		ext.Strings(), ext.Lists(ext.ListsMaxRangeSize(1_000)), ext.Sets(), ext.Math(), ext.Regex(), ext.Encoders(),
+		ext.Bindings(), ext.TwoVarComprehensions(),
 	}, functions()...)...)
 })
 
 // environments are those with the variables that were asked for: a handful of sets, each asked for hundreds of times.
 var environments sync.Map
 
-// language is what can be said with some variables. It keeps what was compiled: the same expressions come back for each seed that is tried,
-// each second that a check looks.
+// language is what can be said with some variables. It keeps what was compiled: the same expressions come back for each
+// seed that is tried, each second that a check looks.
 type language struct {
 	*cel.Env
 	lock     sync.Mutex
@@ -51,7 +52,7 @@ func (l *language) store(text string, p *Program) {
 	l.programs[text] = p
 }
 
-// environment is the language with these variables, of which nothing is known beforehand.
+// environment returns the language with these variables, of which nothing is known beforehand.
 func environment(names []string) (*language, error) {
 	sorted := slices.Sorted(slices.Values(names))
 	key := strings.Join(sorted, " ")
@@ -78,7 +79,8 @@ func environment(names []string) (*language, error) {
 func explain(issues *cel.Issues, names []string) error {
 	var all []error
 	for _, i := range issues.Errors() {
-		all = append(all, &Error{Line: max(i.Location.Line(), 1), Column: max(i.Location.Column()+1, 1), Message: meaning(i, names)})
+		all = append(all,
+			&Error{Line: max(i.Location.Line(), 1), Column: max(i.Location.Column()+1, 1), Message: meaning(i, names)})
 	}
 	if len(all) == 0 {
 		return issues.Err()
@@ -108,7 +110,7 @@ func meaning(e *common.Error, names []string) string {
 	return text
 }
 
-// undeclared says which name might have been meant.
+// undeclared returns which name might have been meant.
 func undeclared(name string, names []string) string {
 	if name == "filter" || name == "map" || name == "all" || name == "exists" {
 		return fmt.Sprintf("%s needs a name and an expression: list.%s(x, x.kind == \"Pod\")", name, name)

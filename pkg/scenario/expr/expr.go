@@ -1,13 +1,14 @@
-// Package expr evaluates the expressions of scenario files: CEL, the language of Kubernetes' own validation rules, with its extensions for
-// strings, lists, sets, maths, regular expressions and optionals, and with
+// Package expr evaluates the expressions of scenario files: CEL, the language of Kubernetes' own validation rules, with
+// its extensions for strings, lists, sets, maths, regular expressions and optionals, and with
 //
-//	quantity("16Gi")   a number, also of a number: quantity(a) < quantity(b); null and what is no quantity are an error
+//	quantity("16Gi")   a number, also of a number: quantity(a) < quantity(b); null and what is not a quantity are
+//	                   errors
 //	isQuantity(x)      whether it is one
 //	parseJSON(text)    what the text says
 //	now                in checks only: the time
 //
-// Expressions stand in strings as ${...}; $${ is a ${ that is meant as such. A file that comes from somebody else can neither hang nor blow up
-// the program with them: their cost is bounded, and evaluating ends with the context.
+// Expressions stand in strings as ${...}; $${ is a ${ that is meant as such. A file that comes from somebody else can
+// neither hang nor blow up the program with them: their cost is bounded, and evaluating ends with the context.
 package expr
 
 import (
@@ -22,11 +23,12 @@ import (
 	"github.com/google/cel-go/common/types"
 )
 
-// Vars are the values of an expression's variables: what JSON has, with ints as int or int64, and time.Time, time.Duration.
+// Vars are the values of an expression's variables: what JSON has, with ints as int or int64, and time.Time,
+// time.Duration.
 type Vars map[string]any
 
-// maxCost and maxTime bound what one evaluation may do. A check that looks at each container of a thousand pods costs some ten thousand; the
-// cost of functions that make lists is not counted as high as it is, hence the time.
+// maxCost and maxTime bound what one evaluation may do. A check that looks at each container of a thousand pods costs
+// some ten thousand; the cost of functions that make lists is not counted as high as it is, hence the time.
 const (
 	maxCost = 2_000_000
 	maxTime = 10 * time.Second
@@ -78,10 +80,11 @@ func Compile(text string, names ...string) (*Program, error) {
 	return p, nil
 }
 
-// Text is the expression as it was compiled.
+// Text returns the expression as it was compiled.
 func (p *Program) Text() string { return p.text }
 
-// Eval evaluates. The result is what JSON has, with ints as int64; Omit where the expression says omit; times and durations as text.
+// Eval evaluates. The result is what JSON has, with ints as int64; Omit where the expression says omit; times and
+// durations as text.
 func (p *Program) Eval(ctx context.Context, v Vars) (any, error) {
 	in := make(map[string]any, len(p.vars))
 	for _, name := range p.vars {
@@ -122,9 +125,13 @@ func (p *Program) evalError(ctx, bounded context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case bounded.Err() != nil, strings.Contains(text, "actual cost limit exceeded"):
-		return errors.New("the expression takes too long: look at fewer objects (a selector), or not at each pair of them")
+		return errors.New(
+			"the expression takes too long: look at fewer objects (a selector), or not at each pair of them",
+		)
 	case strings.HasPrefix(text, "no such overload"):
-		return errors.New("an operator or a function is used with values of types that it does not take, such as a string and a number")
+		return errors.New(
+			"an operator or a function is used with values of types that it does not take, such as a string and a number",
+		)
 	}
 	if key, found := strings.CutPrefix(text, "no such key: "); found {
 		if objects := p.lookups(key); len(objects) > 0 {

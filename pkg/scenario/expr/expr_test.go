@@ -13,14 +13,22 @@ import (
 
 func vars() Vars {
 	return Vars{
-		"p":     map[string]any{"n": int64(2), "name": "trainer", "list": []any{"a", "b"}, "namespace": "team", "on": true},
-		"facts": map[string]any{"nodes": []any{map[string]any{"name": "node-a", "gpus": int64(2)}, map[string]any{"name": "node-b", "gpus": int64(1)}}},
-		"o":     map[string]any{"status": map[string]any{"readyReplicas": int64(2)}, "metadata": map[string]any{"labels": map[string]any{"a/b": "c"}}},
-		"now":   time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		"p": map[string]any{
+			"n": int64(2), "name": "trainer", "list": []any{"a", "b"}, "namespace": "team", "on": true,
+		},
+		"facts": map[string]any{"nodes": []any{
+			map[string]any{"name": "node-a", "gpus": int64(2)}, map[string]any{"name": "node-b", "gpus": int64(1)},
+		}},
+		"o": map[string]any{
+			"status":   map[string]any{"readyReplicas": int64(2)},
+			"metadata": map[string]any{"labels": map[string]any{"a/b": "c"}},
+		},
+		"now": time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	}
 }
 
-// TestEval holds the language: values with their types, the extensions, our own functions, and what null and missing keys do.
+// TestEval holds the language: values with their types, the extensions, our own functions, and what null and missing
+// keys do.
 func TestEval(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]any{
@@ -117,12 +125,14 @@ func TestBool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := program.Bool(context.Background(), vars()); err == nil || err.Error() != `p.name says "trainer", and not true or false` {
+	if _, err := program.Bool(context.Background(), vars()); err == nil ||
+		err.Error() != `p.name says "trainer", and not true or false` {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestBounds holds that a file from somebody else can neither hang nor blow up the program: cost, time, ranges, nesting.
+// TestBounds holds that a file from somebody else can neither hang nor blow up the program: cost, time, ranges,
+// nesting.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	r := `lists.range(999)`
@@ -162,7 +172,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestInterpolate holds what becomes of strings: types kept, texts joined, omit, $${, braces and quotes within expressions, lines.
+// TestInterpolate holds what becomes of strings: types kept, texts joined, omit, $${, braces and quotes within
+// expressions, lines.
 func TestInterpolate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -186,7 +197,10 @@ func TestInterpolate(t *testing.T) {
 		{"one\n  ${p.name}:\n    ${p.n}\n", "one\n  trainer:\n    2\n"},
 		{"${p.n // } a comment\n + 1}", int64(3)},
 		{map[string]any{"a": "${omit}", "b": "${p.on ? 1 : omit}"}, map[string]any{"b": int64(1)}},
-		{map[string]any{"${p.name}-${p.n}": "${p.n}", "$${x}": "y", "gone": "${p.on ? omit : 1}"}, map[string]any{"trainer-2": int64(2), "${x}": "y"}},
+		{
+			map[string]any{"${p.name}-${p.n}": "${p.n}", "$${x}": "y", "gone": "${p.on ? omit : 1}"},
+			map[string]any{"trainer-2": int64(2), "${x}": "y"},
+		},
 		{[]any{"${omit}", "a", map[string]any{"x": []any{"${omit}"}}}, []any{"a", map[string]any{"x": []any{}}}},
 		{"${optional.none()}", Omit{}},
 		{"${optional.of(3)}", int64(3)},
@@ -258,9 +272,13 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// FuzzInterpolate holds that no text makes it panic, that text without an expression stays, and that the escape gives the text back.
+// FuzzInterpolate holds that no text makes it panic, that text without an expression stays, and that the escape gives
+// the text back.
 func FuzzInterpolate(f *testing.F) {
-	for _, s := range []string{"", "${", "$${", "${p.n}", "${'}'}", "a${p.list}b", "${//}", "${r'\\'}", "${\"\"\"}\"\"\"}", "${p.?x}", "${[1,2].map(p, p)}", "${omit}", "$$${p.n}", "${{}}"} {
+	for _, s := range []string{
+		"", "${", "$${", "${p.n}", "${'}'}", "a${p.list}b", "${//}", "${r'\\'}", "${\"\"\"}\"\"\"}", "${p.?x}",
+		"${[1,2].map(p, p)}", "${omit}", "$$${p.n}", "${{}}",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -10,7 +10,8 @@ import (
 	"github.com/google/cel-go/parser"
 )
 
-// Fields are the names that the expression looks up in a variable: a and b of p.a + p["b"], sorted. Names that it computes it cannot tell.
+// Fields returns the names that the expression looks up in a variable: a and b of p.a + p["b"], sorted. Names that it
+// computes it cannot tell.
 func (p *Program) Fields(variable string) []string {
 	v := visitor{variable: variable}
 	v.visit(p.ast.NativeRep().Expr(), false)
@@ -55,7 +56,8 @@ func (v *visitor) visit(e ast.Expr, shadowed bool) {
 
 func (v *visitor) call(c ast.CallExpr, shadowed bool) {
 	lookups := []string{operators.Index, operators.OptIndex, operators.OptSelect}
-	if args := c.Args(); len(args) == 2 && slices.Contains(lookups, c.FunctionName()) && v.is(args[0], shadowed) && args[1].Kind() == ast.LiteralKind {
+	if args := c.Args(); len(args) == 2 && slices.Contains(lookups, c.FunctionName()) && v.is(args[0], shadowed) &&
+		args[1].Kind() == ast.LiteralKind {
 		if name, is := args[1].AsLiteral().(types.String); is {
 			v.found = append(v.found, string(name))
 		}
@@ -72,7 +74,8 @@ func (v *visitor) is(e ast.Expr, shadowed bool) bool {
 	return !shadowed && e.Kind() == ast.IdentKind && e.AsIdent() == v.variable
 }
 
-// lookups returns the parts of the expression in which it looks up a field, or a name that it computes: "o.spec" for replicas of o.spec.replicas.
+// lookups returns the parts of the expression in which it looks up a field, or a name that it computes: "o.spec" for
+// replicas of o.spec.replicas.
 func (p *Program) lookups(field string) []string {
 	var all []string
 	native := p.ast.NativeRep()
@@ -85,14 +88,16 @@ func (p *Program) lookups(field string) []string {
 			}
 		case ast.CallKind:
 			c := e.AsCall()
-			if c.FunctionName() == operators.Index && (c.Args()[1].Kind() != ast.LiteralKind || fmt.Sprint(c.Args()[1].AsLiteral().Value()) == field) {
+			if c.FunctionName() == operators.Index &&
+				(c.Args()[1].Kind() != ast.LiteralKind || fmt.Sprint(c.Args()[1].AsLiteral().Value()) == field) {
 				object = c.Args()[0]
 			}
 		}
 		if object == nil {
 			return
 		}
-		if text, err := parser.Unparse(object, native.SourceInfo()); err == nil && !slices.Contains(all, oneLine(text)) {
+		if text, err := parser.Unparse(object, native.SourceInfo()); err == nil &&
+			!slices.Contains(all, oneLine(text)) {
 			all = append(all, oneLine(text))
 		}
 	}))

@@ -11,15 +11,17 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// functions are what scenarios have besides CEL's own.
+// functions returns what scenarios have besides CEL's own.
 func functions() []cel.EnvOption {
 	one := []*cel.Type{cel.DynType}
 	return []cel.EnvOption{
 		cel.Function("quantity", cel.Overload("quantity_dyn", one, cel.DoubleType, cel.UnaryBinding(quantity))),
-		cel.Function("isQuantity", cel.Overload("is_quantity_dyn", one, cel.BoolType, cel.UnaryBinding(func(v ref.Val) ref.Val {
-			return types.Bool(!types.IsError(quantity(v)))
-		}))),
-		cel.Function("parseJSON", cel.Overload("parse_json_string", []*cel.Type{cel.StringType}, cel.DynType, cel.UnaryBinding(parseJSON))),
+		cel.Function("isQuantity",
+			cel.Overload("is_quantity_dyn", one, cel.BoolType, cel.UnaryBinding(func(v ref.Val) ref.Val {
+				return types.Bool(!types.IsError(quantity(v)))
+			}))),
+		cel.Function("parseJSON",
+			cel.Overload("parse_json_string", []*cel.Type{cel.StringType}, cel.DynType, cel.UnaryBinding(parseJSON))),
 		// So that rules written for Kubernetes' own quantities work.
 		member("isGreaterThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a > b) }),
 		member("isLessThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a < b) }),
@@ -35,20 +37,22 @@ func functions() []cel.EnvOption {
 	}
 }
 
-// member is a function of a quantity and another.
+// member returns a function of a quantity and another.
 func member(name string, result *cel.Type, f func(a, b float64) ref.Val) cel.EnvOption {
 	double := cel.DoubleType
-	return cel.Function(name, cel.MemberOverload("double_"+name, []*cel.Type{double, double}, result, cel.BinaryBinding(func(a, b ref.Val) ref.Val {
-		x, isX := a.(types.Double)
-		y, isY := b.(types.Double)
-		if !isX || !isY {
-			return types.NewErr("%s compares quantities", name)
-		}
-		return f(float64(x), float64(y))
-	})))
+	return cel.Function(name, cel.MemberOverload("double_"+name, []*cel.Type{double, double}, result,
+		cel.BinaryBinding(func(a, b ref.Val) ref.Val {
+			x, isX := a.(types.Double)
+			y, isY := b.(types.Double)
+			if !isX || !isY {
+				return types.NewErr("%s compares quantities", name)
+			}
+			return f(float64(x), float64(y))
+		})))
 }
 
-// quantity is an amount as Kubernetes writes it: "2", 2, "500m", "16Gi". Above 2^53 it is not exact, which is 9 PB.
+// quantity returns an amount as Kubernetes writes it: "2", 2, "500m", "16Gi". Above 2^53 it is not exact, which is 9
+// PB.
 func quantity(v ref.Val) ref.Val {
 	switch v := v.(type) {
 	case types.Int:

@@ -29,9 +29,9 @@ func (e *PathError) Unwrap() error { return e.Err }
 // maxDepth bounds the nesting of values: Kubernetes' own objects have some twenty levels.
 const maxDepth = 100
 
-// Interpolate copies a value of maps, lists and scalars with each ${expression} in its strings replaced. A string that is one expression
-// becomes its result, whatever the type; what is omitted goes with its key or list item. A key must become text again. The error has a
-// *PathError for each string that is wrong.
+// Interpolate copies a value of maps, lists and scalars with each ${expression} in its strings replaced. A string that
+// is one expression becomes its result, whatever the type; what is omitted goes with its key or list item. A key must
+// become text again. The error has a *PathError for each string that is wrong.
 func Interpolate(value any, v Vars) (any, error) {
 	return InterpolateContext(context.Background(), value, v)
 }
@@ -105,7 +105,7 @@ func (in *interpolation) key(key string) (string, error) {
 	return name, nil
 }
 
-// text is a string with its expressions replaced.
+// text returns a string with its expressions replaced.
 func (in *interpolation) text(s string) (any, error) {
 	if !strings.Contains(s, "${") {
 		return s, nil
@@ -148,7 +148,7 @@ func (in *interpolation) eval(s string, p part) (any, error) {
 	return value, nil
 }
 
-// asText is a value within a longer string.
+// asText returns a value within a longer string.
 func asText(value any) (string, error) {
 	switch value := value.(type) {
 	case string:
@@ -179,7 +179,7 @@ func shift(s string, p part, err error) error {
 	return errors.Join(all...)
 }
 
-// Errors are the *Error of an error, or all of it at the first character.
+// Errors returns the *Error of an error, or all of it at the first character.
 func Errors(err error) []*Error {
 	var e *Error
 	var many interface{ Unwrap() []error }
@@ -198,7 +198,7 @@ func Errors(err error) []*Error {
 	return []*Error{{Line: 1, Column: 1, Message: err.Error()}}
 }
 
-// Join is the path of a key below a path: metadata.labels, metadata.labels["a.b/c"].
+// Join returns the path of a key below a path: metadata.labels, metadata.labels["a.b/c"].
 func Join(path, key string) string {
 	plain := key != "" && !strings.ContainsAny(key, `.[]"/ `)
 	switch {

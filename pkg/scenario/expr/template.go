@@ -49,7 +49,8 @@ func split(s string) ([]part, error) {
 	return parts, nil
 }
 
-// closing is where the } is that ends an expression, or -1. Those of maps, in string literals and in comments end nothing.
+// closing returns where the } is that ends an expression, or -1. Those of maps, in string literals and in comments end
+// nothing.
 func closing(s string) int {
 	depth := 0
 	for i := 0; i < len(s); i++ {
@@ -78,7 +79,8 @@ func closing(s string) int {
 	return -1
 }
 
-// literal is where the string literal that begins at i has its last byte, or -1. In raw ones (r"...") a backslash escapes nothing.
+// literal returns where the string literal that begins at i has its last byte, or -1. In raw ones (r"...") a backslash
+// escapes nothing.
 func literal(s string, i int) int {
 	raw := i > 0 && (s[i-1] == 'r' || s[i-1] == 'R')
 	quote := s[i : i+1]
@@ -97,31 +99,31 @@ func literal(s string, i int) int {
 	return -1
 }
 
-// at is an error at an offset of a string.
+// at returns an error at an offset of a string.
 func at(s string, offset int, format string, args ...any) *Error {
 	line, column := position(s, offset)
 	return &Error{Line: line, Column: column, Message: fmt.Sprintf(format, args...)}
 }
 
-// position is the line and column, from 1, of an offset in a text.
+// position returns the line and column, from 1, of an offset in a text.
 func position(s string, offset int) (line, column int) {
 	before := s[:min(offset, len(s))]
 	return strings.Count(before, "\n") + 1, len([]rune(before[strings.LastIndexByte(before, '\n')+1:])) + 1
 }
 
-// Closed is whether each ${ in a text has its }; the expressions themselves it does not look at.
+// Closed reports whether each ${ in a text has its }; the expressions themselves it does not look at.
 func Closed(text string) error {
 	_, err := split(text)
 	return err
 }
 
-// IsExpression is whether a text is one expression and nothing else, which keeps the type of its value.
+// IsExpression reports whether a text is one expression and nothing else, which keeps the type of its value.
 func IsExpression(text string) bool {
 	parts, err := split(text)
 	return err == nil && len(parts) == 1 && parts[0].isExpr
 }
 
-// HasExpression is whether there is an expression in a text.
+// HasExpression reports whether there is an expression in a text.
 func HasExpression(text string) bool {
 	parts, err := split(text)
 	return err == nil && slices.ContainsFunc(parts, func(p part) bool { return p.isExpr })
@@ -133,7 +135,8 @@ type Placed struct {
 	Line, Column int
 }
 
-// Compiled are the expressions in a text, which may use the variables of these names. Places in the error are those in the text.
+// Compiled returns the expressions in a text, which may use the variables of these names. Places in the error are those
+// in the text.
 func Compiled(text string, names ...string) ([]Placed, error) {
 	parts, err := split(text)
 	if err != nil {

@@ -110,7 +110,7 @@ func nativeMap(v traits.Mapper) (any, error) {
 
 func isOmit(v any) bool { _, is := v.(Omit); return is }
 
-// show is a value as messages have it: JSON, not too much of it.
+// show returns a value as messages have it: JSON, not too much of it.
 func show(v any) string {
 	if isOmit(v) {
 		return omitName

@@ -1,7 +1,8 @@
 //go:build e2e && scenario
 
-// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have docker.io/library/busybox:1.35, and the kubectl of
-// the test cluster, or of PATH. They work in namespaces of their own.
+// These tests need a real cluster, by KUBECONFIG, as its administrator, whose nodes have
+// docker.io/library/busybox:1.35, and the kubectl of the test cluster, or of PATH. They work in namespaces of their
+// own.
 package recorder_test
 
 import (
@@ -63,7 +64,10 @@ func newDesk(t *testing.T) *desk {
 		t.Fatal(err)
 	}
 	config.QPS, config.Burst = 100, 200
-	d := &desk{T: t, admin: kubernetes.NewForConfigOrDie(config), namespace: fmt.Sprintf("rec-%x", time.Now().UnixNano()), out: &transcript{}}
+	d := &desk{
+		T: t, admin: kubernetes.NewForConfigOrDie(config), namespace: fmt.Sprintf("rec-%x", time.Now().UnixNano()),
+		out: &transcript{},
+	}
 	if d.kubectl, err = filepath.Abs("../../../bin/kubectl"); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +75,9 @@ func newDesk(t *testing.T) *desk {
 		d.kubectl = "kubectl"
 	}
 	ctx := context.Background()
-	if _, err := d.admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: d.namespace}}, metav1.CreateOptions{}); err != nil {
+	if _, err := d.admin.CoreV1().Namespaces().Create(
+		ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: d.namespace}}, metav1.CreateOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.admin.CoreV1().Namespaces().Delete(ctx, d.namespace, metav1.DeleteOptions{}) })
@@ -161,7 +167,7 @@ func (d *desk) command(environment []string, args ...string) *exec.Cmd {
 	return command
 }
 
-// run is a kubectl that must succeed.
+// run returns a kubectl that must succeed.
 func (d *desk) run(args ...string) string {
 	d.Helper()
 	out, err := d.command(nil, args...).CombinedOutput()
@@ -218,17 +224,20 @@ func TestE2EKubectlThroughTheRecorder(t *testing.T) {
 		var out, problems bytes.Buffer
 		command.Stdout, command.Stderr = &out, &problems
 		err := command.Run()
-		if command.ProcessState.ExitCode() != 7 || out.String() != "in\n"+strings.Repeat("stdin\n", 20_000) || !strings.HasPrefix(problems.String(), "err\n") {
+		if command.ProcessState.ExitCode() != 7 || out.String() != "in\n"+strings.Repeat("stdin\n", 20_000) ||
+			!strings.HasPrefix(problems.String(), "err\n") {
 			t.Errorf("%s: exec: %v, %d bytes, %q", name, err, out.Len(), problems.String())
 		}
 		d.firstLine(environment, "tick", "attach", "web-0")
 		d.forward(name, environment)
 	}
 	// Not allowed is not allowed through it.
-	if out, err := d.command(nil, "get", "secrets", "-n", "kube-system").CombinedOutput(); err == nil || !strings.Contains(string(out), "Forbidden") {
+	if out, err := d.command(nil, "get", "secrets", "-n", "kube-system").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "Forbidden") {
 		t.Errorf("%v %s", err, out)
 	}
-	const header = `{"apiVersion":"gpufault.dev/v1alpha1","kind":"Transcript","user":"candidate","began":"2026-01-01T00:00:00Z"}` + "\n"
+	const header = `{"apiVersion":"gpufault.dev/v1alpha1","kind":"Transcript","user":"candidate","began":"2026-01-01T00:00:00Z"}` +
+		"\n"
 	read, err := recorder.Read(strings.NewReader(header + d.out.String()))
 	if err != nil {
 		t.Fatal(err)
@@ -239,8 +248,10 @@ func TestE2EKubectlThroughTheRecorder(t *testing.T) {
 		seen[strings.TrimSpace(fmt.Sprintf("%s %s/%s %s %d", l.Verb, l.Resource, l.Name, l.Subresource, l.Status))]++
 	}
 	for _, want := range []string{
-		"create pods/web-0  201", "get pods/web-0  200", "list pods/  200", "watch pods/  200", "get secrets/password  200", "create configmaps/made  201", "patch pods/web-0  200",
-		"create serviceaccounts/default token 201", "get pods/web-0 log 200", "list secrets/  403", "get pods/web-0 exec 101", "create pods/web-0 exec 101", "get pods/web-0 attach 101",
+		"create pods/web-0  201", "get pods/web-0  200", "list pods/  200", "watch pods/  200",
+		"get secrets/password  200", "create configmaps/made  201", "patch pods/web-0  200",
+		"create serviceaccounts/default token 201", "get pods/web-0 log 200", "list secrets/  403",
+		"get pods/web-0 exec 101", "create pods/web-0 exec 101", "get pods/web-0 attach 101",
 		"create pods/web-0 attach 101", "get pods/web-0 portforward 101", "create pods/web-0 portforward 101",
 	} {
 		if seen[want] == 0 {
@@ -255,11 +266,14 @@ func TestE2EKubectlThroughTheRecorder(t *testing.T) {
 			t.Errorf("%q is in the transcript", secret)
 		}
 	}
-	if first := recorder.FirstRelevant(lines, scenario.RootCause{Object: scenario.Answer{Value: "Pod/web-0"}}); first.IsZero() {
+	if first := recorder.FirstRelevant(
+		lines, scenario.RootCause{Object: scenario.Answer{Value: "Pod/web-0"}},
+	); first.IsZero() {
 		t.Error("nobody looked at the pod")
 	}
 	summary := recorder.Summarize(lines)
-	if summary.Changes < 4 || summary.Refused != 1 || len(summary.Objects) == 0 || !strings.HasSuffix(summary.Objects[0].Object, "/web-0") {
+	if summary.Changes < 4 || summary.Refused != 1 || len(summary.Objects) == 0 ||
+		!strings.HasSuffix(summary.Objects[0].Object, "/web-0") {
 		t.Errorf("%+v", summary)
 	}
 }

@@ -44,8 +44,8 @@ type Transcript struct {
 	size int64 // of all whole lines
 }
 
-// Read reads a transcript. It refuses what no recorder writes, and says in which line. A last line that was cut off is left out: the
-// candidate's machine was switched off.
+// Read reads a transcript. It refuses what no recorder writes, and says in which line. A last line that was cut off is
+// left out: the candidate's machine was switched off.
 func Read(r io.Reader) (*Transcript, error) {
 	t := &Transcript{}
 	reader := bufio.NewReaderSize(io.LimitReader(r, mostBytes+1), longestLine)
@@ -106,8 +106,8 @@ type File struct {
 	requests atomic.Int64
 }
 
-// Open makes a transcript that nobody else may read, or goes on with one of the same user. Whatever else has that name is left as it is, and
-// an error.
+// Open makes a transcript that nobody else may read, or goes on with one of the same user. Whatever else has that name
+// is left as it is, and an error.
 func Open(name, user string, began time.Time) (*File, error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -146,7 +146,8 @@ func resume(name, user string) (_ *File, err error) {
 	t, err := Read(file)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s exists, and is no transcript that could be gone on with: %w; give another name", name, err)
+		return nil,
+			fmt.Errorf("%s exists, and is no transcript that could be gone on with: %w; give another name", name, err)
 	case t.User != user:
 		return nil, fmt.Errorf("%s is the transcript of %s, and this is %s: give another name", name, t.User, user)
 	}
@@ -167,7 +168,7 @@ func (f *File) Write(line []byte) (int, error) {
 	return n, err
 }
 
-// Requests is how many the transcript has.
+// Requests returns how many the transcript has.
 func (f *File) Requests() int64 { return f.requests.Load() }
 
 // Close ends writing.

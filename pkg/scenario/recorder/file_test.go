@@ -10,11 +10,12 @@ import (
 	"time"
 )
 
-const header = `{"apiVersion":"gpufault.dev/v1alpha1","kind":"Transcript","user":"engineer","began":"2026-01-01T00:00:00Z"}` + "\n"
+const header = `{"apiVersion":"gpufault.dev/v1alpha1","kind":"Transcript","user":"engineer","began":"2026-01-01T00:00:00Z"}` +
+	"\n"
 
 var began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// line is a request as it is written.
+// line returns a request as it is written.
 func line(t *testing.T, l Line) []byte {
 	t.Helper()
 	if l.Time.IsZero() {
@@ -50,7 +51,8 @@ func TestTranscriptGoesOn(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 	read, err := ReadFile(name)
-	if err != nil || read.User != "engineer" || !read.Began.Equal(began) || len(read.Lines) != 2 || read.Lines[1].Verb != "list" {
+	if err != nil || read.User != "engineer" || !read.Began.Equal(began) || len(read.Lines) != 2 ||
+		read.Lines[1].Verb != "list" {
 		t.Errorf("%+v, %v", read, err)
 	}
 }
@@ -60,13 +62,15 @@ func TestTranscriptTakesNoFilesPlace(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	for content, want := range map[string]string{
-		"": "no line", "my notes\n": "line 1", header: "is the transcript of engineer", header + "{}\n": "line 2", "notes without an end": "no line",
+		"": "no line", "my notes\n": "line 1", header: "is the transcript of engineer", header + "{}\n": "line 2",
+		"notes without an end": "no line",
 	} {
 		name := filepath.Join(folder, "t")
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(name, "somebody", began); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "give another name") {
+		if _, err := Open(name, "somebody", began); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "give another name") {
 			t.Errorf("%q: %v", content, err)
 		}
 		if now, err := os.ReadFile(name); err != nil || string(now) != content {
@@ -89,7 +93,8 @@ func TestTranscriptIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.left = 100
-	if _, err := f.Write(line(t, Line{Verb: strings.Repeat("x", 100)})); err == nil || !strings.Contains(err.Error(), "is full") {
+	if _, err := f.Write(line(t, Line{Verb: strings.Repeat("x", 100)})); err == nil ||
+		!strings.Contains(err.Error(), "is full") {
 		t.Error(err)
 	}
 	if err := f.Close(); err != nil {
@@ -109,18 +114,25 @@ func TestRead(t *testing.T) {
 		header + header:                          "line 2",
 		header + "\n":                            "line 2",
 		header + good + "hello\n":                "line 3",
-		header + `{"time":"2026-01-01T00:00:00Z","verb":"get","status":200,"millis":1,"verdict":"passed"}` + "\n": `unknown field "verdict"`,
-		header + `{"verb":"get","status":200,"millis":1}` + "\n":                                                  "lacks a time",
-		header + `{"time":"2026-01-01T00:00:00Z","status":200,"millis":1}` + "\n":                                 "or a verb",
-		header + `{"time":"2026-01-01T00:00:00Z","verb":"get","status":-1,"millis":1}` + "\n":                     "cannot be",
-		header + good + strings.Repeat("x", longestLine+1) + "\n":                                                 "line 3 has more than 128 KiB",
+		header + `{"time":"2026-01-01T00:00:00Z","verb":"get","status":200,"millis":1,"verdict":"passed"}` +
+			"\n": `unknown field "verdict"`,
+		header + `{"verb":"get","status":200,"millis":1}` +
+			"\n": "lacks a time",
+		header + `{"time":"2026-01-01T00:00:00Z","status":200,"millis":1}` +
+			"\n": "or a verb",
+		header + `{"time":"2026-01-01T00:00:00Z","verb":"get","status":-1,"millis":1}` +
+			"\n": "cannot be",
+		header + good + strings.Repeat("x", longestLine+1) +
+			"\n": "line 3 has more than 128 KiB",
 	} {
 		read, err := Read(strings.NewReader(text))
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || (read == nil) == (err == nil) {
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) ||
+			(read == nil) == (err == nil) {
 			t.Errorf("%.200q: %v; wanted %q", text, err, want)
 		}
 	}
-	if _, err := Read(strings.NewReader(header + strings.Repeat(good, mostBytes/len(good)))); err == nil || !strings.Contains(err.Error(), "more than 16 MiB") {
+	if _, err := Read(strings.NewReader(header + strings.Repeat(good, mostBytes/len(good)))); err == nil ||
+		!strings.Contains(err.Error(), "more than 16 MiB") {
 		t.Error(err)
 	}
 }
@@ -144,7 +156,9 @@ func FuzzRead(f *testing.F) {
 			again += string(line(t, l))
 		}
 		second, err := Read(strings.NewReader(again))
-		if err != nil || !slices.EqualFunc(read.Lines, second.Lines, func(a, b Line) bool { return string(line(t, a)) == string(line(t, b)) }) {
+		if err != nil || !slices.EqualFunc(
+			read.Lines, second.Lines, func(a, b Line) bool { return string(line(t, a)) == string(line(t, b)) },
+		) {
 			t.Errorf("%+v became %+v, %v", read.Lines, second, err)
 		}
 	})

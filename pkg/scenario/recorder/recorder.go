@@ -1,5 +1,5 @@
-// Package recorder is a proxy between a candidate and the API server, on the candidate's machine, that writes down what is asked: verb,
-// object, time, answer. Never what is in an object, a token, or what goes through a terminal.
+// Package recorder is a proxy between a candidate and the API server, on the candidate's machine, that writes down what
+// is asked: verb, object, time, answer. Never what is in an object, a token, or what goes through a terminal.
 package recorder
 
 import (
@@ -39,19 +39,21 @@ type Line struct {
 	Path        string    `json:"path,omitempty"`        // of what is no resource: /version
 	Labels      string    `json:"labels,omitempty"`      // selectors of a list
 	Fields      string    `json:"fields,omitempty"`
-	Table       bool      `json:"table,omitempty"`  // the API server was asked for columns, as kubectl get does, not for whole objects
-	DryRun      bool      `json:"dryRun,omitempty"` // nothing was changed
-	As          string    `json:"as,omitempty"`     // who was impersonated
-	Container   string    `json:"container,omitempty"`
-	Command     []string  `json:"command,omitempty"` // of exec, with what looks like a credential taken out
-	Status      int       `json:"status"`            // 0: there was no answer
-	Millis      int64     `json:"millis"`            // until the answer began
-	Error       string    `json:"error,omitempty"`
+	// The API server was asked for columns, as kubectl get does, not for whole objects
+	Table     bool     `json:"table,omitempty"`
+	DryRun    bool     `json:"dryRun,omitempty"` // nothing was changed
+	As        string   `json:"as,omitempty"`     // who was impersonated
+	Container string   `json:"container,omitempty"`
+	Command   []string `json:"command,omitempty"` // of exec, with what looks like a credential taken out
+	Status    int      `json:"status"`            // 0: there was no answer
+	Millis    int64    `json:"millis"`            // until the answer began
+	Error     string   `json:"error,omitempty"`
 }
 
 // Proxy records. Who uses it needs the kubeconfig that it gives: others on the machine have no access.
 type Proxy struct {
-	// Now is the time that is written; nil means this machine's. The API server's makes transcripts of several machines comparable.
+	// Now is the time that is written; nil means this machine's. The API server's makes transcripts of several machines
+	// comparable.
 	Now func() time.Time
 
 	namespace string
@@ -68,8 +70,8 @@ type Proxy struct {
 	stop   context.CancelFunc
 }
 
-// New returns a proxy that reaches the API server as config, the candidate's, does, and writes a line to out for each request: a File, or what
-// takes whole lines. namespace is that of the kubeconfig which it gives.
+// New returns a proxy that reaches the API server as config, the candidate's, does, and writes a line to out for each
+// request: a File, or what takes whole lines. namespace is that of the kubeconfig which it gives.
 func New(config *rest.Config, namespace string, out io.Writer) (*Proxy, error) {
 	config = rest.CopyConfig(config)
 	config.DisableCompression = true // what is passed on is not unpacked
@@ -97,13 +99,17 @@ func randomBytes() []byte {
 	return b
 }
 
-// Kubeconfig returns the one that the candidate uses instead, for a proxy that listens at that address. It has no access to the API server of
-// its own, and the same namespace.
+// Kubeconfig returns the one that the candidate uses instead, for a proxy that listens at that address. It has no
+// access to the API server of its own, and the same namespace.
 func (p *Proxy) Kubeconfig(address net.Addr) ([]byte, error) {
 	text, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"lab": {Server: "https://" + address.String(), CertificateAuthorityData: p.ca}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"candidate": {Token: p.token}},
-		Contexts:       map[string]*clientcmdapi.Context{"lab": {Cluster: "lab", AuthInfo: "candidate", Namespace: p.namespace}},
+		Clusters: map[string]*clientcmdapi.Cluster{
+			"lab": {Server: "https://" + address.String(), CertificateAuthorityData: p.ca},
+		},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"candidate": {Token: p.token}},
+		Contexts: map[string]*clientcmdapi.Context{
+			"lab": {Cluster: "lab", AuthInfo: "candidate", Namespace: p.namespace},
+		},
 		CurrentContext: "lab",
 	})
 	if err != nil {
@@ -121,7 +127,8 @@ func Listen() (net.Listener, error) {
 	return listener, nil
 }
 
-// Serve answers on the listener until ctx ends, and closes it. It fails when lines cannot be written, for then the transcript has holes.
+// Serve answers on the listener until ctx ends, and closes it. It fails when lines cannot be written, for then the
+// transcript has holes.
 func (p *Proxy) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -162,7 +169,9 @@ type Recording struct {
 }
 
 // Start has a new proxy listen on this machine and record until Stop, or until ctx ends. See New; now is Proxy.Now.
-func Start(ctx context.Context, config *rest.Config, namespace string, out io.Writer, now func() time.Time) (*Recording, error) {
+func Start(
+	ctx context.Context, config *rest.Config, namespace string, out io.Writer, now func() time.Time,
+) (*Recording, error) {
 	p, err := New(config, namespace, out)
 	if err != nil {
 		return nil, err
@@ -213,19 +222,22 @@ func (p *Proxy) handler(quiet *log.Logger) http.Handler {
 		ModifyResponse: func(response *http.Response) error {
 			p.answered(response.Request.Context(), response.StatusCode, "")
 			if response.StatusCode == http.StatusUnauthorized {
-				response.Header.Add("Warning", `299 - "the token of this exercise has ended: its time is over, or the exercise was ended"`)
+				response.Header.Add("Warning",
+					`299 - "the token of this exercise has ended: its time is over, or the exercise was ended"`)
 			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			p.answered(r.Context(), 0, err.Error())
-			refuse(w, http.StatusBadGateway, metav1.StatusReasonServiceUnavailable, fmt.Sprintf("the recording proxy does not reach the API server: %v", err))
+			refuse(w, http.StatusBadGateway, metav1.StatusReasonServiceUnavailable,
+				fmt.Sprintf("the recording proxy does not reach the API server: %v", err))
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if subtle.ConstantTimeCompare([]byte(given), []byte(p.token)) != 1 {
-			refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "this is a recording proxy: use the kubeconfig that was written for it")
+			refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized,
+				"this is a recording proxy: use the kubeconfig that was written for it")
 			return
 		}
 		line := lineOf(r)
@@ -274,6 +286,7 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code),
+		Reason: reason, Message: message,
 	})
 }

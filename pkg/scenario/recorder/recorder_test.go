@@ -45,7 +45,7 @@ func (b *buffer) String() string {
 	return b.all.String()
 }
 
-// lines are the requests that were written.
+// lines returns the requests that were written.
 func (b *buffer) lines(t *testing.T) []Line {
 	t.Helper()
 	read, err := Read(strings.NewReader(header + b.String()))
@@ -55,13 +55,16 @@ func (b *buffer) lines(t *testing.T) []Line {
 	return read.Lines
 }
 
-// proxied is a client through a proxy in front of an API server.
+// proxied returns a client through a proxy in front of an API server.
 func proxied(t *testing.T, api http.HandlerFunc, out io.Writer) (*rest.Config, chan error) {
 	t.Helper()
 	server := httptest.NewTLSServer(api)
 	t.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	candidate := &rest.Config{Host: server.URL + "/behind/rancher", BearerToken: "candidates-token", TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
+	candidate := &rest.Config{
+		Host: server.URL + "/behind/rancher", BearerToken: "candidates-token",
+		TLSClientConfig: rest.TLSClientConfig{CAData: ca},
+	}
 	proxy, err := New(candidate, "team-a", out)
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +114,8 @@ func get(t *testing.T, config *rest.Config, method, path, body string) (int, str
 	return response.StatusCode, string(text), response.Header
 }
 
-// A request goes through as the candidate's, whole and under the API server's own path; of it only what was asked for is written.
+// A request goes through as the candidate's, whole and under the API server's own path; of it only what was asked for
+// is written.
 func TestProxyPassesOnAndWritesNoSecrets(t *testing.T) {
 	t.Parallel()
 	out := &buffer{}
@@ -120,26 +124,32 @@ func TestProxyPassesOnAndWritesNoSecrets(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if r.Header.Get("Authorization") != "Bearer candidates-token" || !strings.HasPrefix(r.URL.Path, "/behind/rancher/api") {
+		if r.Header.Get("Authorization") != "Bearer candidates-token" ||
+			!strings.HasPrefix(r.URL.Path, "/behind/rancher/api") {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
 		_, _ = fmt.Fprintf(w, "answer with hunter2 to %s", body)
 	}, out)
 	manifest := `{"metadata":{"name":"db","namespace":"a"},"data":{"password":"aHVudGVyMg=="}}`
-	status, text, _ := get(t, config, http.MethodPost, "/api/v1/namespaces/a/secrets?dryRun=All&fieldManager=x", manifest)
+	status, text, _ := get(t, config, http.MethodPost, "/api/v1/namespaces/a/secrets?dryRun=All&fieldManager=x",
+		manifest)
 	if status != 200 || text != "answer with hunter2 to "+manifest {
 		t.Errorf("%d %q", status, text)
 	}
-	_, _, _ = get(t, config, http.MethodGet, "/api/v1/namespaces/a/pods/p/exec?command=curl&command=-H&command=Authorization:+Bearer+0123456789abcdef0123&command=http://x", "")
+	_, _, _ = get(t, config, http.MethodGet,
+		"/api/v1/namespaces/a/pods/p/exec?command=curl&command=-H&command=Authorization:+Bearer+0123456789abcdef0123&command=http://x",
+		"")
 	lines := out.lines(t)
 	if len(lines) != 2 {
 		t.Fatalf("%q", out)
 	}
-	if l := lines[0]; l.Verb != "create" || l.Resource != "secrets" || l.Name != "db" || l.Namespace != "a" || l.Status != 200 || !l.DryRun || l.Time.IsZero() {
+	if l := lines[0]; l.Verb != "create" || l.Resource != "secrets" || l.Name != "db" || l.Namespace != "a" ||
+		l.Status != 200 || !l.DryRun || l.Time.IsZero() {
 		t.Errorf("%+v", l)
 	}
-	if l := lines[1]; l.Subresource != "exec" || !strings.Contains(strings.Join(l.Command, " "), "curl -H Authorization: REDACTED") {
+	if l := lines[1]; l.Subresource != "exec" ||
+		!strings.Contains(strings.Join(l.Command, " "), "curl -H Authorization: REDACTED") {
 		t.Errorf("%+v", l)
 	}
 	for _, secret := range []string{"hunter2", "aHVudGVy", "candidates-token", config.BearerToken, "0123456789abcdef"} {
@@ -168,8 +178,10 @@ func TestProxyIsForItsCandidateOnly(t *testing.T) {
 func TestProxyWhenItCannot(t *testing.T) {
 	t.Parallel()
 	out := &buffer{}
-	config, _ := proxied(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, out)
-	if status, _, header := get(t, config, http.MethodGet, "/api/v1/nodes", ""); status != 401 || !strings.Contains(header.Get("Warning"), "time is over") {
+	config, _ := proxied(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		out)
+	if status, _, header := get(t, config, http.MethodGet, "/api/v1/nodes", ""); status != 401 ||
+		!strings.Contains(header.Get("Warning"), "time is over") {
 		t.Errorf("%d %v", status, header)
 	}
 	away := &buffer{}
@@ -181,10 +193,13 @@ func TestProxyWhenItCannot(t *testing.T) {
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/nodes", nil)
 	request.Header.Set("Authorization", "Bearer "+proxy.token)
 	proxy.handler(nil).ServeHTTP(recorded, request)
-	if recorded.Code != http.StatusBadGateway || !strings.Contains(recorded.Body.String(), "does not reach the API server") || !strings.Contains(away.String(), `"status":0`) {
+	if recorded.Code != http.StatusBadGateway ||
+		!strings.Contains(recorded.Body.String(), "does not reach the API server") ||
+		!strings.Contains(away.String(), `"status":0`) {
 		t.Errorf("%d %s %s", recorded.Code, recorded.Body, away)
 	}
-	if _, err := New(&rest.Config{Host: "https://a b:1"}, "team-a", out); err == nil || !strings.Contains(err.Error(), "the address of the API server") {
+	if _, err := New(&rest.Config{Host: "https://a b:1"}, "team-a", out); err == nil ||
+		!strings.Contains(err.Error(), "the address of the API server") {
 		t.Error(err)
 	}
 }
@@ -215,20 +230,38 @@ func TestProxyEndsWhenItCannotWrite(t *testing.T) {
 func TestLineOf(t *testing.T) {
 	t.Parallel()
 	for request, want := range map[string]Line{
-		"GET /api/v1/nodes":                         {Verb: "list", Resource: "nodes"},
-		"GET /api/v1/nodes/n":                       {Verb: "get", Resource: "nodes", Name: "n"},
-		"GET /api/v1/namespaces":                    {Verb: "list", Resource: "namespaces"},
-		"GET /api/v1/namespaces/a":                  {Verb: "get", Resource: "namespaces", Name: "a"},
-		"PUT /api/v1/namespaces/a/finalize":         {Verb: "update", Resource: "namespaces", Name: "a", Subresource: "finalize"},
-		"GET /api/v1/namespaces/a/pods?watch=true":  {Verb: "watch", Resource: "pods", Namespace: "a"},
-		"GET /api/v1/watch/namespaces/a/pods":       {Verb: "watch", Resource: "pods", Namespace: "a"},
-		"GET /api/v1/namespaces/a/pods/p/log":       {Verb: "get", Resource: "pods", Namespace: "a", Name: "p", Subresource: "log"},
-		"POST /api/v1/namespaces/a/pods/p/eviction": {Verb: "create", Resource: "pods", Namespace: "a", Name: "p", Subresource: "eviction"},
-		"POST /api/v1/namespaces/a/pods/p/exec?command=sh&command=-c&command=ls&container=c": {Verb: "create", Resource: "pods", Namespace: "a", Name: "p", Subresource: "exec", Command: []string{"sh", "-c", "ls"}, Container: "c"},
-		"PATCH /apis/apps/v1/namespaces/a/deployments/web/scale":                             {Verb: "patch", Group: "apps", Resource: "deployments", Namespace: "a", Name: "web", Subresource: "scale"},
-		"DELETE /apis/apps/v1/namespaces/a/deployments?labelSelector=app%3Dx":                {Verb: "deletecollection", Group: "apps", Resource: "deployments", Namespace: "a", Labels: "app=x"},
-		"DELETE /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/b?dryRun=All":         {Verb: "delete", Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings", Name: "b", DryRun: true},
-		"GET /api/v1/namespaces/a/events?fieldSelector=involvedObject.name%3Dweb":            {Verb: "list", Resource: "events", Namespace: "a", Fields: "involvedObject.name=web"},
+		"GET /api/v1/nodes":        {Verb: "list", Resource: "nodes"},
+		"GET /api/v1/nodes/n":      {Verb: "get", Resource: "nodes", Name: "n"},
+		"GET /api/v1/namespaces":   {Verb: "list", Resource: "namespaces"},
+		"GET /api/v1/namespaces/a": {Verb: "get", Resource: "namespaces", Name: "a"},
+		"PUT /api/v1/namespaces/a/finalize": {
+			Verb: "update", Resource: "namespaces", Name: "a", Subresource: "finalize",
+		},
+		"GET /api/v1/namespaces/a/pods?watch=true": {Verb: "watch", Resource: "pods", Namespace: "a"},
+		"GET /api/v1/watch/namespaces/a/pods":      {Verb: "watch", Resource: "pods", Namespace: "a"},
+		"GET /api/v1/namespaces/a/pods/p/log": {
+			Verb: "get", Resource: "pods", Namespace: "a", Name: "p", Subresource: "log",
+		},
+		"POST /api/v1/namespaces/a/pods/p/eviction": {
+			Verb: "create", Resource: "pods", Namespace: "a", Name: "p", Subresource: "eviction",
+		},
+		"POST /api/v1/namespaces/a/pods/p/exec?command=sh&command=-c&command=ls&container=c": {
+			Verb: "create", Resource: "pods", Namespace: "a", Name: "p", Subresource: "exec",
+			Command: []string{"sh", "-c", "ls"}, Container: "c",
+		},
+		"PATCH /apis/apps/v1/namespaces/a/deployments/web/scale": {
+			Verb: "patch", Group: "apps", Resource: "deployments", Namespace: "a", Name: "web", Subresource: "scale",
+		},
+		"DELETE /apis/apps/v1/namespaces/a/deployments?labelSelector=app%3Dx": {
+			Verb: "deletecollection", Group: "apps", Resource: "deployments", Namespace: "a", Labels: "app=x",
+		},
+		"DELETE /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/b?dryRun=All": {
+			Verb: "delete", Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings", Name: "b",
+			DryRun: true,
+		},
+		"GET /api/v1/namespaces/a/events?fieldSelector=involvedObject.name%3Dweb": {
+			Verb: "list", Resource: "events", Namespace: "a", Fields: "involvedObject.name=web",
+		},
 		"GET /apis":            {Verb: "get", Path: "/apis"},
 		"GET /apis/apps/v1":    {Verb: "get", Path: "/apis/apps/v1"},
 		"GET /api/v1":          {Verb: "get", Path: "/api/v1"},
@@ -247,7 +280,8 @@ func TestLineOf(t *testing.T) {
 	if got := lineOf(r); !got.Table || got.As != "system:serviceaccount:a:b" {
 		t.Errorf("%+v", got)
 	}
-	r = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/namespaces/a/pods", strings.NewReader(`{"metadata":{"generateName":"p-"}}`))
+	r = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/namespaces/a/pods",
+		strings.NewReader(`{"metadata":{"generateName":"p-"}}`))
 	r.Header.Set("Content-Type", "application/json")
 	if got := lineOf(r); got.Name != "p-*" {
 		t.Errorf("%+v", got)
@@ -273,7 +307,8 @@ func FuzzLineOf(f *testing.F) {
 		if err != nil || bytes.ContainsRune(text, '\n') {
 			t.Errorf("%q %v", text, err)
 		}
-		if read, err := Read(strings.NewReader(header + string(text) + "\n")); method != "" && (err != nil || len(read.Lines) != 1) {
+		if read, err := Read(strings.NewReader(header + string(text) + "\n")); method != "" &&
+			(err != nil || len(read.Lines) != 1) {
 			t.Errorf("%s cannot be read again: %v", text, err)
 		}
 		if rest, err := io.ReadAll(r.Body); err != nil || string(rest) != body {
@@ -332,16 +367,22 @@ func TestSummarize(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(second int, verb, resource, name, sub string, status int) Line {
-		return Line{Time: start.Add(time.Duration(second) * time.Second), Verb: verb, Resource: resource, Namespace: "a", Name: name, Subresource: sub, Status: status}
+		return Line{
+			Time: start.Add(time.Duration(second) * time.Second), Verb: verb, Resource: resource, Namespace: "a",
+			Name: name, Subresource: sub, Status: status,
+		}
 	}
 	lines := []Line{
 		{Time: start.Add(-time.Minute), Verb: "get", Path: "/api"},
-		at(0, "list", "pods", "", "", 200), at(10, "get", "pods", "p", "", 200), at(70, "get", "pods", "p", "log", 200), at(75, "create", "pods", "p", "exec", 101),
-		at(80, "patch", "deployments", "web", "", 403), at(200, "patch", "deployments", "web", "", 200), at(90, "create", "selfsubjectaccessreviews", "", "", 201),
+		at(0, "list", "pods", "", "", 200), at(10, "get", "pods", "p", "", 200), at(70, "get", "pods", "p", "log", 200),
+		at(75, "create", "pods", "p", "exec", 101),
+		at(80, "patch", "deployments", "web", "", 403), at(200, "patch", "deployments", "web", "", 200),
+		at(90, "create", "selfsubjectaccessreviews", "", "", 201),
 	}
 	lines[len(lines)-1].Group = "authorization.k8s.io"
 	want := Summary{
-		Requests: 7, Looks: 5, Changes: 2, Refused: 1, First: start, FirstChange: start.Add(200 * time.Second), Last: start.Add(200 * time.Second),
+		Requests: 7, Looks: 5, Changes: 2, Refused: 1, First: start, FirstChange: start.Add(200 * time.Second),
+		Last:    start.Add(200 * time.Second),
 		Minutes: []Minute{{0, 2, 0}, {1, 3, 1}, {3, 0, 1}},
 		Objects: []Count{{"pods a/p", 3, 0}, {"deployments a/web", 0, 2}},
 	}
@@ -349,8 +390,10 @@ func TestSummarize(t *testing.T) {
 		t.Error(diff)
 	}
 	asked := []Asked{
-		{"list", "pods", 1, 0, start}, {"get", "pods", 1, 0, start.Add(10 * time.Second)}, {"log", "pods", 1, 0, start.Add(70 * time.Second)},
-		{"exec", "pods", 1, 0, start.Add(75 * time.Second)}, {"patch", "deployments", 2, 1, start.Add(80 * time.Second)},
+		{"list", "pods", 1, 0, start}, {"get", "pods", 1, 0, start.Add(10 * time.Second)},
+		{"log", "pods", 1, 0, start.Add(70 * time.Second)},
+		{"exec", "pods", 1, 0, start.Add(75 * time.Second)},
+		{"patch", "deployments", 2, 1, start.Add(80 * time.Second)},
 		{"create", "selfsubjectaccessreviews.authorization.k8s.io", 1, 0, start.Add(90 * time.Second)},
 	}
 	if diff := cmp.Diff(asked, Tally(lines)); diff != "" {
@@ -363,7 +406,8 @@ func TestSummarize(t *testing.T) {
 	for i := range 30 {
 		many = append(many, at(i, "get", "pods", fmt.Sprint("p", i), "", 200))
 	}
-	if got := Summarize(many); len(got.Objects) != 10 || !slices.IsSortedFunc(got.Objects, func(a, b Count) int { return strings.Compare(a.Object, b.Object) }) {
+	if got := Summarize(many); len(got.Objects) != 10 ||
+		!slices.IsSortedFunc(got.Objects, func(a, b Count) int { return strings.Compare(a.Object, b.Object) }) {
 		t.Errorf("%+v", got.Objects)
 	}
 }

@@ -17,12 +17,13 @@ import (
 const (
 	// longestBody is how long a manifest may be of which the name is read.
 	longestBody = 1 << 20
-	// longestText is how much of a selector, a path, or a word of a command is written, and mostWords how many of these.
+	// longestText is how much of a selector, a path, or a word of a command is written, and mostWords how many of
+	// these.
 	longestText = 500
 	mostWords   = 20
 )
 
-// lineOf says what a request asks for, as the API server takes it.
+// lineOf returns what a request asks for, as the API server takes it.
 // https://kubernetes.io/docs/reference/access-authn-authz/authorization/#request-attributes
 func lineOf(r *http.Request) Line {
 	query := r.URL.Query()
@@ -128,8 +129,8 @@ func nameInJSON(body []byte) (name, prefix string) {
 	return manifest.Metadata.Name, manifest.Metadata.GenerateName
 }
 
-// nameInProtobuf knows that the object is field 2 of the envelope, its metadata the object's field 1, and the names fields 1 and 2 of that.
-// https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding
+// nameInProtobuf knows that the object is field 2 of the envelope, its metadata the object's field 1, and the names
+// fields 1 and 2 of that. https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding
 func nameInProtobuf(envelope []byte) (name, prefix string) {
 	metadata := field(field(envelope, 2), 1)
 	return string(field(metadata, 1)), string(field(metadata, 2))

@@ -10,8 +10,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// FirstRelevant is when the object of the root cause was first looked at, or zero: by its name, in a list of whole objects, its events, or the
-// pods of a workload. A table of many is no look.
+// FirstRelevant returns when the object of the root cause was first looked at, or zero: by its name, in a list of whole
+// objects, its events, or the pods of a workload. A table of many is no look.
 func FirstRelevant(lines []Line, root scenario.RootCause) time.Time {
 	wanted := append([]string{root.Object.Value}, root.Object.Aliases...)
 	var first time.Time
@@ -26,7 +26,8 @@ func FirstRelevant(lines []Line, root scenario.RootCause) time.Time {
 	return first
 }
 
-// looksAt is whether a request looks at Kind/name, or NAMESPACE/Kind/name or Kind/NAMESPACE/name: what is between is ignored.
+// looksAt reports whether a request looks at Kind/name, or NAMESPACE/Kind/name or Kind/NAMESPACE/name: what is between
+// is ignored.
 func looksAt(line Line, object string) bool {
 	parts := strings.Split(strings.ToLower(object), "/")
 	name, kind := parts[len(parts)-1], parts[0]
@@ -43,13 +44,14 @@ func looksAt(line Line, object string) bool {
 		return slices.ContainsFunc(strings.Split(line.Fields, ","), func(f string) bool {
 			return f == "involvedObject.name="+name || f == "regarding.name="+name
 		})
-	case line.Resource == "pods" && slices.Contains([]string{"deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob"}, kind):
+	case line.Resource == "pods" &&
+		slices.Contains([]string{"deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob"}, kind):
 		return strings.HasPrefix(line.Name, name+"-")
 	}
 	return false
 }
 
-// isKind is whether a resource is the plural of a kind.
+// isKind reports whether a resource is the plural of a kind.
 func isKind(resource, kind string) bool {
 	return slices.Contains([]string{kind, kind + "s", kind + "es", strings.TrimSuffix(kind, "y") + "ies"}, resource)
 }
@@ -82,9 +84,11 @@ type Count struct {
 	Changes int    `json:"changes"`
 }
 
-// IsChange is whether the request may have changed an object. A command in a container is not counted: nobody knows what it did.
+// IsChange reports whether the request may have changed an object. A command in a container is not counted: nobody
+// knows what it did.
 func (l Line) IsChange() bool {
-	asks := (l.Group == "authorization.k8s.io" || l.Group == "authentication.k8s.io") && strings.HasSuffix(l.Resource, "reviews")
+	asks := (l.Group == "authorization.k8s.io" || l.Group == "authentication.k8s.io") &&
+		strings.HasSuffix(l.Resource, "reviews")
 	if l.DryRun || asks || slices.Contains([]string{"exec", "attach", "portforward", "proxy"}, l.Subresource) {
 		return false
 	}
@@ -102,7 +106,7 @@ func (l Line) Object() string {
 	return l.kind() + " " + l.Name
 }
 
-// kind is the resource as kubectl takes it: deployments.apps.
+// kind returns the resource as kubectl takes it: deployments.apps.
 func (l Line) kind() string {
 	if l.Group == "" {
 		return l.Resource
@@ -110,7 +114,8 @@ func (l Line) kind() string {
 	return l.Resource + "." + l.Group
 }
 
-// inOrder are the requests in their order, without what kubectl asks for its own sake: which versions and kinds there are.
+// inOrder returns the requests in their order, without what kubectl asks for its own sake: which versions and kinds
+// there are.
 func inOrder(lines []Line) []Line {
 	lines = slices.DeleteFunc(slices.Clone(lines), func(l Line) bool { return l.Resource == "" })
 	slices.SortStableFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) })
@@ -180,7 +185,7 @@ func Tally(lines []Line) []Asked {
 	return all
 }
 
-// word is the verb as people say it.
+// word returns the verb as people say it.
 func (l Line) word() string {
 	if slices.Contains([]string{"exec", "attach", "portforward", "log", "scale", "eviction"}, l.Subresource) {
 		return l.Subresource

@@ -44,7 +44,8 @@ func (r *reader) lifecycle(b *hclsyntax.Block) bool {
 			r.at(inner.DefRange(), "nothing is run: take %s out", inner.Type)
 			return false
 		case inner.Type == "lifecycle" && inner.Body.Attributes["ignore_changes"] != nil:
-			r.at(inner.Body.Attributes["ignore_changes"].SrcRange, "with ignore_changes the text says nothing of what there will be: take it out")
+			r.at(inner.Body.Attributes["ignore_changes"].SrcRange,
+				"with ignore_changes the text says nothing of what there will be: take it out")
 			return false
 		}
 	}
@@ -120,11 +121,13 @@ func (r *reader) instance(b *hclsyntax.Block, k kind, key string, more map[strin
 	return value
 }
 
-// isObject is whether resources of a type are Kubernetes objects.
+// isObject reports whether resources of a type are Kubernetes objects.
 func isObject(resource string) bool { return strings.HasPrefix(resource, "kubernetes_") }
 
 // body evaluates attributes and blocks, held against the schema. Blocks are lists, as others see them.
-func (r *reader) body(b *hclsyntax.Body, fields []field, place hcl.Range, more map[string]cty.Value, outermost bool) cty.Value {
+func (r *reader) body(
+	b *hclsyntax.Body, fields []field, place hcl.Range, more map[string]cty.Value, outermost bool,
+) cty.Value {
 	out := map[string]cty.Value{}
 	for _, a := range b.Attributes {
 		if outermost && slices.Contains(meta, a.Name) {
@@ -275,7 +278,9 @@ func (r *reader) dynamic(b *hclsyntax.Block, more map[string]cty.Value) []expand
 		r.at(each.Expr.Range(), "for_each must be a list, a set or a map")
 		return nil
 	}
-	shown := &hclsyntax.Block{Type: b.Labels[0], TypeRange: b.TypeRange, OpenBraceRange: b.OpenBraceRange, CloseBraceRange: b.CloseBraceRange}
+	shown := &hclsyntax.Block{
+		Type: b.Labels[0], TypeRange: b.TypeRange, OpenBraceRange: b.OpenBraceRange, CloseBraceRange: b.CloseBraceRange,
+	}
 	var all []expanded
 	for it := over.ElementIterator(); it.Next(); {
 		key, value := it.Element()
@@ -292,7 +297,7 @@ func (r *reader) dynamic(b *hclsyntax.Block, more map[string]cty.Value) []expand
 	return all
 }
 
-// integer is a number that is whole.
+// integer returns a number that is whole.
 func integer(value cty.Value) (int64, bool) {
 	if value.IsNull() || !value.IsKnown() || value.Type() != cty.Number {
 		return 0, false
@@ -302,7 +307,7 @@ func integer(value cty.Value) (int64, bool) {
 	return n, accuracy == 0
 }
 
-// plain is a value as JSON has it, with whole numbers as int64. What is null is left out of maps.
+// plain returns a value as JSON has it, with whole numbers as int64. What is null is left out of maps.
 func plain(value cty.Value) any {
 	t := value.Type()
 	switch {
@@ -338,7 +343,7 @@ func plain(value cty.Value) any {
 	return nil
 }
 
-// nearest says which name may have been meant, or which there are.
+// nearest returns which name may have been meant, or which there are.
 func nearest(name string, all []string) string {
 	best, least := "", len(name)/3+1
 	for _, one := range all {

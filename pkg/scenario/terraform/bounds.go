@@ -11,7 +11,8 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 )
 
-// Bounds of what is evaluated. Each step multiplies what is within them by little, so that no text takes the machine of who grades it.
+// Bounds of what is evaluated. Each step multiplies what is within them by little, so that no text takes the machine of
+// who grades it.
 const (
 	maxItems   = 100      // of a list or map, of resources, and of what count and for_each make
 	maxString  = 16 << 10 // of the texts in a value together, in bytes
@@ -32,9 +33,11 @@ func (r *reader) bounded(name string, text []byte) bool {
 	depth, signs := 0, 0
 	for _, token := range tokens {
 		switch token.Type {
-		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl, hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc:
+		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenTemplateInterp,
+			hclsyntax.TokenTemplateControl, hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc:
 			depth++
-		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenTemplateSeqEnd, hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc:
+		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenTemplateSeqEnd,
+			hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc:
 			depth--
 		case hclsyntax.TokenBang, hclsyntax.TokenMinus, hclsyntax.TokenQuestion:
 			signs++
@@ -90,7 +93,8 @@ func (m metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 		place := m.Range()
 		return cty.DynamicVal, hcl.Diagnostics{{
 			Severity: hcl.DiagError, Summary: "for makes too much", Subject: &place,
-			Detail: fmt.Sprintf("All of them together may go round %d times, and work with texts of %d MiB.", maxSteps, maxLooped>>20),
+			Detail: fmt.Sprintf("All of them together may go round %d times, and work with texts of %d MiB.", maxSteps,
+				maxLooped>>20),
 		}}
 	}
 	for _, t := range m.refers { // what it works with, whatever comes out
@@ -105,7 +109,7 @@ func (m metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	return value, found
 }
 
-// texted is how long the texts in a value are together, in bytes.
+// texted returns how long the texts in a value are together, in bytes.
 func texted(value cty.Value) (length int) {
 	_ = cty.Walk(value, func(_ cty.Path, v cty.Value) (bool, error) {
 		if !v.IsNull() && v.IsKnown() && v.Type() == cty.String {
@@ -122,7 +126,7 @@ func (b bounds) most(n, most int, what string, place hcl.Range) {
 	}
 }
 
-// small is whether a value is one that a lab may have; what is not is told.
+// small reports whether a value is one that a lab may have; what is not is told.
 func (r *reader) small(value cty.Value, place hcl.Range, address string) bool {
 	if err := size(value); err != nil {
 		r.at(place, "%s: %v", address, err)
@@ -173,7 +177,7 @@ func swells(name string, args []cty.Value) error {
 	return nil
 }
 
-// limited is a function whose arguments and result are bounded. uses hears how long the texts are that it gets.
+// limited returns a function whose arguments and result are bounded. uses hears how long the texts are that it gets.
 func limited(name string, f function.Function, uses func(bytes int)) function.Function {
 	return function.New(&function.Spec{
 		VarParam: f.VarParam(), Params: f.Params(),

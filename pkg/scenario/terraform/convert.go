@@ -31,7 +31,7 @@ func toObject(k kind, body Body) (Object, error) {
 	return object, nil
 }
 
-// toKubernetes is a field as Kubernetes has it.
+// toKubernetes returns a field as Kubernetes has it.
 func toKubernetes(f field, value any) any {
 	switch f.shape {
 	case port:

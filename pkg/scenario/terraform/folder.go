@@ -16,8 +16,8 @@ const (
 	maxText  = 128 << 10 // of all files together, in bytes
 )
 
-// ReadFolder reads the module in a folder: its .tf files, and terraform.tfvars and *.auto.tfvars as Terraform does. Links are not followed.
-// Errors in the text are Problems.
+// ReadFolder reads the module in a folder: its .tf files, and terraform.tfvars and *.auto.tfvars as Terraform does.
+// Links are not followed. Errors in the text are Problems.
 func ReadFolder(folder string) (*Module, error) {
 	files, err := load(folder)
 	if err != nil {
@@ -43,14 +43,18 @@ func load(folder string) (Files, error) {
 			continue
 		}
 		if !entry.Type().IsRegular() {
-			return nil, fmt.Errorf("%s is no plain file: put a copy of what it leads to in its place", filepath.Join(folder, name))
+			return nil, fmt.Errorf("%s is no plain file: put a copy of what it leads to in its place",
+				filepath.Join(folder, name))
 		}
 		text, err := loadFile(root, name)
 		if err != nil {
 			return nil, fmt.Errorf("reading a module: %w", err)
 		}
 		if size += len(text); size > maxText || len(files) == maxFiles {
-			return nil, fmt.Errorf("the module in %s has more than %d files, or %d KiB: what it began with had a few KiB", folder, maxFiles, maxText>>10)
+			return nil, fmt.Errorf(
+				"the module in %s has more than %d files, or %d KiB: what it began with had a few KiB", folder,
+				maxFiles, maxText>>10,
+			)
 		}
 		files[name] = text
 	}
@@ -69,21 +73,23 @@ func loadFile(root *os.Root, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxText+1))
 }
 
-// ours is whether Terraform would read a file of this name. Files of editors are none of it.
+// ours reports whether Terraform would read a file of this name. Files of editors are none of it.
 func ours(name string) bool {
 	if strings.HasPrefix(name, ".") || strings.HasSuffix(name, "~") || strings.HasPrefix(name, "#") {
 		return false
 	}
-	return slices.ContainsFunc([]string{".tf", ".tofu", ".tf.json", ".tofu.json"}, func(ending string) bool { return strings.HasSuffix(name, ending) }) || isValues(name)
+	return slices.ContainsFunc([]string{".tf", ".tofu", ".tf.json", ".tofu.json"},
+		func(ending string) bool { return strings.HasSuffix(name, ending) }) || isValues(name)
 }
 
-// isValues is whether a file has values of variables that count without being named on a command line.
+// isValues reports whether a file has values of variables that count without being named on a command line.
 func isValues(name string) bool {
 	name = strings.TrimSuffix(name, ".json")
 	return name == "terraform.tfvars" || strings.HasSuffix(name, ".auto.tfvars")
 }
 
-// WriteFolder writes the files into a folder, which must not exist yet or be empty. What it wrote is taken away again when it fails.
+// WriteFolder writes the files into a folder, which must not exist yet or be empty. What it wrote is taken away again
+// when it fails.
 func (f Files) WriteFolder(folder string) (err error) {
 	if err := Vacant(folder); err != nil {
 		return err

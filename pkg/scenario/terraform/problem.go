@@ -17,7 +17,7 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// Error is the problem as compilers write it.
+// Error returns the problem as compilers write it.
 func (p Problem) Error() string {
 	if p.Line == 0 {
 		return p.File + ": " + p.Message
@@ -44,7 +44,9 @@ const mostProblems = 20
 type problems struct{ all Problems }
 
 func (p *problems) at(place hcl.Range, format string, args ...any) {
-	p.all = append(p.all, Problem{File: place.Filename, Line: place.Start.Line, Column: place.Start.Column, Message: fmt.Sprintf(format, args...)})
+	p.all = append(p.all, Problem{
+		File: place.Filename, Line: place.Start.Line, Column: place.Start.Column, Message: fmt.Sprintf(format, args...),
+	})
 }
 
 // diagnosed takes over what the HCL library found.
@@ -65,7 +67,7 @@ func (p *problems) diagnosed(found hcl.Diagnostics) {
 	}
 }
 
-// err is nil when nothing is wrong.
+// err returns nil when nothing is wrong.
 func (p *problems) err() error {
 	if len(p.all) == 0 {
 		return nil
@@ -77,5 +79,5 @@ func (p *problems) err() error {
 	return all[:min(len(all), mostProblems)]
 }
 
-// place is where it is.
+// place returns where it is.
 func (p Problem) place() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }

@@ -17,7 +17,8 @@ import (
 // Read evaluates a module. The error is Problems: all that is wrong in the text, with what to do about it.
 func Read(files Files) (*Module, error) {
 	r := &reader{
-		files: map[string]*hclsyntax.Body{}, variables: map[string]*hclsyntax.Block{}, given: map[string]*hclsyntax.Attribute{},
+		files: map[string]*hclsyntax.Body{}, variables: map[string]*hclsyntax.Block{},
+		given:  map[string]*hclsyntax.Attribute{},
 		locals: map[string]*hclsyntax.Attribute{}, resources: map[string]*hclsyntax.Block{},
 		values: map[string]cty.Value{}, state: map[string]progress{},
 	}
@@ -121,7 +122,8 @@ func (r *reader) parse(files Files) {
 			continue
 		}
 		for variable, attribute := range body.Attributes {
-			if before := r.given[variable]; before == nil || before.SrcRange.Filename == "terraform.tfvars" || name != "terraform.tfvars" {
+			if before := r.given[variable]; before == nil || before.SrcRange.Filename == "terraform.tfvars" ||
+				name != "terraform.tfvars" {
 				r.given[variable] = attribute // *.auto.tfvars in their order, after terraform.tfvars
 			}
 		}
@@ -145,7 +147,8 @@ var refused = map[string]string{
 // declare notes what a file has.
 func (r *reader) declare(file string, body *hclsyntax.Body) {
 	for _, attribute := range body.Attributes {
-		r.at(attribute.SrcRange, "%s stands outside of a block: values of variables belong into terraform.tfvars", attribute.Name)
+		r.at(attribute.SrcRange, "%s stands outside of a block: values of variables belong into terraform.tfvars",
+			attribute.Name)
 	}
 	for _, b := range body.Blocks {
 		switch {
@@ -167,7 +170,9 @@ func (r *reader) declare(file string, body *hclsyntax.Body) {
 		case b.Type == "resource" && len(b.Labels) == 2:
 			r.resource(b)
 		default:
-			r.at(b.DefRange(), "%s %s: no such block is known: write resource \"TYPE\" \"NAME\", variable \"NAME\" or locals", b.Type, strings.Join(b.Labels, " "))
+			r.at(b.DefRange(),
+				"%s %s: no such block is known: write resource \"TYPE\" \"NAME\", variable \"NAME\" or locals", b.Type,
+				strings.Join(b.Labels, " "))
 		}
 	}
 }
@@ -179,7 +184,8 @@ func (r *reader) resource(b *hclsyntax.Block) {
 		return
 	}
 	if _, is := kindOfType(b.Labels[0]); !is {
-		r.at(b.DefRange(), "resources of type %s are not read%s", b.Labels[0], nearest(b.Labels[0], slices.Sorted(maps.Keys(kinds))))
+		r.at(b.DefRange(), "resources of type %s are not read%s", b.Labels[0],
+			nearest(b.Labels[0], slices.Sorted(maps.Keys(kinds))))
 		return
 	}
 	r.resources[address] = b
@@ -228,7 +234,7 @@ func (r *reader) need(address string, from hcl.Range) {
 	r.values[address] = value
 }
 
-// variable is the value of a variable: that of a file of values, or its default.
+// variable returns the value of a variable: that of a file of values, or its default.
 func (r *reader) variable(name string) cty.Value {
 	b := r.variables[name]
 	wanted := cty.DynamicPseudoType
@@ -246,7 +252,8 @@ func (r *reader) variable(name string) cty.Value {
 		a = given
 	}
 	if a == nil {
-		r.at(b.DefRange(), "variable %s has no value: give it a default, or write %s = ... into terraform.tfvars", name, name)
+		r.at(b.DefRange(), "variable %s has no value: give it a default, or write %s = ... into terraform.tfvars", name,
+			name)
 		return cty.DynamicVal
 	}
 	value, found := a.Expr.Value(&hcl.EvalContext{Functions: r.functions})
@@ -311,7 +318,8 @@ func (r *reader) context(refers []hcl.Traversal, more map[string]cty.Value) *hcl
 	return &hcl.EvalContext{Variables: all, Functions: r.functions}
 }
 
-// declares is whether the module has an address. What it does not have is told where a reader may wonder; otherwise evaluating tells it.
+// declares reports whether the module has an address. What it does not have is told where a reader may wonder;
+// otherwise evaluating tells it.
 func (r *reader) declares(address string, place hcl.Range) bool {
 	kind, name, _ := strings.Cut(address, ".")
 	is := false

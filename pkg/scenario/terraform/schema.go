@@ -31,15 +31,17 @@ type field struct {
 
 // kind is a type of resource. Those of provider kubernetes are objects.
 type kind struct {
-	apiVersion, kind string // of the object; empty for other providers' and for kubernetes_manifest, where the manifest has them
+	// Of the object; empty for other providers' and for kubernetes_manifest, where the manifest has them
+	apiVersion, kind string
 	fields           []field
 }
 
 // manifestType is the resource that takes any manifest.
 const manifestType = "kubernetes_manifest"
 
-// kindOfType is what is known of a type of resource. The schemas are those of hashicorp/kubernetes 3 and hashicorp/google 7, without what
-// providers compute. Types of provider kubernetes may lack their version (kubernetes_role), as they did for years.
+// kindOfType returns what is known of a type of resource. The schemas are those of hashicorp/kubernetes 3 and
+// hashicorp/google 7, without what providers compute. Types of provider kubernetes may lack their version
+// (kubernetes_role), as they did for years.
 func kindOfType(resource string) (kind, bool) {
 	k, known := kinds[resource]
 	if !known && strings.HasPrefix(resource, "kubernetes_") {
@@ -49,7 +51,8 @@ func kindOfType(resource string) (kind, bool) {
 }
 
 var metadata = field{name: "metadata", shape: block, required: true, fields: []field{
-	{name: "name", required: true}, {name: "namespace"}, {name: "labels", shape: labels}, {name: "annotations", shape: labels},
+	{name: "name", required: true}, {name: "namespace"}, {name: "labels", shape: labels},
+	{name: "annotations", shape: labels},
 }}
 
 var selector = []field{
@@ -71,7 +74,10 @@ var policyPorts = field{name: "ports", shape: blocks, fields: []field{
 
 var firewallPorts = []field{{name: "protocol", required: true}, {name: "ports", shape: texts}}
 
-var condition = field{name: "condition", shape: block, fields: []field{{name: "title", required: true}, {name: "description"}, {name: "expression", required: true}}}
+var condition = field{
+	name: "condition", shape: block,
+	fields: []field{{name: "title", required: true}, {name: "description"}, {name: "expression", required: true}},
+}
 
 var kinds = map[string]kind{
 	"kubernetes_network_policy_v1": {apiVersion: "networking.k8s.io/v1", kind: "NetworkPolicy", fields: []field{
@@ -99,32 +105,37 @@ var kinds = map[string]kind{
 			{name: "api_group"}, {name: "kind", required: true}, {name: "name", required: true}, {name: "namespace"},
 		}},
 	}},
-	manifestType: {fields: []field{{name: "manifest", shape: any_, required: true}, {name: "computed_fields", shape: texts}}},
+	manifestType: {
+		fields: []field{{name: "manifest", shape: any_, required: true}, {name: "computed_fields", shape: texts}},
+	},
 
 	"google_compute_firewall": {fields: []field{
 		{name: "name", required: true}, {name: "network", required: true}, {name: "project"}, {name: "description"},
 		{name: "direction"}, {name: "priority", shape: number}, {name: "disabled", shape: truth},
-		{name: "source_ranges", shape: texts}, {name: "destination_ranges", shape: texts}, {name: "source_tags", shape: texts}, {name: "target_tags", shape: texts},
+		{name: "source_ranges", shape: texts}, {name: "destination_ranges", shape: texts},
+		{name: "source_tags", shape: texts}, {name: "target_tags", shape: texts},
 		{name: "source_service_accounts", shape: texts}, {name: "target_service_accounts", shape: texts},
 		{name: "allow", shape: blocks, fields: firewallPorts}, {name: "deny", shape: blocks, fields: firewallPorts},
 		{name: "log_config", shape: block, fields: []field{{name: "metadata", required: true}}},
 	}},
 	"google_project_iam_custom_role": {fields: []field{
-		{name: "role_id", required: true}, {name: "title", required: true}, {name: "project"}, {name: "description"}, {name: "stage"},
+		{name: "role_id", required: true}, {name: "title", required: true}, {name: "project"}, {name: "description"},
+		{name: "stage"},
 		{name: "permissions", shape: texts, required: true},
 	}},
 	"google_project_iam_member": {fields: []field{
 		{name: "project", required: true}, {name: "role", required: true}, {name: "member", required: true}, condition,
 	}},
 	"google_project_iam_binding": {fields: []field{
-		{name: "project", required: true}, {name: "role", required: true}, {name: "members", shape: texts, required: true}, condition,
+		{name: "project", required: true}, {name: "role", required: true},
+		{name: "members", shape: texts, required: true}, condition,
 	}},
 }
 
-// isBlock is whether a field is written as NAME { }.
+// isBlock reports whether a field is written as NAME { }.
 func (f field) isBlock() bool { return f.shape == block || f.shape == blocks }
 
-// key is what Kubernetes calls the field.
+// key returns what Kubernetes calls the field.
 func (f field) key() string {
 	if f.json != "" {
 		return f.json
@@ -139,7 +150,7 @@ func (f field) key() string {
 	return b.String()
 }
 
-// named is one of the fields.
+// named returns one of the fields.
 func named(fields []field, name string) (field, bool) {
 	i := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
 	if i < 0 {
@@ -148,7 +159,7 @@ func named(fields []field, name string) (field, bool) {
 	return fields[i], true
 }
 
-// typeOf is the type of resource by which an object is written.
+// typeOf returns the type of resource by which an object is written.
 func typeOf(object Object) string {
 	for name, k := range kinds {
 		if k.kind != "" && k.kind == object["kind"] && k.apiVersion == object["apiVersion"] {

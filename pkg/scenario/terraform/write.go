@@ -26,9 +26,13 @@ type Source struct {
 // README is the name of the file that is for people.
 const README = "README.md"
 
-// Write makes the files of a module. Reading them gives the module again; where a value is lost the error says which object it is of.
+// Write makes the files of a module. Reading them gives the module again; where a value is lost the error says which
+// object it is of.
 func (s Source) Write() (Files, error) {
-	w := &writer{variables: s.Variables, main: hclwrite.NewEmptyFile(), imports: hclwrite.NewEmptyFile(), taken: map[string]bool{}, roles: map[string]hcl.Traversal{}}
+	w := &writer{
+		variables: s.Variables, main: hclwrite.NewEmptyFile(), imports: hclwrite.NewEmptyFile(),
+		taken: map[string]bool{}, roles: map[string]hcl.Traversal{},
+	}
 	for name := range s.Variables {
 		if !hclsyntax.ValidIdentifier(name) {
 			return nil, fmt.Errorf("variable %q: that is no name", name)
@@ -47,7 +51,8 @@ func (s Source) Write() (Files, error) {
 		}
 	}
 	files := Files{
-		"versions.tf": s.versions(), "variables.tf": s.declared(), "main.tf": hclwrite.Format(w.main.Bytes()), README: []byte(s.readme()),
+		"versions.tf": s.versions(), "variables.tf": s.declared(), "main.tf": hclwrite.Format(w.main.Bytes()),
+		README: []byte(s.readme()),
 	}
 	if len(s.Objects) > 0 {
 		files["imports.tf"] = hclwrite.Format(w.imports.Bytes())
@@ -128,7 +133,8 @@ func (w *writer) object(object Object) error {
 	}
 	id := namespace + "/" + name
 	if resource == manifestType {
-		id = fmt.Sprintf("apiVersion=%s,kind=%s,namespace=%s,name=%s", object["apiVersion"], object["kind"], namespace, name)
+		id = fmt.Sprintf("apiVersion=%s,kind=%s,namespace=%s,name=%s", object["apiVersion"], object["kind"], namespace,
+			name)
 	}
 	adopt := w.imports.Body().AppendNewBlock("import", nil).Body()
 	adopt.SetAttributeTraversal("to", address)
@@ -140,7 +146,7 @@ func (w *writer) object(object Object) error {
 	return w.resource(resource, label, body)
 }
 
-// roleOf is how a binding refers to a role of the module.
+// roleOf returns how a binding refers to a role of the module.
 func (w *writer) roleOf(object Object) (hcl.Traversal, bool) {
 	if object["kind"] != "RoleBinding" || textAt(object, "roleRef", "kind") != "Role" {
 		return nil, false
@@ -149,7 +155,7 @@ func (w *writer) roleOf(object Object) (hcl.Traversal, bool) {
 	return role, is
 }
 
-// label is a resource's name in the module.
+// label returns a resource's name in the module.
 func (w *writer) label(resource, namespace, name string) string {
 	word := strings.Map(func(r rune) rune {
 		if r == '_' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -171,7 +177,8 @@ func (w *writer) resource(resource, name string, body Body) error {
 	k, known := kinds[resource]
 	switch {
 	case !known:
-		return fmt.Errorf("no such type of resource is known: there are %s", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+		return fmt.Errorf("no such type of resource is known: there are %s",
+			strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	case !hclsyntax.ValidIdentifier(name):
 		return fmt.Errorf("%q is no name in Terraform", name)
 	}
@@ -264,7 +271,7 @@ func (w *writer) value(value any) (hclwrite.Tokens, error) {
 	return nil, fmt.Errorf("a %T cannot be written", value)
 }
 
-// text is a text in which words that are a variable's value are that variable.
+// text returns a text in which words that are a variable's value are that variable.
 func (w *writer) text(text string) hclwrite.Tokens {
 	for _, name := range w.names() {
 		if w.variables[name] == text {
@@ -292,14 +299,14 @@ func (w *writer) text(text string) hclwrite.Tokens {
 	return append(tokens, &hclwrite.Token{Type: hclsyntax.TokenCQuote, Bytes: []byte(`"`)})
 }
 
-// names are the variables', those of longer values first: a part of a value is not taken for another one.
+// names returns the variables', those of longer values first: a part of a value is not taken for another one.
 func (w *writer) names() []string {
 	return slices.SortedFunc(maps.Keys(w.variables), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(w.variables[b]), len(w.variables[a])), cmp.Compare(a, b))
 	})
 }
 
-// next is the first place where a variable's value stands as a word.
+// next returns the first place where a variable's value stands as a word.
 func (w *writer) next(text string) (at int, found string) {
 	at = len(text)
 	for _, name := range w.names() {
@@ -320,7 +327,7 @@ func (w *writer) next(text string) (at int, found string) {
 	return at, found
 }
 
-// within is whether a letter or digit stands at a place.
+// within reports whether a letter or digit stands at a place.
 func within(text string, at int) bool {
 	if at < 0 || at >= len(text) {
 		return false
@@ -379,7 +386,9 @@ functions. Leave out modules, data sources and provisioners. What it says of the
 ` + "`terraform apply`" + ` would do it, and objects that you take out of it are deleted.
 `)
 	if len(s.Resources) > 0 {
-		b.WriteString("\nResources of provider google are judged by what they say. Nobody applies them, and the project need not exist.\n")
+		b.WriteString(
+			"\nResources of provider google are judged by what they say. Nobody applies them, and the project need not exist.\n",
+		)
 	}
 	return b.String()
 }

@@ -1,7 +1,7 @@
 // Package collect fills a snapshot from a cluster: few, paginated calls, and only what matters for GPUs is kept.
 //
-// What cannot be had (no right, no answer, a version that is not served) becomes an entry in Snapshot.Missing; the rest is collected all the
-// same. Secrets are taken out before anybody sees the snapshot.
+// What cannot be had (no right, no answer, a version that is not served) becomes an entry in Snapshot.Missing; the rest
+// is collected all the same. Secrets are taken out before anybody sees the snapshot.
 package collect
 
 import (
@@ -38,7 +38,8 @@ type Cluster struct {
 	Ledger *ledger.Store
 }
 
-// Connect returns clients that speak protobuf where there is one: lists are a third as long, and take a fifth of the time to decode.
+// Connect returns clients that speak protobuf where there is one: lists are a third as long, and take a fifth of the
+// time to decode.
 func Connect(config *rest.Config, ledgerNamespace string) (Cluster, error) {
 	binary := rest.CopyConfig(config)
 	binary.ContentType = runtime.ContentTypeProtobuf
@@ -94,8 +95,9 @@ type collector struct {
 	refused map[string]error
 }
 
-// Collect collects. It fails only when ctx ends, when the API server cannot be reached or does not know the user, or when neither nodes nor
-// pods can be listed; everything else is in Missing. progress may be called by several goroutines, and may be nil.
+// Collect collects. It fails only when ctx ends, when the API server cannot be reached or does not know the user, or
+// when neither nodes nor pods can be listed; everything else is in Missing. progress may be called by several
+// goroutines, and may be nil.
 func Collect(ctx context.Context, cluster Cluster, options Options, progress func(string)) (*snapshot.Snapshot, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -106,8 +108,9 @@ func Collect(ctx context.Context, cluster Cluster, options Options, progress fun
 	c := &collector{
 		Cluster: cluster, options: options, progress: progress, refused: map[string]error{},
 		s: &snapshot.Snapshot{Meta: snapshot.Meta{
-			APIVersion: snapshot.APIVersion, Kind: snapshot.Kind, Created: options.Clock().UTC().Truncate(time.Millisecond),
-			Client: options.Client, Context: options.Context, APIOnly: options.APIOnly,
+			APIVersion: snapshot.APIVersion, Kind: snapshot.Kind,
+			Created: options.Clock().UTC().Truncate(time.Millisecond),
+			Client:  options.Client, Context: options.Context, APIOnly: options.APIOnly,
 		}},
 	}
 	c.keeper = newKeeper(c.s.Meta.Created, options.Keep)
@@ -121,19 +124,23 @@ func Collect(ctx context.Context, cluster Cluster, options Options, progress fun
 	}
 	c.s.Sort()
 	snapshot.Redact(c.s)
-	slices.SortFunc(c.s.Missing, func(a, b snapshot.Missing) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why)) })
+	slices.SortFunc(c.s.Missing,
+		func(a, b snapshot.Missing) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why)) })
 	return c.s, nil
 }
 
-// ground is what decides what else matters: nodes, DaemonSets, and what the API server serves.
+// ground returns what decides what else matters: nodes, DaemonSets, and what the API server serves.
 func (c *collector) ground(ctx context.Context) error {
 	c.progress("listing nodes")
 	err := c.together(ctx,
 		func(ctx context.Context) {
-			c.s.Nodes = listed(ctx, c, "api/nodes", paged(c.Client.CoreV1().Nodes().List, func(l *corev1.NodeList) []corev1.Node { return l.Items }), c.keeper.node)
+			c.s.Nodes = listed(ctx, c, "api/nodes",
+				paged(c.Client.CoreV1().Nodes().List, func(l *corev1.NodeList) []corev1.Node { return l.Items }),
+				c.keeper.node)
 		},
 		func(ctx context.Context) {
-			c.s.DaemonSets = listed(ctx, c, "api/daemonsets", paged(c.Client.AppsV1().DaemonSets("").List, func(l *appsv1.DaemonSetList) []appsv1.DaemonSet { return l.Items }), c.keeper.daemonSet)
+			c.s.DaemonSets = listed(ctx, c, "api/daemonsets", paged(c.Client.AppsV1().DaemonSets("").List,
+				func(l *appsv1.DaemonSetList) []appsv1.DaemonSet { return l.Items }), c.keeper.daemonSet)
 		},
 		c.discover,
 	)
@@ -149,14 +156,20 @@ func (c *collector) middle(ctx context.Context) error {
 	c.progress("listing pods (" + count.Of(len(c.s.Nodes), "node") + ")")
 	err := c.together(ctx,
 		func(ctx context.Context) {
-			c.s.Pods = listed(ctx, c, "api/pods", paged(c.Client.CoreV1().Pods("").List, func(l *corev1.PodList) []corev1.Pod { return l.Items }), c.keeper.pod)
+			c.s.Pods = listed(ctx, c, "api/pods",
+				paged(c.Client.CoreV1().Pods("").List, func(l *corev1.PodList) []corev1.Pod { return l.Items }),
+				c.keeper.pod)
 			c.s.Meta.PodsSeen = len(c.s.Pods) + len(c.keeper.left)
 		},
 		func(ctx context.Context) {
-			c.s.Namespaces = listed(ctx, c, "api/namespaces", paged(c.Client.CoreV1().Namespaces().List, func(l *corev1.NamespaceList) []corev1.Namespace { return l.Items }), trim)
-			c.s.RuntimeClasses = listed(ctx, c, "api/runtimeclasses", paged(c.Client.NodeV1().RuntimeClasses().List, func(l *nodev1.RuntimeClassList) []nodev1.RuntimeClass { return l.Items }), trim)
-			c.s.ResourceQuotas = listed(ctx, c, "api/resourcequotas", paged(c.Client.CoreV1().ResourceQuotas("").List, func(l *corev1.ResourceQuotaList) []corev1.ResourceQuota { return l.Items }), trim)
-			c.s.LimitRanges = listed(ctx, c, "api/limitranges", paged(c.Client.CoreV1().LimitRanges("").List, func(l *corev1.LimitRangeList) []corev1.LimitRange { return l.Items }), trim)
+			c.s.Namespaces = listed(ctx, c, "api/namespaces", paged(c.Client.CoreV1().Namespaces().List,
+				func(l *corev1.NamespaceList) []corev1.Namespace { return l.Items }), trim)
+			c.s.RuntimeClasses = listed(ctx, c, "api/runtimeclasses", paged(c.Client.NodeV1().RuntimeClasses().List,
+				func(l *nodev1.RuntimeClassList) []nodev1.RuntimeClass { return l.Items }), trim)
+			c.s.ResourceQuotas = listed(ctx, c, "api/resourcequotas", paged(c.Client.CoreV1().ResourceQuotas("").List,
+				func(l *corev1.ResourceQuotaList) []corev1.ResourceQuota { return l.Items }), trim)
+			c.s.LimitRanges = listed(ctx, c, "api/limitranges", paged(c.Client.CoreV1().LimitRanges("").List,
+				func(l *corev1.LimitRangeList) []corev1.LimitRange { return l.Items }), trim)
 		},
 		c.dra,
 		c.custom,
@@ -167,13 +180,15 @@ func (c *collector) middle(ctx context.Context) error {
 	return c.unreachable()
 }
 
-// top is what depends on which pods matter.
+// top returns what depends on which pods matter.
 func (c *collector) top(ctx context.Context) error {
 	c.keeper.pods(c.s.Pods)
 	c.progress(fmt.Sprintf("listing events (pods: %d, of interest: %d)", c.s.Meta.PodsSeen, len(c.s.Pods)))
 	return c.together(ctx,
 		func(ctx context.Context) {
-			c.s.Events = listed(ctx, c, "api/events", paged(c.Client.CoreV1().Events("").List, func(l *corev1.EventList) []corev1.Event { return l.Items }), c.keeper.event)
+			c.s.Events = listed(ctx, c, "api/events",
+				paged(c.Client.CoreV1().Events("").List, func(l *corev1.EventList) []corev1.Event { return l.Items }),
+				c.keeper.event)
 		},
 		c.configMaps,
 		c.helm,
@@ -199,7 +214,7 @@ func (c *collector) together(ctx context.Context, parts ...func(context.Context)
 	return group.Wait()
 }
 
-// unreachable is the error when there is nothing to diagnose.
+// unreachable returns the error when there is nothing to diagnose.
 func (c *collector) unreachable() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,7 +226,8 @@ func (c *collector) unreachable() error {
 	case apierrors.IsUnauthorized(nodes):
 		return fmt.Errorf("list nodes: %w", nodes)
 	case nodes != nil && pods != nil:
-		return fmt.Errorf("neither nodes nor pods can be listed, so there is nothing to diagnose: %w", errors.Join(nodes, pods))
+		return fmt.Errorf("neither nodes nor pods can be listed, so there is nothing to diagnose: %w",
+			errors.Join(nodes, pods))
 	}
 	return nil
 }

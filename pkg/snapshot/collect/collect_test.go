@@ -38,14 +38,18 @@ var now = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func clock() time.Time { return now }
 
-// gpuNode is a healthy node with eight GPUs.
+// gpuNode returns a healthy node with eight GPUs.
 func gpuNode(name string) *corev1.Node {
 	gpus := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"nvidia.com/gpu.present": "true"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"nvidia.com/gpu.present": "true"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
+		},
 		Status: corev1.NodeStatus{
-			Capacity: gpus, Allocatable: gpus.DeepCopy(), Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
-			Images: []corev1.ContainerImage{{Names: []string{"i"}}},
+			Capacity: gpus, Allocatable: gpus.DeepCopy(),
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			Images:     []corev1.ContainerImage{{Names: []string{"i"}}},
 		},
 	}
 }
@@ -53,10 +57,15 @@ func gpuNode(name string) *corev1.Node {
 func pod(namespace, name, on string, change func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u"},
-		Spec:       corev1.PodSpec{NodeName: on, Containers: []corev1.Container{{Name: "c", Image: "example.com/app:1"}}},
+		Spec: corev1.PodSpec{
+			NodeName: on, Containers: []corev1.Container{{Name: "c", Image: "example.com/app:1"}},
+		},
 		Status: corev1.PodStatus{
-			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-			ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
+			Phase:      corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "c", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+			},
 		},
 	}
 	if change != nil {
@@ -71,7 +80,8 @@ func asking(p *corev1.Pod) {
 
 func failing(p *corev1.Pod) {
 	p.Status.Conditions[0].Status = corev1.ConditionFalse
-	p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c", RestartCount: 3, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+	p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c", RestartCount: 3,
+		State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
 		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}
 }
 
@@ -87,15 +97,30 @@ func aCluster() []runtime.Object {
 	controller := true
 	plugin := func(p *corev1.Pod) {
 		p.Labels = map[string]string{"app": "nvidia-device-plugin-daemonset"}
-		p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "nvidia-device-plugin-daemonset", Controller: &controller}}
+		p.OwnerReferences = []metav1.OwnerReference{
+			{Kind: "DaemonSet", Name: "nvidia-device-plugin-daemonset", Controller: &controller},
+		}
 	}
 	return []runtime.Object{
-		gpuNode("good"), gpuNode("bad"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}}},
-		&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "nvidia-device-plugin-daemonset"}, Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "nvidia-device-plugin-daemonset"}},
-			Spec:       corev1.PodSpec{Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "plugin-config"}}}}}},
-		}}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "plugin-config"}, Data: map[string]string{"a": "b"}},
+		gpuNode("good"), gpuNode("bad"),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu"}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}},
+		}},
+		&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "gpu-operator", Name: "nvidia-device-plugin-daemonset",
+		},
+			Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "nvidia-device-plugin-daemonset"}},
+				Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{
+					ConfigMap: &corev1.ConfigMapVolumeSource{
+						LocalObjectReference: corev1.LocalObjectReference{Name: "plugin-config"},
+					},
+				}}}},
+			}}},
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "plugin-config"},
+			Data:       map[string]string{"a": "b"},
+		},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "somebody-elses"}},
 		pod("gpu-operator", "plugin-good", "good", plugin),
 		pod("gpu-operator", "plugin-bad", "bad", func(p *corev1.Pod) { plugin(p); failing(p) }),
@@ -118,12 +143,15 @@ func aCluster() []runtime.Object {
 			asking(p)
 			p.Status.Phase, p.CreationTimestamp = corev1.PodFailed, metav1.NewTime(now.Add(-48*time.Hour))
 		}),
-		pod("web", "web-gpu-node", "good", func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "b"}} }),
+		pod("web", "web-gpu-node", "good",
+			func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "b"}} }),
 		pod("web", "web", "cpu", nil),
-		pod("web", "shimmed", "cpu", func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LD_PRELOAD", Value: "/x.so"}} }),
+		pod("web", "shimmed", "cpu",
+			func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LD_PRELOAD", Value: "/x.so"}} }),
 		pod("web", "crashing", "cpu", failing),
 		pod("kube-system", "coredns", "cpu", failing),
-		event("team", "train", "Normal", "Pulled"), event("team", "train", "Warning", "Unhealthy"), event("team", "pending", "Normal", "Scheduled"),
+		event("team", "train", "Normal", "Pulled"), event("team", "train", "Warning", "Unhealthy"),
+		event("team", "pending", "Normal", "Scheduled"),
 		event("web", "web", "Warning", "BackOff"), event("web", "gone", "Warning", "BackOff"),
 	}
 }
@@ -131,7 +159,11 @@ func aCluster() []runtime.Object {
 func connected(objects ...runtime.Object) (Cluster, *fake.Clientset) {
 	client := fake.NewClientset(objects...)
 	lists := map[schema.GroupVersionResource]string{}
-	for _, kind := range [][3]string{{"nvidia.com", "v1", "clusterpolicies"}, {"nvidia.com", "v1alpha1", "nvidiadrivers"}, {"resource.nvidia.com", "v1beta1", "computedomains"}, {"monitoring.coreos.com", "v1", "servicemonitors"}, {"monitoring.coreos.com", "v1", "prometheuses"}} {
+	for _, kind := range [][3]string{
+		{"nvidia.com", "v1", "clusterpolicies"}, {"nvidia.com", "v1alpha1", "nvidiadrivers"},
+		{"resource.nvidia.com", "v1beta1", "computedomains"}, {"monitoring.coreos.com", "v1", "servicemonitors"},
+		{"monitoring.coreos.com", "v1", "prometheuses"},
+	} {
 		lists[schema.GroupVersionResource{Group: kind[0], Version: kind[1], Resource: kind[2]}] = kind[2] + "List"
 	}
 	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists)
@@ -158,12 +190,14 @@ func names[T any, P interface {
 	return strings.Join(text, " ")
 }
 
-// Of a cluster with 50,000 pods only those are kept by which one can tell why GPUs do not work; a pod too few is a fault that nobody sees.
+// Of a cluster with 50,000 pods only those are kept by which one can tell why GPUs do not work; a pod too few is a
+// fault that nobody sees.
 func TestCollectKeepsWhatMatters(t *testing.T) {
 	t.Parallel()
 	cluster, _ := connected(aCluster()...)
 	s := collected(t, cluster)
-	if got, want := names(s.Pods), "helper plugin-bad plugin-good coredns pending rejected train wrong-name shimmed web-gpu-node"; got != want {
+	if got, want := names(s.Pods),
+		"helper plugin-bad plugin-good coredns pending rejected train wrong-name shimmed web-gpu-node"; got != want {
 		t.Errorf("pods %s, wanted %s", got, want)
 	}
 	if s.Meta.PodsSeen != 14 {
@@ -224,7 +258,9 @@ func TestWhatIsForbiddenIsMissing(t *testing.T) {
 		return true, nil, apierrors.NewTooManyRequests("later", 1)
 	})
 	s := collected(t, cluster)
-	for _, what := range []string{"api/events", "helm", "runs", "api/daemonsets", "api/resourcequotas", "api/runtimeclasses"} {
+	for _, what := range []string{
+		"api/events", "helm", "runs", "api/daemonsets", "api/resourcequotas", "api/runtimeclasses",
+	} {
 		if got := why(s, what); !strings.HasPrefix(got, "forbidden: ") {
 			t.Errorf("%s: %q, wanted it to be forbidden", what, got)
 		}
@@ -244,10 +280,15 @@ func TestCollectFailsWhenThereIsNothingToSee(t *testing.T) {
 		nodes, pods error
 		want        string
 	}{
-		"no right to nodes":   {nodes: apierrors.NewForbidden(schema.GroupResource{}, "", nil)},
-		"no right to pods":    {pods: apierrors.NewForbidden(schema.GroupResource{}, "", nil)},
-		"no right to both":    {apierrors.NewForbidden(schema.GroupResource{}, "", nil), apierrors.NewForbidden(schema.GroupResource{}, "", nil), "neither nodes nor pods"},
-		"away":                {nodes: &url.Error{Op: "Get", URL: "https://x", Err: syscall.ECONNREFUSED}, want: "connection refused"},
+		"no right to nodes": {nodes: apierrors.NewForbidden(schema.GroupResource{}, "", nil)},
+		"no right to pods":  {pods: apierrors.NewForbidden(schema.GroupResource{}, "", nil)},
+		"no right to both": {
+			apierrors.NewForbidden(schema.GroupResource{}, "", nil),
+			apierrors.NewForbidden(schema.GroupResource{}, "", nil), "neither nodes nor pods",
+		},
+		"away": {
+			nodes: &url.Error{Op: "Get", URL: "https://x", Err: syscall.ECONNREFUSED}, want: "connection refused",
+		},
 		"not logged in":       {nodes: apierrors.NewUnauthorized("who?"), want: "list nodes"},
 		"too slow":            {nodes: context.DeadlineExceeded},
 		"the server is upset": {nodes: apierrors.NewInternalError(errors.New("etcd"))},
@@ -257,7 +298,8 @@ func TestCollectFailsWhenThereIsNothingToSee(t *testing.T) {
 			cluster, client := connected(aCluster()...)
 			for resource, err := range map[string]error{"nodes": test.nodes, "pods": test.pods} {
 				if err != nil {
-					client.PrependReactor("list", resource, func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+					client.PrependReactor("list", resource,
+						func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, err })
 				}
 			}
 			s, err := Collect(t.Context(), cluster, Options{Clock: clock, NoImages: true}, nil)
@@ -347,13 +389,24 @@ func TestCustomResources(t *testing.T) {
 	t.Parallel()
 	cluster, client := connected(aCluster()...)
 	client.Resources = append(client.Resources,
-		&metav1.APIResourceList{GroupVersion: "nvidia.com/v1", APIResources: []metav1.APIResource{{Name: "clusterpolicies"}, {Name: "clusterpolicies/status"}}},
-		&metav1.APIResourceList{GroupVersion: "monitoring.coreos.com/v1", APIResources: []metav1.APIResource{{Name: "servicemonitors"}}},
-		&metav1.APIResourceList{GroupVersion: "resource.k8s.io/v1beta1", APIResources: []metav1.APIResource{{Name: "resourceslices"}}},
+		&metav1.APIResourceList{
+			GroupVersion: "nvidia.com/v1",
+			APIResources: []metav1.APIResource{{Name: "clusterpolicies"}, {Name: "clusterpolicies/status"}},
+		},
+		&metav1.APIResourceList{
+			GroupVersion: "monitoring.coreos.com/v1", APIResources: []metav1.APIResource{{Name: "servicemonitors"}},
+		},
+		&metav1.APIResourceList{
+			GroupVersion: "resource.k8s.io/v1beta1", APIResources: []metav1.APIResource{{Name: "resourceslices"}},
+		},
 	)
 	policy := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": map[string]any{"name": "cluster-policy", "managedFields": []any{map[string]any{"manager": "helm"}}},
-		"spec": map[string]any{"driver": map[string]any{"env": []any{map[string]any{"name": "A_PASSWORD", "value": "hush"}}}},
+		"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": map[string]any{
+			"name": "cluster-policy", "managedFields": []any{map[string]any{"manager": "helm"}},
+		},
+		"spec": map[string]any{
+			"driver": map[string]any{"env": []any{map[string]any{"name": "A_PASSWORD", "value": "hush"}}},
+		},
 	}}
 	custom := cluster.Dynamic.(*dynamicfake.FakeDynamicClient)
 	policies := schema.GroupVersionResource{Group: "nvidia.com", Version: "v1", Resource: "clusterpolicies"}
@@ -368,7 +421,8 @@ func TestCustomResources(t *testing.T) {
 		return false, nil, nil
 	})
 	s := collected(t, cluster)
-	if len(s.ClusterPolicies) != 1 || strings.Contains(fmt.Sprint(s.ClusterPolicies[0].Object), "hush") || s.ClusterPolicies[0].GetManagedFields() != nil {
+	if len(s.ClusterPolicies) != 1 || strings.Contains(fmt.Sprint(s.ClusterPolicies[0].Object), "hush") ||
+		s.ClusterPolicies[0].GetManagedFields() != nil {
 		t.Errorf("the ClusterPolicy is missing, or keeps what it must not: %+v", s.ClusterPolicies)
 	}
 	if !slices.Equal(s.CRDs, []string{"clusterpolicies.nvidia.com", "servicemonitors.monitoring.coreos.com"}) {
@@ -390,17 +444,32 @@ func TestDynamicResourceAllocation(t *testing.T) {
 	t.Parallel()
 	name := "good"
 	allocated := func(driver string) *resourcev1.AllocationResult {
-		return &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Driver: driver}}}}
+		return &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
+			Results: []resourcev1.DeviceRequestAllocationResult{{Driver: driver}},
+		}}
 	}
 	cluster, client := connected(
 		gpuNode("good"),
-		&resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "ours"}, Spec: resourcev1.ResourceSliceSpec{Driver: "gpu.nvidia.com", NodeName: &name}},
-		&resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: resourcev1.ResourceSliceSpec{Driver: "net.example.com"}},
-		&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "ours"}, Status: resourcev1.ResourceClaimStatus{Allocation: allocated("gpu.nvidia.com")}},
-		&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "other"}, Status: resourcev1.ResourceClaimStatus{Allocation: allocated("net.example.com")}},
+		&resourcev1.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "ours"},
+			Spec:       resourcev1.ResourceSliceSpec{Driver: "gpu.nvidia.com", NodeName: &name},
+		},
+		&resourcev1.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: resourcev1.ResourceSliceSpec{Driver: "net.example.com"},
+		},
+		&resourcev1.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "ours"},
+			Status:     resourcev1.ResourceClaimStatus{Allocation: allocated("gpu.nvidia.com")},
+		},
+		&resourcev1.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "other"},
+			Status:     resourcev1.ResourceClaimStatus{Allocation: allocated("net.example.com")},
+		},
 		&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "waits"}},
 	)
-	client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: "resource.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "resourceslices"}}})
+	client.Resources = append(client.Resources, &metav1.APIResourceList{
+		GroupVersion: "resource.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "resourceslices"}},
+	})
 	s := collected(t, cluster)
 	if got := names(s.ResourceSlices) + "; " + names(s.ResourceClaims); got != "ours; ours waits" {
 		t.Errorf("kept %s", got)
@@ -411,8 +480,13 @@ func helmSecret(t *testing.T, namespace, release, chart string, revision int) *c
 	t.Helper()
 	record, err := json.Marshal(map[string]any{
 		"name": release, "namespace": namespace, "version": revision, "info": map[string]any{"status": "deployed"},
-		"chart":  map[string]any{"metadata": map[string]any{"name": chart, "version": "v26.7.0", "appVersion": "v26.7.0"}, "templates": []any{map[string]any{"data": "x"}}},
-		"config": map[string]any{"driver": map[string]any{"enabled": false}, "ngc": map[string]any{"apiKey": "hush"}, "replicas": 3},
+		"chart": map[string]any{
+			"metadata":  map[string]any{"name": chart, "version": "v26.7.0", "appVersion": "v26.7.0"},
+			"templates": []any{map[string]any{"data": "x"}},
+		},
+		"config": map[string]any{
+			"driver": map[string]any{"enabled": false}, "ngc": map[string]any{"apiKey": "hush"}, "replicas": 3,
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -426,8 +500,12 @@ func helmSecret(t *testing.T, namespace, release, chart string, revision int) *c
 		t.Fatal(err)
 	}
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("sh.helm.release.v1.%s.v%d", release, revision), Labels: map[string]string{"owner": "helm", "status": "deployed"}},
-		Type:       helmType, Data: map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(zipped.Bytes()))},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: fmt.Sprintf("sh.helm.release.v1.%s.v%d", release, revision),
+			Labels: map[string]string{"owner": "helm", "status": "deployed"},
+		},
+		Type: helmType,
+		Data: map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(zipped.Bytes()))},
 	}
 }
 
@@ -437,13 +515,16 @@ func TestHelmReleases(t *testing.T) {
 	broken := helmSecret(t, "gpu-operator", "broken", "x", 1)
 	broken.Data["release"] = []byte("%%%")
 	cluster, _ := connected(append(aCluster(),
-		helmSecret(t, "gpu-operator", "gpu-operator", "gpu-operator", 1), helmSecret(t, "gpu-operator", "gpu-operator", "gpu-operator", 2), helmSecret(t, "web", "shop", "wordpress", 1), broken)...)
+		helmSecret(t, "gpu-operator", "gpu-operator", "gpu-operator", 1),
+		helmSecret(t, "gpu-operator", "gpu-operator", "gpu-operator", 2),
+		helmSecret(t, "web", "shop", "wordpress", 1), broken)...)
 	s := collected(t, cluster)
 	if len(s.HelmReleases) != 1 {
 		t.Fatalf("releases are %+v", s.HelmReleases)
 	}
 	r := s.HelmReleases[0]
-	if r.Name != "gpu-operator" || r.Revision != 2 || r.ChartVersion != "v26.7.0" || r.Status != "deployed" || r.Values["replicas"] != int64(3) {
+	if r.Name != "gpu-operator" || r.Revision != 2 || r.ChartVersion != "v26.7.0" || r.Status != "deployed" ||
+		r.Values["replicas"] != int64(3) {
 		t.Errorf("the release is %+v", r)
 	}
 	if strings.Contains(fmt.Sprint(r.Values), "hush") {
@@ -469,8 +550,10 @@ func TestOwnRuns(t *testing.T) {
 	create := func(id, fault string, undo ledger.Undo, state ledger.State) {
 		t.Helper()
 		_, err := cluster.Ledger.Create(t.Context(), ledger.Run{
-			APIVersion: ledger.APIVersion, Kind: ledger.KindRun, ID: id, Fault: fault, Created: now, Deadline: now, Phase: ledger.Proven, Steps: []ledger.Step{{
-				ID: "1", Target: ledger.Target{Kind: "Node", Name: "good"}, State: state, Undo: undo, Evidence: []ledger.Evidence{{Source: "/dev/kmsg sequence 4711", Time: now, Text: "NVRM: Xid"}},
+			APIVersion: ledger.APIVersion, Kind: ledger.KindRun, ID: id, Fault: fault, Created: now, Deadline: now,
+			Phase: ledger.Proven, Steps: []ledger.Step{{
+				ID: "1", Target: ledger.Target{Kind: "Node", Name: "good"}, State: state, Undo: undo,
+				Evidence: []ledger.Evidence{{Source: "/dev/kmsg sequence 4711", Time: now, Text: "NVRM: Xid"}},
 			}},
 		})
 		if err != nil {
@@ -483,7 +566,8 @@ func TestOwnRuns(t *testing.T) {
 	closed := func(id, fault string, at time.Time, undo ledger.Undo, state ledger.State) {
 		t.Helper()
 		_, err := cluster.Ledger.Create(t.Context(), ledger.Run{
-			APIVersion: ledger.APIVersion, Kind: ledger.KindRun, ID: id, Fault: fault, Created: at, Deadline: at, Closed: at, Phase: ledger.Reverted, Steps: []ledger.Step{{
+			APIVersion: ledger.APIVersion, Kind: ledger.KindRun, ID: id, Fault: fault, Created: at, Deadline: at,
+			Closed: at, Phase: ledger.Reverted, Steps: []ledger.Step{{
 				ID: "1", Target: ledger.Target{Kind: "Node", Name: "gpu-1"}, State: state, Undo: undo,
 				Evidence: []ledger.Evidence{{Source: "/dev/kmsg sequence 5", Time: at, Text: "NVRM: Xid"}},
 			}},
@@ -515,7 +599,8 @@ func TestOwnRuns(t *testing.T) {
 	if got := suspicious(s); slices.Contains(got, "gpu-1") {
 		t.Errorf("a node is suspicious for a run that is over: %q", got)
 	}
-	if len(s.Runs) != 1 || s.Runs[0].ID != "xid-aaaaaa" || !s.Runs[0].Targets[0].Permanent || s.Runs[0].Targets[0].Evidence[0].Source != "/dev/kmsg sequence 4711" {
+	if len(s.Runs) != 1 || s.Runs[0].ID != "xid-aaaaaa" || !s.Runs[0].Targets[0].Permanent ||
+		s.Runs[0].Targets[0].Evidence[0].Source != "/dev/kmsg sequence 4711" {
 		t.Fatalf("runs are %+v", s.Runs)
 	}
 	if s.Runs[0].Revert != "kubectl gpu-fault revert xid-aaaaaa" {
@@ -533,26 +618,40 @@ func TestSuspicious(t *testing.T) {
 		change func(n *corev1.Node, s *snapshot.Snapshot)
 		want   bool
 	}{
-		"healthy":   {func(*corev1.Node, *snapshot.Snapshot) {}, false},
-		"not Ready": {func(n *corev1.Node, _ *snapshot.Snapshot) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }, true},
+		"healthy": {func(*corev1.Node, *snapshot.Snapshot) {}, false},
+		"not Ready": {
+			func(n *corev1.Node, _ *snapshot.Snapshot) {
+				n.Status.Conditions[0].Status = corev1.ConditionUnknown
+			}, true,
+		},
 		"a problem condition": {func(n *corev1.Node, _ *snapshot.Snapshot) {
-			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "GPUXid", Status: corev1.ConditionTrue})
+			n.Status.Conditions = append(n.Status.Conditions,
+				corev1.NodeCondition{Type: "GPUXid", Status: corev1.ConditionTrue})
 		}, true},
 		"a good condition": {func(n *corev1.Node, _ *snapshot.Snapshot) {
-			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "KernelReady", Status: corev1.ConditionTrue}, corev1.NodeCondition{Type: "DiskPressure", Status: corev1.ConditionFalse})
+			n.Status.Conditions = append(n.Status.Conditions,
+				corev1.NodeCondition{Type: "KernelReady", Status: corev1.ConditionTrue},
+				corev1.NodeCondition{Type: "DiskPressure", Status: corev1.ConditionFalse})
 		}, false},
 		"an unhealthy GPU": {func(n *corev1.Node, _ *snapshot.Snapshot) {
 			n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("7")
 		}, true},
-		"no GPUs offered": {func(n *corev1.Node, _ *snapshot.Snapshot) { n.Status.Capacity, n.Status.Allocatable = nil, nil }, true},
+		"no GPUs offered": {
+			func(n *corev1.Node, _ *snapshot.Snapshot) { n.Status.Capacity, n.Status.Allocatable = nil, nil }, true,
+		},
 		"GPUs are claimed": {func(n *corev1.Node, s *snapshot.Snapshot) {
 			n.Status.Capacity, n.Status.Allocatable = nil, nil
-			s.ResourceSlices = []resourcev1.ResourceSlice{{Spec: resourcev1.ResourceSliceSpec{Driver: "gpu.nvidia.com", NodeName: &n.Name}}}
+			s.ResourceSlices = []resourcev1.ResourceSlice{
+				{Spec: resourcev1.ResourceSliceSpec{Driver: "gpu.nvidia.com", NodeName: &n.Name}},
+			}
 		}, false},
 		"a failing GPU pod": {func(_ *corev1.Node, s *snapshot.Snapshot) {
 			s.Pods = append(s.Pods, *pod("team", "p", "n", func(p *corev1.Pod) { asking(p); failing(p) }))
 		}, true},
-		"somebody else's failing pod": {func(_ *corev1.Node, s *snapshot.Snapshot) { s.Pods = append(s.Pods, *pod("web", "p", "n", failing)) }, false},
+		"somebody else's failing pod": {
+			func(_ *corev1.Node, s *snapshot.Snapshot) { s.Pods = append(s.Pods, *pod("web", "p", "n", failing)) },
+			false,
+		},
 		"no sandbox": {func(_ *corev1.Node, s *snapshot.Snapshot) {
 			s.Pods = append(s.Pods, *pod("web", "p", "n", failing))
 			s.Events = append(s.Events, *event("web", "p", "Warning", "FailedCreatePodSandBox"))
@@ -596,7 +695,8 @@ func TestLogsAreOfManyKinds(t *testing.T) {
 	}
 }
 
-// Of GPU pods that run well the beginnings of logs are read, of a few of each owner, when there is room, and nobody misses those that are not.
+// Of GPU pods that run well the beginnings of logs are read, of a few of each owner, when there is room, and nobody
+// misses those that are not.
 func TestBeginningsOfLogs(t *testing.T) {
 	t.Parallel()
 	objects := []runtime.Object{gpuNode("n")}
@@ -632,29 +732,40 @@ func TestBeginningsOfLogs(t *testing.T) {
 		t.Errorf("of logs that need not be there is said %+v", s.Missing)
 	}
 
-	again := requestsOf(pod("a", "again", "n", func(p *corev1.Pod) { asking(p); p.Status.ContainerStatuses[0].RestartCount = 1 }))
+	again := requestsOf(
+		pod("a", "again", "n", func(p *corev1.Pod) { asking(p); p.Status.ContainerStatuses[0].RestartCount = 1 }),
+	)
 	if len(again) != 3 || again[0].head || !again[1].previous || !again[2].head {
 		t.Errorf("of a pod that works again is read %+v", again)
 	}
 
 	crowd := &snapshot.Snapshot{}
 	for i := range logPods {
-		crowd.Pods = append(crowd.Pods, *pod("a", fmt.Sprintf("bad-%02d", i), "n", func(p *corev1.Pod) { asking(p); failing(p); p.GenerateName = "bad-" }))
+		crowd.Pods = append(crowd.Pods, *pod("a", fmt.Sprintf("bad-%02d", i), "n",
+			func(p *corev1.Pod) { asking(p); failing(p); p.GenerateName = "bad-" }))
 	}
 	crowd.Pods = append(crowd.Pods, *pod("a", "well", "n", asking))
-	if wanted, left := logCandidates(crowd); len(wanted) != logPods || len(left) != 0 || slices.ContainsFunc(wanted, func(p *corev1.Pod) bool { return p.Name == "well" }) {
-		t.Errorf("the log of a pod that is well is read in the place of one that fails: %d wanted, %d left", len(wanted), len(left))
+	if wanted, left := logCandidates(crowd); len(wanted) != logPods || len(left) != 0 ||
+		slices.ContainsFunc(wanted, func(p *corev1.Pod) bool { return p.Name == "well" }) {
+		t.Errorf("the log of a pod that is well is read in the place of one that fails: %d wanted, %d left",
+			len(wanted), len(left))
 	}
 }
 
-// The policies, Services and pods at both ends are collected where a GPU pod says that somebody does not answer, and nothing of it elsewhere.
+// The policies, Services and pods at both ends are collected where a GPU pod says that somebody does not answer, and
+// nothing of it elsewhere.
 func TestPoliciesOfPodsThatWait(t *testing.T) {
 	t.Parallel()
 	policy := func(namespace, name string) *networkingv1.NetworkPolicy {
-		return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
+		return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+		}}
 	}
 	service := func(namespace, name string, selector map[string]string) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{"a": "b"}}, Spec: corev1.ServiceSpec{Selector: selector, Ports: []corev1.ServicePort{{Port: 80}}}}
+		return &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{"a": "b"}},
+			Spec:       corev1.ServiceSpec{Selector: selector, Ports: []corev1.ServicePort{{Port: 80}}},
+		}
 	}
 	behind := func(labels map[string]string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -667,15 +778,22 @@ func TestPoliciesOfPodsThatWait(t *testing.T) {
 	waiting := pod("team", "train", "good", func(p *corev1.Pod) {
 		asking(p)
 		p.Status.Phase, p.Status.Conditions[0].Status = corev1.PodPending, corev1.ConditionFalse
-		p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}}
+		p.Status.ContainerStatuses[0] = corev1.ContainerStatus{
+			Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}},
+		}
 		p.Spec.InitContainers = []corev1.Container{{Name: "i"}}
-		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-time.Minute))}}}}
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: corev1.ContainerState{
+			Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-time.Minute))},
+		}}}
 	})
 	licence, dns := map[string]string{"app": "licence"}, map[string]string{"k8s-app": "kube-dns"}
 	make := func(log string) (Cluster, *fake.Clientset) {
-		cluster, client := connected(gpuNode("good"), waiting.DeepCopy(), policy("team", "p"), policy("house", "q"), policy("kube-system", "d"), policy("others", "r"),
-			service("house", "licence", licence), service("house", "accounts", nil), service("kube-system", "kube-dns", dns),
-			pod("house", "licence-1", "cpu", behind(licence)), pod("house", "licence-2", "good", behind(licence)), pod("house", "accounts-1", "cpu", nil), pod("kube-system", "dns-1", "cpu", behind(dns)))
+		cluster, client := connected(gpuNode("good"), waiting.DeepCopy(), policy("team", "p"), policy("house", "q"),
+			policy("kube-system", "d"), policy("others", "r"),
+			service("house", "licence", licence), service("house", "accounts", nil),
+			service("kube-system", "kube-dns", dns),
+			pod("house", "licence-1", "cpu", behind(licence)), pod("house", "licence-2", "good", behind(licence)),
+			pod("house", "accounts-1", "cpu", nil), pod("kube-system", "dns-1", "cpu", behind(dns)))
 		client.PrependReactor("get", "pods/log", func(kubetesting.Action) (bool, runtime.Object, error) {
 			return true, &runtime.Unknown{Raw: []byte(log)}, nil
 		})
@@ -694,7 +812,8 @@ func TestPoliciesOfPodsThatWait(t *testing.T) {
 		t.Errorf("pods %s", got)
 	}
 	for i := range s.Pods[:3] {
-		if p := &s.Pods[i]; len(p.Spec.Containers[0].Ports) != 1 || p.Status.PodIP == "" || p.Spec.Containers[0].Env != nil {
+		if p := &s.Pods[i]; len(p.Spec.Containers[0].Ports) != 1 || p.Status.PodIP == "" ||
+			p.Spec.Containers[0].Env != nil {
 			t.Errorf("of %s is kept %+v", p.Name, p)
 		}
 	}
@@ -716,19 +835,23 @@ func TestPoliciesOfPodsThatWait(t *testing.T) {
 
 	cluster, client = make("downloading\n")
 	s = collected(t, cluster)
-	if len(s.NetworkPolicies)+len(s.Services) > 0 || slices.ContainsFunc(client.Actions(), func(a kubetesting.Action) bool { return a.GetResource().Resource == "networkpolicies" }) {
+	if len(s.NetworkPolicies)+len(s.Services) > 0 || slices.ContainsFunc(
+		client.Actions(), func(a kubetesting.Action) bool { return a.GetResource().Resource == "networkpolicies" },
+	) {
 		t.Error("policies are asked for where nobody waits for an answer")
 	}
 }
 
-// The variables of workloads may hold anything: only what checks read of them is kept. What makes GPUs usable is kept as it is.
+// The variables of workloads may hold anything: only what checks read of them is kept. What makes GPUs usable is kept
+// as it is.
 func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(now, nil)
 	with := func(p *corev1.Pod) {
 		asking(p)
 		p.Spec.Containers[0].Env = []corev1.EnvVar{
-			{Name: "CUSTOMER", Value: "hush"}, {Name: "CUDA_VISIBLE_DEVICES", Value: "-1"}, {Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}, {Name: "LD_PRELOAD", Value: "/x.so"}, {Name: "EMPTY"},
+			{Name: "CUSTOMER", Value: "hush"}, {Name: "CUDA_VISIBLE_DEVICES", Value: "-1"},
+			{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}, {Name: "LD_PRELOAD", Value: "/x.so"}, {Name: "EMPTY"},
 		}
 		p.Spec.InitContainers = []corev1.Container{{Name: "i", Env: []corev1.EnvVar{{Name: "X", Value: "hush"}}}}
 	}
@@ -741,7 +864,8 @@ func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
 		t.Fatal("pods that matter are not kept")
 	}
 	env := workload.Spec.Containers[0].Env
-	if env[0].Value != snapshot.Redacted || env[1].Value != "-1" || env[2].Value != "all" || env[3].Value != "/x.so" || env[4].Value != "" || workload.Spec.InitContainers[0].Env[0].Value != snapshot.Redacted {
+	if env[0].Value != snapshot.Redacted || env[1].Value != "-1" || env[2].Value != "all" || env[3].Value != "/x.so" ||
+		env[4].Value != "" || workload.Spec.InitContainers[0].Env[0].Value != snapshot.Redacted {
 		t.Errorf("of a workload is kept: %+v, %+v", env, workload.Spec.InitContainers[0].Env)
 	}
 	if got := plugin.Spec.Containers[0].Env[0].Value; got != "hush" {

@@ -14,7 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
 
-// configMaps gets the configurations of device plugin, MIG manager and dcgm-exporter, by name: nobody else's are any business of ours.
+// configMaps gets the configurations of device plugin, MIG manager and dcgm-exporter, by name: nobody else's are any
+// business of ours.
 func (c *collector) configMaps(ctx context.Context) {
 	names := map[[2]string]bool{}
 	namespaces := map[string]bool{}
@@ -29,7 +30,10 @@ func (c *collector) configMaps(ctx context.Context) {
 		}
 	}
 	for _, policy := range c.s.ClusterPolicies {
-		for _, path := range [][]string{{"devicePlugin", "config", "name"}, {"devicePlugin", "mps", "config", "name"}, {"migManager", "config", "name"}, {"dcgmExporter", "config", "name"}} {
+		for _, path := range [][]string{
+			{"devicePlugin", "config", "name"}, {"devicePlugin", "mps", "config", "name"},
+			{"migManager", "config", "name"}, {"dcgmExporter", "config", "name"},
+		} {
 			name, _, err := unstructured.NestedString(policy.Object, append([]string{"spec"}, path...)...)
 			if err != nil || name == "" {
 				continue
@@ -41,7 +45,9 @@ func (c *collector) configMaps(ctx context.Context) {
 			}
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(names), func(a, b [2]string) int { return strings.Compare(a[0]+"/"+a[1], b[0]+"/"+b[1]) }) {
+	for _, key := range slices.SortedFunc(
+		maps.Keys(names), func(a, b [2]string) int { return strings.Compare(a[0]+"/"+a[1], b[0]+"/"+b[1]) },
+	) {
 		c.configMap(ctx, key[0], key[1])
 	}
 }
@@ -54,13 +60,14 @@ func (c *collector) configMap(ctx context.Context, namespace, name string) {
 	case err == nil:
 		cm.ManagedFields = nil
 		c.s.ConfigMaps = append(c.s.ConfigMaps, *cm)
-	case apierrors.IsNotFound(err), ctx.Err() != nil && context.Cause(ctx) == context.Canceled: // checks see that it is not there
+	case apierrors.IsNotFound(err), ctx.Err() != nil && context.Cause(ctx) == context.Canceled:
+		// checks see that it is not there
 	default:
 		c.missing("api/configmaps/"+namespace+"/"+name, reason(err))
 	}
 }
 
-// mounted are the names of ConfigMaps that a pod mounts, but for those that every pod has.
+// mounted returns the names of ConfigMaps that a pod mounts, but for those that every pod has.
 func mounted(spec corev1.PodSpec) []string {
 	var names []string
 	for _, volume := range spec.Volumes {

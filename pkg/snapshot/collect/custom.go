@@ -22,14 +22,17 @@ type served struct {
 	versions map[string]string
 }
 
-// mattersForGPUs is whether a group of the API has to do with GPUs, or with watching them.
+// mattersForGPUs reports whether a group of the API has to do with GPUs, or with watching them.
 func mattersForGPUs(group string) bool {
 	return group == "nvidia.com" || strings.HasSuffix(group, ".nvidia.com") ||
-		slices.Contains([]string{"monitoring.coreos.com", "nfd.k8s-sigs.io", "nfd.openshift.io", "mellanox.com", "kueue.x-k8s.io", "nvsentinel.dgxc.nvidia.com"}, group)
+		slices.Contains([]string{
+			"monitoring.coreos.com", "nfd.k8s-sigs.io", "nfd.openshift.io", "mellanox.com", "kueue.x-k8s.io",
+			"nvsentinel.dgxc.nvidia.com",
+		}, group)
 }
 
-// discover asks for versions and for the resources that CustomResourceDefinitions added. Everybody may ask for these; not everybody may
-// list CustomResourceDefinitions, which are also a hundred times as long.
+// discover asks for versions and for the resources that CustomResourceDefinitions added. Everybody may ask for these;
+// not everybody may list CustomResourceDefinitions, which are also a hundred times as long.
 func (c *collector) discover(ctx context.Context) {
 	ask := discovery.ToDiscoveryInterfaceWithContext(c.Client.Discovery())
 	if version, err := ask.ServerVersionWithContext(ctx); err == nil {
@@ -58,7 +61,9 @@ func (c *collector) discover(ctx context.Context) {
 	}
 }
 
-func (c *collector) discoverGroup(ctx context.Context, ask discovery.DiscoveryInterfaceWithContext, group string, versions []string) {
+func (c *collector) discoverGroup(
+	ctx context.Context, ask discovery.DiscoveryInterfaceWithContext, group string, versions []string,
+) {
 	for _, version := range versions {
 		resources, err := ask.ServerResourcesForGroupVersionWithContext(ctx, group+"/"+version)
 		if err != nil {
@@ -99,8 +104,11 @@ func (c *collector) custom(ctx context.Context) {
 				version = kind.version
 			}
 		}
-		resource := c.Dynamic.Resource(schema.GroupVersionResource{Group: kind.group, Version: version, Resource: kind.resource})
-		list := paged(resource.List, func(l *unstructured.UnstructuredList) []unstructured.Unstructured { return l.Items })
+		resource := c.Dynamic.Resource(
+			schema.GroupVersionResource{Group: kind.group, Version: version, Resource: kind.resource},
+		)
+		list := paged(resource.List,
+			func(l *unstructured.UnstructuredList) []unstructured.Unstructured { return l.Items })
 		kept, err := all(ctx, metav1.ListOptions{Limit: pageSize}, list, trimCustom)
 		switch {
 		case ctx.Err() != nil:
@@ -114,7 +122,7 @@ func (c *collector) custom(ctx context.Context) {
 	}
 }
 
-// unknown is whether the group is served and its resources could not be asked for.
+// unknown reports whether the group is served and its resources could not be asked for.
 func (c *collector) unknown(group string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,23 +151,32 @@ func (c *collector) dra(ctx context.Context) {
 		}
 		if !slices.Contains(versions, "v1") {
 			for _, what := range []string{"api/resourceslices", "api/resourceclaims", "api/deviceclasses"} {
-				c.missing(what, fmt.Sprintf("the API server serves %s only as %s, and this tool reads v1 (Kubernetes 1.34 and later)", draGroup, strings.Join(versions, ", ")))
+				c.missing(what, fmt.Sprintf(
+					"the API server serves %s only as %s, and this tool reads v1 (Kubernetes 1.34 and later)", draGroup,
+					strings.Join(versions, ", "),
+				))
 			}
 			return
 		}
 	}
 	api := c.Client.ResourceV1()
-	c.s.DeviceClasses = draListed(ctx, c, "api/deviceclasses", paged(api.DeviceClasses().List, func(l *resourcev1.DeviceClassList) []resourcev1.DeviceClass { return l.Items }), trim)
-	c.s.ResourceSlices = draListed(ctx, c, "api/resourceslices", paged(api.ResourceSlices().List, func(l *resourcev1.ResourceSliceList) []resourcev1.ResourceSlice { return l.Items }),
+	c.s.DeviceClasses = draListed(ctx, c, "api/deviceclasses",
+		paged(api.DeviceClasses().List,
+			func(l *resourcev1.DeviceClassList) []resourcev1.DeviceClass { return l.Items }),
+		trim)
+	c.s.ResourceSlices = draListed(ctx, c, "api/resourceslices", paged(api.ResourceSlices().List,
+		func(l *resourcev1.ResourceSliceList) []resourcev1.ResourceSlice { return l.Items }),
 		func(slice *resourcev1.ResourceSlice) bool {
 			slice.ManagedFields = nil
 			return isNVIDIAs(slice.Spec.Driver)
 		})
-	c.s.ResourceClaims = draListed(ctx, c, "api/resourceclaims", paged(api.ResourceClaims("").List, func(l *resourcev1.ResourceClaimList) []resourcev1.ResourceClaim { return l.Items }),
+	c.s.ResourceClaims = draListed(ctx, c, "api/resourceclaims", paged(api.ResourceClaims("").List,
+		func(l *resourcev1.ResourceClaimList) []resourcev1.ResourceClaim { return l.Items }),
 		func(claim *resourcev1.ResourceClaim) bool {
 			claim.ManagedFields = nil
 			// Who waits for other devices may wait for GPUs in the same claim.
-			return claim.Status.Allocation == nil || slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool { return isNVIDIAs(r.Driver) })
+			return claim.Status.Allocation == nil || slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
+				func(r resourcev1.DeviceRequestAllocationResult) bool { return isNVIDIAs(r.Driver) })
 		})
 }
 

@@ -20,7 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Helm keeps each revision of a release in a Secret of this type. https://helm.sh/docs/topics/advanced/#storage-backends
+// Helm keeps each revision of a release in a Secret of this type.
+// https://helm.sh/docs/topics/advanced/#storage-backends
 const (
 	helmType     = "helm.sh/release.v1"
 	helmSelector = "owner=helm,status in (deployed,failed,pending-install,pending-upgrade,pending-rollback)"
@@ -61,7 +62,9 @@ func (c *collector) helm(ctx context.Context) {
 
 func (c *collector) helmIn(ctx context.Context, namespace string, keep func(*corev1.Secret) bool) error {
 	options := metav1.ListOptions{LabelSelector: helmSelector, FieldSelector: "type=" + helmType, Limit: helmPage}
-	_, err := all(ctx, options, paged(c.Client.CoreV1().Secrets(namespace).List, func(l *corev1.SecretList) []corev1.Secret { return l.Items }), keep)
+	_, err := all(ctx, options,
+		paged(c.Client.CoreV1().Secrets(namespace).List, func(l *corev1.SecretList) []corev1.Secret { return l.Items }),
+		keep)
 	return err
 }
 
@@ -82,10 +85,11 @@ func (c *collector) helmByNamespace(ctx context.Context, forbidden error, keep f
 	return forbidden
 }
 
-// matters is whether a release has to do with GPUs.
+// matters reports whether a release has to do with GPUs.
 func matters(release snapshot.HelmRelease) bool {
 	return slices.ContainsFunc([]string{
-		"gpu", "nvidia", "node-feature-discovery", "nfd", "dcgm", "dra-driver", "prometheus", "nvsentinel", "network-operator", "mig", "kai-scheduler", "hami",
+		"gpu", "nvidia", "node-feature-discovery", "nfd", "dcgm", "dra-driver", "prometheus", "nvsentinel",
+		"network-operator", "mig", "kai-scheduler", "hami",
 	}, func(part string) bool {
 		return strings.Contains(release.Name, part) || strings.Contains(release.Chart, part)
 	})
@@ -131,8 +135,10 @@ func decodeHelm(secret *corev1.Secret) (snapshot.HelmRelease, error) {
 		return snapshot.HelmRelease{}, fmt.Errorf("the release is no JSON: %w", err)
 	}
 	return snapshot.HelmRelease{
-		Namespace: cmp.Or(record.Namespace, secret.Namespace), Name: record.Name, Chart: record.Chart.Metadata.Name, ChartVersion: record.Chart.Metadata.Version,
-		AppVersion: record.Chart.Metadata.AppVersion, Revision: record.Version, Status: record.Info.Status, Values: record.Config,
+		Namespace: cmp.Or(record.Namespace, secret.Namespace), Name: record.Name, Chart: record.Chart.Metadata.Name,
+		ChartVersion: record.Chart.Metadata.Version,
+		AppVersion:   record.Chart.Metadata.AppVersion, Revision: record.Version, Status: record.Info.Status,
+		Values: record.Config,
 	}, nil
 }
 

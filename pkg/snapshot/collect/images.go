@@ -44,7 +44,8 @@ func (c *collector) images(ctx context.Context) {
 	seen := map[[2]string]bool{}
 	for i := range c.s.Pods {
 		pod := &c.s.Pods[i]
-		if isWell(pod) || pod.Status.Phase == corev1.PodRunning && started(pod) || !doctor.WantsGPU(pod) && doctor.ComponentOf(pod.Labels, pod.Spec) == "" {
+		if isWell(pod) || pod.Status.Phase == corev1.PodRunning && started(pod) ||
+			!doctor.WantsGPU(pod) && doctor.ComponentOf(pod.Labels, pod.Spec) == "" {
 			continue
 		}
 		for _, all := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -68,14 +69,15 @@ func (c *collector) images(ctx context.Context) {
 	c.s.Images = Images(ctx, refs, keys, c.options.Registries)
 }
 
-// started is whether every container has run: then its image is there, and for this machine.
+// started reports whether every container has run: then its image is there, and for this machine.
 func started(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Waiting != nil && s.LastTerminationState.Terminated == nil || s.RestartCount > 0
 	})
 }
 
-// pullSecret is the credentials for registries in a Secret; empty when it cannot be read, as usually: then the registry decides.
+// pullSecret returns the credentials for registries in a Secret; empty when it cannot be read, as usually: then the
+// registry decides.
 func (c *collector) pullSecret(ctx context.Context, namespace, secretName string) []byte {
 	ctx, cancel := context.WithTimeout(ctx, imageTimeout)
 	defer cancel()
@@ -86,8 +88,11 @@ func (c *collector) pullSecret(ctx context.Context, namespace, secretName string
 	return secret.Data[corev1.DockerConfigJsonKey]
 }
 
-// Images asks registries for the platforms of images. Why that could not be told is in each answer. through is nil for the usual transport.
-func Images(ctx context.Context, refs []string, keys authn.Keychain, through http.RoundTripper) map[string]snapshot.Image {
+// Images asks registries for the platforms of images. Why that could not be told is in each answer. through is nil for
+// the usual transport.
+func Images(
+	ctx context.Context, refs []string, keys authn.Keychain, through http.RoundTripper,
+) map[string]snapshot.Image {
 	if through == nil {
 		through = remote.DefaultTransport
 	}
@@ -113,13 +118,15 @@ func Images(ctx context.Context, refs []string, keys authn.Keychain, through htt
 }
 
 func platforms(ctx context.Context, raw string, keys authn.Keychain, through http.RoundTripper) ([]string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, imageTimeout, fmt.Errorf("the registry did not answer within %s", imageTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, imageTimeout,
+		fmt.Errorf("the registry did not answer within %s", imageTimeout))
 	defer cancel()
 	ref, err := name.ParseReference(raw)
 	if err != nil {
 		return nil, err
 	}
-	image, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(keys), remote.WithTransport(through), remote.WithRetryBackoff(remote.Backoff{Steps: 1}))
+	image, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(keys),
+		remote.WithTransport(through), remote.WithRetryBackoff(remote.Backoff{Steps: 1}))
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -166,7 +173,7 @@ func platformOf(p v1.Platform) string {
 	return text
 }
 
-// explainRegistry says why the platforms cannot be told. A registry that says so itself is quoted.
+// explainRegistry returns why the platforms cannot be told. A registry that says so itself is quoted.
 func explainRegistry(err error) string {
 	var answer *transport.Error
 	if errors.As(err, &answer) {
@@ -210,7 +217,8 @@ func registryName(key string) string {
 	return key
 }
 
-// Resolve implements authn.Keychain. It finds credentials as the kubelet does: the longest key that fits counts, and a label of a host may be "*".
+// Resolve implements authn.Keychain. It finds credentials as the kubelet does: the longest key that fits counts, and a
+// label of a host may be "*".
 func (k keychain) Resolve(resource authn.Resource) (authn.Authenticator, error) {
 	best := ""
 	for key := range k {
@@ -233,6 +241,7 @@ func covers(key string, resource authn.Resource) bool {
 	if host == resource.RegistryStr() {
 		return true
 	}
-	matched, err := path.Match(strings.ReplaceAll(host, ".", "/"), strings.ReplaceAll(resource.RegistryStr(), ".", "/")) // * is for one label
+	// * is for one label
+	matched, err := path.Match(strings.ReplaceAll(host, ".", "/"), strings.ReplaceAll(resource.RegistryStr(), ".", "/"))
 	return err == nil && matched
 }

@@ -33,7 +33,8 @@ func aRegistry(t *testing.T) string {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		if r.URL.Path == "/v2/" && r.Header.Get("Authorization") == "" { // as registries do: who has a password shows it
+		// As registries do: who has a password shows it
+		if r.URL.Path == "/v2/" && r.Header.Get("Authorization") == "" {
 			w.Header().Set("WWW-Authenticate", "Basic")
 			w.WriteHeader(http.StatusUnauthorized)
 			return
@@ -56,10 +57,12 @@ func aRegistry(t *testing.T) string {
 		}
 		return made
 	}
-	arm, amd := v1.Platform{OS: "linux", Architecture: "arm64", Variant: "v8"}, v1.Platform{OS: "linux", Architecture: "amd64"}
+	arm, amd := v1.Platform{OS: "linux", Architecture: "arm64", Variant: "v8"},
+		v1.Platform{OS: "linux", Architecture: "amd64"}
 	unknown := v1.Platform{OS: "unknown", Architecture: "unknown"}
 	index := mutate.AppendManifests(empty.Index,
-		mutate.IndexAddendum{Add: image(arm), Descriptor: v1.Descriptor{Platform: &arm}}, mutate.IndexAddendum{Add: image(amd), Descriptor: v1.Descriptor{Platform: &amd}},
+		mutate.IndexAddendum{Add: image(arm), Descriptor: v1.Descriptor{Platform: &arm}},
+		mutate.IndexAddendum{Add: image(amd), Descriptor: v1.Descriptor{Platform: &amd}},
 		mutate.IndexAddendum{Add: image(unknown), Descriptor: v1.Descriptor{Platform: &unknown}})
 	ref := func(text string) name.Reference {
 		parsed, err := name.ParseReference(host + text)
@@ -95,21 +98,29 @@ func dockerConfig(t *testing.T, registries ...string) []byte {
 	return raw
 }
 
-// An image for another architecture says "exec format error" and nothing else; its registry knows. A registry that does not answer is no fault.
+// An image for another architecture says "exec format error" and nothing else; its registry knows. A registry that does
+// not answer is no fault.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	host := aRegistry(t)
 	away := httptest.NewServer(nil)
 	away.Close()
 	gone := strings.TrimPrefix(away.URL, "http://") + "/x:1"
-	refs := []string{host + "/multi:1", host + "/single:1", host + "/private/x:1", host + "/none:1", gone, "NOT A REFERENCE"}
+	refs := []string{
+		host + "/multi:1", host + "/single:1", host + "/private/x:1", host + "/none:1", gone, "NOT A REFERENCE",
+	}
 	got := Images(t.Context(), refs, keychain{}, nil)
-	for ref, want := range map[string]string{host + "/multi:1": "linux/amd64 linux/arm64/v8", host + "/single:1": "linux/arm64/v8"} {
+	for ref, want := range map[string]string{
+		host + "/multi:1": "linux/amd64 linux/arm64/v8", host + "/single:1": "linux/arm64/v8",
+	} {
 		if text := strings.Join(got[ref].Platforms, " "); text != want || got[ref].Error != "" {
 			t.Errorf("%s is for %q (%s), wanted %q", ref, text, got[ref].Error, want)
 		}
 	}
-	for ref, want := range map[string]string{host + "/private/x:1": "the registry refuses", host + "/none:1": "the registry does not have it", gone: "cannot be asked from here", "NOT A REFERENCE": "could not parse reference"} {
+	for ref, want := range map[string]string{
+		host + "/private/x:1": "the registry refuses", host + "/none:1": "the registry does not have it",
+		gone: "cannot be asked from here", "NOT A REFERENCE": "could not parse reference",
+	} {
 		if len(got[ref].Platforms) > 0 || !strings.Contains(got[ref].Error, want) {
 			t.Errorf("%s: %+v, wanted %q", ref, got[ref], want)
 		}
@@ -118,7 +129,9 @@ func TestImages(t *testing.T) {
 	keys := keychain{}
 	keys.add(dockerConfig(t, "http://"+host+"/private"))
 	keys.add([]byte("no JSON"))
-	if image := Images(t.Context(), []string{host + "/private/x:1"}, keys, nil)[host+"/private/x:1"]; !slices.Equal(image.Platforms, []string{"linux/amd64"}) {
+	if image := Images(t.Context(), []string{host + "/private/x:1"}, keys, nil)[host+"/private/x:1"]; !slices.Equal(
+		image.Platforms, []string{"linux/amd64"},
+	) {
 		t.Errorf("with the password: %+v", image)
 	}
 
@@ -145,7 +158,10 @@ func TestImagesOfFailingPods(t *testing.T) {
 	}
 	cluster, _ := connected(
 		gpuNode("n"),
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "pull"}, Data: map[string][]byte{corev1.DockerConfigJsonKey: dockerConfig(t, host)}},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "pull"},
+			Data:       map[string][]byte{corev1.DockerConfigJsonKey: dockerConfig(t, host)},
+		},
 		pod("team", "works", "n", image("/multi:1", nil)), pod("team", "fails", "n", image("/private/x:1", failing)),
 	)
 	s, err := Collect(t.Context(), cluster, Options{Clock: clock}, nil)
@@ -162,9 +178,11 @@ func TestKeychain(t *testing.T) {
 	t.Parallel()
 	for key, refs := range map[string]map[string]bool{
 		"https://index.docker.io/v1/": {"busybox": true, "docker.io/library/busybox": true, "nvcr.io/x/y": false},
-		"nvcr.io":                     {"nvcr.io/nvidia/driver:1": true, "evil-nvcr.io/x/y": false, "nvcr.io.evil.com/x/y": false},
-		"ghcr.io/team":                {"ghcr.io/team/x": true, "ghcr.io/team2/x": false},
-		"*.example.com":               {"a.example.com/x": true, "a.b.example.com/x": false, "example.com/x": false},
+		"nvcr.io": {
+			"nvcr.io/nvidia/driver:1": true, "evil-nvcr.io/x/y": false, "nvcr.io.evil.com/x/y": false,
+		},
+		"ghcr.io/team":  {"ghcr.io/team/x": true, "ghcr.io/team2/x": false},
+		"*.example.com": {"a.example.com/x": true, "a.b.example.com/x": false, "example.com/x": false},
 	} {
 		keys := keychain{}
 		keys.add(dockerConfig(t, key))

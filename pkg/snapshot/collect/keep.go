@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// keeper decides what is kept of which object. Of 50,000 pods of a cluster most are copies of each other: what their templates say is kept
-// once.
+// keeper decides what is kept of which object. Of 50,000 pods of a cluster most are copies of each other: what their
+// templates say is kept once.
 type keeper struct {
 	now  time.Time
 	also func(*corev1.Pod) bool
@@ -25,7 +25,8 @@ type keeper struct {
 	gpuNodes map[string]bool
 	// operands are namespaces of the software that makes GPUs usable, in which everything matters.
 	operands map[string]bool
-	// left are pods that are not kept, and unwell those that are and are not well: of the events of others few are kept.
+	// left are pods that are not kept, and unwell those that are and are not well: of the events of others few are
+	// kept.
 	left, unwell map[types.NamespacedName]bool
 
 	texts       map[string]string
@@ -41,7 +42,8 @@ func newKeeper(now time.Time, also func(*corev1.Pod) bool) *keeper {
 		now: now, also: also, gpuNodes: map[string]bool{}, operands: map[string]bool{},
 		left: map[types.NamespacedName]bool{}, unwell: map[types.NamespacedName]bool{},
 		texts: map[string]string{}, labels: map[string]map[string]string{},
-		containers: pool[corev1.Container]{}, volumes: pool[corev1.Volume]{}, tolerations: pool[corev1.Toleration]{}, owners: pool[metav1.OwnerReference]{},
+		containers: pool[corev1.Container]{}, volumes: pool[corev1.Volume]{}, tolerations: pool[corev1.Toleration]{},
+		owners: pool[metav1.OwnerReference]{},
 	}
 }
 
@@ -77,7 +79,7 @@ func (k *keeper) ready(nodes []corev1.Node, daemonSets []appsv1.DaemonSet) {
 	}
 }
 
-// isShared is whether a namespace holds more than one piece of software.
+// isShared reports whether a namespace holds more than one piece of software.
 func isShared(namespace string) bool { return namespace == "default" || namespace == "kube-system" }
 
 // recently is how long pods that failed are remembered.
@@ -141,8 +143,8 @@ func wantsSome(pod *corev1.Pod) bool {
 	return false
 }
 
-// touchesCUDA is whether a pod that asks for no GPU still decides what CUDA does in it: it loads a library before all others, sees GPUs by a
-// variable, or has this tool's own shim.
+// touchesCUDA reports whether a pod that asks for no GPU still decides what CUDA does in it: it loads a library before
+// all others, sees GPUs by a variable, or has this tool's own shim.
 func touchesCUDA(pod *corev1.Pod) bool {
 	for name := range pod.Labels {
 		if strings.HasPrefix(name, "gpufault.dev/") {
@@ -157,7 +159,8 @@ func touchesCUDA(pod *corev1.Pod) bool {
 	for _, all := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for _, c := range all {
 			if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
-				return e.Name == "LD_PRELOAD" || slices.ContainsFunc([]string{"NVIDIA_", "CUDA_", "GPUFAULT_"}, func(prefix string) bool { return strings.HasPrefix(e.Name, prefix) })
+				return e.Name == "LD_PRELOAD" || slices.ContainsFunc([]string{"NVIDIA_", "CUDA_", "GPUFAULT_"},
+					func(prefix string) bool { return strings.HasPrefix(e.Name, prefix) })
 			}) {
 				return true
 			}
@@ -166,12 +169,13 @@ func touchesCUDA(pod *corev1.Pod) bool {
 	return false
 }
 
-// isSystem is whether pods of a namespace may be the network, the names or the proxies of the cluster.
+// isSystem reports whether pods of a namespace may be the network, the names or the proxies of the cluster.
 func isSystem(namespace string) bool {
-	return slices.ContainsFunc([]string{"kube-", "calico", "tigera", "cilium", "openshift-", "metallb", "istio-system"}, func(prefix string) bool { return strings.HasPrefix(namespace, prefix) })
+	return slices.ContainsFunc([]string{"kube-", "calico", "tigera", "cilium", "openshift-", "metallb", "istio-system"},
+		func(prefix string) bool { return strings.HasPrefix(namespace, prefix) })
 }
 
-// isWell is whether there is nothing to see: the pod runs, is ready, and did not restart; or it has done its work.
+// isWell reports whether there is nothing to see: the pod runs, is ready, and did not restart; or it has done its work.
 func isWell(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded {
 		return true
@@ -189,11 +193,12 @@ func isWell(pod *corev1.Pod) bool {
 	return isReady(pod)
 }
 
-// isReady is whether the pod runs, and says that it is ready.
+// isReady reports whether the pod runs, and says that it is ready.
 func isReady(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning && slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-		return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
-	})
+	return pod.Status.Phase == corev1.PodRunning &&
+		slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+			return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
+		})
 }
 
 func lastChange(pod *corev1.Pod) time.Time {
@@ -225,10 +230,12 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 	pod.ManagedFields = nil
 	shortAnnotations(&pod.ObjectMeta, longAnnotation)
 	spec := &pod.Spec
-	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, serviceAccountVolume) })
+	spec.Volumes = slices.DeleteFunc(spec.Volumes,
+		func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, serviceAccountVolume) })
 	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range all {
-			all[i].VolumeMounts = slices.DeleteFunc(all[i].VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, serviceAccountVolume) })
+			all[i].VolumeMounts = slices.DeleteFunc(all[i].VolumeMounts,
+				func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, serviceAccountVolume) })
 		}
 	}
 	if !k.operands[pod.Namespace] && doctor.ComponentOf(pod.Labels, pod.Spec) == "" {
@@ -260,13 +267,16 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 	}
 }
 
-// hideEnv takes the values of a workload's variables, but for those that are about GPUs: nobody knows what the others are.
+// hideEnv takes the values of a workload's variables, but for those that are about GPUs: nobody knows what the others
+// are.
 func hideEnv(spec *corev1.PodSpec) {
 	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range all {
 			for j := range all[i].Env {
 				e := &all[i].Env[j]
-				if e.Value != "" && !slices.ContainsFunc(readVariables(), func(prefix string) bool { return strings.HasPrefix(e.Name, prefix) }) {
+				if e.Value != "" && !slices.ContainsFunc(
+					readVariables(), func(prefix string) bool { return strings.HasPrefix(e.Name, prefix) },
+				) {
 					e.Value = snapshot.Redacted
 				}
 			}
@@ -277,12 +287,16 @@ func hideEnv(spec *corev1.PodSpec) {
 	}
 }
 
-// readVariables are how the names of variables begin that checks read in workloads: those by which programs find GPUs and each other.
+// readVariables returns how the names of variables begin that checks read in workloads: those by which programs find
+// GPUs and each other.
 func readVariables() []string {
-	return []string{"NVIDIA_", "CUDA_", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "NCCL_", "GPUFAULT_", "PYTORCH_", "TORCH_", "DCGM_", "UCX_", "GLOO_"}
+	return []string{
+		"NVIDIA_", "CUDA_", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "NCCL_", "GPUFAULT_", "PYTORCH_", "TORCH_",
+		"DCGM_", "UCX_", "GLOO_",
+	}
 }
 
-// aboutGPUs are the annotations that name them; most others are the network's.
+// aboutGPUs returns the annotations that name them; most others are the network's.
 func aboutGPUs(all map[string]string) map[string]string {
 	var kept map[string]string
 	for name, value := range all {
@@ -301,7 +315,9 @@ func skeleton(pod *corev1.Pod) {
 	containers := func(all []corev1.Container) []corev1.Container {
 		left := make([]corev1.Container, len(all))
 		for i, c := range all {
-			left[i] = corev1.Container{Name: c.Name, Image: c.Image, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
+			left[i] = corev1.Container{
+				Name: c.Name, Image: c.Image, Resources: c.Resources, RestartPolicy: c.RestartPolicy,
+			}
 			if c.SecurityContext != nil && c.SecurityContext.Privileged != nil {
 				left[i].SecurityContext = &corev1.SecurityContext{Privileged: c.SecurityContext.Privileged}
 			}
@@ -309,14 +325,18 @@ func skeleton(pod *corev1.Pod) {
 		return left
 	}
 	meta := metav1.ObjectMeta{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences, CreationTimestamp: pod.CreationTimestamp,
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: pod.Labels,
+		OwnerReferences: pod.OwnerReferences, CreationTimestamp: pod.CreationTimestamp,
 	}
-	ready := slices.DeleteFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool { return condition.Type != corev1.PodReady })
+	ready := slices.DeleteFunc(pod.Status.Conditions,
+		func(condition corev1.PodCondition) bool { return condition.Type != corev1.PodReady })
 	*pod = corev1.Pod{
 		ObjectMeta: meta,
 		Spec: corev1.PodSpec{
-			NodeName: pod.Spec.NodeName, Containers: containers(pod.Spec.Containers), InitContainers: containers(pod.Spec.InitContainers),
-			Overhead: pod.Spec.Overhead, PriorityClassName: pod.Spec.PriorityClassName, Priority: pod.Spec.Priority,
+			NodeName: pod.Spec.NodeName, Containers: containers(pod.Spec.Containers),
+			InitContainers: containers(pod.Spec.InitContainers),
+			Overhead:       pod.Spec.Overhead, PriorityClassName: pod.Spec.PriorityClassName,
+			Priority: pod.Spec.Priority,
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, Conditions: clip(ready)},
 	}
@@ -332,12 +352,16 @@ func (k *keeper) share(pod *corev1.Pod) {
 	pod.Spec.Volumes = share(k.volumes, pod.Spec.Volumes)
 	pod.Spec.Tolerations = share(k.tolerations, pod.Spec.Tolerations)
 	pod.Labels = k.sharedLabels(pod.Labels)
-	for _, text := range []*string{&pod.Namespace, &pod.Spec.NodeName, &pod.Spec.ServiceAccountName, &pod.Spec.DeprecatedServiceAccount, &pod.Spec.SchedulerName, &pod.GenerateName} {
+	for _, text := range []*string{
+		&pod.Namespace, &pod.Spec.NodeName, &pod.Spec.ServiceAccountName, &pod.Spec.DeprecatedServiceAccount,
+		&pod.Spec.SchedulerName, &pod.GenerateName,
+	} {
 		*text = k.text(*text)
 	}
 	for _, all := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range all {
-			all[i].Name, all[i].Image, all[i].ImageID = k.text(all[i].Name), k.text(all[i].Image), k.text(all[i].ImageID)
+			all[i].Name, all[i].Image, all[i].ImageID = k.text(all[i].Name), k.text(all[i].Image),
+				k.text(all[i].ImageID)
 		}
 	}
 	pod.OwnerReferences = share(k.owners, pod.OwnerReferences)
@@ -405,7 +429,8 @@ func (k *keeper) pods(all []corev1.Pod) {
 // longestMessage is how much of an event is kept, in bytes.
 const longestMessage = 4 << 10
 
-// event keeps warnings, but for those about pods that do not matter, and what else happened to objects that are kept and not well.
+// event keeps warnings, but for those about pods that do not matter, and what else happened to objects that are kept
+// and not well.
 func (k *keeper) event(e *corev1.Event) bool {
 	about := e.InvolvedObject
 	name := types.NamespacedName{Namespace: about.Namespace, Name: about.Name}

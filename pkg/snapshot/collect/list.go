@@ -13,7 +13,9 @@ import (
 type lister[T any] func(context.Context, metav1.ListOptions) (items []T, next string, err error)
 
 // paged makes a lister of a client's List.
-func paged[T any, L metav1.ListInterface](list func(context.Context, metav1.ListOptions) (L, error), items func(L) []T) lister[T] {
+func paged[T any, L metav1.ListInterface](
+	list func(context.Context, metav1.ListOptions) (L, error), items func(L) []T,
+) lister[T] {
 	return func(ctx context.Context, options metav1.ListOptions) ([]T, string, error) {
 		page, err := list(ctx, options)
 		if err != nil {
@@ -38,8 +40,8 @@ func listed[T any](ctx context.Context, c *collector, what string, list lister[T
 // restarts is how often a list whose place was lost is begun anew, before it is asked for in one piece.
 const restarts = 2
 
-// all goes through the pages. The place in a long list is lost when the API server has forgotten its state (410 Gone): then it offers to go on
-// with the present state, or the list is begun anew.
+// all goes through the pages. The place in a long list is lost when the API server has forgotten its state (410 Gone):
+// then it offers to go on with the present state, or the list is begun anew.
 func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T], keep func(*T) bool) ([]T, error) {
 	var kept []T
 	for begun := 0; ; {
@@ -75,7 +77,8 @@ func onePage[T any](ctx context.Context, options metav1.ListOptions, list lister
 	return list(ctx, options)
 }
 
-// freshToken is the place at which the API server offers to go on; empty when it offers none, or the one that it has just refused.
+// freshToken returns the place at which the API server offers to go on; empty when it offers none, or the one that it
+// has just refused.
 func freshToken(err error, refused string) string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Continue == refused {

@@ -40,8 +40,9 @@ type request struct {
 	head      bool
 }
 
-// logs reads the ends of logs that may say what is wrong: of components and GPU pods that fail, and of those components on suspicious nodes
-// that say what they found of the GPUs. Of GPU pods that run it reads the beginnings of some, as far as there is room.
+// logs reads the ends of logs that may say what is wrong: of components and GPU pods that fail, and of those components
+// on suspicious nodes that say what they found of the GPUs. Of GPU pods that run it reads the beginnings of some, as
+// far as there is room.
 func (c *collector) logs(ctx context.Context) {
 	wanted, left := logCandidates(c.s)
 	if c.options.NoLogs {
@@ -88,7 +89,10 @@ func (c *collector) logs(ctx context.Context) {
 	_ = group.Wait() // errors are in Missing
 	for i, r := range requests {
 		if got[i] {
-			c.s.Logs = append(c.s.Logs, snapshot.Log{Namespace: r.pod.Namespace, Pod: r.pod.Name, Container: r.container, Previous: r.previous, Head: r.head, Text: texts[i]})
+			c.s.Logs = append(c.s.Logs, snapshot.Log{
+				Namespace: r.pod.Namespace, Pod: r.pod.Name, Container: r.container, Previous: r.previous, Head: r.head,
+				Text: texts[i],
+			})
 		}
 	}
 }
@@ -97,7 +101,9 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
 	lines, bytes := logLines, logBytes
-	options := &corev1.PodLogOptions{Container: r.container, Previous: r.previous, TailLines: &lines, LimitBytes: &bytes}
+	options := &corev1.PodLogOptions{
+		Container: r.container, Previous: r.previous, TailLines: &lines, LimitBytes: &bytes,
+	}
 	if r.head {
 		bytes, options.TailLines = headBytes, nil
 	}
@@ -113,8 +119,8 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 	return string(text), err
 }
 
-// logCandidates are pods whose logs are wanted: as many as may be read, and the others. Of pods that are alike, as those of one DaemonSet, some
-// come before the others of any. Those that run well come last.
+// logCandidates are pods whose logs are wanted: as many as may be read, and the others. Of pods that are alike, as
+// those of one DaemonSet, some come before the others of any. Those that run well come last.
 func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 	suspects := suspicious(s)
 	incomplete := map[string]bool{} // DaemonSets
@@ -143,7 +149,8 @@ func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 		turns[kind]++
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.rank/rankRunning, b.rank/rankRunning), cmp.Compare(a.turn, b.turn), cmp.Compare(a.rank, b.rank))
+		return cmp.Or(cmp.Compare(a.rank/rankRunning, b.rank/rankRunning), cmp.Compare(a.turn, b.turn),
+			cmp.Compare(a.rank, b.rank))
 	})
 	for i, c := range all {
 		switch {
@@ -164,7 +171,7 @@ const (
 	rankRunning          // a GPU pod that runs: where it computes, it says at its beginning
 )
 
-// logRank is how much the pod's log is wanted; less than zero when not.
+// logRank returns how much the pod's log is wanted; less than zero when not.
 func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool) int {
 	component := doctor.ComponentOf(pod.Labels, pod.Spec)
 	switch {
@@ -186,10 +193,11 @@ func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool) int
 	return -1
 }
 
-// isWitness is whether a component says in its log what it finds of the GPUs.
+// isWitness reports whether a component says in its log what it finds of the GPUs.
 func isWitness(c doctor.Component) bool {
 	return slices.Contains([]doctor.Component{
-		doctor.Toolkit, doctor.DevicePlugin, doctor.FeatureDiscovery, doctor.DRADriver, doctor.Driver, doctor.MIGManager, doctor.MPS,
+		doctor.Toolkit, doctor.DevicePlugin, doctor.FeatureDiscovery, doctor.DRADriver, doctor.Driver,
+		doctor.MIGManager, doctor.MPS,
 	}, c)
 }
 
@@ -200,8 +208,8 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.GenerateName
 }
 
-// requestsOf are the logs of a pod that are wanted: of one that works the beginnings of those of its containers with GPUs, and of one that works again
-// both these and the ends.
+// requestsOf returns the logs of a pod that are wanted: of one that works the beginnings of those of its containers
+// with GPUs, and of one that works again both these and the ends.
 func requestsOf(pod *corev1.Pod) []request {
 	if doctor.ComponentOf(pod.Labels, pod.Spec) != "" || !doctor.WantsGPU(pod) || !isReady(pod) {
 		return logsOf(pod)
@@ -218,8 +226,8 @@ func requestsOf(pod *corev1.Pod) []request {
 	return requests
 }
 
-// logsOf are the containers of a pod that have written something: they ran, or run. Of a pod that works the init containers have nothing more to
-// say, but of the toolkit's.
+// logsOf returns the containers of a pod that have written something: they ran, or run. Of a pod that works the init
+// containers have nothing more to say, but of the toolkit's.
 func logsOf(pod *corev1.Pod) []request {
 	var requests []request
 	add := func(all []corev1.ContainerStatus, quiet bool) {

@@ -17,8 +17,9 @@ import (
 // backends is of how many pods behind a Service the labels and ports are looked at: they are alike.
 const backends = 3
 
-// network gets what decides whether GPU pods reach what they ask for in vain: the Services that they name and the cluster's DNS, some pods behind
-// these, and the NetworkPolicies of both ends. Where no pod waits for an answer it asks for nothing.
+// network gets what decides whether GPU pods reach what they ask for in vain: the Services that they name and the
+// cluster's DNS, some pods behind these, and the NetworkPolicies of both ends. Where no pod waits for an answer it asks
+// for nothing.
 func (c *collector) network(ctx context.Context) error {
 	if !slices.ContainsFunc(c.s.Logs, func(l snapshot.Log) bool { return !l.Head }) {
 		return nil // nobody says anything
@@ -46,7 +47,8 @@ func (c *collector) network(ctx context.Context) error {
 		}
 	}
 	c.s.NetworkPolicies = listed(ctx, c, "api/networkpolicies",
-		paged(c.Client.NetworkingV1().NetworkPolicies("").List, func(l *networkingv1.NetworkPolicyList) []networkingv1.NetworkPolicy { return l.Items }),
+		paged(c.Client.NetworkingV1().NetworkPolicies("").List,
+			func(l *networkingv1.NetworkPolicyList) []networkingv1.NetworkPolicy { return l.Items }),
 		func(p *networkingv1.NetworkPolicy) bool {
 			p.ManagedFields = nil
 			shortAnnotations(&p.ObjectMeta, longAnnotation)
@@ -63,21 +65,27 @@ func (c *collector) service(ctx context.Context, ref doctor.ServiceRef) (*corev1
 		return nil, err
 	}
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name, UID: service.UID, CreationTimestamp: service.CreationTimestamp},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: service.Namespace, Name: service.Name, UID: service.UID,
+			CreationTimestamp: service.CreationTimestamp,
+		},
 		Spec: corev1.ServiceSpec{
-			Type: service.Spec.Type, Selector: service.Spec.Selector, Ports: service.Spec.Ports, ClusterIP: service.Spec.ClusterIP, ClusterIPs: service.Spec.ClusterIPs,
+			Type: service.Spec.Type, Selector: service.Spec.Selector, Ports: service.Spec.Ports,
+			ClusterIP: service.Spec.ClusterIP, ClusterIPs: service.Spec.ClusterIPs,
 		},
 	}, nil
 }
 
-// backends keeps some pods behind a Service: their labels, ports and addresses. A pod that is there for another reason keeps all that it has.
+// backends keeps some pods behind a Service: their labels, ports and addresses. A pod that is there for another reason
+// keeps all that it has.
 func (c *collector) backends(ctx context.Context, service *corev1.Service) {
 	if len(service.Spec.Selector) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
-	found, err := c.Client.CoreV1().Pods(service.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.Set(service.Spec.Selector).String(), Limit: backends})
+	found, err := c.Client.CoreV1().Pods(service.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: labels.Set(service.Spec.Selector).String(), Limit: backends})
 	if err != nil {
 		return // the selector's labels do, then
 	}

@@ -13,10 +13,12 @@ import (
 // fixes is the kind of runs by which doctor mends; they are no faults.
 const fixes = "fix"
 
-// remembered is how long the lines of closed runs are told from those of strangers: a kernel log seldom reaches back further.
+// remembered is how long the lines of closed runs are told from those of strangers: a kernel log seldom reaches back
+// further.
 const remembered = 7 * 24 * time.Hour
 
-// runs reads this tool's own faults from the ledger: those that are open, and closed ones whose lines may still be in kernel logs.
+// runs reads this tool's own faults from the ledger: those that are open, and closed ones whose lines may still be in
+// kernel logs.
 func (c *collector) runs(ctx context.Context) {
 	if c.Ledger == nil {
 		return
@@ -41,24 +43,31 @@ func (c *collector) runs(ctx context.Context) {
 	}
 }
 
-// leavesLines is whether a run, an exercise's too, wrote lines to kernel logs: they stay there when it is closed.
+// leavesLines reports whether a run, an exercise's too, wrote lines to kernel logs: they stay there when it is closed.
 func leavesLines(run ledger.Run) bool {
-	return slices.ContainsFunc(run.Steps, func(s ledger.Step) bool { return s.InPlace() && s.Target.Kind == "Node" && s.Undo.IsPermanent() })
+	return slices.ContainsFunc(run.Steps,
+		func(s ledger.Step) bool { return s.InPlace() && s.Target.Kind == "Node" && s.Undo.IsPermanent() })
 }
 
-// converted is the run as snapshots have it, and whether any of its changes may be in place. A line in a kernel log is, for ever.
+// converted returns the run as snapshots have it, and whether any of its changes may be in place. A line in a kernel
+// log is, for ever.
 func converted(run ledger.Run, command func(...string) string) (snapshot.Run, bool) {
 	found := snapshot.Run{
-		ID: run.ID, Fault: run.Fault, Summary: run.Summary, By: run.By, Phase: string(run.Phase), Created: run.Created, Until: run.Until,
+		ID: run.ID, Fault: run.Fault, Summary: run.Summary, By: run.By, Phase: string(run.Phase), Created: run.Created,
+		Until:  run.Until,
 		Closed: run.Closed, Revert: command("revert", run.ID),
 	}
 	for _, step := range run.Steps {
 		if !step.InPlace() {
 			continue
 		}
-		target := snapshot.Target{Kind: step.Target.Kind, Namespace: step.Target.Namespace, Name: step.Target.Name, Permanent: step.Undo.IsPermanent()}
+		target := snapshot.Target{
+			Kind: step.Target.Kind, Namespace: step.Target.Namespace, Name: step.Target.Name,
+			Permanent: step.Undo.IsPermanent(),
+		}
 		for _, e := range step.Evidence {
-			target.Evidence = append(target.Evidence, snapshot.RunEvidence{Source: strings.TrimSpace(e.Source), Time: e.Time, Text: e.Text})
+			target.Evidence = append(target.Evidence,
+				snapshot.RunEvidence{Source: strings.TrimSpace(e.Source), Time: e.Time, Text: e.Text})
 		}
 		found.Targets = append(found.Targets, target)
 	}

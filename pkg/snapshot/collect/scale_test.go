@@ -76,7 +76,7 @@ func TestDiagnoseForParent(t *testing.T) {
 	}
 }
 
-// most is the largest size that this process has had in memory, in bytes; 0 where the system does not say.
+// most returns the largest size that this process has had in memory, in bytes; 0 where the system does not say.
 func most(t *testing.T) int64 {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -92,8 +92,8 @@ func most(t *testing.T) int64 {
 	return n << 10
 }
 
-// A large cluster is diagnosed on a laptop, and no list is asked for in one piece. GPU_FAULT_SCALE=5000 measures the full size, for which
-// test/scale does it with the plugin itself; by default it is a tenth.
+// A large cluster is diagnosed on a laptop, and no list is asked for in one piece. GPU_FAULT_SCALE=5000 measures the
+// full size, for which test/scale does it with the plugin itself; by default it is a tenth.
 func TestLargeCluster(t *testing.T) {
 	nodes := 500
 	if text := os.Getenv("GPU_FAULT_SCALE"); text != "" {
@@ -104,9 +104,11 @@ func TestLargeCluster(t *testing.T) {
 	}
 	server := bigcluster.New(t, nodes)
 	c := measure(t, server)
-	t.Logf("%d nodes, %d pods: %s of processor time, at most %d MiB, %d requests, %d MiB received", nodes, 10*nodes, c.cpu, c.Memory>>20, server.Requests.Load(), server.Bytes.Load()>>20)
+	t.Logf("%d nodes, %d pods: %s of processor time, at most %d MiB, %d requests, %d MiB received", nodes, 10*nodes,
+		c.cpu, c.Memory>>20, server.Requests.Load(), server.Bytes.Load()>>20)
 	if c.Nodes != nodes || c.Pods != 10*nodes || c.GPUNodes != nodes {
-		t.Errorf("%d nodes, of which %d have GPUs, and %d pods were seen, wanted %d, all, and %d", c.Nodes, c.GPUNodes, c.Pods, nodes, 10*nodes)
+		t.Errorf("%d nodes, of which %d have GPUs, and %d pods were seen, wanted %d, all, and %d", c.Nodes, c.GPUNodes,
+			c.Pods, nodes, 10*nodes)
 	}
 	if got := server.Unpaged.Load(); got > 0 {
 		t.Errorf("%d lists were asked for without a limit", got)

@@ -29,7 +29,8 @@ func suspicious(s *snapshot.Snapshot) []string {
 		}
 	}
 	for _, n := range facts.GPUNodes {
-		if hasProblem(n) || isUnsettled(n) || lacksGPUs(n, dra[n.Name]) || slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool { return fails(facts, pod) }) {
+		if hasProblem(n) || isUnsettled(n) || lacksGPUs(n, dra[n.Name]) ||
+			slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool { return fails(facts, pod) }) {
 			suspects[n.Name] = true
 		}
 	}
@@ -41,20 +42,22 @@ func suspicious(s *snapshot.Snapshot) []string {
 	return slices.Sorted(maps.Keys(suspects))
 }
 
-// hasProblem is whether a condition says that something is wrong: Ready or KernelReady that are not true, or any other that is.
+// hasProblem reports whether a condition says that something is wrong: Ready or KernelReady that are not true, or any
+// other that is.
 func hasProblem(n *doctor.Node) bool {
-	return n.Ready().Status != corev1.ConditionTrue || slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		good := corev1.ConditionFalse
-		for _, suffix := range []string{"Ready", "Healthy", "Available", "Synced"} {
-			if strings.HasSuffix(string(c.Type), suffix) {
-				good = corev1.ConditionTrue
+	return n.Ready().Status != corev1.ConditionTrue ||
+		slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			good := corev1.ConditionFalse
+			for _, suffix := range []string{"Ready", "Healthy", "Available", "Synced"} {
+				if strings.HasSuffix(string(c.Type), suffix) {
+					good = corev1.ConditionTrue
+				}
 			}
-		}
-		return c.Status != good && (c.Status != corev1.ConditionUnknown || c.Type == corev1.NodeReady)
-	})
+			return c.Status != good && (c.Status != corev1.ConditionUnknown || c.Type == corev1.NodeReady)
+		})
 }
 
-// isUnsettled is whether the MIG manager did not get done, or feature discovery did not tell which GPUs there are.
+// isUnsettled reports whether the MIG manager did not get done, or feature discovery did not tell which GPUs there are.
 func isUnsettled(n *doctor.Node) bool {
 	if slices.Contains([]string{"failed", "pending", "rebooting"}, n.Labels["nvidia.com/mig.config.state"]) {
 		return true
@@ -64,7 +67,8 @@ func isUnsettled(n *doctor.Node) bool {
 	})
 }
 
-// lacksGPUs is whether the node offers fewer GPUs than it has, or none. A node whose GPUs are claimed (DRA) offers none in this way.
+// lacksGPUs reports whether the node offers fewer GPUs than it has, or none. A node whose GPUs are claimed (DRA) offers
+// none in this way.
 func lacksGPUs(n *doctor.Node, claimed bool) bool {
 	offered := false
 	for name, capacity := range n.Status.Capacity {
@@ -80,10 +84,11 @@ func lacksGPUs(n *doctor.Node, claimed bool) bool {
 	return !offered && !claimed
 }
 
-// fails is whether a pod that has to do with GPUs does not run as it should.
+// fails reports whether a pod that has to do with GPUs does not run as it should.
 func fails(facts *doctor.Facts, pod *corev1.Pod) bool {
 	if doctor.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil || doctor.ComponentOf(pod.Labels, pod.Spec) != "" {
 		return !isWell(pod)
 	}
-	return !isWell(pod) && slices.ContainsFunc(facts.EventsOf("Pod", pod.Namespace, pod.Name), func(e *corev1.Event) bool { return e.Reason == "FailedCreatePodSandBox" })
+	return !isWell(pod) && slices.ContainsFunc(facts.EventsOf("Pod", pod.Namespace, pod.Name),
+		func(e *corev1.Event) bool { return e.Reason == "FailedCreatePodSandBox" })
 }

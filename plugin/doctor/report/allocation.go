@@ -15,7 +15,7 @@ import (
 // someHolders are named for each resource of a node.
 const someHolders = 4
 
-// allocation is the table of GPU nodes: what they have, what is used and by whom.
+// allocation returns the table of GPU nodes: what they have, what is used and by whom.
 func (p *page) allocation() error {
 	if len(p.report.Allocation.Nodes) == 0 {
 		return nil
@@ -27,7 +27,8 @@ func (p *page) allocation() error {
 			name += " (not schedulable)"
 		}
 		for _, c := range n.Resources {
-			table.Add(clean(name), clean(c.Resource), fmt.Sprint(c.Capacity), fmt.Sprint(c.Allocatable), fmt.Sprint(c.Used), fmt.Sprint(c.Free), holders(n, c.Resource))
+			table.Add(clean(name), clean(c.Resource), fmt.Sprint(c.Capacity), fmt.Sprint(c.Allocatable),
+				fmt.Sprint(c.Used), fmt.Sprint(c.Free), holders(n, c.Resource))
 		}
 		if len(n.Resources) == 0 {
 			table.Add(clean(name), printer.None, "0", "0", "0", "0", printer.None)
@@ -103,8 +104,9 @@ func shareOf(n doctor.NodeAllocation, c doctor.ResourceCounts) htmlShare {
 	all := max(c.Capacity, c.Allocatable, c.Used, 1)
 	percent := func(n int64) int64 { return min(100, max(0, n*100/all)) }
 	s := htmlShare{
-		Node: clean(n.Node), Model: clean(model), Resource: clean(c.Resource), Holders: cmp.Or(holders(n, c.Resource), "nobody"),
-		Used: fmt.Sprintf("%d of %d", c.Used, c.Capacity), Free: fmt.Sprint(c.Free),
+		Node: clean(n.Node), Model: clean(model), Resource: clean(c.Resource),
+		Holders: cmp.Or(holders(n, c.Resource), "nobody"),
+		Used:    fmt.Sprintf("%d of %d", c.Used, c.Capacity), Free: fmt.Sprint(c.Free),
 		UsedWidth: percent(c.Used), LostWidth: percent(lost), Label: fmt.Sprintf("%d of %d in use", c.Used, c.Capacity),
 	}
 	s.LostX = 100 - s.LostWidth
@@ -120,9 +122,11 @@ func (a *htmlAllocation) section() markup.Part {
 		return nil
 	}
 	number := markup.Class("number")
-	head := markup.El("tr", column("Node"), column("Resource"), column("In use"), column("Used", number), column("Free", number), column("Holders"))
+	head := markup.El("tr", column("Node"), column("Resource"), column("In use"), column("Used", number),
+		column("Free", number), column("Holders"))
 	return section("Who holds the GPUs",
-		scroll("Allocation", markup.El("table", markup.El("thead", head), markup.El("tbody", markup.Each(a.Rows, htmlShare.row)))),
+		scroll("Allocation",
+			markup.El("table", markup.El("thead", head), markup.El("tbody", markup.Each(a.Rows, htmlShare.row)))),
 		remark(a.Left),
 	)
 }
@@ -141,9 +145,11 @@ func (s htmlShare) row() markup.Part {
 
 // bar is as long as its column is wide; what is used begins at its left, what is lost at its right.
 func (s htmlShare) bar() markup.Part {
-	return markup.El("svg", markup.Class("bar"), markup.Attr("viewBox", "0 0 100 10"), markup.Attr("preserveAspectRatio", "none"), markup.Attr("role", "img"), markup.Attr("aria-label", s.Label),
+	return markup.El("svg", markup.Class("bar"), markup.Attr("viewBox", "0 0 100 10"),
+		markup.Attr("preserveAspectRatio", "none"), markup.Attr("role", "img"), markup.Attr("aria-label", s.Label),
 		markup.El("rect", markup.Class("all"), markup.Num("width", 100), markup.Num("height", 10)),
 		markup.El("rect", markup.Class("used"), markup.Num("width", int(s.UsedWidth)), markup.Num("height", 10)),
-		markup.El("rect", markup.Class("lost"), markup.Num("x", int(s.LostX)), markup.Num("width", int(s.LostWidth)), markup.Num("height", 10)),
+		markup.El("rect", markup.Class("lost"), markup.Num("x", int(s.LostX)), markup.Num("width", int(s.LostWidth)),
+			markup.Num("height", 10)),
 	)
 }

@@ -12,7 +12,7 @@ const longest = 1000
 
 func clean(text string) string { return printer.Clean(text) }
 
-// quoted are the lines of a quotation, clean and cut to what can be read.
+// quoted returns the lines of a quotation, clean and cut to what can be read.
 func quoted(text string) []string {
 	var lines []string
 	for line := range strings.Lines(strings.ToValidUTF8(text, "\ufffd")) {

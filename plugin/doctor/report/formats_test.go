@@ -15,22 +15,28 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// someChecks are the checks of twoContainerds, and one that passed.
+// someChecks returns the checks of twoContainerds, and one that passed.
 func someChecks() []doctor.Check {
 	var all []doctor.Check
 	seen := map[string]bool{}
 	for _, f := range twoContainerds().Items {
 		if !seen[f.ID] {
-			all = append(all, doctor.Check{ID: f.ID, Layer: f.Layer, Title: f.Title, Reads: "what it reads", Why: "why it is so", Doc: f.Doc, Sources: []string{"gpu-operator#1323"}})
+			all = append(all, doctor.Check{
+				ID: f.ID, Layer: f.Layer, Title: f.Title, Reads: "what it reads", Why: "why it is so", Doc: f.Doc,
+				Sources: []string{"gpu-operator#1323"},
+			})
 		}
 		seen[f.ID] = true
 	}
 	return append(all,
-		doctor.Check{ID: "rt.unparsable", Layer: doctor.LayerRuntime, Title: "containerd's configuration does not parse"},
+		doctor.Check{
+			ID: "rt.unparsable", Layer: doctor.LayerRuntime, Title: "containerd's configuration does not parse",
+		},
 		doctor.Check{ID: "rt.binary-missing", Layer: doctor.LayerRuntime, Title: "the runtime's binary is not there"})
 }
 
-// CI systems count failures and skipped tests: a root is a failure, a consequence is none, and what was not seen is skipped, never passed.
+// CI systems count failures and skipped tests: a root is a failure, a consequence is none, and what was not seen is
+// skipped, never passed.
 func TestJUnit(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -52,7 +58,8 @@ func TestJUnit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if all.Failures != want || all.Skipped != 1 || all.Tests != len(someChecks()) {
-			t.Errorf("from %s on: %d failures, %d skipped of %d; wanted %d, 1 of %d", failOn, all.Failures, all.Skipped, all.Tests, want, len(someChecks()))
+			t.Errorf("from %s on: %d failures, %d skipped of %d; wanted %d, 1 of %d", failOn, all.Failures, all.Skipped,
+				all.Tests, want, len(someChecks()))
 		}
 	}
 }
@@ -73,23 +80,27 @@ func TestSARIF(t *testing.T) {
 	}
 	run := log.Runs[0]
 	if log.Version != "2.1.0" || len(run.Results) != 4 || len(run.Invocations[0].Notifications) != 2 {
-		t.Errorf("version %s with %d results and %d notifications; wanted 2.1.0, the 4 roots and 2 reasons", log.Version, len(run.Results), len(run.Invocations[0].Notifications))
+		t.Errorf("version %s with %d results and %d notifications; wanted 2.1.0, the 4 roots and 2 reasons",
+			log.Version, len(run.Results), len(run.Invocations[0].Notifications))
 	}
 	for _, r := range run.Results {
 		if run.Tool.Driver.Rules[r.RuleIndex].ID != r.RuleID {
 			t.Errorf("result %s points at rule %s", r.RuleID, run.Tool.Driver.Rules[r.RuleIndex].ID)
 		}
 		if !strings.Contains("error warning note", r.Level) || len(r.Locations) == 0 || r.Message.Text == "" {
-			t.Errorf("result %s: level %q, %d locations, message %q", r.RuleID, r.Level, len(r.Locations), r.Message.Text)
+			t.Errorf("result %s: level %q, %d locations, message %q", r.RuleID, r.Level, len(r.Locations),
+				r.Message.Text)
 		}
 	}
 }
 
-// TestStrictGateFailsClosed: with --fail-on, a check that could not see what it needs is an error for CI systems and an open result in SARIF,
-// unless nobody asked for it.
+// TestStrictGateFailsClosed: with --fail-on, a check that could not see what it needs is an error for CI systems and an
+// open result in SARIF, unless nobody asked for it.
 func TestStrictGateFailsClosed(t *testing.T) {
 	t.Parallel()
-	check := doctor.Check{ID: "rt.unparsable", Layer: doctor.LayerRuntime, Title: "containerd's configuration does not parse"}
+	check := doctor.Check{
+		ID: "rt.unparsable", Layer: doctor.LayerRuntime, Title: "containerd's configuration does not parse",
+	}
 	r := doctor.Report{Items: []doctor.Finding{}, Layers: []doctor.LayerResult{{Layer: doctor.LayerRuntime}}}
 	unknown := doctor.Unknown{Check: check.ID, Layer: check.Layer, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}}
 	for why, want := range map[string]bool{
@@ -105,7 +116,9 @@ func TestStrictGateFailsClosed(t *testing.T) {
 				t.Errorf("%q, strict %t: fails %t, says %q", why, strict, fails, says)
 			}
 			var junit, sarif bytes.Buffer
-			if err := errors.Join(JUnit(&junit, r, []doctor.Check{check}, gate), SARIF(&sarif, r, []doctor.Check{check}, gate, "v1")); err != nil {
+			if err := errors.Join(
+				JUnit(&junit, r, []doctor.Check{check}, gate), SARIF(&sarif, r, []doctor.Check{check}, gate, "v1"),
+			); err != nil {
 				t.Fatal(err)
 			}
 			if got := strings.Contains(junit.String(), `<error message="not checked: `+why); got != fails {
@@ -135,8 +148,9 @@ func TestHTML(t *testing.T) {
 	golden.Compare(t, "page.golden.html", body)
 }
 
-// The page loads nothing from elsewhere, and its policy would not let it, but lets it have its own style and script; its links within the
-// page lead somewhere; all its elements are closed; and nothing that anyone wrote becomes an element or an attribute.
+// The page loads nothing from elsewhere, and its policy would not let it, but lets it have its own style and script;
+// its links within the page lead somewhere; all its elements are closed; and nothing that anyone wrote becomes an
+// element or an attribute.
 func TestPageIsSelfContained(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
@@ -172,7 +186,8 @@ func TestPageIsSelfContained(t *testing.T) {
 					ids[a.Value] = true
 				case key == "href" && strings.HasPrefix(a.Value, "#"):
 					links = append(links, a.Value[1:])
-				case key == "src" || key == "style" || strings.HasPrefix(key, "on") || key == "href" && !strings.HasPrefix(a.Value, "https://"):
+				case key == "src" || key == "style" || strings.HasPrefix(key, "on") ||
+					key == "href" && !strings.HasPrefix(a.Value, "https://"):
 					t.Errorf("%s: an attribute %s=%q", name, key, a.Value)
 				}
 			}
@@ -188,7 +203,9 @@ func TestPageIsSelfContained(t *testing.T) {
 		if want := markup.Policy(markup.Style); policy != want {
 			t.Errorf("%s: the policy is %q, wanted %q", name, policy, want)
 		}
-		if !strings.Contains(text, "<style>"+markup.Style+"</style>") || !strings.Contains(text, "<script>"+markup.Script+"</script>") || strings.Count(text, "<script") != 1 || strings.Count(text, "<style") != 1 {
+		if !strings.Contains(text, "<style>"+markup.Style+"</style>") ||
+			!strings.Contains(text, "<script>"+markup.Script+"</script>") || strings.Count(text, "<script") != 1 ||
+			strings.Count(text, "<style") != 1 {
 			t.Errorf("%s: not our one style and one script, as they are", name)
 		}
 	}
@@ -200,7 +217,9 @@ func TestMatrixOfManyNodes(t *testing.T) {
 	r := healthy()
 	r.Nodes = nil
 	for i := range 5000 {
-		n := doctor.NodeResult{Node: fmt.Sprintf("gpu-%d", i), Layers: map[doctor.Layer]doctor.State{doctor.LayerDriver: doctor.Good}}
+		n := doctor.NodeResult{
+			Node: fmt.Sprintf("gpu-%d", i), Layers: map[doctor.Layer]doctor.State{doctor.LayerDriver: doctor.Good},
+		}
 		if i%1000 == 7 {
 			n.Layers[doctor.LayerDriver] = doctor.Broken
 		}
@@ -218,7 +237,8 @@ func TestMatrixOfManyNodes(t *testing.T) {
 	}
 }
 
-// Every cause is to the left of what follows from it, nothing overlaps, and an arrow that repeats a longer way is left out.
+// Every cause is to the left of what follows from it, nothing overlaps, and an arrow that repeats a longer way is left
+// out.
 func TestGraphIsLayered(t *testing.T) {
 	t.Parallel()
 	g := newGraph(twoContainerds())

@@ -42,15 +42,16 @@ type htmlBox struct {
 	X, Y, TextX, TextY, SubY int
 }
 
-// newGraph draws the findings that explain others, and those that are explained: causes to the left of what follows from them. It is nil
-// when there are none.
+// newGraph draws the findings that explain others, and those that are explained: causes to the left of what follows
+// from them. It is nil when there are none.
 func newGraph(r doctor.Report) *htmlGraph {
 	columns, left := layered(r)
 	if len(columns) == 0 {
 		return nil
 	}
 	g := &htmlGraph{Left: left, Wide: drawLayers(r, columns), Tree: drawTree(r, columns)}
-	label := fmt.Sprintf("%s and what follows from them, with %s", count.Of(len(columns[0]), "cause"), count.Of(len(g.Wide.Edges), "arrow"))
+	label := fmt.Sprintf("%s and what follows from them, with %s", count.Of(len(columns[0]), "cause"),
+		count.Of(len(g.Wide.Edges), "arrow"))
 	g.Wide.Label, g.Tree.Label = label, label
 	return g
 }
@@ -156,7 +157,8 @@ func newBox(r doctor.Report, i, x, y, width int) htmlBox {
 	}
 	room := float64(width - 18)
 	b := htmlBox{
-		Anchor: anchor(i), ID: shorten(f.ID, int(room/letter)), Sub: shorten(sub, int(room/small)), Title: full(f.Title), X: x, Y: y, TextX: x + 10, TextY: y + 19, SubY: y + 35,
+		Anchor: anchor(i), ID: shorten(f.ID, int(room/letter)), Sub: shorten(sub, int(room/small)),
+		Title: full(f.Title), X: x, Y: y, TextX: x + 10, TextY: y + 19, SubY: y + 35,
 	}
 	if b.Severity = f.Severity; !f.Root {
 		b.Severity = "follows"
@@ -171,7 +173,8 @@ func shorten(text string, most int) string {
 	return text
 }
 
-// layered puts the findings of the graph into columns: each to the right of all its causes, and within its column near them.
+// layered puts the findings of the graph into columns: each to the right of all its causes, and within its column near
+// them.
 func layered(r doctor.Report) (columns [][]int, left int) {
 	linked := map[int]bool{}
 	for _, e := range r.Edges {
@@ -189,7 +192,8 @@ func layered(r doctor.Report) (columns [][]int, left int) {
 	for range shown { // as many rounds as the longest way can have steps; what explains itself in a ring stops there
 		moved := false
 		for _, e := range r.Edges {
-			if slices.Contains(shown, e.From) && slices.Contains(shown, e.To) && depth[e.To] < depth[e.From]+1 && depth[e.From]+1 < len(shown) {
+			if slices.Contains(shown, e.From) && slices.Contains(shown, e.To) && depth[e.To] < depth[e.From]+1 &&
+				depth[e.From]+1 < len(shown) {
 				depth[e.To], moved = depth[e.From]+1, true
 			}
 		}

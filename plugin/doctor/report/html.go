@@ -45,12 +45,14 @@ type htmlEvidence struct{ Place, Text string }
 
 type htmlBlind struct{ Why, Count, Checks, Objects string }
 
-// HTML writes the report as one page that needs nothing else: no network, and a browser that runs no script shows it too.
+// HTML writes the report as one page that needs nothing else: no network, and a browser that runs no script shows it
+// too.
 func HTML(w io.Writer, r doctor.Report, version string) error {
 	p := htmlPage{
 		Headline: Headline(r), LookedAt: LookedAt(r), State: "good", Layers: r.Layers,
 		Graph: newGraph(r), Matrix: newMatrix(r), Allocation: newHTMLAllocation(r.Allocation),
-		Foot: fmt.Sprintf("Made by kubectl gpu-fault %s from a snapshot of %s.", version, r.Created.UTC().Format("2006-01-02 15:04:05 UTC")),
+		Foot: fmt.Sprintf("Made by kubectl gpu-fault %s from a snapshot of %s.", version,
+			r.Created.UTC().Format("2006-01-02 15:04:05 UTC")),
 	}
 	if worst := Roots(r, doctor.Error); len(worst) > 0 {
 		p.State = "error"
@@ -71,7 +73,9 @@ func HTML(w io.Writer, r doctor.Report, version string) error {
 	}
 	p.Unread = Unread(r)
 	for _, b := range Blinds(failed(r)) {
-		one := htmlBlind{Why: cut(clean(b.Why)), Count: count.Of(len(b.Checks), "check"), Checks: strings.Join(b.Checks, ", ")}
+		one := htmlBlind{
+			Why: cut(clean(b.Why)), Count: count.Of(len(b.Checks), "check"), Checks: strings.Join(b.Checks, ", "),
+		}
 		if len(b.Objects) > 0 {
 			one.Objects = some(b.Objects, maxObjects)
 		}

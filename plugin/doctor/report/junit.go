@@ -9,9 +9,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/junit"
 )
 
-// JUnit writes a test suite for each layer and a test case for each check that ran. A case fails when its check found a root at or above the
-// severity of the gate, and is skipped when the check found nothing and could not see all: with a strict gate that is an error, unless
-// nobody asked for it. Other findings are its output.
+// JUnit writes a test suite for each layer and a test case for each check that ran. A case fails when its check found a
+// root at or above the severity of the gate, and is skipped when the check found nothing and could not see all: with a
+// strict gate that is an error, unless nobody asked for it. Other findings are its output.
 func JUnit(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate) error {
 	all := junit.Report{Name: "kubectl gpu-fault doctor"}
 	for _, l := range r.Layers {
@@ -34,7 +34,9 @@ func junitOf(r doctor.Report, c doctor.Check, gate Gate) junit.Case {
 		case f.ID != c.ID:
 		case f.Root && rank(f.Severity) <= rank(gate.FailOn):
 			if one.Failure == nil {
-				one.Failure = &junit.Message{Message: sentence(f.Title) + " (" + some(objects(f), someObjects) + ")", Type: string(f.Severity)}
+				one.Failure = &junit.Message{
+					Message: sentence(f.Title) + " (" + some(objects(f), someObjects) + ")", Type: string(f.Severity),
+				}
 			}
 			failures = append(failures, plain(r, i))
 		default:
@@ -57,7 +59,7 @@ func junitOf(r doctor.Report, c doctor.Check, gate Gate) junit.Case {
 	return one
 }
 
-// reasons says why something could not be told, and of what.
+// reasons returns why something could not be told, and of what.
 func reasons(unknown []doctor.Unknown) string {
 	var all []string
 	for _, b := range Blinds(doctor.Report{Unknown: unknown}) {
@@ -84,14 +86,15 @@ func of(all []doctor.Unknown, check string) []doctor.Unknown {
 	return found
 }
 
-// plain is a finding in plain lines, without colour and as wide as they are.
+// plain returns a finding in plain lines, without colour and as wide as they are.
 func plain(r doctor.Report, i int) string {
 	p := &page{Text: Text{Wide: true}, report: r}
 	if r.Items[i].Root {
 		p.root(i)
 	} else {
 		f := r.Items[i]
-		p.put("", "", fmt.Sprintf("%s: %s (%s), because of %s", f.ID, sentence(f.Title), some(objects(f), 0), strings.Join(f.CausedBy, ", ")))
+		p.put("", "", fmt.Sprintf("%s: %s (%s), because of %s", f.ID, sentence(f.Title), some(objects(f), 0),
+			strings.Join(f.CausedBy, ", ")))
 		p.evidence(f)
 	}
 	return strings.TrimSpace(p.b.String())

@@ -53,7 +53,8 @@ func newMatrix(r doctor.Report) *htmlMatrix {
 	}
 	switch {
 	case fine > 0 && more > 0:
-		m.Left = fmt.Sprintf("%s with nothing wrong, and %d more that are not fine, have no row.", count.Of(fine, "node"), more)
+		m.Left = fmt.Sprintf("%s with nothing wrong, and %d more that are not fine, have no row.",
+			count.Of(fine, "node"), more)
 	case fine > 0:
 		m.Left = fmt.Sprintf("%s with nothing wrong have no row.", count.Of(fine, "more node"))
 	case more > 0:
@@ -65,7 +66,7 @@ func newMatrix(r doctor.Report) *htmlMatrix {
 	return m
 }
 
-// isFine is whether nothing was found on a node; what could not be seen is listed elsewhere.
+// isFine reports whether nothing was found on a node; what could not be seen is listed elsewhere.
 func isFine(n doctor.NodeResult) bool {
 	for _, s := range n.Layers {
 		if slices.Contains([]doctor.State{doctor.Broken, doctor.Warned, doctor.Consequent}, s) {
@@ -105,18 +106,23 @@ func (m *htmlMatrix) section() markup.Part {
 		head = append(head, column(string(l)))
 	}
 	row := func(r htmlRow) markup.Part {
-		return markup.El("tr", markup.El("th", markup.Attr("scope", "row"), markup.Attr("title", r.Node), markup.Text(r.Node)), markup.Each(r.Cells, htmlCell.td))
+		return markup.El("tr",
+			markup.El("th", markup.Attr("scope", "row"), markup.Attr("title", r.Node), markup.Text(r.Node)),
+			markup.Each(r.Cells, htmlCell.td))
 	}
 	meaning := func(c htmlCell) markup.Part {
-		return markup.El("li", markup.El("span", markup.Class("cell", c.Class), markup.Text(c.Sign)), markup.Text(c.Words))
+		return markup.El("li", markup.El("span", markup.Class("cell", c.Class), markup.Text(c.Sign)),
+			markup.Text(c.Words))
 	}
 	return section("GPU nodes",
-		scroll("State of each layer on each node", markup.El("table", markup.Class("matrix"), markup.El("thead", markup.El("tr", head...)), markup.El("tbody", markup.Each(m.Rows, row)))),
+		scroll("State of each layer on each node", markup.El("table", markup.Class("matrix"),
+			markup.El("thead", markup.El("tr", head...)), markup.El("tbody", markup.Each(m.Rows, row)))),
 		markup.El("ul", markup.Class("legend"), markup.Each(m.Legend, meaning)),
 		remark(m.Left),
 	)
 }
 
 func (c htmlCell) td() markup.Part {
-	return markup.El("td", markup.El("span", markup.Class("cell", c.Class), markup.Attr("role", "img"), markup.Attr("title", c.Words), markup.Attr("aria-label", c.Words), markup.Text(c.Sign)))
+	return markup.El("td", markup.El("span", markup.Class("cell", c.Class), markup.Attr("role", "img"),
+		markup.Attr("title", c.Words), markup.Attr("aria-label", c.Words), markup.Text(c.Sign)))
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
 
-// Who has several problems sees all of them at once, a line each, in one order: that of the overview, of the text below it, of json and of names.
+// Who has several problems sees all of them at once, a line each, in one order: that of the overview, of the text below
+// it, of json and of names.
 func TestSeveralProblemsHaveAnOverview(t *testing.T) {
 	t.Parallel()
 	r := Filter{}.Apply(twoContainerds())
@@ -57,11 +58,13 @@ func TestSeveralProblemsHaveAnOverview(t *testing.T) {
 	}
 }
 
-// The pod that somebody asks about stands below the root that keeps it from running: pods of users first, then what makes GPUs usable.
+// The pod that somebody asks about stands below the root that keeps it from running: pods of users first, then what
+// makes GPUs usable.
 func TestAffectedPods(t *testing.T) {
 	t.Parallel()
 	r := Filter{}.Apply(twoContainerds())
-	if got, want := Affected(r, 0, 5), "Affected: pods ml/train-0, ml/train-1, ml/train-2, ml/train-3, ml/train-4 and 5 more"; got != want {
+	if got, want := Affected(r, 0, 5),
+		"Affected: pods ml/train-0, ml/train-1, ml/train-2, ml/train-3, ml/train-4 and 5 more"; got != want {
 		t.Errorf("%q, wanted %q", got, want)
 	}
 	if got := Affected(r, 1, 5); got != "" {
@@ -80,7 +83,8 @@ func TestAffectedPods(t *testing.T) {
 // On a healthy cluster no node is read, and that is no failure: a sentence says so, and nothing "could not be seen".
 func TestNodesThatNobodyAskedFor(t *testing.T) {
 	t.Parallel()
-	healthyWhy := doctor.NotAsked + ": it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"
+	healthyWhy := doctor.NotAsked +
+		": it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"
 	unknown := func(check, why string, nodes ...string) doctor.Unknown {
 		u := doctor.Unknown{Check: check, Why: why}
 		for _, n := range nodes {
@@ -95,7 +99,10 @@ func TestNodesThatNobodyAskedFor(t *testing.T) {
 		want    string
 	}{
 		"none read": {
-			[]doctor.Unknown{unknown("hw.xid", healthyWhy, "b", "a"), unknown("hw.count", "GPUs on the PCI bus: "+healthyWhy, "a", "b")}, 0, false,
+			[]doctor.Unknown{
+				unknown("hw.xid", healthyWhy, "b", "a"),
+				unknown("hw.count", "GPUs on the PCI bus: "+healthyWhy, "a", "b"),
+			}, 0, false,
 			"2 GPU nodes look healthy by the API and were not read: a, b. 2 checks need that: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"some read": {
@@ -107,21 +114,27 @@ func TestNodesThatNobodyAskedFor(t *testing.T) {
 			"1 GPU node was not to be read: a. 1 check needs that: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"--api-only": {
-			[]doctor.Unknown{{Check: "hw.xid", Object: doctor.Object{Kind: "Cluster"}, Why: "nodes were not read: --api-only"}}, 0, true,
+			[]doctor.Unknown{
+				{Check: "hw.xid", Object: doctor.Object{Kind: "Cluster"}, Why: "nodes were not read: --api-only"},
+			}, 0, true,
 			"No node was read, because of --api-only. 1 check needs that: leave it out to have them looked at.",
 		},
 	} {
 		r := healthy()
-		r.Unknown, r.Summary.NodesRead, r.Summary.Unknown, r.Snapshot.APIOnly = c.unknown, c.read, len(c.unknown), c.apiOnly
+		r.Unknown, r.Summary.NodesRead, r.Summary.Unknown, r.Snapshot.APIOnly = c.unknown, c.read, len(c.unknown),
+			c.apiOnly
 		if got := Unread(r); got != c.want {
 			t.Errorf("%s: %q, wanted %q", name, got, c.want)
 		}
 		text := written(t, Text{}, r)
-		if !strings.HasPrefix(text, "no problem found in what was looked at\n") || strings.Contains(text, "Could not be seen") || strings.Count(text, c.want) != 1 {
+		if !strings.HasPrefix(text, "no problem found in what was looked at\n") ||
+			strings.Contains(text, "Could not be seen") || strings.Count(text, c.want) != 1 {
 			t.Errorf("%s: it is told as a failure, or not once:\n%s", name, text)
 		}
 		r.Unknown = append(r.Unknown, unknown("rt.x", "not read: the node is not Ready", "z"))
-		if text := written(t, Text{}, r); !strings.Contains(text, "Could not be seen:\n  not read: the node is not Ready: rt.x on Node z\n") || Headline(r) != "no problem found in what could be seen" {
+		if text := written(t, Text{}, r); !strings.Contains(
+			text, "Could not be seen:\n  not read: the node is not Ready: rt.x on Node z\n",
+		) || Headline(r) != "no problem found in what could be seen" {
 			t.Errorf("%s: what failed is not told besides:\n%s", name, text)
 		}
 	}

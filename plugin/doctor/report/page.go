@@ -8,7 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
 
-// document is the page as a file.
+// document returns the page as a file.
 func (p htmlPage) document() string {
 	return markup.Document{Title: "GPU doctor: " + p.Headline, Body: p.body()}.String()
 }
@@ -21,28 +21,33 @@ func (p htmlPage) body() markup.Part {
 			markup.El("p", markup.Class("soft small"), markup.Text(p.LookedAt)),
 		),
 		markup.El("main",
-			p.overview(), p.problems(), p.Graph.section(), p.warnings(), p.Matrix.section(), p.Allocation.section(), p.infos(), p.blinds(), p.layers(),
+			p.overview(), p.problems(), p.Graph.section(), p.warnings(), p.Matrix.section(), p.Allocation.section(),
+			p.infos(), p.blinds(), p.layers(),
 		),
 		markup.El("footer", markup.Text(p.Foot)),
 	}
 }
 
-// section is a section of the page with its heading.
+// section returns a section of the page with its heading.
 func section(heading string, all ...markup.Part) markup.Part {
 	return markup.El("section", append(markup.Parts{markup.El("h2", markup.Text(heading))}, all...)...)
 }
 
-// scroll is a box for what can be wider than the page. Its label is for who cannot see it, and who has no mouse can scroll it too.
+// scroll returns a box for what can be wider than the page. Its label is for who cannot see it, and who has no mouse
+// can scroll it too.
 func scroll(label string, all ...markup.Part) markup.Part {
-	return markup.El("div", append(markup.Parts{markup.Class("scroll"), markup.Attr("tabindex", "0"), markup.Attr("role", "group"), markup.Attr("aria-label", label)}, all...)...)
+	return markup.El("div", append(markup.Parts{
+		markup.Class("scroll"), markup.Attr("tabindex", "0"), markup.Attr("role", "group"),
+		markup.Attr("aria-label", label),
+	}, all...)...)
 }
 
-// column is the heading of a table's column.
+// column returns the heading of a table's column.
 func column(name string, more ...markup.Part) markup.Part {
 	return markup.El("th", append(markup.Parts{markup.Attr("scope", "col"), markup.Text(name)}, more...)...)
 }
 
-// remark says what is left out; nothing when it is empty.
+// remark returns what is left out; nothing when it is empty.
 func remark(words string) markup.Part {
 	return markup.When(words != "", markup.El("p", markup.Class("soft small"), markup.Text(words)))
 }
@@ -50,17 +55,20 @@ func remark(words string) markup.Part {
 // overview names several problems in a line each, with links to where they are told.
 func (p htmlPage) overview() markup.Part {
 	all := slices.Concat(p.Errors, p.Warnings)
-	return markup.When(len(all) > 1, section("Overview", markup.El("ul", markup.Class("folded"), markup.Each(all[:min(len(all), maxRows)], func(f htmlFinding) markup.Part {
-		where := " on " + f.Objects
-		if f.More > 0 {
-			where += " " + f.more()
-		}
-		return markup.El("li", markup.El("span", markup.Class("tag", string(f.Severity)), markup.Text(f.Word)), markup.Text(" "), markup.El("a", markup.Class("id"), markup.Jump(f.Anchor), markup.Text(f.ID)),
-			markup.Text(" "+f.Title), markup.El("span", markup.Class("soft"), markup.Text(where)))
-	})), remark(left(len(all)-maxRows, "more"))))
+	return markup.When(len(all) > 1, section("Overview",
+		markup.El("ul", markup.Class("folded"),
+			markup.Each(all[:min(len(all), maxRows)], func(f htmlFinding) markup.Part {
+				where := " on " + f.Objects
+				if f.More > 0 {
+					where += " " + f.more()
+				}
+				return markup.El("li", markup.El("span", markup.Class("tag", string(f.Severity)), markup.Text(f.Word)),
+					markup.Text(" "), markup.El("a", markup.Class("id"), markup.Jump(f.Anchor), markup.Text(f.ID)),
+					markup.Text(" "+f.Title), markup.El("span", markup.Class("soft"), markup.Text(where)))
+			})), remark(left(len(all)-maxRows, "more"))))
 }
 
-// left is how many there are besides; nothing when there are none.
+// left returns how many there are besides; nothing when there are none.
 func left(n int, what string) string {
 	if n <= 0 {
 		return ""
@@ -73,11 +81,13 @@ func (p htmlPage) problems() markup.Part {
 	if len(p.Errors) == 1 {
 		heading = "The problem"
 	}
-	return markup.When(len(p.Errors) > 0, section(heading, markup.Attr("aria-label", "Problems"), markup.Each(p.Errors, htmlFinding.card)))
+	return markup.When(len(p.Errors) > 0,
+		section(heading, markup.Attr("aria-label", "Problems"), markup.Each(p.Errors, htmlFinding.card)))
 }
 
 func (p htmlPage) warnings() markup.Part {
-	return markup.When(len(p.Warnings) > 0, section("Warnings", markup.Attr("aria-label", "Warnings"), markup.Each(p.Warnings, htmlFinding.card)))
+	return markup.When(len(p.Warnings) > 0,
+		section("Warnings", markup.Attr("aria-label", "Warnings"), markup.Each(p.Warnings, htmlFinding.card)))
 }
 
 // card shows a root with all that is known about it.
@@ -87,11 +97,13 @@ func (f htmlFinding) card() markup.Part {
 	}
 	return markup.El("article", markup.Class("card", string(f.Severity)), markup.Attr("id", f.Anchor),
 		markup.El("div",
-			markup.El("span", markup.Class("tag", string(f.Severity)), markup.Text(f.Word)), markup.El("span", markup.Class("id"), markup.Text(f.ID)), markup.Text(" "), label(string(f.Layer)),
+			markup.El("span", markup.Class("tag", string(f.Severity)), markup.Text(f.Word)),
+			markup.El("span", markup.Class("id"), markup.Text(f.ID)), markup.Text(" "), label(string(f.Layer)),
 			markup.When(f.Confidence != "", label(f.Confidence)),
 		),
 		markup.El("h3", markup.Text(f.Title)),
-		markup.El("p", markup.Class("objects"), markup.Text("on "+f.Objects), markup.When(f.More > 0, markup.Parts{markup.Text(" "), markup.El("span", markup.Class("soft"), markup.Text(f.more()))})),
+		markup.El("p", markup.Class("objects"), markup.Text("on "+f.Objects), markup.When(f.More > 0,
+			markup.Parts{markup.Text(" "), markup.El("span", markup.Class("soft"), markup.Text(f.more()))})),
 		markup.When(f.Affected != "", markup.El("p", markup.Class("objects"), markup.Text(f.Affected))),
 		f.fix(),
 		f.evidence(),
@@ -105,8 +117,10 @@ func (f htmlFinding) more() string { return "and " + strconv.Itoa(f.More) + " mo
 func (f htmlFinding) fix() markup.Part {
 	// Without a script there is nothing to copy with: page.js shows the button.
 	pasted := func(look, lines string) markup.Part {
-		button := markup.El("button", markup.Class("copy"), markup.Attr("type", "button"), markup.Attr("hidden", ""), markup.Text("Copy"))
-		return markup.When(lines != "", markup.El("div", markup.Class(look), button, markup.El("pre", markup.Text(lines))))
+		button := markup.El("button", markup.Class("copy"), markup.Attr("type", "button"), markup.Attr("hidden", ""),
+			markup.Text("Copy"))
+		return markup.When(lines != "",
+			markup.El("div", markup.Class(look), button, markup.El("pre", markup.Text(lines))))
 	}
 	return markup.When(len(f.Fix) > 0 || f.Values != "" || f.Commands != "", markup.Parts{
 		markup.El("h4", markup.Text("Fix")),
@@ -120,7 +134,8 @@ func (f htmlFinding) evidence() markup.Part {
 	return markup.When(len(f.Evidence) > 0, markup.El("details", markup.When(f.Open, markup.Attr("open", "")),
 		markup.El("summary", markup.Text("Evidence ("+strconv.Itoa(len(f.Evidence))+")")),
 		markup.Each(f.Evidence, func(e htmlEvidence) markup.Part {
-			return markup.El("figure", markup.El("figcaption", markup.Text(e.Place)), markup.El("blockquote", markup.El("pre", markup.Text(e.Text))))
+			return markup.El("figure", markup.El("figcaption", markup.Text(e.Place)),
+				markup.El("blockquote", markup.El("pre", markup.Text(e.Text))))
 		}),
 	))
 }
@@ -128,13 +143,15 @@ func (f htmlFinding) evidence() markup.Part {
 func (f htmlFinding) consequences() markup.Part {
 	return markup.When(len(f.Consequences) > 0, markup.El("details",
 		markup.El("summary", markup.Text("Because of this ("+strconv.Itoa(len(f.Consequences))+")")),
-		markup.El("ul", markup.Class("folded"), markup.Each(f.Consequences, func(c htmlFinding) markup.Part { return c.line(c.Objects) })),
+		markup.El("ul", markup.Class("folded"),
+			markup.Each(f.Consequences, func(c htmlFinding) markup.Part { return c.line(c.Objects) })),
 	))
 }
 
 // line shows a finding in short.
 func (f htmlFinding) line(objects string) markup.Part {
-	return markup.El("li", markup.Attr("id", f.Anchor), markup.El("span", markup.Class("id"), markup.Text(f.ID)), markup.Text(" "+f.Title+" "), markup.El("span", markup.Class("soft"), markup.Text(objects)))
+	return markup.El("li", markup.Attr("id", f.Anchor), markup.El("span", markup.Class("id"), markup.Text(f.ID)),
+		markup.Text(" "+f.Title+" "), markup.El("span", markup.Class("soft"), markup.Text(objects)))
 }
 
 func (p htmlPage) infos() markup.Part {
@@ -144,17 +161,23 @@ func (p htmlPage) infos() markup.Part {
 		}
 		return f.line(f.Objects)
 	}
-	return markup.When(len(p.Infos) > 0, section("Worth knowing", markup.El("div", markup.Class("card info"), markup.El("ul", markup.Class("folded"), markup.Each(p.Infos, line)))))
+	return markup.When(len(p.Infos) > 0, section(
+		"Worth knowing",
+		markup.El("div", markup.Class("card info"),
+			markup.El("ul", markup.Class("folded"), markup.Each(p.Infos, line))),
+	))
 }
 
 func (p htmlPage) blinds() markup.Part {
-	return markup.Parts{remark(p.Unread), markup.When(len(p.Blinds) > 0, section("What could not be seen", markup.El("div", markup.Class("card"), markup.Each(p.Blinds, func(b htmlBlind) markup.Part {
-		return markup.El("details",
-			markup.El("summary", markup.Text(b.Why+" "), markup.El("span", markup.Class("soft"), markup.Text("("+b.Count+")"))),
-			markup.El("p", markup.Class("small"), markup.Text(b.Checks)),
-			markup.When(b.Objects != "", markup.El("p", markup.Class("small soft"), markup.Text("on "+b.Objects))),
-		)
-	}))))}
+	return markup.Parts{remark(p.Unread), markup.When(len(p.Blinds) > 0, section("What could not be seen",
+		markup.El("div", markup.Class("card"), markup.Each(p.Blinds, func(b htmlBlind) markup.Part {
+			return markup.El("details",
+				markup.El("summary", markup.Text(b.Why+" "),
+					markup.El("span", markup.Class("soft"), markup.Text("("+b.Count+")"))),
+				markup.El("p", markup.Class("small"), markup.Text(b.Checks)),
+				markup.When(b.Objects != "", markup.El("p", markup.Class("small soft"), markup.Text("on "+b.Objects))),
+			)
+		}))))}
 }
 
 func (p htmlPage) layers() markup.Part {
@@ -167,8 +190,10 @@ func (p htmlPage) layers() markup.Part {
 	}
 	row := func(l doctor.LayerResult) markup.Part {
 		return markup.El("tr",
-			markup.El("th", markup.Attr("scope", "row"), markup.Text(l.Layer)), number(markup.Text(strconv.Itoa(l.Checks))), number(markup.Text(strconv.Itoa(l.Passed))),
-			found(l.Errors, doctor.Error), found(l.Warnings, doctor.Warning), number(markup.Text(strconv.Itoa(l.Infos))),
+			markup.El("th", markup.Attr("scope", "row"), markup.Text(l.Layer)),
+			number(markup.Text(strconv.Itoa(l.Checks))), number(markup.Text(strconv.Itoa(l.Passed))),
+			found(l.Errors, doctor.Error), found(l.Warnings, doctor.Warning),
+			number(markup.Text(strconv.Itoa(l.Infos))),
 			number(markup.Text(strconv.Itoa(l.NotRead))), number(markup.Text(strconv.Itoa(l.Unknown))),
 		)
 	}
@@ -177,5 +202,6 @@ func (p htmlPage) layers() markup.Part {
 		head = append(head, column(name, markup.Class("number")))
 	}
 	return markup.When(len(p.Layers) > 0, section("Layers", scroll("Checks of each layer",
-		markup.El("table", markup.El("thead", markup.El("tr", head...)), markup.El("tbody", markup.Each(p.Layers, row))))))
+		markup.El("table", markup.El("thead", markup.El("tr", head...)),
+			markup.El("tbody", markup.Each(p.Layers, row))))))
 }

@@ -22,29 +22,44 @@ func pod(namespace, name string) doctor.Object {
 	return doctor.Object{Kind: "Pod", Namespace: namespace, Name: name}
 }
 
-// twoContainerds is a cluster whose toolkit configures a containerd that the kubelet does not use, and on whose other node a driver has too
-// new a library.
+// twoContainerds returns a cluster whose toolkit configures a containerd that the kubelet does not use, and on whose
+// other node a driver has too new a library.
 func twoContainerds() doctor.Report {
 	root := doctor.Finding{
-		ID: "rt.wrong-instance", Layer: doctor.LayerRuntime, Severity: doctor.Error, Confidence: doctor.Certain, Root: true,
+		ID: "rt.wrong-instance", Layer: doctor.LayerRuntime, Severity: doctor.Error, Confidence: doctor.Certain,
+		Root:   true,
 		Title:  "the NVIDIA toolkit configures a containerd that the kubelet does not use",
 		Object: node("gpu-1"), Nodes: []string{"gpu-1"},
 		Evidence: []doctor.Evidence{
-			{Source: "Node gpu-1, kubelet's command line", Text: "--container-runtime-endpoint=unix:///var/lib/k8s-containerd/run/containerd/containerd.sock"},
-			{Source: "event FailedCreatePodSandBox of Pod ml/train-0", Time: now.Add(-3 * time.Minute), Text: `Failed to create pod sandbox: rpc error: code = Unknown desc = unable to get OCI runtime for sandbox "0f3c": no runtime for "nvidia" is configured`},
-			{Source: "Node gpu-1, /etc/containerd/conf.d/99-nvidia.toml", Text: "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.nvidia]\n  runtime_type = \"io.containerd.runc.v2\""},
+			{
+				Source: "Node gpu-1, kubelet's command line",
+				Text:   "--container-runtime-endpoint=unix:///var/lib/k8s-containerd/run/containerd/containerd.sock",
+			},
+			{
+				Source: "event FailedCreatePodSandBox of Pod ml/train-0", Time: now.Add(-3 * time.Minute),
+				Text: `Failed to create pod sandbox: rpc error: code = Unknown desc = unable to get OCI runtime for sandbox "0f3c": no runtime for "nvidia" is configured`,
+			},
+			{
+				Source: "Node gpu-1, /etc/containerd/conf.d/99-nvidia.toml",
+				Text:   "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.nvidia]\n  runtime_type = \"io.containerd.runc.v2\"",
+			},
 		},
 		Fix: doctor.Fix{
-			Text:     "Point the toolkit at the containerd that the kubelet uses, with these values for the chart gpu-operator, and restart its pods.",
-			Values:   "toolkit:\n  env:\n  - name: CONTAINERD_CONFIG\n    value: /var/snap/k8s/common/etc/containerd/config.toml\n  - name: CONTAINERD_SOCKET\n    value: /var/lib/k8s-containerd/run/containerd/containerd.sock\n",
-			Commands: []string{"helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values -f toolkit-values.yaml", "kubectl rollout restart daemonset/nvidia-container-toolkit-daemonset -n gpu-operator"},
+			Text:   "Point the toolkit at the containerd that the kubelet uses, with these values for the chart gpu-operator, and restart its pods.",
+			Values: "toolkit:\n  env:\n  - name: CONTAINERD_CONFIG\n    value: /var/snap/k8s/common/etc/containerd/config.toml\n  - name: CONTAINERD_SOCKET\n    value: /var/lib/k8s-containerd/run/containerd/containerd.sock\n",
+			Commands: []string{
+				"helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values -f toolkit-values.yaml",
+				"kubectl rollout restart daemonset/nvidia-container-toolkit-daemonset -n gpu-operator",
+			},
 		},
 		Doc: "https://github.com/canonical/k8s-snap/issues/1991",
 	}
 	follows := func(id string, layer doctor.Layer, title string, all ...doctor.Object) doctor.Finding {
 		f := doctor.Finding{
-			ID: id, Layer: layer, Severity: doctor.Info, Confidence: doctor.Certain, Title: title, Object: all[0], Nodes: []string{"gpu-1"},
-			CausedBy: []string{"rt.wrong-instance"}, Evidence: []doctor.Evidence{{Source: all[0].String(), Text: "it says so"}},
+			ID: id, Layer: layer, Severity: doctor.Info, Confidence: doctor.Certain, Title: title, Object: all[0],
+			Nodes:    []string{"gpu-1"},
+			CausedBy: []string{"rt.wrong-instance"},
+			Evidence: []doctor.Evidence{{Source: all[0].String(), Text: "it says so"}},
 		}
 		if len(all) > 1 {
 			f.Objects = all
@@ -57,30 +72,49 @@ func twoContainerds() doctor.Report {
 		return f
 	}
 	driver := doctor.Finding{
-		ID: "drv.lib-mismatch", Layer: doctor.LayerDriver, Severity: doctor.Error, Confidence: doctor.Likely, Root: true,
+		ID: "drv.lib-mismatch", Layer: doctor.LayerDriver, Severity: doctor.Error, Confidence: doctor.Likely,
+		Root:  true,
 		Title: "the driver's library is newer than its kernel module", Object: node("gpu-2"), Nodes: []string{"gpu-2"},
-		Evidence: []doctor.Evidence{{Source: "nodes/gpu-2/kernel.log sequence 812", Time: now.Add(-26 * time.Hour), Text: "NVRM: API mismatch: the client has the version 580.82, but this kernel module has the version 580.65."}},
-		Fix:      doctor.Fix{Text: "Drain the node and reboot it.", Commands: []string{"kubectl drain gpu-2 --ignore-daemonsets"}},
+		Evidence: []doctor.Evidence{{
+			Source: "nodes/gpu-2/kernel.log sequence 812", Time: now.Add(-26 * time.Hour),
+			Text: "NVRM: API mismatch: the client has the version 580.82, but this kernel module has the version 580.65.",
+		}},
+		Fix: doctor.Fix{
+			Text: "Drain the node and reboot it.", Commands: []string{"kubectl drain gpu-2 --ignore-daemonsets"},
+		},
 	}
 	warning := doctor.Finding{
-		ID: "drv.persistence", Layer: doctor.LayerDriver, Severity: doctor.Warning, Confidence: doctor.Certain, Root: true,
-		Title: "persistence mode is off, so that the driver is loaded anew for each job", Object: node("gpu-1"), Objects: []doctor.Object{node("gpu-1"), node("gpu-2")},
-		Nodes:    []string{"gpu-1", "gpu-2"},
-		Evidence: []doctor.Evidence{{Source: "nvidia-smi on Node gpu-1", Text: "<persistence_mode>Disabled</persistence_mode>"}},
-		Fix:      doctor.Fix{Text: "Start nvidia-persistenced on the nodes.", Commands: []string{"systemctl enable --now nvidia-persistenced"}},
+		ID: "drv.persistence", Layer: doctor.LayerDriver, Severity: doctor.Warning, Confidence: doctor.Certain,
+		Root:  true,
+		Title: "persistence mode is off, so that the driver is loaded anew for each job", Object: node("gpu-1"),
+		Objects: []doctor.Object{node("gpu-1"), node("gpu-2")},
+		Nodes:   []string{"gpu-1", "gpu-2"},
+		Evidence: []doctor.Evidence{
+			{Source: "nvidia-smi on Node gpu-1", Text: "<persistence_mode>Disabled</persistence_mode>"},
+		},
+		Fix: doctor.Fix{
+			Text:     "Start nvidia-persistenced on the nodes.",
+			Commands: []string{"systemctl enable --now nvidia-persistenced"},
+		},
 	}
 	info := doctor.Finding{
-		ID: "wl.idle-holder", Layer: doctor.LayerWorkload, Severity: doctor.Info, Confidence: doctor.Possible, Root: true,
+		ID: "wl.idle-holder", Layer: doctor.LayerWorkload, Severity: doctor.Info, Confidence: doctor.Possible,
+		Root:  true,
 		Title: "the pod holds GPUs and does not use them", Object: pod("research", "notebook-7"),
 	}
 	items := []doctor.Finding{
 		driver, root, warning, info,
-		follows("rt.handler-missing", doctor.LayerRuntime, "the runtime does not know the handler nvidia", node("gpu-1")),
-		follows("op.init-chain", doctor.LayerOperator, "the operator's pods wait for one another", pod("gpu-operator", "nvidia-operator-validator-x"), pod("gpu-operator", "gpu-feature-discovery-x")),
-		follows("dp.not-running", doctor.LayerDevicePlugin, "the device plugin does not run", pod("gpu-operator", "nvidia-device-plugin-x")),
+		follows("rt.handler-missing", doctor.LayerRuntime, "the runtime does not know the handler nvidia",
+			node("gpu-1")),
+		follows("op.init-chain", doctor.LayerOperator, "the operator's pods wait for one another",
+			pod("gpu-operator", "nvidia-operator-validator-x"), pod("gpu-operator", "gpu-feature-discovery-x")),
+		follows("dp.not-running", doctor.LayerDevicePlugin, "the device plugin does not run",
+			pod("gpu-operator", "nvidia-device-plugin-x")),
 		follows("dp.capacity-zero", doctor.LayerDevicePlugin, "the node advertises no GPU", node("gpu-1")),
-		follows("sched.insufficient-gpu", doctor.LayerScheduling, "no node has enough free GPUs", pod("ml", "train-0"), pod("ml", "train-1"), pod("ml", "train-2"), pod("ml", "train-3"), pod("ml", "train-4")),
-		follows("obs.dcgm-crash", doctor.LayerObservability, "dcgm-exporter crashes", pod("gpu-operator", "nvidia-dcgm-exporter-x")),
+		follows("sched.insufficient-gpu", doctor.LayerScheduling, "no node has enough free GPUs", pod("ml", "train-0"),
+			pod("ml", "train-1"), pod("ml", "train-2"), pod("ml", "train-3"), pod("ml", "train-4")),
+		follows("obs.dcgm-crash", doctor.LayerObservability, "dcgm-exporter crashes",
+			pod("gpu-operator", "nvidia-dcgm-exporter-x")),
 		follows("wl.pod-failing", doctor.LayerWorkload, "the pod waits or crashes", pod("ml", "serve-0")),
 	}
 	states := func(n string) doctor.NodeResult {
@@ -92,7 +126,10 @@ func twoContainerds() doctor.Report {
 	}
 	nodes := []doctor.NodeResult{states("gpu-1"), states("gpu-2"), states("gpu-3")}
 	nodes[0].Layers[doctor.LayerRuntime], nodes[0].Layers[doctor.LayerDriver] = doctor.Broken, doctor.Warned
-	for _, l := range []doctor.Layer{doctor.LayerOperator, doctor.LayerDevicePlugin, doctor.LayerScheduling, doctor.LayerWorkload, doctor.LayerObservability} {
+	for _, l := range []doctor.Layer{
+		doctor.LayerOperator, doctor.LayerDevicePlugin, doctor.LayerScheduling, doctor.LayerWorkload,
+		doctor.LayerObservability,
+	} {
 		nodes[0].Layers[l] = doctor.Consequent
 	}
 	nodes[1].Layers[doctor.LayerDriver] = doctor.Broken
@@ -107,15 +144,33 @@ func twoContainerds() doctor.Report {
 	layers[1] = doctor.LayerResult{Layer: doctor.LayerDriver, Checks: 12, Passed: 8, Errors: 1, Warnings: 1, NotRead: 2}
 	layers[2] = doctor.LayerResult{Layer: doctor.LayerRuntime, Checks: 18, Passed: 2, Errors: 1, Infos: 1, Unknown: 14}
 	return doctor.Report{
-		APIVersion: snapshot.APIVersion, Kind: doctor.Kind, Created: now, Snapshot: snapshot.Meta{Created: now, Context: "prod"},
-		Summary: doctor.Summary{Nodes: 5, GPUNodes: 3, NodesRead: 2, GPUPods: 7, Checks: 85, Errors: 2, Warnings: 1, Unknown: 3},
-		Items:   items, Layers: layers, Nodes: nodes, Allocation: shares(),
-		Edges: []doctor.Edge{{From: 1, To: 4}, {From: 1, To: 5}, {From: 4, To: 5}, {From: 4, To: 6}, {From: 6, To: 7}, {From: 7, To: 8}, {From: 5, To: 9}, {From: 4, To: 10}, {From: 1, To: 8}},
+		APIVersion: snapshot.APIVersion, Kind: doctor.Kind, Created: now,
+		Snapshot: snapshot.Meta{Created: now, Context: "prod"},
+		Summary: doctor.Summary{
+			Nodes: 5, GPUNodes: 3, NodesRead: 2, GPUPods: 7, Checks: 85, Errors: 2, Warnings: 1, Unknown: 3,
+		},
+		Items: items, Layers: layers, Nodes: nodes, Allocation: shares(),
+		Edges: []doctor.Edge{
+			{From: 1, To: 4}, {From: 1, To: 5}, {From: 4, To: 5}, {From: 4, To: 6}, {From: 6, To: 7}, {From: 7, To: 8},
+			{From: 5, To: 9}, {From: 4, To: 10}, {From: 1, To: 8},
+		},
 		Unknown: []doctor.Unknown{
-			{Check: "rt.unparsable", Layer: doctor.LayerRuntime, Object: node("gpu-3"), Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"},
-			{Check: "drv.nouveau", Layer: doctor.LayerDriver, Object: node("gpu-3"), Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"},
-			{Check: "drv.persistence", Layer: doctor.LayerDriver, Object: node("gpu-3"), Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"},
-			{Check: "op.versions", Layer: doctor.LayerOperator, Object: doctor.Object{Kind: "Cluster"}, Why: "helm: secrets is forbidden: User \"sre\" cannot list resource \"secrets\""},
+			{
+				Check: "rt.unparsable", Layer: doctor.LayerRuntime, Object: node("gpu-3"),
+				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
+			},
+			{
+				Check: "drv.nouveau", Layer: doctor.LayerDriver, Object: node("gpu-3"),
+				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
+			},
+			{
+				Check: "drv.persistence", Layer: doctor.LayerDriver, Object: node("gpu-3"),
+				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
+			},
+			{
+				Check: "op.versions", Layer: doctor.LayerOperator, Object: doctor.Object{Kind: "Cluster"},
+				Why: "helm: secrets is forbidden: User \"sre\" cannot list resource \"secrets\"",
+			},
 		},
 	}
 }
@@ -159,7 +214,8 @@ func TestTextFitsItsWidth(t *testing.T) {
 	t.Parallel()
 	for line := range strings.Lines(written(t, Text{Width: 80}, twoContainerds())) {
 		line = strings.TrimSuffix(line, "\n")
-		if len([]rune(line)) > 80 && !strings.HasPrefix(line, "      ") && strings.Contains(strings.TrimSpace(line), " ") {
+		if len([]rune(line)) > 80 && !strings.HasPrefix(line, "      ") &&
+			strings.Contains(strings.TrimSpace(line), " ") {
 			t.Errorf("wider than 80 columns: %q", line)
 		}
 		if strings.TrimRight(line, " ") != line {
@@ -227,7 +283,8 @@ func hostileReport() doctor.Report {
 	return r
 }
 
-// poisoned is a report in which everything that is text is hostile too, but for the severities: they say where a finding is shown.
+// poisoned returns a report in which everything that is text is hostile too, but for the severities: they say where a
+// finding is shown.
 func poisoned() doctor.Report {
 	r := twoContainerds()
 	var poison func(v reflect.Value)
@@ -277,7 +334,8 @@ func TestHostileTextIsHarmless(t *testing.T) {
 				break
 			}
 		}
-		if format == "html" && (strings.Contains(out.String(), "<script>alert") || strings.Contains(out.String(), `href="javascript`)) {
+		if format == "html" &&
+			(strings.Contains(out.String(), "<script>alert") || strings.Contains(out.String(), `href="javascript`)) {
 			t.Error("a script of the cluster's got into the page")
 		}
 		if format != "sarif" && out.Len() > 400_000 {
@@ -304,12 +362,14 @@ func TestFilter(t *testing.T) {
 		t.Errorf("summary counts %+v", r.Summary)
 	}
 	r = Filter{Namespace: "ml"}.Apply(twoContainerds())
-	if names := strings.Join(Names(r), " "); strings.Contains(names, "wl.idle-holder") || !strings.Contains(names, "rt.wrong-instance") {
+	if names := strings.Join(Names(r), " "); strings.Contains(names, "wl.idle-holder") ||
+		!strings.Contains(names, "rt.wrong-instance") {
 		t.Errorf("-n ml hides workloads of other namespaces and nothing else, and shows %s", names)
 	}
 }
 
-// With -n what is only another namespace's is left out in all its forms; what leads to something on nodes, or here, is not.
+// With -n what is only another namespace's is left out in all its forms; what leads to something on nodes, or here, is
+// not.
 func TestFilterOfNamespaces(t *testing.T) {
 	t.Parallel()
 	finding := func(id string, layer doctor.Layer, o doctor.Object, root bool) doctor.Finding {
@@ -320,13 +380,17 @@ func TestFilterOfNamespaces(t *testing.T) {
 			finding("img.pull-network", doctor.LayerNetwork, pod("other", "a"), true),
 			finding("img.pull-auth", doctor.LayerNetwork, pod("gpu-operator", "plugin"), true),
 			finding("net.dns", doctor.LayerNetwork, pod("ml", "a"), true),
-			finding("rc.handler-mismatch", doctor.LayerCluster, doctor.Object{Kind: "ReplicaSet", Namespace: "other", Name: "r"}, true),
+			finding("rc.handler-mismatch", doctor.LayerCluster,
+				doctor.Object{Kind: "ReplicaSet", Namespace: "other", Name: "r"}, true),
 			finding("node.not-ready", doctor.LayerCluster, doctor.Object{Kind: "Node", Name: "n"}, true),
 			finding("wl.pod-failing", doctor.LayerWorkload, pod("other", "a"), false),
 			finding("dp.capacity-zero", doctor.LayerDevicePlugin, doctor.Object{Kind: "Node", Name: "n"}, false),
 		},
-		Edges:   []doctor.Edge{{From: 0, To: 5}, {From: 1, To: 6}},
-		Unknown: []doctor.Unknown{{Check: "a", Object: pod("other", "a"), Why: "x"}, {Check: "b", Object: pod("ml", "a"), Why: "x"}, {Check: "c", Why: "x"}},
+		Edges: []doctor.Edge{{From: 0, To: 5}, {From: 1, To: 6}},
+		Unknown: []doctor.Unknown{
+			{Check: "a", Object: pod("other", "a"), Why: "x"}, {Check: "b", Object: pod("ml", "a"), Why: "x"},
+			{Check: "c", Why: "x"},
+		},
 	})
 	var roots, unknown []string
 	for _, f := range r.Items {
@@ -346,18 +410,30 @@ func TestFilterOfNamespaces(t *testing.T) {
 	}
 }
 
-// shares is who holds the GPUs of three nodes.
+// shares returns who holds the GPUs of three nodes.
 func shares() *doctor.AllocationView {
 	holder := func(namespace, pod string, n int64) doctor.Holder {
-		return doctor.Holder{Namespace: namespace, Pod: pod, Resource: "nvidia.com/gpu", GPUs: n, Phase: "Running", Age: "3h"}
+		return doctor.Holder{
+			Namespace: namespace, Pod: pod, Resource: "nvidia.com/gpu", GPUs: n, Phase: "Running", Age: "3h",
+		}
 	}
 	gpus := func(capacity, healthy, used int64) []doctor.ResourceCounts {
-		return []doctor.ResourceCounts{{Resource: "nvidia.com/gpu", Capacity: capacity, Allocatable: healthy, Used: used, Free: max(0, healthy-used)}}
+		return []doctor.ResourceCounts{
+			{
+				Resource: "nvidia.com/gpu", Capacity: capacity, Allocatable: healthy, Used: used,
+				Free: max(0, healthy-used),
+			},
+		}
 	}
 	return &doctor.AllocationView{Nodes: []doctor.NodeAllocation{
 		{Node: "gpu-1", Product: "NVIDIA-H100-80GB-HBM3", Schedulable: true, Resources: gpus(0, 0, 0)},
-		{Node: "gpu-2", Product: "NVIDIA-H100-80GB-HBM3", Schedulable: false, Resources: gpus(8, 6, 4), Holders: []doctor.Holder{holder("research", "notebook-7", 4)}},
-		{Node: "gpu-3", Schedulable: true, Resources: gpus(4, 4, 4), Holders: []doctor.Holder{holder("ml", "train-9", 2), holder("ml", "serve-0", 1), holder("ml", "serve-1"+hostileName, 1)}},
+		{
+			Node: "gpu-2", Product: "NVIDIA-H100-80GB-HBM3", Schedulable: false, Resources: gpus(8, 6, 4),
+			Holders: []doctor.Holder{holder("research", "notebook-7", 4)},
+		},
+		{Node: "gpu-3", Schedulable: true, Resources: gpus(4, 4, 4), Holders: []doctor.Holder{
+			holder("ml", "train-9", 2), holder("ml", "serve-0", 1), holder("ml", "serve-1"+hostileName, 1),
+		}},
 	}}
 }
 

@@ -88,11 +88,14 @@ const (
 // maxLocations bounds the objects of one result: readers of SARIF refuse more than a thousand.
 const maxLocations = 1000
 
-// SARIF writes the roots as results, the checks as rules, and what could not be seen as notifications. With a strict gate each check that
-// could not see what it needs is an open result, too.
+// SARIF writes the roots as results, the checks as rules, and what could not be seen as notifications. With a strict
+// gate each check that could not see what it needs is an open result, too.
 func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate, version string) error {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
-	run.Tool.Driver = sarifDriver{Name: "kubectl-gpu-fault", Version: strings.TrimPrefix(version, "v"), InformationURI: home, Rules: []sarifRule{}}
+	run.Tool.Driver = sarifDriver{
+		Name: "kubectl-gpu-fault", Version: strings.TrimPrefix(version, "v"), InformationURI: home,
+		Rules: []sarifRule{},
+	}
 	index := map[string]int{}
 	for _, c := range checks {
 		index[c.ID] = len(run.Tool.Driver.Rules)
@@ -104,7 +107,8 @@ func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate, versi
 		}
 		if _, known := index[f.ID]; !known { // a finding that goes by another name than its check
 			index[f.ID] = len(run.Tool.Driver.Rules)
-			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRuleOf(doctor.Check{ID: f.ID, Layer: f.Layer, Title: f.Title, Doc: f.Doc}))
+			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules,
+				sarifRuleOf(doctor.Check{ID: f.ID, Layer: f.Layer, Title: f.Title, Doc: f.Doc}))
 		}
 		run.Results = append(run.Results, sarifResultOf(r, i, index[f.ID]))
 	}
@@ -115,9 +119,15 @@ func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate, versi
 			}
 		}
 	}
-	invocation := sarifInvocation{ExecutionSuccessful: true, EndTimeUTC: r.Created.UTC().Format("2006-01-02T15:04:05Z"), Notifications: []sarifNotification{}}
+	invocation := sarifInvocation{
+		ExecutionSuccessful: true, EndTimeUTC: r.Created.UTC().Format("2006-01-02T15:04:05Z"),
+		Notifications: []sarifNotification{},
+	}
 	for _, b := range Blinds(r) {
-		n := sarifNotification{Level: "note", Message: sarifText{Text: "could not be seen: " + reason(b)}, Properties: map[string]any{"checks": b.Checks}}
+		n := sarifNotification{
+			Level: "note", Message: sarifText{Text: "could not be seen: " + reason(b)},
+			Properties: map[string]any{"checks": b.Checks},
+		}
 		if len(b.Checks) == 1 {
 			n.AssociatedRule = &sarifRuleRef{b.Checks[0]}
 		}
@@ -132,9 +142,10 @@ func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate, versi
 	return err
 }
 
-// Sources are where a check's failure was seen, but for what only its authors can look up.
+// Sources returns where a check's failure was seen, but for what only its authors can look up.
 func Sources(c doctor.Check) []string {
-	return slices.DeleteFunc(slices.Clone(c.Sources), func(source string) bool { return strings.HasPrefix(source, "seed ") })
+	return slices.DeleteFunc(slices.Clone(c.Sources),
+		func(source string) bool { return strings.HasPrefix(source, "seed ") })
 }
 
 func sarifRuleOf(c doctor.Check) sarifRule {
@@ -152,11 +163,14 @@ func sarifRuleOf(c doctor.Check) sarifRule {
 	}
 }
 
-// sarifNotChecked is a result for a check that could not conclude: SARIF's kind "open" means that there was not enough information.
+// sarifNotChecked returns a result for a check that could not conclude: SARIF's kind "open" means that there was not
+// enough information.
 func sarifNotChecked(c doctor.Check, rule int, unknown []doctor.Unknown) sarifResult {
 	return sarifResult{
-		RuleID: c.ID, RuleIndex: rule, Kind: "open", Level: "none", Message: sarifText{Text: "not checked: " + reasons(unknown)},
-		Locations: []sarifLocation{}, Fingerprints: map[string]string{"object/v1": c.ID + " not checked"}, Properties: map[string]any{"layer": c.Layer},
+		RuleID: c.ID, RuleIndex: rule, Kind: "open", Level: "none",
+		Message:   sarifText{Text: "not checked: " + reasons(unknown)},
+		Locations: []sarifLocation{}, Fingerprints: map[string]string{"object/v1": c.ID + " not checked"},
+		Properties: map[string]any{"layer": c.Layer},
 	}
 }
 
@@ -164,14 +178,16 @@ func sarifResultOf(r doctor.Report, i, rule int) sarifResult {
 	f := r.Items[i]
 	all := objects(f)
 	result := sarifResult{
-		RuleID: f.ID, RuleIndex: rule, Level: map[doctor.Severity]string{doctor.Error: "error", doctor.Warning: "warning"}[f.Severity],
+		RuleID: f.ID, RuleIndex: rule,
+		Level:        map[doctor.Severity]string{doctor.Error: "error", doctor.Warning: "warning"}[f.Severity],
 		Message:      sarifText{Text: plain(r, i)},
 		Locations:    []sarifLocation{},
 		Fingerprints: map[string]string{"object/v1": f.ID + " " + f.Object.String()},
 	}
 	result.Level = cmp.Or(result.Level, "note")
 	for _, o := range all[:min(len(all), maxLocations)] {
-		result.Locations = append(result.Locations, sarifLocation{[]sarifLogical{{Name: cmp.Or(o.Name, o.Kind), Full: o.String(), Kind: "resource"}}})
+		result.Locations = append(result.Locations,
+			sarifLocation{[]sarifLogical{{Name: cmp.Or(o.Name, o.Kind), Full: o.String(), Kind: "resource"}}})
 	}
 	consequences := []string{}
 	for _, c := range Consequences(r, i) {
@@ -180,7 +196,8 @@ func sarifResultOf(r doctor.Report, i, rule int) sarifResult {
 		}
 	}
 	result.Properties = map[string]any{
-		"layer": f.Layer, "confidence": f.Confidence, "evidence": f.Evidence, "fix": f.Fix, "consequences": consequences, "objects": len(all),
+		"layer": f.Layer, "confidence": f.Confidence, "evidence": f.Evidence, "fix": f.Fix,
+		"consequences": consequences, "objects": len(all),
 	}
 	return result
 }

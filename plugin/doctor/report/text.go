@@ -25,7 +25,7 @@ type Text struct {
 // The widest that text is made where the terminal is wider, or there is none: what can be read well.
 const widest = 100
 
-// WidthFor is the width for a terminal of so many columns; 0 is none.
+// WidthFor returns the width for a terminal of so many columns; 0 is none.
 func WidthFor(columns int) int {
 	if columns <= 0 {
 		return widest
@@ -104,7 +104,7 @@ func (p *page) head() {
 	p.put("", "", LookedAt(p.report))
 }
 
-// mark is the line that a finding begins with.
+// mark returns the line that a finding begins with.
 func (p *page) mark(f doctor.Finding) string {
 	word := fmt.Sprintf("%-7s", strings.ToUpper(string(f.Severity)))
 	text := p.paint.severity(f.Severity, word) + "  " + p.paint.in(bold, f.ID)
@@ -180,7 +180,7 @@ func (p *page) affected(root int) {
 	}
 }
 
-// full is a title as a sentence of its own.
+// full returns a title as a sentence of its own.
 func full(title string) string {
 	text := capital(clean(title))
 	if strings.HasSuffix(text, ".") || text == "" {
@@ -189,7 +189,8 @@ func full(title string) string {
 	return text + "."
 }
 
-// capital begins a text with a capital letter, if its first word is one of the language and not a name: of a flag, a command, a file.
+// capital begins a text with a capital letter, if its first word is one of the language and not a name: of a flag, a
+// command, a file.
 func capital(text string) string {
 	first, _, _ := strings.Cut(text, " ")
 	for _, r := range first {
@@ -197,13 +198,14 @@ func capital(text string) string {
 			return text
 		}
 	}
-	if first == "" || slices.Contains([]string{"kubectl", "helm", "systemctl", "containerd", "kubelet", "modprobe", "dcgm"}, first) {
+	if first == "" ||
+		slices.Contains([]string{"kubectl", "helm", "systemctl", "containerd", "kubelet", "modprobe", "dcgm"}, first) {
 		return text
 	}
 	return strings.ToUpper(first[:1]) + text[1:]
 }
 
-// instructions are the lines of a fix's text.
+// instructions returns the lines of a fix's text.
 func instructions(text string) []string {
 	lines := quoted(text)
 	if len(lines) > 0 {
@@ -247,7 +249,7 @@ func (p *page) quote(e doctor.Evidence) {
 	}
 }
 
-// age is how long before the snapshot something was: 3m ago.
+// age returns how long before the snapshot something was: 3m ago.
 func age(now, then time.Time) string {
 	switch d := now.Sub(then); {
 	case d < -time.Minute: // the node's clock is not the client's
@@ -446,7 +448,7 @@ func (p *page) layers() {
 	}
 }
 
-// Names are what -o name prints: each root once, by its check's ID.
+// Names returns what -o name prints: each root once, by its check's ID.
 func Names(r doctor.Report) []string {
 	var names []string
 	for _, f := range r.Items {

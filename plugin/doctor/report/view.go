@@ -1,5 +1,5 @@
-// Package report shows what doctor concluded: as text for people, as JUnit and SARIF for machines, and as a page of HTML. It is pure: a
-// doctor.Report goes in. All that it prints of the cluster's own words is made safe first.
+// Package report shows what doctor concluded: as text for people, as JUnit and SARIF for machines, and as a page of
+// HTML. It is pure: a doctor.Report goes in. All that it prints of the cluster's own words is made safe first.
 package report
 
 import (
@@ -21,8 +21,8 @@ type Filter struct {
 	Namespace string
 }
 
-// Apply returns the report with only those findings, and with counts and edges that fit them. States of layers and nodes stay: they are
-// what was found.
+// Apply returns the report with only those findings, and with counts and edges that fit them. States of layers and
+// nodes stay: they are what was found.
 func (f Filter) Apply(r doctor.Report) doctor.Report {
 	keep := make([]bool, len(r.Items))
 	for i, item := range r.Items {
@@ -48,14 +48,16 @@ func (f Filter) Apply(r doctor.Report) doctor.Report {
 	r.Items, r.Edges = items, edges
 	r = ordered(r)
 	if f.Namespace != "" {
-		r.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), func(u doctor.Unknown) bool { return !slices.ContainsFunc(u.All(), f.concerns) })
+		r.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown),
+			func(u doctor.Unknown) bool { return !slices.ContainsFunc(u.All(), f.concerns) })
 		r.Summary.Unknown = len(r.Unknown)
 	}
 	r.Summary.Errors, r.Summary.Warnings = len(Roots(r, doctor.Error)), len(Roots(r, doctor.Warning))
 	return r
 }
 
-// ordered is the report with its roots in the order in which they are told, in every format: the worst first, then those that explain the most.
+// ordered returns the report with its roots in the order in which they are told, in every format: the worst first, then
+// those that explain the most.
 func ordered(r doctor.Report) doctor.Report {
 	var order []int
 	for _, severity := range []doctor.Severity{doctor.Error, doctor.Warning, doctor.Info} {
@@ -74,18 +76,21 @@ func ordered(r doctor.Report) doctor.Report {
 	for i, e := range r.Edges {
 		edges[i] = doctor.Edge{From: place[e.From], To: place[e.To]}
 	}
-	slices.SortFunc(edges, func(a, b doctor.Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	slices.SortFunc(edges,
+		func(a, b doctor.Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 	r.Items, r.Edges = items, edges
 	return r
 }
 
-// shows is whether a root is shown. One of another namespace is also for what it leads to here, or on nodes.
+// shows reports whether a root is shown. One of another namespace is also for what it leads to here, or on nodes.
 func (f Filter) shows(r doctor.Report, i int) bool {
 	root := r.Items[i]
 	if f.Min != "" && rank(root.Severity) > rank(f.Min) {
 		return false
 	}
-	ofWorkloads := []doctor.Layer{doctor.LayerWorkload, doctor.LayerScheduling, doctor.LayerAccess, doctor.LayerNetwork, doctor.LayerCluster}
+	ofWorkloads := []doctor.Layer{
+		doctor.LayerWorkload, doctor.LayerScheduling, doctor.LayerAccess, doctor.LayerNetwork, doctor.LayerCluster,
+	}
 	if f.Namespace == "" || !slices.Contains(ofWorkloads, root.Layer) {
 		return true
 	}
@@ -97,17 +102,18 @@ func (f Filter) shows(r doctor.Report, i int) bool {
 	return false
 }
 
-// concerns is whether an object is of the namespace, or of none. DaemonSets are components of the nodes.
+// concerns reports whether an object is of the namespace, or of none. DaemonSets are components of the nodes.
 func (f Filter) concerns(o doctor.Object) bool {
 	return o.Namespace == "" || o.Namespace == f.Namespace || o.Kind == "DaemonSet"
 }
 
-// AtLeast is whether a root of the report is as bad as that.
+// AtLeast reports whether a root of the report is as bad as that.
 func AtLeast(r doctor.Report, severity doctor.Severity) bool {
-	return slices.ContainsFunc(r.Items, func(f doctor.Finding) bool { return f.Root && rank(f.Severity) <= rank(severity) })
+	return slices.ContainsFunc(r.Items,
+		func(f doctor.Finding) bool { return f.Root && rank(f.Severity) <= rank(severity) })
 }
 
-// Roots are the indexes of the roots of a severity, those that explain the most first.
+// Roots returns the indexes of the roots of a severity, those that explain the most first.
 func Roots(r doctor.Report, severity doctor.Severity) []int {
 	var all []int
 	explains := map[int]int{}
@@ -121,7 +127,7 @@ func Roots(r doctor.Report, severity doctor.Severity) []int {
 	return all
 }
 
-// Consequences are the indexes of all that a finding explains, the nearest first.
+// Consequences returns the indexes of all that a finding explains, the nearest first.
 func Consequences(r doctor.Report, root int) []int {
 	seen, found := map[int]bool{root: true}, []int{root}
 	for next := 0; next < len(found); next++ {
@@ -135,8 +141,8 @@ func Consequences(r doctor.Report, root int) []int {
 	return found[1:]
 }
 
-// Affected names the pods that suffer from a root, those of users first, and at most so many. Those that the root is on itself are left out.
-// It is empty when there are none.
+// Affected names the pods that suffer from a root, those of users first, and at most so many. Those that the root is on
+// itself are left out. It is empty when there are none.
 func Affected(r doctor.Report, root, n int) string {
 	seen := map[string]bool{}
 	for _, o := range objects(r.Items[root]) {
@@ -149,7 +155,8 @@ func Affected(r doctor.Report, root, n int) string {
 			switch {
 			case seen[pod]:
 				continue
-			case slices.Contains([]doctor.Layer{doctor.LayerScheduling, doctor.LayerAccess, doctor.LayerWorkload}, f.Layer):
+			case slices.Contains([]doctor.Layer{doctor.LayerScheduling, doctor.LayerAccess, doctor.LayerWorkload},
+				f.Layer):
 				users = append(users, clean(pod))
 			default:
 				others = append(others, clean(pod))
@@ -230,7 +237,7 @@ func Headline(r doctor.Report) string {
 	return "no problem found"
 }
 
-// LookedAt says what was looked at, and when.
+// LookedAt returns what was looked at, and when.
 func LookedAt(r doctor.Report) string {
 	s := r.Summary
 	nodes := count.Of(s.GPUNodes, "GPU node")
@@ -247,7 +254,8 @@ func LookedAt(r doctor.Report) string {
 	if s.GPUNodes > 0 && s.Nodes > s.GPUNodes {
 		nodes += fmt.Sprintf(" of %s", count.Of(s.Nodes, "node"))
 	}
-	text := fmt.Sprintf("Looked at %s and %s with %s", nodes, count.Of(s.GPUPods, "GPU pod"), count.Of(s.Checks, "check"))
+	text := fmt.Sprintf("Looked at %s and %s with %s", nodes, count.Of(s.GPUPods, "GPU pod"),
+		count.Of(s.Checks, "check"))
 	if r.Snapshot.Context != "" {
 		text += ", in context " + clean(r.Snapshot.Context)
 	}
@@ -258,7 +266,7 @@ func LookedAt(r doctor.Report) string {
 	return text + "."
 }
 
-// sentence is a title as part of a longer line.
+// sentence returns a title as part of a longer line.
 func sentence(title string) string { return strings.TrimSuffix(clean(title), ".") }
 
 // Blind is one reason for which something could not be seen.
@@ -295,13 +303,14 @@ func Blinds(r doctor.Report) []Blind {
 	return all
 }
 
-// failed is the report without what could not be told because nobody asked for nodes to be read.
+// failed returns the report without what could not be told because nobody asked for nodes to be read.
 func failed(r doctor.Report) doctor.Report {
 	r.Unknown = NotChecked(r)
 	return r
 }
 
-// NotChecked is what could not be told though it was asked for: rights were missing, a node could not be read, a check broke.
+// NotChecked returns what could not be told though it was asked for: rights were missing, a node could not be read, a
+// check broke.
 func NotChecked(r doctor.Report) []doctor.Unknown {
 	return slices.DeleteFunc(slices.Clone(r.Unknown), doctor.Unknown.NotAsked)
 }
@@ -321,7 +330,8 @@ func (g Gate) Fails(r doctor.Report) (fails bool, why string) {
 		checks[u.Check] = true
 	}
 	if g.Strict && len(checks) > 0 {
-		why = count.Of(len(checks), "check") + " could not see what they need, and --fail-on accepts that only with --allow-unknown"
+		why = count.Of(len(checks), "check") +
+			" could not see what they need, and --fail-on accepts that only with --allow-unknown"
 		if len(checks) == 1 {
 			why = "1 check could not see what it needs, and --fail-on accepts that only with --allow-unknown"
 		}
@@ -329,7 +339,7 @@ func (g Gate) Fails(r doctor.Report) (fails bool, why string) {
 	return why != "" || AtLeast(r, g.FailOn), why
 }
 
-// Unread says which nodes were not read because nobody asked for it, and how they are; empty when there are none.
+// Unread returns which nodes were not read because nobody asked for it, and how they are; empty when there are none.
 func Unread(r doctor.Report) string {
 	var nodes []string
 	checks, seen, why := map[string]bool{}, map[string]bool{}, ""
@@ -378,7 +388,7 @@ func Unread(r doctor.Report) string {
 	return text + ": " + some(named, someObjects) + ". " + waits + "kubectl gpu-fault doctor --all-gpu-nodes"
 }
 
-// Match is whether an ID fits a pattern such as "rt.*".
+// Match reports whether an ID fits a pattern such as "rt.*".
 func Match(pattern, id string) bool {
 	ok, err := path.Match(pattern, id)
 	return err == nil && ok || pattern == id

@@ -29,13 +29,17 @@ func HTML(w io.Writer, r exercise.Report, version string) error {
 		markup.El("header",
 			markup.El("p", markup.Class("what"), markup.Text("kubectl gpu-fault scenario")),
 			markup.El("h1", markup.Class(state), markup.Text(fmt.Sprintf("%s: %d of 100 points", Verdict(r), r.Score))),
-			markup.El("p", markup.Class("soft small"), markup.Text(fmt.Sprintf("%s (%s, seed %d), %s of %s%s, judged %s by %s",
-				r.Title, r.Scenario, r.Seed, human(r.Took), human(r.TimeBox), late(r), r.At.UTC().Format("2006-01-02 15:04 UTC"), r.By))),
+			markup.El("p", markup.Class("soft small"),
+				markup.Text(fmt.Sprintf("%s (%s, seed %d), %s of %s%s, judged %s by %s",
+					r.Title, r.Scenario, r.Seed, human(r.Took), human(r.TimeBox), late(r),
+					r.At.UTC().Format("2006-01-02 15:04 UTC"), r.By))),
 		),
-		markup.El("main", gates(r), points(r), timeline(r), transcript(r), checks("Does it work?", r.Fixed), checks("By fair means?", r.Unchanged), collateral(r), diagnosis(r), hints(r)),
+		markup.El("main", gates(r), points(r), timeline(r), transcript(r), checks("Does it work?", r.Fixed),
+			checks("By fair means?", r.Unchanged), collateral(r), diagnosis(r), hints(r)),
 		markup.El("footer", markup.Text("kubectl gpu-fault "+version)),
 	}
-	_, err := io.WriteString(w, markup.Document{Title: "Scenario: " + r.Title, Style: markup.Own(style), Body: body}.String())
+	_, err := io.WriteString(w,
+		markup.Document{Title: "Scenario: " + r.Title, Style: markup.Own(style), Body: body}.String())
 	return err
 }
 
@@ -43,7 +47,7 @@ func section(heading string, all ...markup.Part) markup.Part {
 	return markup.El("section", append(markup.Parts{markup.El("h2", markup.Text(heading))}, all...)...)
 }
 
-// verdict is a tag that says ok or failed in a word, and not by its colour alone.
+// verdict returns a tag that says ok or failed in a word, and not by its colour alone.
 func verdict(ok bool) markup.Part {
 	if ok {
 		return markup.El("span", markup.Class("tag good"), markup.Text("OK"))
@@ -52,9 +56,11 @@ func verdict(ok bool) markup.Part {
 }
 
 func gates(r exercise.Report) markup.Part {
-	return section("Passed?", markup.El("ul", markup.Class("folded"), markup.Each(r.Gates, func(g exercise.Gate) markup.Part {
-		return markup.El("li", verdict(g.OK), markup.Text(gateName(g.Name)), markup.When(g.Why != "", markup.El("span", markup.Class("soft"), markup.Text(" "+g.Why))))
-	})))
+	return section("Passed?",
+		markup.El("ul", markup.Class("folded"), markup.Each(r.Gates, func(g exercise.Gate) markup.Part {
+			return markup.El("li", verdict(g.OK), markup.Text(gateName(g.Name)),
+				markup.When(g.Why != "", markup.El("span", markup.Class("soft"), markup.Text(" "+g.Why))))
+		})))
 }
 
 // points draws a bar for each weight, as long as what it is worth, and filled as far as it was got.
@@ -65,18 +71,23 @@ func points(r exercise.Report) markup.Part {
 		y := i * (height + gap)
 		rows = append(rows,
 			markup.El("text", markup.Num("x", 0), markup.Num("y", y+14), markup.Text(p.Name)),
-			markup.El("rect", markup.Class("of"), markup.Num("x", 110), markup.Num("y", y), markup.Num("width", p.Of*unit), markup.Num("height", height), markup.Num("rx", 3)),
-			markup.When(p.Got > 0, markup.El("rect", markup.Class("got"), markup.Num("x", 110), markup.Num("y", y), markup.Num("width", min(p.Got, p.Of)*unit), markup.Num("height", height), markup.Num("rx", 3))),
-			markup.El("text", markup.Class("sub"), markup.Num("x", 118+p.Of*unit), markup.Num("y", y+14), markup.Text(fmt.Sprintf("%d of %d", p.Got, p.Of))),
+			markup.El("rect", markup.Class("of"), markup.Num("x", 110), markup.Num("y", y),
+				markup.Num("width", p.Of*unit), markup.Num("height", height), markup.Num("rx", 3)),
+			markup.When(p.Got > 0, markup.El("rect", markup.Class("got"), markup.Num("x", 110), markup.Num("y", y),
+				markup.Num("width", min(p.Got, p.Of)*unit), markup.Num("height", height), markup.Num("rx", 3))),
+			markup.El("text", markup.Class("sub"), markup.Num("x", 118+p.Of*unit), markup.Num("y", y+14),
+				markup.Text(fmt.Sprintf("%d of %d", p.Got, p.Of))),
 		)
 	}
 	height0 := max(1, len(r.Points)) * (height + gap)
 	return section("Points",
 		markup.El("div", markup.Class("scroll"), markup.El("svg", append(markup.Parts{
-			markup.Class("bars"), markup.Num("width", 420), markup.Num("height", height0), markup.Attr("viewBox", fmt.Sprintf("0 0 420 %d", height0)),
+			markup.Class("bars"), markup.Num("width", 420), markup.Num("height", height0),
+			markup.Attr("viewBox", fmt.Sprintf("0 0 420 %d", height0)),
 			markup.Attr("role", "img"), markup.Attr("aria-label", fmt.Sprintf("%d of 100 points", r.Score)),
 		}, rows...)...)),
-		markup.El("ul", markup.Class("folded"), markup.Each(r.Reasons, func(text string) markup.Part { return markup.El("li", markup.Text(text)) })),
+		markup.El("ul", markup.Class("folded"),
+			markup.Each(r.Reasons, func(text string) markup.Part { return markup.El("li", markup.Text(text)) })),
 	)
 }
 
@@ -93,7 +104,8 @@ func timeline(r exercise.Report) markup.Part {
 		axis += tall
 	}
 	place := func(at time.Time) int { return left + int(float64(at.Sub(first))/float64(span)*float64(wide)) }
-	marks := markup.Parts{markup.El("line", markup.Class("axis"), markup.Num("x1", left), markup.Num("y1", axis), markup.Num("x2", left+wide), markup.Num("y2", axis))}
+	marks := markup.Parts{markup.El("line", markup.Class("axis"), markup.Num("x1", left), markup.Num("y1", axis),
+		markup.Num("x2", left+wide), markup.Num("y2", axis))}
 	marks = append(marks, requests(r.Recorded, place, axis, tall)...)
 	for i, m := range r.Timeline {
 		x, y := place(m.At), axis+24+i*row
@@ -102,21 +114,28 @@ func timeline(r exercise.Report) markup.Part {
 			anchor, dx = "end", -8
 		}
 		marks = append(marks,
-			markup.El("line", markup.Class("drop"), markup.Num("x1", x), markup.Num("y1", axis), markup.Num("x2", x), markup.Num("y2", y-4)),
+			markup.El("line", markup.Class("drop"), markup.Num("x1", x), markup.Num("y1", axis), markup.Num("x2", x),
+				markup.Num("y2", y-4)),
 			markup.El("circle", markup.Num("cx", x), markup.Num("cy", y-4), markup.Num("r", 4)),
-			markup.El("text", markup.Class("sub"), markup.Num("x", 0), markup.Num("y", y), markup.Text("+"+clock(m.At.Sub(first)))),
-			markup.El("text", markup.Num("x", x+dx), markup.Num("y", y), markup.Attr("text-anchor", anchor), markup.Text(m.What)),
+			markup.El("text", markup.Class("sub"), markup.Num("x", 0), markup.Num("y", y),
+				markup.Text("+"+clock(m.At.Sub(first)))),
+			markup.El("text", markup.Num("x", x+dx), markup.Num("y", y), markup.Attr("text-anchor", anchor),
+				markup.Text(m.What)),
 		)
 	}
 	height := axis + 34 + len(r.Timeline)*row
-	return section("Timeline", markup.El("div", markup.Class("scroll"), markup.Attr("tabindex", "0"), markup.Attr("role", "group"), markup.Attr("aria-label", "Timeline"),
+	return section("Timeline", markup.El("div", markup.Class("scroll"), markup.Attr("tabindex", "0"),
+		markup.Attr("role", "group"), markup.Attr("aria-label", "Timeline"),
 		markup.El("svg", append(markup.Parts{
-			markup.Class("timeline"), markup.Num("width", left+wide+40), markup.Num("height", height), markup.Attr("viewBox", fmt.Sprintf("0 0 %d %d", left+wide+40, height)),
-			markup.Attr("role", "img"), markup.Attr("aria-label", count.Of(len(r.Timeline), "event")+" in "+human(span)),
+			markup.Class("timeline"), markup.Num("width", left+wide+40), markup.Num("height", height),
+			markup.Attr("viewBox", fmt.Sprintf("0 0 %d %d", left+wide+40, height)),
+			markup.Attr("role", "img"),
+			markup.Attr("aria-label", count.Of(len(r.Timeline), "event")+" in "+human(span)),
 		}, marks...)...)))
 }
 
-// requests are a bar for each minute that has any, which stands on the axis: changes at its foot, and looks upon them.
+// requests returns a bar for each minute that has any, which stands on the axis: changes at its foot, and looks upon
+// them.
 func requests(t *exercise.Recorded, place func(time.Time) int, axis, tall int) (bars markup.Parts) {
 	if t == nil {
 		return nil
@@ -127,7 +146,8 @@ func requests(t *exercise.Recorded, place func(time.Time) int, axis, tall int) (
 	}
 	bar := func(class string, x, wide, foot, n int) int {
 		height := (n*tall + most - 1) / most // at least a pixel
-		bars = append(bars, markup.When(n > 0, markup.El("rect", markup.Class(class), markup.Num("x", x), markup.Num("y", foot-height), markup.Num("width", wide), markup.Num("height", height))))
+		bars = append(bars, markup.When(n > 0, markup.El("rect", markup.Class(class), markup.Num("x", x),
+			markup.Num("y", foot-height), markup.Num("width", wide), markup.Num("height", height))))
 		return foot - height
 	}
 	for _, m := range t.Minutes {
@@ -139,18 +159,21 @@ func requests(t *exercise.Recorded, place func(time.Time) int, axis, tall int) (
 	return bars
 }
 
-// transcript tells what was recorded of the candidate's requests.
+// transcript returns what was recorded of the candidate's requests.
 func transcript(r exercise.Report) markup.Part {
 	if r.Recorded == nil {
 		return nil
 	}
 	return section("What the candidate asked", markup.El("p", markup.Text(recorded(*r.Recorded))),
 		markup.El("ul", markup.Class("folded"), markup.Each(r.Recorded.Objects, func(c recorder.Count) markup.Part {
-			return markup.El("li", markup.Text(fmt.Sprintf("%s: %s, %s", c.Object, count.Of(c.Looks, "look"), count.Of(c.Changes, "change"))))
+			return markup.El("li",
+				markup.Text(
+					fmt.Sprintf("%s: %s, %s", c.Object, count.Of(c.Looks, "look"), count.Of(c.Changes, "change")),
+				))
 		})))
 }
 
-// clock is a time since the beginning: 3:07, 1:02:30.
+// clock returns a time since the beginning: 3:07, 1:02:30.
 func clock(d time.Duration) string {
 	s := int(d.Seconds())
 	if s >= 3600 {
@@ -160,11 +183,12 @@ func clock(d time.Duration) string {
 }
 
 func checks(heading string, results []check.Result) markup.Part {
-	return markup.When(len(results) > 0, section(heading, markup.El("ul", markup.Class("folded"), markup.Each(results, func(c check.Result) markup.Part {
-		return markup.El("li", verdict(c.OK), markup.Text(c.Name),
-			markup.When(!c.OK && c.Message != "", markup.El("p", markup.Text(c.Message))),
-			markup.When(c.Saw != "", markup.El("pre", markup.Text(c.Saw))))
-	}))))
+	return markup.When(len(results) > 0,
+		section(heading, markup.El("ul", markup.Class("folded"), markup.Each(results, func(c check.Result) markup.Part {
+			return markup.El("li", verdict(c.OK), markup.Text(c.Name),
+				markup.When(!c.OK && c.Message != "", markup.El("p", markup.Text(c.Message))),
+				markup.When(c.Saw != "", markup.El("pre", markup.Text(c.Saw))))
+		}))))
 }
 
 func collateral(r exercise.Report) markup.Part {
@@ -172,9 +196,11 @@ func collateral(r exercise.Report) markup.Part {
 		return nil
 	}
 	note := func(text string) markup.Part { return markup.El("p", markup.Class("soft small"), markup.Text(text)) }
-	return section("What else was changed", markup.El("ul", markup.Class("folded"), markup.Each(r.Collateral, func(d baseline.Difference) markup.Part {
-		return markup.El("li", markup.Text(d.String()), markup.When(d.Before != "" || d.After != "", markup.El("pre", markup.Text("before: "+d.Before+"\nafter:  "+d.After))))
-	})), markup.When(r.Omitted > 0, note(fmt.Sprintf("and %d more", r.Omitted))),
+	return section("What else was changed",
+		markup.El("ul", markup.Class("folded"), markup.Each(r.Collateral, func(d baseline.Difference) markup.Part {
+			return markup.El("li", markup.Text(d.String()), markup.When(d.Before != "" || d.After != "",
+				markup.El("pre", markup.Text("before: "+d.Before+"\nafter:  "+d.After))))
+		})), markup.When(r.Omitted > 0, note(fmt.Sprintf("and %d more", r.Omitted))),
 		markup.When(len(r.NotCompared) > 0, note("Could not be compared: "+strings.Join(r.NotCompared, "; "))))
 }
 
@@ -184,17 +210,20 @@ func diagnosis(r exercise.Report) markup.Part {
 	}
 	cell := func(text string) markup.Part { return markup.El("td", markup.Text(text)) }
 	return section("Diagnosis", markup.El("div", markup.Class("scroll"), markup.El("table",
-		markup.El("thead", markup.El("tr", markup.Each([]string{"Field", "", "Handed in", "Right"}, func(name string) markup.Part {
-			return markup.El("th", markup.Attr("scope", "col"), markup.Text(name))
-		}))),
+		markup.El("thead",
+			markup.El("tr", markup.Each([]string{"Field", "", "Handed in", "Right"}, func(name string) markup.Part {
+				return markup.El("th", markup.Attr("scope", "col"), markup.Text(name))
+			}))),
 		markup.El("tbody", markup.Each(r.Diagnosed, func(f scenario.FieldScore) markup.Part {
 			return markup.El("tr", cell(f.Field), markup.El("td", verdict(f.Right)), cell(f.Got), cell(f.Want))
 		})))),
-		markup.When(r.Diagnosis.Explanation != "", markup.El("blockquote", markup.El("pre", markup.Text(r.Diagnosis.Explanation)))))
+		markup.When(r.Diagnosis.Explanation != "",
+			markup.El("blockquote", markup.El("pre", markup.Text(r.Diagnosis.Explanation)))))
 }
 
 func hints(r exercise.Report) markup.Part {
-	return markup.When(len(r.Hints) > 0, section("Hints that were given", markup.El("ul", markup.Class("folded"), markup.Each(r.Hints, func(h exercise.Taken) markup.Part {
-		return markup.El("li", markup.Text(fmt.Sprintf("%s (cost: %d)", h.Text, h.Cost)))
-	}))))
+	return markup.When(len(r.Hints) > 0, section("Hints that were given",
+		markup.El("ul", markup.Class("folded"), markup.Each(r.Hints, func(h exercise.Taken) markup.Part {
+			return markup.El("li", markup.Text(fmt.Sprintf("%s (cost: %d)", h.Text, h.Cost)))
+		}))))
 }

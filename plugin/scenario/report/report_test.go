@@ -16,22 +16,34 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// graded is a judgement with all that a judgement can have; the text of the candidate and of the cluster wants to be more than text.
+// graded returns a judgement with all that a judgement can have; the text of the candidate and of the cluster wants to
+// be more than text.
 func graded() exercise.Report {
 	begin := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
-	diagnosis := scenario.Diagnosis{Component: "scheduler", Object: "Deployment/trainer", Field: "spec.replicas", Mechanism: "too few", Explanation: "I think <b>so</b>"}
+	diagnosis := scenario.Diagnosis{
+		Component: "scheduler", Object: "Deployment/trainer", Field: "spec.replicas", Mechanism: "too few",
+		Explanation: "I think <b>so</b>",
+	}
 	return exercise.Report{
-		ID: "scenario-x7k2mq", Scenario: "gpu-resources", Title: "A training job never starts", Seed: 4711, By: "anna", At: begin.Add(14 * time.Minute), Took: 14 * time.Minute,
+		ID: "scenario-x7k2mq", Scenario: "gpu-resources", Title: "A training job never starts", Seed: 4711, By: "anna",
+		At: begin.Add(14 * time.Minute), Took: 14 * time.Minute,
 		TimeBox: 20 * time.Minute, Score: 41,
-		Gates: []exercise.Gate{{Name: "fixed", OK: true}, {Name: "unchanged", Why: "1 of 2 checks does not hold"}, {Name: "collateral", Why: "1 object"}},
+		Gates: []exercise.Gate{
+			{Name: "fixed", OK: true}, {Name: "unchanged", Why: "1 of 2 checks does not hold"},
+			{Name: "collateral", Why: "1 object"},
+		},
 		Points: []exercise.Points{
-			{Name: "fixed", Got: 0, Of: 50, Why: "not by fair means"}, {Name: "diagnosis", Got: 12, Of: 25}, {Name: "collateral", Got: 0, Of: 10},
+			{Name: "fixed", Got: 0, Of: 50, Why: "not by fair means"}, {Name: "diagnosis", Got: 12, Of: 25},
+			{Name: "collateral", Got: 0, Of: 10},
 			{Name: "time", Got: 6, Of: 10}, {Name: "hints", Got: -2, Of: 5, Why: "1 hint"},
 		},
 		Reasons: []string{"the request for GPUs is gone"},
 		Fixed:   []check.Result{{Name: "the pods run", OK: true, Saw: "2", Took: time.Second}},
 		Unchanged: []check.Result{
-			{Name: "each pod still asks for a GPU", Message: "a pod without a GPU is no training", Saw: "nvidia.com/gpu: 0\x1b[2J</pre><script>alert(1)</script>"},
+			{
+				Name: "each pod still asks for a GPU", Message: "a pod without a GPU is no training",
+				Saw: "nvidia.com/gpu: 0\x1b[2J</pre><script>alert(1)</script>",
+			},
 			{Name: "the image is the same", OK: true},
 		},
 		Collateral: []baseline.Difference{{
@@ -40,20 +52,27 @@ func graded() exercise.Report {
 		}},
 		Omitted:     3,
 		NotCompared: []string{"widgets.example.com: forbidden"},
-		Applied:     &exercise.Applied{At: begin, Changes: []string{"changed NetworkPolicy team-vega/names", "deleted Role team-vega/old"}},
-		Diagnosis:   &diagnosis,
+		Applied: &exercise.Applied{
+			At: begin, Changes: []string{"changed NetworkPolicy team-vega/names", "deleted Role team-vega/old"},
+		},
+		Diagnosis: &diagnosis,
 		Diagnosed: []scenario.FieldScore{
-			{Field: "component", Right: true, Want: "scheduler", Got: "scheduler"}, {Field: "mechanism", Want: "requests-more-than-any-node-has", Got: "too few"},
+			{Field: "component", Right: true, Want: "scheduler", Got: "scheduler"},
+			{Field: "mechanism", Want: "requests-more-than-any-node-has", Got: "too few"},
 		},
 		Hints: []exercise.Taken{{At: begin.Add(5 * time.Minute), Cost: 2, Text: "Look at the events of the pod."}},
 		Recorded: &exercise.Recorded{
 			Summary: recorder.Summary{
-				Requests: 31, Looks: 28, Changes: 3, Refused: 2, First: begin.Add(time.Minute), Objects: []recorder.Count{{Object: "deployments.apps team-vega/<b>web</b>", Looks: 20, Changes: 3}},
+				Requests: 31, Looks: 28, Changes: 3, Refused: 2, First: begin.Add(time.Minute),
+				Objects: []recorder.Count{{Object: "deployments.apps team-vega/<b>web</b>", Looks: 20, Changes: 3}},
 				Minutes: []recorder.Minute{{Minute: 0, Looks: 8}, {Minute: 7, Looks: 20, Changes: 3}},
 			},
 			Look: 4 * time.Minute, Later: 2,
 		},
-		Timeline: []exercise.Moment{{At: begin, What: "handed over"}, {At: begin.Add(5 * time.Minute), What: "hint, 2 points"}, {At: begin.Add(14 * time.Minute), What: "graded: failed"}},
+		Timeline: []exercise.Moment{
+			{At: begin, What: "handed over"}, {At: begin.Add(5 * time.Minute), What: "hint, 2 points"},
+			{At: begin.Add(14 * time.Minute), What: "graded: failed"},
+		},
 	}
 }
 
@@ -110,13 +129,15 @@ func TestHTML(t *testing.T) {
 	if strings.Count(page, "<script") != 1 || strings.Contains(page, "<b>") {
 		t.Error("somebody's text became an element")
 	}
-	for _, want := range []string{"FAILED: 41 of 100 points", "requests-more-than-any-node-has", "hint, 2 points", "Deployment", "a pod without a GPU is no training", "Could not be compared: widgets.example.com: forbidden",
+	for _, want := range []string{"FAILED: 41 of 100 points", "requests-more-than-any-node-has", "hint, 2 points",
+		"Deployment", "a pod without a GPU is no training", "Could not be compared: widgets.example.com: forbidden",
 		"look at the cause after 4m, no change", "20 looks, 3 changes"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
 	}
-	if looks, changes := strings.Count(page, `class="looks"`), strings.Count(page, `class="changes"`); looks != 2 || changes != 1 {
+	if looks, changes := strings.Count(page, `class="looks"`), strings.Count(page, `class="changes"`); looks != 2 ||
+		changes != 1 {
 		t.Errorf("%d bars of looks and %d of changes are drawn, wanted 2 and 1", looks, changes)
 	}
 }

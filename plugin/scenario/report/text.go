@@ -20,7 +20,8 @@ import (
 func Text(w io.Writer, r exercise.Report, width int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d of 100 points\n", Verdict(r), r.Score)
-	fmt.Fprintf(&b, "%s (%s, seed %d), %s of %s%s\n\n", r.Title, r.Scenario, r.Seed, human(r.Took), human(r.TimeBox), late(r))
+	fmt.Fprintf(&b, "%s (%s, seed %d), %s of %s%s\n\n", r.Title, r.Scenario, r.Seed, human(r.Took), human(r.TimeBox),
+		late(r))
 	for _, g := range r.Gates {
 		fmt.Fprintf(&b, "  %-5s %s%s\n", mark(g.OK), gateName(g.Name), because(g.Why))
 	}
@@ -32,7 +33,8 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 		fmt.Fprintf(&b, "\n  FAIL  %s\n        %s\n", c.Name, strings.Join(nonEmpty(c.Message, saw(c)), "\n        "))
 	}
 	if r.Applied != nil {
-		fmt.Fprintf(&b, "\nThe Terraform module was applied first: %s\n", cmp.Or(strings.Join(r.Applied.Changes, ", "), "nothing had to be changed"))
+		fmt.Fprintf(&b, "\nThe Terraform module was applied first: %s\n",
+			cmp.Or(strings.Join(r.Applied.Changes, ", "), "nothing had to be changed"))
 	}
 	if len(r.Collateral) > 0 {
 		b.WriteString("\nChanged, and not part of a fix:\n")
@@ -58,7 +60,7 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 	return err
 }
 
-// Verdict is the result in a word.
+// Verdict returns the result in a word.
 func Verdict(r exercise.Report) string {
 	if r.Passed {
 		return "PASSED"
@@ -73,7 +75,7 @@ func mark(ok bool) string {
 	return "FAIL"
 }
 
-// gateName says what a gate is about.
+// gateName returns what a gate is about.
 func gateName(name string) string {
 	switch name {
 	case "fixed":
@@ -100,7 +102,7 @@ func late(r exercise.Report) string {
 	return ""
 }
 
-// recorded says what a transcript tells.
+// recorded returns what a transcript tells.
 func recorded(t exercise.Recorded) string {
 	when := func(what string, after time.Duration) string {
 		if after == 0 {
@@ -108,14 +110,15 @@ func recorded(t exercise.Recorded) string {
 		}
 		return what + " after " + human(after)
 	}
-	text := fmt.Sprintf("%s (%s, %d refused); %s, %s", count.Of(t.Requests, "request"), count.Of(t.Changes, "change"), t.Refused, when("look at the cause", t.Look), when("change", t.Change))
+	text := fmt.Sprintf("%s (%s, %d refused); %s, %s", count.Of(t.Requests, "request"), count.Of(t.Changes, "change"),
+		t.Refused, when("look at the cause", t.Look), when("change", t.Change))
 	if t.Later > 0 {
 		text += "; " + count.Of(t.Later, "request") + " after the grading left out"
 	}
 	return text
 }
 
-// failed are the checks that do not hold.
+// failed returns the checks that do not hold.
 func failed(r exercise.Report) []check.Result {
 	var all []check.Result
 	for _, results := range [][]check.Result{r.Fixed, r.Unchanged} {

@@ -44,7 +44,8 @@ func writePKI(args []string) error {
 
 	a.pem, _ = a.issue("ca", pkix.Name{CommonName: "cluster-ca"}, nil, true)
 	a.issue("apiserver", pkix.Name{CommonName: "kube-apiserver"}, strings.Split(args[2], ","), false)
-	a.issue("apiserver-kubelet-client", pkix.Name{CommonName: "kube-apiserver", Organization: []string{"system:masters"}}, nil, false)
+	a.issue("apiserver-kubelet-client",
+		pkix.Name{CommonName: "kube-apiserver", Organization: []string{"system:masters"}}, nil, false)
 	a.writeKey("sa", newKey()) // signs and checks service-account tokens
 
 	client := func(file string, name pkix.Name) { a.kubeconfig(file, server, name) }

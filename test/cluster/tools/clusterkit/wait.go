@@ -61,7 +61,8 @@ func wait(args []string) error {
 			}
 			if time.Now().After(patience) {
 				patience = time.Now().Add(10 * time.Second)
-				fmt.Fprintf(os.Stderr, "%6.1fs  still waiting for %s: %s\n", time.Since(start).Seconds(), condition, state)
+				fmt.Fprintf(os.Stderr, "%6.1fs  still waiting for %s: %s\n", time.Since(start).Seconds(), condition,
+					state)
 			}
 			if time.Now().After(deadline) {
 				return fmt.Errorf("gave up after %s waiting for %s: %s", *timeout, condition, state)
@@ -81,7 +82,8 @@ func describe(condition string) string {
 		return "API server ready"
 	case "node":
 		name, more, _ := strings.Cut(rest, "+")
-		return name + " Ready" + strings.NewReplacer("gpus", ", GPUs allocatable", "npd", ", XIDs watched", "+", "").Replace(more)
+		return name + " Ready" +
+			strings.NewReplacer("gpus", ", GPUs allocatable", "npd", ", XIDs watched", "+", "").Replace(more)
 	case "deployment":
 		return "Deployment " + rest + " available"
 	}
@@ -200,7 +202,9 @@ func newClient(pki, ca, cert, key string) (*http.Client, error) {
 		config.Certificates = []tls.Certificate{pair}
 	}
 	// No proxy: the API server is on this machine.
-	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}, nil
+	return &http.Client{
+		Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true},
+	}, nil
 }
 
 type pidFiles []string
@@ -216,9 +220,11 @@ func (p *pidFiles) check() error {
 		if err == nil {
 			command, err = os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/cmdline")
 		}
-		if errors.Is(err, os.ErrNotExist) || err == nil && !bytes.Contains(command, []byte("unshare")) { // gone, a zombie, or another process by now
+		// gone, a zombie, or another process by now
+		if errors.Is(err, os.ErrNotExist) || err == nil && !bytes.Contains(command, []byte("unshare")) {
 			log, _ := os.ReadFile(filepath.Join(dir, "log", "node.log"))
-			return fmt.Errorf("%s does not run any more; its log ends so:\n%s", filepath.Base(dir), log[max(0, len(log)-800):])
+			return fmt.Errorf("%s does not run any more; its log ends so:\n%s", filepath.Base(dir),
+				log[max(0, len(log)-800):])
 		}
 	}
 	return nil

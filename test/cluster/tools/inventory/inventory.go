@@ -35,8 +35,8 @@ type Node struct {
 	GPUs         []GPU
 }
 
-// Of returns the node of the given name, node-a to node-j, with its GPUs in the given PCI domain, four hexadecimal digits.
-// Each cluster has a domain of its own, as all clusters of a machine share one kernel log.
+// Of returns the node of the given name, node-a to node-j, with its GPUs in the given PCI domain, four hexadecimal
+// digits. Each cluster has a domain of its own, as all clusters of a machine share one kernel log.
 func Of(name, domain string) (Node, error) {
 	if len(domain) != 4 || strings.Trim(domain, "0123456789abcdef") != "" {
 		return Node{}, fmt.Errorf("PCI domain %q: must be four hexadecimal digits, such as 0000", domain)
@@ -63,14 +63,14 @@ func Of(name, domain string) (Node, error) {
 	return n, nil
 }
 
-// uuid is the same for the same seed, and a valid UUID (version 5).
+// uuid returns the same for the same seed, and a valid UUID (version 5).
 func uuid(seed string) string {
 	b := sha256.Sum256([]byte(seed))
 	b[6], b[8] = b[6]&0x0f|0x50, b[8]&0x3f|0x80
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }
 
-// BusPattern is a regular expression for the node's GPUs in XID lines.
+// BusPattern returns a regular expression for the node's GPUs in XID lines.
 func (n Node) BusPattern() string {
 	var all []string
 	for _, g := range n.GPUs {
@@ -79,7 +79,7 @@ func (n Node) BusPattern() string {
 	return strings.Join(all, "|")
 }
 
-// Labels are those that GPU feature discovery gives a node with these GPUs.
+// Labels returns those that GPU feature discovery gives a node with these GPUs.
 func (n Node) Labels() []string {
 	d, c := strings.Split(Driver, "."), strings.Split(CUDA, ".")
 	labels := [][2]string{

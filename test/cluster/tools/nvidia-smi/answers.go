@@ -41,7 +41,8 @@ func queryGPU(out io.Writer, gpus []gpu, count int, fields []string, format stri
 		}
 	}
 	if !csv {
-		fmt.Fprint(out, "\"--format=\" switch is missing. It should be specified when --query-* is used.\nValid format: csv\n")
+		fmt.Fprint(out,
+			"\"--format=\" switch is missing. It should be specified when --query-* is used.\nValid format: csv\n")
 		return exitBadArgument
 	}
 	type field struct{ heading, value string }
@@ -72,8 +73,10 @@ func queryGPU(out io.Writer, gpus []gpu, count int, fields []string, format stri
 	}
 	for _, g := range gpus {
 		own := map[string]string{
-			"timestamp": now.Format("2006/01/02 15:04:05.000"), "count": fmt.Sprint(count), "index": fmt.Sprint(g.index),
-			"uuid": g.uuid, "pci.bus_id": g.BusID(), "pci.domain": "0x" + g.BusID()[4:8], "pci.bus": "0x" + g.BusID()[9:11],
+			"timestamp": now.Format("2006/01/02 15:04:05.000"), "count": fmt.Sprint(count),
+			"index": fmt.Sprint(g.index),
+			"uuid":  g.uuid, "pci.bus_id": g.BusID(), "pci.domain": "0x" + g.BusID()[4:8],
+			"pci.bus": "0x" + g.BusID()[9:11],
 		}
 		var row []string
 		for _, name := range fields {
@@ -95,7 +98,10 @@ func queryGPU(out io.Writer, gpus []gpu, count int, fields []string, format stri
 
 func queryText(out io.Writer, gpus []gpu, count int, now time.Time) {
 	fmt.Fprintf(out, "\n==============NVSMI LOG==============\n\n")
-	for _, l := range [][2]string{{"Timestamp", now.Format(time.ANSIC)}, {"Driver Version", driver}, {"CUDA Version", cuda}, {"", ""}, {"Attached GPUs", fmt.Sprint(count)}} {
+	for _, l := range [][2]string{
+		{"Timestamp", now.Format(time.ANSIC)}, {"Driver Version", driver}, {"CUDA Version", cuda}, {"", ""},
+		{"Attached GPUs", fmt.Sprint(count)},
+	} {
 		if l[0] == "" {
 			fmt.Fprintln(out)
 			continue
@@ -128,12 +134,17 @@ func ofGPU(text string, g gpu) string {
 	minor := fmt.Sprint(g.minor)
 	return strings.NewReplacer(
 		capturedBus, g.BusID(), capturedUUID, g.uuid,
-		"<pci_domain>0000<", "<pci_domain>"+domain+"<", "<pci_bus>83<", "<pci_bus>"+bus+"<", "<board_id>0x8300<", "<board_id>0x"+strings.ToLower(bus)+"00<",
+		"<pci_domain>0000<", "<pci_domain>"+domain+"<", "<pci_bus>83<", "<pci_bus>"+bus+"<", "<board_id>0x8300<",
+		"<board_id>0x"+strings.ToLower(bus)+"00<",
 		"<minor_number>0<", "<minor_number>"+minor+"<",
-		"    Minor Number                                       : 0", "    Minor Number                                       : "+minor,
-		"        Domain                                         : 0x0000", "        Domain                                         : 0x"+domain,
-		"        Bus                                            : 0x83", "        Bus                                            : 0x"+bus,
-		"    Board ID                                           : 0x8300", "    Board ID                                           : 0x"+strings.ToLower(bus)+"00",
+		"    Minor Number                                       : 0",
+		"    Minor Number                                       : "+minor,
+		"        Domain                                         : 0x0000",
+		"        Domain                                         : 0x"+domain,
+		"        Bus                                            : 0x83",
+		"        Bus                                            : 0x"+bus,
+		"    Board ID                                           : 0x8300",
+		"    Board ID                                           : 0x"+strings.ToLower(bus)+"00",
 	).Replace(text)
 }
 

@@ -37,7 +37,7 @@ type gpu struct {
 	index, minor int
 }
 
-// BusID is the bus as NVML writes it: 00000000:17:00.0.
+// BusID returns the bus as NVML writes it: 00000000:17:00.0.
 func (g gpu) BusID() string { return "0000" + strings.ToUpper(g.bus) }
 
 type options struct {
@@ -110,11 +110,14 @@ func parse(args []string, out io.Writer) (o options, code int) {
 
 func run(o options, proc string, out io.Writer) int {
 	if o.version {
-		fmt.Fprintf(out, "NVIDIA-SMI version  : %s\nNVML version        : %s\nDRIVER version      : %s\nCUDA Version        : %s\n", driver, nvml, driver, cuda)
+		fmt.Fprintf(out,
+			"NVIDIA-SMI version  : %s\nNVML version        : %s\nDRIVER version      : %s\nCUDA Version        : %s\n",
+			driver, nvml, driver, cuda)
 		return 0
 	}
 	if _, err := os.Stat(filepath.Join(proc, "version")); err != nil {
-		fmt.Fprint(out, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.\n\n")
+		fmt.Fprint(out,
+			"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.\n\n")
 		return exitNoDriver
 	}
 	all := gpus(proc)

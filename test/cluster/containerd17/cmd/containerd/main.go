@@ -1,4 +1,5 @@
-// Command containerd is the daemon of containerd 1.7, for tests of what differs from 2.x: how drop-ins are merged, and what its errors say.
+// Command containerd is the daemon of containerd 1.7, for tests of what differs from 2.x: how drop-ins are merged, and
+// what its errors say.
 package main
 
 import (

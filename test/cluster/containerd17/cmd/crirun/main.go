@@ -1,10 +1,12 @@
 // Command crirun speaks CRI to a container runtime, as a kubelet does and without one:
 //
-//	crirun [-image REF] [-cgroup PARENT] [-timeout 15s] SOCKET HANDLER  runs a pod sandbox with the handler and removes it
+//	crirun [-image REF] [-cgroup PARENT] [-timeout 15s] SOCKET HANDLER  runs a pod sandbox with the handler, and
+//	                                                                    removes it
 //	crirun -config [-timeout 15s] SOCKET                                prints the configuration in memory, JSON
 //
-// HANDLER "" is the default. The sandbox has the node's network, so no CNI is needed. The last line on stdout is "ok" or the runtime's own
-// words; with these the exit code is 1. SOCKET need not be there yet: a daemon that starts is waited for.
+// HANDLER "" is the default. The sandbox has the node's network, so no CNI is needed. The last line on stdout is "ok"
+// or the runtime's own words; with these the exit code is 1. SOCKET need not be there yet: a daemon that starts is
+// waited for.
 package main
 
 import (
@@ -37,7 +39,9 @@ func main() {
 	defer cancel()
 	conn, err := grpc.DialContext(ctx, "unix://"+flag.Arg(0), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond},
+			Backoff: backoff.Config{
+				BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond,
+			},
 			MinConnectTimeout: time.Second,
 		}))
 	if err == nil && *config {
@@ -65,7 +69,8 @@ func printConfig(ctx context.Context, runtime cri.RuntimeServiceClient) error {
 	return nil
 }
 
-// whenReady asks for the status until the daemon has done with its start; "unknown service" is final, it has no CRI then.
+// whenReady asks for the status until the daemon has done with its start; "unknown service" is final, it has no CRI
+// then.
 func whenReady(ctx context.Context, runtime cri.RuntimeServiceClient) (*cri.StatusResponse, error) {
 	for {
 		answer, err := runtime.Status(ctx, &cri.StatusRequest{Verbose: true})
@@ -85,7 +90,8 @@ func runSandbox(ctx context.Context, conn *grpc.ClientConn, handler, image, cgro
 	}
 	// An imported image reaches CRI's own list a moment later; until then the runtime would try to pull it.
 	for image != "" {
-		answer, err := cri.NewImageServiceClient(conn).ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image}})
+		answer, err := cri.NewImageServiceClient(conn).ImageStatus(ctx,
+			&cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image}})
 		if err != nil {
 			return err
 		}
@@ -96,19 +102,26 @@ func runSandbox(ctx context.Context, conn *grpc.ClientConn, handler, image, cgro
 			return fmt.Errorf("image %s is not there: %w", image, err)
 		}
 	}
-	sandbox, err := runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{RuntimeHandler: handler, Config: &cri.PodSandboxConfig{
-		Metadata: &cri.PodSandboxMetadata{Name: "crirun", Namespace: "default", Uid: fmt.Sprint(os.Getpid(), time.Now().UnixNano())},
-		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: cgroup, SecurityContext: &cri.LinuxSandboxSecurityContext{
-			NamespaceOptions: &cri.NamespaceOption{Network: cri.NamespaceMode_NODE},
-		}},
-	}})
+	sandbox, err := runtime.RunPodSandbox(ctx,
+		&cri.RunPodSandboxRequest{RuntimeHandler: handler, Config: &cri.PodSandboxConfig{
+			Metadata: &cri.PodSandboxMetadata{
+				Name: "crirun", Namespace: "default", Uid: fmt.Sprint(os.Getpid(), time.Now().UnixNano()),
+			},
+			Linux: &cri.LinuxPodSandboxConfig{CgroupParent: cgroup, SecurityContext: &cri.LinuxSandboxSecurityContext{
+				NamespaceOptions: &cri.NamespaceOption{Network: cri.NamespaceMode_NODE},
+			}},
+		}})
 	if err != nil {
 		return err
 	}
-	if _, err := runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: sandbox.PodSandboxId}); err != nil {
+	if _, err := runtime.StopPodSandbox(
+		ctx, &cri.StopPodSandboxRequest{PodSandboxId: sandbox.PodSandboxId},
+	); err != nil {
 		return fmt.Errorf("stop the sandbox: %w", err)
 	}
-	if _, err := runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: sandbox.PodSandboxId}); err != nil {
+	if _, err := runtime.RemovePodSandbox(
+		ctx, &cri.RemovePodSandboxRequest{PodSandboxId: sandbox.PodSandboxId},
+	); err != nil {
 		return fmt.Errorf("remove the sandbox: %w", err)
 	}
 	fmt.Println("ok")

@@ -1,4 +1,5 @@
-// Command kubectl is kubectl, alone: the image of a team that creates its Jobs with it. (kubebox has it too, with 150 MB of other programs.)
+// Command kubectl is kubectl, alone: the image of a team that creates its Jobs with it. (kubebox has it too, with 150
+// MB of other programs.)
 package main
 
 import (

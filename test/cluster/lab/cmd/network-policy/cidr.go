@@ -2,7 +2,7 @@ package main
 
 import "net/netip"
 
-// bounds are the first and the last address of an IPv4 CIDR.
+// bounds returns the first and the last address of an IPv4 CIDR.
 func bounds(cidr string) (first, last netip.Addr, ok bool) {
 	p, err := netip.ParsePrefix(cidr)
 	if err != nil || !p.Addr().Is4() {

@@ -1,9 +1,10 @@
-// Command network-policy enforces the cluster's NetworkPolicies on one node: it watches pods, namespaces and policies, and writes what follows
-// from them as iptables rules that new connections of the node's pods pass, whole and at once (iptables-restore). The test cluster's network
-// plugin, a bridge, knows no policies. sigs.k8s.io/kube-network-policies and kube-router do the same for clusters that people use.
+// Command network-policy enforces the cluster's NetworkPolicies on one node: it watches pods, namespaces and policies,
+// and writes what follows from them as iptables rules that new connections of the node's pods pass, whole and at once
+// (iptables-restore). The test cluster's network plugin, a bridge, knows no policies. sigs.k8s.io/kube-network-policies
+// and kube-router do the same for clusters that people use.
 //
-// Denied packets are dropped, as by most plugins: connections time out. The node itself always reaches its pods (probes), and pods of the
-// host's network are left alone.
+// Denied packets are dropped, as by most plugins: connections time out. The node itself always reaches its pods
+// (probes), and pods of the host's network are left alone.
 package main
 
 import (
@@ -57,7 +58,8 @@ func run(ctx context.Context, kubeconfig, node, cidr, ready string) error {
 		}
 	}
 	factory := informers.NewSharedInformerFactory(client, 0)
-	pods, policies, namespaces := factory.Core().V1().Pods(), factory.Networking().V1().NetworkPolicies(), factory.Core().V1().Namespaces()
+	pods, policies, namespaces := factory.Core().V1().Pods(), factory.Networking().V1().NetworkPolicies(),
+		factory.Core().V1().Namespaces()
 	for _, i := range []cache.SharedIndexInformer{pods.Informer(), policies.Informer(), namespaces.Informer()} {
 		if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { note() }, UpdateFunc: func(any, any) { note() }, DeleteFunc: func(any) { note() },
@@ -117,7 +119,7 @@ func restore(ctx context.Context, rules string) error {
 	return hook(ctx)
 }
 
-// hooks are the rules by which packets come to our chain.
+// hooks returns the rules by which packets come to our chain.
 func hooks() [][]string {
 	return [][]string{{"FORWARD", "-j", chain}, {"INPUT", "-i", "cni0", "-j", chain}}
 }
@@ -128,7 +130,9 @@ func hook(ctx context.Context) error {
 		if exec.CommandContext(ctx, "iptables", append([]string{"-w", "-C"}, rule...)...).Run() == nil {
 			continue
 		}
-		if out, err := exec.CommandContext(ctx, "iptables", append([]string{"-w", "-I"}, rule...)...).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(
+			ctx, "iptables", append([]string{"-w", "-I"}, rule...)...,
+		).CombinedOutput(); err != nil {
 			return fmt.Errorf("iptables -I: %w: %s", err, out)
 		}
 	}

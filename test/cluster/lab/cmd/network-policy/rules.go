@@ -17,7 +17,8 @@ const (
 	allowed = "0x20000/0x20000" // a mark that neither kube-proxy (0x4000, 0x8000) nor the plugin uses
 )
 
-// rules are what iptables-restore reads: our chain, and one per pod of this node and direction that a policy selects.
+// rules returns what iptables-restore reads: our chain, and one per pod of this node and direction that a policy
+// selects.
 func (s *state) rules() string {
 	var chains, body []string
 	add := func(format string, a ...any) { body = append(body, fmt.Sprintf(format, a...)) }
@@ -48,8 +49,8 @@ func (s *state) rules() string {
 			add("-A %s -j DROP", name)
 		}
 	}
-	// The address of a pod is known a moment after the pod: until then, where there are policies, it may do nothing. (Its first packet is
-	// sent again a second later.)
+	// The address of a pod is known a moment after the pod: until then, where there are policies, it may do nothing.
+	// (Its first packet is sent again a second later.)
 	if len(s.policies) > 0 {
 		chains = append(chains, "NP-UNKNOWN-S", "NP-UNKNOWN-D")
 		add("-A %s -s %s -j NP-UNKNOWN-S", chain, s.cidr)
@@ -82,11 +83,12 @@ var (
 	ingress = direction{"IN", networkingv1.PolicyTypeIngress, "-d", "-s"}
 )
 
-// running are the pods that have an address of their own, by address.
+// running returns the pods that have an address of their own, by address.
 func (s *state) running() []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, p := range s.pods {
-		if p.Status.PodIP != "" && !p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+		if p.Status.PodIP != "" && !p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded &&
+			p.Status.Phase != corev1.PodFailed {
 			out = append(out, p)
 		}
 	}
@@ -94,7 +96,7 @@ func (s *state) running() []*corev1.Pod {
 	return out
 }
 
-// selecting are the policies that hold for a pod in a direction, by name.
+// selecting returns the policies that hold for a pod in a direction, by name.
 func (s *state) selecting(pod *corev1.Pod, d direction) []*networkingv1.NetworkPolicy {
 	var out []*networkingv1.NetworkPolicy
 	for _, p := range s.policies {
@@ -106,7 +108,7 @@ func (s *state) selecting(pod *corev1.Pod, d direction) []*networkingv1.NetworkP
 	return out
 }
 
-// has is whether a policy is about a direction. The API server fills policyTypes in.
+// has reports whether a policy is about a direction. The API server fills policyTypes in.
 func has(p *networkingv1.NetworkPolicy, kind networkingv1.PolicyType) bool {
 	return slices.Contains(p.Spec.PolicyTypes, kind)
 }
@@ -116,7 +118,7 @@ func matches(selector *metav1.LabelSelector, set map[string]string) bool {
 	return err == nil && s.Matches(labels.Set(set))
 }
 
-// policy is the rules, without their chain, that mark what a policy allows.
+// policy returns the rules, without their chain, that mark what a policy allows.
 func (s *state) policy(p *networkingv1.NetworkPolicy, pod *corev1.Pod, d direction) []string {
 	var out []string
 	one := func(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
@@ -178,7 +180,8 @@ func (s *state) isPeer(namespace string, p *networkingv1.NetworkPolicyPeer, pod 
 	return p.PodSelector == nil || matches(p.PodSelector, pod.Labels)
 }
 
-// block is an ipBlock. Its exceptions are one more match each, all in the same rule: iprange is the only one that may be given again.
+// block returns an ipBlock. Its exceptions are one more match each, all in the same rule: iprange is the only one that
+// may be given again.
 func block(b *networkingv1.IPBlock, d direction) string {
 	match := d.peer + " " + b.CIDR
 	side := map[string]string{"-s": "--src-range", "-d": "--dst-range"}[d.peer]

@@ -14,7 +14,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// open reads the only image of an OCI archive, as `clusterkit image` writes it: an uncompressed layer, a config, a manifest.
+// open reads the only image of an OCI archive, as `clusterkit image` writes it: an uncompressed layer, a config, a
+// manifest.
 func open(path string) (v1.Image, error) {
 	files, err := unpack(path)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Command registry serves container images to the nodes, so that pulls can truly work and truly fail: go-containerregistry's registry, in
-// memory. What lies below private/ asks for a password. Archives of images are put in at the start.
+// Command registry serves container images to the nodes, so that pulls can truly work and truly fail:
+// go-containerregistry's registry, in memory. What lies below private/ asks for a password. Archives of images are put
+// in at the start.
 //
 //	registry -listen 10.99.0.1:5000 -user NAME:PASSWORD NAME:TAG=ARCHIVE...
 package main
@@ -46,7 +47,8 @@ func main() {
 func private(next http.Handler, account, password string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a, p, _ := r.BasicAuth()
-		right := subtle.ConstantTimeCompare([]byte(a), []byte(account)) & subtle.ConstantTimeCompare([]byte(p), []byte(password))
+		right := subtle.ConstantTimeCompare([]byte(a),
+			[]byte(account)) & subtle.ConstantTimeCompare([]byte(p), []byte(password))
 		if strings.HasPrefix(r.URL.Path, "/v2/private/") && right != 1 {
 			w.Header().Set("WWW-Authenticate", `Basic realm="registry"`)
 			w.Header().Set("Content-Type", "application/json")
