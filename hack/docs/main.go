@@ -1,6 +1,5 @@
 // Command docs writes the pages of docs/ that are made from the program itself, so that they cannot fall behind it: the
-// reference of all commands from the commands, the table of XIDs from the catalogue, and the list of all errors from
-// the source.
+// reference of all commands from the commands, and the table of XIDs from the catalog.
 //
 //	go run ./hack/docs
 //
@@ -31,10 +30,7 @@ func main() {
 
 // write makes all pages below folder anew, and removes those of commands that are gone.
 func write(folder string) error {
-	all, err := pages(filepath.Dir(folder))
-	if err != nil {
-		return err
-	}
+	all := pages()
 	for _, name := range stale(folder, all) {
 		if err := os.Remove(filepath.Join(folder, name)); err != nil {
 			return err
@@ -51,13 +47,11 @@ func write(folder string) error {
 	return nil
 }
 
-// pages returns the texts of all pages that are made, by their paths below docs. The source is read below root.
-func pages(root string) (map[string]string, error) {
+// pages returns the texts of all generated pages, by their paths below docs.
+func pages() map[string]string {
 	all := commandPages(plugin.NewCommand(genericiooptions.NewTestIOStreamsDiscard()))
 	all["xid.md"] = xidPage()
-	messages, err := messagesPage(root)
-	all[messagesFile] = messages
-	return all, err
+	return all
 }
 
 // stale returns the pages of commands that there are no more.
