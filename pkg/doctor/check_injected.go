@@ -29,7 +29,7 @@ func injectedChecks() []Check {
 				"directly, on the node or pod that it changed, and since it was made: an XID what the kernel log and the detectors say of its line, a " +
 				"broken runtime what its mode breaks, a CUDA fault how the pods that carry it fail, an exercise what is wrong in its namespaces. What " +
 				"follows from that follows from those findings. --ignore-injected looks at the cluster as if nobody knew",
-			Sources: []string{"pkg/ledger"}, Run: checkInjected, ExplainsAs: injectedEffects(),
+			Sources: []string{"pkg/fault/ledger"}, Run: checkInjected, ExplainsAs: injectedEffects(),
 		},
 		{
 			ID: "fault.recorded", Layer: LayerWorkload, From: []string{"runs"}, Needs: []Need{NeedAPI},
@@ -37,7 +37,7 @@ func injectedChecks() []Check {
 			Reads: "the records of this tool's runs, and kernel logs",
 			Why: "an open run was planned and nothing was changed, its time is up, or its lines are no longer in the node's kernel log: it explains " +
 				"nothing, and should be closed. Lines of runs that are over are told here, and not as errors of a GPU",
-			Sources: []string{"pkg/ledger"}, Run: checkRecorded,
+			Sources: []string{"pkg/fault/ledger"}, Run: checkRecorded,
 		},
 		{
 			ID: "wl.cuda-preload", Layer: LayerWorkload, From: []string{"api/pods"}, Needs: []Need{NeedAPI},
@@ -147,7 +147,7 @@ func isActedUpon(run snapshot.Run) bool {
 // isOfGPU reports whether a finding is about the GPUs or their driver, which lines in kernel logs tell of.
 func isOfGPU(f Finding) bool { return f.Layer == LayerHardware || f.Layer == LayerDriver || f.ofGPU }
 
-// fixRun is the fault of runs that record what `doctor --fix` made: they are no faults (pkg/mend).
+// fixRun is the fault of runs that record what `doctor --fix` made: they are no faults (pkg/faults/fixes).
 const fixRun = "fix"
 
 // runState reports whether a run's fault is in place; why says why not.
@@ -386,8 +386,8 @@ func (f *Facts) targetEvidence(t snapshot.Target) []Evidence {
 	return all
 }
 
-// What CUDA faults of this tool add to pods (pkg/workload, pkg/leftover; they need a client, and this package must
-// not).
+// What CUDA faults of this tool add to pods (pkg/faults/cudashim, pkg/leftover; they need a client, and this package
+// must not).
 const (
 	labelRun      = "gpufault.dev/run"
 	ourLibVolume  = "gpu-fault-lib"

@@ -9,7 +9,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
 // Plan is what one run is going to do.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
 // checkNamespaces refuses targets in namespaces whose workloads keep the cluster, or the GPUs, or this tool alive.

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agext/levenshtein"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/pager"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
 // nodes lists all nodes of the cluster: for the targets among them, and to know how many GPU nodes there are.
@@ -119,7 +119,7 @@ func unknownNode(name string, nodes []corev1.Node) error {
 	}
 	var near []candidate
 	for _, node := range nodes {
-		distance := similar.Distance(name, node.Name)
+		distance := levenshtein.Distance(name, node.Name, nil)
 		// A short or cut name is meant as often as a mistyped one: "gpu-1" for "gpu-1.example.com".
 		if distance <= max(2, len(name)/4) || strings.HasPrefix(node.Name, name) {
 			near = append(near, candidate{node.Name, distance})

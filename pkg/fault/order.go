@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
 // chains returns the indices of steps that follow each other: those of each target, or all of them where the run is in

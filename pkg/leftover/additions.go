@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // change is what was taken out of a pod spec, or would be, in words.
@@ -63,10 +63,10 @@ const (
 	ourVariablePrefix    = "GPUFAULT_"
 )
 
-// What CUDA faults of this tool add (pkg/workload): a library, a variable, two volumes. The ConfigMap of the first is
-// named after the run.
+// What CUDA faults of this tool add (pkg/faults/cudashim): a library, a variable, two volumes. The ConfigMap of the
+// first is named after the run.
 const (
-	ourLibrary      = workload.LibraryName
+	ourLibrary      = cudashim.LibraryName
 	ourConfigPrefix = "gpu-fault-"
 	ourLibVolume    = "gpu-fault-lib"
 	ourRunVolume    = "gpu-fault-run"
@@ -87,7 +87,7 @@ func ourVolume(volume map[string]any) (named, genuine bool) {
 
 // ourVariable reports whether an environment variable is one that only we set.
 func ourVariable(name string) bool {
-	return name == workload.NodeVar || strings.HasPrefix(name, ourVariablePrefix)
+	return name == cudashim.NodeVar || strings.HasPrefix(name, ourVariablePrefix)
 }
 
 // dynamoVolume reports whether a volume has one of the tool's names, and whether it is what the tool makes by that

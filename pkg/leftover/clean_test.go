@@ -15,7 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
@@ -236,7 +236,7 @@ func TestChangesOfOurs(t *testing.T) {
 	})
 }
 
-// shimmed is a Deployment into which pkg/workload has put the CUDA shim, before a library of the user's own.
+// shimmed is a Deployment into which pkg/faults/cudashim has put the CUDA shim, before a library of the user's own.
 const shimmed = `
 apiVersion: apps/v1
 kind: Deployment

@@ -17,7 +17,7 @@ import (
 	metadatafake "k8s.io/client-go/metadata/fake"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
 var now = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)

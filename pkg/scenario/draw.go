@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
 // draw gives each parameter its value: what the user gave, or what the seed says. A parameter's draw depends on the
@@ -149,7 +149,7 @@ func choiceName(choice any) string {
 
 func unknownParam(name string, params map[string]Param) error {
 	names := slices.Sorted(maps.Keys(params))
-	if meant := similar.Nearest(name, names); meant != "" {
+	if meant := suggest.Nearest(name, names); meant != "" {
 		return fmt.Errorf("the scenario has no parameter %s: did you mean %s?", name, meant)
 	}
 	if len(names) == 0 {

@@ -12,9 +12,9 @@ import (
 	"sync"
 
 	"filippo.io/age"
+	"github.com/agext/levenshtein"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/packs"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
 )
 
 // builtin are the scenarios of the program; its own files do not change while it runs.
@@ -95,12 +95,12 @@ func unknownScenario(name string, all []*Scenario) error {
 
 // alike returns the distance of what a user wrote from a name, or from some of its words: "memory", "role-binding".
 func alike(wrote, name string) int {
-	least := similar.Distance(wrote, name)
+	least := levenshtein.Distance(wrote, name, nil)
 	words := strings.Split(name, "-")
 	for i := range words {
 		for j := i + 1; j <= len(words); j++ {
 			for _, sep := range []string{"-", ""} {
-				least = min(least, similar.Distance(wrote, strings.Join(words[i:j], sep))+1)
+				least = min(least, levenshtein.Distance(wrote, strings.Join(words[i:j], sep), nil)+1)
 			}
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
 // role is what a text is for.
@@ -253,7 +253,7 @@ func nearest(name string, all []field) string {
 	for i, f := range all {
 		names[i] = f.name
 	}
-	if meant := similar.Nearest(name, names); meant != "" {
+	if meant := suggest.Nearest(name, names); meant != "" {
 		return fmt.Sprintf(": did you mean %s?", meant)
 	}
 	return ": there are " + strings.Join(names, ", ")

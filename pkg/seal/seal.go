@@ -6,7 +6,7 @@
 //
 //   - on each object that the run creates, as its mark;
 //   - in a ClusterRole without rules, for objects on which a mark would give the exercise away (ClusterRoles);
-//   - on the run's ConfigMap beside a workload, which takes rights in the workload's namespace (pkg/workload).
+//   - on the run's ConfigMap beside a workload, which takes rights in the workload's namespace (pkg/faults/cudashim).
 //
 // On a node nothing of the record in the cluster is followed at all: there the node's own record decides
 // (debugpod/deadman/guard).

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // before tells, on stderr, what is going to be done where, who will not see it, and how it ends.
@@ -13,7 +13,7 @@ func (in *injecting) before(say func(string, ...any), d *decided, kubeContext st
 	say("%s in namespace %s, %s, in context %q", d.workload.Ref(), d.workload.Target().Namespace, d.containers(),
 		kubeContext)
 	say("Fault: %s.", in.fault.Summary())
-	say("How: a ConfigMap with the shim and %s go into the pod template. %s", workload.PreloadVar, in.replaced(d))
+	say("How: a ConfigMap with the shim and %s go into the pod template. %s", cudashim.PreloadVar, in.replaced(d))
 	say("When: %s", in.begins(d))
 	if len(in.pinTo) > 0 {
 		say("The pods are kept on %s%s.", strings.Join(in.pinTo, ", "), map[string]string{
@@ -36,24 +36,24 @@ func (in *injecting) before(say func(string, ...any), d *decided, kubeContext st
 
 // replaced returns how the pods come by the shim, where no note does.
 func (in *injecting) replaced(d *decided) string {
-	if d.replaced != workload.Rolling {
+	if d.replaced != cudashim.Rolling {
 		return "What becomes of its pods is among the notes below."
 	}
 	return "Its controller replaces the pods by a rolling update, as after `kubectl rollout restart`."
 }
 
 // reverting returns what becomes of pods when the shim is taken out of their template.
-func reverting(how workload.Replacement) string {
+func reverting(how cudashim.Replacement) string {
 	switch how {
-	case workload.OnDelete:
+	case cudashim.OnDelete:
 		return "after which pods keep the idle shim until somebody deletes them"
-	case workload.Paused:
+	case cudashim.Paused:
 		return "after which pods that have the shim keep it, idle, until somebody resumes the rollout"
-	case workload.NextJob:
+	case cudashim.NextJob:
 		return "after which jobs that run keep the idle shim, and the next one is without it"
-	case workload.Recreate:
+	case cudashim.Recreate:
 		return "which deletes it and creates it again, so that its work begins anew once more"
-	case workload.Unknown:
+	case cudashim.Unknown:
 		return "after which its controller decides when the pods are replaced; until then they keep the idle shim"
 	default:
 		return "which replaces the pods once more"
@@ -67,7 +67,7 @@ func (in *injecting) begins(d *decided) string {
 		return "the shim passes all calls through until `kubectl gpu-fault cuda arm RUN`."
 	case in.onlyNew:
 		return "from the first call of the new pods on: only processes that start see this fault."
-	case in.atStart, d.replaced == workload.OnDelete, d.replaced == workload.NextJob, d.replaced == workload.Paused:
+	case in.atStart, d.replaced == cudashim.OnDelete, d.replaced == cudashim.NextJob, d.replaced == cudashim.Paused:
 		return "from the first call of the new pods on."
 	default:
 		return "once the new pods are ready and have called the driver, or made no call for 10 seconds."
@@ -116,7 +116,7 @@ func (in *injecting) notes(d *decided) []string {
 	if len(d.unread) > 0 {
 		notes = append(notes, fmt.Sprintf(
 			"an %s that an image sets by itself would be replaced while the shim is in; it could not be read of %s",
-			workload.PreloadVar, strings.Join(d.unread, ", "),
+			cudashim.PreloadVar, strings.Join(d.unread, ", "),
 		))
 	}
 	return notes

@@ -12,9 +12,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger/ledgertest"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger/ledgertest"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // unanswered is a command line without --yes, where there is no terminal to ask on.
@@ -68,7 +68,7 @@ func TestDisarmWinsAgainstTheClient(t *testing.T) {
 	client := w.server.Client(ledgertest.Hooks{})
 	w.client = w.server.Client(ledgertest.Hooks{Before: func(c ledgertest.Call) error {
 		if c.Verb == "update" && c.Name == runID {
-			return workload.Arm(t.Context(), client, namespace, runID, file)
+			return cudashim.Arm(t.Context(), client, namespace, runID, file)
 		}
 		return nil
 	}})
@@ -107,7 +107,7 @@ func TestDisarmDoesNotWaitForOthers(t *testing.T) {
 // overwrite puts a file in the place of the state.
 func (w *world) overwrite(t *testing.T, file []byte) {
 	t.Helper()
-	if err := workload.UpdateState(t.Context(), w.client, namespace, runID, file); err != nil {
+	if err := cudashim.UpdateState(t.Context(), w.client, namespace, runID, file); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -136,10 +136,10 @@ func TestDamagedState(t *testing.T) {
 				configMaps := w.client.CoreV1().ConfigMaps(namespace)
 				if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{
 					ObjectMeta: metav1.ObjectMeta{
-						Name:   workload.Name(other),
+						Name:   cudashim.Name(other),
 						Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: other},
 					},
-					BinaryData: map[string][]byte{workload.StateKey: ofOther},
+					BinaryData: map[string][]byte{cudashim.StateKey: ofOther},
 				}, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
@@ -153,8 +153,8 @@ func TestDamagedState(t *testing.T) {
 				if s := w.stored(t); !s.ArmedAt.IsZero() || s.Run != runID || !s.Expires.Equal(w.run.Until) {
 					t.Errorf("%+v", s)
 				}
-				theirs, err := configMaps.Get(t.Context(), workload.Name(other), metav1.GetOptions{})
-				if err != nil || string(theirs.BinaryData[workload.StateKey]) != string(ofOther) {
+				theirs, err := configMaps.Get(t.Context(), cudashim.Name(other), metav1.GetOptions{})
+				if err != nil || string(theirs.BinaryData[cudashim.StateKey]) != string(ofOther) {
 					t.Errorf("the other run's state was changed: %v", err)
 				}
 			})
@@ -185,7 +185,7 @@ func TestArmAgainstARevert(t *testing.T) {
 	closes := change(func(r *ledger.Run) { r.Closed, r.Phase = time.Now(), ledger.Reverted })
 	deletes := func(t *testing.T, w *world) error {
 		return w.server.Client(ledgertest.Hooks{}).CoreV1().ConfigMaps(namespace).Delete(t.Context(),
-			workload.Name(runID), metav1.DeleteOptions{})
+			cudashim.Name(runID), metav1.DeleteOptions{})
 	}
 	for name, test := range map[string]struct {
 		when func(ledgertest.Call) bool
@@ -227,7 +227,7 @@ func TestArmAgainstARevert(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "not found") {
 				t.Errorf("%v, want %q\n%s", err, test.want, errOut)
 			}
-			if file, err := workload.ReadState(t.Context(), w.client, namespace, runID); err == nil {
+			if file, err := cudashim.ReadState(t.Context(), w.client, namespace, runID); err == nil {
 				if s, err := cudafault.DecodeState(file); err != nil || s.Generation != w.state.Generation {
 					t.Errorf("it was armed nevertheless: %v, %+v", err, s)
 				}
@@ -254,7 +254,7 @@ func TestArmWritesTheRecordFirst(t *testing.T) {
 	if _, errOut, err := w.switching(t, "arm", nil); err != nil {
 		t.Fatalf("%v\n%s", err, errOut)
 	}
-	if want := []string{runID, workload.Name(runID)}; !slices.Equal(order, want) {
+	if want := []string{runID, cudashim.Name(runID)}; !slices.Equal(order, want) {
 		t.Errorf("%v, want %v", order, want)
 	}
 }

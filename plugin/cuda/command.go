@@ -11,7 +11,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
@@ -59,7 +59,7 @@ disarmed, or its time is up, calls pass through it.`,
 }
 
 // workloads connects to where workloads are found and changed.
-func workloads(connection *kube.Connection, cluster *kube.Cluster) (*workload.Cluster, error) {
+func workloads(connection *kube.Connection, cluster *kube.Cluster) (*cudashim.Cluster, error) {
 	objects, err := dynamic.NewForConfig(cluster.Config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", cluster.Config.Host, err)
@@ -68,7 +68,7 @@ func workloads(connection *kube.Connection, cluster *kube.Cluster) (*workload.Cl
 	if err != nil {
 		return nil, kube.Explain(err)
 	}
-	return &workload.Cluster{Client: cluster.Client, Dynamic: objects, Mapper: mapper}, nil
+	return &cudashim.Cluster{Client: cluster.Client, Dynamic: objects, Mapper: mapper}, nil
 }
 
 // checkReference refuses what is not TYPE/NAME.

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
@@ -60,7 +60,7 @@ func completeWorkload(connection *kube.Connection) cobra.CompletionFunc {
 }
 
 // names returns those of a kind's objects.
-func names(ctx context.Context, cluster *workload.Cluster, namespace, kind string) []string {
+func names(ctx context.Context, cluster *cudashim.Cluster, namespace, kind string) []string {
 	resource, err := cluster.Mapper.ResourceFor(schema.ParseGroupResource(kind).WithVersion(""))
 	if err != nil {
 		return nil
@@ -111,7 +111,7 @@ func completeRunsAndWorkloads(connection *kube.Connection) cobra.CompletionFunc 
 
 // completeContainer completes the containers of the workload that was typed before.
 func completeContainer(connection *kube.Connection) cobra.CompletionFunc {
-	return completeFrom(connection, func(t workload.Template) (words []string) {
+	return completeFrom(connection, func(t cudashim.Template) (words []string) {
 		for _, c := range t.Containers {
 			words = append(words, c.Name)
 		}
@@ -121,7 +121,7 @@ func completeContainer(connection *kube.Connection) cobra.CompletionFunc {
 
 // completeService completes the names of its pod templates.
 func completeService(connection *kube.Connection) cobra.CompletionFunc {
-	return completeFrom(connection, func(t workload.Template) []string {
+	return completeFrom(connection, func(t cudashim.Template) []string {
 		if t.Name == "" {
 			return nil
 		}
@@ -129,7 +129,7 @@ func completeService(connection *kube.Connection) cobra.CompletionFunc {
 	})
 }
 
-func completeFrom(connection *kube.Connection, words func(workload.Template) []string) cobra.CompletionFunc {
+func completeFrom(connection *kube.Connection, words func(cudashim.Template) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		cluster, found, ctx, cancel := connect(cmd, connection)
 		if found == nil || len(args) == 0 {
@@ -154,7 +154,7 @@ func completeFrom(connection *kube.Connection, words func(workload.Template) []s
 
 func connect(
 	cmd *cobra.Command, connection *kube.Connection,
-) (*kube.Cluster, *workload.Cluster, context.Context, context.CancelFunc) {
+) (*kube.Cluster, *cudashim.Cluster, context.Context, context.CancelFunc) {
 	cluster, err := connection.Cluster()
 	if err != nil {
 		return nil, nil, nil, nil

@@ -20,13 +20,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // decided is what the cluster says about what the user asked for.
 type decided struct {
-	workload  *workload.Workload
-	chosen    []workload.Chosen
+	workload  *cudashim.Workload
+	chosen    []cudashim.Chosen
 	libraries map[string][]byte // by architecture
 	without   []string          // architectures of its nodes for which there is no library
 	budgets   []string          // names of PodDisruptionBudgets, with what they want
@@ -34,13 +34,13 @@ type decided struct {
 	preload  map[string]string
 	unread   []string
 	notes    []string // of what the user should know before
-	replaced workload.Replacement
+	replaced cudashim.Replacement
 	changes  []string // of the object, in words; only when the API server was asked
 }
 
 // decide finds the workload, its containers and the libraries for its nodes, and refuses what cannot work.
 func (in *injecting) decide(
-	ctx context.Context, cluster *workload.Cluster, namespace, ledgerNamespace string,
+	ctx context.Context, cluster *cudashim.Cluster, namespace, ledgerNamespace string,
 ) (*decided, error) {
 	found, err := cluster.Find(ctx, namespace, in.name)
 	if err != nil {
@@ -128,7 +128,7 @@ func checkMemory(limit uint64, nodes []corev1.Node) error {
 
 // budgets returns the PodDisruptionBudgets over a workload's pods. They are told where they can be read: nothing
 // depends on them.
-func budgets(ctx context.Context, cluster *workload.Cluster, w *workload.Workload) []string {
+func budgets(ctx context.Context, cluster *cudashim.Cluster, w *cudashim.Workload) []string {
 	set, _, err := unstructured.NestedStringMap(w.Object.Object, "spec", "template", "metadata", "labels")
 	if err != nil || len(set) == 0 {
 		return nil // other kinds' pods get labels by their controllers
@@ -176,14 +176,14 @@ func (d *decided) containers() string {
 
 // onGPUs reports whether one of the chosen containers requests GPUs.
 func (d *decided) onGPUs() bool {
-	return slices.ContainsFunc(d.chosen, func(c workload.Chosen) bool {
-		return slices.ContainsFunc(c.Containers, func(container workload.Container) bool { return container.GPU })
+	return slices.ContainsFunc(d.chosen, func(c cudashim.Chosen) bool {
+		return slices.ContainsFunc(c.Containers, func(container cudashim.Container) bool { return container.GPU })
 	})
 }
 
 // needsRoom reports whether a rolling update of a Deployment starts a new pod before it ends an old one, as that of one
 // replica does by default: with GPUs it goes on only where one is free.
-func needsRoom(w *workload.Workload) bool {
+func needsRoom(w *cudashim.Workload) bool {
 	if kind := w.Object.GroupVersionKind(); kind.Group != "apps" || kind.Kind != "Deployment" {
 		return false
 	}
@@ -204,7 +204,7 @@ func needsRoom(w *workload.Workload) bool {
 }
 
 // images returns those of the chosen containers, each once.
-func images(chosen []workload.Chosen) []string {
+func images(chosen []cudashim.Chosen) []string {
 	set := map[string]bool{}
 	for _, c := range chosen {
 		for _, container := range c.Containers {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -31,7 +31,7 @@ import (
 type injecting struct {
 	name      string // TYPE/NAME
 	fault     cudafault.Fault
-	selection workload.Selection
+	selection cudashim.Selection
 	onlyOn    []string // nodes
 	pinTo     []string
 	pin       string
@@ -263,7 +263,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 
 // unlessLocked leaves out that another run is in the workload where its lock says so, and more.
 func (in *injecting) unlessLocked(ctx context.Context, s *fault.Session, err error) error {
-	var other *workload.InjectedError
+	var other *cudashim.InjectedError
 	if !errors.As(err, &other) {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/ttl"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
@@ -127,14 +127,14 @@ spec:
 `
 
 // deployment returns a workload, with what was asked for it.
-func deployment(asked string) *workload.Workload {
+func deployment(asked string) *cudashim.Workload {
 	object := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(webYAML), &object.Object); err != nil {
 		return nil
 	}
-	return &workload.Workload{
+	return &cudashim.Workload{
 		Object: object, Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
-		Templates: workload.Templates(object), Asked: asked,
+		Templates: cudashim.Templates(object), Asked: asked,
 	}
 }
 
@@ -158,7 +158,7 @@ func TestBefore(t *testing.T) {
 			in.fault, in.disarmed, in.ttl = cudafault.Fault{Error: 719}, true, ttl.Flags{Reason: "drill"}
 		}, nil},
 		"later": {nil, func(d *decided) {
-			d.replaced, d.notes = workload.OnDelete, []string{"pods get it when you delete them"}
+			d.replaced, d.notes = cudashim.OnDelete, []string{"pods get it when you delete them"}
 		}},
 		"at-start":  {func(in *injecting) { in.atStart = true }, nil},
 		"new-alone": {func(in *injecting) { in.fault = cudafault.Fault{DriverMismatch: true} }, nil},
@@ -173,7 +173,7 @@ func TestBefore(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := &decided{workload: w, chosen: chosen, replaced: workload.Rolling}
+			d := &decided{workload: w, chosen: chosen, replaced: cudashim.Rolling}
 			if test.know != nil {
 				test.know(d)
 			}
@@ -220,12 +220,12 @@ func TestASecondInjectionIsToldOnce(t *testing.T) {
 	}
 	in := asked(nil)
 	if err := in.unlessLocked(
-		t.Context(), s, &workload.InjectedError{Ref: "deployment.apps/web", Run: runID},
+		t.Context(), s, &cudashim.InjectedError{Ref: "deployment.apps/web", Run: runID},
 	); err != nil {
 		t.Errorf("its lock says it already: %v", err)
 	}
 	if err := in.unlessLocked(
-		t.Context(), s, &workload.InjectedError{Ref: "deployment.apps/web", Run: "cuda-222222"},
+		t.Context(), s, &cudashim.InjectedError{Ref: "deployment.apps/web", Run: "cuda-222222"},
 	); err == nil || !strings.Contains(err.Error(), "cuda-222222") {
 		t.Errorf("nobody else says it: %v", err)
 	}
@@ -284,7 +284,7 @@ func TestPreloadsOfImages(t *testing.T) {
 		}
 		return nil, nil
 	}
-	chosen, err := deployment("").Select(workload.Selection{Containers: []string{"main", "istio-proxy"}})
+	chosen, err := deployment("").Select(cudashim.Selection{Containers: []string{"main", "istio-proxy"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,15 +15,15 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // injection puts the shim into a workload, and arms it. Unless the fault is to be there from the start, the shim comes
 // disarmed, and is armed when the pods are up: so a rolling update goes through though the fault would keep new pods
 // from getting ready, and processes that run see what running processes see on hardware.
 type injection struct {
-	*workload.Injection
+	*cudashim.Injection
 	fault             cudafault.Fault
 	disarmed, atStart bool
 	witness           *witness
@@ -38,21 +38,21 @@ type detail struct {
 	Fault cudafault.Fault `json:"fault"`
 }
 
-func (in *injecting) injection(cluster *workload.Cluster, d *decided, w *witness) *injection {
+func (in *injecting) injection(cluster *cudashim.Cluster, d *decided, w *witness) *injection {
 	i := &injection{
 		fault: in.fault, disarmed: in.disarmed, atStart: in.atStart, witness: w, timeout: in.timeout, grace: grace,
 		patience: patience,
-		Injection: &workload.Injection{
+		Injection: &cudashim.Injection{
 			Cluster: cluster, Workload: d.workload, Selection: in.selection, Preloads: d.preload,
 			Libraries: d.libraries,
 			Recreate:  in.recreate, Wait: in.timeout, MayCrash: in.atStart,
 		},
 	}
 	if in.audit {
-		i.Variable = workload.AuditVar
+		i.Variable = cudashim.AuditVar
 	}
 	if len(in.pinTo) > 0 {
-		i.Pin = &workload.Pin{Nodes: in.pinTo, Hard: in.pin == "hard"}
+		i.Pin = &cudashim.Pin{Nodes: in.pinTo, Hard: in.pin == "hard"}
 	}
 	i.State = func(run ledger.Run) ([]byte, error) { return i.state(run, i.atStart) }
 	i.Disarmed = func(run ledger.Run) ([]byte, error) { return i.state(run, false) }
@@ -147,7 +147,7 @@ func (i *injection) gather(ctx context.Context, r fault.Recorder, p *proof) ([]l
 	}
 	if len(evidence) == 0 && err == nil { // a workload without pods
 		target := i.Workload.Target()
-		evidence = append(evidence, ofTemplate(&workload.Data{
+		evidence = append(evidence, ofTemplate(&cudashim.Data{
 			Group: i.Workload.Resource.Group, Version: i.Workload.Resource.Version, Kind: target.Kind,
 			Name: target.Name,
 		}))
@@ -211,11 +211,11 @@ func mayGoOn(ctx context.Context, r fault.Recorder) error {
 // setState replaces the state file of a run, and makes the kubelets of its pods look at it now. late is why they look
 // later.
 func setState(
-	ctx context.Context, cluster *workload.Cluster, namespace, run string, s cudafault.State, pods []corev1.Pod,
+	ctx context.Context, cluster *cudashim.Cluster, namespace, run string, s cudafault.State, pods []corev1.Pod,
 ) (late, err error) {
-	write := workload.UpdateState
+	write := cudashim.UpdateState
 	if !s.ArmedAt.IsZero() {
-		if write = workload.Arm; !s.Expires.IsZero() && !time.Now().Before(s.Expires) {
+		if write = cudashim.Arm; !s.Expires.IsZero() && !time.Now().Before(s.Expires) {
 			return nil, fmt.Errorf("the time of run %s is up since %s: nothing was armed", run,
 				s.Expires.Local().Format("15:04:05"))
 		}
@@ -226,7 +226,7 @@ func setState(
 		return nil, err
 	}
 	switch err := write(ctx, cluster.Client, namespace, run, file); {
-	case errors.Is(err, workload.ErrReverting):
+	case errors.Is(err, cudashim.ErrReverting):
 		return nil, fmt.Errorf("run %s is being reverted by somebody: nothing was armed", run)
 	case apierrors.IsNotFound(err) && !s.ArmedAt.IsZero():
 		return nil, fmt.Errorf("run %s was reverted by somebody, or its ConfigMap was deleted: nothing was armed", run)
@@ -238,7 +238,7 @@ func setState(
 	living := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
 		return p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	})
-	return workload.Refresh(ctx, cluster.Client, living, stamp()), nil
+	return cudashim.Refresh(ctx, cluster.Client, living, stamp()), nil
 }
 
 // awaitReady waits until the pods with the shim are ready, as far as they get it within the time of the rollout.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/ttl"
 )
 
@@ -86,7 +86,7 @@ func TestNobodyArmsWhatIsBeingReverted(t *testing.T) {
 	i := w.injection()
 	w.set(t, i)
 	configMaps := w.client.CoreV1().ConfigMaps(namespace)
-	cm, err := configMaps.Get(t.Context(), workload.Name(runID), metav1.GetOptions{})
+	cm, err := configMaps.Get(t.Context(), cudashim.Name(runID), metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,11 +175,11 @@ func TestATTLShorterThanTheRollout(t *testing.T) {
 // What becomes of pods at a revert is said for each way in which they are replaced; only where they are it says so.
 func TestWhatARevertDoesToPods(t *testing.T) {
 	t.Parallel()
-	for how, want := range map[workload.Replacement]string{
-		workload.Rolling: "which replaces the pods once more", workload.OnDelete: "until somebody deletes them",
-		workload.Paused:  "until somebody resumes the rollout",
-		workload.NextJob: "jobs that run keep the idle shim", workload.Recreate: "creates it again",
-		workload.Unknown: "its controller decides",
+	for how, want := range map[cudashim.Replacement]string{
+		cudashim.Rolling: "which replaces the pods once more", cudashim.OnDelete: "until somebody deletes them",
+		cudashim.Paused:  "until somebody resumes the rollout",
+		cudashim.NextJob: "jobs that run keep the idle shim", cudashim.Recreate: "creates it again",
+		cudashim.Unknown: "its controller decides",
 	} {
 		if got := reverting(how); !strings.Contains(got, want) {
 			t.Errorf("%s: %q", how, got)
@@ -219,7 +219,7 @@ func TestWhatAContainerPrintsIsBounded(t *testing.T) {
 		}
 	}
 	long := shimPrefix + runID + ": " + strings.Repeat("ü", 1000)
-	said, refused := findLines(long+"\ncannot be preloaded "+workload.LibraryDir+"/ "+strings.Repeat("x", 1000), runID)
+	said, refused := findLines(long+"\ncannot be preloaded "+cudashim.LibraryDir+"/ "+strings.Repeat("x", 1000), runID)
 	if len(said) != 1 || len(said[0]) > mostOfLine || len(refused) != 1 || len(refused[0]) > mostOfLine ||
 		!strings.HasSuffix(refused[0], "...") {
 		t.Errorf("%q, %q", said, refused)

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // How much of a log is read: the shim's line comes shortly before the end of a process that crashes.
@@ -76,7 +76,7 @@ func findLines(log, run string) (said, refused []string) {
 		}
 		ofLinker := strings.Contains(line, "cannot be preloaded") || strings.Contains(line, "Error relocating") ||
 			strings.Contains(line, "Error loading shared library")
-		if ofLinker && strings.Contains(line, workload.LibraryDir+"/") && !slices.Contains(refused, cut(line)) {
+		if ofLinker && strings.Contains(line, cudashim.LibraryDir+"/") && !slices.Contains(refused, cut(line)) {
 			refused = append(refused, cut(line))
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // usualKinds are the usual kinds of workloads; those whose templates cannot be changed are made again, with --recreate.
@@ -35,7 +35,7 @@ func Permissions(namespace string) []fault.Permission {
 		fault.Permission{Verb: "get", Group: "apps", Resource: "replicasets", Namespace: namespace},
 	)
 	for _, kind := range usualKinds {
-		all = append(all, workload.Permissions(kind.GroupResource, namespace, kind.recreate)...)
+		all = append(all, cudashim.Permissions(kind.GroupResource, namespace, kind.recreate)...)
 	}
 	return fault.Permissions(all)
 }

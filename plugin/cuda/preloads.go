@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // registryTimeout bounds the look at all images: it is a courtesy, and many clusters' registries cannot be reached from
@@ -26,7 +26,7 @@ type readEnvironment func(ctx context.Context, image string) ([]string, error)
 // preloads looks up which images set LD_PRELOAD: ld.so takes only one value, so that it must be chained. unread says of
 // which images that could not be found out.
 func preloads(
-	ctx context.Context, chosen []workload.Chosen, read readEnvironment,
+	ctx context.Context, chosen []cudashim.Chosen, read readEnvironment,
 ) (found map[string]string, unread []string) {
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
@@ -45,7 +45,7 @@ func preloads(
 				return nil
 			}
 			for _, variable := range variables {
-				if value, ok := strings.CutPrefix(variable, workload.PreloadVar+"="); ok && value != "" {
+				if value, ok := strings.CutPrefix(variable, cudashim.PreloadVar+"="); ok && value != "" {
 					mu.Lock()
 					found[image] = value
 					mu.Unlock()

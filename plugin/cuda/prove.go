@@ -12,8 +12,8 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // The times of a proof.
@@ -155,7 +155,7 @@ func (w *witness) watch(ctx context.Context, what watching) ([]report, error) {
 			}
 			if len(stale) > 0 && time.Since(refreshed) >= refreshEvery {
 				refreshed = time.Now()
-				_ = workload.Refresh(ctx, w.client, stale, stamp()) // best effort: within two minutes they look anyway
+				_ = cudashim.Refresh(ctx, w.client, stale, stamp()) // best effort: within two minutes they look anyway
 			}
 		} else if last == nil {
 			none = err
@@ -268,7 +268,7 @@ func (r *report) seen() time.Time {
 }
 
 // ofTemplate returns the evidence where no pod runs that could be asked: the controller makes them later.
-func ofTemplate(data *workload.Data) ledger.Evidence {
+func ofTemplate(data *cudashim.Data) ledger.Evidence {
 	return ledger.Evidence{
 		Source: data.Ref(), Time: time.Now().UTC().Truncate(time.Millisecond),
 		Text: "the pod template has the shim; no pod made from it runs yet",

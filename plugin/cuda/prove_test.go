@@ -12,9 +12,9 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger/ledgertest"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger/ledgertest"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 func (w *world) proof(t *testing.T) *proof {
@@ -164,7 +164,7 @@ func (r *recorder) Progress(text string)                           { r.said = ap
 func (w *world) recorder() *recorder                               { return &recorder{run: w.run} }
 func (w *world) injection(change ...func(*injection)) *injection {
 	i := &injection{
-		Injection: &workload.Injection{Cluster: w.cluster(), Workload: deployment("")}, fault: lostGPU,
+		Injection: &cudashim.Injection{Cluster: w.cluster(), Workload: deployment("")}, fault: lostGPU,
 		witness: w.witness(),
 		timeout: 100 * time.Millisecond, grace: 20 * time.Millisecond, patience: 200 * time.Millisecond,
 	}
@@ -181,7 +181,7 @@ func (w *world) set(t *testing.T, i *injection) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := workload.UpdateState(t.Context(), w.client, namespace, runID, file); err != nil {
+	if err := cudashim.UpdateState(t.Context(), w.client, namespace, runID, file); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
@@ -111,7 +111,7 @@ func showStatus(
 
 // placesOf returns the runs that are meant: one by its ID, that of a workload, or all that are in place.
 func placesOf(
-	ctx context.Context, cluster *workload.Cluster, store *ledger.Store, namespace, name string, warn func(string),
+	ctx context.Context, cluster *cudashim.Cluster, store *ledger.Store, namespace, name string, warn func(string),
 ) ([]*inPlace, error) {
 	id, err := parseRun(name)
 	if name != "" && err != nil {
@@ -152,7 +152,7 @@ func placesOf(
 	}
 	var places []*inPlace
 	for _, run := range slices.Backward(listing.Runs) { // the oldest first
-		step := ofRun(run, workload.UndoKind)
+		step := ofRun(run, cudashim.UndoKind)
 		if step == nil || !step.InPlace() {
 			continue
 		}

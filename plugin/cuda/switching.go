@@ -13,8 +13,8 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
@@ -22,7 +22,7 @@ import (
 // switching is the use of an arming on a cluster.
 type switching struct {
 	*arming
-	cluster *workload.Cluster
+	cluster *cudashim.Cluster
 	session *fault.Session
 	witness *witness
 	streams genericiooptions.IOStreams

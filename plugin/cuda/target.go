@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // validID is the form of the IDs of runs; others than cuda's are told of when they are looked up.
@@ -35,7 +35,7 @@ func parseRun(text string) (string, error) {
 type inPlace struct {
 	run   ledger.Run
 	step  *ledger.Step
-	data  *workload.Data
+	data  *cudashim.Data
 	state cudafault.State // as the run's ConfigMap has it
 	// unread reports whether that could not be read.
 	unread bool
@@ -44,7 +44,7 @@ type inPlace struct {
 }
 
 // find reads a run and its state. The errors say what to do instead where nothing of the run is in place.
-func find(ctx context.Context, cluster *workload.Cluster, store *ledger.Store, id string) (*inPlace, error) {
+func find(ctx context.Context, cluster *cudashim.Cluster, store *ledger.Store, id string) (*inPlace, error) {
 	run, err := store.Get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func find(ctx context.Context, cluster *workload.Cluster, store *ledger.Store, i
 
 // placeOf returns what the ledger knows of a run's place.
 func placeOf(store *ledger.Store, run ledger.Run) (*inPlace, error) {
-	step := ofRun(run, workload.UndoKind)
+	step := ofRun(run, cudashim.UndoKind)
 	switch {
 	case run.Fault != "cuda" && step == nil:
 		return nil, fmt.Errorf("run %s is no CUDA fault (%s): see %s", run.ID, run.Summary, store.Command("list"))
@@ -68,7 +68,7 @@ func placeOf(store *ledger.Store, run ledger.Run) (*inPlace, error) {
 	case step == nil || !step.InPlace():
 		return nil, fmt.Errorf("run %s has nothing in place: it came as far as %s", run.ID, run.Phase)
 	}
-	data, err := workload.ReadData(*step)
+	data, err := cudashim.ReadData(*step)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("run %s: %w", run.ID, err)
@@ -87,8 +87,8 @@ func placeOf(store *ledger.Store, run ledger.Run) (*inPlace, error) {
 var errNoState = errors.New("its ConfigMap is gone: somebody deleted it, or the workload")
 
 // read reads the state in the run's ConfigMap.
-func (p *inPlace) read(ctx context.Context, cluster *workload.Cluster) error {
-	file, err := workload.ReadState(ctx, cluster.Client, p.data.Namespace, p.run.ID)
+func (p *inPlace) read(ctx context.Context, cluster *cudashim.Cluster) error {
+	file, err := cudashim.ReadState(ctx, cluster.Client, p.data.Namespace, p.run.ID)
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("run %s: %w", p.run.ID, errNoState)
 	}
@@ -129,7 +129,7 @@ func (p *inPlace) healthy() cudafault.State {
 }
 
 // pods lists those that have the shim now.
-func (p *inPlace) pods(cluster *workload.Cluster) func(context.Context) ([]corev1.Pod, error) {
+func (p *inPlace) pods(cluster *cudashim.Cluster) func(context.Context) ([]corev1.Pod, error) {
 	return func(ctx context.Context) ([]corev1.Pod, error) { return cluster.Pods(ctx, p.data.Namespace, p.run.ID) }
 }
 
@@ -154,16 +154,16 @@ func (p *inPlace) phase(now time.Time) string {
 }
 
 // tryState asks the API server whether it would take a state file: with the verbs that the roles allow.
-func tryState(ctx context.Context, cluster *workload.Cluster, namespace, run string, s cudafault.State) error {
+func tryState(ctx context.Context, cluster *cudashim.Cluster, namespace, run string, s cudafault.State) error {
 	s.Run = run
 	file, err := s.Encode()
 	if err != nil {
 		return err
 	}
 	configMaps := cluster.Client.CoreV1().ConfigMaps(namespace)
-	cm, err := configMaps.Get(ctx, workload.Name(run), metav1.GetOptions{})
+	cm, err := configMaps.Get(ctx, cudashim.Name(run), metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("get configmap %s: %w", workload.Name(run), err)
+		return fmt.Errorf("get configmap %s: %w", cudashim.Name(run), err)
 	}
 	if cm.Labels[ledger.LabelManagedBy] != ledger.ManagedBy || cm.Labels[ledger.LabelRun] != run {
 		return fmt.Errorf("configmap %s/%s is not of run %s", namespace, cm.Name, run)
@@ -172,8 +172,8 @@ func tryState(ctx context.Context, cluster *workload.Cluster, namespace, run str
 	if cm.BinaryData == nil {
 		cm.BinaryData = map[string][]byte{}
 	}
-	cm.BinaryData[workload.StateKey] = file
+	cm.BinaryData[cudashim.StateKey] = file
 	_, err = configMaps.Update(ctx, cm,
-		metav1.UpdateOptions{FieldManager: workload.FieldManager, DryRun: []string{metav1.DryRunAll}})
+		metav1.UpdateOptions{FieldManager: cudashim.FieldManager, DryRun: []string{metav1.DryRunAll}})
 	return err
 }

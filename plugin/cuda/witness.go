@@ -19,7 +19,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // witness asks pods what the shim in them does: the shim's file, run as a program, prints what the pod's processes have
@@ -102,7 +102,7 @@ func (w *witness) askUnless(ctx context.Context, pods []corev1.Pod, known map[po
 
 // askPod asks one container of a pod: the report is about all processes of the pod.
 func (w *witness) askPod(ctx context.Context, pod *corev1.Pod) report {
-	r := report{pod: pod, containers: workload.Carriers(pod)}
+	r := report{pod: pod, containers: cudashim.Carriers(pod)}
 	running := runningContainers(pod)
 	for _, container := range r.containers {
 		if !slices.Contains(running, container) {
@@ -130,7 +130,7 @@ func stateOf(pod *corev1.Pod, containers []string) string {
 			return fmt.Sprintf("%s, exit %d", cmp.Or(ended.Reason, "Error"), ended.ExitCode)
 		}
 	}
-	return workload.PodState(pod)
+	return cudashim.PodState(pod)
 }
 
 // answer reads what the shim printed.
@@ -153,7 +153,7 @@ func (w *witness) exec(ctx context.Context, pod *corev1.Pod, container string) (
 	ctx, cancel := context.WithTimeout(ctx, execTimeout)
 	defer cancel()
 	arch := w.architecture(ctx, pod.Spec.NodeName)
-	path := workload.ExecPath(pod, arch)
+	path := cudashim.ExecPath(pod, arch)
 	if path == "" || arch != "" && !hasShim(arch) {
 		return nil, errNoShim
 	}
@@ -199,7 +199,7 @@ func explainExec(err error) (why string, missing bool) {
 	switch {
 	case apierrors.IsForbidden(err), strings.Contains(text, `resource "pods/exec"`):
 		return "you may not exec into it (pods/exec)", false
-	case strings.Contains(text, "no such file or directory") && strings.Contains(text, workload.LibraryDir):
+	case strings.Contains(text, "no such file or directory") && strings.Contains(text, cudashim.LibraryDir):
 		return "the shim's file is not in the container", true
 	case strings.Contains(text, "exec format error"):
 		return "the shim's file is for another architecture than the node's", true

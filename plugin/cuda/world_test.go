@@ -17,9 +17,9 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger/ledgertest"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger/ledgertest"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 const (
@@ -38,16 +38,16 @@ func pod(name, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 			NodeName: node,
 			Volumes: []corev1.Volume{{Name: "gpu-fault-lib",
 				VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-					LocalObjectReference: corev1.LocalObjectReference{Name: workload.Name(runID)},
+					LocalObjectReference: corev1.LocalObjectReference{Name: cudashim.Name(runID)},
 					Items: []corev1.KeyToPath{
-						{Key: "libgpufault-amd64.so", Path: workload.LibraryName},
-						{Key: workload.StateKey, Path: workload.StateKey},
+						{Key: "libgpufault-amd64.so", Path: cudashim.LibraryName},
+						{Key: cudashim.StateKey, Path: cudashim.StateKey},
 					},
 				}}}},
 			Containers: []corev1.Container{
 				{
 					Name:         "main",
-					VolumeMounts: []corev1.VolumeMount{{Name: "gpu-fault-lib", MountPath: workload.LibraryDir}},
+					VolumeMounts: []corev1.VolumeMount{{Name: "gpu-fault-lib", MountPath: cudashim.LibraryDir}},
 				},
 			},
 		},
@@ -94,7 +94,7 @@ func (s *shims) Exec(ctx context.Context, pod *corev1.Pod, _ string, _ []string,
 	if err := s.broken[pod.Name]; err != nil {
 		return err
 	}
-	file, err := workload.ReadState(ctx, s.client, pod.Namespace, runID)
+	file, err := cudashim.ReadState(ctx, s.client, pod.Namespace, runID)
 	if err != nil {
 		return err
 	}
@@ -207,11 +207,11 @@ func newWorld(t *testing.T, change func(*ledger.Run), pods ...*corev1.Pod) *worl
 	if err != nil {
 		t.Fatal(err)
 	}
-	undo, err := json.Marshal(workload.Data{
+	undo, err := json.Marshal(cudashim.Data{
 		Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment", Namespace: namespace, Name: "web",
 		UID:       "uid-web",
-		ConfigMap: workload.Name(runID), Variable: workload.PreloadVar, Preload: workload.Executable,
-		Replaced: workload.Rolling,
+		ConfigMap: cudashim.Name(runID), Variable: cudashim.PreloadVar, Preload: cudashim.Executable,
+		Replaced: cudashim.Rolling,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func newWorld(t *testing.T, change func(*ledger.Run), pods ...*corev1.Pod) *worl
 		Until:    now.Add(30 * time.Minute), Phase: ledger.Proven, Steps: []ledger.Step{{
 			ID: "1", Target: ledger.Target{Kind: "Deployment", Namespace: namespace, Name: "web", UID: "uid-web"},
 			Action: "load the shim", State: ledger.StateProven,
-			Undo: ledger.Undo{Kind: workload.UndoKind, Data: undo}, Detail: kept, Started: now,
+			Undo: ledger.Undo{Kind: cudashim.UndoKind, Data: undo}, Detail: kept, Started: now,
 		}},
 	}
 	if change != nil {
@@ -243,10 +243,10 @@ func newWorld(t *testing.T, change func(*ledger.Run), pods ...*corev1.Pod) *worl
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-2"}},
 		&corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: workload.Name(runID), Labels: map[string]string{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cudashim.Name(runID), Labels: map[string]string{
 				ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelRun: runID,
 			}},
-			BinaryData: map[string][]byte{workload.StateKey: file},
+			BinaryData: map[string][]byte{cudashim.StateKey: file},
 		},
 	)}
 	client := w.server.Client(ledgertest.Hooks{})
@@ -264,12 +264,12 @@ func newWorld(t *testing.T, change func(*ledger.Run), pods ...*corev1.Pod) *worl
 
 func (w *world) store() *ledger.Store { return ledger.New(w.client, ledger.DefaultNamespace) }
 
-func (w *world) cluster() *workload.Cluster { return &workload.Cluster{Client: w.client} }
+func (w *world) cluster() *cudashim.Cluster { return &cudashim.Cluster{Client: w.client} }
 
 // stored returns the state in the run's ConfigMap.
 func (w *world) stored(t *testing.T) cudafault.State {
 	t.Helper()
-	file, err := workload.ReadState(t.Context(), w.client, namespace, runID)
+	file, err := cudashim.ReadState(t.Context(), w.client, namespace, runID)
 	if err != nil {
 		t.Fatal(err)
 	}

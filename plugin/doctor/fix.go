@@ -17,8 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -294,7 +294,7 @@ func (e *examination) revert(ctx context.Context, cluster *kube.Cluster, engine 
 func (e *examination) createClasses(
 	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding,
 ) (repair, error) {
-	fix := repair{plan: e.newPlan("create missing RuntimeClasses", mend.Permissions(""))}
+	fix := repair{plan: e.newPlan("create missing RuntimeClasses", fixes.Permissions(""))}
 	for _, o := range toChange(root) {
 		if o.Kind != "RuntimeClass" {
 			continue
@@ -316,11 +316,11 @@ func (e *examination) createClasses(
 				o.Name, root.Fix.Text,
 			)
 		}
-		change, err := mend.CreateRuntimeClass(cluster.Client, o.Name, handler)
+		change, err := fixes.CreateRuntimeClass(cluster.Client, o.Name, handler)
 		if err != nil {
 			return fix, err
 		}
-		raw, err := yaml.Marshal(mend.RuntimeClass(o.Name, handler))
+		raw, err := yaml.Marshal(fixes.RuntimeClass(o.Name, handler))
 		if err != nil {
 			return fix, fmt.Errorf("show RuntimeClass %s: %w", o.Name, err)
 		}
@@ -393,14 +393,14 @@ func (e *examination) restartPlugin(
 			if err != nil {
 				return fix, fmt.Errorf("get pod %s/%s: %w", p.Namespace, p.Name, err)
 			}
-			change, err := mend.RestartPod(ctx, cluster.Client, now, everyPod)
+			change, err := fixes.RestartPod(ctx, cluster.Client, now, everyPod)
 			if err != nil {
 				return fix, fmt.Errorf("%w.\n%s", err, root.Fix.Text)
 			}
 			if fix.plan.Fault == "" {
-				fix.plan = e.newPlan("restart the device plugin", mend.Permissions(p.Namespace))
+				fix.plan = e.newPlan("restart the device plugin", fixes.Permissions(p.Namespace))
 			}
-			fix.plan.Needs = fault.Permissions(fix.plan.Needs, mend.Permissions(p.Namespace))
+			fix.plan.Needs = fault.Permissions(fix.plan.Needs, fixes.Permissions(p.Namespace))
 			fix.plan.Changes = append(fix.plan.Changes, change)
 			fix.says = append(fix.says, fmt.Sprintf(
 				"delete pod %s/%s on node %s; its DaemonSet makes it anew. GPU pods go on; this cannot be undone, and need not be",
@@ -417,7 +417,7 @@ func (e *examination) restartPlugin(
 
 func (e *examination) newPlan(summary string, needs []fault.Permission) fault.Plan {
 	return fault.Plan{
-		Fault: mend.Fault, Summary: summary, Command: session.CommandLine(os.Args),
+		Fault: fixes.Fault, Summary: summary, Command: session.CommandLine(os.Args),
 		Reason: "kubectl gpu-fault doctor --fix " + e.fix,
 		Needs:  needs, NoPods: true,
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
@@ -82,7 +82,7 @@ func TestMissingRuntimeClassIsMadeAndTakenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	run, err := engine.Run(t.Context(), fix.plan)
-	if err != nil || run.Fault != mend.Fault || len(run.Pending()) != 1 {
+	if err != nil || run.Fault != fixes.Fault || len(run.Pending()) != 1 {
 		t.Fatalf("run %+v, %v", run, err)
 	}
 	if _, err := client.NodeV1().RuntimeClasses().Get(t.Context(), "nvidia", metav1.GetOptions{}); err != nil {
@@ -101,7 +101,7 @@ func TestMissingRuntimeClassIsMadeAndTakenBack(t *testing.T) {
 // What nobody can know is left to people, with the fix in the error, and nothing is changed.
 func TestWhatIsMendedByHand(t *testing.T) {
 	t.Parallel()
-	e, cluster, client, _, _ := fixing(t, fixHandler, mend.RuntimeClass("nvidia", "other"))
+	e, cluster, client, _, _ := fixing(t, fixHandler, fixes.RuntimeClass("nvidia", "other"))
 	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), noClass); err == nil ||
 		!strings.Contains(err.Error(), "RuntimeClass nvidia is there") {
 		t.Errorf("a RuntimeClass that is there: %v", err)

@@ -9,8 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agext/levenshtein"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -256,7 +257,7 @@ func nearest(word string, all []string) string {
 	}
 	for _, candidate := range all {
 		_, bare, _ := strings.Cut(candidate, ".") // who forgets the family, or has another
-		if d := min(similar.Distance(word, candidate), similar.Distance(word, bare)+1); d < least {
+		if d := min(levenshtein.Distance(word, candidate, nil), levenshtein.Distance(word, bare, nil)+1); d < least {
 			best, least = candidate, d
 		}
 	}

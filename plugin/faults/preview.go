@@ -12,8 +12,8 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
@@ -82,8 +82,8 @@ func (f *revertFlags) previewStep(ctx context.Context, s *fault.Session, run led
 
 // recordedImage returns the image of the debug pod that made the change, as the record says.
 func recordedImage(step ledger.Step) string {
-	var claim nodefiles.Claim
-	if step.Undo.Kind != nodefiles.UndoKind || json.Unmarshal(step.Undo.Data, &claim) != nil {
+	var claim containerdconfig.Claim
+	if step.Undo.Kind != containerdconfig.UndoKind || json.Unmarshal(step.Undo.Data, &claim) != nil {
 		return ""
 	}
 	return claim.Image
@@ -93,8 +93,9 @@ func recordedImage(step ledger.Step) string {
 // node restores itself. So no record keeps the others from being reverted.
 func waits(run ledger.Run, now time.Time) int {
 	for _, step := range run.Pending() {
-		var claim nodefiles.Claim
-		if step.Undo.Kind == nodefiles.UndoKind && json.Unmarshal(step.Undo.Data, &claim) == nil && claim.NodeLoss &&
+		var claim containerdconfig.Claim
+		if step.Undo.Kind == containerdconfig.UndoKind && json.Unmarshal(step.Undo.Data, &claim) == nil &&
+			claim.NodeLoss &&
 			now.Before(run.Until) {
 			return 2
 		}

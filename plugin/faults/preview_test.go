@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
 )
 
 // TestWhoWaitsComesLast: a forged record of a node that is lost for years, or of a client that is still at work, delays
@@ -16,7 +16,7 @@ func TestWhoWaitsComesLast(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	lost := step("node-a", ledger.StateProven, "")
-	lost.Undo = ledger.Undo{Kind: nodefiles.UndoKind, Data: json.RawMessage(`{"files":[],"nodeLoss":true}`)}
+	lost.Undo = ledger.Undo{Kind: containerdconfig.UndoKind, Data: json.RawMessage(`{"files":[],"nodeLoss":true}`)}
 	runs := []ledger.Run{
 		{
 			ID: "lost for years", Phase: ledger.Proven, Until: now.Add(10 * 365 * 24 * time.Hour),

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // withoutRestart refuses runs whose revert would restart something, or might: most controllers replace the pods as soon
@@ -19,11 +19,11 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 	for _, run := range runs {
 		disarm := "kubectl gpu-fault cuda disarm " + run.ID
 		for _, step := range run.Pending() {
-			if step.Undo.Kind != workload.UndoKind {
+			if step.Undo.Kind != cudashim.UndoKind {
 				return fmt.Errorf("--without-restart is for faults in workloads, and run %s is in %s", run.ID,
 					step.Target)
 			}
-			data, err := workload.ReadData(step)
+			data, err := cudashim.ReadData(step)
 			switch {
 			case err != nil:
 				return fmt.Errorf("run %s: %w", run.ID, err)
@@ -39,8 +39,8 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 					err)
 			}
 			switch how {
-			case none, workload.OnDelete, workload.NextJob, workload.Paused:
-			case workload.Rolling:
+			case none, cudashim.OnDelete, cudashim.NextJob, cudashim.Paused:
+			case cudashim.Rolling:
 				return fmt.Errorf("--without-restart: the controller of %s replaces its pods as soon as their template changes; "+
 					"to end the fault of run %s and let them go on: %s, and revert later", data.Ref(), run.ID, disarm)
 			default:
@@ -53,11 +53,11 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 }
 
 // none is the replacement of a workload that is not there any more, or is another one now: a revert leaves that alone.
-const none workload.Replacement = ""
+const none cudashim.Replacement = ""
 
 // replacement returns when pods are replaced, by the workload as it is now: somebody may have changed its strategy, or
 // resumed it, since the run was made.
-func replacement(ctx context.Context, objects dynamic.Interface, data *workload.Data) (workload.Replacement, error) {
+func replacement(ctx context.Context, objects dynamic.Interface, data *cudashim.Data) (cudashim.Replacement, error) {
 	resource := schema.GroupVersionResource{Group: data.Group, Version: data.Version, Resource: data.Resource}
 	now, err := objects.Resource(resource).Namespace(data.Namespace).Get(ctx, data.Name, metav1.GetOptions{})
 	switch {
@@ -68,6 +68,6 @@ func replacement(ctx context.Context, objects dynamic.Interface, data *workload.
 	case string(now.GetUID()) != data.UID:
 		return none, nil
 	}
-	live := &workload.Workload{Object: now, Resource: resource, Templates: workload.Templates(now)}
+	live := &cudashim.Workload{Object: now, Resource: resource, Templates: cudashim.Templates(now)}
 	return live.Replacement(), nil
 }

@@ -14,26 +14,26 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
 // shimmed returns a run with the CUDA shim in a workload whose pods are replaced in that way.
-func shimmed(t *testing.T, how workload.Replacement, recreated *workload.Recreated) ledger.Run {
+func shimmed(t *testing.T, how cudashim.Replacement, recreated *cudashim.Recreated) ledger.Run {
 	t.Helper()
-	data, err := json.Marshal(workload.Data{
+	data, err := json.Marshal(cudashim.Data{
 		Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment", Namespace: "prod", Name: "web",
 		UID: "u", ConfigMap: "gpu-fault-cuda-222222",
-		Variable: workload.PreloadVar, Preload: workload.Executable, Replaced: how, Recreated: recreated,
+		Variable: cudashim.PreloadVar, Preload: cudashim.Executable, Replaced: how, Recreated: recreated,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return ledger.Run{ID: "cuda-222222", Phase: ledger.Proven, Fault: "cuda", Steps: []ledger.Step{{
 		ID: "1", Target: ledger.Target{Kind: "Deployment", Namespace: "prod", Name: "web", UID: "u"},
-		State: ledger.StateProven, Undo: ledger.Undo{Kind: workload.UndoKind, Data: data},
+		State: ledger.StateProven, Undo: ledger.Undo{Kind: cudashim.UndoKind, Data: data},
 	}}}
 }
 
@@ -69,16 +69,16 @@ func TestRevertWithoutRestart(t *testing.T) {
 		want string
 	}{
 		"rolling": {
-			shimmed(t, workload.Rolling, nil), rolls,
+			shimmed(t, cudashim.Rolling, nil), rolls,
 			"replaces its pods as soon as their template changes; to end the fault of run cuda-222222 and let them go on: kubectl gpu-fault cuda disarm cuda-222222",
 		},
-		"resumed since":        {shimmed(t, workload.Paused, nil), rolls, "replaces its pods as soon as"},
-		"paused since":         {shimmed(t, workload.Rolling, nil), paused, ""},
-		"nobody knows":         {shimmed(t, workload.OnDelete, nil), unknown, "nobody knows whether"},
-		"gone":                 {shimmed(t, workload.Rolling, nil), nil, ""},
-		"another of that name": {shimmed(t, workload.Rolling, nil), another, ""},
+		"resumed since":        {shimmed(t, cudashim.Paused, nil), rolls, "replaces its pods as soon as"},
+		"paused since":         {shimmed(t, cudashim.Rolling, nil), paused, ""},
+		"nobody knows":         {shimmed(t, cudashim.OnDelete, nil), unknown, "nobody knows whether"},
+		"gone":                 {shimmed(t, cudashim.Rolling, nil), nil, ""},
+		"another of that name": {shimmed(t, cudashim.Rolling, nil), another, ""},
 		"recreated": {
-			shimmed(t, workload.Recreate, &workload.Recreated{Original: json.RawMessage(`{}`)}), rolls,
+			shimmed(t, cudashim.Recreate, &cudashim.Recreated{Original: json.RawMessage(`{}`)}), rolls,
 			"deleted and created again",
 		},
 		"a fault that is in a node": {node, rolls, "is for faults in workloads"},
@@ -109,7 +109,7 @@ func TestRevertWithoutRestartMustKnow(t *testing.T) {
 	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
 	client.PrependReactor("get", "deployments",
 		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("refused") })
-	if err := withoutRestart(t.Context(), client, []ledger.Run{shimmed(t, workload.OnDelete, nil)}); err == nil ||
+	if err := withoutRestart(t.Context(), client, []ledger.Run{shimmed(t, cudashim.OnDelete, nil)}); err == nil ||
 		!strings.Contains(err.Error(), "cannot be told") {
 		t.Errorf("%v", err)
 	}
@@ -120,7 +120,7 @@ func TestRevertWithoutRestartMustKnow(t *testing.T) {
 func TestAnExpiredShimIsIdle(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	run := shimmed(t, workload.Rolling, nil)
+	run := shimmed(t, cudashim.Rolling, nil)
 	run.Until = now.Add(-time.Minute)
 	undoers := session.Undoers(xid.Detectors)
 	if text := undo(undoers, run, now); !strings.HasPrefix(text, "its processes are healthy since "+

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
@@ -36,7 +36,7 @@ func targetName(t ledger.Target) string {
 // undo returns what a revert does.
 func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run ledger.Run, now time.Time) string {
 	var all []string
-	inWorkload := func(step ledger.Step) bool { return step.Undo.Kind == workload.UndoKind && step.InPlace() }
+	inWorkload := func(step ledger.Step) bool { return step.Undo.Kind == cudashim.UndoKind && step.InPlace() }
 	if run.Expired(now) && slices.ContainsFunc(run.Steps, inWorkload) {
 		all = append(all, fmt.Sprintf("its processes are healthy since %s, and the pod template still has the shim",
 			run.Until.Local().Format("15:04")))

@@ -7,7 +7,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/image"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )

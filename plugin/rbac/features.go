@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
@@ -93,7 +93,7 @@ func Features() []Feature {
 		{"fix", "doctor --fix, beyond doctor: restart device plugins, create RuntimeClasses",
 			"Deletes any pod in any namespace, and creates any RuntimeClass. " + writesLedger,
 			func(s Scope) ([]fault.Permission, error) {
-				return fault.Permissions(fault.BasePermissions(s.Ledger), mend.AllPermissions()), nil
+				return fault.Permissions(fault.BasePermissions(s.Ledger), fixes.AllPermissions()), nil
 			}},
 		{"list", "read the ledger: what is broken, by whom, until when",
 			"Reads all ConfigMaps of the ledger namespace: who ran which command.",

@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -238,8 +238,8 @@ func (b *breaking) run(ctx context.Context, connection *kube.Connection, streams
 	return errors.Join(b.print(streams, connection, run), kube.Explain(runErr))
 }
 
-func (b *breaking) injection(cluster *kube.Cluster, connection *kube.Connection) *nodefiles.Injection {
-	return &nodefiles.Injection{
+func (b *breaking) injection(cluster *kube.Cluster, connection *kube.Connection) *containerdconfig.Injection {
+	return &containerdconfig.Injection{
 		Start:  session.StartPod(cluster, connection.LedgerNamespace, b.pods),
 		Image:  b.pods.Image,
 		Decide: b.decide,

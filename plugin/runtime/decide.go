@@ -10,12 +10,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
 // decide computes the change from what the node's files hold.
-func (b *breaking) decide(nodeName string, runtime node.Runtime) (*nodefiles.Decision, error) {
+func (b *breaking) decide(nodeName string, runtime node.Runtime) (*containerdconfig.Decision, error) {
 	instance, config, err := usable(nodeName, runtime)
 	if err != nil {
 		return nil, err
@@ -120,8 +120,8 @@ func metasOf(instance node.Instance) map[string]node.ConfigFile {
 
 func (b *breaking) decision(
 	instance node.Instance, metas map[string]node.ConfigFile, broken containerd.Broken,
-) (*nodefiles.Decision, error) {
-	d := &nodefiles.Decision{Change: deadman.Change{BootRestore: true}}
+) (*containerdconfig.Decision, error) {
+	d := &containerdconfig.Decision{Change: deadman.Change{BootRestore: true}}
 	for _, f := range broken.Files {
 		file := deadman.File{Path: f.Path, After: patch.Sum(f.After), Edits: f.Edits}
 		if f.Before != nil {

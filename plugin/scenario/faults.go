@@ -8,8 +8,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefirewall"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
@@ -52,7 +52,7 @@ func (f faults) Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permis
 	if err := what.Validate(); err != nil {
 		return nil, nil, fmt.Errorf("firewall: %w", err)
 	}
-	in := &nodefirewall.Injection{Start: session.StartFirewallPod(f.cluster, f.connection.LedgerNamespace, f.pods)}
+	in := &firewall.Injection{Start: session.StartFirewallPod(f.cluster, f.connection.LedgerNamespace, f.pods)}
 	action := fmt.Sprintf("drop %s of TCP port %d", step.Drop, step.Port)
 	return []fault.Change{in.Change(step.Node, action, what)}, fault.DebugPodPermissions(f.connection.LedgerNamespace),
 		nil

@@ -17,14 +17,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefirewall"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
@@ -36,14 +36,14 @@ import (
 // would do: New's can do it.
 func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 	return map[string]fault.Undoer{
-		nodefiles.UndoKind: nodefiles.Undoer{},
-		workload.UndoKind:  workload.Undoer{},
-		mend.UndoKind:      mend.Undoer{},
-		objects.UndoKind:   objects.Undoer{},
-		exercise.UndoKind:  exercise.Undoer{},
-		kernellog.UndoKind: logUndoer(detectors),
+		containerdconfig.UndoKind: containerdconfig.Undoer{},
+		cudashim.UndoKind:         cudashim.Undoer{},
+		fixes.UndoKind:            fixes.Undoer{},
+		objects.UndoKind:          objects.Undoer{},
+		exercise.UndoKind:         exercise.Undoer{},
+		kernellog.UndoKind:        logUndoer(detectors),
 
-		nodefirewall.UndoKind:    nodefirewall.Undoer{},
+		firewall.UndoKind:        firewall.Undoer{},
 		kernellog.ModuleUndoKind: kernellog.ModuleUndoer{Log: logUndoer(detectors)},
 	}
 }
@@ -98,22 +98,22 @@ func New(
 		},
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
-	undoers[nodefiles.UndoKind] = nodefiles.Undoer{
+	undoers[containerdconfig.UndoKind] = containerdconfig.Undoer{
 		Start:    unowned(StartPod(cluster, ledgerNamespace, pods)),
 		Image:    pods.Image,
-		Deadline: sync.OnceValue(func() time.Time { return time.Now().Add(nodefiles.MostWait) }),
+		Deadline: sync.OnceValue(func() time.Time { return time.Now().Add(containerdconfig.MostWait) }),
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 		Show:     report.Note,
 	}
-	undoers[nodefirewall.UndoKind] = nodefirewall.Undoer{
+	undoers[firewall.UndoKind] = firewall.Undoer{
 		Start:    StartFirewallPod(cluster, ledgerNamespace, pods),
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
-	undoers[workload.UndoKind] = workload.Undoer{
+	undoers[cudashim.UndoKind] = cudashim.Undoer{
 		Cluster: workloads(cluster), LedgerNamespace: ledgerNamespace,
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
-	undoers[mend.UndoKind] = mend.Undoer{Client: cluster.Client}
+	undoers[fixes.UndoKind] = fixes.Undoer{Client: cluster.Client}
 	undoers[objects.UndoKind] = objects.Undoer{
 		Dynamic: dynamicClient(cluster), LedgerNamespace: ledgerNamespace,
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
@@ -134,12 +134,12 @@ func New(
 }
 
 // workloads returns where workloads are put back. It needs no mapper: records name resources.
-func workloads(cluster *kube.Cluster) *workload.Cluster {
+func workloads(cluster *kube.Cluster) *cudashim.Cluster {
 	client := dynamicClient(cluster)
 	if client == nil {
 		return nil
 	}
-	return &workload.Cluster{Client: cluster.Client, Dynamic: client}
+	return &cudashim.Cluster{Client: cluster.Client, Dynamic: client}
 }
 
 func dynamicClient(cluster *kube.Cluster) dynamic.Interface {
@@ -151,17 +151,17 @@ func dynamicClient(cluster *kube.Cluster) dynamic.Interface {
 }
 
 // StartPod starts debug pods for faults that change files.
-func StartPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags) nodefiles.Start {
+func StartPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags) containerdconfig.Start {
 	return func(
 		ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string),
-	) (nodefiles.Pod, error) {
+	) (containerdconfig.Pod, error) {
 		return startPod(ctx, cluster, ledgerNamespace, pods, run, nodeName, lives, progress)
 	}
 }
 
 // StartFirewallPod starts debug pods for firewalls, which outlive them.
-func StartFirewallPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags) nodefirewall.Start {
-	return func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (nodefirewall.Pod, error) {
+func StartFirewallPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags) firewall.Start {
+	return func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (firewall.Pod, error) {
 		run.Owner = nil // see unowned
 		return startPod(ctx, cluster, ledgerNamespace, pods, run, nodeName, shortPodLives, progress)
 	}
@@ -181,10 +181,10 @@ func startPod(
 
 // unowned starts pods that belong to no Job: after a run's time is up its Job is gone, and the garbage collector would
 // delete at once what it owns.
-func unowned(start nodefiles.Start) nodefiles.Start {
+func unowned(start containerdconfig.Start) containerdconfig.Start {
 	return func(
 		ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string),
-	) (nodefiles.Pod, error) {
+	) (containerdconfig.Pod, error) {
 		run.Owner = nil
 		return start(ctx, run, nodeName, lives, progress)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kernellog"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
 )

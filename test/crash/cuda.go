@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // cudaInject is the group of trials of `cuda inject`, of which nobody reverts some.
@@ -80,7 +80,7 @@ func (s *site) shimExpires(when at) error {
 	if err != nil {
 		return err
 	}
-	text, err := workload.ReadState(s.ctx, s.world.client, s.app.namespace, run.ID)
+	text, err := cudashim.ReadState(s.ctx, s.world.client, s.app.namespace, run.ID)
 	if err != nil {
 		return err
 	}

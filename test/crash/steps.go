@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // words are what a request is about, in the words of the tool.
@@ -47,7 +47,7 @@ func step(r *http.Request) (string, error) {
 	switch {
 	case resource == "pods" && r.Method == http.MethodPatch:
 		return nudge, nil
-	case strings.Contains(r.URL.Path, "/configmaps/"+workload.Name("")):
+	case strings.Contains(r.URL.Path, "/configmaps/"+cudashim.Name("")):
 		return verbs[r.Method] + " configmap", nil // the shim and its state
 	}
 	if resource == "configmaps" && r.Method != http.MethodDelete {

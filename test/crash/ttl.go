@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
 const (
 	// healsWithin is how late after the TTL a node may be as before.
 	healsWithin = 10 * time.Second
-	// tidyWithin is how late after the end of the run the cluster has deleted pods and locks by itself: pkg/ledger
-	// waits 45 s, and the controllers take their time.
+	// tidyWithin is how late after the end of the run the cluster has deleted pods and locks by itself:
+	// pkg/fault/ledger waits 45 s, and the controllers take their time.
 	tidyWithin = 45*time.Second + 45*time.Second
 	// stopsWithin is how long a kubelet whose runtime serves may take to stop a deleted pod: it comes back to it within
 	// a minute and a half.

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/mend"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
 )
 
 // victims are objects that the attacker may not write.
@@ -282,9 +282,9 @@ func TestAttackRecordsOfObjects(t *testing.T) {
 	t.Run("a RuntimeClass that no repair made", func(t *testing.T) {
 		o := v.objects["RuntimeClass"]
 		id := v.forge(ledger.Run{
-			Fault: mend.Fault,
+			Fault: fixes.Fault,
 			Steps: []ledger.Step{
-				step(o.target(), mend.UndoKind, fmt.Sprintf(`{"name":%q,"handler":"victim"}`, o.name)),
+				step(o.target(), fixes.UndoKind, fmt.Sprintf(`{"name":%q,"handler":"victim"}`, o.name)),
 			},
 		})
 		defer v.forget(id)
@@ -293,9 +293,9 @@ func TestAttackRecordsOfObjects(t *testing.T) {
 	t.Run("a repair of another kind", func(t *testing.T) {
 		o := v.objects["ClusterRole"]
 		id := v.forge(ledger.Run{
-			Fault: mend.Fault,
+			Fault: fixes.Fault,
 			Steps: []ledger.Step{
-				step(o.target(), mend.UndoKind, fmt.Sprintf(`{"name":%q,"handler":"victim"}`, o.name)),
+				step(o.target(), fixes.UndoKind, fmt.Sprintf(`{"name":%q,"handler":"victim"}`, o.name)),
 			},
 		})
 		defer v.forget(id)

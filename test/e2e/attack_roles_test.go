@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // TestAttackNarrowRoles: who has the printed roles of a feature that is not root on the nodes does not become it, and
@@ -92,7 +92,7 @@ func TestAttackNarrowRoles(t *testing.T) {
 		w := &writer{env: e, user: "cuda-" + own, client: e.as("cuda-" + own)}
 		v := newVictims(w)
 		id := w.forge(ledger.Run{ID: "cuda-444444", Fault: "cuda",
-			Steps: []ledger.Step{step(v.objects["Deployment"].target(), workload.UndoKind,
+			Steps: []ledger.Step{step(v.objects["Deployment"].target(), cudashim.UndoKind,
 				v.workloadUndo("cuda-444444",
 					`[{"path":["spec","template","spec","hostPID"],"was":true,"ours":false}]`))}})
 		defer w.forget(id)

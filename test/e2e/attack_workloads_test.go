@@ -11,8 +11,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
 // workloadUndo returns the undo of a CUDA fault that no run has made, in a victim.
@@ -25,7 +25,7 @@ func (v *victims) workloadUndo(id string, edits string) map[string]any {
 	return map[string]any{
 		"group": "apps", "version": "v1", "resource": "deployments", "kind": "Deployment", "namespace": o.namespace,
 		"name": o.name, "uid": o.uid,
-		"configMap": workload.Name(id), "edits": list, "variable": "LD_PRELOAD",
+		"configMap": cudashim.Name(id), "edits": list, "variable": "LD_PRELOAD",
 		"preload": "/gpu-fault/lib/libgpufault.so", "replaced": "rolling",
 	}
 }
@@ -109,7 +109,7 @@ func TestAttackRecordsOfWorkloads(t *testing.T) {
 				Kind: d["kind"].(string), Namespace: d["namespace"].(string), Name: d["name"].(string),
 				UID: v.objects["Deployment"].uid,
 			}
-			v.forge(ledger.Run{ID: id, Fault: "cuda", Steps: []ledger.Step{step(target, workload.UndoKind, d)}})
+			v.forge(ledger.Run{ID: id, Fault: "cuda", Steps: []ledger.Step{step(target, cudashim.UndoKind, d)}})
 			defer v.forget(id)
 			v.holds(t, v.see, "revert", id, "--yes")
 			v.holds(t, v.see, "leftovers", "--clean", "--dry-run=client")

@@ -30,13 +30,22 @@ var rules = []rule{
 		never: []string{module + "/plugin", module + "/cmd", "github.com/spf13/cobra", "github.com/spf13/pflag"},
 	},
 	{
+		why:  "the engine does not know the faults: they are plans that it carries out",
+		from: []string{"pkg/fault"}, never: []string{module + "/pkg/faults"},
+	},
+	{
+		why:   "doctor examines a snapshot, from wherever it comes: it neither reads a cluster nor changes one",
+		from:  []string{"pkg/doctor", "pkg/snapshot"},
+		never: []string{module + "/pkg/fault", module + "/pkg/faults", module + "/pkg/collect", "k8s.io/client-go"},
+	},
+	{
 		why:  "the command line is put together in cmd only",
 		from: []string{"plugin"}, never: []string{module + "/cmd"},
 	},
 	{
 		why: "leaves are pure: the helper and the line parser must build without Kubernetes",
 		from: []string{
-			"pkg/xid", "pkg/build", "pkg/patch", "pkg/tsv", "pkg/similar", "pkg/containerd", "debugpod/cri",
+			"pkg/xid", "pkg/build", "pkg/patch", "pkg/tsv", "pkg/suggest", "pkg/containerd", "debugpod/cri",
 			"debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault", "kmod",
 		}, never: []string{"k8s.io", "sigs.k8s.io"},
 	},
@@ -113,6 +122,28 @@ func TestImportsPointDownwards(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestFaultsAreSiblings verifies that no way to change a cluster needs another: what two of them share belongs to the
+// engine, pkg/fault.
+func TestFaultsAreSiblings(t *testing.T) {
+	t.Parallel()
+	const faults = module + "/pkg/faults"
+	siblings := 0
+	for _, p := range packages(t) {
+		if !below(p.ImportPath, faults) {
+			continue
+		}
+		siblings++
+		for _, dep := range p.Deps {
+			if below(dep, faults) {
+				t.Errorf("%s imports its sibling %s", p.ImportPath, dep)
+			}
+		}
+	}
+	if siblings < 6 {
+		t.Errorf("only %d packages below pkg/faults", siblings)
 	}
 }
 

@@ -19,7 +19,7 @@ var dials = map[string]string{
 	"pkg/scenario/check/service.go":     "the API server: its proxy to a Service",
 	"pkg/scenario/exercise/clock.go":    "the API server: its clock",
 	"pkg/scenario/recorder/recorder.go": "the API server, for a client on this machine's loopback interface",
-	"pkg/snapshot/collect/images.go":    "registries, about images that pods cannot start; doctor --no-images leaves it out",
+	"pkg/collect/images.go":             "registries, about images that pods cannot start; doctor --no-images leaves it out",
 	"plugin/cuda/preloads.go":           "registries, for the LD_PRELOAD that an image of the user's workload sets",
 }
 

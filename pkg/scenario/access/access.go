@@ -169,8 +169,8 @@ func ofWorkload(name string) []rbacv1.PolicyRule {
 	}
 }
 
-// unstructuredOf turns objects into what pkg/objects creates. It cannot fail for those of the API, which are all that
-// is given.
+// unstructuredOf turns objects into what pkg/faults/objects creates. It cannot fail for those of the API, which are all
+// that is given.
 func unstructuredOf(all []runtime.Object) []*unstructured.Unstructured {
 	var converted []*unstructured.Unstructured
 	for _, object := range all {

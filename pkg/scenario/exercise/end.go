@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefirewall"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
@@ -183,7 +183,7 @@ func notAsItWas(run ledger.Run) (said, files []string) {
 		case step.Undo.Kind == UndoKind:
 		case step.State == ledger.StateSuperseded, step.State == ledger.StatePermanent, step.Pending():
 			said = append(said, fmt.Sprintf("%s: %s: %s", step.Target, step.State, step.Message))
-			if slices.Contains([]string{nodefiles.UndoKind, nodefirewall.UndoKind}, step.Undo.Kind) &&
+			if slices.Contains([]string{containerdconfig.UndoKind, firewall.UndoKind}, step.Undo.Kind) &&
 				step.State == ledger.StateSuperseded {
 				files = append(files, said[len(said)-1])
 			}

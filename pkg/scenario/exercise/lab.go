@@ -21,10 +21,10 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefiles"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nodefirewall"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/access"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
@@ -166,13 +166,13 @@ func (l *Lab) session(restore bool) *fault.Session {
 		u.Successors = restore
 		undoers[objects.UndoKind] = u
 	}
-	if u, is := undoers[nodefiles.UndoKind].(nodefiles.Undoer); is {
+	if u, is := undoers[containerdconfig.UndoKind].(containerdconfig.Undoer); is {
 		u.Overwrite = restore
-		undoers[nodefiles.UndoKind] = u
+		undoers[containerdconfig.UndoKind] = u
 	}
-	if u, is := undoers[nodefirewall.UndoKind].(nodefirewall.Undoer); is {
+	if u, is := undoers[firewall.UndoKind].(firewall.Undoer); is {
 		u.Overwrite = restore
-		undoers[nodefirewall.UndoKind] = u
+		undoers[firewall.UndoKind] = u
 	}
 	return &fault.Session{
 		Client: l.Session.Client, Ledger: l.Session.Ledger, Undoers: undoers, Observer: l.Session.Observer,

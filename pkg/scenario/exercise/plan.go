@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/access"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
 // start is an exercise that is being started.
@@ -195,7 +195,7 @@ func (s *start) shimmed(step scenario.Create, run ledger.Run) ([]*unstructured.U
 	if err != nil {
 		return nil, err
 	}
-	shim := workload.Shim{ConfigMap: "node-libs-" + shorten(s.account.ID), Libraries: libraries, State: content}
+	shim := cudashim.Shim{ConfigMap: "node-libs-" + shorten(s.account.ID), Libraries: libraries, State: content}
 	with := s.manifests(step.Objects)
 	var maps []*unstructured.Unstructured
 	var in []string
@@ -203,12 +203,12 @@ func (s *start) shimmed(step scenario.Create, run ledger.Run) ([]*unstructured.U
 		if !hasPods(object) {
 			continue
 		}
-		if err := workload.AddShim(object, shim); err != nil {
+		if err := cudashim.AddShim(object, shim); err != nil {
 			return nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 		if namespace := object.GetNamespace(); !slices.Contains(in, namespace) {
 			in = append(in, namespace)
-			one, err := workload.ShimConfigMap(namespace, shim)
+			one, err := cudashim.ShimConfigMap(namespace, shim)
 			if err != nil {
 				return nil, err
 			}
@@ -222,7 +222,7 @@ func (s *start) shimmed(step scenario.Create, run ledger.Run) ([]*unstructured.U
 }
 
 func hasPods(object *unstructured.Unstructured) bool {
-	return object.GetKind() == "Pod" || len(workload.Templates(object)) > 0
+	return object.GetKind() == "Pod" || len(cudashim.Templates(object)) > 0
 }
 
 // shorten returns the random part of an ID.

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 

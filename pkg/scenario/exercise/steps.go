@@ -11,10 +11,10 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/workload"
 )
 
 // UndoKind is the ledger.Undo.Kind of steps that only look, or hold a namespace: there is nothing to undo, but their
@@ -124,7 +124,7 @@ func (s *start) faulty(action string, step scenario.Step) error {
 		what := step.CUDA.Workload
 		s.add(nil, fault.Change{
 			Target: ledger.Target{Kind: what.Kind, Namespace: what.Namespace, Name: what.Name}, Action: action,
-			Undo: ledger.Undo{Kind: workload.UndoKind},
+			Undo: ledger.Undo{Kind: cudashim.UndoKind},
 			Apply: s.lazily(func(ctx context.Context, _ ledger.Run) (fault.Change, error) {
 				changes, _, err := s.lab.Faults.CUDA(ctx, *step.CUDA)
 				if err == nil && len(changes) != 1 {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common"
 	"github.com/google/cel-go/ext"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
 // base is the language without variables. It takes some milliseconds to make, so that all expressions share it.
@@ -116,7 +116,7 @@ func undeclared(name string, names []string) string {
 		return fmt.Sprintf("%s needs a name and an expression: list.%s(x, x.kind == \"Pod\")", name, name)
 	}
 	known := slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == omitName })
-	if meant := similar.Nearest(name, known); meant != "" {
+	if meant := suggest.Nearest(name, known); meant != "" {
 		return fmt.Sprintf("there is no %s: did you mean %s?", name, meant)
 	}
 	if len(known) == 0 {

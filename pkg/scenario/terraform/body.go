@@ -6,12 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agext/levenshtein"
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
-
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/similar"
 )
 
 // meta are arguments and blocks that every resource may have and that mean nothing here.
@@ -347,7 +346,7 @@ func plain(value cty.Value) any {
 func nearest(name string, all []string) string {
 	best, least := "", len(name)/3+1
 	for _, one := range all {
-		if d := similar.Distance(name, one); d <= least {
+		if d := levenshtein.Distance(name, one, nil); d <= least {
 			best, least = one, d-1
 		}
 	}

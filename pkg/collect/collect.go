@@ -1,0 +1,249 @@
+// Package collect fills a snapshot from a cluster: few, paginated calls, and only what matters for GPUs is kept.
+//
+// What cannot be had (no right, no answer, a version that is not served) becomes an entry in Snapshot.Missing; the rest
+// is collected all the same. Secrets are taken out before anybody sees the snapshot.
+package collect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// Cluster is where to collect from.
+type Cluster struct {
+	Client  kubernetes.Interface
+	Dynamic dynamic.Interface
+	// Ledger has this tool's own runs; nil when they are not wanted.
+	Ledger *ledger.Store
+}
+
+// Connect returns clients that speak protobuf where there is one: lists are a third as long, and take a fifth of the
+// time to decode.
+func Connect(config *rest.Config, ledgerNamespace string) (Cluster, error) {
+	binary := rest.CopyConfig(config)
+	binary.ContentType = runtime.ContentTypeProtobuf
+	binary.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	client, err := kubernetes.NewForConfig(binary)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("connect to %s: %w", config.Host, err)
+	}
+	custom, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("connect to %s: %w", config.Host, err)
+	}
+	return Cluster{Client: client, Dynamic: custom, Ledger: ledger.New(client, ledgerNamespace)}, nil
+}
+
+// Options say what to collect.
+type Options struct {
+	Client  string // version of this tool
+	Context string // of the kubeconfig
+	// APIOnly says that no node will be read.
+	APIOnly bool
+	// NoLogs and NoImages leave out logs of pods, and questions to registries.
+	NoLogs, NoImages bool
+	// Keep keeps more pods than those that matter for GPUs; nil for none.
+	Keep func(*corev1.Pod) bool
+	// Clock is time.Now when nil.
+	Clock func() time.Time
+	// Registries is how registries are reached; nil for the usual way, with the proxies of the environment.
+	Registries http.RoundTripper
+}
+
+// Limits of a collection.
+const (
+	// pageSize is kubectl's own: a page of pods has a few MiB.
+	pageSize = 500
+	// pageTimeout is for one page of a list.
+	pageTimeout = time.Minute
+	// parallelLists is how many lists are under way at once. An API server gives one client few places in its queues.
+	parallelLists = 4
+)
+
+// collector fills one snapshot.
+type collector struct {
+	Cluster
+	options  Options
+	progress func(string)
+	s        *snapshot.Snapshot
+	keeper   *keeper
+	served   served
+
+	mu sync.Mutex // for what follows, and for s.Missing
+	// refused are the reasons why the lists failed without which there is no diagnosis at all.
+	refused map[string]error
+}
+
+// Collect collects. It fails only when ctx ends, when the API server cannot be reached or does not know the user, or
+// when neither nodes nor pods can be listed; everything else is in Missing. progress may be called by several
+// goroutines, and may be nil.
+func Collect(ctx context.Context, cluster Cluster, options Options, progress func(string)) (*snapshot.Snapshot, error) {
+	if progress == nil {
+		progress = func(string) {}
+	}
+	if options.Clock == nil {
+		options.Clock = time.Now
+	}
+	c := &collector{
+		Cluster: cluster, options: options, progress: progress, refused: map[string]error{},
+		s: &snapshot.Snapshot{Meta: snapshot.Meta{
+			APIVersion: snapshot.APIVersion, Kind: snapshot.Kind,
+			Created: options.Clock().UTC().Truncate(time.Millisecond),
+			Client:  options.Client, Context: options.Context, APIOnly: options.APIOnly,
+		}},
+	}
+	c.keeper = newKeeper(c.s.Meta.Created, options.Keep)
+	for _, phase := range []func(context.Context) error{c.ground, c.middle, c.top, c.outside, c.network} {
+		if err := phase(ctx); err != nil {
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	c.s.Sort()
+	snapshot.Redact(c.s)
+	slices.SortFunc(c.s.Missing,
+		func(a, b snapshot.Missing) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why)) })
+	return c.s, nil
+}
+
+// ground returns what decides what else matters: nodes, DaemonSets, and what the API server serves.
+func (c *collector) ground(ctx context.Context) error {
+	c.progress("listing nodes")
+	err := c.together(ctx,
+		func(ctx context.Context) {
+			c.s.Nodes = listed(ctx, c, "api/nodes",
+				paged(c.Client.CoreV1().Nodes().List, func(l *corev1.NodeList) []corev1.Node { return l.Items }),
+				c.keeper.node)
+		},
+		func(ctx context.Context) {
+			c.s.DaemonSets = listed(ctx, c, "api/daemonsets", paged(c.Client.AppsV1().DaemonSets("").List,
+				func(l *appsv1.DaemonSetList) []appsv1.DaemonSet { return l.Items }), c.keeper.daemonSet)
+		},
+		c.discover,
+	)
+	if err != nil {
+		return err
+	}
+	return c.unreachable()
+}
+
+// middle is pods, and what is small.
+func (c *collector) middle(ctx context.Context) error {
+	c.keeper.ready(c.s.Nodes, c.s.DaemonSets)
+	c.progress("listing pods (" + count.Of(len(c.s.Nodes), "node") + ")")
+	err := c.together(ctx,
+		func(ctx context.Context) {
+			c.s.Pods = listed(ctx, c, "api/pods",
+				paged(c.Client.CoreV1().Pods("").List, func(l *corev1.PodList) []corev1.Pod { return l.Items }),
+				c.keeper.pod)
+			c.s.Meta.PodsSeen = len(c.s.Pods) + len(c.keeper.left)
+		},
+		func(ctx context.Context) {
+			c.s.Namespaces = listed(ctx, c, "api/namespaces", paged(c.Client.CoreV1().Namespaces().List,
+				func(l *corev1.NamespaceList) []corev1.Namespace { return l.Items }), trim)
+			c.s.RuntimeClasses = listed(ctx, c, "api/runtimeclasses", paged(c.Client.NodeV1().RuntimeClasses().List,
+				func(l *nodev1.RuntimeClassList) []nodev1.RuntimeClass { return l.Items }), trim)
+			c.s.ResourceQuotas = listed(ctx, c, "api/resourcequotas", paged(c.Client.CoreV1().ResourceQuotas("").List,
+				func(l *corev1.ResourceQuotaList) []corev1.ResourceQuota { return l.Items }), trim)
+			c.s.LimitRanges = listed(ctx, c, "api/limitranges", paged(c.Client.CoreV1().LimitRanges("").List,
+				func(l *corev1.LimitRangeList) []corev1.LimitRange { return l.Items }), trim)
+		},
+		c.dra,
+		c.custom,
+	)
+	if err != nil {
+		return err
+	}
+	return c.unreachable()
+}
+
+// top returns what depends on which pods matter.
+func (c *collector) top(ctx context.Context) error {
+	c.keeper.pods(c.s.Pods)
+	c.progress(fmt.Sprintf("listing events (pods: %d, of interest: %d)", c.s.Meta.PodsSeen, len(c.s.Pods)))
+	return c.together(ctx,
+		func(ctx context.Context) {
+			c.s.Events = listed(ctx, c, "api/events",
+				paged(c.Client.CoreV1().Events("").List, func(l *corev1.EventList) []corev1.Event { return l.Items }),
+				c.keeper.event)
+		},
+		c.configMaps,
+		c.helm,
+		c.runs,
+	)
+}
+
+// outside is logs, which kubelets have, and images, which registries have.
+func (c *collector) outside(ctx context.Context) error {
+	return c.together(ctx, c.logs, c.images)
+}
+
+// together runs parts at the same time.
+func (c *collector) together(ctx context.Context, parts ...func(context.Context)) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelLists)
+	for _, part := range parts {
+		group.Go(func() error {
+			part(ctx)
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// unreachable returns the error when there is nothing to diagnose.
+func (c *collector) unreachable() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	nodes, pods := c.refused["api/nodes"], c.refused["api/pods"]
+	var status apierrors.APIStatus
+	switch {
+	case nodes != nil && !errors.As(nodes, &status) && !errors.Is(nodes, context.DeadlineExceeded):
+		return fmt.Errorf("list nodes: %w", nodes)
+	case apierrors.IsUnauthorized(nodes):
+		return fmt.Errorf("list nodes: %w", nodes)
+	case nodes != nil && pods != nil:
+		return fmt.Errorf("neither nodes nor pods can be listed, so there is nothing to diagnose: %w",
+			errors.Join(nodes, pods))
+	}
+	return nil
+}
+
+// missing records that evidence could not be had.
+func (c *collector) missing(what, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.s.Missing = append(c.s.Missing, snapshot.Missing{What: what, Why: why})
+}
+
+// trim keeps an object, without the fields that only the API server needs.
+func trim[T any, P interface {
+	*T
+	metav1.Object
+}](object P) bool {
+	object.SetManagedFields(nil)
+	return true
+}

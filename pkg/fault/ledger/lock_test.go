@@ -1,0 +1,268 @@
+package ledger_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger/ledgertest"
+)
+
+func leases(t *testing.T, store *ledger.Store) (names []string) {
+	t.Helper()
+	list, err := store.Client.CoordinationV1().Leases(store.Namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lease := range list.Items {
+		names = append(names, lease.Name)
+	}
+	return names
+}
+
+func TestALockedTargetIsRefusedAndNamesTheHolder(t *testing.T) {
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
+	first, second := create(t, store, newRun("b")).Run(), create(t, store, newRun("a", "b", "c")).Run()
+	locks, err := store.Lock(t.Context(), first, first.Targets())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.Clock = func() time.Time { return start.Add(90 * time.Second) }
+	_, err = store.Lock(t.Context(), second, second.Targets())
+	var locked *ledger.LockedError
+	if !errors.As(err, &locked) || locked.Holder != first.ID {
+		t.Fatalf("error: %v", err)
+	}
+	for _, want := range []string{
+		"node/b is locked by run " + first.ID, "of alice on host laptop", "(1m30s ago)",
+		"kubectl gpu-fault revert " + first.ID, "may be at work until",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %q", err, want)
+		}
+	}
+	if got := leases(t, store); len(got) != 1 {
+		t.Errorf("all or none, but there are: %v", got)
+	}
+	if err := store.Unlock(t.Context(), locks); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Lock(t.Context(), second, second.Targets()); err != nil {
+		t.Errorf("after the unlock: %v", err)
+	}
+	if again, err := store.Lock(t.Context(), second, second.Targets()); err != nil || len(again) != 3 {
+		t.Errorf("a run may lock what it has: %v, %v", again, err)
+	}
+}
+
+func TestWhenALockIsTakenOver(t *testing.T) {
+	expired := func(s *ledger.Store) { s.Clock = func() time.Time { return start.Add(12 * time.Minute) } }
+	for name, test := range map[string]struct {
+		holder func(*ledger.Run)
+		then   func(*ledger.Store, string)
+		taken  bool
+	}{
+		"running":                  {taken: false},
+		"expired, nothing changed": {then: func(s *ledger.Store, _ string) { expired(s) }, taken: true},
+		"just expired, clocks may differ": {then: func(s *ledger.Store, _ string) {
+			s.Clock = func() time.Time { return start.Add(10*time.Minute + 30*time.Second) }
+		}},
+		"expired, a change is in place": {
+			holder: func(r *ledger.Run) { r.Steps[0].State = ledger.StateApplying },
+			then:   func(s *ledger.Store, _ string) { expired(s) },
+		},
+		"expired, a change that is for ever": {
+			holder: func(r *ledger.Run) { r.Steps[0].State, r.Steps[0].Undo.Permanent = ledger.StateApplying, true },
+			then:   func(s *ledger.Store, _ string) { expired(s) }, taken: true,
+		},
+		"closed": {
+			then: func(s *ledger.Store, id string) { _ = s.Close(t.Context(), id, ledger.Reverted, "") }, taken: true,
+		},
+		"gone": {then: func(s *ledger.Store, id string) {
+			_ = s.Client.CoreV1().ConfigMaps(s.Namespace).Delete(t.Context(), id, metav1.DeleteOptions{})
+		}, taken: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
+			run := newRun("a")
+			if test.holder != nil {
+				test.holder(&run)
+			}
+			holder := create(t, store, run).Run()
+			old, err := store.Lock(t.Context(), holder, holder.Targets())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.then != nil {
+				test.then(store, holder.ID)
+			}
+			refusals, err := store.Refusals(t.Context())
+			if err != nil || (len(refusals) == 0) != test.taken {
+				t.Errorf("refusals %v, %v", refusals, err)
+			}
+			next := newRun("a")
+			next.Deadline = start.Add(time.Hour)
+			other := create(t, store, next).Run()
+			_, err = store.Lock(t.Context(), other, other.Targets())
+			if (err == nil) != test.taken {
+				t.Fatalf("error: %v", err)
+			}
+			if !test.taken {
+				return
+			}
+			// The former holder wakes up: it must not free what is no longer its own.
+			if err := store.Unlock(t.Context(), old); err != nil {
+				t.Error(err)
+			}
+			if mine, err := store.LocksOf(t.Context(), other.ID); err != nil || len(mine) != 1 {
+				t.Errorf("locks of the new holder: %v, %v", mine, err)
+			}
+		})
+	}
+}
+
+func TestOfManyRunsOneGetsAllLocks(t *testing.T) {
+	server := ledgertest.New(t)
+	store := newStore(t, server.Client(ledgertest.Hooks{}))
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	winners := 0
+	for range 8 {
+		run := create(t, store, newRun("c", "a", "b")).Run()
+		own := ledger.New(server.Client(ledgertest.Hooks{}), store.Namespace)
+		own.Clock = store.Clock
+		wg.Go(func() {
+			_, err := own.Lock(t.Context(), run, run.Targets())
+			var locked *ledger.LockedError
+			switch {
+			case err == nil:
+				mu.Lock()
+				winners++
+				mu.Unlock()
+			case !errors.As(err, &locked):
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := leases(t, store); winners != 1 || len(got) != 3 {
+		t.Errorf("%d winners, locks %v", winners, got)
+	}
+}
+
+func TestALockWhoseAnswerWasLostIsGivenBack(t *testing.T) {
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{After: func(c ledgertest.Call) error {
+		if c.Verb == "create" && c.Resource == "leases" && strings.HasPrefix(c.Name, "node-b") {
+			return errors.New("connection reset")
+		}
+		return nil
+	}}))
+	run := create(t, store, newRun("a", "b")).Run()
+	if _, err := store.Lock(t.Context(), run, run.Targets()); err == nil {
+		t.Fatal("no error")
+	}
+	if got := leases(t, store); len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// TestATakenOverLockStaysValid: a Lease with a counter at its end, which anyone who may write Leases can write, must
+// not keep others from the target.
+func TestATakenOverLockStaysValid(t *testing.T) {
+	t.Parallel()
+	store := ledger.New(ledgertest.New(t).Client(ledgertest.Hooks{}), ledger.DefaultNamespace)
+	if _, err := store.EnsureNamespace(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	target := ledger.Target{Kind: "Node", Name: "gpu-1"}
+	run := ledger.Run{ID: "xid-222222", Fault: "xid", Deadline: time.Now().Add(time.Minute)}
+	if _, err := store.Lock(t.Context(), run, []ledger.Target{target}); err != nil {
+		t.Fatal(err)
+	}
+	leases := store.Client.CoordinationV1().Leases(ledger.DefaultNamespace)
+	for _, counter := range []int32{math.MaxInt32, -5} {
+		list, err := leases.List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 {
+			t.Fatal(list, err)
+		}
+		lease := list.Items[0]
+		lease.Spec = coordinationv1.LeaseSpec{LeaseTransitions: &counter}
+		lease.Labels = nil
+		if _, err := leases.Update(t.Context(), &lease, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		locks, err := store.Lock(t.Context(), run, []ledger.Target{target})
+		if err != nil || len(locks) != 1 {
+			t.Fatalf("%d: %v, %v", counter, locks, err)
+		}
+		now, err := leases.Get(t.Context(), lease.Name, metav1.GetOptions{})
+		if err != nil || *now.Spec.LeaseTransitions < 1 {
+			t.Errorf("%d: %v, %v", counter, now.Spec.LeaseTransitions, err)
+		}
+	}
+}
+
+func TestLockNamesAreValidAndDistinct(t *testing.T) {
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
+	run := newRun()
+	long := strings.Repeat("a", 250)
+	targets := []ledger.Target{
+		{Kind: "Node", Name: "a.b"}, {Kind: "Node", Name: "a-b"}, {Kind: "Node", Name: long + "xyz"},
+		{Kind: "Node", Name: long + "xyy"},
+		{Kind: "Deployment", Namespace: "a", Name: "b"}, {Kind: "Deployment", Namespace: "a-b", Name: "b"},
+		{Kind: "DaemonSet", Namespace: "a", Name: "b"},
+	}
+	if _, err := store.Lock(t.Context(), create(t, store, run).Run(), targets); err != nil {
+		t.Fatal(err)
+	}
+	got := leases(t, store)
+	if len(got) != len(targets) {
+		t.Errorf("%d locks for %d targets", len(got), len(targets))
+	}
+	for _, name := range got {
+		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+			t.Errorf("%s: %v", name, problems)
+		}
+	}
+}
+
+// A record that somebody damaged must cost its own target, not all runs on all targets.
+func TestADamagedHolderLocksOnlyItsTarget(t *testing.T) {
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
+	holder := create(t, store, newRun("b")).Run()
+	if _, err := store.Lock(t.Context(), holder, holder.Targets()); err != nil {
+		t.Fatal(err)
+	}
+	configMaps := store.Client.CoreV1().ConfigMaps(store.Namespace)
+	cm, err := configMaps.Get(t.Context(), holder.ID, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range cm.Data {
+		cm.Data[key] = "{damaged"
+	}
+	if _, err := configMaps.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	refusals, err := store.Refusals(t.Context())
+	if err != nil || len(refusals) != 1 || refusals[0].Target.Name != "b" {
+		t.Fatalf("refusals %v, error %v: wanted one, of node b", refusals, err)
+	}
+	for _, want := range []string{"node/b is locked by run " + holder.ID, "cannot be read", "kubectl delete lease "} {
+		if !strings.Contains(refusals[0].Error(), want) {
+			t.Errorf("%v lacks %q", refusals[0], want)
+		}
+	}
+	other := create(t, store, newRun("a")).Run()
+	if _, err := store.Lock(t.Context(), other, other.Targets()); err != nil {
+		t.Errorf("a run on another node: %v", err)
+	}
+}

@@ -1,0 +1,333 @@
+package containerdconfig
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
+)
+
+// UndoKind is the ledger.Undo.Kind of changed files.
+const UndoKind = "node-files"
+
+// Claim is what the ledger keeps in ledger.Undo.Data. Anyone who may write ConfigMaps may have written it, so no node
+// is told any of it. It is compared with what the node says, and shown.
+type Claim struct {
+	Files []ClaimedFile `json:"files"`
+	// Image is that of the debug pod that made the change.
+	Image string `json:"image,omitempty"`
+	// NodeLoss reports whether nothing can be started on the node while the change is there, so that only its dead man
+	// can end it.
+	NodeLoss bool `json:"nodeLoss,omitempty"`
+}
+
+// ClaimedFile is a file that the run is said to have changed. Before and After are the SHA-256 of its contents, or
+// deadman.Absent.
+type ClaimedFile struct {
+	Path   string `json:"path"`
+	Before string `json:"before"`
+	After  string `json:"after"`
+}
+
+// Undoer has nodes restore their files, each by its own record. Start is nil where it is only to describe.
+type Undoer struct {
+	Start Start
+	// Image is that of the debug pods that Start creates.
+	Image string
+	// Progress tells the user what goes on with a step; nil: nobody.
+	Progress func(step ledger.Step, text string)
+	// Show is for the user's eyes only, not for the ledger: what somebody else wrote into a file may hold credentials.
+	// Nil: nobody's.
+	Show func(text string)
+	// Deadline is until when to wait for the dead men of lost nodes; it is asked for when the first is waited for.
+	// Nil means MostWait from then.
+	Deadline func() time.Time
+	// Retry is the pause between two tries on a node that is lost; 0 means three seconds.
+	Retry time.Duration
+	// Overwrite also restores files that another client has changed since, if the node still has their former content.
+	Overwrite bool
+}
+
+// restorePodLives is how long a debug pod may take to put files back and see the runtime serve again.
+const restorePodLives = 10 * time.Minute
+
+var (
+	_ fault.Needer     = Undoer{}
+	_ fault.NodeUndoer = Undoer{}
+)
+
+// EntersNode implements fault.NodeUndoer.
+func (Undoer) EntersNode(step ledger.Step) bool { return len(step.Undo.Data) > 0 }
+
+// Needs implements fault.Needer.
+func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permission {
+	if len(step.Undo.Data) == 0 {
+		return nil
+	}
+	return fault.DebugPodPermissions(ledgerNamespace)
+}
+
+// Describe implements fault.Undoer.
+func (u Undoer) Describe(ledger.Step) string {
+	return "restore the files of the run that the node has recorded, and restart what loads them"
+}
+
+// Undo implements fault.Undoer.
+func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	if len(step.Undo.Data) == 0 {
+		return ledger.StateReverted, "nothing had been changed", nil
+	}
+	var claim Claim
+	if err := json.Unmarshal(step.Undo.Data, &claim); err != nil {
+		return "", "", fmt.Errorf("cannot read the undo in the record: %w%s", err, byHand(run))
+	}
+	pod, err := u.start(ctx, run, step, claim)
+	if err != nil {
+		return "", "", fmt.Errorf("%w%s%s", err, otherImage(claim.Image, u.Image), byHand(run))
+	}
+	u.say(step, "restoring the files")
+	state, said, err := u.restore(ctx, pod, run, step, claim)
+	if err = errors.Join(err, pod.Close(ctx)); err != nil {
+		return "", "", fmt.Errorf("%w%s", err, byHand(run))
+	}
+	return state, said, nil
+}
+
+// otherImage tells the user which image the run is said to have used, if it is another one: its registry may be the
+// only one in reach.
+func otherImage(recorded, used string) string {
+	if recorded == "" || recorded == used {
+		return ""
+	}
+	return fmt.Sprintf("; the run was injected with image %q: if you trust it, pass --image", recorded)
+}
+
+func (u Undoer) restore(
+	ctx context.Context, pod Pod, run ledger.Run, step ledger.Step, claim Claim,
+) (ledger.State, string, error) {
+	restored, err := pod.Restore(ctx, deadman.Restore{Overwrite: u.Overwrite})
+	if err != nil {
+		return "", "", err
+	}
+	if restored.RecordMissing {
+		u.say(step, "the node has no record of the run: comparing its files")
+		runtime, err := pod.InspectRuntime(ctx)
+		if err != nil {
+			return "", "", fmt.Errorf(
+				"the node has no record of the run, and its files cannot be compared with what the run changed: %w",
+				err,
+			)
+		}
+		return unrecorded(run, step.Target.Name, claim, *restored, *runtime)
+	}
+	if u.Show != nil {
+		for _, f := range restored.Files {
+			if text := difference(f); text != "" {
+				u.Show(text)
+			}
+		}
+	}
+	return verdict(*restored)
+}
+
+const (
+	// comeback is how long after its time a lost node may take to start pods again.
+	comeback = 90 * time.Second
+	// MostWait is for how long a command waits for the dead men of lost nodes, in all. A run whose node restores
+	// itself later than that is reverted later, so that no record keeps others from being reverted.
+	MostWait = 15 * time.Minute
+)
+
+// start starts a debug pod. On a node that the fault has taken away it waits for the dead man first.
+func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, claim Claim) (Pod, error) {
+	say, late, deadline := func(text string) { u.say(step, text) }, false, time.Time{}
+	for {
+		pod, err := u.Start(ctx, run, step.Target.Name, restorePodLives, say)
+		if err == nil || !claim.NodeLoss || run.Until.IsZero() || apierrors.IsNotFound(err) ||
+			time.Now().After(run.Until.Add(comeback)) {
+			return pod, err
+		}
+		if deadline.IsZero() {
+			deadline = time.Now().Add(MostWait)
+			if u.Deadline != nil {
+				deadline = u.Deadline()
+			}
+		}
+		if run.Until.After(deadline) || time.Now().After(deadline) {
+			return nil, fmt.Errorf("%w; the node is said to restore itself at %s: revert the run after that", err,
+				run.Until.Format(time.RFC3339))
+		}
+		say = func(string) {} // the same each time
+		if wait := time.Until(run.Until).Round(time.Second); wait > 0 {
+			u.say(step,
+				fmt.Sprintf("no pod can be started on the node: waiting for its dead man, in %s%s", wait, byHand(run)))
+		} else if !late {
+			late = true
+			u.say(step, "waiting until the node starts pods again")
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(err, context.Cause(ctx))
+		case <-time.After(max(time.Until(run.Until), cmp.Or(u.Retry, 3*time.Second))):
+		}
+	}
+}
+
+func (u Undoer) say(step ledger.Step, text string) {
+	if u.Progress != nil {
+		u.Progress(step, text)
+	}
+}
+
+// byHand returns how the node heals without us.
+func byHand(run ledger.Run) string {
+	text := fmt.Sprintf("; by hand, on the node: sh %s/restore.sh", path.Join(deadman.Dir, run.ID))
+	if time.Now().Before(run.Until) {
+		text += fmt.Sprintf("; its dead man does it at %s", run.Until.Format(time.RFC3339))
+	}
+	return text
+}
+
+// unrecorded reports what is known of a node that has no record of the run: whether the files that container runtimes
+// load there are as the run is said to have found them, or still as it is said to have left them. Nothing is restored
+// by that: it is a claim.
+func unrecorded(
+	run ledger.Run, nodeName string, claim Claim, restored deadman.Restored, runtime node.Runtime,
+) (ledger.State, string, error) {
+	if runtime.Instance == nil {
+		return "", "", fmt.Errorf(
+			"the node has no record of the run, and its files cannot be compared with what the run changed: %s",
+			runtime.Problem,
+		)
+	}
+	now := map[string]string{}
+	for _, instance := range append(runtime.Decoys, *runtime.Instance) {
+		for _, f := range instance.Files {
+			now[f.Path] = patch.Sum(f.Data)
+		}
+	}
+	lines := []string{
+		"the node has no record of the run: its dead man has restored the files and removed it, or nothing was changed",
+	}
+	if restored.Told {
+		lines[0] = "the node's record of the run was missing; its dead man still ran, and was told to restore"
+	}
+	var still []string
+	state := ledger.StateReverted
+	for _, f := range claim.Files {
+		sum, loaded := now[f.Path]
+		switch {
+		case loaded && sum == f.After:
+			still = append(still, fmt.Sprintf("%q", f.Path))
+		case loaded && sum == f.Before:
+			lines = append(lines, fmt.Sprintf("%q is as before", f.Path))
+		case loaded:
+			state = ledger.StateSuperseded
+			lines = append(lines, fmt.Sprintf(
+				"%q is neither as before nor as the run left it: another client has changed it since; not changed",
+				f.Path,
+			))
+		case f.Before == deadman.Absent:
+			lines = append(lines, fmt.Sprintf("%q is not loaded, as before", f.Path))
+		default:
+			state = ledger.StateSuperseded
+			lines = append(lines,
+				fmt.Sprintf("%q is not loaded by any container runtime now, so it was not compared", f.Path))
+		}
+	}
+	if restored.Script != "" && len(still) == 0 {
+		lines = append(lines,
+			fmt.Sprintf("part of the run's record remains in %s: kubectl gpu-fault leftovers --node %s --clean",
+				path.Dir(restored.Script), nodeName))
+	}
+	if len(still) == 0 {
+		return state, strings.Join(lines, "\n"), nil
+	}
+	way := "restore it from your own copy, then revert again"
+	if restored.Script != "" {
+		way = "on the node, this is left of the record, and restores it: sh " + restored.Script
+	}
+	return "", "",
+		fmt.Errorf("the node has no record of the run, so nothing was restored, and %s has the content that the run is said to have left there: "+
+			"%s; if the run is not one of yours: kubectl delete configmap %s -n %s", strings.Join(still, ", "), way,
+			run.ID,
+			run.Namespace)
+}
+
+// verdict returns what became of the files, for people.
+func verdict(restored deadman.Restored) (ledger.State, string, error) {
+	var put, over, already, by, theirs []string
+	for _, f := range restored.Files {
+		switch f.Outcome {
+		case deadman.OutcomeRestored:
+			if f.Overwritten {
+				over = append(over, f.Path)
+			} else {
+				put = append(put, f.Path)
+			}
+		case deadman.OutcomeAlready:
+			if !f.SameMeta {
+				by = append(by, f.Path)
+			} else {
+				already = append(already, f.Path)
+			}
+		case deadman.OutcomeSuperseded:
+			theirs = append(theirs, report(f))
+		}
+	}
+	var lines []string
+	if len(put) > 0 {
+		lines = append(lines, fmt.Sprintf("%s: bytes, mode, owner and times are as before", strings.Join(put, ", ")))
+	}
+	if len(over) > 0 {
+		lines = append(lines, fmt.Sprintf(
+			"%s: what somebody had written there meanwhile is gone, as asked for; bytes, mode, owner and times are as before",
+			strings.Join(over, ", "),
+		))
+	}
+	if len(already) > 0 {
+		lines = append(lines,
+			fmt.Sprintf("%s: bytes, mode, owner and times are as before%s", strings.Join(already, ", "), who(restored)))
+	}
+	if len(by) > 0 {
+		lines = append(lines, fmt.Sprintf(
+			"%s: its bytes are as before, put back by somebody else: its mode, owner or time is another",
+			strings.Join(by, ", "),
+		))
+	}
+	lines = append(lines, theirs...)
+	switch {
+	case len(theirs) > 0:
+		return ledger.StateSuperseded, strings.Join(lines, "\n"), nil
+	case restored.CRI != nil && !restored.SameConfig: // it serves, and was restarted with our files as before
+		lines = append(lines,
+			"the container runtime shows another configuration than before, since something that is not ours changed in the meantime: see `kubectl gpu-fault runtime show`")
+	case restored.CRI != nil:
+		lines = append(lines, "the container runtime shows the configuration of before")
+	}
+	return ledger.StateReverted, strings.Join(lines, "\n"), nil
+}
+
+// who put files back that were as before when we came.
+func who(restored deadman.Restored) string {
+	switch by := restored.ByDeadMan; {
+	case by != nil:
+		return fmt.Sprintf("; the node's dead man put them back at %s (%s)", by.Time.UTC().Format(time.RFC3339),
+			by.Cause)
+	}
+	return "; nothing had been changed"
+}
+
+var _ fault.Undoer = Undoer{}

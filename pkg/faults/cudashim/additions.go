@@ -1,0 +1,208 @@
+package cudashim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// InjectedError says that a run has put a shim into the workload already.
+type InjectedError struct{ Ref, Run string }
+
+func (e *InjectedError) Error() string {
+	return fmt.Sprintf("%s carries the fault of run %s already: change that with `kubectl gpu-fault cuda arm`, or undo it first: kubectl "+
+		"gpu-fault revert %s", e.Ref, e.Run, e.Run)
+}
+
+// additions are what is put into templates.
+type additions struct {
+	run      string
+	files    []any  // items of the ConfigMap's volume
+	preload  string // our part of the variable
+	variable string
+	preloads map[string]string // of images
+	expr     map[string]any    // of a node pin; nil: none
+	hard     bool
+	noLabels bool // the API server drops labels of this kind's templates
+}
+
+// newAdditions puts together what the run adds to each template.
+func (in *Injection) newAdditions(run string) additions {
+	a := additions{run: run, variable: in.variable(), preloads: in.Preloads, preload: in.preload()}
+	for _, arch := range in.archs() {
+		for _, folder := range folders(arch, in.mixed()) {
+			a.files = append(a.files, map[string]any{"key": libraryKey(arch), "path": folder + in.library()})
+		}
+	}
+	a.files = append(a.files, map[string]any{"key": StateKey, "path": StateKey})
+	return a
+}
+
+func (in *Injection) variable() string {
+	if in.Variable == "" {
+		return PreloadVar
+	}
+	return in.Variable
+}
+
+func (in *Injection) library() string {
+	if in.Library == "" {
+		return LibraryName
+	}
+	return in.Library
+}
+
+func (in *Injection) archs() []string { return slices.Sorted(maps.Keys(in.Libraries)) }
+func (in *Injection) mixed() bool     { return len(in.Libraries) > 1 }
+
+// preload is our part of the variable. ld.so replaces $PLATFORM by the name that it has for the machine's processor.
+func (in *Injection) preload() string {
+	if in.mixed() {
+		return LibraryDir + "/$PLATFORM/" + in.library()
+	}
+	return LibraryDir + "/" + in.library()
+}
+
+// folders returns the names that ld.so has for an architecture. glibc 2.26 to 2.36 say haswell or xeon_phi on some of
+// Intel's processors.
+func folders(arch string, mixed bool) []string {
+	switch {
+	case !mixed:
+		return []string{""}
+	case arch == "amd64":
+		return []string{"x86_64/", "haswell/", "xeon_phi/"}
+	case arch == "arm64":
+		return []string{"aarch64/"}
+	}
+	return []string{arch + "/"}
+}
+
+func libraryKey(arch string) string { return "libgpufault-" + arch + ".so" }
+
+// mode of the files, as YAML's 0555: executable, so that the library can be run to tell its state.
+const mode = 0o555
+
+// into puts the additions into the chosen templates. An error means that the templates cannot have them; p is of no use
+// then.
+func (a additions) into(p *patcher, ref string, chosen []Chosen) ([]Edit, error) {
+	var edits []Edit
+	for _, c := range chosen {
+		more, err := a.template(p, ref, c)
+		if err != nil {
+			return nil, err
+		}
+		edits = append(edits, more...)
+	}
+	return edits, nil
+}
+
+func (a additions) template(p *patcher, ref string, c Chosen) (edits []Edit, err error) {
+	t := c.Template
+	set := func(at Path, value any) {
+		if err == nil {
+			var e Edit
+			if e, err = p.set(at, value); err == nil {
+				edits = append(edits, e)
+			}
+		}
+	}
+	for _, volume := range []string{volumeLib, volumeRun} {
+		if _, taken := get(p.object, t.spec.then(field("volumes"), element("name", volume))); taken {
+			return nil, fmt.Errorf("%s: the template %s has a volume %s that no run is known for: remove it", ref,
+				t.label(), volume)
+		}
+	}
+	if t.meta != nil && !a.noLabels {
+		set(t.meta.then(path("labels", ledger.LabelRun)...), a.run)
+	}
+	set(t.spec.then(field("volumes"), element("name", volumeLib)), map[string]any{
+		"name":      volumeLib,
+		"configMap": map[string]any{"name": Name(a.run), "optional": true, "defaultMode": mode, "items": a.files},
+	})
+	set(t.spec.then(field("volumes"), element("name", volumeRun)), map[string]any{
+		"name": volumeRun, "emptyDir": map[string]any{"sizeLimit": "1Mi"},
+	})
+	for _, container := range c.Containers {
+		mounts := container.path.then(field("volumeMounts"))
+		for _, dir := range []string{LibraryDir, RunDir} {
+			if _, taken := get(p.object, mounts.then(element("mountPath", dir))); taken {
+				return nil,
+					fmt.Errorf("%s: container %s has something of its own mounted at %s", ref, container.Name, dir)
+			}
+		}
+		at, value, problem := a.preloadOf(p, t, container)
+		if problem != nil {
+			return nil, fmt.Errorf("%s: %w", ref, problem)
+		}
+		set(mounts.then(element("mountPath", LibraryDir)),
+			map[string]any{"name": volumeLib, "mountPath": LibraryDir, "readOnly": true})
+		set(mounts.then(element("mountPath", RunDir)), map[string]any{"name": volumeRun, "mountPath": RunDir})
+		env := container.path.then(field("env"))
+		if _, taken := get(p.object, env.then(element("name", NodeVar))); !taken {
+			set(env.then(element("name", NodeVar)), map[string]any{
+				"name": NodeVar, "valueFrom": map[string]any{
+					"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": "spec.nodeName"},
+				},
+			})
+		}
+		set(at, value)
+	}
+	if err == nil && a.expr != nil {
+		var more []Edit
+		more, err = a.pin(p, t)
+		edits = append(edits, more...)
+	}
+	return edits, err
+}
+
+// preloadOf returns where LD_PRELOAD of a container is set, and to what: ours first, so that it sees every call, then
+// the user's.
+func (a additions) preloadOf(p *patcher, t Template, c Container) (Path, any, error) {
+	at := c.path.then(field("env"), element("name", a.variable))
+	users := ""
+	switch variable := getMap(p.object, at); {
+	case variable["valueFrom"] != nil:
+		return nil, nil,
+			fmt.Errorf("container %s takes %s from elsewhere (%s), so that nothing can be put before it: give it a value in the template",
+				c.Name, a.variable, at.then(field("valueFrom")))
+	case variable != nil:
+		users, _ = variable["value"].(string)
+		return at.then(field("value")), chain(a.preload, users), nil
+	case t.env != nil:
+		inherited := getMap(p.object, t.env.then(element("name", a.variable)))
+		if inherited["valueFrom"] != nil {
+			return nil, nil, fmt.Errorf(
+				"%s takes %s from elsewhere, so that nothing can be put before it: give it a value", t.label(),
+				a.variable,
+			)
+		}
+		users, _ = inherited["value"].(string)
+	}
+	if users == "" && a.variable == PreloadVar {
+		users = a.preloads[c.Image]
+	}
+	return at, map[string]any{"name": a.variable, "value": chain(a.preload, users)}, nil
+}
+
+func chain(ours, users string) string {
+	if strings.Trim(users, ": ") == "" {
+		return ours
+	}
+	return ours + ":" + users
+}
+
+// unchain takes our library out of somebody's value. Whether it was in there is in found.
+func unchain(value, ours string) (rest string, found bool) {
+	var kept []string
+	for part := range strings.SplitSeq(value, ":") {
+		if part == ours {
+			found = true
+			continue
+		}
+		kept = append(kept, part)
+	}
+	return strings.Join(kept, ":"), found
+}

@@ -1,0 +1,29 @@
+package cudashim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// writeFields replaces the managed fields of an object as it was read. The API server takes them as they are when
+// nothing else changes (fieldmanager.Update: "this is necessary to allow directly updating managed fields").
+func (c *Cluster) writeFields(
+	ctx context.Context, w *Workload, object *unstructured.Unstructured, fields []metav1.ManagedFieldsEntry,
+) error {
+	ops := []operation{{Op: "test", Path: "/metadata/uid", Value: encode(object.GetUID())}}
+	if version := object.GetResourceVersion(); version != "" {
+		ops = append(ops, operation{Op: "test", Path: "/metadata/resourceVersion", Value: encode(version)})
+	}
+	body, err := json.Marshal(append(ops, operation{Op: "add", Path: "/metadata/managedFields", Value: encode(fields)}))
+	if err != nil {
+		return fmt.Errorf("encode the managed fields: %w", err)
+	}
+	_, err = c.resource(w).Patch(ctx, object.GetName(), types.JSONPatchType, body,
+		metav1.PatchOptions{FieldManager: FieldManager})
+	return explain(err, "give the fields of "+w.Ref()+" back", object.GetNamespace())
+}

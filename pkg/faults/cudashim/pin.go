@@ -1,0 +1,135 @@
+package cudashim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Pin keeps the pods of the changed templates on nodes.
+type Pin struct {
+	Nodes []string // names
+	// Hard reports whether pods stay Pending when the nodes have no room; else the nodes are preferred.
+	Hard bool
+}
+
+// Where node affinity is in a pod spec.
+func requiredTerms(spec Path) Path {
+	return spec.then(
+		path("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")...,
+	)
+}
+
+func preferredTerms(spec Path) Path {
+	return spec.then(path("affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")...)
+}
+
+// expression returns what picks the pin's nodes. Their label may differ from their names.
+func (p *Pin) expression(ctx context.Context, c *Cluster) (map[string]any, error) {
+	if len(p.Nodes) == 0 {
+		return nil, errors.New("no node to pin to")
+	}
+	values := make([]any, len(p.Nodes))
+	for i, name := range p.Nodes {
+		node, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("there is no node %q to pin to: see `kubectl get nodes`", name)
+		case err != nil:
+			return nil, fmt.Errorf("get node %s: %w", name, err)
+		case node.Labels[corev1.LabelHostname] == "":
+			return nil, fmt.Errorf("node %s has no label %s to pin to", name, corev1.LabelHostname)
+		}
+		values[i] = node.Labels[corev1.LabelHostname]
+	}
+	return map[string]any{"key": corev1.LabelHostname, "operator": "In", "values": values}, nil
+}
+
+// pin pins a template to nodes. Terms are alternatives, so each of the user's gets our expression besides its own; none
+// is taken away.
+func (a additions) pin(p *patcher, t Template) ([]Edit, error) {
+	if name := getText(p.object, t.spec.then(field("nodeName"))); name != "" {
+		return nil, fmt.Errorf("the template %s names its node, %s, so that its pods cannot be pinned to another",
+			t.label(), name)
+	}
+	term := map[string]any{"matchExpressions": []any{a.expr}}
+	if !a.hard {
+		edit, err := p.add(preferredTerms(t.spec), map[string]any{"weight": int64(100), "preference": term})
+		return []Edit{edit}, err
+	}
+	at := requiredTerms(t.spec)
+	terms, changed := pinned(getList(p.object, at), a.expr)
+	if !changed {
+		return nil, nil
+	}
+	edit, err := p.set(at, terms)
+	return []Edit{edit}, err
+}
+
+// pinned returns the terms with our requirement in each.
+func pinned(terms []any, expr any) (result []any, changed bool) {
+	if len(terms) == 0 {
+		return []any{map[string]any{"matchExpressions": []any{expr}}}, true
+	}
+	result = make([]any, len(terms))
+	for i, e := range terms {
+		users, _ := e.(map[string]any)
+		expressions, _ := users["matchExpressions"].([]any)
+		fields, _ := users["matchFields"].([]any)
+		result[i] = e
+		// A term without any condition matches no node, and must not begin to match ours.
+		if len(expressions)+len(fields) == 0 || indexOf(expressions, encode(expr)) >= 0 {
+			continue
+		}
+		both := map[string]any{}
+		for name, value := range users {
+			both[name] = value
+		}
+		both["matchExpressions"] = append(append(make([]any, 0, len(expressions)+1), expressions...), expr)
+		result[i], changed = both, true
+	}
+	return result, changed
+}
+
+// unpin takes our expression out of terms that somebody changed after us, and returns what is left and whether it was
+// in there. A term that had nothing else is ours and goes as a whole: without conditions it would match no node.
+func unpin(terms []any, expr any) (left []any, found bool) {
+	for _, e := range terms {
+		term, ok := e.(map[string]any)
+		expressions, _ := term["matchExpressions"].([]any)
+		i := indexOf(expressions, encode(expr))
+		if !ok || i < 0 {
+			left = append(left, e)
+			continue
+		}
+		found = true
+		without := map[string]any{}
+		for name, value := range term {
+			without[name] = value
+		}
+		delete(without, "matchExpressions")
+		if rest := append(
+			append(make([]any, 0, len(expressions)), expressions[:i]...), expressions[i+1:]...,
+		); len(rest) > 0 {
+			without["matchExpressions"] = rest
+		}
+		if len(without) > 0 {
+			left = append(left, without)
+		}
+	}
+	return left, found
+}
+
+// indexOf returns where in a list a value is; -1 when it is not there.
+func indexOf(list []any, value []byte) int {
+	for i, e := range list {
+		if same(e, value) {
+			return i
+		}
+	}
+	return -1
+}

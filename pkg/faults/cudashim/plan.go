@@ -1,0 +1,250 @@
+package cudashim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+)
+
+// plan is what is going to be written, tried on the API server.
+type plan struct {
+	object *unstructured.Unstructured // as it was read
+	ops    []operation
+	data   Data
+	// changed is the object with the additions, before the API server saw it.
+	changed *unstructured.Unstructured
+	notes   []string
+	// additions are what was put in.
+	additions additions
+}
+
+// plan reads the object anew, puts the additions in, and lets the API server try it without keeping it: admission is
+// asked, defaults are filled in, and it shows who loses which fields to us.
+func (in *Injection) plan(ctx context.Context, run string) (*plan, error) {
+	a := in.newAdditions(run)
+	if in.Pin != nil {
+		expr, err := in.Pin.expression(ctx, in.Cluster)
+		if err != nil {
+			return nil, err
+		}
+		a.expr, a.hard = expr, in.Pin.Hard
+	}
+	var p *plan
+	err := retry(ctx, in.Cluster.conflicts(), in.Workload.Ref(), func() error {
+		now, err := in.Cluster.again(ctx, in.Workload)
+		if err != nil {
+			return err
+		}
+		p, err = in.tryOut(ctx, now, a)
+		if err == nil && p == nil { // once more without labels, which this kind does not keep
+			without := a
+			without.noLabels = true
+			p, err = in.tryOut(ctx, now, without)
+			if err == nil && p == nil {
+				err = fmt.Errorf("%s: the API server drops what is added", now.Ref())
+			}
+		}
+		return err
+	})
+	return p, err
+}
+
+// again reads a workload anew.
+func (c *Cluster) again(ctx context.Context, w *Workload) (*Workload, error) {
+	object, err := c.resource(w).Get(ctx, w.Object.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("%s was deleted meanwhile", w.Ref())
+	case err != nil:
+		return nil, fmt.Errorf("get %s: %w", w.Ref(), err)
+	case object.GetUID() != w.Object.GetUID():
+		return nil, fmt.Errorf("%s was deleted and created again meanwhile: look again", w.Ref())
+	case object.GetDeletionTimestamp() != nil:
+		return nil, fmt.Errorf("%s is being deleted", w.Ref())
+	}
+	now := *w
+	now.Object, now.Templates = object, Templates(object)
+	return &now, nil
+}
+
+func (c *Cluster) resource(w *Workload) dynamic.ResourceInterface {
+	return c.Dynamic.Resource(w.Resource).Namespace(w.Object.GetNamespace())
+}
+
+// put puts the additions into the object in memory.
+func (in *Injection) put(w *Workload, a additions) (*patcher, []Edit, []Chosen, error) {
+	chosen, err := w.Select(in.Selection)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if run := w.Run(); run != "" {
+		return nil, nil, nil, &InjectedError{w.Ref(), run}
+	}
+	p := &patcher{object: w.Object.DeepCopy().Object}
+	edits, err := a.into(p, w.Ref(), chosen)
+	return p, edits, chosen, err
+}
+
+// tryOut is nil, without an error, when the API server drops labels of the kind's templates.
+func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*plan, error) {
+	patcher, edits, chosen, err := in.put(w, a)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{
+		object: w.Object, ops: patcher.ops, changed: &unstructured.Unstructured{Object: patcher.object},
+		notes:     envFromNotes(w, chosen, a.variable),
+		additions: a,
+		data: Data{
+			Group: w.Resource.Group, Version: w.Resource.Version, Resource: w.Resource.Resource,
+			Kind: w.Object.GetKind(), Namespace: w.Object.GetNamespace(),
+			Name: w.Object.GetName(), UID: string(w.Object.GetUID()), ConfigMap: Name(a.run), Edits: edits,
+			Variable: a.variable, Preload: a.preload,
+			Replaced: w.Replacement(), Before: sum(w.Object),
+		},
+	}
+	if a.expr != nil {
+		p.data.Pin = encode(a.expr)
+	}
+	if a.noLabels {
+		p.notes = append(p.notes, "the API server drops labels of this kind's pods: they are told by their volume")
+	}
+	stored, err := in.dryRun(ctx, w, p)
+	if err != nil {
+		return nil, err
+	}
+	if p.data.Recreated == nil {
+		p.data.Owned = lost(w.Object.GetManagedFields(), stored.GetManagedFields())
+	}
+	if dropped := p.data.adopt(stored); dropped != nil {
+		for _, c := range chosen {
+			if meta := c.Template.meta; meta != nil && !a.noLabels && hasPrefix(dropped, meta) {
+				return nil, nil
+			}
+		}
+		return nil, fmt.Errorf(
+			"%s: the API server drops %s: its schema has no such field, so that this kind cannot carry the shim",
+			w.Ref(), dropped,
+		)
+	}
+	return p, nil
+}
+
+// dryRun asks the API server what it would store.
+func (in *Injection) dryRun(ctx context.Context, w *Workload, p *plan) (*unstructured.Unstructured, error) {
+	what := "change " + w.Ref()
+	if p.data.Replaced != Recreate {
+		stored, err := in.Cluster.patch(ctx, w, p.ops, true)
+		if !isImmutable(err) {
+			return stored, explain(err, what, w.Object.GetNamespace())
+		}
+		p.data.Replaced = Recreate
+	}
+	if err := mayRecreate(w); err != nil {
+		return nil, err
+	}
+	if !in.Recreate {
+		return nil, fmt.Errorf("%s: %w", w.Ref(), ErrImmutable)
+	}
+	original := recreatable(p.object)
+	p.data.Recreated, p.data.Before = &Recreated{Original: encode(original.Object)}, sum(original)
+	if n := len(p.data.Recreated.Original); n > maxOriginal {
+		return nil,
+			fmt.Errorf("%s has %d KiB, and for the undo at most %d KiB can be kept", w.Ref(), n>>10, maxOriginal>>10)
+	}
+	p.changed = recreatable(p.changed)
+	p.changed.SetManagedFields(nil)
+	trial := p.changed.DeepCopy()
+	trial.SetName("")
+	trial.SetGenerateName("gpu-fault-trial-") // its own name is taken
+	stored, err := in.Cluster.resource(w).Create(ctx, trial,
+		metav1.CreateOptions{FieldManager: FieldManager, DryRun: []string{metav1.DryRunAll}})
+	return stored, explain(err, "create "+w.Ref()+" again", w.Object.GetNamespace())
+}
+
+// patch sends a JSON patch that holds only for the object as it was read. What its controller writes into its status is
+// no obstacle: the generation does not count that.
+func (c *Cluster) patch(
+	ctx context.Context, w *Workload, ops []operation, dryRun bool,
+) (*unstructured.Unstructured, error) {
+	tests := []operation{{Op: "test", Path: "/metadata/uid", Value: encode(w.Object.GetUID())}}
+	if w.Object.GetGeneration() > 0 {
+		tests = append(tests,
+			operation{Op: "test", Path: "/metadata/generation", Value: encode(w.Object.GetGeneration())})
+	} else if version := w.Object.GetResourceVersion(); version != "" {
+		tests = append(tests, operation{Op: "test", Path: "/metadata/resourceVersion", Value: encode(version)})
+	}
+	body, err := json.Marshal(append(tests, ops...))
+	if err != nil {
+		return nil, fmt.Errorf("encode the change: %w", err)
+	}
+	// What the schema does not know is found by adopt, and need not be warned of.
+	options := metav1.PatchOptions{FieldManager: FieldManager, FieldValidation: metav1.FieldValidationIgnore}
+	if dryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	return c.resource(w).Patch(ctx, w.Object.GetName(), types.JSONPatchType, body, options)
+}
+
+// adopt takes over our values as the API server stores them. It returns the path of what it does not store, or nil.
+func (d *Data) adopt(stored *unstructured.Unstructured) Path {
+	for i, e := range d.Edits {
+		value, ok := get(stored.Object, e.Path)
+		ours, err := decode(e.Ours)
+		if err != nil {
+			return e.Path
+		}
+		if e.Element {
+			list, _ := value.([]any)
+			if indexOf(list, e.Ours) < 0 {
+				return e.Path
+			}
+			continue
+		}
+		if !ok || !covers(value, ours) {
+			return e.Path
+		}
+		d.Edits[i].Ours = encode(value)
+	}
+	return nil
+}
+
+// covers reports whether a value has all of ours; the API server may have added defaults.
+func covers(value, ours any) bool {
+	switch ours := ours.(type) {
+	case map[string]any:
+		m, ok := value.(map[string]any)
+		if !ok {
+			return false
+		}
+		for name, v := range ours {
+			if !covers(m[name], v) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		l, ok := value.([]any)
+		if !ok || len(l) != len(ours) {
+			return false
+		}
+		for i := range ours {
+			if !covers(l[i], ours[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return same(value, encode(ours))
+}
+
+func hasPrefix(p, prefix Path) bool {
+	return len(p) >= len(prefix) && slices.Equal(p[:len(prefix)], prefix)
+}

@@ -1,0 +1,88 @@
+package cudashim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Preview is what an Injection would do, as the API server sees it. Nothing was changed.
+type Preview struct {
+	// Changes are lines for people: `spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value: "x" -> "y"`.
+	Changes []string
+	// Notes are what the user should know before: GitOps that undoes it, pods that are not replaced, envFrom.
+	Notes []string
+	// Replaced says when pods with the change begin to run.
+	Replaced Replacement
+	// Preload is our part of the value of LD_PRELOAD or LD_AUDIT, without what is chained.
+	Preload string
+}
+
+// previewRun stands for the run's ID, which is not known yet.
+const previewRun = "cuda-preview"
+
+// Preview tries the injection on the API server, which keeps nothing of it. Its errors are those that Change would
+// have.
+func (in *Injection) Preview(ctx context.Context) (*Preview, error) {
+	if err := in.validate(); err != nil {
+		return nil, err
+	}
+	if err := in.checkNamespace(ctx); err != nil {
+		return nil, err
+	}
+	p, err := in.plan(ctx, previewRun)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.configMap(previewRun, nil).fits(); err != nil {
+		return nil, err
+	}
+	if err := in.tryConfigMap(ctx, previewRun); err != nil {
+		return nil, err
+	}
+	view := &Preview{
+		Notes: append(p.notes, in.Cluster.notes(ctx, in.Workload, p.data.Replaced)...), Replaced: p.data.Replaced,
+		Preload: p.data.Preload,
+	}
+	for _, e := range p.data.Edits {
+		view.Changes = append(view.Changes, strings.ReplaceAll(e.String(), previewRun, "RUN"))
+	}
+	return view, nil
+}
+
+// validate refuses an Injection that lacks parts.
+func (in *Injection) validate() error {
+	switch {
+	case len(in.Libraries) == 0:
+		return errors.New("no library to inject")
+	case in.State == nil:
+		return errors.New("no state to inject")
+	}
+	return nil
+}
+
+// checkNamespace refuses a namespace that is on its way out. Whoever may not read namespaces finds out later.
+func (in *Injection) checkNamespace(ctx context.Context) error {
+	name := in.Workload.Object.GetNamespace()
+	namespace, err := in.Cluster.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if err == nil && (namespace.DeletionTimestamp != nil || namespace.Status.Phase == corev1.NamespaceTerminating) {
+		return fmt.Errorf("namespace %s is being deleted: choose a workload that stays", name)
+	}
+	return nil
+}
+
+// String says the edit for people.
+func (e Edit) String() string {
+	switch {
+	case e.Element:
+		return fmt.Sprintf("%s: one more: %s", e.Path, e.Ours)
+	case len(e.Was) > 0:
+		return fmt.Sprintf("%s: %s -> %s", e.Path, e.Was, e.Ours)
+	default:
+		return fmt.Sprintf("%s: new: %s", e.Path, e.Ours)
+	}
+}

@@ -1,0 +1,209 @@
+package cudashim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fieldowner"
+)
+
+const (
+	kindJob     = "Job"
+	kindCronJob = "CronJob"
+)
+
+// finished says that an object's work is over, in its own words; empty when it is not. Jobs and JobSets have conditions
+// for it.
+func finished(object *unstructured.Unstructured) string {
+	for _, e := range getList(object.Object, path("status", "conditions")) {
+		condition, _ := e.(map[string]any)
+		kind, _ := condition["type"].(string)
+		if condition["status"] == "True" &&
+			slices.Contains([]string{"Complete", "Completed", "Failed", "SuccessCriteriaMet", "Succeeded"}, kind) {
+			return kind
+		}
+	}
+	return ""
+}
+
+// mayRecreate refuses what would lose work that is done.
+func mayRecreate(w *Workload) error {
+	if how := finished(w.Object); how != "" {
+		return fmt.Errorf(
+			"%s has finished (%s): nothing of it runs that could fail; create it again, and inject into that", w.Ref(),
+			how,
+		)
+	}
+	if w.Object.GetKind() != kindJob {
+		return nil
+	}
+	if indexes := getText(w.Object.Object, path("status", "completedIndexes")); indexes != "" {
+		return fmt.Errorf("%s has completed the indexes %s: created again it would do their work twice", w.Ref(),
+			indexes)
+	}
+	if n, ok := get(w.Object.Object, path("status", "succeeded")); ok && fmt.Sprint(n) != "0" {
+		return fmt.Errorf("%s has completed pods (%v): created again it would do their work twice", w.Ref(), n)
+	}
+	return nil
+}
+
+// recreatable returns an object as it can be created again: without what the API server and the job controller put in.
+func recreatable(object *unstructured.Unstructured) *unstructured.Unstructured {
+	o := object.DeepCopy()
+	delete(o.Object, "status")
+	for _, name := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "selfLink",
+		"deletionTimestamp",
+		"deletionGracePeriodSeconds"} {
+		unstructured.RemoveNestedField(o.Object, "metadata", name)
+	}
+	o.SetManagedFields(
+		slices.DeleteFunc(o.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Subresource != "" }),
+	)
+	finalizers := slices.DeleteFunc(o.GetFinalizers(), func(f string) bool {
+		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
+	})
+	o.SetFinalizers(finalizers)
+	if o.GetKind() != kindJob {
+		return o
+	}
+	if manual, _ := get(o.Object, path("spec", "manualSelector")); manual != true {
+		unstructured.RemoveNestedField(o.Object, "spec", "selector")
+		// A Job without labels is given those of its template, with the generated ones, and is given the new ones so
+		// again.
+		if own := o.GetLabels(); len(own) > 0 && maps.Equal(own, templateLabels(o)) {
+			unstructured.RemoveNestedField(o.Object, "metadata", "labels")
+		}
+		for _, label := range []string{
+			"controller-uid", "batch.kubernetes.io/controller-uid", "job-name", "batch.kubernetes.io/job-name",
+		} {
+			for _, labels := range []Path{path("metadata", "labels"), path("spec", "template", "metadata", "labels")} {
+				delete(getMap(o.Object, labels), label)
+			}
+		}
+		for _, labels := range []Path{path("metadata", "labels"), path("spec", "template", "metadata", "labels")} {
+			if l := getMap(o.Object, labels); l != nil && len(l) == 0 {
+				delete(getMap(o.Object, labels[:len(labels)-1]), "labels")
+			}
+		}
+	}
+	return o
+}
+
+func templateLabels(job *unstructured.Unstructured) map[string]string {
+	labels, _, _ := unstructured.NestedStringMap(job.Object, "spec", "template", "metadata", "labels")
+	return labels
+}
+
+// deletionTimeout is how long pods may take to end, with some time for their grace period.
+const deletionTimeout = 3 * time.Minute
+
+// replace deletes an object with its pods, if may says nothing against it as it is then, waits until they are gone, and
+// creates another in its place.
+func (c *Cluster) replace(
+	ctx context.Context, w *Workload, with *unstructured.Unstructured, may func(*Workload) error,
+) (*unstructured.Unstructured, error) {
+	if err := c.deleteFully(ctx, w, may); err != nil {
+		return nil, err
+	}
+	return c.create(ctx, w, with)
+}
+
+// deleteFully deletes an object as it was read, in the version that may has seen: work that ends meanwhile is not lost.
+func (c *Cluster) deleteFully(ctx context.Context, w *Workload, may func(*Workload) error) error {
+	foreground, uid := metav1.DeletePropagationForeground, w.Object.GetUID()
+	err := retry(ctx, c.conflicts(), w.Ref(), func() error {
+		now, err := c.resource(w).Get(ctx, w.Object.GetName(), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err), err == nil && now.GetUID() != uid:
+			return nil
+		case err != nil:
+			return fmt.Errorf("get %s: %w", w.Ref(), err)
+		case now.GetDeletionTimestamp() == nil && now.GetGeneration() != w.Object.GetGeneration():
+			return fmt.Errorf("%s was changed by others meanwhile, and was not deleted: try again", w.Ref())
+		}
+		if err := may(&Workload{Object: now, Resource: w.Resource}); err != nil {
+			return err
+		}
+		preconditions := &metav1.Preconditions{UID: &uid}
+		if version := now.GetResourceVersion(); version != "" {
+			preconditions.ResourceVersion = &version
+		}
+		err = c.resource(w).Delete(ctx, w.Object.GetName(),
+			metav1.DeleteOptions{Preconditions: preconditions, PropagationPolicy: &foreground})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return explain(err, "delete "+w.Ref(), w.Object.GetNamespace())
+	})
+	if err != nil {
+		return err
+	}
+	var last error
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, deletionTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			var now *unstructured.Unstructured
+			now, last = c.resource(w).Get(ctx, w.Object.GetName(), metav1.GetOptions{})
+			return apierrors.IsNotFound(last) || last == nil && now.GetUID() != uid, nil
+		})
+	if err != nil {
+		return fmt.Errorf("%s is being deleted and does not go away within %s: see its pods and its finalizers: %w",
+			w.Ref(), deletionTimeout,
+			errors.Join(err, last))
+	}
+	return nil
+}
+
+// create creates an object, and gives its fields to those who own them by its metadata, which are not us.
+func (c *Cluster) create(
+	ctx context.Context, w *Workload, object *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	owners := object.GetManagedFields()
+	object = object.DeepCopy()
+	object.SetManagedFields(nil)
+	created, err := c.resource(w).Create(ctx, object, metav1.CreateOptions{FieldManager: FieldManager})
+	if err != nil {
+		return nil, explain(err, "create "+w.Ref()+" again", w.Object.GetNamespace())
+	}
+	if len(owners) == 0 {
+		return created, nil
+	}
+	return created,
+		c.own(ctx, w, created.GetUID(), func(now []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, bool) {
+			others := slices.DeleteFunc(slices.Clone(now), isOurs)
+			return append(slices.Clone(owners),
+					slices.DeleteFunc(others,
+						func(e metav1.ManagedFieldsEntry) bool { return e.Subresource == "" })...),
+				true
+		})
+}
+
+// own rewrites who owns the fields of an object, and nothing else of it.
+func (c *Cluster) own(
+	ctx context.Context, w *Workload, uid types.UID,
+	change func([]metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, bool),
+) error {
+	return retry(ctx, c.conflicts(), w.Ref(), func() error {
+		now, err := c.resource(w).Get(ctx, w.Object.GetName(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && now.GetUID() != uid {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("get %s: %w", w.Ref(), err)
+		}
+		fields, changed := change(now.GetManagedFields())
+		if !changed {
+			return nil
+		}
+		return c.writeFields(ctx, w, now, fieldowner.ForRequest(fields))
+	})
+}

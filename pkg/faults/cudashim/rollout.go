@@ -1,0 +1,283 @@
+package cudashim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+)
+
+// Rollout is how far the pods of a workload have followed a change of its templates.
+type Rollout struct {
+	// Done reports whether all pods carry the shim and have begun, and none of the changed templates runs without it.
+	Done bool
+	// Later reports whether there is nothing to wait for: pods get the shim when the next job begins, or when somebody
+	// deletes or resumes.
+	Later bool
+	// Held reports whether new pods crash, so that the workload's controller keeps pods of before: as far as it goes
+	// with a fault that new pods meet at once.
+	Held  bool
+	Want  int // how many pods there are to be; -1 where the kind does not tell
+	New   int // with the shim
+	Ready int // of those, begun
+	Old   int // without it
+	// Pods are those with the shim.
+	Pods []corev1.Pod
+	// Text says it in a line; Problems are why it does not go on.
+	Text     string
+	Problems []string
+}
+
+// Rollout looks how far the pods are.
+func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
+	w := d.workload()
+	object, err := c.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", d.Ref(), err)
+	}
+	now := &Workload{Object: object, Resource: w.Resource, Templates: Templates(object)}
+	list, err := c.Client.CoreV1().Pods(d.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list pods in namespace %s: %w", d.Namespace, err)
+	}
+	r := &Rollout{Want: wanted(object)}
+	crashes := false
+	owners := &owners{cluster: c, namespace: d.Namespace, seen: map[types.UID]bool{object.GetUID(): true}}
+	for _, pod := range list.Items {
+		if pod.DeletionTimestamp != nil {
+			continue
+		}
+		if carries(&pod, d.ConfigMap) {
+			if lingers(&pod, r.Want >= 0 || d.Replaced == Rolling) {
+				r.Problems = append(r.Problems,
+					fmt.Sprintf("pod %s is over (%s), and does not count", pod.Name, PodState(&pod)))
+				continue
+			}
+			r.New++
+			r.Pods = append(r.Pods, pod)
+			crashes = crashes || hasCrashed(&pod)
+			if isUp(&pod) {
+				r.Ready++
+			} else if state := PodState(&pod); state != string(corev1.PodPending) &&
+				state != string(corev1.PodRunning) {
+				r.Problems = append(r.Problems, fmt.Sprintf("pod %s: %s", pod.Name, state))
+			}
+			continue
+		}
+		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if !over && now.madeFrom(&pod, d) && owners.lead(ctx, pod.OwnerReferences) {
+			r.Old++
+		}
+	}
+	r.Held = crashes && r.New == r.Ready
+	r.judge(now, d)
+	return r, nil
+}
+
+// lingers reports whether a pod is over and another takes its place: one that never began, as a kubelet that does not
+// admit it leaves, and where pods are kept up, any. Elsewhere, as of Jobs, pods that are over have done their work.
+func lingers(pod *corev1.Pod, keptUp bool) bool {
+	switch pod.Status.Phase {
+	case corev1.PodFailed:
+		return keptUp || len(pod.Status.ContainerStatuses) == 0
+	case corev1.PodSucceeded:
+		return keptUp
+	}
+	return false
+}
+
+func (r *Rollout) judge(w *Workload, d *Data) {
+	status := func(name string) int64 {
+		n, _ := get(w.Object.Object, path("status", name))
+		i, _ := n.(int64)
+		return i
+	}
+	r.Text = fmt.Sprintf("%s with the shim, %d of them started, %d without", count.Of(r.New, "pod"), r.Ready, r.Old)
+	if d.Replaced == Unknown && r.New == 0 && r.Old > 0 {
+		r.Text += ": if its controller does not replace them, delete them"
+	}
+	switch {
+	case d.Replaced == NextJob:
+		r.Later, r.Text = true, "the next job gets the shim"
+	case d.Replaced == Paused && r.New == 0:
+		r.Later, r.Text = true, "its rollout is paused: pods get the shim when somebody resumes it"
+	case d.Replaced == OnDelete && r.Old > 0:
+		r.Later, r.Text = r.New == 0, r.Text+": they get it when somebody deletes them"
+		r.Done = r.New > 0 && r.New == r.Ready
+	case r.Want == 0:
+		r.Later, r.Text = true, "it is scaled to no pods: those of later get the shim"
+	case r.New == 0 || r.Ready < r.New || r.Old > 0 || r.New < r.Want:
+	case status("observedGeneration") > 0 && status("observedGeneration") < w.Object.GetGeneration():
+	default:
+		r.Done = true
+	}
+}
+
+// wanted returns how many pods a workload of Kubernetes' own kinds is to have; -1 for others.
+func wanted(object *unstructured.Unstructured) int {
+	at := Path(nil)
+	switch group, kind := object.GroupVersionKind().Group, object.GetKind(); {
+	case group == "apps" && kind == "DaemonSet":
+		at = path("status", "desiredNumberScheduled")
+	case group == "apps", group == "" && kind == "ReplicationController":
+		at = path("spec", "replicas")
+	}
+	if n, ok := get(object.Object, at); ok && at != nil {
+		if n, ok := n.(int64); ok {
+			return int(n)
+		}
+	}
+	return -1
+}
+
+// madeFrom reports whether a pod was made from one of the changed templates, and not from another of the same object:
+// by the images and commands of the containers, since the names are often the same.
+func (w *Workload) madeFrom(pod *corev1.Pod, d *Data) bool {
+	changed, other := false, false
+	for _, t := range w.Templates {
+		if len(w.Templates) > 1 && !w.matches(pod, t) {
+			continue
+		}
+		if slices.ContainsFunc(d.specs(), func(p Path) bool { return p.String() == t.spec.String() }) {
+			changed = true
+		} else {
+			other = true
+		}
+	}
+	return changed && !other
+}
+
+func (w *Workload) matches(pod *corev1.Pod, t Template) bool {
+	for _, c := range t.Containers {
+		i := slices.IndexFunc(pod.Spec.Containers, func(p corev1.Container) bool { return p.Name == c.Name })
+		if c.Init {
+			continue
+		}
+		if i < 0 || c.Image != "" && pod.Spec.Containers[i].Image != c.Image {
+			return false
+		}
+		is := getMap(w.Object.Object, c.path)
+		for name, words := range map[string][]string{
+			"command": pod.Spec.Containers[i].Command, "args": pod.Spec.Containers[i].Args,
+		} {
+			if want, ok := is[name]; ok && !same(words, encode(want)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// owners answers whether owners lead up to a workload, asking the API server once for each.
+type owners struct {
+	cluster   *Cluster
+	namespace string
+	seen      map[types.UID]bool
+}
+
+func (o *owners) lead(ctx context.Context, references []metav1.OwnerReference) bool {
+	for _, r := range references {
+		known, ok := o.seen[r.UID]
+		if !ok {
+			o.seen[r.UID] = false // also ends a circle
+			parent, _, err := o.cluster.owner(ctx, o.namespace, r)
+			known = err == nil && parent != nil && o.lead(ctx, parent.GetOwnerReferences())
+			o.seen[r.UID] = known
+		}
+		if known {
+			return true
+		}
+	}
+	return false
+}
+
+// pollRollout is how often a rollout is looked at.
+const pollRollout = 300 * time.Millisecond
+
+// Wait waits until the pods of a workload have followed, or, where the fault may make new ones crash, until it does.
+// The error says what holds them up; 0 waits as long as ctx.
+func (c *Cluster) Wait(
+	ctx context.Context, d *Data, most time.Duration, mayCrash bool, progress func(string),
+) (*Rollout, error) {
+	if most > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, most, fmt.Errorf("not done within %s", most))
+		defer cancel()
+	}
+	var last *Rollout
+	said := ""
+	for {
+		r, err := c.Rollout(ctx, d)
+		switch {
+		case err == nil && (r.Done || r.Later):
+			return r, nil
+		case err == nil && r.Held && mayCrash:
+			r.Text += "; those stay until new ones are ready, and new ones crash"
+			return r, nil
+		case err == nil:
+			last = r
+			if r.Text != said && progress != nil {
+				said = r.Text
+				progress(r.Text)
+			}
+		case ctx.Err() == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return last, c.stuck(ctx, d, last, err)
+		case <-time.After(pollRollout):
+		}
+	}
+}
+
+// stuck returns why a rollout did not end.
+func (c *Cluster) stuck(ctx context.Context, d *Data, last *Rollout, err error) error {
+	cause := context.Cause(ctx)
+	if last == nil {
+		return errors.Join(fmt.Errorf("the pods of %s did not follow: %w", d.Ref(), cause), err)
+	}
+	problems := last.Problems
+	if last.New == 0 || len(problems) == 0 {
+		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		problems = append(problems, c.refused(look, d)...)
+	}
+	text := fmt.Sprintf("the pods of %s did not follow (%s)", d.Ref(), last.Text)
+	if len(problems) > 0 {
+		text += ": " + strings.Join(problems, "; ")
+	}
+	return fmt.Errorf("%s: %w", text, cause)
+}
+
+// refused returns the last words of controllers whose pods the API server did not take: quota, Pod Security, webhooks.
+func (c *Cluster) refused(ctx context.Context, d *Data) []string {
+	events, err := c.Client.CoreV1().Events(d.Namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: "type=Warning,reason=FailedCreate"})
+	if err != nil {
+		return nil
+	}
+	var said []string
+	for _, e := range slices.Backward(events.Items) {
+		if e.Reason != "FailedCreate" || !strings.HasPrefix(e.InvolvedObject.Name, d.Name) {
+			continue
+		}
+		if text := fmt.Sprintf(
+			"%s/%s: %s", strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, e.Message,
+		); !slices.Contains(said, text) &&
+			len(said) < 3 {
+			said = append(said, text)
+		}
+	}
+	return said
+}

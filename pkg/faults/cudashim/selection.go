@@ -1,0 +1,99 @@
+package cudashim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Selection picks templates and containers.
+type Selection struct {
+	// Services are names of templates; none means all. For a DynamoGraphDeployment the names of services are enough.
+	Services []string
+	// Containers are names of containers. None means those that request GPUs, or, where nobody does, all but sidecars.
+	Containers []string
+}
+
+// Chosen is a template with the containers of it that get the shim.
+type Chosen struct {
+	Template   Template
+	Containers []Container // never empty
+}
+
+// Select picks the containers that get the shim. The error says which there are to pick from.
+func (w *Workload) Select(s Selection) ([]Chosen, error) {
+	templates := w.Templates
+	if len(s.Services) > 0 {
+		templates = nil
+		for _, name := range s.Services {
+			i := slices.IndexFunc(w.Templates,
+				func(t Template) bool { return t.Name != "" && (t.Name == name || t.Name == "services."+name) })
+			if i < 0 {
+				return nil, fmt.Errorf("%s has no service or template %q: there are %s", w.Ref(), name,
+					templateNames(w.Templates))
+			}
+			if !slices.ContainsFunc(templates, func(t Template) bool { return t.Name == w.Templates[i].Name }) {
+				templates = append(templates, w.Templates[i])
+			}
+		}
+	}
+	picks := func(c Container) bool { return slices.Contains(s.Containers, c.Name) }
+	if len(s.Containers) == 0 {
+		picks = byDefault(templates)
+	}
+	var chosen []Chosen
+	found, there := map[string]bool{}, map[string]bool{}
+	for _, t := range templates {
+		c := Chosen{Template: t}
+		for _, container := range t.Containers {
+			there[container.Name] = true
+			if picks(container) {
+				found[container.Name] = true
+				c.Containers = append(c.Containers, container)
+			}
+		}
+		if len(c.Containers) > 0 {
+			chosen = append(chosen, c)
+		}
+	}
+	for _, name := range s.Containers {
+		if !found[name] {
+			return nil, fmt.Errorf("%s has no container %q: there are %s", w.Ref(), name,
+				strings.Join(slices.Sorted(maps.Keys(there)), ", "))
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("%s has only sidecars (%s): name the containers with --container", w.Ref(),
+			strings.Join(slices.Sorted(maps.Keys(there)),
+				", "))
+	}
+	return chosen, nil
+}
+
+// byDefault picks the containers that request GPUs, or, where nobody does, all that are no sidecars.
+func byDefault(templates []Template) func(Container) bool {
+	for _, t := range templates {
+		if slices.ContainsFunc(t.Containers, func(c Container) bool { return c.GPU && !c.Init }) {
+			return func(c Container) bool { return c.GPU && !c.Init }
+		}
+	}
+	return func(c Container) bool { return !c.Init && !slices.Contains(sidecars(), c.Name) }
+}
+
+// sidecars returns the names that service meshes and agents give to the containers that they inject.
+func sidecars() []string {
+	return []string{"istio-proxy", "linkerd-proxy", "consul-dataplane", "envoy-sidecar", "vault-agent",
+		"cloud-sql-proxy", "fluent-bit", "filebeat",
+		"daprd", "queue-proxy"}
+}
+
+func templateNames(templates []Template) string {
+	var names []string
+	for _, t := range templates {
+		names = append(names, t.label())
+	}
+	return strings.Join(names, ", ")
+}
+
+func sortedKeys(m map[string]any) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,200 @@
+package cudashim
+
+import (
+	"cmp"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	slashpath "path"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Shim is the CUDA shim as AddShim puts it into an object that does not exist yet. Nothing that shows in the object
+// says what it is for: it stands for hardware that is not there (a GPU with less memory), and who looks at the object
+// must not take it for the trouble, nor find the trouble's name in it.
+type Shim struct {
+	// ConfigMap is the name of the ConfigMap with the libraries and the state, in the object's namespace:
+	// "lab-gpu-k7x2".
+	ConfigMap string
+	// Libraries by architecture (amd64, arm64).
+	Libraries map[string][]byte
+	// State is the state file. Its fault is best a quiet one: the shim's line on stderr would be in the workload's log.
+	State []byte
+	// Dir and RunDir are where it lies in the pods, at most 14 bytes each; empty is ShimDir and ShimRunDir.
+	Dir, RunDir string
+	// Library is the file's name; empty is ShimLibrary.
+	Library string
+}
+
+// Where the shim of a lab is in a pod.
+const (
+	ShimDir     = "/opt/gpu-lab"
+	ShimRunDir  = "/run/gpu-lab"
+	ShimLibrary = "libgpu-lab.so"
+
+	// shimNodeVar holds the node's name, for a fault of one node: many have it for other reasons.
+	shimNodeVar = "NODE_NAME"
+
+	shimVolume    = "gpu-lab"
+	shimRunVolume = "gpu-lab-run"
+)
+
+// maxShimDir is how long the folders may be: their names take the place of the usual ones in the library.
+const maxShimDir = 14
+
+// AddShim puts the shim into the pod templates of an object that is yet to be created, or into a Pod, so that its first
+// revision has it: into the containers that request GPUs, or, where none does, into all but init containers. The user's
+// own LD_PRELOAD is kept behind it.
+func AddShim(object *unstructured.Unstructured, s Shim) error {
+	s = s.withDefaults()
+	if err := s.validate(); err != nil {
+		return err
+	}
+	templates := Templates(object)
+	if object.GetKind() == "Pod" && object.GetAPIVersion() == "v1" {
+		templates = []Template{
+			{Path: Path{}, spec: Path{field("spec")}, Containers: containers(object.Object, Path{field("spec")})},
+		}
+	}
+	if len(templates) == 0 {
+		return fmt.Errorf("%s has no pod template that the shim could be put into", refOf(object))
+	}
+	p := &patcher{object: object.Object}
+	found := false
+	for _, t := range templates {
+		chosen := slices.DeleteFunc(slices.Clone(t.Containers), func(c Container) bool { return !c.GPU })
+		if len(chosen) == 0 {
+			chosen = slices.DeleteFunc(slices.Clone(t.Containers), func(c Container) bool { return c.Init })
+		}
+		if len(chosen) == 0 {
+			continue
+		}
+		found = true
+		if err := s.into(p, refOf(object), t, chosen); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return fmt.Errorf("%s has no container that the shim could be put into", refOf(object))
+	}
+	return nil
+}
+
+func (s Shim) withDefaults() Shim {
+	s.Dir, s.RunDir, s.Library = cmp.Or(s.Dir, ShimDir), cmp.Or(s.RunDir, ShimRunDir), cmp.Or(s.Library, ShimLibrary)
+	return s
+}
+
+func (s Shim) validate() error {
+	for _, dir := range []string{s.Dir, s.RunDir} {
+		if len(dir) > maxShimDir || !slashpath.IsAbs(dir) || slashpath.Clean(dir) != dir || dir == "/" ||
+			strings.ContainsAny(dir, ": $") {
+			return fmt.Errorf("%s cannot be the folder of the shim: it takes an absolute path of at most %d bytes", dir,
+				maxShimDir)
+		}
+	}
+	switch {
+	case s.Dir == s.RunDir:
+		return fmt.Errorf("the shim needs two folders, not %s twice", s.Dir)
+	case s.ConfigMap == "" || len(s.Libraries) == 0 || strings.ContainsAny(s.Library, "/: $"):
+		return fmt.Errorf("the shim has no ConfigMap, no library, or a file name that the linker does not take: %q",
+			s.Library)
+	}
+	return nil
+}
+
+func (s Shim) archs() []string { return slices.Sorted(maps.Keys(s.Libraries)) }
+
+func (s Shim) into(p *patcher, ref string, t Template, chosen []Container) error {
+	a := additions{variable: PreloadVar, preload: s.preload()}
+	var files []any
+	for _, arch := range s.archs() {
+		for _, folder := range folders(arch, len(s.Libraries) > 1) {
+			files = append(files, map[string]any{"key": arch, "path": folder + s.Library})
+		}
+	}
+	files = append(files, map[string]any{"key": StateKey, "path": StateKey})
+	var err error
+	set := func(at Path, value any) {
+		if err == nil {
+			if _, taken := get(p.object, at); taken && at[len(at)-1].Key != "" && at[len(at)-1].Field != PreloadVar {
+				err = fmt.Errorf("%s: %s is there already", ref, at)
+				return
+			}
+			_, err = p.set(at, value)
+		}
+	}
+	set(t.spec.then(field("volumes"), element("name", shimVolume)), map[string]any{
+		"name":      shimVolume,
+		"configMap": map[string]any{"name": s.ConfigMap, "defaultMode": int64(mode), "items": files},
+	})
+	set(t.spec.then(field("volumes"), element("name", shimRunVolume)), map[string]any{
+		"name": shimRunVolume, "emptyDir": map[string]any{"sizeLimit": "1Mi"},
+	})
+	for _, c := range chosen {
+		at, value, problem := a.preloadOf(p, t, c)
+		if problem != nil {
+			return fmt.Errorf("%s: %w", ref, problem)
+		}
+		mounts := c.path.then(field("volumeMounts"))
+		set(mounts.then(element("mountPath", s.Dir)),
+			map[string]any{"name": shimVolume, "mountPath": s.Dir, "readOnly": true})
+		set(mounts.then(element("mountPath", s.RunDir)), map[string]any{"name": shimRunVolume, "mountPath": s.RunDir})
+		set(at, value)
+		node := c.path.then(field("env"), element("name", shimNodeVar))
+		source := map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": "spec.nodeName"}}
+		switch users := getMap(p.object, node); {
+		case users == nil:
+			set(node, map[string]any{"name": shimNodeVar, "valueFrom": source})
+		case getText(users, path("valueFrom", "fieldRef", "fieldPath")) != "spec.nodeName":
+			return fmt.Errorf("%s: container %s has a variable %s that is not spec.nodeName: call it otherwise", ref,
+				c.Name, shimNodeVar)
+		}
+	}
+	return err
+}
+
+// preload returns what ld.so loads. It replaces $PLATFORM by the name that it has for the machine's processor.
+func (s Shim) preload() string {
+	if len(s.Libraries) > 1 {
+		return s.Dir + "/$PLATFORM/" + s.Library
+	}
+	return s.Dir + "/" + s.Library
+}
+
+// ShimConfigMap returns the ConfigMap to create before the object.
+func ShimConfigMap(namespace string, s Shim) (*unstructured.Unstructured, error) {
+	s = s.withDefaults()
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	data := map[string]any{}
+	size := 0
+	add := func(key string, content []byte) {
+		size += len(key) + len(content)
+		data[key] = base64.StdEncoding.EncodeToString(content)
+	}
+	for _, arch := range s.archs() {
+		library, err := s.neutralLibrary(s.Libraries[arch])
+		if err != nil {
+			return nil, fmt.Errorf("the library for %s: %w", arch, err)
+		}
+		add(arch, library)
+	}
+	state, err := neutralState(s.State)
+	if err != nil {
+		return nil, err
+	}
+	add(StateKey, state)
+	if size > maxConfigMap {
+		return nil, fmt.Errorf("the libraries have %d KiB, and a ConfigMap has room for %d", size>>10, maxConfigMap>>10)
+	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata":   map[string]any{"name": s.ConfigMap, "namespace": namespace},
+		"binaryData": data,
+	}}, nil
+}

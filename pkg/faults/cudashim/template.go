@@ -1,0 +1,236 @@
+package cudashim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Template is one pod template of an object.
+type Template struct {
+	// Name tells the templates of an object from each other: "worker", "services.Decode"; empty for Kubernetes' own
+	// kinds, which have one.
+	Name string
+	// Path is where it lies.
+	Path Path
+	// Containers are those that can carry the shim, init containers included.
+	Containers []Container
+
+	spec Path // of the pod spec
+	meta Path // of the pods' labels and annotations; nil where the kind has none
+	env  Path // of variables that all its containers get besides their own; nil where the kind has none
+}
+
+// Container is one container of a template.
+type Container struct {
+	Name  string
+	Image string // empty where the template leaves it to its controller
+	Init  bool   // an init container, sidecars among them
+	GPU   bool   // requests nvidia.com/* resources
+	path  Path
+}
+
+// label returns the template's name, or where it lies.
+func (t Template) label() string {
+	if t.Name == "" {
+		return t.Path.String()
+	}
+	return t.Name
+}
+
+// The limits of the search for pod templates in objects of unknown kinds.
+const (
+	maxDepth     = 14
+	maxTemplates = 64
+)
+
+// Templates finds the pod templates of an object. None is no error.
+func Templates(object *unstructured.Unstructured) []Template {
+	group, kind := object.GroupVersionKind().Group, object.GetKind()
+	known := Path(nil)
+	switch {
+	case group == "" && kind == "Pod": // what runs cannot be changed
+		return nil
+	case group == "" && kind == "ReplicationController",
+		group == "apps" && slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"}, kind),
+		group == "batch" && kind == kindJob:
+		known = path("spec", "template")
+	case group == "batch" && kind == kindCronJob:
+		known = path("spec", "jobTemplate", "spec", "template")
+	case group == "nvidia.com" && strings.HasPrefix(kind, "Dynamo"):
+		if found := dynamoTemplates(object.Object); len(found) > 0 {
+			return found
+		}
+	}
+	if known != nil {
+		if !isPodSpec(getMap(object.Object, known.then(field("spec")))) {
+			return nil
+		}
+		return []Template{templateAt(object.Object, "", known)}
+	}
+	l := locator{object: object.Object}
+	l.walk(object.Object["spec"], path("spec"), 0)
+	return named(l.found)
+}
+
+// templateAt returns the template with a spec and metadata at a path.
+func templateAt(object map[string]any, name string, at Path) Template {
+	t := Template{Name: name, Path: at, spec: at.then(field("spec")), meta: at.then(field("metadata"))}
+	t.Containers = containers(object, t.spec)
+	return t
+}
+
+// locator finds what looks like a pod template in objects whose kind it does not know.
+type locator struct {
+	object map[string]any
+	found  []Template
+}
+
+func (l *locator) walk(value any, at Path, depth int) {
+	if depth > maxDepth || len(l.found) >= maxTemplates {
+		return
+	}
+	switch value := value.(type) {
+	case map[string]any:
+		if spec, ok := value["spec"].(map[string]any); ok && isPodSpec(spec) {
+			l.found = append(l.found, templateAt(l.object, "", at))
+			return
+		}
+		if isPodSpec(value) { // a pod spec of its own, as KServe's predictors
+			l.found = append(l.found, Template{Path: at, spec: at, Containers: containers(l.object, at)})
+			return
+		}
+		for _, name := range sortedKeys(value) {
+			if name != "" { // which no path can name
+				l.walk(value[name], at.then(field(name)), depth+1)
+			}
+		}
+	case []any:
+		key := listKey(value)
+		for i, e := range value {
+			step := Step{Index: i}
+			if m, ok := e.(map[string]any); ok && key != "" {
+				name, _ := m[key].(string)
+				step = element(key, name)
+			}
+			l.walk(e, at.then(step), depth+1)
+		}
+	}
+}
+
+// listKey returns the field that tells the elements of a list from each other; empty when there is none.
+func listKey(list []any) string {
+	for _, key := range []string{"name", "groupName"} { // groupName: Ray's workers
+		seen := map[string]bool{}
+		for _, e := range list {
+			m, _ := e.(map[string]any)
+			name, _ := m[key].(string)
+			if name == "" || seen[name] {
+				seen = nil
+				break
+			}
+			seen[name] = true
+		}
+		if len(seen) > 0 {
+			return key
+		}
+	}
+	return ""
+}
+
+// isPodSpec reports whether something has containers as pods have: all with a name, and one with an image at least.
+func isPodSpec(spec map[string]any) bool {
+	list, ok := spec["containers"].([]any)
+	if !ok {
+		return false
+	}
+	images := 0
+	for _, e := range list {
+		c, _ := e.(map[string]any)
+		if name, _ := c["name"].(string); name == "" {
+			return false
+		}
+		if image, _ := c["image"].(string); image != "" {
+			images++
+		}
+	}
+	return images > 0
+}
+
+// containers returns those of a pod spec.
+func containers(object map[string]any, spec Path) []Container {
+	var all []Container
+	for _, list := range []string{"containers", "initContainers"} {
+		for _, e := range getList(object, spec.then(field(list))) {
+			c, _ := e.(map[string]any)
+			name, _ := c["name"].(string)
+			if name == "" {
+				continue
+			}
+			image, _ := c["image"].(string)
+			all = append(all, Container{
+				Name: name, Image: image, Init: list == "initContainers", GPU: wantsGPU(c),
+				path: spec.then(field(list), element("name", name)),
+			})
+		}
+	}
+	return all
+}
+
+// wantsGPU reports whether a container requests resources of NVIDIA's device plugins, whole GPUs or MIG slices.
+func wantsGPU(container map[string]any) bool {
+	for _, kind := range []string{"limits", "requests"} {
+		for name, amount := range getMap(container, path("resources", kind)) {
+			quantity, err := resource.ParseQuantity(fmt.Sprint(amount))
+			if strings.HasPrefix(name, "nvidia.com/") && err == nil && !quantity.IsZero() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// named gives templates names that people know them by, from where they lie: leader, worker, head.
+func named(templates []Template) []Template {
+	count := map[string]int{}
+	for i, t := range templates {
+		templates[i].Name = nameOf(t.Path)
+		count[templates[i].Name]++
+	}
+	for i, t := range templates {
+		if t.Name == "" || count[t.Name] > 1 {
+			templates[i].Name = strings.TrimPrefix(t.Path.String(), "spec.")
+		}
+	}
+	return templates
+}
+
+// nameOf drops from a path what only says that a template follows.
+func nameOf(p Path) string {
+	var words []string
+	for i, s := range p {
+		if s.isIndex() {
+			words = append(words, fmt.Sprint(s.Index))
+			continue
+		}
+		word := s.Field
+		if s.Key == "" {
+			inList := i+1 < len(p) && (p[i+1].Key != "" || p[i+1].isIndex()) // its element says more
+			if inList || strings.HasSuffix(strings.ToLower(word), "replicaspecs") ||
+				slices.Contains([]string{"spec", "template", "podTemplate",
+					"leaderWorkerTemplate", "rayClusterSpec", "rayClusterConfig", "clusterSpec"}, word) {
+				continue
+			}
+			for _, suffix := range []string{"PodTemplate", "Template", "GroupSpec", "PodSpec"} {
+				word = strings.TrimSuffix(word, suffix)
+			}
+		}
+		if word != "" {
+			words = append(words, word)
+		}
+	}
+	return strings.Join(words, ".")
+}

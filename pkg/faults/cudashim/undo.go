@@ -1,0 +1,250 @@
+package cudashim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
+)
+
+// Undoer takes the shim out of workloads. Cluster is nil where it is only to describe.
+type Undoer struct {
+	Cluster *Cluster
+	// Progress tells the user what goes on with a step; nil: nobody.
+	Progress func(step ledger.Step, text string)
+	// Settle is how long processes that go on have to see that they are disarmed before the file goes away; 0 means
+	// three seconds. They look once a second, and their kubelets are told.
+	Settle time.Duration
+	// LedgerNamespace is where records are, in which nothing is ever changed by one; empty means
+	// ledger.DefaultNamespace.
+	LedgerNamespace string
+}
+
+// Describe implements fault.Undoer.
+func (u Undoer) Describe(step ledger.Step) string {
+	d, err := ReadData(step)
+	switch {
+	case err != nil || d == nil:
+		return "put the pod template back"
+	case d.Recreated != nil:
+		return fmt.Sprintf("delete %s in namespace %s and create it again as it was; delete configmap %s", d.Ref(),
+			d.Namespace, d.ConfigMap)
+	}
+	text := fmt.Sprintf("remove %s from the pod templates of %s in namespace %s; delete configmap %s",
+		count.Of(len(d.Edits), "edit"), d.Ref(), d.Namespace,
+		d.ConfigMap)
+	if d.Replaced == Rolling {
+		text += "; its pods are replaced"
+	}
+	return text
+}
+
+// Verify implements fault.Verifier.
+func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) error {
+	d, sealed, err := u.read(ctx, run, step)
+	if err != nil || d == nil || sealed {
+		return err
+	}
+	_, _, err = u.unsealed(ctx, run, d)
+	return err
+}
+
+// read reads a step's undo and checks it. sealed reports whether the run's ConfigMap vouches for it; without that
+// nothing of it is followed.
+func (u Undoer) read(ctx context.Context, run ledger.Run, step ledger.Step) (d *Data, sealed bool, err error) {
+	d, err = ReadData(step)
+	switch {
+	case err != nil || d == nil:
+		return nil, false, err
+	case d.ConfigMap != Name(run.ID):
+		return nil, false,
+			fmt.Errorf("the record's undo is rejected: %s is not the configmap of run %s", d.ConfigMap, run.ID)
+	case u.Cluster == nil:
+		return nil, false, errors.New("no cluster to undo it in")
+	}
+	if err := d.checkUndo(step.Target, u.LedgerNamespace); err != nil {
+		return nil, false, fmt.Errorf("the record's undo is rejected: %w", err)
+	}
+	sealed, err = configMapKeeper{u.Cluster.Client, d.Namespace, run.ID}.Has(ctx, d.seal(run.ID))
+	return d, sealed, err
+}
+
+// Undo implements fault.Undoer.
+func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	d, sealed, err := u.read(ctx, run, step)
+	switch {
+	case err != nil:
+		return "", "", err
+	case d == nil:
+		return ledger.StateReverted, "nothing had been changed", nil
+	case !sealed:
+		return u.unsealed(ctx, run, d)
+	}
+	w := d.workload()
+	end := u.disarm(ctx, run, step, d)
+	u.say(step, "restoring "+d.Ref())
+	var state ledger.State
+	var said string
+	var needed bool
+	if d.Recreated != nil {
+		state, said, err = u.restore(ctx, run, w, d)
+	} else {
+		state, said, needed, err = u.takeBack(ctx, run, w, d)
+	}
+	if err == nil {
+		err = end.settle(ctx, step)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	if state == ledger.StateReverted {
+		said += end.pods(d)
+	}
+	if needed {
+		return state, said + fmt.Sprintf("\nconfigmap %s was left, since it is still mounted", d.ConfigMap), nil
+	}
+	left, err := end.close(ctx, d)
+	if err != nil {
+		return "", "", err
+	}
+	return state, said + left, nil
+}
+
+// unsealed returns the undo of a record for which no ConfigMap vouches: an earlier undo was stopped before it could say
+// that it had finished, nothing had been changed yet, or another client wrote the record. Nothing is written.
+func (u Undoer) unsealed(ctx context.Context, run ledger.Run, d *Data) (ledger.State, string, error) {
+	w := d.workload()
+	now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return ledger.StateSuperseded, fmt.Sprintf(
+			"%s is not there any more, and was not created again: no configmap vouches for the record", d.Ref(),
+		), nil
+	case err != nil:
+		return "", "", fmt.Errorf("get %s: %w", d.Ref(), err)
+	}
+	there := &Workload{Object: now, Resource: w.Resource, Templates: Templates(now)}
+	if there.Run() == run.ID {
+		return "", "", &seal.BrokenError{
+			Where: configMapKeeper{u.Cluster.Client, d.Namespace, run.ID}.Where(""),
+			ByHand: fmt.Sprintf(
+				"delete it (kubectl delete configmap %s -n %s) and remove what is left of the run with: kubectl gpu-fault leftovers --clean",
+				run.ID, run.Namespace,
+			),
+		}
+	}
+	return ledger.StateReverted, fmt.Sprintf("%s: nothing of the run is in its pod templates", d.Ref()), nil
+}
+
+func (u Undoer) settle() time.Duration {
+	if u.Settle > 0 {
+		return u.Settle
+	}
+	return 3 * time.Second
+}
+
+func (u Undoer) say(step ledger.Step, text string) {
+	if u.Progress != nil {
+		u.Progress(step, text)
+	}
+}
+
+// workload returns what the data is about, without its content.
+func (d *Data) workload() *Workload {
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion(schema.GroupVersion{Group: d.Group, Version: d.Version}.String())
+	o.SetKind(d.Kind)
+	o.SetNamespace(d.Namespace)
+	o.SetName(d.Name)
+	o.SetUID(types.UID(d.UID))
+	return &Workload{Object: o, Resource: d.gvr()}
+}
+
+// takeBack undoes the edits in the object.
+func (u Undoer) takeBack(
+	ctx context.Context, run ledger.Run, w *Workload, d *Data,
+) (state ledger.State, said string, needed bool, err error) {
+	var r *removal
+	var after *unstructured.Unstructured
+	err = retry(ctx, u.Cluster.conflicts(), d.Ref(), func() error {
+		r = nil
+		now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			said = fmt.Sprintf("%s is not there any more, and nothing of ours is in its place", d.Ref())
+			return nil
+		case err != nil:
+			return fmt.Errorf("get %s: %w", d.Ref(), err)
+		case !d.is(now):
+			return fmt.Errorf("the record's undo is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
+		case string(now.GetUID()) != d.UID:
+			said = fmt.Sprintf("%s is another one than was changed (UID %s, not %s), and was left alone", d.Ref(),
+				now.GetUID(), d.UID)
+			return nil
+		case now.GetDeletionTimestamp() != nil:
+			said = fmt.Sprintf("%s is being deleted, and was left alone", d.Ref())
+			return nil
+		}
+		removed, err := d.takeOut(now, run.ID)
+		if err != nil {
+			return err
+		}
+		after = now
+		if len(removed.ops) > 0 {
+			after, err = u.Cluster.patch(ctx, &Workload{Object: now, Resource: w.Resource}, removed.ops, false)
+			if err != nil {
+				return explain(err, "restore "+d.Ref(), d.Namespace)
+			}
+		}
+		r = removed
+		return nil
+	})
+	if err != nil {
+		return "", "", false, err
+	}
+	if r == nil {
+		return ledger.StateSuperseded, said, false, nil
+	}
+	err = u.Cluster.own(ctx, w, types.UID(d.UID),
+		func(now []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, bool) {
+			return giveBack(now, d.Owned)
+		})
+	if err != nil {
+		return "", "", false, err
+	}
+	state, said = d.verdict(r, after)
+	return state, said, r.mountsConfigMap(), nil
+}
+
+// verdict returns what became of the object, for people.
+func (d *Data) verdict(r *removal, after *unstructured.Unstructured) (ledger.State, string) {
+	said := fmt.Sprintf("%s: its pod templates are as before", d.Ref())
+	switch same := d.Before == "" || sum(after) == d.Before; {
+	case len(r.kept) > 0:
+		return ledger.StateSuperseded,
+			fmt.Sprintf("%s: what is ours was taken out of its pod templates, and what others changed meanwhile was left:\n  %s",
+				d.Ref(), strings.Join(r.kept, "\n  "))
+	case len(r.ops) == 0 && same:
+		said += "; they were already"
+	case len(r.ops) == 0:
+		said = d.Ref() + ": nothing of ours is in its pod templates; others changed them meanwhile"
+	case !same:
+		said = d.Ref() +
+			": all that is ours was taken out of its pod templates; what others changed in them meanwhile was left"
+	}
+	return ledger.StateReverted, said
+}
+
+var _ fault.Verifier = Undoer{}

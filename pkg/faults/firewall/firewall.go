@@ -1,0 +1,192 @@
+// Package firewall is the fault that has nodes drop packets between their pods and a TCP port: a rule of nftables,
+// in a table of its own.
+//
+// The dead man is the node's kernel: what it blocks, it blocks until a time, and forgets then by itself, whatever
+// became of the client, the API server, the debug pod or the kubelet. A node that boots forgets it, too.
+package firewall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// UndoKind is the ledger.Undo.Kind of firewalls.
+const UndoKind = "node-firewall"
+
+// Pod is a debug pod that runs on a node: a debugpod.Session.
+type Pod interface {
+	Firewall(ctx context.Context, what node.Firewall) (*node.BuiltFirewall, error)
+	RemoveFirewall(ctx context.Context, what node.RemoveFirewall) (*node.RemovedFirewall, error)
+	// Close deletes the pod, also when ctx has ended. The firewall stays.
+	Close(ctx context.Context) error
+}
+
+// Start creates a debug pod for a run on a node and waits until it runs.
+type Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
+
+// Injection makes firewalls. The plan that it is for must have a TTL.
+type Injection struct {
+	Start Start
+}
+
+// claim is what the ledger keeps in ledger.Undo.Data. Anyone who may write ConfigMaps may have written it: it says
+// that there is something to remove, and the node's kernel knows what.
+type claim struct {
+	Firewall node.Firewall `json:"firewall"`
+}
+
+// Change returns the change to one node, for a fault.Plan. The TTL of what is filled in when it is made.
+func (in *Injection) Change(nodeName, action string, what node.Firewall) fault.Change {
+	return fault.Change{
+		Target: ledger.Target{Kind: "Node", Name: nodeName},
+		Action: action,
+		Undo:   ledger.Undo{Kind: UndoKind},
+		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+			return in.apply(ctx, nodeName, what, r)
+		},
+	}
+}
+
+func (in *Injection) apply(
+	ctx context.Context, nodeName string, what node.Firewall, r fault.Recorder,
+) (evidence []ledger.Evidence, err error) {
+	run := r.Run()
+	if run.Until.IsZero() {
+		return nil, errors.New("a firewall needs a time at which the node's kernel lets go of it: give a time to live")
+	}
+	r.Progress("starting the debug pod")
+	pod, err := in.Start(ctx, run, nodeName, r.Progress)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
+	if what.TTL = time.Until(run.Until).Round(time.Second); what.TTL <= 0 {
+		return nil,
+			fmt.Errorf("the time of the fault was up at %s, before it could be made", run.Until.Format(time.RFC3339))
+	}
+	if err := what.Validate(); err != nil {
+		return nil, err
+	}
+	undo, err := json.Marshal(claim{what})
+	if err != nil {
+		return nil, fmt.Errorf("encode the undo: %w", err)
+	}
+	if err := r.Save(ctx, func(s *ledger.Step) { s.Undo.Data = undo }); err != nil {
+		return nil, err
+	}
+	r.Progress("adding a firewall rule")
+	proof, err := pod.Firewall(ctx, what)
+	if nothingMade(err) {
+		// Even if the user has stopped the run: the node has nothing of it.
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
+		defer cancel()
+		return nil, errors.Join(err, r.Save(after, func(s *ledger.Step) { s.Undo.Data = nil }))
+	}
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf("%s; the kernel lets go of it in %s", proof.Rule, proof.Expires.Round(time.Second))
+	return []ledger.Evidence{{Source: "nftables", Time: time.Now().UTC().Truncate(time.Millisecond), Text: text}}, nil
+}
+
+// forgetTimeout is how long the ledger may take to learn that nothing was made.
+const forgetTimeout = 10 * time.Second
+
+// nothingMade reports whether the node refused before it changed anything.
+func nothingMade(err error) bool {
+	var refused *node.Error
+	return errors.As(err, &refused) && (refused.Code == node.CodeExists || refused.Code == node.CodeNoFilter)
+}
+
+// Undoer removes firewalls. Start is nil where it is only to describe.
+type Undoer struct {
+	Start Start
+	// Progress tells the user what goes on with a step; nil: nobody.
+	Progress func(step ledger.Step, text string)
+	// Overwrite also removes what somebody else has put into the table meanwhile.
+	Overwrite bool
+}
+
+var (
+	_ fault.Needer     = Undoer{}
+	_ fault.NodeUndoer = Undoer{}
+)
+
+// EntersNode implements fault.NodeUndoer.
+func (Undoer) EntersNode(step ledger.Step) bool { return len(step.Undo.Data) > 0 }
+
+// Needs implements fault.Needer.
+func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permission {
+	if len(step.Undo.Data) == 0 {
+		return nil
+	}
+	return fault.DebugPodPermissions(ledgerNamespace)
+}
+
+// Describe implements fault.Undoer.
+func (u Undoer) Describe(ledger.Step) string {
+	return "remove the run's table from the node's nftables"
+}
+
+// Undo implements fault.Undoer.
+func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	if len(step.Undo.Data) == 0 {
+		return ledger.StateReverted, "nothing had been changed", nil
+	}
+	say := func(text string) {
+		if u.Progress != nil {
+			u.Progress(step, text)
+		}
+	}
+	byHand :=
+		fmt.Sprintf("; by hand, on the node: nft list ruleset shows a table with a set %s: delete it; the kernel itself lets go at the end of the "+
+			"run's time, and when the node boots", node.FirewallSet(run.ID))
+	pod, err := u.Start(ctx, run, step.Target.Name, say)
+	if err != nil {
+		return "", "", fmt.Errorf("%w%s", err, byHand)
+	}
+	say("removing the firewall rule")
+	removed, err := pod.RemoveFirewall(ctx, node.RemoveFirewall{Overwrite: u.Overwrite})
+	var refused *node.Error
+	if errors.As(err, &refused) && refused.Code == node.CodeNoFilter { // then there never was one
+		removed, err = &node.RemovedFirewall{}, nil
+	}
+	if err = errors.Join(err, pod.Close(ctx)); err != nil {
+		return "", "", fmt.Errorf("%w%s", err, byHand)
+	}
+	state, said := fate(*removed)
+	return state, said, nil
+}
+
+// fate returns what became of a run's table.
+func fate(removed node.RemovedFirewall) (ledger.State, string) {
+	if !removed.Removed {
+		return ledger.StateReverted,
+			"the node's nftables have nothing of this run: another client removed it, it was never made, " +
+				"or the node has booted since"
+	}
+	dropped := ""
+	if removed.Dropped > 0 {
+		dropped = "; it had dropped " + count.Of(removed.Dropped, "packet")
+	}
+	switch {
+	case len(removed.Left) > 0:
+		return ledger.StateSuperseded,
+			fmt.Sprintf("our rule is removed%s; the table inet %s stays, since another client has put something into it: %s; "+
+				"when it is not needed: nft delete table inet %[2]s", dropped, removed.Table,
+				strings.Join(removed.Left, ", "))
+	case removed.Expired:
+		return ledger.StateReverted,
+			fmt.Sprintf("the table inet %s is removed; it blocked nothing any more%s", removed.Table, dropped)
+	}
+	return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed%s", removed.Table, dropped)
+}

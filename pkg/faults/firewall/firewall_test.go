@@ -1,0 +1,202 @@
+package firewall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// fakePod is a node that does, or does not, what it is asked.
+type fakePod struct {
+	calls   []string
+	built   node.Firewall
+	asked   node.RemoveFirewall
+	removed node.RemovedFirewall
+	fails   error
+}
+
+func (p *fakePod) Firewall(_ context.Context, what node.Firewall) (*node.BuiltFirewall, error) {
+	p.calls, p.built = append(p.calls, "build"), what
+	return &node.BuiltFirewall{Rule: "table inet hardening", Expires: what.TTL}, p.fails
+}
+
+func (p *fakePod) RemoveFirewall(_ context.Context, what node.RemoveFirewall) (*node.RemovedFirewall, error) {
+	p.calls, p.asked = append(p.calls, "remove"), what
+	return &p.removed, p.fails
+}
+
+func (p *fakePod) Close(context.Context) error {
+	p.calls = append(p.calls, "close")
+	return nil
+}
+
+func (p *fakePod) start(context.Context, ledger.Run, string, func(string)) (Pod, error) {
+	p.calls = append(p.calls, "start")
+	return p, nil
+}
+
+// recorder keeps what is saved, in the order of the pod's calls.
+type recorder struct {
+	pod   *fakePod
+	run   ledger.Run
+	step  ledger.Step
+	fails error
+}
+
+func (r *recorder) Run() ledger.Run { return r.run }
+func (r *recorder) Save(_ context.Context, change func(*ledger.Step)) error {
+	r.pod.calls = append(r.pod.calls, "save")
+	change(&r.step)
+	return r.fails
+}
+func (r *recorder) Progress(string) {}
+
+var asked = node.Firewall{Table: "hardening", Port: 27000, Drop: node.DropAnswers}
+
+func (p *fakePod) apply(t *testing.T, r *recorder) ([]ledger.Evidence, error) {
+	in := &Injection{Start: p.start}
+	return in.Change("node-b", "drop", asked).Apply(t.Context(), r)
+}
+
+// TestTheUndoIsSavedBeforeTheRule: nothing is blocked that the ledger does not know how to free, nothing for ever, and
+// the pod is always closed.
+func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
+	t.Parallel()
+	hour := ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(time.Hour)}
+	for name, tc := range map[string]struct {
+		run   ledger.Run
+		pod   error
+		saves error
+		calls string
+		wrong string
+	}{
+		"as it should be": {run: hour, calls: "start save build close"},
+		"the ledger is full": {
+			run: hour, saves: errors.New("etcd is full"), calls: "start save close", wrong: "etcd is full",
+		},
+		"the node refuses": {
+			run: hour, pod: &node.Error{Code: node.CodeNoFilter, Message: "no nftables"},
+			calls: "start save build save close", wrong: "no nftables",
+		},
+		"there is a table": {
+			run: hour, pod: &node.Error{Code: node.CodeExists, Message: "somebody's"},
+			calls: "start save build save close", wrong: "somebody's",
+		},
+		"nobody knows": {
+			run: hour, pod: errors.New("connection lost"), calls: "start save build close", wrong: "connection lost",
+		},
+		"without an end": {run: ledger.Run{ID: "scenario-abc234"}, calls: "", wrong: "give a time to live"},
+		"its time is up": {
+			run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(-time.Minute)}, calls: "start close",
+			wrong: "before it could be made",
+		},
+		"longer than allowed": {
+			run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(1000 * time.Hour)}, calls: "start close",
+			wrong: "cannot last",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pod := &fakePod{fails: tc.pod}
+			r := &recorder{pod: pod, run: tc.run, fails: tc.saves}
+			evidence, err := pod.apply(t, r)
+			if got := strings.Join(pod.calls, " "); got != tc.calls {
+				t.Errorf("the calls were %q, not %q", got, tc.calls)
+			}
+			if tc.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wrong) {
+					t.Errorf("error %v does not say %q", err, tc.wrong)
+				}
+				if forgotten := len(r.step.Undo.Data) == 0; nothingMade(tc.pod) && !forgotten ||
+					tc.wrong == "connection lost" && forgotten {
+					t.Errorf("the undo is %s", r.step.Undo.Data)
+				}
+				return
+			}
+			if err != nil || len(evidence) != 1 ||
+				!strings.Contains(evidence[0].Text, "the kernel lets go of it in 1h0m0s") {
+				t.Errorf("%+v, %v", evidence, err)
+			}
+			if pod.built.TTL < 59*time.Minute {
+				t.Errorf("the kernel was asked for %s, not an hour", pod.built.TTL)
+			}
+			var saved claim
+			if err := json.Unmarshal(r.step.Undo.Data, &saved); err != nil || saved.Firewall != pod.built {
+				t.Errorf("saved %s, %v; made %+v", r.step.Undo.Data, err, pod.built)
+			}
+		})
+	}
+}
+
+// TestUndo: what became of the table is reported as it was, and what others have put into it stays. The node is asked
+// about the run, and told nothing of what the record says, which anyone with rights on ConfigMaps may have written.
+func TestUndo(t *testing.T) {
+	t.Parallel()
+	good := json.RawMessage(`{"firewall": {"table": "hardening", "port": 27000, "drop": "answers", "ttl": 1}}`)
+	for name, tc := range map[string]struct {
+		data    json.RawMessage
+		removed node.RemovedFirewall
+		fails   error
+		state   ledger.State
+		says    string
+		calls   string
+	}{
+		"removed": {
+			good, node.RemovedFirewall{Table: "hardening", Removed: true, Dropped: 12}, nil, ledger.StateReverted,
+			"inet hardening is removed; it had dropped 12 packets", "start remove close",
+		},
+		"after its time": {
+			good, node.RemovedFirewall{Table: "hardening", Removed: true, Expired: true}, nil, ledger.StateReverted,
+			"it blocked nothing any more", "start remove close",
+		},
+		"gone": {
+			good, node.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close",
+		},
+		"others' rules": {
+			good, node.RemovedFirewall{Table: "hardening", Removed: true, Left: []string{"chain input"}}, nil,
+			ledger.StateSuperseded,
+			"another client has put something into it: chain input; when it is not needed: nft delete table inet hardening",
+			"start remove close",
+		},
+		"no nftables": {
+			good, node.RemovedFirewall{}, &node.Error{Code: node.CodeNoFilter}, ledger.StateReverted,
+			"have nothing of this run", "start remove close",
+		},
+		"the node is away": {
+			good, node.RemovedFirewall{}, errors.New("no route"), "", "a table with a set ports-", "start remove close",
+		},
+		"never made": {nil, node.RemovedFirewall{}, nil, ledger.StateReverted, "nothing had been changed", ""},
+		"forged": {
+			json.RawMessage(`{"firewall": {"table": "; flush ruleset"}, "settings": {"image": "evil"}}`),
+			node.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pod := &fakePod{removed: tc.removed, fails: tc.fails}
+			step := ledger.Step{
+				Target: ledger.Target{Kind: "Node", Name: "node-b"}, Undo: ledger.Undo{Kind: UndoKind, Data: tc.data},
+			}
+			state, said, err := Undoer{Start: pod.start, Overwrite: true}.Undo(t.Context(),
+				ledger.Run{ID: "scenario-abc234"}, step)
+			if err != nil {
+				said = err.Error()
+			}
+			if state != tc.state || (err == nil) != (tc.state != "") || !strings.Contains(said, tc.says) {
+				t.Errorf("%q, %q, %v; wanted %q and %q", state, said, err, tc.state, tc.says)
+			}
+			if got := strings.Join(pod.calls, " "); got != tc.calls {
+				t.Errorf("the calls were %q, not %q", got, tc.calls)
+			}
+			if tc.calls != "" && pod.asked != (node.RemoveFirewall{Overwrite: true}) {
+				t.Errorf("the node was asked %+v", pod.asked)
+			}
+		})
+	}
+}

@@ -1,0 +1,313 @@
+// Package fixes makes the few repairs that doctor offers to make: those that are safe, and that can be undone or undo
+// themselves. They go through a fault.Session as faults do: with a preflight, a record before the change, a proof after
+// it, and an undo where there is something to undo.
+package fixes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
+)
+
+// Fault is the kind of the runs of repairs: they are in the ledger, and are no faults.
+const Fault = "fix"
+
+// UndoKind is the ledger.Undo.Kind of objects that a repair created.
+const UndoKind = "created-runtimeclass"
+
+// annotationRun is on what a repair created, for people and `leftovers`. By annotationSeal, its seal's mark, the undo
+// knows it.
+const (
+	annotationRun  = "gpufault.dev/run"
+	annotationSeal = "gpufault.dev/seal"
+)
+
+// Data is what the ledger keeps of a created RuntimeClass.
+type Data struct {
+	Name    string `json:"name"`
+	Handler string `json:"handler"`
+}
+
+// RuntimeClass returns the object that CreateRuntimeClass makes.
+func RuntimeClass(name, handler string) *nodev1.RuntimeClass {
+	return &nodev1.RuntimeClass{
+		TypeMeta:   metav1.TypeMeta{APIVersion: nodev1.SchemeGroupVersion.String(), Kind: "RuntimeClass"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy}},
+		Handler:    handler,
+	}
+}
+
+// CreateRuntimeClass returns the change that makes a RuntimeClass. Its undo deletes it, if it is still as it was made.
+func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (fault.Change, error) {
+	data, err := json.Marshal(Data{Name: name, Handler: handler})
+	if err != nil {
+		return fault.Change{}, fmt.Errorf("write down the undo: %w", err)
+	}
+	return fault.Change{
+		Target: ledger.Target{Kind: "RuntimeClass", Name: name},
+		Action: fmt.Sprintf("create RuntimeClass %s with handler %s", name, handler),
+		Undo:   ledger.Undo{Kind: UndoKind, Data: data},
+		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+			class := RuntimeClass(name, handler)
+			class.Annotations = map[string]string{
+				annotationRun: r.Run().ID, annotationSeal: mark(r.Run().ID, name, handler),
+			}
+			made, err := client.NodeV1().RuntimeClasses().Create(ctx, class, metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) {
+				return nil, fmt.Errorf("there is a RuntimeClass %s meanwhile: run doctor again", name)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("create RuntimeClass %s: %w", name, err)
+			}
+			return []ledger.Evidence{{
+				Source: "RuntimeClass " + name, Time: time.Now(),
+				Text: fmt.Sprintf("uid %s, handler %s", made.UID, made.Handler),
+			}}, nil
+		},
+	}, nil
+}
+
+// mark returns what the RuntimeClass of a run carries.
+func mark(run, name, handler string) string {
+	return seal.Of(run, UndoKind,
+		fmt.Appendf(nil, "%q %q", name, handler)).Mark("node.k8s.io", "runtimeclasses", "", name)
+}
+
+// Undoer deletes what a repair created. Client is nil where it is only to describe.
+type Undoer struct{ Client kubernetes.Interface }
+
+var _ fault.Undoer = Undoer{}
+
+// Describe implements fault.Undoer.
+func (u Undoer) Describe(step ledger.Step) string {
+	return "delete RuntimeClass " + step.Target.Name + ", if it is still as it was made"
+}
+
+// Undo implements fault.Undoer.
+func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	var data Data
+	if err := json.Unmarshal(step.Undo.Data, &data); err != nil {
+		return "", "", fmt.Errorf("the record's undo cannot be read: %w", err)
+	}
+	switch {
+	case data.Name != step.Target.Name || step.Target.Kind != "RuntimeClass":
+		return "", "", fmt.Errorf("the record's undo is rejected: it is about RuntimeClass %s, and the target is %s",
+			data.Name, step.Target)
+	case u.Client == nil:
+		return "", "", errors.New("no cluster to undo it in")
+	}
+	now, err := u.Client.NodeV1().RuntimeClasses().Get(ctx, data.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return ledger.StateReverted, fmt.Sprintf("RuntimeClass %s is not there", data.Name), nil
+	case err != nil:
+		return "", "", fmt.Errorf("get RuntimeClass %s: %w", data.Name, err)
+	case now.Annotations[annotationSeal] != mark(run.ID, data.Name, data.Handler):
+		return ledger.StateSuperseded,
+			fmt.Sprintf("RuntimeClass %s is not the one that this run made, and was left alone", data.Name), nil
+	case now.Handler != data.Handler || now.Overhead != nil || now.Scheduling != nil:
+		return ledger.StateSuperseded,
+			fmt.Sprintf("RuntimeClass %s was changed meanwhile, and was left alone", data.Name), nil
+	}
+	err = u.Client.NodeV1().RuntimeClasses().Delete(ctx, data.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &now.UID, ResourceVersion: &now.ResourceVersion},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", "", fmt.Errorf("delete RuntimeClass %s: %w", data.Name, err)
+	}
+	return ledger.StateReverted, fmt.Sprintf("RuntimeClass %s is deleted", data.Name), nil
+}
+
+// RestartPod returns the change that deletes the device plugin's pod on a node that advertises no GPU, so that its
+// DaemonSet makes a new one there. It cannot be undone. It is proven when a new pod is ready there and the node
+// advertises GPUs; every is how often that is looked for. It takes nothing away from the node. Whether a restart is a
+// remedy is looked at now, and once more before the pod is deleted: the user may think for a while.
+func RestartPod(
+	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, every time.Duration,
+) (fault.Change, error) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != "DaemonSet" {
+		return fault.Change{}, fmt.Errorf(
+			"pod %s/%s belongs to no DaemonSet, which would make it anew: restart it by hand", pod.Namespace, pod.Name,
+		)
+	}
+	if err := restartHelps(ctx, client, pod, owner); err != nil {
+		return fault.Change{}, err
+	}
+	return fault.Change{
+		// Which no fault may have at that time; namespaces of drivers are barred
+		Target: ledger.Target{Kind: "Node", Name: pod.Spec.NodeName},
+		Action: fmt.Sprintf("delete pod %s/%s, so that DaemonSet %s makes it anew", pod.Namespace, pod.Name,
+			owner.Name),
+		Undo:     ledger.Undo{Kind: ledger.UndoNone, Permanent: true},
+		Harmless: true,
+		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+			if err := restartHelps(ctx, client, pod, owner); err != nil {
+				return nil, fmt.Errorf("nothing was deleted: %w", err)
+			}
+			err := client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return nil, fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
+			}
+			r.Progress("deleted; waiting for the new pod, and for the node to advertise GPUs")
+			return successor(ctx, client, pod, owner, every)
+		},
+	}, nil
+}
+
+// restartHelps returns why a restart would be no remedy, or would not bring the same pod back.
+func restartHelps(
+	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, owner *metav1.OwnerReference,
+) error {
+	n, err := client.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get node %s: %w", pod.Spec.NodeName, err)
+	}
+	if gpus := advertised(n); gpus > 0 {
+		return fmt.Errorf("node %s advertises %s now: there is nothing to fix", n.Name, count.Of(gpus, "GPU"))
+	}
+	now, err := client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil):
+		return fmt.Errorf("pod %s/%s is gone or going meanwhile: run doctor again", pod.Namespace, pod.Name)
+	case err != nil:
+		return fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	case !isReady(now):
+		return fmt.Errorf("pod %s/%s does not run, or is not ready (%s), so that a restart is no remedy", pod.Namespace,
+			pod.Name, now.Status.Phase)
+	}
+	ds, err := client.AppsV1().DaemonSets(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (ds.UID != owner.UID || ds.DeletionTimestamp != nil):
+		return fmt.Errorf("DaemonSet %s/%s is gone or going, and would not make the pod anew", pod.Namespace,
+			owner.Name)
+	case err != nil:
+		return fmt.Errorf("get DaemonSet %s/%s: %w", pod.Namespace, owner.Name, err)
+	case !labels.SelectorFromSet(ds.Spec.Template.Spec.NodeSelector).Matches(labels.Set(n.Labels)):
+		return fmt.Errorf(
+			"DaemonSet %s/%s would make no pod on node %s any more, whose labels do not fit its nodeSelector",
+			pod.Namespace, owner.Name, n.Name,
+		)
+	case ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType &&
+		ds.Status.UpdatedNumberScheduled < ds.Status.DesiredNumberScheduled:
+		return fmt.Errorf(
+			"DaemonSet %s/%s updates its pods when they are deleted (OnDelete), and has an update waiting: a restart would bring another version; do it by hand",
+			pod.Namespace, owner.Name,
+		)
+	}
+	return nil
+}
+
+// advertised returns how many GPUs, or parts of them, a node has by what its kubelet says.
+func advertised(n *corev1.Node) (sum int64) {
+	for name, q := range n.Status.Capacity {
+		if doctor.IsGPUResource(name) {
+			sum += q.Value()
+		}
+	}
+	return sum
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodRunning &&
+		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+}
+
+// successor waits until the owner's new pod is ready on the node of the one that was deleted, and the node advertises
+// GPUs.
+func successor(
+	ctx context.Context, client kubernetes.Interface, was *corev1.Pod, owner *metav1.OwnerReference,
+	every time.Duration,
+) ([]ledger.Evidence, error) {
+	var proof []ledger.Evidence
+	missing := fmt.Sprintf("no new one is ready on node %s yet", was.Spec.NodeName)
+	err := wait.PollUntilContextCancel(ctx, every, true, func(ctx context.Context) (bool, error) {
+		pods, err := client.CoreV1().Pods(was.Namespace).List(ctx,
+			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", was.Spec.NodeName).String()})
+		if err != nil {
+			return false, fmt.Errorf("look for the new pod: %w", err)
+		}
+		i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool {
+			by := metav1.GetControllerOf(&p)
+			return by != nil && by.UID == owner.UID && p.UID != was.UID && p.Spec.NodeName == was.Spec.NodeName &&
+				isReady(&p)
+		})
+		if i < 0 {
+			return false, nil
+		}
+		p := &pods.Items[i]
+		missing = fmt.Sprintf("pod %s is ready in its place, and node %s still advertises no GPU", p.Name,
+			p.Spec.NodeName)
+		n, err := client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
+		if err != nil {
+			return false, fmt.Errorf("look at node %s: %w", p.Spec.NodeName, err)
+		}
+		if advertised(n) == 0 {
+			return false, nil
+		}
+		proof = []ledger.Evidence{{
+			Source: fmt.Sprintf("Pod %s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName), Time: time.Now(),
+			Text: fmt.Sprintf("%s, uid %s, made by DaemonSet %s in the place of %s", p.Status.Phase, p.UID, owner.Name,
+				was.Name),
+		}, {
+			Source: "Node " + n.Name + " .status.capacity", Time: time.Now(), Text: count.Of(advertised(n), "GPU"),
+		}}
+		return true, nil
+	})
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("the pod is deleted, and %s: %w", missing, context.Cause(ctx))
+	}
+	return proof, err
+}
+
+// Permissions returns what the repairs need beyond what every run needs: for a pod of the namespace, or for
+// RuntimeClasses where it is empty.
+func Permissions(namespace string) []fault.Permission {
+	if namespace != "" {
+		return []fault.Permission{
+			{Verb: "delete", Resource: "pods", Namespace: namespace},
+			{Verb: "get", Resource: "pods", Namespace: namespace},
+			{Verb: "list", Resource: "pods", Namespace: namespace},
+			{Verb: "get", Group: "apps", Resource: "daemonsets", Namespace: namespace},
+			{Verb: "get", Resource: "nodes"},
+		}
+	}
+	const group = "node.k8s.io"
+	return []fault.Permission{
+		{Verb: "create", Group: group, Resource: "runtimeclasses"},
+		{Verb: "get", Group: group, Resource: "runtimeclasses"},
+		{Verb: "delete", Group: group, Resource: "runtimeclasses"},
+	}
+}
+
+// AllPermissions returns what all repairs need, whatever is found: device plugins may be in any namespace.
+func AllPermissions() []fault.Permission {
+	all := Permissions("")
+	for _, p := range Permissions("any") {
+		p.Namespace = ""
+		all = append(all, p)
+	}
+	return fault.Permissions(all)
+}

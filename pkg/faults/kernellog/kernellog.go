@@ -1,0 +1,238 @@
+// Package kernellog is the fault that writes records to the kernel logs of nodes, and proves each by reading it back.
+//
+// What to write is decided on the node's own facts (its GPUs, its pods) after they were read and before anything is
+// written. A log cannot be unwritten: Undoer says what readers of the log need to forget a record.
+package kernellog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// Pod is a debug pod that runs on a node: a debugpod.Session.
+type Pod interface {
+	// Inspect reads what the node is.
+	Inspect(ctx context.Context, what node.Inspect) (*node.Info, error)
+	// WriteKmsg writes records and returns those that were read back from the log: all, or with an error the first of
+	// them. each hears of them as they come.
+	WriteKmsg(ctx context.Context, what node.WriteKmsg, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error)
+	// BuildModule builds the kernel module; WriteModule is WriteKmsg through it; RemoveModule unloads it if its run had
+	// left it loaded.
+	BuildModule(ctx context.Context, what node.BuildModule) (*node.BuiltModule, error)
+	WriteModule(ctx context.Context, what node.WriteModule, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error)
+	RemoveModule(ctx context.Context) (*node.RemovedModule, error)
+	// Close deletes the pod, also when ctx has ended.
+	Close(ctx context.Context) error
+}
+
+// Start creates a debug pod for a run on a node and waits until it runs.
+type Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
+
+// Record is one record to write.
+type Record struct {
+	node.KmsgRecord
+	// XID and GPU say what the record reports, for the user: "79", "0000:17:00".
+	XID string
+	GPU string
+}
+
+// Compose decides what to write to a node's log. An error stops the run for this node before anything is written.
+type Compose func(nodeName string, info node.Info) ([]Record, error)
+
+// Injection writes records to the kernel logs of nodes.
+type Injection struct {
+	Start   Start
+	Compose Compose
+	// PodUIDs are pods whose GPUs and processes Compose wants to know.
+	PodUIDs []string
+	// Module says how records get into the log as the kernel's own; nil: they are written as user space does.
+	Module *Module
+
+	mu      sync.Mutex
+	results map[string]*Result
+}
+
+// Result is what one node's log got.
+type Result struct {
+	Node    string
+	Info    node.Info
+	Records []Record
+	Written []node.WrittenKmsg // proven, in the order of Records
+}
+
+// Complete reports whether every record was read back.
+func (r *Result) Complete() bool { return len(r.Records) > 0 && len(r.Written) == len(r.Records) }
+
+// Result returns what the node got; nil when the run did not get that far.
+func (in *Injection) Result(nodeName string) *Result {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.results[nodeName]
+}
+
+// Change returns the change to one node, for a fault.Plan.
+func (in *Injection) Change(target ledger.Target, action string) fault.Change {
+	return fault.Change{
+		Target: target,
+		Action: action,
+		Undo:   unwritten(),
+		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+			return in.apply(ctx, target.Name, r)
+		},
+	}
+}
+
+// Detail is what the ledger keeps of a step: what was about to be written, in full for a few records.
+type Detail struct {
+	GPUs    []string `json:"gpus,omitempty"`
+	XIDs    []string `json:"xids,omitempty"`
+	Count   int      `json:"count"`
+	Records []string `json:"records"` // at most keptRecords
+}
+
+// What of a burst goes into the ledger, for each node: a ConfigMap holds 1 MiB, and a run may write thousands on many
+// nodes.
+const (
+	keptRecords    = 20
+	evidenceBudget = 4 << 10 // bytes
+)
+
+func (in *Injection) apply(
+	ctx context.Context, nodeName string, r fault.Recorder,
+) (evidence []ledger.Evidence, err error) {
+	r.Progress("starting the debug pod")
+	pod, err := in.Start(ctx, r.Run(), nodeName, r.Progress)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
+
+	r.Progress("reading the node's GPUs")
+	info, err := pod.Inspect(ctx, node.Inspect{PodUIDs: in.PodUIDs})
+	if err != nil {
+		return nil, fmt.Errorf("read the node's GPUs: %w", err)
+	}
+	records, err := in.Compose(nodeName, *info)
+	if err != nil {
+		return nil, err
+	}
+	result := &Result{Node: nodeName, Info: *info, Records: records}
+	in.keep(result)
+	if in.Module != nil {
+		err = in.throughModule(ctx, pod, r, result)
+		return result.evidence(), err
+	}
+	if err := r.Save(ctx, func(s *ledger.Step) { s.Detail = detail(records) }); err != nil {
+		return nil, err
+	}
+
+	r.Progress(fmt.Sprintf("writing %s", count.Of(len(records), "record")))
+	err = in.write(ctx, r, result, func(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
+		return pod.WriteKmsg(ctx, node.WriteKmsg{Records: result.request()}, each)
+	})
+	if nothingWritten(err) {
+		// Best effort: without it the record says that lines may be in the log, which is the safe side.
+		_ = r.Save(ctx, func(s *ledger.Step) { s.Detail = nil })
+	}
+	return result.evidence(), err
+}
+
+// request returns what the helper gets to write.
+func (r *Result) request() []node.KmsgRecord {
+	records := make([]node.KmsgRecord, len(r.Records))
+	for i, record := range r.Records {
+		records[i] = record.KmsgRecord
+	}
+	return records
+}
+
+// unwritten returns the undo of records in a log: there is none.
+func unwritten() ledger.Undo { return ledger.Undo{Kind: UndoKind, Permanent: true} }
+
+func (in *Injection) write(
+	ctx context.Context, r fault.Recorder, result *Result,
+	write func(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error),
+) error {
+	proven, told := 0, time.Now()
+	written, err := write(func(some []node.WrittenKmsg) {
+		proven += len(some)
+		if len(result.Records) > 1 && (time.Since(told) > time.Second || proven == len(result.Records)) {
+			told = time.Now()
+			r.Progress(fmt.Sprintf("%d of %s proven", proven, count.Of(len(result.Records), "record")))
+		}
+	})
+	result.Written = written
+	switch {
+	case err != nil && errors.Is(ctx.Err(), context.Canceled):
+		return fmt.Errorf("stopped when %d of %s were known to be written", len(written),
+			count.Of(len(result.Records), "record"))
+	case err != nil && len(written) > 0:
+		return fmt.Errorf("%d of %s written and read back: %w", len(written), count.Of(len(result.Records), "record"),
+			err)
+	case err != nil:
+		return err
+	case !result.Complete():
+		return fmt.Errorf("only %d of %s read back from the kernel log", len(written),
+			count.Of(len(result.Records), "record"))
+	}
+	return nil
+}
+
+// nothingWritten reports whether the helper refused before its first write.
+func nothingWritten(err error) bool {
+	var refused *node.Error
+	return errors.As(err, &refused) && (refused.Code == node.CodeDevkmsgOff || refused.Code == node.CodeBadRequest)
+}
+
+func (in *Injection) keep(result *Result) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.results == nil {
+		in.results = map[string]*Result{}
+	}
+	in.results[result.Node] = result
+}
+
+// evidence returns every record with its sequence number, or of many those at both ends.
+func (r *Result) evidence() []ledger.Evidence {
+	all := make([]ledger.Evidence, len(r.Written))
+	for i, w := range r.Written {
+		all[i] = ledger.Evidence{
+			Source: fmt.Sprintf("/dev/kmsg sequence %d", w.Sequence), Time: w.Time.UTC().Truncate(time.Microsecond),
+			Text: w.Text,
+		}
+	}
+	return ledger.Condense(all, evidenceBudget)
+}
+
+func detail(records []Record) json.RawMessage {
+	d := Detail{Count: len(records)}
+	gpus, xids := map[string]bool{}, map[string]bool{}
+	for i, record := range records {
+		if record.GPU != "" && !gpus[record.GPU] {
+			gpus[record.GPU] = true
+			d.GPUs = append(d.GPUs, record.GPU)
+		}
+		if record.XID != "" && !xids[record.XID] {
+			xids[record.XID] = true
+			d.XIDs = append(d.XIDs, record.XID)
+		}
+		if i < keptRecords {
+			d.Records = append(d.Records, record.Data)
+		}
+	}
+	raw, err := json.Marshal(d)
+	if err != nil { // strings and numbers always marshal
+		return nil
+	}
+	return raw
+}

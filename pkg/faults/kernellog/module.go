@@ -1,0 +1,147 @@
+package kernellog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// Module is the kernel module that writes records as the kernel's own. It is loaded for as long as it writes.
+type Module struct {
+	// File is the built module; nil: it is built on the node, against the headers in Headers, or those that are found.
+	File    []byte
+	Headers string
+}
+
+// throughModule writes the records of a result through the module. That it may be loaded is in the ledger before it is.
+func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorder, result *Result) error {
+	request := node.WriteModule{Module: in.Module.File, Records: result.request()}
+	if request.Module == nil {
+		r.Progress("building the kernel module")
+		built, err := pod.BuildModule(ctx, node.BuildModule{Headers: in.Module.Headers})
+		if err != nil {
+			return err
+		}
+		request.Module = built.Module
+	}
+	err := r.Save(ctx, func(s *ledger.Step) {
+		s.Detail, s.Undo = detail(result.Records), ledger.Undo{Kind: ModuleUndoKind}
+	})
+	if err != nil {
+		return err
+	}
+	r.Progress(fmt.Sprintf("loading the kernel module and writing %s", count.Of(len(result.Records), "record")))
+	var last error // in the helper's own words
+	err = in.write(ctx, r, result, func(each func([]node.WrittenKmsg)) (written []node.WrittenKmsg, _ error) {
+		written, last = pod.WriteModule(ctx, request, each)
+		return written, last
+	})
+	if !isUnloaded(last) {
+		return err
+	}
+	// Also when the user has stopped the run: otherwise its undo would start another pod, to find nothing.
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
+	defer cancel()
+	forgotten := r.Save(after, func(s *ledger.Step) {
+		s.Undo = unwritten()
+		if nothingLoaded(last) {
+			s.Detail = nil
+		}
+	})
+	if err == nil && forgotten != nil {
+		return fmt.Errorf(
+			"the records are written, and the kernel module is unloaded, but the ledger does not say so: %w", forgotten,
+		)
+	}
+	return err
+}
+
+// forgetTimeout is how long the ledger may take to learn that the module is unloaded.
+const forgetTimeout = 10 * time.Second
+
+// isUnloaded reports whether the helper has said, by its last answer, that the module is not loaded any more, or never
+// was.
+func isUnloaded(err error) bool {
+	var refused *node.Error
+	return err == nil || errors.As(err, &refused) && refused.Code != node.CodeStays && refused.Code != node.CodeInternal
+}
+
+// nothingLoaded reports whether the helper refused before anything was loaded.
+func nothingLoaded(err error) bool {
+	var refused *node.Error
+	return errors.As(err, &refused) && refused.Code.BeforeLoad()
+}
+
+// ModuleUndoKind is the ledger.Undo.Kind of a kernel module that may be loaded.
+const ModuleUndoKind = "kernel-module"
+
+// ModuleUndoer unloads the kernel module of a run whose client, pod or helper was killed while it was loaded. Start is
+// nil where it is only to describe.
+type ModuleUndoer struct {
+	Log   Undoer
+	Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
+	// Progress tells the user what goes on with a step; nil: nobody.
+	Progress func(step ledger.Step, text string)
+}
+
+var (
+	_ fault.Needer     = ModuleUndoer{}
+	_ fault.NodeUndoer = ModuleUndoer{}
+)
+
+// EntersNode implements fault.NodeUndoer.
+func (ModuleUndoer) EntersNode(ledger.Step) bool { return true }
+
+// Needs implements fault.Needer.
+func (u ModuleUndoer) Needs(_ ledger.Step, ledgerNamespace string) []fault.Permission {
+	return fault.DebugPodPermissions(ledgerNamespace)
+}
+
+// Describe implements fault.Undoer.
+func (u ModuleUndoer) Describe(ledger.Step) string {
+	return "unload the kernel module " + kmod.Name + "; none for the kernel log"
+}
+
+// Undo implements fault.Undoer.
+func (u ModuleUndoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	say := func(text string) {
+		if u.Progress != nil {
+			u.Progress(step, text)
+		}
+	}
+	pod, err := u.Start(ctx, run, step.Target.Name, say)
+	if err != nil {
+		return "", "", fmt.Errorf("%w%s", err, byHand)
+	}
+	say("unloading the kernel module")
+	removed, err := pod.RemoveModule(ctx)
+	if err = errors.Join(err, pod.Close(ctx)); err != nil {
+		return "", "", fmt.Errorf("%w%s", err, byHand)
+	}
+	state, said, err := u.Log.Undo(ctx, run, step)
+	return state, fate(*removed) + "\n" + said, err
+}
+
+const byHand = "; by hand, on the node: rmmod " + kmod.Name
+
+// fate returns what became of the module.
+func fate(removed node.RemovedModule) string {
+	switch {
+	case removed.Removed:
+		return "the kernel module was still loaded, and is unloaded now"
+	case removed.Other != "":
+		return "the kernel module was unloaded already; the one that is loaded now belongs to " + removed.Other +
+			", and was left"
+	default:
+		return "the kernel module is not loaded"
+	}
+}
+
+var _ fault.Undoer = ModuleUndoer{}

@@ -1,0 +1,293 @@
+package objects
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
+)
+
+// Patching changes an object that exists. Of a Node it changes labels, annotations, taints and whether it is cordoned;
+// of a Node's status how many GPUs it advertises.
+type Patching struct {
+	Dynamic dynamic.Interface
+	Mapper  meta.RESTMapper
+
+	APIVersion, Kind, Namespace, Name string
+	// Subresource is "status" to change that of a Node, and else empty.
+	Subresource string
+	// Merge is a JSON merge patch (RFC 7386), JSON a JSON patch (RFC 6902). One of them is set.
+	Merge map[string]any
+	JSON  []any
+	// LedgerNamespace is where nothing may be changed; empty is ledger.DefaultNamespace.
+	LedgerNamespace string
+}
+
+// Change returns the change for a fault.Plan. Check tells before what it would fail with.
+func (p *Patching) Change(action string) fault.Change {
+	return fault.Change{
+		Target: ledger.Target{Kind: p.Kind, Namespace: p.Namespace, Name: p.Name}, Action: action,
+		Undo: ledger.Undo{Kind: UndoKind}, Apply: p.apply,
+	}
+}
+
+// Check returns what stands in the way: for Plan.Checks. It changes nothing. An object that does not exist is no
+// problem, since a change before this one may create it.
+func (p *Patching) Check(ctx context.Context) error {
+	o, err := p.object()
+	if err != nil {
+		return err
+	}
+	err = retry(ctx, o, func() error {
+		_, _, _, err := p.preview(ctx, o)
+		return err
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// object names what is patched, and refuses what may not be.
+func (p *Patching) object() (Object, error) {
+	if p.Dynamic == nil || p.Mapper == nil {
+		return Object{}, errNoCluster
+	}
+	version, err := schema.ParseGroupVersion(p.APIVersion)
+	if err != nil {
+		return Object{}, fmt.Errorf("patch %s %s: %w", p.Kind, p.Name, err)
+	}
+	manifest := &unstructured.Unstructured{}
+	manifest.SetGroupVersionKind(version.WithKind(p.Kind))
+	manifest.SetNamespace(p.Namespace)
+	manifest.SetName(p.Name)
+	o, err := objectOf(p.Mapper, manifest)
+	if err != nil {
+		return o, err
+	}
+	o.Subresource = p.Subresource
+	if len(p.Merge) > 0 == (len(p.JSON) > 0) {
+		return o, fmt.Errorf("%s: there must be one of a merge patch and a JSON patch", o)
+	}
+	return o, o.mayBePatched(p.LedgerNamespace)
+}
+
+// errChanged says that an object was changed between two looks at it.
+var errChanged = errors.New("others change it all the time")
+
+// preview asks the API server what the patch would make of the object: its defaults included.
+func (p *Patching) preview(
+	ctx context.Context, o Object,
+) (before, after *unstructured.Unstructured, edits []Edit, err error) {
+	client := reach(p.Dynamic, o)
+	if before, err = client.Get(ctx, o.Name, metav1.GetOptions{}); err != nil {
+		return nil, nil, nil, fmt.Errorf("get %s: %w", o, err)
+	}
+	if !o.is(before) {
+		return nil, nil, nil, fmt.Errorf("%s is a %s", o, before.GroupVersionKind())
+	}
+	kind, body := types.MergePatchType, encode(p.Merge)
+	if len(p.JSON) > 0 {
+		kind, body = types.JSONPatchType, encode(p.JSON)
+	}
+	after, err = client.Patch(ctx, o.Name, kind, body, metav1.PatchOptions{
+		FieldManager: ManagerPatch, FieldValidation: metav1.FieldValidationStrict, DryRun: []string{metav1.DryRunAll},
+	}, o.subresources()...)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("patch %s: %w", o, err)
+	}
+	if after.GetUID() != before.GetUID() || after.GetResourceVersion() != before.GetResourceVersion() {
+		return before, after, nil, fmt.Errorf("patch %s: %w", o, errChanged)
+	}
+	if o.Subresource == fieldStatus {
+		edits = diffValues(Path{{Field: fieldStatus}}, before.Object[fieldStatus], after.Object[fieldStatus], 0)
+	} else {
+		edits = diff(before.Object, after.Object)
+	}
+	if len(edits) == 0 {
+		return before, after, nil, fmt.Errorf("patch %s: it is so already, so that nothing would be changed", o)
+	}
+	for _, e := range edits {
+		if err := errors.Join(e.validate(), o.mayBeEdited(e)); err != nil {
+			return before, after, nil, fmt.Errorf("patch %s: %w", o, err)
+		}
+	}
+	if size := len(encode(edits)); size > maxEdits {
+		return before, after, nil,
+			fmt.Errorf("patch %s: its undo would have %d KiB, and %d are room in the record", o, size>>10, maxEdits>>10)
+	}
+	return before, after, edits, nil
+}
+
+// The attempts of a patch that others come before: a Node is written by many.
+const (
+	attempts     = 20
+	attemptPause = 50 * time.Millisecond
+)
+
+// apply patches the object as it was looked at, and begins anew when somebody was faster, so that the undo is always
+// the one that was written down.
+func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+	o, err := p.object()
+	if err != nil {
+		return nil, err
+	}
+	run := r.Run()
+	previous := seal.Seal("")
+	for attempt := 1; ; attempt++ {
+		before, after, edits, err := p.preview(ctx, o)
+		var owned *Ownership
+		if err == nil {
+			owned, err = foresee(ctx, p.Dynamic, o, before, after)
+		}
+		if err == nil {
+			if previous != "" { // its data is about to be replaced
+				if err := keeper(p.Dynamic).Drop(ctx, previous); err != nil {
+					return nil, err
+				}
+			}
+			o.UID = string(before.GetUID())
+			d := &Data{Patched: &o, Edits: edits, Ownership: owned}
+			d.Sealed = d.needsKeeper(namespaces(run))
+			if previous, err = p.record(ctx, r, run, d); err != nil {
+				return nil, err
+			}
+			if _, err = write(ctx, p.Dynamic, o, before, after); err == nil {
+				return evidence(o, edits), nil
+			}
+		}
+		if !errors.Is(err, errChanged) && !apierrors.IsConflict(err) || attempt == attempts {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("patch %s: %w", o, context.Cause(ctx))
+		case <-time.After(attemptPause):
+		}
+	}
+}
+
+// record writes the undo down, first in the ledger, then keeps its seal, which it returns. Where the ledger has no room
+// for who owned the fields, it does without: the values can be put back all the same.
+func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run, d *Data) (seal.Seal, error) {
+	step := ""
+	save := func() error {
+		data := encode(d)
+		return r.Save(ctx, func(s *ledger.Step) { step, s.Undo.Data = s.ID, data })
+	}
+	err := save()
+	if full := (*ledger.TooLargeError)(nil); errors.As(err, &full) && d.Ownership != nil {
+		d.Ownership = nil
+		err = save()
+	}
+	if err != nil {
+		return "", err
+	}
+	if !d.Sealed {
+		return "", nil
+	}
+	sealed := d.seal(run.ID, step)
+	return sealed, keeper(p.Dynamic).Keep(ctx, sealed)
+}
+
+// write makes one object of the other, if it is still as it was: the resourceVersion in a merge patch is its
+// precondition. It returns what the API server has made of it. With metav1.DryRunAll nothing is kept.
+func write(
+	ctx context.Context, client dynamic.Interface, o Object, from, to *unstructured.Unstructured, dryRun ...string,
+) (*unstructured.Unstructured, error) {
+	before, after := map[string]any{}, map[string]any{}
+	if o.Subresource == fieldStatus {
+		before[fieldStatus], after[fieldStatus] = from.Object[fieldStatus], to.Object[fieldStatus]
+	} else {
+		to = to.DeepCopy()
+		to.SetManagedFields(from.GetManagedFields()) // the API server's
+		to.SetGeneration(from.GetGeneration())
+		before, after = maps.Clone(from.Object), to.Object
+		delete(before, fieldStatus)
+		delete(after, fieldStatus)
+	}
+	body := merge(before, after)
+	return patchAsRead(ctx, client, o, from, body, dryRun...)
+}
+
+// patchAsRead sends a merge patch that holds only for the object as it was read.
+func patchAsRead(
+	ctx context.Context, client dynamic.Interface, o Object, read *unstructured.Unstructured, body map[string]any,
+	dryRun ...string,
+) (*unstructured.Unstructured, error) {
+	around, _ := body["metadata"].(map[string]any)
+	if around == nil {
+		around = map[string]any{}
+		body["metadata"] = around
+	}
+	around["resourceVersion"], around["uid"] = read.GetResourceVersion(), string(read.GetUID())
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("patch %s: %w", o, err)
+	}
+	now, err := reach(client, o).Patch(ctx, o.Name, types.MergePatchType, text,
+		metav1.PatchOptions{FieldManager: ManagerPatch, DryRun: dryRun}, o.subresources()...)
+	if err != nil {
+		return nil, fmt.Errorf("patch %s: %w", o, err)
+	}
+	return now, nil
+}
+
+// evidence returns a proof for each edit: the API server has answered with what is stored now.
+func evidence(o Object, edits []Edit) []ledger.Evidence {
+	var all []ledger.Evidence
+	for _, e := range edits {
+		all = append(all, ledger.Evidence{
+			Source: o.String(), Time: time.Now().UTC(),
+			Text: fmt.Sprintf("%s: was %s, is %s", e.Path, brief(e.Was), brief(e.Ours)),
+		})
+	}
+	return all
+}
+
+// brief returns a value for people.
+func brief(text json.RawMessage) string {
+	const most = 120
+	switch {
+	case len(text) == 0:
+		return "nothing"
+	case len(text) > most:
+		return strings.ToValidUTF8(string(text[:most]), "") + "..."
+	}
+	return string(text)
+}
+
+// Permissions returns what the patch and its undo need.
+func (p *Patching) Permissions() ([]fault.Permission, error) {
+	o, err := p.object()
+	if err != nil {
+		return nil, err
+	}
+	all := keeperPermissions()
+	patched := strings.Join(append([]string{o.Resource}, o.subresources()...), "/")
+	needs := []fault.Permission{
+		{Verb: "get", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace},
+		{Verb: "patch", Group: o.Group, Resource: patched, Namespace: o.Namespace},
+	}
+	if o.Subresource != "" { // fields are given back by the object itself
+		needs = append(needs, fault.Permission{
+			Verb: "patch", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace, Optional: true,
+		})
+	}
+	return fault.Permissions(all, needs), nil
+}

@@ -1,0 +1,153 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// live reads an object; nil when it is not there, or is of another type than its name says.
+func (u undoing) live(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
+	live, err := reach(u.Dynamic, o).Get(ctx, o.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get %s: %w", o, err)
+	case !o.is(live):
+		return nil, fmt.Errorf("the record's undo is rejected: it takes a %s for a %s", live.GroupVersionKind(), o.Kind)
+	}
+	return live, nil
+}
+
+// created deletes what the step created: its namespaces last, since they take what is in them along.
+func (u undoing) created(ctx context.Context) (ledger.State, string, error) {
+	trusted := false
+	if u.data.Sealed {
+		var err error
+		if trusted, err = keeper(u.Dynamic).Has(ctx, u.seal); err != nil {
+			return "", "", err
+		}
+	}
+	var gone []Object
+	var left []string
+	for _, namespacesNow := range []bool{false, true} {
+		for _, o := range slices.Backward(u.data.Created) {
+			if o.isNamespace() != namespacesNow {
+				continue
+			}
+			uid, why, err := u.delete(ctx, o, trusted)
+			switch {
+			case err != nil:
+				return "", "", err
+			case why != "":
+				left = append(left, why)
+			case uid != "":
+				o.UID = string(uid)
+				gone = append(gone, o)
+			}
+		}
+	}
+	if len(gone) > 0 {
+		u.ahead(ctx)
+	}
+	if err := u.awaitGone(ctx, gone); err != nil {
+		return "", "", err
+	}
+	if u.data.Sealed {
+		if err := keeper(u.Dynamic).Drop(ctx, u.seal); err != nil {
+			return "", "", err
+		}
+	}
+	if len(left) > 0 {
+		return ledger.StateSuperseded, strings.Join(left, "; "), nil
+	}
+	return ledger.StateReverted, u.said(gone), nil
+}
+
+func (u undoing) said(gone []Object) string {
+	if len(gone) == 0 {
+		return "nothing of it was there any more, or it went with its namespace"
+	}
+	var names []string
+	for _, o := range gone {
+		names = append(names, o.String())
+	}
+	return listed(names) + " deleted"
+}
+
+// delete deletes one object if it is ours, and returns the UID of what has to go. why says that something was left, and
+// what.
+func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.UID, why string, err error) {
+	if o.Namespace != "" {
+		if goes, err := u.goes(ctx, o.Namespace); err != nil || goes {
+			return "", "", err
+		}
+	}
+	live, err := u.live(ctx, o)
+	if err != nil || live == nil {
+		return "", "", err
+	}
+	if why, ours := u.judge(o, live, trusted); !ours {
+		return "", why, nil
+	}
+	u.report("deleting " + o.String())
+	uid = live.GetUID()
+	foreground := metav1.DeletePropagationForeground // gone with all that it has made
+	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &foreground}
+	if o.isNamespace() {
+		options.PropagationPolicy = nil
+	}
+	err = reach(u.Dynamic, o).Delete(ctx, o.Name, options)
+	// A namespace that is going already says so
+	if err != nil && !apierrors.IsNotFound(err) && !(o.isNamespace() && apierrors.IsConflict(err)) {
+		return "", "", fmt.Errorf("delete %s: %w", o, err)
+	}
+	if o.isNamespace() && (err == nil || live.GetDeletionTimestamp() != nil) { // not of one that was made anew just now
+		u.hurry(ctx, o.Name)
+	}
+	return uid, "", nil
+}
+
+// judge reports whether an object is ours, and what there is to say of one that is not.
+func (u undoing) judge(o Object, live *unstructured.Unstructured, trusted bool) (why string, ours bool) {
+	same := o.UID == string(live.GetUID())
+	switch {
+	case live.GetLabels()[LabelInstance] == o.mark(u.seal):
+		return "", true
+	case o.UID == "": // our creation has failed, perhaps because of it
+		return "", false
+	case same && trusted:
+		return "", true
+	case same:
+		return fmt.Sprintf(
+			"%s was not deleted: it does not carry the mark of this run (label %s), so it may not be the run's", o,
+			LabelInstance,
+		), false
+	case trusted && u.Successors:
+		return "", true
+	}
+	return fmt.Sprintf("%s was left: somebody has made it anew meanwhile (uid %s, not %s)", o, live.GetUID(), o.UID),
+		false
+}
+
+// hurry lets pods of a namespace that goes end at once: as it is, it would wait for their grace periods. It is best
+// effort.
+func (u undoing) hurry(ctx context.Context, namespace string) {
+	pods := Object{Version: "v1", Resource: "pods", Kind: "Pod", Namespace: namespace}
+	now := int64(1) // 0 would forget pods that may still run
+	err := u.Dynamic.Resource(pods.GVR()).Namespace(namespace).DeleteCollection(ctx,
+		metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
+	if err != nil && !apierrors.IsNotFound(err) && !errors.Is(err, context.Canceled) {
+		u.report("pods of namespace " + namespace + " take their time to end: " + err.Error())
+	}
+}
