@@ -35,7 +35,7 @@ func TestCommandHangs(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "did not answer within 500ms") || out != "started\n" {
 		t.Errorf("got %q, %v", out, err)
 	}
-	if took := time.Since(start); took > 3*time.Second {
+	if took := time.Since(start); took > time.Minute { // its child sleeps for ten
 		t.Errorf("it took %v", took)
 	}
 	untilDead(t, pids)

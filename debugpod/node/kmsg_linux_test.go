@@ -75,8 +75,9 @@ func TestRealKernelLog(t *testing.T) {
 		}
 	}
 	t.Logf("1,000 records, sequences %d to %d, proven in %v", written[0].Sequence, written[999].Sequence, took)
-	// A shared descriptor is rate-limited to 10 records in 5 seconds; without that, it is 0.1 s on an idle machine.
-	if took > 10*time.Second {
+	// A shared descriptor is rate-limited to 10 records in 5 seconds, which makes 500 s; without that, it is 0.1 s on
+	// an idle machine.
+	if took > 2*time.Minute {
 		t.Errorf("1,000 records took %v: the kernel limits their rate", took)
 	}
 }

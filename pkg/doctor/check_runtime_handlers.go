@@ -325,15 +325,15 @@ func viewFindings(f *Facts, r *Result, id string) {
 			r.Add(Finding{
 				Object: n.Object(), Severity: severity, Title: found.Title, Evidence: quoted(n, found.Quotes),
 				Pods: f.notReadyWith(n, found),
-				Fix:  Fix{Text: found.Fix, Commands: mend(n, found)},
+				Fix:  Fix{Text: found.Fix, Commands: fixCommands(n, found)},
 			})
 		}
 	})
 }
 
-// mend returns the commands that edit the file, where the right edit is known, and then make it take effect. A restart
-// alone would mend nothing.
-func mend(n *Node, found runtimeview.Finding) []string {
+// fixCommands returns the commands that edit the file, where the right edit is known, and then make it take effect. A
+// restart alone would mend nothing.
+func fixCommands(n *Node, found runtimeview.Finding) []string {
 	if found.Edit == nil {
 		return nil
 	}

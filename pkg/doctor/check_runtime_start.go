@@ -156,7 +156,7 @@ func viewAndEvents(f *Facts, r *Result, id, title string, fix func(n *Node, name
 // viewFix returns the view's own fix where it has one, else the check's.
 func viewFix(n *Node, v runtimeview.Finding, fix Fix) Fix {
 	fix.Text = cmp.Or(v.Fix, fix.Text)
-	if commands := mend(n, v); len(commands) > 0 {
+	if commands := fixCommands(n, v); len(commands) > 0 {
 		fix.Commands = commands
 	}
 	return fix

@@ -709,23 +709,3 @@ func TestAllocationOfClaims(t *testing.T) {
 		t.Errorf("node a is %+v, want %+v and the holder p", got, want)
 	}
 }
-
-// The arithmetic is done once for pods that are alike, so that a thousand of them on a thousand nodes are no burden.
-func TestPendingOfManyNodes(t *testing.T) {
-	t.Parallel()
-	b := newBench()
-	for i := range 1000 {
-		b.node(fmt.Sprint("n", i), 8).pod(fmt.Sprint("h", i), fmt.Sprint("n", i), 8)
-	}
-	for i := range 1000 {
-		b.pod(fmt.Sprint("p", i), "", 1)
-	}
-	start := time.Now()
-	r := Examine(&b.Snapshot, Options{Checks: []string{"sched.*"}})
-	if len(r.Items) != 1 || len(r.Items[0].Objects) != 1000 {
-		t.Errorf("a thousand pods that wait for the same make %d findings, want one", len(r.Items))
-	}
-	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("a thousand nodes and pods took %s", took)
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // told returns a check's findings, each "ID", "ID@node", or "ID@node/pod".
@@ -117,26 +116,6 @@ func TestIgnore(t *testing.T) {
 	items, _ := fold(found)
 	if got := shape(items); ignored != 1 || got != "hw.ecc[other] error\ndp.x[gpu-1] error" {
 		t.Errorf("%d ignored, left:\n%s", ignored, got)
-	}
-}
-
-// A cluster with a finding on each of its thousands of nodes is folded in a blink.
-func TestFoldOfManyNodes(t *testing.T) {
-	t.Parallel()
-	cause := Check{ID: "a", Title: "cause", Layer: LayerDriver, Explains: []string{"b"}}
-	effect := Check{ID: "b", Title: "effect", Layer: LayerDevicePlugin}
-	var nodes []string
-	for i := range 5000 {
-		nodes = append(nodes, fmt.Sprintf("node-%d", i))
-	}
-	start := time.Now()
-	found, _ := gather([]*Result{told(t, cause, nodes...), told(t, effect, nodes...)}, nil, []Check{cause, effect})
-	items, edges := fold(found)
-	if len(items) != 2 || len(edges) != 1 || len(items[0].Objects) != 5000 || !items[0].Root || items[1].Root {
-		t.Errorf("%d items, %v", len(items), edges)
-	}
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("it took %s", took)
 	}
 }
 

@@ -147,7 +147,7 @@ func (c *Cleaner) edit(ctx context.Context, l Leftover) (did string, err error) 
 			// A new run may aim at it
 			return ErrChanged
 		}
-		if did = DidGo; !takeOut(l, object) {
+		if did = DidGo; !removeFrom(l, object) {
 			return nil
 		}
 		did = DidEdit
@@ -161,8 +161,8 @@ func (c *Cleaner) edit(ctx context.Context, l Leftover) (did string, err error) 
 	return did, nil
 }
 
-// takeOut takes the additions out of an object, and returns whether there were any.
-func takeOut(l Leftover, object *unstructured.Unstructured) bool {
+// removeFrom takes the additions out of an object, and returns whether there were any.
+func removeFrom(l Leftover, object *unstructured.Unstructured) bool {
 	var all change
 	for _, k := range workloads() {
 		if k.resource == l.resource {

@@ -147,9 +147,10 @@ func (a *arming) execute(ctx context.Context, connection *kube.Connection, strea
 		return kube.Explain(err)
 	}
 	switching := &switching{
-		arming: a, cluster: found, session: s, witness: newWitness(cluster.Client, debugpod.NewExecer(cluster.Config)),
-		streams: streams,
-		note:    func(text string) { report.Step(a.id, text) },
+		arming: a, cluster: found, session: s,
+		observer: newObserver(cluster.Client, debugpod.NewExecer(cluster.Config)),
+		streams:  streams,
+		note:     func(text string) { report.Step(a.id, text) },
 		injected: func(ctx context.Context, p *inPlace) (string, error) {
 			now, err := found.Find(ctx, p.data.Namespace, p.data.Ref())
 			if err != nil {

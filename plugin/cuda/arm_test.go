@@ -28,7 +28,7 @@ func (w *world) switching(t *testing.T, verb string, change func(*arming)) (out,
 	}
 	var stdout, stderr bytes.Buffer
 	s := &switching{
-		arming: a, cluster: w.cluster(), witness: w.witness(), note: func(string) {},
+		arming: a, cluster: w.cluster(), observer: w.observer(), note: func(string) {},
 		injected: func(context.Context, *inPlace) (string, error) { return w.injected, nil },
 		session:  &fault.Session{Client: w.client, Ledger: w.store()},
 		streams:  genericiooptions.IOStreams{In: strings.NewReader(""), Out: &stdout, ErrOut: &stderr},

@@ -39,6 +39,6 @@ func (l Load) Change(
 		return fault.Change{}, nil, err
 	}
 	d.preload, d.unread = preloads(ctx, d.chosen, readImage)
-	injection := in.injection(found, d, newWitness(cluster.Client, debugpod.NewExecer(cluster.Config)))
+	injection := in.injection(found, d, newObserver(cluster.Client, debugpod.NewExecer(cluster.Config)))
 	return injection.change(in.action(d)), d.needs(injection.Permissions()), nil
 }

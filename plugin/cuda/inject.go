@@ -232,7 +232,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 	d.preload, d.unread = preloads(ctx, d.chosen, readImage)
 	s := session.New(ctx, cluster, connection.LedgerNamespace, 1, podflags.New(), progress.New(streams.ErrOut))
 	s.Timeout, s.CleanupTimeout = in.timeout+afterRollout, cleanupTimeout
-	injection := in.injection(found, d, newWitness(cluster.Client, debugpod.NewExecer(cluster.Config)))
+	injection := in.injection(found, d, newObserver(cluster.Client, debugpod.NewExecer(cluster.Config)))
 	plan := in.plan(d, injection)
 	plan.Checks = append(plan.Checks, func(ctx context.Context) error {
 		preview, err := injection.Preview(ctx)

@@ -26,7 +26,7 @@ type injection struct {
 	*cudashim.Injection
 	fault             cudafault.Fault
 	disarmed, atStart bool
-	witness           *witness
+	observer          *observer
 	timeout           time.Duration
 	grace, patience   time.Duration
 
@@ -38,9 +38,9 @@ type detail struct {
 	Fault cudafault.Fault `json:"fault"`
 }
 
-func (in *injecting) injection(cluster *cudashim.Cluster, d *decided, w *witness) *injection {
+func (in *injecting) injection(cluster *cudashim.Cluster, d *decided, w *observer) *injection {
 	i := &injection{
-		fault: in.fault, disarmed: in.disarmed, atStart: in.atStart, witness: w, timeout: in.timeout, grace: grace,
+		fault: in.fault, disarmed: in.disarmed, atStart: in.atStart, observer: w, timeout: in.timeout, grace: grace,
 		patience: patience,
 		Injection: &cudashim.Injection{
 			Cluster: cluster, Workload: d.workload, Selection: in.selection, Preloads: d.preload,
@@ -114,7 +114,7 @@ func (d detailing) Save(ctx context.Context, change func(*ledger.Step)) error {
 func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod) ([]ledger.Evidence, error) {
 	run := r.Run()
 	p := &proof{
-		witness: i.witness, pods: i.pods(run), run: run.ID, generation: firstGeneration(run), grace: i.grace,
+		observer: i.observer, pods: i.pods(run), run: run.ID, generation: firstGeneration(run), grace: i.grace,
 		patience: i.patience,
 	}
 	if !i.atStart {

@@ -213,7 +213,7 @@ func TestWhatAContainerPrintsIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	for _, execer := range []flood{{out: true}, {err: true}} {
-		_, err := newWitness(w.client, execer).exec(t.Context(), pod("web-1", "gpu-1"), "main")
+		_, err := newObserver(w.client, execer).exec(t.Context(), pod("web-1", "gpu-1"), "main")
 		if !errors.Is(err, errTooMuch) {
 			t.Errorf("%+v: %v", execer, err)
 		}
@@ -237,7 +237,7 @@ func TestNoExecWithoutAShim(t *testing.T) {
 		t.Fatal(err)
 	}
 	bare := pod("web-1", "gpu-1", func(p *corev1.Pod) { p.Spec.Volumes[0].ConfigMap.Items = nil })
-	reports := w.witness().ask(t.Context(), []corev1.Pod{*bare, *pod("web-2", "risc-1")})
+	reports := w.observer().ask(t.Context(), []corev1.Pod{*bare, *pod("web-2", "risc-1")})
 	for _, r := range reports {
 		if r.asked || r.missing || r.trouble != "no shim for this node's architecture is known" {
 			t.Errorf("%s: %+v", r.pod.Name, r)
@@ -266,7 +266,7 @@ func TestManyPods(t *testing.T) {
 	p.patience = 10 * time.Second
 	var reading atomic.Int32
 	together := make(chan struct{})
-	p.witness.logs = func(ctx context.Context, _ *corev1.Pod, _ string, _ bool) ([]byte, error) {
+	p.observer.logs = func(ctx context.Context, _ *corev1.Pod, _ string, _ bool) ([]byte, error) {
 		if int(reading.Add(1)) == len(crashing) {
 			close(together)
 		}

@@ -32,7 +32,7 @@ const (
 const shimPrefix = "gpu-fault: run "
 
 // listen looks for lines of the shim and about it in the logs of a pod: of its containers, and of their former lives.
-func (w *witness) listen(ctx context.Context, r *report, run string) {
+func (w *observer) listen(ctx context.Context, r *report, run string) {
 	for _, container := range r.containers {
 		for _, previous := range []bool{true, false} {
 			if previous && !hasFormerLife(r.pod, container) {
@@ -51,7 +51,7 @@ func (w *witness) listen(ctx context.Context, r *report, run string) {
 }
 
 // listenWhere listens to the pods that are meant, several at a time.
-func (w *witness) listenWhere(ctx context.Context, reports []report, run string, where func(*report) bool) {
+func (w *observer) listenWhere(ctx context.Context, reports []report, run string, where func(*report) bool) {
 	var group errgroup.Group
 	group.SetLimit(parallelLogs)
 	for i := range reports {
@@ -125,8 +125,8 @@ func hasFormerLife(pod *corev1.Pod, container string) bool {
 	return false
 }
 
-// readLog is witness.logs.
-func (w *witness) readLog(ctx context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error) {
+// readLog is observer.logs.
+func (w *observer) readLog(ctx context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
 	lines, bytes := int64(logLines), int64(logBytes)

@@ -19,7 +19,7 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 	s.note(s.verb + "ed; waiting until its processes take notice")
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	reports, err := s.witness.watch(limited, watching{
+	reports, err := s.observer.watch(limited, watching{
 		run: s.id, pods: p.pods(s.cluster), current: func(file cudafault.State) bool { return sameArming(file, next) },
 		done: func(reports []report) bool {
 			return !slices.ContainsFunc(reports, func(r report) bool { return !r.noticed(next) })

@@ -125,7 +125,7 @@ const refreshEvery = 2 * time.Second
 
 // watch asks the pods of a run until that is done, or ctx ends. It returns what it heard last; the error is why it
 // heard nothing.
-func (w *witness) watch(ctx context.Context, what watching) ([]report, error) {
+func (w *observer) watch(ctx context.Context, what watching) ([]report, error) {
 	var (
 		last      []report
 		none      = errors.New("there was no time to ask its pods")
@@ -173,7 +173,7 @@ func stamp() string { return time.Now().UTC().Format(time.RFC3339Nano) }
 
 // proof shows that the shim of a run is in its pods.
 type proof struct {
-	witness    *witness
+	observer   *observer
 	pods       func(context.Context) ([]corev1.Pod, error)
 	run        string
 	generation uint64
@@ -208,7 +208,7 @@ func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes [
 		}
 		return !settled.IsZero() && time.Since(settled) >= p.grace
 	}
-	reports, err := p.witness.watch(limited, watching{
+	reports, err := p.observer.watch(limited, watching{
 		run: p.run, pods: p.pods, done: done,
 		current: func(file cudafault.State) bool { return file.Generation == p.generation },
 		settled: func(r *report) bool {
@@ -222,7 +222,7 @@ func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes [
 	if err != nil {
 		return nil, nil, err
 	}
-	p.witness.listenWhere(ctx, reports, p.run, func(r *report) bool { // a linker that refused it says so there
+	p.observer.listenWhere(ctx, reports, p.run, func(r *report) bool { // a linker that refused it says so there
 		v, _ := r.judge(p.run, p.generation)
 		return v == delivered && len(r.living()) == 0
 	})

@@ -20,8 +20,9 @@ import (
 func (w *world) proof(t *testing.T) *proof {
 	t.Helper()
 	return &proof{
-		witness: w.witness(), run: runID, generation: 1, grace: 20 * time.Millisecond, patience: 200 * time.Millisecond,
-		pods: func(ctx context.Context) ([]corev1.Pod, error) { return w.cluster().Pods(ctx, namespace, runID) },
+		observer: w.observer(), run: runID, generation: 1, grace: 20 * time.Millisecond,
+		patience: 200 * time.Millisecond,
+		pods:     func(ctx context.Context) ([]corev1.Pod, error) { return w.cluster().Pods(ctx, namespace, runID) },
 	}
 }
 
@@ -165,8 +166,8 @@ func (w *world) recorder() *recorder                               { return &rec
 func (w *world) injection(change ...func(*injection)) *injection {
 	i := &injection{
 		Injection: &cudashim.Injection{Cluster: w.cluster(), Workload: deployment("")}, fault: lostGPU,
-		witness: w.witness(),
-		timeout: 100 * time.Millisecond, grace: 20 * time.Millisecond, patience: 200 * time.Millisecond,
+		observer: w.observer(),
+		timeout:  100 * time.Millisecond, grace: 20 * time.Millisecond, patience: 200 * time.Millisecond,
 	}
 	for _, c := range change {
 		c(i)

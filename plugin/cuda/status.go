@@ -88,15 +88,15 @@ func showStatus(
 	if err != nil {
 		return kube.Explain(err)
 	}
-	witness := newWitness(cluster.Client, debugpod.NewExecer(cluster.Config))
+	observer := newObserver(cluster.Client, debugpod.NewExecer(cluster.Config))
 	list := statusList{Items: []runStatus{}}
 	for _, p := range places {
 		pods, err := p.pods(found)(ctx)
 		if err != nil {
 			return kube.Explain(err)
 		}
-		reports := witness.ask(ctx, pods)
-		witness.listenWhere(ctx, reports, p.run.ID, func(r *report) bool { return !r.asked || len(r.living()) == 0 })
+		reports := observer.ask(ctx, pods)
+		observer.listenWhere(ctx, reports, p.run.ID, func(r *report) bool { return !r.asked || len(r.living()) == 0 })
 		if ctx.Err() != nil {
 			return fmt.Errorf("status: %w", context.Cause(ctx))
 		}

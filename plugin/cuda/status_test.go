@@ -52,10 +52,10 @@ func colourful(t *testing.T) (*inPlace, []report, time.Time) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	witness := w.witness()
-	reports := witness.ask(t.Context(), list)
+	observer := w.observer()
+	reports := observer.ask(t.Context(), list)
 	for i := range reports {
-		witness.listen(t.Context(), &reports[i], runID)
+		observer.listen(t.Context(), &reports[i], runID)
 	}
 	return p, reports, started.Add(time.Minute)
 }

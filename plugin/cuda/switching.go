@@ -22,11 +22,11 @@ import (
 // switching is the use of an arming on a cluster.
 type switching struct {
 	*arming
-	cluster *cudashim.Cluster
-	session *fault.Session
-	witness *witness
-	streams genericiooptions.IOStreams
-	note    func(text string)
+	cluster  *cudashim.Cluster
+	session  *fault.Session
+	observer *observer
+	streams  genericiooptions.IOStreams
+	note     func(text string)
 	// injected says of which run the workload's pod template has the shim now.
 	injected func(ctx context.Context, p *inPlace) (run string, err error)
 }

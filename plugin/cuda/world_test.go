@@ -113,8 +113,8 @@ func (s *shims) Exec(ctx context.Context, pod *corev1.Pod, _ string, _ []string,
 	return err
 }
 
-func (s *shims) witness() *witness {
-	w := newWitness(s.client, s)
+func (s *shims) observer() *observer {
+	w := newObserver(s.client, s)
 	w.every = time.Millisecond
 	w.logs = func(_ context.Context, pod *corev1.Pod, _ string, _ bool) ([]byte, error) {
 		text, ok := s.log[pod.Name]

@@ -48,8 +48,8 @@ type repair struct {
 // everyPod is how often --fix looks for the new pod.
 const everyPod = 500 * time.Millisecond
 
-// mend examines a snapshot and repairs the root that --fix names.
-func (e *examination) mend(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot) error {
+// fixRoot examines a snapshot and repairs the root that --fix names.
+func (e *examination) fixRoot(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot) error {
 	r := doctor.Examine(s, doctor.Options{Since: e.since})
 	if err := e.writeBundle(s); err != nil {
 		return err

@@ -63,7 +63,7 @@ func (e *examination) run(ctx context.Context) error {
 		return kube.Explain(err)
 	}
 	if e.fix != "" {
-		return e.mend(ctx, cluster, s)
+		return e.fixRoot(ctx, cluster, s)
 	}
 	return errors.Join(e.writeBundle(s), e.conclude(s))
 }

@@ -13,8 +13,8 @@ import (
 type disturbance struct {
 	name string
 	do   func(s *site) error
-	// mend is what the trial itself has to put right again; nil: nothing.
-	mend func(s *site) error
+	// repair is what the trial itself has to put right again; nil: nothing.
+	repair func(s *site) error
 	// columns are where it is tried: during, after (then it is reverted), alone (then the time is up).
 	columns []string
 }
@@ -30,7 +30,7 @@ func disturbances() []disturbance {
 			name: "record on the node deleted", do: onNode("rm -rf /var/lib/gpu-fault/*"),
 			columns: []string{after, alone},
 		},
-		{name: "disk full", do: fillDisk, mend: freeDisk, columns: []string{alone}},
+		{name: "disk full", do: fillDisk, repair: freeDisk, columns: []string{alone}},
 	}
 }
 
@@ -61,8 +61,8 @@ func (d disturbance) whileMade(s *site) error {
 		err = errors.New("the client ended before it changed anything")
 	}
 	c.wait(s)
-	if d.mend != nil {
-		err = errors.Join(err, d.mend(s))
+	if d.repair != nil {
+		err = errors.Join(err, d.repair(s))
 	}
 	return errors.Join(err, s.reverted())
 }
@@ -73,8 +73,8 @@ func (d disturbance) inPlace(s *site) error {
 		return err
 	}
 	err := d.do(s)
-	if d.mend != nil {
-		err = errors.Join(err, d.mend(s))
+	if d.repair != nil {
+		err = errors.Join(err, d.repair(s))
 	}
 	return errors.Join(err, s.reverted())
 }
@@ -93,8 +93,8 @@ func (d disturbance) timeIsUp(s *site) error {
 	}
 	err = d.do(s)
 	healed := s.healed(run)
-	if d.mend != nil {
-		err = errors.Join(err, d.mend(s))
+	if d.repair != nil {
+		err = errors.Join(err, d.repair(s))
 	}
 	return errors.Join(err, healed, s.forgotten(run))
 }

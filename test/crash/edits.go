@@ -90,7 +90,7 @@ func superseded(s *site, path string) error {
 	if err != nil || !strings.HasSuffix(string(data), theirLine) {
 		wrong = append(wrong, fmt.Errorf("the edit of %s was not left alone: %w", path, err))
 	}
-	wrong = append(wrong, s.settled(time.Now().Add(patience)), s.closed(), s.node.mend(s.ctx))
+	wrong = append(wrong, s.settled(time.Now().Add(patience)), s.closed(), s.node.repair(s.ctx))
 	return errors.Join(append(wrong, s.clean())...)
 }
 
@@ -161,7 +161,7 @@ func nothingKnown(s *site) error {
 	if s.node.changes() == nil {
 		wrong = append(wrong, errors.New("the revert restored something, by what is only a claim"))
 	}
-	return errors.Join(append(wrong, s.node.mend(s.ctx), s.reverted())...)
+	return errors.Join(append(wrong, s.node.repair(s.ctx), s.reverted())...)
 }
 
 // fullBefore finds a full disk, on which a break must be refused.

@@ -211,8 +211,8 @@ func (st *stage) note(s *site, t trial, start time.Time, err error) {
 		defer cancel()
 		s.ctx = fresh
 		s.autopsy()
-		if mendErr := s.node.mend(fresh); mendErr != nil {
-			err = fmt.Errorf("%w; and the node could not be mended: %w", err, mendErr)
+		if repairErr := s.node.repair(fresh); repairErr != nil {
+			err = fmt.Errorf("%w; and the node could not be mended: %w", err, repairErr)
 		}
 		_ = s.world.client.CoreV1().Namespaces().Delete(fresh, s.ledger, metav1.DeleteOptions{})
 	}

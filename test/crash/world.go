@@ -171,8 +171,8 @@ func (n *node) serves(ctx context.Context) error {
 	return err
 }
 
-// mend makes the node as it was after a trial failed, so that the next ones can be told from it.
-func (n *node) mend(ctx context.Context) error {
+// repair makes the node as it was after a trial failed, so that the next ones can be told from it.
+func (n *node) repair(ctx context.Context) error {
 	var pids []string
 	for pid := range n.processes() {
 		pids = append(pids, strconv.Itoa(pid))

@@ -217,7 +217,7 @@ func TestE2EAgainstAStormOfChanges(t *testing.T) {
 }
 
 // Whoever mistypes hears what there is.
-func TestE2ENearMisses(t *testing.T) {
+func TestE2ESuggestions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.apply(documents()["deploy"])

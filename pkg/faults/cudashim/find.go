@@ -35,7 +35,7 @@ func (c *Cluster) Find(ctx context.Context, namespace, name string) (*Workload, 
 	object, err := c.Dynamic.Resource(mapping.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, c.notThere(ctx, mapping, namespace, name)
+		return nil, c.notFound(ctx, mapping, namespace, name)
 	case err != nil:
 		return nil, fmt.Errorf("get %s/%s in namespace %s: %w", kind, name, namespace, err)
 	}

@@ -52,7 +52,7 @@ func FuzzTemplates(f *testing.F) {
 			return
 		}
 		d := &Data{Edits: edits, Variable: a.variable, Preload: a.preload, ConfigMap: Name(run), Pin: encode(a.expr)}
-		removed, err := d.takeOut(&unstructured.Unstructured{Object: p.object}, run)
+		removed, err := d.removeEdits(&unstructured.Unstructured{Object: p.object}, run)
 		if err != nil {
 			t.Fatalf("%v in %s", err, raw)
 		}
@@ -100,7 +100,7 @@ func FuzzUndoData(f *testing.F) {
 			return
 		}
 		w := kind(t, "deployment")
-		if removed, err := d.takeOut(w.Object, run); err == nil {
+		if removed, err := d.removeEdits(w.Object, run); err == nil {
 			_, _ = d.verdict(removed, w.Object)
 			_ = removed.mountsConfigMap()
 		}

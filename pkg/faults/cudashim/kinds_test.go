@@ -40,14 +40,14 @@ func TestEveryKind(t *testing.T) {
 		if got := with.Run(); got != run {
 			t.Errorf("%s: it does not tell its run: %q", name, got)
 		}
-		removed, err := fromLedger(t, d).takeOut(with.Object, run)
+		removed, err := fromLedger(t, d).removeEdits(with.Object, run)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if diff := cmp.Diff(before.Object, removed.object); diff != "" || len(removed.kept) > 0 {
 			t.Errorf("%s: the undo does not restore it; kept %q:\n%s", name, removed.kept, diff)
 		}
-		again, err := fromLedger(t, d).takeOut(before, run)
+		again, err := fromLedger(t, d).removeEdits(before, run)
 		if err != nil || len(again.ops) > 0 || len(again.kept) > 0 {
 			t.Errorf("%s: the undo is not idempotent: %v, %v, %v", name, again.ops, again.kept, err)
 		}

@@ -53,7 +53,7 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	case finished(now) != "":
 		return ledger.StateSuperseded, finishedText(d, finished(now)), nil
 	}
-	r, err := d.takeOut(now, run.ID)
+	r, err := d.removeEdits(now, run.ID)
 	if err != nil {
 		return "", "", err
 	}

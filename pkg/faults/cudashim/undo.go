@@ -197,7 +197,7 @@ func (u Undoer) takeBack(
 			said = fmt.Sprintf("%s is being deleted, and was left alone", d.Ref())
 			return nil
 		}
-		removed, err := d.takeOut(now, run.ID)
+		removed, err := d.removeEdits(now, run.ID)
 		if err != nil {
 			return err
 		}

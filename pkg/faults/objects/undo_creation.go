@@ -58,9 +58,9 @@ func (u undoing) created(ctx context.Context) (ledger.State, string, error) {
 		}
 	}
 	if len(gone) > 0 {
-		u.ahead(ctx)
+		u.deleteNamespaces(ctx)
 	}
-	if err := u.awaitGone(ctx, gone); err != nil {
+	if err := u.waitForDeletion(ctx, gone); err != nil {
 		return "", "", err
 	}
 	if u.data.Sealed {

@@ -35,7 +35,7 @@ func TestModulesOfTheCloud(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %v", way, err)
 				}
-				return mended(t, r, source)
+				return isFixed(t, r, source)
 			}
 			if got := right(r.Module()); got != (way == "pull") { // what pulls images is no firewall's
 				t.Errorf("%s as it is written, %s: mended is %t", name, way, got)
@@ -56,8 +56,8 @@ func TestModulesOfTheCloud(t *testing.T) {
 	}
 }
 
-// mended reports whether all checks of a grade that look at the module hold.
-func mended(t *testing.T, r *scenario.Resolved, source *terraform.Source) bool {
+// isFixed reports whether all checks of a grade that look at the module hold.
+func isFixed(t *testing.T, r *scenario.Resolved, source *terraform.Source) bool {
 	t.Helper()
 	files, err := source.Write()
 	if err != nil {

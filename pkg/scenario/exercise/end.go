@@ -113,7 +113,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 		l.say("%v", err)
 	}
 	if o.Restore && before != nil {
-		if err := l.believe(ctx, e, sealExercise, sealScenario, snapBefore); err != nil {
+		if err := l.verifySeals(ctx, e, sealExercise, sealScenario, snapBefore); err != nil {
 			return nil, err
 		}
 	}

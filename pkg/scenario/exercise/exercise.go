@@ -92,7 +92,7 @@ type Exercise struct {
 	Kubeconfig []byte `json:"-"`
 
 	secret version
-	seals  map[string]string // of what was read of it: see believe
+	seals  map[string]string // of what was read of it: see verifySeals
 }
 
 // version is the stored Secret that an exercise was read from.

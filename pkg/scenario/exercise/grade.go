@@ -123,7 +123,7 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 		return fmt.Errorf("exercise %s cannot be graded: the ledger has lost what the cluster was like when it began",
 			g.e.ID)
 	}
-	if err := g.lab.believe(ctx, g.e, sealExercise, sealScenario, snapBegin); err != nil {
+	if err := g.lab.verifySeals(ctx, g.e, sealExercise, sealScenario, snapBegin); err != nil {
 		return err
 	}
 	if g.spoiled, err = g.spoils(ctx); err != nil {
@@ -152,15 +152,15 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 			waits = none
 		}
 	}
-	if err := g.mended(ctx, begin, waits); err != nil || first {
+	if err := g.awaitFix(ctx, begin, waits); err != nil || first {
 		return err
 	}
 	return g.besides(ctx, begin)
 }
 
-// mended sees whether it is mended and stays so, and all the while no workaround: one that is taken back as soon as the
-// result was seen would else not be.
-func (g *grading) mended(ctx context.Context, begin *baseline.Baseline, waits patience) error {
+// awaitFix sees whether it is mended and stays so, and all the while no workaround: one that is taken back as soon as
+// the result was seen would else not be.
+func (g *grading) awaitFix(ctx context.Context, begin *baseline.Baseline, waits patience) error {
 	how := g.r.Sealed.Grade
 	checks := slices.Concat(stable(g.settling(how.Fixed), how.StableFor), stable(how.Unchanged, how.StableFor))
 	if waits == none {

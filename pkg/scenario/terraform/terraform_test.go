@@ -526,7 +526,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, values string) {
 		began := time.Now()
 		module, err := Read(Files{"a.tf": []byte(text), "terraform.tfvars": []byte(values)})
-		if took := time.Since(began); took > 10*time.Second {
+		if took := time.Since(began); took > time.Minute {
 			t.Fatalf("reading took %s", took)
 		}
 		if err != nil {

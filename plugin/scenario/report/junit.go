@@ -16,7 +16,7 @@ func JUnit(w io.Writer, r exercise.Report) error {
 		for _, c := range results {
 			one := junit.Case{Name: c.Name, Class: "scenario." + class, Took: c.Took}
 			if !c.OK {
-				one.Failure = &junit.Message{Message: c.Message, Type: class, Text: saw(c)}
+				one.Failure = &junit.Message{Message: c.Message, Type: class, Text: evidence(c)}
 			}
 			suite.Cases = append(suite.Cases, one)
 		}

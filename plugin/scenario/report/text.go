@@ -30,7 +30,8 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 		fmt.Fprintf(&b, "  %3d of %3d  %s%s\n", p.Got, p.Of, p.Name, because(p.Why))
 	}
 	for _, c := range failed(r) {
-		fmt.Fprintf(&b, "\n  FAIL  %s\n        %s\n", c.Name, strings.Join(nonEmpty(c.Message, saw(c)), "\n        "))
+		fmt.Fprintf(&b, "\n  FAIL  %s\n        %s\n", c.Name,
+			strings.Join(nonEmpty(c.Message, evidence(c)), "\n        "))
 	}
 	if r.Applied != nil {
 		fmt.Fprintf(&b, "\nThe Terraform module was applied first: %s\n",
@@ -131,7 +132,7 @@ func failed(r exercise.Report) []check.Result {
 	return all
 }
 
-func saw(c check.Result) string {
+func evidence(c check.Result) string {
 	if c.Saw == "" {
 		return ""
 	}

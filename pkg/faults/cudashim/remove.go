@@ -17,9 +17,9 @@ type removal struct {
 	kept []string // what somebody else changed meanwhile, in words
 }
 
-// takeOut makes the patch that undoes the edits: what still is ours is taken back, what somebody changed meanwhile
+// removeEdits makes the patch that undoes the edits: what still is ours is taken back, what somebody changed meanwhile
 // stays and is told.
-func (d *Data) takeOut(object *unstructured.Unstructured, run string) (*removal, error) {
+func (d *Data) removeEdits(object *unstructured.Unstructured, run string) (*removal, error) {
 	r := &removal{patcher: &patcher{object: object.DeepCopy().Object}, data: d, run: run}
 	templates := Templates(&unstructured.Unstructured{Object: r.object})
 	var edits []Edit

@@ -59,8 +59,9 @@ func (s *start) write(ctx context.Context, r fault.Recorder, seals map[string]st
 	return r.Save(ctx, func(step *ledger.Step) { step.Undo.Data = data })
 }
 
-// believe refuses an exercise of which something is not as the run's record has it: what was read of it is to be named.
-func (l *Lab) believe(ctx context.Context, e *Exercise, names ...string) error {
+// verifySeals refuses an exercise of which something is not as the run's record has it: what was read of it is to be
+// named.
+func (l *Lab) verifySeals(ctx context.Context, e *Exercise, names ...string) error {
 	if err := l.Session.Ledger.CheckNamespace(ctx); err != nil {
 		return err
 	}

@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxNear is how many near misses are told.
-const maxNear = 3
+// maxSuggestions is how many near misses are told.
+const maxSuggestions = 3
 
-// notThere says that there is no object of that name, and which there are that the user may have meant.
-func (c *Cluster) notThere(ctx context.Context, mapping *meta.RESTMapping, namespace, name string) error {
+// notFound says that there is no object of that name, and which there are that the user may have meant.
+func (c *Cluster) notFound(ctx context.Context, mapping *meta.RESTMapping, namespace, name string) error {
 	kind := ref(mapping.GroupVersionKind.GroupVersion().String(), mapping.GroupVersionKind.Kind, name)
 	text := fmt.Sprintf("%s is not in namespace %s", kind, namespace)
 	resource := c.Dynamic.Resource(mapping.Resource)
@@ -97,7 +97,7 @@ func near(name string, names []string) []string {
 	})
 	var result []string
 	for _, c := range close {
-		if !slices.Contains(result, c.name) && len(result) < maxNear {
+		if !slices.Contains(result, c.name) && len(result) < maxSuggestions {
 			result = append(result, c.name)
 		}
 	}

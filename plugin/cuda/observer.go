@@ -22,9 +22,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// witness asks pods what the shim in them does: the shim's file, run as a program, prints what the pod's processes have
-// written.
-type witness struct {
+// observer asks pods what the shim in them does: the shim's file, run as a program, prints what the pod's processes
+// have written.
+type observer struct {
 	client kubernetes.Interface
 	execer debugpod.Execer
 	// logs returns the end of a container's log, of its former life with previous.
@@ -60,14 +60,14 @@ type report struct {
 	said, refused []string
 }
 
-func newWitness(client kubernetes.Interface, execer debugpod.Execer) *witness {
-	w := &witness{client: client, execer: execer, every: pause}
+func newObserver(client kubernetes.Interface, execer debugpod.Execer) *observer {
+	w := &observer{client: client, execer: execer, every: pause}
 	w.logs = w.readLog
 	return w
 }
 
 // ask asks all pods, several at a time. Those that are being deleted are left out.
-func (w *witness) ask(ctx context.Context, pods []corev1.Pod) []report {
+func (w *observer) ask(ctx context.Context, pods []corev1.Pod) []report {
 	return w.askUnless(ctx, pods, nil)
 }
 
@@ -80,7 +80,7 @@ type podKey struct {
 func keyOf(pod *corev1.Pod) podKey { return podKey{pod.Name, pod.UID} }
 
 // askUnless is ask, without the pods of which everything is known.
-func (w *witness) askUnless(ctx context.Context, pods []corev1.Pod, known map[podKey]report) []report {
+func (w *observer) askUnless(ctx context.Context, pods []corev1.Pod, known map[podKey]report) []report {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	reports := make([]report, len(pods))
@@ -101,7 +101,7 @@ func (w *witness) askUnless(ctx context.Context, pods []corev1.Pod, known map[po
 }
 
 // askPod asks one container of a pod: the report is about all processes of the pod.
-func (w *witness) askPod(ctx context.Context, pod *corev1.Pod) report {
+func (w *observer) askPod(ctx context.Context, pod *corev1.Pod) report {
 	r := report{pod: pod, containers: cudashim.Carriers(pod)}
 	running := runningContainers(pod)
 	for _, container := range r.containers {
@@ -149,7 +149,7 @@ func (r *report) answer(out []byte) {
 	}
 }
 
-func (w *witness) exec(ctx context.Context, pod *corev1.Pod, container string) ([]byte, error) {
+func (w *observer) exec(ctx context.Context, pod *corev1.Pod, container string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, execTimeout)
 	defer cancel()
 	arch := w.architecture(ctx, pod.Spec.NodeName)
@@ -178,7 +178,7 @@ func hasShim(arch string) bool {
 }
 
 // architecture returns that of a node; empty when it cannot be told, which matters only on clusters of several.
-func (w *witness) architecture(ctx context.Context, node string) string {
+func (w *observer) architecture(ctx context.Context, node string) string {
 	w.nodes.Do(func() {
 		w.archs = map[string]string{}
 		// From the API server's cache

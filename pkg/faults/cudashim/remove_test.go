@@ -119,7 +119,7 @@ func TestUndoIsThreeWay(t *testing.T) {
 			if err := test.change(p); err != nil {
 				t.Fatal(err)
 			}
-			removed, err := fromLedger(t, d).takeOut(&unstructured.Unstructured{Object: p.object}, run)
+			removed, err := fromLedger(t, d).removeEdits(&unstructured.Unstructured{Object: p.object}, run)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -145,7 +145,7 @@ func TestUndoIsThreeWay(t *testing.T) {
 					t.Errorf("%s is left:\n%s", part, after)
 				}
 			}
-			again, err := d.takeOut(&unstructured.Unstructured{Object: removed.object}, run)
+			again, err := d.removeEdits(&unstructured.Unstructured{Object: removed.object}, run)
 			if err != nil || len(again.ops) > 0 {
 				t.Errorf("once more it still changes: %s, %v", encode(again.ops), err)
 			}
@@ -211,7 +211,7 @@ func TestPin(t *testing.T) {
 			t.Errorf("%s: pinned to %s, not %s", name, encode(got), full(test.pinned))
 		}
 		d := &Data{Edits: edits, Variable: a.variable, Preload: a.preload, Pin: encode(expr), ConfigMap: Name(run)}
-		removed, err := d.takeOut(&unstructured.Unstructured{Object: p.object}, run)
+		removed, err := d.removeEdits(&unstructured.Unstructured{Object: p.object}, run)
 		if err != nil || string(encode(removed.object)) != before || len(removed.kept) > 0 {
 			t.Errorf("%s: after the undo %s, kept %v, %v", name, encode(removed.object), removed.kept, err)
 		}

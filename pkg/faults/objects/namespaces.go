@@ -9,9 +9,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// ahead begins to delete the namespaces of the run's other steps: each takes seconds to go, and so all go at the same
-// time. Their own steps wait for them, and say what went wrong.
-func (u undoing) ahead(ctx context.Context) {
+// deleteNamespaces begins to delete the namespaces of the run's other steps: each takes seconds to go, and so all go at
+// the same time. Their own steps wait for them, and say what went wrong.
+func (u undoing) deleteNamespaces(ctx context.Context) {
 	if u.run.Phase == ledger.Planned || u.run.Phase == ledger.Applying { // only this step is undone, not the run
 		return
 	}

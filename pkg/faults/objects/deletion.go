@@ -11,16 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// gonePause is how often it is looked whether something is gone.
-const gonePause = 200 * time.Millisecond
+// deletionPause is how often it is looked whether something is gone.
+const deletionPause = 200 * time.Millisecond
 
-// awaitGone waits until objects are not there any more, each with the UID that it had.
-func (u undoing) awaitGone(ctx context.Context, objects []Object) error {
+// waitForDeletion waits until objects are not there any more, each with the UID that it had.
+func (u undoing) waitForDeletion(ctx context.Context, objects []Object) error {
 	most := cmp.Or(u.Wait, DefaultWait)
 	var last *unstructured.Unstructured
 	left := objects
 	told := ""
-	err := wait.PollUntilContextTimeout(ctx, gonePause, most, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, deletionPause, most, true, func(ctx context.Context) (bool, error) {
 		for len(left) > 0 {
 			live, err := u.live(ctx, left[0])
 			if err != nil {
