@@ -1,20 +1,28 @@
 package xid
 
 import (
+	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 )
 
+// TestMain reports a table that does not load once, instead of in each test.
+func TestMain(m *testing.M) {
+	if _, err := tables(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	m.Run()
+}
+
 func TestTablesLoad(t *testing.T) {
 	t.Parallel()
-	if _, err := tables(); err != nil {
-		t.Fatal(err)
-	}
 	all := All()
-	if len(all) != 176 {
-		t.Fatalf("%d codes, want 176", len(all))
+	if len(all) < 176 {
+		t.Fatalf("%d codes, want NVIDIA's 176 at least", len(all))
 	}
 	for i, c := range all {
 		if c.Number != i+1 {
@@ -116,7 +124,7 @@ func TestLookupAndSearch(t *testing.T) {
 			t.Errorf("Search(%q) = %v, want %v", word, got, want)
 		}
 	}
-	if n := len(Search("")); n != 176 {
+	if n := len(Search("")); n != len(All()) {
 		t.Errorf("Search of nothing finds %d", n)
 	}
 	if s, ok := LookupSXid(20034); !ok || s.Severity != SeverityFatal || s.Link != 30 {

@@ -1,4 +1,4 @@
-// Package golden compares what a test got with a file in testdata, and writes the file anew with -update:
+// Package golden compares what a test got with a file in testdata, and rewrites the file with -update:
 //
 //	go test ./plugin/printer -update
 package golden
@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/aymanbagabas/go-udiff"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // Compare fails the test when got is not what testdata/name holds.
 func Compare(t testing.TB, name, got string) {
@@ -27,8 +27,7 @@ func Compare(t testing.TB, name, got string) {
 	if err != nil {
 		t.Fatalf("%v (go test -update writes it)", err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs; look at the difference, and write it anew with go test -update (-want +got):\n%s", file,
-			diff)
+	if diff := udiff.Unified("want", "got", string(want), got); diff != "" {
+		t.Errorf("%s differs; if what is new is right, rewrite the file with go test -update:\n%s", file, diff)
 	}
 }
