@@ -98,23 +98,31 @@ func TestExamplesRunOnACluster(t *testing.T) {
 	e.untouched()
 }
 
-// workloadOfExamples makes what examples are about: the pod trainer-0, which holds a GPU, and the Deployment vllm.
+// workloadOfExamples makes what examples are about: the pod trainer-0, which holds a GPU, and the Deployment vllm. Each
+// is on a node of its own: on one node they would hold all its GPUs, and some variants of the scenarios need a free one
+// on both nodes.
 func (e *env) workloadOfExamples(namespace string) {
 	e.t.Helper()
-	spec := corev1.PodSpec{Containers: []corev1.Container{{
-		Name: "main", Image: e.cluster.Trainer(e.t), ImagePullPolicy: corev1.PullNever,
-		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
-	}}}
+	spec := func(node string) corev1.PodSpec {
+		gpu := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+		return corev1.PodSpec{
+			NodeSelector: map[string]string{corev1.LabelHostname: node},
+			Containers: []corev1.Container{{
+				Name: "main", Image: e.cluster.Trainer(e.t), ImagePullPolicy: corev1.PullNever,
+				Resources: corev1.ResourceRequirements{Limits: gpu},
+			}},
+		}
+	}
 	pods, labels := e.cluster.Client.CoreV1().Pods(namespace), map[string]string{"app": "vllm"}
 	if _, err := pods.Create(
-		e.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trainer-0"}, Spec: spec},
+		e.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trainer-0"}, Spec: spec(e.control.Name)},
 		metav1.CreateOptions{},
 	); err != nil {
 		e.t.Fatal(err)
 	}
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "vllm"}, Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec(e.worker.Name)},
 	}}
 	if _, err := e.cluster.Client.AppsV1().Deployments(namespace).Create(
 		e.t.Context(), deployment, metav1.CreateOptions{},
