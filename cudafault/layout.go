@@ -61,7 +61,7 @@ func (s State) Encode() ([]byte, error) {
 	w.text(atFunction, "function", s.Function)
 	w.classes(atClasses, s.Classes)
 	if s.Surface > SurfaceSync {
-		w.fail("surface %d is neither the call nor the next synchronising one", s.Surface)
+		w.fail("surface %d is neither the call nor the next synchronizing one", s.Surface)
 	}
 	w.u32(atSurface, uint32(s.Surface))
 	w.u64(atAfterCalls, s.AfterCalls)

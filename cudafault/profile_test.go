@@ -20,7 +20,7 @@ func TestTablesLoad(t *testing.T) {
 	for _, p := range Profiles() {
 		names = append(names, p.Name)
 		if _, known := xid.Lookup(p.XID); p.XID != 0 && !known {
-			t.Errorf("XID %d is not in the catalogue", p.XID)
+			t.Errorf("XID %d is not in the catalog", p.XID)
 		}
 		for _, source := range p.Evidence {
 			if url := EvidenceURL(source); url == "" && !strings.HasPrefix(source, "NVIDIA Xid-Catalog") {

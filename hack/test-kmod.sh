@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests of the kernel module on real kernels, each in a virtual machine: the helper builds it against their headers, loads it, writes every
-# line of the catalogue, and much else; see test/kmod. The last line is `records equal A of B`, and the exit code is 1 when A is less than B or
+# line of the catalog, and much else; see test/kmod. The last line is `records equal A of B`, and the exit code is 1 when A is less than B or
 # any test failed. Kernels and programs are Debian's, unpacked in ~/.cache/gpu-fault/kmod, where the next run finds them. It needs root, as
 # packages are unpacked with their owners and built in roots of their own.
 #   KERNELS    which: SUITE/FLAVOUR ...; "more" for those that are tried by hand, too

@@ -4,7 +4,7 @@
 #
 # The libraries are downloaded from Debian's non-free component, with the machine's own apt sources, into
 # ${XDG_CACHE_HOME:-~/.cache}/gpu-fault/nvidia, once (9 MB). They are proprietary. Nothing is installed, and nothing of them belongs into this
-# repository, an image or a release: the licences allow use, not redistribution.
+# repository, an image or a release: the licenses allow use, not redistribution.
 # The last line is `real libraries: N of M as wanted`, and the exit code is 1 when N is less than M.
 #   LIBRARY_DIR=FOLDER  the shim to test (FOLDER/x86_64/libgpufault.so) in place of the committed one
 #   NCCL=1              NCCL 2.22 too, which has a static cudart inside: another 120 MB
@@ -25,7 +25,7 @@ done
 cat <<TEXT
 This test uses NVIDIA's proprietary libraries, downloaded from Debian's archive into
   $cache
-under the NVIDIA driver licence and the CUDA toolkit's EULA, which are beside them in usr/share/doc/*/copyright.
+under the NVIDIA driver license and the CUDA toolkit's EULA, which are beside them in usr/share/doc/*/copyright.
 Nothing is redistributed, modified or installed; to be rid of them, remove that folder.
 
 TEXT

@@ -14,8 +14,8 @@ int main(void)
 #endif
 	};
 	work(&d, stdout, "");
-	// Beside neighbour.so: what it saw of the three allocations.
-	int (*seen)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "neighbour_seen");
-	if (seen) printf("neighbour saw %d\n", seen());
+	// Beside neighbor.so: what it saw of the three allocations.
+	int (*seen)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "neighbor_seen");
+	if (seen) printf("neighbor saw %d\n", seen());
 	return 0;
 }

@@ -228,7 +228,7 @@ func TestAskFailures(t *testing.T) {
 }
 
 // A hung runtime must not hang us: the context ends the wait.
-func TestAskHonoursContext(t *testing.T) {
+func TestAskHonorsContext(t *testing.T) {
 	t.Parallel()
 	socket := socketIn(t)
 	asked := make(chan struct{})

@@ -13,7 +13,7 @@ import (
 // instead is what works on every node.
 const instead = "--via kmsg needs no module"
 
-// mayLoad recognises what would keep the module from being loaded, before anything is. file is nil when it is yet to be
+// mayLoad recognizes what would keep the module from being loaded, before anything is. file is nil when it is yet to be
 // built, which then is not signed.
 func mayLoad(host Host, file *kmod.File) *Error {
 	root, proc := rootFS(host.Root), os.DirFS(host.Proc)

@@ -7,12 +7,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// xidPage returns the catalogue as a page.
+// xidPage returns the catalog as a page.
 func xidPage() string {
 	var p page
 	p.made()
 	p.line("# XIDs")
-	p.line(fmt.Sprintf("The catalogue of %d XIDs and %d errors of NVSwitches, as `kubectl gpu-fault xid list -o wide` prints it. `xid explain CODE` has the whole of one: "+
+	p.line(fmt.Sprintf("The catalog of %d XIDs and %d errors of NVSwitches, as `kubectl gpu-fault xid list -o wide` prints it. `xid explain CODE` has the whole of one: "+
 		"its line, what comes with it, and what each detector makes of it.", len(xid.All()), len(xid.SXids())))
 	p.xids()
 	p.sxids()
@@ -23,7 +23,7 @@ func xidPage() string {
 
 func (p *page) xids() {
 	p.line("## XIDs by number")
-	p.line("*NVIDIA* is the immediate action of NVIDIA's catalogue of October 2025, *NVSentinel* the action that it recommends (NONE: the node stays as it is), " +
+	p.line("*NVIDIA* is the immediate action of NVIDIA's catalog of October 2025, *NVSentinel* the action that it recommends (NONE: the node stays as it is), " +
 		"*gpud* the type of its event, *EKS* what its node monitoring agent makes of the code when DCGM tells it, *device plugin* whether the GPU counts as broken. " +
 		"An empty cell: nothing, or not known. *Line* says how much is known of the text that we write: **real** was seen in the log of a machine, *rendered* comes from the " +
 		"driver's format or a detector's test, *generic* is our own words, as no line of a driver is known.")

@@ -1,5 +1,5 @@
-// Command licenses holds that everything that is linked into the programs of this project, on any system, has a licence
-// that lets it be given away with them. It reads the licence files in the module cache and asks no network. Run it in
+// Command licenses holds that everything that is linked into the programs of this project, on any system, has a license
+// that lets it be given away with them. It reads the license files in the module cache and asks no network. Run it in
 // the repository's root, after the modules are there.
 package main
 
@@ -15,12 +15,12 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// allowed are the licences, by SPDX identifier. All permit to distribute programs under Apache-2.0 with the notice
+// allowed are the licenses, by SPDX identifier. All permit to distribute programs under Apache-2.0 with the notice
 // kept.
 var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC"}
 
-// excused are modules with another licence, each with the reason.
-var excused = map[string]struct{ licence, why string }{
+// excused are modules with another license, each with the reason.
+var excused = map[string]struct{ license, why string }{
 	"github.com/apparentlymart/go-textseg/v15": {
 		"Unicode-DFS-2016", "of the tables of the Unicode standard in it: their notice is to be kept, as with BSD",
 	},
@@ -33,7 +33,7 @@ var excused = map[string]struct{ licence, why string }{
 	},
 }
 
-// enough is how much of a licence file a licence's text must cover, in percent: the rest is names and years.
+// enough is how much of a license file a license's text must cover, in percent: the rest is names and years.
 const enough = 75
 
 func main() {
@@ -50,17 +50,17 @@ func check(out io.Writer) error {
 	}
 	count, bad := map[string]int{}, 0
 	for _, m := range modules {
-		found, err := licences(m.dir)
+		found, err := licenses(m.dir)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.path, err)
 		}
 		if len(found) == 0 {
 			bad++
-			fmt.Fprintf(out, "%s %s: no licence was recognised in %s\n", m.path, m.version, m.dir)
+			fmt.Fprintf(out, "%s %s: no license was recognized in %s\n", m.path, m.version, m.dir)
 		}
 		for _, id := range found {
 			count[id]++
-			if !slices.Contains(allowed, id) && excused[m.path].licence != id {
+			if !slices.Contains(allowed, id) && excused[m.path].license != id {
 				bad++
 				fmt.Fprintf(out, "%s %s: %s is not among those that may be linked in: %s\n", m.path, m.version, id,
 					strings.Join(allowed, ", "))
@@ -110,8 +110,8 @@ func linked() ([]module, error) {
 	return slices.Compact(all), nil
 }
 
-// licences returns the identifiers that are recognised in a module's licence files.
-func licences(dir string) ([]string, error) {
+// licenses returns the identifiers that are recognized in a module's license files.
+func licenses(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func licences(dir string) ([]string, error) {
 		coverage := licensecheck.Scan(text)
 		if coverage.Percent < enough {
 			return nil,
-				fmt.Errorf("of %s only %.0f%% is a licence that is known: read it", entry.Name(), coverage.Percent)
+				fmt.Errorf("of %s only %.0f%% is a license that is known: read it", entry.Name(), coverage.Percent)
 		}
 		for _, match := range coverage.Match {
 			if !slices.Contains(found, match.ID) {

@@ -1,4 +1,4 @@
-// Command release builds what a release consists of: an archive for each platform with the program and all licences, a
+// Command release builds what a release consists of: an archive for each platform with the program and all licenses, a
 // software bill of materials for each, checksums, the manifest for krew and the release notes.
 //
 // The same commit gives the same bytes in every folder and on every machine with the same Go: nothing of the machine,

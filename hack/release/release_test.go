@@ -172,7 +172,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// Every licence of a dependency is passed on, once; one without a licence is not.
+// Every license of a dependency is passed on, once; one without a license is not.
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -209,10 +209,10 @@ func TestNotices(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "package a") {
-		t.Error("a program was taken for a licence")
+		t.Error("a program was taken for a license")
 	}
-	if err := found.add("c v1", in("c"), in("c")); err == nil || !strings.Contains(err.Error(), "c v1 has no licence") {
-		t.Errorf("a module without a licence: %v", err)
+	if err := found.add("c v1", in("c"), in("c")); err == nil || !strings.Contains(err.Error(), "c v1 has no license") {
+		t.Errorf("a module without a license: %v", err)
 	}
 }
 

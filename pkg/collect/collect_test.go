@@ -786,29 +786,29 @@ func TestPoliciesOfPodsThatWait(t *testing.T) {
 			Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-time.Minute))},
 		}}}
 	})
-	licence, dns := map[string]string{"app": "licence"}, map[string]string{"k8s-app": "kube-dns"}
+	license, dns := map[string]string{"app": "license"}, map[string]string{"k8s-app": "kube-dns"}
 	make := func(log string) (Cluster, *fake.Clientset) {
 		cluster, client := connected(gpuNode("good"), waiting.DeepCopy(), policy("team", "p"), policy("house", "q"),
 			policy("kube-system", "d"), policy("others", "r"),
-			service("house", "licence", licence), service("house", "accounts", nil),
+			service("house", "license", license), service("house", "accounts", nil),
 			service("kube-system", "kube-dns", dns),
-			pod("house", "licence-1", "cpu", behind(licence)), pod("house", "licence-2", "good", behind(licence)),
+			pod("house", "license-1", "cpu", behind(license)), pod("house", "license-2", "good", behind(license)),
 			pod("house", "accounts-1", "cpu", nil), pod("kube-system", "dns-1", "cpu", behind(dns)))
 		client.PrependReactor("get", "pods/log", func(kubetesting.Action) (bool, runtime.Object, error) {
 			return true, &runtime.Unknown{Raw: []byte(log)}, nil
 		})
 		return cluster, client
 	}
-	const words = "dial tcp: i/o timeout\nhttp://licence.house.svc.cluster.local/\nhttp://gone.house.svc/"
+	const words = "dial tcp: i/o timeout\nhttp://license.house.svc.cluster.local/\nhttp://gone.house.svc/"
 	cluster, _ := make(words)
 	s := collected(t, cluster)
 	if got := names(s.NetworkPolicies); got != "q d p" || s.NetworkPolicies[0].ManagedFields != nil {
 		t.Errorf("policies %s, wanted those of the pod's namespace, the Service's and the DNS server's", got)
 	}
-	if got := names(s.Services); got != "licence kube-dns" || s.Services[0].Annotations != nil {
+	if got := names(s.Services); got != "license kube-dns" || s.Services[0].Annotations != nil {
 		t.Errorf("Services %s", got)
 	}
-	if got := names(s.Pods); got != "licence-1 licence-2 dns-1 train" {
+	if got := names(s.Pods); got != "license-1 license-2 dns-1 train" {
 		t.Errorf("pods %s", got)
 	}
 	for i := range s.Pods[:3] {
@@ -827,7 +827,7 @@ func TestPoliciesOfPodsThatWait(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "", errors.New("no"))
 	})
 	s = collected(t, cluster)
-	for _, what := range []string{"api/networkpolicies", "api/services/house/licence"} {
+	for _, what := range []string{"api/networkpolicies", "api/services/house/license"} {
 		if got := why(s, what); !strings.HasPrefix(got, "forbidden: ") {
 			t.Errorf("%s: %q, wanted it to be forbidden", what, got)
 		}

@@ -13,7 +13,7 @@ type change struct {
 	text string
 }
 
-// edits returns the changes as a patch: in order, neighbouring removals joined. Changes that overlap are none of ours;
+// edits returns the changes as a patch: in order, neighboring removals joined. Changes that overlap are none of ours;
 // verify finds them.
 func (d *document) edits(changes []change) []patch.Edit {
 	slices.SortStableFunc(changes, func(a, b change) int { return a.at.from - b.at.from })

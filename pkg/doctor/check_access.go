@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What the catalogue has and these checks do not: wl.forbidden asks no SubjectAccessReview, because a snapshot holds no
+// What the catalog has and these checks do not: wl.forbidden asks no SubjectAccessReview, because a snapshot holds no
 // roles; a request that the API server refused to a user or a pipeline leaves no trace in the cluster, and is seen only
 // where a controller tried (FailedCreate) or a pod's log says so.
 
@@ -126,7 +126,7 @@ func (f *Facts) rolledOut(owner Object) bool {
 // classThere reports whether a refusal says that a RuntimeClass does not exist which does by now: the controller tries
 // again by itself.
 func (f *Facts) classThere(message string) bool {
-	id, class := recognise(message)
+	id, class := recognize(message)
 	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.runtimeClass(class) != nil
 }
 
@@ -362,7 +362,7 @@ func checkForbidden(f *Facts, r *Result) {
 			if isQuota(x.event.Message) || isPodSecurity(x.event.Message) || !isRefusal(x.event.Message) {
 				continue
 			}
-			if id, _ := recognise(x.event.Message); id == "rc.handler-mismatch" {
+			if id, _ := recognize(x.event.Message); id == "rc.handler-mismatch" {
 				continue // which tells it
 			}
 			finding := x.finding(f)

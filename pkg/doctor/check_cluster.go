@@ -36,7 +36,7 @@ func clusterChecks() []Check {
 			Needs: []Need{NeedAPI},
 			Reads: "Node .status.conditions of node-problem-detector, NVSentinel, the EKS node monitoring agent, AKS and others",
 			Why: "Conditions such as GPUXid, SysLogsXIDError, GPUMissing or KernelDeadlock that are True, and those such as AcceleratedHardwareReady that are False. " +
-				"An XID in the message counts as the catalogue says: a program's own fault is Info, one that costs a GPU is an error. Conditions of unknown meaning are left alone.",
+				"An XID in the message counts as the catalog says: a program's own fault is Info, one that costs a GPU is an error. Conditions of unknown meaning are left alone.",
 			Explains: []string{"wl.cuda-error", "dp.unhealthy", "alloc.unexpected-admission", "sched.node-state"},
 			Sources:  []string{"NVSentinel", "node-problem-detector", "eks-node-monitoring-agent"},
 			Run:      checkConditions,

@@ -212,7 +212,7 @@ func TestDriverPods(t *testing.T) {
 		if got := strings.Join(hwRoots(Examine(s, Options{Checks: hwChecks()})), ", "); got != test.want {
 			t.Errorf("%s: roots %q, want %q", test.name, got, test.want)
 		}
-		// With the whole catalogue, and a validator that waits for the driver, it is still one.
+		// With the whole catalog, and a validator that waits for the driver, it is still one.
 		waiting := hwPod(s, "nvidia-operator-validator-x", "nvidia-operator-validator", "")
 		waiting.Spec.InitContainers = []corev1.Container{{Name: "driver-validation"}}
 		waiting.Status.ContainerStatuses = nil

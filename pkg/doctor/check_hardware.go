@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// notBuilt, of the catalogue's hardware and driver layers:
+// notBuilt, of the catalog's hardware and driver layers:
 //   - hw.nvlink does not read `nvidia-smi nvlink -s`: the XML has no links, and the helper starts nvidia-smi once. It
 //     judges by XIDs and SXids.
 //   - hw.acs-iommu does not run `nvidia-smi topo -p2p r`, for the same reason, and cannot show whether GPUs have NVLink
@@ -149,7 +149,7 @@ func recoveryCheck() Check {
 		Why: "The driver remembers what a GPU needs after an error. Until that is done, workloads fail on the GPU, or run without the memory or links that the error took. " +
 			"Where the XID that led to it is still in the kernel log, that is told instead.",
 		Explains: gpuSymptoms(),
-		Doc:      debugDoc, Sources: []string{"open-gpu-kernel-modules#1080", "NVIDIA XID catalogue: 154"},
+		Doc:      debugDoc, Sources: []string{"open-gpu-kernel-modules#1080", "NVIDIA XID catalog: 154"},
 		Run: func(f *Facts, r *Result) {
 			eachSMI(f, r, func(n *Node, v *gpuView) {
 				for _, g := range v.smi.GPUs {

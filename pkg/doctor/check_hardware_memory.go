@@ -153,7 +153,7 @@ func eccCheck() Check {
 		Why: "An uncorrectable error ends the workloads that it hits (contained, 94) or all of the GPU (uncontained, 95; a double bit error, 48). The row of memory is then marked to be " +
 			"remapped. Errors of the past (aggregate), and correctable ones, say nothing about now. Where remapping failed, or is pending and no line of the log tells why, hw.row-remap tells it all.",
 		Explains: gpuSymptoms(),
-		Doc:      remapDoc, Sources: []string{"gpud: ecc", "NVIDIA XID catalogue: 48, 94, 95", "k8s-device-plugin#243"},
+		Doc:      remapDoc, Sources: []string{"gpud: ecc", "NVIDIA XID catalog: 48, 94, 95", "k8s-device-plugin#243"},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
 				checkECC(f, r, n)

@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// busy is the utilisation in per cent above which a GPU's PCIe link has no reason to be slow.
+// busy is the utilization in per cent above which a GPU's PCIe link has no reason to be slow.
 const busy = 20
 
 func pcieCheck() Check {

@@ -273,7 +273,7 @@ func weight(e xid.Event) int {
 }
 
 // follows reports whether an event goes along with another that happened to the same GPU in the same minute. Sources:
-// NVIDIA's XID catalogue, and the groups of real logs in pkg/xid.
+// NVIDIA's XID catalog, and the groups of real logs in pkg/xid.
 func follows(primary, other xid.Event) bool {
 	if other.Kind == xid.KindFallenOff {
 		return primary.Kind == xid.KindFallenOff || primary.Code == 79

@@ -21,13 +21,13 @@ func xidCheck() Check {
 		Title: "the driver reported an error of a GPU since the node was started",
 		Needs: []Need{NeedNode},
 		Reads: "XIDs in the kernel log since boot, one finding for each code and GPU, the newest first; where the node was not read, codes that its conditions name",
-		Why: "What an XID means, and what is to be done, is from NVIDIA's catalogue. Codes that applications cause (13, 31, 43, 45 and others) are about the workload, not the GPU: they are " +
+		Why: "What an XID means, and what is to be done, is from NVIDIA's catalog. Codes that applications cause (13, 31, 43, 45 and others) are about the workload, not the GPU: they are " +
 			"information, or a warning when they repeat. Codes that only go along with another of the same GPU in the same minute (45, 154 and others) are told with it. What is more than a day old is " +
 			"information where nvidia-smi shows that the GPU needs nothing; what is over explains only pods that failed within ten minutes of it. Lost GPUs, memory, links and the " +
 			"GSP have checks of their own.",
 		Explains: gpuSymptoms(),
 		Doc:      xidDoc,
-		Sources:  []string{"NVIDIA XID catalogue (October 2025)", "gpud: xid", "k8s-device-plugin#1974"},
+		Sources:  []string{"NVIDIA XID catalog (October 2025)", "gpud: xid", "k8s-device-plugin#1974"},
 		Run: func(f *Facts, r *Result) {
 			for _, n := range f.GPUNodes {
 				checkXIDs(f, r, n)
@@ -89,7 +89,7 @@ func withdrawn(n *Node) bool {
 	return false
 }
 
-// judge returns what a code means, from NVIDIA's catalogue.
+// judge returns what a code means, from NVIDIA's catalog.
 func judge(n *Node, g sameKind) (Severity, string, Fix) {
 	name := codeName(g.event)
 	if g.event.Code == 154 {
@@ -97,7 +97,7 @@ func judge(n *Node, g sameKind) (Severity, string, Fix) {
 	}
 	code, known := xid.Lookup(g.event.Code)
 	if !known {
-		return Warning, "the driver reports " + name + ", which no catalogue has", Fix{
+		return Warning, "the driver reports " + name + ", which no catalog has", Fix{
 			Text: "Look at the lines around it, and ask the vendor of the GPU.",
 		}
 	}

@@ -17,8 +17,8 @@ import (
 
 // What a pod's log says at its end: that no DNS server answers, or that a connection does not.
 const (
-	noNames  = "get: Get \"http://licence.house.svc.cluster.local/\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)\n;; connection timed out; no servers could be reached\n"
-	noAnswer = "get: Get \"http://licence.house.svc.cluster.local/\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)\nName:\tlicence.house.svc.cluster.local\nAddress: 10.96.7.7\n"
+	noNames  = "get: Get \"http://license.house.svc.cluster.local/\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)\n;; connection timed out; no servers could be reached\n"
+	noAnswer = "get: Get \"http://license.house.svc.cluster.local/\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)\nName:\tlicense.house.svc.cluster.local\nAddress: 10.96.7.7\n"
 )
 
 // Policies of a tenant as a house has them, and of the Service that it asks.
@@ -26,30 +26,30 @@ const (
 	denyAll     = `{podSelector: {}, policyTypes: [Ingress, Egress]}`
 	namesRight  = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}}], ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]}]}`
 	namesTCP    = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}}], ports: [{protocol: TCP, port: 53}]}]}`
-	toLicence   = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: house}}, podSelector: {matchLabels: {app: licence}}}], ports: [{protocol: TCP, port: 8080}]}]}`
-	toPort80    = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: house}}, podSelector: {matchLabels: {app: licence}}}], ports: [{protocol: TCP, port: 80}]}]}`
-	toName      = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {name: house}}, podSelector: {matchLabels: {app: licence}}}], ports: [{protocol: TCP, port: 8080}]}]}`
-	toNamedPort = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: house}}, podSelector: {matchLabels: {app: licence}}}], ports: [{protocol: TCP, port: http}]}]}`
+	toLicense   = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: house}}, podSelector: {matchLabels: {app: license}}}], ports: [{protocol: TCP, port: 8080}]}]}`
+	toPort80    = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: house}}, podSelector: {matchLabels: {app: license}}}], ports: [{protocol: TCP, port: 80}]}]}`
+	toName      = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {name: house}}, podSelector: {matchLabels: {app: license}}}], ports: [{protocol: TCP, port: 8080}]}]}`
+	toNamedPort = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: house}}, podSelector: {matchLabels: {app: license}}}], ports: [{protocol: TCP, port: http}]}]}`
 	toInternet  = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0}}], ports: [{protocol: TCP, port: 8080}]}]}`
-	fromTeam    = `{podSelector: {matchLabels: {app: licence}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [atlas, team]}]}}], ports: [{protocol: TCP, port: 8080}]}]}`
-	fromOthers  = `{podSelector: {matchLabels: {app: licence}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [atlas, hydra]}]}}], ports: [{protocol: TCP, port: 8080}]}]}`
+	fromTeam    = `{podSelector: {matchLabels: {app: license}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [atlas, team]}]}}], ports: [{protocol: TCP, port: 8080}]}]}`
+	fromOthers  = `{podSelector: {matchLabels: {app: license}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [atlas, hydra]}]}}], ports: [{protocol: TCP, port: 8080}]}]}`
 )
 
-// asking returns a GPU pod of namespace team in its init container, which asks the Service licence of namespace house,
+// asking returns a GPU pod of namespace team in its init container, which asks the Service license of namespace house,
 // with these words in its log.
 func asking(words string) *bench {
 	b := newBench().node("a", 2).pod("p", "a", 1, func(p *corev1.Pod) {
 		p.Status.Phase, p.Status.Conditions = corev1.PodPending, nil
 		p.Spec.InitContainers = []corev1.Container{{
-			Name:    "licence",
-			Command: []string{"sh", "-c", "until wget -q http://licence.house.svc.cluster.local/; do sleep 1; done"},
+			Name:    "license",
+			Command: []string{"sh", "-c", "until wget -q http://license.house.svc.cluster.local/; do sleep 1; done"},
 		}}
 		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{
-			Name:  "licence",
+			Name:  "license",
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: benchAgo(time.Minute)}},
 		}}
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: inWaiting("PodInitializing", "")}}
-	}).container("licence", words)
+	}).container("license", words)
 	for _, name := range []string{"team", "house", "kube-system"} {
 		b.Namespaces = append(b.Namespaces, corev1.Namespace{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}},
@@ -78,7 +78,7 @@ func asking(words string) *bench {
 			},
 		})
 	}
-	service("house", "licence", "app", "licence",
+	service("house", "license", "app", "license",
 		corev1.ServicePort{Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromString("http")}, 8080)
 	service("kube-system", "kube-dns", "k8s-app", "kube-dns",
 		corev1.ServicePort{Port: 53, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(53)}, 53)
@@ -97,7 +97,7 @@ func (b *bench) policy(namespace, name, spec string) *bench {
 // tenant adds the policies of the pod's namespace.
 func (b *bench) tenant(specs ...string) *bench {
 	for i, spec := range append([]string{denyAll}, specs...) {
-		b.policy("team", []string{"default-deny", "names", "licence"}[i], spec)
+		b.policy("team", []string{"default-deny", "names", "license"}[i], spec)
 	}
 	return b
 }
@@ -128,7 +128,7 @@ func TestNetworkPolicies(t *testing.T) {
 		return b
 	}
 	second := func(b *bench) *bench {
-		b.Logs[0].Text = "nc: timed out\nName: licence.house.svc.cluster.local\n"
+		b.Logs[0].Text = "nc: timed out\nName: license.house.svc.cluster.local\n"
 		b.Services[0].Spec.Ports = append(
 			[]corev1.ServicePort{{Port: 9090, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(9090)}},
 			b.Services[0].Spec.Ports...,
@@ -144,10 +144,10 @@ func TestNetworkPolicies(t *testing.T) {
 		return b
 	}
 	runBench(t, map[string]benchCase{
-		"DNS by TCP alone": {asking(noNames).tenant(namesTCP, toLicence), "net.policy error",
+		"DNS by TCP alone": {asking(noNames).tenant(namesTCP, toLicense), "net.policy error",
 			`kubectl -n team patch networkpolicy names --type json -p '[{"op":"add","path":"/spec/egress/0/ports/-","value":{"port":53,"protocol":"UDP"}}]'`},
 		"DNS by TCP, wget's words": {
-			asking("wget: bad address 'licence.house.svc.cluster.local'").tenant(namesTCP, toLicence),
+			asking("wget: bad address 'license.house.svc.cluster.local'").tenant(namesTCP, toLicense),
 			"net.policy error", "allows DNS by TCP 53 alone",
 		},
 		"no DNS": {asking(noNames).tenant(), "net.policy error", "name: allow-dns\n"},
@@ -165,19 +165,19 @@ func TestNetworkPolicies(t *testing.T) {
 			"net.policy error",
 			`"path":"/spec/egress/0/to/0/namespaceSelector","value":{"matchLabels":{"kubernetes.io/metadata.name":"kube-system"}}`},
 		"DNS Service not collected": {
-			asking(noNames).without("kube-system", "kube-dns").tenant(namesTCP, toLicence), "net.policy error",
+			asking(noNames).without("kube-system", "kube-dns").tenant(namesTCP, toLicense), "net.policy error",
 			"names are asked by UDP",
 		},
 
 		"the Service's port": {asking(noAnswer).tenant(namesRight, toPort80), "net.policy error",
-			`kubectl -n team patch networkpolicy licence --type json -p '[{"op":"replace","path":"/spec/egress/0/ports/0/port","value":8080}]'`},
+			`kubectl -n team patch networkpolicy license --type json -p '[{"op":"replace","path":"/spec/egress/0/ports/0/port","value":8080}]'`},
 		"the Service's port, title": {
 			asking(noAnswer).tenant(namesRight, toPort80), "net.policy error",
 			"allows TCP 80, the port of the Service, and its pods listen on TCP 8080",
 		},
 		"a label that is not there": {asking(noAnswer).tenant(namesRight, toName), "net.policy error",
-			`kubectl -n team patch networkpolicy licence --type json -p '[{"op":"replace","path":"/spec/egress/0/to/0/namespaceSelector","value":{"matchLabels":{"kubernetes.io/metadata.name":"house"}}}]'`},
-		"the other side": {asking(noAnswer).tenant(namesRight, toLicence).policy("house", "clients", fromOthers),
+			`kubectl -n team patch networkpolicy license --type json -p '[{"op":"replace","path":"/spec/egress/0/to/0/namespaceSelector","value":{"matchLabels":{"kubernetes.io/metadata.name":"house"}}}]'`},
+		"the other side": {asking(noAnswer).tenant(namesRight, toLicense).policy("house", "clients", fromOthers),
 			"net.policy error",
 			`kubectl -n house patch networkpolicy clients --type json -p '[{"op":"add","path":"/spec/ingress/0/from/-","value":{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"team"}}}}]'`},
 		"the other side denies all": {
@@ -185,7 +185,7 @@ func TestNetworkPolicies(t *testing.T) {
 			"name: allow-from-team\n  namespace: house\n",
 		},
 		"no policy for it": {
-			asking(noAnswer).tenant(namesRight), "net.policy error", "none lets it reach Service house/licence",
+			asking(noAnswer).tenant(namesRight), "net.policy error", "none lets it reach Service house/license",
 		},
 		"policies that select others": {
 			asking(noAnswer).policy("team", "web", `{podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]}`),
@@ -193,11 +193,11 @@ func TestNetworkPolicies(t *testing.T) {
 		},
 
 		"all allowed": {
-			asking(noAnswer).tenant(namesRight, toLicence).policy("house", "clients", fromTeam), "", "",
+			asking(noAnswer).tenant(namesRight, toLicense).policy("house", "clients", fromTeam), "", "",
 		},
-		"all allowed, DNS is down": {asking(noNames).tenant(namesRight, toLicence), "", ""},
+		"all allowed, DNS is down": {asking(noNames).tenant(namesRight, toLicense), "", ""},
 		"a port that it does not ask for is denied": {
-			second(asking("")).unnamed().tenant(namesRight, toLicence), "", "",
+			second(asking("")).unnamed().tenant(namesRight, toLicense), "", "",
 		},
 		"all allowed, by the port's name": {asking(noAnswer).tenant(namesRight, toNamedPort), "", ""},
 		"a rule for all": {
@@ -213,7 +213,7 @@ func TestNetworkPolicies(t *testing.T) {
 			asking(noNames + strings.Repeat("downloading\n", 100)).tenant(), "", "",
 		},
 		"refused, so nothing is dropped": {
-			asking("Get \"http://licence.house.svc/\": dial tcp 10.96.7.7:80: connect: connection refused").tenant(),
+			asking("Get \"http://license.house.svc/\": dial tcp 10.96.7.7:80: connect: connection refused").tenant(),
 			"", "",
 		},
 
@@ -236,7 +236,7 @@ func TestNetworkPolicies(t *testing.T) {
 		},
 		"policies are missing": {asking(noAnswer).missing("api/networkpolicies"), "net.policy unknown", ""},
 		"the Service is hidden": {
-			asking(noAnswer).without("house", "licence").tenant(namesRight).missing("api/services/house/licence"),
+			asking(noAnswer).without("house", "license").tenant(namesRight).missing("api/services/house/license"),
 			"net.policy unknown", "",
 		},
 		"flannel": {flannel(asking(noNames).tenant()), "net.policy unknown", ""},
@@ -252,7 +252,7 @@ func (b *bench) unnamed() *bench {
 // All that follows is below the policy, and the run of an exercise is above that.
 func TestNetworkPolicyIsTheRoot(t *testing.T) {
 	t.Parallel()
-	s := asking("[Errno -3] Temporary failure in name resolution").tenant(namesTCP, toLicence).Snapshot
+	s := asking("[Errno -3] Temporary failure in name resolution").tenant(namesTCP, toLicense).Snapshot
 	s.Pods[0].Status.InitContainerStatuses[0].State = exitedWith(1, "Error")
 	if got := runtimeRoots(Examine(&s, Options{})); got != "net.policy" {
 		t.Errorf("the roots are %s", got)
@@ -270,13 +270,13 @@ func TestNetworkPolicyIsTheRoot(t *testing.T) {
 func TestServicesNamed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]ServiceRef{
-		`Get "http://licence.house.svc.cluster.local/": dial tcp: i/o timeout`: {"house", "licence", 80},
+		`Get "http://license.house.svc.cluster.local/": dial tcp: i/o timeout`: {"house", "license", 80},
 		"https://registry.infra.svc/v2/":                                       {"infra", "registry", 443},
 		"db.data.svc.cluster.local:5432 - no response":                         {"data", "db", 5432},
 		"until nc -z redis.cache.svc 6379; do sleep 1; done":                   {"cache", "redis", 6379},
 		"nslookup redis.cache.svc 10.96.0.10":                                  {"cache", "redis", 0},
 		"worker-0.workers.ml.svc:29500":                                        {"ml", "workers", 29500},
-		"Name:\tlicence.house.svc.cluster.local":                               {"house", "licence", 0},
+		"Name:\tlicense.house.svc.cluster.local":                               {"house", "license", 0},
 		"http://a.b.svc:99999/":                                                {"b", "a", 80},
 	} {
 		if got := servicesNamed(text); len(got) != 1 || got[0] != want {
@@ -296,7 +296,7 @@ func TestServicesNamed(t *testing.T) {
 }
 
 func FuzzServicesNamed(f *testing.F) {
-	f.Add("http://licence.house.svc.cluster.local:80/")
+	f.Add("http://license.house.svc.cluster.local:80/")
 	f.Add("a.b.svc:65536")
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, ref := range servicesNamed(text) {

@@ -164,7 +164,7 @@ func TestOperatorHealthy(t *testing.T) {
 			Nodes: []corev1.Node{plainNode("gpu-1", offers("nvidia.com/gpu", 2, 2))},
 			Pods:  []corev1.Pod{standalonePlugin()},
 		},
-		"the standalone chart with a node labelled by hand": {Nodes: []corev1.Node{
+		"the standalone chart with a node labeled by hand": {Nodes: []corev1.Node{
 			plainNode("gpu-1", nodeLabel("nvidia.com/gpu.present=true"), offers("nvidia.com/gpu", 2, 2)),
 		}, Pods: []corev1.Pod{standalonePlugin()},
 			DaemonSets: []appsv1.DaemonSet{pluginSet()}},

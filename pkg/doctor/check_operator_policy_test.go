@@ -29,7 +29,7 @@ func TestOperatorPlacement(t *testing.T) {
 	})
 	off := plainNode("gpu-1",
 		nodeLabel("feature.node.kubernetes.io/pci-10de.present=true", "nvidia.com/gpu.deploy.operands=false"))
-	unlabelled := gpuNode(nodeLabel("nvidia.com/gpu.product"))
+	unlabeled := gpuNode(nodeLabel("nvidia.com/gpu.product"))
 	runOperandCases(t, map[string]operandCase{
 		"a taint keeps NFD away": {
 			s: snapshot.Snapshot{
@@ -194,7 +194,7 @@ func TestOperatorPlacement(t *testing.T) {
 		},
 		"GFD made no labels": {
 			s: snapshot.Snapshot{
-				Nodes: []corev1.Node{unlabelled}, Pods: []corev1.Pod{pluginPod(), discoveryPod()},
+				Nodes: []corev1.Node{unlabeled}, Pods: []corev1.Pod{pluginPod(), discoveryPod()},
 				Logs: []snapshot.Log{
 					logOf(discoveryPod(), "I1 Detected non-NVML platform: could not load NVML library\n"),
 				},
@@ -203,14 +203,14 @@ func TestOperatorPlacement(t *testing.T) {
 			fix:  []string{"kubectl delete pod gpu-feature-discovery-x -n gpu-operator"},
 		},
 		"GFD made no labels, and its log is gone": {
-			s: snapshot.Snapshot{Nodes: []corev1.Node{unlabelled}, Pods: []corev1.Pod{pluginPod(), discoveryPod()}},
+			s: snapshot.Snapshot{Nodes: []corev1.Node{unlabeled}, Pods: []corev1.Pod{pluginPod(), discoveryPod()}},
 			want: []string{
 				"root gfd.labels warning Node gpu-1", "unknown gfd.labels Pod gpu-operator/gpu-feature-discovery-x",
 			},
 		},
 		"NFD refuses GFD's labels": {
 			s: snapshot.Snapshot{
-				Nodes: []corev1.Node{unlabelled}, Pods: []corev1.Pod{pluginPod(), discoveryPod(), master},
+				Nodes: []corev1.Node{unlabeled}, Pods: []corev1.Pod{pluginPod(), discoveryPod(), master},
 				Logs: []snapshot.Log{
 					logOf(master,
 						"E1 Namespace 'nvidia.com' is not allowed. Ignoring label 'nvidia.com/gpu.product'\n"),

@@ -35,7 +35,7 @@ func plainNode(name string, edits ...nodeEdit) corev1.Node {
 	return n
 }
 
-// gpuNode returns one with eight GPUs, labelled by NFD and GFD, which advertises them.
+// gpuNode returns one with eight GPUs, labeled by NFD and GFD, which advertises them.
 func gpuNode(edits ...nodeEdit) corev1.Node {
 	return plainNode("gpu-1", append([]nodeEdit{
 		nodeLabel("feature.node.kubernetes.io/pci-10de.present=true", "nvidia.com/gpu.present=true",

@@ -16,7 +16,7 @@ func runtimeChecks() []Check {
 		cdiChecks(), nodeRuntimeChecks()))
 }
 
-// What the catalogue asks for and no snapshot has the evidence of:
+// What the catalog asks for and no snapshot has the evidence of:
 //   - rt.restart-loop does not see containers that stay in the state Created: that is in the runtime's own list of
 //     containers;
 //   - a dead man's record on a node without a run in the cluster is told by `leftovers --nodes`: the helper does not

@@ -59,8 +59,8 @@ var startPatterns = []startPattern{
 	{"sec.selinux", regexp.MustCompile(`(?i)nvml[^\n]*: (insufficient permissions)`)},
 }
 
-// recognise finds what the words of a runtime stand for; the ID is empty when it is none of ours.
-func recognise(text string) (id, name string) {
+// recognize finds what the words of a runtime stand for; the ID is empty when it is none of ours.
+func recognize(text string) (id, name string) {
 	for _, p := range startPatterns {
 		if m := p.re.FindStringSubmatch(text); m != nil {
 			return p.id, strings.TrimSpace(clip(m[1]))
@@ -87,7 +87,7 @@ func (f *Facts) findStartErrors() map[*Node][]startError {
 				continue // of a configuration that the runtime has no more
 			}
 			e.pod, e.node, e.evidence = pod, n, clipped(e.evidence)
-			e.id, e.name = recognise(e.evidence.Text)
+			e.id, e.name = recognize(e.evidence.Text)
 			all[n] = append(all[n], e)
 		}
 	}

@@ -427,7 +427,7 @@ func checkRuntimeClasses(f *Facts, r *Result) {
 		if e.Reason != "FailedCreate" || f.rolledOut(owner) || f.createdSince(owner, EventTime(e)) {
 			continue
 		}
-		if id, class := recognise(e.Message); id == "rc.handler-mismatch" && (!seen || f.runtimeClass(class) == nil) {
+		if id, class := recognize(e.Message); id == "rc.handler-mismatch" && (!seen || f.runtimeClass(class) == nil) {
 			x := f.refusal(owner, e)
 			add(class, owner, x.gpu || x.component != "", f.nodesOf(e.InvolvedObject), clipped(Quote(e)))
 		}
@@ -442,7 +442,7 @@ func checkRuntimeClasses(f *Facts, r *Result) {
 		object := Object{Kind: "DaemonSet", Namespace: set.Namespace, Name: set.Name}
 		template := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
 		add(*class, object, WantsGPU(template) || ComponentOf(template.Labels, template.Spec) != "",
-			f.labelled(set.Spec.Template.Spec.NodeSelector),
+			f.labeled(set.Spec.Template.Spec.NodeSelector),
 			fieldEvidence(object, ".spec.template.spec.runtimeClassName", "%s", *class))
 	}
 }
@@ -466,14 +466,14 @@ func isNVIDIAClass(name string) bool { return name == "nvidia" || strings.HasPre
 func (f *Facts) nodesOf(owner corev1.ObjectReference) []string {
 	for _, set := range f.DaemonSets {
 		if owner.Kind == "DaemonSet" && set.Namespace == owner.Namespace && set.Name == owner.Name {
-			return f.labelled(set.Spec.Template.Spec.NodeSelector)
+			return f.labeled(set.Spec.Template.Spec.NodeSelector)
 		}
 	}
 	return nil
 }
 
-// labelled returns the nodes that have these labels.
-func (f *Facts) labelled(selector map[string]string) []string {
+// labeled returns the nodes that have these labels.
+func (f *Facts) labeled(selector map[string]string) []string {
 	var all []string
 	for _, n := range f.Nodes {
 		matches := true

@@ -618,13 +618,13 @@ func TestRuntimeIsHealthy(t *testing.T) {
 	}
 }
 
-func FuzzRecognise(f *testing.F) {
+func FuzzRecognize(f *testing.F) {
 	for _, message := range modeEvents {
 		f.Add(message)
 	}
 	f.Add(`unresolvable CDI devices nvidia.com/gpu=0`)
 	f.Fuzz(func(t *testing.T, text string) {
-		id, name := recognise(text)
+		id, name := recognize(text)
 		if id == "" && name != "" || len(name) > len(text) {
 			t.Errorf("%q: %q names %q", text, id, name)
 		}

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What the catalogue has and these checks do not: a pod whose spec.nodeName its author set cannot be told from one that
+// What the catalog has and these checks do not: a pod whose spec.nodeName its author set cannot be told from one that
 // a scheduler bound (both look the same afterwards, and the kubelet writes PodScheduled for both), so sched.unbalanced
 // counts selectors and affinity only. The other filters of the scheduler (inter-pod affinity, topology spread, host
 // ports, volume limits) are not computed: the scheduler's own message is quoted instead, as sched.unschedulable.

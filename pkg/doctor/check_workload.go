@@ -10,7 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// What the catalogue has and these checks do not: the variables that an image itself sets (NVIDIA_REQUIRE_CUDA,
+// What the catalog has and these checks do not: the variables that an image itself sets (NVIDIA_REQUIRE_CUDA,
 // NVIDIA_VISIBLE_DEVICES) are not in a snapshot, so that wl.cuda-vs-driver and wl.cpu-mode know only those of the pod;
 // and use over time is not either, so that wl.idle-holder goes by one look, and wl.cpu-mode does not compare DCGM's
 // numbers.
@@ -119,7 +119,7 @@ func workloadChecks() []Check {
 		{
 			ID: "wl.idle-holder", Layer: LayerWorkload, Title: "a pod holds GPUs that nothing runs on",
 			Needs: []Need{NeedAPI, NeedNode},
-			Reads: "nvidia-smi's processes, memory and utilisation; pods that hold GPUs",
+			Reads: "nvidia-smi's processes, memory and utilization; pods that hold GPUs",
 			Why: "Told when no GPU of the node has a process, memory in use or load, and the pod has run for half an hour: then none of its pods uses its GPUs. Which process belongs to which pod is not " +
 				"known, so that single idle GPUs are not told. A warning when pods wait for GPUs, else Info.",
 			Sources: []string{"seed 001, scenario 4"},

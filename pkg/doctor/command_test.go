@@ -244,7 +244,7 @@ func TestFixesObeyNobody(t *testing.T) {
 		}
 	}
 	if commands < 1000 {
-		t.Errorf("only %d commands were looked at: the hostile clusters are not recognised any more", commands)
+		t.Errorf("only %d commands were looked at: the hostile clusters are not recognized any more", commands)
 	}
 }
 

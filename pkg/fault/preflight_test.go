@@ -20,12 +20,12 @@ import (
 )
 
 func TestPreflightOfNodes(t *testing.T) {
-	labelled := func(label string) func(*corev1.Node) {
+	labeled := func(label string) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Labels["node-role.kubernetes.io/"+label] = "" }
 	}
 	noGPU := func(n *corev1.Node) { n.Status.Capacity = nil }
 	w := newWorld(t,
-		gpuNode("control", noGPU, labelled("control-plane")), gpuNode("old-control", noGPU, labelled("master")),
+		gpuNode("control", noGPU, labeled("control-plane")), gpuNode("old-control", noGPU, labeled("master")),
 		gpuNode("windows", noGPU, func(n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" }),
 		gpuNode("lost", func(n *corev1.Node) {
 			n.Status.Conditions[0].Status, n.Status.Conditions[0].Reason = "Unknown", "NodeStatusUnknown"

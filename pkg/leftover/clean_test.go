@@ -262,7 +262,7 @@ func TestAShimWithoutARecord(t *testing.T) {
 	t.Parallel()
 	deployments := workloads()[1].resource
 	for name, text := range map[string]string{
-		"labelled": shimmed, "told by the ConfigMap": strings.Replace(shimmed, ", gpufault.dev/run: cuda-22", "", 1),
+		"labeled": shimmed, "told by the ConfigMap": strings.Replace(shimmed, ", gpufault.dev/run: cuda-22", "", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -35,7 +35,7 @@ type Finder struct {
 // answer.
 func (f *Finder) Find(ctx context.Context) (*Found, error) {
 	s := &search{Finder: f, inventory: newInventory()}
-	if err := s.inParallel(ctx, slices.Concat(s.workloads(), s.labelled(), s.dynamoObjects())); err != nil {
+	if err := s.inParallel(ctx, slices.Concat(s.workloads(), s.labeled(), s.dynamoObjects())); err != nil {
 		return nil, err
 	}
 	// Only now: see loadRuns.
@@ -54,7 +54,7 @@ func (f *Finder) Find(ctx context.Context) (*Found, error) {
 		return nil, err
 	}
 	for i := range configMaps {
-		s.ofOurs(labelledObject(configMapResource, "ConfigMap", &configMaps[i]))
+		s.ofOurs(labeledObject(configMapResource, "ConfigMap", &configMaps[i]))
 	}
 	if err := s.inParallel(ctx, s.serviceParts()); err != nil {
 		return nil, err

@@ -78,7 +78,7 @@ func (s *search) take(k kind, o *unstructured.Unstructured) {
 		}
 		return
 	case isOurs(o):
-		s.ours = append(s.ours, labelledObject(k.resource, k.name, o))
+		s.ours = append(s.ours, labeledObject(k.resource, k.name, o))
 		return
 	case s.isService(k, o):
 		return

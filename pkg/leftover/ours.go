@@ -37,18 +37,18 @@ func isRecord(o metav1.Object) bool {
 	return ok && isOurs(o)
 }
 
-// labelled lists what has our label and is not listed for its pod specs anyway.
-func (s *search) labelled() []task {
+// labeled lists what has our label and is not listed for its pod specs anyway.
+func (s *search) labeled() []task {
 	return []task{func(ctx context.Context) error {
 		_, err := s.metadata(ctx, leaseResource, ourLabel(), func(o *metav1.PartialObjectMetadata) {
-			s.ours = append(s.ours, labelledObject(leaseResource, "Lease", o))
+			s.ours = append(s.ours, labeledObject(leaseResource, "Lease", o))
 		})
 		return err
 	}}
 }
 
-// labelledObject returns an object with our label, as the leftover that it may be.
-func labelledObject(resource schema.GroupVersionResource, kind string, o metav1.Object) Leftover {
+// labeledObject returns an object with our label, as the leftover that it may be.
+func labeledObject(resource schema.GroupVersionResource, kind string, o metav1.Object) Leftover {
 	what := "made by this tool"
 	switch kind {
 	case "Lease":
@@ -68,7 +68,7 @@ func labelledObject(resource schema.GroupVersionResource, kind string, o metav1.
 func ourPod(
 	resource schema.GroupVersionResource, o *unstructured.Unstructured, now time.Time,
 ) (left Leftover, busy bool) {
-	left = labelledObject(resource, kindPod, o)
+	left = labeledObject(resource, kindPod, o)
 	spec, _ := field(o.Object, "spec")
 	status, _ := field(o.Object, "status")
 	phase := text(status, "phase")

@@ -71,7 +71,7 @@ func TestNewSchema(t *testing.T) {
 	is(t, "margin of slowdown", g.Temperature.SlowdownMargin, -2)
 	absent(t, "temperature of slowdown", g.Temperature.Slowdown)
 	is(t, "memory", g.MemoryTotal, 81559)
-	is(t, "utilisation", g.Utilization.GPU, 0)
+	is(t, "utilization", g.Utilization.GPU, 0)
 	if g.RecoveryAction != "None" || g.GSPFirmware != "590.48.01" || g.Fabric.State != "Completed" ||
 		g.Fabric.Health != "Healthy" {
 		t.Errorf("recovery %q, GSP %q, fabric %+v", g.RecoveryAction, g.GSPFirmware, g.Fabric)

@@ -86,7 +86,7 @@ func GatherFacts(ctx context.Context, client kubernetes.Interface) (Facts, error
 	}
 	f.RuntimeClass = nvidiaRuntimeClass(ctx, client)
 	f.Registry = localRegistry(ctx, client)
-	f.summarise()
+	f.summarize()
 	return f, nil
 }
 
@@ -120,8 +120,8 @@ func localRegistry(ctx context.Context, client kubernetes.Interface) string {
 	return ""
 }
 
-// summarise sorts the nodes and says what they have in common.
-func (f *Facts) summarise() {
+// summarize sorts the nodes and says what they have in common.
+func (f *Facts) summarize() {
 	slices.SortFunc(f.Nodes, func(a, b NodeFacts) int {
 		return cmp.Or(-cmp.Compare(min(a.GPUs, 1), min(b.GPUs, 1)), cmp.Compare(a.Name, b.Name))
 	})

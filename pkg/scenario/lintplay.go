@@ -17,7 +17,7 @@ func SampleFacts() Facts {
 			NodeFacts{Name: name, Hostname: name, Architecture: "amd64", GPUs: 2, FreeGPUs: 2, Product: "NVIDIA-H200",
 				MemoryMiB: 143771, ControlPlane: name == "node-a", Runtime: "containerd://2.3.7"})
 	}
-	f.summarise()
+	f.summarize()
 	return f
 }
 

@@ -435,7 +435,7 @@ type HTTP struct {
 // Labels are a pod's.
 type Labels = map[string]string
 
-// Can is one question to the API server's authoriser.
+// Can is one question to the API server's authorizer.
 type Can struct {
 	User      string `json:"user"` // system:serviceaccount:NS:NAME
 	Verb      string `json:"verb"`

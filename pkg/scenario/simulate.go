@@ -92,7 +92,7 @@ func (f Facts) simulate(gpus, nodes int) (Facts, error) {
 		n.GPUs, n.FreeGPUs, n.Product, n.MemoryMiB = gpus, gpus, simulatedProduct, simulatedMemory
 		f.Simulation.Nodes = append(f.Simulation.Nodes, n.Name)
 	}
-	f.summarise()
+	f.summarize()
 	return f, nil
 }
 

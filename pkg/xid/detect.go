@@ -115,7 +115,7 @@ func JudgeAll(e Event, f Form) []Verdict {
 
 func miss(why string) Verdict { return Verdict{Seen: No, Why: why} }
 
-// reaction returns what the catalogue knows of a detector's reaction to the event's code.
+// reaction returns what the catalog knows of a detector's reaction to the event's code.
 func reaction(id string, e Event) (Reaction, bool) {
 	if e.Kind != KindXID {
 		return Reaction{}, false

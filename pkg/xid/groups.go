@@ -16,7 +16,7 @@ func groups() []Group {
 	)
 	const (
 		forum = "forums.developer.nvidia.com 364958"
-		logs  = "public logs of data centre GPUs"
+		logs  = "public logs of data center GPUs"
 	)
 	// teardown is what ends every process on a broken GPU: a 45 for each of its channels.
 	teardown := func(after time.Duration, channels, cause int) stepPlan {

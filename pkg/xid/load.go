@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	//go:embed catalogue.tsv
-	catalogueTSV string
+	//go:embed catalog.tsv
+	catalogTSV string
 	//go:embed bodies.tsv
 	bodiesTSV string
 	//go:embed sxids.tsv
@@ -26,11 +26,11 @@ type data struct {
 }
 
 // tables loads the embedded tables once. A broken table is a mistake of ours, so it fails a test; still nothing panics.
-var tables = sync.OnceValues(func() (*data, error) { return load(catalogueTSV, bodiesTSV, sxidsTSV) })
+var tables = sync.OnceValues(func() (*data, error) { return load(catalogTSV, bodiesTSV, sxidsTSV) })
 
-func load(catalogue, bodies, sxids string) (*data, error) {
+func load(catalog, bodies, sxids string) (*data, error) {
 	d := &data{}
-	err := eachRow("catalogue.tsv", catalogue, catalogueColumns, func(r row) error {
+	err := eachRow("catalog.tsv", catalog, catalogColumns, func(r row) error {
 		c, err := codeOf(r)
 		d.codes = append(d.codes, c)
 		return err
@@ -42,7 +42,7 @@ func load(catalogue, bodies, sxids string) (*data, error) {
 	at := make(map[int]int, len(d.codes))
 	for i, c := range d.codes {
 		if _, twice := at[c.Number]; twice {
-			return nil, fmt.Errorf("catalogue.tsv: code %d is there twice", c.Number)
+			return nil, fmt.Errorf("catalog.tsv: code %d is there twice", c.Number)
 		}
 		at[c.Number] = i
 	}
@@ -53,7 +53,7 @@ func load(catalogue, bodies, sxids string) (*data, error) {
 		}
 		i, ok := at[n]
 		if !ok {
-			return fmt.Errorf("code %d is not in the catalogue", n)
+			return fmt.Errorf("code %d is not in the catalog", n)
 		}
 		d.codes[i].Variants = append(d.codes[i].Variants, t)
 		return nil
@@ -77,7 +77,7 @@ func load(catalogue, bodies, sxids string) (*data, error) {
 }
 
 const (
-	catalogueColumns = "number name aliases description class families nvidia_immediate nvidia_investigatory recovery_since " +
+	catalogColumns = "number name aliases description class families nvidia_immediate nvidia_investigatory recovery_since " +
 		"nvsentinel_action nvsentinel_fatal nvsentinel_note gpud_type gpud_unhealthy gpud_actions eks device_plugin"
 	bodyColumns = "code variant drivers evidence process body source"
 	sxidColumns = "code severity link evidence gpud body source"

@@ -43,7 +43,7 @@ func (d dressing) event(t *testing.T, c Code) Event {
 
 var forms = []Form{FormKernel, FormPlain, FormBracket, FormModule}
 
-// TestPatterns applies every pattern to every line that the catalogue can produce. The golden file lists which codes
+// TestPatterns applies every pattern to every line that the catalog can produce. The golden file lists which codes
 // match: all that is not in it is a known miss.
 func TestPatterns(t *testing.T) {
 	t.Parallel()
@@ -134,7 +134,7 @@ func checkVerdict(t *testing.T, c Code, v Verdict) {
 		r, ok := c.Detectors[v.Detector]
 		if v.Reaction == "" ||
 			ok && r.Action != "FROM_MESSAGE" && !isNVLink5(c.Number) && (v.Fatal != r.Fatal || v.Action != r.Action) {
-			t.Errorf("%s of %d: %+v, the catalogue says %+v", v.Detector, c.Number, v, r)
+			t.Errorf("%s of %d: %+v, the catalog says %+v", v.Detector, c.Number, v, r)
 		}
 	default:
 		t.Errorf("%s of %d: seen is %q", v.Detector, c.Number, v.Seen)

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Options say what an event is to look like. The zero Options are a GPU at 0000:00:00 and the text of the catalogue.
+// Options say what an event is to look like. The zero Options are a GPU at 0000:00:00 and the text of the catalog.
 type Options struct {
 	PCI     PCI
 	MIG     MIG
 	Process Process // zero: the template's, mostly that of the real line
 	Driver  Generation
 	// Seed varies the numbers of the text (channels, addresses, links). The same seed gives the same text; 0 gives that
-	// of the line in the catalogue.
+	// of the line in the catalog.
 	Seed uint64
 	// Message replaces the text behind code and process. It may begin with "pid=..., name=..., " as the driver's lines
 	// do.
@@ -29,7 +29,7 @@ type Options struct {
 	DeviceID string // vendor and device for fallen-off-bus; "" is an L40S, 10de:26b5
 }
 
-// New makes an XID. A code that the catalogue does not have needs Options.Message.
+// New makes an XID. A code that the catalog does not have needs Options.Message.
 func New(code int, o Options) (Event, error) {
 	return newXID(code, o, newValues(o.Seed))
 }
@@ -43,7 +43,7 @@ func newXID(code int, o Options, v *values) (Event, error) {
 	known, ok := lookup(code)
 	if !ok && o.Message == "" {
 		return Event{},
-			fmt.Errorf("XID %d is not in the catalogue (it ends at %d), so its text is not known: give it with --message",
+			fmt.Errorf("XID %d is not in the catalog (it ends at %d), so its text is not known: give it with --message",
 				code, lastCode())
 	}
 	if ok {

@@ -12,7 +12,7 @@ func nvsentinel() []Detector {
 		Reads: "the persistent journal of the node (/var/log/journal), entries with _TRANSPORT=kernel, every 15 s",
 		Notes: []string{
 			"its first poll only sets the cursor: what was written before it, is never seen",
-			"it runs only on nodes labelled nvsentinel.dgxc.nvidia.com/driver.installed=true and kata.enabled=false",
+			"it runs only on nodes labeled nvsentinel.dgxc.nvidia.com/driver.installed=true and kata.enabled=false",
 			"a GPU that is not in its gpu_metadata.json gets RESTART_VM instead of COMPONENT_RESET",
 			"its default chart answers COMPONENT_RESET, RESTART_VM and RESTART_BM with a reboot of the node",
 		},

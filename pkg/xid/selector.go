@@ -12,7 +12,7 @@ type Selector struct {
 	Code int  // of an XID or SXid
 }
 
-// ParseSelector understands "79", "sxid:20034" and "fallen-off-bus". It does not ask the catalogue: a code that is not
+// ParseSelector understands "79", "sxid:20034" and "fallen-off-bus". It does not ask the catalog: a code that is not
 // in it can still be made with a message; see [Selector.Known].
 func ParseSelector(s string) (Selector, error) {
 	s = strings.TrimSpace(s)

@@ -10,7 +10,7 @@ import (
 
 var generations = []Generation{R535, R580, R595}
 
-// TestEveryBody makes every text that the catalogue can produce, and reads it back.
+// TestEveryBody makes every text that the catalog can produce, and reads it back.
 func TestEveryBody(t *testing.T) {
 	t.Parallel()
 	for _, c := range All() {
@@ -73,7 +73,7 @@ func TestExampleBodies(t *testing.T) {
 		}
 		c, ok := Lookup(want.Code)
 		if !ok {
-			t.Fatalf("%s: not in the catalogue", line)
+			t.Fatalf("%s: not in the catalog", line)
 		}
 		found := false
 		for _, v := range c.Variants {
@@ -175,7 +175,7 @@ func TestNewErrors(t *testing.T) {
 	}{
 		{"zero", 0, Options{}, []string{"1 to 99999"}},
 		{"negative", -1, Options{}, []string{"-1 does not exist"}},
-		{"unknown", 177, Options{}, []string{"not in the catalogue", "--message"}},
+		{"unknown", 177, Options{}, []string{"not in the catalog", "--message"}},
 		{"variant", 154, Options{Variant: "x"}, []string{`no variant "x"`, "reset, reboot, drain-p2p, drain-reset"}},
 		{"process of 154", 154, Options{Process: python}, []string{"no process for XID 154"}},
 		{"process in message of 154", 154, Options{Message: "pid=1, name=x, y"}, []string{"no process for XID 154"}},

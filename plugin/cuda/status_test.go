@@ -17,8 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// colourful returns a run with pods in all the states that there are.
-func colourful(t *testing.T) (*inPlace, []report, time.Time) {
+// colorful returns a run with pods in all the states that there are.
+func colorful(t *testing.T) (*inPlace, []report, time.Time) {
 	t.Helper()
 	w := newWorld(t, nil,
 		pod("web-1", "gpu-1"), pod("web-2", "gpu-2"), pod("web-3", "gpu-1", crashed), pod("web-4", "gpu-2"),
@@ -62,7 +62,7 @@ func colourful(t *testing.T) (*inPlace, []report, time.Time) {
 
 func TestStatusIsReadByPeople(t *testing.T) {
 	t.Parallel()
-	p, reports, now := colourful(t)
+	p, reports, now := colorful(t)
 	for format, file := range map[string]string{"": "status.golden", "wide": "status-wide.golden"} {
 		var out, errOut bytes.Buffer
 		list := statusList{Items: []runStatus{statusOf(p, reports, now)}, now: now}
@@ -82,7 +82,7 @@ func TestStatusIsReadByPeople(t *testing.T) {
 // Scripts read the JSON: these fields are a contract.
 func TestStatusIsReadByScripts(t *testing.T) {
 	t.Parallel()
-	p, reports, now := colourful(t)
+	p, reports, now := colorful(t)
 	var out bytes.Buffer
 	list := statusList{Items: []runStatus{statusOf(p, reports, now)}}
 	if err := list.print(genericiooptions.IOStreams{Out: &out}, printer.Format{Output: "json"}); err != nil {

@@ -134,7 +134,7 @@ func (e *examination) print(r doctor.Report) error {
 	switch e.output {
 	case "", "wide":
 		text := report.Text{
-			Width: report.WidthFor(printer.Width(out)), Colour: printers.AllowsColorOutput(printer.Raw(out)),
+			Width: report.WidthFor(printer.Width(out)), Color: printers.AllowsColorOutput(printer.Raw(out)),
 			Wide: e.output == "wide",
 		}
 		return text.Write(printer.Raw(out), r) // which cleans all that it has from elsewhere

@@ -83,7 +83,7 @@ func cut(line string, width int) string {
 	return string(runes[:width-2]) + "…"
 }
 
-// terminal reports whether out can be redrawn: a real terminal that is not dumb. NO_COLOR is about colour only.
+// terminal reports whether out can be redrawn: a real terminal that is not dumb. NO_COLOR is about color only.
 func terminal(out io.Writer) (width int, live bool) {
 	width = printer.Width(out)
 	return width, width > 0 && !strings.EqualFold(os.Getenv("TERM"), "dumb")

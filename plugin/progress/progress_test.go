@@ -20,7 +20,7 @@ func TestOnAPipeALinePerStep(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	r.Note("a note with \x1b[31mcolour")
+	r.Note("a note with \x1b[31mcolor")
 	if n := strings.Count(out.String(), "\n"); n != 9 {
 		t.Errorf("%d lines, wanted 9:\n%s", n, out.String())
 	}

@@ -45,7 +45,7 @@ It may be repeated: the exercise goes on until it ends. The exit code is 0 when 
   # With what the candidate asked the API server, which scenario record wrote
   kubectl gpu-fault scenario grade --transcript anna.jsonl
 
-  # Show the latest judgement again
+  # Show the latest judgment again
   kubectl gpu-fault scenario grade --last`,
 		Args: atMostOne("grade"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,7 +60,7 @@ It may be repeated: the exercise goes on until it ends. The exit code is 0 when 
 		ValidArgsFunction: c.completeExercises,
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&g.last, "last", false, "Show the latest judgement again, and judge nothing")
+	flags.BoolVar(&g.last, "last", false, "Show the latest judgment again, and judge nothing")
 	flags.StringVar(&g.transcript, "transcript", "",
 		"Also tell of this transcript of scenario record: how long until the first look at the cause, and until a change")
 	_ = cmd.MarkFlagFilename("transcript", "jsonl")

@@ -103,7 +103,7 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVar(&f.process, "process", f.process,
 		"PID,NAME of the process in the line; \"none\" for none (default: a pod's own with --pod)")
 	flags.StringVar(&f.message, "message", f.message,
-		"Text after the code, in place of the driver's; needed for codes that the catalogue lacks")
+		"Text after the code, in place of the driver's; needed for codes that the catalog lacks")
 	flags.StringVar(&f.driver, "driver", f.driver,
 		"Wording of this driver branch, such as 535 or 580 (default: the node's driver, else 580)")
 	flags.StringVar(&f.mig, "mig", f.mig,

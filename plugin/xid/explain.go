@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// explained is what `xid explain -o json` prints of one XID. Several are a catalogue.
+// explained is what `xid explain -o json` prints of one XID. Several are a catalog.
 type explained struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -78,7 +78,7 @@ func parseKnown(args []string) ([]xid.Selector, error) {
 				what = fmt.Sprintf("SXid %d", s.Code)
 			}
 			return nil,
-				fmt.Errorf("%s is not in the catalogue: `kubectl gpu-fault xid list` shows those that are", what)
+				fmt.Errorf("%s is not in the catalog: `kubectl gpu-fault xid list` shows those that are", what)
 		}
 		all = append(all, s)
 	}
@@ -86,7 +86,7 @@ func parseKnown(args []string) ([]xid.Selector, error) {
 }
 
 func explainObject(out io.Writer, format printer.Format, selectors []xid.Selector) error {
-	list := catalogue{APIVersion: ledger.APIVersion, Kind: "XidList", Items: []xid.Code{}}
+	list := catalog{APIVersion: ledger.APIVersion, Kind: "XidList", Items: []xid.Code{}}
 	for _, s := range selectors {
 		switch s.Kind {
 		case xid.KindXID:
@@ -96,7 +96,7 @@ func explainObject(out io.Writer, format printer.Format, selectors []xid.Selecto
 			code, _ := xid.LookupSXid(s.Code)
 			list.SXids = append(list.SXids, code)
 		default:
-			return fmt.Errorf("-o %s: %s has no entry in the catalogue; leave out -o", format.Output, s)
+			return fmt.Errorf("-o %s: %s has no entry in the catalog; leave out -o", format.Output, s)
 		}
 	}
 	if len(selectors) == 1 && len(list.Items) == 1 {

@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// catalogue is what `xid list -o json` prints.
-type catalogue struct {
+// catalog is what `xid list -o json` prints.
+type catalog struct {
 	APIVersion string     `json:"apiVersion"`
 	Kind       string     `json:"kind"`
 	Items      []xid.Code `json:"items"`
@@ -28,7 +28,7 @@ func newListCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "list [WORD]",
-		Short: "List the XIDs of the catalogue",
+		Short: "List the XIDs of the catalog",
 		Example: `  # All
   kubectl gpu-fault xid list
 
@@ -45,7 +45,7 @@ func newListCommand(streams genericiooptions.IOStreams) *cobra.Command {
 			if err := format.Validate(); err != nil {
 				return err
 			}
-			list := catalogue{APIVersion: ledger.APIVersion, Kind: "XidList", Items: xid.All(), SXids: xid.SXids()}
+			list := catalog{APIVersion: ledger.APIVersion, Kind: "XidList", Items: xid.All(), SXids: xid.SXids()}
 			if len(args) == 1 {
 				if list.Items, list.SXids = search(args[0]), searchSXids(args[0]); len(list.Items)+
 					len(list.SXids) == 0 {
@@ -97,12 +97,12 @@ func searchSXids(word string) []xid.SXid {
 	return found
 }
 
-// sxidClass is the class of the errors of NVSwitches, which the catalogue gives to XIDs only.
+// sxidClass is the class of the errors of NVSwitches, which the catalog gives to XIDs only.
 const sxidClass = "link"
 
 func sxidName(s xid.SXid) string { return fmt.Sprintf("sxid:%d", s.Number) }
 
-func (l catalogue) names() []string {
+func (l catalog) names() []string {
 	var names []string
 	for _, c := range l.Items {
 		names = append(names, fmt.Sprintf("xid/%d", c.Number))
@@ -113,7 +113,7 @@ func (l catalogue) names() []string {
 	return names
 }
 
-func (l catalogue) table(format printer.Format) *printer.Table {
+func (l catalog) table(format printer.Format) *printer.Table {
 	table := &printer.Table{
 		Header: []string{"XID", "CLASS", "NVIDIA-ACTION", "NVSENTINEL", "DESCRIPTION"}, NoHeader: format.NoHeader,
 	}

@@ -179,7 +179,7 @@ func TestLinesForANode(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := lines(records)
-			if name == "the first GPU" { // the catalogue may blame a process
+			if name == "the first GPU" { // the catalog may blame a process
 				got[0] = regexpProcess.ReplaceAllString(got[0], "")
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {

@@ -81,7 +81,7 @@ func TestListFindsWords(t *testing.T) {
 		"ltssm":     {"sxid/20034", "sxid/20034"},
 		"nosuch":    {"", ""},
 	} {
-		names := catalogue{Items: search(word), SXids: searchSXids(word)}.names()
+		names := catalog{Items: search(word), SXids: searchSXids(word)}.names()
 		if want.first == "" {
 			if len(names) > 0 {
 				t.Errorf("%s found %v", word, names)
@@ -137,7 +137,7 @@ func TestExplainSeveral(t *testing.T) {
 		}
 	}
 	for code, want := range map[string]string{
-		"999": "XID 999 is not in the catalogue", "sxid:1": "SXid 1 is not in the catalogue", "bus": `"bus" is no XID`,
+		"999": "XID 999 is not in the catalog", "sxid:1": "SXid 1 is not in the catalog", "bus": `"bus" is no XID`,
 	} {
 		if _, err := parseKnown([]string{"79", code}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, wanted %q", code, err, want)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The rows of the matrix are the requests that change something, and no others: a step that is not recognised is never
+// The rows of the matrix are the requests that change something, and no others: a step that is not recognized is never
 // killed at.
 func TestStepsAreTheRequestsThatChangeSomething(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,7 @@ func TestKubectlRunsAndCompletesIt(t *testing.T) {
 	}
 }
 
-// stdout is data: nothing else on it, no colour, no cursor movement.
+// stdout is data: nothing else on it, no color, no cursor movement.
 func TestStdoutIsData(t *testing.T) {
 	t.Parallel()
 	e := setup(t)

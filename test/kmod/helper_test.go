@@ -271,7 +271,7 @@ func TestVMHelperTellsOfWhatStays(t *testing.T) {
 	nothingLeft(t)
 }
 
-// TestVMHelperRefusesOtherKernels: what is for another kernel is recognised beforehand, and what only the kernel can
+// TestVMHelperRefusesOtherKernels: what is for another kernel is recognized beforehand, and what only the kernel can
 // tell, by its refusal.
 func TestVMHelperRefusesOtherKernels(t *testing.T) {
 	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
@@ -322,7 +322,7 @@ func TestVMHelperTakesSigned(t *testing.T) {
 }
 
 // TestVMLocked shows, one after the other, what shuts modules out: it cannot be taken back before the next boot. The
-// helper must recognise each beforehand, and the kernel must really be shut.
+// helper must recognize each beforehand, and the kernel must really be shut.
 func TestVMLocked(t *testing.T) {
 	for _, tc := range []struct {
 		path, value string

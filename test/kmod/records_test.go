@@ -12,9 +12,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// catalogue returns every line that the program knows: each text of each code in the words of each driver, alone and as
+// catalog returns every line that the program knows: each text of each code in the words of each driver, alone and as
 // it comes with others, in each form of an address and with each kind of process.
-func catalogue(t *testing.T) []xid.Event {
+func catalog(t *testing.T) []xid.Event {
 	t.Helper()
 	var all []xid.Event
 	seen := map[string]bool{}
@@ -67,14 +67,14 @@ func catalogue(t *testing.T) []xid.Event {
 	return all
 }
 
-// TestVMCatalogue writes every line of the catalogue and reads the log raw: each must be there as it would be of the
+// TestVMCatalog writes every line of the catalog and reads the log raw: each must be there as it would be of the
 // driver, byte for byte, with facility 0, the driver's level and its flags but for c: see the comment on KERN_CONT in
 // the module.
-func TestVMCatalogue(t *testing.T) {
+func TestVMCatalog(t *testing.T) {
 	load(t, "")
 	f, log := open(t), follow(t)
 	codes := map[int]bool{}
-	events := catalogue(t)
+	events := catalog(t)
 	equal := 0
 	for _, e := range events {
 		if e.Kind == xid.KindXID {

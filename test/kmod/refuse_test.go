@@ -29,7 +29,7 @@ func TestVMFuzz(t *testing.T) {
 	f, log := open(t), follow(t)
 	random := rand.New(rand.NewPCG(rand.Uint64(), 0)) // what goes wrong is shown whole, so it can be tried again
 	var seeds []string
-	for _, e := range catalogue(t) {
+	for _, e := range catalog(t) {
 		seeds = append(seeds, e.Text())
 	}
 	taken, refused := 0, 0

@@ -42,7 +42,7 @@ type step struct {
 func steps() []step {
 	return []step{
 		{"checksums hold for every file", checksumsHold},
-		{"archives hold program and licences", archivesHold},
+		{"archives hold program and licenses", archivesHold},
 		{"archive at most 20 MB, program 50 MiB", sizes},
 		{"programs carry version, commit, date", stamps},
 		{"node helpers are those of this build", helperDigests},
@@ -63,7 +63,7 @@ func steps() []step {
 		{"completion goes on after the upgrade", completesUpgraded},
 		{"uninstall leaves nothing", uninstall},
 		{"refused: wrong sha256", wrongSum},
-		{"refused: archive without LICENSE", noLicence},
+		{"refused: archive without LICENSE", noLicense},
 		{"refused: platform that is not listed", unlistedPlatform},
 		{"refused: two versions side by side", twoVersions},
 		{"krew's folder missing or read-only", krewRoot},

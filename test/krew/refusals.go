@@ -53,8 +53,8 @@ func wrongSum(w *world) (string, error) {
 	return "checksum does not match", nil
 }
 
-// noLicence: krew itself does not mind; the index's check does.
-func noLicence(w *world) (string, error) {
+// noLicense: krew itself does not mind; the index's check does.
+func noLicense(w *world) (string, error) {
 	raw, err := os.ReadFile(archive())
 	if err != nil {
 		return "", err
@@ -68,7 +68,7 @@ func noLicence(w *world) (string, error) {
 		return "", err
 	}
 	name := strings.Replace(filepath.Base(archive()), version, "v0.0.2-test", 1)
-	file, err := w.write("no-licence/"+name, string(bare))
+	file, err := w.write("no-license/"+name, string(bare))
 	if err != nil {
 		return "", err
 	}
@@ -81,7 +81,7 @@ func noLicence(w *world) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file, err = w.write("no-licence/gpu-fault.yaml", manifest)
+	file, err = w.write("no-license/gpu-fault.yaml", manifest)
 	if err != nil {
 		return "", err
 	}

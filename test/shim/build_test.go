@@ -61,7 +61,7 @@ var programs = []program{
 	{file: "loaded", source: "loaded.c", flags: []string{"-pthread", "-ldl"}},
 	{file: "plugin.so", source: "plugin.c", flags: []string{"-shared", "-fPIC"}, driver: true},
 	{file: "static.so", source: "plugin.c", flags: []string{"-shared", "-fPIC", "-DSTATIC"}},
-	{file: "neighbour.so", source: "neighbour.c", flags: []string{"-shared", "-fPIC"}},
+	{file: "neighbor.so", source: "neighbor.c", flags: []string{"-shared", "-fPIC"}},
 	{file: "allocator.so", source: "allocator.c", flags: []string{"-shared", "-fPIC", "-fno-builtin"}},
 	{file: "namesakes.so", source: "namesakes.c", flags: []string{"-shared", "-fPIC"}},
 	{file: "cudart", source: "cudart.c"},

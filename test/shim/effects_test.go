@@ -4,6 +4,7 @@ package shim
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -206,16 +207,23 @@ func TestLatency(t *testing.T) {
 		Classes:        cudafault.ClassSync, Flags: cudafault.FlagQuiet, Seed: 3}))
 	a := p.actor()
 	a.want("start", "0")
-	for range 5 {
+	// Any of them may be late on a busy machine, but not all.
+	shortestSync, shortestLaunch := math.MaxInt, math.MaxInt
+	for range 10 {
 		var code, wall, cpu int
 		got := a.ask("time sync")
-		if _, err := fmt.Sscanf(got, "%d %d %d", &code, &wall, &cpu); err != nil || code != 0 || wall < 39 ||
-			wall > 150 || cpu > 10 {
+		if !scan(got, "%d %d %d", &code, &wall, &cpu) || code != 0 || wall < 39 || cpu > 10 {
 			t.Errorf("sync: %s, want 0, 40 to 60 ms, no CPU time", got)
 		}
-		if _, err := fmt.Sscanf(a.ask("time launch"), "%d %d", &code, &wall); err != nil || code != 0 || wall > 20 {
-			t.Errorf("launch: %d, %d ms", code, wall)
+		shortestSync = min(shortestSync, wall)
+		if got := a.ask("time launch"); !scan(got, "%d %d %d", &code, &wall, &cpu) || code != 0 {
+			t.Errorf("launch: %s, want 0", got)
 		}
+		shortestLaunch = min(shortestLaunch, wall)
+	}
+	if shortestSync > 150 || shortestLaunch > 20 {
+		t.Errorf("each sync took %d ms and more, want 40 to 60; each launch %d and more, want 0", shortestSync,
+			shortestLaunch)
 	}
 }
 

@@ -15,7 +15,7 @@ const idLength = 6
 
 // NewID returns an ID for a run: the kind of fault and six characters from random. It fails only when random does.
 func NewID(fault string, random io.Reader) (string, error) {
-	const usable = 256 / len(idAlphabet) * len(idAlphabet) // above it, a byte modulo 27 would favour the first letters
+	const usable = 256 / len(idAlphabet) * len(idAlphabet) // above it, a byte modulo 27 would favor the first letters
 	var id strings.Builder
 	id.WriteString(fault + "-")
 	for one := make([]byte, 1); id.Len() < len(fault)+1+idLength; {

@@ -60,7 +60,7 @@ func (w *Workload) Managers() []string {
 	var notes []string
 	warn := func(who, pause string) {
 		notes = append(notes, fmt.Sprintf(
-			"%s is managed by %s, which may undo the change at its next synchronisation: %s", w.Ref(), who, pause,
+			"%s is managed by %s, which may undo the change at its next synchronization: %s", w.Ref(), who, pause,
 		))
 	}
 	managed := func(manager string) bool {

@@ -108,7 +108,7 @@ func TestAClientMayDieWhileItPatches(t *testing.T) {
 				plan.Allow.LastGPUNode, plan.Allow.Majority = true, true
 				_, _ = victim.session.Run(t.Context(), plan)
 				_, is := l.node(name).Labels[label]
-				t.Logf("died at %s; labelled: %v", k.writes[len(k.writes)-1], is)
+				t.Logf("died at %s; labeled: %v", k.writes[len(k.writes)-1], is)
 				l.revertAll()
 				if _, is := l.node(name).Labels[label]; is {
 					t.Error("the label is left")

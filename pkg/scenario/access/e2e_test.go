@@ -361,7 +361,7 @@ func TestE2ENodeShellAndOtherBindings(t *testing.T) {
 		"subjects": []any{
 			map[string]any{"kind": "Group", "apiGroup": rbacv1.GroupName, "name": "system:serviceaccounts"},
 		}}})
-	deadline := time.Now().Add(10 * time.Second) // the authoriser's cache
+	deadline := time.Now().Add(10 * time.Second) // the authorizer's cache
 	for err = nil; err == nil && time.Now().Before(deadline); {
 		_, err = access.Verify(t.Context(), l.admin, l.prefix, l.ns("ledger"), l.access)
 	}

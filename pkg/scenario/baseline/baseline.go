@@ -49,7 +49,7 @@ type key struct {
 // object is what is kept of one object.
 type object struct {
 	version string
-	// body is the normalised object, or what there is of it beyond the limit: names and labels.
+	// body is the normalized object, or what there is of it beyond the limit: names and labels.
 	body map[string]any
 	// hashes are those of the fields of an object that is not whole; else nil.
 	hashes map[string]string

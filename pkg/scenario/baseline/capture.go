@@ -196,7 +196,7 @@ func (c *capture) keep(r resource, raw *unstructured.Unstructured) {
 		}
 		return
 	}
-	body, worth := normalise(r.kind, raw.Object, c.salt)
+	body, worth := normalize(r.kind, raw.Object, c.salt)
 	if !worth {
 		return
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// can asks the authoriser whether somebody may do something.
+// can asks the authorizer whether somebody may do something.
 func (c *Checker) can(ctx context.Context, question scenario.Can) (view, error) {
 	resource, subresource, _ := strings.Cut(question.Resource, "/")
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{

@@ -88,9 +88,9 @@ func (c *candidate) has(t *testing.T, of map[string]any) map[string]any {
 // has is deleted. What is as it says is not touched, and what it says nothing of stays.
 func TestApply(t *testing.T) {
 	t.Parallel()
-	labelled := role("page", "get")
-	labelled["metadata"].(map[string]any)["labels"] = map[string]any{"app.kubernetes.io/instance": "x"}
-	c, client := applying(t, labelled, binding("view", "page"), role("same", "get"), role("old", "get"))
+	labeled := role("page", "get")
+	labeled["metadata"].(map[string]any)["labels"] = map[string]any{"app.kubernetes.io/instance": "x"}
+	c, client := applying(t, labeled, binding("view", "page"), role("same", "get"), role("old", "get"))
 	module := terraform.Module{Objects: []terraform.Object{
 		role("page", "get", "create"), binding("page", "page"), role("same", "get"), role("new", "list"),
 	}}

@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
 )
 
-// Recorded is what a transcript of the candidate's requests tells, until the judgement. It gives no points and takes
+// Recorded is what a transcript of the candidate's requests tells, until the judgment. It gives no points and takes
 // none: who has the candidate's own kubeconfig may go around the recorder, and who has the file may write into it.
 type Recorded struct {
 	recorder.Summary
@@ -24,7 +24,7 @@ type Recorded struct {
 	// so long after the lab was handed over, in nanoseconds. Zero means never.
 	Look   time.Duration `json:"firstRelevantLookAfter,omitempty"`
 	Change time.Duration `json:"firstChangeAfter,omitempty"`
-	// Later counts requests after the judgement.
+	// Later counts requests after the judgment.
 	Later int `json:"later,omitempty"`
 }
 

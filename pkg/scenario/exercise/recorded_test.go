@@ -27,7 +27,7 @@ func at(after time.Duration, verb, name string) recorder.Line {
 }
 
 // A transcript tells the interviewer when the cause was first looked at and when something was changed, in numbers and
-// in the timeline; what came after the judgement is not of it, and no point depends on any of it.
+// in the timeline; what came after the judgment is not of it, and no point depends on any of it.
 func TestGradeWithATranscript(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
 
-// Report is one judgement.
+// Report is one judgment.
 type Report struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -21,7 +21,7 @@ type Report struct {
 
 	At time.Time `json:"at"`
 	// Took is the candidate's time, in nanoseconds. It ends when they hand in the diagnosis, if nothing that they may
-	// change is different when it is judged, and else with the judgement.
+	// change is different when it is judged, and else with the judgment.
 	Took    time.Duration `json:"took"`
 	TimeBox time.Duration `json:"timeBox"` // in nanoseconds
 	Late    bool          `json:"late,omitempty"`

@@ -25,8 +25,8 @@ type Body = map[string]any
 type Module struct {
 	Objects []Object `json:"objects,omitempty"`
 	// Resources are those that are no Kubernetes objects, by their types and then by their names:
-	// google_compute_firewall, licence. With for_each or count the name has the key, as Terraform writes it:
-	// licence["tenant-orion"].
+	// google_compute_firewall, license. With for_each or count the name has the key, as Terraform writes it:
+	// license["tenant-orion"].
 	Resources map[string]map[string]Body `json:"resources,omitempty"`
 }
 

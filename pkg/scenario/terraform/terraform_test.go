@@ -30,7 +30,7 @@ func lab() Source {
 			Objects: []Object{
 				policy("tenant-a", "default-deny",
 					Object{"podSelector": Object{}, "policyTypes": []any{"Ingress", "Egress"}}),
-				policy("tenant-a", "licence", Object{
+				policy("tenant-a", "license", Object{
 					"podSelector": Object{"matchLabels": Object{"app.kubernetes.io/name": "x"}},
 					"policyTypes": []any{"Egress"},
 					"egress": []any{
@@ -49,7 +49,7 @@ func lab() Source {
 						Object{},
 					},
 				}),
-				policy("shared", "licence", Object{
+				policy("shared", "license", Object{
 					"podSelector": Object{}, "policyTypes": []any{"Ingress"},
 					"ingress": []any{Object{"from": []any{Object{"namespaceSelector": Object{"matchExpressions": []any{
 						Object{
@@ -89,8 +89,8 @@ func lab() Source {
 			},
 			Resources: map[string]map[string]Body{
 				"google_compute_firewall": {
-					"licence": {
-						"name": "tenant-a-licence", "network": "gpu", "direction": "EGRESS", "priority": int64(1000),
+					"license": {
+						"name": "tenant-a-license", "network": "gpu", "direction": "EGRESS", "priority": int64(1000),
 						"target_tags": []any{"tenant-a"},
 						"allow":       []any{Body{"protocol": "tcp", "ports": []any{"8080"}}, Body{"protocol": "icmp"}},
 					},
@@ -123,9 +123,9 @@ func TestRoundTrip(t *testing.T) {
 	}
 	main := string(files["main.tf"])
 	for _, want := range []string{
-		"var.tenant", `"${var.tenant}-licence"`, "serviceAccount:${var.app}@gpu",
+		"var.tenant", `"${var.tenant}-license"`, "serviceAccount:${var.app}@gpu",
 		"kubernetes_role_v1.launcher_jobs.metadata[0].name", `"${var.app}-sa"`,
-		`resource "kubernetes_network_policy_v1" "licence"`, `resource "kubernetes_network_policy_v1" "licence_shared"`,
+		`resource "kubernetes_network_policy_v1" "license"`, `resource "kubernetes_network_policy_v1" "license_shared"`,
 	} {
 		if !strings.Contains(main, want) {
 			t.Errorf("main.tf lacks %s:\n%s", want, main)
@@ -154,12 +154,12 @@ func TestWriteRefuses(t *testing.T) {
 		"cannot hold":   func(s *Source) { s.Objects[0]["spec"].(Object)["egress"] = []any{} },
 		"no such type":  func(s *Source) { s.Resources["null_resource"] = map[string]Body{"x": {}} },
 		"no such argument": func(s *Source) {
-			s.Resources["google_compute_firewall"]["licence"]["provisioner"] = []any{Body{}}
+			s.Resources["google_compute_firewall"]["license"]["provisioner"] = []any{Body{}}
 		},
 		"no name in Terraform": func(s *Source) { s.Resources["google_compute_firewall"]["a b"] = Body{} },
 		"that is no name":      func(s *Source) { s.Variables["a b"] = "x" },
 		"is missing": func(s *Source) {
-			delete(s.Resources["google_compute_firewall"]["licence"], "network")
+			delete(s.Resources["google_compute_firewall"]["license"], "network")
 		},
 	} {
 		s := lab()

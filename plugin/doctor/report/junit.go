@@ -86,7 +86,7 @@ func of(all []doctor.Unknown, check string) []doctor.Unknown {
 	return found
 }
 
-// plain returns a finding in plain lines, without colour and as wide as they are.
+// plain returns a finding in plain lines, without color and as wide as they are.
 func plain(r doctor.Report, i int) string {
 	p := &page{Text: Text{Wide: true}, report: r}
 	if r.Items[i].Root {

@@ -76,7 +76,7 @@ func isFine(n doctor.NodeResult) bool {
 	return true
 }
 
-// cellOf shows a state by a colour, by a sign for who does not see colours, and by words.
+// cellOf shows a state by a color, by a sign for who does not see colors, and by words.
 func cellOf(s doctor.State) htmlCell {
 	switch s {
 	case doctor.Broken:

@@ -4,10 +4,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
 
-// paint colours text for terminals; the zero value leaves it as it is.
+// paint colors text for terminals; the zero value leaves it as it is.
 type paint struct{ on bool }
 
-// The codes of ECMA-48 that are used: the sixteen colours that every terminal has, in the shades of its own theme.
+// The codes of ECMA-48 that are used: the sixteen colors that every terminal has, in the shades of its own theme.
 const (
 	bold   = "1"
 	faint  = "2"

@@ -205,7 +205,7 @@ func TestTextReport(t *testing.T) {
 	golden.Compare(t, "report.golden", written(t, Text{Width: 100}, twoContainerds()))
 	golden.Compare(t, "report-80.golden", written(t, Text{Width: 80}, twoContainerds()))
 	golden.Compare(t, "report-wide.golden", written(t, Text{Width: 100, Wide: true}, twoContainerds()))
-	golden.Compare(t, "report-colour.golden", written(t, Text{Width: 100, Colour: true}, twoContainerds()))
+	golden.Compare(t, "report-color.golden", written(t, Text{Width: 100, Color: true}, twoContainerds()))
 	golden.Compare(t, "healthy.golden", written(t, Text{Width: 100}, healthy()))
 }
 

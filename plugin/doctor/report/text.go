@@ -16,8 +16,8 @@ import (
 
 // Text is how the report for people looks.
 type Text struct {
-	Width  int // in columns; 0 means as long as lines are
-	Colour bool
+	Width int // in columns; 0 means as long as lines are
+	Color bool
 	// Wide shows all objects, consequences and evidence, and who holds the GPUs.
 	Wide bool
 }
@@ -46,7 +46,7 @@ const (
 
 // Write prints the report.
 func (t Text) Write(w io.Writer, r doctor.Report) error {
-	p := &page{Text: t, report: r, paint: paint{t.Colour}}
+	p := &page{Text: t, report: r, paint: paint{t.Color}}
 	p.head()
 	p.overview()
 	for _, i := range Roots(r, doctor.Error) {

@@ -19,7 +19,7 @@ import (
 //go:embed page.css
 var style string
 
-// HTML writes the judgement as one page that needs nothing else.
+// HTML writes the judgment as one page that needs nothing else.
 func HTML(w io.Writer, r exercise.Report, version string) error {
 	state := "error"
 	if r.Passed {
@@ -47,7 +47,7 @@ func section(heading string, all ...markup.Part) markup.Part {
 	return markup.El("section", append(markup.Parts{markup.El("h2", markup.Text(heading))}, all...)...)
 }
 
-// verdict returns a tag that says ok or failed in a word, and not by its colour alone.
+// verdict returns a tag that says ok or failed in a word, and not by its color alone.
 func verdict(ok bool) markup.Part {
 	if ok {
 		return markup.El("span", markup.Class("tag good"), markup.Text("OK"))

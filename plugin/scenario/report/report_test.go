@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
-// graded returns a judgement with all that a judgement can have; the text of the candidate and of the cluster wants to
+// graded returns a judgment with all that a judgment can have; the text of the candidate and of the cluster wants to
 // be more than text.
 func graded() exercise.Report {
 	begin := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)

@@ -1,4 +1,4 @@
-// Package report shows the judgement of an exercise: as text, as JUnit for CI, and as a page with a timeline.
+// Package report shows the judgment of an exercise: as text, as JUnit for CI, and as a page with a timeline.
 package report
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Text writes the judgement for people, in lines of at most width columns; 0 means as long as they are.
+// Text writes the judgment for people, in lines of at most width columns; 0 means as long as they are.
 func Text(w io.Writer, r exercise.Report, width int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d of 100 points\n", Verdict(r), r.Score)

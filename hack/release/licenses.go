@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// texts returns the archive's files beside the program: our licence, that of the kernel module whose source the program
+// texts returns the archive's files beside the program: our license, that of the kernel module whose source the program
 // carries, and those of everything that is linked into the program and the node helper, whose authors ask to be named
 // with every copy.
 func (r release) texts(ctx context.Context) ([]file, error) {
@@ -40,7 +40,7 @@ type linked struct {
 	}
 }
 
-// thirdParty returns the licences of all that any platform's program, or the helper inside of it, is linked with.
+// thirdParty returns the licenses of all that any platform's program, or the helper inside of it, is linked with.
 func thirdParty(ctx context.Context) ([]byte, error) {
 	goroot, err := output(exec.CommandContext(ctx, "go", "env", "GOROOT"))
 	if err != nil {
@@ -78,15 +78,15 @@ func thirdParty(ctx context.Context) ([]byte, error) {
 	return found.text()
 }
 
-// notices are whose each licence text is, and which modules were seen.
+// notices are whose each license text is, and which modules were seen.
 type notices map[string][]string
 
-var licenceFile = regexp.MustCompile(
+var licenseFile = regexp.MustCompile(
 	`(?i)^(un)?(licen[cs]es?|copying|copyright|notice|patents)([.-](txt|md|[a-z0-9-]+))?$`,
 )
 
 // add takes the texts that hold for one package: those in its folder and above, up to its module's. Some modules have
-// code of others in a folder with a licence of its own.
+// code of others in a folder with a license of its own.
 func (n notices) add(owner, top, dir string) error {
 	for {
 		entries, err := os.ReadDir(dir)
@@ -94,7 +94,7 @@ func (n notices) add(owner, top, dir string) error {
 			return err
 		}
 		for _, e := range entries {
-			if !e.Type().IsRegular() || filepath.Ext(e.Name()) == ".go" || !licenceFile.MatchString(e.Name()) {
+			if !e.Type().IsRegular() || filepath.Ext(e.Name()) == ".go" || !licenseFile.MatchString(e.Name()) {
 				continue
 			}
 			raw, err := os.ReadFile(filepath.Join(dir, e.Name()))
@@ -116,8 +116,8 @@ func (n notices) add(owner, top, dir string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s has no licence in its folder: its authors do not allow to pass it on, "+
-		"or licences.go does not know the file's name", owner)
+	return fmt.Errorf("%s has no license in its folder: its authors do not allow to pass it on, "+
+		"or licenses.go does not know the file's name", owner)
 }
 
 // text returns the file: each text once, below the names of those whose it is.

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Code is one XID of the catalogue.
+// Code is one XID of the catalog.
 type Code struct {
 	Number      int      `json:"number"`
 	Name        string   `json:"name"`              // mnemonic of the driver's header (nverror.h)
@@ -48,7 +48,7 @@ type Reaction struct {
 	Note  string `json:"note,omitempty"`
 }
 
-// All returns all codes of the catalogue, by number.
+// All returns all codes of the catalog, by number.
 func All() []Code {
 	t, err := tables()
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 // longest is the length of the longest string that is kept; longer ones are hashes.
 const longest = 8 << 10
 
-// normalise takes out of an object what it does not say itself: its status, what the API server counts, and what
+// normalize takes out of an object what it does not say itself: its status, what the API server counts, and what
 // controllers note on it. It changes the object. Not worth keeping are those that a controller made from another one.
-func normalise(kind schema.GroupKind, o map[string]any, salt []byte) (body map[string]any, worth bool) {
+func normalize(kind schema.GroupKind, o map[string]any, salt []byte) (body map[string]any, worth bool) {
 	metadata, _ := o["metadata"].(map[string]any)
 	if metadata == nil || derived(kind, metadata) || !special(kind, o, metadata) {
 		return nil, false
@@ -27,12 +27,12 @@ func normalise(kind schema.GroupKind, o map[string]any, salt []byte) (body map[s
 	if kind == (schema.GroupKind{Kind: "Secret"}) {
 		hide(o, salt)
 	}
-	o["metadata"] = normaliseMetadata(kind, metadata)
+	o["metadata"] = normalizeMetadata(kind, metadata)
 	dropField(o, "spec", "template", "metadata", "creationTimestamp") // null, of old clients
 	return shorten(o, salt).(map[string]any), true
 }
 
-func normaliseMetadata(kind schema.GroupKind, metadata map[string]any) map[string]any {
+func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[string]any {
 	kept := map[string]any{}
 	for _, name := range []string{"name", "namespace", "uid", "labels", "annotations"} {
 		if value, is := metadata[name]; is {
@@ -46,7 +46,7 @@ func normaliseMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 		}
 	}
 	if labels, is := kept["labels"].(map[string]any); is {
-		maps.DeleteFunc(labels, func(name string, _ any) bool { return labelled(kind, name) })
+		maps.DeleteFunc(labels, func(name string, _ any) bool { return labeled(kind, name) })
 		if len(labels) == 0 {
 			delete(kept, "labels")
 		}
@@ -84,8 +84,8 @@ func noted(kind schema.GroupKind, name string) bool {
 	}, domain) || strings.HasPrefix(name, "kubernetes.io/config.") // of static pods: the time of the kubelet's start
 }
 
-// labelled reports whether controllers write the label by themselves.
-func labelled(kind schema.GroupKind, name string) bool {
+// labeled reports whether controllers write the label by themselves.
+func labeled(kind schema.GroupKind, name string) bool {
 	switch kind.String() {
 	case "Node":
 		return name == "nvidia.com/gfd.timestamp"
@@ -117,13 +117,13 @@ func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
 	case "ServiceAccount":
 		delete(o, "secrets")
 	case "Node":
-		normaliseNode(o)
+		normalizeNode(o)
 	case "Pod":
-		normalisePod(o)
+		normalizePod(o)
 	case "Service":
-		normaliseService(o)
+		normalizeService(o)
 	case "PersistentVolume":
-		return normaliseVolume(o, metadata)
+		return normalizeVolume(o, metadata)
 	case "Job.batch": // one that was made anew has other ones
 		for _, path := range [][]string{
 			{"spec", "selector", "matchLabels"}, {"spec", "template", "metadata", "labels"},
@@ -155,7 +155,7 @@ func dropBundles(o map[string]any) {
 	}
 }
 
-func normaliseNode(o map[string]any) {
+func normalizeNode(o map[string]any) {
 	spec := mapAt(o, "spec")
 	for _, name := range []string{"podCIDR", "podCIDRs"} {
 		delete(spec, name)
@@ -181,7 +181,7 @@ func normaliseNode(o map[string]any) {
 // tokenVolume is what the API server adds to each pod, with a random name.
 var tokenVolume = regexp.MustCompile(`^kube-api-access-[a-z0-9]{5}$`)
 
-func normalisePod(o map[string]any) {
+func normalizePod(o map[string]any) {
 	spec := mapAt(o, "spec")
 	rename := func(of any, list string) {
 		holder, _ := of.(map[string]any)
@@ -202,8 +202,8 @@ func normalisePod(o map[string]any) {
 	}
 }
 
-// normaliseService drops the addresses that the API server gave: a Service that was made anew serves by its name.
-func normaliseService(o map[string]any) {
+// normalizeService drops the addresses that the API server gave: a Service that was made anew serves by its name.
+func normalizeService(o map[string]any) {
 	spec := mapAt(o, "spec")
 	if spec["clusterIP"] != "None" {
 		delete(spec, "clusterIP")
@@ -212,8 +212,8 @@ func normaliseService(o map[string]any) {
 	delete(spec, "healthCheckNodePort")
 }
 
-// normaliseVolume keeps volumes that somebody made; those that a provisioner made belong to their claims.
-func normaliseVolume(o, metadata map[string]any) bool {
+// normalizeVolume keeps volumes that somebody made; those that a provisioner made belong to their claims.
+func normalizeVolume(o, metadata map[string]any) bool {
 	annotations, _ := metadata["annotations"].(map[string]any)
 	dropField(o, "spec", "claimRef", "uid")
 	dropField(o, "spec", "claimRef", "resourceVersion")

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// themes returns the colours of the light and the dark page by their names, as shares of red, green and blue that are
+// themes returns the colors of the light and the dark page by their names, as shares of red, green and blue that are
 // linear in light.
 func themes(t *testing.T) map[string]map[string][3]float64 {
 	t.Helper()
 	light, dark, ok := strings.Cut(Style, "@media (prefers-color-scheme: dark)")
 	if !ok {
-		t.Fatal("page.css has no dark colours")
+		t.Fatal("page.css has no dark colors")
 	}
 	dark, _, _ = strings.Cut(dark, "\n}\n")
 	all := map[string]map[string][3]float64{"light": {}, "dark": {}}
@@ -56,7 +56,7 @@ func contrast(a, b [3]float64) float64 {
 // Text can be read in both themes: WCAG 2.2 asks for a contrast of 4.5.
 func TestContrast(t *testing.T) {
 	t.Parallel()
-	for theme, colours := range themes(t) {
+	for theme, colors := range themes(t) {
 		for _, pair := range [][2]string{
 			{"text", "back"}, {"text", "card"}, {"text", "code"}, {"soft", "back"}, {"soft", "card"}, {"link", "back"},
 			{"link", "card"},
@@ -64,7 +64,7 @@ func TestContrast(t *testing.T) {
 			{"info", "card"}, {"good", "card"},
 			{"error", "error-back"}, {"warning", "warning-back"}, {"info", "info-back"}, {"good", "good-back"},
 		} {
-			if got := contrast(colours[pair[0]], colours[pair[1]]); got < 4.5 {
+			if got := contrast(colors[pair[0]], colors[pair[1]]); got < 4.5 {
 				t.Errorf("%s: %s on %s has a contrast of %.1f, and 4.5 is the least", theme, pair[0], pair[1], got)
 			}
 		}

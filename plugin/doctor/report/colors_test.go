@@ -9,22 +9,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
 
-// A colour says nothing that the words do not say: without it the report is the same, letter by letter.
-func TestColourSaysNothingByItself(t *testing.T) {
+// A color says nothing that the words do not say: without it the report is the same, letter by letter.
+func TestColorSaysNothingByItself(t *testing.T) {
 	t.Parallel()
 	for _, wide := range []bool{false, true} {
-		coloured := written(t, Text{Width: 100, Wide: wide, Colour: true}, twoContainerds())
-		stripped := regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(coloured, "")
-		if stripped == coloured {
-			t.Error("the report has no colours, so that this tests nothing")
+		colored := written(t, Text{Width: 100, Wide: wide, Color: true}, twoContainerds())
+		stripped := regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(colored, "")
+		if stripped == colored {
+			t.Error("the report has no colors, so that this tests nothing")
 		}
 		if diff := cmp.Diff(written(t, Text{Width: 100, Wide: wide}, twoContainerds()), stripped); diff != "" {
-			t.Errorf("wide %t (-plain +stripped of its colours):\n%s", wide, diff)
+			t.Errorf("wide %t (-plain +stripped of its colors):\n%s", wide, diff)
 		}
 	}
 }
 
-// Each state of a node has a sign of its own, for who does not see colours, and words for who sees nothing.
+// Each state of a node has a sign of its own, for who does not see colors, and words for who sees nothing.
 func TestStatesHaveSigns(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}

@@ -45,7 +45,7 @@ func TestTablesLoad(t *testing.T) {
 
 func TestTableErrors(t *testing.T) {
 	t.Parallel()
-	head := strings.Join(strings.Fields(catalogueColumns), "\t") + "\n"
+	head := strings.Join(strings.Fields(catalogColumns), "\t") + "\n"
 	row := "1\tNAME\t-\ttext\tapp\t-\t-\t-\t-\tNONE\tno\t-\tInfo\tno\t-\tevent\tignored\n"
 	bodyHead := strings.Join(strings.Fields(bodyColumns), "\t") + "\n"
 	body := "1\tdefault\tany\treal\t-\ttext\tsource\n"
@@ -53,7 +53,7 @@ func TestTableErrors(t *testing.T) {
 	if _, err := load(head+row, bodyHead+body, sxidHead); err != nil {
 		t.Fatal(err)
 	}
-	for _, test := range []struct{ name, catalogue, bodies, sxids, want string }{
+	for _, test := range []struct{ name, catalog, bodies, sxids, want string }{
 		{"no header", row, bodyHead, sxidHead, "columns"},
 		{"twice", head + row + row, bodyHead + body, sxidHead, "twice"},
 		{"short row", head + "1\tNAME\n", bodyHead, sxidHead, "cells"},
@@ -64,7 +64,7 @@ func TestTableErrors(t *testing.T) {
 		{"no body", head + row, bodyHead, sxidHead, "no body"},
 		{
 			"body of another", head + row, bodyHead + strings.Replace(body, "1", "2", 1), sxidHead,
-			"not in the catalogue",
+			"not in the catalog",
 		},
 		{"evidence", head + row, bodyHead + strings.Replace(body, "real", "true", 1), sxidHead, "evidence"},
 		{"driver", head + row, bodyHead + strings.Replace(body, "any", "old", 1), sxidHead, "driver version"},
@@ -86,7 +86,7 @@ func TestTableErrors(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := load(test.catalogue, test.bodies, test.sxids)
+			_, err := load(test.catalog, test.bodies, test.sxids)
 			wantError(t, err, test.want)
 		})
 	}
@@ -106,7 +106,7 @@ func TestLookupAndSearch(t *testing.T) {
 		t.Error("Lookup returns shared memory")
 	}
 	if _, ok := Lookup(177); ok {
-		t.Error("177 is in the catalogue")
+		t.Error("177 is in the catalog")
 	}
 	numbers := func(cs []Code) (out []int) {
 		for _, c := range cs {
@@ -132,7 +132,7 @@ func TestLookupAndSearch(t *testing.T) {
 	}
 }
 
-// TestReactions holds the columns of the catalogue against the lists in the detectors' sources.
+// TestReactions holds the columns of the catalog against the lists in the detectors' sources.
 func TestReactions(t *testing.T) {
 	t.Parallel()
 	eks := []int{46, 48, 54, 62, 63, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 142, 143, 151, 155, 156, 158}

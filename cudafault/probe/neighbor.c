@@ -21,4 +21,4 @@ int puts(const char *text)
 	return next ? next(text) : -1;
 }
 
-int neighbour_seen(void) { return allocations; }
+int neighbor_seen(void) { return allocations; }
