@@ -87,8 +87,12 @@ func (f *Flags) Validate() error {
 	return nil
 }
 
-// hasHelper reports whether the image is the one that this build makes.
+// hasHelper reports whether the image is the one that this build makes. The default is pinned by digest, too, and to
+// compare digests this build's image would be made at every start of a pod.
 func (f *Flags) hasHelper() (bool, error) {
+	if f.Image == debugpod.DefaultImage {
+		return false, nil
+	}
 	return image.HasHelper(f.Image, own)
 }
 
