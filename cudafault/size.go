@@ -36,7 +36,7 @@ func ParseSize(text string) (uint64, error) {
 		}
 		if unit == 0 {
 			return 0, fmt.Errorf(
-				"%q: there is no unit %q%s; units are Ki, Mi, Gi, Ti (of 1024) and k, M, G, T (of 1000)", text, m[2],
+				"%q: unknown unit %q%s; supported units: Ki, Mi, Gi, Ti (of 1024) and k, M, G, T (of 1000)", text, m[2],
 				meant(m[1], m[2]),
 			)
 		}

@@ -157,7 +157,7 @@ func TestParseSize(t *testing.T) {
 		"4gi":  "did you mean 4Gi?",
 		"4GiB": "did you mean 4Gi?", "4GB": "did you mean 4G?", "4K": "did you mean 4k?", "0": "above 0",
 		"0Gi": "above 0", "1.5": "whole number of bytes",
-		"99999999Ti": "larger than any memory", "٤Gi": "no size", "4X": `no unit "X"`,
+		"99999999Ti": "larger than any memory", "٤Gi": "no size", "4X": `unknown unit "X"`,
 	} {
 		if got, err := ParseSize(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseSize(%q) = %d, %v, want an error with %q", text, got, err, want)

@@ -25,7 +25,7 @@ func (r *Runner) nodeFailure(ctx context.Context, name string) *StartError {
 	node, err := r.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return &StartError{
-			Reason: ReasonNodeMissing, Message: fmt.Sprintf("there is no node %s", name), Hint: "see kubectl get nodes",
+			Reason: ReasonNodeMissing, Message: fmt.Sprintf("node %q not found", name), Hint: "see kubectl get nodes",
 			Err: err,
 		}
 	}

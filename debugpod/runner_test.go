@@ -133,7 +133,7 @@ func TestStartFails(t *testing.T) {
 			nil, []corev1.PodStatus{{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "no cpu"}}, "OutOfcpu",
 			"node gpu-1 is full", time.Second,
 		},
-		"node missing": {nil, nil, ReasonNodeMissing, "no node gpu-1", 3 * time.Second},
+		"node missing": {nil, nil, ReasonNodeMissing, `node "gpu-1" not found`, 3 * time.Second},
 		"node away": {
 			[]runtime.Object{node(corev1.ConditionUnknown)}, nil, ReasonNodeNotReady, "stopped posting",
 			3 * time.Second,

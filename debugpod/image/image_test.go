@@ -260,10 +260,10 @@ func TestParseTag(t *testing.T) {
 		"example.com/a/b":                      "example.com/a/b:" + img.Tag,
 		"example.com:5000/a/b:c":               "example.com:5000/a/b:c",
 		"example.com/a@" + img.Digest.String(): "! leave it off",
-		"Example.com/A":                        "! no name of an image",
-		"https://example.com/a":                "! no name of an image",
-		"":                                     "! no name of an image",
-		"example.com/a:b c":                    "! no name of an image",
+		"Example.com/A":                        "! invalid image name",
+		"https://example.com/a":                "! invalid image name",
+		"":                                     "! invalid image name",
+		"example.com/a:b c":                    "! invalid image name",
 	} {
 		tag, err := img.ParseTag(text, false)
 		part, wrong := strings.CutPrefix(want, "! ")

@@ -65,7 +65,8 @@ func (i *Image) ParseTag(text string, insecure bool) (name.Tag, error) {
 		return name.Tag{}, fmt.Errorf("%q has a digest, which comes from the image's content: leave it off", text)
 	}
 	if strings.Contains(text, "://") {
-		return name.Tag{}, fmt.Errorf("%q is an address, and no name of an image: leave off all up to //", text)
+		return name.Tag{},
+			fmt.Errorf("invalid image name %q: must not have a scheme; leave off everything up to //", text)
 	}
 	options := []name.Option{name.WithDefaultTag(i.Tag)}
 	if insecure {
@@ -74,7 +75,7 @@ func (i *Image) ParseTag(text string, insecure bool) (name.Tag, error) {
 	tag, err := name.NewTag(text, options...)
 	if err != nil {
 		return name.Tag{},
-			fmt.Errorf("%q is no name of an image, such as registry.example.com/tools/gpu-fault-node: %w", text, err)
+			fmt.Errorf("invalid image name %q: must be like registry.example.com/tools/gpu-fault-node: %w", text, err)
 	}
 	return tag, nil
 }

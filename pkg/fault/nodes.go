@@ -55,7 +55,7 @@ func checkNodes(plan Plan, nodes []corev1.Node) []error {
 	for _, target := range nodeTargets(plan) {
 		i := slices.IndexFunc(nodes, func(node corev1.Node) bool { return node.Name == target.Name })
 		if i < 0 {
-			problems = append(problems, unknownNode(target.Name, nodes))
+			problems = append(problems, NodeNotFound(target.Name, NodeNames(nodes)))
 			continue
 		}
 		node := nodes[i]
@@ -111,27 +111,37 @@ func ControlPlaneRole(node corev1.Node) (string, bool) {
 	return "", false
 }
 
-// unknownNode names the nodes with the most similar names.
-func unknownNode(name string, nodes []corev1.Node) error {
+// NodeNames returns the names of nodes, in their order.
+func NodeNames(nodes []corev1.Node) []string {
+	names := make([]string, len(nodes))
+	for i := range nodes {
+		names[i] = nodes[i].Name
+	}
+	return names
+}
+
+// NodeNotFound returns the error for the name of a node that the cluster does not have. It suggests up to three of the
+// cluster's nodes with similar names.
+func NodeNotFound(name string, nodes []string) error {
 	type candidate struct {
 		name     string
 		distance int
 	}
 	var near []candidate
 	for _, node := range nodes {
-		distance := levenshtein.Distance(name, node.Name, nil)
+		distance := levenshtein.Distance(name, node, nil)
 		// A short or cut name is meant as often as a mistyped one: "gpu-1" for "gpu-1.example.com".
-		if distance <= max(2, len(name)/4) || strings.HasPrefix(node.Name, name) {
-			near = append(near, candidate{node.Name, distance})
+		if distance <= max(2, len(name)/4) || strings.HasPrefix(node, name) {
+			near = append(near, candidate{node, distance})
 		}
 	}
 	if len(near) == 0 {
-		return fmt.Errorf("there is no node %q; see: kubectl get nodes", name)
+		return fmt.Errorf("node %q not found; see: kubectl get nodes", name)
 	}
 	slices.SortStableFunc(near, func(a, b candidate) int { return a.distance - b.distance })
 	var names []string
 	for _, c := range near[:min(3, len(near))] {
 		names = append(names, c.name)
 	}
-	return fmt.Errorf("there is no node %q; did you mean %s?", name, strings.Join(names, ", "))
+	return fmt.Errorf("node %q not found; did you mean %s?", name, strings.Join(names, ", "))
 }

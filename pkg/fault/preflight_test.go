@@ -38,9 +38,9 @@ func TestPreflightOfNodes(t *testing.T) {
 		"old-control": "(label node-role.kubernetes.io/master)",
 		"windows":     "node windows runs windows",
 		"lost":        "node lost is not Ready (NodeStatusUnknown)",
-		"gpu-11":      `there is no node "gpu-11"; did you mean gpu-1, gpu-2, gpu-3?`,
-		"worker-1":    `there is no node "worker-1"; did you mean worker-1.example.com?`,
-		"elsewhere":   `there is no node "elsewhere"; see: kubectl get nodes`,
+		"gpu-11":      `node "gpu-11" not found; did you mean gpu-1, gpu-2, gpu-3?`,
+		"worker-1":    `node "worker-1" not found; did you mean worker-1.example.com?`,
+		"elsewhere":   `node "elsewhere" not found; see: kubectl get nodes`,
 	} {
 		c := w.client(ledgertest.Hooks{})
 		err := c.Preflight(t.Context(), c.plan(node))
@@ -162,7 +162,8 @@ func TestPreflightNamesAllProblemsAtOnce(t *testing.T) {
 		func(context.Context) error { return nil },
 	}
 	err = c.Preflight(t.Context(), plan)
-	wantText(t, err, "5 problems:\n  - ", "locked by run "+held.ID, `no node "gpu-9x9x9"`, "the image cannot be pulled",
+	wantText(t, err, "5 problems:\n  - ", "locked by run "+held.ID, `node "gpu-9x9x9" not found`,
+		"the image cannot be pulled",
 		"panic: a bug",
 		"deployment/coredns in namespace kube-system: namespace kube-system is protected")
 	var locked *ledger.LockedError

@@ -165,7 +165,7 @@ func TestArmRefuses(t *testing.T) {
 			func(r *ledger.Run) { r.Steps[0].State = ledger.StateSkipped }, nil, "has nothing in place",
 		},
 		"unknown node": {
-			nil, func(a *arming) { a.nodes, a.onlyOn = true, []string{"gpu-9"} }, "there is no node gpu-9",
+			nil, func(a *arming) { a.nodes, a.onlyOn = true, []string{"gpu-9"} }, `node "gpu-9" not found`,
 		},
 		"another library": {
 			nil, func(a *arming) { a.fault = &cudafault.Fault{Error: 719, Layer: cudafault.LayerRuntime} },

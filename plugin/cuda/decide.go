@@ -101,7 +101,7 @@ func libraries(archs []string, layer cudafault.Layer) (found map[string][]byte, 
 func checkNodes(flag string, names []string, nodes []corev1.Node) error {
 	for _, name := range names {
 		if !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == name }) {
-			return fmt.Errorf("%s: there is no node %s; see kubectl get nodes", flag, name)
+			return fmt.Errorf("%s: %w", flag, fault.NodeNotFound(name, fault.NodeNames(nodes)))
 		}
 	}
 	return nil

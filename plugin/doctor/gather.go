@@ -14,7 +14,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
@@ -149,13 +151,11 @@ func exist(s *snapshot.Snapshot, names []string) error {
 	}
 	for _, name := range names {
 		if len(all) > 0 && !slices.Contains(all, name) {
-			if like := nearest(name, all); like != "" {
-				return fmt.Errorf("there is no node %q; did you mean %s? (completion lists them; kubectl get nodes too)",
-					name, like)
+			err := fault.NodeNotFound(name, all)
+			if subcommand := suggest.Nearest(name, []string{"explain", "checks"}); subcommand != "" {
+				return fmt.Errorf("%w, or the subcommand %s", err, subcommand)
 			}
-			return fmt.Errorf(
-				"there is no node %q: see kubectl get nodes; the subcommands of doctor are explain and checks", name,
-			)
+			return err
 		}
 	}
 	return nil

@@ -222,7 +222,7 @@ func TestReadingIsBounded(t *testing.T) {
 func TestNamesOfNodesThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		"gpu-11": "did you mean gpu-1?", "explian": "subcommands of doctor are explain and checks",
+		"gpu-11": "did you mean gpu-1", "explian": "or the subcommand explain",
 	} {
 		if _, r, _, err := gatherWith(t, func(g *gathering) { g.nodes = []string{name} }); err == nil ||
 			!strings.Contains(err.Error(), want) || len(r.read) > 0 {

@@ -69,7 +69,7 @@ func (p *nodePods) choose(ctx context.Context) error {
 	} else {
 		for _, name := range p.nodes {
 			if !slices.Contains(all, name) {
-				return fmt.Errorf("there is no node %q; see: kubectl get nodes", name)
+				return fault.NodeNotFound(name, all)
 			}
 		}
 		p.names = p.nodes

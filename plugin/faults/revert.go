@@ -141,10 +141,8 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 			if _, err := cluster.Client.CoreV1().Nodes().Get(
 				ctx, f.node, metav1.GetOptions{},
 			); apierrors.IsNotFound(err) {
-				return fmt.Errorf(
-					"nothing was reverted: there is no node %s, and no run that touched it; see kubectl get nodes",
-					f.node,
-				)
+				return fmt.Errorf("nothing was reverted: no run has changed this node: %w",
+					fault.NodeNotFound(f.node, nil))
 			}
 		}
 		printer.Talk(streams.ErrOut, "nothing to revert in namespace %q", connection.LedgerNamespace)

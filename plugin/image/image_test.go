@@ -56,8 +56,8 @@ func TestRefused(t *testing.T) {
 		"push":                           "needs one repository, as in:",
 		"push node":                      `"node" names no registry, as in: registry.example.com/tools/node`,
 		"push a.example/n@sha256:00":     "leave it off",
-		"push https://a.example/n":       "is an address",
-		"push A.example/N":               "no name of an image",
+		"push https://a.example/n":       "must not have a scheme",
+		"push A.example/N":               "invalid image name",
 		"push a.example/n --timeout 0s":  "--timeout 0s: give more than 0s",
 		"push a.example/n -o foo":        "foo",
 		"save":                           "needs one name",
@@ -71,7 +71,7 @@ func TestRefused(t *testing.T) {
 		"save n -f x --platform l/amd64": "leave --platform off",
 		"save n -f x --format docker --platform linux/s390x":     `--platform: the image is not made for platform "linux/s390x"; there are: linux/amd64`,
 		"save n:mine -f x --format docker --platform linux/s390": "leave the tag off",
-		"save N -f x": "no name of an image",
+		"save N -f x": "invalid image name",
 	} {
 		stdout, _, err := execute(t, strings.Fields(line)...)
 		if err == nil || !strings.Contains(err.Error(), want) || stdout != "" {

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 )
 
 // Pin keeps the pods of the changed templates on nodes.
@@ -38,7 +40,7 @@ func (p *Pin) expression(ctx context.Context, c *Cluster) (map[string]any, error
 		node, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("there is no node %q to pin to: see `kubectl get nodes`", name)
+			return nil, fault.NodeNotFound(name, nil)
 		case err != nil:
 			return nil, fmt.Errorf("get node %s: %w", name, err)
 		case node.Labels[corev1.LabelHostname] == "":
