@@ -13,6 +13,7 @@ type lane struct {
 	*workshop
 	number int
 	site   site            // of the cluster that runs; empty: none
+	swept  bool            // no cluster of an earlier run is left
 	built  <-chan struct{} // closed when the programs that jobs run are built
 	seats  chan struct{}   // what the machine has room for: one for each pair of nodes
 }
@@ -65,6 +66,9 @@ func (l *lane) prepare(b *bay, wanted site) error {
 	if err := l.down(b.log); err != nil {
 		return err
 	}
+	if err := l.sweep(b.log); err != nil {
+		return err
+	}
 	l.site = wanted
 	if err := l.script(b.log, "up"); err != nil {
 		return fmt.Errorf("start a cluster: %w", err)
@@ -79,6 +83,19 @@ func (l *lane) scenarios(b *bay) error {
 			return fmt.Errorf("put what scenarios need into the cluster: %w", err)
 		}
 	}
+	return nil
+}
+
+// sweep takes down the cluster that an earlier run, maybe of another checkout, left when it was killed. Nobody uses it:
+// the workshop holds the machine's lock.
+func (l *lane) sweep(log io.Writer) error {
+	if l.swept {
+		return nil
+	}
+	if err := l.script(log, "down"); err != nil {
+		return fmt.Errorf("take down the cluster of an earlier run: %w", err)
+	}
+	l.swept = true
 	return nil
 }
 
