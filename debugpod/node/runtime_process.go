@@ -60,7 +60,8 @@ func readProgram(proc string, pid int) (program, bool) {
 // the name of another program.
 func (p program) isRoots() bool { return p.uid >= 0 && p.uid == os.Geteuid() }
 
-// programs returns all processes, in the order of their numbers.
+// programs returns all processes by PID, except for children that still run their parent's program: between fork and
+// exec, each child of a kubelet looks like a second kubelet, and on a busy node that takes long enough to be seen.
 func programs(proc string) []program {
 	var all []program
 	for _, name := range processes(os.DirFS(proc)) {
@@ -72,6 +73,14 @@ func programs(proc string) []program {
 			all = append(all, p)
 		}
 	}
+	byPID := map[int]program{}
+	for _, p := range all {
+		byPID[p.pid] = p
+	}
+	all = slices.DeleteFunc(all, func(p program) bool {
+		parent, ok := byPID[p.parent]
+		return ok && p.exe == parent.exe && slices.Equal(p.args, parent.args)
+	})
 	slices.SortFunc(all, func(a, b program) int { return a.pid - b.pid })
 	return all
 }

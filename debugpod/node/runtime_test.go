@@ -287,6 +287,19 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
+// A busy kubelet starts programs all the time. Between fork and exec, its child looks like the kubelet itself, and must
+// not count as a second one.
+func TestAForkedChildIsNotASecondKubelet(t *testing.T) {
+	t.Parallel()
+	n := kubeadm(t)
+	want := n.inspect().Kubelet
+	parent, _ := readProgram(n.host.Proc, 100)
+	n.process(2303, 100, parent.exe, parent.args...)
+	if got := n.inspect(); got.Problem != "" || got.Kubelet != want {
+		t.Errorf("with a child of the kubelet: problem %q, kubelet %+v; want %+v", got.Problem, got.Kubelet, want)
+	}
+}
+
 // What cannot be told is a problem in words, never a guess.
 func TestProblems(t *testing.T) {
 	t.Parallel()
