@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // InjectedError says that a run has put a shim into the workload already.
@@ -87,10 +88,10 @@ const mode = 0o555
 
 // into puts the additions into the chosen templates. An error means that the templates cannot have them; p is of no use
 // then.
-func (a additions) into(p *patcher, ref string, chosen []Chosen) ([]Edit, error) {
-	var edits []Edit
+func (a additions) into(object map[string]any, ref string, chosen []Chosen) ([]kubeedit.Edit, error) {
+	var edits []kubeedit.Edit
 	for _, c := range chosen {
-		more, err := a.template(p, ref, c)
+		more, err := a.template(object, ref, c)
 		if err != nil {
 			return nil, err
 		}
@@ -99,50 +100,52 @@ func (a additions) into(p *patcher, ref string, chosen []Chosen) ([]Edit, error)
 	return edits, nil
 }
 
-func (a additions) template(p *patcher, ref string, c Chosen) (edits []Edit, err error) {
+func (a additions) template(object map[string]any, ref string, c Chosen) (edits []kubeedit.Edit, err error) {
 	t := c.Template
-	set := func(at Path, value any) {
+	set := func(at kubeedit.Path, value any) {
 		if err == nil {
-			var e Edit
-			if e, err = p.set(at, value); err == nil {
+			var e kubeedit.Edit
+			if e, err = kubeedit.Put(object, at, value); err == nil {
 				edits = append(edits, e)
 			}
 		}
 	}
 	for _, volume := range []string{volumeLib, volumeRun} {
-		if _, taken := get(p.object, t.spec.then(field("volumes"), element("name", volume))); taken {
+		if _, taken := kubeedit.Get(
+			object, t.spec.Then(kubeedit.Field("volumes"), kubeedit.Element("name", volume)),
+		); taken {
 			return nil, fmt.Errorf("%s: the template %s has a volume %s that no run is known for: remove it", ref,
 				t.label(), volume)
 		}
 	}
 	if t.meta != nil && !a.noLabels {
-		set(t.meta.then(path("labels", ledger.LabelRun)...), a.run)
+		set(t.meta.Then(kubeedit.Fields("labels", ledger.LabelRun)...), a.run)
 	}
-	set(t.spec.then(field("volumes"), element("name", volumeLib)), map[string]any{
+	set(t.spec.Then(kubeedit.Field("volumes"), kubeedit.Element("name", volumeLib)), map[string]any{
 		"name":      volumeLib,
 		"configMap": map[string]any{"name": Name(a.run), "optional": true, "defaultMode": mode, "items": a.files},
 	})
-	set(t.spec.then(field("volumes"), element("name", volumeRun)), map[string]any{
+	set(t.spec.Then(kubeedit.Field("volumes"), kubeedit.Element("name", volumeRun)), map[string]any{
 		"name": volumeRun, "emptyDir": map[string]any{"sizeLimit": "1Mi"},
 	})
 	for _, container := range c.Containers {
-		mounts := container.path.then(field("volumeMounts"))
+		mounts := container.path.Then(kubeedit.Field("volumeMounts"))
 		for _, dir := range []string{LibraryDir, RunDir} {
-			if _, taken := get(p.object, mounts.then(element("mountPath", dir))); taken {
+			if _, taken := kubeedit.Get(object, mounts.Then(kubeedit.Element("mountPath", dir))); taken {
 				return nil,
 					fmt.Errorf("%s: container %s has something of its own mounted at %s", ref, container.Name, dir)
 			}
 		}
-		at, value, problem := a.preloadOf(p, t, container)
+		at, value, problem := a.preloadOf(object, t, container)
 		if problem != nil {
 			return nil, fmt.Errorf("%s: %w", ref, problem)
 		}
-		set(mounts.then(element("mountPath", LibraryDir)),
+		set(mounts.Then(kubeedit.Element("mountPath", LibraryDir)),
 			map[string]any{"name": volumeLib, "mountPath": LibraryDir, "readOnly": true})
-		set(mounts.then(element("mountPath", RunDir)), map[string]any{"name": volumeRun, "mountPath": RunDir})
-		env := container.path.then(field("env"))
-		if _, taken := get(p.object, env.then(element("name", NodeVar))); !taken {
-			set(env.then(element("name", NodeVar)), map[string]any{
+		set(mounts.Then(kubeedit.Element("mountPath", RunDir)), map[string]any{"name": volumeRun, "mountPath": RunDir})
+		env := container.path.Then(kubeedit.Field("env"))
+		if _, taken := kubeedit.Get(object, env.Then(kubeedit.Element("name", NodeVar))); !taken {
+			set(env.Then(kubeedit.Element("name", NodeVar)), map[string]any{
 				"name": NodeVar, "valueFrom": map[string]any{
 					"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": "spec.nodeName"},
 				},
@@ -151,8 +154,8 @@ func (a additions) template(p *patcher, ref string, c Chosen) (edits []Edit, err
 		set(at, value)
 	}
 	if err == nil && a.expr != nil {
-		var more []Edit
-		more, err = a.pin(p, t)
+		var more []kubeedit.Edit
+		more, err = a.pin(object, t)
 		edits = append(edits, more...)
 	}
 	return edits, err
@@ -160,19 +163,19 @@ func (a additions) template(p *patcher, ref string, c Chosen) (edits []Edit, err
 
 // preloadOf returns where LD_PRELOAD of a container is set, and to what: ours first, so that it sees every call, then
 // the user's.
-func (a additions) preloadOf(p *patcher, t Template, c Container) (Path, any, error) {
-	at := c.path.then(field("env"), element("name", a.variable))
+func (a additions) preloadOf(object map[string]any, t Template, c Container) (kubeedit.Path, any, error) {
+	at := c.path.Then(kubeedit.Field("env"), kubeedit.Element("name", a.variable))
 	users := ""
-	switch variable := getMap(p.object, at); {
+	switch variable := kubeedit.Map(object, at); {
 	case variable["valueFrom"] != nil:
 		return nil, nil,
 			fmt.Errorf("container %s takes %s from elsewhere (%s), so that nothing can be put before it: give it a value in the template",
-				c.Name, a.variable, at.then(field("valueFrom")))
+				c.Name, a.variable, at.Then(kubeedit.Field("valueFrom")))
 	case variable != nil:
 		users, _ = variable["value"].(string)
-		return at.then(field("value")), chain(a.preload, users), nil
+		return at.Then(kubeedit.Field("value")), chain(a.preload, users), nil
 	case t.env != nil:
-		inherited := getMap(p.object, t.env.then(element("name", a.variable)))
+		inherited := kubeedit.Map(object, t.env.Then(kubeedit.Element("name", a.variable)))
 		if inherited["valueFrom"] != nil {
 			return nil, nil, fmt.Errorf(
 				"%s takes %s from elsewhere, so that nothing can be put before it: give it a value", t.label(),

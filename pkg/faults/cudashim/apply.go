@@ -15,6 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // Injection puts the shim into one workload.
@@ -131,7 +132,8 @@ func (in *Injection) write(ctx context.Context, r fault.Recorder, p *plan) error
 			}
 		}
 		first = false
-		stored, err := in.Cluster.patch(ctx, &Workload{Object: p.object, Resource: in.Workload.Resource}, p.ops, false)
+		stored, err := in.Cluster.patch(ctx, &Workload{Object: p.object, Resource: in.Workload.Resource}, p.changed,
+			false)
 		if err != nil {
 			return explain(err, "change "+in.Workload.Ref(), in.Workload.Object.GetNamespace())
 		}
@@ -146,12 +148,12 @@ func (in *Injection) follow(ctx context.Context, r fault.Recorder, p *plan) erro
 	if err != nil {
 		return err
 	}
-	patcher, edits, _, err := in.put(now, p.additions)
+	object, edits, _, err := in.put(now, p.additions)
 	if err != nil {
 		return err
 	}
 	if sum(now.Object) == p.data.Before && sameUndo(edits, p.data.Edits) {
-		p.object, p.ops = now.Object, patcher.ops
+		p.object, p.changed = now.Object, &unstructured.Unstructured{Object: object}
 		return nil
 	}
 	again, err := in.plan(ctx, r.Run().ID)
@@ -164,20 +166,20 @@ func (in *Injection) follow(ctx context.Context, r fault.Recorder, p *plan) erro
 }
 
 // sameUndo reports whether edits undo the same. Our values differ by the API server's defaults.
-func sameUndo(a, b []Edit) bool {
-	return slices.EqualFunc(a, b, func(a, b Edit) bool {
+func sameUndo(a, b []kubeedit.Edit) bool {
+	return slices.EqualFunc(a, b, func(a, b kubeedit.Edit) bool {
 		return a.Path.String() == b.Path.String() && a.Element == b.Element && a.Made == b.Made &&
-			same(json.RawMessage(orNull(a.Was)), orNull(b.Was))
+			kubeedit.Same(json.RawMessage(orNull(a.Was)), orNull(b.Was))
 	})
 }
 
 // stored takes over what the API server really keeps, where that is not what it said when it was tried.
 func (in *Injection) stored(ctx context.Context, r fault.Recorder, p *plan, stored *unstructured.Unstructured) error {
-	before := encode(p.data.Edits)
+	before := kubeedit.Encode(p.data.Edits)
 	if dropped := p.data.adopt(stored); dropped != nil {
 		return fmt.Errorf("%s: the API server dropped %s", in.Workload.Ref(), dropped)
 	}
-	if same(p.data.Edits, before) {
+	if kubeedit.Same(p.data.Edits, before) {
 		return nil
 	}
 	return in.save(ctx, r, p.data)

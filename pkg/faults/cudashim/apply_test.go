@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 const web = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: team}, spec: {replicas: 1, template: {spec: {containers: [{name: main, image: i, env: [{name: LD_PRELOAD, value: /a.so}]}]}}}}`
@@ -129,7 +130,7 @@ func TestConflicts(t *testing.T) {
 		if _, err := w.injection(found).Change("").Apply(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := get(w.object(found).Object, path("spec", "replicas")); got != int64(4) {
+		if got, _ := kubeedit.Get(w.object(found).Object, kubeedit.Fields("spec", "replicas")); got != int64(4) {
 			t.Errorf("their change is lost: %v", got)
 		}
 		if got := strings.Join(w.calls, ", "); got != "save, create configmap, patch deployments" {
@@ -146,9 +147,10 @@ func TestConflicts(t *testing.T) {
 			if !done {
 				done = true
 				change(o, 1)
-				at := path("spec", "template", "spec",
-					"containers").then(element("name", "main"), field("env"), element("name", "LD_PRELOAD"))
-				getMap(o.Object, at)["value"] = "/b.so"
+				at := kubeedit.Fields("spec", "template", "spec",
+					"containers").Then(kubeedit.Element("name",
+					"main"), kubeedit.Field("env"), kubeedit.Element("name", "LD_PRELOAD"))
+				kubeedit.Map(o.Object, at)["value"] = "/b.so"
 			}
 		}
 		found, r := w.find("deployment/web"), &recorder{world: w}
@@ -160,8 +162,8 @@ func TestConflicts(t *testing.T) {
 			t.Errorf("calls %s", got)
 		}
 		if _, _, err := w.undo(r.step); err != nil ||
-			!strings.Contains(string(encode(w.object(found).Object["spec"])), `"/b.so"`) {
-			t.Errorf("%v: %s", err, encode(w.object(found).Object))
+			!strings.Contains(string(kubeedit.Encode(w.object(found).Object["spec"])), `"/b.so"`) {
+			t.Errorf("%v: %s", err, kubeedit.Encode(w.object(found).Object))
 		}
 	})
 	t.Run("storm", func(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // placement is the part of a pod spec that says on which nodes its pods may run.
@@ -30,8 +32,8 @@ func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chose
 	}
 	var archs []string
 	for _, chosen := range chosen {
-		spec := getMap(w.Object.Object, chosen.Template.spec)
-		if os := getText(spec, path("os", "name")); os == "windows" {
+		spec := kubeedit.Map(w.Object.Object, chosen.Template.spec)
+		if os := kubeedit.Text(spec, kubeedit.Fields("os", "name")); os == "windows" {
 			return nil, fmt.Errorf("%s: the template %s is for Windows, for which there is no shim", w.Ref(),
 				chosen.Template.label())
 		}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fieldowner"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // UndoKind is the ledger.Undo.Kind of changed workloads.
@@ -24,10 +24,10 @@ type Data struct {
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	// ConfigMap holds the libraries and the state, in the same namespace.
-	ConfigMap string `json:"configMap"`
-	Edits     []Edit `json:"edits"`
+	ConfigMap string          `json:"configMap"`
+	Edits     []kubeedit.Edit `json:"edits"`
 	// Owned is what other field managers lost to us when we changed values of their own.
-	Owned []fieldowner.Owned `json:"owned,omitempty"`
+	Owned []kubeedit.Owned `json:"owned,omitempty"`
 	// Variable is LD_PRELOAD or LD_AUDIT, and Preload our part of its value.
 	Variable string `json:"variable"`
 	Preload  string `json:"preload"`
@@ -83,7 +83,7 @@ func (d *Data) validate() error {
 		return errors.New("the object is too large")
 	}
 	for _, e := range d.Edits {
-		if len(e.Path) < 2 || e.Path[0] != field("spec") {
+		if len(e.Path) < 2 || e.Path[0] != kubeedit.Field("spec") {
 			return fmt.Errorf("%s is no place of a pod template", e.Path)
 		}
 		if e.Made < 0 || e.Made > len(e.Path) {
@@ -106,10 +106,10 @@ func (d *Data) Ref() string {
 }
 
 // specs returns the paths of the pod specs that carry the shim.
-func (d *Data) specs() []Path {
-	var all []Path
+func (d *Data) specs() []kubeedit.Path {
+	var all []kubeedit.Path
 	for _, e := range d.Edits {
-		if n := len(e.Path); e.Path[n-1] == element("name", volumeLib) {
+		if n := len(e.Path); e.Path[n-1] == kubeedit.Element("name", volumeLib) {
 			all = append(all, e.Path[:n-2])
 		}
 	}

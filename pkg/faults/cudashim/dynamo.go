@@ -1,38 +1,44 @@
 package cudashim
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
+)
 
 // dynamoTemplates returns those of NVIDIA Dynamo's graphs and components (v1alpha1): each service has the fields of a
 // pod spec in extraPodSpec, its main container apart, and variables of its own.
 func dynamoTemplates(object map[string]any) []Template {
-	services := getMap(object, path("spec", "services"))
+	services := kubeedit.Map(object, kubeedit.Fields("spec", "services"))
 	if services == nil {
-		if _, component := get(object, path("spec", "dynamoNamespace")); !component {
-			if _, component = get(object, path("spec", "extraPodSpec")); !component {
+		if _, component := kubeedit.Get(object, kubeedit.Fields("spec", "dynamoNamespace")); !component {
+			if _, component = kubeedit.Get(object, kubeedit.Fields("spec", "extraPodSpec")); !component {
 				return nil
 			}
 		}
-		return []Template{dynamoService(object, "", path("spec"))}
+		return []Template{dynamoService(object, "", kubeedit.Fields("spec"))}
 	}
 	var all []Template
 	for _, name := range sortedKeys(services) {
 		if _, ok := services[name].(map[string]any); ok && name != "" {
-			all = append(all, dynamoService(object, "services."+name, path("spec", "services", name)))
+			all = append(all, dynamoService(object, "services."+name, kubeedit.Fields("spec", "services", name)))
 		}
 	}
 	return all
 }
 
-func dynamoService(object map[string]any, name string, at Path) Template {
+func dynamoService(object map[string]any, name string, at kubeedit.Path) Template {
 	t := Template{
-		Name: name, Path: at, spec: at.then(field("extraPodSpec")), meta: at.then(field("extraPodMetadata")),
-		env: at.then(field("envs")),
+		Name: name, Path: at, spec: at.Then(kubeedit.Field("extraPodSpec")),
+		meta: at.Then(kubeedit.Field("extraPodMetadata")),
+		env:  at.Then(kubeedit.Field("envs")),
 	}
-	main := Container{Name: "main", path: t.spec.then(field("mainContainer"))}
-	main.Image = getText(object, main.path.then(field("image")))
-	main.GPU = wantsGPU(getMap(object, main.path))
+	main := Container{Name: "main", path: t.spec.Then(kubeedit.Field("mainContainer"))}
+	main.Image = kubeedit.Text(object, main.path.Then(kubeedit.Field("image")))
+	main.GPU = wantsGPU(kubeedit.Map(object, main.path))
 	for _, kind := range []string{"limits", "requests"} {
-		if gpus, ok := get(object, at.then(path("resources", kind, "gpu")...)); ok && fmt.Sprint(gpus) != "0" &&
+		if gpus, ok := kubeedit.Get(object, at.Then(kubeedit.Fields("resources", kind, "gpu")...)); ok &&
+			fmt.Sprint(gpus) != "0" &&
 			fmt.Sprint(gpus) != "" {
 			main.GPU = true
 		}

@@ -23,6 +23,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // kindsOfWorld are the kinds that a world knows, and their resources.
@@ -139,14 +140,13 @@ func (w *world) patch(action clienttesting.Action) (bool, runtime.Object, error)
 			changes = append(changes, o)
 			continue
 		}
-		at := path(strings.Split(o.Path, "/")[1:]...)
-		if value, _ := get(object.Object, at); !same(value, o.Value) {
+		at := kubeedit.Fields(strings.Split(o.Path, "/")[1:]...)
+		if value, _ := kubeedit.Get(object.Object, at); !kubeedit.Same(value, o.Value) {
 			return true, nil, stale()
 		}
 	}
 	object.Object = applyPatch(w.T, object.Object, changes)
-	decoded, _ := decode(encode(object.Object))
-	object.Object, _ = decoded.(map[string]any)
+	object.Object, _ = kubeedit.Decode(kubeedit.Encode(object.Object)).(map[string]any)
 	object.SetGeneration(object.GetGeneration() + 1)
 	if dry {
 		return true, object, nil
@@ -237,5 +237,5 @@ func targetOf(d *Data) ledger.Target {
 
 // stepOf returns a step with the data, as the ledger keeps it.
 func stepOf(d *Data) ledger.Step {
-	return ledger.Step{Target: targetOf(d), Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}}
+	return ledger.Step{Target: targetOf(d), Undo: ledger.Undo{Kind: UndoKind, Data: kubeedit.Encode(d)}}
 }

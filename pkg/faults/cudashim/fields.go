@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // writeFields replaces the managed fields of an object as it was read. The API server takes them as they are when
@@ -15,11 +17,13 @@ import (
 func (c *Cluster) writeFields(
 	ctx context.Context, w *Workload, object *unstructured.Unstructured, fields []metav1.ManagedFieldsEntry,
 ) error {
-	ops := []operation{{Op: "test", Path: "/metadata/uid", Value: encode(object.GetUID())}}
+	ops := []operation{{Op: "test", Path: "/metadata/uid", Value: kubeedit.Encode(object.GetUID())}}
 	if version := object.GetResourceVersion(); version != "" {
-		ops = append(ops, operation{Op: "test", Path: "/metadata/resourceVersion", Value: encode(version)})
+		ops = append(ops, operation{Op: "test", Path: "/metadata/resourceVersion", Value: kubeedit.Encode(version)})
 	}
-	body, err := json.Marshal(append(ops, operation{Op: "add", Path: "/metadata/managedFields", Value: encode(fields)}))
+	body, err := json.Marshal(
+		append(ops, operation{Op: "add", Path: "/metadata/managedFields", Value: kubeedit.Encode(fields)}),
+	)
 	if err != nil {
 		return fmt.Errorf("encode the managed fields: %w", err)
 	}

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // maxOwners bounds the way up: from a pod to a Dynamo graph there are five.
@@ -190,9 +192,9 @@ func (c *Cluster) owner(
 // Run returns the run whose shim the workload carries; empty when it carries none.
 func (w *Workload) Run() string {
 	for _, t := range w.Templates {
-		for _, v := range getList(w.Object.Object, t.spec.then(field("volumes"))) {
-			name := getText(v, path("configMap", "name"))
-			if getText(v, path("name")) == volumeLib && strings.HasPrefix(name, Name("")) {
+		for _, v := range kubeedit.List(w.Object.Object, t.spec.Then(kubeedit.Field("volumes"))) {
+			name := kubeedit.Text(v, kubeedit.Fields("configMap", "name"))
+			if kubeedit.Text(v, kubeedit.Fields("name")) == volumeLib && strings.HasPrefix(name, Name("")) {
 				return strings.TrimPrefix(name, Name(""))
 			}
 		}

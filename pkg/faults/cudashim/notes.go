@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // Replacement is when a controller replaces pods after their template was changed.
@@ -27,8 +28,8 @@ const (
 // Replacement returns when pods are replaced after a change to the workload's templates.
 func (w *Workload) Replacement() Replacement {
 	group, kind := w.Object.GroupVersionKind().Group, w.Object.GetKind()
-	text := func(names ...string) string { return getText(w.Object.Object, path(names...)) }
-	paused, _ := get(w.Object.Object, path("spec", "paused"))
+	text := func(names ...string) string { return kubeedit.Text(w.Object.Object, kubeedit.Fields(names...)) }
+	paused, _ := kubeedit.Get(w.Object.Object, kubeedit.Fields("spec", "paused"))
 	switch {
 	case group == "apps" && kind == "Deployment" && paused == true:
 		return Paused
@@ -167,12 +168,14 @@ func envFromNotes(w *Workload, chosen []Chosen, variable string) []string {
 	var notes []string
 	for _, c := range chosen {
 		for _, container := range c.Containers {
-			if _, own := get(w.Object.Object, container.path.then(field("env"), element("name", variable))); own {
+			if _, own := kubeedit.Get(
+				w.Object.Object, container.path.Then(kubeedit.Field("env"), kubeedit.Element("name", variable)),
+			); own {
 				continue
 			}
-			for _, e := range getList(w.Object.Object, container.path.then(field("envFrom"))) {
+			for _, e := range kubeedit.List(w.Object.Object, container.path.Then(kubeedit.Field("envFrom"))) {
 				for _, kind := range []string{"configMap", "secret"} {
-					if name := getText(e, path(kind+"Ref", "name")); name != "" {
+					if name := kubeedit.Text(e, kubeedit.Fields(kind+"Ref", "name")); name != "" {
 						notes = append(notes,
 							fmt.Sprintf("container %s takes variables from %s %s: if %s is among them, ours hides it; to keep it, set it in "+
 								"the template",

@@ -5,7 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fieldowner"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // isOurs reports whether an entry is of our changes: nobody else uses the name of FieldManager.
@@ -14,15 +14,15 @@ func isOurs(entry metav1.ManagedFieldsEntry) bool {
 }
 
 // lost returns what others do not own any more. Their statuses are theirs: pod templates are in none.
-func lost(before, after []metav1.ManagedFieldsEntry) []fieldowner.Owned {
+func lost(before, after []metav1.ManagedFieldsEntry) []kubeedit.Owned {
 	sub := func(entry metav1.ManagedFieldsEntry) bool { return entry.Subresource != "" }
-	return fieldowner.Lost(slices.DeleteFunc(slices.Clone(before), sub), slices.DeleteFunc(slices.Clone(after), sub),
+	return kubeedit.Lost(slices.DeleteFunc(slices.Clone(before), sub), slices.DeleteFunc(slices.Clone(after), sub),
 		isOurs)
 }
 
 // giveBack returns managed fields without us.
 func giveBack(
-	now []metav1.ManagedFieldsEntry, owned []fieldowner.Owned,
+	now []metav1.ManagedFieldsEntry, owned []kubeedit.Owned,
 ) (result []metav1.ManagedFieldsEntry, changed bool) {
-	return fieldowner.GiveBack(now, isOurs, nil, owned)
+	return kubeedit.GiveBack(now, isOurs, nil, owned)
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // Pin keeps the pods of the changed templates on nodes.
@@ -20,14 +21,15 @@ type Pin struct {
 }
 
 // Where node affinity is in a pod spec.
-func requiredTerms(spec Path) Path {
-	return spec.then(
-		path("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")...,
+func requiredTerms(spec kubeedit.Path) kubeedit.Path {
+	return spec.Then(
+		kubeedit.Fields("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution",
+			"nodeSelectorTerms")...,
 	)
 }
 
-func preferredTerms(spec Path) Path {
-	return spec.then(path("affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")...)
+func preferredTerms(spec kubeedit.Path) kubeedit.Path {
+	return spec.Then(kubeedit.Fields("affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")...)
 }
 
 // expression returns what picks the pin's nodes. Their label may differ from their names.
@@ -53,23 +55,24 @@ func (p *Pin) expression(ctx context.Context, c *Cluster) (map[string]any, error
 
 // pin pins a template to nodes. Terms are alternatives, so each of the user's gets our expression besides its own; none
 // is taken away.
-func (a additions) pin(p *patcher, t Template) ([]Edit, error) {
-	if name := getText(p.object, t.spec.then(field("nodeName"))); name != "" {
+func (a additions) pin(object map[string]any, t Template) ([]kubeedit.Edit, error) {
+	if name := kubeedit.Text(object, t.spec.Then(kubeedit.Field("nodeName"))); name != "" {
 		return nil, fmt.Errorf("the template %s names its node, %s, so that its pods cannot be pinned to another",
 			t.label(), name)
 	}
 	term := map[string]any{"matchExpressions": []any{a.expr}}
 	if !a.hard {
-		edit, err := p.add(preferredTerms(t.spec), map[string]any{"weight": int64(100), "preference": term})
-		return []Edit{edit}, err
+		edit, err := kubeedit.Append(object, preferredTerms(t.spec),
+			map[string]any{"weight": int64(100), "preference": term})
+		return []kubeedit.Edit{edit}, err
 	}
 	at := requiredTerms(t.spec)
-	terms, changed := pinned(getList(p.object, at), a.expr)
+	terms, changed := pinned(kubeedit.List(object, at), a.expr)
 	if !changed {
 		return nil, nil
 	}
-	edit, err := p.set(at, terms)
-	return []Edit{edit}, err
+	edit, err := kubeedit.Put(object, at, terms)
+	return []kubeedit.Edit{edit}, err
 }
 
 // pinned returns the terms with our requirement in each.
@@ -84,7 +87,7 @@ func pinned(terms []any, expr any) (result []any, changed bool) {
 		fields, _ := users["matchFields"].([]any)
 		result[i] = e
 		// A term without any condition matches no node, and must not begin to match ours.
-		if len(expressions)+len(fields) == 0 || indexOf(expressions, encode(expr)) >= 0 {
+		if len(expressions)+len(fields) == 0 || indexOf(expressions, kubeedit.Encode(expr)) >= 0 {
 			continue
 		}
 		both := map[string]any{}
@@ -103,7 +106,7 @@ func unpin(terms []any, expr any) (left []any, found bool) {
 	for _, e := range terms {
 		term, ok := e.(map[string]any)
 		expressions, _ := term["matchExpressions"].([]any)
-		i := indexOf(expressions, encode(expr))
+		i := indexOf(expressions, kubeedit.Encode(expr))
 		if !ok || i < 0 {
 			left = append(left, e)
 			continue
@@ -129,7 +132,7 @@ func unpin(terms []any, expr any) (left []any, found bool) {
 // indexOf returns where in a list a value is; -1 when it is not there.
 func indexOf(list []any, value []byte) int {
 	for i, e := range list {
-		if same(e, value) {
+		if kubeedit.Same(e, value) {
 			return i
 		}
 	}

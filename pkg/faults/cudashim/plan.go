@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,12 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // plan is what is going to be written, tried on the API server.
 type plan struct {
 	object *unstructured.Unstructured // as it was read
-	ops    []operation
 	data   Data
 	// changed is the object with the additions, before the API server saw it.
 	changed *unstructured.Unstructured
@@ -79,7 +82,7 @@ func (c *Cluster) resource(w *Workload) dynamic.ResourceInterface {
 }
 
 // put puts the additions into the object in memory.
-func (in *Injection) put(w *Workload, a additions) (*patcher, []Edit, []Chosen, error) {
+func (in *Injection) put(w *Workload, a additions) (map[string]any, []kubeedit.Edit, []Chosen, error) {
 	chosen, err := w.Select(in.Selection)
 	if err != nil {
 		return nil, nil, nil, err
@@ -87,19 +90,19 @@ func (in *Injection) put(w *Workload, a additions) (*patcher, []Edit, []Chosen, 
 	if run := w.Run(); run != "" {
 		return nil, nil, nil, &InjectedError{w.Ref(), run}
 	}
-	p := &patcher{object: w.Object.DeepCopy().Object}
-	edits, err := a.into(p, w.Ref(), chosen)
-	return p, edits, chosen, err
+	object := w.Object.DeepCopy().Object
+	edits, err := a.into(object, w.Ref(), chosen)
+	return object, edits, chosen, err
 }
 
 // tryOut is nil, without an error, when the API server drops labels of the kind's templates.
 func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*plan, error) {
-	patcher, edits, chosen, err := in.put(w, a)
+	object, edits, chosen, err := in.put(w, a)
 	if err != nil {
 		return nil, err
 	}
 	p := &plan{
-		object: w.Object, ops: patcher.ops, changed: &unstructured.Unstructured{Object: patcher.object},
+		object: w.Object, changed: &unstructured.Unstructured{Object: object},
 		notes:     envFromNotes(w, chosen, a.variable),
 		additions: a,
 		data: Data{
@@ -111,7 +114,7 @@ func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*pla
 		},
 	}
 	if a.expr != nil {
-		p.data.Pin = encode(a.expr)
+		p.data.Pin = kubeedit.Encode(a.expr)
 	}
 	if a.noLabels {
 		p.notes = append(p.notes, "the API server drops labels of this kind's pods: they are told by their volume")
@@ -125,7 +128,7 @@ func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*pla
 	}
 	if dropped := p.data.adopt(stored); dropped != nil {
 		for _, c := range chosen {
-			if meta := c.Template.meta; meta != nil && !a.noLabels && hasPrefix(dropped, meta) {
+			if meta := c.Template.meta; meta != nil && !a.noLabels && dropped.HasPrefix(meta) {
 				return nil, nil
 			}
 		}
@@ -141,7 +144,7 @@ func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*pla
 func (in *Injection) dryRun(ctx context.Context, w *Workload, p *plan) (*unstructured.Unstructured, error) {
 	what := "change " + w.Ref()
 	if p.data.Replaced != Recreate {
-		stored, err := in.Cluster.patch(ctx, w, p.ops, true)
+		stored, err := in.Cluster.patch(ctx, w, p.changed, true)
 		if !isImmutable(err) {
 			return stored, explain(err, what, w.Object.GetNamespace())
 		}
@@ -154,7 +157,7 @@ func (in *Injection) dryRun(ctx context.Context, w *Workload, p *plan) (*unstruc
 		return nil, fmt.Errorf("%s: %w", w.Ref(), ErrImmutable)
 	}
 	original := recreatable(p.object)
-	p.data.Recreated, p.data.Before = &Recreated{Original: encode(original.Object)}, sum(original)
+	p.data.Recreated, p.data.Before = &Recreated{Original: kubeedit.Encode(original.Object)}, sum(original)
 	if n := len(p.data.Recreated.Original); n > maxOriginal {
 		return nil,
 			fmt.Errorf("%s has %d KiB, and for the undo at most %d KiB can be kept", w.Ref(), n>>10, maxOriginal>>10)
@@ -169,19 +172,39 @@ func (in *Injection) dryRun(ctx context.Context, w *Workload, p *plan) (*unstruc
 	return stored, explain(err, "create "+w.Ref()+" again", w.Object.GetNamespace())
 }
 
-// patch sends a JSON patch that holds only for the object as it was read. What its controller writes into its status is
-// no obstacle: the generation does not count that.
+// operation is one operation of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string          `json:"op"`
+	Path  string          `json:"path"`
+	Value json.RawMessage `json:"value,omitempty"`
+}
+
+// replaceFields returns the JSON patch that makes one object of the other: it replaces the fields of the object that
+// differ as a whole, most often only its spec. The metadata and the status are not changed.
+func replaceFields(from, to map[string]any) []operation {
+	var ops []operation
+	for _, name := range slices.Sorted(maps.Keys(to)) {
+		if name != "metadata" && name != "status" && !reflect.DeepEqual(from[name], to[name]) {
+			ops = append(ops, operation{Op: "add", Path: "/" + name, Value: kubeedit.Encode(to[name])})
+		}
+	}
+	return ops
+}
+
+// patch makes the object what to is, if it is still as it was read. The test of the generation allows its controller to
+// write its status in the meantime.
 func (c *Cluster) patch(
-	ctx context.Context, w *Workload, ops []operation, dryRun bool,
+	ctx context.Context, w *Workload, to *unstructured.Unstructured, dryRun bool,
 ) (*unstructured.Unstructured, error) {
-	tests := []operation{{Op: "test", Path: "/metadata/uid", Value: encode(w.Object.GetUID())}}
+	tests := []operation{{Op: "test", Path: "/metadata/uid", Value: kubeedit.Encode(w.Object.GetUID())}}
 	if w.Object.GetGeneration() > 0 {
 		tests = append(tests,
-			operation{Op: "test", Path: "/metadata/generation", Value: encode(w.Object.GetGeneration())})
+			operation{Op: "test", Path: "/metadata/generation", Value: kubeedit.Encode(w.Object.GetGeneration())})
 	} else if version := w.Object.GetResourceVersion(); version != "" {
-		tests = append(tests, operation{Op: "test", Path: "/metadata/resourceVersion", Value: encode(version)})
+		tests = append(tests,
+			operation{Op: "test", Path: "/metadata/resourceVersion", Value: kubeedit.Encode(version)})
 	}
-	body, err := json.Marshal(append(tests, ops...))
+	body, err := json.Marshal(append(tests, replaceFields(w.Object.Object, to.Object)...))
 	if err != nil {
 		return nil, fmt.Errorf("encode the change: %w", err)
 	}
@@ -194,13 +217,10 @@ func (c *Cluster) patch(
 }
 
 // adopt takes over our values as the API server stores them. It returns the path of what it does not store, or nil.
-func (d *Data) adopt(stored *unstructured.Unstructured) Path {
+func (d *Data) adopt(stored *unstructured.Unstructured) kubeedit.Path {
 	for i, e := range d.Edits {
-		value, ok := get(stored.Object, e.Path)
-		ours, err := decode(e.Ours)
-		if err != nil {
-			return e.Path
-		}
+		value, ok := kubeedit.Get(stored.Object, e.Path)
+		ours := kubeedit.Decode(e.Ours)
 		if e.Element {
 			list, _ := value.([]any)
 			if indexOf(list, e.Ours) < 0 {
@@ -211,7 +231,7 @@ func (d *Data) adopt(stored *unstructured.Unstructured) Path {
 		if !ok || !covers(value, ours) {
 			return e.Path
 		}
-		d.Edits[i].Ours = encode(value)
+		d.Edits[i].Ours = kubeedit.Encode(value)
 	}
 	return nil
 }
@@ -242,9 +262,5 @@ func covers(value, ours any) bool {
 		}
 		return true
 	}
-	return same(value, encode(ours))
-}
-
-func hasPrefix(p, prefix Path) bool {
-	return len(p) >= len(prefix) && slices.Equal(p[:len(prefix)], prefix)
+	return kubeedit.Same(value, kubeedit.Encode(ours))
 }

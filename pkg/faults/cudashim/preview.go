@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // Preview is what an Injection would do, as the API server sees it. Nothing was changed.
@@ -49,7 +51,7 @@ func (in *Injection) Preview(ctx context.Context) (*Preview, error) {
 		Preload: p.data.Preload,
 	}
 	for _, e := range p.data.Edits {
-		view.Changes = append(view.Changes, strings.ReplaceAll(e.String(), previewRun, "RUN"))
+		view.Changes = append(view.Changes, strings.ReplaceAll(describe(e), previewRun, "RUN"))
 	}
 	return view, nil
 }
@@ -75,8 +77,8 @@ func (in *Injection) checkNamespace(ctx context.Context) error {
 	return nil
 }
 
-// String says the edit for people.
-func (e Edit) String() string {
+// describe returns an edit for people.
+func describe(e kubeedit.Edit) string {
 	switch {
 	case e.Element:
 		return fmt.Sprintf("%s: one more: %s", e.Path, e.Ours)

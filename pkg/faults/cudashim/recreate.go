@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fieldowner"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 // finished says that an object's work is over, in its own words; empty when it is not. Jobs and JobSets have conditions
 // for it.
 func finished(object *unstructured.Unstructured) string {
-	for _, e := range getList(object.Object, path("status", "conditions")) {
+	for _, e := range kubeedit.List(object.Object, kubeedit.Fields("status", "conditions")) {
 		condition, _ := e.(map[string]any)
 		kind, _ := condition["type"].(string)
 		if condition["status"] == "True" &&
@@ -47,11 +47,11 @@ func mayRecreate(w *Workload) error {
 	if w.Object.GetKind() != kindJob {
 		return nil
 	}
-	if indexes := getText(w.Object.Object, path("status", "completedIndexes")); indexes != "" {
+	if indexes := kubeedit.Text(w.Object.Object, kubeedit.Fields("status", "completedIndexes")); indexes != "" {
 		return fmt.Errorf("%s has completed the indexes %s: created again it would do their work twice", w.Ref(),
 			indexes)
 	}
-	if n, ok := get(w.Object.Object, path("status", "succeeded")); ok && fmt.Sprint(n) != "0" {
+	if n, ok := kubeedit.Get(w.Object.Object, kubeedit.Fields("status", "succeeded")); ok && fmt.Sprint(n) != "0" {
 		return fmt.Errorf("%s has completed pods (%v): created again it would do their work twice", w.Ref(), n)
 	}
 	return nil
@@ -76,7 +76,7 @@ func recreatable(object *unstructured.Unstructured) *unstructured.Unstructured {
 	if o.GetKind() != kindJob {
 		return o
 	}
-	if manual, _ := get(o.Object, path("spec", "manualSelector")); manual != true {
+	if manual, _ := kubeedit.Get(o.Object, kubeedit.Fields("spec", "manualSelector")); manual != true {
 		unstructured.RemoveNestedField(o.Object, "spec", "selector")
 		// A Job without labels is given those of its template, with the generated ones, and is given the new ones so
 		// again.
@@ -86,13 +86,17 @@ func recreatable(object *unstructured.Unstructured) *unstructured.Unstructured {
 		for _, label := range []string{
 			"controller-uid", "batch.kubernetes.io/controller-uid", "job-name", "batch.kubernetes.io/job-name",
 		} {
-			for _, labels := range []Path{path("metadata", "labels"), path("spec", "template", "metadata", "labels")} {
-				delete(getMap(o.Object, labels), label)
+			for _, labels := range []kubeedit.Path{
+				kubeedit.Fields("metadata", "labels"), kubeedit.Fields("spec", "template", "metadata", "labels"),
+			} {
+				delete(kubeedit.Map(o.Object, labels), label)
 			}
 		}
-		for _, labels := range []Path{path("metadata", "labels"), path("spec", "template", "metadata", "labels")} {
-			if l := getMap(o.Object, labels); l != nil && len(l) == 0 {
-				delete(getMap(o.Object, labels[:len(labels)-1]), "labels")
+		for _, labels := range []kubeedit.Path{
+			kubeedit.Fields("metadata", "labels"), kubeedit.Fields("spec", "template", "metadata", "labels"),
+		} {
+			if l := kubeedit.Map(o.Object, labels); l != nil && len(l) == 0 {
+				delete(kubeedit.Map(o.Object, labels[:len(labels)-1]), "labels")
 			}
 		}
 	}
@@ -204,6 +208,6 @@ func (c *Cluster) own(
 		if !changed {
 			return nil
 		}
-		return c.writeFields(ctx, w, now, fieldowner.ForRequest(fields))
+		return c.writeFields(ctx, w, now, kubeedit.EntriesForRequest(fields))
 	})
 }

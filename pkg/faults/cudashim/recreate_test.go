@@ -13,6 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 const train = `{apiVersion: batch/v1, kind: Job, metadata: {name: train, namespace: team, labels: {a: b}}, spec: {parallelism: 2, selector: {matchLabels: {batch.kubernetes.io/controller-uid: x}},
@@ -64,12 +65,12 @@ func TestJobIsCreatedAgainAndBack(t *testing.T) {
 		t.Errorf("calls %s", got)
 	}
 	now := w.object(found)
-	if now.GetUID() == found.Object.GetUID() || !strings.Contains(string(encode(now.Object)), "LD_PRELOAD") ||
-		strings.Contains(string(encode(now.Object)), "controller-uid") {
-		t.Errorf("created %s", encode(now.Object))
+	if now.GetUID() == found.Object.GetUID() || !strings.Contains(string(kubeedit.Encode(now.Object)), "LD_PRELOAD") ||
+		strings.Contains(string(kubeedit.Encode(now.Object)), "controller-uid") {
+		t.Errorf("created %s", kubeedit.Encode(now.Object))
 	}
 	// What somebody changes of it meanwhile is kept.
-	getMap(now.Object, path("spec"))["parallelism"] = int64(5)
+	kubeedit.Map(now.Object, kubeedit.Fields("spec"))["parallelism"] = int64(5)
 	if _, err := w.cluster.resource(found).Update(t.Context(), now, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func TestJobIsCreatedAgainAndBack(t *testing.T) {
 	}
 	after := recreatable(w.object(found))
 	want := recreatable(found.Object)
-	getMap(want.Object, path("spec"))["parallelism"] = int64(5)
+	kubeedit.Map(want.Object, kubeedit.Fields("spec"))["parallelism"] = int64(5)
 	if diff := cmp.Diff(want.Object["spec"], after.Object["spec"]); diff != "" {
 		t.Error(diff)
 	}
@@ -113,7 +114,7 @@ func TestUndoAfterACrash(t *testing.T) {
 			!strings.Contains(said, "created again as it was") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
-		if got := encode(w.object(found).Object); strings.Contains(string(got), "gpu-fault") {
+		if got := kubeedit.Encode(w.object(found).Object); strings.Contains(string(got), "gpu-fault") {
 			t.Errorf("created %s", got)
 		}
 	})
@@ -134,7 +135,7 @@ func TestUndoAfterACrash(t *testing.T) {
 		if state, said, err := w.undo(r.step); err != nil || state != ledger.StateReverted {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
-		if got := encode(w.object(found).Object); strings.Contains(string(got), "gpu-fault") {
+		if got := kubeedit.Encode(w.object(found).Object); strings.Contains(string(got), "gpu-fault") {
 			t.Errorf("created %s", got)
 		}
 	})

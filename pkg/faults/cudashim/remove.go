@@ -2,189 +2,162 @@ package cudashim
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// removal takes our edits out of an object as it is now.
+// removal removes a run's edits from an object as it is now.
 type removal struct {
-	*patcher
-	data *Data
-	run  string
-	kept []string // what somebody else changed meanwhile, in words
+	object  map[string]any // a copy
+	changed bool
+	data    *Data
+	run     string
+	kept    []string // what others changed since the injection, for people
 }
 
-// removeEdits makes the patch that undoes the edits: what still is ours is taken back, what somebody changed meanwhile
-// stays and is told.
-func (d *Data) removeEdits(object *unstructured.Unstructured, run string) (*removal, error) {
-	r := &removal{patcher: &patcher{object: object.DeepCopy().Object}, data: d, run: run}
+// removeEdits removes what still is ours from a copy of an object. What others have changed since the injection stays
+// and is reported.
+func (d *Data) removeEdits(object *unstructured.Unstructured, run string) *removal {
+	r := &removal{object: object.DeepCopy().Object, data: d, run: run}
 	templates := Templates(&unstructured.Unstructured{Object: r.object})
-	var edits []Edit
-	for _, e := range d.Edits {
-		if e.within(templates) {
+	var edits []kubeedit.Edit
+	for _, e := range slices.Backward(d.Edits) {
+		if isWithin(e, templates) {
 			edits = append(edits, e)
-		} else if _, there := get(r.object, e.Path); there {
-			r.keep("%s: it is in no pod template any more; it was left", e.Path)
+		} else if _, exists := kubeedit.Get(r.object, e.Path); exists {
+			r.keep("%s: not changed, because it is no longer in a pod template", e.Path)
 		} else if len(e.Was) > 0 {
-			r.keep("%s: somebody removed it meanwhile; it was %s before us", e.Path, e.Was)
+			r.keep("%s: another client removed it; it was %s before the injection", e.Path, e.Was)
 		}
 	}
-	for i := len(edits) - 1; i >= 0; i-- {
-		if !isVolume(edits[i]) {
-			if err := r.undo(edits[i]); err != nil {
-				return nil, err
-			}
+	for _, e := range edits {
+		if !isVolume(e) {
+			r.takeBack(e)
 		}
 	}
-	// What moved with a container or a service that somebody renamed is still ours.
+	// Edits that moved with a container or a service that was renamed are still ours
 	for _, t := range templates {
-		if err := r.sweep(t); err != nil {
-			return nil, err
+		r.sweep(t)
+	}
+	for _, e := range edits { // volumes last: only then nothing mounts them
+		if isVolume(e) && !r.isMounted(e) {
+			r.takeBack(e)
 		}
 	}
-	for i := len(edits) - 1; i >= 0; i-- { // which nothing may mount any more
-		if e := edits[i]; isVolume(e) && !r.isMounted(e) {
-			if err := r.undo(e); err != nil {
-				return nil, err
-			}
-		}
+	for _, e := range edits {
+		r.note(e.Prune(r.object))
 	}
-	for i := len(edits) - 1; i >= 0; i-- {
-		if err := r.prune(edits[i]); err != nil {
-			return nil, err
-		}
-	}
-	return r, nil
+	return r
 }
 
-func isVolume(e Edit) bool {
+func isVolume(e kubeedit.Edit) bool {
 	last := e.Path[len(e.Path)-1]
 	return last.Key == "name" && (last.Field == volumeLib || last.Field == volumeRun) && len(e.Path) > 1 &&
-		e.Path[len(e.Path)-2] == field("volumes")
+		e.Path[len(e.Path)-2] == kubeedit.Field("volumes")
 }
 
-// undo takes one edit back, where it still is as we left it.
-func (r *removal) undo(e Edit) error {
-	now, there := get(r.object, e.Path)
-	there = there && now != nil
-	if e.Element {
-		list, _ := now.([]any)
-		if i := indexOf(list, e.Ours); i >= 0 {
-			return r.remove(e.Path.then(Step{Index: i}))
-		}
-		return nil // it has no key: changed and removed look alike
-	}
+// takeBack takes one edit back if the object still has its value.
+func (r *removal) takeBack(e kubeedit.Edit) {
+	now, exists := kubeedit.Get(r.object, e.Path)
+	changed, theirs := e.TakeBack(r.object)
+	r.note(changed)
 	switch {
-	case there && same(now, e.Ours) && len(e.Was) == 0:
-		return r.remove(e.Path)
-	case there && same(now, e.Ours):
-		was, err := decode(e.Was)
-		if err != nil {
-			return fmt.Errorf("%s: the value before: %w", e.Path, err)
-		}
-		return r.write("replace", e.Path, was)
-	case !there && len(e.Was) == 0, there && len(e.Was) > 0 && same(now, e.Was): // as before already
-		return nil
-	case !there:
-		r.keep("%s: somebody removed it meanwhile; it was %s before us", e.Path, e.Was)
+	case !theirs:
+	case e.Element || (!exists || now == nil) && len(e.Was) == 0: // nothing of ours is left
+	case !exists || now == nil:
+		r.keep("%s: another client removed it; it was %s before the injection", e.Path, e.Was)
 	default:
-		r.keep("%s: somebody changed it meanwhile: theirs %s, ours %s; theirs was left", e.Path, encode(now), e.Ours)
+		r.keep("%s: not changed, because another client set it to %s; the injection had set it to %s", e.Path,
+			kubeedit.Encode(now), e.Ours)
 	}
-	return nil
 }
+
+func (r *removal) note(changed bool) { r.changed = r.changed || changed }
 
 func (r *removal) keep(format string, args ...any) {
 	r.kept = append(r.kept, fmt.Sprintf(format, args...))
 }
 
-// sweep takes out of a template what certainly is ours, wherever it is by now.
-func (r *removal) sweep(t Template) error {
+func (r *removal) remove(at kubeedit.Path) { r.note(kubeedit.Remove(r.object, at)) }
+
+func (r *removal) replace(at kubeedit.Path, value any) { r.note(kubeedit.Replace(r.object, at, value)) }
+
+// sweep removes from a template what certainly is ours, wherever it is now.
+func (r *removal) sweep(t Template) {
 	if t.meta != nil {
-		at := t.meta.then(path("labels", ledger.LabelRun)...)
-		if getText(r.object, at) == r.run {
-			if err := r.remove(at); err != nil {
-				return err
-			}
+		at := t.meta.Then(kubeedit.Fields("labels", ledger.LabelRun)...)
+		if kubeedit.Text(r.object, at) == r.run {
+			r.remove(at)
 		}
 	}
 	for _, c := range t.Containers {
-		if err := r.sweepContainer(c); err != nil {
-			return err
-		}
+		r.sweepContainer(c)
 	}
 	if len(r.data.Pin) > 0 {
-		if err := r.sweepPin(t); err != nil {
-			return err
-		}
+		r.sweepPin(t)
 	}
 	for _, e := range r.data.Edits {
-		at := t.spec.then(field("volumes"), e.Path[len(e.Path)-1])
+		at := t.spec.Then(kubeedit.Field("volumes"), e.Path[len(e.Path)-1])
 		if !isVolume(e) || at.String() == e.Path.String() {
 			continue
 		}
-		if volume, ok := get(r.object, at); ok && same(volume, e.Ours) {
-			if err := r.remove(at); err != nil {
-				return err
-			}
+		if volume, ok := kubeedit.Get(r.object, at); ok && kubeedit.Same(volume, e.Ours) {
+			r.remove(at)
 		}
 	}
-	return nil
 }
 
-func (r *removal) sweepContainer(c Container) error {
+func (r *removal) sweepContainer(c Container) {
 	for _, e := range r.data.Edits {
 		last := e.Path[len(e.Path)-1]
-		list := field("env")
+		list := kubeedit.Field("env")
 		if last.Key == "mountPath" {
-			list = field("volumeMounts")
+			list = kubeedit.Field("volumeMounts")
 		}
 		if last.Key == "" || isVolume(e) || len(e.Was) > 0 {
 			continue
 		}
-		at := c.path.then(list, last)
-		if now, ok := get(r.object, at); ok && same(now, e.Ours) {
-			if err := r.remove(at); err != nil {
-				return err
-			}
+		at := c.path.Then(list, last)
+		if now, ok := kubeedit.Get(r.object, at); ok && kubeedit.Same(now, e.Ours) {
+			r.remove(at)
 		}
 	}
-	variable := c.path.then(field("env"), element("name", r.data.Variable))
-	rest, found := unchain(getText(r.object, variable.then(field("value"))), r.data.Preload)
+	variable := c.path.Then(kubeedit.Field("env"), kubeedit.Element("name", r.data.Variable))
+	value := variable.Then(kubeedit.Field("value"))
+	rest, found := unchain(kubeedit.Text(r.object, value), r.data.Preload)
 	switch {
 	case !found:
-		return nil
 	case rest == "":
-		return r.remove(variable)
+		r.remove(variable)
 	default:
-		r.keep("%s: our library was taken out of it", variable)
-		return r.write("replace", variable.then(field("value")), rest)
+		r.keep("%s: removed only our library from its value", variable)
+		r.replace(value, rest)
 	}
 }
 
-// sweepPin takes our node pin out of an affinity that somebody changed after us.
-func (r *removal) sweepPin(t Template) error {
-	expr, err := decode(r.data.Pin)
-	if err != nil {
-		return fmt.Errorf("the node pin: %w", err)
-	}
+// sweepPin removes our node pin from an affinity that others changed since the injection.
+func (r *removal) sweepPin(t Template) {
 	at := requiredTerms(t.spec)
-	left, found := unpin(getList(r.object, at), expr)
-	if !found || !r.pinned(at) {
-		return nil
+	left, found := unpin(kubeedit.List(r.object, at), kubeedit.Decode(r.data.Pin))
+	switch {
+	case !found || !r.pinned(at):
+	case len(left) == 0: // an empty list would match no node
+		r.remove(at[:len(at)-1])
+	default:
+		r.replace(at, left)
 	}
-	if len(left) == 0 { // an empty list would match no node
-		return r.remove(at[:len(at)-1])
-	}
-	return r.write("replace", at, left)
 }
 
-// pinned reports whether we changed the terms at a path: else the same requirement there is the user's own.
-func (r *removal) pinned(at Path) bool {
+// pinned reports whether the run changed the terms at a path. If it did not, an equal requirement is the user's own.
+func (r *removal) pinned(at kubeedit.Path) bool {
 	for _, e := range r.data.Edits {
-		if now, _ := get(r.object, at); e.Path.String() == at.String() && !same(now, orNull(e.Was)) {
+		now, _ := kubeedit.Get(r.object, at)
+		if e.Path.String() == at.String() && !kubeedit.Same(now, orNull(e.Was)) {
 			return true
 		}
 	}
@@ -198,17 +171,17 @@ func orNull(text []byte) []byte {
 	return text
 }
 
-// isMounted reports whether a container still mounts one of our volumes, which then must stay: without it the object
-// would not be valid.
-func (r *removal) isMounted(e Edit) bool {
+// isMounted reports whether a container still mounts one of our volumes. The volume must then stay, because the object
+// would not be valid without it.
+func (r *removal) isMounted(e kubeedit.Edit) bool {
 	spec, name := e.Path[:len(e.Path)-2], e.Path[len(e.Path)-1].Field
-	all := append(getList(r.object, spec.then(field("containers"))),
-		getList(r.object, spec.then(field("initContainers")))...)
-	all = append(all, getMap(r.object, spec.then(field("mainContainer"))))
+	all := slices.Concat(kubeedit.List(r.object, spec.Then(kubeedit.Field("containers"))),
+		kubeedit.List(r.object, spec.Then(kubeedit.Field("initContainers"))))
+	all = append(all, kubeedit.Map(r.object, spec.Then(kubeedit.Field("mainContainer"))))
 	for _, c := range all {
-		for _, m := range getList(c, path("volumeMounts")) {
+		for _, m := range kubeedit.List(c, kubeedit.Fields("volumeMounts")) {
 			if mount, _ := m.(map[string]any); mount["name"] == name {
-				r.keep("%s: it is still mounted, at %v; it was left", e.Path, mount["mountPath"])
+				r.keep("%s: not removed, because it is still mounted at %v", e.Path, mount["mountPath"])
 				return true
 			}
 		}
@@ -216,30 +189,11 @@ func (r *removal) isMounted(e Edit) bool {
 	return false
 }
 
-// prune takes out the objects and lists that we made around an edit, where nothing is left in them.
-func (r *removal) prune(e Edit) error {
-	at := e.Path
-	if e.Element {
-		at = e.Path.then(Step{})
-	}
-	for n := 1; n <= e.Made && n < len(at)-1; n++ {
-		around := at[:len(at)-n]
-		value, ok := get(r.object, around)
-		if !ok || !isEmpty(value, around) {
-			return nil
-		}
-		if err := r.remove(around); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // mountsConfigMap reports whether a volume of the object still is our ConfigMap.
 func (r *removal) mountsConfigMap() bool {
 	for _, spec := range r.data.specs() {
-		for _, v := range getList(r.object, spec.then(field("volumes"))) {
-			if getText(v, path("configMap", "name")) == r.data.ConfigMap {
+		for _, v := range kubeedit.List(r.object, spec.Then(kubeedit.Field("volumes"))) {
+			if kubeedit.Text(v, kubeedit.Fields("configMap", "name")) == r.data.ConfigMap {
 				return true
 			}
 		}
@@ -251,8 +205,8 @@ func (r *removal) mountsConfigMap() bool {
 func sum(object *unstructured.Unstructured) string {
 	var all []any
 	for _, t := range Templates(object) {
-		value, _ := get(object.Object, t.Path)
+		value, _ := kubeedit.Get(object.Object, t.Path)
 		all = append(all, t.Path.String(), value)
 	}
-	return patch.Sum(encode(all))
+	return patch.Sum(kubeedit.Encode(all))
 }

@@ -7,107 +7,114 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // What somebody changed while the fault was in place stays, and the report says where, theirs and ours; all else of
 // ours goes.
 func TestUndoIsThreeWay(t *testing.T) {
 	t.Parallel()
-	spec := path("spec", "template", "spec")
-	main := spec.then(field("containers"), element("name", "main"))
-	preload := main.then(field("env"), element("name", "LD_PRELOAD"))
+	spec := kubeedit.Fields("spec", "template", "spec")
+	main := spec.Then(kubeedit.Field("containers"), kubeedit.Element("name", "main"))
+	preload := main.Then(kubeedit.Field("env"), kubeedit.Element("name", "LD_PRELOAD"))
 	for name, test := range map[string]struct {
-		change func(p *patcher) error
+		change func(o map[string]any)
 		kept   []string // parts of the report
 		has    []string // of the object afterwards
 		hasNot []string
 	}{
-		"nothing": {func(*patcher) error { return nil }, nil, []string{"libtcmalloc"}, nil},
+		"nothing": {func(map[string]any) {}, nil, []string{"libtcmalloc"}, nil},
 		"preload changed": {
-			func(p *patcher) error { return p.write("replace", preload.then(field("value")), "/theirs.so") },
+			func(o map[string]any) { kubeedit.Replace(o, preload.Then(kubeedit.Field("value")), "/theirs.so") },
 			[]string{
-				`spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value: somebody changed it meanwhile: theirs "/theirs.so", ours "/gpu-fault/lib/libgpufault.so:/usr/lib/libtcmalloc.so"`,
+				`spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value: not changed, because another client set it to "/theirs.so"; the injection had set it to "/gpu-fault/lib/libgpufault.so:/usr/lib/libtcmalloc.so"`,
 			},
 			[]string{"/theirs.so"}, []string{"libtcmalloc"},
 		},
 		"preload extended": {
-			func(p *patcher) error {
-				return p.write("replace", preload.then(field("value")), "/gpu-fault/lib/libgpufault.so:/theirs.so")
+			func(o map[string]any) {
+				kubeedit.Replace(o, preload.Then(kubeedit.Field("value")), "/gpu-fault/lib/libgpufault.so:/theirs.so")
 			},
-			[]string{"our library was taken out of it"}, []string{`"LD_PRELOAD","value":"/theirs.so"`}, nil,
+			[]string{"removed only our library from its value"}, []string{`"LD_PRELOAD","value":"/theirs.so"`}, nil,
 		},
 		"preload removed": {
-			func(p *patcher) error { return p.remove(preload) },
-			[]string{`theirs "/first.so", ours`}, []string{"/first.so"}, []string{"libtcmalloc"}, // it was given twice
+			func(o map[string]any) { kubeedit.Remove(o, preload) },
+			// It was given twice
+			[]string{`another client set it to "/first.so"; the injection`}, []string{"/first.so"},
+			[]string{"libtcmalloc"},
 		},
-		"restored by hand": {func(p *patcher) error {
-			return p.write("replace", preload.then(field("value")), "/usr/lib/libtcmalloc.so")
+		"restored by hand": {func(o map[string]any) {
+			kubeedit.Replace(o, preload.Then(kubeedit.Field("value")), "/usr/lib/libtcmalloc.so")
 		}, nil, []string{"libtcmalloc"}, nil},
 		"container renamed": {
-			func(p *patcher) error { return p.write("replace", main.then(field("name")), "other") },
-			[]string{"somebody removed it", "our library was taken out"},
+			func(o map[string]any) { kubeedit.Replace(o, main.Then(kubeedit.Field("name")), "other") },
+			[]string{"another client removed it", "removed only our library"},
 			[]string{`"other"`, "/usr/lib/libtcmalloc.so"}, nil,
 		},
 		"container removed": {
-			func(p *patcher) error { return p.remove(main) }, []string{"somebody removed it"}, []string{"exporter"},
+			func(o map[string]any) { kubeedit.Remove(o, main) }, []string{
+				"another client removed it",
+			}, []string{"exporter"},
 			[]string{"libtcmalloc"},
 		},
-		"container added": {func(p *patcher) error {
-			_, err := p.set(spec.then(field("containers"), element("name", "new")), map[string]any{"name": "new"})
-			return err
+		"container added": {func(o map[string]any) {
+			put(t, o, spec.Then(kubeedit.Field("containers"), kubeedit.Element("name", "new")),
+				map[string]any{"name": "new"})
 		}, nil, []string{`"new"`}, nil},
 		"containers swapped": {
-			func(p *patcher) error {
-				list := getList(p.object, spec.then(field("containers")))
-				return p.write("replace", spec.then(field("containers")), []any{list[1], list[0]})
+			func(o map[string]any) {
+				list := kubeedit.List(o, spec.Then(kubeedit.Field("containers")))
+				kubeedit.Replace(o, spec.Then(kubeedit.Field("containers")), []any{list[1], list[0]})
 			}, nil, []string{"libtcmalloc"}, nil,
 		},
 		"mount changed": {
-			func(p *patcher) error {
-				return p.write("replace",
-					main.then(field("volumeMounts"), element("mountPath", LibraryDir), field("readOnly")), false)
+			func(o map[string]any) {
+				kubeedit.Replace(o,
+					main.Then(kubeedit.Field("volumeMounts"), kubeedit.Element("mountPath", LibraryDir),
+						kubeedit.Field("readOnly")), false)
 			},
 			[]string{
-				"volumeMounts[mountPath=/gpu-fault/lib]: somebody changed it",
-				"volumes[name=gpu-fault-lib]: it is still mounted, at /gpu-fault/lib; it was left",
+				"volumeMounts[mountPath=/gpu-fault/lib]: not changed, because another client set it to",
+				"volumes[name=gpu-fault-lib]: not removed, because it is still mounted at /gpu-fault/lib",
 			},
 			[]string{`"readOnly":false`, Name(run)}, []string{"gpu-fault-run", "GPU_FAULT_NODE"},
 		},
 		"volume changed": {
-			func(p *patcher) error {
-				return p.write("replace", spec.then(field("volumes"), element("name", volumeRun)),
+			func(o map[string]any) {
+				kubeedit.Replace(o, spec.Then(kubeedit.Field("volumes"), kubeedit.Element("name", volumeRun)),
 					map[string]any{"name": volumeRun, "emptyDir": map[string]any{}})
 			},
-			[]string{"volumes[name=gpu-fault-run]: somebody changed it"},
+			[]string{"volumes[name=gpu-fault-run]: not changed, because another client set it to"},
 			[]string{`"emptyDir":{},"name":"gpu-fault-run"`}, nil,
 		},
 		"term added": {
-			func(p *patcher) error {
-				_, err := p.add(requiredTerms(spec),
+			func(o map[string]any) {
+				add(t, o, requiredTerms(spec),
 					map[string]any{"matchExpressions": []any{map[string]any{"key": "theirs", "operator": "Exists"}}})
-				return err
 			},
-			[]string{"nodeSelectorTerms: somebody changed it"}, []string{`"theirs"`, `"zone"`, `"metadata.name"`},
+			[]string{"nodeSelectorTerms: not changed, because another client set it to"},
+			[]string{`"theirs"`, `"zone"`, `"metadata.name"`},
 			[]string{"hostname"},
 		},
 		"pinned elsewhere": {
-			func(p *patcher) error {
-				return p.write("replace", requiredTerms(spec), []any{map[string]any{"matchExpressions": []any{
+			func(o map[string]any) {
+				kubeedit.Replace(o, requiredTerms(spec), []any{map[string]any{"matchExpressions": []any{
 					map[string]any{"key": "kubernetes.io/hostname", "operator": "In", "values": []any{"n2"}},
 				}}})
 			},
-			[]string{"nodeSelectorTerms: somebody changed it"}, []string{`"n2"`}, nil,
+			[]string{"nodeSelectorTerms: not changed, because another client set it to"}, []string{`"n2"`}, nil,
 		},
 		"label changed": {
-			func(p *patcher) error {
-				return p.write("replace", path("spec", "template", "metadata", "labels", "gpufault.dev/run"), "x")
+			func(o map[string]any) {
+				kubeedit.Replace(o, kubeedit.Fields("spec", "template", "metadata", "labels", "gpufault.dev/run"), "x")
 			},
-			[]string{`labels["gpufault.dev/run"]: somebody changed it`}, []string{`"gpufault.dev/run":"x"`}, nil,
+			[]string{`labels["gpufault.dev/run"]: not changed, because another client set it to`},
+			[]string{`"gpufault.dev/run":"x"`}, nil,
 		},
 		"more in a list of ours": {
-			func(p *patcher) error {
-				_, err := p.add(spec.then(field("volumes")), map[string]any{"name": "new"})
-				return err
+			func(o map[string]any) {
+				add(t, o, spec.Then(kubeedit.Field("volumes")), map[string]any{"name": "new"})
 			}, nil, []string{`"name":"new"`}, nil,
 		},
 	} {
@@ -115,15 +122,9 @@ func TestUndoIsThreeWay(t *testing.T) {
 			t.Parallel()
 			w := kind(t, "deployment")
 			with, d := injected(t, w, Selection{}, true)
-			p := &patcher{object: with.Object.Object}
-			if err := test.change(p); err != nil {
-				t.Fatal(err)
-			}
-			removed, err := fromLedger(t, d).removeEdits(&unstructured.Unstructured{Object: p.object}, run)
-			if err != nil {
-				t.Fatal(err)
-			}
-			report, after := strings.Join(removed.kept, "\n"), string(encode(removed.object))
+			test.change(with.Object.Object)
+			removed := fromLedger(t, d).removeEdits(with.Object, run)
+			report, after := strings.Join(removed.kept, "\n"), string(kubeedit.Encode(removed.object))
 			if len(test.kept) == 0 && report != "" {
 				t.Errorf("it reports %s", report)
 			}
@@ -145,11 +146,24 @@ func TestUndoIsThreeWay(t *testing.T) {
 					t.Errorf("%s is left:\n%s", part, after)
 				}
 			}
-			again, err := d.removeEdits(&unstructured.Unstructured{Object: removed.object}, run)
-			if err != nil || len(again.ops) > 0 {
-				t.Errorf("once more it still changes: %s, %v", encode(again.ops), err)
+			if again := d.removeEdits(&unstructured.Unstructured{Object: removed.object}, run); again.changed {
+				t.Errorf("a second time it still changes the object: %s", kubeedit.Encode(again.object))
 			}
 		})
+	}
+}
+
+func put(t *testing.T, object map[string]any, at kubeedit.Path, value any) {
+	t.Helper()
+	if _, err := kubeedit.Put(object, at, value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func add(t *testing.T, object map[string]any, at kubeedit.Path, value any) {
+	t.Helper()
+	if _, err := kubeedit.Append(object, at, value); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -179,10 +193,10 @@ func TestPin(t *testing.T) {
 			false},
 	} {
 		full := func(text string) json.RawMessage {
-			return json.RawMessage(strings.ReplaceAll(text, "E]", string(encode(expr))+"]"))
+			return json.RawMessage(strings.ReplaceAll(text, "E]", string(kubeedit.Encode(expr))+"]"))
 		}
 		full2 := func(text string) json.RawMessage {
-			return json.RawMessage(strings.ReplaceAll(text, "[E", "["+string(encode(expr))))
+			return json.RawMessage(strings.ReplaceAll(text, "[E", "["+string(kubeedit.Encode(expr))))
 		}
 		w := kind(t, "statefulset")
 		spec := w.Templates[0].spec
@@ -191,33 +205,29 @@ func TestPin(t *testing.T) {
 			at = requiredTerms(spec)
 		}
 		if test.terms != "null" {
-			terms, err := decode(full2(test.terms))
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if _, err := (&patcher{object: w.Object.Object}).set(at, terms); err != nil {
-				t.Fatal(err)
-			}
+			put(t, w.Object.Object, at, kubeedit.Decode(full2(test.terms)))
 		}
-		before := string(encode(w.Object.Object))
+		before := string(kubeedit.Encode(w.Object.Object))
 		in := &Injection{Libraries: map[string][]byte{"amd64": nil}}
 		a := in.newAdditions(run)
 		a.expr, a.hard = expr, test.hard
-		p, edits, _, err := in.put(w, a)
+		o, edits, _, err := in.put(w, a)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := get(p.object, at); !same(got, full(test.pinned)) {
-			t.Errorf("%s: pinned to %s, not %s", name, encode(got), full(test.pinned))
+		if got, _ := kubeedit.Get(o, at); !kubeedit.Same(got, full(test.pinned)) {
+			t.Errorf("%s: pinned to %s, not %s", name, kubeedit.Encode(got), full(test.pinned))
 		}
-		d := &Data{Edits: edits, Variable: a.variable, Preload: a.preload, Pin: encode(expr), ConfigMap: Name(run)}
-		removed, err := d.removeEdits(&unstructured.Unstructured{Object: p.object}, run)
-		if err != nil || string(encode(removed.object)) != before || len(removed.kept) > 0 {
-			t.Errorf("%s: after the undo %s, kept %v, %v", name, encode(removed.object), removed.kept, err)
+		d := &Data{
+			Edits: edits, Variable: a.variable, Preload: a.preload, Pin: kubeedit.Encode(expr), ConfigMap: Name(run),
+		}
+		removed := d.removeEdits(&unstructured.Unstructured{Object: o}, run)
+		if string(kubeedit.Encode(removed.object)) != before || len(removed.kept) > 0 {
+			t.Errorf("%s: after the undo %s, kept %v", name, kubeedit.Encode(removed.object), removed.kept)
 		}
 	}
 	w := kind(t, "statefulset")
-	getMap(w.Object.Object, w.Templates[0].spec)["nodeName"] = "n2"
+	kubeedit.Map(w.Object.Object, w.Templates[0].spec)["nodeName"] = "n2"
 	in := &Injection{Libraries: map[string][]byte{"amd64": nil}}
 	a := in.newAdditions(run)
 	a.expr = expr
@@ -232,13 +242,13 @@ func TestPatchIsWhatWasDoneInMemory(t *testing.T) {
 	t.Parallel()
 	w := kind(t, "deployment")
 	in := &Injection{Libraries: map[string][]byte{"amd64": nil, "arm64": nil}}
-	p, _, _, err := in.put(w, in.newAdditions(run))
+	o, _, _, err := in.put(w, in.newAdditions(run))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := applyPatch(t, w.Object.DeepCopy().Object, p.ops)
-	if string(encode(got)) != string(encode(p.object)) {
-		t.Errorf("in memory %s\nby patch %s", encode(p.object), encode(got))
+	got := applyPatch(t, w.Object.DeepCopy().Object, replaceFields(w.Object.Object, o))
+	if string(kubeedit.Encode(got)) != string(kubeedit.Encode(o)) {
+		t.Errorf("in memory %s\nby patch %s", kubeedit.Encode(o), kubeedit.Encode(got))
 	}
 }
 

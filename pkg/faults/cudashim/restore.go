@@ -53,10 +53,7 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	case finished(now) != "":
 		return ledger.StateSuperseded, finishedText(d, finished(now)), nil
 	}
-	r, err := d.removeEdits(now, run.ID)
-	if err != nil {
-		return "", "", err
-	}
+	r := d.removeEdits(now, run.ID)
 	with := recreatable(&unstructured.Unstructured{Object: r.object})
 	with.SetManagedFields(original.GetManagedFields())
 	// It gets those of its template again

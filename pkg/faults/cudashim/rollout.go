@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // Rollout is how far the pods of a workload have followed a change of its templates.
@@ -98,7 +99,7 @@ func lingers(pod *corev1.Pod, keptUp bool) bool {
 
 func (r *Rollout) judge(w *Workload, d *Data) {
 	status := func(name string) int64 {
-		n, _ := get(w.Object.Object, path("status", name))
+		n, _ := kubeedit.Get(w.Object.Object, kubeedit.Fields("status", name))
 		i, _ := n.(int64)
 		return i
 	}
@@ -125,14 +126,14 @@ func (r *Rollout) judge(w *Workload, d *Data) {
 
 // wanted returns how many pods a workload of Kubernetes' own kinds is to have; -1 for others.
 func wanted(object *unstructured.Unstructured) int {
-	at := Path(nil)
+	at := kubeedit.Path(nil)
 	switch group, kind := object.GroupVersionKind().Group, object.GetKind(); {
 	case group == "apps" && kind == "DaemonSet":
-		at = path("status", "desiredNumberScheduled")
+		at = kubeedit.Fields("status", "desiredNumberScheduled")
 	case group == "apps", group == "" && kind == "ReplicationController":
-		at = path("spec", "replicas")
+		at = kubeedit.Fields("spec", "replicas")
 	}
-	if n, ok := get(object.Object, at); ok && at != nil {
+	if n, ok := kubeedit.Get(object.Object, at); ok && at != nil {
 		if n, ok := n.(int64); ok {
 			return int(n)
 		}
@@ -148,7 +149,7 @@ func (w *Workload) madeFrom(pod *corev1.Pod, d *Data) bool {
 		if len(w.Templates) > 1 && !w.matches(pod, t) {
 			continue
 		}
-		if slices.ContainsFunc(d.specs(), func(p Path) bool { return p.String() == t.spec.String() }) {
+		if slices.ContainsFunc(d.specs(), func(p kubeedit.Path) bool { return p.String() == t.spec.String() }) {
 			changed = true
 		} else {
 			other = true
@@ -166,11 +167,11 @@ func (w *Workload) matches(pod *corev1.Pod, t Template) bool {
 		if i < 0 || c.Image != "" && pod.Spec.Containers[i].Image != c.Image {
 			return false
 		}
-		is := getMap(w.Object.Object, c.path)
+		is := kubeedit.Map(w.Object.Object, c.path)
 		for name, words := range map[string][]string{
 			"command": pod.Spec.Containers[i].Command, "args": pod.Spec.Containers[i].Args,
 		} {
-			if want, ok := is[name]; ok && !same(words, encode(want)) {
+			if want, ok := is[name]; ok && !kubeedit.Same(words, kubeedit.Encode(want)) {
 				return false
 			}
 		}

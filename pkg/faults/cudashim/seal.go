@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
@@ -31,7 +32,7 @@ type configMapKeeper struct {
 var _ seal.Keeper = configMapKeeper{}
 
 // seal returns the seal of the undo.
-func (d *Data) seal(run string) seal.Seal { return seal.Of(run, d.Ref(), encode(d)) }
+func (d *Data) seal(run string) seal.Seal { return seal.Of(run, d.Ref(), kubeedit.Encode(d)) }
 
 // Where implements seal.Keeper.
 func (k configMapKeeper) Where(seal.Seal) string {

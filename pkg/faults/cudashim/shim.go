@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // Shim is the CUDA shim as AddShim puts it into an object that does not exist yet. Nothing that shows in the object
@@ -56,13 +58,15 @@ func AddShim(object *unstructured.Unstructured, s Shim) error {
 	templates := Templates(object)
 	if object.GetKind() == "Pod" && object.GetAPIVersion() == "v1" {
 		templates = []Template{
-			{Path: Path{}, spec: Path{field("spec")}, Containers: containers(object.Object, Path{field("spec")})},
+			{
+				Path: kubeedit.Path{}, spec: kubeedit.Path{kubeedit.Field("spec")},
+				Containers: containers(object.Object, kubeedit.Path{kubeedit.Field("spec")}),
+			},
 		}
 	}
 	if len(templates) == 0 {
 		return fmt.Errorf("%s has no pod template that the shim could be put into", refOf(object))
 	}
-	p := &patcher{object: object.Object}
 	found := false
 	for _, t := range templates {
 		chosen := slices.DeleteFunc(slices.Clone(t.Containers), func(c Container) bool { return !c.GPU })
@@ -73,7 +77,7 @@ func AddShim(object *unstructured.Unstructured, s Shim) error {
 			continue
 		}
 		found = true
-		if err := s.into(p, refOf(object), t, chosen); err != nil {
+		if err := s.into(object.Object, refOf(object), t, chosen); err != nil {
 			return err
 		}
 	}
@@ -108,7 +112,7 @@ func (s Shim) validate() error {
 
 func (s Shim) archs() []string { return slices.Sorted(maps.Keys(s.Libraries)) }
 
-func (s Shim) into(p *patcher, ref string, t Template, chosen []Container) error {
+func (s Shim) into(object map[string]any, ref string, t Template, chosen []Container) error {
 	a := additions{variable: PreloadVar, preload: s.preload()}
 	var files []any
 	for _, arch := range s.archs() {
@@ -118,38 +122,40 @@ func (s Shim) into(p *patcher, ref string, t Template, chosen []Container) error
 	}
 	files = append(files, map[string]any{"key": StateKey, "path": StateKey})
 	var err error
-	set := func(at Path, value any) {
+	set := func(at kubeedit.Path, value any) {
 		if err == nil {
-			if _, taken := get(p.object, at); taken && at[len(at)-1].Key != "" && at[len(at)-1].Field != PreloadVar {
+			if _, taken := kubeedit.Get(object, at); taken && at[len(at)-1].Key != "" &&
+				at[len(at)-1].Field != PreloadVar {
 				err = fmt.Errorf("%s: %s is there already", ref, at)
 				return
 			}
-			_, err = p.set(at, value)
+			_, err = kubeedit.Put(object, at, value)
 		}
 	}
-	set(t.spec.then(field("volumes"), element("name", shimVolume)), map[string]any{
+	set(t.spec.Then(kubeedit.Field("volumes"), kubeedit.Element("name", shimVolume)), map[string]any{
 		"name":      shimVolume,
 		"configMap": map[string]any{"name": s.ConfigMap, "defaultMode": int64(mode), "items": files},
 	})
-	set(t.spec.then(field("volumes"), element("name", shimRunVolume)), map[string]any{
+	set(t.spec.Then(kubeedit.Field("volumes"), kubeedit.Element("name", shimRunVolume)), map[string]any{
 		"name": shimRunVolume, "emptyDir": map[string]any{"sizeLimit": "1Mi"},
 	})
 	for _, c := range chosen {
-		at, value, problem := a.preloadOf(p, t, c)
+		at, value, problem := a.preloadOf(object, t, c)
 		if problem != nil {
 			return fmt.Errorf("%s: %w", ref, problem)
 		}
-		mounts := c.path.then(field("volumeMounts"))
-		set(mounts.then(element("mountPath", s.Dir)),
+		mounts := c.path.Then(kubeedit.Field("volumeMounts"))
+		set(mounts.Then(kubeedit.Element("mountPath", s.Dir)),
 			map[string]any{"name": shimVolume, "mountPath": s.Dir, "readOnly": true})
-		set(mounts.then(element("mountPath", s.RunDir)), map[string]any{"name": shimRunVolume, "mountPath": s.RunDir})
+		set(mounts.Then(kubeedit.Element("mountPath", s.RunDir)),
+			map[string]any{"name": shimRunVolume, "mountPath": s.RunDir})
 		set(at, value)
-		node := c.path.then(field("env"), element("name", shimNodeVar))
+		node := c.path.Then(kubeedit.Field("env"), kubeedit.Element("name", shimNodeVar))
 		source := map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": "spec.nodeName"}}
-		switch users := getMap(p.object, node); {
+		switch users := kubeedit.Map(object, node); {
 		case users == nil:
 			set(node, map[string]any{"name": shimNodeVar, "valueFrom": source})
-		case getText(users, path("valueFrom", "fieldRef", "fieldPath")) != "spec.nodeName":
+		case kubeedit.Text(users, kubeedit.Fields("valueFrom", "fieldRef", "fieldPath")) != "spec.nodeName":
 			return fmt.Errorf("%s: container %s has a variable %s that is not spec.nodeName: call it otherwise", ref,
 				c.Name, shimNodeVar)
 		}

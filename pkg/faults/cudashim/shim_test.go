@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 func labShim(t *testing.T, archs ...string) Shim {
@@ -147,7 +148,7 @@ func TestAddShim(t *testing.T) {
 			walk = func(v any) {
 				switch v := v.(type) {
 				case map[string]any:
-					for _, e := range getList(v, path("env")) {
+					for _, e := range kubeedit.List(v, kubeedit.Fields("env")) {
 						if variable, _ := e.(map[string]any); variable["name"] == PreloadVar &&
 							v["volumeMounts"] != nil {
 							got = append(got, v["name"].(string)+"="+variable["value"].(string))

@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // Template is one pod template of an object.
@@ -15,13 +17,13 @@ type Template struct {
 	// kinds, which have one.
 	Name string
 	// Path is where it lies.
-	Path Path
+	Path kubeedit.Path
 	// Containers are those that can carry the shim, init containers included.
 	Containers []Container
 
-	spec Path // of the pod spec
-	meta Path // of the pods' labels and annotations; nil where the kind has none
-	env  Path // of variables that all its containers get besides their own; nil where the kind has none
+	spec kubeedit.Path // of the pod spec
+	meta kubeedit.Path // of the pods' labels and annotations; nil where the kind has none
+	env  kubeedit.Path // of variables that all its containers get besides their own; nil where the kind has none
 }
 
 // Container is one container of a template.
@@ -30,7 +32,7 @@ type Container struct {
 	Image string // empty where the template leaves it to its controller
 	Init  bool   // an init container, sidecars among them
 	GPU   bool   // requests nvidia.com/* resources
-	path  Path
+	path  kubeedit.Path
 }
 
 // label returns the template's name, or where it lies.
@@ -50,35 +52,37 @@ const (
 // Templates finds the pod templates of an object. None is no error.
 func Templates(object *unstructured.Unstructured) []Template {
 	group, kind := object.GroupVersionKind().Group, object.GetKind()
-	known := Path(nil)
+	known := kubeedit.Path(nil)
 	switch {
 	case group == "" && kind == "Pod": // what runs cannot be changed
 		return nil
 	case group == "" && kind == "ReplicationController",
 		group == "apps" && slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"}, kind),
 		group == "batch" && kind == kindJob:
-		known = path("spec", "template")
+		known = kubeedit.Fields("spec", "template")
 	case group == "batch" && kind == kindCronJob:
-		known = path("spec", "jobTemplate", "spec", "template")
+		known = kubeedit.Fields("spec", "jobTemplate", "spec", "template")
 	case group == "nvidia.com" && strings.HasPrefix(kind, "Dynamo"):
 		if found := dynamoTemplates(object.Object); len(found) > 0 {
 			return found
 		}
 	}
 	if known != nil {
-		if !isPodSpec(getMap(object.Object, known.then(field("spec")))) {
+		if !isPodSpec(kubeedit.Map(object.Object, known.Then(kubeedit.Field("spec")))) {
 			return nil
 		}
 		return []Template{templateAt(object.Object, "", known)}
 	}
 	l := locator{object: object.Object}
-	l.walk(object.Object["spec"], path("spec"), 0)
+	l.walk(object.Object["spec"], kubeedit.Fields("spec"), 0)
 	return named(l.found)
 }
 
 // templateAt returns the template with a spec and metadata at a path.
-func templateAt(object map[string]any, name string, at Path) Template {
-	t := Template{Name: name, Path: at, spec: at.then(field("spec")), meta: at.then(field("metadata"))}
+func templateAt(object map[string]any, name string, at kubeedit.Path) Template {
+	t := Template{
+		Name: name, Path: at, spec: at.Then(kubeedit.Field("spec")), meta: at.Then(kubeedit.Field("metadata")),
+	}
 	t.Containers = containers(object, t.spec)
 	return t
 }
@@ -89,7 +93,7 @@ type locator struct {
 	found  []Template
 }
 
-func (l *locator) walk(value any, at Path, depth int) {
+func (l *locator) walk(value any, at kubeedit.Path, depth int) {
 	if depth > maxDepth || len(l.found) >= maxTemplates {
 		return
 	}
@@ -105,18 +109,18 @@ func (l *locator) walk(value any, at Path, depth int) {
 		}
 		for _, name := range sortedKeys(value) {
 			if name != "" { // which no path can name
-				l.walk(value[name], at.then(field(name)), depth+1)
+				l.walk(value[name], at.Then(kubeedit.Field(name)), depth+1)
 			}
 		}
 	case []any:
 		key := listKey(value)
 		for i, e := range value {
-			step := Step{Index: i}
+			step := kubeedit.Step{Index: i}
 			if m, ok := e.(map[string]any); ok && key != "" {
 				name, _ := m[key].(string)
-				step = element(key, name)
+				step = kubeedit.Element(key, name)
 			}
-			l.walk(e, at.then(step), depth+1)
+			l.walk(e, at.Then(step), depth+1)
 		}
 	}
 }
@@ -161,10 +165,10 @@ func isPodSpec(spec map[string]any) bool {
 }
 
 // containers returns those of a pod spec.
-func containers(object map[string]any, spec Path) []Container {
+func containers(object map[string]any, spec kubeedit.Path) []Container {
 	var all []Container
 	for _, list := range []string{"containers", "initContainers"} {
-		for _, e := range getList(object, spec.then(field(list))) {
+		for _, e := range kubeedit.List(object, spec.Then(kubeedit.Field(list))) {
 			c, _ := e.(map[string]any)
 			name, _ := c["name"].(string)
 			if name == "" {
@@ -173,7 +177,7 @@ func containers(object map[string]any, spec Path) []Container {
 			image, _ := c["image"].(string)
 			all = append(all, Container{
 				Name: name, Image: image, Init: list == "initContainers", GPU: wantsGPU(c),
-				path: spec.then(field(list), element("name", name)),
+				path: spec.Then(kubeedit.Field(list), kubeedit.Element("name", name)),
 			})
 		}
 	}
@@ -183,7 +187,7 @@ func containers(object map[string]any, spec Path) []Container {
 // wantsGPU reports whether a container requests resources of NVIDIA's device plugins, whole GPUs or MIG slices.
 func wantsGPU(container map[string]any) bool {
 	for _, kind := range []string{"limits", "requests"} {
-		for name, amount := range getMap(container, path("resources", kind)) {
+		for name, amount := range kubeedit.Map(container, kubeedit.Fields("resources", kind)) {
 			quantity, err := resource.ParseQuantity(fmt.Sprint(amount))
 			if strings.HasPrefix(name, "nvidia.com/") && err == nil && !quantity.IsZero() {
 				return true
@@ -209,16 +213,16 @@ func named(templates []Template) []Template {
 }
 
 // nameOf drops from a path what only says that a template follows.
-func nameOf(p Path) string {
+func nameOf(p kubeedit.Path) string {
 	var words []string
 	for i, s := range p {
-		if s.isIndex() {
+		if s.IsIndex() {
 			words = append(words, fmt.Sprint(s.Index))
 			continue
 		}
 		word := s.Field
 		if s.Key == "" {
-			inList := i+1 < len(p) && (p[i+1].Key != "" || p[i+1].isIndex()) // its element says more
+			inList := i+1 < len(p) && (p[i+1].Key != "" || p[i+1].IsIndex()) // its element says more
 			if inList || strings.HasSuffix(strings.ToLower(word), "replicaspecs") ||
 				slices.Contains([]string{"spec", "template", "podTemplate",
 					"leaderWorkerTemplate", "rayClusterSpec", "rayClusterConfig", "clusterSpec"}, word) {

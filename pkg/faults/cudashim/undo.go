@@ -197,13 +197,11 @@ func (u Undoer) takeBack(
 			said = fmt.Sprintf("%s is being deleted, and was left alone", d.Ref())
 			return nil
 		}
-		removed, err := d.removeEdits(now, run.ID)
-		if err != nil {
-			return err
-		}
+		removed := d.removeEdits(now, run.ID)
 		after = now
-		if len(removed.ops) > 0 {
-			after, err = u.Cluster.patch(ctx, &Workload{Object: now, Resource: w.Resource}, removed.ops, false)
+		if removed.changed {
+			after, err = u.Cluster.patch(ctx, &Workload{Object: now, Resource: w.Resource},
+				&unstructured.Unstructured{Object: removed.object}, false)
 			if err != nil {
 				return explain(err, "restore "+d.Ref(), d.Namespace)
 			}
@@ -236,9 +234,9 @@ func (d *Data) verdict(r *removal, after *unstructured.Unstructured) (ledger.Sta
 		return ledger.StateSuperseded,
 			fmt.Sprintf("%s: what is ours was taken out of its pod templates, and what others changed meanwhile was left:\n  %s",
 				d.Ref(), strings.Join(r.kept, "\n  "))
-	case len(r.ops) == 0 && same:
+	case !r.changed && same:
 		said += "; they were already"
-	case len(r.ops) == 0:
+	case !r.changed:
 		said = d.Ref() + ": nothing of ours is in its pod templates; others changed them meanwhile"
 	case !same:
 		said = d.Ref() +

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // Whoever may write the ledger's ConfigMaps must not get, by a record, the rights of whoever reverts it. So an undo is
@@ -62,9 +63,9 @@ func (d *Data) is(object *unstructured.Unstructured) bool {
 	return object.GroupVersionKind() == schema.GroupVersionKind{Group: d.Group, Version: d.Version, Kind: d.Kind}
 }
 
-// within reports whether an edit is in one of the templates.
-func (e Edit) within(templates []Template) bool {
+// isWithin reports whether an edit is in one of the templates.
+func isWithin(e kubeedit.Edit, templates []Template) bool {
 	return slices.ContainsFunc(templates, func(t Template) bool {
-		return hasPrefix(e.Path, t.spec) || t.meta != nil && hasPrefix(e.Path, t.meta)
+		return e.Path.HasPrefix(t.spec) || t.meta != nil && e.Path.HasPrefix(t.meta)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
@@ -70,7 +71,7 @@ func TestForgedRecords(t *testing.T) {
 			target := targetOf(d)
 			test.forge(d, &target)
 			_, said, err := w.undoAsRecorded(
-				ledger.Step{Target: target, Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}},
+				ledger.Step{Target: target, Undo: ledger.Undo{Kind: UndoKind, Data: kubeedit.Encode(d)}},
 			)
 			switch {
 			case test.want == "" && (err != nil || !strings.Contains(said, "not there any more")):
@@ -90,14 +91,15 @@ func TestForgedRecords(t *testing.T) {
 // one that does not.
 func TestForgedUndoIsRejected(t *testing.T) {
 	t.Parallel()
-	main := path("spec", "template", "spec", "containers").then(element("name", "main"))
+	main := kubeedit.Fields("spec", "template", "spec", "containers").Then(kubeedit.Element("name", "main"))
 	raw := func(text string) json.RawMessage { return json.RawMessage(text) }
 	for name, forge := range map[string]func(d *Data){
 		"an image": func(d *Data) {
-			d.Edits[0] = Edit{Path: main.then(field("image")), Ours: raw(`"i"`), Was: raw(`"evil"`)}
+			d.Edits[0] = kubeedit.Edit{Path: main.Then(kubeedit.Field("image")), Ours: raw(`"i"`), Was: raw(`"evil"`)}
 		},
 		"a volume of the user": func(d *Data) {
-			d.Edits[0].Path = path("spec", "template", "spec", "volumes").then(element("name", "data"))
+			d.Edits[0].Path = kubeedit.Fields("spec", "template", "spec",
+				"volumes").Then(kubeedit.Element("name", "data"))
 		},
 		"a library before": func(d *Data) { d.Edits[0].Was = raw(`"/evil.so"`) },
 		"the user's affinity": func(d *Data) {

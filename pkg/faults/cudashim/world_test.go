@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // parseYAML reads an object as the API server's answers are read: whole numbers are int64.
@@ -57,7 +59,7 @@ func injected(t testing.TB, w *Workload, s Selection, pin bool) (*Workload, *Dat
 	if pin {
 		a.expr, a.hard = map[string]any{"key": "kubernetes.io/hostname", "operator": "In", "values": []any{"n1"}}, true
 	}
-	p, edits, _, err := in.put(w, a)
+	object, edits, _, err := in.put(w, a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,10 +70,10 @@ func injected(t testing.TB, w *Workload, s Selection, pin bool) (*Workload, *Dat
 		Replaced: w.Replacement(),
 	}
 	if pin {
-		d.Pin = encode(a.expr)
+		d.Pin = kubeedit.Encode(a.expr)
 	}
 	if err := d.validate(); err != nil {
 		t.Fatal(err)
 	}
-	return workloadOf(&unstructured.Unstructured{Object: p.object}), d
+	return workloadOf(&unstructured.Unstructured{Object: object}), d
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
@@ -88,7 +89,7 @@ func (c *Creation) prepare() ([]*unstructured.Unstructured, *Data, error) {
 				problems = append(problems, err)
 				continue
 			}
-			o.Sum = patch.Sum(encode(manifest.Object))
+			o.Sum = patch.Sum(kubeedit.Encode(manifest.Object))
 			d.Created, manifests = append(d.Created, o), append(manifests, manifest.DeepCopy())
 		}
 	}
@@ -161,7 +162,7 @@ func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	d.Sealed = d.needsKeeper(namespaces(run))
 	step := ""
 	save := func() error {
-		data := encode(d)
+		data := kubeedit.Encode(d)
 		return r.Save(ctx, func(s *ledger.Step) { step, s.Undo.Data = s.ID, data })
 	}
 	if err := save(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
@@ -16,8 +17,8 @@ type Data struct {
 	// Created are the objects that the step creates.
 	Created []Object `json:"created,omitempty"`
 	// Patched is the object that the step patches, and Edits are what that changes.
-	Patched *Object `json:"patched,omitempty"`
-	Edits   []Edit  `json:"edits,omitempty"`
+	Patched *Object         `json:"patched,omitempty"`
+	Edits   []kubeedit.Edit `json:"edits,omitempty"`
 	// Ownership is who owns the patched fields, for the undo to give them back; nil where that had no room.
 	Ownership *Ownership `json:"ownership,omitempty"`
 	// Sealed reports whether a ClusterRole keeps the seal of this data.
@@ -65,7 +66,7 @@ func (d *Data) validate() error {
 		}
 	}
 	for _, e := range d.Edits {
-		if err := e.validate(); err != nil {
+		if err := e.Validate(); err != nil {
 			return err
 		}
 	}
@@ -151,12 +152,4 @@ func (d *Data) needsKeeper(made map[string]string) bool {
 	return slices.ContainsFunc(d.objects(), func(o Object) bool {
 		return !own(o) && (!o.isNamespace() || d.Patched != nil)
 	})
-}
-
-func encode(value any) json.RawMessage {
-	text, err := json.Marshal(value)
-	if err != nil { // what comes from the API server can always be written
-		return nil
-	}
-	return text
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
@@ -18,12 +19,13 @@ func TestTheSealSurvivesTheLedger(t *testing.T) {
 	t.Parallel()
 	d := &Data{
 		Patched: &Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a", UID: "1"}, Sealed: true,
-		Edits: diff(parse(t, `{spec: {a: "<&>", b: [1, 2.5], c: {z: 1, a: "ü\u2028"}}}`),
+		Edits: kubeedit.Diff(parse(t, `{spec: {a: "<&>", b: [1, 2.5], c: {z: 1, a: "ü\u2028"}}}`),
 			parse(t, `{spec: {a: "x>y", b: [2], c: {z: "&"}}}`)),
 	}
 	want := d.seal("scenario-bcdfgh", "1")
 	raw, err := json.MarshalIndent(
-		ledger.Run{Steps: []ledger.Step{{ID: "1", Undo: ledger.Undo{Kind: UndoKind, Data: encode(d)}}}}, "", " ",
+		ledger.Run{Steps: []ledger.Step{{ID: "1", Undo: ledger.Undo{Kind: UndoKind, Data: kubeedit.Encode(d)}}}}, "",
+		" ",
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -102,10 +104,10 @@ func TestDescribe(t *testing.T) {
 			Object{Version: "v1", Resource: "configmaps", Kind: "ConfigMap", Namespace: "b", Name: "y"})
 	}
 	patch := Data{Patched: &Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a", UID: "1"},
-		Edits: []Edit{{Path: Path{{Field: "metadata"}, {Field: "labels"}, {Field: "a.b/c"}}, Ours: []byte(`"x"`)}}}
+		Edits: []kubeedit.Edit{{Path: kubeedit.Fields("metadata", "labels", "a.b/c"), Ours: []byte(`"x"`)}}}
 	for want, data := range map[string]json.RawMessage{
-		"delete Namespace a with all that is in it, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y and 5 more": encode(own),
-		`put back metadata.labels["a.b/c"] of Node a, as far as it is still ours`: encode(
+		"delete Namespace a with all that is in it, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y and 5 more": kubeedit.Encode(own),
+		`put back metadata.labels["a.b/c"] of Node a, as far as it is still ours`: kubeedit.Encode(
 			patch,
 		),
 		"nothing was changed yet": nil,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 const (
@@ -110,20 +111,23 @@ func (o Object) target() ledger.Target {
 // nodeFields are what a Patching changes of a Node, and nodeStatusFields what of its status: GPUs that are not there,
 // for exercises without.
 var (
-	nodeFields = [][]string{
-		{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "taints"}, {"spec", "unschedulable"},
+	nodeFields = []kubeedit.Path{
+		kubeedit.Fields("metadata", "labels"), kubeedit.Fields("metadata", "annotations"),
+		kubeedit.Fields("spec", "taints"), kubeedit.Fields("spec", "unschedulable"),
 	}
-	nodeStatusFields = [][]string{{fieldStatus, "capacity", gpuResource}, {fieldStatus, "allocatable", gpuResource}}
+	nodeStatusFields = []kubeedit.Path{
+		kubeedit.Fields(fieldStatus, "capacity", gpuResource), kubeedit.Fields(fieldStatus, "allocatable", gpuResource),
+	}
 )
 
 // mayBeEdited refuses fields that are the API server's or the kubelet's, or that would keep the undo from ending.
-func (o Object) mayBeEdited(e Edit) error {
+func (o Object) mayBeEdited(e kubeedit.Edit) error {
 	if o.Group == "" && o.Kind == kindNode {
 		fields := nodeFields
 		if o.Subresource == fieldStatus {
 			fields = nodeStatusFields
 		}
-		if slices.ContainsFunc(fields, e.Path.within) {
+		if slices.ContainsFunc(fields, e.Path.HasPrefix) {
 			return nil
 		}
 		return fmt.Errorf(

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // What rules over everybody's objects, belongs to Kubernetes, or holds the records is neither created nor patched, nor
@@ -136,16 +137,12 @@ func TestOutOfBounds(t *testing.T) {
 // Of nodes only what scenarios need, and of nothing what would outlive the undo or belongs to the API server.
 func TestFieldsOutOfBounds(t *testing.T) {
 	t.Parallel()
-	at := func(fields ...string) Edit {
-		e := Edit{Ours: []byte(`"x"`)}
-		for _, f := range fields {
-			e.Path = append(e.Path, Step{Field: f})
-		}
-		return e
+	at := func(fields ...string) kubeedit.Edit {
+		return kubeedit.Edit{Path: kubeedit.Fields(fields...), Ours: []byte(`"x"`)}
 	}
 	node, other := Object{Version: "v1", Kind: "Node", Name: "n"},
 		Object{Version: "v1", Kind: "ConfigMap", Namespace: "a", Name: "n"}
-	for _, e := range []Edit{
+	for _, e := range []kubeedit.Edit{
 		at("metadata", "labels", "a"), at("metadata", "annotations", "a"), at("spec", "taints"),
 		at("spec", "unschedulable"),
 	} {
@@ -155,14 +152,14 @@ func TestFieldsOutOfBounds(t *testing.T) {
 	}
 	status := node
 	status.Subresource = "status"
-	for _, e := range []Edit{
+	for _, e := range []kubeedit.Edit{
 		at("status", "capacity", "nvidia.com/gpu"), at("status", "allocatable", "nvidia.com/gpu"),
 	} {
 		if err := status.mayBeEdited(e); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, e := range []Edit{
+	for _, e := range []kubeedit.Edit{
 		at("status"), at("status", "capacity"), at("status", "capacity", "cpu"), at("status", "conditions"),
 		at("metadata", "labels", "a"), at("spec", "taints"),
 	} {
@@ -170,7 +167,7 @@ func TestFieldsOutOfBounds(t *testing.T) {
 			t.Errorf("%s of a node's status may be patched", e.Path)
 		}
 	}
-	for _, e := range []Edit{
+	for _, e := range []kubeedit.Edit{
 		at("metadata", "finalizers"), at("spec", "podCIDR"), at("spec"), at("status", "capacity"),
 		at("status", "capacity", "nvidia.com/gpu"),
 	} {
@@ -178,7 +175,7 @@ func TestFieldsOutOfBounds(t *testing.T) {
 			t.Errorf("%s of a node may be patched", e.Path)
 		}
 	}
-	for _, e := range []Edit{
+	for _, e := range []kubeedit.Edit{
 		at("metadata", "finalizers"), at("metadata", "ownerReferences"), at("metadata", "labels"),
 		at("metadata", "name", "x"), at("status", "x"), at("kind"), at("apiVersion"),
 	} {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
@@ -93,7 +94,7 @@ func (d *Data) seal(run, step string) seal.Seal {
 		o.UID = ""
 		plain.Created[i] = o
 	}
-	return seal.Of(run, step, encode(plain))
+	return seal.Of(run, step, kubeedit.Encode(plain))
 }
 
 // mark returns the label of an object that a step creates.

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,8 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fieldowner"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
@@ -20,7 +22,7 @@ import (
 // from ours by what is in it.
 type Ownership struct {
 	// Lost is what others lose by the patch.
-	Lost []fieldowner.Owned `json:"lost,omitempty"`
+	Lost []kubeedit.Owned `json:"lost,omitempty"`
 	// Gained is what ManagerPatch has not owned before, and will own by the patch or by its undo, as FieldsV1: it keeps
 	// none of it.
 	Gained json.RawMessage `json:"gained,omitempty"`
@@ -33,8 +35,8 @@ type Ownership struct {
 }
 
 // ours returns the entry of metadata.managedFields that patches of an object, and their undo, write to.
-func (o Object) ours() fieldowner.Owned {
-	return fieldowner.Owned{
+func (o Object) ours() kubeedit.Owned {
+	return kubeedit.Owned{
 		Manager: ManagerPatch, Operation: string(metav1.ManagedFieldsOperationUpdate), APIVersion: o.APIVersion(),
 		Sub: o.Subresource,
 	}
@@ -59,30 +61,29 @@ func foresee(
 // ownership compares who owns what before and after a patch.
 func ownership(o Object, before, after []metav1.ManagedFieldsEntry) *Ownership {
 	ours := o.ours().Is
-	w := &Ownership{Lost: fieldowner.Lost(before, after, ours)}
-	had, has := fieldowner.Fields(before, ours), fieldowner.Fields(after, ours)
-	gained := fieldowner.Set{}
-	gained.Add(has)
+	w := &Ownership{Lost: kubeedit.Lost(before, after, ours)}
+	had, has := kubeedit.OwnedFields(before, ours), kubeedit.OwnedFields(after, ours)
+	gained := has
 	for _, lost := range w.Lost {
-		fields := fieldowner.Parse(lost.Fields)
-		gained.Add(fields) // what the patch removes is ours as soon as the undo puts it back
-		gained.Add(fields.Around())
+		// ManagerPatch also owns the fields that the patch removes, as soon as the undo restores them
+		fields := kubeedit.ParseFields(lost.Fields)
+		gained = gained.Union(fields).Union(kubeedit.FieldsAround(fields))
 	}
-	w.Gained, w.Own = fieldsV1(gained.Minus(had)), fieldsV1(had.Minus(has))
+	w.Gained, w.Own = fieldsV1(gained.Difference(had)), fieldsV1(had.Difference(has))
 	for _, entry := range before {
 		if ours(entry) {
-			w.Time, w.Sum = entry.Time, had.Sum()
+			w.Time, w.Sum = entry.Time, kubeedit.SumFields(had)
 		}
 	}
 	return w
 }
 
 // fieldsV1 returns nil for no fields.
-func fieldsV1(set fieldowner.Set) json.RawMessage {
-	if len(set) == 0 {
+func fieldsV1(set *fieldpath.Set) json.RawMessage {
+	if set.Empty() {
 		return nil
 	}
-	return set.Encode()
+	return kubeedit.EncodeFields(set)
 }
 
 // validate refuses what no patch makes of an object. What is left is harmless also when it is forged: it moves only
@@ -91,7 +92,7 @@ func (w *Ownership) validate() error {
 	if w == nil {
 		return nil
 	}
-	if size := len(encode(w)); size == 0 || size > maxOwnership {
+	if size := len(kubeedit.Encode(w)); size == 0 || size > maxOwnership {
 		return fmt.Errorf("who owned its fields takes %d bytes, and at most %d have room", size, maxOwnership)
 	}
 	for _, lost := range w.Lost {
@@ -103,11 +104,11 @@ func (w *Ownership) validate() error {
 		if len(fields) == 0 {
 			continue
 		}
-		if err := fieldowner.Validate(fields); err != nil {
+		if err := kubeedit.ValidateFields(fields); err != nil {
 			return err
 		}
 	}
-	if w.Sum != "" && len(w.Sum) != len(fieldowner.Set{}.Sum()) {
+	if w.Sum != "" && len(w.Sum) != sha256.Size*2 {
 		return errors.New("a hash of owned fields is of another length")
 	}
 	return nil
@@ -118,43 +119,44 @@ func (w *Ownership) validate() error {
 func (w *Ownership) returned(o Object, back restored, now []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	ours := o.ours().Is
 	before, after := back.before.GetManagedFields(), back.now.GetManagedFields()
-	// What the undo itself took: removed values that nobody owned, and what somebody took over meanwhile within a list
-	// that is owned as a whole. It is known only to who put the values back; who comes later, since that one died, has
-	// the record alone.
-	gives := fieldowner.Fields(after, ours).Minus(fieldowner.Fields(before, ours)).Minus(fieldowner.Parse(w.Own))
-	gives.Add(fieldowner.Parse(w.Gained))
-	owners := fieldowner.Lost(before, after, ours)
-	taken := fieldowner.Set{}
-	for _, owner := range owners {
-		taken.Add(fieldowner.Parse(owner.Fields))
-	}
-	// A value that stays is its writer's, also when that one has used kubectl's name.
-	lost := fieldowner.Set{}
-	for _, owner := range w.Lost {
-		lost.Add(fieldowner.Parse(owner.Fields))
-	}
-	// An element that was put back has fields that nobody owned, such as defaults.
-	for _, element := range lost.Elements() {
-		gives.Add(fieldowner.Fields(now, ours).Below(element...).Minus(fieldowner.Parse(w.Own)))
-	}
+	// The undo itself took removed values that nobody owned, and values that another client took over in a list that is
+	// owned as a whole. Only the client that restored the values knows that; if it died, its successor has the record
+	// alone.
+	own := kubeedit.ParseFields(w.Own)
+	gives := kubeedit.OwnedFields(after, ours).Difference(kubeedit.OwnedFields(before, ours)).Difference(own).
+		Union(kubeedit.ParseFields(w.Gained))
+	owners := kubeedit.Lost(before, after, ours)
+	taken := fieldsOf(owners)
+	// A value that stays belongs to its writer, even if the writer used kubectl's name.
+	lost := fieldsOf(w.Lost)
+	// An element that was restored has fields that nobody owned, such as defaults.
+	gives = gives.Union(kubeedit.FieldsOfElements(kubeedit.OwnedFields(now, ours), lost).Difference(own))
 	for _, e := range back.theirs {
-		gives = gives.Minus(gives.Below(e.Path.owned()...))
-		taken.Add(lost.Below(e.Path.owned()...))
+		gives = gives.Difference(kubeedit.FieldsBelow(gives, e.Path))
+		taken = taken.Union(kubeedit.FieldsBelow(lost, e.Path))
 	}
 	for _, owner := range w.Lost {
 		owners = append(owners, owner.Without(taken))
 	}
-	entries, changed := fieldowner.GiveBack(now, ours, gives, owners)
+	entries, changed := kubeedit.GiveBack(now, ours, gives, owners)
 	if !changed {
 		return nil
 	}
 	// The API server writes no change of times only; along with others it does.
 	for i, entry := range entries {
-		if w.Time != nil && ours(entry) && fieldowner.Fields(entries, ours).Sum() == w.Sum {
+		if w.Time != nil && ours(entry) && kubeedit.SumFields(kubeedit.OwnedFields(entries, ours)) == w.Sum {
 			entries[i].Time = w.Time
 		}
 	}
-	return fieldowner.ForRequest(entries)
+	return kubeedit.EntriesForRequest(entries)
+}
+
+func fieldsOf(owners []kubeedit.Owned) *fieldpath.Set {
+	fields := &fieldpath.Set{}
+	for _, owner := range owners {
+		fields = fields.Union(kubeedit.ParseFields(owner.Fields))
+	}
+	return fields
 }
 
 // giveBack gives the fields of an object whose values were put back to their former owners. It is a write of its own,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // owners returns the fields of each entry, by its name.
@@ -113,7 +114,7 @@ func TestOwnershipIsGivenBack(t *testing.T) {
 	if err != nil || data.Ownership == nil || len(data.Ownership.Lost) < 2 {
 		t.Fatalf("%v: %s", err, b.run.Steps[0].Undo.Data)
 	}
-	t.Logf("%s", encode(data.Ownership))
+	t.Logf("%s", kubeedit.Encode(data.Ownership))
 	if state, said := s.undo(b); state != ledger.StateReverted || strings.Contains(said, "own") {
 		t.Errorf("%s: %s", state, said)
 	}
@@ -321,7 +322,7 @@ func TestForgedOwnership(t *testing.T) {
 	}
 	honest := d.Ownership
 	d.Ownership = &Ownership{Gained: json.RawMessage(`{"f:metadata":{"f:annotations":{"f:mine":{}}}}`)}
-	b.run.Steps[0].Undo.Data = encode(d)
+	b.run.Steps[0].Undo.Data = kubeedit.Encode(d)
 	if _, said := s.undo(b); !strings.Contains(said, "does not vouch") {
 		t.Errorf("%s", said)
 	}
@@ -338,7 +339,7 @@ func TestForgedOwnership(t *testing.T) {
 			forged.Lost[0].Operation = ""
 		}
 		d.Ownership = forged
-		if _, err := ReadData(ledger.Step{Undo: ledger.Undo{Data: encode(d)}}); err == nil {
+		if _, err := ReadData(ledger.Step{Undo: ledger.Undo{Data: kubeedit.Encode(d)}}); err == nil {
 			t.Errorf("%s is believed", name)
 		}
 	}
@@ -346,7 +347,7 @@ func TestForgedOwnership(t *testing.T) {
 		Created:   []Object{{Version: "v1", Resource: "configmaps", Kind: "ConfigMap", Namespace: "a", Name: "x"}},
 		Ownership: honest,
 	}
-	if _, err := ReadData(ledger.Step{Undo: ledger.Undo{Data: encode(created)}}); err == nil {
+	if _, err := ReadData(ledger.Step{Undo: ledger.Undo{Data: kubeedit.Encode(created)}}); err == nil {
 		t.Error("ownership of what was created is believed")
 	}
 }
@@ -377,7 +378,7 @@ func TestOwnershipThatHasNoRoom(t *testing.T) {
 		labels[fmt.Sprintf("example.com/%030d", i)] = nil
 	}
 	text := strings.ReplaceAll(string(
-		encode(
+		kubeedit.Encode(
 			map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"labels": labels}},
 		),
 	), "null", `"1"`)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
@@ -93,7 +94,7 @@ var errChanged = errors.New("others change it all the time")
 // preview asks the API server what the patch would make of the object: its defaults included.
 func (p *Patching) preview(
 	ctx context.Context, o Object,
-) (before, after *unstructured.Unstructured, edits []Edit, err error) {
+) (before, after *unstructured.Unstructured, edits []kubeedit.Edit, err error) {
 	client := reach(p.Dynamic, o)
 	if before, err = client.Get(ctx, o.Name, metav1.GetOptions{}); err != nil {
 		return nil, nil, nil, fmt.Errorf("get %s: %w", o, err)
@@ -101,9 +102,9 @@ func (p *Patching) preview(
 	if !o.is(before) {
 		return nil, nil, nil, fmt.Errorf("%s is a %s", o, before.GroupVersionKind())
 	}
-	kind, body := types.MergePatchType, encode(p.Merge)
+	kind, body := types.MergePatchType, kubeedit.Encode(p.Merge)
 	if len(p.JSON) > 0 {
-		kind, body = types.JSONPatchType, encode(p.JSON)
+		kind, body = types.JSONPatchType, kubeedit.Encode(p.JSON)
 	}
 	after, err = client.Patch(ctx, o.Name, kind, body, metav1.PatchOptions{
 		FieldManager: ManagerPatch, FieldValidation: metav1.FieldValidationStrict, DryRun: []string{metav1.DryRunAll},
@@ -115,19 +116,19 @@ func (p *Patching) preview(
 		return before, after, nil, fmt.Errorf("patch %s: %w", o, errChanged)
 	}
 	if o.Subresource == fieldStatus {
-		edits = diffValues(Path{{Field: fieldStatus}}, before.Object[fieldStatus], after.Object[fieldStatus], 0)
+		edits = kubeedit.DiffField(fieldStatus, before.Object, after.Object)
 	} else {
-		edits = diff(before.Object, after.Object)
+		edits = kubeedit.Diff(before.Object, after.Object)
 	}
 	if len(edits) == 0 {
 		return before, after, nil, fmt.Errorf("patch %s: it is so already, so that nothing would be changed", o)
 	}
 	for _, e := range edits {
-		if err := errors.Join(e.validate(), o.mayBeEdited(e)); err != nil {
+		if err := errors.Join(e.Validate(), o.mayBeEdited(e)); err != nil {
 			return before, after, nil, fmt.Errorf("patch %s: %w", o, err)
 		}
 	}
-	if size := len(encode(edits)); size > maxEdits {
+	if size := len(kubeedit.Encode(edits)); size > maxEdits {
 		return before, after, nil,
 			fmt.Errorf("patch %s: its undo would have %d KiB, and %d are room in the record", o, size>>10, maxEdits>>10)
 	}
@@ -187,7 +188,7 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run, d *Data) (seal.Seal, error) {
 	step := ""
 	save := func() error {
-		data := encode(d)
+		data := kubeedit.Encode(d)
 		return r.Save(ctx, func(s *ledger.Step) { step, s.Undo.Data = s.ID, data })
 	}
 	err := save()
@@ -221,7 +222,7 @@ func write(
 		delete(before, fieldStatus)
 		delete(after, fieldStatus)
 	}
-	body := merge(before, after)
+	body := kubeedit.MergePatch(before, after)
 	return patchAsRead(ctx, client, o, from, body, dryRun...)
 }
 
@@ -249,7 +250,7 @@ func patchAsRead(
 }
 
 // evidence returns a proof for each edit: the API server has answered with what is stored now.
-func evidence(o Object, edits []Edit) []ledger.Evidence {
+func evidence(o Object, edits []kubeedit.Edit) []ledger.Evidence {
 	var all []ledger.Evidence
 	for _, e := range edits {
 		all = append(all, ledger.Evidence{

@@ -20,9 +20,11 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
 // server is an API server in memory that knows who owns which field: by the API server's own code, and the schemas of
@@ -214,3 +216,14 @@ func (b *book) Save(_ context.Context, change func(*ledger.Step)) error {
 func (b *book) Progress(string) {}
 
 var _ fault.Recorder = &book{}
+
+// parse returns an object of YAML with the types of the API server's.
+func parse(t testing.TB, text string) map[string]any {
+	t.Helper()
+	raw, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, _ := kubeedit.Decode(raw).(map[string]any)
+	return object
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
@@ -69,7 +70,7 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func paths(edits []Edit) string {
+func paths(edits []kubeedit.Edit) string {
 	var all []string
 	for _, e := range edits {
 		all = append(all, e.Path.String())

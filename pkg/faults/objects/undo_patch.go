@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
@@ -66,7 +67,7 @@ type restored struct {
 	// none. Both are nil when it is not the one that was patched.
 	before, now *unstructured.Unstructured
 	// theirs are the edits where others have written something else meanwhile.
-	theirs []Edit
+	theirs []kubeedit.Edit
 }
 
 func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
@@ -107,10 +108,12 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 
 // withoutOurs returns an object without what is still ours, which edits that takes back, and those where others have
 // written something else.
-func (d *Data) withoutOurs(live *unstructured.Unstructured) (desired *unstructured.Unstructured, back, theirs []Edit) {
+func (d *Data) withoutOurs(
+	live *unstructured.Unstructured,
+) (desired *unstructured.Unstructured, back, theirs []kubeedit.Edit) {
 	desired = live.DeepCopy()
 	for _, e := range slices.Backward(d.Edits) {
-		changed, others := e.takeBack(desired.Object)
+		changed, others := e.TakeBack(desired.Object)
 		if changed {
 			back = append(back, e)
 		}
@@ -122,12 +125,12 @@ func (d *Data) withoutOurs(live *unstructured.Unstructured) (desired *unstructur
 }
 
 // checkSeal refuses to write what a record says if only the ledger says so.
-func (u undoing) checkSeal(ctx context.Context, o Object, edits []Edit) error {
+func (u undoing) checkSeal(ctx context.Context, o Object, edits []kubeedit.Edit) error {
 	return seal.Check(ctx, keeper(u.Dynamic), u.seal,
 		fmt.Sprintf("put %s of %s back by hand (to %s) and revert again", paths(edits), o, was(edits)))
 }
 
-func was(edits []Edit) string {
+func was(edits []kubeedit.Edit) string {
 	var all []string
 	for _, e := range edits {
 		all = append(all, brief(e.Was))

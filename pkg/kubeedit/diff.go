@@ -1,57 +1,27 @@
-package objects
+package kubeedit
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
-
-// Edit is one change of a patch: the smallest part of the object that differs, with its value before and ours.
-type Edit struct {
-	Path Path `json:"path"`
-	// Element says that Was and Ours are elements of the list at Path, which have no names: taints, subjects.
-	Element bool `json:"element,omitempty"`
-	// Was is the value before, and Ours that of the patch; empty where there was, or is, none.
-	Was  json.RawMessage `json:"was,omitempty"`
-	Ours json.RawMessage `json:"ours,omitempty"`
-	// At is where in its list an element was.
-	At int `json:"at,omitempty"`
-	// Made is how many objects and lists around it did not exist either: they go with it when nothing else is in them.
-	Made int `json:"made,omitempty"`
-}
-
-func (e Edit) validate() error {
-	valid := func(text json.RawMessage) bool { return len(text) == 0 || json.Valid(text) && string(text) != "null" }
-	switch {
-	case len(e.Path) == 0 || e.Path[0].Name != "" || len(e.Path) < 2 && e.Path[0].Field == "metadata":
-		return fmt.Errorf("%s is no place in an object", e.Path)
-	case len(e.Was)+len(e.Ours) == 0 || !valid(e.Was) || !valid(e.Ours):
-		return fmt.Errorf("%s: its values make no sense", e.Path)
-	case e.Made < 0 || e.Made > len(e.Path) || e.At < 0:
-		return fmt.Errorf("%s: its numbers make no sense", e.Path)
-	}
-	return nil
-}
 
 // skipped are fields that the API server writes.
 var skipped = []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"}
 
-// diff returns what a patch has changed.
-func diff(before, after map[string]any) []Edit {
+// Diff returns the edits that make one object of the other, without the fields that the API server writes.
+func Diff(before, after map[string]any) []Edit {
 	var edits []Edit
 	for _, name := range keys(before, after) {
 		b, a := before[name], after[name]
 		switch name {
-		case fieldStatus:
+		case "status":
 			continue
 		case "metadata":
 			b, a = without(b, skipped), without(a, skipped)
 		}
-		edits = append(edits, diffValues(Path{{Field: name}}, b, a, 0)...)
+		edits = append(edits, diffValues(Fields(name), b, a, 0)...)
 	}
 	return edits
 }
@@ -68,7 +38,12 @@ func without(value any, fields []string) any {
 	return m
 }
 
-// diffValues compares what is at a path. made is how many parents were not there before.
+// DiffField returns the edits of one field of an object: its status, for example.
+func DiffField(name string, before, after map[string]any) []Edit {
+	return diffValues(Fields(name), before[name], after[name], 0)
+}
+
+// diffValues compares the values at a path. made counts the parents that did not exist before.
 func diffValues(at Path, before, after any, made int) []Edit {
 	if reflect.DeepEqual(before, after) {
 		return nil
@@ -81,8 +56,8 @@ func diffValues(at Path, before, after any, made int) []Edit {
 		}
 		var edits []Edit
 		for _, name := range keys(bMap, aMap) {
-			if name != "" { // which no path can name
-				edits = append(edits, diffValues(at.then(Step{Field: name}), bMap[name], aMap[name], made)...)
+			if name != "" { // no path can have an empty name
+				edits = append(edits, diffValues(at.Then(Field(name)), bMap[name], aMap[name], made)...)
 			}
 		}
 		return edits
@@ -97,7 +72,7 @@ func diffValues(at Path, before, after any, made int) []Edit {
 	return []Edit{{Path: at, Was: encodeValue(before), Ours: encodeValue(after), Made: made}}
 }
 
-// diffLists compares lists of objects element by element. It is not ok for lists that only make sense as a whole.
+// diffLists compares lists of objects by element. It is not ok for lists that must be compared as a whole.
 func diffLists(at Path, before, after []any, isNew bool, made int) ([]Edit, bool) {
 	if !areObjects(before) || !areObjects(after) || !areDistinct(before) || !areDistinct(after) {
 		return nil, false
@@ -116,27 +91,27 @@ func diffLists(at Path, before, after []any, isNew bool, made int) ([]Edit, bool
 		for i := range before {
 			if !reflect.DeepEqual(before[i], after[i]) {
 				edits = append(edits,
-					Edit{Path: at, Element: true, Was: encode(before[i]), Ours: encode(after[i]), At: i})
+					Edit{Path: at, Element: true, Was: Encode(before[i]), Ours: Encode(after[i]), At: i})
 			}
 		}
 		return edits, !slices.ContainsFunc(edits,
-			func(e Edit) bool { return contains(after, decode(e.Was)) || contains(before, decode(e.Ours)) })
+			func(e Edit) bool { return contains(after, Decode(e.Was)) || contains(before, Decode(e.Ours)) })
 	}
-	// So that the undo, which begins with the last edit, puts back the first first
+	// Backward, because the undo begins with the last edit and must restore the first element first
 	for i, e := range slices.Backward(before) {
 		if !contains(after, e) {
-			edits = append(edits, Edit{Path: at, Element: true, Was: encode(e), At: i, Made: made})
+			edits = append(edits, Edit{Path: at, Element: true, Was: Encode(e), At: i, Made: made})
 		}
 	}
 	for i, e := range after {
 		if !contains(before, e) {
-			edits = append(edits, Edit{Path: at, Element: true, Ours: encode(e), At: i, Made: made})
+			edits = append(edits, Edit{Path: at, Element: true, Ours: Encode(e), At: i, Made: made})
 		}
 	}
 	return edits, true
 }
 
-// inOrder reports whether what is in both lists has the same order in both.
+// inOrder reports whether the elements that both lists have are in the same order in both.
 func inOrder(before, after []any) bool {
 	last := -1
 	for _, e := range before {
@@ -161,27 +136,27 @@ func areDistinct(list []any) bool {
 func diffNamed(at Path, before, after []any, made int) ([]Edit, bool) {
 	var edits []Edit
 	last := -1
-	// So that the undo, which begins with the last edit, puts back the first first
+	// Backward, because the undo begins with the last edit and must restore the first element first
 	for i, e := range slices.Backward(before) {
-		if s := stepTo(e); place(after, s) < 0 {
-			edits = append(edits, Edit{Path: at.then(s), Was: encode(e), At: i, Made: made})
+		if s := stepTo(e); indexOf(after, s) < 0 {
+			edits = append(edits, Edit{Path: at.Then(s), Was: Encode(e), At: i, Made: made})
 		}
 	}
 	for _, e := range before {
 		s := stepTo(e)
-		i := place(after, s)
+		i := indexOf(after, s)
 		switch {
 		case i < 0:
 		case i < last: // another order
 			return nil, false
 		default:
 			last = i
-			edits = append(edits, diffValues(at.then(s), e, after[i], made)...)
+			edits = append(edits, diffValues(at.Then(s), e, after[i], made)...)
 		}
 	}
 	for _, e := range after {
-		if s := stepTo(e); place(before, s) < 0 {
-			edits = append(edits, Edit{Path: at.then(s), Ours: encode(e), Made: made})
+		if s := stepTo(e); indexOf(before, s) < 0 {
+			edits = append(edits, Edit{Path: at.Then(s), Ours: Encode(e), Made: made})
 		}
 	}
 	return edits, true
@@ -190,7 +165,7 @@ func diffNamed(at Path, before, after []any, made int) ([]Edit, bool) {
 func stepTo(element any) Step {
 	m, _ := element.(map[string]any)
 	name, _ := m["name"].(string)
-	return Step{Name: name}
+	return Element("name", name)
 }
 
 func areObjects(list []any) bool {
@@ -201,7 +176,7 @@ func areObjects(list []any) bool {
 func named(list []any) bool {
 	seen := map[string]bool{}
 	for _, e := range list {
-		name := stepTo(e).Name
+		name := stepTo(e).Field
 		if name == "" || seen[name] {
 			return false
 		}
@@ -223,21 +198,29 @@ func keys(a, b map[string]any) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
+// encodeValue returns nothing for a missing value.
 func encodeValue(value any) json.RawMessage {
 	if value == nil {
 		return nil
 	}
-	return encode(value)
+	return Encode(value)
 }
 
-// decode reads a value as the API server's objects are read: whole numbers are int64. It is nil for none.
-func decode(text json.RawMessage) any {
-	if len(text) == 0 {
-		return nil
+// MergePatch returns the JSON merge patch (RFC 7386) that makes one object of the other. Lists are replaced as a whole.
+func MergePatch(from, to map[string]any) map[string]any {
+	body := map[string]any{}
+	for _, name := range keys(from, to) {
+		f, t := from[name], to[name]
+		if reflect.DeepEqual(f, t) {
+			continue
+		}
+		fMap, fIsMap := f.(map[string]any)
+		tMap, tIsMap := t.(map[string]any)
+		if fIsMap && tIsMap {
+			body[name] = MergePatch(fMap, tMap)
+			continue
+		}
+		body[name] = t // nil removes it
 	}
-	var value any
-	if err := utiljson.Unmarshal(text, &value); err != nil { // was validated
-		return nil
-	}
-	return value
+	return body
 }
