@@ -13,6 +13,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
@@ -119,10 +120,16 @@ func (v *victims) see() string {
 			encoded, _ := json.Marshal(map[string]any{"labels": live.GetLabels(), "spec": live.Object["spec"]})
 			text = string(encoded)
 		default:
-			text = string(live.GetUID()) + " " + live.GetResourceVersion()
-			if live.GetDeletionTimestamp() != nil {
-				text += " is being deleted"
+			// The Deployment's controller may still be at work on a new one
+			delete(live.Object, "status")
+			live.SetResourceVersion("")
+			live.SetManagedFields(nil)
+			unstructured.RemoveNestedField(live.Object, "metadata", "annotations", "deployment.kubernetes.io/revision")
+			if len(live.GetAnnotations()) == 0 {
+				live.SetAnnotations(nil)
 			}
+			encoded, _ := json.Marshal(live.Object)
+			text = string(encoded)
 		}
 		all = append(all, kind+" "+text)
 	}
