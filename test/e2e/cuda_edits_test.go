@@ -108,7 +108,7 @@ func TestE2ECudaOverwrittenValueIsSuperseded(t *testing.T) {
 		}
 	})
 	r := c.plugin("revert", run, "--yes")
-	c.mustSay(r, 2, "env[name=LD_PRELOAD]", "libc.so.6", "theirs was left")
+	c.mustSay(r, 2, "env[name=LD_PRELOAD]", "libc.so.6", "another client set it to")
 	if !strings.Contains(r.stdout, "superseded") {
 		t.Errorf("revert: %s", r.stdout)
 	}

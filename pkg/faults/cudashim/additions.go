@@ -10,32 +10,32 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// InjectedError says that a run has put a shim into the workload already.
+// InjectedError reports that a run has already injected the shim into the workload.
 type InjectedError struct{ Ref, Run string }
 
 func (e *InjectedError) Error() string {
-	return fmt.Sprintf("%s carries the fault of run %s already: change that with `kubectl gpu-fault cuda arm`, or undo it first: kubectl "+
-		"gpu-fault revert %s", e.Ref, e.Run, e.Run)
+	return fmt.Sprintf("%s already has the fault of run %s: change it with `kubectl gpu-fault cuda arm`, or undo it first with "+
+		"`kubectl gpu-fault revert %s`", e.Ref, e.Run, e.Run)
 }
 
-// additions are what is put into templates.
+// additions are what a run adds to templates.
 type additions struct {
 	run      string
 	files    []any  // items of the ConfigMap's volume
-	preload  string // our part of the variable
+	preload  string // the shim, in the value of the variable
 	variable string
-	preloads map[string]string // of images
-	expr     map[string]any    // of a node pin; nil: none
+	preloads map[string]string // values that images set, by image
+	expr     map[string]any    // the requirement of the node pin; nil: none
 	hard     bool
-	noLabels bool // the API server drops labels of this kind's templates
+	noLabels bool // the API server drops labels from templates of this kind
 }
 
-// newAdditions puts together what the run adds to each template.
+// newAdditions returns what the run adds to each template.
 func (in *Injection) newAdditions(run string) additions {
 	a := additions{run: run, variable: in.variable(), preloads: in.Preloads, preload: in.preload()}
 	for _, arch := range in.archs() {
-		for _, folder := range folders(arch, in.mixed()) {
-			a.files = append(a.files, map[string]any{"key": libraryKey(arch), "path": folder + in.library()})
+		for _, directory := range directories(arch, in.mixed()) {
+			a.files = append(a.files, map[string]any{"key": libraryKey(arch), "path": directory + in.library()})
 		}
 	}
 	a.files = append(a.files, map[string]any{"key": StateKey, "path": StateKey})
@@ -59,7 +59,7 @@ func (in *Injection) library() string {
 func (in *Injection) archs() []string { return slices.Sorted(maps.Keys(in.Libraries)) }
 func (in *Injection) mixed() bool     { return len(in.Libraries) > 1 }
 
-// preload is our part of the variable. ld.so replaces $PLATFORM by the name that it has for the machine's processor.
+// preload returns the path of the shim for the variable. ld.so replaces $PLATFORM with its name for the processor.
 func (in *Injection) preload() string {
 	if in.mixed() {
 		return LibraryDir + "/$PLATFORM/" + in.library()
@@ -67,9 +67,9 @@ func (in *Injection) preload() string {
 	return LibraryDir + "/" + in.library()
 }
 
-// folders returns the names that ld.so has for an architecture. glibc 2.26 to 2.36 say haswell or xeon_phi on some of
-// Intel's processors.
-func folders(arch string, mixed bool) []string {
+// directories returns the names that ld.so has for an architecture. glibc 2.26 to 2.36 use haswell or xeon_phi on some
+// Intel processors.
+func directories(arch string, mixed bool) []string {
 	switch {
 	case !mixed:
 		return []string{""}
@@ -83,11 +83,10 @@ func folders(arch string, mixed bool) []string {
 
 func libraryKey(arch string) string { return "libgpufault-" + arch + ".so" }
 
-// mode of the files, as YAML's 0555: executable, so that the library can be run to tell its state.
+// mode is that of the files: executable, because the library can be run to print its state.
 const mode = 0o555
 
-// into puts the additions into the chosen templates. An error means that the templates cannot have them; p is of no use
-// then.
+// into adds the additions to the chosen templates of an object. If it returns an error, the object is useless.
 func (a additions) into(object map[string]any, ref string, chosen []Chosen) ([]kubeedit.Edit, error) {
 	var edits []kubeedit.Edit
 	for _, c := range chosen {
@@ -114,8 +113,9 @@ func (a additions) template(object map[string]any, ref string, c Chosen) (edits 
 		if _, taken := kubeedit.Get(
 			object, t.spec.Then(kubeedit.Field("volumes"), kubeedit.Element("name", volume)),
 		); taken {
-			return nil, fmt.Errorf("%s: the template %s has a volume %s that no run is known for: remove it", ref,
-				t.label(), volume)
+			return nil,
+				fmt.Errorf("%s: template %q has a volume %q that belongs to no known run: remove the volume", ref,
+					t.label(), volume)
 		}
 	}
 	if t.meta != nil && !a.noLabels {
@@ -133,7 +133,7 @@ func (a additions) template(object map[string]any, ref string, c Chosen) (edits 
 		for _, dir := range []string{LibraryDir, RunDir} {
 			if _, taken := kubeedit.Get(object, mounts.Then(kubeedit.Element("mountPath", dir))); taken {
 				return nil,
-					fmt.Errorf("%s: container %s has something of its own mounted at %s", ref, container.Name, dir)
+					fmt.Errorf("%s: container %q already mounts a volume at %s", ref, container.Name, dir)
 			}
 		}
 		at, value, problem := a.preloadOf(object, t, container)
@@ -161,15 +161,15 @@ func (a additions) template(object map[string]any, ref string, c Chosen) (edits 
 	return edits, err
 }
 
-// preloadOf returns where LD_PRELOAD of a container is set, and to what: ours first, so that it sees every call, then
-// the user's.
+// preloadOf returns the path of a container's LD_PRELOAD and its new value: the shim first, because it must see every
+// call, then the user's libraries.
 func (a additions) preloadOf(object map[string]any, t Template, c Container) (kubeedit.Path, any, error) {
 	at := c.path.Then(kubeedit.Field("env"), kubeedit.Element("name", a.variable))
 	users := ""
 	switch variable := kubeedit.Map(object, at); {
 	case variable["valueFrom"] != nil:
 		return nil, nil,
-			fmt.Errorf("container %s takes %s from elsewhere (%s), so that nothing can be put before it: give it a value in the template",
+			fmt.Errorf("container %q reads %s from another object (%s), and the shim must come first: set a value in the template",
 				c.Name, a.variable, at.Then(kubeedit.Field("valueFrom")))
 	case variable != nil:
 		users, _ = variable["value"].(string)
@@ -178,7 +178,7 @@ func (a additions) preloadOf(object map[string]any, t Template, c Container) (ku
 		inherited := kubeedit.Map(object, t.env.Then(kubeedit.Element("name", a.variable)))
 		if inherited["valueFrom"] != nil {
 			return nil, nil, fmt.Errorf(
-				"%s takes %s from elsewhere, so that nothing can be put before it: give it a value", t.label(),
+				"template %q reads %s from another object, and the shim must come first: set a value", t.label(),
 				a.variable,
 			)
 		}
@@ -197,7 +197,7 @@ func chain(ours, users string) string {
 	return ours + ":" + users
 }
 
-// unchain takes our library out of somebody's value. Whether it was in there is in found.
+// unchain removes the shim from the value of a variable. found reports whether the value had it.
 func unchain(value, ours string) (rest string, found bool) {
 	var kept []string
 	for part := range strings.SplitSeq(value, ":") {

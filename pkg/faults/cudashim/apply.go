@@ -18,30 +18,30 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Injection puts the shim into one workload.
+// Injection adds the shim to the pod templates of one workload.
 type Injection struct {
 	Cluster   *Cluster
 	Workload  *Workload
 	Selection Selection
-	Pin       *Pin // nil: wherever the scheduler wants
-	// Preloads are what images set as LD_PRELOAD by themselves, by the image's name in the template: it is chained
-	// where the template sets none.
+	Pin       *Pin // nil: no restriction on nodes
+	// Preloads are the values of LD_PRELOAD that images set themselves, by the image's name in the template. A value is
+	// kept behind the shim if the template does not set the variable.
 	Preloads map[string]string
-	// Libraries are the shims by architecture, as nodes call it: amd64, arm64. One for each that Architectures told.
+	// Libraries are the shims by node architecture: amd64, arm64. There is one for each that Architectures returned.
 	Libraries map[string][]byte
-	// Library is the file's name; empty means LibraryName. Variable is how it is loaded; empty means PreloadVar.
+	// Library is the file name; empty means LibraryName. Variable loads the library; empty means PreloadVar.
 	Library, Variable string
-	// State is the armed state file for a run.
+	// State returns the armed state file of a run.
 	State func(run ledger.Run) ([]byte, error)
-	// Disarmed is the state file that the undo writes first, for processes that go on; nil: none.
+	// Disarmed returns the state file that the undo writes first, for processes that keep running; nil: none.
 	Disarmed func(run ledger.Run) ([]byte, error)
-	// Recreate is the user's consent to delete and create again what cannot be changed: Jobs, JobSets.
+	// Recreate is the user's consent to delete and recreate objects whose template cannot be changed: Jobs, JobSets.
 	Recreate bool
-	// MayCrash reports whether the fault is there from the start, so that new pods may crash and never get ready.
+	// MayCrash reports whether the fault is active from the start, so that new pods may crash before they are ready.
 	MayCrash bool
-	// Prove says how it shows that the shim is loaded, after the rollout. Nil: the rollout is the proof.
+	// Prove returns evidence that the shim is loaded, after the rollout. If it is nil, the rollout is the evidence.
 	Prove func(ctx context.Context, r fault.Recorder, pods []corev1.Pod) ([]ledger.Evidence, error)
-	// Wait is how long a rollout may take; 0 means as long as the context.
+	// Wait is the timeout of the rollout; 0 means that of the context.
 	Wait time.Duration
 }
 
@@ -67,7 +67,7 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 	}
 	if in.Disarmed != nil {
 		if p.data.Disarmed, err = in.Disarmed(run); err != nil {
-			return nil, fmt.Errorf("make the disarmed state file: %w", err)
+			return nil, fmt.Errorf("create the disarmed state file: %w", err)
 		}
 	}
 	if err := record(ctx, r, p.data); err != nil {
@@ -97,7 +97,7 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 	return append(evidence, more...), err
 }
 
-// save keeps another undo than createConfigMap knows: first its seal, then the undo in the ledger.
+// save saves an undo that differs from the one of createConfigMap: first its seal, then the undo in the ledger.
 func (in *Injection) save(ctx context.Context, r fault.Recorder, d Data) error {
 	run := r.Run().ID
 	if err := (configMapKeeper{in.Cluster.Client, d.Namespace, run}).Keep(ctx, d.seal(run)); err != nil {
@@ -106,9 +106,9 @@ func (in *Injection) save(ctx context.Context, r fault.Recorder, d Data) error {
 	return record(ctx, r, d)
 }
 
-// record keeps the undo in the ledger.
+// record saves the undo in the ledger.
 func record(ctx context.Context, r fault.Recorder, d Data) error {
-	if err := d.validate(); err != nil { // what could not be undone is not begun
+	if err := d.validate(); err != nil { // never begin a change that could not be undone
 		return err
 	}
 	data, err := json.Marshal(d)
@@ -118,8 +118,8 @@ func record(ctx context.Context, r fault.Recorder, d Data) error {
 	return r.Save(ctx, func(s *ledger.Step) { s.Undo.Data = data })
 }
 
-// write makes the change. When somebody is faster it is planned anew on what they wrote, and the ledger hears of it
-// first.
+// write writes the change. If another client has written the object first, the change is planned again for its new
+// content and recorded before it is written.
 func (in *Injection) write(ctx context.Context, r fault.Recorder, p *plan) error {
 	if p.data.Recreated != nil {
 		return in.recreate(ctx, r, p)
@@ -141,8 +141,8 @@ func (in *Injection) write(ctx context.Context, r fault.Recorder, p *plan) error
 	})
 }
 
-// follow makes the plan fit what somebody has made of the object meanwhile. Where the undo stays the same there is
-// nothing to try and to record anew, and so less time for the next change of somebody's.
+// follow adapts the plan to an object that another client has changed. If the undo stays the same, nothing has to be
+// tried and recorded again, which leaves less time for the next conflict.
 func (in *Injection) follow(ctx context.Context, r fault.Recorder, p *plan) error {
 	now, err := in.Cluster.again(ctx, in.Workload)
 	if err != nil {
@@ -165,7 +165,7 @@ func (in *Injection) follow(ctx context.Context, r fault.Recorder, p *plan) erro
 	return in.save(ctx, r, p.data)
 }
 
-// sameUndo reports whether edits undo the same. Our values differ by the API server's defaults.
+// sameUndo reports whether two lists of edits have the same undo. Their own values may differ by defaults.
 func sameUndo(a, b []kubeedit.Edit) bool {
 	return slices.EqualFunc(a, b, func(a, b kubeedit.Edit) bool {
 		return a.Path.String() == b.Path.String() && a.Element == b.Element && a.Made == b.Made &&
@@ -173,7 +173,7 @@ func sameUndo(a, b []kubeedit.Edit) bool {
 	})
 }
 
-// stored takes over what the API server really keeps, where that is not what it said when it was tried.
+// stored takes over the values that the API server stored if they differ from those of the dry run.
 func (in *Injection) stored(ctx context.Context, r fault.Recorder, p *plan, stored *unstructured.Unstructured) error {
 	before := kubeedit.Encode(p.data.Edits)
 	if dropped := p.data.adopt(stored); dropped != nil {
@@ -185,9 +185,9 @@ func (in *Injection) stored(ctx context.Context, r fault.Recorder, p *plan, stor
 	return in.save(ctx, r, p.data)
 }
 
-// recreate deletes the object and creates it again with the additions.
+// recreate deletes the object and recreates it with the additions.
 func (in *Injection) recreate(ctx context.Context, r fault.Recorder, p *plan) error {
-	r.Progress("deleting " + in.Workload.Ref() + " and its pods, to create it again")
+	r.Progress("deleting " + in.Workload.Ref() + " and its pods to recreate it")
 	created, err := in.Cluster.replace(ctx, &Workload{Object: p.object, Resource: in.Workload.Resource}, p.changed,
 		mayRecreate)
 	if err != nil {
@@ -205,8 +205,8 @@ func (in *Injection) recreate(ctx context.Context, r fault.Recorder, p *plan) er
 		})
 }
 
-// ownerReference lets the ConfigMap go with its workload. It does not hold up the workload's deletion, which would need
-// more rights.
+// ownerReference makes the garbage collector delete the ConfigMap with its workload. It does not block the deletion of
+// the workload, because that would require more permissions.
 func ownerReference(apiVersion, kind, name string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid}
 }

@@ -78,7 +78,7 @@ func TestTheUndoIsSavedFirst(t *testing.T) {
 		t.Errorf("calls %s", got)
 	}
 	if state, said, err := w.undo(r.step); err != nil || state != ledger.StateReverted ||
-		!strings.Contains(said, "as before") {
+		!strings.Contains(said, "as they were") {
 		t.Errorf("%s: %s, %v", state, said, err)
 	}
 	after := w.object(found)
@@ -173,7 +173,7 @@ func TestConflicts(t *testing.T) {
 		w.interfere = func(o *unstructured.Unstructured) { n++; change(o, int64(n)) }
 		_, err := w.injection(w.find("deployment/web")).Change("").Apply(t.Context(), &recorder{world: w})
 		if err == nil || n != conflicts().Steps ||
-			!strings.Contains(err.Error(), "was changed by others at each of 12 attempts") {
+			!strings.Contains(err.Error(), "was changed by other clients during each of 12 attempts") {
 			t.Errorf("%d tries, %v", n, err)
 		}
 	})
@@ -194,13 +194,13 @@ func TestRefusalsAreExplained(t *testing.T) {
 		"rights": {forbidden(`User "x" cannot patch resource "deployments"`), "gpu-fault rbac print --for cuda"},
 		"quota":  {forbidden("exceeded quota: small"), "kubectl describe quota -n team"},
 		"security": {
-			forbidden(`violates PodSecurity "restricted:latest": hostNetwork`), "passes the level restricted",
+			forbidden(`violates PodSecurity "restricted:latest": hostNetwork`), "comply with the restricted level",
 		},
 		"webhook": {
 			apierrors.NewBadRequest(`admission webhook "x" denied the request: no`),
-			"ask whoever runs it for an exception",
+			"ask the cluster's administrator for an exception",
 		},
-		"terminating": {terminating, "namespace team is being deleted"},
+		"terminating": {terminating, `namespace "team" is being deleted`},
 		"immutable":   {apierrors.NewInvalid(schema.GroupKind{Kind: "JobSet"}, "web", nil), ""},
 	} {
 		w := newWorld(t, web)
@@ -222,7 +222,7 @@ func TestConfigMap(t *testing.T) {
 	w := newWorld(t, web)
 	in := w.injection(w.find("deployment/web"))
 	in.Libraries["amd64"] = make([]byte, 1<<20)
-	if _, err := in.Preview(t.Context()); err == nil || !strings.Contains(err.Error(), "room for 1024") {
+	if _, err := in.Preview(t.Context()); err == nil || !strings.Contains(err.Error(), "at most 1024 KiB") {
 		t.Errorf("too large: %v", err)
 	}
 	in.Libraries["amd64"] = []byte("so")
@@ -253,7 +253,7 @@ func TestConfigMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := UpdateState(t.Context(), w.client, "team", run, nil); err == nil ||
-		!strings.Contains(err.Error(), "was left alone") {
+		!strings.Contains(err.Error(), "was not changed") {
 		t.Errorf("another run's: %v", err)
 	}
 	if err := deleteConfigMap(t.Context(), w.client, "team", run); err != nil {

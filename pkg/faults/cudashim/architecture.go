@@ -15,16 +15,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// placement is the part of a pod spec that says on which nodes its pods may run.
+// placement is the part of a pod spec that restricts the nodes of its pods.
 type placement struct {
 	NodeName     string            `json:"nodeName"`
 	NodeSelector map[string]string `json:"nodeSelector"`
 	Affinity     *corev1.Affinity  `json:"affinity"`
 }
 
-// Architectures returns those of the nodes that the chosen templates' pods may run on, sorted, as nodes call them:
-// amd64, arm64. Where containers request GPUs only nodes with GPUs count, if there are any. The error tells of
-// templates that no node fits, and of Windows.
+// Architectures returns the architectures of the nodes on which pods of the chosen templates may run, sorted: amd64,
+// arm64. If containers request GPUs and the cluster has nodes with GPUs, only those nodes count. Architectures returns
+// an error for a template that fits no node, and for Windows.
 func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chosen) ([]string, error) {
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -34,19 +34,19 @@ func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chose
 	for _, chosen := range chosen {
 		spec := kubeedit.Map(w.Object.Object, chosen.Template.spec)
 		if os := kubeedit.Text(spec, kubeedit.Fields("os", "name")); os == "windows" {
-			return nil, fmt.Errorf("%s: the template %s is for Windows, for which there is no shim", w.Ref(),
+			return nil, fmt.Errorf("%s: template %q is for Windows, which the shim does not support", w.Ref(),
 				chosen.Template.label())
 		}
 		var p placement
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{
 			"nodeName": spec["nodeName"], "nodeSelector": spec["nodeSelector"], "affinity": spec["affinity"],
 		}, &p); err != nil {
-			return nil, fmt.Errorf("%s: where its pods may run cannot be read: %w", w.Ref(), err)
+			return nil, fmt.Errorf("%s: decode the node restrictions of its pods: %w", w.Ref(), err)
 		}
 		nodes := slices.DeleteFunc(slices.Clone(list.Items), func(n corev1.Node) bool { return !p.allows(&n) })
 		if len(nodes) == 0 {
 			return nil,
-				fmt.Errorf("%s: no node fits the nodeName, nodeSelector or nodeAffinity of the template %s, so that its architecture is not known",
+				fmt.Errorf("%s: the architecture is unknown, because no node matches the nodeName, nodeSelector or nodeAffinity of template %q",
 					w.Ref(), chosen.Template.label())
 		}
 		if slices.ContainsFunc(chosen.Containers, func(c Container) bool { return c.GPU }) {
@@ -67,7 +67,8 @@ func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chose
 			}
 		}
 		if !linux {
-			return nil, fmt.Errorf("%s: its pods can run only on Windows nodes, for which there is no shim", w.Ref())
+			return nil,
+				fmt.Errorf("%s: its pods can run only on Windows nodes, which the shim does not support", w.Ref())
 		}
 	}
 	slices.Sort(archs)
@@ -83,7 +84,7 @@ func hasGPU(n *corev1.Node) bool {
 	return false
 }
 
-// allows reports whether pods may run on a node, by its labels. Taints come and go, and do not count.
+// allows reports whether pods may run on a node, by its labels. Taints do not count, because they come and go.
 func (p placement) allows(n *corev1.Node) bool {
 	if p.NodeName != "" {
 		return p.NodeName == n.Name
@@ -97,7 +98,7 @@ func (p placement) allows(n *corev1.Node) bool {
 	}
 	return slices.ContainsFunc(p.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms,
 		func(term corev1.NodeSelectorTerm) bool {
-			if len(term.MatchExpressions)+len(term.MatchFields) == 0 { // matches nothing, by definition
+			if len(term.MatchExpressions)+len(term.MatchFields) == 0 { // matches no node, by definition
 				return false
 			}
 			names := labels.Set{"metadata.name": n.Name}
@@ -105,7 +106,7 @@ func (p placement) allows(n *corev1.Node) bool {
 		})
 }
 
-// matches reports whether all requirements hold. One that cannot be read does not hold, as for the scheduler.
+// matches reports whether all requirements hold. An invalid one does not hold, as for the scheduler.
 func matches(requirements []corev1.NodeSelectorRequirement, set labels.Set) bool {
 	operators := map[corev1.NodeSelectorOperator]selection.Operator{
 		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,

@@ -14,19 +14,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// maxConfigMap is how many bytes of data the API server takes in a ConfigMap (its MaxSecretSize).
+// maxConfigMap is the API server's limit for the data of a ConfigMap, in bytes (its MaxSecretSize).
 const maxConfigMap = 1 << 20
 
-// stateRoom is kept for the state while it is not known.
+// stateRoom is reserved for the state before its size is known.
 const stateRoom = 4 << 10
 
-// Name returns the ConfigMap of a run, in the workload's namespace.
+// Name returns the name of a run's ConfigMap, which is in the workload's namespace.
 func Name(run string) string { return "gpu-fault-" + run }
 
 // payload is the ConfigMap of a run.
 type payload struct{ *corev1.ConfigMap }
 
-// configMap returns what a run brings along. The workload owns it, so that it goes away with the workload.
+// configMap returns the ConfigMap of a run. The workload owns it, so that both are deleted together.
 func (in *Injection) configMap(run string, state []byte) payload {
 	w := in.Workload.Object
 	cm := &corev1.ConfigMap{
@@ -45,7 +45,7 @@ func (in *Injection) configMap(run string, state []byte) payload {
 	return payload{cm}
 }
 
-// fits refuses what has no room in a ConfigMap.
+// fits returns an error if the data is too large for a ConfigMap.
 func (p payload) fits() error {
 	size := 0
 	for name, data := range p.BinaryData {
@@ -55,12 +55,12 @@ func (p payload) fits() error {
 		size += stateRoom
 	}
 	if size > maxConfigMap {
-		return fmt.Errorf("the libraries have %d KiB, and a ConfigMap has room for %d", size>>10, maxConfigMap>>10)
+		return fmt.Errorf("the libraries take %d KiB; a ConfigMap holds at most %d KiB", size>>10, maxConfigMap>>10)
 	}
 	return nil
 }
 
-// tryConfigMap asks the API server whether it would take the ConfigMap: quota, rights, admission.
+// tryConfigMap asks the API server whether it would accept the ConfigMap: quota, permissions, admission.
 func (in *Injection) tryConfigMap(ctx context.Context, run string) error {
 	cm := in.configMap(run, nil)
 	_, err := in.Cluster.Client.CoreV1().ConfigMaps(cm.Namespace).Create(ctx, cm.ConfigMap,
@@ -72,17 +72,17 @@ func (in *Injection) tryConfigMap(ctx context.Context, run string) error {
 	return nil
 }
 
-// createConfigMap creates a run's ConfigMap. One that a repeated apply finds is the run's own.
+// createConfigMap creates a run's ConfigMap. If it exists, an earlier attempt of the same run created it.
 func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, d Data) error {
 	state, err := in.State(run)
 	if err != nil {
-		return fmt.Errorf("make the state file: %w", err)
+		return fmt.Errorf("create the state file: %w", err)
 	}
 	cm := in.configMap(run.ID, state)
 	if err := cm.fits(); err != nil {
 		return err
 	}
-	if d.Recreated != nil { // its owner is yet to come, and the old one is about to be deleted
+	if d.Recreated != nil { // the old owner is about to be deleted, and the new one does not exist yet
 		cm.OwnerReferences = nil
 	}
 	setSeal(cm.ConfigMap, d.seal(run.ID))
@@ -101,7 +101,7 @@ func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, d Data
 	return explain(err, "create configmap "+cm.Name, cm.Namespace)
 }
 
-// changeConfigMap changes a run's ConfigMap, whoever else does as well.
+// changeConfigMap changes a run's ConfigMap. It tries again if other clients change it at the same time.
 func changeConfigMap(
 	ctx context.Context, client kubernetes.Interface, namespace, run string, change func(*corev1.ConfigMap) error,
 ) error {
@@ -112,7 +112,7 @@ func changeConfigMap(
 			return fmt.Errorf("get %s: %w", what, err)
 		}
 		if !isOfRun(cm, run) {
-			return fmt.Errorf("%s/%s is not of run %s, and was left alone", namespace, what, run)
+			return fmt.Errorf("%s/%s was not changed, because it does not belong to run %s", namespace, what, run)
 		}
 		if err := change(cm); err != nil {
 			return err
@@ -127,11 +127,11 @@ func isOfRun(cm *corev1.ConfigMap, run string) bool {
 	return cm.Labels[ledger.LabelManagedBy] == ledger.ManagedBy && cm.Labels[ledger.LabelRun] == run
 }
 
-// ErrReverting says that a run's fault is being taken away, so that it must not begin again.
-var ErrReverting = errors.New("the run is being reverted by somebody")
+// ErrReverting reports that a run is being reverted, so that its fault must not be armed again.
+var ErrReverting = errors.New("another client is reverting the run")
 
-// UpdateState replaces a run's state file by a disarmed one. Pods see it when their kubelet looks: see Refresh.
-// apierrors.IsNotFound tells of the error that the run has no ConfigMap there any more.
+// UpdateState replaces a run's state file with a disarmed one. Pods see it when their kubelet refreshes the volume: see
+// Refresh. If the run's ConfigMap no longer exists, apierrors.IsNotFound reports true for the error.
 func UpdateState(ctx context.Context, client kubernetes.Interface, namespace, run string, state []byte) error {
 	return changeConfigMap(ctx, client, namespace, run, func(cm *corev1.ConfigMap) error {
 		setState(cm, state)
@@ -139,8 +139,8 @@ func UpdateState(ctx context.Context, client kubernetes.Interface, namespace, ru
 	})
 }
 
-// Arm is UpdateState for an armed state. It is ErrReverting when an undo has disarmed the run: the ConfigMap's
-// resourceVersion decides who was first.
+// Arm is UpdateState for an armed state. It returns ErrReverting if an undo has disarmed the run: the resourceVersion
+// of the ConfigMap decides which client was first.
 func Arm(ctx context.Context, client kubernetes.Interface, namespace, run string, state []byte) error {
 	return changeConfigMap(ctx, client, namespace, run, func(cm *corev1.ConfigMap) error {
 		if _, ends := cm.Annotations[reverting]; ends {
@@ -159,23 +159,24 @@ func setState(cm *corev1.ConfigMap, state []byte) {
 	cm.BinaryData[StateKey] = state
 }
 
-// ReadState reads a run's state file.
+// ReadState returns a run's state file.
 func ReadState(ctx context.Context, client kubernetes.Interface, namespace, run string) ([]byte, error) {
 	cm, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, Name(run), metav1.GetOptions{})
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("get configmap %s: %w", Name(run), err)
 	case !isOfRun(cm, run):
-		return nil, fmt.Errorf("configmap %s/%s is not of run %s", namespace, Name(run), run)
+		return nil, fmt.Errorf("configmap %s/%s does not belong to run %s", namespace, Name(run), run)
 	}
 	state, ok := cm.BinaryData[StateKey]
 	if !ok {
-		return nil, fmt.Errorf("configmap %s/%s has no state: somebody changed it", namespace, Name(run))
+		return nil,
+			fmt.Errorf("configmap %s/%s has no state, so that another client has changed it", namespace, Name(run))
 	}
 	return state, nil
 }
 
-// deleteConfigMap deletes the ConfigMap of a run, if there is one and it is of that run.
+// deleteConfigMap deletes the ConfigMap of a run if it exists and belongs to the run.
 func deleteConfigMap(ctx context.Context, client kubernetes.Interface, namespace, run string) error {
 	configMaps := client.CoreV1().ConfigMaps(namespace)
 	cm, err := configMaps.Get(ctx, Name(run), metav1.GetOptions{})

@@ -14,7 +14,7 @@ import (
 // UndoKind is the ledger.Undo.Kind of changed workloads.
 const UndoKind = "workload"
 
-// Data is what the ledger keeps in ledger.Undo.Data: of the object only what we changed.
+// Data is the undo in ledger.Undo.Data: of the object it has only the changes.
 type Data struct {
 	Group     string `json:"group,omitempty"`
 	Version   string `json:"version"`
@@ -26,42 +26,42 @@ type Data struct {
 	// ConfigMap holds the libraries and the state, in the same namespace.
 	ConfigMap string          `json:"configMap"`
 	Edits     []kubeedit.Edit `json:"edits"`
-	// Owned is what other field managers lost to us when we changed values of their own.
+	// Owned are the fields that other managers lost to the change.
 	Owned []kubeedit.Owned `json:"owned,omitempty"`
-	// Variable is LD_PRELOAD or LD_AUDIT, and Preload our part of its value.
+	// Variable is LD_PRELOAD or LD_AUDIT, and Preload the path of the shim in its value.
 	Variable string `json:"variable"`
 	Preload  string `json:"preload"`
-	// Pin is our node selector requirement, if there is one.
+	// Pin is the node selector requirement of the injection, if any.
 	Pin json.RawMessage `json:"pin,omitempty"`
 	// Disarmed is the state file that the undo writes first.
 	Disarmed []byte      `json:"disarmed,omitempty"`
 	Replaced Replacement `json:"replaced"`
-	// Before is the SHA-256 of the pod templates as they were, to prove that they are again.
+	// Before is the SHA-256 of the original pod templates, to verify the undo.
 	Before string `json:"before,omitempty"`
-	// Recreated is set where the object had to be deleted and created again.
+	// Recreated is set if the object had to be deleted and recreated.
 	Recreated *Recreated `json:"recreated,omitempty"`
 }
 
-// Recreated is the undo of an object whose template cannot be changed.
+// Recreated is the undo for an object with an immutable template.
 type Recreated struct {
-	// Original is the object as it can be created again.
+	// Original is the original object in a form that can be created.
 	Original json.RawMessage `json:"original"`
-	// UID is that of our object; empty until it was created.
+	// UID is that of the recreated object; empty until it exists.
 	UID string `json:"uid,omitempty"`
 }
 
-// maxOriginal bounds an object that is kept as a whole, in bytes: the record has room for 1 MiB.
+// maxOriginal limits the original object, in bytes: a record has at most 1 MiB.
 const maxOriginal = 400 << 10
 
-// ReadData reads the undo of a step, which must be about the step's target. It is nil, without an error, when the step
-// had changed nothing yet.
+// ReadData returns the undo of a step, which must concern the step's target. It returns nil without an error if the
+// step has changed nothing yet.
 func ReadData(step ledger.Step) (*Data, error) {
 	if len(step.Undo.Data) == 0 {
 		return nil, nil
 	}
 	var d Data
 	if err := json.Unmarshal(step.Undo.Data, &d); err != nil {
-		return nil, fmt.Errorf("the record's undo cannot be read: %w", err)
+		return nil, fmt.Errorf("decode the record's undo: %w", err)
 	}
 	if err := d.validate(); err != nil {
 		return nil, fmt.Errorf("the record's undo is rejected: %w", err)
@@ -72,25 +72,25 @@ func ReadData(step ledger.Step) (*Data, error) {
 	return &d, nil
 }
 
-// validate refuses what this tool never writes: the data comes from the cluster, and says what to change in it.
+// validate returns an error for data that this tool never writes: it comes from the cluster.
 func (d *Data) validate() error {
 	switch {
 	case d.Version == "" || d.Resource == "" || d.Kind == "" || d.Namespace == "" || d.Name == "" || d.UID == "":
 		return errors.New("it does not name an object")
 	case d.ConfigMap == "" || d.Preload == "" || d.Variable == "":
-		return errors.New("it does not say what was put in")
+		return errors.New("it does not describe the injection")
 	case d.Recreated != nil && len(d.Recreated.Original) > maxOriginal:
 		return errors.New("the object is too large")
 	}
 	for _, e := range d.Edits {
 		if len(e.Path) < 2 || e.Path[0] != kubeedit.Field("spec") {
-			return fmt.Errorf("%s is no place of a pod template", e.Path)
+			return fmt.Errorf("%s is not in a pod template", e.Path)
 		}
 		if e.Made < 0 || e.Made > len(e.Path) {
 			return fmt.Errorf("%s: invalid number of objects around it: %d", e.Path, e.Made)
 		}
 		if len(e.Ours) == 0 || !json.Valid(e.Ours) || len(e.Was) > 0 && !json.Valid(e.Was) {
-			return fmt.Errorf("%s: its values make no sense", e.Path)
+			return fmt.Errorf("%s: invalid values", e.Path)
 		}
 	}
 	return nil
@@ -105,7 +105,7 @@ func (d *Data) Ref() string {
 	return ref(schema.GroupVersion{Group: d.Group, Version: d.Version}.String(), d.Kind, d.Name)
 }
 
-// specs returns the paths of the pod specs that carry the shim.
+// specs returns the paths of the pod specs that have the shim.
 func (d *Data) specs() []kubeedit.Path {
 	var all []kubeedit.Path
 	for _, e := range d.Edits {

@@ -6,8 +6,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// dynamoTemplates returns those of NVIDIA Dynamo's graphs and components (v1alpha1): each service has the fields of a
-// pod spec in extraPodSpec, its main container apart, and variables of its own.
+// dynamoTemplates returns the templates of NVIDIA Dynamo's graphs and components (v1alpha1). Each service has a pod
+// spec in extraPodSpec, a separate main container, and its own variables.
 func dynamoTemplates(object map[string]any) []Template {
 	services := kubeedit.Map(object, kubeedit.Fields("spec", "services"))
 	if services == nil {

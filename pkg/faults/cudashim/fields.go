@@ -12,8 +12,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// writeFields replaces the managed fields of an object as it was read. The API server takes them as they are when
-// nothing else changes (fieldmanager.Update: "this is necessary to allow directly updating managed fields").
+// writeFields replaces the managed fields of an object if it is still as it was read. The API server stores them
+// unchanged if nothing else changes (fieldmanager.Update: "this is necessary to allow directly updating managed
+// fields").
 func (c *Cluster) writeFields(
 	ctx context.Context, w *Workload, object *unstructured.Unstructured, fields []metav1.ManagedFieldsEntry,
 ) error {
@@ -29,5 +30,5 @@ func (c *Cluster) writeFields(
 	}
 	_, err = c.resource(w).Patch(ctx, object.GetName(), types.JSONPatchType, body,
 		metav1.PatchOptions{FieldManager: FieldManager})
-	return explain(err, "give the fields of "+w.Ref()+" back", object.GetNamespace())
+	return explain(err, "restore the owners of the fields of "+w.Ref(), object.GetNamespace())
 }

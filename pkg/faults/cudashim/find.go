@@ -15,15 +15,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// maxOwners bounds the way up: from a pod to a Dynamo graph there are five.
+// maxOwners limits the number of owners to follow: a Dynamo graph is five above its pods.
 const maxOwners = 10
 
-// Find finds a workload by what a user calls it, TYPE/NAME as kubectl takes it, and goes up to the topmost owner that
-// has pod templates: changes to what a controller makes would be undone by it. The errors are for people.
+// Find returns the workload for a name in kubectl's form TYPE/NAME. It follows the owners up to the topmost one that
+// has pod templates, because a controller would undo changes to the objects that it creates.
 func (c *Cluster) Find(ctx context.Context, namespace, name string) (*Workload, error) {
 	kind, name, ok := strings.Cut(strings.TrimSpace(name), "/")
 	if !ok || kind == "" || name == "" || strings.Contains(name, "/") {
-		return nil, fmt.Errorf("%q does not name a workload: write TYPE/NAME, such as deployment/web",
+		return nil, fmt.Errorf("invalid workload %q: must be TYPE/NAME, such as deployment/web",
 			strings.Trim(kind+"/"+name, "/"))
 	}
 	mapping, err := c.mapping(kind)
@@ -31,7 +31,7 @@ func (c *Cluster) Find(ctx context.Context, namespace, name string) (*Workload, 
 		return nil, err
 	}
 	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
-		return nil, fmt.Errorf("%s/%s: a %s is no workload: it belongs to no namespace", kind, name,
+		return nil, fmt.Errorf("%s/%s: a %s is not a workload, because it is not namespaced", kind, name,
 			mapping.GroupVersionKind.Kind)
 	}
 	object, err := c.Dynamic.Resource(mapping.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -51,7 +51,7 @@ func (c *Cluster) Find(ctx context.Context, namespace, name string) (*Workload, 
 	return w, nil
 }
 
-// mapping finds a type by its name, in all the forms that kubectl takes: deploy, deployments.apps, deployments.v1.apps,
+// mapping returns the type of a name in any form that kubectl accepts: deploy, deployments.apps, deployments.v1.apps,
 // Deployment.
 func (c *Cluster) mapping(name string) (*meta.RESTMapping, error) {
 	full, group := schema.ParseResourceArg(strings.ToLower(name))
@@ -83,7 +83,7 @@ func (c *Cluster) mapping(name string) (*meta.RESTMapping, error) {
 	return mapping, nil
 }
 
-// climb goes from an object up to its topmost owner with pod templates.
+// climb follows the owners of an object up to the topmost one with pod templates.
 func (c *Cluster) climb(
 	ctx context.Context, object *unstructured.Unstructured, resource schema.GroupVersionResource,
 ) (*Workload, error) {
@@ -104,7 +104,7 @@ func (c *Cluster) climb(
 			reason = err.Error()
 			break
 		}
-		if parent == nil { // what is left of one that was deleted belongs to nobody
+		if parent == nil { // the owner was deleted, and nothing owns the object now
 			above = ""
 			break
 		}
@@ -123,32 +123,34 @@ func (c *Cluster) climb(
 	return found, nil
 }
 
-// noTemplate returns why an object, or what owns it, cannot carry the shim, and what to do.
+// noTemplate returns the error for an object without a pod template of its own or of an owner.
 func noTemplate(top *unstructured.Unstructured, asked, above, reason string) error {
 	isPod := strings.HasPrefix(asked, "pod/")
 	switch {
 	case isPod && strings.HasPrefix(above, "node/"):
-		return fmt.Errorf("%s is a static pod of %s, which runs it from a file: there is no pod template in the cluster",
+		return fmt.Errorf("%s is a static pod of %s, which runs it from a file: it has no pod template in the cluster",
 			asked, above)
 	case isPod && above != "" && reason != "":
-		return fmt.Errorf("%s belongs to %s, which cannot be read (%s): name an object with a pod template, or get the right to read it",
+		return fmt.Errorf("%s belongs to %s, which cannot be read (%s): specify an object with a pod template, or get permission to read the owner",
 			asked, above,
 			reason)
 	case isPod && above != "":
 		return fmt.Errorf(
-			"%s belongs to %s, which has no pod template that could be changed: name the object that makes its pods",
+			"%s belongs to %s, which has no pod template: specify the object that creates its pods",
 			asked, above,
 		)
 	case isPod:
-		return fmt.Errorf("%s is a bare pod: its containers cannot be changed, and nothing would make it again; run it as a Deployment or a Job, "+
-			"and inject into that", asked)
+		return fmt.Errorf("%s is a bare pod, whose containers cannot be changed and which nothing would recreate: run it as a Deployment or a "+
+			"Job, and specify that", asked)
 	case above != "":
 		return fmt.Errorf(
-			"%s has no pod template, and neither has %s: name what makes the pods, such as deployment/NAME", asked,
+			"neither %s nor %s has a pod template: specify the object that creates the pods, such as deployment/NAME",
+			asked,
 			above,
 		)
 	}
-	return fmt.Errorf("%s has no pod template (kind %s): name what makes the pods, such as deployment/NAME", asked,
+	return fmt.Errorf("%s has no pod template (kind %s): specify the object that creates the pods, such as deployment/NAME",
+		asked,
 		top.GetKind())
 }
 
@@ -163,21 +165,21 @@ func ownerOf(object *unstructured.Unstructured) *metav1.OwnerReference {
 	return nil
 }
 
-// owner reads an owner; nil, without an error, when it does not exist any more.
+// owner returns an owner. It returns nil without an error if the owner no longer exists.
 func (c *Cluster) owner(
 	ctx context.Context, namespace string, owner metav1.OwnerReference,
 ) (*unstructured.Unstructured, schema.GroupVersionResource, error) {
 	none := schema.GroupVersionResource{}
 	version, err := schema.ParseGroupVersion(owner.APIVersion)
 	if err != nil {
-		return nil, none, fmt.Errorf("its apiVersion %q is none", owner.APIVersion)
+		return nil, none, fmt.Errorf("invalid apiVersion %q", owner.APIVersion)
 	}
 	mapping, err := c.Mapper.RESTMapping(schema.GroupKind{Group: version.Group, Kind: owner.Kind}, version.Version)
 	if err != nil {
-		return nil, none, errors.New("the cluster does not know its kind")
+		return nil, none, errors.New("the cluster does not have its kind")
 	}
 	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
-		return nil, none, errors.New("it belongs to no namespace")
+		return nil, none, errors.New("it is not namespaced")
 	}
 	object, err := c.Dynamic.Resource(mapping.Resource).Namespace(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 	switch {
@@ -189,7 +191,7 @@ func (c *Cluster) owner(
 	return object, mapping.Resource, nil
 }
 
-// Run returns the run whose shim the workload carries; empty when it carries none.
+// Run returns the ID of the run whose shim the workload has, or an empty string.
 func (w *Workload) Run() string {
 	for _, t := range w.Templates {
 		for _, v := range kubeedit.List(w.Object.Object, t.spec.Then(kubeedit.Field("volumes"))) {

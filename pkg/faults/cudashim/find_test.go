@@ -61,15 +61,15 @@ func TestFind(t *testing.T) {
 		"pod/bare":             "pod/bare is a bare pod",
 		"pod/static":           "pod/static is a static pod of node/n1",
 		"pod/direct":           "pod/direct belongs to owner.example.org/top, which has no pod template",
-		"pod/strange":          "the cluster does not know its kind",
+		"pod/strange":          "the cluster does not have its kind",
 		"configmap/cm":         "configmap/cm has no pod template (kind ConfigMap)",
 		"statefulset/going":    "is being deleted",
 		"deployment/wbe":       "did you mean web?",
-		"statefulset/x":        "there are going",
+		"statefulset/x":        "supported values: going",
 		"widget/x":             `the cluster has no type "widget"`,
-		"web":                  "write TYPE/NAME",
-		"deployment/":          "write TYPE/NAME",
-		"deployment/a/b":       "write TYPE/NAME",
+		"web":                  "must be TYPE/NAME",
+		"deployment/":          "must be TYPE/NAME",
+		"deployment/a/b":       "must be TYPE/NAME",
 	} {
 		found, err := w.cluster.Find(t.Context(), "team", name)
 		got := ""
@@ -161,9 +161,9 @@ func TestNotes(t *testing.T) {
 	}
 	said := strings.Join(preview.Notes, "\n")
 	for _, part := range []string{
-		"job.batch/nightly-1 belongs to cronjob.batch/nightly, which is what is changed", "applies to the next job",
+		"job.batch/nightly-1 belongs to cronjob.batch/nightly, which is changed", "applies to the next job",
 		"Argo CD application shop",
-		"container c takes variables from secret keys", "from configMap settings",
+		`container "c" reads variables from secret "keys"`, `from configMap "settings"`,
 		"horizontalpodautoscaler/scaler scales cronjob.batch/nightly from 1 to 9 pods",
 	} {
 		if !strings.Contains(said, part) {

@@ -80,14 +80,14 @@ func TestSelect(t *testing.T) {
 		"by name":         {"deployment", Selection{Containers: []string{"exporter", "setup"}}, "exporter setup"},
 		"unknown container": {
 			"deployment", Selection{Containers: []string{"mian"}},
-			`no container "mian": there are exporter, istio-proxy, main, setup`,
+			`no container "mian": supported values: exporter, istio-proxy, main, setup`,
 		},
 		"no sidecars":        {"statefulset", Selection{}, "a"},
 		"a sidecar, by name": {"statefulset", Selection{Containers: []string{"istio-proxy"}}, "istio-proxy"},
 		"a service":          {"dynamographdeployment", Selection{Services: []string{"Frontend"}}, "main"},
 		"unknown service": {
 			"dynamographdeployment", Selection{Services: []string{"Decoder"}},
-			"there are services.Decode, services.Frontend, services.Prefill",
+			"supported values: services.Decode, services.Frontend, services.Prefill",
 		},
 		"services with GPUs": {"dynamographdeployment", Selection{}, "main main"},
 		"MIG counts":         {"jobset", Selection{}, "trainer"},
@@ -121,11 +121,11 @@ func TestRefusedTemplates(t *testing.T) {
 	for name, test := range map[string]struct{ change, want string }{
 		"valueFrom": {
 			`{"name":"c","image":"i","env":[{"name":"LD_PRELOAD","valueFrom":{"configMapKeyRef":{"name":"x","key":"y"}}}]}`,
-			"takes LD_PRELOAD from elsewhere",
+			"reads LD_PRELOAD from another object",
 		},
 		"mounted there": {
 			`{"name":"c","image":"i","volumeMounts":[{"name":"x","mountPath":"/gpu-fault/lib"}]}`,
-			"mounted at /gpu-fault/lib",
+			"already mounts a volume at /gpu-fault/lib",
 		},
 	} {
 		w := kind(t, "statefulset")

@@ -8,9 +8,8 @@ import (
 	"hash/fnv"
 )
 
-// The names in the shim (cudafault/shim: shim.h, state.h, look.c, run.c, trigger.c) that tell what it is, and what
-// stands for them in a lab. They are texts that end with a zero byte, each is in the file as it is here, and what takes
-// its place is no longer.
+// Strings in the shim (cudafault/shim: shim.h, state.h, look.c, run.c, trigger.c) that reveal what it is, and their
+// replacements in an exercise. Each ends with a zero byte in the file, and no replacement is longer.
 const (
 	fileState  = LibraryDir + "/" + StateKey // GF_STATE_PATH
 	fileRun    = RunDir + "/processes"       // GF_RUN_PATH
@@ -18,13 +17,13 @@ const (
 	magicLab   = "GPULAYER"
 )
 
-// neutralLibrary returns the library with the folders of a lab in it, and without the names that tell what it is: who
-// looks at its strings must not find the answer either.
+// neutralLibrary returns the library with the directories of an exercise and without the strings that reveal what it
+// is: strings(1) must not give the answer away either.
 func (s Shim) neutralLibrary(library []byte) ([]byte, error) {
 	library = bytes.Clone(library)
 	for _, name := range []struct {
 		old, now string
-		whole    bool // once in the file, with the zero byte behind it
+		whole    bool // it is in the file once, with a zero byte after it
 	}{
 		{fileState, s.Dir + "/" + StateKey, true},
 		{fileRun, s.RunDir + "/processes", true},
@@ -39,14 +38,14 @@ func (s Shim) neutralLibrary(library []byte) ([]byte, error) {
 		}
 		now := append([]byte(name.now), make([]byte, len(old)-len(name.now))...)
 		if n := bytes.Count(library, old); n == 0 || name.whole && n != 1 {
-			return nil, fmt.Errorf("it is no shim of this version: it has %q %d times", name.old, n)
+			return nil, fmt.Errorf("unsupported version of the shim: it has %q %d times", name.old, n)
 		}
 		library = bytes.ReplaceAll(library, old, now)
 	}
 	return library, nil
 }
 
-// Where in a state file (cudafault/shim/state.h, struct gf_state) are its checksum and the run's ID.
+// Offsets of the checksum and the run's ID in a state file (cudafault/shim/state.h, struct gf_state).
 const (
 	stateSize  = 1024
 	stateSum   = 16
@@ -54,11 +53,11 @@ const (
 	stateRunTo = 80
 )
 
-// neutralState returns the state file for a neutral library: under another name, and without the run's ID.
+// neutralState returns the state file for a neutral library: with another magic, and without the run's ID.
 func neutralState(state []byte) ([]byte, error) {
 	if len(state) != stateSize || !bytes.HasPrefix(state, []byte(magicState)) ||
 		binary.LittleEndian.Uint64(state[stateSum:]) != sumState(state) {
-		return nil, errors.New("the state file is none of this version")
+		return nil, errors.New("unsupported version of the state file")
 	}
 	state = bytes.Clone(state)
 	copy(state, magicLab)
@@ -67,7 +66,7 @@ func neutralState(state []byte) ([]byte, error) {
 	return state, nil
 }
 
-// sumState is FNV-1a of a state file, with its checksum as zero.
+// sumState returns the FNV-1a hash of a state file whose checksum is zero.
 func sumState(state []byte) uint64 {
 	state = bytes.Clone(state)
 	clear(state[stateSum : stateSum+8])

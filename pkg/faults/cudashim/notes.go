@@ -12,20 +12,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Replacement is when a controller replaces pods after their template was changed.
+// Replacement is when a controller replaces pods after their template has changed.
 type Replacement string
 
 // The replacements.
 const (
-	Rolling  Replacement = "rolling"  // at once, by its own strategy
-	OnDelete Replacement = "onDelete" // when somebody deletes the old ones
-	NextJob  Replacement = "nextJob"  // when the next job begins
-	Paused   Replacement = "paused"   // when somebody resumes the rollout
-	Recreate Replacement = "recreate" // the object is deleted and created again, with Injection.Recreate
+	Rolling  Replacement = "rolling"  // immediately, by its own strategy
+	OnDelete Replacement = "onDelete" // when the user deletes the old ones
+	NextJob  Replacement = "nextJob"  // when the next job starts
+	Paused   Replacement = "paused"   // when the user resumes the rollout
+	Recreate Replacement = "recreate" // the object is deleted and recreated, with Injection.Recreate
 	Unknown  Replacement = "unknown"  // its controller decides
 )
 
-// Replacement returns when pods are replaced after a change to the workload's templates.
+// Replacement returns when pods are replaced after a change of the workload's templates.
 func (w *Workload) Replacement() Replacement {
 	group, kind := w.Object.GroupVersionKind().Group, w.Object.GetKind()
 	text := func(names ...string) string { return kubeedit.Text(w.Object.Object, kubeedit.Fields(names...)) }
@@ -49,19 +49,19 @@ func (w *Workload) Replacement() Replacement {
 	case group == "leaderworkerset.x-k8s.io", group == "nvidia.com" && kind == "DynamoGraphDeployment":
 		return Rolling
 	case group == "ray.io" && kind == "RayCluster", group == "kubeflow.org":
-		// Their controllers replace only pods that are gone
+		// Their controllers replace only pods that were deleted
 		return OnDelete
 	}
 	return Unknown
 }
 
-// Managers are sentences about those who keep the workload as it is elsewhere, and so will undo a change of ours.
+// Managers returns a note for each GitOps tool that manages the workload and may undo a change.
 func (w *Workload) Managers() []string {
 	labels, annotations := w.Object.GetLabels(), w.Object.GetAnnotations()
 	var notes []string
 	warn := func(who, pause string) {
 		notes = append(notes, fmt.Sprintf(
-			"%s is managed by %s, which may undo the change at its next synchronization: %s", w.Ref(), who, pause,
+			"%s is managed by %s, which may undo the change at its next sync: %s", w.Ref(), who, pause,
 		))
 	}
 	managed := func(manager string) bool {
@@ -71,7 +71,7 @@ func (w *Workload) Managers() []string {
 	argo := cmp.Or(annotations["argocd.argoproj.io/tracking-id"], labels["argocd.argoproj.io/instance"])
 	switch {
 	case argo != "" || managed("argocd-controller") || managed("argocd-application-controller"):
-		warn("Argo CD"+of(" application ", argo), "turn automatic sync, or at least self-heal, off for that time")
+		warn("Argo CD"+of(" application ", argo), "turn off automatic sync, or at least self-heal, in the meantime")
 	case labels["kustomize.toolkit.fluxcd.io/name"] != "" || managed("kustomize-controller"):
 		name := labels["kustomize.toolkit.fluxcd.io/name"]
 		warn("Flux"+of(" kustomization ", name),
@@ -81,7 +81,7 @@ func (w *Workload) Managers() []string {
 		warn("Flux"+of(" helmrelease ", name),
 			fmt.Sprintf("flux suspend helmrelease %s, and resume it afterwards", cmp.Or(name, "NAME")))
 	case managed("fleetagent") || annotations["objectset.rio.cattle.io/id"] != "":
-		warn("Rancher Fleet", "pause its bundle for that time")
+		warn("Rancher Fleet", "pause its bundle in the meantime")
 	}
 	return notes
 }
@@ -93,44 +93,45 @@ func of(word, name string) string {
 	return word + name
 }
 
-// Notes returns what a user should know before a change: who may undo it, and when it takes effect. What may not be
-// read is left out.
+// Notes returns what a user should know before a change: what may undo it, and when it takes effect. Objects that may
+// not be read are skipped.
 func (c *Cluster) Notes(ctx context.Context, w *Workload) []string {
 	return c.notes(ctx, w, w.Replacement())
 }
 
-// notes returns those for a replacement that was found out by trying.
+// notes returns the notes for a replacement that a dry run found.
 func (c *Cluster) notes(ctx context.Context, w *Workload, replaced Replacement) []string {
 	var notes []string
 	if w.Asked != "" {
 		notes = append(notes,
-			fmt.Sprintf("%s belongs to %s, which is what is changed, with all its pods", w.Asked, w.Ref()))
+			fmt.Sprintf("%s belongs to %s, which is changed, with all its pods", w.Asked, w.Ref()))
 	}
 	if w.Above != "" {
 		notes = append(notes,
-			fmt.Sprintf("%s belongs to %s, which has no pod template to change, and whose controller may undo the change",
+			fmt.Sprintf("%s belongs to %s, which has no pod template, and whose controller may undo the change",
 				w.Ref(),
 				w.Above))
 	}
 	switch replaced {
 	case OnDelete:
 		notes = append(notes,
-			fmt.Sprintf("the controller of %s does not replace running pods: they get the shim, and lose it again, only when "+
+			fmt.Sprintf("the controller of %s does not replace running pods: they get the shim, and lose it again, only if "+
 				"you delete them", w.Ref()))
 	case Paused:
 		notes = append(notes,
-			fmt.Sprintf("the rollout of %s is paused: pods get the shim when you resume it: kubectl rollout resume %s -n %s",
+			fmt.Sprintf("the rollout of %s is paused: pods get the shim when you resume it with: kubectl rollout resume %s -n %s",
 				w.Ref(),
 				w.Ref(), w.Object.GetNamespace()))
 	case NextJob:
-		notes = append(notes, fmt.Sprintf("%s: the change applies to the next job, not to jobs that run", w.Ref()))
+		notes = append(notes, fmt.Sprintf("%s: the change applies to the next job, not to running jobs", w.Ref()))
 	case Recreate:
 		notes = append(notes, fmt.Sprintf(
-			"%s is deleted and created again, and once more for the undo: its work begins anew each time", w.Ref(),
+			"%s is deleted and recreated, and once more for the undo: its work restarts each time", w.Ref(),
 		))
 	case Unknown:
 		notes = append(notes, fmt.Sprintf(
-			"whether running pods are replaced is up to the controller of %s: if they are not, delete them", w.Ref(),
+			"the controller of %s decides whether running pods are replaced: if it does not replace them, delete them",
+			w.Ref(),
 		))
 	}
 	notes = append(notes, w.Managers()...)
@@ -148,8 +149,8 @@ func (c *Cluster) autoscalers(ctx context.Context, w *Workload) []string {
 	for _, hpa := range list.Items {
 		if target := hpa.Spec.ScaleTargetRef; target.Kind == w.Object.GetKind() && target.Name == w.Object.GetName() {
 			notes = append(notes,
-				fmt.Sprintf("horizontalpodautoscaler/%s scales %s from %d to %s, and may answer the fault with more pods, "+
-					"which have it too",
+				fmt.Sprintf("horizontalpodautoscaler/%s scales %s from %d to %s, and may react to the fault with more pods, "+
+					"which also have the fault",
 					hpa.Name, w.Ref(), atLeast(hpa.Spec.MinReplicas), count.Of(hpa.Spec.MaxReplicas, "pod")))
 		}
 	}
@@ -163,7 +164,7 @@ func atLeast(replicas *int32) int32 {
 	return *replicas
 }
 
-// envFromNotes tell of variables that come from objects which this tool does not read: Secrets.
+// envFromNotes returns notes about variables from objects that this tool does not read: Secrets.
 func envFromNotes(w *Workload, chosen []Chosen, variable string) []string {
 	var notes []string
 	for _, c := range chosen {
@@ -177,8 +178,8 @@ func envFromNotes(w *Workload, chosen []Chosen, variable string) []string {
 				for _, kind := range []string{"configMap", "secret"} {
 					if name := kubeedit.Text(e, kubeedit.Fields(kind+"Ref", "name")); name != "" {
 						notes = append(notes,
-							fmt.Sprintf("container %s takes variables from %s %s: if %s is among them, ours hides it; to keep it, set it in "+
-								"the template",
+							fmt.Sprintf("container %q reads variables from %s %q: if %s is one of them, the injected value hides it; to keep it, set "+
+								"it in the template",
 								container.Name, kind, name, variable))
 					}
 				}

@@ -8,19 +8,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// isOurs reports whether an entry is of our changes: nobody else uses the name of FieldManager.
+// isOurs reports whether an entry belongs to our changes: only this tool uses FieldManager.
 func isOurs(entry metav1.ManagedFieldsEntry) bool {
 	return entry.Manager == FieldManager && entry.Subresource == ""
 }
 
-// lost returns what others do not own any more. Their statuses are theirs: pod templates are in none.
+// lost returns the fields that other managers no longer own. Entries of subresources do not count: pod templates are
+// not in a status.
 func lost(before, after []metav1.ManagedFieldsEntry) []kubeedit.Owned {
 	sub := func(entry metav1.ManagedFieldsEntry) bool { return entry.Subresource != "" }
 	return kubeedit.Lost(slices.DeleteFunc(slices.Clone(before), sub), slices.DeleteFunc(slices.Clone(after), sub),
 		isOurs)
 }
 
-// giveBack returns managed fields without us.
+// giveBack returns the managed fields in which this tool owns nothing.
 func giveBack(
 	now []metav1.ManagedFieldsEntry, owned []kubeedit.Owned,
 ) (result []metav1.ManagedFieldsEntry, changed bool) {

@@ -9,19 +9,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Permissions returns what an Injection and its undo need, for a fault.Plan.
+// Permissions returns the permissions that the injection and its undo need, for a fault.Plan.
 func (in *Injection) Permissions() []fault.Permission {
 	return Permissions(in.Workload.Resource.GroupResource(), in.Workload.Object.GetNamespace(), in.Recreate)
 }
 
-// Permissions returns what it takes to put the shim into workloads of a kind in a namespace, and to take it out again;
-// recreate is for kinds whose templates cannot be changed. An empty namespace means all.
+// Permissions returns the permissions to inject the shim into workloads of a kind in a namespace and to remove it.
+// recreate is for kinds whose templates cannot be changed. An empty namespace means all namespaces.
 func Permissions(kind schema.GroupResource, namespace string, recreate bool) []fault.Permission {
 	all := []fault.Permission{
 		{Verb: "list", Resource: "pods", Namespace: namespace},
-		// The state reaches them in a second, not a minute
+		// So that the state reaches pods within a second, not a minute
 		{Verb: "patch", Resource: "pods", Namespace: namespace, Optional: true},
-		{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}, // tell why pods are not created
+		{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}, // why pods are not created
 	}
 	for _, verb := range []string{"create", "get", "update", "delete"} {
 		all = append(all, fault.Permission{Verb: verb, Resource: "configmaps", Namespace: namespace})
@@ -42,11 +42,11 @@ var _ fault.Needer = Undoer{}
 // Needs implements fault.Needer.
 func (u Undoer) Needs(step ledger.Step, _ string) []fault.Permission {
 	d, err := ReadData(step)
-	if err != nil || d == nil { // Undo says what is wrong, or has nothing to do
+	if err != nil || d == nil { // Undo reports the error, or has nothing to do
 		return nil
 	}
 	kind := schema.GroupResource{Group: d.Group, Resource: d.Resource}
 	return slices.DeleteFunc(Permissions(kind, d.Namespace, d.Recreated != nil), func(p fault.Permission) bool {
-		return p.Verb == "create" && p.Resource == "configmaps" // which an undo only deletes
+		return p.Verb == "create" && p.Resource == "configmaps" // an undo only deletes them
 	})
 }

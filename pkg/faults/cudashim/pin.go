@@ -13,14 +13,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Pin keeps the pods of the changed templates on nodes.
+// Pin restricts the pods of the changed templates to nodes.
 type Pin struct {
 	Nodes []string // names
-	// Hard reports whether pods stay Pending when the nodes have no room; else the nodes are preferred.
+	// Hard reports whether the nodes are required, so that pods stay Pending if they have no room. Otherwise the nodes
+	// are preferred.
 	Hard bool
 }
 
-// Where node affinity is in a pod spec.
+// Paths of the node affinity in a pod spec.
 func requiredTerms(spec kubeedit.Path) kubeedit.Path {
 	return spec.Then(
 		kubeedit.Fields("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution",
@@ -32,10 +33,10 @@ func preferredTerms(spec kubeedit.Path) kubeedit.Path {
 	return spec.Then(kubeedit.Fields("affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")...)
 }
 
-// expression returns what picks the pin's nodes. Their label may differ from their names.
+// expression returns the requirement that selects the nodes by their hostname label, which may differ from their names.
 func (p *Pin) expression(ctx context.Context, c *Cluster) (map[string]any, error) {
 	if len(p.Nodes) == 0 {
-		return nil, errors.New("no node to pin to")
+		return nil, errors.New("the pin has no nodes")
 	}
 	values := make([]any, len(p.Nodes))
 	for i, name := range p.Nodes {
@@ -44,20 +45,20 @@ func (p *Pin) expression(ctx context.Context, c *Cluster) (map[string]any, error
 		case apierrors.IsNotFound(err):
 			return nil, fault.NodeNotFound(name, nil)
 		case err != nil:
-			return nil, fmt.Errorf("get node %s: %w", name, err)
+			return nil, fmt.Errorf("get node %q: %w", name, err)
 		case node.Labels[corev1.LabelHostname] == "":
-			return nil, fmt.Errorf("node %s has no label %s to pin to", name, corev1.LabelHostname)
+			return nil, fmt.Errorf("node %q has no label %s, which the pin requires", name, corev1.LabelHostname)
 		}
 		values[i] = node.Labels[corev1.LabelHostname]
 	}
 	return map[string]any{"key": corev1.LabelHostname, "operator": "In", "values": values}, nil
 }
 
-// pin pins a template to nodes. Terms are alternatives, so each of the user's gets our expression besides its own; none
-// is taken away.
+// pin pins a template to nodes. Terms are alternatives, so it adds the requirement to each of the user's terms and
+// removes none.
 func (a additions) pin(object map[string]any, t Template) ([]kubeedit.Edit, error) {
 	if name := kubeedit.Text(object, t.spec.Then(kubeedit.Field("nodeName"))); name != "" {
-		return nil, fmt.Errorf("the template %s names its node, %s, so that its pods cannot be pinned to another",
+		return nil, fmt.Errorf("template %q sets nodeName %q, so that its pods cannot be pinned to another node",
 			t.label(), name)
 	}
 	term := map[string]any{"matchExpressions": []any{a.expr}}
@@ -75,7 +76,7 @@ func (a additions) pin(object map[string]any, t Template) ([]kubeedit.Edit, erro
 	return []kubeedit.Edit{edit}, err
 }
 
-// pinned returns the terms with our requirement in each.
+// pinned returns the terms with the requirement in each.
 func pinned(terms []any, expr any) (result []any, changed bool) {
 	if len(terms) == 0 {
 		return []any{map[string]any{"matchExpressions": []any{expr}}}, true
@@ -86,7 +87,7 @@ func pinned(terms []any, expr any) (result []any, changed bool) {
 		expressions, _ := users["matchExpressions"].([]any)
 		fields, _ := users["matchFields"].([]any)
 		result[i] = e
-		// A term without any condition matches no node, and must not begin to match ours.
+		// A term without requirements matches no node, and must not match nodes now
 		if len(expressions)+len(fields) == 0 || indexOf(expressions, kubeedit.Encode(expr)) >= 0 {
 			continue
 		}
@@ -100,8 +101,9 @@ func pinned(terms []any, expr any) (result []any, changed bool) {
 	return result, changed
 }
 
-// unpin takes our expression out of terms that somebody changed after us, and returns what is left and whether it was
-// in there. A term that had nothing else is ours and goes as a whole: without conditions it would match no node.
+// unpin removes the requirement from terms that another client has changed. It returns the remaining terms and whether
+// one had the requirement. A term with nothing else belongs to the injection and is removed, because without
+// requirements it would match no node.
 func unpin(terms []any, expr any) (left []any, found bool) {
 	for _, e := range terms {
 		term, ok := e.(map[string]any)
@@ -129,7 +131,7 @@ func unpin(terms []any, expr any) (left []any, found bool) {
 	return left, found
 }
 
-// indexOf returns where in a list a value is; -1 when it is not there.
+// indexOf returns the index of a value in a list, or -1.
 func indexOf(list []any, value []byte) int {
 	for i, e := range list {
 		if kubeedit.Same(e, value) {

@@ -17,19 +17,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// plan is what is going to be written, tried on the API server.
+// plan is a change that passed a dry run on the API server.
 type plan struct {
 	object *unstructured.Unstructured // as it was read
 	data   Data
-	// changed is the object with the additions, before the API server saw it.
+	// changed is the object with the additions, without the API server's defaults.
 	changed *unstructured.Unstructured
 	notes   []string
-	// additions are what was put in.
+	// additions are what was added.
 	additions additions
 }
 
-// plan reads the object anew, puts the additions in, and lets the API server try it without keeping it: admission is
-// asked, defaults are filled in, and it shows who loses which fields to us.
+// plan reads the object again, adds the additions and sends a dry run to the API server, which calls admission, sets
+// defaults and shows which managers lose fields.
 func (in *Injection) plan(ctx context.Context, run string) (*plan, error) {
 	a := in.newAdditions(run)
 	if in.Pin != nil {
@@ -46,12 +46,12 @@ func (in *Injection) plan(ctx context.Context, run string) (*plan, error) {
 			return err
 		}
 		p, err = in.tryOut(ctx, now, a)
-		if err == nil && p == nil { // once more without labels, which this kind does not keep
+		if err == nil && p == nil { // again without labels, because this kind drops them
 			without := a
 			without.noLabels = true
 			p, err = in.tryOut(ctx, now, without)
 			if err == nil && p == nil {
-				err = fmt.Errorf("%s: the API server drops what is added", now.Ref())
+				err = fmt.Errorf("%s: the API server drops the additions", now.Ref())
 			}
 		}
 		return err
@@ -59,16 +59,16 @@ func (in *Injection) plan(ctx context.Context, run string) (*plan, error) {
 	return p, err
 }
 
-// again reads a workload anew.
+// again reads a workload again.
 func (c *Cluster) again(ctx context.Context, w *Workload) (*Workload, error) {
 	object, err := c.resource(w).Get(ctx, w.Object.GetName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("%s was deleted meanwhile", w.Ref())
+		return nil, fmt.Errorf("%s was deleted since the command started", w.Ref())
 	case err != nil:
 		return nil, fmt.Errorf("get %s: %w", w.Ref(), err)
 	case object.GetUID() != w.Object.GetUID():
-		return nil, fmt.Errorf("%s was deleted and created again meanwhile: look again", w.Ref())
+		return nil, fmt.Errorf("%s was deleted and recreated since the command started: try again", w.Ref())
 	case object.GetDeletionTimestamp() != nil:
 		return nil, fmt.Errorf("%s is being deleted", w.Ref())
 	}
@@ -81,7 +81,7 @@ func (c *Cluster) resource(w *Workload) dynamic.ResourceInterface {
 	return c.Dynamic.Resource(w.Resource).Namespace(w.Object.GetNamespace())
 }
 
-// put puts the additions into the object in memory.
+// put returns the object with the additions.
 func (in *Injection) put(w *Workload, a additions) (map[string]any, []kubeedit.Edit, []Chosen, error) {
 	chosen, err := w.Select(in.Selection)
 	if err != nil {
@@ -95,7 +95,7 @@ func (in *Injection) put(w *Workload, a additions) (map[string]any, []kubeedit.E
 	return object, edits, chosen, err
 }
 
-// tryOut is nil, without an error, when the API server drops labels of the kind's templates.
+// tryOut returns nil without an error if the API server drops the labels of templates of this kind.
 func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*plan, error) {
 	object, edits, chosen, err := in.put(w, a)
 	if err != nil {
@@ -117,7 +117,8 @@ func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*pla
 		p.data.Pin = kubeedit.Encode(a.expr)
 	}
 	if a.noLabels {
-		p.notes = append(p.notes, "the API server drops labels of this kind's pods: they are told by their volume")
+		p.notes = append(p.notes,
+			"the API server drops labels from pods of this kind: its pods are identified by their volume")
 	}
 	stored, err := in.dryRun(ctx, w, p)
 	if err != nil {
@@ -133,14 +134,14 @@ func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*pla
 			}
 		}
 		return nil, fmt.Errorf(
-			"%s: the API server drops %s: its schema has no such field, so that this kind cannot carry the shim",
+			"%s: this kind does not support the shim: the API server drops %s, which its schema does not have",
 			w.Ref(), dropped,
 		)
 	}
 	return p, nil
 }
 
-// dryRun asks the API server what it would store.
+// dryRun returns the object that the API server would store.
 func (in *Injection) dryRun(ctx context.Context, w *Workload, p *plan) (*unstructured.Unstructured, error) {
 	what := "change " + w.Ref()
 	if p.data.Replaced != Recreate {
@@ -160,16 +161,16 @@ func (in *Injection) dryRun(ctx context.Context, w *Workload, p *plan) (*unstruc
 	p.data.Recreated, p.data.Before = &Recreated{Original: kubeedit.Encode(original.Object)}, sum(original)
 	if n := len(p.data.Recreated.Original); n > maxOriginal {
 		return nil,
-			fmt.Errorf("%s has %d KiB, and for the undo at most %d KiB can be kept", w.Ref(), n>>10, maxOriginal>>10)
+			fmt.Errorf("%s takes %d KiB; the undo can save at most %d KiB", w.Ref(), n>>10, maxOriginal>>10)
 	}
 	p.changed = recreatable(p.changed)
 	p.changed.SetManagedFields(nil)
 	trial := p.changed.DeepCopy()
 	trial.SetName("")
-	trial.SetGenerateName("gpu-fault-trial-") // its own name is taken
+	trial.SetGenerateName("gpu-fault-trial-") // the object's own name is in use
 	stored, err := in.Cluster.resource(w).Create(ctx, trial,
 		metav1.CreateOptions{FieldManager: FieldManager, DryRun: []string{metav1.DryRunAll}})
-	return stored, explain(err, "create "+w.Ref()+" again", w.Object.GetNamespace())
+	return stored, explain(err, "recreate "+w.Ref(), w.Object.GetNamespace())
 }
 
 // operation is one operation of a JSON patch (RFC 6902).
@@ -208,7 +209,7 @@ func (c *Cluster) patch(
 	if err != nil {
 		return nil, fmt.Errorf("encode the change: %w", err)
 	}
-	// What the schema does not know is found by adopt, and need not be warned of.
+	// No warnings about unknown fields: adopt finds them
 	options := metav1.PatchOptions{FieldManager: FieldManager, FieldValidation: metav1.FieldValidationIgnore}
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
@@ -216,7 +217,8 @@ func (c *Cluster) patch(
 	return c.resource(w).Patch(ctx, w.Object.GetName(), types.JSONPatchType, body, options)
 }
 
-// adopt takes over our values as the API server stores them. It returns the path of what it does not store, or nil.
+// adopt takes over the values of the edits as the API server stores them. It returns the path of an edit that the API
+// server does not store, or nil.
 func (d *Data) adopt(stored *unstructured.Unstructured) kubeedit.Path {
 	for i, e := range d.Edits {
 		value, ok := kubeedit.Get(stored.Object, e.Path)
@@ -236,7 +238,7 @@ func (d *Data) adopt(stored *unstructured.Unstructured) kubeedit.Path {
 	return nil
 }
 
-// covers reports whether a value has all of ours; the API server may have added defaults.
+// covers reports whether a value has everything that ours has. The API server may have added defaults.
 func covers(value, ours any) bool {
 	switch ours := ours.(type) {
 	case map[string]any:

@@ -63,11 +63,11 @@ func TestRollout(t *testing.T) {
 		"nobody's":            {[]*corev1.Pod{started("a"), started("b"), old("c", "gone")}, true, "0 without", ""},
 		"one without a place": {
 			[]*corev1.Pod{started("a"), pending("b")}, false, "1 of them started",
-			"pod b: Pending: Unschedulable: 0/2 nodes",
+			`pod "b": Pending: Unschedulable: 0/2 nodes`,
 		},
 		"one not admitted": {[]*corev1.Pod{started("a"), started("b"), refused, evicted}, true,
 			"2 pods with the shim, 2 of them started",
-			"pod evicted is over (Evicted), and does not count;pod refused is over (UnexpectedAdmissionError: no GPU), and does not count"},
+			`pod "evicted" has terminated (Evicted) and does not count;pod "refused" has terminated (UnexpectedAdmissionError: no GPU) and does not count`},
 		"none": {nil, false, "0 pods", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestArchitectures(t *testing.T) {
 		`nodeSelector: {kubernetes.io/arch: arm64}, `: "[arm64]",
 		`nodeName: win, `:                         "only on Windows",
 		`os: {name: windows}, `:                   "is for Windows",
-		`nodeSelector: {kubernetes.io/arch: x}, `: "no node fits",
+		`nodeSelector: {kubernetes.io/arch: x}, `: "no node matches",
 		required(
 			`{matchExpressions: [{key: kubernetes.io/arch, operator: NotIn, values: [arm64, s390x]}]}`,
 		): "[amd64]",
@@ -196,7 +196,7 @@ func TestArchitectures(t *testing.T) {
 		): "[amd64 arm64 s390x]",
 		required(
 			`{matchExpressions: [{key: slot, operator: Lt, values: ["4"]}]}`,
-		): "no node fits",
+		): "no node matches",
 		`gpu`: "[amd64]",
 	} {
 		w := newWorld(t, strings.NewReplacer("containers", strings.TrimSuffix(spec, "gpu")+"containers").Replace(web))

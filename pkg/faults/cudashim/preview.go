@@ -12,23 +12,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Preview is what an Injection would do, as the API server sees it. Nothing was changed.
+// Preview is the result of an injection's dry run.
 type Preview struct {
 	// Changes are lines for people: `spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value: "x" -> "y"`.
 	Changes []string
-	// Notes are what the user should know before: GitOps that undoes it, pods that are not replaced, envFrom.
+	// Notes are what the user should know first: GitOps tools that undo the change, pods that are not replaced,
+	// envFrom.
 	Notes []string
-	// Replaced says when pods with the change begin to run.
+	// Replaced is when pods with the change start.
 	Replaced Replacement
-	// Preload is our part of the value of LD_PRELOAD or LD_AUDIT, without what is chained.
+	// Preload is the path of the shim in LD_PRELOAD or LD_AUDIT, without other libraries.
 	Preload string
 }
 
-// previewRun stands for the run's ID, which is not known yet.
+// previewRun is a placeholder for the run's ID, which does not exist yet.
 const previewRun = "cuda-preview"
 
-// Preview tries the injection on the API server, which keeps nothing of it. Its errors are those that Change would
-// have.
+// Preview sends the injection to the API server as a dry run. It returns the errors that Change would return.
 func (in *Injection) Preview(ctx context.Context) (*Preview, error) {
 	if err := in.validate(); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (in *Injection) Preview(ctx context.Context) (*Preview, error) {
 	return view, nil
 }
 
-// validate refuses an Injection that lacks parts.
+// validate returns an error for an incomplete Injection.
 func (in *Injection) validate() error {
 	switch {
 	case len(in.Libraries) == 0:
@@ -67,12 +67,13 @@ func (in *Injection) validate() error {
 	return nil
 }
 
-// checkNamespace refuses a namespace that is on its way out. Whoever may not read namespaces finds out later.
+// checkNamespace returns an error for a namespace that is being deleted. Users who may not read namespaces get the
+// error later.
 func (in *Injection) checkNamespace(ctx context.Context) error {
 	name := in.Workload.Object.GetNamespace()
 	namespace, err := in.Cluster.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if err == nil && (namespace.DeletionTimestamp != nil || namespace.Status.Phase == corev1.NamespaceTerminating) {
-		return fmt.Errorf("namespace %s is being deleted: choose a workload that stays", name)
+		return fmt.Errorf("namespace %q is being deleted: choose another workload", name)
 	}
 	return nil
 }

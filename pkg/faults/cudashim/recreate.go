@@ -22,8 +22,8 @@ const (
 	kindCronJob = "CronJob"
 )
 
-// finished says that an object's work is over, in its own words; empty when it is not. Jobs and JobSets have conditions
-// for it.
+// finished returns the condition by which an object reports that its work is over, or an empty string. Jobs and JobSets
+// have such conditions.
 func finished(object *unstructured.Unstructured) string {
 	for _, e := range kubeedit.List(object.Object, kubeedit.Fields("status", "conditions")) {
 		condition, _ := e.(map[string]any)
@@ -36,11 +36,12 @@ func finished(object *unstructured.Unstructured) string {
 	return ""
 }
 
-// mayRecreate refuses what would lose work that is done.
+// mayRecreate returns an error if recreating a workload would lose finished work.
 func mayRecreate(w *Workload) error {
 	if how := finished(w.Object); how != "" {
 		return fmt.Errorf(
-			"%s has finished (%s): nothing of it runs that could fail; create it again, and inject into that", w.Ref(),
+			"%s has finished (%s), and nothing of it can fail anymore: recreate it and inject the fault into the new one",
+			w.Ref(),
 			how,
 		)
 	}
@@ -48,16 +49,17 @@ func mayRecreate(w *Workload) error {
 		return nil
 	}
 	if indexes := kubeedit.Text(w.Object.Object, kubeedit.Fields("status", "completedIndexes")); indexes != "" {
-		return fmt.Errorf("%s has completed the indexes %s: created again it would do their work twice", w.Ref(),
+		return fmt.Errorf("%s has completed indexes %s: if it is recreated, it repeats their work", w.Ref(),
 			indexes)
 	}
 	if n, ok := kubeedit.Get(w.Object.Object, kubeedit.Fields("status", "succeeded")); ok && fmt.Sprint(n) != "0" {
-		return fmt.Errorf("%s has completed pods (%v): created again it would do their work twice", w.Ref(), n)
+		return fmt.Errorf("%s has completed pods (%v): if it is recreated, it repeats their work", w.Ref(), n)
 	}
 	return nil
 }
 
-// recreatable returns an object as it can be created again: without what the API server and the job controller put in.
+// recreatable returns an object without the fields that the API server and the Job controller set, so that it can be
+// created again.
 func recreatable(object *unstructured.Unstructured) *unstructured.Unstructured {
 	o := object.DeepCopy()
 	delete(o.Object, "status")
@@ -78,8 +80,7 @@ func recreatable(object *unstructured.Unstructured) *unstructured.Unstructured {
 	}
 	if manual, _ := kubeedit.Get(o.Object, kubeedit.Fields("spec", "manualSelector")); manual != true {
 		unstructured.RemoveNestedField(o.Object, "spec", "selector")
-		// A Job without labels is given those of its template, with the generated ones, and is given the new ones so
-		// again.
+		// A Job without labels of its own gets those of its template, including the generated ones
 		if own := o.GetLabels(); len(own) > 0 && maps.Equal(own, templateLabels(o)) {
 			unstructured.RemoveNestedField(o.Object, "metadata", "labels")
 		}
@@ -108,11 +109,11 @@ func templateLabels(job *unstructured.Unstructured) map[string]string {
 	return labels
 }
 
-// deletionTimeout is how long pods may take to end, with some time for their grace period.
+// deletionTimeout limits how long pods may take to terminate, including their grace period.
 const deletionTimeout = 3 * time.Minute
 
-// replace deletes an object with its pods, if may says nothing against it as it is then, waits until they are gone, and
-// creates another in its place.
+// replace deletes an object and its pods if may allows it, waits for the deletion, and creates another object in its
+// place.
 func (c *Cluster) replace(
 	ctx context.Context, w *Workload, with *unstructured.Unstructured, may func(*Workload) error,
 ) (*unstructured.Unstructured, error) {
@@ -122,7 +123,8 @@ func (c *Cluster) replace(
 	return c.create(ctx, w, with)
 }
 
-// deleteFully deletes an object as it was read, in the version that may has seen: work that ends meanwhile is not lost.
+// deleteFully deletes an object in exactly the version that may has seen, so that work that finishes in the meantime is
+// not lost.
 func (c *Cluster) deleteFully(ctx context.Context, w *Workload, may func(*Workload) error) error {
 	foreground, uid := metav1.DeletePropagationForeground, w.Object.GetUID()
 	err := retry(ctx, c.conflicts(), w.Ref(), func() error {
@@ -133,7 +135,7 @@ func (c *Cluster) deleteFully(ctx context.Context, w *Workload, may func(*Worklo
 		case err != nil:
 			return fmt.Errorf("get %s: %w", w.Ref(), err)
 		case now.GetDeletionTimestamp() == nil && now.GetGeneration() != w.Object.GetGeneration():
-			return fmt.Errorf("%s was changed by others meanwhile, and was not deleted: try again", w.Ref())
+			return fmt.Errorf("%s was not deleted, because another client has changed it: try again", w.Ref())
 		}
 		if err := may(&Workload{Object: now, Resource: w.Resource}); err != nil {
 			return err
@@ -160,14 +162,14 @@ func (c *Cluster) deleteFully(ctx context.Context, w *Workload, may func(*Worklo
 			return apierrors.IsNotFound(last) || last == nil && now.GetUID() != uid, nil
 		})
 	if err != nil {
-		return fmt.Errorf("%s is being deleted and does not go away within %s: see its pods and its finalizers: %w",
+		return fmt.Errorf("%s was not deleted within %s: check its pods and its finalizers: %w",
 			w.Ref(), deletionTimeout,
 			errors.Join(err, last))
 	}
 	return nil
 }
 
-// create creates an object, and gives its fields to those who own them by its metadata, which are not us.
+// create creates an object and restores the owners of its fields from its metadata.
 func (c *Cluster) create(
 	ctx context.Context, w *Workload, object *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
@@ -176,7 +178,7 @@ func (c *Cluster) create(
 	object.SetManagedFields(nil)
 	created, err := c.resource(w).Create(ctx, object, metav1.CreateOptions{FieldManager: FieldManager})
 	if err != nil {
-		return nil, explain(err, "create "+w.Ref()+" again", w.Object.GetNamespace())
+		return nil, explain(err, "recreate "+w.Ref(), w.Object.GetNamespace())
 	}
 	if len(owners) == 0 {
 		return created, nil
@@ -191,7 +193,7 @@ func (c *Cluster) create(
 		})
 }
 
-// own rewrites who owns the fields of an object, and nothing else of it.
+// own changes only the managed fields of an object.
 func (c *Cluster) own(
 	ctx context.Context, w *Workload, uid types.UID,
 	change func([]metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, bool),

@@ -28,7 +28,7 @@ func TestJobsThatMayNotBeCreatedAgain(t *testing.T) {
 		``: "--recreate",
 		`, status: {conditions: [{type: Complete, status: "True"}]}`: "has finished (Complete)",
 		`, status: {conditions: [{type: Failed, status: "True"}]}`:   "has finished (Failed)",
-		`, status: {completedIndexes: "0-3", succeeded: 4}`:          "has completed the indexes 0-3",
+		`, status: {completedIndexes: "0-3", succeeded: 4}`:          "has completed indexes 0-3",
 		`, status: {succeeded: 1}`:                                   "has completed pods (1)",
 	} {
 		w := newWorld(t, job(status))
@@ -75,7 +75,7 @@ func TestJobIsCreatedAgainAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	state, said, err := w.undo(r.step)
-	if err != nil || state != ledger.StateReverted || !strings.Contains(said, "as before") {
+	if err != nil || state != ledger.StateReverted || !strings.Contains(said, "as they were") {
 		t.Errorf("%s: %s, %v", state, said, err)
 	}
 	after := recreatable(w.object(found))
@@ -146,7 +146,7 @@ func TestUndoAfterACrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		if state, said, err := w.undo(r.step); err != nil || state != ledger.StateSuperseded ||
-			!strings.Contains(said, "somebody deleted") {
+			!strings.Contains(said, "another client has deleted it") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 	})
@@ -171,7 +171,7 @@ func TestUndoAfterACrash(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, web)
 		if state, said, err := w.undo(ledger.Step{Undo: ledger.Undo{Kind: UndoKind}}); err != nil ||
-			state != ledger.StateReverted || !strings.Contains(said, "nothing had been changed") {
+			state != ledger.StateReverted || !strings.Contains(said, "nothing was changed") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 	})
@@ -181,12 +181,12 @@ func TestUndoAfterACrash(t *testing.T) {
 		_, d := injected(t, w.find("deployment/web"), Selection{}, false)
 		d.Name = "web" // whose UID is not u1
 		if state, said, err := w.undo(stepOf(d)); err != nil || state != ledger.StateSuperseded ||
-			!strings.Contains(said, "another one than was changed") {
+			!strings.Contains(said, "because it is another object") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 		d.Name = "gone"
 		if state, said, err := w.undo(stepOf(d)); err != nil || state != ledger.StateSuperseded ||
-			!strings.Contains(said, "not there any more") {
+			!strings.Contains(said, "no longer exists") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 	})

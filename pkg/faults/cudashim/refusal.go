@@ -14,11 +14,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// ErrImmutable says that an object's pod templates cannot be changed while it exists.
-var ErrImmutable = errors.New("its pod template cannot be changed: with your consent (--recreate) it is deleted and created again, with the " +
-	"fault in it, and its work begins anew")
+// ErrImmutable reports that an object's pod templates cannot be changed while it exists.
+var ErrImmutable = errors.New("its pod template is immutable: specify --recreate to delete it and recreate it with the fault, which restarts " +
+	"its work")
 
-// explain puts into words why the API server refuses to write an object.
+// explain adds a hint to an error of the API server for a write.
 func explain(err error, what, namespace string) error {
 	var status apierrors.APIStatus
 	if err == nil || !errors.As(err, &status) || errors.Is(err, context.Canceled) {
@@ -29,27 +29,27 @@ func explain(err error, what, namespace string) error {
 	hint := ""
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		hint = fmt.Sprintf("namespace %s is being deleted: choose a workload that stays", namespace)
+		hint = fmt.Sprintf("namespace %q is being deleted: choose another workload", namespace)
 	case apierrors.IsNotFound(err) && says("namespaces "):
-		hint = "there is no such namespace: give the workload's with -n"
+		hint = "specify the namespace of the workload with -n"
 	case says("violates podsecurity"):
 		hint =
-			"what is added passes the level restricted, so the template did not pass before: see kubectl get namespace " +
+			"the additions comply with the restricted level, so the template itself violates the policy: see kubectl get namespace " +
 				namespace + " --show-labels"
 	case says("denied the request"), says("denied request"), says("security context constraint"):
-		hint = "an admission policy of the cluster refuses it: ask whoever runs it for an exception for namespace " +
+		hint = "an admission policy rejects it: ask the cluster's administrator for an exception for namespace " +
 			namespace
 	case says("failed calling webhook"):
-		hint = "an admission webhook of the cluster does not work: ask whoever runs it"
+		hint = "an admission webhook fails: ask the cluster's administrator"
 	case says("exceeded quota"), says("failed quota"):
 		hint = fmt.Sprintf("see kubectl describe quota -n %s", namespace)
 	case apierrors.IsForbidden(err) && says("cannot "):
 		hint = fmt.Sprintf(
-			"whoever administers the cluster can allow it: kubectl gpu-fault rbac print --for cuda -n %s | kubectl apply -f -",
+			"an administrator can allow it with: kubectl gpu-fault rbac print --for cuda -n %s | kubectl apply -f -",
 			namespace,
 		)
 	case apierrors.IsRequestEntityTooLargeError(err), says("must have at most"), says("request is too large"):
-		hint = "an object has room for 1 MiB"
+		hint = "an object can have at most 1 MiB"
 	}
 	if hint == "" {
 		return fmt.Errorf("%s: %w", what, err)
@@ -57,16 +57,17 @@ func explain(err error, what, namespace string) error {
 	return fmt.Errorf("%s: %w; %s", what, err, hint)
 }
 
-// isImmutable reports whether the API server, or a controller's webhook, refuses since the template never changes:
-// Jobs, JobSets.
+// isImmutable reports whether the API server, or the webhook of a controller, rejects a change because the template is
+// immutable: Jobs, JobSets.
 func isImmutable(err error) bool {
 	return err != nil && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)) &&
 		strings.Contains(err.Error(),
 			"immutable")
 }
 
-// isStale reports whether somebody changed the object after it was read. A JSON patch whose test fails is answered with
-// status 422 and neither causes nor a kind, which validation always gives (apiserver's applyJSPatch).
+// isStale reports whether another client changed the object after it was read. If the test of a JSON patch fails, the
+// API server returns status 422 without causes and without a kind, which errors of validation always have
+// (applyJSPatch).
 func isStale(err error) bool {
 	if apierrors.IsConflict(err) {
 		return true
@@ -80,7 +81,7 @@ func isStale(err error) bool {
 		"the server rejected our request due to an error in our request")
 }
 
-// conflicts returns how often a write is tried against others, within some 10 seconds.
+// conflicts returns the backoff for writes that conflict with other clients: about 10 seconds in total.
 func conflicts() wait.Backoff {
 	return wait.Backoff{Steps: 12, Duration: 20 * time.Millisecond, Factor: 1.7, Jitter: 0.3, Cap: 3 * time.Second}
 }
@@ -92,7 +93,7 @@ func (c *Cluster) conflicts() wait.Backoff {
 	return conflicts()
 }
 
-// retry tries again as long as others are faster. The object must be read anew each time.
+// retry tries again while other clients write first. try must read the object each time.
 func retry(ctx context.Context, backoff wait.Backoff, what string, try func() error) error {
 	tries, most := 0, backoff.Steps
 	for {
@@ -102,8 +103,8 @@ func retry(ctx context.Context, backoff wait.Backoff, what string, try func() er
 			return err
 		}
 		if tries >= most {
-			return fmt.Errorf("%s was changed by others at each of %s: find out who changes it that often (kubectl get %s -o yaml "+
-				"--show-managed-fields): %w", what, count.Of(tries, "attempt"), what, err)
+			return fmt.Errorf("%s was changed by other clients during each of %s: find out which client changes it that often (kubectl get %s "+
+				"-o yaml --show-managed-fields): %w", what, count.Of(tries, "attempt"), what, err)
 		}
 		select {
 		case <-ctx.Done():

@@ -14,11 +14,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// restore creates an object again as it was, where it had to be created again with the additions.
+// restore recreates the original object if the injection had to recreate it.
 func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Data) (ledger.State, string, error) {
 	original := &unstructured.Unstructured{}
 	if err := original.UnmarshalJSON(d.Recreated.Original); err != nil {
-		return "", "", fmt.Errorf("the record's undo cannot be read: %w", err)
+		return "", "", fmt.Errorf("decode the record's undo: %w", err)
 	}
 	now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
 	gone := apierrors.IsNotFound(err)
@@ -26,9 +26,10 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	case err != nil && !gone:
 		return "", "", fmt.Errorf("get %s: %w", d.Ref(), err)
 	case gone && d.Recreated.UID != "" && !u.deletedByUs(ctx, run, d):
-		return ledger.StateSuperseded, fmt.Sprintf("somebody deleted %s meanwhile: it was not created again", d.Ref()),
+		return ledger.StateSuperseded,
+			fmt.Sprintf("%s was not recreated, because another client has deleted it", d.Ref()),
 			nil
-	case gone: // a client died between the two
+	case gone: // a client died between deleting and creating
 		if _, err := u.Cluster.create(ctx, w, original); err != nil {
 			return "", "", err
 		}
@@ -36,10 +37,10 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	case !d.is(now):
 		return "", "", fmt.Errorf("the record's undo is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
 	case string(now.GetUID()) == d.UID && now.GetDeletionTimestamp() == nil:
-		return ledger.StateReverted, d.Ref() + " had not been changed", nil
+		return ledger.StateReverted, d.Ref() + " was not changed", nil
 	}
 	there := &Workload{Object: now, Resource: w.Resource}
-	if string(now.GetUID()) == d.UID { // it is still going away
+	if string(now.GetUID()) == d.UID { // it is still being deleted
 		if _, err := u.Cluster.replace(ctx, there, original, func(*Workload) error { return nil }); err != nil {
 			return "", "", err
 		}
@@ -49,14 +50,14 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	switch {
 	case there.Run() != run.ID:
 		return ledger.StateSuperseded,
-			fmt.Sprintf("%s is another one than was changed (UID %s), and was left alone", d.Ref(), now.GetUID()), nil
+			fmt.Sprintf("%s was not changed, because it is another object (UID %s)", d.Ref(), now.GetUID()), nil
 	case finished(now) != "":
 		return ledger.StateSuperseded, finishedText(d, finished(now)), nil
 	}
 	r := d.removeEdits(now, run.ID)
 	with := recreatable(&unstructured.Unstructured{Object: r.object})
 	with.SetManagedFields(original.GetManagedFields())
-	// It gets those of its template again
+	// The API server gives it those of its template
 	if len(original.GetLabels()) == 0 && maps.Equal(with.GetLabels(), templateLabels(with)) {
 		unstructured.RemoveNestedField(with.Object, "metadata", "labels")
 	}
@@ -77,21 +78,21 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 		return "", "", err
 	}
 	state, said := d.verdict(r, recreatable(created))
-	return state, said + "; it was created again, and its work begins anew", nil
+	return state, said + "; it was recreated, and its work restarts", nil
 }
 
-// errFinished says that an object's work ended before it was deleted.
+// errFinished reports that an object finished its work before it was deleted.
 var errFinished = errors.New("it has finished")
 
 func finishedText(d *Data, how string) string {
 	return fmt.Sprintf(
-		"%s has finished (%s) with the fault in its template, and was left: created again it would do its work again",
+		"%s has finished (%s) with the fault in its template; it was not recreated, because that would repeat its work",
 		d.Ref(), how,
 	)
 }
 
-// announcement is the annotation that the ConfigMap has while its owner is deleted to be created again. An undo that is
-// repeated after its client died must tell that from a user's deletion.
+// announcement is the annotation of the ConfigMap while the undo recreates its owner. If the client dies, the next undo
+// must distinguish that from a deletion by a user.
 const announcement = "gpufault.dev/restoring"
 
 func (u Undoer) announce(ctx context.Context, run ledger.Run, d *Data) error {
@@ -100,7 +101,7 @@ func (u Undoer) announce(ctx context.Context, run ledger.Run, d *Data) error {
 		metav1.SetMetaDataAnnotation(&cm.ObjectMeta, announcement, d.Name)
 		return nil
 	})
-	if apierrors.IsNotFound(err) { // somebody deleted it: then there is only less that is certain after a crash
+	if apierrors.IsNotFound(err) { // another client deleted it: only a crash now would be ambiguous
 		return nil
 	}
 	return err

@@ -18,28 +18,28 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Rollout is how far the pods of a workload have followed a change of its templates.
+// Rollout is the progress of a workload's pods after a change of its templates.
 type Rollout struct {
-	// Done reports whether all pods carry the shim and have begun, and none of the changed templates runs without it.
+	// Done reports whether all pods have the shim and have started, and no pod of a changed template runs without it.
 	Done bool
-	// Later reports whether there is nothing to wait for: pods get the shim when the next job begins, or when somebody
-	// deletes or resumes.
+	// Later reports whether waiting is useless: pods get the shim when the next job starts, or when the user deletes
+	// pods or resumes the rollout.
 	Later bool
-	// Held reports whether new pods crash, so that the workload's controller keeps pods of before: as far as it goes
-	// with a fault that new pods meet at once.
+	// Held reports whether new pods crash, so that the workload's controller keeps old ones. A rollout with a fault
+	// that is active from the start gets no further.
 	Held  bool
-	Want  int // how many pods there are to be; -1 where the kind does not tell
-	New   int // with the shim
-	Ready int // of those, begun
-	Old   int // without it
-	// Pods are those with the shim.
+	Want  int // desired pods; -1 if unknown for the kind
+	New   int // pods with the shim
+	Ready int // those of them that have started
+	Old   int // pods without the shim
+	// Pods are the pods with the shim.
 	Pods []corev1.Pod
-	// Text says it in a line; Problems are why it does not go on.
+	// Text describes the progress in one line; Problems are the reasons why it does not continue.
 	Text     string
 	Problems []string
 }
 
-// Rollout looks how far the pods are.
+// Rollout returns the progress of the pods.
 func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 	w := d.workload()
 	object, err := c.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
@@ -61,7 +61,7 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 		if carries(&pod, d.ConfigMap) {
 			if lingers(&pod, r.Want >= 0 || d.Replaced == Rolling) {
 				r.Problems = append(r.Problems,
-					fmt.Sprintf("pod %s is over (%s), and does not count", pod.Name, PodState(&pod)))
+					fmt.Sprintf("pod %q has terminated (%s) and does not count", pod.Name, PodState(&pod)))
 				continue
 			}
 			r.New++
@@ -71,7 +71,7 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 				r.Ready++
 			} else if state := PodState(&pod); state != string(corev1.PodPending) &&
 				state != string(corev1.PodRunning) {
-				r.Problems = append(r.Problems, fmt.Sprintf("pod %s: %s", pod.Name, state))
+				r.Problems = append(r.Problems, fmt.Sprintf("pod %q: %s", pod.Name, state))
 			}
 			continue
 		}
@@ -85,8 +85,9 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 	return r, nil
 }
 
-// lingers reports whether a pod is over and another takes its place: one that never began, as a kubelet that does not
-// admit it leaves, and where pods are kept up, any. Elsewhere, as of Jobs, pods that are over have done their work.
+// lingers reports whether a pod has terminated and another one takes its place: any pod if the controller keeps pods
+// running, and otherwise a pod that never started because its kubelet rejected it. Terminated pods of a Job have done
+// their work.
 func lingers(pod *corev1.Pod, keptUp bool) bool {
 	switch pod.Status.Phase {
 	case corev1.PodFailed:
@@ -105,18 +106,18 @@ func (r *Rollout) judge(w *Workload, d *Data) {
 	}
 	r.Text = fmt.Sprintf("%s with the shim, %d of them started, %d without", count.Of(r.New, "pod"), r.Ready, r.Old)
 	if d.Replaced == Unknown && r.New == 0 && r.Old > 0 {
-		r.Text += ": if its controller does not replace them, delete them"
+		r.Text += "; if its controller does not replace them, delete them"
 	}
 	switch {
 	case d.Replaced == NextJob:
 		r.Later, r.Text = true, "the next job gets the shim"
 	case d.Replaced == Paused && r.New == 0:
-		r.Later, r.Text = true, "its rollout is paused: pods get the shim when somebody resumes it"
+		r.Later, r.Text = true, "the rollout is paused: pods get the shim when you resume it"
 	case d.Replaced == OnDelete && r.Old > 0:
-		r.Later, r.Text = r.New == 0, r.Text+": they get it when somebody deletes them"
+		r.Later, r.Text = r.New == 0, r.Text+"; they get it when you delete them"
 		r.Done = r.New > 0 && r.New == r.Ready
 	case r.Want == 0:
-		r.Later, r.Text = true, "it is scaled to no pods: those of later get the shim"
+		r.Later, r.Text = true, "it is scaled to 0: future pods get the shim"
 	case r.New == 0 || r.Ready < r.New || r.Old > 0 || r.New < r.Want:
 	case status("observedGeneration") > 0 && status("observedGeneration") < w.Object.GetGeneration():
 	default:
@@ -124,7 +125,7 @@ func (r *Rollout) judge(w *Workload, d *Data) {
 	}
 }
 
-// wanted returns how many pods a workload of Kubernetes' own kinds is to have; -1 for others.
+// wanted returns the desired number of pods of Kubernetes' own kinds, and -1 for others.
 func wanted(object *unstructured.Unstructured) int {
 	at := kubeedit.Path(nil)
 	switch group, kind := object.GroupVersionKind().Group, object.GetKind(); {
@@ -141,8 +142,8 @@ func wanted(object *unstructured.Unstructured) int {
 	return -1
 }
 
-// madeFrom reports whether a pod was made from one of the changed templates, and not from another of the same object:
-// by the images and commands of the containers, since the names are often the same.
+// madeFrom reports whether a pod was created from one of the changed templates and not from another template of the
+// same object. It compares images and commands, because containers of several templates often have the same names.
 func (w *Workload) madeFrom(pod *corev1.Pod, d *Data) bool {
 	changed, other := false, false
 	for _, t := range w.Templates {
@@ -179,7 +180,7 @@ func (w *Workload) matches(pod *corev1.Pod, t Template) bool {
 	return true
 }
 
-// owners answers whether owners lead up to a workload, asking the API server once for each.
+// owners finds out whether owners lead to a workload. It reads each owner once.
 type owners struct {
 	cluster   *Cluster
 	namespace string
@@ -190,7 +191,7 @@ func (o *owners) lead(ctx context.Context, references []metav1.OwnerReference) b
 	for _, r := range references {
 		known, ok := o.seen[r.UID]
 		if !ok {
-			o.seen[r.UID] = false // also ends a circle
+			o.seen[r.UID] = false // also ends a cycle
 			parent, _, err := o.cluster.owner(ctx, o.namespace, r)
 			known = err == nil && parent != nil && o.lead(ctx, parent.GetOwnerReferences())
 			o.seen[r.UID] = known
@@ -202,11 +203,11 @@ func (o *owners) lead(ctx context.Context, references []metav1.OwnerReference) b
 	return false
 }
 
-// pollRollout is how often a rollout is looked at.
+// pollRollout is the interval at which a rollout is read.
 const pollRollout = 300 * time.Millisecond
 
-// Wait waits until the pods of a workload have followed, or, where the fault may make new ones crash, until it does.
-// The error says what holds them up; 0 waits as long as ctx.
+// Wait waits until the rollout is done, or, if the fault may crash new pods, until they crash. The error describes what
+// blocks the rollout. A timeout of 0 means that of ctx.
 func (c *Cluster) Wait(
 	ctx context.Context, d *Data, most time.Duration, mayCrash bool, progress func(string),
 ) (*Rollout, error) {
@@ -223,7 +224,7 @@ func (c *Cluster) Wait(
 		case err == nil && (r.Done || r.Later):
 			return r, nil
 		case err == nil && r.Held && mayCrash:
-			r.Text += "; those stay until new ones are ready, and new ones crash"
+			r.Text += "; old pods stay until new ones are ready, and new ones crash"
 			return r, nil
 		case err == nil:
 			last = r
@@ -242,11 +243,11 @@ func (c *Cluster) Wait(
 	}
 }
 
-// stuck returns why a rollout did not end.
+// stuck returns the error for a rollout that did not finish.
 func (c *Cluster) stuck(ctx context.Context, d *Data, last *Rollout, err error) error {
 	cause := context.Cause(ctx)
 	if last == nil {
-		return errors.Join(fmt.Errorf("the pods of %s did not follow: %w", d.Ref(), cause), err)
+		return errors.Join(fmt.Errorf("the rollout of %s did not finish: %w", d.Ref(), cause), err)
 	}
 	problems := last.Problems
 	if last.New == 0 || len(problems) == 0 {
@@ -254,14 +255,14 @@ func (c *Cluster) stuck(ctx context.Context, d *Data, last *Rollout, err error) 
 		defer cancel()
 		problems = append(problems, c.refused(look, d)...)
 	}
-	text := fmt.Sprintf("the pods of %s did not follow (%s)", d.Ref(), last.Text)
+	text := fmt.Sprintf("the rollout of %s did not finish (%s)", d.Ref(), last.Text)
 	if len(problems) > 0 {
 		text += ": " + strings.Join(problems, "; ")
 	}
 	return fmt.Errorf("%s: %w", text, cause)
 }
 
-// refused returns the last words of controllers whose pods the API server did not take: quota, Pod Security, webhooks.
+// refused returns the last events of controllers whose pods the API server rejected: quota, Pod Security, webhooks.
 func (c *Cluster) refused(ctx context.Context, d *Data) []string {
 	events, err := c.Client.CoreV1().Events(d.Namespace).List(ctx,
 		metav1.ListOptions{FieldSelector: "type=Warning,reason=FailedCreate"})

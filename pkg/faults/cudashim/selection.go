@@ -9,19 +9,19 @@ import (
 
 // Selection picks templates and containers.
 type Selection struct {
-	// Services are names of templates; none means all. For a DynamoGraphDeployment the names of services are enough.
+	// Services are names of templates; none means all. For a DynamoGraphDeployment they are the names of services.
 	Services []string
-	// Containers are names of containers. None means those that request GPUs, or, where nobody does, all but sidecars.
+	// Containers are names of containers. None means those that request GPUs, or all but sidecars if none does.
 	Containers []string
 }
 
-// Chosen is a template with the containers of it that get the shim.
+// Chosen is a template and those of its containers that get the shim.
 type Chosen struct {
 	Template   Template
 	Containers []Container // never empty
 }
 
-// Select picks the containers that get the shim. The error says which there are to pick from.
+// Select returns the containers that get the shim. The error lists the supported names.
 func (w *Workload) Select(s Selection) ([]Chosen, error) {
 	templates := w.Templates
 	if len(s.Services) > 0 {
@@ -30,7 +30,7 @@ func (w *Workload) Select(s Selection) ([]Chosen, error) {
 			i := slices.IndexFunc(w.Templates,
 				func(t Template) bool { return t.Name != "" && (t.Name == name || t.Name == "services."+name) })
 			if i < 0 {
-				return nil, fmt.Errorf("%s has no service or template %q: there are %s", w.Ref(), name,
+				return nil, fmt.Errorf("%s has no service or template %q: supported values: %s", w.Ref(), name,
 					templateNames(w.Templates))
 			}
 			if !slices.ContainsFunc(templates, func(t Template) bool { return t.Name == w.Templates[i].Name }) {
@@ -59,19 +59,19 @@ func (w *Workload) Select(s Selection) ([]Chosen, error) {
 	}
 	for _, name := range s.Containers {
 		if !found[name] {
-			return nil, fmt.Errorf("%s has no container %q: there are %s", w.Ref(), name,
+			return nil, fmt.Errorf("%s has no container %q: supported values: %s", w.Ref(), name,
 				strings.Join(slices.Sorted(maps.Keys(there)), ", "))
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%s has only sidecars (%s): name the containers with --container", w.Ref(),
+		return nil, fmt.Errorf("%s has only sidecars (%s): specify containers with --container", w.Ref(),
 			strings.Join(slices.Sorted(maps.Keys(there)),
 				", "))
 	}
 	return chosen, nil
 }
 
-// byDefault picks the containers that request GPUs, or, where nobody does, all that are no sidecars.
+// byDefault returns a filter for the containers that request GPUs, or for all but sidecars if none does.
 func byDefault(templates []Template) func(Container) bool {
 	for _, t := range templates {
 		if slices.ContainsFunc(t.Containers, func(c Container) bool { return c.GPU && !c.Init }) {
@@ -81,7 +81,7 @@ func byDefault(templates []Template) func(Container) bool {
 	return func(c Container) bool { return !c.Init && !slices.Contains(sidecars(), c.Name) }
 }
 
-// sidecars returns the names that service meshes and agents give to the containers that they inject.
+// sidecars returns the names of containers that service meshes and agents inject.
 func sidecars() []string {
 	return []string{"istio-proxy", "linkerd-proxy", "consul-dataplane", "envoy-sidecar", "vault-agent",
 		"cloud-sql-proxy", "fluent-bit", "filebeat",

@@ -13,29 +13,29 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// reverting is the annotation that a run's ConfigMap has from the moment it is disarmed to be taken away: nobody may
-// arm it again. Its value is when.
+// reverting is the annotation of a run's ConfigMap with the time at which the undo disarmed it. From then on no client
+// may arm it.
 const reverting = "gpufault.dev/reverting"
 
-// nudgeTime bounds how long the kubelets of all pods may take to be told before the workload is restored.
+// nudgeTime limits how long the annotation of all pods may take before the workload is restored.
 const nudgeTime = 20 * time.Second
 
-// nudgeAgain is how often kubelets are told while processes have time to see that they are disarmed.
+// nudgeAgain is the interval at which pods are annotated while processes have time to see that they are disarmed.
 const nudgeAgain = 2 * time.Second
 
-// ending is what the undo knows of the pods that run with the shim.
+// ending is what the undo knows about the pods that run with the shim.
 type ending struct {
 	undoer    Undoer
 	namespace string
 	run       string
-	gone      bool               // there is no ConfigMap
-	disarmed  bool               // it says so
-	nudged    map[types.UID]bool // pods whose kubelets were told since
-	running   int                // pods that ran at the last look
-	untold    error              // why not all kubelets are known to have been told; nil: they have
+	gone      bool               // the ConfigMap does not exist
+	disarmed  bool               // the ConfigMap has the disarmed state
+	nudged    map[types.UID]bool // pods that were annotated since then
+	running   int                // pods that ran when they were last listed
+	untold    error              // why some pods were not annotated; nil: all were
 }
 
-// disarm tells processes that go on. It is best effort: where it fails the ConfigMap goes away, which disarms as well.
+// disarm disarms running processes. If it fails, the deletion of the ConfigMap disarms them later.
 func (u Undoer) disarm(ctx context.Context, run ledger.Run, step ledger.Step, d *Data) *ending {
 	e := &ending{undoer: u, namespace: d.Namespace, run: run.ID, nudged: map[types.UID]bool{}}
 	err := changeConfigMap(ctx, u.Cluster.Client, d.Namespace, run.ID, func(cm *corev1.ConfigMap) error {
@@ -50,19 +50,19 @@ func (u Undoer) disarm(ctx context.Context, run ledger.Run, step ledger.Step, d 
 		e.gone = true
 		return e
 	case err != nil:
-		u.say(step, "running processes are disarmed late: "+err.Error())
+		u.say(step, "running processes are disarmed with a delay: "+err.Error())
 		return e
 	}
 	e.disarmed = len(d.Disarmed) > 0
 	ctx, cancel := context.WithTimeout(ctx, nudgeTime)
 	defer cancel()
 	if e.nudge(ctx); e.untold != nil {
-		u.say(step, "running processes are disarmed late: "+e.untold.Error())
+		u.say(step, "running processes are disarmed with a delay: "+e.untold.Error())
 	}
 	return e
 }
 
-// nudge looks which pods run with the shim, whatever their labels, and tells their kubelets.
+// nudge finds the pods that run with the shim, whatever their labels, and makes their kubelets refresh the volume.
 func (e *ending) nudge(ctx context.Context) {
 	pods, err := e.undoer.Cluster.carriers(ctx, e.namespace, metav1.ListOptions{}, e.run)
 	if e.untold = err; err != nil {
@@ -86,8 +86,8 @@ func (e *ending) nudge(ctx context.Context) {
 	}
 }
 
-// settle gives processes that go on the time to see that they are disarmed, and tells their kubelets again and again
-// meanwhile. It ends at once when no pod runs with the shim.
+// settle gives running processes the time to see that they are disarmed, and keeps annotating their pods. It returns at
+// once if no pod runs with the shim.
 func (e *ending) settle(ctx context.Context, step ledger.Step) error {
 	if e.gone {
 		return nil
@@ -109,28 +109,28 @@ func (e *ending) settle(ctx context.Context, step ledger.Step) error {
 	return nil
 }
 
-// close deletes the ConfigMap, unless pods run whose kubelets may not have seen yet that it is disarmed: for those it
-// stays, and goes with its owner. It returns what is to be said of it.
+// close deletes the ConfigMap, unless the kubelets of running pods may not have seen that it is disarmed. It then stays
+// until its owner is deleted, and close returns a text about it.
 func (e *ending) close(ctx context.Context, d *Data) (string, error) {
 	if e.disarmed && e.untold != nil {
-		return fmt.Sprintf("\nconfigmap %s was left, disarmed: pods that run mount it, and their kubelets could not be told (%v); it goes with %s",
+		return fmt.Sprintf("\nconfigmap %s was not deleted but disarmed, because running pods mount it and could not be annotated (%v); it is deleted with %s",
 			d.ConfigMap, e.untold, d.Ref()), nil
 	}
 	if err := deleteConfigMap(ctx, e.undoer.Cluster.Client, d.Namespace, e.run); err != nil {
 		return "", err
 	}
-	if !e.gone && !e.disarmed { // that it is gone is what disarms
+	if !e.gone && !e.disarmed { // the deletion is what disarms
 		e.nudge(ctx)
 	}
 	return "", nil
 }
 
-// pods returns what becomes of pods that the controller does not replace.
+// pods returns what happens to pods that the controller does not replace.
 func (e *ending) pods(d *Data) string {
 	until := map[Replacement]string{
-		OnDelete: "pods keep %s until somebody deletes them", NextJob: "jobs that run keep %s",
-		Paused:  "pods keep %s until somebody resumes the rollout",
-		Unknown: "its controller decides when pods are replaced, and until then they keep %s",
+		OnDelete: "pods keep %s until you delete them", NextJob: "running jobs keep %s",
+		Paused:  "pods keep %s until you resume the rollout",
+		Unknown: "its controller decides when pods are replaced; until then they keep %s",
 	}[d.Replaced]
 	idle := e.gone || e.disarmed && e.untold == nil
 	const late = "disarmed within a minute or two, when the kubelet refreshes its volume"
@@ -140,7 +140,7 @@ func (e *ending) pods(d *Data) string {
 	case until != "":
 		return "; " + fmt.Sprintf(until, "the shim") + "; it is " + late
 	case !idle && e.running > 0:
-		return "; the shim in pods that run still is " + late
+		return "; the shim in running pods is " + late
 	}
 	return ""
 }

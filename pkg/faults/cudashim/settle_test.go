@@ -33,16 +33,16 @@ func TestTheConfigMapStaysForPodsThatWereNotTold(t *testing.T) {
 	}{
 		"told": {func(int32) error { return nil }, OnDelete, false, "pods keep the idle shim", "was left"},
 		"told later": {
-			func(n int32) error { return map[bool]error{true: forbidden}[n == 1] }, Rolling, false, "as before",
-			"was left",
+			func(n int32) error { return map[bool]error{true: forbidden}[n == 1] }, Rolling, false, "as they were",
+			"not deleted",
 		},
 		"told once": {
-			func(n int32) error { return map[bool]error{true: forbidden}[n > 1] }, Rolling, false, "as before",
-			"was left",
+			func(n int32) error { return map[bool]error{true: forbidden}[n > 1] }, Rolling, false, "as they were",
+			"not deleted",
 		},
 		"never, on delete": {func(int32) error { return forbidden }, OnDelete, true,
-			"pods keep the shim until somebody deletes them; it is disarmed within a minute or two", "idle"},
-		"never, rolling": {func(int32) error { return forbidden }, Rolling, true, "was left, disarmed", "idle"},
+			"pods keep the shim until you delete them; it is disarmed within a minute or two", "idle"},
+		"never, rolling": {func(int32) error { return forbidden }, Rolling, true, "was not deleted but disarmed", "idle"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -174,7 +174,7 @@ func TestRefreshOfMany(t *testing.T) {
 		return name == "p03" || name == "p30", nil, errors.New("no")
 	})
 	told, err := refresh(t.Context(), w.client, pods, "x")
-	if len(told) != 33 || err == nil || !strings.HasPrefix(err.Error(), "2 pods: annotate pod p03") ||
+	if len(told) != 33 || err == nil || !strings.HasPrefix(err.Error(), `2 pods: annotate pod "p03"`) ||
 		strings.Contains(err.Error(), "p30") {
 		t.Errorf("%d told, %v", len(told), err)
 	}

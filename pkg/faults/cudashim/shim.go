@@ -14,42 +14,42 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Shim is the CUDA shim as AddShim puts it into an object that does not exist yet. Nothing that shows in the object
-// says what it is for: it stands for hardware that is not there (a GPU with less memory), and who looks at the object
-// must not take it for the trouble, nor find the trouble's name in it.
+// Shim is the CUDA shim that AddShim adds to an object before its creation. Nothing in the object reveals its purpose:
+// it simulates hardware (a GPU with less memory), and a candidate must neither mistake it for the fault nor find the
+// name of the fault in it.
 type Shim struct {
 	// ConfigMap is the name of the ConfigMap with the libraries and the state, in the object's namespace:
 	// "lab-gpu-k7x2".
 	ConfigMap string
 	// Libraries by architecture (amd64, arm64).
 	Libraries map[string][]byte
-	// State is the state file. Its fault is best a quiet one: the shim's line on stderr would be in the workload's log.
+	// State is the state file. Its fault should be quiet, because the shim's line on stderr would be in the workload's
+	// log.
 	State []byte
-	// Dir and RunDir are where it lies in the pods, at most 14 bytes each; empty is ShimDir and ShimRunDir.
+	// Dir and RunDir are its directories in the pods, at most 14 bytes each; empty means ShimDir and ShimRunDir.
 	Dir, RunDir string
-	// Library is the file's name; empty is ShimLibrary.
+	// Library is the file name; empty means ShimLibrary.
 	Library string
 }
 
-// Where the shim of a lab is in a pod.
+// Names and paths of the shim of an exercise in a pod.
 const (
 	ShimDir     = "/opt/gpu-lab"
 	ShimRunDir  = "/run/gpu-lab"
 	ShimLibrary = "libgpu-lab.so"
 
-	// shimNodeVar holds the node's name, for a fault of one node: many have it for other reasons.
+	// shimNodeVar has the node's name, for a fault on one node. Many workloads have it for other reasons.
 	shimNodeVar = "NODE_NAME"
 
 	shimVolume    = "gpu-lab"
 	shimRunVolume = "gpu-lab-run"
 )
 
-// maxShimDir is how long the folders may be: their names take the place of the usual ones in the library.
+// maxShimDir limits the length of the directories, which replace the usual ones in the library.
 const maxShimDir = 14
 
-// AddShim puts the shim into the pod templates of an object that is yet to be created, or into a Pod, so that its first
-// revision has it: into the containers that request GPUs, or, where none does, into all but init containers. The user's
-// own LD_PRELOAD is kept behind it.
+// AddShim adds the shim to the pod templates of an object before its creation, or to a Pod: to the containers that
+// request GPUs, or to all but init containers if none does. It keeps the user's own LD_PRELOAD behind the shim.
 func AddShim(object *unstructured.Unstructured, s Shim) error {
 	s = s.withDefaults()
 	if err := s.validate(); err != nil {
@@ -65,7 +65,7 @@ func AddShim(object *unstructured.Unstructured, s Shim) error {
 		}
 	}
 	if len(templates) == 0 {
-		return fmt.Errorf("%s has no pod template that the shim could be put into", refOf(object))
+		return fmt.Errorf("%s has no pod template for the shim", refOf(object))
 	}
 	found := false
 	for _, t := range templates {
@@ -102,7 +102,7 @@ func (s Shim) validate() error {
 	}
 	switch {
 	case s.Dir == s.RunDir:
-		return fmt.Errorf("the shim needs two folders, not %s twice", s.Dir)
+		return fmt.Errorf("the shim requires two directories, not %s twice", s.Dir)
 	case s.ConfigMap == "" || len(s.Libraries) == 0 || strings.ContainsAny(s.Library, "/: $"):
 		return fmt.Errorf("the shim has no ConfigMap, no library, or a file name that the linker does not take: %q",
 			s.Library)
@@ -116,8 +116,8 @@ func (s Shim) into(object map[string]any, ref string, t Template, chosen []Conta
 	a := additions{variable: PreloadVar, preload: s.preload()}
 	var files []any
 	for _, arch := range s.archs() {
-		for _, folder := range folders(arch, len(s.Libraries) > 1) {
-			files = append(files, map[string]any{"key": arch, "path": folder + s.Library})
+		for _, directory := range directories(arch, len(s.Libraries) > 1) {
+			files = append(files, map[string]any{"key": arch, "path": directory + s.Library})
 		}
 	}
 	files = append(files, map[string]any{"key": StateKey, "path": StateKey})
@@ -126,7 +126,7 @@ func (s Shim) into(object map[string]any, ref string, t Template, chosen []Conta
 		if err == nil {
 			if _, taken := kubeedit.Get(object, at); taken && at[len(at)-1].Key != "" &&
 				at[len(at)-1].Field != PreloadVar {
-				err = fmt.Errorf("%s: %s is there already", ref, at)
+				err = fmt.Errorf("%s: %s already exists", ref, at)
 				return
 			}
 			_, err = kubeedit.Put(object, at, value)
@@ -156,14 +156,14 @@ func (s Shim) into(object map[string]any, ref string, t Template, chosen []Conta
 		case users == nil:
 			set(node, map[string]any{"name": shimNodeVar, "valueFrom": source})
 		case kubeedit.Text(users, kubeedit.Fields("valueFrom", "fieldRef", "fieldPath")) != "spec.nodeName":
-			return fmt.Errorf("%s: container %s has a variable %s that is not spec.nodeName: call it otherwise", ref,
+			return fmt.Errorf("%s: variable %[3]s of container %[2]q is not spec.nodeName: rename it", ref,
 				c.Name, shimNodeVar)
 		}
 	}
 	return err
 }
 
-// preload returns what ld.so loads. It replaces $PLATFORM by the name that it has for the machine's processor.
+// preload returns the path for ld.so, which replaces $PLATFORM with its name for the processor.
 func (s Shim) preload() string {
 	if len(s.Libraries) > 1 {
 		return s.Dir + "/$PLATFORM/" + s.Library
@@ -171,7 +171,7 @@ func (s Shim) preload() string {
 	return s.Dir + "/" + s.Library
 }
 
-// ShimConfigMap returns the ConfigMap to create before the object.
+// ShimConfigMap returns the ConfigMap that must be created before the object.
 func ShimConfigMap(namespace string, s Shim) (*unstructured.Unstructured, error) {
 	s = s.withDefaults()
 	if err := s.validate(); err != nil {
@@ -196,7 +196,8 @@ func ShimConfigMap(namespace string, s Shim) (*unstructured.Unstructured, error)
 	}
 	add(StateKey, state)
 	if size > maxConfigMap {
-		return nil, fmt.Errorf("the libraries have %d KiB, and a ConfigMap has room for %d", size>>10, maxConfigMap>>10)
+		return nil,
+			fmt.Errorf("the libraries take %d KiB; a ConfigMap holds at most %d KiB", size>>10, maxConfigMap>>10)
 	}
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",

@@ -12,17 +12,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxSuggestions is how many near misses are told.
+// maxSuggestions limits the number of suggested names.
 const maxSuggestions = 3
 
-// notFound says that there is no object of that name, and which there are that the user may have meant.
+// notFound returns the error for a missing object, with the names that the user may have meant.
 func (c *Cluster) notFound(ctx context.Context, mapping *meta.RESTMapping, namespace, name string) error {
 	kind := ref(mapping.GroupVersionKind.GroupVersion().String(), mapping.GroupVersionKind.Kind, name)
-	text := fmt.Sprintf("%s is not in namespace %s", kind, namespace)
+	text := fmt.Sprintf("%s not found in namespace %q", kind, namespace)
 	resource := c.Dynamic.Resource(mapping.Resource)
 	list, err := resource.Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 500})
-	if err != nil { // the hint is only a courtesy
-		return fmt.Errorf("%s: give its namespace with -n", text)
+	if err != nil { // the hint is optional
+		return fmt.Errorf("%s: specify its namespace with -n", text)
 	}
 	var names []string
 	for _, o := range list.Items {
@@ -35,24 +35,24 @@ func (c *Cluster) notFound(ctx context.Context, mapping *meta.RESTMapping, names
 	if err == nil {
 		for _, o := range all.Items {
 			if o.GetName() == name && o.GetNamespace() != namespace {
-				return fmt.Errorf("%s, but in namespace %s: give it with -n %s", text, o.GetNamespace(),
+				return fmt.Errorf("%s, but in namespace %q: specify -n %s", text, o.GetNamespace(),
 					o.GetNamespace())
 			}
 		}
 	}
 	if len(names) == 0 {
-		return fmt.Errorf("%s, and neither is any other: give its namespace with -n", text)
+		return fmt.Errorf("%s, which has no object of that type: specify a namespace with -n", text)
 	}
 	slices.Sort(names)
-	return fmt.Errorf("%s: there are %s", text, some(names))
+	return fmt.Errorf("%s: supported values: %s", text, some(names))
 }
 
-// noSuchType says that the cluster knows no such type, and which it knows with a name like it.
+// noSuchType returns the error for an unknown type, with the types that the user may have meant.
 func (c *Cluster) noSuchType(name string) error {
 	text := fmt.Sprintf("the cluster has no type %q", name)
 	var known []string
 	if c.Client != nil {
-		// What could be found is told, also when an aggregated API server is down.
+		// If an aggregated API server is down, the others still count
 		lists, _ := c.Client.Discovery().ServerPreferredResources()
 		for _, list := range lists {
 			for _, resource := range list.APIResources {
@@ -65,7 +65,7 @@ func (c *Cluster) noSuchType(name string) error {
 	if close := near(strings.ToLower(name), known); len(close) > 0 {
 		return fmt.Errorf("%s: did you mean %s?", text, strings.Join(close, ", "))
 	}
-	return fmt.Errorf("%s: `kubectl api-resources` lists those it has; is the operator installed?", text)
+	return fmt.Errorf("%s: `kubectl api-resources` lists its types; is the operator installed?", text)
 }
 
 func some(names []string) string {
@@ -76,7 +76,7 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// near returns the names that a typing error or a forgotten part makes of another, the nearest first.
+// near returns the names that differ from another by a typing error or a missing part, the nearest first.
 func near(name string, names []string) []string {
 	type candidate struct {
 		name     string
@@ -86,7 +86,7 @@ func near(name string, names []string) []string {
 	for _, other := range names {
 		d := levenshtein.Distance(name, other, nil)
 		if strings.HasPrefix(other, name+"-") || strings.HasSuffix(other, "-"+name) || letters(other) == letters(name) {
-			d = 1 // a part was forgotten, or two letters change places
+			d = 1 // a part is missing, or two letters are swapped
 		}
 		if d <= max(1, min(len(name), len(other))/3) {
 			close = append(close, candidate{other, d})

@@ -13,29 +13,29 @@ import (
 
 // Template is one pod template of an object.
 type Template struct {
-	// Name tells the templates of an object from each other: "worker", "services.Decode"; empty for Kubernetes' own
+	// Name distinguishes the templates of an object: "worker", "services.Decode"; empty for Kubernetes' own
 	// kinds, which have one.
 	Name string
-	// Path is where it lies.
+	// Path is its path in the object.
 	Path kubeedit.Path
-	// Containers are those that can carry the shim, init containers included.
+	// Containers are those that can have the shim, including init containers.
 	Containers []Container
 
 	spec kubeedit.Path // of the pod spec
-	meta kubeedit.Path // of the pods' labels and annotations; nil where the kind has none
-	env  kubeedit.Path // of variables that all its containers get besides their own; nil where the kind has none
+	meta kubeedit.Path // of the pods' labels and annotations; nil if the kind has none
+	env  kubeedit.Path // of variables that all its containers get; nil if the kind has none
 }
 
 // Container is one container of a template.
 type Container struct {
 	Name  string
-	Image string // empty where the template leaves it to its controller
-	Init  bool   // an init container, sidecars among them
+	Image string // empty if its controller sets it
+	Init  bool   // an init container, possibly a sidecar
 	GPU   bool   // requests nvidia.com/* resources
 	path  kubeedit.Path
 }
 
-// label returns the template's name, or where it lies.
+// label returns the template's name, or its path.
 func (t Template) label() string {
 	if t.Name == "" {
 		return t.Path.String()
@@ -43,18 +43,18 @@ func (t Template) label() string {
 	return t.Name
 }
 
-// The limits of the search for pod templates in objects of unknown kinds.
+// Limits of the search for pod templates in objects of unknown kinds.
 const (
 	maxDepth     = 14
 	maxTemplates = 64
 )
 
-// Templates finds the pod templates of an object. None is no error.
+// Templates returns the pod templates of an object, if any.
 func Templates(object *unstructured.Unstructured) []Template {
 	group, kind := object.GroupVersionKind().Group, object.GetKind()
 	known := kubeedit.Path(nil)
 	switch {
-	case group == "" && kind == "Pod": // what runs cannot be changed
+	case group == "" && kind == "Pod": // a running pod cannot be changed
 		return nil
 	case group == "" && kind == "ReplicationController",
 		group == "apps" && slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"}, kind),
@@ -87,7 +87,7 @@ func templateAt(object map[string]any, name string, at kubeedit.Path) Template {
 	return t
 }
 
-// locator finds what looks like a pod template in objects whose kind it does not know.
+// locator finds pod templates in objects of unknown kinds.
 type locator struct {
 	object map[string]any
 	found  []Template
@@ -103,12 +103,12 @@ func (l *locator) walk(value any, at kubeedit.Path, depth int) {
 			l.found = append(l.found, templateAt(l.object, "", at))
 			return
 		}
-		if isPodSpec(value) { // a pod spec of its own, as KServe's predictors
+		if isPodSpec(value) { // a pod spec without a template, as in KServe's predictors
 			l.found = append(l.found, Template{Path: at, spec: at, Containers: containers(l.object, at)})
 			return
 		}
 		for _, name := range sortedKeys(value) {
-			if name != "" { // which no path can name
+			if name != "" { // no path can have an empty name
 				l.walk(value[name], at.Then(kubeedit.Field(name)), depth+1)
 			}
 		}
@@ -125,7 +125,7 @@ func (l *locator) walk(value any, at kubeedit.Path, depth int) {
 	}
 }
 
-// listKey returns the field that tells the elements of a list from each other; empty when there is none.
+// listKey returns the field that distinguishes the elements of a list, or an empty string.
 func listKey(list []any) string {
 	for _, key := range []string{"name", "groupName"} { // groupName: Ray's workers
 		seen := map[string]bool{}
@@ -145,7 +145,7 @@ func listKey(list []any) string {
 	return ""
 }
 
-// isPodSpec reports whether something has containers as pods have: all with a name, and one with an image at least.
+// isPodSpec reports whether an object has containers like a pod: all with a name, and at least one with an image.
 func isPodSpec(spec map[string]any) bool {
 	list, ok := spec["containers"].([]any)
 	if !ok {
@@ -164,7 +164,7 @@ func isPodSpec(spec map[string]any) bool {
 	return images > 0
 }
 
-// containers returns those of a pod spec.
+// containers returns the containers of a pod spec.
 func containers(object map[string]any, spec kubeedit.Path) []Container {
 	var all []Container
 	for _, list := range []string{"containers", "initContainers"} {
@@ -184,7 +184,7 @@ func containers(object map[string]any, spec kubeedit.Path) []Container {
 	return all
 }
 
-// wantsGPU reports whether a container requests resources of NVIDIA's device plugins, whole GPUs or MIG slices.
+// wantsGPU reports whether a container requests resources of NVIDIA's device plugin: GPUs or MIG slices.
 func wantsGPU(container map[string]any) bool {
 	for _, kind := range []string{"limits", "requests"} {
 		for name, amount := range kubeedit.Map(container, kubeedit.Fields("resources", kind)) {
@@ -197,7 +197,7 @@ func wantsGPU(container map[string]any) bool {
 	return false
 }
 
-// named gives templates names that people know them by, from where they lie: leader, worker, head.
+// named gives templates the names that users know, from their paths: leader, worker, head.
 func named(templates []Template) []Template {
 	count := map[string]int{}
 	for i, t := range templates {
@@ -212,7 +212,7 @@ func named(templates []Template) []Template {
 	return templates
 }
 
-// nameOf drops from a path what only says that a template follows.
+// nameOf returns a path without the steps that every template has.
 func nameOf(p kubeedit.Path) string {
 	var words []string
 	for i, s := range p {

@@ -19,15 +19,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Undoer takes the shim out of workloads. Cluster is nil where it is only to describe.
+// Undoer removes the shim from workloads. Cluster may be nil if only Describe is called.
 type Undoer struct {
 	Cluster *Cluster
-	// Progress tells the user what goes on with a step; nil: nobody.
+	// Progress receives the progress of a step; may be nil.
 	Progress func(step ledger.Step, text string)
-	// Settle is how long processes that go on have to see that they are disarmed before the file goes away; 0 means
-	// three seconds. They look once a second, and their kubelets are told.
+	// Settle is how long running processes have to see that they are disarmed before the file is removed; 0 means three
+	// seconds. They read it once a second, and their kubelets refresh it immediately.
 	Settle time.Duration
-	// LedgerNamespace is where records are, in which nothing is ever changed by one; empty means
+	// LedgerNamespace is the namespace of the records, in which an undo changes nothing; empty means
 	// ledger.DefaultNamespace.
 	LedgerNamespace string
 }
@@ -37,9 +37,9 @@ func (u Undoer) Describe(step ledger.Step) string {
 	d, err := ReadData(step)
 	switch {
 	case err != nil || d == nil:
-		return "put the pod template back"
+		return "restore the pod template"
 	case d.Recreated != nil:
-		return fmt.Sprintf("delete %s in namespace %s and create it again as it was; delete configmap %s", d.Ref(),
+		return fmt.Sprintf("delete %s in namespace %s and recreate it as it was; delete configmap %s", d.Ref(),
 			d.Namespace, d.ConfigMap)
 	}
 	text := fmt.Sprintf("remove %s from the pod templates of %s in namespace %s; delete configmap %s",
@@ -61,8 +61,8 @@ func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) er
 	return err
 }
 
-// read reads a step's undo and checks it. sealed reports whether the run's ConfigMap vouches for it; without that
-// nothing of it is followed.
+// read returns a step's undo after checking it. sealed reports whether the run's ConfigMap has its seal; an undo
+// without a seal is never executed.
 func (u Undoer) read(ctx context.Context, run ledger.Run, step ledger.Step) (d *Data, sealed bool, err error) {
 	d, err = ReadData(step)
 	switch {
@@ -70,7 +70,7 @@ func (u Undoer) read(ctx context.Context, run ledger.Run, step ledger.Step) (d *
 		return nil, false, err
 	case d.ConfigMap != Name(run.ID):
 		return nil, false,
-			fmt.Errorf("the record's undo is rejected: %s is not the configmap of run %s", d.ConfigMap, run.ID)
+			fmt.Errorf("the record's undo is rejected: %s is not the ConfigMap of run %s", d.ConfigMap, run.ID)
 	case u.Cluster == nil:
 		return nil, false, errors.New("no cluster to undo it in")
 	}
@@ -88,7 +88,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	case err != nil:
 		return "", "", err
 	case d == nil:
-		return ledger.StateReverted, "nothing had been changed", nil
+		return ledger.StateReverted, "nothing was changed", nil
 	case !sealed:
 		return u.unsealed(ctx, run, d)
 	}
@@ -113,7 +113,8 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		said += end.pods(d)
 	}
 	if needed {
-		return state, said + fmt.Sprintf("\nconfigmap %s was left, since it is still mounted", d.ConfigMap), nil
+		return state, said + fmt.Sprintf("\nconfigmap %s was not deleted, because it is still mounted", d.ConfigMap),
+			nil
 	}
 	left, err := end.close(ctx, d)
 	if err != nil {
@@ -122,15 +123,15 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return state, said + left, nil
 }
 
-// unsealed returns the undo of a record for which no ConfigMap vouches: an earlier undo was stopped before it could say
-// that it had finished, nothing had been changed yet, or another client wrote the record. Nothing is written.
+// unsealed returns the result for a record without a seal: an earlier undo was interrupted before it could record that
+// it had finished, nothing was changed, or another client wrote the record. It changes nothing.
 func (u Undoer) unsealed(ctx context.Context, run ledger.Run, d *Data) (ledger.State, string, error) {
 	w := d.workload()
 	now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return ledger.StateSuperseded, fmt.Sprintf(
-			"%s is not there any more, and was not created again: no configmap vouches for the record", d.Ref(),
+			"%s no longer exists and was not recreated, because no ConfigMap confirms the record", d.Ref(),
 		), nil
 	case err != nil:
 		return "", "", fmt.Errorf("get %s: %w", d.Ref(), err)
@@ -161,7 +162,7 @@ func (u Undoer) say(step ledger.Step, text string) {
 	}
 }
 
-// workload returns what the data is about, without its content.
+// workload returns the workload of the data, without its content.
 func (d *Data) workload() *Workload {
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion(schema.GroupVersion{Group: d.Group, Version: d.Version}.String())
@@ -172,7 +173,7 @@ func (d *Data) workload() *Workload {
 	return &Workload{Object: o, Resource: d.gvr()}
 }
 
-// takeBack undoes the edits in the object.
+// takeBack takes the edits back in the object.
 func (u Undoer) takeBack(
 	ctx context.Context, run ledger.Run, w *Workload, d *Data,
 ) (state ledger.State, said string, needed bool, err error) {
@@ -183,18 +184,18 @@ func (u Undoer) takeBack(
 		now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			said = fmt.Sprintf("%s is not there any more, and nothing of ours is in its place", d.Ref())
+			said = fmt.Sprintf("%s no longer exists", d.Ref())
 			return nil
 		case err != nil:
 			return fmt.Errorf("get %s: %w", d.Ref(), err)
 		case !d.is(now):
 			return fmt.Errorf("the record's undo is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
 		case string(now.GetUID()) != d.UID:
-			said = fmt.Sprintf("%s is another one than was changed (UID %s, not %s), and was left alone", d.Ref(),
+			said = fmt.Sprintf("%s was not changed, because it is another object (UID %s, not %s)", d.Ref(),
 				now.GetUID(), d.UID)
 			return nil
 		case now.GetDeletionTimestamp() != nil:
-			said = fmt.Sprintf("%s is being deleted, and was left alone", d.Ref())
+			said = fmt.Sprintf("%s was not changed, because it is being deleted", d.Ref())
 			return nil
 		}
 		removed := d.removeEdits(now, run.ID)
@@ -226,21 +227,21 @@ func (u Undoer) takeBack(
 	return state, said, r.mountsConfigMap(), nil
 }
 
-// verdict returns what became of the object, for people.
+// verdict returns the result for the object.
 func (d *Data) verdict(r *removal, after *unstructured.Unstructured) (ledger.State, string) {
-	said := fmt.Sprintf("%s: its pod templates are as before", d.Ref())
+	said := fmt.Sprintf("%s: its pod templates are as they were", d.Ref())
 	switch same := d.Before == "" || sum(after) == d.Before; {
 	case len(r.kept) > 0:
 		return ledger.StateSuperseded,
-			fmt.Sprintf("%s: what is ours was taken out of its pod templates, and what others changed meanwhile was left:\n  %s",
+			fmt.Sprintf("%s: the run's edits were removed from its pod templates; changes of other clients were kept:\n  %s",
 				d.Ref(), strings.Join(r.kept, "\n  "))
 	case !r.changed && same:
-		said += "; they were already"
+		said += " already"
 	case !r.changed:
-		said = d.Ref() + ": nothing of ours is in its pod templates; others changed them meanwhile"
+		said = d.Ref() + ": its pod templates have no edits of the run; other clients have changed them"
 	case !same:
 		said = d.Ref() +
-			": all that is ours was taken out of its pod templates; what others changed in them meanwhile was left"
+			": the run's edits were removed from its pod templates; changes of other clients were kept"
 	}
 	return ledger.StateReverted, said
 }

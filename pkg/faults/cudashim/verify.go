@@ -14,27 +14,27 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Whoever may write the ledger's ConfigMaps must not get, by a record, the rights of whoever reverts it. So an undo is
-// sealed, and is about the object that the record shows as the step's target, within the bounds of every Injection.
+// A user who can write the ledger's ConfigMaps must not gain, through a record, the rights of the user who reverts it.
+// An undo is therefore sealed, concerns only the object that the record shows as the step's target, and has the same
+// limits as an Injection.
 
-// checkTarget refuses data of another object than the step's. ReadData has compared all but a UID that the step does
-// not name.
+// checkTarget returns an error if the data concerns another object than the step. The step may lack a UID.
 func (d *Data) checkTarget(target ledger.Target) error {
 	switch {
 	case d.Kind != target.Kind || d.Namespace != target.Namespace || d.Name != target.Name:
-		return fmt.Errorf("it is about %s in namespace %s, and its step about %s", d.Ref(), d.Namespace, target)
+		return fmt.Errorf("it concerns %s in namespace %s, but its step concerns %s", d.Ref(), d.Namespace, target)
 	case target.UID != "" && d.UID != target.UID:
-		return fmt.Errorf("it is about the %s with the UID %s, and its step about that with %s", d.Ref(), d.UID,
+		return fmt.Errorf("it concerns the %s with UID %s, but its step concerns the one with UID %s", d.Ref(), d.UID,
 			target.UID)
 	}
 	return nil
 }
 
-// checkUndo refuses what may be read, but not be undone: workloads out of bounds, and objects that are not what the
-// data says.
+// checkUndo returns an error for data that can be read but must not be executed: protected workloads, and objects of
+// other types than the data claims.
 func (d *Data) checkUndo(target ledger.Target, ledgerNamespace string) error {
 	if d.UID != target.UID {
-		return errors.New("its step does not name the object's UID")
+		return errors.New("its step does not have the object's UID")
 	}
 	if d.Kind == "Pod" {
 		return errors.New("a pod has no template")
@@ -47,18 +47,18 @@ func (d *Data) checkUndo(target ledger.Target, ledgerNamespace string) error {
 	}
 	original := &unstructured.Unstructured{}
 	if err := original.UnmarshalJSON(d.Recreated.Original); err != nil {
-		return fmt.Errorf("the object as it was cannot be read: %w", err)
+		return fmt.Errorf("decode the original object: %w", err)
 	}
 	if !d.is(original) || original.GetNamespace() != d.Namespace || original.GetName() != d.Name {
-		return fmt.Errorf("it holds %s in namespace %s", refOf(original), original.GetNamespace())
+		return fmt.Errorf("its original object is %s in namespace %s", refOf(original), original.GetNamespace())
 	}
 	if len(Templates(original)) == 0 {
-		return fmt.Errorf("it holds a %s, which has no pod template", original.GetKind())
+		return fmt.Errorf("its original object is a %s, which has no pod template", original.GetKind())
 	}
 	return nil
 }
 
-// is reports whether an object has the type that the data says: the resource alone could be another's.
+// is reports whether an object has the type that the data claims. The resource alone does not determine it.
 func (d *Data) is(object *unstructured.Unstructured) bool {
 	return object.GroupVersionKind() == schema.GroupVersionKind{Group: d.Group, Version: d.Version, Kind: d.Kind}
 }

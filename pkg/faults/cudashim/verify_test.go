@@ -23,12 +23,12 @@ func TestForgedRecords(t *testing.T) {
 		forge func(d *Data, target *ledger.Target)
 		want  string
 	}{
-		"another name":      {func(_ *Data, target *ledger.Target) { target.Name = "other" }, "its step about"},
-		"another namespace": {func(_ *Data, target *ledger.Target) { target.Namespace = "other" }, "its step about"},
-		"another kind":      {func(_ *Data, target *ledger.Target) { target.Kind = "StatefulSet" }, "its step about"},
-		"another UID":       {func(_ *Data, target *ledger.Target) { target.UID = "u2" }, "the UID"},
+		"another name":      {func(_ *Data, target *ledger.Target) { target.Name = "other" }, "its step concerns"},
+		"another namespace": {func(_ *Data, target *ledger.Target) { target.Namespace = "other" }, "its step concerns"},
+		"another kind":      {func(_ *Data, target *ledger.Target) { target.Kind = "StatefulSet" }, "its step concerns"},
+		"another UID":       {func(_ *Data, target *ledger.Target) { target.UID = "u2" }, "with UID"},
 		"no UID": {
-			func(_ *Data, target *ledger.Target) { target.UID = "" }, "does not name the object's UID",
+			func(_ *Data, target *ledger.Target) { target.UID = "" }, "does not have the object's UID",
 		},
 		"kube-system": {func(d *Data, target *ledger.Target) {
 			d.Namespace, target.Namespace = "kube-system", "kube-system"
@@ -48,7 +48,7 @@ func TestForgedRecords(t *testing.T) {
 			d.Recreated = &Recreated{Original: raw(
 				`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","namespace":"team"},"spec":{"containers":[{"name":"a","image":"b"}]}}`,
 			)}
-		}, "it holds pod/web"},
+		}, "its original object is pod/web"},
 		"one without a template to create": {func(d *Data, _ *ledger.Target) {
 			d.Recreated = &Recreated{
 				Original: raw(
@@ -74,7 +74,7 @@ func TestForgedRecords(t *testing.T) {
 				ledger.Step{Target: target, Undo: ledger.Undo{Kind: UndoKind, Data: kubeedit.Encode(d)}},
 			)
 			switch {
-			case test.want == "" && (err != nil || !strings.Contains(said, "not there any more")):
+			case test.want == "" && (err != nil || !strings.Contains(said, "no longer exists")):
 				t.Errorf("%s, %v", said, err)
 			case test.want != "" &&
 				(err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "rejected")):

@@ -1,14 +1,14 @@
-// Package cudashim delivers the CUDA shim into the pod templates of any workload, and takes it out again exactly.
+// Package cudashim injects the CUDA shim into the pod templates of any workload, and removes it exactly.
 //
-// A workload is whatever object has pod templates: Kubernetes' own kinds, and custom resources in which pod templates
-// are located. What is added is a list of edits with the value before and the value of ours; the list is in the ledger
-// before the first change, and the undo is three-way: it takes back only what still is as we left it.
+// A workload is an object with pod templates: Kubernetes' own kinds, and custom resources in which pod templates are
+// found. The additions are edits (package kubeedit). They are in the ledger before the first change, and the undo is
+// three-way: it takes back only values that are still as the injection left them.
 //
-// All changes are JSON patches with tests, also where server-side apply could do it. Server-side apply refuses
-// templates that the API server accepts (an environment variable given twice), owns whole lists where a schema has no
-// list keys (nodeSelectorTerms, most custom resources), and cannot give a value back that it took over: released by its
-// last manager it is deleted. With patches one path serves all kinds, and the managed fields are put back after the
-// undo: see ownership.go.
+// All changes are JSON patches with tests, even if server-side apply could make them. Server-side apply rejects
+// templates that the API server accepts (an environment variable that is set twice), owns whole lists if a schema has
+// no list keys (nodeSelectorTerms, most custom resources), and cannot return a value that it took over: a value that
+// its last manager releases is deleted. Patches work for all kinds, and the undo restores the managed fields: see
+// ownership.go.
 package cudashim
 
 import (
@@ -24,33 +24,33 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// FieldManager is who changes workloads for this tool: the API server keeps its name with every field.
+// FieldManager is the field manager of this tool's changes to workloads.
 const FieldManager = ledger.ManagedBy
 
-// Where the shim is in a pod.
+// Names and paths of the shim in a pod.
 const (
 	LibraryDir = "/gpu-fault/lib" // the ConfigMap's volume, read-only
 	RunDir     = "/gpu-fault/run" // an emptyDir, which survives container restarts
-	// below LibraryDir, or one folder deeper on clusters of several architectures
+	// in LibraryDir, or one directory deeper in clusters of several architectures
 	LibraryName = "libgpufault.so"
-	Executable  = LibraryDir + "/" + LibraryName // on clusters of one architecture
+	Executable  = LibraryDir + "/" + LibraryName // in clusters of one architecture
 	NodeVar     = "GPU_FAULT_NODE"               // the node's name
 	PreloadVar  = "LD_PRELOAD"                   // ld.so(8)
 	AuditVar    = "LD_AUDIT"                     // rtld-audit(7)
-	StateKey    = "state"                        // of the ConfigMap, and its file's name below LibraryDir
+	StateKey    = "state"                        // key of the ConfigMap, and file name in LibraryDir
 	volumeLib   = "gpu-fault-lib"                // names of volumes
 	volumeRun   = "gpu-fault-run"                //
-	refreshedAt = "gpufault.dev/refreshed"       // the annotation by which the kubelet is made to look at a pod
+	refreshedAt = "gpufault.dev/refreshed"       // the annotation that makes the kubelet synchronize a pod
 )
 
-// Cluster is what workloads are found in and changed by.
+// Cluster finds and changes workloads.
 type Cluster struct {
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
-	// Mapper knows kinds and short names: that of kubectl's connection flags.
+	// Mapper maps kinds and short names: that of kubectl's connection flags.
 	Mapper meta.RESTMapper
-	// Conflicts is how often, and with which pauses, a write is tried against others; zero means 12 times within some
-	// 10 seconds.
+	// Conflicts is the backoff for writes that conflict with other clients; zero means 12 attempts within about 10
+	// seconds.
 	Conflicts wait.Backoff
 }
 
@@ -59,9 +59,9 @@ type Workload struct {
 	Object    *unstructured.Unstructured
 	Resource  schema.GroupVersionResource
 	Templates []Template // never empty
-	// Asked is what the user named, where its owner is what can be changed: "pod/web-0".
+	// Asked is the object that the user specified if the workload is one of its owners: "pod/web-0".
 	Asked string
-	// Above names an owner without pod templates, which may undo changes: "trainjob.trainer.kubeflow.org/x". Else
+	// Above is an owner without pod templates that may undo changes, such as "trainjob.trainer.kubeflow.org/x", or
 	// empty.
 	Above string
 }
@@ -69,7 +69,7 @@ type Workload struct {
 // Ref names the workload as kubectl does: deployment.apps/web.
 func (w *Workload) Ref() string { return refOf(w.Object) }
 
-// Target returns the workload in the ledger.
+// Target returns the workload as a target in the ledger.
 func (w *Workload) Target() ledger.Target {
 	return ledger.Target{
 		Kind: w.Object.GetKind(), Namespace: w.Object.GetNamespace(), Name: w.Object.GetName(),
