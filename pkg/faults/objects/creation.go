@@ -24,23 +24,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// Creation makes objects that do not exist yet: Namespaces first, then the others in their order.
+// Creation creates objects: Namespaces first, then the others in their order.
 type Creation struct {
 	Dynamic dynamic.Interface
 	Mapper  meta.RESTMapper
 	Objects []*unstructured.Unstructured
-	// Target is what is locked; the zero value is the namespace of the objects, or the first of them.
+	// Target is locked during the change. The zero value means the namespace of the objects, or the first object.
 	Target ledger.Target
-	// LedgerNamespace is where nothing may be created; empty is ledger.DefaultNamespace.
+	// LedgerNamespace is a namespace in which nothing may be created; empty means ledger.DefaultNamespace.
 	LedgerNamespace string
 }
 
-// Change returns the change for a fault.Plan. Check tells before what it would fail with.
+// Change returns the change for a fault.Plan. Check reports its errors in advance.
 func (c *Creation) Change(action string) fault.Change {
 	return fault.Change{Target: c.target(), Action: action, Undo: ledger.Undo{Kind: UndoKind}, Apply: c.apply}
 }
 
-// target returns what two runs must not create in at the same time.
+// target returns the target that two runs must not use at the same time.
 func (c *Creation) target() ledger.Target {
 	if c.Target != (ledger.Target{}) || len(c.Objects) == 0 {
 		return c.Target
@@ -60,13 +60,13 @@ func (c *Creation) target() ledger.Target {
 	return ledger.Target{Kind: c.Objects[0].GetKind(), Name: c.Objects[0].GetName()}
 }
 
-// prepare names the objects, Namespaces first, and refuses what may not be created. It says all that is wrong.
+// prepare returns the objects, Namespaces first, or an error with all problems.
 func (c *Creation) prepare() ([]*unstructured.Unstructured, *Data, error) {
 	if c.Dynamic == nil || c.Mapper == nil {
 		return nil, nil, errNoCluster
 	}
 	if len(c.Objects) == 0 || len(c.Objects) > maxObjects {
-		return nil, nil, fmt.Errorf("%s cannot be created in one step: there may be 1 to %d",
+		return nil, nil, fmt.Errorf("invalid number of objects: %s; must be 1 to %d",
 			count.Of(len(c.Objects), "object"), maxObjects)
 	}
 	manifests := make([]*unstructured.Unstructured, 0, len(c.Objects))
@@ -83,7 +83,7 @@ func (c *Creation) prepare() ([]*unstructured.Unstructured, *Data, error) {
 				err = errors.Join(o.mayBeCreated(c.LedgerNamespace), checkManifest(o, manifest))
 			}
 			if err == nil && slices.ContainsFunc(d.Created, o.same) {
-				err = fmt.Errorf("%s is there twice", o)
+				err = fmt.Errorf("%s is specified twice", o)
 			}
 			if err != nil {
 				problems = append(problems, err)
@@ -96,8 +96,8 @@ func (c *Creation) prepare() ([]*unstructured.Unstructured, *Data, error) {
 	return manifests, d, errors.Join(problems...)
 }
 
-// Check returns what stands in the way: for Plan.Checks. It changes nothing. What is to be created in a namespace that
-// does not exist yet is looked at by the API server only when it is created.
+// Check returns the errors that the change would have: for Plan.Checks. It changes nothing. The API server validates an
+// object in a namespace that does not exist yet only when it is created.
 func (c *Creation) Check(ctx context.Context) error {
 	manifests, d, err := c.prepare()
 	if err != nil {
@@ -121,13 +121,13 @@ func (c *Creation) try(ctx context.Context, o Object, manifest *unstructured.Uns
 	case apierrors.IsNotFound(err) && o.Namespace != "": // its namespace is yet to be created
 		return nil
 	case apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run"):
-		// A webhook, which says nothing of the object
+		// The error concerns a webhook, not the object
 		return nil
 	}
 	return c.explain(ctx, o, err)
 }
 
-// explain returns why an object could not be created.
+// explain returns the error for an object that could not be created.
 func (c *Creation) explain(ctx context.Context, o Object, err error) error {
 	if !apierrors.IsAlreadyExists(err) {
 		if err != nil {
@@ -137,9 +137,9 @@ func (c *Creation) explain(ctx context.Context, o Object, err error) error {
 	}
 	if live, getErr := c.client(o).Get(ctx, o.Name, metav1.GetOptions{}); getErr == nil &&
 		live.GetDeletionTimestamp() != nil {
-		return fmt.Errorf("%s is still being deleted: wait until it is gone", o)
+		return fmt.Errorf("%s is still being deleted: wait until it no longer exists", o)
 	}
-	return fmt.Errorf("%s exists already: delete it, or use another name", o)
+	return fmt.Errorf("%s already exists: delete it, or use another name", o)
 }
 
 func (c *Creation) client(o Object) dynamic.ResourceInterface { return reach(c.Dynamic, o) }
@@ -151,8 +151,8 @@ func reach(client dynamic.Interface, o Object) dynamic.ResourceInterface {
 	return client.Resource(o.GVR()).Namespace(o.Namespace)
 }
 
-// apply writes down what it is going to create, creates it, and writes down the UIDs. Who dies in between leaves
-// objects that have their names in the ledger, and the mark that the ledger's data comes to.
+// apply records the objects, creates them, and records their UIDs. If the client dies in between, the ledger has the
+// names of the objects, and the objects have the mark that follows from the ledger's data.
 func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 	manifests, d, err := c.prepare()
 	if err != nil {
@@ -204,7 +204,7 @@ func (c *Creation) create(
 	o.UID = string(made.GetUID())
 	if made.GetLabels()[LabelInstance] != instance {
 		return ledger.Evidence{}, fmt.Errorf(
-			"create %s: an admission policy of the cluster changes the label %s, by which it would be known: except it from that policy",
+			"create %s: an admission policy changes the label %s, which identifies the object: exclude the object from the policy",
 			o, LabelInstance,
 		)
 	}
@@ -214,10 +214,10 @@ func (c *Creation) create(
 	return ledger.Evidence{Source: o.String(), Time: time.Now().UTC(), Text: "created, uid " + o.UID}, err
 }
 
-// accountTimeout is how long a new namespace may take to get its default service account; usually it takes 10 ms.
+// accountTimeout limits how long a new namespace may take to get its default service account; usually it takes 10 ms.
 const accountTimeout = 15 * time.Second
 
-// awaitAccount waits for the account that every pod needs: pods that come before it are refused.
+// awaitAccount waits for the service account that every pod needs: earlier pods are rejected.
 func (c *Creation) awaitAccount(ctx context.Context, namespace string) error {
 	accounts := c.Dynamic.Resource(
 		schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"},
@@ -226,16 +226,16 @@ func (c *Creation) awaitAccount(ctx context.Context, namespace string) error {
 	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, accountTimeout, true,
 		func(ctx context.Context) (bool, error) {
 			_, last = accounts.Get(ctx, "default", metav1.GetOptions{})
-			// Not every user may read accounts; then the first pod has to find out
+			// A user who may not read service accounts gets the error from the first pod
 			return last == nil || apierrors.IsForbidden(last), nil
 		})
 	if err != nil {
-		return fmt.Errorf("wait for the default service account of namespace %s: %w", namespace, last)
+		return fmt.Errorf("wait for the default service account of namespace %q: %w", namespace, last)
 	}
 	return nil
 }
 
-// Permissions returns what the creation and its undo need.
+// Permissions returns the permissions that the creation and its undo need.
 func (c *Creation) Permissions() ([]fault.Permission, error) {
 	_, d, err := c.prepare()
 	if err != nil {

@@ -12,34 +12,34 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Data is what the ledger keeps in ledger.Undo.Data: names, hashes and, of a patch, the values before and ours.
+// Data is the undo in ledger.Undo.Data: names, hashes and, for a patch, the values before and after.
 type Data struct {
 	// Created are the objects that the step creates.
 	Created []Object `json:"created,omitempty"`
-	// Patched is the object that the step patches, and Edits are what that changes.
+	// Patched is the object that the step patches, and Edits are the changes.
 	Patched *Object         `json:"patched,omitempty"`
 	Edits   []kubeedit.Edit `json:"edits,omitempty"`
-	// Ownership is who owns the patched fields, for the undo to give them back; nil where that had no room.
+	// Ownership has the owners of the patched fields, so that the undo can restore them; nil if it was too large.
 	Ownership *Ownership `json:"ownership,omitempty"`
 	// Sealed reports whether a ClusterRole keeps the seal of this data.
 	Sealed bool `json:"sealed,omitempty"`
 }
 
-// The limits of a step, so that a record of many has room.
+// Limits of a step, so that a record has room for many steps.
 const (
 	maxObjects   = 500
 	maxEdits     = 64 << 10 // bytes
 	maxOwnership = 16 << 10 // bytes
 )
 
-// ReadData reads the undo of a step. It is nil, without an error, when the step had changed nothing yet.
+// ReadData returns the undo of a step. It returns nil without an error if the step has changed nothing yet.
 func ReadData(step ledger.Step) (*Data, error) {
 	if len(step.Undo.Data) == 0 {
 		return nil, nil
 	}
 	var d Data
 	if err := json.Unmarshal(step.Undo.Data, &d); err != nil {
-		return nil, fmt.Errorf("the record's undo cannot be read: %w", err)
+		return nil, fmt.Errorf("decode the record's undo: %w", err)
 	}
 	if err := d.validate(); err != nil {
 		return nil, fmt.Errorf("the record's undo is rejected: %w", err)
@@ -47,18 +47,18 @@ func ReadData(step ledger.Step) (*Data, error) {
 	return &d, nil
 }
 
-// validate refuses what this tool never writes: the data comes from the cluster, and says what to delete and to change
-// in it.
+// validate returns an error for data that this tool never writes: it comes from the cluster and decides what the undo
+// deletes and changes.
 func (d *Data) validate() error {
 	switch {
 	case len(d.Created) > 0 == (d.Patched != nil):
-		return errors.New("it neither creates nor patches, or both")
+		return errors.New("it must either create or patch objects")
 	case len(d.Created) > maxObjects || len(d.Created) > 0 && len(d.Edits) > 0:
-		return errors.New("what it creates makes no sense")
+		return errors.New("its list of created objects is invalid")
 	case d.Patched != nil && (len(d.Edits) == 0 || d.Patched.UID == ""):
-		return errors.New("it does not say what was patched")
+		return errors.New("it does not describe the patch")
 	case d.Patched == nil && d.Ownership != nil:
-		return errors.New("who owns what it creates makes no sense")
+		return errors.New("it has owners of fields for created objects")
 	}
 	for _, o := range d.objects() {
 		if o.Version == "" || o.Resource == "" || o.Kind == "" || o.Name == "" {
@@ -80,7 +80,7 @@ func (d *Data) objects() []Object {
 	return d.Created
 }
 
-// check refuses data about objects that neither a Creation nor a Patching touches.
+// check returns an error for objects that neither a Creation nor a Patching may change.
 func (d *Data) check(ledgerNamespace string) error {
 	ledgerNamespace = cmp.Or(ledgerNamespace, ledger.DefaultNamespace)
 	for _, o := range d.Created {
@@ -102,8 +102,8 @@ func (d *Data) check(ledgerNamespace string) error {
 	return nil
 }
 
-// Objects returns what a step created or patched, and what keeps its seal: what is the run's own among the objects of a
-// cluster. It is empty for steps of other kinds, and for those that have changed nothing yet.
+// Objects returns the objects that a step created or patched, and the object that keeps its seal. It returns none for
+// steps of other kinds, and for steps that have changed nothing yet.
 func Objects(run ledger.Run, step ledger.Step) []Object {
 	if step.Undo.Kind != UndoKind {
 		return nil
@@ -122,7 +122,7 @@ func Objects(run ledger.Run, step ledger.Step) []Object {
 	return all
 }
 
-// namespaces returns those that the steps of a run create, by name, with the mark of each.
+// namespaces returns the marks of the namespaces that the steps of a run create, by name.
 func namespaces(run ledger.Run) map[string]string {
 	found := map[string]string{}
 	for _, step := range run.Steps {
@@ -142,7 +142,7 @@ func namespaces(run ledger.Run) map[string]string {
 	return found
 }
 
-// needsKeeper reports whether something of it would outlive the namespaces of its run.
+// needsKeeper reports whether the step concerns an object that would outlive the namespaces of its run.
 func (d *Data) needsKeeper(made map[string]string) bool {
 	own := func(o Object) bool {
 		_, goes := made[o.Namespace]

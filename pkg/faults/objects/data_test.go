@@ -106,8 +106,8 @@ func TestDescribe(t *testing.T) {
 	patch := Data{Patched: &Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a", UID: "1"},
 		Edits: []kubeedit.Edit{{Path: kubeedit.Fields("metadata", "labels", "a.b/c"), Ours: []byte(`"x"`)}}}
 	for want, data := range map[string]json.RawMessage{
-		"delete Namespace a with all that is in it, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y and 5 more": kubeedit.Encode(own),
-		`put back metadata.labels["a.b/c"] of Node a, as far as it is still ours`: kubeedit.Encode(
+		"delete Namespace a with everything in it, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y, ConfigMap b/y and 5 more": kubeedit.Encode(own),
+		`restore metadata.labels["a.b/c"] of Node a unless other clients have changed it`: kubeedit.Encode(
 			patch,
 		),
 		"nothing was changed yet": nil,

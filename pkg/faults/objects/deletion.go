@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// deletionPause is how often it is looked whether something is gone.
+// deletionPause is the interval at which objects are read while they are being deleted.
 const deletionPause = 200 * time.Millisecond
 
-// waitForDeletion waits until objects are not there any more, each with the UID that it had.
+// waitForDeletion waits until the objects with these UIDs no longer exist.
 func (u undoing) waitForDeletion(ctx context.Context, objects []Object) error {
 	most := cmp.Or(u.Wait, DefaultWait)
 	var last *unstructured.Unstructured
@@ -24,11 +24,11 @@ func (u undoing) waitForDeletion(ctx context.Context, objects []Object) error {
 		for len(left) > 0 {
 			live, err := u.live(ctx, left[0])
 			if err != nil {
-				return false, nil // it is asked again
+				return false, nil // try again
 			}
 			if live != nil && string(live.GetUID()) == left[0].UID {
 				last = live
-				if text := fmt.Sprintf("waiting until %s is gone", left[0]); text != told {
+				if text := fmt.Sprintf("waiting for the deletion of %s", left[0]); text != told {
 					told = text
 					u.report(text)
 				}
@@ -42,12 +42,12 @@ func (u undoing) waitForDeletion(ctx context.Context, objects []Object) error {
 	case err == nil || len(left) == 0:
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s is being deleted, and not gone: %w%s", left[0], context.Cause(ctx), holders(last))
+		return fmt.Errorf("%s is still being deleted: %w%s", left[0], context.Cause(ctx), holders(last))
 	}
-	return fmt.Errorf("%s is being deleted, and not gone after %s%s", left[0], most, holders(last))
+	return fmt.Errorf("%s is still being deleted after %s%s", left[0], most, holders(last))
 }
 
-// holders returns what keeps an object from going: a namespace's conditions, and finalizers.
+// holders returns what blocks the deletion of an object: a namespace's conditions, and finalizers.
 func holders(live *unstructured.Unstructured) string {
 	if live == nil {
 		return ""

@@ -186,10 +186,11 @@ func TestAClientMayDieWhileItAdvertises(t *testing.T) {
 				k := &killer{after: after, landed: landed}
 				victim := l.newClient(k)
 				_, _ = victim.session.Run(t.Context(), l.advertise(victim, node))
-				if !k.dead {
+				if !k.dead && len(k.writes) >= after {
 					t.Fatalf("the client lives; it wrote %s", strings.Join(k.writes, ", "))
 				}
-				t.Logf("died at %s; the node offers %v", k.writes[len(k.writes)-1], l.offers(node))
+				// Others write nodes, too: a client that meets nobody needs fewer writes than the counted one
+				t.Logf("dead %t after %s; the node offers %v", k.dead, k.writes[len(k.writes)-1], l.offers(node))
 				l.revertAll()
 				if diff := cmp.Diff(before, l.offers(node)); diff != "" {
 					t.Error(diff)

@@ -59,8 +59,8 @@ func TestATenantComesAndGoes(t *testing.T) {
 		}
 	}
 	if err := creation.Check(t.Context()); err == nil ||
-		!strings.Contains(err.Error(), "Namespace "+l.team()+" exists already") ||
-		!strings.Contains(err.Error(), "ClusterRoleBinding "+l.team()+" exists already") {
+		!strings.Contains(err.Error(), "Namespace "+l.team()+" already exists") ||
+		!strings.Contains(err.Error(), "ClusterRoleBinding "+l.team()+" already exists") {
 		t.Errorf("a second creation: %v", err)
 	}
 
@@ -86,7 +86,7 @@ func TestWhatExistsAlreadyIsLeftAndAllElseUndone(t *testing.T) {
 	again := l.creation(l.client, object("v1", "ConfigMap", l.team(), "other", nil),
 		object("v1", "ServiceAccount", l.team(), "trainer", nil))
 	run, err := l.session.Run(t.Context(), l.plan(l.client, tenant.Change("1"), more.Change("2"), again.Change("3")))
-	if err == nil || !strings.Contains(err.Error(), "ServiceAccount "+l.team()+"/trainer exists already") {
+	if err == nil || !strings.Contains(err.Error(), "ServiceAccount "+l.team()+"/trainer already exists") {
 		t.Fatalf("%v", err)
 	}
 	var states []string

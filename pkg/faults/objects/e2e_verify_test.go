@@ -105,7 +105,7 @@ func TestASuccessorIsLeftByAPlainRevert(t *testing.T) {
 	}
 	run, err := l.session.Revert(t.Context(), run.ID, false)
 	if err != nil || run.Steps[0].State != ledger.StateSuperseded ||
-		!strings.Contains(run.Steps[0].Message, "made it anew") || !run.IsClosed() {
+		!strings.Contains(run.Steps[0].Message, "another client has recreated it") || !run.IsClosed() {
 		t.Errorf("%v %+v", err, run)
 	}
 	if err := maps.Delete(t.Context(), l.team(), metav1.DeleteOptions{}); err != nil {
@@ -202,7 +202,7 @@ func TestANamespaceThatDoesNotGoSaysWhatHoldsIt(t *testing.T) {
 	hold(`{"metadata":{"finalizers":["example.com/hold"]}}`)
 	l.undoer(func(u *objects.Undoer) { u.Wait = 8 * time.Second })
 	run, err := l.session.Revert(t.Context(), run.ID, false)
-	if err == nil || !strings.Contains(err.Error(), "not gone after 8s") ||
+	if err == nil || !strings.Contains(err.Error(), "is still being deleted after 8s") ||
 		!strings.Contains(err.Error(), "example.com/hold in 1 resource instances") || run.IsClosed() {
 		t.Errorf("%v", err)
 	}

@@ -22,47 +22,47 @@ const (
 	gpuResource = "nvidia.com/gpu"
 )
 
-// clusterKinds are the kinds without a namespace that may be created and patched, by group and kind. All others rule
-// over objects of everybody (webhooks, CustomResourceDefinitions, APIServices), or are hardware and data.
+// clusterKinds are the cluster-scoped kinds that may be created and patched, with their groups. All others affect
+// objects of every user (webhooks, CustomResourceDefinitions, APIServices), or stand for hardware and data.
 var clusterKinds = map[string]string{
 	"Namespace": "", "ClusterRole": groupRBAC, "ClusterRoleBinding": groupRBAC, "RuntimeClass": "node.k8s.io",
 	"PriorityClass": "scheduling.k8s.io",
 	"StorageClass":  "storage.k8s.io", "DeviceClass": "resource.k8s.io",
 }
 
-// refusedGroups are of objects that are no configuration: questions to the API server, elections, notes of controllers.
+// refusedGroups have objects that are not configuration: reviews, leader elections, notes of controllers.
 var refusedGroups = []string{
 	"authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io", "coordination.k8s.io", "events.k8s.io",
 	"discovery.k8s.io",
 	"admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "metrics.k8s.io",
 }
 
-// refusedKinds are such of the core group, and Nodes.
+// refusedKinds are such kinds of the core group, and Nodes.
 var refusedKinds = []string{"Event", "Endpoints", "Binding", "ComponentStatus", kindNode, "List"}
 
-// mayBeCreated refuses what a Creation does not make, and so its undo does not delete.
+// mayBeCreated returns an error for an object that a Creation must not create, nor its undo delete.
 func (o Object) mayBeCreated(ledgerNamespace string) error {
 	if o.Subresource != "" {
-		return fmt.Errorf("%s: its %s is not created", o, o.Subresource)
+		return fmt.Errorf("%s: its %s cannot be created", o, o.Subresource)
 	}
 	if o.Group == "" && o.Kind == kindNode {
-		return fmt.Errorf("%s: nodes are not created; labels and taints of one can be patched", o)
+		return fmt.Errorf("%s: nodes cannot be created; patch the labels and taints of an existing one", o)
 	}
 	return o.allowed(ledgerNamespace)
 }
 
-// mayBePatched refuses what a Patching does not change.
+// mayBePatched returns an error for an object that a Patching must not change.
 func (o Object) mayBePatched(ledgerNamespace string) error {
 	if o.Group == "" && o.Kind == kindNode && o.Resource == "nodes" && o.Namespace == "" &&
 		(o.Subresource == "" || o.Subresource == fieldStatus) {
 		return nil
 	}
 	if o.Subresource != "" {
-		return fmt.Errorf("%s: its %s is out of bounds", o, o.Subresource)
+		return fmt.Errorf("%s: its %s cannot be patched", o, o.Subresource)
 	}
 	if o.Group == "" && o.Kind == "Secret" {
 		return fmt.Errorf(
-			"%s: the record of a patch holds the values before, and others read records: secrets are only created", o,
+			"%s: secrets cannot be patched, because a record has the former values and other users can read records", o,
 		)
 	}
 	return o.allowed(ledgerNamespace)
@@ -74,15 +74,15 @@ func (o Object) allowed(ledgerNamespace string) error {
 	switch {
 	case slices.Contains(refusedGroups, o.Group), o.Group == "" && slices.Contains(refusedKinds, o.Kind):
 		return fmt.Errorf(
-			"%s: objects of the kind %s are out of bounds: they are no configuration, or rule over objects of everybody",
+			"%s: kind %s is not supported: its objects are not configuration, or affect objects of every user",
 			o, o.Kind,
 		)
 	case strings.ContainsAny(o.Resource, "/"):
-		return fmt.Errorf("%s: %s is no resource", o, o.Resource)
+		return fmt.Errorf("%s: %q is not a resource", o, o.Resource)
 	case o.Namespace == "" && !clusterWide:
-		return fmt.Errorf("%s: objects of the kind %s that belong to no namespace are out of bounds", o, o.Kind)
+		return fmt.Errorf("%s: the cluster-scoped kind %s is not supported", o, o.Kind)
 	case o.Namespace != "" && clusterWide:
-		return fmt.Errorf("%s: a %s belongs to no namespace", o, o.Kind)
+		return fmt.Errorf("%s: a %s is not namespaced", o, o.Kind)
 	case o.Group == groupRBAC && (strings.HasPrefix(o.Name, "system:") ||
 		slices.Contains([]string{"cluster-admin", "admin", "edit", "view"}, o.Name)):
 		return fmt.Errorf("%s: it is one of Kubernetes' own", o)
@@ -92,7 +92,7 @@ func (o Object) allowed(ledgerNamespace string) error {
 		namespace = o.Name
 	}
 	if strings.HasPrefix(namespace, "kube-") {
-		return fmt.Errorf("%s: namespaces whose name begins with kube- are Kubernetes' own", o)
+		return fmt.Errorf("%s: namespaces with the prefix kube- belong to Kubernetes", o)
 	}
 	if o.isNamespace() && o.Name == "default" {
 		return fmt.Errorf("%s: it is one of Kubernetes' own", o)
@@ -100,16 +100,15 @@ func (o Object) allowed(ledgerNamespace string) error {
 	return fault.CheckNamespace(o.target(), namespace, cmp.Or(ledgerNamespace, ledger.DefaultNamespace))
 }
 
-// MayTouch reports whether a run may make or change the object, for others who put objects back: the error says what is
-// out of bounds.
+// MayTouch returns an error if a run must not create or change the object. Other packages that restore objects use it.
 func (o Object) MayTouch(ledgerNamespace string) error { return o.allowed(ledgerNamespace) }
 
 func (o Object) target() ledger.Target {
 	return ledger.Target{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID}
 }
 
-// nodeFields are what a Patching changes of a Node, and nodeStatusFields what of its status: GPUs that are not there,
-// for exercises without.
+// nodeFields are the fields of a Node that a Patching may change, and nodeStatusFields those of its status: simulated
+// GPUs, for exercises on clusters without GPUs.
 var (
 	nodeFields = []kubeedit.Path{
 		kubeedit.Fields("metadata", "labels"), kubeedit.Fields("metadata", "annotations"),
@@ -120,7 +119,7 @@ var (
 	}
 )
 
-// mayBeEdited refuses fields that are the API server's or the kubelet's, or that would keep the undo from ending.
+// mayBeEdited returns an error for fields that belong to the API server or the kubelet, or that could block the undo.
 func (o Object) mayBeEdited(e kubeedit.Edit) error {
 	if o.Group == "" && o.Kind == kindNode {
 		fields := nodeFields
@@ -131,7 +130,7 @@ func (o Object) mayBeEdited(e kubeedit.Edit) error {
 			return nil
 		}
 		return fmt.Errorf(
-			"%s: of nodes only labels, annotations, taints, unschedulable and the number of GPUs are changed, not %s",
+			"%s: %[2]s cannot be patched; supported fields of nodes: labels, annotations, taints, unschedulable, the number of GPUs",
 			o, e.Path,
 		)
 	}
@@ -140,13 +139,14 @@ func (o Object) mayBeEdited(e kubeedit.Edit) error {
 		return fmt.Errorf("%s: %s cannot be patched", o, e.Path)
 	case "metadata":
 		if len(e.Path) < 3 || e.Path[1].Field != "labels" && e.Path[1].Field != "annotations" {
-			return fmt.Errorf("%s: of the metadata only labels and annotations are changed, not %s", o, e.Path)
+			return fmt.Errorf("%s: %[2]s cannot be patched; supported fields of the metadata: labels, annotations", o,
+				e.Path)
 		}
 	}
 	return nil
 }
 
-// objectOf names the object of a manifest, which must be one that can be created.
+// objectOf returns the object of a manifest.
 func objectOf(mapper meta.RESTMapper, manifest *unstructured.Unstructured) (Object, error) {
 	kind := manifest.GroupVersionKind()
 	o := Object{
@@ -154,10 +154,10 @@ func objectOf(mapper meta.RESTMapper, manifest *unstructured.Unstructured) (Obje
 		Name: manifest.GetName(),
 	}
 	if kind.Kind == "" || kind.Version == "" {
-		return o, fmt.Errorf("an object %q has no apiVersion or no kind", manifest.GetName())
+		return o, fmt.Errorf("object %q has no apiVersion or no kind", manifest.GetName())
 	}
 	if o.Name == "" {
-		return o, fmt.Errorf("a %s has no name: generated ones could not be undone", o.Kind)
+		return o, fmt.Errorf("a %s has no name: objects with generated names cannot be undone", o.Kind)
 	}
 	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
@@ -168,37 +168,37 @@ func objectOf(mapper meta.RESTMapper, manifest *unstructured.Unstructured) (Obje
 	case namespaced && o.Namespace == "":
 		return o, fmt.Errorf("%s has no namespace", o)
 	case !namespaced && o.Namespace != "":
-		return o, fmt.Errorf("%s: a %s belongs to no namespace", o, o.Kind)
+		return o, fmt.Errorf("%s: a %s is not namespaced", o, o.Kind)
 	}
 	return o, nil
 }
 
 func unknownKind(o Object, err error) error {
 	if meta.IsNoMatchError(err) {
-		return fmt.Errorf("%s: the cluster has no kind %s of %s; see: kubectl api-resources", o, o.Kind, o.APIVersion())
+		return fmt.Errorf("%s: the cluster has no kind %s in %s; see: kubectl api-resources", o, o.Kind, o.APIVersion())
 	}
-	return fmt.Errorf("%s: ask the cluster for its kind: %w", o, err)
+	return fmt.Errorf("%s: find its kind: %w", o, err)
 }
 
-// checkManifest refuses what would keep the undo from finding or deleting the object, or tell who made it.
+// checkManifest returns an error for metadata that would prevent the undo, or reveal who created the object.
 func checkManifest(o Object, manifest *unstructured.Unstructured) error {
 	if len(manifest.GetOwnerReferences()) > 0 || len(manifest.GetFinalizers()) > 0 {
-		return fmt.Errorf("%s: it has ownerReferences or finalizers, with which it could not be undone", o)
+		return fmt.Errorf("%s: objects with ownerReferences or finalizers cannot be undone", o)
 	}
 	if _, taken := manifest.GetLabels()[LabelInstance]; taken {
 		return fmt.Errorf(
-			"%s: it has the label %s, by which its undo finds it: use another one (on pod templates it may stay)", o,
+			"%s: label %s is reserved for the undo: use another label (pod templates may have it)", o,
 			LabelInstance,
 		)
 	}
 	for _, keys := range []map[string]string{manifest.GetLabels(), manifest.GetAnnotations()} {
 		for key := range keys {
 			if strings.Contains(key, "gpufault") {
-				return fmt.Errorf("%s: the label or annotation %s tells who made it", o, key)
+				return fmt.Errorf("%s: label or annotation %q reveals who created the object", o, key)
 			}
 		}
 	}
 	return nil
 }
 
-var errNoCluster = errors.New("no cluster to do it in")
+var errNoCluster = errors.New("no cluster")

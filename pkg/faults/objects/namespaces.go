@@ -9,10 +9,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// deleteNamespaces begins to delete the namespaces of the run's other steps: each takes seconds to go, and so all go at
-// the same time. Their own steps wait for them, and say what went wrong.
+// deleteNamespaces starts the deletion of the namespaces of the run's other steps. Each deletion takes seconds, and
+// this way they run at the same time. The steps themselves wait for the deletion and report errors.
 func (u undoing) deleteNamespaces(ctx context.Context) {
-	if u.run.Phase == ledger.Planned || u.run.Phase == ledger.Applying { // only this step is undone, not the run
+	if u.run.Phase == ledger.Planned || u.run.Phase == ledger.Applying { // only this step is being undone, not the run
 		return
 	}
 	for _, step := range u.run.Steps {
@@ -37,7 +37,7 @@ func (u undoing) deleteNamespaces(ctx context.Context) {
 	}
 }
 
-// holdsMore reports whether a change of another kind is in a namespace: its undo wants to find it there.
+// holdsMore reports whether a namespace has a change of another kind, whose undo needs the namespace.
 func (u undoing) holdsMore(namespace string) bool {
 	for _, step := range u.run.Steps {
 		if step.Target.Namespace == namespace && step.Undo.Kind != UndoKind && !step.Undo.IsPermanent() &&

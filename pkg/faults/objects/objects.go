@@ -1,13 +1,13 @@
-// Package objects creates and patches any Kubernetes objects as changes of a fault.Plan, under neutral names: what it
-// leaves in sight looks as if somebody had used kubectl.
+// Package objects creates and patches any Kubernetes objects as changes of a fault.Plan. It uses neutral names, so that
+// the changes look as if a user had made them with kubectl.
 //
-// What is created carries a label, app.kubernetes.io/instance, whose value is its mark: a word made of a hash over the
-// run, the step, and the kinds, names and contents of all that the step creates, and of the object's own name, so that
-// nobody sees what came together. The list is in the ledger before the first object is there, so that a client may die
-// at any moment: what has a name of the list and its mark was made by this step. The mark is the step's seal on the
-// object (pkg/seal): whoever can write only the ledger can put any name into a record, but no mark on anyone's object.
-// For what cannot carry a mark (a patched object, an object whose label the candidate removed) a ClusterRole keeps the
-// seal.
+// Each created object has a mark as the value of the label app.kubernetes.io/instance: a hash of the run, the step, the
+// kinds, names and contents of all objects of the step, and the object's own name, so that the marks do not show which
+// objects belong together. The list of objects is in the ledger before the first object exists, so that the client may
+// die at any moment: an object with a name of the list and its mark was created by this step. The mark is the step's
+// seal on the object (pkg/seal): a user who can write only the ledger can put any name into a record, but cannot set a
+// mark on an object. For objects without a mark (a patched object, an object whose label the candidate removed), a
+// ClusterRole keeps the seal.
 package objects
 
 import (
@@ -19,19 +19,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// UndoKind is the ledger.Undo.Kind of objects that were created or patched.
+// UndoKind is the ledger.Undo.Kind of created and patched objects.
 const UndoKind = "objects"
 
-// LabelInstance is on every object that is created; its value is the object's mark.
+// LabelInstance is the label of created objects whose value is the mark.
 const LabelInstance = "app.kubernetes.io/instance"
 
-// The field managers, as kubectl's.
+// Field managers with the names that kubectl uses.
 const (
 	ManagerCreate = "kubectl-create"
 	ManagerPatch  = "kubectl-patch"
 )
 
-// Object names an object, and the resource by which it is reached.
+// Object identifies an object and its resource.
 type Object struct {
 	Group     string `json:"group,omitempty"`
 	Version   string `json:"version"`
@@ -39,25 +39,25 @@ type Object struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Subresource is "status" for that of a Node, which is patched apart; else empty.
+	// Subresource is "status" for the status of a Node, which is patched separately; otherwise empty.
 	Subresource string `json:"subresource,omitempty"`
-	// Sum is the SHA-256 of the manifest, in hexadecimal; empty for what is patched.
+	// Sum is the SHA-256 of the manifest in hexadecimal; empty for a patched object.
 	Sum string `json:"sum,omitempty"`
-	// UID is that of the object that was created or patched; empty until it was created.
+	// UID is that of the created or patched object; empty before the creation.
 	UID string `json:"uid,omitempty"`
 }
 
-// APIVersion is as manifests have it: apps/v1.
+// APIVersion returns the apiVersion: apps/v1.
 func (o Object) APIVersion() string {
 	return schema.GroupVersion{Group: o.Group, Version: o.Version}.String()
 }
 
-// GVR returns what dynamic clients reach it by.
+// GVR returns the resource for dynamic clients.
 func (o Object) GVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: o.Group, Version: o.Version, Resource: o.Resource}
 }
 
-// subresources returns what a request names behind the object.
+// subresources returns the subresources for a request.
 func (o Object) subresources() []string {
 	if o.Subresource == "" {
 		return nil
@@ -65,7 +65,7 @@ func (o Object) subresources() []string {
 	return []string{o.Subresource}
 }
 
-// String names it for people: Deployment team-a/trainer.
+// String returns the object for people: Deployment team-a/trainer.
 func (o Object) String() string {
 	if o.Namespace == "" {
 		return o.Kind + " " + o.Name
@@ -73,7 +73,7 @@ func (o Object) String() string {
 	return o.Kind + " " + o.Namespace + "/" + o.Name
 }
 
-// same reports whether both name one object, whatever is known of it.
+// same reports whether both identify the same object, regardless of the other fields.
 func (o Object) same(other Object) bool {
 	return o.Group == other.Group && o.Resource == other.Resource && o.Namespace == other.Namespace &&
 		o.Name == other.Name
@@ -81,13 +81,12 @@ func (o Object) same(other Object) bool {
 
 func (o Object) isNamespace() bool { return o.Group == "" && o.Resource == "namespaces" }
 
-// is reports whether a live object is of the type that the name says: the resource alone could be another's.
+// is reports whether a live object has the recorded type. The resource alone does not determine it.
 func (o Object) is(live *unstructured.Unstructured) bool {
 	return live.GroupVersionKind() == schema.GroupVersionKind{Group: o.Group, Version: o.Version, Kind: o.Kind}
 }
 
-// seal returns the seal of a step's undo: of everything that it would follow, except UIDs, which are known only after
-// the creation.
+// seal returns the seal of a step's undo. It covers everything except UIDs, which are known only after the creation.
 func (d *Data) seal(run, step string) seal.Seal {
 	plain := Data{Created: make([]Object, len(d.Created)), Patched: d.Patched, Edits: d.Edits, Ownership: d.Ownership}
 	for i, o := range d.Created {
@@ -100,7 +99,7 @@ func (d *Data) seal(run, step string) seal.Seal {
 // mark returns the label of an object that a step creates.
 func (o Object) mark(s seal.Seal) string { return s.Mark(o.Group, o.Resource, o.Namespace, o.Name) }
 
-// keeper returns where the seals of steps are that mark no object.
+// keeper returns the keeper of the seals of steps that mark no object.
 func keeper(client dynamic.Interface) seal.ClusterRoles {
 	return seal.ClusterRoles{Dynamic: client, FieldManager: ManagerCreate, Label: LabelInstance}
 }

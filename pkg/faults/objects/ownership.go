@@ -17,24 +17,25 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Ownership is what a patch changes of who owns the object's fields (metadata.managedFields). Patches are made under
-// the name of kubectl's, and somebody may have patched the object with kubectl before: that one's entry is told apart
-// from ours by what is in it.
+// Ownership has the changes of a patch to the owners of the object's fields (metadata.managedFields). Patches use the
+// field manager of kubectl patch, and a user may have patched the object with kubectl before, so that only the fields
+// of an entry tell which are whose.
 type Ownership struct {
-	// Lost is what others lose by the patch.
+	// Lost are the fields that other managers lose.
 	Lost []kubeedit.Owned `json:"lost,omitempty"`
-	// Gained is what ManagerPatch has not owned before, and will own by the patch or by its undo, as FieldsV1: it keeps
-	// none of it.
+	// Gained are the fields that ManagerPatch did not own before and owns after the patch or its undo, as FieldsV1. The
+	// undo removes them from it.
 	Gained json.RawMessage `json:"gained,omitempty"`
-	// Own is what ManagerPatch itself owned and loses, since the patch removes it, as FieldsV1: the undo makes it own
-	// that again.
+	// Own are the fields that ManagerPatch owned and loses because the patch removes them, as FieldsV1. The undo
+	// returns them to it.
 	Own json.RawMessage `json:"own,omitempty"`
-	// Time is when ManagerPatch had written before, and Sum the hash of what it owned then. Empty when it had not.
+	// Time is when ManagerPatch wrote before the patch, and Sum the hash of the fields that it owned then. Both are
+	// empty if it never wrote.
 	Time *metav1.Time `json:"time,omitempty"`
 	Sum  string       `json:"sum,omitempty"`
 }
 
-// ours returns the entry of metadata.managedFields that patches of an object, and their undo, write to.
+// ours returns the entry of metadata.managedFields for patches of an object and their undo.
 func (o Object) ours() kubeedit.Owned {
 	return kubeedit.Owned{
 		Manager: ManagerPatch, Operation: string(metav1.ManagedFieldsOperationUpdate), APIVersion: o.APIVersion(),
@@ -42,8 +43,8 @@ func (o Object) ours() kubeedit.Owned {
 	}
 }
 
-// foresee asks the API server who would own what after the write. The preview does not tell it: what an admission
-// webhook changes on its way is nobody's there, and ours when it is written, since then it is in the patch.
+// foresee asks the API server for the owners after the write. The preview does not show them: fields that an admission
+// webhook changes have no owner there, but belong to ManagerPatch after the write, because they are part of the patch.
 func foresee(
 	ctx context.Context, client dynamic.Interface, o Object, before, after *unstructured.Unstructured,
 ) (*Ownership, error) {
@@ -52,7 +53,7 @@ func foresee(
 		return nil, err
 	}
 	w := ownership(o, before.GetManagedFields(), trial.GetManagedFields())
-	if w.validate() != nil { // too large, or so odd that the undo would not believe it: the values are what counts
+	if w.validate() != nil { // too large or invalid for the undo, which then restores only the values
 		return nil, nil
 	}
 	return w, nil
@@ -86,14 +87,14 @@ func fieldsV1(set *fieldpath.Set) json.RawMessage {
 	return kubeedit.EncodeFields(set)
 }
 
-// validate refuses what no patch makes of an object. What is left is harmless also when it is forged: it moves only
-// what ManagerPatch owns.
+// validate returns an error for data that no patch produces. Valid data is harmless even if it is forged: it moves only
+// fields that ManagerPatch owns.
 func (w *Ownership) validate() error {
 	if w == nil {
 		return nil
 	}
 	if size := len(kubeedit.Encode(w)); size == 0 || size > maxOwnership {
-		return fmt.Errorf("who owned its fields takes %d bytes, and at most %d have room", size, maxOwnership)
+		return fmt.Errorf("the owners of its fields take %d bytes; must be 1 to %d", size, maxOwnership)
 	}
 	for _, lost := range w.Lost {
 		if err := lost.Validate(); err != nil {
@@ -109,13 +110,13 @@ func (w *Ownership) validate() error {
 		}
 	}
 	if w.Sum != "" && len(w.Sum) != sha256.Size*2 {
-		return errors.New("a hash of owned fields is of another length")
+		return errors.New("invalid length of a hash of owned fields")
 	}
 	return nil
 }
 
-// returned returns how the fields of an object are to be owned after its values were put back. It is nil where nothing
-// is to be given.
+// returned returns the managed fields of an object after the undo has restored its values. It returns nil if they stay
+// as they are.
 func (w *Ownership) returned(o Object, back restored, now []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	ours := o.ours().Is
 	before, after := back.before.GetManagedFields(), back.now.GetManagedFields()
@@ -142,7 +143,7 @@ func (w *Ownership) returned(o Object, back restored, now []metav1.ManagedFields
 	if !changed {
 		return nil
 	}
-	// The API server writes no change of times only; along with others it does.
+	// The API server ignores a change of times alone, but stores it together with others.
 	for i, entry := range entries {
 		if w.Time != nil && ours(entry) && kubeedit.SumFields(kubeedit.OwnedFields(entries, ours)) == w.Sum {
 			entries[i].Time = w.Time
@@ -159,17 +160,18 @@ func fieldsOf(owners []kubeedit.Owned) *fieldpath.Set {
 	return fields
 }
 
-// giveBack gives the fields of an object whose values were put back to their former owners. It is a write of its own,
-// since who writes values owns them; one that was lost is made up for by the next undo. It returns what there is to say
-// of it.
+// giveBack returns the fields of an object whose values were restored to their former owners. It needs a separate
+// write, because a client owns the values that it writes. If this write is lost, the next undo repeats it. giveBack
+// returns a text for the user.
 func (u undoing) giveBack(ctx context.Context, o Object, back restored) (string, error) {
 	w := u.data.Ownership
 	if w == nil || back.now == nil {
 		return "", nil
 	}
 	plain := o
-	plain.Subresource = "" // metadata.managedFields is taken from no subresource, but has the entries of all
-	believed := false
+	// metadata.managedFields can be written only with the object, but has the entries of subresources
+	plain.Subresource = ""
+	verified := false
 	now := back.now
 	said := ""
 	err := retry(ctx, o, func() error {
@@ -186,31 +188,31 @@ func (u undoing) giveBack(ctx context.Context, o Object, back restored) (string,
 		if entries == nil {
 			return nil
 		}
-		if !believed {
+		if !verified {
 			err := u.checkSeal(ctx, o, nil)
 			if broken := (*seal.BrokenError)(nil); errors.As(err, &broken) {
 				said = fmt.Sprintf(
-					"; the owners of its fields were not restored, since %s does not vouch for the record",
+					"; the owners of its fields were not restored, because %s does not have the seal of the record",
 					broken.Where,
 				)
 				return nil
 			} else if err != nil {
 				return err
 			}
-			believed = true
+			verified = true
 		}
 		_, err = patchAsRead(ctx, u.Dynamic, plain, now,
 			map[string]any{"metadata": map[string]any{"managedFields": entries}})
-		now = nil // is read anew, should somebody have been faster
+		now = nil // read it again if another client wrote first
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return err
 	})
-	// The values are back, which is what counts: a webhook that fails, say, must not keep the run open. Whether a
-	// request without an answer came through nobody knows, and the next undo finds out.
+	// The values are restored, which is what counts: a failing webhook, for example, must not keep the run open. If a
+	// request had no response, the next undo finds out whether it succeeded.
 	if answered := apierrors.APIStatus(nil); errors.As(err, &answered) {
-		return fmt.Sprintf("; its fields are owned by %s, since they could not be given back to who owned them: %v",
+		return fmt.Sprintf("; %s still owns its fields, because their former owners could not be restored: %v",
 			ManagerPatch, err), nil
 	}
 	return said, err

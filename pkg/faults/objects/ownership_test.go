@@ -267,7 +267,7 @@ func TestTheSecondWriteMeetsOthers(t *testing.T) {
 				return answer
 			}
 			state, said := s.undo(b)
-			if state != ledger.StateReverted || strings.Contains(said, "could not be given back") != (answer != nil) {
+			if state != ledger.StateReverted || strings.Contains(said, "could not be restored") != (answer != nil) {
 				t.Errorf("%s: %s", state, said)
 			}
 			if answer == nil {
@@ -323,7 +323,7 @@ func TestForgedOwnership(t *testing.T) {
 	honest := d.Ownership
 	d.Ownership = &Ownership{Gained: json.RawMessage(`{"f:metadata":{"f:annotations":{"f:mine":{}}}}`)}
 	b.run.Steps[0].Undo.Data = kubeedit.Encode(d)
-	if _, said := s.undo(b); !strings.Contains(said, "does not vouch") {
+	if _, said := s.undo(b); !strings.Contains(said, "does not have the seal") {
 		t.Errorf("%s", said)
 	}
 	s.same(o, mine)

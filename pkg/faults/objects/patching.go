@@ -23,23 +23,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Patching changes an object that exists. Of a Node it changes labels, annotations, taints and whether it is cordoned;
-// of a Node's status how many GPUs it advertises.
+// Patching changes an existing object. On a Node it changes labels, annotations, taints and unschedulable; in a Node's
+// status the number of GPUs.
 type Patching struct {
 	Dynamic dynamic.Interface
 	Mapper  meta.RESTMapper
 
 	APIVersion, Kind, Namespace, Name string
-	// Subresource is "status" to change that of a Node, and else empty.
+	// Subresource is "status" for the status of a Node; otherwise empty.
 	Subresource string
-	// Merge is a JSON merge patch (RFC 7386), JSON a JSON patch (RFC 6902). One of them is set.
+	// Merge is a JSON merge patch (RFC 7386), JSON a JSON patch (RFC 6902). Exactly one must be set.
 	Merge map[string]any
 	JSON  []any
-	// LedgerNamespace is where nothing may be changed; empty is ledger.DefaultNamespace.
+	// LedgerNamespace is a namespace in which nothing may be changed; empty means ledger.DefaultNamespace.
 	LedgerNamespace string
 }
 
-// Change returns the change for a fault.Plan. Check tells before what it would fail with.
+// Change returns the change for a fault.Plan. Check reports its errors in advance.
 func (p *Patching) Change(action string) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: p.Kind, Namespace: p.Namespace, Name: p.Name}, Action: action,
@@ -47,8 +47,8 @@ func (p *Patching) Change(action string) fault.Change {
 	}
 }
 
-// Check returns what stands in the way: for Plan.Checks. It changes nothing. An object that does not exist is no
-// problem, since a change before this one may create it.
+// Check returns the error that the change would have: for Plan.Checks. It changes nothing. A missing object is not an
+// error, because an earlier change may create it.
 func (p *Patching) Check(ctx context.Context) error {
 	o, err := p.object()
 	if err != nil {
@@ -64,7 +64,7 @@ func (p *Patching) Check(ctx context.Context) error {
 	return err
 }
 
-// object names what is patched, and refuses what may not be.
+// object returns the object, or an error if it must not be patched.
 func (p *Patching) object() (Object, error) {
 	if p.Dynamic == nil || p.Mapper == nil {
 		return Object{}, errNoCluster
@@ -83,15 +83,15 @@ func (p *Patching) object() (Object, error) {
 	}
 	o.Subresource = p.Subresource
 	if len(p.Merge) > 0 == (len(p.JSON) > 0) {
-		return o, fmt.Errorf("%s: there must be one of a merge patch and a JSON patch", o)
+		return o, fmt.Errorf("%s: specify either a merge patch or a JSON patch", o)
 	}
 	return o, o.mayBePatched(p.LedgerNamespace)
 }
 
-// errChanged says that an object was changed between two looks at it.
-var errChanged = errors.New("others change it all the time")
+// errChanged reports that an object changed between two reads.
+var errChanged = errors.New("other clients keep changing it")
 
-// preview asks the API server what the patch would make of the object: its defaults included.
+// preview returns the object before and after a dry run of the patch, with defaults, and the edits.
 func (p *Patching) preview(
 	ctx context.Context, o Object,
 ) (before, after *unstructured.Unstructured, edits []kubeedit.Edit, err error) {
@@ -121,7 +121,7 @@ func (p *Patching) preview(
 		edits = kubeedit.Diff(before.Object, after.Object)
 	}
 	if len(edits) == 0 {
-		return before, after, nil, fmt.Errorf("patch %s: it is so already, so that nothing would be changed", o)
+		return before, after, nil, fmt.Errorf("patch %s: the patch would change nothing", o)
 	}
 	for _, e := range edits {
 		if err := errors.Join(e.Validate(), o.mayBeEdited(e)); err != nil {
@@ -130,19 +130,19 @@ func (p *Patching) preview(
 	}
 	if size := len(kubeedit.Encode(edits)); size > maxEdits {
 		return before, after, nil,
-			fmt.Errorf("patch %s: its undo would have %d KiB, and %d are room in the record", o, size>>10, maxEdits>>10)
+			fmt.Errorf("patch %s: its undo takes %d KiB; a record holds at most %d KiB", o, size>>10, maxEdits>>10)
 	}
 	return before, after, edits, nil
 }
 
-// The attempts of a patch that others come before: a Node is written by many.
+// Attempts of a patch that conflicts with other clients: many clients write a Node.
 const (
 	attempts     = 20
 	attemptPause = 50 * time.Millisecond
 )
 
-// apply patches the object as it was looked at, and begins anew when somebody was faster, so that the undo is always
-// the one that was written down.
+// apply patches exactly the object that the preview read. If another client writes first, apply starts again, so that
+// the recorded undo always matches the change.
 func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 	o, err := p.object()
 	if err != nil {
@@ -183,8 +183,8 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	}
 }
 
-// record writes the undo down, first in the ledger, then keeps its seal, which it returns. Where the ledger has no room
-// for who owned the fields, it does without: the values can be put back all the same.
+// record saves the undo in the ledger, keeps its seal and returns it. If the ledger has no room for the owners of the
+// fields, the undo restores only the values.
 func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run, d *Data) (seal.Seal, error) {
 	step := ""
 	save := func() error {
@@ -206,8 +206,8 @@ func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run,
 	return sealed, keeper(p.Dynamic).Keep(ctx, sealed)
 }
 
-// write makes one object of the other, if it is still as it was: the resourceVersion in a merge patch is its
-// precondition. It returns what the API server has made of it. With metav1.DryRunAll nothing is kept.
+// write changes one object into the other if it is still as it was read: the resourceVersion in a merge patch is a
+// precondition. It returns the stored object. With metav1.DryRunAll the API server stores nothing.
 func write(
 	ctx context.Context, client dynamic.Interface, o Object, from, to *unstructured.Unstructured, dryRun ...string,
 ) (*unstructured.Unstructured, error) {
@@ -216,7 +216,7 @@ func write(
 		before[fieldStatus], after[fieldStatus] = from.Object[fieldStatus], to.Object[fieldStatus]
 	} else {
 		to = to.DeepCopy()
-		to.SetManagedFields(from.GetManagedFields()) // the API server's
+		to.SetManagedFields(from.GetManagedFields()) // the API server sets them
 		to.SetGeneration(from.GetGeneration())
 		before, after = maps.Clone(from.Object), to.Object
 		delete(before, fieldStatus)
@@ -226,7 +226,7 @@ func write(
 	return patchAsRead(ctx, client, o, from, body, dryRun...)
 }
 
-// patchAsRead sends a merge patch that holds only for the object as it was read.
+// patchAsRead sends a merge patch that applies only if the object is still as it was read.
 func patchAsRead(
 	ctx context.Context, client dynamic.Interface, o Object, read *unstructured.Unstructured, body map[string]any,
 	dryRun ...string,
@@ -249,7 +249,7 @@ func patchAsRead(
 	return now, nil
 }
 
-// evidence returns a proof for each edit: the API server has answered with what is stored now.
+// evidence returns the evidence for each edit, which the API server has stored.
 func evidence(o Object, edits []kubeedit.Edit) []ledger.Evidence {
 	var all []ledger.Evidence
 	for _, e := range edits {
@@ -261,7 +261,7 @@ func evidence(o Object, edits []kubeedit.Edit) []ledger.Evidence {
 	return all
 }
 
-// brief returns a value for people.
+// brief returns a short form of a value for people.
 func brief(text json.RawMessage) string {
 	const most = 120
 	switch {
@@ -273,7 +273,7 @@ func brief(text json.RawMessage) string {
 	return string(text)
 }
 
-// Permissions returns what the patch and its undo need.
+// Permissions returns the permissions that the patch and its undo need.
 func (p *Patching) Permissions() ([]fault.Permission, error) {
 	o, err := p.object()
 	if err != nil {
@@ -285,7 +285,7 @@ func (p *Patching) Permissions() ([]fault.Permission, error) {
 		{Verb: "get", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace},
 		{Verb: "patch", Group: o.Group, Resource: patched, Namespace: o.Namespace},
 	}
-	if o.Subresource != "" { // fields are given back by the object itself
+	if o.Subresource != "" { // the owners of fields are restored through the object itself
 		needs = append(needs, fault.Permission{
 			Verb: "patch", Group: o.Group, Resource: o.Resource, Namespace: o.Namespace, Optional: true,
 		})

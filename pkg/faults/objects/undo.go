@@ -14,22 +14,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Undoer deletes what a step created, and takes back what it patched. Dynamic is nil where it is only to describe. It
-// needs no mapper: records name resources.
+// Undoer deletes the objects that a step created, and takes back its patches. Dynamic may be nil if only Describe is
+// called. It needs no mapper, because records have resources.
 type Undoer struct {
 	Dynamic dynamic.Interface
-	// LedgerNamespace is where nothing is undone; empty is ledger.DefaultNamespace.
+	// LedgerNamespace is a namespace in which nothing is undone; empty means ledger.DefaultNamespace.
 	LedgerNamespace string
-	// Successors says to delete also what somebody made anew under the name of an object of ours that is gone: a
-	// candidate who deleted and created what cannot be changed. Without it that is left, and reported.
+	// Successors reports whether to delete objects that replaced created ones under the same name: a candidate may have
+	// recreated an object with immutable fields. Otherwise they are kept and reported.
 	Successors bool
-	// Wait bounds how long it waits until what it deleted is gone; zero means DefaultWait.
+	// Wait is the timeout for deletions; zero means DefaultWait.
 	Wait time.Duration
-	// Progress hears what it waits for; may be nil.
+	// Progress receives the progress of a step; may be nil.
 	Progress func(step ledger.Step, text string)
 }
 
-// DefaultWait is how long an undo waits until what it deleted is gone.
+// DefaultWait is the timeout of an undo for deletions.
 const DefaultWait = 2 * time.Minute
 
 var _ fault.Verifier = Undoer{}
@@ -43,14 +43,14 @@ func (u Undoer) Describe(step ledger.Step) string {
 	case d == nil:
 		return "nothing was changed yet"
 	case d.Patched != nil:
-		return fmt.Sprintf("put back %s of %s, as far as it is still ours", paths(d.Edits), d.Patched)
+		return fmt.Sprintf("restore %s of %s unless other clients have changed it", paths(d.Edits), d.Patched)
 	}
 	var names []string
 	own := map[string]bool{}
 	for _, o := range d.Created {
 		if o.isNamespace() {
 			own[o.Name] = true
-			names = append(names, o.String()+" with all that is in it")
+			names = append(names, o.String()+" with everything in it")
 		}
 	}
 	for _, o := range d.Created {
@@ -61,7 +61,7 @@ func (u Undoer) Describe(step ledger.Step) string {
 	return "delete " + listed(names)
 }
 
-// listed returns a list for people, cut where it is long.
+// listed returns a list for people, which it shortens if it is long.
 func listed(names []string) string {
 	const most = 6
 	if len(names) > most {
@@ -78,8 +78,8 @@ func paths(edits []kubeedit.Edit) string {
 	return listed(all)
 }
 
-// Verify implements fault.Verifier. What was created is known by the marks of the objects, each when it is deleted;
-// what was patched in a namespace of the run goes with that.
+// Verify implements fault.Verifier. Created objects are identified by their marks when they are deleted; an object that
+// was patched in a namespace of the run is deleted with the namespace.
 func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) error {
 	d, err := u.read(step)
 	if err != nil || d == nil || !d.Sealed || d.Patched == nil {
@@ -91,13 +91,13 @@ func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) er
 		return err
 	}
 	_, back, _ := d.withoutOurs(live)
-	if len(back) == 0 { // a former undo put everything back, and its client died
+	if len(back) == 0 { // an earlier undo restored everything before its client died
 		return nil
 	}
 	return one.checkSeal(ctx, *d.Patched, back)
 }
 
-// read reads a step's undo and checks it. It is nil when the step had changed nothing yet.
+// read returns a step's undo after checking it. It returns nil if the step has changed nothing yet.
 func (u Undoer) read(step ledger.Step) (*Data, error) {
 	d, err := ReadData(step)
 	switch {
@@ -118,7 +118,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	switch {
 	case err != nil:
 		return "", "", err
-	case d == nil: // who died before the data was there has changed nothing
+	case d == nil: // the client died before it changed anything
 		return ledger.StateReverted, "nothing was changed", nil
 	}
 	one := undoing{
@@ -145,8 +145,8 @@ type undoing struct {
 	report func(string)
 }
 
-// goes reports whether a namespace was created by the run, still is that one or gone, and so takes with it what is in
-// it.
+// goes reports whether the run created a namespace and the namespace still is that one or no longer exists, so that its
+// objects are deleted with it.
 func (u undoing) goes(ctx context.Context, namespace string) (bool, error) {
 	instance, made := namespaces(u.run)[namespace]
 	if !made {

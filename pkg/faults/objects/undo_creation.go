@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// live reads an object; nil when it is not there, or is of another type than its name says.
+// live returns an object, or nil if it does not exist.
 func (u undoing) live(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
 	live, err := reach(u.Dynamic, o).Get(ctx, o.Name, metav1.GetOptions{})
 	switch {
@@ -24,12 +24,13 @@ func (u undoing) live(ctx context.Context, o Object) (*unstructured.Unstructured
 	case err != nil:
 		return nil, fmt.Errorf("get %s: %w", o, err)
 	case !o.is(live):
-		return nil, fmt.Errorf("the record's undo is rejected: it takes a %s for a %s", live.GroupVersionKind(), o.Kind)
+		return nil,
+			fmt.Errorf("the record's undo is rejected: the object is a %s, not a %s", live.GroupVersionKind(), o.Kind)
 	}
 	return live, nil
 }
 
-// created deletes what the step created: its namespaces last, since they take what is in them along.
+// created deletes the objects that the step created: namespaces last, because everything in them is deleted with them.
 func (u undoing) created(ctx context.Context) (ledger.State, string, error) {
 	trusted := false
 	if u.data.Sealed {
@@ -76,7 +77,7 @@ func (u undoing) created(ctx context.Context) (ledger.State, string, error) {
 
 func (u undoing) said(gone []Object) string {
 	if len(gone) == 0 {
-		return "nothing of it was there any more, or it went with its namespace"
+		return "the objects no longer exist, or are deleted with their namespace"
 	}
 	var names []string
 	for _, o := range gone {
@@ -85,8 +86,8 @@ func (u undoing) said(gone []Object) string {
 	return listed(names) + " deleted"
 }
 
-// delete deletes one object if it is ours, and returns the UID of what has to go. why says that something was left, and
-// what.
+// delete deletes one object if the step created it, and returns the UID of the deleted object. why is a text about an
+// object that was not deleted.
 func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.UID, why string, err error) {
 	if o.Namespace != "" {
 		if goes, err := u.goes(ctx, o.Namespace); err != nil || goes {
@@ -102,52 +103,54 @@ func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.
 	}
 	u.report("deleting " + o.String())
 	uid = live.GetUID()
-	foreground := metav1.DeletePropagationForeground // gone with all that it has made
+	foreground := metav1.DeletePropagationForeground // with its dependents
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &foreground}
 	if o.isNamespace() {
 		options.PropagationPolicy = nil
 	}
 	err = reach(u.Dynamic, o).Delete(ctx, o.Name, options)
-	// A namespace that is going already says so
+	// A namespace that is already being deleted returns a conflict
 	if err != nil && !apierrors.IsNotFound(err) && !(o.isNamespace() && apierrors.IsConflict(err)) {
 		return "", "", fmt.Errorf("delete %s: %w", o, err)
 	}
-	if o.isNamespace() && (err == nil || live.GetDeletionTimestamp() != nil) { // not of one that was made anew just now
+	// But not in a namespace that was just recreated
+	if o.isNamespace() && (err == nil || live.GetDeletionTimestamp() != nil) {
 		u.hurry(ctx, o.Name)
 	}
 	return uid, "", nil
 }
 
-// judge reports whether an object is ours, and what there is to say of one that is not.
+// judge reports whether the step created an object, and returns a text about an object that it did not create.
 func (u undoing) judge(o Object, live *unstructured.Unstructured, trusted bool) (why string, ours bool) {
 	same := o.UID == string(live.GetUID())
 	switch {
 	case live.GetLabels()[LabelInstance] == o.mark(u.seal):
 		return "", true
-	case o.UID == "": // our creation has failed, perhaps because of it
+	case o.UID == "": // the creation failed, maybe because the object already existed
 		return "", false
 	case same && trusted:
 		return "", true
 	case same:
 		return fmt.Sprintf(
-			"%s was not deleted: it does not carry the mark of this run (label %s), so it may not be the run's", o,
+			"%s was not deleted: it does not have the mark of this run (label %s), so that another client may have created it",
+			o,
 			LabelInstance,
 		), false
 	case trusted && u.Successors:
 		return "", true
 	}
-	return fmt.Sprintf("%s was left: somebody has made it anew meanwhile (uid %s, not %s)", o, live.GetUID(), o.UID),
+	return fmt.Sprintf("%s was not deleted: another client has recreated it (UID %s, not %s)", o, live.GetUID(), o.UID),
 		false
 }
 
-// hurry lets pods of a namespace that goes end at once: as it is, it would wait for their grace periods. It is best
-// effort.
+// hurry terminates the pods of a namespace that is being deleted, which would otherwise wait for their grace periods.
+// It is best effort.
 func (u undoing) hurry(ctx context.Context, namespace string) {
 	pods := Object{Version: "v1", Resource: "pods", Kind: "Pod", Namespace: namespace}
-	now := int64(1) // 0 would forget pods that may still run
+	now := int64(1) // 0 would delete the objects of pods that may still run
 	err := u.Dynamic.Resource(pods.GVR()).Namespace(namespace).DeleteCollection(ctx,
 		metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) && !errors.Is(err, context.Canceled) {
-		u.report("pods of namespace " + namespace + " take their time to end: " + err.Error())
+		u.report("pods of namespace " + namespace + " terminate with their grace periods: " + err.Error())
 	}
 }

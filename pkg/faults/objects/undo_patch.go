@@ -16,12 +16,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// patched takes back what is still as the patch left it. What somebody else has changed meanwhile stays.
+// patched restores the values that are still as the patch left them. Changes of other clients are kept.
 func (u undoing) patched(ctx context.Context) (ledger.State, string, error) {
 	o := *u.data.Patched
 	if o.Namespace != "" {
 		if goes, err := u.goes(ctx, o.Namespace); err != nil || goes {
-			return ledger.StateReverted, fmt.Sprintf("%s goes with its namespace, or is gone", o), err
+			return ledger.StateReverted, fmt.Sprintf("%s is deleted with its namespace, or no longer exists", o), err
 		}
 	}
 	var back restored
@@ -44,7 +44,7 @@ func (u undoing) patched(ctx context.Context) (ledger.State, string, error) {
 	return back.state, back.said + said, nil
 }
 
-// retry does something again when somebody else was faster.
+// retry tries again if another client writes first.
 func retry(ctx context.Context, o Object, do func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := do()
@@ -59,14 +59,14 @@ func retry(ctx context.Context, o Object, do func() error) error {
 	}
 }
 
-// restored is what became of an object whose values were put back.
+// restored is the result for an object whose values were restored.
 type restored struct {
 	state ledger.State
 	said  string
-	// before is the object as it was read, and now as it is with the values put back: the same one where there were
-	// none. Both are nil when it is not the one that was patched.
+	// before is the object as it was read, and now the object with the restored values; they are the same if no value
+	// was restored. Both are nil if the object is not the patched one.
 	before, now *unstructured.Unstructured
-	// theirs are the edits where others have written something else meanwhile.
+	// theirs are the edits whose values other clients have changed.
 	theirs []kubeedit.Edit
 }
 
@@ -76,10 +76,10 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 	case err != nil:
 		return restored{}, err
 	case live == nil:
-		return restored{state: ledger.StateSuperseded, said: fmt.Sprintf("%s is not there any more", o)}, nil
+		return restored{state: ledger.StateSuperseded, said: fmt.Sprintf("%s no longer exists", o)}, nil
 	case string(live.GetUID()) != o.UID:
 		return restored{state: ledger.StateSuperseded,
-			said: fmt.Sprintf("%s is another one than was patched (uid %s, not %s), and was left alone", o,
+			said: fmt.Sprintf("%s was not changed, because it is another object (UID %s, not %s)", o,
 				live.GetUID(), o.UID)}, nil
 	}
 	one := restored{state: ledger.StateReverted, before: live, now: live}
@@ -88,7 +88,7 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 		if err := u.checkSeal(ctx, o, back); err != nil {
 			return restored{}, err
 		}
-		u.report(fmt.Sprintf("putting back %s of %s", paths(back), o))
+		u.report(fmt.Sprintf("restoring %s of %s", paths(back), o))
 		if one.now, err = write(ctx, u.Dynamic, o, live, desired); err != nil {
 			return restored{}, err
 		}
@@ -96,18 +96,18 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 	switch {
 	case len(theirs) > 0:
 		one.state, one.theirs = ledger.StateSuperseded, theirs
-		one.said = fmt.Sprintf("%s: somebody has changed %s meanwhile, and that was left; it was %s before", o,
+		one.said = fmt.Sprintf("%s: not changed, because another client has changed %s; it was %s before the patch", o,
 			paths(theirs), was(theirs))
 	case len(back) == 0:
-		one.said = fmt.Sprintf("%s is as it was", o)
+		one.said = fmt.Sprintf("%s is already as it was", o)
 	default:
 		one.said = fmt.Sprintf("%s of %s is as it was", paths(back), o)
 	}
 	return one, nil
 }
 
-// withoutOurs returns an object without what is still ours, which edits that takes back, and those where others have
-// written something else.
+// withoutOurs returns a copy of an object in which the edits are taken back, the edits that this restores, and those
+// whose values other clients have changed.
 func (d *Data) withoutOurs(
 	live *unstructured.Unstructured,
 ) (desired *unstructured.Unstructured, back, theirs []kubeedit.Edit) {
@@ -124,10 +124,10 @@ func (d *Data) withoutOurs(
 	return desired, back, theirs
 }
 
-// checkSeal refuses to write what a record says if only the ledger says so.
+// checkSeal returns an error if only the ledger confirms the values of a record.
 func (u undoing) checkSeal(ctx context.Context, o Object, edits []kubeedit.Edit) error {
 	return seal.Check(ctx, keeper(u.Dynamic), u.seal,
-		fmt.Sprintf("put %s of %s back by hand (to %s) and revert again", paths(edits), o, was(edits)))
+		fmt.Sprintf("restore %s of %s manually (to %s) and revert again", paths(edits), o, was(edits)))
 }
 
 func was(edits []kubeedit.Edit) string {
