@@ -42,7 +42,9 @@ func TestTheConfigMapStaysForPodsThatWereNotTold(t *testing.T) {
 		},
 		"never, on delete": {func(int32) error { return forbidden }, OnDelete, true,
 			"pods keep the shim until you delete them; it is disarmed within a minute or two", "idle"},
-		"never, rolling": {func(int32) error { return forbidden }, Rolling, true, "was not deleted but disarmed", "idle"},
+		"never, rolling": {
+			func(int32) error { return forbidden }, Rolling, true, "was not deleted but disarmed", "idle",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
