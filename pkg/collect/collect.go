@@ -1,7 +1,8 @@
-// Package collect fills a snapshot from a cluster: few, paginated calls, and only what matters for GPUs is kept.
+// Package collect fills a snapshot from a cluster, with few, paginated calls. It keeps only what is relevant
+// for GPUs.
 //
-// What cannot be had (no right, no answer, a version that is not served) becomes an entry in Snapshot.Missing; the rest
-// is collected all the same. Secrets are taken out before anybody sees the snapshot.
+// Evidence that cannot be collected (no permission, no response, an API version that is not served) becomes an
+// entry in Snapshot.Missing; the rest is still collected. Secrets are removed before the snapshot is used.
 package collect
 
 import (
@@ -30,16 +31,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Cluster is where to collect from.
+// Cluster is the source of a collection.
 type Cluster struct {
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
-	// Ledger has this tool's own runs; nil when they are not wanted.
+	// Ledger has this tool's own runs; nil to skip them.
 	Ledger *ledger.Store
 }
 
-// Connect returns clients that speak protobuf where there is one: lists are a third as long, and take a fifth of the
-// time to decode.
+// Connect returns clients that use protobuf where supported: lists are a third of the size, and take a fifth of
+// the time to decode.
 func Connect(config *rest.Config, ledgerNamespace string) (Cluster, error) {
 	binary := rest.CopyConfig(config)
 	binary.ContentType = runtime.ContentTypeProtobuf
@@ -55,29 +56,30 @@ func Connect(config *rest.Config, ledgerNamespace string) (Cluster, error) {
 	return Cluster{Client: client, Dynamic: custom, Ledger: ledger.New(client, ledgerNamespace)}, nil
 }
 
-// Options say what to collect.
+// Options configure what to collect.
 type Options struct {
 	Client  string // version of this tool
 	Context string // of the kubeconfig
-	// APIOnly says that no node will be read.
+	// APIOnly is set if no node will be read.
 	APIOnly bool
-	// NoLogs and NoImages leave out logs of pods, and questions to registries.
+	// NoLogs and NoImages skip the logs of pods, and the queries to registries.
 	NoLogs, NoImages bool
-	// Keep keeps more pods than those that matter for GPUs; nil for none.
+	// Keep selects additional pods to keep; nil for none.
 	Keep func(*corev1.Pod) bool
-	// Clock is time.Now when nil.
+	// Clock returns the current time; nil means time.Now.
 	Clock func() time.Time
-	// Registries is how registries are reached; nil for the usual way, with the proxies of the environment.
+	// Registries is the transport to registries; nil for the default, with the proxies of the environment.
 	Registries http.RoundTripper
 }
 
 // Limits of a collection.
 const (
-	// pageSize is kubectl's own: a page of pods has a few MiB.
+	// pageSize is the same as kubectl's; a page of pods has a few MiB.
 	pageSize = 500
-	// pageTimeout is for one page of a list.
+	// pageTimeout is the timeout of one page of a list.
 	pageTimeout = time.Minute
-	// parallelLists is how many lists are under way at once. An API server gives one client few places in its queues.
+	// parallelLists is the number of concurrent lists. API priority and fairness gives each client only a few
+	// seats.
 	parallelLists = 4
 )
 
@@ -90,14 +92,14 @@ type collector struct {
 	keeper   *keeper
 	served   served
 
-	mu sync.Mutex // for what follows, and for s.Missing
-	// refused are the reasons why the lists failed without which there is no diagnosis at all.
+	mu sync.Mutex // protects the following fields, and s.Missing
+	// refused has the errors of lists without which there is no diagnosis.
 	refused map[string]error
 }
 
-// Collect collects. It fails only when ctx ends, when the API server cannot be reached or does not know the user, or
-// when neither nodes nor pods can be listed; everything else is in Missing. progress may be called by several
-// goroutines, and may be nil.
+// Collect collects a snapshot. It fails only if ctx is done, the API server is unreachable or does not
+// authenticate the user, or neither nodes nor pods can be listed. Everything else is recorded in Missing.
+// progress may be called concurrently, and may be nil.
 func Collect(ctx context.Context, cluster Cluster, options Options, progress func(string)) (*snapshot.Snapshot, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -129,7 +131,7 @@ func Collect(ctx context.Context, cluster Cluster, options Options, progress fun
 	return c.s, nil
 }
 
-// ground returns what decides what else matters: nodes, DaemonSets, and what the API server serves.
+// ground collects what determines which other objects are relevant: nodes, DaemonSets, and the served APIs.
 func (c *collector) ground(ctx context.Context) error {
 	c.progress("listing nodes")
 	err := c.together(ctx,
@@ -150,7 +152,7 @@ func (c *collector) ground(ctx context.Context) error {
 	return c.unreachable()
 }
 
-// middle is pods, and what is small.
+// middle collects pods and small objects.
 func (c *collector) middle(ctx context.Context) error {
 	c.keeper.ready(c.s.Nodes, c.s.DaemonSets)
 	c.progress("listing pods (" + count.Of(len(c.s.Nodes), "node") + ")")
@@ -180,7 +182,7 @@ func (c *collector) middle(ctx context.Context) error {
 	return c.unreachable()
 }
 
-// top returns what depends on which pods matter.
+// top collects what depends on the relevant pods.
 func (c *collector) top(ctx context.Context) error {
 	c.keeper.pods(c.s.Pods)
 	c.progress(fmt.Sprintf("listing events (pods: %d, of interest: %d)", c.s.Meta.PodsSeen, len(c.s.Pods)))
@@ -196,12 +198,12 @@ func (c *collector) top(ctx context.Context) error {
 	)
 }
 
-// outside is logs, which kubelets have, and images, which registries have.
+// outside collects logs from kubelets, and image platforms from registries.
 func (c *collector) outside(ctx context.Context) error {
 	return c.together(ctx, c.logs, c.images)
 }
 
-// together runs parts at the same time.
+// together runs parts concurrently.
 func (c *collector) together(ctx context.Context, parts ...func(context.Context)) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelLists)
@@ -214,7 +216,7 @@ func (c *collector) together(ctx context.Context, parts ...func(context.Context)
 	return group.Wait()
 }
 
-// unreachable returns the error when there is nothing to diagnose.
+// unreachable returns an error if there is nothing to diagnose.
 func (c *collector) unreachable() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,20 +228,20 @@ func (c *collector) unreachable() error {
 	case apierrors.IsUnauthorized(nodes):
 		return fmt.Errorf("list nodes: %w", nodes)
 	case nodes != nil && pods != nil:
-		return fmt.Errorf("neither nodes nor pods can be listed, so there is nothing to diagnose: %w",
+		return fmt.Errorf("nothing to diagnose: cannot list nodes or pods: %w",
 			errors.Join(nodes, pods))
 	}
 	return nil
 }
 
-// missing records that evidence could not be had.
+// missing records evidence that could not be collected.
 func (c *collector) missing(what, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.s.Missing = append(c.s.Missing, snapshot.Missing{What: what, Why: why})
 }
 
-// trim keeps an object, without the fields that only the API server needs.
+// trim keeps an object, without fields that only the API server needs.
 func trim[T any, P interface {
 	*T
 	metav1.Object

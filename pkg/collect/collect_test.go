@@ -284,7 +284,7 @@ func TestCollectFailsWhenThereIsNothingToSee(t *testing.T) {
 		"no right to pods":  {pods: apierrors.NewForbidden(schema.GroupResource{}, "", nil)},
 		"no right to both": {
 			apierrors.NewForbidden(schema.GroupResource{}, "", nil),
-			apierrors.NewForbidden(schema.GroupResource{}, "", nil), "neither nodes nor pods",
+			apierrors.NewForbidden(schema.GroupResource{}, "", nil), "cannot list nodes or pods",
 		},
 		"away": {
 			nodes: &url.Error{Op: "Get", URL: "https://x", Err: syscall.ECONNREFUSED}, want: "connection refused",

@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 )
 
-// configMaps gets the configurations of device plugin, MIG manager and dcgm-exporter, by name: nobody else's are any
-// business of ours.
+// configMaps gets the configurations of the device plugin, MIG manager and dcgm-exporter by name. It does not
+// read other ConfigMaps.
 func (c *collector) configMaps(ctx context.Context) {
 	names := map[[2]string]bool{}
 	namespaces := map[string]bool{}
@@ -61,13 +61,13 @@ func (c *collector) configMap(ctx context.Context, namespace, name string) {
 		cm.ManagedFields = nil
 		c.s.ConfigMaps = append(c.s.ConfigMaps, *cm)
 	case apierrors.IsNotFound(err), ctx.Err() != nil && context.Cause(ctx) == context.Canceled:
-		// checks see that it is not there
+		// Checks detect that it does not exist.
 	default:
 		c.missing("api/configmaps/"+namespace+"/"+name, reason(err))
 	}
 }
 
-// mounted returns the names of ConfigMaps that a pod mounts, but for those that every pod has.
+// mounted returns the names of ConfigMaps that a pod mounts, except those that every pod has.
 func mounted(spec corev1.PodSpec) []string {
 	var names []string
 	for _, volume := range spec.Volumes {

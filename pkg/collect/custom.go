@@ -14,15 +14,16 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// served is what the API server serves.
+// served describes the APIs that the API server serves.
 type served struct {
-	// groups has the versions of each group, the preferred first; nil when they could not be asked for.
+	// groups has the versions of each group, with the preferred one first; nil if discovery failed.
 	groups map[string][]string
-	// versions has the version of each resource of the groups that matter, as "clusterpolicies.nvidia.com".
+	// versions has the version of each resource in relevant groups, by a key such as
+	// "clusterpolicies.nvidia.com".
 	versions map[string]string
 }
 
-// mattersForGPUs reports whether a group of the API has to do with GPUs, or with watching them.
+// mattersForGPUs reports whether an API group is related to GPUs or their monitoring.
 func mattersForGPUs(group string) bool {
 	return group == "nvidia.com" || strings.HasSuffix(group, ".nvidia.com") ||
 		slices.Contains([]string{
@@ -31,8 +32,8 @@ func mattersForGPUs(group string) bool {
 		}, group)
 }
 
-// discover asks for versions and for the resources that CustomResourceDefinitions added. Everybody may ask for these;
-// not everybody may list CustomResourceDefinitions, which are also a hundred times as long.
+// discover discovers API versions and the resources of CustomResourceDefinitions. Unlike listing
+// CustomResourceDefinitions, which are a hundred times larger, discovery is allowed for all users.
 func (c *collector) discover(ctx context.Context) {
 	ask := discovery.ToDiscoveryInterfaceWithContext(c.Client.Discovery())
 	if version, err := ask.ServerVersionWithContext(ctx); err == nil {
@@ -98,7 +99,7 @@ func (c *collector) custom(ctx context.Context) {
 		version := kind.version
 		if c.served.groups != nil {
 			if version = c.served.versions[kind.resource+"."+kind.group]; version == "" && !c.unknown(kind.group) {
-				continue // it is not installed
+				continue // not installed
 			}
 			if version == "" {
 				version = kind.version
@@ -113,7 +114,7 @@ func (c *collector) custom(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case apierrors.IsNotFound(err): // nor here
+		case apierrors.IsNotFound(err): // not installed either
 		case err != nil:
 			c.missing(kind.what, reason(err))
 		default:
@@ -122,7 +123,7 @@ func (c *collector) custom(ctx context.Context) {
 	}
 }
 
-// unknown reports whether the group is served and its resources could not be asked for.
+// unknown reports whether the group is served but discovery of its resources failed.
 func (c *collector) unknown(group string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,10 +140,10 @@ func trimCustom(object *unstructured.Unstructured) bool {
 	return true
 }
 
-// draGroup is the API of dynamic resource allocation.
+// draGroup is the API group of dynamic resource allocation.
 const draGroup = "resource.k8s.io"
 
-// dra lists what NVIDIA's drivers for dynamic resource allocation publish, and who claims it.
+// dra lists the resources that NVIDIA's DRA drivers publish, and their claims.
 func (c *collector) dra(ctx context.Context) {
 	if c.served.groups != nil {
 		versions := c.served.groups[draGroup]
@@ -152,7 +153,7 @@ func (c *collector) dra(ctx context.Context) {
 		if !slices.Contains(versions, "v1") {
 			for _, what := range []string{"api/resourceslices", "api/resourceclaims", "api/deviceclasses"} {
 				c.missing(what, fmt.Sprintf(
-					"the API server serves %s only as %s, and this tool reads v1 (Kubernetes 1.34 and later)", draGroup,
+					"the API server serves %s only as %s, but this tool requires v1 (Kubernetes 1.34 or later)", draGroup,
 					strings.Join(versions, ", "),
 				))
 			}
@@ -174,13 +175,13 @@ func (c *collector) dra(ctx context.Context) {
 		func(l *resourcev1.ResourceClaimList) []resourcev1.ResourceClaim { return l.Items }),
 		func(claim *resourcev1.ResourceClaim) bool {
 			claim.ManagedFields = nil
-			// Who waits for other devices may wait for GPUs in the same claim.
+			// A claim that waits for other devices may also request GPUs.
 			return claim.Status.Allocation == nil || slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
 				func(r resourcev1.DeviceRequestAllocationResult) bool { return isNVIDIAs(r.Driver) })
 		})
 }
 
-// draListed is listed, but a resource that is not served is none.
+// draListed is like listed, but treats a resource that is not served as empty.
 func draListed[T any](ctx context.Context, c *collector, what string, list lister[T], keep func(*T) bool) []T {
 	return listed(ctx, c, what, func(ctx context.Context, options metav1.ListOptions) ([]T, string, error) {
 		items, next, err := list(ctx, options)

@@ -20,18 +20,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Helm keeps each revision of a release in a Secret of this type.
+// Helm stores each revision of a release in a Secret of this type.
 // https://helm.sh/docs/topics/advanced/#storage-backends
 const (
 	helmType     = "helm.sh/release.v1"
 	helmSelector = "owner=helm,status in (deployed,failed,pending-install,pending-upgrade,pending-rollback)"
-	// helmPage is small: each Secret may have 1 MiB.
+	// helmPage is small, because each Secret may have 1 MiB.
 	helmPage = 20
-	// helmMost limits what one release may unpack to, in bytes; a chart with its files has a few MiB.
+	// helmMost limits the unpacked size of a release, in bytes; a chart with its files has a few MiB.
 	helmMost = 32 << 20
 )
 
-// helm reads the releases of what makes GPUs usable, and of what watches them.
+// helm reads the releases of GPU software and of monitoring.
 func (c *collector) helm(ctx context.Context) {
 	latest := map[[2]string]snapshot.HelmRelease{}
 	keep := func(secret *corev1.Secret) bool {
@@ -46,7 +46,7 @@ func (c *collector) helm(ctx context.Context) {
 		if matters(release) && release.Revision > latest[key].Revision {
 			latest[key] = release
 		}
-		return false // no Secret is kept
+		return false // do not keep the Secret
 	}
 	err := c.helmIn(ctx, metav1.NamespaceAll, keep)
 	if apierrors.IsForbidden(err) {
@@ -68,7 +68,7 @@ func (c *collector) helmIn(ctx context.Context, namespace string, keep func(*cor
 	return err
 }
 
-// helmByNamespace is for users who may read Secrets only where the operator is.
+// helmByNamespace is for users who may read Secrets only in the operator's namespace.
 func (c *collector) helmByNamespace(ctx context.Context, forbidden error, keep func(*corev1.Secret) bool) error {
 	allowed := false
 	for namespace := range c.keeper.operands {
@@ -85,7 +85,7 @@ func (c *collector) helmByNamespace(ctx context.Context, forbidden error, keep f
 	return forbidden
 }
 
-// matters reports whether a release has to do with GPUs.
+// matters reports whether a release is related to GPUs.
 func matters(release snapshot.HelmRelease) bool {
 	return slices.ContainsFunc([]string{
 		"gpu", "nvidia", "node-feature-discovery", "nfd", "dcgm", "dra-driver", "prometheus", "nvsentinel",
@@ -95,7 +95,7 @@ func matters(release snapshot.HelmRelease) bool {
 	})
 }
 
-// helmRecord is what of Helm's own record is wanted.
+// helmRecord is the part of Helm's record that is read.
 type helmRecord struct {
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
@@ -113,26 +113,26 @@ type helmRecord struct {
 	Config map[string]any `json:"config"`
 }
 
-// decodeHelm decodes what Helm keeps: JSON, in gzip, in base64.
+// decodeHelm decodes Helm's format: base64-encoded, gzipped JSON.
 func decodeHelm(secret *corev1.Secret) (snapshot.HelmRelease, error) {
 	raw := secret.Data["release"]
 	if string(secret.Type) != helmType || len(raw) == 0 {
-		return snapshot.HelmRelease{}, errors.New("it is no release of Helm")
+		return snapshot.HelmRelease{}, errors.New("not a Helm release")
 	}
 	data := make([]byte, base64.StdEncoding.DecodedLen(len(raw)))
 	n, err := base64.StdEncoding.Decode(data, raw)
 	if err != nil {
-		return snapshot.HelmRelease{}, fmt.Errorf("the release is no base64: %w", err)
+		return snapshot.HelmRelease{}, fmt.Errorf("decode release: %w", err)
 	}
 	data = data[:n]
-	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) { // Helm's oldest releases are not zipped
+	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) { // the oldest releases are not compressed
 		if data, err = unzip(data); err != nil {
-			return snapshot.HelmRelease{}, fmt.Errorf("the release cannot be unpacked: %w", err)
+			return snapshot.HelmRelease{}, fmt.Errorf("decompress release: %w", err)
 		}
 	}
 	var record helmRecord
 	if err := utiljson.Unmarshal(data, &record); err != nil {
-		return snapshot.HelmRelease{}, fmt.Errorf("the release is no JSON: %w", err)
+		return snapshot.HelmRelease{}, fmt.Errorf("parse release: %w", err)
 	}
 	return snapshot.HelmRelease{
 		Namespace: cmp.Or(record.Namespace, secret.Namespace), Name: record.Name, Chart: record.Chart.Metadata.Name,
@@ -149,7 +149,7 @@ func unzip(data []byte) ([]byte, error) {
 	}
 	all, err := io.ReadAll(io.LimitReader(zipped, helmMost+1))
 	if err == nil && len(all) > helmMost {
-		return nil, fmt.Errorf("it has more than %d MiB", helmMost>>20)
+		return nil, fmt.Errorf("larger than %d MiB", helmMost>>20)
 	}
 	return all, err
 }

@@ -27,14 +27,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Limits of questions to registries.
+// Limits of queries to registries.
 const (
 	mostImages    = 40
 	imageParallel = 4
 	imageTimeout  = 15 * time.Second
 )
 
-// images asks registries for the platforms of the images of GPU pods that fail or wait.
+// images queries registries for the platforms of images of GPU pods that fail or wait.
 func (c *collector) images(ctx context.Context) {
 	if c.options.NoImages {
 		return
@@ -65,19 +65,19 @@ func (c *collector) images(ctx context.Context) {
 	if len(refs) == 0 {
 		return
 	}
-	c.progress("asking registries about " + count.Of(len(refs), "image"))
+	c.progress("querying registries for " + count.Of(len(refs), "image"))
 	c.s.Images = Images(ctx, refs, keys, c.options.Registries)
 }
 
-// started reports whether every container has run: then its image is there, and for this machine.
+// started reports whether every container has run. Their images are then available, and for the right platform.
 func started(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Waiting != nil && s.LastTerminationState.Terminated == nil || s.RestartCount > 0
 	})
 }
 
-// pullSecret returns the credentials for registries in a Secret; empty when it cannot be read, as usually: then the
-// registry decides.
+// pullSecret returns the registry credentials in a Secret. It returns nil if the Secret cannot be read, which
+// is usual; the registry then decides.
 func (c *collector) pullSecret(ctx context.Context, namespace, secretName string) []byte {
 	ctx, cancel := context.WithTimeout(ctx, imageTimeout)
 	defer cancel()
@@ -88,8 +88,8 @@ func (c *collector) pullSecret(ctx context.Context, namespace, secretName string
 	return secret.Data[corev1.DockerConfigJsonKey]
 }
 
-// Images asks registries for the platforms of images. Why that could not be told is in each answer. through is nil for
-// the usual transport.
+// Images queries registries for the platforms of images. Errors are in the results. If through is nil, the
+// default transport is used.
 func Images(
 	ctx context.Context, refs []string, keys authn.Keychain, through http.RoundTripper,
 ) map[string]snapshot.Image {
@@ -113,13 +113,13 @@ func Images(
 			return nil
 		})
 	}
-	_ = group.Wait() // errors are in the answers
+	_ = group.Wait() // errors are in the results
 	return answers
 }
 
 func platforms(ctx context.Context, raw string, keys authn.Keychain, through http.RoundTripper) ([]string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, imageTimeout,
-		fmt.Errorf("the registry did not answer within %s", imageTimeout))
+		fmt.Errorf("the registry did not respond within %s", imageTimeout))
 	defer cancel()
 	ref, err := name.ParseReference(raw)
 	if err != nil {
@@ -154,17 +154,17 @@ func platforms(ctx context.Context, raw string, keys authn.Keychain, through htt
 	}
 	found := map[string]bool{}
 	for _, m := range manifest.Manifests {
-		if m.Platform != nil && m.Platform.OS != "unknown" { // that is how attestations are marked
+		if m.Platform != nil && m.Platform.OS != "unknown" { // attestations have an unknown OS
 			found[platformOf(*m.Platform)] = true
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.New("the index names no platforms")
+		return nil, errors.New("the index does not list platforms")
 	}
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// platformOf writes linux/arm64/v8; the version of Windows is of no interest.
+// platformOf formats a platform such as linux/arm64/v8, without the version of Windows.
 func platformOf(p v1.Platform) string {
 	text := p.OS + "/" + p.Architecture
 	if p.Variant != "" {
@@ -173,25 +173,25 @@ func platformOf(p v1.Platform) string {
 	return text
 }
 
-// explainRegistry returns why the platforms cannot be told. A registry that says so itself is quoted.
+// explainRegistry describes why the platforms are unknown. It quotes errors of the registry.
 func explainRegistry(err error) string {
 	var answer *transport.Error
 	if errors.As(err, &answer) {
 		switch answer.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden:
-			return fmt.Sprintf("the registry refuses: %v", err)
+			return fmt.Sprintf("the registry denied access: %v", err)
 		case http.StatusNotFound:
-			return fmt.Sprintf("the registry does not have it: %v", err)
+			return fmt.Sprintf("not found in the registry: %v", err)
 		}
-		return fmt.Sprintf("the registry answers: %v", err)
+		return fmt.Sprintf("the registry returned an error: %v", err)
 	}
-	return fmt.Sprintf("the registry cannot be asked from here: %v", err)
+	return fmt.Sprintf("the registry is unreachable from here: %v", err)
 }
 
-// keychain has credentials by the registry, or the part of one, that they are for.
+// keychain has credentials by registry or by a prefix of a repository.
 type keychain map[string]authn.AuthConfig
 
-// add takes a .dockerconfigjson. What is none is left out.
+// add adds the credentials of a .dockerconfigjson. It ignores invalid ones.
 func (k keychain) add(raw []byte) {
 	var config struct {
 		Auths map[string]authn.AuthConfig `json:"auths"`
@@ -204,7 +204,8 @@ func (k keychain) add(raw []byte) {
 	}
 }
 
-// registryName takes "https://index.docker.io/v1/" and "nvcr.io/nvidia" as Docker's configuration has them.
+// registryName normalizes keys of Docker's configuration, such as "https://index.docker.io/v1/" and
+// "nvcr.io/nvidia".
 func registryName(key string) string {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	key = strings.TrimSuffix(key, "/")
@@ -217,8 +218,8 @@ func registryName(key string) string {
 	return key
 }
 
-// Resolve implements authn.Keychain. It finds credentials as the kubelet does: the longest key that fits counts, and a
-// label of a host may be "*".
+// Resolve implements authn.Keychain. It matches credentials like the kubelet: the longest matching key wins,
+// and a label of a host may be "*".
 func (k keychain) Resolve(resource authn.Resource) (authn.Authenticator, error) {
 	best := ""
 	for key := range k {
@@ -241,7 +242,7 @@ func covers(key string, resource authn.Resource) bool {
 	if host == resource.RegistryStr() {
 		return true
 	}
-	// * is for one label
+	// * matches one label.
 	matched, err := path.Match(strings.ReplaceAll(host, ".", "/"), strings.ReplaceAll(resource.RegistryStr(), ".", "/"))
 	return err == nil && matched
 }

@@ -16,17 +16,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// keeper decides what is kept of which object. Of 50,000 pods of a cluster most are copies of each other: what their
-// templates say is kept once.
+// keeper decides which objects, and which of their fields, are kept. Most of the 50,000 pods of a large cluster
+// are copies of each other, so what their templates have in common is stored once.
 type keeper struct {
 	now  time.Time
 	also func(*corev1.Pod) bool
 
 	gpuNodes map[string]bool
-	// operands are namespaces of the software that makes GPUs usable, in which everything matters.
+	// operands are the namespaces of GPU software, in which everything is relevant.
 	operands map[string]bool
-	// left are pods that are not kept, and unwell those that are and are not well: of the events of others few are
-	// kept.
+	// left are pods that are not kept, and unwell are kept pods that are unhealthy. Few events of other pods
+	// are kept.
 	left, unwell map[types.NamespacedName]bool
 
 	texts       map[string]string
@@ -47,12 +47,12 @@ func newKeeper(now time.Time, also func(*corev1.Pod) bool) *keeper {
 	}
 }
 
-// node keeps all nodes, without the list of images that lie on them.
+// node keeps all nodes, without their lists of images.
 func (k *keeper) node(n *corev1.Node) bool {
 	n.ManagedFields = nil
 	n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
 	shortAnnotations(&n.ObjectMeta, longAnnotation)
-	labels := make(map[string]string, len(n.Labels)) // nodes have a hundred, most of them alike
+	labels := make(map[string]string, len(n.Labels)) // nodes have about a hundred, most of them identical
 	for name, value := range n.Labels {
 		labels[k.text(name)] = k.text(value)
 	}
@@ -66,7 +66,7 @@ func (k *keeper) daemonSet(ds *appsv1.DaemonSet) bool {
 	return true
 }
 
-// ready learns from nodes and DaemonSets which pods matter.
+// ready determines from nodes and DaemonSets which pods are relevant.
 func (k *keeper) ready(nodes []corev1.Node, daemonSets []appsv1.DaemonSet) {
 	for _, n := range doctor.NewFacts(&snapshot.Snapshot{Nodes: nodes}).GPUNodes {
 		k.gpuNodes[n.Name] = true
@@ -79,17 +79,17 @@ func (k *keeper) ready(nodes []corev1.Node, daemonSets []appsv1.DaemonSet) {
 	}
 }
 
-// isShared reports whether a namespace holds more than one piece of software.
+// isShared reports whether a namespace contains several unrelated applications.
 func isShared(namespace string) bool { return namespace == "default" || namespace == "kube-system" }
 
-// recently is how long pods that failed are remembered.
+// recently is how long failed pods are relevant.
 const recently = 24 * time.Hour
 
-// pod keeps a pod if it matters, and of it what matters.
+// pod keeps a pod, reduced to the relevant fields, if it is relevant.
 func (k *keeper) pod(pod *corev1.Pod) bool {
 	well := isWell(pod)
 	matters := k.matters(pod, well)
-	onGPU := k.gpuNodes[pod.Spec.NodeName] && !doctor.Ended(pod) // it takes processors and memory there
+	onGPU := k.gpuNodes[pod.Spec.NodeName] && !doctor.Ended(pod) // it uses CPU and memory of a GPU node
 	if !matters && !onGPU {
 		k.left[types.NamespacedName{Namespace: k.text(pod.Namespace), Name: pod.Name}] = true
 		return false
@@ -124,7 +124,7 @@ func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
 	return k.gpuNodes[pod.Spec.NodeName] || isSystem(pod.Namespace)
 }
 
-// wantsSome also knows pods that ask for GPUs by a wrong name, or for those of others.
+// wantsSome also reports pods that request GPUs by a wrong name, or GPUs of other vendors.
 func wantsSome(pod *corev1.Pod) bool {
 	if doctor.WantsGPU(pod) {
 		return true
@@ -143,8 +143,8 @@ func wantsSome(pod *corev1.Pod) bool {
 	return false
 }
 
-// touchesCUDA reports whether a pod that asks for no GPU still decides what CUDA does in it: it loads a library before
-// all others, sees GPUs by a variable, or has this tool's own shim.
+// touchesCUDA reports whether a pod that requests no GPU can still affect CUDA: it preloads a library, selects
+// GPUs by an environment variable, or has this tool's shim.
 func touchesCUDA(pod *corev1.Pod) bool {
 	for name := range pod.Labels {
 		if strings.HasPrefix(name, "gpufault.dev/") {
@@ -169,13 +169,13 @@ func touchesCUDA(pod *corev1.Pod) bool {
 	return false
 }
 
-// isSystem reports whether pods of a namespace may be the network, the names or the proxies of the cluster.
+// isSystem reports whether a namespace may contain the cluster's networking, DNS or proxies.
 func isSystem(namespace string) bool {
 	return slices.ContainsFunc([]string{"kube-", "calico", "tigera", "cilium", "openshift-", "metallb", "istio-system"},
 		func(prefix string) bool { return strings.HasPrefix(namespace, prefix) })
 }
 
-// isWell reports whether there is nothing to see: the pod runs, is ready, and did not restart; or it has done its work.
+// isWell reports whether a pod is healthy: it runs, is ready, and did not restart; or it has completed.
 func isWell(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded {
 		return true
@@ -193,7 +193,7 @@ func isWell(pod *corev1.Pod) bool {
 	return isReady(pod)
 }
 
-// isReady reports whether the pod runs, and says that it is ready.
+// isReady reports whether the pod is running and ready.
 func isReady(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning &&
 		slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
@@ -211,7 +211,7 @@ func lastChange(pod *corev1.Pod) time.Time {
 	return last
 }
 
-// longAnnotation is how long an annotation may be, in bytes.
+// longAnnotation is the maximum length of an annotation, in bytes.
 const longAnnotation = 4 << 10
 
 func shortAnnotations(meta *metav1.ObjectMeta, longest int) {
@@ -222,10 +222,10 @@ func shortAnnotations(meta *metav1.ObjectMeta, longest int) {
 	}
 }
 
-// serviceAccountVolume is what every pod has, by a name of its own.
+// serviceAccountVolume is the prefix of a volume that every pod has, with a random name.
 const serviceAccountVolume = "kube-api-access-"
 
-// slim leaves out what no check reads. Pods that are not well keep more.
+// slim removes fields that no check reads. It keeps more of unhealthy pods.
 func (k *keeper) slim(pod *corev1.Pod, well bool) {
 	pod.ManagedFields = nil
 	shortAnnotations(&pod.ObjectMeta, longAnnotation)
@@ -242,7 +242,7 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 		hideEnv(spec)
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && spec.NodeName != "" {
-		spec.Affinity = nil // the DaemonSet's own says more
+		spec.Affinity = nil // use that of the DaemonSet
 	}
 	for _, all := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range all {
@@ -267,8 +267,8 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 	}
 }
 
-// hideEnv takes the values of a workload's variables, but for those that are about GPUs: nobody knows what the others
-// are.
+// hideEnv removes the values of a workload's environment variables, except those related to GPUs, because the
+// others may be secret.
 func hideEnv(spec *corev1.PodSpec) {
 	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range all {
@@ -287,8 +287,8 @@ func hideEnv(spec *corev1.PodSpec) {
 	}
 }
 
-// readVariables returns how the names of variables begin that checks read in workloads: those by which programs find
-// GPUs and each other.
+// readVariables returns the prefixes of the environment variables that checks read: those that programs use to
+// find GPUs and their peers.
 func readVariables() []string {
 	return []string{
 		"NVIDIA_", "CUDA_", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "NCCL_", "GPUFAULT_", "PYTORCH_", "TORCH_",
@@ -296,7 +296,7 @@ func readVariables() []string {
 	}
 }
 
-// aboutGPUs returns the annotations that name them; most others are the network's.
+// aboutGPUs returns the annotations that mention GPUs; most others are from the network plugin.
 func aboutGPUs(all map[string]string) map[string]string {
 	var kept map[string]string
 	for name, value := range all {
@@ -310,7 +310,7 @@ func aboutGPUs(all map[string]string) map[string]string {
 	return kept
 }
 
-// skeleton leaves what counts for the scheduler.
+// skeleton keeps only the fields that affect scheduling.
 func skeleton(pod *corev1.Pod) {
 	containers := func(all []corev1.Container) []corev1.Container {
 		left := make([]corev1.Container, len(all))
@@ -342,10 +342,10 @@ func skeleton(pod *corev1.Pod) {
 	}
 }
 
-// clip frees what a slice no longer holds.
+// clip copies a slice to free unused capacity.
 func clip[T any](all []T) []T { return append([]T(nil), all...) }
 
-// share lets pods of the same template have the same memory.
+// share makes pods of the same template share memory.
 func (k *keeper) share(pod *corev1.Pod) {
 	pod.Spec.Containers = share(k.containers, pod.Spec.Containers)
 	pod.Spec.InitContainers = share(k.containers, pod.Spec.InitContainers)
@@ -375,10 +375,10 @@ func (k *keeper) text(s string) string {
 	return s
 }
 
-// pool has lists by the hash of what they say.
+// pool has lists by the hash of their contents.
 type pool[T any] map[[sha256.Size]byte][]T
 
-// share returns the list that is already known, if there is one that says the same.
+// share returns an equal list from the pool, or adds the list to it.
 func share[T any, P interface {
 	*T
 	Marshal() ([]byte, error)
@@ -417,7 +417,7 @@ func (k *keeper) sharedLabels(all map[string]string) map[string]string {
 	return all
 }
 
-// pods learns whose events matter.
+// pods determines which pods' events are relevant.
 func (k *keeper) pods(all []corev1.Pod) {
 	for i := range all {
 		if !isWell(&all[i]) {
@@ -426,11 +426,11 @@ func (k *keeper) pods(all []corev1.Pod) {
 	}
 }
 
-// longestMessage is how much of an event is kept, in bytes.
+// longestMessage is the maximum length of an event's message, in bytes.
 const longestMessage = 4 << 10
 
-// event keeps warnings, but for those about pods that do not matter, and what else happened to objects that are kept
-// and not well.
+// event keeps warnings, except those about irrelevant pods, and other events about kept objects that are
+// unhealthy.
 func (k *keeper) event(e *corev1.Event) bool {
 	about := e.InvolvedObject
 	name := types.NamespacedName{Namespace: about.Namespace, Name: about.Name}

@@ -12,7 +12,7 @@ import (
 // lister lists one page.
 type lister[T any] func(context.Context, metav1.ListOptions) (items []T, next string, err error)
 
-// paged makes a lister of a client's List.
+// paged converts a client's List to a lister.
 func paged[T any, L metav1.ListInterface](
 	list func(context.Context, metav1.ListOptions) (L, error), items func(L) []T,
 ) lister[T] {
@@ -25,7 +25,8 @@ func paged[T any, L metav1.ListInterface](
 	}
 }
 
-// listed lists all and keeps what keep wants; keep may change the object. An error becomes an entry in Missing.
+// listed lists all objects and keeps those for which keep returns true; keep may change the object. It records
+// an error in Missing.
 func listed[T any](ctx context.Context, c *collector, what string, list lister[T], keep func(*T) bool) []T {
 	kept, err := all(ctx, metav1.ListOptions{Limit: pageSize}, list, keep)
 	if err != nil && ctx.Err() == nil {
@@ -37,11 +38,11 @@ func listed[T any](ctx context.Context, c *collector, what string, list lister[T
 	return kept
 }
 
-// restarts is how often a list whose place was lost is begun anew, before it is asked for in one piece.
+// restarts is how often an expired list is restarted before it is requested in one piece.
 const restarts = 2
 
-// all goes through the pages. The place in a long list is lost when the API server has forgotten its state (410 Gone):
-// then it offers to go on with the present state, or the list is begun anew.
+// all lists all pages. If the continue token has expired (410 Gone), it continues with the API server's fresh
+// token, or restarts the list.
 func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T], keep func(*T) bool) ([]T, error) {
 	var kept []T
 	for begun := 0; ; {
@@ -77,8 +78,8 @@ func onePage[T any](ctx context.Context, options metav1.ListOptions, list lister
 	return list(ctx, options)
 }
 
-// freshToken returns the place at which the API server offers to go on; empty when it offers none, or the one that it
-// has just refused.
+// freshToken returns the continue token that the API server offers, or "" if it offers none or the one that it
+// just rejected.
 func freshToken(err error, refused string) string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Continue == refused {
@@ -87,15 +88,15 @@ func freshToken(err error, refused string) string {
 	return status.Status().Continue
 }
 
-// reason says for people why evidence could not be had.
+// reason describes why evidence could not be collected.
 func reason(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("forbidden: %v", err)
 	case apierrors.IsTooManyRequests(err):
-		return fmt.Sprintf("the API server has too much to do, try again later: %v", err)
+		return fmt.Sprintf("the API server is overloaded, try again later: %v", err)
 	case errors.Is(err, context.DeadlineExceeded), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
-		return fmt.Sprintf("no answer in time, try again later: %v", err)
+		return fmt.Sprintf("timed out, try again later: %v", err)
 	}
 	return err.Error()
 }

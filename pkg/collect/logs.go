@@ -23,16 +23,16 @@ import (
 
 // Limits of logs.
 const (
-	logPods     = 40 // of which logs are read
-	logAlike    = 2  // of one owner, where they run well
+	logPods     = 40 // maximum number of pods
+	logAlike    = 2  // maximum number of healthy pods per owner
 	logLines    = int64(200)
 	logBytes    = int64(64 << 10)
-	headBytes   = int64(16 << 10) // of a beginning
+	headBytes   = int64(16 << 10) // maximum size of the beginning of a log
 	logParallel = 8
 	logTimeout  = 20 * time.Second
 )
 
-// request is the log of one container.
+// request is a request for the log of one container.
 type request struct {
 	pod       *corev1.Pod
 	container string
@@ -40,9 +40,9 @@ type request struct {
 	head      bool
 }
 
-// logs reads the ends of logs that may say what is wrong: of components and GPU pods that fail, and of those components
-// on suspicious nodes that say what they found of the GPUs. Of GPU pods that run it reads the beginnings of some, as
-// far as there is room.
+// logs reads the ends of logs that may explain a problem: those of failing components and GPU pods, and those
+// of components on suspicious nodes that log what they detect of GPUs. It also reads the beginnings of the logs
+// of some running GPU pods, within the limits.
 func (c *collector) logs(ctx context.Context) {
 	wanted, left := logCandidates(c.s)
 	if c.options.NoLogs {
@@ -54,7 +54,7 @@ func (c *collector) logs(ctx context.Context) {
 		return
 	}
 	for _, pod := range left {
-		c.missing("logs/"+pod.Namespace+"/"+pod.Name, "not read: logs of "+count.Of(logPods, "pod")+" like it are")
+		c.missing("logs/"+pod.Namespace+"/"+pod.Name, "skipped: logs of "+count.Of(logPods, "similar pod")+" were read")
 	}
 	var requests []request
 	for _, pod := range wanted {
@@ -65,7 +65,7 @@ func (c *collector) logs(ctx context.Context) {
 	}
 	texts := make([]string, len(requests))
 	got := make([]bool, len(requests))
-	var forbidden atomic.Bool // and so are the others
+	var forbidden atomic.Bool // then the other logs are forbidden too
 	group := errgroup.Group{}
 	group.SetLimit(logParallel)
 	for i, r := range requests {
@@ -77,7 +77,7 @@ func (c *collector) logs(ctx context.Context) {
 			switch {
 			case err == nil:
 				texts[i], got[i] = text, true
-			case r.head: // nobody misses it
+			case r.head: // optional
 			case apierrors.IsForbidden(err) && forbidden.CompareAndSwap(false, true):
 				c.missing("logs", reason(err))
 			case !apierrors.IsForbidden(err) && ctx.Err() == nil && !r.previous:
@@ -111,7 +111,7 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = stream.Close() }() // read only
+	defer func() { _ = stream.Close() }() // read-only
 	text, err := io.ReadAll(io.LimitReader(stream, bytes))
 	if err == nil && snapshot.NoLog(string(text)) {
 		return "", errors.New(strings.TrimSpace(string(text)))
@@ -119,8 +119,8 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 	return string(text), err
 }
 
-// logCandidates are pods whose logs are wanted: as many as may be read, and the others. Of pods that are alike, as
-// those of one DaemonSet, some come before the others of any. Those that run well come last.
+// logCandidates returns the pods whose logs are read, up to the limit, and the others. Some of several similar
+// pods, such as those of one DaemonSet, come before the rest. Healthy pods come last.
 func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 	suspects := suspicious(s)
 	incomplete := map[string]bool{} // DaemonSets
@@ -163,15 +163,15 @@ func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 	return wanted, left
 }
 
-// The ranks of pods whose logs are wanted.
+// Ranks of pods whose logs are read.
 const (
-	rankComponent = iota // a component that fails
-	rankFailing          // a GPU pod that fails
-	rankWitness          // a component that runs, where something else is wrong
-	rankRunning          // a GPU pod that runs: where it computes, it says at its beginning
+	rankComponent = iota // a failing component
+	rankFailing          // a failing GPU pod
+	rankWitness          // a running component, if something else is wrong
+	rankRunning          // a running GPU pod, which logs its device at the beginning
 )
 
-// logRank returns how much the pod's log is wanted; less than zero when not.
+// logRank returns the rank of the pod's log, or a negative number to skip it.
 func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool) int {
 	component := doctor.ComponentOf(pod.Labels, pod.Spec)
 	switch {
@@ -184,7 +184,7 @@ func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool) int
 	case component == doctor.Operator:
 		return rankWitness
 	case component == doctor.NFD && !strings.Contains(pod.Name, "worker"):
-		return rankWitness // it says which labels it refuses
+		return rankWitness // it logs which labels it rejects
 	case !isWitness(component):
 		return -1
 	case slices.Contains(suspects, pod.Spec.NodeName), incomplete[pod.Namespace+"/"+ownerOf(pod)]:
@@ -193,7 +193,7 @@ func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool) int
 	return -1
 }
 
-// isWitness reports whether a component says in its log what it finds of the GPUs.
+// isWitness reports whether a component logs what it detects of GPUs.
 func isWitness(c doctor.Component) bool {
 	return slices.Contains([]doctor.Component{
 		doctor.Toolkit, doctor.DevicePlugin, doctor.FeatureDiscovery, doctor.DRADriver, doctor.Driver,
@@ -208,8 +208,8 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.GenerateName
 }
 
-// requestsOf returns the logs of a pod that are wanted: of one that works the beginnings of those of its containers
-// with GPUs, and of one that works again both these and the ends.
+// requestsOf returns the requests for a pod: for a running pod, the beginnings of the logs of containers with
+// GPUs; for a pod that runs again after a failure, both the beginnings and the ends.
 func requestsOf(pod *corev1.Pod) []request {
 	if doctor.ComponentOf(pod.Labels, pod.Spec) != "" || !doctor.WantsGPU(pod) || !isReady(pod) {
 		return logsOf(pod)
@@ -226,8 +226,8 @@ func requestsOf(pod *corev1.Pod) []request {
 	return requests
 }
 
-// logsOf returns the containers of a pod that have written something: they ran, or run. Of a pod that works the init
-// containers have nothing more to say, but of the toolkit's.
+// logsOf returns the containers of a pod that may have logs. Of a running pod, it skips init containers, except
+// those of the toolkit.
 func logsOf(pod *corev1.Pod) []request {
 	var requests []request
 	add := func(all []corev1.ContainerStatus, quiet bool) {

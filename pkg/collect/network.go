@@ -14,15 +14,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// backends is of how many pods behind a Service the labels and ports are looked at: they are alike.
+// backends is the number of pods behind a Service whose labels and ports are collected; the others are alike.
 const backends = 3
 
-// network gets what decides whether GPU pods reach what they ask for in vain: the Services that they name and the
-// cluster's DNS, some pods behind these, and the NetworkPolicies of both ends. Where no pod waits for an answer it asks
-// for nothing.
+// network collects what determines whether GPU pods can reach the Services that they wait for: those Services,
+// the cluster's DNS, some of the pods behind them, and the NetworkPolicies of both ends. It collects nothing if
+// no pod waits for a connection.
 func (c *collector) network(ctx context.Context) error {
 	if !slices.ContainsFunc(c.s.Logs, func(l snapshot.Log) bool { return !l.Head }) {
-		return nil // nobody says anything
+		return nil // no pod waits for a connection
 	}
 	namespaces, services := doctor.NewFacts(c.s).Unreached()
 	if len(namespaces) == 0 {
@@ -41,7 +41,7 @@ func (c *collector) network(ctx context.Context) error {
 			c.s.Services = append(c.s.Services, *service)
 			c.backends(ctx, service)
 		case ctx.Err() != nil:
-			return nil // Collect says so
+			return nil // Collect reports it
 		case !apierrors.IsNotFound(err):
 			c.missing("api/services/"+ref.Namespace+"/"+ref.Name, reason(err))
 		}
@@ -76,8 +76,8 @@ func (c *collector) service(ctx context.Context, ref doctor.ServiceRef) (*corev1
 	}, nil
 }
 
-// backends keeps some pods behind a Service: their labels, ports and addresses. A pod that is there for another reason
-// keeps all that it has.
+// backends keeps the labels, ports and addresses of some pods behind a Service. Pods that are already kept for
+// another reason stay unchanged.
 func (c *collector) backends(ctx context.Context, service *corev1.Service) {
 	if len(service.Spec.Selector) == 0 {
 		return
@@ -87,7 +87,7 @@ func (c *collector) backends(ctx context.Context, service *corev1.Service) {
 	found, err := c.Client.CoreV1().Pods(service.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: labels.Set(service.Spec.Selector).String(), Limit: backends})
 	if err != nil {
-		return // the selector's labels do, then
+		return // checks then use the labels of the selector
 	}
 	known := map[string]int{}
 	for i := range c.s.Pods {
@@ -105,7 +105,7 @@ func (c *collector) backends(ctx context.Context, service *corev1.Service) {
 		}
 		pod = &c.s.Pods[at]
 		pod.Status.PodIP = address
-		pod.Spec.Containers = clip(pod.Spec.Containers) // pods of one template share theirs
+		pod.Spec.Containers = clip(pod.Spec.Containers) // pods of one template share their containers
 		for j := range pod.Spec.Containers {
 			pod.Spec.Containers[j].Ports = ports[pod.Spec.Containers[j].Name]
 		}

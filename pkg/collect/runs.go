@@ -10,14 +10,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// fixes is the kind of runs by which doctor mends; they are no faults.
+// fixes is the kind of doctor's fix runs, which are not faults.
 const fixes = "fix"
 
-// remembered is how long the lines of closed runs are told from those of strangers: a kernel log seldom reaches back
+// remembered is how long the log lines of closed runs are attributed to them: kernel logs seldom go back
 // further.
 const remembered = 7 * 24 * time.Hour
 
-// runs reads this tool's own faults from the ledger: those that are open, and closed ones whose lines may still be in
+// runs reads this tool's own faults from the ledger: open runs, and closed runs whose lines may still be in
 // kernel logs.
 func (c *collector) runs(ctx context.Context) {
 	if c.Ledger == nil {
@@ -43,14 +43,15 @@ func (c *collector) runs(ctx context.Context) {
 	}
 }
 
-// leavesLines reports whether a run, an exercise's too, wrote lines to kernel logs: they stay there when it is closed.
+// leavesLines reports whether a run (or an exercise) wrote lines to kernel logs, which remain after it is
+// closed.
 func leavesLines(run ledger.Run) bool {
 	return slices.ContainsFunc(run.Steps,
 		func(s ledger.Step) bool { return s.InPlace() && s.Target.Kind == "Node" && s.Undo.IsPermanent() })
 }
 
-// converted returns the run as snapshots have it, and whether any of its changes may be in place. A line in a kernel
-// log is, for ever.
+// converted returns the run in the format of snapshots, and whether any of its changes may still be in place.
+// Lines in a kernel log always are.
 func converted(run ledger.Run, command func(...string) string) (snapshot.Run, bool) {
 	found := snapshot.Run{
 		ID: run.ID, Fault: run.Fault, Summary: run.Summary, By: run.By, Phase: string(run.Phase), Created: run.Created,

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// suspicious returns the GPU nodes that look wrong from outside, sorted: those are worth a look from inside.
+// suspicious returns the GPU nodes that look unhealthy in the API, sorted. These are worth inspecting directly.
 func suspicious(s *snapshot.Snapshot) []string {
 	facts := doctor.NewFacts(s)
 	suspects := map[string]bool{}
@@ -42,8 +42,8 @@ func suspicious(s *snapshot.Snapshot) []string {
 	return slices.Sorted(maps.Keys(suspects))
 }
 
-// hasProblem reports whether a condition says that something is wrong: Ready or KernelReady that are not true, or any
-// other that is.
+// hasProblem reports whether a node condition indicates a problem: Ready or a similar condition is not true, or
+// another one is.
 func hasProblem(n *doctor.Node) bool {
 	return n.Ready().Status != corev1.ConditionTrue ||
 		slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -57,7 +57,7 @@ func hasProblem(n *doctor.Node) bool {
 		})
 }
 
-// isUnsettled reports whether the MIG manager did not get done, or feature discovery did not tell which GPUs there are.
+// isUnsettled reports whether the MIG manager has not finished, or feature discovery did not report the GPUs.
 func isUnsettled(n *doctor.Node) bool {
 	if slices.Contains([]string{"failed", "pending", "rebooting"}, n.Labels["nvidia.com/mig.config.state"]) {
 		return true
@@ -67,8 +67,8 @@ func isUnsettled(n *doctor.Node) bool {
 	})
 }
 
-// lacksGPUs reports whether the node offers fewer GPUs than it has, or none. A node whose GPUs are claimed (DRA) offers
-// none in this way.
+// lacksGPUs reports whether the node offers fewer GPUs than it has, or none. A node whose GPUs are claimed
+// (DRA) does not offer them as extended resources.
 func lacksGPUs(n *doctor.Node, claimed bool) bool {
 	offered := false
 	for name, capacity := range n.Status.Capacity {
@@ -84,7 +84,7 @@ func lacksGPUs(n *doctor.Node, claimed bool) bool {
 	return !offered && !claimed
 }
 
-// fails reports whether a pod that has to do with GPUs does not run as it should.
+// fails reports whether a GPU-related pod is not running as it should.
 func fails(facts *doctor.Facts, pod *corev1.Pod) bool {
 	if doctor.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil || doctor.ComponentOf(pod.Labels, pod.Spec) != "" {
 		return !isWell(pod)

@@ -9,12 +9,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// change is what was taken out of a pod spec, or would be, in words.
+// change describes what was, or would be, removed from a pod spec.
 type change struct {
 	gone []string
-	// doubts are what was left because it may be the user's.
+	// doubts describe what was skipped because it may be the user's.
 	doubts []string
-	// names are what was taken out, to find in the managed fields who put it there.
+	// names are the removed names, used to find their time in the managed fields.
 	names []string
 }
 
@@ -31,7 +31,7 @@ func (c *change) doubt(format string, args ...any) {
 	}
 }
 
-// merge adds what was found in another pod spec of the same object.
+// merge adds the changes of another pod spec of the same object.
 func (c *change) merge(other change) {
 	for _, said := range other.gone {
 		if !slices.Contains(c.gone, said) {
@@ -48,8 +48,8 @@ func (c *change) merge(other change) {
 
 const preload = "LD_PRELOAD"
 
-// The names that Dynamo's fault injection gives (inject_into_pods.py): libraries, environment variables, volumes, init
-// containers.
+// Names that Dynamo's fault injection uses (inject_into_pods.py) for libraries, environment variables, volumes,
+// and init containers.
 var (
 	dynamoLibraries  = []string{"cuda_intercept.so", "fake_cuda_xid79.so"}
 	dynamoVariables  = []string{"CUDA_FAULT_INJECTION_ENABLED", "CUDA_XID_TYPE"}
@@ -59,12 +59,12 @@ var (
 const (
 	dynamoVariablePrefix = "CUDA_FAULT_"
 	dynamoConfigMap      = "cuda-fault-injection-lib"
-	dynamoSource         = "cuda-fault-lib-source" // the volume of that ConfigMap
+	dynamoSource         = "cuda-fault-lib-source" // volume of that ConfigMap
 	ourVariablePrefix    = "GPUFAULT_"
 )
 
-// What CUDA faults of this tool add (pkg/faults/cudashim): a library, a variable, two volumes. The ConfigMap of the
-// first is named after the run.
+// Additions of this tool's CUDA faults (pkg/faults/cudashim): a library, an environment variable, and two
+// volumes. The ConfigMap of the first volume is named after the run.
 const (
 	ourLibrary      = cudashim.LibraryName
 	ourConfigPrefix = "gpu-fault-"
@@ -72,7 +72,7 @@ const (
 	ourRunVolume    = "gpu-fault-run"
 )
 
-// ourVolume reports whether a volume has one of our names, and whether it is what we make by that name.
+// ourVolume reports whether a volume has one of our names, and whether its contents are ours too.
 func ourVolume(volume map[string]any) (named, genuine bool) {
 	switch text(volume, "name") {
 	case ourLibVolume:
@@ -85,13 +85,12 @@ func ourVolume(volume map[string]any) (named, genuine bool) {
 	return false, false
 }
 
-// ourVariable reports whether an environment variable is one that only we set.
+// ourVariable reports whether only this tool sets the environment variable.
 func ourVariable(name string) bool {
 	return name == cudashim.NodeVar || strings.HasPrefix(name, ourVariablePrefix)
 }
 
-// dynamoVolume reports whether a volume has one of the tool's names, and whether it is what the tool makes by that
-// name.
+// dynamoVolume reports whether a volume has one of Dynamo's names, and whether its contents are Dynamo's too.
 func dynamoVolume(volume map[string]any) (named, genuine bool) {
 	switch text(volume, "name") {
 	case dynamoSource:
@@ -107,14 +106,14 @@ func dynamoVolume(volume map[string]any) (named, genuine bool) {
 	return false, false
 }
 
-// withoutDynamo takes what Dynamo's fault injection adds out of a pod spec, and nothing else.
+// withoutDynamo removes what Dynamo's fault injection added to a pod spec, and nothing else.
 func withoutDynamo(p place) change {
 	var c change
-	kept := map[string]bool{} // volumes of the user's by such a name
+	kept := map[string]bool{} // the user's volumes with such names
 	for _, volume := range elements(p.spec, "volumes") {
 		if named, genuine := dynamoVolume(volume); named && !genuine {
 			kept[text(volume, "name")] = true
-			c.doubt("volume %s is not what the tool makes by that name", text(volume, "name"))
+			c.doubt("volume %s has the tool's name but different contents", text(volume, "name"))
 		}
 	}
 	gone := func(named map[string]any) bool {
@@ -147,15 +146,15 @@ func withoutDynamo(p place) change {
 		return change{}
 	}
 	for _, host := range pinnedTo(p.spec) {
-		c.doubt("nodeAffinity kubernetes.io/hostname In [%s] may be the tool's: look", host)
+		c.doubt("nodeAffinity kubernetes.io/hostname In [%s] may be the tool's: check it", host)
 	}
 	return c
 }
 
-// withoutOurs takes out the variables, the library, the mounts and the volumes of ours.
+// withoutOurs removes this tool's environment variables, library, mounts and volumes.
 func withoutOurs(p place) change {
 	var c change
-	kept := map[string]bool{} // volumes of the user's by such a name
+	kept := map[string]bool{} // the user's volumes with such names
 	for _, volume := range elements(p.spec, "volumes") {
 		if named, genuine := ourVolume(volume); named && !genuine {
 			kept[text(volume, "name")] = true
@@ -180,7 +179,7 @@ func withoutOurs(p place) change {
 	return c
 }
 
-// withoutVariables takes variables out of a container, and libraries out of its LD_PRELOAD.
+// withoutVariables removes environment variables from a container, and libraries from its LD_PRELOAD.
 func withoutVariables(container container, c *change, ours func(name string) bool, libraries []string) {
 	remove(container.fields, container.env, func(variable map[string]any) bool {
 		name := text(variable, "name")
@@ -202,8 +201,8 @@ func withoutVariables(container container, c *change, ours func(name string) boo
 	})
 }
 
-// withoutLibraries takes libraries, by the names of their files, out of a value of LD_PRELOAD: paths between blanks or
-// colons (ld.so(8)). What stays has the separators that it had.
+// withoutLibraries removes libraries by file name from a value of LD_PRELOAD: paths separated by spaces or
+// colons (ld.so(8)). The rest keeps its separators.
 func withoutLibraries(value string, names []string) (rest string, taken []string) {
 	const separators = ": "
 	var kept strings.Builder

@@ -17,42 +17,44 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// cleanManager is who the API server says has edited. It is not fieldManager: what a clean-up writes is no leftover.
+// cleanManager is the field manager of clean-ups. It differs from fieldManager, so that clean-ups do not look
+// like leftovers.
 const cleanManager = fieldManager + "-leftovers"
 
-// Cleaner removes what Finder found, in a cluster's API. What is on nodes is the helper's.
+// Cleaner removes the leftovers in the API that Finder found. The helper removes those on nodes.
 type Cleaner struct {
 	Dynamic dynamic.Interface
-	// Done, if set, hears of each leftover as soon as it was tried.
+	// Done, if set, is called after each leftover.
 	Done func(Result)
 }
 
-// Result is what became of a leftover.
+// Result is the result for one leftover.
 type Result struct {
 	Leftover
-	// Did is what was done: "deleted", "edited", or "gone" when somebody else was faster. Empty with an Err.
+	// Did is what was done: "deleted", "edited", or "gone" if another client was faster. It is empty if Err is
+	// set.
 	Did string
-	// Err is why it is still there.
+	// Err is why the leftover still exists.
 	Err error
 }
 
-// The words of Result.Did.
+// Values of Result.Did.
 const (
 	DidDelete = "deleted"
 	DidEdit   = "edited"
 	DidGo     = "gone"
 )
 
-// ErrChanged says that an object is not any more what was found, so that it was left.
-var ErrChanged = errors.New("it was changed meanwhile: look again")
+// ErrChanged means that an object changed after it was found, and was skipped.
+var ErrChanged = errors.New("the object has changed since it was found: search again")
 
-// Clean removes the leftovers whose remedy is Delete or Edit; the others are not in the results. It goes on after a
+// Clean removes the leftovers whose remedy is Delete or Edit; the results omit the others. It continues after a
 // failure.
 //
-// An object is deleted only if it is the one that was found. Of an edited one only the additions are taken, from what
-// it is now; a conflict with somebody else's change is tried again.
+// An object is deleted only if it is still the one that was found. From an edited object, only the additions
+// are removed, from its current state; Clean retries after a conflict.
 func (c *Cleaner) Clean(ctx context.Context, items []Leftover) []Result {
-	stuck := map[string]string{} // namespaces in which something still needs Dynamo's ConfigMap
+	stuck := map[string]string{} // namespaces in which an object still needs Dynamo's ConfigMap
 	for _, l := range items {
 		if l.mountsSource && l.Remedy == Nobody {
 			stuck[l.Namespace] = l.Ref()
@@ -86,7 +88,7 @@ func (c *Cleaner) Clean(ctx context.Context, items []Leftover) []Result {
 	return results
 }
 
-// order is: first who injects, then faults, and what templates mount after them.
+// order returns the order of removal: first injectors, then faults, then what templates mount.
 func order(l Leftover) int {
 	switch {
 	case l.Of == Dynamo && (l.Kind == kindDeployment || l.Kind == "DaemonSet" || l.Kind == kindJob) &&
@@ -101,7 +103,7 @@ func order(l Leftover) int {
 	}
 }
 
-// isSource reports whether it is the ConfigMap that Dynamo's additions mount.
+// isSource reports whether the leftover is the ConfigMap that Dynamo's additions mount.
 func (l Leftover) isSource() bool {
 	return l.Of == Dynamo && l.Kind == "ConfigMap" && l.Name == dynamoConfigMap
 }
@@ -117,7 +119,7 @@ func (c *Cleaner) delete(ctx context.Context, l Leftover) (string, error) {
 	return outcome(DidDelete, err)
 }
 
-// outcome returns what became of a request to do something to a leftover.
+// outcome returns the result of a request to remove a leftover.
 func outcome(did string, err error) (string, error) {
 	switch {
 	case err == nil:
@@ -144,14 +146,14 @@ func (c *Cleaner) edit(ctx context.Context, l Leftover) (did string, err error) 
 		case err != nil:
 			return err
 		case object.GetUID() != l.UID, l.Of == Ours && object.GetGeneration() != l.generation:
-			// A new run may aim at it
+			// A new run may use it.
 			return ErrChanged
 		}
 		if did = DidGo; !removeFrom(l, object) {
 			return nil
 		}
 		did = DidEdit
-		// Its resourceVersion is the precondition
+		// The resourceVersion is the precondition.
 		_, err = c.resource(l).Update(ctx, object, metav1.UpdateOptions{FieldManager: cleanManager})
 		return err
 	})
@@ -161,7 +163,7 @@ func (c *Cleaner) edit(ctx context.Context, l Leftover) (did string, err error) 
 	return did, nil
 }
 
-// removeFrom takes the additions out of an object, and returns whether there were any.
+// removeFrom removes the additions from an object, and reports whether there were any.
 func removeFrom(l Leftover, object *unstructured.Unstructured) bool {
 	var all change
 	for _, k := range workloads() {
@@ -177,7 +179,7 @@ func removeFrom(l Leftover, object *unstructured.Unstructured) bool {
 	return len(all.gone) > 0
 }
 
-// withoutLabel takes the label of a run off the pod templates of an object.
+// withoutLabel removes the label of a run from the pod templates of an object.
 func withoutLabel(k kind, object *unstructured.Unstructured, run string) {
 	for _, spec := range k.specs {
 		metadata, _ := field(object.Object, append(slices.Clone(spec[:len(spec)-1]), "metadata")...)
@@ -187,7 +189,7 @@ func withoutLabel(k kind, object *unstructured.Unstructured, run string) {
 	}
 }
 
-// unlabel takes the labels of Dynamo's tests off a node. Whether it is cordoned is not its business.
+// unlabel removes the labels of Dynamo's tests from a node. It does not uncordon the node.
 func (c *Cleaner) unlabel(ctx context.Context, l Leftover) (string, error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": l.UID, "labels": map[string]any{labelCordoned: nil, labelReason: nil},

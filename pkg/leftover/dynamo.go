@@ -11,10 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// serviceNamespace is where the manifests of Dynamo's fault-injection service put it.
+// serviceNamespace is the namespace in the manifests of Dynamo's fault-injection service.
 const serviceNamespace = "fault-injection-system"
 
-// The names in those manifests (api-service, gpu-fault-injector-kernel, network-fault-injector, test-job-rbac-addon).
+// Names in those manifests (api-service, gpu-fault-injector-kernel, network-fault-injector,
+// test-job-rbac-addon).
 var (
 	serviceWorkloads = []string{
 		"fault-injection-api", "gpu-fault-injector-kernel", "gpu-fault-injector", "network-fault-injector",
@@ -23,7 +24,7 @@ var (
 	serviceRoles      = append([]string{"fault-injection-test-exec"}, serviceWorkloads...)
 )
 
-// What else Dynamo's tooling marks: network faults, and nodes that its tests cordoned.
+// Labels of network faults, and of nodes that Dynamo's tests cordoned.
 const (
 	labelFaultAPI = "managed-by"
 	valueFaultAPI = "fault-injection-api"
@@ -49,7 +50,7 @@ var (
 	}
 )
 
-// listed returns the resources that are listed besides those with pod specs.
+// listed returns the resources that are listed in addition to those with pod specs.
 func listed() []schema.GroupVersionResource {
 	return []schema.GroupVersionResource{
 		configMapResource, leaseResource, nodeResource, serviceResource, accountResource, policyResource, chaosResource,
@@ -57,7 +58,7 @@ func listed() []schema.GroupVersionResource {
 	}
 }
 
-// dynamoObjects lists the objects that are Dynamo's as a whole.
+// dynamoObjects lists objects that belong to Dynamo as a whole.
 func (s *search) dynamoObjects() []task {
 	network := metav1.ListOptions{LabelSelector: labelFaultAPI + "=" + valueFaultAPI}
 	fault := func(o *metav1.PartialObjectMetadata) bool { return o.Labels[labelFaultAPI] == valueFaultAPI }
@@ -68,15 +69,15 @@ func (s *search) dynamoObjects() []task {
 			func(o *metav1.PartialObjectMetadata) bool { return o.Name == dynamoConfigMap }),
 		s.dynamoObject(policyResource, "NetworkPolicy", network, "network partition", fault),
 		s.dynamoObject(chaosResource, "NetworkChaos", network, "network chaos", fault),
-		s.dynamoObject(roleResource, "ClusterRole", metav1.ListOptions{}, "rights of the fault-injection service",
+		s.dynamoObject(roleResource, "ClusterRole", metav1.ListOptions{}, "permissions of the fault-injection service",
 			roles),
 		s.dynamoObject(bindingResource, "ClusterRoleBinding", metav1.ListOptions{},
-			"rights of the fault-injection service", roles),
+			"permissions of the fault-injection service", roles),
 		s.cordonedNodes,
 	}
 }
 
-// dynamoObject lists objects of a kind and takes those that are Dynamo's. Selectors only save traffic.
+// dynamoObject lists the objects of a kind and adds those of Dynamo. Selectors only reduce traffic.
 func (s *search) dynamoObject(
 	resource schema.GroupVersionResource, kind string, options metav1.ListOptions, what string,
 	isTheirs func(*metav1.PartialObjectMetadata) bool,
@@ -91,8 +92,8 @@ func (s *search) dynamoObject(
 	}
 }
 
-// isService takes a workload of the fault-injection service: by its name in the service's namespace, elsewhere also by
-// label and image.
+// isService adds a workload of the fault-injection service. In the service's namespace it matches by name,
+// elsewhere also by label and image.
 func (s *search) isService(k kind, o *unstructured.Unstructured) bool {
 	what := ""
 	switch {
@@ -103,10 +104,10 @@ func (s *search) isService(k kind, o *unstructured.Unstructured) bool {
 		}
 		what = "the fault-injection service"
 		if k.name == "DaemonSet" {
-			what = "agents of the fault-injection service"
+			what = "agent of the fault-injection service"
 		}
 	case k.name == kindJob && o.GetNamespace() == serviceNamespace && account(k, o) == valueFaultAPI:
-		what = "a test of the fault-injection service"
+		what = "test of the fault-injection service"
 	default:
 		return false
 	}
@@ -135,7 +136,8 @@ func account(k kind, o *unstructured.Unstructured) string {
 	return ""
 }
 
-// serviceParts lists what belongs to the service and can be told only by its name, where the service is or was.
+// serviceParts lists objects that belong to the service by name only, in the namespaces where the service is or
+// was.
 func (s *search) serviceParts() []task {
 	var tasks []task
 	for _, part := range []struct {
@@ -154,7 +156,7 @@ func (s *search) serviceParts() []task {
 				case mayNot(err):
 					s.skip(Skipped{
 						What: part.resource.GroupResource().String() + " in namespace " + namespace,
-						Why:  "you may not list them",
+						Why:  "no permission to list them",
 					})
 					return nil
 				case err != nil:
@@ -186,14 +188,14 @@ func (s *search) cordonedNodes(ctx context.Context) error {
 			left.Remedy = Edit
 			if cordoned, _, _ := unstructured.NestedBool(o.Object, "spec", "unschedulable"); cordoned {
 				left.What = append(left.What, "cordoned")
-				left.Remedy, left.Todo = Nobody, "if nobody else wants it cordoned: kubectl uncordon "+o.GetName()
+				left.Remedy, left.Todo = Nobody, "if the node need not be cordoned: kubectl uncordon "+o.GetName()
 			}
 			s.items = append(s.items, left)
 		})
 	return err
 }
 
-// dynamoChanges makes a leftover of an object of a user's that has additions of Dynamo's.
+// dynamoChanges adds a leftover for a user's object with Dynamo's additions.
 func (s *search) dynamoChanges(m marked) {
 	left := leftoverOf(m.kind.resource, m.kind.name, m.object, Dynamo, m.dynamo.gone...)
 	left.Since = changedAt(m.object, m.dynamo.names)
@@ -201,7 +203,7 @@ func (s *search) dynamoChanges(m marked) {
 	if m.kind.name == kindGraph {
 		rolling, _ := field(m.object.Object, "spec", "updateStrategy", "rollingUpdate")
 		if fmt.Sprint(rolling["maxUnavailable"]) == "100%" {
-			left.Doubts = append(left.Doubts, "updateStrategy maxUnavailable 100% may be the tool's: look")
+			left.Doubts = append(left.Doubts, "updateStrategy maxUnavailable 100% may be the tool's: check it")
 		}
 	}
 	left.Remedy, left.edit, left.mountsSource = Edit, withoutDynamo, slices.Contains(m.dynamo.names, dynamoSource)

@@ -19,26 +19,26 @@ import (
 	"k8s.io/client-go/tools/pager"
 )
 
-// Finder looks for leftovers in a cluster. All clients are the same cluster's. It only lists, and asks for whole
-// objects only where it has to look into them.
+// Finder searches a cluster for leftovers. All clients must be for the same cluster. It only lists, and
+// requests full objects only for kinds that it must inspect.
 type Finder struct {
 	Client   kubernetes.Interface
 	Dynamic  dynamic.Interface
 	Metadata metadata.Interface
-	// Namespaces are looked into where a kind may not be listed in all namespaces at once.
+	// Namespaces are searched for kinds that may not be listed in all namespaces at once.
 	Namespaces []string
-	// Clock is time.Now when nil.
+	// Clock returns the current time; nil means time.Now.
 	Clock func() time.Time
 }
 
-// Find looks everywhere that it may. What it may not read is in Found.Skipped; the error is for a cluster that does not
-// answer.
+// Find searches everything that the user may read. The rest is in Found.Skipped; an error means that the
+// cluster does not respond.
 func (f *Finder) Find(ctx context.Context) (*Found, error) {
 	s := &search{Finder: f, inventory: newInventory()}
 	if err := s.inParallel(ctx, slices.Concat(s.workloads(), s.labeled(), s.dynamoObjects())); err != nil {
 		return nil, err
 	}
-	// Only now: see loadRuns.
+	// Runs are loaded last: see loadRuns.
 	var records, configMaps []metav1.PartialObjectMetadata
 	complete, err := s.metadata(ctx, configMapResource, ourLabel(), func(o *metav1.PartialObjectMetadata) {
 		if isRecord(o) {
@@ -62,7 +62,7 @@ func (f *Finder) Find(ctx context.Context) (*Found, error) {
 	return s.result(), nil
 }
 
-// search is one Find.
+// search is the state of one Find.
 type search struct {
 	*Finder
 	*inventory
@@ -78,9 +78,9 @@ type search struct {
 type task func(ctx context.Context) error
 
 const (
-	// parallel is how many lists are asked for at once, so that the API server does not see a burst.
+	// parallel is the number of concurrent lists, which avoids a burst of requests.
 	parallel = 6
-	// pageSize bounds what is held at once: pods have some 10 KB each.
+	// pageSize limits memory use: a pod has about 10 KB.
 	pageSize = 250
 )
 
@@ -93,8 +93,8 @@ func (s *search) inParallel(ctx context.Context, tasks []task) error {
 	return group.Wait()
 }
 
-// metadata visits the metadata of the objects of a kind. It returns whether it saw all that there are; a kind that the
-// cluster lacks has none. Visits come one at a time.
+// metadata visits the metadata of all objects of a kind, one at a time. It reports whether it saw all of them;
+// a kind that the cluster does not have counts as complete.
 func (s *search) metadata(
 	ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions,
 	visit func(*metav1.PartialObjectMetadata),
@@ -107,14 +107,14 @@ func (s *search) metadata(
 			}
 			return client.Namespace(namespace).List(ctx, options)
 		}, func(object runtime.Object) {
-			// Else it is going already
+			// Skip objects that are already being deleted.
 			if o, ok := object.(*metav1.PartialObjectMetadata); ok && o.DeletionTimestamp == nil {
 				visit(o)
 			}
 		})
 }
 
-// objects visits whole objects.
+// objects visits full objects.
 func (s *search) objects(
 	ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions,
 	visit func(*unstructured.Unstructured),
@@ -135,7 +135,7 @@ func (s *search) objects(
 
 type lister func(ctx context.Context, namespace string, options metav1.ListOptions) (runtime.Object, error)
 
-// each lists in all namespaces, or in those of the Finder where that is not allowed.
+// each lists in all namespaces, or if that is forbidden in those of the Finder.
 func (s *search) each(
 	ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions, list lister,
 	visit func(runtime.Object),
@@ -143,7 +143,7 @@ func (s *search) each(
 	what := resource.GroupResource().String()
 	err := s.pages(ctx, "", options, list, visit)
 	switch {
-	case err == nil, apierrors.IsNotFound(err): // the cluster has no such kind
+	case err == nil, apierrors.IsNotFound(err): // the cluster does not have the kind
 		return true, nil
 	case !mayNot(err):
 		return false, fmt.Errorf("list %s: %w", what, err)
@@ -180,12 +180,12 @@ func (s *search) pages(
 	})
 }
 
-// mayNot reports whether the API server refuses to list a kind, for good.
+// mayNot reports whether the API server permanently refuses to list a kind.
 func mayNot(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) }
 
 func reason(err error) string {
 	if apierrors.IsForbidden(err) {
-		return "you may not list them in all namespaces"
+		return "no permission to list them in all namespaces"
 	}
 	return err.Error()
 }
@@ -214,7 +214,7 @@ func (f *Finder) now() time.Time {
 	return f.Clock()
 }
 
-// leftoverOf returns a leftover about an object.
+// leftoverOf returns a leftover for an object.
 func leftoverOf(
 	resource schema.GroupVersionResource, kind string, o metav1.Object, of Source, what ...string,
 ) Leftover {

@@ -109,21 +109,21 @@ func TestWhatIsOurs(t *testing.T) {
 		"its time is up": {
 			run: new(run("runtime-22", ledger.Proven, ledger.StateProven, until(-time.Minute))),
 			want: []string{"gpu-fault fault/runtime-22 | kubectl-gpu-fault runtime-22 | containerd without a handler on node/gpu-1: " +
-				"its time was up at 2026-05-04T11:59:00Z, and nobody confirmed that it is undone | none | kubectl gpu-fault revert runtime-22"},
+				"it expired at 2026-05-04T11:59:00Z; not confirmed as reverted | none | kubectl gpu-fault revert runtime-22"},
 			nodes: []string{"gpu-1"},
 		},
 		"its client died": {
 			run: new(run("runtime-22", ledger.Applying, ledger.StateApplying, nil)),
 			want: []string{"gpu-fault fault/runtime-22 | kubectl-gpu-fault runtime-22 | containerd without a handler on node/gpu-1: " +
-				"its client died, and nobody confirmed that it is undone | none | kubectl gpu-fault revert runtime-22"},
+				"its client crashed; not confirmed as reverted | none | kubectl gpu-fault revert runtime-22"},
 			nodes: []string{"gpu-1"},
 		},
 		"nothing to undo, but not tidied up": {
 			run: new(run("runtime-22", ledger.Proven, ledger.StateProven,
 				func(r *ledger.Run) { r.Steps[0].Undo = ledger.Undo{Kind: ledger.UndoNone} })),
 			want: []string{
-				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, its client ended without tidying up | none | kubectl gpu-fault revert runtime-22",
-				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, its client ended without tidying up | none | kubectl gpu-fault revert runtime-22",
+				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, its client exited without cleaning up | none | kubectl gpu-fault revert runtime-22",
+				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, its client exited without cleaning up | none | kubectl gpu-fault revert runtime-22",
 			},
 			nodes: []string{"gpu-1"},
 		},
@@ -191,7 +191,7 @@ func TestWithoutAllRecordsNothingOfOursIsDeleted(t *testing.T) {
 		t.Errorf("found %v", lines(found.Items))
 	}
 	want := []Skipped{
-		{What: "configmaps", Why: "you may not list them in all namespaces", Namespaces: []string{"gpu-fault"}},
+		{What: "configmaps", Why: "no permission to list them in all namespaces", Namespaces: []string{"gpu-fault"}},
 	}
 	if diff := cmp.Diff(want, found.Skipped); diff != "" {
 		t.Errorf("not looked at (-want +got):\n%s", diff)
@@ -281,7 +281,7 @@ func TestOnNode(t *testing.T) {
 	want := []string{
 		"record/gpu-1:/var/lib/gpu-fault/runtime-over | kubectl-gpu-fault runtime-over | record of changed files, failed, its run is closed | onNode",
 		"dead-man/gpu-1:pid 4711 | kubectl-gpu-fault runtime-gone | process that restores files, its run has no record | onNode",
-		"kernel-module/gpu-1:/sys/module/gpu_fault_xid | kubectl-gpu-fault xid-gone | kernel module that writes lines of the driver's, its run has no record | onNode",
+		"kernel-module/gpu-1:/sys/module/gpu_fault_xid | kubectl-gpu-fault xid-gone | kernel module that writes driver log lines, its run has no record | onNode",
 		"foreign/gpu-1:/var/lib/cuda-fault-test | Dynamo fault injection  | switch of the CUDA library | onNode",
 	}
 	if diff := cmp.Diff(want, lines(found.OnNode("gpu-1", things))); diff != "" {

@@ -12,31 +12,31 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// inventory is what the lists of workloads and pods gave. Of objects without anything to find it keeps only who they
-// are.
+// inventory is the result of listing workloads and pods. Of objects without findings, it keeps only the
+// identity.
 type inventory struct {
 	byUID  map[types.UID]*identity
 	byName map[string]*identity
 	marked []marked
 	ours   []Leftover // with our label
-	// services are the namespaces in which Dynamo's fault-injection service is, or was.
+	// services are the namespaces in which Dynamo's fault-injection service is or was.
 	services []string
 }
 
-// identity is who an object is, and who owns it.
+// identity identifies an object and its owner.
 type identity struct {
 	apiVersion, kind, namespace, name string
-	owner                             *metav1.OwnerReference // its controller
-	graph                             string                 // the DynamoGraphDeployment that it says it is of
+	owner                             *metav1.OwnerReference // controller
+	graph                             string                 // DynamoGraphDeployment that its label names
 }
 
-// marked is an object with something to find.
+// marked is an object with findings.
 type marked struct {
 	kind   kind
 	object *unstructured.Unstructured
-	// dynamo and ours are what would be taken out.
+	// dynamo and ours are the additions that would be removed.
 	dynamo, ours change
-	managed      bool // it has fields of ours
+	managed      bool // whether it has managed fields of ours
 }
 
 func newInventory() *inventory {
@@ -47,7 +47,7 @@ func newInventory() *inventory {
 
 func nameKey(kind, namespace, name string) string { return kind + "/" + namespace + "/" + name }
 
-// labelGraph is on what a DynamoGraphDeployment makes.
+// labelGraph is a label on objects that a DynamoGraphDeployment creates.
 const labelGraph = "nvidia.com/dynamo-graph-deployment-name"
 
 func (s *search) workloads() []task {
@@ -62,7 +62,7 @@ func (s *search) workloads() []task {
 	return tasks
 }
 
-// take looks at a workload or a pod.
+// take inspects a workload or a pod.
 func (s *search) take(k kind, o *unstructured.Unstructured) {
 	if k.name != kindPod {
 		who := &identity{
@@ -82,11 +82,11 @@ func (s *search) take(k kind, o *unstructured.Unstructured) {
 		return
 	case s.isService(k, o):
 		return
-	case isOver(k, o): // it runs no more, and nobody runs it again
+	case isOver(k, o): // completed, and not run again
 		return
 	}
 	m := marked{kind: k, object: o}
-	copied := o // what is looked for is taken out of it
+	copied := o // the inspection removes what it finds
 	if mayHave(k, o) {
 		copied = o.DeepCopy()
 		for _, p := range k.places(copied) {
@@ -100,7 +100,7 @@ func (s *search) take(k kind, o *unstructured.Unstructured) {
 	}
 }
 
-// mayHave reports whether it is worth to copy the object: most have nothing of the kind.
+// mayHave reports whether the object may have findings, so that most objects need not be copied.
 func mayHave(k kind, o *unstructured.Unstructured) bool {
 	for _, p := range k.places(o) {
 		for _, c := range p.containers() {
@@ -131,7 +131,7 @@ func mayHave(k kind, o *unstructured.Unstructured) bool {
 	return false
 }
 
-// isOver reports whether a pod or a job has ended.
+// isOver reports whether a pod or a job has completed.
 func isOver(k kind, o *unstructured.Unstructured) bool {
 	status, _ := field(o.Object, "status")
 	switch k.name {
@@ -148,14 +148,14 @@ func isOver(k kind, o *unstructured.Unstructured) bool {
 	return false
 }
 
-// top returns the topmost object that owns this one, as far as it can be told without further requests. ok is false
-// when nobody does.
+// top returns the topmost owner of an object, as far as it can be determined without further requests. ok is
+// false if it has no owner.
 func (in *inventory) top(o *unstructured.Unstructured) (top identity, ok bool) {
 	who := identity{
 		o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName(), metav1.GetControllerOf(o),
 		o.GetLabels()[labelGraph],
 	}
-	for range 8 { // a loop of owners would not end
+	for range 8 { // prevents an endless loop
 		next := in.owner(who, o.GetLabels()["pod-template-hash"])
 		if next == nil {
 			break
@@ -175,7 +175,7 @@ func (in *inventory) owner(who identity, templateHash string) *identity {
 	if known := in.byUID[who.owner.UID]; known != nil {
 		return known
 	}
-	// A ReplicaSet is its Deployment's name and the hash that its pods have as a label.
+	// A ReplicaSet's name is its Deployment's name and the hash in the label of its pods.
 	if name, cut := strings.CutSuffix(who.owner.Name, "-"+templateHash); cut && who.owner.Kind == kindReplicaSet &&
 		templateHash != "" {
 		if known := in.byName[nameKey(kindDeployment, who.namespace, name)]; known != nil {
@@ -187,12 +187,12 @@ func (in *inventory) owner(who identity, templateHash string) *identity {
 	}
 }
 
-// assemble makes leftovers of what was found in objects.
+// assemble creates leftovers from the marked objects.
 func (s *search) assemble() {
 	for _, left := range s.ours {
 		s.ofOurs(left)
 	}
-	// Owners come before what they own, so that this can go to theirs.
+	// Owners come first, so that what they own can be added to their leftovers.
 	slices.SortStableFunc(s.marked, func(a, b marked) int { return s.depth(a) - s.depth(b) })
 	for _, m := range s.marked {
 		if len(m.ours.gone) > 0 || m.managed {
@@ -215,7 +215,7 @@ func (s *search) depth(m marked) int {
 	return 0
 }
 
-// place puts a leftover where it belongs: to its owner's, which is to be changed in its place, or into the list.
+// place adds a leftover to that of its owner, which must be changed instead, or to the list.
 func (s *search) place(m marked, left Leftover) {
 	top, owned := s.top(m.object)
 	if owned {
@@ -233,26 +233,26 @@ func (s *search) place(m marked, left Leftover) {
 	s.items = append(s.items, left)
 }
 
-// fixed is for what cannot, or shall not, be changed itself.
+// fixed handles objects that cannot, or should not, be changed themselves.
 func (s *search) fixed(m marked, left *Leftover, top identity, owned bool) {
 	switch {
 	case owned:
 		owner := ref(top.apiVersion, top.kind, top.name)
 		left.What = append(left.What, "owned by "+owner)
 		left.Remedy, left.Todo = Nobody,
-			fmt.Sprintf("its owner would put it back; see: kubectl edit %s -n %s", owner, left.Namespace)
+			fmt.Sprintf("its owner would restore it; see: kubectl edit %s -n %s", owner, left.Namespace)
 		if m.kind.name == kindPod && s.byName[nameKey(top.kind, top.namespace, top.name)] != nil {
-			left.Todo = fmt.Sprintf("its owner makes it anew without: kubectl delete pod %s -n %s", left.Name,
+			left.Todo = fmt.Sprintf("to let its owner recreate it without the additions: kubectl delete pod %s -n %s", left.Name,
 				left.Namespace)
 		}
 	case m.kind.fixed != "":
-		left.Remedy, left.Todo = Nobody, fmt.Sprintf("%s: kubectl delete %s -n %s, and make it again without",
+		left.Remedy, left.Todo = Nobody, fmt.Sprintf("%s: kubectl delete %s -n %s, and recreate it without the additions",
 			m.kind.fixed, ref(left.APIVersion, left.Kind, left.Name), left.Namespace)
 	}
 }
 
-// changedAt returns when somebody put one of the names into the object, by its managed fields; zero when they do not
-// tell.
+// changedAt returns when one of the names was added to the object, according to its managed fields, or zero if
+// unknown.
 func changedAt(o metav1.Object, names []string) time.Time {
 	var last time.Time
 	for _, entry := range o.GetManagedFields() {

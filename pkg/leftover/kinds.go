@@ -12,9 +12,9 @@ import (
 type kind struct {
 	resource schema.GroupVersionResource
 	name     string
-	// specs are the paths of its pod specs; nil for DynamoGraphDeployments, which have them in their own form.
+	// specs are the paths of its pod specs; nil for DynamoGraphDeployments, whose format differs.
 	specs [][]string
-	// fixed is why its pod specs cannot be changed; empty when they can.
+	// fixed is why its pod specs are immutable; empty if they are not.
 	fixed string
 }
 
@@ -26,7 +26,7 @@ const (
 	kindGraph      = "DynamoGraphDeployment"
 )
 
-// workloads returns all kinds whose pod specs are looked at. The API server may lack some.
+// workloads returns all kinds whose pod specs are inspected. The API server may not serve some of them.
 func workloads() []kind {
 	template := [][]string{{"spec", "template", "spec"}}
 	apps := schema.GroupVersion{Group: "apps", Version: "v1"}
@@ -56,10 +56,10 @@ func workloads() []kind {
 	}
 }
 
-// place is one pod spec inside an object. Its maps are the object's own: changing them changes the object.
+// place is one pod spec in an object. Its maps are shared with the object: changing them changes the object.
 type place struct {
 	spec map[string]any
-	// service is the service of a DynamoGraphDeployment that the spec belongs to; nil for other kinds.
+	// service is the DynamoGraphDeployment service that the spec belongs to; nil for other kinds.
 	service map[string]any
 }
 
@@ -82,21 +82,21 @@ func (k kind) places(object *unstructured.Unstructured) []place {
 		}
 		spec, ok := field(service, "extraPodSpec")
 		if !ok {
-			spec = map[string]any{} // looked at, and never kept
+			spec = map[string]any{} // inspected, but never stored
 		}
 		all = append(all, place{spec: spec, service: service})
 	}
 	return all
 }
 
-// container is something with environment variables.
+// container has environment variables.
 type container struct {
 	fields map[string]any
-	env    string // the name of the field with the variables
+	env    string // name of the field with the variables
 }
 
-// containers returns all of a pod spec. A service of a DynamoGraphDeployment has a main container apart, and variables
-// of its own.
+// containers returns all containers of a pod spec. A DynamoGraphDeployment service has a separate main
+// container, and its own variables.
 func (p place) containers() []container {
 	var all []container
 	for _, list := range []string{"initContainers", "containers", "ephemeralContainers"} {
@@ -113,7 +113,7 @@ func (p place) containers() []container {
 	return all
 }
 
-// field returns the object at a path; not a copy.
+// field returns the map at a path, not a copy.
 func field(object map[string]any, path ...string) (map[string]any, bool) {
 	for _, name := range path {
 		next, ok := object[name].(map[string]any)
@@ -125,7 +125,7 @@ func field(object map[string]any, path ...string) (map[string]any, bool) {
 	return object, true
 }
 
-// elements returns the objects of a list; not copies.
+// elements returns the maps in a list, not copies.
 func elements(object map[string]any, list string) []map[string]any {
 	items, _ := object[list].([]any)
 	var all []map[string]any
@@ -137,7 +137,7 @@ func elements(object map[string]any, list string) []map[string]any {
 	return all
 }
 
-// remove takes out the elements of a list for which gone is true. A list that gets empty is taken out as well.
+// remove removes the elements of a list for which gone returns true. It also removes a list that becomes empty.
 func remove(object map[string]any, list string, gone func(map[string]any) bool) {
 	items, ok := object[list].([]any)
 	if !ok {

@@ -1,9 +1,9 @@
-// Package leftover finds what fault injection left in a cluster, and removes it: what this tool left, and what the
-// fault-injection tooling of NVIDIA's Dynamo left, which has no list of its own of what it changed.
+// Package leftover finds and removes what fault injection left in a cluster: by this tool, and by the
+// fault-injection tooling of NVIDIA's Dynamo, which keeps no record of its changes.
 //
-// What is ours is known by its labels, and judged by the ledger: nothing of a run that may still be in place is a
-// leftover. What is Dynamo's is known by the exact names that it gives. Where the two differ from what a user made, the
-// user's stays.
+// This tool's objects are identified by labels, and checked against the ledger: an object of a run that may
+// still be in place is not a leftover. Dynamo's additions are identified by their exact names. If an object
+// differs from what the tool creates, it is treated as the user's and preserved.
 package leftover
 
 import (
@@ -16,66 +16,67 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Leftover is one thing that was left: an object, additions to an object, the fault of a run whose time is up, or a
+// Leftover is something that was left: an object, additions to an object, the fault of an overdue run, or a
 // file on a node.
 type Leftover struct {
-	// APIVersion and Kind are the object's. A fault and a thing on a node have no APIVersion; their kinds are
-	// KindFault, and deadman.Leftover's.
+	// APIVersion and Kind are those of the object. Faults and items on a node have no APIVersion; their kinds
+	// are KindFault, and those of deadman.Leftover.
 	APIVersion string    `json:"apiVersion,omitempty"`
 	Kind       string    `json:"kind"`
 	Namespace  string    `json:"namespace,omitempty"`
 	Name       string    `json:"name"`
 	UID        types.UID `json:"uid,omitempty"`
-	// Node is where a file or a process was left; empty for what is in the API.
+	// Node is the node of a file or a process; empty for objects in the API.
 	Node string `json:"node,omitempty"`
 
 	Of    Source    `json:"of"`
-	Run   string    `json:"run,omitempty"` // of this tool, if it is known
+	Run   string    `json:"run,omitempty"` // of this tool, if known
 	Since time.Time `json:"since,omitzero"`
-	// What says what there is, one thing each.
+	// What describes the findings, one per item.
 	What []string `json:"what"`
-	// With are what runs with the additions, or belongs to the fault, and goes with them: "pod/web-0".
+	// With are objects that have the additions too, or belong to the fault, and are cleaned with it:
+	// "pod/web-0".
 	With []string `json:"with,omitempty"`
-	// Doubts are what may be the tool's or the user's. They are left alone.
+	// Doubts describe what may be the tool's or the user's, and is skipped.
 	Doubts []string `json:"doubts,omitempty"`
 
-	// Remedy is what Cleaner does about it.
+	// Remedy is what Cleaner does with it.
 	Remedy Remedy `json:"remedy"`
-	// Todo is what a person can do where Cleaner does nothing.
+	// Todo is what the user can do if Cleaner does nothing.
 	Todo string `json:"todo,omitempty"`
 
 	resource        schema.GroupVersionResource
 	resourceVersion string
 	generation      int64
 	edit            func(place) change
-	mountsSource    bool // Dynamo's ConfigMap must stay as long as this does
+	mountsSource    bool // Dynamo's ConfigMap is needed as long as this exists
 }
 
-// KindFault is the kind of a run whose fault is still in place though its time is up, or though its client died.
+// KindFault is the kind of a run whose fault is still in place although it expired or its client crashed.
 const KindFault = "fault"
 
-// Source is who left something.
+// Source is the tool that left something.
 type Source string
 
-// The sources.
+// Sources.
 const (
 	Ours    Source = "kubectl-gpu-fault"
 	Dynamo  Source = "Dynamo fault injection"
-	Foreign Source = "another fault injector" // on nodes, where it is not always known which
+	Foreign Source = "another fault injector" // on nodes, where the tool is not always known
 )
 
-// Remedy is what Cleaner does about a leftover.
+// Remedy is what Cleaner does with a leftover.
 type Remedy string
 
-// The remedies.
+// Remedies.
 const (
-	Delete Remedy = "delete" // the object
-	Edit   Remedy = "edit"   // take the additions out of the object, and nothing else
-	OnNode Remedy = "onNode" // the helper removes it, on the node
-	Nobody Remedy = "none"   // it is left to a person: see Todo
+	Delete Remedy = "delete" // delete the object
+	Edit   Remedy = "edit"   // remove only the additions from the object
+	OnNode Remedy = "onNode" // the helper removes it on the node
+	Nobody Remedy = "none"   // the user decides: see Todo
 )
 
-// Ref names it as kubectl does: deployment.apps/web, fault/runtime-2hb5gn, or
+// Ref returns the name in kubectl's format: deployment.apps/web, fault/runtime-2hb5gn, or
 // record/gpu-1:/var/lib/gpu-fault/runtime-2hb5gn.
 func (l Leftover) Ref() string {
 	if l.Node != "" {
@@ -92,29 +93,29 @@ func ref(apiVersion, kind, name string) string {
 	return text + "/" + name
 }
 
-// Skipped is what could not be looked at.
+// Skipped is something that could not be searched.
 type Skipped struct {
 	What string `json:"what"` // pods, networkpolicies.networking.k8s.io
 	Why  string `json:"why"`
-	// Namespaces were looked at nevertheless.
+	// Namespaces were searched nevertheless.
 	Namespaces []string `json:"namespaces,omitempty"`
 }
 
-// Found is what Finder found.
+// Found is the result of Finder.
 type Found struct {
 	Items   []Leftover
 	Skipped []Skipped
-	// InUse counts the objects of ours that belong to runs which may be in place.
+	// InUse counts this tool's objects that belong to runs that may be in place.
 	InUse int
-	// Nodes are those where runs that change nodes may have left something.
+	// Nodes are those on which runs may have left something.
 	Nodes []string
-	// Unmarked are namespaces that hold records but are not marked as ledgers. Their records are ignored.
+	// Unmarked are namespaces that contain records but are not marked as ledgers. Their records are ignored.
 	Unmarked []string
 
 	runs *runs
 }
 
-// sortItems brings leftovers into the order in which people read them: faults first, then by namespace, kind and name.
+// sortItems sorts leftovers: faults first, then by namespace, kind and name.
 func sortItems(items []Leftover) {
 	first := func(l Leftover) int {
 		if l.Kind == KindFault {

@@ -9,11 +9,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// dynamoMarker is the directory of a node with which Dynamo's library is switched on and off.
+// dynamoMarker is the directory on a node that switches Dynamo's library on and off.
 const dynamoMarker = "cuda-fault-test"
 
-// OnNode judges what the helper found on a node by the ledger. What belongs to runs that may be in place is no
-// leftover; what belongs to an overdue one goes with its fault.
+// OnNode checks what the helper found on a node against the ledger. Items of runs that may be in place are not
+// leftovers; items of an overdue run are cleaned with its fault.
 func (f *Found) OnNode(node string, things []deadman.Leftover) []Leftover {
 	var items []Leftover
 	for _, thing := range things {
@@ -35,7 +35,7 @@ func (f *Found) OnNode(node string, things []deadman.Leftover) []Leftover {
 		}
 		known := f.runs.of(thing.Run)
 		if thing.Run == "" {
-			known = knownRun{standing: closed} // of no run: a file that was prepared, and never used
+			known = knownRun{standing: closed} // without a run: a prepared file that was never used
 		}
 		switch known.standing {
 		case inUse:
@@ -66,16 +66,17 @@ func describe(thing deadman.Leftover) string {
 	case deadman.LeftoverDeadMan:
 		return "process that restores files"
 	case deadman.LeftoverPrepared:
-		return "file that was prepared, and is not used"
+		return "prepared file that is not used"
 	case deadman.LeftoverModule:
-		return "kernel module that writes lines of the driver's"
+		return "kernel module that writes driver log lines"
 	case deadman.LeftoverFirewall:
-		return "firewall rule; the kernel lets go of its port when its time is up"
+		return "firewall rule; the kernel removes its port when it expires"
 	}
 	return thing.Kind
 }
 
-// Keep returns the runs of which the helper must leave everything on the node: all but those that certainly are over.
+// Keep returns the runs whose items on the node the helper must preserve: all except those that are certainly
+// over.
 func (f *Found) Keep(things []deadman.Leftover) []string {
 	var ids []string
 	for id, known := range f.runs.byID {

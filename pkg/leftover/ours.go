@@ -20,10 +20,11 @@ var (
 	leaseResource     = schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
 )
 
-// fieldManager is who changes workloads for this tool: the API server keeps its name with every field.
+// fieldManager is the field manager with which this tool changes workloads.
 const fieldManager = ledger.ManagedBy
 
-// faultKinds are those whose runs have a record from their beginning. Other commands only read, and have no record.
+// faultKinds are the commands whose runs have a record from the beginning. Other commands only read, and have
+// no record.
 var faultKinds = []string{"xid", "cuda", "runtime", "workload"}
 
 func ourLabel() metav1.ListOptions {
@@ -37,7 +38,7 @@ func isRecord(o metav1.Object) bool {
 	return ok && isOurs(o)
 }
 
-// labeled lists what has our label and is not listed for its pod specs anyway.
+// labeled lists objects with our label, except kinds that are already listed for their pod specs.
 func (s *search) labeled() []task {
 	return []task{func(ctx context.Context) error {
 		_, err := s.metadata(ctx, leaseResource, ourLabel(), func(o *metav1.PartialObjectMetadata) {
@@ -47,14 +48,14 @@ func (s *search) labeled() []task {
 	}}
 }
 
-// labeledObject returns an object with our label, as the leftover that it may be.
+// labeledObject returns the potential leftover for an object with our label.
 func labeledObject(resource schema.GroupVersionResource, kind string, o metav1.Object) Leftover {
-	what := "made by this tool"
+	what := "created by this tool"
 	switch kind {
 	case "Lease":
 		what = "lock of " + cmp.Or(o.GetAnnotations()[ledger.AnnotationTarget], "a target")
 	case kindJob:
-		what = "would end the time of a run"
+		what = "expiry of a run"
 	case "ConfigMap":
 		what = "data of a run"
 	}
@@ -63,8 +64,8 @@ func labeledObject(resource schema.GroupVersionResource, kind string, o metav1.O
 	return left
 }
 
-// ourPod returns a debug pod. busy reports whether it belongs to a command that only reads, has no record, and may be
-// at work.
+// ourPod returns the potential leftover for a debug pod. busy reports whether it may be in use by a command
+// that only reads and so has no record.
 func ourPod(
 	resource schema.GroupVersionResource, o *unstructured.Unstructured, now time.Time,
 ) (left Leftover, busy bool) {
@@ -74,7 +75,7 @@ func ourPod(
 	phase := text(status, "phase")
 	left.What = []string{
 		fmt.Sprintf("debug pod on node %s, %s", cmp.Or(text(spec, "nodeName"), "(none)"),
-			cmp.Or(phase, "of unknown phase")),
+			cmp.Or(phase, "unknown phase")),
 	}
 	seconds, bounded, _ := unstructured.NestedInt64(o.Object, "spec", "activeDeadlineSeconds")
 	kind, _, _ := strings.Cut(left.Run, "-")
@@ -83,7 +84,7 @@ func ourPod(
 	return left, busy
 }
 
-// ofOurs judges an object with our label by its run.
+// ofOurs handles an object with our label according to its run.
 func (s *search) ofOurs(left Leftover) {
 	known := s.runs.of(left.Run)
 	if left.Run == "" && s.runs.complete {
@@ -93,15 +94,15 @@ func (s *search) ofOurs(left Leftover) {
 	case inUse:
 		s.inUse++
 		return
-	case overdue: // the fault stands for all that belongs to it
+	case overdue: // the leftover of the fault covers all of its objects
 		return
 	}
 	left.judge(known)
 	s.items = append(s.items, left)
 }
 
-// judge says what may be done about something of ours, by the standing of its run. Its remedy stays only where that
-// certainly is over.
+// judge sets the remedy according to the standing of the run. The remedy is kept only if the run is certainly
+// over.
 func (l *Leftover) judge(known knownRun) {
 	switch known.standing {
 	case closed:
@@ -109,24 +110,24 @@ func (l *Leftover) judge(known knownRun) {
 	case missing:
 		l.What = append(l.What, "its run has no record")
 	case ended:
-		l.What = append(l.What, "its client ended without tidying up")
+		l.What = append(l.What, "its client exited without cleaning up")
 		l.Remedy, l.Todo = Nobody, known.store.Command("revert", l.Run)
 	case unreadable:
 		l.What = append(l.What, "the record of its run cannot be read")
 		l.Remedy, l.Todo = Nobody, fmt.Sprintf("kubectl get configmap %s -n %s -o yaml", l.Run, known.store.Namespace)
 	case untold:
 		if known.unmarked == "" {
-			l.What = append(l.What, "you may not read all records, so nobody can say whether its run is over")
-			l.Remedy, l.Todo = Nobody, "let somebody look who may list configmaps in all namespaces"
+			l.What = append(l.What, "you may not read all records, so it is unknown whether its run is over")
+			l.Remedy, l.Todo = Nobody, "ask a user who may list configmaps in all namespaces"
 			return
 		}
 		what := fmt.Sprintf("the record of its run is in namespace %q, which is not marked as a ledger", known.unmarked)
 		l.What = append(l.What, what)
-		l.Remedy, l.Todo = Nobody, "an administrator decides which namespaces are ledgers: see docs/security.md"
+		l.Remedy, l.Todo = Nobody, "an administrator must decide which namespaces are ledgers: see docs/security.md"
 	}
 }
 
-// fields returns the managed fields of ours on an object: since when.
+// fields returns since when an object has managed fields of ours, and whether it has any.
 func fields(o metav1.Object) (since time.Time, any bool) {
 	for _, entry := range o.GetManagedFields() {
 		if entry.Manager != fieldManager {
@@ -140,7 +141,7 @@ func fields(o metav1.Object) (since time.Time, any bool) {
 	return since, any
 }
 
-// ourChanges judges an object of a user's that has changes of ours.
+// ourChanges handles a user's object that has changes of ours.
 func (s *search) ourChanges(m marked) {
 	left := leftoverOf(m.kind.resource, m.kind.name, m.object, Ours, m.ours.gone...)
 	left.Run = runOf(m)
@@ -162,7 +163,7 @@ func (s *search) ourChanges(m marked) {
 		return
 	}
 	if _, owned := s.top(m.object); owned && m.kind.name == kindPod && known.standing == closed {
-		return // its owner's template is as before, and its shim idle until the owner replaces it
+		return // the owner's template is restored, and the shim is idle until the owner replaces the object
 	}
 	left.Remedy, left.edit = Edit, withoutOurs
 	left.judge(known)
@@ -172,7 +173,7 @@ func (s *search) ourChanges(m marked) {
 	}
 	if len(m.ours.gone) == 0 {
 		left.What = append([]string{"fields of the manager " + fieldManager}, left.What...)
-		if left.Remedy == Edit { // to take out fields whose former values nobody knows would guess
+		if left.Remedy == Edit { // removing fields without knowing their previous values would be a guess
 			left.Remedy = Nobody
 			left.Todo = fmt.Sprintf("kubectl get %s -n %s -o yaml --show-managed-fields",
 				ref(left.APIVersion, left.Kind, left.Name), left.Namespace)
@@ -181,7 +182,7 @@ func (s *search) ourChanges(m marked) {
 	s.place(m, left)
 }
 
-// runOf returns the run that an object or its pods name.
+// runOf returns the run that an object or its pods refer to.
 func runOf(m marked) string {
 	for _, path := range [][]string{
 		{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "template", "metadata", "labels"},
@@ -191,7 +192,7 @@ func runOf(m marked) string {
 			return text(words, ledger.LabelRun)
 		}
 	}
-	for _, p := range m.kind.places(m.object) { // kinds that drop labels of pods still name the ConfigMap
+	for _, p := range m.kind.places(m.object) { // kinds that drop labels of pods still refer to the ConfigMap
 		for _, volume := range elements(p.spec, "volumes") {
 			if source, ok := field(volume, "configMap"); ok && text(volume, "name") == ourLibVolume {
 				return strings.TrimPrefix(text(source, "name"), ourConfigPrefix)

@@ -13,6 +13,6 @@ func Permissions() []fault.Permission {
 	for _, resource := range resources {
 		all = append(all, fault.Permission{Verb: "list", Group: resource.Group, Resource: resource.Resource})
 	}
-	all = append(all, fault.Permission{Verb: "get", Resource: "namespaces"}) // which are marked as ledgers?
+	all = append(all, fault.Permission{Verb: "get", Resource: "namespaces"}) // to determine which are ledgers
 	return fault.Permissions(all)
 }

@@ -15,34 +15,34 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 )
 
-// standing is what the ledger says about a run, and so about what belongs to it.
+// standing is the state of a run according to the ledger, which also determines how its objects are handled.
 type standing int
 
 const (
-	untold     standing = iota // its record may lie where we may not read
-	missing                    // there is no record of it in the whole cluster
-	closed                     // it is over for good
-	ended                      // nobody works on it any more and nothing is to be undone, but its record is open
-	overdue                    // its time is up, or its client died, and there is something to undo
-	inUse                      // its client may be at work, or its fault is in place as it shall be
-	unreadable                 // nobody knows: a newer version's, or a damaged one
+	untold     standing = iota // its record may be in a namespace that the user may not read
+	missing                    // it has no record in the whole cluster
+	closed                     // it is closed
+	ended                      // it has no client and nothing to revert, but its record is open
+	overdue                    // it expired or its client crashed, and there is something to revert
+	inUse                      // its client may be active, or its fault is in place as intended
+	unreadable                 // its record is damaged, or of a newer version
 )
 
-// knownRun is a run of some ledger.
+// knownRun is a run in a ledger.
 type knownRun struct {
 	standing standing
 	run      ledger.Run // zero unless it was read
 	store    *ledger.Store
-	why      error // it is unreadable
-	// unmarked is the namespace of its record, which is not marked as a ledger; empty: it is, or the record is not
-	// known.
+	why      error // why it is unreadable
+	// unmarked is the namespace of its record if that is not marked as a ledger; otherwise empty.
 	unmarked string
 }
 
-// runs are the runs of all ledgers in the cluster that may be read.
+// runs are the runs in all ledgers of the cluster that the user may read.
 type runs struct {
 	byID map[string]knownRun
-	// complete reports whether the records of all namespaces were seen. Otherwise nobody can say that a run has none.
+	// complete is set if the records of all namespaces were seen. Otherwise, a run without a record may have
+	// one.
 	complete bool
 	// unmarked are namespaces with records that are not marked as ledgers.
 	unmarked []string
@@ -50,8 +50,8 @@ type runs struct {
 	now      time.Time
 }
 
-// loadRuns reads the ledgers of the namespaces where records are. It comes after the objects were listed: the record of
-// a run is written before anything else of it, so an object without a record has lost it.
+// loadRuns reads the ledgers of all namespaces with records. It must be called after listing the objects: the
+// record of a run is created first, so an object without a record has lost it.
 func (f *Finder) loadRuns(ctx context.Context, records []metav1.PartialObjectMetadata, complete bool) (*runs, error) {
 	known := &runs{byID: map[string]knownRun{}, complete: complete, now: f.now()}
 	scopes := map[string]ledger.Scope{}
@@ -64,7 +64,7 @@ func (f *Finder) loadRuns(ctx context.Context, records []metav1.PartialObjectMet
 		known.learn(record.Name, knownRun{standing: closed})
 		switch {
 		case isClosed && record.Labels[ledger.LabelFault] == nodeFault:
-			scopes[record.Namespace] = ledger.All // to know how it ended
+			scopes[record.Namespace] = ledger.All // to determine how the run ended
 		case !isClosed && scopes[record.Namespace] == "":
 			scopes[record.Namespace] = ledger.Active
 		}
@@ -94,8 +94,8 @@ func (f *Finder) loadRuns(ctx context.Context, records []metav1.PartialObjectMet
 	return known, nil
 }
 
-// trusted returns the records in namespaces that are marked as ledgers. The others may have been written by anyone who
-// works there: nothing follows them, and no command is suggested that would.
+// trusted returns the records in namespaces that are marked as ledgers. Other records may be forged by users of
+// the namespace: they are ignored, and no suggested command uses them.
 func (f *Finder) trusted(
 	ctx context.Context, records []metav1.PartialObjectMetadata, known *runs,
 ) ([]metav1.PartialObjectMetadata, error) {
@@ -110,7 +110,7 @@ func (f *Finder) trusted(
 				known.unmarked = append(known.unmarked, record.Namespace)
 			case apierrors.IsForbidden(err):
 				what := fmt.Sprintf("records in namespace %q", record.Namespace)
-				known.unread = append(known.unread, Skipped{What: what, Why: "you may not get namespaces"})
+				known.unread = append(known.unread, Skipped{What: what, Why: "no permission to get namespaces"})
 			case err != nil:
 				return nil, err
 			}
@@ -121,14 +121,14 @@ func (f *Finder) trusted(
 			trusted = append(trusted, record)
 			continue
 		}
-		// Nor is what belongs to the run a leftover by that: the namespace may be an administrator's own, and only
-		// lack the mark.
+		// The run's objects are not leftovers for that reason: the namespace may be an administrator's ledger
+		// that is not marked.
 		known.learn(record.Name, knownRun{standing: untold, unmarked: record.Namespace})
 	}
 	return trusted, nil
 }
 
-// learn keeps the more careful of two opinions.
+// learn keeps the more cautious of two standings.
 func (r *runs) learn(id string, known knownRun) {
 	if old, ok := r.byID[id]; !ok || known.standing >= old.standing {
 		r.byID[id] = known
@@ -163,7 +163,7 @@ func (r *runs) aiming(kind, namespace, name string) (string, knownRun) {
 	return "", knownRun{standing: missing}
 }
 
-// judge returns what a record that was read means for what belongs to its run.
+// judge returns the standing of a run that was read.
 func judge(run ledger.Run, now time.Time) standing {
 	finished := run.Phase != ledger.Planned && run.Phase != ledger.Applying
 	switch {
@@ -176,7 +176,7 @@ func judge(run ledger.Run, now time.Time) standing {
 	case len(run.Pending()) > 0:
 		return inUse
 	case finished && now.Before(run.Deadline.Add(ledger.ClockSkew)):
-		return inUse // its client may be tidying up
+		return inUse // its client may be cleaning up
 	default:
 		return ended
 	}
@@ -189,11 +189,11 @@ func (r *runs) faults() []Leftover {
 		if known.standing != overdue {
 			continue
 		}
-		why := "its client died"
+		why := "its client crashed"
 		if known.run.Expired(r.now) {
-			why = fmt.Sprintf("its time was up at %s", known.run.Until.Format(time.RFC3339))
+			why = fmt.Sprintf("it expired at %s", known.run.Until.Format(time.RFC3339))
 		}
-		what := fmt.Sprintf("%s on %s: %s, and nobody confirmed that it is undone", known.run.Summary,
+		what := fmt.Sprintf("%s on %s: %s; not confirmed as reverted", known.run.Summary,
 			targets(known.run.Pending()), why)
 		all = append(all, Leftover{
 			Kind: KindFault, Namespace: known.store.Namespace, Name: id, Of: Ours, Run: id, Since: known.run.Created,
@@ -213,10 +213,10 @@ func targets(steps []ledger.Step) string {
 	return strings.Join(names, ", ")
 }
 
-// nodeFault is the fault that changes files of nodes.
+// nodeFault is the fault that changes files on nodes.
 const nodeFault = "runtime"
 
-// nodes returns those where a run that changes nodes may have left something: it did not end with everything put back.
+// nodes returns the nodes on which a run may have left something, because it was not fully reverted.
 func (r *runs) nodes() []string {
 	var names []string
 	for _, known := range r.byID {

@@ -13,10 +13,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// NeedsConsent returns what the scenario does or gives to the candidate that a cluster's owner should agree to before
-// it comes from somebody else's file: root on nodes, the hosts' files and network, rights over the whole cluster,
-// others' Secrets and namespaces. Ask it of what Resolve returned: of a file that was only parsed, whatever an
-// expression may become counts as the worst.
+// NeedsConsent returns everything in the scenario that needs the cluster owner's consent if the file comes from
+// an untrusted source: root on nodes, host files and networking, cluster-wide permissions, and other users'
+// Secrets and namespaces. Call it on the result of Resolve: in a scenario that is only parsed, every unresolved
+// expression counts as the worst case.
 func (s Scenario) NeedsConsent() []string {
 	c := consent{own: map[string]bool{}}
 	c.ownNamespaces(s)
@@ -36,7 +36,7 @@ func (s Scenario) NeedsConsent() []string {
 
 type consent struct {
 	found []string
-	own   map[string]bool // namespaces that the scenario makes itself, and its ClusterRoles
+	own   map[string]bool // namespaces that the scenario creates, and its ClusterRoles
 }
 
 func (c *consent) add(where, format string, args ...any) {
@@ -58,11 +58,12 @@ func (c *consent) ownNamespaces(s Scenario) {
 	}
 }
 
-// unknown finds what only Resolve will know, where the format has more than a number.
+// unknown records values that are known only after Resolve, except in fields that hold a plain number or
+// boolean.
 func (c *consent) unknown(n *node, path string) {
 	if n.later && (strings.HasPrefix(path, "setup") || strings.HasPrefix(path, "inject") ||
 		strings.HasPrefix(path, "public.access")) {
-		c.add(path, "something that is known only once the parameters are drawn")
+		c.add(path, "uses a value that is unknown until the parameters are drawn")
 	}
 	for _, e := range n.keys {
 		c.unknown(e.value, expr.Join(path, e.name))
@@ -74,35 +75,35 @@ func (c *consent) unknown(n *node, path string) {
 
 func (c *consent) access(a Access) {
 	if a.NodeShell {
-		c.add("public.access.nodeShell", "the candidate becomes root on the nodes")
+		c.add("public.access.nodeShell", "makes the candidate root on the nodes")
 	}
 	c.rules("public.access.rules", "the candidate", a.Rules)
 	for _, ns := range a.Namespaces {
 		if !c.own[ns] {
 			c.add("public.access.namespaces",
-				"the candidate becomes admin of namespace %s, which the scenario does not make itself", ns)
+				"makes the candidate admin of namespace %s, which the scenario does not create", ns)
 		}
 	}
 	if w := a.Workload; w != nil && !c.own[w.Namespace] {
-		c.add("public.access.workload", "the candidate changes %s %s in namespace %s, and so runs what they want there",
+		c.add("public.access.workload", "lets the candidate change %s %s in namespace %s, and so run any code there",
 			w.Kind, w.Name, w.Namespace)
 	}
 	for _, ns := range a.Read {
 		if !c.own[ns] {
-			c.add("public.access.read", "the candidate reads namespace %s, which is not the scenario's own", ns)
+			c.add("public.access.read", "lets the candidate read namespace %s, which the scenario does not create", ns)
 		}
 	}
 }
 
-// protected are namespaces that belong to the cluster, or of which it cannot be told.
+// protected reports whether the namespace belongs to the cluster, or contains an expression and so might.
 func protected(ns string) bool {
 	return strings.HasPrefix(ns, "kube-") || strings.HasPrefix(ns, "gpu-fault") || strings.Contains(ns, "${")
 }
 
-// dangerous are verbs by which one right becomes any other.
+// dangerous are verbs that allow privilege escalation.
 var dangerous = []string{"escalate", "bind", "impersonate"}
 
-// rules are rights in the whole cluster.
+// rules records cluster-wide permissions.
 func (c *consent) rules(where, who string, rules []rbacv1.PolicyRule) {
 	for _, r := range rules {
 		reads := !slices.ContainsFunc(r.Verbs,
@@ -110,15 +111,15 @@ func (c *consent) rules(where, who string, rules []rbacv1.PolicyRule) {
 		what := strings.Join(append(slices.Clone(r.Resources), r.NonResourceURLs...), ", ")
 		switch {
 		case slices.Contains(r.Verbs, "*") && slices.Contains(r.Resources, "*"):
-			c.add(where, "%s may do everything in the whole cluster", who)
+			c.add(where, "allows %s to do anything in the whole cluster", who)
 		case slices.ContainsFunc(r.Verbs, func(v string) bool { return slices.Contains(dangerous, v) }):
-			c.add(where, "%s may %s %s: from there to every right", who, strings.Join(r.Verbs, ", "), what)
+			c.add(where, "allows %s to %s %s, and so to gain any permission", who, strings.Join(r.Verbs, ", "), what)
 		case slices.ContainsFunc(r.Resources,
 			func(v string) bool { return v == "*" || strings.HasPrefix(v, "secrets") }):
-			c.add(where, "%s may %s %s in the whole cluster, which is all Secrets", who, strings.Join(r.Verbs, ", "),
-				what)
+			c.add(where, "allows %s to %s %s in the whole cluster, including all Secrets", who,
+				strings.Join(r.Verbs, ", "), what)
 		case !reads:
-			c.add(where, "%s may %s %s in the whole cluster", who, strings.Join(r.Verbs, ", "), what)
+			c.add(where, "allows %s to %s %s in the whole cluster", who, strings.Join(r.Verbs, ", "), what)
 		}
 	}
 }
@@ -134,18 +135,18 @@ func (c *consent) steps(path string, steps []Step) {
 		case s.Patch != nil:
 			c.patch(where+".patch", s.Patch)
 		case s.XID != nil:
-			c.add(where, "XID %s in the kernel log of %s: what watches it may drain or reboot the node", s.XID.Codes,
-				s.XID.Node)
+			c.add(where, "writes XID %s to the kernel log of %s; health monitors may drain or reboot the node",
+				s.XID.Codes, s.XID.Node)
 		case s.Runtime != nil:
-			c.add(where, "a broken containerd configuration (%s) on %s", s.Runtime.Mode, s.Runtime.Node)
+			c.add(where, "breaks the containerd configuration (%s) on %s", s.Runtime.Mode, s.Runtime.Node)
 		case s.Firewall != nil:
 			c.add(where,
-				"a firewall rule on %s, which drops what its pods send to TCP port %d anywhere, or get from it",
+				"adds a firewall rule on %s that drops its pods' traffic to or from TCP port %d of any host",
 				s.Firewall.Node, s.Firewall.Port)
 		case s.CUDA != nil:
 			if ns := s.CUDA.Workload.Namespace; !c.own[ns] {
-				c.add(where, "CUDA errors in %s of namespace %s, which is not the scenario's own", s.CUDA.Workload.Name,
-					ns)
+				c.add(where, "injects CUDA errors into %s in namespace %s, which the scenario does not create",
+					s.CUDA.Workload.Name, ns)
 			}
 		}
 		c.checks(where+".wait", s.Wait)
@@ -170,35 +171,35 @@ func (c *consent) object(where string, object Object) {
 	case "ClusterRoleBinding":
 		role, _ := object["roleRef"].(map[string]any)
 		if r, _ := role["name"].(string); !c.own["ClusterRole/"+r] {
-			c.add(where, "the role %s in the whole cluster for the subjects of %s", r, name)
+			c.add(where, "grants role %s in the whole cluster to the subjects of %s", r, name)
 		}
 	case "ClusterRole":
-		c.rules(where, "whoever has "+name, policyRules(object["rules"]))
+		c.rules(where, "subjects with "+name, policyRules(object["rules"]))
 	case "Role":
 		for _, r := range policyRules(object["rules"]) {
 			if slices.ContainsFunc(r.Verbs, func(v string) bool { return slices.Contains(dangerous, v) }) {
-				c.add(where, "whoever has %s may %s %s", name, strings.Join(r.Verbs, ", "),
+				c.add(where, "allows subjects with %s to %s %s", name, strings.Join(r.Verbs, ", "),
 					strings.Join(r.Resources, ", "))
 			}
 		}
 	}
 }
 
-// place is what kind of object it is, and in whose namespace.
+// place records objects of cluster-wide effect, and objects in namespaces that the scenario does not create.
 func (c *consent) place(where string, ref Ref) {
 	name := ref.Kind + "/" + ref.Name
 	switch {
 	case strings.Contains(ref.Kind, "${"):
-		c.add(where, "an object of a kind that is known only once the parameters are drawn")
+		c.add(where, "changes an object whose kind is unknown until the parameters are drawn")
 	case slices.Contains([]string{"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
 		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 		"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "APIService", "CustomResourceDefinition",
 		"CertificateSigningRequest"}, ref.Kind):
-		c.add(where, "%s, which concerns the whole cluster", name)
+		c.add(where, "changes %s, which affects the whole cluster", name)
 	case ref.Kind == "Node":
-		c.add(where, "a change of %s", name)
+		c.add(where, "changes %s", name)
 	case ref.Namespace != "" && !c.own[ref.Namespace]:
-		c.add(where, "%s in namespace %s, which is not the scenario's own", name, ref.Namespace)
+		c.add(where, "changes %s in namespace %s, which the scenario does not create", name, ref.Namespace)
 	}
 }
 
@@ -206,11 +207,11 @@ func (c *consent) patch(where string, p *Patch) {
 	c.place(where, p.Object)
 	name := p.Object.Kind + "/" + p.Object.Name
 	if slices.Contains([]string{"ClusterRole", "ClusterRoleBinding"}, p.Object.Kind) {
-		c.add(where, "a change of %s", name)
+		c.add(where, "changes %s", name)
 	}
 	c.inside(where, name, p.Merge)
 	c.inside(where, name, p.JSON)
-	for _, operation := range p.JSON { // the key may stand in the path: /spec/template/spec/hostNetwork
+	for _, operation := range p.JSON { // the path may name the key: /spec/template/spec/hostNetwork
 		o, _ := operation.(map[string]any)
 		if path, is := o["path"].(string); is {
 			c.key(where, name, path[strings.LastIndexByte(path, '/')+1:], o["value"])
@@ -218,7 +219,7 @@ func (c *consent) patch(where string, p *Patch) {
 	}
 }
 
-// inside looks for what is dangerous wherever it stands in a manifest, so that no kind of workload is forgotten.
+// inside searches the whole manifest for dangerous keys, so that it covers every kind of workload.
 func (c *consent) inside(where, name string, value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -233,7 +234,7 @@ func (c *consent) inside(where, name string, value any) {
 	}
 }
 
-// key is one key of a manifest with its value.
+// key records a manifest key whose value is dangerous.
 func (c *consent) key(where, name, key string, value any) {
 	yes := value == true
 	if text, is := value.(string); is {
@@ -242,28 +243,28 @@ func (c *consent) key(where, name, key string, value any) {
 	switch key {
 	case "hostPath":
 		path, _ := value.(map[string]any)
-		c.add(where, "the hosts' files (hostPath %v) in %s", cmp.Or(path["path"], any("?")), name)
+		c.add(where, "mounts host files (hostPath %v) in %s", cmp.Or(path["path"], any("?")), name)
 	case "hostNetwork", "hostPID", "hostIPC":
 		if yes {
-			c.add(where, "the hosts' own (%s) in %s", key, name)
+			c.add(where, "uses host namespaces (%s) in %s", key, name)
 		}
 	case "privileged":
 		if yes {
-			c.add(where, "a privileged container in %s", name)
+			c.add(where, "runs a privileged container in %s", name)
 		}
 	case "add":
 		if more, is := value.([]any); is && len(more) > 0 {
-			c.add(where, "a container with capabilities %v in %s", more, name)
+			c.add(where, "runs a container with capabilities %v in %s", more, name)
 		}
 	case "pod-security.kubernetes.io/enforce":
 		if value == "privileged" || yes {
-			c.add(where, "privileged pods are allowed in %s", name)
+			c.add(where, "allows privileged pods in %s", name)
 		}
 	case "roleRef":
 		role, _ := value.(map[string]any)
 		if r, _ := role["name"].(string); strings.HasPrefix(name, "RoleBinding/") &&
 			(r == "cluster-admin" || strings.HasPrefix(r, "system:") || strings.Contains(r, "${")) {
-			c.add(where, "the role %s for the subjects of %s", r, name)
+			c.add(where, "grants role %s to the subjects of %s", r, name)
 		}
 	}
 }
@@ -275,7 +276,8 @@ func policyRules(value any) []rbacv1.PolicyRule {
 	}
 	var rules []rbacv1.PolicyRule
 	if json.Unmarshal(data, &rules) != nil {
-		return []rbacv1.PolicyRule{{Verbs: []string{"*"}, Resources: []string{"*"}}} // an expression, say: the worst
+		// An expression, for example: assume the worst.
+		return []rbacv1.PolicyRule{{Verbs: []string{"*"}, Resources: []string{"*"}}}
 	}
 	return rules
 }
@@ -289,11 +291,12 @@ func (c *consent) checks(path string, checks []Check) {
 		case check.Objects != nil:
 			c.secrets(where, check.Objects.Kind, check.Objects.Namespace)
 		case check.Exec != nil && !c.own[check.Exec.Namespace]:
-			c.add(where, "a command in pods of namespace %s, which is not the scenario's own", check.Exec.Namespace)
+			c.add(where, "runs a command in pods of namespace %s, which the scenario does not create",
+				check.Exec.Namespace)
 		case check.Logs != nil && !c.own[check.Logs.Namespace]:
-			c.add(where, "the logs of namespace %s, which is not the scenario's own", check.Logs.Namespace)
+			c.add(where, "reads logs in namespace %s, which the scenario does not create", check.Logs.Namespace)
 		case check.HTTP != nil && strings.Contains(check.HTTP.URL, "169.254."):
-			c.add(where, "a request to %s, where clouds give out the nodes' credentials", check.HTTP.URL)
+			c.add(where, "sends a request to %s, where cloud providers serve node credentials", check.HTTP.URL)
 		case check.Probe != nil:
 			c.object(where+".probe", check.Probe.Pod)
 		}
@@ -302,6 +305,6 @@ func (c *consent) checks(path string, checks []Check) {
 
 func (c *consent) secrets(where, kind, ns string) {
 	if kind == "Secret" && !c.own[ns] {
-		c.add(where, "reading Secrets of %s", cmp.Or(ns, "all namespaces"))
+		c.add(where, "reads Secrets of %s", cmp.Or(ns, "all namespaces"))
 	}
 }

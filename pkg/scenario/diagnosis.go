@@ -15,18 +15,18 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// mostDiagnosis bounds what is read, in bytes: a diagnosis is a few lines.
+// mostDiagnosis is the maximum size of a diagnosis, in bytes. A diagnosis is a few lines.
 const mostDiagnosis = 64 << 10
 
-// ReadDiagnosis reads a diagnosis, JSON or YAML, and refuses fields that there are not: they would be lost. Of a file
-// that holds nothing it is the zero Diagnosis.
+// ReadDiagnosis reads a diagnosis in JSON or YAML. It rejects unknown fields, and returns the zero Diagnosis
+// for an empty file.
 func ReadDiagnosis(r io.Reader) (Diagnosis, error) {
 	text, err := io.ReadAll(io.LimitReader(r, mostDiagnosis+1))
 	switch {
 	case err != nil:
 		return Diagnosis{}, err
 	case len(text) > mostDiagnosis:
-		return Diagnosis{}, fmt.Errorf("it has more than %d KiB; a few lines will do", mostDiagnosis>>10)
+		return Diagnosis{}, fmt.Errorf("must be at most %d KiB", mostDiagnosis>>10)
 	}
 	if !json.Valid(text) {
 		text, err = yamlToJSON(text)
@@ -39,12 +39,13 @@ func ReadDiagnosis(r io.Reader) (Diagnosis, error) {
 	}
 	if err != nil {
 		return Diagnosis{},
-			fmt.Errorf("%w; the fields are component, object, field, mechanism and explanation, each a text", err)
+			fmt.Errorf("%w; supported fields: component, object, field, mechanism, explanation; each must be a string",
+				err)
 	}
 	return d, nil
 }
 
-// yamlToJSON takes one document, and for none gives null.
+// yamlToJSON converts a single document; it returns null for empty input.
 func yamlToJSON(text []byte) ([]byte, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var document, more any
@@ -52,12 +53,12 @@ func yamlToJSON(text []byte) ([]byte, error) {
 		return nil, err
 	}
 	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows it")
+		return nil, errors.New("unexpected content after the document")
 	}
 	return json.Marshal(document)
 }
 
-// FieldScore is one field of a diagnosis.
+// FieldScore is the score of one field of a diagnosis.
 type FieldScore struct {
 	Field string `json:"field"` // component, object, field, mechanism
 	Right bool   `json:"right"`
@@ -65,9 +66,9 @@ type FieldScore struct {
 	Got   string `json:"got,omitempty"`
 }
 
-// Compare holds a diagnosis against what is right, field by field. Case, punctuation and indices do not count, kinds
-// may be written as kubectl takes them (deploy, deployments.apps), and a field's path may begin later than the right
-// one, as long as two of its names are there.
+// Compare compares a diagnosis with the correct one, field by field. It ignores case, punctuation and indices.
+// Kinds may be written in any form that kubectl accepts (deploy, deployments.apps), and a field path may omit
+// leading names as long as it has two or more.
 func Compare(right RootCause, got Diagnosis) []FieldScore {
 	return []FieldScore{
 		score("component", right.Component, got.Component, sameWords),
@@ -88,14 +89,13 @@ func score(name string, answer Answer, got string, same func(right, got string) 
 	return FieldScore{Field: name, Right: right, Want: answer.Value, Got: strings.TrimSpace(got)}
 }
 
-// nothing returns how people write that there is nothing: of a cluster in which all is well. An empty answer says
-// nothing, not that.
+// nothing reports whether the answer means that nothing is broken. An empty answer does not.
 func nothing(s string) bool {
 	return slices.Contains([]string{"none", "nothing", "n a", "na", "no fault", "not broken", "healthy", "ok"},
 		strings.Join(words(s), " "))
 }
 
-// words returns the letters and digits of a text, small.
+// words returns the words of a string, in lower case and without punctuation.
 func words(s string) []string {
 	return strings.FieldsFunc(strings.ToLower(s),
 		func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
@@ -105,7 +105,7 @@ func sameWords(right, got string) bool {
 	return strings.Join(words(right), "") == strings.Join(words(got), "")
 }
 
-// samePath compares the paths of fields, without indices.
+// samePath reports whether two field paths are equal, ignoring indices.
 func samePath(right, got string) bool {
 	r, g := pathNames(right), pathNames(got)
 	if len(g) == 0 {
@@ -121,14 +121,14 @@ func pathNames(s string) []string {
 	return slices.DeleteFunc(words(s), func(w string) bool { return strings.Trim(w, "0123456789") == "" })
 }
 
-// sameObject compares Kind/name. A namespace in front is taken as said in passing.
+// sameObject reports whether both strings name the same Kind/name. It ignores a namespace prefix.
 func sameObject(right, got string) bool {
 	rightKind, rightName := object(right)
 	gotKind, gotName := object(got)
 	return rightKind == gotKind && rightName == gotName
 }
 
-// object takes Kind/name apart: Deployment/trainer, deploy trainer, deployments.apps/trainer,
+// object parses Kind/name in the forms Deployment/trainer, deploy trainer, deployments.apps/trainer, and
 // research/deployment/trainer.
 func object(s string) (kind, name string) {
 	parts := strings.FieldsFunc(strings.ToLower(s),
@@ -142,7 +142,7 @@ func object(s string) (kind, name string) {
 		parts[len(parts)-1]
 }
 
-// shortKinds are kubectl's short names, and plurals that do not only add an s.
+// shortKinds are kubectl's short names, and plurals that are not formed by adding an s.
 var shortKinds = map[string]string{
 	"cm": "configmap", "deploy": "deployment", "ds": "daemonset", "ep": "endpoint", "ing": "ingres",
 	"ingresse": "ingres", "ingress": "ingres", "limit": "limitrange",

@@ -118,10 +118,10 @@ func TestReadDiagnosis(t *testing.T) {
 		}
 	}
 	for text, problem := range map[string]string{
-		`{"cause":"x"}`: `unknown field "cause"`, "cause: x": `unknown field "cause"`, "[]": "the fields are",
-		"component: [x]": "the fields are", "x": "the fields are",
-		`{"component":"x"} {}`: "the fields are", "component: x\ncomponent: y": "already",
-		strings.Repeat("x", mostDiagnosis+1): "more than 64 KiB",
+		`{"cause":"x"}`: `unknown field "cause"`, "cause: x": `unknown field "cause"`, "[]": "supported fields",
+		"component: [x]": "supported fields", "x": "supported fields",
+		`{"component":"x"} {}`: "supported fields", "component: x\ncomponent: y": "already",
+		strings.Repeat("x", mostDiagnosis+1): "at most 64 KiB",
 	} {
 		if got, err := ReadDiagnosis(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), problem) {
 			t.Errorf("%.50s: %+v, %v", text, got, err)

@@ -20,8 +20,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
-// draw gives each parameter its value: what the user gave, or what the seed says. A parameter's draw depends on the
-// seed and its name only, so that neither a further parameter nor one that is given changes the others.
+// draw returns a value for each parameter: the one that the user specified, or one drawn from the seed. A draw
+// depends only on the seed and the parameter's name, so adding or setting one parameter does not change the
+// others.
 func (s *Scenario) draw(seed int64, given map[string]string, own *WorkloadFacts, facts any) (map[string]any, error) {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(given)) {
@@ -62,27 +63,27 @@ func (s *Scenario) draw(seed int64, given map[string]string, own *WorkloadFacts,
 	return drawn, compute(drawn, computed, facts)
 }
 
-// choose draws one of n. Seeds come in blocks of n, and each block has an order of its own, in which every one comes
-// once: few seeds in a row show many variants.
+// choose draws one of n. Seeds come in blocks of n, and within a block each value occurs exactly once, so a few
+// consecutive seeds show many variants.
 func choose(seed int64, name string, n int) int {
 	block, position := uint64(seed)/uint64(n), uint64(seed)%uint64(n)
 	order := make([]int, n)
-	for i := range order { // Fisher and Yates, from the inside out
+	for i := range order { // Fisher-Yates shuffle, inside-out
 		j := pick(fmt.Sprint(name, " ", block, " ", i), i+1)
 		order[i], order[j] = order[j], i
 	}
 	return order[position]
 }
 
-// pick draws one of n by a hash, and not by a generator of Go's library, whose releases may change it: a seed that
-// somebody has written down must mean the same for ever.
+// pick draws one of n by hashing. It does not use a generator of Go's standard library, because a new release
+// might change it, and a recorded seed must always mean the same.
 func pick(what string, n int) int {
 	sum := sha256.Sum256([]byte(what))
 	high, _ := bits.Mul64(binary.BigEndian.Uint64(sum[:]), uint64(n))
 	return int(high)
 }
 
-// compute evaluates the parameters that are made of others, those first that the others need.
+// compute evaluates the computed parameters in order of their dependencies.
 func compute(drawn map[string]any, computed map[string]*expr.Program, facts any) error {
 	for len(computed) > 0 {
 		ready := slices.DeleteFunc(slices.Sorted(maps.Keys(computed)), func(name string) bool {
@@ -90,7 +91,9 @@ func compute(drawn map[string]any, computed map[string]*expr.Program, facts any)
 				func(needs string) bool { return computed[needs] != nil })
 		})
 		if len(ready) == 0 {
-			return fmt.Errorf("params: %s need each other", strings.Join(slices.Sorted(maps.Keys(computed)), ", "))
+			return fmt.Errorf(
+				"params: circular dependency between %s", strings.Join(slices.Sorted(maps.Keys(computed)), ", "),
+			)
 		}
 		for _, name := range ready {
 			value, err := computed[name].Eval(context.Background(), expr.Vars{"p": drawn, "facts": facts})
@@ -104,7 +107,7 @@ func compute(drawn map[string]any, computed map[string]*expr.Program, facts any)
 	return nil
 }
 
-// accept returns a value that the user gave, if the parameter may have it.
+// accept parses and validates a value that the user specified.
 func (p Param) accept(name, value string) (any, error) {
 	switch {
 	case len(p.OneOf) > 0:
@@ -114,23 +117,26 @@ func (p Param) accept(name, value string) (any, error) {
 				return choice, nil
 			}
 		}
-		return nil, fmt.Errorf("%s=%s: it can be %s", name, value, strings.Join(names, ", "))
+		return nil, fmt.Errorf(
+			"invalid value %q for parameter %s: supported values: %s", value, name, strings.Join(names, ", "),
+		)
 	case len(p.Between) == 2:
 		n, err := strconv.Atoi(value)
 		if err != nil || n < p.Between[0] || n > p.Between[1] {
-			return nil, fmt.Errorf("%s=%s: it can be a number from %d to %d", name, value, p.Between[0], p.Between[1])
+			return nil, fmt.Errorf("invalid value %q for parameter %s: must be a number from %d to %d",
+				value, name, p.Between[0], p.Between[1])
 		}
 		return int64(n), nil
 	}
-	data, err := yaml.YAMLToJSON([]byte(value)) // a parameter that is computed may be anything
+	data, err := yaml.YAMLToJSON([]byte(value)) // a computed parameter may have any type
 	if err != nil {
-		return nil, fmt.Errorf("%s=%s: no YAML: %w", name, value, err)
+		return nil, fmt.Errorf("invalid value %q for parameter %s: not valid YAML: %w", value, name, err)
 	}
 	var out any
 	return out, kjson.UnmarshalCaseSensitivePreserveInts(data, &out)
 }
 
-// choiceName returns how a user names one of the values: by itself, or by the name within it.
+// choiceName returns the name that users specify for a value: the value itself, or the name field in it.
 func choiceName(choice any) string {
 	switch choice := choice.(type) {
 	case string:
@@ -150,10 +156,10 @@ func choiceName(choice any) string {
 func unknownParam(name string, params map[string]Param) error {
 	names := slices.Sorted(maps.Keys(params))
 	if meant := suggest.Nearest(name, names); meant != "" {
-		return fmt.Errorf("the scenario has no parameter %s: did you mean %s?", name, meant)
+		return fmt.Errorf("unknown parameter %s; did you mean %s?", name, meant)
 	}
 	if len(names) == 0 {
-		return fmt.Errorf("the scenario has no parameter %s, and no other", name)
+		return fmt.Errorf("unknown parameter %s: the scenario has no parameters", name)
 	}
-	return fmt.Errorf("the scenario has no parameter %s: there are %s", name, strings.Join(names, ", "))
+	return fmt.Errorf("unknown parameter %s; supported parameters: %s", name, strings.Join(names, ", "))
 }

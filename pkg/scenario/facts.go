@@ -13,64 +13,64 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// GPUResource is what GPUs are called in requests and limits.
+// GPUResource is the resource name of GPUs in requests and limits.
 const GPUResource = "nvidia.com/gpu"
 
-// Facts are what a scenario may adapt itself to: facts.nodes[0].name, facts.gpusPerNode.
+// Facts describe the cluster to a scenario: facts.nodes[0].name, facts.gpusPerNode.
 type Facts struct {
-	// Nodes are the Ready ones that pods can be scheduled to, those with GPUs first, then by name.
+	// Nodes are the Ready and schedulable nodes. Nodes with GPUs come first, then they are sorted by name.
 	Nodes []NodeFacts `json:"nodes"`
-	// GPUNodes is how many of them have GPUs.
+	// GPUNodes is the number of nodes with GPUs.
 	GPUNodes int `json:"gpuNodes"`
-	// GPUsPerNode is the least that a node with GPUs has, MostGPUs the most: more than that fits nowhere.
+	// GPUsPerNode is the smallest number of GPUs on a GPU node, and MostGPUs the largest.
 	GPUsPerNode int `json:"gpusPerNode"`
 	MostGPUs    int `json:"mostGPUs"`
-	// Architecture is that of the nodes with GPUs (amd64), "" when they differ.
+	// Architecture is the architecture of the GPU nodes (amd64), or "" if they differ.
 	Architecture string `json:"architecture"`
-	// Simulated says that the GPUs are not real, and Simulation those that the exercise advertises itself; absent where
-	// it does not.
+	// Simulated is set if the GPUs are not real. Simulation describes the GPUs that the exercise itself
+	// advertises, if any.
 	Simulated  bool        `json:"simulated"`
 	Simulation *Simulation `json:"simulation,omitempty"`
-	// Lab says that the nodes have the trainer's image, registry.lab.internal/ml/trainer, as those of this project's
-	// test cluster have.
+	// Lab is set if the nodes have the trainer image, registry.lab.internal/ml/trainer, as the nodes of this
+	// project's test cluster do.
 	Lab bool `json:"lab"`
-	// Workload is the Deployment of the trainer's that the exercise is played on; absent when the scenario creates its
-	// own.
+	// Workload is the trainer's Deployment that the exercise uses; absent if the scenario creates its own.
 	Workload *WorkloadFacts `json:"workload,omitempty"`
-	// WaitingGPUs is how many pods ask for that are on no node yet.
+	// WaitingGPUs is the number of GPUs that unscheduled pods request.
 	WaitingGPUs int `json:"waitingGPUs,omitempty"`
-	// RuntimeClass is the one that gives pods NVIDIA's runtime, "" when the cluster has none. Where the nodes' default
-	// runtime is another one, pods need it to see their GPUs; elsewhere it does no harm.
+	// RuntimeClass is the class that gives pods the NVIDIA runtime, or "" if the cluster has none. Pods need it
+	// to see their GPUs if the NVIDIA runtime is not the nodes' default; otherwise it has no effect.
 	RuntimeClass string `json:"runtimeClass"`
-	// Registry is that of a local cluster, HOST:PORT as its nodes call it (KEP-1755), "" when the cluster names none.
+	// Registry is the local registry of the cluster, as HOST:PORT for its nodes (KEP-1755), or "" if the
+	// cluster has none.
 	Registry string `json:"registry"`
-	// Kubernetes is the version of the API server: v1.36.3.
+	// Kubernetes is the version of the API server, such as v1.36.3.
 	Kubernetes string `json:"kubernetes"`
 }
 
-// NodeFacts are those of one node.
+// NodeFacts describe one node.
 type NodeFacts struct {
 	Name         string `json:"name"`
 	Architecture string `json:"architecture"` // amd64, arm64
 	Hostname     string `json:"hostname"`     // the label kubernetes.io/hostname, which selectors use
 	GPUs         int    `json:"gpus"`         // allocatable
-	FreeGPUs     int    `json:"freeGPUs"`     // of these, what no pod has asked for
+	FreeGPUs     int    `json:"freeGPUs"`     // allocatable GPUs that no pod has requested
 	Product      string `json:"product"`      // NVIDIA-H200
 	MemoryMiB    int    `json:"memoryMiB"`    // of one GPU
 	ControlPlane bool   `json:"controlPlane"`
 	Runtime      string `json:"runtime"` // containerd://2.3.7
 }
 
-// GatherFacts asks the cluster.
+// GatherFacts reads the facts from the cluster.
 func GatherFacts(ctx context.Context, client kubernetes.Interface) (Facts, error) {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return Facts{}, fmt.Errorf("listing the nodes: %w", err)
+		return Facts{}, fmt.Errorf("list nodes: %w", err)
 	}
 	pods, err := client.CoreV1().Pods("").List(ctx,
 		metav1.ListOptions{FieldSelector: "status.phase!=Succeeded,status.phase!=Failed"})
 	if err != nil {
-		return Facts{}, fmt.Errorf("listing the pods, for which GPUs are free: %w", err)
+		return Facts{}, fmt.Errorf("list pods to count free GPUs: %w", err)
 	}
 	taken := gpusTaken(pods.Items)
 	f := Facts{WaitingGPUs: int(taken[""])}
@@ -90,8 +90,8 @@ func GatherFacts(ctx context.Context, client kubernetes.Interface) (Facts, error
 	return f, nil
 }
 
-// nvidiaRuntimeClass returns the class whose handler is NVIDIA's runtime, as its toolkit names it. Who may not read
-// classes has none.
+// nvidiaRuntimeClass returns the class whose handler is NVIDIA's runtime, by the name that its toolkit uses. It
+// returns "" if the user may not read RuntimeClasses.
 func nvidiaRuntimeClass(ctx context.Context, client kubernetes.Interface) string {
 	classes, err := client.NodeV1().RuntimeClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -105,7 +105,8 @@ func nvidiaRuntimeClass(ctx context.Context, client kubernetes.Interface) string
 	return ""
 }
 
-// localRegistry returns what kind, k3d and the like say of theirs. Who may not read it has none.
+// localRegistry returns the local registry that kind, k3d and similar tools publish, or "" if the user may not
+// read it.
 func localRegistry(ctx context.Context, client kubernetes.Interface) string {
 	said, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, "local-registry-hosting",
 		metav1.GetOptions{})
@@ -120,7 +121,7 @@ func localRegistry(ctx context.Context, client kubernetes.Interface) string {
 	return ""
 }
 
-// summarize sorts the nodes and says what they have in common.
+// summarize sorts the nodes and computes the facts that they have in common.
 func (f *Facts) summarize() {
 	slices.SortFunc(f.Nodes, func(a, b NodeFacts) int {
 		return cmp.Or(-cmp.Compare(min(a.GPUs, 1), min(b.GPUs, 1)), cmp.Compare(a.Name, b.Name))
@@ -161,13 +162,13 @@ func nodeFacts(n *corev1.Node, taken int64) NodeFacts {
 	}
 }
 
-// usable reports whether pods without tolerations get to the node, now.
+// usable reports whether a pod without tolerations can be scheduled to the node now.
 func usable(n *corev1.Node) bool {
 	if n.Spec.Unschedulable {
 		return false
 	}
 	for _, taint := range n.Spec.Taints {
-		// NVIDIA's own taint of GPU nodes is tolerated by whoever asks for GPUs (ExtendedResourceToleration, GKE).
+		// Pods that request GPUs tolerate NVIDIA's own taint (ExtendedResourceToleration, GKE).
 		if taint.Effect != corev1.TaintEffectPreferNoSchedule && taint.Key != GPUResource {
 			return false
 		}
@@ -180,14 +181,15 @@ func usable(n *corev1.Node) bool {
 	return false
 }
 
-// simulated reports whether the node says that its GPUs are not real: those of test/cluster, kwok's, the fake GPU
-// operator's.
+// simulated reports whether the node's labels or annotations mark its GPUs as simulated: by test/cluster, kwok,
+// or the fake GPU operator.
 func simulated(n *corev1.Node) bool {
 	return strings.HasPrefix(n.Labels[labelMachine], "Simulated") || n.Annotations["kwok.x-k8s.io/node"] != "" ||
 		n.Labels["run.ai/simulated-gpu-node-pool"] != ""
 }
 
-// lab reports whether a node is of the test cluster (its inventory has that machine), or somebody has loaded the image.
+// lab reports whether the node has the trainer image: a node of the test cluster, or one where a user loaded
+// it.
 func lab(n *corev1.Node) bool {
 	return n.Labels[labelMachine] == "Simulated-GPU-Server" ||
 		slices.ContainsFunc(n.Status.Images, func(image corev1.ContainerImage) bool {
@@ -196,7 +198,7 @@ func lab(n *corev1.Node) bool {
 		})
 }
 
-// gpusTaken returns how many GPUs pods hold on each node; under "" those that are on none yet.
+// gpusTaken returns the number of GPUs that pods hold on each node; the key "" is for unscheduled pods.
 func gpusTaken(pods []corev1.Pod) map[string]int64 {
 	taken := map[string]int64{}
 	for i := range pods {
@@ -204,7 +206,8 @@ func gpusTaken(pods []corev1.Pod) map[string]int64 {
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		var sum, most int64 // a pod has what its containers need together, or its greediest init container
+		// A pod needs the sum of its containers' GPUs, or those of its largest init container if that is more.
+		var sum, most int64
 		for _, c := range pod.Spec.Containers {
 			sum += c.Resources.Limits.Name(GPUResource, "").Value()
 		}

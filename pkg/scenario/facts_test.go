@@ -106,7 +106,7 @@ func TestFactsOfMixedNodes(t *testing.T) {
 // TestFactsForbidden holds that the error says what could not be seen.
 func TestFactsForbidden(t *testing.T) {
 	t.Parallel()
-	for resource, want := range map[string]string{"nodes": "listing the nodes", "pods": "listing the pods"} {
+	for resource, want := range map[string]string{"nodes": "list nodes", "pods": "list pods"} {
 		client := fake.NewClientset()
 		client.PrependReactor("list", resource,
 			func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Variables returns those that the check's expect may use.
+// Variables returns the variables that the check's expect may use.
 func (c Check) Variables() []string {
 	v := []string{"p", "facts", "now"}
 	switch {
@@ -35,10 +35,10 @@ func (c Check) Variables() []string {
 	return v
 }
 
-// Lint finds what Parse cannot see: expressions that do not compile or use what is not there, too few variants,
-// solutions and wrong fixes, points that do not add up, and the answer in what the candidate reads. It also plays the
-// scenario with each choice of its parameters, on a cluster of two nodes with two GPUs. Those that are not warnings
-// must be mended before it can be used.
+// Lint finds what Parse cannot: expressions that do not compile or use unknown names, too few variants,
+// solutions or wrong fixes, points that do not add up, and answers leaked in text that the candidate reads. It
+// also plays the scenario with each choice of its parameters, on a cluster of two nodes with two GPUs each.
+// Problems that are not warnings must be fixed before the scenario can be used.
 func (s *Scenario) Lint() []Problem {
 	src, err := s.from()
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Scenario) Lint() []Problem {
 	l.names()
 	l.otherwise()
 	l.module()
-	if !broken { // otherwise each of them would be told again
+	if !broken { // otherwise each problem would be reported again
 		l.play()
 	}
 	return l.reader.distinct()
@@ -73,7 +73,7 @@ func problemsOf(err error) []Problem {
 	return out
 }
 
-// distinct returns the problems in the file's order, each once.
+// distinct returns the problems in file order, without duplicates.
 func (r *reader) distinct() []Problem {
 	var out []Problem
 	for _, p := range r.sorted() {
@@ -84,18 +84,18 @@ func (r *reader) distinct() []Problem {
 	return out
 }
 
-// wrong tells a problem at a node.
+// wrong reports an error at a node.
 func (l *linter) wrong(n *node, field, format string, args ...any) {
 	l.fail(n.line, n.column, field, format, args...)
 }
 
-// warn tells what may be meant so.
+// warn reports a warning at a node.
 func (l *linter) warn(n *node, field, format string, args ...any) {
 	l.fail(n.line, n.column, field, format, args...)
 	l.problems[len(l.problems)-1].Warning = true
 }
 
-// expressions compiles all there are.
+// expressions compiles all expressions below a node.
 func (l *linter) expressions(n *node, path string) {
 	if n.owner == reflect.TypeFor[Check]() {
 		l.expect(n, path)
@@ -141,14 +141,14 @@ func (l *linter) program(n *node, text, path string, names ...string) {
 	l.uses(n, path, expr.Placed{Program: p, Line: 1, Column: 1})
 }
 
-// expect compiles a check's expect, of which the variables depend on what the check looks at.
+// expect compiles a check's expect. Its variables depend on the source of the check.
 func (l *linter) expect(n *node, path string) {
 	e := n.get("expect")
 	if e == nil || e.value == nil {
 		return
 	}
 	var c Check
-	for _, key := range n.keys { // which source there is, whatever it says
+	for _, key := range n.keys { // the keys determine the source, whatever their values
 		switch key.name {
 		case "object":
 			c.Object = &Ref{}
@@ -173,7 +173,7 @@ func (l *linter) expect(n *node, path string) {
 	l.program(e, e.value.(string), expr.Join(path, "expect"), c.Variables()...)
 }
 
-// uses reports whether the parameters and facts that an expression looks up are there.
+// uses verifies that the parameters and facts in an expression exist.
 func (l *linter) uses(n *node, path string, p expr.Placed) {
 	line, column := l.place(n, &expr.Error{Line: p.Line, Column: p.Column})
 	for _, name := range p.Fields("p") {
@@ -184,33 +184,33 @@ func (l *linter) uses(n *node, path string, p expr.Placed) {
 	known := fields(reflect.TypeFor[Facts]())
 	for _, name := range p.Fields("facts") {
 		if !slices.ContainsFunc(known, func(f field) bool { return f.name == name }) {
-			l.fail(line, column, path, "facts have no %s%s", name, nearest(name, known))
+			l.fail(line, column, path, "unknown fact %s%s", name, nearest(name, known))
 		}
 	}
 }
 
-// leastVariants, and as many wrong fixes: what the project promises of its own scenarios, and what makes others' worth
-// repeating.
+// leastVariants is the minimum number of variants, and of wrong fixes, that make a scenario worth repeating.
 const leastVariants = 3
 
 func (l *linter) counts() {
 	sealed := l.root.find("sealed")
 	if n := l.variants(); n < leastVariants {
 		l.wrong(l.root.find("params"), "params",
-			"the seed draws from %d: %d at least, or the answer can be learnt by heart", n, leastVariants)
+			"found %d, but at least %d are required, so that the answer cannot be memorized", n, leastVariants)
 	}
 	if n := len(l.s.Sealed.WrongFixes); n < leastVariants {
 		l.wrong(sealed.find("wrongFixes"), "sealed.wrongFixes",
-			"there are %d: %d at least show that the grading can tell a fix from a workaround", n, leastVariants)
+			"found %d, but at least %d are required to test that grading distinguishes a fix from a workaround",
+			n, leastVariants)
 	}
 	if len(l.s.Sealed.Solutions) == 0 {
 		l.wrong(sealed.find("solutions"), "sealed.solutions",
-			"is empty: without a solution nobody knows that there is one")
+			"is empty: at least one solution is required")
 	}
 	for i, a := range l.s.Sealed.Solutions {
 		if len(a.Steps) == 0 && !l.nothingBroken() {
 			l.wrong(item(sealed.find("solutions"), i), fmt.Sprintf("sealed.solutions[%d].steps", i),
-				"is empty: only where nothing is broken, doing nothing is right")
+				"is empty: doing nothing is a solution only if nothing is broken")
 		}
 	}
 	for i, a := range l.s.Sealed.WrongFixes {
@@ -219,20 +219,21 @@ func (l *linter) counts() {
 		}
 	}
 	if g := l.s.Sealed.Grade; len(g.Fixed) == 0 && !(l.nothingBroken() && len(g.Unchanged) > 0) {
-		l.wrong(sealed.find("grade"), "sealed.grade.fixed", "is empty: everything would pass")
+		l.wrong(sealed.find("grade"), "sealed.grade.fixed", "is empty: every attempt would pass")
 	} else if len(g.Unchanged) == 0 && !l.nothingBroken() {
 		l.warn(sealed.find("grade"), "sealed.grade.unchanged",
-			"is empty: nothing holds against workarounds but fixed and the collateral")
+			"is empty: only fixed and the collateral check detect workarounds")
 	}
 	if len(l.s.Sealed.Broken) == 0 {
-		l.wrong(sealed.find("broken"), "sealed.broken", "is empty: nobody would know whether the symptom is there")
+		l.wrong(sealed.find("broken"), "sealed.broken", "is empty: at least one check must verify the symptom")
 	}
 	if len(l.s.Setup) > 0 && len(l.s.Healthy) == 0 {
-		l.warn(l.root.find("setup"), "healthy", "is empty: what setup makes may be broken by itself")
+		l.warn(l.root.find("setup"), "healthy",
+			"is empty: nothing verifies that setup works before the fault is injected")
 	}
 }
 
-// otherwise holds that the scenario which takes this one's place is there, and that something can be its reason.
+// otherwise verifies that requires.otherwise names an existing scenario, and that it can take effect.
 func (l *linter) otherwise() {
 	name := l.s.Requires.Otherwise
 	if name == "" {
@@ -240,18 +241,18 @@ func (l *linter) otherwise() {
 	}
 	at, field := l.root.find("requires").find("otherwise"), "requires.otherwise"
 	if !l.s.Requires.NetworkPolicy {
-		l.wrong(at, field, "is for scenarios that require networkPolicy")
+		l.wrong(at, field, "requires networkPolicy")
 	}
 	other, err := Find(name)
 	switch {
 	case err != nil:
 		l.wrong(at, field, "%v", err)
 	case other.Requires.NetworkPolicy:
-		l.wrong(at, field, "%s needs NetworkPolicies, too", name)
+		l.wrong(at, field, "scenario %s also requires networkPolicy", name)
 	}
 }
 
-// item returns a list's, or the list itself.
+// item returns the i-th item of a list, or the list itself if it is too short.
 func item(n *node, i int) *node {
 	if i < len(n.items) {
 		return n.items[i]
@@ -261,7 +262,7 @@ func item(n *node, i int) *node {
 
 func (l *linter) nothingBroken() bool { return nothing(l.s.Sealed.RootCause.Component.Value) }
 
-// variants returns the combinations of what the parameters can be, as far as somebody would count.
+// variants returns the number of combinations of parameter values, up to a limit.
 func (l *linter) variants() int {
 	n := 1
 	for _, p := range l.s.Params {

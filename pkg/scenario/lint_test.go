@@ -45,23 +45,23 @@ func TestLint(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{
 			"title: Training of ${p.team} does", "title: Training of ${p.taem} does",
-			"public.title: p.taem: the scenario has no parameter taem: did you mean team?",
+			"public.title: p.taem: unknown parameter taem; did you mean team?",
 		},
 		{
 			"title: Training of ${p.team} does", "title: Training of ${facts.node} does",
-			"public.title: facts have no node: did you mean nodes?",
+			"public.title: unknown fact node; did you mean nodes?",
 		},
 		{
 			"title: Training of ${p.team} does", "title: Training of ${p.team +} does",
-			"public.title: the expression ends too early",
+			"public.title: unexpected end of the expression",
 		},
 		{
 			"has been waiting", "asks for too many gpus",
-			`good.yaml:26:13: public.briefing: says "too many GPUs", which is of the answer`,
+			`good.yaml:26:13: public.briefing: contains "too many GPUs", which gives the answer away`,
 		},
 		{
 			"has been waiting", "(variant ${p.variant}) has been waiting",
-			`public.briefing: says "selector", which is of the answer`,
+			`public.briefing: contains "selector", which gives the answer away`,
 		},
 		{
 			"labels: {app: trainer}", "labels: {app: trainer, fault: injected}",
@@ -74,11 +74,11 @@ func TestLint(t *testing.T) {
 		},
 		{
 			"expect: o != null", "expect: text != ''",
-			"healthy[0].expect: there is no text: variables here are facts, now, o, p, was",
+			"healthy[0].expect: unknown name text; supported variables: facts, now, o, p, was",
 		},
 		{
 			"expect: o != null", "expect: o.metadata.name == p.nss",
-			"healthy[0].expect: p.nss: the scenario has no parameter nss: did you mean ns?",
+			"healthy[0].expect: p.nss: unknown parameter nss; did you mean ns?",
 		},
 		{
 			"variant:\n    oneOf: [count, selector, resource-name]", "variant:\n    oneOf: [count, oops, selector]",
@@ -86,70 +86,70 @@ func TestLint(t *testing.T) {
 		},
 		{"mechanism: [requests-more-than-any-node-has, no-such-node-label, misspelt-resource, quota-exceeded]",
 			"mechanism: [a, no-such-node-label, misspelt-resource]",
-			`public.choices.mechanism: does not have the right one, "requests-more-than-any-node-has"`},
+			`public.choices.mechanism: must include the correct answer, "requests-more-than-any-node-has"`},
 		{
 			"    stableFor: 10s",
 			"    stableFor: 10s\n    weights: {fixed: 50, diagnosis: 25, collateral: 10, time: 10, hints: 6}",
-			"sealed.grade.weights: add up to 101",
+			"sealed.grade.weights: must add up to 100, not 101",
 		},
 		{"cost: 2", "cost: -2", "sealed.hints[0].cost: is negative"},
-		{"cost: 2", "cost: 6", "sealed.hints: cost 6 points together, of the 5"},
+		{"cost: 2", "cost: 6", "sealed.hints: cost 6 points in total, but hints have only 5"},
 		{"- {kind: Deployment, namespace: \"${p.ns}\", name: trainer, fields: [spec.template]}", "- {kind: Job}",
 			`sealed.solutions[0].steps[0]: changing Deployment/trainer in namespace "team-`},
 		{
 			"    - name: scaled to zero", "    - name: deleted",
-			`good.yaml:124:7: sealed.wrongFixes[1].name: "deleted" stands twice`,
+			`good.yaml:124:7: sealed.wrongFixes[1].name: duplicate name "deleted"`,
 		},
 		{
 			"    - name: deleted\n", "    - name: deleted\n      when: p.variant == \"count\"\n",
-			"sealed.wrongFixes: 2 of them when ",
+			"sealed.wrongFixes: found 2 when ",
 		},
 		{
 			"    - name: asks for one GPU", "    - name: asks for one GPU\n      when: p.variant == \"count\"",
-			"sealed.solutions: there is none when variant is ",
+			"sealed.solutions: is empty when variant is ",
 		},
 		{
 			"    - name: no pod runs", "    - name: no pod runs\n      when: p.team == \"vega\"",
-			"sealed.broken: there is none when variant is ",
+			"sealed.broken: is empty when variant is ",
 		},
 		{
 			"  choices:\n", "  terraform: There is one.\n  choices:\n",
-			"public.terraform: there is no module: terraform is missing",
+			"public.terraform: requires a module, but terraform is missing",
 		},
-		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "public.terraform: is missing: the candidate has to know"},
+		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "public.terraform: is missing: it tells the candidate"},
 		{
 			"sealed:\n", "terraform: {manages: [{apiVersion: v1, kind: Secret, namespace: x, name: y}]}\nsealed:\n",
 			`terraform.manages: neither setup nor inject creates Secret y in namespace "x"`,
 		},
 		{
 			"sealed:\n", "terraform: {manages: [], resources: {null_resource: {x: {}}}}\nsealed:\n",
-			"terraform: null_resource.x: no such type of resource is known",
+			"terraform: null_resource.x: unsupported resource type",
 		},
 		{
 			"sealed:\n",
 			"terraform: {manages: [], resources: {google_compute_firewall: {x: {name: too-many-gpus, network: x}}}}\nsealed:\n",
-			`main.tf of the module says "too many GPUs"`,
+			`main.tf of the module contains "too many GPUs"`,
 		},
-		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "sealed.solutions: none is in the Terraform module when "},
+		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "sealed.solutions: none uses the Terraform module when "},
 		{
 			"    - name: scaled to zero\n", "    - name: scaled to zero\n      terraform: true\n",
-			"there is no module: terraform is missing",
+			"requires a module, but terraform is missing",
 		},
 		{
 			"  nodes: 2\n", "  nodes: 2\n  otherwise: noop\n",
-			"requires.otherwise: is for scenarios that require networkPolicy",
+			"requires.otherwise: requires networkPolicy",
 		},
 		{
 			"  nodes: 2\n", "  nodes: 2\n  networkPolicy: true\n  otherwise: nop\n",
-			`requires.otherwise: there is no scenario "nop": did you mean noop?`,
+			`requires.otherwise: scenario "nop" not found; did you mean noop?`,
 		},
 		{
 			"  nodes: 2\n", "  nodes: 2\n  networkPolicy: true\n  otherwise: blocked-egress\n",
-			"requires.otherwise: blocked-egress needs NetworkPolicies, too",
+			"requires.otherwise: scenario blocked-egress also requires networkPolicy",
 		},
 		{
 			"    namespaces: [\"${p.ns}\"]", "    namespaces: [default]",
-			"public.access.namespaces[0]: neither setup nor inject creates the namespace default",
+			"public.access.namespaces[0]: neither setup nor inject creates namespace \"default\"",
 		},
 	} {
 		s, err := edit(t, c.old, c.new)

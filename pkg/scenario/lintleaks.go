@@ -8,13 +8,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// telling are words that say in a name that something was broken on purpose.
+// telling are words that, in a name, reveal that something was broken on purpose.
 var telling = []string{
 	"fault", "faulty", "broken", "inject", "injected", "gpufault", "scenario", "wrong", "chaos", "sabotage", "bug",
 	"buggy", "solution", "decoy", "gpu-fault",
 }
 
-// leaks are words of the answer where the candidate reads them.
+// leaks finds words of the answer in text that the candidate reads.
 func (l *linter) leaks(r *Resolved) {
 	root := r.source.root
 	secrets := secretWords(r)
@@ -23,7 +23,7 @@ func (l *linter) leaks(r *Resolved) {
 		text, _ := n.value.(string)
 		for _, s := range secrets {
 			if contains(text, s) {
-				l.wrong(n, "public."+name, "says %q, which is of the answer", s)
+				l.wrong(n, "public."+name, "contains %q, which gives the answer away", s)
 			}
 		}
 	}
@@ -43,8 +43,8 @@ func (n *node) list() []*node {
 	return n.items
 }
 
-// secretWords returns those of the answer by which it could be found: the mechanism in all its forms, and the variant's
-// name.
+// secretWords returns the words that give the answer away: the mechanism in all its forms, and the name of the
+// variant.
 func secretWords(r *Resolved) []string {
 	m := r.Sealed.RootCause.Mechanism
 	words := append([]string{m.Value, r.Metadata.Name}, m.Aliases...)
@@ -54,18 +54,19 @@ func secretWords(r *Resolved) []string {
 	return slices.DeleteFunc(words, func(w string) bool { return nothing(w) || len(w) < 4 })
 }
 
-// contains reports whether a text has the words of another, in their order and beside each other.
+// contains reports whether a string contains the words of another, adjacent and in order.
 func contains(text, phrase string) bool {
 	p := strings.Join(words(phrase), " ")
 	return p != "" && strings.Contains(" "+strings.Join(words(text), " ")+" ", " "+p+" ")
 }
 
-// leaksOf looks at an object's names: its own, its namespace's, of labels and annotations, containers and volumes.
+// leaksOf checks the names in an object: its own and those of its namespace, labels, annotations, containers
+// and volumes.
 func (l *linter) leaksOf(object *node, path string, secrets []string) {
 	look := func(n *node, path, text string) {
 		for _, s := range secrets {
 			if contains(text, s) {
-				l.wrong(n, path, "%q gives %q away: the candidate reads it", shorten(text), s)
+				l.wrong(n, path, "%q gives %q away to the candidate", shorten(text), s)
 			}
 		}
 	}
@@ -82,7 +83,7 @@ func (l *linter) leaksOf(object *node, path string, secrets []string) {
 	l.named(object, path, look)
 }
 
-// named are the names further inside.
+// named checks the names in nested values.
 func (l *linter) named(n *node, path string, look func(*node, string, string)) {
 	for _, e := range n.keys {
 		inner := expr.Join(path, e.name)

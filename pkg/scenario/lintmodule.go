@@ -7,15 +7,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// module reports whether what concerns the Terraform module is there as a whole, or not at all.
+// module verifies that the settings for the Terraform module are either complete or absent.
 func (l *linter) module() {
 	t := l.root.get("terraform")
 	switch said := l.root.find("public").get("terraform"); {
 	case t != nil && said == nil:
 		l.wrong(l.root.find("public"), "public.terraform",
-			"is missing: the candidate has to know what the module manages")
+			"is missing: it tells the candidate what the module manages")
 	case t == nil && said != nil:
-		l.wrong(said, "public.terraform", "there is no module: terraform is missing")
+		l.wrong(said, "public.terraform", "requires a module, but terraform is missing")
 	}
 	if t != nil {
 		return
@@ -27,14 +27,14 @@ func (l *linter) module() {
 		for i, a := range attempts {
 			if a.Terraform {
 				l.wrong(item(sealed.find(part), i), fmt.Sprintf("sealed.%s[%d].terraform", part, i),
-					"there is no module: terraform is missing")
+					"requires a module, but terraform is missing")
 			}
 		}
 	}
 }
 
-// modulePlayed reports whether the module can be written, before and after each attempt in it, and is what grading will
-// take.
+// modulePlayed verifies that the module can be written before and after each Terraform attempt, and that
+// grading accepts the results.
 func (l *linter) modulePlayed(r *Resolved) {
 	at := r.source.root.find("terraform")
 	began, err := r.Module()
@@ -53,7 +53,7 @@ func (l *linter) modulePlayed(r *Resolved) {
 	for name, text := range files {
 		for _, s := range secretWords(r) {
 			if contains(string(text), s) {
-				l.wrong(at, "terraform", "%s of the module says %q, which is of the answer", name, s)
+				l.wrong(at, "terraform", "file %s of the module contains %q, which gives the answer away", name, s)
 			}
 		}
 	}
@@ -72,11 +72,11 @@ func (l *linter) modulePlayed(r *Resolved) {
 		}
 	}
 	if !solved {
-		l.wrong(at, "sealed.solutions", "none is in the Terraform module when %s", describe(r.Drawn))
+		l.wrong(at, "sealed.solutions", "none uses the Terraform module when %s", describe(r.Drawn))
 	}
 }
 
-// handsIn reports whether a module after an attempt may be handed in.
+// handsIn returns an error if grading would reject the module after an attempt.
 func (r *Resolved) handsIn(began terraform.Module, a Attempt) error {
 	after, err := r.ModuleAfter(a)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// SampleFacts returns those of a cluster of two nodes with two GPUs, as test/cluster has it: for trying scenarios
-// without one.
+// SampleFacts returns the facts of a cluster of two nodes with two GPUs each, like test/cluster, for trying
+// scenarios without a cluster.
 func SampleFacts() Facts {
 	f := Facts{Kubernetes: "v1.36.3", Simulated: true, Lab: true, Registry: "localhost:5000"}
 	for _, name := range []string{"node-a", "node-b"} {
@@ -21,11 +21,11 @@ func SampleFacts() Facts {
 	return f
 }
 
-// seedsToPlay is how many seeds Lint plays besides each choice by itself: enough that a pair of choices is hardly
-// missed.
+// seedsToPlay is the number of seeds that Lint plays besides each single choice; enough to cover most pairs of
+// choices.
 const seedsToPlay = 24
 
-// play resolves the scenario with each choice of each parameter, and looks at what comes out.
+// play resolves the scenario with each choice of each parameter, and checks the results.
 func (l *linter) play() {
 	var givens []map[string]string
 	for _, name := range slices.Sorted(maps.Keys(l.s.Params)) {
@@ -59,7 +59,7 @@ func (l *linter) playOnce(seed int64, given map[string]string, facts Facts) {
 	l.played(r)
 }
 
-// again takes over the problems of an error, with the file's places where they have none.
+// again adds the problems of an error, with a position in the file if they have none.
 func (l *linter) again(err error) {
 	for _, p := range Places(err) {
 		problem := *p
@@ -68,24 +68,25 @@ func (l *linter) again(err error) {
 	}
 }
 
-// played looks at a scenario as it would be played.
+// played checks a resolved scenario.
 func (l *linter) played(r *Resolved) {
 	root := r.source.root
 	sealed := root.find("sealed")
 	solutions, wrong := len(r.Sealed.Solutions), len(r.Sealed.WrongFixes)
 	variant := describe(r.Drawn)
 	if solutions == 0 && len(l.s.Sealed.Solutions) > 0 {
-		l.wrong(sealed.find("solutions"), "sealed.solutions", "there is none when %s", variant)
+		l.wrong(sealed.find("solutions"), "sealed.solutions", "is empty when %s", variant)
 	}
 	if wrong < leastVariants && len(l.s.Sealed.WrongFixes) >= leastVariants {
-		l.wrong(sealed.find("wrongFixes"), "sealed.wrongFixes", "%d of them when %s: %d at least", wrong, variant,
+		l.wrong(sealed.find("wrongFixes"), "sealed.wrongFixes", "found %d when %s, but at least %d are required",
+			wrong, variant,
 			leastVariants)
 	}
 	if len(r.Sealed.Broken) == 0 && len(l.s.Sealed.Broken) > 0 {
-		l.wrong(sealed.find("broken"), "sealed.broken", "there is none when %s", variant)
+		l.wrong(sealed.find("broken"), "sealed.broken", "is empty when %s", variant)
 	}
 	if len(r.Sealed.Grade.Fixed) == 0 && len(l.s.Sealed.Grade.Fixed) > 0 {
-		l.wrong(sealed.find("grade", "fixed"), "sealed.grade.fixed", "there is none when %s", variant)
+		l.wrong(sealed.find("grade", "fixed"), "sealed.grade.fixed", "is empty when %s", variant)
 	}
 	l.offered(root.find("public", "choices", "component"), "public.choices.component", r.Public.Choices.Component,
 		r.Sealed.RootCause.Component)
@@ -97,7 +98,7 @@ func (l *linter) played(r *Resolved) {
 	l.modulePlayed(r)
 }
 
-// describe returns the parameters as messages have them.
+// describe formats the parameters for messages.
 func describe(drawn map[string]any) string {
 	if v, is := drawn["variant"]; is {
 		return "variant is " + choiceName(v)
@@ -109,8 +110,8 @@ func describe(drawn map[string]any) string {
 	return strings.Join(parts, ", ")
 }
 
-// namespaces are those that the candidate works in: the scenario has to make them, or end could not undo what was done
-// there.
+// namespaces verifies that the scenario creates the namespaces that the candidate works in. Otherwise end could
+// not revert the candidate's changes there.
 func (l *linter) namespaces(r *Resolved) {
 	c := consent{own: map[string]bool{}}
 	c.ownNamespaces(r.Scenario)
@@ -118,12 +119,12 @@ func (l *linter) namespaces(r *Resolved) {
 		if !c.own[ns] {
 			n := item(r.source.root.find("public", "access", "namespaces"), i)
 			l.warn(n, fmt.Sprintf("public.access.namespaces[%d]", i),
-				"neither setup nor inject creates the namespace %s", ns)
+				"neither setup nor inject creates namespace %q", ns)
 		}
 	}
 }
 
-// collateral reports whether the candidate may change what the solutions change.
+// collateral verifies that the candidate may change everything that the solutions change.
 func (l *linter) collateral(r *Resolved) {
 	allow := r.Sealed.Grade.Collateral.Allow
 	for i, a := range r.Sealed.Solutions {
@@ -131,12 +132,12 @@ func (l *linter) collateral(r *Resolved) {
 			field := fmt.Sprintf("sealed.solutions[%d].steps[%d]", i, j)
 			n := item(item(r.source.root.find("sealed", "solutions"), i).find("steps"), j)
 			for _, change := range changes(s) {
-				if change.ref.APIVersion == InModule { // nothing of it is in the cluster
+				if change.ref.APIVersion == InModule { // it is not in the cluster
 					continue
 				}
 				if !slices.ContainsFunc(allow, func(a Allowed) bool { return a.covers(change) }) {
 					l.wrong(n, field,
-						"%s %s/%s in namespace %q is damage: sealed.grade.collateral.allow does not have it",
+						"%s %s/%s in namespace %q counts as damage: add it to sealed.grade.collateral.allow",
 						change.what, change.ref.Kind, change.ref.Name, change.ref.Namespace)
 				}
 			}
@@ -149,7 +150,7 @@ type change struct {
 	ref  Ref
 }
 
-// changes returns what the baseline will show of a step.
+// changes returns the changes of a step that the baseline will detect.
 func changes(s Step) []change {
 	var all []change
 	switch {
@@ -169,7 +170,7 @@ func changes(s Step) []change {
 }
 
 func (a Allowed) covers(c change) bool {
-	right := func(want, got string) bool { // as package baseline compares
+	right := func(want, got string) bool { // matches as package baseline does
 		matches, err := path.Match(want, got)
 		return want == "" || err == nil && matches
 	}
@@ -180,7 +181,7 @@ func (a Allowed) covers(c change) bool {
 	case "deleting":
 		return a.Deleted
 	case "creating":
-		return a.Created || !a.Deleted // deleted first and created again: changed
+		return a.Created || !a.Deleted // deleted and then recreated: changed
 	}
 	return true
 }

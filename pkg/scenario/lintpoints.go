@@ -8,12 +8,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// weights are points of 100, which hints do not exceed.
+// weights verifies that the points add up to 100, and that hints do not cost more than their share.
 func (l *linter) weights() {
 	w := l.s.Sealed.Grade.Weights
 	n := l.root.find("sealed", "grade", "weights")
 	if sum := w.Fixed + w.Diagnosis + w.Collateral + w.Time + w.Hints; w != (Weights{}) && sum != 100 {
-		l.wrong(n, "sealed.grade.weights", "add up to %d, and not to 100", sum)
+		l.wrong(n, "sealed.grade.weights", "must add up to 100, not %d", sum)
 	}
 	if w == (Weights{}) {
 		w = DefaultWeights
@@ -28,18 +28,18 @@ func (l *linter) weights() {
 		}
 	}
 	if cost > w.Hints {
-		l.warn(l.root.find("sealed", "hints"), "sealed.hints", "cost %s together, of the %d that hints have",
+		l.warn(l.root.find("sealed", "hints"), "sealed.hints", "cost %s in total, but hints have only %d",
 			count.Of(cost, "point"), w.Hints)
 	}
 }
 
-// names are those that reports tell checks and attempts apart by.
+// names finds duplicate names of attempts, which reports use to identify them.
 func (l *linter) names() {
 	twice := func(path []string, field string, names []string) {
 		for i, name := range names {
 			if name != "" && slices.Index(names, name) < i {
 				l.warn(item(l.root.find(path...), i), fmt.Sprintf("%s[%d].name", field, i),
-					"%q stands twice: reports tell them apart by it", name)
+					"duplicate name %q: reports identify attempts by name", name)
 			}
 		}
 	}
@@ -53,7 +53,7 @@ func (l *linter) names() {
 	twice([]string{"sealed", "wrongFixes"}, "sealed.wrongFixes", attempts(l.s.Sealed.WrongFixes))
 }
 
-// choices offer the right answer among others, or nothing at all.
+// choices verifies that the offered choices, if any, include the correct answer.
 func (l *linter) choices() {
 	one := func(name string, choices []string, right Answer) {
 		if len(choices) == 0 {
@@ -61,10 +61,10 @@ func (l *linter) choices() {
 		}
 		field, n := "public.choices."+name, l.root.find("public", "choices", name)
 		if len(choices) < leastVariants {
-			l.warn(n, field, "has %d of them, which is little to guess among", len(choices))
+			l.warn(n, field, "offers only %d, which makes guessing easy", len(choices))
 		}
 		if strings.Contains(strings.Join(choices, ""), "${") || strings.Contains(right.Value, "${") {
-			return // seen when it is played
+			return // checked when the scenario is played
 		}
 		l.offered(n, field, choices, right)
 	}
@@ -75,6 +75,6 @@ func (l *linter) choices() {
 func (l *linter) offered(n *node, field string, choices []string, right Answer) {
 	if len(choices) > 0 &&
 		!slices.ContainsFunc(choices, func(c string) bool { return score("", right, c, sameWords).Right }) {
-		l.wrong(n, field, "does not have the right one, %q", right.Value)
+		l.wrong(n, field, "must include the correct answer, %q", right.Value)
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// InModule is the apiVersion by which steps of attempts name resources that only the module has: its kind is their
-// type.
+// InModule is the apiVersion that steps of attempts use for resources that exist only in the module. Their kind
+// is the resource type.
 const InModule = "terraform"
 
-// Module returns the Terraform module of the lab; nil when the scenario has none.
+// Module returns the Terraform module of the lab, or nil if the scenario has none.
 func (s *Scenario) Module() (*terraform.Source, error) {
 	if s.Terraform == nil {
 		return nil, nil
@@ -30,7 +30,7 @@ func (s *Scenario) Module() (*terraform.Source, error) {
 		}
 		if !slices.Contains(s.Public.Access.Namespaces, ref.Namespace) {
 			return nil, fmt.Errorf(
-				"terraform.manages: %s %s is in namespace %q, in which the candidate may change nothing", ref.Kind,
+				"terraform.manages: the candidate may not change %s %s in namespace %q", ref.Kind,
 				ref.Name, ref.Namespace,
 			)
 		}
@@ -39,7 +39,7 @@ func (s *Scenario) Module() (*terraform.Source, error) {
 	return source, nil
 }
 
-// created returns the manifest of an object that the lab makes; nil when it makes none.
+// created returns the manifest of an object that the lab creates, or nil if it creates none.
 func (s *Scenario) created(ref Ref) Object {
 	for _, step := range slices.Concat(s.Setup, s.Inject) {
 		if step.Create == nil {
@@ -54,14 +54,14 @@ func (s *Scenario) created(ref Ref) Object {
 	return nil
 }
 
-// ModuleAfter returns the module as it is after an attempt in it.
+// ModuleAfter returns the module as an attempt leaves it.
 func (s *Scenario) ModuleAfter(a Attempt) (*terraform.Source, error) {
 	source, err := s.Module()
 	if err != nil {
 		return nil, err
 	}
 	if source == nil {
-		return nil, fmt.Errorf("attempt %q is in the Terraform module, and the scenario has none", a.Name)
+		return nil, fmt.Errorf("attempt %q changes the Terraform module, but the scenario has none", a.Name)
 	}
 	m := inModule{objects: slices.Clone(source.Objects)}
 	for _, resource := range source.Types() {
@@ -90,7 +90,7 @@ func (s *Scenario) ModuleAfter(a Attempt) (*terraform.Source, error) {
 	return source, nil
 }
 
-// inModule are a module's objects, and its other resources as if they were some.
+// inModule holds a module's objects, and its other resources in the form of objects.
 type inModule struct{ objects []Object }
 
 func (m *inModule) step(step Step) error {
@@ -114,7 +114,7 @@ func (m *inModule) step(step Step) error {
 	case step.Create != nil:
 		m.objects = append(m.objects, step.Create.Objects...)
 	default:
-		return fmt.Errorf("in a module one can only patch, create and delete")
+		return fmt.Errorf("unsupported step for a module: must be patch, create or delete")
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func (m *inModule) find(ref Ref) int {
 	return slices.IndexFunc(m.objects, func(object Object) bool { return refOf(object) == ref })
 }
 
-// patched returns an object after a patch. Of a resource that is no object the patch is of its body.
+// patched returns an object after a patch. For a resource that is not an object, the patch applies to its body.
 func patched(object Object, patch Patch) (Object, error) {
 	merge := patch.Merge
 	if patch.Object.APIVersion == InModule && merge != nil {

@@ -56,7 +56,7 @@ func TestModuleAfter(t *testing.T) {
 			Delete: &Ref{APIVersion: role.APIVersion, Kind: "Role", Namespace: "team-pricing", Name: "x"},
 		},
 		"the module has no RoleBinding other": {Patch: &Patch{Object: Ref{Kind: "RoleBinding", Name: "other"}}},
-		"can only patch, create and delete":   {NodeShell: &NodeShell{}},
+		"must be patch, create or delete":     {NodeShell: &NodeShell{}},
 	} {
 		if _, err := r.ModuleAfter(Attempt{Steps: []Step{step}}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %q", err, want)
@@ -76,7 +76,7 @@ func TestModuleRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Public.Access.Namespaces = []string{"another"}
-	if _, err := r.Module(); err == nil || !strings.Contains(err.Error(), "the candidate may change nothing") {
+	if _, err := r.Module(); err == nil || !strings.Contains(err.Error(), "the candidate may not change") {
 		t.Errorf("%v", err)
 	}
 	r.Terraform = nil

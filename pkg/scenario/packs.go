@@ -17,20 +17,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/packs"
 )
 
-// builtin are the scenarios of the program; its own files do not change while it runs.
+// builtin returns the embedded scenarios, parsed once.
 var builtin = sync.OnceValues(func() ([]*Scenario, error) { return parseAll(packs.Files) })
 
-// Builtin returns the scenarios that come with the program, by difficulty and name. They are the same ones at each
-// call: do not change them.
+// Builtin returns the embedded scenarios, sorted by difficulty and name. The scenarios are shared; callers must
+// not change them.
 func Builtin() ([]*Scenario, error) {
 	all, err := builtin()
 	return slices.Clone(all), err
 }
 
-// parseAll parses the YAML files of a folder. The error has the problems of all of them, and what is right is returned
-// all the same.
-func parseAll(folder fs.FS) ([]*Scenario, error) {
-	names, err := fs.Glob(folder, "*.yaml")
+// parseAll parses the YAML files of a directory. It returns the valid scenarios even if others have errors; the
+// error joins the problems of all files.
+func parseAll(dir fs.FS) ([]*Scenario, error) {
+	names, err := fs.Glob(dir, "*.yaml")
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func parseAll(folder fs.FS) ([]*Scenario, error) {
 	var errs []error
 	seen := map[string]string{}
 	for _, name := range names {
-		data, err := fs.ReadFile(folder, name)
+		data, err := fs.ReadFile(dir, name)
 		if err != nil {
 			return nil, err
 		}
@@ -48,7 +48,8 @@ func parseAll(folder fs.FS) ([]*Scenario, error) {
 			continue
 		}
 		if other, twice := seen[s.Metadata.Name]; twice {
-			errs = append(errs, fmt.Errorf("%s: %s is already the scenario's name in %s", name, s.Metadata.Name, other))
+			errs = append(errs, fmt.Errorf("%s: duplicate scenario name %q, already used in %s",
+				name, s.Metadata.Name, other))
 			continue
 		}
 		seen[s.Metadata.Name] = name
@@ -61,7 +62,7 @@ func parseAll(folder fs.FS) ([]*Scenario, error) {
 	return all, errors.Join(errs...)
 }
 
-// Find returns the built-in scenario of a name; the error says which may have been meant.
+// Find returns the built-in scenario of the given name. The error suggests similar names.
 func Find(name string) (*Scenario, error) {
 	all, err := Builtin()
 	for _, s := range all {
@@ -86,14 +87,18 @@ func unknownScenario(name string, all []*Scenario) error {
 		}
 	}
 	if best != "" {
-		return fmt.Errorf("there is no scenario %q: did you mean %s? (kubectl gpu-fault scenario list)", name, best)
+		return fmt.Errorf(
+			"scenario %q not found; did you mean %s? To list all scenarios, run: kubectl gpu-fault scenario list",
+			name, best,
+		)
 	}
 	slices.Sort(names)
-	return fmt.Errorf("there is no scenario %q: there are %s; for one in a file write its path, as ./%s.yaml", name,
-		strings.Join(names, ", "), name)
+	return fmt.Errorf("scenario %q not found; supported values: %s; to use a file, specify its path, such as ./%s.yaml",
+		name, strings.Join(names, ", "), name)
 }
 
-// alike returns the distance of what a user wrote from a name, or from some of its words: "memory", "role-binding".
+// alike returns the edit distance between the user's input and a name or some of its words ("memory",
+// "role-binding").
 func alike(wrote, name string) int {
 	least := levenshtein.Distance(wrote, name, nil)
 	words := strings.Split(name, "-")
@@ -107,8 +112,8 @@ func alike(wrote, name string) int {
 	return least
 }
 
-// Load reads a scenario from a file, also a sealed one: then it needs an identity that opens it, and without one the
-// error is ErrSealed and the scenario has its public half only.
+// Load reads a scenario from a file. A sealed file requires an identity that decrypts it; without one, Load
+// returns ErrSealed and a scenario with only its public half.
 func Load(path string, identities ...age.Identity) (*Scenario, error) {
 	data, err := readFile(path)
 	if err != nil {
@@ -120,27 +125,28 @@ func Load(path string, identities ...age.Identity) (*Scenario, error) {
 	return Parse(path, data)
 }
 
-// readFile reads no more than a scenario can have, so that neither a disk image nor /dev/zero takes the memory.
+// readFile reads a file up to the size limit of scenarios, so that a disk image or /dev/zero does not exhaust
+// memory.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading a scenario: %w", err)
+		return nil, fmt.Errorf("read scenario: %w", err)
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return nil, fmt.Errorf("%s is a folder: name a file in it", path)
+		return nil, fmt.Errorf("%s is a directory: specify a file in it", path)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("reading a scenario: %w", err)
+		return nil, fmt.Errorf("read scenario: %w", err)
 	case len(data) > maxFile:
-		return nil, fmt.Errorf("%s has more than %d bytes, which no scenario has", path, maxFile)
+		return nil, fmt.Errorf("%s is too large: a scenario must be at most %d bytes", path, maxFile)
 	}
 	return data, nil
 }
 
-// File returns where the scenario was read from, "" when it was not.
+// File returns the path that the scenario was read from, or "".
 func (s *Scenario) File() string {
 	if s.source == nil {
 		return ""

@@ -81,7 +81,7 @@ func TestParseAll(t *testing.T) {
 		"a.yaml": {Data: data}, "b.yaml": {Data: data}, "c.yaml": {Data: []byte("x")}, "README.md": {Data: []byte("x")},
 	})
 	if len(all) != 1 || err == nil ||
-		!strings.Contains(err.Error(), "b.yaml: starved-trainer is already the scenario's name in a.yaml") ||
+		!strings.Contains(err.Error(), "b.yaml: duplicate scenario name \"starved-trainer\", already used in a.yaml") ||
 		!strings.Contains(err.Error(), "c.yaml:1:1: must be a map") {
 		t.Errorf("%d scenarios, %v", len(all), err)
 	}
@@ -93,7 +93,7 @@ func TestLoadErrors(t *testing.T) {
 	if _, err := Load("testdata/none.yaml"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Load("testdata"); err == nil || !strings.Contains(err.Error(), "folder") {
+	if _, err := Load("testdata"); err == nil || !strings.Contains(err.Error(), "directory") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := Load("/dev/zero"); err == nil || !strings.Contains(err.Error(), "bytes") {

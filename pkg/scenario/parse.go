@@ -10,8 +10,8 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// source is what a scenario was read from: it tells the places of what is wrong, and has the expressions that stand
-// where the types have something else than text.
+// source is what a scenario was read from. It provides positions for problems, and the expressions in fields
+// whose type is not string.
 type source struct {
 	file  string
 	data  []byte
@@ -19,12 +19,12 @@ type source struct {
 	root  *node
 }
 
-// Parse reads a scenario file, strictly: it finds unknown fields, wrong types, missing fields and such as exclude each
-// other, all at once. The error is Problems, each with its line, column and field. What needs parameters and
-// expressions is Lint's.
+// Parse reads a scenario file strictly: it reports all unknown fields, wrong types, missing fields and mutually
+// exclusive fields at once. The error is of type Problems; each Problem has its line, column and field. Lint
+// checks parameters and expressions.
 //
-// Fields that are not text and have a ${} in the file are zero until Resolve. Resolve plays the file: change what it
-// returns, and not what Parse does.
+// Fields that are not strings but have a ${} in the file are zero until Resolve. Resolve works from the file:
+// change its result, not the result of Parse.
 func Parse(file string, data []byte) (*Scenario, error) {
 	r := &reader{file: file}
 	root := r.read(data)
@@ -44,14 +44,14 @@ func Parse(file string, data []byte) (*Scenario, error) {
 	return s, nil
 }
 
-// sorted returns the problems as the file has them, the first hundred of them.
+// sorted returns the first hundred problems, in file order.
 func (r *reader) sorted() Problems {
 	slices.SortStableFunc(r.problems,
 		func(a, b *Problem) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
 	return r.problems[:min(len(r.problems), 100)]
 }
 
-// decode makes the types of a tree that was checked.
+// decode converts a checked tree to a Scenario.
 func decode(root *node) (*Scenario, error) {
 	data, err := json.Marshal(root.plain())
 	if err != nil {
@@ -61,20 +61,20 @@ func decode(root *node) (*Scenario, error) {
 	return &s, json.Unmarshal(data, &s)
 }
 
-// UnmarshalJSON keeps whole numbers whole: encoding/json would make 3 in a manifest or a parameter 3.0, which CEL
+// UnmarshalJSON keeps integers: encoding/json would turn 3 in a manifest or a parameter into 3.0, which CEL
 // cannot add to an int.
 func (s *Scenario) UnmarshalJSON(data []byte) error {
 	type plain Scenario // without this method
 	return kjson.UnmarshalCaseSensitivePreserveInts(data, (*plain)(s))
 }
 
-// UnmarshalJSON keeps whole numbers whole.
+// UnmarshalJSON keeps integers.
 func (p *Param) UnmarshalJSON(data []byte) error {
 	type plain Param
 	return kjson.UnmarshalCaseSensitivePreserveInts(data, (*plain)(p))
 }
 
-// UnmarshalJSON keeps whole numbers whole. It is also here so that the scenario's does not stand for all of it.
+// UnmarshalJSON keeps integers. It also prevents Resolved from inheriting the method of the embedded Scenario.
 func (r *Resolved) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &r.Scenario); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (r *Resolved) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// from returns what the scenario was read from; for one that was made in Go, what its JSON has.
+// from returns what the scenario was read from, or a source built from its JSON if it was created in Go.
 func (s *Scenario) from() (*source, error) {
 	if s.source != nil {
 		return s.source, nil

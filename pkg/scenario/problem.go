@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Problem is something that is wrong in a file, and where.
+// Problem is an error or a warning at a position in a file.
 type Problem struct {
 	File    string `json:"file,omitempty"`
-	Line    int    `json:"line,omitempty"` // from 1; zero when it is not known
+	Line    int    `json:"line,omitempty"` // from 1; zero if unknown
 	Column  int    `json:"column,omitempty"`
 	Field   string `json:"field,omitempty"` // inject[0].create.objects[1].spec
 	Message string `json:"message"`
-	// Warning is for what may be meant so.
+	// Warning is set for a problem that may be intended.
 	Warning bool `json:"warning,omitempty"`
 }
 
-// ParseError is one Problem of a file that is no scenario. Parse returns all of them as Problems; errors.As finds the
-// first.
+// ParseError is one Problem of an invalid scenario file. Parse returns all of them as Problems; errors.As finds
+// the first.
 type ParseError = Problem
 
-// Error returns the problem as compilers write it: FILE:LINE:COLUMN: FIELD: MESSAGE.
+// Error returns the problem in the format of compilers: FILE:LINE:COLUMN: FIELD: MESSAGE.
 func (p *Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -40,10 +40,10 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// Problems are all that is wrong in a file, by line.
+// Problems are all problems of a file, sorted by line.
 type Problems []*Problem
 
-// Error has one problem per line.
+// Error returns one problem per line.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, one := range p {
@@ -52,7 +52,7 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives each problem.
+// Unwrap returns the problems as errors.
 func (p Problems) Unwrap() []error {
 	all := make([]error, len(p))
 	for i, one := range p {
@@ -61,7 +61,7 @@ func (p Problems) Unwrap() []error {
 	return all
 }
 
-// Places returns the problems of an error, each with its place as far as it is known.
+// Places returns the problems in an error, each with its position if known.
 func Places(err error) Problems {
 	var all Problems
 	var one *Problem

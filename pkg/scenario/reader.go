@@ -15,20 +15,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Bounds of a file, beyond all that a scenario needs: nobody's file may take the memory of whoever looks at it.
+// Limits of a file, well above what a scenario needs, so that an untrusted file cannot exhaust memory.
 const (
 	maxFile  = 1 << 20
 	maxNodes = 100_000
 	maxDepth = 60
 )
 
-// reader makes nodes of YAML and collects what is wrong.
+// reader builds nodes from YAML and collects problems.
 type reader struct {
 	file     string
 	lines    []string // of the file
 	problems Problems
 	nodes    int
-	within   []*yaml.Node // the aliases that are being followed
+	within   []*yaml.Node // the aliases being followed
 }
 
 func (r *reader) fail(line, column int, field, format string, args ...any) {
@@ -36,10 +36,10 @@ func (r *reader) fail(line, column int, field, format string, args ...any) {
 		&Problem{File: r.file, Line: line, Column: column, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-// read reads a file of one document.
+// read parses a file with one document.
 func (r *reader) read(data []byte) *node {
 	if len(data) > maxFile {
-		r.fail(0, 0, "", "the file has %d bytes: more than %d is no scenario", len(data), maxFile)
+		r.fail(0, 0, "", "the file has %d bytes; the maximum is %d", len(data), maxFile)
 		return nil
 	}
 	r.lines = strings.Split(string(data), "\n")
@@ -59,14 +59,14 @@ func (r *reader) read(data []byte) *node {
 	case err != nil:
 		r.syntax(err)
 	default:
-		r.fail(more.Line, more.Column, "", "a second document: a file has one scenario")
+		r.fail(more.Line, more.Column, "", "unexpected second document: a file must contain one scenario")
 	}
 	return root
 }
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-// syntax is an error of the YAML library, which knows lines only.
+// syntax reports an error of the YAML library, which knows only the line.
 func (r *reader) syntax(err error) {
 	line, message := 0, err.Error()
 	if m := yamlLine.FindStringSubmatch(strings.TrimSpace(message)); m != nil {
@@ -76,16 +76,16 @@ func (r *reader) syntax(err error) {
 	if i := slices.IndexFunc(
 		r.lines, func(l string) bool { return strings.HasPrefix(strings.TrimLeft(l, " "), "\t") },
 	); i >= 0 && line > 0 && i+1 <= line+1 {
-		r.fail(i+1, strings.Index(r.lines[i], "\t")+1, "", "a tab: YAML is indented by spaces")
+		r.fail(i+1, strings.Index(r.lines[i], "\t")+1, "", "found a tab: indent YAML with spaces")
 		return
 	}
-	r.fail(line, min(line, 1), "", "no YAML: %s", message)
+	r.fail(line, min(line, 1), "", "invalid YAML: %s", message)
 }
 
 func (r *reader) node(y *yaml.Node, path string, depth int) *node {
 	n := &node{line: y.Line, column: y.Column, style: styleOf(y)}
 	if r.nodes++; r.nodes == maxNodes {
-		r.fail(y.Line, y.Column, path, "more than %d values, aliases followed", maxNodes)
+		r.fail(y.Line, y.Column, path, "more than %d values, including aliases", maxNodes)
 	}
 	if depth == maxDepth {
 		r.fail(y.Line, y.Column, path, "nested more than %d levels deep", maxDepth)
@@ -124,7 +124,7 @@ func styleOf(y *yaml.Node) style {
 	return plainStyle
 }
 
-// place returns where in the file an error within a text is.
+// place returns the position in the file of an error within a string.
 func (r *reader) place(n *node, e *expr.Error) (line, column int) {
 	switch {
 	case n.style == literal && n.line < len(r.lines):
@@ -141,7 +141,7 @@ func (r *reader) place(n *node, e *expr.Error) (line, column int) {
 	return n.line, n.column
 }
 
-// exprError tells an expression's problems by their places in the file.
+// exprError reports the problems of an expression at their positions in the file.
 func (r *reader) exprError(n *node, path string, err error) {
 	for _, e := range expr.Errors(err) {
 		line, column := r.place(n, e)
@@ -149,7 +149,7 @@ func (r *reader) exprError(n *node, path string, err error) {
 	}
 }
 
-// alias returns the value that an alias stands for, with the place of the anchor.
+// alias returns the value of an alias, at the position of the anchor.
 func (r *reader) alias(y *yaml.Node, path string, depth int) *node {
 	if slices.Contains(r.within, y.Alias) {
 		r.fail(y.Line, y.Column, path, "*%s contains itself", y.Value)
@@ -169,11 +169,11 @@ func (r *reader) mapping(n *node, y *yaml.Node, path string, depth int) {
 			continue
 		}
 		if key.Kind != yaml.ScalarNode {
-			r.fail(key.Line, key.Column, path, "a key must be text")
+			r.fail(key.Line, key.Column, path, "key must be a string")
 			continue
 		}
 		if before := n.entry(key.Value); before != nil {
-			r.fail(key.Line, key.Column, expr.Join(path, key.Value), "the key stands twice: already in line %d",
+			r.fail(key.Line, key.Column, expr.Join(path, key.Value), "duplicate key, first used in line %d",
 				before.line)
 			continue
 		}
@@ -182,7 +182,7 @@ func (r *reader) mapping(n *node, y *yaml.Node, path string, depth int) {
 			value: r.node(value, expr.Join(path, key.Value), depth+1),
 		})
 	}
-	for _, m := range merged { // what stands in the map itself goes before what is merged
+	for _, m := range merged { // keys of the map itself override merged keys
 		for _, e := range m.keys {
 			if n.entry(e.name) == nil {
 				n.keys = append(n.keys, e)
@@ -191,7 +191,7 @@ func (r *reader) mapping(n *node, y *yaml.Node, path string, depth int) {
 	}
 }
 
-// merged returns the maps after a << key.
+// merged returns the maps that a << key merges.
 func (r *reader) merged(y *yaml.Node, path string, depth int) []*node {
 	m := r.node(y, path, depth+1)
 	maps := []*node{m}
@@ -200,7 +200,7 @@ func (r *reader) merged(y *yaml.Node, path string, depth int) []*node {
 	}
 	for _, one := range maps {
 		if one.shape != mapping {
-			r.fail(y.Line, y.Column, path, "<< merges a map, and this is %s", one.describe())
+			r.fail(y.Line, y.Column, path, "<< must refer to a map, not %s", one.describe())
 			return nil
 		}
 	}
@@ -212,16 +212,16 @@ func (r *reader) scalar(y *yaml.Node, path string) any {
 	switch tag := y.ShortTag(); tag {
 	case "!!null":
 		return nil
-	case "!!str", "!!timestamp": // a date is text, as JSON has it
+	case "!!str", "!!timestamp": // a date is a string, as in JSON
 		return y.Value
 	case "!!bool", "!!int", "!!float":
 		if err := y.Decode(&value); err != nil {
-			r.fail(y.Line, y.Column, path, "%q is no %s", y.Value, strings.TrimPrefix(tag, "!!"))
+			r.fail(y.Line, y.Column, path, "invalid value %q for type %s", y.Value, strings.TrimPrefix(tag, "!!"))
 			return nil
 		}
 	default:
 		r.fail(y.Line, y.Column, path,
-			"the tag %s is not understood: only plain text, numbers, true, false and null are", tag)
+			"unsupported tag %s: must be a plain string, number, true, false or null", tag)
 		return nil
 	}
 	switch value := value.(type) {
@@ -232,7 +232,7 @@ func (r *reader) scalar(y *yaml.Node, path string) any {
 		return nil
 	case float64:
 		if math.IsNaN(value) || math.IsInf(value, 0) {
-			r.fail(y.Line, y.Column, path, "%s is no number that JSON has", y.Value)
+			r.fail(y.Line, y.Column, path, "invalid number %s: not supported in JSON", y.Value)
 			return nil
 		}
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Resolved is a scenario as it is played: its strings interpolated, and what does not apply dropped. It survives JSON.
+// Resolved is a scenario that is ready to play: its strings are interpolated, and parts that do not apply are
+// dropped. It survives a round trip through JSON.
 type Resolved struct {
 	Scenario
 	Seed  int64          `json:"seed"`
@@ -19,10 +20,10 @@ type Resolved struct {
 	Facts Facts          `json:"facts"`
 }
 
-// Resolve plays the scenario for a seed and a cluster: the same seed, parameters and facts always give the same.
-// Parameters that are given go before what the seed draws, and must be such as it could draw. What comes out is held
-// against the format as strictly as the file, so that an expression cannot bring in what Parse would refuse. Problems
-// of expressions are Problems, with their places.
+// Resolve resolves the scenario for a seed and a cluster. The same seed, parameters and facts always give the
+// same result. Parameters in given override the seed, and must be values that it could draw. The result is
+// validated as strictly as the file, so that an expression cannot add what Parse rejects. Errors in expressions
+// are Problems, with their positions.
 func (s *Scenario) Resolve(seed int64, given map[string]string, facts Facts) (*Resolved, error) {
 	src, err := s.from()
 	if err != nil {
@@ -60,7 +61,7 @@ func (s *Scenario) Resolve(seed int64, given map[string]string, facts Facts) (*R
 		played.Public.Simulated = strings.TrimSpace(played.Public.Simulated + " " + SimulatedNote)
 	}
 	if w := facts.Workload; w != nil {
-		// It works, so that all that it needs is there.
+		// The workload runs, so its requirements are met.
 		played.Requires.Nodes, played.Requires.GPUs, played.Requires.Images = 0, 0, nil
 		access := &played.Public.Access
 		access.Namespaces = slices.DeleteFunc(access.Namespaces, func(ns string) bool { return ns == w.Namespace })
@@ -70,13 +71,13 @@ func (s *Scenario) Resolve(seed int64, given map[string]string, facts Facts) (*R
 	return &Resolved{Scenario: *played, Seed: seed, Drawn: drawn, Facts: facts}, nil
 }
 
-// player copies a tree with its expressions replaced.
+// player copies a tree and evaluates its expressions.
 type player struct {
 	*reader
 	vars expr.Vars
 }
 
-// play returns the node as it is played, or nil when it is omitted or its when is false.
+// play returns the resolved node, or nil if it is omitted or its when is false.
 func (p *player) play(n *node, path string) *node {
 	if n.role == rolePlain || n.role == roleExpect || n.role == roleExpr {
 		return n.clone()
@@ -105,21 +106,21 @@ func (p *player) mapping(n *node, path string) *node {
 	}
 	for _, e := range n.keys {
 		if e.value.role == roleWhen {
-			continue // it holds
+			continue // the when is true
 		}
 		e.name = p.key(n, e, path)
 		if e.value = p.play(e.value, expr.Join(path, e.name)); e.value == nil {
 			continue
 		}
 		if out.entry(e.name) != nil {
-			p.fail(e.line, e.column, expr.Join(path, e.name), "the key stands twice")
+			p.fail(e.line, e.column, expr.Join(path, e.name), "duplicate key")
 		}
 		out.keys = append(out.keys, e)
 	}
 	return &out
 }
 
-// key returns the name of an entry: within manifests it may have expressions.
+// key returns the name of an entry. In manifests, it may contain expressions.
 func (p *player) key(n *node, e entry, path string) string {
 	if !strings.Contains(e.name, "${") || n.owner != nil {
 		return e.name
@@ -132,13 +133,13 @@ func (p *player) key(n *node, e entry, path string) string {
 	}
 	name, is := value.(string)
 	if !is {
-		p.fail(e.line, e.column, expr.Join(path, e.name), "a key must be text, and is %v", value)
+		p.fail(e.line, e.column, expr.Join(path, e.name), "key must be a string, not %v", value)
 		return e.name
 	}
 	return name
 }
 
-// withoutPath returns an error of Interpolate whose path is known better here.
+// withoutPath removes the path from an error of Interpolate; the caller knows a better one.
 func withoutPath(err error) error {
 	var at *expr.PathError
 	if errors.As(err, &at) {
@@ -147,7 +148,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// holds reports whether a when says true; one that fails is a problem, and its item stays.
+// holds reports whether a when is true. If it fails to evaluate, holds records a problem and returns true.
 func (p *player) holds(n *node, path string) bool {
 	text, _ := n.value.(string)
 	if strings.TrimSpace(text) == "" {

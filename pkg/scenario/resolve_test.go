@@ -100,10 +100,10 @@ func TestGiven(t *testing.T) {
 	for given, want := range map[string]any{
 		"mode=a": "a", "mode=2": int64(2), "mode=third": map[string]any{"name": "third", "size": int64(3)},
 		"n=3": int64(3), "free=7": int64(7), "free=[a, 1]": []any{"a", int64(1)},
-		"mode=b": "mode=b: it can be a, 2, third", "n=5": "n=5: it can be a number from 2 to 4",
-		"n=x":   "n=x: it can be a number from 2 to 4",
-		"mod=a": "the scenario has no parameter mod: did you mean mode?",
-		"zzz=1": "the scenario has no parameter zzz: there are free, mode, n", "free=[": "free=[: no YAML",
+		"mode=b": `invalid value "b" for parameter mode: supported values: a, 2, third`, "n=5": `invalid value "5" for parameter n: must be a number from 2 to 4`,
+		"n=x":   `invalid value "x" for parameter n: must be a number from 2 to 4`,
+		"mod=a": "unknown parameter mod; did you mean mode?",
+		"zzz=1": "unknown parameter zzz; supported parameters: free, mode, n", "free=[": `invalid value "[" for parameter free: not valid YAML`,
 	} {
 		name, value, _ := strings.Cut(given, "=")
 		drawn, err := s.draw(1, map[string]string{name: value}, nil, nil)
@@ -131,7 +131,8 @@ func TestComputedParams(t *testing.T) {
 		t.Errorf("%v, %v", drawn, err)
 	}
 	s.Params["m"] = Param{Expr: "p.a"}
-	if _, err := s.draw(1, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "a, m, z need each other") {
+	if _, err := s.draw(1, nil, nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "circular dependency between a, m, z") {
 		t.Errorf("a circle: %v", err)
 	}
 	s.Params["m"] = Param{Expr: "p.nothing"}
@@ -164,37 +165,37 @@ func TestResolveIsStrict(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ old, new, want string }{
 		{"minutes: 15", "minutes: 0", "must be from 1 to 480"},
-		{"stableFor: 10s", `stableFor: "${'10'}"`, `good.yaml:104:16: sealed.grade.stableFor: "10" is no duration`},
+		{"stableFor: 10s", `stableFor: "${'10'}"`, `good.yaml:104:16: sealed.grade.stableFor: invalid duration "10"`},
 		{
 			"stableFor: 10s", `stableFor: "${p.replicas}"`,
-			"must be a duration with its unit, as 90s or 5m, and is the number",
+			"must be a duration with a unit, such as 90s or 5m, not number",
 		},
 		{"within: 20s", `within: "${p.nothing}"`, "sealed.broken[0].within: ${p.nothing}: p has no field \"nothing\""},
 		{
 			"title: Training of ${p.team} does not start", `title: "${p.replicas}"`,
-			"public.title: must be text, and is the number",
+			"public.title: must be a string, not number",
 		},
 		{
 			"title: Training of ${p.team} does not start", "title: Training of ${p.team + 1}",
-			"types that it does not take",
+			"does not support the types of its arguments",
 		},
 		{"title: Training of ${p.team} does not start", "title: ${omit}", "public.title: is missing"},
 		{
 			"story: The Deployment asks for what no node has.", "story: |\n    One.\n    Two ${p.x} and ${facts.y}.",
 			"good.yaml:86:11: sealed.story: ${p.x}: p has no field \"x\"",
 		},
-		{"fields: [spec.template]}", `fields: "${[1]}"}`, "must be text, and is the number 1"},
+		{"fields: [spec.template]}", `fields: "${[1]}"}`, "must be a string, not number 1"},
 		{
 			"merge: {spec: {replicas: 0}}", "merge: {}\n            json: \"${p.replicas > 0 ? [] : omit}\"",
-			"there is already merge",
+			"conflicts with merge",
 		},
-		{"merge: {spec: {replicas: 0}}", `merge: "${omit}"`, "must have one of merge, json"},
-		{"namespaces: [\"${p.ns}\"]", "namespaces: [\"${omit}\"]", "the candidate needs a namespace"},
-		{"when: p.variant == \"count\"", "when: p.variant", `sealed.hints[1].when: p.variant says "`},
-		{"when: p.variant == \"count\"", "when: p.variant ==", "sealed.hints[1].when: the expression ends too early"},
+		{"merge: {spec: {replicas: 0}}", `merge: "${omit}"`, "must have one of: merge, json"},
+		{"namespaces: [\"${p.ns}\"]", "namespaces: [\"${omit}\"]", "at least one namespace"},
+		{"when: p.variant == \"count\"", "when: p.variant", `sealed.hints[1].when: p.variant must be true or false`},
+		{"when: p.variant == \"count\"", "when: p.variant ==", "sealed.hints[1].when: unexpected end of the expression"},
 		{
 			"when: p.variant == \"count\"", "when: o.x",
-			"sealed.hints[1].when: there is no o: variables here are facts, p",
+			"sealed.hints[1].when: unknown name o; supported variables: facts, p",
 		},
 	} {
 		s, err := edit(t, c.old, c.new)
@@ -236,8 +237,8 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	for labels, want := range map[string]string{
 		`{app: trainer, "team-${p.team}": "${p.team}", "$${x}": y}`: `map[${x}:y app:trainer team-vega:vega]`,
-		`{app: trainer, "${p.replicas}": y}`:                        `good.yaml:56:36: inject[0].create.objects[0].metadata.labels["${p.replicas}"]: a key must be text, and is 3`,
-		`{app: trainer, "${'app'}": y}`:                             `the key stands twice`,
+		`{app: trainer, "${p.replicas}": y}`:                        `good.yaml:56:36: inject[0].create.objects[0].metadata.labels["${p.replicas}"]: key must be a string, not 3`,
+		`{app: trainer, "${'app'}": y}`:                             `duplicate key`,
 		`{app: trainer, "${p.no}": y}`:                              `labels["${p.no}"]: ${p.no}: p has no field "no"`,
 	} {
 		s, err := edit(t, "labels: {app: trainer}\n          spec:", "labels: "+labels+"\n          spec:")

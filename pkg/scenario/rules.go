@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Names of fields that exclude each other.
+// Fields that are mutually exclusive.
 var (
 	stepActions = []string{
 		"create", "patch", "xid", "runtime", "firewall", "cuda", "wait", "delete", "replace", "nodeShell",
@@ -22,10 +22,10 @@ var (
 	checkSources   = []string{"object", "objects", "logs", "events", "exec", "http", "can", "probe", "terraform"}
 )
 
-// difficulties are those that `scenario list` sorts by.
+// difficulties are the supported difficulties, in the order of `scenario list`.
 var difficulties = []string{"junior", "middle", "senior"}
 
-// rules holds what the types do not say.
+// rules checks constraints that the Go types do not express.
 func (c *checker) rules(n *node, t reflect.Type, path string) {
 	switch t {
 	case reflect.TypeFor[Scenario]():
@@ -56,12 +56,12 @@ func (c *checker) rules(n *node, t reflect.Type, path string) {
 	case reflect.TypeFor[Access]():
 		if l := n.get("namespaces"); l != nil && l.shape == list && len(l.items) == 0 {
 			c.fail(l.line, l.column, expr.Join(path, "namespaces"),
-				"is empty: the candidate needs a namespace to work in")
+				"must have at least one namespace for the candidate")
 		}
 	}
 }
 
-// played holds that choices are left of each parameter that is narrowed.
+// played verifies that each parameter in workload.only has at least one choice.
 func (c *checker) played(n *node, path string) {
 	only := n.get("only")
 	if only == nil || only.shape != mapping {
@@ -76,11 +76,11 @@ func (c *checker) played(n *node, path string) {
 
 func (c *checker) is(n *node, path, name, want string) {
 	if v := n.get(name); v != nil && v.value != want {
-		c.fail(v.line, v.column, expr.Join(path, name), "must be %s, and is %s", want, v.describe())
+		c.fail(v.line, v.column, expr.Join(path, name), "must be %s, not %s", want, v.describe())
 	}
 }
 
-// set returns those of the names that a map has: certainly, as opposed to what an expression may omit.
+// set returns the given fields of a map that are set: for certain, or unless an expression omits them.
 func set(n *node, names []string) (certain, perhaps []entry) {
 	for _, e := range n.keys {
 		if !slices.Contains(names, e.name) || e.value.shape == scalar && e.value.value == nil {
@@ -95,7 +95,7 @@ func set(n *node, names []string) (certain, perhaps []entry) {
 	return certain, perhaps
 }
 
-// exactlyOne is for fields of which one must be set.
+// exactlyOne verifies that exactly one of the fields is set.
 func (c *checker) exactlyOne(n *node, path string, names ...string) {
 	certain, perhaps := set(n, names)
 	if !c.expressions {
@@ -103,25 +103,26 @@ func (c *checker) exactlyOne(n *node, path string, names ...string) {
 	}
 	switch {
 	case len(certain)+len(perhaps) == 0:
-		c.fail(n.line, n.column, path, "must have one of %s", strings.Join(names, ", "))
+		c.fail(n.line, n.column, path, "must have one of: %s", strings.Join(names, ", "))
 	case len(certain) > 1:
 		e := certain[1]
-		c.fail(e.line, e.column, expr.Join(path, e.name), "there is already %s: one of %s only", certain[0].name,
+		c.fail(e.line, e.column, expr.Join(path, e.name), "conflicts with %s: must have only one of: %s",
+			certain[0].name,
 			strings.Join(names, ", "))
 	}
 }
 
 func (c *checker) someOf(n *node, path string, names ...string) {
 	if certain, perhaps := set(n, names); len(certain)+len(perhaps) == 0 {
-		c.fail(n.line, n.column, path, "must have one of %s", strings.Join(names, ", "))
+		c.fail(n.line, n.column, path, "must have at least one of: %s", strings.Join(names, ", "))
 	}
 }
 
 func (c *checker) step(n *node, path string) {
 	c.exactlyOne(n, path, stepActions...)
-	refused, why := attemptActions, "is for solutions and wrong fixes only"
+	refused, why := attemptActions, "is supported only in solutions and wrong fixes"
 	if c.attempt {
-		refused, why = trainerActions, "is nothing that a candidate can do"
+		refused, why = trainerActions, "is not supported in solutions and wrong fixes"
 	}
 	certain, perhaps := set(n, refused)
 	for _, e := range append(certain, perhaps...) {
@@ -138,7 +139,7 @@ func (c *checker) step(n *node, path string) {
 	}
 }
 
-// objects are manifests: each says what it is and how it is called.
+// objects verifies that each manifest has a kind and a name.
 func (c *checker) objects(n *node, path string) {
 	if n == nil || n.shape != list {
 		return
@@ -156,7 +157,7 @@ func (c *checker) objects(n *node, path string) {
 		}
 		switch meta := object.get("metadata"); {
 		case meta == nil:
-			c.fail(object.line, object.column, place+".metadata", "is missing: the object needs a name")
+			c.fail(object.line, object.column, place+".metadata", "is missing: the object requires a name")
 		case meta.shape == mapping:
 			c.needsText(meta, "name", place+".metadata")
 		}
@@ -168,11 +169,11 @@ func (c *checker) needsText(n *node, name, path string) {
 	if v == nil {
 		c.fail(n.line, n.column, expr.Join(path, name), "is missing")
 	} else if text, is := v.value.(string); !is || text == "" {
-		c.fail(v.line, v.column, expr.Join(path, name), "must be text, and is %s", v.describe())
+		c.fail(v.line, v.column, expr.Join(path, name), "must be a string, not %s", v.describe())
 	}
 }
 
-// probe may leave out what the checker knows: the kind and the name of the pod.
+// probe validates the pod of a probe, whose kind and name are optional.
 func (c *checker) probe(n *node, path string) {
 	pod := n.get("pod")
 	if pod == nil || pod.shape != mapping {
@@ -190,23 +191,23 @@ func (c *checker) metadata(n *node, path string) {
 	if name := n.get("name"); name != nil {
 		if text, is := name.value.(string); is && text != "" && len(validation.IsDNS1123Label(text)) > 0 {
 			c.fail(name.line, name.column, expr.Join(path, "name"),
-				"%q: write small letters, digits and dashes, up to 63", text)
+				"invalid name %q: must be at most 63 lowercase letters, digits and dashes", text)
 		}
 	}
 	if d := n.get("difficulty"); d != nil {
 		if text, is := d.value.(string); is && !slices.Contains(difficulties, text) {
-			c.fail(d.line, d.column, expr.Join(path, "difficulty"), "must be one of %s, and is %s",
+			c.fail(d.line, d.column, expr.Join(path, "difficulty"), "must be one of %s, not %s",
 				strings.Join(difficulties, ", "), d.describe())
 		}
 	}
 	if m := n.get("minutes"); m != nil {
 		if minutes, is := m.value.(int64); is && (minutes < 1 || minutes > 480) {
-			c.fail(m.line, m.column, expr.Join(path, "minutes"), "must be from 1 to 480, and is %d", minutes)
+			c.fail(m.line, m.column, expr.Join(path, "minutes"), "must be from 1 to 480, not %d", minutes)
 		}
 	}
 }
 
-// maxParam bounds numbers that are drawn, so that counting them never overflows.
+// maxParam limits the numbers of a range, so that counting them does not overflow.
 const maxParam = 1_000_000_000
 
 func (c *checker) param(n *node, path string) {
@@ -218,7 +219,7 @@ func (c *checker) param(n *node, path string) {
 		for i, item := range o.items {
 			if text, is := item.value.(string); is && strings.Contains(text, "${") {
 				c.fail(item.line, item.column, fmt.Sprintf("%s[%d]", expr.Join(path, "oneOf"), i),
-					"is not interpolated: use a parameter with expr")
+					"must not contain ${}: use a parameter with expr")
 			}
 		}
 	}
@@ -227,7 +228,7 @@ func (c *checker) param(n *node, path string) {
 		return
 	}
 	if len(b.items) != 2 {
-		c.fail(b.line, b.column, expr.Join(path, "between"), "must be two numbers, the least and the most, and has %d",
+		c.fail(b.line, b.column, expr.Join(path, "between"), "must have two numbers, minimum and maximum, not %d",
 			len(b.items))
 		return
 	}
@@ -236,9 +237,9 @@ func (c *checker) param(n *node, path string) {
 	switch {
 	case !is1 || !is2:
 	case least > most:
-		c.fail(b.line, b.column, expr.Join(path, "between"), "%d is more than %d", least, most)
+		c.fail(b.line, b.column, expr.Join(path, "between"), "minimum %d is greater than maximum %d", least, most)
 	case least < -maxParam || most > maxParam:
-		c.fail(b.line, b.column, expr.Join(path, "between"), "is outside of %d to %d", -maxParam, maxParam)
+		c.fail(b.line, b.column, expr.Join(path, "between"), "must be within %d to %d", -maxParam, maxParam)
 	}
 }
 
@@ -247,13 +248,14 @@ var (
 	keywords   = []string{"false", "in", "null", "true"}
 )
 
-// paramNames are those that p.NAME can say.
+// paramNames verifies that expressions can refer to the parameters as p.NAME.
 func (c *checker) paramNames(n *node, path string) {
 	for _, e := range n.keys {
 		if !identifier.MatchString(e.name) {
-			c.fail(e.line, e.column, path, "%q is no name for p.NAME: letters, digits and _, no digit first", e.name)
+			c.fail(e.line, e.column, path,
+				"invalid name %q: must consist of letters, digits and _, and not start with a digit", e.name)
 		} else if slices.Contains(keywords, e.name) {
-			c.fail(e.line, e.column, path, "%q is a word of CEL: p.%s would be a syntax error", e.name, e.name)
+			c.fail(e.line, e.column, path, "invalid name %q: reserved word in CEL", e.name)
 		}
 	}
 }

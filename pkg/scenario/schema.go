@@ -10,25 +10,25 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
-// role is what a text is for.
+// role is how a string is used.
 type role int
 
 const (
 	roleText   role = iota // interpolated
-	rolePlain              // as it stands: metadata, params
+	rolePlain              // not interpolated: metadata, params
 	roleWhen               // CEL over p and facts
 	roleExpect             // CEL over the variables of its check
 	roleExpr               // CEL of a parameter
 )
 
-// field is one of a struct, as files name it.
+// field is a struct field under its name in files.
 type field struct {
 	name     string
 	typ      reflect.Type
 	required bool
 }
 
-// fields returns those of a struct: what has no omitempty must be there.
+// fields returns the fields of a struct. Fields without omitempty are required.
 func fields(t reflect.Type) []field {
 	var all []field
 	for i := range t.NumField() {
@@ -42,17 +42,17 @@ func fields(t reflect.Type) []field {
 	return all
 }
 
-// checker holds a tree against the types of the format.
+// checker validates a tree against the types of the format.
 type checker struct {
 	*reader
-	// expressions says that ${} may stand for a value of any type: in a file, and no longer after Resolve.
+	// expressions allows ${} in place of a value of any type: true for files, false after Resolve.
 	expressions bool
-	attempt     bool // within a solution or a wrong fix
+	attempt     bool // in a solution or a wrong fix
 }
 
 var durationType = reflect.TypeFor[Duration]()
 
-// check holds a node against a type, and marks it for what comes later.
+// check validates a node against a type, and records the type and the role for later.
 func (c *checker) check(n *node, t reflect.Type, path string, r role) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -84,7 +84,7 @@ func (c *checker) check(n *node, t reflect.Type, path string, r role) {
 	}
 }
 
-// closed reports whether each ${ of a text has its }.
+// closed verifies that each ${ in a string has its }.
 func (c *checker) closed(n *node, text, path string) {
 	if err := expr.Closed(text); err != nil {
 		c.exprError(n, path, err)
@@ -103,9 +103,9 @@ func (c *checker) text(n *node, path string, is bool) {
 	switch {
 	case is && n.role == roleText || n.later:
 	case !is:
-		c.fail(n.line, n.column, path, "must be text, and is %s%s", n.describe(), quoteIt(n))
+		c.fail(n.line, n.column, path, "must be a string, not %s%s", n.describe(), quoteIt(n))
 	case n.role != rolePlain && c.expressions && expr.IsExpression(n.value.(string)):
-		c.fail(n.line, n.column, path, "is an expression as it stands: write it without ${ }")
+		c.fail(n.line, n.column, path, "is always an expression: remove ${ }")
 	}
 }
 
@@ -114,7 +114,7 @@ func quoteIt(n *node) string {
 	case nil, string:
 		return ""
 	}
-	return fmt.Sprintf(": quote it, \"%v\"", n.value)
+	return fmt.Sprintf("; quote it: \"%v\"", n.value)
 }
 
 func (c *checker) scalar(n *node, t reflect.Type, path string) {
@@ -122,22 +122,22 @@ func (c *checker) scalar(n *node, t reflect.Type, path string) {
 	case t == durationType:
 		text, is := n.value.(string)
 		if !is {
-			c.fail(n.line, n.column, path, "must be a duration with its unit, as 90s or 5m, and is %s", n.describe())
+			c.fail(n.line, n.column, path, "must be a duration with a unit, such as 90s or 5m, not %s", n.describe())
 		} else if _, err := parseDuration(text); err != nil {
 			c.fail(n.line, n.column, path, "%v", err)
 		}
 	case t.Kind() == reflect.Bool:
 		if _, is := n.value.(bool); !is {
-			c.fail(n.line, n.column, path, "must be true or false, and is %s", n.describe())
+			c.fail(n.line, n.column, path, "must be true or false, not %s", n.describe())
 		}
 	default:
 		if _, is := n.value.(int64); !is {
-			c.fail(n.line, n.column, path, "must be a whole number, and is %s", n.describe())
+			c.fail(n.line, n.column, path, "must be an integer, not %s", n.describe())
 		}
 	}
 }
 
-// open is a value of which the format says nothing: a manifest's.
+// open checks a value that the format does not define, such as a manifest.
 func (c *checker) open(n *node, path string, r role) {
 	n.role = r
 	c.closedKeys(n, path, r)
@@ -152,7 +152,7 @@ func (c *checker) open(n *node, path string, r role) {
 func (c *checker) mapping(n *node, t reflect.Type, path string, r role) {
 	if n.shape != mapping {
 		if n.shape != scalar || n.value != nil {
-			c.fail(n.line, n.column, path, "must be a map, and is %s", n.describe())
+			c.fail(n.line, n.column, path, "must be a map, not %s", n.describe())
 		}
 		return
 	}
@@ -168,7 +168,7 @@ func (c *checker) mapping(n *node, t reflect.Type, path string, r role) {
 func (c *checker) list(n *node, t reflect.Type, path string, r role) {
 	if n.shape != list {
 		if n.shape != scalar || n.value != nil {
-			c.fail(n.line, n.column, path, "must be a list, and is %s", n.describe())
+			c.fail(n.line, n.column, path, "must be a list, not %s", n.describe())
 		}
 		return
 	}
@@ -184,7 +184,7 @@ func (c *checker) list(n *node, t reflect.Type, path string, r role) {
 
 func (c *checker) structure(n *node, t reflect.Type, path string, r role) {
 	if n.shape != mapping {
-		c.fail(n.line, n.column, path, "must be a map, and is %s", n.describe())
+		c.fail(n.line, n.column, path, "must be a map, not %s", n.describe())
 		return
 	}
 	n.owner = t
@@ -196,7 +196,7 @@ func (c *checker) structure(n *node, t reflect.Type, path string, r role) {
 			continue
 		}
 		if e.value.shape == scalar && e.value.value == nil && !all[i].required {
-			continue // an empty field is one that is not there
+			continue // treat an empty field as missing
 		}
 		inner := *c
 		inner.attempt = c.attempt || t == reflect.TypeFor[Attempt]()
@@ -210,13 +210,13 @@ func (c *checker) structure(n *node, t reflect.Type, path string, r role) {
 	c.rules(n, t, path)
 }
 
-// optional returns what a type requires, but not at this place: events without a name are those of all objects of the
-// kind.
+// optional reports whether a required field of a type is optional at this path: events without a name match all
+// objects of the kind.
 func optional(t reflect.Type, f field, path string) bool {
 	return t == reflect.TypeFor[Ref]() && f.name == "name" && strings.HasSuffix(path, ".events")
 }
 
-// require reports whether a field is there that must be.
+// require verifies that a required field is set.
 func (c *checker) require(n *node, f field, path string) {
 	value := n.get(f.name)
 	if value == nil {
@@ -231,7 +231,7 @@ func (c *checker) require(n *node, f field, path string) {
 	}
 }
 
-// roleOf returns what texts of a field are for.
+// roleOf returns the role of strings in a field.
 func roleOf(t reflect.Type, name string, r role) role {
 	switch {
 	case t == reflect.TypeFor[Scenario]() &&
@@ -247,14 +247,14 @@ func roleOf(t reflect.Type, name string, r role) role {
 	return r
 }
 
-// nearest returns which field may have been meant, or which there are.
+// nearest suggests the field that may have been meant, or lists the supported ones.
 func nearest(name string, all []field) string {
 	names := make([]string, len(all))
 	for i, f := range all {
 		names[i] = f.name
 	}
 	if meant := suggest.Nearest(name, names); meant != "" {
-		return fmt.Sprintf(": did you mean %s?", meant)
+		return fmt.Sprintf("; did you mean %s?", meant)
 	}
-	return ": there are " + strings.Join(names, ", ")
+	return "; supported values: " + strings.Join(names, ", ")
 }

@@ -15,13 +15,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// SealedKind is the kind of a file whose answer is encrypted.
+// SealedKind is the kind of a file with an encrypted answer.
 const SealedKind = "SealedScenario"
 
-// ErrSealed is the error of a sealed file that none of the identities opens.
-var ErrSealed = errors.New("the answer is sealed: it needs an age identity that it was exported for")
+// ErrSealed means that none of the identities decrypts a sealed file.
+var ErrSealed = errors.New("the answer is sealed: opening it requires an age identity that it was exported for")
 
-// sealedFile is what Export writes: what the candidate may read, and the whole file encrypted.
+// sealedFile is the format that Export writes: the public half, and the whole file encrypted.
 type sealedFile struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -35,12 +35,12 @@ var sealedLine = regexp.MustCompile(`(?m)^kind:\s*["']?` + SealedKind + `["']?\s
 
 func isSealed(data []byte) bool { return sealedLine.Match(data) }
 
-// Export writes the scenario with its public half readable, and all of it encrypted for the recipients;
-// age.NewScryptRecipient makes one of a passphrase. Parameters, setup and injection give the answer away as much as the
-// sealed half does, so they are not to be read either.
+// Export writes the scenario with its public half in plain text, and the whole scenario encrypted for the
+// recipients. age.NewScryptRecipient creates a recipient from a passphrase. Parameters, setup and inject also
+// give the answer away, so they are only in the encrypted part.
 func Export(w io.Writer, s *Scenario, recipients ...age.Recipient) error {
 	if len(recipients) == 0 {
-		return errors.New("for whom? a sealed scenario needs a passphrase or an age recipient")
+		return errors.New("a sealed scenario requires a passphrase or an age recipient")
 	}
 	src, err := s.from()
 	if err != nil {
@@ -48,7 +48,7 @@ func Export(w io.Writer, s *Scenario, recipients ...age.Recipient) error {
 	}
 	var armored bytes.Buffer
 	if err := encrypt(&armored, src.data, recipients); err != nil {
-		return fmt.Errorf("sealing %s: %w", s.Metadata.Name, err)
+		return fmt.Errorf("seal scenario %s: %w", s.Metadata.Name, err)
 	}
 	out := bytes.NewBufferString(
 		"# The answer is encrypted with age: kubectl gpu-fault scenario start --file THIS --identity KEY opens it.\n",
@@ -119,8 +119,8 @@ func encrypt(out io.Writer, data []byte, recipients []age.Recipient) error {
 	return errors.Join(w.Close(), armored.Close())
 }
 
-// ParseSealed opens what Export wrote. When no identity fits, the error is ErrSealed, and the scenario has its public
-// half only.
+// ParseSealed decrypts what Export wrote. If no identity matches, it returns ErrSealed and a scenario with only
+// its public half.
 func ParseSealed(file string, data []byte, identities ...age.Identity) (*Scenario, error) {
 	r := &reader{file: file}
 	root := r.read(data)
@@ -152,7 +152,7 @@ func ParseSealed(file string, data []byte, identities ...age.Identity) (*Scenari
 	for _, part := range []string{"metadata", "requires", "public"} {
 		if !equalJSON(half(root, part), half(s.source.root, part)) {
 			return nil,
-				fmt.Errorf("%s: %s was changed after the export: it is not what the sealed half has", file, part)
+				fmt.Errorf("%s: %s does not match the sealed half: it was changed after the export", file, part)
 		}
 	}
 	return s, nil
@@ -166,13 +166,13 @@ func decrypt(text string, identities []age.Identity) ([]byte, error) {
 	var none *age.NoIdentityMatchError
 	switch {
 	case errors.As(err, &none):
-		return nil, fmt.Errorf("%w: none of those that were given opens it", ErrSealed)
+		return nil, fmt.Errorf("%w; no specified identity matches", ErrSealed)
 	case err != nil:
-		return nil, fmt.Errorf("opening the sealed half: %w", err)
+		return nil, fmt.Errorf("open the sealed half: %w", err)
 	}
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
-		return nil, fmt.Errorf("opening the sealed half: %w", err)
+		return nil, fmt.Errorf("open the sealed half: %w", err)
 	}
 	return data, nil
 }

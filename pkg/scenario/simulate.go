@@ -15,16 +15,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Simulation is GPUs that an exercise itself advertises on nodes, in a cluster that has none.
+// Simulation describes the GPUs that an exercise advertises itself, on nodes of a cluster without GPUs.
 type Simulation struct {
 	GPUs  int      `json:"gpus"` // on each of the nodes
 	Nodes []string `json:"nodes"`
 }
 
-// MostSimulatedGPUs is how many a node may advertise: as many as the largest machines have.
+// MostSimulatedGPUs is the maximum number of simulated GPUs per node: as many as the largest real machines
+// have.
 const MostSimulatedGPUs = 16
 
-// What simulated GPUs are called, and how much memory each has.
+// Names of simulated GPUs, and the memory of each.
 const (
 	labelMachine     = "nvidia.com/gpu.machine"
 	labelProduct     = "nvidia.com/gpu.product"
@@ -33,9 +34,8 @@ const (
 	simulatedMemory  = 16384 // MiB
 )
 
-// Labels returns those that GPU feature discovery would set, as far as scenarios look at them, and the one that says
-// that the GPUs are simulated. nvidia.com/gpu.present is not among them: device plugins and exporters would be started
-// on the nodes by it.
+// Labels returns the labels of GPU feature discovery that scenarios use, and a label that marks the GPUs as
+// simulated. It omits nvidia.com/gpu.present, which would start device plugins and exporters on the nodes.
 func (s Simulation) Labels() map[string]string {
 	return map[string]string{
 		labelMachine: "Simulated", labelProduct: simulatedProduct, labelMemory: strconv.Itoa(simulatedMemory),
@@ -43,20 +43,21 @@ func (s Simulation) Labels() map[string]string {
 	}
 }
 
-// SimulatedNote tells candidates what nodes lack that only say that they have GPUs.
-const SimulatedNote = "The simulated GPUs are only offered to the scheduler: the nodes have no driver, no device plugin and no nvidia-smi."
+// SimulatedNote tells candidates what nodes with simulated GPUs lack.
+const SimulatedNote = "The simulated GPUs exist only for the scheduler: the nodes have no driver, device plugin or nvidia-smi."
 
-// SimulateGPUs returns what the cluster is like once as many GPUs are advertised on each of some of its nodes: on so
-// many as are asked for, or as there are, those of the control plane last. It changes nothing. A cluster that has GPUs
-// is refused: others' pods that wait for one would get one that is none.
+// SimulateGPUs returns the facts of the cluster after the given number of GPUs is advertised on each of the
+// given number of nodes, or on all nodes if there are fewer. It picks control plane nodes last. It does not
+// change the cluster. It rejects a cluster that has GPUs, because other users' pending pods would be scheduled
+// to the simulated ones.
 func SimulateGPUs(ctx context.Context, client kubernetes.Interface, gpus, nodes int) (Facts, error) {
 	if gpus < 1 || gpus > MostSimulatedGPUs {
 		return Facts{},
-			fmt.Errorf("%s cannot be simulated on a node: specify 1 to %d", count.Of(gpus, "GPU"), MostSimulatedGPUs)
+			fmt.Errorf("cannot simulate %s on a node: must be 1 to %d", count.Of(gpus, "GPU"), MostSimulatedGPUs)
 	}
 	all, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return Facts{}, fmt.Errorf("listing the nodes: %w", err)
+		return Facts{}, fmt.Errorf("list nodes: %w", err)
 	}
 	for i := range all.Items {
 		if err := noGPUs(&all.Items[i]); err != nil {
@@ -70,11 +71,11 @@ func SimulateGPUs(ctx context.Context, client kubernetes.Interface, gpus, nodes 
 	return f.simulate(gpus, nodes)
 }
 
-// simulate puts GPUs on nodes of a cluster without.
+// simulate adds GPUs to the nodes of a cluster without GPUs.
 func (f Facts) simulate(gpus, nodes int) (Facts, error) {
 	if len(f.Nodes) == 0 {
 		return Facts{}, errors.New(
-			"GPUs are simulated on nodes that are Ready and take pods without tolerations, and there is none: uncordon or untaint one",
+			"cannot simulate GPUs: no node is Ready and accepts pods without tolerations; uncordon or untaint a node",
 		)
 	}
 	f.Nodes = slices.SortedStableFunc(slices.Values(f.Nodes), func(a, b NodeFacts) int {
@@ -96,32 +97,32 @@ func (f Facts) simulate(gpus, nodes int) (Facts, error) {
 	return f, nil
 }
 
-// noGPUs refuses a node that has GPUs, by what a device plugin, GPU feature discovery or node feature discovery says of
-// it.
+// noGPUs returns an error if the node has GPUs according to its device plugin, GPU feature discovery or node
+// feature discovery.
 func noGPUs(n *corev1.Node) error {
 	if simulated(n) && n.Annotations["kwok.x-k8s.io/node"] == "" {
 		return fmt.Errorf(
-			"node %s has simulated GPUs already: leave --simulate-gpus out, or end the exercise that made them first (kubectl gpu-fault scenario status)",
+			"node %q already has simulated GPUs: omit --simulate-gpus, or end the exercise that created them; to find it, run: kubectl gpu-fault scenario status",
 			n.Name,
 		)
 	}
 	why := ""
 	for name, quantity := range n.Status.Capacity {
 		if strings.HasPrefix(string(name), "nvidia.com/") && !quantity.IsZero() {
-			why = fmt.Sprintf("it offers %s", name)
+			why = fmt.Sprintf("resource %s", name)
 		}
 	}
 	for label, value := range n.Labels {
-		// NVIDIA's devices by their PCI vendor, as node feature discovery has them.
+		// Node feature discovery labels NVIDIA devices by their PCI vendor ID.
 		isPCI := strings.HasPrefix(label, "feature.node.kubernetes.io/pci-") && strings.Contains(label, "10de") &&
 			value == "true"
 		if why == "" && (isPCI || strings.HasPrefix(label, "nvidia.com/gpu.")) {
-			why = "it has the label " + label
+			why = "label " + label
 		}
 	}
 	if why == "" {
 		return nil
 	}
-	return fmt.Errorf("node %s has GPUs (%s), and they are simulated only in clusters without: others' pods that wait for a GPU would get one that is none; "+
-		"leave --simulate-gpus out", n.Name, why)
+	return fmt.Errorf("node %q has GPUs (%s): cannot simulate GPUs in a cluster with real ones, because pending pods might be scheduled to simulated GPUs; "+
+		"omit --simulate-gpus", n.Name, why)
 }

@@ -61,14 +61,14 @@ func TestSimulateGPUsIsRefused(t *testing.T) {
 		node *corev1.Node
 		want string
 	}{
-		"none":     {0, bare("a", nil), "specify 1 to 16"},
-		"too many": {17, bare("a", nil), "specify 1 to 16"},
+		"none":     {0, bare("a", nil), "must be 1 to 16"},
+		"too many": {17, bare("a", nil), "must be 1 to 16"},
 		"no node":  {1, bare("a", func(n *corev1.Node) { n.Spec.Unschedulable = true }), "uncordon or untaint"},
 		"capacity": {
 			1,
 			bare("a",
 				func(n *corev1.Node) { n.Status.Capacity = corev1.ResourceList{GPUResource: resource.MustParse("8")} }),
-			"offers nvidia.com/gpu",
+			"resource nvidia.com/gpu",
 		},
 		"MIG": {1, bare("a", func(n *corev1.Node) {
 			n.Status.Capacity = corev1.ResourceList{"nvidia.com/mig-1g.10gb": resource.MustParse("7")}
@@ -86,10 +86,10 @@ func TestSimulateGPUsIsRefused(t *testing.T) {
 			for name, value := range (Simulation{GPUs: 1}).Labels() {
 				n.Labels[name] = value
 			}
-		}), "end the exercise that made them"},
+		}), "end the exercise that created them"},
 		"not usable": {1, bare("a", func(n *corev1.Node) {
 			n.Spec.Unschedulable, n.Status.Capacity = true, corev1.ResourceList{GPUResource: resource.MustParse("8")}
-		}), "offers nvidia.com/gpu"},
+		}), "resource nvidia.com/gpu"},
 	} {
 		if _, err := SimulateGPUs(t.Context(), fake.NewClientset(test.node), test.gpus, 2); err == nil ||
 			!strings.Contains(err.Error(), test.want) {

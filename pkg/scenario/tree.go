@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// node is a value of a file with its place, so that every later problem can say where. Aliases and merge keys are gone.
+// node is a value in a file with its position, so that later problems can refer to it. Aliases and merge keys
+// are resolved.
 type node struct {
 	line, column int
 	style        style
@@ -16,19 +17,19 @@ type node struct {
 	keys         []entry // of a map, in the file's order
 	items        []*node // of a list
 
-	// These are what check has found out.
+	// The following fields are set by check.
 	role  role
 	owner reflect.Type // of a map: the struct that it becomes, if any
-	later bool         // an expression where something else than text is needed: only Resolve knows its value
+	later bool         // an expression in a field that is not a string: only Resolve knows its value
 }
 
-// style is how a text is written, for the places in it.
+// style is how a string is written in YAML, which determines positions within it.
 type style int
 
 const (
-	plainStyle style = iota // as it stands, or of more lines in a way that is not followed
+	plainStyle style = iota // a single line, or a multi-line style whose positions are not tracked
 	quoted
-	literal // after |, of which the line is the one of this sign
+	literal // after |; the node's line is that of the |
 	folded  // after >
 )
 
@@ -46,7 +47,7 @@ type entry struct {
 	value        *node
 }
 
-// get returns a map's value, or nil.
+// get returns the value of a key, or nil.
 func (n *node) get(name string) *node {
 	if n == nil {
 		return nil
@@ -59,7 +60,7 @@ func (n *node) get(name string) *node {
 	return nil
 }
 
-// entry returns a key with its value, or nil.
+// entry returns a key and its value, or nil.
 func (n *node) entry(name string) *entry {
 	for i := range n.keys {
 		if n.keys[i].name == name {
@@ -69,7 +70,8 @@ func (n *node) entry(name string) *entry {
 	return nil
 }
 
-// find goes down by keys; the last that there is tells the place.
+// find follows the keys down the tree and returns the last node that exists, which is the best position for a
+// problem.
 func (n *node) find(names ...string) *node {
 	for _, name := range names {
 		next := n.get(name)
@@ -81,7 +83,7 @@ func (n *node) find(names ...string) *node {
 	return n
 }
 
-// plain returns what JSON has of the node. What only Resolve knows is left out.
+// plain returns the node as a JSON value, without values that only Resolve knows.
 func (n *node) plain() any {
 	switch {
 	case n.shape == mapping:
@@ -104,7 +106,7 @@ func (n *node) plain() any {
 	return n.value
 }
 
-// graft makes nodes of a value, all at the place of the one that they stand for.
+// graft builds nodes from a value, all at the position of n.
 func (n *node) graft(value any) *node {
 	g := &node{line: n.line, column: n.column, role: n.role}
 	switch value := value.(type) {
@@ -124,7 +126,7 @@ func (n *node) graft(value any) *node {
 	return g
 }
 
-// clone returns a copy that can be marked anew.
+// clone returns a copy that can be marked independently.
 func (n *node) clone() *node {
 	c := *n
 	c.keys, c.items = slices.Clone(n.keys), slices.Clone(n.items)
@@ -137,7 +139,7 @@ func (n *node) clone() *node {
 	return &c
 }
 
-// describe returns what a node is, for messages.
+// describe returns a description of a node for messages.
 func (n *node) describe() string {
 	switch n.shape {
 	case mapping:
@@ -147,13 +149,13 @@ func (n *node) describe() string {
 	}
 	switch value := n.value.(type) {
 	case nil:
-		return "empty"
+		return "null"
 	case string:
-		return fmt.Sprintf("the text %q", shorten(value))
+		return fmt.Sprintf("string %q", shorten(value))
 	case bool:
-		return fmt.Sprintf("%v (true or false)", value)
+		return fmt.Sprintf("boolean %v", value)
 	}
-	return fmt.Sprintf("the number %v", n.value)
+	return fmt.Sprintf("number %v", n.value)
 }
 
 func shorten(s string) string {

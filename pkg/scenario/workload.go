@@ -15,60 +15,60 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Played says how a scenario is played on a Deployment of the trainer's, which takes the place of the one that it
-// creates. Only scenarios have it whose fault lies in that Deployment alone, and can be seen and graded without knowing
-// what it computes: then facts.workload is there.
+// Played configures a scenario for an existing Deployment of the trainer, which replaces the one that the
+// scenario creates. A scenario has it only if its fault is confined to that Deployment, and can be observed and
+// graded without knowing what the Deployment computes. facts.workload is then set.
 type Played struct {
-	// Namespace and Name are the parameters that take those of the Deployment.
+	// Namespace and Name are the parameters that are set to those of the Deployment.
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Only are the choices that are left of parameters.
+	// Only limits parameters to these choices.
 	Only map[string][]any `json:"only,omitempty"`
 }
 
-// WorkloadFacts are those of the Deployment that an exercise is played on.
+// WorkloadFacts describe the Deployment that an exercise uses.
 type WorkloadFacts struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	Labels    string `json:"labels"`    // by which its pods are found: app=trainer
-	Replicas  int    `json:"replicas"`  // that it is to have
-	Container int    `json:"container"` // which of its containers asks for GPUs, from 0
-	GPUs      int    `json:"gpus"`      // that this one asks for
-	Requests  bool   `json:"requests"`  // whether it names them in its requests, too
+	Labels    string `json:"labels"`    // selector of its pods: app=trainer
+	Replicas  int    `json:"replicas"`  // desired
+	Container int    `json:"container"` // index of the container that requests GPUs
+	GPUs      int    `json:"gpus"`      // that this container requests
+	Requests  bool   `json:"requests"`  // whether the GPUs are also in its requests
 }
 
-// FindWorkload reads the Deployment that a trainer names as KIND/NAME. It refuses one that could not be broken and
-// mended as scenarios do it, and says why.
+// FindWorkload reads the Deployment that a trainer specifies as KIND/NAME. It returns an error if scenarios
+// cannot break and restore the Deployment.
 func FindWorkload(ctx context.Context, client kubernetes.Interface, namespace, name string) (*WorkloadFacts, error) {
 	kind, name, _ := strings.Cut(name, "/")
 	switch {
 	case name == "":
-		return nil, fmt.Errorf("--workload %s: write KIND/NAME, as deployment/trainer", kind)
+		return nil, fmt.Errorf("invalid value %q for --workload: must be KIND/NAME, such as deployment/trainer", kind)
 	case slices.Contains([]string{"sts", "statefulset", "statefulsets"}, strings.ToLower(kind)):
 		return nil,
-			fmt.Errorf("--workload %s/%s: a StatefulSet waits for ever for a pod that does not start, also when its template is right again "+
-				"(Kubernetes calls it forced rollback), so that mending it is not what is asked: name a Deployment",
+			fmt.Errorf("invalid value \"%s/%s\" for --workload: a StatefulSet waits forever for a pod that does not start, even if its template is corrected "+
+				"(see forced rollback in the Kubernetes documentation); specify a Deployment",
 				kind,
 				name)
 	case !slices.Contains([]string{"deploy", "deployment", "deployments", "deployment.apps", "deployments.apps"},
 		strings.ToLower(kind)):
 		return nil, fmt.Errorf(
-			"--workload %s/%s: exercises are played on Deployments only: name one as deployment/%[2]s", kind, name,
+			"invalid value \"%s/%s\" for --workload: must be a Deployment, such as deployment/%[2]s", kind, name,
 		)
 	}
 	d, err := client.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf(
-			"there is no Deployment %s in namespace %s: name another with --workload, or its namespace with -n", name,
+			"deployment %q not found in namespace %q: specify another with --workload, or its namespace with -n", name,
 			namespace,
 		)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading Deployment %s in namespace %s: %w", name, namespace, err)
+		return nil, fmt.Errorf("read deployment %q in namespace %q: %w", name, namespace, err)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	if err != nil {
-		return nil, fmt.Errorf("the selector of Deployment %s: %w", name, err)
+		return nil, fmt.Errorf("invalid selector of deployment %q: %w", name, err)
 	}
 	w := &WorkloadFacts{Namespace: namespace, Name: name, Labels: selector.String(), Replicas: 1, Container: -1}
 	if d.Spec.Replicas != nil {
@@ -83,38 +83,40 @@ func FindWorkload(ctx context.Context, client kubernetes.Interface, namespace, n
 	return w, w.fits(d)
 }
 
-// fits refuses Deployments that ask for no GPU, do not work, or are not the trainer's to change.
+// fits returns an error if the Deployment requests no GPUs, does not work, or is managed by another object.
 func (w WorkloadFacts) fits(d *appsv1.Deployment) error {
 	refuse := func(why, instead string) error {
-		return fmt.Errorf("the Deployment %s in namespace %s %s: %s", w.Name, w.Namespace, why, instead)
+		return fmt.Errorf("deployment %q in namespace %q %s: %s", w.Name, w.Namespace, why, instead)
 	}
 	switch {
 	case d.DeletionTimestamp != nil:
-		return refuse("is being deleted", "name another")
+		return refuse("is being deleted", "specify another")
 	case len(d.OwnerReferences) > 0:
-		return refuse("belongs to "+d.OwnerReferences[0].Kind+" "+d.OwnerReferences[0].Name,
-			"its owner would undo what is broken; name one that nothing manages")
+		return refuse("is owned by "+d.OwnerReferences[0].Kind+" "+d.OwnerReferences[0].Name,
+			"the owner would revert the fault; specify a Deployment without an owner")
 	case w.Container < 0:
-		return refuse("asks for no "+GPUResource, "name one that has it in the limits of a container")
+		return refuse("does not request "+GPUResource,
+			"specify a Deployment with a container that has it in its limits")
 	case d.Spec.Paused:
-		return refuse("is paused", "resume it with: kubectl rollout resume")
+		return refuse("is paused", "to resume it, run: kubectl rollout resume")
 	case w.Replicas == 0 || d.Status.ObservedGeneration < d.Generation ||
 		d.Status.UpdatedReplicas != int32(w.Replicas) || d.Status.AvailableReplicas != int32(w.Replicas):
 		return refuse(fmt.Sprintf("has %d of %s available", d.Status.AvailableReplicas,
 			count.Of(w.Replicas, "replica")),
-			"it must work before it is broken")
+			"all replicas must be available before the fault is injected")
 	}
 	return nil
 }
 
-// on draws what is left to draw where the exercise is played on a Deployment of the trainer's.
+// on draws the parameters that remain variable if the exercise uses a Deployment of the trainer.
 func (p *Played) on(w *WorkloadFacts, seed int64, given map[string]string, drawn map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(p.Only)) {
 		if slices.Contains(p.Only[name], drawn[name]) {
 			continue
 		}
 		if value, is := given[name]; is {
-			return fmt.Errorf("%s=%s cannot be played on a workload of yours: there are %v", name, value, p.Only[name])
+			return fmt.Errorf("parameter %s=%s is not supported with --workload; supported values: %v", name, value,
+				p.Only[name])
 		}
 		drawn[name] = p.Only[name][choose(seed, name, len(p.Only[name]))]
 	}
@@ -122,8 +124,8 @@ func (p *Played) on(w *WorkloadFacts, seed int64, given map[string]string, drawn
 	return nil
 }
 
-// OnWorkload refuses a scenario that cannot be played on a Deployment of the trainer's, and names those of ours that
-// can.
+// OnWorkload returns an error if the scenario does not support a Deployment of the trainer. The error lists the
+// built-in scenarios that do.
 func (s *Scenario) OnWorkload() error {
 	if s.Workload != nil {
 		return nil
@@ -138,6 +140,6 @@ func (s *Scenario) OnWorkload() error {
 			names = append(names, s.Metadata.Name)
 		}
 	}
-	return fmt.Errorf("scenario %s cannot be played on a workload of yours: its fault is in more than that, or cannot be seen in a program that it does not know; "+
-		"these can: %s", s.Metadata.Name, strings.Join(names, ", "))
+	return fmt.Errorf("scenario %q does not support --workload: its fault is not confined to the workload, or cannot be observed in an arbitrary program; "+
+		"supported scenarios: %s", s.Metadata.Name, strings.Join(names, ", "))
 }

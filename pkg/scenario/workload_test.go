@@ -49,14 +49,14 @@ func TestFindWorkload(t *testing.T) {
 		change func(*appsv1.Deployment)
 		want   string
 	}{
-		"no kind":       {"server", nil, "write KIND/NAME"},
-		"a StatefulSet": {"sts/server", nil, "name a Deployment"},
-		"another kind":  {"job/server", nil, "on Deployments only"},
-		"not there":     {"deployment/serve", nil, "there is no Deployment serve in namespace prod"},
+		"no kind":       {"server", nil, "must be KIND/NAME"},
+		"a StatefulSet": {"sts/server", nil, "specify a Deployment"},
+		"another kind":  {"job/server", nil, "must be a Deployment"},
+		"not there":     {"deployment/serve", nil, "deployment \"serve\" not found in namespace \"prod\""},
 		"no GPUs": {
 			"deploy/server",
 			func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers = d.Spec.Template.Spec.Containers[:1] },
-			"asks for no nvidia.com/gpu",
+			"does not request nvidia.com/gpu",
 		},
 		"paused": {
 			"deploy/server", func(d *appsv1.Deployment) { d.Spec.Paused = true }, "kubectl rollout resume",
@@ -66,14 +66,15 @@ func TestFindWorkload(t *testing.T) {
 			"has 1 of 2 replicas available",
 		},
 		"rolling out": {
-			"deploy/server", func(d *appsv1.Deployment) { d.Status.ObservedGeneration = 2 }, "it must work before",
+			"deploy/server", func(d *appsv1.Deployment) { d.Status.ObservedGeneration = 2 },
+			"before the fault is injected",
 		},
 		"scaled to 0": {
 			"deploy/server", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(0)) }, "of 0 replicas",
 		},
 		"an operator's": {"deploy/server", func(d *appsv1.Deployment) {
 			d.OwnerReferences = []metav1.OwnerReference{{Kind: "InferenceService", Name: "llm"}}
-		}, "belongs to InferenceService llm"},
+		}, "is owned by InferenceService llm"},
 	} {
 		if _, err := FindWorkload(
 			t.Context(), fake.NewClientset(aDeployment(test.change)), "prod", test.named,
@@ -110,7 +111,7 @@ func TestPlayedOnAWorkload(t *testing.T) {
 			t.Error(diff)
 		}
 		if !strings.Contains(
-			strings.Join(r.NeedsConsent(), "\n"), "the candidate changes Deployment server in namespace prod",
+			strings.Join(r.NeedsConsent(), "\n"), "lets the candidate change Deployment server in namespace prod",
 		) {
 			t.Errorf("%q", r.NeedsConsent())
 		}
@@ -124,7 +125,7 @@ func TestPlayedOnAWorkload(t *testing.T) {
 		t.Errorf("%v", kinds)
 	}
 	if _, err := s.Resolve(1, map[string]string{"kind": "quota"}, facts); err == nil ||
-		!strings.Contains(err.Error(), "kind=quota cannot be played on a workload of yours") {
+		!strings.Contains(err.Error(), "kind=quota is not supported with --workload") {
 		t.Errorf("%v", err)
 	}
 	other, err := Find("gpu-memory")
@@ -132,7 +133,7 @@ func TestPlayedOnAWorkload(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := other.Resolve(1, nil, facts); err == nil ||
-		!strings.Contains(err.Error(), "these can: gpu-resources") {
+		!strings.Contains(err.Error(), "supported scenarios: gpu-resources") {
 		t.Errorf("%v", err)
 	}
 }

@@ -12,15 +12,14 @@ import (
 	"strings"
 )
 
-// Open reads a bundle, or the folder that one was unpacked into. A bundle is read while it is unpacked, and nothing of
-// it is written anywhere. Links and devices in it are passed over, and so is what a link in a folder points to outside
-// of it.
+// Open reads a bundle, or a directory with an unpacked bundle. A bundle is unpacked in memory; nothing is
+// written. Open ignores links and devices in an archive, and links that point outside the directory.
 func Open(path string) (*Snapshot, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // read only
+	defer func() { _ = f.Close() }() // read-only
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -42,7 +41,7 @@ func openFolder(path string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = root.Close() }() // read only
+	defer func() { _ = root.Close() }() // read-only
 	s, err := Read(root.FS())
 	if err != nil {
 		return nil, err
@@ -50,11 +49,11 @@ func openFolder(path string) (*Snapshot, error) {
 	return s, s.isOne()
 }
 
-// isOne refuses folders and archives of something else.
+// isOne returns an error for directories and archives that are not snapshots.
 func (s *Snapshot) isOne() error {
 	if s.Meta.Kind == "" {
 		return errors.New(
-			"there is no snapshot.json in it: give a file or a folder that `kubectl gpu-fault doctor --bundle` made",
+			"snapshot.json not found: specify a file or a directory that `kubectl gpu-fault doctor --bundle` created",
 		)
 	}
 	return nil
@@ -80,7 +79,7 @@ func readBundle(f io.Reader) (*Snapshot, error) {
 		}
 		if n >= maxEntries {
 			return nil, fmt.Errorf(
-				"there are more than %d files in it, which no snapshot needs: it was not made by this tool", maxEntries,
+				"more than %d files: not created by this tool", maxEntries,
 			)
 		}
 		name, err := entryName(header.Name, &folder)
@@ -94,7 +93,7 @@ func readBundle(f io.Reader) (*Snapshot, error) {
 			return nil, unpackError(err)
 		}
 	}
-	// The checksum stands at the end.
+	// The checksum is at the end.
 	if _, err := io.Copy(io.Discard, limited); err != nil {
 		return nil, unpackError(err)
 	}
@@ -105,7 +104,8 @@ func readBundle(f io.Reader) (*Snapshot, error) {
 	return s, s.isOne()
 }
 
-// entryName returns the name in the layout: without "./", and without the folder that somebody may have packed.
+// entryName returns the name in the layout, without "./" and without a directory that contains the whole
+// bundle.
 func entryName(raw string, folder *string) (string, error) {
 	name := strings.TrimSuffix(strings.TrimPrefix(raw, "./"), "/")
 	if name == "" {
@@ -113,7 +113,7 @@ func entryName(raw string, folder *string) (string, error) {
 	}
 	if !fs.ValidPath(name) {
 		return "", fmt.Errorf(
-			"there is a file %q in it, which lies outside of it or has no proper name: it was not made by this tool",
+			"invalid file name %q: not created by this tool",
 			cut(raw),
 		)
 	}
@@ -125,32 +125,34 @@ func entryName(raw string, folder *string) (string, error) {
 	return name, nil
 }
 
-// cut keeps names in messages short.
+// cut truncates names for messages.
 func cut(text string) string {
 	const longest = 200
 	if len(text) > longest {
-		return strings.ToValidUTF8(text[:longest], "") + "..." // not within a rune
+		return strings.ToValidUTF8(text[:longest], "") + "..." // do not split a rune
 	}
 	return text
 }
 
-// oneLine returns an error that may quote what is in a file.
+// oneLine returns the message of an error on one line, because it may quote file contents.
 func oneLine(err error) string { return cut(strings.Join(strings.Fields(err.Error()), " ")) }
 
-// unpackError returns what to do about an archive that cannot be unpacked.
+// unpackError explains how to handle an archive that cannot be unpacked.
 func unpackError(err error) error {
 	switch {
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, io.EOF):
-		return errors.New("it is no tar.gz: give a file that `kubectl gpu-fault doctor --bundle` made, or a folder")
+		return errors.New(
+			"not a tar.gz: specify a file that `kubectl gpu-fault doctor --bundle` created, or a directory",
+		)
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("it ends in the middle: copy it once more")
+		return errors.New("truncated: copy the file again")
 	case errors.Is(err, gzip.ErrChecksum), errors.Is(err, tar.ErrHeader):
-		return fmt.Errorf("it is damaged (%w): copy it once more", err)
+		return fmt.Errorf("corrupt (%w): copy the file again", err)
 	}
 	return err
 }
 
-// limitedReader fails where io.LimitReader ends.
+// limitedReader returns an error at its limit, unlike io.LimitReader.
 type limitedReader struct {
 	r    io.Reader
 	left int64

@@ -9,16 +9,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// dmesgPriority is what a line without a priority gets: a warning of the kernel, as the driver's are.
+// dmesgPriority is the priority of lines without one: warning, as for most of the driver's.
 const dmesgPriority = 4
 
-// maxLogRecords is how many records of one log are kept: five times what the helper sends.
+// maxLogRecords is the maximum number of records of one log: five times what the helper sends.
 const maxLogRecords = 10_000
 
-// ParseKernelLog reads kernel.log: a record a line as SEQUENCE;PRIORITY;UPTIME;TEXT, or what dmesg prints, with or
-// without -T, -x and -r. Lines that are neither become records, too, with the time of the line before: the driver
-// writes some messages over several lines. Lines of dmesg are numbered from 1. Of more than 10,000 lines the last are
-// read.
+// ParseKernelLog parses kernel.log: one record per line as SEQUENCE;PRIORITY;UPTIME;TEXT, or the output of
+// dmesg, with or without -T, -x and -r. Other lines also become records, with the time of the previous line,
+// because some messages of the driver have several lines. Lines of dmesg are numbered from 1. Only the last
+// 10,000 lines are parsed.
 func ParseKernelLog(text string) []node.KernelRecord {
 	var all []node.KernelRecord
 	var last node.KernelRecord
@@ -37,7 +37,7 @@ func ParseKernelLog(text string) []node.KernelRecord {
 	return all
 }
 
-// lastRecords returns the end of a text, with as many lines as may be records.
+// lastRecords returns the end of a log, with as many lines as may be records.
 func lastRecords(text string) string {
 	at := len(strings.TrimRight(text, "\r\n"))
 	for range maxLogRecords {
@@ -64,7 +64,7 @@ func parseRecord(line string) (node.KernelRecord, bool) {
 	}, true
 }
 
-// microseconds refuses more than what a duration holds, 292 years.
+// microseconds parses a time. It rejects values that overflow a duration, 292 years.
 func microseconds(text string) (time.Duration, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 || n > int64((1<<63-1)/time.Microsecond) {
@@ -73,8 +73,8 @@ func microseconds(text string) (time.Duration, bool) {
 	return time.Duration(n) * time.Microsecond, true
 }
 
-// dmesgLine has the priority of `dmesg -r`, the facility and level of `dmesg -x`, the time, the thread that some
-// kernels name, and the text.
+// dmesgLine matches the priority of `dmesg -r`, the facility and level of `dmesg -x`, the time, the thread that
+// some kernels add, and the text.
 var dmesgLine = regexp.MustCompile(
 	`^(?:<(\d{1,4})>)?(?:[a-z0-9]+ *:[a-z]+ *: *)?\[ *([^\[\]]+)\](?:\[ *[TC]\d+\])? ?(.*)$`,
 )
@@ -106,7 +106,7 @@ func parseDmesg(line string, last node.KernelRecord) node.KernelRecord {
 	return record
 }
 
-// formatKernelLog writes records as ParseKernelLog reads them.
+// formatKernelLog formats records for ParseKernelLog.
 func formatKernelLog(records []node.KernelRecord) string {
 	var b strings.Builder
 	for _, r := range records {
@@ -117,7 +117,7 @@ func formatKernelLog(records []node.KernelRecord) string {
 	return b.String()
 }
 
-// escaped is what the kernel makes of bytes that do not print: \x0a.
+// escaped matches the kernel's escapes of unprintable bytes: \x0a.
 // https://docs.kernel.org/admin-guide/abi-testing.html, dev-kmsg
 var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 
@@ -131,7 +131,7 @@ func unescape(text string) string {
 	})
 }
 
-// escape writes what ends a line, and a backslash that would be taken for an escape.
+// escape escapes line ends, and backslashes that would be parsed as escapes.
 func escape(text string) string {
 	text = escaped.ReplaceAllStringFunc(text, func(code string) string { return `\x5c` + code[1:] })
 	return strings.NewReplacer("\n", `\x0a`, "\r", `\x0d`).Replace(text)

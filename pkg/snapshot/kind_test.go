@@ -18,7 +18,7 @@ func TestASnapshotWithoutKindIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Open(dir)
-	if err == nil || !strings.Contains(err.Error(), "snapshot.json") || !strings.Contains(err.Error(), "of what kind") {
+	if err == nil || !strings.Contains(err.Error(), "snapshot.json") || !strings.Contains(err.Error(), "missing kind") {
 		t.Errorf("%v: wanted it to say what snapshot.json lacks", err)
 	}
 }

@@ -25,10 +25,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// errNewer says that a newer version of this tool made the snapshot.
+// errNewer means that a newer version of this tool created the snapshot.
 var errNewer = errors.New("use a newer version of this tool")
 
-// apiParsers returns the files of JSON or YAML outside nodes/.
+// apiParsers returns the parsers of JSON and YAML files outside nodes/.
 func (r *reader) apiParsers() map[string]func(file) error {
 	s := &r.s
 	return map[string]func(file) error{
@@ -74,14 +74,14 @@ func (r *reader) apiParsers() map[string]func(file) error {
 	}
 }
 
-// typed is a pointer to a type of the API.
+// typed is a pointer to an API type.
 type typed[T any] interface {
 	*T
 	metav1.Object
 	runtime.Object
 }
 
-// objects decodes all objects of a file.
+// objects decodes all objects in a file.
 func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error {
 	return r.each(f, func(raw []byte) error {
 		var object T
@@ -90,9 +90,9 @@ func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error
 		}
 		of := P(&object).GetObjectKind()
 		if got := of.GroupVersionKind().Kind; got != "" && got != kind {
-			return fmt.Errorf("it has a %q where a %s is expected", cut(got), kind)
+			return fmt.Errorf("found kind %q, expected %s", cut(got), kind)
 		}
-		of.SetGroupVersionKind(schema.GroupVersionKind{}) // as client-go has it, which leaves it out
+		of.SetGroupVersionKind(schema.GroupVersionKind{}) // as client-go leaves it empty
 		if r.named(f.name, P(&object).GetNamespace(), P(&object).GetName()) {
 			*into = append(*into, object)
 		}
@@ -114,15 +114,15 @@ func (r *reader) customObjects(f file, into *[]unstructured.Unstructured) error 
 	})
 }
 
-// named leaves out objects with names that Kubernetes does not allow, and says so: names end up in commands that people
-// paste into a shell.
+// named reports whether the names are valid in Kubernetes, and records an entry in Missing if not. Names become
+// part of commands that users paste into a shell.
 func (r *reader) named(what string, names ...string) bool {
 	for _, name := range names {
-		asFlag := name != "" && !isAlphanumeric(rune(name[0])) // "--all" is a flag to kubectl
+		asFlag := name != "" && !isAlphanumeric(rune(name[0])) // kubectl parses "--all" as a flag
 		if asFlag || strings.ContainsFunc(name, func(c rune) bool { return !isNameRune(c) }) || len(name) > 253 {
 			r.s.Missing = append(r.s.Missing, Missing{
 				What: what,
-				Why:  "an object was left out whose name Kubernetes does not allow: the snapshot was changed by somebody",
+				Why:  "skipped an object with an invalid name: the snapshot was modified",
 			})
 			return false
 		}
@@ -138,7 +138,7 @@ func isAlphanumeric(c rune) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
-// each calls do with each object of a file, out of its lists.
+// each calls do with each object in a file, including those in lists.
 func (r *reader) each(f file, do func(raw []byte) error) error {
 	return r.eachDocument(f, func(document []byte) error {
 		var list struct {
@@ -152,7 +152,7 @@ func (r *reader) each(f file, do func(raw []byte) error) error {
 		}
 		items := json.NewDecoder(bytes.NewReader(*list.Items))
 		if token, err := items.Token(); err != nil || token != json.Delim('[') {
-			return errors.New("its items are no list")
+			return errors.New("items is not a list")
 		}
 		for i := 0; items.More(); i++ {
 			var item json.RawMessage
@@ -168,8 +168,8 @@ func (r *reader) each(f file, do func(raw []byte) error) error {
 	})
 }
 
-// eachDocument calls do with each document of a file as JSON: YAML may have several, and so may JSON, one after the
-// other.
+// eachDocument calls do with each document in a file, converted to JSON. YAML and JSON files may have several
+// documents.
 func (r *reader) eachDocument(f file, do func([]byte) error) error {
 	if f.yaml {
 		return r.eachYAML(f.data, do)
@@ -185,7 +185,7 @@ func (r *reader) eachDocument(f file, do func([]byte) error) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("no JSON: %w", err)
+			return fmt.Errorf("invalid JSON: %w", err)
 		}
 		if string(document) == "null" {
 			continue
@@ -204,13 +204,13 @@ func (r *reader) eachYAML(data []byte, do func([]byte) error) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("no YAML: %w", err)
+			return fmt.Errorf("invalid YAML: %w", err)
 		}
 		asJSON, err := yaml.YAMLToJSON(document)
 		if err != nil {
-			return fmt.Errorf("no YAML: %w", err)
+			return fmt.Errorf("invalid YAML: %w", err)
 		}
-		if string(bytes.TrimSpace(asJSON)) == "null" { // nothing but a comment
+		if string(bytes.TrimSpace(asJSON)) == "null" { // only comments
 			continue
 		}
 		if err := r.count(asJSON); err != nil {
@@ -222,27 +222,27 @@ func (r *reader) eachYAML(data []byte, do func([]byte) error) error {
 	}
 }
 
-// count limits how much memory a small file can ask for.
+// count limits the memory that a small file can use.
 func (r *reader) count(data []byte) error {
 	r.objects += bytes.Count(data, []byte("{")) + bytes.Count(data, []byte("[")) + bytes.Count(data, []byte("null"))
 	if r.objects > maxObjects {
-		return fmt.Errorf("with it there are more than %d objects, which no snapshot needs", maxObjects)
+		return fmt.Errorf("more than %d objects in the snapshot", maxObjects)
 	}
 	if r.values += bytes.Count(data, []byte(",")); r.values > maxValues {
-		return fmt.Errorf("with it there are more than %d values, which no snapshot needs", maxValues)
+		return fmt.Errorf("more than %d values in the snapshot", maxValues)
 	}
 	return nil
 }
 
-// decode decodes the only document of a file.
+// decode decodes the only document in a file.
 func (r *reader) decode(f file, into any) error {
 	found := false
 	return r.eachDocument(f, func(document []byte) error {
 		if found {
-			return errors.New("it has more than one document")
+			return errors.New("found more than one document")
 		}
 		found = true
-		return utiljson.Unmarshal(document, into) // it keeps whole numbers whole, in Helm values
+		return utiljson.Unmarshal(document, into) // keeps integers in Helm values
 	})
 }
 
@@ -261,19 +261,20 @@ func (r *reader) decodeMeta(f file, meta *Meta) error {
 	}
 	switch group, _, _ := strings.Cut(meta.APIVersion, "/"); {
 	case meta.Kind == "":
-		return fmt.Errorf("it does not say of what kind it is: a bundle's has \"kind\": %q", Kind)
+		return fmt.Errorf("missing kind: must be %q", Kind)
 	case meta.Kind != Kind:
-		return fmt.Errorf("it is a %q, not a %s", cut(meta.Kind), Kind)
+		return fmt.Errorf("unsupported kind %q: must be %s", cut(meta.Kind), Kind)
 	case meta.APIVersion == "" || meta.APIVersion == APIVersion:
 		return nil
 	case group == strings.Split(APIVersion, "/")[0]:
-		return fmt.Errorf("the snapshot is in the form %q, and this version reads %s: %w", cut(meta.APIVersion),
+		return fmt.Errorf("the snapshot has version %q, but this version of the tool supports %s: %w",
+			cut(meta.APIVersion),
 			APIVersion, errNewer)
 	}
-	return fmt.Errorf("it is in the form %q, which is not this tool's (%s)", cut(meta.APIVersion), APIVersion)
+	return fmt.Errorf("unsupported apiVersion %q: must be %s", cut(meta.APIVersion), APIVersion)
 }
 
-// decodeNames takes a list of names, or the objects that bear them.
+// decodeNames decodes a list of names, or of objects with names.
 func (r *reader) decodeNames(f file) error {
 	return r.eachDocument(f, func(document []byte) error {
 		var names []string
@@ -294,11 +295,11 @@ func (r *reader) decodeNames(f file) error {
 	})
 }
 
-// sortObjects sorts all objects, and drops those that are there twice.
+// sortObjects sorts all objects and removes duplicates.
 func (r *reader) sortObjects() { r.s.Sort() }
 
-// Sort brings everything into the order that a snapshot has: by namespace and name. Of objects with the same name the
-// first stays.
+// Sort sorts everything in the order of a snapshot: by namespace and name. Of objects with the same name, it
+// keeps the first.
 func (s *Snapshot) Sort() {
 	s.Nodes = sorted(s.Nodes)
 	s.Namespaces = sorted(s.Namespaces)
@@ -328,8 +329,8 @@ func (s *Snapshot) Sort() {
 	sortLogs(s.Logs)
 }
 
-// sorted sorts. Objects are large, and mostly in order already, as the API server lists them: they are moved only when
-// they must be.
+// sorted sorts objects, moving them only if necessary: they are large and mostly in the API server's order
+// already.
 func sorted[T any, P interface {
 	*T
 	metav1.Object

@@ -13,22 +13,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// Limits of what is read. A real snapshot of 5,000 nodes has less than a fifth of each.
+// Limits of what is read. A real snapshot of 5,000 nodes needs less than a fifth of each.
 const (
 	maxFile  = 256 << 20 // bytes of one file
 	maxTotal = 1 << 30   // bytes of all files
-	maxYAML  = 32 << 20  // bytes of one YAML file; its parser needs many times that
-	// bytes of a log, or of a file of a node; the helper and the collector keep a quarter of it at most
+	maxYAML  = 32 << 20  // bytes of one YAML file; parsing needs many times as much memory
+	// Bytes of a log or a file of a node; the helper and the collector keep at most a quarter of that.
 	maxText    = 4 << 20
-	maxSMI     = 8 << 20    // bytes of one nvidia-smi.xml; eight GPUs with MIG have 500 kB
-	maxEntries = 200_000    // files, also those that are not read
-	maxObjects = 4_000_000  // JSON objects and lists of all files: each may become a kilobyte in memory
-	maxValues  = 16_000_000 // commas in JSON: each may be a value in a list, of some 30 bytes
-	maxRecords = 5_000_000  // of all kernel logs; the helper sends 2,000 of a node at most
+	maxSMI     = 8 << 20    // bytes of one nvidia-smi.xml; eight GPUs with MIG need 500 kB
+	maxEntries = 200_000    // files, including ignored ones
+	maxObjects = 4_000_000  // JSON objects and lists in all files: each may use a kilobyte of memory
+	maxValues  = 16_000_000 // commas in JSON: each may be a list item of about 30 bytes
+	maxRecords = 5_000_000  // of all kernel logs; the helper sends at most 2,000 per node
 )
 
-// Read reads the layout of README.md from a tree. A file that is not there means that there is nothing of that kind,
-// also snapshot.json: then Meta is zero. Files of other names are left alone. An error names the file.
+// Read reads a tree with the layout in README.md. A missing file means that there are no such objects; without
+// snapshot.json, Meta is zero. Read ignores files with other names. An error names the file.
 func Read(fsys fs.FS) (*Snapshot, error) {
 	r := newReader()
 	for _, top := range topLevel() {
@@ -50,7 +50,7 @@ func Read(fsys fs.FS) (*Snapshot, error) {
 	return r.finish()
 }
 
-// topLevel returns the names at the top of the layout, in which others do not lie.
+// topLevel returns the names at the top level of the layout.
 func topLevel() []string {
 	names := []string{"api", "logs", "nodes"}
 	for _, base := range []string{"snapshot", "missing", "helm", "images", "runs"} {
@@ -61,15 +61,15 @@ func topLevel() []string {
 	return names
 }
 
-// reader takes files one by one, in any order, so that an archive needs not be unpacked.
+// reader reads files one by one in any order, so that an archive can be read as a stream.
 type reader struct {
 	s       Snapshot
-	parsers map[string]func(file) error // of whole files, by their path without extension
+	parsers map[string]func(file) error // for whole files, by path without extension
 	seen    map[string]bool
 	total   int64
-	// objects, values and records count what is limited.
+	// objects, values and records count towards the limits.
 	objects, values, records int
-	// files are contents of files on nodes, by node and path, for runtimes that may come later.
+	// files are contents of files on nodes, by node and path, whose runtimes may be read later.
 	files map[string]map[string][]byte
 }
 
@@ -90,20 +90,20 @@ func (r *reader) addFile(fsys fs.FS, name string) error {
 	if !r.wants(name) {
 		return nil
 	}
-	// Asked before it is opened: to open a named pipe waits for ever.
+	// Stat before opening: opening a named pipe would block.
 	info, err := fs.Stat(fsys, name)
 	if err != nil {
 		return fmt.Errorf("read %q: %w", cut(name), unnamed(err))
 	}
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("read %q: it is not a regular file: put a copy of its content in its place, or remove it",
+		return fmt.Errorf("read %q: not a regular file: replace it with a copy of its contents, or remove it",
 			cut(name))
 	}
 	f, err := fsys.Open(name)
 	if err != nil {
 		return fmt.Errorf("read %q: %w", cut(name), unnamed(err))
 	}
-	defer func() { _ = f.Close() }() // read only
+	defer func() { _ = f.Close() }() // read-only
 	return r.add(name, info.Size(), f)
 }
 
@@ -120,7 +120,7 @@ func (r *reader) wants(name string) bool {
 	return structured && r.parsers[base] != nil
 }
 
-// add reads one file. Of several with the same name the first counts.
+// add reads one file. If the same name occurs again, the first one wins.
 func (r *reader) add(name string, size int64, content io.Reader) error {
 	if !r.wants(name) || r.seen[name] {
 		return nil
@@ -151,7 +151,7 @@ func (r *reader) add(name string, size int64, content io.Reader) error {
 
 func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, error) {
 	limit := sizeLimit(name)
-	tooLarge := fmt.Errorf("%q has more than %d MiB, which no snapshot needs: take what concerns GPUs only, as JSON",
+	tooLarge := fmt.Errorf("%q is larger than %d MiB: reduce it to what is relevant for GPUs, in JSON",
 		cut(name), limit>>20)
 	if size > limit {
 		return nil, tooLarge
@@ -169,13 +169,13 @@ func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, er
 	return data, nil
 }
 
-// sizeLimit returns how many bytes a file of that name may have.
+// sizeLimit returns the maximum size of a file of that name, in bytes.
 func sizeLimit(name string) int64 {
 	_, isYAML, structured := cutExtension(name)
 	switch parts := strings.Split(name, "/"); {
 	case path.Base(name) == "nvidia-smi.xml":
 		return maxSMI
-	case !structured, parts[0] == "logs", parts[0] == "nodes" && len(parts) > 3: // files of a node have any name
+	case !structured, parts[0] == "logs", parts[0] == "nodes" && len(parts) > 3: // files of a node may have any name
 		return maxText
 	case isYAML:
 		return maxYAML
@@ -184,21 +184,21 @@ func sizeLimit(name string) int64 {
 }
 
 func errTooMuch() error {
-	return fmt.Errorf("there is more than %d MiB in it, which no snapshot needs: take what concerns GPUs only",
+	return fmt.Errorf("larger than %d MiB: reduce it to what is relevant for GPUs",
 		maxTotal>>20)
 }
 
-// damaged returns which file is at fault.
+// damaged adds the name of the file to an error.
 func damaged(name string, err error) error {
 	if errors.Is(err, errNewer) {
 		return fmt.Errorf("%q: %w", cut(name), err)
 	}
-	// Not wrapped: JSON that ends in the middle is another matter than an archive that does.
-	return fmt.Errorf("%q cannot be read (%s): correct that file, or remove it from the snapshot", cut(name),
+	// Not wrapped, because truncated JSON differs from a truncated archive.
+	return fmt.Errorf("%q cannot be parsed (%s): correct the file, or remove it from the snapshot", cut(name),
 		oneLine(err))
 }
 
-// unnamed returns a file's error without the file's name, which may hold anything, and which the message has already.
+// unnamed returns a file's error without the file's name, which is untrusted, and already in the message.
 func unnamed(err error) error {
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		return e.Err
@@ -206,7 +206,7 @@ func unnamed(err error) error {
 	return err
 }
 
-// cutExtension reports whether a file is JSON or YAML, and its name without that.
+// cutExtension removes the extension of a JSON or YAML file, and reports whether the file is one.
 func cutExtension(name string) (base string, yaml, structured bool) {
 	switch extension := path.Ext(name); extension {
 	case ".json":
@@ -217,7 +217,7 @@ func cutExtension(name string) (base string, yaml, structured bool) {
 	return name, false, false
 }
 
-// addLog takes NAMESPACE/POD/CONTAINER.log; names of containers have no dot.
+// addLog adds NAMESPACE/POD/CONTAINER.log; container names have no dot.
 func (r *reader) addLog(name string, data []byte) {
 	parts := strings.Split(strings.TrimSuffix(name, ".log"), "/")
 	container, previous := strings.CutSuffix(parts[2], ".previous")
@@ -237,7 +237,7 @@ func (r *reader) host(name string) *node.Diagnosis {
 	return r.s.Hosts[name]
 }
 
-// addHost takes nodes/NODE/...
+// addHost adds nodes/NODE/...
 func (r *reader) addHost(name string, data []byte) error {
 	parts := strings.SplitN(name, "/", 4)
 	nodeName, what := parts[1], parts[2]
@@ -258,7 +258,7 @@ func (r *reader) addHost(name string, data []byte) error {
 			host.Journals = map[string]string{}
 		}
 		host.Journals[strings.TrimSuffix(rest, ".log")] = string(data)
-	case rest != "": // none of ours
+	case rest != "": // not in the layout
 	case what == "nvidia-smi.xml":
 		r.host(nodeName).SMI = string(data)
 	case what == "kernel.log":
@@ -266,7 +266,7 @@ func (r *reader) addHost(name string, data []byte) error {
 		host.KernelLog = ParseKernelLog(string(data))
 		if r.records += len(host.KernelLog); r.records > maxRecords {
 			return fmt.Errorf(
-				"%q: with it there are more than %d kernel log records, which no snapshot needs: take those that concern GPUs",
+				"%q: more than %d kernel log records in the snapshot: reduce them to those that are relevant for GPUs",
 				cut(name), maxRecords,
 			)
 		}
@@ -294,7 +294,7 @@ func (r *reader) addHostPart(name, nodeName string, f file) error {
 	return nil
 }
 
-// finish puts together what came apart, and sorts.
+// finish combines the parts, and sorts the snapshot.
 func (r *reader) finish() (*Snapshot, error) {
 	for name, host := range r.s.Hosts {
 		r.putBack(&host.Runtime, r.files[name])
@@ -306,8 +306,8 @@ func (r *reader) finish() (*Snapshot, error) {
 	return s, nil
 }
 
-// putBack gives the runtime's files their contents. Contents that stand in runtime.json itself stay: two runtimes may
-// see different files below the same path.
+// putBack adds the contents of files to the runtime. Contents in runtime.json itself are kept: two runtimes may
+// see different files at the same path.
 func (r *reader) putBack(runtime *node.Runtime, contents map[string][]byte) {
 	put := func(instance *node.Instance) {
 		if instance.CRI != nil {
@@ -328,7 +328,7 @@ func (r *reader) putBack(runtime *node.Runtime, contents map[string][]byte) {
 	}
 }
 
-// compact takes out the white space by which runtime.json is easy to read.
+// compact removes insignificant white space.
 func compact(raw json.RawMessage) json.RawMessage {
 	var b bytes.Buffer
 	if json.Compact(&b, raw) != nil {
@@ -337,7 +337,7 @@ func compact(raw json.RawMessage) json.RawMessage {
 	return b.Bytes()
 }
 
-// fillTimes computes when records were written on the node's clock, for logs that have only the time since boot.
+// fillTimes computes the wall-clock times of records, for logs that have only the time since boot.
 func fillTimes(host *node.Diagnosis) {
 	if host.Probe.Time.IsZero() || host.Probe.Uptime == 0 {
 		return

@@ -87,18 +87,20 @@ func TestReadOfNothing(t *testing.T) {
 func TestReadNamesTheFileAtFault(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ file, content, want string }{
-		"garbage":      {"api/pods.json", "{", `"api/pods.json" cannot be read`},
+		"garbage":      {"api/pods.json", "{", `"api/pods.json" cannot be parsed`},
 		"an item":      {"api/pods.json", `{"items":[{},{"metadata":3}]}`, "items[1]"},
-		"another kind": {"api/pods.json", `{"kind":"Node"}`, `it has a "Node" where a Pod is expected`},
-		"no list":      {"api/pods.json", `{"items":{}}`, "its items are no list"},
-		"YAML":         {"api/pods.yaml", "a: [", `"api/pods.yaml" cannot be read`},
-		"a node":       {"nodes/a/probe.json", "[]", `"nodes/a/probe.json" cannot be read`},
+		"another kind": {"api/pods.json", `{"kind":"Node"}`, `found kind "Node", expected Pod`},
+		"no list":      {"api/pods.json", `{"items":{}}`, "items is not a list"},
+		"YAML":         {"api/pods.yaml", "a: [", `"api/pods.yaml" cannot be parsed`},
+		"a node":       {"nodes/a/probe.json", "[]", `"nodes/a/probe.json" cannot be parsed`},
 		"two metas":    {"snapshot.json", "{}{}", "more than one document"},
 		"newer": {
 			"snapshot.json", `{"apiVersion":"gpufault.dev/v2","kind":"Snapshot"}`, "use a newer version of this tool",
 		},
-		"somebody else's": {"snapshot.json", `{"apiVersion":"example.com/v1","kind":"Snapshot"}`, "not this tool's"},
-		"another kind's":  {"snapshot.json", `{"kind":"Run"}`, `it is a "Run"`},
+		"somebody else's": {
+			"snapshot.json", `{"apiVersion":"example.com/v1","kind":"Snapshot"}`, "unsupported apiVersion",
+		},
+		"another kind's": {"snapshot.json", `{"kind":"Run"}`, `unsupported kind "Run"`},
 		"many small things": {
 			"api/pods.json", `{"items":[` + strings.Repeat("{},", maxObjects) + `{}]}`, "more than 4000000 objects",
 		},
@@ -110,11 +112,11 @@ func TestReadNamesTheFileAtFault(t *testing.T) {
 		"many small values": {
 			"helm.json", `[{"values":{"x":[` + strings.Repeat("0,", maxValues) + `0,0]}}]`, "more than 16000000 values",
 		},
-		"a kernel log":  {"nodes/a/kernel.log", strings.Repeat("a\n", maxText/2+1), "more than 4 MiB"},
-		"a log":         {"logs/x/y/c.log", strings.Repeat("a", maxText+1), "more than 4 MiB"},
-		"a journal":     {"nodes/a/journal/k.log", strings.Repeat("a", maxText+1), "more than 4 MiB"},
-		"a node's file": {"nodes/a/files/etc/c.json", strings.Repeat("a", maxText+1), "more than 4 MiB"},
-		"nvidia-smi":    {"nodes/a/nvidia-smi.xml", strings.Repeat("a", maxSMI+1), "more than 8 MiB"},
+		"a kernel log":  {"nodes/a/kernel.log", strings.Repeat("a\n", maxText/2+1), "larger than 4 MiB"},
+		"a log":         {"logs/x/y/c.log", strings.Repeat("a", maxText+1), "larger than 4 MiB"},
+		"a journal":     {"nodes/a/journal/k.log", strings.Repeat("a", maxText+1), "larger than 4 MiB"},
+		"a node's file": {"nodes/a/files/etc/c.json", strings.Repeat("a", maxText+1), "larger than 4 MiB"},
+		"nvidia-smi":    {"nodes/a/nvidia-smi.xml", strings.Repeat("a", maxSMI+1), "larger than 8 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -14,13 +14,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// Redacted stands where a secret stood.
+// Redacted replaces a secret.
 const Redacted = "REDACTED"
 
-// Redact takes secrets out of the snapshot, in place: values of variables, flags and keys whose names say that they are
-// secret, what looks like a credential wherever it stands, and the credentials for registries in configurations of
-// container runtimes. Managed fields and kubectl's copy of the last applied manifest go as well: they repeat the
-// values. Write does the same; to redact twice changes nothing.
+// Redact removes secrets from the snapshot, in place: values of variables, flags and keys whose names suggest a
+// secret, strings that look like credentials, and registry credentials in configurations of container runtimes.
+// It also removes managed fields and kubectl's copy of the last applied manifest, which repeat the values.
+// Write redacts too; redacting twice changes nothing.
 func Redact(s *Snapshot) {
 	each(s.Nodes, redactMeta)
 	each(s.Namespaces, redactMeta)
@@ -61,7 +61,7 @@ func each[T any, P interface{ *T }](all []T, do func(P)) {
 	}
 }
 
-// dropped are annotations that repeat the object's manifest, with the secrets in it.
+// dropped is an annotation that repeats the object's manifest, including its secrets.
 const dropped = "kubectl.kubernetes.io/last-applied-configuration"
 
 func redactMeta[P metav1.Object](object P) {
@@ -92,7 +92,7 @@ func redactDaemonSet(ds *appsv1.DaemonSet) {
 	redactSpec(&ds.Spec.Template.Spec, redactContainer)
 }
 
-// redactClaim keeps the parameters of drivers, but for credentials in them.
+// redactClaim redacts credentials in the parameters of drivers.
 func redactClaim(claim *resourcev1.ResourceClaim) {
 	redactMeta(claim)
 	for i := range claim.Status.Devices {
@@ -100,8 +100,8 @@ func redactClaim(claim *resourcev1.ResourceClaim) {
 	}
 }
 
-// redactPods redacts each container once: pods of the same template share theirs, so that of 50,000 pods there are a
-// few.
+// redactPods redacts each container once: pods of the same template share their containers, so 50,000 pods have
+// only a few.
 func redactPods(pods []corev1.Pod) {
 	done := map[*corev1.Container]bool{}
 	once := func(c *corev1.Container) {
@@ -174,12 +174,12 @@ func redactAction(exec *corev1.ExecAction, get *corev1.HTTPGetAction) {
 	}
 	if get != nil {
 		for i := range get.HTTPHeaders {
-			get.HTTPHeaders[i].Value = Redacted // they are of no use here
+			get.HTTPHeaders[i].Value = Redacted // not needed
 		}
 	}
 }
 
-// redactArgs also knows a flag whose value is the next argument.
+// redactArgs also handles flags whose value is the next argument.
 func redactArgs(args []string) {
 	for i, arg := range args {
 		args[i] = redactText(arg)
@@ -187,14 +187,14 @@ func redactArgs(args []string) {
 			!strings.HasPrefix(arg, "-") {
 			args[i] = redactVariable(strings.TrimLeft(args[i-1], "-"), args[i])
 		}
-		if i > 0 && (args[i-1] == "-u" || args[i-1] == "--user") && strings.Contains(arg, ":") { // curl's
+		if i > 0 && (args[i-1] == "-u" || args[i-1] == "--user") && strings.Contains(arg, ":") { // curl
 			args[i] = Redacted
 		}
 	}
 }
 
-// RedactCommand returns the command without what looks like a credential. When that is only seen in all arguments
-// together, as in curl -u USER:PASSWORD, the command becomes one text.
+// RedactCommand returns the command with credentials redacted. If a credential is detected only across
+// arguments, as in curl -u USER:PASSWORD, the command becomes a single string.
 func RedactCommand(command []string) []string {
 	args := slices.Clone(command)
 	redactArgs(args)
@@ -237,7 +237,7 @@ func redactImages(all map[string]Image) map[string]Image {
 	return all
 }
 
-// RedactMissing is Redact for what could not be seen: a reason may quote the answer of a server.
+// RedactMissing redacts entries of Missing: a reason may quote the response of a server.
 func RedactMissing(all []Missing) []Missing {
 	all = slices.Clone(all)
 	for i := range all {
@@ -262,7 +262,7 @@ func redactRuns(all []Run) []Run {
 	return all
 }
 
-// redactTree returns a copy of a tree of settings, as Helm's values and custom resources are.
+// redactTree returns a redacted copy of a tree of settings, such as Helm values or a custom resource.
 func redactTree(name string, value any) any {
 	switch v := value.(type) {
 	case string:
@@ -287,7 +287,7 @@ func redactTree(name string, value any) any {
 	return value
 }
 
-// RedactHost is Redact for what was read on one node. It returns a copy that shares nothing that was changed, or that
+// RedactHost redacts what was read on one node. It returns a copy that shares nothing that was redacted or that
 // takeFiles changes.
 func RedactHost(host *node.Diagnosis) *node.Diagnosis {
 	h := *host
@@ -302,7 +302,7 @@ func RedactHost(host *node.Diagnosis) *node.Diagnosis {
 	h.Probe.ToolkitConfig = redactConfig(h.Probe.ToolkitConfig)
 	h.Probe.Cmdline = redactText(h.Probe.Cmdline)
 	h.Probe.SMIError = redactText(h.Probe.SMIError)
-	h.SMI = redactText(h.SMI) // it has the command lines of processes
+	h.SMI = redactText(h.SMI) // contains command lines of processes
 	h.Probe.Unread = maps.Clone(h.Probe.Unread)
 	for field, why := range h.Probe.Unread {
 		h.Probe.Unread[field] = redactText(why)

@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// words splits a name: NGC_API_KEY, ngc-api-key, ngcAPIKey and ngc.api.key are all ngc, api, key.
+// words splits a name: NGC_API_KEY, ngc-api-key, ngcAPIKey and ngc.api.key all become ngc, api, key.
 func words(name string) []string {
 	var b strings.Builder
 	runes := []rune(name)
@@ -26,7 +26,7 @@ func words(name string) []string {
 	return strings.Fields(b.String())
 }
 
-// secretWords are words that alone make a name that of a secret.
+// secretWords returns words that, on their own, mark a name as that of a secret.
 func secretWords() []string {
 	return []string{
 		"token", "password", "passwd", "passphrase", "pwd", "secret", "credential", "apikey", "authorization", "auth",
@@ -35,11 +35,11 @@ func secretWords() []string {
 	}
 }
 
-// isSecretVariable reports whether an environment variable or a flag holds a secret, by its name. It errs on the safe
-// side: what matters for GPUs has none of these words.
+// isSecretVariable reports whether an environment variable or a flag is secret, by its name. When in doubt, it
+// returns true; names that are relevant for GPUs contain none of these words.
 func isSecretVariable(name string) bool {
 	all := words(name)
-	// Where it is, not what it is
+	// The location of a secret is not secret.
 	if len(all) == 0 || slices.Contains([]string{"file", "path", "dir", "name"}, all[len(all)-1]) {
 		return false
 	}
@@ -50,8 +50,8 @@ func isSecretVariable(name string) bool {
 	})
 }
 
-// isSecretSetting reports whether a key of a configuration holds a secret, by its name. It lets pass what doctor must
-// see: the key of a toleration, topologyKey, imagePullSecrets, existingSecret.
+// isSecretSetting reports whether a key of a configuration is secret, by its name. It excludes keys that doctor
+// needs: the key of a toleration, topologyKey, imagePullSecrets, existingSecret.
 func isSecretSetting(name string) bool {
 	all := words(name)
 	if len(all) == 0 {
@@ -63,7 +63,7 @@ func isSecretSetting(name string) bool {
 	}
 	switch {
 	case last == "secret" && slices.Contains([]string{"existing", "pull", "tls", "config"}, before):
-		// The name of a Secret
+		// The name of a Secret.
 		return false
 	case last == "key":
 		return slices.Contains([]string{
@@ -90,15 +90,15 @@ func redactSetting(name, value string) string {
 	return redactText(value)
 }
 
-// credential is what looks like one wherever it stands.
+// credential is a pattern of strings that look like a credential.
 type credential struct {
-	// marks are texts of which one must be there; most texts have none, and are not searched further.
+	// marks are substrings, one of which must occur. They avoid searching most strings.
 	marks   []string
 	pattern *regexp.Regexp
 	with    string
 }
 
-// credentials are those of many systems: of registries, clouds, model hubs and forges.
+// credentials are patterns for registries, clouds, model hubs and code forges.
 var credentials = []credential{
 	{
 		[]string{"PRIVATE KEY-----"},
@@ -116,7 +116,7 @@ var credentials = []credential{
 		`\b(?:nvapi-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|` +
 			`sk-[A-Za-z0-9_-]{20,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|glpat-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,})`),
 		Redacted},
-	// Azure's shared access signatures
+	// Azure's shared access signatures.
 	{[]string{"sig="}, regexp.MustCompile(`([?&;"' ]sig=)[^&\s"';]+`), "${1}" + Redacted},
 	{[]string{"hooks.slack.com/", "/api/webhooks/", "webhook.office.com/"}, regexp.MustCompile(
 		`((?:hooks\.slack\.com/[a-z]+|discord(?:app)?\.com/api/webhooks|webhook\.office\.com)/)[^\s"'<>]+`),
@@ -143,17 +143,17 @@ var credentials = []credential{
 	},
 }
 
-// assignment is a setting of any syntax whose name says that its value is secret: token=x, "password": "x", api_key =
+// assignment matches a setting in any syntax whose name suggests a secret: token=x, "password": "x", api_key =
 // x, --token x.
 var assignment = regexp.MustCompile(`(?i)((?:token|passw(?:or)?d|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|x-amz-signature|[\\"']auth[\\]?)` +
 	`[\\]?["']?(?:[ \t]*[:=][ \t]*))(\\?"[^"\n]*"|'[^'\n]*'|[^\s"'&;,(){}\[\]]+)`)
 
-// flag is an option of a command whose value follows it.
+// flag matches a command-line option that is followed by its value.
 var flag = regexp.MustCompile(
 	`(?i)((?:^|[\s"'])--?(?:[a-z0-9]+[_-])*(?:token|passw(?:or)?d|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key)[ \t]+)("[^"\n]*"|'[^'\n]*'|[^\s"'-][^\s"']*)`,
 )
 
-// redactAssignments takes the values, but for words that say what is wrong with one: "token: expired".
+// redactAssignments redacts values, except words that describe a problem: "token: expired".
 func redactAssignments(text string) string {
 	return assignment.ReplaceAllStringFunc(text, func(setting string) string {
 		parts := assignment.FindStringSubmatch(setting)
@@ -181,21 +181,21 @@ func harmlessWords() []string {
 	}
 }
 
-// redactText takes credentials out of a text of any kind.
+// redactText redacts credentials in a string of any kind.
 func redactText(text string) string {
 	for _, c := range credentials {
 		if slices.ContainsFunc(c.marks, func(mark string) bool { return strings.Contains(text, mark) }) {
 			text = c.pattern.ReplaceAllString(text, c.with)
 		}
 	}
-	// Most have none
+	// Most strings contain none of the marks.
 	if !slices.ContainsFunc(secretMarks(), func(mark string) bool { return strings.Contains(text, mark) }) {
 		return text
 	}
 	return flag.ReplaceAllString(redactAssignments(text), "${1}"+Redacted)
 }
 
-// secretMarks are of which one is in each name of a secret.
+// secretMarks returns substrings, one of which occurs in each name of a secret.
 func secretMarks() []string {
 	return []string{
 		"oken", "OKEN", "assw", "ASSW", "assphrase", "ASSPHRASE", "ecret", "ECRET", "redential", "REDENTIAL", "key",
@@ -203,12 +203,12 @@ func secretMarks() []string {
 	}
 }
 
-// registryKey is a key of a configuration that has a credential for a registry, in TOML, YAML or JSON, with its value.
+// registryKey matches a configuration key and value with a registry credential, in TOML, YAML or JSON.
 // https://github.com/containerd/containerd/blob/main/docs/cri/registry.md
 var registryKey = regexp.MustCompile(`(?im)((?:^|[\s{,."'])["']?(?:[a-z0-9_-]*(?:password|passwd|token|secret|credential|api_?key|private_?key)|auth|username|authorization)["']?[ \t]*[=:][ \t]*)` +
 	`("""(?s:.*?)"""|'''(?s:.*?)'''|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\[[^\]{]*\]|[^\s{\["'#,}][^\s#,}]*)`)
 
-// redactConfig takes credentials out of a configuration file, and leaves its lines where they are.
+// redactConfig redacts credentials in a configuration file, and preserves its lines.
 func redactConfig(text string) string {
 	text = registryKey.ReplaceAllStringFunc(text, func(setting string) string {
 		parts := registryKey.FindStringSubmatch(setting)
@@ -225,8 +225,8 @@ func redactConfig(text string) string {
 	return redactText(text)
 }
 
-// redactJSON takes credentials for registries out of the configuration that containerd has in memory. What is no JSON
-// goes altogether.
+// redactJSON redacts registry credentials in containerd's active configuration. It returns nil for invalid
+// JSON.
 func redactJSON(raw json.RawMessage) json.RawMessage {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
@@ -244,7 +244,7 @@ func redactJSON(raw json.RawMessage) json.RawMessage {
 	return redacted
 }
 
-// redactRegistries changes the tree, and reports whether it did.
+// redactRegistries redacts a tree in place, and reports whether it changed.
 func redactRegistries(tree any) (changed bool) {
 	switch v := tree.(type) {
 	case []any:

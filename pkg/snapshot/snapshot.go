@@ -1,8 +1,8 @@
-// Package snapshot is all the evidence that doctor has: objects of the API, logs, and what the helper read on nodes.
+// Package snapshot holds all evidence for doctor: API objects, logs, and what the helper read on nodes.
 //
-// A snapshot is data: package collect fills one from a cluster, Write makes a bundle of it, Read takes it from a bundle
-// or a folder on any machine. What could not be seen is in Missing, so that nobody takes its absence for health.
-// README.md beside this file has the layout.
+// A snapshot is plain data: package collect fills one from a cluster, Write creates a bundle, and Read reads a
+// bundle or a directory on any machine. Missing lists evidence that could not be collected, so that its absence
+// is not mistaken for health. See README.md in this directory for the layout.
 package snapshot
 
 import (
@@ -19,24 +19,24 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// Snapshot is a cluster at one moment. Slices are sorted by namespace and name.
+// Snapshot is the state of a cluster at one moment. Slices are sorted by namespace and name.
 type Snapshot struct {
 	Meta Meta
 
 	Nodes          []corev1.Node
 	Namespaces     []corev1.Namespace
-	Pods           []corev1.Pod // all that matter for GPUs, and some behind Services; Meta.PodsSeen counts all
+	Pods           []corev1.Pod // all that are relevant for GPUs, and some behind Services; Meta.PodsSeen counts all
 	Events         []corev1.Event
 	DaemonSets     []appsv1.DaemonSet
 	RuntimeClasses []nodev1.RuntimeClass
 	ResourceQuotas []corev1.ResourceQuota
 	LimitRanges    []corev1.LimitRange
-	ConfigMaps     []corev1.ConfigMap // of the device plugin and MIG manager only
+	ConfigMaps     []corev1.ConfigMap // only of GPU components
 
-	// NetworkPolicies are those of namespaces with GPU pods or components that are not well, and of the Services.
+	// NetworkPolicies are those in the namespaces of unhealthy GPU pods and components, and of the Services.
 	NetworkPolicies []networkingv1.NetworkPolicy
-	// Services are those that such pods ask for in vain, as far as their logs and commands name them; and the cluster's
-	// DNS, if there are any.
+	// Services are those that such pods fail to reach, according to their logs and commands, and the cluster's
+	// DNS, if there are any such pods.
 	Services []corev1.Service
 
 	ResourceSlices []resourcev1.ResourceSlice
@@ -48,71 +48,73 @@ type Snapshot struct {
 	ComputeDomains  []unstructured.Unstructured
 	ServiceMonitors []unstructured.Unstructured
 	Prometheuses    []unstructured.Unstructured
-	// Names of the CustomResourceDefinitions of groups that matter: nvidia.com, monitoring.coreos.com, ...
+	// CRDs are the names of the CustomResourceDefinitions in relevant groups: nvidia.com,
+	// monitoring.coreos.com, ...
 	CRDs []string
 
 	HelmReleases []HelmRelease
 	Logs         []Log
-	Hosts        map[string]*node.Diagnosis // what the helper read, by node
-	Images       map[string]Image           // by the reference as pods have it
-	// Runs are this tool's own faults that are open: their changes may be in place. Of those that are closed it has the
-	// ones of the last days that wrote lines to kernel logs, because these stay.
+	Hosts        map[string]*node.Diagnosis // by node, as read by the helper
+	Images       map[string]Image           // by reference, as in pods
+	// Runs are this tool's own open faults, whose changes may be in place, and faults closed in the last days
+	// that wrote lines to kernel logs, which remain there.
 	Runs []Run
 
 	Missing []Missing
 }
 
-// Meta says where a snapshot comes from.
+// Meta describes the origin of a snapshot.
 type Meta struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
-	Created    time.Time `json:"created"` // by the clock of the client
+	Created    time.Time `json:"created"` // by the client's clock
 	Client     string    `json:"client"`  // version of this tool
 	// Server is the version of the API server: v1.36.3.
 	Server  string `json:"server,omitempty"`
 	Context string `json:"context,omitempty"`
-	// APIOnly says that no node was to be read.
+	// APIOnly is set if nodes were not to be read.
 	APIOnly bool `json:"apiOnly,omitempty"`
-	// Asked are the nodes that the user named; of the others it does not matter what could not be seen.
+	// Asked are the nodes that the user specified; missing evidence of other nodes is irrelevant.
 	Asked []string `json:"asked,omitempty"`
-	// PodsSeen counts all pods of the cluster, also those that are not kept.
+	// PodsSeen counts all pods of the cluster, including those that are not kept.
 	PodsSeen int `json:"podsSeen,omitempty"`
 }
 
-// The kind of Meta.
+// APIVersion and Kind of Meta.
 const (
 	APIVersion = "gpufault.dev/v1alpha1"
 	Kind       = "Snapshot"
 )
 
-// Missing is evidence that was wanted and could not be had.
+// Missing is evidence that could not be collected.
 type Missing struct {
-	// What names it as the bundle would: "api/pods", "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr",
+	// What is its name in the bundle: "api/pods", "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr",
 	// "nodes/node-a", "images/REF".
 	What string `json:"what"`
-	// Why is for people: "forbidden: ...", "node node-a is not Ready", "not asked for: it looks healthy".
+	// Why is the reason, for display: "forbidden: ...", "node node-a is not Ready", "not asked for: it looks
+	// healthy".
 	Why string `json:"why"`
-	// NotStarted is what the kubelet and the runtime said when this tool's own pod did not start on the node, as far as
-	// that is the node's doing: it is evidence by itself. Else empty.
+	// NotStarted is the error of the kubelet or the runtime if this tool's own pod did not start on the node
+	// because of the node, which is evidence in itself. Otherwise, it is empty.
 	NotStarted string `json:"notStarted,omitempty"`
 }
 
-// Log is the end of one container's log, or its beginning.
+// Log is the end or the beginning of one container's log.
 type Log struct {
 	Namespace, Pod, Container string
-	Previous                  bool // of the container's run before
-	Head                      bool // its beginning, where programs say on what they compute
+	Previous                  bool // of the container before its last restart
+	Head                      bool // the beginning, where programs log their devices
 	Text                      string
 }
 
-// NoLog reports whether the text is no log, but the kubelet's own words, in its place, for one that the runtime has not
-// any more.
+// NoLog reports whether the text is not a log, but the kubelet's message that the runtime no longer has the
+// log.
 func NoLog(text string) bool {
 	text = strings.TrimSpace(text)
 	return strings.HasPrefix(text, "unable to retrieve container logs for ") && !strings.Contains(text, "\n")
 }
 
-// HelmRelease is what Helm keeps of a release, read from its Secret.
+// HelmRelease is the part of a release, read from Helm's Secret, that doctor needs.
 type HelmRelease struct {
 	Namespace    string         `json:"namespace"`
 	Name         string         `json:"name"`
@@ -121,13 +123,13 @@ type HelmRelease struct {
 	AppVersion   string         `json:"appVersion,omitempty"`
 	Revision     int            `json:"revision"`
 	Status       string         `json:"status"`
-	Values       map[string]any `json:"values,omitempty"` // the user's, not the chart's defaults
+	Values       map[string]any `json:"values,omitempty"` // set by the user; excludes the chart's defaults
 }
 
-// Image is what a registry says of an image.
+// Image is what a registry reports about an image.
 type Image struct {
 	Platforms []string `json:"platforms,omitempty"` // linux/amd64, linux/arm64/v8
-	Error     string   `json:"error,omitempty"`     // why it cannot be told
+	Error     string   `json:"error,omitempty"`     // why the platforms are unknown
 }
 
 // Run is a fault of this tool.
@@ -138,26 +140,27 @@ type Run struct {
 	By      string    `json:"by,omitempty"`
 	Phase   string    `json:"phase"`
 	Created time.Time `json:"created"`
-	Until   time.Time `json:"until,omitzero"` // when it ends by itself; zero when it does not
-	// Closed is when it ended; zero while it is open. Of a closed run only its lines in kernel logs are left.
+	Until   time.Time `json:"until,omitzero"` // when it expires; zero if it does not
+	// Closed is when it was closed; zero while it is open. Only kernel log lines of a closed run remain.
 	Closed time.Time `json:"closed,omitzero"`
-	// Revert is the command that ends it.
+	// Revert is the command that reverts it.
 	Revert  string   `json:"revert"`
 	Targets []Target `json:"targets"`
 }
 
-// Target is what a run changed.
+// Target is something that a run changed.
 type Target struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Permanent says that the change cannot be taken back: a line in a kernel log.
+	// Permanent is set if the change cannot be reverted: a line in a kernel log.
 	Permanent bool `json:"permanent,omitempty"`
-	// Evidence are the texts that prove it: for a line in the kernel log the line itself, with "sequence N" in Source.
+	// Evidence verifies the change. For a line in the kernel log, it is the line itself, with "sequence N" in
+	// Source.
 	Evidence []RunEvidence `json:"evidence,omitempty"`
 }
 
-// RunEvidence is one proof that a fault landed.
+// RunEvidence is evidence that a fault took effect.
 type RunEvidence struct {
 	Source string    `json:"source"`
 	Time   time.Time `json:"time"`

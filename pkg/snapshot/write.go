@@ -20,8 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
-// Write writes the snapshot as a bundle: a tar.gz in the layout of README.md, without secrets (see Redact). The same
-// snapshot makes the same bytes. What Open makes of it equals the snapshot, but for secrets.
+// Write writes the snapshot as a bundle: a tar.gz with the layout in README.md, without secrets (see Redact).
+// The same snapshot always gives the same bytes. Open returns an equal snapshot, except for secrets.
 func Write(w io.Writer, s *Snapshot) error {
 	zipped := gzip.NewWriter(w)
 	b := &bundle{tar: tar.NewWriter(zipped), time: s.Meta.Created}
@@ -106,13 +106,14 @@ func (b *bundle) host(folder string, host *node.Diagnosis) {
 		b.file(folder+"/kernel.log", []byte(formatKernelLog(host.KernelLog)))
 	}
 	for _, unit := range slices.Sorted(maps.Keys(host.Journals)) {
-		name := strings.ReplaceAll(strings.ToValidUTF8(unit, "_"), "/", "_") // the node calls its units what it likes
+		name := strings.ReplaceAll(strings.ToValidUTF8(unit, "_"), "/", "_") // names of units are arbitrary
 		b.file(folder+"/journal/"+name+".log", []byte(host.Journals[unit]))
 	}
 }
 
-// takeFiles takes the contents of files out of the runtime, by path. Those that cannot be files of the bundle stay: two
-// runtimes may see different files below the same path, and a path may be no name.
+// takeFiles removes the contents of files from the runtime and returns them by path. Contents that cannot
+// become files in the bundle stay: two runtimes may see different files at the same path, and a path may be
+// invalid.
 func takeFiles(runtime *node.Runtime) map[string][]byte {
 	files := map[string][]byte{}
 	take := func(instance *node.Instance) {
@@ -138,7 +139,7 @@ func takeFiles(runtime *node.Runtime) map[string][]byte {
 	return files
 }
 
-// list writes objects as `kubectl get --raw` prints them, each on a line.
+// list writes objects in the format of `kubectl get --raw`, one per line.
 func list[T any, P interface {
 	typed[T]
 	DeepCopy() *T
@@ -179,7 +180,7 @@ func (b *bundle) list(resource string, kind metav1.TypeMeta, n int, item func(in
 	b.file("api/"+resource+".json", out.Bytes())
 }
 
-// some writes a file only if there is something to write.
+// some writes a file only if it is not empty.
 func (b *bundle) some(name string, n int, content func() any) {
 	if n > 0 {
 		b.json(name, content())
@@ -199,7 +200,7 @@ func (b *bundle) file(name string, data []byte) {
 		return
 	}
 	if !fs.ValidPath(name) {
-		b.err = fmt.Errorf("%q cannot be the name of a file", cut(name))
+		b.err = fmt.Errorf("invalid file name %q", cut(name))
 		return
 	}
 	header := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)), ModTime: b.time, Format: tar.FormatPAX}

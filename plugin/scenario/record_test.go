@@ -197,7 +197,7 @@ func TestRecordRefuses(t *testing.T) {
 	}
 	for want, d := range map[string]*desk{
 		"is of kubernetes-admin and not of a candidate": admin, "does not accept these credentials": gone,
-		"is no transcript": taken,
+		"is not a transcript": taken,
 	} {
 		if err := d.line.run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; wanted %q", err, want)
@@ -213,7 +213,7 @@ func TestRecordRefuses(t *testing.T) {
 		{[]string{"record"}, "--kubeconfig-out FILE"},
 		{[]string{"record", "--kubeconfig-out", "x"}, "--transcript FILE"},
 		{[]string{"record", "--kubeconfig-out", taken.file("transcript"), "--transcript", "x"}, "exists"},
-		{[]string{"grade", "--transcript", taken.file("transcript")}, "is no transcript: line 1"},
+		{[]string{"grade", "--transcript", taken.file("transcript")}, "is not a valid transcript: line 1"},
 		{[]string{"grade", "--transcript", taken.file("none")}, "none"},
 	} {
 		if _, _, err := command(t, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -1,6 +1,6 @@
-// Package access makes what a candidate works with: a service account with as many rights as the exercise needs, and a
-// kubeconfig whose token ends with the time box. Neither can read the ledger, where the answer is; Validate refuses
-// what could, and Verify asks the API server whether it is so.
+// Package access creates the candidate's access: a ServiceAccount with the permissions that the exercise needs,
+// and a kubeconfig whose token expires with the time box. Neither can read the ledger, which has the answer;
+// Validate rejects access that could, and Verify checks the result with the API server.
 package access
 
 import (
@@ -21,7 +21,7 @@ import (
 
 const (
 	accountName = "engineer"
-	// enforce is the label by which a namespace says what pods it admits.
+	// enforce is the label that sets which pods a namespace admits.
 	// https://kubernetes.io/docs/concepts/security/pod-security-admission/
 	enforce    = "pod-security.kubernetes.io/enforce"
 	baseline   = "baseline"
@@ -29,7 +29,8 @@ const (
 	privileged = "privileged"
 )
 
-// Account returns the namespace and the name of the service account of an exercise. They tell nothing of it.
+// Account returns the namespace and the name of the service account of an exercise. They do not reveal the
+// scenario.
 func Account(id string) (namespace, name string) {
 	return "accounts-" + suffix(id), accountName
 }
@@ -39,24 +40,24 @@ func suffix(id string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// User returns the account as the API server names it.
+// User returns the user name of the account in the API server.
 func User(id string) string {
 	namespace, name := Account(id)
 	return "system:serviceaccount:" + namespace + ":" + name
 }
 
-// IsUser reports whether the API server names the account of an exercise so.
+// IsUser reports whether name is the user name of an exercise's account.
 func IsUser(name string) bool {
 	rest, is := strings.CutPrefix(name, "system:serviceaccount:accounts-")
 	return is && strings.HasSuffix(rest, ":"+accountName)
 }
 
-// Objects returns a namespace with the candidate's service account, its roles and their bindings, in the order in which
-// they are created. The namespaces of the access must exist before the bindings in them are created. Of the ledger's
-// namespace there is never one; see Validate.
+// Objects returns the candidate's namespace and service account, roles and bindings, in the order of creation.
+// The namespaces of the access must exist before the bindings in them are created. It never returns an object
+// in the ledger's namespace; see Validate.
 func Objects(id, ledgerNamespace string, a scenario.Access) []*unstructured.Unstructured {
 	namespace, account := Account(id)
-	name := "engineers-" + suffix(id) // one for all: what is cluster-wide must not meet another exercise's
+	name := "engineers-" + suffix(id) // unique, so that cluster-wide objects of exercises do not conflict
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}}
 	all := []runtime.Object{
 		&corev1.Namespace{
@@ -96,7 +97,7 @@ func Objects(id, ledgerNamespace string, a scenario.Access) []*unstructured.Unst
 		if namespace == ledgerNamespace {
 			continue
 		}
-		bind(namespace, name, clusterRole("view")) // which has no Secrets
+		bind(namespace, name, clusterRole("view")) // excludes Secrets
 		all = append(all, &rbacv1.Role{
 			TypeMeta: kind(rbac, "Role"), ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
 			Rules: ofWorkload(a.Workload.Name),
@@ -120,8 +121,8 @@ func clusterRole(name string) rbacv1.RoleRef {
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
 }
 
-// everywhere returns what may be read in the whole cluster: what has no namespace and no secrets. nodes/proxy is not
-// among it: who may use it runs commands in all pods.
+// everywhere returns rules for reading cluster-scoped objects without secrets. They exclude nodes/proxy, which
+// allows running commands in all pods.
 func everywhere() []rbacv1.PolicyRule {
 	read := []string{"get", "list", "watch"}
 	return []rbacv1.PolicyRule{
@@ -143,7 +144,8 @@ func everywhere() []rbacv1.PolicyRule {
 	}
 }
 
-// besidesAdmin returns what the admin of a namespace lacks and needs: `kubectl debug POD` and `kubectl top pods`.
+// besidesAdmin returns rules that the admin of a namespace lacks: for `kubectl debug POD` and `kubectl top
+// pods`.
 func besidesAdmin() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{
@@ -154,8 +156,8 @@ func besidesAdmin() []rbacv1.PolicyRule {
 	}
 }
 
-// ofWorkload returns what changes one Deployment, and nothing else of its namespace: no pods, no exec, no Secrets. (Who
-// changes a pod template can mount Secrets in it all the same, and is told so before.)
+// ofWorkload returns rules for changing one Deployment, and nothing else in its namespace: no pods, no exec, no
+// Secrets. (A pod template can still mount Secrets, which the trainer is warned about.)
 func ofWorkload(name string) []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{
@@ -169,8 +171,7 @@ func ofWorkload(name string) []rbacv1.PolicyRule {
 	}
 }
 
-// unstructuredOf turns objects into what pkg/faults/objects creates. It cannot fail for those of the API, which are all
-// that is given.
+// unstructuredOf converts objects for pkg/faults/objects. It cannot fail for the API types that are passed.
 func unstructuredOf(all []runtime.Object) []*unstructured.Unstructured {
 	var converted []*unstructured.Unstructured
 	for _, object := range all {
@@ -186,9 +187,9 @@ func unstructuredOf(all []runtime.Object) []*unstructured.Unstructured {
 	return converted
 }
 
-// Secure adds the label of Pod Security to those namespaces among the objects in which the candidate is admin: without
-// it who may create pods is root on the nodes. The first gets privileged when the access has NodeShell; of the others
-// those that are stricter stay as they are.
+// Secure adds the Pod Security label to namespaces in which the candidate is admin. Without it, a user who may
+// create pods can become root on the nodes. The first namespace gets privileged if the access has NodeShell;
+// stricter labels of the others are preserved.
 func Secure(objects []*unstructured.Unstructured, a scenario.Access) {
 	for _, o := range objects {
 		at := slices.Index(a.Namespaces, o.GetName())
@@ -209,9 +210,9 @@ func Secure(objects []*unstructured.Unstructured, a scenario.Access) {
 	}
 }
 
-// Permissions returns those the trainer needs to make Objects and Kubeconfig. Who is not the cluster's administrator
-// needs bind and escalate as well, unless they have all that is given: the API server lets nobody give what they do not
-// have.
+// Permissions returns the permissions that the trainer needs to create Objects and Kubeconfig. A trainer who is
+// not the cluster's administrator also needs bind and escalate, unless they have all permissions that are
+// granted: the API server prevents privilege escalation.
 func Permissions(id string, a scenario.Access) []fault.Permission {
 	namespace, _ := Account(id)
 	all := []fault.Permission{
@@ -219,7 +220,7 @@ func Permissions(id string, a scenario.Access) []fault.Permission {
 		{Verb: "create", Resource: "serviceaccounts/token", Namespace: namespace},
 	}
 	working := slices.Concat(a.Namespaces, a.Shared())
-	for _, namespace := range working { // Verify asks for each of their accounts
+	for _, namespace := range working { // Verify checks each of their accounts
 		all = append(all, fault.Permission{Verb: "list", Resource: "serviceaccounts", Namespace: namespace})
 	}
 	for _, verb := range []string{"create", "delete"} {

@@ -20,29 +20,30 @@ import (
 )
 
 const (
-	// shortest is the shortest life of a token that the API server gives.
+	// shortest is the shortest lifetime of a token that the API server issues.
 	shortest = 10 * time.Minute
-	// extended is a life in seconds that the API server takes for that of a pod's token, and makes a year of.
+	// extended is a lifetime in seconds that the API server treats as that of a pod's token, and extends to a
+	// year.
 	// https://github.com/kubernetes/kubernetes/blob/master/pkg/serviceaccount/claims.go,
 	// WarnOnlyBoundTokenExpirationPeriod
 	extended = 60*60 + 7
-	// tolerated is how much longer or shorter a life may be without a note: the clocks differ, and the API server
+	// tolerated is how far a lifetime may deviate without a note, because the clocks differ and the API server
 	// rounds.
 	tolerated = time.Minute
 )
 
-// Issued is a kubeconfig.
+// Issued is a kubeconfig and the lifetime of its token.
 type Issued struct {
 	Kubeconfig []byte
-	// Until is when its token ends, by the API server's clock.
+	// Until is when its token expires, by the API server's clock.
 	Until time.Time
-	// Note says when that is not when it was asked for, and why; else empty.
+	// Note explains an expiry other than the requested one; otherwise it is empty.
 	Note string
 }
 
-// Kubeconfig returns a kubeconfig for the account that ends at until. Its token cannot end earlier than ten minutes
-// from now, and the API server may give it another life: see Issued.Note. config is the trainer's, of which the address
-// and the CA are taken, and nothing by which the trainer is known.
+// Kubeconfig returns a kubeconfig for the account that expires at until. Its token lives at least ten minutes,
+// and the API server may choose another lifetime: see Issued.Note. config is the trainer's; only its address
+// and CA are used, and none of its credentials.
 func Kubeconfig(
 	ctx context.Context, client kubernetes.Interface, config *rest.Config, id string, a scenario.Access,
 	until time.Time,
@@ -50,7 +51,8 @@ func Kubeconfig(
 	now := time.Now()
 	if !until.After(now) {
 		return Issued{},
-			fmt.Errorf("the exercise's time was over at %s: end it, and start it again", until.Format(time.RFC3339))
+			fmt.Errorf("the exercise's time box ended at %s: end the exercise and start it again",
+				until.Format(time.RFC3339))
 	}
 	cluster, err := clusterOf(config)
 	if err != nil {
@@ -70,7 +72,7 @@ func Kubeconfig(
 	}
 	if token.Status.Token == "" {
 		return Issued{},
-			errors.New("the API server gave an empty token: does it know TokenRequest (Kubernetes 1.24 and later do)?")
+			errors.New("the API server returned an empty token: TokenRequest requires Kubernetes 1.24 or later")
 	}
 	text, err := write(cluster, token.Status.Token, a)
 	if err != nil {
@@ -83,43 +85,43 @@ func Kubeconfig(
 func explain(err error, namespace, account string) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("make a token for the candidate: %w: you need create on serviceaccounts/token in namespace %s",
+		return fmt.Errorf("create token for the candidate: %w: requires the permission to create serviceaccounts/token in namespace %s",
 			err, namespace)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("make a token for the candidate: service account %s/%s is not there: end the exercise, and start it again: %w",
+		return fmt.Errorf("create token for the candidate: service account %s/%s not found: end the exercise and start it again: %w",
 			namespace, account, err)
 	}
-	return fmt.Errorf("make a token for the candidate: %w", err)
+	return fmt.Errorf("create token for the candidate: %w", err)
 }
 
-// note returns what is odd about the life of a token.
+// note returns a note if the lifetime of a token is not as requested.
 func note(ends, until time.Time, asked time.Duration, now time.Time) string {
 	clock := func(t time.Time) string { return t.Local().Format("15:04:05") }
 	switch wanted := now.Add(asked); {
 	case ends.Before(wanted.Add(-tolerated)):
-		return fmt.Sprintf("the candidate's token ends at %s, before the time box at %s: the API server gives no longer ones "+
-			"(--service-account-max-token-expiration); write another kubeconfig before then", clock(ends), clock(until))
+		return fmt.Sprintf("the candidate's token expires at %s, before the time box at %s: the API server limits its lifetime "+
+			"(--service-account-max-token-expiration); create another kubeconfig before then", clock(ends), clock(until))
 	case ends.After(wanted.Add(tolerated)):
-		return fmt.Sprintf("the candidate's token lives until %s, longer than the time box until %s: the API server decided so; "+
-			"ending the exercise deletes its account, and the token ends with it", clock(ends), clock(until))
+		return fmt.Sprintf("the candidate's token expires at %s, after the time box at %s, as decided by the API server; "+
+			"ending the exercise deletes its account and invalidates the token", clock(ends), clock(until))
 	case wanted.After(until.Add(tolerated)):
-		return fmt.Sprintf("the candidate's token lives until %s, longer than the time box until %s: no token lives less than ten minutes; "+
-			"ending the exercise deletes its account, and the token ends with it", clock(ends), clock(until))
+		return fmt.Sprintf("the candidate's token expires at %s, after the time box at %s: the minimum lifetime of a token is ten minutes; "+
+			"ending the exercise deletes its account and invalidates the token", clock(ends), clock(until))
 	}
 	return ""
 }
 
-// clusterOf returns where the API server is and how it is known, with files read: the candidate has none of the
-// trainer's.
+// clusterOf returns the address and the CA of the API server, with files inlined, because the candidate does
+// not have the trainer's files.
 func clusterOf(config *rest.Config) (*clientcmdapi.Cluster, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("the address of the API server: %w", err)
+		return nil, fmt.Errorf("invalid address of the API server: %w", err)
 	}
 	ca := config.CAData
 	if len(ca) == 0 && config.CAFile != "" {
 		if ca, err = os.ReadFile(config.CAFile); err != nil {
-			return nil, fmt.Errorf("read the CA of the API server: %w", err)
+			return nil, fmt.Errorf("read CA of the API server: %w", err)
 		}
 	}
 	cluster := &clientcmdapi.Cluster{
@@ -146,7 +148,7 @@ func write(cluster *clientcmdapi.Cluster, token string, a scenario.Access) ([]by
 		CurrentContext: "lab",
 	})
 	if err != nil {
-		return nil, fmt.Errorf("write the candidate's kubeconfig: %w", err)
+		return nil, fmt.Errorf("write kubeconfig for the candidate: %w", err)
 	}
 	return text, nil
 }

@@ -16,19 +16,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Verify asks the API server what the account really may do, once Objects are there, and fails when it could read the
-// ledger or take more rights: other bindings, of all service accounts for instance, count as well, and so do the
-// accounts of the candidate's namespaces, whose tokens their admin can have. The notes are what a trainer should know.
+// Verify checks with the API server what the account may do after Objects are created, and returns an error if
+// it can read the ledger or escalate its privileges. This includes other bindings, for example of all service
+// accounts, and the other accounts of the candidate's namespaces, whose tokens their admin can get. The notes
+// are for the trainer.
 func Verify(
 	ctx context.Context, client kubernetes.Interface, id, ledgerNamespace string, a scenario.Access,
 ) (notes []string, err error) {
 	own, account := Account(id)
 	subjects := []subject{{own, account}}
-	// Who changes pods there runs them as any of its accounts
+	// A user who changes pods there can run them as any of its accounts.
 	for _, namespace := range slices.Concat(a.Namespaces, a.Shared()) {
 		accounts, err := client.CoreV1().ServiceAccounts(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("list the service accounts of the candidate's namespace %s: %w", namespace, err)
+			return nil, fmt.Errorf("list service accounts in the candidate's namespace %s: %w", namespace, err)
 		}
 		for _, one := range accounts.Items {
 			subjects = append(subjects, subject{namespace, one.Name})
@@ -41,20 +42,20 @@ func Verify(
 		}
 		if len(may) > 0 {
 			return nil,
-				fmt.Errorf("the candidate could find the answer as %s, for it may %s: look for bindings of it, of system:serviceaccounts or of "+
-					"system:authenticated that give it, or use a cluster where the candidate has no more than this",
+				fmt.Errorf("the candidate can get the answer as %s, which may %s: remove the bindings of that account, system:serviceaccounts or "+
+					"system:authenticated that allow this, or use another cluster",
 					who.user(), strings.Join(may, ", "))
 		}
 	}
 	return notesOn(ctx, client, a)
 }
 
-// subject is a service account whose rights the candidate has.
+// subject is a service account that the candidate can use.
 type subject struct{ namespace, name string }
 
 func (s subject) user() string { return "system:serviceaccount:" + s.namespace + ":" + s.name }
 
-// allowed returns those of the questions that the API server answers with yes, in words.
+// allowed returns the questions to which the API server answers yes, in words.
 func allowed(
 	ctx context.Context, client kubernetes.Interface, who subject, questions []authorizationv1.ResourceAttributes,
 ) ([]string, error) {
@@ -66,7 +67,9 @@ func allowed(
 			review, err := client.AuthorizationV1().SubjectAccessReviews().Create(asking, reviewOf(who, question),
 				metav1.CreateOptions{})
 			if err != nil {
-				return fmt.Errorf("ask what the candidate may do: %w: you need create on subjectaccessreviews", err)
+				return fmt.Errorf(
+					"review the candidate's access: %w: requires the permission to create subjectaccessreviews", err,
+				)
 			}
 			yes[i] = review.Status.Allowed
 			return nil
@@ -84,7 +87,7 @@ func allowed(
 	return may, nil
 }
 
-// forbiddenTo returns what would open the ledger or lead to it.
+// forbiddenTo returns the requests that would give access to the ledger.
 func forbiddenTo(id, ledgerNamespace string, a scenario.Access) []authorizationv1.ResourceAttributes {
 	ask := func(namespace, group, verb string, resources ...string) []authorizationv1.ResourceAttributes {
 		var all []authorizationv1.ResourceAttributes
@@ -147,21 +150,21 @@ func inWords(q authorizationv1.ResourceAttributes) string {
 	return text
 }
 
-// notesOn looks at which pods the namespaces admit.
+// notesOn checks which pods the namespaces admit.
 func notesOn(ctx context.Context, client kubernetes.Interface, a scenario.Access) ([]string, error) {
 	var notes []string
 	if a.NodeShell {
-		notes = append(notes, "the candidate is root on the nodes, and finds the answer there if it looks for it")
+		notes = append(notes, "the candidate is root on the nodes, and can find the answer there")
 	}
 	for i, name := range slices.Concat(a.Namespaces, a.Shared()) {
 		namespace, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return notes, fmt.Errorf("look at the candidate's namespace: %w", err)
+			return notes, fmt.Errorf("get the candidate's namespace: %w", err)
 		}
 		level := namespace.Labels[enforce]
 		if (i > 0 || !a.NodeShell) && level != baseline && level != restricted {
 			notes = append(notes,
-				fmt.Sprintf("namespace %s admits privileged pods, with which the candidate is root on the nodes: "+
+				fmt.Sprintf("namespace %s admits privileged pods, which give the candidate root on the nodes; to prevent that, run: "+
 					"kubectl label namespace %s %s=%s", name, name, enforce, baseline))
 		}
 	}

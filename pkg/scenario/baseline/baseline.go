@@ -1,6 +1,5 @@
-// Package baseline remembers what a cluster's objects say, so that what became of them can be compared with it: what a
-// candidate changed, and what an exercise left behind. It is made to be quiet: what controllers, kubelets and detectors
-// write all the time is not in it.
+// Package baseline records a cluster's objects to detect what changed: what a candidate changed, and what an
+// exercise left behind. It omits everything that controllers, kubelets and detectors update continuously.
 package baseline
 
 import (
@@ -15,43 +14,42 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Options say what of the cluster is captured. The zero value is all of it.
+// Options select what is captured. The zero value captures the whole cluster.
 type Options struct {
-	// Without are namespaces that are left out, with all that is in them: the ledger's, whose records change by
-	// themselves.
+	// Without are namespaces that are skipped with all their objects: that of the ledger, whose records change.
 	Without []string
-	// Whole are namespaces whose objects are kept whole however many there are in the cluster: those of the exercise.
+	// Whole are namespaces whose objects are stored in full regardless of Limit: those of the exercise.
 	Whole []string
-	// Limit is how many other objects are kept whole; of those beyond it there are only hashes, by which Diff finds
-	// which fields differ but not what was in them, and Get has only their names. Zero means 10,000.
+	// Limit is how many other objects are stored in full. Beyond it, only hashes are stored: Diff then reports which
+	// fields differ but not their values, and Get returns only names. Zero means 10,000.
 	Limit int
-	// Parallel is how many kinds are listed at the same time; zero means 8. The client's own rate limit may be the
-	// tighter one.
+	// Parallel is how many kinds are listed concurrently; zero means 8. The client's own rate limit may be
+	// stricter.
 	Parallel int
 }
 
-// Baseline is a cluster's objects at one time. It may be read by several at the same time.
+// Baseline is the set of a cluster's objects at one time. It may be read concurrently.
 type Baseline struct {
 	Taken time.Time `json:"taken"`
-	// Missing says which kinds could not be listed, and why. Diff does not compare these.
+	// Missing lists kinds that could not be listed, and why. Diff does not compare them.
 	Missing []string `json:"missing,omitempty"`
-	// kinds are those that were listed, with the version they were listed in.
+	// kinds are the kinds that were listed, with their versions.
 	kinds   map[schema.GroupKind]string
 	objects map[key]*object
 }
 
-// key is an object's identity. The version is not part of it: which one the API server prefers may change.
+// key is an object's identity. It excludes the version, because the API server's preferred version may change.
 type key struct {
 	kind            schema.GroupKind
 	namespace, name string
 }
 
-// object is what is kept of one object.
+// object is the stored form of an object.
 type object struct {
 	version string
-	// body is the normalized object, or what there is of it beyond the limit: names and labels.
+	// body is the normalized object, or beyond the limit only its names and labels.
 	body map[string]any
-	// hashes are those of the fields of an object that is not whole; else nil.
+	// hashes are the hashes of the fields of an object that is not stored in full; otherwise nil.
 	hashes map[string]string
 }
 
@@ -70,11 +68,10 @@ func (k key) compare(other key) int {
 		cmp.Compare(k.kind.Kind, other.kind.Kind), cmp.Compare(k.name, other.name))
 }
 
-// Len returns how many objects there are.
+// Len returns the number of objects.
 func (b *Baseline) Len() int { return len(b.objects) }
 
-// Get returns an object as it was, without its status and what else is not kept, or nil. It belongs to the baseline: do
-// not change it.
+// Get returns an object without its status and other omitted fields, or nil. Callers must not change it.
 func (b *Baseline) Get(ref scenario.Ref) map[string]any {
 	if found := b.objects[keyOf(ref)]; found != nil {
 		return found.body
@@ -82,8 +79,8 @@ func (b *Baseline) Get(ref scenario.Ref) map[string]any {
 	return nil
 }
 
-// List returns the objects that the selector picks, sorted by namespace and name. Of field selectors it knows
-// metadata.name and metadata.namespace; with any other, or one that cannot be parsed, it picks nothing.
+// List returns the objects of a selector, sorted by namespace and name. It supports the field selectors
+// metadata.name and metadata.namespace; for any other or invalid selector it returns nothing.
 func (b *Baseline) List(selector scenario.Selector) []any {
 	group, _ := schema.ParseGroupVersion(selector.APIVersion)
 	kind := schema.GroupKind{Group: group.Group, Kind: selector.Kind}
@@ -107,7 +104,7 @@ func (b *Baseline) List(selector scenario.Selector) []any {
 	return list
 }
 
-// fields is a field selector.
+// fields is a parsed field selector.
 type fields struct{ name, namespace string }
 
 func (f fields) match(k key) bool {

@@ -22,14 +22,14 @@ import (
 const (
 	defaultLimit    = 10_000
 	defaultParallel = 8
-	// page is how many objects one request lists, and patience how long it may take: an aggregated API server may hang.
+	// page is the number of objects per request, and patience its timeout: an aggregated API server may hang.
 	page     = 500
 	patience = 30 * time.Second
 )
 
-// Capture lists all objects of all kinds. A kind that cannot be listed is in Missing; an error means that the API
-// server is away or that nothing may be listed. It asks about once per kind: a client with a rate limit of 5 per second
-// makes it slow.
+// Capture lists all objects of all kinds. Kinds that cannot be listed are in Missing; an error means that the
+// API server is unreachable or that nothing may be listed. It sends about one request per kind, so a client
+// limited to 5 requests per second is slow.
 func Capture(
 	ctx context.Context, objects dynamic.Interface, kinds discovery.DiscoveryInterface, options Options,
 ) (*Baseline, error) {
@@ -64,17 +64,17 @@ func Capture(
 	return c.b, nil
 }
 
-// capture is one going on.
+// capture is a capture in progress.
 type capture struct {
 	client  dynamic.Interface
 	options Options
-	// salt makes the hashes of Secrets this cluster's own; both sides of a comparison have the same.
+	// salt makes the hashes of Secrets specific to this cluster; it is the same for both sides of a comparison.
 	salt []byte
 
 	mu    sync.Mutex
 	b     *Baseline
 	whole int
-	gone  map[string]bool // namespaces that are going away
+	gone  map[string]bool // namespaces that are being deleted
 }
 
 // resource is a kind that can be listed.
@@ -83,20 +83,20 @@ type resource struct {
 	kind schema.GroupKind
 }
 
-// discover returns the kinds, each once, in the version that the API server prefers.
+// discover returns each kind once, in the API server's preferred version.
 func (c *capture) discover(ctx context.Context, kinds discovery.DiscoveryInterface) ([]resource, error) {
 	if cached, is := kinds.(discovery.CachedDiscoveryInterface); is {
-		cached.Invalidate() // a CustomResourceDefinition may have come since
+		cached.Invalidate() // a CustomResourceDefinition may have been added since
 	}
 	lists, err := discovery.ToDiscoveryInterfaceWithContext(kinds).ServerPreferredResourcesWithContext(ctx)
 	var partly *discovery.ErrGroupDiscoveryFailed
 	switch {
-	case errors.As(err, &partly): // an aggregated API server that is away
+	case errors.As(err, &partly): // an aggregated API server is unavailable
 		for version, why := range partly.Groups {
 			c.missing(version.String(), why)
 		}
 	case err != nil:
-		return nil, fmt.Errorf("capture the baseline: ask for the kinds of the API server: %w", err)
+		return nil, fmt.Errorf("capture the baseline: discover the API server's kinds: %w", err)
 	}
 	var found []resource
 	for _, list := range lists {
@@ -122,14 +122,14 @@ func (c *capture) missing(what string, why error) {
 
 func (c *capture) readSalt(ctx context.Context) {
 	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-	// Who may not read it gets hashes without salt, each time.
+	// Without permission to read it, the hashes have no salt.
 	if system, err := c.client.Resource(namespaces).Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}); err == nil {
 		c.salt = []byte(system.GetUID())
 	}
 }
 
-// list keeps the objects of a kind. A page that lost its place, as on a busy cluster after five minutes, makes it begin
-// anew without pages.
+// list stores the objects of a kind. If a continue token expires, as on a busy cluster after five minutes, it
+// starts again without pages.
 func (c *capture) list(ctx context.Context, r resource) error {
 	options := metav1.ListOptions{Limit: page}
 	for {
@@ -143,7 +143,7 @@ func (c *capture) list(ctx context.Context, r resource) error {
 			options = metav1.ListOptions{}
 			continue
 		case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-			// Its CustomResourceDefinition was deleted meanwhile
+			// Its CustomResourceDefinition was deleted in the meantime.
 			return nil
 		case errors.As(err, &status):
 			c.missing(r.GroupResource().String(), err)
@@ -155,7 +155,7 @@ func (c *capture) list(ctx context.Context, r resource) error {
 			c.keep(r, &list.Items[i])
 		}
 		next := list.GetContinue()
-		if next == "" || next == options.Continue { // the same place again would never end
+		if next == "" || next == options.Continue { // the same token again would loop forever
 			break
 		}
 		options.Continue = next
@@ -173,12 +173,12 @@ func (c *capture) page(
 	defer cancel()
 	list, err := c.client.Resource(r.GroupVersionResource).List(within, options)
 	if err != nil && ctx.Err() == nil && within.Err() != nil {
-		return nil, apierrors.NewTimeoutError(fmt.Sprintf("no answer within %s", patience), 0)
+		return nil, apierrors.NewTimeoutError(fmt.Sprintf("no response within %s", patience), 0)
 	}
 	return list, err
 }
 
-// keep keeps one object, unless it is going away or not worth it.
+// keep stores an object, unless it is being deleted or is not worth storing.
 func (c *capture) keep(r resource, raw *unstructured.Unstructured) {
 	k := key{r.kind, raw.GetNamespace(), raw.GetName()}
 	namespace := k.namespace
@@ -200,7 +200,7 @@ func (c *capture) keep(r resource, raw *unstructured.Unstructured) {
 	if !worth {
 		return
 	}
-	// items of a list of a built-in kind have none
+	// Items in a list of a built-in kind lack these.
 	body["apiVersion"], body["kind"] = r.GroupVersion().String(), r.kind.Kind
 	o := &object{version: r.Version, body: body}
 	c.mu.Lock()
@@ -218,7 +218,8 @@ func (c *capture) keep(r resource, raw *unstructured.Unstructured) {
 	c.b.objects[k] = o
 }
 
-// dropTerminating drops what is in namespaces that are being deleted: it will be gone soon, and nobody deletes it now.
+// dropTerminating drops the objects in namespaces that are being deleted, so that their deletion is not
+// reported.
 func (c *capture) dropTerminating() {
 	for k := range c.b.objects {
 		if c.gone[k.namespace] {

@@ -8,9 +8,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Collateral returns the differences that are neither allowed nor of our own objects. Of a changed object that has both
-// allowed and other fields, the others are left. What is allowed may have * in kind, namespace and name, as in
-// path.Match; ours may be nil.
+// Collateral returns the differences that are neither allowed nor of our own objects. If only some fields of a
+// changed object are allowed, the result has the others. In allowed, kind, namespace and name may contain *, as
+// in path.Match; ours may be nil.
 func Collateral(differences []Difference, allowed []scenario.Allowed, ours func(scenario.Ref) bool) []Difference {
 	var left []Difference
 	for _, d := range differences {
@@ -49,7 +49,7 @@ func matches(pattern, name string) bool {
 	return err == nil && ok
 }
 
-// without returns the difference without the fields that are allowed.
+// without returns the difference without the allowed fields.
 func without(d Difference, allowed []scenario.Allowed) (Difference, bool) {
 	edits := d.edits
 	if edits == nil { // it was stored and read again
@@ -73,7 +73,7 @@ func versionOf(ref scenario.Ref) string {
 	return ref.APIVersion[strings.LastIndexByte(ref.APIVersion, '/')+1:]
 }
 
-// fieldAllowed reports whether the field is one of those or lies below one; no fields mean all.
+// fieldAllowed reports whether the field equals or is below one of the fields; an empty list allows all.
 func fieldAllowed(fields []string, field string) bool {
 	if len(fields) == 0 {
 		return true
@@ -85,7 +85,7 @@ func fieldAllowed(fields []string, field string) bool {
 	})
 }
 
-// segments takes a path apart: metadata.labels["example.com/team"] is metadata, labels and example.com/team.
+// segments splits a path: metadata.labels["example.com/team"] becomes metadata, labels and example.com/team.
 func segments(field string) []string {
 	var all []string
 	for field != "" {

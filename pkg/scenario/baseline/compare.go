@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// edit is one field that differs.
+// edit is a field that differs.
 type edit struct {
 	field   string
 	was, is string
@@ -56,11 +56,11 @@ type comparison struct {
 
 func (c *comparison) values(path string, was, is any) {
 	if path == "metadata.uid" {
-		return // its own rule
+		return // compared separately
 	}
 	a, mapBefore := was.(map[string]any)
 	b, mapAfter := is.(map[string]any)
-	// The fields of one that is not there are not there
+	// A missing map has no fields.
 	if mapBefore && mapAfter || mapBefore && is == nil || mapAfter && was == nil {
 		for name := range union(a, b) {
 			c.values(expr.Join(path, name), a[name], b[name])
@@ -75,7 +75,7 @@ func (c *comparison) values(path string, was, is any) {
 		}
 		return
 	}
-	// A field that is empty says as much as one that is not there.
+	// An empty field is equivalent to a missing one.
 	if reflect.DeepEqual(was, is) || empty(was) && empty(is) || was == nil && filledIn(c.kind, path) {
 		return
 	}
@@ -86,7 +86,7 @@ func (c *comparison) values(path string, was, is any) {
 	c.edits = append(c.edits, e)
 }
 
-// filledIn reports whether a controller fills in the field of an object that was made without.
+// filledIn reports whether a controller sets the field if the object is created without it.
 func filledIn(kind schema.GroupKind, path string) bool {
 	return slices.Contains([]string{
 		"Pod spec.nodeName", "PersistentVolumeClaim spec.volumeName", "Node spec.providerID",
@@ -128,7 +128,7 @@ func union[V any](a, b map[string]V) map[string]struct{} {
 	return all
 }
 
-// show returns a value in a line.
+// show returns a value on one line.
 func show(value any) string {
 	const longest = 160
 	if value == nil {

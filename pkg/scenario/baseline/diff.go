@@ -11,32 +11,32 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Kind is what became of an object.
+// Kind is the kind of a difference.
 type Kind string
 
-// The kinds of difference.
+// Kinds of differences.
 const (
 	Created Kind = "created"
 	Deleted Kind = "deleted"
 	Changed Kind = "changed"
 )
 
-// Difference is one object that is not as it was.
+// Difference is an object that differs from the baseline.
 type Difference struct {
 	Ref  scenario.Ref `json:"ref"`
 	Kind Kind         `json:"kind"`
-	// Fields are those that differ in a changed object, sorted: spec.replicas, metadata.labels["example.com/team"],
-	// spec.containers[0].image. Of objects that are not whole they are those of the first two levels. metadata.uid is
-	// for one that was deleted and made anew.
+	// Fields are the fields that differ in a changed object, sorted: spec.replicas,
+	// metadata.labels["example.com/team"], spec.containers[0].image. For objects that are not stored in full,
+	// only the first two levels are compared. metadata.uid means that the object was deleted and recreated.
 	Fields []string `json:"fields,omitempty"`
-	// Before and After are what was in them and what is, shortened; of Secrets only that it differs.
+	// Before and After are the shortened old and new values; the values of Secrets are hidden.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
 
 	edits []edit
 }
 
-// String returns the difference in a line: Deployment team/web changed: spec.replicas (2, now 0).
+// String returns the difference on one line: Deployment team/web changed: spec.replicas (2, now 0).
 func (d Difference) String() string {
 	name := d.Ref.Name
 	if d.Ref.Namespace != "" {
@@ -53,8 +53,8 @@ func (d Difference) String() string {
 	return text
 }
 
-// Diff returns what became of the objects of before: deletions of namespaces first, else sorted. Kinds that one of the
-// two could not list are left out.
+// Diff returns the differences between two baselines, sorted, with deletions of namespaces first. It skips
+// kinds that could not be listed on both sides.
 func Diff(before, after *Baseline) []Difference {
 	var found []Difference
 	scaled := scaledBy(before, after)
@@ -92,7 +92,7 @@ func rank(d Difference) int {
 	return 1
 }
 
-// changed puts a difference together from the edits, which are sorted.
+// changed returns the difference for sorted edits.
 func changed(k key, was *object, edits []edit) Difference {
 	d := Difference{Ref: k.ref(was.version), Kind: Changed, edits: edits}
 	var before, after []string
@@ -104,7 +104,7 @@ func changed(k key, was *object, edits []edit) Difference {
 	return d
 }
 
-// brief shows some values.
+// brief returns the first fields with their values.
 func brief(fields, values []string) string {
 	if len(values) == 1 {
 		return values[0]
@@ -120,7 +120,7 @@ func brief(fields, values []string) string {
 	return strings.Join(text, ", ")
 }
 
-// goesByItself reports whether an object may vanish without anybody's doing.
+// goesByItself reports whether an object may disappear without user action.
 func goesByItself(k key, o *object) bool {
 	if (k.kind == schema.GroupKind{Group: "batch", Kind: "Job"}) {
 		return mapAt(o.body, "spec")["ttlSecondsAfterFinished"] != nil
@@ -128,8 +128,8 @@ func goesByItself(k key, o *object) bool {
 	return isDefaultAccount(k, o)
 }
 
-// comesByItself reports whether an object may appear without anybody's doing: a cluster's autoscaler makes nodes, which
-// have a providerID.
+// comesByItself reports whether an object may appear without user action: a cluster autoscaler creates nodes,
+// which have a providerID.
 func comesByItself(k key, o *object) bool {
 	if (k.kind == schema.GroupKind{Kind: "Node"}) {
 		return mapAt(o.body, "spec")["providerID"] != nil
@@ -137,7 +137,7 @@ func comesByItself(k key, o *object) bool {
 	return isDefaultAccount(k, o)
 }
 
-// isDefaultAccount reports whether it is the service account that each namespace gets and gets again, as it comes.
+// isDefaultAccount reports whether the object is the unmodified service account that each namespace gets.
 func isDefaultAccount(k key, o *object) bool {
 	if k.kind != (schema.GroupKind{Kind: "ServiceAccount"}) || k.name != "default" || o.hashes != nil {
 		return false
@@ -149,8 +149,8 @@ func isDefaultAccount(k key, o *object) bool {
 // scalers are the objects that autoscalers scale, with their bounds.
 type scalers map[key][2]int64
 
-// scaledBy returns what HorizontalPodAutoscalers that were there at both times scale. Their replicas are the
-// autoscaler's.
+// scaledBy returns the objects that a HorizontalPodAutoscaler in both baselines scales, and so whose replicas
+// may change.
 func scaledBy(before, after *Baseline) scalers {
 	all := scalers{}
 	for k, o := range before.objects {

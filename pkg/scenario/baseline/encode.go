@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// part is how many bytes of a baseline go into one Secret: an object may have 1.5 MiB in etcd, of which base64
-	// takes a third.
+	// part is the maximum number of bytes of a baseline in one Secret: etcd limits an object to 1.5 MiB, and
+	// base64 adds a third.
 	part = 700 << 10
-	// most is how large a baseline may be once it is unpacked: some hundred thousand objects.
+	// most is the maximum size of an unpacked baseline: several hundred thousand objects.
 	most   = 512 << 20
 	format = 1
 )
 
-// stored is a baseline as it is written.
+// stored is the serialized form of a baseline.
 type stored struct {
 	Format  int            `json:"format"`
 	Taken   time.Time      `json:"taken"`
@@ -45,7 +45,7 @@ type storedObject struct {
 	Hashes    map[string]string `json:"h,omitempty"`
 }
 
-// Encode returns the baseline compressed, in parts that each fit into a Secret.
+// Encode returns the compressed baseline, in parts that each fit into a Secret.
 func (b *Baseline) Encode() ([][]byte, error) {
 	out := stored{Format: format, Taken: b.Taken, Missing: b.Missing, Kinds: []storedKind{}, Objects: []storedObject{}}
 	index := map[schema.GroupKind]int{}
@@ -55,7 +55,7 @@ func (b *Baseline) Encode() ([][]byte, error) {
 	}
 	for k, o := range b.objects {
 		i, listed := index[k.kind]
-		if listed { // not if its kind went away while it was listed
+		if listed { // the kind may have been removed during listing
 			out.Objects = append(out.Objects, storedObject{i, k.namespace, k.name, o.body, o.hashes})
 		}
 	}
@@ -70,7 +70,7 @@ func (b *Baseline) Encode() ([][]byte, error) {
 	return slices.Collect(slices.Chunk(packed.Bytes(), part)), nil
 }
 
-// Decode reads what Encode wrote.
+// Decode reads the output of Encode.
 func Decode(parts [][]byte) (*Baseline, error) {
 	unpacked, err := unpack(bytes.Join(parts, nil))
 	if err != nil {
@@ -82,7 +82,7 @@ func Decode(parts [][]byte) (*Baseline, error) {
 	}
 	if in.Format != format {
 		return nil, fmt.Errorf(
-			"read the baseline: it has format %d, and this version knows %d: use the version that started the exercise",
+			"read the baseline: unsupported format %d (this version supports %d): use the version that started the exercise",
 			in.Format, format,
 		)
 	}
@@ -94,7 +94,7 @@ func Decode(parts [][]byte) (*Baseline, error) {
 	}
 	for _, o := range in.Objects {
 		if o.Kind < 0 || o.Kind >= len(in.Kinds) || o.Body == nil {
-			return nil, fmt.Errorf("read the baseline: object %q of no kind", o.Name)
+			return nil, fmt.Errorf("read the baseline: object %q has no kind", o.Name)
 		}
 		k := in.Kinds[o.Kind]
 		b.objects[key{schema.GroupKind{Group: k.Group, Kind: k.Kind}, o.Namespace, o.Name}] = &object{
@@ -111,7 +111,7 @@ func unpack(packed []byte) ([]byte, error) {
 	}
 	unpacked, err := io.ReadAll(io.LimitReader(zip, most+1))
 	if err == nil && len(unpacked) > most {
-		err = errors.New("it is too long")
+		err = errors.New("it is too large")
 	}
 	return unpacked, err
 }

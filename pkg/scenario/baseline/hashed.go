@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// shrink keeps of an object its names, labels and the hashes of its fields.
+// shrink reduces an object to its names, its labels and the hashes of its fields.
 func (o *object) shrink() {
 	o.hashes = hashFields(o.body)
 	metadata := mapAt(o.body, "metadata")
@@ -24,7 +24,7 @@ func (o *object) shrink() {
 	o.body = map[string]any{"apiVersion": o.body["apiVersion"], "kind": o.body["kind"], "metadata": kept}
 }
 
-// fieldHashes returns an object's, whole or not.
+// fieldHashes returns the hashes of an object's fields, whether it is stored in full or not.
 func (o *object) fieldHashes() map[string]string {
 	if o.hashes != nil {
 		return o.hashes
@@ -32,8 +32,8 @@ func (o *object) fieldHashes() map[string]string {
 	return hashFields(o.body)
 }
 
-// Digest returns a hash of the objects that are asked for: the same as long as none of them is made, changed or
-// deleted, and as many kinds could be listed.
+// Digest returns a hash of the selected objects. It stays the same as long as none of them is created, changed
+// or deleted, and the same kinds can be listed.
 func (b *Baseline) Digest(of func(ref scenario.Ref, body map[string]any) bool) string {
 	all := map[string]map[string]string{"": {"missing": strings.Join(b.Missing, "; ")}}
 	for k, o := range b.objects {
@@ -65,7 +65,7 @@ func hashFields(body map[string]any) map[string]string {
 }
 
 func hashValue(value any) string {
-	data, err := json.Marshal(value) // with sorted keys
+	data, err := json.Marshal(value) // sorts the keys
 	if err != nil {
 		return err.Error()
 	}

@@ -7,11 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ephemeral reports whether objects of the kind come, go and change by themselves, so that nobody's work is in them.
+// ephemeral reports whether objects of the kind come, go and change on their own, and are not created by users.
 func ephemeral(kind schema.GroupKind) bool {
 	switch kind.Group {
-	case "metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io", // measured at each question
-		// Other views of what is there already
+	case "metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io", // computed for each request
+		// Other views of existing objects.
 		"authorization.openshift.io", "project.openshift.io", "packages.operators.coreos.com",
 		"internal.apiserver.k8s.io",
 		"wgpolicyk8s.io", "aquasecurity.github.io", "reports.kyverno.io", // reports
@@ -28,13 +28,12 @@ func ephemeral(kind schema.GroupKind) bool {
 	}, kind.String())
 }
 
-// alwaysHashed reports whether objects of the kind are long and nobody asks what was in them.
+// alwaysHashed reports whether objects of the kind are large and their values are not needed.
 func alwaysHashed(kind schema.GroupKind) bool {
 	return kind == schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
 }
 
-// hasIdentity reports whether another object of the same name and content is another one: what it held is lost with the
-// old one.
+// hasIdentity reports whether recreating an object of the kind with the same content loses data.
 func hasIdentity(kind schema.GroupKind) bool {
 	return slices.Contains([]string{
 		"Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim",
@@ -42,8 +41,8 @@ func hasIdentity(kind schema.GroupKind) bool {
 	}, kind.String())
 }
 
-// derived reports whether a controller made the object from another one, which tells all: the owner's differences are
-// told.
+// derived reports whether a controller created the object from another one, whose differences are reported
+// instead.
 func derived(kind schema.GroupKind, metadata map[string]any) bool {
 	owners, _ := metadata["ownerReferences"].([]any)
 	for _, each := range owners {
@@ -51,14 +50,14 @@ func derived(kind schema.GroupKind, metadata map[string]any) bool {
 		controls, _ := owner["controller"].(bool)
 		switch {
 		case kind == schema.GroupKind{Kind: "Pod"} && owner["kind"] == "Node":
-			// A static pod: nothing else stands for it
+			// A static pod: no other object represents it.
 			return false
-		case slices.Contains([]any{"Pod", "Node", "ReplicaSet", "Job"}, owner["kind"]): // comes and goes with it
+		// Created and deleted with its owner.
+		case slices.Contains([]any{"Pod", "Node", "ReplicaSet", "Job"}, owner["kind"]):
 			return true
 		case !controls:
 		case builtIn(kind.Group):
-			// An operator's DaemonSet may be a candidate's mistake as well as anybody's; pods, and jobs of CronJobs,
-			// come and go.
+			// A candidate may change an operator's DaemonSet, but pods, and jobs of CronJobs, come and go.
 			return slices.Contains([]string{"Pod", "ReplicaSet.apps", "Job.batch", "ReplicationController"},
 				kind.String())
 		default:

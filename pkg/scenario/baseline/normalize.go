@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// longest is the length of the longest string that is kept; longer ones are hashes.
+// longest is the length of the longest string that is stored; longer ones are hashed.
 const longest = 8 << 10
 
-// normalize takes out of an object what it does not say itself: its status, what the API server counts, and what
-// controllers note on it. It changes the object. Not worth keeping are those that a controller made from another one.
+// normalize removes the status and everything that the API server or controllers set from an object, which it
+// modifies. worth is false for objects that a controller created from another one.
 func normalize(kind schema.GroupKind, o map[string]any, salt []byte) (body map[string]any, worth bool) {
 	metadata, _ := o["metadata"].(map[string]any)
 	if metadata == nil || derived(kind, metadata) || !special(kind, o, metadata) {
@@ -28,7 +28,7 @@ func normalize(kind schema.GroupKind, o map[string]any, salt []byte) (body map[s
 		hide(o, salt)
 	}
 	o["metadata"] = normalizeMetadata(kind, metadata)
-	dropField(o, "spec", "template", "metadata", "creationTimestamp") // null, of old clients
+	dropField(o, "spec", "template", "metadata", "creationTimestamp") // null, from old clients
 	return shorten(o, salt).(map[string]any), true
 }
 
@@ -54,7 +54,7 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 	owners, _ := metadata["ownerReferences"].([]any)
 	var names []any
 	for _, each := range owners {
-		if owner, is := each.(map[string]any); is { // without the UID: an owner that was made anew owns as before
+		if owner, is := each.(map[string]any); is { // without the UID: a recreated owner is still the owner
 			names = append(names,
 				map[string]any{"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["name"]})
 		}
@@ -65,14 +65,14 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 	return kept
 }
 
-// noted reports whether controllers write the annotation by themselves.
+// noted reports whether controllers set the annotation.
 func noted(kind schema.GroupKind, name string) bool {
 	if kind == (schema.GroupKind{Kind: "Node"}) {
-		return true // kubelets, network plugins and detectors; what matters to pods is in labels and taints
+		return true // set by kubelets, network plugins and detectors; pods depend only on labels and taints
 	}
 	domain, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{
-		"kubectl.kubernetes.io/last-applied-configuration", // repeats the object
+		"kubectl.kubernetes.io/last-applied-configuration", // a copy of the object
 		"deprecated.daemonset.template.generation", "control-plane.alpha.kubernetes.io/leader",
 		"endpoints.kubernetes.io/last-change-trigger-time", "batch.kubernetes.io/job-tracking",
 		"kubernetes.io/limit-ranger",
@@ -81,17 +81,17 @@ func noted(kind schema.GroupKind, name string) bool {
 		"autoscaling.alpha.kubernetes.io",
 		"cni.projectcalico.org", "k8s.v1.cni.cncf.io", "k8s.ovn.org", "cloud.google.com", "lifecycle.cattle.io",
 		"openshift.io", "security.openshift.io",
-	}, domain) || strings.HasPrefix(name, "kubernetes.io/config.") // of static pods: the time of the kubelet's start
+	}, domain) || strings.HasPrefix(name, "kubernetes.io/config.") // of static pods: the start time of the kubelet
 }
 
-// labeled reports whether controllers write the label by themselves.
+// labeled reports whether controllers set the label.
 func labeled(kind schema.GroupKind, name string) bool {
 	switch kind.String() {
 	case "Node":
 		return name == "nvidia.com/gfd.timestamp"
 	case "Secret":
 		return strings.HasPrefix(name, "kubernetes.io/legacy-token-")
-	case "Pod": // copied from the node when it is bound
+	case "Pod": // copied from the node when the pod is bound
 		return name == "topology.kubernetes.io/zone" || name == "topology.kubernetes.io/region"
 	case "Job.batch":
 		return isControllerUID(name)
@@ -103,15 +103,15 @@ func isControllerUID(label string) bool {
 	return label == "controller-uid" || label == "batch.kubernetes.io/controller-uid"
 }
 
-// special takes out of kinds in which controllers write beside the status what they write. It returns false for an
-// object that is not worth keeping.
+// special removes fields outside the status that controllers set in certain kinds. It returns false for an
+// object that is not worth storing.
 func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
 	switch kind.String() {
-	case "ConfigMap": // these are in each namespace, and written anew when somebody changes them
+	case "ConfigMap": // these are in every namespace, and are restored if changed
 		return metadata["name"] != "kube-root-ca.crt" && metadata["name"] != "openshift-service-ca.crt"
 	case "Secret":
 		if o["type"] == "kubernetes.io/service-account-token" {
-			delete(o, "data") // a controller puts the token in, later
+			delete(o, "data") // a controller adds the token later
 		}
 		return o["type"] != "bootstrap.kubernetes.io/token"
 	case "ServiceAccount":
@@ -124,7 +124,7 @@ func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
 		normalizeService(o)
 	case "PersistentVolume":
 		return normalizeVolume(o, metadata)
-	case "Job.batch": // one that was made anew has other ones
+	case "Job.batch": // a recreated Job has different ones
 		for _, path := range [][]string{
 			{"spec", "selector", "matchLabels"}, {"spec", "template", "metadata", "labels"},
 		} {
@@ -132,7 +132,7 @@ func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
 		}
 	case "ClusterRole.rbac.authorization.k8s.io":
 		if o["aggregationRule"] != nil {
-			delete(o, "rules") // a controller collects them
+			delete(o, "rules") // a controller aggregates them
 		}
 	case "MutatingWebhookConfiguration.admissionregistration.k8s.io",
 		"ValidatingWebhookConfiguration.admissionregistration.k8s.io":
@@ -145,7 +145,7 @@ func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
 	return true
 }
 
-// dropBundles drops the certificates that operators renew in webhooks.
+// dropBundles drops the CA bundles of webhooks, which operators rotate.
 func dropBundles(o map[string]any) {
 	webhooks, _ := o["webhooks"].([]any)
 	for _, each := range webhooks {
@@ -165,7 +165,7 @@ func normalizeNode(o map[string]any) {
 		taint, _ := each.(map[string]any)
 		delete(taint, "timeAdded")
 		key, _ := taint["key"].(string)
-		// These follow the node's conditions, and spec.unschedulable.
+		// These follow the node's conditions and spec.unschedulable.
 		return strings.HasPrefix(key, "node.kubernetes.io/") ||
 			strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
 	})
@@ -178,7 +178,7 @@ func normalizeNode(o map[string]any) {
 	}
 }
 
-// tokenVolume is what the API server adds to each pod, with a random name.
+// tokenVolume matches the volume that the API server adds to each pod, with a random name.
 var tokenVolume = regexp.MustCompile(`^kube-api-access-[a-z0-9]{5}$`)
 
 func normalizePod(o map[string]any) {
@@ -202,7 +202,7 @@ func normalizePod(o map[string]any) {
 	}
 }
 
-// normalizeService drops the addresses that the API server gave: a Service that was made anew serves by its name.
+// normalizeService drops assigned addresses: a recreated Service still works by name.
 func normalizeService(o map[string]any) {
 	spec := mapAt(o, "spec")
 	if spec["clusterIP"] != "None" {
@@ -212,7 +212,7 @@ func normalizeService(o map[string]any) {
 	delete(spec, "healthCheckNodePort")
 }
 
-// normalizeVolume keeps volumes that somebody made; those that a provisioner made belong to their claims.
+// normalizeVolume reports whether to store a volume: those of a provisioner belong to their claims.
 func normalizeVolume(o, metadata map[string]any) bool {
 	annotations, _ := metadata["annotations"].(map[string]any)
 	dropField(o, "spec", "claimRef", "uid")
@@ -220,7 +220,7 @@ func normalizeVolume(o, metadata map[string]any) bool {
 	return annotations["pv.kubernetes.io/provisioned-by"] == nil
 }
 
-// hide puts hashes in the place of a Secret's values.
+// hide replaces the values of a Secret with hashes.
 func hide(o map[string]any, salt []byte) {
 	for _, name := range []string{"data", "stringData"} {
 		for k, v := range mapAt(o, name) {
@@ -229,14 +229,14 @@ func hide(o map[string]any, salt []byte) {
 	}
 }
 
-// hashOf is short: it has to differ, nobody looks it up.
+// hashOf returns a short hash, which only needs to detect differences.
 func hashOf(text string, salt []byte) string {
 	sum := hmac.New(sha256.New, salt)
 	sum.Write([]byte(text))
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// shorten puts hashes in the place of long strings.
+// shorten replaces long strings with hashes.
 func shorten(value any, salt []byte) any {
 	switch value := value.(type) {
 	case string:
@@ -255,7 +255,7 @@ func shorten(value any, salt []byte) any {
 	return value
 }
 
-// mapAt returns the map at a path; nil when there is none. Reading from nil is fine, and so is deleting.
+// mapAt returns the map at a path, or nil. Reading and deleting are safe on nil.
 func mapAt(o map[string]any, path ...string) map[string]any {
 	for _, name := range path {
 		o, _ = o[name].(map[string]any)

@@ -6,17 +6,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Whole reports whether all that is kept of objects is kept of this one, so that it could be made again from it: it is
-// there, and not beyond Options.Limit.
+// Whole reports whether the object exists and is stored in full, so that it can be recreated.
 func (b *Baseline) Whole(ref scenario.Ref) bool {
 	found := b.objects[keyOf(ref)]
 	return found != nil && found.hashes == nil
 }
 
-// hashed is what stands in the place of a value that was secret or long.
+// hashed matches the hash that replaces a secret or long value.
 var hashed = regexp.MustCompile(`^sha256:[0-9a-f]{32}( \([0-9]+ bytes\))?$`)
 
-// Hashed reports whether a value of an object, or one in it, is only a hash of what it was.
+// Hashed reports whether a value, or a value in it, was replaced by a hash.
 func Hashed(value any) bool {
 	switch value := value.(type) {
 	case string:

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// startFor is how long the pod that asks may take to run: its image may have to be pulled.
+	// startFor is how long the client pod may take to start: its image may have to be pulled.
 	startFor = 60 * time.Second
-	// runEvery is the pause between two looks whether it runs.
+	// runEvery is the interval at which the pod's phase is polled.
 	runEvery = 200 * time.Millisecond
-	// spare is what an answer may take besides its own timeout: the way to the pod, and the resolver, which wget's does
-	// not bound.
+	// spare is added to the request's own timeout for reaching the pod and for DNS resolution, which wget's
+	// timeout does not cover.
 	spare = 3 * time.Second
 )
 
-// asker asks a URL from a pod of its own, which it makes at the first look and keeps for the others.
+// asker sends requests from a pod of its own. It creates the pod on first use and then reuses it.
 type asker struct {
 	*Checker
 	http scenario.HTTP
@@ -34,9 +34,9 @@ type asker struct {
 	began   time.Time
 	pod     *ownPod
 	running *corev1.Pod
-	// asked means that a pod has run before: the time that another one takes to start is the check's own.
+	// asked is set once a pod has run: the start of a replacement counts toward the check's time.
 	asked bool
-	// client is the index of the program that the image turned out to have.
+	// client is the index of the client program that the image has.
 	client int
 }
 
@@ -51,7 +51,7 @@ func (a *asker) look(ctx context.Context) (view, error) {
 		}
 	}
 	seen, err := a.ask(ctx)
-	if err != nil && ctx.Err() == nil && a.ended(ctx) { // the next look makes another
+	if err != nil && ctx.Err() == nil && a.ended(ctx) { // the next look creates another
 		a.running, a.began = nil, time.Time{}
 		return view{}, errors.Join(err, a.pod.remove(ctx))
 	}
@@ -60,14 +60,14 @@ func (a *asker) look(ctx context.Context) (view, error) {
 	return seen, err
 }
 
-// ended reports whether the pod runs no more, or somebody has deleted it.
+// ended reports whether the pod has terminated or was deleted.
 func (a *asker) ended(ctx context.Context) bool {
 	_, pod, err := a.pod.read(ctx)
 	return errors.Is(err, errGone) || err == nil && pod.Status.Phase != corev1.PodRunning
 }
 
-// start makes the pod, and waits a little until it runs. While it does not it is too early to judge; when it will not,
-// that is an error.
+// start creates the pod and waits briefly for it to run. While the pod is starting, the view is early; if the
+// pod cannot start, start returns an error.
 func (a *asker) start(ctx context.Context) (view, error) {
 	if a.began.IsZero() {
 		a.began = time.Now()
@@ -78,9 +78,9 @@ func (a *asker) start(ctx context.Context) (view, error) {
 		case a.running != nil || err != nil && !errors.Is(err, errNotYet):
 			return view{}, err
 		case time.Since(a.began) > startFor || a.asked && time.Now().After(until):
-			return view{}, fmt.Errorf("the pod that asks does not run: %s", state)
+			return view{}, fmt.Errorf("the client pod does not run: %s", state)
 		case time.Now().After(until):
-			return view{early: true, evidence: "the pod that asks does not run yet: " + state}, nil
+			return view{early: true, evidence: "the client pod does not run yet: " + state}, nil
 		}
 		if err := sleep(ctx, runEvery); err != nil {
 			return view{}, err
@@ -88,17 +88,17 @@ func (a *asker) start(ctx context.Context) (view, error) {
 	}
 }
 
-// errNotYet is for what passes by itself.
+// errNotYet marks temporary conditions.
 var errNotYet = errors.New("not yet")
 
-// step does the next thing on the way to a pod that runs, and says how far it is.
+// step takes the next step toward a running pod, and describes the pod's state.
 func (a *asker) step(ctx context.Context) (state string, err error) {
 	if a.pod == nil || a.pod.made.IsZero() {
 		return a.make(ctx)
 	}
 	_, pod, err := a.pod.read(ctx)
 	if errors.Is(err, errGone) {
-		return "", errors.Join(err, a.pod.remove(ctx)) // the next look makes another
+		return "", errors.Join(err, a.pod.remove(ctx)) // the next look creates another
 	}
 	if err != nil {
 		return "", err
@@ -107,7 +107,7 @@ func (a *asker) step(ctx context.Context) (state string, err error) {
 		a.running = pod
 		return "", nil
 	}
-	err = fmt.Errorf("the pod that asks does not run: %s", podState(pod))
+	err = fmt.Errorf("the client pod does not run: %s", podState(pod))
 	switch judge(pod) {
 	case ended:
 		return "", errors.Join(err, a.pod.remove(ctx))
@@ -135,7 +135,7 @@ func (a *asker) make(ctx context.Context) (state string, err error) {
 	return "created", nil
 }
 
-// manifest returns the pod: one that waits, on any node that lives.
+// manifest returns the pod, which only sleeps and may run on any healthy node.
 func (a *asker) manifest(ctx context.Context) (map[string]any, error) {
 	nodes, err := a.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -157,8 +157,8 @@ func (a *asker) manifest(ctx context.Context) (map[string]any, error) {
 	}, nil
 }
 
-// tolerations are for all taints that people have set: where the pod may run is not what it is to find out. Those of
-// the node controller tell of nodes on which nothing would run.
+// tolerations returns tolerations for all taints that users set, because the check does not test scheduling. It
+// does not tolerate the node controller's taints, which mark nodes that cannot run pods.
 func tolerations(nodes []corev1.Node) []any {
 	var keys []string
 	for i := range nodes {
@@ -176,8 +176,8 @@ func tolerations(nodes []corev1.Node) []any {
 	return all
 }
 
-// clients are programs that ask a URL, best first: busybox' and GNU's wget, older ones that do not tell the status, and
-// what the images of some test clusters have in its place.
+// clients returns commands that request a URL, in order of preference: wget of BusyBox and GNU, older versions
+// that do not print the status, and the program that the images of some test clusters have instead.
 func clients(url string, timeout time.Duration) [][]string {
 	seconds := strconv.Itoa(max(int((timeout+time.Second-1)/time.Second), 1))
 	return [][]string{
@@ -188,7 +188,7 @@ func clients(url string, timeout time.Duration) [][]string {
 	}
 }
 
-// ask asks with the first program that the image has.
+// ask sends a request with the first program that the image has.
 func (a *asker) ask(ctx context.Context) (view, error) {
 	timeout := httpTimeout(a.http)
 	programs := clients(a.http.URL, timeout)
@@ -196,11 +196,11 @@ func (a *asker) ask(ctx context.Context) (view, error) {
 		said, err := a.runIn(ctx, a.running, "", programs[a.client], timeout+spare)
 		switch {
 		case errors.Is(err, errNotInTime) && ctx.Err() == nil:
-			// The URL does not answer, or the pod does not.
+			// Either the URL or the pod does not respond.
 			if _, lost := a.runIn(ctx, a.running, "", []string{"true"}, spare); lost != nil {
 				return view{}, lost
 			}
-			return answer(0, "", fmt.Sprintf("no answer within %s", timeout)), nil
+			return answer(0, "", fmt.Sprintf("no response within %s", timeout)), nil
 		case missing(said, err):
 			continue
 		case err != nil:
@@ -209,11 +209,12 @@ func (a *asker) ask(ctx context.Context) (view, error) {
 		return heard(said), nil
 	}
 	a.client = 0
-	return view{}, fmt.Errorf("the image %s has no wget: name one that has", a.running.Spec.Containers[0].Image)
+	return view{}, fmt.Errorf("image %s does not contain wget: specify one that does",
+		a.running.Spec.Containers[0].Image)
 }
 
-// missing reports whether a program is not there, does not know its options, or crashes: that says nothing of the URL.
-// (Debian's static busybox crashes in the resolver.)
+// missing reports whether a program does not exist, does not support its options, or crashes. Such a failure
+// says nothing about the URL. (Debian's static BusyBox crashes in the resolver.)
 func missing(s said, err error) bool {
 	if err != nil {
 		return strings.Contains(err.Error(), "executable file not found") ||
@@ -227,10 +228,10 @@ func missing(s said, err error) bool {
 	return s.code != 0 && (usage || strings.Contains(s.stderr, "unsupported protocol scheme"))
 }
 
-// statusLine is how an answer begins; all programs show it, and all lines of a chain of redirections.
+// statusLine matches the start of a response; all programs print it, once for each redirect.
 var statusLine = regexp.MustCompile(`HTTP/[0-9.]+ ([0-9]{3})`)
 
-// heard returns the answer that a program tells of.
+// heard returns the response in the output of a program.
 func heard(s said) view {
 	if all := statusLine.FindAllStringSubmatch(s.stderr, -1); len(all) > 0 {
 		status, err := strconv.ParseInt(all[len(all)-1][1], 10, 64)

@@ -69,7 +69,7 @@ func TestAsks(t *testing.T) {
 		},
 		"nothing there": {
 			wgetS: notThere, wget: notThere, getS: notThere, get: notThere, expect: `true`,
-			why: "the image registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9 has no wget",
+			why: "image registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9 does not contain wget",
 		},
 		"the node is away": {
 			wgetS: said{failure: errors.New("error dialing backend: no route to host")}, expect: `status == 0`,
@@ -139,7 +139,7 @@ func TestAskingPod(t *testing.T) {
 			status: func(int, time.Duration) corev1.PodStatus {
 				return phase(corev1.PodPending, waiting("ContainerCreating"))
 			},
-			made: 1, took: 62 * time.Second, why: "the pod that asks does not run: Pending: ContainerCreating",
+			made: 1, took: 62 * time.Second, why: "the client pod does not run: Pending: ContainerCreating",
 		},
 		"no image": {
 			status: func(int, time.Duration) corev1.PodStatus {
@@ -177,7 +177,7 @@ func TestAskingPod(t *testing.T) {
 		},
 		"answers nothing": {
 			status: func(int, time.Duration) corev1.PodStatus { return phase(corev1.PodRunning, runs()) },
-			made:   1, took: 11 * time.Second, why: "not ended in time",
+			made:   1, took: 11 * time.Second, why: "the command timed out",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -228,7 +228,8 @@ func TestAskHangs(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		if r := w.one(t, urlCheck(`status == 0`)); !r.OK || r.Saw != "no answer within 5s" || r.Took > 10*time.Second {
+		if r := w.one(t, urlCheck(`status == 0`)); !r.OK || r.Saw != "no response within 5s" ||
+			r.Took > 10*time.Second {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -267,7 +268,7 @@ func TestService(t *testing.T) {
 		},
 		"hangs": {
 			func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, `status == 0`,
-			"no answer within 200ms", "",
+			"no response within 200ms", "",
 		},
 		"hangs in a body": {func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(200)

@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// can asks the authorizer whether somebody may do something.
+// can checks with an access review whether a user may do something.
 func (c *Checker) can(ctx context.Context, question scenario.Can) (view, error) {
 	resource, subresource, _ := strings.Cut(question.Resource, "/")
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -24,7 +24,7 @@ func (c *Checker) can(ctx context.Context, question scenario.Can) (view, error) 
 	}}
 	answer, err := c.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {
-		return view{}, fmt.Errorf("ask what %s may do: %w", question.User, err)
+		return view{}, fmt.Errorf("review the access of %s: %w", question.User, err)
 	}
 	reason := answer.Status.Reason
 	if answer.Status.EvaluationError != "" {
@@ -40,7 +40,7 @@ func (c *Checker) can(ctx context.Context, question scenario.Can) (view, error) 
 	return view{vars: expr.Vars{"allowed": answer.Status.Allowed, "reason": reason}, evidence: evidence}, nil
 }
 
-// groups returns those that the API server gives a user by itself. Whoever asks for another user must name them.
+// groups returns the groups that the API server assigns to a user. A SubjectAccessReview must list them.
 func groups(user string) []string {
 	all := []string{"system:authenticated"}
 	if account, is := strings.CutPrefix(user, "system:serviceaccount:"); is {

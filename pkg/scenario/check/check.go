@@ -1,8 +1,8 @@
-// Package check looks at a cluster and reports whether what a scenario expects is so: of objects, logs, events, what a
-// command in a container says, what a URL answers, what somebody may do, and what becomes of a pod.
+// Package check evaluates a scenario's checks on a cluster: of objects, logs, events, the output of a command
+// in a container, an HTTP response, permissions, and the result of a pod.
 //
-// Being unable to see is never taken for an answer: a check whose source cannot be read is false, with the reason,
-// whatever it expects.
+// A source that cannot be read is never treated as a result: the check fails with the reason, whatever it
+// expects.
 package check
 
 import (
@@ -22,56 +22,58 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// Checker runs checks against one cluster. Config, Client, Dynamic and Mapper are that cluster's. Run may be called
-// from several goroutines.
+// Checker runs checks against one cluster, given by Config, Client, Dynamic and Mapper. Run may be called
+// concurrently.
 type Checker struct {
 	Config  *rest.Config
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
 	Mapper  meta.RESTMapper
 
-	// Params and Facts are what expressions have as p and facts.
+	// Params and Facts are the variables p and facts of expressions.
 	Params map[string]any
 	Facts  scenario.Facts
 
-	// Module is the Terraform module that was handed in; nil when none was.
+	// Module is the Terraform module that was handed in, or nil.
 	Module *terraform.Module
 
-	// Was and WasList, which several checks call at the same time, give what an object, or those of a selector, were at
-	// the baseline; nil of an object that did not exist. Where they are not set, was is null.
+	// Was and WasList return an object, or the objects of a selector, at the baseline; nil if the object did not
+	// exist. Checks call them concurrently. If they are not set, was is null.
 	Was     func(ctx context.Context, ref scenario.Ref) (map[string]any, error)
 	WasList func(ctx context.Context, selector scenario.Selector) ([]any, error)
 
-	// ProbeImage is the image of pods that ask URLs, and of probes that name none; it has wget. Empty means the debug
-	// pods' one.
+	// ProbeImage is the image of client pods, and of probes that do not specify one; it must contain wget.
+	// Empty means the image of debug pods.
 	ProbeImage string
-	// Labels go on all pods that a Checker makes, so that those which a crash left are found. They must be neutral:
-	// candidates see them.
+	// Labels are set on all pods that a Checker creates, so that pods left by a crash can be found. They must
+	// be neutral, because candidates see them.
 	Labels map[string]string
 
-	// Progress, if set, hears what is being waited for. Calls come one at a time.
+	// Progress, if set, receives what the checks are waiting for. Calls do not overlap.
 	Progress func(text string)
-	// Every is the pause between two looks: a second when zero. The first looks follow each other faster.
+	// Every is the interval between looks; zero means a second. The first looks are more frequent.
 	Every time.Duration
 
-	// ping asks the API server whether it is there: by Client, but in tests.
+	// ping tests whether the API server responds; it uses Client, except in tests.
 	ping func(ctx context.Context) error
-	// execer runs commands in containers: by Config, but in tests.
+	// execer runs commands in containers; it uses Config, except in tests.
 	execer debugpod.Execer
-	// saying holds back what Progress must not hear at the same time.
+	// saying serializes calls of Progress.
 	saying sync.Mutex
 }
 
-// Result is what became of a check.
+// Result is the result of a check.
 type Result struct {
 	Name string `json:"name"`
 	OK   bool   `json:"ok"`
-	// Message says what is wrong, when something is: the scenario's words, or why nothing could be seen.
+	// Message describes the problem if the check failed: in the scenario's words, or why the source could not
+	// be read.
 	Message string `json:"message,omitempty"`
-	// Saw is the evidence, verbatim and short: the value that was compared, the last line of a log.
+	// Saw is short, verbatim evidence: the compared value, or the last line of a log.
 	Saw  string        `json:"saw,omitempty"`
 	Took time.Duration `json:"took"` // in nanoseconds
-	// LookedFrom and LookedUntil are when the look that decided it began and ended; zero when there was none.
+	// LookedFrom and LookedUntil are the start and end of the look that decided the check; zero if there was
+	// none.
 	LookedFrom  time.Time `json:"-"`
 	LookedUntil time.Time `json:"-"`
 }
@@ -86,10 +88,10 @@ func OK(results []Result) bool {
 	return true
 }
 
-// Run runs all checks at the same time, each until it holds within its time and then stays so for as long as it must.
-// The results are in the order of the checks. There is an error when ctx ended, with the results so far, or when the
-// API server could not be asked; what a check could not see for other reasons is in its result. All pods that were made
-// for it are deleted when Run returns, also when ctx ended; those that could not be are named in Message.
+// Run runs all checks concurrently. Each runs until it has held for as long as it must, or its time expires.
+// The results are in the order of the checks. Run returns an error, with the results so far, if ctx is done or
+// the API server is unreachable; other problems are in the results. Run deletes all pods that it created, even
+// if ctx is done, and names those that it could not delete in Message.
 func (c *Checker) Run(ctx context.Context, checks []scenario.Check) ([]Result, error) {
 	results, errs := make([]Result, len(checks)), make([]error, len(checks))
 	base, err := c.variables()
@@ -107,7 +109,7 @@ func (c *Checker) Run(ctx context.Context, checks []scenario.Check) ([]Result, e
 	return results, firstOf(errs)
 }
 
-// firstOf returns the first error: when the API server is away every check says so.
+// firstOf returns the first error: if the API server is unreachable, every check reports it.
 func firstOf(errs []error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -133,10 +135,10 @@ func (c *Checker) every() time.Duration {
 	return time.Second
 }
 
-// errNoConfig is for sources that need connections of their own.
-var errNoConfig = errors.New("no configuration of the cluster's API server was given")
+// errNoConfig is for sources that need their own connections.
+var errNoConfig = errors.New("no client configuration for the API server")
 
-// exec gives what runs commands in containers.
+// exec returns the execer for commands in containers.
 func (c *Checker) exec() (debugpod.Execer, error) {
 	switch {
 	case c.execer != nil:

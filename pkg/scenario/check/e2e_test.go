@@ -92,7 +92,7 @@ func TestE2EExec(t *testing.T) {
 		Timeout: scenario.Duration(time.Second),
 	}
 	if r := s.expect(
-		false, scenario.Check{Exec: hangs, Expect: "true"}, "not ended in time (1s)",
+		false, scenario.Check{Exec: hangs, Expect: "true"}, "the command timed out (1s)",
 	); r.Took > 5*time.Second {
 		t.Errorf("it took %s", r.Took)
 	}
@@ -222,7 +222,7 @@ func TestE2ECancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("the trainer has gone")
 	s.Progress = func(text string) {
-		if strings.Contains(text, "not yet: status 0") || strings.Contains(text, "not yet: no answer") ||
+		if strings.Contains(text, "not yet: status 0") || strings.Contains(text, "not yet: no response") ||
 			strings.Contains(text, "dial") {
 			cancel(gone)
 		}

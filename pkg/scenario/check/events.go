@@ -15,9 +15,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// events lists those about an object, the oldest first. An empty name means all objects of the kind. The list of
-// core/v1 also has those that were made by events.k8s.io; these get the fields that they lack, so that expressions need
-// not know of two kinds.
+// events lists events about an object, the oldest first. An empty name means all objects of the kind. The list
+// of core/v1 includes events created through events.k8s.io; their missing fields are filled in, so that
+// expressions can treat all events the same.
 func (c *Checker) events(ctx context.Context, ref scenario.Ref) (view, error) {
 	items, err := c.eventsAbout(ctx, ref, "")
 	if err != nil {
@@ -36,7 +36,7 @@ func (c *Checker) eventsAbout(ctx context.Context, ref scenario.Ref, uid string)
 	}
 	resource := c.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"})
 	client := resource.Namespace(ref.Namespace)
-	if ref.Namespace == "" { // events about nodes are in default, by some components in others
+	if ref.Namespace == "" { // events about nodes are usually in default, but not for all components
 		client = resource
 	}
 	all, err := list(ctx, client, metav1.ListOptions{FieldSelector: fields.AndSelectors(terms...).String()})
@@ -55,7 +55,7 @@ func (c *Checker) eventsAbout(ctx context.Context, ref scenario.Ref, uid string)
 	return items, nil
 }
 
-// isAbout looks again at what the server selected by: what stands in for it in tests does not.
+// isAbout repeats the server's selection, which fakes in tests do not implement.
 func isAbout(event map[string]any, about map[string]string) bool {
 	for field, value := range about {
 		if got, _ := nested(event, "involvedObject", field).(string); value != "" && got != value {
@@ -65,7 +65,7 @@ func isAbout(event map[string]any, about map[string]string) bool {
 	return true
 }
 
-// complete fills in what an event of events.k8s.io has elsewhere: its times and its count.
+// complete fills in the times and the count, which events of events.k8s.io have in other fields.
 func complete(event map[string]any) {
 	created, _ := nested(event, "metadata", "creationTimestamp").(string)
 	first := text(event["firstTimestamp"], event["eventTime"], created)
@@ -84,7 +84,7 @@ func complete(event map[string]any) {
 	}
 }
 
-// text returns the first that is not empty.
+// text returns the first non-empty string.
 func text(values ...any) string {
 	for _, v := range values {
 		if s, _ := v.(string); s != "" {
@@ -94,7 +94,7 @@ func text(values ...any) string {
 	return ""
 }
 
-// lastTime is for sorting: without fractions, which not all have.
+// lastTime returns a sort key, without fractions of a second, which not all events have.
 func lastTime(event any) string {
 	at, _ := event.(map[string]any)["lastTimestamp"].(string)
 	at, _, _ = strings.Cut(strings.TrimSuffix(at, "Z"), ".")

@@ -14,13 +14,14 @@ import (
 )
 
 const (
-	// maxSaw bounds the evidence, maxValue each value in it, maxShown how many objects of a list it names.
+	// maxSaw is the maximum length of the evidence, maxValue that of each value, and maxShown the number of
+	// list items.
 	maxSaw   = 400
 	maxValue = 160
 	maxShown = 4
 )
 
-// path is a variable with fields: o.status.conditions[0].type. What is called is not one of them.
+// path matches a variable with fields, such as o.status.conditions[0].type. It excludes function calls.
 var (
 	path = regexp.MustCompile(
 		`\b([a-zA-Z_]\w*)((?:\.[a-zA-Z_]\w*|\[(?:\d+|"[^"]*"|'[^']*')\]|\.\?[a-zA-Z_]\w*)+)(\s*\()?`,
@@ -29,8 +30,8 @@ var (
 	macro = regexp.MustCompile(`\blist\s*\.\s*(?:all|exists|exists_one|existsOne|filter|map)\s*\(\s*([a-zA-Z_]\w*)\s*,`)
 )
 
-// evidence returns what a check shows of what it saw: the values that its expression compares, and the state of what it
-// looked at.
+// evidence returns what a check reports as seen: the values that its expression compares, and the state of its
+// source.
 func evidence(check scenario.Check, seen view) string {
 	var parts []string
 	if o, is := seen.vars["o"].(map[string]any); is {
@@ -45,13 +46,13 @@ func evidence(check scenario.Check, seen view) string {
 	return cut(strings.Join(parts, "; "), maxSaw)
 }
 
-// values shows the fields of an object that an expression names.
+// values returns the fields of an object that an expression refers to, with their values.
 func values(name string, o map[string]any, expect string) []string {
 	var all []string
 	shown := map[string]bool{}
 	for _, m := range path.FindAllStringSubmatch(expect, -1) {
 		steps := part.FindAllStringSubmatch(m[2], -1)
-		if m[3] != "" && len(steps) > 0 { // a function, as size()
+		if m[3] != "" && len(steps) > 0 { // a function, such as size()
 			steps = steps[:len(steps)-1]
 		}
 		if m[1] != name || len(steps) == 0 {
@@ -66,7 +67,7 @@ func values(name string, o map[string]any, expect string) []string {
 	return all
 }
 
-// value follows the steps as far as they lead: .spec.replicas = 0.
+// value returns the value at a path, as far as it exists: .spec.replicas = 0.
 func value(o map[string]any, steps [][]string) string {
 	at, current, secret := "", any(o), o["kind"] == "Secret"
 	for _, s := range steps {
@@ -76,7 +77,7 @@ func value(o map[string]any, steps [][]string) string {
 			return at + " is not shown"
 		}
 		if current, is = follow(current, s); !is {
-			return at + " is not there"
+			return at + " does not exist"
 		}
 	}
 	raw, err := json.Marshal(current)
@@ -86,7 +87,7 @@ func value(o map[string]any, steps [][]string) string {
 	return at + " = " + cut(string(raw), maxValue)
 }
 
-// follow takes one step into a value.
+// follow returns the value one step below a value.
 func follow(value any, step []string) (any, bool) {
 	if step[2] != "" {
 		list, _ := value.([]any)
@@ -101,7 +102,7 @@ func follow(value any, step []string) (any, bool) {
 	return next, is
 }
 
-// valuesOfList shows, of the first objects, the fields that the macros of an expression name.
+// valuesOfList returns, for the first objects of a list, the fields that macros in an expression refer to.
 func valuesOfList(list []any, expect string) []string {
 	var all []string
 	for _, m := range macro.FindAllStringSubmatch(expect, -1) {
@@ -122,7 +123,7 @@ func valuesOfList(list []any, expect string) []string {
 	return nil
 }
 
-// states names the objects of a list.
+// states returns the states of the objects in a list.
 func states(list []any) string {
 	if len(list) == 0 {
 		return "no objects"
@@ -139,7 +140,7 @@ func states(list []any) string {
 	return fmt.Sprintf("%d: %s", len(list), strings.Join(all, ", "))
 }
 
-// state returns an object in few words: Pod trainer-0 Pending: Unschedulable: 0/2 nodes are available.
+// state describes an object briefly: Pod trainer-0 Pending: Unschedulable: 0/2 nodes are available.
 func state(o map[string]any) string {
 	name, _ := nested(o, "metadata", "name").(string)
 	words := fmt.Sprintf("%v %s", o["kind"], name)
@@ -158,10 +159,10 @@ func state(o map[string]any) string {
 	return words
 }
 
-// short returns an expression in one line.
+// short returns an expression on one line.
 func short(text string) string { return cut(strings.Join(strings.Fields(text), " "), maxValue) }
 
-// cut shortens text, at a rune.
+// cut shortens a string at a rune boundary.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -39,10 +39,10 @@ func TestEvidence(t *testing.T) {
 			object, expr.Vars{"o": o}, `o.spec.list[0].name == "x" && o.metadata.labels["a.b/c"] == 'y'`,
 			`o.spec.list[0].name = "n"; o.metadata.labels["a.b/c"] = "x"`,
 		},
-		{object, expr.Vars{"o": o}, `o.spec.list[3].name == "x"`, `o.spec.list[3] is not there`},
+		{object, expr.Vars{"o": o}, `o.spec.list[3].name == "x"`, `o.spec.list[3] does not exist`},
 		{
 			object, expr.Vars{"o": o}, `has(o.spec.paused) && o.?spec.?x.orValue(1) == 2`,
-			`o.spec.paused is not there; o.?spec.?x is not there`,
+			`o.spec.paused does not exist; o.?spec.?x does not exist`,
 		},
 		{
 			object, expr.Vars{"o": o}, `o.spec.list.exists(c, c.name == "x") && size(o.spec.list) == 1`,
@@ -58,7 +58,7 @@ func TestEvidence(t *testing.T) {
 		{object, expr.Vars{"o": nil}, `o.spec.replicas == 3`, ``},
 		{
 			list, expr.Vars{"list": []any{o, secret, "x"}}, `list.all(d, d.spec.replicas > 3)`,
-			`d: d.spec.replicas = 2; s: d.spec is not there`,
+			`d: d.spec.replicas = 2; s: d.spec does not exist`,
 		},
 	} {
 		test.check.Expect = test.expect

@@ -14,13 +14,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// defaultExecTimeout is how long a command may take when the check does not say.
+// defaultExecTimeout is the default timeout of a command.
 const defaultExecTimeout = 10 * time.Second
 
-// defaultContainer is the annotation by which kubectl chooses a container, too.
+// defaultContainer is the annotation that selects a pod's default container, as in kubectl.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
-// command runs a command in the first ready pod of those picked.
+// command runs a command in the first ready pod that is selected.
 func (c *Checker) command(ctx context.Context, e scenario.Exec) (view, error) {
 	pods, err := c.pick(ctx, e.Namespace, e.Labels, e.Pod)
 	if err != nil {
@@ -38,16 +38,16 @@ func (c *Checker) command(ctx context.Context, e scenario.Exec) (view, error) {
 			vars: expr.Vars{"stdout": said.stdout, "stderr": said.stderr, "code": said.code}, evidence: said.String(),
 		}, nil
 	}
-	return view{}, fmt.Errorf("no pod is ready to run the command in: %s is %s", pods[0].Name, podState(&pods[0]))
+	return view{}, fmt.Errorf("no pod is ready to run the command: %s is %s", pods[0].Name, podState(&pods[0]))
 }
 
-// said is what a command has said.
+// said is the output of a command.
 type said struct {
 	stdout, stderr string
 	code           int64
 }
 
-// String returns its exit code and its last words.
+// String returns the exit code and the last line.
 func (s said) String() string {
 	words := lastLine(s.stderr, "")
 	if words == "" || s.code == 0 {
@@ -56,10 +56,10 @@ func (s said) String() string {
 	return strings.TrimSuffix(fmt.Sprintf("exit code %d: %s", s.code, words), ": ")
 }
 
-// errNotInTime is for a command that has not ended.
-var errNotInTime = errors.New("the command has not ended in time")
+// errNotInTime means that a command timed out.
+var errNotInTime = errors.New("the command timed out")
 
-// runIn runs a command in a container. A command that ends with another code than 0 is no error.
+// runIn runs a command in a container. A nonzero exit code is not an error.
 func (c *Checker) runIn(
 	ctx context.Context, pod *corev1.Pod, name string, command []string, timeout time.Duration,
 ) (said, error) {
@@ -68,7 +68,7 @@ func (c *Checker) runIn(
 		return said{}, err
 	}
 	if len(command) == 0 {
-		return said{}, errors.New("the check has no command")
+		return said{}, errors.New("the check does not specify a command")
 	}
 	if timeout <= 0 {
 		timeout = defaultExecTimeout
@@ -77,7 +77,7 @@ func (c *Checker) runIn(
 	defer cancel()
 	out, errs := &headBuffer{most: maxText}, &headBuffer{most: maxText}
 	done := make(chan error, 1)
-	go func() { // streams may take long to notice that ctx has ended, when the node is gone
+	go func() { // streams may be slow to notice that ctx is done if the node is unreachable
 		done <- execer.Exec(ctx, pod, containerOf(pod, name), command,
 			debugpod.Streams{In: strings.NewReader(""), Out: out, Err: errs})
 	}()
@@ -98,7 +98,7 @@ func (c *Checker) runIn(
 	return said{}, fmt.Errorf("%s in pod %s/%s: %w", command[0], pod.Namespace, pod.Name, err)
 }
 
-// containerOf returns the container that is meant: as with kubectl the one of the annotation, or the first.
+// containerOf returns the named container, or like kubectl the one in the annotation, or the first.
 func containerOf(pod *corev1.Pod, name string) string {
 	switch {
 	case name != "":

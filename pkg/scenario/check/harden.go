@@ -7,14 +7,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 )
 
-// nobody is the user of pods that name none: Debian's and busybox' nobody.
+// nobody is the default user of pods, which is nobody in Debian and BusyBox.
 const nobody int64 = 65534
 
-// deadline is how long a pod of ours lives at most, though nobody deletes it.
+// deadline is the maximum lifetime of a pod that is not deleted, in seconds.
 const deadline int64 = 3600
 
-// harden fills in what a pod leaves open, so that it passes Pod Security's restricted level and quotas that ask for
-// requests and limits, ends by itself and has no credentials. What the pod says itself stays.
+// harden sets unspecified fields of a pod so that it meets the restricted Pod Security Standard and quotas for
+// requests and limits, terminates on its own, and has no credentials. Fields that are set are preserved.
 func (c *Checker) harden(object map[string]any) error {
 	spec, is := object["spec"].(map[string]any)
 	if !is {
@@ -23,7 +23,7 @@ func (c *Checker) harden(object map[string]any) error {
 	}
 	all := append(mapsOf(spec["initContainers"]), mapsOf(spec["containers"])...)
 	if len(mapsOf(spec["containers"])) == 0 {
-		return errors.New("the probe's pod has no containers: name at least one")
+		return errors.New("the probe's pod has no containers: specify at least one")
 	}
 	orElse(spec, "restartPolicy", "Never")
 	orElse(spec, "activeDeadlineSeconds", deadline)
@@ -47,7 +47,7 @@ func (c *Checker) harden(object map[string]any) error {
 	return nil
 }
 
-// choosesUser reports whether a container says itself as whom it runs, which the pod's own choice might contradict.
+// choosesUser reports whether a container sets its own user, which the pod's default might conflict with.
 func choosesUser(containers []map[string]any) bool {
 	for _, container := range containers {
 		if context, is := container["securityContext"].(map[string]any); is {
@@ -59,12 +59,12 @@ func choosesUser(containers []map[string]any) bool {
 	return false
 }
 
-// small fills in requests and limits of CPU and memory that are not given.
+// small sets small requests and limits of CPU and memory that are not set.
 func small(container map[string]any) {
 	orElse(container, "resources", map[string]any{})
 	resources, is := container["resources"].(map[string]any)
 	if !is {
-		return // the API server says what is wrong with it
+		return // the API server reports the error
 	}
 	requests, limits := inner(resources, "requests"), inner(resources, "limits")
 	for _, r := range []struct{ name, request, limit string }{{"cpu", "10m", "200m"}, {"memory", "16Mi", "128Mi"}} {
@@ -74,7 +74,7 @@ func small(container map[string]any) {
 	}
 }
 
-// inner returns a map in a map, made where it is missing.
+// inner returns a map in a map, and creates it if it is missing.
 func inner(of map[string]any, key string) map[string]any {
 	m, is := of[key].(map[string]any)
 	if !is {
@@ -90,7 +90,7 @@ func orElse(m map[string]any, key string, value any) {
 	}
 }
 
-// mapsOf returns the maps of a list.
+// mapsOf returns the maps in a list.
 func mapsOf(list any) []map[string]any {
 	items, _ := list.([]any)
 	var all []map[string]any

@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// maxText bounds what is kept of logs, of what commands say, and of bodies.
+	// maxText is how much of logs, command output and response bodies is kept, in bytes.
 	maxText = 256 << 10
-	// maxRead bounds what is read of one log to find its end.
+	// maxRead is how much of one log is read to find its end, in bytes.
 	maxRead = 4 << 20
-	// maxLogs bounds how many containers' logs are read: then those of the youngest pods.
+	// maxLogs is how many containers' logs are read; those of the newest pods come first.
 	maxLogs = 32
-	// defaultTail is how many lines of each log are read when the check does not say.
+	// defaultTail is the default number of lines that are read of each log.
 	defaultTail = 200
 )
 
-// container is one whose log is read.
+// container is a container whose log is read.
 type container struct {
 	pod      *corev1.Pod
 	status   corev1.ContainerStatus
 	previous bool
 }
 
-// logs reads the end of the logs of all containers that have begun, pod by pod, in the order in which they run. That no
-// container has begun is nothing to judge by: a log that lacks a line must not be taken for one that nobody could write
-// yet.
+// logs reads the end of the logs of all containers that have started, in the order of pods and containers. If
+// no container has started, it returns an error: a missing log must not be mistaken for a log without a certain
+// line.
 func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 	pods, err := c.pick(ctx, l.Namespace, l.Labels, l.Pod)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 	containers := begun(pods, l)
 	if len(containers) == 0 {
 		return view{},
-			fmt.Errorf("no container%s has begun: pod %s is %s", named(l.Container), pods[0].Name, podState(&pods[0]))
+			fmt.Errorf("no container%s has started: pod %s is %s", named(l.Container), pods[0].Name, podState(&pods[0]))
 	}
 	var parts []string
 	for _, one := range containers {
@@ -65,7 +65,7 @@ func named(container string) string {
 	return " " + container
 }
 
-// begun returns the containers that have something to say.
+// begun returns the containers that may have logs.
 func begun(pods []corev1.Pod, l scenario.Logs) []container {
 	if len(pods) > maxLogs {
 		slices.SortStableFunc(pods,
@@ -85,8 +85,7 @@ func begun(pods []corev1.Pod, l scenario.Logs) []container {
 	return all
 }
 
-// log reads the end of one container's log. A pod that goes meanwhile, or a container whose log the kubelet has thrown
-// away, has none.
+// log reads the end of one container's log. If the pod or the log was deleted in the meantime, it returns "".
 func (c *Checker) log(ctx context.Context, of container, l scenario.Logs, most int) (string, error) {
 	tail := l.Tail
 	if tail <= 0 {
@@ -102,28 +101,30 @@ func (c *Checker) log(ctx context.Context, of container, l scenario.Logs, most i
 	switch {
 	case apierrors.IsNotFound(err):
 		return "", nil
-	case apierrors.IsBadRequest(err) && of.previous: // it has been removed since the pod was listed
+	case apierrors.IsBadRequest(err) && of.previous: // removed since the pod was listed
 		of.previous = false
 		return c.log(ctx, of, l, most)
-	case apierrors.IsBadRequest(err): // it waits to start again
+	case apierrors.IsBadRequest(err): // waiting to restart
 		return "", nil
 	case err != nil:
-		return "", fmt.Errorf("the log of %s/%s, container %s: %w", of.pod.Namespace, of.pod.Name, of.status.Name, err)
+		return "", fmt.Errorf("read log of pod %s/%s, container %s: %w", of.pod.Namespace, of.pod.Name, of.status.Name,
+			err)
 	}
 	defer func() { _ = body.Close() }()
 	end := &tailBuffer{most: most}
 	if _, err := io.Copy(end, body); err != nil {
-		return "", fmt.Errorf("the log of %s/%s, container %s: %w", of.pod.Namespace, of.pod.Name, of.status.Name, err)
+		return "", fmt.Errorf("read log of pod %s/%s, container %s: %w", of.pod.Namespace, of.pod.Name, of.status.Name,
+			err)
 	}
 	text := strings.TrimRight(end.String(), "\n")
-	// The kubelet, with status 200
+	// The kubelet reports this error with status 200.
 	if strings.HasPrefix(text, "unable to retrieve container logs for ") && !strings.Contains(text, "\n") {
 		return "", nil
 	}
 	return text, nil
 }
 
-// tailBuffer keeps the end of what is written to it.
+// tailBuffer keeps the end of the data that is written to it.
 type tailBuffer struct {
 	most int
 	data []byte
@@ -132,13 +133,13 @@ type tailBuffer struct {
 
 func (t *tailBuffer) Write(p []byte) (int, error) {
 	t.data = append(t.data, p...)
-	if over := len(t.data) - t.most; over > t.most { // not at each write
+	if over := len(t.data) - t.most; over > t.most { // not on every write
 		t.data, t.cut = append(t.data[:0], t.data[over:]...), true
 	}
 	return len(p), nil
 }
 
-// String returns the end, from the beginning of a line on.
+// String returns the end, starting at the beginning of a line.
 func (t *tailBuffer) String() string {
 	if over := len(t.data) - t.most; over > 0 {
 		t.data, t.cut = t.data[over:], true
@@ -150,7 +151,7 @@ func (t *tailBuffer) String() string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// headBuffer keeps the beginning of what is written to it, and takes the rest too: whoever writes must not fail.
+// headBuffer keeps the beginning of the data that is written to it, and discards the rest without an error.
 type headBuffer struct {
 	most int
 	data []byte
@@ -163,7 +164,7 @@ func (h *headBuffer) Write(p []byte) (int, error) {
 
 func (h *headBuffer) String() string { return strings.ToValidUTF8(string(h.data), "\uFFFD") }
 
-// lastLine returns the last line that is not empty.
+// lastLine returns the last non-empty line, or none.
 func lastLine(text, none string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if last := strings.TrimSpace(lines[len(lines)-1]); last != "" {

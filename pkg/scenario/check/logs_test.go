@@ -105,14 +105,14 @@ func TestLogs(t *testing.T) {
 		},
 		"none has begun": {
 			[]corev1.Pod{podOf("p", corev1.ContainerStatus{Name: "main", State: waiting("ErrImagePull")})},
-			scenario.Logs{}, nil, `text == ""`, "no container has begun: pod p is Running: ErrImagePull",
+			scenario.Logs{}, nil, `text == ""`, "no container has started: pod p is Running: ErrImagePull",
 		},
 		"it is deleted": {
 			[]corev1.Pod{deleted}, scenario.Logs{Labels: "job=train"}, nil, `text == ""`,
-			"there is no pod job=train in namespace a",
+			"no pod \"job=train\" found in namespace \"a\"",
 		},
 		"no such container": {
-			[]corev1.Pod{first}, scenario.Logs{Container: "x"}, nil, `text == ""`, "no container x has begun",
+			[]corev1.Pod{first}, scenario.Logs{Container: "x"}, nil, `text == ""`, "no container x has started",
 		},
 		"no text but bytes, cut words": {
 			[]corev1.Pod{first}, scenario.Logs{Container: "main"}, map[string]string{"p1/main/false": "ok \xff\n"},

@@ -16,10 +16,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// pageSize is how many objects are asked for at a time.
+// pageSize is the number of objects per list request.
 const pageSize = 500
 
-// object reads one object.
+// object reads an object.
 func (c *Checker) object(ctx context.Context, ref scenario.Ref, wantsWas bool) (view, error) {
 	client, err := c.client(ref.APIVersion, ref.Kind, ref.Namespace)
 	if err != nil {
@@ -29,9 +29,9 @@ func (c *Checker) object(ctx context.Context, ref scenario.Ref, wantsWas bool) (
 	if wantsWas && c.Was != nil {
 		was, err := c.Was(ctx, ref)
 		if err != nil {
-			return view{}, fmt.Errorf("the baseline's %s %s: %w", ref.Kind, ref.Name, err)
+			return view{}, fmt.Errorf("read %s %s from the baseline: %w", ref.Kind, ref.Name, err)
 		}
-		if was != nil { // a nil map is no null
+		if was != nil { // a nil map is not null
 			seen.vars["was"] = was
 		}
 	}
@@ -58,7 +58,7 @@ func (c *Checker) objects(ctx context.Context, s scenario.Selector, wantsWas boo
 	if wantsWas && c.WasList != nil {
 		was, err := c.WasList(ctx, s)
 		if err != nil {
-			return view{}, fmt.Errorf("the baseline's %s objects: %w", s.Kind, err)
+			return view{}, fmt.Errorf("read objects of kind %s from the baseline: %w", s.Kind, err)
 		}
 		if was == nil {
 			was = []any{}
@@ -73,7 +73,7 @@ func (c *Checker) objects(ctx context.Context, s scenario.Selector, wantsWas boo
 	return seen, nil
 }
 
-// list reads all objects, page by page. When the pages' snapshot has expired it starts again without pages.
+// list lists all objects in pages. If the continue token has expired, it starts again without pages.
 func list(ctx context.Context, client dynamic.ResourceInterface, options metav1.ListOptions) ([]any, error) {
 	options.Limit = pageSize
 	items := []any{}
@@ -95,8 +95,8 @@ func list(ctx context.Context, client dynamic.ResourceInterface, options metav1.
 	}
 }
 
-// client is for the objects of a kind. An API that the cluster does not have is nothing to see, and no error of the API
-// server's.
+// client returns the client for objects of a kind. If the cluster does not have the kind, the error is not one
+// of the API server.
 func (c *Checker) client(apiVersion, kind, namespace string) (dynamic.ResourceInterface, error) {
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {
@@ -105,9 +105,9 @@ func (c *Checker) client(apiVersion, kind, namespace string) (dynamic.ResourceIn
 	mapping, err := c.Mapper.RESTMapping(gv.WithKind(kind).GroupKind(), gv.Version)
 	switch {
 	case meta.IsNoMatchError(err):
-		return nil, fmt.Errorf("the cluster has no kind %s in %s", kind, apiVersion)
+		return nil, fmt.Errorf("the cluster does not have kind %s in %s", kind, apiVersion)
 	case err != nil:
-		return nil, fmt.Errorf("the kind %s in %s: %w", kind, apiVersion, err)
+		return nil, fmt.Errorf("kind %s in %s: %w", kind, apiVersion, err)
 	}
 	resource := c.Dynamic.Resource(mapping.Resource)
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && namespace != "" {
@@ -116,7 +116,7 @@ func (c *Checker) client(apiVersion, kind, namespace string) (dynamic.ResourceIn
 	return resource, nil
 }
 
-// nested reads a field of an object, nil when it is not there.
+// nested returns a field of an object, or nil if it does not exist.
 func nested(o map[string]any, path ...string) any {
 	value, _, err := unstructured.NestedFieldNoCopy(o, path...)
 	if err != nil {
@@ -125,5 +125,5 @@ func nested(o map[string]any, path ...string) any {
 	return value
 }
 
-// errNoNamespace is for sources that only make sense in one.
-var errNoNamespace = errors.New("the check names no namespace")
+// errNoNamespace is for sources that require a namespace.
+var errNoNamespace = errors.New("the check does not specify a namespace")

@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Permissions returns what checks need to be seen. Kinds that the cluster does not have need none.
+// Permissions returns the permissions that checks need, except for kinds that the cluster does not have.
 func (c *Checker) Permissions(checks []scenario.Check) []fault.Permission {
 	var needs []fault.Permission
 	add := func(namespace, resource string, verbs ...string) {
@@ -33,7 +33,7 @@ func (c *Checker) Permissions(checks []scenario.Check) []fault.Permission {
 			add(one.Events.Namespace, "events", "list")
 		case one.Exec != nil:
 			add(one.Exec.Namespace, "pods", "get", "list")
-			add(one.Exec.Namespace, "pods/exec", "create", "get") // SPDY posts, WebSocket gets
+			add(one.Exec.Namespace, "pods/exec", "create", "get") // SPDY uses POST, WebSocket uses GET
 		case one.HTTP != nil && one.HTTP.Service != "":
 			add(one.HTTP.Namespace, "services/proxy", "get")
 		case one.HTTP != nil:
@@ -53,7 +53,7 @@ func (c *Checker) Permissions(checks []scenario.Check) []fault.Permission {
 	return fault.Permissions(needs)
 }
 
-// read returns the right to read a kind.
+// read returns the permission to read a kind.
 func (c *Checker) read(verb, apiVersion, kind, namespace string) []fault.Permission {
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {

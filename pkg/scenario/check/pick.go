@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pick lists the pods that a check means, by name. Those that are being deleted do not count: they are of a past that
-// is over.
+// pick lists the pods that a check selects, by name. It skips pods that are being deleted, because they no
+// longer reflect the current state.
 func (c *Checker) pick(ctx context.Context, namespace, labels, name string) ([]corev1.Pod, error) {
 	if namespace == "" {
 		return nil, errNoNamespace
@@ -36,13 +36,13 @@ func (c *Checker) pick(ctx context.Context, namespace, labels, name string) ([]c
 	}
 	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	if len(pods) == 0 {
-		return nil, fmt.Errorf("there is no pod %s in namespace %s", cmp.Or(name, labels), namespace)
+		return nil, fmt.Errorf("no pod %q found in namespace %q", cmp.Or(name, labels), namespace)
 	}
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return pods, nil
 }
 
-// ready reports whether the pod says so itself.
+// ready reports whether the pod's Ready condition is true.
 func ready(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {
@@ -52,13 +52,13 @@ func ready(pod *corev1.Pod) bool {
 	return false
 }
 
-// podState returns a pod's state in few words: Pending: Unschedulable: 0/2 nodes are available.
+// podState describes a pod's state briefly: Pending: Unschedulable: 0/2 nodes are available.
 func podState(pod *corev1.Pod) string {
 	words := []string{string(pod.Status.Phase), pod.Status.Reason, trouble(pod)}
 	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), ": ")
 }
 
-// trouble returns what keeps a pod, or a container of it, from running; empty when nothing does.
+// trouble returns what prevents a pod or one of its containers from running, or "".
 func trouble(pod *corev1.Pod) string {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
@@ -81,7 +81,7 @@ func trouble(pod *corev1.Pod) string {
 	return ""
 }
 
-// statuses returns those of the init containers and then the containers.
+// statuses returns the statuses of the init containers, then those of the containers.
 func statuses(pod *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }

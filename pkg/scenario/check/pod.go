@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	// deleteTimeout is how long a pod's deletion may take, of which its node has gentleFor.
+	// deleteTimeout is how long a pod's deletion may take, including gentleFor for its node.
 	deleteTimeout = 20 * time.Second
 	gentleFor     = 8 * time.Second
-	// goneEvery is the pause between two looks whether it is gone.
+	// goneEvery is the interval at which the deletion is polled.
 	goneEvery = 150 * time.Millisecond
-	// nameLength leaves place for the random part of a name.
+	// nameLength leaves room for the random part of a name.
 	nameLength = 50
-	// fieldManager is what kubectl's is, as candidates see it.
+	// fieldManager looks like kubectl's, because candidates see it.
 	fieldManager = "kubectl-create"
 )
 
-// ownPod is a pod that a check makes, and deletes.
+// ownPod is a pod that a check creates and deletes.
 type ownPod struct {
 	*Checker
 	namespace, name string
@@ -44,7 +44,7 @@ func (c *Checker) pods(namespace string) dynamic.ResourceInterface {
 	return c.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(namespace)
 }
 
-// newPod gives a pod that is not made yet a name of its own.
+// newPod returns a pod with a unique name, which is not created yet.
 func (c *Checker) newPod(object map[string]any) (*ownPod, *unstructured.Unstructured, error) {
 	o := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(object)}
 	o.SetAPIVersion("v1")
@@ -67,12 +67,12 @@ func (c *Checker) newPod(object map[string]any) (*ownPod, *unstructured.Unstruct
 	return &ownPod{Checker: c, namespace: o.GetNamespace(), name: o.GetName()}, o, nil
 }
 
-// create makes the pod. It may have been made though there is an error, unless the API server itself refused.
+// create creates the pod. If it returns an error, the pod may still exist, unless the API server rejected it.
 func (p *ownPod) create(ctx context.Context, o *unstructured.Unstructured) error {
 	p.made = time.Now()
 	created, err := p.pods(p.namespace).Create(ctx, o,
 		metav1.CreateOptions{FieldManager: fieldManager, FieldValidation: metav1.FieldValidationStrict})
-	if apierrors.IsAlreadyExists(err) { // an answer that was lost: nobody else has this name
+	if apierrors.IsAlreadyExists(err) { // a previous response was lost: the name is unique
 		created, err = p.pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
 	}
 	if err != nil {
@@ -85,24 +85,24 @@ func (p *ownPod) create(ctx context.Context, o *unstructured.Unstructured) error
 	return nil
 }
 
-// refused reports whether the API server itself said no, so that there is certainly no pod.
+// refused reports whether the API server rejected the pod, so that it certainly does not exist.
 func refused(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsBadRequest(err) || apierrors.IsNotFound(err)
 }
 
-// settling reports whether a refusal comes from a namespace so new that it has no ServiceAccount yet.
+// settling reports whether a pod was rejected because its new namespace has no ServiceAccount yet.
 func settling(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account")
 }
 
-// read gets the pod as it is now, as an object and as Go has it. errGone: somebody has deleted it.
+// read gets the current pod, as an unstructured object and as a Pod. It returns errGone if the pod was deleted.
 func (p *ownPod) read(ctx context.Context) (map[string]any, *corev1.Pod, error) {
 	o, err := p.pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err),
 		err == nil && (p.uid != "" && o.GetUID() != p.uid || o.GetDeletionTimestamp() != nil):
-		return nil, nil, fmt.Errorf("pod %s/%s: %w: somebody deleted it", p.namespace, p.name, errGone)
+		return nil, nil, fmt.Errorf("pod %s/%s: %w", p.namespace, p.name, errGone)
 	case err != nil:
 		return nil, nil, fmt.Errorf("get pod %s/%s: %w", p.namespace, p.name, err)
 	}
@@ -113,8 +113,8 @@ func (p *ownPod) read(ctx context.Context) (map[string]any, *corev1.Pod, error) 
 	return o.Object, pod, nil
 }
 
-// remove deletes the pod and its events, and waits until it is gone, also when ctx has ended. A node that does not let
-// it go is not waited for: the pod is then deleted without it.
+// remove deletes the pod and its events, and waits until the pod no longer exists, even if ctx is done. If the
+// node does not respond, remove deletes the pod without waiting for it.
 func (p *ownPod) remove(ctx context.Context) error {
 	if p == nil || p.made.IsZero() {
 		return nil
@@ -122,10 +122,11 @@ func (p *ownPod) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteTimeout)
 	defer cancel()
 	if err := p.untilGone(ctx); err != nil {
-		return fmt.Errorf("a pod is left: %w; delete it with: kubectl delete pod %s -n %s", err, p.name, p.namespace)
+		return fmt.Errorf("a pod was not deleted: %w; to delete it, run: kubectl delete pod %s -n %s", err, p.name,
+			p.namespace)
 	}
 	p.made = time.Time{}
-	// Best effort: it needs a right that nothing else does, and all they tell is of a pod of ours.
+	// Best effort: this needs an extra permission, and the events are only about our own pod.
 	_ = p.Client.CoreV1().Events(p.namespace).DeleteCollection(ctx, metav1.DeleteOptions{},
 		metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + p.name})
 	return nil
@@ -143,7 +144,7 @@ func (p *ownPod) untilGone(ctx context.Context) error {
 		}
 		err := p.pods(p.namespace).Delete(ctx, p.name, options)
 		switch {
-		case apierrors.IsConflict(err): // the UID is another's
+		case apierrors.IsConflict(err): // the UID is that of another pod
 			return nil
 		case apierrors.IsNotFound(err):
 			if p.uid != "" || time.Since(p.made) > lostFor {
@@ -160,7 +161,7 @@ func (p *ownPod) untilGone(ctx context.Context) error {
 	}
 }
 
-// lostFor is how long a creation whose answer was lost may still be on its way.
+// lostFor is how long a create request without a response may still take effect.
 const lostFor = 2 * time.Second
 
-var errStillThere = errors.New("its node has not let it go")
+var errStillThere = errors.New("its node has not terminated it")

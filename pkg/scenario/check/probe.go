@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// leastPatience is how long a probe's pod is watched at least that is made when the check's time is nearly over.
+	// leastPatience is the minimum time to watch a pod that is created when the check's time has almost
+	// expired.
 	leastPatience = 10 * time.Second
-	// settlingFor is how long a new namespace may take until it takes pods.
+	// settlingFor is how long a new namespace may reject pods.
 	settlingFor = 10 * time.Second
 )
 
-// probe makes a pod and sees what becomes of it. It can be judged when the pod has ended, runs, cannot be scheduled or
-// cannot start, or when it was waited for long enough. When that is not what was expected and there is time, another
-// one is made.
+// probe creates a pod and observes the result. The pod can be evaluated when it has terminated, runs, cannot be
+// scheduled or cannot start, or when the wait has timed out. If the result is not as expected and time is left,
+// the probe creates another pod.
 type probe struct {
 	*Checker
 	object   map[string]any
@@ -31,9 +32,9 @@ type probe struct {
 	began    time.Time
 
 	pod *ownPod
-	// until is how long it may be on its way.
+	// until is the deadline for the pod.
 	until time.Time
-	// over means that the pod has ended and was judged, before is what was seen of it then.
+	// over is set if the pod has terminated and was evaluated; before is its evidence.
 	over   bool
 	before string
 }
@@ -75,12 +76,12 @@ func (p *probe) look(ctx context.Context) (view, error) {
 	case verdict == ended:
 		p.over, p.before = true, seen.evidence
 	case p.before != "":
-		seen.evidence += "; the one before: " + p.before
+		seen.evidence += "; previous pod: " + p.before
 	}
 	return seen, nil
 }
 
-// make makes the pod. That the API server refuses it is an answer as well: o is null, and text says why.
+// make creates the pod. A rejection by the API server is also a result: o is null, and text is the reason.
 func (p *probe) make(ctx context.Context) (view, error) {
 	own, o, err := p.newPod(p.object)
 	if err != nil {
@@ -128,17 +129,17 @@ func (p *probe) see(ctx context.Context, object map[string]any, pod *corev1.Pod)
 	return view{vars: expr.Vars{"o": object, "text": text, "list": list}, evidence: evidence}, nil
 }
 
-// verdict is how far a pod is.
+// verdict is the progress of a pod.
 type verdict int
 
 const (
-	pending verdict = iota // on its way
-	stuck                  // the scheduler or the kubelet says that it cannot go on
+	pending verdict = iota // starting
+	stuck                  // the scheduler or the kubelet reports that it cannot continue
 	running
 	ended
 )
 
-// judge is pure: the pod's own status decides.
+// judge returns the verdict according to the pod's status.
 func judge(pod *corev1.Pod) verdict {
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded, corev1.PodFailed:
@@ -160,7 +161,7 @@ func judge(pod *corev1.Pod) verdict {
 	return pending
 }
 
-// hopeless reports whether a kubelet's reason to wait does not pass by itself within seconds.
+// hopeless reports whether a kubelet's waiting reason is unlikely to resolve within seconds.
 func hopeless(reason string) bool {
 	switch reason {
 	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed", "ImageInspectError",

@@ -64,7 +64,7 @@ func TestProbe(t *testing.T) {
 		"is not scheduled, as expected": {func(_ int, age time.Duration) corev1.PodStatus { return unschedulable(age) },
 			30 * s, `!has(o.spec.nodeName)`, true, 1, s, 3 * s, "Unschedulable: 0/2 nodes are available", ""},
 		"is not scheduled": {func(_ int, age time.Duration) corev1.PodStatus { return unschedulable(age) },
-			10 * s, `o.status.phase == "Running"`, false, 1, 10 * s, 11 * s, "Unschedulable", "it is not so"},
+			10 * s, `o.status.phase == "Running"`, false, 1, 10 * s, 11 * s, "Unschedulable", "expected o.status"},
 		"is on its way for ever": {func(int, time.Duration) corev1.PodStatus {
 			return phase(corev1.PodPending, waiting("ContainerCreating"))
 		},

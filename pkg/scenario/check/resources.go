@@ -7,10 +7,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// errNoModule is for a check of a module where none was handed in: who grades leaves such checks out.
+// errNoModule is for a check of a module if none was handed in. Grading omits such checks.
 var errNoModule = errors.New("no Terraform module was handed in")
 
-// resources lists those of a type in the Terraform module.
+// resources lists the resources of a type in the Terraform module.
 func (c *Checker) resources(of string) (view, error) {
 	if c.Module == nil {
 		return view{}, errNoModule

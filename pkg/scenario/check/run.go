@@ -13,34 +13,34 @@ import (
 )
 
 const (
-	// lookTimeout is how long one look may take besides what its check allows it.
+	// lookTimeout is how long one look may take, in addition to the check's own timeout.
 	lookTimeout = 20 * time.Second
-	// awayFor is how long an API server that cannot be asked is waited for, whatever the check's own time: it may be
+	// awayFor is how long to wait for an unreachable API server, regardless of the check's own time: it may be
 	// restarting.
 	awayFor = 10 * time.Second
-	// firstPause is the pause after the first look. It doubles until it is Checker.Every.
+	// firstPause is the pause after the first look. It doubles up to Checker.Every.
 	firstPause = 100 * time.Millisecond
-	// probeWithin is the time for a probe that says nothing: at once nothing has become of a pod.
+	// probeWithin is the default time for a probe, because a pod never has a result at once.
 	probeWithin = 30 * time.Second
 )
 
-// wasWord reports whether an expression compares with the baseline, which may cost a request.
+// wasWord matches expressions that compare with the baseline, which may cost a request.
 var wasWord = regexp.MustCompile(`\bwas\b`)
 
-// variables returns those that all expressions have.
+// variables returns the variables that all expressions have.
 func (c *Checker) variables() (expr.Vars, error) {
 	facts, err := expr.Plain(c.Facts)
 	if err != nil {
-		return nil, fmt.Errorf("what is known of the cluster: %w", err)
+		return nil, fmt.Errorf("facts of the cluster: %w", err)
 	}
 	params, err := expr.Plain(c.Params)
 	if err != nil {
-		return nil, fmt.Errorf("the scenario's parameters: %w", err)
+		return nil, fmt.Errorf("parameters of the scenario: %w", err)
 	}
 	return expr.Vars{"p": params, "facts": facts}, nil
 }
 
-// trial is one check while it is run.
+// trial is a check while it runs.
 type trial struct {
 	*Checker
 	check   scenario.Check
@@ -49,13 +49,13 @@ type trial struct {
 	base    expr.Vars
 
 	deadline time.Time
-	// since is since when it holds; zero when it does not.
+	// since is when the check began to hold; zero if it does not hold.
 	since time.Time
-	// away is since when the API server cannot be asked; zero when it can.
+	// away is when the API server became unreachable; zero if it is reachable.
 	away time.Time
-	// lookedFrom and lookedUntil are when the last look began and ended.
+	// lookedFrom and lookedUntil are the start and end of the last look.
 	lookedFrom, lookedUntil time.Time
-	// saw and why are what the last look showed, and why it was not enough.
+	// saw and why are the evidence of the last look, and why it did not pass.
 	saw, why string
 	told     string
 }
@@ -94,7 +94,7 @@ func within(check scenario.Check) time.Duration {
 	return time.Duration(check.Within)
 }
 
-// lookLimit returns how long one look may take: an API server that hangs must not hang the check.
+// lookLimit returns the timeout of one look, so that an API server that hangs does not block the check.
 func lookLimit(check scenario.Check) time.Duration {
 	limit := lookTimeout
 	if check.Exec != nil {
@@ -106,7 +106,7 @@ func lookLimit(check scenario.Check) time.Duration {
 	return limit
 }
 
-// message returns what is wrong: the scenario's own words and, where nothing could be compared, why.
+// message describes the problem: in the scenario's words, and why if nothing could be compared.
 func (t *trial) message() string {
 	switch {
 	case t.check.Message == "":
@@ -117,10 +117,10 @@ func (t *trial) message() string {
 	return t.check.Message + " (" + t.why + ")"
 }
 
-// notSo returns why a check is false that was judged.
-func notSo(expect string) string { return "it is not so that " + short(expect) }
+// notSo returns why an evaluated check failed.
+func notSo(expect string) string { return "expected " + short(expect) }
 
-// until looks again and again, until the check has held for long enough or its time is over.
+// until repeats the look until the check has held for long enough or its time has expired.
 func (t *trial) until(ctx context.Context) (bool, error) {
 	sustained := time.Duration(t.check.Sustained)
 	for pause := firstPause; ; pause = min(2*pause, t.every()) {
@@ -145,7 +145,7 @@ func (t *trial) until(ctx context.Context) (bool, error) {
 		default:
 			held := t.lookedFrom.Sub(t.since)
 			if wasSo := !t.since.IsZero(); wasSo {
-				t.why = fmt.Sprintf("it held for %s, and then no longer: %s", max(held, 0).Round(100*time.Millisecond),
+				t.why = fmt.Sprintf("held for only %s: %s", max(held, 0).Round(100*time.Millisecond),
 					t.why)
 			}
 			t.since = time.Time{}
@@ -159,7 +159,7 @@ func (t *trial) until(ctx context.Context) (bool, error) {
 	}
 }
 
-// pause returns how long to wait: not past the moment at which the answer is due.
+// pause returns how long to wait before the next look, at most until the result is due.
 func (t *trial) pause(most, sustained time.Duration) time.Duration {
 	due := t.deadline
 	if !t.since.IsZero() {
@@ -171,8 +171,8 @@ func (t *trial) pause(most, sustained time.Duration) time.Duration {
 	return most
 }
 
-// look looks once and judges. What is not known is neither true nor false: it is too early, or the API server is away
-// for a moment.
+// look evaluates the check once. The result is unknown if it is too early, or if the API server is temporarily
+// unreachable.
 func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, lookLimit(t.check))
 	defer cancel()
@@ -189,7 +189,7 @@ func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 		t.deadline = time.Now().Add(within(t.check))
 	}
 	if seen.early {
-		t.saw, t.why = seen.evidence, "it was too early to judge"
+		t.saw, t.why = seen.evidence, "too early to evaluate"
 		t.tell()
 		return false, false, nil
 	}
@@ -216,7 +216,7 @@ func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 	return holds && err == nil, true, nil
 }
 
-// blind decides what it means that the source could not be seen.
+// blind handles a source that cannot be read.
 func (t *trial) blind(ctx context.Context, cause error) (holds, known bool, err error) {
 	t.tell()
 	if !t.unreachable(ctx, cause) {
@@ -227,12 +227,12 @@ func (t *trial) blind(ctx context.Context, cause error) (holds, known bool, err 
 		t.away = time.Now()
 	}
 	if time.Since(t.away) >= awayFor {
-		return false, false, fmt.Errorf("check %q: the API server cannot be asked: %w", t.check.Name, cause)
+		return false, false, fmt.Errorf("check %q: the API server is unreachable: %w", t.check.Name, cause)
 	}
 	return false, false, nil
 }
 
-// tell says what is waited for, when that is news.
+// tell reports what the check is waiting for, if it changed.
 func (t *trial) tell() {
 	if t.check.Within <= 0 && t.check.Sustained <= 0 {
 		return
@@ -247,7 +247,7 @@ func (t *trial) tell() {
 	}
 }
 
-// sleep waits, or returns why ctx ended.
+// sleep waits for d, or until ctx is done.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -259,5 +259,5 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// errGone is for an object that went while it was looked at; the next look may find another.
-var errGone = errors.New("it is gone")
+// errGone means that an object was deleted during a look; the next look may find another.
+var errGone = errors.New("it was deleted")

@@ -20,7 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// defaultHTTPTimeout is how long an answer may take when the check does not say.
+// defaultHTTPTimeout is the default timeout of a request.
 const defaultHTTPTimeout = 5 * time.Second
 
 func httpTimeout(h scenario.HTTP) time.Duration {
@@ -30,15 +30,16 @@ func httpTimeout(h scenario.HTTP) time.Duration {
 	return defaultHTTPTimeout
 }
 
-// service asks a service by the API server's proxy.
+// service sends a request to a Service through the API server's proxy.
 func (c *Checker) service(ctx context.Context, h scenario.HTTP) (view, error) {
 	if c.Config == nil {
 		return view{}, errNoConfig
 	}
 	name, port, has := cutLast(h.Service)
 	if !has || h.Namespace == "" {
-		return view{}, fmt.Errorf("service %q in namespace %q: write NAME:PORT, or https:NAME:PORT, and the namespace",
-			h.Service, h.Namespace)
+		return view{},
+			fmt.Errorf("invalid service %q in namespace %q: must be NAME:PORT or https:NAME:PORT, with a namespace",
+				h.Service, h.Namespace)
 	}
 	config := rest.CopyConfig(c.Config)
 	config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &corev1.SchemeGroupVersion, "/api",
@@ -59,11 +60,11 @@ func (c *Checker) service(ctx context.Context, h scenario.HTTP) (view, error) {
 	}
 	response, err := client.Client.Do(request)
 	if err != nil {
-		// The service hangs, or the API server does: who calls finds out which.
+		// Either the Service or the API server hangs; the caller determines which.
 		if timedOut(err) && ctx.Err() == nil && c.alive(ctx) {
-			return answer(0, "", fmt.Sprintf("no answer within %s", httpTimeout(h))), nil
+			return answer(0, "", fmt.Sprintf("no response within %s", httpTimeout(h))), nil
 		}
-		return view{}, fmt.Errorf("ask service %s/%s: %w", h.Namespace, h.Service, err)
+		return view{}, fmt.Errorf("request service %s/%s: %w", h.Namespace, h.Service, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(response.Body, maxText))
@@ -73,7 +74,7 @@ func (c *Checker) service(ctx context.Context, h scenario.HTTP) (view, error) {
 	return proxied(h, response.StatusCode, strings.ToValidUTF8(string(raw), "\uFFFD"))
 }
 
-// cutLast cuts https:NAME:PORT before its port.
+// cutLast splits https:NAME:PORT before the port.
 func cutLast(service string) (name, port string, has bool) {
 	i := strings.LastIndex(service, ":")
 	if i <= 0 || i == len(service)-1 {
@@ -87,23 +88,24 @@ func timedOut(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()
 }
 
-// proxied tells the service's answer from the API server's own, which means that there was none.
+// proxied separates the Service's response from an error of the API server, which means that there was none.
 func proxied(h scenario.HTTP, status int, body string) (view, error) {
 	var own metav1.Status
 	isOwn := status >= 400 && json.Unmarshal([]byte(body), &own) == nil && own.Kind == "Status" &&
 		own.APIVersion == "v1"
 	switch {
 	case isOwn && (status == http.StatusForbidden || status == http.StatusUnauthorized):
-		return view{}, fmt.Errorf("ask service %s/%s: %s", h.Namespace, h.Service, own.Message)
+		return view{}, fmt.Errorf("request service %s/%s: %s", h.Namespace, h.Service, own.Message)
 	case isOwn:
 		return answer(0, "", own.Message), nil
-	case status >= 500 && strings.HasPrefix(body, "error trying to reach service:"): // its proxy, in plain text
+	// Error of the API server's proxy, in plain text.
+	case status >= 500 && strings.HasPrefix(body, "error trying to reach service:"):
 		return answer(0, "", body), nil
 	}
 	return answer(int64(status), body, ""), nil
 }
 
-// answer returns what is seen of an HTTP answer; 0 is none, for the reason.
+// answer returns the view of an HTTP response; status 0 means that there was none, for the given reason.
 func answer(status int64, body, reason string) view {
 	evidence := reason
 	if status != 0 {

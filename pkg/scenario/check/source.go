@@ -8,37 +8,38 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// source is what a check looks at. One goroutine uses it.
+// source is what a check inspects. It is used by a single goroutine.
 type source interface {
-	// look reads it as it is now. An error means that it cannot be seen, for the reason that it tells.
+	// look reads the current state. An error means that it cannot be read.
 	look(ctx context.Context) (view, error)
-	// close removes what looking has made. It does so also when ctx has ended.
+	// close deletes what look created, even if ctx is done.
 	close(ctx context.Context) error
 }
 
-// view is what a source looks like at one moment.
+// view is the state of a source at one moment.
 type view struct {
 	vars expr.Vars
-	// evidence is what is shown of it besides the values that the expression compares.
+	// evidence is reported in addition to the values that the expression compares.
 	evidence string
-	// early means that it is too early to judge. A source is early for a bounded time only.
+	// early means that it is too early to evaluate the check. A source is early only for a limited time.
 	early bool
-	// starts means that what it took to get here, as the start of a pod, does not count: the check's time begins now.
+	// starts means that the time so far, such as for starting a pod, does not count: the check's time begins
+	// now.
 	starts bool
 }
 
-// passive is a source that leaves nothing behind.
+// passive is a source that creates nothing.
 type passive func(ctx context.Context) (view, error)
 
 func (p passive) look(ctx context.Context) (view, error) { return p(ctx) }
 func (passive) close(context.Context) error              { return nil }
 
-// errNoSource is for a check that says nothing of where to look, which Parse refuses.
+// errNoSource is for a check without a source, which Parse rejects.
 var errNoSource = errors.New(
-	"the check has no source: it needs object, objects, logs, events, exec, http, can, probe or terraform",
+	"the check has no source: must have one of object, objects, logs, events, exec, http, can, probe, terraform",
 )
 
-// source makes the source of a check. The variables that it gives are those of scenario.Check.Variables.
+// source creates the source of a check. It provides the variables of scenario.Check.Variables.
 func (c *Checker) source(check scenario.Check, wantsWas bool) (source, error) {
 	switch {
 	case check.Object != nil:

@@ -12,16 +12,16 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// aliveTimeout is how long an API server may take to say its version.
+// aliveTimeout is how long an API server may take to report its version.
 const aliveTimeout = 5 * time.Second
 
-// unreachable reports whether an error comes from the API server being away, and not from what it says. A server that
-// answers other questions is not away: it may be a kubelet that is, or an API that another server should serve.
+// unreachable reports whether an error means that the API server is unreachable. If the server answers other
+// requests, the error has another cause, such as a kubelet or an aggregated API server.
 func (c *Checker) unreachable(ctx context.Context, err error) bool {
 	return fromConnection(err) && !c.alive(ctx)
 }
 
-// fromConnection reports whether an error may be the connection's or a server's that has no time.
+// fromConnection reports whether an error may come from the connection or an overloaded server.
 func fromConnection(err error) bool {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
@@ -36,7 +36,7 @@ func fromConnection(err error) bool {
 		utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
 }
 
-// alive reports whether the API server says its version.
+// alive reports whether the API server responds to a version request.
 func (c *Checker) alive(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, aliveTimeout)
 	defer cancel()
@@ -47,5 +47,5 @@ func (c *Checker) alive(ctx context.Context) bool {
 		}
 	}
 	err := ping(ctx)
-	return err == nil || !fromConnection(err) // it may also forbid it
+	return err == nil || !fromConnection(err) // it may also deny the request
 }

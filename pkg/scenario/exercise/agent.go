@@ -17,49 +17,50 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// KindAgentReport names the versioned form of an AgentReport.
+// KindAgentReport is the kind of an AgentReport.
 const KindAgentReport = "AgentReport"
 
-// The variables of the environment by which a program finds its task. KUBECONFIG is the third.
+// Environment variables that tell a program its task, besides KUBECONFIG.
 const (
-	EnvCard      = "TASK_CARD"      // the task card, a JSON file: see Card
-	EnvDiagnosis = "TASK_DIAGNOSIS" // where to write the diagnosis
+	EnvCard      = "TASK_CARD"      // path of the task card, a JSON file: see Card
+	EnvDiagnosis = "TASK_DIAGNOSIS" // path to write the diagnosis to
 )
 
-// AgentOptions are how programs are tested.
+// AgentOptions configure how a program is tested.
 type AgentOptions struct {
 	Scenarios []*scenario.Scenario
-	// Command is what sh runs for each try, in a folder of its own. It ends when it thinks that it is done. It may read
-	// whatever its user may: who does not trust it runs it in a container.
+	// Command is run by sh for each try, in its own directory. It exits when it is done. It can access
+	// everything that its user can, so run an untrusted program in a container.
 	Command string
 	// Repeats is how often each scenario is played, with Seed, Seed+1 and so on; zero means once.
 	Repeats int
 	Seed    int64
-	// Timeout is how long one try may take; zero is the scenario's time box. Then the program is stopped, and what it
-	// has done is graded.
+	// Timeout limits one try; zero means the scenario's time box. When it expires, the program is stopped and
+	// its work so far is graded.
 	Timeout time.Duration
-	// Record is a folder for a transcript of each try: SCENARIO-ID.jsonl; empty writes none.
+	// Record is a directory for a transcript of each try: SCENARIO-ID.jsonl; empty writes none.
 	Record string
-	// Output gets what the programs write; nil drops it.
+	// Output receives the output of the programs; nil discards it.
 	Output io.Writer
 }
 
-// Try is one time that a program was given a scenario.
+// Try is one run of a program on a scenario.
 type Try struct {
 	Scenario string `json:"scenario"`
 	Seed     int64  `json:"seed"`
 	Passed   bool   `json:"passed"`
 	Score    int    `json:"score"`
-	// Invalid says why the try does not count: the lab, not the program, has failed.
+	// Invalid is why the try does not count: the lab failed, not the program.
 	Invalid  string        `json:"invalid,omitempty"`
 	TimedOut bool          `json:"timedOut,omitempty"`
-	Exit     int           `json:"exit"`           // -1 when it was stopped
-	Took     time.Duration `json:"took"`           // by the program, in nanoseconds
-	Note     string        `json:"note,omitempty"` // what is to be known: its diagnosis cannot be read
-	Report   *Report       `json:"report,omitempty"`
+	Exit     int           `json:"exit"` // -1 if it was stopped
+	Took     time.Duration `json:"took"` // time of the program, in nanoseconds
+	// Additional information, for example that its diagnosis cannot be read.
+	Note   string  `json:"note,omitempty"`
+	Report *Report `json:"report,omitempty"`
 }
 
-// Outcome returns the try in a word.
+// Outcome returns the outcome in a word or two.
 func (t Try) Outcome() string {
 	switch {
 	case t.Invalid != "":
@@ -72,11 +73,11 @@ func (t Try) Outcome() string {
 	return NotPass
 }
 
-// Agents has a program solve scenarios, and says how often it does. Tries in which the lab could not be made do not
-// count. The error says why it could not go on; the report then has what there is.
+// Agents runs a program on scenarios, and reports how often it solves them. Tries whose lab failed to start do
+// not count. If Agents cannot continue, it returns an error and the report so far.
 func (l *Lab) Agents(ctx context.Context, options AgentOptions, each func(Try)) (*AgentReport, error) {
 	if strings.TrimSpace(options.Command) == "" {
-		return nil, errors.New("there is no command to run")
+		return nil, errors.New("no command specified")
 	}
 	type job struct {
 		scenario *scenario.Scenario
@@ -98,7 +99,7 @@ func (l *Lab) Agents(ctx context.Context, options AgentOptions, each func(Try)) 
 			break
 		}
 		try := l.try(ctx, one.scenario, one.seed, options)
-		if ctx.Err() != nil && try.Report == nil { // it was not given its time
+		if ctx.Err() != nil && try.Report == nil { // the try did not get its full time
 			break
 		}
 		all = append(all, try)
@@ -133,31 +134,31 @@ func (l *Lab) play(ctx context.Context, s *scenario.Scenario, options AgentOptio
 	defer cancel()
 	ending, err := l.End(clean, e.ID, EndOptions{Restore: true})
 	if err == nil && !ending.Clean() {
-		try.Note = strings.TrimPrefix(try.Note+"; left after the end: "+ending.inWords(), "; ")
+		try.Note = strings.TrimPrefix(try.Note+"; not reverted: "+ending.inWords(), "; ")
 	}
 	return errors.Join(problem, err)
 }
 
-// solve runs the program, and grades what it has done.
+// solve runs the program and grades the result.
 func (l *Lab) solve(ctx context.Context, e *Exercise, options AgentOptions, try *Try) error {
-	folder, err := os.MkdirTemp("", "task-")
+	dir, err := os.MkdirTemp("", "task-")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(folder) }()
+	defer func() { _ = os.RemoveAll(dir) }()
 	kubeconfig, stop, err := l.record(ctx, e, options.Record)
 	if err != nil {
 		return err
 	}
 	defer func() { _, _ = stop() }()
-	task, err := writeTask(folder, e, kubeconfig)
+	task, err := writeTask(dir, e, kubeconfig)
 	if err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, e.Until.Sub(e.Started))
 	defer cancel()
 	began := time.Now()
-	try.Exit = runProgram(limited, folder, task, options)
+	try.Exit = runProgram(limited, dir, task, options)
 	try.Took = time.Since(began)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -173,7 +174,7 @@ func (l *Lab) solve(ctx context.Context, e *Exercise, options AgentOptions, try 
 		}
 	}
 	transcript, err := stop()
-	if err != nil { // what was done counts all the same
+	if err != nil { // changes in the cluster count even without a diagnosis
 		try.Note = strings.TrimPrefix(try.Note+"; "+err.Error(), "; ")
 	}
 	report, err := l.GradeRecorded(ctx, e.ID, transcript)
@@ -184,17 +185,17 @@ func (l *Lab) solve(ctx context.Context, e *Exercise, options AgentOptions, try 
 	return nil
 }
 
-// task is where the files of a program's task are.
+// task holds the paths of a program's task files.
 type task struct{ card, kubeconfig, diagnosis string }
 
-func writeTask(folder string, e *Exercise, kubeconfig []byte) (task, error) {
+func writeTask(dir string, e *Exercise, kubeconfig []byte) (task, error) {
 	files := task{
-		filepath.Join(folder, "task.json"), filepath.Join(folder, "kubeconfig"),
-		filepath.Join(folder, "diagnosis.json"),
+		filepath.Join(dir, "task.json"), filepath.Join(dir, "kubeconfig"),
+		filepath.Join(dir, "diagnosis.json"),
 	}
 	card := CardOf(e)
 	card.Kubeconfig, card.Diagnosis = files.kubeconfig, files.diagnosis
-	card.Submit = howToSubmit + " Write it to the file that diagnosis names, and end."
+	card.Submit = howToSubmit + " Write it to the path in the field diagnosis, then exit."
 	text, err := json.MarshalIndent(card, "", "  ")
 	if err != nil {
 		return files, err
@@ -205,22 +206,23 @@ func writeTask(folder string, e *Exercise, kubeconfig []byte) (task, error) {
 	return files, os.WriteFile(files.kubeconfig, kubeconfig, 0o600)
 }
 
-// runProgram runs the command until it ends or ctx does, and returns its exit code; -1 when it was stopped.
-func runProgram(ctx context.Context, folder string, files task, options AgentOptions) int {
+// runProgram runs the command until it exits or ctx is done. It returns the exit code, or -1 if the command was
+// stopped.
+func runProgram(ctx context.Context, dir string, files task, options AgentOptions) int {
 	output := &quoted{w: options.Output}
 	if output.w == nil {
 		output.w = io.Discard
 	}
 	defer output.end()
 	cmd := exec.CommandContext(ctx, "sh", "-c", options.Command)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, output, output
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, output, output
 	cmd.Env = append(environment(), "KUBECONFIG="+files.kubeconfig, EnvCard+"="+files.card,
 		EnvDiagnosis+"="+files.diagnosis)
-	cmd.WaitDelay = 5 * time.Second // for what holds its streams open
+	cmd.WaitDelay = 5 * time.Second // do not wait longer for processes that keep its streams open
 	alone(cmd)
 	err := cmd.Run()
 	if cmd.Process != nil {
-		_ = cmd.Cancel() // what it has started may outlive it, and must not go on while it is graded
+		_ = cmd.Cancel() // stop processes that the program started, so that they do not run during grading
 	}
 	if err != nil && cmd.ProcessState == nil {
 		_, _ = fmt.Fprintf(output, "%s: %v\n", options.Command, err)
@@ -229,10 +231,10 @@ func runProgram(ctx context.Context, folder string, files task, options AgentOpt
 	return cmd.ProcessState.ExitCode()
 }
 
-// quoted prefixes each line of a program's output with a bar, which distinguishes it from this tool's own output.
+// quoted prefixes each line of a program's output with a bar, to distinguish it from this tool's own output.
 type quoted struct {
 	w   io.Writer
-	mid bool // in a line
+	mid bool // in the middle of a line
 }
 
 func (q *quoted) Write(text []byte) (int, error) {
@@ -254,7 +256,7 @@ func (q *quoted) end() {
 	}
 }
 
-// environment returns this process's without what kubectl and this tool read.
+// environment returns this process's environment without the variables that configure kubectl and this tool.
 func environment() []string {
 	var kept []string
 	for _, variable := range os.Environ() {
@@ -266,9 +268,9 @@ func environment() []string {
 	return kept
 }
 
-// readDiagnosis reads what a program has written; nil when it wrote nothing.
+// readDiagnosis reads the diagnosis that a program wrote, or returns nil if it wrote none.
 func readDiagnosis(path string) (*scenario.Diagnosis, error) {
-	// The program may have created anything at this path: without O_NONBLOCK, opening a named pipe blocks.
+	// The program may have created any file type at this path: without O_NONBLOCK, opening a named pipe blocks.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -277,13 +279,13 @@ func readDiagnosis(path string) (*scenario.Diagnosis, error) {
 	if err == nil {
 		defer func() { _ = file.Close() }()
 		if info, statErr := file.Stat(); statErr != nil || !info.Mode().IsRegular() {
-			err = errors.Join(errors.New("it is not a regular file"), statErr)
+			err = errors.Join(errors.New("not a regular file"), statErr)
 		} else {
 			diagnosis, err = scenario.ReadDiagnosis(file)
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the diagnosis cannot be read: %w", err)
+		return nil, fmt.Errorf("read diagnosis: %w", err)
 	}
 	if diagnosis == (scenario.Diagnosis{}) {
 		return nil, nil

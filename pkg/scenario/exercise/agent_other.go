@@ -4,5 +4,5 @@ package exercise
 
 import "os/exec"
 
-// alone does nothing: there are no process groups here.
+// alone does nothing: this platform has no process groups.
 func alone(*exec.Cmd) {}

@@ -57,7 +57,7 @@ func TestRunProgram(t *testing.T) {
 func TestReadDiagnosis(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
-		"": "", " \n": "", `{"cause":"x"}`: `the diagnosis cannot be read: unknown field "cause"`,
+		"": "", " \n": "", `{"cause":"x"}`: `read diagnosis: unknown field "cause"`,
 	} {
 		path := filepath.Join(t.TempDir(), "d")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -74,7 +74,7 @@ func TestReadDiagnosis(t *testing.T) {
 	}
 	for _, other := range []string{pipe, "/dev/zero", t.TempDir()} {
 		if diagnosis, err := readDiagnosis(other); diagnosis != nil || err == nil ||
-			!strings.Contains(err.Error(), "it is not a regular file") {
+			!strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("%s: %+v, %v", other, diagnosis, err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// alone gives a program a process group of its own, which is stopped whole: an agent starts others.
+// alone runs a program in its own process group, so that stopping it also stops the processes that it started.
 func alone(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -16,12 +16,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// asTerraform is the name under which a module's objects are written, as Terraform's provider does.
+// asTerraform is the field manager for a module's objects, as in Terraform's provider.
 const asTerraform = "Terraform"
 
-// apply makes the cluster have a module's objects, and none of those known that the module no longer has. What the API
-// server refuses is a problem of the module's; the error is for what prevents to know. brought are the module's
-// objects.
+// apply creates or updates a module's objects, and deletes known objects that the module no longer has. brought
+// are the objects of the module. If the API server rejects an object, that is a problem of the module; apply
+// returns an error only if it cannot determine the result.
 func (c *candidate) apply(
 	ctx context.Context, module terraform.Module, known []scenario.Ref,
 ) (done Applied, brought []scenario.Ref, err error) {
@@ -58,14 +58,14 @@ func (c *candidate) apply(
 	return done, brought, nil
 }
 
-// refusal reports whether the API server has judged what was asked for, and not only failed.
+// refusal reports whether the API server rejected the request, as opposed to failing to process it.
 func refusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
 		apierrors.IsNotFound(err) ||
 		apierrors.IsAlreadyExists(err) || apierrors.IsMethodNotSupported(err)
 }
 
-// applyOne makes an object be as the module has it, and says what it did; nothing when it was so.
+// applyOne creates or updates an object, and returns what it did, or "" if there was nothing to do.
 func (c *candidate) applyOne(ctx context.Context, object *unstructured.Unstructured) (did string, err error) {
 	reach, err := c.reach(refOf(object))
 	if err != nil {
@@ -90,21 +90,21 @@ func (c *candidate) applyOne(ctx context.Context, object *unstructured.Unstructu
 			return create("replaced")
 		}
 		options := metav1.UpdateOptions{FieldManager: asTerraform, FieldValidation: metav1.FieldValidationStrict}
-		stored, err := reach.Update(ctx, overlay(now, object), options) // its resourceVersion is the precondition
+		stored, err := reach.Update(ctx, overlay(now, object), options) // the resourceVersion is the precondition
 		switch {
 		case apierrors.IsConflict(err):
 			continue
 		case err != nil:
 			return "", err
-		case sameJSON(content(stored), content(now)): // what the module left out is as the API server fills it in
+		case sameJSON(content(stored), content(now)): // fields that the module omits have the API server's defaults
 			return "", nil
 		}
 		return "changed", nil
 	}
-	return "", errors.New("others change it all the time: try again")
+	return "", errors.New("too many conflicting changes: try again")
 }
 
-// replaces reports whether Terraform makes the object anew: what a binding refers to can never be changed.
+// replaces reports whether Terraform recreates the object: the roleRef of a binding is immutable.
 func replaces(now, object *unstructured.Unstructured) bool {
 	before, is := now.Object["roleRef"]
 	return is && !sameJSON(before, object.Object["roleRef"])
@@ -116,7 +116,7 @@ func sameJSON(a, b any) bool {
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 
-// content returns what somebody has asked for in an object.
+// content returns the fields of an object that users set.
 func content(object *unstructured.Unstructured) map[string]any {
 	asked := maps.Clone(object.Object)
 	delete(asked, "status")
@@ -124,7 +124,7 @@ func content(object *unstructured.Unstructured) map[string]any {
 	return asked
 }
 
-// overlay returns an object with what the module says of it. Labels and annotations of which it says nothing stay.
+// overlay returns an object with the module's fields. Other labels and annotations are preserved.
 func overlay(now, object *unstructured.Unstructured) *unstructured.Unstructured {
 	next := now.DeepCopy()
 	for key, value := range object.Object {
@@ -147,7 +147,8 @@ func overlay(now, object *unstructured.Unstructured) *unstructured.Unstructured 
 	return next
 }
 
-// unapply deletes an object that the module no longer has, and reports whether it was there.
+// unapply deletes an object that the module no longer has, and returns what it did, or "" if the object did not
+// exist.
 func (c *candidate) unapply(ctx context.Context, ref scenario.Ref) (did string, err error) {
 	reach, err := c.reach(ref)
 	if err != nil {

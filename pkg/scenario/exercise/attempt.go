@@ -37,13 +37,13 @@ type candidate struct {
 	dynamic dynamic.Interface
 }
 
-// as returns the candidate of an exercise, who works with its kubeconfig.
+// as returns the candidate of an exercise, with the candidate's kubeconfig.
 func (l *Lab) as(ctx context.Context, e *Exercise, r *scenario.Resolved) (*candidate, error) {
 	config, err := clientcmd.RESTConfigFromKubeConfig(e.Kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("the candidate's kubeconfig: %w", err)
+		return nil, fmt.Errorf("invalid kubeconfig of the candidate: %w", err)
 	}
-	// Nothing is watched; a server that hangs must not hang the attempt
+	// The client does not watch; a server that hangs must not block the attempt.
 	config.QPS, config.Burst, config.Timeout = 100, 200, time.Minute
 	c := &candidate{lab: l, e: e, r: r, config: config}
 	if c.client, err = kubernetes.NewForConfig(config); err != nil {
@@ -56,7 +56,7 @@ func (l *Lab) as(ctx context.Context, e *Exercise, r *scenario.Resolved) (*candi
 	return c, err
 }
 
-// attempt makes the steps in their order, and returns how many it made. The error says which one failed.
+// attempt runs the steps in order and returns how many succeeded. The error names the step that failed.
 func (c *candidate) attempt(ctx context.Context, steps []scenario.Step) (made int, err error) {
 	for i, step := range steps {
 		c.lab.say("candidate: %s", nameOf(step))
@@ -67,10 +67,10 @@ func (c *candidate) attempt(ctx context.Context, steps []scenario.Step) (made in
 	return len(steps), nil
 }
 
-// explain returns what a token means that is not accepted.
+// explain adds the expiry of the token to an error that says the token is not accepted.
 func (c *candidate) explain(err error) error {
 	if apierrors.IsUnauthorized(err) {
-		return fmt.Errorf("the candidate's token is not accepted; it ends at %s: %w",
+		return fmt.Errorf("the candidate's token, which expires at %s, was rejected: %w",
 			c.e.Account.Until.Format(time.RFC3339), err)
 	}
 	return err
@@ -99,12 +99,12 @@ func (c *candidate) step(ctx context.Context, step scenario.Step) error {
 		}
 		for _, result := range results {
 			if !result.OK {
-				return &CheckError{"what it waits for did not come", results}
+				return &CheckError{"timed out waiting for the checks", results}
 			}
 		}
 		return nil
 	}
-	return errors.New("a candidate cannot do that")
+	return errors.New("action not supported in an attempt")
 }
 
 func (c *candidate) reach(ref scenario.Ref) (dynamic.ResourceInterface, error) {
@@ -145,7 +145,7 @@ func (c *candidate) patch(ctx context.Context, patch scenario.Patch) error {
 	return err
 }
 
-// remove deletes an object and waits until it is gone; one that is not there is an error where it must be.
+// remove deletes an object and waits until it no longer exists. If must is set, a missing object is an error.
 func (c *candidate) remove(ctx context.Context, reach dynamic.ResourceInterface, name string, must bool) error {
 	if must {
 		if _, err := reach.Get(ctx, name, metav1.GetOptions{}); err != nil {
@@ -172,14 +172,14 @@ func (c *candidate) replace(ctx context.Context, list []scenario.Object) error {
 	return nil
 }
 
-// nodeShellTimeout is how long a script on a node may take.
+// nodeShellTimeout is the timeout of a script on a node.
 const nodeShellTimeout = 90 * time.Second
 
-// whenTold waits for a file before it becomes the script in $0. A script that restarts containerd at once would else
-// do so before the kubelet has heard that the container is started, and the kubelet would start it once more.
+// whenTold waits for a file before it becomes the script in $0. Otherwise, a script that restarts containerd
+// might do so before the kubelet knows that the container started, and the kubelet would start it again.
 const whenTold = `until [ -e /go ]; do sleep 0.1; done; exec nsenter -t 1 -m -u -n -i -p -- sh -c "$0"`
 
-// nodeShell runs a script as root on a node, as who may create privileged pods can.
+// nodeShell runs a script as root on a node, as a user who may create privileged pods can.
 func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (err error) {
 	pods := c.client.CoreV1().Pods(c.r.Public.Access.Namespaces[0])
 	pod := &corev1.Pod{
@@ -220,7 +220,7 @@ func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (er
 			now = seen
 			if seen.Status.Phase == corev1.PodRunning && !told {
 				streams := debugpod.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}
-				// The answer may be lost to the restart; telling it twice does no harm.
+				// The restart may lose the response; creating the file twice is harmless.
 				limited, cancel := context.WithTimeout(ctx, 10*time.Second)
 				told = debugpod.NewExecer(c.config).Exec(limited, seen, "shell", []string{"touch", "/go"},
 					streams) == nil
@@ -229,7 +229,7 @@ func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (er
 			return seen.Status.Phase == corev1.PodSucceeded || seen.Status.Phase == corev1.PodFailed, nil
 		})
 	if err != nil {
-		return fmt.Errorf("the script did not end: %w", err)
+		return fmt.Errorf("timed out waiting for the script: %w", err)
 	}
 	if now.Status.Phase == corev1.PodSucceeded {
 		return nil

@@ -7,20 +7,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// CardVersion is the version of the form of a Card.
+// CardVersion is the schema version of a Card.
 const CardVersion = 1
 
-// howToSubmit tells candidates what to write.
-const howToSubmit = "Mend it in the cluster, and write your diagnosis as a JSON object with the strings component, object (Kind/name), field, mechanism " +
+// howToSubmit tells candidates how to submit their result.
+const howToSubmit = "Fix the problem in the cluster, and write your diagnosis as a JSON object with the string fields component, object (Kind/name), field, mechanism " +
 	"and explanation."
 
-// orInModule is for who got a Terraform module.
-const orInModule = "In the place of the cluster you may mend the Terraform module and hand its folder in: it is applied with your rights before it is judged."
+// orInModule is for candidates with a Terraform module.
+const orInModule = "Instead of the cluster, you may fix the Terraform module and hand in its directory: it is applied with your permissions before grading."
 
-// Card returns what the candidate of an exercise is handed.
+// Card returns the task card for the candidate of an exercise.
 func (l *Lab) Card(e *Exercise) Card { return CardOf(e) }
 
-// CardOf returns what the candidate of an exercise is handed: the public half, and when their time is over.
+// CardOf returns the task card for the candidate of an exercise: the public half and the deadline.
 func CardOf(e *Exercise) Card {
 	card := Card{
 		SchemaVersion: CardVersion, Title: e.Public.Title, Briefing: e.Public.Briefing, Simulated: e.Public.Simulated,
@@ -34,11 +34,11 @@ func CardOf(e *Exercise) Card {
 	return card
 }
 
-// accessInWords returns what a candidate may do.
+// accessInWords describes the candidate's permissions.
 func accessInWords(a scenario.Access) []string {
-	words := []string{"read nodes, and what has no secrets in the whole cluster"}
+	words := []string{"read nodes, and cluster-wide objects that contain no secrets"}
 	if len(a.Namespaces) > 0 {
-		words = append(words, "everything an administrator may do in namespace "+strings.Join(a.Namespaces, ", "))
+		words = append(words, "do anything as an administrator of namespace "+strings.Join(a.Namespaces, ", "))
 	}
 	if w := a.Workload; w != nil {
 		words = append(words,
@@ -55,7 +55,8 @@ func accessInWords(a scenario.Access) []string {
 		words = append(words, text)
 	}
 	if a.NodeShell {
-		words = append(words, "privileged pods in namespace "+a.Namespaces[0]+", and by them root on the nodes")
+		words = append(words,
+			"create privileged pods in namespace "+a.Namespaces[0]+", and so become root on the nodes")
 	}
 	return words
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// maxSkew is how far this machine's clock may be off before the API server's is taken instead: its Date header has
-// whole seconds.
+// maxSkew is how far this machine's clock may differ from the API server's before the API server's is used: its
+// Date header has a resolution of one second.
 const maxSkew = 2 * time.Second
 
-// clock returns the time by which the time box of an exercise is measured.
+// clock returns the clock for the time box of an exercise.
 func (l *Lab) clock(ctx context.Context) func() time.Time {
 	if l.Now != nil {
 		return func() time.Time { return l.Now().UTC() }
@@ -29,8 +29,8 @@ func (l *Lab) clock(ctx context.Context) func() time.Time {
 	return now
 }
 
-// stateOf returns the digest of what the candidate of an exercise may change, as it is now; empty where that cannot be
-// known.
+// stateOf returns the current digest of everything that the candidate of an exercise may change, or "" if it
+// cannot be determined.
 func (l *Lab) stateOf(ctx context.Context, id string) (string, error) {
 	e, _, err := l.read(ctx, id)
 	if err != nil || !e.Open() {
@@ -43,8 +43,8 @@ func (l *Lab) stateOf(ctx context.Context, id string) (string, error) {
 	return e.state(now, l.Mapper), nil
 }
 
-// state returns the digest of what the candidate may change. What somebody does as root on nodes is in no object: then
-// it is empty.
+// state returns the digest of everything that the candidate may change. It is "" if the candidate is root on
+// nodes, because such changes are not in any object.
 func (e *Exercise) state(now *baseline.Baseline, mapper meta.RESTMapper) string {
 	if e.Public.Access.NodeShell {
 		return ""
@@ -55,14 +55,14 @@ func (e *Exercise) state(now *baseline.Baseline, mapper meta.RESTMapper) string 
 	)
 }
 
-// waits reports whether a candidate who has handed in the diagnosis has changed nothing since, by the state of what
-// they may change.
+// waits reports whether the candidate has submitted the diagnosis and changed nothing since, according to the
+// digest of what they may change.
 func (e *Exercise) waits(state string) bool {
 	return !e.Submitted.IsZero() && state != "" && state == e.SubmittedState
 }
 
-// stop ends the candidate's time when they had handed in the diagnosis and, if there is one, the module, unless they
-// went on.
+// stop ends the candidate's time at the submission of the diagnosis and, if there is one, the module, unless
+// the candidate changed something afterwards.
 func (r *Report) stop(e *Exercise, state string) {
 	if !e.waits(state) {
 		return
@@ -74,9 +74,9 @@ func (r *Report) stop(e *Exercise, state string) {
 	r.Took, r.Late = max(at.Sub(e.Started), 0), at.After(e.Until)
 }
 
-// ServerClock returns the time as the API server has it: trainers, candidates and the token all have clocks of their
-// own. When it does not say, this machine's counts. note tells how far this machine's is off; it is empty when it is
-// not.
+// ServerClock returns the API server's clock, because the clocks of trainers, candidates and tokens differ. If
+// the server does not report its time, the local clock is used. note describes how far the local clock is off;
+// it is empty if it is not.
 func ServerClock(ctx context.Context, config *rest.Config) (now func() time.Time, note string) {
 	skew := skewOf(ctx, config)
 	if skew > -maxSkew && skew < maxSkew {
@@ -86,13 +86,14 @@ func ServerClock(ctx context.Context, config *rest.Config) (now func() time.Time
 		if skew < 0 {
 			way = "ahead of"
 		}
-		note = fmt.Sprintf("this machine's clock is %s %s the API server's, which counts",
+		note = fmt.Sprintf("this machine's clock is %s %s the API server's; using the API server's",
 			skew.Abs().Round(time.Second), way)
 	}
 	return func() time.Time { return time.Now().UTC().Add(skew).Truncate(time.Millisecond) }, note
 }
 
-// skewOf returns how much later the API server has it than this machine; zero when it does not say.
+// skewOf returns how far the API server's clock is ahead of the local one, or zero if the server does not
+// report its time.
 func skewOf(ctx context.Context, config *rest.Config) time.Duration {
 	if config == nil {
 		return 0
@@ -122,6 +123,6 @@ func skewOf(ctx context.Context, config *rest.Config) time.Duration {
 		return 0
 	}
 	halfway := began.Add(time.Since(began) / 2)
-	// The header has cut off half a second, on average.
+	// The header is truncated to seconds, so it is half a second early on average.
 	return date.Add(500 * time.Millisecond).Sub(halfway)
 }

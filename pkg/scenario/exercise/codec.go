@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// What an exercise's Secrets are called and hold.
+// Labels, types and keys of an exercise's Secrets.
 const (
 	labelKind    = "gpufault.dev/kind"
 	kindExercise = "exercise"
@@ -28,8 +28,8 @@ const (
 	keyChunk    = "part"
 )
 
-// maxSize bounds what an exercise's Secret holds, in bytes: the API server takes 1 MiB of data. keptGrades is how many
-// reports are kept at most.
+// maxSize is the maximum size of an exercise's Secret, in bytes: the API server allows 1 MiB of data.
+// keptGrades is the maximum number of reports that are kept.
 const (
 	maxSize     = 900 << 10
 	maxScenario = 512 << 10
@@ -44,7 +44,7 @@ func versionOf(secret *corev1.Secret) version {
 	return version{string(secret.UID), secret.ResourceVersion}
 }
 
-// encode puts an exercise into its Secret; base is what is stored now.
+// encode stores an exercise in its Secret; base is the Secret as currently stored.
 func encode(e *Exercise, base *corev1.Secret) (*corev1.Secret, error) {
 	e.APIVersion, e.Kind = APIVersion, Kind
 	if n := len(e.Grades); n > keptGrades {
@@ -70,7 +70,7 @@ func encode(e *Exercise, base *corev1.Secret) (*corev1.Secret, error) {
 	}
 	secret.Data[keyExercise] = text
 	if size := len(text) + len(secret.Data[keyScenario]); size > maxSize {
-		return nil, fmt.Errorf("exercise %s would take %d KiB in its Secret and at most %d fit: shorten the scenario",
+		return nil, fmt.Errorf("exercise %s needs %d KiB in its Secret, but at most %d fit: shorten the scenario",
 			e.ID, size>>10, maxSize>>10)
 	}
 	if secret.Labels == nil {
@@ -82,17 +82,17 @@ func encode(e *Exercise, base *corev1.Secret) (*corev1.Secret, error) {
 	return secret, nil
 }
 
-// decode reads an exercise. It refuses what it does not know, as a newer version's record must not be written back
-// without its fields.
+// decode reads an exercise. It rejects unknown fields, because writing back the record of a newer version would
+// lose them.
 func decode(secret *corev1.Secret) (*Exercise, error) {
 	text, ok := secret.Data[keyExercise]
 	if !ok {
-		return nil, fmt.Errorf("secret %s in namespace %s holds no exercise", secret.Name, secret.Namespace)
+		return nil, fmt.Errorf("secret %q in namespace %q does not contain an exercise", secret.Name, secret.Namespace)
 	}
 	var kind metav1.TypeMeta
 	if err := json.Unmarshal(text, &kind); err != nil {
 		return nil, fmt.Errorf(
-			"exercise %s cannot be read: %w; what it changed is undone with: kubectl gpu-fault revert %[1]s",
+			"exercise %s cannot be read: %w; to revert its changes, run: kubectl gpu-fault revert %[1]s",
 			secret.Name, err,
 		)
 	}
@@ -102,12 +102,12 @@ func decode(secret *corev1.Secret) (*Exercise, error) {
 	var e Exercise
 	if err := kubejson.Unmarshal(text, &e); err != nil {
 		return nil, fmt.Errorf(
-			"exercise %s cannot be read: %w; what it changed is undone with: kubectl gpu-fault revert %[1]s",
+			"exercise %s cannot be read: %w; to revert its changes, run: kubectl gpu-fault revert %[1]s",
 			secret.Name, err,
 		)
 	}
 	if e.ID != secret.Name {
-		return nil, fmt.Errorf("secret %s holds exercise %q", secret.Name, e.ID)
+		return nil, fmt.Errorf("secret %q contains exercise %q", secret.Name, e.ID)
 	}
 	e.secret = versionOf(secret)
 	e.seals = map[string]string{sealExercise: e.seal(), sealScenario: sealOf(secret.Data[keyScenario])}
@@ -129,25 +129,26 @@ func encodeScenario(r *scenario.Resolved) ([]byte, error) {
 		return nil, fmt.Errorf("store scenario %s: %w", r.Metadata.Name, err)
 	}
 	if packed.Len() > maxScenario {
-		return nil, fmt.Errorf("scenario %s takes %d KiB and at most %d fit into a Secret: shorten it", r.Metadata.Name,
+		return nil, fmt.Errorf("scenario %s needs %d KiB, but at most %d fit into a Secret: shorten it",
+			r.Metadata.Name,
 			packed.Len()>>10, maxScenario>>10)
 	}
 	return packed.Bytes(), nil
 }
 
-// decodeScenario keeps whole numbers whole, for the expressions that reckon with them.
+// decodeScenario keeps integers, because expressions calculate with them.
 func decodeScenario(secret *corev1.Secret) (*scenario.Resolved, error) {
 	reader, err := gzip.NewReader(bytes.NewReader(secret.Data[keyScenario]))
 	if err != nil {
-		return nil, fmt.Errorf("the scenario of exercise %s cannot be read: %w", secret.Name, err)
+		return nil, fmt.Errorf("read scenario of exercise %s: %w", secret.Name, err)
 	}
-	text, err := io.ReadAll(io.LimitReader(reader, 16<<20)) // the ledger is believed, but not to be without end
+	text, err := io.ReadAll(io.LimitReader(reader, 16<<20)) // the ledger is trusted, but its size is limited
 	if err != nil {
-		return nil, fmt.Errorf("the scenario of exercise %s cannot be read: %w", secret.Name, err)
+		return nil, fmt.Errorf("read scenario of exercise %s: %w", secret.Name, err)
 	}
 	var r scenario.Resolved
 	if err := kubejson.Unmarshal(text, &r); err != nil {
-		return nil, fmt.Errorf("the scenario of exercise %s cannot be read: %w", secret.Name, err)
+		return nil, fmt.Errorf("read scenario of exercise %s: %w", secret.Name, err)
 	}
 	return &r, nil
 }

@@ -46,7 +46,7 @@ func TestE2EAgents(t *testing.T) {
 		Command: "echo '{' >\"$TASK_DIAGNOSIS\"; sleep 600", Output: logger{t},
 	}, nil)
 	if err != nil || report.Tries != 1 || report.Passed != 0 || report.All[0].Outcome() != "timed out" ||
-		!strings.Contains(report.All[0].Note, "cannot be read") {
+		!strings.Contains(report.All[0].Note, "read diagnosis") {
 		t.Errorf("%+v, %v", report, err)
 	}
 }

@@ -94,7 +94,7 @@ func TestE2ECandidateLeavesThings(t *testing.T) {
 		t.Fatalf("%+v, %v", ending, err)
 	}
 	for _, left := range ending.Left { // which anybody may have made, or changed
-		if !strings.Contains(left.Why, "it is left to you") ||
+		if !strings.Contains(left.Why, "not reverted") ||
 			!strings.Contains(left.ByHand, left.Difference.Ref.Name) {
 			t.Errorf("%+v", left)
 		}

@@ -50,7 +50,7 @@ func (s *site) simulating(parsed *scenario.Scenario) (*Lab, bool) {
 		return lab, true
 	}
 	_, err = lab.Resolve(s.Context(), parsed, 1, nil)
-	wants(s.T, err, "GPUs", "leave --simulate-gpus out")
+	wants(s.T, err, "GPUs", "omit --simulate-gpus")
 	return nil, false
 }
 
@@ -141,7 +141,7 @@ func TestE2ESimulatedGPUsAreTold(t *testing.T) {
 		t.Errorf("%q", card.Simulated)
 	}
 	_, err = lab.Resolve(t.Context(), parsed, 2, nil)
-	wants(t, err, "has simulated GPUs already", "scenario status")
+	wants(t, err, "already has simulated GPUs", "scenario status")
 	report, err := lab.Grade(t.Context(), "")
 	if err != nil || report.Passed || len(report.Collateral) > 0 {
 		t.Errorf("%+v, %v", report, err)

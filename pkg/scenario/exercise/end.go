@@ -14,18 +14,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// EndOptions say how far End goes.
+// EndOptions configure End.
 type EndOptions struct {
-	// Force takes the run away from a client that is still making it.
+	// Force takes over the run from a client that is still working on it.
 	Force bool
-	// Restore also puts back what differs outside of what the run made, as far as the scenario or the candidate's
-	// rights name it, and files of nodes that the run changed and somebody changed after it. Others may have changed
-	// that meanwhile, too: without it such differences are told, with what to do, and left.
+	// Restore also reverts differences outside the objects that the run created, if the scenario or the
+	// candidate's permissions name them, and restores files on nodes that were changed after the run changed
+	// them. Other users may also have changed them; without Restore, such differences are only reported, with
+	// instructions.
 	Restore bool
 }
 
-// Leftovers returns what End with Restore would put back of what the candidate has done outside of what the exercise
-// made: to tell before. What is in namespaces that the exercise made goes with them, and is not in it.
+// Leftovers returns what End with Restore would revert outside the objects that the exercise created, for a
+// preview. Changes in namespaces that the exercise created are not included: they are deleted with the
+// namespace.
 func (l *Lab) Leftovers(ctx context.Context, id string) ([]Restored, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -61,7 +63,7 @@ func (l *Lab) Leftovers(ctx context.Context, id string) ([]Restored, error) {
 	return restored, nil
 }
 
-// undoes returns which differences the revert of the run takes away.
+// undoes returns a predicate for the differences that reverting the run removes.
 func (l *Lab) undoes(ctx context.Context, id string) (func(baseline.Difference) bool, error) {
 	run, err := l.Session.Ledger.Get(ctx, id)
 	if errors.As(err, new(*ledger.NotFoundError)) {
@@ -86,13 +88,13 @@ func (l *Lab) undoes(ctx context.Context, id string) (func(baseline.Difference) 
 	}, nil
 }
 
-// End puts everything back: it reverts the run, with Restore also deletes or changes back what the candidate left
-// outside of what the exercise made, and says what is different from before. It may be repeated, from anywhere; of an
-// exercise that ended it says again what was left.
+// End reverts the exercise's run and reports remaining differences. With Restore, it also reverts the
+// candidate's changes outside the objects that the exercise created. End may be repeated, from any machine; for
+// an exercise that has ended, it returns the stored result.
 //
-// It works also when of the exercise only the run is there, or the run is not there any more. The error is a
-// *NotFoundError, a *fault.RunningError, or says what could not be undone; then the exercise goes on, and End may be
-// tried again.
+// It works even if only the run or only the exercise is left. The error is a *NotFoundError, a
+// *fault.RunningError, or reports what could not be reverted; the exercise then stays open, and End may be
+// retried.
 func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -109,7 +111,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 		return e.Ending, nil
 	}
 	before, err := l.snapshot(ctx, e, snapBefore)
-	if err != nil { // what can be undone without it is undone
+	if err != nil { // revert what does not depend on it
 		l.say("%v", err)
 	}
 	if o.Restore && before != nil {
@@ -120,7 +122,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id}
 	err = l.revert(ctx, id, o, ending)
 	if errors.As(err, new(*ledger.NotFoundError)) {
-		l.say("the ledger has no run %s any more: what it made is only compared", id)
+		l.say("run %s is no longer in the ledger: its changes are only compared, not reverted", id)
 		err = nil
 	}
 	if err != nil {
@@ -137,29 +139,29 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 	return ending, l.over(ctx, e, ending)
 }
 
-// endRun ends an exercise of which only the run is left.
+// endRun ends an exercise whose run is the only remaining record.
 func (l *Lab) endRun(ctx context.Context, id string, o EndOptions, missing error) (*Ending, error) {
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id, At: l.clock(ctx)()}
 	if run, err := l.Session.Ledger.Get(ctx, id); err == nil && run.Fault != Fault {
-		return nil, fmt.Errorf("%w; there is a run of that name, which is no exercise: undo it with: %s", missing,
+		return nil, fmt.Errorf("%w; run %s exists, but is not an exercise; to revert it, run: %s", missing, id,
 			l.Session.Ledger.Command("revert", id))
 	}
-	o.Restore = false // nothing says what the candidate may have made
+	o.Restore = false // there is no record of the candidate's permissions
 	err := l.revert(ctx, id, o, ending)
 	if errors.As(err, new(*ledger.NotFoundError)) {
 		return nil,
-			fmt.Errorf("%w, and no run either: if its ledger was deleted, nobody knows what it made; look for objects with a word of 14 "+
-				"small letters and digits, without vowels, in the label app.kubernetes.io/instance, and for ClusterRoles lab-WORD",
+			fmt.Errorf("%w, and its run was not found either; if its ledger was deleted, search for objects with a string of 14 "+
+				"lowercase consonants and digits in the label app.kubernetes.io/instance, and for ClusterRoles lab-STRING",
 				missing)
 	}
 	if err != nil {
 		return ending, err
 	}
-	l.say("the ledger has no exercise %s any more: its run was reverted, and what the candidate left is not known", id)
+	l.say("exercise %s is no longer in the ledger: its run was reverted, but the candidate's changes are unknown", id)
 	return ending, l.forget(ctx, id)
 }
 
-// revert undoes the run.
+// revert reverts the run.
 func (l *Lab) revert(ctx context.Context, id string, o EndOptions, ending *Ending) error {
 	run, err := l.session(o.Restore).Revert(ctx, id, o.Force)
 	if run != nil {
@@ -170,13 +172,13 @@ func (l *Lab) revert(ctx context.Context, id string, o EndOptions, ending *Endin
 		return err
 	}
 	if err != nil {
-		return fmt.Errorf("exercise %s is not ended: %w", id, err)
+		return fmt.Errorf("exercise %s was not ended: %w", id, err)
 	}
 	return nil
 }
 
-// notAsItWas returns what became of steps that could not simply be undone; files are those of them that leave a file or
-// a firewall of a node as somebody has changed it.
+// notAsItWas describes the steps that could not be fully reverted. files are those that left a file or a
+// firewall on a node because it was changed after the run.
 func notAsItWas(run ledger.Run) (said, files []string) {
 	for _, step := range run.Steps {
 		switch {
@@ -192,7 +194,7 @@ func notAsItWas(run ledger.Run) (said, files []string) {
 	return said, files
 }
 
-// compare tells differences that are the exercise's or the candidate's from the cluster's own life.
+// compare separates differences that the exercise or the candidate caused from other activity in the cluster.
 func (l *Lab) compare(
 	ctx context.Context, e *Exercise, r *scenario.Resolved, before, now *baseline.Baseline,
 ) (left []baseline.Difference, elsewhere int, err error) {
@@ -214,21 +216,21 @@ func (l *Lab) compare(
 	return left, elsewhere, nil
 }
 
-// Why something is left as it is.
+// Reasons for not reverting a difference.
 var (
-	errWhose = errors.New("the candidate could do that, and so could others: it is left to you")
+	errWhose = errors.New("not reverted: the candidate or another user may have changed it")
 	errAsked = errors.New(
-		"the scenario names it, and others could have changed it too: it is left to you, as nobody asked to restore it",
+		"not reverted without --restore: the scenario names it, but other users may have changed it",
 	)
 )
 
-// putBack sees what is different from before, and with restore undoes what the candidate left, as far as the scenario
-// names it.
+// putBack finds the differences from before the exercise. With restore, it reverts those that the scenario
+// names.
 func (l *Lab) putBack(
 	ctx context.Context, e *Exercise, r *scenario.Resolved, before *baseline.Baseline, restore bool, ending *Ending,
 ) error {
 	why := map[scenario.Ref]error{}
-	for range 2 { // what is deleted takes others along, and what was in the way of something may be gone
+	for range 2 { // a deletion removes dependents and may unblock other changes
 		now, err := l.capture(ctx, e.whole())
 		if err != nil {
 			return err
@@ -245,7 +247,7 @@ func (l *Lab) putBack(
 			ending.Left = append(ending.Left,
 				Left{Difference: difference, Why: text(why[difference.Ref]), ByHand: byHand(difference)})
 		}
-		if len(why) > 0 { // it was tried
+		if len(why) > 0 { // restoring it failed
 			return nil
 		}
 		for _, difference := range left {
@@ -277,14 +279,14 @@ func (l *Lab) putBack(
 	return err
 }
 
-// over stores that the exercise has ended, and forgets what is of no use any more.
+// over stores that the exercise has ended, and deletes data that is no longer needed.
 func (l *Lab) over(ctx context.Context, e *Exercise, ending *Ending) error {
 	ctx, cancel := outlive(ctx)
 	defer cancel()
 	now := l.clock(ctx)()
 	ending.At = now
 	_, err := l.update(ctx, e.ID, func(e *Exercise) error {
-		if e.Phase == Ended { // by another trainer, which came to the same
+		if e.Phase == Ended { // another trainer ended it
 			return nil
 		}
 		if e.Phase != Failed {

@@ -8,36 +8,38 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
 
-// UnenforcedError says that the cluster does not enforce NetworkPolicies, which the scenario needs.
+// UnenforcedError means that the cluster does not enforce NetworkPolicies, which the scenario requires.
 type UnenforcedError struct {
-	Otherwise string // the scenario that needs none; may be empty
+	Otherwise string // a scenario that does not require them; may be empty
 }
 
 func (e *UnenforcedError) Error() string {
 	text :=
-		fmt.Sprintf("the scenario needs NetworkPolicies that are enforced, and one that forbids a pod everything had no effect within %s: "+
-			"install a CNI that enforces them (Calico, Cilium), or sigs.k8s.io/kube-network-policies beside yours",
+		fmt.Sprintf("the cluster does not enforce NetworkPolicies, which the scenario requires: a deny-all policy had no effect within %s: "+
+			"install a CNI plugin that enforces them (Calico, Cilium), or add sigs.k8s.io/kube-network-policies",
 			policyTimeout)
 	if e.Otherwise != "" {
-		text += "; or play " + e.Otherwise + ", which needs none"
+		text += "; or play " + e.Otherwise + ", which does not require them"
 	}
 	return text
 }
 
-// NotFoundError says that there is no such exercise, or none that runs.
+// NotFoundError means that the exercise does not exist, or that none is running.
 type NotFoundError struct {
 	ID, Namespace string
-	list          string // the command that lists them
+	list          string // command that lists exercises
 }
 
 func (e *NotFoundError) Error() string {
 	if e.ID == "" {
-		return fmt.Sprintf("no exercise runs (ledger namespace %s); see: %s", e.Namespace, e.list)
+		return fmt.Sprintf("no running exercise in ledger namespace %q; to list exercises, run: %s", e.Namespace,
+			e.list)
 	}
-	return fmt.Sprintf("the ledger (namespace %s) has no exercise %s; see: %s", e.Namespace, e.ID, e.list)
+	return fmt.Sprintf("exercise %q not found in ledger namespace %q; to list exercises, run: %s", e.ID, e.Namespace,
+		e.list)
 }
 
-// AmbiguousError says that an exercise must be named, because several run.
+// AmbiguousError means that several exercises are running, so one must be specified.
 type AmbiguousError struct{ Running []Exercise }
 
 func (e *AmbiguousError) Error() string {
@@ -45,13 +47,13 @@ func (e *AmbiguousError) Error() string {
 	for i, one := range e.Running {
 		names[i] = one.ID + " (" + one.Scenario + of(one.By) + ")"
 	}
-	return "several exercises run, name one: " + strings.Join(names, ", ")
+	return "several exercises are running; specify one of: " + strings.Join(names, ", ")
 }
 
-// PhaseError says that an exercise is not so far, or farther.
+// PhaseError means that an exercise is in the wrong phase for an operation.
 type PhaseError struct {
 	Exercise Exercise
-	Want     string // what was wanted: grade
+	Want     string // the operation: grade
 	Why      string
 }
 
@@ -60,35 +62,35 @@ func (e *PhaseError) Error() string {
 		e.Exercise.Phase, e.Why)
 }
 
-// BusyError says that an exercise has the namespaces that another one wants.
+// BusyError means that another exercise uses a namespace that an exercise needs.
 type BusyError struct {
 	Exercise  Exercise
 	Namespace string
-	end       string // the command that ends it
+	end       string // command that ends the other exercise
 }
 
 func (e *BusyError) Error() string {
-	text := fmt.Sprintf("exercise %s (%s%s) has namespace %s", e.Exercise.ID, e.Exercise.Scenario, of(e.Exercise.By),
+	text := fmt.Sprintf("exercise %s (%s%s) uses namespace %q", e.Exercise.ID, e.Exercise.Scenario, of(e.Exercise.By),
 		e.Namespace)
 	if !e.Exercise.Until.IsZero() {
 		text += ", until " + e.Exercise.Until.Format(time.RFC3339)
 	}
-	return text + "; end it with: " + e.end + ", or take other names with another --seed"
+	return text + "; use another --seed for other names, or to end it, run: " + e.end
 }
 
-// ConsentError says what a scenario asks for that may harm the cluster, and that nobody has agreed to it.
+// ConsentError lists the parts of a scenario that may harm the cluster and need the trainer's consent.
 type ConsentError struct {
 	Scenario string
 	Wants    []string
 }
 
 func (e *ConsentError) Error() string {
-	return fmt.Sprintf("scenario %s wants what can harm the cluster, and must be allowed by name, not by --yes alone:\n  - %s",
+	return fmt.Sprintf("scenario %q can harm the cluster; --yes alone does not allow the following:\n  - %s",
 		e.Scenario,
 		strings.Join(e.Wants, "\n  - "))
 }
 
-// CheckError says which checks do not hold that should.
+// CheckError lists the checks that failed.
 type CheckError struct {
 	What    string // "the lab did not become healthy"
 	Results []check.Result
@@ -104,7 +106,7 @@ func (e *CheckError) Error() string {
 	return e.What + ": " + strings.Join(failed, "; ")
 }
 
-// said returns what a check that does not hold says: NAME: MESSAGE: saw EVIDENCE.
+// said describes a failed check: NAME: MESSAGE: saw EVIDENCE.
 func said(r check.Result) string {
 	text := r.Name
 	if r.Message != "" {

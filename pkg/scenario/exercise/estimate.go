@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// AgentReport says how often a program solved scenarios.
+// AgentReport reports how often a program solved scenarios.
 type AgentReport struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
 	Command string `json:"command"`
-	// Tries are those that count, Passed how many of these were solved; Invalid are those that do not count.
+	// Tries counts the valid tries, Passed the solved ones among them, and Invalid the tries that do not count.
 	Tries   int `json:"tries"`
 	Passed  int `json:"passed"`
 	Invalid int `json:"invalid,omitempty"`
-	// Low and High are the 95% interval of Passed/Tries, by Wilson.
+	// Low and High are the 95% Wilson interval of Passed/Tries.
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
-	// PassAt is the mean of the scenarios' pass@1, pass@2 and so on, as far as all have as many tries.
+	// PassAt has the mean of the scenarios' pass@1, pass@2 and so on, up to the smallest number of tries.
 	PassAt    []float64    `json:"passAt"`
 	Scenarios []AgentScore `json:"scenarios"`
 	All       []Try        `json:"all"`
@@ -33,21 +33,21 @@ type AgentScore struct {
 	Passed   int     `json:"passed"`
 	Invalid  int     `json:"invalid,omitempty"`
 	PassAt1  float64 `json:"passAt1"`
-	// Low and High are the 95% interval of PassAt1, by Wilson.
+	// Low and High are the 95% Wilson interval of PassAt1.
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
-	// PassAt is pass@1, pass@2 and so on: the chance that of so many tries at least one passes, by the unbiased
+	// PassAt has pass@1, pass@2 and so on: the probability that at least one of k tries passes, by the unbiased
 	// estimator.
 	PassAt []float64 `json:"passAt"`
-	// Score and Took are means over the tries that count.
+	// Score and Took are means over the valid tries.
 	Score float64       `json:"score"`
 	Took  time.Duration `json:"took"` // in nanoseconds
 }
 
-// mostAt bounds the k of pass@k.
+// mostAt is the maximum k of pass@k.
 const mostAt = 10
 
-// summarize counts.
+// summarize computes the report of all tries.
 func summarize(command string, all []Try) *AgentReport {
 	report := &AgentReport{APIVersion: APIVersion, Kind: KindAgentReport, Command: command, All: all}
 	slices.SortStableFunc(report.All, func(a, b Try) int { return strings.Compare(a.Scenario, b.Scenario) })
@@ -122,7 +122,7 @@ func passAt(n, c, k int) float64 {
 	return 1 - none
 }
 
-// wilson returns the 95% interval of a rate of c of n (Wilson 1927). Of nothing it says nothing: 0 to 1.
+// wilson returns the 95% Wilson interval of the rate c/n (Wilson 1927), or 0 to 1 if n is 0.
 func wilson(c, n int) (low, high float64) {
 	if n == 0 {
 		return 0, 1

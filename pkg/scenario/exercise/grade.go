@@ -20,31 +20,31 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
 )
 
-// listed is how many differences a report lists.
+// listed is the maximum number of differences in a report.
 const listed = 30
 
-// Grade judges what the candidate has done so far, and stores the report. It may be done again. The error is a
-// *PhaseError before the exercise was handed over and after its end; that a candidate has failed is no error.
+// Grade grades the candidate's work so far, and stores the report. It may be repeated. It returns a *PhaseError
+// before the exercise is handed over and after it ends. A failed candidate is not an error.
 func (l *Lab) Grade(ctx context.Context, id string) (*Report, error) {
 	return l.grade(ctx, id, full, nil)
 }
 
-// GradeRecorded is Grade with what a transcript of the candidate's requests tells. One that is not of this exercise is
-// refused, and nothing is judged.
+// GradeRecorded is like Grade, and adds data from a transcript of the candidate's requests. It returns an error
+// without grading if the transcript is from another exercise.
 func (l *Lab) GradeRecorded(ctx context.Context, id string, transcript *recorder.Transcript) (*Report, error) {
 	return l.grade(ctx, id, full, transcript)
 }
 
-// patience is how long grading waits for what is not yet so.
+// patience is how long grading waits for checks to hold.
 type patience int
 
 const (
-	full  patience = iota // as the checks say
-	hasty                 // for what is meant to fail: once it is clear that it does, no longer
-	none                  // not at all
+	full  patience = iota // as the checks specify
+	hasty                 // for attempts that are expected to fail: stop once they have failed
+	none                  // do not wait
 )
 
-// grade judges; without a transcript that is nil.
+// grade grades the exercise; transcript may be nil.
 func (l *Lab) grade(ctx context.Context, id string, waits patience, transcript *recorder.Transcript) (*Report, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -84,20 +84,20 @@ func (l *Lab) grade(ctx context.Context, id string, waits patience, transcript *
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("the exercise was graded (passed: %t, score %d), and that could not be stored: %w",
+		return nil, fmt.Errorf("the exercise was graded (passed: %t, score %d), but the report could not be stored: %w",
 			g.report.Passed, g.report.Score, err)
 	}
 	return &g.report, nil
 }
 
-// grading is an exercise that is being judged.
+// grading is an exercise that is being graded.
 type grading struct {
 	lab     *Lab
 	e       *Exercise
 	r       *scenario.Resolved
 	report  Report
-	spoiled string // why there is nothing to judge: the namespace is gone
-	// judged is when it was last seen whether it is mended; zero when that was not looked at yet.
+	spoiled string // why grading is pointless: the namespace was deleted
+	// judged is when the fixed checks were last evaluated; zero if they were not yet.
 	judged time.Time
 }
 
@@ -113,14 +113,14 @@ func newReport(e *Exercise, r *scenario.Resolved, now time.Time) Report {
 	return report
 }
 
-// look sees what there is to be judged: first whether it is mended, and stays so, and then what else was done.
+// look collects the results: first whether the fault is fixed and stays fixed, then what else was changed.
 func (g *grading) look(ctx context.Context, waits patience) error {
 	begin, err := g.lab.snapshot(ctx, g.e, snapBegin)
 	switch {
 	case err != nil:
 		return fmt.Errorf("exercise %s cannot be graded: %w", g.e.ID, err)
 	case begin == nil:
-		return fmt.Errorf("exercise %s cannot be graded: the ledger has lost what the cluster was like when it began",
+		return fmt.Errorf("exercise %s cannot be graded: the ledger no longer has the baseline of the cluster",
 			g.e.ID)
 	}
 	if err := g.lab.verifySeals(ctx, g.e, sealExercise, sealScenario, snapBegin); err != nil {
@@ -132,7 +132,7 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 	if err := g.lab.sweep(ctx, g.e, staleProbe); err != nil {
 		return err
 	}
-	if g.spoiled != "" { // nothing is worth waiting for
+	if g.spoiled != "" { // waiting is pointless
 		waits = none
 	}
 	if g.e.Module != nil && g.spoiled == "" {
@@ -158,8 +158,8 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 	return g.besides(ctx, begin)
 }
 
-// awaitFix sees whether it is mended and stays so, and all the while no workaround: one that is taken back as soon as
-// the result was seen would else not be.
+// awaitFix checks whether the fault is fixed and stays fixed. It checks for workarounds during that time,
+// because a workaround might be removed as soon as the result is known.
 func (g *grading) awaitFix(ctx context.Context, begin *baseline.Baseline, waits patience) error {
 	how := g.r.Sealed.Grade
 	checks := slices.Concat(stable(g.settling(how.Fixed), how.StableFor), stable(how.Unchanged, how.StableFor))
@@ -185,20 +185,21 @@ func (g *grading) awaitFix(ctx context.Context, begin *baseline.Baseline, waits 
 	return nil
 }
 
-// unchanged adds what another look at one of them showed: what was not so once is not so.
+// unchanged merges another result of a check: a check that failed once stays failed.
 func (g *grading) unchanged(i int, result check.Result) {
 	if g.report.Unchanged[i].OK {
 		g.report.Unchanged[i] = result
 	}
 }
 
-// again looks at what was not looked at since it was seen whether it is mended: a workaround may have come meanwhile.
+// again repeats checks that were evaluated before the fix was verified, because a workaround may have been
+// applied since.
 func (g *grading) again(ctx context.Context, begin *baseline.Baseline) error {
 	var at []int
 	var checks []scenario.Check
 	for i, one := range g.r.Sealed.Grade.Unchanged {
 		seen := g.report.Unchanged[i]
-		// A look at a probe may be one at a pod that was made long before.
+		// A check of a probe may have used a pod that was created long before.
 		if seen.OK && (one.Probe != nil || !seen.LookedFrom.After(g.judged)) {
 			at, checks = append(at, i), append(checks, one)
 		}
@@ -213,31 +214,33 @@ func (g *grading) again(ctx context.Context, begin *baseline.Baseline) error {
 	return nil
 }
 
-// reverted refuses an exercise that somebody undid by its run: what there is to be seen is nobody's doing.
+// reverted returns an error if the exercise's run was reverted: the state of the cluster is then not the
+// candidate's work.
 func (g *grading) reverted(ctx context.Context) error {
 	run, err := g.lab.Session.Ledger.Get(ctx, g.e.ID)
 	if errors.As(err, new(*ledger.NotFoundError)) {
 		return &PhaseError{
 			*g.e, "grade",
-			"its run is not in the ledger any more; end it with: " +
+			"its run is no longer in the ledger; to end it, run: " +
 				g.lab.Session.Ledger.Command("scenario", "end", g.e.ID),
 		}
 	}
 	if err == nil && run.IsClosed() {
 		return &PhaseError{
 			*g.e, "grade",
-			"its run was " + run.Message + "; end it with: " + g.lab.Session.Ledger.Command("scenario", "end", g.e.ID),
+			"its run was " + run.Message + "; to end it, run: " +
+				g.lab.Session.Ledger.Command("scenario", "end", g.e.ID),
 		}
 	}
 	return err
 }
 
-// clean reports whether the other gates than fixed hold.
+// clean reports whether all gates other than fixed hold.
 func (g *grading) clean() bool {
 	return g.report.unchangedGate().OK && g.report.collateralGate().OK
 }
 
-// besides sees whether it is a workaround, and what else in the cluster is not as it was when the candidate began.
+// besides checks for workarounds and for other changes since the candidate began.
 func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	if err := g.again(ctx, begin); err != nil {
 		return err
@@ -253,7 +256,7 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	g.report.stop(g.e, g.e.state(now, g.lab.Mapper))
 	candidate := writersOf(g.r.Public.Access, g.lab.Mapper)
 	g.report.NotCompared = slices.Compact(slices.Sorted(slices.Values(slices.Concat(begin.Missing, now.Missing))))
-	// What the candidate deleted and made anew lacks the label by which an undo knows our objects.
+	// Objects that the candidate deleted and recreated lack the label that undo uses to identify them.
 	marked := scenario.Allowed{Fields: []string{"metadata.labels[" + objects.LabelInstance + "]"}}
 	allow := append(slices.Clone(g.r.Sealed.Grade.Collateral.Allow), marked)
 	damage := baseline.Collateral(baseline.Diff(begin, now), allow, func(ref scenario.Ref) bool {
@@ -268,8 +271,8 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	return nil
 }
 
-// others returns which objects are other exercises', whose changes are nobody's damage: of all that ran at some time
-// since this one began.
+// others returns a predicate for objects of other exercises that ran since this one began. Changes of these
+// objects are not the candidate's damage.
 func (l *Lab) others(ctx context.Context, e *Exercise) (func(scenario.Ref) bool, error) {
 	all, err := l.List(ctx)
 	if err != nil {
@@ -283,10 +286,10 @@ func (l *Lab) others(ctx context.Context, e *Exercise) (func(scenario.Ref) bool,
 	}, nil
 }
 
-// spoils returns why nothing can be right any more; empty when something can.
+// spoils returns why no result can pass any more, or "".
 func (g *grading) spoils(ctx context.Context) (string, error) {
 	if until := g.e.FaultUntil; !until.IsZero() && g.report.At.After(until) {
-		return fmt.Sprintf("the lab's faults ended by themselves at %s, before it was graded: what works now was not mended",
+		return fmt.Sprintf("the lab's faults expired at %s, before grading: the result cannot be attributed to the candidate",
 			until.Format(time.RFC3339)), nil
 	}
 	var gone []string
@@ -300,12 +303,12 @@ func (g *grading) spoils(ctx context.Context) (string, error) {
 		}
 	}
 	if len(gone) > 0 {
-		return "deleted: namespace " + strings.Join(gone, ", ") + ", with everything that was to be mended", nil
+		return "deleted: namespace " + strings.Join(gone, ", ") + ", with everything that had to be fixed", nil
 	}
 	return "", nil
 }
 
-// stable are checks that must hold for some time.
+// stable returns checks that must hold for the given time.
 func stable(checks []scenario.Check, how scenario.Duration) []scenario.Check {
 	longer := slices.Clone(checks)
 	for i := range longer {
@@ -314,16 +317,16 @@ func stable(checks []scenario.Check, how scenario.Duration) []scenario.Check {
 	return longer
 }
 
-// onePod is how long a probe that must hold now may take: its pod is made and seen once.
+// onePod is the timeout of a probe that must hold now: one pod is created and inspected.
 const onePod = scenario.Duration(10 * time.Second)
 
-// atOnce are checks that must hold now.
+// atOnce returns checks that must hold now.
 func atOnce(checks []scenario.Check) []scenario.Check {
 	now := slices.Clone(checks)
 	for i := range now {
 		within := now[i].Within
 		now[i].Within, now[i].Sustained = 0, 0
-		if now[i].Probe != nil { // for which zero is half a minute
+		if now[i].Probe != nil { // for which zero means half a minute
 			now[i].Within = onePod
 			if within > 0 {
 				now[i].Within = min(within, onePod)
@@ -333,7 +336,7 @@ func atOnce(checks []scenario.Check) []scenario.Check {
 	return now
 }
 
-// whoami returns who uses the lab, for people to read.
+// whoami returns the user name of the trainer, for display.
 func (l *Lab) whoami(ctx context.Context) string {
 	review, err := l.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{})

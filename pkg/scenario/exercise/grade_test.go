@@ -127,7 +127,7 @@ func TestHintsCost(t *testing.T) {
 		t.Fatalf("%+v, %d, %v", second, left, err)
 	}
 	_, _, err = trainer.Hint(t.Context(), "")
-	wants(t, err, "no more hints", "2 were given")
+	wants(t, err, "no more hints", "2 given")
 	report, err := trainer.Grade(t.Context(), "")
 	if err != nil || report.Score != 100-25-5 || !report.Passed {
 		t.Errorf("%+v, %v", report, err)
@@ -146,7 +146,7 @@ func TestLate(t *testing.T) {
 		t.Errorf("%+v, %v", report, err)
 	}
 	_, err = trainer.Kubeconfig(t.Context(), "")
-	wants(t, err, "its time was over at 2026-05-04T12:10:00Z")
+	wants(t, err, "access expired at 2026-05-04T12:10:00Z")
 }
 
 // A namespace that the candidate deleted is a failure with that reason, at once: nothing is waited for.
@@ -177,7 +177,7 @@ func TestFaultThatEndedByItself(t *testing.T) {
 	w.pass(61 * time.Minute)
 	report, err := trainer.Grade(t.Context(), "")
 	if err != nil || report.Passed ||
-		!strings.Contains(report.Reasons[0], "ended by themselves at 2026-05-04T13:00:00Z") {
+		!strings.Contains(report.Reasons[0], "expired at 2026-05-04T13:00:00Z") {
 		t.Errorf("%+v, %v", report, err)
 	}
 }
@@ -193,9 +193,9 @@ func TestWhatCannotBeDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = trainer.Submit(t.Context(), "", right)
-	wants(t, err, "the answer was told")
+	wants(t, err, "the answer was revealed")
 	_, err = trainer.Grade(t.Context(), "scenario-nobody")
-	wants(t, err, "has no exercise scenario-nobody", "scenario status")
+	wants(t, err, `exercise "scenario-nobody" not found`, "scenario status")
 	if _, err := trainer.End(t.Context(), "", EndOptions{Restore: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestWhatCannotBeDone(t *testing.T) {
 	_, _, err = trainer.Hint(t.Context(), e.ID)
 	wants(t, err, "cannot give a hint", "is Ended")
 	_, err = trainer.Grade(t.Context(), "")
-	wants(t, err, "no exercise runs")
+	wants(t, err, "no running exercise")
 	// afterwards is when one wants to know
 	if sealed, err := trainer.Reveal(t.Context(), e.ID); err != nil || sealed.Story == "" {
 		t.Errorf("%+v, %v", sealed, err)
@@ -222,13 +222,13 @@ func TestLedgerIsGone(t *testing.T) {
 		}
 	}
 	_, err := trainer.Grade(t.Context(), e.ID)
-	wants(t, err, "has no exercise "+e.ID)
+	wants(t, err, "exercise \""+e.ID+"\" not found")
 	ending, err := trainer.End(t.Context(), e.ID, EndOptions{Restore: true}) // the run is still there
 	if err != nil || ending.Compared || len(w.left()) > 0 {
 		t.Errorf("%+v, %v, %q", ending, err, w.left())
 	}
 	_, err = trainer.End(t.Context(), "scenario-nobody", EndOptions{Restore: true})
-	wants(t, err, "has no exercise scenario-nobody", "and no run either")
+	wants(t, err, `exercise "scenario-nobody" not found`, "and its run was not found either")
 }
 
 // What was undone by `revert` is not what a candidate has mended; the end still finds what is left.
@@ -252,8 +252,8 @@ func TestRevertedByItsRun(t *testing.T) {
 func TestExpiredToken(t *testing.T) {
 	t.Parallel()
 	c := &candidate{e: &Exercise{Account: Account{Until: noon}}}
-	wants(t, c.explain(apierrors.NewUnauthorized("no")), "the candidate's token is not accepted",
-		"it ends at 2026-05-04T12:00:00Z")
+	wants(t, c.explain(apierrors.NewUnauthorized("no")), "was rejected",
+		"which expires at 2026-05-04T12:00:00Z")
 	if err := c.explain(errDead); err != errDead {
 		t.Error(err)
 	}
@@ -339,7 +339,7 @@ func TestRunIsGone(t *testing.T) {
 	}
 	_, err := trainer.End(t.Context(), "", EndOptions{Restore: true})
 	wants(t, err, "there is no run "+e.ID,
-		"without --restore it ends all the same: kubectl gpu-fault scenario end "+e.ID)
+		"to end it without --restore, run: kubectl gpu-fault scenario end "+e.ID)
 	if ending, err := trainer.End(t.Context(), "", EndOptions{}); err != nil || !ending.Compared {
 		t.Errorf("%+v, %v", ending, err)
 	}
@@ -369,7 +369,7 @@ func TestSeveralRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := w.trainer("x").Grade(t.Context(), "")
-	wants(t, err, "several exercises run, name one", "missing-settings of alice")
+	wants(t, err, "several exercises are running; specify one of", "missing-settings of alice")
 }
 
 func results(oks ...bool) (all []check.Result) {
@@ -407,35 +407,36 @@ func TestPoints(t *testing.T) {
 			scenario.Weights{}, true, 100, "",
 		},
 		"own weights": {
-			Report{Fixed: results(true)}, scenario.Weights{Fixed: 90, Diagnosis: 10}, true, 90, "none was submitted",
+			Report{Fixed: results(true)}, scenario.Weights{Fixed: 90, Diagnosis: 10}, true, 90, "not submitted",
 		},
 		"half of the diagnosis": {
 			Report{Fixed: results(true), Diagnosis: said4, Diagnosed: scores(true, false, true, false)},
-			scenario.Weights{}, true, 87, "not right: object, mechanism",
+			scenario.Weights{}, true, 87, "incorrect: object, mechanism",
 		},
 		"nothing done": {
-			Report{Fixed: results(false)}, scenario.Weights{}, false, 0, "not mended: it runs: saw 0 of 2 pods",
+			Report{Fixed: results(false)}, scenario.Weights{}, false, 0, "not fixed: it runs: saw 0 of 2 pods",
 		},
 		"nothing done, but explained": {
 			Report{Fixed: results(false), Diagnosis: said4, Diagnosed: scores(true, true, true, true)},
 			scenario.Weights{}, false, 25, "",
 		},
 		"half mended": {
-			Report{Fixed: results(true, false)}, scenario.Weights{}, false, 25, "not mended",
+			Report{Fixed: results(true, false)}, scenario.Weights{}, false, 25, "not fixed",
 		},
 		"a workaround": {
 			Report{Fixed: results(true), Unchanged: results(false)}, scenario.Weights{}, false, 0,
-			"a workaround: it runs",
+			"workaround: it runs",
 		},
 		"damage": {
 			Report{Fixed: results(true), Collateral: damage}, scenario.Weights{}, false, 65,
-			"changed besides: Service a/b deleted",
+			"also changed: Service a/b deleted",
 		},
 		"three quarters of the time": {
-			Report{Fixed: results(true), Took: 30 * time.Minute}, scenario.Weights{}, true, 70, "it took 30m0s",
+			Report{Fixed: results(true), Took: 30 * time.Minute}, scenario.Weights{}, true, 70, "took 30m0s",
 		},
 		"all of the time": {
-			Report{Fixed: results(true), Took: 40 * time.Minute}, scenario.Weights{}, true, 65, "all of the 40m0s",
+			Report{Fixed: results(true), Took: 40 * time.Minute}, scenario.Weights{}, true, 65,
+			"whole time box of 40m0s",
 		},
 		"hints beyond their weight": {
 			Report{Fixed: results(true), Hints: []Taken{{Cost: 5}, {Cost: 15}}}, scenario.Weights{}, true, 55,
@@ -448,17 +449,17 @@ func TestPoints(t *testing.T) {
 			Report{Diagnosis: &scenario.Diagnosis{Component: "none"}, Diagnosed: scores(true, true, true, true)},
 			scenario.Weights{}, true, 100, "",
 		},
-		"nothing to mend, and not said so": {Report{}, scenario.Weights{}, false, 0, "no diagnosis was submitted"},
+		"nothing to mend, and not said so": {Report{}, scenario.Weights{}, false, 0, "did not submit that diagnosis"},
 		"nothing to mend, and something found": {
 			Report{Diagnosis: said4, Diagnosed: scores(false, true, true, true)}, scenario.Weights{}, false, 18,
-			"the candidate says that it was workload",
+			"the candidate diagnosed workload",
 		},
 		"nothing to mend, and something done": {
 			Report{
 				Diagnosis: &scenario.Diagnosis{Component: "none"}, Diagnosed: scores(true, true, true, true),
 				Collateral: damage,
 			},
-			scenario.Weights{}, false, 90, "changed besides",
+			scenario.Weights{}, false, 90, "also changed",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,11 +11,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// ErrNoHints says that all hints were given.
-var ErrNoHints = errors.New("there are no more hints")
+// ErrNoHints means that all hints were given.
+var ErrNoHints = errors.New("no more hints")
 
-// Hint gives the next hint of a running exercise, for its cost, and says how many are left. The error wraps ErrNoHints
-// after the last one.
+// Hint gives the next hint of a running exercise, for its cost, and returns how many are left. After the last
+// hint, the error wraps ErrNoHints.
 func (l *Lab) Hint(ctx context.Context, id string) (Taken, int, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -34,7 +34,7 @@ func (l *Lab) Hint(ctx context.Context, id string) (Taken, int, error) {
 		}
 		next := len(e.Hints)
 		if next >= len(r.Sealed.Hints) {
-			return fmt.Errorf("exercise %s: %w (%d were given)", e.ID, ErrNoHints, next)
+			return fmt.Errorf("exercise %s: %w (%d given)", e.ID, ErrNoHints, next)
 		}
 		hint := r.Sealed.Hints[next]
 		taken = Taken{At: now, Cost: hint.Cost, Text: hint.Text}
@@ -46,23 +46,26 @@ func (l *Lab) Hint(ctx context.Context, id string) (Taken, int, error) {
 	return taken, left, err
 }
 
-// Submit stores what the candidate thinks is the root cause. It may be given again until the exercise ends: the last
-// one counts, and ends the candidate's time if they change nothing after it; see Report.Took.
+// Submit stores the candidate's diagnosis. It may be repeated until the exercise ends: the last diagnosis
+// counts, and ends the candidate's time if they change nothing afterwards; see Report.Took.
 func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosis) (*Exercise, error) {
 	if strings.TrimSpace(diagnosis.Component+diagnosis.Object+diagnosis.Field+diagnosis.Mechanism) == "" {
 		return nil,
-			errors.New("the diagnosis is empty: give component, object, field and mechanism, as far as they are known")
+			errors.New(
+				"the diagnosis is empty: specify component, object, field and mechanism, as far as you know them",
+			)
 	}
 	for _, one := range []string{diagnosis.Component, diagnosis.Object, diagnosis.Field, diagnosis.Mechanism} {
 		if len(one) > 500 {
-			return nil, fmt.Errorf("a field of the diagnosis has %s: what does not fit into 500 goes into explanation",
-				count.Of(len(one), "character"))
+			return nil,
+				fmt.Errorf("a field of the diagnosis has %s, but the maximum is 500: use explanation for details",
+					count.Of(len(one), "character"))
 		}
 	}
 	const most = 20 << 10
 	if len(diagnosis.Explanation) > most {
 		return nil,
-			fmt.Errorf("the explanation has %d KiB, and at most %d are kept", len(diagnosis.Explanation)>>10, most>>10)
+			fmt.Errorf("the explanation has %d KiB, but the maximum is %d", len(diagnosis.Explanation)>>10, most>>10)
 	}
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -71,7 +74,7 @@ func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosi
 	now := l.clock(ctx)()
 	state, err := l.stateOf(ctx, id)
 	if err != nil {
-		l.say("that the candidate's time ends now cannot be noted: %v", err)
+		l.say("failed to record the end of the candidate's time: %v", err)
 	}
 	return l.update(ctx, id, func(e *Exercise) error {
 		if err := e.must("submit a diagnosis for", e.Open()); err != nil {
@@ -79,7 +82,7 @@ func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosi
 		}
 		if !e.Revealed.IsZero() {
 			return &PhaseError{
-				*e, "submit a diagnosis for", "the answer was told at " + e.Revealed.Format(time.TimeOnly),
+				*e, "submit a diagnosis for", "the answer was revealed at " + e.Revealed.Format(time.TimeOnly),
 			}
 		}
 		e.Diagnosis, e.Submitted, e.SubmittedState = &diagnosis, now, state
@@ -87,7 +90,7 @@ func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosi
 	})
 }
 
-// Reveal tells the answer, and remembers when: a diagnosis after it is none.
+// Reveal returns the answer and records the time: no diagnosis is accepted afterwards.
 func (l *Lab) Reveal(ctx context.Context, id string) (*scenario.Sealed, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -107,7 +110,7 @@ func (l *Lab) Reveal(ctx context.Context, id string) (*scenario.Sealed, error) {
 	return &r.Sealed, err
 }
 
-// Kubeconfig makes a new kubeconfig for the candidate of a running exercise, until its time box ends.
+// Kubeconfig creates a new kubeconfig for the candidate of a running exercise, valid until its time box ends.
 func (l *Lab) Kubeconfig(ctx context.Context, id string) ([]byte, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -121,7 +124,7 @@ func (l *Lab) Kubeconfig(ctx context.Context, id string) ([]byte, error) {
 		return nil, err
 	}
 	if now := l.clock(ctx)(); !now.Before(e.Until) {
-		over := fmt.Sprintf("its time was over at %s, and so is the candidate's access", e.Until.Format(time.RFC3339))
+		over := fmt.Sprintf("its time box and the candidate's access expired at %s", e.Until.Format(time.RFC3339))
 		return nil, &PhaseError{*e, "make a kubeconfig for", over}
 	}
 	issued, err := l.issue(ctx, e.Account.ID, e.Public.Access, e.Until)
@@ -132,7 +135,7 @@ func (l *Lab) Kubeconfig(ctx context.Context, id string) ([]byte, error) {
 	return issued.Kubeconfig, err
 }
 
-// must returns why something cannot be done with an exercise of this phase.
+// must returns an error if the exercise's phase does not allow an operation.
 func (e Exercise) must(want string, may bool) error {
 	switch {
 	case may:
@@ -142,9 +145,9 @@ func (e Exercise) must(want string, may bool) error {
 	case e.Phase == Failed:
 		return &PhaseError{e, want, e.Message + "; start another one"}
 	}
-	why := "nobody has seen it broken yet: wait for its start to finish"
+	why := "the fault is not verified yet: wait for its start to finish"
 	if e.Phase == Broken {
 		why = "it has not been handed over yet: wait for its start to finish"
 	}
-	return &PhaseError{e, want, why + "; if whoever started it is gone: kubectl gpu-fault scenario end " + e.ID}
+	return &PhaseError{e, want, why + "; if its start was interrupted, run: kubectl gpu-fault scenario end " + e.ID}
 }

@@ -1,9 +1,9 @@
-// Package exercise plays scenarios on a cluster: it builds the broken situation, hands it to a candidate, judges what
-// they did, and puts everything back.
+// Package exercise plays scenarios on a cluster: it creates the broken situation, hands it to a candidate,
+// grades the result, and reverts everything.
 //
-// All that an exercise changes is one run of a fault.Session, so that `revert` undoes it from any machine even when
-// nothing else is left of it. What the exercise remembers besides lies in Secrets in the ledger's namespace, which no
-// candidate can read.
+// All changes of an exercise are one run of a fault.Session, so `revert` undoes them from any machine, even if
+// nothing else of the exercise is left. Other state of the exercise is stored in Secrets in the ledger's
+// namespace, which candidates cannot read.
 package exercise
 
 import (
@@ -32,37 +32,37 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// Fault is the kind of fault of the runs that exercises are. An exercise's ID is its run's: scenario-x7k2mq.
+// Fault is the kind of fault of exercises' runs. The ID of an exercise is that of its run: scenario-x7k2mq.
 const Fault = "scenario"
 
-// Lab is where exercises are made: a cluster, with the trainer's rights. It may be used from many goroutines.
+// Lab runs exercises on a cluster with the trainer's permissions. It is safe for concurrent use.
 type Lab struct {
 	Session *fault.Session
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
-	// Mapper must forget what it knows when it meets an unknown kind, as restmapper's deferred one does.
+	// Mapper must refresh when it encounters an unknown kind, like restmapper's deferred mapper.
 	Mapper meta.RESTMapper
 	Config *rest.Config
-	// LedgerNamespace is where the exercises' Secrets are: the Session's.
+	// LedgerNamespace is the namespace of the exercises' Secrets; it must be that of the Session.
 	LedgerNamespace string
-	// Faults makes the changes of steps that are no plain objects; nil refuses them.
+	// Faults creates changes for steps that are not plain objects; if nil, such steps are rejected.
 	Faults Faults
 	// Allow lifts limits of the blast radius, for every exercise.
 	Allow fault.Allowances
-	// SimulateGPUs is how many GPUs each exercise advertises on each of some nodes, in a cluster that has none; zero
-	// means that it has its own.
+	// SimulateGPUs is how many GPUs each exercise advertises on each of its nodes, in a cluster without GPUs.
+	// Zero means that the cluster has its own.
 	SimulateGPUs int
-	// Sample makes a selftest play one solution and one wrong fix for each seed, in place of all.
+	// Sample makes a selftest play one solution and one wrong fix for each seed, instead of all.
 	Sample bool
-	// Workload is the trainer's Deployment, as KIND/NAME, that exercises are played on, in WorkloadNamespace; empty
-	// means that they make their own.
+	// Workload is the trainer's Deployment, as KIND/NAME in WorkloadNamespace, that exercises use. If empty,
+	// they create their own.
 	Workload, WorkloadNamespace string
-	// Now is the time by which time boxes are measured; nil means the API server's clock, which trainers on several
+	// Now returns the time for time boxes. If nil, the API server's clock is used, which trainers on several
 	// machines share.
 	Now func() time.Time
-	// Progress hears what goes on, a line at a time; nil is silent. Calls do not overlap.
+	// Progress receives progress messages, one line at a time; nil discards them. Calls do not overlap.
 	Progress func(text string)
-	// ProbeImage is what probe pods run; any image with a shell and wget; empty means that of debug pods.
+	// ProbeImage is the image of probe pods, which must have a shell and wget; empty means that of debug pods.
 	ProbeImage string
 
 	saying       sync.Mutex
@@ -71,24 +71,25 @@ type Lab struct {
 	fake         fakes
 }
 
-// Faults turns steps that are faults of nodes or processes into changes, with what they need to be allowed to do.
+// Faults turns steps that are faults of nodes or processes into changes, with the permissions that they need.
 type Faults interface {
 	XID(step scenario.XID) ([]fault.Change, []fault.Permission, error)
 	Runtime(step scenario.Runtime) ([]fault.Change, []fault.Permission, error)
 	Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error)
-	// CUDA looks for the workload, which exists by now. It gives one change, of that workload, and its undo has
-	// workload.UndoKind.
+	// CUDA finds the workload, which must exist. It returns one change, of that workload, whose undo has the
+	// kind workload.UndoKind.
 	CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, []fault.Permission, error)
-	// Shim is the library for each architecture, and the state file of a run that is armed from the beginning.
+	// Shim returns the library for each architecture, and the state file of a run that is armed from the
+	// beginning.
 	Shim(what scenario.CUDAFault) (library map[string][]byte, state func(ledger.Run) ([]byte, error), err error)
 }
 
-// sight is what checks of a scenario look with.
+// sight is the context in which checks of a scenario are evaluated.
 type sight struct {
 	r      *scenario.Resolved
-	was    *baseline.Baseline // what expressions compare with; nil where there is nothing yet
-	probe  string             // marks the pods of checks
-	module *terraform.Module  // that was handed in; nil when none was
+	was    *baseline.Baseline // for comparison in expressions; nil if there is none yet
+	probe  string             // label of the pods of checks
+	module *terraform.Module  // the module that was handed in, or nil
 }
 
 // check runs checks of a scenario.
@@ -110,10 +111,11 @@ func (l *Lab) check(ctx context.Context, with sight, checks []scenario.Check) ([
 	return checker.Run(ctx, checks)
 }
 
-// captureTimeout is how long the API server, and those behind it, may take to list everything.
+// captureTimeout is how long the API server and its aggregated servers may take to list everything.
 const captureTimeout = 2 * time.Minute
 
-// capture takes a snapshot of the cluster without the ledger. What is in the exercise's namespaces is kept whole.
+// capture takes a snapshot of the cluster without the ledger. Objects in the exercise's namespaces are stored
+// in full.
 func (l *Lab) capture(ctx context.Context, namespaces []string) (*baseline.Baseline, error) {
 	if l.fake.capture != nil {
 		return l.fake.capture(ctx)
@@ -124,7 +126,7 @@ func (l *Lab) capture(ctx context.Context, namespaces []string) (*baseline.Basel
 	snapshot, err := baseline.Capture(ctx, l.Dynamic, l.Client.Discovery(),
 		baseline.Options{Without: []string{l.LedgerNamespace}, Whole: namespaces})
 	if err != nil {
-		return nil, fmt.Errorf("see what the cluster is like: %w", err)
+		return nil, fmt.Errorf("take a snapshot of the cluster: %w", err)
 	}
 	return snapshot, nil
 }
@@ -140,7 +142,7 @@ func (l *Lab) say(format string, args ...any) {
 	l.Progress(fmt.Sprintf(format, args...))
 }
 
-// fakes stand in for what needs a cluster, in tests.
+// fakes replace functions that need a cluster, in tests.
 type fakes struct {
 	check   func(context.Context, []scenario.Check) ([]check.Result, error)
 	capture func(context.Context) (*baseline.Baseline, error)
@@ -150,12 +152,12 @@ type fakes struct {
 	stand   func(e *Exercise, r *scenario.Resolved) *candidate
 }
 
-// cleanup is how long undoing goes on after the trainer pressed Ctrl-C: namespaces take their time to go.
+// cleanup is how long cleanup may take after the trainer pressed Ctrl-C: deleting namespaces takes time.
 const cleanup = 3 * time.Minute
 
-// session returns the Lab's with what exercises need besides. Use one for the Preflight and the Run of a plan. With
-// restore, a revert also deletes what the candidate deleted and made anew under a name of the exercise's, and puts back
-// files and firewalls of nodes that they have changed.
+// session returns the Lab's session, extended for exercises. Use the same session for Preflight and Run of a
+// plan. With restore, a revert also deletes objects that the candidate deleted and recreated under a name of
+// the exercise, and restores files and firewalls of nodes that the candidate changed.
 func (l *Lab) session(restore bool) *fault.Session {
 	undoers := maps.Clone(l.Session.Undoers)
 	if undoers == nil {

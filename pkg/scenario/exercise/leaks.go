@@ -13,12 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// leaks reads all that the candidate can list, whole objects with their managed fields, and says where the answer is,
-// or this tool.
+// leaks reads everything that the candidate can list, including managed fields, and returns where it reveals
+// the answer or this tool.
 func (c *candidate) leaks(ctx context.Context) ([]string, error) {
 	lists, err := c.client.Discovery().ServerPreferredResources()
 	if err != nil && len(lists) == 0 {
-		return nil, fmt.Errorf("look for what the candidate can read: %w", err)
+		return nil, fmt.Errorf("search what the candidate can read: %w", err)
 	}
 	namespaces := slices.Concat(c.r.Public.Access.Namespaces, c.r.Public.Access.Read, c.r.Public.Access.Shared(),
 		[]string{metav1.NamespaceDefault, c.lab.LedgerNamespace, c.e.Account.Namespace})
@@ -60,21 +60,23 @@ func (c *candidate) leaksOf(
 		return nil, fmt.Errorf("list %s as the candidate: %w", resource.Resource, err)
 	}
 	if namespace == c.lab.LedgerNamespace && len(list.Items) > 0 {
-		return []string{fmt.Sprintf("%s of the ledger, namespace %s", resource.Resource, namespace)}, nil
+		return []string{fmt.Sprintf("%s of the ledger in namespace %s", resource.Resource, namespace)}, nil
 	}
 	var found []string
 	for i := range list.Items {
 		if word := c.telling(&list.Items[i]); word != "" {
-			found = append(found, fmt.Sprintf("%s %s/%s has %q", list.Items[i].GetKind(), list.Items[i].GetNamespace(),
+			found = append(found, fmt.Sprintf("%s %s/%s contains %q", list.Items[i].GetKind(),
+				list.Items[i].GetNamespace(),
 				list.Items[i].GetName(), word))
 		}
 	}
 	return found, nil
 }
 
-// telling returns the word in an object that should not be there; empty when there is none.
+// telling returns a word in an object that reveals the answer or this tool, or "".
 func (c *candidate) telling(object *unstructured.Unstructured) string {
-	unstructured.RemoveNestedField(object.Object, "status", "images") // of nodes: what else was ever started there
+	// Of nodes: lists images that other workloads used.
+	unstructured.RemoveNestedField(object.Object, "status", "images")
 	body, err := json.Marshal(object.Object)
 	if err != nil {
 		return ""
@@ -92,7 +94,7 @@ func (c *candidate) telling(object *unstructured.Unstructured) string {
 	return ""
 }
 
-// sealedWords returns those of the sealed half that nobody writes by chance.
+// sealedWords returns words of the sealed half that do not occur by chance.
 func (c *candidate) sealedWords() []string {
 	sealed := c.r.Sealed
 	words := []string{c.e.ID, sealed.RootCause.Mechanism.Value}
@@ -109,7 +111,7 @@ func (c *candidate) sealedWords() []string {
 	for i := range words {
 		words[i] = strings.ToLower(strings.TrimSpace(words[i]))
 	}
-	const short = 12 // a short one may be any name's part: image, limits
+	const short = 12 // a shorter one may be part of any name: image, limits
 	return slices.DeleteFunc(words,
 		func(word string) bool { return len(word) < short || !strings.ContainsAny(word, "- ") })
 }

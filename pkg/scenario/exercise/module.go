@@ -15,11 +15,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// maxModule bounds the module in an exercise's Secret, in bytes of JSON.
+// maxModule is the maximum size of the module in an exercise's Secret, in bytes of JSON.
 const maxModule = 64 << 10
 
-// SubmitModule stores a Terraform module in which the candidate has mended the lab. Grade applies it. It may be handed
-// in again until the exercise ends: the last one counts.
+// SubmitModule stores a Terraform module in which the candidate fixed the fault. Grade applies it. It may be
+// repeated until the exercise ends: the last module counts.
 func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Module) (*Exercise, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -38,7 +38,7 @@ func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Modu
 		return nil, err
 	}
 	if len(text) > maxModule {
-		return nil, fmt.Errorf("the module has %d KiB, and at most %d are kept: what it began with has a few",
+		return nil, fmt.Errorf("the module has %d KiB, but the maximum is %d",
 			len(text)>>10, maxModule>>10)
 	}
 	now := l.clock(ctx)()
@@ -58,7 +58,7 @@ func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Modu
 	})
 }
 
-// handsIn makes an attempt in the module, and hands it in as a candidate would: as text that is read.
+// handsIn makes an attempt in the module, and hands it in like a candidate: as files that are parsed again.
 func (l *Lab) handsIn(ctx context.Context, e *Exercise, r *scenario.Resolved, attempt scenario.Attempt) error {
 	source, err := r.ModuleAfter(attempt)
 	if err != nil {
@@ -76,7 +76,7 @@ func (l *Lab) handsIn(ctx context.Context, e *Exercise, r *scenario.Resolved, at
 	return err
 }
 
-// withoutModule returns a grade for who handed in no module.
+// withoutModule returns the grade without checks of a module.
 func withoutModule(how scenario.Grade) scenario.Grade {
 	ofModule := func(one scenario.Check) bool { return one.Terraform != "" }
 	how.Fixed = slices.DeleteFunc(slices.Clone(how.Fixed), ofModule)
@@ -88,31 +88,31 @@ func (g *grading) sight(was *baseline.Baseline) sight {
 	return sight{r: g.r, was: was, probe: g.e.Probe, module: g.e.Module}
 }
 
-// settle is how long what a module has changed may take to show.
+// settle is how long changes of a module may take to have an effect.
 const settle = 45 * time.Second
 
-// settling are checks that get their time after a module was applied: who mends the cluster waits before they say that
-// it is mended.
+// settling extends the timeouts of checks after a module is applied: a candidate who changes the cluster can
+// wait before asking for a grade.
 func (g *grading) settling(checks []scenario.Check) []scenario.Check {
 	if g.report.Applied == nil || len(g.report.Applied.Changes) == 0 {
 		return checks
 	}
 	longer := slices.Clone(checks)
 	for i, one := range longer {
-		if one.Terraform == "" { // the module itself stays as it is
+		if one.Terraform == "" { // the module itself does not change
 			longer[i].Within = max(one.Within, scenario.Duration(settle))
 		}
 	}
 	return longer
 }
 
-// apply brings the module into the cluster with the candidate's own rights.
+// apply applies the module with the candidate's own permissions.
 func (g *grading) apply(ctx context.Context) error {
 	as, err := g.lab.stand(ctx, g.e, g.r)
 	if err != nil {
 		return fmt.Errorf("apply the module of exercise %s: %w", g.e.ID, err)
 	}
-	g.lab.say("the candidate's module is applied, with their rights")
+	g.lab.say("applying the candidate's module with the candidate's permissions")
 	known := slices.Concat(g.r.Terraform.Manages, g.e.Brought)
 	before, err := g.stateNow(ctx)
 	if err != nil {
@@ -122,11 +122,11 @@ func (g *grading) apply(ctx context.Context) error {
 	applied.At = g.report.At
 	g.report.Applied = &applied
 	after := g.e.SubmittedState
-	if g.e.waits(before) { // what the module changes is not the candidate's going on
+	if g.e.waits(before) { // changes of the module do not count as further work of the candidate
 		now, unseen := g.stateNow(ctx)
 		after, err = now, errors.Join(err, unseen)
 	}
-	// Also when it failed midway: a later module may be without it
+	// Store it even after a failure: a later module may omit the objects.
 	_, stored := g.lab.update(ctx, g.e.ID, func(e *Exercise) error {
 		for _, ref := range brought {
 			if !slices.Contains(e.Brought, ref) && !slices.Contains(g.r.Terraform.Manages, ref) {
@@ -142,7 +142,7 @@ func (g *grading) apply(ctx context.Context) error {
 	return errors.Join(err, stored)
 }
 
-// stateNow returns the state of what the candidate may change, where it is asked for.
+// stateNow returns the digest of what the candidate may change, if it is needed.
 func (g *grading) stateNow(ctx context.Context) (string, error) {
 	if g.e.Submitted.IsZero() {
 		return "", nil
@@ -154,10 +154,10 @@ func (g *grading) stateNow(ctx context.Context) (string, error) {
 	return g.e.state(now, g.lab.Mapper), nil
 }
 
-// standFor is how long the token is good by which a module is applied: the least that API servers give.
+// standFor is the lifetime of the token that applies a module: the minimum that API servers allow.
 const standFor = 10 * time.Minute
 
-// stand returns the candidate's, by a token of their account that nobody else gets.
+// stand returns a candidate client with a separate token for the candidate's account.
 func (l *Lab) stand(ctx context.Context, e *Exercise, r *scenario.Resolved) (*candidate, error) {
 	if l.fake.stand != nil {
 		return l.fake.stand(e, r), nil
@@ -171,16 +171,16 @@ func (l *Lab) stand(ctx context.Context, e *Exercise, r *scenario.Resolved) (*ca
 	return l.as(ctx, &own, r)
 }
 
-// OK reports whether all of the module is in the cluster; without one there is nothing that is not.
+// OK reports whether the whole module was applied, or there is none.
 func (a *Applied) OK() bool { return a == nil || len(a.Problems) == 0 }
 
-// results returns the applying as one of the results that must be right.
+// results returns the result of applying the module as a check that must hold.
 func (a *Applied) results() []check.Result {
 	if a == nil {
 		return nil
 	}
 	result := check.Result{
-		Name: "the Terraform module that was handed in is applied", OK: a.OK(), Saw: "nothing had to be changed",
+		Name: "the Terraform module that was handed in is applied", OK: a.OK(), Saw: "no changes",
 	}
 	if len(a.Changes) > 0 {
 		result.Saw = strings.Join(a.Changes, ", ")

@@ -360,12 +360,12 @@ func TestSubmitModuleRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]map[string]any{
-		"it manages only Deployment.apps": role("page", "get"),
-		`into namespace "kube-system"`: {
+		"it may manage only Deployment.apps": role("page", "get"),
+		`in namespace "kube-system"`: {
 			"apiVersion": "apps/v1", "kind": "Deployment",
 			"metadata": map[string]any{"name": "x", "namespace": "kube-system"},
 		},
-		"KiB, and at most 64 are kept": object("apps/v1", "Deployment", "page",
+		"KiB, but the maximum is 64": object("apps/v1", "Deployment", "page",
 			map[string]any{"spec": strings.Repeat("x", 70<<10)}),
 	} {
 		_, err := trainer.SubmitModule(t.Context(), e.ID, terraform.Module{Objects: []terraform.Object{change}})

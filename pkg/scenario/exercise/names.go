@@ -11,14 +11,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// Kinds that this package knows by name.
+// Kinds that need special treatment.
 const (
 	kindNode      = "Node"
 	kindNamespace = "Namespace"
 	kindSecret    = "Secret"
 )
 
-// made returns the manifests that a scenario creates, in their order.
+// made returns the manifests that a scenario creates, in order.
 func made(r *scenario.Resolved) []*unstructured.Unstructured {
 	var all []*unstructured.Unstructured
 	for _, step := range slices.Concat(r.Setup, r.Inject) {
@@ -32,7 +32,8 @@ func made(r *scenario.Resolved) []*unstructured.Unstructured {
 	return all
 }
 
-// namespacesOf returns those that an exercise has for itself: which it makes, or in which the candidate is admin.
+// namespacesOf returns the namespaces that are reserved for an exercise: it creates them, or the candidate is
+// admin there.
 func namespacesOf(r *scenario.Resolved) []string {
 	names := slices.Clone(r.Public.Access.Namespaces)
 	for _, object := range made(r) {
@@ -44,14 +45,14 @@ func namespacesOf(r *scenario.Resolved) []string {
 	return slices.Compact(names)
 }
 
-// whole returns the namespaces of which snapshots keep everything: those of the exercise, and that of a workload of
-// others.
+// whole returns the namespaces that snapshots store in full: those of the exercise, and that of an existing
+// workload.
 func (s *start) whole() []string { return slices.Concat(s.namespaces, s.r.Public.Access.Shared()) }
 
-// whole returns those of an exercise that was stored.
+// whole returns the namespaces that snapshots of a stored exercise store in full.
 func (e Exercise) whole() []string { return slices.Concat(e.Namespaces, e.Public.Access.Shared()) }
 
-// ownedBy returns the objects that a scenario makes or changes, outside of its namespaces.
+// ownedBy returns the objects outside its namespaces that a scenario creates or changes.
 func ownedBy(r *scenario.Resolved, namespaces []string) []scenario.Ref {
 	var refs []scenario.Ref
 	add := func(ref scenario.Ref) {
@@ -84,7 +85,7 @@ func ownedBy(r *scenario.Resolved, namespaces []string) []scenario.Ref {
 	return refs
 }
 
-// nodesOf returns the nodes that a scenario breaks or changes, or that its attempts do.
+// nodesOf returns the nodes that a scenario or its attempts change.
 func nodesOf(r *scenario.Resolved) []string {
 	var names []string
 	steps := slices.Concat(r.Setup, r.Inject)
@@ -122,7 +123,7 @@ func refOf(object *unstructured.Unstructured) scenario.Ref {
 
 func isNamespace(ref scenario.Ref) bool { return ref.Kind == kindNamespace && ref.APIVersion == "v1" }
 
-// sameObject reports whether both name one object, in whatever version of its API.
+// sameObject reports whether both refer to the same object, in any version of its API.
 func sameObject(a, b scenario.Ref) bool {
 	return a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name && groupOf(a) == groupOf(b)
 }
@@ -135,13 +136,13 @@ func groupOf(ref scenario.Ref) string {
 	return gv.Group
 }
 
-// within reports whether an object lies in one of the namespaces, or is one of them.
+// within reports whether an object is in one of the namespaces, or is one of them.
 func within(ref scenario.Ref, namespaces []string) bool {
 	return slices.Contains(namespaces, ref.Namespace) || isNamespace(ref) && slices.Contains(namespaces, ref.Name)
 }
 
-// has reports whether an object is the exercise's: in its namespaces, made or changed by it, or the candidate's account
-// and rights.
+// has reports whether an object belongs to the exercise: it is in its namespaces, created or changed by it, or
+// part of the candidate's account and permissions.
 func (e Exercise) has(ref scenario.Ref) bool {
 	return within(ref, e.Namespaces) || within(ref, e.Account.namespaces()) ||
 		slices.ContainsFunc(e.Owned, func(own scenario.Ref) bool { return sameObject(own, ref) })
@@ -154,11 +155,12 @@ func (a Account) namespaces() []string {
 	return []string{a.Namespace}
 }
 
-// writers says of which objects the candidate's rights reach, for telling their doing from the cluster's own life.
+// writers determines which objects the candidate may write, to separate the candidate's changes from other
+// activity in the cluster.
 type writers struct {
 	access scenario.Access
 	mapper meta.RESTMapper
-	// all is set when the rights are enough to give oneself any other.
+	// all is set if the permissions allow privilege escalation.
 	all bool
 }
 
@@ -166,7 +168,7 @@ func writersOf(access scenario.Access, mapper meta.RESTMapper) writers {
 	w := writers{access: access, mapper: mapper}
 	for _, rule := range access.Rules {
 		for _, verb := range rule.Verbs {
-			named := verb == "bind" && len(rule.ResourceNames) > 0 // no more than these roles
+			named := verb == "bind" && len(rule.ResourceNames) > 0 // limited to these roles
 			climbs := slices.Contains([]string{"escalate", "bind", "impersonate"}, verb) && !named
 			w.all = w.all || climbs || verb == "*" && slices.Contains(rule.Resources, "*")
 		}
@@ -176,7 +178,7 @@ func writersOf(access scenario.Access, mapper meta.RESTMapper) writers {
 
 // may reports whether the candidate could have changed the object.
 func (w writers) may(ref scenario.Ref) bool {
-	// Who is root on nodes may also write their labels, with the kubelet's credentials.
+	// Root on a node can also write the node's labels, with the kubelet's credentials.
 	if w.all || slices.Contains(w.access.Namespaces, ref.Namespace) || w.access.NodeShell && ref.Kind == kindNode {
 		return true
 	}
@@ -190,10 +192,10 @@ func (w writers) may(ref scenario.Ref) bool {
 	return false
 }
 
-// surely reports whether nobody but the exercise and its candidate has a reason to change the object: it is in a
-// namespace that the exercise made, a node that it works on, or an object that the candidate's rights, what they are
-// allowed, or an attempt of the scenario names. What is in namespaces that stood before, and namespaces themselves, are
-// everybody's: on those that the run made its undo has spoken.
+// surely reports whether only the exercise and its candidate have a reason to change the object: it is in a
+// namespace that the exercise created, a node that it changes, or an object that the candidate's permissions,
+// the allowed changes, or an attempt of the scenario name. Namespaces that existed before, and objects in them,
+// are shared. The namespaces that the run created are handled by its undo.
 func surely(e *Exercise, r *scenario.Resolved, w writers, stood func(namespace string) bool, ref scenario.Ref) bool {
 	switch {
 	case isNamespace(ref):
@@ -216,14 +218,14 @@ func surely(e *Exercise, r *scenario.Resolved, w writers, stood func(namespace s
 	})
 }
 
-// stoodIn tells the namespaces that a snapshot has.
+// stoodIn returns a predicate for the namespaces in a snapshot.
 func stoodIn(before *baseline.Baseline) func(namespace string) bool {
 	return func(namespace string) bool {
 		return before.Get(scenario.Ref{APIVersion: "v1", Kind: kindNamespace, Name: namespace}) != nil
 	}
 }
 
-// namedBy returns the objects that attempts of a scenario work on.
+// namedBy returns the objects that attempts of a scenario change.
 func namedBy(r *scenario.Resolved) []scenario.Ref {
 	var refs []scenario.Ref
 	for _, attempt := range slices.Concat(r.Sealed.Solutions, r.Sealed.WrongFixes) {
@@ -245,7 +247,8 @@ func namedBy(r *scenario.Resolved) []scenario.Ref {
 	return refs
 }
 
-// resource returns what rules call the kind of the object: deployments. Empty when the cluster has no such kind.
+// resource returns the resource name of the object's kind, such as deployments, or "" if the cluster does not
+// have the kind.
 func (w writers) resource(ref scenario.Ref) string {
 	if w.mapper == nil {
 		return ""

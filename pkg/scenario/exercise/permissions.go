@@ -13,21 +13,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
 
-// needed returns the rights that the exercise itself needs, besides those of its steps.
+// needed returns the permissions that the exercise itself needs, in addition to those of its steps.
 func needed(ledgerNamespace string) []fault.Permission {
 	var needs []fault.Permission
 	for _, verb := range []string{"create", "get", "list", "update", "delete"} {
 		needs = append(needs, fault.Permission{Verb: verb, Resource: "secrets", Namespace: ledgerNamespace})
 	}
 	return append(needs,
-		// For what the cluster is like, before and after
+		// For snapshots before and after.
 		fault.Permission{Verb: "list", Group: "*", Resource: "*", Optional: true},
 		fault.Permission{Verb: "get", Resource: "pods/log"},
 	)
 }
 
-// Permissions returns what a trainer needs for scenarios, whatever is drawn: in all namespaces, as nobody knows
-// beforehand which these are. What faults of nodes and processes need besides is theirs to say.
+// Permissions returns what a trainer needs to play the scenarios, whatever is drawn. It covers all namespaces,
+// because their names are not known in advance. It excludes what faults of nodes and processes need.
 func Permissions(ledgerNamespace string, all []*scenario.Scenario) []fault.Permission {
 	anywhere := scenario.Access{Namespaces: []string{""}, Read: []string{""}}
 	needs := slices.Concat(access.Permissions("", anywhere),
@@ -35,7 +35,7 @@ func Permissions(ledgerNamespace string, all []*scenario.Scenario) []fault.Permi
 	mapper := meta.NewDefaultRESTMapper(nil)
 	var kind func(apiVersion, name string, verbs ...string)
 	kind = func(apiVersion, name string, verbs ...string) {
-		if strings.Contains(apiVersion+name, "${") { // what is drawn is a workload
+		if strings.Contains(apiVersion+name, "${") { // drawn kinds are workloads
 			kind("apps/v1", "Deployment", verbs...)
 			kind("apps/v1", "StatefulSet", verbs...)
 			kind("batch/v1", "Job", verbs...)
@@ -51,7 +51,7 @@ func Permissions(ledgerNamespace string, all []*scenario.Scenario) []fault.Permi
 			needs = append(needs, fault.Permission{Verb: verb, Group: gv.Group, Resource: resource.Resource})
 		}
 	}
-	// The candidate's, and witnesses
+	// For the candidate's account, and for verifying that their permissions work.
 	for _, name := range []string{"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"} {
 		kind("rbac.authorization.k8s.io/v1", name, "create", "get", "delete")
 	}

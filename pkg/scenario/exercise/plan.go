@@ -31,25 +31,25 @@ type start struct {
 	namespaces []string
 	owned      []scenario.Ref
 	account    Account
-	probe      string // marks the pods of checks
-	pods       bool   // a step starts debug pods
-	ends       bool   // a step ends by itself, and must be told when
+	probe      string // label of the pods of checks
+	pods       bool   // whether a step starts debug pods
+	ends       bool   // whether a step expires on its own, so its expiry must be recorded
 
 	before     *baseline.Baseline
-	e          *Exercise // as stored; nil until it is
+	e          *Exercise // as stored; nil before
 	kubeconfig []byte
-	failed     error // why it is not as it must be
+	failed     error // why the lab is not as expected
 }
 
-// begin makes the plan of an exercise. It changes nothing.
+// begin plans an exercise. It changes nothing.
 func (l *Lab) begin(ctx context.Context, r *scenario.Resolved, options StartOptions) (*start, error) {
 	if r.Public.Access.Home() == "" {
-		return nil, fmt.Errorf("scenario %s gives the candidate no namespace", r.Metadata.Name)
+		return nil, fmt.Errorf("scenario %q does not give the candidate a namespace", r.Metadata.Name)
 	}
 	if err := access.Validate(r.Public.Access, l.LedgerNamespace); err != nil {
 		return nil, err
 	}
-	word, err := ledger.NewID("c", rand.Reader) // names the candidate's account; it must not lead to the run
+	word, err := ledger.NewID("c", rand.Reader) // names the candidate's account; must not reveal the run
 	if err != nil {
 		return nil, err
 	}
@@ -70,13 +70,13 @@ func (l *Lab) begin(ctx context.Context, r *scenario.Resolved, options StartOpti
 }
 
 func (s *start) makePlan() error {
-	s.add(nil, look(s.home(), "remember the exercise", func(ctx context.Context, r fault.Recorder) (string, error) {
+	s.add(nil, look(s.home(), "record the exercise", func(ctx context.Context, r fault.Recorder) (string, error) {
 		return "stored in secret " + r.Run().ID, s.record(ctx, r)
 	}))
 	for _, namespace := range s.namespaces {
-		s.add(nil, look(namespaceTarget(namespace), "hold namespace "+namespace,
+		s.add(nil, look(namespaceTarget(namespace), "reserve namespace "+namespace,
 			func(context.Context, fault.Recorder) (string, error) {
-				return "it is held by its lock", nil
+				return "reserved by its lock", nil
 			}))
 	}
 	if err := s.simulate(); err != nil {
@@ -85,16 +85,16 @@ func (s *start) makePlan() error {
 	if err := s.steps(s.r.Setup); err != nil {
 		return err
 	}
-	s.stage("see that the lab is healthy", "the lab did not become healthy", s.r.Healthy,
+	s.stage("verify that the lab is healthy", "the lab did not become healthy", s.r.Healthy,
 		func(e *Exercise, now time.Time) {
 			e.Phase, e.HealthyAt = Healthy, now
 		})
 	if err := s.steps(s.r.Inject); err != nil {
 		return err
 	}
-	s.stage("remember that the fault is in place", "", nil,
+	s.stage("record that the fault is in place", "", nil,
 		func(e *Exercise, now time.Time) { e.Phase, e.InjectedAt = Injected, now })
-	s.stage("see that the lab is broken", "the lab did not become broken", s.r.Sealed.Broken,
+	s.stage("verify that the lab is broken", "the lab did not become broken", s.r.Sealed.Broken,
 		func(e *Exercise, now time.Time) {
 			e.Phase, e.BrokenAt = Broken, now
 		})
@@ -110,13 +110,13 @@ func (s *start) makePlan() error {
 	if s.ends {
 		s.plan.TTL = s.options.timeBox(s.r) + grace
 	} else {
-		s.plan.Reason = "an exercise, until it is ended by `scenario end`"
+		s.plan.Reason = "exercise, active until `scenario end`"
 	}
 	s.plan.Checks = append(s.checks(), s.plan.Checks...)
 	return nil
 }
 
-// looks returns what the scenario's checks need.
+// looks returns the permissions that the scenario's checks need.
 func (s *start) looks() []fault.Permission {
 	if s.lab.Mapper == nil {
 		return nil
@@ -128,8 +128,7 @@ func (s *start) looks() []fault.Permission {
 	return (&check.Checker{Mapper: s.lab.Mapper}).Permissions(checks)
 }
 
-// home returns what the exercise is locked by: the namespace that the candidate works in first, or the workload of
-// others.
+// home returns the target that the exercise locks: the candidate's first namespace, or an existing workload.
 func (s *start) home() ledger.Target {
 	access := s.r.Public.Access
 	if w := access.Workload; w != nil && len(access.Namespaces) == 0 {
@@ -147,7 +146,7 @@ func (s *start) add(needs []fault.Permission, changes ...fault.Change) {
 	s.plan.Changes = append(s.plan.Changes, changes...)
 }
 
-// stage is a point that the exercise reaches when the checks hold.
+// stage adds a phase that the exercise reaches when the checks hold.
 func (s *start) stage(action, otherwise string, checks []scenario.Check, reached func(*Exercise, time.Time)) {
 	s.add(nil, look(s.home(), action, func(ctx context.Context, _ fault.Recorder) (string, error) {
 		saw, err := s.hold(ctx, otherwise, checks)
@@ -158,7 +157,7 @@ func (s *start) stage(action, otherwise string, checks []scenario.Check, reached
 	}))
 }
 
-// rights returns the candidate's account and what it may do.
+// rights adds the candidate's account and permissions.
 func (s *start) rights() error {
 	if s.lab.fake.rights != nil {
 		s.add(nil, s.lab.fake.rights())
@@ -182,10 +181,11 @@ func (s *start) rights() error {
 	return nil
 }
 
-// secure keeps the candidate from becoming root on the nodes by a pod.
+// secure prevents pods from giving the candidate root on the nodes.
 func (s *start) secure(list []*unstructured.Unstructured) { access.Secure(list, s.r.Public.Access) }
 
-// shimmed returns a step's objects with the shim in them, behind the ConfigMaps that hold it: one in each namespace.
+// shimmed returns a step's objects with the shim injected, preceded by a ConfigMap with the shim for each
+// namespace.
 func (s *start) shimmed(step scenario.Create, run ledger.Run) ([]*unstructured.Unstructured, error) {
 	libraries, state, err := s.lab.Faults.Shim(*step.Shim)
 	if err != nil {
@@ -216,7 +216,7 @@ func (s *start) shimmed(step scenario.Create, run ledger.Run) ([]*unstructured.U
 		}
 	}
 	if len(maps) == 0 {
-		return nil, fmt.Errorf("none of its objects has pods that the shim could be put into")
+		return nil, fmt.Errorf("none of its objects has a pod template to inject the shim into")
 	}
 	return append(maps, with...), nil
 }
@@ -228,7 +228,8 @@ func hasPods(object *unstructured.Unstructured) bool {
 // shorten returns the random part of an ID.
 func shorten(id string) string { return id[max(0, len(id)-6):] }
 
-// handOver remembers what the candidate gets, makes the kubeconfig, sees that it works, and lets the time run.
+// handOver issues and verifies the kubeconfig, records the state of the cluster, and starts the candidate's
+// time.
 func (s *start) handOver(ctx context.Context, r fault.Recorder) (string, error) {
 	if err := s.lab.verify(ctx, s); err != nil {
 		return "", err
@@ -257,7 +258,7 @@ func (s *start) handOver(ctx context.Context, r fault.Recorder) (string, error) 
 		})
 }
 
-// verify sees that the candidate's rights are what they should be.
+// verify verifies that the candidate's permissions are as expected.
 func (l *Lab) verify(ctx context.Context, s *start) error {
 	if l.fake.issue != nil {
 		return nil
@@ -267,19 +268,19 @@ func (l *Lab) verify(ctx context.Context, s *start) error {
 		l.say("%s", note)
 	}
 	if err != nil {
-		return fmt.Errorf("the candidate's access is not as it should be: %w", err)
+		return fmt.Errorf("the candidate's access is not as expected: %w", err)
 	}
 	return nil
 }
 
-// issue makes a kubeconfig for a candidate.
+// issue creates a kubeconfig for a candidate.
 func (l *Lab) issue(ctx context.Context, account string, what scenario.Access, until time.Time) (access.Issued, error) {
 	if l.fake.issue != nil {
 		return l.fake.issue(until)
 	}
 	issued, err := access.Kubeconfig(ctx, l.Client, l.Config, account, what, until)
 	if err != nil {
-		return issued, fmt.Errorf("make the candidate's kubeconfig: %w", err)
+		return issued, fmt.Errorf("create kubeconfig for the candidate: %w", err)
 	}
 	if issued.Note != "" {
 		l.say("%s", issued.Note)

@@ -16,20 +16,21 @@ import (
 )
 
 const (
-	// policyTimeout is how long a policy may take to have an effect; agents of CNIs need up to some seconds.
+	// policyTimeout is how long a policy may take to have an effect; agents of CNI plugins may need a few
+	// seconds.
 	policyTimeout = 15 * time.Second
-	// policyMemory is how long it is remembered that policies are enforced.
+	// policyMemory is how long a positive result is cached.
 	policyMemory = 10 * time.Minute
 )
 
-// The words of the probe.
+// Output of the probe pod.
 const (
 	wordThrough = "through"
 	wordBlocked = "blocked"
 )
 
-// networkPolicies finds out whether NetworkPolicies are enforced: no API says so. A pod goes on asking the API server
-// for a connection; once it gets one, a policy forbids it all.
+// networkPolicies tests whether NetworkPolicies are enforced, which no API reports. A pod connects to the API
+// server in a loop; after the first success, a policy denies all its traffic.
 func (s *start) networkPolicies(ctx context.Context) error {
 	if !s.r.Requires.NetworkPolicy || s.lab.enforced() {
 		return nil
@@ -37,7 +38,7 @@ func (s *start) networkPolicies(ctx context.Context) error {
 	enforced, err := s.lab.probePolicies(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("find out whether NetworkPolicies are enforced, which the scenario needs: %w", err)
+		return fmt.Errorf("test whether NetworkPolicies are enforced, which the scenario requires: %w", err)
 	case !enforced:
 		return &UnenforcedError{s.r.Requires.Otherwise}
 	}
@@ -59,7 +60,7 @@ func (l *Lab) probePolicies(ctx context.Context) (enforced bool, err error) {
 		return false, fmt.Errorf("get the API server's service: %w", err)
 	}
 	pod := l.bare("policy")
-	// A policy of another preflight, or one that a crash left, must not forbid this pod anything
+	// A policy that another preflight or a crash left must not affect this pod.
 	word := utilrand.String(8)
 	label := map[string]string{"probe": word}
 	pod.Labels["probe"] = word
@@ -85,7 +86,7 @@ func (l *Lab) probePolicies(ctx context.Context) (enforced bool, err error) {
 		if left := policies.Delete(clean, forbidden, metav1.DeleteOptions{}); left != nil &&
 			!apierrors.IsNotFound(left) {
 			err = errors.Join(err,
-				fmt.Errorf("delete network policy %s in namespace %s by hand: %w", forbidden, l.LedgerNamespace, left))
+				fmt.Errorf("delete network policy %q in namespace %q manually: %w", forbidden, l.LedgerNamespace, left))
 		}
 	}()
 	last := ""
@@ -104,12 +105,13 @@ func (l *Lab) probePolicies(ctx context.Context) (enforced bool, err error) {
 		return forbidden != "", nil
 	})
 	if err != nil && last == wordBlocked && forbidden == "" {
-		return false, errors.New("a pod cannot reach the API server's service even without a policy")
+		return false, errors.New("a pod cannot reach the API server's Service even without a policy")
 	}
 	return enforced, err
 }
 
-// awaitBlocked waits until the pod's connections are blocked; that they are not in time is an answer, too.
+// awaitBlocked waits until the pod's connections are blocked. A timeout is not an error: it means that they are
+// not.
 func (l *Lab) awaitBlocked(ctx context.Context, pod *corev1.Pod, enforced *bool) error {
 	err := wait.PollUntilContextTimeout(ctx, 300*time.Millisecond, policyTimeout, true,
 		func(ctx context.Context) (bool, error) {
@@ -134,7 +136,7 @@ func (l *Lab) lastLine(ctx context.Context, pod *corev1.Pod) string {
 	return string(bytes.TrimSpace(text))
 }
 
-// withPod creates a pod in the ledger's namespace, looks at it until it is enough, and deletes it, also when ctx ends.
+// withPod creates a pod in the ledger's namespace, polls it until done, and deletes it, even if ctx is done.
 func (l *Lab) withPod(
 	ctx context.Context, pod *corev1.Pod, timeout time.Duration, enough func(*corev1.Pod) (bool, error),
 ) (err error) {
@@ -152,7 +154,7 @@ func (l *Lab) withPod(
 		left := pods.Delete(clean, created.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 		if left != nil && !apierrors.IsNotFound(left) {
 			err = errors.Join(err,
-				fmt.Errorf("delete pod %s in namespace %s by hand: %w", created.Name, l.LedgerNamespace, left))
+				fmt.Errorf("delete pod %q in namespace %q manually: %w", created.Name, l.LedgerNamespace, left))
 		}
 	}()
 	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, timeout, true,
@@ -165,8 +167,8 @@ func (l *Lab) withPod(
 		})
 }
 
-// final returns an error after which it is useless to look again; else nil: an API server that is away for a moment
-// comes back.
+// final returns err if retrying is pointless, and nil otherwise, for example if the API server is temporarily
+// unavailable.
 func final(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Preflight returns what stands in the way of an exercise, all of it: what the cluster lacks and how to get it, who has
-// the namespaces, and what the trainer may not do. It leaves the cluster as it is.
+// Preflight returns everything that prevents an exercise: what the cluster lacks and how to get it, who uses
+// the namespaces, and which permissions the trainer lacks. It does not change the cluster.
 func (l *Lab) Preflight(ctx context.Context, r *scenario.Resolved) error {
 	s, err := l.begin(ctx, r, StartOptions{})
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *start) checks() []func(context.Context) error {
 	}
 }
 
-// fresh refuses namespaces that the scenario makes and that exist already: what is in them is somebody's, or is left of
-// something.
+// fresh returns an error if a namespace that the scenario creates already exists, because its contents belong
+// to someone else or are left over.
 func (s *start) fresh(ctx context.Context) error {
 	var problems []error
 	for _, object := range made(s.r) {
@@ -50,22 +50,22 @@ func (s *start) fresh(ctx context.Context) error {
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:
-			problems = append(problems, fmt.Errorf("look for namespace %s: %w", object.GetName(), err))
+			problems = append(problems, fmt.Errorf("get namespace %q: %w", object.GetName(), err))
 		case found.DeletionTimestamp != nil:
 			problems = append(problems, fmt.Errorf(
-				"namespace %s is still being deleted: wait for it, or take another with another --seed", found.Name,
+				"namespace %q is still being deleted: wait, or use another --seed for another name", found.Name,
 			))
 		default:
 			problems = append(problems,
-				fmt.Errorf("namespace %s exists, since %s, and the exercise would make it: take another with another --seed, "+
-					"or if nobody needs it: kubectl delete namespace %[1]s", found.Name,
+				fmt.Errorf("namespace %[1]q, which the exercise would create, already exists since %[2]s: use another --seed for another name, "+
+					"or if it is not needed, run: kubectl delete namespace %[1]s", found.Name,
 					found.CreationTimestamp.UTC().Format(time.RFC3339)))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// enoughGPUs compares what a scenario needs with the facts, which are of just now.
+// enoughGPUs compares the scenario's requirements with the current facts.
 func enoughGPUs(needs scenario.Requires, facts scenario.Facts) error {
 	if needs.Nodes == 0 && needs.GPUs == 0 {
 		return nil
@@ -83,28 +83,28 @@ func enoughGPUs(needs scenario.Requires, facts scenario.Facts) error {
 			}
 		}
 	}
-	wants := fmt.Sprintf("the scenario needs %d Ready, schedulable nodes with %d %s each", nodes, gpus,
+	wants := fmt.Sprintf("the scenario requires %d Ready, schedulable nodes with %d %s each", nodes, gpus,
 		scenario.GPUResource)
 	switch {
 	case with == 0:
 		return fmt.Errorf(
-			"%s, and no node has any: install NVIDIA's GPU Operator or device plugin, or have them simulated with --simulate-gpus %d",
+			"%s, but no node has any: install NVIDIA's GPU Operator or device plugin, or simulate GPUs with --simulate-gpus %d",
 			wants, max(gpus, mostNodes),
 		)
 	case enough < nodes:
 		return fmt.Errorf(
-			"%s, and there are %d (%d have GPUs at all): add nodes, or uncordon and untaint those that there are",
+			"%s, but found only %d (nodes with GPUs: %d): add nodes, or uncordon and untaint the existing ones",
 			wants, enough, with,
 		)
 	case free < nodes:
-		return fmt.Errorf("%s that are free, and there are %d: other pods hold the rest; see them with: "+
+		return fmt.Errorf("%s that are free, but found only %d: other pods use the rest; to list them, run: "+
 			"kubectl get pods -A -o custom-columns=NS:.metadata.namespace,POD:.metadata.name,"+
 			"GPUS:.spec.containers[*].resources.limits.nvidia\\.com/gpu", wants, free)
 	}
 	return nil
 }
 
-// nodeAccess reports whether privileged pods are admitted where node faults start them.
+// nodeAccess verifies that the ledger's namespace admits privileged pods, which node faults need.
 func (s *start) nodeAccess(ctx context.Context) error {
 	if !s.r.Requires.NodeAccess {
 		return nil
@@ -114,25 +114,26 @@ func (s *start) nodeAccess(ctx context.Context) error {
 	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
 	_, err := s.lab.Client.CoreV1().Pods(s.lab.LedgerNamespace).Create(ctx, pod,
 		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if apierrors.IsNotFound(err) { // the namespace does not exist yet; it is made so that it admits them
+	if apierrors.IsNotFound(err) { // it does not exist yet, and will be created so that it admits them
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("the scenario works on nodes through privileged pods in namespace %s, and they are not admitted: %w; allow them with: "+
+		return fmt.Errorf("the scenario needs privileged pods in namespace %s, but they are not admitted: %w; to allow them, run: "+
 			"kubectl label namespace %[1]s pod-security.kubernetes.io/enforce=privileged --overwrite",
 			s.lab.LedgerNamespace, err)
 	}
 	return nil
 }
 
-// images looks on the nodes for what the scenario starts, and has one pulled that no node lists: kubelets list only 50.
+// images verifies that the nodes list the scenario's images. Kubelets list only 50, so it tries to pull an
+// image that no node lists.
 func (s *start) images(ctx context.Context) error {
 	if len(s.r.Requires.Images) == 0 {
 		return nil
 	}
 	nodes, err := s.lab.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("look for the scenario's images: %w", err)
+		return fmt.Errorf("search for the scenario's images: %w", err)
 	}
 	listed := map[string]bool{}
 	for _, node := range nodes.Items {
@@ -154,7 +155,7 @@ func (s *start) images(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// familiar returns an image's name as people write it, which kubelets report in full.
+// familiar returns the short form of an image name, which kubelets report in full.
 func familiar(name string) string {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "docker.io/"), "library/")
 	if at := strings.LastIndex(name, "/"); !strings.Contains(name, "@") && !strings.Contains(name[at+1:], ":") {
@@ -163,16 +164,16 @@ func familiar(name string) string {
 	return name
 }
 
-// pullTimeout is how long a node may take for an image in a preflight.
+// pullTimeout is how long a node may take to pull an image in a preflight.
 const pullTimeout = 45 * time.Second
 
-// pull has a node get an image, by a pod that needs not even start, and says why it cannot.
+// pull makes a node pull an image, with a pod that does not need to start, and returns an error if it cannot.
 func (l *Lab) pull(ctx context.Context, image string) error {
-	l.say("no node lists image %s: one is asked to pull it", image)
+	l.say("no node lists image %s: pulling it on one", image)
 	pod := l.bare("image")
 	pod.Spec.Containers[0].Image = image
 	pod.Spec.Containers[0].Command = []string{"true"}
-	why := "it was not there after " + pullTimeout.String()
+	why := "not pulled within " + pullTimeout.String()
 	err := l.withPod(ctx, pod, pullTimeout, func(pod *corev1.Pod) (bool, error) {
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
 			pod.Status.Phase == corev1.PodRunning {
@@ -187,7 +188,7 @@ func (l *Lab) pull(ctx context.Context, image string) error {
 				why = waiting.Reason + ": " + waiting.Message
 				return false, errors.New(why)
 			case waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing":
-				return true, nil // it is there, whatever cannot be started of it
+				return true, nil // the image was pulled, even if the container cannot start
 			}
 		}
 		return false, nil
@@ -196,13 +197,13 @@ func (l *Lab) pull(ctx context.Context, image string) error {
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("the scenario needs image %s, and a node could not get it (%s): load it into the nodes, or let them reach its registry",
+		return fmt.Errorf("the scenario requires image %s, but a node could not pull it (%s): load it on the nodes, or make its registry reachable",
 			image, why)
 	}
 	return nil
 }
 
-// bare returns a pod that does nothing, for finding out what the cluster does with it.
+// bare returns a pod that does nothing, for observing how the cluster handles it.
 func (l *Lab) bare(what string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

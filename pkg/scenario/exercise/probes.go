@@ -15,13 +15,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// probeWord is the form of the words that mark the pods of checks, as ledger.NewID makes them.
+// probeWord matches the label values of checks' pods, as created by ledger.NewID.
 var probeWord = regexp.MustCompile(`^probe-[a-z0-9]{6}$`)
 
-// staleProbe is the age from which a pod of a check is nobody's any more: its trainer's client died.
+// staleProbe is the age at which a check's pod is an orphan: the trainer's client crashed.
 const staleProbe = 10 * time.Minute
 
-// probeLabels returns those of the pods by which an exercise's checks look. Candidates see them.
+// probeLabels returns the labels of the pods that an exercise's checks start. Candidates see them.
 func probeLabels(word string) map[string]string {
 	if word == "" {
 		return nil
@@ -29,7 +29,7 @@ func probeLabels(word string) map[string]string {
 	return map[string]string{objects.LabelInstance: word}
 }
 
-// probes reports whether an object is a pod of a check, perhaps of another trainer's at the same time.
+// probes reports whether an object is a pod of a check, possibly of another trainer's concurrent check.
 func (e Exercise) probes(ref scenario.Ref, object map[string]any) bool {
 	if ref.Kind != "Pod" || ref.APIVersion != "v1" || e.Probe == "" || object == nil {
 		return false
@@ -37,15 +37,15 @@ func (e Exercise) probes(ref scenario.Ref, object map[string]any) bool {
 	return (&unstructured.Unstructured{Object: object}).GetLabels()[objects.LabelInstance] == e.Probe
 }
 
-// sweep deletes the pods of checks that a client which died has left, once they are that old.
+// sweep deletes pods of checks that are older than age, which a crashed client left.
 func (l *Lab) sweep(ctx context.Context, e *Exercise, age time.Duration) error {
-	if !probeWord.MatchString(e.Probe) { // a record that others wrote does not choose whose pods are deleted
+	if !probeWord.MatchString(e.Probe) { // a forged record must not select which pods are deleted
 		return nil
 	}
 	pods, err := l.Client.CoreV1().Pods("").List(ctx,
 		metav1.ListOptions{LabelSelector: objects.LabelInstance + "=" + e.Probe})
 	if err != nil {
-		return fmt.Errorf("look for what earlier checks left: %w", err)
+		return fmt.Errorf("list pods of earlier checks: %w", err)
 	}
 	var failed []error
 	for _, pod := range pods.Items {
@@ -58,7 +58,7 @@ func (l *Lab) sweep(ctx context.Context, e *Exercise, age time.Duration) error {
 		err := l.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, options)
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			failed = append(failed,
-				fmt.Errorf("delete pod %s in namespace %s, which an earlier check left: %w", pod.Name, pod.Namespace,
+				fmt.Errorf("delete pod %q in namespace %q, left by an earlier check: %w", pod.Name, pod.Namespace,
 					err))
 		}
 	}

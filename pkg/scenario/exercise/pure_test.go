@@ -297,7 +297,7 @@ func TestCard(t *testing.T) {
 		}
 	}
 	for _, always := range []string{
-		"The page does not come up", `"namespace":"harbour"`, "administrator may do in namespace harbour",
+		"The page does not come up", `"namespace":"harbour"`, "administrator of namespace harbour",
 	} {
 		if !strings.Contains(string(text), always) {
 			t.Errorf("%s lacks %q", text, always)

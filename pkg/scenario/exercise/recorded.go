@@ -16,19 +16,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
 )
 
-// Recorded is what a transcript of the candidate's requests tells, until the judgment. It gives no points and takes
-// none: who has the candidate's own kubeconfig may go around the recorder, and who has the file may write into it.
+// Recorded is data from a transcript of the candidate's requests until grading. It does not affect the points:
+// a candidate can bypass the recorder with their own kubeconfig, and can edit the file if they have access to
+// it.
 type Recorded struct {
 	recorder.Summary
-	// Look and Change are when an object of the root cause was first looked at, and when something was first changed:
-	// so long after the lab was handed over, in nanoseconds. Zero means never.
+	// Look and Change are the times from handover to the first read of an object of the root cause, and to the
+	// first change, in nanoseconds. Zero means never.
 	Look   time.Duration `json:"firstRelevantLookAfter,omitempty"`
 	Change time.Duration `json:"firstChangeAfter,omitempty"`
-	// Later counts requests after the judgment.
+	// Later counts requests after grading.
 	Later int `json:"later,omitempty"`
 }
 
-// Retell adds what a transcript tells to a report. It refuses one that is not of this exercise's candidate and time.
+// Retell adds data from a transcript to a report. It returns an error if the transcript is from another
+// candidate or time.
 func (l *Lab) Retell(ctx context.Context, report *Report, transcript *recorder.Transcript) error {
 	e, r, err := l.load(ctx, report.ID)
 	if err != nil {
@@ -37,26 +39,26 @@ func (l *Lab) Retell(ctx context.Context, report *Report, transcript *recorder.T
 	return report.retell(e, r.Sealed.RootCause, transcript, l.clock(ctx)())
 }
 
-// earlier is how much before the exercise, or after now, a request may seem to be: clocks are not compared to the
-// second.
+// earlier is the tolerance for requests before the exercise or after now, because the clocks may differ
+// slightly.
 const earlier = time.Minute
 
-// What a transcript adds to the timeline.
+// Moments that a transcript adds to the timeline.
 const (
 	lookedAtCause = "first look at the cause"
 	firstChanged  = "first change"
 )
 
-// retell adds the transcript's numbers and moments. The time now bounds what can have been recorded by then.
+// retell adds the transcript's numbers and moments. now limits when requests can have been recorded.
 func (r *Report) retell(e *Exercise, root scenario.RootCause, transcript *recorder.Transcript, now time.Time) error {
 	if candidate := access.User(e.Account.ID); transcript.User != candidate {
-		return fmt.Errorf("the transcript is of %s, and the candidate of exercise %s is %s: it is another exercise's",
+		return fmt.Errorf("the transcript is from another exercise: it is of %s, but the candidate of exercise %s is %s",
 			transcript.User, e.ID, candidate)
 	}
 	for _, line := range transcript.Lines {
 		if line.Time.Before(e.Started.Add(-earlier)) || line.Time.After(now.Add(earlier)) {
-			return fmt.Errorf("the transcript has a request of %s, and exercise %s was handed over at %s and it is %s now: it was written with another clock, "+
-				"or is another exercise's", line.Time.Format(time.RFC3339), e.ID, e.Started.Format(time.RFC3339),
+			return fmt.Errorf("the transcript has a request at %s, but exercise %s was handed over at %s and the time is %s: the transcript was written with a different clock, "+
+				"or is from another exercise", line.Time.Format(time.RFC3339), e.ID, e.Started.Format(time.RFC3339),
 				now.Format(time.RFC3339))
 		}
 	}
@@ -72,7 +74,7 @@ func (r *Report) retell(e *Exercise, root scenario.RootCause, transcript *record
 	return nil
 }
 
-// after returns how long after the start something was; zero when it never was.
+// after returns the time from start to at, or zero if at is zero.
 func after(start, at time.Time) time.Duration {
 	if at.IsZero() {
 		return 0
@@ -80,24 +82,24 @@ func after(start, at time.Time) time.Duration {
 	return max(at.Sub(start), time.Millisecond)
 }
 
-// record puts a recorder in front of the API server, which writes into the folder, and returns the kubeconfig that
-// leads through it. stop ends it and reads what it wrote; it may be called again. Without a folder it is the
-// candidate's kubeconfig, and there is no transcript.
+// record starts a recorder in front of the API server that writes to dir, and returns a kubeconfig that uses
+// it. stop stops the recorder and reads the transcript; it may be called again. If dir is empty, record returns
+// the candidate's kubeconfig and there is no transcript.
 func (l *Lab) record(
-	ctx context.Context, e *Exercise, folder string,
+	ctx context.Context, e *Exercise, dir string,
 ) (kubeconfig []byte, stop func() (*recorder.Transcript, error), err error) {
-	if folder == "" {
+	if dir == "" {
 		return e.Kubeconfig, func() (*recorder.Transcript, error) { return nil, nil }, nil
 	}
 	config, err := clientcmd.RESTConfigFromKubeConfig(e.Kubeconfig)
 	if err != nil {
-		return nil, nil, fmt.Errorf("the candidate's kubeconfig: %w", err)
+		return nil, nil, fmt.Errorf("invalid kubeconfig of the candidate: %w", err)
 	}
 	clock := l.clock(ctx)
-	name := filepath.Join(folder, e.Scenario+"-"+e.ID+".jsonl")
+	name := filepath.Join(dir, e.Scenario+"-"+e.ID+".jsonl")
 	file, err := recorder.Open(name, access.User(e.Account.ID), clock())
 	if err != nil {
-		return nil, nil, fmt.Errorf("record what the program does: %w", err)
+		return nil, nil, fmt.Errorf("record the program's requests: %w", err)
 	}
 	recording, err := recorder.Start(ctx, config, e.Public.Access.Namespaces[0], file, clock)
 	if err != nil {

@@ -38,7 +38,7 @@ func TestGradeWithATranscript(t *testing.T) {
 	}}
 	w.pass(5 * time.Minute)
 	_, err := trainer.GradeRecorded(t.Context(), "", transcript)
-	wants(t, err, "2026-05-04T12:06:01Z", "another clock, or is another exercise's")
+	wants(t, err, "2026-05-04T12:06:01Z", "a different clock, or is from another exercise")
 	if now, err := trainer.Get(t.Context(), e.ID); err != nil || now.Last() != nil {
 		t.Errorf("it was graded all the same: %+v, %v", now, err)
 	}
@@ -81,19 +81,19 @@ func TestTranscriptOfAnotherExercise(t *testing.T) {
 	trainer, e := w.started(StartOptions{})
 	w.pass(5 * time.Minute)
 	for want, transcript := range map[string]*recorder.Transcript{
-		"the transcript is of alice": {Header: recorder.Header{User: "alice"}},
-		"accounts-":                  {Header: recorder.Header{User: access.User("c-another")}},
-		"a request of 2026-05-04T11:5": {
+		"it is of alice": {Header: recorder.Header{User: "alice"}},
+		"accounts-":      {Header: recorder.Header{User: access.User("c-another")}},
+		"a request at 2026-05-04T11:5": {
 			Header: recorder.Header{User: access.User(e.Account.ID)},
 			Lines:  []recorder.Line{at(-2*time.Minute, "get", "page")},
 		},
-		"a request of 2026-05-04T12:07:": {
+		"a request at 2026-05-04T12:07:": {
 			Header: recorder.Header{User: access.User(e.Account.ID)},
 			Lines:  []recorder.Line{at(7*time.Minute, "get", "page")},
 		},
 	} {
 		_, err := trainer.GradeRecorded(t.Context(), "", transcript)
-		wants(t, err, want, e.ID, "another exercise's")
+		wants(t, err, want, e.ID, "another exercise")
 	}
 	nobody := &recorder.Transcript{Header: recorder.Header{User: access.User(e.Account.ID)}}
 	if report, err := trainer.GradeRecorded(t.Context(), "", nobody); err != nil || report.Recorded.Look != 0 ||

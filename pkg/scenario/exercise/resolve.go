@@ -12,11 +12,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// mostNodes is on how many nodes GPUs are simulated, if the scenario does not say that it needs more.
+// mostNodes is the number of nodes on which GPUs are simulated, unless the scenario requires more.
 const mostNodes = 2
 
-// Resolve returns a scenario as it is played for a seed and the cluster as it is now, or as it will be once the lab's
-// GPUs are advertised.
+// Resolve resolves a scenario for a seed and the current cluster, including the GPUs that the lab will
+// advertise.
 func (l *Lab) Resolve(
 	ctx context.Context, s *scenario.Scenario, seed int64, given map[string]string,
 ) (*scenario.Resolved, error) {
@@ -33,27 +33,27 @@ func (l *Lab) Resolve(
 		return nil, err
 	}
 	r, err := s.Resolve(seed, given, facts)
-	if err != nil { // expressions fail that name nodes which are not there: what the cluster lacks says more
+	if err != nil { // expressions that index missing nodes fail; the unmet requirements are more helpful
 		return nil, cmp.Or(enoughGPUs(s.Requires, facts), err)
 	}
 	return r, nil
 }
 
-// facts returns what the cluster is like, or will be once it has the lab's GPUs.
+// facts returns the facts of the cluster, including the GPUs that the lab will advertise.
 func (l *Lab) facts(ctx context.Context, s *scenario.Scenario) (scenario.Facts, error) {
 	if l.SimulateGPUs == 0 {
 		return scenario.GatherFacts(ctx, l.Client)
 	}
 	if s.Requires.Toolkit {
 		return scenario.Facts{},
-			fmt.Errorf("scenario %s is about NVIDIA's container runtime on the nodes, and simulated GPUs have none: "+
-				"leave --simulate-gpus out, on a cluster with the container toolkit; with simulated GPUs there are %s",
+			fmt.Errorf("scenario %q requires NVIDIA's container runtime on the nodes, which simulated GPUs lack: "+
+				"omit --simulate-gpus on a cluster with the container toolkit; scenarios that support simulated GPUs: %s",
 				s.Metadata.Name, simulatable())
 	}
 	return scenario.SimulateGPUs(ctx, l.Client, l.SimulateGPUs, max(mostNodes, s.Requires.Nodes))
 }
 
-// workload reads the trainer's Deployment, unless it is in a namespace where nothing may be broken.
+// workload reads the trainer's Deployment, unless its namespace is protected.
 func (l *Lab) workload(ctx context.Context) (*scenario.WorkloadFacts, error) {
 	_, name, _ := strings.Cut(l.Workload, "/")
 	named := objects.Object{
@@ -66,10 +66,10 @@ func (l *Lab) workload(ctx context.Context) (*scenario.WorkloadFacts, error) {
 	return scenario.FindWorkload(ctx, l.Client, l.WorkloadNamespace, l.Workload)
 }
 
-// simulatable names the scenarios that can do with simulated GPUs.
+// simulatable lists the scenarios that support simulated GPUs.
 func simulatable() string {
 	all, err := scenario.Builtin()
-	if err != nil { // they are tested
+	if err != nil { // tests verify that they parse
 		return "the others"
 	}
 	var names []string
@@ -81,10 +81,10 @@ func simulatable() string {
 	return strings.Join(names, ", ")
 }
 
-// simulate advertises GPUs on nodes that have none, by a patch of their status: kubelets keep extended resources that
-// they do not know (https://kubernetes.io/docs/tasks/administer-cluster/extended-resource-node/), also when they are
-// started anew; seen with 1.36.3. The labels come first and go last: GPUs are never there without the one that says
-// what they are.
+// simulate advertises GPUs on nodes without GPUs by patching their status: kubelets preserve unknown extended
+// resources (https://kubernetes.io/docs/tasks/administer-cluster/extended-resource-node/), even when they
+// restart; verified with 1.36.3. The labels are added first and removed last, so that simulated GPUs are always
+// labeled as such.
 func (s *start) simulate() error {
 	sim := s.r.Facts.Simulation
 	if sim == nil {
@@ -104,7 +104,7 @@ func (s *start) simulate() error {
 		} {
 			action := fmt.Sprintf("advertise %s on node %s", count.Of(sim.GPUs, "simulated GPU"), node)
 			if patching.Subresource == "" {
-				action = "label node " + node + " as one of simulated GPUs"
+				action = "label node " + node + " as having simulated GPUs"
 			}
 			patching.Dynamic, patching.Mapper, patching.LedgerNamespace = s.lab.Dynamic, s.lab.Mapper,
 				s.lab.LedgerNamespace

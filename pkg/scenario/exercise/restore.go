@@ -27,20 +27,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// goneTimeout is how long an object that was deleted may take to go.
+// goneTimeout is how long the deletion of an object may take.
 const goneTimeout = time.Minute
 
-// mappingOf returns what the API server calls the kind of an object.
+// mappingOf returns the REST mapping of an object's kind.
 func mappingOf(mapper meta.RESTMapper, ref scenario.Ref) (*meta.RESTMapping, error) {
 	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
-		return nil, fmt.Errorf("the kind %s in %s: %w", ref.Kind, ref.APIVersion, err)
+		return nil, fmt.Errorf("kind %s in %s: %w", ref.Kind, ref.APIVersion, err)
 	}
 	return mapping, nil
 }
 
-// resource is by which an object is reached.
+// resource returns the client for an object.
 func resource(client dynamic.Interface, mapper meta.RESTMapper, ref scenario.Ref) (dynamic.ResourceInterface, error) {
 	mapping, err := mappingOf(mapper, ref)
 	if err != nil {
@@ -52,7 +52,7 @@ func resource(client dynamic.Interface, mapper meta.RESTMapper, ref scenario.Ref
 	return client.Resource(mapping.Resource), nil
 }
 
-// restore takes a difference back.
+// restore reverts a difference.
 func (l *Lab) restore(ctx context.Context, before, now *baseline.Baseline, difference baseline.Difference) error {
 	reach, err := resource(l.Dynamic, l.Mapper, difference.Ref)
 	if err != nil {
@@ -70,27 +70,28 @@ func (l *Lab) restore(ctx context.Context, before, now *baseline.Baseline, diffe
 	}
 	switch {
 	case ref.Kind == kindSecret:
-		return errors.New("what was in it was not kept, as it is a secret")
+		return errors.New("its contents were not stored, because it is a secret")
 	case !before.Whole(ref) || difference.Kind == baseline.Changed && !now.Whole(ref):
-		return errors.New("what it was like was not kept: the cluster has too many objects")
+		return errors.New("its previous state was not stored: the cluster has too many objects")
 	case difference.Kind == baseline.Deleted:
 		return recreate(ctx, reach, before.Get(ref))
 	}
 	return changeBack(ctx, reach, ref.Name, mergePatch(now.Get(ref), before.Get(ref)))
 }
 
-// mayRestore refuses what is nobody's to put back by a program: nodes that are gone or other ones by now, rights, and
-// what runs may never touch. The record that names it may have been written by somebody else.
+// mayRestore returns an error for changes that must not be reverted automatically: of nodes that were deleted
+// or replaced, RBAC objects, and objects that runs may never change. The record that names the object may be
+// forged.
 func (l *Lab) mayRestore(difference baseline.Difference) error {
 	ref := difference.Ref
 	if ref.Kind == kindNode {
 		if difference.Kind != baseline.Changed || slices.Contains(difference.Fields, "metadata.uid") {
-			return errors.New("the node is gone, or is another one by now: it is left alone")
+			return errors.New("not reverted: the node was deleted or replaced")
 		}
 		return nil
 	}
 	if groupOf(ref) == rbacv1.GroupName && difference.Kind != baseline.Created {
-		return errors.New("rights are put back by hand only")
+		return errors.New("not reverted: RBAC objects must be restored manually")
 	}
 	mapping, err := mappingOf(l.Mapper, ref)
 	if err != nil {
@@ -104,11 +105,11 @@ func (l *Lab) mayRestore(difference baseline.Difference) error {
 	return object.MayTouch(l.LedgerNamespace)
 }
 
-// unmovedFrom refuses an object that was made anew since it was seen in a snapshot, and a node with taints that are
-// Kubernetes' own: snapshots do not keep these, and they would go with the rest of the list.
+// unmovedFrom returns an error if an object was recreated since the snapshot, or if a node has taints of Kubernetes
+// itself: snapshots do not contain these, so restoring the list would remove them.
 func unmovedFrom(ctx context.Context, reach dynamic.ResourceInterface, seen map[string]any, ref scenario.Ref) error {
 	if seen == nil {
-		return nil // it is gone, and is made again
+		return nil // it was deleted, and will be recreated
 	}
 	live, err := reach.Get(ctx, ref.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -118,7 +119,7 @@ func unmovedFrom(ctx context.Context, reach dynamic.ResourceInterface, seen map[
 		return err
 	}
 	if uid := (&unstructured.Unstructured{Object: seen}).GetUID(); uid != "" && uid != live.GetUID() {
-		return errors.New("somebody has made it anew meanwhile: it is left alone")
+		return errors.New("not reverted: it was recreated since the snapshot")
 	}
 	taints, _, err := unstructured.NestedSlice(live.Object, "spec", "taints")
 	if err != nil || ref.Kind != kindNode {
@@ -130,13 +131,13 @@ func unmovedFrom(ctx context.Context, reach dynamic.ResourceInterface, seen map[
 		own := strings.HasPrefix(key, "node.kubernetes.io/") ||
 			strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
 		if own && key != "node.kubernetes.io/unschedulable" { // which follows spec.unschedulable
-			return fmt.Errorf("the node has the taint %s now: it is left alone while it has", key)
+			return fmt.Errorf("not reverted while the node has the taint %s", key)
 		}
 	}
 	return nil
 }
 
-// remove deletes an object and waits until it is gone. One that is gone is fine.
+// remove deletes an object and waits until it no longer exists. A missing object is not an error.
 func remove(ctx context.Context, reach dynamic.ResourceInterface, name string) error {
 	found, err := reach.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -160,16 +161,16 @@ func remove(ctx context.Context, reach dynamic.ResourceInterface, name string) e
 				return true, nil
 			}
 			last = now
-			return false, nil // an API server that is away for a moment comes back
+			return false, nil // the API server may be temporarily unavailable
 		})
 	if err != nil && ctx.Err() == nil && last != nil && len(last.GetFinalizers()) > 0 {
-		return fmt.Errorf("it is being deleted, and waits for its finalizers %v", last.GetFinalizers())
+		return fmt.Errorf("deletion is waiting for finalizers %v", last.GetFinalizers())
 	}
 	return err
 }
 
-// errHashed says that only a hash was kept.
-var errHashed = errors.New("it has values that are too long to have been kept")
+// errHashed means that only a hash of a value was stored.
+var errHashed = errors.New("some values were too long to be stored")
 
 // recreate creates an object as it was.
 func recreate(ctx context.Context, reach dynamic.ResourceInterface, was map[string]any) error {
@@ -178,7 +179,7 @@ func recreate(ctx context.Context, reach dynamic.ResourceInterface, was map[stri
 	case baseline.Hashed(was):
 		return errHashed
 	case len(object.GetOwnerReferences()) > 0:
-		return errors.New("it belonged to another object, which must make it again")
+		return errors.New("its owner must recreate it")
 	}
 	unstructured.RemoveNestedField(object.Object, "metadata", "uid")
 	_, err := reach.Create(ctx, object, metav1.CreateOptions{FieldManager: objects.ManagerCreate})
@@ -188,10 +189,10 @@ func recreate(ctx context.Context, reach dynamic.ResourceInterface, was map[stri
 	return err
 }
 
-// changeBack gives the fields of an object that differ the values that they had. What snapshots do not keep stays as it
-// is.
+// changeBack restores the previous values of an object's changed fields. Fields that snapshots do not contain
+// are preserved.
 func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name string, patch map[string]any) error {
-	// Of one that was made anew, and these cannot be changed
+	// These fields differ only in a recreated object, and are immutable.
 	if metadata, is := patch["metadata"].(map[string]any); is {
 		delete(metadata, "uid")
 		delete(metadata, "ownerReferences")
@@ -201,7 +202,7 @@ func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name strin
 	}
 	switch {
 	case len(patch) == 0:
-		return errors.New("it was deleted and made anew, and what it held is lost")
+		return errors.New("it was deleted and recreated, and its data is lost")
 	case baseline.Hashed(patch):
 		return errHashed
 	}
@@ -213,7 +214,7 @@ func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name strin
 	return err
 }
 
-// mergePatch returns the JSON merge patch (RFC 7386) that makes now into was.
+// mergePatch returns the JSON merge patch (RFC 7386) that turns now into was.
 func mergePatch(now, was map[string]any) map[string]any {
 	patch := map[string]any{}
 	for name := range now {
@@ -237,7 +238,7 @@ func mergePatch(now, was map[string]any) map[string]any {
 	return patch
 }
 
-// howFor returns what is done about a difference.
+// howFor describes how a difference is reverted.
 func howFor(difference baseline.Difference) string {
 	switch difference.Kind {
 	case baseline.Created:
@@ -248,7 +249,7 @@ func howFor(difference baseline.Difference) string {
 	return "change back what differs"
 }
 
-// byHand returns what a trainer can do about a difference.
+// byHand describes how a trainer can revert a difference.
 func byHand(difference baseline.Difference) string {
 	ref := difference.Ref
 	in := ""
@@ -259,13 +260,13 @@ func byHand(difference baseline.Difference) string {
 	case baseline.Created:
 		return fmt.Sprintf("kubectl delete %s %s%s", kubectlKind(ref), ref.Name, in)
 	case baseline.Deleted:
-		return fmt.Sprintf("apply %s %s%s again from where it is kept", ref.Kind, ref.Name, in)
+		return fmt.Sprintf("apply %s %s%s again from its source", ref.Kind, ref.Name, in)
 	}
 	return fmt.Sprintf("kubectl edit %s %s%s: %v was %s", kubectlKind(ref), ref.Name, in, difference.Fields,
 		difference.Before)
 }
 
-// kubectlKind names a kind so that kubectl takes it for no other: Deployment.v1.apps.
+// kubectlKind returns an unambiguous kind for kubectl: Deployment.v1.apps.
 func kubectlKind(ref scenario.Ref) string {
 	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	if kind.Group == "" {
@@ -274,7 +275,7 @@ func kubectlKind(ref scenario.Ref) string {
 	return kind.Kind + "." + kind.Version + "." + kind.Group
 }
 
-// refsOf returns the objects that a step of a run made or changed.
+// refsOf returns the objects that a step of a run created or changed.
 func refsOf(run ledger.Run, step ledger.Step) []scenario.Ref {
 	var refs []scenario.Ref
 	for _, object := range objects.Objects(run, step) {

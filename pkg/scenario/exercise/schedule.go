@@ -8,14 +8,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// The keys of what several exercises cannot use at the same time.
+// Keys of resources that exercises cannot share.
 const (
-	keyGPUs  = "gpus"  // how many are free is what such a scenario is about
-	keyNodes = "nodes" // one that breaks a node breaks it for the others, too
+	keyGPUs  = "gpus"  // such scenarios depend on the number of free GPUs
+	keyNodes = "nodes" // a broken node affects other exercises
 )
 
-// keysOf returns what an exercise must have for itself: its namespaces and objects; the GPUs where it needs any; and
-// the nodes where it works on them.
+// keysOf returns the keys that an exercise needs exclusively: its namespaces and objects, GPUs if it needs any,
+// and nodes if it changes them.
 func keysOf(r *scenario.Resolved) []string {
 	namespaces := namespacesOf(r)
 	var keys []string
@@ -35,14 +35,15 @@ func keysOf(r *scenario.Resolved) []string {
 	return keys
 }
 
-// job is work that needs things for itself. do does it, and returns what is to be told; that is called one at a time.
+// job is work that needs its keys exclusively. do returns a function that reports the result; these functions
+// are called one at a time.
 type job struct {
 	keys []string
 	do   func() (report func())
 }
 
-// runJobs does jobs, as many at the same time as parallel, as far as they need nothing in common. It begins none after
-// ctx's end, and returns when all that it began are over.
+// runJobs runs up to parallel jobs concurrently, as long as their keys do not conflict. It starts no job after
+// ctx is done, and returns when all started jobs are complete.
 func runJobs(ctx context.Context, jobs []job, parallel int) {
 	var (
 		mu      sync.Mutex
@@ -51,7 +52,7 @@ func runJobs(ctx context.Context, jobs []job, parallel int) {
 		pending = slices.Clone(jobs)
 		workers sync.WaitGroup
 	)
-	// next waits for a job that can begin; false when there is none any more.
+	// next waits for a job that can start; it returns false if none is left.
 	next := func() (job, bool) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
 
-// The names of gates and points.
+// Names of gates and points.
 const (
 	nameFixed      = "fixed"
 	nameUnchanged  = "unchanged"
@@ -20,11 +20,11 @@ const (
 	nameHints      = "hints"
 )
 
-// judge computes gates, points and reasons from what was seen.
+// judge computes gates, points and reasons from the results.
 //
-// It passes when all gates hold. For what is mended there are points as far as it is mended, and none for a workaround;
-// for doing no damage, being fast and needing no help there are points only when it is mended: who does nothing does no
-// damage, either. The diagnosis counts always.
+// An attempt passes if all gates hold. Points for fixed are proportional to the checks that hold, with none for
+// a workaround. Points for collateral, time and hints require a fix, because doing nothing causes no damage
+// either. The diagnosis always counts.
 func (r *Report) judge(weights scenario.Weights, spoiled string) {
 	if weights == (scenario.Weights{}) {
 		weights = scenario.DefaultWeights
@@ -48,7 +48,8 @@ func (r *Report) judge(weights scenario.Weights, spoiled string) {
 	total := 0
 	for _, points := range r.Points {
 		total += points.Got
-		told := points.Name == nameFixed || points.Name == nameCollateral || points.Why == unearned // by the gates
+		// Already reported by the gates.
+		told := points.Name == nameFixed || points.Name == nameCollateral || points.Why == unearned
 		if points.Why != "" && !told {
 			r.Reasons = append(r.Reasons, points.Name+": "+points.Why)
 		}
@@ -56,8 +57,8 @@ func (r *Report) judge(weights scenario.Weights, spoiled string) {
 	r.Score = min(max(total, 0), 100)
 }
 
-// unearned is why there are no points for what was not done.
-const unearned = "counts only for what is mended"
+// unearned is the reason for missing points that require a fix.
+const unearned = "counts only if the fault is fixed"
 
 func earned(mended bool, points Points) Points {
 	if mended || points.Got < 0 {
@@ -67,19 +68,19 @@ func earned(mended bool, points Points) Points {
 	return points
 }
 
-// fixedGate reports whether the result is right. Where nothing was to be mended, it is right to have found that out.
+// fixedGate returns the gate for the fix. If nothing was broken, the candidate must have diagnosed that.
 func (r *Report) fixedGate(spoiled string) Gate {
 	gate := Gate{Name: nameFixed}
 	switch {
 	case spoiled != "":
 		gate.Why = spoiled
 	case len(r.Fixed) > 0:
-		gate.OK, gate.Why = check.OK(r.Fixed), "not mended: "+failures(r.Fixed)
+		gate.OK, gate.Why = check.OK(r.Fixed), "not fixed: "+failures(r.Fixed)
 	case r.Diagnosis == nil:
-		gate.Why = "nothing was to be mended, and the candidate has not said so: no diagnosis was submitted"
+		gate.Why = "nothing was broken, but the candidate did not submit that diagnosis"
 	default:
 		gate.OK, gate.Why = r.component(),
-			fmt.Sprintf("nothing was to be mended, and the candidate says that it was %s", r.Diagnosis.Component)
+			fmt.Sprintf("nothing was broken, but the candidate diagnosed %s", r.Diagnosis.Component)
 	}
 	if gate.OK {
 		gate.Why = ""
@@ -87,7 +88,7 @@ func (r *Report) fixedGate(spoiled string) Gate {
 	return gate
 }
 
-// component reports whether the diagnosis has the right one.
+// component reports whether the component of the diagnosis is correct.
 func (r *Report) component() bool {
 	for _, score := range r.Diagnosed {
 		if score.Field == "component" {
@@ -101,7 +102,7 @@ func (r *Report) unchangedGate() Gate {
 	if check.OK(r.Unchanged) {
 		return Gate{Name: nameUnchanged, OK: true}
 	}
-	return Gate{Name: nameUnchanged, Why: "a workaround: " + failures(r.Unchanged)}
+	return Gate{Name: nameUnchanged, Why: "workaround: " + failures(r.Unchanged)}
 }
 
 func (r *Report) collateralGate() Gate {
@@ -116,7 +117,7 @@ func (r *Report) collateralGate() Gate {
 		}
 		what = append(what, inWords(difference))
 	}
-	return Gate{Name: nameCollateral, Why: "changed besides: " + strings.Join(what, ", ")}
+	return Gate{Name: nameCollateral, Why: "also changed: " + strings.Join(what, ", ")}
 }
 
 func failures(results []check.Result) string {
@@ -144,7 +145,7 @@ func (r *Report) fixedPoints(weight int, fixed, unchanged Gate) Points {
 		points.Got = weight
 	case len(r.Fixed) > 0 && held < len(r.Fixed):
 		points.Got, points.Why = weight*held/len(r.Fixed),
-			fmt.Sprintf("right: %d of %s", held, count.Of(len(r.Fixed), "result"))
+			fmt.Sprintf("correct: %d of %s", held, count.Of(len(r.Fixed), "result"))
 	default:
 		points.Why = fixed.Why
 	}
@@ -154,7 +155,7 @@ func (r *Report) fixedPoints(weight int, fixed, unchanged Gate) Points {
 func (r *Report) diagnosisPoints(weight int) Points {
 	points := Points{Name: nameDiagnosis, Of: weight}
 	if r.Diagnosis == nil {
-		points.Why = "none was submitted"
+		points.Why = "not submitted"
 		return points
 	}
 	right := 0
@@ -170,7 +171,7 @@ func (r *Report) diagnosisPoints(weight int) Points {
 		points.Got = weight * right / len(r.Diagnosed)
 	}
 	if len(wrong) > 0 {
-		points.Why = "not right: " + strings.Join(wrong, ", ")
+		points.Why = "incorrect: " + strings.Join(wrong, ", ")
 	}
 	return points
 }
@@ -183,7 +184,8 @@ func (r *Report) collateralPoints(weight int) Points {
 	return points
 }
 
-// timePoints returns all for half of the time box; after that they fall evenly, to none at its end.
+// timePoints returns all points for half of the time box; after that, they decrease linearly to zero at its
+// end.
 func (r *Report) timePoints(weight int) Points {
 	points := Points{Name: nameTime, Got: weight, Of: weight}
 	half := r.TimeBox / 2
@@ -191,10 +193,10 @@ func (r *Report) timePoints(weight int) Points {
 	case r.Took <= half:
 	case r.Took >= r.TimeBox:
 		points.Got, points.Why = 0,
-			fmt.Sprintf("it took %s, all of the %s there were", r.Took.Round(time.Second), r.TimeBox)
+			fmt.Sprintf("took %s, the whole time box of %s", r.Took.Round(time.Second), r.TimeBox)
 	default:
 		points.Got = int(float64(weight) * float64(r.TimeBox-r.Took) / float64(r.TimeBox-half))
-		points.Why = fmt.Sprintf("it took %s, more than half of %s", r.Took.Round(time.Second), r.TimeBox)
+		points.Why = fmt.Sprintf("took %s, more than half of the time box of %s", r.Took.Round(time.Second), r.TimeBox)
 	}
 	return points
 }

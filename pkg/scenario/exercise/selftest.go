@@ -13,49 +13,51 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// The verdicts of a Row.
+// Verdicts of a Row.
 const (
 	Passed  = "passed"
 	NotPass = "failed"
 	Errored = "error"
 )
 
-// Row is one attempt of a selftest: a solution or a wrong fix, made by the candidate's own rights in an exercise of its
-// own.
+// Row is one attempt of a selftest: a solution or a wrong fix, made with the candidate's own permissions in a
+// separate exercise.
 type Row struct {
 	Scenario string `json:"scenario"`
 	Seed     int64  `json:"seed"`
 	Attempt  string `json:"attempt"`
 	Solution bool   `json:"solution"`
 	Wanted   string `json:"wanted"` // Passed or NotPass
-	Got      string `json:"got"`    // these, or Errored when it could not be judged
+	Got      string `json:"got"`    // Passed, NotPass, or Errored if it could not be graded
 	OK       bool   `json:"ok"`
-	// Why says what is not as it should be, and otherwise why a wrong fix has failed.
+	// Why describes an unexpected result, or why a wrong fix failed.
 	Why   string `json:"why,omitempty"`
 	Score int    `json:"score"`
-	// These are in nanoseconds: from the start to confirmed broken, grading, and all of it.
+	// Durations, in nanoseconds: from the start to the verified symptom, of grading, and in total.
 	Broken time.Duration `json:"broken"`
 	Grade  time.Duration `json:"grade"`
 	Took   time.Duration `json:"took"`
 }
 
-// SelftestError says that a solution was not graded as passed, a wrong fix not as failed, or that something was left.
+// SelftestError means that an attempt was not graded as expected, or that something was left behind.
 type SelftestError struct{ Wrong, Of int }
 
 func (e *SelftestError) Error() string {
 	return fmt.Sprintf("%d of %s not graded as expected", e.Wrong, count.Of(e.Of, "attempt"))
 }
 
-// Selftest plays a scenario with each of the seeds, once for each of its solutions, which must pass, and each of its
-// wrong fixes, which must not. Of each exercise nothing may be left, and the candidate may find no answer. each hears
-// of each attempt when it is over.
+// Selftest plays a scenario with each of the seeds, once for each of its solutions, which must pass, and each
+// of its wrong fixes, which must fail. No exercise may leave anything behind or reveal the answer to the
+// candidate. each is called after each attempt.
 //
-// The error is a *SelftestError when something is not as it should be, or says why it could not go on.
+// The error is a *SelftestError if a result is unexpected; any other error means that Selftest could not
+// continue.
 func (l *Lab) Selftest(ctx context.Context, s *scenario.Scenario, seeds []int64, each func(Row)) error {
 	return l.SelftestAll(ctx, []*scenario.Scenario{s}, seeds, 1, each)
 }
 
-// SelftestAll is Selftest for many, some at the same time: as many as parallel, as far as they have nothing in common.
+// SelftestAll is like Selftest, for several scenarios. It runs up to parallel attempts concurrently, if they
+// share nothing.
 func (l *Lab) SelftestAll(
 	ctx context.Context, all []*scenario.Scenario, seeds []int64, parallel int, each func(Row),
 ) error {
@@ -95,18 +97,18 @@ func (l *Lab) SelftestAll(
 	return nil
 }
 
-// trial is one attempt that is going to be made.
+// trial is one attempt that will be made.
 type trial struct {
 	lab      *Lab
 	scenario *scenario.Scenario
 	seed     int64
 	name     string
 	solution bool
-	search   bool     // also looks whether the candidate finds the answer
-	keys     []string // what it must have for itself
+	search   bool     // also check whether the candidate can find the answer
+	keys     []string // what it needs exclusively
 }
 
-// trials returns those of a scenario and a seed.
+// trials returns the trials of a scenario and a seed.
 func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*trial, error) {
 	r, err := l.Resolve(ctx, s, seed, nil)
 	if err != nil {
@@ -130,12 +132,12 @@ func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*
 		}
 	}
 	if len(all) == 0 {
-		return nil, errors.New("it has neither solutions nor wrong fixes")
+		return nil, errors.New("the scenario has neither solutions nor wrong fixes")
 	}
 	return all, nil
 }
 
-// sampled returns one of the attempts, drawn by the seed: consecutive seeds draw each of them in turn.
+// sampled returns one of the attempts, drawn by the seed: consecutive seeds cycle through all of them.
 func sampled(attempts []scenario.Attempt, seed int64) []scenario.Attempt {
 	n := int64(len(attempts))
 	if n == 0 {
@@ -145,7 +147,7 @@ func sampled(attempts []scenario.Attempt, seed int64) []scenario.Attempt {
 	return attempts[drawn : drawn+1]
 }
 
-// run makes the attempt and says what came of it.
+// run runs the trial and returns the result.
 func (t *trial) run(ctx context.Context) Row {
 	row := Row{
 		Scenario: t.scenario.Metadata.Name, Seed: t.seed, Attempt: t.name, Solution: t.solution, Wanted: NotPass,
@@ -164,8 +166,8 @@ func (t *trial) run(ctx context.Context) Row {
 	return row
 }
 
-// play starts an exercise, makes the attempt, grades it, and ends it. The error is what should not be, besides the
-// verdict.
+// play starts an exercise, makes the attempt, grades it, and ends it. The error reports unexpected problems
+// other than the verdict.
 func (t *trial) play(ctx context.Context, row *Row) error {
 	r, err := t.lab.Resolve(ctx, t.scenario, t.seed, nil)
 	if err != nil {
@@ -186,7 +188,7 @@ func (t *trial) play(ctx context.Context, row *Row) error {
 		row.Broken = time.Since(began)
 	}
 	problem := t.judge(ctx, e, r, attempt, row)
-	// Also after Ctrl-C: nothing is left behind.
+	// Also after Ctrl-C, so that nothing is left behind.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*cleanup)
 	defer cancel()
 	ending, err := t.lab.End(clean, e.ID, EndOptions{Restore: true})
@@ -194,12 +196,13 @@ func (t *trial) play(ctx context.Context, row *Row) error {
 	case err != nil:
 		problem = errors.Join(problem, fmt.Errorf("end: %w", err))
 	case !ending.Clean():
-		problem = errors.Join(problem, fmt.Errorf("left after the end: %s", ending.inWords()))
+		problem = errors.Join(problem, fmt.Errorf("not reverted: %s", ending.inWords()))
 	}
 	return problem
 }
 
-// judge makes the attempt and has it graded, with the right diagnosis: what counts is what was done.
+// judge makes the attempt and has it graded with the correct diagnosis, so that the result depends only on the
+// attempt.
 func (t *trial) judge(
 	ctx context.Context, e *Exercise, r *scenario.Resolved, attempt scenario.Attempt, row *Row,
 ) error {
@@ -230,8 +233,8 @@ func (t *trial) judge(
 		if t.solution || !apierrors.IsForbidden(err) {
 			return errors.Join(problem, err)
 		}
-		refused = err.Error() // that it may not be done is a way to fail
-		if made == 0 {        // it is as broken as it was
+		refused = err.Error() // a forbidden attempt counts as failed
+		if made == 0 {        // nothing was changed
 			patience = none
 		}
 	}
@@ -254,13 +257,13 @@ func (t *trial) judge(
 	for _, score := range report.Diagnosed {
 		if !score.Right {
 			problem = errors.Join(problem,
-				fmt.Errorf("the scenario's own %s %q does not count as right", score.Field, score.Got))
+				fmt.Errorf("the scenario's own %s %q is graded as incorrect", score.Field, score.Got))
 		}
 	}
 	return problem
 }
 
-// find finds an attempt again in a scenario that was resolved anew.
+// find finds an attempt by name in a scenario that was resolved again.
 func find(r *scenario.Resolved, name string, solution bool) (scenario.Attempt, error) {
 	attempts := r.Sealed.WrongFixes
 	if solution {
@@ -271,10 +274,10 @@ func find(r *scenario.Resolved, name string, solution bool) (scenario.Attempt, e
 			return attempt, nil
 		}
 	}
-	return scenario.Attempt{}, fmt.Errorf("with what the cluster is like now it has no attempt %q", name)
+	return scenario.Attempt{}, fmt.Errorf("attempt %q does not exist with the current facts of the cluster", name)
 }
 
-// rightOf returns the diagnosis that is right.
+// rightOf returns the correct diagnosis.
 func rightOf(root scenario.RootCause) scenario.Diagnosis {
 	return scenario.Diagnosis{
 		Component: root.Component.Value, Object: root.Object.Value, Field: root.Field.Value,
@@ -282,10 +285,10 @@ func rightOf(root scenario.RootCause) scenario.Diagnosis {
 	}
 }
 
-// inWords returns what was left.
+// inWords describes what was left.
 func (e Ending) inWords() string {
 	if !e.Compared {
-		return "nobody knows: there was nothing to compare with"
+		return "unknown: there was no baseline to compare with"
 	}
 	var left []string
 	for _, one := range e.Left {

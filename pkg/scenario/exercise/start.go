@@ -13,20 +13,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// StartOptions are how an exercise is started.
+// StartOptions configure the start of an exercise.
 type StartOptions struct {
-	// For is the time box; zero is the scenario's.
+	// For is the time box; zero means the scenario's.
 	For time.Duration
-	// Consent says that the trainer has read what the scenario wants that may harm the cluster, and allows it.
+	// Consent is set if the trainer allows the parts of the scenario that may harm the cluster.
 	Consent bool
-	// Command is what the trainer typed, for the record.
+	// Command is the trainer's command line, for the record.
 	Command []string
-	// Terraform says that the candidate gets the lab's Terraform module, and may mend that in the place of the cluster.
+	// Terraform gives the candidate the lab's Terraform module, which they may fix instead of the cluster.
 	Terraform bool
 }
 
-// grace is how much longer than the time box faults stay that end by themselves: for the start, and for who grades
-// late.
+// grace is how much longer than the time box self-expiring faults last, to allow for the start and late
+// grading.
 const grace = 30 * time.Minute
 
 func (o StartOptions) timeBox(r *scenario.Resolved) time.Duration {
@@ -36,11 +36,11 @@ func (o StartOptions) timeBox(r *scenario.Resolved) time.Duration {
 	return time.Duration(r.Metadata.Minutes) * time.Minute
 }
 
-// Start builds the broken situation and hands it over. The exercise that it returns has the candidate's Kubeconfig.
+// Start creates the broken situation and hands it over. The returned exercise has the candidate's Kubeconfig.
 //
-// Everything is one run: when something does not become as it must, or ctx ends, all of it is undone, and the error
-// says why. The exercise is then Failed, and remembered. The error is a *CheckError in the chain when a check did not
-// hold, and a *fault.PreflightError when nothing was begun.
+// All changes are one run. If the lab does not become ready, or ctx is done, everything is reverted, and the
+// error reports why. The exercise is then Failed, and stays on record. The error wraps a *CheckError if a check
+// failed, and a *fault.PreflightError if nothing was started.
 func (l *Lab) Start(ctx context.Context, r *scenario.Resolved, options StartOptions) (*Exercise, error) {
 	s, err := l.prepare(ctx, r, options)
 	if err != nil {
@@ -54,7 +54,7 @@ func (l *Lab) Start(ctx context.Context, r *scenario.Resolved, options StartOpti
 		s.e.Kubeconfig = s.kubeconfig
 		return s.e, nil
 	}
-	if s.failed != nil && ctx.Err() == nil { // it says better what happened than the step that it was in
+	if s.failed != nil && ctx.Err() == nil { // it describes the failure better than the step's error
 		if run == nil || len(run.Pending()) == 0 {
 			err = nil
 		}
@@ -64,7 +64,7 @@ func (l *Lab) Start(ctx context.Context, r *scenario.Resolved, options StartOpti
 	return nil, errors.Join(err, s.giveUp(ctx, run, err))
 }
 
-// prepare looks at all that can be known before anything is changed.
+// prepare checks everything that can be checked before a change.
 func (l *Lab) prepare(ctx context.Context, r *scenario.Resolved, options StartOptions) (*start, error) {
 	if wants := r.NeedsConsent(); len(wants) > 0 && !options.Consent {
 		return nil, &ConsentError{r.Metadata.Name, wants}
@@ -79,26 +79,26 @@ func (l *Lab) prepare(ctx context.Context, r *scenario.Resolved, options StartOp
 	return s, nil
 }
 
-// afterwards returns what became of what was begun.
+// afterwards describes the result of reverting.
 func (s *start) afterwards(run *ledger.Run) string {
 	if run == nil || len(run.Pending()) == 0 {
 		if run != nil {
 			if left, _ := notAsItWas(*run); len(left) > 0 {
-				return "put back, but for: " + strings.Join(left, "; ")
+				return "reverted, except for: " + strings.Join(left, "; ")
 			}
 		}
-		return "everything was put back"
+		return "everything was reverted"
 	}
 	left := make([]string, 0, len(run.Pending()))
 	for _, step := range run.Pending() {
 		left = append(left, fmt.Sprintf("%s (%s)", step.Target, step.Action))
 	}
-	return fmt.Sprintf("not everything could be put back: %s; try again with: %s", strings.Join(left, ", "),
+	return fmt.Sprintf("could not revert: %s; to try again, run: %s", strings.Join(left, ", "),
 		s.lab.Session.Ledger.Command("scenario", "end", run.ID))
 }
 
-// giveUp writes that the exercise failed, and why, and forgets what the cluster was like. What could not be undone
-// stays in the ledger.
+// giveUp records that the exercise failed, and why, and deletes its snapshots. Steps that could not be reverted
+// stay in the ledger.
 func (s *start) giveUp(ctx context.Context, run *ledger.Run, why error) error {
 	if s.e == nil || run == nil {
 		return nil
@@ -106,7 +106,7 @@ func (s *start) giveUp(ctx context.Context, run *ledger.Run, why error) error {
 	ctx, cancel := outlive(ctx)
 	defer cancel()
 	_, err := s.lab.update(ctx, s.e.ID, func(e *Exercise) error {
-		if len(run.Pending()) > 0 { // `end` goes on with it
+		if len(run.Pending()) > 0 { // `end` continues with it
 			e.Message = why.Error()
 			return nil
 		}
@@ -117,17 +117,17 @@ func (s *start) giveUp(ctx context.Context, run *ledger.Run, why error) error {
 		err = errors.Join(err, s.lab.forget(ctx, s.e.ID))
 	}
 	if err != nil {
-		return fmt.Errorf("the exercise's own record is left, and says nothing of it: %w", err)
+		return fmt.Errorf("the record of the exercise could not be updated: %w", err)
 	}
 	return s.lab.prune(ctx)
 }
 
-// reached stores how far the exercise is.
+// reached records a new phase of the exercise.
 func (s *start) reached(ctx context.Context, change func(e *Exercise, now time.Time)) error {
 	now := s.clock()
 	e, err := s.lab.update(ctx, s.e.ID, func(e *Exercise) error {
 		if !e.Running() {
-			return &PhaseError{*e, "start", "somebody ended it meanwhile"}
+			return &PhaseError{*e, "start", "it was ended while starting"}
 		}
 		change(e, now)
 		return nil
@@ -138,7 +138,7 @@ func (s *start) reached(ctx context.Context, change func(e *Exercise, now time.T
 	return err
 }
 
-// record stores the exercise and what the cluster was like, before anything is changed.
+// record stores the exercise and a snapshot of the cluster before any change.
 func (s *start) record(ctx context.Context, recorder fault.Recorder) error {
 	run := recorder.Run()
 	e := &Exercise{
@@ -148,7 +148,7 @@ func (s *start) record(ctx context.Context, recorder fault.Recorder) error {
 		HintsLeft:  len(s.r.Sealed.Hints),
 		FaultUntil: run.Until, Probe: s.probe,
 	}
-	if !s.options.Terraform { // then the candidate knows of no module
+	if !s.options.Terraform { // the candidate does not get a module
 		e.Public.Terraform = ""
 	}
 	if err := s.lab.create(ctx, e, s.r); err != nil {
@@ -165,7 +165,7 @@ func (s *start) record(ctx context.Context, recorder fault.Recorder) error {
 	return s.reached(ctx, func(e *Exercise, _ time.Time) { e.Snapshots = map[string]int{snapBefore: n} })
 }
 
-// busy refuses namespaces that another exercise has.
+// busy returns an error if another exercise uses a namespace of this one.
 func (s *start) busy(ctx context.Context) error {
 	all, err := s.lab.List(ctx)
 	if err != nil {
@@ -184,10 +184,10 @@ func (s *start) busy(ctx context.Context) error {
 	return nil
 }
 
-// hold runs checks that must hold for the lab to be what the scenario says.
+// hold runs checks that must hold for the lab to be as the scenario describes.
 func (s *start) hold(ctx context.Context, otherwise string, checks []scenario.Check) (string, error) {
 	if len(checks) == 0 {
-		return "there is nothing to look at", nil
+		return "no checks", nil
 	}
 	results, err := s.lab.check(ctx, sight{r: s.r, probe: s.probe}, checks)
 	if err != nil {

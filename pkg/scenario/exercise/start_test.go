@@ -97,7 +97,7 @@ func TestCancelledInEveryPhase(t *testing.T) {
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("%v", err)
 			}
-			wants(t, err, "everything was put back")
+			wants(t, err, "everything was reverted")
 			w.putBack(Failed)
 		})
 	}
@@ -136,7 +136,7 @@ func TestLabThatDoesNotBecomeAsItMust(t *testing.T) {
 		w := newWorld(t)
 		w.fails(check, true)
 		_, err := w.trainer("laptop").Start(t.Context(), w.play(), StartOptions{})
-		wants(t, err, want, "everything was put back")
+		wants(t, err, want, "everything was reverted")
 		if !errors.As(err, new(*CheckError)) {
 			t.Errorf("%T", err)
 		}
@@ -213,7 +213,8 @@ func TestTwoTrainersAtOnce(t *testing.T) {
 	}
 	wants(t, loser, "missing-settings", "alice", "harbour")
 	_, err := trainers[0].Start(t.Context(), w.play(), StartOptions{})
-	wants(t, err, "exercise scenario-", "missing-settings of alice", "has namespace harbour", "scenario end scenario-",
+	wants(t, err, "exercise scenario-", "missing-settings of alice", `uses namespace "harbour"`,
+		"scenario end scenario-",
 		"--seed")
 	if !errors.As(err, new(*BusyError)) {
 		t.Errorf("%T", err)
@@ -230,11 +231,11 @@ func TestPreflightRefuses(t *testing.T) {
 	}{
 		"a namespace that exists": {
 			objects: []string{"harbour"},
-			want:    []string{"namespace harbour exists", "--seed", "kubectl delete namespace harbour"},
+			want:    []string{`namespace "harbour"`, "already exists", "--seed", "kubectl delete namespace harbour"},
 		},
 		"no GPUs": {
 			change: []string{"requires: {nodes: 1}", "requires: {nodes: 2, gpus: 2}"},
-			want:   []string{"needs 2 Ready, schedulable nodes with 2 nvidia.com/gpu", "GPU Operator"},
+			want:   []string{"requires 2 Ready, schedulable nodes with 2 nvidia.com/gpu", "GPU Operator"},
 		},
 		"a protected namespace": {
 			change: []string{"[harbour, meadow, orchard, quarry, lagoon, thicket]", "[kube-system]"},
@@ -275,7 +276,7 @@ func TestConsent(t *testing.T) {
 	if !errors.As(err, &refused) || len(refused.Wants) == 0 || len(w.left()) > 0 {
 		t.Fatalf("%v, %q", err, w.left())
 	}
-	wants(t, err, "not by --yes alone")
+	wants(t, err, "--yes alone does not allow")
 }
 
 // Who asks how much of a node is free gets told what is missing, and how to get it.
@@ -294,9 +295,9 @@ func TestGPURequirements(t *testing.T) {
 	}{
 		{scenario.Requires{}, nil, ""},
 		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{4, 2}), ""},
-		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}), "there are 1 (1 have GPUs at all)"},
-		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{1, 1}), "there are 1 (2 have GPUs at all)"},
-		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{2, 1}), "other pods hold the rest"},
+		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}), "found only 1 (nodes with GPUs: 1)"},
+		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{1, 1}), "found only 1 (nodes with GPUs: 2)"},
+		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{2, 1}), "other pods use the rest"},
 		{scenario.Requires{GPUs: 1}, nodes([2]int{0, 0}), "no node has any"},
 	} {
 		err := enoughGPUs(test.requires, scenario.Facts{Nodes: test.nodes})
@@ -338,8 +339,8 @@ func TestSimulatedGPUsComeFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"label node b as one of simulated GPUs", "advertise 2 simulated GPUs on node b",
-		"label node c as one of simulated GPUs",
+		"label node b as having simulated GPUs", "advertise 2 simulated GPUs on node b",
+		"label node c as having simulated GPUs",
 		"advertise 2 simulated GPUs on node c", "the team's namespace", "the page", "rights",
 	}
 	if !slices.Equal(made, want) {

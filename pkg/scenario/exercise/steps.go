@@ -17,8 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// UndoKind is the ledger.Undo.Kind of steps that only look, or hold a namespace: there is nothing to undo, but their
-// locks stay until the exercise ends.
+// UndoKind is the ledger.Undo.Kind of steps that only check or reserve something: there is nothing to undo, but
+// their locks stay until the exercise ends.
 const UndoKind = "exercise"
 
 // Undoer ends steps of UndoKind.
@@ -28,15 +28,15 @@ var _ fault.Undoer = Undoer{}
 
 // Describe implements fault.Undoer.
 func (Undoer) Describe(step ledger.Step) string {
-	return fmt.Sprintf("frees %s; there is nothing to undo", step.Target)
+	return fmt.Sprintf("releases %s; nothing to undo", step.Target)
 }
 
 // Undo implements fault.Undoer.
 func (Undoer) Undo(context.Context, ledger.Run, ledger.Step) (ledger.State, string, error) {
-	return ledger.StateReverted, "there was nothing to undo", nil
+	return ledger.StateReverted, "nothing to undo", nil
 }
 
-// look returns a change that changes nothing: it does something that must succeed before the next change is made.
+// look returns a change that does not change anything, but must succeed before the next change.
 func look(
 	target ledger.Target, action string, do func(ctx context.Context, r fault.Recorder) (saw string, err error),
 ) fault.Change {
@@ -52,7 +52,7 @@ func look(
 	}
 }
 
-// steps returns the changes that steps mean, with what they need.
+// steps adds the changes of steps, with their permissions.
 func (s *start) steps(list []scenario.Step) error {
 	for _, step := range list {
 		if err := s.step(step); err != nil {
@@ -83,25 +83,27 @@ func (s *start) step(step scenario.Step) error {
 			return err
 		}
 		s.add(needs, patching.Change(action))
-		if !s.makes(step.Patch.Object) { // else there is nothing to look at yet
+		if !s.makes(step.Patch.Object) { // otherwise it does not exist yet
 			s.plan.Checks = append(s.plan.Checks, patching.Check)
 		}
 		return nil
 	case len(step.Wait) > 0:
 		s.add(nil, look(s.home(), action, func(ctx context.Context, _ fault.Recorder) (string, error) {
-			return s.hold(ctx, "what must hold before the next step does not", step.Wait)
+			return s.hold(ctx, "the checks before the next step do not hold", step.Wait)
 		}))
 		return nil
 	case step.Delete != nil, len(step.Replace) > 0, step.NodeShell != nil:
-		return errors.New("delete, replace and nodeShell are for attempts: a lab only makes what can be undone")
+		return errors.New(
+			"delete, replace and nodeShell are supported only in attempts: changes of a lab must be reversible",
+		)
 	}
 	return s.faulty(action, step)
 }
 
-// faulty makes the steps that are no plain objects.
+// faulty adds steps that are not plain objects.
 func (s *start) faulty(action string, step scenario.Step) error {
 	if s.lab.Faults == nil {
-		return errors.New("faults of nodes and processes cannot be made here")
+		return errors.New("faults of nodes and processes are not supported here")
 	}
 	switch {
 	case step.XID != nil:
@@ -138,11 +140,11 @@ func (s *start) faulty(action string, step scenario.Step) error {
 		})
 		return nil
 	}
-	return errors.New("it does nothing")
+	return errors.New("the step has no action")
 }
 
-// creation makes objects, with the shim in them when the step says so. The shim's state names the run, so that it is
-// made when the run is.
+// creation adds a change that creates objects, with the shim injected if the step specifies one. The shim's
+// state contains the run's ID, so it is created together with the run.
 func (s *start) creation(action string, step scenario.Create) error {
 	plain := &objects.Creation{
 		Dynamic: s.lab.Dynamic, Mapper: s.lab.Mapper, LedgerNamespace: s.lab.LedgerNamespace,
@@ -159,7 +161,7 @@ func (s *start) creation(action string, step scenario.Create) error {
 		return nil
 	}
 	if s.lab.Faults == nil {
-		return errors.New("faults of processes cannot be made here")
+		return errors.New("faults of processes are not supported here")
 	}
 	s.ends = true
 	change.Apply = s.lazily(func(_ context.Context, run ledger.Run) (fault.Change, error) {
@@ -182,13 +184,13 @@ func (s *start) creation(action string, step scenario.Create) error {
 	return nil
 }
 
-// makes reports whether the exercise makes an object itself.
+// makes reports whether the exercise itself creates an object.
 func (s *start) makes(ref scenario.Ref) bool {
 	return slices.ContainsFunc(made(s.r),
 		func(object *unstructured.Unstructured) bool { return sameObject(refOf(object), ref) })
 }
 
-// manifests are copies, with what keeps the candidate from becoming root on the nodes.
+// manifests returns copies of objects, secured so that the candidate cannot become root on the nodes.
 func (s *start) manifests(list []scenario.Object) []*unstructured.Unstructured {
 	copies := make([]*unstructured.Unstructured, len(list))
 	for i, object := range list {
@@ -198,8 +200,8 @@ func (s *start) manifests(list []scenario.Object) []*unstructured.Unstructured {
 	return copies
 }
 
-// lazily makes a change that is known only when it is its turn. What is known of its undo then is in the ledger before
-// it begins.
+// lazily adds a change that is planned only when its turn comes. Its undo is recorded in the ledger before it
+// is applied.
 func (s *start) lazily(
 	make func(ctx context.Context, run ledger.Run) (fault.Change, error),
 ) func(context.Context, fault.Recorder) ([]ledger.Evidence, error) {
@@ -217,7 +219,7 @@ func (s *start) lazily(
 	}
 }
 
-// nameOf returns what a step does, for the trainer and the record.
+// nameOf describes a step, for the trainer and the record.
 func nameOf(step scenario.Step) string {
 	switch {
 	case step.Name != "":
@@ -233,7 +235,7 @@ func nameOf(step scenario.Step) string {
 	case step.Runtime != nil:
 		return fmt.Sprintf("containerd on node %s: %s", step.Runtime.Node, step.Runtime.Mode)
 	case step.Firewall != nil:
-		return fmt.Sprintf("a firewall rule on node %s: %s of port %d", step.Firewall.Node, step.Firewall.Drop,
+		return fmt.Sprintf("firewall rule on node %s: %s of port %d", step.Firewall.Node, step.Firewall.Drop,
 			step.Firewall.Port)
 	case step.CUDA != nil:
 		return fmt.Sprintf("CUDA of %s %s", step.CUDA.Workload.Kind, step.CUDA.Workload.Name)
@@ -245,7 +247,7 @@ func nameOf(step scenario.Step) string {
 		first := &unstructured.Unstructured{Object: step.Replace[0]}
 		return fmt.Sprintf("replace %s %s", first.GetKind(), first.GetName())
 	case step.NodeShell != nil:
-		return "a script on node " + step.NodeShell.Node
+		return "script on node " + step.NodeShell.Node
 	}
 	return "nothing"
 }

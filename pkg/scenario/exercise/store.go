@@ -18,17 +18,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// historyLimit is how many exercises that are over are remembered.
+// historyLimit is how many completed exercises are kept.
 const historyLimit = 20
 
-// updateAttempts is how often a change of an exercise is tried that somebody else changes at the same time.
+// updateAttempts is how often an update is tried if other clients change the exercise at the same time.
 const updateAttempts = 8
 
 func (l *Lab) secrets() typedcorev1.SecretInterface {
 	return l.Client.CoreV1().Secrets(l.LedgerNamespace)
 }
 
-// create stores a new exercise, with its scenario. One that exists is an error: a run has one.
+// create stores a new exercise with its scenario. It fails if the exercise exists, because a run has only one.
 func (l *Lab) create(ctx context.Context, e *Exercise, r *scenario.Resolved) error {
 	secret, err := encode(e, nil)
 	if err != nil {
@@ -61,7 +61,7 @@ func (l *Lab) read(ctx context.Context, id string) (*Exercise, *corev1.Secret, e
 	return e, secret, err
 }
 
-// load reads an exercise with the scenario that it plays.
+// load reads an exercise and its scenario.
 func (l *Lab) load(ctx context.Context, id string) (*Exercise, *scenario.Resolved, error) {
 	e, secret, err := l.read(ctx, id)
 	if err != nil {
@@ -71,8 +71,8 @@ func (l *Lab) load(ctx context.Context, id string) (*Exercise, *scenario.Resolve
 	return e, r, err
 }
 
-// update changes an exercise and returns it as stored. The change is applied again, to the newer one, when another
-// trainer changed it meanwhile: it must look at the phase itself, and fail when it does not suit.
+// update changes an exercise and returns it as stored. If another trainer changed it in the meantime, update
+// calls change again with the newer version; change must check the phase itself.
 func (l *Lab) update(ctx context.Context, id string, change func(*Exercise) error) (*Exercise, error) {
 	for range updateAttempts {
 		e, secret, err := l.read(ctx, id)
@@ -86,7 +86,7 @@ func (l *Lab) update(ctx context.Context, id string, change func(*Exercise) erro
 		if err != nil {
 			return nil, err
 		}
-		stored, err := l.secrets().Update(ctx, next, metav1.UpdateOptions{}) // its resourceVersion is the precondition
+		stored, err := l.secrets().Update(ctx, next, metav1.UpdateOptions{}) // the resourceVersion is the precondition
 		switch {
 		case err == nil:
 			e.secret = versionOf(stored)
@@ -99,15 +99,15 @@ func (l *Lab) update(ctx context.Context, id string, change func(*Exercise) erro
 			return nil, fmt.Errorf("store exercise %s: %w", id, err)
 		}
 	}
-	return nil, fmt.Errorf("store exercise %s: others change it all the time: try again", id)
+	return nil, fmt.Errorf("store exercise %s: too many conflicting changes: try again", id)
 }
 
-// List returns the exercises, the newest first, also those that are over. Secrets that cannot be read are left out and
-// told to Progress.
+// List returns all exercises, including completed ones, with the newest first. It skips Secrets that cannot be
+// read and reports them to Progress.
 func (l *Lab) List(ctx context.Context) ([]Exercise, error) {
 	secrets, err := l.secrets().List(ctx, metav1.ListOptions{LabelSelector: labelKind + "=" + kindExercise})
 	if err != nil {
-		return nil, fmt.Errorf("list the exercises in namespace %s: %w", l.LedgerNamespace, err)
+		return nil, fmt.Errorf("list exercises in namespace %s: %w", l.LedgerNamespace, err)
 	}
 	var all []Exercise
 	for i := range secrets.Items {
@@ -127,8 +127,8 @@ func (l *Lab) List(ctx context.Context) ([]Exercise, error) {
 	return all, nil
 }
 
-// Get returns an exercise; with an empty ID the only one that runs. The error is a *NotFoundError or an
-// *AmbiguousError.
+// Get returns an exercise. If the ID is empty, it returns the only running one. The error is a *NotFoundError
+// or an *AmbiguousError.
 func (l *Lab) Get(ctx context.Context, id string) (*Exercise, error) {
 	if id != "" {
 		e, _, err := l.read(ctx, id)
@@ -148,7 +148,7 @@ func (l *Lab) Get(ctx context.Context, id string) (*Exercise, error) {
 	return nil, &AmbiguousError{Running: running}
 }
 
-// pick returns the ID of an exercise that was named, or of the only one that runs.
+// pick returns id, or if it is empty, the ID of the only running exercise.
 func (l *Lab) pick(ctx context.Context, id string) (string, error) {
 	if id != "" {
 		return id, nil
@@ -160,17 +160,17 @@ func (l *Lab) pick(ctx context.Context, id string) (string, error) {
 	return e.ID, nil
 }
 
-// The names of the snapshots of an exercise: before anything, and when the candidate got the lab.
+// Names of the snapshots of an exercise: before any change, and at handover.
 const (
 	snapBefore = "before"
 	snapBegin  = "begin"
 )
 
-// keep stores a snapshot of an exercise, in as many Secrets as it takes, and returns how many these are.
+// keep stores a snapshot of an exercise in as many Secrets as needed, and returns their number.
 func (l *Lab) keep(ctx context.Context, e *Exercise, name string, snapshot *baseline.Baseline) (int, error) {
 	parts, err := snapshot.Encode()
 	if err != nil {
-		return 0, fmt.Errorf("store what the cluster is like: %w", err)
+		return 0, fmt.Errorf("store the snapshot of the cluster: %w", err)
 	}
 	for i, part := range parts {
 		secret := &corev1.Secret{
@@ -178,14 +178,14 @@ func (l *Lab) keep(ctx context.Context, e *Exercise, name string, snapshot *base
 			Immutable:  new(true), Data: map[string][]byte{keyChunk: part},
 		}
 		if _, err := l.secrets().Create(ctx, secret, metav1.CreateOptions{}); err != nil {
-			return 0, fmt.Errorf("store what the cluster is like, part %d of %d: %w", i+1, len(parts), err)
+			return 0, fmt.Errorf("store the snapshot of the cluster, part %d of %d: %w", i+1, len(parts), err)
 		}
 	}
 	e.seals[name] = sealOf(parts...)
 	return len(parts), nil
 }
 
-// snapshot reads a snapshot back; nil when there is none any more.
+// snapshot reads a snapshot, or returns nil if it no longer exists.
 func (l *Lab) snapshot(ctx context.Context, e *Exercise, name string) (*baseline.Baseline, error) {
 	n := e.Snapshots[name]
 	if n == 0 {
@@ -195,37 +195,37 @@ func (l *Lab) snapshot(ctx context.Context, e *Exercise, name string) (*baseline
 	for i := range parts {
 		secret, err := l.secrets().Get(ctx, chunk(e.ID, name, i), metav1.GetOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("read what the cluster was like, part %d of %d: %w", i+1, n, err)
+			return nil, fmt.Errorf("read the snapshot of the cluster, part %d of %d: %w", i+1, n, err)
 		}
 		parts[i] = secret.Data[keyChunk]
 	}
 	e.seals[name] = sealOf(parts...)
 	snapshot, err := baseline.Decode(parts)
 	if err != nil {
-		return nil, fmt.Errorf("read what the cluster was like: %w", err)
+		return nil, fmt.Errorf("read the snapshot of the cluster: %w", err)
 	}
 	return snapshot, nil
 }
 
 func chunk(id, name string, i int) string { return fmt.Sprintf("%s-%s-%d", id, name, i) }
 
-// forget deletes the snapshots of an exercise that is over.
+// forget deletes the snapshots of a completed exercise.
 func (l *Lab) forget(ctx context.Context, id string) error {
 	secrets, err := l.secrets().List(ctx,
 		metav1.ListOptions{LabelSelector: labelKind + "=" + kindSnapshot + "," + ledger.LabelRun + "=" + id})
 	if err != nil {
-		return fmt.Errorf("forget what the cluster was like before %s: %w", id, err)
+		return fmt.Errorf("delete snapshots of exercise %s: %w", id, err)
 	}
 	for _, secret := range secrets.Items {
 		if err := l.secrets().Delete(ctx, secret.Name, metav1.DeleteOptions{}); err != nil &&
 			!apierrors.IsNotFound(err) {
-			return fmt.Errorf("forget what the cluster was like before %s: %w", id, err)
+			return fmt.Errorf("delete snapshots of exercise %s: %w", id, err)
 		}
 	}
 	return nil
 }
 
-// prune forgets exercises that are over for long: more of them than historyLimit.
+// prune deletes the oldest completed exercises beyond historyLimit.
 func (l *Lab) prune(ctx context.Context) error {
 	all, err := l.List(ctx)
 	if err != nil {
@@ -237,16 +237,17 @@ func (l *Lab) prune(ctx context.Context) error {
 		err := l.secrets().Delete(ctx, over[i].ID,
 			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("forget exercise %s: %w", over[i].ID, err)
+			return fmt.Errorf("delete exercise %s: %w", over[i].ID, err)
 		}
 	}
 	return nil
 }
 
-// cleanupTimeout bounds what is recorded after the trainer pressed Ctrl-C.
+// cleanupTimeout limits the time for updating records after the trainer pressed Ctrl-C.
 const cleanupTimeout = 30 * time.Second
 
-// outlive is ctx without its end, for what must be done also when the trainer has stopped the command.
+// outlive returns a copy of ctx that is not canceled with it, for cleanup after the trainer interrupted the
+// command.
 func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 }

@@ -56,7 +56,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		data map[string][]byte
 		want string
 	}{
-		"empty":  {nil, "holds no exercise"},
+		"empty":  {nil, "does not contain an exercise"},
 		"broken": {map[string][]byte{keyExercise: []byte(`{"id":`)}, "kubectl gpu-fault revert scenario-x"},
 		"newer": {
 			map[string][]byte{
@@ -66,7 +66,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		},
 		"another name": {map[string][]byte{
 			keyExercise: []byte(`{"apiVersion":"gpufault.dev/v1alpha1","kind":"Exercise","id":"scenario-y"}`),
-		}, "holds exercise \"scenario-y\""},
+		}, "contains exercise \"scenario-y\""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -150,7 +150,7 @@ func TestClock(t *testing.T) {
 		says string
 	}{
 		"right":   {date(0), 0, ""},
-		"behind":  {date(time.Hour), time.Hour, "behind the API server's, which counts"},
+		"behind":  {date(time.Hour), time.Hour, "behind the API server's; using the API server's"},
 		"ahead":   {date(-time.Hour), -time.Hour, "ahead of the API server's"},
 		"no date": {func() string { return "yesterday" }, 0, ""},
 	} {

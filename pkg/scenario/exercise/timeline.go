@@ -9,15 +9,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// timeline returns what happened, in its order.
+// timeline returns the events of an exercise, in order.
 func timeline(e *Exercise, now time.Time) []Moment {
 	all := []Moment{
-		{e.Created, "started" + by(e.By)}, {e.HealthyAt, "the surroundings work"},
+		{e.Created, "started" + by(e.By)}, {e.HealthyAt, "the lab is healthy"},
 		{e.InjectedAt, "the fault is in place"},
-		{e.BrokenAt, "seen to be broken"}, {e.Started, "handed to the candidate"},
+		{e.BrokenAt, "the symptom is verified"}, {e.Started, "handed to the candidate"},
 	}
 	all = append(all, Moment{e.ModuleAt, "Terraform module handed in"}, Moment{e.Submitted, "diagnosis submitted"},
-		Moment{e.Revealed, "the answer was told"})
+		Moment{e.Revealed, "the answer was revealed"})
 	for i, hint := range e.Hints {
 		all = append(all, Moment{hint.At, fmt.Sprintf("hint %d (cost: %d)", i+1, hint.Cost)})
 	}
@@ -26,12 +26,12 @@ func timeline(e *Exercise, now time.Time) []Moment {
 	}
 	all = append(all, Moment{now, "graded"})
 	if now.After(e.Until) {
-		all = append(all, Moment{e.Until, "the time was over"})
+		all = append(all, Moment{e.Until, "the time box ended"})
 	}
 	return inOrder(all)
 }
 
-// inOrder returns the moments that were, the earliest first.
+// inOrder returns the moments that occurred, the earliest first.
 func inOrder(all []Moment) []Moment {
 	all = slices.DeleteFunc(all, func(m Moment) bool { return m.At.IsZero() })
 	slices.SortStableFunc(all, func(a, b Moment) int { return a.At.Compare(b.At) })
@@ -52,7 +52,7 @@ func by(who string) string {
 	return " by " + who
 }
 
-// inWords returns what became of an object.
+// inWords describes a difference.
 func inWords(difference baseline.Difference) string {
 	what := difference.Ref.Kind + " " + difference.Ref.Name
 	if difference.Ref.Namespace != "" {

@@ -13,44 +13,44 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// What an exercise's Secrets say is done with the trainer's rights: grade runs the scenario's checks, commands in pods
-// among them, and end with Restore writes what a snapshot says and deletes what it lacks. Who may write Secrets in the
-// ledger's namespace, and nothing else, must not choose that for the trainer. So the run's record, which is no Secret,
-// has the hashes of what never changes: these are its seals.
+// Grade and End act on an exercise's Secrets with the trainer's permissions: Grade runs the scenario's checks,
+// including commands in pods, and End with Restore writes objects from a snapshot and deletes objects that are
+// not in it. A user who may only write Secrets in the ledger's namespace must not control that. Therefore, the
+// run's record, which is not a Secret, contains hashes of the immutable parts: the seals.
 
-// The names of the seals, besides those of the snapshots.
+// Names of the seals, besides those of the snapshots.
 const (
-	sealExercise = "exercise" // what belongs to it
+	sealExercise = "exercise" // what belongs to the exercise
 	sealScenario = "scenario"
 )
 
-// sealOf returns the seal of what one or more of an exercise's Secrets hold, as the run's record keeps it.
+// sealOf returns the seal of the contents of one or more Secrets, as stored in the run's record.
 func sealOf(parts ...[]byte) string {
 	whole, err := json.Marshal(parts)
 	if err != nil {
-		return err.Error() // cannot be, of bytes
+		return err.Error() // impossible for bytes
 	}
 	return string(seal.Of("", "", whole))
 }
 
-// seal returns the hash of what says of an exercise which objects are its own. It stays the same from the start to the
-// end.
+// seal returns the hash of the fields that identify the exercise's own objects. It does not change during the
+// exercise.
 func (e *Exercise) seal() string {
 	fixed, err := json.Marshal(struct {
 		ID         string
-		Namespaces []string       `json:",omitempty"` // stored are empty lists as none
+		Namespaces []string       `json:",omitempty"` // empty lists are stored as null
 		Owned      []scenario.Ref `json:",omitempty"`
 		Nodes      []string       `json:",omitempty"`
 		Account    [3]string
 		Probe      string
 	}{e.ID, e.Namespaces, e.Owned, e.Nodes, [3]string{e.Account.ID, e.Account.Namespace, e.Account.Name}, e.Probe})
 	if err != nil {
-		return err.Error() // cannot be, of texts
+		return err.Error() // impossible for strings
 	}
 	return sealOf(fixed)
 }
 
-// write puts seals into the run's record, in the step that made what they are of.
+// write stores seals in the run's record, in the step that created the sealed data.
 func (s *start) write(ctx context.Context, r fault.Recorder, seals map[string]string) error {
 	data, err := json.Marshal(seals)
 	if err != nil {
@@ -59,19 +59,19 @@ func (s *start) write(ctx context.Context, r fault.Recorder, seals map[string]st
 	return r.Save(ctx, func(step *ledger.Step) { step.Undo.Data = data })
 }
 
-// verifySeals refuses an exercise of which something is not as the run's record has it: what was read of it is to be
-// named.
+// verifySeals returns an error if the named parts of an exercise do not match the seals in the run's record.
+// names must include everything that was read.
 func (l *Lab) verifySeals(ctx context.Context, e *Exercise, names ...string) error {
 	if err := l.Session.Ledger.CheckNamespace(ctx); err != nil {
 		return err
 	}
 	run, err := l.Session.Ledger.Get(ctx, e.ID)
 	if errors.As(err, new(*ledger.NotFoundError)) {
-		return fmt.Errorf("the run of exercise %s, which tells its record from a forged one, is missing: %w; without --restore it ends all the same: %s",
+		return fmt.Errorf("the run of exercise %s, which authenticates its record, is missing: %w; to end it without --restore, run: %s",
 			e.ID, err, l.Session.Ledger.Command("scenario", "end", e.ID))
 	}
 	if err != nil {
-		return fmt.Errorf("the run of exercise %s, which tells its record from a forged one: %w", e.ID, err)
+		return fmt.Errorf("read the run of exercise %s, which authenticates its record: %w", e.ID, err)
 	}
 	written := map[string]string{}
 	for _, step := range run.Steps {
@@ -82,7 +82,7 @@ func (l *Lab) verifySeals(ctx context.Context, e *Exercise, names ...string) err
 	}
 	for _, name := range names {
 		if written[name] == "" || written[name] != e.seals[name] {
-			return fmt.Errorf("exercise %s, its %s: %w", e.ID, name, &seal.BrokenError{
+			return fmt.Errorf("exercise %s, %s: %w", e.ID, name, &seal.BrokenError{
 				Where:  fmt.Sprintf("the run's record in namespace %s", l.LedgerNamespace),
 				ByHand: "check who may write Secrets there, and end the exercise without --restore",
 			})

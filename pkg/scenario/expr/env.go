@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
-// base is the language without variables. It takes some milliseconds to make, so that all expressions share it.
+// base is the environment without variables. Creating it takes some milliseconds, so all expressions share it.
 var base = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(append([]cel.EnvOption{
 		cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true), cel.OptionalTypes(),
@@ -23,18 +23,18 @@ var base = sync.OnceValues(func() (*cel.Env, error) {
 	}, functions()...)...)
 })
 
-// environments are those with the variables that were asked for: a handful of sets, each asked for hundreds of times.
+// environments caches the environments by their variables: there are a few sets, each used hundreds of times.
 var environments sync.Map
 
-// language is what can be said with some variables. It keeps what was compiled: the same expressions come back for each
-// seed that is tried, each second that a check looks.
+// language is an environment with certain variables. It caches compiled expressions, because the same ones are
+// used for each seed and for each look of a check.
 type language struct {
 	*cel.Env
 	lock     sync.Mutex
 	programs map[string]*Program
 }
 
-// maxPrograms bounds what is kept; then it begins anew.
+// maxPrograms limits the cache, which is cleared when full.
 const maxPrograms = 2000
 
 func (l *language) load(text string) *Program {
@@ -52,7 +52,7 @@ func (l *language) store(text string, p *Program) {
 	l.programs[text] = p
 }
 
-// environment returns the language with these variables, of which nothing is known beforehand.
+// environment returns the language with these variables, whose types are dynamic.
 func environment(names []string) (*language, error) {
 	sorted := slices.Sorted(slices.Values(names))
 	key := strings.Join(sorted, " ")
@@ -75,7 +75,7 @@ func environment(names []string) (*language, error) {
 	return l.(*language), nil
 }
 
-// explain makes errors of what CEL finds, of which the first words are often about its grammar.
+// explain converts CEL's issues to errors, omitting details of its grammar.
 func explain(issues *cel.Issues, names []string) error {
 	var all []error
 	for _, i := range issues.Errors() {
@@ -99,28 +99,28 @@ func meaning(e *common.Error, names []string) string {
 	}
 	if rest, is := strings.CutPrefix(text, "Syntax error: "); is {
 		if strings.Contains(rest, "<EOF>") {
-			return "the expression ends too early"
+			return "unexpected end of the expression"
 		}
-		rest, _, _ = strings.Cut(rest, " expecting ") // what follows is the grammar's names for everything
+		rest, _, _ = strings.Cut(rest, " expecting ") // the rest lists grammar symbols
 		return rest
 	}
 	if strings.HasPrefix(text, "found no matching overload for '_?_:_'") {
-		return "both sides of ?: must have the same type: write dyn(...) around one of them"
+		return "both sides of ?: must have the same type: wrap one of them in dyn(...)"
 	}
 	return text
 }
 
-// undeclared returns which name might have been meant.
+// undeclared suggests the name that may have been meant.
 func undeclared(name string, names []string) string {
 	if name == "filter" || name == "map" || name == "all" || name == "exists" {
-		return fmt.Sprintf("%s needs a name and an expression: list.%s(x, x.kind == \"Pod\")", name, name)
+		return fmt.Sprintf("%s requires a name and an expression: list.%s(x, x.kind == \"Pod\")", name, name)
 	}
 	known := slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == omitName })
 	if meant := suggest.Nearest(name, known); meant != "" {
-		return fmt.Sprintf("there is no %s: did you mean %s?", name, meant)
+		return fmt.Sprintf("unknown name %s; did you mean %s?", name, meant)
 	}
 	if len(known) == 0 {
-		return fmt.Sprintf("there is no %s: no variables here", name)
+		return fmt.Sprintf("unknown name %s: no variables are available here", name)
 	}
-	return fmt.Sprintf("there is no %s: variables here are %s", name, strings.Join(known, ", "))
+	return fmt.Sprintf("unknown name %s; supported variables: %s", name, strings.Join(known, ", "))
 }

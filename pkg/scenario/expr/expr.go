@@ -1,14 +1,16 @@
 // Package expr evaluates the expressions of scenario files: CEL, the language of Kubernetes' own validation rules, with
 // its extensions for strings, lists, sets, maths, regular expressions and optionals, and with
 //
-//	quantity("16Gi")   a number, also of a number: quantity(a) < quantity(b); null and what is not a quantity are
-//	                   errors
-//	isQuantity(x)      whether it is one
-//	parseJSON(text)    what the text says
-//	now                in checks only: the time
+// quantity("16Gi")   converts a quantity or a number to a number: quantity(a) < quantity(b); null or an invalid
 //
-// Expressions stand in strings as ${...}; $${ is a ${ that is meant as such. A file that comes from somebody else can
-// neither hang nor blow up the program with them: their cost is bounded, and evaluating ends with the context.
+//	quantity is an error
+//
+// isQuantity(x)      reports whether x is a quantity
+// parseJSON(string)  parses a string as JSON
+// now                the current time, in checks only
+//
+// Expressions in strings are written ${...}; $${ is a literal ${. An untrusted file cannot block or exhaust the
+// program: the cost of expressions is limited, and evaluation stops when the context is done.
 package expr
 
 import (
@@ -23,18 +25,18 @@ import (
 	"github.com/google/cel-go/common/types"
 )
 
-// Vars are the values of an expression's variables: what JSON has, with ints as int or int64, and time.Time,
-// time.Duration.
+// Vars are the values of an expression's variables: JSON values, with integers as int or int64, and also
+// time.Time and time.Duration.
 type Vars map[string]any
 
-// maxCost and maxTime bound what one evaluation may do. A check that looks at each container of a thousand pods costs
-// some ten thousand; the cost of functions that make lists is not counted as high as it is, hence the time.
+// maxCost and maxTime limit one evaluation. A check of each container of a thousand pods costs about ten
+// thousand. The time limit is needed because CEL underestimates the cost of functions that create lists.
 const (
 	maxCost = 2_000_000
 	maxTime = 10 * time.Second
 )
 
-// Program is a compiled expression. It may be used by many goroutines.
+// Program is a compiled expression. It is safe for concurrent use.
 type Program struct {
 	text string
 	ast  *cel.Ast
@@ -42,7 +44,7 @@ type Program struct {
 	vars []string
 }
 
-// Error is one thing that is wrong with an expression, with where in its text.
+// Error is a problem in an expression, with its position.
 type Error struct {
 	Line, Column int // from 1
 	Message      string
@@ -55,7 +57,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s (at line %d, character %d)", e.Message, e.Line, e.Column)
 }
 
-// Compile compiles an expression that may use the variables of these names. Its error holds an *Error for each problem.
+// Compile compiles an expression that may use the given variables. Its error wraps an *Error for each problem.
 func Compile(text string, names ...string) (*Program, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, &Error{Line: 1, Column: 1, Message: "empty expression"}
@@ -73,22 +75,23 @@ func Compile(text string, names ...string) (*Program, error) {
 	}
 	run, err := env.Program(ast, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(20))
 	if err != nil {
-		return nil, &Error{Line: 1, Column: 1, Message: oneLine(err.Error())} // a regular expression that is none, say
+		// For example, an invalid regular expression.
+		return nil, &Error{Line: 1, Column: 1, Message: oneLine(err.Error())}
 	}
 	p := &Program{text: text, ast: ast, run: run, vars: slices.Clone(names)}
 	env.store(text, p)
 	return p, nil
 }
 
-// Text returns the expression as it was compiled.
+// Text returns the source of the expression.
 func (p *Program) Text() string { return p.text }
 
-// Eval evaluates. The result is what JSON has, with ints as int64; Omit where the expression says omit; times and
-// durations as text.
+// Eval evaluates the expression. The result is a JSON value with integers as int64, and with times and
+// durations as strings, or Omit if the expression is omit.
 func (p *Program) Eval(ctx context.Context, v Vars) (any, error) {
 	in := make(map[string]any, len(p.vars))
 	for _, name := range p.vars {
-		in[name] = v[name] // null when it is not given
+		in[name] = v[name] // null if missing
 	}
 	if _, given := v[omitName]; !given && slices.Contains(p.vars, omitName) {
 		in[omitName] = omitVal
@@ -105,7 +108,7 @@ func (p *Program) Eval(ctx context.Context, v Vars) (any, error) {
 	return native(out)
 }
 
-// Bool evaluates an expression that must say true or false.
+// Bool evaluates an expression that must return a boolean.
 func (p *Program) Bool(ctx context.Context, v Vars) (bool, error) {
 	out, err := p.Eval(ctx, v)
 	if err != nil {
@@ -113,12 +116,12 @@ func (p *Program) Bool(ctx context.Context, v Vars) (bool, error) {
 	}
 	b, is := out.(bool)
 	if !is {
-		return false, fmt.Errorf("%s says %s, and not true or false", p.text, show(out))
+		return false, fmt.Errorf("%s must be true or false, not %s", p.text, show(out))
 	}
 	return b, nil
 }
 
-// evalError returns CEL's error in plain English.
+// evalError converts CEL's error to plain English.
 func (p *Program) evalError(ctx, bounded context.Context, err error) error {
 	text := oneLine(err.Error())
 	switch {
@@ -126,11 +129,11 @@ func (p *Program) evalError(ctx, bounded context.Context, err error) error {
 		return ctx.Err()
 	case bounded.Err() != nil, strings.Contains(text, "actual cost limit exceeded"):
 		return errors.New(
-			"the expression takes too long: look at fewer objects (a selector), or not at each pair of them",
+			"the expression takes too long: use a selector to reduce the number of objects, or avoid comparing all pairs",
 		)
 	case strings.HasPrefix(text, "no such overload"):
 		return errors.New(
-			"an operator or a function is used with values of types that it does not take, such as a string and a number",
+			"an operator or a function does not support the types of its arguments, such as a string and a number",
 		)
 	}
 	if key, found := strings.CutPrefix(text, "no such key: "); found {
@@ -140,7 +143,7 @@ func (p *Program) evalError(ctx, bounded context.Context, err error) error {
 		return fmt.Errorf("field %q does not exist", key)
 	}
 	if index, found := strings.CutPrefix(text, "index out of bounds: "); found {
-		return fmt.Errorf("the list has no item %s (the first is 0)", index)
+		return fmt.Errorf("index %s is out of range", index)
 	}
 	return errors.New(text)
 }

@@ -84,29 +84,29 @@ func TestErrors(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		``:                             "empty expression (at character 1)",
-		`p.on ? null : {}`:             "write dyn(...) around one of them",
+		`p.on ? null : {}`:             "wrap one of them in dyn(...)",
 		`p.`:                           "no viable alternative at input '.' (at character 3)",
-		`p.n ==`:                       "the expression ends too early (at character 7)",
-		`x + 1`:                        "there is no x: variables here are facts, p (at character 1)",
-		`fact.nodes`:                   "there is no fact: did you mean facts? (at character 1)",
-		"1 +\n  q":                     "there is no q: variables here are facts, p (at line 2, character 3)",
+		`p.n ==`:                       "unexpected end of the expression (at character 7)",
+		`x + 1`:                        "unknown name x; supported variables: facts, p (at character 1)",
+		`fact.nodes`:                   "unknown name fact; did you mean facts? (at character 1)",
+		"1 +\n  q":                     "unknown name q; supported variables: facts, p (at line 2, character 3)",
 		`"a" + 1`:                      "found no matching overload for '_+_' applied to '(string, int)' (at character 5)",
-		`p.list.filter(x)`:             "filter needs a name and an expression",
+		`p.list.filter(x)`:             "filter requires a name and an expression",
 		`p.none`:                       `p has no field "none"`,
 		`facts.nodes.all(x, x.y == 1)`: `x has no field "y"`,
 		`{"a": {}}.a["b c"]`:           `{"a": {}}.a has no field "b c"`,
 		`has(facts.nodes[0].a.b)`:      `facts.nodes[0] has no field "a"`,
-		`p.name + 1`:                   "used with values of types that it does not take",
-		`[1][3]`:                       "the list has no item 3",
+		`p.name + 1`:                   "does not support the types of its arguments",
+		`[1][3]`:                       "index 3 is out of range",
 		`1 / 0`:                        "division by zero",
-		`quantity("much")`:             `"much" is no quantity: write 2, 500m or 16Gi`,
-		`quantity(null)`:               "quantity() of null_type: it takes text or a number",
-		`parseJSON("{")`:               "no JSON: unexpected end of JSON input",
-		`{1: 2}`:                       "the map's key 1 is no string",
+		`quantity("much")`:             `invalid quantity "much": must be a number such as 2, 500m or 16Gi`,
+		`quantity(null)`:               "quantity() does not support null_type: must be a string or a number",
+		`parseJSON("{")`:               "invalid JSON: unexpected end of JSON input",
+		`{1: 2}`:                       "map key 1 is not a string",
 		`"a".matches("(")`:             "missing closing )",
-		`type(1)`:                      "an expression cannot give a value of type type",
+		`type(1)`:                      "unsupported type type",
 		`18446744073709551615u`:        "18446744073709551615 is too large",
-		`1.0 / 0.0`:                    "the number is +Inf",
+		`1.0 / 0.0`:                    "unsupported number +Inf",
 	} {
 		program, err := Compile(text, "p", "facts", "omit")
 		if err == nil {
@@ -126,7 +126,7 @@ func TestBool(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := program.Bool(context.Background(), vars()); err == nil ||
-		err.Error() != `p.name says "trainer", and not true or false` {
+		err.Error() != `p.name must be true or false, not "trainer"` {
 		t.Errorf("got %v", err)
 	}
 }
@@ -233,14 +233,14 @@ func TestInterpolateErrors(t *testing.T) {
 		"h.i":    "${HOME}",
 		"${p.n}": "x", "${p.name}": "x", "trainer": "x",
 	}, vars())
-	want := `["${p.n}"]: a key must be text, and is 2
+	want := `["${p.n}"]: key must be a string, not 2
 a[1]["b/c"]: ${p.none}: p has no field "none" (at character 5)
-d: ${ is not closed by }: a ${ that is meant as text is written $${ (at character 1)
-e: the expression ends too early (at line 2, character 11)
-f: omit can only stand alone, not within a longer string (at character 5)
-g: null cannot stand within a longer string (at character 5)
-["h.i"]: there is no HOME: variables here are facts, now, o, p (at character 3)
-trainer: the key "trainer" stands twice`
+d: missing } after ${; write $${ for a literal ${ (at character 1)
+e: unexpected end of the expression (at line 2, character 11)
+f: omit is not allowed in a longer string (at character 5)
+g: null is not allowed in a longer string (at character 5)
+["h.i"]: unknown name HOME; supported variables: facts, now, o, p (at character 3)
+trainer: duplicate key "trainer"`
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Error(diff)
 	}

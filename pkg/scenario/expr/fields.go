@@ -10,8 +10,8 @@ import (
 	"github.com/google/cel-go/parser"
 )
 
-// Fields returns the names that the expression looks up in a variable: a and b of p.a + p["b"], sorted. Names that it
-// computes it cannot tell.
+// Fields returns the names that the expression looks up in a variable, sorted: a and b in p.a + p["b"]. It
+// cannot detect computed names.
 func (p *Program) Fields(variable string) []string {
 	v := visitor{variable: variable}
 	v.visit(p.ast.NativeRep().Expr(), false)
@@ -24,7 +24,8 @@ type visitor struct {
 	found    []string
 }
 
-// visit goes through an expression. Shadowed says that a macro's own variable has the name: pods.all(p, p.spec...).
+// visit walks an expression. shadowed means that a macro's own variable has the same name: pods.all(p,
+// p.spec...).
 func (v *visitor) visit(e ast.Expr, shadowed bool) {
 	switch e.Kind() {
 	case ast.SelectKind:
@@ -74,8 +75,8 @@ func (v *visitor) is(e ast.Expr, shadowed bool) bool {
 	return !shadowed && e.Kind() == ast.IdentKind && e.AsIdent() == v.variable
 }
 
-// lookups returns the parts of the expression in which it looks up a field, or a name that it computes: "o.spec" for
-// replicas of o.spec.replicas.
+// lookups returns the operands in which the expression looks up a field or a computed name: "o.spec" for
+// replicas in o.spec.replicas.
 func (p *Program) lookups(field string) []string {
 	var all []string
 	native := p.ast.NativeRep()

@@ -11,7 +11,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// functions returns what scenarios have besides CEL's own.
+// functions returns the functions of scenarios, in addition to CEL's own.
 func functions() []cel.EnvOption {
 	one := []*cel.Type{cel.DynType}
 	return []cel.EnvOption{
@@ -22,7 +22,7 @@ func functions() []cel.EnvOption {
 			}))),
 		cel.Function("parseJSON",
 			cel.Overload("parse_json_string", []*cel.Type{cel.StringType}, cel.DynType, cel.UnaryBinding(parseJSON))),
-		// So that rules written for Kubernetes' own quantities work.
+		// For compatibility with rules written for Kubernetes' own quantities.
 		member("isGreaterThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a > b) }),
 		member("isLessThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a < b) }),
 		member("compareTo", cel.IntType, func(a, b float64) ref.Val {
@@ -37,7 +37,7 @@ func functions() []cel.EnvOption {
 	}
 }
 
-// member returns a function of a quantity and another.
+// member returns a method that compares two quantities.
 func member(name string, result *cel.Type, f func(a, b float64) ref.Val) cel.EnvOption {
 	double := cel.DoubleType
 	return cel.Function(name, cel.MemberOverload("double_"+name, []*cel.Type{double, double}, result,
@@ -51,8 +51,7 @@ func member(name string, result *cel.Type, f func(a, b float64) ref.Val) cel.Env
 		})))
 }
 
-// quantity returns an amount as Kubernetes writes it: "2", 2, "500m", "16Gi". Above 2^53 it is not exact, which is 9
-// PB.
+// quantity parses a Kubernetes quantity: "2", 2, "500m", "16Gi". It is exact up to 2^53, or 9 PB.
 func quantity(v ref.Val) ref.Val {
 	switch v := v.(type) {
 	case types.Int:
@@ -64,14 +63,14 @@ func quantity(v ref.Val) ref.Val {
 	case types.String:
 		q, err := resource.ParseQuantity(string(v))
 		if err != nil {
-			return types.NewErr("%q is no quantity: write 2, 500m or 16Gi", string(v))
+			return types.NewErr("invalid quantity %q: must be a number such as 2, 500m or 16Gi", string(v))
 		}
 		if f := q.AsApproximateFloat64(); !math.IsInf(f, 0) {
 			return types.Double(f)
 		}
 		return types.NewErr("%q is too large", string(v))
 	}
-	return types.NewErr("quantity() of %s: it takes text or a number", v.Type().TypeName())
+	return types.NewErr("quantity() does not support %s: must be a string or a number", v.Type().TypeName())
 }
 
 func parseJSON(v ref.Val) ref.Val {
@@ -81,12 +80,12 @@ func parseJSON(v ref.Val) ref.Val {
 	}
 	var out any
 	if err := utiljson.Unmarshal([]byte(text), &out); err != nil {
-		return types.NewErr("no JSON: %v", err)
+		return types.NewErr("invalid JSON: %v", err)
 	}
 	return types.DefaultTypeAdapter.NativeToValue(out)
 }
 
-// Plain makes of a Go value what JSON has of it: maps, lists, strings, bools, int64 and float64.
+// Plain converts a Go value to its JSON value: maps, lists, strings, bools, int64 and float64.
 func Plain(v any) (any, error) {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// PathError is an error at a place in a value: spec.containers[0].image.
+// PathError is an error at a path in a value: spec.containers[0].image.
 type PathError struct {
 	Path string
 	Err  error
@@ -23,20 +23,20 @@ func (e *PathError) Error() string {
 	return e.Path + ": " + e.Err.Error()
 }
 
-// Unwrap gives the error without its place.
+// Unwrap returns the error without its path.
 func (e *PathError) Unwrap() error { return e.Err }
 
-// maxDepth bounds the nesting of values: Kubernetes' own objects have some twenty levels.
+// maxDepth limits the nesting of values; Kubernetes objects have about twenty levels.
 const maxDepth = 100
 
-// Interpolate copies a value of maps, lists and scalars with each ${expression} in its strings replaced. A string that
-// is one expression becomes its result, whatever the type; what is omitted goes with its key or list item. A key must
-// become text again. The error has a *PathError for each string that is wrong.
+// Interpolate copies a value of maps, lists and scalars, and replaces each ${expression} in its strings. A
+// string that consists of one expression becomes its result, of any type; an omitted value is removed with its
+// key or list item. Keys must evaluate to strings. The error has a *PathError for each invalid string.
 func Interpolate(value any, v Vars) (any, error) {
 	return InterpolateContext(context.Background(), value, v)
 }
 
-// InterpolateContext is Interpolate that ends with ctx.
+// InterpolateContext is like Interpolate, but stops when ctx is done.
 func InterpolateContext(ctx context.Context, value any, v Vars) (any, error) {
 	in := interpolation{ctx: ctx, vars: v, names: append(slices.Sorted(maps.Keys(v)), omitName)}
 	out := in.value("", value, 0)
@@ -74,7 +74,7 @@ func (in *interpolation) value(path string, value any, depth int) any {
 				in.fail(Join(path, key), err)
 			}
 			if _, twice := out[name]; twice {
-				in.fail(Join(path, key), fmt.Errorf("the key %q stands twice", name))
+				in.fail(Join(path, key), fmt.Errorf("duplicate key %q", name))
 			}
 			if item := in.value(Join(path, key), value[key], depth+1); !isOmit(item) {
 				out[name] = item
@@ -100,12 +100,12 @@ func (in *interpolation) key(key string) (string, error) {
 	}
 	name, is := value.(string)
 	if !is {
-		return key, fmt.Errorf("a key must be text, and is %s", show(value))
+		return key, fmt.Errorf("key must be a string, not %s", show(value))
 	}
 	return name, nil
 }
 
-// text returns a string with its expressions replaced.
+// text evaluates the expressions in a string.
 func (in *interpolation) text(s string) (any, error) {
 	if !strings.Contains(s, "${") {
 		return s, nil
@@ -148,15 +148,15 @@ func (in *interpolation) eval(s string, p part) (any, error) {
 	return value, nil
 }
 
-// asText returns a value within a longer string.
+// asText converts a value for use in a longer string.
 func asText(value any) (string, error) {
 	switch value := value.(type) {
 	case string:
 		return value, nil
 	case nil:
-		return "", errors.New("null cannot stand within a longer string")
+		return "", errors.New("null is not allowed in a longer string")
 	case Omit:
-		return "", errors.New("omit can only stand alone, not within a longer string")
+		return "", errors.New("omit is not allowed in a longer string")
 	case map[string]any, []any:
 		text, err := json.Marshal(value)
 		return string(text), err
@@ -164,7 +164,7 @@ func asText(value any) (string, error) {
 	return fmt.Sprint(value), nil
 }
 
-// shift moves the places of an expression's errors to the string that it stands in.
+// shift converts the positions in an expression's errors to positions in the string that contains it.
 func shift(s string, p part, err error) error {
 	line, column := position(s, p.offset)
 	var all []error
@@ -179,7 +179,7 @@ func shift(s string, p part, err error) error {
 	return errors.Join(all...)
 }
 
-// Errors returns the *Error of an error, or all of it at the first character.
+// Errors returns the *Error values in an error, or err as a whole at the first character.
 func Errors(err error) []*Error {
 	var e *Error
 	var many interface{ Unwrap() []error }

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// part is a piece of a string: text as it stands, or an expression.
+// part is a piece of a string: literal text or an expression.
 type part struct {
 	text   string
 	isExpr bool
-	offset int // of an expression's first byte in the string
+	offset int // offset of the expression in the string
 }
 
-// errOpen is for a ${ that nothing closes.
-var errOpen = errors.New("${ is not closed by }: a ${ that is meant as text is written $${")
+// errOpen is for an unclosed ${.
+var errOpen = errors.New("missing } after ${; write $${ for a literal ${")
 
-// split finds the expressions of a string.
+// split splits a string into literal text and expressions.
 func split(s string) ([]part, error) {
 	var parts []part
 	var text strings.Builder
@@ -49,8 +49,8 @@ func split(s string) ([]part, error) {
 	return parts, nil
 }
 
-// closing returns where the } is that ends an expression, or -1. Those of maps, in string literals and in comments end
-// nothing.
+// closing returns the index of the } that ends an expression, or -1. It skips the } of maps, string literals
+// and comments.
 func closing(s string) int {
 	depth := 0
 	for i := 0; i < len(s); i++ {
@@ -79,8 +79,8 @@ func closing(s string) int {
 	return -1
 }
 
-// literal returns where the string literal that begins at i has its last byte, or -1. In raw ones (r"...") a backslash
-// escapes nothing.
+// literal returns the index of the last byte of the string literal that begins at i, or -1. In raw literals
+// (r"..."), a backslash does not escape.
 func literal(s string, i int) int {
 	raw := i > 0 && (s[i-1] == 'r' || s[i-1] == 'R')
 	quote := s[i : i+1]
@@ -99,44 +99,44 @@ func literal(s string, i int) int {
 	return -1
 }
 
-// at returns an error at an offset of a string.
+// at returns an error at an offset in a string.
 func at(s string, offset int, format string, args ...any) *Error {
 	line, column := position(s, offset)
 	return &Error{Line: line, Column: column, Message: fmt.Sprintf(format, args...)}
 }
 
-// position returns the line and column, from 1, of an offset in a text.
+// position returns the line and column, from 1, of an offset in a string.
 func position(s string, offset int) (line, column int) {
 	before := s[:min(offset, len(s))]
 	return strings.Count(before, "\n") + 1, len([]rune(before[strings.LastIndexByte(before, '\n')+1:])) + 1
 }
 
-// Closed reports whether each ${ in a text has its }; the expressions themselves it does not look at.
+// Closed returns an error if a ${ in a string has no }. It does not check the expressions.
 func Closed(text string) error {
 	_, err := split(text)
 	return err
 }
 
-// IsExpression reports whether a text is one expression and nothing else, which keeps the type of its value.
+// IsExpression reports whether a string is a single expression, which keeps the type of its value.
 func IsExpression(text string) bool {
 	parts, err := split(text)
 	return err == nil && len(parts) == 1 && parts[0].isExpr
 }
 
-// HasExpression reports whether there is an expression in a text.
+// HasExpression reports whether a string contains an expression.
 func HasExpression(text string) bool {
 	parts, err := split(text)
 	return err == nil && slices.ContainsFunc(parts, func(p part) bool { return p.isExpr })
 }
 
-// Placed is an expression within a text, with where it begins, from 1.
+// Placed is an expression in a string, with its position from 1.
 type Placed struct {
 	*Program
 	Line, Column int
 }
 
-// Compiled returns the expressions in a text, which may use the variables of these names. Places in the error are those
-// in the text.
+// Compiled returns the expressions in a string, which may use the given variables. Positions in the error refer
+// to the string.
 func Compiled(text string, names ...string) ([]Placed, error) {
 	parts, err := split(text)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/google/cel-go/common/types/traits"
 )
 
-// omitName is the variable that makes Interpolate leave out what it stands for.
+// omitName is the variable that makes Interpolate omit a value.
 const omitName = "omit"
 
-// Omit is what an expression gives that says omit.
+// Omit is the value of the variable omit.
 type Omit struct{}
 
-// omitVal is Omit within CEL: equal to nothing but itself.
+// omitVal is Omit in CEL; it is equal only to itself.
 var omitVal ref.Val = omitted{}
 
 var omitType = types.NewOpaqueType("omit")
@@ -26,14 +26,14 @@ var omitType = types.NewOpaqueType("omit")
 type omitted struct{}
 
 func (omitted) ConvertToNative(t reflect.Type) (any, error) {
-	return nil, fmt.Errorf("omit is no %s", t)
+	return nil, fmt.Errorf("omit is not a %s", t)
 }
-func (omitted) ConvertToType(t ref.Type) ref.Val { return types.NewErr("omit is no %s", t) }
+func (omitted) ConvertToType(t ref.Type) ref.Val { return types.NewErr("omit is not a %s", t) }
 func (omitted) Equal(other ref.Val) ref.Val      { _, is := other.(omitted); return types.Bool(is) }
 func (omitted) Type() ref.Type                   { return omitType }
 func (omitted) Value() any                       { return Omit{} }
 
-// native makes Go's values of CEL's: those that JSON has. In lists and maps what is omitted is left out.
+// native converts a CEL value to a JSON value in Go. It removes omitted values from lists and maps.
 func native(v ref.Val) (any, error) {
 	switch v := v.(type) {
 	case omitted:
@@ -51,7 +51,7 @@ func native(v ref.Val) (any, error) {
 		return int64(v), nil
 	case types.Double:
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-			return nil, fmt.Errorf("the number is %v", float64(v))
+			return nil, fmt.Errorf("unsupported number %v", float64(v))
 		}
 		return float64(v), nil
 	case types.String:
@@ -64,7 +64,7 @@ func native(v ref.Val) (any, error) {
 		return v.Duration.String(), nil
 	case *types.Optional:
 		if !v.HasValue() {
-			return Omit{}, nil // what may be missing is left out
+			return Omit{}, nil // optional values that are absent
 		}
 		return native(v.GetValue())
 	case traits.Mapper:
@@ -72,7 +72,7 @@ func native(v ref.Val) (any, error) {
 	case traits.Lister:
 		return nativeList(v)
 	}
-	return nil, fmt.Errorf("an expression cannot give a value of type %s", v.Type().TypeName())
+	return nil, fmt.Errorf("unsupported type %s as the result of an expression", v.Type().TypeName())
 }
 
 func nativeList(v traits.Lister) (any, error) {
@@ -95,7 +95,7 @@ func nativeMap(v traits.Mapper) (any, error) {
 		key := it.Next()
 		name, is := key.(types.String)
 		if !is {
-			return nil, fmt.Errorf("the map's key %v is no string", key.Value())
+			return nil, fmt.Errorf("map key %v is not a string", key.Value())
 		}
 		item, err := native(v.Get(key))
 		if err != nil {
@@ -110,7 +110,7 @@ func nativeMap(v traits.Mapper) (any, error) {
 
 func isOmit(v any) bool { _, is := v.(Omit); return is }
 
-// show returns a value as messages have it: JSON, not too much of it.
+// show formats a value for messages: as JSON, shortened.
 func show(v any) string {
 	if isOmit(v) {
 		return omitName

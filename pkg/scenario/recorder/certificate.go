@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// selfSigned returns a certificate for this machine that lives as long as an exercise may, and what it is verified
-// with. kubectl sends no token without TLS.
+// selfSigned returns a certificate for this machine that is valid for as long as an exercise may last, and the
+// CA to verify it. kubectl sends tokens only over TLS.
 func selfSigned(now time.Time) (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

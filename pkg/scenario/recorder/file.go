@@ -13,16 +13,17 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// APIVersion and Kind name the form of a transcript.
+// APIVersion and Kind identify the format of a transcript.
 const (
 	APIVersion = "gpufault.dev/v1alpha1"
 	Kind       = "Transcript"
 )
 
 const (
-	// mostBytes is how long a transcript may be: of some 50,000 requests. What writes and what reads keep to it.
+	// mostBytes is the maximum size of a transcript, about 50,000 requests. It applies to reading and writing.
 	mostBytes = 16 << 20
-	// longestLine is more than any request takes, as all that is written of it is cut.
+	// longestLine is the maximum size of a line. It is more than any request needs, because its fields are
+	// truncated.
 	longestLine = 128 << 10
 )
 
@@ -30,22 +31,22 @@ const (
 type Header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	// User is who works through the recorder, as the API server names them: each exercise has a candidate of its own.
+	// User is the recorded user, by their name in the API server: each exercise has its own candidate.
 	User string `json:"user"`
-	// Began is when recording did, by the API server's clock.
+	// Began is when recording began, by the API server's clock.
 	Began time.Time `json:"began"`
 }
 
-// Transcript is what a recorder has written: a JSON object in each line, the header and the requests.
+// Transcript is the output of a recorder: a JSON object on each line, first the header, then the requests.
 type Transcript struct {
 	Header
 	Lines []Line
 
-	size int64 // of all whole lines
+	size int64 // size of all complete lines
 }
 
-// Read reads a transcript. It refuses what no recorder writes, and says in which line. A last line that was cut off is
-// left out: the candidate's machine was switched off.
+// Read reads a transcript. It rejects lines that a recorder would not write. It ignores an incomplete last
+// line, in case the candidate's machine was switched off.
 func Read(r io.Reader) (*Transcript, error) {
 	t := &Transcript{}
 	reader := bufio.NewReaderSize(io.LimitReader(r, mostBytes+1), longestLine)
@@ -53,13 +54,13 @@ func Read(r io.Reader) (*Transcript, error) {
 		text, err := reader.ReadSlice('\n')
 		switch {
 		case t.size+int64(len(text)) > mostBytes:
-			return nil, fmt.Errorf("it has more than %d MiB", mostBytes>>20)
+			return nil, fmt.Errorf("larger than %d MiB", mostBytes>>20)
 		case errors.Is(err, io.EOF) && n == 1:
-			return nil, errors.New("it has no line of a transcript")
+			return nil, errors.New("no complete line found")
 		case errors.Is(err, io.EOF):
 			return t, nil
 		case errors.Is(err, bufio.ErrBufferFull):
-			return nil, fmt.Errorf("line %d has more than %d KiB", n, longestLine>>10)
+			return nil, fmt.Errorf("line %d is larger than %d KiB", n, longestLine>>10)
 		case err != nil:
 			return nil, err
 		}
@@ -73,10 +74,10 @@ func Read(r io.Reader) (*Transcript, error) {
 func (t *Transcript) add(n int, text []byte) error {
 	if n == 1 {
 		if err := strictly(text, &t.Header); err != nil {
-			return fmt.Errorf("it does not begin as a transcript does: %w", err)
+			return fmt.Errorf("invalid header: %w", err)
 		}
 		if t.APIVersion != APIVersion || t.Kind != Kind {
-			return fmt.Errorf("it is a %s %s, and wanted is a %s %s", t.APIVersion, t.Kind, APIVersion, Kind)
+			return fmt.Errorf("unsupported kind %s %s: must be %s %s", t.APIVersion, t.Kind, APIVersion, Kind)
 		}
 		return nil
 	}
@@ -85,7 +86,7 @@ func (t *Transcript) add(n int, text []byte) error {
 		return err
 	}
 	if line.Time.IsZero() || line.Verb == "" || line.Status < 0 || line.Status > 999 || line.Millis < 0 {
-		return errors.New("it is no request: it lacks a time or a verb, or has a number that cannot be")
+		return errors.New("invalid request: missing time or verb, or number out of range")
 	}
 	t.Lines = append(t.Lines, line)
 	return nil
@@ -102,12 +103,12 @@ func strictly(text []byte, into any) error {
 // File is a transcript that is being written.
 type File struct {
 	file     *os.File
-	left     int64 // bytes that it may take
+	left     int64 // remaining bytes
 	requests atomic.Int64
 }
 
-// Open makes a transcript that nobody else may read, or goes on with one of the same user. Whatever else has that name
-// is left as it is, and an error.
+// Open creates a transcript that only its owner may read, or appends to an existing transcript of the same
+// user. It returns an error if any other file has the name.
 func Open(name, user string, began time.Time) (*File, error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -131,8 +132,8 @@ func resume(name, user string) (_ *File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() { // what would be read might never end
-		return nil, fmt.Errorf("%s is no file: give another name", name)
+	if !info.Mode().IsRegular() { // reading it might never end
+		return nil, fmt.Errorf("%s is not a regular file: specify another name", name)
 	}
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
@@ -147,16 +148,17 @@ func resume(name, user string) (_ *File, err error) {
 	switch {
 	case err != nil:
 		return nil,
-			fmt.Errorf("%s exists, and is no transcript that could be gone on with: %w; give another name", name, err)
+			fmt.Errorf("%s already exists and is not a transcript that can be continued: %w; specify another name",
+				name, err)
 	case t.User != user:
-		return nil, fmt.Errorf("%s is the transcript of %s, and this is %s: give another name", name, t.User, user)
+		return nil, fmt.Errorf("%s is the transcript of %s, not of %s: specify another name", name, t.User, user)
 	}
 	f := &File{file: file, left: mostBytes - t.size}
 	f.requests.Store(int64(len(t.Lines)))
-	return f, file.Truncate(t.size) // a line that was cut off
+	return f, file.Truncate(t.size) // remove an incomplete line
 }
 
-// Write takes one line.
+// Write writes one line.
 func (f *File) Write(line []byte) (int, error) {
 	if f.left -= int64(len(line)); f.left < 0 {
 		return 0, fmt.Errorf("the transcript is full (%d MiB)", mostBytes>>20)
@@ -168,13 +170,13 @@ func (f *File) Write(line []byte) (int, error) {
 	return n, err
 }
 
-// Requests returns how many the transcript has.
+// Requests returns the number of requests in the transcript.
 func (f *File) Requests() int64 { return f.requests.Load() }
 
-// Close ends writing.
+// Close closes the file.
 func (f *File) Close() error { return f.file.Close() }
 
-// ReadFile reads a transcript that lies in a file.
+// ReadFile reads a transcript from a file.
 func ReadFile(name string) (*Transcript, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -183,7 +185,7 @@ func ReadFile(name string) (*Transcript, error) {
 	defer func() { _ = file.Close() }()
 	t, err := Read(file)
 	if err != nil {
-		return nil, fmt.Errorf("%s is no transcript: %w", name, err)
+		return nil, fmt.Errorf("%s is not a valid transcript: %w", name, err)
 	}
 	return t, nil
 }

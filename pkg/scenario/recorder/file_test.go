@@ -62,22 +62,24 @@ func TestTranscriptTakesNoFilesPlace(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	for content, want := range map[string]string{
-		"": "no line", "my notes\n": "line 1", header: "is the transcript of engineer", header + "{}\n": "line 2",
-		"notes without an end": "no line",
+		"": "no complete line", "my notes\n": "line 1", header: "is the transcript of engineer",
+		header + "{}\n":        "line 2",
+		"notes without an end": "no complete line",
 	} {
 		name := filepath.Join(folder, "t")
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := Open(name, "somebody", began); err == nil || !strings.Contains(err.Error(), want) ||
-			!strings.Contains(err.Error(), "give another name") {
+			!strings.Contains(err.Error(), "specify another name") {
 			t.Errorf("%q: %v", content, err)
 		}
 		if now, err := os.ReadFile(name); err != nil || string(now) != content {
 			t.Errorf("%q became %q, %v", content, now, err)
 		}
 	}
-	if _, err := Open(folder, "engineer", began); err == nil || !strings.Contains(err.Error(), "is no file") {
+	if _, err := Open(folder, "engineer", began); err == nil ||
+		!strings.Contains(err.Error(), "is not a regular file") {
 		t.Error(err)
 	}
 	if _, err := Open(filepath.Join(folder, "none", "t"), "engineer", began); err == nil {
@@ -108,22 +110,22 @@ func TestRead(t *testing.T) {
 	good := string(line(t, Line{Verb: "get"}))
 	for text, want := range map[string]string{
 		header: "", header + good: "", header + good + `{"ver`: "",
-		"":                                       "no line",
+		"":                                       "no complete line",
 		good:                                     "line 1",
-		strings.Replace(header, "v1a", "v9a", 1): "it is a gpufault.dev/v9alpha1 Transcript",
+		strings.Replace(header, "v1a", "v9a", 1): "unsupported kind gpufault.dev/v9alpha1 Transcript",
 		header + header:                          "line 2",
 		header + "\n":                            "line 2",
 		header + good + "hello\n":                "line 3",
 		header + `{"time":"2026-01-01T00:00:00Z","verb":"get","status":200,"millis":1,"verdict":"passed"}` +
 			"\n": `unknown field "verdict"`,
 		header + `{"verb":"get","status":200,"millis":1}` +
-			"\n": "lacks a time",
+			"\n": "missing time",
 		header + `{"time":"2026-01-01T00:00:00Z","status":200,"millis":1}` +
-			"\n": "or a verb",
+			"\n": "or verb",
 		header + `{"time":"2026-01-01T00:00:00Z","verb":"get","status":-1,"millis":1}` +
-			"\n": "cannot be",
+			"\n": "out of range",
 		header + good + strings.Repeat("x", longestLine+1) +
-			"\n": "line 3 has more than 128 KiB",
+			"\n": "line 3 is larger than 128 KiB",
 	} {
 		read, err := Read(strings.NewReader(text))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) ||
@@ -132,7 +134,7 @@ func TestRead(t *testing.T) {
 		}
 	}
 	if _, err := Read(strings.NewReader(header + strings.Repeat(good, mostBytes/len(good)))); err == nil ||
-		!strings.Contains(err.Error(), "more than 16 MiB") {
+		!strings.Contains(err.Error(), "larger than 16 MiB") {
 		t.Error(err)
 	}
 }

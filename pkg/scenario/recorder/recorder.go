@@ -1,5 +1,5 @@
-// Package recorder is a proxy between a candidate and the API server, on the candidate's machine, that writes down what
-// is asked: verb, object, time, answer. Never what is in an object, a token, or what goes through a terminal.
+// Package recorder is a proxy between a candidate and the API server, on the candidate's machine. It records
+// requests (verb, object, time, status), but never the contents of objects, tokens, or terminal sessions.
 package recorder
 
 import (
@@ -30,35 +30,37 @@ import (
 // Line is one request.
 type Line struct {
 	Time        time.Time `json:"time"`
-	Verb        string    `json:"verb"` // as RBAC names it: get, list, watch, create, ...
+	Verb        string    `json:"verb"` // as in RBAC: get, list, watch, create, ...
 	Group       string    `json:"group,omitempty"`
 	Resource    string    `json:"resource,omitempty"`
 	Namespace   string    `json:"namespace,omitempty"`
 	Name        string    `json:"name,omitempty"`
 	Subresource string    `json:"subresource,omitempty"` // log, exec, scale
-	Path        string    `json:"path,omitempty"`        // of what is no resource: /version
+	Path        string    `json:"path,omitempty"`        // of requests that are not for a resource: /version
 	Labels      string    `json:"labels,omitempty"`      // selectors of a list
 	Fields      string    `json:"fields,omitempty"`
-	// The API server was asked for columns, as kubectl get does, not for whole objects
+	// Table is set if the client requested table rows, like kubectl get, instead of full objects.
 	Table     bool     `json:"table,omitempty"`
 	DryRun    bool     `json:"dryRun,omitempty"` // nothing was changed
-	As        string   `json:"as,omitempty"`     // who was impersonated
+	As        string   `json:"as,omitempty"`     // the impersonated user
 	Container string   `json:"container,omitempty"`
-	Command   []string `json:"command,omitempty"` // of exec, with what looks like a credential taken out
-	Status    int      `json:"status"`            // 0: there was no answer
-	Millis    int64    `json:"millis"`            // until the answer began
+	Command   []string `json:"command,omitempty"` // of exec, without likely credentials
+	Status    int      `json:"status"`            // 0: no response
+	Millis    int64    `json:"millis"`            // until the response began
 	Error     string   `json:"error,omitempty"`
 }
 
-// Proxy records. Who uses it needs the kubeconfig that it gives: others on the machine have no access.
+// Proxy records requests. Clients need the kubeconfig that it issues, so other users of the machine have no
+// access.
 type Proxy struct {
-	// Now is the time that is written; nil means this machine's. The API server's makes transcripts of several machines
-	// comparable.
+	// Now returns the recorded time; nil means the local clock. The API server's time makes transcripts of
+	// several machines comparable.
 	Now func() time.Time
 
 	namespace string
 	target    *url.URL
-	// plain goes to the API server, also by HTTP/2; upgrade by HTTP/1.1, which exec and port-forward need.
+	// plain connects to the API server over HTTP/2 or HTTP/1.1; upgrade uses HTTP/1.1, as required by exec and
+	// port-forward.
 	plain, upgrade http.RoundTripper
 	certificate    tls.Certificate
 	ca             []byte
@@ -70,15 +72,16 @@ type Proxy struct {
 	stop   context.CancelFunc
 }
 
-// New returns a proxy that reaches the API server as config, the candidate's, does, and writes a line to out for each
-// request: a File, or what takes whole lines. namespace is that of the kubeconfig which it gives.
+// New returns a proxy to the API server of config, the candidate's, that writes a line to out for each request.
+// out is a File or another writer that accepts whole lines. namespace is the default namespace of the
+// kubeconfig that the proxy issues.
 func New(config *rest.Config, namespace string, out io.Writer) (*Proxy, error) {
 	config = rest.CopyConfig(config)
-	config.DisableCompression = true // what is passed on is not unpacked
+	config.DisableCompression = true // pass on compressed data unchanged
 	p := &Proxy{namespace: namespace, out: out, token: hex.EncodeToString(randomBytes())}
 	var err error
 	if p.target, _, err = rest.DefaultServerUrlFor(config); err != nil {
-		return nil, fmt.Errorf("the address of the API server in the candidate's kubeconfig: %w", err)
+		return nil, fmt.Errorf("invalid address of the API server in the candidate's kubeconfig: %w", err)
 	}
 	if p.plain, err = rest.TransportFor(config); err != nil {
 		return nil, fmt.Errorf("connect as the candidate: %w", err)
@@ -88,7 +91,7 @@ func New(config *rest.Config, namespace string, out io.Writer) (*Proxy, error) {
 		return nil, fmt.Errorf("connect as the candidate: %w", err)
 	}
 	if p.certificate, p.ca, err = selfSigned(time.Now()); err != nil {
-		return nil, fmt.Errorf("make a certificate for the local proxy: %w", err)
+		return nil, fmt.Errorf("create certificate for the local proxy: %w", err)
 	}
 	return p, nil
 }
@@ -99,8 +102,8 @@ func randomBytes() []byte {
 	return b
 }
 
-// Kubeconfig returns the one that the candidate uses instead, for a proxy that listens at that address. It has no
-// access to the API server of its own, and the same namespace.
+// Kubeconfig returns the kubeconfig that the candidate uses with a proxy on the given address. It has no direct
+// access to the API server, and the same default namespace.
 func (p *Proxy) Kubeconfig(address net.Addr) ([]byte, error) {
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{
@@ -113,12 +116,12 @@ func (p *Proxy) Kubeconfig(address net.Addr) ([]byte, error) {
 		CurrentContext: "lab",
 	})
 	if err != nil {
-		return nil, fmt.Errorf("write the candidate's kubeconfig: %w", err)
+		return nil, fmt.Errorf("write kubeconfig for the candidate: %w", err)
 	}
 	return text, nil
 }
 
-// Listen opens a listener that only this machine reaches.
+// Listen opens a listener that accepts only local connections.
 func Listen() (net.Listener, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -127,8 +130,8 @@ func Listen() (net.Listener, error) {
 	return listener, nil
 }
 
-// Serve answers on the listener until ctx ends, and closes it. It fails when lines cannot be written, for then the
-// transcript has holes.
+// Serve handles requests on the listener until ctx is done, and closes it. It fails if lines cannot be written,
+// because the transcript is then incomplete.
 func (p *Proxy) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -139,7 +142,7 @@ func (p *Proxy) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler:           p.handler(quiet),
 		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{p.certificate}, MinVersion: tls.VersionTLS12},
-		BaseContext:       func(net.Listener) context.Context { return ctx }, // ends watches and terminals, too
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // also ends watches and terminals
 		ReadHeaderTimeout: 30 * time.Second,
 		ErrorLog:          quiet,
 	}
@@ -157,18 +160,18 @@ func (p *Proxy) Serve(ctx context.Context, listener net.Listener) error {
 	return fmt.Errorf("serve the candidate's kubectl: %w", err)
 }
 
-// Recording is a proxy at work.
+// Recording is a running proxy.
 type Recording struct {
-	// Kubeconfig is what the candidate uses.
+	// Kubeconfig is the kubeconfig for the candidate.
 	Kubeconfig []byte
-	// Done is closed when it does not record any more: Stop says why.
+	// Done is closed when recording has stopped; Stop returns why.
 	Done <-chan struct{}
 
 	cancel context.CancelFunc
 	err    error
 }
 
-// Start has a new proxy listen on this machine and record until Stop, or until ctx ends. See New; now is Proxy.Now.
+// Start starts a new proxy on this machine that records until Stop, or until ctx is done. See New; now is Proxy.Now.
 func Start(
 	ctx context.Context, config *rest.Config, namespace string, out io.Writer, now func() time.Time,
 ) (*Recording, error) {
@@ -195,14 +198,14 @@ func Start(
 	return r, nil
 }
 
-// Stop ends it, and says why it had ended before: lines could not be written.
+// Stop stops recording. It returns why recording had already stopped: lines could not be written.
 func (r *Recording) Stop() error {
 	r.cancel()
 	<-r.Done
 	return r.err
 }
 
-// asked is what is remembered of a request until its answer.
+// asked is the state of a request until its response.
 type asked struct {
 	line  Line
 	began time.Time
@@ -214,30 +217,30 @@ func (p *Proxy) handler(quiet *log.Logger) http.Handler {
 	reverse := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(p.target)
-			r.Out.Header.Del("Authorization") // the proxy's; the transport sets the candidate's
+			r.Out.Header.Del("Authorization") // remove the proxy's token; the transport sets the candidate's
 		},
 		Transport:     p,
-		FlushInterval: -1, // watches and logs
+		FlushInterval: -1, // for watches and logs
 		ErrorLog:      quiet,
 		ModifyResponse: func(response *http.Response) error {
 			p.answered(response.Request.Context(), response.StatusCode, "")
 			if response.StatusCode == http.StatusUnauthorized {
 				response.Header.Add("Warning",
-					`299 - "the token of this exercise has ended: its time is over, or the exercise was ended"`)
+					`299 - "the token of this exercise has expired, or the exercise was ended"`)
 			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			p.answered(r.Context(), 0, err.Error())
 			refuse(w, http.StatusBadGateway, metav1.StatusReasonServiceUnavailable,
-				fmt.Sprintf("the recording proxy does not reach the API server: %v", err))
+				fmt.Sprintf("the recording proxy cannot reach the API server: %v", err))
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if subtle.ConstantTimeCompare([]byte(given), []byte(p.token)) != 1 {
 			refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized,
-				"this is a recording proxy: use the kubeconfig that was written for it")
+				"unauthorized: use the kubeconfig of this recording proxy")
 			return
 		}
 		line := lineOf(r)
@@ -253,7 +256,7 @@ func (p *Proxy) now() time.Time {
 	return p.Now()
 }
 
-// RoundTrip passes a request on.
+// RoundTrip forwards a request.
 func (p *Proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Header.Get("Upgrade") != "" {
 		return p.upgrade.RoundTrip(r)
@@ -261,7 +264,7 @@ func (p *Proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.plain.RoundTrip(r)
 }
 
-// answered writes the line of a request, once its answer begins: a terminal may stay open for an hour.
+// answered writes the line of a request when its response begins, because a terminal may stay open for an hour.
 func (p *Proxy) answered(ctx context.Context, status int, problem string) {
 	request, is := ctx.Value(askedKey{}).(asked)
 	if !is {
@@ -281,7 +284,7 @@ func (p *Proxy) answered(ctx context.Context, status int, problem string) {
 	}
 }
 
-// refuse answers as an API server does, so that kubectl shows the message.
+// refuse responds like an API server, so that kubectl shows the message.
 func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

@@ -181,7 +181,7 @@ func TestProxyWhenItCannot(t *testing.T) {
 	config, _ := proxied(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
 		out)
 	if status, _, header := get(t, config, http.MethodGet, "/api/v1/nodes", ""); status != 401 ||
-		!strings.Contains(header.Get("Warning"), "time is over") {
+		!strings.Contains(header.Get("Warning"), "has expired") {
 		t.Errorf("%d %v", status, header)
 	}
 	away := &buffer{}
@@ -194,12 +194,12 @@ func TestProxyWhenItCannot(t *testing.T) {
 	request.Header.Set("Authorization", "Bearer "+proxy.token)
 	proxy.handler(nil).ServeHTTP(recorded, request)
 	if recorded.Code != http.StatusBadGateway ||
-		!strings.Contains(recorded.Body.String(), "does not reach the API server") ||
+		!strings.Contains(recorded.Body.String(), "cannot reach the API server") ||
 		!strings.Contains(away.String(), `"status":0`) {
 		t.Errorf("%d %s %s", recorded.Code, recorded.Body, away)
 	}
 	if _, err := New(&rest.Config{Host: "https://a b:1"}, "team-a", out); err == nil ||
-		!strings.Contains(err.Error(), "the address of the API server") {
+		!strings.Contains(err.Error(), "invalid address of the API server") {
 		t.Error(err)
 	}
 }

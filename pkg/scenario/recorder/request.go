@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// longestBody is how long a manifest may be of which the name is read.
+	// longestBody is the maximum size of a manifest whose name is read.
 	longestBody = 1 << 20
-	// longestText is how much of a selector, a path, or a word of a command is written, and mostWords how many of
-	// these.
+	// longestText is the maximum length of a recorded selector, path or word of a command, and mostWords the
+	// maximum number of words.
 	longestText = 500
 	mostWords   = 20
 )
 
-// lineOf returns what a request asks for, as the API server takes it.
+// lineOf returns the attributes of a request, as the API server determines them.
 // https://kubernetes.io/docs/reference/access-authn-authz/authorization/#request-attributes
 func lineOf(r *http.Request) Line {
 	query := r.URL.Query()
@@ -47,7 +47,7 @@ func lineOf(r *http.Request) Line {
 	return line
 }
 
-// resourceOf takes a path apart.
+// resourceOf parses a path.
 func resourceOf(path string) Line {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	var line Line
@@ -59,7 +59,7 @@ func resourceOf(path string) Line {
 	default:
 		return Line{Path: cut(path)}
 	}
-	if parts[0] == "watch" && len(parts) > 1 { // of old clients
+	if parts[0] == "watch" && len(parts) > 1 { // from old clients
 		line.Verb, parts = "watch", parts[1:]
 	}
 	if parts[0] == "namespaces" && len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
@@ -90,7 +90,7 @@ func verbOf(method string, line Line, query url.Values) string {
 	return "get"
 }
 
-// nameIn returns the name of what is to be created, which is in the manifest only. Nothing else of it is looked at.
+// nameIn returns the name of the object to create, which is only in the manifest. It reads nothing else of it.
 func nameIn(r *http.Request) string {
 	if r.Body == nil || r.ContentLength <= 0 || r.ContentLength > longestBody {
 		return ""
@@ -129,14 +129,15 @@ func nameInJSON(body []byte) (name, prefix string) {
 	return manifest.Metadata.Name, manifest.Metadata.GenerateName
 }
 
-// nameInProtobuf knows that the object is field 2 of the envelope, its metadata the object's field 1, and the names
-// fields 1 and 2 of that. https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding
+// nameInProtobuf returns the name and the name prefix. The object is field 2 of the envelope, its metadata is
+// field 1 of the object, and the names are fields 1 and 2 of the metadata.
+// https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding
 func nameInProtobuf(envelope []byte) (name, prefix string) {
 	metadata := field(field(envelope, 2), 1)
 	return string(field(metadata, 1)), string(field(metadata, 2))
 }
 
-// field returns the first field of the message with that number that is a text or a message.
+// field returns the first length-delimited field with that number in a message.
 func field(message []byte, number protowire.Number) []byte {
 	for len(message) > 0 {
 		found, kind, n := protowire.ConsumeTag(message)

@@ -10,8 +10,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// FirstRelevant returns when the object of the root cause was first looked at, or zero: by its name, in a list of whole
-// objects, its events, or the pods of a workload. A table of many is no look.
+// FirstRelevant returns when the object of the root cause was first read: by name, in a list of full objects,
+// through its events, or as the pods of a workload. A table of several objects does not count. It returns zero
+// if there was no such request.
 func FirstRelevant(lines []Line, root scenario.RootCause) time.Time {
 	wanted := append([]string{root.Object.Value}, root.Object.Aliases...)
 	var first time.Time
@@ -26,7 +27,7 @@ func FirstRelevant(lines []Line, root scenario.RootCause) time.Time {
 	return first
 }
 
-// looksAt reports whether a request looks at Kind/name, or NAMESPACE/Kind/name or Kind/NAMESPACE/name: what is between
+// looksAt reports whether a request reads Kind/name, NAMESPACE/Kind/name or Kind/NAMESPACE/name; the namespace
 // is ignored.
 func looksAt(line Line, object string) bool {
 	parts := strings.Split(strings.ToLower(object), "/")
@@ -56,17 +57,17 @@ func isKind(resource, kind string) bool {
 	return slices.Contains([]string{kind, kind + "s", kind + "es", strings.TrimSuffix(kind, "y") + "ies"}, resource)
 }
 
-// Summary is what a report says of a transcript.
+// Summary is the summary of a transcript in a report.
 type Summary struct {
-	Requests    int       `json:"requests"` // without what kubectl asks for its own sake
+	Requests    int       `json:"requests"` // without kubectl's own discovery
 	Looks       int       `json:"looks"`
 	Changes     int       `json:"changes"`
-	Refused     int       `json:"refused"` // for want of rights
+	Refused     int       `json:"refused"` // for lack of permissions
 	First       time.Time `json:"first,omitzero"`
-	FirstChange time.Time `json:"firstChange,omitzero"` // that succeeded
+	FirstChange time.Time `json:"firstChange,omitzero"` // the first one that succeeded
 	Last        time.Time `json:"last,omitzero"`
-	Minutes     []Minute  `json:"minutes,omitempty"` // from First on; those without any are left out
-	// Objects are the ten that were looked at or changed most.
+	Minutes     []Minute  `json:"minutes,omitempty"` // since First; minutes without requests are omitted
+	// Objects are the ten objects with the most requests.
 	Objects []Count `json:"objects,omitempty"`
 }
 
@@ -77,15 +78,15 @@ type Minute struct {
 	Changes int `json:"changes"`
 }
 
-// Count is how often an object was asked for.
+// Count is the number of requests for an object.
 type Count struct {
 	Object  string `json:"object"` // deployments.apps team-a/web
 	Looks   int    `json:"looks"`
 	Changes int    `json:"changes"`
 }
 
-// IsChange reports whether the request may have changed an object. A command in a container is not counted: nobody
-// knows what it did.
+// IsChange reports whether the request may have changed an object. A command in a container does not count,
+// because its effect is unknown.
 func (l Line) IsChange() bool {
 	asks := (l.Group == "authorization.k8s.io" || l.Group == "authentication.k8s.io") &&
 		strings.HasSuffix(l.Resource, "reviews")
@@ -95,7 +96,7 @@ func (l Line) IsChange() bool {
 	return slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, l.Verb)
 }
 
-// Object names what was asked for, and is empty for lists.
+// Object returns the requested object, or "" for a list.
 func (l Line) Object() string {
 	if l.Resource == "" || l.Name == "" {
 		return ""
@@ -106,7 +107,7 @@ func (l Line) Object() string {
 	return l.kind() + " " + l.Name
 }
 
-// kind returns the resource as kubectl takes it: deployments.apps.
+// kind returns the resource in a form that kubectl accepts: deployments.apps.
 func (l Line) kind() string {
 	if l.Group == "" {
 		return l.Resource
@@ -114,15 +115,14 @@ func (l Line) kind() string {
 	return l.Resource + "." + l.Group
 }
 
-// inOrder returns the requests in their order, without what kubectl asks for its own sake: which versions and kinds
-// there are.
+// inOrder returns the requests in order, without kubectl's own discovery.
 func inOrder(lines []Line) []Line {
 	lines = slices.DeleteFunc(slices.Clone(lines), func(l Line) bool { return l.Resource == "" })
 	slices.SortStableFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) })
 	return lines
 }
 
-// Summarize counts.
+// Summarize returns the summary of the requests.
 func Summarize(lines []Line) Summary {
 	var s Summary
 	lines = inOrder(lines)
@@ -159,16 +159,16 @@ func Summarize(lines []Line) Summary {
 	return s
 }
 
-// Asked is how often a kind of object was asked for in one way.
+// Asked is the number of requests for a kind with one verb.
 type Asked struct {
-	Verb     string    `json:"verb"` // exec, log and so on count under their own names
+	Verb     string    `json:"verb"` // exec, log and other subresources count separately
 	Resource string    `json:"resource"`
 	Requests int       `json:"requests"`
-	Refused  int       `json:"refused"` // for want of rights
+	Refused  int       `json:"refused"` // for lack of permissions
 	First    time.Time `json:"first"`
 }
 
-// Tally counts by verb and kind, what came first first.
+// Tally counts requests by verb and kind, in the order of their first occurrence.
 func Tally(lines []Line) []Asked {
 	var all []Asked
 	for _, line := range inOrder(lines) {
@@ -185,7 +185,7 @@ func Tally(lines []Line) []Asked {
 	return all
 }
 
-// word returns the verb as people say it.
+// word returns the verb for display.
 func (l Line) word() string {
 	if slices.Contains([]string{"exec", "attach", "portforward", "log", "scale", "eviction"}, l.Subresource) {
 		return l.Subresource

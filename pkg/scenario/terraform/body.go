@@ -13,10 +13,11 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// meta are arguments and blocks that every resource may have and that mean nothing here.
+// meta are arguments and blocks that every resource may have and that have no meaning here.
 var meta = []string{"depends_on", "provider", "for_each", "count", "lifecycle", "timeouts"}
 
-// instances evaluates a resource, once for each key of for_each or number of count, and returns what others see of it.
+// instances evaluates a resource, once for each key of for_each or number of count, and returns its value for
+// references.
 func (r *reader) instances(b *hclsyntax.Block) cty.Value {
 	k, _ := kindOfType(b.Labels[0])
 	if !r.lifecycle(b) {
@@ -25,7 +26,7 @@ func (r *reader) instances(b *hclsyntax.Block) cty.Value {
 	forEach, count := b.Body.Attributes["for_each"], b.Body.Attributes["count"]
 	switch {
 	case forEach != nil && count != nil:
-		r.at(count.SrcRange, "there is already for_each: one of them only")
+		r.at(count.SrcRange, "conflicts with for_each: only one of them is allowed")
 		return cty.DynamicVal
 	case forEach != nil:
 		return r.forEach(b, k, forEach)
@@ -35,16 +36,16 @@ func (r *reader) instances(b *hclsyntax.Block) cty.Value {
 	return r.instance(b, k, "", nil)
 }
 
-// lifecycle refuses what makes a resource mean something else than it says.
+// lifecycle reports a problem for blocks that change the meaning of a resource.
 func (r *reader) lifecycle(b *hclsyntax.Block) bool {
 	for _, inner := range b.Body.Blocks {
 		switch {
 		case inner.Type == "provisioner" || inner.Type == "connection":
-			r.at(inner.DefRange(), "nothing is run: take %s out", inner.Type)
+			r.at(inner.DefRange(), "%s is not supported: remove it", inner.Type)
 			return false
 		case inner.Type == "lifecycle" && inner.Body.Attributes["ignore_changes"] != nil:
 			r.at(inner.Body.Attributes["ignore_changes"].SrcRange,
-				"with ignore_changes the text says nothing of what there will be: take it out")
+				"ignore_changes is not supported: remove it")
 			return false
 		}
 	}
@@ -54,11 +55,11 @@ func (r *reader) lifecycle(b *hclsyntax.Block) bool {
 func (r *reader) forEach(b *hclsyntax.Block, k kind, a *hclsyntax.Attribute) cty.Value {
 	over := r.value(a.Expr, nil)
 	if !over.IsWhollyKnown() {
-		return cty.DynamicVal // told already
+		return cty.DynamicVal // already reported
 	}
 	t := over.Type()
 	if over.IsNull() || !t.IsMapType() && !t.IsObjectType() && !(t.IsSetType() && t.ElementType() == cty.String) {
-		r.at(a.Expr.Range(), "for_each must be a map, or a set of texts: of a list toset(...) makes one")
+		r.at(a.Expr.Range(), "for_each must be a map or a set of strings: use toset(...) to convert a list")
 		return cty.DynamicVal
 	}
 	seen := map[string]cty.Value{}
@@ -68,7 +69,7 @@ func (r *reader) forEach(b *hclsyntax.Block, k kind, a *hclsyntax.Attribute) cty
 			key = value
 		}
 		if key.IsNull() {
-			r.at(a.Expr.Range(), "for_each has a key that is null")
+			r.at(a.Expr.Range(), "for_each must not have a null key")
 			return cty.DynamicVal
 		}
 		each := cty.ObjectVal(map[string]cty.Value{"key": key, "value": value})
@@ -84,7 +85,7 @@ func (r *reader) counted(b *hclsyntax.Block, k kind, a *hclsyntax.Attribute) cty
 	}
 	n, whole := integer(value)
 	if err != nil || !whole || n < 0 || n > maxItems {
-		r.at(a.Expr.Range(), "count must be a whole number, at most %d", maxItems)
+		r.at(a.Expr.Range(), "count must be an integer from 0 to %d", maxItems)
 		return cty.DynamicVal
 	}
 	all := make([]cty.Value, n)
@@ -123,7 +124,7 @@ func (r *reader) instance(b *hclsyntax.Block, k kind, key string, more map[strin
 // isObject reports whether resources of a type are Kubernetes objects.
 func isObject(resource string) bool { return strings.HasPrefix(resource, "kubernetes_") }
 
-// body evaluates attributes and blocks, held against the schema. Blocks are lists, as others see them.
+// body evaluates attributes and blocks according to the schema. Blocks become lists, as in references.
 func (r *reader) body(
 	b *hclsyntax.Body, fields []field, place hcl.Range, more map[string]cty.Value, outermost bool,
 ) cty.Value {
@@ -135,9 +136,9 @@ func (r *reader) body(
 		f, known := named(fields, a.Name)
 		switch {
 		case !known:
-			r.at(a.SrcRange, "%s is no argument here%s", a.Name, nearest(a.Name, names(fields)))
+			r.at(a.SrcRange, "unsupported argument %s%s", a.Name, nearest(a.Name, names(fields)))
 		case f.isBlock():
-			r.at(a.SrcRange, "%s is a block: write %s { ... }, without =", a.Name, a.Name)
+			r.at(a.SrcRange, "%s must be a block: write %s { ... } without =", a.Name, a.Name)
 		default:
 			if value, is := r.typed(a, f, more); is {
 				out[a.Name] = value
@@ -152,11 +153,11 @@ func (r *reader) body(
 		f, known := named(fields, one.block.Type)
 		switch {
 		case !known:
-			r.at(one.block.DefRange(), "%s is no block here%s", one.block.Type, nearest(one.block.Type, names(fields)))
+			r.at(one.block.DefRange(), "unsupported block %s%s", one.block.Type, nearest(one.block.Type, names(fields)))
 		case !f.isBlock():
-			r.at(one.block.DefRange(), "%s is an argument: write %s = ...", f.name, f.name)
+			r.at(one.block.DefRange(), "%s must be an argument: write %s = ...", f.name, f.name)
 		case f.shape == block && len(lists[f.name]) > 0:
-			r.at(one.block.DefRange(), "there may be one %s only", f.name)
+			r.at(one.block.DefRange(), "only one %s block is allowed", f.name)
 		default:
 			lists[f.name] = append(lists[f.name], r.body(one.content, f.fields, one.block.DefRange(), one.more, false))
 		}
@@ -172,15 +173,15 @@ func (r *reader) body(
 	return cty.ObjectVal(out)
 }
 
-// typed evaluates an argument as the type that it has. One that is null is one that is not there.
+// typed evaluates an argument and converts it to its type. A null argument is treated as missing.
 func (r *reader) typed(a *hclsyntax.Attribute, f field, more map[string]cty.Value) (cty.Value, bool) {
 	value := r.value(a.Expr, more)
 	if !value.IsWhollyKnown() {
-		return value, true // told already
+		return value, true // already reported
 	}
 	if value.IsNull() {
 		if f.required {
-			r.at(a.Expr.Range(), "%s must have a value, and is null", f.name)
+			r.at(a.Expr.Range(), "%s must not be null", f.name)
 		}
 		return value, false
 	}
@@ -201,7 +202,7 @@ func (r *reader) typed(a *hclsyntax.Attribute, f field, more map[string]cty.Valu
 	if value.CanIterateElements() {
 		for it := value.ElementIterator(); it.Next(); {
 			if _, one := it.Element(); one.IsNull() {
-				r.at(a.Expr.Range(), "%s has an element that is null", f.name)
+				r.at(a.Expr.Range(), "%s must not have a null element", f.name)
 				return cty.DynamicVal, true
 			}
 		}
@@ -212,15 +213,15 @@ func (r *reader) typed(a *hclsyntax.Attribute, f field, more map[string]cty.Valu
 func wants(f field) (cty.Type, string) {
 	switch f.shape {
 	case number:
-		return cty.Number, "a whole number"
+		return cty.Number, "an integer"
 	case truth:
 		return cty.Bool, "true or false"
 	case texts:
-		return cty.List(cty.String), "a list of texts"
+		return cty.List(cty.String), "a list of strings"
 	case labels:
-		return cty.Map(cty.String), "a map of texts"
+		return cty.Map(cty.String), "a map of strings"
 	}
-	return cty.String, "a text"
+	return cty.String, "a string"
 }
 
 func names(fields []field) []string {
@@ -231,14 +232,14 @@ func names(fields []field) []string {
 	return all
 }
 
-// expanded is a block, one of those that a dynamic one stands for.
+// expanded is a block, possibly generated by a dynamic block.
 type expanded struct {
-	block   *hclsyntax.Block // its type and place
+	block   *hclsyntax.Block // its type and position
 	content *hclsyntax.Body
 	more    map[string]cty.Value
 }
 
-// expand makes blocks of dynamic ones.
+// expand generates the blocks of dynamic blocks.
 func (r *reader) expand(list hclsyntax.Blocks, more map[string]cty.Value) []expanded {
 	var all []expanded
 	for _, b := range list {
@@ -259,7 +260,7 @@ func (r *reader) dynamic(b *hclsyntax.Block, more map[string]cty.Value) []expand
 	each := b.Body.Attributes["for_each"]
 	i := slices.IndexFunc(b.Body.Blocks, func(inner *hclsyntax.Block) bool { return inner.Type == "content" })
 	if each == nil || i < 0 {
-		r.at(b.DefRange(), "dynamic %q needs for_each = ... and content { ... }", b.Labels[0])
+		r.at(b.DefRange(), "dynamic %q requires for_each = ... and content { ... }", b.Labels[0])
 		return nil
 	}
 	iterator := b.Labels[0]
@@ -272,7 +273,7 @@ func (r *reader) dynamic(b *hclsyntax.Block, more map[string]cty.Value) []expand
 	over := r.value(each.Expr, more)
 	switch {
 	case !over.IsWhollyKnown():
-		return nil // told already
+		return nil // already reported
 	case over.IsNull() || !over.CanIterateElements():
 		r.at(each.Expr.Range(), "for_each must be a list, a set or a map")
 		return nil
@@ -296,7 +297,7 @@ func (r *reader) dynamic(b *hclsyntax.Block, more map[string]cty.Value) []expand
 	return all
 }
 
-// integer returns a number that is whole.
+// integer returns an integral number.
 func integer(value cty.Value) (int64, bool) {
 	if value.IsNull() || !value.IsKnown() || value.Type() != cty.Number {
 		return 0, false
@@ -306,7 +307,7 @@ func integer(value cty.Value) (int64, bool) {
 	return n, accuracy == 0
 }
 
-// plain returns a value as JSON has it, with whole numbers as int64. What is null is left out of maps.
+// plain converts a value to JSON, with integers as int64. Null values are removed from maps.
 func plain(value cty.Value) any {
 	t := value.Type()
 	switch {
@@ -342,7 +343,7 @@ func plain(value cty.Value) any {
 	return nil
 }
 
-// nearest returns which name may have been meant, or which there are.
+// nearest suggests the name that may have been meant, or lists the supported ones.
 func nearest(name string, all []string) string {
 	best, least := "", len(name)/3+1
 	for _, one := range all {
@@ -351,7 +352,7 @@ func nearest(name string, all []string) string {
 		}
 	}
 	if best != "" {
-		return fmt.Sprintf(": did you mean %s?", best)
+		return fmt.Sprintf("; did you mean %s?", best)
 	}
-	return ": there are " + strings.Join(all, ", ")
+	return "; supported values: " + strings.Join(all, ", ")
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 )
 
-// Bounds of what is evaluated. Each step multiplies what is within them by little, so that no text takes the machine of
-// who grades it.
+// Limits of evaluation, so that a module cannot exhaust the machine that grades it. Each step can exceed them
+// only by a small factor.
 const (
-	maxItems   = 100      // of a list or map, of resources, and of what count and for_each make
-	maxString  = 16 << 10 // of the texts in a value together, in bytes
+	maxItems   = 100      // of a list or map, of resources, and of instances by count and for_each
+	maxString  = 16 << 10 // total of the strings in a value, in bytes
 	maxValues  = 5000     // in a value
 	maxNesting = 40       // brackets within brackets
-	maxParts   = 30       // of a text with ${}
-	maxSteps   = 20_000   // of all for expressions together
-	maxLooped  = 4 << 20  // texts that all for expressions together work with, in bytes
+	maxParts   = 30       // of a string with ${}
+	maxSteps   = 20_000   // total of all for expressions
+	maxLooped  = 4 << 20  // total of strings that all for expressions process, in bytes
 )
 
-// bounded refuses a text that is nested too deep to be parsed with ease.
+// bounded reports whether the nesting of a file is within the limit, and records a problem if it is not.
 func (r *reader) bounded(name string, text []byte) bool {
 	tokens, found := hclsyntax.LexConfig(text, name, hcl.InitialPos)
 	if found.HasErrors() {
@@ -52,7 +52,8 @@ func (r *reader) bounded(name string, text []byte) bool {
 	return true
 }
 
-// bounds refuses expressions whose values may be far larger than their text, and counts what others do.
+// bounds records problems for expressions whose values may be far larger than their source, and counts the
+// others.
 func (r *reader) bounds(body *hclsyntax.Body) { _ = hclsyntax.Walk(body, bounds{r}) }
 
 type bounds struct{ *reader }
@@ -80,7 +81,7 @@ func (b bounds) Enter(node hclsyntax.Node) hcl.Diagnostics {
 // Exit implements hclsyntax.Walker.
 func (bounds) Exit(hclsyntax.Node) hcl.Diagnostics { return nil }
 
-// metered is what a for expression evaluates again and again: not for ever.
+// metered is the body of a for expression, whose evaluations are counted and limited.
 type metered struct {
 	hclsyntax.Expression
 	reader *reader
@@ -92,24 +93,24 @@ func (m metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	if m.reader.steps++; m.reader.steps > maxSteps || m.reader.made > maxLooped {
 		place := m.Range()
 		return cty.DynamicVal, hcl.Diagnostics{{
-			Severity: hcl.DiagError, Summary: "for makes too much", Subject: &place,
-			Detail: fmt.Sprintf("All of them together may go round %d times, and work with texts of %d MiB.", maxSteps,
+			Severity: hcl.DiagError, Summary: "for expressions are too expensive", Subject: &place,
+			Detail: fmt.Sprintf("Together they may have at most %d iterations, and process strings of at most %d MiB.", maxSteps,
 				maxLooped>>20),
 		}}
 	}
-	for _, t := range m.refers { // what it works with, whatever comes out
+	for _, t := range m.refers { // count its inputs, whatever the result
 		if value, found := t.TraverseAbs(ctx); !found.HasErrors() {
 			m.reader.made += texted(value)
 		}
 	}
 	value, found := m.Expression.Value(ctx)
-	if found.HasErrors() { // the next round would have the same
+	if found.HasErrors() { // the next iteration would have the same errors
 		m.reader.steps = maxSteps
 	}
 	return value, found
 }
 
-// texted returns how long the texts in a value are together, in bytes.
+// texted returns the total length of the strings in a value, in bytes.
 func texted(value cty.Value) (length int) {
 	_ = cty.Walk(value, func(_ cty.Path, v cty.Value) (bool, error) {
 		if !v.IsNull() && v.IsKnown() && v.Type() == cty.String {
@@ -122,11 +123,11 @@ func texted(value cty.Value) (length int) {
 
 func (b bounds) most(n, most int, what string, place hcl.Range) {
 	if n > most {
-		b.at(place, "has %d %s: %d at most", n, what, most)
+		b.at(place, "has %d %s, but the maximum is %d", n, what, most)
 	}
 }
 
-// small reports whether a value is one that a lab may have; what is not is told.
+// small reports whether a value is within the limits, and records a problem if it is not.
 func (r *reader) small(value cty.Value, place hcl.Range, address string) bool {
 	if err := size(value); err != nil {
 		r.at(place, "%s: %v", address, err)
@@ -135,7 +136,7 @@ func (r *reader) small(value cty.Value, place hcl.Range, address string) bool {
 	return true
 }
 
-// size refuses a value that is too large.
+// size returns an error if a value is too large.
 func size(value cty.Value) error {
 	values, length := 0, 0
 	return cty.Walk(value, func(_ cty.Path, v cty.Value) (bool, error) {
@@ -147,20 +148,20 @@ func size(value cty.Value) error {
 		}
 		if v.Type() == cty.String {
 			if length += len(v.AsString()); length > maxString {
-				return false, fmt.Errorf("has texts of more than %d KiB", maxString>>10)
+				return false, fmt.Errorf("has strings of more than %d KiB", maxString>>10)
 			}
 		}
 		if v.CanIterateElements() && v.LengthInt() > maxItems {
-			return false, fmt.Errorf("has a list or map of %d: %d at most", v.LengthInt(), maxItems)
+			return false, fmt.Errorf("has a list or map of size %d, but the maximum is %d", v.LengthInt(), maxItems)
 		}
 		return true, nil
 	})
 }
 
-// wide are verbs of format that fill a text up.
+// wide matches verbs of format with a large width.
 var wide = regexp.MustCompile(`%[^a-zA-Z%]*[0-9]{4}`)
 
-// swells refuses arguments whose result would be far larger than they are.
+// swells returns an error if the result would be far larger than the arguments.
 func swells(name string, args []cty.Value) error {
 	var words []string
 	for _, arg := range args {
@@ -170,14 +171,15 @@ func swells(name string, args []cty.Value) error {
 	}
 	switch {
 	case (name == "format" || name == "formatlist") && len(words) > 0 && wide.MatchString(words[0]):
-		return function.NewArgErrorf(0, "is wider than 999")
+		return function.NewArgErrorf(0, "has a width over 999")
 	case name == "replace" && len(words) == 3 && strings.Count(words[0], words[1])*len(words[2]) > maxString:
-		return function.NewArgErrorf(2, "makes a text of more than %d KiB", maxString>>10)
+		return function.NewArgErrorf(2, "creates a string of more than %d KiB", maxString>>10)
 	}
 	return nil
 }
 
-// limited returns a function whose arguments and result are bounded. uses hears how long the texts are that it gets.
+// limited returns a function with limits on its arguments and result. uses is called with the lengths of its
+// strings.
 func limited(name string, f function.Function, uses func(bytes int)) function.Function {
 	return function.New(&function.Spec{
 		VarParam: f.VarParam(), Params: f.Params(),

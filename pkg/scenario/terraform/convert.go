@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// toObject makes the object of a resource's body, whose fields were held against the schema.
+// toObject converts the body of a resource, which was validated against the schema, to an object.
 func toObject(k kind, body Body) (Object, error) {
 	var object Object
 	if k.kind == "" {
@@ -25,13 +25,13 @@ func toObject(k kind, body Body) (Object, error) {
 	for _, one := range subjects {
 		subject, _ := one.(map[string]any)
 		if subject["kind"] == "ServiceAccount" && subject["namespace"] == nil && k.kind != "" {
-			subject["namespace"] = "default" // as the provider does
+			subject["namespace"] = "default" // the provider's default
 		}
 	}
 	return object, nil
 }
 
-// toKubernetes returns a field as Kubernetes has it.
+// toKubernetes converts a field to its form in Kubernetes.
 func toKubernetes(f field, value any) any {
 	switch f.shape {
 	case port:
@@ -57,7 +57,8 @@ func toKubernetes(f field, value any) any {
 	return value
 }
 
-// toBody makes the body of an object. What the schema does not have is an error: it would be lost.
+// toBody converts an object to the body of a resource. Fields that are not in the schema are an error, because
+// they would be lost.
 func toBody(k kind, object Object) (Body, error) {
 	if k.kind == "" {
 		return Body{"manifest": object}, nil
@@ -73,7 +74,7 @@ func bodyOf(fields []field, object map[string]any) (Body, error) {
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		i := slices.IndexFunc(fields, func(f field) bool { return f.key() == key })
 		if i < 0 {
-			return nil, fmt.Errorf("%s: Terraform's provider has no such field", key)
+			return nil, fmt.Errorf("%s: field not supported by Terraform's provider", key)
 		}
 		value, err := fromKubernetes(fields[i], object[key])
 		if err != nil {
@@ -96,13 +97,13 @@ func fromKubernetes(f field, value any) (any, error) {
 	}
 	list, is := value.([]any)
 	if !is {
-		return nil, fmt.Errorf("is no list")
+		return nil, fmt.Errorf("is not a list")
 	}
 	all := make([]any, len(list))
 	for i, one := range list {
 		object, is := one.(map[string]any)
 		if !is {
-			return nil, fmt.Errorf("is no object")
+			return nil, fmt.Errorf("is not an object")
 		}
 		body, err := bodyOf(f.fields, object)
 		if err != nil {

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Bounds of a module that is read: beyond all that a lab needs.
+// Limits of a module, well above what a lab needs.
 const (
 	maxFiles = 50
-	maxText  = 128 << 10 // of all files together, in bytes
+	maxText  = 128 << 10 // total of all files, in bytes
 )
 
-// ReadFolder reads the module in a folder: its .tf files, and terraform.tfvars and *.auto.tfvars as Terraform does.
-// Links are not followed. Errors in the text are Problems.
+// ReadFolder reads the module in a directory: its .tf files, and like Terraform terraform.tfvars and
+// *.auto.tfvars. It does not follow links. Errors in the files are Problems.
 func ReadFolder(folder string) (*Module, error) {
 	files, err := load(folder)
 	if err != nil {
@@ -29,12 +29,12 @@ func ReadFolder(folder string) (*Module, error) {
 func load(folder string) (Files, error) {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
-		return nil, fmt.Errorf("reading a module: %w", err)
+		return nil, fmt.Errorf("read module: %w", err)
 	}
 	defer func() { _ = root.Close() }()
 	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
-		return nil, fmt.Errorf("reading a module: %w", err)
+		return nil, fmt.Errorf("read module: %w", err)
 	}
 	files, size := Files{}, 0
 	for _, entry := range entries {
@@ -43,23 +43,23 @@ func load(folder string) (Files, error) {
 			continue
 		}
 		if !entry.Type().IsRegular() {
-			return nil, fmt.Errorf("%s is no plain file: put a copy of what it leads to in its place",
+			return nil, fmt.Errorf("%s is not a regular file: replace it with a copy of its target",
 				filepath.Join(folder, name))
 		}
 		text, err := loadFile(root, name)
 		if err != nil {
-			return nil, fmt.Errorf("reading a module: %w", err)
+			return nil, fmt.Errorf("read module: %w", err)
 		}
 		if size += len(text); size > maxText || len(files) == maxFiles {
 			return nil, fmt.Errorf(
-				"the module in %s has more than %d files, or %d KiB: what it began with had a few KiB", folder,
+				"the module in %s is too large: must have at most %d files and %d KiB", folder,
 				maxFiles, maxText>>10,
 			)
 		}
 		files[name] = text
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s has no .tf files: name the folder that `start --terraform` wrote", folder)
+		return nil, fmt.Errorf("%s has no .tf files: specify the directory that `start --terraform` wrote", folder)
 	}
 	return files, nil
 }
@@ -73,7 +73,7 @@ func loadFile(root *os.Root, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxText+1))
 }
 
-// ours reports whether Terraform would read a file of this name. Files of editors are none of it.
+// ours reports whether Terraform would read a file of this name. It excludes backup files of editors.
 func ours(name string) bool {
 	if strings.HasPrefix(name, ".") || strings.HasSuffix(name, "~") || strings.HasPrefix(name, "#") {
 		return false
@@ -82,14 +82,14 @@ func ours(name string) bool {
 		func(ending string) bool { return strings.HasSuffix(name, ending) }) || isValues(name)
 }
 
-// isValues reports whether a file has values of variables that count without being named on a command line.
+// isValues reports whether Terraform reads variable values from the file without a command-line option.
 func isValues(name string) bool {
 	name = strings.TrimSuffix(name, ".json")
 	return name == "terraform.tfvars" || strings.HasSuffix(name, ".auto.tfvars")
 }
 
-// WriteFolder writes the files into a folder, which must not exist yet or be empty. What it wrote is taken away again
-// when it fails.
+// WriteFolder writes the files to a directory, which must be empty or not exist. If it fails, it removes what
+// it wrote.
 func (f Files) WriteFolder(folder string) (err error) {
 	if err := Vacant(folder); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (f Files) WriteFolder(folder string) (err error) {
 	return nil
 }
 
-// Remove takes away what WriteFolder wrote, and the folder if nothing else is in it.
+// Remove removes what WriteFolder wrote, and the directory if it is then empty.
 func (f Files) Remove(folder string) {
 	for name := range f {
 		_ = os.Remove(filepath.Join(folder, name))
@@ -118,7 +118,7 @@ func (f Files) Remove(folder string) {
 	_ = os.Remove(folder)
 }
 
-// Vacant refuses a folder that has something in it.
+// Vacant returns an error if the directory is not empty.
 func Vacant(folder string) error {
 	entries, err := os.ReadDir(folder)
 	switch {
@@ -127,7 +127,7 @@ func Vacant(folder string) error {
 	case err != nil:
 		return err
 	case len(entries) > 0:
-		return fmt.Errorf("%s has files in it: name a folder that does not exist yet, or an empty one", folder)
+		return fmt.Errorf("directory %s is not empty: specify a new or an empty one", folder)
 	}
 	return nil
 }

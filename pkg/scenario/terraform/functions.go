@@ -11,7 +11,8 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// functions returns those of Terraform's that need nothing but their arguments. uses hears of the texts that they get.
+// functions returns Terraform's functions that depend only on their arguments. uses is called with the lengths
+// of their strings.
 func functions(uses func(bytes int)) map[string]function.Function {
 	all := map[string]function.Function{
 		"abs": stdlib.AbsoluteFunc, "ceil": stdlib.CeilFunc, "chomp": stdlib.ChompFunc,
@@ -46,12 +47,12 @@ func functions(uses func(bytes int)) map[string]function.Function {
 	for name, f := range all {
 		all[name] = limited(name, f, uses)
 	}
-	// They take expressions, whose values are bounded by the other functions
+	// Their arguments are expressions, whose values the other functions limit.
 	all["try"], all["can"] = tryfunc.TryFunc, tryfunc.CanFunc
 	return all
 }
 
-// length is of lists and maps, and of texts in letters.
+// length returns the number of elements of a list or map, or of characters of a string.
 var length = function.New(&function.Spec{
 	Params: []function.Parameter{{Name: "value", Type: cty.DynamicPseudoType}},
 	Type:   function.StaticReturnType(cty.Number),
@@ -62,18 +63,18 @@ var length = function.New(&function.Spec{
 		case value.CanIterateElements():
 			return cty.NumberIntVal(int64(value.LengthInt())), nil
 		}
-		return cty.NilVal, errors.New("it must be a list, a map or a text")
+		return cty.NilVal, errors.New("must be a list, a map or a string")
 	},
 })
 
-// one is the only element of a list; null of an empty one.
+// one returns the only element of a list, or null if it is empty.
 var one = function.New(&function.Spec{
 	Params: []function.Parameter{{Name: "list", Type: cty.DynamicPseudoType}},
 	Type:   function.StaticReturnType(cty.DynamicPseudoType),
 	Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 		t := args[0].Type()
 		if !t.IsTupleType() && !t.IsListType() && !t.IsSetType() || args[0].LengthInt() > 1 {
-			return cty.NilVal, errors.New("it must be a list or a set of one element at most")
+			return cty.NilVal, errors.New("must be a list or a set with at most one element")
 		}
 		for it := args[0].ElementIterator(); it.Next(); {
 			_, value := it.Element()
@@ -83,7 +84,7 @@ var one = function.New(&function.Spec{
 	},
 })
 
-// compares returns a function of two texts.
+// compares returns a function that compares two strings.
 func compares(holds func(text, part string) bool) function.Function {
 	return function.New(&function.Spec{
 		Params: []function.Parameter{{Name: "text", Type: cty.String}, {Name: "part", Type: cty.String}},

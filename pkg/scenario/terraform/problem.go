@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// Problem is something that is wrong in a module's text, and where.
+// Problem is an error at a position in a module.
 type Problem struct {
 	File    string `json:"file"`
 	Line    int    `json:"line"`   // from 1
@@ -17,7 +17,7 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// Error returns the problem as compilers write it.
+// Error returns the problem in the format of compilers.
 func (p Problem) Error() string {
 	if p.Line == 0 {
 		return p.File + ": " + p.Message
@@ -25,10 +25,10 @@ func (p Problem) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
 }
 
-// Problems are all that is wrong, by file and line.
+// Problems are all problems of a module, sorted by file and line.
 type Problems []Problem
 
-// Error has one problem per line.
+// Error returns one problem per line.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, one := range p {
@@ -37,10 +37,10 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// mostProblems is how many are told: one mistake may have many.
+// mostProblems is the maximum number of reported problems, because one mistake may cause many.
 const mostProblems = 20
 
-// problems collects what is wrong.
+// problems collects problems.
 type problems struct{ all Problems }
 
 func (p *problems) at(place hcl.Range, format string, args ...any) {
@@ -49,7 +49,7 @@ func (p *problems) at(place hcl.Range, format string, args ...any) {
 	})
 }
 
-// diagnosed takes over what the HCL library found.
+// diagnosed adds the diagnostics of the HCL library.
 func (p *problems) diagnosed(found hcl.Diagnostics) {
 	for _, d := range found {
 		if d.Severity != hcl.DiagError {
@@ -67,7 +67,7 @@ func (p *problems) diagnosed(found hcl.Diagnostics) {
 	}
 }
 
-// err returns nil when nothing is wrong.
+// err returns the problems, or nil if there are none.
 func (p *problems) err() error {
 	if len(p.all) == 0 {
 		return nil
@@ -79,5 +79,5 @@ func (p *problems) err() error {
 	return all[:min(len(all), mostProblems)]
 }
 
-// place returns where it is.
+// place returns the position without the column.
 func (p Problem) place() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }

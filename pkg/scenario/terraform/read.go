@@ -14,7 +14,7 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 )
 
-// Read evaluates a module. The error is Problems: all that is wrong in the text, with what to do about it.
+// Read evaluates a module. The error is Problems, with instructions for fixing each.
 func Read(files Files) (*Module, error) {
 	r := &reader{
 		files: map[string]*hclsyntax.Body{}, variables: map[string]*hclsyntax.Block{},
@@ -55,30 +55,30 @@ func Read(files Files) (*Module, error) {
 	return &r.module, nil
 }
 
-// placed is an object, with the place of its resource.
+// placed is an object, with the position of its resource.
 type placed struct {
 	object Object
 	at     hcl.Range
 }
 
-// reader is a module that is being read. Values are computed when they are needed, each once.
+// reader evaluates a module. Each value is computed once, when needed.
 type reader struct {
 	problems
 	files     map[string]*hclsyntax.Body // .tf files
 	variables map[string]*hclsyntax.Block
-	given     map[string]*hclsyntax.Attribute // to variables, by files of values
+	given     map[string]*hclsyntax.Attribute // values of variables, from files of values
 	locals    map[string]*hclsyntax.Attribute
-	resources map[string]*hclsyntax.Block // by their addresses: TYPE.NAME
+	resources map[string]*hclsyntax.Block // by address: TYPE.NAME
 
 	values  map[string]cty.Value // by address: var.tenant, local.ports, kubernetes_role_v1.jobs
 	state   map[string]progress
 	module  Module
 	objects []placed
-	count   int // of the resources
+	count   int // number of resources
 
 	functions map[string]function.Function
-	steps     int // that for expressions went
-	made      int // bytes of text by them, and by functions
+	steps     int // total iterations of for expressions
+	made      int // total bytes of strings that they and functions process
 }
 
 type progress int
@@ -89,7 +89,7 @@ const (
 	known
 )
 
-// parse reads the texts.
+// parse parses the files.
 func (r *reader) parse(files Files) {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		place := hcl.Range{Filename: name}
@@ -98,13 +98,13 @@ func (r *reader) parse(files Files) {
 		case !ours(name):
 			continue
 		case strings.HasSuffix(name, ".json"), strings.Contains(name, ".tofu"):
-			r.at(place, "only files in Terraform's own language are read: write it as a .tf file")
+			r.at(place, "unsupported file format: must be a .tf file")
 			continue
 		case base == "override" || strings.HasSuffix(base, "_override"):
-			r.at(place, "files that override others are not read: change the others")
+			r.at(place, "override files are not supported: change the original files")
 			continue
 		case len(files[name]) > maxText:
-			r.at(place, "it has more than %d KiB", maxText>>10)
+			r.at(place, "larger than %d KiB", maxText>>10)
 			continue
 		}
 		if !r.bounded(name, files[name]) {
@@ -124,54 +124,54 @@ func (r *reader) parse(files Files) {
 		for variable, attribute := range body.Attributes {
 			if before := r.given[variable]; before == nil || before.SrcRange.Filename == "terraform.tfvars" ||
 				name != "terraform.tfvars" {
-				r.given[variable] = attribute // *.auto.tfvars in their order, after terraform.tfvars
+				r.given[variable] = attribute // *.auto.tfvars in order, after terraform.tfvars
 			}
 		}
 		for _, b := range body.Blocks {
-			r.at(b.DefRange(), "a file of values has no blocks: write NAME = VALUE")
+			r.at(b.DefRange(), "blocks are not allowed in a file of values: write NAME = VALUE")
 		}
 	}
 }
 
-// ignored are blocks that change no resource's meaning.
+// ignored are blocks that do not affect the meaning of resources.
 var ignored = []string{"terraform", "provider", "output", "import", "moved", "check"}
 
-// refused are blocks whose meaning cannot be known by reading.
+// refused are blocks whose meaning cannot be determined without running Terraform.
 var refused = map[string]string{
 	"module":    "write its resources here",
-	"data":      "nothing is asked of a provider; write the value in its place",
-	"ephemeral": "nothing is asked of a provider; write the value in its place",
-	"removed":   "a resource that is taken out is deleted; take this block out",
+	"data":      "providers are not run; replace the reference with the value",
+	"ephemeral": "providers are not run; replace the reference with the value",
+	"removed":   "resources that are not in the module are deleted; remove this block",
 }
 
-// declare notes what a file has.
+// declare records the declarations in a file.
 func (r *reader) declare(file string, body *hclsyntax.Body) {
 	for _, attribute := range body.Attributes {
-		r.at(attribute.SrcRange, "%s stands outside of a block: values of variables belong into terraform.tfvars",
+		r.at(attribute.SrcRange, "%s is outside of a block: set variables in terraform.tfvars",
 			attribute.Name)
 	}
 	for _, b := range body.Blocks {
 		switch {
 		case refused[b.Type] != "":
-			r.at(b.DefRange(), "%s is not read: %s", b.Type, refused[b.Type])
+			r.at(b.DefRange(), "%s blocks are not supported: %s", b.Type, refused[b.Type])
 		case slices.Contains(ignored, b.Type):
 		case b.Type == "locals":
 			for name, attribute := range b.Body.Attributes {
 				if before := r.locals[name]; before != nil {
-					r.at(attribute.SrcRange, "local.%s is already in %s", name, where(before.SrcRange))
+					r.at(attribute.SrcRange, "local.%s is already declared in %s", name, where(before.SrcRange))
 				}
 				r.locals[name] = attribute
 			}
 		case b.Type == "variable" && len(b.Labels) == 1:
 			if before := r.variables[b.Labels[0]]; before != nil {
-				r.at(b.DefRange(), "variable %s is already in %s", b.Labels[0], where(before.DefRange()))
+				r.at(b.DefRange(), "variable %s is already declared in %s", b.Labels[0], where(before.DefRange()))
 			}
 			r.variables[b.Labels[0]] = b
 		case b.Type == "resource" && len(b.Labels) == 2:
 			r.resource(b)
 		default:
 			r.at(b.DefRange(),
-				"%s %s: no such block is known: write resource \"TYPE\" \"NAME\", variable \"NAME\" or locals", b.Type,
+				"unsupported block %s %s: must be resource \"TYPE\" \"NAME\", variable \"NAME\" or locals", b.Type,
 				strings.Join(b.Labels, " "))
 		}
 	}
@@ -180,11 +180,11 @@ func (r *reader) declare(file string, body *hclsyntax.Body) {
 func (r *reader) resource(b *hclsyntax.Block) {
 	address := b.Labels[0] + "." + b.Labels[1]
 	if before := r.resources[address]; before != nil {
-		r.at(b.DefRange(), "%s is already in %s", address, where(before.DefRange()))
+		r.at(b.DefRange(), "%s is already declared in %s", address, where(before.DefRange()))
 		return
 	}
 	if _, is := kindOfType(b.Labels[0]); !is {
-		r.at(b.DefRange(), "resources of type %s are not read%s", b.Labels[0],
+		r.at(b.DefRange(), "unsupported resource type %s%s", b.Labels[0],
 			nearest(b.Labels[0], slices.Sorted(maps.Keys(kinds))))
 		return
 	}
@@ -195,25 +195,25 @@ func where(place hcl.Range) string {
 	return Problem{File: place.Filename, Line: place.Start.Line, Column: place.Start.Column}.place()
 }
 
-// once sees that no object is managed twice.
+// once records a problem for each object that is managed twice.
 func (r *reader) once() {
 	seen := map[string]hcl.Range{}
 	for _, one := range r.objects {
 		name := nameOf(one.object)
 		if before, twice := seen[name]; twice {
-			r.at(one.at, "%s is managed twice, also in %s", name, where(before))
+			r.at(one.at, "%s is already managed in %s", name, where(before))
 		}
 		seen[name] = one.at
 	}
 }
 
-// need computes a value, after those that it needs.
+// need computes a value, after the values that it depends on.
 func (r *reader) need(address string, from hcl.Range) {
 	switch r.state[address] {
 	case known:
 		return
 	case underway:
-		r.at(from, "%s needs itself, by way of others", address)
+		r.at(from, "circular dependency of %s", address)
 		return
 	}
 	r.state[address] = underway
@@ -234,7 +234,7 @@ func (r *reader) need(address string, from hcl.Range) {
 	r.values[address] = value
 }
 
-// variable returns the value of a variable: that of a file of values, or its default.
+// variable returns the value of a variable: from a file of values, or its default.
 func (r *reader) variable(name string) cty.Value {
 	b := r.variables[name]
 	wanted := cty.DynamicPseudoType
@@ -252,7 +252,7 @@ func (r *reader) variable(name string) cty.Value {
 		a = given
 	}
 	if a == nil {
-		r.at(b.DefRange(), "variable %s has no value: give it a default, or write %s = ... into terraform.tfvars", name,
+		r.at(b.DefRange(), "variable %s has no value: add a default, or set %s = ... in terraform.tfvars", name,
 			name)
 		return cty.DynamicVal
 	}
@@ -272,7 +272,7 @@ func (r *reader) variable(name string) cty.Value {
 	return value
 }
 
-// value evaluates an expression. Names that are not the module's are those of more.
+// value evaluates an expression. more has additional names.
 func (r *reader) value(e hcl.Expression, more map[string]cty.Value) cty.Value {
 	value, found := e.Value(r.context(e.Variables(), more))
 	r.diagnosed(found)
@@ -282,7 +282,7 @@ func (r *reader) value(e hcl.Expression, more map[string]cty.Value) cty.Value {
 	return value
 }
 
-// context has what an expression refers to.
+// context returns the values that an expression refers to.
 func (r *reader) context(refers []hcl.Traversal, more map[string]cty.Value) *hcl.EvalContext {
 	named := map[string]map[string]cty.Value{}
 	for _, t := range refers {
@@ -303,7 +303,7 @@ func (r *reader) context(refers []hcl.Traversal, more map[string]cty.Value) *hcl
 			named[root] = map[string]cty.Value{}
 		}
 		value, is := r.values[address]
-		if !is { // it is being computed, which was told
+		if !is { // it is being computed: already reported
 			value = cty.DynamicVal
 		}
 		named[root][attribute.Name] = value
@@ -318,8 +318,8 @@ func (r *reader) context(refers []hcl.Traversal, more map[string]cty.Value) *hcl
 	return &hcl.EvalContext{Variables: all, Functions: r.functions}
 }
 
-// declares reports whether the module has an address. What it does not have is told where a reader may wonder;
-// otherwise evaluating tells it.
+// declares reports whether the module has an address. If not, it records a problem unless evaluation will
+// report one.
 func (r *reader) declares(address string, place hcl.Range) bool {
 	kind, name, _ := strings.Cut(address, ".")
 	is := false
@@ -329,7 +329,7 @@ func (r *reader) declares(address string, place hcl.Range) bool {
 	case "local":
 		_, is = r.locals[name]
 	case "data", "module", "path", "terraform", "self":
-		r.at(place, "%s is not read: write the value in its place", address)
+		r.at(place, "%s is not supported: replace the reference with the value", address)
 	default:
 		_, is = r.resources[address]
 	}

@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// shape is what a field of a resource may be.
+// shape is the form of a field's value.
 type shape int
 
 const (
 	text   shape = iota
-	port         // text in Terraform; in Kubernetes a number where it is one
-	number       // a whole one
+	port         // a string in Terraform; in Kubernetes a number if it is numeric
+	number       // an integer
 	truth
-	texts  // a list, or a set
-	labels // a map of texts
-	block  // one at most
+	texts  // a list or a set
+	labels // a map of strings
+	block  // at most one
 	blocks // any number
-	any_   // a value of which nothing is known
+	any_   // any value
 )
 
-// field is one of a resource. Where Kubernetes calls it otherwise than by the same words in camel case, json says how.
+// field is a field of a resource. json is its name in Kubernetes, unless it is the same name in camel case.
 type field struct {
 	name     string
 	shape    shape
@@ -31,17 +31,17 @@ type field struct {
 
 // kind is a type of resource. Those of provider kubernetes are objects.
 type kind struct {
-	// Of the object; empty for other providers' and for kubernetes_manifest, where the manifest has them
+	// Of the object; empty for other providers, and for kubernetes_manifest, whose manifest contains them.
 	apiVersion, kind string
 	fields           []field
 }
 
-// manifestType is the resource that takes any manifest.
+// manifestType is the resource for any manifest.
 const manifestType = "kubernetes_manifest"
 
-// kindOfType returns what is known of a type of resource. The schemas are those of hashicorp/kubernetes 3 and
-// hashicorp/google 7, without what providers compute. Types of provider kubernetes may lack their version
-// (kubernetes_role), as they did for years.
+// kindOfType returns the schema of a resource type. The schemas are those of hashicorp/kubernetes 3 and
+// hashicorp/google 7, without computed fields. Types of provider kubernetes may omit their version
+// (kubernetes_role), as in older releases.
 func kindOfType(resource string) (kind, bool) {
 	k, known := kinds[resource]
 	if !known && strings.HasPrefix(resource, "kubernetes_") {
@@ -135,7 +135,7 @@ var kinds = map[string]kind{
 // isBlock reports whether a field is written as NAME { }.
 func (f field) isBlock() bool { return f.shape == block || f.shape == blocks }
 
-// key returns what Kubernetes calls the field.
+// key returns the name of the field in Kubernetes.
 func (f field) key() string {
 	if f.json != "" {
 		return f.json
@@ -150,7 +150,7 @@ func (f field) key() string {
 	return b.String()
 }
 
-// named returns one of the fields.
+// named returns the field with the given name.
 func named(fields []field, name string) (field, bool) {
 	i := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
 	if i < 0 {
@@ -159,7 +159,7 @@ func named(fields []field, name string) (field, bool) {
 	return fields[i], true
 }
 
-// typeOf returns the type of resource by which an object is written.
+// typeOf returns the resource type for an object.
 func typeOf(object Object) string {
 	for name, k := range kinds {
 		if k.kind != "" && k.kind == object["kind"] && k.apiVersion == object["apiVersion"] {

@@ -1,9 +1,9 @@
-// Package terraform writes and reads small Terraform modules: objects of a cluster as resources of provider kubernetes,
-// and what stands for them in a cloud as resources of provider google.
+// Package terraform writes and reads small Terraform modules: objects of a cluster as resources of provider
+// kubernetes, and their cloud equivalents as resources of provider google.
 //
-// Reading evaluates: variables, locals, for_each, dynamic blocks and the usual functions count by their values, so that
-// two texts which mean the same are the same. No provider, module or program is run, nothing outside of the folder is
-// read, and what evaluating may take is bounded: the text comes from a candidate. Nothing here needs Terraform or a
+// Reading evaluates variables, locals, for_each, dynamic blocks and the usual functions, so that equivalent
+// modules are equal. It does not run providers, modules or programs, reads nothing outside the directory, and
+// limits the cost of evaluation, because modules come from candidates. It requires neither Terraform nor a
 // cluster.
 package terraform
 
@@ -17,23 +17,22 @@ import (
 // Object is a Kubernetes object: a manifest.
 type Object = map[string]any
 
-// Body is what a resource of another provider has: attributes by their names, and of blocks a list each, as Terraform
-// has them.
+// Body is the content of a resource of another provider: attributes by name, and a list for each block, as in
+// Terraform.
 type Body = map[string]any
 
-// Module is what Terraform files mean.
+// Module is the meaning of Terraform files.
 type Module struct {
 	Objects []Object `json:"objects,omitempty"`
-	// Resources are those that are no Kubernetes objects, by their types and then by their names:
-	// google_compute_firewall, license. With for_each or count the name has the key, as Terraform writes it:
-	// license["tenant-orion"].
+	// Resources are the resources that are not Kubernetes objects, by type and name: google_compute_firewall,
+	// license. With for_each or count, the name includes the key, as in Terraform: license["tenant-orion"].
 	Resources map[string]map[string]Body `json:"resources,omitempty"`
 }
 
-// Files are texts by the names of their files, without folders.
+// Files are the contents of files by name, without directories.
 type Files map[string][]byte
 
-// List returns the resources of a type, by their names; nil when there are none.
+// List returns the resources of a type sorted by name, or nil if there are none.
 func (m Module) List(resource string) []any {
 	var all []any
 	for _, name := range slices.Sorted(maps.Keys(m.Resources[resource])) {
@@ -42,10 +41,10 @@ func (m Module) List(resource string) []any {
 	return all
 }
 
-// Types returns those of the resources that are no Kubernetes objects.
+// Types returns the types of the resources that are not Kubernetes objects.
 func (m Module) Types() []string { return slices.Sorted(maps.Keys(m.Resources)) }
 
-// Add puts a resource in that is no Kubernetes object.
+// Add adds a resource that is not a Kubernetes object.
 func (m *Module) Add(resource, name string, body Body) {
 	if m.Resources == nil {
 		m.Resources = map[string]map[string]Body{}
@@ -56,8 +55,8 @@ func (m *Module) Add(resource, name string, body Body) {
 	m.Resources[resource][name] = body
 }
 
-// Within refuses what a module may not bring in that began as another one: kinds of objects and types of resources
-// which that one had none of, and objects outside of some namespaces.
+// Within returns an error if a module contains something that may not be added to the original one: kinds of
+// objects and types of resources that it did not have, or objects outside the namespaces.
 func (m Module) Within(began Module, namespaces []string) error {
 	var kinds []string
 	for _, object := range began.Objects {
@@ -70,23 +69,24 @@ func (m Module) Within(began Module, namespaces []string) error {
 			textAt(object, "metadata", "name")
 		switch {
 		case !slices.Contains(kinds, kind):
-			return fmt.Errorf("the module has %s %s, and it manages only %s: take it out", kind, name,
+			return fmt.Errorf("the module must not contain %s %s: it may manage only %s", kind, name,
 				strings.Join(kinds, ", "))
 		case !slices.Contains(namespaces, namespace):
-			return fmt.Errorf("the module puts %s %s into namespace %q: it may be %s", kind, name, namespace,
+			return fmt.Errorf("the module must not contain %s %s in namespace %q: the namespace must be %s", kind, name,
+				namespace,
 				strings.Join(namespaces, " or "))
 		}
 	}
 	for _, resource := range m.Types() {
 		if _, had := began.Resources[resource]; !had {
-			return fmt.Errorf("the module has a resource of type %s, and it came with %s: take it out", resource,
+			return fmt.Errorf("the module must not contain resources of type %s: supported types: %s", resource,
 				strings.Join(append(began.Types(), "Kubernetes objects"), ", "))
 		}
 	}
 	return nil
 }
 
-// kindOf returns an object's kind, with the group where it has one: NetworkPolicy.networking.k8s.io.
+// kindOf returns an object's kind, with its group if it has one: NetworkPolicy.networking.k8s.io.
 func kindOf(object Object) string {
 	group, _, grouped := strings.Cut(textAt(object, "apiVersion"), "/")
 	if !grouped {
@@ -95,12 +95,12 @@ func kindOf(object Object) string {
 	return textAt(object, "kind") + "." + group
 }
 
-// nameOf tells an object from all others.
+// nameOf returns a unique name of an object.
 func nameOf(object Object) string {
 	return kindOf(object) + " " + textAt(object, "metadata", "namespace") + "/" + textAt(object, "metadata", "name")
 }
 
-// textAt returns a text in a manifest; empty when there is none.
+// textAt returns a string in a manifest, or "" if it does not exist.
 func textAt(object Object, path ...string) string {
 	for _, key := range path[:len(path)-1] {
 		object, _ = object[key].(map[string]any)

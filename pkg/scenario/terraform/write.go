@@ -14,20 +14,20 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// Source is a module that is to be written.
+// Source is the source of a module to write.
 type Source struct {
 	Module
-	// Variables are by their names; wherever their value stands as a word, the module refers to them.
+	// Variables are the variables by name; the module refers to a variable wherever its value occurs as a word.
 	Variables map[string]string
-	// About says what the module is for: the beginning of its README.
+	// About describes the purpose of the module; it is the beginning of its README.
 	About string
 }
 
-// README is the name of the file that is for people.
+// README is the name of the file with instructions.
 const README = "README.md"
 
-// Write makes the files of a module. Reading them gives the module again; where a value is lost the error says which
-// object it is of.
+// Write returns the files of a module. Reading them returns the same module; if a value would be lost, the
+// error names its object.
 func (s Source) Write() (Files, error) {
 	w := &writer{
 		variables: s.Variables, main: hclwrite.NewEmptyFile(), imports: hclwrite.NewEmptyFile(),
@@ -35,7 +35,7 @@ func (s Source) Write() (Files, error) {
 	}
 	for name := range s.Variables {
 		if !hclsyntax.ValidIdentifier(name) {
-			return nil, fmt.Errorf("variable %q: that is no name", name)
+			return nil, fmt.Errorf("invalid variable name %q", name)
 		}
 	}
 	for _, object := range s.Objects {
@@ -60,15 +60,15 @@ func (s Source) Write() (Files, error) {
 	return files, s.readsBack(files)
 }
 
-// readsBack sees that nothing was lost.
+// readsBack verifies that reading the files returns the same module.
 func (s Source) readsBack(files Files) error {
 	back, err := Read(files)
 	if err != nil {
-		return fmt.Errorf("what was written cannot be read: %w", err)
+		return fmt.Errorf("generated module is invalid: %w", err)
 	}
 	for i, object := range s.Objects {
 		if i >= len(back.Objects) || !equal(object, back.Objects[i]) {
-			return fmt.Errorf("%s has a value that Terraform's provider cannot hold", nameOf(object))
+			return fmt.Errorf("%s has a value that Terraform's provider does not support", nameOf(object))
 		}
 	}
 	for resource, all := range s.Resources {
@@ -81,7 +81,7 @@ func (s Source) readsBack(files Files) error {
 	return nil
 }
 
-// equal compares as Kubernetes does: numbers by their value, whichever of Go's types they have.
+// equal compares like Kubernetes: numbers by value, regardless of their Go types.
 func equal(a, b any) bool { return reflect.DeepEqual(canonical(a), canonical(b)) }
 
 func canonical(value any) any {
@@ -112,10 +112,11 @@ type writer struct {
 	variables     map[string]string
 	main, imports *hclwrite.File
 	taken         map[string]bool
-	roles         map[string]hcl.Traversal // of the module itself: what bindings refer to
+	roles         map[string]hcl.Traversal // roles in the module, by name, that bindings refer to
 }
 
-// object writes a resource of provider kubernetes, and the import that makes Terraform adopt what is there.
+// object writes a resource of provider kubernetes, and an import block that makes Terraform adopt the existing
+// object.
 func (w *writer) object(object Object) error {
 	resource := typeOf(object)
 	k := kinds[resource]
@@ -146,7 +147,7 @@ func (w *writer) object(object Object) error {
 	return w.resource(resource, label, body)
 }
 
-// roleOf returns how a binding refers to a role of the module.
+// roleOf returns a binding's reference to a role in the module.
 func (w *writer) roleOf(object Object) (hcl.Traversal, bool) {
 	if object["kind"] != "RoleBinding" || textAt(object, "roleRef", "kind") != "Role" {
 		return nil, false
@@ -177,10 +178,10 @@ func (w *writer) resource(resource, name string, body Body) error {
 	k, known := kinds[resource]
 	switch {
 	case !known:
-		return fmt.Errorf("no such type of resource is known: there are %s",
+		return fmt.Errorf("unsupported resource type; supported values: %s",
 			strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	case !hclsyntax.ValidIdentifier(name):
-		return fmt.Errorf("%q is no name in Terraform", name)
+		return fmt.Errorf("invalid Terraform name %q", name)
 	}
 	if w.main.Body().Blocks() != nil {
 		w.main.Body().AppendNewline()
@@ -188,11 +189,11 @@ func (w *writer) resource(resource, name string, body Body) error {
 	return w.body(w.main.Body().AppendNewBlock("resource", []string{resource, name}).Body(), k.fields, body)
 }
 
-// body writes attributes and then blocks, in the schema's order.
+// body writes attributes and then blocks, in the order of the schema.
 func (w *writer) body(to *hclwrite.Body, fields []field, body Body) error {
 	for name := range body {
 		if _, known := named(fields, name); !known {
-			return fmt.Errorf("%s: the provider has no such argument", name)
+			return fmt.Errorf("%s: argument not supported by the provider", name)
 		}
 	}
 	for _, f := range fields {
@@ -209,14 +210,14 @@ func (w *writer) body(to *hclwrite.Body, fields []field, body Body) error {
 	for _, f := range fields {
 		all, is := body[f.name].([]any)
 		if body[f.name] != nil && f.isBlock() && !is {
-			return fmt.Errorf("%s: is no list of blocks", f.name)
+			return fmt.Errorf("%s: not a list of blocks", f.name)
 		}
 		for _, one := range all {
 			inner, is := one.(map[string]any)
 			if !f.isBlock() {
 				break
 			} else if !is {
-				return fmt.Errorf("%s: is no block", f.name)
+				return fmt.Errorf("%s: not a block", f.name)
 			}
 			if len(to.Attributes())+len(to.Blocks()) > 0 {
 				to.AppendNewline()
@@ -268,10 +269,10 @@ func (w *writer) value(value any) (hclwrite.Tokens, error) {
 		}
 		return hclwrite.TokensForObject(all), nil
 	}
-	return nil, fmt.Errorf("a %T cannot be written", value)
+	return nil, fmt.Errorf("unsupported type %T", value)
 }
 
-// text returns a text in which words that are a variable's value are that variable.
+// text returns a string in which words that are a variable's value are replaced by the variable.
 func (w *writer) text(text string) hclwrite.Tokens {
 	for _, name := range w.names() {
 		if w.variables[name] == text {
@@ -299,14 +300,15 @@ func (w *writer) text(text string) hclwrite.Tokens {
 	return append(tokens, &hclwrite.Token{Type: hclsyntax.TokenCQuote, Bytes: []byte(`"`)})
 }
 
-// names returns the variables', those of longer values first: a part of a value is not taken for another one.
+// names returns the names of the variables, those with longer values first, so that no part of a longer value
+// matches.
 func (w *writer) names() []string {
 	return slices.SortedFunc(maps.Keys(w.variables), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(w.variables[b]), len(w.variables[a])), cmp.Compare(a, b))
 	})
 }
 
-// next returns the first place where a variable's value stands as a word.
+// next returns the first position where a variable's value occurs as a word.
 func (w *writer) next(text string) (at int, found string) {
 	at = len(text)
 	for _, name := range w.names() {
@@ -327,7 +329,7 @@ func (w *writer) next(text string) (at int, found string) {
 	return at, found
 }
 
-// within reports whether a letter or digit stands at a place.
+// within reports whether there is a letter or digit at a position.
 func within(text string, at int) bool {
 	if at < 0 || at >= len(text) {
 		return false
@@ -340,7 +342,7 @@ func variable(name string) hclwrite.Tokens {
 	return hclwrite.TokensForTraversal(hcl.Traversal{hcl.TraverseRoot{Name: "var"}, hcl.TraverseAttr{Name: name}})
 }
 
-// declared is variables.tf.
+// declared returns variables.tf.
 func (s Source) declared() []byte {
 	file := hclwrite.NewEmptyFile()
 	for i, name := range slices.Sorted(maps.Keys(s.Variables)) {
@@ -354,7 +356,7 @@ func (s Source) declared() []byte {
 	return hclwrite.Format(file.Bytes())
 }
 
-// versions is versions.tf. Imports whose id refers to variables came with 1.6.
+// versions returns versions.tf. Import blocks whose id refers to variables require Terraform 1.6.
 func (s Source) versions() []byte {
 	file := hclwrite.NewEmptyFile()
 	body := file.Body().AppendNewBlock("terraform", nil).Body()
@@ -378,16 +380,16 @@ func (s Source) readme() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Module\n\n%s\n", strings.TrimSpace(s.About))
 	b.WriteString(`
-Its state is that of the cluster now: imports.tf makes Terraform adopt what is there, and the first plan has nothing to change there. You need
-not run it, and you may: for provider kubernetes set KUBE_CONFIG_PATH to your kubeconfig.
+The module matches the current state of the cluster: imports.tf makes Terraform adopt the existing objects, and the first plan has no
+changes to them. You may run it, but need not: for provider kubernetes, set KUBE_CONFIG_PATH to your kubeconfig.
 
-What you hand in is read, not run: variables with their defaults and *.tfvars, locals, for_each, count, dynamic blocks and the usual
-functions. Leave out modules, data sources and provisioners. What it says of the cluster is applied there with your rights, as
-` + "`terraform apply`" + ` would do it, and objects that you take out of it are deleted.
+The module that you hand in is parsed, not run: variables with their defaults and *.tfvars, locals, for_each, count, dynamic blocks and the
+usual functions are supported. Do not use modules, data sources or provisioners. Its Kubernetes objects are applied with your permissions, as
+` + "`terraform apply`" + ` would, and objects that you remove from it are deleted.
 `)
 	if len(s.Resources) > 0 {
 		b.WriteString(
-			"\nResources of provider google are judged by what they say. Nobody applies them, and the project need not exist.\n",
+			"\nResources of provider google are graded by their contents. They are never applied, and the project need not exist.\n",
 		)
 	}
 	return b.String()

@@ -35,7 +35,7 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 	}
 	if r.Applied != nil {
 		fmt.Fprintf(&b, "\nThe Terraform module was applied first: %s\n",
-			cmp.Or(strings.Join(r.Applied.Changes, ", "), "nothing had to be changed"))
+			cmp.Or(strings.Join(r.Applied.Changes, ", "), "no changes"))
 	}
 	if len(r.Collateral) > 0 {
 		b.WriteString("\nChanged, and not part of a fix:\n")
